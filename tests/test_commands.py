@@ -53,7 +53,9 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
     (["--pretrained=b16"], "did you mean --config.pretrained?"),
     (["--device=gpu"], "JAX chooses: JAX_PLATFORMS=cpu before the command"),
     (["--config=fine_tune"], "no file 'fine_tune'; did you mean finetune?"),
-    (["--lr"], "Missing value for flag --config.optimizer.peak_lr"),
+    (["--lr"], "error: --lr needs a value."),
+    (["--lr=fast"], "error: --lr=fast: it takes a number."),
+    (["--config.seed=1.5"], "error: --config.seed=1.5: it takes a whole numb"),
     (
       ["--batch_size=9999"],
       "--batch_size=9999 is more than the 1438 ex",
@@ -172,6 +174,18 @@ def test_missing_flags_are_named(command, arguments, example):
   name = example.partition(" ")[0]
   line = f"error: {name} is missing, as in {example}."
   assert refused(f"vit_jax.{command}", *arguments) == line
+
+
+@pytest.mark.parametrize(
+  "command, arguments, line",
+  [
+    ("predict", ["runs/x"], "IMAGE is missing; as in: vit_jax predict runs/my"),
+    ("report", [], "WORKDIR is missing; as in: vit_jax report runs/my_photos"),
+    ("export", list("abc"), "unexpected argument 'c'; as in: vit_jax export "),
+  ],
+)
+def test_wrong_arguments_are_answered_by_an_example(command, arguments, line):
+  assert refused(f"vit_jax.{command}", *arguments).startswith(f"error: {line}")
 
 
 @pytest.mark.parametrize(

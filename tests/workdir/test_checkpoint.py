@@ -236,6 +236,18 @@ def test_a_folder_is_a_run_once_it_has_checkpoints(tmp_path):
   assert not is_run(f"https://{tmp_path}")
 
 
+def test_images_or_a_wrong_name_lead_to_the_run(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  saved.save(tmp_path / "runs" / "my_photos", [2])
+  (tmp_path / "my_photos").mkdir()
+  for name in ("my_photos", "runs/my_photo"):
+    with pytest.raises(
+      ValueError,
+      match=f"{name} holds no .*run; did you mean runs/my_photos\\?$",
+    ):
+      open_run(name)
+
+
 def test_opening_a_run_writes_nothing(tmp_path):
   saved.save(tmp_path, [2])
 

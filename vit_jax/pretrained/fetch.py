@@ -7,9 +7,11 @@ user, password or query of the address.
 """
 
 import base64
+import contextlib
 import functools
 import hashlib
 import http.client
+import logging
 import os
 import pathlib
 import re
@@ -109,7 +111,23 @@ def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
   registry: Any = {target.name: sha256}
   shown = {target.name: without_secrets(url)}  # pooch prints it.
   store: Any = pooch.Pooch(target.parent, "", registry, shown)
-  store.fetch(target.name, downloader=download)
+  with _said(pooch.get_logger()):
+    store.fetch(target.name, downloader=download)
+
+
+@contextlib.contextmanager
+def _said(logger: logging.Logger) -> Iterator[None]:
+  """Prints a logger's lines as all others are, which fit the terminal."""
+
+  def take(record: logging.LogRecord) -> bool:
+    say(record.getMessage())
+    return False
+
+  logger.addFilter(take)
+  try:
+    yield
+  finally:
+    logger.removeFilter(take)
 
 
 def _check_answer(response: requests.Response) -> None:

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from vit_jax.pretrained.formats import processor
+from vit_jax.runtime import hints
 from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.regular_file import read_regular
 
@@ -100,8 +101,7 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
   if present:
     names = ", ".join(file.name for file in present[:3])
     raise ValueError(f"{folder} holds several weights, {names}: name one.")
-  run = pathlib.Path("runs", folder.name)
-  if (run / "checkpoints").is_dir():
+  if run := hints.run_of(str(folder)):
     raise ValueError(
       f"{folder} is a folder without weights: did you mean {run}?"
     )

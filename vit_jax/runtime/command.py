@@ -207,10 +207,11 @@ def _several(name: str) -> tuple[float, ...] | None:
 def _check_arguments(arguments: list[str], takes: str) -> None:
   needed = re.sub(r"\[.*\]", "", takes).split()
   if len(arguments) < len(needed):
-    _fail(f"{needed[len(arguments)]} is missing; the arguments are: {takes}")
+    name = needed[len(arguments)].removesuffix("...")
+    _fail(f"{name} is missing; {usage.example()}")
   most = len(takes.split())
   if len(arguments) > most and not takes.endswith(("...", "...]")):
-    _fail(f"unexpected argument {arguments[most]!r}; flags start with --.")
+    _fail(f"unexpected argument {arguments[most]!r}; {usage.example()}")
 
 
 def _keep_compiled() -> None:

@@ -39,6 +39,12 @@ def of_path(path: str, names: Iterable[str] = ()) -> str:
   return f"there is no {name!r} in {os.path.abspath(folder or os.curdir)}."
 
 
+def run_of(path: str) -> str:
+  """The folder that `train` writes to for images in `path`; "" without one."""
+  run = os.path.join("runs", os.path.basename(os.path.abspath(path)))
+  return run if os.path.isdir(os.path.join(run, "checkpoints")) else ""
+
+
 def _inside(folder: str) -> list[str]:
   """The names in a folder, but for hidden ones; none if it cannot be read."""
   try:

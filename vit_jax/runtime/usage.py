@@ -2,6 +2,7 @@
 
 import inspect
 import pathlib
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -28,6 +29,13 @@ _ARGUMENTS = {
 }
 # Example values of required flags.
 _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}
+# How absl begins its messages for a value that a flag lacks or does not take.
+_NO_VALUE = "Missing value for flag --"
+_VALUE = re.compile(r"flag --([^=\s]+)=(.*?): (.*)")
+_NUMBERS = {
+  "could not convert string to float": "it takes a number.",
+  "invalid literal for int()": "it takes a whole number.",
+}
 _DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 
 
@@ -65,6 +73,14 @@ def _name_and_help(flag: flags.Flag) -> tuple[str, str]:
     default = f"={text}".replace("'", "") if text else ""
   first_line, *_ = (flag.help or "").splitlines()
   return f"--{flag.name}{default}", first_line.rstrip(":;")
+
+
+def example() -> str:
+  """How to call the command, which ends a sentence on what is wrong."""
+  doc = inspect.cleandoc(sys.modules["__main__"].__doc__ or "")
+  _, _, rest = doc.partition("\n\n")
+  first_line, *_ = rest.split("\n")
+  return f"as in: {first_line}" if first_line else "--help has examples."
 
 
 def _in_columns(name: str, help: str) -> str:
@@ -105,6 +121,14 @@ def in_flags(line: str) -> str:
       if name == "config":  # DATA suffices, and is what most have.
         with_data = f"; or give your images, as in {_program()} my_photos"
       return f"--{name} is missing, as in --{name} {example}{with_data}."
+  if line.startswith(_NO_VALUE):
+    key = line.removeprefix(_NO_VALUE).partition(" ")[0]
+    return f"--{SHORT.get(key.removeprefix('config.'), key)} needs a value."
+  if value := _VALUE.fullmatch(line):
+    key, text, why = value.groups()
+    key = SHORT.get(key.removeprefix("config."), key)
+    why = next((says for part, says in _NUMBERS.items() if part in why), why)
+    return f"--{key}={text}: {why}"
   config: Any = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
   for part in line.partition("=")[0].split("."):  # A key is told as its flag.
     if not hasattr(config, "keys") or part not in config:

@@ -9,6 +9,7 @@ the checksums in the description. Kept are the newest checkpoints and the best.
 import concurrent.futures
 import contextlib
 import itertools
+import os
 import shutil
 import threading
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from typing import Any
 import jax
 from etils import epath
 
-from vit_jax.runtime import hosts
+from vit_jax.runtime import hints, hosts
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket, orbax_files
 from vit_jax.workdir.checkpoint_reader import CheckpointReader, items
@@ -190,8 +191,11 @@ def open_run(workdir: str, keys: Sequence[str] = CLASSES) -> Checkpoints:
   """
   bucket.check(workdir, writes=False)
   if not is_run(workdir):
-    needed = "holds no checkpoints: give the workdir of a training run."
-    raise ValueError(f"{workdir} {needed}")
+    needed = "holds no checkpoints: give the workdir of a training run"
+    hint = "" if os.path.exists(workdir) else hints.of_path(workdir)
+    if run := hints.run_of(workdir):
+      hint = f"did you mean {run}?"
+    raise ValueError(f"{workdir} {needed}{f'; {hint}' if hint else '.'}")
   return Checkpoints(workdir, read_only=True, keys=keys)
 
 
