@@ -30,6 +30,7 @@ NOT_OF_ONE_MODULE = {
   "data/test_channels.py",  # Decoding and transforms of 1, 2, 4, 5 channels.
   "data/test_odd_files.py",  # Folders of odd images and names.
   "parity/test_augmentations.py",  # Images and draws, beside their references.
+  "parity/test_coverage.py",  # Every encoder of two libraries, beside ours.
   "parity/test_trajectories.py",  # Whole recipes, beside their references.
   "pretrained/test_arrays_refused.py",  # .npz, .safetensors and shards.
   "pretrained/test_fuzz.py",  # Every reader of files, given damaged ones.

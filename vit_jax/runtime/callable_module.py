@@ -9,7 +9,7 @@ from typing import Any
 def make_callable(name: str, function: Callable[..., Any]) -> None:
   """Makes calling an imported module call a function.
 
-  `vit_jax.train` is a module, since `python -m vit_jax.train` runs it, and
+  `vit_jax.train` is a module, since `vit_jax train` runs it as a program, and
   `vit_jax.train("my_photos")` is called. It is one and the same object, whether
   or not `import vit_jax.train` comes before.
   """
