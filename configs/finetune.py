@@ -4,18 +4,18 @@ To fine-tune on your own folder of images, name any checkpoint that
 `load_pretrained` reads: a workdir, a file, or a name that
 `vit_jax convert --list` shows:
 
-vit_jax train --config configs/finetune.py \
-  --config.pretrained=b16_augreg --config.data.root=my_photos \
-  --workdir runs/my_photos
+vit_jax train my_photos --config finetune --pretrained b16_augreg
 
 For a few hundred images, `finetune:small` takes minutes instead: the head is a
 linear probe of the checkpoint's features, whose L2 five folds choose, and only
 the head is trained, for one epoch at a low rate. On 225 photographs nothing
 that we tried was reliably better (docs/results.md):
 
-vit_jax train --config configs/finetune.py:small \
-  --config.pretrained=hf_s14_dinov2 --config.model.pooling=token_gap \
-  --config.data.root=my_photos --workdir runs/my_photos
+vit_jax train my_photos --config finetune:small \
+  --config.pretrained=hf_s14_dinov2 --config.model.pooling=token_gap
+
+`vit_jax train my_photos --pretrained hf_s14_dinov2` is short for that if there
+are fewer than 1,000 training images, and for the first form if there are more.
 
 A small model that you trained yourself learns faster with Adam:
 --config.optimizer.kind=adam --config.optimizer.peak_lr=5e-4. Images are resized

@@ -60,6 +60,7 @@ def test_the_command(photos, tmp_path, checkpoint):
     "vit_jax.visualize",
     checkpoint,
     *photos,
+    "nowhere/x.jpg",
     f"--out={out}",
     "--grid=2,3",
     "--layer=1",
@@ -71,7 +72,9 @@ def test_the_command(photos, tmp_path, checkpoint):
     "--leave_out",
   )
   assert done.returncode == 1, done.stderr
-  assert done.stderr == f"{photos[1]}: not an image of a known format.\n"
+  missing, unreadable = done.stderr.splitlines()
+  assert missing.startswith("'nowhere/x.jpg' matches no image: ")
+  assert unreadable == f"{photos[1]}: not an image of a known format."
   stems = ["01_a_photo", "03_a_photo"]
   kinds = sorted([*OF_AN_IMAGE, "pca.png"])
   expected = [f"{stem}_{kind}" for stem in stems for kind in kinds]

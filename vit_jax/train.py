@@ -1,12 +1,14 @@
 """Trains a Vision Transformer.
 
 vit_jax train my_photos --epochs 20 --lr 3e-4
+vit_jax train my_photos --pretrained hf_s14_dinov2
 vit_jax train --config digits --workdir runs/digits
 
 DATA is a folder of images or a file of labels, to train on with
-configs/image_folder.py, or a configuration. The workdir is then runs/NAME. Any
-key of the configuration can be overridden, as in
---config.optimizer.weight_decay=0.1.
+configs/image_folder.py, or a configuration. The workdir is then runs/NAME. With
+--pretrained, which names published weights or a run, it is trained on with
+configs/finetune.py, by the number of images, in runs/NAME_WEIGHTS. Any key of
+the configuration can be overridden, as in --config.optimizer.weight_decay=0.1.
 
 The same command resumes a run that was stopped from its newest checkpoint; the
 result is bit for bit the same as without the stop. Ctrl-C and SIGTERM save the

@@ -212,6 +212,8 @@ def expanded(typed, monkeypatch, tmp_path, capsys):
 
 PHOTOS = "--config=image_folder --workdir=runs/my_photos"
 ROOT = "--config.data.root=my_photos"
+TUNED = "--config=finetune --workdir=runs/my_photos"
+FROM = "--config.pretrained="
 
 
 @pytest.mark.parametrize(
@@ -245,6 +247,33 @@ ROOT = "--config.data.root=my_photos"
       ),
     ),
     ("--workdir x --config digits", "--workdir=x --config=digits"),
+    # The folder has no images to count, so the whole model is trained.
+    ("my_photos --pretrained w/a.npz", f"{TUNED}_a.npz {FROM}w/a.npz {ROOT}"),
+    ("my_photos --config.pretrained b16", f"{TUNED}_b16 {FROM}b16 {ROOT}"),
+    (
+      "my_photos --config finetune:small --pretrained=hf://a/b-c@main",
+      (
+        "--config=finetune:small --workdir=runs/my_photos_b-c@main "
+        f"{FROM}hf://a/b-c@main {ROOT}"
+      ),
+    ),
+    (
+      "my_photos --pretrained https://x.org/a/b.npz?key=1",
+      f"{TUNED}_b.npz {FROM}https://x.org/a/b.npz?key=1 {ROOT}",
+    ),
+    # As before there was a short form.
+    (
+      "my_photos --config finetune --config.pretrained=b16",
+      f"--config=finetune --workdir=runs/my_photos {FROM}b16 {ROOT}",
+    ),
+    (
+      "digits --pretrained b16",
+      f"--config=digits --workdir=runs/digits_b16 {FROM}b16",
+    ),
+    (
+      "--config finetune --pretrained b16 --workdir x",
+      f"--config=finetune --workdir=x {FROM}b16",
+    ),
   ],
 )
 def test_short_forms_stand_for_keys(expanded, line, long):
@@ -284,6 +313,10 @@ NEITHER = "is neither a folder here nor a configuration; "
       "my_photos/b/c",
       f"'my_photos/b/c' {NEITHER}there is no 'b' in .*photos.$",
     ),
+    (f"my_photos --pretrained=a {FROM}b", "--pretrained or --config.pretraine"),
+    ("my_photos --pretrained", "--pretrained names the weights to start from"),
+    ("my_photos --pretrained --lr 1", "--pretrained names the weights to star"),
+    ("--pretrained my_photos", "no images are given; --pretrained names the"),
     ("http://x.org/a", f"'http://x.org/a' {NEITHER}it is an address: download"),
   ],
 )

@@ -3,6 +3,7 @@
 The files are HEIC, CMYK, of 16 bits, and pipes.
 """
 
+import dataclasses
 import io
 import os
 
@@ -12,12 +13,14 @@ import pillow_heif
 import pytest
 from PIL import Image
 
-from tests import runs
+from configs import finetune
+from tests import published, runs
 from tests.commands import run
-from vit_jax.run import loop
+from vit_jax.run import few_images, loop
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
-from vit_jax.run.summary import layer_rows
+from vit_jax.run.summary import header, layer_rows
+from vit_jax.runtime.settings import replaced
 from vit_jax.workdir.description import preprocessing
 
 pillow_heif.register_heif_opener()
@@ -90,6 +93,71 @@ def test_the_header_says_what_is_there(odd):
   dark = np.full((16, 16), 2048, np.uint16)
   seen = plan.preprocessing.transform()(encode(Image.fromarray(dark), "PNG"))
   assert (seen == 128).all()
+
+
+SCRATCH = (
+  "from scratch; with 24 images, published weights are the better start:"
+)
+
+
+def test_few_photographs_get_the_better_command(config, monkeypatch):
+  """They are 24, of three classes."""
+  plan = make_plan(read(config))
+  rows = header(plan, "runs/x")
+  at = rows.index(("training", SCRATCH))
+  better = f"vit_jax train {config.data.root} --pretrained hf_s14_dinov2"
+  assert rows[at + 1] == ("", f"{better}  (downloads 88 MB)")
+  assert "training" not in dict(header(plan, "runs/x", is_new=False))
+  monkeypatch.setattr(few_images, "FEW", 24)
+  assert "training" not in dict(header(plan, "runs/x"))
+
+
+def in_grey(config):
+  config.channels = 1
+  config.normalization.update(mean=(0.5,), std=(0.5,))
+
+
+def without_labels(config):
+  config.loss.label_smoothing = 0.0
+  config.masked.rate = 0.5
+
+
+def digits(config):
+  config.data.update(root=None, name="digits")
+
+
+@pytest.mark.parametrize("change", [in_grey, without_labels, digits])
+def test_other_runs_from_scratch_get_none(config, change):
+  change(config)
+  assert "training" not in dict(header(make_plan(read(config)), "runs/x"))
+
+
+PROBED = "; the head starts from a linear probe of the images"
+
+
+def test_the_header_says_what_of_the_weights_is_trained(config):
+  tuned = finetune.get_config("small")
+  tuned.pretrained = str(published.path("google_vit.npz"))
+  tuned.batch_size = 8
+  tuned.data.root = config.data.root
+  plan = make_plan(read(tuned))
+  for changes, words in (
+    ({}, f"the head alone{PROBED}"),
+    ({"optimizer.freeze_layers": 0}, f"all layers{PROBED}"),
+    (
+      {"optimizer.freeze_layers": 1, "transfer.probe_head": False},
+      "all but the first layer",
+    ),
+  ):
+    changed = replaced(plan.settings, changes)
+    rows = dict(header(dataclasses.replace(plan, settings=changed), "runs/x"))
+    assert rows["training"] == words
+    assert "" not in rows
+  tuned.transfer.probe_head = False
+  tuned.optimizer.freeze_layers = 0
+  tuned.lora.rank = 2
+  rows = dict(header(make_plan(read(tuned)), "runs/x"))
+  assert rows["training"] == "LoRA's matrices and the head"
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from vit_jax.pretrained import fetch, hub
 from vit_jax.pretrained.known import KNOWN, find, refuse_pickle
+from vit_jax.runtime import hints
 from vit_jax.runtime.printable import printable
 
 
@@ -33,7 +34,10 @@ def locate(source: str) -> pathlib.Path:
   if checkpoint := find(source):
     return _from_address(checkpoint.url, checkpoint.sha256)
   names = [*KNOWN, *(row.timm for row in KNOWN.values())]
+  on_the_hub = (name for row in KNOWN.values() for name in row.names)
+  names += [n for n in on_the_hub if n.count("/") == source.count("/")]
   near = difflib.get_close_matches(source.lower(), names, n=3, cutoff=0.4)
+  near = [*hints.beside(source), *near][:3]
   ideas = f"; the nearest names are {', '.join(near)}" if near else ""
   repository = source if "/" in source else f"timm/{source}"
   if hub.REPOSITORY.fullmatch(repository) and {*"/."} & {*source}:

@@ -13,6 +13,7 @@ from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
 from vit_jax.data.settings import LABEL_FILES
+from vit_jax.run import few_images
 from vit_jax.run.config_file import (
   load_config,
   nearest,
@@ -34,8 +35,14 @@ SHORT = {
   "batch_size": "batch_size",
   "lr": "optimizer.peak_lr",
   "image_size": "image_size",
+  "pretrained": "pretrained",
 }
 _FOR_FOLDERS = "image_folder"  # The configuration for a folder or its labels.
+_NO_WEIGHTS = (
+  "--pretrained names the weights to start from, as in "
+  f"`{few_images.better_command('my_photos')}`; `vit_jax convert --list` has "
+  "the names."
+)
 
 
 def define_config_file() -> None:
@@ -77,14 +84,18 @@ def expand(workdir: bool = False) -> None:
     name, *value = word.lstrip("-").split("=", 1)
     if not value and not _stands_alone(name):
       value = [*itertools.islice(arguments, 1)]
+    if name == "pretrained" and (not value or value[0].startswith("-")):
+      raise ValueError(_NO_WEIGHTS)
     long = f"config.{SHORT[name]}" if name in SHORT else name
     flag_words.append("=".join([f"--{long}", *value]))
     names += dict.fromkeys((long, name))
   for name, key in SHORT.items():
     if name in names and names.count(f"config.{key}") > 1:
       raise ValueError(f"--{name} or --config.{key} is given twice: drop one.")
+  if not data and "pretrained" in names and "config" not in names:
+    raise ValueError(f"no images are given; {_NO_WEIGHTS}")
   if data:
-    flag_words += _meant(data.pop(0), names, workdir)
+    flag_words += _meant(data.pop(0), flag_words, names, workdir)
   flag_words.sort(key=lambda word: "config." in word.partition("=")[0])
   sys.argv[1:] = [*flag_words, *data]  # --config is now before its keys.
 
@@ -98,35 +109,65 @@ def _stands_alone(name: str) -> bool:
   return key != name and config_path.get_type(key, base_config()) is bool
 
 
-def _meant(data: str, flag_names: list[str], workdir: bool) -> list[str]:
+def _meant(
+  data: str, given_words: list[str], flag_names: list[str], workdir: bool
+) -> list[str]:
   """The flags that DATA stands for, beside those given; says what it is."""
-  flag, text = "config", f"the configuration {data}"
+  flag, text = _kind(data)
+  if flag in flag_names:
+    raise ValueError(f"{data} stands for --{flag}, which is given as well.")
+  flag_words = [f"--{flag}={data}"]
+  values = dict(map(_key_and_value, (*given_words, *flag_words)))
+  weights = values.get("pretrained")
+  has_own_run = "pretrained" in flag_names
+  if "config" not in (flag, *flag_names):
+    chosen, why = {"config": _FOR_FOLDERS}, ""
+    if weights:
+      has_own_run = True
+      chosen, why = few_images.fine_tuning(values)
+    name = chosen.pop("config")
+    flag_words.insert(0, f"--config={name}")
+    flag_words += [f"--config.{key}={value}" for key, value in chosen.items()]
+    parts = [f"{text}{why} with the configuration {name}"]
+    text = " and ".join(parts + [f"{k}={v}" for k, v in chosen.items()])
+  if workdir and "workdir" not in flag_names:
+    name = _run_name(data)
+    if weights and has_own_run:
+      name += f"_{_run_name(weights)}"
+    flag_words.append(f"--workdir={os.path.join('runs', name)}")
+    text += f"; the run goes to {flag_words[-1].partition('=')[2]}"
+  say(f"Taking {text}.")
+  return flag_words
+
+
+def _kind(data: str) -> tuple[str, str]:
+  """The flag that DATA is the value of, and what it is, in words."""
   if os.path.isdir(data):
-    flag, text = "config.data.root", f"the folder {data}"
-  elif os.path.isfile(data) and data.lower().endswith(LABEL_FILES):
-    flag, text = "config.data.labels_file", f"the file of labels {data}"
-  elif not os.path.isfile(name := data.partition(":")[0]) and (
-    name not in shipped_configs()
-  ):
+    return "config.data.root", f"the folder {data}"
+  if os.path.isfile(data) and data.lower().endswith(LABEL_FILES):
+    return "config.data.labels_file", f"the file of labels {data}"
+  file = data.partition(":")[0]
+  if not os.path.isfile(file) and file not in shipped_configs():
     hint = hints.of_path(data, shipped_configs())
     hint = hint or "`vit_jax configs` lists those that come with it."
     raise ValueError(
       f"{data!r} is neither a folder here nor a configuration; {hint}"
     )
-  if flag in flag_names:
-    raise ValueError(f"{data} stands for --{flag}, which is given as well.")
-  flag_words = [f"--{flag}={data}"]
-  if "config" not in (flag, *flag_names):
-    flag_words.insert(0, f"--config={_FOR_FOLDERS}")
-    text += f" with the configuration {_FOR_FOLDERS}"
-  if workdir and "workdir" not in flag_names:
-    name = os.path.basename(os.path.abspath(data)).removesuffix(".py")
-    flag_words.append(
-      f"--workdir={os.path.join('runs', name.replace(':', '_'))}"
-    )
-    text += f"; the run goes to {flag_words[-1].partition('=')[2]}"
-  say(f"Taking {text}.")
-  return flag_words
+  return "config", f"the configuration {data}"
+
+
+def _key_and_value(word: str) -> tuple[str, str]:
+  """The key of the configuration that a flag sets, and its value."""
+  name, _, value = word.lstrip("-").partition("=")
+  return name.removeprefix("config."), value
+
+
+def _run_name(source: str) -> str:
+  """What data, a configuration or weights are called in a workdir's name."""
+  path = os.path.abspath(source)
+  if "://" in source:  # What follows a "?" may be secret.
+    path = source.partition("?")[0].rstrip("/")
+  return os.path.basename(path).removesuffix(".py").replace(":", "_")
 
 
 def define_config_keys(cls: type[Section]) -> None:

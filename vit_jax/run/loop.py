@@ -133,7 +133,8 @@ def _open_run(
     plan = plan_run(newest and newest[1])
   stack.callback(plan.evaluation.stream.close)
   display.copy_to(stack.enter_context(outputs.log_file(checkpoints, display)))
-  display.header(header(plan, workdir))
+  is_new = checkpoints.latest_step is None
+  display.header(header(plan, workdir, is_new=is_new))
   for note in (*plan.splits.warnings, *checkpoints.notes):
     display.note(note)
   return checkpoints, plan

@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
+from vit_jax.data.reading.labels import SINGLE
 from vit_jax.models.grid import forward_gflops
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.models.paths import within
 from vit_jax.models.variants import described
+from vit_jax.run import few_images
 from vit_jax.run.build import warmup_steps
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
@@ -26,8 +28,10 @@ COLUMNS = ("layer", "input", "output", "parameters", "trained")
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 
 
-def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
-  """The name and value of each line of the header."""
+def header(
+  plan: Plan, workdir: str, *, is_new: bool = True
+) -> list[tuple[str, str]]:
+  """The name and value of each line of the header; a resumed run is not new."""
   settings, total = plan.settings, plan.lengths.total
   examples = len(plan.source)
   height_width = plan.preprocessing.image_size
@@ -44,6 +48,11 @@ def header(plan: Plan, workdir: str) -> list[tuple[str, str]]:
     ("data", plan.splits.found),
     ("run", f"{steps} ({epochs:,.1f} epochs), to {workdir}"),
   ]
+  if settings.pretrained:
+    rows.append(("training", _adapted(plan)))
+  elif is_new and (better := _better_command(plan)):
+    why = f"with {examples:,} images, published weights are the better start:"
+    rows += [("training", f"from scratch; {why}"), ("", better)]
   if settings.lora.rank:
     rows.append(("LoRA", _lora(plan)))
   if plan.extras.teacher is not None:
@@ -69,6 +78,40 @@ def _model(plan: Plan) -> str:
   if settings.pretrained:
     name += f" from {settings.pretrained}"
   return f"{name}, {of}{params:,} parameters"
+
+
+def _adapted(plan: Plan) -> str:
+  """What is trained of the weights that the run starts from."""
+  settings = plan.settings
+  layers = settings.optimizer.freeze_layers
+  parts = "all layers"
+  if settings.lora.rank:
+    parts = "LoRA's matrices and the head"
+  elif layers < 0:
+    parts = "the head alone"
+  elif layers:
+    parts = f"all but the first {f'{layers} layers' if layers > 1 else 'layer'}"
+  if settings.transfer.probe_head:
+    parts += "; the head starts from a linear probe of the images"
+  elif settings.transfer.keep_head:
+    parts += "; the head is kept"
+  return parts
+
+
+def _better_command(plan: Plan) -> str | None:
+  """The command for few photographs in class folders; None for other data."""
+  data, task = plan.settings.data, plan.task
+  is_folder = data.root and not data.labels_file
+  are_classes = task.labels is SINGLE and not task.is_own
+  if (
+    not (is_folder and are_classes)
+    or plan.preprocessing.channels != 3
+    or plan.settings.distill.teacher
+    or len(plan.source) >= few_images.FEW
+  ):
+    return None
+  command = few_images.better_command(data.root or "")
+  return f"{command}  (downloads {few_images.download()})"
 
 
 def _trained(plan: Plan) -> int:

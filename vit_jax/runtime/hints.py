@@ -26,12 +26,10 @@ def of_path(path: str, names: Iterable[str] = ()) -> str:
   """
   if "://" in path:
     return "it is an address: download it, and give its folder or file."
+  near = [*beside(path), *near_names(path, names)]
+  if near:
+    return f"did you mean {near[0]}?"
   folder, name = os.path.split(os.path.expanduser(path).rstrip(os.sep))
-  neighbours = near_names(name, _inside(folder or os.curdir))
-  if near := [os.path.join(folder, other) for other in neighbours]:
-    return f"did you mean {near[0]}?"
-  if near := near_names(path, names):
-    return f"did you mean {near[0]}?"
   if not folder:
     return ""
   while folder and not os.path.exists(folder):
@@ -43,6 +41,13 @@ def run_of(path: str) -> str:
   """The folder that `train` writes to for images in `path`; "" without one."""
   run = os.path.join("runs", os.path.basename(os.path.abspath(path)))
   return run if os.path.isdir(os.path.join(run, "checkpoints")) else ""
+
+
+def beside(path: str) -> list[str]:
+  """The path, if there is one, whose name is near that of a missing path."""
+  folder, name = os.path.split(os.path.expanduser(path).rstrip(os.sep))
+  near = near_names(name, _inside(folder or os.curdir))
+  return [os.path.join(folder, other) for other in near]
 
 
 def _inside(folder: str) -> list[str]:

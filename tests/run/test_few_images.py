@@ -1,0 +1,80 @@
+"""What `train DATA --pretrained NAME` trains, by the number of images."""
+
+import csv
+import json
+
+import pytest
+
+from vit_jax.pretrained.known import KNOWN
+from vit_jax.run import few_images
+
+
+@pytest.fixture
+def choose(folder, monkeypatch):
+  """Chooses for the folder, whose training split has 3 x 8 images."""
+
+  def chosen(few=25, **given):
+    monkeypatch.setattr(few_images, "FEW", few)
+    values = {"data.root": folder, "pretrained": "b16_augreg"}
+    return few_images.fine_tuning(values | given)
+
+  return chosen
+
+
+def test_few_images_train_the_head_and_many_the_whole_model(choose):
+  small, why = choose(few=25)
+  assert small == {"config": "finetune:small"}
+  assert why == ", which has only 24 training images,"
+  whole, why = choose(few=24)
+  assert whole == {"config": "finetune"}
+  assert why == ", which has 24 training images,"
+
+
+@pytest.mark.parametrize(
+  "key, value",
+  [
+    ("lora.rank", "8"),
+    ("data.task", "multilabel"),
+    ("transfer.keep_head", ""),
+    ("masked.rate", "0.5"),
+    ("data.root", "nowhere"),
+  ],
+)
+def test_what_no_probe_of_classes_starts_trains_as_a_whole(choose, key, value):
+  assert choose(**{key: value}) == ({"config": "finetune"}, "")
+
+
+def test_a_file_of_labels_is_counted_by_its_rows(folder, choose, tmp_path):
+  path = tmp_path / "labels.csv"
+  with path.open("w") as file:
+    rows = csv.writer(file)
+    rows.writerow(["file", "label", "split"])
+    rows.writerows([f"a/{k}.png", "xy"[k % 2], "train"] for k in range(5))
+    rows.writerow(["a/7.png", "x", "val"])
+  given = {"data.root": f"{folder}/train", "data.labels_file": str(path)}
+  assert choose(**given)[1] == ", which has only 5 training images,"
+
+
+def test_heads_for_dinov2_read_both_poolings_and_others_what_they_did(
+  choose, tmp_path
+):
+  both = {"config": "finetune:small", "model.pooling": "token_gap"}
+  for name, checkpoint in KNOWN.items():
+    is_dino = "dinov2" in checkpoint.url
+    assert choose(pretrained=name)[0].get("model.pooling") == (
+      "token_gap" if is_dino else None
+    )
+  (tmp_path / "model.safetensors").touch()
+  for kind, expected in (("dinov2", both), ("vit", {"config": both["config"]})):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    assert choose(pretrained=str(tmp_path))[0] == expected
+  given = {"pretrained": "hf_s14_dinov2", "model.pooling": "token"}
+  assert "model.pooling" not in choose(**given)[0]
+
+
+def test_the_suggested_weights_are_known_and_their_size_is_told():
+  assert few_images.SUGGESTED in KNOWN
+  assert few_images.download() == "88 MB"  # 22.06 M floats of four bytes.
+  assert few_images.better_command("my photos") == (
+    "vit_jax train 'my photos' --pretrained hf_s14_dinov2"
+  )

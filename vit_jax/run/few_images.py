@@ -1,0 +1,84 @@
+"""What suits few images: weights to start from, and what of them to train.
+
+`vit_jax train DATA --pretrained NAME` takes its configuration from here, and
+the header of a run from scratch the better command.
+"""
+
+import contextlib
+import pathlib
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.data.reading.sources import open_source
+from vit_jax.data.settings import DataSettings
+from vit_jax.pretrained import folder, known
+from vit_jax.runtime import checks
+from vit_jax.runtime.settings import types_of
+
+FEW = 1_000  # Fewer training images are few; VTAB-1k's tasks have 1,000.
+SUGGESTED = "hf_s14_dinov2"  # The best start in docs/results.md.
+# Beginnings of keys that a linear probe of classes has no use for.
+_NO_PROBE = (
+  *("data.task", "lora.", "masked.", "transfer.keep_head"),
+  "transfer.probe_head",
+)
+# Hugging Face's `model_type` of encoders whose head reads two poolings.
+_DINO = ("dinov2", "dinov2_with_registers", "dinov3_vit")
+
+
+def fine_tuning(given: Mapping[str, str]) -> tuple[dict[str, str], str]:
+  """The configuration that suits the images and `pretrained`, and why.
+
+  Returns keys with their values, of which "config" names the configuration,
+  and the words that say why, for a sentence on the images.
+
+  Args:
+    given: What the command line sets, by dotted key, as text.
+  """
+  count = None
+  if not any(key.startswith(_NO_PROBE) for key in given):
+    count = _count(given)
+  if count is None:
+    return {"config": "finetune"}, ""
+  if count >= FEW:
+    return {"config": "finetune"}, f", which has {count:,} training images,"
+  chosen = {"config": "finetune:small"}
+  if "model.pooling" not in given and _reads_both(given["pretrained"]):
+    chosen["model.pooling"] = "token_gap"
+  return chosen, f", which has only {count:,} training images,"
+
+
+def better_command(data: str) -> str:
+  """The command that trains on few images with published weights."""
+  return shlex.join(["vit_jax", "train", data, "--pretrained", SUGGESTED])
+
+
+def download() -> str:
+  """The size of these weights, which are downloaded once."""
+  return f"{known.KNOWN[SUGGESTED].parameters * 4 / 1e6:.0f} MB"
+
+
+def _count(given: Mapping[str, str]) -> int | None:
+  """The number of training images; None if the data cannot be opened so."""
+  texts: dict[str, Any] = {
+    name: given[f"data.{name}"]
+    for name, kind in types_of(DataSettings).items()
+    if f"data.{name}" in given and checks.without_none(kind)[0] is str
+  }
+  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
+    return len(open_source("train", DataSettings(**texts)))
+  return None
+
+
+def _reads_both(source: str) -> bool:
+  """Whether a head for these weights reads the class token and the patches.
+
+  That is so for DINOv2 and its kin, which were trained without labels.
+  """
+  if checkpoint := known.find(source):
+    return "DINO" in checkpoint.trained_on
+  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
+    files = folder.open_folder(pathlib.Path(source).expanduser())
+    return files.config.get("model_type") in _DINO
+  return False
