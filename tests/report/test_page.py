@@ -370,6 +370,19 @@ def test_the_page_is_tidy_at_every_width(browser, alone, width, height):
 
 
 @pytest.mark.slow
+def test_a_wide_photograph_has_its_own_shape(browser, tmp_path):
+  measured = example.measured()
+  for _, _, shown in measured.groups:
+    wide = np.zeros((8, 24, 3), np.uint8)
+    shown[:] = [dataclasses.replace(one, photograph=wide) for one in shown]
+  file = tmp_path / "report.html"
+  file.write_text(page([example.facts("runs/a", measured)]))
+  with opened_page(browser, file, 1000, 800) as tab:
+    for _, _, width, height in tab.evaluate(_BOXES, ".pair img"):
+      assert height == pytest.approx(width / 3, abs=0.1)
+
+
+@pytest.mark.slow
 def test_a_table_that_scrolls_says_so(browser, report):
   """Its right edge is shaded until it is scrolled to its end."""
   with opened_page(browser, report, 390, 844) as tab:
@@ -383,6 +396,8 @@ def test_a_table_that_scrolls_says_so(browser, report):
 
     left, right = edges()
     assert left > 250 and right < 200
+    row = tab.get_by_role("rowheader", name="evaluation", exact=True).first
+    assert row.evaluate("e => e.getClientRects()[0].height") < 40  # One line.
     table.evaluate("e => e.scrollTo(e.scrollWidth, 0)")
     left, right = edges()
     assert left < 200 and right > 250
