@@ -185,9 +185,10 @@ def _opened(
 ) -> "tuple[Loaded, TextHead | None]":
   """The model and the head for its classes; ValueError if it has none."""
   from vit_jax.inference.text_head import read_text_head
-  from vit_jax.pretrained.load import held, open_checkpoint
+  from vit_jax.pretrained.load import open_checkpoint
+  from vit_jax.pretrained.loaded import Loaded
 
-  loaded = held(lambda: open_checkpoint(checkpoint, **overrides))
+  loaded = open_checkpoint(checkpoint, hold=Loaded.read_params, **overrides)
   for note in loaded.notes:
     say(note)
   text_head = read_text_head(head) if head else None

@@ -156,6 +156,7 @@ def test_a_strange_grid_can_be_told(tmp_path):
     ("timm_vit.safetensors", {}, "heads cannot be inferred .* of 48: give num"),
     ("google_vit.npz", {"heads": 3}, "Vit has no field heads; it has .*num_he"),
     ("google_vit.npz", {"step": 3}, "step is for a workdir's checkpoints, and"),
+    ("google_vit.npz", {"as_trained": True}, "holds no checkpoints: give the"),
     ("google_vit.npz", {"image_size": 30}, r"stride of 8 pixels; \(32, 32\)"),
     ("google_vit.npz", {"interpolation": "foo"}, "'foo' is unknown; choose"),
     ("google_vit.npz", {"image_size": (48,)}, r"image_size=\(48,\) must be a"),

@@ -75,6 +75,10 @@ def saved_run(tmp_path_factory):
     ({"pooling": "token"}, r"1 missing: x_class \(24,\); 1 wrong shape: pos"),
     ({"num_layers": 2}, "was not trained with num_layers=2: 16 missing: bl"),
     ({"heads": 2}, "Vit has no field heads"),
+    (
+      {"as_trained": True, "mean": 0.5, "gelu": "tanh"},
+      "leave out gelu, mean",
+    ),
   ],
 )
 def test_a_workdirs_arrays_are_those_of_the_model_asked_for(

@@ -1,7 +1,8 @@
 """Loads published checkpoints of all supported formats, and our workdirs."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from vit_jax.models.grid import Grid, grid_of, param_shapes
@@ -10,12 +11,13 @@ from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.loaded import Loaded, with_preprocessing
 from vit_jax.pretrained.locate import locate
 from vit_jax.pretrained.published import open_published
-from vit_jax.pretrained.run_checkpoint import held, open_run_checkpoint
+from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
 from vit_jax.pretrained.settings import INTERPOLATIONS
 from vit_jax.pretrained.transfer import with_head
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable
 from vit_jax.workdir.checkpoint import is_run
+from vit_jax.workdir.checkpoint_reader import again_if_deleted
 
 # Keywords that are not fields of the model: type, condition and choices.
 _PREPROCESSING: dict[str, tuple] = {
@@ -23,7 +25,7 @@ _PREPROCESSING: dict[str, tuple] = {
   "interpolation": (str, None, INTERPOLATIONS),
 }
 # Keywords for workdirs.
-_OF_RUNS = {"step", "best", "as_trained", "task", "base"}
+_OF_RUNS = {"step", "best", "task", "base"}
 
 
 def load_pretrained(source: str, **overrides: Any) -> Loaded:
@@ -57,14 +59,43 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       unknown, or its arrays are not those of the model; the message lists the
       differences.
   """
-  return held(lambda: open_checkpoint(source, **overrides).in_unit())
+  return _held(
+    lambda: open_checkpoint(source, **overrides).in_unit(), Loaded.read_params
+  )
 
 
-def open_checkpoint(source: str, **overrides: Any) -> Loaded:
+def open_checkpoint(
+  source: str,
+  *,
+  hold: Callable[[Loaded], Any] | None = None,
+  as_trained: bool = False,
+  **overrides: Any,
+) -> Loaded:
   """Opens what `load_pretrained` does, and reads no array until it is needed.
 
-  Raises ValueError as `load_pretrained` does.
+  Every other reader of a checkpoint opens it by this function.
+
+  Args:
+    source: As in `load_pretrained`.
+    hold: Reads the parameters at once, as `Loaded.read_params` does;
+      `Loaded.held` is what it returns. If the run deletes the checkpoint
+      meanwhile, the next that fits is opened, with a note.
+    as_trained: Whether to give the model as its run trains it, with stacked
+      layers and its task's own parts. `source` is then a workdir, and of the
+      overrides only `step`, `best`, `task` and `base` may be given.
+    **overrides: As in `load_pretrained`. For a workdir, `best` takes the
+      checkpoint with the best score, and `task` is the run's task, as
+      "file.py:Class", if that is one of the user's own.
+
+  Raises:
+    ValueError: as `load_pretrained` does; if `as_trained` is asked of what is
+      no workdir, or goes with other overrides.
   """
+  if hold is not None:
+    options: Any = {"as_trained": as_trained, **overrides}
+    return _held(lambda: open_checkpoint(source, **options), hold)
+  if as_trained:
+    return _open_as_trained(str(source), overrides)
   if "num_classes" in overrides:
     num_classes = overrides.pop("num_classes")
     return with_head(open_checkpoint(source, **overrides), num_classes)
@@ -104,6 +135,33 @@ def open_checkpoint(source: str, **overrides: Any) -> Loaded:
       raise
     # It may quote names of arrays or folders, which may hold any character.
     raise ValueError(printable(text)) from error
+
+
+def _open_as_trained(workdir: str, overrides: Mapping[str, Any]) -> Loaded:
+  others = sorted(overrides.keys() - _OF_RUNS)
+  if others:
+    raise ValueError(
+      f"as_trained=True opens {workdir} as its run trains it: leave out "
+      f"{', '.join(others)}."
+    )
+  return open_run_checkpoint(
+    workdir, open_checkpoint, as_trained=True, **overrides
+  )
+
+
+def _held(open_: Callable[[], Loaded], read: Callable[[Loaded], Any]) -> Loaded:
+  """Opens a checkpoint and reads its parameters, which it then holds.
+
+  If its run deletes it meanwhile, the next that fits is opened, with a note;
+  raises as `again_if_deleted`.
+  """
+  gone: list[str] = []
+
+  def opened() -> Loaded:
+    loaded = open_().holding(read)
+    return dataclasses.replace(loaded, notes=(*gone, *loaded.notes))
+
+  return again_if_deleted(opened, gone.append)
 
 
 @contextlib.contextmanager

@@ -271,6 +271,10 @@ class Loaded:
       held=params,
     )
 
+  def holding(self, read: Callable[["Loaded"], Any]) -> "Loaded":
+    """A copy that holds the parameters, which `read` reads now."""
+    return dataclasses.replace(self, held=read(self))
+
   def mapped(
     self, change: Callable[[str, np.ndarray], np.ndarray], **fields: Any
   ) -> "Loaded":

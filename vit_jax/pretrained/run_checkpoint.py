@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -26,7 +26,6 @@ from vit_jax.training import lora
 from vit_jax.training.state import make_params_init
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
-from vit_jax.workdir.checkpoint_reader import again_if_deleted
 
 
 def open_run_checkpoint(
@@ -105,22 +104,6 @@ def open_run_checkpoint(
     notes=notes,
     restore=restore,
   )
-
-
-def held(open_: Callable[[], Loaded], read: Any = Loaded.read_params) -> Loaded:
-  """Opens a checkpoint and reads its parameters, which it then holds.
-
-  If its run deletes it meanwhile, the next that fits is opened, with a note;
-  raises as `again_if_deleted`.
-  """
-  gone: list[str] = []
-
-  def opened() -> Loaded:
-    loaded = open_()
-    notes = (*gone, *loaded.notes)
-    return dataclasses.replace(loaded, held=read(loaded), notes=notes)
-
-  return again_if_deleted(opened, gone.append)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,6 @@ from vit_jax.data.settings import DataSettings
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.locate import check_named
-from vit_jax.pretrained.run_checkpoint import held, open_run_checkpoint
 from vit_jax.run.evaluation import open_stream
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
@@ -65,18 +64,20 @@ def opened(
   missing or are not those of the run.
 
   Args:
-    step, best, task, base: As in `open_run_checkpoint`.
+    step, best, task, base: As in `open_checkpoint`.
     data_dir: The folder where TFDS data sets are now, if they have moved.
     root: The place of the folder of images or of packed images now, if it has
       moved.
     test: Whether to take a folder's test split, not the one of evaluation.
   """
-  options: Any = {"task": task, "base": base}
-  loaded = held(
-    lambda: open_run_checkpoint(
-      workdir, open_checkpoint, step, best, as_trained=True, **options
-    ),
-    lambda loaded: loaded.params_on(_mesh(loaded)),
+  loaded = open_checkpoint(
+    workdir,
+    hold=lambda loaded: loaded.params_on(_mesh(loaded)),
+    as_trained=True,
+    step=step,
+    best=best,
+    task=task,
+    base=base,
   )
   description: Any = loaded.description
   settings = settings_here(description["config"], data_dir, root)
@@ -151,9 +152,12 @@ def test_run(
   if workdir is None:
     params = plan.extras.merge(state.eval_params)
   else:
-    options: Any = {"task": type(task), "base": plan.settings.pretrained}
-    loaded = open_run_checkpoint(
-      workdir, open_checkpoint, best=True, as_trained=True, **options
+    loaded = open_checkpoint(
+      workdir,
+      as_trained=True,
+      best=True,
+      task=type(task),
+      base=plan.settings.pretrained,
     )
     model, step, task = loaded.model, loaded.step, loaded.task
     params = loaded.params_on(plan.mesh)

@@ -17,7 +17,6 @@ from vit_jax.inference.features import features
 from vit_jax.models.model import represent
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.run_checkpoint import held
 from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.checks import COUNT, checked
@@ -187,14 +186,14 @@ class _Opened:
   ):
     self.mesh = mesh = sharding.make_mesh(**vars(settings.mesh))
     overrides["interpolation"] = settings.transfer.interpolation
-    self.loaded = held(
-      lambda: (
-        checkpoint
-        if isinstance(checkpoint, Loaded)
-        else open_checkpoint(checkpoint, **overrides)
-      ),
-      lambda loaded: loaded.params_on(mesh),
-    )
+
+    def on_mesh(loaded: Loaded) -> Any:
+      return loaded.params_on(mesh)
+
+    if isinstance(checkpoint, Loaded):
+      self.loaded = checkpoint.holding(on_mesh)
+    else:
+      self.loaded = open_checkpoint(checkpoint, hold=on_mesh, **overrides)
     self.model = self.loaded.task.probed(self.loaded.model)[""]
     changes = {k: v for k, v in vars(settings.eval_transform).items() if v}
     preprocessing = self.loaded.preprocessing

@@ -24,7 +24,6 @@ from vit_jax.data.settings import DataSettings, LoaderSettings
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.run_checkpoint import held
 from vit_jax.run.experiments.probe import probe_shots
 from vit_jax.run.experiments.study_file import csv_text
 from vit_jax.run.settings import ProbeSettings
@@ -72,7 +71,7 @@ def run_suite(
   if jax.process_count() > 1:
     raise ValueError("--suite runs in one process: start it on one host.")
   display = Display()
-  loaded = held(lambda: open_checkpoint(checkpoint, **overrides))
+  loaded = open_checkpoint(checkpoint, hold=Loaded.read_params, **overrides)
   for line in loaded.notes:
     display.note(line)
   scorer = None
