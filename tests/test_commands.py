@@ -97,8 +97,8 @@ def write_export(out, to=None):
 
 
 def write_sheet(out):
-  from vit_jax.data.settings import InspectSettings
   from vit_jax.inspection.data_sheet import inspect_folder
+  from vit_jax.inspection.settings import InspectSettings
 
   return inspect_folder("no folder", InspectSettings(), out)
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from tests.report.example import config_of
-from vit_jax.data.settings import InspectSettings
 from vit_jax.inspection.data_sheet import inspect_folder
+from vit_jax.inspection.settings import InspectSettings
 from vit_jax.pack.sources import open_sources
 from vit_jax.pack.writer import Encoding, pack
 from vit_jax.predict import predict_files

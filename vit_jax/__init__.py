@@ -15,7 +15,6 @@ with epy.lazy_api_imports(globals()):
   if not TYPE_CHECKING:
     from vit_jax import convert  # A command's module, which can be called.
   from vit_jax.data.batching.own_loop import open_data
-  from vit_jax.data.settings import DataSettings
   from vit_jax.inference.exporter import export_model
   from vit_jax.inference.features import features
   from vit_jax.inference.predictor import predict_images
@@ -25,6 +24,7 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.pretrained.known import list_models
   from vit_jax.pretrained.load import load_pretrained
   from vit_jax.pretrained.transfer import new_head
+  from vit_jax.tasks.settings import DataSettings
   from vit_jax.training.nnx_model import as_nnx
   from vit_jax.training.state import TrainState, init_params
   from vit_jax.training.step import make_train_step

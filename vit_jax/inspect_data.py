@@ -20,7 +20,7 @@ from vit_jax.runtime import command
 
 
 def define_flags() -> None:
-  from vit_jax.data.settings import InspectSettings
+  from vit_jax.inspection.settings import InspectSettings
   from vit_jax.run.flags import define_config_keys
 
   define_config_keys(InspectSettings)
@@ -28,8 +28,8 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
-  from vit_jax.data.settings import InspectSettings
   from vit_jax.inspection.data_sheet import inspect_folder
+  from vit_jax.inspection.settings import InspectSettings
   from vit_jax.run.flags import config_settings
 
   settings = config_settings(InspectSettings)

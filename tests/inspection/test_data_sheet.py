@@ -6,8 +6,9 @@ from PIL import Image
 
 from tests import commands
 from tests.data.pictures import encode, noise
-from vit_jax.data.settings import InspectSettings, TrainTransformSettings
+from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.inspection.data_sheet import batch_sheet, inspect_folder
+from vit_jax.inspection.settings import InspectSettings
 
 
 def fill(root, classes):

@@ -6,10 +6,11 @@ Only the standard library is imported, here and by `Section`.
 import dataclasses
 import importlib.util
 import os
+from typing import Any
 
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import COUNT, Rule
-from vit_jax.runtime.settings import Section, section, setting
+from vit_jax.runtime.settings import Section, setting
 
 TRAIN_CROPS = ("inception", "pad", "resize")
 EVAL_CROPS = ("resize", "center", "squash")
@@ -20,7 +21,6 @@ RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
 LABEL_FILES = (".csv", ".tsv", ".jsonl")  # Endings that commands know.
 HELD_OUT_BY = ("name", "rank")
 ON_UNREADABLE = ("stop", "skip")
-TASKS = ("classification", "multilabel", "regression")
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
 # The buckets that epath reads, with the library that it takes.
 _BUCKETS = {"gs": None, "s3": "s3fs", "az": "adlfs", "hf": "huggingface_hub"}
@@ -52,7 +52,7 @@ class DataSettings(Section):
   """Where the images come from: a folder of class folders, or a TFDS data set.
 
   A folder takes precedence over a name. Images and packed images exclude each
-  other.
+  other. A configuration's `data` has a task as well, see `tasks.settings`.
   """
 
   name: str | None = setting(None, 'A TFDS data set, or "digits".')
@@ -87,17 +87,7 @@ class DataSettings(Section):
   label_columns: str | None = setting(
     None,
     "Columns of the labels, separated by commas; None takes the column label, "
-    "and for regression every column but file and split.",
-  )
-  task: str = setting(
-    "classification",
-    "What the file of labels has for an image: a class, several labels "
-    '("multilabel"), or numbers ("regression"); or a task of your own, as '
-    '"file.py:Class".',
-    must=Rule(
-      f"be one of {', '.join(TASKS)}, or file.py:Class",
-      lambda name: name in TASKS or ":" in name,
-    ),
+    "and for numbers every column but file and split.",
   )
   data_dir: str | None = setting(None, "Folder where TFDS keeps its data sets.")
   tfds_label: str | None = setting(
@@ -134,6 +124,11 @@ class DataSettings(Section):
   )
 
   @property
+  def label_kind(self) -> Any:
+    """The `Labels` that a file of labels has; None takes single classes."""
+    return None
+
+  @property
   def photographs(self) -> bool:
     """Whether the images are likely large, and take processes to decode."""
     return bool(self.root or self.dir)
@@ -152,14 +147,17 @@ class DataSettings(Section):
       folder = os.path.dirname(self.labels_file) or "."
       object.__setattr__(self, "root", self.root or folder)
       return
-    names = "eval_labels_file", "file_column", "label_columns", "task"
-    for name in names if self.task in TASKS else names[:3]:
+    for name in self._of_labels_file():
       value = getattr(self, name)
-      if value != getattr(DataSettings, name):
+      if value != getattr(type(self), name):
         raise ValueError(
           f"{name}={value!r} needs labels_file, the CSV or JSONL file with "
           "labels."
         )
+
+  def _of_labels_file(self) -> tuple[str, ...]:
+    """The fields that say nothing without a file of labels."""
+    return "eval_labels_file", "file_column", "label_columns"
 
   def _check_addresses(self) -> None:
     for name in ("dir", "data_dir", "root", "labels_file", "eval_labels_file"):
@@ -348,16 +346,3 @@ class NormalizationSettings(Section):
   std: tuple[float, ...] | None = setting(
     None, "Then divides each channel.", must=checks.POSITIVE_CHANNELS
   )
-
-
-@dataclasses.dataclass(frozen=True)
-class InspectSettings(Section):
-  """Settings of `vit_jax inspect_data`: keys of a training run."""
-
-  image_size: tuple[int, int] = setting(
-    (224, 224), "Height and width in pixels.", must=checks.SIDES
-  )
-  channels: int = setting(3, "Channels of an image.", must=checks.BANDS)
-  data: DataSettings = section(DataSettings)
-  train_transform: TrainTransformSettings = section(TrainTransformSettings)
-  normalization: NormalizationSettings = section(NormalizationSettings)

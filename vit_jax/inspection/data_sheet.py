@@ -12,10 +12,11 @@ from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import ImageSpec
 from vit_jax.data.reading.sources import check_classes, open_splits
 from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
-from vit_jax.data.settings import LABEL_FILES, InspectSettings
+from vit_jax.data.settings import LABEL_FILES
 from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import in_colours
+from vit_jax.inspection.settings import InspectSettings
 from vit_jax.runtime.atomic_file import output_file, replacing
 from vit_jax.runtime.display import Display, table_lines
 

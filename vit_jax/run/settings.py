@@ -17,7 +17,6 @@ from ml_collections.config_dict import FieldReference
 
 from vit_jax.data.settings import (
   EVAL_CROPS,
-  DataSettings,
   EvalTransformSettings,
   LoaderSettings,
   NormalizationSettings,
@@ -36,7 +35,7 @@ from vit_jax.runtime.settings import (
   setting,
   types_of,
 )
-from vit_jax.tasks.settings import FewShotSettings, MaskedSettings
+from vit_jax.tasks.settings import DataSettings, FewShotSettings, MaskedSettings
 from vit_jax.training.settings import (
   DistillSettings,
   LoraSettings,

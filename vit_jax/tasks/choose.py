@@ -11,9 +11,8 @@ from typing import Any
 
 import cloudpickle
 
-from vit_jax.data.settings import TASKS
 from vit_jax.runtime.settings import from_dict
-from vit_jax.tasks.settings import MaskedSettings
+from vit_jax.tasks.settings import TASKS, MaskedSettings
 from vit_jax.tasks.task import Task
 from vit_jax.training.settings import LossSettings
 

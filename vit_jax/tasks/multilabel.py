@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
-from vit_jax.data.reading.labels import SEVERAL
 from vit_jax.runtime.display import Metric
 from vit_jax.runtime.metric_keys import Split
 from vit_jax.tasks.classification import ClassificationTask
@@ -20,6 +19,7 @@ from vit_jax.tasks.outputs import (
   mean_of_known,
   outputs_evaluator,
 )
+from vit_jax.tasks.settings import labels_of
 from vit_jax.tasks.task import Answer, all_labels
 from vit_jax.training import losses
 from vit_jax.training.losses import Classification
@@ -52,7 +52,7 @@ class MultiLabelTask(ClassificationTask):
   # that of the highest F1 over all labels, and is 0.5 elsewhere.
   threshold: float | None = None
   name = "multilabel"
-  labels = SEVERAL
+  labels = labels_of(name)
   metrics = (
     Metric("map", "mAP"),
     Metric("f1", "F1"),

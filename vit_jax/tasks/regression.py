@@ -13,7 +13,6 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.labels import NUMBERS
 from vit_jax.models.paths import is_kernel
 from vit_jax.runtime.display import Metric
 from vit_jax.runtime.metric_keys import Split
@@ -23,6 +22,7 @@ from vit_jax.tasks.outputs import (
   mean_of_known,
   outputs_evaluator,
 )
+from vit_jax.tasks.settings import labels_of
 from vit_jax.tasks.task import Answer, Task, all_labels, class_name
 from vit_jax.training.losses import Classification
 
@@ -68,7 +68,7 @@ class RegressionTask(Task):
   target_mean: tuple[float, ...] = ()
   target_std: tuple[float, ...] = ()  # Standard deviation of each, likewise.
   name = "regression"
-  labels = NUMBERS
+  labels = labels_of(name)
   metrics = (
     Metric("mae", "MAE", "{:.4g}", higher_is_better=False),
     Metric("r2", "R2", "{:.4f}"),

@@ -1,13 +1,64 @@
-"""Settings of masked patch prediction, and of the few-shot evaluation."""
+"""Settings of the tasks: which one, masked patches, and few-shot evaluation.
+
+Only the standard library is imported, here and by `Section`.
+"""
 
 import dataclasses
+from typing import Any
 
-from vit_jax.data.settings import DataSettings
-from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, up_to
+from vit_jax.data import settings as data_settings
+from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, Rule, up_to
 from vit_jax.runtime.settings import Section, section, setting
 
 TARGETS = ("colour", "colour4x4", "pixels")
 _SEEDS = up_to(1_000, "each is a probe at each evaluation")
+# A task that `data.task` names -> its labels in `data.reading.labels`.
+_LABELS = {
+  "classification": "SINGLE",
+  "multilabel": "SEVERAL",
+  "regression": "NUMBERS",
+}
+TASKS = tuple(_LABELS)
+
+
+def labels_of(task: str) -> Any:
+  """The kind of labels of a task by its name, `data.reading.labels.Labels`.
+
+  For a class of the user's own they are single classes, unless its `labels` are
+  given to what opens the data.
+  """
+  from vit_jax.data.reading import labels
+
+  return getattr(labels, _LABELS.get(task, "SINGLE"))
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings(data_settings.DataSettings):
+  """Where the images come from, and the task, which says what labels they have.
+
+  A folder takes precedence over a name. Images and packed images exclude each
+  other.
+  """
+
+  task: str = setting(
+    "classification",
+    "What the file of labels has for an image: a class, several labels "
+    '("multilabel"), or numbers ("regression"); or a task of your own, as '
+    '"file.py:Class".',
+    must=Rule(
+      f"be one of {', '.join(TASKS)}, or file.py:Class",
+      lambda name: name in TASKS or ":" in name,
+    ),
+  )
+
+  @property
+  def label_kind(self) -> Any:
+    """The `Labels` that the task reads of a file of labels."""
+    return labels_of(self.task)
+
+  def _of_labels_file(self) -> tuple[str, ...]:
+    names = super()._of_labels_file()
+    return (*names, "task") if self.task in TASKS else names
 
 
 @dataclasses.dataclass(frozen=True)

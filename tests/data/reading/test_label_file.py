@@ -13,11 +13,11 @@ import pytest
 from tests.data.pictures import png
 from vit_jax.data.batching.batches import EvalBatches, TrainBatches
 from vit_jax.data.reading.sources import open_source, open_splits
-from vit_jax.data.settings import DataSettings
 from vit_jax.data.transforming.transforms import (
   make_eval_transform,
   make_train_transform,
 )
+from vit_jax.tasks.settings import DataSettings
 
 FILES = [f"{k}.png" for k in range(10)]
 

@@ -3,6 +3,7 @@
 The digits are compared with scikit-learn's, and parts of them with TFDS's.
 """
 
+import ast
 import collections
 import pathlib
 import pickle
@@ -15,6 +16,7 @@ from sklearn.datasets import load_digits
 
 from vit_jax import data
 from vit_jax.data.reading.sources import Digits, check_same_classes
+from vit_jax.tasks.settings import TASKS
 
 DIGITS = data.DataSettings(name="digits")
 
@@ -64,6 +66,14 @@ def test_no_module_imports_jax_or_tensorflow():
       line.split()[1] for line in lines if line.startswith(("import ", "from "))
     ]
     assert not {"jax", "tensorflow"} & {name.split(".")[0] for name in imports}
+
+
+def test_no_module_has_a_name_of_a_task():
+  folder = pathlib.Path(data.__file__).parent
+  for module in folder.rglob("*.py"):
+    tree = ast.parse(module.read_text())
+    values = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+    assert not [name for name in TASKS if name in values], module
 
 
 def test_without_the_extra_tfds_one_line_says_so(monkeypatch):

@@ -32,12 +32,10 @@ class Labels:
 
   Attributes:
     plural: The word for the names of a source with such labels.
-    key: The value of `data.task` by which a configuration names the kind.
     are_used: False if the task ignores the labels.
   """
 
   plural: str = "classes"
-  key: str = "classification"
   are_used: bool = True
 
   @property
@@ -169,16 +167,10 @@ class Numbers(Labels):
 
 
 SINGLE = Labels()
-SEVERAL = Several("labels", "multilabel")
-NUMBERS = Numbers("targets", "regression")
+SEVERAL = Several("labels")
+NUMBERS = Numbers("targets")
 NONE = Labels(are_used=False)
 """Labels of a task that ignores them."""
-
-
-def labels_of(key: str) -> Labels:
-  """The kind of labels that a configuration names by `data.task`."""
-  kinds = {kind.key: kind for kind in (SINGLE, SEVERAL, NUMBERS)}
-  return kinds.get(key, SINGLE)
 
 
 def _indexed(

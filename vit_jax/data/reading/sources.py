@@ -11,7 +11,7 @@ import numpy as np
 
 from vit_jax.data.batch import CLASS, label_spec
 from vit_jax.data.example import Example, Source
-from vit_jax.data.reading.labels import Labels, labels_of
+from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
 from vit_jax.runtime.printable import composed, printable
@@ -46,11 +46,12 @@ def open_splits(
 
   Raises ValueError if the settings name no data, or the data are not there.
   `windowed` tells whether the run sets a window for images of 16 bits, and
-  `labels` what its task takes of a file of labels; by default what
-  `settings.task` names.
+  `labels` what its task takes of a file of labels; by default
+  `settings.label_kind`.
   """
   if settings.root:
-    return _open_folder(settings, windowed, labels or labels_of(settings.task))
+    kind = labels or settings.label_kind or SINGLE
+    return _open_folder(settings, windowed, kind)
   train = open_source("train", settings, labels)
   examples = f"{len(train):,} training examples"
   classes = f"{len(train.class_names):,} classes"
@@ -103,7 +104,7 @@ def open_source(
   if split not in ("train", "eval", "test"):
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
   if settings.root:
-    kind = labels or labels_of(settings.task)
+    kind = labels or settings.label_kind or SINGLE
     return _folder_reader(settings).open_split(settings, split, kind)
   part = settings.train_split if split == "train" else settings.eval_split
   if settings.name == "digits" and not settings.dir:

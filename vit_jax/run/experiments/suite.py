@@ -20,7 +20,7 @@ from vit_jax.data.reading.imagenet_sets import (
   AbsentError,
   TestSet,
 )
-from vit_jax.data.settings import DataSettings, LoaderSettings
+from vit_jax.data.settings import LoaderSettings
 from vit_jax.models.normalize import normalize
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
@@ -30,6 +30,7 @@ from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.atomic_file import CSV, output_file, replacing
 from vit_jax.runtime.display import Display, Track
 from vit_jax.tasks.outcome import Stream
+from vit_jax.tasks.settings import DataSettings
 from vit_jax.training import sharding
 
 FEW_SHOT = (
