@@ -145,3 +145,17 @@ def test_make_takes_the_newest_python_that_makes_environments(tmp_path):
     )
     newest.append(done.stdout.strip())
   assert newest == ["python3.11", *[str(pyenv / "python3.12")] * 2]
+
+
+def test_the_workflow_runs_the_slow_tests_that_the_script_leaves_out():
+  script = (ROOT / ".ci/run").read_text()
+  (names,) = re.findall(r"--ignore=tests/%s.py ' \\\n(.*?)\)\"", script, re.S)
+  left_out = [f"tests/{name}.py" for name in re.findall(r"[\w/]+", names)]
+  assert "tests/test_faults.py" in left_out
+  jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+  commands = " ".join(
+    step.get("run", "") for job in jobs.values() for step in job["steps"]
+  )
+  run = {ROOT / path for path in re.findall(r"tests/[\w/.]+", commands)}
+  for path in (ROOT / name for name in left_out):
+    assert path.is_file() and run & {path, *path.parents}, path
