@@ -55,6 +55,7 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
     (["--device=gpu"], "JAX chooses: JAX_PLATFORMS=cpu before the command"),
     (["--config=fine_tune"], "no file 'fine_tune'; did you mean finetune?"),
     (["--lr"], "error: --lr needs a value."),
+    (["--lr", "--epochs=2"], "error: --lr needs a value."),
     (["--lr=fast"], "error: --lr=fast: it takes a number."),
     (["--config.seed=1.5"], "error: --config.seed=1.5: it takes a whole numb"),
     (

@@ -196,6 +196,7 @@ def expanded(typed, monkeypatch, tmp_path, capsys):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "my_photos").mkdir()
   (tmp_path / "labels.csv").touch()
+  (tmp_path / "cat.JPG").touch()
 
   def expand(line, workdir=True):
     monkeypatch.setattr(sys, "argv", ["train"])
@@ -316,6 +317,10 @@ NEITHER = "is neither a folder here nor a configuration; "
     (f"my_photos --pretrained=a {FROM}b", "--pretrained or --config.pretraine"),
     ("my_photos --pretrained", "--pretrained names the weights to start from"),
     ("my_photos --pretrained --lr 1", "--pretrained names the weights to star"),
+    ("my_photos --epochs", "--epochs needs a value"),
+    ("my_photos --lr --epochs 3", "--lr needs a value"),
+    ("my holiday photos", "'my' is the DATA, and 'holiday' is one too many"),
+    ("cat.JPG", "cat.JPG is neither a folder, nor a file of labels .it ends"),
     ("--pretrained my_photos", "no images are given; --pretrained names the"),
     ("http://x.org/a", f"'http://x.org/a' {NEITHER}it is an address: download"),
   ],

@@ -86,6 +86,10 @@ def expand(workdir: bool = False) -> None:
       value = [*itertools.islice(arguments, 1)]
     if name == "pretrained" and (not value or value[0].startswith("-")):
       raise ValueError(_NO_WEIGHTS)
+    is_known = name in flags.FLAGS or name.startswith("config.")
+    if is_known and not _stands_alone(name):
+      if not value or value[0].startswith("--"):
+        raise ValueError(f"--{name} needs a value.")
     long = f"config.{SHORT[name]}" if name in SHORT else name
     flag_words.append("=".join([f"--{long}", *value]))
     names += dict.fromkeys((long, name))
@@ -94,10 +98,15 @@ def expand(workdir: bool = False) -> None:
       raise ValueError(f"--{name} or --config.{key} is given twice: drop one.")
   if not data and "pretrained" in names and "config" not in names:
     raise ValueError(f"no images are given; {_NO_WEIGHTS}")
+  if len(data) > 1:
+    raise ValueError(
+      f"{data[0]!r} is the DATA, and {data[1]!r} is one too many: give one "
+      "folder, file or configuration, in quotes if its name has spaces."
+    )
   if data:
-    flag_words += _meant(data.pop(0), flag_words, names, workdir)
+    flag_words += _meant(data[0], flag_words, names, workdir)
   flag_words.sort(key=lambda word: "config." in word.partition("=")[0])
-  sys.argv[1:] = [*flag_words, *data]  # --config is now before its keys.
+  sys.argv[1:] = flag_words  # --config is now before its keys.
 
 
 def _stands_alone(name: str) -> bool:
@@ -152,6 +161,12 @@ def _kind(data: str) -> tuple[str, str]:
     hint = hint or "`vit_jax configs` lists those that come with it."
     raise ValueError(
       f"{data!r} is neither a folder here nor a configuration; {hint}"
+    )
+  if os.path.splitext(file)[1] not in ("", ".py"):
+    raise ValueError(
+      f"{data} is neither a folder, nor a file of labels (it ends in "
+      f"{', '.join(LABEL_FILES)}), nor a configuration (.py); for images, give "
+      "the folder that has a folder for each class."
     )
   return "config", f"the configuration {data}"
 
