@@ -10,10 +10,11 @@ from etils import epy
 
 if TYPE_CHECKING:
   from vit_jax.convert import convert
+  from vit_jax.train import train
 
 with epy.lazy_api_imports(globals()):
   if not TYPE_CHECKING:
-    from vit_jax import convert  # A command's module, which can be called.
+    from vit_jax import convert, train  # Commands, which can be called.
   from vit_jax.data.batching.own_loop import open_data
   from vit_jax.inference.exporter import export_model
   from vit_jax.inference.features import features
@@ -58,4 +59,5 @@ __all__ = [
   "open_data",
   "predict_images",
   "save",
+  "train",
 ]

@@ -15,9 +15,18 @@ result is bit for bit the same as without the stop. Ctrl-C and SIGTERM save the
 step under way first.
 """
 
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from absl import flags
 
-from vit_jax.runtime import command, hosts, restarts
+from vit_jax.runtime import callable_module, command, hosts, restarts
+
+if TYPE_CHECKING:
+  from ml_collections import ConfigDict
+
+  from vit_jax.run.in_python import FinishedRun
 
 
 def define_flags() -> None:
@@ -78,5 +87,58 @@ def main(_: list[str]) -> int | None:
   return None
 
 
+def train(
+  data: str | os.PathLike[str] | None = None,
+  *,
+  config: "str | os.PathLike[str] | ConfigDict | None" = None,
+  workdir: str | os.PathLike[str] | None = None,
+  pretrained: str | os.PathLike[str] | None = None,
+  allow_changes: bool = False,
+  settings: Mapping[str, Any] | None = None,
+  **keywords: Any,
+) -> "FinishedRun":
+  """Trains a model on a folder of images, as `vit_jax train` does.
+
+  The same call resumes a run that was stopped::
+
+    run = vit_jax.train("my_photos", epochs=20, lr=3e-4)
+    run.load().predict("holiday.jpg")
+
+  Args:
+    data: A folder of images, a file of labels, or a configuration, as a file or
+      a name.
+    config: The configuration, if not the one that suits a folder.
+    workdir: The run's folder; by default `runs/NAME`.
+    pretrained: Weights to start from; anything that `load_pretrained` reads.
+    allow_changes: Whether to resume a run of other settings or data.
+    settings: Values of the configuration by their dotted keys, such as
+      `{"optimizer.weight_decay": 0.1}`.
+    **keywords: Further such values: `epochs`, `batch_size`, `lr`, `image_size`,
+      keys without a dot, and sections, as in `optimizer={"kind": "adam"}`.
+
+  Returns:
+    The run, with its folder, its last metrics, and `load()` for its model.
+
+  Raises:
+    ValueError: if the settings or the data do not fit, before anything is
+      compiled, or an image cannot be read.
+    Interrupted: if the process was told to stop, after the state is saved.
+    FloatingPointError: if the loss is not finite, or the run has diverged.
+    OSError: if the last checkpoint could not be saved.
+  """
+  from vit_jax.run.in_python import start
+
+  return start(
+    data,
+    config=config,
+    workdir=workdir,
+    pretrained=pretrained,
+    settings={**(settings or {}), **keywords},
+    allow_changes=allow_changes,
+  )
+
+
 if __name__ == "__main__":
   command.run(main, define=define_flags, resumes=True)
+else:
+  callable_module.make_callable(__name__, train)

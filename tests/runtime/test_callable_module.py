@@ -8,7 +8,7 @@ import pytest
 
 import vit_jax
 
-CALLABLE = ("convert",)
+CALLABLE = ("convert", "train")
 BOTH = """
 {first}
 import inspect

@@ -1,0 +1,136 @@
+"""Runs that are started from Python take what the command's short form does."""
+
+import dataclasses
+import pathlib
+import types
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vit_jax
+from vit_jax.config import load_config
+from vit_jax.run import in_python
+from vit_jax.run.settings import read
+
+TINY_MODEL = {"model": {"num_layers": 1, "hidden_size": 32}}
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+  """A folder of twelve photographs of two colours, in the current folder."""
+  rng = np.random.default_rng(0)
+  for channel, name in enumerate(["red", "green"]):
+    folder = tmp_path / "my_photos" / name
+    folder.mkdir(parents=True)
+    for number in range(6):
+      pixels = rng.integers(0, 60, (24, 24, 3), dtype=np.uint8)
+      pixels[..., channel] += 150
+      Image.fromarray(pixels).save(folder / f"{number}.png")
+  monkeypatch.chdir(tmp_path)
+  return "my_photos"
+
+
+@pytest.fixture
+def started(monkeypatch):
+  """Collects (settings, workdir, options) of the runs that would start."""
+  calls = []
+
+  def train(settings, workdir, **options):
+    calls.append((settings, workdir, options))
+    pathlib.Path(workdir).mkdir(parents=True, exist_ok=True)
+    return types.SimpleNamespace(step=7), {}
+
+  monkeypatch.setattr(in_python, "train", train)
+  return calls
+
+
+def test_a_folder_and_short_keywords_suffice(photos, started, capsys):
+  run = vit_jax.train(
+    photos,
+    epochs=3,
+    lr=0.01,
+    image_size=32,
+    optimizer={"weight_decay": 0.2},
+    settings={"loader.num_workers": 0},
+  )
+  assert (run.workdir, run.step, run.metrics) == ("runs/my_photos", 7, {})
+  ((settings, workdir, options),) = started
+  assert workdir == "runs/my_photos" and options["may_lower_batch"]
+  c = load_config("image_folder")
+  c.update(total_epochs=3.0, image_size=(32, 32))
+  c.data.root, c.loader.num_workers = "my_photos", 0
+  c.optimizer.update(peak_lr=0.01, weight_decay=0.2)
+  assert settings == read(c)
+  said = capsys.readouterr().err
+  assert "the folder my_photos with the configuration image_folder" in said
+
+
+def test_a_length_in_another_unit_replaces_that_of_the_configuration(started):
+  vit_jax.train(
+    config="digits", workdir="runs/own", total_steps=5, batch_size=4
+  )
+  ((settings, workdir, options),) = started
+  expected = load_config("digits")
+  expected.update(total_epochs=0.0, total_steps=5, batch_size=4)
+  assert settings.total == read(expected).total
+  assert workdir == "runs/own" and not options["may_lower_batch"]
+  own = load_config("digits")
+  vit_jax.train(config=own, workdir=pathlib.Path("runs/own"), seed=3)
+  assert started[1][0].seed == 3 and own.seed == 0
+
+
+@pytest.mark.parametrize("file, workers", [("own.py", 0), (None, -1)])
+def test_a_script_is_not_imported_by_workers(
+  started, capsys, monkeypatch, file, workers
+):
+  main = types.SimpleNamespace(__file__=file, __spec__=None)
+  monkeypatch.setitem(in_python.sys.modules, "__main__", main)
+  vit_jax.train(config="digits", workdir="runs/own")
+  assert started[0][0].loader.num_workers == workers
+  assert ("in a thread" in capsys.readouterr().err) == (workers == 0)
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    ({}, r"give a folder of images, as in vit_jax\.train\(\"my_photos\"\)"),
+    ({"config": "digits"}, "or both config and workdir"),
+    ({"data": "my_photo"}, "'my_photo' is neither .* did you mean my_photos?"),
+    ({"learning_rate": 1e-3}, "learning_rate is not .* did you mean lr?"),
+    ({"optimizer": {"lr": 1}}, r"optimizer\.lr is not .* did you mean lr?"),
+    (
+      {"lr": "fast"},
+      "peak_lr='fast' must be of the type of its def",
+    ),
+    ({"batch_size": 0}, "batch_size=0 must"),
+    ({"lr": 1, "settings": {"optimizer.peak_lr": 2}}, "given twice: drop one"),
+    (
+      {"config": {"seed": 1}},
+      "config is a dict; give a file, a name or",
+    ),
+  ],
+)
+def test_a_wrong_argument_is_one_line(photos, started, arguments, message):
+  arguments = {"data": photos, **arguments} if arguments else {}
+  if arguments.get("config") == "digits":
+    del arguments["data"]
+  with pytest.raises(ValueError, match=message) as caught:
+    vit_jax.train(**arguments)
+  assert "\n" not in str(caught.value) and not started
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_loaded_and_asked(photos, capsys):
+  keywords = dict(epochs=2, settings={"eval_every_epochs": 1}, **TINY_MODEL)
+  run = vit_jax.train(photos, **keywords)
+  assert run.metrics["eval/examples"] > 0 and "train/loss" in run.metrics
+  assert f"eval/top1={run.metrics['eval/top1']:.4g}" in repr(run)
+  loaded = run.load()
+  assert loaded.class_names == ("green", "red")
+  answers = loaded.predict(photos, top=1)
+  assert len(answers) == 12 and {*answers[0].names} <= {"green", "red"}
+  again = vit_jax.train(photos, **keywords)  # The run is complete.
+  assert dataclasses.astuple(again) == dataclasses.astuple(run)
+  with pytest.raises(ValueError, match="name or the path of weights, not what"):
+    vit_jax.train(photos, pretrained=loaded)

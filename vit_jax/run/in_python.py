@@ -1,0 +1,180 @@
+"""Runs that are started from Python, as by the command's short form."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from vit_jax.pretrained.load import load_pretrained
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.run import flags
+from vit_jax.run.config_file import load_config, nearest, other_units
+from vit_jax.run.loop import train
+from vit_jax.run.settings import Settings, read
+from vit_jax.runtime.metric_keys import Split, parse
+from vit_jax.runtime.printable import quoted, say
+from vit_jax.runtime.settings import all_keys, flat
+from vit_jax.workdir.metrics import read_metrics
+
+_IN_A_THREAD = (
+  "Batches are prepared in a thread. For worker processes, which import this "
+  'script, call vit_jax.train under `if __name__ == "__main__":`, and give '
+  "loader={'num_workers': 4}."
+)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class FinishedRun:
+  """A run that has ended, and what it measured last.
+
+  Attributes:
+    workdir: The run's folder, which every command and `load_pretrained` take.
+    step: The last step.
+    metrics: What was measured at that step, such as "eval/top1".
+  """
+
+  workdir: str
+  step: int
+  metrics: dict[str, Any]
+
+  def load(self, **overrides: Any) -> Loaded:
+    """Loads the model, for `loaded.predict(images)`.
+
+    Args:
+      **overrides: Keywords of `load_pretrained`, such as `best=True` for the
+        checkpoint with the best score.
+    """
+    return load_pretrained(self.workdir, **overrides)
+
+  def __repr__(self) -> str:
+    """Where it is, what it measured, and what to do next."""
+    measured = [
+      f"{key}={value:.4g}"
+      for key, value in self.metrics.items()
+      if key.startswith((Split.EVAL.key(""), Split.TEST.key("")))
+      and isinstance(value, float)
+    ]
+    return (
+      f"Run in {self.workdir}, step {self.step:,}\n"
+      f"  {', '.join(measured) or 'not evaluated'}\n"
+      f"  run.load() loads the model; `vit_jax report {self.workdir}` draws it"
+    )
+
+
+def start(
+  data: str | os.PathLike[str] | None = None,
+  *,
+  config: str | os.PathLike[str] | ConfigDict | None = None,
+  workdir: str | os.PathLike[str] | None = None,
+  pretrained: str | os.PathLike[str] | None = None,
+  settings: Mapping[str, Any],
+  allow_changes: bool = False,
+) -> FinishedRun:
+  """Trains a model; the arguments are those of `vit_jax.train`.
+
+  Raises ValueError if one of them is wrong or missing, and as `loop.train`.
+  """
+  values = _by_key(settings)
+  if isinstance(pretrained, Loaded):
+    raise ValueError(
+      "pretrained takes the name or the path of weights, not what was loaded "
+      f"from it: give {pretrained.origin.source!r}."
+    )
+  if pretrained is not None:
+    values["pretrained"] = os.fspath(pretrained)
+  given_batch = "batch_size" in values
+  if data is not None:
+    meant = _meant(os.path.expanduser(data), config, workdir, values)
+    config, workdir = meant.pop("config", config), meant.pop("workdir", workdir)
+    values = {**meant, **values}
+  if config is None or workdir is None:
+    raise ValueError(
+      'give a folder of images, as in vit_jax.train("my_photos"), or both '
+      'config and workdir, as in config="digits", workdir="runs/digits".'
+    )
+  workdir = os.fspath(workdir)
+  state, _ = train(
+    _settings(config, values),
+    workdir,
+    allow_changes=allow_changes,
+    may_lower_batch=not given_batch,
+  )
+  step = int(state.step)
+  metrics: dict[str, Any] = {}
+  for row in read_metrics(epath.Path(workdir).expanduser()).rows:
+    if row["step"] == step:
+      metrics |= {k: v for k, v in row.items() if parse(k).split is not None}
+  return FinishedRun(workdir, step, metrics)
+
+
+def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
+  """Settings by their dotted keys; raises ValueError for one that is none."""
+  values = {}
+  for name, value in flat(settings).items():
+    key = flags.SHORT.get(name, name)
+    if key not in all_keys(Settings):
+      near = nearest(key, Settings)
+      short = {key: name for name, key in flags.SHORT.items()}
+      near = short.get(near, near)
+      raise ValueError(
+        f"{name} is not a setting of a run; did you mean {near}?"
+      )
+    if key in values:
+      raise ValueError(f"{name} is given twice: drop one.")
+    values[key] = value
+  return values
+
+
+def _meant(
+  data: str, config: Any, workdir: Any, values: Mapping[str, Any]
+) -> dict[str, Any]:
+  """What `data` stands for, beside what is given, as in the command."""
+  given = {f"config.{key}": value for key, value in values.items()}
+  given |= {"config": config} if config is not None else {}
+  given |= {"workdir": workdir} if workdir is not None else {}
+  words = [f"--{name}={value}" for name, value in given.items()]
+  names = [*given, *(["pretrained"] if "pretrained" in values else [])]
+  meant = flags._meant(data, words, names, workdir=True)
+  return dict(map(flags._key_and_value, meant))
+
+
+def _settings(config: Any, values: Mapping[str, Any]) -> Settings:
+  """The settings of a configuration with these values.
+
+  Raises ValueError if a value is not of the kind of its key, or out of range.
+  """
+  if isinstance(config, str | os.PathLike):
+    config = load_config(os.fspath(config))
+  elif not isinstance(config, ConfigDict):
+    raise ValueError(
+      f"config is a {type(config).__name__}; give a file, a name or a "
+      "ConfigDict, and values by their keys as settings={...}."
+    )
+  config = config.copy_and_resolve_references()
+  for key, value in {**other_units(values), **values}.items():
+    if key in ("image_size", "cut_from") and isinstance(value, int):
+      value = value, value
+    try:
+      config.update_from_flattened_dict({key: value})
+    except (TypeError, ValueError) as error:
+      default = flat(config.to_dict())[key]
+      raise ValueError(
+        f"{key}={quoted(value)} must be of the type of its default, {default}."
+      ) from error
+  settings = read(config)
+  if settings.loader.num_workers >= 0 or not _is_script():
+    return settings
+  say(_IN_A_THREAD)
+  loader = dataclasses.replace(settings.loader, num_workers=0)
+  return dataclasses.replace(settings, loader=loader)
+
+
+def _is_script() -> bool:
+  """Whether a worker process would run the main program once more."""
+  main = sys.modules["__main__"]
+  is_module = getattr(main, "__spec__", None) is not None
+  return is_module or getattr(main, "__file__", None) is not None
