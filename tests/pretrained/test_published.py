@@ -16,6 +16,9 @@ def test_an_empty_folder_says_what_it_lacks(tmp_path):
 def test_a_folder_of_images_stands_for_its_run(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "my_photos").mkdir()
+  (tmp_path / "my_photos" / "cat.jpg").write_bytes(b"")
+  with pytest.raises(ValueError, match="images, not of weights: `vit_jax tr"):
+    load_pretrained("my_photos")
   (tmp_path / "runs" / "my_photos" / "checkpoints").mkdir(parents=True)
   with pytest.raises(ValueError, match="did you mean runs/my_photos[?]$"):
     load_pretrained("my_photos")

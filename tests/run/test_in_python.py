@@ -98,6 +98,7 @@ def test_a_script_is_not_imported_by_workers(
     ({"config": "digits"}, "or both config and workdir"),
     ({"data": "my_photo"}, "'my_photo' is neither .* did you mean my_photos?"),
     ({"learning_rate": 1e-3}, "learning_rate is not .* did you mean lr?"),
+    ({"device": "cpu"}, "device is not a .* JAX chooses: JAX_PLATFORMS=cpu"),
     ({"optimizer": {"lr": 1}}, r"optimizer\.lr is not .* did you mean lr?"),
     (
       {"lr": "fast"},

@@ -5,14 +5,17 @@ The folder comes from anywhere: only regular files of a bounded size are read.
 
 import dataclasses
 import json
+import os
 import pathlib
 import re
 from typing import Any
 
+from vit_jax.data.reading.folders import images_below
 from vit_jax.pretrained.formats import processor
 from vit_jax.runtime import hints
 from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.regular_file import read_regular
+from vit_jax.workdir.metrics import METRICS
 
 # Names of files of weights, as other libraries and `convert` write them.
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.npz")
@@ -104,6 +107,14 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
   if run := hints.run_of(str(folder)):
     raise ValueError(
       f"{folder} is a folder without weights: did you mean {run}?"
+    )
+  # A run without its checkpoints may have pictures too.
+  is_run = (folder / METRICS).exists()
+  if not is_run and next(images_below(os.fsencode(folder)), None) is not None:
+    raise ValueError(
+      f"{folder} is a folder of images, not of weights: "
+      f"`vit_jax train {folder}` trains a model on it, and a model that is "
+      "loaded predicts it."
     )
   raise ValueError(
     f"{folder} is a folder without checkpoints/, which a workdir has, and "

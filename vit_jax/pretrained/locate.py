@@ -36,8 +36,9 @@ def locate(source: str) -> pathlib.Path:
   names = [*KNOWN, *(row.timm for row in KNOWN.values())]
   on_the_hub = (name for row in KNOWN.values() for name in row.names)
   names += [n for n in on_the_hub if n.count("/") == source.count("/")]
+  names = [*dict.fromkeys(names)]  # A model may be published twice.
   near = difflib.get_close_matches(source.lower(), names, n=3, cutoff=0.4)
-  near = [*hints.beside(source), *near][:3]
+  near = [*dict.fromkeys((*hints.beside(source), *near))][:3]
   ideas = f"; the nearest names are {', '.join(near)}" if near else ""
   repository = source if "/" in source else f"timm/{source}"
   if hub.REPOSITORY.fullmatch(repository) and {*"/."} & {*source}:

@@ -104,7 +104,7 @@ def expand(workdir: bool = False) -> None:
       "folder, file or configuration, in quotes if its name has spaces."
     )
   if data:
-    flag_words += _meant(data[0], flag_words, names, workdir)
+    flag_words += meant(data[0], flag_words, names, workdir)
   flag_words.sort(key=lambda word: "config." in word.partition("=")[0])
   sys.argv[1:] = flag_words  # --config is now before its keys.
 
@@ -118,15 +118,21 @@ def _stands_alone(name: str) -> bool:
   return key != name and config_path.get_type(key, base_config()) is bool
 
 
-def _meant(
+def meant(
   data: str, given_words: list[str], flag_names: list[str], workdir: bool
 ) -> list[str]:
-  """The flags that DATA stands for, beside those given; says what it is."""
+  """The flags that DATA stands for, beside those given; says what it is.
+
+  Args:
+    given_words: The flags that are given, as --name=value.
+    flag_names: Their names, and those of short forms as well.
+    workdir: Whether a run is written, whose folder is named after DATA.
+  """
   flag, text = _kind(data)
   if flag in flag_names:
     raise ValueError(f"{data} stands for --{flag}, which is given as well.")
   flag_words = [f"--{flag}={data}"]
-  values = dict(map(_key_and_value, (*given_words, *flag_words)))
+  values = dict(map(key_and_value, (*given_words, *flag_words)))
   weights = values.get("pretrained")
   has_own_run = "pretrained" in flag_names
   if "config" not in (flag, *flag_names):
@@ -171,7 +177,7 @@ def _kind(data: str) -> tuple[str, str]:
   return "config", f"the configuration {data}"
 
 
-def _key_and_value(word: str) -> tuple[str, str]:
+def key_and_value(word: str) -> tuple[str, str]:
   """The key of the configuration that a flag sets, and its value."""
   name, _, value = word.lstrip("-").partition("=")
   return name.removeprefix("config."), value

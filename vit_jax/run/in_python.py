@@ -15,6 +15,7 @@ from vit_jax.run import flags
 from vit_jax.run.config_file import load_config, nearest, other_units
 from vit_jax.run.loop import train
 from vit_jax.run.settings import Settings, read
+from vit_jax.runtime import usage
 from vit_jax.runtime.metric_keys import Split, parse
 from vit_jax.runtime.printable import quoted, say
 from vit_jax.runtime.settings import all_keys, flat
@@ -61,7 +62,8 @@ class FinishedRun:
     return (
       f"Run in {self.workdir}, step {self.step:,}\n"
       f"  {', '.join(measured) or 'not evaluated'}\n"
-      f"  run.load() loads the model; `vit_jax report {self.workdir}` draws it"
+      f"  run.load().predict(images) asks the model; "
+      f"`vit_jax report {self.workdir}` shows the run"
     )
 
 
@@ -119,10 +121,10 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
     if key not in all_keys(Settings):
       near = nearest(key, Settings)
       short = {key: name for name, key in flags.SHORT.items()}
-      near = short.get(near, near)
-      raise ValueError(
-        f"{name} is not a setting of a run; did you mean {near}?"
-      )
+      hint = f"did you mean {short.get(near, near)}?"
+      if name in usage.DEVICES:
+        hint = "JAX chooses: JAX_PLATFORMS=cpu before Python takes the CPU."
+      raise ValueError(f"{name} is not a setting of a run; {hint}")
     if key in values:
       raise ValueError(f"{name} is given twice: drop one.")
     values[key] = value
@@ -138,8 +140,8 @@ def _meant(
   given |= {"workdir": workdir} if workdir is not None else {}
   words = [f"--{name}={value}" for name, value in given.items()]
   names = [*given, *(["pretrained"] if "pretrained" in values else [])]
-  meant = flags._meant(data, words, names, workdir=True)
-  return dict(map(flags._key_and_value, meant))
+  meant = flags.meant(data, words, names, workdir=True)
+  return dict(map(flags.key_and_value, meant))
 
 
 def _settings(config: Any, values: Mapping[str, Any]) -> Settings:

@@ -36,7 +36,8 @@ _NUMBERS = {
   "could not convert string to float": "it takes a number.",
   "invalid literal for int()": "it takes a whole number.",
 }
-_DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
+# What other programs call the choice that JAX makes.
+DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 
 
 def text(doc: str, takes: str, which: str) -> str:
@@ -106,7 +107,7 @@ def unknown(error: flags.UnrecognizedFlagError) -> str:
   flags_by_name |= {flag: flag for flag in flags.FLAGS}
   near = hints.near_names(name, flags_by_name)
   hint = "--help lists those it has."
-  if name in _DEVICES:
+  if name in DEVICES:
     hint = "JAX chooses: JAX_PLATFORMS=cpu before the command takes the CPU."
   elif near:
     hint = f"did you mean --{flags_by_name[near[0]]}?"
