@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 
-# What a library will take away is an error here too.
+# What a library will take away is an error here too; the cache is as in
+# pyproject.toml.
 _COMMON = {
   "JAX_PLATFORMS": "cpu",
   "PYTHONWARNINGS": "error::DeprecationWarning,error::FutureWarning,"
-  "error::PendingDeprecationWarning",
+  "error::PendingDeprecationWarning,"
+  "ignore:Error reading persistent compilation cache entry:UserWarning",
 }
 
 

@@ -4,9 +4,9 @@ import functools
 import gc
 import importlib.metadata
 import os
+import pathlib
 import shutil
 import signal
-import tempfile
 import threading
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so
@@ -15,13 +15,18 @@ if threading.current_thread() is threading.main_thread():
   signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests shard over eight devices, which an accelerator does not have.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Tests, and the commands that they start, share a cache of compiled programs.
-# Their workers find the folder named; this process removes it when it ends.
+# Tests, their workers and the commands that they start share a cache of
+# compiled programs. It stays for the next run, since compiling is a third of
+# their time, and starts afresh once programs of old code have filled it.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-  COMPILED = tempfile.TemporaryDirectory(prefix="vit_jax_tests_")
-  os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
-os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)  # Makes it lock.
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+  COMPILED = pathlib.Path(__file__).parents[1] / "build" / "compiled"
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(COMPILED)
+  if sum(path.stat().st_size for path in COMPILED.glob("*")) > 2**29:
+    shutil.rmtree(COMPILED, ignore_errors=True)
+# It takes every program, since a test compiles dozens in a hundredth of a
+# second each. With a largest size, each would be compared with all before it.
+os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = "-1"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 # Most of the time of a small test goes into compiling. On an accelerator, the
 # programs to test are the optimized ones.
 if os.environ["JAX_PLATFORMS"] == "cpu":

@@ -30,7 +30,7 @@ EXAMPLES |= {
   for test in FINDER.find(value, f"{info.name}.{name}", globs={})
   if test.examples
 }
-SLOW = {"vit_jax.make_train_step"}  # It compiles a step.
+SLOW = {"vit_jax.as_nnx", "vit_jax.make_train_step"}  # They compile steps.
 
 
 @pytest.mark.parametrize(

@@ -201,10 +201,9 @@ def test_the_encoder_sees_a_quarter_of_the_tokens():
   """By the shapes of its layers, and by operations."""
   model = model_of("autoencoder")
   images = jnp.zeros((2, 32, 32, 3))
-  params = init_params(model, jax.random.key(0), 32)
   _, seen = jax.eval_shape(
     lambda: model.apply(
-      {"params": params},
+      {"params": init_params(model, jax.random.key(0), 32)},
       images,
       capture_intermediates=True,
       mutable="intermediates",

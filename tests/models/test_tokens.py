@@ -39,7 +39,7 @@ FAMILIES = {
   "norm_pooled": dict(block="dinov2", pooling="gap", norm_pooled=True),
   "masked": dict(pooling="gap"),
 }
-QUICK = ("map", "dinov3", "masked")
+QUICK = ("map", "masked")
 
 
 def pixels(seed=0):

@@ -148,9 +148,9 @@ def test_a_description_without_a_model_is_refused(saved_run, tmp_path):
 def lora_of(tmp_path):
   """Makes a run with LoRA, whose checkpoint names this base and fields."""
   image, settings = (16, 16, 3), LoraSettings(rank=2)
-  base = jax.jit(RUN.init)(jax.random.key(0), jnp.zeros((1, *image)))["params"]
-  tiny.save_google(tmp_path / "base.npz", RUN, nn.unbox(base))
-  init = lora.trained_init(make_params_init(RUN, image), settings)
+  base = tiny.random_params(RUN, image[:2], 0)
+  tiny.save_google(tmp_path / "base.npz", RUN, base)
+  init = jax.jit(lora.trained_init(make_params_init(RUN, image), settings))
   config = base_config()
   config.lora.rank = 2
   opened, found = open_checkpoint(str(tmp_path / "base.npz")), {}
