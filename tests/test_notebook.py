@@ -5,9 +5,12 @@
 
 import ast
 import base64
+import importlib
 import importlib.metadata
 import io
+import itertools
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -48,6 +51,7 @@ print(json.dumps(dict(
   relevance=[float(relevance.min()), float(relevance.max())],
   similarity_shape=similarity.shape,
   difference=difference,
+  top1=[top1[name, size] for size in (100, 1438) for name in ("CNN", "ViT")],
   results=[os.path.relpath(result) for result in results],
   count_b32=count_b32,
   shuffled=[shuffled_difference, float(abs(one).max())],
@@ -76,8 +80,11 @@ def _outputs(cells, kind):
 
 
 def test_the_pictures_of_trained_weights_are_kept():
-  (cell,) = (cell for cell in CODE if cell.id == "trained")
-  assert len(_pictures([cell])) == 2
+  cells = {cell.id: cell for cell in CODE}
+  assert len(_pictures([cells["trained"]])) == 2
+  # The 14 x 14 grids of 14 x 14 positions, and the distances of 12 layers.
+  assert len(_pictures([cells["embeddings"]])) == 3
+  assert run_notebook.NOTEBOOK.stat().st_size < 400_000
 
 
 def _pictures(cells):
@@ -163,18 +170,53 @@ def test_its_names_are_those_of_the_api_pages():
   assert len(ours) > 20 and hidden == []
 
 
-def test_the_idea_comes_first_and_tools_are_folded():
-  """The first cells need nothing of the package; three exercises are there."""
-  at = [cell.id for cell in CODE].index("install")
-  assert at >= 2
-  assert all("vit_jax" not in cell.source for cell in CODE[:at])
+def test_nothing_is_imported_before_the_install_and_tools_are_folded():
+  """So no import has to be made again; three exercises are there."""
+  assert CODE[0].id == "install"
   folded = [cell for cell in CODE if cell.metadata.get("cellView") == "form"]
-  assert CODE[at] in folded and len(ANSWERS) == 3
+  assert CODE[0] in folded and len(ANSWERS) == 3
   for cell in folded:
     assert cell.source.startswith("# @title ")
     assert cell.metadata["jupyter"]["source_hidden"]
   kept = [cell for cell in CODE if cell not in folded]
   assert max(len(cell.source.splitlines()) for cell in kept) <= 30
+
+
+def test_a_sentence_stands_before_every_cell_of_code():
+  kinds = [cell.cell_type for cell in NOTEBOOK.cells]
+  for before, cell in itertools.pairwise(NOTEBOOK.cells):
+    if cell.cell_type == "code":
+      assert before.cell_type == "markdown", cell.id
+  assert (kinds[0], kinds[-1]) == ("markdown", "markdown")
+
+
+def test_a_step_is_shown_before_the_library_trains():
+  """Ten lines: loss, gradient, update, compiled."""
+  cells = {cell.id: cell.source for cell in CODE}
+  ids = list(cells)
+  assert ids.index("step") < ids.index("claim") < ids.index("digits")
+  lines = cells["step"].partition("\n\n\n")[2].splitlines()
+  lines = [line for line in lines if line]
+  assert len(lines) <= 10
+  for word in ("value_and_grad", "jax.jit", "tx.update", "apply_updates"):
+    assert word in "".join(lines)
+
+
+def test_what_needs_a_download_says_so():
+  """Every cell that asks whether there is the Internet, and the install."""
+  for before, cell in itertools.pairwise(NOTEBOOK.cells):
+    downloads = "ONLINE" in cell.source or "has_trained" in cell.source
+    if cell.cell_type == "code" and cell.id != "tools" and downloads:
+      assert "**needs a download**" in before.source.lower(), cell.id
+
+
+def test_the_claim_is_told_as_it_came_out():
+  """The sentence after the comparison has the numbers that the cell printed."""
+  (cell,) = (cell for cell in CODE if cell.id == "claim")
+  (text,) = (cell for cell in NOTEBOOK.cells if cell.id == "claim-result")
+  printed = re.findall(r"[\d.]+(?=%)", cell.outputs[0].text)
+  told = re.findall(r"[\d.]+(?=\s%)", text.source)
+  assert len(printed) == 8 and sorted(told) == sorted(printed)
 
 
 @pytest.mark.parametrize("name", ["digits-curves", "finetune-curves"])
@@ -189,7 +231,7 @@ def test_its_curves_are_in_colour(name):
 def installing(monkeypatch, capsys):
   """Runs the notebook's `install` with a stand-in for git and pip.
 
-  Returns what it calls, or the name of the error, and what it prints.
+  Returns what it calls and what it prints.
   """
   cells = {cell.id: cell.source for cell in CODE}
 
@@ -197,7 +239,8 @@ def installing(monkeypatch, capsys):
     calls = []
 
     def run(command, **how):
-      calls.append(" ".join(command).removeprefix(f"{sys.executable} -m "))
+      said = " ".join(command).removeprefix(f"{sys.executable} -m ")
+      calls.append(re.sub(r"/\S+/vit_jax_packages", "vit_jax_packages", said))
       said = f"{command[-1]}: a warning\n"
       return subprocess.CompletedProcess(command, code, said)
 
@@ -221,27 +264,30 @@ def installing(monkeypatch, capsys):
 @pytest.mark.parametrize("jax", ["0.10.2", "0.11.0.dev20260801", "1.0.0rc1"])
 @pytest.mark.parametrize("kind", ["cpu", "gpu", "cuda12", "tpu"])
 def test_a_new_jax_is_taken_as_it_is(installing, jax, kind):
-  (clone, pip), said = installing(jax, kind)
+  (clone, venv, pip), said = installing(jax, kind)
   project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
   assert f"--branch=v{project['version']} {project['urls']['Source']}" in clone
-  assert pip == "pip install -q -e .[figures] scikit-learn"
-  assert said.count("a warning") == 2
+  assert venv == "venv --system-site-packages --without-pip vit_jax_packages"
+  there = "pip --python vit_jax_packages/bin/python install -q "
+  assert pip == f"{there}.[figures,hf] scikit-learn"
+  assert said.count("a warning") == 3
   assert "The JAX that is here is used." in said
 
 
 @pytest.mark.parametrize(
   "kind, last",
   [
-    ("cpu", "-e .[figures] scikit-learn"),
-    ("tpu", "-e .[tpu,figures] scikit-learn"),
-    ("gpu", "-e .[gpu,figures] scikit-learn"),
-    ("cuda12", "-e .[figures] scikit-learn jax[cuda12]"),
+    ("cpu", ".[figures,hf] scikit-learn"),
+    ("tpu", ".[tpu,figures,hf] scikit-learn"),
+    ("gpu", ".[gpu,figures,hf] scikit-learn"),
+    ("cuda12", ".[figures,hf] scikit-learn jax[cuda12]"),
   ],
 )
 def test_an_old_jax_is_replaced_by_the_tested_one(installing, kind, last):
   for jax in (None, "0.7.2", "0.10.1"):
     calls, _ = installing(jax, kind)
-    assert calls[-1] == f"pip install -q -c constraints.txt {last}"
+    there = "pip --python vit_jax_packages/bin/python install -q "
+    assert calls[-1] == f"{there}-c constraints.txt {last}"
     assert ("jax-cuda12-pjrt" in " ".join(calls)) == (kind == "gpu")
 
 
@@ -249,6 +295,40 @@ def test_where_git_fails_it_says_what_git_says(installing, capsys):
   with pytest.raises(SystemExit, match="error: git clone .* failed"):
     installing("0.10.2", "cpu", code=128)
   assert "vit_jax_source: a warning" in capsys.readouterr().out
+
+
+def test_what_is_installed_is_used_without_a_restart(tmp_path, monkeypatch):
+  """Of older modules that were imported before, only the replaced ones go."""
+  cells = {cell.id: cell.source for cell in CODE}
+  names = ("of_both", "of_old", "of_new", "shared")
+  for version, missing in (("old", "of_new"), ("new", "of_old")):
+    for name in {*names} - {missing}:
+      package = tmp_path / version / name
+      package.mkdir(parents=True)
+      text = f"version = {version!r}\n"
+      start = f"from {name}.part import version\n"
+      (package / "part.py").write_text(text)
+      if name != "shared":  # As `google` is: a folder of many packages.
+        (package / "__init__.py").write_text(start)
+  monkeypatch.setattr(sys, "path", [str(tmp_path / "old"), *sys.path])
+  monkeypatch.setenv("PYTHONPATH", "elsewhere")
+  for name in ("of_both", "of_old", "shared.part"):
+    importlib.import_module(name)
+  before = sys.modules["of_old"]
+  namespace = {}
+  exec(cells["install"], namespace)
+  namespace["look_first_in"](tmp_path / "new")
+  try:
+    assert importlib.import_module("of_both").version == "new"
+    assert importlib.import_module("of_both.part").version == "new"
+    assert importlib.import_module("of_new").version == "new"
+    assert importlib.import_module("of_old") is before
+    assert sys.modules["shared.part"].version == "old"
+    paths = [str(tmp_path / "new"), "elsewhere"]
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == paths
+  finally:
+    for name in [n for n in sys.modules if n.partition(".")[0] in names]:
+      del sys.modules[name]
 
 
 def _zipped(path, top, classes):
@@ -309,6 +389,7 @@ def test_it_runs_from_start_to_end(tmp_path):
   del cells[-len(ANSWERS) :]
   assert facts["online"] is False
   assert facts["digits_top1"] > 0.95
+  assert all(0.5 < share < 1 for shares in facts["top1"] for share in shares)
   assert facts["tuned_top1"] > 0.85
   assert facts["classes"] == ["china", "flower"]
   np.testing.assert_allclose(facts["rollout_sums"], 1, atol=1e-5)
@@ -325,8 +406,9 @@ def test_it_runs_from_start_to_end(tmp_path):
     assert (tmp_path / "runs" / name).stat().st_size > 100_000
   # The figures are the committed ones, and none is of a single colour.
   # Those of weights that are not here are left out.
-  kept = _pictures(cell for cell in CODE if cell.id != "trained")
-  drawn = _pictures(cells)
+  of_trained = ("trained", "embeddings")
+  kept = _pictures(cell for cell in CODE if cell.id not in of_trained)
+  drawn = _pictures(cell for cell in cells if cell.id not in of_trained)
   sizes = [[image.size for image in images] for images in (drawn, kept)]
   np.testing.assert_allclose(*sizes, atol=2)
   assert all(len(image.getcolors(2**24)) > 2 for image in drawn)
