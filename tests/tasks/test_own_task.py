@@ -32,7 +32,8 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(file, data_dir, tmp_path_factory):
   """A short run of the task on the digits, as grades."""
-  config = runs.config(data_dir, total_steps=8, ema_decay=0.0)
+  plain_steps = dict(ema_decay=0.0, accumulation_steps=1, digest_every=0)
+  config = runs.config(data_dir, total_steps=8, **plain_steps)
   config.data.task = f"{file}:Ordinal"
   config.model.update(hidden_size=8, mlp_size=8, num_heads=1)
   workdir = str(tmp_path_factory.mktemp("own") / "run")
