@@ -258,6 +258,10 @@ def test_help_shows_arguments_and_defaults():
   # What a folder of images is trained with.
   assert re.search(r"\n--batch_size +Short .*batch_size; 32 for a fol", shown)
   assert re.search(r"\n--config +Configuration: ", shown)  # None.
+  start = (
+    r"--pretrained +Checkpoint to start from: .*\n.*; short for --config.p"
+  )
+  assert re.search(start, shown)
   shown = run("vit_jax.fewshot", "--help").stdout
   assert re.search(r"\nCHECKPOINT +A run's folder, a file, or a name", shown)
   assert re.search(

@@ -60,10 +60,14 @@ def define_config_file() -> None:
   flags.FLAGS["config"].parser = _ConfigFile()
   flags.mark_flag_as_required("config")
   defaults = load_config(_FOR_FOLDERS)
+  sentences = {key: says for key, _, says in keys(Settings)}
   for name, key in SHORT.items():
     default = config_path.get_value(key, defaults)
-    for_folders = f"; {default} for a folder" if default is not None else ""
-    flags.DEFINE_string(name, None, f"Short for --config.{key}{for_folders}.")
+    says = f"Short for --config.{key}; {default} for a folder."
+    if default is None:
+      first = sentences[key].split(". ")[0].rstrip(".")
+      says = f"{first}; short for --config.{key}."
+    flags.DEFINE_string(name, None, says)
 
 
 def expand(workdir: bool = False) -> None:
