@@ -2,7 +2,6 @@
 
 vit_jax train my_photos --epochs 20 --lr 3e-4
 vit_jax train my_photos --pretrained hf_s14_dinov2
-vit_jax train --config digits --workdir runs/digits
 
 DATA is a folder of images or a file of labels, to train on with
 configs/image_folder.py, or a configuration. The workdir is then runs/NAME. With

@@ -10,9 +10,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import DataSettings
-from vit_jax.pretrained import folder, known
+from vit_jax.pretrained import known
 from vit_jax.runtime import checks
 from vit_jax.runtime.settings import types_of
 
@@ -66,6 +65,9 @@ def _count(given: Mapping[str, str]) -> int | None:
     for name, kind in types_of(DataSettings).items()
     if f"data.{name}" in given and checks.without_none(kind)[0] is str
   }
+  # Imported here so that --help answers at once.
+  from vit_jax.data.reading.sources import open_source
+
   with contextlib.suppress(ValueError, OSError):  # The run itself says why.
     return len(open_source("train", DataSettings(**texts)))
   return None
@@ -78,7 +80,9 @@ def _reads_both(source: str) -> bool:
   """
   if checkpoint := known.find(source):
     return "DINO" in checkpoint.trained_on
+  from vit_jax.pretrained.folder import open_folder
+
   with contextlib.suppress(ValueError, OSError):  # The run itself says why.
-    files = folder.open_folder(pathlib.Path(source).expanduser())
+    files = open_folder(pathlib.Path(source).expanduser())
     return files.config.get("model_type") in _DINO
   return False
