@@ -98,7 +98,8 @@ def _softmax_loss(logits, colours):
 )
 def test_the_loss_of_colours(target, outputs):
   masking = Masking(0.5, target, 4, HALF, HALF)
-  images, targets = masking.prepare({"image": jnp.array(_images())}, KEY)
+  prepare = jax.jit(masking.prepare)
+  images, targets = prepare({"image": jnp.array(_images())}, KEY)
   predicted = np.random.default_rng(1).normal(size=(3, 3, outputs))
   predicted = predicted.astype(np.float32)
   on_device = jnp.array(predicted)
