@@ -75,7 +75,7 @@ def convert(
   `vit_jax.pretrained.convert.convert`, which describes the other options.
 
   Args:
-    source: What `load_pretrained` takes, or what it gave.
+    source: A checkpoint as `load_pretrained` takes it, or a `Loaded`.
     folder: The folder to write, which has to be new or empty.
     to: The format: hf, timm, google, big_vision or torchvision.
     **options: `push`, `license`, and keywords of `load_pretrained`.

@@ -20,7 +20,7 @@ class FeatureFile:
     self.count = 0
     self._rows = rows
     self._names = names
-    self._shape = (0,)  # Of one image's features.
+    self._shape = (0,)  # The shape of one image's features.
     self._longest = 0  # Characters of the longest name.
 
   def add(self, image: str, features: np.ndarray) -> None:

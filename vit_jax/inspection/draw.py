@@ -63,7 +63,6 @@ def visualize_files(
   size = preprocessing.image_size
   arrays = _draw_parameters(figures, folder, model, params, size)
   arrays_of_images: list[Arrays] = []
-  of_all: list[str] = []
   drawn: list[tuple[pathlib.Path, np.ndarray]] = []
   paths = list(find_images(names))
   transform = preprocessing.transform()
@@ -87,26 +86,41 @@ def visualize_files(
       if options.pca:
         drawn.append((stem, photograph))
   if arrays_of_images:
-    seen = {
-      key: np.stack([one[key] for one in arrays_of_images])
-      for key in arrays_of_images[0]
-    }
-    arrays |= seen | {"distance": seen["distance"].mean(axis=0)}
-    _save(folder / "distance.png", figures.distance_figure(arrays["distance"]))
-    of_all = ["distance"]
-  if arrays_of_images and options.pca:
+    arrays |= _draw_all(figures, folder, arrays_of_images, drawn, options)
+  _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
+  _say_written("arrays", f"{folder}{os.sep}", ["arrays"], ".npz")
+  return 1 if missing or len(arrays_of_images) < len(paths) else 0
+
+
+def _draw_all(
+  figures: Any,
+  folder: pathlib.Path,
+  arrays_of_images: list[Arrays],
+  drawn: list[tuple[pathlib.Path, np.ndarray]],
+  options: Options,
+) -> Arrays:
+  """Draws what takes all images, and returns the arrays of all.
+
+  `drawn` has the stem of the files and the photograph of each image whose
+  principal components are to be drawn.
+  """
+  arrays = {
+    key: np.stack([one[key] for one in arrays_of_images])
+    for key in arrays_of_images[0]
+  }
+  arrays["distance"] = arrays["distance"].mean(axis=0)
+  _save(folder / "distance.png", figures.distance_figure(arrays["distance"]))
+  names = ["distance"]
+  if options.pca:
     arrays["pca"] = embedding_maps.patch_colours(
       arrays["patches"], options.foreground
     )
     every = zip(drawn, arrays["pca"], arrays_of_images, strict=True)
     for (stem, photograph), colours, seen in every:
       _draw_components(figures, stem, photograph, colours, seen)
-    of_all.append("*_pca")
-  if of_all:
-    _say_written("all images", f"{folder}{os.sep}", of_all)
-  _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
-  _say_written("arrays", f"{folder}{os.sep}", ["arrays"], ".npz")
-  return 1 if missing or len(arrays_of_images) < len(paths) else 0
+    names.append("*_pca")
+  _say_written("all images", f"{folder}{os.sep}", names)
+  return arrays
 
 
 def _readable(

@@ -36,7 +36,7 @@ _OTHER = (
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-  """What a complete shard holds.
+  """The contents of a complete shard.
 
   `plan` is the digest of the plan that it belongs to; earlier versions did not
   write it.
@@ -133,7 +133,7 @@ def _read_object(path: epath.Path) -> dict[str, Any] | None:
 
 
 def held_out_by(out: str) -> str:
-  """What is to choose the images held out: "name", or as in a packing there.
+  """The rule for images held out: "name", or that of a packing in `out`.
 
   A plan that does not say it is of an earlier version, or goes by rank as that
   did.

@@ -112,7 +112,8 @@ def loaded_from(
   elif image_size is not None:
     raise ValueError("image_size is a part of preprocessing: drop one.")
   if model.scan:  # A file has its layers one by one.
-    model, params = model.clone(scan=False), unstack(nn.unbox(params))
+    model = model.clone(scan=False)
+    params = unstack(nn.unbox(params))
   model = model.clone(origin=dataclasses.replace(origin, class_names=names))
   grid = grid_of(model, preprocessing.image_size)
   needed = param_shapes(model, grid, preprocessing.channels)

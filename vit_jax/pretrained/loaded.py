@@ -26,7 +26,7 @@ from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
 
-# What a user wants of a loaded model; a shell completes these.
+# The attributes for users, which a shell completes.
 _FOR_USERS = (
   *("class_names", "description", "features", "guessed", "loss", "model"),
   *("notes", "origin", "params", "predict", "preprocessing", "step", "task"),

@@ -96,7 +96,7 @@ def page(runs: Sequence[RunFacts]) -> str:
 
 
 def _shown(value: Any) -> Any:
-  """What a template shows of a value; control characters are no HTML."""
+  """A value as a template shows it, without characters that HTML forbids."""
   plain = isinstance(value, str) and not isinstance(value, markupsafe.Markup)
   return printable_lines(value) if plain else value
 

@@ -1,4 +1,4 @@
-"""What suits few images: weights to start from, and what of them to train.
+"""The choice for few images: weights to start from, and layers to train.
 
 `vit_jax train DATA --pretrained NAME` takes its configuration from here, and
 the header of a run from scratch the better command.
@@ -33,7 +33,7 @@ def fine_tuning(given: Mapping[str, str]) -> tuple[dict[str, str], str]:
   and the words that say why, for a sentence on the images.
 
   Args:
-    given: What the command line sets, by dotted key, as text.
+    given: The values on the command line, as text, by dotted key.
   """
   count = None
   if not any(key.startswith(_NO_PROBE) for key in given):

@@ -131,6 +131,9 @@ def meant(
     given_words: The flags that are given, as --name=value.
     flag_names: Their names, and those of short forms as well.
     workdir: Whether a run is written, whose folder is named after DATA.
+
+  Raises ValueError if what DATA stands for is given as well, or DATA is
+  neither data nor a configuration.
   """
   flag, text = _kind(data)
   if flag in flag_names:
@@ -188,9 +191,9 @@ def key_and_value(word: str) -> tuple[str, str]:
 
 
 def _run_name(source: str) -> str:
-  """What data, a configuration or weights are called in a workdir's name."""
+  """The name in a workdir for data, a configuration or weights."""
   path = os.path.abspath(source)
-  if "://" in source:  # What follows a "?" may be secret.
+  if "://" in source:  # The query, after a "?", may be secret.
     path = source.partition("?")[0].rstrip("/")
   return os.path.basename(path).removesuffix(".py").replace(":", "_")
 

@@ -35,7 +35,7 @@ class FinishedRun:
   Attributes:
     workdir: The run's folder, which every command and `load_pretrained` take.
     step: The last step.
-    metrics: What was measured at that step, such as "eval/top1".
+    metrics: The metrics of that step by key, such as "eval/top1".
   """
 
   workdir: str
@@ -90,9 +90,10 @@ def start(
     values["pretrained"] = os.fspath(pretrained)
   given_batch = "batch_size" in values
   if data is not None:
-    meant = _meant(os.path.expanduser(data), config, workdir, values)
-    config, workdir = meant.pop("config", config), meant.pop("workdir", workdir)
-    values = {**meant, **values}
+    implied = _meant(os.path.expanduser(data), config, workdir, values)
+    config = implied.pop("config", config)
+    workdir = implied.pop("workdir", workdir)
+    values = {**implied, **values}
   if config is None or workdir is None:
     raise ValueError(
       'give a folder of images, as in vit_jax.train("my_photos"), or both '
@@ -134,14 +135,14 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _meant(
   data: str, config: Any, workdir: Any, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """What `data` stands for, beside what is given, as in the command."""
-  given = {f"config.{key}": value for key, value in values.items()}
-  given |= {"config": config} if config is not None else {}
-  given |= {"workdir": workdir} if workdir is not None else {}
-  words = [f"--{name}={value}" for name, value in given.items()]
-  names = [*given, *(["pretrained"] if "pretrained" in values else [])]
-  meant = flags.meant(data, words, names, workdir=True)
-  return dict(map(flags.key_and_value, meant))
+  """The settings that the command would take `data` for."""
+  values_by_flag = {f"config.{key}": value for key, value in values.items()}
+  values_by_flag |= {"config": config} if config is not None else {}
+  values_by_flag |= {"workdir": workdir} if workdir is not None else {}
+  flag_words = [f"--{name}={value}" for name, value in values_by_flag.items()]
+  names = [*values_by_flag, *(["pretrained"] if "pretrained" in values else [])]
+  new_words = flags.meant(data, flag_words, names, workdir=True)
+  return dict(map(flags.key_and_value, new_words))
 
 
 def _settings(config: Any, values: Mapping[str, Any]) -> Settings:

@@ -81,7 +81,7 @@ def _model(plan: Plan) -> str:
 
 
 def _adapted(plan: Plan) -> str:
-  """What is trained of the weights that the run starts from."""
+  """The part of the first weights that the run trains, in words."""
   settings = plan.settings
   layers = settings.optimizer.freeze_layers
   parts = "all layers"

@@ -7,10 +7,10 @@ import sys
 import unicodedata
 from typing import TextIO
 
-_WIDTH = 80  # Of a terminal that does not tell its own.
+_WIDTH = 80  # Columns, if a terminal does not tell its own.
 _FIRST_COLUMN = re.compile(r" *\S+ {2,}")
 _CELL = re.compile(r"( *)(\S+(?: \S+)*)")
-# What is copied stays whole: code in backquotes, and a command at the end.
+# Code in backquotes and a command at the end stay whole, to be copied.
 _WORD = re.compile(r"( *)(`[^`]*`\S*|(?<=: )vit_jax .*|\S+)")
 
 

@@ -20,7 +20,7 @@ FURTHER: dict[str, Callable[[], str]] = {}  # More help, by name of the flag.
 SHORT: dict[str, str] = {}
 # Keys by other names that are typed for them, by the flag that has the keys.
 OTHER_NAMES: dict[str, Callable[[], Mapping[str, str]]] = {}
-# What a command takes beside flags, as the help says it.
+# Arguments of commands beside flags, as the help says it.
 _ARGUMENTS = {
   "DATA": "A folder of images, a file of labels, or a configuration.",
   "CHECKPOINT": "A run's folder, a file, or a name from `convert --list`.",
@@ -36,7 +36,7 @@ _NUMBERS = {
   "could not convert string to float": "it takes a number.",
   "invalid literal for int()": "it takes a whole number.",
 }
-# What other programs call the choice that JAX makes.
+# Flags of other programs for the choice that JAX makes.
 DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 
 

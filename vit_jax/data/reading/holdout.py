@@ -34,7 +34,7 @@ def held_out(
 
   Args:
     files: Names, relative to one folder.
-    root: That folder. It is needed only if some names are full paths, which
+    root: The folder, which is needed only if some names are full paths: these
       have the hash of their part below it.
   """
   if len(files) < 2:
