@@ -221,7 +221,7 @@ UNLABELLED = {"data.root": "photos", "data.labels": False}
     (
       "classification",
       UNLABELLED | {"data.labels_file": None},
-      "data.labels=False leaves no classes to train on: leave it out, or",
+      "no classes to train on: leave it out, or set masked.rate to train",
     ),
   ],
 )

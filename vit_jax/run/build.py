@@ -25,6 +25,7 @@ from vit_jax.run.settings import ProbeSettings, Settings
 from vit_jax.runtime import extras as libraries
 from vit_jax.runtime.settings import changed, check_needs
 from vit_jax.tasks import choose
+from vit_jax.tasks.settings import switches
 from vit_jax.tasks.task import Task
 from vit_jax.training.optimizer import (
   make_optimizer,
@@ -167,7 +168,7 @@ def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
   if unlabelled and task.labels.are_used:
     raise ValueError(
       "data.labels=False leaves no classes to train on: leave it out, or set "
-      "masked.rate to train without labels."
+      f"{' or '.join(switches())} to train without labels."
     )
   few_shot = settings.fewshot
   has_own_data = few_shot.data.name or few_shot.data.photographs

@@ -14,13 +14,14 @@ from vit_jax.data.settings import DataSettings
 from vit_jax.pretrained import known
 from vit_jax.runtime import checks
 from vit_jax.runtime.settings import types_of
+from vit_jax.tasks.settings import SECTIONS
 
 FEW = 1_000  # Fewer training images are few; VTAB-1k's tasks have 1,000.
 SUGGESTED = "hf_s14_dinov2"  # The best start in docs/results.md.
 # Beginnings of keys that a linear probe of classes has no use for.
 _NO_PROBE = (
-  *("data.task", "lora.", "masked.", "transfer.keep_head"),
-  "transfer.probe_head",
+  *("data.task", "lora.", "transfer.keep_head", "transfer.probe_head"),
+  *(f"{section}." for section in SECTIONS),
 )
 # Hugging Face's `model_type` of encoders whose head reads two poolings.
 _DINO = ("dinov2", "dinov2_with_registers", "dinov3_vit")

@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from vit_jax.runtime.settings import from_dict
-from vit_jax.tasks.settings import TASKS, MaskedSettings
+from vit_jax.tasks.settings import SECTIONS, TASKS
 from vit_jax.tasks.task import Task
 from vit_jax.training.settings import LossSettings
 
@@ -75,7 +75,8 @@ def _imported(place: str) -> Any:
 def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
   """The task of a configuration.
 
-  Raises ValueError if there is no such task, or it does not take this loss.
+  Raises ValueError if there is no such task, or it does not take this loss, or
+  if several sections enable one.
 
   Args:
     name: Its `data.task`. A task that its own section enables goes before it.
@@ -95,8 +96,15 @@ def _enabled(sections: Mapping[str, Any]) -> type[Task] | None:
     for name in _TASKS
     if name in sections and sections[name] != type(sections[name])()
   )
-  kinds = map(task_class, changed)
-  return next((kind for kind in kinds if kind.enabled(sections)), None)
+  kinds = [*map(task_class, changed)]
+  enabled = [kind for kind in kinds if kind.enabled(sections)]
+  if len(enabled) > 1:
+    names = " and ".join(kind.name for kind in enabled)
+    raise ValueError(
+      f"the sections {names} each choose a task, and a run has one: leave all "
+      "but one out."
+    )
+  return enabled[0] if enabled else None
 
 
 def saved(
@@ -117,11 +125,12 @@ def saved(
       f"its task is {name}, a class of your own: give it, as in "
       f"--task=file.py:{name.split(':')[-1]}."
     )
-  masked = description["config"].get("masked", {})
-  sections = {
-    "loss": loss,
-    "masked": from_dict(MaskedSettings, masked, saved=True),
+  config = description["config"]
+  sections: dict[str, Any] = {
+    key: from_dict(kind, config.get(key, {}), saved=True)
+    for key, kind in SECTIONS.items()
   }
+  sections["loss"] = loss
   task = configured(given if given and is_own else name, sections)
   if given is not None:
     kind = task_class(given)

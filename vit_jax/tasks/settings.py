@@ -97,3 +97,17 @@ class FewShotSettings(Section):
     legacy_default=False,
   )
   data: DataSettings = section(DataSettings)
+
+
+SECTIONS: dict[str, type[Section]] = {"masked": MaskedSettings}
+"""The section of the configuration that a task of the same name has.
+
+The first key of a section turns its task on. `run.settings.Settings` has a
+field for each.
+"""
+
+
+def switches() -> tuple[str, ...]:
+  """The dotted keys that turn on tasks, such as "masked.rate"."""
+  first = {name: dataclasses.fields(kind)[0] for name, kind in SECTIONS.items()}
+  return tuple(f"{name}.{field.name}" for name, field in first.items())
