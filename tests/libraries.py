@@ -19,6 +19,9 @@ def needed(*names: str) -> list[Any]:
 def define_operators() -> Any:
   """Defines what torchvision's import needs beside some builds of PyTorch."""
   torch = importlib.import_module("torch")
+  with contextlib.suppress(ImportError, RuntimeError):
+    importlib.import_module("torchvision")
+    return None
   library = torch.library.Library("torchvision", "FRAGMENT")
   for name in ("nms", "qnms"):
     with contextlib.suppress(RuntimeError):  # It exists.

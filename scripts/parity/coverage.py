@@ -81,6 +81,7 @@ def main() -> None:
   a = arguments(sys.argv[1:])
   from scripts.parity.reference import encoders
 
+  encoders.torch.set_num_threads(a.threads)
   warnings.simplefilter("ignore")
   logging.disable(logging.WARNING)
   rows = []
@@ -107,6 +108,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
   parser.add_argument("--depth", type=int, default=2, help="number of layers")
   parser.add_argument("--tolerance", type=float, default=1e-5)
   parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--threads", type=int, default=1, help="those of PyTorch")
   parser.add_argument(
     "--open", action="store_true", help="only open each: the refusals"
   )

@@ -212,7 +212,7 @@ def test_a_family_is_scanned_described_and_made_again(block):
 @pytest.mark.parametrize(
   "fields, message",
   [
-    (dict(pooling="map"), "pooling='map' is unknown; choose one of token, gap"),
+    (dict(pooling="max"), "pooling='max' is unknown; choose one of token, gap"),
     (dict(position="relative"), "position='relative' is unknown; choose one"),
     (dict(qkv_bias="q"), "qkv_bias='q' is unknown"),
     (dict(registers=-1), "registers=-1 must be 0 or more"),

@@ -104,7 +104,7 @@ def test_names_of_half_a_model_are_refused():
   "variant, message",
   [
     ("B/16", "Vit has no field depth, widht; it has attention_dropout_rate, "),
-    ("R50x1", "ResNet has no field depth, widht; it has dtype, head_bias, "),
+    ("R50x1", "ResNet has no field depth, widht; it has dtype, epsilon, "),
   ],
 )
 def test_unknown_fields_are_refused(variant, message):

@@ -54,6 +54,19 @@ def test_an_answer_that_is_not_theirs_is_seen(monkeypatch):
   assert row.answer == coverage.OTHER and (row.error or 0) > 1e-4
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+  "name", ["vit_small_r26_s32_224", "vit_so150m_patch16_reg4_map_256"]
+)
+def test_timms_answer_is_ours_before_and_after_it_is_written(name):
+  """A hybrid, and attention pooling beside registers, of real widths."""
+  found = {e.name: e for e in torch_encoders().encoders("timm")}
+  row = coverage.compare(found[name], coverage.arguments(["--write"]))
+  assert row.answer == coverage.SAME, row.reason
+  assert float(row.written) <= 1e-6
+
+
 def torch_encoders():
   """The module that makes the libraries' models; skips without them."""
   for name in ("torch", "timm", "transformers", "torchvision"):

@@ -95,17 +95,20 @@ REASONS = {
   "timm_gap": (CLASSLESS, CLASSLESS),
   "timm_gap_placed": (CLASSLESS, CLASSLESS),
   "timm_gap_rope": (CLASSLESS, "it has no place for head/bias"),
+  "timm_map_reg": (CLASSLESS, "map_head/mlp/contract/bias"),
   "timm_qk_norm": ("qk_norm=True", "it has no place for block_0/msa/norm_key"),
   "timm_siglip": ((MAP, EXACT, MAP), ""),
+  "timm_siglip_head": ((MAP, EXACT, MAP), MAP),
 }
-FAST = ("hf_deit_head", "hf_clip_head", "timm_gap_placed", "timm_gap_rope")
+FAST = ("hf_deit_head", "hf_clip_head", "timm_gap_rope", "timm_map_reg")
 
 
 @pytest.mark.parametrize("name", encoders.some_slow(REASONS, FAST))
 def test_an_encoder_is_the_publishers_and_goes_back(tmp_path, name):
   """At every size; its own format then has the same arrays, bit by bit."""
   # timm smooths positions that shrink, and a plain Vit's are resized without.
-  others = () if name == "timm_siglip" else ("24x40", "48x48")
+  smoothed = name.startswith("timm_siglip")
+  others = () if smoothed else ("24x40", "48x48")
   for size in ("32x32", *others):
     images, _, answer = encoders.expected(name, size)
     model, params = at_size(encoders.path(name), size)

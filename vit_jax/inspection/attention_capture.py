@@ -142,13 +142,20 @@ def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
   blocks = [tree.get(OURS.of(i), {}) for i in range(model.num_layers)]
   return Attention(
     layers=np.stack([A for block in blocks for A in _layers(block, grid)]),
-    pool=_fetch(tree["map_head"])[:, :, 0] if model.pooling == "map" else None,
+    pool=_pool(model, tree, grid) if model.pooling == "map" else None,
     grid=grid,
     prefix=model.prefix,
     stride=model.stride,
     readout=_shares(model, grid),
     class_token=model.class_token,
   )
+
+
+def _pool(model: BaseVit, tree: Any, grid: tuple[int, int]) -> np.ndarray:
+  """The weights of all tokens in a MAP head, (B, k, S); 0 for those unread."""
+  A = _fetch(tree["map_head"])[:, :, 0]
+  left_out = model.prefix + grid[0] * grid[1] - A.shape[2]
+  return np.pad(A, ((0, 0), (0, 0), (left_out, 0)))
 
 
 def _fetch(module: Any) -> np.ndarray:

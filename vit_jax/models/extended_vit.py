@@ -32,7 +32,7 @@ from vit_jax.models.scan import Layers
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import BaseVit
 
-POOLINGS = ("token", "gap", "token_gap")
+POOLINGS = ("token", "gap", "token_gap", "map")
 _POSITIONS = ("learned", "learned_grid", "learned_all", "none")
 
 # The name of a family, `model.block` -> the fields that make it one.
@@ -62,7 +62,8 @@ class ExtendedVit(BaseVit):
 
   Attributes:
     pooling: "token" reads the class token, "gap" the average over the patches,
-      "token_gap" both, one after the other.
+      "token_gap" both, one after the other; "map" attends to the patches
+      (`attention.MapHead`).
     position: "learned", with vectors for class and distillation token,
       "learned_all", for registers as well, "learned_grid" or "none".
     position_grid: Patches along height and width that the positions are for;
@@ -124,7 +125,9 @@ class ExtendedVit(BaseVit):
         f"pooling={self.pooling!r} leaves the distillation token unused: "
         "set pooling='token' or distilled=False."
       )
-    average = dict(norm_pooled=True, pool_unnormed=True, class_token=False)
+    average = dict(norm_pooled=True, pool_unnormed=True)
+    if self.pooling != "map":
+      average["class_token"] = False
     for name, value in average.items():
       if getattr(self, name) is value and self.pooling != "gap":
         raise ValueError(
@@ -236,6 +239,8 @@ class ExtendedVit(BaseVit):
       return tokens.z[:, :2]
     if self.pooling == "token":
       return tokens.z[:, 0]
+    if self.pooling == "map":
+      return self._map_head()(tokens.patches, tokens.mask)
     mean = tokens.mean()
     both = self.pooling == "token_gap"
     return jnp.concatenate([tokens.z[:, 0], mean], axis=1) if both else mean

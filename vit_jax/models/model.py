@@ -128,8 +128,13 @@ class Model(nn.Module):
   @property
   def stride(self) -> int:
     """Pixels between neighbouring patches, or cells of a feature map."""
-    stages = len(self.resnet_layers)
-    return 4 * 2 ** (stages - 1) if stages else 1
+    return stem_stride(self.resnet_layers)
+
+
+def stem_stride(resnet_layers: tuple[int, ...]) -> int:
+  """Pixels between neighbouring cells of a ResNet's feature map; 1 for none."""
+  stages = len(resnet_layers)
+  return 4 * 2 ** (stages - 1) if stages else 1
 
 
 def inputs_of(model: nn.Module, image_shape: tuple[int, int, int]) -> Any:

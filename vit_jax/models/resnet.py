@@ -24,18 +24,25 @@ _CONV_AXES = (None, None, "channels_in", "channels_out")
 
 
 class StdConv(nn.Conv):
-  """Convolution with its kernel scaled to mean 0, variance 1 per output."""
+  """Convolution with its kernel scaled to mean 0, variance 1 per output.
+
+  `epsilon` is added to the kernel's variance; None adds 1e-5 to its deviation.
+  """
 
   use_bias: bool = False
   dtype: DTypeLike = jnp.float32
   kernel_init: Any = named(nn.initializers.lecun_normal(), _CONV_AXES)
-  epsilon: float = 1e-5
+  epsilon: float | None = None
 
   def param(self, name: str, init_fn: Callable, *args, **kwargs) -> Any:
     kernel: Any = super().param(name, init_fn, *args, **kwargs)
     mean = kernel.mean(axis=(0, 1, 2), keepdims=True)
     std = kernel.std(axis=(0, 1, 2), keepdims=True)
-    kernel = (kernel - mean) / (std + self.epsilon)
+    if self.epsilon is None:
+      std = std + 1e-5
+    else:
+      std = jnp.sqrt(std**2 + self.epsilon)
+    kernel = (kernel - mean) / std
     return in_use(kernel.astype(self.dtype), _CONV_AXES)
 
 
@@ -49,11 +56,12 @@ class ResidualUnit(nn.Module):
   stride: int = 1
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
+  epsilon: float | None = None
 
   @nn.compact
   def __call__(self, x: Images) -> Float[Array, "B h w C4"]:
     dtypes: Any = dict(dtype=self.dtype, param_dtype=self.param_dtype)
-    conv = partial(StdConv, **dtypes)
+    conv = partial(StdConv, epsilon=self.epsilon, **dtypes)
     norm = partial(_group_norm, **dtypes)
     zeros = nn.initializers.zeros_init()
 
@@ -75,6 +83,7 @@ class ResNet(Model):
   Attributes:
     layers: Residual units in each stage; stage i has stride 4 * 2^i.
     width: Channels of the root; 64 is "x1".
+    epsilon: As in `StdConv`, for all convolutions.
     head_bias, dtype, param_dtype, origin: As in `VitFields`.
   """
 
@@ -84,6 +93,7 @@ class ResNet(Model):
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
   origin: Origin | None = None
+  epsilon: float | None = None
   num_layers = 0  # It has no Transformer.
 
   @property
@@ -108,14 +118,15 @@ class ResNet(Model):
     check_images(x)
     dtypes: Any = dict(dtype=self.dtype, param_dtype=self.param_dtype)
     width = self.width
-    x = StdConv(width, (7, 7), 2, **dtypes, name="conv_root")(x)
+    options: Any = dict(epsilon=self.epsilon, **dtypes)
+    x = StdConv(width, (7, 7), 2, **options, name="conv_root")(x)
     x = nn.relu(_group_norm(**dtypes, name="norm_root")(x))
     x = nn.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="SAME")
     for stage, units in enumerate(self.layers):
       for unit in range(units):
         stride = 2 if stage and not unit else 1
         name = f"stage{stage}_unit{unit}"
-        x = ResidualUnit(width * 2**stage, stride, **dtypes, name=name)(x)
+        x = ResidualUnit(width * 2**stage, stride, **options, name=name)(x)
     return x, x.mean(axis=(1, 2))
 
 

@@ -42,8 +42,13 @@ _NAMES = {
 }
 ADAPTED = "adapted"
 """Marks fields of a model from which `Task.adapted` makes the trained one."""
-# Fields of a `Vit` alone, with the values in old descriptions of the other.
-_ONLY_VIT = {"position_at": "input", "resnet_layers": (), "resnet_width": 64}
+# Fields of a `Vit` alone, with the values that fit the other as well.
+_ONLY_VIT = {
+  "position_at": "input",
+  "resnet_layers": (),
+  "resnet_width": 64,
+  "resnet_epsilon": None,
+}
 
 
 class OwnBlockError(ValueError):

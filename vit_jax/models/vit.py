@@ -255,9 +255,12 @@ class BaseVit(VitFields):
     tokens = tokens.replace(z=norm(tokens.z))
     if self.pooling == "gap":
       return tokens.mean()
+    return self._map_head()(tokens.z, tokens.seen)
+
+  def _map_head(self) -> MapHead:
+    """The attention pooling of "map"."""
     mlp = partial(Mlp, self.mlp_size, self._config)
-    head = MapHead(self.num_heads, mlp, self._config, name="map_head")
-    return head(tokens.z, tokens.seen)
+    return MapHead(self.num_heads, mlp, self._config, name="map_head")
 
   def _patches(self, x: Images, mask: Any) -> Float[Array, "B h w D"]:
     """The embedded patches of images, or of feature maps."""
@@ -308,6 +311,8 @@ class Vit(BaseVit):
     resnet_layers: Blocks in each ResNet stage of a hybrid, whose patches are
       cut from the ResNet's feature map (Section 3.1); () for a pure ViT.
     resnet_width: Channels of that ResNet's root; 64 is "x1".
+    resnet_epsilon: Added to the variance of that ResNet's kernels, as timm
+      does; None adds 1e-5 to their deviation, as the paper's code does.
     block: Class of the layers, called as `EncoderBlock` is, which None takes. A
       field `grid` of it gets the patches along height and width. It is called
       with `mask` if there is one, and with `where` if patches were left out and
@@ -317,6 +322,7 @@ class Vit(BaseVit):
   position_at: str = "input"
   resnet_layers: tuple[int, ...] = ()
   resnet_width: int = 64
+  resnet_epsilon: float | None = None
   block: Callable[..., nn.Module] | None = None
   poolings = POOLINGS
 
@@ -348,6 +354,7 @@ class Vit(BaseVit):
     return super()._patches(self._features(x), None)
 
   def _features(self, x: Images) -> Float[Array, "B h w features"]:
-    dtypes, layers = self._config.dtypes, self.resnet_layers
-    resnet = ResNet(0, layers, self.resnet_width, **dtypes, name="resnet")
+    options: Any = dict(self._config.dtypes, epsilon=self.resnet_epsilon)
+    layers, width = self.resnet_layers, self.resnet_width
+    resnet = ResNet(0, layers, width, **options, name="resnet")
     return resnet(x, features=True)

@@ -173,8 +173,14 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
       f"{name} rounds half a pixel in the place of the crop differently: where "
       "an odd number of pixels is cut away, its crop lies one pixel off"
     )
-  if encoders := TARGETS[name].encoders(loaded.model):
-    yield from encoders.losses(loaded.model)
+  model = loaded.model
+  if model.resnet_layers and (model.resnet_epsilon is None) == (name == "timm"):
+    yield (
+      f"{name} standardises a ResNet's kernels with another epsilon: logits "
+      "change by about a ten-thousandth"
+    )
+  if encoders := TARGETS[name].encoders(model):
+    yield from encoders.losses(model)
   if loaded.loss in _UNRECORDED and name != "hf":
     yield f"the format does not record that {_UNRECORDED[loaded.loss]}"
 

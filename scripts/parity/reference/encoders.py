@@ -178,9 +178,13 @@ class _Timm:
 
   def __call__(self, depth: int) -> Any:
     options: dict[str, Any] = dict(depth=depth, num_classes=CLASSES)
-    if "sapiens2" in self.name:  # It has a number of heads for each layer.
-      options["num_kv_heads"] = None
-    return library("timm").create_model(self.name, **options)
+    timm = library("timm")
+    if "sapiens2" in self.name:  # Its middle layers share keys and values.
+      with torch.device("meta"):
+        blocks = timm.create_model(self.name).blocks
+      heads = [blocks[i].attn.num_kv_heads for i in (0, len(blocks) // 2)]
+      options["num_kv_heads"] = (heads * depth)[:depth]
+    return timm.create_model(self.name, **options)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,15 +17,17 @@ import numpy as np
 import torch
 import transformers
 
-# Some releases of torchvision need these operators to exist before its import.
-_library = torch.library.Library("torchvision", "FRAGMENT")
-for _name in ("nms", "qnms"):
-  with contextlib.suppress(RuntimeError):  # It exists.
-    _library.define(
-      f"{_name}(Tensor dets, Tensor scores, float limit) -> Tensor"
-    )
+try:
+  import torchvision  # noqa: F401
+except RuntimeError:  # Some releases need operators that do not exist yet.
+  _library = torch.library.Library("torchvision", "FRAGMENT")
+  for _name in ("nms", "qnms"):
+    with contextlib.suppress(RuntimeError):  # It exists.
+      _library.define(
+        f"{_name}(Tensor dets, Tensor scores, float limit) -> Tensor"
+      )
 
-import timm  # noqa: E402
+import timm
 
 SIZES = ((32, 32), (24, 40), (48, 48))
 _SMALL = dict(
@@ -171,6 +173,8 @@ MODELS = {
   "timm_siglip": from_timm(
     "vit_base_patch16_siglip_224", num_classes=0, dynamic_img_size=True
   ),
+  "timm_siglip_head": from_timm("vit_base_patch16_siglip_224", **_TINY_TIMM),
+  "timm_map_reg": from_timm("vit_so150m_patch16_reg4_map_256", **_TINY_TIMM),
   "timm_clip": from_timm(
     "vit_base_patch16_clip_quickgelu_224", num_classes=24, dynamic_img_size=True
   ),

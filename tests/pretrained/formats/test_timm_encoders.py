@@ -1,7 +1,10 @@
 """Encoders of timm: read as they are, and written for it and others."""
 
 import json
+import re
 import shutil
+import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +12,16 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from tests import encoders
+from tests import encoders, published
 from tests.tiny import random_model
 from vit_jax import load_pretrained
-from vit_jax.models import Vit
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.inspection.attention_capture import attention_weights
+from vit_jax.models import Origin, Vit, make_vit
 from vit_jax.pretrained.convert import convert
+from vit_jax.pretrained.formats import timm_encoders
 from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.pretrained.loaded import with_inputs
 from vit_jax.pretrained.save import check_expressible, save_as
 
 NAMES = (
@@ -275,8 +282,16 @@ def test_other_arrays_are_listed(tmp_path, name, change, message):
   assert_refused(folder, message)
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_norms_that_may_follow_the_branches_are_refused(tmp_path, named):
+@pytest.mark.parametrize(
+  "named, message",
+  [
+    (True, "its layer norms follow the branches .res-post-norm.: this is not"),
+    (False, "may precede the branches or follow them, and no config.json"),
+  ],
+)
+def test_norms_that_may_follow_the_branches_are_refused(
+  tmp_path, named, message
+):
   """The arrays of `vit_base_patch16_rpn_224` do not tell their places."""
   arrays = safetensors.numpy.load_file(
     encoders.FOLDER / "timm_fc_norm" / "model.safetensors"
@@ -285,7 +300,150 @@ def test_norms_that_may_follow_the_branches_are_refused(tmp_path, named):
   safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
   config = dict(architecture="vit_base_patch16_rpn_224") if named else {}
   (tmp_path / "config.json").write_text(json.dumps(config))
-  assert_refused(tmp_path, "its norms may follow its branches: it is not supp")
+  assert_refused(tmp_path, message)
+
+
+@pytest.mark.parametrize(
+  "arrays, message",
+  [
+    (["blocks.0.attns.0.ls.gamma"], "several attentions and MLPs side by side"),
+    (["blocks.0.in_proj.weight"], "attention and MLP side by side in one prod"),
+    (["blocks.0.attn.lambda_q1"], "it has differential attention: this is not"),
+    (
+      ["blocks.0.in_proj.weight", "blocks.0.lambda_q1"],
+      "in one product and differential attention: this is not supported",
+    ),
+    (["embeds.proj.weight"], "patches of images of any size and shape .NaFlex"),
+    (["shared_rel_pos.mlp.fc1.bias"], "relative positions of timm's own kinds"),
+    (["patch_embed.backbone.conv1.0.weight"], "other than the paper's ResNets"),
+    (["patch_embed.backbone.conv.weight"], "other than the paper's ResNets"),
+  ],
+)
+def test_parts_that_are_not_supported_are_named(tmp_path, arrays, message):
+  """Names as in 18x2, xp, d, NaFlex, srelpos and other hybrids of timm."""
+  names = ["patch_embed.proj.weight", "blocks.0.norm1.weight", *arrays]
+  path = tmp_path / "model.safetensors"
+  safetensors.numpy.save_file({k: np.zeros(1, "f4") for k in names}, path)
+  assert_refused(tmp_path, message)
+
+
+def test_a_map_head_beside_registers_attends_to_the_patches_alone():
+  """Its weights in the map are 0 for registers, and 1 in sum."""
+  model, params = encoders.loaded("timm_map_reg")
+  assert model.pooling == "map" and model.registers == 4
+  images = encoders.expected("timm_map_reg", "24x40")[0]
+  pool = attention_weights(model, params, images).pool
+  assert pool is not None
+  assert pool.shape == (2, 2, 4 + 3 * 5) and not pool[..., :4].any()
+  np.testing.assert_allclose(pool.sum(-1), 1, atol=1e-5)
+
+
+def test_a_siglip_gets_a_head_of_its_own(tmp_path):
+  """Seven classes, which timm's form keeps."""
+  loaded = open_checkpoint(encoders.path("timm_siglip_head"), num_classes=7)
+  assert type(loaded.model) is Vit and loaded.model.pooling == "map"
+  save_as(loaded, "timm", tmp_path / "out")
+  again = open_checkpoint(str(tmp_path / "out"))
+  assert again.model.num_classes == 7
+  assert dict(again.shapes)["head/kernel"] == (16, 7)
+
+
+# Google's names of arrays -> timm's.
+HYBRID = {
+  r"^conv_root/": "patch_embed.backbone.stem.conv.",
+  r"^gn_root/": "patch_embed.backbone.stem.norm.",
+  r"^embedding/": "patch_embed.proj.",
+  r"^block1/unit1/": "patch_embed.backbone.stages.0.blocks.0.",
+  r"^block2/unit1/": "patch_embed.backbone.stages.1.blocks.0.",
+  r"conv_proj/": "downsample.conv.",
+  r"gn_proj/": "downsample.norm.",
+  r"conv(\d)/": r"conv\1.",
+  r"gn(\d)/": r"norm\1.",
+  r"^cls$": "cls_token",
+  r"^Transformer/posembed_input/pos_embedding": "pos_embed",
+  r"^Transformer/encoder_norm/": "norm.",
+  r"^Transformer/encoderblock_(\d)/": r"blocks.\1.",
+  r"LayerNorm_0/": "norm1.",
+  r"LayerNorm_2/": "norm2.",
+  r"MultiHeadDotProductAttention_1/": "attn.",
+  r"MlpBlock_3/Dense_0/": "mlp.fc1.",
+  r"MlpBlock_3/Dense_1/": "mlp.fc2.",
+  r"out/": "proj.",
+  r"head/": "head.",
+  r"(kernel|scale)$": "weight",
+}
+
+
+def as_timms(arrays):
+  """Google's hybrid by timm's names, with axes in PyTorch's order."""
+  found = {}
+  for name, array in arrays.items():
+    for pattern, new in HYBRID.items():
+      name = re.sub(pattern, new, name)
+    if name.endswith("attn.proj.weight"):
+      array = array.reshape(-1, array.shape[-1])
+    elif re.search("(query|key|value)/", name):
+      array = array.reshape(*array.shape[:-2], -1)
+    if "norm" in name:
+      array = array.reshape(-1)
+    elif name.endswith("weight"):  # (..., in, out) becomes (out, in, ...).
+      array = np.moveaxis(array, (-1, -2), (0, 1))
+    found[name] = array
+  for start in ("blocks.0.attn.", "blocks.1.attn."):
+    for leaf in ("weight", "bias"):
+      parts = [
+        found.pop(f"{start}{x}/{leaf}") for x in ("query", "key", "value")
+      ]
+      found[f"{start}qkv.{leaf}"] = np.concatenate(parts)
+  return {name: np.ascontiguousarray(array) for name, array in found.items()}
+
+
+def test_a_hybrid_of_timms_answers_as_googles(tmp_path):
+  """The paper's own hybrid; timm only adds another epsilon to its kernels."""
+  arrays = as_timms(published.arrays("google_hybrid.npz"))
+  path = str(tmp_path / "model.safetensors")
+  safetensors.numpy.save_file(arrays, path)
+  own = load_pretrained(path, num_heads=3, gelu="tanh")
+  assert own.model.resnet_epsilon == 1e-8
+  assert (own.model.resnet_layers, own.model.resnet_width) == ((1, 1), 32)
+  options = dict(num_heads=3, gelu="tanh", resnet_epsilon=None)
+  model, params = load_pretrained(path, **options)
+  examples = published.examples("google_hybrid.npz")
+  published.assert_same_logits(model, params, *examples)
+  images, logits = examples
+  found = own.model.apply({"params": params}, jnp.asarray(images))
+  assert 0 < np.abs(found - logits).max() <= 1e-3 * np.abs(logits).max()
+
+
+@pytest.mark.parametrize(
+  "variant, fields, reason",
+  [
+    ("R50+S/16", {}, None),
+    ("R50+S/32", dict(position="sincos2d"), None),
+    ("R50+S/16", dict(resnet_layers=(2, 2, 2, 2)), None),
+    ("R50+S/16", dict(resnet_layers=(1, 1)), "has 1-1 units of width 64, and"),
+    ("R50+S/16", dict(resnet_width=32), "3-4-9 units of width 32, and timm's"),
+    ("R50+S/16", dict(position="relative"), "position='relative' at 'input'"),
+  ],
+)
+def test_timm_takes_the_hybrids_that_it_has(variant, fields, reason):
+  hybrid = make_vit(variant, num_classes=7, gelu="exact", **fields)
+  pictures = Preprocessing((224, 224))
+  origin = with_inputs(Origin("a run", "ours", None), {"image": pictures})
+  hybrid = hybrid.clone(origin=origin)
+  loaded: Any = types.SimpleNamespace(
+    model=hybrid, preprocessing=pictures, loss="softmax"
+  )
+  if reason:
+    with pytest.raises(ValueError, match=reason):
+      check_expressible(loaded, "timm")
+    return
+  lines = check_expressible(loaded, "timm")
+  assert "timm standardises a ResNet's kernels with another eps" in lines[-1]
+  written = {rule.theirs for rule in timm_encoders.rules(hybrid)}
+  last = len(hybrid.resnet_layers) - 1
+  unit = f"patch_embed.backbone.stages.{last}.blocks.0"
+  assert {f"{unit}.downsample.conv.weight", f"{unit}.norm3.bias"} < written
 
 
 def test_dynamic_sizes_take_pictures_of_the_preprocessors_size():

@@ -16,8 +16,9 @@ from vit_jax.pretrained.formats.mapping import Rule, Shapes, axis_sizes
 Params = dict[str, np.ndarray]
 
 # Fields that do not change a trained model's answers, or do so at other sizes
-# of images only (antialias).
+# of images only (antialias), or are said by `save` (resnet_epsilon).
 _FREE = {
+  "resnet_epsilon",
   *("layer_scale", "position_grid", "antialias", "head_bias"),
   *("dropout_rate", "attention_dropout_rate", "embedding_dropout_rate"),
   *("patch_dropout_rate", "drop_path_rate", "drop_path_grows"),

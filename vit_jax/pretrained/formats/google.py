@@ -18,8 +18,8 @@ from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.architecture import Architecture, length, need
-from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Layers, Table
+from vit_jax.pretrained.formats.mapping import SAME, Rule, Shapes
+from vit_jax.pretrained.formats.table import Layers, Table, Units
 
 # The names of a block's submodules, in the two ways.
 PUBLISHED = {
@@ -42,7 +42,8 @@ _IMAGENET_21K = (21_841, 21_843)  # Classes, without and with two extra.
 _GROUP_NORM = "1 1 1 C -> C"
 _GOOGLE_POSITION = "Transformer/posembed_input/pos_embedding"
 _BIG_VISION_POSITION = "pos_embedding"
-_TABLE = Table("google", (Layers("Transformer/encoderblock_{}/"),))
+_UNITS = Units("block{stage}/unit{unit}/", first=1)
+_TABLE = Table("google", (Layers("Transformer/encoderblock_{}/"),), _UNITS)
 
 
 def prefix(shapes: Shapes) -> str | None:
@@ -78,7 +79,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   elif _BIG_VISION_POSITION in shapes:
     position = "learned_grid" if class_token else "learned"
     tokens = need(shapes, _BIG_VISION_POSITION, 3)[1]
-  resnet_layers = _resnet_layers(shapes)
+  resnet_layers = _UNITS.layers(shapes)
   fields: dict[str, Any] = dict(
     num_classes=length(shapes, "head/bias", 0),
     patch_size=P,
@@ -129,7 +130,7 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   big_vision = shapes is not None and _GOOGLE_POSITION not in shapes
   # Today's Flax keeps one axis of a group norm, the published files four.
   gn_root = (shapes or {}).get("gn_root/scale", (1, 1, 1, 1))
-  group_norm = "... -> ..." if len(gn_root) == 1 else _GROUP_NORM
+  group_norm = SAME if len(gn_root) == 1 else _GROUP_NORM
   layout = _rules(vit, numbering, big_vision, group_norm)
   return _stacked(layout) if scanned else layout
 
@@ -146,11 +147,15 @@ def _rules(
   group_norm: str = _GROUP_NORM,
 ) -> list[Rule]:
   position = _BIG_VISION_POSITION if big_vision else _GOOGLE_POSITION
-  layout = _resnet_rules(vit, group_norm)
-  for rule in _TABLE.rules(vit):
-    name = rule.theirs.format(**numbering, position=position)
-    layout.append(dataclasses.replace(rule, theirs=name))
-  return layout
+  patterns = {_GROUP_NORM: group_norm}
+  return [
+    dataclasses.replace(
+      rule,
+      theirs=rule.theirs.format(**numbering, position=position),
+      pattern=patterns.get(rule.pattern, rule.pattern),
+    )
+    for rule in _TABLE.rules(vit)
+  ]
 
 
 def _stacked(layout: list[Rule]) -> list[Rule]:
@@ -160,26 +165,6 @@ def _stacked(layout: list[Rule]) -> list[Rule]:
     name = re.sub(r"encoderblock_\d+/", "encoderblock/", rule.theirs)
     paths.setdefault((name, rule.pattern), []).extend(rule.ours)
   return [Rule(name, tuple(x), pattern) for (name, pattern), x in paths.items()]
-
-
-def _resnet_rules(vit: BaseVit, group_norm: str) -> list[Rule]:
-  if not vit.resnet_layers:
-    return []
-  layers = [("", "resnet/", "_root")]
-  for stage, units in enumerate(vit.resnet_layers):
-    for unit in range(units):
-      theirs = f"block{stage + 1}/unit{unit + 1}/"
-      ours = f"resnet/stage{stage}_unit{unit}/"
-      names = ["1", "2", "3"] if unit else ["1", "2", "3", "_proj"]
-      layers += [(theirs, ours, name) for name in names]
-  layout = []
-  for theirs, ours, name in layers:
-    kernel = f"conv{name}/kernel"
-    layout.append(Rule(theirs + kernel, (ours + kernel,)))
-    for leaf in (f"{name}/scale", f"{name}/bias"):
-      norm = (f"{ours}norm{leaf}",)
-      layout.append(Rule(f"{theirs}gn{leaf}", norm, group_norm))
-  return layout
 
 
 def _blocks(shapes: Shapes) -> set[str]:
@@ -192,12 +177,3 @@ def _blocks(shapes: Shapes) -> set[str]:
 def _numbering(shapes: Shapes) -> dict[str, str]:
   published = any(f"/{PUBLISHED['msa']}/" in name for name in shapes)
   return PUBLISHED if published else LINEN
-
-
-def _resnet_layers(shapes: Shapes) -> tuple[int, ...]:
-  """The number of units in each stage of the stem."""
-  pattern = re.compile(r"block(\d+)/(unit\d+)/")
-  matches = (pattern.match(name) for name in shapes)
-  units = {(int(match[1]), match[2]) for match in matches if match}
-  stages = sorted({stage for stage, _ in units})
-  return tuple(sum(stage == s for s, _ in units) for stage in stages)

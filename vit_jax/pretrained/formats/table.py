@@ -61,11 +61,45 @@ class Layers:
 
 
 @dataclasses.dataclass(frozen=True)
+class Units:
+  """The published names of the residual units of a hybrid's ResNet.
+
+  Attributes:
+    theirs: The beginning of a unit's names, with {stage} and {unit}.
+    first: The number of the first stage, and of a stage's first unit.
+  """
+
+  theirs: str
+  first: int = 0
+
+  def name(self, stage: int, unit: int) -> str:
+    """The beginning of a unit's names; stages and units count from 0."""
+    stage, unit = stage + self.first, unit + self.first
+    return self.theirs.format(stage=stage, unit=unit)
+
+  def layers(self, shapes: Shapes) -> tuple[int, ...]:
+    """Number of the units in each stage of a file, () without a ResNet."""
+    counts = []
+    while units := self._count(shapes, len(counts)):
+      counts.append(units)
+    return tuple(counts)
+
+  def _count(self, shapes: Shapes, stage: int) -> int:
+    before = self.theirs.partition("{unit}")[0]
+    before = before.format(stage=stage + self.first)
+    names = (name for name in shapes if name.startswith(before))
+    return len(
+      {x.removeprefix(before).split(self.theirs[-1])[0] for x in names}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Table:
   """The names of a family's arrays, and of its stacks, an encoder's first."""
 
   name: str
   stacks: tuple[Layers, ...]
+  units: Units | None = None  # None for a family without hybrids.
 
   @functools.cache  # noqa: B019
   def rows(self, *parts: str, table: str = "") -> tuple[Rule, ...]:
@@ -74,7 +108,8 @@ class Table:
     "root" has the arrays whose names start with no base, such as a head's, and
     "base" the others outside the layers. "layer" has those of a layer, without
     `Layers.theirs` and "block_0/", to which "mlp" adds the paper's MLP and
-    "gated_mlp" a gated one.
+    "gated_mlp" a gated one. "unit" has those of a residual unit of a ResNet,
+    without `Units.theirs` and "resnet/stage0_unit0/".
     """
     name = table or self.name
     return tuple(
@@ -89,8 +124,23 @@ class Table:
     rules = _held(self.rows("root"), shapes)
     for rule in _held(self.rows("base"), shapes):
       rules.append(dataclasses.replace(rule, theirs=base + rule.theirs))
+    rules += self._unit_rules(vit, base)
     for layers in self.stacks:
       rules += self._layer_rules(vit, layers, base if layers.has_base else "")
+    return rules
+
+  def _unit_rules(self, vit: Any, base: str) -> list[Rule]:
+    """The rules for the residual units; there are none without a ResNet."""
+    rules: list[Rule] = []
+    if self.units is None:
+      return rules
+    for stage, units in enumerate(vit.resnet_layers):
+      for unit in range(units):
+        inside = f"resnet/stage{stage}_unit{unit}"
+        theirs = base + self.units.name(stage, unit)
+        for row in _held(self.rows("unit"), _inside(_shapes(vit), inside)):
+          paths = tuple(f"{inside}/{path}" for path in row.ours)
+          rules.append(Rule(theirs + row.theirs, paths, row.pattern))
     return rules
 
   def _layer_rules(self, vit: Any, layers: Layers, base: str) -> list[Rule]:
@@ -100,12 +150,7 @@ class Table:
       return []
     stack = stacks[layers.ours]
     inside = f"{layers.ours}/" if layers.ours else ""
-    first = f"{inside}{stack.names.of(0)}"
-    shapes = {
-      below(path, first): shape
-      for path, shape in _shapes(vit).items()
-      if within(path, first)
-    }
+    shapes = _inside(_shapes(vit), f"{inside}{stack.names.of(0)}")
     mlp = "gated_mlp" if "mlp/gate/kernel" in shapes else "mlp"
     rules = []
     rows = _held(self.rows("layer", mlp, table=layers.rows), shapes)
@@ -117,6 +162,11 @@ class Table:
         heads = _heads(row.pattern, shapes[row.ours[0]])
         rules.append(Rule(theirs + row.theirs, paths, row.pattern, heads))
     return rules
+
+
+def _inside(shapes: Shapes, module: str) -> Shapes:
+  """The parameters of a module, by their paths in it."""
+  return {below(k, module): v for k, v in shapes.items() if within(k, module)}
 
 
 def _held(rows: tuple[Rule, ...], shapes: Shapes) -> list[Rule]:

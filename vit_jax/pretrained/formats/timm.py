@@ -16,7 +16,7 @@ from vit_jax.data.settings import PILLOW_FILTERS, EvalTransformSettings
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.mapping import Shapes
-from vit_jax.pretrained.formats.table import Config, Layers, Table
+from vit_jax.pretrained.formats.table import Config, Layers, Table, Units
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.printable import quoted
@@ -38,10 +38,45 @@ _TANH = re.compile(
   r"vit_(base_patch32|giantopt_patch16|so400m_patch16)_siglip_"
   r"|vit_large_patch16_siglip_(gap_)?512"
 )
+# Pattern of an array's name -> the part of a model that it tells of, which is
+# not supported.
+_UNSUPPORTED = {
+  r"^embeds\.": "patches of images of any size and shape (NaFlex)",
+  r"^blocks\.0\.attns\.": "several attentions and MLPs side by side",
+  r"^blocks\.0\.in_proj\.": "attention and MLP side by side in one product",
+  r"^blocks\.0\.attn\.lambda_q1$|^blocks\.0\.lambda_q1$": (
+    "differential attention"
+  ),
+  r"^blocks\.0\.attn\.rel_pos\.|^shared_rel_pos\.": (
+    "relative positions of timm's own kinds"
+  ),
+  r"^patch_embed\.backbone\.(?!stem\.conv\.)(?!stem\.norm\.)(?!stages\.)": (
+    "patches of a convolutional network other than the paper's ResNets"
+  ),
+}
+# A hybrid's residual units in each stage -> the architecture that has them.
+HYBRIDS = {
+  (2, 2, 2, 2): "vit_base_r26_s32_224",
+  (3, 4, 9): "vit_base_r50_s16_224",
+  (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
 _MODES = ("center", "squash")
 _STACKS = (Layers("blocks.{}."),)
-VIT = Table("timm", _STACKS)
+_UNITS = Units("patch_embed.backbone.stages.{stage}.blocks.{unit}.")
+STEM = "patch_embed.backbone.stem.conv"
+VIT = Table("timm", _STACKS, _UNITS)
 EVA = Table("timm_eva", _STACKS)
+
+
+def check_parts(shapes: Shapes) -> None:
+  """Raises ValueError if the arrays are of parts that are not supported."""
+  parts = [
+    part
+    for pattern, part in _UNSUPPORTED.items()
+    if any(re.search(pattern, name) for name in shapes)
+  ]
+  if parts:
+    raise ValueError(f"it has {' and '.join(parts)}: this is not supported.")
 
 
 def pooling(shapes: Shapes, arguments: Config, config: Config) -> str:
@@ -228,7 +263,7 @@ def published(vit: BaseVit, preprocessing: Preprocessing) -> dict[str, Any]:
       "crop_mode": "center" if crop.crop == "center" else "squash",
       "mean": list(preprocessing.mean),
       "std": list(preprocessing.std),
-      "first_conv": "patch_embed.proj",
+      "first_conv": STEM if vit.resnet_layers else "patch_embed.proj",
       "classifier": "head",
     },
   }

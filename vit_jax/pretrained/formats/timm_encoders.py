@@ -13,6 +13,7 @@ from typing import Any
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.grid import Grid
+from vit_jax.models.model import stem_stride
 from vit_jax.pretrained.formats import architecture, timm
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
@@ -23,7 +24,7 @@ from vit_jax.runtime.printable import quoted
 
 # Names of arrays that the paper's model does not have.
 _SIGNATURES = (
-  *("reg_token", "dist_token", "norm_pre.weight", "attn_pool.latent"),
+  *("reg_token", "dist_token", "norm_pre.weight"),
   *("fc_norm.weight", "blocks.0.ls1.gamma", "blocks.0.gamma_1"),
   "blocks.0.attn.q_norm.weight",
 )
@@ -48,7 +49,9 @@ _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 def prefix(shapes: Shapes) -> str | None:
   """The empty prefix; None for other formats."""
   num_layers = timm.VIT.stacks[0].count(shapes)
-  return "" if "patch_embed.proj.weight" in shapes and num_layers else None
+  starts = ("patch_embed.proj.weight", "patch_embed.backbone.", "embeds.proj.")
+  embedded = any(name.startswith(starts) for name in shapes)
+  return "" if embedded and num_layers else None
 
 
 def unused(shapes: Shapes) -> list[str]:
@@ -58,7 +61,7 @@ def unused(shapes: Shapes) -> list[str]:
 
 
 def _is_plain(shapes: Shapes) -> bool:
-  """Whether these are the arrays of the paper's model."""
+  """Whether these are the arrays of the paper's model, or of a SigLIP."""
   fused = [name for name in shapes if ".attn.qkv." in name]
   unbiased = fused and all(name.endswith(".weight") for name in fused)
   return not unbiased and not any(name in shapes for name in _SIGNATURES)
@@ -85,17 +88,21 @@ def infer(
     "pretrained_cfg", config.get("pretrained_cfg")
   )
   published = published or config
+  timm.check_parts(shapes)
   D, _, P, _ = need(shapes, "patch_embed.proj.weight", 4)
   num_heads, gelu, guessed = _heads_and_gelu(config, arguments, D)
   size = timm.image_size(arguments, published)
-  patches = patches or (size and (size[0] // P, size[1] // P))
+  assert timm.VIT.units
+  resnet_layers = timm.VIT.units.layers(shapes)
+  stride = P * stem_stride(resnet_layers)
+  patches = patches or (size and (size[0] // stride, size[1] // stride))
   grid = math.prod(patches) if patches else None
   pictures = timm.preprocessing(published, shapes)
   tokens, position = timm.positions(shapes, arguments, config, grid)
-  _check_filled(arguments, size, P)
+  _check_filled(arguments, size, stride)
   if _is_plain(shapes):
     need(shapes, "pos_embed", 3)
-    particular = dict(pooling=timm.pooling(shapes, arguments, config))
+    particular = _plain(shapes, config, arguments, resnet_layers)
   else:
     particular = _particular(shapes, config, arguments)
     if arguments.get("dynamic_img_size") or tokens is None:
@@ -124,6 +131,30 @@ def infer(
     interpolation="bicubic_antialias",
     guessed=frozenset(guessed | timm.untold(published)),
   )
+
+
+def _plain(
+  shapes: Shapes,
+  config: Config,
+  arguments: Config,
+  resnet_layers: tuple[int, ...],
+) -> dict[str, Any]:
+  """The pooling of the paper's model or a SigLIP, and a hybrid's ResNet."""
+  if "attn_pool.latent" in shapes:
+    fields: dict[str, Any] = dict(pooling=_pooling(config, arguments, "map"))
+  else:
+    fields = dict(pooling=timm.pooling(shapes, arguments, config))
+  if resnet_layers:
+    stem = need(shapes, f"{timm.STEM}.weight", 4)
+    fields |= dict(resnet_layers=resnet_layers, resnet_width=stem[0])
+    fields["resnet_epsilon"] = 1e-8
+  return fields
+
+
+def _pooling(config: Config, arguments: Config, default: str) -> str:
+  """The pooling that the configuration tells, or else the default."""
+  theirs = arguments.get("global_pool", config.get("global_pool")) or default
+  return _POOLINGS[checked("global_pool", str, theirs, choices=(*_POOLINGS,))]
 
 
 def _heads_and_gelu(
@@ -170,18 +201,14 @@ def _particular(
   norm_pooled = "fc_norm.weight" in shapes
   default = "avg" if eva or norm_pooled or not class_token else "token"
   default = "map" if "attn_pool.latent" in shapes else default
-  theirs = arguments.get("global_pool", config.get("global_pool")) or default
-  pooling = checked("global_pool", str, theirs, choices=(*_POOLINGS,))
-  if pooling == "map":
-    return dict(pooling="map")
-  bare = not {"cls_token", "reg_token", "blocks.0.ls1.gamma"} & shapes.keys()
-  if bare and "_rpn_" in str(config.get("architecture", "_rpn_")):
-    raise ValueError("its norms may follow its branches: it is not supported.")
+  if config.get("architecture") == "test_vit3":
+    raise ValueError("its pooling attends to registers: this is not supported.")
+  _check_place_of_norms(shapes, config)
   if eva and "pos_embed" in shapes:
     raise ValueError("it is an EVA, which is not supported.")
   fields: dict[str, Any] = dict(
     kind=ExtendedVit,
-    pooling=_POOLINGS[pooling],
+    pooling=_pooling(config, arguments, default),
     antialias=True,
     class_token=class_token,
     registers=shapes.get("reg_token", (1, 0, 0))[1],
@@ -201,6 +228,26 @@ def _particular(
     biased = "qv" if "blocks.0.attn.q_bias" in shapes else ""
     fields |= dict(rope_theta=theta, rope_side=side, qkv_bias=biased)
   return fields
+
+
+def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
+  """Raises ValueError if layer norms follow the branches, or may do so.
+
+  Their arrays have the names and shapes of those before the branches.
+  """
+  if {"cls_token", "reg_token", "blocks.0.ls1.gamma"} & shapes.keys():
+    return
+  name = config.get("architecture")
+  if name is None:
+    raise ValueError(
+      "its layer norms may precede the branches or follow them, and no "
+      "config.json beside it names its architecture: add it."
+    )
+  if "_rpn_" in str(name):
+    raise ValueError(
+      "its layer norms follow the branches (res-post-norm): this is not "
+      "supported."
+    )
 
 
 def _is_gated(shapes: Shapes) -> bool:
@@ -235,14 +282,20 @@ def _halved(rule: Rule) -> Rule:
 
 
 def is_encoder(vit: Any) -> bool:
-  """Whether a model has more than the paper's; a MAP head makes it a SigLIP."""
+  """Whether a model has more than the paper's ViTs.
+
+  It is a hybrid, or a SigLIP, which a MAP head makes it.
+  """
+  if vit.resnet_layers:
+    return vit.position != "relative" and vit.position_at == "input"
   return vit.extended or (vit.position == "learned" and vit.pooling == "map")
 
 
 def equivalent(vit: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
   if not vit.extended:
-    return vit
+    native = vit.position in ("learned", "learned_grid")
+    return vit if native else vit.clone(position="learned")
   if vit.registers and vit.position == "learned" and not vit.distilled:
     vit = vit.clone(position="learned_grid")  # Registers have no position.
   if (width := vit.representation_size) and not vit.num_classes:
@@ -262,7 +315,8 @@ def reasons(vit: Any) -> list[str]:
   if lost := unmapped(one_layer, written):
     return [f"timm has no place for {', '.join(lost[:3])}"]
   shapes = shapes_of(one_layer, written)
-  if _is_plain(shapes) or (vit.registers and vit.distilled):
+  plain = _is_plain(shapes) and vit.extended
+  if plain or (vit.registers and vit.distilled):
     return ["none of timm's models has these parts together"]
   try:
     return [*changes(one_layer, infer(shapes, _config(one_layer)).fields)]
@@ -290,10 +344,10 @@ def files(vit: Any, preprocessing: Preprocessing, _: str) -> dict[str, Any]:
 def _config(vit: Any) -> dict[str, Any]:
   if vit.extended:
     name, arguments = _modern(vit)
-  elif is_encoder(vit):
+  elif vit.pooling == "map":
     name, arguments = "vit_base_patch16_siglip_224", {}
   else:
-    name = "vit_base_patch16_224"
+    name = _paper_name(vit)
     arguments = {"no_embed_class": vit.position == "learned_grid"}
     if vit.pooling == "gap":
       arguments |= {"class_token": False, "fc_norm": False}
@@ -301,6 +355,23 @@ def _config(vit: Any) -> dict[str, Any]:
   if vit.extended and (vit.rope_theta or vit.gated_mlp):
     del config["model_args"]["act_layer"]
   return config
+
+
+def _paper_name(vit: Any) -> str:
+  """An architecture with the ResNet of one of the paper's models, or without.
+
+  Raises ValueError if timm has none with that ResNet.
+  """
+  layers = tuple(vit.resnet_layers)
+  if not layers:
+    return "vit_base_patch16_224"
+  if layers not in timm.HYBRIDS or vit.resnet_width != 64:
+    known = ", ".join("-".join(map(str, stem)) for stem in timm.HYBRIDS)
+    raise ValueError(
+      f"its ResNet has {'-'.join(map(str, layers))} units of width "
+      f"{vit.resnet_width}, and timm's hybrids have {known} of width 64"
+    )
+  return timm.HYBRIDS[layers]
 
 
 def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
