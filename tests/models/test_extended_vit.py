@@ -117,6 +117,23 @@ def test_with_a_side_rotary_places_are_those_of_that_grid():
   np.testing.assert_allclose(turned, expected, atol=1e-6)
 
 
+def test_rotations_of_bfloat16_are_exact_but_for_the_result():
+  """Cosines, sines and products are float32: the result is rounded once."""
+  rng = np.random.default_rng(0)
+  x = jnp.asarray(rng.normal(size=(1, 1, 9, 8)), jnp.bfloat16)
+  turned = jax.jit(lambda x: rotate(x, (3, 3), 100.0))(x)
+  assert turned.dtype == jnp.bfloat16
+  y, x_of = np.divmod(np.arange(9), 3)
+  angles = np.stack([y, y, x_of, x_of], axis=1) * 2 / 3 - 2 / 3
+  angles = 2 * np.pi * angles / (1, 10, 1, 10)  # 100^0 and 100^(1/2).
+  a, b = np.split(np.asarray(x[0, 0], np.float64), 2, axis=1)
+  cos, sin = np.cos(angles), np.sin(angles)
+  expected = np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=1)
+  rounding = 2.0**-8  # Of a number with eight significant bits.
+  found = np.asarray(turned[0, 0], np.float64)
+  np.testing.assert_allclose(found, expected, rtol=rounding, atol=1e-5)
+
+
 def test_layer_scale_of_zero_leaves_the_tokens_as_they_are():
   z = jax.random.normal(jax.random.key(0), (2, 5, 24))
   block = ExtendedBlock(3, 40, layer_scale=0.5)

@@ -88,14 +88,17 @@ def rotate(
   side: int | None = None,
   where: Where = None,
 ) -> Keys:
-  """Turns queries or keys: entries i and i + D_h / 2 by angle i of `rotary`."""
+  """Turns queries or keys: entries i and i + D_h / 2 by angle i of `rotary`.
+
+  Cosines, sines and products are float32, whatever the type of `x`.
+  """
   parts = rotary(x.shape[2], x.shape[3], grid, theta, side, where)
   axes = (0, 1) if where is None else (1,)
-  cos, sin = (
-    jnp.expand_dims(jnp.tile(f.astype(x.dtype), 2), axes) for f in parts
-  )
-  a, b = jnp.split(x, 2, axis=-1)
-  return x * cos + jnp.concatenate([-b, a], axis=-1) * sin
+  cos, sin = (jnp.expand_dims(jnp.tile(f, 2), axes) for f in parts)
+  exact = x.astype(jnp.float32)
+  a, b = jnp.split(exact, 2, axis=-1)
+  turned = exact * cos + jnp.concatenate([-b, a], axis=-1) * sin
+  return turned.astype(x.dtype)
 
 
 def rotary(
