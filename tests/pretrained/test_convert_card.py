@@ -158,10 +158,17 @@ def test_licences_and_base_models_of_known_sources():
   assert known.license_of("torchvision_b16") == "bsd-3-clause"
   assert known.license_of("torchvision_h14_swag_518") == "cc-by-nc-4.0"
   assert known.license_of("runs/mine") is None
+  custom = metadata(tiny.random_model()[0], "dinov3-license")
+  assert 'license: "other"\nlicense_name: "dinov3-license"\n' in custom
   loaded, _ = tiny.random_model()
   config = {"data": {"name": "cifar10", "root": None}, "pretrained": "x.npz"}
   run = dataclasses.replace(loaded, description={"config": config})
   assert metadata(run, None) == 'datasets: "cifar10"\n'
+  config["pretrained"] = "hf_l16_224"
+  config["pretrained"] = "torchvision_h14_swag_518"
+  card = model_card(run, "google", "out", "mit")
+  assert "Licence: mit (commercial use is allowed, with its notice)" in card
+  assert "`torchvision_h14_swag_518`, of licence cc-by-nc-4.0 (no com" in card
   config["pretrained"] = "hf_l16_224"
   text = metadata(run, "mit")
   assert 'base_model: "google/vit-large-patch16-224"\n' in text

@@ -15,6 +15,7 @@ from huggingface_hub import constants
 
 from tests import published
 from tests.server import COMMIT, refusal, serving
+from vit_jax.pretrained import known
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.locate import drop_download, locate
 
@@ -41,6 +42,22 @@ def test_a_repository_is_downloaded_once(hub):
   assert (folder / "model.safetensors").read_bytes() == BODY
   assert locate("hf://o/n") == folder
   assert hub.gets(WEIGHTS) == 1
+
+
+def test_the_licence_of_a_repository_is_said_once(hub, monkeypatch, capsys):
+  hub.add_repository(PLAIN)
+  entry = known.Known(
+    *("hf://o/n", "B/16", 224, "noise", 1),
+    license="dinov3-license",
+    gated=True,
+  )
+  monkeypatch.setitem(known.KNOWN, "hf_b16_noise", entry)
+  locate("hf_b16_noise")
+  said = capsys.readouterr().err
+  assert "hf_b16_noise: its licence is dinov3-license (terms of" in said
+  assert "accept its terms at https://huggingface.co/o/n.\n" in said
+  locate("hf_b16_noise")
+  assert "licence" not in capsys.readouterr().err
 
 
 def test_a_cached_repository_needs_no_network(hub, monkeypatch):

@@ -1,5 +1,6 @@
 """The table of published checkpoints."""
 
+import dataclasses
 import pathlib
 import re
 from collections import Counter
@@ -10,6 +11,7 @@ import vit_jax
 from vit_jax.pretrained import known
 from vit_jax.pretrained.fetch import cached_path, without_secrets
 from vit_jax.pretrained.hub import REPOSITORY
+from vit_jax.pretrained.licenses import LICENSES
 from vit_jax.pretrained.locate import storage_url
 
 
@@ -25,7 +27,8 @@ def test_known_addresses_are_well_formed(name):
     assert rest.endswith(cached_path(url).name)
     assert without_secrets(url) == url
   elif scheme == "hf":
-    assert name.startswith("hf_")
+    publisher = "timm" if rest.startswith("timm/") else "hf"
+    assert name.startswith(f"{publisher}_")
     assert REPOSITORY.fullmatch(rest)
   else:
     assert scheme == "https"
@@ -37,8 +40,9 @@ def test_known_addresses_are_well_formed(name):
 def test_known_names_follow_their_models():
   assert max(Counter(e.url for e in known.KNOWN.values()).values()) == 1
   for name, entry in known.KNOWN.items():
-    model = entry.model.lower().replace("/", "").replace("+", "_")
-    stem = re.sub(r"^(hf|torchvision)_", "", name)
+    model = entry.model.lower().replace("+/", "plus").replace("/", "")
+    model = model.replace("+", "_")
+    stem = re.sub(r"^(hf|timm|torchvision)_", "", name)
     assert stem == model or stem.startswith(f"{model}_"), name
     if size := re.search(r"_(\d{3})$", name):
       assert entry.image_size == int(size[1])
@@ -66,6 +70,30 @@ def test_names_of_other_libraries_are_known():
   assert [*found] == [f"hf_{size}14_dinov2" for size in "sbl"]
   assert [*vit_jax.list_models("*_sam")] == [*vit_jax.list_models("*/sam/*")]
   assert vit_jax.list_models() == known.KNOWN and not known.rows("nonesuch")
+
+
+def test_every_row_has_a_licence_that_says_what_it_means():
+  kinds = {"free", "non-commercial", "custom", "unknown"}
+  assert {license.kind for license in LICENSES.values()} == kinds
+  for name, license in LICENSES.items():
+    assert name == license.name and license.meaning
+    assert license.url.startswith("https://") != (name == "unknown")
+  for name, entry in known.KNOWN.items():
+    assert entry.license in LICENSES and entry.family, name
+  free = known.KNOWN["hf_s14_dinov2"]
+  assert free.terms.startswith("its licence is apache-2.0 (commercial use is")
+  custom = dataclasses.replace(free, license="dinov3-license", gated=True)
+  assert "dinov3-license (terms of Meta's own" in custom.terms
+  gate = "accept its terms at https://huggingface.co/facebook/dinov2-small"
+  assert custom.terms.endswith(gate)
+
+
+def test_a_licence_that_nobody_checked_is_none_to_publish_under(monkeypatch):
+  entry = known.Known("hf://o/n", "B/16", 224, "noise", 1)
+  monkeypatch.setitem(known.KNOWN, "b16_noise", entry)
+  assert "unknown (nobody has checked it" in entry.terms
+  assert known.license_of("b16_noise") is None
+  assert known.license_of("hf://google/vit-base-patch16-224@x") == "apache-2.0"
 
 
 def test_known_rows():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.server import files, refusal
+from vit_jax.pretrained import fetch as fetch_module
 from vit_jax.pretrained import known, load, published
 from vit_jax.pretrained.fetch import fetch
 from vit_jax.pretrained.known import TORCH_ADVICE, conversion
@@ -92,6 +93,26 @@ def test_checksum_of_the_table(site, monkeypatch):
   right = dataclasses.replace(entry, sha256=sha256)
   monkeypatch.setitem(known.KNOWN, "b16_noise", right)
   assert locate("B16_noise").read_bytes() == BODY
+
+
+def test_the_licence_is_said_before_the_download_and_once(
+  site, monkeypatch, capsys
+):
+  url = site.add("/x.npz", BODY)
+  entry = known.Known(url, "B/16", 224, "noise", 1, license="cc-by-nc-4.0")
+  monkeypatch.setitem(known.KNOWN, "b16_noise", entry)
+  said = (
+    "b16_noise: its licence is cc-by-nc-4.0 (no commercial use): "
+    "https://creativecommons.org/licenses/by-nc/4.0/.\n"
+  )
+  with monkeypatch.context() as patch:
+    patch.setattr(fetch_module, "fetch", lambda *_: BODY)
+    locate("b16_noise")
+  assert capsys.readouterr().err == said and not site.requests
+  locate("b16_noise")
+  assert capsys.readouterr().err.startswith(said)
+  locate("b16_noise")
+  assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("end", [".pth", ".PT", ".bin?x=1", ".ckpt", ".pkl"])

@@ -15,6 +15,7 @@ from vit_jax.models.grid import grid_of
 from vit_jax.pretrained import hub, known
 from vit_jax.pretrained.formats import hf_encoders, processor
 from vit_jax.pretrained.formats.architecture import guess_num_heads
+from vit_jax.pretrained.licenses import LICENSES
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.save import (
@@ -142,6 +143,7 @@ def model_card(
     mean=list(origin.mean),
     std=list(origin.std),
     meaning=loaded.task.meaning,
+    terms=terms(loaded, license),
     classes=classes or "not named by the source",
     training=_training(loaded),
     rows="\n".join(f"| {key} | {value} |" for key, value in fields.items()),
@@ -151,6 +153,11 @@ def model_card(
 def metadata(loaded: Loaded, license: str | None) -> str:
   """Lines of the card's header on licence, data and base model."""
   header = {"license": license}
+  known_one = LICENSES.get(license or "")
+  if known_one and known_one.hub == "other":
+    header = dict(
+      license="other", license_name=license, license_link=known_one.url
+    )
   start = loaded.origin.source
   if loaded.description:
     header["datasets"], start = _began(loaded.description)
@@ -159,6 +166,18 @@ def metadata(loaded: Loaded, license: str | None) -> str:
   if start.startswith("hf://"):  # Only the hub's own names are links.
     header["base_model"] = start.removeprefix("hf://").partition("@")[0]
   return "".join(f"{k}: {json.dumps(v)}\n" for k, v in header.items() if v)
+
+
+def terms(loaded: Loaded, license: str | None) -> str:
+  """Lines of the card on its licence, and on that of a run's first weights."""
+  lines = []
+  if license:
+    lines.append(f"Licence: {LICENSES.get(license, license)}\n")
+  start = _began(loaded.description)[1] if loaded.description else ""
+  if known.find(start):
+    name = known.license_of(start) or "unknown"
+    lines.append(f"It started from `{start}`, of licence {LICENSES[name]}\n")
+  return "\n".join(lines)
 
 
 def usage(loaded: Loaded, to: str, folder: str) -> str:

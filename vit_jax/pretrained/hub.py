@@ -72,6 +72,21 @@ def fetch_repository(name: str) -> pathlib.Path:
   )
 
 
+def is_cached(name: str) -> bool:
+  """Whether the cache has the configuration of `owner/name[@revision]`.
+
+  Raises ValueError if the library is not installed.
+  """
+  extras.check("huggingface_hub", "hf", f"hf://{name}")
+  import huggingface_hub as library
+
+  repository, _, revision = name.partition("@")
+  path = library.try_to_load_from_cache(
+    repository, _CONFIGS[0], revision=revision or None
+  )
+  return isinstance(path, str)
+
+
 def _holds(folder: str, patterns: tuple[str, ...]) -> bool:
   """Whether a folder has a file of one of these names."""
   return any(

@@ -34,6 +34,8 @@ import re
 import shlex
 from urllib.parse import unquote
 
+from vit_jax.pretrained.licenses import LICENSES
+
 # Endings of files that can run code when they are loaded.
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle")
 
@@ -55,6 +57,10 @@ class Known:
       gives it for this very file; of AugReg at 224, SAM and the hybrid of the
       paper, as timm measured it, whose crop differs; None where neither does.
     sha256: The file's checksum, if the publisher gives one.
+    family: The encoders that it belongs to, a heading of docs/encoders.md.
+    license: The name in `LICENSES` of what its weights are published under.
+    gated: Whether Hugging Face gives it only to those who accept its terms.
+    score: What its publisher measured where that is no `top1`, in words.
   """
 
   url: str
@@ -65,6 +71,10 @@ class Known:
   timm: str = ""
   top1: float | None = None
   sha256: str | None = None
+  family: str = ""
+  license: str = "unknown"
+  gated: bool = False
+  score: str = ""
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -73,9 +83,24 @@ class Known:
     hub_names = (hub, hub.rpartition("/")[2]) if is_hub else ()
     return self.url, *hub_names, *filter(None, [self.timm])
 
+  @property
+  def terms(self) -> str:
+    """A sentence or two on its licence, and on a gate before its weights."""
+    text = f"its licence is {LICENSES[self.license]}"
+    if self.gated:
+      page = self.names[1]
+      text += (
+        ". It is given to those who accept its terms at "
+        f"https://huggingface.co/{page}"
+      )
+    return text
+
 
 # The heads of the columns of `rows`.
-COLUMNS = ("name", "model", "parameters", "trained on", "top-1", "address")
+COLUMNS = (
+  *("name", "model", "parameters", "trained on", "top-1"),
+  *("licence", "address"),
+)
 
 
 def rows(pattern: str = "*") -> list[tuple[str, ...]]:
@@ -87,6 +112,7 @@ def rows(pattern: str = "*") -> list[tuple[str, ...]]:
       f"{checkpoint.parameters / 1e6:.0f} M",
       checkpoint.trained_on,
       "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}",
+      checkpoint.license + ", gated" * checkpoint.gated,
       checkpoint.url
       + " (a pickle: convert it once)" * checkpoint.url.endswith(PICKLES),
     )
@@ -108,7 +134,7 @@ def list_models(pattern: str = "*") -> dict[str, Known]:
 
 def _read() -> dict[str, Known]:
   table = importlib.resources.files("vit_jax.pretrained") / "known.csv"
-  kinds = {"image_size": int, "parameters": int, "top1": float}
+  kinds = {"image_size": int, "parameters": int, "top1": float, "gated": bool}
   checkpoints = {}
   for row in csv.DictReader(table.read_text("utf-8").splitlines()):
     name = row.pop("name")
@@ -141,14 +167,13 @@ def class_names(source: str, num_classes: int) -> tuple[str, ...]:
 
 
 def license_of(source: str) -> str | None:
-  """The licence that a known source is published under, by SPDX's name."""
-  checkpoint = find(source)
-  url = checkpoint.url if checkpoint else source
-  hub = ("gs://vit_models/", "hf://google/vit-", "hf://facebook/dinov2-")
-  if url.startswith(hub):
-    return "apache-2.0"
-  if url.startswith("https://download.pytorch.org/models/vit_"):
-    return "cc-by-nc-4.0" if "swag" in url else "bsd-3-clause"
+  """The name in `LICENSES` of a known source's licence; None if not known.
+
+  A revision of a repository has the licence of the repository.
+  """
+  address = source.partition("@")[0] if source.startswith("hf://") else source
+  if checkpoint := find(source) or find(address.removeprefix("hf://")):
+    return None if checkpoint.license == "unknown" else checkpoint.license
   return None
 
 

@@ -11,9 +11,9 @@ import re
 from urllib.parse import quote
 
 from vit_jax.pretrained import fetch, hub
-from vit_jax.pretrained.known import KNOWN, find, refuse_pickle
+from vit_jax.pretrained.known import KNOWN, PICKLES, find, refuse_pickle
 from vit_jax.runtime import hints
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import printable, say
 
 
 def locate(source: str) -> pathlib.Path:
@@ -22,16 +22,20 @@ def locate(source: str) -> pathlib.Path:
   For hf:// it is a folder that holds `config.json`, the safetensors and
   `preprocessor_config.json` where there is one, under these names. Raises
   ValueError or OSError if there is no such checkpoint, it is a pickle, or the
-  download fails. `source` is a path that exists, https:// or http://,
+  download fails. Before the download of a known checkpoint its licence is
+  printed. `source` is a path that exists, https:// or http://,
   gs://bucket/object, hf://owner/name[@revision], or a name for `known.find`.
   """
   path = os.path.expanduser(source)
   if os.path.exists(path):
     refuse_pickle(path)
     return pathlib.Path(path)
+  checkpoint = find(source)
+  if checkpoint and not _is_here(checkpoint.url):
+    say(f"{source}: {checkpoint.terms}.")
   if "://" in source:
     return _from_address(source, None)
-  if checkpoint := find(source):
+  if checkpoint:
     return _from_address(checkpoint.url, checkpoint.sha256)
   names = [*KNOWN, *(row.timm for row in KNOWN.values())]
   on_the_hub = (name for row in KNOWN.values() for name in row.names)
@@ -97,6 +101,15 @@ def _bucket(address: str) -> str | None:
 def drop_download(path: pathlib.Path) -> bool:
   """Removes a damaged download, to be fetched anew; False if it is not one."""
   return fetch.drop(path) or hub.drop(path)
+
+
+def _is_here(address: str) -> bool:
+  """Whether the address is downloaded already, or a pickle, which never is."""
+  scheme, _, location = address.partition("://")
+  if scheme == "hf":
+    return hub.is_cached(location)
+  url = storage_url(location) if scheme == "gs" else address
+  return address.endswith(PICKLES) or fetch.cached_path(url).is_file()
 
 
 def _from_address(address: str, sha256: str | None) -> pathlib.Path:

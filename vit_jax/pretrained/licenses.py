@@ -1,0 +1,41 @@
+"""What the licences of published weights mean, and where to read them.
+
+The table is `licenses.csv`. A sentence each cannot replace reading them.
+"""
+
+import csv
+import dataclasses
+import importlib.resources
+
+
+@dataclasses.dataclass(frozen=True)
+class License:
+  """A licence of weights.
+
+  Attributes:
+    name: SPDX's name in small letters, or that of its publisher.
+    hub: Its name on Hugging Face, "other" if it has none there; "" for none.
+    kind: "free", "non-commercial", "custom" or "unknown".
+    meaning: What it means, in a few words.
+    url: Where to read it; "" for none.
+  """
+
+  name: str
+  hub: str
+  kind: str
+  meaning: str
+  url: str
+
+  def __str__(self) -> str:
+    """Its name, what it means, and where to read it."""
+    where = f": {self.url}" if self.url else ""
+    return f"{self.name} ({self.meaning}){where}"
+
+
+def _read() -> dict[str, License]:
+  table = importlib.resources.files("vit_jax.pretrained") / "licenses.csv"
+  lines = csv.DictReader(table.read_text("utf-8").splitlines())
+  return {row["name"]: License(**row) for row in lines}
+
+
+LICENSES = _read()
