@@ -7,6 +7,7 @@ import types
 import pytest
 from absl import flags
 
+import vit_jax
 from tests.commands import python, refused, run
 from vit_jax.runtime import command
 
@@ -316,6 +317,24 @@ def test_overrides_of_no_numbers_are_refused(override, argument, needed):
 def _python(code):
   done = python("-c", code)
   assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+  "name, hint",
+  [
+    ("predict", "did you mean vit_jax.predict_images?"),
+    ("load", "did you mean vit_jax.load_pretrained?"),
+    ("load_pretrain", "did you mean vit_jax.load_pretrained?"),
+    ("visualize", "`vit_jax visualize` is a command for a shell."),
+  ],
+)
+def test_a_name_that_the_package_lacks_gets_the_near_one(name, hint):
+  with pytest.raises(AttributeError) as info:
+    vit_jax.__getattr__(name)
+  assert str(info.value).endswith(f"has no attribute {name!r}; {hint}")
+  with pytest.raises(AttributeError) as info:
+    vit_jax.__getattr__("zzz")
+  assert str(info.value).endswith("has no attribute 'zzz'")
 
 
 def test_importing_the_package_loads_nothing_heavy():

@@ -4,7 +4,7 @@ Names are imported when they are first used, so that data workers, which need
 only `vit_jax.data`, do not load the models and Flax.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etils import epy
 
@@ -31,6 +31,30 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.training.step import make_train_step
 
 __version__ = "0.1.0"
+
+_lazy_name = globals()["__getattr__"]  # It has the names from above.
+
+
+def __getattr__(name: str) -> Any:
+  """A public name; AttributeError says which one may have been meant."""
+  try:
+    return _lazy_name(name)
+  except AttributeError as error:
+    if name.startswith("_") or not (hint := _meant(name)):
+      raise
+    raise AttributeError(f"{error}; {hint}", name=name) from None
+
+
+def _meant(name: str) -> str:
+  from vit_jax.__main__ import COMMANDS
+  from vit_jax.runtime import hints
+
+  longer = [other for other in __all__ if other.startswith(f"{name}_")]
+  if near := [*longer, *hints.near_names(name, __all__)]:
+    return f"did you mean vit_jax.{near[0]}?"
+  if name in COMMANDS:
+    return f"`vit_jax {name}` is a command for a shell."
+  return ""
 
 
 def __dir__() -> list[str]:

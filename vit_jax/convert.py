@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
 
 def convert(
   source: "str | os.PathLike[str] | Loaded",
-  folder: str | os.PathLike[str],
+  folder: str | os.PathLike[str] | None = None,
   to: str = "hf",
   **options: Any,
 ) -> None:
@@ -81,10 +81,17 @@ def convert(
     **options: `push`, `license`, and keywords of `load_pretrained`.
 
   Raises:
-    ValueError: if the source cannot be read, or the format cannot express it.
+    ValueError: if the folder is missing, the source cannot be read, or the
+      format is unknown or cannot express it.
   """
   from vit_jax.pretrained import convert as conversion
 
+  conversion.check_format(to)
+  if folder is None:
+    raise ValueError(
+      "the folder to write is missing, as in "
+      'vit_jax.convert("runs/mine", "out_dir", to="hf").'
+    )
   conversion.convert(source, folder, to, **options)
 
 

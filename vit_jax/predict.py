@@ -144,7 +144,7 @@ def predict_files(
     with replacing(path) as file, io.TextIOWrapper(file, "utf-8") as text:
       code = _report(batches, lines, rows, text)
   _print_counts(counts, images)
-  say(f"Wrote {images:,} rows to {out}.", sys.stdout)
+  say(f"Wrote {images:,} row{'s' * (images != 1)} to {out}.", sys.stdout)
   return 1 if missing else code
 
 

@@ -101,7 +101,7 @@ def train(
   The same call resumes a run that was stopped::
 
     run = vit_jax.train("my_photos", epochs=20, lr=3e-4)
-    run.load().predict("holiday.jpg")
+    run.predict("holiday.jpg")
 
   Args:
     data: A folder of images, a file of labels, or a configuration, as a file or
@@ -116,7 +116,8 @@ def train(
       keys without a dot, and sections, as in `optimizer={"kind": "adam"}`.
 
   Returns:
-    The run, with its folder, its last metrics, and `load()` for its model.
+    The run, with its folder, its last metrics, `predict(images)`, and `load()`
+    for its model.
 
   Raises:
     ValueError: if the settings or the data do not fit, before anything is

@@ -298,3 +298,10 @@ def test_numbers_have_the_names_of_their_targets():
   ] == [["2.jpg", "31.25", "age"], ["-1500", "x"]]
   (line,) = json_lines(RegressionTask(), ("age", "x"))([NUMBERS])
   assert json.loads(line)["values"] == {"age": 31.25, "x": -1500.0}
+
+
+def test_what_is_missing_for_an_answer_is_named(photos):
+  with pytest.raises(ValueError, match="^preprocessing is missing: .*loaded"):
+    predict_images(VIT, PARAMS, photos)
+  with pytest.raises(ValueError, match="^images are missing: "):
+    predict_images(VIT, PARAMS, preprocessing=PREPROCESSING)

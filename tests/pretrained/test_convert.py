@@ -257,6 +257,10 @@ def test_what_was_loaded_is_written_as_its_source_is(tmp_path):
     assert other == theirs, file.name
   with pytest.raises(ValueError, match="gelu: the model is loaded already"):
     vit_jax.convert(loaded, tmp_path / "other", to="hf", gelu="exact")
+  with pytest.raises(ValueError, match="folder to write is missing"):
+    vit_jax.convert(loaded, to="hf")
+  with pytest.raises(ValueError, match="For ONNX, there is `vit_jax export"):
+    vit_jax.convert(loaded, to="onnx")
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from flax import traverse_util
 from PIL import Image
 
+import vit_jax
 from tests import tiny
 from tests.photos import (
   ORIGIN,
@@ -115,3 +116,11 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
   assert {"model", "params", "predict", "features", "class_names"} <= {*shown}
   assert not {"read", "held", "restore", "open_task", "mapped"} & {*shown}
   assert all(hasattr(loaded, name) for name in shown)
+
+
+def test_a_call_and_predict_images_are_predict(loaded, photos):
+  expected = loaded.predict(photos[:2], top=2)
+  assert loaded(photos[:2], top=2) == expected
+  assert vit_jax.predict_images(loaded, photos[:2], top=2) == expected
+  with pytest.raises(ValueError, match="give it and the images alone"):
+    vit_jax.predict_images(loaded, loaded.params, photos)

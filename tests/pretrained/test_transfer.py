@@ -89,13 +89,15 @@ def test_a_kept_head_gives_the_checkpoints_logits(data_dir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flip", [False, True])
-def test_a_head_may_start_from_a_probe(data_dir, flip):
+def test_a_head_may_start_from_a_probe(data_dir, flip, capsys):
   path = published.path("google_vit.npz")
   config = fine_tuning(data_dir, path)
   config.transfer.probe_head = True
   config.train_transform.flip = flip
   config.data.train_split = "train[:60]"
   params, plan = first_params(config)
+  said = capsys.readouterr().err
+  assert "Fitting a linear probe on 60 images ...\n" in said
   stored = dict(open_checkpoint(path).read())
   np.testing.assert_array_equal(
     params["patches/E/kernel"], stored["patches/E/kernel"]

@@ -7,16 +7,17 @@ import pytest
 
 from vit_jax.pretrained.known import KNOWN
 from vit_jax.run import few_images
+from vit_jax.workdir import checkpoint
 
 
 @pytest.fixture
 def choose(folder, monkeypatch):
   """Chooses for the folder, whose training split has 3 x 8 images."""
 
-  def chosen(few=25, **given):
+  def chosen(few=25, workdir="", **given):
     monkeypatch.setattr(few_images, "FEW", few)
     values = {"data.root": folder, "pretrained": "b16_augreg"}
-    return few_images.fine_tuning(values | given)
+    return few_images.fine_tuning(values | given, workdir)
 
   return chosen
 
@@ -70,6 +71,19 @@ def test_heads_for_dinov2_read_both_poolings_and_others_what_they_did(
     assert choose(pretrained=str(tmp_path))[0] == expected
   given = {"pretrained": "hf_s14_dinov2", "model.pooling": "token"}
   assert "model.pooling" not in choose(**given)[0]
+
+
+@pytest.mark.parametrize("pooling", ["token", "token_gap"])
+def test_weights_that_are_gone_are_used_as_the_run_did(
+  choose, monkeypatch, pooling
+):
+  runs = {"runs/own": {"config": {"model": {"pooling": pooling}}}}
+  monkeypatch.setattr(checkpoint, "latest_description", runs.get)
+  gone = {"pretrained": "no/such/folder"}
+  chosen, _ = choose(workdir="runs/own", **gone)
+  expected = pooling if pooling == "token_gap" else None
+  assert chosen.get("model.pooling") == expected
+  assert "model.pooling" not in choose(workdir="runs/new", **gone)[0]
 
 
 def test_the_suggested_weights_are_known_and_their_size_is_told():

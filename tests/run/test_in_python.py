@@ -130,6 +130,7 @@ def test_a_run_is_trained_loaded_and_asked(photos, capsys):
   loaded = run.load()
   assert loaded.class_names == ("green", "red")
   answers = loaded.predict(photos, top=1)
+  assert run.predict(photos, top=1) == answers
   assert len(answers) == 12 and {*answers[0].names} <= {"green", "red"}
   again = vit_jax.train(photos, **keywords)  # The run is complete.
   assert dataclasses.astuple(again) == dataclasses.astuple(run)

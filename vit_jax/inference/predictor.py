@@ -9,7 +9,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -122,12 +122,21 @@ def _compiled(model: Model, shardings: tuple[Any, Any], **options: Any) -> Any:
   return jax.jit(step, in_shardings=shardings, out_shardings=shardings[0])
 
 
+@runtime_checkable
+class _KnowsItsInputs(Protocol):
+  """What `load_pretrained` returns: it prepares images by itself."""
+
+  def predict(
+    self, images: reading.Pictures, *, top: int, batch_size: int
+  ) -> list[Prediction]: ...
+
+
 def predict_images(
-  model: Model,
+  model: Model | _KnowsItsInputs,
   params: Any,
-  images: reading.Pictures,
+  images: reading.Pictures | None = None,
   *,
-  preprocessing: Preprocessing,
+  preprocessing: Preprocessing | None = None,
   loss: str = "softmax",
   top: int = 3,
   batch_size: int = 32,
@@ -147,19 +156,18 @@ def predict_images(
   >>> len(answer.index)
   2
 
-  Give it what `load_pretrained` returned::
+  With what `load_pretrained` returned, it is `loaded.predict`, and the rest
+  follows from the checkpoint::
 
     loaded = vit_jax.load_pretrained("b16_augreg_i1k_224")
-    vit_jax.predict_images(
-      *loaded, ["cat.jpg"], preprocessing=loaded.preprocessing, loss=loaded.loss
-    )
-
-  `loaded.predict("cat.jpg")` does the same.
+    vit_jax.predict_images(loaded, "cat.jpg")
 
   Args:
     images: Paths, Pillow images of any mode, or arrays, uint8 (H, W, C) or
       (H, W), before any preprocessing. A single one is as good as a list of it,
       an array (B, H, W, C) has B of them, and a folder all that are in it.
+    preprocessing: How the model needs its images, such as
+      `loaded.preprocessing`.
     loss: The loss the model was trained with; it decides between softmax,
       sigmoid, and numbers ("mse").
     top: Number of the likeliest classes to return for each image.
@@ -169,9 +177,22 @@ def predict_images(
     A prediction for each image, in their order; a list of one for a single one.
 
   Raises:
-    ValueError: if the image size is unknown, the model's outputs are NaN, or
-      an array is not uint8 or not of such a shape.
+    ValueError: if the preprocessing or the image size is unknown, the model's
+      outputs are NaN, or an array is not uint8 or not of such a shape.
   """
+  if isinstance(model, _KnowsItsInputs):
+    if images is not None or preprocessing is not None:
+      raise ValueError(
+        "what load_pretrained returned has its parameters and preprocessing: "
+        "give it and the images alone, as in predict_images(loaded, images)."
+      )
+    return model.predict(params, top=top, batch_size=batch_size)
+  if images is None or preprocessing is None:
+    missing = "images are" if images is None else "preprocessing is"
+    raise ValueError(
+      f"{missing} missing: give predict_images(model, params, images, "
+      "preprocessing=loaded.preprocessing), or loaded.predict(images)."
+    )
   batches = predict(
     model,
     params,

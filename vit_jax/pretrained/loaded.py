@@ -197,6 +197,10 @@ class Loaded:
       raise unreadable(predictions[0])
     return predictions
 
+  def __call__(self, images: Pictures, **options: Any) -> list[Prediction]:
+    """The same as `predict`."""
+    return self.predict(images, **options)
+
   def features(
     self,
     images: Pictures,

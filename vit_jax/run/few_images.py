@@ -5,6 +5,7 @@ the header of a run from scratch the better command.
 """
 
 import contextlib
+import os
 import pathlib
 import shlex
 from collections.abc import Mapping
@@ -23,11 +24,14 @@ _NO_PROBE = (
   *("data.task", "lora.", "transfer.keep_head", "transfer.probe_head"),
   *(f"{section}." for section in SECTIONS),
 )
+_BOTH = "token_gap"  # The pooling that reads the class token and the patches.
 # Hugging Face's `model_type` of encoders whose head reads two poolings.
 _DINO = ("dinov2", "dinov2_with_registers", "dinov3_vit")
 
 
-def fine_tuning(given: Mapping[str, str]) -> tuple[dict[str, str], str]:
+def fine_tuning(
+  given: Mapping[str, str], workdir: str = ""
+) -> tuple[dict[str, str], str]:
   """The configuration that suits the images and `pretrained`, and why.
 
   Returns keys with their values, of which "config" names the configuration,
@@ -35,6 +39,8 @@ def fine_tuning(given: Mapping[str, str]) -> tuple[dict[str, str], str]:
 
   Args:
     given: The values on the command line, as text, by dotted key.
+    workdir: The run's folder, which says what it chose before, if the weights
+      are no longer there.
   """
   count = None
   if not any(key.startswith(_NO_PROBE) for key in given):
@@ -44,8 +50,8 @@ def fine_tuning(given: Mapping[str, str]) -> tuple[dict[str, str], str]:
   if count >= FEW:
     return {"config": "finetune"}, f", which has {count:,} training images,"
   chosen = {"config": "finetune:small"}
-  if "model.pooling" not in given and _reads_both(given["pretrained"]):
-    chosen["model.pooling"] = "token_gap"
+  if "model.pooling" not in given and _reads_both(given["pretrained"], workdir):
+    chosen["model.pooling"] = _BOTH
   return chosen, f", which has only {count:,} training images,"
 
 
@@ -74,7 +80,7 @@ def _count(given: Mapping[str, str]) -> int | None:
   return None
 
 
-def _reads_both(source: str) -> bool:
+def _reads_both(source: str, workdir: str) -> bool:
   """Whether a head for these weights reads the class token and the patches.
 
   That is so for DINOv2 and its kin, which were trained without labels.
@@ -86,4 +92,12 @@ def _reads_both(source: str) -> bool:
   with contextlib.suppress(ValueError, OSError):  # The run itself says why.
     files = open_folder(pathlib.Path(source).expanduser())
     return files.config.get("model_type") in _DINO
+  if os.path.exists(os.path.expanduser(source)):
+    return False
+  # A run goes on without the weights that it started from.
+  from vit_jax.workdir.checkpoint import latest_description
+
+  with contextlib.suppress(ValueError, OSError):
+    saved = latest_description(workdir) or {"config": {}}
+    return saved["config"].get("model", {}).get("pooling") == _BOTH
   return False

@@ -141,23 +141,25 @@ def meant(
   flag_words = [f"--{flag}={data}"]
   values = dict(map(key_and_value, (*given_words, *flag_words)))
   weights = values.get("pretrained")
-  has_own_run = "pretrained" in flag_names
-  if "config" not in (flag, *flag_names):
+  needs_config = "config" not in (flag, *flag_names)
+  folder = values.get("workdir", "")
+  if not folder:
+    name = _run_name(data)
+    if weights and (needs_config or "pretrained" in flag_names):
+      name += f"_{_run_name(weights)}"
+    folder = os.path.join("runs", name)
+  if needs_config:
     chosen, why = {"config": _FOR_FOLDERS}, ""
     if weights:
-      has_own_run = True
-      chosen, why = few_images.fine_tuning(values)
+      chosen, why = few_images.fine_tuning(values, folder)
     name = chosen.pop("config")
     flag_words.insert(0, f"--config={name}")
     flag_words += [f"--config.{key}={value}" for key, value in chosen.items()]
     parts = [f"{text}{why} with the configuration {name}"]
     text = " and ".join(parts + [f"{k}={v}" for k, v in chosen.items()])
   if workdir and "workdir" not in flag_names:
-    name = _run_name(data)
-    if weights and has_own_run:
-      name += f"_{_run_name(weights)}"
-    flag_words.append(f"--workdir={os.path.join('runs', name)}")
-    text += f"; the run goes to {flag_words[-1].partition('=')[2]}"
+    flag_words.append(f"--workdir={folder}")
+    text += f"; the run goes to {folder}"
   say(f"Taking {text}.")
   return flag_words
 

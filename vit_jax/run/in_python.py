@@ -1,6 +1,7 @@
 """Runs that are started from Python, as by the command's short form."""
 
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
+from vit_jax.inference.predictor import Prediction
+from vit_jax.inference.reading import Pictures
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import flags
@@ -51,6 +54,14 @@ class FinishedRun:
     """
     return load_pretrained(self.workdir, **overrides)
 
+  @functools.cached_property
+  def _loaded(self) -> Loaded:
+    return self.load()
+
+  def predict(self, images: Pictures, **options: Any) -> list[Prediction]:
+    """The answers of its last checkpoint, as `Loaded.predict` gives them."""
+    return self._loaded.predict(images, **options)
+
   def __repr__(self) -> str:
     """Where it is, what it measured, and what to do next."""
     measured = [
@@ -62,7 +73,7 @@ class FinishedRun:
     return (
       f"Run in {self.workdir}, step {self.step:,}\n"
       f"  {', '.join(measured) or 'not evaluated'}\n"
-      f"  run.load().predict(images) asks the model; "
+      f"  run.predict(images) asks the model; "
       f"`vit_jax report {self.workdir}` shows the run"
     )
 

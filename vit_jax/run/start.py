@@ -153,6 +153,8 @@ def probe_head(plan: Plan, params: Any) -> dict[str, np.ndarray]:
     return jnp.stack([represent(model, params, x) for x in images], axis=1)
 
   count = len(plan.source)
+  if jax.process_index() == 0:
+    say(f"Fitting a linear probe on {count:,} images ...")
   preprocessing = plan.preprocessing
   read = whole_set.make_represent(views, plan.mesh, preprocessing)
   rows = min(settings.batch_size, count)
