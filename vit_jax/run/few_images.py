@@ -5,7 +5,6 @@ the header of a run from scratch the better command.
 """
 
 import contextlib
-import os
 import pathlib
 import shlex
 from collections.abc import Mapping
@@ -87,12 +86,12 @@ def _reads_both(source: str, workdir: str) -> bool:
   """
   if checkpoint := known.find(source):
     return "DINO" in checkpoint.trained_on
-  from vit_jax.pretrained.folder import open_folder
+  path = pathlib.Path(source).expanduser()
+  if path.exists():
+    from vit_jax.pretrained.folder import open_folder
 
-  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
-    files = open_folder(pathlib.Path(source).expanduser())
-    return files.config.get("model_type") in _DINO
-  if os.path.exists(os.path.expanduser(source)):
+    with contextlib.suppress(ValueError, OSError):  # The run itself says why.
+      return open_folder(path).config.get("model_type") in _DINO
     return False
   # A run goes on without the weights that it started from.
   from vit_jax.workdir.checkpoint import latest_description
