@@ -83,7 +83,8 @@ def test_timm_keeps_the_class_token_of_a_wide_image(tmp_path):
     ("timm", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-05, and the"),
     ("hf", {"representation_size": 5}, "a representation layer"),
     ("google", {"block": "axial", "pooling": "gap"}, "AxialBlock, which no fo"),
-    ("timm", {"resnet_layers": (1,)}, "it is a hybrid, and the format has no"),
+    ("timm", {"resnet_layers": (1,)}, "its ResNet has 1 units of width 32"),
+    ("torchvision", {"resnet_layers": (1,)}, "it is a hybrid, and the format"),
     ("torchvision", {"gelu": "exact"}, "its images are 16 x 24, and the"),
   ],
 )
