@@ -9,7 +9,7 @@ import shutil
 import pytest
 from etils import epath
 
-from tests import runs
+from tests import commands, runs
 from tests.workdir import saved
 from vit_jax.workdir import bucket, checkpoint_reader, orbax_files
 from vit_jax.workdir.bucket import reason
@@ -24,6 +24,21 @@ def run(tmp_path):
   saved.save(tmp_path, [2, 4], {2: 0.5, 4: 0.25})
   with contextlib.closing(open_run(str(tmp_path))) as checkpoints:
     yield tmp_path, checkpoints
+
+
+def test_reading_a_description_starts_no_backend(run):
+  """`vit_jax train` does it before the processes of a run meet."""
+  folder, _ = run
+  done = commands.python(
+    "-c",
+    "import sys\n"
+    "from jax._src import xla_bridge\n"
+    "from vit_jax.workdir.checkpoint import latest_description\n"
+    "assert latest_description(sys.argv[1])['step'] == 4\n"
+    "assert not xla_bridge.backends_are_initialized()",
+    str(folder),
+  )
+  assert done.returncode == 0, done.stderr
 
 
 def test_a_checkpoint_is_chosen_by_step_or_score(run):

@@ -218,7 +218,7 @@ def attempt(
   checkpoint `name` is damaged, DeletedError if it `was_deleted`, and OSError if
   it cannot be read for another reason.
   """
-  waits = iter(_RETRY_AFTER if jax.process_count() == 1 else ())
+  waits = iter(_RETRY_AFTER)
   while True:
     try:
       return read()
@@ -234,7 +234,8 @@ def attempt(
           f"{name} is damaged, or of another version ({why}): choose another "
           "step, or move its folder away."
         ) from error
-      seconds = next(waits, None)
+      # Asked only now, as the answer starts JAX, which hosts join before that.
+      seconds = next(waits, None) if jax.process_count() == 1 else None
       if seconds is None:
         raise OSError(
           f"{name} cannot be read now ({why}); it may be good: try again."
