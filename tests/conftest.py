@@ -70,6 +70,8 @@ SHAPES_CHECKED = (
   "vit_jax.training.distillation",
   "vit_jax.training.losses",
   "vit_jax.tasks.masking",
+  "vit_jax.tasks.reconstruction",
+  "vit_jax.tasks.autoencoder",
   "vit_jax.training.state",
   "vit_jax.training.step",
   "vit_jax.tasks.eval_step",

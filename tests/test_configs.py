@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import deit3, finetune, masked_patches, pretrain
+from configs import deit3, finetune, mae, masked_patches, pretrain
 from vit_jax.models import make_model, variants
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.pretrained import known
@@ -75,6 +75,8 @@ def test_every_row_of_a_study_builds_and_can_be_drawn(path, tmp_path):
     (finetune, "l16_i21k,cifar10,table2", "Table 2 is of imagenet2012; leave"),
     (finetune, "b16_i21k,cifar10,384", "only table2 or vtab may follow"),
     (masked_patches, "B/16", "'B/16' must be a model and a data set"),
+    (mae, "B/8", "'B/8': give one of B/16, L/16, H/14, with ,finetune"),
+    (mae, "B/16,probe", "'B/16,probe': give one of"),
     (deit3, "H/14", "'H/14': give one of S/16, B/16, L/16"),
   ],
 )
@@ -165,6 +167,29 @@ def test_masked_patches_carry_the_papers_numbers():
   assert config.optimizer.decay == "cosine"
   assert config.total_steps == 100_000
   assert masked_patches.get_config("B/16,jft300m").total_steps == 1_000_000
+
+
+def test_masked_autoencoders_carry_the_papers_numbers():
+  """Tables 8 and 9 of arXiv:2111.06377."""
+  config = mae.get_config("B/16")
+  assert config.autoencoder.to_dict() == {
+    "rate": 0.75,
+    "norm_pixels": True,
+    "decoder_size": 512,
+    "decoder_layers": 8,
+    "decoder_heads": 16,
+  }
+  assert (config.batch_size, config.total_epochs) == (4096, 800)
+  assert config.optimizer.peak_lr == pytest.approx(2.4e-3)
+  assert (config.optimizer.b1, config.optimizer.b2) == (0.9, 0.95)
+  assert config.optimizer.weight_decay == 0.05
+  assert config.optimizer.warmup_epochs == 40
+  assert config.train_transform.min_area == 0.2 and config.train_transform.flip
+  tuned = mae.get_config("L/16,finetune")
+  assert tuned.autoencoder.rate == 0 and tuned.model.variant is None
+  assert tuned.optimizer.peak_lr == pytest.approx(4e-3)
+  assert (tuned.optimizer.layer_decay, tuned.total_epochs) == (0.75, 50)
+  assert (tuned.loss.mixup_alpha, tuned.loss.cutmix_alpha) == (0.8, 1.0)
 
 
 @pytest.mark.slow

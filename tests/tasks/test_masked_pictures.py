@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vit_jax.models.masked_vit import MASK
-from vit_jax.tasks.masked_pictures import _patches, _sheet
+from vit_jax.tasks.masked_pictures import _patches, sheet
 from vit_jax.tasks.masking import Masking
 
 HALF = (0.5, 0.5, 0.5)
@@ -38,14 +38,14 @@ def test_the_panels_are_the_corrupted_the_predicted_and_the_true(side, times):
   rng = np.random.default_rng(0)
   image = rng.integers(0, 256, (side, side, 3), np.uint8)
   guess, truth = rng.integers(0, 256, (2, 3, P, P, 3), np.uint8)
-  sheet = _sheet(
+  drawn = sheet(
     image, np.array([MASK, 1, 0, 3]), np.array([0, 2, 3]), guess, truth
   )
-  assert sheet.shape == (side * times, 3 * side * times + 8, 3)
+  assert drawn.shape == (side * times, 3 * side * times + 8, 3)
   width = side * times + 4
 
   def panel(number):
-    whole = sheet[:, number * width : number * width + side * times]
+    whole = drawn[:, number * width : number * width + side * times]
     return whole[::times, ::times]
 
   upper, lower = slice(0, P), slice(P, None)

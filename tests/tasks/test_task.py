@@ -19,6 +19,7 @@ from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.outcome import Stream
+from vit_jax.tasks.settings import SECTIONS
 from vit_jax.training import sharding
 from vit_jax.training.settings import LossSettings
 
@@ -37,6 +38,12 @@ TASKS = {
   "multilabel": {"data__task": "multilabel"},
   "regression": {"data__task": "regression"},
   "masked": {"masked__rate": 0.5},
+  "autoencoder": {
+    "autoencoder__rate": 0.5,
+    "autoencoder__decoder_size": 8,
+    "autoencoder__decoder_layers": 1,
+    "autoencoder__decoder_heads": 2,
+  },
 }
 every_task = pytest.mark.parametrize("name", TASKS)
 
@@ -196,9 +203,9 @@ REFUSED = {
 def test_keys_that_say_nothing_for_a_task_are_refused(name, key):
   default = flat(to_dict(Settings()))[key]
   changes = TASKS[name] | {key: REFUSED[key]}
-  kind = {"masked": "about labels, and masked.rate=0.5 trains without"}.get(
-    name, f"about classes, and data.task={name!r} has none"
-  )
+  kind = f"about classes, and data.task={name!r} has none"
+  if name in SECTIONS:
+    kind = f"about labels, and {name}.rate=0.5 trains without"
   message = f"{key}={REFUSED[key]!r} is {kind}: set it to {default!r}."
   with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
     task(**changes)
@@ -221,7 +228,7 @@ UNLABELLED = {"data.root": "photos", "data.labels": False}
     (
       "classification",
       UNLABELLED | {"data.labels_file": None},
-      "no classes to train on: leave it out, or set masked.rate to train",
+      "no classes to train on: leave it out, or set masked.rate or auto",
     ),
   ],
 )

@@ -35,7 +35,12 @@ from vit_jax.runtime.settings import (
   setting,
   types_of,
 )
-from vit_jax.tasks.settings import DataSettings, FewShotSettings, MaskedSettings
+from vit_jax.tasks.settings import (
+  AutoencoderSettings,
+  DataSettings,
+  FewShotSettings,
+  MaskedSettings,
+)
 from vit_jax.training.settings import (
   DistillSettings,
   LoraSettings,
@@ -262,6 +267,7 @@ class Settings(Section):
   model: ModelSettings = section(ModelSettings)
   loss: LossSettings = section(LossSettings)
   masked: MaskedSettings = section(MaskedSettings)
+  autoencoder: AutoencoderSettings = section(AutoencoderSettings)
   lora: LoraSettings = section(LoraSettings)
   distill: DistillSettings = section(DistillSettings, needs="distill.teacher")
   optimizer: OptimizerSettings = section(OptimizerSettings)

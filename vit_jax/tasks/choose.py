@@ -22,6 +22,7 @@ _TASKS = {
   "multilabel": "MultiLabelTask",
   "regression": "RegressionTask",
   "masked": "MaskedPatchesTask",
+  "autoencoder": "AutoencoderTask",
 }
 
 

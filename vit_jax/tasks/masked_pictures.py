@@ -1,4 +1,4 @@
-"""Pictures of masked patches: corrupted, as predicted, and as they are."""
+"""Pictures of hidden patches: as seen, as predicted, and as they are."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -59,7 +59,7 @@ def make_panels(
       map(patches, truth),
       strict=True,
     )
-    return [_sheet(*one) for one in every]
+    return [sheet(*one) for one in every]
 
   return draw
 
@@ -76,13 +76,21 @@ def _patches(masking: Masking, values: np.ndarray) -> np.ndarray:
   return cells.repeat(P // parts, axis=1).repeat(P // parts, axis=2)
 
 
-def _sheet(
+def sheet(
   image: Photograph,
   source: np.ndarray,
   positions: np.ndarray,
   guess: np.ndarray,
   truth: np.ndarray,
 ) -> Photograph:
+  """Three panels: the image as the model saw it, as predicted, and as it is.
+
+  Args:
+    source: The patch that the model saw at each place, or `MASK`, (N,).
+    positions: The places of the patches in `guess` and `truth`, (M,).
+    guess: The predicted patches, (M, P, P, 3).
+    truth: The true ones.
+  """
   P = guess.shape[1]
   H, W, _ = image.shape
   panels = np.stack([image] * 3)

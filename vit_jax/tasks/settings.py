@@ -1,4 +1,4 @@
-"""Settings of the tasks: which one, masked patches, and few-shot evaluation.
+"""Settings of the tasks: which one, those without labels, few-shot evaluation.
 
 Only the standard library is imported, here and by `Section`.
 """
@@ -7,7 +7,14 @@ import dataclasses
 from typing import Any
 
 from vit_jax.data import settings as data_settings
-from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, Rule, up_to
+from vit_jax.runtime.checks import (
+  BELOW_1,
+  DEPTH,
+  NOT_NEGATIVE,
+  WIDTH,
+  Rule,
+  up_to,
+)
 from vit_jax.runtime.settings import Section, section, setting
 
 TARGETS = ("colour", "colour4x4", "pixels")
@@ -80,6 +87,33 @@ class MaskedSettings(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class AutoencoderSettings(Section):
+  """A masked autoencoder, in place of labels (arXiv:2111.06377)."""
+
+  rate: float = setting(
+    0.0,
+    "Share of the patches to hide from the encoder and to predict, 0.75 in the "
+    "paper; 0 trains on labels.",
+    must=BELOW_1,
+  )
+  norm_pixels: bool = setting(
+    True,
+    "Predict the pixels of a patch less their mean, over their standard "
+    "deviation.",
+    needs="rate",
+  )
+  decoder_size: int = setting(
+    512, "Width of the decoder's tokens.", must=WIDTH, needs="rate"
+  )
+  decoder_layers: int = setting(
+    8, "Layers of the decoder.", must=DEPTH, needs="rate"
+  )
+  decoder_heads: int = setting(
+    16, "Heads of each layer of the decoder.", must=WIDTH, needs="rate"
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class FewShotSettings(Section):
   """Linear probes fitted at each evaluation (arXiv:2010.11929, Sec. 4.1)."""
 
@@ -99,7 +133,10 @@ class FewShotSettings(Section):
   data: DataSettings = section(DataSettings)
 
 
-SECTIONS: dict[str, type[Section]] = {"masked": MaskedSettings}
+SECTIONS: dict[str, type[Section]] = {
+  "masked": MaskedSettings,
+  "autoencoder": AutoencoderSettings,
+}
 """The section of the configuration that a task of the same name has.
 
 The first key of a section turns its task on. `run.settings.Settings` has a

@@ -1,0 +1,218 @@
+"""A masked autoencoder, as a Vision Transformer learns it (arXiv:2111.06377).
+
+The encoder sees a few of an image's patches and nothing in place of the others,
+so that its layers cost as much less. A narrower decoder gets its outputs and a
+learned token in place of each hidden patch, and predicts their pixels. Symbols
+as in `vit`; K of the N patches of an image are seen and M are hidden.
+"""
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from vit_jax.models.layer import Images, LayerConfig, dense, layer_norm
+from vit_jax.models.model import Model, check_size
+from vit_jax.models.part import DECODER, Part, Stack
+from vit_jax.models.partitioning import named
+from vit_jax.models.position import Positions
+from vit_jax.models.scan import make_blocks
+from vit_jax.models.tokens import Tokens
+from vit_jax.models.vit import EncoderBlock, Vit
+
+_MLP_RATIO = 4  # Width of a decoder's MLP over that of its tokens.
+
+
+class Autoencoder(Vit):
+  """A `Vit` with a decoder; images (B, H, W, C) -> pixels (B, M, P^2 C).
+
+  The draw is given as a collection of variables, `model.apply({"params":
+  params, "draw": {"seen": seen, "hidden": hidden}}, images)`: the places of the
+  patches to see, integers (B, K), and of those to predict, (B, M). Without a
+  draw all patches are seen and all are predicted, (B, N, P^2 C).
+
+  Attributes:
+    decoder_size: Width of the decoder's tokens.
+    decoder_layers: Layers of the decoder.
+    decoder_heads: Heads of each of its layers.
+  """
+
+  decoder_size: int = 512
+  decoder_layers: int = 8
+  decoder_heads: int = 16
+
+  def __post_init__(self):
+    _check_encoder(self)
+    for name in ("decoder_size", "decoder_layers", "decoder_heads"):
+      check_size(name, getattr(self, name))
+    D, heads = self.decoder_size, self.decoder_heads
+    if D % 4 or D % heads:
+      raise ValueError(
+        f"decoder_size={D} has to be divisible by 4, for its positions, and by "
+        f"decoder_heads={heads}."
+      )
+    super().__post_init__()
+
+  @property
+  def trunk(self) -> Model:
+    """The encoder alone."""
+    return Vit.like(self)
+
+  def parts(self) -> tuple[Part, ...]:
+    stack = Stack(self.decoder_layers, after=("norm", "predict"))
+    return *super().parts(), Part("decoder", DECODER, stack, own_task=True)
+
+  def __call__(
+    self, x: Images, *, mask: Any = None, train: bool = False
+  ) -> Float[Array, "B M P2C"]:
+    """The predicted pixels of the hidden patches.
+
+    Raises ValueError if there is a `mask`, which a decoder does not know.
+    """
+    if mask is not None:
+      raise ValueError(
+        "an autoencoder takes no mask of patches: give those to see and those "
+        "to predict as the collection `draw`."
+      )
+    tokens = self.embed(x, train=train)
+    seen: Any = self.get_variable("draw", "seen")
+    hidden = self.get_variable("draw", "hidden")
+    if seen is not None:
+      tokens = tokens.take(seen)
+    tokens = self.run(tokens, train=train)
+    return self.decode(tokens, hidden, x.shape[-1], train=train)
+
+  @nn.compact
+  def decode(
+    self, tokens: Tokens, hidden: Any, channels: int, *, train: bool = False
+  ) -> Float[Array, "B M P2C"]:
+    """The pixels of the hidden patches, from the layers' outputs."""
+    norm = layer_norm(self._config, name="norm")
+    decoder = Decoder(
+      self.patch_size**2 * channels,
+      self.decoder_size,
+      self.decoder_layers,
+      self.decoder_heads,
+      self.scan,
+      self.remat,
+      self._config,
+      name="decoder",
+    )
+    return decoder(tokens.replace(z=norm(tokens.z)), hidden, train=train)
+
+
+class Decoder(nn.Module):
+  """From the outputs of the seen tokens to the pixels of the hidden patches.
+
+  Attributes:
+    pixels: P^2 C, the values to predict for a patch.
+    hidden_size, num_layers, num_heads: Sizes of the decoder.
+    scan, remat: As those of the encoder.
+    config: The settings of its layers.
+  """
+
+  pixels: int
+  hidden_size: int
+  num_layers: int
+  num_heads: int
+  scan: bool = False
+  remat: str = "none"
+  config: LayerConfig = LayerConfig()
+
+  @nn.compact
+  def __call__(
+    self, tokens: Tokens, hidden: Any, *, train: bool = False
+  ) -> Float[Array, "B M P2C"]:
+    c, D, prefix = self.config, self.hidden_size, tokens.prefix
+    embed = dense(D, ("embed", "decoder"), c, name="embed")
+    norm = layer_norm(c, name="norm")
+    predict = dense(self.pixels, ("embed", "pixels"), c, name="predict")
+    init = named(nn.initializers.normal(0.02), (None,))
+    mask: Any = self.param("mask", init, (D,), c.param_dtype)
+
+    z = embed(tokens.z)  # (B, prefix + K, D)
+    E_pos = sincos(*tokens.grid, D).astype(z.dtype)
+    z = jnp.concatenate(
+      [z[:, :prefix], z[:, prefix:] + at(E_pos, tokens.where)], axis=1
+    )
+    first = prefix
+    if hidden is not None:
+      first = z.shape[1]
+      masks = mask.astype(z.dtype)[None, None] + at(E_pos, hidden)
+      z = jnp.concatenate([z, masks], axis=1)  # (B, prefix + N, D)
+    for layer in self._layers(train):
+      tokens = layer(tokens.replace(z=z, where=None, mask=None, E_pos=None))
+      z = tokens.z
+    return predict(norm(z[:, first:]))
+
+  def _layers(self, train: bool) -> Any:
+    sizes = self.num_heads, _MLP_RATIO * self.hidden_size, self.config
+    none: list[Any] = [None] * self.num_layers
+    block = functools.partial(EncoderBlock, *sizes)
+    return make_blocks(self, block, Positions(none, none), train)
+
+
+def at(
+  E_pos: Float[Array, "N D"], places: Int[Array, "b K"] | None
+) -> Float[Array, "b K D"]:
+  """The positions of patches at these places; of all if it is None."""
+  return E_pos[None] if places is None else E_pos[places]
+
+
+def sincos(h: int, w: int, D: int) -> Float[Array, "N D"]:
+  """Fixed positions: sine and cosine of x, then of y, D / 4 entries each.
+
+  Entry i has the frequency 10,000^(-4 i / D), so the lowest one is higher than
+  1 / 10,000, unlike in `position.sincos2d`.
+  """
+  frequency = 10_000.0 ** (-np.arange(D // 4) / (D // 4))
+  y, x = np.divmod(np.arange(h * w), w)
+  waves = [
+    wave(place[:, None] * frequency)
+    for place in (x, y)
+    for wave in (np.sin, np.cos)
+  ]
+  return jnp.array(np.concatenate(waves, axis=1), jnp.float32)
+
+
+def autoencoder(vit: nn.Module, **sizes: int) -> Autoencoder:
+  """A model like `vit` with a decoder of these sizes.
+
+  Raises ValueError if `vit` is not the paper's ViT, or its fields leave no
+  tokens to hide.
+  """
+  if type(vit) is not Vit:
+    raise ValueError(
+      f"autoencoder.rate: a masked autoencoder trains the paper's ViT, not "
+      f"{type(vit).__name__}: choose such as model.variant=B/16, without "
+      "model.block=dinov2 and the like."
+    )
+  return Autoencoder.like(vit, num_classes=0, head_bias=0.0, **sizes)
+
+
+def _check_encoder(vit: Any) -> None:
+  """Raises ValueError if its fields do not let the encoder miss patches."""
+  if vit.pooling == "map" or vit.representation_size is not None:
+    raise ValueError(
+      f"pooling={vit.pooling!r} and representation_size="
+      f"{vit.representation_size}: the decoder reads the tokens' outputs, so "
+      "take pooling='token' or 'gap', and no representation_size."
+    )
+  if vit.patch_dropout_rate:
+    raise ValueError(
+      f"patch_dropout_rate={vit.patch_dropout_rate} leaves out patches, as a "
+      "masked autoencoder does itself: set it to 0."
+    )
+  if vit.resnet_layers:
+    raise ValueError(
+      "a hybrid's ResNet mixes neighbouring patches, so none can be hidden: "
+      "take a model without ResNet, such as model.variant=B/16."
+    )
+  if hasattr(vit.block, "grid"):
+    raise ValueError(
+      f"block={vit.block.__name__}: its layers need all patches, and a masked "
+      "autoencoder's encoder sees a few: take another block."
+    )

@@ -1,0 +1,178 @@
+"""Masked autoencoding as a task (arXiv:2111.06377): pixels of hidden patches.
+
+`reconstruction` has the objective, and `models.autoencoder` the model. Labels
+are not used.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.labels import NONE
+from vit_jax.models.autoencoder import autoencoder
+from vit_jax.models.grid import grid_of
+from vit_jax.runtime.display import Metric, Track, untracked
+from vit_jax.runtime.metric_keys import Split
+from vit_jax.tasks.outcome import (
+  Curves,
+  Evaluator,
+  Outcome,
+  Stream,
+  check_readable,
+  total,
+)
+from vit_jax.tasks.reconstruction import LEAST, Reconstruction, num_seen
+from vit_jax.tasks.settings import AutoencoderSettings
+from vit_jax.tasks.task import Task
+from vit_jax.training import sharding
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoencoderTask(Task):
+  """Reconstructing the pixels of most patches from the others."""
+
+  autoencoder: AutoencoderSettings = AutoencoderSettings()
+  name = "autoencoder"
+  labels = NONE
+  metrics = (Metric("explained", "variance explained"),)
+  score = "explained"
+  refuses = (
+    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
+    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
+    *("model.head_bias", "eval_per_class", "data.task"),
+    *("lora.rank", "distill.teacher", "transfer.probe_head"),
+  )
+  curves = (
+    Curves(
+      "Variance of the hidden patches that is explained",
+      {
+        Split.TRAIN.key("explained"): "training",
+        Split.EVAL.key("explained"): "evaluation",
+      },
+      percent=True,
+    ),
+    Curves(
+      "Top-1 accuracy", {Split.FEW_SHOT.key("top1"): "few-shot"}, percent=True
+    ),
+  )
+  has_answers = False
+
+  @classmethod
+  def enabled(cls, sections: Mapping[str, Any]) -> bool:
+    return bool(sections["autoencoder"].rate)
+
+  @classmethod
+  def configured(cls, sections: Mapping[str, Any]) -> Task:
+    return cls(sections["loss"], sections["autoencoder"])
+
+  @property
+  def why_refused(self) -> str:
+    rate = self.autoencoder.rate
+    return f"is about labels, and autoencoder.rate={rate} trains without"
+
+  def adapted(self, model: Any) -> Any:
+    settings = self.autoencoder
+    sizes = {
+      name: getattr(settings, name)
+      for name in ("decoder_size", "decoder_layers", "decoder_heads")
+    }
+    return autoencoder(model, **sizes)
+
+  def objective(
+    self, model: Any, preprocessing: Preprocessing
+  ) -> Reconstruction:
+    """The objective of a masked autoencoder.
+
+    Raises ValueError if the rate hides all patches of an image, or none.
+    """
+    settings, rate = self.autoencoder, self.autoencoder.rate
+    h, w = grid_of(model, preprocessing.image_size)
+    seen = num_seen(h * w, rate)
+    if not 0 < seen < h * w:
+      which = "none" if seen else "all"
+      raise ValueError(
+        f"autoencoder.rate={rate} hides {which} of the {h} x {w} patches: set "
+        f"a {'higher' if seen else 'lower'} rate, or a larger image_size for "
+        "more patches."
+      )
+    mean, std = preprocessing.mean, preprocessing.std
+    return Reconstruction(
+      rate, settings.norm_pixels, model.patch_size, mean, std
+    )
+
+  def evaluator(self, model: Any, stream: Stream) -> Evaluator:
+    objective = self.objective(model, stream.preprocessing)
+    step = sharding.jit_replicated(
+      make_eval_step(model, objective), stream.mesh
+    )
+
+    def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
+      parts, first = [], 0
+      for batch in stream(track):
+        parts.append(step(params, batch, np.int32(first)))
+        first += len(batch["mask"])
+      return ReconstructionOutcome(total(parts))
+
+    return evaluate
+
+  def make_panels(
+    self, model: Any, preprocessing: Preprocessing
+  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
+    from vit_jax.tasks.reconstructed_pictures import make_panels
+
+    return make_panels(model, self.objective(model, preprocessing))
+
+
+def make_eval_step(
+  model: Any, objective: Reconstruction
+) -> Callable[[Any, dict[str, Array], Array], dict[str, Array]]:
+  """Returns a function from (params, batch, first) to sums over the batch.
+
+  A batch is one of `EvalBatches`, and `first` the number of its first example,
+  so an example has the same patches hidden at every evaluation.
+  """
+
+  def eval_step(
+    params: Any, batch: dict[str, Array], first: Array
+  ) -> dict[str, Array]:
+    counts = batch["mask"] > 0  # (B,)
+    examples = first + jnp.arange(len(counts))
+    targets, predicted = objective.predict(model, params, batch, examples)
+    error, variance = objective.errors(predicted, targets["pixels"])
+    return {
+      "error": jnp.where(counts, error, 0).sum(),
+      "variance": jnp.where(counts, variance, 0).sum(),
+      "examples": counts.sum(),
+      "skipped": batch["skipped"].sum(),
+    }
+
+  return eval_step
+
+
+@dataclasses.dataclass(frozen=True)
+class ReconstructionOutcome(Outcome):
+  """The outcome of an evaluation of a masked autoencoder.
+
+  `explained` is the share of the variance of the hidden patches' values that
+  the predictions explain: 0 for their mean, 1 for the truth.
+  """
+
+  totals: dict[str, Any]
+
+  @property
+  def scores(self) -> dict[str, Any]:
+    totals = self.totals
+    examples = int(totals["examples"])
+    check_readable(examples)
+    error, variance = float(totals["error"]), float(totals["variance"])
+    return {
+      "loss": error / examples,
+      "explained": 1 - error / max(variance, LEAST * examples),
+      "examples": examples,
+      "skipped_images": int(totals["skipped"]),
+    }
