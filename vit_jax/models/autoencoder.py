@@ -141,7 +141,7 @@ class Decoder(nn.Module):
     first = prefix
     if hidden is not None:
       first = z.shape[1]
-      masks = mask.astype(z.dtype)[None, None] + at(E_pos, hidden)
+      masks = mask.astype(z.dtype)[None, None] + at(E_pos, jnp.asarray(hidden))
       z = jnp.concatenate([z, masks], axis=1)  # (B, prefix + N, D)
     for layer in self._layers(train):
       tokens = layer(tokens.replace(z=z, where=None, mask=None, E_pos=None))
