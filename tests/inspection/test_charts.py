@@ -20,6 +20,18 @@ def test_thinned_curves_keep_their_mean():
   assert means[-1] == pytest.approx(values[475 * 21 :].mean())
 
 
+@pytest.mark.parametrize("percent", [True, False])
+def test_curves_below_0_are_drawn_whole(percent, tmp_path):
+  """A score such as R2 may begin there; others begin their axis at 0."""
+  for values, bottom in (((-0.9, -0.05), -0.9), ((0.5, float("nan")), 0)):
+    figure = charts.curves_figure(
+      {"score": ((1, 12), values)}, "Score", percent=percent
+    )
+    figure.savefig(tmp_path / "curve.svg")
+    low, high = figure.axes[0].get_ylim()
+    assert (low < bottom if bottom else low >= 0) and high > max(values)
+
+
 def test_charts_draw_what_they_are_given():
   figure = charts.confusion_figure(CONFUSION, NAMES)
   (axes,) = figure.axes

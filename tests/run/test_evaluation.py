@@ -12,6 +12,7 @@ from configs import image_folder
 from tests import runs
 from tests.report.example import Page
 from vit_jax import load_pretrained, predict_images
+from vit_jax.config import base_config
 from vit_jax.inspection.draw import visualize_files
 from vit_jax.models import Vit
 from vit_jax.predict import predict_files
@@ -149,12 +150,45 @@ def test_a_run_is_evaluated_predicts_and_resumes(
   assert_resumes(config, tmp_path, monkeypatch, 30, state, evaluated)
 
 
+DECODER = {"decoder_size": 32, "decoder_layers": 2, "decoder_heads": 2}
+
+
 @pytest.mark.slow
-def test_a_masked_run_resumes_is_probed_and_fine_tuned(
-  data_dir, tmp_path, monkeypatch, capsys
+@pytest.mark.parametrize(
+  "section, settings, score, said, name, chart",
+  [
+    (
+      "masked",
+      {"rate": 0.5},
+      "colours_right",
+      "the commonest alone",
+      "colours right",
+      "Colours of masked patches",
+    ),
+    (
+      "autoencoder",
+      {"rate": 0.75, **DECODER},
+      "explained",
+      "variance explained",
+      "variance explained",
+      "Variance of hidden patches explained",
+    ),
+  ],
+)
+def test_a_run_without_labels_resumes_is_probed_and_fine_tuned(
+  data_dir,
+  tmp_path,
+  monkeypatch,
+  capsys,
+  section,
+  settings,
+  score,
+  said,
+  name,
+  chart,
 ):
   """Accumulation, averaging, dropout and sharded parameters are on."""
-  config = runs.config(data_dir, image_size=(16, 16), masked={"rate": 0.5})
+  config = runs.config(data_dir, image_size=(16, 16), **{section: settings})
   config.loss.update(label_smoothing=0.0, mixup_alpha=0.0)
   config.model.pooling = "token"
   config.fewshot.update(shots=2, seeds=1)
@@ -162,15 +196,15 @@ def test_a_masked_run_resumes_is_probed_and_fine_tuned(
   config.eval_pictures = 1
   workdir = str(tmp_path / "whole")
   whole, evaluated = train(read(config), workdir)
-  assert "the commonest alone" in capsys.readouterr().out
+  assert said in capsys.readouterr().out
   tags = {tag for _, tag, _ in runs.events(tmp_path / "whole")}
-  assert {"eval/masked_1", "eval/colours_right"} <= tags
-  assert "eval/colours_right_not_averaged" in evaluated
+  assert {f"eval/{section}_1", f"eval/{score}"} <= tags
+  assert f"eval/{score}_not_averaged" in evaluated
   assert_resumes(config, tmp_path, monkeypatch, 8, whole, evaluated)
   assert evaluate_checkpoint(workdir).items() <= evaluated.items()
   with pytest.raises(ValueError, match="predicts patches, not classes: leave"):
     evaluate_checkpoint(workdir, per_class=True)
-  _, alts = reported(workdir, "colours right", "Colours of masked patches")
+  _, alts = reported(workdir, name, chart)
   assert sum(alt.startswith("Three panels") for alt in alts) == 6
 
   where = {"data.name": "digits", "data.data_dir": str(data_dir)}
@@ -178,13 +212,15 @@ def test_a_masked_run_resumes_is_probed_and_fine_tuned(
   outcome = probe_checkpoint(workdir, probe, shots=2, seeds=1)
   assert outcome.top1 == pytest.approx(evaluated["fewshot/top1"], abs=1e-6)
   assert evaluated["fewshot/top1_by_seed"] == {"0": pytest.approx(outcome.top1)}
-  assert evaluated["fewshot/top1_class_token"] != evaluated["fewshot/top1"]
+  if section == "masked":
+    assert evaluated["fewshot/top1_class_token"] != evaluated["fewshot/top1"]
 
   model, params = load_pretrained(workdir)
   assert type(model) is Vit and not model.num_classes
-  assert not {"mask", "head"} & set(params)
+  assert not {"mask", "decoder", "head"} & set(params)
   tuned = config.copy_and_resolve_references()
-  tuned.update(masked={"rate": 0.0}, total_steps=1, ema_decay=0.0)
+  tuned[section].update(base_config()[section])
+  tuned.update(total_steps=1, ema_decay=0.0)
   tuned.update(pretrained=workdir, eval_every_steps=1, eval_pictures=0)
   tuned.optimizer.peak_lr = 0.0
   with tuned.unlocked():

@@ -75,15 +75,17 @@ def curves_figure(
     axes.set_xlim(round((low + high) / 2) - 1, round((low + high) / 2) + 1)
   axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
   axes.xaxis.set_major_formatter("{x:,.0f}")
+  bottom = axes.get_ylim()[0]
+  if not any(np.less(values, 0).any() for _, values in curves.values()):
+    bottom = max(bottom, 0) if percent else 0
   if logarithmic:
     axes.set_yscale("log")
   elif percent:
     # As many decimals as it takes for the labels to differ.
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-    low, high = axes.get_ylim()
-    axes.set_ylim(max(low, 0), min(high, 1.005))
+    axes.set_ylim(bottom, min(axes.get_ylim()[1], 1.005))
   else:
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=bottom)
   if len(curves) > 1:
     # Passed with the lines, as matplotlib hides labels that begin with "_".
     names = [short(name) for name in curves]

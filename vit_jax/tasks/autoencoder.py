@@ -49,7 +49,7 @@ class AutoencoderTask(Task):
   )
   curves = (
     Curves(
-      "Variance of the hidden patches that is explained",
+      "Variance of hidden patches explained",
       {
         Split.TRAIN.key("explained"): "training",
         Split.EVAL.key("explained"): "evaluation",
