@@ -33,6 +33,8 @@ NEGATIVE_MEANS_SOMETHING = {
   "optimizer.freeze_layers",  # -1 is "all but the head".
 }
 ZERO_MEANS_NOTHING = {
+  *("autoencoder.decoder_heads", "autoencoder.decoder_layers"),
+  "autoencoder.decoder_size",
   *("accumulation_steps", "batch_size", "channels", "data.eval_fraction"),
   *("distill.temperature", "distill.weight"),
   *("eval_transform.resize_ratio", "eval_transform.longest_ratio"),
@@ -165,6 +167,7 @@ def test_alphas_whose_draws_are_no_numbers_are_refused(config, key):
 
 # A key -> a value of it that is not the default.
 OTHERS = {
+  "autoencoder.norm_pixels": False,
   "data.outside": True,
   "data.held_out_by": "rank",
   "data.labels": False,

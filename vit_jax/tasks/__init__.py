@@ -1,1 +1,1 @@
-"""The tasks: a class, several labels, numbers, or masked patches."""
+"""The tasks: a class, several labels, numbers, or hidden patches."""
