@@ -119,6 +119,7 @@ class Own(ClassificationTask):
     ({"data.task": "multilabel"}, "64x5xf32"),
     ({"data.task": "regression"}, "64x5xf32"),
     ({"masked.rate": 0.5}, "64xi32"),
+    ({"autoencoder.rate": 0.5}, "64xi32"),
     ({"data.task": "OWN"}, "64x2x8x8x3xui8"),
   ],
 )
