@@ -27,9 +27,10 @@ Table 9, with the rates for B/16 that the authors' repository gives. The paper
 reports 83.6 % for B/16, 85.9 % for L/16 and 86.9 % for H/14. We have run none
 of it.
 
-Four details differ. Positions are big_vision's, whose frequencies are a little
+Five details differ. Positions are big_vision's, whose frequencies are a little
 lower. The class token does not decay. A batch is mixed with one draw instead of
-one for each GPU. Fine-tuning has no drop path (0.1, 0.2 and 0.3 there), which
+one for each GPU. The fine-tuned head reads the class token, and theirs the
+patches' average. Fine-tuning has no drop path (0.1, 0.2 and 0.3 there), which
 the paper's ViT lacks. For a linear probe of a run, take `vit_jax fewshot` or
 --config finetune:small; the paper's, with LARS, is not built.
 """
@@ -87,7 +88,6 @@ def _finetune(c, model: str):
   base_lr, layer_decay, epochs = MODELS[model]
   c.total_epochs = epochs
   c.batch_size = 1024
-  c.model.pooling = "gap"
   c.train_transform.update(
     min_area=0.08,
     randaugment_layers=2,
