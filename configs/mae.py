@@ -62,7 +62,7 @@ def get_config(argument: str = ""):
   c.normalization.update(mean=MEAN, std=STD)
   c.train_transform.resizer = "bicubic"
   c.eval_transform.update(
-    crop="center", resize_ratio=224 / 256, interpolation="bicubic"
+    crop="center", resize_ratio=256 / 224, interpolation="bicubic"
   )
   c.model.dtype = "bfloat16"
   c.optimizer.update(decay="cosine", weight_decay=0.05, clip_norm=0.0)

@@ -15,7 +15,7 @@ from configs import deit3, finetune, mae, masked_patches, pretrain
 from vit_jax.models import make_model, variants
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.pretrained import known
-from vit_jax.run import build
+from vit_jax.run import build, loop
 from vit_jax.run.experiments import study
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime.settings import all_keys, flat
@@ -190,6 +190,28 @@ def test_masked_autoencoders_carry_the_papers_numbers():
   assert tuned.optimizer.peak_lr == pytest.approx(4e-3)
   assert (tuned.optimizer.layer_decay, tuned.total_epochs) == (0.75, 50)
   assert (tuned.loss.mixup_alpha, tuned.loss.cutmix_alpha) == (0.8, 1.0)
+
+
+@pytest.mark.slow
+def test_a_masked_autoencoder_is_pretrained_and_fine_tuned_when_shrunken(
+  tmp_path,
+):
+  folder = str(tmp_path / "mae")
+  first = mae.get_config("B/16")
+  first.model.update(num_layers=1, hidden_size=32, mlp_size=64, num_heads=2)
+  first.model.patch_size = 8
+  first.autoencoder.update(decoder_size=16, decoder_layers=1, decoder_heads=2)
+  second = mae.get_config("B/16,finetune")
+  second.pretrained = folder
+  for config, workdir in ((first, folder), (second, str(tmp_path / "tuned"))):
+    config.update(image_size=(32, 32), batch_size=16)
+    config.update(total_epochs=0.0, total_steps=2)
+    config.data.update(name="digits", eval_split=None)
+    config.loader.num_workers = 0
+    config.optimizer.warmup_epochs = 0.0
+    _, evaluated = loop.train(read(config), workdir)
+    assert np.isfinite(evaluated["eval/loss"])
+  assert "eval/top1" in evaluated
 
 
 @pytest.mark.slow
