@@ -87,12 +87,10 @@ class Msa(nn.Module):
       return self._on_tpu(form, z.astype(c.dtype), U, scale, where)
     dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
     z_q = z if queries is None else queries
-    D_h = D // self.num_heads
 
     q, k, v = to_heads(U_q, z_q), to_heads(U_k, z), to_heads(U_v, z)  # Eq. 5
     q, k = self._compared(q, k, where)
-    b = 0 if R is None else relative_logits(q, R, where)
-    A = masked_softmax((q @ k.mT + b) / math.sqrt(D_h), mask)  # Eq. 6
+    A = masked_softmax(self._logits(q, k, R, where), mask)  # Eq. 6
     A = self._show(A)
     A = dropout(A)
     SA = A @ v  # Eq. 7
@@ -121,6 +119,13 @@ class Msa(nn.Module):
   ) -> tuple[Queries, Keys]:
     """The queries and keys as Eq. 6 takes them, which a subclass may change."""
     return q, k
+
+  def _logits(
+    self, q: Queries, k: Keys, R: Offsets, where: Where
+  ) -> Float[Array, "B k T S"]:
+    """The logits of A, of which a subclass may have others."""
+    b = 0 if R is None else relative_logits(q, R, where)
+    return (q @ k.mT + b) / math.sqrt(q.shape[-1])
 
   def _needs_A(self, train: bool) -> bool:
     """Whether A has to be an array: something drops, sows or offsets it."""

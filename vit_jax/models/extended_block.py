@@ -27,6 +27,7 @@ from vit_jax.models.layer import (
 )
 from vit_jax.models.partitioning import Projection, for_tpu, named
 from vit_jax.models.position import learned_table
+from vit_jax.models.relative import Relative, RelativeBiases, relative_bias
 from vit_jax.models.tokens import Mask, Where
 from vit_jax.models.vit import Mlp
 
@@ -38,13 +39,23 @@ class ExtendedMsa(Msa):
   """`Msa` with norms, rotations and fewer biases; (B, S, D) -> (B, S, D).
 
   `rope` has the arguments `grid`, `theta` and `side` of `rotate`; None for no
-  rotations.
+  rotations. With `relative`, R has the entries of `RelativeBiases`.
   """
 
   qkv_bias: str = "qkv"
   qk_norm: bool = False
   rope: tuple[Grid, float, int | None] | None = None
+  relative: Relative | None = None
   turns = True
+
+  def _logits(
+    self, q: Queries, k: Keys, R: Offsets, where: Where
+  ) -> Float[Array, "B k T S"]:
+    logits = super()._logits(q, k, None, where)
+    if R is None or self.relative is None:
+      return logits
+    # An array of all logits, also on a TPU, as for the paper's R.
+    return logits + relative_bias(R, self.relative, where).astype(logits.dtype)
 
   def _compared(
     self, q: Queries, k: Keys, where: Where
@@ -166,7 +177,7 @@ class ExtendedBlock(nn.Module):
   """One layer of the Transformer; (B, S, D) -> (B, S, D).
 
   `ExtendedVit` says what its fields are, `ExtendedMsa` what `rope` is, and
-  `Msa` what `mask` and `where` are.
+  `Msa` what `mask` and `where` are. R is given if all layers share it.
   """
 
   num_heads: int
@@ -178,6 +189,7 @@ class ExtendedBlock(nn.Module):
   qkv_bias: str = "qkv"
   qk_norm: bool = False
   rope: tuple[Grid, float, int | None] | None = None
+  relative: Relative | None = None
 
   @nn.compact
   def __call__(
@@ -189,6 +201,9 @@ class ExtendedBlock(nn.Module):
     where: Where = None,
     train: bool = False,
   ) -> TokenValues:
+    if self.relative and R is None:  # This layer has its own.
+      sizes = self.num_heads, self.relative, self.config
+      R = RelativeBiases(*sizes, name="relative")()
     msa = self._msa()
     mlp = GatedMlp if self.gated_mlp else Mlp
     mlp = mlp(self.mlp_size, self.config, name="mlp")
@@ -210,13 +225,15 @@ class ExtendedBlock(nn.Module):
 
   def _msa(self) -> Msa:
     """The paper's attention, unless this one differs from it."""
-    if self.qk_norm or self.rope or self.qkv_bias != "qkv":
+    other = self.qk_norm or self.rope or self.relative
+    if other or self.qkv_bias != "qkv":
       return ExtendedMsa(
         self.num_heads,
         self.config,
         qkv_bias=self.qkv_bias,
         qk_norm=self.qk_norm,
         rope=self.rope,
+        relative=self.relative,
         name="msa",
       )
     return Msa(self.num_heads, self.config, name="msa")

@@ -28,6 +28,8 @@ from vit_jax.models.layer import (
 from vit_jax.models.model import check_size, classifier
 from vit_jax.models.part import HEAD, OURS, Part
 from vit_jax.models.partitioning import named
+from vit_jax.models.position import Positions
+from vit_jax.models.relative import KINDS, Relative, RelativeBiases
 from vit_jax.models.scan import Layers
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import BaseVit
@@ -51,6 +53,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
     gelu="quick", norm_pre=True, patch_bias=False, layer_norm_epsilon=1e-5
   ),
   "deit": dict(gelu="exact", distilled=True),
+  "beit": dict(
+    layer_scale=0.1,
+    gelu="exact",
+    position="none",
+    relative="table",
+    qkv_bias="qv",
+    pooling="gap",
+    norm_pooled=True,
+  ),
   "deit3": dict(layer_scale=1e-4, gelu="exact", position="learned_grid"),
 }
 
@@ -80,6 +91,12 @@ class ExtendedVit(BaseVit):
     rope_theta: Ratio of the longest to the shortest period of the patches'
       rotary positions; None for no rotary positions.
     rope_side: The number that their places count up to; None: as DINOv3's.
+    relative: "table" or "mlp", the kind of `relative.RelativeBiases` that
+      attention adds to its logits for the offset between two patches; None for
+      none. A table is for `position_grid`, too.
+    relative_hidden: Hidden units of that MLP.
+    relative_shared: Whether all layers have the same.
+    relative_bilinear: Whether a table is resized as transformers does it.
     norm_pre: Whether a layer norm precedes the first layer.
     patch_bias: Whether the embedding of patches has a bias.
     projection: Whether the representation layer is linear and without bias, as
@@ -104,6 +121,10 @@ class ExtendedVit(BaseVit):
   qkv_bias: str = "qkv"
   rope_theta: float | None = None
   rope_side: int | None = None
+  relative: str | None = None
+  relative_hidden: int = 128
+  relative_shared: bool = False
+  relative_bilinear: bool = False
   norm_pre: bool = False
   patch_bias: bool = True
   projection: bool = False
@@ -120,6 +141,12 @@ class ExtendedVit(BaseVit):
     check_choice("position", self.position, _POSITIONS)
     check_choice("qkv_bias", self.qkv_bias, QKV_BIASES)
     check_rate("drop_path_rate", self.drop_path_rate)
+    check_choice("relative", self.relative, (None, *KINDS))
+    if self.relative and self.registers + self.distilled:
+      raise ValueError(
+        f"relative={self.relative!r} knows one token before the patches, the "
+        "class token: set registers=0 and distilled=False."
+      )
     if self.distilled and self.pooling != "token":
       raise ValueError(
         f"pooling={self.pooling!r} leaves the distillation token unused: "
@@ -190,6 +217,25 @@ class ExtendedVit(BaseVit):
     E_pos = jnp.concatenate([first, no_place, patches]).astype(self.dtype)
     return E_pos[None]
 
+  def _positions(self, grid: Grid) -> Positions:
+    none: list[Array | None] = [None] * self.num_layers
+    if not (self.relative and self.relative_shared):
+      return Positions(none, none)
+    sizes = self.num_heads, self._relative(grid), self._config
+    biases = RelativeBiases(*sizes, name="relative")()
+    return Positions(none, [biases] * self.num_layers)
+
+  def _relative(self, grid: Grid) -> Relative | None:
+    """How the biases of these patches are made, if there are any."""
+    return self.relative and Relative(
+      self.relative,
+      grid,
+      self.position_grid or grid,
+      self.class_token,
+      self.relative_hidden,
+      self.relative_bilinear,
+    )
+
   def _layers(self, grid: Grid, train: bool) -> Layers:
     layers = super()._layers(grid, train)
     if not self.norm_pre:
@@ -218,6 +264,7 @@ class ExtendedVit(BaseVit):
         qkv_bias=self.qkv_bias,
         qk_norm=self.qk_norm,
         rope=rope,
+        relative=self._relative(grid),
         name=name,
       )
 

@@ -58,7 +58,8 @@ def make_blocks(
     run = nn.remat(run, policy=policy, prevent_cse=not vit.scan)
   if vit.scan:
     block = make_block(name=OURS.stacked)
-    return [partial(_scanned(run, vit.num_layers), block)]
+    R = positions.relative[0]  # The same for all layers, or none.
+    return [partial(_scanned(run, vit.num_layers), block, R)]
 
   def run_layer(layer: int, tokens: Tokens) -> Tokens:
     E_pos = tokens.E_pos if layer else None
@@ -98,19 +99,22 @@ def _seen(
 
 
 def _scanned(run: Callable, num_layers: int) -> Callable:
-  """A function of (block, tokens) that applies `run` L times to the tokens."""
+  """A function of (block, R, tokens) that applies `run` L times to tokens."""
 
-  def body(block: nn.Module, tokens: Tokens) -> tuple[Tokens, None]:
-    return run(block, tokens, None), None
+  def body(
+    block: nn.Module, tokens: Tokens, R: Array | None
+  ) -> tuple[Tokens, None]:
+    return run(block, tokens, R), None
 
   scanned = nn.scan(
     body,
     variable_axes={"params": 0, "intermediates": 0},
     split_rngs={"params": True, "dropout": True},
     length=num_layers,
+    in_axes=nn.broadcast,
     metadata_params={nn.PARTITION_NAME: "layers"},
   )
-  return lambda block, tokens: scanned(block, tokens)[0]
+  return lambda block, R, tokens: scanned(block, tokens, R)[0]
 
 
 def stack(tree: Any, names: LayerNames = OURS) -> Any:

@@ -37,6 +37,7 @@ from vit_jax.models.part import ENCODER, Part, Stack, heads
 from vit_jax.models.partitioning import named
 from vit_jax.models.position import (
   Grid,
+  Positions,
   check_position,
   input_position,
   make_positions,
@@ -153,6 +154,8 @@ class BaseVit(VitFields):
   These are the paper's tokens, layers and poolings; a family may have its own.
   """
 
+  relative = None  # `Relative.kind` of biases between patches, if there are.
+
   @property
   def class_token(self) -> bool:
     """Whether the first token is the class token."""
@@ -173,7 +176,8 @@ class BaseVit(VitFields):
       return None
     patches = math.prod(side // self.stride for side in size)
     patches = max(round((1 - self.patch_dropout_rate) * patches), 1)
-    needs_A = self.attention_dropout_rate > 0 or self.position == "relative"
+    offset = self.relative or self.position == "relative"
+    needs_A = self.attention_dropout_rate > 0 or bool(offset)
     return FORMS[form_of(self.prefix + patches, needs_A, self.splash)]
 
   def __call__(
@@ -288,8 +292,12 @@ class BaseVit(VitFields):
 
   def _layers(self, grid: Grid, train: bool) -> Layers:
     """The layers, as functions of tokens to call in turn."""
-    positions = make_positions(self, grid, self._config)
+    positions = self._positions(grid)
     return make_blocks(self, self._layer(grid), positions, train)
+
+  def _positions(self, grid: Grid) -> Positions:
+    """The position embeddings that the layers use."""
+    return make_positions(self, grid, self._config)
 
   def _layer(self, grid: Grid) -> Callable[..., nn.Module]:
     """Builds a layer from the name of its parameters."""

@@ -1,0 +1,147 @@
+"""Relative positions that add one number per head to the logits of attention.
+
+The logit of a query at patch q and a key at patch s gets the entry of B for the
+offset q - s along height and width. B is a learned table (BEiT,
+arXiv:2106.08254, after arXiv:1910.10683), or a small MLP of the offsets'
+logarithms computes it (arXiv:2111.09883). The class token has no place: three
+more entries are for its logits with the patches, theirs with it, and its own.
+Symbols as in `vit`; the paper's relative positions are `position.R`'s.
+"""
+
+import dataclasses
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from vit_jax.models.layer import LayerConfig, init_kernel, init_zeros
+from vit_jax.models.partitioning import Dense, named
+from vit_jax.models.position import Grid, learned_table
+from vit_jax.models.tokens import Where
+
+KINDS = ("table", "mlp")
+_CLASS = 3  # Entries of the class token.
+
+
+@dataclasses.dataclass(frozen=True)
+class Relative:
+  """How B is made.
+
+  Attributes:
+    kind: One of `KINDS`.
+    grid: Patches of an image along height and width, (h, w).
+    table: The grid that a learned table is for; it is resized to `grid`.
+    class_token: Whether the first token is a class token.
+    hidden: Hidden units of the MLP.
+    bilinear: Whether a table is resized bilinearly, as transformers does, or
+      along steps that grow geometrically, as BEiT's authors and timm do.
+  """
+
+  kind: str
+  grid: Grid
+  table: Grid
+  class_token: bool
+  hidden: int
+  bilinear: bool
+
+
+class RelativeBiases(nn.Module):
+  """The entries of B, (T, k), T = (2h - 1) (2w - 1), and 3 for a class token.
+
+  Row (y + h - 1) (2w - 1) + x + w - 1 is for the offset (y, x) of a query's
+  patch from a key's. The MLP has no entries for the class token: they are 0.
+  timm also drops an eighth of its hidden units in training, which is left out.
+  """
+
+  num_heads: int
+  relative: Relative
+  config: LayerConfig = LayerConfig()
+
+  @nn.compact
+  def __call__(self) -> Float[Array, "T k"]:
+    r, k = self.relative, self.num_heads
+    if r.kind == "mlp":
+      B = self._mlp()
+      return jnp.pad(B, ((0, _CLASS * r.class_token), (0, 0)))
+    sizes = [2 * side - 1 for side in r.table]
+    offsets = sizes[0] * sizes[1]
+    shape = offsets + _CLASS * r.class_token, k
+    B = learned_table(self, "B", shape, ("position", "heads"))
+    if r.grid == r.table:
+      return B
+    weights = bilinear if r.bilinear else geometric
+    rows, columns = (
+      jnp.asarray(weights(old, 2 * new - 1), jnp.float32)
+      for old, new in zip(sizes, r.grid, strict=True)
+    )
+    patches = B[:offsets].reshape(*sizes, k)
+    patches = jnp.einsum("yh,xw,hwk->yxk", rows, columns, patches)
+    patches = patches.reshape(-1, k).astype(B.dtype)
+    return jnp.concatenate([patches, B[offsets:]])
+
+  def _mlp(self) -> Float[Array, "offsets k"]:
+    """relu(c W + b) W' + b' of c = sign(d) log(1 + |d|), d = (y, x)."""
+    offsets = [np.arange(1 - side, side) for side in self.relative.grid]
+    d = np.stack(np.meshgrid(*offsets, indexing="ij"), axis=-1).reshape(-1, 2)
+    c = jnp.asarray(np.sign(d) * np.log1p(np.abs(d)), jnp.float32)
+
+    def layer(features: int, name: str) -> Dense:
+      return Dense(
+        features,
+        kernel_init=named(init_kernel, (None, None)),
+        bias_init=named(init_zeros, (None,)),
+        dtype=jnp.float32,
+        param_dtype=self.config.param_dtype,
+        name=name,
+      )
+
+    hidden = nn.relu(layer(self.relative.hidden, "expand")(c))
+    return layer(self.num_heads, "contract")(hidden)
+
+
+def relative_bias(
+  B: Float[Array, "T k"], relative: Relative, where: Where = None
+) -> Float[Array, "b k S S"]:
+  """The bias of each query for each key; `where` has the patches' places."""
+  h, w = relative.grid
+  at = jnp.arange(h * w)[None] if where is None else where
+  y, x = at // w, at % w  # (b, N)
+  y, x = (p[:, :, None] - p[:, None, :] for p in (y, x))
+  entry = (y + h - 1) * (2 * w - 1) + x + w - 1  # (b, N, N)
+  if relative.class_token:
+    T = len(B)
+    entry = jnp.pad(entry, ((0, 0), (1, 0), (1, 0)), constant_values=T - 2)
+    entry = entry.at[:, 0].set(T - 3).at[:, 0, 0].set(T - 1)
+  return jnp.take(B.T, entry, axis=1).swapaxes(0, 1)
+
+
+def bilinear(old: int, new: int) -> Float[np.ndarray, "new old"]:
+  """Weights of linear interpolation; the ends lie half a step from an edge."""
+  points = (np.arange(new) + 0.5) * old / new - 0.5
+  return _linear(points, np.arange(old))
+
+
+def geometric(old: int, new: int) -> Float[np.ndarray, "new old"]:
+  """Weights of linear interpolation between offsets that lie ever wider.
+
+  The old offsets, an odd number, are put at 0 and 1 + q + ... + q^(i-1) on both
+  sides, with q between 1.01 and 1.5 such that they end where the new ones do.
+  """
+  low, high = 1.01, 1.5
+  half = old // 2
+  while high - low > 1e-6:
+    q = (low + high) / 2
+    if (1 - q**half) / (1 - q) > new // 2:
+      high = q
+    else:
+      low = q
+  side = np.cumsum(q ** np.arange(half))
+  places = np.concatenate([-side[::-1], [0], side])
+  return _linear(np.arange(new) - new // 2, places)
+
+
+def _linear(points: np.ndarray, places: np.ndarray) -> np.ndarray:
+  """The weights (points, places) with which each point is interpolated."""
+  units = np.eye(len(places))
+  return np.stack([np.interp(points, places, unit) for unit in units], axis=1)
