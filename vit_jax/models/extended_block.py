@@ -202,7 +202,7 @@ class ExtendedBlock(nn.Module):
     train: bool = False,
   ) -> TokenValues:
     if self.relative and R is None:  # This layer has its own.
-      sizes = self.num_heads, self.relative, self.config
+      sizes = self.num_heads, self.relative, self.config.param_dtype
       R = RelativeBiases(*sizes, name="relative")()
     msa = self._msa()
     mlp = GatedMlp if self.gated_mlp else Mlp

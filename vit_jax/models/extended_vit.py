@@ -221,7 +221,7 @@ class ExtendedVit(BaseVit):
     none: list[Array | None] = [None] * self.num_layers
     if not (self.relative and self.relative_shared):
       return Positions(none, none)
-    sizes = self.num_heads, self._relative(grid), self._config
+    sizes = self.num_heads, self._relative(grid), self.param_dtype
     biases = RelativeBiases(*sizes, name="relative")()
     return Positions(none, [biases] * self.num_layers)
 

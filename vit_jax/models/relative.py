@@ -13,9 +13,10 @@ import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import LayerConfig, init_kernel, init_zeros
+from vit_jax.models.layer import init_kernel, init_zeros
 from vit_jax.models.partitioning import Dense, named
 from vit_jax.models.position import Grid, learned_table
 from vit_jax.models.tokens import Where
@@ -56,7 +57,7 @@ class RelativeBiases(nn.Module):
 
   num_heads: int
   relative: Relative
-  config: LayerConfig = LayerConfig()
+  param_dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self) -> Float[Array, "T k"]:
@@ -92,7 +93,7 @@ class RelativeBiases(nn.Module):
         kernel_init=named(init_kernel, (None, None)),
         bias_init=named(init_zeros, (None,)),
         dtype=jnp.float32,
-        param_dtype=self.config.param_dtype,
+        param_dtype=self.param_dtype,
         name=name,
       )
 

@@ -24,8 +24,7 @@ _HEAD_SIZES = {1152: 72, 1280: 80, 1408: 88, 1664: 104}
 NAFLEX = "SigLIP 2 for any aspect ratio (NaFlex)"
 # `model_type` of transformers, or beginning of timm's `architecture`.
 UNSUPPORTED = {
-  "beit": "BEiT",
-  "data2vec": "data2vec",
+  "beit3": "BEiT-3",
   "aimv2": "AIMv2",
   "intern": "InternViT",
   "vit_intern": "InternViT",

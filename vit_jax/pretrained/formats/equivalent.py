@@ -20,6 +20,7 @@ Params = dict[str, np.ndarray]
 _FREE = {
   "resnet_epsilon",
   *("layer_scale", "position_grid", "antialias", "head_bias"),
+  "relative_bilinear",
   *("dropout_rate", "attention_dropout_rate", "embedding_dropout_rate"),
   *("patch_dropout_rate", "drop_path_rate", "drop_path_grows"),
   *("dtype", "param_dtype", "scan", "remat", "splash"),

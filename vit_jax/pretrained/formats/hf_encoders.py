@@ -11,8 +11,10 @@ from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import (
   architecture,
   guesses,
+  hf_beit,
   huggingface,
   processor,
+  relative,
 )
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
@@ -31,7 +33,10 @@ from vit_jax.runtime.checks import COUNT, POSITIVE, SIDES, Sides, checked
 from vit_jax.runtime.printable import quoted
 
 # In the order in which their signatures are looked for.
-FAMILIES = (DINOV2, DINOV3, TEACHER, DEIT, CLIP, SIGLIP, VIT, MSN)
+FAMILIES = (
+  *(DINOV2, DINOV3, TEACHER, DEIT, CLIP, SIGLIP),
+  *(hf_beit.MEAN, hf_beit.TOKEN, VIT, MSN),
+)
 # `hidden_act` -> `Vit.gelu`; the first name of each is written.
 _GELUS = {
   "gelu": "exact",
@@ -58,7 +63,7 @@ def unused(shapes: Shapes) -> list[str]:
     for name in shapes
     if name == base + family.mask_token
     or name.startswith((*family.unused, *pooled))
-    or name.endswith("position_ids")
+    or name.endswith(("position_ids", "relative_position_index"))
   ]
 
 
@@ -150,8 +155,9 @@ def _mlp_size(table: Table, shapes: Shapes, gated: bool) -> int:
 def _tokens(table: Table, shapes: Shapes, position: Any) -> int | None:
   """Number of patches that the position table is for, if there is one."""
   name = _name(table, "base", "position/E_pos")
-  if not name:
-    return None
+  if not name or position == "none":
+    class_token = _name(table, "base", "x_class") in shapes
+    return relative.tokens(table, shapes, class_token)
   placed = ["x_class", "x_dist", *["registers"] * (position == "learned_all")]
   tokens = sum(_name(table, "base", token) in shapes for token in placed)
   return need(shapes, name, len(shapes.get(name, ())))[-2] - tokens
@@ -176,7 +182,8 @@ def equivalent(vit: Any) -> Any:
     return vit.clone(position="learned") if is_encoder(vit) else vit
   if vit.position == "learned_grid":
     vit = vit.clone(position="learned")
-  dinov2 = vit.layer_scale is not None and not vit.rope_theta
+  turned = vit.rope_theta or vit.relative
+  dinov2 = vit.layer_scale is not None and not turned
   other = vit.distilled or vit.norm_pooled or vit.pool_unnormed
   if dinov2 and vit.num_classes and vit.class_token and not other:
     vit = vit.clone(pooling="token_gap")
@@ -228,7 +235,8 @@ def _against(family: Family, vit: Any) -> tuple[int, list[str]]:
     return 99, [str(error).removesuffix(".")]
   if config.get("mlp_ratio", 1) is None:
     against.append(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
-  square = vit.position != "none" and not family.any_shape
+  tabled = vit.position != "none" or vit.relative == "table"
+  square = tabled and not family.any_shape
   h, w = (square and architecture.table_size(vit)) or (1, 1)
   if h != w:
     against.append(f"its positions are for {h} x {w}, not for a square")
@@ -242,7 +250,8 @@ def losses(vit: Any) -> Iterator[str]:
       "DINOv2's head reads the class token and the patches' average: the half "
       "that this model does not read gets weights of zero"
     )
-  if vit.pooling == "gap" and not vit.num_classes:
+  bare = not (vit.num_classes or getattr(vit, "norm_pooled", False))
+  if vit.pooling == "gap" and bare:
     yield "transformers has no average without a head: average its tokens"
   if vit.antialias and family_of(equivalent(vit)) is not DINOV2:
     yield (

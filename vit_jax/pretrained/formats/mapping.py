@@ -25,7 +25,7 @@ _STRANGERS = {
   r"fc_norm": "a layer norm after the pooling",
   r"norm_pre|pre_layrnorm": "a layer norm before the first layer (CLIP)",
   r"[qk]_norm": "normalised queries and keys",
-  r"rel_pos|relative_position": "relative positions of another kind (BEiT)",
+  r"rel_pos|relative_position": "relative positions of another kind",
   r"mask_token|decoder": "a masked pre-training objective",
   r"w12|fc1_g|swiglu": "gated MLPs",
 }

@@ -1,7 +1,8 @@
 """Encoders as timm saves them: ViTs with all of its options, and some EVAs.
 
 The arrays tell most; `config.json` tells the heads, the activation and the
-pooling. The EVAs are DINOv3, and ViTs with rotary positions alone.
+pooling. The EVAs are DINOv3, and ViTs with rotary positions alone. BEiTs have
+their names, and ViTs with relative positions (relpos) those of ViTs.
 """
 
 import dataclasses
@@ -14,11 +15,11 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.grid import Grid
 from vit_jax.models.model import stem_stride
-from vit_jax.pretrained.formats import architecture, timm
+from vit_jax.pretrained.formats import architecture, relative, timm
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Config, unmapped
+from vit_jax.pretrained.formats.table import Config, Table, unmapped
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.printable import quoted
 
@@ -27,6 +28,16 @@ _SIGNATURES = (
   *("reg_token", "dist_token", "norm_pre.weight"),
   *("fc_norm.weight", "blocks.0.ls1.gamma", "blocks.0.gamma_1"),
   "blocks.0.attn.q_norm.weight",
+)
+# Names that ViTs do not have, but EVAs and BEiTs.
+_EVA = (
+  "blocks.0.gamma_1",
+  "blocks.0.attn.relative_position_bias_table",
+  "rel_pos_bias.relative_position_bias_table",
+)
+# Names that no model of timm's has beside relative positions.
+_NOT_RELATIVE = (
+  *("norm_pre.weight", "reg_token", "dist_token", "attn_pool.latent"),
 )
 # Arguments that the arrays tell as well, or that change no answer.
 _ARGUMENTS = (
@@ -41,8 +52,12 @@ _ARGUMENTS = (
   ),
   *("no_embed_class", "qk_norm", "pre_norm", "fc_norm", "qkv_bias"),
   *("drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
-  *("swiglu_mlp", "swiglu_align_to"),
+  *("swiglu_mlp", "swiglu_align_to", "use_fc_norm", "head_init_scale"),
+  *("use_abs_pos_emb", "use_rel_pos_bias", "use_shared_rel_pos_bias"),
+  *("rel_pos_type", "rel_pos_dim", "shared_rel_pos"),
 )
+# `rel_pos_type` -> `ExtendedVit.relative`.
+_RELATIVE = {"mlp": "mlp", "bias": "table"}
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 
@@ -57,14 +72,26 @@ def prefix(shapes: Shapes) -> str | None:
 def unused(shapes: Shapes) -> list[str]:
   """Names of the arrays that only MAE's pre-training needs."""
   beginnings = ("mask_token", "decoder_")
-  return [name for name in shapes if name.startswith(beginnings)]
+  index = "relative_position_index"  # Of old files; it is computed.
+  return [
+    name
+    for name in shapes
+    if name.startswith(beginnings) or name.endswith(index)
+  ]
+
+
+def _table(shapes: Shapes) -> Table:
+  """The names that these arrays have."""
+  return timm.EVA if any(name in shapes for name in _EVA) else timm.VIT
 
 
 def _is_plain(shapes: Shapes) -> bool:
   """Whether these are the arrays of the paper's model, or of a SigLIP."""
   fused = [name for name in shapes if ".attn.qkv." in name]
   unbiased = fused and all(name.endswith(".weight") for name in fused)
-  return not unbiased and not any(name in shapes for name in _SIGNATURES)
+  related = relative.fields(_table(shapes), shapes)
+  other = unbiased or related
+  return not other and not any(name in shapes for name in _SIGNATURES)
 
 
 def infer(
@@ -91,6 +118,9 @@ def infer(
   timm.check_parts(shapes)
   D, _, P, _ = need(shapes, "patch_embed.proj.weight", 4)
   num_heads, gelu, guessed = _heads_and_gelu(config, arguments, D)
+  if told := relative.num_heads(_table(shapes), shapes):
+    num_heads = told
+    guessed -= {"num_heads"}
   size = timm.image_size(arguments, published)
   assert timm.VIT.units
   resnet_layers = timm.VIT.units.layers(shapes)
@@ -99,6 +129,9 @@ def infer(
   grid = math.prod(patches) if patches else None
   pictures = timm.preprocessing(published, shapes)
   tokens, position = timm.positions(shapes, arguments, config, grid)
+  if tokens is None:
+    table, class_token = _table(shapes), "cls_token" in shapes
+    tokens = relative.tokens(table, shapes, class_token, grid)
   _check_filled(arguments, size, stride)
   if _is_plain(shapes):
     need(shapes, "pos_embed", 3)
@@ -195,8 +228,10 @@ def _particular(
         f"its config.json says {quoted(key)}={quoted(value)} in model_args, "
         "which is not supported."
       )
-  eva = "blocks.0.gamma_1" in shapes
+  table = _table(shapes)
+  related = _relative(table, shapes, arguments)
   class_token = "cls_token" in shapes
+  eva = table is timm.EVA and not related
   dinov3 = eva and class_token
   norm_pooled = "fc_norm.weight" in shapes
   default = "avg" if eva or norm_pooled or not class_token else "token"
@@ -206,6 +241,9 @@ def _particular(
   _check_place_of_norms(shapes, config)
   if eva and "pos_embed" in shapes:
     raise ValueError("it is an EVA, which is not supported.")
+  biased = "qkv" if "blocks.0.attn.qkv.bias" in shapes else ""
+  if table is timm.EVA:
+    biased = "qv" if "blocks.0.attn.q_bias" in shapes else ""
   fields: dict[str, Any] = dict(
     kind=ExtendedVit,
     pooling=_pooling(config, arguments, default),
@@ -215,18 +253,39 @@ def _particular(
     distilled="dist_token" in shapes,
     norm_pre="norm_pre.weight" in shapes,
     norm_pooled=norm_pooled,
-    qkv_bias="qkv" if "blocks.0.attn.qkv.bias" in shapes else "",
+    qkv_bias=biased,
     patch_bias="patch_embed.proj.bias" in shapes,
     qk_norm="blocks.0.attn.q_norm.weight" in shapes,
     gated_mlp=_is_gated(shapes),
     layer_norm_epsilon=1e-5 if dinov3 or "norm_pre.weight" in shapes else 1e-6,
   )
-  if eva or "blocks.0.ls1.gamma" in shapes:
+  if {"blocks.0.gamma_1", "blocks.0.ls1.gamma"} & shapes.keys():
     fields["layer_scale"] = 1e-5
   if eva:
     theta, side = (100.0, None) if dinov3 else (10_000.0, 16)
-    biased = "qv" if "blocks.0.attn.q_bias" in shapes else ""
-    fields |= dict(rope_theta=theta, rope_side=side, qkv_bias=biased)
+    fields |= dict(rope_theta=theta, rope_side=side)
+  return fields | related
+
+
+def _relative(
+  table: Table, shapes: Shapes, arguments: Config
+) -> dict[str, Any]:
+  """The fields of relative positions, {} if there are none.
+
+  Raises ValueError if no model of timm's has them with the other arrays, or if
+  they are of a kind that is not supported.
+  """
+  fields = relative.fields(table, shapes)
+  if not fields:
+    return {}
+  kind = arguments.get("rel_pos_type", "mlp")
+  checked("rel_pos_type", str, kind, choices=(*_RELATIVE,))
+  others = [*_NOT_RELATIVE, *["pos_embed"] * (table is timm.VIT)]
+  if beside := [name for name in others if name in shapes]:
+    raise ValueError(
+      f"it has relative positions beside {beside[0]}, which none of timm's "
+      "models has."
+    )
   return fields
 
 
@@ -260,9 +319,7 @@ def _is_gated(shapes: Shapes) -> bool:
 
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
-  rope = getattr(vit, "rope_theta", None)
-  eva = rope if shapes is None else "blocks.0.gamma_1" in shapes
-  layout = (timm.EVA if eva else timm.VIT).rules(vit)
+  layout = (_table(shapes) if shapes else _written(vit)).rules(vit)
   fc = "fc_" * getattr(vit, "norm_pooled", False)
   layout = [
     dataclasses.replace(
@@ -271,6 +328,17 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
     for rule in layout
   ]
   return [*map(_halved, layout)] if getattr(vit, "rope_side", None) else layout
+
+
+def _written(vit: Any) -> Table:
+  """The names that a model's arrays are written with."""
+  eva = getattr(vit, "rope_theta", None) or _is_beit(vit)
+  return timm.EVA if eva else timm.VIT
+
+
+def _is_beit(vit: Any) -> bool:
+  """Whether a model with relative positions is a BEiT; others are relpos."""
+  return vit.relative == "table" and vit.qkv_bias == "qv"
 
 
 def _halved(rule: Rule) -> Rule:
@@ -298,6 +366,8 @@ def equivalent(vit: Any) -> Any:
     return vit if native else vit.clone(position="learned")
   if vit.registers and vit.position == "learned" and not vit.distilled:
     vit = vit.clone(position="learned_grid")  # Registers have no position.
+  if vit.relative and vit.position == "learned_grid":
+    vit = vit.clone(position="learned")
   if (width := vit.representation_size) and not vit.num_classes:
     plain = dict(projection=False, representation_size=None)
     vit = vit.clone(num_classes=width, **plain) if vit.projection else vit
@@ -352,7 +422,7 @@ def _config(vit: Any) -> dict[str, Any]:
     if vit.pooling == "gap":
       arguments |= {"class_token": False, "fc_norm": False}
   config = timm.configuration(vit, name, arguments)
-  if vit.extended and (vit.rope_theta or vit.gated_mlp):
+  if vit.extended and (vit.rope_theta or vit.gated_mlp or vit.relative):
     del config["model_args"]["act_layer"]
   return config
 
@@ -376,6 +446,8 @@ def _paper_name(vit: Any) -> str:
 
 def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
   """The name of a similar architecture of timm's, and what differs from it."""
+  if vit.relative:
+    return _related(vit)
   arguments: dict[str, Any] = {"qkv_bias": bool(vit.qkv_bias)}
   size = architecture.table_size(vit) or (0, 0)
   # It refuses other sizes whose last pixels belong to no patch.
@@ -400,3 +472,26 @@ def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
     return "vit_base_patch16_clip_224", arguments
   size = "giant" if vit.gated_mlp else "small"
   return f"vit_{size}_patch14_dinov2", arguments
+
+
+def _related(vit: Any) -> tuple[str, dict[str, Any]]:
+  """The same for models with relative positions."""
+  shared = vit.relative_shared
+  both = {"qkv_bias": bool(vit.qkv_bias), "init_values": vit.layer_scale}
+  if _is_beit(vit):
+    return "beit_base_patch16_224", both | {
+      "use_abs_pos_emb": vit.position != "none",
+      "use_rel_pos_bias": not shared,
+      "use_shared_rel_pos_bias": shared,
+      "use_fc_norm": vit.norm_pooled,
+      "swiglu_mlp": vit.gated_mlp,
+    }
+  names = {ours: theirs for theirs, ours in _RELATIVE.items()}
+  return "vit_relpos_base_patch16_224", both | {
+    "rel_pos_type": names[vit.relative],
+    "rel_pos_dim": vit.relative_hidden,
+    "shared_rel_pos": shared,
+    "class_token": vit.class_token,
+    "fc_norm": vit.norm_pooled,
+    "qk_norm": vit.qk_norm,
+  }

@@ -1,0 +1,71 @@
+"""What arrays tell of relative positions, wherever a library keeps them."""
+
+import math
+from typing import Any
+
+from vit_jax.pretrained.formats.architecture import need
+from vit_jax.pretrained.formats.mapping import Shapes
+from vit_jax.pretrained.formats.table import Table
+
+_TABLE, _HIDDEN = "relative/B", "relative/contract/kernel"
+
+
+def fields(table: Table, shapes: Shapes) -> dict[str, Any]:
+  """The fields of a model's relative positions; {} if it has none.
+
+  Raises ValueError if all layers share some, and each has its own as well.
+  """
+  kept = {ours: _names(table, shapes, ours) for ours in (_TABLE, _HIDDEN)}
+  (names, kind), *more = [
+    (names, "table" if ours == _TABLE else "mlp")
+    for ours, names in kept.items()
+    if names
+  ] or [({}, None)]
+  if not names:
+    return {}
+  if more or len(names) > 1:
+    raise ValueError(
+      "it has relative positions that all layers share beside those of each "
+      "layer, which is not supported."
+    )
+  ((shared, name),) = names.items()
+  fields = dict(relative=kind, relative_shared=shared)
+  sizes = need(shapes, name, 2)
+  return fields if kind == "table" else fields | dict(relative_hidden=sizes[1])
+
+
+def num_heads(table: Table, shapes: Shapes) -> int | None:
+  """The heads that relative positions are for; None if there are none."""
+  for ours, axis in ((_TABLE, 1), (_HIDDEN, 0)):
+    for name in _names(table, shapes, ours).values():
+      return need(shapes, name, 2)[axis]
+  return None
+
+
+def tokens(
+  table: Table, shapes: Shapes, class_token: bool, grid: int | None = None
+) -> int | None:
+  """Number of patches that a table is for; None if there is no table.
+
+  A table of a square gives its number of patches. Another one does not tell
+  it: then it is `grid`, or else a number that is no square.
+  """
+  for name in _names(table, shapes, _TABLE).values():
+    offsets = need(shapes, name, 2)[0] - 3 * class_token
+    side = math.isqrt(max(offsets, 0))
+    if side * side == offsets and side % 2:
+      return ((side + 1) // 2) ** 2
+    return grid or 2
+  return None
+
+
+def _names(table: Table, shapes: Shapes, ours: str) -> dict[bool, str]:
+  """The names of the arrays that hold a parameter, by whether it is shared."""
+  layer = table.stacks[0].theirs.format(0)
+  parts = {"base": "", "layer": layer}
+  return {
+    part == "base": before + row.theirs
+    for part, before in parts.items()
+    for row in table.rows(part)
+    if ours in row.ours and before + row.theirs in shapes
+  }
