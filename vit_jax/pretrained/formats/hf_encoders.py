@@ -57,7 +57,7 @@ def unused(shapes: Shapes) -> list[str]:
   """Names of the arrays that only pre-training or a text tower needs."""
   family, base = _candidates(shapes)[0]
   headed = any("classifier." in name for name in shapes)
-  pooled = (f"{base}head.", f"{base}pooler.") if headed else ()
+  pooled = (f"{base}head.", f"{base}pooler.dense.") if headed else ()
   return [
     name
     for name in shapes
