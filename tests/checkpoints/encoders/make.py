@@ -10,6 +10,7 @@ the logits or else the pooled features. Two runs give the same files.
 """
 
 import contextlib
+import copy
 import pathlib
 import sys
 
@@ -42,6 +43,7 @@ _TINY = dict(
   hidden_size=16, num_hidden_layers=1, intermediate_size=32, num_labels=5
 )
 _TINY_TIMM = dict(embed_dim=16, depth=1, dynamic_img_size=True, num_classes=5)
+_FIXED = dict(embed_dim=16, depth=1, num_classes=5)  # Images of one size.
 _TIMM = dict(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
 # A JSON form of what `timm.create_model` gets besides the architecture.
 _DINOV3 = dict(
@@ -138,6 +140,9 @@ MODELS = {
   "hf_msn": huggingface("ViTMSNForImageClassification", **_TINY),
   "hf_ijepa": huggingface("IJepaForImageClassification", **_TINY),
   "hf_mim": huggingface("ViTForMaskedImageModeling", encoder_stride=8, **_TINY),
+  "hf_beit": huggingface(
+    "BeitForImageClassification", use_relative_position_bias=True, **_TINY
+  ),
   "hf_deit_pooler": huggingface("DeiTModel", **_TINY),
   "hf_deit_head": huggingface("DeiTForImageClassification", **_TINY),
   "hf_deit": huggingface(
@@ -199,6 +204,11 @@ MODELS = {
   "timm_gap_rope": from_timm(
     "vit_betwixt_patch16_rope_reg4_gap_256", **_TINY_TIMM
   ),
+  "timm_beit": from_timm("beit_base_patch16_224", **_FIXED),
+  "timm_relpos_shared": from_timm("vit_srelpos_small_patch16_224", **_FIXED),
+  "timm_relpos_table": from_timm(
+    "vit_relpos_base_patch16_cls_224", rel_pos_type="bias", **_FIXED
+  ),
   "timm_mae": from_timm(
     "vit_base_patch16_224.mae", num_classes=0, dynamic_img_size=True
   ),
@@ -241,7 +251,9 @@ def answers_of_huggingface(model, images):
   if name.startswith(("Siglip", "CLIP", "DeiT", "ViT", "IJepa")):
     options["interpolate_pos_encoding"] = True
   done = model(images, output_hidden_states=True, **options)
-  for base in ("dinov2", "dinov2_with_registers", "deit", "vit", "ijepa"):
+  for base in (
+    *("dinov2", "dinov2_with_registers", "deit", "vit", "ijepa", "beit"),
+  ):
     if hasattr(model, base):
       norm = getattr(model, base).layernorm
       return norm(done.hidden_states[-1]), done.logits
@@ -258,6 +270,9 @@ def answers_of_huggingface(model, images):
 
 def answers_of_timm(model, images):
   """The same of a timm model."""
+  if model.patch_embed.strict_img_size:
+    model = copy.deepcopy(model)
+    model.set_input_size(tuple(images.shape[2:]))
   return model.forward_features(images), model(images)
 
 

@@ -47,9 +47,6 @@ _UNSUPPORTED = {
   r"^blocks\.0\.attn\.lambda_q1$|^blocks\.0\.lambda_q1$": (
     "differential attention"
   ),
-  r"^blocks\.0\.attn\.rel_pos\.|^shared_rel_pos\.": (
-    "relative positions of timm's own kinds"
-  ),
   r"^patch_embed\.backbone\.(?!stem\.conv\.)(?!stem\.norm\.)(?!stages\.)": (
     "patches of a convolutional network other than the paper's ResNets"
   ),
