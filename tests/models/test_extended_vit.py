@@ -232,6 +232,8 @@ def test_a_family_is_scanned_described_and_made_again(block):
     (dict(pooling="max"), "pooling='max' is unknown; choose one of token, gap"),
     (dict(position="relative"), "position='relative' is unknown; choose one"),
     (dict(qkv_bias="q"), "qkv_bias='q' is unknown"),
+    (dict(relative="x"), "relative='x' is unknown; choose one of table, mlp"),
+    (dict(relative="mlp", registers=1), "knows one token before the patches"),
     (dict(registers=-1), "registers=-1 must be 0 or more"),
     (dict(drop_path_rate=1), r"drop_path_rate=1 must be in \[0, 1\)"),
     (dict(norm_pooled=True), "norm_pooled=True needs pooling='gap', not 'tok"),

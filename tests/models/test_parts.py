@@ -89,6 +89,12 @@ MODELS = {
     PATCHES,
   ),
   "deit3": (tiny(block="deit3"), TOKEN, PATCHES),
+  "beit": (tiny(block="beit"), {**PLAIN, "x_class": 3}, PATCHES),
+  "shared biases": (
+    tiny(block="beit", relative_shared=True),
+    {**PLAIN, "x_class": 3, "relative": 3},
+    PATCHES,
+  ),
   "ResNet": (make_resnet("R50x1", 5, layers=(1, 2)), RESNET, RESNETS),
 }
 HEADS = {"head", "head_dist", "pre_logits"}

@@ -35,6 +35,7 @@ FAMILIES = {
   "dinov3": dict(block="dinov3", hidden_size=24, scan=True, remat="full"),
   "normed": dict(block="dinov3", hidden_size=24, qk_norm=True, pooling="gap"),
   "clip": dict(block="clip"),
+  "beit": dict(block="beit"),
   "deit": dict(block="deit"),
   "norm_pooled": dict(block="dinov2", pooling="gap", norm_pooled=True),
   "masked": dict(pooling="gap"),

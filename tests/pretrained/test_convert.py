@@ -64,6 +64,7 @@ MAP, GAP = "pooling='map'", "pooling='gap'"
 # google, big_vision and torchvision (one text if it is the same for all), and
 # of hf or timm, the one that is not its own.
 REASONS = {
+  "hf_beit": (SCALE, EPSILON),
   "hf_clip": ("norm_pre=True", ""),
   "hf_clip_head": ("norm_pre=True", "pool_unnormed=True"),
   "hf_clip_text": ("norm_pre=True", ""),
@@ -83,6 +84,7 @@ REASONS = {
   "hf_siglip_text": ((MAP, "", MAP), ""),
   "hf_vit_pooler": ((EXACT, EXACT, EPSILON), EPSILON),
   "hf_vit_unbiased": ("qkv_bias=''", EPSILON),
+  "timm_beit": (SCALE, ""),
   "timm_clip": ("norm_pre=True", "pool_unnormed=False would become True"),
   "timm_deit": ("distilled=True", ""),
   "timm_deit3": (SCALE, ""),
@@ -97,6 +99,8 @@ REASONS = {
   "timm_gap_rope": (CLASSLESS, "it has no place for head/bias"),
   "timm_map_reg": (CLASSLESS, "map_head/mlp/contract/bias"),
   "timm_qk_norm": ("qk_norm=True", "it has no place for block_0/msa/norm_key"),
+  "timm_relpos_shared": (CLASSLESS, "it has no place for relative/"),
+  "timm_relpos_table": (SCALE, "qkv_bias"),
   "timm_siglip": ((MAP, EXACT, MAP), ""),
   "timm_siglip_head": ((MAP, EXACT, MAP), MAP),
 }

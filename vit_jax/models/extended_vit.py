@@ -141,7 +141,8 @@ class ExtendedVit(BaseVit):
     check_choice("position", self.position, _POSITIONS)
     check_choice("qkv_bias", self.qkv_bias, QKV_BIASES)
     check_rate("drop_path_rate", self.drop_path_rate)
-    check_choice("relative", self.relative, (None, *KINDS))
+    if self.relative is not None:
+      check_choice("relative", self.relative, KINDS)
     if self.relative and self.registers + self.distilled:
       raise ValueError(
         f"relative={self.relative!r} knows one token before the patches, the "

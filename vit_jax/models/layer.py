@@ -18,8 +18,11 @@ Images = Float[Array, "B H W C"]
 TokenValues = Float[Array, "B S D"]
 Pooled = Float[Array, "B ..."]
 """What a head reads: (B, D), or a row for each of several heads or patches."""
-Offsets = Float[Array, "offsets k D_h"] | None
-"""R, the relative positions of attention (App. D.4), if there are any."""
+Offsets = Float[Array, "offsets k *D_h"] | None
+"""R, the relative positions of attention (App. D.4), if there are any.
+
+For each offset and head, it is a vector, or one number (`models.relative`).
+"""
 
 init_kernel = nn.initializers.xavier_uniform()
 init_zeros = nn.initializers.zeros_init()

@@ -113,6 +113,19 @@ def test_converted_back_it_is_the_same_file(tmp_path, name):
   assert f"{here['architectures'][0]}.from_pretrained(" in card
 
 
+def test_a_table_of_no_square_is_refused(tmp_path):
+  table = (
+    "beit.encoder.layer.0.attention.attention.relative_position_bias."
+    "relative_position_bias_table"
+  )
+
+  def narrow(arrays):
+    arrays[table] = arrays[table][-(3 * 9 + 3) :].copy()
+
+  with pytest.raises(ValueError, match="mixes up height and width then: it"):
+    open_checkpoint(changed(tmp_path, "hf_beit", narrow))
+
+
 NAFLEX = "embeddings.patch_embedding"
 FIRST = "encoder.layer.0.mlp.fc1.weight"
 
@@ -131,8 +144,9 @@ def changed(tmp_path, name, arrays=lambda a: None, **config):
 @pytest.mark.parametrize(
   "name, config, message",
   [
-    ("hf_dinov2", dict(model_type="beit"), "='beit': BEiT is not supported"),
-    ("hf_dinov2", dict(model_type="data2vec-vision"), ": data2vec is not"),
+    ("hf_dinov2", dict(model_type="beit"), "='beit', and its arrays are named"),
+    ("hf_beit", dict(model_type="dinov2"), "arrays are named as those of beit"),
+    ("hf_beit", dict(layer_scale_init_value="x"), "init_value='x' must be a"),
     ("hf_dinov2", dict(model_type="aimv2"), "AIMv2 is not supported"),
     ("hf_dinov2", dict(model_type="internvl_vision"), "InternViT is not sup"),
     ("hf_siglip", dict(model_type="siglip2"), "any aspect ratio .NaFlex. is"),

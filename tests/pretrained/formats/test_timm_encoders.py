@@ -37,6 +37,8 @@ NAMES = (
 )
 
 
+RELATIVE = ("timm_beit", "timm_relpos_shared", "timm_relpos_table")
+
 # The others differ from these in a detail, and are slow tests.
 FAST = ("timm_dinov3", "timm_deit3")
 
@@ -54,6 +56,28 @@ def test_a_norm_after_the_average_is_the_publishers(size):
   model, params = load_pretrained(encoders.path("timm_fc_norm"))
   images, _, answer = encoders.expected("timm_fc_norm", size)
   encoders.assert_close(encoders.computed(model, params, images)[1], answer)
+
+
+@pytest.mark.parametrize("size", ["24x40", "48x48"])
+@pytest.mark.parametrize("name", encoders.some_slow(RELATIVE, RELATIVE[:1]))
+def test_relative_positions_at_other_sizes_are_the_publishers(name, size):
+  """As after `set_input_size` in timm, which resizes tables."""
+  images, _, answer = encoders.expected(name, size)
+  found = encoders.computed(*encoders.loaded(name), images)[1]
+  encoders.assert_close(found, answer, 1e-5)
+
+
+def test_the_window_of_a_table_that_is_no_square_is_asked_for(tmp_path):
+  arrays = safetensors.numpy.load_file(
+    encoders.FOLDER / "timm_beit" / "model.safetensors"
+  )
+  name = "blocks.0.attn.relative_position_bias_table"
+  arrays[name] = arrays[name][-(3 * 9 + 3) :].copy()  # Of 2 x 5 patches.
+  safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+  assert_refused(tmp_path, "do not form a square grid: give grid=.h, w.")
+  model = open_checkpoint(str(tmp_path), grid=(2, 5)).model
+  assert model.position_grid == (2, 5)
+  assert model.num_heads == 2  # The table tells it.
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)
@@ -228,7 +252,13 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
 @pytest.mark.parametrize(
   "name, config, arguments, message",
   [
-    ("timm_deit3", dict(architecture="beit_base"), {}, "beit_base': BEiT is"),
+    ("timm_deit3", dict(architecture="beit3_base"), {}, "': BEiT-3 is not sup"),
+    (
+      "timm_relpos_shared",
+      {},
+      dict(rel_pos_type="mlp-swin"),
+      "rel_pos_type='mlp-swin' is unknown; choose one of mlp, bias",
+    ),
     ("timm_deit3", dict(architecture="eva_large"), {}, ": EVA is not suppo"),
     (
       "timm_deit3",
@@ -270,6 +300,12 @@ def assert_refused(folder, message):
     ("timm_deit3", {"blocks.1.ls1.gamma": (9,)}, "is .9,. and should be .32,."),
     ("timm_deit", {"head_dist.weight": None}, "1 missing: head_dist.weight"),
     ("timm_dinov3", dict(pos_embed=(1, 16, 32)), "it is an EVA, which is not"),
+    ("timm_beit", dict(reg_token=(1, 4, 16)), "positions beside reg_token, wh"),
+    (
+      "timm_beit",
+      {"rel_pos_bias.relative_position_bias_table": (52, 2)},
+      "that all layers share beside those of each layer, which is not suppo",
+    ),
   ],
 )
 def test_other_arrays_are_listed(tmp_path, name, change, message):
@@ -314,13 +350,12 @@ def test_norms_that_may_follow_the_branches_are_refused(
       "in one product and differential attention: this is not supported",
     ),
     (["embeds.proj.weight"], "patches of images of any size and shape .NaFlex"),
-    (["shared_rel_pos.mlp.fc1.bias"], "relative positions of timm's own kinds"),
     (["patch_embed.backbone.conv1.0.weight"], "other than the paper's ResNets"),
     (["patch_embed.backbone.conv.weight"], "other than the paper's ResNets"),
   ],
 )
 def test_parts_that_are_not_supported_are_named(tmp_path, arrays, message):
-  """Names as in 18x2, xp, d, NaFlex, srelpos and other hybrids of timm."""
+  """Names as in 18x2, xp, d, NaFlex and other hybrids of timm."""
   names = ["patch_embed.proj.weight", "blocks.0.norm1.weight", *arrays]
   path = tmp_path / "model.safetensors"
   safetensors.numpy.save_file({k: np.zeros(1, "f4") for k in names}, path)
