@@ -220,15 +220,18 @@ class ExtendedVit(BaseVit):
 
   def _positions(self, grid: Grid) -> Positions:
     none: list[Array | None] = [None] * self.num_layers
-    if not (self.relative and self.relative_shared):
+    relative = self._relative(grid)
+    if relative is None or not self.relative_shared:
       return Positions(none, none)
-    sizes = self.num_heads, self._relative(grid), self.param_dtype
+    sizes = self.num_heads, relative, self.param_dtype
     biases = RelativeBiases(*sizes, name="relative")()
     return Positions(none, [biases] * self.num_layers)
 
   def _relative(self, grid: Grid) -> Relative | None:
     """How the biases of these patches are made, if there are any."""
-    return self.relative and Relative(
+    if self.relative is None:
+      return None
+    return Relative(
       self.relative,
       grid,
       self.position_grid or grid,

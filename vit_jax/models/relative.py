@@ -131,6 +131,7 @@ def geometric(old: int, new: int) -> Float[np.ndarray, "new old"]:
   """
   low, high = 1.01, 1.5
   half = old // 2
+  q = high
   while high - low > 1e-6:
     q = (low + high) / 2
     if (1 - q**half) / (1 - q) > new // 2:

@@ -111,7 +111,7 @@ def _scanned(run: Callable, num_layers: int) -> Callable:
     variable_axes={"params": 0, "intermediates": 0},
     split_rngs={"params": True, "dropout": True},
     length=num_layers,
-    in_axes=nn.broadcast,
+    in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType]
     metadata_params={nn.PARTITION_NAME: "layers"},
   )
   return lambda block, R, tokens: scanned(block, tokens, R)[0]

@@ -39,18 +39,13 @@ def _beit(table: Table, shapes: Shapes, config: Config) -> dict[str, Any]:
     )
   scaled = "encoder.layer.0.lambda_1" in shapes
   initial = config.get("layer_scale_init_value", 0.1)
-  biased = (
-    name[0]
-    for name in ("query", "key", "value")
-    if f"encoder.layer.0.attention.attention.{name}.bias" in shapes
-  )
   return dict(
     kind=ExtendedVit,
     position="learned" if _POSITIONS in shapes else "none",
     layer_scale=checked("layer_scale_init_value", float, initial)
     if scaled
     else None,
-    qkv_bias="".join(biased),
+    qkv_bias="qv",  # Always, with these classes.
     relative_bilinear=True,
     **relative.fields(table, shapes),
   )
@@ -85,6 +80,7 @@ TOKEN = Family(
     "layer_scale_init_value": 0.1,
     "num_attention_heads": 12,
   },
+  relative=True,
   one_base=False,
   unused=tuple(f"{base}embeddings.mask_token" for base in _BASES),
   mean=HALF,

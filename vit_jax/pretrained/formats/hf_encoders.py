@@ -213,7 +213,13 @@ def _closest(vit: Any) -> tuple[Family, list[str]]:
   one_layer = vit.clone(num_layers=1)
   families = [family for family in FAMILIES if family.extended == vit.extended]
   judged = [(family, *_against(family, one_layer)) for family in families]
-  family, _, why = min(judged, key=lambda item: (item[1], len(item[2])))
+
+  def distance(item: tuple[Family, int, list[str]]) -> tuple[int, ...]:
+    family, lost, why = item
+    unlike = bool(why) and family.relative != bool(vit.relative)
+    return lost > 0, unlike, lost, len(why)
+
+  family, _, why = min(judged, key=distance)
   return family, why
 
 

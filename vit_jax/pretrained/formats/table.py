@@ -213,6 +213,7 @@ class Family:
   # Values that the library has where a configuration has none.
   defaults: Config
   extended: bool = True  # Whether its models may be `ExtendedVit`s.
+  relative: bool = False  # Whether it may have relative positions.
   # Whether its table may be for images that are no squares.
   any_shape: bool = False
   # Whether the first base is written, also without a head.
