@@ -25,6 +25,15 @@ from vit_jax.pretrained.naming import recognise
 from vit_jax.runtime.printable import printable, say
 from vit_jax.tasks.choose import answering
 
+# What a pooling gives, and the poolings to choose from.
+_FEATURES = {
+  "token": "the class token",
+  "gap": "the mean of the patches",
+  "token_gap": "the class token and the mean of the patches",
+  "map": "an attention pooling of the patches (a MAP head)",
+}
+_OTHERS = ("token", "gap", "token_gap")
+
 
 def open_published(
   source: str,
@@ -82,6 +91,8 @@ def open_published(
     lines += processor.taken(files.pictures, files.pictures_file)
   if line := guesses.line(guessed, model, preprocessing):
     lines.append(line)
+  if not model.num_classes and "pooling" not in fields:
+    lines.append(_features(model))
   for line in lines:
     say(f"{source}: {line}.")
   return Loaded(
@@ -119,6 +130,23 @@ def _left_out(unused: list[str]) -> Iterator[str]:
       f"{len(unused)} array(s) are left out, as only pre-training or a text "
       f"tower needs them ({names})"
     )
+
+
+def _features(model: Any) -> str:
+  """A line on what an encoder gives for an image, and how to change it."""
+  own = _FEATURES.get(model.pooling, model.pooling)
+  if model.distilled:
+    own = "the class token and the distillation token"
+  through = "" if model.representation_size is None else ", projected"
+  text = f"its features are {own}{through}, as its library gives them"
+  fixed = ("norm_pooled", "pool_unnormed", "distilled")
+  if not model.extended or not getattr(model, "class_token", False):
+    return text
+  if model.pooling not in _OTHERS or any(getattr(model, f) for f in fixed):
+    return text
+  choices = _OTHERS if not through else _OTHERS[:2]  # Both are twice as wide.
+  others = [f"--pooling={name}" for name in choices if name != model.pooling]
+  return f"{text}; {' or '.join(others)} takes others"
 
 
 def _other_sizes(model: Any, architecture: Architecture) -> Iterator[str]:

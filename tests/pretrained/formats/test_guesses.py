@@ -42,8 +42,39 @@ def test_a_file_of_timm_alone_tells_its_familys_pictures(
   assert crop.resize_ratio == pytest.approx(ratio, abs=0.02)
   said = capsys.readouterr().err
   text = ",".join(map(str, mean))
-  assert said.count("\n") == 1 and f" --mean={text} --std=" in said
-  assert "num_heads" not in said and loaded.guessed[-1] == "crop"
+  guesses, *others = said.splitlines()
+  assert all("its features are" in line for line in others)
+  assert f" --mean={text} --std=" in guesses
+  assert "num_heads" not in guesses and loaded.guessed[-1] == "crop"
+
+
+@pytest.mark.parametrize(
+  "name, features, others",
+  [
+    ("hf_dinov3", "the class token", ("gap", "token_gap")),
+    ("timm_dinov3", "the mean of the patches", ("token", "token_gap")),
+    ("timm_siglip", "an attention pooling of the patches (a MAP head)", ()),
+    ("hf_clip", "the class token, projected", ("gap",)),
+  ],
+)
+def test_the_features_of_an_encoder_are_said(capsys, name, features, others):
+  """Two libraries give other features of the same weights."""
+  source = encoders.path(name)
+  open_checkpoint(source)
+  said = f"{source}: its features are {features}, as its library gives them"
+  if others:
+    said += "; " + " or ".join(f"--pooling={x}" for x in others)
+    said += " takes others"
+  assert f"{said}.\n" in capsys.readouterr().err
+  for pooling in others:
+    loaded = open_checkpoint(source, pooling=pooling)
+    assert loaded.model.pooling == pooling
+    assert "its features are" not in capsys.readouterr().err
+
+
+def test_a_classifier_has_no_features_to_tell(capsys):
+  open_checkpoint(published.path("hf_vit"))
+  assert "its features are" not in capsys.readouterr().err
 
 
 def test_what_the_format_tells_is_no_guess(tmp_path, capsys):
