@@ -138,6 +138,8 @@ def test_timms_image_size_is_the_models_or_else_its_preprocessings():
     ("vit_large_patch16_siglip_gap_512", 1024, 16, "gelu_tanh", False),
     ("vit_large_patch16_siglip_gap_384", 1024, 16, "gelu", False),
     ("vit_huge_patch14_224", 1280, 16, "gelu", False),
+    ("vit_huge_plus_patch16_dinov3_qkvb", 1280, 20, "gelu", False),
+    ("vit_7b_patch16_dinov3", 4096, 32, "gelu", False),
     ("vit_unheard_of", 768, 12, "gelu", True),
     (None, 768, 12, "gelu", True),
   ],

@@ -261,6 +261,12 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
     ),
     ("timm_deit3", dict(architecture="eva_large"), {}, ": EVA is not suppo"),
     (
+      "timm_clip",
+      dict(architecture="vit_pe_core_x"),
+      {},
+      "Perception Encoder is",
+    ),
+    (
       "timm_deit3",
       {},
       dict(dynamic_img_pad=True, img_size=33),

@@ -31,6 +31,7 @@ UNSUPPORTED = {
   "siglip2": NAFLEX,
   "naflexvit": "NaFlex ViT, for any aspect ratio",
   "eva": "EVA",
+  "vit_pe_": "the Perception Encoder",
 }
 
 

@@ -27,6 +27,8 @@ GELUS |= {"gelu_tanh": "tanh", "quick_gelu": "quick"}
 _HEADS = {
   r"vit_base_patch16_gap_224": 16,
   r"vit_giantopt_patch16_siglip": 16,
+  r"vit_huge_plus_patch16_dinov3": 20,
+  r"vit_7b_patch16_dinov3": 32,
   r"test_vit2?$": 2,
   r"test_vit[34]$": 3,
 }

@@ -239,6 +239,11 @@ def _particular(
   if config.get("architecture") == "test_vit3":
     raise ValueError("its pooling attends to registers: this is not supported.")
   _check_place_of_norms(shapes, config)
+  if {"attn_pool.latent", "norm_pre.weight"} <= shapes.keys():
+    raise ValueError(
+      "its pooling by attention follows a norm before the layers, as in the "
+      "Perception Encoder: this is not supported."
+    )
   if eva and "pos_embed" in shapes:
     raise ValueError("it is an EVA, which is not supported.")
   biased = "qkv" if "blocks.0.attn.qkv.bias" in shapes else ""
