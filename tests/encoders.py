@@ -40,7 +40,7 @@ def stored(name, array, elsewhere=""):
 
 
 def computed(model, params, images):
-  """What our model computes: all tokens after the last norm, and the result."""
+  """What our model computes: all tokens after any last norm, and the result."""
 
   @jax.jit
   def run(params, images):
@@ -50,6 +50,8 @@ def computed(model, params, images):
       capture_intermediates=lambda module, _: module.name == "norm",
       mutable="intermediates",
     )
+    if "norm" not in seen["intermediates"]:
+      return model.apply({"params": params}, images, method="encode")[0], answer
     return seen["intermediates"]["norm"]["__call__"][0], answer
 
   return run(params, images)

@@ -21,6 +21,7 @@ CHECKPOINTS = {
   "google_hybrid.npz": {},
   "big_vision_tok.npz": {},
   "big_vision_gap.npz": {},
+  "tips_vit.npz": {},
   "hf_vit": {},
   "timm_vit.safetensors": {"num_heads": 3},
   "torchvision_vit.safetensors": {"num_heads": 3},

@@ -13,15 +13,19 @@ from PIL import Image
 from tests.models.tiny_vit import apply, images, random_params, tiny
 from vit_jax import Vit, make_vit
 from vit_jax.models import ExtendedVit, from_fields, scan, to_fields
+from vit_jax.models.attention import QueryPool
 from vit_jax.models.extended_block import (
   ExtendedBlock,
   ExtendedMsa,
   GatedMlp,
+  ResizedPositions,
   bicubic,
+  linear,
   rotate,
 )
 from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.models.grid import param_shapes
+from vit_jax.models.layer import LayerConfig, layer_norm
 from vit_jax.models.variants import OwnBlockError
 from vit_jax.models.vit import EncoderBlock
 
@@ -205,6 +209,120 @@ def test_a_gated_mlp_is_swiglu():
   np.testing.assert_allclose(apply(mlp, p, z), expected, atol=1e-5)
 
 
+def test_rms_norm_divides_by_the_root_of_the_mean_square():
+  z = np.asarray(jax.random.normal(jax.random.key(0), (2, 5, 8))) + 3
+  norm = layer_norm(LayerConfig(norm_kind="rms", layer_norm_epsilon=0.1), "x")
+  p = random_params(norm, z)
+  expected = z / np.sqrt((z**2).mean(axis=-1, keepdims=True) + 0.1)
+  np.testing.assert_allclose(
+    apply(norm, p, z), expected * p["scale"], atol=1e-5
+  )
+
+
+def test_a_norm_over_all_heads_is_one_of_the_whole_width():
+  """The queries and keys of all heads, of a token, as one vector."""
+  z = np.asarray(jax.random.normal(jax.random.key(0), (2, 5, 24)))
+  config = LayerConfig(norm_kind="rms", layer_norm_epsilon=0.1)
+  msa = ExtendedMsa(3, config, qk_norm=True, qk_norm_whole=True)
+  p = random_params(msa, z)
+
+  def project(name):
+    y = np.einsum("bsd,dke->bske", z, p[name]["kernel"]) + p[name]["bias"]
+    if name != "value":
+      y /= np.sqrt((y**2).mean(axis=(2, 3), keepdims=True) + 0.1)
+      y *= p[f"norm_{name}"]["scale"]
+    return y
+
+  q, k, v = map(project, ("query", "key", "value"))
+  A = np.exp(np.einsum("bqke,bske->bkqs", q, k) / np.sqrt(8))
+  A /= A.sum(axis=-1, keepdims=True)
+  y = np.einsum("bkqs,bske->bqke", A, v)
+  expected = (
+    np.einsum("bqke,ked->bqd", y, p["out"]["kernel"]) + p["out"]["bias"]
+  )
+  np.testing.assert_allclose(apply(msa, p, z), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_query_of_its_own_attends_to_the_tokens(masked):
+  z = jax.random.normal(jax.random.key(0), (2, 5, 24))
+  mask = jnp.asarray([[True] * 5, [True, False, True, False, True]])
+  pool = QueryPool(3)
+  p = random_params(pool, z)
+  k, v = (
+    np.einsum("bsd,dke->bkse", z, p[n]["kernel"]) for n in ("key", "value")
+  )
+  A = np.exp(np.einsum("ke,bkse->bks", p["query"], k) / np.sqrt(8))
+  A = A * np.asarray(mask)[:, None] if masked else A
+  y = np.einsum("bks,bkse->bke", A / A.sum(axis=-1, keepdims=True), v)
+  expected = np.einsum("bke,ked->bd", y, p["out"]["kernel"]) + p["out"]["bias"]
+  found = pool.apply({"params": p}, z, mask if masked else None)
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("old, new", [(4, 4), (4, 7), (7, 4), (9, 2), (3, 8)])
+def test_linear_weights_are_those_of_jax(old, new):
+  for antialias in (False, True):
+    expected = jax.image.resize(
+      np.eye(old), (new, old), "linear", antialias=antialias
+    )
+    found = linear(old, new, antialias=antialias)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_positions_of_c_radio_are_of_a_square_that_is_cut():
+  """A table of 4 x 4 on 2 x 3 patches: three rows and columns, less one row."""
+  table = ResizedPositions((4, 4), 8, 0, antialias=False, resize="square")
+  E = np.asarray(jax.random.normal(jax.random.key(0), (16, 8)))
+  square = jax.image.resize(
+    E.reshape(4, 4, 8), (3, 3, 8), "linear", antialias=False
+  )
+  found = table.apply({"params": {"E_pos": jnp.asarray(E)}}, (2, 3))
+  np.testing.assert_allclose(found, square[:2].reshape(6, 8), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "fields, rows",
+  [
+    (dict(block="pixio"), [*range(8)]),
+    (dict(block="radio", pooled_tokens=(0,)), [0]),
+    (dict(block="radio", pooled_tokens=(2, 1)), [2, 1]),
+    (dict(block="internvit", pooling="gap"), [1, 2, 3, 4]),
+  ],
+)
+def test_the_tokens_that_a_pooling_reads(fields, rows):
+  """Of a class token, seven registers and 2 x 2 patches, before the head."""
+  x = images(8, 8)
+  model = tiny(**fields, num_classes=0)
+  params = jax.tree.map(jnp.asarray, random_params(model, x))
+  z, y = model.apply({"params": params}, x, method="encode")
+  if "norm" in params:
+    z = apply(nn.LayerNorm(), params["norm"], z)
+  joined = "pooled_tokens" in fields
+  expected = z[:, rows].reshape(2, -1) if joined else z[:, rows].mean(axis=1)
+  np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    dict(block="aimv2", pooling="query"),
+    dict(block="internvit", qk_norm=True, qk_norm_whole=True, norm_kind="rms"),
+    dict(block="radio", pooled_tokens=(0, 2)),
+  ],
+)
+def test_every_parameter_of_new_parts_has_a_gradient(fields):
+  x = images(8, 8)
+  model = tiny(**fields, position_grid=(3, 3))
+  params = jax.tree.map(jnp.asarray, random_params(model, x))
+  norm = jax.jit(jax.grad(lambda p: (model.apply({"params": p}, x) ** 2).sum()))
+  for path, slope in jax.tree_util.tree_leaves_with_path(norm(params)):
+    size = float(jnp.abs(slope).max())
+    assert np.isfinite(size)
+    # The keys' bias adds the same to all logits of a query.
+    assert size > 1e-6 or "key" in jax.tree_util.keystr(path), path
+
+
 @pytest.mark.parametrize(
   "block",
   [
@@ -243,6 +361,24 @@ def test_a_family_is_scanned_described_and_made_again(block):
     (dict(resnet_layers=(1,)), "ExtendedVit has no field resnet_layers"),
     (dict(distilled=True, pooling="gap"), "leaves the distillation token unus"),
     (dict(rope_theta=9.0, num_heads=4), "a size divisible by 4, not 6"),
+    (dict(branch_bias=False), "branch_bias=False needs gated_mlp=True"),
+    (dict(qk_norm_whole=True), "qk_norm_whole=True needs qk_norm=True"),
+    (dict(norm_kind="batch"), "norm_kind='batch' is unknown; choose one of la"),
+    (dict(position_resize="x"), "position_resize='x' is unknown; choose one"),
+    (dict(pooled_tokens=(1,)), r"pooled_tokens=\(1,\) must be .* from 0 to 0"),
+    (dict(pooled_tokens=()), r"pooled_tokens=\(\) must be numbers of tokens"),
+    (
+      dict(pooled_tokens=(1,), pooling="gap"),
+      "needs pooling='token' and no di",
+    ),
+    (
+      dict(norm_final=False, pooling="gap", norm_pooled=True),
+      "norm_pooled=True needs norm_final=True",
+    ),
+    (
+      dict(class_token=False, pooling="prefix"),
+      "pooling='prefix' needs a class token or registers",
+    ),
     (dict(block="dinov4"), "block='dinov4' is unknown .*; choose one of din"),
     (dict(block="json:Nobody"), "module 'json' has no attribute 'Nobody'"),
   ],

@@ -121,7 +121,8 @@ def test_layers_take_their_settings_from_the_fields_of_a_vit():
     dtype=jnp.bfloat16,
     param_dtype=jnp.float16,
   )
-  assert dataclasses.asdict(LayerConfig.of(tiny(**changed))) == changed
+  found = dataclasses.asdict(LayerConfig.of(tiny(**changed)))
+  assert found == {**changed, "norm_kind": "layer"}  # The paper's, always.
   assert LayerConfig.of(tiny()) == LayerConfig()
 
 

@@ -95,6 +95,24 @@ MODELS = {
     {**PLAIN, "x_class": 3, "relative": 3},
     PATCHES,
   ),
+  "tipsv2": (tiny(block="tipsv2"), DINOV2, PATCHES),
+  "aimv2": (tiny(block="aimv2"), GAP, PATCHES),
+  "aimv2 with its head": (
+    tiny(block="aimv2", pooling="query"),
+    {**GAP, "map_head": 0},
+    PATCHES,
+  ),
+  "internvit": (
+    tiny(block="internvit"),
+    {k: v for k, v in TOKEN.items() if k != "norm"},
+    PATCHES,
+  ),
+  "radio": (
+    tiny(block="radio"),
+    {k: v for k, v in DINOV2.items() if k != "norm"},
+    PATCHES,
+  ),
+  "pixio": (tiny(block="pixio"), DINOV2, PATCHES),
   "ResNet": (make_resnet("R50x1", 5, layers=(1, 2)), RESNET, RESNETS),
 }
 HEADS = {"head", "head_dist", "pre_logits"}

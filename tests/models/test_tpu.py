@@ -56,6 +56,8 @@ KINDS = [
   EXTENDED | dict(rope=ROPE, qkv_bias="qv"),
   EXTENDED | dict(rope=ROPE, qk_norm=True, gated_mlp=True),
   EXTENDED | dict(qk_norm=True, qkv_bias=""),
+  EXTENDED
+  | dict(qk_norm=True, qk_norm_whole=True, branch_bias=False, gated_mlp=True),
 ]
 
 

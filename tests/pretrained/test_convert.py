@@ -28,6 +28,7 @@ SAME = [
   ("google_hybrid.npz", "google", "google_hybrid.npz"),
   ("big_vision_tok.npz", "big_vision", "big_vision_tok.npz"),
   ("big_vision_gap.npz", "big_vision", "big_vision_gap.npz"),
+  ("tips_vit.npz", "tips", "tips_vit.npz"),
   ("hf_vit", "hf", "hf_vit/model.safetensors"),
   ("timm_vit.safetensors", "timm", "timm_vit.safetensors"),
   ("torchvision_vit.safetensors", "torchvision", "torchvision_vit.safetensors"),
@@ -82,9 +83,20 @@ REASONS = {
   "hf_siglip_bare": (("", "", GAP), ""),
   "hf_siglip_head": (("", "", GAP), ""),
   "hf_siglip_text": ((MAP, "", MAP), ""),
+  "hf_aimv2": ("branch_bias=False", ""),
+  "hf_aimv2_head": ("branch_bias=False", "timm has no attention pooling with"),
+  "hf_internvl": (SCALE, ""),
+  "hf_internvl_rms": (SCALE, "qk_norm_whole=True would become False"),
+  "hf_metaclip2": ("norm_pre=True", ""),
+  "hf_pixio": ("registers=2", "timm cannot average the tokens before the pat"),
+  "hf_radio": (SCALE, "pooled_tokens=(0, 2) would become (0,)"),
+  "hf_tips": (SCALE, ""),
+  "hf_tips_giant": (GATED, ""),
+  "hf_tips_text": (SCALE, ""),
   "hf_vit_pooler": ((EXACT, EXACT, EPSILON), EPSILON),
   "hf_vit_unbiased": ("qkv_bias=''", EPSILON),
   "timm_beit": (SCALE, ""),
+  "timm_aimv2": ("branch_bias=False", "patches/norm/scale"),
   "timm_clip": ("norm_pre=True", "pool_unnormed=False would become True"),
   "timm_deit": ("distilled=True", ""),
   "timm_deit3": (SCALE, ""),
@@ -97,6 +109,9 @@ REASONS = {
   "timm_gap": (CLASSLESS, CLASSLESS),
   "timm_gap_placed": (CLASSLESS, CLASSLESS),
   "timm_gap_rope": (CLASSLESS, "it has no place for head/bias"),
+  "timm_intern": (SCALE, "norm_final=False would become True"),
+  "timm_radio": (SCALE, "norm_final=False would become True"),
+  "timm_rms": (CLASSLESS, CLASSLESS),
   "timm_map_reg": (CLASSLESS, "map_head/mlp/contract/bias"),
   "timm_qk_norm": ("qk_norm=True", "it has no place for block_0/msa/norm_key"),
   "timm_relpos_shared": (CLASSLESS, "it has no place for relative/"),
@@ -104,7 +119,10 @@ REASONS = {
   "timm_siglip": ((MAP, EXACT, MAP), ""),
   "timm_siglip_head": ((MAP, EXACT, MAP), MAP),
 }
-FAST = ("hf_deit_head", "hf_clip_head", "timm_gap_rope", "timm_map_reg")
+FAST = (
+  *("hf_deit_head", "hf_clip_head", "timm_gap_rope", "timm_map_reg"),
+  *("hf_aimv2_head", "hf_internvl_rms", "hf_radio", "timm_aimv2"),
+)
 
 
 @pytest.mark.parametrize("name", encoders.some_slow(REASONS, FAST))
@@ -112,7 +130,8 @@ def test_an_encoder_is_the_publishers_and_goes_back(tmp_path, name):
   """At every size; its own format then has the same arrays, bit by bit."""
   # timm smooths positions that shrink, and a plain Vit's are resized without.
   smoothed = name.startswith("timm_siglip")
-  others = () if smoothed else ("24x40", "48x48")
+  fixed = name.startswith("hf_aimv2")  # transformers takes one size.
+  others = () if smoothed or fixed else ("24x40", "48x48")
   for size in ("32x32", *others):
     images, _, answer = encoders.expected(name, size)
     model, params = at_size(encoders.path(name), size)
@@ -142,10 +161,11 @@ def arrays_of(folder):
   """The arrays of an image tower by name, without what is not read."""
   with open_arrays(folder / "model.safetensors") as arrays:
     found = {name: np.array(arrays[name]) for name in arrays.shapes}
-  unread = ("text_", "logit_", "decoder.")
+  unread = ("text_", "logit_", "decoder.", "temperature")
   if "classifier.weight" in found:
     unread += ("vision_model.head.",)
-  bases = r"^(vit|deit|vision_model)\."  # Published files have them, or do not.
+  # Published files have them, or do not.
+  bases = r"^(vit|deit|vision_model|vision_encoder)\."
   return {
     re.sub(bases, "", name): array
     for name, array in found.items()

@@ -34,6 +34,7 @@ def test_the_publishers_logits_are_reproduced(name):
     ("google_hybrid.npz", "google", {"resnet_layers": (1, 1)}),
     ("big_vision_tok.npz", "big_vision", {"position": "learned_grid"}),
     ("big_vision_gap.npz", "big_vision", {"position": "sincos2d"}),
+    ("tips_vit.npz", "tips", {"registers": 1, "position_grid": (4, 4)}),
     ("hf_vit", "hf", {"gelu": "exact", "layer_norm_epsilon": 1e-12}),
     ("timm_vit.safetensors", "timm", {"layer_norm_epsilon": 1e-6}),
     ("torchvision_vit.safetensors", "torchvision", {"gelu": "exact"}),
@@ -50,6 +51,8 @@ def test_the_model_reports_what_it_was_read_as(name, format, fields):
   if format == "torchvision":
     assert origin.mean == (0.485, 0.456, 0.406)
     assert origin.std == (0.229, 0.224, 0.225)
+  elif format == "tips":
+    assert (origin.mean, origin.std) == ((0,) * 3, (1,) * 3)
   else:
     assert origin.mean == origin.std == (0.5, 0.5, 0.5)
 

@@ -108,7 +108,7 @@ def _tokens(
     tokens = [stacked[layer - 1] for layer in layers]
   else:
     tokens = [outputs[name]["__call__"][0] for name in names]
-  if not norm:
+  if not (norm and model.norm_final):
     return tokens
   final: Any = layer_norm(LayerConfig.of(model), "norm")
   return [final.apply({"params": params["norm"]}, z) for z in tokens]

@@ -183,13 +183,18 @@ def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
 
 
 def _shares(model: BaseVit, grid: tuple[int, int]) -> np.ndarray | None:
-  """The share of each token in the output; None if a MAP head decides it."""
-  if model.pooling == "map":
+  """The share of each token in the output; None if attention decides it."""
+  if model.pooling in ("map", "query"):
     return None
   prefix = model.prefix
   N = grid[0] * grid[1]
   x_class, mean = np.zeros((2, prefix + N), np.float32)
-  x_class[: 1 + model.distilled] = 1 / (1 + model.distilled)
+  read = range(1 + model.distilled)
+  if model.pooling == "prefix":
+    read = range(prefix)
+  elif model.pooled_tokens != (0,):
+    read = model.pooled_tokens
+  x_class[[*read]] = 1 / len(read)
   mean[prefix:] = 1 / N
-  share = {"token": 0.0, "token_gap": 0.5, "gap": 1.0}[model.pooling]
+  share = {"token_gap": 0.5, "gap": 1.0}.get(model.pooling, 0.0)
   return (1 - share) * x_class + share * mean

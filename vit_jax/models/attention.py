@@ -65,6 +65,7 @@ class Msa(nn.Module):
   num_heads: int
   config: LayerConfig = LayerConfig()
   qkv_bias = "qkv"  # Initials of the projections that have a bias.
+  branch_bias = True  # Whether the last projection has one.
   turns = False  # Whether `_compared` may change queries and keys.
 
   @nn.compact
@@ -111,7 +112,8 @@ class Msa(nn.Module):
 
     U_qkv = map(into_heads, ("query", "key", "value"))
     axes = (*heads, "embed"), (None,)
-    U_msa = make((k, D_h, D), 2, *axes, bias_init=init_zeros, name="out")
+    init = init_zeros if self.branch_bias else None
+    U_msa = make((k, D_h, D), 2, *axes, bias_init=init, name="out")
     return (*U_qkv, U_msa)
 
   def _compared(
@@ -155,7 +157,9 @@ class Msa(nn.Module):
     whole = tpu.attend_in_order if self.turns else tpu.attend
     blocks = partial(tpu.attend_in_blocks, splash=form == "splash")
     attend = whole if form == "whole" else blocks
-    return attend(q, k, z, *U_v.weights(), *U_msa.weights(factors))
+    W, b = U_msa.weights(factors)
+    b = jnp.zeros(z.shape[-1:], z.dtype) if b is None else b
+    return attend(q, k, z, *U_v.weights(), W, b)
 
   def _compared_on_tpu(
     self,
@@ -251,3 +255,35 @@ class MapHead(nn.Module):
     y = msa(z, queries=queries, mask=mask)  # (B, 1, D)
     y = mlp(norm(y)) + y
     return y[:, 0]
+
+
+class QueryPool(nn.Module):
+  """Attention pooling of AIMv2 (arXiv:2411.14402); (B, S, D) -> (B, D).
+
+  A learned query for each head attends to all tokens, or to those that count:
+  softmax(q k^T / sqrt(D_h)) v, whose heads a dense layer joins. Keys and values
+  have no bias.
+  """
+
+  num_heads: int
+  config: LayerConfig = LayerConfig()
+
+  @nn.compact
+  def __call__(self, z: TokenValues, mask: Mask = None) -> Float[Array, "B D"]:
+    D, k = z.shape[-1], self.num_heads
+    make = partial(Projection, kernel_init=init_kernel, **self.config.dtypes)
+    heads = ("heads", "head_size")
+    shape, axes = (D, k, D // k), (("embed", *heads), heads)
+    U_k, U_v = (
+      make(shape, 1, *axes, bias_init=None, name=name)
+      for name in ("key", "value")
+    )
+    axes = (*heads, "embed"), (None,)
+    U = make((*shape[1:], D), 2, *axes, bias_init=init_zeros, name="out")
+    init = named(nn.initializers.normal(0.02), (None, None))
+    query: Any = self.param("query", init, shape[1:], self.config.param_dtype)
+
+    keys, values = to_heads(U_k, z), to_heads(U_v, z)  # (B, k, S, D_h)
+    q = query.astype(keys.dtype)[None, :, None]  # (1, k, 1, D_h)
+    A = masked_softmax((q @ keys.mT) / math.sqrt(D // k), mask)
+    return from_heads(U, A @ values)[:, 0]

@@ -3,11 +3,13 @@
 LayerScale (arXiv:2103.17239), gated MLPs (SwiGLU, arXiv:2002.05202), norms of
 queries and keys (arXiv:2302.05442), rotary positions (arXiv:2104.09864), which
 turn queries and keys, projections without bias and stochastic depth
-(arXiv:1603.09382). Symbols as in `vit`.
+(arXiv:1603.09382). Norms of queries and keys are for each head, or over all of
+them (arXiv:2312.14238). Symbols as in `vit`.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -33,6 +35,9 @@ from vit_jax.models.vit import Mlp
 
 Grid = tuple[int, int]
 QKV_BIASES = ("qkv", "qv", "")
+# Of a table of positions. "square" is bilinear, to a square as long as the
+# longer side of the patches, which is then cut.
+RESIZES = ("bicubic", "bilinear", "square")
 
 
 class ExtendedMsa(Msa):
@@ -43,7 +48,9 @@ class ExtendedMsa(Msa):
   """
 
   qkv_bias: str = "qkv"
+  branch_bias: bool = True
   qk_norm: bool = False
+  qk_norm_whole: bool = False
   rope: tuple[Grid, float, int | None] | None = None
   relative: Relative | None = None
   turns = True
@@ -61,8 +68,9 @@ class ExtendedMsa(Msa):
     self, q: Queries, k: Keys, where: Where
   ) -> tuple[Queries, Keys]:
     if self.qk_norm:
-      q = layer_norm(self.config, name="norm_query")(q)
-      k = layer_norm(self.config, name="norm_key")(k)
+      axis = (1, 3) if self.qk_norm_whole else -1
+      q = layer_norm(self.config, name="norm_query", axis=axis)(q)
+      k = layer_norm(self.config, name="norm_key", axis=axis)(k)
     if self.rope:
       q, k = (rotate(x, *self.rope, where=where) for x in (q, k))
     return q, k
@@ -85,7 +93,8 @@ class ExtendedMsa(Msa):
         return super()._compared_on_tpu(name, z, U, scale, where)
       W, b = U.weights(scale)
       return tpu.project_turned(z, W, b, turn[0].mT, turn[1].mT)
-    norm = layer_norm(self.config, name=f"norm_{name}", axis=2)
+    axis = (1, 2) if self.qk_norm_whole else 2
+    norm = layer_norm(self.config, name=f"norm_{name}", axis=axis)
     x = norm(tpu.project(z, *U.weights())) * scale
     if turn is None:
       return x
@@ -150,11 +159,12 @@ def rotary(
 class GatedMlp(nn.Module):
   """SwiGLU: (silu(z W_gate) * z W_expand) W_contract; (B, S, D) -> (B, S, D).
 
-  All three layers have a bias. Dropout is where `Mlp` has it.
+  All three layers have a bias, or none. Dropout is where `Mlp` has it.
   """
 
   mlp_size: int
   config: LayerConfig = LayerConfig()
+  use_bias: bool = True
 
   @nn.compact
   def __call__(
@@ -162,11 +172,12 @@ class GatedMlp(nn.Module):
   ) -> TokenValues:
     c = self.config
     D = z.shape[-1]
+    layer = partial(dense, config=c, use_bias=self.use_bias)
     gate, expand = (
-      dense(self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name=name)
+      layer(self.mlp_size, ("embed", "mlp"), bias_axis="mlp", name=name)
       for name in ("gate", "expand")
     )
-    contract = dense(D, ("mlp", "embed"), c, scale=scale, name="contract")
+    contract = layer(D, ("mlp", "embed"), scale=scale, name="contract")
     dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
 
     hidden = nn.silu(each_token(gate, z)) * each_token(expand, z)
@@ -187,7 +198,9 @@ class ExtendedBlock(nn.Module):
   gated_mlp: bool = False
   drop_path_rate: float = 0.0
   qkv_bias: str = "qkv"
+  branch_bias: bool = True
   qk_norm: bool = False
+  qk_norm_whole: bool = False
   rope: tuple[Grid, float, int | None] | None = None
   relative: Relative | None = None
 
@@ -205,7 +218,9 @@ class ExtendedBlock(nn.Module):
       sizes = self.num_heads, self.relative, self.config.param_dtype
       R = RelativeBiases(*sizes, name="relative")()
     msa = self._msa()
-    mlp = GatedMlp if self.gated_mlp else Mlp
+    mlp = Mlp
+    if self.gated_mlp:
+      mlp = partial(GatedMlp, use_bias=self.branch_bias)
     mlp = mlp(self.mlp_size, self.config, name="mlp")
     norm_msa = layer_norm(self.config, name="norm_msa")
     norm_mlp = layer_norm(self.config, name="norm_mlp")
@@ -226,12 +241,15 @@ class ExtendedBlock(nn.Module):
   def _msa(self) -> Msa:
     """The paper's attention, unless this one differs from it."""
     other = self.qk_norm or self.rope or self.relative
-    if other or self.qkv_bias != "qkv":
+    biased = self.qkv_bias == "qkv" and self.branch_bias
+    if other or not biased:
       return ExtendedMsa(
         self.num_heads,
         self.config,
         qkv_bias=self.qkv_bias,
+        branch_bias=self.branch_bias,
         qk_norm=self.qk_norm,
+        qk_norm_whole=self.qk_norm_whole,
         rope=self.rope,
         relative=self.relative,
         name="msa",
@@ -261,12 +279,14 @@ class ResizedPositions(nn.Module):
     table: The grid that the table is for, (h, w).
     prefix: Number of tokens before the patches that have a vector in the table.
     antialias: Whether a table that shrinks is smoothed first.
+    resize: How it is resized, one of `RESIZES`.
   """
 
   table: Grid
   hidden_size: int
   prefix: int
   antialias: bool
+  resize: str = "bicubic"
   param_dtype: DTypeLike = jnp.float32
 
   @nn.compact
@@ -276,14 +296,39 @@ class ResizedPositions(nn.Module):
     E_pos = learned_table(self, "E_pos", shape, axes)
     if grid == self.table:
       return E_pos
-    rows, columns = (
-      jnp.asarray(bicubic(old, new, antialias=self.antialias), jnp.float32)
-      for old, new in zip(self.table, grid, strict=True)
-    )
+    rows, columns = map(jnp.asarray, self._weights(grid))
     patches = E_pos[self.prefix :].reshape(h, w, D)
     patches = jnp.einsum("yh,xw,hwd->yxd", rows, columns, patches)
     patches = patches.reshape(-1, D).astype(self.param_dtype)
     return jnp.concatenate([E_pos[: self.prefix], patches])
+
+  def _weights(self, grid: Grid) -> list[Float[np.ndarray, "new old"]]:
+    """The weights of the table's rows, and of its columns, for a grid."""
+    weights = bicubic if self.resize == "bicubic" else linear
+    cut = self.resize == "square"
+    return [
+      weights(old, max(grid) if cut else new, antialias=self.antialias)[
+        :new
+      ].astype(np.float32)
+      for old, new in zip(self.table, grid, strict=True)
+    ]
+
+
+def linear(
+  old: int, new: int, *, antialias: bool
+) -> Float[np.ndarray, "new old"]:
+  """Weights of linear interpolation from `old` points to `new`, as PyTorch's.
+
+  It repeats the border; with antialiasing the weights are widened when it
+  shrinks, and cut off at the border.
+  """
+  scale = old / new
+  centres = (np.arange(new)[:, None] + 0.5) * scale - 0.5
+  if not antialias:
+    scale, centres = 1.0, centres.clip(0, old - 1)
+  distances = np.abs(np.arange(old) - centres) / max(scale, 1.0)
+  weights = np.maximum(1 - distances, 0)
+  return weights / weights.sum(axis=1, keepdims=True)
 
 
 def bicubic(

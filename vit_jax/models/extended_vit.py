@@ -1,8 +1,10 @@
 """The Vision Transformer with what encoders have added since the paper.
 
 DINOv2 (arXiv:2304.07193), with registers (arXiv:2309.16588), DINOv3
-(arXiv:2508.10104), CLIP (arXiv:2103.00020), DeiT (arXiv:2012.12877) and
-DeiT-III (arXiv:2204.07118) are all `ExtendedVit`s. Symbols as in `vit`.
+(arXiv:2508.10104), CLIP (arXiv:2103.00020), DeiT (arXiv:2012.12877), DeiT-III
+(arXiv:2204.07118), TIPSv2 (arXiv:2604.12012), AIMv2 (arXiv:2411.14402),
+InternViT (arXiv:2312.14238), C-RADIO (arXiv:2412.07679) and Pixio
+(arXiv:2512.15715) are all `ExtendedVit`s. Symbols as in `vit`.
 """
 
 from collections.abc import Callable
@@ -12,8 +14,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from vit_jax.models.attention import QueryPool
 from vit_jax.models.extended_block import (
   QKV_BIASES,
+  RESIZES,
   ExtendedBlock,
   Grid,
   ResizedPositions,
@@ -34,7 +38,7 @@ from vit_jax.models.scan import Layers
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import BaseVit
 
-POOLINGS = ("token", "gap", "token_gap", "map")
+POOLINGS = ("token", "gap", "token_gap", "map", "query", "prefix")
 _POSITIONS = ("learned", "learned_grid", "learned_all", "none")
 
 # The name of a family, `model.block` -> the fields that make it one.
@@ -63,6 +67,35 @@ FAMILIES: dict[str, dict[str, Any]] = {
     norm_pooled=True,
   ),
   "deit3": dict(layer_scale=1e-4, gelu="exact", position="learned_grid"),
+  "tipsv2": dict(
+    layer_scale=1.0,
+    gelu="exact",
+    registers=1,
+    antialias=True,
+    position_resize="bilinear",
+  ),
+  "aimv2": dict(
+    gated_mlp=True,
+    gelu="exact",
+    class_token=False,
+    pooling="gap",
+    qkv_bias="",
+    branch_bias=False,
+    norm_kind="rms",
+    norm_patches=True,
+    layer_norm_epsilon=1e-5,
+  ),
+  "internvit": dict(layer_scale=0.1, gelu="exact", norm_final=False),
+  "radio": dict(
+    gelu="exact",
+    registers=7,
+    position="learned_grid",
+    position_resize="square",
+    norm_final=False,
+  ),
+  "pixio": dict(
+    gelu="exact", registers=7, position="learned_all", pooling="prefix"
+  ),
 }
 
 
@@ -73,13 +106,16 @@ class ExtendedVit(BaseVit):
 
   Attributes:
     pooling: "token" reads the class token, "gap" the average over the patches,
-      "token_gap" both, one after the other; "map" attends to the patches
-      (`attention.MapHead`).
+      "token_gap" both, one after the other; "map" and "query" attend to the
+      patches (`attention.MapHead`, `attention.QueryPool`), and "prefix" is the
+      average over the tokens before them.
+    pooled_tokens: The tokens that "token" reads, one after the other.
     position: "learned", with vectors for class and distillation token,
       "learned_all", for registers as well, "learned_grid" or "none".
     position_grid: Patches along height and width that the positions are for;
       they are interpolated to those of an image. None takes the image's.
     antialias: Whether that interpolation is smoothed when it shrinks.
+    position_resize: Which it is, one of `extended_block.RESIZES`.
     class_token: Whether there is a class token.
     registers: Number of register tokens.
     distilled: Whether there is a distillation token. It has a head of its own,
@@ -87,7 +123,13 @@ class ExtendedVit(BaseVit):
     layer_scale: Initial value of LayerScale's factors; None for no LayerScale.
     gated_mlp: Whether the MLPs are gated (SwiGLU).
     qk_norm: Whether the queries and keys of each head are normalised.
+    qk_norm_whole: Whether that is one norm over those of all heads.
     qkv_bias: Initials of those among query, key and value that have a bias.
+    branch_bias: Whether the last layer of attention and all layers of gated
+      MLPs have a bias.
+    norm_kind: "layer" for layer norms, "rms" for RMSNorm in their place.
+    norm_patches: Whether a norm follows the embedding of patches.
+    norm_final: Whether a norm follows the last layer.
     rope_theta: Ratio of the longest to the shortest period of the patches'
       rotary positions; None for no rotary positions.
     rope_side: The number that their places count up to; None: as DINOv3's.
@@ -110,15 +152,22 @@ class ExtendedVit(BaseVit):
       layer to `drop_path_rate` in the last.
   """
 
+  pooled_tokens: tuple[int, ...] = (0,)
   position_grid: Grid | None = None
   antialias: bool = False
+  position_resize: str = "bicubic"
   class_token: bool = True  # pyright: ignore[reportIncompatibleMethodOverride]
   registers: int = 0
   distilled: bool = False
   layer_scale: float | None = None
   gated_mlp: bool = False
   qk_norm: bool = False
+  qk_norm_whole: bool = False
   qkv_bias: str = "qkv"
+  branch_bias: bool = True
+  norm_kind: str = "layer"
+  norm_patches: bool = False
+  norm_final: bool = True
   rope_theta: float | None = None
   rope_side: int | None = None
   relative: str | None = None
@@ -139,7 +188,9 @@ class ExtendedVit(BaseVit):
     super().__post_init__()
     check_size("registers", self.registers, least=0)
     check_choice("position", self.position, _POSITIONS)
+    check_choice("position_resize", self.position_resize, RESIZES)
     check_choice("qkv_bias", self.qkv_bias, QKV_BIASES)
+    self._check_new_parts()
     check_rate("drop_path_rate", self.drop_path_rate)
     if self.relative is not None:
       check_choice("relative", self.relative, KINDS)
@@ -154,7 +205,7 @@ class ExtendedVit(BaseVit):
         "set pooling='token' or distilled=False."
       )
     average = dict(norm_pooled=True, pool_unnormed=True)
-    if self.pooling != "map":
+    if self.pooling not in ("map", "query", "prefix"):
       average["class_token"] = False
     for name, value in average.items():
       if getattr(self, name) is value and self.pooling != "gap":
@@ -170,6 +221,31 @@ class ExtendedVit(BaseVit):
       raise ValueError(
         f"rope_theta needs heads of a size divisible by 4, not "
         f"{self.hidden_size // self.num_heads}: choose another num_heads."
+      )
+
+  def _check_new_parts(self) -> None:
+    """Raises ValueError if biases, norms and pooled tokens do not fit."""
+    if not (self.branch_bias or self.gated_mlp):
+      raise ValueError("branch_bias=False needs gated_mlp=True.")
+    if self.qk_norm_whole and not self.qk_norm:
+      raise ValueError("qk_norm_whole=True needs qk_norm=True.")
+    for name in ("norm_pooled", "pool_unnormed"):
+      if getattr(self, name) and not self.norm_final:
+        raise ValueError(f"{name}=True needs norm_final=True.")
+    last = self.prefix - 1
+    tokens = self.pooled_tokens
+    if self.pooling == "prefix" and last < 0:
+      raise ValueError("pooling='prefix' needs a class token or registers.")
+    read = self.pooling == "token" and self.class_token
+    if not tokens or (read and not all(0 <= i <= last for i in tokens)):
+      raise ValueError(
+        f"pooled_tokens={tokens} must be numbers of tokens before the patches, "
+        f"from 0 to {last}."
+      )
+    if tokens != (0,) and (self.pooling != "token" or self.distilled):
+      raise ValueError(
+        f"pooled_tokens={tokens} needs pooling='token' and no distillation "
+        "token."
       )
 
   @property
@@ -210,6 +286,7 @@ class ExtendedVit(BaseVit):
       self.hidden_size,
       prefix=prefix,
       antialias=self.antialias,
+      resize=self.position_resize,
       param_dtype=self.param_dtype,
       name="position",
     )
@@ -266,7 +343,9 @@ class ExtendedVit(BaseVit):
         gated_mlp=self.gated_mlp,
         drop_path_rate=drop_path,
         qkv_bias=self.qkv_bias,
+        branch_bias=self.branch_bias,
         qk_norm=self.qk_norm,
+        qk_norm_whole=self.qk_norm_whole,
         rope=rope,
         relative=self._relative(grid),
         name=name,
@@ -280,16 +359,23 @@ class ExtendedVit(BaseVit):
 
     Averages are over the patches that count.
     """
-    norm = layer_norm(self._config, name="norm")
-    if self.norm_pooled:
-      return norm(tokens.mean())
-    normed = norm(tokens.z)  # Its parameters are kept even if nothing reads it.
-    if not self.pool_unnormed:
-      tokens = tokens.replace(z=normed)
+    if self.norm_final:
+      norm = layer_norm(self._config, name="norm")
+      if self.norm_pooled:
+        return norm(tokens.mean())
+      normed = norm(tokens.z)  # Its parameters are kept even if unread.
+      if not self.pool_unnormed:
+        tokens = tokens.replace(z=normed)
     if self.distilled:
       return tokens.z[:, :2]
     if self.pooling == "token":
-      return tokens.z[:, 0]
+      read = [tokens.z[:, i] for i in self.pooled_tokens]
+      return jnp.concatenate(read, axis=1) if len(read) > 1 else read[0]
+    if self.pooling == "prefix":
+      return tokens.z[:, : self.prefix].mean(axis=1)
+    if self.pooling == "query":
+      attend = QueryPool(self.num_heads, self._config, name="map_head")
+      return attend(tokens.patches, tokens.mask)
     if self.pooling == "map":
       return self._map_head()(tokens.patches, tokens.mask)
     mean = tokens.mean()

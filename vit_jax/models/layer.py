@@ -48,6 +48,9 @@ GELUS = {
 }
 
 
+NORMS = ("layer", "rms")
+
+
 @dataclasses.dataclass(frozen=True)
 class LayerConfig:
   """The settings that every layer takes; `VitFields` says what each is.
@@ -59,12 +62,14 @@ class LayerConfig:
   attention_dropout_rate: float = 0.0
   gelu: str = "tanh"
   layer_norm_epsilon: float = 1e-6
+  norm_kind: str = "layer"
   splash: bool = False
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
 
   def __post_init__(self):
     check_choice("gelu", self.gelu, GELUS)
+    check_choice("norm_kind", self.norm_kind, NORMS)
     check_rate("dropout_rate", self.dropout_rate)
     check_rate("attention_dropout_rate", self.attention_dropout_rate)
     if not self.layer_norm_epsilon > 0:
@@ -137,18 +142,28 @@ def fast_variance() -> bool:
   return for_tpu()
 
 
-def layer_norm(config: LayerConfig, name: str, axis: int = -1) -> nn.LayerNorm:
-  """LN of Eq. 2-4, with its mean and variance in float32."""
-  return nn.LayerNorm(
+def layer_norm(
+  config: LayerConfig, name: str, axis: int | tuple[int, ...] = -1
+) -> nn.LayerNorm | nn.RMSNorm:
+  """LN of Eq. 2-4, with its mean and variance in float32, or RMSNorm.
+
+  RMSNorm is x / sqrt(mean(x^2) + epsilon), times a factor for each channel
+  (arXiv:1910.07467).
+  """
+  axes = (None,) * (len(axis) if isinstance(axis, tuple) else 1)
+  options: dict[str, Any] = dict(
     reduction_axes=axis,
     feature_axes=axis,
     epsilon=config.layer_norm_epsilon,
     use_fast_variance=fast_variance(),
-    scale_init=named(nn.initializers.ones_init(), (None,)),
-    bias_init=named(nn.initializers.zeros_init(), (None,)),
+    scale_init=named(nn.initializers.ones_init(), axes),
     **config.dtypes,
     name=name,
   )
+  if config.norm_kind == "rms":
+    return nn.RMSNorm(**options)
+  zeros = named(nn.initializers.zeros_init(), axes)
+  return nn.LayerNorm(bias_init=zeros, **options)
 
 
 def each_token(layer: Callable[[Array], Array], z: Array) -> Array:

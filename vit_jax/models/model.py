@@ -65,6 +65,8 @@ class Model(nn.Module):
   resnet_layers, position_at, patch_bias, qkv_bias = (), "input", True, "qkv"
   position_grid = representation_size = block = None
   antialias = distilled = scan = projection = False
+  norm_kind, norm_final, norm_patches = "layer", True, False
+  pooled_tokens = (0,)
   # Whether it may have what encoders have added since the paper, and whether it
   # interpolates its positions to the grid of each image.
   extended = resizes_positions = False

@@ -62,6 +62,7 @@ class PatchEmbedding(nn.Module):
   hidden_size: int
   config: LayerConfig = LayerConfig()
   use_bias: bool = True
+  use_norm: bool = False  # Whether a layer norm follows.
 
   @nn.compact
   def __call__(self, x: Images, mask: Any = None) -> Float[Array, "B h w D"]:
@@ -71,7 +72,7 @@ class PatchEmbedding(nn.Module):
     if mask is not None:
       check_mask(mask, *x_p.shape[:3])
       x_p = jnp.where(mask.reshape(*x_p.shape[:3], 1), x_p, 0)
-    return E(x_p)
+    return layer_norm(c, name="norm")(E(x_p)) if self.use_norm else E(x_p)
 
 
 def patchify(x: Float[Array, "B H W C"], P: int) -> Float[Array, "B h w P2C"]:
@@ -273,6 +274,7 @@ class BaseVit(VitFields):
       self.hidden_size,
       self._config,
       use_bias=self.patch_bias,
+      use_norm=self.norm_patches,
       name="patches",
     )
     return embedding(x, mask)

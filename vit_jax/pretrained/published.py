@@ -115,6 +115,8 @@ def _with_folder(architecture: Architecture, files: Files) -> Architecture:
   """The architecture, with what the folder's other files say of it."""
   if files.pictures:
     pictures = processor.read(files.pictures, files.pictures_file)
+    if architecture.normalizes:
+      pictures = processor.then(pictures, architecture.preprocessing)
     architecture = dataclasses.replace(architecture, preprocessing=pictures)
   if not architecture.class_names:
     labels = files.class_names(architecture.fields["num_classes"])
@@ -127,8 +129,8 @@ def _left_out(unused: list[str]) -> Iterator[str]:
   if unused:
     names = ", ".join(unused[:2] + ["..."] * bool(unused[2:]))
     yield (
-      f"{len(unused)} array(s) are left out, as only pre-training or a text "
-      f"tower needs them ({names})"
+      f"{len(unused)} array(s) are left out, as config.json tells them, or "
+      f"only pre-training, an adaptor or a text tower needs them ({names})"
     )
 
 

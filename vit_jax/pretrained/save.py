@@ -21,6 +21,7 @@ from vit_jax.pretrained.formats import (
   hf_encoders,
   processor,
   timm_encoders,
+  tips,
   torchvision,
 )
 from vit_jax.pretrained.formats.architecture import channels_of
@@ -81,6 +82,7 @@ TARGETS = {
   "torchvision": Target(
     torchvision.rules, ("token",), ("exact",), pre_logits=_ANY, any_shape=False
   ),
+  "tips": Target(tips.rules, (), file=_NPZ, module=tips),
 }
 
 # Losses that only transformers records, and how to read their outputs.

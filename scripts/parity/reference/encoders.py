@@ -294,15 +294,21 @@ def answer(model: Any, images: np.ndarray) -> np.ndarray:
       count = (x.shape[2] // 16) * (x.shape[3] // 16)
       done = model(x, noise=torch.arange(count)[None].float())
       return done.last_hidden_state[:, 0].numpy()
+    if kind == "RadioModel":  # It normalises images itself.
+      conditioner = model.input_conditioner
+      x = x * conditioner.norm_std + conditioner.norm_mean
     done = model(x)
     if getattr(done, "logits", None) is not None and not done.logits.numel():
       tokens = model.base_model(x).last_hidden_state
       return tokens[:, 0].numpy()
-  for name in ("logits", "image_embeds", "pooler_output"):
+  for name in ("logits", "image_embeds", "pooler_output", "summary"):
     if getattr(done, name, None) is not None:
       return getattr(done, name).numpy()
   tokens = done.last_hidden_state
   by_token = kind == "ViTMSNModel"
+  if kind == "InternVLVisionModel":  # It has no pooler; its mean is of patches.
+    by_token = not model.config.use_mean_pooling
+    tokens = tokens if by_token else tokens[:, 1:]
   return (tokens[:, 0] if by_token else tokens.mean(1)).numpy()
 
 

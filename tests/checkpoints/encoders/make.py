@@ -42,6 +42,7 @@ _SMALL = dict(
 _TINY = dict(
   hidden_size=16, num_hidden_layers=1, intermediate_size=32, num_labels=5
 )
+_BARE = {k: v for k, v in _TINY.items() if k != "num_labels"}
 _TINY_TIMM = dict(embed_dim=16, depth=1, dynamic_img_size=True, num_classes=5)
 _FIXED = dict(embed_dim=16, depth=1, num_classes=5)  # Images of one size.
 _TIMM = dict(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)
@@ -63,7 +64,7 @@ def huggingface(kind, *, extra=None, **fields):
   """A function that makes a transformers model of this class."""
   cls = getattr(transformers, kind)
   sizes = {**_SMALL, **fields}
-  if kind in ("CLIPModel", "SiglipModel"):
+  if kind in ("CLIPModel", "SiglipModel", "Tipsv2Model"):
     text = dict(
       hidden_size=32,
       num_hidden_layers=1,
@@ -158,6 +159,39 @@ MODELS = {
     decoder_num_hidden_layers=1,
     decoder_intermediate_size=16,
   ),
+  "hf_tips": huggingface("Tipsv2VisionModel", mlp_ratio=2, **_BARE),
+  "hf_tips_giant": huggingface(
+    "Tipsv2VisionModel", mlp_ratio=3, use_swiglu_ffn=True, **_BARE
+  ),
+  "hf_tips_text": huggingface("Tipsv2Model", mlp_ratio=2),
+  "hf_aimv2": huggingface("Aimv2VisionModel", use_head=False, **_BARE),
+  "hf_aimv2_head": huggingface("Aimv2VisionModel", **_BARE),
+  "hf_internvl": huggingface(
+    "InternVLVisionModel", attention_bias=True, **_BARE
+  ),
+  "hf_internvl_rms": huggingface(
+    "InternVLVisionModel", norm_type="rms_norm", use_qk_norm=True, **_BARE
+  ),
+  "hf_internvl_token": huggingface(
+    "InternVLVisionModel", use_mean_pooling=False, **_BARE
+  ),
+  "hf_metaclip2": huggingface(
+    "MetaClip2VisionModelWithProjection", projection_dim=6, **_BARE
+  ),
+  "hf_pixio": huggingface("PixioModel", n_cls_tokens=3, mlp_ratio=2, **_BARE),
+  "hf_radio": huggingface(
+    "RadioModel",
+    max_img_size=64,
+    num_cls_tokens=3,
+    num_registers=2,
+    summary_idxs=[0, 2],
+    mlp_ratio=2.0,
+    **_BARE,
+  ),
+  "timm_aimv2": from_timm("aimv2_large_patch14_224", **_TINY_TIMM),
+  "timm_intern": from_timm("vit_intern300m_patch14_448", **_TINY_TIMM),
+  "timm_radio": from_timm("vit_base_patch16_radio_v3", **_TINY_TIMM),
+  "timm_rms": from_timm("test_vit4", **_TINY_TIMM),
   "timm_dinov2": from_timm(
     "vit_small_patch14_dinov2", num_classes=0, dynamic_img_size=True
   ),
@@ -224,7 +258,9 @@ def randomize(model) -> None:
     parameter.data = 0.2 * noise + (1.0 if centred else 0.0)
     if "lambda1" in name or "gamma" in name:
       parameter.data = 0.5 + 0.2 * noise
-    if "patch_embed" in name and name.endswith("weight"):
+    patches = "patch_embed" in name and "norm" not in name
+    patches = patches or name.endswith("patch_projection.weight")
+    if patches and name.endswith("weight"):
       parameter.data = 0.1 * noise
   model.eval()
 
@@ -238,6 +274,17 @@ def answers_of_huggingface(model, images):
       return vision.last_hidden_state, vision.pooler_output
     answer = model.visual_projection(vision.pooler_output)
     return model.vision_model.post_layernorm(vision.last_hidden_state), answer
+  if name == "Tipsv2Model":
+    done = model.vision_model(images)
+    return done.last_hidden_state, done.pooler_output
+  if name == "RadioModel":  # It normalises images itself.
+    conditioner = model.input_conditioner
+    done = model(images * conditioner.norm_std + conditioner.norm_mean)
+    return done.last_hidden_state, done.summary
+  if name == "InternVLVisionModel":  # Its configuration's mean is of patches.
+    tokens = model(images).last_hidden_state
+    mean = model.config.use_mean_pooling
+    return tokens, tokens[:, 1:].mean(1) if mean else tokens[:, 0]
   if name.startswith("ViTMAE"):
     base = model.vit if hasattr(model, "vit") else model
     count = (images.shape[2] // 8) * (images.shape[3] // 8)
@@ -248,7 +295,7 @@ def answers_of_huggingface(model, images):
     tokens = model.vit(images, interpolate_pos_encoding=True).last_hidden_state
     return tokens, tokens[:, 0]
   options = {}
-  if name.startswith(("Siglip", "CLIP", "DeiT", "ViT", "IJepa")):
+  if name.startswith(("Siglip", "CLIP", "MetaClip", "DeiT", "ViT", "IJepa")):
     options["interpolate_pos_encoding"] = True
   done = model(images, output_hidden_states=True, **options)
   for base in (
@@ -257,7 +304,7 @@ def answers_of_huggingface(model, images):
     if hasattr(model, base):
       norm = getattr(model, base).layernorm
       return norm(done.hidden_states[-1]), done.logits
-  if name == "CLIPVisionModelWithProjection":
+  if name.endswith("VisionModelWithProjection"):
     norm = model.vision_model.post_layernorm
     return norm(done.last_hidden_state), done.image_embeds
   if name.endswith("ForImageClassification"):
@@ -303,7 +350,8 @@ def make(name: str, folder: pathlib.Path) -> None:
   rng = np.random.default_rng(0)
   expected = {}
   compute = answers_of_timm if kind == "timm" else answers_of_huggingface
-  for height, width in SIZES:
+  fixed = name.startswith("hf_aimv2")  # transformers keeps its positions.
+  for height, width in SIZES[: 1 if fixed else None]:
     images = rng.uniform(-1, 1, (2, height, width, 3))
     images = images.astype(np.float16).astype(np.float32)
     with torch.no_grad():

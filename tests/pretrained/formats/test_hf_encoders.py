@@ -27,6 +27,8 @@ NAMES = (
   "hf_clip",
   "hf_clip_text",
   "hf_deit",
+  *("hf_tips", "hf_tips_giant", "hf_tips_text", "hf_metaclip2", "hf_pixio"),
+  *("hf_internvl", "hf_internvl_rms", "hf_internvl_token", "hf_radio"),
 )
 # Plain `Vit`s, whose positions are resized when they are loaded.
 PLAIN = (
@@ -69,6 +71,11 @@ def test_a_plain_encoder_is_the_publishers_at_every_size(name, size):
     ("hf_siglip_head", "11 array.* .vision_model.head.attention.in_proj_bias,"),
     ("hf_mae_decoder", "array.* .decoder.decoder_embed.bias,"),
     ("hf_mim", "3 array.* .decoder.0.bias, decoder.0.weight, ..."),
+    (
+      "hf_tips_text",
+      "17 array.* .temperature, text_encoder.ln_final.bias, ...",
+    ),
+    ("hf_radio", "3 array.* .radio_model.summary_idxs,"),
   ],
 )
 def test_arrays_that_are_left_out_are_named(name, names, capsys):
@@ -81,8 +88,13 @@ def stored(folder):
     return {name: np.array(arrays[name]) for name in arrays.shapes}
 
 
+# Those that are written as CLIP, as DINOv2 or without the text's tower.
+OTHERS = ("hf_metaclip2", "hf_internvl_token", "hf_tips_text")
+BACK = [*(name for name in NAMES if name not in OTHERS), "hf_siglip"]
+
+
 @pytest.mark.parametrize(
-  "name", encoders.some_slow([*NAMES, "hf_siglip_head", "hf_siglip"], FAST)
+  "name", encoders.some_slow([*BACK, "hf_siglip_head"], FAST)
 )
 def test_converted_back_it_is_the_same_file(tmp_path, name):
   convert(encoders.path(name), str(tmp_path / "out"), "hf")
@@ -147,11 +159,27 @@ def changed(tmp_path, name, arrays=lambda a: None, **config):
     ("hf_dinov2", dict(model_type="beit"), "='beit', and its arrays are named"),
     ("hf_beit", dict(model_type="dinov2"), "arrays are named as those of beit"),
     ("hf_beit", dict(layer_scale_init_value="x"), "init_value='x' must be a"),
-    ("hf_dinov2", dict(model_type="aimv2"), "AIMv2 is not supported"),
-    ("hf_dinov2", dict(model_type="internvl_vision"), "InternViT is not sup"),
+    ("hf_dinov2", dict(model_type="aimv2"), "named as those of dinov2: one of"),
+    (
+      "hf_aimv2",
+      dict(is_native=True),
+      "is_native=true: positions that are com",
+    ),
+    ("hf_aimv2", dict(hidden_act="gelu"), "='gelu'; only 'silu' is AIMv2's"),
+    (
+      "hf_internvl_rms",
+      dict(norm_type="layer_norm"),
+      "it has layer norms besi",
+    ),
+    ("hf_radio", dict(summary_idxs="x"), "summary_idxs='x' must"),
+    (
+      "hf_radio",
+      dict(summary_idxs=[9]),
+      r"pooled_tokens=\(9,\) must be number",
+    ),
     ("hf_siglip", dict(model_type="siglip2"), "any aspect ratio .NaFlex. is"),
     ("hf_dinov2", dict(model_type="clip"), "='clip', and its arrays are named"),
-    ("hf_clip", dict(model_type="metaclip_2"), "'metaclip_2', which is not kn"),
+    ("hf_clip", dict(model_type="mlcd"), "'mlcd', which is not known here"),
     ("hf_dinov2", dict(model_type=["x"]), "=.'x'., which is not known here"),
     ("hf_dinov2", dict(hidden_act="relu"), "hidden_act='relu' is unknown; cho"),
     ("hf_dinov3", dict(rope_theta=0), "rope_theta=0.* must be more than 0"),

@@ -25,9 +25,6 @@ NAFLEX = "SigLIP 2 for any aspect ratio (NaFlex)"
 # `model_type` of transformers, or beginning of timm's `architecture`.
 UNSUPPORTED = {
   "beit3": "BEiT-3",
-  "aimv2": "AIMv2",
-  "intern": "InternViT",
-  "vit_intern": "InternViT",
   "siglip2": NAFLEX,
   "naflexvit": "NaFlex ViT, for any aspect ratio",
   "eva": "EVA",
@@ -86,6 +83,9 @@ class Architecture:
   interpolation: str = "linear"
   # Names of the `guesses.FACTS` that no file tells.
   guessed: frozenset[str] = frozenset()
+  # Whether the library's model normalises its images by the mean and deviation
+  # of `preprocessing`, after whatever its preprocessor does.
+  normalizes: bool = False
   # Lines on what a file says that is not taken as it stands.
   notes: tuple[str, ...] = ()
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from vit_jax.models import Vit, from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models.part import OURS
 from vit_jax.models.paths import below, within
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained.formats.architecture import table_size
@@ -20,12 +21,14 @@ Params = dict[str, np.ndarray]
 _FREE = {
   "resnet_epsilon",
   *("layer_scale", "position_grid", "antialias", "head_bias"),
-  "relative_bilinear",
+  *("relative_bilinear", "position_resize"),
   *("dropout_rate", "attention_dropout_rate", "embedding_dropout_rate"),
   *("patch_dropout_rate", "drop_path_rate", "drop_path_grows"),
   *("dtype", "param_dtype", "scan", "remat", "splash"),
 }
 _FLAGS = ("gelu", "layer_norm_epsilon")  # `convert` has a flag for each.
+# The factors of LayerScale -> the layer whose output they multiply.
+_SCALED = {"scale_msa": "msa/out", "scale_mlp": "mlp/contract"}
 _POSITION, _HEAD = "position", "head/kernel"
 _TABLE = f"{_POSITION}/E_pos"
 
@@ -66,7 +69,8 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
   The new model may differ in these: computed positions, which become a table;
   the class token's vector in the table of positions, which is added to the
   token or is zero; the pooling, where the head's new rows are zeros; and the
-  projection, which becomes a head with a bias of zeros.
+  projection, which becomes a head with a bias of zeros. Without LayerScale, it
+  is part of the weights.
   """
   new_params = dict(params)
   kinds = vit.position, new.position
@@ -88,7 +92,27 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
   if vit.num_classes != new.num_classes:
     new_params[_HEAD] = new_params.pop("pre_logits/kernel")
     new_params["head/bias"] = np.zeros(new.num_classes, np.float32)
+  _refit_layer_scale(vit, new, new_params)
   return new_params
+
+
+def _refit_layer_scale(vit: Any, new: Any, params: Params) -> None:
+  """Adds LayerScale's factors as ones, or multiplies them into the weights."""
+  before, after = (getattr(x, "layer_scale", None) for x in (vit, new))
+  if (before is None) == (after is None):
+    return
+  for i in range(vit.num_layers):
+    block = OURS.of(i)
+    for name, layer in _SCALED.items():
+      if before is None:
+        ones = np.ones(vit.hidden_size, np.float32)
+        params[f"{block}/{name}"] = ones
+        continue
+      scale = params.pop(f"{block}/{name}")
+      for leaf in ("kernel", "bias"):
+        path = f"{block}/{layer}/{leaf}"
+        if path in params:
+          params[path] = params[path] * scale
 
 
 def _position_table(model: Any, params: Params) -> np.ndarray:

@@ -1,7 +1,8 @@
 """The image towers of CLIP and SigLIP as transformers saves them.
 
-They come alone or with a text tower, which is left out. SigLIP 2 is a SigLIP
-here, except for its models of any aspect ratio (NaFlex), which are refused.
+They come alone or with a text tower, which is left out. MetaCLIP 2 is a CLIP.
+SigLIP 2 is a SigLIP here, except for its models of any aspect ratio (NaFlex),
+which are refused.
 """
 
 from typing import Any
@@ -64,7 +65,10 @@ def _siglip(shapes: Shapes, _: Config) -> dict[str, Any]:
 _BASES = ("vision_model.", "", "vision_model.vision_model.")
 
 CLIP = Family(
-  types=("clip_vision_model", "clip"),
+  types=(
+    *("clip_vision_model", "clip"),
+    *("metaclip_2_vision_model", "metaclip_2"),  # arXiv:2507.22062
+  ),
   signature="pre_layrnorm.weight",  # Sic.
   table=Table("clip", (Layers("encoder.layers.{}."),)),
   bases=_BASES,

@@ -1,6 +1,8 @@
 """Encoders as transformers saves them, by a table for each family."""
 
+import dataclasses
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +21,15 @@ from vit_jax.pretrained.formats import (
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.hf_clip import CLIP, SIGLIP
+from vit_jax.pretrained.formats.hf_towers import (
+  AIMV2,
+  INTERNVL,
+  PIXIO,
+  RADIO,
+  RADIO_OWN,
+  TIPS,
+  TIPS_OWN,
+)
 from vit_jax.pretrained.formats.hf_vit import (
   DEIT,
   DINOV2,
@@ -29,14 +40,25 @@ from vit_jax.pretrained.formats.hf_vit import (
 )
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Table, unmapped
-from vit_jax.runtime.checks import COUNT, POSITIVE, SIDES, Sides, checked
+from vit_jax.runtime.checks import (
+  CHANNELS,
+  COUNT,
+  POSITIVE,
+  POSITIVE_CHANNELS,
+  SIDES,
+  PerChannel,
+  Sides,
+  checked,
+)
 from vit_jax.runtime.printable import quoted
 
 # In the order in which their signatures are looked for.
 FAMILIES = (
-  *(DINOV2, DINOV3, TEACHER, DEIT, CLIP, SIGLIP),
+  *(DINOV2, DINOV3, TEACHER, DEIT, CLIP, SIGLIP, TIPS, TIPS_OWN, AIMV2),
+  *(INTERNVL, RADIO_OWN, RADIO, PIXIO),
   *(hf_beit.MEAN, hf_beit.TOKEN, VIT, MSN),
 )
+_RADIO_SIDE = 512  # Pixels, as timm takes it.
 # `hidden_act` -> `Vit.gelu`; the first name of each is written.
 _GELUS = {
   "gelu": "exact",
@@ -80,11 +102,12 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   config = {**(family.defaults if written else {}), **written, **vision}
   local = {name.removeprefix(base): shape for name, shape in shapes.items()}
   particular = family.fields(local, config)
+  untold = particular.pop("notes", ())
   gated = particular.get("gated_mlp", False)
-  D, _, P, _ = need(local, _name(family.table, "base", "patches/E/kernel"), 4)
+  D, P = _width_and_patch(family.table, local, config)
   likely_heads = architecture.guess_num_heads(D)
   num_heads = config.get("num_attention_heads", likely_heads)
-  epsilon = config.get("layer_norm_eps", family.defaults["layer_norm_eps"])
+  epsilon = config.get(family.epsilon, family.defaults[family.epsilon])
   head = _name(family.table, "root", "head/bias")
   fields: dict[str, Any] = dict(
     num_classes=architecture.length(shapes, head, 0),
@@ -94,24 +117,55 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     mlp_size=_mlp_size(family.table, local, gated),
     num_heads=checked("num_attention_heads", int | None, num_heads, COUNT),
     gelu=_activation(family, config, gated),
-    layer_norm_epsilon=checked("layer_norm_eps", float, epsilon, POSITIVE),
+    layer_norm_epsilon=checked(family.epsilon, float, epsilon, POSITIVE),
   )
+  if family.position_resize != "bicubic":
+    fields["position_resize"] = family.position_resize
   guessed = {*guesses.PICTURES}
   if not written:
     guessed |= {*guesses.FACTS}
-  size = config.get("image_size")
+  size = config.get(family.positions_for)
   names, notes = huggingface.class_names(config, fields["num_classes"])
   return Architecture(
     "hf",
     fields | particular,
     _tokens(family.table, local, particular.get("position")),
-    image_size=checked("image_size", Sides | None, size, SIDES),
-    preprocessing=Preprocessing(None, mean=family.mean, std=family.std),
+    image_size=checked(family.positions_for, Sides | None, size, SIDES),
+    preprocessing=_pictures(family, config),
+    normalizes=bool(family.normalizes),
     class_names=names,
     loss=huggingface.loss(config, fields["num_classes"]),
     interpolation="bicubic",
     guessed=frozenset(guessed),
-    notes=notes,
+    notes=(*notes, *untold),
+  )
+
+
+def _width_and_patch(
+  table: Table, shapes: Shapes, config: Config
+) -> tuple[int, int]:
+  """The width of tokens and the side of a patch, from the patches' kernel."""
+  name = _name(table, "base", "patches/E/kernel")
+  if len(shapes.get(name, ())) != 2:
+    D, _, P, _ = need(shapes, name, 4)
+    return D, P
+  D, pixels = need(shapes, name, 2)
+  channels = checked("num_channels", int, config.get("num_channels", 3), COUNT)
+  return D, math.isqrt(pixels // channels)
+
+
+def _pictures(family: Family, config: Config) -> Preprocessing:
+  """The family's colours; those by which a C-RADIO normalises, and its size."""
+  mean, std = family.mean, family.std
+  if not family.normalizes:
+    return Preprocessing(None, mean=mean, std=std)
+  mean, std = config.get("norm_mean", mean), config.get("norm_std", std)
+  sizes = (config.get(name) for name in ("image_size", "preferred_resolution"))
+  size = next(filter(None, sizes), _RADIO_SIDE)
+  return Preprocessing(
+    checked("image_size", Sides, size, SIDES),
+    mean=checked("norm_mean", PerChannel, mean, CHANNELS),
+    std=checked("norm_std", PerChannel, std, POSITIVE_CHANNELS),
   )
 
 
@@ -158,8 +212,14 @@ def _tokens(table: Table, shapes: Shapes, position: Any) -> int | None:
   if not name or position == "none":
     class_token = _name(table, "base", "x_class") in shapes
     return relative.tokens(table, shapes, class_token)
-  placed = ["x_class", "x_dist", *["registers"] * (position == "learned_all")]
-  tokens = sum(_name(table, "base", token) in shapes for token in placed)
+  placed = [] if position == "learned_grid" else ["x_class", "x_dist"]
+  placed += ["registers"] * (position == "learned_all")
+  rows = {_name(table, "base", token): token for token in reversed(placed)}
+  tokens = sum(
+    shapes[row][-2] if ours == "registers" or len(rows) < len(placed) else 1
+    for row, ours in rows.items()
+    if row in shapes
+  )
   return need(shapes, name, len(shapes.get(name, ())))[-2] - tokens
 
 
@@ -180,11 +240,15 @@ def equivalent(vit: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
   if not vit.extended:  # A SigLIP, which has a table of positions.
     return vit.clone(position="learned") if is_encoder(vit) else vit
-  if vit.position == "learned_grid":
+  resize = vit.position_resize
+  if vit.position == "learned_grid" and resize != "square":
     vit = vit.clone(position="learned")
   turned = vit.rope_theta or vit.relative
+  if resize == "bilinear" and vit.registers and not vit.num_classes:
+    vit = vit.clone(layer_scale=vit.layer_scale or 1.0)  # TIPSv2 has one.
   dinov2 = vit.layer_scale is not None and not turned
   other = vit.distilled or vit.norm_pooled or vit.pool_unnormed
+  other = other or not vit.norm_final
   if dinov2 and vit.num_classes and vit.class_token and not other:
     vit = vit.clone(pooling="token_gap")
   return vit
@@ -217,7 +281,9 @@ def _closest(vit: Any) -> tuple[Family, list[str]]:
   def distance(item: tuple[Family, int, list[str]]) -> tuple[int, ...]:
     family, lost, why = item
     unlike = bool(why) and family.relative != bool(vit.relative)
-    return lost > 0, unlike, lost, len(why)
+    # Of two that fit, the one whose library resizes positions as we do.
+    resized = _resized_otherwise(family, vit)
+    return lost > 0, unlike, lost, len(why), resized
 
   family, _, why = min(judged, key=distance)
   return family, why
@@ -233,9 +299,11 @@ def _against(family: Family, vit: Any) -> tuple[int, list[str]]:
   if family.classes[bool(vit.num_classes)] is None:
     head = "with" if vit.num_classes else "without"
     return 1, [f"it has no class {head} a head"]
-  config = _config(family, vit)
   shapes = shapes_of(vit, family.rules(vit))
+  if not family.fits(shapes, family.base(vit)):
+    return 99, [f"{vit.registers} registers are not its number"]
   try:
+    config = _config(family, vit)
     against = [*changes(vit, infer(shapes, config).fields)]
   except ValueError as error:
     return 99, [str(error).removesuffix(".")]
@@ -259,25 +327,61 @@ def losses(vit: Any) -> Iterator[str]:
   bare = not (vit.num_classes or getattr(vit, "norm_pooled", False))
   if vit.pooling == "gap" and bare:
     yield "transformers has no average without a head: average its tokens"
-  if vit.antialias and family_of(equivalent(vit)) is not DINOV2:
+  family = family_of(equivalent(vit))
+  if _resized_otherwise(family, vit):
+    yield (
+      "pictures of another size than the positions' get other positions: "
+      f"transformers resizes {family.types[0]}'s by another rule"
+    )
+  elif vit.antialias and family not in (DINOV2, TIPS):
     yield (
       "pictures of another size than the positions' get slightly other "
       "positions: transformers interpolates them without antialiasing"
     )
 
 
+def _resized_otherwise(family: Family, vit: Any) -> bool:
+  """Whether the library would resize a model's positions by another rule."""
+  if vit.position == "none" or not vit.extended:
+    return False
+  return family.position_resize != vit.position_resize
+
+
 def constants(vit: Any) -> dict[str, np.ndarray]:
-  """Arrays that only the format has: the mask token, as zeros."""
+  """Arrays that only the format has.
+
+  They are the mask token, as zeros, and the mean and deviation of C-RADIO's
+  images with the tokens that its summary has.
+  """
   family = family_of(vit)
-  if not family.mask_token:
-    return {}
-  shape = (*(1,) * family.mask_axes, vit.hidden_size)
-  return {family.base(vit) + family.mask_token: np.zeros(shape, np.float32)}
+  arrays: dict[str, np.ndarray] = {}
+  if family.mask_token:
+    shape = (*(1,) * family.mask_axes, vit.hidden_size)
+    zeros = np.zeros(shape, np.float32)
+    arrays[family.base(vit) + family.mask_token] = zeros
+  if family.normalizes:
+    for name, values in _colours(vit).items():
+      column = np.asarray(values, np.float32)[:, None, None]
+      arrays[family.normalizes + name] = column
+    tokens = np.asarray(vit.pooled_tokens, np.int64)
+    arrays[f"{family.base(vit)}summary_idxs"] = tokens
+  return arrays
+
+
+def _colours(vit: Any) -> dict[str, tuple[float, ...]]:
+  """Mean and deviation of a model's images, by RADIO's names."""
+  return dict(norm_mean=vit.origin.mean, norm_std=vit.origin.std)
 
 
 def files(vit: Any, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
   """The JSON files that the library reads beside the weights, by name."""
-  config = _config(family_of(vit), vit) | huggingface.problem(loss)
+  family = family_of(vit)
+  config = _config(family, vit) | huggingface.problem(loss)
+  if family.normalizes:  # The model does so, not its preprocessor.
+    config |= {name: [*values] for name, values in _colours(vit).items()}
+    channels = preprocessing.channels
+    plain = dict(mean=(0.0,) * channels, std=(1.0,) * channels)
+    preprocessing = dataclasses.replace(preprocessing, **plain)
   return {"config.json": config, processor.FILE: processor.write(preprocessing)}
 
 
@@ -295,7 +399,7 @@ def _config(family: Family, vit: Any) -> dict[str, Any]:
     "num_hidden_layers": vit.num_layers,
     "num_attention_heads": vit.num_heads,
     "hidden_act": "silu" if getattr(vit, "gated_mlp", 0) else names[vit.gelu],
-    "layer_norm_eps": vit.layer_norm_epsilon,
+    family.epsilon: vit.layer_norm_epsilon,
     "image_size": size and architecture.one_or_both(vit),
     "patch_size": vit.patch_size,
     "num_channels": architecture.channels_of(vit),
@@ -316,4 +420,8 @@ def _candidates(shapes: Shapes) -> list[tuple[Family, str]]:
   one_head = "cls_classifier.bias" not in shapes
   families = (f for f in FAMILIES if not (one_head and f is TEACHER))
   pairs = ((family, base) for family in families for base in family.bases)
-  return [(f, base) for f, base in pairs if base + f.signature in shapes]
+  return [
+    (f, base)
+    for f, base in pairs
+    if base + f.signature in shapes and f.fits(shapes, base)
+  ]

@@ -15,6 +15,7 @@ _SAVED = {
   "attention.v_proj.": "attention.attention.value.",
   "attention.o_proj.": "attention.output.dense.",
 }
+_INTERNVIT = ".attention.projection_layer."
 _EMBEDDED = "embeddings.patch_embeddings."
 _SAVED_MLP = {"mlp.fc1.": "intermediate.dense.", "mlp.fc2.": "output.dense."}
 
@@ -40,7 +41,11 @@ def saved_names(names: Iterable[str]) -> dict[str, str]:
   """The name that `save_pretrained` gives -> the name in a file.
 
   Release 5.23 leaves out the base before the layers of some models (MSN).
+  InternViT has the same names in both.
   """
+  names = [*names]
+  if any(_INTERNVIT in name for name in names):
+    return {name: name for name in names}
   in_file = {saved_name(name): name for name in names}
   bases = {
     name.split("embeddings.")[0] for name in in_file if _EMBEDDED in name

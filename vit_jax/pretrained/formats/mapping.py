@@ -16,6 +16,7 @@ from vit_jax.models import BaseVit
 Shapes = Mapping[str, tuple[int, ...]]
 SAME = "... -> ..."
 
+_APART = "D + "
 _MOST_LISTED = 4  # Names listed in each group of a message.
 # Pattern of an unknown array's name -> the feature that it points to.
 _STRANGERS = {
@@ -39,7 +40,9 @@ class Rule:
   # Paths of our parameters. If there are several, the first axis of the
   # pattern's right side runs over them.
   ours: tuple[str, ...]
-  pattern: str = SAME  # `einops.rearrange` pattern from their layout to ours.
+  # `einops.rearrange` pattern from their layout to ours. "D + T D" on its right
+  # side makes the first row one parameter, and the others a second.
+  pattern: str = SAME
   heads: int | None = None  # Those of its layers; None for the model's.
 
   def read(
@@ -47,28 +50,39 @@ class Rule:
   ) -> list[np.ndarray]:
     """Reads our parameters, in the order of `ours`, as views if possible."""
     ours = self._rearrange(array, sizes)
+    if self._first_apart:
+      return [ours[0], ours[1:]]
     return list(ours) if len(self.ours) > 1 else [ours]
 
   def write(
     self, arrays: list[np.ndarray], sizes: Mapping[str, int]
   ) -> np.ndarray:
     """Makes the published array from our parameters."""
-    array = np.stack(arrays) if len(self.ours) > 1 else arrays[0]
+    if self._first_apart:
+      array = np.concatenate([arrays[0][None], arrays[1]])
+    else:
+      array = np.stack(arrays) if len(self.ours) > 1 else arrays[0]
     return self._rearrange(array, sizes, back=True)
 
   def needs(self, shapes: Shapes, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape that the published array must have, given those of ours."""
     shape = shapes[self.ours[0]]
-    if len(self.ours) > 1:
+    if self._first_apart:
+      shape = (1 + shapes[self.ours[1]][0], *shape)
+    elif len(self.ours) > 1:
       shape = (len(self.ours), *shape)
     hollow = np.broadcast_to(np.int8(0), shape)  # It takes no memory.
     return self._rearrange(hollow, sizes, back=True).shape
 
+  @property
+  def _first_apart(self) -> bool:
+    return _APART in self.pattern
+
   def _rearrange(
     self, array: np.ndarray, sizes: Mapping[str, int], back: bool = False
   ) -> np.ndarray:
-    left, right = self.pattern.split("->")
-    pattern = f"{right} -> {left}" if back else self.pattern
+    left, right = self.pattern.replace(_APART, "").split("->")
+    pattern = f"{right} -> {left}" if back else f"{left} -> {right}"
     lengths = {**sizes, "n": len(self.ours)}
     if self.heads is not None:
       lengths["k"] = self.heads
@@ -81,14 +95,21 @@ def axis_sizes(vit: BaseVit) -> dict[str, int]:
 
   There are `k` heads, unless a rule has its own, patches of `P` x `Q` pixels,
   and `m` = 2 parts of a gated MLP's fused array (gate, expansion) or of a head.
-  A rule adds `n`, the number of our parameters in one array.
+  A table of positions is for `y` x `x` patches. A rule adds `n`, the number of
+  our parameters in one array.
   """
-  return {
+  sizes = {
     "k": vit.num_heads,
     "P": vit.patch_size,
     "Q": vit.patch_size,
     "m": 2,
   }
+  grid, size = vit.position_grid, vit.origin and vit.origin.image_size
+  if grid is None and size:
+    grid = size[0] // vit.stride, size[1] // vit.stride
+  if grid is not None:
+    sizes["y"], sizes["x"] = grid
+  return sizes
 
 
 def read_all(

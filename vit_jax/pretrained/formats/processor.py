@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import FILTERS, TENSORFLOW, EvalTransformSettings
 from vit_jax.pretrained.formats import architecture
@@ -40,6 +42,8 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
   "CLIP": _CLIP,
   "Bit": _CLIP,
   "ConvNext": _VIT | {"size": {"shortest_edge": 384}, "resample": 3},
+  "Tipsv2": _VIT | {"size": 448, "do_normalize": False},
+  "GotOcr2": {**_CLIP, "size": 384, "do_center_crop": False},
 }
 _SHORT = ("CLIP", "Bit", "ConvNext")  # One number is the short side's.
 _CONVNEXT_PCT = 224 / 256
@@ -78,6 +82,18 @@ def _read(config: Mapping[str, Any]) -> Preprocessing:
   size, crop = _crop(settings, kind)
   mean, std = _normalization(settings)
   return Preprocessing(size, crop, mean, std)
+
+
+def then(first: Preprocessing, second: Preprocessing) -> Preprocessing:
+  """The first, whose result the second normalises once more.
+
+  ((x - m) / s - n) / t is (x - (m + s n)) / (s t).
+  """
+  m, s, n, t = (
+    np.asarray(x) for x in (first.mean, first.std, second.mean, second.std)
+  )
+  mean, std = (tuple(x.tolist()) for x in (m + s * n, s * t))
+  return dataclasses.replace(first, mean=mean, std=std)
 
 
 def taken(config: Mapping[str, Any], file: str) -> list[str]:

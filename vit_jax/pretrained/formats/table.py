@@ -16,6 +16,7 @@ import csv
 import dataclasses
 import functools
 import importlib.resources
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -170,8 +171,22 @@ def _inside(shapes: Shapes, module: str) -> Shapes:
 
 
 def _held(rows: tuple[Rule, ...], shapes: Shapes) -> list[Rule]:
-  """The rows of which a model has the parameters."""
-  return [row for row in rows if shapes.keys() >= {*row.ours}]
+  """The rows of which a model has the parameters, with as many axes."""
+  return [
+    row
+    for row in rows
+    if shapes.keys() >= {*row.ours} and _has_axes(row, shapes[row.ours[0]])
+  ]
+
+
+def _has_axes(row: Rule, shape: tuple[int, ...]) -> bool:
+  """Whether the first of a row's parameters has the axes of its pattern."""
+  first, apart, _ = row.pattern.split("->")[1].partition("+")
+  if "..." in first:
+    return True
+  axes = re.findall(r"\([^)]*\)|\S+", first)
+  stacked = len(row.ours) > 1 and not apart  # One axis runs over them.
+  return len(axes) - stacked == len(shape)
 
 
 def _heads(pattern: str, shape: tuple[int, ...]) -> int | None:
@@ -204,7 +219,8 @@ class Family:
   signature: str  # Name of an array that only this family has, after its base.
   table: Table
   bases: tuple[str, ...]  # Prefixes that names of the table's base may have.
-  # Returns fields of the model that are particular to the family.
+  # Returns fields of the model that are particular to the family, and lines on
+  # what no file tells as `notes`.
   fields: Callable[[Shapes, Config], dict[str, Any]]
   # Returns the part of a configuration that is particular to it.
   config: Callable[[Any], dict[str, Any]]
@@ -212,6 +228,17 @@ class Family:
   classes: tuple[str | None, str | None]
   # Values that the library has where a configuration has none.
   defaults: Config
+  # Whether arrays with the signature, after a base, are this family's.
+  fits: Callable[[Shapes, str], bool] = lambda shapes, base: True
+  # The configuration's name of the epsilon of all norms.
+  epsilon: str = "layer_norm_eps"
+  # How the library resizes positions, see `ExtendedVit.position_resize`.
+  position_resize: str = "bicubic"
+  # The configuration's name of the size of images that positions are for.
+  positions_for: str = "image_size"
+  # Beginning of the names of the mean and deviation by which the library's
+  # model normalises its images itself; "" if its preprocessor does.
+  normalizes: str = ""
   extended: bool = True  # Whether its models may be `ExtendedVit`s.
   relative: bool = False  # Whether it may have relative positions.
   # Whether its table may be for images that are no squares.

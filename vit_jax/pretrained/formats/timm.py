@@ -127,6 +127,8 @@ def by_name(model: Any, width: int) -> tuple[int | None, str, set[str]]:
   name = str(model or "")
   gelu = "gelu_tanh" if _TANH.match(name) else "gelu"
   gelu = "quick_gelu" if "quickgelu" in name else gelu
+  if name.startswith("aimv2_"):
+    return width // 128, gelu, set()
   for pattern, num_heads in _HEADS.items():
     if re.match(pattern, name):
       return num_heads, gelu, set()
@@ -138,15 +140,20 @@ def by_name(model: Any, width: int) -> tuple[int | None, str, set[str]]:
 def usual_pictures(shapes: Shapes) -> dict[str, Any]:
   """How timm prepares pictures for most of its models with these arrays.
 
-  CLIPs are normed before the first layer. DINOv2, DINOv3 and DeiT have
+  CLIPs are normed before the first layer, AIMv2's patches are, and C-RADIO has
+  registers and no norm after the last layer. DINOv2, DINOv3 and DeiT have
   LayerScale or a second token, and a class token. The others are AugReg's,
   SigLIPs, or ViTs of timm's own with registers alone.
   """
   half = {"crop_pct": 0.9, "mean": HALF, "std": HALF}
-  if "norm_pre.weight" in shapes:
-    colours = {"mean": architecture.CLIP_MEAN, "std": architecture.CLIP_STD}
-    return {"crop_pct": 1.0, **colours}
+  clip = {"mean": architecture.CLIP_MEAN, "std": architecture.CLIP_STD}
+  if {"norm_pre.weight", "patch_embed.norm.weight"} & shapes.keys():
+    return {"crop_pct": 1.0, **clip}
   scaled = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
+  if "reg_token" in shapes and not {"norm.weight", "fc_norm.weight"} & {
+    *shapes
+  }:
+    return {"crop_pct": 1.0, **clip}
   if "cls_token" not in shapes or not (scaled or "dist_token" in shapes):
     return half
   colours = {"mean": architecture.IMAGENET_MEAN}

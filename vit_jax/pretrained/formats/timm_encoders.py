@@ -39,6 +39,7 @@ _EVA = (
 _NOT_RELATIVE = (
   *("norm_pre.weight", "reg_token", "dist_token", "attn_pool.latent"),
 )
+_AIM, _AIM_HEAD_SIZE = "patch_embed.norm.weight", 128  # AIMv2's alone.
 # Arguments that the arrays tell as well, or that change no answer.
 _ARGUMENTS = (
   *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"),
@@ -55,9 +56,17 @@ _ARGUMENTS = (
   *("swiglu_mlp", "swiglu_align_to", "use_fc_norm", "head_init_scale"),
   *("use_abs_pos_emb", "use_rel_pos_bias", "use_shared_rel_pos_bias"),
   *("rel_pos_type", "rel_pos_dim", "shared_rel_pos"),
+  *("final_norm", "proj_bias", "norm_layer"),
 )
 # `rel_pos_type` -> `ExtendedVit.relative`.
 _RELATIVE = {"mlp": "mlp", "bias": "table"}
+_NORMS = ("layernorm", "rmsnorm")
+# What timm's models do not read.
+_UNPOOLED = {
+  "token_gap": "timm cannot pool both the class token and the patches' average",
+  "query": "timm has no attention pooling with a query of its own",
+  "prefix": "timm cannot average the tokens before the patches",
+}
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 
@@ -121,6 +130,8 @@ def infer(
   if told := relative.num_heads(_table(shapes), shapes):
     num_heads = told
     guessed -= {"num_heads"}
+  if _AIM in shapes and "num_heads" not in arguments:
+    num_heads = D // _AIM_HEAD_SIZE
   size = timm.image_size(arguments, published)
   assert timm.VIT.units
   resnet_layers = timm.VIT.units.layers(shapes)
@@ -201,6 +212,7 @@ def _heads_and_gelu(
     guessed -= {"gelu", "layer_norm_epsilon"}
   guessed -= arguments.keys()
   gelu = arguments.get("act_layer", gelu)
+  gelu = "gelu" if gelu == "silu" else gelu  # Of gated MLPs, see `_particular`.
   gelu = checked("act_layer", str, gelu, choices=(*timm.GELUS,))
   return num_heads, gelu, guessed
 
@@ -234,6 +246,16 @@ def _particular(
   eva = table is timm.EVA and not related
   dinov3 = eva and class_token
   norm_pooled = "fc_norm.weight" in shapes
+  norm = arguments.get("norm_layer")
+  if norm is not None:
+    checked("norm_layer", str, norm, choices=_NORMS)
+  rms = _is_rms(shapes)
+  gated = _is_gated(shapes)
+  if arguments.get("act_layer") == "silu" and not gated:
+    raise ValueError(
+      "its config.json says act_layer='silu', and its MLPs are "
+      "not gated: this is not supported."
+    )
   default = "avg" if eva or norm_pooled or not class_token else "token"
   default = "map" if "attn_pool.latent" in shapes else default
   if config.get("architecture") == "test_vit3":
@@ -261,8 +283,14 @@ def _particular(
     qkv_bias=biased,
     patch_bias="patch_embed.proj.bias" in shapes,
     qk_norm="blocks.0.attn.q_norm.weight" in shapes,
-    gated_mlp=_is_gated(shapes),
-    layer_norm_epsilon=1e-5 if dinov3 or "norm_pre.weight" in shapes else 1e-6,
+    gated_mlp=gated,
+    branch_bias="blocks.0.attn.proj.bias" in shapes,
+    norm_kind="rms" if rms else "layer",
+    norm_patches=_AIM in shapes,
+    norm_final=norm_pooled or "norm.weight" in shapes,
+    layer_norm_epsilon=(
+      1e-5 if dinov3 or {_AIM, "norm_pre.weight"} & shapes.keys() else 1e-6
+    ),
   )
   if {"blocks.0.gamma_1", "blocks.0.ls1.gamma"} & shapes.keys():
     fields["layer_scale"] = 1e-5
@@ -301,6 +329,8 @@ def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
   """
   if {"cls_token", "reg_token", "blocks.0.ls1.gamma"} & shapes.keys():
     return
+  if _AIM in shapes:
+    return
   name = config.get("architecture")
   if name is None:
     raise ValueError(
@@ -314,6 +344,12 @@ def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
     )
 
 
+def _is_rms(shapes: Shapes) -> bool:
+  """Whether its norms are RMSNorm, which has no bias."""
+  biased = "blocks.0.norm1.bias" in shapes
+  return "blocks.0.norm1.weight" in shapes and not biased
+
+
 def _is_gated(shapes: Shapes) -> bool:
   """Whether gate and expansion are two layers, or one of twice the width."""
   if "blocks.0.mlp.fc1_g.weight" in shapes:
@@ -324,7 +360,8 @@ def _is_gated(shapes: Shapes) -> bool:
 
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
-  layout = (_table(shapes) if shapes else _written(vit)).rules(vit)
+  written = _of_arrays(shapes) if shapes else _written(vit)
+  layout = written.rules(vit)
   fc = "fc_" * getattr(vit, "norm_pooled", False)
   layout = [
     dataclasses.replace(
@@ -337,8 +374,13 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
 
 def _written(vit: Any) -> Table:
   """The names that a model's arrays are written with."""
-  eva = getattr(vit, "rope_theta", None) or _is_beit(vit)
+  eva = getattr(vit, "rope_theta", None) or _is_beit(vit) or vit.norm_patches
   return timm.EVA if eva else timm.VIT
+
+
+def _of_arrays(shapes: Shapes) -> Table:
+  """The names of these arrays; AIMv2's are an EVA's, with a norm of patches."""
+  return timm.EVA if _AIM in shapes else _table(shapes)
 
 
 def _is_beit(vit: Any) -> bool:
@@ -386,12 +428,16 @@ def reasons(vit: Any) -> list[str]:
     return ["it has a representation layer (pre_logits), and timm has none"]
   written = rules(one_layer)
   if vit.pooling not in _POOLINGS.values():
-    return ["timm cannot pool both the class token and the patches' average"]
+    return [_UNPOOLED[vit.pooling]]
   if lost := unmapped(one_layer, written):
     return [f"timm has no place for {', '.join(lost[:3])}"]
   shapes = shapes_of(one_layer, written)
   plain = _is_plain(shapes) and vit.extended
-  if plain or (vit.registers and vit.distilled):
+  rms = vit.norm_kind == "rms"
+  unbiased = not getattr(vit, "branch_bias", True)
+  aim = {vit.norm_patches, unbiased, rms and getattr(vit, "gated_mlp", False)}
+  mixed = len(aim) > 1 or (True in aim and not rms)
+  if plain or mixed or (vit.registers and vit.distilled):
     return ["none of timm's models has these parts together"]
   try:
     return [*changes(one_layer, infer(shapes, _config(one_layer)).fields)]
@@ -403,7 +449,13 @@ def losses(vit: Any) -> Iterator[str]:
   """Lines on what the format does not keep."""
   if equivalent(vit).num_classes != vit.num_classes:
     yield "timm keeps the projection as a head, with a bias of zeros"
-  if getattr(vit, "position_grid", None) and not vit.antialias:
+  tabled = getattr(vit, "position_grid", None)
+  if tabled and vit.position_resize != "bicubic":
+    yield (
+      "pictures of another size than the positions' get other positions: timm "
+      "resizes by another rule, so give the size of yours to timm's img_size"
+    )
+  elif tabled and not vit.antialias:
     yield (
       "pictures of another size than the positions' get slightly other "
       "positions: timm smooths positions that it shrinks"
@@ -427,6 +479,7 @@ def _config(vit: Any) -> dict[str, Any]:
     if vit.pooling == "gap":
       arguments |= {"class_token": False, "fc_norm": False}
   config = timm.configuration(vit, name, arguments)
+  # That of a gated MLP is SiLU.
   if vit.extended and (vit.rope_theta or vit.gated_mlp or vit.relative):
     del config["model_args"]["act_layer"]
   return config
@@ -469,6 +522,11 @@ def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
   arguments["reg_tokens"] = vit.registers
   arguments |= {"pre_norm": vit.norm_pre, "fc_norm": vit.norm_pooled}
   arguments["qk_norm"] = vit.qk_norm
+  arguments["final_norm"] = vit.norm_final
+  if vit.norm_patches:
+    return "aimv2_large_patch14_224", arguments
+  if vit.norm_kind == "rms":
+    arguments["norm_layer"] = "rmsnorm"
   if vit.gated_mlp:  # Gate and expansion are one layer.
     arguments["mlp_ratio"] = (2 * vit.mlp_size + 0.5) / vit.hidden_size
   if vit.distilled:
