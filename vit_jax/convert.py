@@ -6,7 +6,7 @@ vit_jax convert --list 'b16*'
 SOURCE is any checkpoint that `vit_jax.load_pretrained` reads: a workdir, a file
 or a folder of published weights, an address, or a name that --list shows; the
 names that timm and Hugging Face give these are accepted too. The formats are
-google, big_vision, hf, timm and torchvision.
+google, big_vision, hf, timm, tips and torchvision.
 """
 
 import os
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 def define_flags() -> None:
   flags.DEFINE_string(
-    "to", None, "Format to write: google, big_vision, hf, timm or torchvision."
+    "to",
+    None,
+    "Format to write: google, big_vision, hf, timm, tips or torchvision.",
   )
   flags.DEFINE_bool(
     "list", False, "List the published checkpoints of a name, such as 'b16*'."
@@ -77,7 +79,7 @@ def convert(
   Args:
     source: A checkpoint as `load_pretrained` takes it, or a `Loaded`.
     folder: The folder to write, which has to be new or empty.
-    to: The format: hf, timm, google, big_vision or torchvision.
+    to: The format: hf, timm, google, big_vision, tips or torchvision.
     **options: `push`, `license`, and keywords of `load_pretrained`.
 
   Raises:

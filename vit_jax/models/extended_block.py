@@ -93,7 +93,7 @@ class ExtendedMsa(Msa):
         return super()._compared_on_tpu(name, z, U, scale, where)
       W, b = U.weights(scale)
       return tpu.project_turned(z, W, b, turn[0].mT, turn[1].mT)
-    axis = (1, 2) if self.qk_norm_whole else 2
+    axis = (0, 2) if self.qk_norm_whole else 2  # Heads come first there.
     norm = layer_norm(self.config, name=f"norm_{name}", axis=axis)
     x = norm(tpu.project(z, *U.weights())) * scale
     if turn is None:

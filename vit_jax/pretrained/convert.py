@@ -47,7 +47,7 @@ def convert(
   Args:
     source: Any checkpoint that `load_pretrained` reads, or what it has loaded.
     folder: The folder to write, which has to be new or empty.
-    to: The format: google, big_vision, hf, timm or torchvision.
+    to: The format: google, big_vision, hf, timm, tips or torchvision.
     push: Repository of Hugging Face, owner/name, to upload it to.
     license: Licence that the card names, such as "apache-2.0"; by default the
       source's.

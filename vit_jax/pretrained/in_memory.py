@@ -48,7 +48,7 @@ def save(
   Args:
     params: The parameters, as arrays, of any type and on any devices.
     folder: The folder to write, which has to be new or empty.
-    to: The format: hf, timm, google, big_vision or torchvision.
+    to: The format: hf, timm, google, big_vision, tips or torchvision.
     image_size: Height and width of the images, or one number for both; by
       default that of `model.origin`.
     preprocessing: How images are prepared. By default they are resized to

@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
 
 from tests import published
@@ -173,3 +174,13 @@ def test_a_size_that_the_positions_do_not_have_is_said(tmp_path, capsys):
   assert found.preprocessing.size == (32, 32)
   said = capsys.readouterr().err
   assert "pictures of 64 x 64, and its positions are for 32 x 32" in said
+
+
+def test_what_a_model_normalises_itself_comes_after_its_processor():
+  first = Preprocessing((8, 8), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+  second = Preprocessing(None, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+  x = np.linspace(0, 1, 12).reshape(4, 3)
+  expected = ((x - first.mean) / first.std - second.mean) / second.std
+  both = processor.then(first, second)
+  np.testing.assert_allclose((x - both.mean) / both.std, expected)
+  assert both.size == (8, 8)
