@@ -49,7 +49,7 @@ from vit_jax.training.settings import (
   OptimizerSettings,
 )
 
-POOLINGS = ("token", "gap", "map", "token_gap")
+POOLINGS = ("token", "gap", "map", "token_gap", "query", "prefix")
 POSITIONS = (
   *("learned", "learned_grid", "learned2d"),
   *("sincos1d", "sincos2d", "relative", "none"),
@@ -78,8 +78,9 @@ class ModelSettings(Section):
   num_heads: int | None = _unset("Attention heads of a layer, k.", must=WIDTH)
   pooling: str | None = _unset(
     'The class token ("token"), the mean over patches ("gap"), attention '
-    'pooling ("map"), or the first two together ("token_gap", for a model with '
-    "one of our `block`s).",
+    'pooling ("map"); with one of our `block`s also the first two together '
+    '("token_gap"), attention pooling by a query alone ("query"), or the mean '
+    'of the tokens before the patches ("prefix").',
     choices=POOLINGS,
   )
   position: str | None = _unset("Kind of positions.", choices=POSITIONS)
