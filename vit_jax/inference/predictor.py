@@ -124,7 +124,7 @@ def _compiled(model: Model, shardings: tuple[Any, Any], **options: Any) -> Any:
 
 @runtime_checkable
 class _KnowsItsInputs(Protocol):
-  """What `load_pretrained` returns: it prepares images by itself."""
+  """A model of `load_pretrained`, which prepares images by itself."""
 
   def predict(
     self, images: reading.Pictures, *, top: int, batch_size: int

@@ -35,8 +35,8 @@ from vit_jax.models.vit import Mlp
 
 Grid = tuple[int, int]
 QKV_BIASES = ("qkv", "qv", "")
-# Of a table of positions. "square" is bilinear, to a square as long as the
-# longer side of the patches, which is then cut.
+# How a table of positions is resized. "square" is bilinear, to a square as long
+# as the longer side of the patches, which is then cut.
 RESIZES = ("bicubic", "bilinear", "square")
 
 

@@ -280,7 +280,7 @@ class ExtendedVit(BaseVit):
       "learned": self.prefix - self.registers,
       "learned_all": self.prefix,
     }
-    prefix = entries.get(self.position, 0)  # Of the table.
+    prefix = entries.get(self.position, 0)  # Rows that are no patches.
     table = ResizedPositions(
       self.position_grid or grid,
       self.hidden_size,

@@ -60,7 +60,7 @@ class Known:
     family: The encoders that it belongs to, a heading of docs/encoders.md.
     license: The name in `LICENSES` of what its weights are published under.
     gated: Whether Hugging Face gives it only to those who accept its terms.
-    score: What its publisher measured where that is no `top1`, in words.
+    score: The publisher's measurement in words, where it is no `top1`.
   """
 
   url: str

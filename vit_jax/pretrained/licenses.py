@@ -1,4 +1,4 @@
-"""What the licences of published weights mean, and where to read them.
+"""The licences of published weights, with their meaning and address.
 
 The table is `licenses.csv`. A sentence each cannot replace reading them.
 """
@@ -16,7 +16,7 @@ class License:
     name: SPDX's name in small letters, or that of its publisher.
     hub: Its name on Hugging Face, "other" if it has none there; "" for none.
     kind: "free", "non-commercial", "custom" or "unknown".
-    meaning: What it means, in a few words.
+    meaning: Its meaning, in a few words.
     url: Where to read it; "" for none.
   """
 

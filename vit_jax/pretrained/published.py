@@ -25,7 +25,7 @@ from vit_jax.pretrained.naming import recognise
 from vit_jax.runtime.printable import printable, say
 from vit_jax.tasks.choose import answering
 
-# What a pooling gives, and the poolings to choose from.
+# A line for each pooling, and the poolings to choose from.
 _FEATURES = {
   "token": "the class token",
   "gap": "the mean of the patches",

@@ -281,7 +281,7 @@ def _closest(vit: Any) -> tuple[Family, list[str]]:
   def distance(item: tuple[Family, int, list[str]]) -> tuple[int, ...]:
     family, lost, why = item
     unlike = bool(why) and family.relative != bool(vit.relative)
-    # Of two that fit, the one whose library resizes positions as we do.
+    # If two fit, prefer the one whose library resizes positions as we do.
     resized = _resized_otherwise(family, vit)
     return lost > 0, unlike, lost, len(why), resized
 

@@ -1,4 +1,4 @@
-"""What arrays tell of relative positions, wherever a library keeps them."""
+"""Reads relative positions from arrays, wherever a library keeps them."""
 
 import math
 from typing import Any

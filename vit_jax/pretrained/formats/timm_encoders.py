@@ -61,7 +61,7 @@ _ARGUMENTS = (
 # `rel_pos_type` -> `ExtendedVit.relative`.
 _RELATIVE = {"mlp": "mlp", "bias": "table"}
 _NORMS = ("layernorm", "rmsnorm")
-# What timm's models do not read.
+# Poolings that timm's models do not have, and how to say so.
 _UNPOOLED = {
   "token_gap": "timm cannot pool both the class token and the patches' average",
   "query": "timm has no attention pooling with a query of its own",
@@ -81,7 +81,7 @@ def prefix(shapes: Shapes) -> str | None:
 def unused(shapes: Shapes) -> list[str]:
   """Names of the arrays that only MAE's pre-training needs."""
   beginnings = ("mask_token", "decoder_")
-  index = "relative_position_index"  # Of old files; it is computed.
+  index = "relative_position_index"  # In old files; it is computed.
   return [
     name
     for name in shapes
@@ -212,7 +212,7 @@ def _heads_and_gelu(
     guessed -= {"gelu", "layer_norm_epsilon"}
   guessed -= arguments.keys()
   gelu = arguments.get("act_layer", gelu)
-  gelu = "gelu" if gelu == "silu" else gelu  # Of gated MLPs, see `_particular`.
+  gelu = "gelu" if gelu == "silu" else gelu  # Gated: see `_particular`.
   gelu = checked("act_layer", str, gelu, choices=(*timm.GELUS,))
   return num_heads, gelu, guessed
 
