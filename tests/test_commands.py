@@ -354,8 +354,10 @@ def test_data_workers_load_no_flax_and_start_no_backend():
   )
 
 
-def test_training_loads_no_tensorflow_and_no_torch():
+def test_training_loads_no_tensorflow_torch_or_known_weights():
   _python(
-    "import sys, vit_jax.run.loop, vit_jax.run.saved\n"
+    "import sys, vit_jax.run.loop, vit_jax.run.flags\n"
+    "assert 'vit_jax.pretrained.known' not in sys.modules\n"
+    "import vit_jax.run.saved\n"
     "assert not {'tensorflow', 'torch'} & set(sys.modules)"
   )

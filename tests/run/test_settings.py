@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dataclasses
 import pathlib
 import re
 
@@ -14,13 +15,17 @@ from vit_jax.models import extended_vit, layer, position, scan, vit
 from vit_jax.run import settings
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
+from vit_jax.runtime.checks import checked
 from vit_jax.runtime.settings import (
+  Duration,
   all_keys,
   check_needs,
   flat,
+  is_section,
   needs,
   replaced,
   to_dict,
+  types_of,
 )
 
 # Values that a number must not have; the numbers not listed here may be 0.
@@ -281,6 +286,28 @@ def test_a_configuration_has_all_keys_and_no_others(config):
     del config.optimizer.b1
   with pytest.raises(ValueError, match="has no optimizer.b1: start it from"):
     check(config)
+
+
+def _all_fields(cls):
+  for field in dataclasses.fields(cls):
+    kind = types_of(cls)[field.name]
+    if is_section(kind):
+      yield from _all_fields(kind)
+    else:
+      yield cls, field, kind
+
+
+@pytest.mark.parametrize("cls", [Settings, settings.ProbeSettings])
+def test_defaults_are_what_their_checks_would_make_of_them(cls):
+  """Sections take their defaults as they are."""
+  for owner, field, kind in _all_fields(cls):
+    if kind is Duration:
+      assert sum(map(bool, dataclasses.astuple(field.default))) <= 1, field
+      continue
+    must, choices = field.metadata["must"], field.metadata["choices"]
+    value = checked(field.name, kind, field.default, must, choices)
+    assert value == field.default, field
+    assert value is None or type(getattr(owner(), field.name)) is type(value)
 
 
 def test_choices_are_those_of_the_code_that_implements_them():

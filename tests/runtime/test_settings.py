@@ -25,6 +25,17 @@ class Inner(Section):
   kind: str = setting("a", "A kind.", choices=("a", "b"))
 
 
+def _is_alone(pair):
+  if pair.other:
+    raise ValueError(f"one={pair.one} needs other=0; it is {pair.other}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair(Section):
+  one: int = setting(0, "One.", fits=_is_alone)
+  other: int = setting(5, "The other.")
+
+
 @dataclasses.dataclass(frozen=True)
 class Outer(Section):
   size: tuple[int, int] | None = setting(None, "A size.")
@@ -77,6 +88,12 @@ def test_values_take_the_type_of_their_field():
 def test_what_cannot_be_meant_names_the_field(values, message):
   with pytest.raises(ValueError, match=f"^{message}"):
     Outer(**values)
+
+
+def test_a_value_has_to_fit_the_others_if_it_is_set():
+  assert (Pair().other, Pair(1, 0).one) == (5, 1)
+  with pytest.raises(ValueError, match="^one=1 needs other=0; it is 5"):
+    Pair(1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Only the standard library is imported, here and by `Section`.
 import dataclasses
 import importlib.util
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import COUNT, Rule
@@ -54,6 +54,11 @@ class DataSettings(Section):
   A folder takes precedence over a name. Images and packed images exclude each
   other. A configuration's `data` has a task as well, see `tasks.settings`.
   """
+
+  # The fields that say nothing without a file of labels.
+  _of_labels_file: ClassVar[tuple[str, ...]] = (
+    *("eval_labels_file", "file_column", "label_columns"),
+  )
 
   name: str | None = setting(None, 'A TFDS data set, or "digits".')
   root: str | None = setting(
@@ -147,17 +152,18 @@ class DataSettings(Section):
       folder = os.path.dirname(self.labels_file) or "."
       object.__setattr__(self, "root", self.root or folder)
       return
-    for name in self._of_labels_file():
+    for name in self._of_labels_file:
       value = getattr(self, name)
-      if value != getattr(type(self), name):
+      if value != getattr(type(self), name) and self._reads_labels(name):
         raise ValueError(
           f"{name}={value!r} needs labels_file, the CSV or JSONL file with "
           "labels."
         )
 
-  def _of_labels_file(self) -> tuple[str, ...]:
-    """The fields that say nothing without a file of labels."""
-    return "eval_labels_file", "file_column", "label_columns"
+  def _reads_labels(self, name: str) -> bool:
+    """Whether a field of `_of_labels_file`, as it is set, needs such a file."""
+    del name
+    return True
 
   def _check_addresses(self) -> None:
     for name in ("dir", "data_dir", "root", "labels_file", "eval_labels_file"):
@@ -271,6 +277,15 @@ class TrainTransformSettings(Section):
     return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
+def _fit_resizer(transform: "EvalTransformSettings") -> None:
+  name = transform.interpolation
+  if transform.resizer in TENSORFLOW and name not in ("area", "bilinear"):
+    raise ValueError(
+      f"resizer={transform.resizer!r} has no interpolation={name!r}: set it to "
+      "area or bilinear."
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class EvalTransformSettings(Section):
   """The crop of an image that is evaluated, and how it is resized."""
@@ -302,6 +317,7 @@ class EvalTransformSettings(Section):
     'of 8 bits, "torchvision_float", which is rounded at the end, or that of '
     "TensorFlow's decoder and filters, without antialiasing, in a repository.",
     choices=RESIZERS,
+    fits=_fit_resizer,
   )
   corner: str = setting(
     "floor",
@@ -315,15 +331,6 @@ class EvalTransformSettings(Section):
     "divided by the side of the crop; what the crop then lacks is black.",
     must=checks.RATIO,
   )
-
-  def __post_init__(self):
-    super().__post_init__()
-    name = self.interpolation
-    if self.resizer in TENSORFLOW and name not in ("area", "bilinear"):
-      raise ValueError(
-        f"resizer={self.resizer!r} has no interpolation={name!r}: set it to "
-        "area or bilinear."
-      )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,11 @@ class InterpolationSettings(Section):
   )
 
 
+def _one_head(transfer: "TransferSettings") -> None:
+  if transfer.keep_head:
+    raise ValueError("probe_head=True needs keep_head=False: one head starts.")
+
+
 @dataclasses.dataclass(frozen=True)
 class TransferSettings(InterpolationSettings):
   """How the checkpoint that `pretrained` names is adapted to the new task."""
@@ -33,14 +38,8 @@ class TransferSettings(InterpolationSettings):
     False,
     "Start the new head from a linear probe of the training images, instead of "
     "zeros (arXiv:2202.10054); it reads each image once.",
+    fits=_one_head,
   )
   keep_pre_logits: bool = setting(
     False, "Keep the checkpoint's representation layer, if it has one."
   )
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.keep_head and self.probe_head:
-      raise ValueError(
-        "probe_head=True needs keep_head=False: one head starts."
-      )

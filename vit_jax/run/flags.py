@@ -13,7 +13,6 @@ from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
 from vit_jax.data.settings import LABEL_FILES
-from vit_jax.run import few_images
 from vit_jax.run.config_file import (
   load_config,
   nearest,
@@ -38,11 +37,6 @@ SHORT = {
   "pretrained": "pretrained",
 }
 _FOR_FOLDERS = "image_folder"  # The configuration for a folder or its labels.
-_NO_WEIGHTS = (
-  "--pretrained names the weights to start from, as in "
-  f"`{few_images.better_command('my_photos')}`; `vit_jax convert --list` has "
-  "the names."
-)
 
 
 def define_config_file() -> None:
@@ -89,7 +83,7 @@ def expand(workdir: bool = False) -> None:
     if not value and not _stands_alone(name):
       value = [*itertools.islice(arguments, 1)]
     if name == "pretrained" and (not value or value[0].startswith("-")):
-      raise ValueError(_NO_WEIGHTS)
+      raise ValueError(_no_weights())
     is_known = name in flags.FLAGS or name.startswith("config.")
     if is_known and not _stands_alone(name):
       if not value or value[0].startswith("--"):
@@ -101,7 +95,7 @@ def expand(workdir: bool = False) -> None:
     if name in names and names.count(f"config.{key}") > 1:
       raise ValueError(f"--{name} or --config.{key} is given twice: drop one.")
   if not data and "pretrained" in names and "config" not in names:
-    raise ValueError(f"no images are given; {_NO_WEIGHTS}")
+    raise ValueError(f"no images are given; {_no_weights()}")
   if len(data) > 1:
     raise ValueError(
       f"{data[0]!r} is the DATA, and {data[1]!r} is one too many: give one "
@@ -111,6 +105,16 @@ def expand(workdir: bool = False) -> None:
     flag_words += meant(data[0], flag_words, names, workdir)
   flag_words.sort(key=lambda word: "config." in word.partition("=")[0])
   sys.argv[1:] = flag_words  # --config is now before its keys.
+
+
+def _no_weights() -> str:
+  """Says what --pretrained takes, with a command to copy."""
+  from vit_jax.run.few_images import better_command
+
+  return (
+    "--pretrained names the weights to start from, as in "
+    f"`{better_command('my_photos')}`; `vit_jax convert --list` has the names."
+  )
 
 
 def _stands_alone(name: str) -> bool:
@@ -151,6 +155,9 @@ def meant(
   if needs_config:
     chosen, why = {"config": _FOR_FOLDERS}, ""
     if weights:
+      # Imported here, as it reads the list of known weights.
+      from vit_jax.run import few_images
+
       chosen, why = few_images.fine_tuning(values, folder)
     name = chosen.pop("config")
     flag_words.insert(0, f"--config={name}")

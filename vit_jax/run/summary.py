@@ -14,7 +14,6 @@ from vit_jax.models.grid import forward_gflops
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.models.paths import within
 from vit_jax.models.variants import described
-from vit_jax.run import few_images
 from vit_jax.run.build import warmup_steps
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
@@ -107,8 +106,12 @@ def _better_command(plan: Plan) -> str | None:
     not (is_folder and are_classes)
     or plan.preprocessing.channels != 3
     or plan.settings.distill.teacher
-    or len(plan.source) >= few_images.FEW
   ):
+    return None
+  # Imported here, as it reads the list of known weights.
+  from vit_jax.run import few_images
+
+  if len(plan.source) >= few_images.FEW:
     return None
   command = few_images.better_command(data.root or "")
   return f"{command}  (downloads {few_images.download()})"

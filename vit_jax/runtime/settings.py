@@ -10,7 +10,7 @@ configuration.
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 from vit_jax.runtime.checks import NOT_NEGATIVE, Rule, checked, without_none
@@ -46,6 +46,7 @@ def setting(
   must: Rule | None = None,
   choices: tuple[str, ...] = (),
   needs: str = "",
+  fits: Callable[[Any], None] | None = None,
   legacy_default: Any = dataclasses.MISSING,
 ) -> Any:
   """Defines a field of a `Section`.
@@ -59,11 +60,14 @@ def setting(
     needs: Another key that has to be on, or this one says nothing: a field of
       the same section, or a dotted key. "key=value" asks for a value, and
       " or " stands between several.
+    fits: Raises ValueError if the section does not fit the value of this key.
+      It is called with the section, and only if the value is not the default.
     legacy_default: The value for descriptions of older checkpoints, which lack
       this field: the program behaved as with this value before it existed. Only
       needed if it differs from the default.
   """
-  metadata = dict(says=says, must=must, choices=choices, needs=needs)
+  metadata: dict[str, Any] = dict(says=says, must=must, choices=choices)
+  metadata |= dict(needs=needs, fits=fits)
   missing = legacy_default is dataclasses.MISSING
   metadata["legacy_default"] = default if missing else legacy_default
   return dataclasses.field(default=default, metadata=metadata)
@@ -83,7 +87,8 @@ class Section:
 
   The constructor converts each value to the type of its annotation (a list to a
   tuple, a whole number to a float). It raises ValueError, naming the field, for
-  a value of another type or outside its range.
+  a value of another type, outside its range, or that does not fit the others.
+  Defaults are valid, so they are not checked.
   """
 
   def __post_init__(self):
@@ -91,6 +96,10 @@ class Section:
       kind = types_of(type(self))[field.name]
       value = _checked(field, kind, getattr(self, field.name))
       object.__setattr__(self, field.name, value)
+    for field in dataclasses.fields(self):
+      fits = field.metadata.get("fits")
+      if fits and getattr(self, field.name) != field.default:
+        fits(self)
 
 
 @functools.cache
@@ -295,7 +304,13 @@ def _checked(field: dataclasses.Field, kind: Any, value: Any) -> Any:
 
 
 def _set(name: str, kind: Any, value: Any, default: Any, *rules: Any) -> Any:
-  """`checked`, with a hint if the value is None and must not be."""
-  if value is None and not without_none(kind)[1]:
+  """`checked`, with a hint if the value is None and must not be.
+
+  The default is returned as it is, if it is of the field's own type.
+  """
+  plain, optional = without_none(kind)
+  if value == default and type(value) is plain:
+    return value
+  if value is None and not optional:
     raise ValueError(f"{name}=None: set it, such as {name}={default!r}.")
   return checked(name, kind, value, *rules)

@@ -47,6 +47,8 @@ class DataSettings(data_settings.DataSettings):
   other.
   """
 
+  _of_labels_file = (*data_settings.DataSettings._of_labels_file, "task")
+
   task: str = setting(
     "classification",
     "What the file of labels has for an image: a class, several labels "
@@ -63,9 +65,8 @@ class DataSettings(data_settings.DataSettings):
     """The `Labels` that the task reads of a file of labels."""
     return labels_of(self.task)
 
-  def _of_labels_file(self) -> tuple[str, ...]:
-    names = super()._of_labels_file()
-    return (*names, "task") if self.task in TASKS else names
+  def _reads_labels(self, name: str) -> bool:
+    return name != "task" or self.task in TASKS
 
 
 @dataclasses.dataclass(frozen=True)

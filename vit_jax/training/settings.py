@@ -139,6 +139,26 @@ class DistillSettings(Section):
   )
 
 
+def _are_weights(text: str) -> bool:
+  """Whether `class_weights` may be so: "balanced", or numbers above 0."""
+  try:
+    return text == "balanced" or all(0 < w < 1e6 for w in _numbers(text))
+  except ValueError:
+    return False
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+  return tuple(map(float, text.split(",")))
+
+
+def _fit_binary_targets(loss: "LossSettings") -> None:
+  if loss.kind != "sigmoid" or loss.label_smoothing:
+    raise ValueError(
+      f"binary_targets=True needs kind='sigmoid' and label_smoothing=0.0; "
+      f"they are {loss.kind!r} and {loss.label_smoothing}."
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class LossSettings(Section):
   """The loss and its targets."""
@@ -153,6 +173,7 @@ class LossSettings(Section):
     None,
     'Weights of the classes, such as "1,2.5", or "balanced" by their number of '
     "training images; of several labels, weights of the positive terms.",
+    must=Rule("be balanced or numbers above 0, such as 1,2.5", _are_weights),
   )
   label_smoothing: float = setting(
     0.0, "Share of the uniform distribution in the targets.", must=BELOW_1
@@ -172,35 +193,14 @@ class LossSettings(Section):
     False,
     "Raise every target above 0 to 1, as DeiT III does for mixed images.",
     needs="mixup_alpha or cutmix_alpha",
+    fits=_fit_binary_targets,
   )
 
-  def __post_init__(self):
-    super().__post_init__()
-    if self.class_weights is not None:
-      self.listed_weights()
-    if self.binary_targets and (self.kind != "sigmoid" or self.label_smoothing):
-      raise ValueError(
-        f"binary_targets=True needs kind='sigmoid' and label_smoothing=0.0; "
-        f"they are {self.kind!r} and {self.label_smoothing}."
-      )
-
   def listed_weights(self) -> tuple[float, ...] | None:
-    """The weights that `class_weights` lists; None if it does not list any.
-
-    Raises ValueError if it lists something else than numbers above 0.
-    """
+    """The weights that `class_weights` lists; None if it does not list any."""
     if self.class_weights in (None, "balanced"):
       return None
-    try:
-      weights = tuple(map(float, self.class_weights.split(",")))
-    except ValueError:
-      weights = (0.0,)
-    if not all(0 < weight < 1e6 for weight in weights):
-      raise ValueError(
-        f"class_weights={self.class_weights!r} must be balanced or numbers "
-        "above 0, such as 1,2.5."
-      )
-    return weights
+    return _numbers(self.class_weights)
 
 
 @dataclasses.dataclass(frozen=True)
