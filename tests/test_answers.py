@@ -25,7 +25,7 @@ from vit_jax.models import Origin, ResNet, make_vit
 from vit_jax.models.masked_vit import masked
 from vit_jax.models.model import represent
 from vit_jax.models.normalize import normalize
-from vit_jax.models.scan import unstack
+from vit_jax.models.parts import unstack
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.tasks.choose import answering
 from vit_jax.tasks.eval_step import make_eval_step, no_totals

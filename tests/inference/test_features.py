@@ -7,7 +7,7 @@ import pytest
 
 import vit_jax
 from tests import tiny
-from vit_jax.models import scan
+from vit_jax.models.parts import stack
 
 SIZE = (16, 24)
 IMAGES = jax.random.normal(jax.random.key(0), (2, *SIZE, 3))
@@ -84,7 +84,7 @@ def test_scanned_layers_give_the_same():
   params = _params(model)
   expected = vit_jax.features(model, params, IMAGES, layers=(1, 3))
   found = vit_jax.features(
-    model.clone(scan=True), scan.stack(params), IMAGES, layers=(1, 3)
+    model.clone(scan=True), stack(params), IMAGES, layers=(1, 3)
   )
   for one, other in zip(found, expected, strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -31,7 +31,8 @@ from vit_jax.inspection.attention_maps import (
   rollout,
 )
 from vit_jax.inspection.embedding_maps import embedding_filters
-from vit_jax.models import ResNet, from_fields, scan, to_fields
+from vit_jax.models import ResNet, from_fields, to_fields
+from vit_jax.models.parts import stack
 
 POOLINGS = ("token", "gap", "map")
 
@@ -79,7 +80,7 @@ def test_scanned_boxed_and_rematerialised_models_give_the_same_weights():
   (model, params), x = drawn(pooling="token"), some_images()
   expected = attention_weights(model, params, x)
   scanned = model.clone(scan=True, remat="full")
-  found = attention_weights(scanned, scan.stack(params), x)
+  found = attention_weights(scanned, stack(params), x)
   np.testing.assert_allclose(found.layers, expected.layers, atol=1e-6)
   boxed = random_params(model, SIZE, 1, unbox=lambda params: params)
   found = attention_weights(model, boxed, x)

@@ -8,8 +8,9 @@ from tests.models import equations
 from tests.models.tiny_vit import apply, images, random_params, shapes_of, tiny
 from vit_jax import make_vit
 from vit_jax.inspection import attention_maps
-from vit_jax.models import from_fields, scan, to_fields, variant_of
+from vit_jax.models import from_fields, to_fields, variant_of
 from vit_jax.models.axial import AxialBlock
+from vit_jax.models.parts import stack
 
 AXIAL = dict(block="axial", pooling="gap")
 GRID = 2, 3  # Of images of 8 x 12, by patches of 4 x 4.
@@ -20,7 +21,7 @@ def made():
   model = tiny(**AXIAL, scan=True)
   x = images()
   params = random_params(model.clone(scan=False), x)
-  return model, params, x, apply(model, scan.stack(params), x)
+  return model, params, x, apply(model, stack(params), x)
 
 
 def test_agrees_with_numpy(made):
@@ -92,7 +93,7 @@ def test_the_map_head_pools_it():
 @pytest.mark.slow
 def test_attention_maps_are_along_rows_then_columns(made):
   model, params, x, _ = made
-  attention = attention_maps.attention_weights(model, scan.stack(params), x)
+  attention = attention_maps.attention_weights(model, stack(params), x)
   assert attention.layers.shape == (4, 2, 3, 6, 6)
   np.testing.assert_allclose(attention.layers.sum(axis=-1), 1, rtol=1e-5)
   y, column = np.divmod(np.arange(6), 3)

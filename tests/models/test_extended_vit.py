@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.models.tiny_vit import apply, images, random_params, tiny
 from vit_jax import Vit, make_vit
-from vit_jax.models import ExtendedVit, from_fields, scan, to_fields
+from vit_jax.models import ExtendedVit, from_fields, to_fields
 from vit_jax.models.attention import QueryPool
 from vit_jax.models.extended_block import (
   ExtendedBlock,
@@ -26,6 +26,7 @@ from vit_jax.models.extended_block import (
 from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.layer import LayerConfig, layer_norm
+from vit_jax.models.parts import stack
 from vit_jax.models.variants import OwnBlockError
 from vit_jax.models.vit import EncoderBlock
 
@@ -337,7 +338,7 @@ def test_a_family_is_scanned_described_and_made_again(block):
   params = random_params(model, x)
   scanned = model.clone(scan=True)
   np.testing.assert_allclose(
-    apply(scanned, scan.stack(params), x), apply(model, params, x), atol=1e-5
+    apply(scanned, stack(params), x), apply(model, params, x), atol=1e-5
   )
   again = from_fields(json.loads(json.dumps(to_fields(model))))
   assert again == model

@@ -366,3 +366,8 @@ def test_lora_adapts_an_encoder_and_a_decoder_stacked_or_not():
   assert found[False] == {**head, **apart}
   stacked = {f"decoder/blocks/msa/{k}": (2, *v) for k, v in factors.items()}
   assert found[True] == {**head, **stacked}
+
+
+def test_an_unknown_place_is_refused():
+  with pytest.raises(ValueError, match="place='middle' of the part 'x' is unk"):
+    Part("x", "middle")

@@ -11,9 +11,15 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tests.models.tiny_vit import images, random_params, shapes_of, tiny
 from tests.models.towers import TOKENS, Autoencoder, flat_shapes
-from vit_jax.models.part import ENCODER, LayerNames, Part, Stack
-from vit_jax.models.parts import Parts
-from vit_jax.models.scan import stack, unstack
+from vit_jax.models.parts import (
+  ENCODER,
+  LayerNames,
+  Part,
+  Parts,
+  Stack,
+  stack,
+  unstack,
+)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 
 from tests.models import equations
 from tests.models.tiny_vit import HEADS, B, D, P, random_params, tiny
-from vit_jax.models import masked_vit, partitioning, scan
+from vit_jax.models import masked_vit, partitioning
 from vit_jax.models.attention import Msa
 from vit_jax.models.layer import PatchDropout
+from vit_jax.models.parts import stack, unstack
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import EncoderBlock
 
@@ -56,7 +57,7 @@ def made(name):
   if name == "masked":
     model = masked_vit.masked(model, 5).clone(num_classes=0)
   unrolled = random_params(model.clone(scan=False), pixels())
-  params = scan.stack(unrolled) if model.scan else unrolled
+  params = stack(unrolled) if model.scan else unrolled
   return model, jax.tree.map(jnp.asarray, params)
 
 
@@ -232,7 +233,7 @@ def test_an_encoder_of_a_part_of_the_patches_by_the_equations():
 def test_rotary_places_of_some_patches_in_the_form_for_tpus(monkeypatch, name):
   model, params = made(name)
   model = model.clone(scan=False, remat="none")
-  params = scan.unstack(params)
+  params = unstack(params)
   expected = gradients(model, keep=KEEP)(params, pixels())
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
   found = gradients(model, keep=KEEP)(params, pixels())

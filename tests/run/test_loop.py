@@ -12,7 +12,7 @@ import pytest
 from tests import runs
 from tests.models.test_extended_vit import Halved
 from vit_jax import load_pretrained
-from vit_jax.models import scan
+from vit_jax.models.parts import unstack
 from vit_jax.run import loop
 from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.experiments.replay import verify
@@ -84,7 +84,7 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
   config.model.update(scan=True, remat="dots")
   resumed, _ = loop.train(read(config), str(tmp_path / "stopped"))
   assert "blocks" in resumed.params
-  found = scan.unstack(jax.device_get(resumed.averaged_params))
+  found = unstack(jax.device_get(resumed.averaged_params))
   for a, b in zip(
     jax.tree.leaves(jax.device_get(whole.averaged_params)),
     jax.tree.leaves({key: found[key] for key in whole.params}),

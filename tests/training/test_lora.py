@@ -10,7 +10,8 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from tests.models.tiny_vit import D, images, random_params, tiny
-from vit_jax.models import partitioning, scan
+from vit_jax.models import partitioning
+from vit_jax.models.parts import stack, unstack
 from vit_jax.training import lora
 from vit_jax.training.settings import LoraSettings
 from vit_jax.training.state import make_params_init
@@ -61,15 +62,15 @@ def test_the_product_is_that_of_the_formula():
 
 def test_stacked_layers_have_the_same_products():
   _, base, trained = parts()
-  stacked = lora.merged(SETTINGS, scan.stack(base), scan.stack(trained))
+  stacked = lora.merged(SETTINGS, stack(base), stack(trained))
   expected = lora.merged(SETTINGS, base, trained)
-  for path, array in flatten_dict(scan.unstack(stacked), sep="/").items():
+  for path, array in flatten_dict(unstack(stacked), sep="/").items():
     other = flatten_dict(expected, sep="/")[path]
     np.testing.assert_allclose(array, other, rtol=1e-5, atol=1e-6)
   model = tiny(scan=True)
   init = lora.trained_init(make_params_init(model, (8, 12, 3)), SETTINGS)
   shapes = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
-  drawn = jax.tree.map(np.shape, scan.stack(trained))
+  drawn = jax.tree.map(np.shape, stack(trained))
   assert jax.tree.map(lambda x: x.shape, shapes) == drawn
 
 

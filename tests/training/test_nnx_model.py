@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from tests import encoders
 from tests.models.tiny_vit import apply, images, random_params, tiny
 from vit_jax import as_nnx, init_params, load_pretrained
-from vit_jax.models.scan import stack
+from vit_jax.models.parts import stack
 
 TX = optax.adam(1e-2)
 # What qwix asks of Flax has other names now.

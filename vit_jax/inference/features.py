@@ -12,7 +12,7 @@ from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.layer import LayerConfig, layer_norm
 from vit_jax.models.model import represent
-from vit_jax.models.part import OURS
+from vit_jax.models.parts import OURS
 
 
 def features(

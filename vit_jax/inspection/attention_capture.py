@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from vit_jax.inspection.embedding_maps import check_vit
-from vit_jax.models import BaseVit, Model, scan
+from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
-from vit_jax.models.part import OURS
+from vit_jax.models.parts import OURS, unstack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def capture_with_gradients(
 def _unrolled(model: Model, params: Any) -> tuple[BaseVit, Any]:
   """An equivalent model without scanned layers, and its parameters."""
   vit = check_vit(model).clone(scan=False, remat="none")
-  return vit, scan.unstack(nn.unbox(params))
+  return vit, unstack(nn.unbox(params))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -30,8 +30,8 @@ from vit_jax.models.layer import (
   layer_norm,
 )
 from vit_jax.models.model import check_size, classifier
-from vit_jax.models.part import HEAD, OURS, Part
 from vit_jax.models.partitioning import named
+from vit_jax.models.parts import HEAD, OURS, Part
 from vit_jax.models.position import Positions
 from vit_jax.models.relative import KINDS, Relative, RelativeBiases
 from vit_jax.models.scan import Layers

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layer import Images, Pooled, layer_norm
 from vit_jax.models.model import Model, classifier
-from vit_jax.models.part import INPUT, Part
 from vit_jax.models.partitioning import named
+from vit_jax.models.parts import INPUT, Part
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import Vit
 

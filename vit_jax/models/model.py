@@ -20,8 +20,8 @@ from vit_jax.models.layer import (
   check_rate,
   dense,
 )
-from vit_jax.models.part import Part
 from vit_jax.models.partitioning import Dense, named
+from vit_jax.models.parts import Part
 from vit_jax.models.scan import REMATS
 
 _SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")

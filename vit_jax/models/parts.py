@@ -3,8 +3,8 @@
 A model lists its parts in `parts()`. Everything that depends on where a
 parameter lies is answered here from that list: layer decay, freezing, Muon,
 LoRA, transfer and the stacked form of scanned layers. Nothing else looks at the
-names in a parameter's path, such as "block_0/msa/out/bias", but for `paths` and
-`guess_parts`, which this module asks.
+names in a parameter's path, such as "block_0/msa/out/bias", but for `paths`,
+which this module asks. The parts of a model that lists none are guessed.
 
 To add a part to a model, give it to the list. An encoder, with a decoder that
 no other task takes over, and a head:
@@ -28,22 +28,99 @@ answers for every family.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.models.guess_parts import guess_parts
-from vit_jax.models.part import DECODER as DECODER
-from vit_jax.models.part import ENCODER as ENCODER
-from vit_jax.models.part import HEAD as HEAD
-from vit_jax.models.part import INPUT as INPUT
-from vit_jax.models.part import OURS, LayerNames
-from vit_jax.models.part import Part as Part
-from vit_jax.models.part import Stack as Stack
-from vit_jax.models.part import heads as heads
 from vit_jax.models.paths import below, ends_with, within
-from vit_jax.models.scan import stack, unstack
+
+INPUT, ENCODER, DECODER, HEAD = PLACES = ("input", "encoder", "decoder", "head")
+# Names that a model which lists no parts may have for its layers, such as
+# "encoderblock_0" or "layers_3".
+_LAYER = re.compile(r"(?i)(.*(?:block|layer)s?_?)(\d+)")
+_GUESSED_MASKS = ("mask", "mask_token")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerNames:
+  """The names of layers, `each` with {} for its number, counted from 0.
+
+  If the layers are scanned, their parameters are stacked, (L, ...), and lie in
+  one module that is called `stacked`.
+  """
+
+  each: str = "block_{}"
+  stacked: str = "blocks"
+
+  def of(self, layer: int) -> str:
+    """The name of a layer."""
+    return self.each.format(layer)
+
+  def number(self, name: str) -> int | None:
+    """The number of the layer with this name; None if it is no layer's."""
+    before, _, after = self.each.partition("{}")
+    digits = name.removeprefix(before).removesuffix(after)
+    is_layer = digits.isdecimal() and name == self.of(int(digits))
+    return int(digits) if is_layer else None
+
+
+OURS = LayerNames()
+"""The names that `scan.make_blocks` gives to layers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+  """The layers of a part, one after the other.
+
+  Attributes:
+    num_layers: L, the number of layers.
+    names: How they are called.
+    after: Modules beside the layers whose parameters come after them.
+  """
+
+  num_layers: int
+  names: LayerNames = OURS
+  after: tuple[str, ...] = ("norm", "map_head")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """One part of a model.
+
+  Attributes:
+    prefix: Path of its module or parameter; "" takes what no other part does.
+    place: One of `PLACES`. An `INPUT` comes before the layers of the part that
+      its prefix lies in, or before all layers. Without a stack, a part of an
+      `ENCODER` or a `DECODER` comes before the layers there.
+    stack: Its layers, if it has any.
+    own_task: Whether it serves the task that it was trained for alone, so that
+      no other task takes it over.
+    pixels: Path below the prefix of the kernel that is multiplied with the
+      images' channels; "" if there is none.
+  """
+
+  prefix: str
+  place: str
+  stack: Stack | None = None
+  own_task: bool = False
+  pixels: str = ""
+
+  def __post_init__(self):
+    if self.place not in PLACES:
+      raise ValueError(
+        f"place={self.place!r} of the part {self.prefix!r} is unknown; choose "
+        f"one of {', '.join(PLACES)}."
+      )
+
+
+def heads() -> tuple[Part, ...]:
+  """The heads of our models: the classifier and the representation layer."""
+  return Part("head", HEAD, own_task=True), Part("pre_logits", HEAD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,11 +295,6 @@ class Parts:
     return max((stack.num_layers for stack in stacks if stack), default=0)
 
 
-def guessed(params: Any) -> Parts:
-  """The parts that `guess_parts` sees in parameters or their shapes."""
-  return Parts(guess_parts(params))
-
-
 def _names(part: Part) -> LayerNames:
   return part.stack.names if part.stack else OURS
 
@@ -239,3 +311,103 @@ def _spot(path: str, part: Part) -> _Spot:
     stacked=first == stack.names.stacked,
     after=first in stack.after,
   )
+
+
+def guessed(params: Any) -> Parts:
+  """The parts of a model that lists none, by the names of its parameters.
+
+  Modules `block_0`, `block_1` and so on, or `blocks`, are layers, and so are
+  others whose names end in "block" or "layer" and a number. Layers are of a
+  decoder, for its own task alone, if the module around them is called so, and
+  else of an encoder. `head`, `head_dist` and `pre_logits` are heads, and
+  `mask` and `mask_token` are for the model's own task. Of all else, `norm` and
+  `map_head` beside layers come after them, and the rest comes before.
+
+  Args:
+    params: Parameters or their shapes, as a tree or by their paths.
+  """
+  layers: dict[tuple[str, LayerNames], int] = {}
+  masks = {name: Part(name, INPUT, own_task=True) for name in _GUESSED_MASKS}
+  parts = [*heads(), Part("head_dist", HEAD, own_task=True)]
+  paths = dict(_leaves(params))
+  for path, shape in paths.items():
+    if path in masks:
+      parts.append(masks[path])
+    for prefix, names, count in _layers_of(path, shape):
+      key = prefix, names
+      layers[key] = max(layers.get(key, 0), count)
+  for (prefix, names), count in layers.items():
+    in_decoder = "decoder" in prefix.lower()
+    place = DECODER if in_decoder else ENCODER
+    stack = Stack(count, names)
+    parts.append(Part(prefix, place, stack, own_task=in_decoder))
+  return Parts(tuple(parts))
+
+
+def _layers_of(
+  path: str, shape: tuple[int, ...]
+) -> Iterator[tuple[str, LayerNames, int]]:
+  """The stack that a path's outermost layer is of, and its least length."""
+  modules = path.split("/")[:-1]
+  for i, name in enumerate(modules):
+    prefix = "/".join(modules[:i])
+    if name == OURS.stacked:
+      yield prefix, OURS, shape[0] if shape else 0
+      return
+    if match := _LAYER.fullmatch(name):
+      yield prefix, LayerNames(f"{match[1]}{{}}"), int(match[2]) + 1
+      return
+
+
+def _leaves(params: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+  """The path and shape of every parameter of a tree."""
+  flat = jax.tree_util.tree_leaves_with_path(
+    nn.unbox(params), is_leaf=lambda x: isinstance(x, tuple)
+  )
+  for path, leaf in flat:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    yield name, tuple(getattr(leaf, "shape", leaf))
+
+
+def stack(tree: Any, names: LayerNames = OURS) -> Any:
+  """A tree, such as a train state, with its layers in the scanned layout."""
+
+  def holds(node: Any) -> bool:
+    return isinstance(node, dict) and names.of(0) in node
+
+  def stacked(node: Any) -> Any:
+    if not holds(node):
+      return node
+    layers = [name for name in node if names.number(name) is not None]
+    layers.sort(key=lambda name: names.number(name) or 0)
+    one = jax.tree.map(_stacked, *(node[name] for name in layers))
+    others = {k: stack(v, names) for k, v in node.items() if k not in layers}
+    return {**others, names.stacked: one}
+
+  return jax.tree.map(stacked, tree, is_leaf=holds)
+
+
+def unstack(tree: Any, names: LayerNames = OURS) -> Any:
+  """A tree with its layers in the unrolled layout."""
+
+  def holds(node: Any) -> bool:
+    return isinstance(node, dict) and names.stacked in node
+
+  def unrolled(node: Any) -> Any:
+    if not holds(node):
+      return node
+    one = node[names.stacked]
+    others = {k: v for k, v in node.items() if k != names.stacked}
+    others = {k: unstack(v, names) for k, v in others.items()}
+    layers = {
+      names.of(i): jax.tree.map(lambda x, i=i: x[i], one)
+      for i in range(len(jax.tree.leaves(one)[0]))
+    }
+    return {**others, **layers}
+
+  return jax.tree.map(unrolled, tree, is_leaf=holds)
+
+
+def _stacked(*arrays: Any) -> Any:
+  on_host = isinstance(arrays[0], np.ndarray)  # NumPy arrays stay on the host.
+  return (np if on_host else jnp).stack(arrays)

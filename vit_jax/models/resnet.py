@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 from vit_jax.models.layer import Images, Pooled, fast_variance
 from vit_jax.models.model import Model, Origin
 from vit_jax.models.normalize import check_images
-from vit_jax.models.part import ENCODER, Part, heads
 from vit_jax.models.partitioning import in_use, named
+from vit_jax.models.parts import ENCODER, Part, heads
 
 _CONV_AXES = (None, None, "channels_in", "channels_out")
 

@@ -2,8 +2,8 @@
 
 Unrolled, each block has parameters of its own, `block_0` to `block_{L-1}`.
 Scanned, one block is compiled and run L times; the parameters of all layers
-are stacked, (L, ...), as `blocks`. `stack` and `unstack` turn either layout
-into the other.
+are stacked, (L, ...), as `blocks`. `stack` and `unstack` of `parts` turn
+either layout into the other.
 """
 
 import inspect
@@ -13,12 +13,10 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
-from vit_jax.models.part import OURS, LayerNames
 from vit_jax.models.partitioning import in_use
+from vit_jax.models.parts import OURS
 from vit_jax.models.position import Positions
 from vit_jax.models.tokens import Tokens
 
@@ -115,47 +113,3 @@ def _scanned(run: Callable, num_layers: int) -> Callable:
     metadata_params={nn.PARTITION_NAME: "layers"},
   )
   return lambda block, R, tokens: scanned(block, tokens, R)[0]
-
-
-def stack(tree: Any, names: LayerNames = OURS) -> Any:
-  """A tree, such as a train state, with its layers in the scanned layout."""
-
-  def holds(node: Any) -> bool:
-    return isinstance(node, dict) and names.of(0) in node
-
-  def stacked(node: Any) -> Any:
-    if not holds(node):
-      return node
-    layers = [name for name in node if names.number(name) is not None]
-    layers.sort(key=lambda name: names.number(name) or 0)
-    one = jax.tree.map(_stacked, *(node[name] for name in layers))
-    others = {k: stack(v, names) for k, v in node.items() if k not in layers}
-    return {**others, names.stacked: one}
-
-  return jax.tree.map(stacked, tree, is_leaf=holds)
-
-
-def unstack(tree: Any, names: LayerNames = OURS) -> Any:
-  """A tree with its layers in the unrolled layout."""
-
-  def holds(node: Any) -> bool:
-    return isinstance(node, dict) and names.stacked in node
-
-  def unrolled(node: Any) -> Any:
-    if not holds(node):
-      return node
-    one = node[names.stacked]
-    others = {k: v for k, v in node.items() if k != names.stacked}
-    others = {k: unstack(v, names) for k, v in others.items()}
-    layers = {
-      names.of(i): jax.tree.map(lambda x, i=i: x[i], one)
-      for i in range(len(jax.tree.leaves(one)[0]))
-    }
-    return {**others, **layers}
-
-  return jax.tree.map(unrolled, tree, is_leaf=holds)
-
-
-def _stacked(*arrays: Any) -> Any:
-  on_host = isinstance(arrays[0], np.ndarray)  # NumPy arrays stay on the host.
-  return (np if on_host else jnp).stack(arrays)

@@ -33,8 +33,8 @@ from vit_jax.models.layer import (
 )
 from vit_jax.models.model import VitFields
 from vit_jax.models.normalize import check_images
-from vit_jax.models.part import ENCODER, Part, Stack, heads
 from vit_jax.models.partitioning import named
+from vit_jax.models.parts import ENCODER, Part, Stack, heads
 from vit_jax.models.position import (
   Grid,
   Positions,

@@ -10,7 +10,7 @@ import flax.linen as nn
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Model, Origin
 from vit_jax.models.grid import grid_of, param_shapes
-from vit_jax.models.scan import unstack
+from vit_jax.models.parts import unstack
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.formats.mapping import differences, listed
 from vit_jax.pretrained.loaded import Loaded

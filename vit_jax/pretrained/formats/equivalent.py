@@ -8,7 +8,7 @@ import numpy as np
 
 from vit_jax.models import Vit, from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
-from vit_jax.models.part import OURS
+from vit_jax.models.parts import OURS
 from vit_jax.models.paths import below, within
 from vit_jax.models.position import PositionEmbedding
 from vit_jax.pretrained.formats.architecture import table_size
