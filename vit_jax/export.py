@@ -75,7 +75,7 @@ def export_checkpoint(
   """
   from vit_jax.inference import exporter
   from vit_jax.pretrained.load import load_pretrained
-  from vit_jax.runtime.atomic_file import output_file, replacing
+  from vit_jax.runtime.files import output_file, replacing
 
   exporter.check_platforms(platforms)
   out, to = output_file(path, TARGETS, to)

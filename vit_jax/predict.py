@@ -104,8 +104,8 @@ def predict_files(
   from vit_jax.inference import answers
   from vit_jax.inference.feature_file import feature_file
   from vit_jax.inference.predictor import predict
-  from vit_jax.runtime.atomic_file import CSV, output_file, replacing
   from vit_jax.runtime.display import Display
+  from vit_jax.runtime.files import CSV, output_file, replacing
 
   _check_flags(features, layers, tokens, as_json, out)
   tables = CSV | {"JSON Lines": (".jsonl", ".ndjson")}

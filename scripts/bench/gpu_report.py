@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 from scripts.bench.gpu_parts import LIMIT, Failed, Part, Turn, Unfinished, parts
-from vit_jax.runtime.atomic_file import replacing
+from vit_jax.runtime.files import replacing
 
 PROBE = """
 import importlib.metadata, json, jax

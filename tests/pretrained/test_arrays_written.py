@@ -17,7 +17,7 @@ from tests.array_files import (
 )
 from tests.memory import bounded_memory
 from vit_jax.pretrained.arrays import save_arrays
-from vit_jax.runtime.atomic_file import filling
+from vit_jax.runtime.files import filling
 
 both_formats = pytest.mark.parametrize("name", ["m.npz", "m.safetensors"])
 

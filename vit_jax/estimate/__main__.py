@@ -29,7 +29,7 @@ from absl import flags
 
 from vit_jax.estimate import set_environment
 from vit_jax.runtime import command
-from vit_jax.runtime.atomic_file import output_file, replacing
+from vit_jax.runtime.files import output_file, replacing
 from vit_jax.runtime.printable import say
 
 if TYPE_CHECKING:

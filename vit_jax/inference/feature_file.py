@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from vit_jax.runtime.atomic_file import output_file, replacing
+from vit_jax.runtime.files import output_file, replacing
 
 
 class FeatureFile:

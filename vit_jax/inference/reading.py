@@ -14,8 +14,8 @@ from vit_jax.data.example import MAX_BYTES, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.image_files import find_images
 from vit_jax.data.transforming.transforms import EvalTransform
+from vit_jax.runtime.files import open_regular
 from vit_jax.runtime.printable import printable_path
-from vit_jax.runtime.regular_file import open_regular
 from vit_jax.training.sharding import begun_ahead
 
 Picture = str | os.PathLike | Image.Image | np.ndarray

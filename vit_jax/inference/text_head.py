@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.models.normalize import unit
+from vit_jax.runtime.files import open_regular
 from vit_jax.runtime.printable import printable
-from vit_jax.runtime.regular_file import open_regular
 
 _UNREADABLE = (
   OSError,

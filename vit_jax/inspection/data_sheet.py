@@ -17,8 +17,8 @@ from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import in_colours
 from vit_jax.inspection.settings import InspectSettings
-from vit_jax.runtime.atomic_file import output_file, replacing
 from vit_jax.runtime.display import Display, table_lines
+from vit_jax.runtime.files import output_file, replacing
 
 _SHOWN = 3  # Files named for each finding.
 _CLASSES = 30  # Classes listed.

@@ -24,8 +24,8 @@ from vit_jax.inspection.photograph import seen_part
 from vit_jax.models import Vit
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.runtime import extras
-from vit_jax.runtime.atomic_file import output_folder, replacing
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.files import output_folder, replacing
 from vit_jax.runtime.printable import printable_path, say
 from vit_jax.tasks.task import Task, class_name
 

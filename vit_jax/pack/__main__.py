@@ -34,8 +34,8 @@ from vit_jax.data.reading.class_lists import SUMS, read_sums
 from vit_jax.data.settings import HELD_OUT_BY, check_address
 from vit_jax.pack import notes
 from vit_jax.runtime import command, extras
+from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.printable import printable, say
-from vit_jax.runtime.regular_file import read_regular
 
 
 def define_flags() -> None:

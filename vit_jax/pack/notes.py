@@ -18,11 +18,12 @@ from typing import IO, Any
 
 from etils import epath
 
-from vit_jax.runtime import atomic_file
-from vit_jax.runtime.regular_file import (
+from vit_jax.runtime import files
+from vit_jax.runtime.files import (
   NotRegularError,
   open_anywhere,
   read_regular,
+  replacing,
 )
 
 _FOLDER = "notes"
@@ -56,7 +57,7 @@ def publish(file: IO[bytes], path: epath.Path) -> None:
   if "://" in place:  # An object appears whole, and its folder needs no making.
     with path.open("wb") as copy:
       return shutil.copyfileobj(file, copy, 2**22)
-  with atomic_file.replacing(pathlib.Path(place)) as copy:
+  with replacing(pathlib.Path(place)) as copy:
     shutil.copyfileobj(file, copy, 2**22)
 
 
@@ -187,7 +188,7 @@ def remove_drafts(folder: epath.Path) -> None:
   """Removes the drafts that a killed command or a cut has left."""
   if "://" not in os.fspath(folder):
     for place in (folder, folder / _FOLDER):
-      atomic_file.remove_drafts(pathlib.Path(place))
+      files.remove_drafts(pathlib.Path(place))
 
 
 def whole(

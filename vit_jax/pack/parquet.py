@@ -15,7 +15,7 @@ from etils import epath
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.pack.records import Splits, numbered, split_of
-from vit_jax.runtime.regular_file import open_anywhere
+from vit_jax.runtime.files import open_anywhere
 
 _MOST_GROUP = 2**31  # Bytes of a row group, uncompressed.
 _MOST_FOOTER = 2**26  # Bytes: 100,000 row groups.

@@ -13,7 +13,7 @@ from vit_jax.data.example import (
   check_classes,
 )
 from vit_jax.data.reading.folders import NAMES
-from vit_jax.runtime.regular_file import open_anywhere
+from vit_jax.runtime.files import open_anywhere
 
 Splits = Mapping[str, Source]
 

@@ -18,7 +18,7 @@ from etils import epath
 from vit_jax.data.example import Source
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.pack.records import Listing, Records, Splits, numbered, split_of
-from vit_jax.runtime.regular_file import open_anywhere, read_regular
+from vit_jax.runtime.files import open_anywhere, read_regular
 
 _MOST_TEXT = 2**24  # Bytes; a sparse archive may claim any number.
 _TRAIN, _VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"

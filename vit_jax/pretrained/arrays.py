@@ -30,12 +30,8 @@ from vit_jax.pretrained.npz import (
   UnreadableFileError,
   open_npz,
 )
+from vit_jax.runtime.files import TooLargeError, open_regular, read_regular
 from vit_jax.runtime.printable import one_line, quoted
-from vit_jax.runtime.regular_file import (
-  TooLargeError,
-  open_regular,
-  read_regular,
-)
 
 _SAFETENSORS_DTYPES = (
   "BOOL I8 U8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64".split()

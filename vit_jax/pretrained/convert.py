@@ -24,8 +24,8 @@ from vit_jax.pretrained.save import (
   check_expressible,
   save_as,
 )
-from vit_jax.runtime.atomic_file import output_folder
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.files import output_folder
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
 from vit_jax.workdir.metrics import read_metrics
 

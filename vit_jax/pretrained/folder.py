@@ -13,8 +13,8 @@ from typing import Any
 from vit_jax.data.reading.folders import images_below
 from vit_jax.pretrained.formats import processor
 from vit_jax.runtime import hints
+from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.printable import quoted
-from vit_jax.runtime.regular_file import read_regular
 from vit_jax.workdir.metrics import METRICS
 
 # Names of files of weights, as other libraries and `convert` write them.

@@ -27,8 +27,8 @@ from vit_jax.pretrained.formats import (
 from vit_jax.pretrained.formats.architecture import channels_of
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.pretrained.loaded import Loaded, with_preprocessing
-from vit_jax.runtime.atomic_file import filling
 from vit_jax.runtime.display import Track, untracked
+from vit_jax.runtime.files import filling
 
 
 @dataclasses.dataclass(frozen=True)

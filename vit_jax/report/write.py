@@ -5,8 +5,8 @@ import sys
 from typing import Any
 
 from vit_jax.runtime import extras
-from vit_jax.runtime.atomic_file import output_file, replacing
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.files import output_file, replacing
 from vit_jax.runtime.printable import printable_path, say
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from etils import epath
 
-from vit_jax.runtime.regular_file import NotRegularError, TooLargeError
+from vit_jax.runtime.files import NotRegularError, TooLargeError
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket, orbax_files
 from vit_jax.workdir.description import checksums, named_leaves, verify_digest

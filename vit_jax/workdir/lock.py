@@ -15,7 +15,7 @@ import filelock
 import jax
 from etils import epath
 
-from vit_jax.runtime.regular_file import read_regular
+from vit_jax.runtime.files import read_regular
 from vit_jax.workdir import bucket
 
 _BEAT = 20  # Seconds between two heartbeats of the owner of an object.

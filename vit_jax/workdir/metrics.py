@@ -17,7 +17,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
 from vit_jax.runtime import extras
-from vit_jax.runtime.regular_file import read_regular
+from vit_jax.runtime.files import read_regular
 from vit_jax.workdir import bucket
 from vit_jax.workdir.rows import (
   AppendFile,

@@ -17,14 +17,16 @@ from absl import logging as absl_logging
 from etils import epath
 from orbax.checkpoint import v1
 
-from vit_jax.runtime import atomic_file, hosts
-from vit_jax.runtime.metric_keys import Split
-from vit_jax.runtime.regular_file import (
+from vit_jax.runtime import hosts
+from vit_jax.runtime.files import (
   NotRegularError,
   TooLargeError,
+  commit,
   open_regular,
   read_regular,
+  sync,
 )
+from vit_jax.runtime.metric_keys import Split
 from vit_jax.runtime.restarts import step_of
 from vit_jax.workdir import bucket
 from vit_jax.workdir.description import with_digest
@@ -139,8 +141,8 @@ def _complete(
   (draft / _DESCRIPTION).write_text(json.dumps(with_digest(description)))
   if draft != checkpoint:
     run = checkpoint.parent.parent
-    atomic_file.sync(*run.glob("*.jsonl"), run, run.parent)
-    atomic_file.commit(draft, checkpoint)
+    sync(*run.glob("*.jsonl"), run, run.parent)
+    commit(draft, checkpoint)
 
 
 def delete(checkpoint: epath.Path) -> None:

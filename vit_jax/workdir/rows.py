@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vit_jax.runtime import atomic_file
-from vit_jax.runtime.regular_file import read_regular
+from vit_jax.runtime.files import commit, read_regular
 from vit_jax.workdir import bucket
 
 MOST_WAITING = 32 * 2**20  # Bytes that may wait in memory for a write.
@@ -133,7 +132,7 @@ def replace(path: epath.Path, content: bytes) -> None:
     return
   draft = path.with_name(f"{path.name}.part")
   draft.write_bytes(content)
-  atomic_file.commit(draft, path)
+  commit(draft, path)
 
 
 class AppendFile:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from etils import epath
 
+from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.printable import quoted
-from vit_jax.runtime.regular_file import read_regular
 
 SUMS = "sha256sums.txt"  # It has the checksums of a packed folder's files.
 

@@ -18,9 +18,9 @@ from vit_jax.data.example import (
 )
 from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
 from vit_jax.runtime import hints
+from vit_jax.runtime.files import open_regular
 from vit_jax.runtime.printable import composed, say
 from vit_jax.runtime.printable import printable_path as text
-from vit_jax.runtime.regular_file import open_regular
 
 # Without the library for HEIC, reading such a file says what to install.
 _ENDINGS = tuple(dict.fromkeys((*EXTENSIONS, *HEIF)))

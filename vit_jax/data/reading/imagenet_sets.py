@@ -27,7 +27,7 @@ from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
-from vit_jax.runtime.regular_file import read_regular
+from vit_jax.runtime.files import read_regular
 
 
 def _rows(table: str) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_jax.data.reading.folders import EXTENSIONS, split_named
 from vit_jax.data.settings import DataSettings
-from vit_jax.runtime.regular_file import open_regular
+from vit_jax.runtime.files import open_regular
 
 _FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
 _ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))

@@ -16,8 +16,8 @@ from etils import epath
 from google.protobuf import json_format
 from tensorflow_datasets.core.proto import dataset_info_pb2, feature_pb2
 
+from vit_jax.runtime.files import MOST_TEXT, open_regular, read_regular
 from vit_jax.runtime.printable import printable
-from vit_jax.runtime.regular_file import MOST_TEXT, open_regular, read_regular
 
 _PREFIX = "tensorflow_datasets.core.features."
 # The features of TFDS 4, by the names that its files have for their classes.

@@ -20,8 +20,8 @@ from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.run.start import fresh_state
 from vit_jax.runtime import extras
-from vit_jax.runtime.atomic_file import output_folder, replacing
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.files import output_folder, replacing
 from vit_jax.runtime.settings import replaced
 from vit_jax.training import sharding
 

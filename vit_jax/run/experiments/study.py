@@ -19,9 +19,9 @@ from vit_jax.run.experiments.study_file import (
 )
 from vit_jax.runtime import extras, restarts
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.meter import DIVERGED
 from vit_jax.runtime.metric_keys import Split, parse
-from vit_jax.runtime.regular_file import read_regular
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks.task import Task
 from vit_jax.workdir.metrics import read_metrics

@@ -24,7 +24,7 @@ from etils import epath
 
 from vit_jax.run.config_file import load_file, make_config, other_units
 from vit_jax.run.settings import Settings, read
-from vit_jax.runtime.regular_file import read_regular
+from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.settings import replaced
 from vit_jax.workdir import bucket
 

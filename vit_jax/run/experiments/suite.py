@@ -27,8 +27,8 @@ from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run.experiments.probe import probe_shots
 from vit_jax.run.experiments.study_file import csv_text
 from vit_jax.run.settings import ProbeSettings
-from vit_jax.runtime.atomic_file import CSV, output_file, replacing
 from vit_jax.runtime.display import Display, Track
+from vit_jax.runtime.files import CSV, output_file, replacing
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.settings import DataSettings
 from vit_jax.training import sharding

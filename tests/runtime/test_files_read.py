@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from vit_jax.runtime.regular_file import (
+from vit_jax.runtime.files import (
   NotRegularError,
   TooLargeError,
   open_regular,

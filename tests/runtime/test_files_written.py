@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from vit_jax.runtime import atomic_file
+from vit_jax.runtime import files
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def calls(monkeypatch):
 
 
 def test_a_file_is_synced_before_its_name_and_its_folder_after(tmp_path, calls):
-  with atomic_file.replacing(tmp_path / "a") as file:
+  with files.replacing(tmp_path / "a") as file:
     file.write(b"1")
   (part, *rest) = calls
   assert part.startswith(".a.")
@@ -53,7 +53,7 @@ TABLES = {"CSV": (".csv", ".txt"), "JSON": (".json",)}
 )
 def test_an_ending_chooses_the_format(name, chosen, expected):
   path = pathlib.Path("new folder.xlsx", name)
-  found = atomic_file.output_file(str(path), TABLES, chosen)
+  found = files.output_file(str(path), TABLES, chosen)
   assert found == (path, expected)
 
 
@@ -74,24 +74,24 @@ def test_an_ending_chooses_the_format(name, chosen, expected):
 )
 def test_an_ending_of_another_format_is_refused(name, chosen, message):
   with pytest.raises(ValueError, match=message):
-    atomic_file.output_file(name, TABLES, chosen)
+    files.output_file(name, TABLES, chosen)
 
 
 def test_a_folder_has_no_ending_of_a_file(tmp_path):
   for name in ("new", "vit.v2"):
     path = tmp_path / name
-    assert atomic_file.output_folder(str(path)) == path
+    assert files.output_folder(str(path)) == path
   with pytest.raises(ValueError, match="b.npz' is the name of a .npz file"):
-    atomic_file.output_folder(str(tmp_path / "b.npz"))
+    files.output_folder(str(tmp_path / "b.npz"))
   (tmp_path / "b.npz").mkdir()
-  atomic_file.output_folder(str(tmp_path / "b.npz"))
+  files.output_folder(str(tmp_path / "b.npz"))
   (tmp_path / "file").touch()
   with pytest.raises(ValueError, match="file' is a file; name the folder"):
-    atomic_file.output_folder(str(tmp_path / "file"))
+    files.output_folder(str(tmp_path / "file"))
 
 
 def test_a_folder_is_synced_with_all_that_it_holds(tmp_path, calls):
-  with atomic_file.filling(tmp_path / "folder") as folder:
+  with files.filling(tmp_path / "folder") as folder:
     (folder / "in").mkdir()
     (folder / "in" / "a").touch()
     (folder / "b").touch()
@@ -100,7 +100,7 @@ def test_a_folder_is_synced_with_all_that_it_holds(tmp_path, calls):
   assert calls[5:] == [tmp_path.name]
   calls.clear()
   (tmp_path / "there").mkdir()
-  with atomic_file.filling(tmp_path / "there") as folder:
+  with files.filling(tmp_path / "there") as folder:
     (folder / "c").touch()
   assert calls == ["c", "rename", "there"]
 
@@ -112,7 +112,7 @@ def test_a_file_system_that_cannot_sync_folders_stops_nobody(
     raise OSError(errno.EINVAL, "Invalid argument")
 
   monkeypatch.setattr(os, "fsync", fsync)
-  atomic_file.sync(tmp_path)
+  files.sync(tmp_path)
 
   def fail(_):
     raise OSError(errno.EIO, "Input/output error")
@@ -120,7 +120,7 @@ def test_a_file_system_that_cannot_sync_folders_stops_nobody(
   monkeypatch.setattr(os, "fsync", fail)
   with (
     pytest.raises(OSError, match="Input/output"),
-    atomic_file.replacing(tmp_path / "a"),
+    files.replacing(tmp_path / "a"),
   ):
     pass
   assert not (tmp_path / "a").exists()
