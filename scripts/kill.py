@@ -34,7 +34,7 @@ from typing import IO
 from etils import epath
 
 from vit_jax.workdir.checkpoint import open_run
-from vit_jax.workdir.metrics import read_metrics
+from vit_jax.workdir.records import read_metrics
 
 COMMAND = [
   *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),

@@ -25,7 +25,7 @@ from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import replaced
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.lock import sole_writer
-from vit_jax.workdir.metrics import MetricWriter
+from vit_jax.workdir.records import MetricWriter
 
 
 def _arrays(checkpoint):

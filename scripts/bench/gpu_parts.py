@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from etils import epath
 
-from vit_jax.workdir.metrics import read_metrics
+from vit_jax.workdir.records import read_metrics
 
 GRACE = 60  # Seconds for a training run to save after it was told to stop.
 LIMIT = 8 * 60 - GRACE  # Seconds until a part is told to stop.

@@ -23,7 +23,7 @@ from vit_jax.runtime.display import Display
 from vit_jax.runtime.meter import Stopwatch
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints
-from vit_jax.workdir.metrics import EventFile, MetricWriter
+from vit_jax.workdir.records import EventFile, MetricWriter
 from vit_jax.workdir.rows import parse_rows, read_rows
 
 

@@ -27,7 +27,7 @@ from vit_jax.pretrained.save import (
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import output_folder
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
-from vit_jax.workdir.metrics import read_metrics
+from vit_jax.workdir.records import read_metrics
 
 _FILE = importlib.resources.files("vit_jax.pretrained") / "model_card.toml"
 _TEMPLATES = tomllib.loads(_FILE.read_text("utf-8"))

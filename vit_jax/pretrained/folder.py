@@ -15,7 +15,7 @@ from vit_jax.pretrained.formats import processor
 from vit_jax.runtime import hints
 from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.printable import quoted
-from vit_jax.workdir.metrics import METRICS
+from vit_jax.workdir.records import METRICS
 
 # Names of files of weights, as other libraries and `convert` write them.
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.npz")

@@ -25,8 +25,7 @@ from vit_jax.tasks import choose
 from vit_jax.tasks.outcome import Example, Outcome
 from vit_jax.tasks.task import Task, class_names
 from vit_jax.workdir.checkpoint import latest_description, open_run
-from vit_jax.workdir.metrics import METRICS, read_metrics
-from vit_jax.workdir.provenance import STARTS, read_starts
+from vit_jax.workdir.records import METRICS, STARTS, read_metrics, read_starts
 
 _PANELS = 6  # Examples that a task may draw in its own way.
 

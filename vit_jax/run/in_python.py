@@ -22,7 +22,7 @@ from vit_jax.runtime import usage
 from vit_jax.runtime.metric_keys import Split, parse
 from vit_jax.runtime.printable import quoted, say
 from vit_jax.runtime.settings import all_keys, flat
-from vit_jax.workdir.metrics import read_metrics
+from vit_jax.workdir.records import read_metrics
 
 _IN_A_THREAD = (
   "Batches are prepared in a thread. For worker processes, which import this "

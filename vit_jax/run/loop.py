@@ -23,7 +23,7 @@ from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints, is_run
 from vit_jax.workdir.lock import sole_writer
-from vit_jax.workdir.metrics import read_metrics
+from vit_jax.workdir.records import read_metrics
 
 
 def train(

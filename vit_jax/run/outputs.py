@@ -26,9 +26,11 @@ from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.checkpoint_reader import items
 from vit_jax.workdir.description import digest_of
-from vit_jax.workdir.metrics import MetricWriter, WandbLog, read_metrics
-from vit_jax.workdir.provenance import (
+from vit_jax.workdir.records import (
+  MetricWriter,
+  WandbLog,
   keep_unreadable,
+  read_metrics,
   read_starts,
   record_start,
 )

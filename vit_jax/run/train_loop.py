@@ -23,7 +23,7 @@ from vit_jax.runtime.metric_keys import Split
 from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
-from vit_jax.workdir.metrics import read_metrics
+from vit_jax.workdir.records import read_metrics
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 # Steps after a start before the trace begins; all is compiled by then.

@@ -23,8 +23,7 @@ from vit_jax.tasks.settings import TASKS
 from vit_jax.training import sharding
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
-from vit_jax.workdir.metrics import DIGESTS, read_digests
-from vit_jax.workdir.provenance import here, read_starts
+from vit_jax.workdir.records import DIGESTS, here, read_digests, read_starts
 from vit_jax.workdir.rows import parse_rows, to_line
 
 _MOST = 100  # Steps for which the tolerance holds on other devices.

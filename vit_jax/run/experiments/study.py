@@ -24,7 +24,7 @@ from vit_jax.runtime.meter import DIVERGED
 from vit_jax.runtime.metric_keys import Split, parse
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks.task import Task
-from vit_jax.workdir.metrics import read_metrics
+from vit_jax.workdir.records import read_metrics
 from vit_jax.workdir.rows import replace
 
 _RESTARTS = 1  # After a crash, without a new checkpoint.

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from etils import epath
 
-from vit_jax.workdir import provenance
-from vit_jax.workdir.provenance import read_starts, record_start
+from vit_jax.workdir import records
+from vit_jax.workdir.records import read_starts, record_start
 
 
 def test_every_start_is_a_line_that_says_on_what(tmp_path):
@@ -58,7 +58,7 @@ def test_the_command_is_as_it_was_typed(typed, is_ours):
   before, mark, rest = typed.partition(" -m ")
   shown = f"python -m {rest}" if mark else before.partition("/bin/vit_jax")[2]
   command = (shown if mark else f"vit_jax{shown}") if is_ours else None
-  assert provenance._command(shlex.split(typed)) == command
+  assert records._command(shlex.split(typed)) == command
 
 
 @pytest.mark.parametrize(
