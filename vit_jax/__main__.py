@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 from vit_jax import __version__
-from vit_jax.runtime import command, hints, streams
+from vit_jax.runtime import command, hints
 from vit_jax.runtime.printable import say
 
 # Each command's module, and what it does. A test compares the table with the
@@ -49,7 +49,7 @@ def main() -> int:
     del sys.argv[1:2]
     runpy.run_module(f"vit_jax.{name}", run_name="__main__", alter_sys=True)
     return 0
-  streams.open_closed()
+  command.open_closed()
   texts = {
     "": _help,
     "configs": _configs,
@@ -58,7 +58,7 @@ def main() -> int:
   command.complete(*COMMANDS, *filter(None, texts))
   texts["--version"] = lambda: f"vit_jax {__version__}"
   try:
-    with streams.until_closed():
+    with command.until_closed():
       say(_text(name, texts), sys.stdout)
       return 0
   except ValueError as error:

@@ -51,7 +51,7 @@ class Metric:
 
 
 class _Console(Console):
-  """Raises BrokenPipeError, which `streams.until_closed` handles."""
+  """Raises BrokenPipeError, which `command.until_closed` handles."""
 
   def on_broken_pipe(self) -> None:
     raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
