@@ -7,8 +7,7 @@ import re
 import pytest
 
 import vit_jax
-from vit_jax.runtime.display import Metric
-from vit_jax.runtime.metric_keys import Split, moved, parse
+from vit_jax.runtime.display import Metric, Split, moved, parse
 from vit_jax.tasks.outcome import Outcome
 
 ROW = {

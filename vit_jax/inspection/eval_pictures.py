@@ -14,7 +14,7 @@ from vit_jax.inspection import attention_maps
 from vit_jax.inspection.photograph import Photograph, in_colours
 from vit_jax.models import Model
 from vit_jax.runtime import extras
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Split
 from vit_jax.tasks.outcome import Outcome
 from vit_jax.tasks.task import Task, class_names
 from vit_jax.training import sharding

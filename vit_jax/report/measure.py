@@ -18,8 +18,7 @@ from vit_jax.inspection.photograph import Photograph, seen_part
 from vit_jax.report.dataset import Dataset, look_at
 from vit_jax.run.saved import SavedRun, opened
 from vit_jax.run.settings import Settings
-from vit_jax.runtime.display import Track, untracked
-from vit_jax.runtime.metric_keys import Split, parse
+from vit_jax.runtime.display import Split, Track, parse, untracked
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.outcome import Example, Outcome

@@ -17,7 +17,7 @@ from vit_jax.inspection.photograph import LONGEST
 from vit_jax.report import pictures, tables
 from vit_jax.report.measure import Measured, RunFacts
 from vit_jax.report.pictures import Picture
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Split
 from vit_jax.runtime.printable import printable_lines
 from vit_jax.tasks.outcome import Curves
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from vit_jax.report.dataset import Sizes
 from vit_jax.report.measure import Measured, RunFacts, defaults
-from vit_jax.runtime.display import clock
+from vit_jax.runtime.display import Split, clock
 from vit_jax.runtime.meter import shares, time_spent
-from vit_jax.runtime.metric_keys import Split
 
 _ABSENT = "–"
 

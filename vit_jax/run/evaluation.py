@@ -12,8 +12,7 @@ from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
-from vit_jax.runtime.display import Track
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Split, Track
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.task import Task
 

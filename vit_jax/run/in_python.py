@@ -19,7 +19,7 @@ from vit_jax.run.config_file import load_config, nearest, other_units
 from vit_jax.run.loop import train
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime import usage
-from vit_jax.runtime.metric_keys import Split, parse
+from vit_jax.runtime.display import Split, parse
 from vit_jax.runtime.printable import quoted, say
 from vit_jax.runtime.settings import all_keys, flat
 from vit_jax.workdir.records import read_metrics

@@ -17,9 +17,8 @@ from vit_jax.pretrained.locate import check_named
 from vit_jax.run.evaluation import open_stream
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
-from vit_jax.runtime.display import Display, evaluation_text
+from vit_jax.runtime.display import Display, Split, evaluation_text, moved
 from vit_jax.runtime.files import CSV, output_file
-from vit_jax.runtime.metric_keys import Split, moved
 from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.outcome import Evaluator
 from vit_jax.tasks.task import Task

@@ -17,9 +17,14 @@ from vit_jax.models.variants import described
 from vit_jax.run.build import warmup_steps
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
-from vit_jax.runtime.display import Display, clock, evaluation_text
+from vit_jax.runtime.display import (
+  Display,
+  Split,
+  clock,
+  evaluation_text,
+  moved,
+)
 from vit_jax.runtime.meter import at_chance, shares
-from vit_jax.runtime.metric_keys import Split, moved
 from vit_jax.training import lora
 from vit_jax.training.optimizer import trainable_filter
 

@@ -18,8 +18,8 @@ from vit_jax.run.outputs import (
 )
 from vit_jax.run.plan import Plan
 from vit_jax.run.tracer import Tracer
+from vit_jax.runtime.display import Split
 from vit_jax.runtime.meter import RECENT, why_diverged
-from vit_jax.runtime.metric_keys import Split
 from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState

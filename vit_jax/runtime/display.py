@@ -1,26 +1,87 @@
-"""Shows a run's progress and its metrics to the person who watches it."""
+"""Metrics by their keys, and how a run shows them and its progress.
+
+A key, such as "eval/top1", is the split and the metric's name. Files, charts
+and own tasks have the keys as text. Only this module knows how a key is
+written; all others make and read keys through it.
+"""
 
 import contextlib
 import dataclasses
+import enum
 import errno
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich import progress
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column
 
-from vit_jax.runtime.metric_keys import Split
 from vit_jax.runtime.printable import fitted, printable_lines
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
 _PLAIN = "_not_averaged"  # Ends the score of parameters that are averaged.
 _NARROW = 100  # Terminals of fewer characters have no room for a bar.
+_BETWEEN = "/"
+
+
+class Split(enum.StrEnum):
+  """The data that a metric was measured on."""
+
+  TRAIN = "train"  # The steps of training since the last row.
+  EVAL = "eval"
+  TEST = "test"
+  FEW_SHOT = "fewshot"  # A linear classifier on few examples of each class.
+
+  def key(self, metric: str) -> str:
+    """The key of a metric of this split: "eval/top1" for "top1"."""
+    return f"{self.value}{_BETWEEN}{metric}"
+
+  def keyed(self, scores: Mapping[str, Any]) -> dict[str, Any]:
+    """A new row of these scores, which are by metric, with their keys."""
+    return {self.key(metric): value for metric, value in scores.items()}
+
+  def scores(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores of this split in a row, by metric: "top1" for "eval/top1"."""
+    keys = ((parse(key), value) for key, value in row.items())
+    return {key.metric: value for key, value in keys if key.split is self}
+
+
+_SPLITS = {split.value: split for split in Split}
+
+
+class MetricKey(NamedTuple):
+  """A key in its two parts.
+
+  `split` is None for what is no metric of a split, such as "step"; `metric` is
+  then the whole key.
+  """
+
+  split: Split | None
+  metric: str
+
+
+def parse(key: str) -> MetricKey:
+  """The split and the metric of a key."""
+  name, between, metric = key.partition(_BETWEEN)
+  split = _SPLITS.get(name) if between else None
+  return MetricKey(None, key) if split is None else MetricKey(split, metric)
+
+
+def moved(row: Mapping[str, Any], old: Split, new: Split) -> dict[str, Any]:
+  """A new row, with the metrics of one split as those of another.
+
+  All other keys stay as they are.
+  """
+  pairs = ((key, parse(key), value) for key, value in row.items())
+  return {
+    new.key(parsed.metric) if parsed.split is old else key: value
+    for key, parsed, value in pairs
+  }
 
 
 def untracked(items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
@@ -33,7 +94,7 @@ def untracked(items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
 class Metric:
   """A metric of a task: how it is named and shown."""
 
-  key: str  # Its name; `metric_keys` puts the split before it.
+  key: str  # Its name; `Split.key` puts the split before it.
   label: str
   format: str = "{:.2%}"
   higher_is_better: bool | None = True  # None if it is neither good nor bad.

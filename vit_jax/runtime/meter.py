@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Split
 
 # Kinds of work, and what a person reads.
 KINDS = {

@@ -16,8 +16,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import NONE
 from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.grid import grid_of
-from vit_jax.runtime.display import Metric, Track, untracked
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Metric, Split, Track, untracked
 from vit_jax.tasks.outcome import (
   Curves,
   Evaluator,

@@ -9,8 +9,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from vit_jax.data.example import Source
-from vit_jax.runtime.display import Display, table_lines
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Display, Split, table_lines
 from vit_jax.tasks.confusion import ClassScore, ConfusionMatrix
 from vit_jax.tasks.eval_step import Predictions, Totals, class_accuracy
 from vit_jax.tasks.outcome import (

@@ -11,8 +11,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.runtime.display import Metric, Track, untracked
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Metric, Split, Track, untracked
 from vit_jax.tasks.class_report import ClassificationOutcome
 from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.tasks.eval_step import (

@@ -16,8 +16,7 @@ from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.reading.labels import NONE
 from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked
-from vit_jax.runtime.display import Metric, Track, untracked
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Metric, Split, Track, untracked
 from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
 from vit_jax.tasks.outcome import (
   Curves,

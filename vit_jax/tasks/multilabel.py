@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
-from vit_jax.runtime.display import Metric
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
 from vit_jax.tasks.outputs import (

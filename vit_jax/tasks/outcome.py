@@ -16,9 +16,8 @@ from vit_jax.data.batch import Transform
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.runtime.display import Display, Track, untracked
+from vit_jax.runtime.display import Display, Split, Track, untracked
 from vit_jax.runtime.files import replacing
-from vit_jax.runtime.metric_keys import Split
 from vit_jax.training import sharding
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while one is evaluated.

@@ -16,8 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
-from vit_jax.runtime.display import Display, Track, untracked
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Display, Split, Track, untracked
 from vit_jax.tasks.outcome import (
   Evaluator,
   Example,

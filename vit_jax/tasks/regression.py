@@ -14,8 +14,7 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.paths import is_kernel
-from vit_jax.runtime.display import Metric
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
 from vit_jax.tasks.outputs import (
   OutputsOutcome,

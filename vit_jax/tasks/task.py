@@ -19,8 +19,7 @@ from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.models import Model, from_fields
 from vit_jax.models.variants import ADAPTED
-from vit_jax.runtime.display import Metric
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
 from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LossSettings

@@ -18,6 +18,7 @@ from etils import epath
 from orbax.checkpoint import v1
 
 from vit_jax.runtime import hosts
+from vit_jax.runtime.display import Split
 from vit_jax.runtime.files import (
   NotRegularError,
   TooLargeError,
@@ -26,7 +27,6 @@ from vit_jax.runtime.files import (
   read_regular,
   sync,
 )
-from vit_jax.runtime.metric_keys import Split
 from vit_jax.runtime.restarts import step_of
 from vit_jax.workdir import bucket
 from vit_jax.workdir.description import with_digest

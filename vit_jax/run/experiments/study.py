@@ -18,10 +18,9 @@ from vit_jax.run.experiments.study_file import (
   open_study,
 )
 from vit_jax.runtime import extras, restarts
-from vit_jax.runtime.display import Display
+from vit_jax.runtime.display import Display, Split, parse
 from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.meter import DIVERGED
-from vit_jax.runtime.metric_keys import Split, parse
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks.task import Task
 from vit_jax.workdir.records import read_metrics

@@ -25,8 +25,7 @@ from vit_jax.data.reading.sources import check_classes, check_same_classes
 from vit_jax.models import Model
 from vit_jax.models.model import represent
 from vit_jax.runtime.checks import COUNT, checked
-from vit_jax.runtime.display import Track, untracked
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Split, Track, untracked
 from vit_jax.tasks.eval_step import label_rank
 from vit_jax.tasks.outcome import Stream, check_readable, total
 from vit_jax.tasks.probes import linear_probe
