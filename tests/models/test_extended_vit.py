@@ -21,12 +21,12 @@ from vit_jax.models.extended_block import (
   ResizedPositions,
   bicubic,
   linear,
-  rotate,
 )
 from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.layer import LayerConfig, layer_norm
 from vit_jax.models.parts import stack
+from vit_jax.models.rotary import Rope, rotate
 from vit_jax.models.variants import OwnBlockError
 from vit_jax.models.vit import EncoderBlock
 
@@ -101,8 +101,8 @@ def test_rotated_products_depend_on_the_offset_alone():
   rng = np.random.default_rng(0)
   q, k = rng.normal(size=(2, 8)).astype(np.float32)
   h, w, prefix = 3, 4, 2
-  tokens = jnp.ones((1, 1, prefix + h * w, 1))
-  turn = jax.jit(lambda x: rotate(tokens * x[None, None, None], (h, w), 100.0))
+  tokens, rope = jnp.ones((1, 1, prefix + h * w, 1)), Rope((h, w), 100.0)
+  turn = jax.jit(lambda x: rotate(tokens * x[None, None, None], rope))
   q, k = turn(q), turn(k)
   assert (np.asarray(q[0, 0, :prefix]) == np.asarray(q[0, 0, 0])).all()
   logits = np.asarray(q @ k.mT)[0, 0, prefix:, prefix:].reshape(h, w, h, w)
@@ -117,7 +117,7 @@ def test_rotated_products_depend_on_the_offset_alone():
 def test_with_a_side_rotary_places_are_those_of_that_grid():
   """Two patches of four lie at 0 and 2; the pair turns by 1 radian a unit."""
   x = jnp.zeros((1, 1, 2, 4)).at[..., 0].set(1.0)
-  turned = np.asarray(rotate(x, (2, 1), 100.0, 4))[0, 0]
+  turned = np.asarray(rotate(x, Rope((2, 1), 100.0, 4)))[0, 0]
   expected = [[1, 0, 0, 0], [np.cos(2), 0, np.sin(2), 0]]
   np.testing.assert_allclose(turned, expected, atol=1e-6)
 
@@ -126,7 +126,7 @@ def test_rotations_of_bfloat16_are_exact_but_for_the_result():
   """Cosines, sines and products are float32: the result is rounded once."""
   rng = np.random.default_rng(0)
   x = jnp.asarray(rng.normal(size=(1, 1, 9, 8)), jnp.bfloat16)
-  turned = jax.jit(lambda x: rotate(x, (3, 3), 100.0))(x)
+  turned = jax.jit(lambda x: rotate(x, Rope((3, 3), 100.0)))(x)
   assert turned.dtype == jnp.bfloat16
   y, x_of = np.divmod(np.arange(9), 3)
   angles = np.stack([y, y, x_of, x_of], axis=1) * 2 / 3 - 2 / 3

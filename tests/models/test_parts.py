@@ -113,6 +113,11 @@ MODELS = {
     PATCHES,
   ),
   "pixio": (tiny(block="pixio"), DINOV2, PATCHES),
+  "eva": (tiny(block="eva"), TOKEN, PATCHES),
+  "eva02": (tiny(block="eva02"), TOKEN, PATCHES),
+  "rope_axial": (tiny(block="rope_axial"), {**PLAIN, "x_class": 3}, PATCHES),
+  "rope_mixed": (tiny(block="rope_mixed"), {**PLAIN, "x_class": 3}, PATCHES),
+  "pe": (tiny(block="pe"), {**TOKEN, "norm_pre": 3, "map_head": 0}, PATCHES),
   "ResNet": (make_resnet("R50x1", 5, layers=(1, 2)), RESNET, RESNETS),
 }
 HEADS = {"head", "head_dist", "pre_logits"}

@@ -39,6 +39,9 @@ FAMILIES = {
   "beit": dict(block="beit"),
   "deit": dict(block="deit"),
   "norm_pooled": dict(block="dinov2", pooling="gap", norm_pooled=True),
+  "rope_mixed": dict(block="rope_mixed", scan=True),
+  "eva02": dict(block="eva02", norm_inner_msa=True),
+  "pe": dict(block="pe"),
   "masked": dict(pooling="gap"),
 }
 QUICK = ("map", "masked")

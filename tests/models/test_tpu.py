@@ -13,6 +13,7 @@ from tests.models import equations
 from tests.models.tiny_vit import HEADS, MLP, B, D, images, random_params, tiny
 from vit_jax.models import attention, layer, partitioning, tpu, vit
 from vit_jax.models.extended_block import ExtendedBlock
+from vit_jax.models.rotary import Rope
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def block_and_params(dtype, q_std=1.0, kind=vit.EncoderBlock, **fields):
   return block, params, z
 
 
-ROPE = ((2, 3), 100.0, None)
+ROPE = Rope((2, 3), 100.0)
 EXTENDED = dict(kind=ExtendedBlock, layer_scale=0.5, gelu="exact")
 KINDS = [
   {},

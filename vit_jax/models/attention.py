@@ -95,7 +95,7 @@ class Msa(nn.Module):
     A = self._show(A)
     A = dropout(A)
     SA = A @ v  # Eq. 7
-    y = from_heads(U_msa, SA)  # Eq. 8
+    y = self._joined(U_msa, SA)  # Eq. 8
     return y if scale is None else y * scale.astype(y.dtype)[None, None]
 
   def projections(self, D: int) -> tuple[Projection, ...]:
@@ -129,6 +129,10 @@ class Msa(nn.Module):
     b = 0 if R is None else relative_logits(q, R, where)
     return (q @ k.mT + b) / math.sqrt(q.shape[-1])
 
+  def _joined(self, U_msa: Projection, SA: Keys) -> TokenValues:
+    """The heads' results as one, Eq. 8, before which a subclass may act."""
+    return from_heads(U_msa, SA)
+
   def _needs_A(self, train: bool) -> bool:
     """Whether A has to be an array: something drops, sows or offsets it."""
     return (
@@ -142,7 +146,7 @@ class Msa(nn.Module):
     self,
     form: str,
     z: TokenValues,
-    U: tuple[Projection, ...],
+    U: tuple[Any, ...],
     scale: Any,
     where: Where,
   ) -> TokenValues:
@@ -157,9 +161,10 @@ class Msa(nn.Module):
     whole = tpu.attend_in_order if self.turns else tpu.attend
     blocks = partial(tpu.attend_in_blocks, splash=form == "splash")
     attend = whole if form == "whole" else blocks
+    W_v, b_v = U_v.weights()
     W, b = U_msa.weights(factors)
     b = jnp.zeros(z.shape[-1:], z.dtype) if b is None else b
-    return attend(q, k, z, *U_v.weights(), W, b)
+    return attend(q, k, z, W_v, b_v, W, b)
 
   def _compared_on_tpu(
     self,

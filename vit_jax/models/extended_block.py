@@ -2,11 +2,13 @@
 
 LayerScale (arXiv:2103.17239), gated MLPs (SwiGLU, arXiv:2002.05202), norms of
 queries and keys (arXiv:2302.05442), rotary positions (arXiv:2104.09864), which
-turn queries and keys, projections without bias and stochastic depth
-(arXiv:1603.09382). Norms of queries and keys are for each head, or over all of
-them (arXiv:2312.14238). Symbols as in `vit`.
+turn queries and keys (`rotary`), projections without bias, norms inside
+attention and MLPs (arXiv:2303.11331) and stochastic depth (arXiv:1603.09382).
+Norms of queries and keys are for each head, or over all of them
+(arXiv:2312.14238). Symbols as in `vit`.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -28,12 +30,12 @@ from vit_jax.models.layer import (
   layer_norm,
 )
 from vit_jax.models.partitioning import Projection, for_tpu, named
-from vit_jax.models.position import learned_table
+from vit_jax.models.position import Grid, learned_table
 from vit_jax.models.relative import Relative, RelativeBiases, relative_bias
+from vit_jax.models.rotary import Rope, rotate
 from vit_jax.models.tokens import Mask, Where
 from vit_jax.models.vit import Mlp
 
-Grid = tuple[int, int]
 QKV_BIASES = ("qkv", "qv", "")
 # How a table of positions is resized. "square" is bilinear, to a square as long
 # as the longer side of the patches, which is then cut.
@@ -43,16 +45,18 @@ RESIZES = ("bicubic", "bilinear", "square")
 class ExtendedMsa(Msa):
   """`Msa` with norms, rotations and fewer biases; (B, S, D) -> (B, S, D).
 
-  `rope` has the arguments `grid`, `theta` and `side` of `rotate`; None for no
-  rotations. With `relative`, R has the entries of `RelativeBiases`.
+  `rope` has the rotations; None for none. With `relative`, R has the entries of
+  `RelativeBiases`. With `norm_inner`, a norm over the results of all heads
+  precedes the last layer (arXiv:2303.11331).
   """
 
   qkv_bias: str = "qkv"
   branch_bias: bool = True
   qk_norm: bool = False
   qk_norm_whole: bool = False
-  rope: tuple[Grid, float, int | None] | None = None
+  rope: Rope | None = None
   relative: Relative | None = None
+  norm_inner: bool = False
   turns = True
 
   def _logits(
@@ -72,7 +76,7 @@ class ExtendedMsa(Msa):
       q = layer_norm(self.config, name="norm_query", axis=axis)(q)
       k = layer_norm(self.config, name="norm_key", axis=axis)(k)
     if self.rope:
-      q, k = (rotate(x, *self.rope, where=where) for x in (q, k))
+      q, k = (rotate(x, self.rope, where) for x in (q, k))
     return q, k
 
   def _compared_on_tpu(
@@ -87,12 +91,16 @@ class ExtendedMsa(Msa):
 
     turn = None
     if self.rope:
-      turn = rotary(z.shape[1], U.shape[-1], *self.rope, where=where)
+      turn = self.rope.turns(z.shape[1], U.shape[-1], where)
     if not self.qk_norm:
       if turn is None:
         return super()._compared_on_tpu(name, z, U, scale, where)
       W, b = U.weights(scale)
-      return tpu.project_turned(z, W, b, turn[0].mT, turn[1].mT)
+      cos, sin = turn[0].mT, turn[1].mT
+      if self.rope and self.rope.learned:  # The angles have gradients.
+        halves = jnp.split(tpu.project(z, W, b), 2, axis=2)
+        return tpu.turned(halves, cos, sin)
+      return tpu.project_turned(z, W, b, cos, sin)
     axis = (0, 2) if self.qk_norm_whole else 2  # Heads come first there.
     norm = layer_norm(self.config, name=f"norm_{name}", axis=axis)
     x = norm(tpu.project(z, *U.weights())) * scale
@@ -100,71 +108,56 @@ class ExtendedMsa(Msa):
       return x
     return tpu.turned(jnp.split(x, 2, axis=2), turn[0].mT, turn[1].mT)
 
+  def _joined(self, U_msa: Projection, SA: Keys) -> TokenValues:
+    if not self.norm_inner:
+      return super()._joined(U_msa, SA)
+    norm = layer_norm(self.config, name="norm_inner", axis=(2, 3))
+    return each_token(U_msa, norm(SA.swapaxes(1, 2)))
 
-def rotate(
-  x: Keys,
-  grid: Grid,
-  theta: float,
-  side: int | None = None,
-  where: Where = None,
-) -> Keys:
-  """Turns queries or keys: entries i and i + D_h / 2 by angle i of `rotary`.
+  def _on_tpu(
+    self,
+    form: str,
+    z: TokenValues,
+    U: tuple[Any, ...],
+    scale: Any,
+    where: Where,
+  ) -> TokenValues:
+    if not self.norm_inner:
+      return super()._on_tpu(form, z, U, scale, where)
+    *U_qkv, U_msa = U
+    heads = U_msa.shape[:2]
+    apart = _Apart(heads, self.config.dtype)
+    SA = super()._on_tpu(form, z, (*U_qkv, apart), None, where)
+    norm = layer_norm(self.config, name="norm_inner", axis=(2, 3))
+    W, b = U_msa.weights(1.0 if scale is None else scale)
+    y = jnp.einsum("bnhe,hed->bnd", norm(SA.reshape(*SA.shape[:2], *heads)), W)
+    return y if b is None else y + b[None, None]
 
-  Cosines, sines and products are float32, whatever the type of `x`.
-  """
-  parts = rotary(x.shape[2], x.shape[3], grid, theta, side, where)
-  axes = (0, 1) if where is None else (1,)
-  cos, sin = (jnp.expand_dims(jnp.tile(f, 2), axes) for f in parts)
-  exact = x.astype(jnp.float32)
-  a, b = jnp.split(exact, 2, axis=-1)
-  turned = exact * cos + jnp.concatenate([-b, a], axis=-1) * sin
-  return turned.astype(x.dtype)
 
+@dataclasses.dataclass(frozen=True)
+class _Apart:
+  """In the place of U_msa, it leaves the results of all heads as they are."""
 
-def rotary(
-  S: int,
-  D_h: int,
-  grid: Grid,
-  theta: float,
-  side: int | None = None,
-  where: Where = None,
-) -> list[Float[Array, "*b S half"]]:
-  """Cosine and sine of the patches' rotary angles (arXiv:2508.10104).
+  heads: tuple[int, ...]  # (k, D_h)
+  dtype: DTypeLike
 
-  The patches are the last tokens, and those before them have angles of 0. Each
-  patch lies at (y, x) in [-1, 1]. D_h / 4 frequencies fall from 1 period per
-  unit towards 1 / theta of it. The first half of the angles is of y and the
-  second of x. With a `side`, y and x count from 0 to it, and the frequencies
-  are from 1 radian per unit. Given the places of patches, `where`, (b, K), the
-  result is (b, S, D_h / 2), else (S, D_h / 2).
-  """
-  h, w = grid
-  N = h * w
-  periods = theta ** (jnp.arange(D_h // 4) * 4 / D_h)  # (D_h / 4,)
-  radians = [2 * math.pi * ((2 * jnp.arange(n) + 1) / n - 1) for n in grid]
-  if side is not None:
-    radians = [jnp.arange(n) / n * side for n in grid]
-  places = jnp.meshgrid(*radians, indexing="ij")
-  angles = jnp.concatenate(
-    [p.reshape(N, 1) / periods[None] for p in places], axis=1
-  )  # (N, D_h / 2)
-  if where is None:
-    angles = jnp.pad(angles, ((S - N, 0), (0, 0)))
-  else:
-    prefix = S - where.shape[1]
-    angles = jnp.pad(angles[where], ((0, 0), (prefix, 0), (0, 0)))
-  return [jnp.cos(angles), jnp.sin(angles)]
+  def weights(self, _: Any) -> tuple[Array, Array]:
+    D = math.prod(self.heads)
+    one = jnp.eye(D, dtype=self.dtype).reshape(*self.heads, D)
+    return one, jnp.zeros(D, self.dtype)
 
 
 class GatedMlp(nn.Module):
   """SwiGLU: (silu(z W_gate) * z W_expand) W_contract; (B, S, D) -> (B, S, D).
 
-  All three layers have a bias, or none. Dropout is where `Mlp` has it.
+  All three layers have a bias, or none. Dropout is where `Mlp` has it. A norm
+  precedes the last layer with `norm_inner` (arXiv:2303.11331).
   """
 
   mlp_size: int
   config: LayerConfig = LayerConfig()
   use_bias: bool = True
+  norm_inner: bool = False
 
   @nn.compact
   def __call__(
@@ -180,8 +173,10 @@ class GatedMlp(nn.Module):
     contract = layer(D, ("mlp", "embed"), scale=scale, name="contract")
     dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
 
-    hidden = nn.silu(each_token(gate, z)) * each_token(expand, z)
-    return dropout(each_token(contract, dropout(hidden)))
+    hidden = dropout(nn.silu(each_token(gate, z)) * each_token(expand, z))
+    if self.norm_inner:
+      hidden = layer_norm(c, name="norm_inner")(hidden)
+    return dropout(each_token(contract, hidden))
 
 
 class ExtendedBlock(nn.Module):
@@ -201,8 +196,10 @@ class ExtendedBlock(nn.Module):
   branch_bias: bool = True
   qk_norm: bool = False
   qk_norm_whole: bool = False
-  rope: tuple[Grid, float, int | None] | None = None
+  rope: Rope | None = None
   relative: Relative | None = None
+  norm_inner_msa: bool = False
+  norm_inner_mlp: bool = False
 
   @nn.compact
   def __call__(
@@ -215,12 +212,18 @@ class ExtendedBlock(nn.Module):
     train: bool = False,
   ) -> TokenValues:
     if self.relative and R is None:  # This layer has its own.
-      sizes = self.num_heads, self.relative, self.config.param_dtype
-      R = RelativeBiases(*sizes, name="relative")()
-    msa = self._msa()
+      R = RelativeBiases(
+        self.num_heads,
+        self.relative,
+        self.config.param_dtype,
+        name="relative",
+      )()
+    msa = self._msa(z.shape[-1])
     mlp = Mlp
     if self.gated_mlp:
-      mlp = partial(GatedMlp, use_bias=self.branch_bias)
+      mlp = partial(
+        GatedMlp, use_bias=self.branch_bias, norm_inner=self.norm_inner_mlp
+      )
     mlp = mlp(self.mlp_size, self.config, name="mlp")
     norm_msa = layer_norm(self.config, name="norm_msa")
     norm_mlp = layer_norm(self.config, name="norm_mlp")
@@ -238,9 +241,9 @@ class ExtendedBlock(nn.Module):
     y = mlp(norm_mlp(z), train=train, scale=within)
     return drop_path(after(y)) + z  # Eq. 3
 
-  def _msa(self) -> Msa:
+  def _msa(self, D: int) -> Msa:
     """The paper's attention, unless this one differs from it."""
-    other = self.qk_norm or self.rope or self.relative
+    other = self.qk_norm or self.rope or self.relative or self.norm_inner_msa
     biased = self.qkv_bias == "qkv" and self.branch_bias
     if other or not biased:
       return ExtendedMsa(
@@ -250,11 +253,22 @@ class ExtendedBlock(nn.Module):
         branch_bias=self.branch_bias,
         qk_norm=self.qk_norm,
         qk_norm_whole=self.qk_norm_whole,
-        rope=self.rope,
+        rope=self._rope(D),
         relative=self.relative,
+        norm_inner=self.norm_inner_msa,
         name="msa",
       )
     return Msa(self.num_heads, self.config, name="msa")
+
+  def _rope(self, D: int) -> Rope | None:
+    """The rotations, with the frequencies that this layer may have learned."""
+    rope = self.rope
+    if rope is None or not rope.learned:
+      return rope
+    init = named(rope.init, (None, "heads", "head_size"))
+    shape = (2, self.num_heads, D // self.num_heads // 2)
+    found: Any = self.param("frequencies", init, shape, self.config.param_dtype)
+    return dataclasses.replace(rope, frequencies=found)
 
   def _layer_scale(self, name: str, z: TokenValues) -> tuple[Any, Callable]:
     """LayerScale: a learned factor per channel, on one of two sides.

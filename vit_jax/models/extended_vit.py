@@ -2,24 +2,26 @@
 
 DINOv2 (arXiv:2304.07193), with registers (arXiv:2309.16588), DINOv3
 (arXiv:2508.10104), CLIP (arXiv:2103.00020), DeiT (arXiv:2012.12877), DeiT-III
-(arXiv:2204.07118), TIPSv2 (arXiv:2604.12012), AIMv2 (arXiv:2411.14402),
-InternViT (arXiv:2312.14238), C-RADIO (arXiv:2412.07679) and Pixio
-(arXiv:2512.15715) are all `ExtendedVit`s. Symbols as in `vit`.
+(arXiv:2204.07118), EVA (arXiv:2211.07636), EVA-02 (arXiv:2303.11331), RoPE-ViT
+(arXiv:2403.13298), the Perception Encoder (PE, arXiv:2504.13181), TIPSv2
+(arXiv:2604.12012), AIMv2 (arXiv:2411.14402), InternViT (arXiv:2312.14238),
+C-RADIO (arXiv:2412.07679) and Pixio (arXiv:2512.15715) are all `ExtendedVit`s.
+Symbols as in `vit`.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.attention import QueryPool
+from vit_jax.models.attention import MapHead, QueryPool
 from vit_jax.models.extended_block import (
   QKV_BIASES,
   RESIZES,
   ExtendedBlock,
-  Grid,
   ResizedPositions,
 )
 from vit_jax.models.layer import (
@@ -32,11 +34,12 @@ from vit_jax.models.layer import (
 from vit_jax.models.model import check_size, classifier
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import HEAD, OURS, Part
-from vit_jax.models.position import Positions
+from vit_jax.models.position import Grid, Positions
 from vit_jax.models.relative import KINDS, Relative, RelativeBiases
+from vit_jax.models.rotary import ROPE_KINDS, Rope
 from vit_jax.models.scan import Layers
 from vit_jax.models.tokens import Tokens
-from vit_jax.models.vit import BaseVit
+from vit_jax.models.vit import BaseVit, Mlp
 
 POOLINGS = ("token", "gap", "token_gap", "map", "query", "prefix")
 _POSITIONS = ("learned", "learned_grid", "learned_all", "none")
@@ -96,6 +99,45 @@ FAMILIES: dict[str, dict[str, Any]] = {
   "pixio": dict(
     gelu="exact", registers=7, position="learned_all", pooling="prefix"
   ),
+  "eva": dict(gelu="exact", qkv_bias="qv", pooling="gap", norm_pooled=True),
+  "eva02": dict(
+    gelu="exact",
+    gated_mlp=True,
+    norm_inner_mlp=True,
+    qkv_bias="qv",
+    rope_theta=10_000.0,
+    rope_side=16,
+    pooling="gap",
+    norm_pooled=True,
+  ),
+  "rope_axial": dict(
+    layer_scale=1e-5,
+    gelu="exact",
+    position="none",
+    rope_kind="counted",
+    rope_theta=100.0,
+    rope_x_first=True,
+  ),
+  "rope_mixed": dict(
+    layer_scale=1e-5,
+    gelu="exact",
+    position="none",
+    rope_kind="mixed",
+    rope_theta=10.0,
+  ),
+  "pe": dict(
+    gelu="exact",
+    norm_pre=True,
+    patch_bias=False,
+    rope_theta=10_000.0,
+    rope_side=24,
+    rope_start=1,
+    rope_x_first=True,
+    pooling="map",
+    pool_heads=8,
+    pool_prefix=True,
+    layer_norm_epsilon=1e-5,
+  ),
 }
 
 
@@ -110,6 +152,9 @@ class ExtendedVit(BaseVit):
       patches (`attention.MapHead`, `attention.QueryPool`), and "prefix" is the
       average over the tokens before them.
     pooled_tokens: The tokens that "token" reads, one after the other.
+    pool_heads: Heads of "map"; None for those of the layers.
+    pool_mlp_size: Width of the hidden layer of its MLP; None for the layers'.
+    pool_prefix: Whether "map" attends to the tokens before the patches, too.
     position: "learned", with vectors for class and distillation token,
       "learned_all", for registers as well, "learned_grid" or "none".
     position_grid: Patches along height and width that the positions are for;
@@ -132,7 +177,11 @@ class ExtendedVit(BaseVit):
     norm_final: Whether a norm follows the last layer.
     rope_theta: Ratio of the longest to the shortest period of the patches'
       rotary positions; None for no rotary positions.
+    rope_kind: Which they are, one of `rotary.ROPE_KINDS`. `rotary.Rope` says
+      what it and the next three are.
     rope_side: The number that their places count up to; None: as DINOv3's.
+    rope_start: The number that their places count from.
+    rope_x_first: Whether the first half of the angles is of x.
     relative: "table" or "mlp", the kind of `relative.RelativeBiases` that
       attention adds to its logits for the offset between two patches; None for
       none. A table is for `position_grid`, too.
@@ -140,6 +189,8 @@ class ExtendedVit(BaseVit):
     relative_shared: Whether all layers have the same.
     relative_bilinear: Whether a table is resized as transformers does it.
     norm_pre: Whether a layer norm precedes the first layer.
+    norm_inner_msa: Whether one precedes the last product of attention.
+    norm_inner_mlp: Whether one precedes the last layer of gated MLPs.
     patch_bias: Whether the embedding of patches has a bias.
     projection: Whether the representation layer is linear and without bias, as
       CLIP's projection.
@@ -153,6 +204,9 @@ class ExtendedVit(BaseVit):
   """
 
   pooled_tokens: tuple[int, ...] = (0,)
+  pool_heads: int | None = None
+  pool_mlp_size: int | None = None
+  pool_prefix: bool = False
   position_grid: Grid | None = None
   antialias: bool = False
   position_resize: str = "bicubic"
@@ -169,12 +223,17 @@ class ExtendedVit(BaseVit):
   norm_patches: bool = False
   norm_final: bool = True
   rope_theta: float | None = None
+  rope_kind: str = "axial"
   rope_side: int | None = None
+  rope_start: int = 0
+  rope_x_first: bool = False
   relative: str | None = None
   relative_hidden: int = 128
   relative_shared: bool = False
   relative_bilinear: bool = False
   norm_pre: bool = False
+  norm_inner_msa: bool = False
+  norm_inner_mlp: bool = False
   patch_bias: bool = True
   projection: bool = False
   norm_pooled: bool = False
@@ -217,10 +276,27 @@ class ExtendedVit(BaseVit):
         "drop_path_grows=True makes the layers differ, and scan=True compiles "
         "one for all: set one of them to False."
       )
+    self._check_rope()
+
+  def _check_rope(self) -> None:
+    """Raises ValueError if rotary positions are not complete, or not one."""
+    check_choice("rope_kind", self.rope_kind, ROPE_KINDS)
     if self.rope_theta and self.hidden_size // self.num_heads % 4:
       raise ValueError(
         f"rope_theta needs heads of a size divisible by 4, not "
         f"{self.hidden_size // self.num_heads}: choose another num_heads."
+      )
+    if self.rope_kind == "axial":
+      return
+    if not self.rope_theta:
+      raise ValueError(
+        f"rope_kind={self.rope_kind!r} needs rope_theta, which is "
+        f"{self.rope_theta!r}: set rope_theta, or leave rope_kind out."
+      )
+    if self.rope_side:
+      raise ValueError(
+        f"rope_side={self.rope_side} is for rope_kind='axial', not "
+        f"{self.rope_kind!r}: leave it out."
       )
 
   def _check_new_parts(self) -> None:
@@ -229,6 +305,13 @@ class ExtendedVit(BaseVit):
       raise ValueError("branch_bias=False needs gated_mlp=True.")
     if self.qk_norm_whole and not self.qk_norm:
       raise ValueError("qk_norm_whole=True needs qk_norm=True.")
+    if self.norm_inner_mlp and not self.gated_mlp:
+      raise ValueError("norm_inner_mlp=True needs gated_mlp=True.")
+    if self.pool_heads and self.hidden_size % self.pool_heads:
+      raise ValueError(
+        f"hidden_size={self.hidden_size} does not split over "
+        f"pool_heads={self.pool_heads}: choose another number."
+      )
     for name in ("norm_pooled", "pool_unnormed"):
       if getattr(self, name) and not self.norm_final:
         raise ValueError(f"{name}=True needs norm_final=True.")
@@ -300,8 +383,9 @@ class ExtendedVit(BaseVit):
     relative = self._relative(grid)
     if relative is None or not self.relative_shared:
       return Positions(none, none)
-    sizes = self.num_heads, relative, self.param_dtype
-    biases = RelativeBiases(*sizes, name="relative")()
+    biases = RelativeBiases(
+      self.num_heads, relative, self.param_dtype, name="relative"
+    )()
     return Positions(none, [biases] * self.num_layers)
 
   def _relative(self, grid: Grid) -> Relative | None:
@@ -327,7 +411,14 @@ class ExtendedVit(BaseVit):
   def _layer(self, grid: Grid) -> Callable[..., nn.Module]:
     rope = None
     if self.rope_theta:
-      rope = (grid, self.rope_theta, self.rope_side)
+      rope = Rope(
+        grid,
+        self.rope_theta,
+        self.rope_side,
+        self.rope_kind,
+        self.rope_start,
+        self.rope_x_first,
+      )
 
     def make_block(name: str) -> ExtendedBlock:
       drop_path = self.drop_path_rate
@@ -348,6 +439,8 @@ class ExtendedVit(BaseVit):
         qk_norm_whole=self.qk_norm_whole,
         rope=rope,
         relative=self._relative(grid),
+        norm_inner_msa=self.norm_inner_msa,
+        norm_inner_mlp=self.norm_inner_mlp,
         name=name,
       )
 
@@ -377,10 +470,18 @@ class ExtendedVit(BaseVit):
       attend = QueryPool(self.num_heads, self._config, name="map_head")
       return attend(tokens.patches, tokens.mask)
     if self.pooling == "map":
+      if self.pool_prefix:
+        return self._map_head()(tokens.z, tokens.seen)
       return self._map_head()(tokens.patches, tokens.mask)
     mean = tokens.mean()
     both = self.pooling == "token_gap"
     return jnp.concatenate([tokens.z[:, 0], mean], axis=1) if both else mean
+
+  def _map_head(self) -> MapHead:
+    size = self.pool_mlp_size or self.mlp_size
+    num_heads = self.pool_heads or self.num_heads
+    mlp = partial(Mlp, size, self._config)
+    return MapHead(num_heads, mlp, self._config, name="map_head")
 
   @nn.compact
   def head(self, y: Pooled) -> Float[Array, "B K"]:

@@ -243,6 +243,17 @@ MODELS = {
   "timm_relpos_table": from_timm(
     "vit_relpos_base_patch16_cls_224", rel_pos_type="bias", **_FIXED
   ),
+  "timm_eva": from_timm("eva_giant_patch14_224", **_TINY_TIMM),
+  "timm_eva02": from_timm("eva02_base_patch16_clip_224", **_TINY_TIMM),
+  "timm_eva02_tiny": from_timm("eva02_tiny_patch14_224", **_TINY_TIMM),
+  "timm_rope": from_timm("vit_small_patch16_rope_224", **_TINY_TIMM),
+  "timm_rope_mixed": from_timm(
+    "vit_small_patch16_rope_mixed_ape_224", **(_TINY_TIMM | dict(depth=2))
+  ),
+  "timm_pe": from_timm(
+    "vit_pe_core_base_patch16_224", attn_pool_mlp_ratio=2.0, **_TINY_TIMM
+  ),
+  "timm_pe_lang": from_timm("vit_pe_lang_large_patch14_448", **_TINY_TIMM),
   "timm_mae": from_timm(
     "vit_base_patch16_224.mae", num_classes=0, dynamic_img_size=True
   ),

@@ -33,15 +33,21 @@ NAMES = (
   "timm_dinov3",
   "timm_dinov3_bias",
   "timm_dinov3_plus",
+  "timm_eva02",
+  "timm_pe",
   "timm_qk_norm",
   *("timm_aimv2", "timm_intern", "timm_radio"),
+  "timm_rope",
+  "timm_rope_mixed",
 )
+# Their tokens have no norm of their own after the last layer.
+UNNORMED = ("timm_eva", "timm_eva02_tiny", "timm_fc_norm", "timm_pe_lang")
 
 
 RELATIVE = ("timm_beit", "timm_relpos_shared", "timm_relpos_table")
 
 # The others differ from these in a detail, and are slow tests.
-FAST = ("timm_dinov3", "timm_deit3")
+FAST = ("timm_dinov3", "timm_deit3", "timm_eva02", "timm_rope_mixed", "timm_pe")
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)
@@ -52,11 +58,15 @@ def test_all_tokens_and_the_answer_are_the_publishers(name, size):
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)
-def test_a_norm_after_the_average_is_the_publishers(size):
-  """With timm's fc_norm; its tokens are not normed. It has no query bias."""
-  model, params = load_pretrained(encoders.path("timm_fc_norm"))
-  images, _, answer = encoders.expected("timm_fc_norm", size)
-  encoders.assert_close(encoders.computed(model, params, images)[1], answer)
+@pytest.mark.parametrize(
+  "name", encoders.some_slow(UNNORMED, ("timm_fc_norm", "timm_pe_lang"))
+)
+def test_the_answer_without_a_norm_of_all_tokens_is_the_publishers(name, size):
+  """A norm follows the average (timm's fc_norm), or none does (PE lang)."""
+  images, _, answer = encoders.expected(name, size)
+  model, params = load_pretrained(encoders.path(name))
+  found = jax.jit(model.apply)({"params": params}, jnp.asarray(images))
+  encoders.assert_close(np.asarray(found), answer)
 
 
 @pytest.mark.parametrize("size", ["24x40", "48x48"])
@@ -95,7 +105,7 @@ def test_siglip_is_a_plain_vit(size):
 
 
 @pytest.mark.parametrize(
-  "name", encoders.some_slow([*NAMES, "timm_fc_norm", "timm_siglip"], FAST)
+  "name", encoders.some_slow([*NAMES, *UNNORMED, "timm_siglip"], FAST)
 )
 def test_written_again_it_is_the_same_file(tmp_path, name):
   before = open_checkpoint(encoders.path(name))
@@ -186,7 +196,7 @@ def answers(folder, size, library):
 @pytest.mark.parametrize(
   "name, to",
   [
-    *((name, "timm") for name in NAMES),
+    *((name, "timm") for name in (*NAMES, *UNNORMED)),
     *((f"hf_{name}", "timm") for name in ("dinov2_giant", "clip", "deit")),
     *((f"hf_{name}", "timm") for name in ("dinov3", "dinov3_plus")),
     ("timm_deit3", "hf"),
@@ -247,7 +257,7 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
     before = model.state_dict()
     assert again.keys() == before.keys(), name
     assert all(torch.equal(again[key], before[key]) for key in before), name
-  assert counts[True] > 155 and counts[False] > 70
+  assert counts[True] > 190 and counts[False] > 25
 
 
 @pytest.mark.parametrize(
@@ -260,13 +270,19 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
       dict(rel_pos_type="mlp-swin"),
       "rel_pos_type='mlp-swin' is unknown; choose one of mlp, bias",
     ),
-    ("timm_deit3", dict(architecture="eva_large"), {}, ": EVA is not suppo"),
+    ("timm_dinov3", dict(architecture="vit_5b_sapiens2"), {}, ": Sapiens2, w"),
     (
-      "timm_clip",
-      dict(architecture="vit_pe_core_x"),
+      "timm_eva",
+      dict(architecture="eva02_enormous"),
       {},
-      "Perception Encoder is",
+      "norms follow the br",
     ),
+    ("timm_eva", dict(architecture=None), {}, "may precede the branches or fo"),
+    ("timm_pe", dict(architecture=None), {}, "it may be a Perception Encoder,"),
+    ("timm_pe", {}, dict(ref_feat_shape=[14, 16]), "both sides have to be the"),
+    ("timm_pe", {}, dict(ref_feat_shape=0), "ref_feat_shape=0 must be"),
+    ("timm_rope", {}, dict(rope_type="mrope"), "'rope_type'='mrope' in model"),
+    ("timm_deit3", dict(architecture="vit_pe_core_base"), {}, "are not togeth"),
     (
       "timm_deit3",
       {},
@@ -306,13 +322,15 @@ def assert_refused(folder, message):
     ("timm_dinov2_reg", dict(reg_token=(4, 32)), ".4, 32. and should be .1, "),
     ("timm_deit3", {"blocks.1.ls1.gamma": (9,)}, "is .9,. and should be .32,."),
     ("timm_deit", {"head_dist.weight": None}, "1 missing: head_dist.weight"),
-    ("timm_dinov3", dict(pos_embed=(1, 16, 32)), "it is an EVA, which is not"),
     ("timm_beit", dict(reg_token=(1, 4, 16)), "positions beside reg_token, wh"),
     (
       "timm_beit",
       {"rel_pos_bias.relative_position_bias_table": (52, 2)},
       "that all layers share beside those of each layer, which is not suppo",
     ),
+    ("timm_dinov3", dict(pos_embed=(1, 16, 32)), "are not together in any EV"),
+    ("timm_rope_mixed", {"rope.freqs": (2, 1, 2, 4)}, ".2, 2, 2, 4"),
+    ("timm_eva02", {"blocks.0.mlp.norm.weight": None}, "are not together in a"),
   ],
 )
 def test_other_arrays_are_listed(tmp_path, name, change, message):
@@ -378,6 +396,54 @@ def test_a_map_head_beside_registers_attends_to_the_patches_alone():
   assert pool is not None
   assert pool.shape == (2, 2, 4 + 3 * 5) and not pool[..., :4].any()
   np.testing.assert_allclose(pool.sum(-1), 1, atol=1e-5)
+
+
+def test_a_perception_encoders_pooling_attends_to_all_tokens():
+  """With heads of its own number, and to the class token as well."""
+  model, params = encoders.loaded("timm_pe")
+  assert (model.pool_heads, model.pool_mlp_size, model.mlp_size) == (8, 32, 64)
+  images = encoders.expected("timm_pe", "24x40")[0]
+  pool = attention_weights(model, params, images).pool
+  assert pool is not None
+  assert pool.shape == (2, 8, 1 + 3 * 5) and pool.all()
+  np.testing.assert_allclose(pool.sum(-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "block, fields, reason",
+  [
+    ("eva", {}, None),
+    ("eva02", {}, None),
+    ("eva02", dict(norm_inner_msa=True, qkv_bias=""), None),
+    ("eva02", dict(norm_inner_mlp=False, rope_side=24), None),
+    ("rope_axial", dict(registers=2), None),
+    ("rope_mixed", dict(position="learned_grid"), None),
+    ("pe", dict(pool_heads=4), None),
+    ("pe", dict(pool_heads=None, pool_mlp_size=9, rope_side=9), None),
+    ("rope_mixed", dict(rope_theta=9.0), "rope_theta=9.0 would become 10.0"),
+    ("pe", dict(layer_norm_epsilon=1e-6), "with --layer_norm_epsilon=1e-05"),
+    ("pe", dict(pool_prefix=False), "pool_prefix=False would become True"),
+    ("eva02", dict(gated_mlp=False, norm_inner_mlp=False), "rope_side=16 wou"),
+  ],
+)
+def test_timm_takes_the_evas_that_it_has(tmp_path, block, fields, reason):
+  sizes = dict(hidden_size=24, num_heads=2, num_layers=1, mlp_size=48)
+  loaded, _ = random_model((16, 16), block=block, **{**sizes, **fields})
+  if reason:
+    with pytest.raises(ValueError, match=reason):
+      check_expressible(loaded, "timm")
+    return
+  assert not any(
+    "position" in line for line in check_expressible(loaded, "timm")
+  )
+  save_as(loaded, "timm", tmp_path / "out")
+  again = open_checkpoint(str(tmp_path / "out"))
+  fields = dict(origin=None, position_grid=None, antialias=False)
+  if loaded.model.layer_scale:
+    fields["layer_scale"] = 1e-5
+  expected = timm_encoders.equivalent(loaded.model).clone(**fields)
+  assert again.model.clone(**fields) == expected
+  jax.tree.map(np.testing.assert_array_equal, again.params, loaded.params)
 
 
 def test_a_siglip_gets_a_head_of_its_own(tmp_path):

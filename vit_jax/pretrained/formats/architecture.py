@@ -27,8 +27,6 @@ UNSUPPORTED = {
   "beit3": "BEiT-3",
   "siglip2": NAFLEX,
   "naflexvit": "NaFlex ViT, for any aspect ratio",
-  "eva": "EVA",
-  "vit_pe_": "the Perception Encoder",
 }
 
 
@@ -36,8 +34,6 @@ def check_supported(config: Mapping[str, Any]) -> None:
   """Raises ValueError if a configuration names a family that is not read."""
   for key in ("model_type", "architecture"):
     name = str(config.get(key, ""))
-    if key == "architecture" and "dinov3" in name:
-      continue  # timm implements it as an EVA.
     for start, family in UNSUPPORTED.items():
       if name.startswith(start):
         raise ValueError(

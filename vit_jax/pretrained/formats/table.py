@@ -101,6 +101,7 @@ class Table:
   name: str
   stacks: tuple[Layers, ...]
   units: Units | None = None  # None for a family without hybrids.
+  shared: str = ""  # Name of the rows that it shares with other tables.
 
   @functools.cache  # noqa: B019
   def rows(self, *parts: str, table: str = "") -> tuple[Rule, ...]:
@@ -109,14 +110,15 @@ class Table:
     "root" has the arrays whose names start with no base, such as a head's, and
     "base" the others outside the layers. "layer" has those of a layer, without
     `Layers.theirs` and "block_0/", to which "mlp" adds the paper's MLP and
-    "gated_mlp" a gated one. "unit" has those of a residual unit of a ResNet,
-    without `Units.theirs` and "resnet/stage0_unit0/".
+    "gated_mlp" a gated one. "layers" has those that hold a parameter of every
+    layer, along the axis `n` of their patterns. "unit" has those of a residual
+    unit of a ResNet, without `Units.theirs` and "resnet/stage0_unit0/".
     """
-    name = table or self.name
+    names = {table} if table else {self.name, self.shared}
     return tuple(
       Rule(row["theirs"], tuple(row["ours"].split()), row["pattern"] or SAME)
       for row in _names_csv()
-      if name in row["tables"].split() and row["part"] in parts
+      if names & {*row["tables"].split()} and row["part"] in parts
     )
 
   def rules(self, vit: Any, base: str = "") -> list[Rule]:
@@ -124,7 +126,9 @@ class Table:
     shapes = _shapes(vit)
     rules = _held(self.rows("root"), shapes)
     for rule in _held(self.rows("base"), shapes):
-      rules.append(dataclasses.replace(rule, theirs=base + rule.theirs))
+      heads = _heads(rule.pattern, shapes[rule.ours[0]])
+      theirs = base + rule.theirs
+      rules.append(dataclasses.replace(rule, theirs=theirs, heads=heads))
     rules += self._unit_rules(vit, base)
     for layers in self.stacks:
       rules += self._layer_rules(vit, layers, base if layers.has_base else "")
@@ -162,6 +166,17 @@ class Table:
         paths = tuple(ours + path for path in row.ours)
         heads = _heads(row.pattern, shapes[row.ours[0]])
         rules.append(Rule(theirs + row.theirs, paths, row.pattern, heads))
+    for row in self.rows("layers", table=layers.rows):
+      if row.ours[0] not in shapes:
+        continue
+      names = map(stack.names.of, range(stack.num_layers))
+      paths = tuple(f"{inside}{name}/{row.ours[0]}" for name in names)
+      pattern = row.pattern
+      if len(paths) == 1:  # `n` has no axis then.
+        left, right = pattern.split(" -> n ")
+        pattern = f"{left.replace(' n ', ' 1 ')} -> {right}"
+      heads = _heads(pattern, shapes[row.ours[0]])
+      rules.append(Rule(base + row.theirs, paths, pattern, heads))
     return rules
 
 

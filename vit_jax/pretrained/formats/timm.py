@@ -29,11 +29,12 @@ _HEADS = {
   r"vit_giantopt_patch16_siglip": 16,
   r"vit_huge_plus_patch16_dinov3": 20,
   r"vit_7b_patch16_dinov3": 32,
+  r"vit_pe_\w+_gigantic": 16,
   r"test_vit2?$": 2,
   r"test_vit[34]$": 3,
 }
 _USUAL_HEADS = re.compile(
-  r"(flexi)?vit_(tiny|xsmall|small|mediumd?|base|large|huge|giant|gigantic"
+  r"(eva(02)?|(flexi)?vit(_pe_(core|lang|spatial))?)_(tiny|xsmall|small|mediumd?|base|large|huge|giant|gigantic"
   r"|so\d+m2?|intern300m|betwixt|d?little|d?p?wee)(_|$)"
 )
 _TANH = re.compile(
@@ -63,8 +64,11 @@ _MODES = ("center", "squash")
 _STACKS = (Layers("blocks.{}."),)
 _UNITS = Units("patch_embed.backbone.stages.{stage}.blocks.{unit}.")
 STEM = "patch_embed.backbone.stem.conv"
-VIT = Table("timm", _STACKS, _UNITS)
-EVA = Table("timm_eva", _STACKS)
+VIT = Table("timm", _STACKS, _UNITS, shared="timm_any")
+EVA, ROPE, EVA02, EVA02_TINY = (
+  Table(name, _STACKS, shared="timm_any")
+  for name in ("timm_eva", "timm_rope", "timm_eva02", "timm_eva02_tiny")
+)
 
 
 def check_parts(shapes: Shapes) -> None:

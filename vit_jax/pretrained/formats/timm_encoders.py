@@ -1,8 +1,8 @@
-"""Encoders as timm saves them: ViTs with all of its options, and some EVAs.
+"""Encoders as timm saves them: ViTs with all of its options, and EVAs.
 
 The arrays tell most; `config.json` tells the heads, the activation and the
-pooling. The EVAs are DINOv3, and ViTs with rotary positions alone. BEiTs have
-their names, and ViTs with relative positions (relpos) those of ViTs.
+pooling. `timm_evas` has the EVAs. BEiTs have names of EVAs, and ViTs with
+relative positions (relpos) those of ViTs.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.grid import Grid
 from vit_jax.models.model import stem_stride
-from vit_jax.pretrained.formats import architecture, relative, timm
+from vit_jax.pretrained.formats import architecture, relative, timm, timm_evas
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
@@ -26,8 +26,8 @@ from vit_jax.runtime.printable import quoted
 # Names of arrays that the paper's model does not have.
 _SIGNATURES = (
   *("reg_token", "dist_token", "norm_pre.weight"),
-  *("fc_norm.weight", "blocks.0.ls1.gamma", "blocks.0.gamma_1"),
-  "blocks.0.attn.q_norm.weight",
+  *("fc_norm.weight", "blocks.0.ls1.gamma", "blocks.0.attn.q_norm.weight"),
+  *timm_evas.SIGNATURES,
 )
 # Names that ViTs do not have, but EVAs and BEiTs.
 _EVA = (
@@ -53,10 +53,11 @@ _ARGUMENTS = (
   ),
   *("no_embed_class", "qk_norm", "pre_norm", "fc_norm", "qkv_bias"),
   *("drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
-  *("swiglu_mlp", "swiglu_align_to", "use_fc_norm", "head_init_scale"),
-  *("use_abs_pos_emb", "use_rel_pos_bias", "use_shared_rel_pos_bias"),
+  *("swiglu_mlp", "swiglu_align_to", "head_init_scale"),
+  *("use_rel_pos_bias", "use_shared_rel_pos_bias"),
   *("rel_pos_type", "rel_pos_dim", "shared_rel_pos"),
   *("final_norm", "proj_bias", "norm_layer"),
+  *timm_evas.ARGUMENTS,
 )
 # `rel_pos_type` -> `ExtendedVit.relative`.
 _RELATIVE = {"mlp": "mlp", "bias": "table"}
@@ -126,12 +127,7 @@ def infer(
   published = published or config
   timm.check_parts(shapes)
   D, _, P, _ = need(shapes, "patch_embed.proj.weight", 4)
-  num_heads, gelu, guessed = _heads_and_gelu(config, arguments, D)
-  if told := relative.num_heads(_table(shapes), shapes):
-    num_heads = told
-    guessed -= {"num_heads"}
-  if _AIM in shapes and "num_heads" not in arguments:
-    num_heads = D // _AIM_HEAD_SIZE
+  num_heads, gelu, guessed = _heads_and_gelu(config, arguments, shapes, D)
   size = timm.image_size(arguments, published)
   assert timm.VIT.units
   resnet_layers = timm.VIT.units.layers(shapes)
@@ -144,11 +140,15 @@ def infer(
     table, class_token = _table(shapes), "cls_token" in shapes
     tokens = relative.tokens(table, shapes, class_token, grid)
   _check_filled(arguments, size, stride)
-  if _is_plain(shapes):
+  eva = _eva(shapes, config)
+  if eva is None and _is_plain(shapes):
     need(shapes, "pos_embed", 3)
     particular = _plain(shapes, config, arguments, resnet_layers)
   else:
-    particular = _particular(shapes, config, arguments)
+    _check_arguments(shapes, config, arguments)
+    if eva is None:
+      _check_place_of_norms(shapes, config)
+    particular = _particular(shapes, config, arguments, eva)
     if arguments.get("dynamic_img_size") or tokens is None:
       pictures = dataclasses.replace(
         pictures, size=timm.image_size({}, published)
@@ -177,6 +177,13 @@ def infer(
   )
 
 
+def _eva(shapes: Shapes, config: Config) -> timm_evas.Eva | None:
+  """The EVAs that these arrays are of; None for others, such as BEiTs."""
+  if _AIM in shapes or relative.fields(_table(shapes), shapes):
+    return None
+  return timm_evas.find(shapes, _is_gated(shapes), config)
+
+
 def _plain(
   shapes: Shapes,
   config: Config,
@@ -202,7 +209,7 @@ def _pooling(config: Config, arguments: Config, default: str) -> str:
 
 
 def _heads_and_gelu(
-  config: Config, arguments: Config, width: int
+  config: Config, arguments: Config, shapes: Shapes, width: int
 ) -> tuple[Any, str, set[str]]:
   """The heads, timm's name of the GELU, and which facts are guesses."""
   num_heads, gelu, guessed = timm.by_name(config.get("architecture"), width)
@@ -212,8 +219,14 @@ def _heads_and_gelu(
     guessed -= {"gelu", "layer_norm_epsilon"}
   guessed -= arguments.keys()
   gelu = arguments.get("act_layer", gelu)
-  gelu = "gelu" if gelu == "silu" else gelu  # Gated: see `_particular`.
+  # That of gated MLPs, see `_check_arguments`.
+  gelu = "gelu" if gelu == "silu" else gelu
   gelu = checked("act_layer", str, gelu, choices=(*timm.GELUS,))
+  if told := relative.num_heads(_table(shapes), shapes):
+    num_heads = told
+    guessed -= {"num_heads"}
+  if _AIM in shapes and "num_heads" not in arguments:
+    num_heads = width // _AIM_HEAD_SIZE
   return num_heads, gelu, guessed
 
 
@@ -231,46 +244,18 @@ def _check_filled(
 
 
 def _particular(
-  shapes: Shapes, config: Config, arguments: Config
+  shapes: Shapes,
+  config: Config,
+  arguments: Config,
+  eva: timm_evas.Eva | None,
 ) -> dict[str, Any]:
   """The fields that only an encoder has, and its pooling."""
-  for key, value in arguments.items():
-    if key not in _ARGUMENTS and value not in (None, False):
-      raise ValueError(
-        f"its config.json says {quoted(key)}={quoted(value)} in model_args, "
-        "which is not supported."
-      )
-  table = _table(shapes)
-  related = _relative(table, shapes, arguments)
-  class_token = "cls_token" in shapes
-  eva = table is timm.EVA and not related
-  dinov3 = eva and class_token
-  norm_pooled = "fc_norm.weight" in shapes
-  norm = arguments.get("norm_layer")
-  if norm is not None:
-    checked("norm_layer", str, norm, choices=_NORMS)
-  rms = _is_rms(shapes)
   gated = _is_gated(shapes)
-  if arguments.get("act_layer") == "silu" and not gated:
-    raise ValueError(
-      "its config.json says act_layer='silu', and its MLPs are "
-      "not gated: this is not supported."
-    )
-  default = "avg" if eva or norm_pooled or not class_token else "token"
+  class_token = "cls_token" in shapes
+  norm_pooled = "fc_norm.weight" in shapes
+  default = eva.pooling if eva else "token"
+  default = "avg" if norm_pooled or not class_token else default
   default = "map" if "attn_pool.latent" in shapes else default
-  if config.get("architecture") == "test_vit3":
-    raise ValueError("its pooling attends to registers: this is not supported.")
-  _check_place_of_norms(shapes, config)
-  if {"attn_pool.latent", "norm_pre.weight"} <= shapes.keys():
-    raise ValueError(
-      "its pooling by attention follows a norm before the layers, as in the "
-      "Perception Encoder: this is not supported."
-    )
-  if eva and "pos_embed" in shapes:
-    raise ValueError("it is an EVA, which is not supported.")
-  biased = "qkv" if "blocks.0.attn.qkv.bias" in shapes else ""
-  if table is timm.EVA:
-    biased = "qv" if "blocks.0.attn.q_bias" in shapes else ""
   fields: dict[str, Any] = dict(
     kind=ExtendedVit,
     pooling=_pooling(config, arguments, default),
@@ -280,34 +265,32 @@ def _particular(
     distilled="dist_token" in shapes,
     norm_pre="norm_pre.weight" in shapes,
     norm_pooled=norm_pooled,
-    qkv_bias=biased,
+    qkv_bias=_biases(shapes),
     patch_bias="patch_embed.proj.bias" in shapes,
     qk_norm="blocks.0.attn.q_norm.weight" in shapes,
     gated_mlp=gated,
     branch_bias="blocks.0.attn.proj.bias" in shapes,
-    norm_kind="rms" if rms else "layer",
+    norm_kind="rms" if _is_rms(shapes) else "layer",
     norm_patches=_AIM in shapes,
     norm_final=norm_pooled or "norm.weight" in shapes,
     layer_norm_epsilon=(
-      1e-5 if dinov3 or {_AIM, "norm_pre.weight"} & shapes.keys() else 1e-6
+      1e-5 if {_AIM, "norm_pre.weight"} & shapes.keys() else 1e-6
     ),
   )
   if {"blocks.0.gamma_1", "blocks.0.ls1.gamma"} & shapes.keys():
     fields["layer_scale"] = 1e-5
-  if eva:
-    theta, side = (100.0, None) if dinov3 else (10_000.0, 16)
-    fields |= dict(rope_theta=theta, rope_side=side)
-  return fields | related
+  if eva is not None:
+    fields |= timm_evas.fields(eva, shapes, config, arguments)
+  return fields | _relative(shapes, arguments)
 
 
-def _relative(
-  table: Table, shapes: Shapes, arguments: Config
-) -> dict[str, Any]:
+def _relative(shapes: Shapes, arguments: Config) -> dict[str, Any]:
   """The fields of relative positions, {} if there are none.
 
   Raises ValueError if no model of timm's has them with the other arrays, or if
   they are of a kind that is not supported.
   """
+  table = _table(shapes)
   fields = relative.fields(table, shapes)
   if not fields:
     return {}
@@ -320,6 +303,26 @@ def _relative(
       "models has."
     )
   return fields
+
+
+def _check_arguments(shapes: Shapes, config: Config, arguments: Config) -> None:
+  """Raises ValueError if a configuration asks for what is not supported."""
+  for key, value in arguments.items():
+    if key not in _ARGUMENTS and value not in (None, False):
+      raise ValueError(
+        f"its config.json says {quoted(key)}={quoted(value)} in model_args, "
+        "which is not supported."
+      )
+  norm = arguments.get("norm_layer")
+  if norm is not None:
+    checked("norm_layer", str, norm, choices=_NORMS)
+  if arguments.get("act_layer") == "silu" and not _is_gated(shapes):
+    raise ValueError(
+      "its config.json says act_layer='silu', and its MLPs are "
+      "not gated: this is not supported."
+    )
+  if config.get("architecture") == "test_vit3":
+    raise ValueError("its pooling attends to registers: this is not supported.")
 
 
 def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
@@ -344,6 +347,14 @@ def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
     )
 
 
+def _biases(shapes: Shapes) -> str:
+  """Initials of the projections that have a bias."""
+  if "blocks.0.attn.qkv.bias" in shapes:
+    return "qkv"
+  apart = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias"}
+  return "qv" if apart & shapes.keys() else ""
+
+
 def _is_rms(shapes: Shapes) -> bool:
   """Whether its norms are RMSNorm, which has no bias."""
   biased = "blocks.0.norm1.bias" in shapes
@@ -360,8 +371,7 @@ def _is_gated(shapes: Shapes) -> bool:
 
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
-  written = _of_arrays(shapes) if shapes else _written(vit)
-  layout = written.rules(vit)
+  layout = _names(vit, shapes).rules(vit)
   fc = "fc_" * getattr(vit, "norm_pooled", False)
   layout = [
     dataclasses.replace(
@@ -369,18 +379,20 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
     )
     for rule in layout
   ]
-  return [*map(_halved, layout)] if getattr(vit, "rope_side", None) else layout
+  rope = getattr(vit, "rope_theta", None)
+  paired = rope and (vit.rope_side or vit.rope_kind != "axial")
+  return [*map(_halved, layout)] if paired else layout
 
 
-def _written(vit: Any) -> Table:
-  """The names that a model's arrays are written with."""
-  eva = getattr(vit, "rope_theta", None) or _is_beit(vit) or vit.norm_patches
-  return timm.EVA if eva else timm.VIT
-
-
-def _of_arrays(shapes: Shapes) -> Table:
-  """The names of these arrays; AIMv2's are an EVA's, with a norm of patches."""
-  return timm.EVA if _AIM in shapes else _table(shapes)
+def _names(vit: Any, shapes: Shapes | None) -> Table:
+  """The names of the arrays to read, or to write a model with."""
+  if shapes and relative.fields(table := _table(shapes), shapes):
+    return table
+  if vit.relative:
+    return timm.EVA if _is_beit(vit) else timm.VIT
+  if vit.norm_patches:  # AIMv2's are an EVA's.
+    return timm.EVA
+  return timm_evas.closest(vit).table if vit.extended else timm.VIT
 
 
 def _is_beit(vit: Any) -> bool:
@@ -389,7 +401,12 @@ def _is_beit(vit: Any) -> bool:
 
 
 def _halved(rule: Rule) -> Rule:
-  """The rule for heads that turn pairs of neighbours; ours turn halves."""
+  """The rule for heads that turn pairs of neighbours; ours turn halves.
+
+  Those of attention pooling do not turn.
+  """
+  if rule.ours[0].startswith("map_head"):
+    return rule
   left, right = rule.pattern.split("->")
   left = left.replace("k d", "k e m")
   right = right.replace("k d", "k (m e)")
@@ -418,7 +435,7 @@ def equivalent(vit: Any) -> Any:
   if (width := vit.representation_size) and not vit.num_classes:
     plain = dict(projection=False, representation_size=None)
     vit = vit.clone(num_classes=width, **plain) if vit.projection else vit
-  return vit
+  return timm_evas.equivalent(vit)
 
 
 def reasons(vit: Any) -> list[str]:
@@ -480,7 +497,8 @@ def _config(vit: Any) -> dict[str, Any]:
       arguments |= {"class_token": False, "fc_norm": False}
   config = timm.configuration(vit, name, arguments)
   # That of a gated MLP is SiLU.
-  if vit.extended and (vit.rope_theta or vit.gated_mlp or vit.relative):
+  eva = vit.extended and timm_evas.closest(vit) is not timm_evas.VIT
+  if eva or (vit.extended and (vit.gated_mlp or vit.relative)):
     del config["model_args"]["act_layer"]
   return config
 
@@ -506,17 +524,14 @@ def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
   """The name of a similar architecture of timm's, and what differs from it."""
   if vit.relative:
     return _related(vit)
-  arguments: dict[str, Any] = {"qkv_bias": bool(vit.qkv_bias)}
   size = architecture.table_size(vit) or (0, 0)
   # It refuses other sizes whose last pixels belong to no patch.
   filled = all(side % vit.patch_size == 0 for side in size)
+  if timm_evas.closest(vit) is not timm_evas.VIT:
+    name, arguments = timm_evas.arguments_of(vit)
+    return name, arguments | {"dynamic_img_size": filled}
+  arguments: dict[str, Any] = {"qkv_bias": bool(vit.qkv_bias)}
   arguments |= {"init_values": vit.layer_scale, "dynamic_img_size": filled}
-  if vit.rope_theta:
-    arguments |= {"num_reg_tokens": vit.registers, "swiglu_mlp": vit.gated_mlp}
-    arguments |= {"swiglu_align_to": 1}
-    if not vit.class_token:
-      return "vit_betwixt_patch16_rope_reg4_gap_256", arguments
-    return "vit_small_plus_patch16_dinov3", arguments
   arguments["class_token"] = vit.class_token
   arguments |= {"no_embed_class": vit.position == "learned_grid"}
   arguments["reg_tokens"] = vit.registers

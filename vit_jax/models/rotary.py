@@ -1,0 +1,130 @@
+"""Rotary positions: queries and keys turn by the places of their patches.
+
+Entries i and i + D_h / 2 of a query or a key are a point in the plane, which
+turns by angle i of D_h / 2 (arXiv:2104.09864). The product of a query and a key
+then depends on the offset between their patches. Symbols as in `vit`.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from vit_jax.models.attention import Keys
+from vit_jax.models.position import Grid
+from vit_jax.models.tokens import Where
+
+ROPE_KINDS = ("axial", "counted", "mixed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope:
+  """The angles by which the patches of an image turn.
+
+  In "axial" and "counted", D_h / 4 frequencies fall from 1 towards 1 / theta.
+  They multiply y for the first half of the angles and x for the second.
+
+  - "axial": y and x count from `start` in steps by which h and w patches are
+    `side` (EVA-02, arXiv:2303.11331). Without a side, they are 2 pi times the
+    place in [-1, 1] (DINOv3, arXiv:2508.10104).
+  - "counted": y and x are the row and the column (RoPE-ViT, arXiv:2403.13298).
+  - "mixed": angle i of each head is f_x x + f_y y, by frequencies that the head
+    learns (RoPE-Mixed, Eq. 14 there); y and x are the row and the column.
+
+  Attributes:
+    grid: Patches along height and width, (h, w).
+    theta: Ratio of the highest to the lowest frequency.
+    side: Number of steps that y and x count up to, at any number of patches.
+    kind: One of `ROPE_KINDS`.
+    start: What y and x count from.
+    x_first: Whether the first half of the angles is of x.
+    frequencies: Those of "mixed", f_x and f_y, (2, k, D_h / 2).
+  """
+
+  grid: Grid
+  theta: float
+  side: int | None = None
+  kind: str = "axial"
+  start: int = 0
+  x_first: bool = False
+  frequencies: Float[Array, "2 k half"] | None = None
+
+  @property
+  def learned(self) -> bool:
+    """Whether each head of each layer learns frequencies of its own."""
+    return self.kind == "mixed"
+
+  def init(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Frequencies (2, k, D_h / 2) to start from.
+
+    Half of them fall from 1 towards 1 / theta in one direction, and the others
+    in the direction that is perpendicular to it, which is drawn for each head.
+    """
+    _, k, half = shape
+    sizes = self.theta ** (-jnp.arange(half // 2)[None, None] * 2 / half)
+    first = jax.random.uniform(key, (k, 1), maxval=2 * math.pi)
+    towards = jnp.concatenate([first, first + math.pi / 2], axis=1)[..., None]
+    both = jnp.stack([sizes * jnp.cos(towards), sizes * jnp.sin(towards)])
+    return both.reshape(shape).astype(dtype)
+
+  def turns(
+    self, S: int, D_h: int, where: Where = None
+  ) -> list[Float[Array, "*k_b S half"]]:
+    """The cosine and sine of the angles of S tokens, in float32.
+
+    The patches are the last tokens, and those before them have angles of 0.
+    Given the places of patches, `where`, (b, K), the result is (b, S, D_h / 2),
+    else (S, D_h / 2). If heads have their own, it is (k, b, S, D_h / 2), with
+    b = 1 without `where`.
+    """
+    angles = self._angles(D_h)  # (k, N, D_h / 2), or (N, D_h / 2).
+    if where is not None:
+      angles = angles[..., where, :]
+    elif self.learned:
+      angles = angles[:, None]
+    before = S - angles.shape[-2]
+    padding = [(0, 0)] * (angles.ndim - 2)
+    angles = jnp.pad(angles, [*padding, (before, 0), (0, 0)])
+    return [jnp.cos(angles), jnp.sin(angles)]
+
+  def _angles(self, D_h: int) -> Float[Array, "*k N half"]:
+    N = math.prod(self.grid)
+    places = jnp.meshgrid(*map(self._places, self.grid), indexing="ij")
+    places = [p.reshape(N, 1) for p in places]  # y and x.
+    if self.learned:
+      assert self.frequencies is not None
+      f_x, f_y = self.frequencies.astype(jnp.float32)[:, :, None]
+      return f_x * places[1][None] + f_y * places[0][None]
+    periods = self.theta ** (jnp.arange(D_h // 4) * 4 / D_h)  # (D_h / 4,)
+    if self.x_first:
+      places.reverse()
+    return jnp.concatenate([p / periods[None] for p in places], axis=1)
+
+  def _places(self, n: int) -> Float[Array, " n"]:
+    """y or x of n patches."""
+    counted = jnp.arange(self.start, self.start + n)
+    if self.side is not None:
+      return counted / n * self.side
+    if self.kind != "axial":
+      return counted.astype(jnp.float32)
+    return 2 * math.pi * ((2 * jnp.arange(n) + 1) / n - 1)
+
+
+def rotate(x: Keys, rope: Rope, where: Where = None) -> Keys:
+  """Turns queries or keys.
+
+  Cosines, sines and products are float32, whatever the type of `x`.
+  """
+  parts = rope.turns(x.shape[2], x.shape[3], where)
+  if rope.learned:
+    cos, sin = (jnp.tile(f, 2).swapaxes(0, 1) for f in parts)
+  else:
+    axes = (0, 1) if where is None else (1,)
+    cos, sin = (jnp.expand_dims(jnp.tile(f, 2), axes) for f in parts)
+  exact = x.astype(jnp.float32)
+  a, b = jnp.split(exact, 2, axis=-1)
+  turned = exact * cos + jnp.concatenate([-b, a], axis=-1) * sin
+  return turned.astype(x.dtype)
