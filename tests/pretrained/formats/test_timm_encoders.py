@@ -438,7 +438,9 @@ def test_timm_takes_the_evas_that_it_has(tmp_path, block, fields, reason):
   )
   save_as(loaded, "timm", tmp_path / "out")
   again = open_checkpoint(str(tmp_path / "out"))
-  fields = dict(origin=None, position_grid=None, antialias=False)
+  fields: dict[str, Any] = dict(
+    origin=None, position_grid=None, antialias=False
+  )
   if loaded.model.layer_scale:
     fields["layer_scale"] = 1e-5
   expected = timm_encoders.equivalent(loaded.model).clone(**fields)

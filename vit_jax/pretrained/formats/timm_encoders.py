@@ -15,6 +15,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.grid import Grid
 from vit_jax.models.model import stem_stride
+from vit_jax.models.paths import within
 from vit_jax.pretrained.formats import architecture, relative, timm, timm_evas
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
@@ -405,7 +406,7 @@ def _halved(rule: Rule) -> Rule:
 
   Those of attention pooling do not turn.
   """
-  if rule.ours[0].startswith("map_head"):
+  if within(rule.ours[0], "map_head"):
     return rule
   left, right = rule.pattern.split("->")
   left = left.replace("k d", "k e m")
