@@ -182,7 +182,7 @@ def _eva(shapes: Shapes, config: Config) -> timm_evas.Eva | None:
   """The EVAs that these arrays are of; None for others, such as BEiTs."""
   if _AIM in shapes or relative.fields(_table(shapes), shapes):
     return None
-  return timm_evas.find(shapes, _is_gated(shapes), config)
+  return timm_evas.find(shapes, config)
 
 
 def _plain(
@@ -251,7 +251,7 @@ def _particular(
   eva: timm_evas.Eva | None,
 ) -> dict[str, Any]:
   """The fields that only an encoder has, and its pooling."""
-  gated = _is_gated(shapes)
+  gated = timm_evas.is_gated(shapes)
   class_token = "cls_token" in shapes
   norm_pooled = "fc_norm.weight" in shapes
   default = eva.pooling if eva else "token"
@@ -317,7 +317,7 @@ def _check_arguments(shapes: Shapes, config: Config, arguments: Config) -> None:
   norm = arguments.get("norm_layer")
   if norm is not None:
     checked("norm_layer", str, norm, choices=_NORMS)
-  if arguments.get("act_layer") == "silu" and not _is_gated(shapes):
+  if arguments.get("act_layer") == "silu" and not timm_evas.is_gated(shapes):
     raise ValueError(
       "its config.json says act_layer='silu', and its MLPs are "
       "not gated: this is not supported."
@@ -360,14 +360,6 @@ def _is_rms(shapes: Shapes) -> bool:
   """Whether its norms are RMSNorm, which has no bias."""
   biased = "blocks.0.norm1.bias" in shapes
   return "blocks.0.norm1.weight" in shapes and not biased
-
-
-def _is_gated(shapes: Shapes) -> bool:
-  """Whether gate and expansion are two layers, or one of twice the width."""
-  if "blocks.0.mlp.fc1_g.weight" in shapes:
-    return True
-  expanded = need(shapes, "blocks.0.mlp.fc1.weight", 2)[0]
-  return expanded == 2 * need(shapes, "blocks.0.mlp.fc2.weight", 2)[1]
 
 
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:

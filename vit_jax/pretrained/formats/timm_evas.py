@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.pretrained.formats import architecture, timm
+from vit_jax.pretrained.formats.architecture import need
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.pretrained.formats.table import Config, Table
 from vit_jax.runtime.checks import COUNT, checked
@@ -168,7 +169,15 @@ ROWS = (
 )
 
 
-def find(shapes: Shapes, gated: bool, config: Config) -> Eva | None:
+def is_gated(shapes: Shapes) -> bool:
+  """Whether gate and expansion are two layers, or one of twice the width."""
+  if "blocks.0.mlp.fc1_g.weight" in shapes:
+    return True
+  expanded = need(shapes, "blocks.0.mlp.fc1.weight", 2)[0]
+  return expanded == 2 * need(shapes, "blocks.0.mlp.fc2.weight", 2)[1]
+
+
+def find(shapes: Shapes, config: Config) -> Eva | None:
   """The row of these arrays; None if they are not of the class.
 
   Raises ValueError if they are of the class but of no row, or if they do not
@@ -189,6 +198,7 @@ def find(shapes: Shapes, gated: bool, config: Config) -> Eva | None:
       )
     return None
   _check_heads(shapes)
+  gated = is_gated(shapes)
   rows = [row for row in ROWS if row.fits(shapes, gated, name)]
   if not rows:
     raise ValueError(
