@@ -23,8 +23,7 @@ from vit_jax.inference.predictor import predict
 from vit_jax.inference.reading import read_images
 from vit_jax.models import Origin, ResNet, make_vit
 from vit_jax.models.masked_vit import masked
-from vit_jax.models.model import represent
-from vit_jax.models.normalize import normalize
+from vit_jax.models.model import normalize, represent
 from vit_jax.models.parts import unstack
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.tasks.choose import answering

@@ -19,7 +19,7 @@ from vit_jax.inspection.attention_views import Options, batch_size
 from vit_jax.inspection.draw import visualize_files
 from vit_jax.inspection.embedding_maps import patch_colours
 from vit_jax.models import Origin, make_vit
-from vit_jax.models.normalize import normalize
+from vit_jax.models.model import normalize
 from vit_jax.pretrained.load import load_pretrained
 
 ORIGIN = Origin("test", "google", (16, 24))

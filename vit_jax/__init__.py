@@ -20,7 +20,7 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.inference.features import features
   from vit_jax.inference.predictor import predict_images
   from vit_jax.models import ResNet, Vit, make_model, make_resnet, make_vit
-  from vit_jax.models.normalize import normalize
+  from vit_jax.models.model import normalize
   from vit_jax.pretrained.in_memory import save
   from vit_jax.pretrained.known import list_models
   from vit_jax.pretrained.load import load_pretrained

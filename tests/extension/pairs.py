@@ -13,7 +13,7 @@ import numpy as np
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.reading.labels import Labels
 from vit_jax.models.layer import dense, layer_norm
-from vit_jax.models.normalize import unit
+from vit_jax.models.model import unit
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import ENCODER, HEAD, Part, Stack
 from vit_jax.models.vit import EncoderBlock, Vit

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.models.normalize import check_images, normalize
+from vit_jax.models.model import check_images, normalize
 
 
 def test_normalize_is_the_formula():

@@ -16,7 +16,7 @@ HALF = (0.5, 0.5, 0.5)
 
 
 class Normalization(TypedDict):
-  """Keywords for `models.normalize.normalize` and all that calls it."""
+  """Keywords for `models.model.normalize` and all that calls it."""
 
   mean: tuple[float, ...]
   std: tuple[float, ...]

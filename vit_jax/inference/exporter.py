@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, UInt8
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
 from vit_jax.models import Model, Origin
-from vit_jax.models.normalize import normalize
+from vit_jax.models.model import normalize
 from vit_jax.runtime.checks import checked
 
 # jax.export writes flatbuffers, whose size is limited to 31 bits. The program

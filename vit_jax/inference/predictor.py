@@ -24,7 +24,7 @@ from vit_jax.inference.features import check_layers
 from vit_jax.inference.features import features as features_of
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import Model
-from vit_jax.models.normalize import normalize
+from vit_jax.models.model import normalize
 from vit_jax.runtime import hints
 from vit_jax.tasks.choose import answering
 from vit_jax.tasks.task import Task, class_name

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from vit_jax.models.normalize import unit
+from vit_jax.models.model import unit
 from vit_jax.runtime.files import open_regular
 from vit_jax.runtime.printable import printable
 

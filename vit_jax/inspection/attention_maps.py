@@ -19,7 +19,7 @@ from vit_jax.inspection.attention_capture import (
   capture_with_gradients,
 )
 from vit_jax.models import Model
-from vit_jax.models.normalize import normalize
+from vit_jax.models.model import normalize
 
 FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
 OUTLIER_NORM = 3  # Times the median norm.

@@ -14,7 +14,7 @@ from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection.attention_capture import capture_with_gradients
 from vit_jax.models import BaseVit, Origin
 from vit_jax.models.grid import grid_of
-from vit_jax.models.normalize import normalize
+from vit_jax.models.model import normalize
 from vit_jax.tasks.task import Task
 
 Arrays = dict[str, Any]

@@ -15,8 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.layer import Images, Pooled, fast_variance
-from vit_jax.models.model import Model, Origin
-from vit_jax.models.normalize import check_images
+from vit_jax.models.model import Model, Origin, check_images
 from vit_jax.models.partitioning import in_use, named
 from vit_jax.models.parts import ENCODER, Part, heads
 

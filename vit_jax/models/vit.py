@@ -31,8 +31,7 @@ from vit_jax.models.layer import (
   each_token,
   layer_norm,
 )
-from vit_jax.models.model import VitFields
-from vit_jax.models.normalize import check_images
+from vit_jax.models.model import VitFields, check_images
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import ENCODER, Part, Stack, heads
 from vit_jax.models.position import (

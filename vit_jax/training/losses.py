@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int, Key
 
 from vit_jax.models.layer import Images
-from vit_jax.models.normalize import normalize
+from vit_jax.models.model import normalize
 from vit_jax.training.settings import LossSettings
 
 Targets = Float[Array, "B K"]

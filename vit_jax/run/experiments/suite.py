@@ -21,7 +21,7 @@ from vit_jax.data.reading.imagenet_sets import (
   TestSet,
 )
 from vit_jax.data.settings import LoaderSettings
-from vit_jax.models.normalize import normalize
+from vit_jax.models.model import normalize
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run.experiments.probe import probe_shots

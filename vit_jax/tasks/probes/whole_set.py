@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models.normalize import unit
+from vit_jax.models.model import unit
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.outcome import Stream, check_readable
 from vit_jax.tasks.probes import linear_probe
