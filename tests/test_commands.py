@@ -182,7 +182,11 @@ def test_missing_flags_are_named(command, arguments, example):
 @pytest.mark.parametrize(
   "command, arguments, line",
   [
-    ("predict", ["runs/x"], "IMAGE is missing; as in: vit_jax predict runs/my"),
+    (
+      "predict",
+      ["runs/x"],
+      "IMAGE is missing after 'runs/x'; as in: vit_jax",
+    ),
     ("report", [], "WORKDIR is missing; as in: vit_jax report runs/my_photos"),
     ("export", list("abc"), "unexpected argument 'c'; as in: vit_jax export "),
   ],
@@ -324,8 +328,14 @@ def _python(code):
   [
     ("predict", "did you mean vit_jax.predict_images?"),
     ("load", "did you mean vit_jax.load_pretrained?"),
+    ("load_model", "did you mean vit_jax.load_pretrained?"),
+    ("create_model", "did you mean vit_jax.make_model?"),
+    ("export", "did you mean vit_jax.export_model?"),
     ("load_pretrain", "did you mean vit_jax.load_pretrained?"),
-    ("visualize", "`vit_jax visualize` is a command for a shell."),
+    (
+      "visualize",
+      "`vit_jax visualize` is for a shell; in a notebook, !vit_jax visualize.",
+    ),
   ],
 )
 def test_a_name_that_the_package_lacks_gets_the_near_one(name, hint):

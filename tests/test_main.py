@@ -55,6 +55,15 @@ def test_what_it_prints_itself(call):
   assert call("help") == (code, out, "")
   error = "error: 'trian' is not a command; did you mean train?\n"
   assert call("trian") == call("help", "trian") == (2, "", error)
+  for other, words in (
+    ("resume", "train DATA"),
+    ("eval", "evaluate RUN"),
+    ("test", "evaluate RUN"),
+    ("visualise", "visualize"),
+    ("similar", "predict RUN IMAGE --features OUT.npz"),
+  ):
+    line = f"error: {other!r} is not a command; did you mean {words}?\n"
+    assert call(other) == (2, "", line)
   code, out, _ = call("help", "config", "optimizer")
   names = [line.split("=")[0].split("_steps|")[0] for line in out.split("\n")]
   own = [f"  {key}" for key, *_ in keys(OptimizerSettings, "optimizer.")]

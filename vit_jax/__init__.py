@@ -49,11 +49,12 @@ def _meant(name: str) -> str:
   from vit_jax.__main__ import COMMANDS
   from vit_jax.runtime import hints
 
-  longer = [other for other in __all__ if other.startswith(f"{name}_")]
-  if near := [*longer, *hints.near_names(name, __all__)]:
+  verb = name.partition("_")[0]  # `load_model` is rather `load_pretrained`.
+  same = [other for other in __all__ if other.startswith(f"{verb}_")]
+  if near := hints.near_names(name, same or __all__) or same:
     return f"did you mean vit_jax.{near[0]}?"
   if name in COMMANDS:
-    return f"`vit_jax {name}` is a command for a shell."
+    return f"`vit_jax {name}` is for a shell; in a notebook, !vit_jax {name}."
   return ""
 
 

@@ -35,6 +35,21 @@ COMMANDS = {
   "estimate": "Estimates what a train step costs on TPUs, without a TPU.",
 }
 
+# What other libraries call these things, and the command to type here.
+OTHER_NAMES = {
+  **dict.fromkeys(("resume", "continue"), "train DATA"),
+  **dict.fromkeys(("finetune", "fine_tune"), "train DATA --pretrained NAME"),
+  **dict.fromkeys(("test", "eval", "validate", "score"), "evaluate RUN"),
+  **dict.fromkeys(("infer", "classify", "ask"), "predict RUN IMAGE"),
+  **dict.fromkeys(
+    ("features", "embed", "similar"), "predict RUN IMAGE --features OUT.npz"
+  ),
+  **dict.fromkeys(
+    ("attention", "explain", "draw", "plot"), "visualize RUN IMAGE --out DIR"
+  ),
+  **dict.fromkeys(("list", "models", "list_models"), "convert --list"),
+}
+
 
 def main() -> int:
   """Runs the command that `sys.argv` names; returns the exit code."""
@@ -70,8 +85,11 @@ def _text(name: str, texts: dict[str, Callable[[], str]]) -> str:
   """The text that a command prints; raises ValueError for an unknown one."""
   if name in texts:
     return texts[name]()
-  near = hints.near_names(name, [*COMMANDS, *texts])
-  hint = f"did you mean {near[0]}?" if near else "vit_jax help lists them."
+  meant = OTHER_NAMES | {known: known for known in (*COMMANDS, *texts)}
+  near = hints.near_names(name, meant)
+  hint = "vit_jax help lists them."
+  if near:
+    hint = f"did you mean {meant[near[0]]}?"
   raise ValueError(f"{name!r} is not a command; {hint}")
 
 

@@ -50,7 +50,9 @@ def main(arguments: list[str]) -> None:
   options = flags.FLAGS
   folders = [*arguments, *filter(None, [options.workdir])]
   if len(folders) != 1:
-    raise ValueError("give one folder of a run, as in evaluate runs/digits.")
+    raise ValueError(
+      "give one folder of a run, as in vit_jax evaluate runs/digits."
+    )
   if options.suite not in (None, "false"):
     return _run_suite(folders[0])
   hosts.join_flags()

@@ -3,6 +3,7 @@
 import io
 import os
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -76,6 +77,14 @@ def test_a_turned_photograph_is_upright(tmp_path):
 def test_other_arrays_are_refused(array):
   with pytest.raises(ValueError, match="give a path, a Pillow image or an arr"):
     read_images(PREPROCESSING, [array])
+
+
+def test_floats_are_sent_to_the_model():
+  floats = np.zeros((16, 16, 3), jnp.bfloat16)
+  with pytest.raises(ValueError, match=r"Floats .* model\.apply\({.params"):
+    read_images(PREPROCESSING, [floats])
+  with pytest.raises(ValueError, match="one image each[.]$"):
+    read_images(PREPROCESSING, [np.zeros((16, 16, 3), np.int32)])
 
 
 ONE = np.random.default_rng(1).integers(0, 256, (16, 24, 3), np.uint8)

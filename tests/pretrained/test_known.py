@@ -69,6 +69,11 @@ def test_names_of_other_libraries_are_known():
   found = vit_jax.list_models("dinov2*")
   assert [*found] == [f"hf_{size}14_dinov2" for size in "sbl"]
   assert [*vit_jax.list_models("*_sam")] == [*vit_jax.list_models("*/sam/*")]
+  names = [*known.KNOWN]
+  assert vit_jax.list_models()[:2] == names[:2]
+  assert vit_jax.list_models()[-1] == names[-1]
+  shown = repr(vit_jax.list_models()).splitlines()
+  assert [line.split()[0] for line in shown] == names
   assert vit_jax.list_models() == known.KNOWN and not known.rows("nonesuch")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -118,9 +119,46 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
   assert all(hasattr(loaded, name) for name in shown)
 
 
+@pytest.mark.parametrize(
+  "name, meant",
+  [
+    ("save", 'vit_jax.save(loaded, folder, to="hf")'),
+    ("param", "loaded.params"),
+    ("classes", "loaded.class_names"),
+    ("forward", "loaded.predict(images)"),
+    ("attention", "vit_jax visualize CHECKPOINT IMAGE"),
+  ],
+)
+def test_an_attribute_that_is_none_names_the_near_one(loaded, name, meant):
+  text = f"no attribute '{name}'; did you mean {meant}"
+  with pytest.raises(AttributeError, match=re.escape(text)):
+    getattr(loaded, name)
+  assert not hasattr(loaded, "_repr_html_")  # As IPython asks.
+
+
+def test_functions_of_a_model_and_its_parameters_take_both_in_one(
+  loaded, photos
+):
+  x = normalized([pixels_of(path) for path in photos[:2]])
+  y = vit_jax.features(*loaded, x)
+  np.testing.assert_array_equal(vit_jax.features(loaded, x), y)
+  np.testing.assert_array_equal(vit_jax.features(loaded, images=x), y)
+  prepared = vit_jax.features(loaded, photos[:2])
+  np.testing.assert_array_equal(prepared, loaded.features(photos[:2]))
+  with pytest.raises(ValueError, match="images of type list: give floats"):
+    vit_jax.features(*loaded, photos[:2])
+  model, params = vit_jax.new_head(loaded, 7)
+  assert model.num_classes == 7 and params["head"]["bias"].shape == (7,)
+  with pytest.raises(ValueError, match=r"^image_size='m\.onnx': .*write_bytes"):
+    vit_jax.export_model(loaded, "m.onnx")
+  with pytest.raises(ValueError, match='give model.apply.{"params": params},'):
+    loaded.model.apply(loaded.params, x)
+
+
 def test_a_call_and_predict_images_are_predict(loaded, photos):
   expected = loaded.predict(photos[:2], top=2)
   assert loaded(photos[:2], top=2) == expected
   assert vit_jax.predict_images(loaded, photos[:2], top=2) == expected
+  assert vit_jax.predict_images(loaded, images=photos[:2], top=2) == expected
   with pytest.raises(ValueError, match="give it and the images alone"):
     vit_jax.predict_images(loaded, loaded.params, photos)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 import types
 
 import numpy as np
@@ -99,6 +100,11 @@ def test_a_script_is_not_imported_by_workers(
     ({"data": "my_photo"}, "'my_photo' is neither .* did you mean my_photos?"),
     ({"learning_rate": 1e-3}, "learning_rate is not .* did you mean lr?"),
     ({"device": "cpu"}, "device is not a .* JAX chooses: JAX_PLATFORMS=cpu"),
+    ({"pretrained": True}, "pretrained=True: name the weights .*, as in pretr"),
+    (
+      {"model": "B/16"},
+      r"settings=\{.model\.variant.: \.\.\.\}",
+    ),
     ({"optimizer": {"lr": 1}}, r"optimizer\.lr is not .* did you mean lr?"),
     (
       {"lr": "fast"},
@@ -119,6 +125,21 @@ def test_a_wrong_argument_is_one_line(photos, started, arguments, message):
   with pytest.raises(ValueError, match=message) as caught:
     vit_jax.train(**arguments)
   assert "\n" not in str(caught.value) and not started
+
+
+@pytest.mark.parametrize(
+  "name, meant",
+  [
+    ("evaluate", "run.metrics"),
+    ("model", "run.load()"),
+    ("prediction", "run.predict"),
+    ("report", "vit_jax report RUN, in a shell"),
+  ],
+)
+def test_an_attribute_that_a_run_lacks_names_the_near_one(name, meant):
+  run = in_python.FinishedRun("runs/x", 3, {})
+  with pytest.raises(AttributeError, match=re.escape(f"did you mean {meant}")):
+    getattr(run, name)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Settings that a plan refuses before anything is compiled or downloaded."""
 
+import pathlib
+
 import pytest
 from PIL import Image
 
@@ -7,7 +9,7 @@ from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import attention, partitioning
 from vit_jax.pretrained import load
-from vit_jax.run import build
+from vit_jax.run import build, loop
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 from vit_jax.run.summary import header
@@ -100,6 +102,33 @@ def test_nothing_is_downloaded_for_what_is_refused(
   config.update(changes)
   with pytest.raises(ValueError, match=message):
     plan(config)
+
+
+@pytest.mark.parametrize(
+  "root, workdir, is_refused",
+  [
+    ("train", "train", True),  # Its classes are a, b and c.
+    ("train", "train/run", True),
+    ("train", "run", False),
+    ("train", "train-run", False),
+    (".", "train/run", True),
+    (".", "run", False),  # Beside train and test, which are no classes.
+    (".", "gs://bucket/run", False),
+    ("nowhere", "run", False),
+  ],
+)
+def test_a_run_does_not_write_among_the_classes(
+  config, folder, monkeypatch, root, workdir, is_refused
+):
+  """There it would be taken for one, and could not be resumed."""
+  monkeypatch.chdir(folder)
+  config.data.root = root
+  if not is_refused:
+    assert build.check_workdir(read(config), workdir) is None
+    return
+  with pytest.raises(ValueError, match=f"^--workdir={workdir} lies in {root}"):
+    loop.train(read(config), workdir)
+  assert not pathlib.Path(workdir, "checkpoints").exists()
 
 
 def test_a_misnamed_class_of_the_evaluation_is_refused(config, tmp_path):

@@ -1,6 +1,7 @@
 """A model and its parameters as one function that runs with JAX alone."""
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from jaxtyping import Array, Float, UInt8
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
+from vit_jax.inference.loaded_first import takes_loaded
 from vit_jax.models import Model, Origin
 from vit_jax.models.model import normalize
 from vit_jax.runtime.checks import checked
@@ -31,6 +33,7 @@ _INSTALL = (
 )
 
 
+@takes_loaded
 def export_model(
   model: Model,
   params: Any,
@@ -45,6 +48,7 @@ def export_model(
   (b, H, W, C) for any b and normalises them as `model.origin` says, or to
   [-1, 1] if the model has no origin. A model with `num_classes=0` returns its
   features. Serialising takes memory for about seven copies of the parameters.
+  `export_model(loaded)` takes what `load_pretrained` returned.
 
   >>> import jax
   >>> import numpy as np
@@ -67,6 +71,12 @@ def export_model(
     ValueError: if an argument is unknown or missing, the images do not fit the
       model, or the parameters take more than the 2 GB that can be written.
   """
+  if isinstance(image_size, str | os.PathLike):
+    raise ValueError(
+      f"image_size={os.fspath(image_size)!r}: export_model returns what a file "
+      "holds: pathlib.Path(name).write_bytes(exported.serialize()) writes it, "
+      "and `vit_jax export` does both."
+    )
   check_platforms(platforms)
   _check_bytes(params, param_dtype)
   # JAX arrays, since NumPy arrays would be cast before they are stored.

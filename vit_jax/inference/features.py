@@ -6,8 +6,11 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from vit_jax.inference.loaded_first import KnowsItsInputs
 from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.layer import LayerConfig, layer_norm
@@ -16,9 +19,9 @@ from vit_jax.models.parts import OURS
 
 
 def features(
-  model: Model,
-  params: Any,
-  images: Float[Array, "B H W C"],
+  model: Model | KnowsItsInputs,
+  params: Any = None,
+  images: Float[Array, "B H W C"] | None = None,
   *,
   layers: Sequence[int] | None = None,
   as_maps: bool = False,
@@ -37,6 +40,10 @@ def features(
   >>> last.shape
   (1, 2, 2, 192)
 
+  `features(loaded, images)` takes what `load_pretrained` returned. Floats are
+  again normalised images, and all else, such as the name of a file, is prepared
+  by `loaded.features(images)`.
+
   Args:
     images: Floats, normalised as the model expects (`vit_jax.normalize`).
     layers: Layers to take the tokens of, counted from 1. By default the result
@@ -51,8 +58,21 @@ def features(
 
   Raises:
     ValueError: if the model has no such layer, or is a ResNet without layers of
-      tokens.
+      tokens, or the images are no floats, which a model alone cannot prepare.
   """
+  if isinstance(model, KnowsItsInputs):
+    pictures = params if images is None else images
+    if not _are_floats(pictures):
+      return model.features(pictures, layers=layers, as_maps=as_maps)
+    own, held = model
+    options: Any = {"layers": layers, "as_maps": as_maps, "norm": norm}
+    return features(own, held, pictures, **options)
+  if images is None or not _are_floats(images):
+    raise ValueError(
+      f"images of type {type(images).__name__}: give floats (B, H, W, C), "
+      "normalised by vit_jax.normalize, or what load_pretrained returned, as "
+      "in features(loaded, images)."
+    )
   check_layers(model, layers, as_maps)
   if layers is None:
     return _represent(model, nn.unbox(params), images)
@@ -63,6 +83,11 @@ def features(
   grid = grid_of(model, (H, W))
   patches = [z[:, model.prefix :] for z in tokens]
   return [z.reshape(len(z), *grid, -1) for z in patches]
+
+
+def _are_floats(images: Any) -> bool:
+  """Whether images are an array, or a traced one, of floats."""
+  return jnp.issubdtype(getattr(images, "dtype", np.uint8), jnp.floating)
 
 
 def check_layers(

@@ -9,7 +9,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -22,6 +22,7 @@ from vit_jax.data.transforming.transforms import EvalTransform
 from vit_jax.inference import reading
 from vit_jax.inference.features import check_layers
 from vit_jax.inference.features import features as features_of
+from vit_jax.inference.loaded_first import KnowsItsInputs
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import Model
 from vit_jax.models.model import normalize
@@ -122,18 +123,9 @@ def _compiled(model: Model, shardings: tuple[Any, Any], **options: Any) -> Any:
   return jax.jit(step, in_shardings=shardings, out_shardings=shardings[0])
 
 
-@runtime_checkable
-class _KnowsItsInputs(Protocol):
-  """A model of `load_pretrained`, which prepares images by itself."""
-
-  def predict(
-    self, images: reading.Pictures, *, top: int, batch_size: int
-  ) -> list[Prediction]: ...
-
-
 def predict_images(
-  model: Model | _KnowsItsInputs,
-  params: Any,
+  model: Model | KnowsItsInputs,
+  params: Any = None,
   images: reading.Pictures | None = None,
   *,
   preprocessing: Preprocessing | None = None,
@@ -180,13 +172,15 @@ def predict_images(
     ValueError: if the preprocessing or the image size is unknown, the model's
       outputs are NaN, or an array is not uint8 or not of such a shape.
   """
-  if isinstance(model, _KnowsItsInputs):
-    if images is not None or preprocessing is not None:
+  if isinstance(model, KnowsItsInputs):
+    both = params is not None and images is not None
+    if both or preprocessing is not None:
       raise ValueError(
         "what load_pretrained returned has its parameters and preprocessing: "
         "give it and the images alone, as in predict_images(loaded, images)."
       )
-    return model.predict(params, top=top, batch_size=batch_size)
+    pictures = params if images is None else images
+    return model.predict(pictures, top=top, batch_size=batch_size)
   if images is None or preprocessing is None:
     missing = "images are" if images is None else "preprocessing is"
     raise ValueError(

@@ -150,9 +150,16 @@ def _from_array(array: Any) -> Image.Image:
   shape = getattr(array, "shape", ())
   dtype = getattr(array, "dtype", None)
   if dtype != np.uint8 or not _is_picture(shape):
+    floats = ""
+    if dtype is not None and np.dtype(dtype).kind in "fV":  # bfloat16 is V.
+      floats = (
+        " Floats that are normalised already are for the model: "
+        'model.apply({"params": params}, images).'
+      )
     raise ValueError(
       f"an image of shape {tuple(shape)} and type {dtype or type(array)}; give "
       "a path, a Pillow image or an array, uint8 (H, W, 3), one image each."
+      f"{floats}"
     )
   image = np.asarray(array)
   return Image.fromarray(image[..., 0] if shape[2:] == (1,) else image)

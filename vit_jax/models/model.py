@@ -4,7 +4,7 @@ import dataclasses
 import math
 import numbers
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -90,6 +90,20 @@ class Model(nn.Module):
 
   def __call__(self, x: Images, *, train: bool = False) -> Pooled:
     return self.head(self.encode(x, train=train)[1])
+
+  @nn.nowrap
+  def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the model as Flax does, with {"params": params} and inputs.
+
+    Raises ValueError for the parameters alone, which flax would not name.
+    """
+    names = [*variables] if isinstance(variables, Mapping) else []
+    if names and "params" not in names:
+      raise ValueError(
+        f"apply takes collections, and {names[0]!r} is a parameter: give "
+        'model.apply({"params": params}, images).'
+      )
+    return super().apply(variables, *args, **kwargs)
 
   def encode(self, x: Images, *, train: bool = False) -> tuple[Array, Pooled]:
     """The last layer's output z, before any norm, and what the head reads."""

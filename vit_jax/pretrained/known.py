@@ -32,6 +32,7 @@ import importlib.resources
 import os
 import re
 import shlex
+from typing import Any
 from urllib.parse import unquote
 
 from vit_jax.pretrained.licenses import LICENSES
@@ -96,6 +97,25 @@ class Known:
     return text
 
 
+class Models(dict[str, Known]):
+  """Published checkpoints by their names, in the order of the table.
+
+  A number or a slice gives names, as of a list: `list_models()[:2]`.
+  """
+
+  def __getitem__(self, key: Any) -> Any:
+    if isinstance(key, int | slice):
+      return [*self][key]
+    return super().__getitem__(key)
+
+  def __repr__(self) -> str:
+    """A line for each: its name, its model and what it was trained on."""
+    return "\n".join(
+      f"{name:<27}{one.model} {one.image_size}, {one.trained_on}"
+      for name, one in self.items()
+    )
+
+
 # The heads of the columns of `rows`.
 COLUMNS = (
   *("name", "model", "parameters", "trained on", "top-1"),
@@ -120,16 +140,17 @@ def rows(pattern: str = "*") -> list[tuple[str, ...]]:
   ]
 
 
-def list_models(pattern: str = "*") -> dict[str, Known]:
+def list_models(pattern: str = "*") -> Models:
   """The published checkpoints that `load_pretrained` knows, by their names.
 
-  Those of which one of `Known.names` matches a pattern, such as "dinov2*".
+  Those of which one of `Known.names` matches a pattern, such as "dinov2*". A
+  number or a slice of them gives names, as in `list_models()[:2]`.
   """
-  return {
-    name: checkpoint
+  return Models(
+    (name, checkpoint)
     for name, checkpoint in KNOWN.items()
     if fnmatch.filter((name, *checkpoint.names), pattern)
-  }
+  )
 
 
 def _read() -> dict[str, Known]:

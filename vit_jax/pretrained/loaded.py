@@ -22,6 +22,7 @@ from vit_jax.inference.predictor import (
 from vit_jax.inference.reading import Pictures
 from vit_jax.models import Model, Origin, variant_of
 from vit_jax.models.parts import Parts
+from vit_jax.runtime import hints
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
@@ -32,6 +33,24 @@ _FOR_USERS = (
   *("notes", "origin", "params", "predict", "preprocessing", "step", "task"),
   "threshold",
 )
+# What other libraries have as attributes, and what does the same.
+_ELSEWHERE = {
+  **dict.fromkeys(
+    ("save", "save_pretrained", "export", "to", "push_to_hub"),
+    'vit_jax.save(loaded, folder, to="hf")',
+  ),
+  **dict.fromkeys(("apply", "forward", "eval"), "loaded.predict(images)"),
+  **dict.fromkeys(("embed", "encode"), "loaded.features(images)"),
+  **dict.fromkeys(
+    ("attention", "attention_maps", "visualize", "plot"),
+    "vit_jax visualize CHECKPOINT IMAGE --out figures, in a shell",
+  ),
+  **dict.fromkeys(
+    ("fit", "train", "finetune", "fine_tune"),
+    "vit_jax.train(folder, pretrained=NAME)",
+  ),
+  **dict.fromkeys(("labels", "classes", "names"), "loaded.class_names"),
+}
 Leaves = Iterable[tuple[str, np.ndarray]]
 
 
@@ -303,6 +322,17 @@ class Loaded:
       return task.leaf_in_unit(path, array) if is_output else array
 
     return self.mapped(change, open_task=task.in_unit)
+
+  def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError, with what may be meant by the name."""
+    hint = ""
+    if not name.startswith("_"):
+      hint = hints.of_attribute(name, "loaded", _FOR_USERS, _ELSEWHERE)
+    raise AttributeError(
+      f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
+      name=name,
+      obj=self,
+    )
 
   def __iter__(self) -> Iterator[Any]:
     yield self.model

@@ -78,9 +78,15 @@ def recognise(stored: Shapes) -> Naming:
   notes = [f"{quoted(chosen[0])} before the names of its arrays is dropped"]
   outside = [name for name in stored if not name.startswith(chosen[0])]
   if outside:
-    few = ", ".join(outside[:2] + ["..."] * bool(outside[2:]))
-    notes.append(f"{len(outside)} array(s) without it are left out ({few})")
+    notes.append(left_out(outside, ", whose names start otherwise"))
   return dataclasses.replace(naming, notes=tuple(notes))
+
+
+def left_out(names: list[str], why: str) -> str:
+  """A line on arrays that are not read, which names the first of them."""
+  number = f"{len(names)} arrays are" if names[1:] else "1 array is"
+  few = ", ".join(names[:2] + ["..."] * bool(names[2:]))
+  return f"{number} left out{why} ({few})"
 
 
 def _under(stored: Shapes, before: str) -> Naming | None:

@@ -21,7 +21,7 @@ from vit_jax.pretrained.formats.architecture import Architecture
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.loaded import Loaded, with_inputs
 from vit_jax.pretrained.locate import drop_download
-from vit_jax.pretrained.naming import recognise
+from vit_jax.pretrained.naming import left_out, recognise
 from vit_jax.runtime.printable import printable, say
 from vit_jax.tasks.choose import answering
 
@@ -127,10 +127,10 @@ def _with_folder(architecture: Architecture, files: Files) -> Architecture:
 def _left_out(unused: list[str]) -> Iterator[str]:
   """A line on the arrays that the model does not need."""
   if unused:
-    names = ", ".join(unused[:2] + ["..."] * bool(unused[2:]))
-    yield (
-      f"{len(unused)} array(s) are left out, as config.json tells them, or "
-      f"only pre-training, an adaptor or a text tower needs them ({names})"
+    yield left_out(
+      unused,
+      ", as config.json tells them, or only pre-training, an adaptor or a text "
+      "tower needs them",
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
+from vit_jax.inference.loaded_first import takes_loaded
 from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.parts import Parts
@@ -94,12 +95,14 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
   )
 
 
+@takes_loaded
 def new_head(
   model: Model, params: Mapping[str, Any], num_classes: int
 ) -> tuple[Model, dict[str, Any]]:
   """A model with a new head of zeros, and its parameters.
 
   The other parameters are those given, and the representation layer stays.
+  `new_head(loaded, num_classes)` takes what `load_pretrained` returned.
 
   Args:
     params: The model's parameters, as plain arrays.

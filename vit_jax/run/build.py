@@ -14,6 +14,7 @@ import optax
 
 from vit_jax.data.batching.loader import Loader, make_loader
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.image_folder import lies_among_classes
 from vit_jax.data.reading.sources import Splits, check_same_classes
 from vit_jax.data.settings import NormalizationSettings
 from vit_jax.data.transforming.transforms import check_colours
@@ -213,6 +214,15 @@ def _check_repeats(settings: Settings) -> None:
     raise ValueError(
       f"train_transform.repeats={repeats} is more than batch_size={size}: a "
       "batch would show copies of a single image."
+    )
+
+
+def check_workdir(settings: Settings, workdir: str) -> None:
+  """Raises ValueError if a run would write among the images' class folders."""
+  if lies_among_classes(settings.data, workdir):
+    raise ValueError(
+      f"--workdir={workdir} lies in {settings.data.root}, whose folders are "
+      "the classes: name a folder outside, or start in the folder above."
     )
 
 

@@ -18,7 +18,7 @@ from vit_jax.run import flags
 from vit_jax.run.config_file import load_config, nearest, other_units
 from vit_jax.run.loop import train
 from vit_jax.run.settings import Settings, read
-from vit_jax.runtime import usage
+from vit_jax.runtime import hints, usage
 from vit_jax.runtime.display import Split, parse
 from vit_jax.runtime.printable import quoted, say
 from vit_jax.runtime.settings import all_keys, flat
@@ -29,6 +29,19 @@ _IN_A_THREAD = (
   'script, call vit_jax.train under `if __name__ == "__main__":`, and give '
   "loader={'num_workers': 4}."
 )
+
+
+_OF_A_RUN = ("load", "metrics", "predict", "step", "workdir")
+# What other libraries have as attributes, and what does the same.
+_ELSEWHERE = {
+  **dict.fromkeys(("evaluate", "eval", "score", "history"), "run.metrics"),
+  **dict.fromkeys(("model", "params", "state"), "run.load().model or .params"),
+  **dict.fromkeys(("report", "plot"), "vit_jax report RUN, in a shell"),
+  **dict.fromkeys(("features", "embed"), "run.load().features(images)"),
+  **dict.fromkeys(
+    ("save", "export"), 'vit_jax.convert(run.workdir, folder, to="hf")'
+  ),
+}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -61,6 +74,17 @@ class FinishedRun:
   def predict(self, images: Pictures, **options: Any) -> list[Prediction]:
     """The answers of its last checkpoint, as `Loaded.predict` gives them."""
     return self._loaded.predict(images, **options)
+
+  def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError, with what may be meant by the name."""
+    hint = ""
+    if not name.startswith("_"):
+      hint = hints.of_attribute(name, "run", _OF_A_RUN, _ELSEWHERE)
+    raise AttributeError(
+      f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
+      name=name,
+      obj=self,
+    )
 
   def __repr__(self) -> str:
     """Where it is, what it measured, and what to do next."""
@@ -96,6 +120,11 @@ def start(
     raise ValueError(
       "pretrained takes the name or the path of weights, not what was loaded "
       f"from it: give {pretrained.origin.source!r}."
+    )
+  if pretrained is not None and not isinstance(pretrained, str | os.PathLike):
+    raise ValueError(
+      f"pretrained={quoted(pretrained)}: name the weights to start from, as in "
+      'pretrained="hf_s14_dinov2"; vit_jax.list_models() has the names.'
     )
   if pretrained is not None:
     values["pretrained"] = os.fspath(pretrained)
@@ -133,7 +162,10 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
     if key not in all_keys(Settings):
       near = nearest(key, Settings)
       short = {key: name for name, key in flags.SHORT.items()}
-      hint = f"did you mean {short.get(near, near)}?"
+      meant = short.get(near, near)
+      if "." in meant:  # It is no keyword of Python's.
+        meant = f'settings={{"{meant}": ...}}'
+      hint = f"did you mean {meant}?"
       if name in usage.DEVICES:
         hint = "JAX chooses: JAX_PLATFORMS=cpu before Python takes the CPU."
       raise ValueError(f"{name} is not a setting of a run; {hint}")

@@ -65,7 +65,10 @@ def train(
   plan_run = functools.partial(
     make_plan, settings, may_lower_batch=may_lower_batch
   )
-  plan = None if is_run(workdir) else plan_run()
+  plan = None
+  if not is_run(workdir):
+    build.check_workdir(settings, workdir)
+    plan = plan_run()
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
     stack.push(functools.partial(outputs.say_interrupted, display))

@@ -212,7 +212,8 @@ def _check_arguments(arguments: list[str], takes: str) -> None:
   needed = re.sub(r"\[.*\]", "", takes).split()
   if len(arguments) < len(needed):
     name = needed[len(arguments)].removesuffix("...")
-    _fail(f"{name} is missing; {usage.example()}")
+    after = f" after {arguments[-1]!r}" if arguments else ""
+    _fail(f"{name} is missing{after}; {usage.example()}")
   most = len(takes.split())
   if len(arguments) > most and not takes.endswith(("...", "...]")):
     _fail(f"unexpected argument {arguments[most]!r}; {usage.example()}")

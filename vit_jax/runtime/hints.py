@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def near_names(
@@ -15,6 +15,25 @@ def near_names(
   by_plain = {_plain(other): other for other in candidates}
   near = difflib.get_close_matches(_plain(name), by_plain, n=most)
   return [by_plain[plain] for plain in near]
+
+
+def of_attribute(
+  name: str,
+  owner: str,
+  names: Iterable[str],
+  elsewhere: Mapping[str, str],
+) -> str:
+  """The end of a message on an attribute that does not exist; may be "".
+
+  Args:
+    name: The attribute's name, as typed.
+    owner: The variable that pages use for the object, such as "loaded".
+    names: The object's own attributes.
+    elsewhere: What to write in place of other names.
+  """
+  meant = {other: f"{owner}.{other}" for other in names} | dict(elsewhere)
+  near = near_names(name, meant)
+  return f"; did you mean {meant[near[0]]}?" if near else ""
 
 
 def of_path(path: str, names: Iterable[str] = ()) -> str:
@@ -44,10 +63,17 @@ def run_of(path: str) -> str:
 
 
 def beside(path: str) -> list[str]:
-  """The path, if there is one, whose name is near that of a missing path."""
+  """The path, if there is one, whose name is near that of a missing path.
+
+  Endings make no difference, as most images have the same.
+  """
   folder, name = os.path.split(os.path.expanduser(path).rstrip(os.sep))
-  near = near_names(name, _inside(folder or os.curdir))
-  return [os.path.join(folder, other) for other in near]
+  stem, ending = os.path.splitext(name)
+  others = sorted(
+    _inside(folder or os.curdir), key=lambda x: x.endswith(ending)
+  )
+  by_stem = {os.path.splitext(other)[0]: other for other in others}
+  return [os.path.join(folder, by_stem[x]) for x in near_names(stem, by_stem)]
 
 
 def _inside(folder: str) -> list[str]:

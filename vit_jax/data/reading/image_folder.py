@@ -151,6 +151,20 @@ class ImageFolder(ImageFiles):
     return lines
 
 
+def lies_among_classes(settings: DataSettings, path: str) -> bool:
+  """Whether a path lies beside class folders, so that it would be one.
+
+  Raises ValueError as `folders.find_layout` does.
+  """
+  root = os.fsencode(settings.root or "")
+  has_classes = settings.labels and not settings.labels_file
+  if "://" in path or not has_classes or not os.path.isdir(root):
+    return False
+  classes = os.path.realpath(folders.find_layout(root).train)
+  inside = os.fsencode(os.path.realpath(os.path.expanduser(path)))
+  return os.path.join(inside, b"").startswith(os.path.join(classes, b""))
+
+
 def open_split(
   settings: DataSettings, split: str, labels: Labels = SINGLE
 ) -> ImageFolder:
