@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
+from vit_jax.models.layer import make_blocks
 from vit_jax.models.parts import DECODER, ENCODER, HEAD, Part, Stack
 from vit_jax.models.position import Positions
-from vit_jax.models.scan import make_blocks
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import EncoderBlock
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vit_jax.config import base_config
-from vit_jax.models import extended_vit, layer, position, scan, vit
+from vit_jax.models import extended_vit, layer, position, vit
 from vit_jax.run import settings
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
@@ -319,7 +319,7 @@ def test_choices_are_those_of_the_code_that_implements_them():
   assert settings.POSITIONS == position.POSITIONS
   assert settings.PLACES == position.PLACES
   assert settings.GELUS == tuple(layer.GELUS)
-  assert settings.REMATS == tuple(scan.REMATS)
+  assert settings.REMATS == tuple(layer.REMATS)
 
 
 # Messages about something else, which they name first.

@@ -14,12 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from vit_jax.models.layer import Images, LayerConfig, dense, layer_norm
+from vit_jax.models.layer import (
+  Images,
+  LayerConfig,
+  dense,
+  layer_norm,
+  make_blocks,
+)
 from vit_jax.models.model import Model, check_size
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import DECODER, Part, Stack
 from vit_jax.models.position import Positions
-from vit_jax.models.scan import make_blocks
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import EncoderBlock, Vit
 

@@ -26,6 +26,7 @@ from vit_jax.models.extended_block import (
 )
 from vit_jax.models.layer import (
   Images,
+  Layers,
   Pooled,
   check_choice,
   check_rate,
@@ -37,7 +38,6 @@ from vit_jax.models.parts import HEAD, OURS, Part
 from vit_jax.models.position import Grid, Positions
 from vit_jax.models.relative import KINDS, Relative, RelativeBiases
 from vit_jax.models.rotary import ROPE_KINDS, Rope
-from vit_jax.models.scan import Layers
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import BaseVit, Mlp
 

@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
 from vit_jax.models.layer import (
+  REMATS,
   Images,
   LayerConfig,
   Pooled,
@@ -26,7 +27,6 @@ from vit_jax.models.layer import (
 )
 from vit_jax.models.partitioning import Dense, named
 from vit_jax.models.parts import Part
-from vit_jax.models.scan import REMATS
 
 _MOST_CHANNELS = 4  # As an axis, more look like a height or a width.
 _LARGEST = 20.0  # Normalised pixels stay far below, unnormalised ones do not.
@@ -271,9 +271,9 @@ class VitFields(Model):
     gelu: "tanh" (the published models' approximation), "exact" or "quick".
     layer_norm_epsilon: Added to the variance in every layer norm.
     scan: Compiles one block for all layers, with their parameters stacked
-      (L, ...) as `blocks` instead of `block_0` and so on; see `models.scan`.
+      (L, ...) as `blocks` instead of `block_0` and so on; see `models.layer`.
     remat: How much the backward pass computes again to save memory, one of
-      `scan.REMATS`.
+      `layer.REMATS`.
     splash: On TPUs, computes attention between more than 512 tokens by JAX's
       kernel instead of our form, unless something needs A.
     dtype, param_dtype: Types of the computation and of the parameters.

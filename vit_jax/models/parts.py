@@ -70,7 +70,7 @@ class LayerNames:
 
 
 OURS = LayerNames()
-"""The names that `scan.make_blocks` gives to layers."""
+"""The names that `layer.make_blocks` gives to layers."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,6 @@ All kinds are added to the tokens except the relative offsets, from which
 `attention.Msa` computes a term of its logits.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import LayerConfig, check_choice
+from vit_jax.models.layer import LayerConfig, Positions, check_choice
 from vit_jax.models.partitioning import Axes, named
 from vit_jax.models.tokens import Where, places
 
@@ -159,20 +158,6 @@ def check_position(kind: str, place: str, hidden_size: int) -> None:
     raise ValueError(
       f"position={kind!r} needs a hidden_size of 8 or more, not {hidden_size}."
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Positions:
-  """The position embeddings of a model, by the layer that uses them (App. D.4).
-
-  Attributes:
-    added: For each layer the embeddings added to its input, (1, S, D), or None
-      if that layer has none of its own. Eq. 1 has added the first layer's.
-    relative: For each layer the offsets R that its attention uses, or None.
-  """
-
-  added: list[Array | None]
-  relative: list[Array | None]
 
 
 def input_position(vit: Any, grid: Grid, config: LayerConfig) -> Array | int:

@@ -23,6 +23,7 @@ from vit_jax.models.layer import (
   GELUS,
   Images,
   LayerConfig,
+  Layers,
   Offsets,
   PatchDropout,
   Pooled,
@@ -30,6 +31,7 @@ from vit_jax.models.layer import (
   dense,
   each_token,
   layer_norm,
+  make_blocks,
 )
 from vit_jax.models.model import VitFields, check_images
 from vit_jax.models.partitioning import named
@@ -42,7 +44,6 @@ from vit_jax.models.position import (
   make_positions,
 )
 from vit_jax.models.resnet import ResNet
-from vit_jax.models.scan import Layers, make_blocks
 from vit_jax.models.tokens import Mask, Tokens, Where, check_mask
 
 POOLINGS = ("token", "gap", "map")
