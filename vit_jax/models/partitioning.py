@@ -8,6 +8,7 @@ where it multiplies. Without a layout the names do nothing.
 
 import contextlib
 import contextvars
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,15 +26,20 @@ _layout = contextvars.ContextVar[Layout | None]("layout", default=None)
 _platform = contextvars.ContextVar[str | None]("platform", default=None)
 
 
-def named(init: Callable[..., Array], axes: Axes) -> Callable[..., Any]:
+@dataclasses.dataclass(frozen=True)
+class _Named:
+  """See `named`."""
+
+  init: Callable[..., Array]
+  axes: Axes
+
+  def __call__(self, *args, **kwargs) -> Any:
+    return nn.with_logical_partitioning(self.init, self.axes)(*args, **kwargs)
+
+
+def named(init: Callable[..., Array], axes: Axes) -> _Named:
   """An initializer whose parameter carries the names of its axes."""
-  boxed = nn.with_logical_partitioning(init, axes)
-
-  def make(*args, **kwargs):
-    return boxed(*args, **kwargs)
-
-  make.axes = axes  # pyright: ignore[reportFunctionMemberAccess]
-  return make
+  return _Named(init, axes)
 
 
 @contextlib.contextmanager
@@ -128,20 +134,22 @@ class Projection(nn.Module):
   param_dtype: DTypeLike = jnp.float32
 
   def setup(self) -> None:
-    inputs = math.prod(self.shape[: self.num_inputs])
     outputs = self.shape[self.num_inputs :]
-
-    def init_kernel(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-      matrix = inputs, math.prod(outputs)
-      return self.kernel_init(key, matrix, dtype).reshape(shape)
-
-    init = named(init_kernel, self.axes)
+    init = named(self._init_kernel, self.axes)
     dtype = self.param_dtype
     self.kernel: Any = self.param("kernel", init, self.shape, dtype)
     self.bias: Any = None
     if self.bias_init is not None:
       init = named(self.bias_init, self.bias_axes)
       self.bias = self.param("bias", init, outputs, dtype)
+
+  def _init_kernel(
+    self, key: Array, shape: tuple[int, ...], dtype: DTypeLike
+  ) -> Array:
+    """The kernel, drawn as a matrix: (*inputs, *outputs)."""
+    inputs = math.prod(shape[: self.num_inputs])
+    outputs = math.prod(shape[self.num_inputs :])
+    return self.kernel_init(key, (inputs, outputs), dtype).reshape(shape)
 
   def __call__(self, x: Array) -> Array:
     kernel, bias = self.weights()
@@ -156,12 +164,11 @@ class Projection(nn.Module):
 
     `scale` is one factor, or one for each entry of the last axis.
     """
+    kernel = self._scaled(self.kernel, scale, self.axes)
+    if self.bias is None:
+      return kernel, None
+    return kernel, self._scaled(self.bias, scale, self.bias_axes)
 
-    def used(x: Any, axes: Axes) -> Array:
-      x = x * jnp.broadcast_to(scale, x.shape).astype(x.dtype)
-      return in_use(x.astype(self.dtype), axes)
-
-    bias = self.bias
-    return used(self.kernel, self.axes), (
-      None if bias is None else used(bias, self.bias_axes)
-    )
+  def _scaled(self, x: Any, scale: ArrayLike, axes: Axes) -> Array:
+    x = x * jnp.broadcast_to(scale, x.shape).astype(x.dtype)
+    return in_use(x.astype(self.dtype), axes)
