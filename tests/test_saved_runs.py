@@ -87,7 +87,7 @@ WORDS = {
     "config.normalization.mean": [0.4] * 5,
   },
 }
-FAST = ("multilabel", "lora")
+FAST = ("multilabel",)
 # What a description cannot hold, and the reader of a run has to give.
 GIVEN = {"own_block": {"block": ParallelBlock}}
 

@@ -248,9 +248,8 @@ def test_layer_decay_and_muon_are_right_for_both_stacks():
     assert singular.min() > 0.5 * singular.max()  # About orthogonal.
 
 
-@pytest.mark.parametrize(
-  "pooling", ["gap", pytest.param("token", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["gap", "token"])
 def test_padding_changes_nothing(pooling):
   """Not what it shows, and not how much of it there is."""
   model = model_of("padded", pooling=pooling, position="none")

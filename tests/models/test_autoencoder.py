@@ -111,6 +111,7 @@ def test_predictions_belong_to_places_and_do_not_see_hidden_pixels():
   np.testing.assert_array_equal(same, found)
 
 
+@pytest.mark.slow
 def test_without_a_draw_all_is_seen_and_predicted():
   model = autoencoder(tiny(), **SIZES)
   params = random_params(model, (32, 32), 0)

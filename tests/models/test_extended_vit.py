@@ -286,7 +286,9 @@ def test_positions_of_c_radio_are_of_a_square_that_is_cut():
   "fields, rows",
   [
     (dict(block="pixio"), [*range(8)]),
-    (dict(block="radio", pooled_tokens=(0,)), [0]),
+    pytest.param(
+      *(dict(block="radio", pooled_tokens=(0,)), [0]), marks=pytest.mark.slow
+    ),
     (dict(block="radio", pooled_tokens=(2, 1)), [2, 1]),
     (dict(block="internvit", pooling="gap"), [1, 2, 3, 4]),
   ],
@@ -308,8 +310,15 @@ def test_the_tokens_that_a_pooling_reads(fields, rows):
   "fields",
   [
     dict(block="aimv2", pooling="query"),
-    dict(block="internvit", qk_norm=True, qk_norm_whole=True, norm_kind="rms"),
-    dict(block="radio", pooled_tokens=(0, 2)),
+    pytest.param(
+      dict(
+        block="internvit", qk_norm=True, qk_norm_whole=True, norm_kind="rms"
+      ),
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      dict(block="radio", pooled_tokens=(0, 2)), marks=pytest.mark.slow
+    ),
   ],
 )
 def test_every_parameter_of_new_parts_has_a_gradient(fields):

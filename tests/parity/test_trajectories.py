@@ -9,13 +9,9 @@ from scripts.parity import measure, page, recording
 from scripts.parity.faults import FAULTS
 from scripts.parity.rows import ROWS
 
-FAST = ("deit3",)  # The others are slow.
 
-
-@pytest.mark.parametrize(
-  "name",
-  [pytest.param(k, marks=[] if k in FAST else pytest.mark.slow) for k in ROWS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROWS)
 def test_training_follows_the_reference(name):
   _, inputs, theirs = measure.given(name)
   assert theirs.meta["digest"] == inputs.digest(), "NumPy draws otherwise"

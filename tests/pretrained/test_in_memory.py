@@ -26,7 +26,9 @@ def logits_of(model, params, x=X):
   return np.asarray(jax.jit(model.apply)({"params": params}, jnp.asarray(x)))
 
 
-@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize(
+  "scan", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_a_model_of_ones_own_comes_back_with_its_names(tmp_path, scan):
   model, params = drawn(scan=scan)
   crop = EvalTransformSettings("center", resize_ratio=1.25)

@@ -13,6 +13,7 @@ from vit_jax.run.loop import train
 from vit_jax.run.settings import read
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_as_it_was_evaluated(workdir, root):
   run = read_run(str(workdir))
   assert run.problem is None and run.measured is not None

@@ -52,10 +52,10 @@ MODELS = {
   "DINOv3": lambda: _scanned("hf_dinov3", remat="dots"),
   "SigLIP": lambda: _scanned("hf_siglip_head"),
 }
-FAST = ("ViT, scanned",)
 
 
-@pytest.mark.parametrize("name", encoders.some_slow(MODELS, FAST))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_logits_and_gradients_are_those_of_linen(name):
   model, params = MODELS[name]()
   model = model.clone(dropout_rate=0.2)

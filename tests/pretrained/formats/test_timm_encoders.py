@@ -484,6 +484,7 @@ HYBRID = {
 }
 
 
+@pytest.mark.slow
 def as_timms(arrays):
   """Google's hybrid by timm's names, with axes in PyTorch's order."""
   found = {}
@@ -529,7 +530,9 @@ def test_a_hybrid_of_timms_answers_as_googles(tmp_path):
   "variant, fields, reason",
   [
     ("R50+S/16", {}, None),
-    ("R50+S/32", dict(position="sincos2d"), None),
+    pytest.param(
+      *("R50+S/32", dict(position="sincos2d"), None), marks=pytest.mark.slow
+    ),
     ("R50+S/16", dict(resnet_layers=(2, 2, 2, 2)), None),
     ("R50+S/16", dict(resnet_layers=(1, 1)), "has 1-1 units of width 64, and"),
     ("R50+S/16", dict(resnet_width=32), "3-4-9 units of width 32, and timm's"),
