@@ -219,9 +219,10 @@ def _check_repeats(settings: Settings) -> None:
 
 def check_workdir(settings: Settings, workdir: str) -> None:
   """Raises ValueError if a run would write among the images' class folders."""
-  if lies_among_classes(settings.data, workdir):
+  root = settings.data.root
+  if root and lies_among_classes(settings.data, workdir):
     raise ValueError(
-      f"--workdir={workdir} lies in {settings.data.root}, whose folders are "
+      f"--workdir={workdir} lies in {root}, whose folders are "
       "the classes: name a folder outside, or start in the folder above."
     )
 
