@@ -93,23 +93,44 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
 
 
-def silent_downloads(text):
-  """Lists the blocks with published weights that say nothing of a download.
+# Published weights by every name they have, and addresses, but for those of a
+# bucket of the reader's own, where runs and data are.
+WEIGHTS = {
+  name for key, known in KNOWN.items() for name in (key, *known.names)
+} | {"dinov2_small"}
+FETCHES = re.compile(
+  "|".join(
+    [rf"(?<![\w/.-]){re.escape(name)}(?![\w/-])" for name in sorted(WEIGHTS)]
+    + [r"\bhf://", r"\bgs://(?!my-bucket)", r"\bhttps?://"]
+  )
+)
+# Data sets of TFDS, which are downloaded when they are prepared. `estimate`
+# names the same configurations, and reads no data.
+OF_TFDS = re.compile(
+  r"data\.name=(?!digits)|--config[= ](?:configs/)?"
+  r"(?:cifar10|pretrain|deit3|big_vision|mae:|studies/)"
+)
 
-  The page has to say so before the block or in its section, and where a reader
-  sees it: outside of comments, which neither a code host nor the site shows.
+
+def silent_downloads(text):
+  """Lists the blocks that need the network, where the page does not say so.
+
+  It has to say so before the block or in its section, and where a reader sees
+  it: outside of comments, which neither a code host nor the site shows. Data
+  sets of TFDS have to be prepared.
   """
-  names = "|".join(sorted(KNOWN, key=len, reverse=True))
-  fetches = re.compile(rf"\b(?:{names}|dinov2_small)\b|\bhf://")
   lines = text.splitlines(keepends=True)
   found = []
   for block in (b for b in blocks(text) if b.language in RUN):
-    if not fetches.search(block.text):
+    words = "download" if FETCHES.search(block.text) else ""
+    if OF_TFDS.search(block.text) and "vit_jax estimate" not in block.text:
+      words = words or "download|prepare"
+    if not words:
       continue
     start = len("".join(lines[: block.line - 1]))
     end = start + len(block.text)
     seen = COMMENT.sub("", text[:end] + HEADING.split(text[end:])[0])
-    if not re.search("download", seen, re.IGNORECASE):
+    if not re.search(words, seen, re.IGNORECASE):
       found.append(f"line {block.line}: {block.text}")
   return found
 
@@ -119,14 +140,28 @@ def test_commands_that_download_say_so(name):
   assert silent_downloads((ROOT / name).read_text()) == []
 
 
-def test_a_download_in_a_comment_is_silent():
-  block = "```sh\nvit_jax predict hf://owner/name cat.jpg\n```\n"
+@pytest.mark.parametrize(
+  "words",
+  [
+    "predict hf://owner/name cat.jpg",
+    "predict vit_small_patch14_dinov2.lvd142m cat.jpg",
+    "predict facebook/dinov2-small cat.jpg",
+    "predict https://example.com/b16.npz cat.jpg",
+    "predict gs://vit_models/augreg/B_16.npz cat.jpg",
+    "train --config cifar10 --workdir runs/x",
+    "train my_photos --pretrained hf_s14_dinov2",
+  ],
+)
+def test_a_download_in_a_comment_is_silent(words):
+  block = f"```sh\nvit_jax {words}\n```\n"
   mark = "<!-- not run: downloads a model -->\n"
   said = "It is downloaded once.\n\n"
   assert len(silent_downloads(f"# A\n\n{mark}{block}")) == 1
   assert len(silent_downloads(f"# A\n\n{mark}{block}\n# B\n\n{said}")) == 1
   assert silent_downloads(f"# A\n\n{said}{mark}{block}") == []
   assert silent_downloads(f"# A\n\n{mark}{block}\n{said}") == []
+  local = "predict runs/x cat.jpg --workdir gs://my-bucket/x"
+  assert silent_downloads(f"```sh\nvit_jax {local}\n```\n") == []
 
 
 OURS = "https://github.com/vit-jax/vit_jax/blob/main/"

@@ -52,7 +52,7 @@ def example(shown: Shown, longest: int) -> dict[str, Any]:
 
 def panels(measured: Measured) -> list[Picture]:
   """Examples with their patches masked, as predicted, and as they are."""
-  alt = "Three panels: the corrupted image, the predictions, the truth"
+  alt = "Three panels: what the model saw, its predictions, the truth"
   return [_photograph(sheet, alt) for sheet in measured.panels]
 
 

@@ -83,7 +83,7 @@ def _results(run: RunFacts) -> dict[Column, Any]:
   columns["best step", "{:,}", None] = run.best and run.best[0]
   rate = float(np.median(rates)) if rates else None
   return columns | {
-    ("loss", "{:.4f}", min): values.get("loss"),
+    ("loss", "{:z.4f}", min): values.get("loss"),
     ("parameters", "{:,}", None): measured and measured.num_parameters,
     ("images/s (median)", "{:,.0f}", None): rate,
   }

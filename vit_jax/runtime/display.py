@@ -199,7 +199,7 @@ class Display:
     self._trained.append((step - self._reported, metrics))
     self._reported = step
     values = Split.TRAIN.scores(metrics)
-    text = f"loss {values['loss']:.4f}  "
+    text = f"loss {values['loss']:z.4f}  "
     text += self._first_of(metrics, Split.TRAIN)
     text += f"  lr {values['learning_rate']:.2e}"
     if "images_per_second" in values:
@@ -236,7 +236,7 @@ class Display:
       if key in self._trained[0][1]
     }
     loss = means[Split.TRAIN.key("loss")]
-    return f"loss {loss:.4f}  {self._first_of(means, Split.TRAIN)}"
+    return f"loss {loss:z.4f}  {self._first_of(means, Split.TRAIN)}"
 
   def _first_of(self, values: Mapping[str, float], split: Split) -> str:
     texts = (metric.text(values, split) for metric in self._metrics)
@@ -284,8 +284,9 @@ class Display:
       console=self._console, expand=True, transient=transient
     )
     bars.columns = (
-      progress.TextColumn("{task.description}"),
-      progress.MofNCompleteColumn(),
+      progress.TextColumn(
+        "{task.description} {task.completed:,.0f}/{task.total:,.0f}"
+      ),
       *bar,
       progress.TimeRemainingColumn(),
       progress.TextColumn("{task.fields[report]}", table_column=report),
@@ -331,7 +332,7 @@ def evaluation_text(
   few_shot = Split.FEW_SHOT.scores(values)
   skipped = scores["skipped_images"]
   unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
-  parts = [f"loss {scores['loss']:.4f}"]
+  parts = [f"loss {scores['loss']:z.4f}"]
   parts += [text for metric in metrics if (text := metric.text(values))]
   parts.append(f"({scores['examples']:,} examples{unreadable})")
   for metric in metrics:
