@@ -60,6 +60,8 @@ def test_progress_is_one_line_of_the_terminal(terminal, width):
   shown = "\n".join(lines)
   assert "compiling ..." in shown
   assert re.search(r"step +1/300 .*loss 2.5000", shown)
+  if width == 80:
+    assert "1,234 images/s" in shown
   assert "evaluating 0/3" in shown
   assert ("━" in shown) == (width == 120)
 
@@ -92,6 +94,11 @@ def test_an_evaluation_stands_beside_the_training_before_it(capsys):
   )
   display.evaluation(60, evaluated)  # No report since then.
   assert "training" not in capsys.readouterr().out
+  # The mean of losses that are 0 but for rounding.
+  display.report(70, METRICS | {"train/loss": -1e-8})
+  display.evaluation(80, evaluated | {"eval/loss": -1e-9})
+  out = capsys.readouterr().out
+  assert out.count("loss 0.0000") == 3 and "-0.0000" not in out
 
 
 def test_lines_are_copied_also_those_of_the_bar(terminal):

@@ -11,7 +11,11 @@ from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import make_model
-from vit_jax.tasks.autoencoder import ReconstructionOutcome, make_eval_step
+from vit_jax.tasks.autoencoder import (
+  AutoencoderTask,
+  ReconstructionOutcome,
+  make_eval_step,
+)
 from vit_jax.tasks.outcome import total
 from vit_jax.tasks.reconstructed_pictures import as_photograph, make_panels
 from vit_jax.tasks.reconstruction import (
@@ -97,6 +101,15 @@ def test_targets_and_losses_by_numpy(norm_pixels):
   np.testing.assert_allclose(loss, errors, rtol=1e-5)
   explained = 1 - np.mean(errors) / np.mean(variances)
   assert float(score.mean()) == pytest.approx(explained, rel=1e-4)
+
+
+def test_a_headline_is_a_sentence():
+  told = AutoencoderTask().headline(
+    {"eval/explained": -0.0542, "eval/examples": 41}
+  )
+  assert (
+    told == "-5.4% of the hidden pixels' variance is explained on 41 images"
+  )
 
 
 def test_an_image_of_one_colour_has_a_finite_loss_and_gradient():

@@ -126,6 +126,13 @@ class AutoencoderTask(Task):
 
     return make_panels(model, self.objective(model, preprocessing))
 
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    scores = Split.EVAL.scores(metrics)
+    return (
+      f"{scores['explained']:.1%} of the hidden pixels' variance is explained "
+      f"on {scores['examples']:,} images"
+    )
+
 
 def make_eval_step(
   model: Any, objective: Reconstruction
