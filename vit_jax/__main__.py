@@ -35,7 +35,7 @@ COMMANDS = {
   "estimate": "Estimates what a train step costs on TPUs, without a TPU.",
 }
 
-# What other libraries call these things, and the command to type here.
+# Names of these commands in other libraries, and the command to type here.
 OTHER_NAMES = {
   **dict.fromkeys(("resume", "continue"), "train DATA"),
   **dict.fromkeys(("finetune", "fine_tune"), "train DATA --pretrained NAME"),
@@ -85,11 +85,11 @@ def _text(name: str, texts: dict[str, Callable[[], str]]) -> str:
   """The text that a command prints; raises ValueError for an unknown one."""
   if name in texts:
     return texts[name]()
-  meant = OTHER_NAMES | {known: known for known in (*COMMANDS, *texts)}
-  near = hints.near_names(name, meant)
+  commands = OTHER_NAMES | {command: command for command in (*COMMANDS, *texts)}
+  near = hints.near_names(name, commands)
   hint = "vit_jax help lists them."
   if near:
-    hint = f"did you mean {meant[near[0]]}?"
+    hint = f"did you mean {commands[near[0]]}?"
   raise ValueError(f"{name!r} is not a command; {hint}")
 
 

@@ -16,6 +16,7 @@ import collections
 import contextlib
 import io
 import os
+import pathlib
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -105,7 +106,7 @@ def predict_files(
   from vit_jax.inference.feature_file import feature_file
   from vit_jax.inference.predictor import predict
   from vit_jax.runtime.display import Display
-  from vit_jax.runtime.files import CSV, output_file, replacing
+  from vit_jax.runtime.files import CSV, output_file
 
   _check_flags(features, layers, tokens, as_json, out)
   tables = CSV | {"JSON Lines": (".jsonl", ".ndjson")}
@@ -141,8 +142,7 @@ def predict_files(
     counts = collections.Counter()
     to_rows = _file_lines(kind, task, names, top, outputs)
     lines = answers.counted(to_rows, task, names, top, counts)
-    with replacing(path) as file, io.TextIOWrapper(file, "utf-8") as text:
-      code = _report(batches, lines, rows, text)
+    code = _write(path, batches, lines, rows)
   _print_counts(counts, images)
   say(f"Wrote {images:,} row{'s' * (images != 1)} to {out}.", sys.stdout)
   return 1 if missing else code
@@ -219,6 +219,19 @@ def _layers(texts: list[str]) -> tuple[int, ...]:
     raise ValueError(
       f"--layers={','.join(texts)}: give numbers of layers, such as 3,6,9,12."
     ) from None
+
+
+def _write(
+  path: pathlib.Path,
+  batches: Iterable[list["Prediction"]],
+  lines: "Lines",
+  features: "FeatureFile | None",
+) -> int:
+  """Writes predictions to a file as they come; returns the exit code."""
+  from vit_jax.runtime.files import replacing
+
+  with replacing(path) as file, io.TextIOWrapper(file, "utf-8") as text:
+    return _report(batches, lines, features, text)
 
 
 def _report(

@@ -64,9 +64,9 @@ def features(
     pictures = params if images is None else images
     if not _are_floats(pictures):
       return model.features(pictures, layers=layers, as_maps=as_maps)
-    own, held = model
+    network, weights = model
     options: Any = {"layers": layers, "as_maps": as_maps, "norm": norm}
-    return features(own, held, pictures, **options)
+    return features(network, weights, pictures, **options)
   if images is None or not _are_floats(images):
     raise ValueError(
       f"images of type {type(images).__name__}: give floats (B, H, W, C), "

@@ -75,15 +75,16 @@ def capture_with_gradients(
   params: Any,
   images: Float[Array, "B H W C"],
   choose: Callable[[Array, Any], tuple[Array, Any]],
-  given: Any,
+  argument: Any,
 ) -> tuple[Attention, Attention, Any]:
   """The attention weights, and the gradients of chosen logits by them.
 
-  `choose` maps the logits (B, K) and `given` to the class of each image, (B,),
-  and further arrays, which are returned. It is compiled once per function.
+  `choose` maps the logits (B, K) and `argument` to the class of each image,
+  (B,), and further arrays, which are returned. It is compiled once per
+  function.
   """
   vit, params = _unrolled(model, params)
-  *both, more = _seen_with_gradients(vit, choose, params, images, given)
+  *both, more = _seen_with_gradients(vit, choose, params, images, argument)
   seen, gradients = (_attention(vit, images, tree) for tree in both)
   return seen, gradients, more
 

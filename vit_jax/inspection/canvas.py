@@ -93,9 +93,9 @@ def _drawable(text: str, font: FontProperties) -> tuple[str, FontProperties]:
 
 def width_of(text: Text) -> float:
   """Inches that a text takes beside others, if it is not turned."""
-  words = text.get_text()
-  words = fonts.stand_in(words) if fonts.lacks_font(words) else words
-  drawn = _drawable(words, text.get_fontproperties())
+  string = text.get_text()
+  string = fonts.stand_in(string) if fonts.lacks_font(string) else string
+  drawn = _drawable(string, text.get_fontproperties())
   width, *_ = text_to_path.get_text_width_height_descent(*drawn, False)
   return width / 72
 

@@ -80,7 +80,8 @@ class Msa(nn.Module):
     train: bool = False,
     scale: Float[Array, " D"] | None = None,
   ) -> Float[Array, "B T D"]:
-    c, D = self.config, z.shape[-1]
+    c = self.config
+    D = z.shape[-1]
     U_q, U_k, U_v, U_msa = U = self.projections(D)
     special = any(x is not None for x in (R, queries, mask))
     form = form_of(z.shape[1], special or self._needs_A(train), c.splash)
@@ -275,7 +276,8 @@ class QueryPool(nn.Module):
 
   @nn.compact
   def __call__(self, z: TokenValues, mask: Mask = None) -> Float[Array, "B D"]:
-    D, k = z.shape[-1], self.num_heads
+    D = z.shape[-1]
+    k = self.num_heads
     make = partial(Projection, kernel_init=init_kernel, **self.config.dtypes)
     heads = ("heads", "head_size")
     shape, axes = (D, k, D // k), (("embed", *heads), heads)

@@ -267,8 +267,10 @@ class ExtendedBlock(nn.Module):
       return rope
     init = named(rope.init, (None, "heads", "head_size"))
     shape = (2, self.num_heads, D // self.num_heads // 2)
-    found: Any = self.param("frequencies", init, shape, self.config.param_dtype)
-    return dataclasses.replace(rope, frequencies=found)
+    learned: Any = self.param(
+      "frequencies", init, shape, self.config.param_dtype
+    )
+    return dataclasses.replace(rope, frequencies=learned)
 
   def _layer_scale(self, name: str, z: TokenValues) -> tuple[Any, Callable]:
     """LayerScale: a learned factor per channel, on one of two sides.
@@ -339,7 +341,8 @@ def linear(
   scale = old / new
   centres = (np.arange(new)[:, None] + 0.5) * scale - 0.5
   if not antialias:
-    scale, centres = 1.0, centres.clip(0, old - 1)
+    scale = 1.0
+    centres = centres.clip(0, old - 1)
   distances = np.abs(np.arange(old) - centres) / max(scale, 1.0)
   weights = np.maximum(1 - distances, 0)
   return weights / weights.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""What the layers of the Transformer are built of, and how L of them are run.
+"""Layers of the Transformer: their parts, and how L of them are run.
 
 Unrolled, each block has parameters of its own, `block_0` to `block_{L-1}`.
 Scanned, one block is compiled and run L times; the parameters of all layers

@@ -50,7 +50,8 @@ class PositionEmbedding(nn.Module):
   @nn.compact
   def __call__(self) -> Float[Array, "S D"]:
     (h, w), D = self.grid, self.hidden_size
-    S, axes = h * w + self.class_token, ("position", None)
+    S = h * w + self.class_token
+    axes = ("position", None)
     if self.kind == "learned":
       return learned_table(self, "E_pos", (S, D), axes)
     if self.kind == "sincos1d":

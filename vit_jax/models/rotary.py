@@ -39,7 +39,7 @@ class Rope:
     theta: Ratio of the highest to the lowest frequency.
     side: Number of steps that y and x count up to, at any number of patches.
     kind: One of `ROPE_KINDS`.
-    start: What y and x count from.
+    start: The number of the first row and column.
     x_first: Whether the first half of the angles is of x.
     frequencies: Those of "mixed", f_x and f_y, (2, k, D_h / 2).
   """

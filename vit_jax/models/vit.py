@@ -105,7 +105,8 @@ class Mlp(nn.Module):
   def __call__(
     self, z: TokenValues, *, train: bool = False, scale: Any = None
   ) -> TokenValues:
-    c, D = self.config, z.shape[-1]
+    c = self.config
+    D = z.shape[-1]
     expand = dense(
       self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name="expand"
     )

@@ -134,14 +134,14 @@ def loaded_from(
 
 
 def _size(
-  given: int | tuple[int, int] | None, origin: Origin
+  image_size: int | tuple[int, int] | None, origin: Origin
 ) -> tuple[int, int]:
   """Height and width; raises ValueError if they are unknown."""
-  if given is None and origin.image_size is None:
+  if image_size is None and origin.image_size is None:
     raise ValueError(
       "the size of the model's images is not known: give image_size, such as "
       "image_size=224."
     )
-  size = origin.image_size if given is None else given
+  size = origin.image_size if image_size is None else image_size
   kind, must = IMAGE_VALUES["image_size"]
   return checked("image_size", kind, size, must)

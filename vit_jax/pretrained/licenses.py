@@ -28,8 +28,8 @@ class License:
 
   def __str__(self) -> str:
     """Its name, what it means, and where to read it."""
-    where = f": {self.url}" if self.url else ""
-    return f"{self.name} ({self.meaning}){where}"
+    address = f": {self.url}" if self.url else ""
+    return f"{self.name} ({self.meaning}){address}"
 
 
 def _read() -> dict[str, License]:

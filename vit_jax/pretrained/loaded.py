@@ -33,7 +33,7 @@ _FOR_USERS = (
   *("notes", "origin", "params", "predict", "preprocessing", "step", "task"),
   "threshold",
 )
-# What other libraries have as attributes, and what does the same.
+# Attributes in other libraries, and the way to do the same here.
 _ELSEWHERE = {
   **dict.fromkeys(
     ("save", "save_pretrained", "export", "to", "push_to_hub"),

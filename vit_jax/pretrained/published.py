@@ -79,16 +79,12 @@ def open_published(
       for leaf, array in read_all(rules, arrays.renamed(names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
-  explicit = {
-    *fields,
-    *image_options,
-    *(guesses.PICTURES if files.pictures else ()),
-  }
+  explicit = {*fields, *image_options}
+  if files.pictures:
+    explicit |= {*guesses.PICTURES}
   guessed = guesses.facts(architecture.guessed, explicit, model)
   lines = [*naming.notes, *architecture.notes, *_left_out(unused)]
-  lines += [*_other_sizes(model, architecture)]
-  if files.pictures and processor.KIND not in files.pictures:
-    lines += processor.taken(files.pictures, files.pictures_file)
+  lines += [*_other_sizes(model, architecture), *_taken(files)]
   if line := guesses.line(guessed, model, preprocessing):
     lines.append(line)
   if not model.num_classes and "pooling" not in fields:
@@ -132,6 +128,13 @@ def _left_out(unused: list[str]) -> Iterator[str]:
       ", as config.json tells them, or only pre-training, an adaptor or a text "
       "tower needs them",
     )
+
+
+def _taken(files: Files) -> list[str]:
+  """A line on values of ViT that a file of no known kind leaves out."""
+  if files.pictures and processor.KIND not in files.pictures:
+    return processor.taken(files.pictures, files.pictures_file)
+  return []
 
 
 def _features(model: Any) -> str:

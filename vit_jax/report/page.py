@@ -196,12 +196,12 @@ def _curves(
       continue
     form = "{:.2%}" if chart.percent else "{:.4g}"
     if all(len(steps) == 1 for steps, _ in curves.values()):
-      told = "; ".join(
+      values_once = "; ".join(
         f"{'' if name == chart.title else name} {form.format(value)} "
         f"at step {step:,}".lstrip()
         for name, ((step,), (value,)) in curves.items()
       )
-      sentences.append(f"{chart.title}, measured once: {told}.")
+      sentences.append(f"{chart.title}, measured once: {values_once}.")
       continue
     ends = "; ".join(
       f"{name}: from {form.format(values[0])} at step {steps[0]:,} to "

@@ -109,16 +109,16 @@ def nearest(key: str, cls: type[Section]) -> str:
 
 
 def other_units(
-  given: Mapping[str, Any], cls: type[Section] = Settings
+  config: Mapping[str, Any], cls: type[Section] = Settings
 ) -> dict[str, int]:
   """Zeros for the other units of each length that is given in one unit."""
   valid_keys = set(all_keys(cls))
   zeros: dict[str, int] = {}
-  for key in given:
+  for key in config:
     name = key.rpartition("_")[0]
     lengths = {f"{name}_{unit}" for unit in UNITS}
-    if key in lengths <= valid_keys and given[key]:
-      zeros |= dict.fromkeys(lengths - {*given}, 0)
+    if key in lengths <= valid_keys and config[key]:
+      zeros |= dict.fromkeys(lengths - {*config}, 0)
   return zeros
 
 

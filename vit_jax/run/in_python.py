@@ -32,7 +32,7 @@ _IN_A_THREAD = (
 
 
 _OF_A_RUN = ("load", "metrics", "predict", "step", "workdir")
-# What other libraries have as attributes, and what does the same.
+# Attributes in other libraries, and the way to do the same here.
 _ELSEWHERE = {
   **dict.fromkeys(("evaluate", "eval", "score", "history"), "run.metrics"),
   **dict.fromkeys(("model", "params", "state"), "run.load().model or .params"),
@@ -162,10 +162,10 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
     if key not in all_keys(Settings):
       near = nearest(key, Settings)
       short = {key: name for name, key in flags.SHORT.items()}
-      meant = short.get(near, near)
-      if "." in meant:  # It is no keyword of Python's.
-        meant = f'settings={{"{meant}": ...}}'
-      hint = f"did you mean {meant}?"
+      keyword = short.get(near, near)
+      if "." in keyword:  # It is no keyword of Python's.
+        keyword = f'settings={{"{keyword}": ...}}'
+      hint = f"did you mean {keyword}?"
       if name in usage.DEVICES:
         hint = "JAX chooses: JAX_PLATFORMS=cpu before Python takes the CPU."
       raise ValueError(f"{name} is not a setting of a run; {hint}")

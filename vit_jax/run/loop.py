@@ -65,18 +65,14 @@ def train(
   plan_run = functools.partial(
     make_plan, settings, may_lower_batch=may_lower_batch
   )
-  plan = None
-  if not is_run(workdir):
-    build.check_workdir(settings, workdir)
-    plan = plan_run()
+  plan = None if is_run(workdir) else _new_plan(settings, workdir, plan_run)
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
     stack.push(functools.partial(outputs.say_interrupted, display))
     signal = stack.enter_context(StopSignal().awaited())
     with signal.waiting():
       check_lock = stack.enter_context(sole_writer(workdir, display.note))
-    stacks = f"{workdir.rstrip('/')}/stacks_{jax.process_index()}.txt"
-    watchdog = Watchdog(settings.hang_factor, epath.Path(stacks).expanduser())
+    watchdog = _watchdog(settings, workdir)
     stack.enter_context(watchdog.watching())
     # Closed after the checkpoints, which a slow network must not keep waiting.
     writers = stack.enter_context(contextlib.ExitStack())
@@ -113,6 +109,19 @@ def train(
   if loop.diverged:
     raise DivergedError(f"the run has diverged: {loop.diverged}. {ADVICE}")
   return state, evaluated
+
+
+def _new_plan(
+  settings: Settings, workdir: str, plan_run: Callable[[], Plan]
+) -> Plan:
+  """The plan of a run that begins, if its workdir is no folder of images."""
+  build.check_workdir(settings, workdir)
+  return plan_run()
+
+
+def _watchdog(settings: Settings, workdir: str) -> Watchdog:
+  stacks = f"{workdir.rstrip('/')}/stacks_{jax.process_index()}.txt"
+  return Watchdog(settings.hang_factor, epath.Path(stacks).expanduser())
 
 
 def _open_run(

@@ -29,11 +29,11 @@ def of_attribute(
     name: The attribute's name, as typed.
     owner: The variable that pages use for the object, such as "loaded".
     names: The object's own attributes.
-    elsewhere: What to write in place of other names.
+    elsewhere: Other names, with the text to write in their place.
   """
-  meant = {other: f"{owner}.{other}" for other in names} | dict(elsewhere)
-  near = near_names(name, meant)
-  return f"; did you mean {meant[near[0]]}?" if near else ""
+  texts = {other: f"{owner}.{other}" for other in names} | dict(elsewhere)
+  near = near_names(name, texts)
+  return f"; did you mean {texts[near[0]]}?" if near else ""
 
 
 def of_path(path: str, names: Iterable[str] = ()) -> str:

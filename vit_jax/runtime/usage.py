@@ -40,7 +40,7 @@ _NUMBERS = {
 DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 
 
-def text(doc: str, takes: str, which: str) -> str:
+def text(doc: str, takes: str, form: str) -> str:
   """The help of a command, whose flags are defined.
 
   The short one fits a screen. It has the first sentence of the docstring and
@@ -52,7 +52,7 @@ def text(doc: str, takes: str, which: str) -> str:
   parts = [" ".join(filter(None, [*command, "[--flag=value ...]"])), says]
   parts.append(textwrap.indent(examples, "  "))
   key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
-  if which == "all":
+  if form == "all":
     more = {name: further() for name, further in FURTHER.items()}
     parts += more_paragraphs
     parts += [f"--{f.name}: {f.help}{more.get(f.name, '')}" for f in key_flags]
@@ -79,8 +79,8 @@ def _name_and_help(flag: flags.Flag) -> tuple[str, str]:
 def example() -> str:
   """How to call the command, which ends a sentence on what is wrong."""
   doc = inspect.cleandoc(sys.modules["__main__"].__doc__ or "")
-  _, _, rest = doc.partition("\n\n")
-  first_line, *_ = rest.split("\n")
+  _, _, examples = doc.partition("\n\n")
+  first_line, *_ = examples.split("\n")
   return f"as in: {first_line}" if first_line else "--help has examples."
 
 

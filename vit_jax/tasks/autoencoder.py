@@ -93,9 +93,9 @@ class AutoencoderTask(Task):
     h, w = grid_of(model, preprocessing.image_size)
     seen = num_seen(h * w, rate)
     if not 0 < seen < h * w:
-      which = "none" if seen else "all"
+      hidden = "none" if seen else "all"
       raise ValueError(
-        f"autoencoder.rate={rate} hides {which} of the {h} x {w} patches: set "
+        f"autoencoder.rate={rate} hides {hidden} of the {h} x {w} patches: set "
         f"a {'higher' if seen else 'lower'} rate, or a larger image_size for "
         "more patches."
       )
@@ -175,7 +175,8 @@ class ReconstructionOutcome(Outcome):
     totals = self.totals
     examples = int(totals["examples"])
     check_readable(examples)
-    error, variance = float(totals["error"]), float(totals["variance"])
+    error = float(totals["error"])
+    variance = float(totals["variance"])
     return {
       "loss": error / examples,
       "explained": 1 - error / max(variance, LEAST * examples),

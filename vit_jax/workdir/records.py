@@ -99,7 +99,7 @@ def _is_time(text: str) -> bool:
     return False
 
 
-def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str:
+def keep_unreadable(folder: epath.Path, images: Iterable[str]) -> str:
   """Adds images to WORKDIR/unreadable.txt, one a line with its reason.
 
   A line is such as "photos/cat/1.jpg: the file is empty." Another host's file
@@ -109,12 +109,12 @@ def keep_unreadable(folder: epath.Path, found: Iterable[str]) -> str:
   host = f"_{jax.process_index()}" if jax.process_index() else ""
   path = folder / f"unreadable{host}.txt"
   before = read(path).decode(errors="replace")
-  lines = dict.fromkeys([*before.splitlines(), *found])
+  lines = dict.fromkeys([*before.splitlines(), *images])
   replace(path, "".join(f"{line}\n" for line in lines).encode())
   first = " ".join(list(lines)[:_SHOWN])
   more = "" if len(lines) <= _SHOWN else " ..."
-  images = "image" if len(lines) == 1 else "images"
-  return f"{len(lines):,} unreadable {images}, listed in {path}: {first}{more}"
+  noun = "image" if len(lines) == 1 else "images"
+  return f"{len(lines):,} unreadable {noun}, listed in {path}: {first}{more}"
 
 
 def here() -> dict[str, Any]:

@@ -63,8 +63,8 @@ def say_missing(names: Path | Iterable[Path]) -> bool:
 
 def _without_images(name: str) -> str:
   if os.path.isdir(os.path.expanduser(name)):
-    known = os.fsdecode(b", ".join(EXTENSIONS))
-    return f"folder {name!r} holds no images ({known})."
+    endings = os.fsdecode(b", ".join(EXTENSIONS))
+    return f"folder {name!r} holds no images ({endings})."
   hint = "" if glob.has_magic(name) else hints.of_path(name)
   hint = hint or "give files, folders or quoted patterns."
   return f"{name!r} matches no image: {hint}"

@@ -15,13 +15,13 @@ FACTS = ("num_heads", "gelu", "layer_norm_epsilon", *PICTURES)
 
 
 def facts(
-  guessed: Collection[str], told: Collection[str], model: Any
+  guessed: Collection[str], explicit: Collection[str], model: Any
 ) -> tuple[str, ...]:
-  """The facts that are guesses, unless a user or another file has `told` them.
+  """The facts that are guesses, unless a user or another file says them.
 
   A gated MLP has no GELU to guess.
   """
-  certain = {*told, *["gelu"] * bool(getattr(model, "gated_mlp", False))}
+  certain = {*explicit, *["gelu"] * bool(getattr(model, "gated_mlp", False))}
   return tuple(
     fact for fact in FACTS if fact in guessed and fact not in certain
   )

@@ -159,7 +159,8 @@ def _pictures(family: Family, config: Config) -> Preprocessing:
   mean, std = family.mean, family.std
   if not family.normalizes:
     return Preprocessing(None, mean=mean, std=std)
-  mean, std = config.get("norm_mean", mean), config.get("norm_std", std)
+  mean = config.get("norm_mean", mean)
+  std = config.get("norm_std", std)
   sizes = (config.get(name) for name in ("image_size", "preferred_resolution"))
   size = next(filter(None, sizes), _RADIO_SIDE)
   return Preprocessing(

@@ -227,7 +227,8 @@ INTERNVL = Family(
 
 
 def _radio(shapes: Shapes, config: Config) -> dict[str, Any]:
-  tokens, notes = config.get("summary_idxs"), []
+  tokens = config.get("summary_idxs")
+  notes = []
   if tokens is None:
     tokens = [0, 1]
     notes = ["no summary_idxs in config.json: its summary is tokens 0 and 1"]
@@ -251,7 +252,8 @@ def _radio(shapes: Shapes, config: Config) -> dict[str, Any]:
 
 
 def _radio_config(vit: ExtendedVit) -> dict[str, Any]:
-  origin, size = vit.origin, architecture.table_size(vit)
+  origin = vit.origin
+  size = architecture.table_size(vit)
   class_tokens = 1 + max(vit.pooled_tokens)  # It does not say more of others.
   return _dropouts(vit) | dict(
     model_type="radio",

@@ -15,10 +15,10 @@ def fields(table: Table, shapes: Shapes) -> dict[str, Any]:
 
   Raises ValueError if all layers share some, and each has its own as well.
   """
-  kept = {ours: _names(table, shapes, ours) for ours in (_TABLE, _HIDDEN)}
+  by_kind = {ours: _names(table, shapes, ours) for ours in (_TABLE, _HIDDEN)}
   (names, kind), *more = [
     (names, "table" if ours == _TABLE else "mlp")
-    for ours, names in kept.items()
+    for ours, names in by_kind.items()
     if names
   ] or [({}, None)]
   if not names:

@@ -75,8 +75,8 @@ class Units:
 
   def name(self, stage: int, unit: int) -> str:
     """The beginning of a unit's names; stages and units count from 0."""
-    stage, unit = stage + self.first, unit + self.first
-    return self.theirs.format(stage=stage, unit=unit)
+    first = self.first
+    return self.theirs.format(stage=stage + first, unit=unit + first)
 
   def layers(self, shapes: Shapes) -> tuple[int, ...]:
     """Number of the units in each stage of a file, () without a ResNet."""

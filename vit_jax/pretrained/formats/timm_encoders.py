@@ -138,8 +138,8 @@ def infer(
   pictures = timm.preprocessing(published, shapes)
   tokens, position = timm.positions(shapes, arguments, config, grid)
   if tokens is None:
-    table, class_token = _table(shapes), "cls_token" in shapes
-    tokens = relative.tokens(table, shapes, class_token, grid)
+    class_token = "cls_token" in shapes
+    tokens = relative.tokens(_table(shapes), shapes, class_token, grid)
   _check_filled(arguments, size, stride)
   eva = _eva(shapes, config)
   if eva is None and _is_plain(shapes):
@@ -223,8 +223,8 @@ def _heads_and_gelu(
   # That of gated MLPs, see `_check_arguments`.
   gelu = "gelu" if gelu == "silu" else gelu
   gelu = checked("act_layer", str, gelu, choices=(*timm.GELUS,))
-  if told := relative.num_heads(_table(shapes), shapes):
-    num_heads = told
+  if relative_heads := relative.num_heads(_table(shapes), shapes):
+    num_heads = relative_heads
     guessed -= {"num_heads"}
   if _AIM in shapes and "num_heads" not in arguments:
     num_heads = width // _AIM_HEAD_SIZE
@@ -298,9 +298,9 @@ def _relative(shapes: Shapes, arguments: Config) -> dict[str, Any]:
   kind = arguments.get("rel_pos_type", "mlp")
   checked("rel_pos_type", str, kind, choices=(*_RELATIVE,))
   others = [*_NOT_RELATIVE, *["pos_embed"] * (table is timm.VIT)]
-  if beside := [name for name in others if name in shapes]:
+  if absolute := [name for name in others if name in shapes]:
     raise ValueError(
-      f"it has relative positions beside {beside[0]}, which none of timm's "
+      f"it has relative positions beside {absolute[0]}, which none of timm's "
       "models has."
     )
   return fields
@@ -505,10 +505,10 @@ def _paper_name(vit: Any) -> str:
   if not layers:
     return "vit_base_patch16_224"
   if layers not in timm.HYBRIDS or vit.resnet_width != 64:
-    known = ", ".join("-".join(map(str, stem)) for stem in timm.HYBRIDS)
+    hybrids = ", ".join("-".join(map(str, stem)) for stem in timm.HYBRIDS)
     raise ValueError(
       f"its ResNet has {'-'.join(map(str, layers))} units of width "
-      f"{vit.resnet_width}, and timm's hybrids have {known} of width 64"
+      f"{vit.resnet_width}, and timm's hybrids have {hybrids} of width 64"
     )
   return timm.HYBRIDS[layers]
 

@@ -222,30 +222,30 @@ def fields(
 ) -> dict[str, Any]:
   """The fields of the model, apart from those that all of timm's have."""
   class_token = "cls_token" in shapes
-  known = {k: v for k, v in row.fields.items() if k != "position"}
-  known |= dict(
+  values = {k: v for k, v in row.fields.items() if k != "position"}
+  values |= dict(
     norm_inner_msa="blocks.0.attn.norm.weight" in shapes,
     norm_inner_mlp="blocks.0.mlp.norm.weight" in shapes,
   )
-  known.setdefault("layer_norm_epsilon", 1e-6)
+  values.setdefault("layer_norm_epsilon", 1e-6)
   if row.named == _PE:
     name = str(config.get("architecture"))
-    known["rope_side"] = next(
+    values["rope_side"] = next(
       side for start, side in _PE_SIDES.items() if re.match(start, name)
     )
-    known["rope_start"] = int(class_token)
+    values["rope_start"] = int(class_token)
   side = arguments.get("ref_feat_shape")
-  if known.get("rope_side") and side is not None:
-    known["rope_side"] = _side(side)
+  if values.get("rope_side") and side is not None:
+    values["rope_side"] = _side(side)
   if "attn_pool.latent" in shapes:
-    own = 8 if row.named == _PE else None
-    num_heads = arguments.get("attn_pool_num_heads", own)
+    own_heads = 8 if row.named == _PE else None
+    num_heads = arguments.get("attn_pool_num_heads", own_heads)
     num_heads = checked("attn_pool_num_heads", int | None, num_heads, COUNT)
     size = architecture.length(shapes, "attn_pool.mlp.fc1.bias", None)
-    known |= dict(pool_heads=num_heads, pool_mlp_size=size, pool_prefix=True)
+    values |= dict(pool_heads=num_heads, pool_mlp_size=size, pool_prefix=True)
   else:
-    known["pool_prefix"] = False
-  return known
+    values["pool_prefix"] = False
+  return values
 
 
 def equivalent(vit: Any) -> Any:
@@ -270,7 +270,7 @@ def arguments_of(vit: Any) -> tuple[str, dict[str, Any]]:
     name = "vit_pe_core_base_patch16_224"
     if not vit.class_token:
       name = "vit_pe_core_gigantic_patch14_448"
-  told: dict[str, Any] = {
+  arguments: dict[str, Any] = {
     "qkv_bias": bool(vit.qkv_bias),
     "init_values": vit.layer_scale,
     "class_token": vit.class_token,
@@ -287,11 +287,13 @@ def arguments_of(vit: Any) -> tuple[str, dict[str, Any]]:
     "use_post_transformer_norm": vit.norm_final and not vit.norm_pooled,
   }
   if vit.rope_side:
-    told["ref_feat_shape"] = [vit.rope_side, vit.rope_side]
+    arguments["ref_feat_shape"] = [vit.rope_side, vit.rope_side]
   if vit.pooling == "map":
-    told["attn_pool_num_heads"] = vit.pool_heads
-    told["attn_pool_mlp_ratio"] = (vit.pool_mlp_size + 0.5) / vit.hidden_size
-  return name, told
+    arguments["attn_pool_num_heads"] = vit.pool_heads
+    arguments["attn_pool_mlp_ratio"] = (
+      vit.pool_mlp_size + 0.5
+    ) / vit.hidden_size
+  return name, arguments
 
 
 def _may_be_pe(shapes: Shapes) -> bool:
