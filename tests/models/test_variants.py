@@ -113,6 +113,27 @@ def test_unknown_fields_are_refused(variant, message):
 
 
 @pytest.mark.parametrize(
+  "field, meant",
+  [
+    ("dropout", "did you mean dropout_rate?"),
+    ("image_size", "it follows the images: leave it out."),
+  ],
+)
+def test_a_field_that_was_likely_meant_is_named(field, meant):
+  message = f"Vit has no field {field}; {meant} It has attention_drop"
+  with pytest.raises(ValueError, match=re.escape(message)):
+    make_vit("B/16", 7, **{field: 1})
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_a_model_is_called_with_its_parameters(scan):
+  model = make_vit("Ti/16", 7, num_layers=1, scan=scan)
+  for called in (model, make_resnet("R50x1", 7)):
+    with pytest.raises(ValueError, match=r"give model\.apply\({.params"):
+      called(jnp.zeros((1, 32, 32, 3)))
+
+
+@pytest.mark.parametrize(
   "name", ["Ti/4", "B/16", "H/14", "G/14", "R50+B/16", "R50+L/32", "R152x2"]
 )
 def test_a_model_knows_its_name(name):

@@ -153,11 +153,18 @@ def test_a_strange_grid_can_be_told(tmp_path):
   assert jax.jit(model.apply)({"params": params}, images).shape == (1, 10)
 
 
+@pytest.mark.parametrize("source", [None, 3, ["runs/x"]])
+def test_a_checkpoint_is_a_name_or_a_path(source):
+  kind = type(source).__name__
+  with pytest.raises(ValueError, match=f"^a checkpoint is a {kind}: give a na"):
+    load_pretrained(source)
+
+
 @pytest.mark.parametrize(
   "name, overrides, message",
   [
     ("timm_vit.safetensors", {}, "heads cannot be inferred .* of 48: give num"),
-    ("google_vit.npz", {"heads": 3}, "Vit has no field heads; it has .*num_he"),
+    ("google_vit.npz", {"heads": 3}, "heads; did you mean num_heads[?] It has"),
     ("google_vit.npz", {"step": 3}, "step is for a workdir's checkpoints, and"),
     ("google_vit.npz", {"as_trained": True}, "holds no checkpoints: give the"),
     ("google_vit.npz", {"image_size": 30}, r"stride of 8 pixels; \(32, 32\)"),

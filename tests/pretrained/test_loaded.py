@@ -92,7 +92,7 @@ def test_features_of_all_kinds_of_images_are_the_heads_input(loaded, photos):
 def test_what_cannot_be_read_is_named(loaded, photos):
   folder = pathlib.Path(photos[0]).parent
   near = folder / "photo 00 [x].pn"
-  meant = r"photo 00 \[x\]\.pn: No such file .* did you mean .*\[x\]\.png\?"
+  meant = r"x\]\.pn: No such file or directory; did you mean .*x\]\.png\?"
   with pytest.raises(ValueError, match=meant):
     loaded.predict(near)
   with pytest.raises(ValueError, match=meant):

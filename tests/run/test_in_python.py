@@ -108,7 +108,7 @@ def test_a_script_is_not_imported_by_workers(
     ({"optimizer": {"lr": 1}}, r"optimizer\.lr is not .* did you mean lr?"),
     (
       {"lr": "fast"},
-      "peak_lr='fast' must be of the type of its def",
+      "^lr='fast' must be of the type of its def",
     ),
     ({"batch_size": 0}, "batch_size=0 must"),
     ({"lr": 1, "settings": {"optimizer.peak_lr": 2}}, "given twice: drop one"),

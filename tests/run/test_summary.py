@@ -104,10 +104,14 @@ def test_few_photographs_get_the_better_command(config, monkeypatch):
   """They are 24, of three classes."""
   plan = make_plan(read(config))
   rows = header(plan, "runs/x")
+  assert dict(rows)["run"].startswith("6 steps of 8 images (2.0 epochs)")
   at = rows.index(("training", SCRATCH))
   better = f"vit_jax train {config.data.root} --pretrained hf_s14_dinov2"
   assert rows[at + 1] == ("", f"{better}  (downloads 88 MB)")
   assert "training" not in dict(header(plan, "runs/x", is_new=False))
+  lengths = dataclasses.replace(plan.lengths, total=1)
+  once = header(dataclasses.replace(plan, lengths=lengths), "runs/x")
+  assert dict(once)["run"].startswith("1 step of 8 images ")
   monkeypatch.setattr(few_images, "FEW", 24)
   assert "training" not in dict(header(plan, "runs/x"))
 

@@ -240,7 +240,8 @@ def test_images_or_a_wrong_name_lead_to_the_run(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   saved.save(tmp_path / "runs" / "my_photos", [2])
   (tmp_path / "my_photos").mkdir()
-  for name in ("my_photos", "runs/my_photo"):
+  runs = ("runs", "runs/my_photos/checkpoints", "runs/my_photos/checkpoints/2")
+  for name in ("my_photos", "runs/my_photo", *runs):
     with pytest.raises(
       ValueError,
       match=f"{name} holds no .*run; did you mean runs/my_photos\\?$",

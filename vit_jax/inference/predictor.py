@@ -254,8 +254,10 @@ def image_features(
 def unreadable(prediction: Prediction) -> ValueError:
   """An error about an image that could not be read, and what may be meant."""
   name = prediction.image
-  hint = "" if os.path.exists(name) else hints.of_path(name)
-  return ValueError(f"{name}: {prediction.error} {hint}".rstrip())
+  reason = prediction.error or ""
+  if not os.path.exists(name) and (hint := hints.of_path(name)):
+    reason = f"{reason.rstrip('.')}; {hint}"
+  return ValueError(f"{name}: {reason}")
 
 
 def make_predict_step(

@@ -89,7 +89,18 @@ class Model(nn.Module):
     return cls(**{**of_model, **fields})
 
   def __call__(self, x: Images, *, train: bool = False) -> Pooled:
+    self.check_has_parameters()
     return self.head(self.encode(x, train=train)[1])
+
+  @nn.nowrap
+  def check_has_parameters(self) -> None:
+    """Raises ValueError if the model is called without its parameters."""
+    if self.scope is None:
+      raise ValueError(
+        "a model is called with its parameters: give "
+        'model.apply({"params": params}, images), or, for files and pixels, '
+        "loaded.predict(images)."
+      )
 
   @nn.nowrap
   def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:

@@ -107,6 +107,7 @@ class ResNet(Model):
     self, x: Images, *, train: bool = False, features: bool = False
   ) -> Float[Array, "..."]:
     """Logits, or with `features=True` the last feature map, (B, h, w, C)."""
+    self.check_has_parameters()
     z, y = self.encode(x, train=train)
     return z if features else self.head(y)
 

@@ -1,5 +1,6 @@
 """Models by the names the paper gives them (arXiv:2010.11929, Table 1)."""
 
+import difflib
 import importlib
 import re
 from collections.abc import Mapping
@@ -164,9 +165,13 @@ def _dtype(name: str, value: Any) -> jnp.dtype:
 def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
   names = _field_names(module) - {"num_classes"}
   if unknown := sorted(set(fields) - names):
+    near = difflib.get_close_matches(unknown[0], names, n=1, cutoff=0.7)
+    meant = f"did you mean {near[0]}? It" if near else "it"
+    if unknown[0] == "image_size":  # Other libraries' models are of one size.
+      meant = "it follows the images: leave it out. It"
     raise ValueError(
       f"{module.__name__} has no field {', '.join(unknown)}; "
-      f"it has {', '.join(sorted(names))}."
+      f"{meant} has {', '.join(sorted(names))}."
     )
   return module(num_classes=num_classes, **fields)
 

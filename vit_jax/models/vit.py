@@ -185,6 +185,7 @@ class BaseVit(VitFields):
   def __call__(
     self, x: Images, *, mask: Any = None, train: bool = False
   ) -> Pooled:
+    self.check_has_parameters()
     return self.head(self.encode(x, mask=mask, train=train)[1])
 
   def encode(

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -99,6 +100,11 @@ def open_checkpoint(
   if "num_classes" in overrides:
     num_classes = overrides.pop("num_classes")
     return with_head(open_checkpoint(source, **overrides), num_classes)
+  if not isinstance(source, str | os.PathLike):
+    raise ValueError(
+      f"a checkpoint is a {type(source).__name__}: give a name, a path or an "
+      'address, as in load_pretrained("runs/my_photos").'
+    )
   source = str(source)
   image_options: dict[str, Any] = {}
   for name, (kind, *rules) in _PREPROCESSING.items():

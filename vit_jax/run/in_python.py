@@ -208,8 +208,10 @@ def _settings(config: Any, values: Mapping[str, Any]) -> Settings:
       config.update_from_flattened_dict({key: value})
     except (TypeError, ValueError) as error:
       default = flat(config.to_dict())[key]
+      short = {key: name for name, key in flags.SHORT.items()}
       raise ValueError(
-        f"{key}={quoted(value)} must be of the type of its default, {default}."
+        f"{short.get(key, key)}={quoted(value)} must be of the type of its "
+        f"default, {default}."
       ) from error
   settings = read(config)
   if settings.loader.num_workers >= 0 or not _is_script():

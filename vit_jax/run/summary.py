@@ -45,7 +45,7 @@ def header(
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
   devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
   size = "{} x {}".format(*height_width)
-  steps = f"{total:,} steps of {settings.batch_size} images"
+  steps = f"{total:,} step{'s' * (total != 1)} of {settings.batch_size} images"
   rows = [
     ("devices", f"{devices}, mesh {axes}"),
     ("model", f"{_model(plan)}, {gflops:.3g} GFLOP per image of {size}"),

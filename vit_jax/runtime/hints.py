@@ -57,9 +57,22 @@ def of_path(path: str, names: Iterable[str] = ()) -> str:
 
 
 def run_of(path: str) -> str:
-  """The folder that `train` writes to for images in `path`; "" without one."""
-  run = os.path.join("runs", os.path.basename(os.path.abspath(path)))
-  return run if os.path.isdir(os.path.join(run, "checkpoints")) else ""
+  """The run that is meant by a folder that is none; "" without one.
+
+  It is the one that `train` writes for images in `path`, the one that `path` is
+  a part of, or the last changed one in `path`.
+  """
+  above = os.path.dirname(path.rstrip(os.sep))
+  inside = [os.path.join(path, name) for name in _inside(path)]
+  candidates = [
+    os.path.join("runs", os.path.basename(os.path.abspath(path))),
+    *filter(None, [above, os.path.dirname(above)]),
+    *sorted(filter(os.path.isdir, inside), key=os.path.getmtime, reverse=True),
+  ]
+  for folder in candidates:
+    if os.path.isdir(os.path.join(folder, "checkpoints")):
+      return folder
+  return ""
 
 
 def beside(path: str) -> list[str]:
