@@ -14,7 +14,7 @@ from vit_jax import load_pretrained
 from vit_jax.models import ResNet
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.pinned import open_base
-from vit_jax.run import extras, loop
+from vit_jax.run import build, extras, loop
 from vit_jax.run.experiments.replay import verify
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
@@ -245,7 +245,12 @@ def _open_teacher(
   config.loss.kind = loss
   config.normalization.mean = mean
   student = ResNet(num_classes=num_classes, layers=(1,))
-  return extras.open_teacher(read(config), student, names)
+  settings = read(config)
+  task = build.task_of(settings)
+  teacher, same = extras.open_teacher(settings, task)
+  assert same is task
+  extras.check_teacher(teacher, settings, task, student, names)
+  return teacher
 
 
 def test_a_teacher_that_fits_is_opened(monkeypatch):

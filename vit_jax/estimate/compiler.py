@@ -20,9 +20,11 @@ from vit_jax.estimate import hlo, network
 from vit_jax.inference.predictor import make_predict_step
 from vit_jax.models import Model
 from vit_jax.models.grid import forward_gflops
+from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import build
-from vit_jax.run.extras import open_teacher, shapes_of_extras
+from vit_jax.run.extras import check_teacher, open_teacher, shapes_of_extras
 from vit_jax.run.settings import Settings
+from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
 
@@ -151,11 +153,11 @@ def lower(
   """Lowers the settings' train step; also counts the GFLOP for an image."""
   parts, batch_size = settings.accumulation_steps, settings.batch_size
   sharding.check_batch("batch_size", batch_size, mesh, parts)
-  settings, model = _build(settings, num_classes)
+  settings, task, model, teacher = _build(settings, num_classes)
   total = settings.total.in_steps(batch_size, num_examples)
-  teacher = open_teacher(settings, model)
+  check_teacher(teacher, settings, task, model)
   extras = shapes_of_extras(settings, model, teacher, mesh)
-  task = build.task_of(settings)
+  task = extras.taught(task)
   init, step = build.train_functions(
     settings, model, task, extras, total, num_examples
   )
@@ -181,12 +183,12 @@ def lower_forward(
   Every device holds all parameters, in the dtype in which the model computes.
   """
   sharding.check_batch("batch_size", settings.batch_size, mesh)
-  settings, trained = _build(settings, num_classes)
+  settings, task, trained, _ = _build(settings, num_classes)
   model = trained.trunk
   preprocessing = build.make_preprocessing(settings)
   shape = preprocessing.image_shape
   step = make_predict_step(
-    model, **preprocessing.normalization, task=build.task_of(settings), top=1
+    model, **preprocessing.normalization, task=task, top=1
   )
   whole = sharding.replicated(mesh)
   shapes = jax.eval_shape(make_params_init(model, shape), jax.random.key(0))
@@ -199,14 +201,16 @@ def lower_forward(
   return sharding.jit_replicated(step, mesh).lower(params, images), gflops
 
 
-def _build(settings: Settings, num_classes: int) -> tuple[Settings, Model]:
-  """The settings with what a checkpoint decides, and their model."""
+def _build(
+  settings: Settings, num_classes: int
+) -> tuple[Settings, Task, Model, Loaded | None]:
+  """The settings with what checkpoints decide, the task, model and teacher."""
   names = tuple(map(str, range(num_classes)))
   start = build.open_start(settings) if settings.pretrained else None
   settings = build.resolved(settings, start and start.preprocessing)
-  return settings, build.build_model(
-    settings, build.task_of(settings), names, start
-  )
+  teacher, task = open_teacher(settings, build.task_of(settings))
+  model = build.build_model(settings, task, names, start)
+  return settings, task, model, teacher
 
 
 def _rows(

@@ -160,12 +160,15 @@ def fast_variance() -> bool:
 
 
 def layer_norm(
-  config: LayerConfig, name: str, axis: int | tuple[int, ...] = -1
+  config: LayerConfig,
+  name: str,
+  axis: int | tuple[int, ...] = -1,
+  **fields: Any,
 ) -> nn.LayerNorm | nn.RMSNorm:
   """LN of Eq. 2-4, with its mean and variance in float32, or RMSNorm.
 
   RMSNorm is x / sqrt(mean(x^2) + epsilon), times a factor for each channel
-  (arXiv:1910.07467).
+  (arXiv:1910.07467). `fields` are further ones of Flax's module.
   """
   axes = (None,) * (len(axis) if isinstance(axis, tuple) else 1)
   options: dict[str, Any] = dict(
@@ -176,6 +179,7 @@ def layer_norm(
     scale_init=named(nn.initializers.ones_init(), axes),
     **config.dtypes,
     name=name,
+    **fields,
   )
   if config.norm_kind == "rms":
     return nn.RMSNorm(**options)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
@@ -17,6 +18,7 @@ from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
+from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.lora import base_init
@@ -29,17 +31,16 @@ def open_extras(
   settings: Settings,
   model: Model,
   mesh: Mesh,
-  class_names: tuple[str, ...],
+  loaded: Loaded | None,
   start: Loaded | None,
   saved: Saved,
 ) -> Extras:
-  """Opens and reads what the run uses but does not train.
+  """Reads what the run uses but does not train.
 
-  The settings are resolved. A fresh run may start from a checkpoint, and a
-  resumed one has a description. Raises ValueError if the base of a resumed run
-  is gone or has changed, or the teacher does not fit the student.
+  The settings are resolved, and `loaded` is the teacher, if there is one. A
+  fresh run may start from a checkpoint, and a resumed one has a description.
+  Raises ValueError if the base of a resumed run is gone or has changed.
   """
-  loaded = open_teacher(settings, model, class_names, saved)
   shapes = shapes_of_extras(settings, model, loaded, mesh)
   (frozen_shapes,) = shapes.frozen_params
   params, sources = {}, {}
@@ -48,12 +49,10 @@ def open_extras(
       settings, model, frozen_shapes["base"], start, saved
     )
   if loaded is not None:
-    digests: dict[str, str] = {}
-    leaves = pinned.digesting(loaded, digests).read()
-    shapes_of_teacher = frozen_shapes["teacher"]
-    parts = Parts.of(loaded.model, shapes_of_teacher)
-    params["teacher"] = _placed(leaves, shapes_of_teacher, parts)
-    sources["teacher"] = pinned.record(loaded, digests)
+    teacher_shapes = frozen_shapes["teacher"]
+    params["teacher"], sources["teacher"] = _read_teacher(
+      loaded, teacher_shapes
+    )
   return dataclasses.replace(shapes, frozen_params=(params,), sources=sources)
 
 
@@ -69,16 +68,8 @@ def shapes_of_extras(
     frozen_shapes["base"] = sharding.array_shapes(base_init(init, parts), mesh)
   taught = None
   if teacher is not None:
-    images = teacher.preprocessing
-    taught = Teacher(  # It computes in the student's type.
-      teacher.model.clone(dtype=model.dtype),
-      images.image_size,
-      images.mean,
-      images.std,
-      settings.distill,
-    )
-    teacher_init = make_params_init(taught.model, images.image_shape)
-    frozen_shapes["teacher"] = sharding.array_shapes(teacher_init, mesh)
+    taught = _taught(teacher, settings, model.dtype)
+    frozen_shapes["teacher"] = _shapes_of_teacher(teacher, mesh, model.dtype)
   param_shapes = sharding.array_shapes(init, mesh)
   return Extras(
     settings.lora,
@@ -90,21 +81,46 @@ def shapes_of_extras(
 
 
 def open_teacher(
-  settings: Settings,
-  model: Model,
-  class_names: tuple[str, ...] = (),
-  saved: Saved = None,
-) -> Loaded | None:
+  settings: Settings, task: Task, saved: Saved = None
+) -> tuple[Loaded | None, Task]:
   """Opens the teacher, if the settings name one; no array is read yet.
 
-  Raises ValueError if it does not fit the student, the images or the loss.
+  Returns it with the task that knows it. Raises ValueError if there is no such
+  checkpoint.
+  """
+  source = settings.distill.teacher
+  if not source:
+    return None, task
+  step = ((saved or {}).get("teacher") or {}).get("step")
+  teacher = open_checkpoint(source, **({} if step is None else {"step": step}))
+  return teacher, task.taught(_taught(teacher, settings, teacher.model.dtype))
+
+
+def check_teacher(
+  teacher: Loaded | None,
+  settings: Settings,
+  task: Task,
+  model: Model,
+  class_names: tuple[str, ...] = (),
+) -> None:
+  """Raises ValueError if a teacher does not fit student, images or loss.
+
+  The settings are resolved. Of a teacher whose features are learned, only the
+  images matter.
   """
   source = settings.distill.teacher
   kind = settings.loss.kind
-  if not source:
-    return None
-  step = ((saved or {}).get("teacher") or {}).get("step")
-  teacher = open_checkpoint(source, **({} if step is None else {"step": step}))
+  if teacher is None:
+    return
+  channels = len(settings.normalization.mean or HALF)
+  if teacher.preprocessing.channels != channels:
+    raise ValueError(
+      f"distill.teacher={source!r} takes images of "
+      f"{teacher.preprocessing.channels} channel(s), and the student of "
+      f"{channels}: they must be the same."
+    )
+  if task.learns_features:
+    return
   names = teacher.class_names
   num_classes = teacher.model.num_classes
   other = names and class_names and names != class_names
@@ -114,13 +130,6 @@ def open_teacher(
       f"({transfer.few(names)}) and the student {model.num_classes} "
       f"({transfer.few(class_names)}): they must be the same, in the same "
       "order."
-    )
-  channels = len(settings.normalization.mean or HALF)
-  if teacher.preprocessing.channels != channels:
-    raise ValueError(
-      f"distill.teacher={source!r} takes images of "
-      f"{teacher.preprocessing.channels} channel(s), and the student of "
-      f"{channels}: they must be the same."
     )
   if teacher.loss != kind:
     raise ValueError(
@@ -133,7 +142,57 @@ def open_teacher(
       "distill.form='deit' needs loss.kind='softmax' and a student with a "
       "distillation token: set model.block=deit, or leave it out."
     )
-  return teacher
+
+
+def _taught(loaded: Loaded, settings: Settings, dtype: Any) -> Teacher:
+  """A teacher without its parameters, which computes in this type."""
+  images = loaded.preprocessing
+  return Teacher(
+    loaded.model.clone(dtype=dtype),
+    images.image_size,
+    images.mean,
+    images.std,
+    settings.distill,
+  )
+
+
+def with_teacher(
+  task: Task, settings: Settings, saved: Mapping[str, Any], mesh: Mesh
+) -> Task:
+  """The task of a saved run, with the teacher whose features it learns.
+
+  `saved` is the run's description. Raises ValueError if the teacher cannot be
+  opened or has changed.
+  """
+  if not task.learns_features:
+    return task
+  loaded, task = open_teacher(settings, task, saved)
+  assert loaded is not None
+  dtype = jnp.dtype(saved["model"]["dtype"])
+  shapes = _shapes_of_teacher(loaded, mesh, dtype)
+  params, record = _read_teacher(loaded, shapes)
+  before = saved["teacher"]["digest"]
+  if record["digest"] != before:
+    raise ValueError(
+      f"{record['source']} is not the teacher that this run learned from: the "
+      f"digest of its arrays was {before} and is {record['digest']}. Put the "
+      "old one back."
+    )
+  return task.taught(_taught(loaded, settings, dtype), params)
+
+
+def _shapes_of_teacher(loaded: Loaded, mesh: Mesh, dtype: Any) -> Any:
+  model = loaded.model.clone(dtype=dtype)
+  init = make_params_init(model, loaded.preprocessing.image_shape)
+  return sharding.array_shapes(init, mesh)
+
+
+def _read_teacher(loaded: Loaded, shapes: Any) -> tuple[Any, dict[str, Any]]:
+  """The teacher's arrays on the devices, and its record."""
+  digests: dict[str, str] = {}
+  leaves = pinned.digesting(loaded, digests).read()
+  params = _placed(leaves, shapes, Parts.of(loaded.model, shapes))
+  return params, pinned.record(loaded, digests)
 
 
 def _read_base(

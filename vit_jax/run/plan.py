@@ -143,8 +143,8 @@ def make_plan(
   task = _fitted(task, begun_settings, splits)
   names = splits.train.class_names
   lengths = _lengths(begun_settings, splits.train)
-  full_settings, start, model, extras = again_if_deleted(
-    lambda: _opened(begun_settings, task, mesh, names, saved), say
+  full_settings, task, start, model, extras = again_if_deleted(
+    lambda task=task: _opened(begun_settings, task, mesh, names, saved), say
   )
   preprocessing = build.make_preprocessing(full_settings)
   init, train_step = build.train_functions(
@@ -215,20 +215,26 @@ def _opened(
   mesh: Mesh,
   class_names: tuple[str, ...],
   saved: Mapping[str, Any] | None,
-) -> tuple[Settings, Optional["Loaded"], Model, Extras]:
-  """Opens the checkpoints that the run needs, with the settings they decide.
+) -> tuple[Settings, Task, Optional["Loaded"], Model, Extras]:
+  """Opens the checkpoints that the run needs, with what they decide.
 
   The arrays of `Extras` are read, so they are those of the same step as the
   start. They are opened last, since they may have to be downloaded.
   """
+  teacher = None
+  if settings.distill.teacher:
+    from vit_jax.run.extras import open_teacher
+
+    teacher, task = open_teacher(settings, task, saved)
   start, model, start_preprocessing = _model(settings, task, class_names, saved)
   full_settings = build.resolved(settings, start_preprocessing)
   if not (full_settings.lora.rank or full_settings.distill.teacher):
-    return full_settings, start, model, Extras()
-  from vit_jax.run.extras import open_extras
+    return full_settings, task, start, model, Extras()
+  from vit_jax.run.extras import check_teacher, open_extras
 
-  extras = open_extras(full_settings, model, mesh, class_names, start, saved)
-  return full_settings, start, model, extras
+  check_teacher(teacher, full_settings, task, model, class_names)
+  extras = open_extras(full_settings, model, mesh, teacher, start, saved)
+  return full_settings, extras.taught(task), start, model, extras
 
 
 def _absolute(settings: Settings) -> dict[str, str]:

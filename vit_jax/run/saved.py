@@ -84,6 +84,8 @@ def opened(
     if {"root": root, "data_dir": data_dir}[flag] is None:
       check_named(place, "the data of this run", flag, workdir)
   fitted = loaded.task.for_test() if test else loaded.task
+  if fitted.learns_features:
+    fitted = _with_teacher(fitted, settings, loaded, base)
   split = "test" if test else "eval"
   source = open_source(split, settings.data, fitted.labels)
   trained = tuple(description["class_names"]), "the checkpoint"
@@ -164,10 +166,27 @@ def test_run(
   stream = open_stream(
     plan.settings, task, plan.mesh, plan.preprocessing, plan.splits.test
   )
+  task = plan.extras.taught(task.for_test())
   with contextlib.closing(stream):
-    metrics = task.for_test().evaluator(model, stream)(params).metrics
+    metrics = task.evaluator(model, stream)(params).metrics
   tested = moved(metrics, Split.EVAL, Split.TEST)
   return {Split.TEST.key("step"): step, **tested}
+
+
+def _with_teacher(
+  task: Task, settings: Settings, loaded: Loaded, source: str | None
+) -> Task:
+  """The task with the teacher of the run, whose place the user may give."""
+  from vit_jax.run.extras import with_teacher
+
+  if source is None:
+    check_named(
+      settings.distill.teacher or "", "the teacher of this run", "base"
+    )
+  else:
+    settings = replaced(settings, {"distill.teacher": source})
+  description: Any = loaded.description
+  return with_teacher(task, settings, description, _mesh(loaded))
 
 
 def _mesh(loaded: Loaded) -> Mesh:

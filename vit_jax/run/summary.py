@@ -143,15 +143,12 @@ def _lora(plan: Plan) -> str:
 
 
 def _teacher(plan: Plan) -> str:
-  """The teacher and its images; says if its classes are taken on trust."""
+  """The teacher and its images."""
   teacher = plan.extras.teacher
-  record = plan.extras.sources["teacher"]
+  source = plan.extras.sources["teacher"]["source"]
   assert teacher is not None
-  size = "{} x {}".format(*teacher.image_size)
-  text = f"{record['source']}, on images of {size}"
-  if not teacher.model.origin.class_names:
-    text += "; it names no classes, and theirs are taken to be the data's"
-  return text
+  about = plan.task.about_teacher(teacher, plan.model, plan.preprocessing)
+  return f"{source}, {about}"
 
 
 def closing(

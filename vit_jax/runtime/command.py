@@ -188,7 +188,7 @@ def define_choice() -> None:
 def _define_own() -> None:
   says = "The run's task as file.py:Class, if it is one of your own."
   flags.DEFINE_string("task", None, says)
-  says = "Base of a run with LoRA, where only its checkpoint names an address."
+  says = "Base of a run with LoRA, or teacher of a student, where it is now."
   flags.DEFINE_string("base", None, says)
 
 

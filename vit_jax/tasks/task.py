@@ -21,6 +21,7 @@ from vit_jax.models import Model, from_fields
 from vit_jax.models.variants import ADAPTED
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
+from vit_jax.training.distillation import Teacher
 from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LossSettings
 
@@ -57,6 +58,8 @@ class Task:
     couples_examples: Whether the loss of an example depends on the others of
       its batch, as a contrastive loss does. A batch is then not computed in
       parts.
+    learns_features: Whether it learns a teacher's features, and not the
+      teacher's answers beside the labels.
   """
 
   loss: LossSettings = LossSettings()
@@ -70,6 +73,7 @@ class Task:
   probe_note: ClassVar[str] = ""
   has_answers: ClassVar[bool] = True
   couples_examples: ClassVar[bool] = False
+  learns_features: ClassVar[bool] = False
 
   @classmethod
   def configured(cls, sections: Mapping[str, Any]) -> "Task":
@@ -137,6 +141,26 @@ class Task:
     A task that answers nothing for a whole image has no such head.
     """
     return len(names) if self.has_answers else 0
+
+  def taught(self, teacher: Teacher, params: Any = None) -> "Task":
+    """The task with its teacher, which a run opens before it makes its model.
+
+    `params` are the teacher's, once they have been read. Raises ValueError if
+    the teacher does not fit.
+    """
+    del teacher, params
+    return self
+
+  def about_teacher(
+    self, teacher: Teacher, model: Any, preprocessing: Preprocessing
+  ) -> str:
+    """What a header says of the teacher, behind its source."""
+    del model, preprocessing
+    text = "on images of {} x {}".format(*teacher.image_size)
+    teacher_model: Any = teacher.model
+    if not teacher_model.origin.class_names:
+      text += "; it names no classes, and theirs are taken to be the data's"
+    return text
 
   def adapted(self, model: Any) -> Any:
     """The model to train, from the one that the settings choose."""

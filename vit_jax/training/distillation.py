@@ -39,8 +39,23 @@ class Teacher:
     """The teacher's logits, for the crops that the student sees.
 
     They are the student's images, mixed, and normalised with `mean` and `std`.
-    They are resized to the teacher's size by linear interpolation, smoothed if
-    they shrink. No gradient goes through.
+    No gradient goes through.
+    """
+    seen = self.images(images, mean, std)
+    logits: Any = self.model.apply({"params": params}, seen)
+    return jax.lax.stop_gradient(logits)
+
+  def images(
+    self,
+    images: Images,
+    mean: Any,
+    std: Any,
+    size: tuple[int, int] | None = None,
+  ) -> Float[Array, "B height width C"]:
+    """The student's images, which have this mean and std, as the teacher's.
+
+    They are resized to `size`, by default the teacher's, by linear
+    interpolation, smoothed if they shrink.
     """
     (m, s), (own_m, own_s) = (
       (jnp.array(x).reshape(1, 1, 1, -1) for x in pair)
@@ -48,9 +63,8 @@ class Teacher:
     )
     B, _, _, C = images.shape
     images = images * (s / own_s) + (m - own_m) / own_s
-    images = jax.image.resize(images, (B, *self.image_size, C), "linear")
-    logits: Any = self.model.apply({"params": params}, images)
-    return jax.lax.stop_gradient(logits)
+    size = size or self.image_size
+    return jax.image.resize(images, (B, *size, C), "linear")
 
   def loss(
     self, kind: str, logits: Targets, taught: Targets, labelled: Losses

@@ -76,10 +76,19 @@ class Extras:
     return lora.trained_init(params_init, self.lora, self.parts)
 
   def objective(self, objective: Any) -> Objective:
-    """The objective, which learns the teacher's answers too."""
-    if self.teacher is None:
+    """The objective, which learns the teacher's answers too.
+
+    One that has a `teacher` already stays as it is.
+    """
+    if self.teacher is None or getattr(objective, "teacher", None):
       return objective
     return Distilled(objective, self.teacher)
+
+  def taught(self, task: Any) -> Any:
+    """A task with the teacher and its parameters, if there is one."""
+    if self.teacher is None:
+      return task
+    return task.taught(self.teacher, self.frozen_params[0]["teacher"])
 
   def merged_params(self, params: Any, frozen_params: Any) -> Any:
     """All parameters of the model, from those of a state.
