@@ -80,6 +80,7 @@ def _pretrain(c, model: str):
     peak_lr=1.5e-4 * c.batch_size / 256, b2=0.95, warmup_epochs=40.0
   )
   c.eval_every_epochs = 20.0
+  c.fewshot.neighbours = 20
   return c
 
 
@@ -127,5 +128,6 @@ def _small(c):
   )
   c.log_every_epochs, c.log_every_steps = 10.0, 0
   c.eval_every_epochs = 20.0
+  c.fewshot.neighbours = 20
   c.save_every_epochs = 20.0
   return c

@@ -58,9 +58,18 @@ class RunEvaluation:
       source=self.splits.eval,
     )
     self._evaluator = self.task.evaluator(self.model, self.stream)
-    self._few_shot = self._pictures = None
+    self._few_shot = self._neighbours = self._pictures = None
     if self.settings.fewshot.shots:
       self._few_shot = make_few_shot(
+        settings=self.settings,
+        task=self.task,
+        model=self.model,
+        mesh=self.mesh,
+        preprocessing=self.preprocessing,
+        splits=self.splits,
+      )
+    if self.settings.fewshot.neighbours and has_labels(self.settings):
+      self._neighbours = make_neighbours(
         settings=self.settings,
         task=self.task,
         model=self.model,
@@ -101,7 +110,56 @@ class RunEvaluation:
       pictures = self._pictures(params, outcome)
     if self._few_shot is not None:
       metrics |= self._few_shot(params, track)
+    if self._neighbours is not None:
+      metrics |= self._neighbours(params, track)
     return metrics, pictures
+
+
+def has_labels(settings: Settings) -> bool:
+  """Whether the images of the probes have labels."""
+  data, own = settings.data, settings.fewshot.data
+  return bool(own.name or own.photographs or not data.root or data.labels)
+
+
+def make_neighbours(
+  settings: Settings,
+  task: Task,
+  model: Model,
+  mesh: Mesh,
+  preprocessing: Preprocessing,
+  splits: Splits,
+) -> FewShotMetrics:
+  """Makes the k-NN evaluation of a run, on the data of `make_few_shot`.
+
+  Of the models that the task has probed, the first is measured.
+  """
+  from vit_jax.tasks.probes.neighbours import Neighbours
+
+  few_shot = settings.fewshot
+  settings, splits = _probe_data(settings, splits)
+  return Neighbours(
+    task.probed(model)[""],
+    mesh,
+    splits.train,
+    splits.eval,
+    preprocessing,
+    loader=build.open_loader(settings, preprocessing),
+    batch_size=settings.eval_batch_size or settings.batch_size,
+    k=few_shot.neighbours,
+    most=few_shot.most_images,
+    pre_logits=few_shot.pre_logits,
+  )
+
+
+def _probe_data(settings: Settings, splits: Splits) -> tuple[Settings, Splits]:
+  """The settings and the splits of the probes' data."""
+  own = settings.fewshot.data
+  if not (own.name or own.photographs):
+    return settings, splits
+  data_dir = own.data_dir or settings.data.data_dir
+  data = dataclasses.replace(own, data_dir=data_dir)
+  settings = dataclasses.replace(settings, data=data)
+  return settings, open_splits(settings.data)
 
 
 def make_few_shot(
@@ -121,12 +179,7 @@ def make_few_shot(
   from vit_jax.tasks.probes.few_shot import FewShot
 
   few_shot = settings.fewshot
-  if few_shot.data.name or few_shot.data.photographs:
-    data_dir = few_shot.data.data_dir or settings.data.data_dir
-    settings = dataclasses.replace(
-      settings, data=dataclasses.replace(few_shot.data, data_dir=data_dir)
-    )
-    splits = open_splits(settings.data)
+  settings, splits = _probe_data(settings, splits)
   measures = {
     suffix: FewShot(
       probed,

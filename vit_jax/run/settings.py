@@ -40,6 +40,7 @@ from vit_jax.tasks.settings import (
   DataSettings,
   FewShotSettings,
   MaskedSettings,
+  StudentSettings,
 )
 from vit_jax.training.settings import (
   DistillSettings,
@@ -269,10 +270,13 @@ class Settings(Section):
   loss: LossSettings = section(LossSettings)
   masked: MaskedSettings = section(MaskedSettings)
   autoencoder: AutoencoderSettings = section(AutoencoderSettings)
+  student: StudentSettings = section(StudentSettings)
   lora: LoraSettings = section(LoraSettings)
   distill: DistillSettings = section(DistillSettings, needs="distill.teacher")
   optimizer: OptimizerSettings = section(OptimizerSettings)
-  fewshot: FewShotSettings = section(FewShotSettings, needs="fewshot.shots")
+  fewshot: FewShotSettings = section(
+    FewShotSettings, needs="fewshot.shots or fewshot.neighbours"
+  )
   mesh: MeshSettings = section(MeshSettings)
 
 

@@ -36,6 +36,7 @@ class Split(enum.StrEnum):
   EVAL = "eval"
   TEST = "test"
   FEW_SHOT = "fewshot"  # A linear classifier on few examples of each class.
+  NEIGHBOURS = "knn"  # The classes of the nearest training examples.
 
   def key(self, metric: str) -> str:
     """The key of a metric of this split: "eval/top1" for "top1"."""
@@ -343,6 +344,8 @@ def evaluation_text(
     parts.append(f"few-shot top-1 {top1:.2%}")
   if (token := few_shot.get("top1_class_token")) is not None:
     parts.append(f"(by the class token {token:.2%})")
+  if (nearest := values.get(Split.NEIGHBOURS.key("top1"))) is not None:
+    parts.append(f"k-NN top-1 {nearest:.2%}")
   return "  ".join(parts)
 
 

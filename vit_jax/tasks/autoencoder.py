@@ -18,6 +18,7 @@ from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.grid import grid_of
 from vit_jax.runtime.display import Metric, Split, Track, untracked
 from vit_jax.tasks.outcome import (
+  PROBES,
   Curves,
   Evaluator,
   Outcome,
@@ -55,9 +56,7 @@ class AutoencoderTask(Task):
       },
       percent=True,
     ),
-    Curves(
-      "Top-1 accuracy", {Split.FEW_SHOT.key("top1"): "few-shot"}, percent=True
-    ),
+    PROBES,
   )
   has_answers = False
 

@@ -40,6 +40,17 @@ class Curves:
   logarithmic: bool = False
 
 
+PROBES = Curves(
+  "Top-1 accuracy of probes",
+  {
+    Split.FEW_SHOT.key("top1"): "few-shot",
+    Split.NEIGHBOURS.key("top1"): "k-NN",
+  },
+  percent=True,
+)
+"""The chart of the probes of a run without labels."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Chart:
   """A chart of an evaluation, as arrays.

@@ -9,14 +9,17 @@ from typing import Any
 from vit_jax.data import settings as data_settings
 from vit_jax.runtime.checks import (
   BELOW_1,
+  COUNT,
   DEPTH,
   NOT_NEGATIVE,
+  POSITIVE,
   WIDTH,
   Rule,
   up_to,
 )
 from vit_jax.runtime.settings import Section, section, setting
 
+LEARNED = ("both", "class", "patches")
 TARGETS = ("colour", "colour4x4", "pixels")
 _SEEDS = up_to(1_000, "each is a probe at each evaluation")
 # A task that `data.task` names -> its labels in `data.reading.labels`.
@@ -115,8 +118,33 @@ class AutoencoderSettings(Section):
 
 
 @dataclasses.dataclass(frozen=True)
+class StudentSettings(Section):
+  """A student of a frozen encoder, `distill.teacher`, in place of labels."""
+
+  learns: str | None = setting(
+    None,
+    'Outputs of the teacher that are learned: what its head reads ("class"), '
+    'those of the "patches", or "both"; None trains on labels.',
+    choices=LEARNED,
+  )
+  smooth_l1: float = setting(
+    0.1,
+    "Share of the smooth L1 distance in the loss; the cosine distance has the "
+    "rest.",
+    must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
+    needs="learns",
+  )
+  patch_weight: float = setting(
+    1.0,
+    "Weight of the patches' loss, beside that of the class token.",
+    must=POSITIVE,
+    needs="learns",
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class FewShotSettings(Section):
-  """Linear probes fitted at each evaluation (arXiv:2010.11929, Sec. 4.1)."""
+  """Probes at each evaluation: linear (arXiv:2010.11929, 4.1), and k-NN."""
 
   shots: int = setting(
     0,
@@ -124,7 +152,22 @@ class FewShotSettings(Section):
     must=NOT_NEGATIVE,
     needs="eval_every",
   )
-  seeds: int = setting(3, "Number of draws of the shots.", must=_SEEDS)
+  seeds: int = setting(
+    3, "Number of draws of the shots.", must=_SEEDS, needs="shots"
+  )
+  neighbours: int = setting(
+    0,
+    "Nearest training images that vote for the class of an evaluation image "
+    "(k-NN), where there are labels; 0 is off.",
+    must=NOT_NEGATIVE,
+    needs="eval_every",
+  )
+  most_images: int = setting(
+    10_000,
+    "Images of each split that k-NN reads at most, drawn at random.",
+    must=COUNT,
+    needs="neighbours",
+  )
   pre_logits: bool = setting(
     True,
     "Probe the output of the representation layer where the model has one, as "
@@ -137,6 +180,7 @@ class FewShotSettings(Section):
 SECTIONS: dict[str, type[Section]] = {
   "masked": MaskedSettings,
   "autoencoder": AutoencoderSettings,
+  "student": StudentSettings,
 }
 """The section of the configuration that a task of the same name has.
 

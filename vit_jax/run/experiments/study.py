@@ -38,7 +38,12 @@ _PLACES = (
   "fewshot.data.data_dir",
 )
 # The splits whose scores are collected, and their names in figures.
-_SAID = {Split.EVAL: "", Split.FEW_SHOT: "few-shot ", Split.TEST: "test "}
+_SAID = {
+  Split.EVAL: "",
+  Split.FEW_SHOT: "few-shot ",
+  Split.NEIGHBOURS: "k-NN ",
+  Split.TEST: "test ",
+}
 
 
 class _Stopped(Exception):
