@@ -72,6 +72,7 @@ SHAPES_CHECKED = (
   "vit_jax.tasks.masking",
   "vit_jax.tasks.reconstruction",
   "vit_jax.tasks.autoencoder",
+  "vit_jax.tasks.student_objective",
   "vit_jax.training.state",
   "vit_jax.training.step",
   "vit_jax.tasks.eval_step",

@@ -110,6 +110,9 @@ class Own(ClassificationTask):
 """
 
 
+TEACHER = str(encoders.FOLDER / "hf_dinov2")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "changes, label",
@@ -120,6 +123,7 @@ class Own(ClassificationTask):
     ({"data.task": "regression"}, "64x5xf32"),
     ({"masked.rate": 0.5}, "64xi32"),
     ({"autoencoder.rate": 0.5}, "64xi32"),
+    ({"student.learns": "both", "distill.teacher": TEACHER}, "64xi32"),
     ({"data.task": "OWN"}, "64x2x8x8x3xui8"),
   ],
 )

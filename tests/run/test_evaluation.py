@@ -10,6 +10,7 @@ from PIL import Image
 
 from configs import image_folder
 from tests import runs
+from tests.old_runs import CHECKPOINTS
 from tests.report.example import Page
 from vit_jax import load_pretrained, predict_images
 from vit_jax.config import base_config
@@ -173,6 +174,14 @@ DECODER = {"decoder_size": 32, "decoder_layers": 2, "decoder_heads": 2}
       "variance explained",
       "Variance of hidden patches explained",
     ),
+    (
+      "student",
+      {"learns": "both"},
+      "cosine",
+      "its 2 x 2 patches are resized to the student's 4 x 4",
+      "cosine to the teacher",
+      "Cosine between the student's and the teacher's outputs",
+    ),
   ],
 )
 def test_a_run_without_labels_resumes_is_probed_and_fine_tuned(
@@ -192,34 +201,42 @@ def test_a_run_without_labels_resumes_is_probed_and_fine_tuned(
   config.loss.update(label_smoothing=0.0, mixup_alpha=0.0)
   config.model.pooling = "token"
   config.fewshot.update(shots=2, seeds=1)
+  config.fewshot.neighbours = 3
   config.mesh.update(MESH)
-  config.eval_pictures = 1
+  drawn = section != "student"
+  config.eval_pictures = int(drawn)
+  if not drawn:
+    config.distill.teacher = str(CHECKPOINTS / "workdirs" / "plain")
   workdir = str(tmp_path / "whole")
   whole, evaluated = train(read(config), workdir)
   assert said in capsys.readouterr().out
   tags = {tag for _, tag, _ in runs.events(tmp_path / "whole")}
-  assert {f"eval/{section}_1", f"eval/{score}"} <= tags
+  assert f"eval/{score}" in tags
+  assert (f"eval/{section}_1" in tags) == drawn
   assert f"eval/{score}_not_averaged" in evaluated
   assert_resumes(config, tmp_path, monkeypatch, 8, whole, evaluated)
   assert evaluate_checkpoint(workdir).items() <= evaluated.items()
   with pytest.raises(ValueError, match="predicts patches, not classes: leave"):
     evaluate_checkpoint(workdir, per_class=True)
   _, alts = reported(workdir, name, chart)
-  assert sum(alt.startswith("Three panels") for alt in alts) == 6
+  assert sum(alt.startswith("Three panels") for alt in alts) == 6 * drawn
 
   where = {"data.name": "digits", "data.data_dir": str(data_dir)}
   probe = replaced(ProbeSettings(), where)
   outcome = probe_checkpoint(workdir, probe, shots=2, seeds=1)
   assert outcome.top1 == pytest.approx(evaluated["fewshot/top1"], abs=1e-6)
   assert evaluated["fewshot/top1_by_seed"] == {"0": pytest.approx(outcome.top1)}
+  near = probe_checkpoint(workdir, probe, probe="knn", neighbours=3)
+  assert near.top1 == pytest.approx(evaluated["knn/top1"], abs=1e-6)
   if section == "masked":
     assert evaluated["fewshot/top1_class_token"] != evaluated["fewshot/top1"]
 
   model, params = load_pretrained(workdir)
   assert type(model) is Vit and not model.num_classes
-  assert not {"mask", "decoder", "head"} & set(params)
+  assert not {"mask", "decoder", "head", "project_class"} & set(params)
   tuned = config.copy_and_resolve_references()
   tuned[section].update(base_config()[section])
+  tuned.distill.teacher = None
   tuned.update(total_steps=1, ema_decay=0.0)
   tuned.update(pretrained=workdir, eval_every_steps=1, eval_pictures=0)
   tuned.optimizer.peak_lr = 0.0

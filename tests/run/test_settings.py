@@ -39,12 +39,13 @@ NEGATIVE_MEANS_SOMETHING = {
 }
 ZERO_MEANS_NOTHING = {
   *("autoencoder.decoder_heads", "autoencoder.decoder_layers"),
-  "autoencoder.decoder_size",
+  *("autoencoder.decoder_size", "student.patch_weight"),
   *("accumulation_steps", "batch_size", "channels", "data.eval_fraction"),
   *("distill.temperature", "distill.weight"),
   *("eval_transform.resize_ratio", "eval_transform.longest_ratio"),
   "fewshot.data.eval_fraction",
-  *("fewshot.seeds", "keep_last", "lora.alpha", "mesh.data", "mesh.fsdp"),
+  *("fewshot.seeds", "fewshot.most_images"),
+  *("keep_last", "lora.alpha", "mesh.data", "mesh.fsdp"),
   *(
     "optimizer.epsilon",
     "mesh.tensor",

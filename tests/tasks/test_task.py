@@ -21,7 +21,8 @@ from vit_jax.tasks import choose
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.settings import SECTIONS
 from vit_jax.training import sharding
-from vit_jax.training.settings import LossSettings
+from vit_jax.training.distillation import Teacher
+from vit_jax.training.settings import DistillSettings, LossSettings
 
 B, NAMES = 24, tuple("abcdefg")
 RNG = np.random.default_rng(0)
@@ -44,8 +45,17 @@ TASKS = {
     "autoencoder__decoder_layers": 1,
     "autoencoder__decoder_heads": 2,
   },
+  "student": {"student__learns": "both", "distill__teacher": "teacher"},
 }
 every_task = pytest.mark.parametrize("name", TASKS)
+
+
+def a_teacher():
+  """A teacher with its parameters."""
+  sizes = dict(num_layers=1, hidden_size=8, mlp_size=8, num_heads=2)
+  model = make_vit("Ti/4", 0, **sizes)
+  teacher = Teacher(model, (8, 8), HALF, HALF, DistillSettings())
+  return teacher, random_params(model, (8, 8), 1)
 
 
 class Batch(Stream):
@@ -71,6 +81,8 @@ def test_what_every_task_does(name, tmp_path):
   stream = Batch(LABELS[given.labels])
   given.check_evaluation(stream.source)
   given = given.fitted(stream.source)
+  teacher, teacher_params = a_teacher()
+  given = given.taught(teacher, teacher_params)
   model = make_vit(
     "Ti/4",
     given.num_outputs(NAMES),
@@ -104,7 +116,8 @@ def test_what_every_task_does(name, tmp_path):
     def apply(images, **variables):
       return model.apply({"params": params, **variables}, images)
 
-    return objective.loss(apply, images, targets)[0]
+    frozen = {"teacher": teacher_params}
+    return objective.loss(apply, images, targets, frozen)[0]
 
   images, _ = objective.prepare(batch, jax.random.key(0))
   np.testing.assert_array_equal(objective.inputs(batch), images)
@@ -190,6 +203,11 @@ REFUSED = {
   "eval_per_class": True,
   "data.task": "multilabel",
   "lora.rank": 2,
+  "eval_pictures": 1,
+  "distill.form": "deit",
+  "distill.kind": "hard",
+  "distill.temperature": 3.0,
+  "distill.weight": 0.25,
   "distill.teacher": "teacher",
   "fewshot.shots": 5,
   "transfer.keep_head": True,
@@ -205,7 +223,9 @@ def test_keys_that_say_nothing_for_a_task_are_refused(name, key):
   changes = TASKS[name] | {key: REFUSED[key]}
   kind = f"about classes, and data.task={name!r} has none"
   if name in SECTIONS:
-    kind = f"about labels, and {name}.rate=0.5 trains without"
+    switch = {"student": "student.learns='both'"}
+    switch = switch.get(name, f"{name}.rate=0.5")
+    kind = f"about labels, and {switch} trains without"
   message = f"{key}={REFUSED[key]!r} is {kind}: set it to {default!r}."
   with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
     task(**changes)

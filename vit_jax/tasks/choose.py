@@ -23,6 +23,7 @@ _TASKS = {
   "regression": "RegressionTask",
   "masked": "MaskedPatchesTask",
   "autoencoder": "AutoencoderTask",
+  "student": "StudentTask",
 }
 
 

@@ -1,0 +1,147 @@
+"""A student of another encoder: a model with projections of its outputs.
+
+The outputs of an encoder are what its head reads of an image, `class`, and what
+it says of each patch, `patches`. A student has a dense layer for each that it
+learns, from its own width to that of its teacher.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from vit_jax.models.extended_vit import ExtendedVit
+from vit_jax.models.layer import Images, LayerConfig, dense, layer_norm
+from vit_jax.models.model import Model
+from vit_jax.models.parts import HEAD, Part
+from vit_jax.models.resnet import ResNet
+from vit_jax.models.vit import Vit
+
+CLASS, PATCHES = OUTPUTS = ("class", "patches")
+
+
+def outputs_of(
+  model: Model, images: Images, *, train: bool = False
+) -> dict[str, Float[Array, "..."]]:
+  """The outputs of an encoder, a module that is bound to its parameters.
+
+  They are `class`, the head's input (B, D), of the class token or pooled, and
+  `patches`, the last layer's normalised outputs (B, h, w, D), or a ResNet's
+  last feature map.
+  """
+  if not model.num_layers:
+    z, y = model.encode(images, train=train)
+    return {CLASS: y, PATCHES: z}
+  vit: Any = model
+  tokens = vit.run(vit.embed(images, train=train), train=train)
+  y = vit.pool(tokens)
+  z = tokens.patches
+  if vit.norm_final:  # Its parameters are those that `pool` has used.
+    norm = layer_norm(LayerConfig.of(vit), "norm", parent=None)
+    params = nn.unbox(vit.get_variable("params", "norm"))
+    normed: Any = norm.apply({"params": params}, z)
+    z = normed
+  if vit.distilled:
+    y = y.mean(axis=1)
+  return {CLASS: y, PATCHES: z.reshape(len(z), *tokens.grid, -1)}
+
+
+def widths_of(
+  model: Model, image_shape: tuple[int, int, int]
+) -> dict[str, int]:
+  """The width of each output of an encoder, for images of (H, W, C)."""
+  images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+  init = model.init_with_output
+
+  def run(key: Array, x: Array) -> Any:
+    return init(key, x, method=outputs_of)[0]
+
+  outputs = jax.eval_shape(run, jax.random.key(0), images)
+  return {name: output.shape[-1] for name, output in outputs.items()}
+
+
+class Student(Model):
+  """A model that predicts outputs of a teacher; its classes have a trunk.
+
+  Images (B, H, W, C) -> the projected outputs that it learns, by name.
+
+  Attributes:
+    widths: The name and the teacher's width of each output to learn.
+  """
+
+  widths: tuple[tuple[str, int], ...] = ()
+  plain = Model
+
+  @property
+  def trunk(self) -> Model:
+    """The model without the projections."""
+    return self.plain.like(self)
+
+  def parts(self) -> tuple[Part, ...]:
+    heads = [Part(_layer(name), HEAD, own_task=True) for name, _ in self.widths]
+    return *super().parts(), *heads
+
+  def __call__(self, x: Images, *, train: bool = False) -> Any:
+    return self.project(outputs_of(self, x, train=train))
+
+  @nn.compact
+  def project(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs to learn, in the teacher's widths, as float32."""
+    config = LayerConfig(dtype=self.dtype, param_dtype=self.param_dtype)
+    projected = {}
+    for name, width in self.widths:
+      axes = ("embed", "features")
+      layer = dense(width, axes, config, name=_layer(name))
+      projected[name] = layer(outputs[name]).astype(jnp.float32)
+    return projected
+
+
+def _layer(name: str) -> str:
+  return f"project_{name}"
+
+
+class StudentVit(Student, Vit):
+  """A `Vit` as a student."""
+
+  plain = Vit
+
+
+class StudentExtendedVit(Student, ExtendedVit):
+  """An `ExtendedVit` as a student."""
+
+  plain = ExtendedVit
+
+
+class StudentResNet(Student, ResNet):
+  """A `ResNet` as a student."""
+
+  plain = ResNet
+
+
+_CLASSES = {
+  kind.plain: kind for kind in (StudentVit, StudentExtendedVit, StudentResNet)
+}
+
+
+def student(model: Any, widths: Mapping[str, int]) -> Any:
+  """A model like `model` that learns a teacher's outputs of these widths.
+
+  Raises ValueError if it is of a class without outputs, or it leaves out
+  patches.
+  """
+  kind = _CLASSES.get(type(model))
+  if kind is None:
+    raise ValueError(
+      f"student.learns: a {type(model).__name__} has no outputs of patches to "
+      "learn a teacher's: choose a model such as model.variant=B/16."
+    )
+  if getattr(model, "patch_dropout_rate", 0.0):
+    raise ValueError(
+      f"patch_dropout_rate={model.patch_dropout_rate} leaves out patches "
+      "whose teacher's outputs are to be learned: set it to 0."
+    )
+  changes = {"num_classes": 0, "head_bias": 0.0}
+  return kind.like(model, **changes, widths=tuple(widths.items()))

@@ -1,0 +1,154 @@
+"""The objective of a student that learns a frozen encoder's outputs.
+
+The student's outputs are projected to the teacher's width, and compared by the
+cosine and the smooth L1 distance. Labels are not used. `models.student` has the
+model.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from vit_jax.models.grid import grid_of
+from vit_jax.models.layer import Images
+from vit_jax.models.model import Model
+from vit_jax.models.student import CLASS, OUTPUTS, PATCHES, outputs_of
+from vit_jax.tasks.settings import StudentSettings
+from vit_jax.training.distillation import Teacher
+from vit_jax.training.losses import TakesImages
+
+Sides = tuple[int, int]
+Outputs = Mapping[str, Float[Array, "..."]]
+_LEAST = 1e-12  # Added to squared lengths, so that none divides by 0.
+
+
+def cosine(
+  x: Float[Array, "*axes D"], y: Float[Array, "*axes D"]
+) -> Float[Array, "*axes"]:
+  """The cosine between the vectors along the last axis."""
+  lengths = (jnp.sum(jnp.square(v), axis=-1) + _LEAST for v in (x, y))
+  return jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(next(lengths) * next(lengths))
+
+
+def smooth_l1(
+  x: Float[Array, "*axes D"], y: Float[Array, "*axes D"]
+) -> Float[Array, "*axes"]:
+  """The mean over the last axis of d^2 / 2, or |d| - 1/2 where |d| > 1."""
+  return optax.losses.huber_loss(x, y, delta=1.0).mean(axis=-1)
+
+
+def resized(
+  patches: Float[Array, "B h w D"], grid: Sides
+) -> Float[Array, "B H W D"]:
+  """A map of patches on another grid, linearly interpolated.
+
+  It is smoothed where the grid gets coarser.
+  """
+  B, h, w, D = patches.shape
+  if (h, w) == grid:
+    return patches
+  return jax.image.resize(patches, (B, *grid, D), "linear")
+
+
+def size_for(teacher: Teacher, grid: Sides) -> Sides:
+  """The size of images at which the teacher sees a student's grid of patches.
+
+  A teacher that resizes its positions sees images of as many patches as the
+  student's, and any other its own size.
+  """
+  model: Any = teacher.model
+  if not model.resizes_positions:
+    return teacher.image_size
+  h, w = grid
+  return h * model.stride, w * model.stride
+
+
+@dataclasses.dataclass(frozen=True)
+class Imitation(TakesImages):
+  """The objective of a student, a `losses.Objective`.
+
+  Attributes:
+    settings: Which outputs it learns, and the weights of the losses.
+    size: Height and width at which the teacher sees the images.
+    mean, std: The normalisation of the student's images.
+  """
+
+  settings: StudentSettings
+  teacher: Teacher
+  size: Sides
+  mean: Sequence[float]
+  std: Sequence[float]
+  metric = "cosine"
+
+  def prepare(
+    self, batch: Mapping[str, Array], key: Array
+  ) -> tuple[Images, dict[str, Any]]:
+    """Returns a batch's normalised images; the teacher makes the targets."""
+    del key
+    return self.inputs(batch), {}
+
+  def loss(
+    self,
+    apply: Callable[..., Any],
+    images: Images,
+    targets: Any,
+    frozen_params: Any = None,
+  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """The loss of each image, and the mean cosine of what it learns."""
+    del targets
+    predicted = apply(images)
+    taught = self.taught(frozen_params["teacher"], images)
+    losses, cosines = self.compare(predicted, taught)
+    return losses, jnp.stack([*cosines.values()]).mean(axis=0)
+
+  def taught(self, params: Any, images: Images) -> Outputs:
+    """The teacher's outputs for the student's images, without gradient."""
+    seen = self.teacher.images(images, self.mean, self.std, self.size)
+    variables = {"params": params}
+    model = self.teacher.model
+    outputs: Any = model.apply(variables, seen, method=outputs_of)
+    return jax.lax.stop_gradient(outputs)
+
+  def compare(
+    self, predicted: Outputs, taught: Outputs
+  ) -> tuple[Float[Array, " B"], dict[str, Float[Array, " B"]]]:
+    """The loss of each image, and the cosine of each output, both (B,).
+
+    The loss of an output is (1 - s) (1 - cosine) + s (smooth L1), where s is
+    the share `smooth_l1`, its mean over the patches; that of the patches is
+    multiplied by `patch_weight`.
+    """
+    share = self.settings.smooth_l1
+    weights = {CLASS: 1.0, PATCHES: self.settings.patch_weight}
+    total: Any = 0.0
+    cosines = {}
+    for name, output in predicted.items():
+      target = taught[name].astype(jnp.float32)
+      if name == PATCHES:
+        _, h, w, _ = output.shape
+        target = resized(target, (h, w))
+      near = cosine(output, target)
+      loss = (1 - share) * (1 - near) + share * smooth_l1(output, target)
+      B = len(output)
+      total += weights[name] * loss.reshape(B, -1).mean(axis=1)
+      cosines[name] = near.reshape(B, -1).mean(axis=1)
+    return total, cosines
+
+
+def learned(settings: StudentSettings) -> tuple[str, ...]:
+  """The names of the outputs that a student learns."""
+  return OUTPUTS if settings.learns == "both" else (settings.learns or "",)
+
+
+def grids(
+  teacher: Teacher, model: Model, image_size: Sides
+) -> tuple[Sides, Sides]:
+  """The student's grid of patches, and the teacher's on the same images."""
+  grid = grid_of(model, image_size)
+  teacher_model: Any = teacher.model
+  return grid, grid_of(teacher_model, size_for(teacher, grid))
