@@ -381,29 +381,36 @@ def test_the_models_of_tables_2_and_4_build_at_their_sizes(
 
 # Model -> dropout of the originals' fine-tuning; all others have none.
 DROPOUT = {"L/16": 0.1, "H/14": 0.1, "R50+B/16": 0.1, "R50+L/32": 0.1}
-WIDTHS = {"Ti": 192, "S": 384, "B": 768, "L": 1024, "H": 1280}
-DISTINCT = {(e.model, e.image_size): name for name, e in known.KNOWN.items()}
+WIDTHS = {"Ti": 192, "S": 384, "B": 768, "L": 1024, "H": 1280, "g": 1408}
+ARCHITECTURES = {entry.model: name for name, entry in known.KNOWN.items()}
 
 
-@pytest.mark.parametrize("name", known.KNOWN)
-def test_every_published_model_fits_every_row(name):
+@pytest.mark.parametrize("model", ARCHITECTURES)
+def test_every_published_model_fits_every_row(model):
   """A name, whatever it begins with, stands for an architecture."""
-  entry = known.KNOWN[name]
-  rows = ["cifar10", "imagenet2012,table2"]
-  if DISTINCT[entry.model, entry.image_size] == name:
-    rows += finetune.TABLE_4
-    rows += [f"{task},vtab" for task in finetune.VTAB_SPLITS]
+  name = ARCHITECTURES[model]
+  rows = ["imagenet2012,table2", *finetune.TABLE_4]
+  rows += [f"{task},vtab" for task in finetune.VTAB_SPLITS]
   for row in rows:
     config = finetune.get_config(f"{name},{row}")
     side, cut_from = 384, None
-    if entry.model.endswith("/14"):
+    if model.endswith("/14"):
       side, cut_from = 378, (384, 384)
     if row.endswith("table2"):
-      side, cut_from = (518 if entry.model.endswith("/14") else 512), None
+      side, cut_from = (518 if model.endswith("/14") else 512), None
     assert (config.image_size, config.cut_from) == ((side, side), cut_from)
+    assert config.model.dropout_rate == DROPOUT.get(model)
+    if width := WIDTHS.get(re.findall(r"([\w+]+)/", model)[0].split("+")[-1]):
+      grid, shape = positions(model, side)
+      assert shape == (1 + grid**2, width)
+
+
+def test_every_published_name_stands_for_its_architecture():
+  for name, entry in known.KNOWN.items():
+    config = finetune.get_config(f"{name},cifar10")
+    side = 378 if entry.model.endswith("/14") else 384
+    assert (config.pretrained, config.image_size) == (name, (side, side))
     assert config.model.dropout_rate == DROPOUT.get(entry.model)
-    grid, shape = positions(entry.model, side)
-    assert shape == (1 + grid**2, WIDTHS[re.findall(r"(\w+)/", entry.model)[0]])
 
 
 @functools.cache

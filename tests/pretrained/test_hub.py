@@ -16,6 +16,7 @@ from huggingface_hub import constants
 from tests import published
 from tests.server import COMMIT, refusal, serving
 from vit_jax.pretrained import known
+from vit_jax.pretrained.licenses import LICENSES
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.locate import drop_download, locate
 
@@ -58,6 +59,34 @@ def test_the_licence_of_a_repository_is_said_once(hub, monkeypatch, capsys):
   assert "accept its terms at https://huggingface.co/o/n.\n" in said
   locate("hf_b16_noise")
   assert "licence" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  "name, kind",
+  [
+    ("hf_b16_dinov3", "custom"),
+    ("timm_b16_dinov3", "custom"),
+    ("hf_b16_pixio", "non-commercial"),
+    ("timm_h14_metaclip2_224", "non-commercial"),
+    ("timm_l14_aimv2_224", "custom"),
+    ("hf_h16_radiov4", "custom"),
+    ("timm_b32_clip_224", "unknown"),
+    ("timm_l14_pe_core", "free"),
+  ],
+)
+def test_terms_are_said_before_any_byte_is_asked_for(hub, capsys, name, kind):
+  """These repositories are not served here, so nothing can be fetched."""
+  entry = known.KNOWN[name]
+  assert LICENSES[entry.license].kind == kind
+  with pytest.raises(OSError, match="the server answers 404"):
+    locate(name)
+  said = capsys.readouterr().err
+  assert f"{name}: its licence is {LICENSES[entry.license]}" in said
+  page = f"token (`hf auth login`, or HF_TOKEN) of those who accept its terms"
+  page += f" at https://huggingface.co/facebook/"
+  assert (page in said) == entry.gated == name.startswith(
+    ("hf_b16_dinov3", "hf_b16_pixio")
+  )
 
 
 def test_a_cached_repository_needs_no_network(hub, monkeypatch):

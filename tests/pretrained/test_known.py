@@ -15,14 +15,19 @@ from vit_jax.pretrained.licenses import LICENSES
 from vit_jax.pretrained.locate import storage_url
 
 
-@pytest.mark.parametrize("name", known.KNOWN)
-def test_known_addresses_are_well_formed(name):
+def test_known_addresses_are_well_formed():
+  for name in known.KNOWN:
+    check_address(name)
+
+
+def check_address(name):
   entry = known.KNOWN[name]
   assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name)
   scheme, _, rest = entry.url.partition("://")
   if scheme == "gs":
     url = storage_url(rest)
-    assert url.startswith("https://storage.googleapis.com/vit_models/")
+    bucket = "tips_data" if entry.family == "TIPSv2" else "vit_models"
+    assert url.startswith(f"https://storage.googleapis.com/{bucket}/")
     assert url.endswith(".npz")
     assert rest.endswith(cached_path(url).name)
     assert without_secrets(url) == url
@@ -66,7 +71,7 @@ def test_names_of_other_libraries_are_known():
   assert known.license_of("facebook/dinov2-base") == "apache-2.0"
   every = [name for entry in known.KNOWN.values() for name in entry.names]
   assert len(every) == len({*every})
-  found = vit_jax.list_models("dinov2*")
+  found = vit_jax.list_models("facebook/dinov2*")
   assert [*found] == [f"hf_{size}14_dinov2" for size in "sbl"]
   assert [*vit_jax.list_models("*_sam")] == [*vit_jax.list_models("*/sam/*")]
   names = [*known.KNOWN]
@@ -85,6 +90,8 @@ def test_every_row_has_a_licence_that_says_what_it_means():
     assert license.url.startswith("https://") != (name == "unknown")
   for name, entry in known.KNOWN.items():
     assert entry.license in LICENSES and entry.family, name
+    measured = entry.score or entry.top1 is not None
+    assert entry.score_source.startswith("https://") == bool(measured), name
   free = known.KNOWN["hf_s14_dinov2"]
   assert free.terms.startswith("its licence is apache-2.0 (commercial use is")
   custom = dataclasses.replace(free, license="dinov3-license", gated=True)
@@ -128,7 +135,7 @@ def test_accuracies_are_given_only_for_imagenet():
   scored = {n: e for n, e in known.KNOWN.items() if e.top1 is not None}
   assert scored
   for name, entry in scored.items():
-    assert 70 < entry.top1 < 90
+    assert 70 < entry.top1 < 91
     assert re.search(r"(^|, )ImageNet( [(]|$)", entry.trained_on), name
 
 

@@ -60,7 +60,7 @@ def test_unknown_name_suggests_the_nearest():
   message = refusal(locate, "vit_base_patch16_224.other")
   assert "names are vit_base_patch16_224." in message
   assert "it would be hf://timm/vit_base_patch16_224.other" in message
-  message = refusal(locate, "vit_base_patch16_224")
+  message = refusal(locate, "vit_base_patch16_224.sam")
   assert message.count(" vit_base_patch16_224.sam_in1k") == 1
 
 

@@ -60,8 +60,8 @@ def test_heads_for_dinov2_read_both_poolings_and_others_what_they_did(
   choose, tmp_path
 ):
   both = {"config": "finetune:small", "model.pooling": "token_gap"}
-  for name, row in KNOWN.items():
-    is_dino = "dinov2" in row.url
+  for row, name in {row.family: name for name, row in KNOWN.items()}.items():
+    is_dino = row in ("DINOv2", "DINOv3")
     assert choose(pretrained=name)[0].get("model.pooling") == (
       "token_gap" if is_dino else None
     )

@@ -13,16 +13,24 @@ pre-trained with AugReg on ImageNet-21k and fine-tuned on ImageNet at 384 x 384.
   fine-tuning. `_augreg_i1k_<size>` is fine-tuned on ImageNet, in some cases
   from another run than the one that `_augreg` names;
 - `_sam`: models trained on ImageNet alone with SAM (arXiv:2106.01548), at 224;
-- `hf_...`: models of Google and Meta on Hugging Face (extra `hf`); those of
-  `_dinov2` are trained without labels (arXiv:2304.07193);
+- `hf_...`: models on Hugging Face (extra `hf`) in the form of transformers, by
+  their publishers; those of `_dinov2` are trained without labels
+  (arXiv:2304.07193);
+- `timm_...`: timm's, on Hugging Face as well. After the model comes the family:
+  `_dinov3`, `_tipsv2`, `_pe_core`, `_radiov4`, `_siglip2_384` and so on. `s+`
+  is written `splus`, and `gopt` is SigLIP 2's giant-opt;
+- `_tipsv2` alone: the publisher's own files for JAX;
 - `torchvision_...`: torchvision's models; `_swag_<size>` ends with the image
   size. They are published only as pickles and have to be converted once.
 
 The table is `known.csv`. AugReg's are those that its README recommends, and at
 224 and for B/8 those that timm chose. Where Hugging Face's main branch has only
 a pickle, the revision is the one in which the hub's own converter offers the
-same weights as safetensors. `Vit` can express all of them. AugReg's R+Ti/16 is
-missing, since its stem is the root of a ResNet without any stages.
+same weights as safetensors. AugReg's R+Ti/16 is missing, since its stem is the
+root of a ResNet without any stages.
+
+A licence is the one that the publisher's page or model card gives, or else
+timm's configuration of the file; "unknown" where none says it of the weights.
 """
 
 import csv
@@ -55,8 +63,8 @@ class Known:
     timm: timm's name of the same weights; "" if it has none. Of Google's, timm
       reads the same file.
     top1: Accuracy on ImageNet's validation images in percent, as its publisher
-      gives it for this very file; of AugReg at 224, SAM and the hybrid of the
-      paper, as timm measured it, whose crop differs; None where neither does.
+      gives it for this very file, or as timm measured it, whose crop of Google's
+      files differs; None where neither does.
     sha256: The file's checksum, if the publisher gives one.
     family: The encoders that it belongs to, a heading of docs/encoders.md.
     license: The name in `LICENSES` of what its weights are published under.
@@ -76,6 +84,7 @@ class Known:
   license: str = "unknown"
   gated: bool = False
   score: str = ""
+  score_source: str = ""
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -91,8 +100,8 @@ class Known:
     if self.gated:
       page = self.names[1]
       text += (
-        ". It is given to those who accept its terms at "
-        f"https://huggingface.co/{page}"
+        ". It needs a token (`hf auth login`, or HF_TOKEN) of those who accept "
+        f"its terms at https://huggingface.co/{page}"
       )
     return text
 
@@ -110,8 +119,9 @@ class Models(dict[str, Known]):
 
   def __repr__(self) -> str:
     """A line for each: its name, its model and what it was trained on."""
+    width = max(map(len, self), default=0) + 2
     return "\n".join(
-      f"{name:<27}{one.model} {one.image_size}, {one.trained_on}"
+      f"{name:<{width}}{one.model} {one.image_size}, {one.trained_on}"
       for name, one in self.items()
     )
 

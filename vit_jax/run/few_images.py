@@ -26,6 +26,7 @@ _NO_PROBE = (
 _BOTH = "token_gap"  # The pooling that reads the class token and the patches.
 # Hugging Face's `model_type` of encoders whose head reads two poolings.
 _DINO = ("dinov2", "dinov2_with_registers", "dinov3_vit")
+_DINO_FAMILIES = ("DINOv2", "DINOv3")  # The same in `known.csv`.
 
 
 def fine_tuning(
@@ -85,7 +86,7 @@ def _reads_both(source: str, workdir: str) -> bool:
   That is so for DINOv2 and its kin, which were trained without labels.
   """
   if checkpoint := known.find(source):
-    return "DINO" in checkpoint.trained_on
+    return checkpoint.family in _DINO_FAMILIES
   path = pathlib.Path(source).expanduser()
   if path.exists():
     from vit_jax.pretrained.folder import open_folder
