@@ -82,10 +82,12 @@ def test_terms_are_said_before_any_byte_is_asked_for(hub, capsys, name, kind):
     locate(name)
   said = capsys.readouterr().err
   assert f"{name}: its licence is {LICENSES[entry.license]}" in said
-  page = f"token (`hf auth login`, or HF_TOKEN) of those who accept its terms"
-  page += f" at https://huggingface.co/facebook/"
-  assert (page in said) == entry.gated == name.startswith(
-    ("hf_b16_dinov3", "hf_b16_pixio")
+  page = "token (`hf auth login`, or HF_TOKEN) of those who accept its terms"
+  page += " at https://huggingface.co/facebook/"
+  assert (
+    (page in said)
+    == entry.gated
+    == name.startswith(("hf_b16_dinov3", "hf_b16_pixio"))
   )
 
 

@@ -63,8 +63,8 @@ class Known:
     timm: timm's name of the same weights; "" if it has none. Of Google's, timm
       reads the same file.
     top1: Accuracy on ImageNet's validation images in percent, as its publisher
-      gives it for this very file, or as timm measured it, whose crop of Google's
-      files differs; None where neither does.
+      gives it for this very file, or as timm measured it, whose crop differs
+      from that of Google's files; None where neither does.
     sha256: The file's checksum, if the publisher gives one.
     family: The encoders that it belongs to, a heading of docs/encoders.md.
     license: The name in `LICENSES` of what its weights are published under.
