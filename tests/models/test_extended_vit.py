@@ -16,8 +16,8 @@ from vit_jax.models import ExtendedVit, from_fields, to_fields
 from vit_jax.models.attention import QueryPool
 from vit_jax.models.extended_block import (
   ExtendedBlock,
+  ExtendedMlp,
   ExtendedMsa,
-  GatedMlp,
   ResizedPositions,
   bicubic,
   linear,
@@ -200,7 +200,7 @@ def test_normed_queries_and_keys_ignore_their_scale():
 
 def test_a_gated_mlp_is_swiglu():
   z = jax.random.normal(jax.random.key(0), (2, 5, 8))
-  mlp = GatedMlp(12)
+  mlp = ExtendedMlp(12)
   p = random_params(mlp, z)
   gate, expand = (
     np.asarray(z) @ p[n]["kernel"] + p[n]["bias"] for n in ("gate", "expand")

@@ -113,6 +113,7 @@ MODELS = {
     PATCHES,
   ),
   "pixio": (tiny(block="pixio"), DINOV2, PATCHES),
+  "beit3": (tiny(block="beit3"), TOKEN, PATCHES),
   "eva": (tiny(block="eva"), TOKEN, PATCHES),
   "eva02": (tiny(block="eva02"), TOKEN, PATCHES),
   "rope_axial": (tiny(block="rope_axial"), {**PLAIN, "x_class": 3}, PATCHES),

@@ -180,7 +180,6 @@ def test_norms_inside_a_layer_by_the_formula():
       dict(rope_kind="mixed"),
       "rope_kind='mixed' needs rope_theta, which is No",
     ),
-    (dict(norm_inner_mlp=True), "norm_inner_mlp=True needs gated_mlp=True"),
     (
       dict(rope_kind="counted", rope_theta=9.0, rope_side=4),
       "rope_side=4 is for rope_kind='axial', not 'counted'",

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.attention import Keys, Msa, Queries
 from vit_jax.models.layer import (
+  GELUS,
   LayerConfig,
   Offsets,
   TokenValues,
@@ -147,15 +148,17 @@ class _Apart:
     return one, jnp.zeros(D, self.dtype)
 
 
-class GatedMlp(nn.Module):
-  """SwiGLU: (silu(z W_gate) * z W_expand) W_contract; (B, S, D) -> (B, S, D).
+class ExtendedMlp(nn.Module):
+  """SwiGLU, or the MLP of Eq. 3, with more norms; (B, S, D) -> (B, S, D).
 
-  All three layers have a bias, or none. Dropout is where `Mlp` has it. A norm
-  precedes the last layer with `norm_inner` (arXiv:2303.11331).
+  SwiGLU is (silu(z W_gate) * z W_expand) W_contract. All layers have a bias, or
+  none. Dropout is where `Mlp` has it. With `norm_inner`, a norm precedes the
+  last layer (arXiv:2303.11331).
   """
 
   mlp_size: int
   config: LayerConfig = LayerConfig()
+  gated: bool = True
   use_bias: bool = True
   norm_inner: bool = False
 
@@ -166,14 +169,18 @@ class GatedMlp(nn.Module):
     c = self.config
     D = z.shape[-1]
     layer = partial(dense, config=c, use_bias=self.use_bias)
-    gate, expand = (
-      layer(self.mlp_size, ("embed", "mlp"), bias_axis="mlp", name=name)
-      for name in ("gate", "expand")
-    )
+    wide = partial(layer, self.mlp_size, ("embed", "mlp"), bias_axis="mlp")
+    gate = wide(name="gate") if self.gated else None
+    expand = wide(name="expand")
     contract = layer(D, ("mlp", "embed"), scale=scale, name="contract")
     dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
 
-    hidden = dropout(nn.silu(each_token(gate, z)) * each_token(expand, z))
+    hidden = each_token(expand, z)
+    if gate is None:
+      hidden = GELUS[c.gelu](hidden)
+    else:
+      hidden = nn.silu(each_token(gate, z)) * hidden
+    hidden = dropout(hidden)
     if self.norm_inner:
       hidden = layer_norm(c, name="norm_inner")(hidden)
     return dropout(each_token(contract, hidden))
@@ -220,9 +227,12 @@ class ExtendedBlock(nn.Module):
       )()
     msa = self._msa(z.shape[-1])
     mlp = Mlp
-    if self.gated_mlp:
+    if self.gated_mlp or self.norm_inner_mlp:
       mlp = partial(
-        GatedMlp, use_bias=self.branch_bias, norm_inner=self.norm_inner_mlp
+        ExtendedMlp,
+        gated=self.gated_mlp,
+        use_bias=self.branch_bias,
+        norm_inner=self.norm_inner_mlp,
       )
     mlp = mlp(self.mlp_size, self.config, name="mlp")
     norm_msa = layer_norm(self.config, name="norm_msa")

@@ -2,11 +2,11 @@
 
 DINOv2 (arXiv:2304.07193), with registers (arXiv:2309.16588), DINOv3
 (arXiv:2508.10104), CLIP (arXiv:2103.00020), DeiT (arXiv:2012.12877), DeiT-III
-(arXiv:2204.07118), EVA (arXiv:2211.07636), EVA-02 (arXiv:2303.11331), RoPE-ViT
-(arXiv:2403.13298), the Perception Encoder (PE, arXiv:2504.13181), TIPSv2
-(arXiv:2604.12012), AIMv2 (arXiv:2411.14402), InternViT (arXiv:2312.14238),
-C-RADIO (arXiv:2412.07679) and Pixio (arXiv:2512.15715) are all `ExtendedVit`s.
-Symbols as in `vit`.
+(arXiv:2204.07118), EVA (arXiv:2211.07636), EVA-02 (arXiv:2303.11331), BEiT-3
+(arXiv:2208.10442), RoPE-ViT (arXiv:2403.13298), the Perception Encoder (PE,
+arXiv:2504.13181), TIPSv2 (arXiv:2604.12012), AIMv2 (arXiv:2411.14402),
+InternViT (arXiv:2312.14238), C-RADIO (arXiv:2412.07679) and Pixio
+(arXiv:2512.15715) are all `ExtendedVit`s. Symbols as in `vit`.
 """
 
 from collections.abc import Callable
@@ -110,6 +110,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     pooling="gap",
     norm_pooled=True,
   ),
+  "beit3": dict(
+    gelu="exact",
+    norm_inner_msa=True,
+    norm_inner_mlp=True,
+    pooling="gap",
+    norm_pooled=True,
+    layer_norm_epsilon=1e-5,
+  ),
   "rope_axial": dict(
     layer_scale=1e-5,
     gelu="exact",
@@ -190,7 +198,7 @@ class ExtendedVit(BaseVit):
     relative_bilinear: Whether a table is resized as transformers does it.
     norm_pre: Whether a layer norm precedes the first layer.
     norm_inner_msa: Whether one precedes the last product of attention.
-    norm_inner_mlp: Whether one precedes the last layer of gated MLPs.
+    norm_inner_mlp: Whether one precedes the last layer of the MLPs.
     patch_bias: Whether the embedding of patches has a bias.
     projection: Whether the representation layer is linear and without bias, as
       CLIP's projection.
@@ -305,8 +313,6 @@ class ExtendedVit(BaseVit):
       raise ValueError("branch_bias=False needs gated_mlp=True.")
     if self.qk_norm_whole and not self.qk_norm:
       raise ValueError("qk_norm_whole=True needs qk_norm=True.")
-    if self.norm_inner_mlp and not self.gated_mlp:
-      raise ValueError("norm_inner_mlp=True needs gated_mlp=True.")
     if self.pool_heads and self.hidden_size % self.pool_heads:
       raise ValueError(
         f"hidden_size={self.hidden_size} does not split over "

@@ -243,6 +243,7 @@ MODELS = {
   "timm_relpos_table": from_timm(
     "vit_relpos_base_patch16_cls_224", rel_pos_type="bias", **_FIXED
   ),
+  "timm_beit3": from_timm("beit3_base_patch16_224", **_TINY_TIMM),
   "timm_eva": from_timm("eva_giant_patch14_224", **_TINY_TIMM),
   "timm_eva02": from_timm("eva02_base_patch16_clip_224", **_TINY_TIMM),
   "timm_eva02_tiny": from_timm("eva02_tiny_patch14_224", **_TINY_TIMM),

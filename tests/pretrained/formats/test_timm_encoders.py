@@ -41,7 +41,13 @@ NAMES = (
   "timm_rope_mixed",
 )
 # Their tokens have no norm of their own after the last layer.
-UNNORMED = ("timm_eva", "timm_eva02_tiny", "timm_fc_norm", "timm_pe_lang")
+UNNORMED = (
+  "timm_beit3",
+  "timm_eva",
+  "timm_eva02_tiny",
+  "timm_fc_norm",
+  "timm_pe_lang",
+)
 
 
 RELATIVE = ("timm_beit", "timm_relpos_shared", "timm_relpos_table")
@@ -263,7 +269,6 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
 @pytest.mark.parametrize(
   "name, config, arguments, message",
   [
-    ("timm_deit3", dict(architecture="beit3_base"), {}, "': BEiT-3 is not sup"),
     (
       "timm_relpos_shared",
       {},
@@ -412,6 +417,13 @@ def test_a_perception_encoders_pooling_attends_to_all_tokens():
 @pytest.mark.parametrize(
   "block, fields, reason",
   [
+    ("beit3", {}, None),
+    (
+      "beit3",
+      dict(norm_inner_mlp=False, pooling="token", norm_pooled=False),
+      None,
+    ),
+    ("beit3", dict(gated_mlp=True), "parts together"),
     ("eva", {}, None),
     ("eva02", {}, None),
     ("eva02", dict(norm_inner_msa=True, qkv_bias=""), None),

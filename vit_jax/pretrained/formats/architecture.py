@@ -24,7 +24,7 @@ _HEAD_SIZES = {1152: 72, 1280: 80, 1408: 88, 1664: 104}
 NAFLEX = "SigLIP 2 for any aspect ratio (NaFlex)"
 # `model_type` of transformers, or beginning of timm's `architecture`.
 UNSUPPORTED = {
-  "beit3": "BEiT-3",
+  "sapiens2": "Sapiens2, whose heads share keys and values,",
   "siglip2": NAFLEX,
   "naflexvit": "NaFlex ViT, for any aspect ratio",
 }

@@ -144,7 +144,8 @@ def by_name(model: Any, width: int) -> tuple[int | None, str, set[str]]:
 def usual_pictures(shapes: Shapes) -> dict[str, Any]:
   """How timm prepares pictures for most of its models with these arrays.
 
-  CLIPs are normed before the first layer, AIMv2's patches are, and C-RADIO has
+  EVAs have no LayerScale, and BEiT-3 norms inside its layers. CLIPs are normed
+  before the first layer, AIMv2's patches are, and C-RADIO has
   registers and no norm after the last layer. DINOv2, DINOv3 and DeiT have
   LayerScale or a second token, and a class token. The others are AugReg's,
   SigLIPs, or ViTs of timm's own with registers alone.
@@ -158,10 +159,19 @@ def usual_pictures(shapes: Shapes) -> dict[str, Any]:
     *shapes
   }:
     return {"crop_pct": 1.0, **clip}
-  if "cls_token" not in shapes or not (scaled or "dist_token" in shapes):
+  apart = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight"}
+  if not scaled and apart & shapes.keys():
+    return {"crop_pct": 0.9, **clip}
+  colours = {
+    "mean": architecture.IMAGENET_MEAN,
+    "std": architecture.IMAGENET_STD,
+  }
+  if "blocks.0.attn.norm.weight" in shapes:
+    return {"crop_pct": 1.0, **colours}
+  related = any("relative_position" in name for name in shapes)
+  told = "cls_token" in shapes and (scaled or "dist_token" in shapes)
+  if related or not told:
     return half
-  colours = {"mean": architecture.IMAGENET_MEAN}
-  colours |= {"std": architecture.IMAGENET_STD}
   return {"crop_pct": 1.0 if scaled else 0.9, **colours}
 
 

@@ -28,6 +28,7 @@ from vit_jax.runtime.printable import quoted
 _SIGNATURES = (
   *("reg_token", "dist_token", "norm_pre.weight"),
   *("fc_norm.weight", "blocks.0.ls1.gamma", "blocks.0.attn.q_norm.weight"),
+  *("blocks.0.attn.norm.weight", "blocks.0.mlp.norm.weight"),
   *timm_evas.SIGNATURES,
 )
 # Names that ViTs do not have, but EVAs and BEiTs.
@@ -58,6 +59,7 @@ _ARGUMENTS = (
   *("use_rel_pos_bias", "use_shared_rel_pos_bias"),
   *("rel_pos_type", "rel_pos_dim", "shared_rel_pos"),
   *("final_norm", "proj_bias", "norm_layer"),
+  *("scale_attn_norm", "scale_mlp_norm"),
   *timm_evas.ARGUMENTS,
 )
 # `rel_pos_type` -> `ExtendedVit.relative`.
@@ -257,6 +259,11 @@ def _particular(
   default = eva.pooling if eva else "token"
   default = "avg" if norm_pooled or not class_token else default
   default = "map" if "attn_pool.latent" in shapes else default
+  # An epsilon of 1e-5: CLIPs, AIMv2 and BEiT-3, whose layers have more norms.
+  coarse = {
+    *("norm_pre.weight", _AIM),
+    *("blocks.0.attn.norm.weight", "blocks.0.mlp.norm.weight"),
+  } & shapes.keys()
   fields: dict[str, Any] = dict(
     kind=ExtendedVit,
     pooling=_pooling(config, arguments, default),
@@ -274,9 +281,9 @@ def _particular(
     norm_kind="rms" if _is_rms(shapes) else "layer",
     norm_patches=_AIM in shapes,
     norm_final=norm_pooled or "norm.weight" in shapes,
-    layer_norm_epsilon=(
-      1e-5 if {_AIM, "norm_pre.weight"} & shapes.keys() else 1e-6
-    ),
+    norm_inner_msa="blocks.0.attn.norm.weight" in shapes,
+    norm_inner_mlp="blocks.0.mlp.norm.weight" in shapes,
+    layer_norm_epsilon=1e-5 if coarse else 1e-6,
   )
   if {"blocks.0.gamma_1", "blocks.0.ls1.gamma"} & shapes.keys():
     fields["layer_scale"] = 1e-5
@@ -446,13 +453,22 @@ def reasons(vit: Any) -> list[str]:
   rms = vit.norm_kind == "rms"
   unbiased = not getattr(vit, "branch_bias", True)
   aim = {vit.norm_patches, unbiased, rms and getattr(vit, "gated_mlp", False)}
-  mixed = len(aim) > 1 or (True in aim and not rms)
+  mixed = len(aim) > 1 or (True in aim and not rms) or _is_mixed(one_layer)
   if plain or mixed or (vit.registers and vit.distilled):
     return ["none of timm's models has these parts together"]
   try:
     return [*changes(one_layer, infer(shapes, _config(one_layer)).fields)]
   except ValueError as error:
     return [str(error).removesuffix(".")]
+
+
+def _is_mixed(vit: Any) -> bool:
+  """Whether a ViT with norms inside its layers has what BEiT-3 has not."""
+  inner = vit.extended and (vit.norm_inner_msa or vit.norm_inner_mlp)
+  if not inner or timm_evas.closest(vit) is not timm_evas.VIT:
+    return False
+  others = (vit.gated_mlp, vit.distilled, vit.relative, vit.norm_patches)
+  return any(others) or vit.norm_kind == "rms"
 
 
 def losses(vit: Any) -> Iterator[str]:
@@ -531,6 +547,10 @@ def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
   arguments |= {"pre_norm": vit.norm_pre, "fc_norm": vit.norm_pooled}
   arguments["qk_norm"] = vit.qk_norm
   arguments["final_norm"] = vit.norm_final
+  if vit.norm_inner_msa or vit.norm_inner_mlp:
+    arguments["scale_attn_norm"] = vit.norm_inner_msa
+    arguments["scale_mlp_norm"] = vit.norm_inner_mlp
+    return "beit3_base_patch16_224", arguments
   if vit.norm_patches:
     return "aimv2_large_patch14_224", arguments
   if vit.norm_kind == "rms":

@@ -81,10 +81,9 @@ class Eva:
     return turned != bool(vit.rope_theta), sum(others)
 
 
-_VITS = dict(rope_theta=None, norm_inner_msa=False, norm_inner_mlp=False)
 _EVA02 = dict(rope_theta=10_000.0, rope_side=16, class_token=True)
 # timm's other classes, which `find` never returns.
-VIT = Eva("", timm.VIT, (), (), _VITS, ("qkv", ""))
+VIT = Eva("", timm.VIT, (), (), dict(rope_theta=None), ("qkv", ""))
 ROWS = (
   Eva(
     _PE,
@@ -223,10 +222,6 @@ def fields(
   """The fields of the model, apart from those that all of timm's have."""
   class_token = "cls_token" in shapes
   values = {k: v for k, v in row.fields.items() if k != "position"}
-  values |= dict(
-    norm_inner_msa="blocks.0.attn.norm.weight" in shapes,
-    norm_inner_mlp="blocks.0.mlp.norm.weight" in shapes,
-  )
   values.setdefault("layer_norm_epsilon", 1e-6)
   if row.named == _PE:
     name = str(config.get("architecture"))
