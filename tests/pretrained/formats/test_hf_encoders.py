@@ -178,6 +178,7 @@ def changed(tmp_path, name, arrays=lambda a: None, **config):
       r"pooled_tokens=\(9,\) must be number",
     ),
     ("hf_siglip", dict(model_type="siglip2"), "any aspect ratio .NaFlex. is"),
+    ("hf_siglip", dict(model_type="sapiens2"), "2, whose heads share keys"),
     ("hf_dinov2", dict(model_type="clip"), "='clip', and its arrays are named"),
     ("hf_clip", dict(model_type="mlcd"), "'mlcd', which is not known here"),
     ("hf_dinov2", dict(model_type=["x"]), "=.'x'., which is not known here"),

@@ -294,7 +294,7 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
       dict(dynamic_img_pad=True, img_size=33),
       "do not fill 3",
     ),
-    ("timm_deit3", {}, dict(scale_attn_norm=1), "attn_norm'=1 in model"),
+    ("timm_deit3", {}, dict(weight_init=1), "weight_init'=1 in model"),
     ("timm_dinov3", {}, dict(rope_temperature=9), "temperature'=9 in"),
     ("timm_deit3", {}, dict(global_pool="max"), "global_pool='max' is unknown"),
     ("timm_deit3", {}, dict(act_layer="relu"), "act_layer='relu' is unknown"),
