@@ -166,12 +166,12 @@ def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
   names = _field_names(module) - {"num_classes"}
   if unknown := sorted(set(fields) - names):
     near = difflib.get_close_matches(unknown[0], names, n=1, cutoff=0.7)
-    meant = f"did you mean {near[0]}? It" if near else "it"
+    hint = f"did you mean {near[0]}? It" if near else "it"
     if unknown[0] == "image_size":  # Other libraries' models are of one size.
-      meant = "it follows the images: leave it out. It"
+      hint = "it follows the images: leave it out. It"
     raise ValueError(
       f"{module.__name__} has no field {', '.join(unknown)}; "
-      f"{meant} has {', '.join(sorted(names))}."
+      f"{hint} has {', '.join(sorted(names))}."
     )
   return module(num_classes=num_classes, **fields)
 

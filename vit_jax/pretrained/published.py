@@ -139,11 +139,11 @@ def _taken(files: Files) -> list[str]:
 
 def _features(model: Any) -> str:
   """A line on what an encoder gives for an image, and how to change it."""
-  own = _FEATURES.get(model.pooling, model.pooling)
+  outputs = _FEATURES.get(model.pooling, model.pooling)
   if model.distilled:
-    own = "the class token and the distillation token"
+    outputs = "the class token and the distillation token"
   through = "" if model.representation_size is None else ", projected"
-  text = f"its features are {own}{through}, as its library gives them"
+  text = f"its features are {outputs}{through}, as its library gives them"
   fixed = ("norm_pooled", "pool_unnormed", "distilled")
   if not model.extended or not getattr(model, "class_token", False):
     return text

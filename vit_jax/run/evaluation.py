@@ -117,8 +117,10 @@ class RunEvaluation:
 
 def has_labels(settings: Settings) -> bool:
   """Whether the images of the probes have labels."""
-  data, own = settings.data, settings.fewshot.data
-  return bool(own.name or own.photographs or not data.root or data.labels)
+  data, probe_data = settings.data, settings.fewshot.data
+  return bool(
+    probe_data.name or probe_data.photographs or not data.root or data.labels
+  )
 
 
 def make_neighbours(
@@ -153,11 +155,11 @@ def make_neighbours(
 
 def _probe_data(settings: Settings, splits: Splits) -> tuple[Settings, Splits]:
   """The settings and the splits of the probes' data."""
-  own = settings.fewshot.data
-  if not (own.name or own.photographs):
+  probe_data = settings.fewshot.data
+  if not (probe_data.name or probe_data.photographs):
     return settings, splits
-  data_dir = own.data_dir or settings.data.data_dir
-  data = dataclasses.replace(own, data_dir=data_dir)
+  data_dir = probe_data.data_dir or settings.data.data_dir
+  data = dataclasses.replace(probe_data, data_dir=data_dir)
   settings = dataclasses.replace(settings, data=data)
   return settings, open_splits(settings.data)
 

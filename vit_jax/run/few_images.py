@@ -30,7 +30,7 @@ _DINO_FAMILIES = ("DINOv2", "DINOv3")  # The same in `known.csv`.
 
 
 def fine_tuning(
-  given: Mapping[str, str], workdir: str = ""
+  values: Mapping[str, str], workdir: str = ""
 ) -> tuple[dict[str, str], str]:
   """The configuration that suits the images and `pretrained`, and why.
 
@@ -38,19 +38,21 @@ def fine_tuning(
   and the words that say why, for a sentence on the images.
 
   Args:
-    given: The values on the command line, as text, by dotted key.
+    values: The values on the command line, as text, by dotted key.
     workdir: The run's folder, which says what it chose before, if the weights
       are no longer there.
   """
   count = None
-  if not any(key.startswith(_NO_PROBE) for key in given):
-    count = _count(given)
+  if not any(key.startswith(_NO_PROBE) for key in values):
+    count = _count(values)
   if count is None:
     return {"config": "finetune"}, ""
   if count >= FEW:
     return {"config": "finetune"}, f", which has {count:,} training images,"
   chosen = {"config": "finetune:small"}
-  if "model.pooling" not in given and _reads_both(given["pretrained"], workdir):
+  if "model.pooling" not in values and _reads_both(
+    values["pretrained"], workdir
+  ):
     chosen["model.pooling"] = _BOTH
   return chosen, f", which has only {count:,} training images,"
 
@@ -65,12 +67,12 @@ def download() -> str:
   return f"{known.KNOWN[SUGGESTED].parameters * 4 / 1e6:.0f} MB"
 
 
-def _count(given: Mapping[str, str]) -> int | None:
+def _count(values: Mapping[str, str]) -> int | None:
   """The number of training images; None if the data cannot be opened so."""
   texts: dict[str, Any] = {
-    name: given[f"data.{name}"]
+    name: values[f"data.{name}"]
     for name, kind in types_of(DataSettings).items()
-    if f"data.{name}" in given and checks.without_none(kind)[0] is str
+    if f"data.{name}" in values and checks.without_none(kind)[0] is str
   }
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.sources import open_source

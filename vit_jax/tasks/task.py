@@ -154,7 +154,7 @@ class Task:
   def about_teacher(
     self, teacher: Teacher, model: Any, preprocessing: Preprocessing
   ) -> str:
-    """What a header says of the teacher, behind its source."""
+    """The end of the header's line on the teacher, after its source."""
     del model, preprocessing
     text = "on images of {} x {}".format(*teacher.image_size)
     teacher_model: Any = teacher.model
