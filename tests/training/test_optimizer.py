@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 
+from vit_jax.models.parts import ENCODER, Part, Parts, Stack
 from vit_jax.training.optimizer import (
   layers_below_head,
   make_optimizer,
@@ -67,6 +68,34 @@ def test_adam_with_decoupled_decay_on_kernels_only():
       decay = 0.1 * w if name == "kernel" else 0.0
       w = w - 0.01 * (direction + decay)
     np.testing.assert_allclose(params[layer][name], w, rtol=1e-5)
+
+
+def test_weight_decay_goes_along_half_a_cosine():
+  options = dict(kind="sgd", momentum=0.0, clip_norm=0.0, weight_decay=0.1)
+  settings = OptimizerSettings(final_weight_decay=0.5, **options)
+  tx = make_optimizer(settings, lambda _: 0.01, total_steps=4)
+  params = _run(tx, 6)
+  w = np.float64(_tree(0)["dense"]["kernel"])
+  for t in range(6):
+    share = min(t / 4, 1)
+    decay = 0.5 + (0.1 - 0.5) * (1 + np.cos(np.pi * share)) / 2
+    w = w - 0.01 * (np.float64(_tree(t + 1)["dense"]["kernel"]) + decay * w)
+  np.testing.assert_allclose(params["dense"]["kernel"], w, rtol=1e-5)
+
+
+def test_the_embedding_of_patches_has_a_rate_of_its_own():
+  options = dict(kind="sgd", momentum=0.0, clip_norm=0.0, layer_decay=0.5)
+  ones = {
+    "patches": {"E": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}},
+    "position": {"E_pos": jnp.ones((2, 2))},
+  }
+  parts = Parts((Part("", ENCODER, Stack(1), pixels="patches/E/kernel"),))
+  settings = OptimizerSettings(patches_lr=0.2, **options)
+  tx = make_optimizer(settings, lambda _: 1.0, parts=parts)
+  updates, _ = tx.update(ones, tx.init(ones), ones)
+  rates = jax.tree.map(lambda x: -float(x.ravel()[0]), updates)
+  assert rates["patches"]["E"] == pytest.approx({"kernel": 0.05, "bias": 0.05})
+  assert rates["position"] == pytest.approx({"E_pos": 0.25})
 
 
 def test_lamb_is_optaxs():

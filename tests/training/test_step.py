@@ -12,7 +12,7 @@ import pytest
 from vit_jax import make_vit
 from vit_jax.models import attention, partitioning
 from vit_jax.training import sharding
-from vit_jax.training.losses import Classification
+from vit_jax.training.losses import Classification, ImageInputs
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import LossSettings, OptimizerSettings
 from vit_jax.training.state import TrainState, make_init
@@ -328,3 +328,56 @@ def test_binary_targets_count_every_class_that_is_mixed_in():
   np.testing.assert_array_equal(targets, expected)
   with pytest.raises(ValueError, match="binary_targets=True needs kind='sigm"):
     LossSettings(binary_targets=True)
+
+
+class Remembering(ImageInputs):
+  """Pulls logits to 2 and away from the average; its state counts steps."""
+
+  metric = "score"
+
+  def prepare(self, batch, key):
+    return self.inputs(batch), ()
+
+  def init_state(self):
+    return {"seen": jnp.zeros(())}
+
+  def decay(self, step):
+    return jnp.where(step == 0, 0.5, 0.75)
+
+  def loss(self, apply, inputs, targets, frozen_params=None):
+    raise AssertionError("a step calls advance")
+
+  def advance(self, apply, images, targets, moment):
+    loss = (apply(images)[:, 0] - 2.0) ** 2
+    average = moment.average["head"]["bias"][0]
+    state = {"seen": moment.state["seen"] + moment.step + 1}
+    return loss, loss * 0, state, {"average": average}
+
+
+def test_an_objective_with_a_state_reads_the_average_before_the_step():
+  model = _model()
+  objective = Remembering(mean=(0.5,) * 3, std=(0.5,) * 3)
+  tx = optax.sgd(0.1)
+  options = dict(objective=objective, ema_decay=0.9)
+  init = make_init(model, tx, (*SIZE, 3), 0.9, objective=objective)
+  step = jax.jit(make_train_step(model, tx, 0.1, **options))
+  state, biases, averages = _start(init), [0.0], [0.0]
+  seen = []
+  for number in range(3):
+    state, metrics = step(state, _batch(number))
+    seen.append(float(metrics["average"]))
+    biases.append(float(state.params["head"]["bias"][0]))
+    keep = 0.5 if number == 0 else 0.75
+    averages.append(keep * averages[-1] + (1 - keep) * biases[-1])
+  np.testing.assert_allclose(seen, averages[:3], rtol=1e-6)
+  last = state.averaged_params["head"]["bias"][0]
+  assert float(last) == pytest.approx(averages[3], rel=1e-6)
+  assert float(state.objective_state["seen"]) == 1 + 2 + 3
+  # A step that is not finite changes neither.
+  broken = jax.tree.map(lambda x: x * jnp.nan, state.params)
+  again, metrics = step(state.replace(params=broken), _batch())
+  assert int(metrics["skipped_steps"]) == 1
+  assert float(again.objective_state["seen"]) == 6
+  for wrong in (dict(accumulation_steps=2), dict(ema_decay=0.0)):
+    with pytest.raises(ValueError, match="takes a whole batch, and an average"):
+      make_train_step(model, tx, 0.1, **{**options, **wrong})

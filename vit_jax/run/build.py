@@ -33,6 +33,7 @@ from vit_jax.training.optimizer import (
   make_schedule,
   trainable_filter,
 )
+from vit_jax.training.schedules import RunLength
 from vit_jax.training.state import (
   Extras,
   TrainState,
@@ -304,14 +305,23 @@ def train_functions(
   shape = preprocessing.image_shape
   parts = parts_of(model, shape)
   trained = trainable_filter(options.freeze_layers, parts, model.scan)
-  tx = make_optimizer(options, schedule, is_trainable=trained, parts=parts)
-  init = make_init(model, tx, shape, settings.ema_decay, extras)
+  length = RunLength(total_steps, settings.batch_size, num_examples)
+  tx = make_optimizer(
+    options,
+    schedule,
+    is_trainable=trained,
+    parts=parts,
+    total_steps=total_steps,
+  )
+  tx = task.optimizer(tx, parts, length)
+  objective = task.train_objective(model, preprocessing, length)
+  init = make_init(model, tx, shape, settings.ema_decay, extras, objective)
   train_step = make_train_step(
     model,
     tx,
     schedule,
     seed=settings.seed,
-    objective=task.objective(model, preprocessing),
+    objective=objective,
     extras=extras,
     accumulation_steps=settings.accumulation_steps,
     ema_decay=settings.ema_decay,

@@ -38,7 +38,8 @@ class RunEvaluation:
   """Everything that is measured at an evaluation of a run.
 
   The settings are resolved, and the task has its facts. After a call, `chance`
-  is the score of one answer for all examples, if the task knows it.
+  is the score of one answer for all examples, if the task knows it, and
+  `warnings` are the outcome's.
   """
 
   settings: Settings
@@ -48,6 +49,7 @@ class RunEvaluation:
   preprocessing: Preprocessing
   splits: Splits
   chance: float | None = dataclasses.field(default=None, init=False)
+  warnings: list[str] = dataclasses.field(default_factory=list, init=False)
 
   def __post_init__(self):
     self.stream = open_stream(
@@ -99,6 +101,7 @@ class RunEvaluation:
     detail = self._pictures is not None
     outcome = self._evaluator(params, track, detail=detail)
     self.chance = outcome.chance
+    self.warnings = outcome.warnings
     metrics, pictures = outcome.metrics, {}
     if self.settings.eval_per_class:
       metrics |= outcome.by_class()

@@ -251,6 +251,8 @@ class TrainLoop:
       out.write_images(step, pictures)
     out.write(step, metrics)
     out.display.evaluation(step, metrics)
+    for line in plan.evaluation.warnings:
+      out.display.note(line)
     self._evaluated = metrics
     self._scores.append(metrics[plan.task.score_key])
     return metrics

@@ -121,6 +121,11 @@ class Outcome:
     """Lines about what was odd."""
     return []
 
+  @property
+  def warnings(self) -> list[str]:
+    """Lines about what goes wrong, which each evaluation of a run shows."""
+    return []
+
   def by_class(self) -> dict[str, Any]:
     """Metrics of each class or target, as dictionaries by its name."""
     return {}

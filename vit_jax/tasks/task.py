@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import flax.linen as nn
 import numpy as np
+import optax
 from jaxtyping import Array, Float
 
 from vit_jax.data.batch import ArraySpec, Transform, batched, row_spec
@@ -18,11 +19,13 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.models import Model, from_fields
+from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.losses import Objective
+from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
 
 
@@ -60,6 +63,8 @@ class Task:
       parts.
     learns_features: Whether it learns a teacher's features, and not the
       teacher's answers beside the labels.
+    learns_from_average: Whether training reads the average of the parameters,
+      which the run then keeps.
   """
 
   loss: LossSettings = LossSettings()
@@ -74,6 +79,7 @@ class Task:
   has_answers: ClassVar[bool] = True
   couples_examples: ClassVar[bool] = False
   learns_features: ClassVar[bool] = False
+  learns_from_average: ClassVar[bool] = False
 
   @classmethod
   def configured(cls, sections: Mapping[str, Any]) -> "Task":
@@ -217,6 +223,23 @@ class Task:
     Raises ValueError if the task does not fit the model or its images.
     """
     raise NotImplementedError
+
+  def train_objective(
+    self, model: nn.Module, preprocessing: Preprocessing, length: RunLength
+  ) -> Objective:
+    """The objective of a run of this length, which has schedules of its own.
+
+    Raises ValueError as `objective` does.
+    """
+    del length
+    return self.objective(model, preprocessing)
+
+  def optimizer(
+    self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
+  ) -> optax.GradientTransformation:
+    """The optimizer of a run, from that of the settings."""
+    del parts, length
+    return tx
 
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     """Evaluates the model on a split, by default by its objective's means."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -177,6 +177,46 @@ class Objective(Protocol):
     variables by name, to the model's outputs, or those of its `method`. Inputs
     and targets are those of `prepare`; the run uses `frozen_params`, but does
     not train them.
+    """
+    ...
+
+
+class Moment(NamedTuple):
+  """Where a run is, for a `StatefulObjective`.
+
+  Attributes:
+    step: Number of the step, counted from 0.
+    average: The average of all parameters of the model before the step.
+    state: The objective's own state before the step.
+  """
+
+  step: Array
+  average: Any
+  state: Any
+
+
+@runtime_checkable
+class StatefulObjective(Objective, Protocol):
+  """An objective with a state of its own, which reads the parameters' average.
+
+  The train step keeps the state in `TrainState.objective_state`. It couples the
+  examples of a batch, which is not computed in parts. Its run has an average.
+  """
+
+  def init_state(self) -> Any:
+    """The first state: arrays that name their logical axes; None for none."""
+    ...
+
+  def decay(self, step: Array) -> Array:
+    """The decay of the parameters' average after a step."""
+    ...
+
+  def advance(
+    self, apply: Apply, images: Any, targets: Any, moment: Moment
+  ) -> tuple[Array, Array, Any, dict[str, Array]]:
+    """The loss and the score, as `loss`, the next state, and further metrics.
+
+    The metrics are numbers by name. No gradient goes through `moment`.
     """
     ...
 

@@ -15,7 +15,8 @@ from jaxtyping import Array
 from optax import contrib
 
 from vit_jax.models.parts import Parts, guessed
-from vit_jax.models.paths import is_kernel, joined
+from vit_jax.models.paths import beside, is_kernel, joined
+from vit_jax.training.schedules import cosine
 from vit_jax.training.settings import OptimizerSettings
 
 LayerOf = Callable[[str], np.ndarray | int]
@@ -94,6 +95,7 @@ def make_optimizer(
   layer_of: LayerOf | None = None,
   is_trainable: Callable[[str], bool] | None = None,
   parts: Parts | None = None,
+  total_steps: int = 0,
 ) -> optax.GradientTransformation:
   """Makes the optimizer: clipping, Adam or momentum, weight decay, rate.
 
@@ -124,6 +126,7 @@ def make_optimizer(
       all parameters are.
     parts: The model's parts; by default those that the parameters' names
       suggest (`models.parts.guessed`).
+    total_steps: Length of the run, for a weight decay that changes.
   """
   if layer_of is None and parts is not None:
     layer_of = parts.depth
@@ -136,7 +139,9 @@ def make_optimizer(
     kinds: Any = {"muon": muon, "adam": core}
     core = optax.partition(kinds, functools.partial(_muon_or_adam, parts))
   decays = functools.partial(_decaying, settings)
-  decay = optax.add_decayed_weights(settings.weight_decay, mask=decays)
+  decay = optax.add_decayed_weights(
+    _weight_decay(settings, total_steps), mask=decays
+  )
   if settings.kind == "lamb":
     trust_ratio = optax.masked(_scale_by_trust_ratio(parts), decays)
     decay = optax.chain(decay, trust_ratio)
@@ -145,9 +150,18 @@ def make_optimizer(
     core,
     decay,
     _scale_by_layer(settings.layer_decay, layer_of),
+    _scale_patches(settings.patches_lr, parts),
     optax.scale_by_learning_rate(learning_rate),
   )
   return tx if is_trainable is None else _only(is_trainable, tx)
+
+
+def _weight_decay(settings: OptimizerSettings, total_steps: int) -> Any:
+  """The weight decay, or its schedule by step."""
+  first, last = settings.weight_decay, settings.final_weight_decay
+  if last is None:
+    return first
+  return lambda step: cosine(step, first, last, total_steps)
 
 
 def _decaying(settings: OptimizerSettings, params: Any) -> Any:
@@ -275,6 +289,23 @@ def _scale_by_layer(decay: float, layer_of: LayerOf | None) -> Tx:
     return update * rate.reshape(rate.shape + (1,) * (update.ndim - rate.ndim))
 
   return optax.stateless(lambda updates, _: map_paths(scaled, updates))
+
+
+def _scale_patches(factor: float, parts: Parts | None) -> Tx:
+  """Multiplies the updates of the embedding of patches."""
+  if factor == 1:
+    return optax.identity()
+
+  def scale(updates: Any, _: Any) -> Any:
+    model_parts = parts or guessed(updates)
+
+    def scaled(path: str, update: Any) -> Any:
+      of_patches = model_parts.reads_pixels(beside(path, "kernel"))
+      return update * factor if of_patches else update
+
+    return map_paths(scaled, updates)
+
+  return optax.stateless(scale)
 
 
 def layers_below_head(path: str, num_layers: int) -> np.ndarray | int:

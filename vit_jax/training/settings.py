@@ -58,6 +58,13 @@ class OptimizerSettings(Section):
     "Decoupled weight decay, multiplied by the learning rate.",
     must=NOT_NEGATIVE,
   )
+  final_weight_decay: float | None = setting(
+    None,
+    "Weight decay at the end of the run, to which it goes along half a cosine; "
+    "None keeps `weight_decay`.",
+    must=NOT_NEGATIVE,
+    needs="weight_decay",
+  )
   weight_decay_on: str = setting(
     r"kernel$",
     "Regular expression for the parameters that decay, by paths such as "
@@ -77,6 +84,12 @@ class OptimizerSettings(Section):
     1.0,
     "Learning-rate factor per layer, from the head down to the input.",
     must=Rule("be in (0, 1]; 1 is off", lambda x: 0 < x <= 1),
+  )
+  patches_lr: float = setting(
+    1.0,
+    "Learning-rate factor of the embedding of patches, beside that of its "
+    "layer.",
+    must=NOT_NEGATIVE,
   )
 
 

@@ -18,7 +18,7 @@ from vit_jax.models.model import inputs_of
 from vit_jax.models.parts import Parts
 from vit_jax.training import lora
 from vit_jax.training.distillation import Distilled, Teacher
-from vit_jax.training.losses import Objective
+from vit_jax.training.losses import Objective, StatefulObjective
 from vit_jax.training.settings import LoraSettings
 
 Init = Callable[[Array], Any]
@@ -29,12 +29,14 @@ class TrainState:
   """Everything that changes during training and that a checkpoint saves.
 
   `averaged_params` is the Polyak average of `params`, or None if it is off.
+  `objective_state` is that of a `losses.StatefulObjective`, or None.
   """
 
   step: Int[Array, ""]
   params: Any
   opt_state: Any
   averaged_params: Any = None
+  objective_state: Any = None
 
   @property
   def eval_params(self) -> Any:
@@ -164,11 +166,13 @@ def make_init(
   image_shape: tuple[int, int, int],
   ema_decay: float = 0.0,
   extras: Extras = Extras(),
+  objective: Objective | None = None,
 ) -> Callable[[Array], TrainState]:
   """Returns a function from a random key to the first state.
 
   The state's parameters are boxed, as those of `make_params_init` are. With
-  LoRA, they are those of `lora.trained_init`.
+  LoRA, they are those of `lora.trained_init`. The objective is asked for its
+  state, if it has one.
   """
   params_init = extras.init(make_params_init(model, image_shape))
 
@@ -179,9 +183,17 @@ def make_init(
       params=params,
       opt_state=tx.init(params),
       averaged_params=jax.tree.map(jnp.copy, params) if ema_decay else None,
+      objective_state=first_state(objective),
     )
 
   return init
+
+
+def first_state(objective: Objective | None) -> Any:
+  """The first state of an objective; None if it keeps none."""
+  if isinstance(objective, StatefulObjective):
+    return objective.init_state()
+  return None
 
 
 def with_params(
@@ -204,4 +216,4 @@ def with_params(
   averaged = state.averaged_params
   if averaged is not None:
     averaged = jax.tree.map(jnp.copy, tree)
-  return TrainState(state.step, tree, state.opt_state, averaged)
+  return state.replace(params=tree, averaged_params=averaged)

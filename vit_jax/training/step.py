@@ -10,13 +10,19 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from vit_jax.training.losses import Classification, Objective
+from vit_jax.training.losses import (
+  Classification,
+  Moment,
+  Objective,
+  StatefulObjective,
+)
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.settings import LossSettings
 from vit_jax.training.state import Extras, TrainState
 
 Metrics = dict[str, Array]
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
+_MOMENT = "moment"  # Beside the trees of `Extras.frozen_params`.
 
 
 def make_train_step(
@@ -93,6 +99,13 @@ def make_train_step(
   gradient = jax.value_and_grad(loss_of, has_aux=True)
   gradient = _in_parts(gradient, accumulation_steps)
   average = functools.partial(_average, ema_decay, ema_warmup)
+  stateful = isinstance(objective, StatefulObjective)
+  if stateful and (accumulation_steps > 1 or not ema_decay):
+    raise ValueError(
+      f"accumulation_steps={accumulation_steps} and ema_decay={ema_decay}: an "
+      "objective with a state takes a whole batch, and an average: set "
+      "accumulation_steps=1 and a decay."
+    )
   schedule: Any = learning_rate
   if not callable(schedule):
     schedule = optax.constant_schedule(jnp.float32(schedule))
@@ -108,14 +121,24 @@ def make_train_step(
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     inputs, targets = objective.prepare(batch, objective_key)
-    trees = state.params, frozen_params or {}
-    (mean_loss, score), grads = gradient(*trees, dropout_key, inputs, targets)
+    given = {**(frozen_params or {})}
+    if stateful:
+      merged = extras.merged_params(state.averaged_params, frozen_params)
+      given[_MOMENT] = Moment(state.step, merged, state.objective_state)
+    (mean_loss, (score, own_state, measured)), grads = gradient(
+      state.params, given, dropout_key, inputs, targets
+    )
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    averaged = average(state, params) if ema_decay else state.averaged_params
-    updated = TrainState(state.step, params, opt_state, averaged)
+    averaged = state.averaged_params
+    if stateful:
+      rest = 1 - objective.decay(state.step)
+      averaged = optax.incremental_update(params, averaged, rest)
+    elif ema_decay:
+      averaged = average(state, params)
+    updated = TrainState(state.step, params, opt_state, averaged, own_state)
     select = functools.partial(jnp.where, finite)
     next_state = jax.tree.map(select, updated, state)
     metrics = {
@@ -124,6 +147,7 @@ def make_train_step(
       "gradient_norm": norm,
       "learning_rate": schedule(_updates(state)),
       "skipped_steps": 1 - finite.astype(jnp.int32),
+      **measured,
     }
     if "skipped" in batch:
       metrics["skipped_images"] = batch["skipped"].sum()
@@ -137,10 +161,11 @@ def _loss_function(
   objective: Objective,
   is_trainable: Callable[[str], bool] | None,
   extras: Extras,
-) -> Callable[[Any, Any, Array, Any, Any], tuple[Array, Array]]:
+) -> Callable[[Any, Any, Array, Any, Any], tuple[Array, Any]]:
   """A function from (params, frozen_params, key, inputs, targets).
 
-  It returns the mean loss and the mean score.
+  It returns the mean loss, and the mean score with the next state and the
+  metrics of a stateful objective, for which `frozen_params` has the moment.
   """
 
   def stopped(path: str, leaf: Array) -> Array:
@@ -149,7 +174,7 @@ def _loss_function(
 
   def loss_of(
     params: Any, frozen_params: Any, key: Array, inputs: Any, targets: Any
-  ) -> tuple[Array, Array]:
+  ) -> tuple[Array, Any]:
     params = map_paths(stopped, params)
     params = extras.merged_params(params, frozen_params)
 
@@ -158,8 +183,12 @@ def _loss_function(
       how: Any = {"method": method, "rngs": {"dropout": key}, "train": True}
       return model.apply(variables, inputs, **how)
 
+    if isinstance(objective, StatefulObjective):
+      moment = frozen_params[_MOMENT]
+      loss, score, *rest = objective.advance(apply, inputs, targets, moment)
+      return loss.mean(), (score.mean(), *rest)
     loss, score = objective.loss(apply, inputs, targets, frozen_params)
-    return loss.mean(), score.mean()
+    return loss.mean(), (score.mean(), None, {})
 
   return loss_of
 
@@ -181,8 +210,8 @@ def _updates(state: TrainState) -> Array:
 def _in_parts(gradient: Callable, parts: int) -> Callable:
   """Averages `gradient` over equal parts, each with its own random key.
 
-  It maps (params, frozen_params, key, inputs, targets) to ((mean loss, mean
-  score), gradient). Part p takes the rows p, p + parts, ... A device that holds
+  It maps (params, frozen_params, key, inputs, targets) to ((mean loss, (mean
+  score, None, {})), gradient). Part p takes the rows p, p + parts, ... A device that holds
   a run of rows thus holds its share of every part, and no row moves between
   devices.
   """
@@ -201,7 +230,7 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
       return jax.tree.map(jnp.add, total, result), None
 
     data = jax.tree.map(split, (inputs, targets))
-    means = jnp.zeros(()), jnp.zeros(())
+    means = jnp.zeros(()), (jnp.zeros(()), None, {})
     zero = (means, jax.tree.map(jnp.zeros_like, params))
     total, _ = jax.lax.scan(add_part, zero, (jnp.arange(parts), data))
     return jax.tree.map(lambda x: x / parts, total)

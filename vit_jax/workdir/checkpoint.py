@@ -1,8 +1,9 @@
 """Saves a run's checkpoints with Orbax, and opens those of a run.
 
 `workdir/checkpoints/<step>/` holds `params`, `opt_state`, `averaged_params` if
-the run averages, and a `description` (description.py), so that evaluating the
-run and going on with it need nothing else. Whatever is read is compared with
+the run averages, `objective_state` if its objective has one, and a
+`description` (description.py), so that evaluating the run and going on with it
+need nothing else. Whatever is read is compared with
 the checksums in the description. Kept are the newest checkpoints and the best.
 """
 

@@ -203,7 +203,7 @@ class CheckpointReader:
 
 def items(state: TrainState) -> dict[str, Any]:
   """The trees to save of a state, by name; the folder's name is its step."""
-  names = ("params", "opt_state", "averaged_params")
+  names = ("params", "opt_state", "averaged_params", "objective_state")
   trees = {name: getattr(state, name) for name in names}
   return {name: tree for name, tree in trees.items() if tree is not None}
 

@@ -69,6 +69,8 @@ def find_lr(
   display = Display()
   length = dict(total_steps=steps, total_epochs=0.0, total_examples=0)
   no_average = {"ema_decay": 0.0, "ema_warmup": True}
+  if build.task_of(settings).learns_from_average:
+    no_average = {}
   plan = make_plan(
     replaced(settings, {**length, **no_average}),
     may_lower_batch=may_lower_batch,

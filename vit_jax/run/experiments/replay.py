@@ -31,6 +31,7 @@ _TOLERANCE = 1e-5  # Relative, for loss and norm there (docs/faults.md).
 _DEVICES = ("devices", "hosts", "cores", "system")
 # A difference, and its possible cause; of several, the last counts.
 _CAUSES = {
+  "objective_state": "another objective, in code or settings",
   "averaged_params": "another average, in code or settings",
   "params": "another optimizer, in code or settings",
   "gradient_norm": "other code of the backward pass",
