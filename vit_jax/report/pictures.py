@@ -51,8 +51,8 @@ def example(shown: Shown, longest: int) -> dict[str, Any]:
 
 
 def panels(measured: Measured) -> list[Picture]:
-  """Examples with their patches masked, as predicted, and as they are."""
-  alt = "Three panels: what the model saw, its predictions, the truth"
+  """The pictures that the task draws of examples."""
+  alt = measured.task.panel_text.alt
   return [_photograph(sheet, alt) for sheet in measured.panels]
 
 

@@ -6,7 +6,7 @@ a method or an attribute here; nobody else asks which task it is.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import flax.linen as nn
 import numpy as np
@@ -41,6 +41,14 @@ class Answer(Protocol):
   def values(self) -> tuple[float, ...]: ...
 
 
+class PanelText(NamedTuple):
+  """What pictures of a task's own show: a heading, a sentence, and the alt."""
+
+  title: str
+  text: str
+  alt: str
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
   """A task, and the facts that it read off the training labels.
@@ -56,6 +64,7 @@ class Task:
     losses: The kinds of loss that it takes; the first is its default.
     refuses: Keys of the configuration that say nothing for this task.
     curves: The charts of a report on its runs.
+    panel_text: What the pictures of `make_panels` show, if it makes any.
     probe_note: A line on the representations, where `probed` changes the model.
     has_answers: Whether it answers for whole images, in words or numbers.
     couples_examples: Whether the loss of an example depends on the others of
@@ -75,6 +84,12 @@ class Task:
   losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
   refuses: ClassVar[tuple[str, ...]] = ()
   curves: ClassVar[tuple[Curves, ...]] = ()
+  panel_text: ClassVar[PanelText] = PanelText(
+    "What it fills in",
+    "Left the image that the model saw, grey where patches are hidden; then its "
+    "predictions in their place, and what they should be.",
+    "Three panels: what the model saw, its predictions, the truth",
+  )
   probe_note: ClassVar[str] = ""
   has_answers: ClassVar[bool] = True
   couples_examples: ClassVar[bool] = False
