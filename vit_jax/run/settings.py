@@ -40,6 +40,7 @@ from vit_jax.tasks.settings import (
   DataSettings,
   FewShotSettings,
   MaskedSettings,
+  SelfDistillationSettings,
   StudentSettings,
 )
 from vit_jax.training.settings import (
@@ -271,6 +272,9 @@ class Settings(Section):
   masked: MaskedSettings = section(MaskedSettings)
   autoencoder: AutoencoderSettings = section(AutoencoderSettings)
   student: StudentSettings = section(StudentSettings)
+  self_distillation: SelfDistillationSettings = section(
+    SelfDistillationSettings
+  )
   lora: LoraSettings = section(LoraSettings)
   distill: DistillSettings = section(DistillSettings, needs="distill.teacher")
   optimizer: OptimizerSettings = section(OptimizerSettings)

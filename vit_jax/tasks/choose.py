@@ -24,6 +24,7 @@ _TASKS = {
   "masked": "MaskedPatchesTask",
   "autoencoder": "AutoencoderTask",
   "student": "StudentTask",
+  "self_distillation": "SelfDistillationTask",
 }
 
 

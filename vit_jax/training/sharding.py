@@ -34,8 +34,14 @@ STORED = (
   ("channels_out", "fsdp"),
   ("heads", "tensor"),
   ("mlp", "tensor"),
+  ("prototypes", "tensor"),
 )
-USED = (("batch", ("data", "fsdp")), ("heads", "tensor"), ("mlp", "tensor"))
+USED = (
+  ("batch", ("data", "fsdp")),
+  ("heads", "tensor"),
+  ("mlp", "tensor"),
+  ("prototypes", "tensor"),
+)
 
 
 def make_mesh(

@@ -1,0 +1,176 @@
+"""Crops of two sizes of one image, for self-distillation (arXiv:2006.09882).
+
+Two large crops and some small ones are each mirrored, and changed in colour,
+made grey, blurred or solarized with the chances of arXiv:2006.07733.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import cv2
+import numpy as np
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+
+from vit_jax.data.batch import ArraySpec, Spec
+from vit_jax.data.decoding.decode import by_fours, decode_image
+from vit_jax.data.example import RGB, Example, ImageSpec
+from vit_jax.data.transforming.transforms import resize_fast
+
+_ATTEMPTS = 10
+_LOG_RATIOS = math.log(3 / 4), math.log(4 / 3)
+_JITTERED, _GREY = 0.8, 0.2  # Chances of these changes.
+_BRIGHTNESS = _CONTRAST = 0.4
+_SATURATION, _HUE = 0.2, 0.1
+_RADIUS = 0.1, 2.0  # Of the blur, in pixels.
+# Chances to blur and to solarize the first, the second and a small crop.
+_FIRST, _SECOND, _SMALL = (1.0, 0.0), (0.1, 0.2), (0.5, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiCrop:
+  """From an example to its crops: a `data.batch.Transform`.
+
+  A row has the large crops, `image` and `second`, uint8 (H, W, C), and the
+  small ones, `small`, (n, h, w, C), unless there are none.
+
+  Attributes:
+    size, small: Height and width of large and of small crops.
+    count: n, the number of small crops.
+    areas: Shares of the image's area: a small crop covers between the first
+      two, and a large one between the last two.
+    flip: Whether every other crop is mirrored.
+    colours: Whether colours are changed.
+    pixels: How a file becomes pixels.
+  """
+
+  size: tuple[int, int]
+  small: tuple[int, int]
+  count: int
+  areas: tuple[float, float, float]
+  flip: bool = True
+  colours: bool = True
+  pixels: ImageSpec = RGB
+
+  def __post_init__(self):
+    channels = self.pixels.channels
+    if self.colours and channels not in (1, 3):
+      raise ValueError(
+        f"self_distillation.colours=True is for images of 1 or 3 channels, and "
+        f"these have {channels}: set it to False."
+      )
+
+  @property
+  def spec(self) -> Spec:
+    C = self.pixels.channels
+    large = ArraySpec((*self.size, C))
+    arrays = {"image": large, "second": large}
+    if self.count:
+      arrays["small"] = ArraySpec((self.count, *self.small, C))
+    return arrays
+
+  def row(
+    self, example: Example, *rng: np.random.Generator
+  ) -> Mapping[str, Any]:
+    """The crops of an example; raises UnreadableImageError."""
+    (draw,) = rng
+    image = decode_image(example["image"], self.pixels)
+    least, between, most = self.areas
+    row: dict[str, Any] = {
+      name: self._crop(image, self.size, (between, most), chances, draw)
+      for name, chances in (("image", _FIRST), ("second", _SECOND))
+    }
+    if self.count:
+      row["small"] = np.stack(
+        [
+          self._crop(image, self.small, (least, between), _SMALL, draw)
+          for _ in range(self.count)
+        ]
+      )
+    return row
+
+  def _crop(
+    self,
+    image: np.ndarray,
+    size: tuple[int, int],
+    areas: tuple[float, float],
+    chances: tuple[float, float],
+    rng: np.random.Generator,
+  ) -> np.ndarray:
+    top, left, h, w = random_box(*image.shape[:2], areas, rng)
+    crop = resize_fast(image[top : top + h, left : left + w], size)
+    if self.flip and rng.random() < 0.5:
+      crop = by_fours(lambda part: cv2.flip(part, 1), crop)
+    return changed(crop, chances, rng) if self.colours else crop
+
+
+def random_box(
+  height: int,
+  width: int,
+  areas: tuple[float, float],
+  rng: np.random.Generator,
+) -> tuple[int, int, int, int]:
+  """Draws a box (top, left, h, w) that covers a share of an image in a range.
+
+  The share is uniform, and w / h is log-uniform between 3/4 and 4/3. After ten
+  boxes that do not fit, it is the largest central one whose ratio is allowed.
+  """
+  for _ in range(_ATTEMPTS):
+    area = rng.uniform(*areas) * height * width
+    ratio = math.exp(rng.uniform(*_LOG_RATIOS))
+    h = round(math.sqrt(area / ratio))
+    w = round(math.sqrt(area * ratio))
+    if 0 < h <= height and 0 < w <= width:
+      top = rng.integers(height - h, endpoint=True)
+      return int(top), int(rng.integers(width - w, endpoint=True)), h, w
+  h = min(height, max(1, round(width * 4 / 3)))
+  w = min(width, max(1, round(height * 4 / 3)))
+  return (height - h) // 2, (width - w) // 2, h, w
+
+
+def changed(
+  image: np.ndarray, chances: tuple[float, float], rng: np.random.Generator
+) -> np.ndarray:
+  """Changes the colours of uint8 (H, W, C), C = 1 or 3, then blurs, solarizes.
+
+  `chances` are those of the last two.
+  """
+  C = image.shape[2]
+  picture = Image.fromarray(np.repeat(image, 3, axis=2) if C == 1 else image)
+  if rng.random() < _JITTERED:
+    picture = _jittered(picture, rng)
+  if rng.random() < _GREY:
+    picture = picture.convert("L").convert("RGB")
+  blurred, solarized = (rng.random() < chance for chance in chances)
+  if blurred:
+    radius = rng.uniform(*_RADIUS)
+    picture = picture.filter(ImageFilter.GaussianBlur(radius))
+  if solarized:
+    picture = ImageOps.solarize(picture)
+  return np.asarray(picture)[..., :C]
+
+
+def _jittered(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
+  """Changes brightness, contrast, saturation and hue, in a random order."""
+  kinds = (
+    (ImageEnhance.Brightness, _BRIGHTNESS),
+    (ImageEnhance.Contrast, _CONTRAST),
+    (ImageEnhance.Color, _SATURATION),
+    (None, _HUE),
+  )
+  for index in rng.permutation(len(kinds)):
+    kind, strength = kinds[index]
+    change = rng.uniform(-strength, strength)
+    if kind is None:
+      picture = _turned(picture, change)
+    else:
+      picture = kind(picture).enhance(1 + change)
+  return picture
+
+
+def _turned(picture: Image.Image, turn: float) -> Image.Image:
+  """Turns the hue by a part of the circle."""
+  hsv = np.array(picture.convert("HSV"))
+  hsv[..., 0] += np.uint8(round(turn * 255) % 256)
+  return Image.fromarray(hsv, "HSV").convert("RGB")

@@ -1,0 +1,141 @@
+"""The losses of self-distillation: DINO, iBOT, KoLeo, and their centering.
+
+Formulas are those of arXiv:2104.14294 and arXiv:2304.07193. K prototypes; rows
+are crops or patches.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from vit_jax.models.self_distilled import unit
+
+_LEAST = 1e-8
+"""Added to distances, and the least length of a feature, as in KoLeo's code."""
+_TINY = 1e-30  # The least sum that is divided by.
+Answers = Float[Array, "*rows K"]
+
+
+def centered(
+  answers: Answers, center: Float[Array, " K"], temperature: Array | float
+) -> Answers:
+  """The teacher's probabilities: softmax((answers - center) / temperature)."""
+  center = center.reshape((1,) * (answers.ndim - 1) + (-1,))
+  return jax.nn.softmax((answers - center) / temperature, axis=-1)
+
+
+def next_center(
+  center: Float[Array, " K"],
+  answers: Float[Array, "R K"],
+  momentum: float = 0.9,
+  counts: Bool[Array, " R"] | None = None,
+) -> Float[Array, " K"]:
+  """The center after a batch: it moves to the mean of the teacher's answers.
+
+  `counts` tells which rows count; if none does, it stays.
+  """
+  if counts is None:
+    counts = jnp.ones(len(answers), bool)
+  rows = counts.sum()
+  total = jnp.where(counts[:, None], answers, 0).sum(axis=0)
+  mean = jnp.where(rows > 0, total / jnp.maximum(rows, 1), center)
+  return center * momentum + mean * (1 - momentum)
+
+
+def sinkhorn_knopp(
+  answers: Float[Array, "R K"],
+  temperature: Array | float,
+  counts: Bool[Array, " R"] | None = None,
+  iterations: int = 3,
+) -> Float[Array, "R K"]:
+  """The teacher's probabilities, such that prototypes are used alike.
+
+  Rows and columns of exp(answers / temperature) are scaled in turn, until each
+  prototype has a share of 1 / K, and each row sums to 1. Rows that do not count
+  are zero.
+  """
+  R, K = answers.shape
+  if counts is None:
+    counts = jnp.ones(R, bool)
+  rows = jnp.maximum(counts.sum(), 1)
+  scaled = jnp.where(counts[:, None], answers / temperature, -jnp.inf)
+  highest = jnp.where(counts.any(), scaled.max(), 0.0)
+  Q = jnp.exp(scaled - highest)  # The sum is divided out.
+  Q = Q / jnp.maximum(Q.sum(), _TINY)
+  for _ in range(iterations):
+    Q = Q / jnp.maximum(Q.sum(axis=0, keepdims=True), _TINY) / K
+    Q = Q / jnp.maximum(Q.sum(axis=1, keepdims=True), _TINY) / rows
+  return Q * rows
+
+
+def cross_entropy(
+  taught: Answers, answers: Answers, temperature: float
+) -> Float[Array, "*rows"]:
+  """-sum_k t_k log softmax(answers / temperature)_k of each row."""
+  logs = jax.nn.log_softmax(answers / temperature, axis=-1)
+  return -(taught * logs).sum(axis=-1)
+
+
+def class_loss(
+  taught: Float[Array, "B 2 K"],
+  large: Float[Array, "B 2 K"],
+  small: Float[Array, "B n K"] | None,
+  temperature: float,
+) -> Float[Array, " B"]:
+  """The loss of the class token's answers, of each image.
+
+  The student's answer to a large crop learns the teacher's to the other one,
+  and that to a small crop both. It is the sum over these pairs, divided by
+  their number; without small crops, by 3, as in DINOv2's code.
+  """
+  n = 0 if small is None else small.shape[1]
+  pairs = 2 + max(2 * n, 1)
+  total = cross_entropy(taught[:, ::-1], large, temperature).sum(axis=1)
+  if small is not None:
+    both = taught.sum(axis=1, keepdims=True)
+    total += cross_entropy(both, small, temperature).sum(axis=1)
+  return total / pairs
+
+
+def patch_loss(
+  taught: Float[Array, "R M K"],
+  answers: Float[Array, "R M K"],
+  counts: Bool[Array, "R M"],
+  temperature: float,
+) -> Float[Array, " R"]:
+  """The mean loss of the masked patches of each crop; 0 if there is none."""
+  losses = cross_entropy(taught, answers, temperature)
+  total = jnp.where(counts, losses, 0).sum(axis=1)
+  return total / jnp.maximum(counts.sum(axis=1), 1)
+
+
+def koleo(features: Float[Array, "B D"]) -> Float[Array, " B"]:
+  """-log of each feature's distance to its nearest neighbour in the batch.
+
+  Features are scaled to length 1 (arXiv:1806.03198). It spreads them out.
+  """
+  x = unit(features.astype(jnp.float32), least=_LEAST)
+  fixed = jax.lax.stop_gradient(x)
+  cosines = jnp.where(jnp.eye(len(x), dtype=bool), -1.0, fixed @ fixed.T)
+  nearest = jnp.argmax(cosines, axis=1)
+  difference = x - x[nearest] + _LEAST
+  squared = jnp.sum(difference**2, axis=1)
+  return -jnp.log(jnp.sqrt(squared) + _LEAST)
+
+
+def entropy(
+  probabilities: Answers,
+) -> Float[Array, "*rows"]:
+  """The entropy of each row over that of a uniform one, in [0, 1]."""
+  K = probabilities.shape[-1]
+  logs = jnp.log(jnp.maximum(probabilities, _TINY))
+  return -(probabilities * logs).sum(axis=-1) / jnp.log(max(K, 2))
+
+
+def deviation(features: Float[Array, "B D"]) -> Float[Array, ""]:
+  """How far features of length 1 lie from their mean: 0 if all are the same.
+
+  It is the root of the mean squared distance, at most 1.
+  """
+  x = unit(features.astype(jnp.float32))
+  return jnp.sqrt(((x - x.mean(axis=0, keepdims=True)) ** 2).sum(1).mean())
