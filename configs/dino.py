@@ -60,8 +60,9 @@ def get_config(argument: str = ""):
     return _continue(c)
   if argument not in MODELS:
     raise ValueError(
-      f"{argument!r}: give one of {', '.join(MODELS)} for ImageNet, or continue "
-      "with --config.pretrained; without either, give a folder of your own."
+      f"{argument!r}: give one of {', '.join(MODELS)} for ImageNet, or "
+      "continue with --config.pretrained; without either, give a folder of "
+      "your own."
     )
   return _imagenet(c, argument)
 

@@ -124,6 +124,14 @@ TEACHER = str(encoders.FOLDER / "hf_dinov2")
     ({"masked.rate": 0.5}, "64xi32"),
     ({"autoencoder.rate": 0.5}, "64xi32"),
     ({"student.learns": "both", "distill.teacher": TEACHER}, "64xi32"),
+    (
+      {
+        "self_distillation.prototypes": 32,
+        "self_distillation.small_size": 4,
+        "ema_decay": 0.9,
+      },
+      "64x8x4x4x3xui8",
+    ),
     ({"data.task": "OWN"}, "64x2x8x8x3xui8"),
   ],
 )

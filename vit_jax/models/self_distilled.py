@@ -17,8 +17,8 @@ from vit_jax.models.extended_block import ResizedPositions
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.layer import GELUS, Images, LayerConfig, layer_norm
 from vit_jax.models.model import Model, check_size
-from vit_jax.models.part import HEAD, INPUT, Part
 from vit_jax.models.partitioning import Dense, in_use, named
+from vit_jax.models.parts import HEAD, INPUT, Part
 from vit_jax.models.position import Grid
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import BaseVit, Vit
@@ -240,6 +240,7 @@ def self_distilled(
   no class token or patches to learn from.
   """
   kinds = {Vit: SelfDistilledVit, ExtendedVit: SelfDistilledExtendedVit}
+  given: Any = vit
   kind: Any = kinds.get(type(vit))
   if kind is None:
     raise ValueError(
@@ -247,7 +248,7 @@ def self_distilled(
       f"Transformer, not {type(vit).__name__}: choose such as "
       "model.variant=B/16."
     )
-  grid = vit.position_grid or position_grid  # pyright: ignore
+  grid = given.position_grid or position_grid
   return kind.like(
     vit, num_classes=0, head_bias=0.0, heads=heads, position_grid=grid
   )

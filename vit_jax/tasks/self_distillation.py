@@ -263,7 +263,7 @@ def last_layers(params: Any) -> Any:
 
 
 def clip_by_part(norm: float, parts: Parts) -> optax.GradientTransformation:
-  """Scales gradients to a norm of at most `norm`: the encoder's, each head's."""
+  """Scales gradients to a norm of at most `norm`, of the encoder, each head."""
 
   def clip(updates: Any, _: Any) -> Any:
     def prefix(path: str) -> str:
@@ -371,13 +371,14 @@ class FeaturesOutcome(Outcome):
     rank = scores["rank"] * min(len(self.shift), scores["examples"])
     if scores["deviation"] >= LOW_DEVIATION and rank >= LOW_RANK:
       return []
-    return [
+    line = (
       "The features may have collapsed: all images get nearly the same "
-      f"(deviation {scores['deviation']:.3f} of at most 1, rank "
-      f"{rank:.1f}). At first that is normal; if they do not rise, "
-      "or fell, lower optimizer.peak_lr, raise ema_decay, or take "
+      f"(deviation {scores['deviation']:.3f} of at most 1, rank {rank:.1f}). "
+      "At first that is normal; if they do not rise, or fell, lower "
+      "optimizer.peak_lr, raise ema_decay, or take "
       "self_distillation.centering=sinkhorn."
-    ]
+    )
+    return [line]
 
   @property
   def notes(self) -> list[str]:

@@ -69,7 +69,7 @@ def sinkhorn_knopp(
 
 
 def cross_entropy(
-  taught: Answers, answers: Answers, temperature: float
+  taught: Float[Array, "*#rows K"], answers: Answers, temperature: float
 ) -> Float[Array, "*rows"]:
   """-sum_k t_k log softmax(answers / temperature)_k of each row."""
   logs = jax.nn.log_softmax(answers / temperature, axis=-1)

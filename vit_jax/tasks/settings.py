@@ -293,8 +293,8 @@ class SelfDistillationSettings(Section):
       )
     if self.min_area >= self.area:
       raise ValueError(
-        f"min_area={self.min_area} leaves no small crop below area={self.area}: "
-        "set it lower."
+        f"min_area={self.min_area} leaves no small crop below "
+        f"area={self.area}: set it lower."
       )
 
 

@@ -211,9 +211,9 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
   """Averages `gradient` over equal parts, each with its own random key.
 
   It maps (params, frozen_params, key, inputs, targets) to ((mean loss, (mean
-  score, None, {})), gradient). Part p takes the rows p, p + parts, ... A device that holds
-  a run of rows thus holds its share of every part, and no row moves between
-  devices.
+  score, None, {})), gradient). Part p takes the rows p, p + parts, ... A device
+  that holds a run of rows thus holds its share of every part, and no row moves
+  between devices.
   """
   if parts == 1:
     return gradient
