@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import deit3, finetune, mae, masked_patches, pretrain
+from configs import deit3, dino, finetune, mae, masked_patches, pretrain
 from tests import encoders
+from vit_jax import load_pretrained
 from vit_jax.models import make_model, variants
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.pretrained import known
@@ -203,6 +204,96 @@ def test_masked_autoencoders_carry_the_papers_numbers():
   assert tuned.optimizer.peak_lr == pytest.approx(4e-3)
   assert (tuned.optimizer.layer_decay, tuned.total_epochs) == (0.75, 50)
   assert (tuned.loss.mixup_alpha, tuned.loss.cutmix_alpha) == (0.8, 1.0)
+
+
+def test_self_distillation_carries_dinov2s_numbers():
+  """Those of ssl_default_config.yaml."""
+  config = dino.get_config("B/16")
+  own = config.self_distillation
+  assert (own.prototypes, own.bottleneck, own.head_layers) == (65536, 256, 3)
+  assert (own.head_size, own.separate_head) == (2048, False)
+  assert (own.class_weight, own.patch_weight, own.koleo_weight) == (1, 1, 0.1)
+  masks = own.mask_probability, own.mask_from, own.mask_to
+  assert masks == (0.5, 0.1, 0.5)
+  assert (own.small_crops, own.small_size, config.image_size) == (
+    *(8, 96),
+    (224, 224),
+  )
+  assert (own.min_area, own.area, own.centering) == (0.05, 0.32, "mean")
+  temperatures = own.first_temperature, own.teacher_temperature
+  assert (*temperatures, own.student_temperature) == (0.04, 0.07, 0.1)
+  assert own.temperature_warmup_steps == 30 * 1250
+  assert (own.freeze_last_steps, own.clip_norm) == (1250, 3.0)
+  assert (config.ema_decay, config.batch_size) == (0.992, 1024)
+  assert config.total_steps == 100 * 1250
+  optimizer = config.optimizer
+  decays = optimizer.weight_decay, optimizer.final_weight_decay
+  assert decays == (0.04, 0.4)
+  assert (optimizer.b1, optimizer.b2, optimizer.warmup_steps) == (
+    *(0.9, 0.999),
+    12_500,
+  )
+  assert (optimizer.peak_lr, optimizer.final_lr) == (pytest.approx(4e-3), 1e-6)
+  assert (optimizer.layer_decay, optimizer.patches_lr) == (0.9, 0.2)
+  assert config.model.drop_path_rate == 0.3
+  shapes = _trained(config)
+  decaying = re.compile(optimizer.weight_decay_on).search
+  names = {path.rsplit("/", 1)[-1] for path in shapes if not decaying(path)}
+  assert names == {"bias", "scale", "scale_msa", "scale_mlp"}
+  with pytest.raises(ValueError, match="'Ti/16': give one of S/16, B/16"):
+    dino.get_config("Ti/16")
+
+
+def _trained(config):
+  """The shapes of the parameters that a configuration trains, by path."""
+  config.model.update(num_layers=1, hidden_size=32, mlp_size=32, num_heads=2)
+  settings = read(config)
+  model = build.build_model(settings, build.task_of(settings), ())
+  return param_shapes(model, (14, 14))
+
+
+@pytest.mark.slow
+def test_self_distillation_goes_on_from_a_run_whole_and_with_lora(tmp_path):
+  folder = str(tmp_path / "first")
+  first = dino.get_config()
+  second, third = dino.get_config("continue"), dino.get_config("continue")
+  for config, rank in ((second, 0), (third, 2)):
+    config.update(pretrained=folder)
+    config.lora.rank = rank
+    config.self_distillation.update(prototypes=32, head_size=16, bottleneck=8)
+    config.self_distillation.small_size = 8
+    config.optimizer.peak_lr = 1e-2
+  first.model.update(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
+  first.self_distillation.small_size = 8
+  for number, config in enumerate((first, second, third)):
+    workdir = folder if not number else str(tmp_path / f"run_{number}")
+    config.update(image_size=(16, 16), batch_size=16)
+    config.update(total_epochs=0.0, total_steps=3)
+    config.data.update(name="digits", eval_split=None, labels=True)
+    config.loader.num_workers = 0
+    config.optimizer.update(warmup_epochs=0.0, warmup_steps=0)
+    state, evaluated = loop.train(read(config), workdir)
+    assert np.isfinite(evaluated["eval/loss"]) and "eval/rank" in evaluated
+    heads = {"class_head"} & set(state.params)
+    assert heads and jax.tree.structure(state.params) == jax.tree.structure(
+      state.averaged_params
+    )
+  names = [
+    str(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)
+  ]
+  assert any("lora_a" in path for path in names)
+  assert "mask_token" in state.params and "patches" not in state.params
+  # What leaves the run is the teacher: the base with the averaged products.
+  model, params = load_pretrained(workdir)
+  _, base = load_pretrained(folder)
+  assert model.num_classes == 0 and params.keys() == base.keys()
+  place = ("block_0", "mlp", "expand")
+  old, new = (functools.reduce(dict.get, place, x) for x in (base, params))
+  average = functools.reduce(dict.get, place, state.averaged_params)
+  product = np.asarray(average["lora_a"]) @ np.asarray(average["lora_b"])
+  change = np.asarray(new["kernel"]) - np.asarray(old["kernel"])
+  np.testing.assert_allclose(change, 8 * product, atol=1e-6)
+  assert np.abs(product).max() > 1e-7
 
 
 @pytest.mark.slow

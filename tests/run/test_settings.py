@@ -56,6 +56,14 @@ ZERO_MEANS_NOTHING = {
   *("model.num_layers", "model.patch_size", "model.representation_size"),
   *("optimizer.layer_decay", "total_epochs", "train_transform.min_area"),
   "train_transform.repeats",
+  *(
+    f"self_distillation.{name}"
+    for name in (
+      *("area", "min_area", "mask_to", "head_size", "head_layers"),
+      *("bottleneck", "small_size", "student_temperature"),
+      *("first_temperature", "teacher_temperature"),
+    )
+  ),
 }
 KEYS = all_keys(Settings)
 PACKAGE = pathlib.Path(settings.__file__).parent.parent
@@ -188,6 +196,9 @@ OTHERS = {
   "masked.target": "pixels",
   "model.drop_path_grows": True,
   "optimizer.weight_decay_on": "head",
+  "self_distillation.centering": "sinkhorn",
+  "self_distillation.colours": False,
+  "self_distillation.separate_head": True,
   "transfer.interpolation": "linear",
   "transfer.keep_head": True,
   "transfer.keep_pre_logits": True,

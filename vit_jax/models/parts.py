@@ -203,6 +203,14 @@ class Parts:
     """Whether a parameter is not taken over by another task."""
     return self.part(path).own_task
 
+  def is_new(self, path: str) -> bool:
+    """Whether LoRA trains a parameter itself: a head's, or an input's.
+
+    It does so with an input that serves its task alone, as a mask token does.
+    """
+    part = self.part(path)
+    return part.place == HEAD or (part.place == INPUT and part.own_task)
+
   def gives_outputs(self, path: str) -> bool:
     """Whether a parameter is of a head that gives the outputs of the task."""
     return self.is_head(path) and self.own_task(path)

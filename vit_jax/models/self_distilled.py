@@ -145,8 +145,8 @@ class SelfDistilled(BaseVit):
 
   def __call__(
     self, x: Images, *, mask: Any = None, train: bool = False
-  ) -> dict[str, Array]:
-    """The representation and the answers.
+  ) -> Any:
+    """The representation and the answers, a dictionary.
 
     Raises ValueError if there is a `mask`, which a draw has in its place.
     """

@@ -129,7 +129,7 @@ def _transferred(
   )
   rank = plan.settings.lora.rank  # With LoRA, the rest is in `plan.extras`.
   parts = plan.parts
-  return (x for x in leaves if not rank or parts.is_head(x[0]))
+  return (x for x in leaves if not rank or parts.is_new(x[0]))
 
 
 def probe_head(plan: Plan, params: Any) -> dict[str, np.ndarray]:

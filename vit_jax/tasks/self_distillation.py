@@ -238,7 +238,10 @@ class SelfDistillationTask(Task):
     if s.clip_norm:
       chain.insert(0, clip_by_part(s.clip_norm, parts))
     if held := length.steps(s.freeze_last):
-      later = optax.scale_by_schedule(lambda step: (step >= held) * 1.0)
+      constants = map(optax.constant_schedule, (0.0, 1.0))
+      later = optax.scale_by_schedule(
+        optax.join_schedules([*constants], [held])
+      )
       chain.append(optax.masked(later, last_layers))
     return optax.chain(*chain) if len(chain) > 1 else tx
 
@@ -330,6 +333,7 @@ def features_evaluator(
       part = jax.tree.map(np.float64, jax.device_get(add(params, batch, shift)))
       totals = part if totals is None else jax.tree.map(np.add, totals, part)
     check_readable(0 if totals is None else int(totals["examples"]))
+    assert totals
     return FeaturesOutcome(totals, np.asarray(jax.device_get(shift), float))
 
   return evaluate

@@ -187,7 +187,7 @@ class SelfDistillation:
     temperature = self.temperature(moment.step)
     answers = told["answers"]
     state, metrics = None, {"deviation": deviation(told["y"])}
-    kinds = {"class": (answers, None)}
+    kinds: dict[str, tuple[Array, Any]] = {"class": (answers, None)}
     if targets:
       K = answers.shape[-1]
       kinds["patch"] = (

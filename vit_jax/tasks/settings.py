@@ -170,7 +170,7 @@ class SelfDistillationSettings(Section):
     needs="prototypes",
   )
   separate_head: bool = setting(
-    False, "Give patches a head of their own.", needs="patch_weight"
+    False, "Give patches a head of their own.", needs="prototypes"
   )
   small_crops: int = setting(
     8,
@@ -182,7 +182,7 @@ class SelfDistillationSettings(Section):
     96,
     "Side of a small crop in pixels, a multiple of the patch size.",
     must=WIDTH,
-    needs="small_crops",
+    needs="prototypes",
   )
   area: float = setting(
     0.32,
@@ -194,7 +194,7 @@ class SelfDistillationSettings(Section):
     0.05,
     "Least share of an image's area that a small crop shows.",
     must=BETWEEN_0_AND_1,
-    needs="small_crops",
+    needs="prototypes",
   )
   colours: bool = setting(
     True,
@@ -224,19 +224,19 @@ class SelfDistillationSettings(Section):
     0.5,
     "Share of the large crops with masked patches.",
     must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
-    needs="patch_weight",
+    needs="prototypes",
   )
   mask_from: float = setting(
     0.1,
     "Least share of the patches to mask in such a crop.",
     must=BELOW_1,
-    needs="patch_weight",
+    needs="prototypes",
   )
   mask_to: float = setting(
     0.5,
     "Largest share of the patches to mask.",
     must=BETWEEN_0_AND_1,
-    needs="patch_weight",
+    needs="prototypes",
   )
   centering: str = setting(
     "mean",
@@ -246,7 +246,7 @@ class SelfDistillationSettings(Section):
     needs="prototypes",
   )
   center_momentum: float = setting(
-    0.9, "Decay of the center.", must=BELOW_1, needs="centering=mean"
+    0.9, "Decay of the center.", must=BELOW_1, needs="prototypes"
   )
   student_temperature: float = setting(
     0.1,
@@ -269,12 +269,10 @@ class SelfDistillationSettings(Section):
   temperature_warmup: Duration = setting(
     Duration(),
     "Time over which that temperature rises, 30 of 100 epochs in DINOv2.",
-    needs="prototypes",
   )
   freeze_last: Duration = setting(
     Duration(),
     "Time in which the heads' last layer stays as it is, one epoch in DINOv2.",
-    needs="prototypes",
   )
   clip_norm: float = setting(
     3.0,

@@ -30,9 +30,10 @@ def trained_init(
 ) -> Init:
   """Returns a function from a random key to the parameters that are trained.
 
-  These are the heads', and beside each chosen kernel `lora_a` (*inputs, r),
-  normal with variance 1 / inputs, and `lora_b` (r, *outputs), zero: at first
-  the model is as it was. Stacked kernels have a product for each layer.
+  These are those that `Parts.is_new` names, as the heads', and beside each
+  chosen kernel `lora_a` (*inputs, r), normal with variance 1 / inputs, and
+  `lora_b` (r, *outputs), zero: at first the model is as it was. Stacked kernels
+  have a product for each layer.
   `params_init` maps a key to all parameters of the model, boxed with their
   logical axes, as the result is. The model's `parts` are by default those that
   the names of its parameters suggest (`models.parts.guessed`).
@@ -42,7 +43,7 @@ def trained_init(
     params = flatten_dict(params_init(key), sep="/")
     unboxed = {k: nn.unbox(v) for k, v in params.items()}
     model_parts = parts or guessed(unboxed)
-    trained = {k: v for k, v in params.items() if model_parts.is_head(k)}
+    trained = {k: v for k, v in params.items() if model_parts.is_new(k)}
     kernels = chosen(settings, unboxed, model_parts)
     keys = jax.random.split(jax.random.fold_in(key, 1), len(kernels))
     for path, own_key in zip(kernels, keys, strict=True):
@@ -59,7 +60,7 @@ def base_init(params_init: Init, parts: Parts | None = None) -> Init:
   def init(key: Array) -> Any:
     params = flatten_dict(params_init(key), sep="/")
     model_parts = parts or guessed(params)
-    base = {k: v for k, v in params.items() if not model_parts.is_head(k)}
+    base = {k: v for k, v in params.items() if not model_parts.is_new(k)}
     return unflatten_dict(base, sep="/")
 
   return init
@@ -87,7 +88,7 @@ def chosen(
   pattern = re.compile(settings.kernels)
   model_parts = parts or guessed(params)
   paths = sorted(filter(is_kernel, params))
-  kernels = [path for path in paths if not model_parts.is_head(path)]
+  kernels = [path for path in paths if not model_parts.is_new(path)]
   chosen_paths = []
   for path in kernels:
     names = model_parts.unstacked(path, params[path].shape[0])

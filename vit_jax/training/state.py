@@ -216,4 +216,4 @@ def with_params(
   averaged = state.averaged_params
   if averaged is not None:
     averaged = jax.tree.map(jnp.copy, tree)
-  return state.replace(params=tree, averaged_params=averaged)
+  return dataclasses.replace(state, params=tree, averaged_params=averaged)

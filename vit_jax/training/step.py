@@ -133,7 +133,7 @@ def make_train_step(
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     averaged = state.averaged_params
-    if stateful:
+    if isinstance(objective, StatefulObjective):
       rest = 1 - objective.decay(state.step)
       averaged = optax.incremental_update(params, averaged, rest)
     elif ema_decay:

@@ -98,7 +98,8 @@ class MultiCrop:
     chances: tuple[float, float],
     rng: np.random.Generator,
   ) -> np.ndarray:
-    top, left, h, w = random_box(*image.shape[:2], areas, rng)
+    height, width, _ = image.shape
+    top, left, h, w = random_box(height, width, areas, rng)
     crop = resize_fast(image[top : top + h, left : left + w], size)
     if self.flip and rng.random() < 0.5:
       crop = by_fours(lambda part: cv2.flip(part, 1), crop)
