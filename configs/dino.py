@@ -45,6 +45,7 @@ def get_config(argument: str = ""):
   c.data.labels = False
   c.model.block = "dinov2"
   c.self_distillation.prototypes = 65_536
+  c.fewshot.neighbours = 20
   c.optimizer.update(
     decay="cosine",
     clip_norm=0.0,

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, UInt8
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.grid import grid_of
-from vit_jax.models.normalize import normalize
+from vit_jax.models.model import normalize
 from vit_jax.tasks.reconstructed_pictures import as_photograph
 
 _SIDE = 192  # Smaller images are enlarged, with their pixels as squares.

@@ -23,9 +23,9 @@ from vit_jax.models.grid import grid_of
 from vit_jax.models.parts import Parts
 from vit_jax.models.paths import ends_with
 from vit_jax.models.self_distilled import Heads, self_distilled, unit
-from vit_jax.runtime.display import Metric, Track, untracked
-from vit_jax.runtime.metric_keys import Split
+from vit_jax.runtime.display import Metric, Split, Track, untracked
 from vit_jax.tasks.outcome import (
+  PROBES,
   Curves,
   Evaluator,
   Outcome,
@@ -99,9 +99,7 @@ class SelfDistillationTask(Task):
         Split.TRAIN.key("koleo_loss"): "KoLeo",
       },
     ),
-    Curves(
-      "Top-1 accuracy", {Split.FEW_SHOT.key("top1"): "few-shot"}, percent=True
-    ),
+    PROBES,
   )
   panel_text = PanelText(
     "Features of patches",

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from vit_jax.models.normalize import normalize
+from vit_jax.models.model import normalize
 from vit_jax.models.partitioning import named
 from vit_jax.tasks.self_distillation_losses import (
   centered,

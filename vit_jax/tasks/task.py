@@ -86,8 +86,8 @@ class Task:
   curves: ClassVar[tuple[Curves, ...]] = ()
   panel_text: ClassVar[PanelText] = PanelText(
     "What it fills in",
-    "Left the image that the model saw, grey where patches are hidden; then its "
-    "predictions in their place, and what they should be.",
+    "Left the image that the model saw, grey where patches are hidden; then "
+    "its predictions in their place, and what they should be.",
     "Three panels: what the model saw, its predictions, the truth",
   )
   probe_note: ClassVar[str] = ""
