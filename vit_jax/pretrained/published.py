@@ -84,7 +84,7 @@ def open_published(
     explicit |= {*guesses.PICTURES}
   guessed = guesses.facts(architecture.guessed, explicit, model)
   lines = [*naming.notes, *architecture.notes, *_left_out(unused)]
-  lines += [*_other_sizes(model, architecture), *_taken(files)]
+  lines += _other_sizes(model, architecture)
   if line := guesses.line(guessed, model, preprocessing):
     lines.append(line)
   if not model.num_classes and "pooling" not in fields:
@@ -110,10 +110,17 @@ def _size_text(model: Any) -> str:
 def _with_folder(architecture: Architecture, files: Files) -> Architecture:
   """The architecture, with what the folder's other files say of it."""
   if files.pictures:
-    pictures = processor.read(files.pictures, files.pictures_file)
+    config, file = files.pictures, files.pictures_file
+    own, notes = architecture.preprocessing, processor.taken(config, file)
+    if architecture.normalizes and own.size:
+      config, lines = processor.resizing(config, own.size, file)
+      notes += lines
+    pictures = processor.read(config, file)
     if architecture.normalizes:
-      pictures = processor.then(pictures, architecture.preprocessing)
-    architecture = dataclasses.replace(architecture, preprocessing=pictures)
+      pictures = processor.then(pictures, own)
+    notes = (*architecture.notes, *notes)
+    changes: dict[str, Any] = dict(preprocessing=pictures, notes=notes)
+    architecture = dataclasses.replace(architecture, **changes)
   if not architecture.class_names:
     labels = files.class_names(architecture.fields["num_classes"])
     architecture = dataclasses.replace(architecture, class_names=labels)
@@ -128,13 +135,6 @@ def _left_out(unused: list[str]) -> Iterator[str]:
       ", as config.json tells them, or only pre-training, an adaptor or a text "
       "tower needs them",
     )
-
-
-def _taken(files: Files) -> list[str]:
-  """A line on values of ViT that a file of no known kind leaves out."""
-  if files.pictures and processor.KIND not in files.pictures:
-    return processor.taken(files.pictures, files.pictures_file)
-  return []
 
 
 def _features(model: Any) -> str:

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests import published
+from tests import encoders, published
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.pretrained.formats import processor
@@ -174,6 +174,39 @@ def test_a_size_that_the_positions_do_not_have_is_said(tmp_path, capsys):
   assert found.preprocessing.size == (32, 32)
   said = capsys.readouterr().err
   assert "pictures of 64 x 64, and its positions are for 32 x 32" in said
+
+
+ANY_SIZE = {**CLIP, "do_normalize": False, "do_center_crop": False}
+
+
+@pytest.mark.parametrize(
+  "config, line",
+  [
+    ({**ANY_SIZE, "size": {"height": 48, "width": 48}}, ""),
+    ({**ANY_SIZE, "size": 32, "do_resize": False}, "their own size or shape"),
+    (
+      {**ANY_SIZE, "size": {"shortest_edge": 48}},
+      "resized to 32 x 32, since a",
+    ),
+    (
+      {**DEIT, "size": 64, "crop_size": 48, "crop_to_patches": True},
+      "seen whol",
+    ),
+  ],
+)
+def test_pictures_of_a_model_of_any_size_are_resized(
+  tmp_path, capsys, config, line
+):
+  """A C-RADIO's preprocessor need not resize, but a batch has one size."""
+  for name in ("model.safetensors", "config.json"):
+    shutil.copy(encoders.FOLDER / "hf_radio" / name, tmp_path)
+  (tmp_path / processor.FILE).write_text(json.dumps(config))
+  found = open_checkpoint(str(tmp_path)).preprocessing
+  assert found.size == (
+    (32, 32) if "resized" in line or "own" in line else (48, 48)
+  )
+  said = capsys.readouterr().err
+  assert line in said and ("preprocessor_config.json" in said) == bool(line)
 
 
 def test_what_a_model_normalises_itself_comes_after_its_processor():

@@ -97,12 +97,41 @@ def then(first: Preprocessing, second: Preprocessing) -> Preprocessing:
 
 
 def taken(config: Mapping[str, Any], file: str) -> list[str]:
-  """A line on the values that a file does not tell, without a class's name."""
+  """Lines on values that a file does not tell, and on what is not done."""
+  lines = []
+  if config.get("crop_to_patches"):
+    lines.append(
+      f"its {file} says crop_to_patches, by which its library cuts a picture "
+      "into tiles; here a picture is seen whole"
+    )
   lacking = [key for key in _VIT if key != "resizer" and key not in config]
-  if not lacking or "feature_extractor_type" in config:
-    return []
-  names = ", ".join(lacking)
-  return [f"its {file} names no {KIND}, so ViT's {names} are taken"]
+  named = {KIND, "feature_extractor_type"} & {*config}
+  if lacking and not named:
+    names = ", ".join(lacking)
+    lines.append(f"its {file} names no {KIND}, so ViT's {names} are taken")
+  return lines
+
+
+def resizing(
+  config: Mapping[str, Any], size: Sides, file: str
+) -> tuple[Mapping[str, Any], list[str]]:
+  """A file of a model of any size, which brings pictures to one size.
+
+  The second is a line if pictures keep their own size or shape by the file.
+  """
+  shortest = (
+    isinstance(config.get("size"), dict) and "height" not in config["size"]
+  )
+  cut = config.get("do_center_crop", True)
+  if config.get("do_resize", True) and (cut or not shortest):
+    return config, []
+  changes = {"do_resize": True, "do_center_crop": False, "size": [*size]}
+  height, width = size
+  line = (
+    f"its {file} leaves pictures their own size or shape; they are resized to "
+    f"{height} x {width}, since a batch has one size"
+  )
+  return {**config, **changes}, [line]
 
 
 def _crop(
