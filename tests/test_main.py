@@ -56,11 +56,11 @@ def test_what_it_prints_itself(call):
   error = "error: 'trian' is not a command; did you mean train?\n"
   assert call("trian") == call("help", "trian") == (2, "", error)
   for other, words in (
-    ("resume", "train DATA"),
-    ("eval", "evaluate RUN"),
-    ("test", "evaluate RUN"),
+    ("resume", "`vit_jax train DATA`"),
+    ("eval", "`vit_jax evaluate RUN`"),
+    ("test", "`vit_jax evaluate RUN`"),
     ("visualise", "visualize"),
-    ("similar", "predict RUN IMAGE --features OUT.npz"),
+    ("similar", "`vit_jax predict RUN IMAGE --features OUT.npz`"),
   ):
     line = f"error: {other!r} is not a command; did you mean {words}?\n"
     assert call(other) == (2, "", line)

@@ -89,7 +89,8 @@ def _text(name: str, texts: dict[str, Callable[[], str]]) -> str:
   near = hints.near_names(name, commands)
   hint = "vit_jax help lists them."
   if near:
-    hint = f"did you mean {commands[near[0]]}?"
+    words = commands[near[0]]
+    hint = f"did you mean {f'`vit_jax {words}`' if ' ' in words else words}?"
   raise ValueError(f"{name!r} is not a command; {hint}")
 
 

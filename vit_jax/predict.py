@@ -113,6 +113,7 @@ def predict_files(
   path, kind = output_file(out, tables) if out else (None, "")
   missing = say_missing(files)
   collecting = feature_file(features, layers) if features else None
+  said: list[str] = []
   with collecting or contextlib.nullcontext() as rows:
     loaded, text_head = _opened(checkpoint, head, bool(features), overrides)
     task, names, outputs = _outputs(loaded, text_head)
@@ -136,15 +137,20 @@ def predict_files(
       to_lines = answers.json_lines if as_json else answers.table
       lines = to_lines(task, names, top)
       code = _report(batches, lines, rows, whole=as_json)
-      return 1 if missing else code
-    images = sum(1 for _ in find_images(files))
-    batches = Display().track(batches, "predicting", -(-images // batch_size))
-    counts = collections.Counter()
-    to_rows = _file_lines(kind, task, names, top, outputs)
-    lines = answers.counted(to_rows, task, names, top, counts)
-    code = _write(path, batches, lines, rows)
-  _print_counts(counts, images)
-  say(f"Wrote {images:,} row{'s' * (images != 1)} to {out}.", sys.stdout)
+    else:
+      images = sum(1 for _ in find_images(files))
+      steps = -(-images // batch_size)
+      batches = Display().track(batches, "predicting", steps)
+      counts = collections.Counter()
+      to_rows = _file_lines(kind, task, names, top, outputs)
+      lines = answers.counted(to_rows, task, names, top, counts)
+      code = _write(path, batches, lines, rows)
+      _print_counts(counts, images)
+      said.append(f"{images:,} row{'s' * (images != 1)} to {out}")
+  if rows is not None and not as_json:  # JSON is for programs.
+    said.append(f"features {rows.shape} to {features}")
+  if said:
+    say(f"Wrote {' and '.join(said)}.", sys.stdout)
   return 1 if missing else code
 
 

@@ -32,6 +32,11 @@ class FeatureFile:
     self._shape = features.shape
     self._longest = max(self._longest, len(image))
 
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """The shape of the features of all images so far."""
+    return self.count, *self._shape
+
   def write(self, file: IO[bytes], layers: Sequence[int] = ()) -> None:
     """Writes the .npz file, with the numbers of the layers if there are any.
 
@@ -43,8 +48,7 @@ class FeatureFile:
     self._rows.seek(0)
     self._names.seek(0)
     with zipfile.ZipFile(file, "w") as archive:
-      shape = (self.count, *self._shape)
-      with _member(archive, "features", "<f4", shape) as to:
+      with _member(archive, "features", "<f4", self.shape) as to:
         shutil.copyfileobj(self._rows, to)
       with _member(archive, "images", dtype, (self.count,)) as to:
         for line in self._names:

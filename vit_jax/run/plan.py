@@ -259,7 +259,8 @@ def _lengths(settings: Settings, train: Source) -> Lengths:
   }
   if not steps["total"]:
     raise ValueError(
-      "total_steps, total_epochs or total_examples is missing: set one of them."
+      "total_steps, total_epochs or total_examples is missing or 0: set one of "
+      "them, as by --epochs=20."
     )
   return Lengths(**steps)
 

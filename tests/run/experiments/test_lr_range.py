@@ -49,4 +49,4 @@ def test_it_ends_where_the_loss_diverges(data_dir, tmp_path, capsys):
   assert float(rows[0]["loss"]) == pytest.approx(np.log(10), rel=1e-4)
   with Image.open(tmp_path / "lr_range.png") as picture:
     assert picture.size[0] > 300
-  assert "Try --config.optimizer.peak_lr=" in capsys.readouterr().out
+  assert "Try --lr " in capsys.readouterr().out

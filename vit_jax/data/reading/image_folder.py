@@ -152,15 +152,18 @@ class ImageFolder(ImageFiles):
 
 
 def lies_among_classes(settings: DataSettings, path: str) -> bool:
-  """Whether a path lies beside class folders, so that it would be one.
+  """Whether a path lies where class folders do, so that it would be one.
 
-  Raises ValueError as `folders.find_layout` does.
+  Beside the folders of splits it would not. Raises ValueError as
+  `folders.find_layout` does.
   """
   root = os.fsencode(settings.root or "")
   has_classes = settings.labels and not settings.labels_file
   if "://" in path or not has_classes or not os.path.isdir(root):
     return False
-  classes = os.path.realpath(folders.find_layout(root).train)
+  layout = folders.find_layout(root)
+  splits_here = layout.root == root and layout.train != root
+  classes = os.path.realpath(layout.train if splits_here else root)
   inside = os.fsencode(os.path.realpath(os.path.expanduser(path)))
   return os.path.join(inside, b"").startswith(os.path.join(classes, b""))
 

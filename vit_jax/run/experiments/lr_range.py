@@ -99,7 +99,7 @@ def find_lr(
     rate = f"{outcome.suggested:.2g}"
     advice = (
       f"The loss falls fastest at {rate} and is lowest at {best:.2g}. Try "
-      f"--config.optimizer.peak_lr={rate}."
+      f"--lr {rate}."
     )
   display.note(advice)
   return outcome
