@@ -31,6 +31,8 @@ _FEATURES = {
   "gap": "the mean of the patches",
   "token_gap": "the class token and the mean of the patches",
   "map": "an attention pooling of the patches (a MAP head)",
+  "query": "an attention pooling of the patches by a query of its own",
+  "prefix": "the mean of the tokens before the patches",
 }
 _OTHERS = ("token", "gap", "token_gap")
 

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -151,6 +152,59 @@ def changed(tmp_path, name, arrays=lambda a: None, **config):
   path = folder / "config.json"
   path.write_text(json.dumps(json.loads(path.read_text()) | config))
   return str(folder)
+
+
+def masked_beit(arrays):
+  """As BeitForMaskedImageModeling is saved, whose norm is of its objective."""
+  for name in ("weight", "bias"):
+    del arrays[f"classifier.{name}"]
+    arrays[f"layernorm.{name}"] = arrays.pop(f"beit.pooler.layernorm.{name}")
+  arrays["lm_head.weight"] = np.ones((64, 16), np.float32)
+  arrays["lm_head.bias"] = np.ones(64, np.float32)
+  arrays["beit.embeddings.mask_token"] = np.ones((1, 1, 16), np.float32)
+
+
+def bare_beit(arrays):
+  """As Data2VecVisionModel and BeitBackbone are, without any last norm."""
+  for name in [*arrays]:
+    array = arrays.pop(name)
+    if name.startswith("beit.") and ".pooler." not in name:
+      arrays[name.removeprefix("beit.")] = array
+
+
+@pytest.mark.parametrize(
+  "arrays", [masked_beit, pytest.param(bare_beit, marks=pytest.mark.slow)]
+)
+def test_an_encoder_of_pre_training_is_read_without_the_norm(
+  tmp_path, capsys, arrays
+):
+  """Its tokens are the library's, which are not normed; so is their mean."""
+  path = changed(tmp_path, "hf_beit", arrays)
+  model, params = load_pretrained(path)
+  images, tokens, _ = encoders.expected("hf_beit", "24x40")
+  found = encoders.computed(model, params, images)
+  encoders.assert_close(found[0], tokens)
+  encoders.assert_close(found[1], tokens[:, 1:].mean(1))
+  said = capsys.readouterr().err
+  assert "its features are the mean of the patches" in said
+  left_out = "5 arrays are left out" in said and "layernorm.bias" in said
+  assert left_out == (arrays is masked_beit)
+  for to, why in (("hf", "it has no"), ("timm", "none of timm's models has")):
+    with pytest.raises(ValueError, match=why):
+      convert(path, str(tmp_path / to), to)
+
+
+def test_a_deit_of_pre_training_is_the_same_encoder(tmp_path, capsys):
+  def masked(arrays):
+    arrays["decoder.0.weight"] = np.ones((192, 16, 1, 1), np.float32)
+    arrays["decoder.0.bias"] = np.ones(192, np.float32)
+    arrays["embeddings.mask_token"] = np.ones((1, 1, 16), np.float32)
+
+  model, params = load_pretrained(changed(tmp_path, "hf_deit", masked))
+  before, expected = encoders.loaded("hf_deit")
+  assert model.clone(origin=None) == before.clone(origin=None)
+  assert jax.tree.all(jax.tree.map(np.array_equal, params, expected))
+  assert "3 arrays are left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """BEiT (arXiv:2106.08254), BEiT v2 and data2vec (arXiv:2202.03555).
 
 transformers has the same model for all of them. It reads the class token, or
-the average over the patches, which a norm follows. What of them was pre-trained
-alone has another norm, and is not read.
+the average over the patches, which a norm follows. A model that was pre-trained
+alone has that norm in its objective, with which it is left out: its tokens are
+those of the last layer, as `BeitModel` and `Data2VecVisionModel` give them.
 """
 
 import dataclasses
@@ -38,6 +39,8 @@ def _beit(table: Table, shapes: Shapes, config: Config) -> dict[str, Any]:
       "transformers mixes up height and width then: it is not read."
     )
   scaled = "encoder.layer.0.lambda_1" in shapes
+  normed = any(f"{x}layernorm.weight" in shapes for x in ("", "pooler."))
+  bare = {} if normed else dict(norm_final=False, pooling="gap")
   initial = config.get("layer_scale_init_value", 0.1)
   return dict(
     kind=ExtendedVit,
@@ -48,10 +51,13 @@ def _beit(table: Table, shapes: Shapes, config: Config) -> dict[str, Any]:
     qkv_bias="qv",  # Always, with these classes.
     relative_bilinear=True,
     **relative.fields(table, shapes),
+    **bare,
   )
 
 
 def _config(vit: Any) -> dict[str, Any]:
+  if not vit.norm_final:
+    raise ValueError("it has no norm after the last layer, as BeitModel has.")
   return dict(
     model_type="beit",
     intermediate_size=vit.mlp_size,
@@ -83,6 +89,7 @@ TOKEN = Family(
   relative=True,
   one_base=False,
   unused=tuple(f"{base}embeddings.mask_token" for base in _BASES),
+  objective=("lm_head.", "layernorm."),
   mean=HALF,
   std=HALF,
 )

@@ -80,11 +80,14 @@ def unused(shapes: Shapes) -> list[str]:
   family, base = _candidates(shapes)[0]
   headed = any("classifier." in name for name in shapes)
   pooled = (f"{base}head.", f"{base}pooler.dense.") if headed else ()
+  first = family.objective[:1]
+  trained = any(first and name.startswith(first) for name in shapes)
+  objective = family.objective if trained else ()
   return [
     name
     for name in shapes
     if name == base + family.mask_token
-    or name.startswith((*family.unused, *pooled))
+    or name.startswith((*family.unused, *pooled, *objective))
     or name.endswith(("position_ids", "relative_position_index"))
   ]
 

@@ -173,6 +173,7 @@ DEIT = Family(
   classes=("DeiTForImageClassification", "DeiTForImageClassification"),
   defaults={"layer_norm_eps": 1e-12, "num_attention_heads": 12},
   any_shape=True,
+  unused=("decoder.0.", "deit.embeddings.mask_token", "embeddings.mask_token"),
 )
 TEACHER = dataclasses.replace(
   DEIT,

@@ -266,6 +266,8 @@ class Family:
   mask_axes: int = 1  # Number of axes of length 1 that this token has.
   # Beginnings of the names of other arrays that are not read.
   unused: tuple[str, ...] = ()
+  # The same of a pre-training objective, if there is an array like the first.
+  objective: tuple[str, ...] = ()
   # Where no preprocessor tells them, mean and deviation of each channel.
   mean: tuple[float, ...] = IMAGENET_MEAN
   std: tuple[float, ...] = IMAGENET_STD

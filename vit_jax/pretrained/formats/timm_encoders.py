@@ -454,6 +454,7 @@ def reasons(vit: Any) -> list[str]:
   unbiased = not getattr(vit, "branch_bias", True)
   aim = {vit.norm_patches, unbiased, rms and getattr(vit, "gated_mlp", False)}
   mixed = len(aim) > 1 or (True in aim and not rms) or _is_mixed(one_layer)
+  mixed = mixed or (vit.extended and vit.relative and not vit.norm_final)
   if plain or mixed or (vit.registers and vit.distilled):
     return ["none of timm's models has these parts together"]
   try:
