@@ -11,6 +11,12 @@ Then fine-tune it on labelled images, by
 configs/image_folder.py; with many images, take a larger one and a larger
 image_size.
 
+To go on with a published masked autoencoder on your images, with its decoder,
+or with a run of --config mae:B/16:
+
+vit_jax train my_photos --config mae:continue \
+  --config.pretrained=hf://facebook/vit-mae-base --workdir runs/mae
+
 The paper's run on ImageNet needs a model, B/16, L/16 or H/14:
 
 vit_jax train --config mae:B/16 --workdir gs://my-bucket/mae_b16
@@ -49,8 +55,8 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 def get_config(argument: str = ""):
   c = base_config()
-  if not argument:
-    return _small(c)
+  if argument in ("", "continue"):
+    return _continue(_small(c)) if argument else _small(c)
   model, _, stage = argument.partition(",")
   if model not in MODELS or stage not in ("", "finetune"):
     raise ValueError(
@@ -130,4 +136,15 @@ def _small(c):
   c.eval_every_epochs = 20.0
   c.fewshot.neighbours = 20
   c.save_every_epochs = 20.0
+  return c
+
+
+def _continue(c):
+  """The model, its decoder and the images' size are those of `pretrained`."""
+  fields = ("variant", "num_layers", "hidden_size", "mlp_size", "num_heads")
+  c.model.update(dict.fromkeys((*fields, "pooling", "position")))
+  c.autoencoder.update(decoder_size=512, decoder_layers=8, decoder_heads=16)
+  c.image_size = None
+  c.transfer.keep_head = True
+  c.optimizer.peak_lr = 1.5e-4
   return c

@@ -37,6 +37,11 @@ def define_flags() -> None:
     None,
     "Licence that the card names, such as apache-2.0; by default the source's.",
   )
+  flags.DEFINE_bool(
+    "as_trained",
+    False,
+    "Write a masked autoencoder with its decoder, as ViTMAEForPreTraining.",
+  )
   command.define_overrides()
 
 
@@ -62,6 +67,8 @@ def main(arguments: list[str]) -> None:
       f"vit_jax convert {(arguments or ['runs/mine'])[0]} out_dir --to hf"
     )
   options = command.values("to", "push", "license")
+  if flags.FLAGS.as_trained:
+    options["as_trained"] = True
   conversion.convert(*arguments, **options, **command.overrides())
 
 

@@ -206,9 +206,10 @@ def _build(
 ) -> tuple[Settings, Task, Model, Loaded | None]:
   """The settings with what checkpoints decide, the task, model and teacher."""
   names = tuple(map(str, range(num_classes)))
-  start = build.open_start(settings) if settings.pretrained else None
+  task = build.task_of(settings)
+  start = build.open_start(settings, task) if settings.pretrained else None
   settings = build.resolved(settings, start and start.preprocessing)
-  teacher, task = open_teacher(settings, build.task_of(settings))
+  teacher, task = open_teacher(settings, task)
   model = build.build_model(settings, task, names, start)
   return settings, task, model, teacher
 

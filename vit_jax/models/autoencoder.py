@@ -43,16 +43,19 @@ class Autoencoder(Vit):
     decoder_size: Width of the decoder's tokens.
     decoder_layers: Layers of the decoder.
     decoder_heads: Heads of each of its layers.
+    decoder_mlp_size: Width of their MLPs; None for 4 times `decoder_size`.
   """
 
   decoder_size: int = 512
   decoder_layers: int = 8
   decoder_heads: int = 16
+  decoder_mlp_size: int | None = None
 
   def __post_init__(self):
     _check_encoder(self)
     for name in ("decoder_size", "decoder_layers", "decoder_heads"):
       check_size(name, getattr(self, name))
+    check_size("decoder_mlp_size", self.mlp_of_decoder)
     D, heads = self.decoder_size, self.decoder_heads
     if D % 4 or D % heads:
       raise ValueError(
@@ -60,6 +63,11 @@ class Autoencoder(Vit):
         f"decoder_heads={heads}."
       )
     super().__post_init__()
+
+  @property
+  def mlp_of_decoder(self) -> int:
+    """Width of the MLPs of the decoder's layers."""
+    return self.decoder_mlp_size or _MLP_RATIO * self.decoder_size
 
   @property
   def trunk(self) -> Model:
@@ -101,6 +109,7 @@ class Autoencoder(Vit):
       self.decoder_size,
       self.decoder_layers,
       self.decoder_heads,
+      self.mlp_of_decoder,
       self.scan,
       self.remat,
       self._config,
@@ -114,7 +123,7 @@ class Decoder(nn.Module):
 
   Attributes:
     pixels: P^2 C, the values to predict for a patch.
-    hidden_size, num_layers, num_heads: Sizes of the decoder.
+    hidden_size, num_layers, num_heads, mlp_size: Sizes of the decoder.
     scan, remat: As those of the encoder.
     config: The settings of its layers.
   """
@@ -123,6 +132,7 @@ class Decoder(nn.Module):
   hidden_size: int
   num_layers: int
   num_heads: int
+  mlp_size: int
   scan: bool = False
   remat: str = "none"
   config: LayerConfig = LayerConfig()
@@ -154,7 +164,7 @@ class Decoder(nn.Module):
     return predict(norm(z[:, first:]))
 
   def _layers(self, train: bool) -> Any:
-    sizes = self.num_heads, _MLP_RATIO * self.hidden_size, self.config
+    sizes = self.num_heads, self.mlp_size, self.config
     none: list[Any] = [None] * self.num_layers
     block = functools.partial(EncoderBlock, *sizes)
     return make_blocks(self, block, Positions(none, none), train)

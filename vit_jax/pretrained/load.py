@@ -15,6 +15,7 @@ from vit_jax.pretrained.published import open_published
 from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
 from vit_jax.pretrained.settings import INTERPOLATIONS
 from vit_jax.pretrained.transfer import with_head
+from vit_jax.pretrained.whole import with_decoder
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable
 from vit_jax.workdir.checkpoint import is_run
@@ -83,7 +84,8 @@ def open_checkpoint(
       meanwhile, the next that fits is opened, with a note.
     as_trained: Whether to give the model as its run trains it, with stacked
       layers and its task's own parts. `source` is then a workdir, and of the
-      overrides only `step`, `best`, `task` and `base` may be given.
+      overrides only `step`, `best`, `task` and `base` may be given; or it is a
+      `ViTMAEForPreTraining` of transformers, whose decoder is read.
     **overrides: As in `load_pretrained`. For a workdir, `best` takes the
       checkpoint with the best score, and `task` is the run's task, as
       "file.py:Class", if that is one of the user's own.
@@ -150,6 +152,12 @@ def _open_as_trained(workdir: str, overrides: Mapping[str, Any]) -> Loaded:
       f"as_trained=True opens {workdir} as its run trains it: leave out "
       f"{', '.join(others)}."
     )
+  if not overrides and not is_run(workdir):
+    path = locate(workdir)
+    source = without_secrets(workdir)
+    with _naming(source):
+      opened = open_published(source, path, {}, {}, "decoder.")
+      return with_decoder(*opened, path)
   return open_run_checkpoint(
     workdir, open_checkpoint, as_trained=True, **overrides
   )

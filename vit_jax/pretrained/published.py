@@ -42,12 +42,14 @@ def open_published(
   path: pathlib.Path,
   fields: Mapping[str, Any],
   image_options: Mapping[str, Any],
+  others: str = "",
 ) -> tuple[Loaded, Grid]:
   """Opens a file of weights, or a folder that holds one, which is `source`.
 
   Returns the model, and the grid of patches that its stored positions are for.
   `fields` of the model replace those of the format, as do `mean`, `std` and
-  `grid` in `image_options`. Raises ValueError if the file is of no known
+  `grid` in `image_options`. The caller reads arrays whose names begin with
+  `others`, and says so. Raises ValueError if the file is of no known
   format, or its arrays are not those of such a model.
   """
   files = open_folder(path)
@@ -62,6 +64,8 @@ def open_published(
     config = {torchvision.FILE: path.name}
   unused = getattr(layout, "unused", lambda _: [])(array_shapes)
   array_shapes = {k: v for k, v in array_shapes.items() if k not in unused}
+  if others:
+    unused = [name for name in unused if not name.startswith(others)]
   architecture = _with_folder(
     layout.infer(array_shapes, config, image_options.get("grid")), files
   )

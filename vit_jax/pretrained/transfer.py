@@ -15,6 +15,7 @@ from vit_jax.inference.loaded_first import takes_loaded
 from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.parts import Parts
+from vit_jax.models.variants import ADAPTED
 from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
@@ -40,6 +41,7 @@ def fit(
     keep_pre_logits: Whether to keep the representation layer under a new head.
   """
   old = to_fields(loaded.model)
+  old.pop(ADAPTED, None)
   if loaded.model.block:
     old["block"] = loaded.model.block
   old_names = loaded.class_names

@@ -53,12 +53,13 @@ _TYPES = ("dtype", "param_dtype")
 _FREE_FIELDS = ("num_classes", "representation_size", *_TYPES, *EXECUTION)
 
 
-def open_start(settings: Settings) -> "Loaded":
+def open_start(settings: Settings, task: Task) -> "Loaded":
   """Opens the checkpoint that `pretrained` names; no array is read yet.
 
-  Fields set in `settings.model` override those that the format records. Raises
-  ValueError if there is no such checkpoint, or the settings name a variant as
-  well.
+  Fields set in `settings.model` override those that the format records. With
+  `transfer.keep_head`, a task without answers keeps its own parts, such as a
+  decoder. Raises ValueError if there is no such checkpoint, or the settings
+  name a variant as well.
   """
   assert settings.pretrained
   if settings.model.variant:
@@ -69,7 +70,10 @@ def open_start(settings: Settings) -> "Loaded":
     )
   from vit_jax.pretrained.load import open_checkpoint
 
-  return open_checkpoint(settings.pretrained, **start_fields(settings))
+  options = start_fields(settings)
+  if settings.transfer.keep_head and not task.has_answers:
+    options["as_trained"] = True
+  return open_checkpoint(settings.pretrained, **options)
 
 
 def start_fields(settings: Settings) -> dict[str, Any]:

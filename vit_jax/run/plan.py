@@ -275,7 +275,7 @@ def _model(
   if saved is not None:
     preprocessing = descriptions.preprocessing(saved)
     return None, _as_saved(settings, task, saved), preprocessing
-  start = build.open_start(settings) if settings.pretrained else None
+  start = build.open_start(settings, task) if settings.pretrained else None
   model = build.build_model(settings, task, class_names, start)
   return start, model, start.preprocessing if start else None
 

@@ -92,7 +92,7 @@ def fresh_state(plan: Plan) -> TrainState:
   starts = iter([plan.start])
 
   def transferred() -> TrainState:
-    start = next(starts, None) or build.open_start(plan.settings)
+    start = next(starts, None) or build.open_start(plan.settings, plan.task)
     return with_params(drawn, _transferred(plan, start))
 
   # With LoRA, the base has been read, and its head is that of the same step.

@@ -10,10 +10,13 @@ import numpy as np
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import BaseVit
+from vit_jax.models.autoencoder import Autoencoder
+from vit_jax.models.grid import grid_of
 from vit_jax.pretrained.formats import (
   architecture,
   guesses,
   hf_beit,
+  hf_mae,
   huggingface,
   processor,
   relative,
@@ -235,7 +238,8 @@ def _name(table: Table, part: str, ours: str) -> str:
 def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   if shapes is None:
-    return family_of(vit).rules(vit)
+    decoder = hf_mae.rules(vit) if isinstance(vit, Autoencoder) else []
+    return family_of(vit).rules(vit) + decoder
   family, base = _candidates(shapes)[0]
   return family.table.rules(vit, base)
 
@@ -369,6 +373,10 @@ def constants(vit: Any) -> dict[str, np.ndarray]:
       arrays[family.normalizes + name] = column
     tokens = np.asarray(vit.pooled_tokens, np.int64)
     arrays[f"{family.base(vit)}summary_idxs"] = tokens
+  if isinstance(vit, Autoencoder):
+    size = architecture.table_size(vit)
+    assert size is not None
+    arrays[hf_mae.POSITIONS] = hf_mae.positions(vit, grid_of(vit, size))
   return arrays
 
 
@@ -416,6 +424,8 @@ def _config(family: Family, vit: Any) -> dict[str, Any]:
   if "vision_config" in particular:
     particular["vision_config"] |= tower
     tower = {}
+  if isinstance(vit, Autoencoder):
+    particular |= hf_mae.config(vit)
   return {**tower, **head, **particular}
 
 

@@ -1,0 +1,93 @@
+"""The decoder of transformers' masked autoencoders, `ViTMAEForPreTraining`.
+
+`hf_vit` has their encoder. The decoder's positions are computed here, and
+stored there.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax.models.autoencoder import Autoencoder, sincos
+from vit_jax.pretrained.formats.architecture import channels_of, need
+from vit_jax.pretrained.formats.huggingface import saved_name
+from vit_jax.pretrained.formats.mapping import Rule, Shapes
+from vit_jax.pretrained.formats.table import Config, Layers, Table
+from vit_jax.runtime.checks import COUNT, checked
+
+POSITIONS = "decoder.decoder_pos_embed"
+_LAYERS = "decoder.decoder_layers.{}."
+_TABLE = Table(
+  "mae", (Layers(_LAYERS, ours="decoder", rows="vit", has_base=False),)
+)
+
+
+def names(stored: Iterable[str]) -> dict[str, str]:
+  """The published name of each array of a decoder -> its name in the file.
+
+  Release 5.23 writes other names of the layers than it has in `state_dict()`.
+  """
+  decoder = (name for name in stored if name.startswith("decoder."))
+  return {_published(name): name for name in decoder}
+
+
+def _published(name: str) -> str:
+  name = name.replace("decoder_encoder.layer.", "decoder_layers.")
+  before, layers, inside = name.partition("decoder_layers.")
+  return (
+    before + saved_name(f"layers.{inside}").replace("encoder.layer.", layers)
+    if layers
+    else name
+  )
+
+
+def sizes(shapes: Shapes, config: Config) -> dict[str, int]:
+  """The decoder's sizes, by the fields of `Autoencoder`.
+
+  Raises ValueError if an array that tells one is missing.
+  """
+  (D,) = need(shapes, "decoder.decoder_norm.bias", 1)
+  heads = config.get("decoder_num_attention_heads", 16)
+  (mlp,) = need(shapes, f"{_LAYERS.format(0)}intermediate.dense.bias", 1)
+  return dict(
+    decoder_size=D,
+    decoder_layers=_TABLE.stacks[0].count(shapes),
+    decoder_heads=checked("decoder_num_attention_heads", int, heads, COUNT),
+    decoder_mlp_size=mlp,
+  )
+
+
+def rules(model: Autoencoder) -> list[Rule]:
+  """The rules for the arrays of a decoder."""
+  return _TABLE.rules(model)
+
+
+def positions(model: Autoencoder, grid: tuple[int, int]) -> np.ndarray:
+  """The decoder's positions as they are stored, (1, 1 + N, D)."""
+  patches = np.asarray(sincos(*grid, model.decoder_size))
+  return np.pad(patches, ((1, 0), (0, 0)))[None]
+
+
+def check_positions(stored: np.ndarray, model: Autoencoder) -> None:
+  """Raises ValueError unless stored positions are those that we compute."""
+  side = round((stored.shape[1] - 1) ** 0.5)
+  ours = positions(model, (side, side))
+  if stored.shape != ours.shape or not np.allclose(stored, ours, atol=1e-5):
+    raise ValueError(
+      f"{POSITIONS} is not the sine and cosine of a square grid, which the "
+      "decoder computes here: load the encoder alone."
+    )
+
+
+def config(model: Autoencoder) -> Mapping[str, Any]:
+  """The part of a configuration that tells of the decoder."""
+  return dict(
+    architectures=["ViTMAEForPreTraining"],
+    model_type="vit_mae",
+    decoder_hidden_size=model.decoder_size,
+    decoder_num_hidden_layers=model.decoder_layers,
+    decoder_num_attention_heads=model.decoder_heads,
+    decoder_intermediate_size=model.mlp_of_decoder,
+    num_channels=channels_of(model),
+  )
