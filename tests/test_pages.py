@@ -209,23 +209,24 @@ def test_the_pages_run_what_the_wheel_holds(shell, site, folder):
 
 
 @pytest.mark.slow
-def test_the_readme_quotes_what_training_on_the_digits_prints(tmp_path):
+def test_the_readme_quotes_what_training_on_the_digits_prints(
+  tmp_path, monkeypatch
+):
   """The same lines, and a top-1 that is within a point."""
+  monkeypatch.chdir(tmp_path)
   done = run(
-    "vit_jax.train",
-    "--config=configs/digits.py",
-    f"--workdir={tmp_path / 'run'}",
-    JAX_DISABLE_MOST_OPTIMIZATIONS="0",
-    XLA_FLAGS="",
+    "vit_jax.train", "digits", JAX_DISABLE_MOST_OPTIMIZATIONS="0", XLA_FLAGS=""
   )
   assert done.returncode == 0, done.stderr
   (quoted,) = re.findall(
-    r"^```\n(devices  .*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
+    r"^```\n(Taking .*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
   )
-  said = [" ".join(line.split()) for line in done.stdout.splitlines()]
+  printed = f"{done.stderr}\n{done.stdout}".splitlines()
+  said = [" ".join(line.split()) for line in printed]
   for line in quoted.splitlines():
     first = " ".join(line.split())
-    if first.startswith(("devices", "model", "data")):
+    ends = ("Evaluate", "See")
+    if first.startswith(("Taking", "devices", "model", "data", "run", *ends)):
       assert first in said
   last = r"eval +2,247/2,247 .* top-1 ([\d.]+)%"
   (theirs,), (ours,) = (
