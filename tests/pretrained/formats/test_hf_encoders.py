@@ -16,6 +16,7 @@ from vit_jax import load_pretrained
 from vit_jax.models import ExtendedVit, Vit
 from vit_jax.pretrained.arrays import open_arrays, save_arrays
 from vit_jax.pretrained.convert import convert
+from vit_jax.pretrained.formats import hf_encoders
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import check_expressible, save_as
 
@@ -152,6 +153,26 @@ def changed(tmp_path, name, arrays=lambda a: None, **config):
   path = folder / "config.json"
   path.write_text(json.dumps(json.loads(path.read_text()) | config))
   return str(folder)
+
+
+@pytest.mark.parametrize(
+  "width, num_heads", [(768, 12), (1152, 16), (1536, 24)]
+)
+def test_the_heads_of_nvidias_own_files_follow_from_the_width(width, num_heads):
+  """Their config.json tells no heads, and transformers' default fits one."""
+  generator = "radio_model.model.patch_generator"
+  shapes = {
+    f"{generator}.pos_embed": (1, 16384, width),
+    f"{generator}.embedder.weight": (width, 768),
+    f"{generator}.cls_token.token": (8, width),
+    "radio_model.model.blocks.0.mlp.fc1.weight": (4 * width, width),
+  }
+  config = {"model_type": "", "preferred_resolution": [512, 512]}
+  found = hf_encoders.infer(shapes, config)
+  assert found.fields["num_heads"] == num_heads
+  assert "num_heads" in found.guessed and found.tokens == 128**2
+  told = hf_encoders.infer(shapes, config | {"num_attention_heads": 8})
+  assert told.fields["num_heads"] == 8 and "num_heads" not in told.guessed
 
 
 def masked_beit(arrays):

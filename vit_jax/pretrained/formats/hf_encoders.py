@@ -103,7 +103,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   missing.
   """
   written = config or {}
-  family, base = _of_type(shapes, written.get("model_type"))
+  family, base = _of_type(shapes, written.get("model_type") or None)
   vision = architecture.section("vision_config", written.get("vision_config"))
   config = {**(family.defaults if written else {}), **written, **vision}
   local = {name.removeprefix(base): shape for name, shape in shapes.items()}
@@ -130,6 +130,8 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   guessed = {*guesses.PICTURES}
   if not written:
     guessed |= {*guesses.FACTS}
+  elif "num_attention_heads" not in config:
+    guessed |= {"num_heads"}
   size = config.get(family.positions_for)
   names, notes = huggingface.class_names(config, fields["num_classes"])
   return Architecture(
