@@ -105,15 +105,12 @@ def predict_files(
   from vit_jax.inference import answers
   from vit_jax.inference.feature_file import feature_file
   from vit_jax.inference.predictor import predict
-  from vit_jax.runtime.display import Display
-  from vit_jax.runtime.files import CSV, output_file
 
   _check_flags(features, layers, tokens, as_json, out)
-  tables = CSV | {"JSON Lines": (".jsonl", ".ndjson")}
-  path, kind = output_file(out, tables) if out else (None, "")
+  path, kind = _output(out) if out else (None, "")
   missing = say_missing(files)
   collecting = feature_file(features, layers) if features else None
-  said: list[str] = []
+  outcomes: list[str] = []
   with collecting or contextlib.nullcontext() as rows:
     loaded, text_head = _opened(checkpoint, head, bool(features), overrides)
     task, names, outputs = _outputs(loaded, text_head)
@@ -138,20 +135,38 @@ def predict_files(
       lines = to_lines(task, names, top)
       code = _report(batches, lines, rows, whole=as_json)
     else:
-      images = sum(1 for _ in find_images(files))
-      steps = -(-images // batch_size)
-      batches = Display().track(batches, "predicting", steps)
+      batches, images = _tracked(batches, files, batch_size)
       counts = collections.Counter()
       to_rows = _file_lines(kind, task, names, top, outputs)
       lines = answers.counted(to_rows, task, names, top, counts)
       code = _write(path, batches, lines, rows)
       _print_counts(counts, images)
-      said.append(f"{images:,} row{'s' * (images != 1)} to {out}")
+      outcomes.append(f"{images:,} row{'s' * (images != 1)} to {out}")
   if rows is not None and not as_json:  # JSON is for programs.
-    said.append(f"features {rows.shape} to {features}")
-  if said:
-    say(f"Wrote {' and '.join(said)}.", sys.stdout)
+    outcomes.append(f"features {rows.shape} to {features}")
+  if outcomes:
+    say(f"Wrote {' and '.join(outcomes)}.", sys.stdout)
   return 1 if missing else code
+
+
+def _output(out: str) -> tuple[pathlib.Path, str]:
+  """The file to write, and the format that its ending stands for."""
+  from vit_jax.runtime.files import CSV, output_file
+
+  tables = CSV | {"JSON Lines": (".jsonl", ".ndjson")}
+  return output_file(out, tables)
+
+
+def _tracked(
+  batches: Iterable[Any], files: Any, batch_size: int
+) -> tuple[Iterable[Any], int]:
+  """The batches, whose progress is shown, and the number of images."""
+  from vit_jax.data.reading.image_files import find_images
+  from vit_jax.runtime.display import Display
+
+  images = sum(1 for _ in find_images(files))
+  steps = -(-images // batch_size)
+  return Display().track(batches, "predicting", steps), images
 
 
 def _print_counts(counts: collections.Counter[str], images: int) -> None:

@@ -138,10 +138,10 @@ class SelfDistilled(BaseVit):
     return self.plain.like(self)
 
   def parts(self) -> tuple[Part, ...]:
-    own = [Part("mask_token", INPUT, own_task=True)]
+    parts = [Part("mask_token", INPUT, own_task=True)]
     names = ("class_head", "patch_head")
-    own += [Part(name, HEAD, own_task=True) for name in names]
-    return *super().parts(), *own
+    parts += [Part(name, HEAD, own_task=True) for name in names]
+    return *super().parts(), *parts
 
   def __call__(
     self, x: Images, *, mask: Any = None, train: bool = False
@@ -240,7 +240,7 @@ def self_distilled(
   no class token or patches to learn from.
   """
   kinds = {Vit: SelfDistilledVit, ExtendedVit: SelfDistilledExtendedVit}
-  given: Any = vit
+  model: Any = vit
   kind: Any = kinds.get(type(vit))
   if kind is None:
     raise ValueError(
@@ -248,7 +248,7 @@ def self_distilled(
       f"Transformer, not {type(vit).__name__}: choose such as "
       "model.variant=B/16."
     )
-  grid = given.position_grid or position_grid
+  grid = model.position_grid or position_grid
   return kind.like(
     vit, num_classes=0, head_bias=0.0, heads=heads, position_grid=grid
   )

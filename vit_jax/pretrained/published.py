@@ -117,7 +117,8 @@ def _with_folder(architecture: Architecture, files: Files) -> Architecture:
   """The architecture, with what the folder's other files say of it."""
   if files.pictures:
     config, file = files.pictures, files.pictures_file
-    own, notes = architecture.preprocessing, processor.taken(config, file)
+    own = architecture.preprocessing
+    notes = processor.taken(config, file)
     if architecture.normalizes and own.size:
       config, lines = processor.resizing(config, own.size, file)
       notes += lines

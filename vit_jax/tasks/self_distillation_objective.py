@@ -51,7 +51,7 @@ class SelfDistillation:
 
   Attributes:
     model: A `models.self_distilled.SelfDistilled`.
-    settings: What the losses are made of.
+    settings: Weights and temperatures of the losses, and the masks.
     grid: Patches along height and width of a large crop.
     mean, std: As in `losses.Classification`.
     momentum: Decay of the teacher's average at first; it rises to 1.
@@ -271,28 +271,28 @@ def block_masks(
   place = (rank + jax.random.uniform(share_key, (crops,))) / max(num_masked, 1)
   shares = share[0] + (share[1] - share[0]) * place
   most = most_masked(h * w, share[1])
-  wanted = jnp.minimum((shares * h * w).astype(jnp.int32), most)
-  wanted = jnp.where(rank < num_masked, wanted, 0)
+  count = jnp.minimum((shares * h * w).astype(jnp.int32), most)
+  count = jnp.where(rank < num_masked, count, 0)
   keys = jax.random.split(block_key, crops)
   draw = functools.partial(_block_mask, grid=grid)
-  return jax.vmap(draw)(keys, wanted).reshape(crops, h * w)
+  return jax.vmap(draw)(keys, count).reshape(crops, h * w)
 
 
 def _block_mask(
-  key: Key[Array, ""], wanted: Array, grid: tuple[int, int]
+  key: Key[Array, ""], count: Array, grid: tuple[int, int]
 ) -> Bool[Array, "h w"]:
-  """Blocks of 4 patches or more, as far as `wanted` of them leave room."""
+  """Blocks of 4 patches or more, as far as `count` of them leave room."""
   h, w = grid
   rows, columns = jnp.arange(h)[:, None], jnp.arange(w)[None]
 
   def unfinished(carry: Any) -> Array:
     mask, failures, _ = carry
-    return (mask.sum() < wanted) & (failures < _ATTEMPTS)
+    return (mask.sum() < count) & (failures < _ATTEMPTS)
 
   def add_block(carry: Any) -> Any:
     mask, failures, key = carry
     key, *keys = jax.random.split(key, 5)
-    left = wanted - mask.sum()
+    left = count - mask.sum()
     low, high = _LOG_RATIOS
     area = _LEAST_BLOCK + jax.random.uniform(keys[0]) * (left - _LEAST_BLOCK)
     ratio = jnp.exp(jax.random.uniform(keys[1], minval=low, maxval=high))

@@ -42,7 +42,7 @@ class Answer(Protocol):
 
 
 class PanelText(NamedTuple):
-  """What pictures of a task's own show: a heading, a sentence, and the alt."""
+  """Texts for pictures of a task's own: a heading, a sentence, and the alt."""
 
   title: str
   text: str
@@ -64,7 +64,7 @@ class Task:
     losses: The kinds of loss that it takes; the first is its default.
     refuses: Keys of the configuration that say nothing for this task.
     curves: The charts of a report on its runs.
-    panel_text: What the pictures of `make_panels` show, if it makes any.
+    panel_text: Texts for the pictures of `make_panels`, if it makes any.
     probe_note: A line on the representations, where `probed` changes the model.
     has_answers: Whether it answers for whole images, in words or numbers.
     couples_examples: Whether the loss of an example depends on the others of

@@ -121,12 +121,12 @@ def make_train_step(
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     inputs, targets = objective.prepare(batch, objective_key)
-    given = {**(frozen_params or {})}
+    constants = {**(frozen_params or {})}
     if stateful:
       merged = extras.merged_params(state.averaged_params, frozen_params)
-      given[_MOMENT] = Moment(state.step, merged, state.objective_state)
+      constants[_MOMENT] = Moment(state.step, merged, state.objective_state)
     (mean_loss, (score, own_state, measured)), grads = gradient(
-      state.params, given, dropout_key, inputs, targets
+      state.params, constants, dropout_key, inputs, targets
     )
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)

@@ -23,7 +23,7 @@ _LOG_RATIOS = math.log(3 / 4), math.log(4 / 3)
 _JITTERED, _GREY = 0.8, 0.2  # Chances of these changes.
 _BRIGHTNESS = _CONTRAST = 0.4
 _SATURATION, _HUE = 0.2, 0.1
-_RADIUS = 0.1, 2.0  # Of the blur, in pixels.
+_RADIUS = 0.1, 2.0  # The blur's, in pixels.
 # Chances to blur and to solarize the first, the second and a small crop.
 _FIRST, _SECOND, _SMALL = (1.0, 0.0), (0.1, 0.2), (0.5, 0.0)
 
