@@ -13,7 +13,7 @@ from PIL import Image
 from tests.models.tiny_vit import apply, images, random_params, tiny
 from vit_jax import Vit, make_vit
 from vit_jax.models import ExtendedVit, from_fields, to_fields
-from vit_jax.models.attention import QueryPool
+from vit_jax.models.attention import Msa, QueryPool
 from vit_jax.models.extended_block import (
   ExtendedBlock,
   ExtendedMlp,
@@ -28,7 +28,7 @@ from vit_jax.models.layer import LayerConfig, layer_norm
 from vit_jax.models.parts import stack
 from vit_jax.models.rotary import Rope, rotate
 from vit_jax.models.variants import OwnBlockError
-from vit_jax.models.vit import EncoderBlock
+from vit_jax.models.vit import EncoderBlock, Mlp
 
 GIANT = dict(
   hidden_size=1536,
@@ -196,6 +196,25 @@ def test_normed_queries_and_keys_ignore_their_scale():
   for name in ("query", "key"):
     params[name] = jax.tree.map(lambda x: 7 * x, params[name])
   np.testing.assert_allclose(apply(msa, params, z), before, atol=1e-4)
+
+
+def test_norms_after_the_branches_by_the_formula():
+  """z' = z + LN(MSA(z)), and then z' + LN(MLP(z')), without norms before."""
+  z = jax.random.normal(jax.random.key(0), (1, 3, 8))
+  block = ExtendedBlock(2, 12, norm_after=True)
+  params = random_params(block, z)
+  result = jax.jit(block.apply)({"params": params}, z)
+
+  def norm(x, name):
+    scale, bias = (params[name][leaf] for leaf in ("scale", "bias"))
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale + bias
+
+  y = np.asarray(Msa(2).apply({"params": params["msa"]}, z))
+  z = np.asarray(z) + norm(y, "norm_msa")
+  y = np.asarray(Mlp(12).apply({"params": params["mlp"]}, jnp.asarray(z)))
+  z = z + norm(y, "norm_mlp")
+  np.testing.assert_allclose(result, z, atol=1e-5)
 
 
 def test_a_gated_mlp_is_swiglu():
@@ -372,6 +391,7 @@ def test_a_family_is_scanned_described_and_made_again(block):
     (dict(distilled=True, pooling="gap"), "leaves the distillation token unus"),
     (dict(rope_theta=9.0, num_heads=4), "a size divisible by 4, not 6"),
     (dict(branch_bias=False), "branch_bias=False needs gated_mlp=True"),
+    (dict(norm_after=True), "norm_after=True needs layer_scale=None"),
     (dict(qk_norm_whole=True), "qk_norm_whole=True needs qk_norm=True"),
     (dict(norm_kind="batch"), "norm_kind='batch' is unknown; choose one of la"),
     (dict(position_resize="x"), "position_resize='x' is unknown; choose one"),

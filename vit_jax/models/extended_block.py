@@ -207,6 +207,7 @@ class ExtendedBlock(nn.Module):
   relative: Relative | None = None
   norm_inner_msa: bool = False
   norm_inner_mlp: bool = False
+  norm_after: bool = False
 
   @nn.compact
   def __call__(
@@ -237,19 +238,25 @@ class ExtendedBlock(nn.Module):
     mlp = mlp(self.mlp_size, self.config, name="mlp")
     norm_msa = layer_norm(self.config, name="norm_msa")
     norm_mlp = layer_norm(self.config, name="norm_mlp")
+    first_msa, last_msa = self._in_order(norm_msa)
+    first_mlp, last_mlp = self._in_order(norm_mlp)
     dropout = nn.Dropout(self.config.dropout_rate, deterministic=not train)
     drop_path = nn.Dropout(
       self.drop_path_rate, broadcast_dims=(1, 2), deterministic=not train
     )
 
     within, after = self._layer_scale("scale_msa", z)
-    y = norm_msa(z)
+    y = first_msa(z)
     y = msa(y, R, mask=mask, where=where, train=train, scale=within)
-    y = dropout(y)
+    y = last_msa(dropout(y))
     z = drop_path(after(y)) + z  # Eq. 2
     within, after = self._layer_scale("scale_mlp", z)
-    y = mlp(norm_mlp(z), train=train, scale=within)
-    return drop_path(after(y)) + z  # Eq. 3
+    y = mlp(first_mlp(z), train=train, scale=within)
+    return drop_path(after(last_mlp(y))) + z  # Eq. 3
+
+  def _in_order(self, norm: Callable) -> tuple[Callable, Callable]:
+    """What precedes a branch, and what follows it: a norm, and nothing."""
+    return (_same, norm) if self.norm_after else (norm, _same)
 
   def _msa(self, D: int) -> Msa:
     """The paper's attention, unless this one differs from it."""
@@ -296,6 +303,10 @@ class ExtendedBlock(nn.Module):
     if for_tpu():
       return scale, lambda y: y
     return None, lambda y: y * scale.astype(y.dtype)[None, None]
+
+
+def _same(z: TokenValues) -> TokenValues:
+  return z
 
 
 class ResizedPositions(nn.Module):

@@ -197,6 +197,8 @@ class ExtendedVit(BaseVit):
     relative_shared: Whether all layers have the same.
     relative_bilinear: Whether a table is resized as transformers does it.
     norm_pre: Whether a layer norm precedes the first layer.
+    norm_after: Whether the norms of layers follow the branches (res-post-norm,
+      arXiv:2111.09883).
     norm_inner_msa: Whether one precedes the last product of attention.
     norm_inner_mlp: Whether one precedes the last layer of the MLPs.
     patch_bias: Whether the embedding of patches has a bias.
@@ -240,6 +242,7 @@ class ExtendedVit(BaseVit):
   relative_shared: bool = False
   relative_bilinear: bool = False
   norm_pre: bool = False
+  norm_after: bool = False
   norm_inner_msa: bool = False
   norm_inner_mlp: bool = False
   patch_bias: bool = True
@@ -313,6 +316,10 @@ class ExtendedVit(BaseVit):
       raise ValueError("branch_bias=False needs gated_mlp=True.")
     if self.qk_norm_whole and not self.qk_norm:
       raise ValueError("qk_norm_whole=True needs qk_norm=True.")
+    if self.norm_after and self.layer_scale is not None:
+      raise ValueError(
+        "norm_after=True needs layer_scale=None: its norms have the factors."
+      )
     if self.pool_heads and self.hidden_size % self.pool_heads:
       raise ValueError(
         f"hidden_size={self.hidden_size} does not split over "
@@ -447,6 +454,7 @@ class ExtendedVit(BaseVit):
         relative=self._relative(grid),
         norm_inner_msa=self.norm_inner_msa,
         norm_inner_mlp=self.norm_inner_mlp,
+        norm_after=self.norm_after,
         name=name,
       )
 

@@ -243,6 +243,9 @@ MODELS = {
   "timm_relpos_table": from_timm(
     "vit_relpos_base_patch16_cls_224", rel_pos_type="bias", **_FIXED
   ),
+  "timm_rpn": from_timm("vit_base_patch16_rpn_224", **_TINY_TIMM),
+  "timm_post_norm": from_timm("eva02_enormous_patch14_clip_224", **_TINY_TIMM),
+  "timm_map_all": from_timm("test_vit3", **_TINY_TIMM),
   "timm_beit3": from_timm("beit3_base_patch16_224", **_TINY_TIMM),
   "timm_eva": from_timm("eva_giant_patch14_224", **_TINY_TIMM),
   "timm_eva02": from_timm("eva02_base_patch16_clip_224", **_TINY_TIMM),

@@ -46,7 +46,10 @@ UNNORMED = (
   "timm_eva",
   "timm_eva02_tiny",
   "timm_fc_norm",
+  "timm_map_all",
   "timm_pe_lang",
+  "timm_post_norm",
+  "timm_rpn",
 )
 
 
@@ -65,7 +68,7 @@ def test_all_tokens_and_the_answer_are_the_publishers(name, size):
 
 @pytest.mark.parametrize("size", encoders.SIZES)
 @pytest.mark.parametrize(
-  "name", encoders.some_slow(UNNORMED, ("timm_fc_norm", "timm_pe_lang"))
+  "name", encoders.some_slow(UNNORMED, ("timm_fc_norm", "timm_rpn"))
 )
 def test_the_answer_without_a_norm_of_all_tokens_is_the_publishers(name, size):
   """A norm follows the average (timm's fc_norm), or none does (PE lang)."""
@@ -276,12 +279,6 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
       "rel_pos_type='mlp-swin' is unknown; choose one of mlp, bias",
     ),
     ("timm_dinov3", dict(architecture="vit_5b_sapiens2"), {}, ": Sapiens2, w"),
-    (
-      "timm_eva",
-      dict(architecture="eva02_enormous"),
-      {},
-      "norms follow the br",
-    ),
     ("timm_eva", dict(architecture=None), {}, "may precede the branches or fo"),
     ("timm_pe", dict(architecture=None), {}, "it may be a Perception Encoder,"),
     ("timm_pe", {}, dict(ref_feat_shape=[14, 16]), "both sides have to be the"),
@@ -294,6 +291,7 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
       dict(dynamic_img_pad=True, img_size=33),
       "do not fill 3",
     ),
+    ("timm_rpn", {}, dict(pool_include_prefix=True), "average is over all tok"),
     ("timm_deit3", {}, dict(weight_init=1), "weight_init'=1 in model"),
     ("timm_dinov3", {}, dict(rope_temperature=9), "temperature'=9 in"),
     ("timm_deit3", {}, dict(global_pool="max"), "global_pool='max' is unknown"),
@@ -348,25 +346,16 @@ def test_other_arrays_are_listed(tmp_path, name, change, message):
   assert_refused(folder, message)
 
 
-@pytest.mark.parametrize(
-  "named, message",
-  [
-    (True, "its layer norms follow the branches .res-post-norm.: this is not"),
-    (False, "may precede the branches or follow them, and no config.json"),
-  ],
-)
-def test_norms_that_may_follow_the_branches_are_refused(
-  tmp_path, named, message
-):
+def test_norms_that_may_follow_the_branches_are_refused(tmp_path):
   """The arrays of `vit_base_patch16_rpn_224` do not tell their places."""
   arrays = safetensors.numpy.load_file(
-    encoders.FOLDER / "timm_fc_norm" / "model.safetensors"
+    encoders.FOLDER / "timm_rpn" / "model.safetensors"
   )
-  del arrays["cls_token"]
   safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
-  config = dict(architecture="vit_base_patch16_rpn_224") if named else {}
-  (tmp_path / "config.json").write_text(json.dumps(config))
-  assert_refused(tmp_path, message)
+  (tmp_path / "config.json").write_text("{}")
+  assert_refused(
+    tmp_path, "may precede the branches or follow them, and no config.json"
+  )
 
 
 @pytest.mark.parametrize(
@@ -425,6 +414,10 @@ def test_a_perception_encoders_pooling_attends_to_all_tokens():
     ),
     ("beit3", dict(gated_mlp=True), "parts together"),
     ("eva", {}, None),
+    ("eva", dict(norm_after=True), None),
+    ("dinov2", dict(norm_after=True, layer_scale=None), None),
+    ("dinov2", dict(norm_after=True, layer_scale=None, norm_pre=True), "parts"),
+    ("beit", dict(norm_after=True, layer_scale=None), "would become"),
     ("eva02", {}, None),
     ("eva02", dict(norm_inner_msa=True, qkv_bias=""), None),
     ("eva02", dict(norm_inner_mlp=False, rope_side=24), None),

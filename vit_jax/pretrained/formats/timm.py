@@ -30,6 +30,7 @@ _HEADS = {
   r"vit_huge_plus_patch16_dinov3": 20,
   r"vit_7b_patch16_dinov3": 32,
   r"vit_pe_\w+_gigantic": 16,
+  r"eva02_enormous": 16,
   r"test_vit2?$": 2,
   r"test_vit[34]$": 3,
 }

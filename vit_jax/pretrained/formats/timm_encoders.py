@@ -41,6 +41,7 @@ _EVA = (
 _NOT_RELATIVE = (
   *("norm_pre.weight", "reg_token", "dist_token", "attn_pool.latent"),
 )
+_RES_POST_NORM = "_rpn_"  # Of names whose norms follow the branches.
 _AIM, _AIM_HEAD_SIZE = "patch_embed.norm.weight", 128  # AIMv2's alone.
 # Arguments that the arrays tell as well, or that change no answer.
 _ARGUMENTS = (
@@ -59,7 +60,7 @@ _ARGUMENTS = (
   *("use_rel_pos_bias", "use_shared_rel_pos_bias"),
   *("rel_pos_type", "rel_pos_dim", "shared_rel_pos"),
   *("final_norm", "proj_bias", "norm_layer"),
-  *("scale_attn_norm", "scale_mlp_norm"),
+  *("scale_attn_norm", "scale_mlp_norm", "pool_include_prefix"),
   *timm_evas.ARGUMENTS,
 )
 # `rel_pos_type` -> `ExtendedVit.relative`.
@@ -144,7 +145,8 @@ def infer(
     tokens = relative.tokens(_table(shapes), shapes, class_token, grid)
   _check_filled(arguments, size, stride)
   eva = _eva(shapes, config)
-  if eva is None and _is_plain(shapes):
+  follows = _RES_POST_NORM in str(config.get("architecture"))
+  if eva is None and _is_plain(shapes) and not follows:
     need(shapes, "pos_embed", 3)
     particular = _plain(shapes, config, arguments, resnet_layers)
   else:
@@ -152,6 +154,8 @@ def infer(
     if eva is None:
       _check_place_of_norms(shapes, config)
     particular = _particular(shapes, config, arguments, eva)
+    if follows:
+      particular["norm_after"] = True
     if arguments.get("dynamic_img_size") or tokens is None:
       pictures = dataclasses.replace(
         pictures, size=timm.image_size({}, published)
@@ -264,9 +268,19 @@ def _particular(
     *("norm_pre.weight", _AIM),
     *("blocks.0.attn.norm.weight", "blocks.0.mlp.norm.weight"),
   } & shapes.keys()
+  pooling = _pooling(config, arguments, default)
+  pool_prefix = arguments.get(
+    "pool_include_prefix", config.get("architecture") == "test_vit3"
+  )
+  if pool_prefix and pooling != "map":
+    raise ValueError(
+      "its average is over all tokens (pool_include_prefix): this is not "
+      "supported."
+    )
   fields: dict[str, Any] = dict(
     kind=ExtendedVit,
-    pooling=_pooling(config, arguments, default),
+    pooling=pooling,
+    pool_prefix=bool(pool_prefix),
     antialias=True,
     class_token=class_token,
     registers=shapes.get("reg_token", (1, 0, 0))[1],
@@ -329,12 +343,10 @@ def _check_arguments(shapes: Shapes, config: Config, arguments: Config) -> None:
       "its config.json says act_layer='silu', and its MLPs are "
       "not gated: this is not supported."
     )
-  if config.get("architecture") == "test_vit3":
-    raise ValueError("its pooling attends to registers: this is not supported.")
 
 
 def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
-  """Raises ValueError if layer norms follow the branches, or may do so.
+  """Raises ValueError if nothing tells whether layer norms follow the branches.
 
   Their arrays have the names and shapes of those before the branches.
   """
@@ -342,16 +354,10 @@ def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
     return
   if _AIM in shapes:
     return
-  name = config.get("architecture")
-  if name is None:
+  if config.get("architecture") is None:
     raise ValueError(
       "its layer norms may precede the branches or follow them, and no "
       "config.json beside it names its architecture: add it."
-    )
-  if "_rpn_" in str(name):
-    raise ValueError(
-      "its layer norms follow the branches (res-post-norm): this is not "
-      "supported."
     )
 
 
@@ -449,12 +455,12 @@ def reasons(vit: Any) -> list[str]:
   if lost := unmapped(one_layer, written):
     return [f"timm has no place for {', '.join(lost[:3])}"]
   shapes = shapes_of(one_layer, written)
-  plain = _is_plain(shapes) and vit.extended
+  plain = _is_plain(shapes) and vit.extended and not vit.norm_after
   rms = vit.norm_kind == "rms"
   unbiased = not getattr(vit, "branch_bias", True)
   aim = {vit.norm_patches, unbiased, rms and getattr(vit, "gated_mlp", False)}
-  mixed = len(aim) > 1 or (True in aim and not rms) or _is_mixed(one_layer)
-  mixed = mixed or (vit.extended and vit.relative and not vit.norm_final)
+  mixed = len(aim) > 1 or (True in aim and not rms)
+  mixed = mixed or (vit.extended and _is_mixed(one_layer))
   if plain or mixed or (vit.registers and vit.distilled):
     return ["none of timm's models has these parts together"]
   try:
@@ -464,12 +470,17 @@ def reasons(vit: Any) -> list[str]:
 
 
 def _is_mixed(vit: Any) -> bool:
-  """Whether a ViT with norms inside its layers has what BEiT-3 has not."""
-  inner = vit.extended and (vit.norm_inner_msa or vit.norm_inner_mlp)
-  if not inner or timm_evas.closest(vit) is not timm_evas.VIT:
+  """Whether its norms are where none of timm's models has them together."""
+  inner = vit.norm_inner_msa or vit.norm_inner_mlp
+  if vit.relative and not vit.norm_final:
+    return True
+  if timm_evas.closest(vit) is not timm_evas.VIT:
     return False
-  others = (vit.gated_mlp, vit.distilled, vit.relative, vit.norm_patches)
-  return any(others) or vit.norm_kind == "rms"
+  others = [vit.gated_mlp, vit.distilled, vit.norm_patches]
+  others.append(vit.norm_kind == "rms")
+  if vit.norm_after:
+    return inner or vit.norm_pre or any(others)
+  return inner and (any(others) or bool(vit.relative))
 
 
 def losses(vit: Any) -> Iterator[str]:
@@ -545,9 +556,13 @@ def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
   arguments["class_token"] = vit.class_token
   arguments |= {"no_embed_class": vit.position == "learned_grid"}
   arguments["reg_tokens"] = vit.registers
+  if vit.pooling == "map":
+    arguments["pool_include_prefix"] = vit.pool_prefix
   arguments |= {"pre_norm": vit.norm_pre, "fc_norm": vit.norm_pooled}
   arguments["qk_norm"] = vit.qk_norm
   arguments["final_norm"] = vit.norm_final
+  if vit.norm_after:
+    return "vit_base_patch16_rpn_224", arguments
   if vit.norm_inner_msa or vit.norm_inner_mlp:
     arguments["scale_attn_norm"] = vit.norm_inner_msa
     arguments["scale_mlp_norm"] = vit.norm_inner_mlp
@@ -579,7 +594,8 @@ def _related(vit: Any) -> tuple[str, dict[str, Any]]:
       "swiglu_mlp": vit.gated_mlp,
     }
   names = {ours: theirs for theirs, ours in _RELATIVE.items()}
-  return "vit_relpos_base_patch16_224", both | {
+  base = "vit_relpos_base_patch16"
+  return f"{base}{'_rpn' * vit.norm_after}_224", both | {
     "rel_pos_type": names[vit.relative],
     "rel_pos_dim": vit.relative_hidden,
     "shared_rel_pos": shared,

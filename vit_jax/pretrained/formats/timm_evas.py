@@ -26,12 +26,14 @@ _NAMES = re.compile(
   r"eva02_|eva_giant_|vit_pe_|vit_\w+_rope_|vit_\w+_(dinov3|lingbot|sapiens2)"
 )
 _PE = "vit_pe_"
+_POST_NORM = "eva02_enormous"
 # Patches along a side that the rotary positions of a PE count up to.
 _PE_SIDES = {r"vit_pe_core_base": 14, r"vit_pe_core_(?!giga)": 24, _PE: 32}
 # Arguments that the arrays tell, or that `fields` reads.
 ARGUMENTS = (
   *("use_abs_pos_emb", "qkv_fused", "scale_mlp", "scale_attn_inner"),
   *("use_pre_transformer_norm", "use_post_transformer_norm", "use_fc_norm"),
+  "use_post_norm",
   *("ref_feat_shape", "attn_pool_num_heads", "attn_pool_mlp_ratio"),
 )
 
@@ -223,8 +225,10 @@ def fields(
   class_token = "cls_token" in shapes
   values = {k: v for k, v in row.fields.items() if k != "position"}
   values.setdefault("layer_norm_epsilon", 1e-6)
+  name = str(config.get("architecture"))
+  follows = arguments.get("use_post_norm", name.startswith(_POST_NORM))
+  values["norm_after"] = checked("use_post_norm", bool, follows)
   if row.named == _PE:
-    name = str(config.get("architecture"))
     values["rope_side"] = next(
       side for start, side in _PE_SIDES.items() if re.match(start, name)
     )
@@ -275,6 +279,7 @@ def arguments_of(vit: Any) -> tuple[str, dict[str, Any]]:
     "swiglu_mlp": vit.gated_mlp,
     # Whether gate and expansion are two layers.
     "swiglu_align_to": int(row.table is timm.EVA),
+    "use_post_norm": vit.norm_after,
     "scale_mlp": vit.norm_inner_mlp,
     "scale_attn_inner": vit.norm_inner_msa,
     "use_pre_transformer_norm": vit.norm_pre,
@@ -325,8 +330,4 @@ def _check_place_of_norms(name: str) -> None:
     raise ValueError(
       "its layer norms may precede the branches or follow them, and no "
       "config.json beside it names its architecture: add it."
-    )
-  if name.startswith("eva02_enormous"):
-    raise ValueError(
-      "its layer norms follow the branches (post-norm): this is not supported."
     )
