@@ -63,6 +63,7 @@ def define_flags() -> None:
     "An .npz file of texts' embeddings, for zero-shot classes of a CLIP or "
     "SigLIP tower.",
   )
+  command.define_texts()
   flags.DEFINE_integer(
     "batch_size", 32, "Number of images to predict at once.", lower_bound=1
   )
@@ -75,7 +76,9 @@ def main(arguments: list[str]) -> int:
     arguments[1:],
     as_json=flags.FLAGS.json,
     layers=_layers(flags.FLAGS.layers),
-    **command.values("top", "out", "features", "tokens", "head", "batch_size"),
+    templates=tuple(flags.FLAGS.template),
+    **command.values("top", "out", "features", "tokens", "batch_size"),
+    **command.values("head", "texts"),
     **command.overrides(),
   )
 
@@ -91,6 +94,8 @@ def predict_files(
   layers: tuple[int, ...] = (),
   tokens: bool = False,
   head: str | None = None,
+  texts: str | None = None,
+  templates: tuple[str, ...] = (),
   batch_size: int = 32,
   **overrides: Any,
 ) -> int:
@@ -112,7 +117,8 @@ def predict_files(
   collecting = feature_file(features, layers) if features else None
   outcomes: list[str] = []
   with collecting or contextlib.nullcontext() as rows:
-    loaded, text_head = _opened(checkpoint, head, bool(features), overrides)
+    text_head = _text_head(checkpoint, head, texts, templates)
+    loaded = _opened(checkpoint, bool(text_head or features), overrides)
     task, names, outputs = _outputs(loaded, text_head)
     batches = predict(
       loaded.model,
@@ -201,24 +207,50 @@ def _file_lines(
   return answers.json_lines(task, names, top)
 
 
+def _text_head(
+  checkpoint: str,
+  head: str | None,
+  texts: str | None,
+  templates: tuple[str, ...],
+) -> "TextHead | None":
+  """The head of zero-shot classes, if they are asked for.
+
+  Raises ValueError if they are asked for twice, or the checkpoint has no text
+  tower.
+  """
+  from vit_jax.inference.text_head import read_names, read_text_head
+
+  if head and texts:
+    raise ValueError("--head and --texts both name the classes: drop one.")
+  if templates and not texts:
+    raise ValueError("--template needs --texts, which is not given.")
+  if head:
+    return read_text_head(head)
+  if not texts:
+    return None
+  from vit_jax.pretrained.text import TEMPLATES, load_text
+
+  names = read_names(texts)
+  return load_text(checkpoint).head(names, templates or TEMPLATES)
+
+
 def _opened(
-  checkpoint: str, head: str | None, features: bool, overrides: dict[str, Any]
-) -> "tuple[Loaded, TextHead | None]":
-  """The model and the head for its classes; ValueError if it has none."""
-  from vit_jax.inference.text_head import read_text_head
+  checkpoint: str, needs_none: bool, overrides: dict[str, Any]
+) -> "Loaded":
+  """The model; ValueError if it has no classes, and `needs_none` is false."""
   from vit_jax.pretrained.load import open_checkpoint
   from vit_jax.pretrained.loaded import Loaded
 
   loaded = open_checkpoint(checkpoint, hold=Loaded.read_params, **overrides)
   for note in loaded.notes:
     say(note)
-  text_head = read_text_head(head) if head else None
-  if not (loaded.model.num_classes or features or text_head):
+  if not (loaded.model.num_classes or needs_none):
     raise ValueError(
       f"{checkpoint} has no classes to choose from: give --features=FILE.npz "
-      "to write its features, or --head=FILE.npz with embeddings of texts."
+      "to write its features, --texts=FILE.txt with the names of classes if it "
+      "has a text tower, or --head=FILE.npz with embeddings of texts."
     )
-  return loaded, text_head
+  return loaded
 
 
 def _outputs(

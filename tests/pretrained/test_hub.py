@@ -132,6 +132,13 @@ def test_only_what_is_read_is_downloaded(hub):
   assert not [path for path in asked if path.endswith(others)]
 
 
+def test_a_tokenizer_is_downloaded_where_it_is_asked_for(hub):
+  hub.add_repository({**PLAIN, "tokenizer.json": b"{}", "merges.txt": b"?"})
+  assert names(locate("hf://o/n")) == sorted(PLAIN)
+  folder = locate("hf://o/n", ("tokenizer.json", "spiece.model"))
+  assert names(folder) == sorted([*PLAIN, "tokenizer.json"])
+
+
 def test_a_repository_follows_its_branch(hub):
   hub.add_repository(PLAIN)
   locate("hf://o/n")

@@ -4,16 +4,17 @@ The image towers of CLIP (arXiv:2103.00020) and SigLIP (arXiv:2303.15343) are
 trained so that an image's representation lies near that of a text on it.
 """
 
+import collections
 import dataclasses
 import zipfile
-from typing import IO
+from typing import IO, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.models.model import unit
-from vit_jax.runtime.files import open_regular
+from vit_jax.runtime.files import open_regular, read_regular
 from vit_jax.runtime.printable import printable
 
 _UNREADABLE = (
@@ -24,6 +25,7 @@ _UNREADABLE = (
   ValueError,
   zipfile.BadZipFile,
 )
+_MOST_TEXT_BYTES = 16 * 2**20
 _MOST_BYTES = 2**30  # 100,000 texts of 2,048 numbers.
 _HOLDS = (
   "the arrays names (K,), embeddings (K, D), and where they are known scale () "
@@ -103,3 +105,34 @@ def read_text_head(path: str) -> TextHead:
     )
   labels = tuple(printable(str(name)) for name in names)
   return TextHead(labels, embeddings, scale, bias)
+
+
+def write_text_head(file: IO[bytes], head: TextHead) -> None:
+  """Writes the .npz file that `read_text_head` reads."""
+  arrays: dict[str, Any] = {
+    "names": np.array(head.names),
+    "embeddings": head.embeddings,
+    "scale": np.float32(head.scale),
+  }
+  if head.bias is not None:
+    arrays["bias"] = np.float32(head.bias)
+  np.savez(file, **arrays)
+
+
+def read_names(path: str) -> list[str]:
+  """The names in a text file, one in each line; empty lines are left out.
+
+  Raises ValueError if there is none, one stands there twice, or the file is not
+  UTF-8, and OSError if it cannot be read.
+  """
+  try:
+    text = read_regular(path, _MOST_TEXT_BYTES).decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    raise ValueError(f"{path} is not UTF-8 text: {error}.") from error
+  names = [line.strip() for line in text.splitlines() if line.strip()]
+  if not names:
+    raise ValueError(f"{path} names no class: write one in each line.")
+  (name, count), *_ = collections.Counter(names).most_common(1)
+  if count > 1:
+    raise ValueError(f"{path} names {printable(name)} {count} times: once.")
+  return names

@@ -64,7 +64,8 @@ GELUS = {
   "quick": lambda x: x * nn.sigmoid(1.702 * x),  # CLIP's.
 }
 
-
+# Those of all MLPs; TIPS's text towers have the last.
+ACTIVATIONS = GELUS | {"relu": nn.relu}
 NORMS = ("layer", "rms")
 
 
@@ -85,7 +86,7 @@ class LayerConfig:
   param_dtype: DTypeLike = jnp.float32
 
   def __post_init__(self):
-    check_choice("gelu", self.gelu, GELUS)
+    check_choice("gelu", self.gelu, ACTIVATIONS)
     check_choice("norm_kind", self.norm_kind, NORMS)
     check_rate("dropout_rate", self.dropout_rate)
     check_rate("attention_dropout_rate", self.attention_dropout_rate)

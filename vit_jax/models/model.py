@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
 from vit_jax.models.layer import (
+  GELUS,
   REMATS,
   Images,
   LayerConfig,
@@ -321,6 +322,7 @@ class VitFields(Model):
     if self.hidden_size % self.num_heads:
       raise _uneven_heads(self.hidden_size, self.num_heads)
     check_choice("pooling", self.pooling, self.poolings)
+    check_choice("gelu", self.gelu, GELUS)
     check_choice("remat", self.remat, REMATS)
     check_rate("embedding_dropout_rate", self._embedding_dropout_rate)
     check_rate("patch_dropout_rate", self.patch_dropout_rate)

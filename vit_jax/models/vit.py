@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.attention import FORMS, MapHead, Msa, form_of
 from vit_jax.models.layer import (
-  GELUS,
+  ACTIVATIONS,
   Images,
   LayerConfig,
   Layers,
@@ -111,7 +111,7 @@ class Mlp(nn.Module):
       self.mlp_size, ("embed", "mlp"), c, bias_axis="mlp", name="expand"
     )
     contract = dense(D, ("mlp", "embed"), c, scale=scale, name="contract")
-    gelu = GELUS[c.gelu]
+    gelu = ACTIVATIONS[c.gelu]
     dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
 
     hidden = dropout(gelu(each_token(expand, z)))  # (B, S, mlp_size)
@@ -127,6 +127,7 @@ class EncoderBlock(nn.Module):
   num_heads: int
   mlp_size: int
   config: LayerConfig = LayerConfig()
+  attention = Msa  # Its self-attention, which a subclass may change.
 
   @nn.compact
   def __call__(
@@ -138,7 +139,7 @@ class EncoderBlock(nn.Module):
     where: Where = None,
     train: bool = False,
   ) -> TokenValues:
-    msa = Msa(self.num_heads, self.config, name="msa")
+    msa = self.attention(self.num_heads, self.config, name="msa")
     mlp = Mlp(self.mlp_size, self.config, name="mlp")
     norm_msa = layer_norm(self.config, name="norm_msa")
     norm_mlp = layer_norm(self.config, name="norm_mlp")

@@ -79,7 +79,7 @@ def open_folder(path: pathlib.Path) -> Files:
   if weights.name.startswith("adapter_"):
     raise ValueError(_of_adapter(folder))
   torch = weights.name.endswith((".safetensors", ".json"))
-  config = _read_json(folder / "config.json") if torch else {}
+  config = read_json(folder / "config.json") if torch else {}
   has_our_name = _OWN.fullmatch(weights.name)
   pictures: dict[str, Any] = {}
   file = processor.FILE
@@ -125,7 +125,7 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
 
 def _of_adapter(folder: pathlib.Path) -> str:
   """Why an adapter is not read, with its base, and what to do."""
-  base = _read_json(folder / _ADAPTER).get("base_model_name_or_path")
+  base = read_json(folder / _ADAPTER).get("base_model_name_or_path")
   of = f" of {quoted(base)}" if base else ""
   return (
     f"{folder} is an adapter{of} that peft saved, which holds only what was "
@@ -139,9 +139,9 @@ def _pictures(folder: pathlib.Path) -> tuple[dict[str, Any], str]:
 
   Where both files do, a section of the newer one counts, as in transformers.
   """
-  section = _read_json(folder / processor.NESTED).get(processor.SECTION)
+  section = read_json(folder / processor.NESTED).get(processor.SECTION)
   if section is None:
-    return _read_json(folder / processor.FILE), processor.FILE
+    return read_json(folder / processor.FILE), processor.FILE
   if not isinstance(section, dict):
     raise ValueError(
       f"its {processor.NESTED} says {processor.SECTION}={quoted(section)}, "
@@ -158,7 +158,7 @@ def _read_text(path: pathlib.Path) -> str:
     raise ValueError(f"{path} is not UTF-8 text: {error}.") from error
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
+def read_json(path: pathlib.Path) -> dict[str, Any]:
   """The JSON object in a file; {} if there is no such file."""
   if not path.exists():
     return {}

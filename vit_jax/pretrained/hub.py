@@ -29,10 +29,11 @@ _PICKLE = "pytorch_model.bin"
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 
 
-def fetch_repository(name: str) -> pathlib.Path:
+def fetch_repository(name: str, more: tuple[str, ...] = ()) -> pathlib.Path:
   """The local folder of `owner/name[@revision]`, downloaded if it has to be.
 
-  Weights in another precision are fetched only if there are no others. Raises
+  Weights in another precision are fetched only if there are no others. The
+  files `more` are fetched too, where they are there. Raises
   ValueError or OSError if there is no such repository, it has no safetensors,
   the download fails, or the library is not installed.
   """
@@ -48,12 +49,12 @@ def fetch_repository(name: str) -> pathlib.Path:
   repository, revision = match.groups()
   try:
     folder = library.snapshot_download(
-      repository, revision=revision, allow_patterns=[*_FILES]
+      repository, revision=revision, allow_patterns=[*_FILES, *more]
     )
     if _holds(folder, (*_WEIGHTS, "model-*.safetensors")):
       return pathlib.Path(folder)
     folder = library.snapshot_download(
-      repository, revision=revision, allow_patterns=[*_CONFIGS, *_OTHERS]
+      repository, revision=revision, allow_patterns=[*_CONFIGS, *_OTHERS, *more]
     )
     if _holds(folder, _OTHERS):
       return pathlib.Path(folder)

@@ -16,11 +16,12 @@ from vit_jax.runtime import hints
 from vit_jax.runtime.printable import printable, say
 
 
-def locate(source: str) -> pathlib.Path:
+def locate(source: str, more: tuple[str, ...] = ()) -> pathlib.Path:
   """The local file or folder of a checkpoint, downloaded if it has to be.
 
   For hf:// it is a folder that holds `config.json`, the safetensors and
-  `preprocessor_config.json` where there is one, under these names. Raises
+  `preprocessor_config.json` where there is one, under these names, and the
+  files `more` where they are there. Raises
   ValueError or OSError if there is no such checkpoint, it is a pickle, or the
   download fails. Before the download of a known checkpoint its licence is
   printed. `source` is a path that exists, https:// or http://,
@@ -34,9 +35,9 @@ def locate(source: str) -> pathlib.Path:
   if checkpoint and not _is_here(checkpoint.url):
     say(f"{source}: {checkpoint.terms}.")
   if "://" in source:
-    return _from_address(source, None)
+    return _from_address(source, None, more)
   if checkpoint:
-    return _from_address(checkpoint.url, checkpoint.sha256)
+    return _from_address(checkpoint.url, checkpoint.sha256, more)
   names = [*KNOWN, *(row.timm for row in KNOWN.values())]
   on_the_hub = (name for row in KNOWN.values() for name in row.names)
   names += [n for n in on_the_hub if n.count("/") == source.count("/")]
@@ -112,11 +113,13 @@ def _is_here(address: str) -> bool:
   return address.endswith(PICKLES) or fetch.cached_path(url).is_file()
 
 
-def _from_address(address: str, sha256: str | None) -> pathlib.Path:
+def _from_address(
+  address: str, sha256: str | None, more: tuple[str, ...]
+) -> pathlib.Path:
   scheme, _, location = address.partition("://")
   scheme = scheme.lower()
   if scheme == "hf":
-    return hub.fetch_repository(location)
+    return hub.fetch_repository(location, more)
   if scheme not in ("http", "https", "gs"):
     raise ValueError(
       f"{fetch.without_secrets(address)!r}: {scheme}:// cannot be read; give "

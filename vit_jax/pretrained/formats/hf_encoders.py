@@ -63,7 +63,7 @@ FAMILIES = (
 )
 _RADIO_SIDE = 512  # Pixels, as timm takes it.
 # `hidden_act` -> `Vit.gelu`; the first name of each is written.
-_GELUS = {
+GELUS = {
   "gelu": "exact",
   "gelu_python": "exact",
   "gelu_pytorch_tanh": "tanh",
@@ -203,9 +203,9 @@ def _activation(family: Family, config: Config, gated: bool) -> str:
   """The value of `Vit.gelu`, which gated MLPs do not use."""
   default = family.defaults.get("hidden_act", "gelu")
   name = config.get("hidden_act", default)
-  names = ("silu", "gelu") if gated else (*_GELUS,)
+  names = ("silu", "gelu") if gated else (*GELUS,)
   checked("hidden_act", str, name, choices=names)
-  return "exact" if gated else _GELUS[name]
+  return "exact" if gated else GELUS[name]
 
 
 def _mlp_size(table: Table, shapes: Shapes, gated: bool) -> int:
@@ -407,7 +407,7 @@ def class_name(vit: Any) -> str:
 
 def _config(family: Family, vit: Any) -> dict[str, Any]:
   size = architecture.table_size(vit)
-  names = {ours: theirs for theirs, ours in reversed(_GELUS.items())}
+  names = {ours: theirs for theirs, ours in reversed(GELUS.items())}
   tower = {
     "hidden_size": vit.hidden_size,
     "num_hidden_layers": vit.num_layers,

@@ -1,0 +1,41 @@
+"""Ids of texts, against those of transformers' tokenizers, stored with them."""
+
+import numpy as np
+import pytest
+
+from tests.pretrained.test_text import FOLDER, NAMES, stored
+from vit_jax.pretrained.tokenizer import open_tokenizer
+
+FAMILIES = {"hf_clip": "CLIP", "hf_tips": "TIPSv2"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_are_the_librarys(name):
+  expected = stored(name)
+  captions = [*map(str, expected["captions"])]
+  family = FAMILIES.get(name, "SigLIP")
+  tokenizer = open_tokenizer(FOLDER / name, family, expected["ids"].shape[1])
+  np.testing.assert_array_equal(tokenizer(captions), expected["ids"])
+  assert tokenizer.size > expected["ids"].max()
+  np.testing.assert_array_equal(tokenizer(captions[3]), expected["ids"][3:4])
+
+
+def test_pieces_are_read_where_there_is_nothing_else(tmp_path):
+  """transformers makes a tokenizer.json of TIPS's tokenizer.model."""
+  expected = stored("hf_tips")
+  assert (FOLDER / "hf_tips" / "tokenizer.json").exists()
+  file = "tokenizer.model"
+  (tmp_path / file).write_bytes((FOLDER / "hf_tips" / file).read_bytes())
+  tokenizer = open_tokenizer(tmp_path, "TIPSv2", expected["ids"].shape[1])
+  assert tokenizer.file == file
+  found = tokenizer([*map(str, expected["captions"])])
+  np.testing.assert_array_equal(found, expected["ids"])
+
+
+@pytest.mark.parametrize("library", ["tokenizers", "sentencepiece"])
+def test_without_its_library_the_extra_is_named(monkeypatch, library):
+  monkeypatch.setitem(__import__("sys").modules, library, None)
+  name = "hf_clip" if library == "tokenizers" else "hf_siglip"
+  family = FAMILIES.get(name, "SigLIP")
+  with pytest.raises(ValueError, match=r'pip install "vit_jax\[text\]"'):
+    open_tokenizer(FOLDER / name, family, 20)

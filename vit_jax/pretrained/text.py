@@ -1,0 +1,149 @@
+"""Opens the text tower of a published model of images and text."""
+
+import dataclasses
+import functools
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+from jaxtyping import Float
+
+from vit_jax.inference.text_head import TextHead
+from vit_jax.models.grid import param_shapes
+from vit_jax.models.model import unit
+from vit_jax.models.text import TextTower
+from vit_jax.pretrained.arrays import Arrays, open_arrays
+from vit_jax.pretrained.folder import open_folder
+from vit_jax.pretrained.formats import hf_text
+from vit_jax.pretrained.formats.mapping import check, read_all
+from vit_jax.pretrained.locate import locate
+from vit_jax.pretrained.tokenizer import FILES, Tokenizer, open_tokenizer
+from vit_jax.runtime.printable import say
+
+_CLIPS_SCALE = 100.0
+# Templates around the names of classes, with {} for the name.
+TEMPLATES = ("a photo of a {}.",)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedText:
+  """A text tower with its parameters and its tokenizer.
+
+  Attributes:
+    source: The path or address, as the caller wrote it.
+    tower: The tower.
+    params: Its parameters.
+    tokenizer: Gives the ids of texts.
+    scale: Factor of the cosine similarities with images.
+    bias: Added to the scaled similarities; None if the towers have none.
+  """
+
+  source: str
+  tower: TextTower
+  params: Any
+  tokenizer: Tokenizer
+  scale: float = _CLIPS_SCALE
+  bias: float | None = None
+
+  def embed(
+    self, texts: Sequence[str], *, batch_size: int = 64
+  ) -> Float[np.ndarray, "N R"]:
+    """The representation of each text, as the tower gives it.
+
+    Raises ValueError if a text is empty, or there is none.
+    """
+    if not texts:
+      raise ValueError("there is no text to embed: give at least one.")
+    ids = self.tokenizer(texts)
+    rows = []
+    for start in range(0, len(ids), batch_size):
+      batch = ids[start : start + batch_size]
+      filled = np.zeros((batch_size, ids.shape[1]), np.int32)
+      filled[: len(batch)] = batch
+      y = self._apply({"params": self.params}, jnp.asarray(filled))
+      rows.append(np.asarray(y, np.float32)[: len(batch)])
+    return np.concatenate(rows)
+
+  @functools.cached_property
+  def _apply(self) -> Any:
+    return jax.jit(self.tower.apply)
+
+  def head(
+    self, names: Sequence[str], templates: Sequence[str] = TEMPLATES
+  ) -> TextHead:
+    """A classifier of images by the names of classes.
+
+    The representation of a class is the mean of those of its name in each
+    template, all scaled to length 1, as CLIP has it (arXiv:2103.00020, Sec.
+    3.1.4).
+
+    Raises ValueError if there is no name, or a template has no {} for it.
+    """
+    for template in templates:
+      if "{}" not in template:
+        raise ValueError(
+          f"the template {template!r} has no {{}}, where a class's name goes."
+        )
+    texts = [t.replace("{}", name) for name in names for t in templates]
+    each = unit(jnp.asarray(self.embed(texts)))
+    means = each.reshape(len(names), len(templates), -1).mean(axis=1)
+    embeddings = np.asarray(unit(means))
+    return TextHead(tuple(names), embeddings, self.scale, self.bias)
+
+
+def load_text(source: str) -> LoadedText:
+  """Loads the text tower of a model of images and text, with its tokenizer.
+
+  Args:
+    source: What `load_pretrained` takes, of CLIP, SigLIP, SigLIP 2 or TIPSv2 as
+      transformers saves them, alone or with the image tower.
+
+  Raises:
+    ValueError: if there is no such checkpoint, it holds no text tower, its
+      tokenizer is not beside it or has more tokens than the tower, or the
+      libraries of the extra `text` are not installed.
+  """
+  source = str(source)
+  files = open_folder(locate(source, FILES))
+  with open_arrays(files.weights) as arrays:
+    layout = hf_text.infer(arrays.shapes, files.config)
+    tower = layout.tower
+    what = f"{source} is not the text tower of a {layout.family.name}"
+    check(layout.rules, layout.shapes, param_shapes(tower, (1, 1)), tower, what)
+    flat = {
+      path: jnp.asarray(array, jnp.float32)
+      for path, array in read_all(layout.rules, arrays, tower)
+    }
+    scale, bias, notes = _compared(arrays)
+  folder = pathlib.Path(files.weights).parent
+  tokenizer = open_tokenizer(folder, layout.family.name, tower.length)
+  if tokenizer.size > tower.vocabulary:
+    raise ValueError(
+      f"{source}: {tokenizer.file} has {tokenizer.size:,} tokens and the text "
+      f"tower {tower.vocabulary:,}: it is not the tokenizer of these weights."
+    )
+  for note in (*notes, *tokenizer.notes):
+    say(f"{source}: {note}.")
+  params = traverse_util.unflatten_dict(flat, sep="/")
+  return LoadedText(source, tower, params, tokenizer, scale, bias)
+
+
+def _compared(arrays: Arrays) -> tuple[float, float | None, list[str]]:
+  """The scale and the bias of similarities, and a line if no array tells."""
+  stored = {
+    name: float(arrays[name].reshape(-1)[0])
+    for name in hf_text.PAIR
+    if arrays.shapes.get(name) in ((), (1,))
+  }
+  bias = stored.get("logit_bias")
+  if "logit_scale" in stored:
+    return math.exp(stored["logit_scale"]), bias, []
+  if "temperature" in stored:
+    return 1 / stored["temperature"], bias, []
+  note = f"no scale is stored: similarities are multiplied by {_CLIPS_SCALE:g}"
+  return _CLIPS_SCALE, bias, [note]

@@ -1,0 +1,216 @@
+"""The tokenizer that comes with a text tower: texts -> ids of their tokens.
+
+It is read from the files beside the weights, by the libraries that made them:
+`tokenizer.json` by tokenizers, and a `.model` by sentencepiece (extra `text`).
+Nothing in the files is run.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from vit_jax.pretrained.folder import read_json
+from vit_jax.runtime import extras
+from vit_jax.runtime.checks import checked
+from vit_jax.runtime.files import read_regular
+from vit_jax.runtime.printable import one_line, quoted
+
+JSON = "tokenizer.json"
+PIECES = ("spiece.model", "tokenizer.model")
+CONFIG = "tokenizer_config.json"
+FILES = (JSON, *PIECES, CONFIG)
+_MOST_BYTES = 256 << 20  # Gemma's tokenizer.json has 34 MB.
+_UNDERLINE = "\u2581"  # Stands for a space in pieces of sentencepiece.
+_BEFORE = "<unk>"
+# Classes of transformers that fill up the beginning where no file says so.
+_LEFT = ("GemmaTokenizer", "GemmaTokenizerFast", "Siglip2Tokenizer")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+  """Texts -> ids (N, T), each text filled up to T tokens.
+
+  Attributes:
+    encode: Gives the ids of each text, at most `length`, with its special
+      tokens.
+    length: T.
+    pad: The id that fills up a text.
+    left: Whether it is filled up at its beginning.
+    file: The file that it was read from.
+    size: One more than the largest id that it gives.
+    notes: Lines on what no file tells.
+  """
+
+  encode: Callable[[Sequence[str]], list[list[int]]]
+  length: int
+  pad: int
+  file: str
+  size: int
+  left: bool = False
+  notes: tuple[str, ...] = ()
+
+  def __call__(self, texts: Sequence[str]) -> Int[np.ndarray, "N T"]:
+    """The ids of texts.
+
+    Raises ValueError if one of them is empty.
+    """
+    if isinstance(texts, str):
+      texts = [texts]
+    for number, text in enumerate(texts, 1):
+      if not text.strip():
+        raise ValueError(
+          f"text {number} of {len(texts)} is empty: leave it out."
+        )
+    ids = np.full((len(texts), self.length), self.pad, np.int32)
+    for row, tokens in zip(ids, self.encode(texts), strict=True):
+      place = slice(-len(tokens), None) if self.left else slice(len(tokens))
+      if tokens:
+        row[place] = tokens
+    return ids
+
+
+def open_tokenizer(folder: pathlib.Path, family: str, length: int) -> Tokenizer:
+  """Opens the tokenizer in a folder, for texts of `length` tokens.
+
+  Raises ValueError if there is none, it is damaged, or its library is not
+  installed.
+
+  Args:
+    folder: The folder of the weights.
+    family: "CLIP", "SigLIP" or "TIPSv2".
+  """
+  config = read_json(folder / CONFIG)
+  own = [folder / name for name in PIECES if (folder / name).exists()]
+  named = str(config.get("tokenizer_class", ""))
+  pieces = family == "TIPSv2" or named.startswith("SiglipTokenizer")
+  if own and (pieces or not (folder / JSON).exists()):
+    return _of_pieces(own[0], config, family, length)
+  if (folder / JSON).exists():
+    return _of_json(folder / JSON, config, length)
+  raise ValueError(
+    f"{folder} has no tokenizer beside its weights, {JSON} or {PIECES[0]}: get "
+    "it from where the weights came from."
+  )
+
+
+def _of_json(
+  path: pathlib.Path, config: Mapping[str, Any], length: int
+) -> Tokenizer:
+  library = extras.load("tokenizers", "text")
+  try:
+    opened = library.Tokenizer.from_buffer(read_regular(path, _MOST_BYTES))
+  except OSError:
+    raise
+  except Exception as error:  # The library raises plain Exceptions.
+    raise ValueError(
+      f"{path} is no tokenizer that the library tokenizers "
+      f"{library.__version__} reads: {one_line(error)}."
+    ) from error
+  opened.no_padding()
+  opened.enable_truncation(length)
+  notes = []
+  name = _special(config.get("pad_token"))
+  pad = opened.token_to_id(name) if name else None
+  if pad is None:
+    pad = 0
+    notes.append(f"{CONFIG} names no pad_token of it: id 0 fills up texts")
+  lower = checked("do_lower_case", bool, config.get("do_lower_case", False))
+  kind = config.get("tokenizer_class")
+  lower |= kind == "Siglip2Tokenizer"
+  side = config.get("padding_side", "left" if kind in _LEFT else "right")
+  side = checked("padding_side", str, side, choices=("left", "right"))
+
+  def encode(texts: Sequence[str]) -> list[list[int]]:
+    if lower:
+      texts = [text.lower() for text in texts]
+    return [one.ids for one in opened.encode_batch([*texts])]
+
+  return Tokenizer(
+    encode,
+    length,
+    pad,
+    path.name,
+    1 + max(opened.get_vocab().values(), default=0),
+    left=side == "left",
+    notes=tuple(notes),
+  )
+
+
+def _of_pieces(
+  path: pathlib.Path, config: Mapping[str, Any], family: str, length: int
+) -> Tokenizer:
+  library = extras.load("sentencepiece", "text")
+  try:
+    model = library.SentencePieceProcessor(
+      model_proto=read_regular(path, _MOST_BYTES)
+    )
+  except RuntimeError as error:
+    raise ValueError(
+      f"{path} is no model of sentencepiece: {one_line(error)}."
+    ) from error
+  lower = checked("do_lower_case", bool, config.get("do_lower_case", True))
+  if family == "TIPSv2":
+    encode = functools.partial(_tips_ids, model, lower=lower, length=length)
+    pad = max(model.pad_id(), 0)
+  else:
+    end = model.piece_to_id(_special(config.get("eos_token")) or "</s>")
+    encode = functools.partial(
+      _siglip_ids, model, end, lower=lower, length=length
+    )
+    pad = model.piece_to_id(_special(config.get("pad_token")) or "</s>")
+  return Tokenizer(encode, length, pad, path.name, model.get_piece_size())
+
+
+def _siglip_ids(
+  model: Any, end: int, texts: Sequence[str], *, lower: bool, length: int
+) -> list[list[int]]:
+  """Pieces of texts without ASCII punctuation, in lower case, and the end.
+
+  As in transformers, the space before a text is added first: one that is there
+  already stays, as a second.
+  """
+  # Sentencepiece drops a space at the beginning, so something comes before.
+  before = len(model.encode(_BEFORE))
+  cleaned = [
+    _BEFORE + canonical(_UNDERLINE + text.replace(_UNDERLINE, " "), lower)
+    for text in texts
+  ]
+  return [[*ids[before:][: length - 1], end] for ids in model.encode(cleaned)]
+
+
+def _tips_ids(
+  model: Any, texts: Sequence[str], *, lower: bool, length: int
+) -> list[list[int]]:
+  texts = [" ".join(text.replace(_UNDERLINE, " ").split()) for text in texts]
+  texts = [text.lower() if lower else text for text in texts]
+  return [ids[:length] for ids in model.encode(texts)]
+
+
+def canonical(text: str, lower: bool = True) -> str:
+  """A text as SigLIP reads it, in lower case and without ASCII punctuation.
+
+  >>> canonical("A photo, of  a Cat!")
+  'a photo of a cat'
+  """
+  text = text.lower() if lower else text
+  text = text.translate(_NO_PUNCTUATION)
+  return re.sub(r"\s+", " ", text).strip()
+
+
+def _special(token: Any) -> str | None:
+  """The text of a special token, which may be an object of that text."""
+  if isinstance(token, dict):
+    token = token.get("content")
+  if token is not None and not isinstance(token, str):
+    raise ValueError(
+      f"its {CONFIG} has the special token {quoted(token)}, which is no text."
+    )
+  return token
