@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import optax
 
 from scripts.parity.ours import Setup
+from vit_jax.models import autoencoder
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.parts import Parts
 from vit_jax.models.paths import within
 from vit_jax.run import build
+from vit_jax.tasks import reconstruction
 from vit_jax.training import losses, optimizer, step
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.optimizer import map_paths
@@ -242,7 +244,45 @@ def _unmixed(mix: Any) -> Any:
   return mixed
 
 
+def _biased(_: Any) -> Any:
+  """The variance of a patch as the mean of the squares, with ddof=0."""
+
+  def normalized(pixels: Any) -> Any:
+    mean = pixels.mean(axis=-1, keepdims=True)
+    deviation = jnp.sqrt(pixels.var(axis=-1, keepdims=True) + 1e-6)
+    return (pixels - mean) / deviation, mean, deviation
+
+  return normalized
+
+
+def _rows_first(sincos: Any) -> Any:
+  """Positions of y, then of x."""
+
+  def swapped(h: int, w: int, D: int) -> Any:
+    return jnp.roll(sincos(h, w, D), D // 2, axis=1)
+
+  return swapped
+
+
+def _at_seen(at: Any) -> Any:
+  """The positions of all patches in order, also where some are seen."""
+
+  def placed(E_pos: Any, places: Any) -> Any:
+    if places is None:
+      return at(E_pos, places)
+    return at(E_pos, jnp.sort(places, axis=1))
+
+  return placed
+
+
 FAULTS: dict[str, Fault] = {
+  "a patch's variance is biased": _patch(reconstruction, "normalized", _biased),
+  "pixels that are not normalised": _settings("autoencoder", norm_pixels=False),
+  "the decoder's positions of y first": _patch(
+    autoencoder, "sincos", _rows_first
+  ),
+  "the decoder's positions in order": _patch(autoencoder, "at", _at_seen),
+  "one more patch is seen": _settings("autoencoder", rate=0.68),
   "warm-up off by one": _patch(
     build,
     "make_schedule",

@@ -5,20 +5,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from configs import deit3, finetune, pretrain
+from configs import deit3, finetune, mae, pretrain
 from scripts.parity import inputs as given_inputs
 from scripts.parity.inputs import Arrays
 from scripts.parity.ours import CLASSES
 from vit_jax.config import base_config
-from vit_jax.models.grid import param_shapes
+from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.paths import within
 from vit_jax.pretrained.formats import hf_encoders, timm_encoders
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.run import build
+from vit_jax.tasks.reconstruction import draw_patches
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.state import Extras
+
+MAE = dict(rate=0.75, decoder_size=16, decoder_layers=2, decoder_heads=2)
 
 
 def table_4() -> Any:
@@ -112,6 +116,29 @@ def muon() -> Any:
     kind="muon", peak_lr=5e-4, momentum=0.95, weight_decay=0.1
   )
   return config
+
+
+def autoencoder() -> Any:
+  config = mae.get_config("B/16")
+  config.autoencoder.update(MAE)
+  config.optimizer.peak_lr = 1e-3
+  return config
+
+
+def hidden_patches(settings: Any, model: Any) -> tuple[Extras, Arrays]:
+  """The noise that hides what a run's steps hide, in transformers."""
+  h, w = grid_of(model, settings.image_size)
+  key = jax.random.key(settings.seed)
+
+  def order(step: Any) -> Any:
+    own_key, _ = jax.random.split(jax.random.fold_in(key, step))
+    rows = jnp.arange(settings.batch_size)
+    draw = draw_patches(own_key, rows, h * w, settings.autoencoder.rate)
+    return jnp.concatenate([draw["seen"], draw["hidden"]], axis=1)
+
+  orders = jax.lax.map(order, jnp.arange(settings.total.steps))
+  noise = np.asarray(orders).argsort(axis=-1) / np.float32(h * w)
+  return Extras(), {"noise": noise.astype(np.float32)}
 
 
 def base(settings: Any, model: Any) -> tuple[Extras, Arrays]:

@@ -342,4 +342,40 @@ ROWS: dict[str, Row] = {
       "torch.optim.Muon, whose iteration is in bfloat16": {"muon": "torch"},
     },
   ),
+  "mae": Row(
+    title="A masked autoencoder: a quarter of the patches seen, AdamW",
+    reference="transformers",
+    program="run_mae.py",
+    recipe=dict(
+      _TINY,
+      rate=1e-3,
+      decay=0.05,
+      answers=ours.PATCHES,
+      rate_of_masks=configs.MAE["rate"],
+      decoder=configs.MAE["decoder_size"],
+      decoder_layers=configs.MAE["decoder_layers"],
+      decoder_heads=configs.MAE["decoder_heads"],
+    ),
+    config=configs.autoencoder,
+    fields=dict(position="learned", pooling="token"),
+    extras=configs.hidden_patches,
+    rules=hf_encoders.rules,
+    faults=(
+      "a patch's variance is biased",
+      "pixels that are not normalised",
+      "the decoder's positions of y first",
+      "the decoder's positions in order",
+      "one more patch is seen",
+      "b2 of 0.99",
+      "biases decayed",
+      "warm-up off by one",
+      "another GELU",
+    ),
+    different=(
+      (
+        "The encoder's table of positions is trained on both sides, and fixed "
+        "in transformers. The logits are the pixels of four patches, all seen."
+      ),
+    ),
+  ),
 }

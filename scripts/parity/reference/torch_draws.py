@@ -10,13 +10,16 @@ from unittest import mock
 import numpy as np
 import torch
 
-# torchvision without its compiled operators, which nothing here calls.
-_LIBRARY = torch.library.Library("torchvision", "DEF")
-for _name in ("nms", "qnms"):
-  with contextlib.suppress(RuntimeError):
-    _LIBRARY.define(f"{_name}(Tensor a, Tensor b, float c) -> Tensor")
+try:
+  import torchvision  # noqa: F401
+except (ImportError, RuntimeError):
+  # Without its compiled operators, which nothing here calls.
+  _LIBRARY = torch.library.Library("torchvision", "DEF")
+  for _name in ("nms", "qnms"):
+    with contextlib.suppress(RuntimeError):
+      _LIBRARY.define(f"{_name}(Tensor a, Tensor b, float c) -> Tensor")
 
-from timm.data import Mixup  # noqa: E402
+from timm.data import Mixup
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
