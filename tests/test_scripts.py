@@ -1,5 +1,6 @@
 """Checks scripts for remote machines, as far as possible without them."""
 
+import collections
 import contextlib
 import io
 import json
@@ -17,12 +18,14 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
-from scripts import make_masks, real_weights
+from scripts import encoders_page, make_masks, real_weights
 from scripts.bench import depths, products, recipes, scoreboard
 from scripts.bench.scoreboard_models import gflops
 from tests import commands, encoders
 from tests.data.pictures import disc
 from tests.image_files import encode
+from vit_jax.models.extended_vit import FAMILIES
+from vit_jax.pretrained.known import KNOWN
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import open_run
 
@@ -399,6 +402,29 @@ def test_the_scoreboards_page_is_that_of_its_rows():
   assert heads and all("*estimate*" in head for head in heads)
   known = {tuple(row[name] for name in scoreboard.KEY) for row in rows}
   assert len(known) == len(rows)
+
+
+def test_the_page_of_encoders_is_that_of_its_tables():
+  """One hybrid rounds by more than 1e-5; known checkpoints have families."""
+  families = encoders_page.read(encoders_page.FAMILIES)
+  coverage = encoders_page.read(encoders_page.COVERAGE)
+  text = encoders_page.page(families, coverage)
+  assert text == encoders_page.PAGE.read_text("utf-8")
+  assert encoders_page.merged(coverage) == coverage
+  counts = collections.Counter(
+    (row["library"], row["answer"]) for row in coverage
+  )
+  assert counts["timm", "same"] >= 235
+  others = {r["name"]: r["error"] for r in coverage if r["answer"] == "other"}
+  assert [*others] == ["vit_large_r50_s32_224"]
+  assert float(others["vit_large_r50_s32_224"]) < 3e-5
+  assert {k.family for k in KNOWN.values()} <= {f["family"] for f in families}
+  for family in families:
+    for block in filter(None, family["block"].split(", ")):
+      related = FAMILIES[block].get("relative") is not None
+      assert family["fast"] == ("no" if related else "yes")
+  refused = [row for row in coverage if row["answer"] == "refused"]
+  assert all(encoders_page.cause(row["reason"]) for row in refused)
 
 
 def _step(layers, clock=True):
