@@ -51,7 +51,7 @@ TESTS = {
   ),
   "tests of published weights": ("pretrained/test_load.py",),
 }
-TINY_TESTS = {"tests of models": ("models/test_normalize.py",)}
+TINY_TESTS = {"tests of models": ("models/test_model_normalize.py",)}
 # A Python that has Linux send it SIGTERM when the process above it ends, and
 # that then becomes the command.
 _END_WITH_PARENT = """
