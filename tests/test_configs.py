@@ -113,7 +113,7 @@ def test_rows_carry_the_papers_numbers():
   assert config.optimizer.clip_norm == 1
 
 
-def _one_step(config, size: int, batch_size: int, num_classes: int):
+def _one_step(config, size: int, batch_size: int, num_classes: int, mesh=None):
   """Traces or runs the configuration's step; returns it and its inputs."""
   config.update(image_size=(size, size), batch_size=batch_size)
   settings = build.resolved(read(config), None)
@@ -122,7 +122,7 @@ def _one_step(config, size: int, batch_size: int, num_classes: int):
   model = build.build_model(settings, task, names)
   opened = Extras()
   if teacher is not None:
-    mesh = sharding.make_mesh(devices=jax.devices()[:1])
+    mesh = mesh or sharding.make_mesh(devices=jax.devices()[:1])
     opened = extras.open_extras(settings, model, mesh, teacher, None, None)
     task = opened.taught(task)
   init, step = build.train_functions(
@@ -294,6 +294,39 @@ def test_self_distillation_goes_on_from_a_run_whole_and_with_lora(tmp_path):
   change = np.asarray(new["kernel"]) - np.asarray(old["kernel"])
   np.testing.assert_allclose(change, 8 * product, atol=1e-6)
   assert np.abs(product).max() > 1e-7
+
+
+def test_a_linear_probe_of_a_masked_autoencoder_trains_the_head_alone():
+  config = mae.get_config("L/16,linear")
+  assert config.autoencoder.rate == 0 and config.model.variant is None
+  assert config.transfer.probe_head and config.optimizer.freeze_layers == -1
+  assert config.optimizer.weight_decay == 0 and config.total_epochs == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mae", "student"])
+def test_eight_devices_do_as_one_without_labels(name):
+  """For three steps of a model of one layer, with all axes of the mesh."""
+  argument = str(encoders.FOLDER / "hf_dinov2") if name == "student" else ""
+  losses = []
+  for devices, axes in ((1, ()), (8, (2, 2, 2))):
+    config = _load(CONFIGS / f"{name}.py", argument)
+    config.optimizer.warmup_epochs = 0.0
+    config.model.num_layers = 1
+    mesh = sharding.make_mesh(*axes, devices=jax.devices()[:devices])
+    init, step, batch, *frozen = _one_step(config, 32, 8, 10, mesh)
+    shapes = sharding.array_shapes(init, mesh)
+    make = jax.jit(
+      lambda key, init=init: nn.unbox(init(key)),
+      out_shardings=sharding.shardings_of(shapes),
+    )
+    state = make(jax.random.key(0))
+    step = sharding.jit_train_step(step, shapes, mesh, *frozen)
+    batch = jax.device_put(batch, sharding.batch_sharding(mesh))
+    for _ in range(3):
+      state, metrics = step(state, batch, *frozen)
+      losses.append(float(metrics["loss"]))
+  assert losses[3:] == pytest.approx(losses[:3], rel=1e-5)
 
 
 @pytest.mark.slow
