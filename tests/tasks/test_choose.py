@@ -48,7 +48,8 @@ def test_every_section_turns_its_task_on_by_its_first_key():
   for key in switches():
     name, first = key.split(".")
     assert types_of(Settings)[name] is SECTIONS[name]
-    value = {"student": "both"}.get(name, 0.5)
+    others = {"student": "both", "self_distillation": 8}
+    value = others.get(name, 0.5)
     section = SECTIONS[name](**{first: value})
     sections = {"loss": LossSettings(), name: section}
     assert choose.configured("classification", sections).name == name
