@@ -144,6 +144,22 @@ class StudentSettings(Section):
   )
 
 
+def _fit_masks(settings: "SelfDistillationSettings") -> None:
+  if settings.mask_from > settings.mask_to:
+    raise ValueError(
+      f"mask_from={settings.mask_from} is more than "
+      f"mask_to={settings.mask_to}: swap them."
+    )
+
+
+def _fit_areas(settings: "SelfDistillationSettings") -> None:
+  if settings.min_area >= settings.area:
+    raise ValueError(
+      f"min_area={settings.min_area} leaves no small crop below "
+      f"area={settings.area}: set it lower."
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class SelfDistillationSettings(Section):
   """Self-distillation, in place of labels (DINO, iBOT, DINOv2).
@@ -189,12 +205,14 @@ class SelfDistillationSettings(Section):
     "Share of an image's area that divides large crops from small ones.",
     must=BETWEEN_0_AND_1,
     needs="prototypes",
+    fits=_fit_areas,
   )
   min_area: float = setting(
     0.05,
     "Least share of an image's area that a small crop shows.",
     must=BETWEEN_0_AND_1,
     needs="prototypes",
+    fits=_fit_areas,
   )
   colours: bool = setting(
     True,
@@ -231,12 +249,14 @@ class SelfDistillationSettings(Section):
     "Least share of the patches to mask in such a crop.",
     must=BELOW_1,
     needs="prototypes",
+    fits=_fit_masks,
   )
   mask_to: float = setting(
     0.5,
     "Largest share of the patches to mask.",
     must=BETWEEN_0_AND_1,
     needs="prototypes",
+    fits=_fit_masks,
   )
   centering: str = setting(
     "mean",
@@ -281,19 +301,6 @@ class SelfDistillationSettings(Section):
     must=NOT_NEGATIVE,
     needs="prototypes",
   )
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.mask_from > self.mask_to:
-      raise ValueError(
-        f"mask_from={self.mask_from} is more than mask_to={self.mask_to}: swap "
-        "them."
-      )
-    if self.min_area >= self.area:
-      raise ValueError(
-        f"min_area={self.min_area} leaves no small crop below "
-        f"area={self.area}: set it lower."
-      )
 
 
 @dataclasses.dataclass(frozen=True)
