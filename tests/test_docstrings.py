@@ -66,13 +66,15 @@ def test_functions_on_data_have_an_example():
 
 
 def test_main_functions_of_training_and_tasks_have_an_example():
-  assert {"as_nnx", "init_params", "make_train_step"} <= {
-    name.removeprefix("vit_jax.") for name in EXAMPLES
-  }
+  functions = {"as_nnx", "init_params", "make_train_step"}
+  functions |= {"list_models", "new_head", "normalize"}
+  assert {f"vit_jax.{name}" for name in functions} <= {*EXAMPLES}
   names = {
     "training.optimizer.make_optimizer",
     "training.optimizer.make_schedule",
     "training.losses.cross_entropy",
+    "training.losses.cutmix",
+    "training.losses.mixup",
     "training.sharding.make_mesh",
     "training.lora.chosen",
     "tasks.choose.task_class",

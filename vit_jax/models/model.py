@@ -189,6 +189,13 @@ def normalize(
 
   Raises ValueError unless the images are uint8: nobody can tell whether floats
   are of [0, 1], of [0, 255] or normalised already.
+
+  >>> import jax.numpy as jnp
+  >>> import vit_jax
+  >>> black = jnp.zeros((1, 2, 2, 3), jnp.uint8)
+  >>> x = vit_jax.normalize(black, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+  >>> x.shape, float(x.min())
+  ((1, 2, 2, 3), -1.0)
   """
   if images.dtype != jnp.uint8:
     raise ValueError(

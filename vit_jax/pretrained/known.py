@@ -155,6 +155,11 @@ def list_models(pattern: str = "*") -> Models:
 
   Those of which one of `Known.names` matches a pattern, such as "dinov2*". A
   number or a slice of them gives names, as in `list_models()[:2]`.
+
+  >>> import vit_jax
+  >>> checkpoint = vit_jax.list_models("b16_augreg")["b16_augreg"]
+  >>> checkpoint.model, checkpoint.image_size
+  ('B/16', 224)
   """
   return Models(
     (name, checkpoint)

@@ -106,6 +106,21 @@ def new_head(
   The other parameters are those given, and the representation layer stays.
   `new_head(loaded, num_classes)` takes what `load_pretrained` returned.
 
+  >>> import jax
+  >>> import vit_jax
+  >>> model = vit_jax.Vit(
+  ...   num_classes=2,
+  ...   patch_size=8,
+  ...   hidden_size=16,
+  ...   num_layers=1,
+  ...   mlp_size=32,
+  ...   num_heads=2,
+  ... )
+  >>> params = vit_jax.init_params(model, jax.random.key(0), image_size=16)
+  >>> model, params = vit_jax.new_head(model, params, num_classes=5)
+  >>> model.num_classes, params["head"]["kernel"].shape
+  (5, (16, 5))
+
   Args:
     params: The model's parameters, as plain arrays.
     num_classes: Classes of the new head; 0 leaves it out.

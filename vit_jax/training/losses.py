@@ -90,6 +90,14 @@ def mixup(
   The batch shares one lambda, drawn from Beta(alpha, alpha). As in "How to
   train your ViT" (arXiv:2106.10270), an example keeps the larger share of
   itself.
+
+  >>> import jax
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.training.losses import mixup
+  >>> images = jnp.zeros((2, 4, 4, 3))
+  >>> mixed, targets = mixup(jax.random.key(0), images, jnp.eye(2), alpha=0.2)
+  >>> bool(targets[0, 0] >= 0.5), bool(jnp.allclose(targets.sum(axis=1), 1))
+  (True, True)
   """
   share = jax.random.beta(key, alpha, alpha)
   share = jnp.maximum(share, 1 - share)
@@ -108,6 +116,14 @@ def cutmix(
   The batch shares one box, whose sides are sqrt(1 - lambda) of the image's for
   a lambda from Beta(alpha, alpha). Its centre lies anywhere in the image, so
   that edges may cut it; what is left of it is the neighbour's share.
+
+  >>> import jax
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.training.losses import cutmix
+  >>> images = jnp.stack([jnp.zeros((8, 8, 3)), jnp.ones((8, 8, 3))])
+  >>> cut, targets = cutmix(jax.random.key(0), images, jnp.eye(2), alpha=1.0)
+  >>> bool(jnp.allclose(cut[0].mean(), targets[0, 1]))
+  True
   """
   area_key, *keys = jax.random.split(key, 3)
   side = jnp.sqrt(1 - jax.random.beta(area_key, alpha, alpha))
