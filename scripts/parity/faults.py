@@ -10,13 +10,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from scripts.parity import self_distillation
 from scripts.parity.ours import Setup
 from vit_jax.models import autoencoder
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.parts import Parts
 from vit_jax.models.paths import within
 from vit_jax.run import build
-from vit_jax.tasks import reconstruction
+from vit_jax.runtime.settings import Duration
+from vit_jax.tasks import reconstruction, self_distillation_objective
+from vit_jax.tasks.self_distillation_objective import SelfDistillation
 from vit_jax.training import losses, optimizer, step
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.optimizer import map_paths
@@ -69,6 +72,19 @@ def _patch(
   def change(setup: Setup) -> Iterator[Setup]:
     new = make(getattr(place, name, None))
     with mock.patch.object(place, name, new, create=create):
+      yield setup
+
+  return change
+
+
+def _both(*faults: Fault) -> Fault:
+  """Several changes that are one fault."""
+
+  @contextlib.contextmanager
+  def change(setup: Setup) -> Iterator[Setup]:
+    with contextlib.ExitStack() as stack:
+      for fault in faults:
+        setup = stack.enter_context(fault(setup))
       yield setup
 
   return change
@@ -283,6 +299,26 @@ FAULTS: dict[str, Fault] = {
   ),
   "the decoder's positions in order": _patch(autoencoder, "at", _at_seen),
   "one more patch is seen": _settings("autoencoder", rate=0.68),
+  "a center one step late": _both(
+    _patch(SelfDistillation, "_teach", self_distillation.late_center),
+    _patch(SelfDistillation, "init_state", self_distillation.two_centers),
+  ),
+  "the teacher's temperature": _settings(
+    "self_distillation", teacher_temperature=0.072
+  ),
+  "masks for the teacher too": _patch(
+    SelfDistillation, "teacher_draw", self_distillation.masked_teacher
+  ),
+  "KoLeo on unnormalised features": _patch(
+    self_distillation_objective, "koleo", self_distillation.raw_koleo
+  ),
+  "momentum at its end value": _patch(
+    SelfDistillation, "decay", self_distillation.end_momentum
+  ),
+  "a last layer that is not held": _settings(
+    "self_distillation", freeze_last=Duration()
+  ),
+  "a constant weight decay": _settings("optimizer", final_weight_decay=None),
   "warm-up off by one": _patch(
     build,
     "make_schedule",

@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from scripts.parity import ours, recording
+from scripts.parity import recording
 from scripts.parity.faults import FAULTS
 from scripts.parity.inputs import Inputs
 from scripts.parity.ours import Setup
@@ -23,7 +23,7 @@ def differences(name: str, fault: str | None = None) -> dict[str, float]:
   setup, inputs, theirs = given(name)
 
   def compared(setup: Setup) -> dict[str, float]:
-    found = ours.run(setup, inputs, recording.MARKS)
+    found = ROWS[name].run(setup, inputs, recording.MARKS)
     return recording.differences(found, theirs, ROWS[name].scale)
 
   if fault is None:

@@ -175,7 +175,11 @@ def rates(
   rate of 1.
   """
   plain = dataclasses.replace(
-    settings.optimizer, layer_decay=1.0, weight_decay=0.0
+    settings.optimizer,
+    layer_decay=1.0,
+    weight_decay=0.0,
+    final_weight_decay=None,
+    patches_lr=1.0,
   )
   one = make_optimizer(plain, optax.constant_schedule(1.0), **by_layer)
   tree = unflatten_dict(params, sep="/")

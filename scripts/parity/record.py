@@ -54,7 +54,7 @@ def main() -> None:
     print(name, shown(gap))
   place = recording.write(a.row, meta, trajectory(row, setup, found))
   print(f"{place}: {place.stat().st_size / 1000:.0f} kB")
-  mine = ours.run(setup, inputs, recording.MARKS)
+  mine = row.run(setup, inputs, recording.MARKS)
   compared = recording.differences(mine, recording.read(a.row), row.scale)
   print(shown(compared), "beyond:", recording.beyond(compared, row.tolerances))
 

@@ -9,7 +9,7 @@ import numpy as np
 from scripts.parity import inputs as given_inputs
 from scripts.parity import ours
 from scripts.parity.inputs import Arrays, Inputs
-from scripts.parity.ours import CLASS_NAMES, CLASSES, Setup
+from scripts.parity.ours import CLASS_NAMES, CLASSES, Setup, Trajectory
 from scripts.parity.recording import MARKS, Tolerances
 from vit_jax.pretrained.formats import google
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes, read_all
@@ -105,6 +105,12 @@ class Row:
       mixing=given_inputs.make_mixing(STEPS, self.seed),
       probe=normalized(probe[0], preprocessing),
     )
+
+  def run(
+    self, setup: Setup, inputs: Inputs, marks: tuple[int, ...]
+  ) -> Trajectory:
+    """The trajectory of our side."""
+    return ours.run(setup, inputs, marks)
 
   def written(self, setup: Setup, params: Arrays) -> Arrays:
     """Our arrays by the reference's names."""

@@ -4,7 +4,7 @@ import functools
 
 from configs import big_vision_s16, pretrain
 from scripts.parity import our_configs as configs
-from scripts.parity import ours
+from scripts.parity import ours, self_distillation
 from scripts.parity.inputs import SIDE
 from scripts.parity.ours import CLASSES
 from scripts.parity.recording import Tolerances
@@ -150,6 +150,28 @@ _AVERAGE = (
 _PAPER = (
   "The reference has no pre-training: its model and its schedule are used, and "
   "the loss, the decay and the clipping are written from the paper."
+)
+
+_DINOV2 = dict(
+  SIZES,
+  side=SIDE,
+  warmup=WARMUP,
+  rate=self_distillation.RATE,
+  prototypes=self_distillation.PROTOTYPES,
+  head=self_distillation.HEAD,
+  bottleneck=self_distillation.BOTTLENECK,
+  small=self_distillation.SMALL,
+  held=self_distillation.HELD,
+  temperature_warmup=self_distillation.WARM,
+)
+_LOSSES_ALONE = (
+  "Each loss alone, its gradient, Sinkhorn-Knopp and 20 updates of the centers "
+  "are compared by `scripts/parity/self_distillation_losses.py`: 4e-07."
+)
+_OTHER_WARM_UPS = (
+  "The learning rate rises as t / w, and theirs as t / (w - 1); positions of "
+  "small crops are interpolated to their grid, and theirs to one that is 0.1 "
+  "larger. Both are as ours here."
 )
 
 ROWS: dict[str, Row] = {
@@ -376,6 +398,25 @@ ROWS: dict[str, Row] = {
         "The encoder's table of positions is trained on both sides, and fixed "
         "in transformers. The logits are the pixels of four patches, all seen."
       ),
+    ),
+  ),
+  "dinov2": self_distillation.SelfDistilled(
+    title="DINOv2: crops, masks, centers, KoLeo, and the averaged teacher",
+    reference="facebookresearch/dinov2",
+    program="run_dinov2.py",
+    recipe=_DINOV2,
+    config=self_distillation.config,
+    rules=self_distillation.rules,
+    different=(_OTHER_WARM_UPS, _LOSSES_ALONE),
+    faults=(
+      "a center one step late",
+      "the teacher's temperature",
+      "masks for the teacher too",
+      "KoLeo on unnormalised features",
+      "momentum at its end value",
+      "a last layer that is not held",
+      "a constant weight decay",
+      "biases decayed",
     ),
   ),
 }

@@ -69,8 +69,9 @@ class DataSettings(Section):
   )
   labels: bool = setting(
     True,
-    "False takes all images below `root`, at any depth and without classes.",
-    needs="root",
+    "False takes all images below `root`, at any depth and without classes; "
+    "packed images and TFDS data sets keep their labels.",
+    needs="root or dir or name",
   )
   labels_file: str | None = setting(
     None,

@@ -175,6 +175,10 @@ class SelfDistillation:
     score = entropy(taught["class"]).mean(axis=1)
     return loss, score, taught["state"], metrics
 
+  def teacher_draw(self, targets: dict[str, Array]) -> dict[str, Array]:
+    """The teacher's draw: it answers for masked patches, and sees them."""
+    return {"where": targets["where"]}
+
   def _teach(
     self, large: Array, targets: dict[str, Array], moment: Moment
   ) -> dict[str, Any]:
@@ -182,7 +186,7 @@ class SelfDistillation:
     s = self.settings
     variables = {"params": moment.average}
     if targets:
-      variables["draw"] = {"where": targets["where"]}
+      variables["draw"] = self.teacher_draw(targets)
     told = self.model.apply(variables, large)
     temperature = self.temperature(moment.step)
     answers = told["answers"]
