@@ -24,7 +24,14 @@ PAGE = HERE / "docs/encoders.md"
 FAMILIES = HERE / "docs/_static/encoders.csv"
 COVERAGE = HERE / "docs/_static/coverage.csv"
 VERSIONS = {"timm": "1.0.31", "transformers": "5.23"}
-COLUMNS = ("library", "family", "name", "answer", "error", "reason")
+COLUMNS: tuple[str, ...] = (
+  "library",
+  "family",
+  "name",
+  "answer",
+  "error",
+  "reason",
+)
 Row = dict[str, str]
 
 INTRO = """\
