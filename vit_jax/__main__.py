@@ -25,7 +25,6 @@ COMMANDS = {
   "evaluate": "Evaluates a run's checkpoint on the evaluation split.",
   "verify": "Replays steps of a run, and compares them with its digests.",
   "predict": "Predicts the classes of image files with any checkpoint.",
-  "embed": "Embeds texts by the text tower of a model of images and text.",
   "fewshot": "Measures few-shot accuracy by a linear probe.",
   "visualize": "Draws what a model has learned, and what it attends to.",
   "report": "Writes a report on one or several runs as one HTML file.",
@@ -43,7 +42,7 @@ OTHER_NAMES = {
   **dict.fromkeys(("test", "eval", "validate", "score"), "evaluate RUN"),
   **dict.fromkeys(("infer", "classify", "ask"), "predict RUN IMAGE"),
   **dict.fromkeys(
-    ("features", "similar"), "predict RUN IMAGE --features OUT.npz"
+    ("features", "embed", "similar"), "predict RUN IMAGE --features OUT.npz"
   ),
   **dict.fromkeys(
     ("attention", "explain", "draw", "plot"), "visualize RUN IMAGE --out DIR"

@@ -63,7 +63,21 @@ def define_flags() -> None:
     "An .npz file of texts' embeddings, for zero-shot classes of a CLIP or "
     "SigLIP tower.",
   )
-  command.define_texts()
+  flags.DEFINE_string(
+    "texts",
+    None,
+    "A text file with a class's name in each line, for zero-shot classes of a "
+    "model that has a text tower.",
+  )
+  flags.DEFINE_multi_string(
+    "template",
+    [],
+    'Text around these names, such as "a drawing of a {}."; several are '
+    'averaged. By default "a photo of a {}.".',
+  )
+  flags.DEFINE_string(
+    "save_head", None, "An .npz file to write these classes to, for --head."
+  )
   flags.DEFINE_integer(
     "batch_size", 32, "Number of images to predict at once.", lower_bound=1
   )
@@ -78,7 +92,7 @@ def main(arguments: list[str]) -> int:
     layers=_layers(flags.FLAGS.layers),
     templates=tuple(flags.FLAGS.template),
     **command.values("top", "out", "features", "tokens", "batch_size"),
-    **command.values("head", "texts"),
+    **command.values("head", "texts", "save_head"),
     **command.overrides(),
   )
 
@@ -96,6 +110,7 @@ def predict_files(
   head: str | None = None,
   texts: str | None = None,
   templates: tuple[str, ...] = (),
+  save_head: str | None = None,
   batch_size: int = 32,
   **overrides: Any,
 ) -> int:
@@ -117,7 +132,7 @@ def predict_files(
   collecting = feature_file(features, layers) if features else None
   outcomes: list[str] = []
   with collecting or contextlib.nullcontext() as rows:
-    text_head = _text_head(checkpoint, head, texts, templates)
+    text_head = _text_head(checkpoint, head, texts, templates, save_head)
     loaded = _opened(checkpoint, bool(text_head or features), overrides)
     task, names, outputs = _outputs(loaded, text_head)
     batches = predict(
@@ -212,26 +227,29 @@ def _text_head(
   head: str | None,
   texts: str | None,
   templates: tuple[str, ...],
+  save_head: str | None,
 ) -> "TextHead | None":
   """The head of zero-shot classes, if they are asked for.
 
   Raises ValueError if they are asked for twice, or the checkpoint has no text
-  tower.
+  tower, and OSError if a file cannot be read or written.
   """
-  from vit_jax.inference.text_head import read_names, read_text_head
+  from vit_jax.inference import text_head
 
   if head and texts:
     raise ValueError("--head and --texts both name the classes: drop one.")
-  if templates and not texts:
-    raise ValueError("--template needs --texts, which is not given.")
-  if head:
-    return read_text_head(head)
   if not texts:
-    return None
+    for flag, value in (("--template", templates), ("--save_head", save_head)):
+      if value:
+        raise ValueError(f"{flag} needs --texts, which is not given.")
+    return text_head.read_text_head(head) if head else None
   from vit_jax.pretrained.text import TEMPLATES, load_text
 
-  names = read_names(texts)
-  return load_text(checkpoint).head(names, templates or TEMPLATES)
+  names = text_head.read_names(texts)
+  made = load_text(checkpoint).head(names, templates or TEMPLATES)
+  if save_head:
+    text_head.save_text_head(save_head, made)
+  return made
 
 
 def _opened(

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.image_files import plain
 from tests.memory import bounded_memory
 from vit_jax.inference.text_head import TextHead, read_text_head
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.load import load_pretrained
+from vit_jax.pretrained.text import load_text
 
 ENCODERS = pathlib.Path(__file__).parents[1] / "checkpoints" / "encoders"
+CLIP = str(ENCODERS.parent / "texts" / "hf_clip")
 RNG = np.random.default_rng(0)
 E = RNG.normal(size=(3, 4)).astype(np.float32)
 GOOD = {"names": np.array(["a", "b", "c"]), "embeddings": E}
@@ -132,3 +135,50 @@ def test_texts_that_claim_gigabytes_are_refused(tmp_path):
   for name, reason in reasons.items():
     with bounded_memory(2**24), pytest.raises(ValueError, match=reason):
       read_text_head(str(tmp_path / name))
+
+
+@pytest.fixture
+def classes(tmp_path):
+  path = tmp_path / "classes.txt"
+  path.write_text("cat\n\nred plate\n", "utf-8")
+  return str(path)
+
+
+def test_names_of_classes_answer_as_their_saved_head_does(
+  tmp_path, classes, capsys
+):
+  out, image = str(tmp_path / "classes.npz"), str(tmp_path / "a.png")
+  plain(size=(21, 16)).save(image)
+  answers = []
+  for given in (dict(texts=classes, save_head=out), dict(head=out)):
+    assert predict_files(CLIP, [image], as_json=True, **given) == 0
+    answers.append(capsys.readouterr().out)
+  assert answers[0] == answers[1] and "red plate" in answers[0]
+  head = read_text_head(out)
+  expected = load_text(CLIP).head(["cat", "red plate"])
+  np.testing.assert_allclose(head.embeddings, expected.embeddings, rtol=1e-6)
+  assert head.scale == pytest.approx(expected.scale)
+  assert head.names == ("cat", "red plate") and head.bias is None
+
+
+@pytest.mark.parametrize(
+  "options, message",
+  [
+    (dict(head="h.npz", texts="t.txt"), "both name the classes: drop one"),
+    (dict(templates=("a {}",)), "--template needs --texts"),
+    (dict(save_head="h.npz"), "--save_head needs --texts"),
+    (dict(texts="{empty}"), "names no class: write one in each line"),
+    (dict(texts="{twice}"), "names cat 2 times"),
+    (dict(texts="{bytes}"), "is not UTF-8 text"),
+  ],
+)
+def test_classes_that_cannot_be_are_refused(tmp_path, options, message):
+  plain(size=(21, 16)).save(tmp_path / "a.png")
+  (tmp_path / "empty").write_text(" \n")
+  (tmp_path / "twice").write_text("cat\ndog\n cat\n")
+  (tmp_path / "bytes").write_bytes(b"\xff\xfe\xff")
+  if options.get("texts", "").startswith("{"):
+    options = options | {"texts": str(tmp_path / options["texts"][1:-1])}
+  with pytest.raises(ValueError, match=message) as info:
+    predict_files(CLIP, [str(tmp_path / "a.png")], **options)
+  assert "\n" not in str(info.value)

@@ -14,7 +14,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.models.model import unit
-from vit_jax.runtime.files import open_regular, read_regular
+from vit_jax.runtime.files import (
+  open_regular,
+  output_file,
+  read_regular,
+  replacing,
+)
 from vit_jax.runtime.printable import printable
 
 _UNREADABLE = (
@@ -107,8 +112,12 @@ def read_text_head(path: str) -> TextHead:
   return TextHead(labels, embeddings, scale, bias)
 
 
-def write_text_head(file: IO[bytes], head: TextHead) -> None:
-  """Writes the .npz file that `read_text_head` reads."""
+def save_text_head(path: str, head: TextHead) -> None:
+  """Writes the .npz file that `read_text_head` reads.
+
+  Raises ValueError for the ending of another format, and OSError if the file
+  cannot be written.
+  """
   arrays: dict[str, Any] = {
     "names": np.array(head.names),
     "embeddings": head.embeddings,
@@ -116,7 +125,9 @@ def write_text_head(file: IO[bytes], head: TextHead) -> None:
   }
   if head.bias is not None:
     arrays["bias"] = np.float32(head.bias)
-  np.savez(file, **arrays)
+  target, _ = output_file(path, {"NumPy arrays": (".npz",)})
+  with replacing(target) as file:
+    np.savez(file, **arrays)
 
 
 def read_names(path: str) -> list[str]:

@@ -107,7 +107,7 @@ class TextTower(Model):
   remat: str = "none"
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
-  # What only images have.
+  # Fields of models that take images.
   patch_size, origin = 1, None
 
   def __post_init__(self):
@@ -188,7 +188,7 @@ class TextTower(Model):
     """The tokens' embeddings and their positions, as Eq. 1 has of patches."""
     V, D = self.vocabulary, self.hidden_size
     E = self.param("E", _normal(None, "embed"), (V, D), self.param_dtype)
-    # Of an id that there is not, all values are NaN.
+    # An id outside the vocabulary gives NaN.
     z = jnp.take(jnp.asarray(E), ids, axis=0) * self.embedding_scale
     if self.position == "learned":
       shape = self.length, D

@@ -165,19 +165,6 @@ def define_overrides() -> None:
     flags.DEFINE_string(name, None, says)
 
 
-def define_texts() -> None:
-  """Defines the flags of commands that choose among texts."""
-  flags.DEFINE_string(
-    "texts", None, "A text file with a class's name in each line."
-  )
-  flags.DEFINE_multi_string(
-    "template",
-    [],
-    'Text around the names of --texts, such as "a drawing of a {}."; several '
-    'are averaged. By default "a photo of a {}.".',
-  )
-
-
 def overrides() -> dict[str, Any]:
   """Keywords for `load_pretrained`, from the flags that were given."""
   keywords = values("step", "task", "base", "num_heads", "gelu")
