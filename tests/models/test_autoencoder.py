@@ -85,6 +85,7 @@ def test_the_encoder_sees_a_quarter_of_the_tokens(pooling, prefix):
   assert flops(K) < (share + 0.05) * flops(N)
 
 
+@pytest.mark.slow
 def test_predictions_belong_to_places_and_do_not_see_hidden_pixels():
   model = autoencoder(tiny(), **SIZES)
   params = random_params(model, (32, 32), 0)

@@ -325,19 +325,13 @@ def test_the_tokens_that_a_pooling_reads(fields, rows):
   np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "fields",
   [
     dict(block="aimv2", pooling="query"),
-    pytest.param(
-      dict(
-        block="internvit", qk_norm=True, qk_norm_whole=True, norm_kind="rms"
-      ),
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      dict(block="radio", pooled_tokens=(0, 2)), marks=pytest.mark.slow
-    ),
+    dict(block="internvit", qk_norm=True, qk_norm_whole=True, norm_kind="rms"),
+    dict(block="radio", pooled_tokens=(0, 2)),
   ],
 )
 def test_every_parameter_of_new_parts_has_a_gradient(fields):

@@ -88,9 +88,8 @@ def test_a_table_that_is_resized_keeps_a_constant(weights):
   np.testing.assert_allclose(geometric(5, 9), geometric(5, 9)[::-1, ::-1])
 
 
-@pytest.mark.parametrize(
-  "shared", [pytest.param(False, marks=pytest.mark.slow), True]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True])
 def test_a_bias_that_is_shared_or_not_is_trained(shared):
   fields = dict(num_layers=2, hidden_size=16, mlp_size=32, num_heads=2)
   model = make_vit("Ti/8", 3, block="beit", **fields, relative_shared=shared)

@@ -93,7 +93,7 @@ NEW = dict(norm_inner_msa=True, norm_inner_mlp=True, gated_mlp=True)
 @pytest.mark.parametrize(
   "fields, form",
   [
-    (dict(kind="mixed"), "whole"),
+    pytest.param(dict(kind="mixed"), "whole", marks=pytest.mark.slow),
     pytest.param(dict(kind="mixed"), "blocks", marks=pytest.mark.slow),
     pytest.param(dict(side=16), "whole", marks=pytest.mark.slow),
   ],

@@ -32,7 +32,10 @@ def images(B=2, side=16):
   "block, fields",
   [
     pytest.param(None, {}, marks=pytest.mark.slow),
-    (None, dict(position="learned_grid", pooling="gap")),
+    pytest.param(
+      *(None, dict(position="learned_grid", pooling="gap")),
+      marks=pytest.mark.slow,
+    ),
     pytest.param(None, dict(position="sincos2d"), marks=pytest.mark.slow),
     pytest.param("dinov2", {}, marks=pytest.mark.slow),
     ("dinov2", dict(registers=2)),
@@ -67,6 +70,7 @@ def test_small_crops_are_what_the_trunk_would_see(block, fields):
   )
 
 
+@pytest.mark.slow
 def test_masked_patches_show_nothing():
   _, model, params = made("dinov2", registers=1)
   masks = jnp.array(RNG.random((2, 16)) < 0.4)

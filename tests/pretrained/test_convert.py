@@ -119,7 +119,7 @@ REASONS = {
   "timm_siglip": ((MAP, EXACT, MAP), ""),
   "timm_siglip_head": ((MAP, EXACT, MAP), MAP),
 }
-FAST = ("hf_clip_head", "hf_internvl_rms", "timm_map_reg")
+FAST = ("hf_clip_head", "hf_internvl_rms")
 
 
 @pytest.mark.parametrize("name", encoders.some_slow(REASONS, FAST))

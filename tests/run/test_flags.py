@@ -146,7 +146,7 @@ def test_a_mistake_in_a_file_is_one_line(typed, tmp_path, text, message):
 @pytest.mark.parametrize(
   "argument, message",
   [
-    ("nope.py", "no file 'nope.py'; .* digits, finetune, image_"),
+    ("nope.py", "no file 'nope.py'; .* digits, dino, finetune, "),
     ("digits:x", "digits.py takes no argument after a colon"),
     ("pretrain:B/8,imagenet2012", "Table 3 has no B/8 on imagenet2012"),
   ],

@@ -134,6 +134,7 @@ def test_class_and_patch_losses():
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_koleo_is_the_distance_to_the_nearest_by_finite_differences():
   x = RNG.normal(size=(6, 5))
 

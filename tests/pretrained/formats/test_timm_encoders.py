@@ -266,7 +266,7 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
     before = model.state_dict()
     assert again.keys() == before.keys(), name
     assert all(torch.equal(again[key], before[key]) for key in before), name
-  assert counts[True] > 190 and counts[False] > 25
+  assert counts[True] > 190 and counts[False] < 45
 
 
 @pytest.mark.parametrize(
@@ -514,6 +514,7 @@ def as_timms(arrays):
   return {name: np.ascontiguousarray(array) for name, array in found.items()}
 
 
+@pytest.mark.slow
 def test_a_hybrid_of_timms_answers_as_googles(tmp_path):
   """The paper's own hybrid; timm only adds another epsilon to its kernels."""
   arrays = as_timms(published.arrays("google_hybrid.npz"))
