@@ -68,6 +68,7 @@ def test_functions_on_data_have_an_example():
 def test_main_functions_of_training_and_tasks_have_an_example():
   functions = {"as_nnx", "init_params", "make_train_step"}
   functions |= {"list_models", "new_head", "normalize"}
+  functions |= {"load_pretrained", "save"}
   assert {f"vit_jax.{name}" for name in functions} <= {*EXAMPLES}
   names = {
     "training.optimizer.make_optimizer",

@@ -159,7 +159,11 @@ def _read_text(path: pathlib.Path) -> str:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """The JSON object in a file; {} if there is no such file."""
+  """The JSON object in a file; {} if there is no such file.
+
+  Raises ValueError if the file holds something else, and OSError if it cannot
+  be read.
+  """
   if not path.exists():
     return {}
   text = _read_text(path)

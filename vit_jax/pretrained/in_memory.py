@@ -45,6 +45,15 @@ def save(
     vit_jax.save(model, params, "cats", class_names=["cat", "dog"],
                  preprocessing=images)
 
+  >>> import tempfile
+  >>> import jax
+  >>> import vit_jax
+  >>> vit = vit_jax.make_vit("Ti/16", num_classes=3, num_layers=1)
+  >>> params = vit_jax.init_params(vit, jax.random.key(0), image_size=32)
+  >>> folder = tempfile.mkdtemp()
+  >>> vit_jax.save(vit, params, folder, to="timm", image_size=32)
+  Wrote a model in memory as timm to ...
+
   Args:
     params: The parameters, as arrays, of any type and on any devices.
     folder: The folder to write, which has to be new or empty.

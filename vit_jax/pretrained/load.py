@@ -37,6 +37,19 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
   the epsilon, the pooling and the preprocessing follow from it.
   `model.origin` records the format and how images have to be normalised.
 
+  >>> import tempfile
+  >>> import jax
+  >>> import vit_jax
+  >>> vit = vit_jax.make_vit("Ti/16", num_classes=3, num_layers=1)
+  >>> params = vit_jax.init_params(vit, jax.random.key(0), image_size=32)
+  >>> folder = tempfile.mkdtemp()
+  >>> vit_jax.save(vit, params, folder, to="big_vision", image_size=32)
+  Wrote a model in memory as big_vision to ...
+  >>> loaded = vit_jax.load_pretrained(folder)
+  >>> model, params = loaded
+  >>> model.num_classes, loaded.preprocessing.size
+  (3, (32, 32))
+
   Args:
     source: One of the following: an .npz file of Google's vision_transformer or
       of big_vision; a .safetensors file of timm, torchvision or Hugging Face; a

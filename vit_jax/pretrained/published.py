@@ -74,10 +74,7 @@ def open_published(
   )
   shapes = param_shapes(model, grid)
   rules = layout.rules(model, array_shapes)
-  what = (
-    f"{source} is not a {architecture.format} checkpoint of a Vit "
-    f"({_size_text(model)})"
-  )
+  what = f"{source} is not a {architecture.format} {_size_text(model)}"
   check(rules, array_shapes, shapes, model, what)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
@@ -110,7 +107,8 @@ def open_published(
 
 def _size_text(model: Any) -> str:
   names = "patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads"
-  return ", ".join(f"{name}={getattr(model, name)}" for name in names)
+  sizes = ", ".join(f"{name}={getattr(model, name)}" for name in names)
+  return f"checkpoint of a Vit ({sizes})"
 
 
 def _with_folder(architecture: Architecture, files: Files) -> Architecture:

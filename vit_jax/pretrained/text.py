@@ -100,8 +100,9 @@ def load_text(source: str) -> LoadedText:
   """Loads the text tower of a model of images and text, with its tokenizer.
 
   Args:
-    source: What `load_pretrained` takes, of CLIP, SigLIP, SigLIP 2 or TIPSv2 as
-      transformers saves them, alone or with the image tower.
+    source: A path, an address or a name, as for `load_pretrained`. The file is
+      a CLIP, SigLIP, SigLIP 2 or TIPSv2 that transformers saved, or its text
+      tower alone.
 
   Raises:
     ValueError: if there is no such checkpoint, it holds no text tower, its

@@ -98,14 +98,10 @@ def make_train_step(
   loss_of = _loss_function(model, objective, is_trainable, extras)
   gradient = jax.value_and_grad(loss_of, has_aux=True)
   gradient = _in_parts(gradient, accumulation_steps)
-  average = functools.partial(_average, ema_decay, ema_warmup)
+  average = _averaging(objective, ema_decay, ema_warmup)
   stateful = isinstance(objective, StatefulObjective)
-  if stateful and (accumulation_steps > 1 or not ema_decay):
-    raise ValueError(
-      f"accumulation_steps={accumulation_steps} and ema_decay={ema_decay}: an "
-      "objective with a state takes a whole batch, and an average: set "
-      "accumulation_steps=1 and a decay."
-    )
+  if stateful:
+    _check_stateful(accumulation_steps, ema_decay)
   schedule: Any = learning_rate
   if not callable(schedule):
     schedule = optax.constant_schedule(jnp.float32(schedule))
@@ -113,11 +109,7 @@ def make_train_step(
   def train_step(
     state: TrainState, batch: Any, frozen_params: Any = None
   ) -> tuple[TrainState, Metrics]:
-    if not issubclass(type(batch), Mapping):
-      raise ValueError(
-        f"a batch is a dictionary with image and label, not a "
-        f"{type(batch).__name__}: give dict(image=images, label=labels)."
-      )
+    _check_batch(batch)
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     inputs, targets = objective.prepare(batch, objective_key)
@@ -132,12 +124,7 @@ def make_train_step(
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    averaged = state.averaged_params
-    if isinstance(objective, StatefulObjective):
-      rest = 1 - objective.decay(state.step)
-      averaged = optax.incremental_update(params, averaged, rest)
-    elif ema_decay:
-      averaged = average(state, params)
+    averaged = average(state, params)
     updated = TrainState(state.step, params, opt_state, averaged, own_state)
     select = functools.partial(jnp.where, finite)
     next_state = jax.tree.map(select, updated, state)
@@ -191,6 +178,41 @@ def _loss_function(
     return loss.mean(), (score.mean(), None, {})
 
   return loss_of
+
+
+def _check_stateful(accumulation_steps: int, ema_decay: float) -> None:
+  """Raises ValueError unless an objective with a state gets what it needs."""
+  if accumulation_steps > 1 or not ema_decay:
+    raise ValueError(
+      f"accumulation_steps={accumulation_steps} and ema_decay={ema_decay}: an "
+      "objective with a state takes a whole batch, and an average: set "
+      "accumulation_steps=1 and a decay."
+    )
+
+
+def _check_batch(batch: Any) -> None:
+  if not issubclass(type(batch), Mapping):
+    raise ValueError(
+      f"a batch is a dictionary with image and label, not a "
+      f"{type(batch).__name__}: give dict(image=images, label=labels)."
+    )
+
+
+def _averaging(
+  objective: Objective, decay: float, warmup: bool
+) -> Callable[[TrainState, Any], Any]:
+  """A function of a state and the next parameters: their next average."""
+
+  def scheduled(state: TrainState, params: Any) -> Any:
+    assert isinstance(objective, StatefulObjective)
+    share = 1 - objective.decay(state.step)
+    return optax.incremental_update(params, state.averaged_params, share)
+
+  if isinstance(objective, StatefulObjective):
+    return scheduled
+  if decay:
+    return functools.partial(_average, decay, warmup)
+  return lambda state, params: state.averaged_params
 
 
 def _average(decay: Any, warmup: bool, state: TrainState, params: Any) -> Any:

@@ -28,7 +28,7 @@ def names(stored: Iterable[str]) -> dict[str, str]:
 
   Release 5.23 writes other names of the layers than it has in `state_dict()`.
   """
-  decoder = (name for name in stored if name.startswith("decoder."))
+  decoder = (x for x in stored if x.partition(".")[0] == "decoder")
   return {_published(name): name for name in decoder}
 
 
