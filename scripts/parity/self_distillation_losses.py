@@ -94,8 +94,9 @@ def class_tokens(theirs: Any) -> dict[str, tuple[float, ...]]:
   total.backward()
 
   def ours(large: Any, small: Any) -> Any:
-    rows = (jnp.array(pair.numpy()), large, small)
-    return losses.class_loss(*(x.swapaxes(0, 1) for x in rows), 0.1).mean()
+    taught = jnp.array(pair.numpy()).swapaxes(0, 1)
+    answers = large.swapaxes(0, 1), small.swapaxes(0, 1)
+    return losses.class_loss(taught, *answers, 0.1).mean()
 
   value, slopes = jax.value_and_grad(ours, (0, 1))(large, small)
   gaps = [relative(a, b.grad) for a, b in zip(slopes, tensors, strict=True)]
