@@ -120,6 +120,7 @@ def test_what_does_not_count_is_as_if_left_out(name):
     jax.tree.map(np.testing.assert_array_equal, again, found)
 
 
+@pytest.mark.slow
 def test_an_image_of_padding_alone_has_no_gradient_and_no_nan():
   model, params = made("map")
   mask = REAL & np.array([[True], [False]])

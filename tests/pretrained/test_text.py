@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import encoders
 from vit_jax.models.model import represent
 from vit_jax.pretrained.arrays import open_arrays, save_arrays
 from vit_jax.pretrained.load import load_pretrained
@@ -33,7 +32,8 @@ def change_json(path, **changes):
   path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-@pytest.mark.parametrize("name", encoders.some_slow(NAMES, ("hf_clip",)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_features_and_logits_are_the_librarys(name):
   expected = stored(name)
   captions = expected["captions"]

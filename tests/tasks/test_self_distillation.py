@@ -212,7 +212,7 @@ def test_masks_are_blocks_in_a_share_of_the_crops():
 @pytest.mark.parametrize(
   "centering, separate",
   [
-    ("mean", False),
+    pytest.param("mean", False, marks=pytest.mark.slow),
     pytest.param("sinkhorn", True, marks=pytest.mark.slow),
     pytest.param("mean", True, marks=pytest.mark.slow),
   ],

@@ -149,8 +149,7 @@ def make_optimizer(
     optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
     core,
     decay,
-    _scale_by_layer(settings.layer_decay, layer_of),
-    _scale_patches(settings.patches_lr, parts),
+    _scale_by_place(settings, layer_of, parts),
     optax.scale_by_learning_rate(learning_rate),
   )
   return tx if is_trainable is None else _only(is_trainable, tx)
@@ -291,10 +290,21 @@ def _scale_by_layer(decay: float, layer_of: LayerOf | None) -> Tx:
   return optax.stateless(lambda updates, _: map_paths(scaled, updates))
 
 
+def _scale_by_place(
+  settings: OptimizerSettings, layer_of: LayerOf | None, parts: Parts | None
+) -> Tx:
+  """Scales updates by where a parameter lies in the model.
+
+  It is one member of the chain, whose state a checkpoint has by its number.
+  """
+  by_layer = _scale_by_layer(settings.layer_decay, layer_of)
+  if settings.patches_lr == 1:
+    return by_layer
+  return optax.chain(by_layer, _scale_patches(settings.patches_lr, parts))
+
+
 def _scale_patches(factor: float, parts: Parts | None) -> Tx:
   """Multiplies the updates of the embedding of patches."""
-  if factor == 1:
-    return optax.identity()
 
   def scale(updates: Any, _: Any) -> Any:
     model_parts = parts or guessed(updates)

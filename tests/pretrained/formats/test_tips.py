@@ -26,7 +26,14 @@ def test_all_tokens_are_the_authors_at_every_size(name, size):
   encoders.assert_close(answer, expected[f"logits{size}"], 1e-5)
 
 
-@pytest.mark.parametrize("to", ["tips", "hf", "timm"])
+@pytest.mark.parametrize(
+  "to",
+  [
+    "tips",
+    pytest.param("hf", marks=pytest.mark.slow),
+    pytest.param("timm", marks=pytest.mark.slow),
+  ],
+)
 def test_it_is_written_for_each_library_that_has_it(tmp_path, to):
   """With LayerScale as ones, where the library has it, and then without."""
   source = published.path("tips_gated.npz")
