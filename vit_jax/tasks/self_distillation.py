@@ -6,6 +6,7 @@ teacher's encoder.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -350,7 +351,7 @@ class FeaturesOutcome(Outcome):
   totals: dict[str, Any]
   shift: np.ndarray
 
-  @property
+  @functools.cached_property
   def scores(self) -> dict[str, Any]:
     totals = self.totals
     examples = int(totals["examples"])

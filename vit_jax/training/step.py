@@ -202,13 +202,13 @@ def _averaging(
   objective: Objective, decay: float, warmup: bool
 ) -> Callable[[TrainState, Any], Any]:
   """A function of a state and the next parameters: their next average."""
-
-  def scheduled(state: TrainState, params: Any) -> Any:
-    assert isinstance(objective, StatefulObjective)
-    share = 1 - objective.decay(state.step)
-    return optax.incremental_update(params, state.averaged_params, share)
-
   if isinstance(objective, StatefulObjective):
+    decay_at = objective.decay
+
+    def scheduled(state: TrainState, params: Any) -> Any:
+      share = 1 - decay_at(state.step)
+      return optax.incremental_update(params, state.averaged_params, share)
+
     return scheduled
   if decay:
     return functools.partial(_average, decay, warmup)

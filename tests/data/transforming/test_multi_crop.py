@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from vit_jax.data.example import Example, ImageSpec
-from vit_jax.data.transforming.multi_crop import MultiCrop, changed, random_box
+from vit_jax.data.transforming.augment import random_box
+from vit_jax.data.transforming.multi_crop import MultiCrop, changed
 
 
 def png(pixels):

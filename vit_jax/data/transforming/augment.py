@@ -21,15 +21,25 @@ _RATIO = (0.3, 1 / 0.3)
 def inception_box(
   height: int, width: int, min_area: float, rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
+  """Draws a box that covers `min_area` of an image or more (`random_box`)."""
+  return random_box(height, width, (min_area, 1.0), rng)
+
+
+def random_box(
+  height: int,
+  width: int,
+  areas: tuple[float, float],
+  rng: np.random.Generator,
+) -> tuple[int, int, int, int]:
   """Draws a random box (top, left, h, w) inside an image.
 
-  The box covers a fraction of the image's area that is uniform between
-  `min_area` and 1, and w / h is log-uniform between 3/4 and 4/3. A box that
-  does not fit is drawn again. After ten misses, as in long and thin images, the
-  box is the largest central one whose ratio is allowed.
+  The box covers a fraction of the image's area that is uniform between the two
+  `areas`, and w / h is log-uniform between 3/4 and 4/3. A box that does not fit
+  is drawn again. After ten misses, as in long and thin images, the box is the
+  largest central one whose ratio is allowed.
   """
   for _ in range(_ATTEMPTS):
-    area = rng.uniform(min_area, 1.0) * height * width
+    area = rng.uniform(*areas) * height * width
     ratio = math.exp(rng.uniform(*_LOG_RATIOS))
     h = round(math.sqrt(area / ratio))
     w = round(math.sqrt(area * ratio))

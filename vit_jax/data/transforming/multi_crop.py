@@ -5,7 +5,6 @@ made grey, blurred or solarized with the chances of arXiv:2006.07733.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +15,9 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from vit_jax.data.batch import ArraySpec, Spec
 from vit_jax.data.decoding.decode import by_fours, decode_image
 from vit_jax.data.example import RGB, Example, ImageSpec
+from vit_jax.data.transforming.augment import random_box
 from vit_jax.data.transforming.transforms import resize_fast
 
-_ATTEMPTS = 10
-_LOG_RATIOS = math.log(3 / 4), math.log(4 / 3)
 _JITTERED, _GREY = 0.8, 0.2  # Chances of these changes.
 _BRIGHTNESS = _CONTRAST = 0.4
 _SATURATION, _HUE = 0.2, 0.1
@@ -104,30 +102,6 @@ class MultiCrop:
     if self.flip and rng.random() < 0.5:
       crop = by_fours(lambda part: cv2.flip(part, 1), crop)
     return changed(crop, chances, rng) if self.colours else crop
-
-
-def random_box(
-  height: int,
-  width: int,
-  areas: tuple[float, float],
-  rng: np.random.Generator,
-) -> tuple[int, int, int, int]:
-  """Draws a box (top, left, h, w) that covers a share of an image in a range.
-
-  The share is uniform, and w / h is log-uniform between 3/4 and 4/3. After ten
-  boxes that do not fit, it is the largest central one whose ratio is allowed.
-  """
-  for _ in range(_ATTEMPTS):
-    area = rng.uniform(*areas) * height * width
-    ratio = math.exp(rng.uniform(*_LOG_RATIOS))
-    h = round(math.sqrt(area / ratio))
-    w = round(math.sqrt(area * ratio))
-    if 0 < h <= height and 0 < w <= width:
-      top = rng.integers(height - h, endpoint=True)
-      return int(top), int(rng.integers(width - w, endpoint=True)), h, w
-  h = min(height, max(1, round(width * 4 / 3)))
-  w = min(width, max(1, round(height * 4 / 3)))
-  return (height - h) // 2, (width - w) // 2, h, w
 
 
 def changed(
