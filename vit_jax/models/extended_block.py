@@ -255,7 +255,7 @@ class ExtendedBlock(nn.Module):
     return drop_path(after(last_mlp(y))) + z  # Eq. 3
 
   def _in_order(self, norm: Callable) -> tuple[Callable, Callable]:
-    """What precedes a branch, and what follows it: a norm, and nothing."""
+    """The functions before and after a branch; one of them is its norm."""
     return (_same, norm) if self.norm_after else (norm, _same)
 
   def _msa(self, D: int) -> Msa:

@@ -206,10 +206,18 @@ def normalize(
   return (images.astype(jnp.float32) / 255 - shift) / scale
 
 
-def unit(x: Float[Array, "N D"]) -> Float[Array, "N D"]:
-  """Rows scaled to length 1, in float32; a row of zeros stays zero."""
+def unit(
+  x: Float[Array, "*axes"], axis: int = -1, least: float = 1e-12
+) -> Float[Array, "*axes"]:
+  """Vectors scaled to length 1 in float32, or divided by `least` if shorter.
+
+  A vector of zeros stays zero, and its gradient is finite.
+  """
   x = x.astype(jnp.float32)
-  return x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+  squared = jnp.sum(x**2, axis=axis, keepdims=True)
+  is_short = squared <= least**2
+  length = jnp.sqrt(jnp.where(is_short, 1.0, squared))
+  return x / jnp.where(is_short, least, length)
 
 
 def check_images(x: Any) -> None:

@@ -16,15 +16,13 @@ from jaxtyping import Array, Float
 from vit_jax.models.extended_block import ResizedPositions
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.layer import GELUS, Images, LayerConfig, layer_norm
-from vit_jax.models.model import Model, check_size
+from vit_jax.models.model import Model, check_size, unit
 from vit_jax.models.partitioning import Dense, in_use, named
 from vit_jax.models.parts import HEAD, INPUT, Part
 from vit_jax.models.position import Grid
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import BaseVit, Vit
 
-LEAST = 1e-12
-"""The least norm that a vector is divided by."""
 # Positions that small crops can have as well as large ones.
 _POSITIONS = ("learned", "learned_grid", "sincos2d", "none")
 _init_kernel = nn.initializers.truncated_normal(0.02)
@@ -82,7 +80,7 @@ class PrototypeHead(nn.Module):
       x = linear(x)
       if not last:
         x = GELUS["exact"](x)
-    x = unit(x.astype(jnp.float32)).astype(c.dtype)
+    x = unit(x).astype(c.dtype)
 
     axes = ("embed", "prototypes")
     shape = (sizes.bottleneck, sizes.prototypes)
@@ -90,20 +88,9 @@ class PrototypeHead(nn.Module):
     ones = named(nn.initializers.ones_init(), axes[1:])
     v: Any = self.param("direction", normal, shape, c.param_dtype)
     g: Any = self.param("length", ones, shape[1:], c.param_dtype)
-    W = unit(v.astype(jnp.float32), axis=0) * g.astype(jnp.float32)[None]
+    W = unit(v, axis=0) * g.astype(jnp.float32)[None]
     W = in_use(W.astype(c.dtype), (None, "prototypes"))
     return in_use((x @ W).astype(jnp.float32), ("batch", "prototypes"))
-
-
-def unit(x: Any, axis: int = -1, least: float = LEAST) -> Any:
-  """Vectors divided by their length, or by `least` if that is longer.
-
-  The gradient at 0 is 0.
-  """
-  squared = jnp.sum(x**2, axis=axis, keepdims=True)
-  is_short = squared <= least**2
-  length = jnp.sqrt(jnp.where(is_short, 1.0, squared))
-  return x / jnp.where(is_short, least, length)
 
 
 class SelfDistilled(BaseVit):

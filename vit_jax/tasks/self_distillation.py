@@ -21,9 +21,10 @@ from vit_jax.data.reading.labels import NONE
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.multi_crop import MultiCrop
 from vit_jax.models.grid import grid_of
+from vit_jax.models.model import unit
 from vit_jax.models.parts import Parts
 from vit_jax.models.paths import ends_with
-from vit_jax.models.self_distilled import Heads, self_distilled, unit
+from vit_jax.models.self_distilled import Heads, self_distilled
 from vit_jax.runtime.display import Metric, Split, Track, untracked
 from vit_jax.tasks.outcome import (
   PROBES,
@@ -303,7 +304,7 @@ def features_evaluator(
 
     loss, score = objective.loss(apply, images, {})
     counts = batch["mask"] > 0
-    z = unit(seen["y"].astype(jnp.float32))
+    z = unit(seen["y"])
     total = jnp.maximum(counts.sum(), 1)
     rows = counts[:, None]
     if shift is None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from vit_jax.models.self_distilled import unit
+from vit_jax.models.model import unit
 
 _LEAST = 1e-8
 """Added to distances, and the least length of a feature, as in KoLeo's code."""
@@ -114,7 +114,7 @@ def koleo(features: Float[Array, "B D"]) -> Float[Array, " B"]:
 
   Features are scaled to length 1 (arXiv:1806.03198). It spreads them out.
   """
-  x = unit(features.astype(jnp.float32), least=_LEAST)
+  x = unit(features, least=_LEAST)
   fixed = jax.lax.stop_gradient(x)
   cosines = jnp.where(jnp.eye(len(x), dtype=bool), -1.0, fixed @ fixed.T)
   nearest = jnp.argmax(cosines, axis=1)
@@ -137,5 +137,5 @@ def deviation(features: Float[Array, "B D"]) -> Float[Array, ""]:
 
   It is the root of the mean squared distance, at most 1.
   """
-  x = unit(features.astype(jnp.float32))
+  x = unit(features)
   return jnp.sqrt(((x - x.mean(axis=0, keepdims=True)) ** 2).sum(1).mean())

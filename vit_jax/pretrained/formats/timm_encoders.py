@@ -41,7 +41,8 @@ _EVA = (
 _NOT_RELATIVE = (
   *("norm_pre.weight", "reg_token", "dist_token", "attn_pool.latent"),
 )
-_RES_POST_NORM = "_rpn_"  # Of names whose norms follow the branches.
+# In the names of models whose norms follow the branches.
+_RES_POST_NORM = "_rpn_"
 _AIM, _AIM_HEAD_SIZE = "patch_embed.norm.weight", 128  # AIMv2's alone.
 # Arguments that the arrays tell as well, or that change no answer.
 _ARGUMENTS = (
