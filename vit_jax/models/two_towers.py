@@ -1,0 +1,241 @@
+"""Two towers: an image tower and a text tower whose outputs are compared.
+
+As in CLIP (arXiv:2103.00020) and SigLIP (arXiv:2303.15343). Any image model of
+the library is the image tower, whose parameters keep their paths; those of the
+text tower lie below `text`. R is the width of both representations.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from vit_jax.models.extended_vit import ExtendedVit
+from vit_jax.models.layer import Images, check_choice
+from vit_jax.models.model import Model, unit
+from vit_jax.models.partitioning import named
+from vit_jax.models.parts import ENCODER, HEAD, INPUT, Part
+from vit_jax.models.paths import within
+from vit_jax.models.resnet import ResNet
+from vit_jax.models.text import Ids, TextTower
+from vit_jax.models.vit import Vit
+
+IMAGE, TEXT = TOWERS = ("image", "text")
+LOG_SCALE, BIAS = "log_scale", "bias"
+"""Paths of the two parameters that belong to none of the towers."""
+HOW = ("trained", "frozen", "lora")
+
+
+class Compared(NamedTuple):
+  """What two towers make of images and texts.
+
+  Attributes:
+    image, text: The representations, scaled to length 1, float32.
+    log_scale: The logarithm of the factor of their products.
+    bias: What is added to the scaled products; None if the model has none.
+  """
+
+  image: Float[Array, "B R"] | None
+  text: Float[Array, "M R"] | None
+  log_scale: Float[Array, ""]
+  bias: Float[Array, ""] | None
+
+  def logits(self) -> Float[Array, "B M"]:
+    """exp(log_scale) times the cosine of each image and text, plus the bias."""
+    assert self.image is not None and self.text is not None
+    return logits(self.image, self.text, self.log_scale, self.bias)
+
+
+def logits(u: Any, v: Any, log_scale: Any, bias: Any = None) -> Any:
+  """exp(log_scale) u v^T plus the bias; (B, R), (M, R) -> (B, M).
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.models.two_towers import logits
+  >>> u = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+  >>> logits(u, u, jnp.log(10.0), -10.0).round(3).tolist()
+  [[0.0, -10.0], [-10.0, 0.0]]
+  """
+  products = jnp.matmul(u, v.T, precision="highest") * jnp.exp(log_scale)
+  return products if bias is None else products + bias
+
+
+class TwoTowers(Model):
+  """Images (B, H, W, C) and token ids (B, T), a pair -> `Compared`.
+
+  Either may be None. Its classes have an image tower: `TwoTowersVit`,
+  `TwoTowersExtendedVit` and `TwoTowersResNet`. Raises ValueError if the towers
+  are of different widths.
+
+  Attributes:
+    text: The text tower. It is scanned and computed again as the image tower
+      is, and in its types.
+    first_log_scale: The first logarithm of the scale.
+    first_bias: The first bias; None for a model without one.
+    towers: How the image tower and the text tower are trained: "trained",
+      "frozen", or "lora". No gradient goes into a frozen tower, which is run
+      without dropout. Beside a tower with LoRA, the parameters of one that is
+      "trained" count as those of a head, which LoRA trains themselves.
+  """
+
+  text: TextTower | None = None
+  first_log_scale: float = math.log(10)
+  first_bias: float | None = -10.0
+  towers: tuple[str, str] = ("trained", "trained")
+  plain = Model
+
+  def __post_init__(self):
+    for tower, how in zip(TOWERS, self.towers, strict=True):
+      check_choice(tower, how, HOW)
+    if self.text is not None:
+      own: Any = self
+      same = ("scan", "remat", "dtype", "param_dtype")
+      shared = {n: getattr(own, n) for n in same if hasattr(own, n)}
+      if any(getattr(self.text, n) != value for n, value in shared.items()):
+        self.text = self.text.clone(**shared)
+    super().__post_init__()
+
+  @property
+  def trunk(self) -> Model:
+    """The image tower alone."""
+    return self.plain.like(self)
+
+  def inputs(
+    self, image_shape: tuple[int, int, int]
+  ) -> tuple[Any, jax.ShapeDtypeStruct]:
+    """The shapes and types of an image and a text."""
+    return super().inputs(image_shape), self._text.inputs(image_shape)
+
+  def parts(self) -> tuple[Part, ...]:
+    of_text = (
+      dataclasses.replace(
+        part, prefix=f"{TEXT}/{part.prefix}".rstrip("/"), own_task=True
+      )
+      for part in self._text.parts()
+    )
+    both = [
+      Part(name, HEAD, own_task=True)
+      for name in (LOG_SCALE, *([BIAS] if self.first_bias is not None else ()))
+    ]
+    image = map(self._counted(IMAGE), super().parts())
+    return *image, *map(self._counted(TEXT), of_text), *both
+
+  def _counted(self, tower: str) -> Any:
+    """Gives the part of a tower the place by which LoRA counts it."""
+    whole = "lora" in self.towers and self._how(tower) == "trained"
+
+    def place(part: Part) -> Part:
+      moves = whole and part.place in (INPUT, ENCODER)
+      return dataclasses.replace(part, place=HEAD) if moves else part
+
+    return place
+
+  def frozen(self, path: str) -> bool:
+    """Whether the parameter at a path is of a tower that is frozen."""
+    if path in (LOG_SCALE, BIAS):
+      return False
+    tower = TEXT if within(path, TEXT) else IMAGE
+    return self._how(tower) == "frozen"
+
+  def __call__(self, inputs: Any, *, train: bool = False) -> Any:
+    """What the towers make of images and texts, `(images, ids)`."""
+    self.check_has_parameters()
+    images, ids = inputs
+    u = None if images is None else self.embed_images(images, train=train)
+    v = None if ids is None else self.embed_texts(ids, train=train)
+    if u is not None and v is not None and u.shape[-1] != v.shape[-1]:
+      raise ValueError(different_widths(u.shape[-1], v.shape[-1]))
+    return Compared(u, v, *self.scale_and_bias())
+
+  def embed_images(
+    self, images: Images, *, train: bool = False
+  ) -> Float[Array, "B R"]:
+    """The representations of images, of length 1."""
+    is_frozen = self._how(IMAGE) == "frozen"
+    y = self.encode(images, train=train and not is_frozen)[1]
+    if self.distilled:
+      y = y.mean(axis=1)
+    return _embedded(self.representation(y), is_frozen)
+
+  def embed_texts(self, ids: Ids, *, train: bool = False) -> Any:
+    """The representations of texts, of length 1, (B, R)."""
+    is_frozen = self._how(TEXT) == "frozen"
+    y = self._text(ids, train=train and not is_frozen)
+    return _embedded(y, is_frozen)
+
+  @nn.compact
+  def scale_and_bias(self) -> tuple[Any, Any]:
+    """The logarithm of the scale, and the bias or None."""
+    values = {LOG_SCALE: self.first_log_scale, BIAS: self.first_bias}
+    log_scale, bias = (
+      None
+      if value is None
+      else self.param(
+        name, named(nn.initializers.constant(value), ()), (), jnp.float32
+      )
+      for name, value in values.items()
+    )
+    return log_scale, bias
+
+  @property
+  def _text(self) -> TextTower:
+    assert self.text is not None
+    return self.text
+
+  def _how(self, tower: str) -> str:
+    return self.towers[TOWERS.index(tower)]
+
+
+def _embedded(y: Any, is_frozen: bool) -> Array:
+  return unit(jax.lax.stop_gradient(y) if is_frozen else y)
+
+
+def different_widths(image: int, text: int) -> str:
+  """The message for towers whose representations cannot be compared."""
+  return (
+    f"the image tower gives {image} numbers for an image and the text tower "
+    f"{text} for a text, which have to be as many: take two towers that belong "
+    "together, or a text tower from scratch."
+  )
+
+
+class TwoTowersVit(TwoTowers, Vit):
+  """A `Vit` and a text tower."""
+
+  plain = Vit
+
+
+class TwoTowersExtendedVit(TwoTowers, ExtendedVit):
+  """An `ExtendedVit` and a text tower."""
+
+  plain = ExtendedVit
+
+
+class TwoTowersResNet(TwoTowers, ResNet):
+  """A `ResNet` and a text tower."""
+
+  plain = ResNet
+
+
+_CLASSES = {
+  kind.plain: kind
+  for kind in (TwoTowersVit, TwoTowersExtendedVit, TwoTowersResNet)
+}
+
+
+def two_towers(model: Any, text: TextTower, **fields: Any) -> Any:
+  """A model of an image tower like `model`, without classes, and a text tower.
+
+  `fields` are those of `TwoTowers`. Raises ValueError if the image tower is of
+  another kind.
+  """
+  kind = _CLASSES.get(type(model))
+  if kind is None:
+    raise ValueError(
+      f"a {type(model).__name__} is no image tower beside a text tower: choose "
+      "a model such as model.variant=B/16."
+    )
+  return kind.like(model, num_classes=0, head_bias=0.0, text=text, **fields)
