@@ -63,6 +63,15 @@ def splits(axis: str) -> bool:
   return layout is not None and not layout((axis,)).is_fully_replicated
 
 
+def mesh_axes(axis: str) -> tuple[str, ...]:
+  """The axes of devices that the layout splits this axis over."""
+  layout = _layout.get()
+  if layout is None:
+    return ()
+  sharding: Any = layout((axis,))
+  return tuple(jax.tree.leaves(tuple(sharding.spec)))
+
+
 def platform() -> str:
   """The platform that a computation is traced for: "tpu", "gpu" or "cpu"."""
   return _platform.get() or jax.default_backend()

@@ -1,0 +1,176 @@
+"""Losses of pairs of vectors, such as those of images and of their texts.
+
+The sigmoid loss is SigLIP's (arXiv:2303.15343), the softmax loss CLIP's
+(arXiv:2103.00020). Each device compares its own examples with those of the
+whole batch, a block of them at a time, so that no array is B x B.
+
+Examples with the same id are no negatives of each other, such as two images of
+one caption: both losses leave these comparisons out. They do not become
+positives. Equal captions have equal vectors, and an image compared with a copy
+of its caption is its own pair again: it would count twice, and captions that
+are frequent, which say least, would weigh most.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, UInt32
+
+from vit_jax.models.partitioning import mesh_axes, on_each_device
+
+Vectors = Float[Array, "B R"]
+Losses = Float[Array, " B"]
+Number = Float[Array, ""]
+Ids = Int[Array, " B"] | UInt32[Array, " B"]
+_BLOCK = 2**22  # Most logits that a device holds at a time: 16 MiB.
+
+
+def sigmoid_loss(
+  u: Vectors,
+  v: Vectors,
+  log_scale: Number,
+  bias: Number,
+  same: Ids | None = None,
+) -> Losses:
+  """SigLIP's loss of each example, a sum over the texts of the batch.
+
+  It is -sum_j log sigmoid(z_ij l_ij) with l_ij = exp(log_scale) u_i v_j + bias,
+  where z is 1 for the example's own text and -1 for others.
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.training.contrastive import sigmoid_loss
+  >>> u = v = jnp.eye(2)
+  >>> loss = sigmoid_loss(u, v, jnp.log(10.0), jnp.array(-10.0))
+  >>> [round(float(x), 4) for x in loss]  # log(2) + log(1 + exp(-10))
+  [0.6932, 0.6932]
+
+  Args:
+    u, v: Vectors of length 1 of the images and of their texts, (B, R).
+    log_scale: Logarithm of the factor of the cosines.
+    bias: Is added to the scaled cosines; SigLIP's first value is -10.
+    same: An id of each example; sums leave out others with the same id. By
+      default all ids differ.
+  """
+  x = jnp.exp(log_scale) * u
+  shift = jnp.broadcast_to(bias, len(x))
+  own = (x * v).sum(axis=1) + shift
+
+  def add(total: Array, logits: Array) -> Array:
+    return total + jax.nn.softplus(logits).sum(axis=1)
+
+  others = _over_others(add, jnp.zeros_like(own), x, v, shift, same)
+  return jax.nn.softplus(-own) + others
+
+
+def softmax_loss(
+  u: Vectors, v: Vectors, log_scale: Number, same: Ids | None = None
+) -> Losses:
+  """CLIP's loss of each example, the mean of both directions.
+
+  It is the cross-entropy of the example's own text among those of the batch,
+  and of its own image among the images, with logits exp(log_scale) u_i v_j.
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.training.contrastive import softmax_loss
+  >>> u = v = jnp.eye(2)
+  >>> loss = softmax_loss(u, v, jnp.array(0.0))
+  >>> [round(float(x), 4) for x in loss]  # log(1 + exp(-1))
+  [0.3133, 0.3133]
+
+  Args:
+    u, v, log_scale: As in `sigmoid_loss`.
+    same: An id of each example; the denominators leave out others with the same
+      id. By default all ids differ.
+  """
+  scale = jnp.exp(log_scale)
+  own = scale * (u * v).sum(axis=1)
+
+  def add(total: tuple[Array, Array], logits: Array) -> tuple[Array, Array]:
+    highest, rest = total  # The sum of exponentials is exp(highest) rest.
+    top = jax.lax.stop_gradient(jnp.maximum(highest, logits.max(axis=1)))
+    kept = rest * jnp.exp(highest - top)
+    return top, kept + jnp.exp(logits - top[:, None]).sum(axis=1)
+
+  def denominator(x: Vectors, y: Vectors) -> Array:
+    """The logarithm of the sum over a row's own pair and the others."""
+    first = jax.lax.stop_gradient(own)
+    start = first, jnp.exp(own - first)
+    zeros = jnp.zeros_like(own)
+    highest, rest = _over_others(add, start, scale * x, y, zeros, same)
+    return highest + jnp.log(rest)
+
+  return (denominator(u, v) + denominator(v, u)) / 2 - own
+
+
+def text_ids(tokens: Int[Array, "B T"]) -> UInt32[Array, " B"]:
+  """An id of each text, the same for equal texts.
+
+  It is a hash of 32 bits: two texts of 4,096 that differ have the same id in
+  one batch of 500.
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.training.contrastive import text_ids
+  >>> ids = text_ids(jnp.array([[1, 2], [2, 1], [1, 2]]))
+  >>> bool(ids[0] == ids[2]), bool(ids[0] == ids[1])
+  (True, False)
+  """
+  places = jnp.arange(tokens.shape[1], dtype=jnp.uint32)
+  x = tokens.astype(jnp.uint32) + places[None] * jnp.uint32(0x9E3779B9)
+  for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+    x = (x ^ (x >> shift)) * jnp.uint32(factor)
+  return (x ^ (x >> 16)).sum(axis=1, dtype=jnp.uint32)
+
+
+def _over_others(
+  add: Callable[[Any, Float[Array, "b c"]], Any],
+  start: Any,
+  x: Vectors,
+  y: Vectors,
+  shift: Losses,
+  same: Ids | None,
+) -> Any:
+  """Goes through the logits x y^T + shift of each row, block by block.
+
+  `add` maps a total and the logits of a block to the next total. Logits of rows
+  with the same id, among them a row's own, are -inf. `start` is the first
+  total, whose arrays have a row for each example. The backward pass computes
+  the logits again.
+  """
+  ids = jnp.arange(len(x)) if same is None else same
+  axes = mesh_axes("batch")
+
+  def of_device(start: Any, x: Array, y: Array, shift: Array, ids: Array):
+    every, every_id = y, ids
+    if axes:
+      every = jax.lax.all_gather(y, axes, tiled=True)
+      every_id = jax.lax.all_gather(ids, axes, tiled=True)
+    blocks = _blocks(len(x), every, every_id)
+
+    @jax.checkpoint
+    def block(total: Any, columns: tuple[Array, Array, Array]):
+      y, column_ids, counts = columns
+      # Cosines times 100 need more than the bfloat16 that TPUs multiply in.
+      logits = jnp.matmul(x, y.T, precision="highest") + shift[:, None]
+      others = (ids[:, None] != column_ids[None]) & counts[None]
+      return add(total, jnp.where(others, logits, -jnp.inf)), None
+
+    return jax.lax.scan(block, start, blocks)[0]
+
+  return on_each_device(of_device, ("batch",))(start, x, y, shift, ids)
+
+
+def _blocks(
+  rows: int, y: Vectors, ids: Array
+) -> tuple[Float[Array, "n c R"], Array, Array]:
+  """Equal blocks of the columns, their ids, and which of them are columns."""
+  count = -(-rows * len(y) // _BLOCK)
+  size = -(-len(y) // count)
+  padding = count * size - len(y)
+
+  def cut(array: Array) -> Array:
+    padded = jnp.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1))
+    return padded.reshape(count, size, *array.shape[1:])
+
+  return cut(y), cut(ids), cut(jnp.ones(len(y), bool))
