@@ -4,7 +4,6 @@ The folder comes from anywhere: only regular files of a bounded size are read.
 """
 
 import dataclasses
-import json
 import os
 import pathlib
 import re
@@ -13,7 +12,7 @@ from typing import Any
 from vit_jax.data.reading.folders import images_below
 from vit_jax.pretrained.formats import processor
 from vit_jax.runtime import hints
-from vit_jax.runtime.files import read_regular
+from vit_jax.runtime.json_files import read_json, read_text
 from vit_jax.runtime.printable import quoted
 from vit_jax.workdir.records import METRICS
 
@@ -24,7 +23,6 @@ _OTHERS = ("model.*.safetensors", "model.safetensors.index.*.json")
 _OTHERS += ("model-00001-of-*.safetensors",)
 _OWN = re.compile(r"model(-\d+-of-\d+)?(\.\w+)*\.(safetensors|npz|json)")
 _ADAPTER = "adapter_config.json"
-_MOST_TEXT_BYTES = 16 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Files:
     """
     if not num_classes or self.labels is None:
       return ()
-    names = _read_text(self.labels).removesuffix("\n").split("\n")
+    names = read_text(self.labels).removesuffix("\n").split("\n")
     while len(names) > num_classes and not names[-1]:  # Empty lines at the end.
       names.pop()
     if len(names) > num_classes:
@@ -148,39 +146,3 @@ def _pictures(folder: pathlib.Path) -> tuple[dict[str, Any], str]:
       "which must be a JSON object."
     )
   return section, processor.NESTED
-
-
-def _read_text(path: pathlib.Path) -> str:
-  """The text of a file, which must be of reasonable size."""
-  try:
-    return read_regular(path, _MOST_TEXT_BYTES).decode("utf-8")
-  except UnicodeDecodeError as error:
-    raise ValueError(f"{path} is not UTF-8 text: {error}.") from error
-
-
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """The JSON object in a file; {} if there is no such file.
-
-  Raises ValueError if the file holds something else, and OSError if it cannot
-  be read.
-  """
-  if not path.exists():
-    return {}
-  text = _read_text(path)
-  try:
-    content = json.loads(text, object_pairs_hook=_once)
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f"{path} is not JSON: {error}.") from error
-  if not isinstance(content, dict):
-    raise ValueError(f"{path} does not hold a JSON object.")
-  return content
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """A JSON object; ValueError if it has two values for one number."""
-  result: dict[str, Any] = {}
-  for key, value in pairs:
-    if key in result and re.fullmatch(r"[0-9]+", key):
-      raise ValueError(f"it has two values for the key {quoted(key)}")
-    result[key] = value
-  return result

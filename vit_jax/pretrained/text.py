@@ -13,6 +13,7 @@ import numpy as np
 from flax import traverse_util
 from jaxtyping import Float
 
+from vit_jax.data.reading.tokenizer import FILES, Tokenizer, open_tokenizer
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.model import unit
@@ -22,7 +23,6 @@ from vit_jax.pretrained.folder import open_folder
 from vit_jax.pretrained.formats import hf_text
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.locate import locate
-from vit_jax.pretrained.tokenizer import FILES, Tokenizer, open_tokenizer
 from vit_jax.runtime.printable import say
 
 _CLIPS_SCALE = 100.0

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from vit_jax.pretrained.folder import read_json
 from vit_jax.runtime import extras
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.files import read_regular
+from vit_jax.runtime.json_files import read_json
 from vit_jax.runtime.printable import one_line, quoted
 
 JSON = "tokenizer.json"

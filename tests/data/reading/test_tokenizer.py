@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.pretrained.test_text import FOLDER, NAMES, stored
-from vit_jax.pretrained.tokenizer import open_tokenizer
+from vit_jax.data.reading.tokenizer import open_tokenizer
 
 FAMILIES = {"hf_clip": "CLIP", "hf_tips": "TIPSv2"}
 
