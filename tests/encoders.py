@@ -13,6 +13,7 @@ import pytest
 from vit_jax import load_pretrained
 
 FOLDER = pathlib.Path(__file__).parent / "checkpoints" / "encoders"
+NAMES = sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
 # The table of positions is for the first.
 SIZES = (
   pytest.param("32x32", marks=pytest.mark.slow),

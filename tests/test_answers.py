@@ -31,7 +31,6 @@ from vit_jax.tasks.eval_step import make_eval_step, no_totals
 from vit_jax.training.losses import probabilities
 
 CHECKPOINTS = pathlib.Path(__file__).parent / "checkpoints"
-ENCODERS = sorted(p.parent.name for p in encoders.FOLDER.glob("*/config.json"))
 RUNS = sorted(
   str(path.parent.relative_to(CHECKPOINTS))
   for path in CHECKPOINTS.glob("*/*/checkpoints")
@@ -67,7 +66,7 @@ def opened(name):
   """A model, its parameters, its preprocessing and its loss."""
   if name in published.CHECKPOINTS:
     return _load(published.path(name), **published.CHECKPOINTS[name])
-  if name in ENCODERS:
+  if name in encoders.NAMES:
     return _load(encoders.path(name))
   if name in RUNS:
     with contextlib.chdir(CHECKPOINTS):  # Runs name others by relative paths.
@@ -145,7 +144,7 @@ def _assert_same(found, expected, tolerance=1e-5):
 
 every_model = pytest.mark.parametrize(
   "name",
-  encoders.some_slow((*published.CHECKPOINTS, *ENCODERS, *RUNS, *OWN), FAST),
+  encoders.some_slow((*published.CHECKPOINTS, *encoders.NAMES, *RUNS, *OWN), FAST),
 )
 
 

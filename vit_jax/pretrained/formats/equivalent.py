@@ -34,14 +34,23 @@ _TABLE = f"{_POSITION}/E_pos"
 
 
 def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
-  """How a model would change if it were read back with these fields."""
+  """How a model would change if it were read back with these fields.
+
+  Fields that only its own class has become that class's defaults. The class is
+  named if it alone would change.
+  """
   theirs = to_fields(from_fields({"kind": "Vit", **fields}))
+  changed = False
   for name, value in to_fields(vit).items():
-    new = theirs.get(name)
-    if name in _FREE or new == value:
+    new = theirs.get(name, getattr(type(vit), name, None))
+    if name in {"kind", *_FREE} or new == value:
       continue
+    changed = True
     flag = f" (with --{name}={new} it is written nevertheless)"
     yield f"{name}={value!r} would become {new!r}{flag * (name in _FLAGS)}"
+  kinds = to_fields(vit)["kind"], theirs["kind"]
+  if not changed and kinds[0] != kinds[1]:
+    yield f"kind={kinds[0]!r} would become {kinds[1]!r}"
 
 
 def extended_part(vit: Any) -> str:
