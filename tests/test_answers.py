@@ -144,7 +144,9 @@ def _assert_same(found, expected, tolerance=1e-5):
 
 every_model = pytest.mark.parametrize(
   "name",
-  encoders.some_slow((*published.CHECKPOINTS, *encoders.NAMES, *RUNS, *OWN), FAST),
+  encoders.some_slow(
+    (*published.CHECKPOINTS, *encoders.NAMES, *RUNS, *OWN), FAST
+  ),
 )
 
 
