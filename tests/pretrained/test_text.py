@@ -14,7 +14,9 @@ from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.text import load_text
 
 FOLDER = pathlib.Path(__file__).parents[1] / "checkpoints" / "texts"
-NAMES = ("hf_clip", "hf_siglip", "hf_siglip2", "hf_tips")
+NAMES = ("hf_clip", "hf_metaclip2", "hf_siglip", "hf_siglip2", "hf_tips")
+OTHERS = ("open_clip", "open_siglip", "two_towers", "two_towers_scan")
+SLOW = pytest.mark.slow
 
 
 def stored(name):
@@ -49,6 +51,22 @@ def test_features_and_logits_are_the_librarys(name):
   np.testing.assert_allclose(logits, expected["logits"], atol=1e-5 * scale)
 
 
+@pytest.mark.parametrize(
+  "name", [OTHERS[0], *(pytest.param(x, marks=SLOW) for x in OTHERS[1:])]
+)
+def test_ids_and_features_are_those_of_other_libraries(name):
+  expected = stored(name)
+  text = load_text(str(FOLDER / name))
+  ids = text.tokenizer(expected["captions"])
+  np.testing.assert_array_equal(ids, expected["ids"])
+  found = text.embed(expected["captions"])
+  scale = np.abs(expected["features"]).max()
+  np.testing.assert_allclose(found, expected["features"], atol=1e-5 * scale)
+  bias = None if name == "open_clip" else -10.0
+  assert text.bias == bias
+  assert text.scale == pytest.approx(10.0 if "two" in name else 1 / 0.07)
+
+
 def test_templates_are_averaged_as_unit_vectors():
   text = load_text(str(FOLDER / "hf_clip"))
   templates = ["a photo of a {}", "two {} on a table"]
@@ -60,24 +78,48 @@ def test_templates_are_averaged_as_unit_vectors():
   assert head.names == ("cat", "dog")
 
 
-@pytest.mark.slow
-def test_a_tower_alone_has_a_scale_that_is_said(tmp_path, capsys):
-  folder = copied(tmp_path, "hf_siglip")
+def alone(tmp_path, name, base, kept):
+  """The text tower of a model in files of its own, its arrays' names changed.
+
+  Those that start with `kept` stay, and `base` stands for "text_model.".
+  """
+  folder = copied(tmp_path, name)
   file = folder / "model.safetensors"
   with open_arrays(file) as arrays:
     text = {
-      name.removeprefix("text_model."): np.ascontiguousarray(arrays[name])
+      name.replace("text_model.", base): np.ascontiguousarray(arrays[name])
       for name in arrays
-      if name.startswith("text_model.")
+      if name.startswith(("text_model.", *kept))
     }
+    projection = arrays.get("text_projection.weight")
   save_arrays(file, text)
   config = json.loads((folder / "config.json").read_text())["text_config"]
   (folder / "config.json").write_text(json.dumps(config))
-  expected = stored("hf_siglip")
-  loaded = load_text(str(folder))
+  return str(folder), projection
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "name, base, kept",
+  [
+    ("hf_siglip", "", ()),  # SiglipTextModel.
+    ("hf_siglip2", "text_model.", ()),  # The same, before release 5.
+    ("hf_clip", "", ()),  # CLIPTextModel.
+    ("hf_clip", "text_model.", ("text_projection.",)),  # ...WithProjection.
+    ("hf_metaclip2", "", ()),
+  ],
+)
+def test_a_tower_alone_answers_as_in_its_pair(
+  tmp_path, capsys, name, base, kept
+):
+  folder, projection = alone(tmp_path, name, base, kept)
+  expected = stored(name)
+  loaded = load_text(folder)
   assert loaded.scale == 100.0
   assert "no scale is stored" in capsys.readouterr().err
   found = loaded.embed(expected["captions"])
+  if not kept and projection is not None:
+    found = found @ projection.T  # The tower alone ends before it.
   scale = np.abs(expected["features"]).max()
   np.testing.assert_allclose(found, expected["features"], atol=1e-5 * scale)
 
@@ -131,6 +173,41 @@ def test_a_folder_that_does_not_fit_is_refused_in_a_line(
   with pytest.raises(ValueError, match=message) as info:
     load_text(str(folder))
   assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    ({"hf_model_name": "xlm-roberta-base"}, "hf_model_name='xlm-roberta-base'"),
+    ({"text_arch": "modern"}, "text_arch='modern': that text tower is not"),
+    ({"pool_type": "first"}, "pool_type='first' is unknown; choose one of arg"),
+    ({"tokenizer_kwargs": {"strip_sep_token": True}}, "says strip_sep_token="),
+    (None, "open_clip_config.json is not beside it, which tells how its text"),
+  ],
+)
+def test_a_tower_of_open_clip_that_is_not_ours_is_refused(
+  tmp_path, change, message
+):
+  folder = copied(tmp_path, "open_clip")
+  path = folder / "open_clip_config.json"
+  if change is None:
+    path.unlink()
+  else:
+    content = json.loads(path.read_text())
+    content["model_cfg"]["text_cfg"] |= change
+    path.write_text(json.dumps(content))
+  with pytest.raises(ValueError, match=message) as info:
+    load_text(str(folder))
+  assert "\n" not in str(info.value)
+
+
+def test_the_tokenizer_may_lie_elsewhere(tmp_path):
+  folder = copied(tmp_path, "two_towers")
+  (folder / "spiece.model").unlink()
+  with pytest.raises(ValueError, match="has no tokenizer beside its weights"):
+    load_text(str(folder))
+  text = load_text(str(folder / "model.npz"), str(FOLDER / "hf_siglip"))
+  assert text.tokenizer.file == "spiece.model"
 
 
 def test_what_has_no_text_tower_is_refused():

@@ -23,8 +23,9 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _CONFIGS = ("config.json", "preprocessor_config.json", "processor_config.json")
 _FILES = (*_CONFIGS, *_WEIGHTS, "model-*.safetensors")
 # Files to fetch where there are no weights of these names: weights in another
-# precision, and the file by which an adapter is recognised.
-_OTHERS = ("model.*.safetensors", "adapter_config.json")
+# precision, open_clip's, and the file by which an adapter is recognised.
+_OTHERS = ("model.*.safetensors", "open_clip_model.safetensors")
+_OTHERS += ("adapter_config.json",)
 _PICKLE = "pytorch_model.bin"
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,9 +20,10 @@ from vit_jax.models.model import unit
 from vit_jax.models.text import TextTower
 from vit_jax.pretrained.arrays import Arrays, open_arrays
 from vit_jax.pretrained.folder import open_folder
-from vit_jax.pretrained.formats import hf_text
+from vit_jax.pretrained.formats import open_clip, texts
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.locate import locate
+from vit_jax.runtime.json_files import read_json
 from vit_jax.runtime.printable import say
 
 _CLIPS_SCALE = 100.0
@@ -96,13 +97,32 @@ class LoadedText:
     return TextHead(tuple(names), embeddings, self.scale, self.bias)
 
 
-def load_text(source: str) -> LoadedText:
+@dataclasses.dataclass(frozen=True)
+class OpenedText:
+  """A text tower whose parameters are read on demand, and its tokenizer.
+
+  Attributes:
+    tower, tokenizer, scale, bias: As those of `LoadedText`.
+    read: Yields (path, array), with one array at a time in memory.
+    notes: Lines on what no file tells.
+  """
+
+  tower: TextTower
+  tokenizer: Tokenizer
+  scale: float
+  bias: float | None
+  read: Callable[[], Iterator[tuple[str, np.ndarray]]]
+  notes: tuple[str, ...]
+
+
+def load_text(source: str, tokenizer: str | None = None) -> LoadedText:
   """Loads the text tower of a model of images and text, with its tokenizer.
 
   Args:
     source: A path, an address or a name, as for `load_pretrained`. The file is
-      a CLIP, SigLIP, SigLIP 2 or TIPSv2 that transformers saved, or its text
-      tower alone.
+      a CLIP, MetaCLIP 2, SigLIP, SigLIP 2 or TIPSv2 that transformers saved, or
+      its text tower alone, a model of open_clip, or a SigLIP of big_vision.
+    tokenizer: A folder with the tokenizer; by default that of the weights.
 
   Raises:
     ValueError: if there is no such checkpoint, it holds no text tower, its
@@ -110,35 +130,71 @@ def load_text(source: str) -> LoadedText:
       libraries of the extra `text` are not installed.
   """
   source = str(source)
-  files = open_folder(locate(source, FILES))
-  with open_arrays(files.weights) as arrays:
-    layout = hf_text.infer(arrays.shapes, files.config)
-    tower = layout.tower
-    what = f"{source} is not the text tower of a {layout.family.name}"
-    check(layout.rules, layout.shapes, param_shapes(tower, (1, 1)), tower, what)
-    flat = {
-      path: jnp.asarray(array, jnp.float32)
-      for path, array in read_all(layout.rules, arrays, tower)
-    }
-    scale, bias, notes = _compared(arrays)
-  folder = pathlib.Path(files.weights).parent
-  tokenizer = open_tokenizer(folder, layout.family.name, tower.length)
-  if tokenizer.size > tower.vocabulary:
-    raise ValueError(
-      f"{source}: {tokenizer.file} has {tokenizer.size:,} tokens and the text "
-      f"tower {tower.vocabulary:,}: it is not the tokenizer of these weights."
-    )
-  for note in (*notes, *tokenizer.notes):
+  opened = open_text(
+    source, locate(source, (*FILES, open_clip.CONFIG)), tokenizer
+  )
+  flat = {path: jnp.asarray(array) for path, array in opened.read()}
+  for note in opened.notes:
     say(f"{source}: {note}.")
   params = traverse_util.unflatten_dict(flat, sep="/")
-  return LoadedText(source, tower, params, tokenizer, scale, bias)
+  return LoadedText(
+    source, opened.tower, params, opened.tokenizer, opened.scale, opened.bias
+  )
 
 
-def _compared(arrays: Arrays) -> tuple[float, float | None, list[str]]:
+def open_text(
+  source: str, path: pathlib.Path, tokenizer: str | None = None
+) -> OpenedText:
+  """Opens the text tower of `source`, a file or a folder at `path`.
+
+  Raises ValueError as `load_text` does.
+  """
+  files = open_folder(_weights(path))
+  folder = pathlib.Path(files.weights).parent
+  written = read_json(folder / open_clip.CONFIG)
+  config = files.config
+  if written and "text_config" not in config:
+    config = open_clip.text_config(written)
+  with open_arrays(files.weights) as arrays:
+    layout = texts.infer(arrays.shapes, config)
+    tower = layout.tower
+    what = f"{source} is not the text tower of a {layout.family}"
+    check(layout.rules, layout.shapes, param_shapes(tower, (1, 1)), tower, what)
+    scale, bias, notes = _compared(arrays, layout.pair)
+
+  def read() -> Iterator[tuple[str, np.ndarray]]:
+    with open_arrays(files.weights) as arrays:
+      for leaf, array in read_all(layout.rules, arrays, tower):
+        yield leaf, array.astype(np.float32, copy=False)
+
+  beside = pathlib.Path(tokenizer).expanduser() if tokenizer else folder
+  clean = config.get("clean", "") if layout.family == open_clip.NAME else ""
+  ids = open_tokenizer(beside, layout.family, tower.length, clean)
+  if ids.size > tower.vocabulary:
+    raise ValueError(
+      f"{source}: {ids.file} has {ids.size:,} tokens and the text tower "
+      f"{tower.vocabulary:,}: it is not the tokenizer of these weights."
+    )
+  return OpenedText(tower, ids, scale, bias, read, (*notes, *ids.notes))
+
+
+def _weights(path: pathlib.Path) -> pathlib.Path:
+  """The path; in a folder, open_clip's file if the others are an image tower's.
+
+  timm keeps the image tower in files of transformers' names beside it.
+  """
+  whole = path / open_clip.WEIGHTS
+  is_timms = "text_config" not in read_json(path / "config.json")
+  return whole if whole.exists() and is_timms else path
+
+
+def _compared(
+  arrays: Arrays, pair: Mapping[str, str]
+) -> tuple[float, float | None, list[str]]:
   """The scale and the bias of similarities, and a line if no array tells."""
   stored = {
-    name: float(arrays[name].reshape(-1)[0])
-    for name in hf_text.PAIR
+    what: float(arrays[name].reshape(-1)[0])
+    for name, what in pair.items()
     if arrays.shapes.get(name) in ((), (1,))
   }
   bias = stored.get("logit_bias")

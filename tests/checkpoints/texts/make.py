@@ -1,6 +1,6 @@
 """Makes tiny models of images and text, by transformers' own code.
 
-PYTHONPATH=. python tests/checkpoints/texts/make.py FOLDER
+PYTHONPATH=. python tests/checkpoints/texts/make.py FOLDER [NAME ...]
 
 It needs torch, transformers, tokenizers and sentencepiece. Each folder holds a
 model with random weights, a tokenizer that is trained on the captions, and in
@@ -15,9 +15,10 @@ import sys
 
 import numpy as np
 import sentencepiece
+import tokenizers
 import torch
 import transformers
-from tokenizers import pre_tokenizers
+from tokenizers import models, pre_tokenizers, processors
 from transformers.models.tipsv2 import modeling_tipsv2, tokenization_tipsv2
 
 CAPTIONS = json.loads(
@@ -111,6 +112,34 @@ def tips_tokenizer(folder: pathlib.Path):
   return kind.from_pretrained(folder, model_max_length=LENGTH)
 
 
+def metaclip_tokenizer(folder: pathlib.Path):
+  """Beginning, padding, end and unknown are 0 to 3, as in XLM-V."""
+  special = ["<s>", "<pad>", "</s>", "<unk>"]
+  letters = sorted({*"".join(CAPTIONS).replace(" ", "\u2581")})
+  learned = bpe([*special, *letters[:60], "\u2581"])
+  model = models.BPE(learned["vocab"], learned["merges"], unk_token="<unk>")
+  tokenizer = tokenizers.Tokenizer(model)
+  tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+  tokenizer.post_processor = processors.TemplateProcessing(
+    "<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+  )
+  return transformers.PreTrainedTokenizerFast(
+    tokenizer_object=tokenizer,
+    model_max_length=LENGTH,
+    **dict(bos_token="<s>", pad_token="<pad>", eos_token="</s>"),
+  )
+
+
+def metaclip(tokenizer):
+  ends = dict(bos_token_id=0, pad_token_id=1, eos_token_id=2)
+  config = transformers.MetaClip2Config(
+    text_config=TEXT | ends | dict(vocab_size=len(tokenizer)),
+    vision_config=VISION,
+    projection_dim=12,
+  )
+  return transformers.MetaClip2Model(config)
+
+
 def clip(tokenizer):
   config = transformers.CLIPConfig(
     text_config=TEXT
@@ -147,6 +176,7 @@ def tips(tokenizer):
 
 MODELS = {
   "hf_clip": (clip_tokenizer, clip),
+  "hf_metaclip2": (metaclip_tokenizer, metaclip),
   "hf_siglip": (siglip_tokenizer, siglip),
   "hf_siglip2": (siglip2_tokenizer, siglip),
   "hf_tips": (tips_tokenizer, tips),
@@ -188,5 +218,5 @@ def make(name: str, folder: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-  for each in MODELS:
+  for each in sys.argv[2:] or MODELS:
     make(each, pathlib.Path(sys.argv[1]) / each)

@@ -7,6 +7,7 @@ Nothing in the files is run.
 
 import dataclasses
 import functools
+import html
 import pathlib
 import re
 import string
@@ -77,7 +78,9 @@ class Tokenizer:
     return ids
 
 
-def open_tokenizer(folder: pathlib.Path, family: str, length: int) -> Tokenizer:
+def open_tokenizer(
+  folder: pathlib.Path, family: str, length: int, clean: str = ""
+) -> Tokenizer:
   """Opens the tokenizer in a folder, for texts of `length` tokens.
 
   Raises ValueError if there is none, it is damaged, or its library is not
@@ -85,7 +88,10 @@ def open_tokenizer(folder: pathlib.Path, family: str, length: int) -> Tokenizer:
 
   Args:
     folder: The folder of the weights.
-    family: "CLIP", "SigLIP" or "TIPSv2".
+    family: The name of the text tower's family, such as "SigLIP".
+    clean: What open_clip does with texts first: "" for nothing, "whitespace",
+      "lower" or "canonicalize". Only its repair of wrong encodings, by ftfy, is
+      left out.
   """
   config = read_json(folder / CONFIG)
   own = [folder / name for name in PIECES if (folder / name).exists()]
@@ -94,7 +100,8 @@ def open_tokenizer(folder: pathlib.Path, family: str, length: int) -> Tokenizer:
   if own and (pieces or not (folder / JSON).exists()):
     return _of_pieces(own[0], config, family, length)
   if (folder / JSON).exists():
-    return _of_json(folder / JSON, config, length)
+    opened = _of_json(folder / JSON, config, length)
+    return opened if not clean else _cleaned(opened, clean)
   raise ValueError(
     f"{folder} has no tokenizer beside its weights, {JSON} or {PIECES[0]}: get "
     "it from where the weights came from."
@@ -142,6 +149,22 @@ def _of_json(
     left=side == "left",
     notes=tuple(notes),
   )
+
+
+def _cleaned(tokenizer: Tokenizer, clean: str) -> Tokenizer:
+  """The tokenizer as open_clip uses it: padding comes after the text."""
+
+  def cleaned(text: str) -> str:
+    text = html.unescape(html.unescape(text))
+    if clean == "canonicalize":
+      return canonical(text.replace("_", " "))
+    text = text.lower() if clean == "lower" else text
+    return " ".join(text.split())
+
+  def encode(texts: Sequence[str]) -> list[list[int]]:
+    return tokenizer.encode([cleaned(text) for text in texts])
+
+  return dataclasses.replace(tokenizer, encode=encode, left=False)
 
 
 def _of_pieces(

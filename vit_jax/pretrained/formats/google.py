@@ -67,7 +67,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   P, _, _, D = need(shapes, "embedding/kernel", 4)
   stacked = int("encoderblock" in _blocks(shapes))
   first = "Transformer/encoderblock" + "_0" * (not stacked)
-  msa, mlp = (_numbering(shapes)[part] for part in ("msa", "mlp"))
+  msa, mlp = (numbering(shapes)[part] for part in ("msa", "mlp"))
   query = need(shapes, f"{first}/{msa}/query/kernel", 3 + stacked)
   expand = need(shapes, f"{first}/{mlp}/Dense_0/kernel", 2 + stacked)
   class_token = "cls" in shapes
@@ -125,14 +125,14 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   The naming is that of the checkpoint to read, whose arrays have these shapes;
   by default it is the one that vision_transformer publishes.
   """
-  numbering = PUBLISHED if shapes is None else _numbering(shapes)
+  names = PUBLISHED if shapes is None else numbering(shapes)
   scanned = shapes is not None and "encoderblock" in _blocks(shapes)
   big_vision = shapes is not None and _GOOGLE_POSITION not in shapes
   # Today's Flax keeps one axis of a group norm, the published files four.
   gn_root = (shapes or {}).get("gn_root/scale", (1, 1, 1, 1))
   group_norm = SAME if len(gn_root) == 1 else _GROUP_NORM
-  layout = _rules(vit, numbering, big_vision, group_norm)
-  return _stacked(layout) if scanned else layout
+  layout = _rules(vit, names, big_vision, group_norm)
+  return stacked(layout) if scanned else layout
 
 
 def big_vision_rules(vit: BaseVit) -> list[Rule]:
@@ -142,7 +142,7 @@ def big_vision_rules(vit: BaseVit) -> list[Rule]:
 
 def _rules(
   vit: BaseVit,
-  numbering: dict[str, str],
+  names: dict[str, str],
   big_vision: bool,
   group_norm: str = _GROUP_NORM,
 ) -> list[Rule]:
@@ -151,14 +151,14 @@ def _rules(
   return [
     dataclasses.replace(
       rule,
-      theirs=rule.theirs.format(**numbering, position=position),
+      theirs=rule.theirs.format(**names, position=position),
       pattern=patterns.get(rule.pattern, rule.pattern),
     )
     for rule in _TABLE.rules(vit)
   ]
 
 
-def _stacked(layout: list[Rule]) -> list[Rule]:
+def stacked(layout: list[Rule]) -> list[Rule]:
   """The rules for blocks whose arrays are stacked in one."""
   paths: dict[tuple[str, str], list[str]] = {}
   for rule in layout:
@@ -174,6 +174,7 @@ def _blocks(shapes: Shapes) -> set[str]:
   return {match[1] for match in matches if match}
 
 
-def _numbering(shapes: Shapes) -> dict[str, str]:
+def numbering(shapes: Shapes) -> dict[str, str]:
+  """The names of a block's submodules in a file."""
   published = any(f"/{PUBLISHED['msa']}/" in name for name in shapes)
   return PUBLISHED if published else LINEN
