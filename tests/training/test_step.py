@@ -184,15 +184,17 @@ def test_randomness_is_a_function_of_seed_and_step():
   assert float(metrics["loss"]) != float(other["loss"])
 
 
-def _losses_on(mesh, fields, steps=3):
-  """Losses of a few steps with dropout, Mixup, accumulation and averaging."""
-  init, step = _functions(
-    dropout_rate=0.1,
-    loss=MIXUP,
-    accumulation_steps=2,
-    ema_decay=0.9,
-    fields=fields,
-  )
+WHOLE = (
+  ("dropout_rate", 0.1),
+  ("loss", MIXUP),
+  ("accumulation_steps", 2),
+  ("ema_decay", 0.9),
+)
+
+
+def _losses_on(mesh, fields, options=WHOLE, steps=3):
+  """Losses of a few steps."""
+  init, step = _functions(fields=fields, **dict(options))
   shapes = sharding.array_shapes(init, mesh)
   shardings = sharding.shardings_of(shapes)
   make = jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)
@@ -207,8 +209,9 @@ def _losses_on(mesh, fields, steps=3):
 
 
 @functools.cache
-def _losses_on_one_device(fields):
-  return _losses_on(sharding.make_mesh(devices=jax.devices()[:1]), fields)
+def _losses_on_one_device(fields, options=WHOLE):
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+  return _losses_on(mesh, fields, options)
 
 
 SCANNED = (("num_layers", 2), ("scan", True), ("remat", "dots"))
@@ -223,22 +226,28 @@ MODERN = (
 
 
 @pytest.mark.parametrize(
-  "axes, fields",
+  "axes, fields, options",
   [
-    ((2, 2, 2), ()),
-    # The slow ones add little: each uses fewer of the axes, or scanned layers.
-    pytest.param((8, 1, 1), (), marks=pytest.mark.slow),
-    pytest.param((2, 4, 1), (), marks=pytest.mark.slow),
-    pytest.param((2, 2, 2), SCANNED, marks=pytest.mark.slow),
-    pytest.param((2, 2, 2), MODERN, marks=pytest.mark.slow),
-    pytest.param((2, 2, 2), AXIAL, marks=pytest.mark.slow),
-    pytest.param((2, 2, 2), (("pooling", "map"),), marks=pytest.mark.slow),
+    ((2, 2, 2), (), ()),
+    # The slow ones have dropout, Mixup, accumulation and averaging as well.
+    *(
+      pytest.param(*case, WHOLE, marks=pytest.mark.slow)
+      for case in [
+        ((2, 2, 2), ()),
+        ((8, 1, 1), ()),
+        ((2, 4, 1), ()),
+        ((2, 2, 2), SCANNED),
+        ((2, 2, 2), MODERN),
+        ((2, 2, 2), AXIAL),
+        ((2, 2, 2), (("pooling", "map"),)),
+      ]
+    ),
   ],
 )
-def test_eight_devices_do_as_one(axes, fields):
-  found = _losses_on(sharding.make_mesh(*axes), fields)
-  expected = _losses_on_one_device(fields)
-  np.testing.assert_allclose(found, expected, rtol=1e-5)
+def test_eight_devices_do_as_one(axes, fields, options):
+  losses = _losses_on(sharding.make_mesh(*axes), fields, options)
+  expected = _losses_on_one_device(fields, options)
+  np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 @pytest.mark.slow

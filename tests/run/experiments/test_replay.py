@@ -176,6 +176,7 @@ def test_another_optimizer_is_told_from_another_loss(
   assert said in out
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named(run_copy):
   _flip(run_copy / "checkpoints" / "8")
   with pytest.raises(ValueError, match="checkpoint 8 of .* is damaged"):
