@@ -177,6 +177,7 @@ def test_a_reader_whose_checkpoint_is_deleted_takes_the_next(
   assert taken.get(reader, "") in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "changes",
   [

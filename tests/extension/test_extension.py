@@ -172,6 +172,7 @@ def test_eight_devices_share_the_parameters(name, photos, tmp_path):
   )
 
 
+@pytest.mark.slow
 @every_task
 def test_a_task_is_estimated(name, photos):
   mesh = sharding.make_mesh(devices=jax.devices()[:2])

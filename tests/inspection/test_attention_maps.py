@@ -55,7 +55,15 @@ def random_attention(pooling="token", grid=GRID, seed=0):
   )
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize(
+  "pooling",
+  ["map"]
+  + [
+    pytest.param(pooling, marks=pytest.mark.slow)
+    for pooling in POOLINGS
+    if pooling != "map"
+  ],
+)
 def test_weights_are_the_softmax_of_q_and_k(pooling):
   model, params = drawn(pooling=pooling)
   found = attention_weights(model, params, some_images())

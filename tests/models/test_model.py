@@ -39,12 +39,17 @@ TINY = dict(block="dinov2", representation_size=7)
   "model, pooled_shape",
   [
     (tiny(pooling="map", representation_size=7), (24,)),
-    (tiny(scan=True, representation_size=7), (24,)),
     (tiny(**TINY, pooling="token_gap"), (48,)),
-    (tiny(**TINY, projection=True), (24,)),
-    (tiny(block="deit3", distilled=True), (2, 24)),
-    (masked(tiny(), 5), (6, 24)),
-    (ResNet(5, layers=(1,), width=32), (128,)),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in [
+        (tiny(scan=True, representation_size=7), (24,)),
+        (tiny(**TINY, projection=True), (24,)),
+        (tiny(block="deit3", distilled=True), (2, 24)),
+        (masked(tiny(), 5), (6, 24)),
+        (ResNet(5, layers=(1,), width=32), (128,)),
+      ]
+    ),
   ],
 )
 def test_a_model_is_its_encoder_and_its_head(model, pooled_shape):

@@ -31,14 +31,14 @@ def images(B=2, side=16):
 @pytest.mark.parametrize(
   "block, fields",
   [
-    pytest.param(None, {}, marks=pytest.mark.slow),
+    (None, {}),
     pytest.param(
       *(None, dict(position="learned_grid", pooling="gap")),
       marks=pytest.mark.slow,
     ),
     pytest.param(None, dict(position="sincos2d"), marks=pytest.mark.slow),
     pytest.param("dinov2", {}, marks=pytest.mark.slow),
-    ("dinov2", dict(registers=2)),
+    pytest.param("dinov2", dict(registers=2), marks=pytest.mark.slow),
     pytest.param("dinov3", {}, marks=pytest.mark.slow),
   ],
 )

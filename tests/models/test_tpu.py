@@ -126,7 +126,9 @@ def test_a_block_for_tpu_is_exact_enough_in_bfloat16(for_tpu, std, tolerance):
   "form", [tpu.attend, tpu.attend_in_order, tpu.attend_in_blocks]
 )
 @pytest.mark.parametrize("turns", [False, True])
-@pytest.mark.parametrize("std", [1.0, 4.0])
+@pytest.mark.parametrize(
+  "std", [pytest.param(1.0, marks=pytest.mark.slow), 4.0]
+)
 @pytest.mark.parametrize("saves", [False, True])
 def test_attention_for_tpu_stays_within_a_percent(form, turns, std, saves):
   """Compares with float64 on the same bfloat16 tokens, at logits of std 16."""

@@ -88,6 +88,7 @@ def test_a_row_group_too_large_for_memory_is_refused(tmp_path, monkeypatch):
     source[0]
 
 
+@pytest.mark.slow
 def test_equal_images_take_their_memory_once(tmp_path):
   """Four kilobytes on the disk would be 400 MB."""
   _write(tmp_path / "train.parquet", [bytes(10**7)] * 40, [0] * 40, group=40)

@@ -27,6 +27,7 @@ def test_computed_positions_become_a_table(tmp_path):
   assert arguments["class_token"] is False and arguments["fc_norm"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "to, fields",
   [

@@ -51,6 +51,7 @@ def _rows(scores):
   return [*trained, {"step": 6, **COMMON, **scores}]
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @examples(150)
 def test_a_report_of_odd_rows_has_no_error(tmp_path_factory, data):

@@ -177,6 +177,7 @@ def test_the_first_logits_are_those_of_the_base(data_dir):
   published.assert_same_logits(plan.model, whole, *published.examples(name))
 
 
+@pytest.mark.slow
 def test_a_bases_positions_stay_as_they_were_interpolated(data_dir):
   """Older records name no way: a ViT's positions were interpolated linearly."""
   config = adapted(data_dir, published.path("hf_vit"), image_size=(48, 48))

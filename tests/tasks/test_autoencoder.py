@@ -126,6 +126,7 @@ def test_an_image_of_one_colour_has_a_finite_loss_and_gradient():
     _ = ReconstructionOutcome({**totals, "examples": 0}).scores
 
 
+@pytest.mark.slow
 def test_an_evaluation_hides_the_same_whatever_its_batches():
   model = small_model()
   params = random_params(model, (16, 16), 0)

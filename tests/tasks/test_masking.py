@@ -53,6 +53,7 @@ def test_shares_of_the_corrupted_patches(N, rate, M):
   assert (others["source"] != source).any()
 
 
+@pytest.mark.slow
 def test_eight_devices_draw_as_one():
   masking = Masking(0.5, "colour4x4", 4, HALF, HALF)
   batch = {"image": _images(B=16)}

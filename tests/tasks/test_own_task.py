@@ -58,6 +58,7 @@ def test_the_probabilities_are_those_of_the_questions(file):
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_description_names_the_class(run, file):
   workdir, metrics = run
   last = pathlib.Path(workdir, "log.txt").read_text().splitlines()[-1]
@@ -69,6 +70,7 @@ def test_the_description_names_the_class(run, file):
   assert 0 <= metrics["eval/off_by"] <= 9
 
 
+@pytest.mark.slow
 def test_the_run_is_evaluated_with_the_class_alone(run, file, data_dir):
   workdir, metrics = run
   with pytest.raises(ValueError, match="ordinal:Ordinal.*--task=file.py:Ord"):
@@ -79,6 +81,7 @@ def test_the_run_is_evaluated_with_the_class_alone(run, file, data_dir):
   assert found == {k: pytest.approx(metrics[k], rel=1e-5) for k in found}
 
 
+@pytest.mark.slow
 def test_answers_are_probabilities_of_grades(run, file, tmp_path, capsys):
   workdir, _ = run
   image = str(tmp_path / "a.png")

@@ -154,6 +154,7 @@ def test_the_gradient_is_that_of_the_mean_loss():
   assert slope * scale == pytest.approx(squares, rel=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "warmup", [pytest.param(False, marks=pytest.mark.slow), True]
 )

@@ -107,6 +107,7 @@ def test_nor_where_the_data_set_is_found_by_its_name(gift):
     tfds_source.open_all("shades", "kept")  # As `vit_jax.pack` does.
 
 
+@pytest.mark.slow
 def test_nor_by_a_command(gift):
   add(gift, TEXT)
   message = commands.refused(

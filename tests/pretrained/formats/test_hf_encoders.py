@@ -51,6 +51,7 @@ def test_all_tokens_and_the_answer_are_the_publishers(name, size):
   encoders.assert_the_publishers(name, size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", encoders.SIZES)
 @pytest.mark.parametrize("name", encoders.some_slow(PLAIN, FAST_PLAIN))
 def test_a_plain_encoder_is_the_publishers_at_every_size(name, size):

@@ -403,6 +403,7 @@ def test_a_perception_encoders_pooling_attends_to_all_tokens():
   np.testing.assert_allclose(pool.sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "block, fields, reason",
   [
@@ -532,6 +533,7 @@ def test_a_hybrid_of_timms_answers_as_googles(tmp_path):
   assert 0 < np.abs(found - logits).max() <= 1e-3 * np.abs(logits).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "variant, fields, reason",
   [

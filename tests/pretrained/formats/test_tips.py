@@ -14,6 +14,7 @@ def stored(name):
     return dict(io)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["", "_24x40"])
 @pytest.mark.parametrize("name", ["tips_vit", "tips_gated"])
 def test_all_tokens_are_the_authors_at_every_size(name, size):

@@ -60,6 +60,7 @@ def test_probes_are_fitted_to_the_shots_alone(tinted_root, tinted_model):
     np.testing.assert_allclose(probe.mean, shots.mean(0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_several_devices_do_as_one(tinted_root, tinted_model):
   model, params = tinted_model
   alone = np.array(jax.devices()[:1]).reshape(1, 1, 1)
