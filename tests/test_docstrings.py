@@ -11,6 +11,7 @@ import vit_jax
 from vit_jax import data, models, tasks, training
 
 FINDER = doctest.DocTestFinder(recurse=False)
+CALLED = ("convert", "train")  # Modules that are called as functions.
 EXAMPLES = {
   test.name: test
   for package in (vit_jax, data, models)
@@ -30,7 +31,15 @@ EXAMPLES |= {
   for test in FINDER.find(value, f"{info.name}.{name}", globs={})
   if test.examples
 }
-SLOW = {"vit_jax.as_nnx", "vit_jax.make_train_step"}  # They compile steps.
+EXAMPLES |= {
+  test.name: test
+  for name in CALLED
+  for test in FINDER.find(
+    getattr(vit_jax, name).__call__, f"vit_jax.{name}", globs={}
+  )
+}
+# They compile steps.
+SLOW = {"vit_jax.as_nnx", "vit_jax.make_train_step", "vit_jax.train"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +77,7 @@ def test_functions_on_data_have_an_example():
 def test_main_functions_of_training_and_tasks_have_an_example():
   functions = {"as_nnx", "init_params", "make_train_step"}
   functions |= {"list_models", "new_head", "normalize"}
-  functions |= {"load_pretrained", "save"}
+  functions |= {"load_pretrained", "save", *CALLED}
   assert {f"vit_jax.{name}" for name in functions} <= {*EXAMPLES}
   names = {
     "training.optimizer.make_optimizer",

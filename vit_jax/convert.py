@@ -92,6 +92,19 @@ def convert(
   Raises:
     ValueError: if the folder is missing, the source cannot be read, or the
       format is unknown or cannot express it.
+
+  Example:
+
+  >>> import tempfile
+  >>> import jax
+  >>> import vit_jax
+  >>> vit = vit_jax.make_vit("Ti/16", num_classes=3, num_layers=1)
+  >>> params = vit_jax.init_params(vit, jax.random.key(0), image_size=32)
+  >>> mine, theirs = tempfile.mkdtemp(), tempfile.mkdtemp()
+  >>> vit_jax.save(vit, params, mine, to="big_vision", image_size=32)
+  Wrote ...
+  >>> vit_jax.convert(mine, theirs, to="timm")
+  Wrote ...
   """
   from vit_jax.pretrained import convert as conversion
 

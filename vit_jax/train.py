@@ -125,6 +125,16 @@ def train(
     Interrupted: if the process was told to stop, after the state is saved.
     FloatingPointError: if the loss is not finite, or the run has diverged.
     OSError: if the last checkpoint could not be saved.
+
+  Example:
+
+  >>> import tempfile
+  >>> import vit_jax
+  >>> folder = tempfile.mkdtemp()
+  >>> run = vit_jax.train(config="digits", workdir=folder, total_steps=2)
+  devices ...
+  >>> run.step
+  2
   """
   from vit_jax.run.in_python import start
 
