@@ -68,8 +68,8 @@ class Task:
     probe_note: A line on the representations, where `probed` changes the model.
     has_answers: Whether it answers for whole images, in words or numbers.
     couples_examples: Whether the loss of an example depends on the others of
-      its batch, as a contrastive loss does. A batch is then not computed in
-      parts.
+      its batch, and the objective is no `losses.CoupledObjective`. A batch is
+      then not computed in parts.
     learns_features: Whether it learns a teacher's features, and not the
       teacher's answers beside the labels.
     learns_from_average: Whether training reads the average of the parameters,

@@ -237,6 +237,30 @@ class StatefulObjective(Objective, Protocol):
     ...
 
 
+@runtime_checkable
+class CoupledObjective(Objective, Protocol):
+  """An objective whose loss couples the examples of a batch.
+
+  It does so by their embeddings alone, so that a batch can be computed in parts
+  all the same. `loss` is `couple` after `embed`.
+  """
+
+  def embed(
+    self, apply: Apply, inputs: Any, frozen_params: Any = None
+  ) -> tuple[Any, Any]:
+    """The embeddings of examples, arrays (B, ...), and what they share.
+
+    They share numbers such as a temperature, which the inputs do not change.
+    """
+    ...
+
+  def couple(
+    self, embeddings: Any, shared: Any, targets: Any
+  ) -> tuple[Array, Array]:
+    """The loss and the score, as `loss`, of both that `embed` gives."""
+    ...
+
+
 class TakesImages:
   """An objective whose model takes images alone."""
 

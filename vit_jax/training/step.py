@@ -11,7 +11,9 @@ import optax
 from jaxtyping import Array
 
 from vit_jax.training.losses import (
+  Apply,
   Classification,
+  CoupledObjective,
   Moment,
   Objective,
   StatefulObjective,
@@ -86,7 +88,8 @@ def make_train_step(
     objective: Trains on something else than the class of an image; `mean`,
       `std` and `loss` do not matter then.
     accumulation_steps: Number of parts that a batch is computed in, to save
-      memory. The gradient is the same; each part draws its own dropout.
+      memory. The gradient is the same, also that of a `CoupledObjective`; each
+      part draws its own dropout.
     ema_decay: Decay of the parameters' Polyak average; 0 is off.
     ema_warmup: Whether the decay after step t is at most (1 + t) / (10 + t), so
       that the first parameters are soon forgotten.
@@ -95,9 +98,8 @@ def make_train_step(
   """
   objective = objective or Classification(model.num_classes, loss, mean, std)
   objective = extras.objective(objective)
-  loss_of = _loss_function(model, objective, is_trainable, extras)
-  gradient = jax.value_and_grad(loss_of, has_aux=True)
-  gradient = _in_parts(gradient, accumulation_steps)
+  model_of = _model_function(model, is_trainable, extras)
+  gradient = _gradient(model_of, objective, accumulation_steps)
   average = _averaging(objective, ema_decay, ema_warmup)
   stateful = isinstance(objective, StatefulObjective)
   if stateful:
@@ -143,25 +145,18 @@ def make_train_step(
   return train_step
 
 
-def _loss_function(
+def _model_function(
   model: nn.Module,
-  objective: Objective,
   is_trainable: Callable[[str], bool] | None,
   extras: Extras,
-) -> Callable[[Any, Any, Array, Any, Any], tuple[Array, Any]]:
-  """A function from (params, frozen_params, key, inputs, targets).
-
-  It returns the mean loss, and the mean score with the next state and the
-  metrics of a stateful objective, for which `frozen_params` has the moment.
-  """
+) -> Callable[[Any, Any, Array], Apply]:
+  """A function from (params, frozen_params, key) to an objective's `apply`."""
 
   def stopped(path: str, leaf: Array) -> Array:
     keep = is_trainable is None or is_trainable(path)
     return leaf if keep else jax.lax.stop_gradient(leaf)
 
-  def loss_of(
-    params: Any, frozen_params: Any, key: Array, inputs: Any, targets: Any
-  ) -> tuple[Array, Any]:
+  def model_of(params: Any, frozen_params: Any, key: Array) -> Apply:
     params = map_paths(stopped, params)
     params = extras.merged_params(params, frozen_params)
 
@@ -170,6 +165,27 @@ def _loss_function(
       how: Any = {"method": method, "rngs": {"dropout": key}, "train": True}
       return model.apply(variables, inputs, **how)
 
+    return apply
+
+  return model_of
+
+
+def _gradient(
+  model_of: Callable[..., Apply], objective: Objective, parts: int
+) -> Callable:
+  """A function from (params, frozen_params, key, inputs, targets).
+
+  It returns the mean loss, with the mean score and the next state and the
+  metrics of a stateful objective, for which `frozen_params` has the moment; and
+  the gradient.
+  """
+  if parts > 1 and isinstance(objective, CoupledObjective):
+    return _coupled_in_parts(model_of, objective, parts)
+
+  def loss_of(
+    params: Any, frozen_params: Any, key: Array, inputs: Any, targets: Any
+  ) -> tuple[Array, Any]:
+    apply = model_of(params, frozen_params, key)
     if isinstance(objective, StatefulObjective):
       moment = frozen_params[_MOMENT]
       loss, score, *rest = objective.advance(apply, inputs, targets, moment)
@@ -177,7 +193,7 @@ def _loss_function(
     loss, score = objective.loss(apply, inputs, targets, frozen_params)
     return loss.mean(), (score.mean(), None, {})
 
-  return loss_of
+  return _in_parts(jax.value_and_grad(loss_of, has_aux=True), parts)
 
 
 def _check_stateful(accumulation_steps: int, ema_decay: float) -> None:
@@ -229,20 +245,23 @@ def _updates(state: TrainState) -> Array:
   return counts[0][1] if counts else state.step
 
 
+def _split(x: Array, parts: int) -> Array:
+  """Splits (B, ...) into (parts, B / parts, ...).
+
+  Part p takes the rows p, p + parts, ... A device that holds a run of rows thus
+  holds its share of every part, and no row moves between devices.
+  """
+  return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+
+
 def _in_parts(gradient: Callable, parts: int) -> Callable:
   """Averages `gradient` over equal parts, each with its own random key.
 
   It maps (params, frozen_params, key, inputs, targets) to ((mean loss, (mean
-  score, None, {})), gradient). Part p takes the rows p, p + parts, ... A device
-  that holds a run of rows thus holds its share of every part, and no row moves
-  between devices.
+  score, None, {})), gradient).
   """
   if parts == 1:
     return gradient
-
-  def split(x: Array) -> Array:
-    """Splits (B, ...) into (parts, B / parts, ...)."""
-    return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
   def mean(params: Any, frozen: Any, key: Array, inputs: Any, targets: Any):
     def add_part(total, xs):
@@ -251,10 +270,55 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
       result = gradient(params, frozen, part_key, part_inputs, part_targets)
       return jax.tree.map(jnp.add, total, result), None
 
-    data = jax.tree.map(split, (inputs, targets))
+    data = jax.tree.map(lambda x: _split(x, parts), (inputs, targets))
     means = jnp.zeros(()), (jnp.zeros(()), None, {})
     zero = (means, jax.tree.map(jnp.zeros_like, params))
     total, _ = jax.lax.scan(add_part, zero, (jnp.arange(parts), data))
     return jax.tree.map(lambda x: x / parts, total)
 
   return mean
+
+
+def _coupled_in_parts(
+  model_of: Callable[..., Apply], objective: CoupledObjective, parts: int
+) -> Callable:
+  """The same for a loss that couples the parts (arXiv:2101.06983).
+
+  All parts are embedded first, and nothing else of them is kept. The loss gives
+  the gradient of the embeddings; it then goes back into the model part by part,
+  each of which is embedded again with the same dropout.
+  """
+
+  def gradient(params: Any, frozen: Any, key: Array, inputs: Any, targets: Any):
+    def embed(params: Any, part: Array, inputs: Any) -> tuple[Any, Any]:
+      apply = model_of(params, frozen, jax.random.fold_in(key, part))
+      return objective.embed(apply, inputs, frozen)
+
+    def embed_part(none: None, xs: tuple[Array, Any]):
+      return none, embed(params, *xs)
+
+    def coupled(rows: Any, shared: Any) -> tuple[Array, Array]:
+      loss, score = objective.couple(rows, shared, targets)
+      return loss.mean(), score.mean()
+
+    def add_part(total: Any, xs: tuple[Array, Any, Any]):
+      part, part_inputs, by_rows = xs
+      back = jax.vjp(lambda p: embed(p, part, part_inputs), params)[1]
+      (part_gradient,) = back((by_rows, by_shared))
+      return jax.tree.map(jnp.add, total, part_gradient), None
+
+    split = functools.partial(jax.tree.map, lambda x: _split(x, parts))
+    xs = jnp.arange(parts), split(inputs)
+    _, (rows, shared) = jax.lax.scan(embed_part, None, xs)
+    rows = jax.tree.map(
+      lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), rows
+    )
+    shared = jax.tree.map(lambda x: x[0], shared)  # The same in all parts.
+    both = jax.value_and_grad(coupled, argnums=(0, 1), has_aux=True)
+    (loss, score), (by_rows, by_shared) = both(rows, shared)
+    by_shared = jax.tree.map(lambda x: x / parts, by_shared)
+    zero = jax.tree.map(jnp.zeros_like, params)
+    total, _ = jax.lax.scan(add_part, zero, (*xs, split(by_rows)))
+    return (loss, (score, None, {})), total
+
+  return gradient
