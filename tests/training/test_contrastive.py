@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import libraries
 from vit_jax.training import contrastive, sharding
 
 B, R = 24, 5
@@ -160,3 +161,42 @@ def test_no_device_has_the_logits_of_all_pairs(monkeypatch, kind, axes):
   assert (rows, columns) in found  # A block of logits.
   sizes = [np.prod(shape) for shape in found if R not in shape]
   assert max(sizes) < rows * B < B * B
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_transformers_gives_the_same_loss_and_gradients(kind):
+  """Of `CLIPModel` and `SiglipModel` with random weights."""
+  transformers, torch = libraries.needed("transformers", "torch")
+  sizes = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=1)
+  sizes |= dict(num_attention_heads=2, projection_dim=16, projection_size=16)
+  text = dict(sizes, vocab_size=30, max_position_embeddings=6)
+  image = dict(sizes, image_size=8, patch_size=4)
+  name = dict(sigmoid="Siglip", softmax="CLIP")[kind]
+  config = getattr(transformers, f"{name}Config")(
+    text_config=text, vision_config=image, projection_dim=16
+  )
+  torch.manual_seed(0)
+  model = getattr(transformers, f"{name}Model")(config)
+  rng = np.random.default_rng(0)
+  with torch.no_grad():
+    if kind == "sigmoid":
+      model.logit_bias.fill_(-4.0)
+    model.logit_scale.fill_(2.0)
+  found = model(
+    input_ids=torch.tensor(rng.integers(3, 30, (9, 6))),
+    pixel_values=torch.tensor(rng.normal(size=(9, 3, 8, 8)), dtype=torch.float),
+    return_loss=True,
+  )
+  numbers = [model.logit_scale]
+  numbers += [model.logit_bias] if kind == "sigmoid" else []
+  given = [found.image_embeds, found.text_embeds, *numbers]
+  theirs = torch.autograd.grad(found.loss, given)
+  arrays = [jnp.asarray(x.detach().numpy()) for x in given]
+  arrays[2:] = [x.reshape(()) for x in arrays[2:]]
+  losses, gradients = _with_gradients(KINDS[kind][0], None, *arrays)
+  assert float(losses.mean()) == pytest.approx(found.loss.item(), rel=1e-5)
+  expected = [
+    x.numpy().reshape(y.shape) for x, y in zip(theirs, arrays, strict=True)
+  ]
+  _assert_close(gradients, expected)
