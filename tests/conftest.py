@@ -67,6 +67,7 @@ SHAPES_CHECKED = (
   "vit_jax.models",
   "vit_jax.inspection.attention_maps",
   "vit_jax.inspection.embedding_maps",
+  "vit_jax.training.contrastive",
   "vit_jax.training.distillation",
   "vit_jax.training.losses",
   "vit_jax.tasks.masking",

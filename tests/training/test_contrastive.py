@@ -71,6 +71,9 @@ KINDS = {
 
 
 def _with_gradients(loss, same, *given):
+  same = None if same is None else jnp.asarray(same)
+  given = [jnp.asarray(x) for x in given]
+
   def mean(*given):
     losses = loss(*given, same=same)
     return losses.mean(), losses
@@ -95,7 +98,6 @@ def test_losses_and_gradients(monkeypatch, kind, same, most):
   monkeypatch.setattr(contrastive, "_BLOCK", most)
   loss, numpy, given = KINDS[kind]
   ids = np.arange(B) if same is None else same
-  given = [jnp.asarray(x) for x in given]
   found = _with_gradients(loss, same, *given)
   _assert_close(found, numpy(*given, same=ids))
 
@@ -104,7 +106,7 @@ def test_losses_and_gradients(monkeypatch, kind, same, most):
 def test_logits_are_as_large_as_learning_makes_them(kind):
   loss, numpy, given = KINDS[kind]
   u, v, _, *rest = given
-  given = [jnp.asarray(x) for x in (u, u * 0.6 + v * 0.8, np.log(100.0), *rest)]
+  given = (u, np.float32(u * 0.6 + v * 0.8), np.float32(np.log(100)), *rest)
   found = _with_gradients(loss, None, *given)
   _assert_close(found, numpy(*given, same=np.arange(B)), rtol=1e-4)
 
