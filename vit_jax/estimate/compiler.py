@@ -163,16 +163,16 @@ def lower(
   )
   shapes = sharding.array_shapes(init, mesh)
   preprocessing = build.make_preprocessing(settings)
-  shape = preprocessing.image_shape
   spec = task.batch_spec(
     preprocessing, settings.train_transform, names=num_classes, rows=batch_size
   )
   batch = {k: _rows(mesh, one.shape, one.dtype) for k, one in spec.items()}
   fixed = extras.frozen_params if any(extras.frozen_params) else ()
   jitted = sharding.jit_train_step(step, shapes, mesh, *fixed)
-  gflops = forward_gflops(model, extras.param_shapes, shape, train=True)
-  # The backward pass takes twice as much as the forward pass.
-  return jitted.lower(shapes, batch, *fixed), 3 * gflops
+  operations = build.count_step(
+    settings, model, task, extras, shapes, num_classes
+  )
+  return jitted.lower(shapes, batch, *fixed), operations.step
 
 
 def lower_forward(

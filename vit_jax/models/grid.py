@@ -63,7 +63,13 @@ def param_shapes(
 
 def count_operations(function: Callable, *args: Any) -> int:
   """Operations of one call; the arguments may be mere shapes."""
-  return _operations(jax.make_jaxpr(function)(*args).jaxpr)
+  return traced_operations(function, *args)[0]
+
+
+def traced_operations(function: Callable, *args: Any) -> tuple[int, Any]:
+  """As `count_operations`, with the shapes of what the call returns."""
+  program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+  return _operations(program.jaxpr), shapes
 
 
 def _operations(jaxpr: core.Jaxpr) -> int:

@@ -40,7 +40,7 @@ from vit_jax.training.state import (
   make_init,
   make_params_init,
 )
-from vit_jax.training.step import make_train_step
+from vit_jax.training.step import Operations, make_train_step, step_gflops
 
 # Imported only by the runs that start from a checkpoint.
 if TYPE_CHECKING:
@@ -333,6 +333,34 @@ def train_functions(
     is_trainable=trained,
   )
   return init, train_step
+
+
+def count_step(
+  settings: Settings,
+  model: Model,
+  task: Task,
+  extras: Extras,
+  state: TrainState,
+  num_classes: int,
+) -> Operations:
+  """Counts the operations of a train step for an image.
+
+  The settings are resolved, and the arrays of the state may be mere shapes.
+  """
+  preprocessing = make_preprocessing(settings)
+  batch = task.batch_spec(
+    preprocessing,
+    settings.train_transform,
+    names=num_classes,
+    rows=settings.batch_size,
+  )
+  shapes = {
+    key: jax.ShapeDtypeStruct(one.shape, one.dtype)
+    for key, one in batch.items()
+  }
+  objective = task.objective(model, preprocessing)
+  frozen = extras.frozen_params[0] if extras.frozen_params else None
+  return step_gflops(model, objective, extras, state, shapes, frozen)
 
 
 def parts_of(model: Model, image_shape: tuple[int, int, int]) -> Parts:

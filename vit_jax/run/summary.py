@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
 from vit_jax.data.reading.labels import SINGLE
-from vit_jax.models.grid import forward_gflops
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.models.paths import within
 from vit_jax.models.variants import described
-from vit_jax.run.build import warmup_steps
+from vit_jax.run.build import count_step, warmup_steps
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import (
@@ -39,8 +38,15 @@ def header(
   settings, total = plan.settings, plan.lengths.total
   examples = len(plan.source)
   height_width = plan.preprocessing.image_size
-  shape = plan.preprocessing.image_shape
-  gflops = forward_gflops(plan.model, plan.param_shapes, shape)
+  operations = count_step(
+    settings,
+    plan.model,
+    plan.task,
+    plan.extras,
+    plan.shapes,
+    len(plan.source.class_names),
+  )
+  gflops = operations.forward
   epochs = total * settings.batch_size / examples
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
   devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from vit_jax.models.grid import traced_operations
 from vit_jax.training.losses import (
   Apply,
   Classification,
@@ -98,11 +99,10 @@ def make_train_step(
   """
   objective = objective or Classification(model.num_classes, loss, mean, std)
   objective = extras.objective(objective)
-  model_of = _model_function(model, is_trainable, extras)
+  model_of = _model_function(model.apply, is_trainable, extras)
   gradient = _gradient(model_of, objective, accumulation_steps)
   average = _averaging(objective, ema_decay, ema_warmup)
-  stateful = isinstance(objective, StatefulObjective)
-  if stateful:
+  if isinstance(objective, StatefulObjective):
     _check_stateful(accumulation_steps, ema_decay)
   schedule: Any = learning_rate
   if not callable(schedule):
@@ -115,10 +115,7 @@ def make_train_step(
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     inputs, targets = objective.prepare(batch, objective_key)
-    constants = {**(frozen_params or {})}
-    if stateful:
-      merged = extras.merged_params(state.averaged_params, frozen_params)
-      constants[_MOMENT] = Moment(state.step, merged, state.objective_state)
+    constants = _constants(objective, extras, state, frozen_params)
     (mean_loss, (score, own_state, measured)), grads = gradient(
       state.params, constants, dropout_key, inputs, targets
     )
@@ -145,8 +142,74 @@ def make_train_step(
   return train_step
 
 
-def _model_function(
+class Operations(NamedTuple):
+  """Operations of a step's matrix products for an image, in units of 1e9.
+
+  Attributes:
+    forward: Of the loss: all passes of the model, and those of a teacher.
+    step: Of the loss and its gradient. The backward pass of what is trained
+      takes twice as much as its forward pass, and a teacher has none.
+  """
+
+  forward: float
+  step: float
+
+
+def step_gflops(
   model: nn.Module,
+  objective: Objective,
+  extras: Extras,
+  state: TrainState,
+  batch: Mapping[str, Any],
+  frozen_params: Any = None,
+) -> Operations:
+  """Counts the operations of a train step; the arrays may be mere shapes.
+
+  A step that keeps less and computes it again counts as one that does not.
+  """
+  objective = extras.objective(objective)
+  trained = 0
+
+  def apply(variables: Any, inputs: Any, *, rngs: Any, **options: Any) -> Any:
+    """Counts a pass of the model, and returns zeros in its place."""
+    nonlocal trained
+
+    def run(variables: Any, inputs: Any, rngs: Any) -> Any:
+      return model.apply(variables, inputs, rngs=rngs, **options)
+
+    operations, shapes = traced_operations(run, variables, inputs, rngs)
+    trained += operations
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+  loss_of = _loss_function(_model_function(apply, None, extras), objective)
+
+  def forward(state: TrainState, batch: Any, frozen_params: Any) -> Any:
+    key = jax.random.key(0)
+    inputs, targets = objective.prepare(batch, key)
+    constants = _constants(objective, extras, state, frozen_params)
+    return loss_of(state.params, constants, key, inputs, targets)
+
+  others, _ = traced_operations(forward, state, batch, frozen_params)
+  rows = jax.tree.leaves(batch)[0].shape[0]
+  return Operations(
+    forward=(trained + others) / rows / 1e9,
+    step=(3 * trained + others) / rows / 1e9,
+  )
+
+
+def _constants(
+  objective: Objective, extras: Extras, state: TrainState, frozen_params: Any
+) -> dict[str, Any]:
+  """What the loss reads besides the parameters that are trained."""
+  constants = {**(frozen_params or {})}
+  if isinstance(objective, StatefulObjective):
+    merged = extras.merged_params(state.averaged_params, frozen_params)
+    constants[_MOMENT] = Moment(state.step, merged, state.objective_state)
+  return constants
+
+
+def _model_function(
+  model_apply: Apply,
   is_trainable: Callable[[str], bool] | None,
   extras: Extras,
 ) -> Callable[[Any, Any, Array], Apply]:
@@ -163,7 +226,7 @@ def _model_function(
     def apply(inputs: Any, *, method: Any = None, **collections: Any) -> Any:
       variables = {"params": params, **collections}
       how: Any = {"method": method, "rngs": {"dropout": key}, "train": True}
-      return model.apply(variables, inputs, **how)
+      return model_apply(variables, inputs, **how)
 
     return apply
 
@@ -181,6 +244,17 @@ def _gradient(
   """
   if parts > 1 and isinstance(objective, CoupledObjective):
     return _coupled_in_parts(model_of, objective, parts)
+  loss_of = _loss_function(model_of, objective)
+  return _in_parts(jax.value_and_grad(loss_of, has_aux=True), parts)
+
+
+def _loss_function(
+  model_of: Callable[..., Apply], objective: Objective
+) -> Callable[..., tuple[Array, Any]]:
+  """A function from (params, frozen_params, key, inputs, targets).
+
+  It returns what `_gradient` does, without the gradient.
+  """
 
   def loss_of(
     params: Any, frozen_params: Any, key: Array, inputs: Any, targets: Any
@@ -193,7 +267,7 @@ def _gradient(
     loss, score = objective.loss(apply, inputs, targets, frozen_params)
     return loss.mean(), (score.mean(), None, {})
 
-  return _in_parts(jax.value_and_grad(loss_of, has_aux=True), parts)
+  return loss_of
 
 
 def _check_stateful(accumulation_steps: int, ema_decay: float) -> None:

@@ -1,0 +1,121 @@
+"""Operations of the tasks' train steps, against counts by hand."""
+
+import jax
+import pytest
+
+from tests.tasks.made_up import settings
+from vit_jax import make_vit
+from vit_jax.run import build
+from vit_jax.training import sharding
+from vit_jax.training.distillation import Teacher
+from vit_jax.training.settings import DistillSettings
+from vit_jax.training.state import Extras, make_params_init
+
+# Ti/4 of one layer on images of 16 x 16, and a teacher that is wider.
+N, P2C, D, M, CLASSES = 16, 48, 16, 32, 5
+D_TEACHER, M_TEACHER = 24, 40
+HALF = (0.5, 0.5, 0.5)
+SIZES = dict(num_layers=1, hidden_size=D, mlp_size=M, num_heads=2)
+DINO = dict(
+  self_distillation__prototypes=64,
+  self_distillation__head_size=32,
+  self_distillation__bottleneck=8,
+  self_distillation__small_size=8,
+  self_distillation__small_crops=3,
+  ema_decay=0.9,
+)
+
+
+def embedded(N, D):
+  return 2 * N * P2C * D
+
+
+def layers(S, D, M, number=1):
+  return 2 * number * (4 * S * D * D + 2 * S * S * D + 2 * S * D * M)
+
+
+def classification():
+  """Its model's passes and its teacher's for an image."""
+  return embedded(N, D) + layers(N + 1, D, M) + 2 * D * CLASSES, 0
+
+
+def autoencoder():
+  """A quarter of the patches is seen, and the others are predicted."""
+  width, seen = 8, N // 4
+  decoder = 2 * (seen + 1) * D * width
+  decoder += layers(N + 1, width, 4 * width, number=2)
+  decoder += 2 * (N - seen) * width * P2C
+  return embedded(N, D) + layers(seen + 1, D, M) + decoder, 0
+
+
+def student():
+  teacher = embedded(N, D_TEACHER) + layers(N + 1, D_TEACHER, M_TEACHER)
+  projections = 2 * (N + 1) * D * D_TEACHER
+  return embedded(N, D) + layers(N + 1, D, M) + projections, teacher
+
+
+def self_distillation():
+  """Two large crops for both, three small crops, and half of the patches."""
+  head = 2 * (D * 32 + 32 * 32 + 32 * 8 + 8 * 64)
+  large = embedded(N, D) + layers(N + 1, D, M) + (1 + N // 2) * head
+  small = embedded(4, D) + layers(4 + 1, D, M) + head
+  return 2 * large + 3 * small, 2 * large
+
+
+@pytest.mark.parametrize(
+  "by_hand, changes",
+  [
+    (classification, {}),
+    (
+      autoencoder,
+      dict(
+        autoencoder__rate=0.75,
+        autoencoder__decoder_size=8,
+        autoencoder__decoder_layers=2,
+        autoencoder__decoder_heads=2,
+      ),
+    ),
+    (student, dict(student__learns="both", distill__teacher="teacher")),
+    (self_distillation, DINO),
+  ],
+)
+def test_operations_of_a_step(by_hand, changes):
+  """The backward pass of the model, but not of a teacher, takes twice more."""
+  plain = dict(image_size=(16, 16), batch_size=4, loss__label_smoothing=0.0)
+  given = build.resolved(settings(**plain | changes), None)
+  task, extras = build.task_of(given), Extras()
+  if by_hand is student:
+    task, extras = taught(task)
+  outputs = CLASSES if task.has_answers else 0
+  vit = make_vit("Ti/4", outputs, **SIZES, position="sincos2d")
+  model = task.adapted(vit)
+  init, _ = build.train_functions(given, model, task, extras, 10, 100)
+  shapes = sharding.array_shapes(init, sharding.make_mesh())
+  count = build.count_step(given, model, task, extras, shapes, CLASSES)
+  model_pass, teacher_pass = by_hand()
+  # The products of the losses themselves are left out by hand.
+  forward, step = model_pass + teacher_pass, 3 * model_pass + teacher_pass
+  assert count.forward * 1e9 == pytest.approx(forward, rel=0.01)
+  assert count.step * 1e9 == pytest.approx(step, rel=0.01)
+
+
+def taught(task):
+  sizes = dict(SIZES, hidden_size=D_TEACHER, mlp_size=M_TEACHER)
+  model = make_vit("Ti/4", 0, block="dinov2", position_grid=(4, 4), **sizes)
+  teacher = Teacher(model, (16, 16), HALF, HALF, DistillSettings())
+  init = make_params_init(model, (16, 16, 3))
+  shapes = sharding.array_shapes(init, sharding.make_mesh())
+  frozen = ({"teacher": shapes},)
+  return task.taught(teacher), Extras(teacher=teacher, frozen_params=frozen)
+
+
+def test_layers_computed_again_do_not_count():
+  given = settings(image_size=(16, 16), batch_size=8)
+  given = build.resolved(given, None)
+  task = build.task_of(given)
+  for remat in ("none", "full"):
+    model = make_vit("Ti/4", CLASSES, **SIZES, remat=remat)
+    init, _ = build.train_functions(given, model, task, Extras(), 10, 100)
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    count = build.count_step(given, model, task, Extras(), shapes, CLASSES)
+    assert count.step == pytest.approx(3 * classification()[0] / 1e9)
