@@ -109,6 +109,23 @@ def _is_plain(shapes: Shapes) -> bool:
   return not other and not any(name in shapes for name in _SIGNATURES)
 
 
+def _norms_follow(config: Config) -> bool:
+  """Whether the norms come after the branches."""
+  return _RES_POST_NORM in str(config.get("architecture"))
+
+
+def _extended(
+  shapes: Shapes, config: Config, arguments: Config
+) -> dict[str, Any]:
+  """The fields of a model that the paper's block does not express."""
+  _check_arguments(shapes, config, arguments)
+  eva = _eva(shapes, config)
+  if eva is None:
+    _check_place_of_norms(shapes, config)
+  fields = _particular(shapes, config, arguments, eva)
+  return fields | {"norm_after": True} if _norms_follow(config) else fields
+
+
 def infer(
   shapes: Shapes, config: Config | None = None, patches: Grid | None = None
 ) -> Architecture:
@@ -145,18 +162,14 @@ def infer(
     class_token = "cls_token" in shapes
     tokens = relative.tokens(_table(shapes), shapes, class_token, grid)
   _check_filled(arguments, size, stride)
-  eva = _eva(shapes, config)
-  follows = _RES_POST_NORM in str(config.get("architecture"))
-  if eva is None and _is_plain(shapes) and not follows:
+  plain = _is_plain(shapes) and not (
+    _eva(shapes, config) or _norms_follow(config)
+  )
+  if plain:
     need(shapes, "pos_embed", 3)
     particular = _plain(shapes, config, arguments, resnet_layers)
   else:
-    _check_arguments(shapes, config, arguments)
-    if eva is None:
-      _check_place_of_norms(shapes, config)
-    particular = _particular(shapes, config, arguments, eva)
-    if follows:
-      particular["norm_after"] = True
+    particular = _extended(shapes, config, arguments)
     if arguments.get("dynamic_img_size") or tokens is None:
       pictures = dataclasses.replace(
         pictures, size=timm.image_size({}, published)
