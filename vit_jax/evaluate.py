@@ -22,6 +22,12 @@ def define_flags() -> None:
     False,
     "Show precision, recall and F1 of each class and the confusion matrix.",
   )
+  flags.DEFINE_bool(
+    "calibrate",
+    False,
+    "Fit the temperature of the probabilities, and keep it in the run's folder "
+    "for predict, convert and export.",
+  )
   flags.DEFINE_bool("test", False, "Evaluate on a folder's test split instead.")
   flags.DEFINE_string(
     "out",
@@ -45,7 +51,7 @@ def define_flags() -> None:
 def main(arguments: list[str]) -> None:
   """Evaluates one run; raises ValueError unless exactly one is given."""
   # Imported here because data workers import this module and need no models.
-  from vit_jax.run.saved import evaluate_checkpoint
+  from vit_jax.run.saved import calibrate_checkpoint, evaluate_checkpoint
 
   options = flags.FLAGS
   folders = [*arguments, *filter(None, [options.workdir])]
@@ -56,6 +62,12 @@ def main(arguments: list[str]) -> None:
   if options.suite not in (None, "false"):
     return _run_suite(folders[0])
   hosts.join_flags()
+  if options.calibrate:
+    for name in ("test", "per_class", "out"):
+      if options[name].value:
+        raise ValueError(f"--{name} is not for --calibrate: leave it out.")
+    calibrate_checkpoint(folders[0], **command.choice())
+    return
   evaluate_checkpoint(
     folders[0],
     per_class=options.per_class,
@@ -69,7 +81,7 @@ def _run_suite(checkpoint: str) -> None:
   from vit_jax.run.experiments.suite import NAMES, run_suite
 
   options = flags.FLAGS
-  for name in ("best", "test", "per_class"):
+  for name in ("best", "test", "per_class", "calibrate"):
     if options[name].value:
       raise ValueError(f"--{name} is not for --suite: leave it out.")
   names = NAMES if options.suite == "true" else options.suite.split(",")

@@ -24,6 +24,7 @@ from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training import lora
 from vit_jax.training.state import make_params_init
+from vit_jax.workdir import calibration
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
 
@@ -59,7 +60,13 @@ def open_run_checkpoint(
     step = checkpoints.choose(step, best)
     description = checkpoints.describe(step)
     notes = tuple(checkpoints.notes)
-  saved = _Saved(workdir, step, description)
+  fitted = calibration.find(workdir, description)
+  if fitted:
+    T = fitted["temperature"]
+    shown = f"{T[0]:.4g}" if len(T) == 1 else f"{min(T):.4g} to {max(T):.4g}"
+    note = f"{workdir} is calibrated: logits are divided by {shown}"
+    notes = (*notes, f"{note} ({calibration.FILE})")
+  saved = _Saved(workdir, step, description, fitted)
   with _describing(workdir, step):
     preprocessing = descriptions.preprocessing(description)
     names = descriptions.class_names(description)
@@ -113,6 +120,7 @@ class _Saved:
   workdir: str
   step: int
   description: Mapping[str, Any]
+  fitted: Mapping[str, Any]  # What `evaluate --calibrate` has kept.
 
   @property
   def scanned(self) -> bool:
@@ -123,7 +131,8 @@ class _Saved:
     """The run's task; `user_task` is the user's own, if there is one."""
     loss = descriptions.recorded(self.description).loss
     with _describing(self.workdir, self.step):
-      return choose.saved(self.description, loss, user_task)
+      described = {**self.description, "calibration": self.fitted}
+      return choose.saved(described, loss, user_task)
 
   def restore(self, shapes: Any) -> Any:
     """The parameters, or their average, laid out on the devices as `shapes`."""

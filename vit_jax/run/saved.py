@@ -20,10 +20,11 @@ from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime.display import Display, Split, evaluation_text, moved
 from vit_jax.runtime.files import CSV, output_file
 from vit_jax.runtime.settings import replaced
-from vit_jax.tasks.outcome import Evaluator
+from vit_jax.tasks.outcome import Evaluator, Stream
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
+from vit_jax.workdir import calibration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,8 @@ class SavedRun:
     loaded: The checkpoint, with the model as it was trained.
     settings: The run's settings, with the data's current location.
     params: The checkpoint's parameters, averaged if the run averages them.
-    evaluator: Evaluates parameters on `source`, the split to evaluate on.
+    stream: The batches of `source`, the split to evaluate on.
+    evaluator: Evaluates parameters on it.
   """
 
   loaded: Loaded
@@ -42,6 +44,7 @@ class SavedRun:
   settings: Settings
   source: Source
   params: Any
+  stream: Stream
   evaluator: Evaluator
 
 
@@ -95,7 +98,15 @@ def opened(
   )
   with contextlib.closing(stream):
     evaluator = fitted.evaluator(loaded.model, stream)
-    yield SavedRun(loaded, fitted, settings, source, loaded.held, evaluator)
+    yield SavedRun(
+      loaded=loaded,
+      task=fitted,
+      settings=settings,
+      source=source,
+      params=loaded.held,
+      stream=stream,
+      evaluator=evaluator,
+    )
 
 
 def evaluate_checkpoint(
@@ -137,6 +148,37 @@ def evaluate_checkpoint(
   if path is not None:
     display.note(f"Wrote {path}, with the highest loss first.")
   return metrics
+
+
+def calibrate_checkpoint(workdir: str, **options) -> tuple[float, ...]:
+  """Fits a checkpoint's temperatures, prints what they change, and keeps them.
+
+  They are fitted on one half of the evaluation split, and measured on the
+  other. `predict`, `convert`, `export` and `evaluate` use them from then on.
+
+  Args:
+    **options: Keywords of `opened`, which raises the errors.
+
+  Raises:
+    ValueError: if the task gives no probabilities, or there are too few
+      examples to fit a temperature.
+    OSError: if they cannot be kept in the folder.
+  """
+  first = jax.process_index() == 0
+  display = Display(active=first)
+  with opened(workdir, **options) as run:
+    task: Any = run.task.in_unit()
+    loaded: Any = run.loaded
+    calibrate = task.calibrator(loaded.model, run.stream)
+    fitted = calibrate(run.params, display.track)
+    facts = task.calibration_facts(fitted)
+  names = run.source.class_names
+  for note in (*loaded.notes, *fitted.lines(names)):
+    display.note(note)
+  if first:
+    path = calibration.record(workdir, loaded.step, loaded.description, **facts)
+    display.note(f"Wrote {path}. predict, convert, export and evaluate use it.")
+  return fitted.temperature
 
 
 def test_run(

@@ -1,7 +1,7 @@
 """Classification: an image has one class."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime.display import Metric, Split, Track, untracked
+from vit_jax.tasks.calibration import Calibration, calibrator
 from vit_jax.tasks.class_report import ClassificationOutcome
 from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.tasks.eval_step import (
@@ -31,12 +32,16 @@ from vit_jax.training.settings import LossSettings
 class ClassificationTask(Task):
   """Naming the class of an image.
 
-  `counts_answers` tells whether its metrics need the counts of the answers.
+  `counts_answers` tells whether its metrics need the counts of the answers. The
+  logits are divided by `temperature`, one for all classes or one for each
+  label; if it is empty, they are as they are.
   """
 
   class_weights: tuple[float, ...] | None = None
+  temperature: tuple[float, ...] = ()
   outcome: ClassVar[type[ClassificationOutcome]] = ClassificationOutcome
   counts_answers: ClassVar[bool] = False
+  has_several: ClassVar[bool] = False
   objective_class: ClassVar[type[Classification]] = Classification
   name = "classification"
   metrics = (
@@ -71,7 +76,12 @@ class ClassificationTask(Task):
 
   def with_facts(self, description: Mapping[str, Any]) -> "ClassificationTask":
     weights = description.get("targets", {}).get("weights")
-    return dataclasses.replace(self, class_weights=weights and tuple(weights))
+    fitted = description.get("calibration", {})
+    return dataclasses.replace(
+      self,
+      class_weights=weights and tuple(weights),
+      temperature=tuple(fitted.get("temperature", ())),
+    )
 
   def objective(
     self, model: nn.Module, preprocessing: Preprocessing
@@ -110,7 +120,31 @@ class ClassificationTask(Task):
 
   def class_logits(self, logits: Float[Array, "B K"]) -> Array:
     """One logit for each class, from the outputs of the model."""
-    return logits
+    if not self.temperature:
+      return logits
+    return logits / np.array(self.temperature, np.float32)[None]
+
+  def calibrator(
+    self, model: nn.Module, stream: Stream
+  ) -> Callable[..., Calibration]:
+    """Raises ValueError if a subclass computes the logits in its own way."""
+    if type(self).class_logits is not ClassificationTask.class_logits:
+      return super().calibrator(model, stream)
+    objective = self.objective(model, stream.preprocessing)
+    return calibrator(objective, model, stream, each=self.has_several)
+
+  def calibration_facts(self, fitted: Calibration) -> dict[str, Any]:
+    """What a calibration gives to the checkpoint's description, as JSON."""
+    return {"temperature": [*fitted.temperature]}
+
+  def in_unit(self) -> "ClassificationTask":
+    return dataclasses.replace(self, temperature=())
+
+  def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
+    """The head's arrays, divided by the temperature."""
+    if not self.temperature:
+      return array
+    return (array / np.array(self.temperature)).astype(array.dtype)
 
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
     logits = self.class_logits(logits)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.calibration import Calibration, probabilities
 from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
 from vit_jax.tasks.outputs import (
@@ -51,6 +52,7 @@ class MultiLabelTask(ClassificationTask):
   # that of the highest F1 over all labels, and is 0.5 elsewhere.
   threshold: float | None = None
   name = "multilabel"
+  has_several = True
   labels = labels_of(name)
   metrics = (
     Metric("map", "mAP"),
@@ -82,7 +84,8 @@ class MultiLabelTask(ClassificationTask):
 
   def with_facts(self, description: Mapping[str, Any]) -> "MultiLabelTask":
     task: Any = super().with_facts(description)
-    threshold = description.get("threshold")
+    fitted = description.get("calibration", {})
+    threshold = fitted.get("threshold", description.get("threshold"))
     return dataclasses.replace(task, threshold=threshold)
 
   def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,9 +112,16 @@ class MultiLabelTask(ClassificationTask):
 
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     def answers(logits: np.ndarray) -> np.ndarray:
-      return 1 / (1 + np.exp(-logits))
+      return probabilities("sigmoid", logits / np.array(self.temperature or 1))
 
     return outputs_evaluator(self, model, stream, answers, MultiLabelOutcome)
+
+  def calibration_facts(self, fitted: Calibration) -> dict[str, Any]:
+    """The temperatures, and the threshold that suits them."""
+    logits = fitted.logits / np.array(fitted.temperature)
+    score = probabilities("sigmoid", logits)
+    best = best_threshold(fitted.labels.ravel(), score.ravel())
+    return {**super().calibration_facts(fitted), "threshold": best}
 
   @property
   def legend(self) -> str:

@@ -263,6 +263,16 @@ class Task:
     objective = self.objective(model, stream.preprocessing)
     return means_evaluator(objective, model, stream, self.score)
 
+  def calibrator(self, model: nn.Module, stream: Stream) -> Callable[..., Any]:
+    """Fits temperatures of the answers on a split, from parameters.
+
+    Raises ValueError if the answers have no probabilities of the model's own.
+    """
+    raise ValueError(
+      f"the task {self.name} gives no probabilities that a temperature could "
+      "calibrate: leave out --calibrate."
+    )
+
   def make_panels(
     self, model: nn.Module, preprocessing: Preprocessing
   ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]] | None:
