@@ -32,7 +32,7 @@ def _guarded(path):
 
 
 def test_every_command_is_listed():
-  modules = {p.stem for p in PACKAGE.glob("*.py") if _guarded(p)}
+  modules = {p.stem for p in PACKAGE.rglob("*.py") if _guarded(p)}
   folders = {p.parent.name for p in PACKAGE.glob("*/__main__.py")}
   assert (modules | folders) - {"__main__"} == set(COMMANDS)
 

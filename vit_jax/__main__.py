@@ -23,6 +23,7 @@ COMMANDS = {
   "study": "Trains a list of configurations, and compares them.",
   "find_lr": "Finds a learning rate for a configuration by a range test.",
   "evaluate": "Evaluates a run's checkpoint on the evaluation split.",
+  "merge": "Averages the weights of runs, or mixes those of a start and a run.",
   "verify": "Replays steps of a run, and compares them with its digests.",
   "predict": "Predicts the classes of image files with any checkpoint.",
   "fewshot": "Measures few-shot accuracy by a linear probe.",
@@ -35,6 +36,9 @@ COMMANDS = {
   "estimate": "Estimates what a train step costs on TPUs, without a TPU.",
 }
 
+# Where a command is that is no file or folder directly in the package.
+_PLACES = {"merge": "run.experiments.merge"}
+
 # Names of these commands in other libraries, and the command to type here.
 OTHER_NAMES = {
   **dict.fromkeys(("resume", "continue"), "train DATA"),
@@ -46,6 +50,9 @@ OTHER_NAMES = {
   ),
   **dict.fromkeys(
     ("attention", "explain", "draw", "plot"), "visualize RUN IMAGE --out DIR"
+  ),
+  **dict.fromkeys(
+    ("soup", "average", "ensemble", "wise_ft"), "merge RUN RUN --out NEW"
   ),
   **dict.fromkeys(("list", "models", "list_models"), "convert --list"),
 }
@@ -62,7 +69,8 @@ def main() -> int:
     sys.argv[1:] = [*arguments[:1], "--help"]
   if name in COMMANDS:
     del sys.argv[1:2]
-    runpy.run_module(f"vit_jax.{name}", run_name="__main__", alter_sys=True)
+    module = f"vit_jax.{_PLACES.get(name, name)}"
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
     return 0
   command.open_closed()
   texts = {

@@ -75,6 +75,12 @@ def restored(
 ) -> tuple[TrainState, int]:
   """Restores the state at `step`; returns it and the next batch's number."""
   saved = checkpoints.describe(step)
+  if "merged" in saved:
+    raise ValueError(
+      f"{checkpoints.folder} is an average of runs, without the optimizer's "
+      "state to go on from: start another run from it, by --pretrained="
+      f"{checkpoints.folder}."
+    )
   if not allow_changes:
     # Adds the keys that an older version's description lacks.
     complete = {**saved, "config": to_dict(read_saved(saved["config"]))}

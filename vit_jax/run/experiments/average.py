@@ -1,0 +1,245 @@
+"""Averages of the weights of runs: model soups, and walks between two."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from flax import linen as nn
+from flax import traverse_util
+
+from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.run.saved import SavedRun, opened
+from vit_jax.runtime.display import Display
+from vit_jax.tasks import choose
+from vit_jax.training.state import TrainState
+from vit_jax.workdir.checkpoint import Checkpoints
+from vit_jax.workdir.records import MetricWriter, record_start
+
+_STEPS = 10  # Steps of a walk from the start to the run.
+
+Arrays = Mapping[str, Any]
+_Outcome = tuple[Arrays, dict[str, Any], str]
+_Score = Callable[[Arrays], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tree:
+  """A run's parameters by path on the host, and as they are on the devices."""
+
+  arrays: Arrays
+  params: Any
+
+  @classmethod
+  def of(cls, params: Any) -> "_Tree":
+    plain = nn.unbox(params)
+    flat: Any = traverse_util.flatten_dict(plain, sep="/")
+    return cls(
+      {k: np.asarray(jax.device_get(v)) for k, v in flat.items()}, plain
+    )
+
+  def on_devices(self, arrays: Arrays) -> Any:
+    """Arrays as the run's parameters are: nested, of their type and place."""
+    nested = traverse_util.unflatten_dict(dict(arrays), sep="/")
+    return jax.tree.map(
+      lambda x, like: jax.device_put(x.astype(like.dtype), like.sharding),
+      nested,
+      self.params,
+    )
+
+
+def merge(
+  runs: Sequence[str],
+  out: str,
+  *,
+  greedy: bool = False,
+  walk: bool = False,
+  best: bool = False,
+  **options: Any,
+) -> dict[str, Any]:
+  """Writes an average of runs, and prints what each scores.
+
+  Returns the metrics of what was written, on the first run's evaluation split.
+
+  Args:
+    runs: Folders of runs of one model and one data set; for `walk` two, of
+      which the first is where the second began.
+    out: The folder to write, which is new or empty.
+    greedy: Adds the runs from the best on, each only if the score of the
+      average does not fall. Otherwise all are averaged.
+    walk: Takes the best of the mixtures (1 - a) x first + a x second, for a
+      from 0 to 1 in steps of 0.1.
+    best: Takes the best checkpoint of each run, not the newest.
+    **options: Keywords of `run.saved.opened`: `task`, `base`, `root` and
+      `data_dir`.
+
+  Raises:
+    ValueError: if there are too few runs or too many, they do not fit together,
+      or `out` is not empty.
+    OSError: if the checkpoint cannot be written.
+  """
+  if walk and (len(runs) != 2 or greedy):
+    raise ValueError(
+      f"--walk takes two runs, a start and what was trained from it, without "
+      f"--greedy; {len(runs)} were given."
+    )
+  if len({*runs}) < 2:
+    raise ValueError(
+      f"give two runs or more, each once; {' '.join(runs) or 'none'} was given."
+    )
+  folder = epath.Path(out)
+  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    raise ValueError(f"{out} exists and is not empty: choose another name.")
+  display = Display()
+  with opened(runs[0], best=best, **options) as first:
+    trees = [_Tree.of(first.params)]
+    for name in runs[1:]:
+      loaded = _opened(name, first, best, options)
+      trees.append(_Tree.of(loaded.held))
+      if not walk and _start(loaded) != _start(first.loaded):
+        display.note(
+          f"{name} did not begin from the same weights as {runs[0]}: averages "
+          "of such runs are rarely any good."
+        )
+
+    def score(tree: Mapping[str, Any]) -> dict[str, Any]:
+      params = trees[0].on_devices(tree)
+      return first.evaluator(params, display.track).metrics
+
+    members = [score(tree.arrays) for tree in trees]
+    key = first.task.score_key
+    for name, metrics in zip(runs, members, strict=True):
+      display.note(f"{name}: {first.task.score_text(metrics)}")
+    arrays = [tree.arrays for tree in trees]
+    choose = _walk if walk else _greedy if greedy else _mean
+    merged, metrics, says = choose(arrays, members, score, key)
+    display.note(f"{out}, {says}: {first.task.score_text(metrics)}")
+    _write(out, first, trees[0].on_devices(merged), metrics, runs)
+  better = metrics[key] - max(each[key] for each in members)
+  ahead = first.task.ahead(abs(better), 0)
+  if not ahead:
+    text = "as much as the best of them"
+  else:
+    text = f"{ahead if better > 0 else ahead.replace('more', 'less')} the best"
+  display.note(f"On the evaluation split that chose it, {text}. Wrote {out}.")
+  return metrics
+
+
+def _mixed(parts: Sequence[tuple[float, Arrays]]) -> Arrays:
+  """The sum of arrays, each times its share, in float64."""
+  return {
+    path: np.sum(
+      [share * arrays[path].astype(np.float64) for share, arrays in parts],
+      axis=0,
+    )
+    for path in parts[0][1]
+  }
+
+
+def _mean(
+  trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
+) -> _Outcome:
+  del members, key
+  merged = _mixed([(1 / len(trees), tree) for tree in trees])
+  return merged, score(merged), f"the mean of {len(trees)}"
+
+
+def _greedy(
+  trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
+) -> _Outcome:
+  """Recipe 1 of arXiv:2203.05482."""
+  order = sorted(range(len(trees)), key=lambda n: -members[n][key])
+  taken = order[:1]
+  merged, metrics = trees[taken[0]], members[taken[0]]
+  for number in order[1:]:
+    several = [*taken, number]
+    candidate = _mixed([(1 / len(several), trees[n]) for n in several])
+    scores = score(candidate)
+    if scores[key] >= metrics[key]:
+      taken, merged, metrics = several, candidate, scores
+  numbers = ", ".join(str(n + 1) for n in taken)
+  return merged, metrics, f"the mean of {len(taken)} (number {numbers})"
+
+
+def _walk(
+  trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
+) -> _Outcome:
+  """The best share of the second; of equal ones, the largest."""
+  outcomes = []
+  for step in range(_STEPS + 1):
+    a = step / _STEPS
+    merged = _mixed([(1 - a, trees[0]), (a, trees[1])])
+    metrics = members[step // _STEPS] if step % _STEPS == 0 else score(merged)
+    outcomes.append((metrics[key], a, merged, metrics))
+    outcomes = [max(outcomes, key=lambda outcome: outcome[:2])]
+  (_, a, merged, metrics) = outcomes[0]
+  return merged, metrics, f"{1 - a:.1f} of the first and {a:.1f} of the second"
+
+
+def _opened(
+  name: str, first: SavedRun, best: bool, options: Mapping[str, Any]
+) -> Loaded:
+  """Another run with its parameters, which must fit the first."""
+  own = {key: options[key] for key in ("task", "base") if key in options}
+  loaded = open_checkpoint(
+    name, hold=Loaded.read_params, as_trained=True, best=best, **own
+  )
+  tree = _Tree.of(loaded.held)
+  mine = _Tree.of(first.params)
+  pairs = {
+    "arrays": [{k: v.shape for k, v in t.arrays.items()} for t in (mine, tree)],
+    "classes": [first.loaded.class_names, loaded.class_names],
+    "preprocessing": [first.loaded.preprocessing, loaded.preprocessing],
+    "task": [type(first.task), type(loaded.task)],
+  }
+  differ = [what for what, (one, other) in pairs.items() if one != other]
+  if differ:
+    raise ValueError(
+      f"{name} does not fit {first.loaded.origin.source}: their "
+      f"{' and '.join(differ)} differ. Runs to average are of one model, one "
+      "data set and one start."
+    )
+  return loaded
+
+
+def _start(loaded: Loaded) -> Any:
+  """What a run began from: its weights, or the seed that drew them."""
+  description: Any = loaded.description
+  config = description["config"]
+  return config.get("pretrained") or config.get("seed")
+
+
+def _write(
+  out: str,
+  first: SavedRun,
+  params: Any,
+  metrics: dict[str, Any],
+  runs: Sequence[str],
+) -> None:
+  """Writes the folder of a run with this one checkpoint."""
+  source: Any = first.loaded
+  description = {
+    key: value
+    for key, value in source.description.items()
+    if key not in ("base", "checksums", "digest")
+  }
+  # Its parameters are the average themselves, with LoRA's products merged.
+  config = {**description["config"], "ema_decay": 0.0, "lora": {}}
+  description |= {"config": config, "merged": [*runs]}
+  description |= first.task.chosen_facts(metrics)
+  state = TrainState(step=jnp.int32(source.step), params=params, opt_state=None)
+  with contextlib.closing(
+    Checkpoints(out, keys=choose.score_keys())
+  ) as checkpoints:
+    problem = checkpoints.save(state, source.step, description, metrics)
+    if problem:
+      raise OSError(f"{out}: {problem}.")
+  folder = epath.Path(out)
+  record_start(folder, source.step)
+  with contextlib.closing(MetricWriter(folder)) as writer:
+    writer.write(source.step, metrics)
