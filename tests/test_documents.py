@@ -16,6 +16,7 @@ from tests.pages import (
   RUN,
   blocks,
 )
+from vit_jax.__main__ import module_of
 from vit_jax.pretrained.known import KNOWN
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import all_keys
@@ -231,7 +232,7 @@ def test_what_commands_name_exists(name):
   assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
   modules = re.findall(r"python -m (vit_jax\.\w+)", text)
   modules += [
-    f"vit_jax.{command}"
+    module_of(command)
     for block in blocks(text)
     if block.language == "sh"
     for command in re.findall(r"^vit_jax (\w+)", block.text, re.MULTILINE)

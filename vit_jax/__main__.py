@@ -69,8 +69,7 @@ def main() -> int:
     sys.argv[1:] = [*arguments[:1], "--help"]
   if name in COMMANDS:
     del sys.argv[1:2]
-    module = f"vit_jax.{_PLACES.get(name, name)}"
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)
     return 0
   command.open_closed()
   texts = {
@@ -87,6 +86,11 @@ def main() -> int:
   except ValueError as error:
     say(f"error: {error}")
   return command.USAGE_EXIT
+
+
+def module_of(name: str) -> str:
+  """The module of a command."""
+  return f"vit_jax.{_PLACES.get(name, name)}"
 
 
 def _text(name: str, texts: dict[str, Callable[[], str]]) -> str:

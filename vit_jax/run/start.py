@@ -78,8 +78,7 @@ def restored(
   if "merged" in saved:
     raise ValueError(
       f"{checkpoints.folder} is an average of runs, without the optimizer's "
-      "state to go on from: start another run from it, by --pretrained="
-      f"{checkpoints.folder}."
+      "state to go on from: give its folder to --pretrained of another run."
     )
   if not allow_changes:
     # Adds the keys that an older version's description lacks.
