@@ -1,0 +1,108 @@
+"""Runs without labels, of every task that has none: their data and doors."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs import dino, mae, masked_patches, student
+from tests.old_runs import CHECKPOINTS
+from tests.saved_data import write_data
+from vit_jax import load_pretrained
+from vit_jax.data import UnreadableImageError
+from vit_jax.pack.sources import open_sources
+from vit_jax.pack.writer import Encoding, pack
+from vit_jax.pretrained.convert import convert
+from vit_jax.run import loop
+from vit_jax.run.experiments.replay import verify
+from vit_jax.run.saved import evaluate_checkpoint
+from vit_jax.run.settings import read
+
+TEACHER = str(CHECKPOINTS / "workdirs" / "plain")
+# Each task's configuration, and the sizes of what only training needs.
+TASKS = {
+  "masked": (masked_patches, "", {}),
+  "autoencoder": (mae, "", dict(decoder_size=8, decoder_layers=1)),
+  "student": (student, TEACHER, {}),
+  "self_distillation": (
+    dino,
+    "",
+    dict(prototypes=32, head_size=16, bottleneck=8, small_size=4),
+  ),
+}
+every_task = pytest.mark.parametrize("name", TASKS)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  """A folder of 40 and 16 images, one more of each cut off, and it packed."""
+  folder = tmp_path_factory.mktemp("data")
+  write_data(folder)
+  photos = folder / "photos"
+  splits = open_sources(str(photos), None, None, False, "name")
+  pack(splits, str(folder / "packed"), Encoding(None, 95), workers=1)
+  for split in ("train", "val"):
+    whole = next((photos / split / "bird").iterdir()).read_bytes()
+    (photos / split / "cut.png").write_bytes(whole[: len(whole) // 2])
+  return folder
+
+
+def config_of(name):
+  """A run of four steps of a tiny model."""
+  module, argument, sizes = TASKS[name]
+  config = module.get_config(argument)
+  config[name].update(sizes)
+  config.update(total_epochs=0.0, total_steps=4, image_size=(8, 8))
+  config.update(eval_every_epochs=0.0, save_every_epochs=0.0, digest_every=1)
+  config.update(eval_every_steps=4, save_every_steps=2, batch_size=16)
+  config.loader.num_workers = 0
+  config.optimizer.update(warmup_epochs=0.0)
+  fields = dict(num_layers=1, hidden_size=8, mlp_size=16, num_heads=2)
+  config.model.update(variant="Ti/4", **fields)
+  return config
+
+
+@pytest.mark.slow
+@every_task
+def test_a_damaged_image_is_skipped_and_said(name, data, tmp_path, capsys):
+  """The run is replayed to the bit, and converts to its plain encoder."""
+  config, workdir = config_of(name), str(tmp_path / "run")
+  config.data.root = str(data / "photos")
+  with pytest.raises(UnreadableImageError, match=r"cut\.png: .*=skip passes"):
+    loop.train(read(config), str(tmp_path / "stopped"))
+  config.loader.on_unreadable = "skip"
+  _, evaluated = loop.train(read(config), workdir)
+  assert "2 unreadable images, listed in" in capsys.readouterr().out
+  assert np.isfinite(evaluated["eval/loss"])
+  counts = evaluated["eval/examples"], evaluated["eval/skipped_images"]
+  assert counts == (16, 1) and "knn/top1" not in evaluated
+  assert verify(workdir, "1:2") and verify(workdir, "3:4")
+  convert(workdir, str(tmp_path / "hf"), "hf")
+  model, params = load_pretrained(str(tmp_path / "hf"))
+  own, own_params = load_pretrained(workdir)
+  assert (model.num_layers, model.num_classes) == (own.num_layers, 0)
+  x = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
+  found, expected = (
+    m.apply({"params": p}, x) for m, p in ((model, params), (own, own_params))
+  )
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+@every_task
+def test_packed_images_do_as_well_as_a_folder(name, data, tmp_path):
+  """They have labels, so that neighbours can be looked for."""
+  config, workdir = config_of(name), tmp_path / "run"
+  config.data.dir = str(data / "packed")
+  config.fewshot.neighbours = 3
+  _, evaluated = loop.train(read(config), str(workdir))
+  assert np.isfinite(evaluated["eval/loss"])
+  assert evaluated["eval/examples"] == 16 and 0 < evaluated["knn/top1"] <= 1
+  again = evaluate_checkpoint(str(workdir))
+  assert again.items() <= evaluated.items()
+  (row, *_) = (workdir / "digests.jsonl").read_text().splitlines()
+  arrays = {key for key in json.loads(row) if key.startswith("batch/")}
+  assert "batch/image" in arrays
+  crops = {"batch/second", "batch/small"}
+  assert (crops <= arrays) == (name == "self_distillation")
