@@ -13,6 +13,7 @@ import pytest
 
 from configs import deit3, dino, finetune, mae, masked_patches, pretrain
 from tests import encoders
+from tests.old_runs import UNSEEN
 from vit_jax import load_pretrained
 from vit_jax.models import make_model, variants
 from vit_jax.models.grid import grid_of, param_shapes
@@ -308,7 +309,7 @@ def test_a_linear_probe_of_a_masked_autoencoder_trains_the_head_alone():
 def test_eight_devices_do_as_one_without_labels(name):
   """For three steps of a model of one layer, with all axes of the mesh."""
   argument = str(encoders.FOLDER / "hf_dinov2") if name == "student" else ""
-  losses = []
+  losses, trained = [], []
   for devices, axes in ((1, ()), (8, (2, 2, 2))):
     config = _load(CONFIGS / f"{name}.py", argument)
     config.optimizer.warmup_epochs = 0.0
@@ -326,7 +327,11 @@ def test_eight_devices_do_as_one_without_labels(name):
     for _ in range(3):
       state, metrics = step(state, batch, *frozen)
       losses.append(float(metrics["loss"]))
+    trained.append(jax.tree_util.tree_leaves_with_path(state.params))
   assert losses[3:] == pytest.approx(losses[:3], rel=1e-5)
+  for (path, one), (_, eight) in zip(*trained, strict=True):
+    if UNSEEN not in jax.tree_util.keystr(path, simple=True, separator="/"):
+      np.testing.assert_allclose(one, eight, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
