@@ -31,12 +31,12 @@ HOW = ("trained", "frozen", "lora")
 
 
 class Compared(NamedTuple):
-  """What two towers make of images and texts.
+  """The outputs of two towers for images and texts.
 
   Attributes:
     image, text: The representations, scaled to length 1, float32.
     log_scale: The logarithm of the factor of their products.
-    bias: What is added to the scaled products; None if the model has none.
+    bias: The term added to the scaled products; None if the model has none.
   """
 
   image: Float[Array, "B R"] | None
@@ -141,7 +141,7 @@ class TwoTowers(Model):
     return self._how(tower) == "frozen"
 
   def __call__(self, inputs: Any, *, train: bool = False) -> Any:
-    """What the towers make of images and texts, `(images, ids)`."""
+    """The outputs of both towers for images and texts, `(images, ids)`."""
     self.check_has_parameters()
     images, ids = inputs
     u = None if images is None else self.embed_images(images, train=train)

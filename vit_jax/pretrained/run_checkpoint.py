@@ -120,7 +120,7 @@ class _Saved:
   workdir: str
   step: int
   description: Mapping[str, Any]
-  fitted: Mapping[str, Any]  # What `evaluate --calibrate` has kept.
+  fitted: Mapping[str, Any]  # Its calibration; empty if it has none.
 
   @property
   def scanned(self) -> bool:

@@ -22,7 +22,7 @@ from vit_jax.tasks.outputs import gatherer
 from vit_jax.training.losses import Classification
 
 _LARGEST = 100.0  # The highest temperature; its inverse is the lowest.
-_HALVINGS = 60  # Of the interval of log(1 / T), to 1e-17 of its length.
+_HALVINGS = 60  # The interval of log(1 / T) shrinks to 1e-17.
 
 Logits = Float[np.ndarray, "N K"]
 Labels = Float[np.ndarray, "N K"]
@@ -55,7 +55,7 @@ class Calibration:
   labels: Labels = dataclasses.field(repr=False)
 
   def lines(self, names: Sequence[str]) -> list[str]:
-    """What was fitted and measured, in words; `names` are the labels'."""
+    """The temperatures and the scores in words; `names` are the labels'."""
     T = self.temperature
     if len(T) == 1:
       shown = f"temperature {T[0]:.4g}"

@@ -134,7 +134,7 @@ class ClassificationTask(Task):
     return calibrator(objective, model, stream, each=self.has_several)
 
   def calibration_facts(self, fitted: Calibration) -> dict[str, Any]:
-    """What a calibration gives to the checkpoint's description, as JSON."""
+    """The part of the checkpoint's description that a calibration makes."""
     return {"temperature": [*fitted.temperature]}
 
   def in_unit(self) -> "ClassificationTask":

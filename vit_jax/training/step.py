@@ -146,8 +146,8 @@ class Operations(NamedTuple):
   """Operations of a step's matrix products for an image, in units of 1e9.
 
   Attributes:
-    forward: Of the loss: all passes of the model, and those of a teacher.
-    step: Of the loss and its gradient. The backward pass of what is trained
+    forward: The loss: all passes of the model, and those of a teacher.
+    step: The loss and its gradient. The backward pass of what is trained
       takes twice as much as its forward pass, and a teacher has none.
   """
 
@@ -200,7 +200,7 @@ def step_gflops(
 def _constants(
   objective: Objective, extras: Extras, state: TrainState, frozen_params: Any
 ) -> dict[str, Any]:
-  """What the loss reads besides the parameters that are trained."""
+  """Arrays that the loss reads besides the trained parameters."""
   constants = {**(frozen_params or {})}
   if isinstance(objective, StatefulObjective):
     merged = extras.merged_params(state.averaged_params, frozen_params)

@@ -19,7 +19,7 @@ _KEPT = ("temperature", "threshold")
 def record(
   workdir: str, step: int, description: Mapping[str, Any], **values: Any
 ) -> str:
-  """Keeps what was fitted for a checkpoint, in place of what was before.
+  """Keeps a checkpoint's calibration, in place of an earlier one.
 
   Returns the path of the file. Raises OSError if it cannot be written.
   """
@@ -36,7 +36,7 @@ def record(
 
 
 def find(workdir: str, description: Mapping[str, Any]) -> dict[str, Any]:
-  """What was fitted for a checkpoint; empty if nothing was.
+  """The calibration of a checkpoint; empty if it has none.
 
   Raises OSError if the file cannot be read.
   """

@@ -208,7 +208,7 @@ def _opened(
 
 
 def _start(loaded: Loaded) -> Any:
-  """What a run began from: its weights, or the seed that drew them."""
+  """The start of a run: its weights, or the seed that drew them."""
   description: Any = loaded.description
   config = description["config"]
   return config.get("pretrained") or config.get("seed")
