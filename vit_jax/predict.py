@@ -14,11 +14,12 @@ if no name matches an image.
 
 import collections
 import contextlib
+import functools
 import io
 import os
 import pathlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from absl import flags
@@ -123,15 +124,13 @@ def predict_files(
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.image_files import find_images, say_missing
   from vit_jax.inference import answers
-  from vit_jax.inference.feature_file import feature_file
   from vit_jax.inference.predictor import predict
 
   _check_flags(features, layers, tokens, as_json, out)
   path, kind = _output(out) if out else (None, "")
   missing = say_missing(files)
-  collecting = feature_file(features, layers) if features else None
   outcomes: list[str] = []
-  with collecting or contextlib.nullcontext() as rows:
+  with _collecting(features, layers) as rows:
     text_head = _text_head(checkpoint, head, texts, templates, save_head)
     loaded = _opened(checkpoint, bool(text_head or features), overrides)
     task, names, outputs = _outputs(loaded, text_head)
@@ -157,17 +156,44 @@ def predict_files(
       code = _report(batches, lines, rows, whole=as_json)
     else:
       batches, images = _tracked(batches, files, batch_size)
-      counts = collections.Counter()
       to_rows = _file_lines(kind, task, names, top, outputs)
-      lines = answers.counted(to_rows, task, names, top, counts)
-      code = _write(path, batches, lines, rows)
-      _print_counts(counts, images)
+      counted = functools.partial(answers.counted, to_rows, task, names, top)
+      code = _write_counted(path, batches, counted, rows, images)
       outcomes.append(f"{images:,} row{'s' * (images != 1)} to {out}")
   if rows is not None and not as_json:  # JSON is for programs.
     outcomes.append(f"features {rows.shape} to {features}")
+  _say_written(outcomes)
+  return 1 if missing else code
+
+
+def _write_counted(
+  path: pathlib.Path,
+  batches: Any,
+  counted: Callable[[collections.Counter[Any]], Any],
+  rows: Any,
+  images: int,
+) -> int:
+  """Writes a file of answers, and prints how many each class has."""
+  counts: collections.Counter[Any] = collections.Counter()
+  code = _write(path, batches, counted(counts), rows)
+  _print_counts(counts, images)
+  return code
+
+
+def _collecting(
+  features: str | None, layers: tuple[int, ...]
+) -> contextlib.AbstractContextManager[Any]:
+  """The file of features that is written, or None in its place."""
+  from vit_jax.inference.feature_file import feature_file
+
+  if not features:
+    return contextlib.nullcontext()
+  return feature_file(features, layers)
+
+
+def _say_written(outcomes: Sequence[str]) -> None:
   if outcomes:
     say(f"Wrote {' and '.join(outcomes)}.", sys.stdout)
-  return 1 if missing else code
 
 
 def _output(out: str) -> tuple[pathlib.Path, str]:

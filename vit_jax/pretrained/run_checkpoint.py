@@ -59,26 +59,20 @@ def open_run_checkpoint(
   with _opened(workdir) as checkpoints:
     step = checkpoints.choose(step, best)
     description = checkpoints.describe(step)
-    notes = tuple(checkpoints.notes)
   fitted = calibration.find(workdir, description)
-  if fitted:
-    T = fitted["temperature"]
-    shown = f"{T[0]:.4g}" if len(T) == 1 else f"{min(T):.4g} to {max(T):.4g}"
-    note = f"{workdir} is calibrated: logits are divided by {shown}"
-    notes = (*notes, f"{note} ({calibration.FILE})")
   saved = _Saved(workdir, step, description, fitted)
+  notes = (*checkpoints.notes, *calibration.notes(workdir, fitted))
   with _describing(workdir, step):
     preprocessing = descriptions.preprocessing(description)
-    names = descriptions.class_names(description)
     inputs = {"image": preprocessing}
-    origin = Origin(workdir, "vit_jax", None, class_names=names)
-    origin = with_inputs(origin, inputs)
+    names = descriptions.class_names(description)
+    plain = Origin(workdir, "vit_jax", None, class_names=names)
+    origin = with_inputs(plain, inputs)
     model_fields = _unstacked(description["model"])
     if "block" in fields:
       model_fields["block"] = fields.pop("block")
-    make_model = from_fields
-    if model_fields.get(ADAPTED):
-      make_model = saved.open_task(task).described
+    adapted = model_fields.get(ADAPTED)
+    make_model = saved.open_task(task).described if adapted else from_fields
     trained = make_model(model_fields).clone(origin=origin)
     model = trained if as_trained else trained.trunk
     shapes = _shapes(model, preprocessing)

@@ -73,7 +73,11 @@ def _newest_intact(
 def restored(
   plan: Plan, checkpoints: Checkpoints, step: int, allow_changes: bool
 ) -> tuple[TrainState, int]:
-  """Restores the state at `step`; returns it and the next batch's number."""
+  """Restores the state at `step`; returns it and the next batch's number.
+
+  Raises ValueError if the run must not go on from it, or it is an average of
+  runs, and DamagedError if it is damaged.
+  """
   saved = checkpoints.describe(step)
   if "merged" in saved:
     raise ValueError(

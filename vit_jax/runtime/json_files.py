@@ -12,7 +12,11 @@ _MOST_TEXT_BYTES = 16 << 20
 
 
 def read_text(path: pathlib.Path) -> str:
-  """The text of a file, which must be of reasonable size."""
+  """The text of a file, of at most 16 MiB.
+
+  Raises ValueError if it is not UTF-8 or larger, and OSError if it cannot be
+  read.
+  """
   try:
     return read_regular(path, _MOST_TEXT_BYTES).decode("utf-8")
   except UnicodeDecodeError as error:

@@ -46,11 +46,21 @@ def find(workdir: str, description: Mapping[str, Any]) -> dict[str, Any]:
   return {}
 
 
+def notes(workdir: str, fitted: Mapping[str, Any]) -> tuple[str, ...]:
+  """A line that says how a checkpoint is calibrated; none if it is not."""
+  if not fitted:
+    return ()
+  T = fitted["temperature"]
+  shown = f"{T[0]:.4g}" if len(T) == 1 else f"{min(T):.4g} to {max(T):.4g}"
+  return (f"{workdir} is calibrated: logits are divided by {shown} ({FILE})",)
+
+
 def _is_valid(row: Row) -> bool:
   temperature = row.get("temperature")
   return (
     isinstance(row.get("digest"), str)
     and isinstance(temperature, list)
+    and len(temperature) > 0
     and all(isinstance(T, float | int) and 0 < T < 1e6 for T in temperature)
     and isinstance(row.get("threshold", 0.5), float | int)
   )
