@@ -16,8 +16,10 @@ from vit_jax.pack.writer import Encoding, pack
 from vit_jax.pretrained.convert import convert
 from vit_jax.run import loop
 from vit_jax.run.experiments.replay import verify
+from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
+from vit_jax.run.summary import header
 
 TEACHER = str(CHECKPOINTS / "workdirs" / "plain")
 # Each task's configuration, and the sizes of what only training needs.
@@ -61,6 +63,52 @@ def config_of(name):
   fields = dict(num_layers=1, hidden_size=8, mlp_size=16, num_heads=2)
   config.model.update(variant="Ti/4", **fields)
   return config
+
+
+@pytest.mark.parametrize(
+  "name, files, changes, message",
+  [
+    ("autoencoder", (), {}, r"^folder '\S+' has no images \(\.jpg"),
+    ("self_distillation", (), {}, r"^folder '\S+' has no images \(\.jpg"),
+    ("student", (0,), {}, "has no images for split='held out'; add some"),
+    ("autoencoder", range(9), {}, "batch_size=16 is more than the 8 examples"),
+    (
+      "student",
+      range(40),
+      {
+        "channels": 1,
+        "normalization": {"mean": (0.5,), "std": (0.5,)},
+      },
+      r"distill.teacher='\S+' takes images of 3 channel\(s\), and the student",
+    ),
+  ],
+)
+def test_data_that_do_not_do_are_refused_in_a_line(
+  name, files, changes, message, data, tmp_path
+):
+  photos = sorted((data / "photos").glob("*/*/*.png"))
+  for k in files:
+    (tmp_path / f"{k}.png").write_bytes(photos[k].read_bytes())
+  config = config_of(name)
+  config.data.root = str(tmp_path)
+  config.update(changes)
+  with pytest.raises(ValueError, match=message) as error:
+    make_plan(read(config))
+  assert len(str(error.value).splitlines()) == 1
+
+
+def test_crops_that_are_larger_than_the_images_are_said(data):
+  """The images have 12 x 20 pixels."""
+  rows = []
+  for size in ((12, 20), (12, 24)):
+    config = config_of("self_distillation")
+    config.update(image_size=size)
+    config.data.dir = str(data / "packed")
+    rows.append(dict(header(make_plan(read(config)), "runs/x")))
+  assert "crops" not in rows[0]
+  assert rows[1]["crops"].startswith(
+    "12 x 24 is larger than 8 of 8 images looked at: crops of smaller images"
+  )
 
 
 @pytest.mark.slow

@@ -211,6 +211,20 @@ class Task:
     """From an example to its arrays in a batch to train on."""
     return preprocessing.train_transform(settings)
 
+  def about_images(
+    self,
+    preprocessing: Preprocessing,
+    settings: TrainTransformSettings,
+    source: Source,
+  ) -> str:
+    """The header's line on the images to train on; empty for none.
+
+    It is what the transform's method `about`, if any, says of the source.
+    """
+    transform = self.train_transform(preprocessing, settings)
+    about = getattr(transform, "about", None)
+    return about(source) if about else ""
+
   def eval_transform(self, preprocessing: Preprocessing) -> Transform:
     """From an example to its arrays in a batch to evaluate."""
     return preprocessing.transform()

@@ -103,8 +103,9 @@ class ImageFolder(ImageFiles):
       files = [file for spelling in same for file in self._files(spelling)]
       if not files and self._folder == train:
         ignored = folders.ignored_text(self.ignored)
+        kind = "class folder" if name else "folder"
         raise ValueError(
-          f"class folder {text(os.path.join(train, name))!r} has no images "
+          f"{kind} {text(os.path.join(train, name))!r} has no images "
           f"({text(b', '.join(EXTENSIONS))}); fill or remove it"
           + (f" (ignored: {ignored})." if ignored else ".")
         )

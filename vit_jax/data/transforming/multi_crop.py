@@ -4,6 +4,7 @@ Two large crops and some small ones are each mirrored, and changed in colour,
 made grey, blurred or solarized with the chances of arXiv:2006.07733.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -14,13 +15,20 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from vit_jax.data.batch import ArraySpec, Spec
 from vit_jax.data.decoding.decode import by_fours, decode_image
-from vit_jax.data.example import RGB, Example, ImageSpec
+from vit_jax.data.example import (
+  RGB,
+  Example,
+  ImageSpec,
+  Source,
+  UnreadableImageError,
+)
 from vit_jax.data.transforming.augment import random_box
 from vit_jax.data.transforming.transforms import resize_fast
 
 _JITTERED, _GREY = 0.8, 0.2  # Chances of these changes.
 _BRIGHTNESS = _CONTRAST = 0.4
 _SATURATION, _HUE = 0.2, 0.1
+_LOOKED_AT = 8  # Images whose sizes are compared with a large crop.
 _RADIUS = 0.1, 2.0  # The blur's, in pixels.
 # Chances to blur and to solarize the first, the second and a small crop.
 _FIRST, _SECOND, _SMALL = (1.0, 0.0), (0.1, 0.2), (0.5, 0.0)
@@ -67,6 +75,24 @@ class MultiCrop:
     if self.count:
       arrays["small"] = ArraySpec((self.count, *self.small, C))
     return arrays
+
+  def about(self, source: Source) -> str:
+    """A line if a few images are smaller than a large crop; else empty."""
+    height, width = self.size
+    last = len(source) - 1
+    places = {round(x) for x in np.linspace(0, last, _LOOKED_AT)}
+    shapes = []
+    for place in sorted(places):
+      with contextlib.suppress(UnreadableImageError):
+        shapes.append(decode_image(source[place]["image"], self.pixels).shape)
+    smaller = [s for s in shapes if s[0] < height or s[1] < width]
+    if not smaller:
+      return ""
+    return (
+      f"{height} x {width} is larger than {len(smaller)} of {len(shapes)} "
+      "images looked at: crops of smaller images are enlarged; a smaller "
+      "image_size costs less"
+    )
 
   def row(
     self, example: Example, *rng: np.random.Generator
