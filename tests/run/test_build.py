@@ -91,12 +91,23 @@ def test_operations_of_a_step(by_hand, changes):
   model = task.adapted(vit)
   init, _ = build.train_functions(given, model, task, extras, 10, 100)
   shapes = sharding.array_shapes(init, sharding.make_mesh())
-  count = build.count_step(given, model, task, extras, shapes, CLASSES)
+  count = build.count_step(
+    given, model, task, extras, shapes, spec(given, task)
+  )
   model_pass, teacher_pass = by_hand()
   # The products of the losses themselves are left out by hand.
   forward, step = model_pass + teacher_pass, 3 * model_pass + teacher_pass
   assert count.forward * 1e9 == pytest.approx(forward, rel=0.01)
   assert count.step * 1e9 == pytest.approx(step, rel=0.01)
+
+
+def spec(given, task):
+  return task.batch_spec(
+    build.make_preprocessing(given),
+    given.train_transform,
+    names=CLASSES,
+    rows=given.batch_size,
+  )
 
 
 def taught(task):
@@ -117,5 +128,7 @@ def test_layers_computed_again_do_not_count():
     model = make_vit("Ti/4", CLASSES, **SIZES, remat=remat)
     init, _ = build.train_functions(given, model, task, Extras(), 10, 100)
     shapes = jax.eval_shape(init, jax.random.key(0))
-    count = build.count_step(given, model, task, Extras(), shapes, CLASSES)
+    count = build.count_step(
+      given, model, task, Extras(), shapes, spec(given, task)
+    )
     assert count.step == pytest.approx(3 * classification()[0] / 1e9)

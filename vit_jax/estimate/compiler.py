@@ -169,9 +169,7 @@ def lower(
   batch = {k: _rows(mesh, one.shape, one.dtype) for k, one in spec.items()}
   fixed = extras.frozen_params if any(extras.frozen_params) else ()
   jitted = sharding.jit_train_step(step, shapes, mesh, *fixed)
-  operations = build.count_step(
-    settings, model, task, extras, shapes, num_classes
-  )
+  operations = build.count_step(settings, model, task, extras, shapes, spec)
   return jitted.lower(shapes, batch, *fixed), operations.step
 
 

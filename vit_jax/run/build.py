@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from vit_jax.data.batch import Spec
 from vit_jax.data.batching.loader import Loader, make_loader
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.image_folder import lies_among_classes
@@ -341,24 +342,17 @@ def count_step(
   task: Task,
   extras: Extras,
   state: TrainState,
-  num_classes: int,
+  batch: Spec,
 ) -> Operations:
-  """Counts the operations of a train step for an image.
+  """Counts the operations of a train step for an image of such a batch.
 
   The settings are resolved, and the arrays of the state may be mere shapes.
   """
-  preprocessing = make_preprocessing(settings)
-  batch = task.batch_spec(
-    preprocessing,
-    settings.train_transform,
-    names=num_classes,
-    rows=settings.batch_size,
-  )
   shapes = {
     key: jax.ShapeDtypeStruct(one.shape, one.dtype)
     for key, one in batch.items()
   }
-  objective = task.objective(model, preprocessing)
+  objective = task.objective(model, make_preprocessing(settings))
   frozen = extras.frozen_params[0] if extras.frozen_params else None
   return step_gflops(model, objective, extras, state, shapes, frozen)
 

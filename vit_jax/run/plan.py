@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import jax
 from jax.sharding import Mesh
 
+from vit_jax.data.batch import Spec, batched, label_spec, row_spec
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
@@ -84,6 +85,14 @@ class Plan:
   def parts(self) -> Parts:
     """The parts that the model is made of."""
     return Parts.of(self.model, self.param_shapes)
+
+  @property
+  def batch_spec(self) -> Spec:
+    """The arrays of a batch to train on."""
+    changes = self.settings.train_transform
+    transform = self.task.train_transform(self.preprocessing, changes)
+    rows = row_spec(transform, label_spec(self.source))
+    return batched(rows, self.settings.batch_size)
 
   def open_batches(self, first_batch: int) -> BatchIterator:
     """Opens the training batches, starting at a batch number."""

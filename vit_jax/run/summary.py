@@ -44,7 +44,7 @@ def header(
     plan.task,
     plan.extras,
     plan.shapes,
-    len(plan.source.class_names),
+    plan.batch_spec,
   )
   gflops = operations.forward
   epochs = total * settings.batch_size / examples
