@@ -10,7 +10,8 @@ import re
 from typing import Any
 
 from vit_jax.data.reading.folders import images_below
-from vit_jax.pretrained.formats import processor
+from vit_jax.data.reading.tokenizer import FILES
+from vit_jax.pretrained.formats import open_clip, processor
 from vit_jax.runtime import hints
 from vit_jax.runtime.json_files import read_json, read_text
 from vit_jax.runtime.printable import quoted
@@ -22,6 +23,8 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.npz")
 _OTHERS = ("model.*.safetensors", "model.safetensors.index.*.json")
 _OTHERS += ("model-00001-of-*.safetensors",)
 _OWN = re.compile(r"model(-\d+-of-\d+)?(\.\w+)*\.(safetensors|npz|json)")
+OF_TEXTS = (*FILES, open_clip.CONFIG)
+"""Files beside the weights that only a text tower needs."""
 _ADAPTER = "adapter_config.json"
 
 
@@ -81,7 +84,12 @@ def open_folder(path: pathlib.Path) -> Files:
   has_our_name = _OWN.fullmatch(weights.name)
   pictures: dict[str, Any] = {}
   file = processor.FILE
-  if has_our_name or config:
+  if weights.name == open_clip.WEIGHTS:
+    content = read_json(folder / open_clip.CONFIG)
+    config = open_clip.read(content) if content else {}
+    pictures = open_clip.pictures(content) if content else {}
+    file = open_clip.CONFIG
+  elif has_our_name or config:
     pictures, file = _pictures(folder)
   labels = folder / "labels.txt"
   named = labels if has_our_name and labels.exists() else None

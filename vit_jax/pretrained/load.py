@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from vit_jax.models.grid import Grid, grid_of, param_shapes
-from vit_jax.pretrained import interpolation
+from vit_jax.pretrained import interpolation, whole
 from vit_jax.pretrained.fetch import without_secrets
+from vit_jax.pretrained.folder import OF_TEXTS
 from vit_jax.pretrained.loaded import Loaded, with_preprocessing
 from vit_jax.pretrained.locate import locate
 from vit_jax.pretrained.published import open_published
 from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
 from vit_jax.pretrained.settings import INTERPOLATIONS
 from vit_jax.pretrained.transfer import with_head
-from vit_jax.pretrained.whole import with_decoder
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable
 from vit_jax.workdir.checkpoint import is_run
@@ -98,7 +98,8 @@ def open_checkpoint(
     as_trained: Whether to give the model as its run trains it, with stacked
       layers and its task's own parts. `source` is then a workdir, and of the
       overrides only `step`, `best`, `task` and `base` may be given; or it is a
-      `ViTMAEForPreTraining` of transformers, whose decoder is read.
+      `ViTMAEForPreTraining` of transformers, whose decoder is read, or a model
+      of images and text, whose text tower is read.
     **overrides: As in `load_pretrained`. For a workdir, `best` takes the
       checkpoint with the best score, and `task` is the run's task, as
       "file.py:Class", if that is one of the user's own.
@@ -166,11 +167,11 @@ def _open_as_trained(workdir: str, overrides: Mapping[str, Any]) -> Loaded:
       f"{', '.join(others)}."
     )
   if not overrides and not is_run(workdir):
-    path = locate(workdir)
+    path = locate(workdir, OF_TEXTS)
     source = without_secrets(workdir)
     with _naming(source):
-      opened = open_published(source, path, {}, {}, "decoder.")
-      return with_decoder(*opened, path)
+      opened = open_published(source, path, {}, {}, whole.OTHERS)
+      return whole.as_trained(*opened, path)
   return open_run_checkpoint(
     workdir, open_checkpoint, as_trained=True, **overrides
   )

@@ -42,7 +42,7 @@ def open_published(
   path: pathlib.Path,
   fields: Mapping[str, Any],
   image_options: Mapping[str, Any],
-  others: str = "",
+  others: tuple[str, ...] = (),
 ) -> tuple[Loaded, Grid]:
   """Opens a file of weights, or a folder that holds one, which is `source`.
 

@@ -13,13 +13,13 @@ import numpy as np
 from flax import traverse_util
 from jaxtyping import Float
 
-from vit_jax.data.reading.tokenizer import FILES, Tokenizer, open_tokenizer
+from vit_jax.data.reading.tokenizer import Tokenizer, open_tokenizer
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.model import unit
 from vit_jax.models.text import TextTower
 from vit_jax.pretrained.arrays import Arrays, open_arrays
-from vit_jax.pretrained.folder import open_folder
+from vit_jax.pretrained.folder import OF_TEXTS, open_folder
 from vit_jax.pretrained.formats import open_clip, texts
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.locate import locate
@@ -104,6 +104,8 @@ class OpenedText:
   Attributes:
     tower, tokenizer, scale, bias: As those of `LoadedText`.
     read: Yields (path, array), with one array at a time in memory.
+    folder, family, clean: From where and how its tokenizer was opened, as
+      `open_tokenizer` takes them.
     notes: Lines on what no file tells.
   """
 
@@ -112,6 +114,9 @@ class OpenedText:
   scale: float
   bias: float | None
   read: Callable[[], Iterator[tuple[str, np.ndarray]]]
+  folder: pathlib.Path
+  family: str
+  clean: str
   notes: tuple[str, ...]
 
 
@@ -130,9 +135,7 @@ def load_text(source: str, tokenizer: str | None = None) -> LoadedText:
       libraries of the extra `text` are not installed.
   """
   source = str(source)
-  opened = open_text(
-    source, locate(source, (*FILES, open_clip.CONFIG)), tokenizer
-  )
+  opened = open_text(source, locate(source, OF_TEXTS), tokenizer)
   flat = {path: jnp.asarray(array) for path, array in opened.read()}
   for note in opened.notes:
     say(f"{source}: {note}.")
@@ -140,6 +143,17 @@ def load_text(source: str, tokenizer: str | None = None) -> LoadedText:
   return LoadedText(
     source, opened.tower, params, opened.tokenizer, opened.scale, opened.bias
   )
+
+
+def open_text_if_any(source: str) -> OpenedText | None:
+  """Opens the text tower of a checkpoint; None if there is none.
+
+  Raises ValueError as `load_text` does.
+  """
+  try:
+    return open_text(source, locate(source, OF_TEXTS))
+  except texts.NoTextTowerError:
+    return None
 
 
 def open_text(
@@ -151,12 +165,8 @@ def open_text(
   """
   files = open_folder(_weights(path))
   folder = pathlib.Path(files.weights).parent
-  written = read_json(folder / open_clip.CONFIG)
-  config = files.config
-  if written and "text_config" not in config:
-    config = open_clip.text_config(written)
   with open_arrays(files.weights) as arrays:
-    layout = texts.infer(arrays.shapes, config)
+    layout = texts.infer(arrays.shapes, files.config)
     tower = layout.tower
     what = f"{source} is not the text tower of a {layout.family}"
     check(layout.rules, layout.shapes, param_shapes(tower, (1, 1)), tower, what)
@@ -168,14 +178,24 @@ def open_text(
         yield leaf, array.astype(np.float32, copy=False)
 
   beside = pathlib.Path(tokenizer).expanduser() if tokenizer else folder
-  clean = config.get("clean", "") if layout.family == open_clip.NAME else ""
+  clean = open_clip.cleaning(files.config)
   ids = open_tokenizer(beside, layout.family, tower.length, clean)
   if ids.size > tower.vocabulary:
     raise ValueError(
       f"{source}: {ids.file} has {ids.size:,} tokens and the text tower "
       f"{tower.vocabulary:,}: it is not the tokenizer of these weights."
     )
-  return OpenedText(tower, ids, scale, bias, read, (*notes, *ids.notes))
+  return OpenedText(
+    tower=tower,
+    tokenizer=ids,
+    scale=scale,
+    bias=bias,
+    read=read,
+    folder=beside,
+    family=layout.family,
+    clean=clean,
+    notes=(*notes, *ids.notes),
+  )
 
 
 def _weights(path: pathlib.Path) -> pathlib.Path:

@@ -1,4 +1,7 @@
-"""Published weights with what only their pre-training needs: MAE's decoder."""
+"""Published weights with what only their pre-training needs.
+
+That is MAE's decoder, or the text tower beside an image tower.
+"""
 
 import dataclasses
 import pathlib
@@ -15,12 +18,16 @@ from vit_jax.pretrained.formats import hf_mae
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.loaded import Loaded
 
+OTHERS = ("decoder.", "text", "logit_", "temperature", "transformer.")
+OTHERS += ("token_embedding.", "positional_embedding", "ln_final.")
+"""Beginnings of the names of arrays that are read here."""
 
-def with_decoder(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
-  """A masked autoencoder of transformers, with its decoder.
 
-  `loaded` is its encoder, opened from `path`, with positions for `grid`. Raises
-  ValueError if there is no decoder, or one that we cannot express.
+def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
+  """A masked autoencoder with its decoder, or a pair of two towers.
+
+  `loaded` is the encoder, opened from `path`, with positions for `grid`. Raises
+  ValueError if the file holds neither, or what we cannot express.
   """
   files = open_folder(path)
   with open_arrays(files.weights) as arrays:
@@ -28,10 +35,9 @@ def with_decoder(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
   names = hf_mae.names(stored)
   source = loaded.origin.source
   if hf_mae.POSITIONS not in names:
-    raise ValueError(
-      f"{source} has no decoder: as_trained=True is for workdirs, and for "
-      "transformers' ViTMAEForPreTraining."
-    )
+    from vit_jax.pretrained.pair import with_text
+
+    return with_text(loaded, path)
   shapes = {short: stored[name] for short, name in names.items()}
   sizes = hf_mae.sizes(shapes, files.config)
   model: Autoencoder = autoencoder(loaded.model, **sizes)

@@ -42,6 +42,7 @@ from vit_jax.pretrained.formats.hf_vit import (
   VIT,
 )
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
+from vit_jax.pretrained.formats.open_clip_image import OPEN_CLIP
 from vit_jax.pretrained.formats.table import Config, Family, Table, unmapped
 from vit_jax.runtime.checks import (
   CHANNELS,
@@ -58,7 +59,7 @@ from vit_jax.runtime.printable import quoted
 # In the order in which their signatures are looked for.
 FAMILIES = (
   *(DINOV2, DINOV3, TEACHER, DEIT, CLIP, SIGLIP, TIPS, TIPS_OWN, AIMV2),
-  *(INTERNVL, RADIO_OWN, RADIO, PIXIO),
+  *(INTERNVL, RADIO_OWN, RADIO, PIXIO, OPEN_CLIP),
   *(hf_beit.MEAN, hf_beit.TOKEN, VIT, MSN),
 )
 _RADIO_SIDE = 512  # Pixels, as timm takes it.

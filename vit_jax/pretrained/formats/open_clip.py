@@ -1,52 +1,121 @@
-"""Text towers as open_clip saves them, beside an image tower.
+"""`open_clip_config.json`: what open_clip's files tell of both towers.
 
-Those of its own Transformers, which CLIP's, CLIPA's, PE's and SigLIP's models
-have. `open_clip_config.json` tells what the arrays do not.
+It is read as the files of transformers, or of timm, that would say the same.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.pretrained.formats.architecture import need, section
-from vit_jax.pretrained.formats.mapping import Shapes
-from vit_jax.pretrained.formats.table import Config, Layers, Table
-from vit_jax.pretrained.formats.text_family import TextFamily, width
-from vit_jax.runtime.checks import COUNT, checked
+from vit_jax.pretrained.formats import architecture
+from vit_jax.pretrained.formats.architecture import section
+from vit_jax.runtime.checks import COUNT, Sides, checked
+from vit_jax.runtime.checks import SIDES as ALL_SIDES
 from vit_jax.runtime.printable import quoted
 
 NAME = "open_clip"
 CONFIG = "open_clip_config.json"
 WEIGHTS = "open_clip_model.safetensors"
-_POOLINGS = {"argmax": "end", "eos": "end", "last": "last"}
+POOLINGS = {"argmax": "end", "eos": "end", "last": "last"}
+CLEANINGS = ("", "whitespace", "lower", "canonicalize")
 # Keys that name a tower or a tokenizer of another kind, and the values under
 # which it is ours.
-_OTHERS = {
+_TEXTS = {
   "hf_model_name": (None, ""),
   "text_arch": (None, "clip"),
   **dict.fromkeys(("tokenizer_mode", "tokenizer_type"), (None, "")),
 }
-CLEANINGS = ("", "whitespace", "lower", "canonicalize")
+_IMAGES = {
+  "attentional_pool": (None, False),
+  "no_ln_pre": (None, False),
+  "pool_type": (None, "tok"),
+  "pos_embed_type": (None, "learnable"),
+}
+_FILTERS = {"nearest": 0, "bilinear": 2, "bicubic": 3}
 
 
-def text_config(content: Mapping[str, Any]) -> dict[str, Any]:
-  """The keys of a text tower's configuration, named as transformers' are.
+def read(content: Mapping[str, Any]) -> dict[str, Any]:
+  """The configuration of both towers, `text_config` and that of the image's.
 
-  `content` is that of `CONFIG`. Raises ValueError if it tells of another
-  network, or a value is not supported.
+  An image tower of timm's is told by `architecture`, and one of open_clip's own
+  by `vision_config`. Raises ValueError if `content` holds a value that is not
+  supported.
   """
   model = section("model_cfg", content.get("model_cfg"))
-  text = section("text_cfg", model.get("text_cfg"))
-  for key, ours in _OTHERS.items():
-    if text.get(key) not in ours:
-      raise ValueError(
-        f"its {CONFIG} says {key}={quoted(text[key])}: that text tower is not "
-        "supported; those of open_clip's own Transformer are."
-      )
-  norm = section("norm_kwargs", text.get("norm_kwargs"))
-  act = section("act_kwargs", text.get("act_kwargs"))
+  vision = section("vision_cfg", model.get("vision_cfg"))
+  text = {"text_config": {"open_clip": model}}
+  if name := vision.get("timm_model_name"):
+    return {"architecture": checked("timm_model_name", str, name), **text}
+  return {"model_type": NAME, "vision_config": _vision(model, vision), **text}
+
+
+def _act(model: Mapping[str, Any], tower: Mapping[str, Any]) -> dict[str, Any]:
+  """The activation and the epsilon of a tower of open_clip's own."""
+  norm = section("norm_kwargs", tower.get("norm_kwargs"))
+  act = section("act_kwargs", tower.get("act_kwargs"))
   quick = checked("quick_gelu", bool, model.get("quick_gelu", False))
   plain = "gelu_pytorch_tanh" if act.get("approximate") == "tanh" else "gelu"
+  return {
+    "hidden_act": "quick_gelu" if quick else plain,
+    "layer_norm_eps": norm.get("eps", 1e-5),
+  }
+
+
+def _vision(
+  model: Mapping[str, Any], vision: Mapping[str, Any]
+) -> dict[str, Any]:
+  _check(vision, _IMAGES, "image tower")
+  width = checked("width", int, vision.get("width", 768), COUNT)
+  head = checked("head_width", int, vision.get("head_width", 64), COUNT)
+  return {
+    **_act(model, vision),
+    "num_attention_heads": width // head,
+    "image_size": vision.get("image_size", 224),
+  }
+
+
+def _check(
+  tower: Mapping[str, Any], ours: Mapping[str, tuple], what: str
+) -> None:
+  for key, values in ours.items():
+    if tower.get(key) not in values:
+      raise ValueError(
+        f"its {CONFIG} says {key}={quoted(tower[key])}: that {what} is not "
+        "supported; those of open_clip's plain Transformer are."
+      )
+
+
+def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+  """The keys of a text tower's configuration, named as transformers' are.
+
+  `config` is what `read` gives. Raises ValueError if it tells of another
+  network, or a value is not supported.
+  """
+  text_section = section("text_config", config.get("text_config"))
+  if NAME not in text_section:
+    raise ValueError(
+      f"{CONFIG} is not beside it, which tells how its text tower works: get "
+      "it from where the weights came from."
+    )
+  model = text_section[NAME]
+  text = section("text_cfg", model.get("text_cfg"))
+  _check(text, _TEXTS, "text tower")
   pool = text.get("pool_type", "argmax")
+  bidirectional = text.get("no_causal_mask", False)
+  return {
+    **_act(model, text),
+    "num_attention_heads": text.get("heads", 8),
+    "pool_type": checked("pool_type", str, pool, choices=(*POOLINGS,)),
+    "causal": not checked("no_causal_mask", bool, bidirectional),
+    "eos_token_id": text.get("eos_id") if pool == "eos" else None,
+  }
+
+
+def cleaning(config: Mapping[str, Any]) -> str:
+  """What is done with a text before its tokens are looked up."""
+  text_section = section("text_config", config.get("text_config"))
+  if NAME not in text_section:
+    return ""
+  text = section("text_cfg", text_section[NAME].get("text_cfg"))
   options = section("tokenizer_kwargs", text.get("tokenizer_kwargs"))
   for key in options.keys() - {"clean"}:
     raise ValueError(
@@ -54,57 +123,29 @@ def text_config(content: Mapping[str, Any]) -> dict[str, Any]:
       "is not supported."
     )
   clean = options.get("clean", "")
+  return checked("clean", str, clean, choices=CLEANINGS)
+
+
+def pictures(content: Mapping[str, Any]) -> dict[str, Any]:
+  """How images are prepared, as a `preprocessor_config.json` says it."""
+  model = section("model_cfg", content.get("model_cfg"))
+  vision = section("vision_cfg", model.get("vision_cfg"))
+  given = section("preprocess_cfg", content.get("preprocess_cfg"))
+  size = given.get("size", vision.get("image_size", 224))
+  height, width = checked("image_size", Sides, size, ALL_SIDES)
+  mode = given.get("resize_mode", "shortest")
+  mode = checked("resize_mode", str, mode, choices=("shortest", "squash"))
+  name = given.get("interpolation", "bicubic")
+  name = checked("interpolation", str, name, choices=(*_FILTERS,))
+  squash = mode == "squash" or height != width
   return {
-    "num_attention_heads": text.get("heads", 8),
-    "hidden_act": "quick_gelu" if quick else plain,
-    "layer_norm_eps": norm.get("eps", 1e-5),
-    "pool_type": checked("pool_type", str, pool, choices=(*_POOLINGS,)),
-    "causal": not checked(
-      "no_causal_mask", bool, text.get("no_causal_mask", False)
-    ),
-    "eos_token_id": text.get("eos_id") if pool == "eos" else None,
-    "clean": checked("clean", str, clean, choices=CLEANINGS),
+    "image_processor_type": "CLIPImageProcessor",
+    "do_center_crop": not squash,
+    "crop_size": {"height": height, "width": width},
+    "size": {"height": height, "width": width}
+    if squash
+    else {"shortest_edge": height},
+    "resample": _FILTERS[name],
+    "image_mean": given.get("mean", [*architecture.CLIP_MEAN]),
+    "image_std": given.get("std", [*architecture.CLIP_STD]),
   }
-
-
-def _fields(local: Shapes, _: Shapes, config: Config) -> dict[str, Any]:
-  if "pool_type" not in config:
-    raise ValueError(
-      f"{CONFIG} is not beside it, which tells how its text tower works: get "
-      "it from where the weights came from."
-    )
-  size = width(local, "text_projection.weight")
-  if size is None:
-    size = need(local, "text_projection", 2)[1]
-  end = checked("eos_id", int | None, config["eos_token_id"], COUNT)
-  return dict(
-    pooling=_POOLINGS[config["pool_type"]],
-    causal=config["causal"],
-    end_token=end,
-    representation_size=size,
-    projection_bias="text_projection.bias" in local,
-  )
-
-
-def _family(signature: str, table: str) -> TextFamily:
-  layers = (Layers("transformer.resblocks.{}."),)
-  return TextFamily(
-    name=NAME,
-    signature=signature,
-    table=Table(table, layers, shared="open_text"),
-    bases=("", "text."),
-    defaults={
-      "hidden_act": "gelu",
-      "layer_norm_eps": 1e-5,
-      "num_attention_heads": 8,
-    },
-    fields=_fields,
-    others=("visual.",),
-  )
-
-
-# CLIP's projection is a matrix, and SigLIP's a layer.
-FAMILIES = (
-  _family("text_projection", "open_clip_text"),
-  _family("text_projection.weight", "open_siglip_text"),
-)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vit_jax.models.text import TextTower
-from vit_jax.pretrained.formats.architecture import need
+from vit_jax.pretrained.formats.architecture import need, section
 from vit_jax.pretrained.formats.hf_encoders import GELUS
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Table
@@ -35,6 +35,10 @@ class TextFamily:
   fields: Callable[[Shapes, Shapes, Config], dict[str, Any]]
   # Beginnings of the names of the image tower's arrays, after the base.
   others: tuple[str, ...] = ()
+  # Returns the tower's configuration in that of a file.
+  configuration: Callable[[Config], Config] = lambda config: (
+    section("text_config", config.get("text_config")) or config
+  )
 
   def base(self, shapes: Shapes) -> str | None:
     """The prefix of its arrays in a file; None if they are not there."""
@@ -48,7 +52,7 @@ class TextFamily:
     Raises ValueError if a value of `config` is not supported, or an array that
     tells a size is missing.
     """
-    config = {**self.defaults, **config}
+    config = {**self.defaults, **self.configuration(config)}
     local = {
       name.removeprefix(base): shape
       for name, shape in shapes.items()

@@ -3,20 +3,28 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.pretrained.formats import hf_text, open_clip, two_towers
-from vit_jax.pretrained.formats.architecture import section
+from vit_jax.pretrained.formats import hf_text, open_clip_text, two_towers
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.pretrained.formats.text_family import TextLayout
 
 # In the order in which their signatures are looked for.
-FAMILIES = (hf_text.SIGLIP, hf_text.CLIP, *open_clip.FAMILIES, hf_text.TIPS)
+FAMILIES = (
+  *(hf_text.SIGLIP, hf_text.CLIP),
+  *open_clip_text.FAMILIES,
+  hf_text.TIPS,
+)
+
+
+class NoTextTowerError(ValueError):
+  """A file holds no text tower."""
 
 
 def infer(shapes: Shapes, config: Mapping[str, Any]) -> TextLayout:
   """Finds the text tower among the arrays of a file.
 
-  Raises ValueError if there is none, `config`, the library's configuration,
-  holds a value that is not supported, or an array that tells a size is missing.
+  Raises NoTextTowerError if there is none, and ValueError if `config`, the
+  library's configuration, holds a value that is not supported, or an array that
+  tells a size is missing.
   """
   layout = two_towers.infer(shapes)
   if layout is not None:
@@ -24,9 +32,8 @@ def infer(shapes: Shapes, config: Mapping[str, Any]) -> TextLayout:
   for family in FAMILIES:
     base = family.base(shapes)
     if base is not None:
-      text = section("text_config", config.get("text_config")) or config
-      return family.layout(base, shapes, text)
-  raise ValueError(
+      return family.layout(base, shapes, config)
+  raise NoTextTowerError(
     f"its {len(shapes)} arrays ({', '.join([*shapes][:3])}, ...) hold no "
     "text tower of CLIP, SigLIP or TIPSv2 as transformers, open_clip or "
     "big_vision saves them: take a model of images and text."
