@@ -28,8 +28,8 @@ def with_text(loaded: Loaded, path: pathlib.Path) -> Loaded:
     text = open_text(source, path)
   except NoTextTowerError as error:
     raise ValueError(
-      f"{source} holds no text tower and has no decoder: as_trained=True is for "
-      "workdirs, for transformers' ViTMAEForPreTraining, and for models of "
+      f"{source} holds no text tower and has no decoder: as_trained=True is "
+      "for workdirs, for transformers' ViTMAEForPreTraining, and for models of "
       "images and text."
     ) from error
   for note in text.notes:
