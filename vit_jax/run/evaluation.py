@@ -16,7 +16,7 @@ from vit_jax.runtime.display import Split, Track
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.task import Task
 
-FewShotMetrics = Callable[[Any, Track], dict[str, Any]]
+ProbeMetrics = Callable[[Any, Track], dict[str, Any]]
 
 
 def open_stream(
@@ -60,25 +60,15 @@ class RunEvaluation:
       source=self.splits.eval,
     )
     self._evaluator = self.task.evaluator(self.model, self.stream)
-    self._few_shot = self._neighbours = self._pictures = None
-    if self.settings.fewshot.shots:
-      self._few_shot = make_few_shot(
-        settings=self.settings,
-        task=self.task,
-        model=self.model,
-        mesh=self.mesh,
-        preprocessing=self.preprocessing,
-        splits=self.splits,
-      )
-    if self.settings.fewshot.neighbours and has_labels(self.settings):
-      self._neighbours = make_neighbours(
-        settings=self.settings,
-        task=self.task,
-        model=self.model,
-        mesh=self.mesh,
-        preprocessing=self.preprocessing,
-        splits=self.splits,
-      )
+    self._pictures = None
+    self._probes = make_probes(
+      settings=self.settings,
+      task=self.task,
+      model=self.model,
+      mesh=self.mesh,
+      preprocessing=self.preprocessing,
+      splits=self.splits,
+    )
     if self.settings.eval_pictures:
       from vit_jax.inspection.eval_pictures import make_pictures
 
@@ -111,10 +101,8 @@ class RunEvaluation:
       metrics[f"{key}_not_averaged"] = plain[key]
     if self._pictures is not None:
       pictures = self._pictures(params, outcome)
-    if self._few_shot is not None:
-      metrics |= self._few_shot(params, track)
-    if self._neighbours is not None:
-      metrics |= self._neighbours(params, track)
+    for measure in self._probes:
+      metrics |= measure(params, track)
     return metrics, pictures
 
 
@@ -126,6 +114,33 @@ def has_labels(settings: Settings) -> bool:
   )
 
 
+def make_probes(
+  settings: Settings,
+  task: Task,
+  model: Model,
+  mesh: Mesh,
+  preprocessing: Preprocessing,
+  splits: Splits,
+) -> list[ProbeMetrics]:
+  """Makes the few-shot and the k-NN evaluation of a run, where it has them.
+
+  If `fewshot.data` has neither a name nor a root, the run's own two splits are
+  used; if it has no `data_dir`, the run's is used.
+  """
+  few_shot = settings.fewshot
+  makers = []
+  if few_shot.shots:
+    makers.append(make_few_shot)
+  if few_shot.neighbours and has_labels(settings):
+    makers.append(make_neighbours)
+  if not makers:
+    return []
+  settings, splits = _probe_data(settings, splits)
+  return [
+    make(settings, task, model, mesh, preprocessing, splits) for make in makers
+  ]
+
+
 def make_neighbours(
   settings: Settings,
   task: Task,
@@ -133,15 +148,14 @@ def make_neighbours(
   mesh: Mesh,
   preprocessing: Preprocessing,
   splits: Splits,
-) -> FewShotMetrics:
-  """Makes the k-NN evaluation of a run, on the data of `make_few_shot`.
+) -> ProbeMetrics:
+  """Makes the k-NN evaluation of a run, on the data of the settings.
 
   Of the models that the task has probed, the first is measured.
   """
   from vit_jax.tasks.probes.neighbours import Neighbours
 
   few_shot = settings.fewshot
-  settings, splits = _probe_data(settings, splits)
   return Neighbours(
     task.probed(model)[""],
     mesh,
@@ -174,17 +188,15 @@ def make_few_shot(
   mesh: Mesh,
   preprocessing: Preprocessing,
   splits: Splits,
-) -> FewShotMetrics:
-  """Makes the few-shot evaluation of a run.
+) -> ProbeMetrics:
+  """Makes the few-shot evaluation of a run, on the data of the settings.
 
-  If `fewshot.data` has neither a name nor a root, the run's own two splits are
-  used; if it has no `data_dir`, the run's is used. Of the models that the task
-  has probed, all but the first add only their top-1.
+  Of the models that the task has probed, all but the first add only their
+  top-1.
   """
   from vit_jax.tasks.probes.few_shot import FewShot
 
   few_shot = settings.fewshot
-  settings, splits = _probe_data(settings, splits)
   measures = {
     suffix: FewShot(
       probed,

@@ -11,8 +11,8 @@ from tests import tinted
 from vit_jax import data
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.reading.sources import Splits
+from vit_jax.run import evaluation
 from vit_jax.run.build import task_of
-from vit_jax.run.evaluation import make_few_shot
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import untracked
 from vit_jax.runtime.settings import replaced
@@ -141,7 +141,7 @@ def test_arguments_that_do_not_fit_are_refused_at_once(
 
 
 def test_a_run_measures_on_its_own_data_or_on_others(
-  tinted_root, tinted_model, tmp_path
+  tinted_root, tinted_model, tmp_path, monkeypatch
 ):
   model, params = tinted_model
   mesh, sources = sharding.make_mesh(), tinted.sources(tinted_root)
@@ -152,7 +152,7 @@ def test_a_run_measures_on_its_own_data_or_on_others(
       {"loader.num_workers": 0, "fewshot.seeds": 2}
       | {key.replace("__", "."): value for key, value in changes.items()},
     )
-    measure = make_few_shot(
+    (measure, *others) = evaluation.make_probes(
       settings,
       task_of(settings),
       model,
@@ -160,7 +160,8 @@ def test_a_run_measures_on_its_own_data_or_on_others(
       tinted.PREPROCESSING,
       Splits(*sources, test=None, found="", warnings=[]),
     )
-    return measure(params, untracked)
+    neighbours = others[0](params, untracked) if others else {}
+    return measure(params, untracked) | neighbours
 
   own = made(*sources, data__root=tinted_root, fewshot__shots=3)
   assert own == tinted.few_shot(tinted_root, model)(params)
@@ -169,7 +170,13 @@ def test_a_run_measures_on_its_own_data_or_on_others(
     "fewshot__data__root": tinted_root,
     "fewshot__pre_logits": False,
   }
+  opened, opener = [], evaluation.open_splits
+  monkeypatch.setattr(
+    evaluation, "open_splits", lambda data: opened.append(data) or opener(data)
+  )
+  y_of_equation_4["fewshot__neighbours"] = 3
   other = made(*reversed(sources), **nowhere, **y_of_equation_4)
+  assert 0 <= other.pop("knn/top1") <= 1 and len(opened) == 1
   assert other == tinted.few_shot(tinted_root, model, pre_logits=False)(params)
 
 
