@@ -9,19 +9,23 @@ import json
 import os
 import pathlib
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
+from configs import dino
 from scripts import make_masks
-from tests import commands, libraries
+from tests import commands, encoders, libraries
 from tests.data.pictures import disc, photographs
 from vit_jax import load_pretrained
 from vit_jax.inference.features import features
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import TARGETS
+from vit_jax.run import loop
+from vit_jax.run.settings import read
 
 pytestmark = pytest.mark.slow
 HELD_BY = ("hf", "timm")  # The formats that have LayerScale.
@@ -114,6 +118,56 @@ def test_the_timm_form_answers_as_in_timm(weights, tmp_path):
   found = tokens(weights, x)
   assert np.abs(expected).max() > 5
   np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+@pytest.mark.parametrize("start", ["weights", "hf_dinov3"])
+def test_self_distillation_goes_on_from_them(
+  start, rank, photos, tmp_path, request
+):
+  """Also from random weights of DINOv3's form, with registers and RoPE.
+
+  The teacher that leaves the run has moved a little from where it started.
+  """
+  if start == "weights":
+    source, side = request.getfixturevalue(start), 14
+  else:
+    source, side = encoders.path(start), 8
+  config, workdir = dino.get_config("continue"), str(tmp_path / "run")
+  config.update(pretrained=source, image_size=(4 * side, 4 * side))
+  config.update(batch_size=8, total_epochs=0.0, total_steps=2, ema_decay=0.5)
+  config.lora.rank = rank
+  config.data.update(root=str(photos), labels=True)
+  config.loader.num_workers = 0
+  config.fewshot.neighbours = 3
+  config.self_distillation.update(
+    prototypes=64, head_size=32, bottleneck=16, small_size=2 * side
+  )
+  config.self_distillation.temperature_warmup_epochs = 0.0
+  config.self_distillation.freeze_last_epochs = 0.0
+  config.optimizer.update(peak_lr=1e-4, warmup_epochs=0.0, layer_decay=1.0)
+  state, evaluated = loop.train(read(config), workdir)
+  assert evaluated["knn/top1"] == 1  # Two photographs, again and again.
+  assert evaluated["eval/rank"] > 0 and np.isfinite(evaluated["eval/loss"])
+
+  first, last = (dict(open_checkpoint(x).read()) for x in (source, workdir))
+  first = {k: x for k, x in first.items() if "E_pos" not in k}
+  moved = set()
+  for path, array in first.items():
+    change = np.abs(last[path] - array).max()
+    assert change < 1e-3, path
+    moved |= {path} if change > 1e-7 else set()
+  products = {path for path in first if "kernel" in path and "msa" in path}
+  if rank:
+    assert moved and all("kernel" in path for path in moved)
+    assert "lora_a" in str(jax.tree.structure(state.params))
+  else:
+    assert len(moved) > 0.8 * len(first)
+  assert moved & products
+  convert(workdir, str(tmp_path / "hf"), "hf")
+  again = dict(open_checkpoint(str(tmp_path / "hf")).read())
+  for path in first:
+    np.testing.assert_array_equal(again[path], last[path], err_msg=path)
 
 
 @pytest.fixture(scope="module")
