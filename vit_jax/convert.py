@@ -40,7 +40,8 @@ def define_flags() -> None:
   flags.DEFINE_bool(
     "as_trained",
     False,
-    "Write a masked autoencoder with its decoder, as ViTMAEForPreTraining.",
+    "Write a masked autoencoder with its decoder, as ViTMAEForPreTraining, or "
+    "an image tower with its text tower, as CLIPModel or SiglipModel.",
   )
   command.define_overrides()
 

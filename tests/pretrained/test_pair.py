@@ -1,5 +1,6 @@
 """Published pairs of towers as one model, against other libraries' answers."""
 
+import dataclasses
 import pathlib
 
 import jax
@@ -7,9 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.libraries import needed
 from tests.pretrained.test_text import FOLDER, stored
+from vit_jax.data.reading.tokenizer import FILES
 from vit_jax.models.model import represent
+from vit_jax.pretrained.arrays import open_arrays
+from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import load_pretrained, open_checkpoint
+from vit_jax.pretrained.save import check_expressible
 from vit_jax.pretrained.text import load_text
 
 SLOW = pytest.mark.slow
@@ -69,3 +75,94 @@ def test_a_tower_of_timms_in_open_clip_answers_beside_its_texts():
   y = represent(model, params, jnp.asarray(expected["images"]))
   head = load_text(source).head(expected["captions"], ["{}"])
   np.testing.assert_allclose(head.logits(y), expected["logits"], atol=1e-4)
+
+
+def written(name, folder, **options):
+  """A pair, written whole for transformers."""
+  source = str(FOLDER / name)
+  convert(source, str(folder), "hf", as_trained=True, **options)
+  return folder
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "hf_tips",
+    *(
+      pytest.param(name, marks=SLOW)
+      for name in ("hf_clip", "hf_metaclip2", "hf_siglip", "hf_siglip2")
+    ),
+  ],
+)
+def test_what_was_read_is_written_again(tmp_path, name):
+  out = written(name, tmp_path / "out")
+  with (
+    open_arrays(FOLDER / name / "model.safetensors") as old,
+    open_arrays(out / "model.safetensors") as new,
+  ):
+    assert old.shapes == new.shapes
+    for key in old:
+      if not key.endswith("mask_token"):
+        np.testing.assert_allclose(new[key], old[key], rtol=1e-6, err_msg=key)
+  again = load_text(str(out))
+  expected = load_text(str(FOLDER / name))
+  assert again.tower == expected.tower
+  for file in FILES:
+    before = FOLDER / name / file
+    if before.exists():
+      assert (out / file).read_bytes() == before.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+  "name",
+  [
+    *("hf_clip", "hf_metaclip2", "hf_siglip", "hf_siglip2", "hf_tips"),
+    *("open_clip", "two_towers", "two_towers_scan"),
+  ],
+)
+def test_transformers_gives_the_same_logits_for_what_is_written(tmp_path, name):
+  (transformers,) = needed("transformers")
+  import torch  # pyright: ignore[reportMissingImports]
+
+  expected = stored(name)
+  source = str(written(name, tmp_path / "out"))
+  model = transformers.AutoModel.from_pretrained(source).eval()
+  inputs = {"input_ids": torch.tensor(expected["ids"]).long()}
+  if name == "hf_tips":
+    inputs["attention_mask"] = (inputs["input_ids"] != 0).long()
+  pixels = torch.tensor(expected["images"].transpose(0, 3, 1, 2).copy())
+  with torch.no_grad():
+    found = model(pixel_values=pixels, **inputs).logits_per_image.numpy()
+  scale = np.abs(expected["logits"]).max()
+  np.testing.assert_allclose(found, expected["logits"], atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    (dict(pooling="mean"), "text tower's projection/kernel has no place in T"),
+    (dict(causal=False), "as CLIPModel, its text tower's causal=False would"),
+  ],
+)
+def test_a_pair_that_no_class_has_is_refused(changes, message):
+  loaded = open_checkpoint(str(FOLDER / "hf_clip"), as_trained=True)
+  text = loaded.model.text.clone(**changes)
+  changed = dataclasses.replace(loaded, model=loaded.model.clone(text=text))
+  with pytest.raises(ValueError, match=message):
+    check_expressible(changed, "hf")
+
+
+@pytest.mark.parametrize("to", ["timm", "big_vision", "tips"])
+def test_a_format_without_pairs_refuses_them(tmp_path, to):
+  message = f"{to} cannot express this model: it has no place for a text tower"
+  with pytest.raises(ValueError, match=message):
+    convert(str(FOLDER / "hf_clip"), str(tmp_path / "x"), to, as_trained=True)
+
+
+def test_a_bias_that_clip_has_not_is_refused():
+  loaded = open_checkpoint(str(FOLDER / "hf_clip"), as_trained=True)
+  changed = loaded.model.clone(first_bias=-10.0)
+  with pytest.raises(ValueError, match="CLIPModel has no bias of the simila"):
+    check_expressible(dataclasses.replace(loaded, model=changed), "hf")

@@ -13,7 +13,7 @@ from etils import epath
 from vit_jax.models import to_fields, variant_of
 from vit_jax.models.grid import grid_of
 from vit_jax.pretrained import hub, known
-from vit_jax.pretrained.formats import hf_encoders, processor
+from vit_jax.pretrained.formats import processor
 from vit_jax.pretrained.formats.architecture import guess_num_heads
 from vit_jax.pretrained.licenses import LICENSES
 from vit_jax.pretrained.load import open_checkpoint
@@ -193,7 +193,7 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
   if crop.crop != "center":
     resized = (resized, resized) if crop.crop == "squash" else (size, size)
   near = processor.nearest(preprocessing).crop.interpolation
-  name = hf_encoders.class_name(model) if to == "hf" else ""
+  name = TARGETS[to].writer(model).class_name(model) if to == "hf" else ""
   return _TEMPLATES["usage"][to].format(
     **to_fields(model),
     load=load,

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from vit_jax.models import BaseVit
+from vit_jax.models.two_towers import TwoTowers
 from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.formats import (
   equivalent,
   google,
   hf_encoders,
+  hf_pairs,
   processor,
   timm_encoders,
   tips,
@@ -50,11 +52,26 @@ class Target:
   # Writes JSON files beside the weights, which record the grid of patches as
   # well, and models with more than the paper's have.
   module: Any = None
+  pairs: Any = None  # The same for pairs of towers.
 
   def encoders(self, model: Any) -> Any:
-    """`module`, if the model has more than the paper's; otherwise None."""
+    """The module that writes the model, if it has more than the paper's.
+
+    None for a model of the paper's.
+    """
+    if isinstance(model, TwoTowers):
+      return self.pairs
     able = self.module and self.module.is_encoder(model)
     return self.module if able else None
+
+  def writer(self, model: Any) -> Any:
+    """The module that writes JSON files beside the weights, if one does."""
+    return self.pairs if isinstance(model, TwoTowers) else self.module
+
+  def rules_for(self, model: Any) -> list[Rule]:
+    """Which array holds which parameter of the model."""
+    pairs = self.pairs if isinstance(model, TwoTowers) else None
+    return (pairs.rules if pairs else self.rules)(model)
 
 
 _NPZ, _ANY = "model.npz", (True, False)
@@ -72,6 +89,7 @@ TARGETS = {
     epsilon=None,
     pre_logits=(False,),
     module=hf_encoders,
+    pairs=hf_pairs,
   ),
   "timm": Target(
     timm_encoders.rules,
@@ -131,6 +149,8 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
     )
   if encoders := target.encoders(model):
     reasons = encoders.reasons(model)
+  elif isinstance(model, TwoTowers):
+    reasons = ["it has no place for a text tower"]
   elif model.extended:
     reasons = [f"it has no place for {equivalent.extended_part(model)}"]
   else:
@@ -239,18 +259,22 @@ def save_as(
   model, params = _expressed(loaded, name)
   target = TARGETS[name]
   sizes = axis_sizes(model)
-  rules = target.rules(model)
+  rules = target.rules_for(model)
+  writer = target.writer(model)
+  params = getattr(writer, "stored", lambda _, held: held)(model, params)
   arrays = {}
   for rule in track(rules, "converting", len(rules)):
     array = rule.write([params.pop(path) for path in rule.ours], sizes)
-    arrays[rule.theirs] = np.ascontiguousarray(array)
-  arrays |= getattr(target.module, "constants", lambda model: {})(model)
+    arrays[rule.theirs] = np.asarray(array, order="C")
+  arrays |= getattr(writer, "constants", lambda model: {})(model)
   assert not params, f"no rule writes {list(params)}"
   with filling(folder) as draft:
     save_arrays(draft / target.file, arrays)
     written = as_recorded(dataclasses.replace(loaded, model=model), name)
     for file, content in sidecar_files(written, name).items():
       (draft / file).write_text(content, "utf-8")
+    for file, content in tokenizer_files(loaded).items():
+      (draft / file).write_bytes(content)
     (draft / "README.md").write_text(card, "utf-8")
 
 
@@ -274,10 +298,20 @@ def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
   preprocessing = loaded.preprocessing
   contents = {}
   names = "".join(f"{label}\n" for label in loaded.class_names)
-  if module := TARGETS[name].module:
+  if module := TARGETS[name].writer(loaded.model):
     near = processor.nearest(preprocessing)
     contents = module.files(loaded.model, near, loaded.loss)
   elif preprocessing.size and not processor.reason(preprocessing):
     contents = {processor.FILE: processor.write(preprocessing)}
   texts = {file: json.dumps(contents[file], indent=2) for file in contents}
   return texts if module or not names else {**texts, "labels.txt": names}
+
+
+def tokenizer_files(loaded: Loaded) -> dict[str, bytes]:
+  """The name and content of each file of a pair's tokenizer; {} for others."""
+  if not isinstance(loaded.model, TwoTowers):
+    return {}
+  task: Any = loaded.task
+  if (own := getattr(task, "tokenizer", None)) is not None:  # A run's.
+    return dict(own.files)
+  return loaded.inputs["text"].contents()

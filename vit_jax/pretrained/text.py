@@ -187,7 +187,7 @@ def open_text(
     )
   return OpenedText(
     tower=tower,
-    tokenizer=ids,
+    tokenizer=dataclasses.replace(ids, folder=beside),
     scale=scale,
     bias=bias,
     read=read,

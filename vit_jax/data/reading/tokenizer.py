@@ -48,6 +48,7 @@ class Tokenizer:
     file: The file that it was read from.
     size: One more than the largest id that it gives.
     notes: Lines on what no file tells.
+    folder: The folder of its files, as far as it is known.
   """
 
   encode: Callable[[Sequence[str]], list[list[int]]]
@@ -57,6 +58,16 @@ class Tokenizer:
   size: int
   left: bool = False
   notes: tuple[str, ...] = ()
+  folder: pathlib.Path | None = None
+
+  def contents(self) -> dict[str, bytes]:
+    """The name and the content of each of its files."""
+    files = [self.folder / name for name in FILES] if self.folder else []
+    return {
+      path.name: read_regular(path, _MOST_BYTES)
+      for path in files
+      if path.exists()
+    }
 
   def __call__(self, texts: Sequence[str]) -> Int[np.ndarray, "N T"]:
     """The ids of texts.

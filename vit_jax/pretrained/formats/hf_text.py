@@ -13,7 +13,7 @@ from vit_jax.runtime.checks import checked
 
 # Id of the end in configurations of CLIP before transformers 4.31, which was
 # never true: the library then takes the largest id. MetaCLIP 2's is 2.
-_WRONG_END = 2
+WRONG_END = 2
 
 
 def _clip(_: Shapes, whole: Shapes, config: Config) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def _clip(_: Shapes, whole: Shapes, config: Config) -> dict[str, Any]:
   return dict(
     pooling="end",
     causal=True,
-    end_token=None if is_clip and end == _WRONG_END else end,
+    end_token=None if is_clip and end == WRONG_END else end,
     representation_size=width(whole, "text_projection.weight"),
   )
 

@@ -1,0 +1,241 @@
+"""Pairs of two towers as transformers saves them, to write them.
+
+`CLIPModel`, `MetaClip2Model`, `SiglipModel` and `Tipsv2Model`. The functions
+are those that `pretrained.save` calls for a model.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models.grid import param_shapes
+from vit_jax.models.text import TextTower
+from vit_jax.models.two_towers import BIAS, LOG_SCALE, TEXT, TwoTowers
+from vit_jax.pretrained.formats import (
+  hf_clip,
+  hf_encoders,
+  hf_text,
+  hf_towers,
+  processor,
+)
+from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
+from vit_jax.pretrained.formats.table import Family
+from vit_jax.pretrained.formats.text_family import ACTIVATIONS, TextFamily
+
+_WRONG_END = hf_text.WRONG_END
+_EXECUTION = ("scan", "remat", "dtype", "param_dtype")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+  """One of the library's classes, and what its files have."""
+
+  image: Family
+  text: TextFamily
+  bases: tuple[str, str]  # Prefixes of the names of the towers' arrays.
+  name: str  # The beginning of the classes' names.
+  model_type: str
+  scale: str = "logit_scale"
+  bias: str = ""  # "" if the class has none.
+  axes: str = ""  # Those of the scale and the bias, of length 1.
+
+
+_CLIP = _Kind(
+  hf_clip.CLIP,
+  hf_text.CLIP,
+  ("vision_model.", "text_model."),
+  "CLIP",
+  "clip",
+)
+_METACLIP = dataclasses.replace(
+  _CLIP, name="MetaClip2", model_type="metaclip_2"
+)
+_SIGLIP = _Kind(
+  hf_clip.SIGLIP,
+  hf_text.SIGLIP,
+  ("vision_model.", "text_model."),
+  "Siglip",
+  "siglip",
+  bias="logit_bias",
+  axes="1",
+)
+_TIPS = _Kind(
+  hf_towers.TIPS,
+  hf_text.TIPS,
+  ("vision_encoder.", "text_encoder."),
+  "Tipsv2",
+  "tipsv2",
+  scale="temperature",
+)
+
+
+def _kind(text: TextTower) -> _Kind:
+  """The class whose text tower is most like this one."""
+  if text.pooling == "mean":
+    return _TIPS
+  if text.pooling == "last":
+    return _SIGLIP
+  return _METACLIP if text.end_token == _WRONG_END else _CLIP
+
+
+def _towers(model: TwoTowers) -> tuple[Any, TextTower]:
+  assert model.text is not None
+  return model.trunk, model.text
+
+
+def equivalent(model: Any) -> Any:
+  """The model to write in place of a model, which gives the same answers."""
+  trunk = model.trunk
+  written = hf_encoders.equivalent(trunk)
+  names = (field.name for field in dataclasses.fields(type(written)))
+  changed = {
+    name: getattr(written, name)
+    for name in names
+    if name not in ("parent", "name")
+    and getattr(written, name) != getattr(trunk, name, None)
+  }
+  return model.clone(**changed)
+
+
+def reasons(model: Any) -> list[str]:
+  """Why no class of the library can express a pair."""
+  image, text = _towers(model)
+  kind = _kind(text)
+  against = [*hf_encoders.reasons(image)]
+  family = hf_encoders.family_of(hf_encoders.equivalent(image))
+  if not against and family is not kind.image:
+    against.append(
+      f"its image tower is of {family.types[0]}, and its text tower like that "
+      f"of {kind.model_type}"
+    )
+  against += _changes(kind, text)
+  if model.first_bias is not None and not kind.bias:
+    against.append(f"{kind.name}Model has no bias of the similarities")
+  projected = (image.representation_size, text.representation_size)
+  if kind.image is hf_clip.CLIP and None in projected:
+    against.append(f"{kind.name}Model projects the outputs of both towers")
+  return against
+
+
+def _changes(kind: _Kind, text: TextTower) -> Iterator[str]:
+  """How a text tower would change if it were read back."""
+  base = kind.bases[1]
+  rules = kind.text.table.rules(text, base)
+  sizes, ours = axis_sizes(text), param_shapes(text, (1, 1))
+  if lost := [*(ours.keys() - {path for rule in rules for path in rule.ours})]:
+    yield f"its text tower's {sorted(lost)[0]} has no place in {kind.name}Model"
+    return
+  shapes = {rule.theirs: rule.needs(ours, sizes) for rule in rules}
+  try:
+    read = kind.text.layout(base, shapes, _text_config(kind, text)).tower
+  except ValueError as error:
+    yield f"as {kind.name}Model, {str(error).removesuffix('.')}"
+    return
+  for field in dataclasses.fields(TextTower):
+    old, new = getattr(text, field.name), getattr(read, field.name)
+    if field.name in (*_EXECUTION, "parent", "name") or old == new:
+      continue
+    yield (
+      f"as {kind.name}Model, its text tower's {field.name}={old!r} would "
+      f"become {new!r}"
+    )
+
+
+def rules(model: Any) -> list[Rule]:
+  """The rules for all arrays of a pair to write."""
+  image, text = _towers(model)
+  kind = _kind(text)
+  own = kind.image.table.rules(image, kind.bases[0])
+  for rule in kind.text.table.rules(text, kind.bases[1]):
+    ours = tuple(f"{TEXT}/{path}" for path in rule.ours)
+    own.append(dataclasses.replace(rule, ours=ours))
+  pattern = f"{kind.axes} -> "
+  own.append(Rule(kind.scale, (LOG_SCALE,), pattern))
+  if kind.bias and model.first_bias is not None:
+    own.append(Rule(kind.bias, (BIAS,), pattern))
+  return own
+
+
+def stored(model: Any, params: dict[str, Any]) -> dict[str, Any]:
+  """The parameters as they are stored: TIPSv2 has a temperature."""
+  if _kind(_towers(model)[1]).scale != "temperature":
+    return params
+  temperature = np.asarray(np.exp(-params[LOG_SCALE]), np.float32)
+  return {**params, LOG_SCALE: temperature}
+
+
+def constants(model: Any) -> dict[str, np.ndarray]:
+  """Arrays that only the format has, as zeros: a mask token, or a bias."""
+  image, text = _towers(model)
+  kind = _kind(text)
+  arrays = {}
+  if kind.image.mask_token:
+    shape = (*(1,) * kind.image.mask_axes, image.hidden_size)
+    name = kind.bases[0] + kind.image.mask_token
+    arrays[name] = np.zeros(shape, np.float32)
+  if kind.bias and model.first_bias is None:
+    arrays[kind.bias] = np.zeros(1, np.float32)
+  return arrays
+
+
+def files(
+  model: Any, preprocessing: Preprocessing, loss: str
+) -> dict[str, Any]:
+  """The JSON files that the library reads beside the weights, by name."""
+  image, text = _towers(model)
+  kind = _kind(text)
+  own = hf_encoders.files(image, preprocessing, loss)
+  vision = own["config.json"]
+  for name in ("architectures", "id2label", "label2id", "problem_type"):
+    vision.pop(name, None)
+  vision["model_type"] = f"{kind.model_type}_vision_model"
+  config = {
+    "model_type": kind.model_type,
+    "architectures": [class_name(model)],
+    "vision_config": vision,
+    "text_config": _text_config(kind, text),
+  }
+  if text.representation_size is not None:
+    config["projection_dim"] = text.representation_size
+  return {"config.json": config, processor.FILE: own[processor.FILE]}
+
+
+def class_name(model: Any) -> str:
+  """The library's class that loads a pair, once it is written."""
+  return f"{_kind(_towers(model)[1]).name}Model"
+
+
+def losses(model: Any) -> Iterator[str]:
+  """Lines on what the format does not keep."""
+  yield from hf_encoders.losses(_towers(model)[0])
+
+
+def _text_config(kind: _Kind, text: TextTower) -> dict[str, Any]:
+  names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+  config = {
+    "model_type": f"{kind.model_type}_text_model",
+    "vocab_size": text.vocabulary,
+    "max_position_embeddings": text.length,
+    "hidden_size": text.hidden_size,
+    "intermediate_size": text.mlp_size,
+    "num_hidden_layers": text.num_layers,
+    "num_attention_heads": text.num_heads,
+    "hidden_act": names[text.gelu],
+    "layer_norm_eps": text.layer_norm_epsilon,
+  }
+  last = text.vocabulary - 1
+  if kind is _TIPS:
+    scaled = text.embedding_scale != 1
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    pad = {"pad_token_id": text.pad_token, "scale_sqrt_depth": scaled}
+    return {**config, **ends, **pad}
+  if kind is _SIGLIP:
+    size = text.representation_size
+    ends = {"bos_token_id": 0, "eos_token_id": min(1, last)}
+    return {**config, **ends, "pad_token_id": 1, "projection_size": size}
+  end = _WRONG_END if text.end_token is None else text.end_token
+  ends = {"bos_token_id": 0, "eos_token_id": end, "pad_token_id": min(1, last)}
+  return {**config, **ends, "projection_dim": text.representation_size}
