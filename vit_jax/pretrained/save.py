@@ -70,8 +70,8 @@ class Target:
 
   def rules_for(self, model: Any) -> list[Rule]:
     """Which array holds which parameter of the model."""
-    pairs = self.pairs if isinstance(model, TwoTowers) else None
-    return (pairs.rules if pairs else self.rules)(model)
+    own: Any = self.pairs if isinstance(model, TwoTowers) else self
+    return own.rules(model)
 
 
 _NPZ, _ANY = "model.npz", (True, False)
