@@ -205,6 +205,7 @@ def _build(
   """The settings with what checkpoints decide, the task, model and teacher."""
   names = tuple(map(str, range(num_classes)))
   task = build.task_of(settings)
+  settings, task = build.with_texts(settings, task, with_data=False)
   start = build.open_start(settings, task) if settings.pretrained else None
   settings = build.resolved(settings, start and start.preprocessing)
   teacher, task = open_teacher(settings, task)

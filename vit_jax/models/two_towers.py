@@ -66,9 +66,9 @@ def logits(u: Any, v: Any, log_scale: Any, bias: Any = None) -> Any:
 class TwoTowers(Model):
   """Images (B, H, W, C) and token ids (B, T), a pair -> `Compared`.
 
-  Either may be None. Its classes have an image tower: `TwoTowersVit`,
-  `TwoTowersExtendedVit` and `TwoTowersResNet`. Raises ValueError if the towers
-  are of different widths.
+  Either may be None, and images may come alone. Its classes have an image
+  tower: `TwoTowersVit`, `TwoTowersExtendedVit` and `TwoTowersResNet`. Raises
+  ValueError if the towers are of different widths.
 
   Attributes:
     text: The text tower. It is scanned and computed again as the image tower
@@ -79,12 +79,15 @@ class TwoTowers(Model):
       "frozen", or "lora". No gradient goes into a frozen tower, which is run
       without dropout. Beside a tower with LoRA, the parameters of one that is
       "trained" count as those of a head, which LoRA trains themselves.
+    new_text: Whether the text tower begins with drawn values beside an image
+      tower that begins with weights, and not with its own.
   """
 
   text: TextTower | None = None
   first_log_scale: float = math.log(10)
   first_bias: float | None = -10.0
   towers: tuple[str, str] = ("trained", "trained")
+  new_text: bool = True
   plain = Model
 
   def __post_init__(self):
@@ -112,7 +115,7 @@ class TwoTowers(Model):
   def parts(self) -> tuple[Part, ...]:
     of_text = (
       dataclasses.replace(
-        part, prefix=f"{TEXT}/{part.prefix}".rstrip("/"), own_task=True
+        part, prefix=f"{TEXT}/{part.prefix}".rstrip("/"), own_task=self.new_text
       )
       for part in self._text.parts()
     )
@@ -135,15 +138,13 @@ class TwoTowers(Model):
 
   def frozen(self, path: str) -> bool:
     """Whether the parameter at a path is of a tower that is frozen."""
-    if path in (LOG_SCALE, BIAS):
-      return False
-    tower = TEXT if within(path, TEXT) else IMAGE
-    return self._how(tower) == "frozen"
+    tower = tower_of(path)
+    return tower is not None and self._how(tower) == "frozen"
 
   def __call__(self, inputs: Any, *, train: bool = False) -> Any:
     """The outputs of both towers for images and texts, `(images, ids)`."""
     self.check_has_parameters()
-    images, ids = inputs
+    images, ids = inputs if isinstance(inputs, tuple) else (inputs, None)
     u = None if images is None else self.embed_images(images, train=train)
     v = None if ids is None else self.embed_texts(ids, train=train)
     if u is not None and v is not None and u.shape[-1] != v.shape[-1]:
@@ -187,6 +188,18 @@ class TwoTowers(Model):
 
   def _how(self, tower: str) -> str:
     return self.towers[TOWERS.index(tower)]
+
+
+def tower_of(path: str) -> str | None:
+  """The tower that the parameter at a path is of; None if it is of none.
+
+  >>> from vit_jax.models.two_towers import tower_of
+  >>> tower_of("text/E"), tower_of("block_0/norm_mlp/scale"), tower_of("bias")
+  ('text', 'image', None)
+  """
+  if path in (LOG_SCALE, BIAS):
+    return None
+  return TEXT if within(path, TEXT) else IMAGE
 
 
 def _embedded(y: Any, is_frozen: bool) -> Array:

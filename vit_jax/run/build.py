@@ -5,7 +5,7 @@ ValueError, before anything is compiled.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 import jax
@@ -74,7 +74,12 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
   options = start_fields(settings)
   if settings.transfer.keep_head and not task.has_answers:
     options["as_trained"] = True
-  return open_checkpoint(settings.pretrained, **options)
+  loaded = open_checkpoint(settings.pretrained, **options)
+  if not task.reads_texts:
+    return loaded
+  from vit_jax.run import texts
+
+  return texts.with_text_weights(loaded, settings.pretrained)
 
 
 def start_fields(settings: Settings) -> dict[str, Any]:
@@ -193,6 +198,21 @@ def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
     )
 
 
+def with_texts(
+  settings: Settings,
+  task: Task,
+  saved: Mapping[str, Any] | None = None,
+  *,
+  with_data: bool = True,
+) -> tuple[Settings, Task]:
+  """`texts.with_texts` for a task that reads texts, or both as they are."""
+  if not task.reads_texts:
+    return settings, task
+  from vit_jax.run import texts
+
+  return texts.with_texts(settings, task, saved, with_data=with_data)
+
+
 def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:
   """Raises ValueError if settings contradict each other, or lack a library.
 
@@ -272,6 +292,7 @@ def build_model(
     keep: Any = {**vars(settings.transfer)}
     for later in ("interpolation", "probe_head"):  # They are for the arrays.
       del keep[later]
+    keep["keep_pre_logits"] |= task.reads_texts  # CLIP's projection.
     return task.adapted(transfer.fit(start, class_names, fields, **keep))
   if "variant" not in fields:
     raise ValueError(

@@ -135,6 +135,7 @@ def make_plan(
   """
   task = build.task_of(settings)
   build.check_run(settings, task, is_new=saved is None)
+  settings, task = build.with_texts(settings, task, saved)
   begun_settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
     begun_settings = _as_begun(begun_settings, saved)

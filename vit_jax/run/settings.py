@@ -40,6 +40,7 @@ from vit_jax.tasks.settings import (
   DataSettings,
   FewShotSettings,
   MaskedSettings,
+  PairsSettings,
   SelfDistillationSettings,
   StudentSettings,
 )
@@ -275,6 +276,7 @@ class Settings(Section):
   self_distillation: SelfDistillationSettings = section(
     SelfDistillationSettings
   )
+  pairs: PairsSettings = section(PairsSettings, needs="data.task=pairs")
   lora: LoraSettings = section(LoraSettings)
   distill: DistillSettings = section(DistillSettings, needs="distill.teacher")
   optimizer: OptimizerSettings = section(OptimizerSettings)

@@ -25,6 +25,7 @@ _TASKS = {
   "autoencoder": "AutoencoderTask",
   "student": "StudentTask",
   "self_distillation": "SelfDistillationTask",
+  "pairs": "PairsTask",
 }
 
 

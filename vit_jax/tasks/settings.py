@@ -4,6 +4,7 @@ Only the standard library is imported, here and by `Section`.
 """
 
 import dataclasses
+import importlib
 from typing import Any
 
 from vit_jax.data import settings as data_settings
@@ -19,16 +20,18 @@ from vit_jax.runtime.checks import (
   up_to,
 )
 from vit_jax.runtime.settings import Duration, Section, section, setting
+from vit_jax.tasks.pair_settings import PairsSettings
 
 LEARNED = ("both", "class", "patches")
 CENTERINGS = ("mean", "sinkhorn")
 TARGETS = ("colour", "colour4x4", "pixels")
 _SEEDS = up_to(1_000, "each is a probe at each evaluation")
-# A task that `data.task` names -> its labels in `data.reading.labels`.
+# A task that `data.task` names -> its labels in a module of `data.reading`.
 _LABELS = {
-  "classification": "SINGLE",
-  "multilabel": "SEVERAL",
-  "regression": "NUMBERS",
+  "classification": "labels.SINGLE",
+  "multilabel": "labels.SEVERAL",
+  "regression": "labels.NUMBERS",
+  "pairs": "captions.CAPTIONS",
 }
 TASKS = tuple(_LABELS)
 
@@ -39,9 +42,10 @@ def labels_of(task: str) -> Any:
   For a class of the user's own they are single classes, unless its `labels` are
   given to what opens the data.
   """
-  from vit_jax.data.reading import labels
-
-  return getattr(labels, _LABELS.get(task, "SINGLE"))
+  module, _, name = _LABELS.get(task, "labels.SINGLE").partition(".")
+  return getattr(
+    importlib.import_module(f"vit_jax.data.reading.{module}"), name
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +61,8 @@ class DataSettings(data_settings.DataSettings):
   task: str = setting(
     "classification",
     "What the file of labels has for an image: a class, several labels "
-    '("multilabel"), or numbers ("regression"); or a task of your own, as '
-    '"file.py:Class".',
+    '("multilabel"), numbers ("regression"), or captions ("pairs"); or a task '
+    'of your own, as "file.py:Class".',
     must=Rule(
       f"be one of {', '.join(TASKS)}, or file.py:Class",
       lambda name: name in TASKS or ":" in name,
@@ -343,15 +347,20 @@ SECTIONS: dict[str, type[Section]] = {
   "autoencoder": AutoencoderSettings,
   "student": StudentSettings,
   "self_distillation": SelfDistillationSettings,
+  "pairs": PairsSettings,
 }
 """The section of the configuration that a task of the same name has.
 
-The first key of a section turns its task on. `run.settings.Settings` has a
-field for each.
+The first key of a section turns its task on, but for a task that `data.task`
+names. `run.settings.Settings` has a field for each.
 """
 
 
 def switches() -> tuple[str, ...]:
   """The dotted keys that turn on tasks, such as "masked.rate"."""
-  first = {name: dataclasses.fields(kind)[0] for name, kind in SECTIONS.items()}
+  first = {
+    name: dataclasses.fields(kind)[0]
+    for name, kind in SECTIONS.items()
+    if name not in TASKS
+  }
   return tuple(f"{name}.{field.name}" for name, field in first.items())

@@ -72,6 +72,8 @@ class Task:
       then not computed in parts.
     learns_features: Whether it learns a teacher's features, and not the
       teacher's answers beside the labels.
+    reads_texts: Whether it reads texts beside images, for which it needs a
+      tokenizer before its data are opened (`run.texts`).
     learns_from_average: Whether training reads the average of the parameters,
       which the run then keeps.
   """
@@ -95,6 +97,7 @@ class Task:
   couples_examples: ClassVar[bool] = False
   learns_features: ClassVar[bool] = False
   learns_from_average: ClassVar[bool] = False
+  reads_texts: ClassVar[bool] = False
 
   @classmethod
   def configured(cls, sections: Mapping[str, Any]) -> "Task":
@@ -162,6 +165,17 @@ class Task:
     A task that answers nothing for a whole image has no such head.
     """
     return len(names) if self.has_answers else 0
+
+  def with_text(
+    self,
+    tokenizer: Any,
+    tower: Any,
+    weights: Sequence[str] = (),
+    pair: tuple[float | None, float | None] = (None, None),
+  ) -> "Task":
+    """The task with a text tower and its tokenizer, if it reads texts."""
+    del tokenizer, tower, weights, pair
+    return self
 
   def taught(self, teacher: Teacher, params: Any = None) -> "Task":
     """The task with its teacher, which a run opens before it makes its model.

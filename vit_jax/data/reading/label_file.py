@@ -82,6 +82,7 @@ def open_folder(
   columns, rows = read_rows(path, settings, labels.columns)
   if settings.eval_labels_file:
     rows += _eval_rows(path, columns, rows, settings, labels)
+  rows = labels.joined(rows)
   _check_files(rows, settings.root or ".")
   parts: dict[str, list[Row]] = collections.defaultdict(list)
   for row in rows:

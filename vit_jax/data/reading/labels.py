@@ -56,6 +56,10 @@ class Labels:
     """
     return [name for name in _USUAL if name in names][:1] or _USUAL[:1]
 
+  def joined(self, rows: Sequence[Row]) -> list[Row]:
+    """The rows of a file with one for each image, if several may be of one."""
+    return [*rows]
+
   def fit(
     self, columns: Sequence[str], rows: Sequence[Row]
   ) -> tuple[Names, Encode]:

@@ -1,0 +1,359 @@
+"""Captions as labels: texts on an image, as the ids of their tokens.
+
+An image may have several. A tokenizer of `tokenizer` makes the ids; the files
+that it was read from are kept, so that a run can store them.
+"""
+
+import base64
+import binascii
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import tempfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from vit_jax.data.batch import ArraySpec, ImageTransform, Spec, Transform
+from vit_jax.data.example import Example
+from vit_jax.data.reading.label_rows import Encode, Row, fail
+from vit_jax.data.reading.labels import Labels, Names
+from vit_jax.data.reading.tokenizer import (
+  CONFIG,
+  FILES,
+  JSON,
+  PIECES,
+  Tokenizer,
+  open_tokenizer,
+)
+from vit_jax.runtime import extras
+from vit_jax.runtime.checks import COUNT, checked
+from vit_jax.runtime.files import read_regular
+from vit_jax.runtime.printable import quoted
+
+TEXT = "text"
+"""The array of a batch that has the ids of one caption of each image."""
+COLUMNS = ("caption", "captions", "text", "texts", "title", "txt")
+NONE = -1  # In place of the ids of a caption that an image does not have.
+PAD, END = "<pad>", "<end>"
+_MOST_BYTES = 256 << 20
+_DAMAGED = (binascii.Error, zlib.error, ValueError, TypeError, KeyError)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerFiles:
+  """The files of a tokenizer, from which it is opened when it is needed.
+
+  Attributes:
+    files: The name and the content of each.
+    family, clean: As `open_tokenizer` takes them.
+    length: Tokens of a text.
+  """
+
+  files: tuple[tuple[str, bytes], ...]
+  family: str
+  length: int
+  clean: str = ""
+
+  @classmethod
+  def read(
+    cls,
+    place: str | os.PathLike[str],
+    family: str,
+    length: int,
+    clean: str = "",
+  ) -> "TokenizerFiles":
+    """Reads the files in a folder, or one file of it.
+
+    Raises ValueError if there is none.
+    """
+    path = pathlib.Path(place).expanduser()
+    if path.is_dir():
+      names = [name for name in FILES if (path / name).is_file()]
+      files = [(name, read_regular(path / name, _MOST_BYTES)) for name in names]
+    elif path.is_file():
+      name = PIECES[0] if path.suffix == ".model" else JSON
+      files = [(name, read_regular(path, _MOST_BYTES))]
+      if (beside := path.parent / CONFIG).is_file():
+        files.append((CONFIG, read_regular(beside, _MOST_BYTES)))
+    else:
+      files = []
+    if not {JSON, *PIECES} & {name for name, _ in files}:
+      raise ValueError(
+        f"pairs.tokenizer={str(place)!r} is no tokenizer: give a {JSON}, a "
+        ".model of sentencepiece, or the folder that has one."
+      )
+    return cls(tuple(files), family, length, clean)
+
+  def opened(self, length: int | None = None) -> Tokenizer:
+    """The tokenizer, for texts of `length` tokens; by default its own length.
+
+    Raises ValueError as `open_tokenizer`.
+    """
+    options: Any = {"clean": self.clean} if self.clean else {}
+    with tempfile.TemporaryDirectory() as folder:
+      place = pathlib.Path(folder)
+      for name, content in self.files:
+        (place / name).write_bytes(content)
+      return open_tokenizer(
+        place, self.family, length or self.length, **options
+      )
+
+  @functools.cached_property
+  def tokenizer(self) -> Tokenizer:
+    """The tokenizer."""
+    return self.opened()
+
+  @functools.cached_property
+  def longer(self) -> Tokenizer:
+    """The tokenizer for one token more, which tells what is too long."""
+    return self.opened(self.length + 1)
+
+  def text(self, ids: Int[np.ndarray, " T"]) -> str:
+    """A text of tokens, about as it was before it became them."""
+    known = [int(k) for k in ids if k >= 0]
+    names = dict(self.files)
+    if JSON in names and not (self.family == "TIPSv2" and len(names) > 2):
+      library: Any = extras.load("tokenizers", "text")
+      return library.Tokenizer.from_buffer(names[JSON]).decode(known).strip()
+    library = extras.load("sentencepiece", "text")
+    content = next(names[name] for name in PIECES if name in names)
+    model = library.SentencePieceProcessor(model_proto=content)
+    return model.decode(known).strip()
+
+  def as_json(self) -> dict[str, Any]:
+    """The files as JSON can hold them."""
+    return {
+      "family": self.family,
+      "length": self.length,
+      "clean": self.clean,
+      "files": {
+        name: base64.b64encode(zlib.compress(content, 9)).decode()
+        for name, content in self.files
+      },
+    }
+
+  @classmethod
+  def from_json(cls, stored: Mapping[str, Any]) -> "TokenizerFiles":
+    """The files that `as_json` stored; raises ValueError if it did not."""
+    try:
+      files = tuple(
+        (name, _unpacked(content))
+        for name, content in stored["files"].items()
+        if name in FILES
+      )
+      return cls(
+        files,
+        checked("family", str, stored["family"]),
+        checked("length", int, stored["length"], COUNT),
+        checked("clean", str, stored["clean"]),
+      )
+    except (*_DAMAGED, AttributeError) as error:
+      raise ValueError(f"its tokenizer is damaged ({error})") from error
+
+  def __getstate__(self) -> dict[str, Any]:
+    fields = [field.name for field in dataclasses.fields(self)]
+    return {name: getattr(self, name) for name in fields}
+
+  def __setstate__(self, state: dict[str, Any]) -> None:
+    for name, value in state.items():
+      object.__setattr__(self, name, value)
+
+  def __repr__(self) -> str:
+    names = ", ".join(name for name, _ in self.files)
+    return f"TokenizerFiles({names}, {self.family}, length={self.length})"
+
+
+def _unpacked(content: str) -> bytes:
+  """A stored file, of which a stranger cannot make gigabytes."""
+  unpacking = zlib.decompressobj()
+  plain = unpacking.decompress(base64.b64decode(content), _MOST_BYTES)
+  if unpacking.unconsumed_tail:
+    raise ValueError(f"it unpacks to more than {_MOST_BYTES:,} bytes")
+  return plain
+
+
+def new_tokenizer(
+  texts: Iterable[str], most_tokens: int, length: int
+) -> TokenizerFiles:
+  """A tokenizer of parts of words, by what is frequent in these texts.
+
+  It is a byte pair encoding of the bytes of lower-case texts, so it knows every
+  text. Token 0 fills up a text, and token 1 ends it. Raises ValueError if the
+  library is not installed.
+  """
+  library: Any = extras.load("tokenizers", "text")
+  made = library.Tokenizer(library.models.BPE())
+  made.normalizer = library.normalizers.Sequence(
+    [library.normalizers.NFC(), library.normalizers.Lowercase()]
+  )
+  made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=True)
+  made.decoder = library.decoders.ByteLevel()
+  trainer = library.trainers.BpeTrainer(
+    vocab_size=most_tokens,
+    min_frequency=2,
+    special_tokens=[PAD, END],
+    initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+    show_progress=False,
+  )
+  made.train_from_iterator(texts, trainer)
+  made.post_processor = library.processors.TemplateProcessing(
+    single=f"$A {END}", special_tokens=[(END, made.token_to_id(END))]
+  )
+  config = json.dumps({"pad_token": PAD, "eos_token": END})
+  files = (JSON, made.to_str().encode()), (CONFIG, config.encode())
+  return TokenizerFiles(files, "CLIP", length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Captions(Labels):
+  """The captions of an image: the ids of their tokens, (M, T).
+
+  A caption that an image does not have is all `NONE`.
+
+  Attributes:
+    tokenizer: The tokenizer's files; without, captions are only read.
+    most: M, the captions of an image that are kept.
+    length: T, where there is no tokenizer.
+  """
+
+  plural: str = "column of captions"
+  tokenizer: TokenizerFiles | None = None
+  most: int = 5
+  length: int = 1
+
+  def spec(self, count: int) -> ArraySpec:
+    del count
+    tokens = self.tokenizer.length if self.tokenizer else self.length
+    return ArraySpec((self.most, tokens), np.int32)
+
+  def columns(self, names: Sequence[str]) -> Sequence[str]:
+    return [name for name in COLUMNS if name in names][:1] or COLUMNS[:1]
+
+  def joined(self, rows: Sequence[Row]) -> list[Row]:
+    """One row for each image, which has the captions of all of its rows.
+
+    Raises ValueError if two rows of an image are of different splits.
+    """
+    first: dict[str, Row] = {}
+    for row in rows:
+      file = os.path.normpath(row.file)
+      texts = [text for value in row.values for text in _texts(row, value)]
+      before = first.get(file)
+      if before is not None and before.split != row.split:
+        fail(
+          row.place,
+          f"puts {row.file!r} into another split than {before.place} does: an "
+          "image has one",
+        )
+      texts = [*(before.values if before else ()), *texts]
+      first[file] = dataclasses.replace(before or row, values=texts)
+    return [*first.values()]
+
+  def fit(
+    self, columns: Sequence[str], rows: Sequence[Row]
+  ) -> tuple[Names, Encode]:
+    if len(rows) < 2:
+      fail(
+        rows[0].place,
+        "is the only pair to train on: a pair is compared with others, so give "
+        "two or more",
+      )
+    return tuple(columns), self.encoded
+
+  def encoded(self, rows: Sequence[Row]) -> Int[np.ndarray, "N M T"]:
+    """The captions of rows, from `joined`."""
+    return self.ids([row.values for row in rows])
+
+  def ids(self, captions: Sequence[Sequence[str]]) -> np.ndarray:
+    """The ids of the captions of images, (N, M, T)."""
+    spec = self.spec(1)
+    labels = np.full((len(captions), *spec.shape), NONE, np.int32)
+    kept = [texts[: self.most] for texts in captions]
+    if self.tokenizer is None:
+      labels[:, 0] = 0
+      return labels
+    flat = [text for texts in kept for text in texts]
+    rows = iter(self.tokenizer.tokenizer(flat) if flat else ())
+    for label, texts in zip(labels, kept, strict=True):
+      for place in range(len(texts)):
+        label[place] = next(rows)
+    return labels
+
+  def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Lines on captions that are left out, and on those that are cut."""
+    del names
+    lines = []
+    more = [row for row in rows if len(row.values) > self.most]
+    if more:
+      lines.append(
+        f"{len(more):,} of {len(rows):,} images have more than {self.most} "
+        "captions, of which the first are taken: --config.pairs.captions "
+        "takes more."
+      )
+    lines += self.cut([t for row in rows for t in row.values[: self.most]])
+    return lines
+
+  def cut(self, texts: Sequence[str]) -> list[str]:
+    """A line if texts have more tokens than the tower reads."""
+    if self.tokenizer is None:
+      return []
+    T = self.tokenizer.length
+    full = self.tokenizer.tokenizer.encode(texts) if texts else []
+    near = [t for t, ids in zip(texts, full, strict=True) if len(ids) >= T]
+    longer = self.tokenizer.longer.encode(near) if near else []
+    cut = [t for t, ids in zip(near, longer, strict=True) if len(ids) > T]
+    if not cut:
+      return []
+    line = (
+      f"{len(cut):,} of {len(texts):,} captions have more than the {T} tokens "
+      f"that the text tower reads, and are cut, such as {quoted(cut[0])}."
+    )
+    return [line]
+
+
+CAPTIONS = Captions()
+"""Captions whose tokenizer is not known yet."""
+
+
+def _texts(row: Row, value: Any) -> list[str]:
+  """The captions in a cell; raises ValueError if one is empty or no text."""
+  values = value if isinstance(value, list) else [value]
+  for text in values:
+    if not isinstance(text, str):
+      fail(row.place, f"has the caption {quoted(text)}, which is no text")
+    if not text.strip():
+      fail(row.place, "has an empty caption: write one, or leave out the line")
+  if not values:
+    fail(row.place, "has no caption: write one, or leave out the line")
+  return values
+
+
+@dataclasses.dataclass(frozen=True)
+class PairTransform(Transform):
+  """The arrays of another transform, and `text`, the ids of a caption, (T,).
+
+  Of several captions, training draws one, after the image's random changes.
+  """
+
+  images: ImageTransform
+  length: int
+
+  @property
+  def spec(self) -> Spec:
+    text = ArraySpec((self.length,), np.int32)
+    return {**self.images.spec, TEXT: text}
+
+  def row(
+    self, example: Example, *rng: np.random.Generator
+  ) -> Mapping[str, Any]:
+    arrays = self.images.row(example, *rng)
+    captions = np.asarray(example["label"])
+    count = int((captions[:, 0] != NONE).sum())
+    place = int(rng[0].integers(count)) if rng and count > 1 else 0
+    return {**arrays, TEXT: captions[place]}

@@ -1,0 +1,221 @@
+"""Opens the text tower and the tokenizer of a run on pairs, before its data."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax.data.example import Source
+from vit_jax.data.reading.captions import (
+  Captions,
+  TokenizerFiles,
+  new_tokenizer,
+)
+from vit_jax.data.reading.label_rows import Encode, Row
+from vit_jax.data.reading.labels import Names
+from vit_jax.data.reading.sources import open_source
+from vit_jax.models.text import TextTower
+from vit_jax.models.two_towers import IMAGE, TEXT, TwoTowers
+from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.pretrained.loaded import Leaves, Loaded
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.printable import say
+from vit_jax.runtime.settings import replaced
+from vit_jax.tasks.task import Task
+from vit_jax.workdir.checkpoint import is_run
+
+# The image tower of a run that names none, for two cores.
+_SMALL = {
+  "variant": "Ti/8",
+  "num_layers": 4,
+  "hidden_size": 64,
+  "mlp_size": 128,
+  "num_heads": 2,
+  "pooling": "gap",
+  "position": "sincos2d",
+}
+_SMALL_SIDES = (64, 64)
+_MOST_CAPTIONS = 1_000_000  # Of which a tokenizer is made.
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+  """A text tower with weights.
+
+  Attributes:
+    tower: The tower.
+    tokenizer: Its tokenizer.
+    read: Yields (path, array) of its parameters.
+    scale, bias: Those of its products with images, if they are known.
+  """
+
+  tower: TextTower
+  tokenizer: TokenizerFiles
+  read: Callable[[], Leaves]
+  scale: float | None = None
+  bias: float | None = None
+
+
+def with_texts(
+  settings: Settings,
+  task: Task,
+  saved: Mapping[str, Any] | None = None,
+  *,
+  with_data: bool = True,
+) -> tuple[Settings, Task]:
+  """The settings and the task with the text tower and the tokenizer.
+
+  `saved` is the description of the run that goes on. Without data, the
+  tokenizer of a new text tower is as large as the settings say. Raises
+  ValueError if a tokenizer cannot be opened or made.
+  """
+  settings = _with_image_tower(settings)
+  if saved is not None:
+    return settings, task.with_facts(saved)
+  pairs = settings.pairs
+  text = open_text(settings.pretrained) if settings.pretrained else None
+  if text is not None:
+    return settings, task.with_text(
+      text.tokenizer,
+      text.tower,
+      weights=(IMAGE, TEXT),
+      pair=(text.scale, text.bias),
+    )
+  _check_new(settings)
+  tokenizer = None
+  if pairs.tokenizer:
+    family = "SigLIP" if _is_of_pieces(pairs.tokenizer) else "CLIP"
+    tokenizer = TokenizerFiles.read(pairs.tokenizer, family, pairs.text_length)
+  elif with_data:
+    tokenizer = _made(settings)
+  weights = (IMAGE,) if settings.pretrained else ()
+  return settings, task.with_text(tokenizer, None, weights=weights)
+
+
+def _with_image_tower(settings: Settings) -> Settings:
+  """The settings, with a small image tower if they name none."""
+  if settings.pretrained or settings.model.variant:
+    return settings
+  model = vars(settings.model)
+  changes: dict[str, Any] = {
+    f"model.{name}": value
+    for name, value in _SMALL.items()
+    if model[name] is None
+  }
+  if settings.image_size is None:
+    changes["image_size"] = _SMALL_SIDES
+  return replaced(settings, changes)
+
+
+def _check_new(settings: Settings) -> None:
+  """Raises ValueError if a new text tower is to be trained, and cannot be."""
+  pairs = settings.pairs
+  if pairs.text != "trained":
+    raise ValueError(
+      f"pairs.text={pairs.text!r}, and the text tower is new: set it to "
+      "'trained', or pretrained to weights that have a text tower."
+    )
+  if settings.lora.rank and pairs.image != "lora":
+    raise ValueError(
+      f"lora.rank={settings.lora.rank} beside a new text tower, which has no "
+      "weights to add to: set pairs.image='lora'."
+    )
+  if pairs.image != "trained" and not settings.pretrained:
+    raise ValueError(
+      f"pairs.image={pairs.image!r}, and the image tower is new: set it to "
+      "'trained', or set pretrained to its weights."
+    )
+
+
+def _is_of_pieces(place: str) -> bool:
+  if os.path.isdir(os.path.expanduser(place)):
+    return not os.path.exists(os.path.join(place, "tokenizer.json"))
+  return place.endswith(".model")
+
+
+def open_text(source: str) -> Text | None:
+  """Opens the text tower of a checkpoint; None if it has none.
+
+  Raises ValueError if there is no such checkpoint, or the tokenizer is not
+  beside it.
+  """
+  if is_run(source):
+    loaded = open_checkpoint(source, as_trained=True)
+    model: Any = loaded.model
+    if not isinstance(model, TwoTowers):
+      return None
+    task: Any = loaded.task
+    assert model.text is not None
+    return Text(model.text, task.tokenizer, lambda: _of_text(loaded.read()))
+  return None
+
+
+def with_text_weights(loaded: Loaded, source: str) -> Loaded:
+  """An image tower with the parameters of the text tower beside it, if any."""
+  text = open_text(source)
+  if text is None:
+    return loaded
+
+  def read() -> Iterator[tuple[str, np.ndarray]]:
+    yield from loaded.read()
+    yield from ((f"{TEXT}/{path}", array) for path, array in text.read())
+
+  return dataclasses.replace(loaded, read=read, restore=None)
+
+
+def _of_text(leaves: Leaves) -> Iterator[tuple[str, np.ndarray]]:
+  before = f"{TEXT}/"
+  for path, array in leaves:
+    if path.startswith(before):
+      yield path.removeprefix(before), array
+
+
+def _made(settings: Settings) -> TokenizerFiles:
+  """A tokenizer of the training captions."""
+  pairs = settings.pairs
+  texts = captions_of(settings)
+  made = new_tokenizer(texts, pairs.vocabulary, pairs.text_length)
+  say(
+    f"The text tower is new, and so is its tokenizer: {made.tokenizer.size:,} "
+    f"tokens, of {len(texts):,} training captions."
+  )
+  return made
+
+
+def captions_of(settings: Settings) -> list[str]:
+  """The captions of the training split.
+
+  Raises ValueError if the data have none.
+  """
+  collecting = _Collecting()
+  source = open_source("train", settings.data, collecting)
+  if not collecting.texts:
+    return _read_captions(source)
+  return collecting.texts
+
+
+def _read_captions(source: Source) -> list[str]:
+  captions: Any = getattr(source, "captions", None)
+  if captions is None:
+    raise ValueError(
+      f"{source.name} has no captions, which data.task='pairs' trains on: give "
+      "a CSV or JSONL file with the columns file and caption, or data that "
+      "were packed of one."
+    )
+  count = min(len(source), _MOST_CAPTIONS)
+  return [text for texts in captions(range(count)) for text in texts]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Collecting(Captions):
+  """Captions whose texts are kept as they are read."""
+
+  texts: list[str] = dataclasses.field(default_factory=list)
+
+  def fit(
+    self, columns: Sequence[str], rows: Sequence[Row]
+  ) -> tuple[Names, Encode]:
+    self.texts.extend(text for row in rows for text in row.values)
+    return super().fit(columns, rows)

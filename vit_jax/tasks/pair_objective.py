@@ -1,0 +1,59 @@
+"""The objective of pairs: which image belongs to which text of a batch."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from vit_jax.data.reading.captions import TEXT
+from vit_jax.models.two_towers import Compared
+from vit_jax.training.contrastive import sigmoid_loss, softmax_loss, text_ids
+from vit_jax.training.losses import Apply, TakesImages
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrast(TakesImages):
+  """The objective of two towers, over all pairs of an image and a text.
+
+  Attributes:
+    kind: "sigmoid" or "softmax".
+    distinct: Whether images of equal texts are left out as negatives.
+    mean, std: As in `losses.Classification`.
+  """
+
+  kind: str
+  distinct: bool
+  mean: Sequence[float]
+  std: Sequence[float]
+  metric = "cosine"
+
+  def prepare(
+    self, batch: Mapping[str, Array], key: Array
+  ) -> tuple[Any, Array]:
+    """Returns the images and texts, and an id of each text; draws nothing."""
+    del key
+    texts = batch[TEXT]
+    ids = text_ids(texts) if self.distinct else jnp.arange(len(texts))
+    return (self.inputs(batch), texts), ids
+
+  def loss(
+    self, apply: Apply, images: Any, targets: Any, frozen_params: Any = None
+  ) -> tuple[Array, Array]:
+    """The loss of each example, and the cosine of its image and its text.
+
+    `images` are those of a batch and its texts.
+    """
+    del frozen_params
+    return self.compare(apply(images), targets)
+
+  def compare(self, compared: Compared, ids: Array) -> tuple[Array, Array]:
+    """The same, from what the towers gave and the ids of the texts."""
+    u, v, log_scale, bias = compared
+    assert u is not None and v is not None
+    cosine = (u * v).sum(axis=1)
+    if self.kind == "softmax":
+      return softmax_loss(u, v, log_scale, ids), cosine
+    assert bias is not None
+    return sigmoid_loss(u, v, log_scale, bias, ids), cosine

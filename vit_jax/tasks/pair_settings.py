@@ -1,0 +1,92 @@
+"""Settings of pairs of images and texts; imports the standard library alone."""
+
+import dataclasses
+
+from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.checks import (
+  COUNT,
+  DEPTH,
+  NOT_NEGATIVE,
+  POSITIVE,
+  WIDTH,
+  Rule,
+  up_to,
+)
+from vit_jax.runtime.settings import Section, section, setting
+
+LOSSES = ("sigmoid", "softmax")
+HOW = ("trained", "frozen", "lora")
+_TEMPLATE = Rule(
+  "have {} where the class's name goes", lambda text: "{}" in text
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairsSettings(Section):
+  """Pairs of images and texts, with data.task=pairs (CLIP, LiT, SigLIP).
+
+  A text tower comes with `pretrained`, or is new. A new one is as large as
+  these keys say.
+  """
+
+  loss: str = setting(
+    "sigmoid",
+    "SigLIP's loss of each image and text by itself (\"sigmoid\"), or CLIP's "
+    'among those of the batch ("softmax").',
+    choices=LOSSES,
+  )
+  image: str = setting(
+    "trained",
+    'How the image tower is trained: whole, not at all ("frozen", as in LiT), '
+    'or by LoRA ("lora", with lora.rank).',
+    choices=HOW,
+  )
+  text: str = setting("trained", "The same of the text tower.", choices=HOW)
+  start_lr: float = setting(
+    0.02,
+    "Factor of the learning rate of towers that begin with weights.",
+    must=POSITIVE,
+  )
+  distinct: bool = setting(
+    True, "Leave out images of equal captions as negatives of each other."
+  )
+  captions: int = setting(
+    5,
+    "Captions of an image that are kept; training draws one of them.",
+    must=up_to(1_000, "a batch has all of them"),
+  )
+  scale: float | None = setting(
+    None,
+    "First factor of the cosines; None takes that of the weights, or the "
+    "paper's: 10 (sigmoid), 1 / 0.07 (softmax).",
+    must=POSITIVE,
+  )
+  bias: float | None = setting(
+    None,
+    "First bias of the sigmoid loss; None takes that of the weights, or -10.",
+  )
+  tokenizer: str | None = setting(
+    None,
+    "A tokenizer.json, a .model of sentencepiece, or a folder with one, for a "
+    "new text tower; None makes one of the training captions.",
+  )
+  vocabulary: int = setting(
+    4096,
+    "Most tokens of a tokenizer that is made.",
+    must=up_to(1_000_000, "each has a row of the embedding"),
+  )
+  text_length: int = setting(
+    32, "Tokens that a new text tower reads.", must=WIDTH
+  )
+  text_size: int = setting(128, "Width of its tokens.", must=WIDTH)
+  text_layers: int = setting(2, "Its layers.", must=DEPTH)
+  text_heads: int = setting(2, "Heads of each layer.", must=COUNT)
+  template: str = setting(
+    "a photo of a {}.",
+    "Text around the names of classes, for zero-shot accuracy.",
+    must=_TEMPLATE,
+  )
+  best_pairs: int = setting(
+    6, "Best and worst pairs to show in a report.", must=NOT_NEGATIVE
+  )
+  zero_shot: DataSettings = section(DataSettings)
