@@ -35,6 +35,7 @@ NEGATIVE_MEANS_SOMETHING = {
   "mesh.fsdp",
   "mesh.tensor",
   "model.head_bias",
+  "pairs.bias",
   "optimizer.freeze_layers",  # -1 is "all but the head".
 }
 ZERO_MEANS_NOTHING = {
@@ -56,6 +57,13 @@ ZERO_MEANS_NOTHING = {
   *("model.num_layers", "model.patch_size", "model.representation_size"),
   *("optimizer.layer_decay", "total_epochs", "train_transform.min_area"),
   "train_transform.repeats",
+  *(
+    f"pairs.{name}"
+    for name in (
+      *("captions", "scale", "start_lr", "text_heads", "text_layers"),
+      *("text_length", "text_size", "vocabulary"),
+    )
+  ),
   *(
     f"self_distillation.{name}"
     for name in (
@@ -194,6 +202,13 @@ OTHERS = {
   "loss.binary_targets": True,
   "lora.kernels": "query",
   "masked.target": "pixels",
+  "pairs.distinct": False,
+  "pairs.image": "frozen",
+  "pairs.loss": "softmax",
+  "pairs.template": "{}",
+  "pairs.text": "frozen",
+  "pairs.tokenizer": "tokenizer.json",
+  "pairs.zero_shot": "photos",
   "model.drop_path_grows": True,
   "optimizer.weight_decay_on": "head",
   "self_distillation.centering": "sinkhorn",

@@ -16,6 +16,7 @@ from vit_jax.data.reading.captions import (
 from vit_jax.data.reading.label_rows import Encode, Row
 from vit_jax.data.reading.labels import Names
 from vit_jax.data.reading.sources import open_source
+from vit_jax.models.paths import below, within
 from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import IMAGE, TEXT, TwoTowers
 from vit_jax.pretrained.load import open_checkpoint
@@ -166,10 +167,9 @@ def with_text_weights(loaded: Loaded, source: str) -> Loaded:
 
 
 def _of_text(leaves: Leaves) -> Iterator[tuple[str, np.ndarray]]:
-  before = f"{TEXT}/"
   for path, array in leaves:
-    if path.startswith(before):
-      yield path.removeprefix(before), array
+    if within(path, TEXT):
+      yield below(path, TEXT), array
 
 
 def _made(settings: Settings) -> TokenizerFiles:
@@ -200,7 +200,7 @@ def _read_captions(source: Source) -> list[str]:
   captions: Any = getattr(source, "captions", None)
   if captions is None:
     raise ValueError(
-      f"{source.name} has no captions, which data.task='pairs' trains on: give "
+      f"{source.name} has no captions, which the pairs are to be made of: give "
       "a CSV or JSONL file with the columns file and caption, or data that "
       "were packed of one."
     )

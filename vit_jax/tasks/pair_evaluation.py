@@ -14,6 +14,7 @@ from jaxtyping import Array
 from vit_jax.data.example import Source
 from vit_jax.data.reading.captions import NONE
 from vit_jax.data.reading.sources import check_classes, open_source
+from vit_jax.data.settings import DataSettings
 from vit_jax.models.two_towers import Compared
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.outcome import (
@@ -118,10 +119,10 @@ def _zero_shot(task: Any, model: Any, stream: Stream) -> Any:
 
   The texts of the classes are their names in the template.
   """
-  settings = task.pairs.zero_shot
-  if not (settings.name or settings.photographs):
+  folder = task.pairs.zero_shot
+  if folder is None:
     return None
-  source = open_source("eval", settings)
+  source = open_source("eval", DataSettings(root=folder))
   check_classes(source, "pairs.zero_shot")
   objective = task.objective(model, stream.preprocessing)
   texts = [

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.checks import (
   COUNT,
   DEPTH,
@@ -12,7 +11,7 @@ from vit_jax.runtime.checks import (
   Rule,
   up_to,
 )
-from vit_jax.runtime.settings import Section, section, setting
+from vit_jax.runtime.settings import Section, setting
 
 LOSSES = ("sigmoid", "softmax")
 HOW = ("trained", "frozen", "lora")
@@ -89,4 +88,7 @@ class PairsSettings(Section):
   best_pairs: int = setting(
     6, "Best and worst pairs to show in a report.", must=NOT_NEGATIVE
   )
-  zero_shot: DataSettings = section(DataSettings)
+  zero_shot: str | None = setting(
+    None,
+    "A folder of class folders, to measure zero-shot accuracy on.",
+  )

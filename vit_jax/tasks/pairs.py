@@ -129,7 +129,8 @@ class PairsTask(Task):
     for tower in TOWERS:
       if getattr(pairs, tower) == "lora" and lora is not None and not lora.rank:
         raise ValueError(
-          f"pairs.{tower}='lora' needs a rank: set lora.rank, such as 16."
+          f"lora.rank=0 leaves pairs.{tower}='lora' without a rank: set it, "
+          "such as 16."
         )
     if pairs.image == pairs.text == "frozen":
       raise ValueError(
@@ -252,7 +253,7 @@ class PairsTask(Task):
   def _check(self, source: Source) -> None:
     if label_spec(source) != self.labels.spec(1):
       raise ValueError(
-        f"{source.name} has no captions, which data.task='pairs' trains on: "
+        f"{source.name} has no captions, which the pairs are to be made of: "
         "give a CSV or JSONL file with the columns file and caption, or data "
         "that were packed of one."
       )

@@ -57,7 +57,7 @@ def ranks(
   >>> u = np.eye(2, dtype=np.float32)
   >>> v = u[[1, 1, 0]]
   >>> ranks(u, v, np.array([0, 1, 1])).texts.tolist()
-  [3, 1]
+  [3, 2]
 
   Args:
     owner: The image of each text.
