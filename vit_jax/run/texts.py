@@ -21,6 +21,7 @@ from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import IMAGE, TEXT, TwoTowers
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Leaves, Loaded
+from vit_jax.pretrained.text import open_text_if_any
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import replaced
@@ -150,7 +151,13 @@ def open_text(source: str) -> Text | None:
     task: Any = loaded.task
     assert model.text is not None
     return Text(model.text, task.tokenizer, lambda: _of_text(loaded.read()))
-  return None
+  text = open_text_if_any(source)
+  if text is None:
+    return None
+  files = TokenizerFiles.read(
+    text.folder, text.family, text.tower.length, text.clean
+  )
+  return Text(text.tower, files, text.read, text.scale, text.bias)
 
 
 def with_text_weights(loaded: Loaded, source: str) -> Loaded:
