@@ -243,6 +243,7 @@ def test_a_key_says_nothing_without_another(key, needed):
   with pytest.raises(ValueError, match=f"^{key}=.* says nothing without ") as e:
     check_needs(replaced(Settings(), changes))
   assert str(e.value).isprintable()
+  assert f"leave {key} out ({key}={default!r} where" in str(e.value)
 
 
 def test_keys_that_say_something_are_taken():

@@ -248,10 +248,11 @@ def check_needs(settings: Section) -> None:
   changes = changed(settings)
   for key, others in needs(type(settings)):
     if key in changes and not any(_is_on(settings, other) for other in others):
-      value, _ = changes[key]
+      value, default = changes[key]
       raise ValueError(
         f"{key}={value!r} says nothing without {' or '.join(others)}: "
-        f"set that, or leave {key} out."
+        f"set that, or leave {key} out ({key}={default!r} where a "
+        "configuration sets it)."
       )
 
 
