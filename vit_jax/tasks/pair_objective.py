@@ -17,6 +17,8 @@ from vit_jax.training.losses import Apply, TakesImages
 class Contrast(TakesImages):
   """The objective of two towers, over all pairs of an image and a text.
 
+  It is a `losses.CoupledObjective`.
+
   Attributes:
     kind: "sigmoid" or "softmax".
     distinct: Whether images of equal texts are left out as negatives.
@@ -45,8 +47,21 @@ class Contrast(TakesImages):
 
     `images` are those of a batch and its texts.
     """
+    return self.couple(*self.embed(apply, images, frozen_params), targets)
+
+  def embed(
+    self, apply: Apply, inputs: Any, frozen_params: Any = None
+  ) -> tuple[Any, Any]:
+    """The vectors of images and of texts; the scale's logarithm, the bias."""
     del frozen_params
-    return self.compare(apply(images), targets)
+    compared: Compared = apply(inputs)
+    shared = compared.log_scale, compared.bias
+    return (compared.image, compared.text), shared
+
+  def couple(
+    self, embeddings: Any, shared: Any, targets: Any
+  ) -> tuple[Array, Array]:
+    return self.compare(Compared(*embeddings, *shared), targets)
 
   def compare(self, compared: Compared, ids: Array) -> tuple[Array, Array]:
     """The same, from what the towers gave and the ids of the texts."""

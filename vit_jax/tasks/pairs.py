@@ -114,7 +114,6 @@ class PairsTask(Task):
     ),
   )
   has_answers = False
-  couples_examples = True
   reads_texts = True
 
   @classmethod
