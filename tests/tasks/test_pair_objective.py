@@ -1,6 +1,7 @@
 """The objective of pairs: a batch in parts, and whole."""
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -29,7 +30,7 @@ HALF = (0.5, 0.5, 0.5)
 
 @functools.cache
 def towers(kind):
-  sizes = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
+  sizes: Any = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
   image = make_vit("Ti/4", 0, **sizes, pooling="gap")
   text = TextTower(
     num_classes=0, vocabulary=9, length=4, pooling="mean", **sizes
