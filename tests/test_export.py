@@ -1,9 +1,11 @@
 """Exported models, run without vit_jax and compared with `model.apply`."""
 
 import os
+import pathlib
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from tests.tiny import MEAN, STD, random_params
 from vit_jax.export import export_checkpoint
 from vit_jax.inference.exporter import export_model, export_onnx
 from vit_jax.models import Origin, ResNet
+from vit_jax.pretrained.text import load_text
 
 ORIGIN = Origin("test", "google", (16, 24), MEAN, STD)
 VIT = tiny.vit(ORIGIN)
@@ -81,6 +84,52 @@ assert not {{"vit_jax", "flax"}} & set(sys.modules)
     np.testing.assert_allclose(logits, expected[:count], atol=1e-5)
 
 
+TEXTS = pathlib.Path(__file__).parent / "checkpoints" / "texts"
+
+
+@pytest.mark.parametrize(
+  "name", ["hf_siglip", pytest.param("hf_tips", marks=pytest.mark.slow)]
+)
+def test_a_text_tower_gives_its_embeddings(tmp_path, capsys, name):
+  out = tmp_path / "text.stablehlo"
+  export_checkpoint(str(TEXTS / name), str(out), tower="text")
+  said = capsys.readouterr().out
+  assert "It takes the ids that " in said and ", 20 for a text, filled" in said
+  assert said.endswith("embed(ids)  # int32 (b, 20) -> float32 (b, 16)\n")
+  with np.load(TEXTS / name / "expected.npz") as stored:
+    ids, expected = stored["ids"], stored["features"]
+  exported = jax.export.deserialize(bytearray(out.read_bytes()))
+  for count in (1, len(ids)):
+    found = exported.call(ids[:count].astype(np.int32))
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected[:count], atol=1e-5 * scale)
+
+
+@pytest.mark.slow
+def test_onnx_runtime_runs_a_text_tower():
+  onnxruntime = pytest.importorskip("onnxruntime", reason="needs it")
+  pytest.importorskip("jax2onnx", reason="needs it")
+  text = load_text(str(TEXTS / "hf_clip"))
+  content = export_onnx(text.tower, text.params)
+  with np.load(TEXTS / "hf_clip" / "expected.npz") as stored:
+    ids, expected = stored["ids"], stored["features"]
+  run = onnxruntime.InferenceSession(content).run
+  outputs: Any = run(["embeddings"], {"ids": ids})
+  (found,) = outputs
+  scale = np.abs(expected).max()
+  np.testing.assert_allclose(found, expected, atol=1e-4 * scale)
+
+
+def test_a_text_tower_has_no_size_of_images(tmp_path):
+  with pytest.raises(ValueError, match="image_size: these are for image tow"):
+    export_checkpoint(
+      str(TEXTS / "hf_siglip"),
+      str(tmp_path / "a.stablehlo"),
+      tower="text",
+      image_size=32,
+    )
+
+
 @pytest.mark.parametrize(
   "model",
   [
@@ -105,7 +154,7 @@ def test_every_model_keeps_its_batch_free(model):
   np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-def _fake_converter(monkeypatch, logits=None, error=None):
+def _fake_converter(monkeypatch, logits: Any = None, error=None):
   """Stands in for jax2onnx and ONNX Runtime, which answers with `logits`."""
 
   def to_onnx(*_, **__):

@@ -2,19 +2,22 @@
 
 vit_jax export runs/digits digits.stablehlo --platforms=cpu,tpu
 vit_jax export runs/digits digits.onnx
+vit_jax export hf://google/siglip2-base-patch16-256 texts.onnx --tower=text
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `vit_jax convert --list` shows. The file takes uint8
 images (b, H, W, C) for any b, normalises them, and returns float32 logits
 (b, K). It is a `jax.export` artifact (StableHLO), which JAX promises that its
 releases of the next six months can read; or, if OUT_FILE ends in .onnx or --to
-says so, an ONNX file, for ONNX Runtime.
+says so, an ONNX file, for ONNX Runtime. --tower=text exports the text tower of
+a model of images and text, from the ids of tokens, int32 (b, T), to embeddings
+(b, R).
 """
 
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -24,19 +27,23 @@ from vit_jax.runtime import command
 from vit_jax.runtime.printable import say
 
 if TYPE_CHECKING:
-  from vit_jax.pretrained.loaded import Loaded
+  from vit_jax.inference.exporter import Form
+  from vit_jax.models import Model
+  from vit_jax.models.text import TextTower
 
+TOWERS = ("image", "text")
 TARGETS = {"stablehlo": (".stablehlo",), "onnx": (".onnx",)}
 _RUN = """\
 import jax
 exported = jax.export.deserialize(bytearray(open({path}, "rb").read()))
-classify = jax.jit(exported.call)
-logits = classify(images)  # {images} -> {logits}"""
+{call} = jax.jit(exported.call)
+{outputs} = {call}({inputs})  # {takes} -> {gives}"""
 _RUN_ONNX = """\
 import onnxruntime
 session = onnxruntime.InferenceSession({path})
-# {images} -> {logits}
-(logits,) = session.run(["logits"], {{"images": images}})"""
+# {takes} -> {gives}
+({outputs},) = session.run(["{outputs}"], {{"{inputs}": {inputs}}})"""
+_CALLS = {"logits": "classify", "embeddings": "embed"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,17 +53,18 @@ class _Program:
   Attributes:
     runtimes: Platforms that it runs on, such as "cpu, tpu".
     needs: Packages that have to be installed to run it.
-    run: Code that runs it, with fields for `path`, `images` and `logits`.
-    images: Type and shape of its input.
-    logits: Type and shape of its output.
+    run: Code that runs it, with fields for `path`, `takes`, `gives`, and the
+      names `call`, `inputs` and `outputs`.
+    takes: Type and shape of its input.
+    gives: Type and shape of its output.
   """
 
   content: bytes | bytearray
   runtimes: str
   needs: str
   run: str
-  images: str
-  logits: str
+  takes: str
+  gives: str
 
 
 def export_checkpoint(
@@ -66,6 +74,7 @@ def export_checkpoint(
   to: str | None = None,
   platforms: Sequence[str] = PLATFORMS,
   param_dtype: str = "float32",
+  tower: str = "image",
   **overrides: Any,
 ) -> None:
   """Exports a checkpoint to a file, and prints how to run it.
@@ -85,57 +94,89 @@ def export_checkpoint(
       "and runs wherever ONNX Runtime does. Leave them out."
     )
   with replacing(out) as file:
-    loaded = load_pretrained(checkpoint, **overrides)
-    if to == "onnx":
-      program = _onnx(loaded)
+    if tower == "text":
+      model, params, about = _text(checkpoint, overrides)
     else:
-      program = _stablehlo(loaded, platforms, param_dtype)
+      model, params = loaded = load_pretrained(checkpoint, **overrides)
+      about = f"It normalises images itself; they are {loaded.preprocessing}."
+    form = exporter.form_of(model)
+    if to == "onnx":
+      program = _onnx(model, params, form)
+    else:
+      program = _stablehlo(model, params, platforms, param_dtype)
     file.write(program.content)
   say(
     f"Wrote {out}: {len(program.content) / 1e6:,.1f} MB, for "
     f"{program.runtimes}.\n"
-    f"It normalises images itself; they are {loaded.preprocessing}.\n"
+    f"{about}\n"
     f"To run it, where {program.needs} installed:\n",
     sys.stdout,
   )
   path = json.dumps(str(out))
   code = program.run.format(
-    path=path, images=program.images, logits=program.logits
+    path=path,
+    takes=program.takes,
+    gives=program.gives,
+    call=_CALLS[form.outputs],
+    inputs=form.inputs,
+    outputs=form.outputs,
   )
   say(code, sys.stdout, whole=True)
 
 
-def _onnx(loaded: "Loaded") -> _Program:
+def _text(
+  checkpoint: str, overrides: Mapping[str, Any]
+) -> tuple["TextTower", Any, str]:
+  """The text tower of a checkpoint, its parameters, and a line on its input."""
+  from vit_jax.pretrained.text import load_text
+
+  if overrides:
+    raise ValueError(
+      f"{', '.join(overrides)}: these are for image towers; leave them out "
+      "with tower=text."
+    )
+  text = load_text(checkpoint)
+  tokenizer = text.tokenizer
+  where = "before" if tokenizer.left else "after"
+  about = (
+    f"It takes the ids that {tokenizer.file} gives, {tokenizer.length} for a "
+    f"text, filled up with {tokenizer.pad} {where} it."
+  )
+  return text.tower, text.params, about
+
+
+def _onnx(model: "Model", params: Any, form: "Form") -> _Program:
   from vit_jax.inference import exporter
 
-  shape = ", ".join(map(str, loaded.preprocessing.image_shape))
+  shape = ", ".join(map(str, form.shape))
+  width = "R" if form.outputs == "embeddings" else model.num_classes or "D"
   return _Program(
-    content=exporter.export_onnx(*loaded),
+    content=exporter.export_onnx(model, params),
     runtimes="ONNX Runtime",
     needs="onnxruntime is",
     run=_RUN_ONNX,
-    images=f"uint8 (B, {shape})",
-    logits=f"float32 (B, {loaded.model.num_classes or 'D'})",
+    takes=f"{form.dtype.__name__} (B, {shape})",
+    gives=f"float32 (B, {width})",
   )
 
 
 def _stablehlo(
-  loaded: "Loaded", platforms: Sequence[str], param_dtype: str
+  model: "Model", params: Any, platforms: Sequence[str], param_dtype: str
 ) -> _Program:
   from vit_jax.inference import exporter
 
   exported = exporter.export_model(
-    *loaded, platforms=platforms, param_dtype=param_dtype
+    model, params, platforms=platforms, param_dtype=param_dtype
   )
-  (images,) = exported.in_avals
-  (logits,) = exported.out_avals
+  (inputs,) = exported.in_avals
+  (outputs,) = exported.out_avals
   return _Program(
     content=exported.serialize(),
     runtimes=", ".join(exported.platforms),
     needs="JAX and flatbuffers are",
     run=_RUN,
-    images=f"{images.dtype} {images.shape!s}",
-    logits=f"{logits.dtype} {logits.shape!s}",
+    takes=f"{inputs.dtype} {inputs.shape!s}",
+    gives=f"{outputs.dtype} {outputs.shape!s}",
   )
 
 
@@ -154,11 +195,17 @@ def define_flags() -> None:
   flags.DEFINE_enum(
     "param_dtype", DTYPES[0], DTYPES, "Type to store the parameters in."
   )
+  flags.DEFINE_enum(
+    "tower",
+    TOWERS[0],
+    TOWERS,
+    "Which tower of a model of images and text to export.",
+  )
   command.define_overrides()
 
 
 def main(arguments: list[str]) -> None:
-  options = command.values("to", "platforms", "param_dtype")
+  options = command.values("to", "platforms", "param_dtype", "tower")
   export_checkpoint(*arguments, **options, **command.overrides())
 
 

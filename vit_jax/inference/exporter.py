@@ -1,5 +1,6 @@
 """A model and its parameters as one function that runs with JAX alone."""
 
+import dataclasses
 import logging
 import os
 import warnings
@@ -11,13 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, Int32, UInt8
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
 from vit_jax.inference.loaded_first import takes_loaded
 from vit_jax.models import Model, Origin
 from vit_jax.models.model import normalize
+from vit_jax.models.text import TextTower
 from vit_jax.runtime.checks import checked
 
 # jax.export writes flatbuffers, whose size is limited to 31 bits. The program
@@ -47,8 +49,9 @@ def export_model(
   machine that has JAX and flatbuffers but not vit_jax. It takes uint8 images
   (b, H, W, C) for any b and normalises them as `model.origin` says, or to
   [-1, 1] if the model has no origin. A model with `num_classes=0` returns its
-  features. Serialising takes memory for about seven copies of the parameters.
-  `export_model(loaded)` takes what `load_pretrained` returned.
+  features, and a text tower takes ids of tokens, int32 (b, T). Serialising
+  takes memory for about seven copies of the parameters. `export_model(loaded)`
+  takes what `load_pretrained` returned.
 
   >>> import jax
   >>> import numpy as np
@@ -84,19 +87,21 @@ def export_model(
     lambda x: jnp.asarray(np.asarray(x), param_dtype), nn.unbox(params)
   )
   (b,) = export.symbolic_shape("b")
-  images = jax.ShapeDtypeStruct((b, *_shape(model, image_size)), jnp.uint8)
-  to_logits = jax.jit(logits_function(model, stored))
+  form = form_of(model, image_size)
+  inputs = jax.ShapeDtypeStruct((b, *form.shape), form.dtype)
+  to_outputs = jax.jit(_outputs_function(model, stored))
   with warnings.catch_warnings():
     # JAX warns of large constants; here they are the parameters.
     warnings.filterwarnings("ignore", ".* constants were captured")
-    return export.export(to_logits, platforms=tuple(platforms))(images)
+    return export.export(to_outputs, platforms=tuple(platforms))(inputs)
 
 
 def export_onnx(model: Model, params: Any) -> bytes:
   """Exports the function of `export_model` as the content of an ONNX file.
 
-  It takes `images`, uint8 (B, H, W, C) for any B, and returns `logits`. ONNX
-  Runtime's logits on random images are compared with the model's.
+  It takes `images`, uint8 (B, H, W, C) for any B, and returns `logits`; that of
+  a text tower takes `ids`, int32 (B, T), and returns `embeddings`. ONNX
+  Runtime's outputs for random inputs are compared with the model's.
 
   Raises:
     ValueError: if a library is missing, the parameters take more than 2 GB, the
@@ -108,13 +113,16 @@ def export_onnx(model: Model, params: Any) -> bytes:
     from jax2onnx import to_onnx  # pyright: ignore[reportMissingImports]
   except ImportError as error:
     raise ValueError(f"{error.name} is not installed: {_INSTALL}") from error
-  shape = _shape(model, None)
-  to_logits = logits_function(model, nn.unbox(params))
-  images = jax.ShapeDtypeStruct(("B", *shape), jnp.uint8)
+  form = form_of(model, None)
+  to_outputs = _outputs_function(model, nn.unbox(params))
+  inputs = jax.ShapeDtypeStruct(("B", *form.shape), form.dtype)
   logging.getLogger("onnx_ir").setLevel(logging.ERROR)
   try:
     content = to_onnx(
-      to_logits, [images], input_names=["images"], output_names=["logits"]
+      to_outputs,
+      [inputs],
+      input_names=[form.inputs],
+      output_names=[form.outputs],
     ).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # Errors.
@@ -125,17 +133,61 @@ def export_onnx(model: Model, params: Any) -> bytes:
       f"jax2onnx cannot convert this model: {type(error).__name__}: {text}"
     ) from error
   random = np.random.default_rng(0)
-  batch = random.integers(0, 256, (2, *shape), np.uint8)
-  expected = np.asarray(to_logits(jnp.asarray(batch)))
-  (logits,) = run(["logits"], {"images": batch})
+  batch = random.integers(0, form.below, (2, *form.shape), form.dtype)
+  expected = np.asarray(to_outputs(jnp.asarray(batch)))
+  (outputs,) = run([form.outputs], {form.inputs: batch})
   largest = np.abs(expected).max() or 1.0  # A new head's are all 0.
-  difference = np.abs(logits - expected).max() / largest
+  difference = np.abs(outputs - expected).max() / largest
   if not difference <= _MOST_DIFFERENCE:
     raise ValueError(
-      f"jax2onnx converts this model wrongly: on random images its logits "
-      f"differ by {difference:.1e} of the largest."
+      f"jax2onnx converts this model wrongly: on random {form.inputs} its "
+      f"{form.outputs} differ by {difference:.1e} of the largest."
     )
   return content
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+  """The inputs and the outputs of an exported function.
+
+  Attributes:
+    inputs, outputs: Their names.
+    shape: Shape of one input.
+    dtype: Type of the inputs.
+    below: One more than the largest value of an input.
+  """
+
+  inputs: str
+  outputs: str
+  shape: tuple[int, ...]
+  dtype: type
+  below: int
+
+
+def form_of(
+  model: Model, image_size: int | tuple[int, int] | None = None
+) -> Form:
+  """What a model takes and gives once it is exported.
+
+  Raises ValueError if the size of its images is not known.
+  """
+  if isinstance(model, TextTower):
+    shape = (model.length,)
+    return Form("ids", "embeddings", shape, np.int32, model.vocabulary)
+  return Form("images", "logits", _shape(model, image_size), np.uint8, 256)
+
+
+def _outputs_function(model: Model, params: Any) -> Callable[[Any], Any]:
+  """Returns the function to export: of images, or of the ids of tokens."""
+  if not isinstance(model, TextTower):
+    return logits_function(model, params)
+
+  def to_embeddings(ids: Int32[Array, "b T"]) -> Float[Array, "b R"]:
+    cast = jax.tree.map(lambda x: x.astype(model.param_dtype), params)
+    embeddings: Any = model.apply({"params": cast}, ids)
+    return embeddings.astype(jnp.float32)
+
+  return to_embeddings
 
 
 def logits_function(
