@@ -120,6 +120,21 @@ def test_onnx_runtime_runs_a_text_tower():
   np.testing.assert_allclose(found, expected, atol=1e-4 * scale)
 
 
+def test_onnx_of_a_text_tower_is_compared_with_it(monkeypatch):
+  text = load_text(str(TEXTS / "hf_siglip"))
+
+  def embed(ids):
+    assert (ids.shape, ids.dtype) == ((2, 20), np.int32)
+    variables = {"params": text.params}
+    return np.asarray(text.tower.apply(variables, jnp.asarray(ids)))
+
+  _fake_converter(monkeypatch, embed)
+  assert export_onnx(text.tower, text.params) == b""
+  _fake_converter(monkeypatch, lambda ids: 1.1 * embed(ids))
+  with pytest.raises(ValueError, match="on random ids its embeddings differ"):
+    export_onnx(text.tower, text.params)
+
+
 def test_a_text_tower_has_no_size_of_images(tmp_path):
   with pytest.raises(ValueError, match="image_size: these are for image tow"):
     export_checkpoint(
@@ -163,7 +178,7 @@ def _fake_converter(monkeypatch, logits: Any = None, error=None):
     return SimpleNamespace(SerializeToString=lambda: b"")
 
   session = SimpleNamespace(
-    run=lambda names, inputs: [logits(inputs["images"])]
+    run=lambda names, inputs: [logits(*inputs.values())]
   )
   runtime = SimpleNamespace(
     InferenceSession=lambda *_: session, SessionOptions=SimpleNamespace

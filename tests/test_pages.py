@@ -10,6 +10,7 @@ take a minute or two, without a network, the following is changed:
 - `python` is this interpreter, and `vit_jax train` gets `SHRUNK`: four steps of
   eight images, evaluated and saved once;
 - the photographs are noise, a few of each class;
+- `weights/clip` is a small model of images and text;
 - `b16_augreg` and `b16_augreg_i1k_224` are small models of that format, which
   the cache of downloads has already;
 - JAX leaves out most optimisations when it compiles.
@@ -17,6 +18,7 @@ take a minute or two, without a network, the following is changed:
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -84,6 +86,8 @@ def folder(tmp_path):
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = rng.integers(0, 256, (72, 96, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
+  clip = ROOT / "tests" / "checkpoints" / "texts" / "hf_clip"
+  shutil.copytree(clip, tmp_path / "folder" / "weights" / "clip")
   return tmp_path / "folder"
 
 
