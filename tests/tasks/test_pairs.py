@@ -1,0 +1,256 @@
+"""Pairs of images and captions: the task, and whole runs."""
+
+import csv
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import traverse_util
+from PIL import Image
+
+from configs import pairs
+from tests import runs
+from vit_jax import init_params, make_vit
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models.two_towers import tower_of
+from vit_jax.predict import predict_files
+from vit_jax.pretrained.run_text import load_any_text
+from vit_jax.run import loop
+from vit_jax.run.experiments.replay import verify
+from vit_jax.run.plan import make_plan
+from vit_jax.run.saved import evaluate_checkpoint
+from vit_jax.run.settings import read
+from vit_jax.tasks.pair_settings import PairsSettings
+from vit_jax.tasks.pairs import PairsTask
+from vit_jax.training import sharding
+from vit_jax.training.schedules import RunLength
+
+COLOURS = ("red", "green", "blue")
+SHAPES = ("square", "tall", "wide")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+  """Pictures of three colours and proportions; one in three has two captions.
+
+  Beside them lies a folder of class folders.
+  """
+  root, rng = tmp_path_factory.mktemp("pairs"), np.random.default_rng(0)
+  with (root / "pairs.csv").open("w", newline="") as file:
+    rows = csv.writer(file)
+    rows.writerow(["file", "caption", "split"])
+    for split, count in (("train", 27), ("val", 18)):
+      for k in range(count):
+        colour, shape = k % 3, k // 3 % 3
+        h, w = ((24, 24), (24, 12), (12, 24))[shape]
+        pixels = rng.integers(0, 60, (h, w, 3)).astype(np.uint8)
+        pixels[..., colour] += 150
+        path = root / f"{split}_{k}.png"
+        Image.fromarray(pixels).save(path)
+        words = COLOURS[colour], SHAPES[shape]
+        rows.writerow([path.name, "a {} {} picture".format(*words), split])
+        if k % 3 == 0:
+          rows.writerow([path.name, "{1}: {0}".format(*words), split])
+        labelled = root / "labelled" / split / COLOURS[colour]
+        labelled.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(labelled / path.name)
+  return root
+
+
+def config(photos, **changes):
+  c = pairs.get_config()
+  c.update(
+    total_epochs=0.0,
+    total_steps=8,
+    batch_size=16,
+    image_size=(16, 16),
+    log_every_epochs=0.0,
+    log_every_steps=1,
+    eval_every_epochs=0.0,
+    eval_every_steps=8,
+    save_every_epochs=0.0,
+    save_every_steps=4,
+    digest_every=1,
+    ema_decay=0.9,
+  )
+  c.data.labels_file = str(photos / "pairs.csv")
+  c.loader.num_workers = 0
+  c.optimizer.update(warmup_epochs=0.0, warmup_steps=1)
+  c.model.update(num_layers=1, hidden_size=16, mlp_size=32, dropout_rate=0.1)
+  c.pairs.update(text_size=16, text_layers=1, text_length=12, vocabulary=300)
+  c.update(changes)
+  return c
+
+
+def losses(folder):
+  rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+  return [row["train/loss"] for row in rows if "train/loss" in row]
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed_evaluated_verified_and_answers_in_words(
+  photos, tmp_path, monkeypatch, capsys
+):
+  changed = config(photos)
+  changed.pairs.zero_shot = str(photos / "labelled")
+  state, evaluated = loop.train(read(changed), str(tmp_path / "whole"))
+  found = evaluate_checkpoint(str(tmp_path / "whole"))
+  for key, value in found.items():
+    assert value == pytest.approx(evaluated[key], rel=1e-5), key
+  ways = [f"eval/{w}_recall{k}" for w in ("text", "image") for k in (1, 5, 10)]
+  assert {*ways, "eval/text_rank", "eval/zero_shot"} < {*found}
+  assert verify(str(tmp_path / "whole"), trust=True)
+  runs.stop(changed, tmp_path / "again", monkeypatch, step=4)
+  resumed, _ = loop.train(read(changed), str(tmp_path / "again"))
+  assert runs.identical(jax.device_get(resumed), jax.device_get(state))
+
+  # Zero-shot classes are those of the two towers, by their formula.
+  run = str(tmp_path / "whole")
+  text = load_any_text(run)
+  averaged = jax.device_get(state.averaged_params)
+  assert text.scale == pytest.approx(np.exp(averaged["log_scale"]), rel=1e-5)
+  assert text.bias == pytest.approx(float(averaged["bias"]), rel=1e-5)
+  (tmp_path / "names.txt").write_text("\n".join(COLOURS))
+  capsys.readouterr()
+  images = str(photos / "labelled" / "val" / "red")
+  names = str(tmp_path / "names.txt")
+  assert predict_files(run, images, texts=names, as_json=True) == 0
+  assert capsys.readouterr().out.count("red") > 5
+
+
+@pytest.mark.slow
+def test_eight_devices_share_the_parameters(photos, tmp_path):
+  """By FSDP, with the losses of one device, and with scanned layers."""
+  settings = config(photos, total_steps=3, eval_every_steps=3)
+  settings.model.update(dropout_rate=0.0)
+  make_mesh = sharding.make_mesh
+
+  def on_one(**axes):
+    return make_mesh(devices=jax.devices()[:1])
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sharding, "make_mesh", on_one)
+    loop.train(read(settings), str(tmp_path / "one"))
+  settings.mesh.update(data=1, fsdp=8)
+  state, _ = loop.train(read(settings), str(tmp_path / "eight"))
+  leaves = jax.tree.leaves(state.params)
+  split = [leaf for leaf in leaves if "fsdp" in leaf.sharding.spec]
+  assert len(split) > 10
+  np.testing.assert_allclose(
+    losses(tmp_path / "eight"), losses(tmp_path / "one"), rtol=1e-4
+  )
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    ({"pairs.image": "frozen"}, "pairs.image='frozen', and the image tower is"),
+    ({"pairs.text": "frozen"}, "pairs.text='frozen', and the text tower is"),
+    ({"pairs.image": "lora"}, "lora.rank=0 leaves pairs.image='lora' without"),
+    ({"batch_size": 1}, "batch_size=1: a pair is compared with the others"),
+    ({"pairs.tokenizer": "nowhere"}, "pairs.tokenizer='nowhere' is no token"),
+    (
+      {"pairs.image": "frozen", "pairs.text": "frozen"},
+      "leave nothing to train",
+    ),
+  ],
+)
+def test_what_cannot_be_trained_is_one_line(photos, changes, message):
+  changed = config(photos)
+  changed.update_from_flattened_dict(changes)
+  changed.mesh.update(data=1, fsdp=1, tensor=-1)
+  with pytest.raises(ValueError, match=message) as error:
+    make_plan(read(changed))
+  assert "\n" not in str(error.value)
+
+
+def task(**settings):
+  return PairsTask(pairs=PairsSettings(**settings))
+
+
+def model_of(given):
+  sizes = dict(num_layers=1, hidden_size=8, mlp_size=16, num_heads=2)
+  return given.adapted(make_vit("Ti/8", 0, **sizes))
+
+
+def one_update(given, updates):
+  """The parameters before and after an update of all by `updates`."""
+  model = model_of(given)
+  params = init_params(model, jax.random.key(0), 16)
+  tx: optax.GradientTransformation = given.optimizer(
+    optax.scale(1.0), None, RunLength(10, 4, 4)
+  )
+  grads = jax.tree.map(lambda x: jnp.full_like(x, updates), params)
+  steps, _ = tx.update(grads, tx.init(params), params)
+  after = optax.apply_updates(params, steps)
+  return [traverse_util.flatten_dict(tree, sep="/") for tree in (params, after)]
+
+
+def test_towers_that_begin_with_weights_learn_slowly():
+  given = task(start_lr=0.1, vocabulary=20).with_text(None, None, ("image",))
+  before, after = one_update(given, 1.0)
+  for path, array in before.items():
+    factor = 0.1 if tower_of(path) == "image" else 1.0
+    np.testing.assert_allclose(after[path] - array, factor, atol=1e-5)
+
+
+def test_a_frozen_tower_keeps_its_values_and_takes_no_memory():
+  given = task(image="frozen", vocabulary=20)
+  before, after = one_update(given, 1.0)
+  moved = {p for p in before if not np.array_equal(before[p], after[p])}
+  assert moved == {p for p in before if tower_of(p) != "image"}
+  params = init_params(model_of(given), jax.random.key(0), 16)
+  tx = given.optimizer(optax.trace(0.9), None, RunLength(10, 4, 4))
+  sizes = [x.size for x in jax.tree.leaves(tx.init(params))]
+  flat = traverse_util.flatten_dict(params, sep="/")
+  assert sum(sizes) == sum(flat[path].size for path in moved)
+
+
+def test_the_scale_of_the_softmax_loss_stays_below_100():
+  before, after = one_update(task(loss="softmax", vocabulary=20), 9.0)
+  assert before["log_scale"] == pytest.approx(np.log(1 / 0.07))
+  assert after["log_scale"] == pytest.approx(np.log(100))
+  assert "bias" not in before
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "softmax"])
+@pytest.mark.parametrize("distinct", [True, False])
+def test_the_loss_is_the_papers_in_numpy(kind, distinct):
+  given = task(loss=kind, distinct=distinct, vocabulary=20, text_length=4)
+  model = model_of(given)
+  objective = given.objective(model, Preprocessing((16, 16)))
+  rng = np.random.default_rng(0)
+  text = np.array([[1, 2, 3, 0], [4, 0, 0, 0], [1, 2, 3, 0]], np.int32)
+  batch = {
+    "image": rng.integers(0, 256, (3, 16, 16, 3)).astype(np.uint8),
+    "text": text,
+  }
+  params = init_params(model, jax.random.key(0), 16)
+  inputs, ids = objective.prepare(
+    {k: jnp.asarray(x) for k, x in batch.items()}, jax.random.key(0)
+  )
+  told = model.apply({"params": params}, inputs)
+  loss, cosine = objective.loss(lambda _: told, inputs, ids)
+  z = np.asarray(told.logits(), np.float64)
+  expected = np.zeros(3)
+  for i in range(3):
+    others = [
+      j
+      for j in range(3)
+      if j != i and not (distinct and (text[i] == text[j]).all())
+    ]
+    if kind == "sigmoid":
+      expected[i] = np.log1p(np.exp(-z[i, i]))
+      expected[i] += sum(np.log1p(np.exp(z[i, j])) for j in others)
+    else:
+      for row in (z[i], z[:, i]):
+        total = sum(np.exp(row[j] - row[i]) for j in (i, *others))
+        expected[i] += np.log(total) / 2
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+  own = z.diagonal() - (0 if told.bias is None else float(told.bias))
+  np.testing.assert_allclose(
+    cosine, own / np.exp(float(told.log_scale)), rtol=1e-4, atol=1e-6
+  )
