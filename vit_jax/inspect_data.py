@@ -2,6 +2,7 @@
 
 vit_jax inspect_data my_photos
 vit_jax inspect_data my_photos --config.train_transform.crop=pad
+vit_jax inspect_data my_photos --model=CHECKPOINT --issues=issues.csv
 
 ROOT is what `--config.data.root` of a training run would be, or a file of
 labels. Every file is read. The command prints the splits and what was ignored,
@@ -12,6 +13,12 @@ resized or compressed anew counts as another.
 
 A batch of augmented training images is drawn to --out. The exit code is 1 if a
 file is unreadable.
+
+With --model, likely label errors of all splits are listed: linear probes of the
+checkpoint's representations answer each image without having seen it (confident
+learning, arXiv:1911.00068). --issues is a CSV file in the current folder unless
+it says another, and a picture of the same name shows the images. CHECKPOINT is
+what `vit_jax predict` takes, best an encoder not trained on these labels.
 """
 
 from absl import flags
@@ -25,6 +32,15 @@ def define_flags() -> None:
 
   define_config_keys(InspectSettings)
   flags.DEFINE_string("out", "augmented.png", "Picture to write.")
+  flags.DEFINE_string("model", None, "Checkpoint to find label errors with.")
+  flags.DEFINE_string(
+    "issues", "issues.csv", "CSV file of likely label errors, with --model."
+  )
+  flags.DEFINE_string(
+    "probabilities",
+    None,
+    "An .npz file for all images' out-of-fold probabilities, with --model.",
+  )
 
 
 def main(arguments: list[str]) -> int:
@@ -33,7 +49,8 @@ def main(arguments: list[str]) -> int:
   from vit_jax.run.flags import config_settings
 
   settings = config_settings(InspectSettings)
-  return inspect_folder(arguments[0], settings, flags.FLAGS.out)
+  names = ("out", "model", "issues", "probabilities")
+  return inspect_folder(arguments[0], settings, **command.values(*names))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from vit_jax.data.reading.sources import check_classes, open_splits
 from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
 from vit_jax.data.settings import LABEL_FILES
 from vit_jax.data.transforming.transforms import make_train_transform
+from vit_jax.inspection.label_issues import IssueFiles, inspect_labels
 from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import in_colours
 from vit_jax.inspection.settings import InspectSettings
@@ -27,16 +28,35 @@ _COLUMNS, _BATCH = 8, 32
 _PICTURES = {"png": (".png",), "jpeg": (".jpg", ".jpeg"), "webp": (".webp",)}
 
 
-def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
+def inspect_folder(
+  root: str,
+  settings: InspectSettings,
+  out: str,
+  *,
+  model: str | None = None,
+  issues: str = "issues.csv",
+  probabilities: str | None = None,
+) -> int:
   """Prints what is in a folder, and draws an augmented batch.
 
-  `root` may be a file of labels, as for a training run.
-
   Returns the exit code: 1 if a file is unreadable. Raises ValueError if the
-  folder is no data set, or `out` cannot be written, and UnreadableImageError if
-  no training image can be read. `out` is the picture to write.
+  folder is no data set, a file cannot be written, or `model` cannot be opened,
+  and UnreadableImageError if no training image can be read.
+
+  Args:
+    root: A folder, or a file of labels, as for a training run.
+    out: The picture to write.
+    model: A checkpoint whose representations tell likely label errors.
+    issues: The CSV file for them; a picture of them is written beside it.
+    probabilities: An .npz file for the out-of-fold probabilities.
   """
   path, kind = output_file(out, _PICTURES)
+  if probabilities and not model:
+    raise ValueError(
+      "--probabilities needs --model=CHECKPOINT, whose representations they "
+      "are computed from."
+    )
+  issue_files = IssueFiles.named(issues, probabilities) if model else None
   spec = ImageSpec(settings.channels, settings.normalization.window)
   labels = os.path.isfile(root) and root.lower().endswith(LABEL_FILES)
   key = "labels_file" if labels else "root"
@@ -65,6 +85,8 @@ def inspect_folder(root: str, settings: InspectSettings, out: str) -> int:
   with replacing(path) as file:
     batch_sheet(in_colours(batch["image"]), names).savefig(file, format=kind)
   display.note(f"an augmented batch: {path}")
+  if model and issue_files:
+    inspect_labels(model, folders, issue_files, display)
   return int(UNREADABLE in survey.odd)
 
 

@@ -1,0 +1,118 @@
+"""The file, the picture and the lines of likely label errors."""
+
+import csv
+import pathlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.image_files import encode
+from vit_jax.inspection.data_sheet import inspect_folder
+from vit_jax.inspection.label_issues import issue_lines
+from vit_jax.inspection.settings import InspectSettings
+from vit_jax.tasks.probes.label_errors import label_errors
+
+MODEL = str(
+  pathlib.Path(__file__).parents[1] / "checkpoints" / "google_vit.npz"
+)
+SETTINGS = InspectSettings(image_size=(16, 16))
+
+
+def fill(root, wrong=("red/3.png", "test/blue/13.png")):
+  """Red and blue pictures in two splits; those of `wrong` in the other's."""
+  rng = np.random.default_rng(0)
+  for name, channel in (("red", 0), ("blue", 2)):
+    for i in range(15):
+      file = f"{name}/{i}.png" if i < 12 else f"test/{name}/{i}.png"
+      pixels = rng.integers(0, 60, (24, 40, 3), np.uint8)
+      shown = 2 - channel if file in wrong else channel
+      pixels[..., shown] += 150
+      path = root / (file if "/" in file[5:] else f"train/{file}")
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_bytes(encode(Image.fromarray(pixels), "PNG"))
+  return str(root)
+
+
+def test_wrong_labels_of_all_splits_are_listed(tmp_path, capsys):
+  root = fill(tmp_path / "photos")
+  bad = tmp_path / "photos" / "train" / "red" / "bad.png"
+  bad.write_bytes(b"no image")
+  to = {"out": str(tmp_path / "batch.png"), "issues": str(tmp_path / "i.csv")}
+  to["probabilities"] = str(tmp_path / "p.npz")
+  assert inspect_folder(root, SETTINGS, model=MODEL, **to) == 1
+  with open(to["issues"], newline="") as file:
+    rows = [*csv.DictReader(file)]
+  found = {row["file"]: (row["given"], row["likely"]) for row in rows}
+  assert found == {
+    f"{root}/train/red/3.png": ("red", "blue"),
+    f"{root}/test/blue/13.png": ("blue", "red"),
+  }
+  said = capsys.readouterr().out
+  assert "2 likely wrong labels of 30 images" in said
+  assert "red/3.png: red, likely blue" in said
+  assert f"the first 2 in {tmp_path / 'i.png'}" in said
+  with Image.open(tmp_path / "i.png") as sheet:
+    assert sheet.width > 2 * 192 and sheet.height > 192
+  with np.load(to["probabilities"]) as arrays:
+    p, labels, names = (
+      arrays[name] for name in ("probabilities", "labels", "class_names")
+    )
+    files = arrays["files"].tolist()
+    assert arrays["features"].shape[0] == len(p) == len(files) == 30
+  np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-6)
+  assert str(bad) not in files and names.tolist() == ["blue", "red"]
+  folders = [pathlib.Path(file).parent.name for file in files]
+  assert [names[k] for k in labels] == folders
+  again = label_errors(labels, p)
+  assert [files[i] for i in again.index] == [row["file"] for row in rows]
+  for i, row in zip(again.index, rows, strict=True):
+    own = p[i, labels[i]]
+    assert float(row["probability_given"]) == pytest.approx(own, abs=1e-6)
+    margin = float(row["probability_given"]) - float(row["probability_likely"])
+    assert (
+      float(row["margin"]) == pytest.approx(margin, abs=3e-6) and margin < 0
+    )
+
+
+def test_a_folder_without_errors_has_an_empty_list(tmp_path, capsys):
+  root = fill(tmp_path / "photos", wrong=())
+  issues = tmp_path / "i.csv"
+  out = str(tmp_path / "batch.png")
+  code = inspect_folder(root, SETTINGS, out, model=MODEL, issues=str(issues))
+  assert code == 0
+  assert len(issues.read_text().splitlines()) == 1
+  assert not (tmp_path / "i.png").exists()
+  assert "no label of 30 images, of which the probe" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ("given", "says"),
+  [
+    ({"probabilities": "p.npz"}, "--probabilities needs --model=CHECKPOINT"),
+    ({"model": MODEL, "issues": "i.png"}, "i.png': .png says another format"),
+    (
+      {"model": MODEL, "probabilities": "p.csv"},
+      "p.csv': .csv says another format",
+    ),
+    ({"model": "no_such_model"}, "no_such_model"),
+  ],
+)
+def test_bad_input_is_one_line(tmp_path, given, says):
+  root = fill(tmp_path / "photos")
+  out = str(tmp_path / "batch.png")
+  with pytest.raises(ValueError, match=says) as error:
+    inspect_folder(root, SETTINGS, out, **given)
+  assert "\n" not in str(error.value)
+
+
+def test_the_commonest_mistake_is_said():
+  given = ["steak", "pizza", "steak"]
+  likely = ["pizza", "sushi", "pizza"]
+  lines = issue_lines(given, likely, [("a.jpg", "steak", "pizza")], 225, 0.9)
+  assert lines == [
+    "3 likely wrong labels of 225 images, of which the probe answers 90.0% "
+    "right",
+    "  a.jpg: steak, likely pizza",
+    "  most often steak, likely pizza: 2",
+  ]

@@ -1,0 +1,253 @@
+"""Likely label errors of a data set: a file of them, and their pictures."""
+
+import bisect
+import collections
+import contextlib
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+from PIL import Image
+
+from vit_jax.data.batching.loader import make_loader
+from vit_jax.data.decoding.decode import decode_image
+from vit_jax.data.example import Example, ImageSpec, Source
+from vit_jax.data.settings import LoaderSettings
+from vit_jax.inspection.panels import Drawing, Panel, put_together
+from vit_jax.inspection.photograph import Photograph, in_colours
+from vit_jax.models.model import represent
+from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.runtime.display import Display, Track, untracked
+from vit_jax.runtime.files import CSV, output_file, replacing
+from vit_jax.tasks.outcome import Stream, write_rows
+from vit_jax.tasks.probes import label_errors
+from vit_jax.tasks.probes.label_errors import LabelErrors
+from vit_jax.tasks.probes.whole_set import make_represent
+from vit_jax.training import sharding
+
+_SHOWN = 3  # Images named on the screen.
+_PICTURES = 60  # Images in the picture.
+_TILE, _COLUMNS = 192, 6
+_BATCH = 32
+_COLUMN_NAMES = (
+  *("given", "likely", "probability_given", "probability_likely", "margin"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class IssueFiles:
+  """The files to write.
+
+  Attributes:
+    issues: The CSV file of likely label errors.
+    picture: A picture of the first of them.
+    probabilities: The .npz file of all images' out-of-fold probabilities, if
+      there is to be one.
+  """
+
+  issues: pathlib.Path
+  picture: pathlib.Path
+  probabilities: pathlib.Path | None
+
+  @classmethod
+  def named(cls, issues: str, probabilities: str | None) -> "IssueFiles":
+    """Raises ValueError if one cannot be written; the picture is beside."""
+    path, _ = output_file(issues, CSV)
+    beside, _ = output_file(str(path.with_suffix(".png")), {"png": (".png",)})
+    if not probabilities:
+      return cls(path, beside, None)
+    arrays, _ = output_file(probabilities, {"NumPy arrays": (".npz",)})
+    return cls(path, beside, arrays)
+
+
+class Joined(Source):
+  """Several splits of one data set, one after the other."""
+
+  def __init__(self, splits: Sequence[Any]):
+    self.name = splits[0].name
+    self.class_names = splits[0].class_names
+    self._splits = splits
+    self._starts = [0, *itertools.accumulate(map(len, splits))]
+
+  def __len__(self) -> int:
+    return self._starts[-1]
+
+  def __getitem__(self, index: int) -> Example:
+    split, inside = self._place(index)
+    return split[inside]
+
+  def ids(self, indices: Sequence[int]) -> list[str]:
+    """The ids of some examples, without reading any file."""
+    places = [self._place(int(index)) for index in indices]
+    return [split.ids([inside])[0] for split, inside in places]
+
+  def _place(self, index: int) -> tuple[Any, int]:
+    number = bisect.bisect_right(self._starts, index) - 1
+    return self._splits[number], index - self._starts[number]
+
+
+def inspect_labels(
+  checkpoint: str,
+  splits: Sequence[Any],
+  files: IssueFiles,
+  display: Display,
+) -> None:
+  """Looks for label errors in all splits together, and writes the files.
+
+  Raises ValueError if the checkpoint cannot be opened, or `check_enough` does.
+  """
+  source = Joined(splits)
+  names = source.class_names
+  loaded = open_for_features(checkpoint)
+  for line in loaded.notes:
+    display.note(line)
+  features, labels, places = read_features(loaded, source, display.track)
+  label_errors.check_enough(labels, names)
+  p = label_errors.out_of_fold(
+    features, labels, len(names), track=display.track
+  )
+  errors = label_errors.label_errors(labels, p)
+  order = places[errors.index]
+  given = [names[k] for k in labels[errors.index]]
+  likely = [names[k] for k in errors.likely]
+  rows = _rows(given, likely, labels, p, errors)
+  write_rows(files.issues, source, _COLUMN_NAMES, order, rows)
+  written = str(files.issues)
+  if len(order):
+    spec = loaded.preprocessing.spec
+    captions = list(map("{}, likely {}".format, given, likely))
+    sheet = issue_sheet(source, order, captions, spec)
+    with replacing(files.picture) as file:
+      sheet.savefig(file)
+    written += f", the first {min(len(order), _PICTURES):,} in {files.picture}"
+  if files.probabilities:
+    arrays = {"labels": labels, "probabilities": p, "features": features}
+    arrays["files"] = np.array(source.ids(places))
+    arrays["class_names"] = np.array(names)
+    with replacing(files.probabilities) as file:
+      np.savez(file, **arrays)
+    written += f"; out-of-fold probabilities: {files.probabilities}"
+  right = float((p.argmax(axis=1) == labels).mean())
+  shown = zip(source.ids(order[:_SHOWN]), given, likely, strict=False)
+  for line in issue_lines(given, likely, [*shown], len(labels), right):
+    display.note(line)
+  display.note(f"label errors: {written}")
+
+
+def open_for_features(checkpoint: str) -> Loaded:
+  """Opens a checkpoint, with its parameters on all devices."""
+  mesh = sharding.make_mesh()
+  return open_checkpoint(checkpoint, hold=lambda one: one.params_on(mesh))
+
+
+def read_features(
+  loaded: Loaded, source: Source, track: Track = untracked
+) -> tuple[
+  Float[np.ndarray, "n D"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]
+]:
+  """The representations and labels of all readable images, and their places.
+
+  `loaded` is open with its parameters on all devices. The representations are
+  those that a linear probe reads.
+  """
+  mesh = sharding.make_mesh()
+  preprocessing = loaded.preprocessing
+  loader = make_loader(
+    LoaderSettings(on_unreadable="skip"),
+    photographs=True,
+    image_size=preprocessing.image_size,
+  )
+  model = loaded.task.probed(loaded.model)[""]
+  read = make_represent(partial(represent, model), mesh, preprocessing)
+  rows = min(_BATCH, len(source))
+  stream = Stream(source, mesh, preprocessing, loader, rows)
+  labels = np.zeros(len(source), int)
+  readable = np.zeros(len(source), bool)
+  features = None
+  first = 0
+  with contextlib.closing(stream):
+    batches = read(loaded.held, stream, "reading representations", track)
+    for both in batches:
+      y, row_info = jax.device_get(both)
+      if features is None:
+        features = np.zeros((len(source), y.shape[-1]), np.float32)
+      part = slice(first, min(first + len(y), len(source)))
+      count = part.stop - first
+      features[part] = y[:count]
+      labels[part] = row_info["label"][:count]
+      readable[part] = row_info["mask"][:count] > 0
+      first = part.stop
+  assert features is not None
+  places = np.flatnonzero(readable)
+  return features[readable], labels[readable], places
+
+
+def issue_lines(
+  given: Sequence[str],
+  likely: Sequence[str],
+  shown: Sequence[tuple[str, str, str]],
+  images: int,
+  right: float,
+) -> list[str]:
+  """What is listed, in lines; `shown` are the first files, with both labels."""
+  answers = f"{images:,} images, of which the probe answers {right:.1%} right"
+  if not given:
+    return [f"no label of {answers}, is likely wrong"]
+  lines = [f"{len(given):,} likely wrong labels of {answers}"]
+  lines += [f"  {name}: {a}, likely {b}" for name, a, b in shown]
+  pairs = collections.Counter(zip(given, likely, strict=True)).most_common(1)
+  (a, b), count = pairs[0]
+  if count > 1:
+    lines.append(f"  most often {a}, likely {b}: {count:,}")
+  return lines
+
+
+def issue_sheet(
+  source: Source,
+  order: Int[np.ndarray, " n"],
+  captions: Sequence[str],
+  spec: ImageSpec,
+) -> Drawing:
+  """The first images at `order` whole, side by side below their captions."""
+  panels = [
+    Panel(_tile(decode_image(source[int(index)]["image"], spec)), caption)
+    for index, caption in zip(order[:_PICTURES], captions, strict=False)
+  ]
+  return put_together(panels, columns=min(_COLUMNS, len(panels)))
+
+
+def _tile(pixels: np.ndarray) -> Photograph:
+  """A whole image in a white square; small ones are enlarged."""
+  image = Image.fromarray(in_colours(pixels))
+  scale = _TILE / max(image.size)
+  size = [max(1, round(scale * side)) for side in image.size]
+  method = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
+  square = Image.new("RGB", (_TILE, _TILE), "white")
+  corner = ((_TILE - size[0]) // 2, (_TILE - size[1]) // 2)
+  square.paste(image.resize((size[0], size[1]), method), corner)
+  return np.asarray(square)
+
+
+def _rows(
+  given: Sequence[str],
+  likely: Sequence[str],
+  labels: Int[np.ndarray, " N"],
+  probabilities: Float[np.ndarray, "N K"],
+  errors: LabelErrors,
+) -> Iterator[list[str]]:
+  at = errors.index
+  numbers = zip(
+    probabilities[at, labels[at]],
+    probabilities[at, errors.likely],
+    errors.margin,
+    strict=True,
+  )
+  for a, b, values in zip(given, likely, numbers, strict=True):
+    yield [a, b, *(f"{value:.6f}" for value in values)]

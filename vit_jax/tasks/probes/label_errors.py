@@ -1,0 +1,194 @@
+"""Likely label errors, by confident learning (arXiv:1911.00068).
+
+Every image is answered by a linear probe that was fitted to others, so a wrong
+label cannot confirm itself. The threshold of a class is the mean probability of
+that class over the images with its label (Eq. 2). An image counts for the class
+whose threshold its probability reaches. Where several reach theirs, it counts
+for the most probable class of all. An image whose label is another class than
+the one that it counts for is listed, unless its label is the most probable.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+
+from vit_jax.runtime.display import Track, untracked
+from vit_jax.tasks.calibration import probabilities as softmax
+from vit_jax.tasks.probes import linear_probe
+from vit_jax.tasks.probes.linear_probe import Probe
+
+FOLDS = 5
+_LEAST = 10  # Images that the folds, and those within them, are drawn from.
+_MOST_HELD_OUT = 5_000  # Images that choose the L2 of a fold's probe.
+_ROWS = 4_096  # Images taken as float64 at a time.
+_ROUNDING = 1e-6  # A probability as far below a threshold still reaches it.
+
+NONE = -1  # In the place of a class, for images that count for none.
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelErrors:
+  """Images whose label is likely wrong, the likeliest first.
+
+  Attributes:
+    index: The places of these n images among all.
+    likely: The class that each counts for.
+    margin: The probability of its label minus the highest of another class, in
+      [-1, 0). It is the order of the list.
+  """
+
+  index: Int[np.ndarray, " n"]
+  likely: Int[np.ndarray, " n"]
+  margin: Float[np.ndarray, " n"]
+
+
+def check_enough(
+  labels: Int[np.ndarray, " N"], class_names: Sequence[str]
+) -> None:
+  """Raises ValueError for fewer than 10 images, or a class of fewer than 2."""
+  if len(labels) < _LEAST:
+    raise ValueError(
+      f"{len(labels)} readable images are too few to look for label errors: "
+      f"give {_LEAST} or more."
+    )
+  counts = np.bincount(labels, minlength=len(class_names))
+  few = np.flatnonzero(counts < 2)
+  if len(few):
+    name, count = class_names[few[0]], counts[few[0]]
+    images = "image" if count == 1 else "images"
+    raise ValueError(
+      f"class {name!r} has {count} readable {images}, and looking for label "
+      "errors takes two or more of each class: add some, or remove the class."
+    )
+
+
+def out_of_fold(
+  features: Float[np.ndarray, "N D"],
+  labels: Int[np.ndarray, " N"],
+  num_classes: int,
+  *,
+  folds: int = FOLDS,
+  seed: int = 0,
+  track: Track = untracked,
+) -> Float[np.ndarray, "N K"]:
+  """Probabilities of the classes of each image, by a probe of the other folds.
+
+  The probe's L2 and what makes logits of its scores are chosen by folds within
+  those that it is fitted to. Every class is spread evenly over the folds, which
+  `seed` draws. `track` shows the folds. Raises ValueError if a feature is not
+  finite.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.probes.label_errors import out_of_fold
+  >>> features = np.float32([[0], [1], [2], [3], [4], [20], [21], [22], [23],
+  ...   [24]])
+  >>> labels = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, 0])  # Two are wrong.
+  >>> out_of_fold(features, labels, num_classes=2).argmax(axis=1)
+  array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1])
+  """
+  if not np.isfinite(features).all():
+    raise ValueError("some representations are no numbers: the model diverged.")
+  fold = stratified(labels, folds, seed)
+  answers = np.empty((len(labels), num_classes), np.float32)
+  for k in track(range(folds), "fitting the probes of label errors", folds):
+    probe = _probe(features, labels, np.flatnonzero(fold != k), num_classes)
+    for rows in _blocks(np.flatnonzero(fold == k)):
+      logits = probe.sharpness * probe.scores(features[rows])
+      answers[rows] = softmax("softmax", logits)
+  return answers
+
+
+def stratified(
+  labels: Int[np.ndarray, " N"], folds: int, seed: int
+) -> Int[np.ndarray, " N"]:
+  """The fold of each image; folds share out each class, and all images."""
+  shuffled = np.random.default_rng(seed).permutation(len(labels))
+  fold = np.empty(len(labels), int)
+  fold[np.lexsort((shuffled, labels))] = np.arange(len(labels)) % folds
+  return fold
+
+
+def confident_joint(
+  labels: Int[np.ndarray, " N"], probabilities: Float[np.ndarray, "N K"]
+) -> Int[np.ndarray, "K K"]:
+  """The number of images with each label, by the class they count for.
+
+  Rows are labels. Images that count for no class are left out.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.probes.label_errors import confident_joint
+  >>> p = np.array([0.9, 0.9, 0.1, 0.3, 0.2, 0.1])
+  >>> labels = np.array([0, 0, 0, 1, 1, 1])
+  >>> confident_joint(labels, np.stack([p, 1 - p], axis=1))
+  array([[2, 1],
+         [0, 2]])
+  """
+  classes = counted_for(labels, probabilities)
+  counted = classes != NONE
+  joint = np.zeros((probabilities.shape[1],) * 2, int)
+  np.add.at(joint, (labels[counted], classes[counted]), 1)
+  return joint
+
+
+def counted_for(
+  labels: Int[np.ndarray, " N"], probabilities: Float[np.ndarray, "N K"]
+) -> Int[np.ndarray, " N"]:
+  """The class that each image counts for, or `NONE`."""
+  N, K = probabilities.shape
+  own = probabilities[np.arange(N), labels]
+  counts = np.bincount(labels, minlength=K)
+  sums = np.bincount(labels, weights=own, minlength=K)
+  thresholds = np.full(K, np.inf)  # No image counts for a class without any.
+  np.divide(sums, counts, out=thresholds, where=counts > 0)
+  reached = probabilities >= thresholds - _ROUNDING
+  classes = np.where(
+    reached.sum(axis=1) > 1,
+    probabilities.argmax(axis=1),
+    reached.argmax(axis=1),
+  )
+  return np.where(reached.any(axis=1), classes, NONE)
+
+
+def label_errors(
+  labels: Int[np.ndarray, " N"], probabilities: Float[np.ndarray, "N K"]
+) -> LabelErrors:
+  """Lists the images whose label is likely wrong.
+
+  The probabilities of an image have to come from a model that was not fitted
+  to it, such as those of `out_of_fold`.
+  """
+  likely = counted_for(labels, probabilities)
+  rows = np.arange(len(labels))
+  others = probabilities.astype(np.float64)
+  own = others[rows, labels]
+  others[rows, labels] = -np.inf
+  margin = own - others.max(axis=1)
+  listed = (likely != NONE) & (likely != labels) & (margin < 0)
+  index = np.flatnonzero(listed)
+  index = index[np.argsort(margin[index], kind="stable")]
+  return LabelErrors(index, likely[index], margin[index])
+
+
+def _probe(
+  features: Float[np.ndarray, "N D"],
+  labels: Int[np.ndarray, " N"],
+  fitted: Int[np.ndarray, " n"],
+  num_classes: int,
+) -> Probe:
+  """A probe of some images, whose own folds choose its L2 and sharpness."""
+  folds = stratified(labels[fitted], FOLDS, seed=0)
+  order = np.random.default_rng(0).permutation(len(fitted))
+  folds[order[_MOST_HELD_OUT:]] = -1  # Fitted, but never held out.
+  # A block has images of all classes and folds.
+  parts = (
+    (features[fitted[some]], labels[fitted[some]], folds[some])
+    for some in _blocks(order)
+  )
+  return linear_probe.fit_in_parts(parts, num_classes)
+
+
+def _blocks(rows: Shaped[np.ndarray, " n"]) -> Iterator[np.ndarray]:
+  for first in range(0, len(rows), _ROWS):
+    yield rows[first : first + _ROWS]
