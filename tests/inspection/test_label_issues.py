@@ -110,9 +110,8 @@ def test_the_commonest_mistake_is_said():
   given = ["steak", "pizza", "steak"]
   likely = ["pizza", "sushi", "pizza"]
   lines = issue_lines(given, likely, [("a.jpg", "steak", "pizza")], 225, 0.9)
-  assert lines == [
-    "3 likely wrong labels of 225 images, of which the probe answers 90.0% "
-    "right",
-    "  a.jpg: steak, likely pizza",
-    "  most often steak, likely pizza: 2",
-  ]
+  title, first, commonest = lines
+  assert title.startswith("3 likely wrong labels of 225 images, of which")
+  assert title.endswith("the probe answers 90.0% right")
+  assert first == "  a.jpg: steak, likely pizza"
+  assert commonest == "  most often steak, likely pizza: 2"

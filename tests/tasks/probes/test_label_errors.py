@@ -113,10 +113,10 @@ def test_folds_share_out_every_class():
 def test_random_labels_are_not_confirmed():
   """A probe of more features than images fits any label it has seen."""
   rng = np.random.default_rng(0)
-  x = rng.normal(size=(120, 150)).astype(np.float32)
-  labels = rng.integers(0, 2, 120)
+  x = rng.normal(size=(60, 70)).astype(np.float32)
+  labels = rng.integers(0, 2, 60)
   p = label_errors.out_of_fold(x, labels, 2)
-  assert abs((p.argmax(1) == labels).mean() - 0.5) < 0.15
+  assert abs((p.argmax(1) == labels).mean() - 0.5) < 0.2
 
 
 @pytest.mark.parametrize(
