@@ -128,14 +128,19 @@ def inspect_labels(
       sheet.savefig(file)
     written += f", the first {min(len(order), _PICTURES):,} in {files.picture}"
   if files.probabilities:
-    arrays = {"labels": labels, "probabilities": p, "features": features}
-    arrays["files"] = np.array(source.ids(places))
-    arrays["class_names"] = np.array(names)
     with replacing(files.probabilities) as file:
-      np.savez(file, **arrays)
+      np.savez(
+        file,
+        files=np.array(source.ids(places.tolist())),
+        labels=labels,
+        class_names=np.array(names),
+        probabilities=p,
+        features=features,
+      )
     written += f"; out-of-fold probabilities: {files.probabilities}"
   right = float((p.argmax(axis=1) == labels).mean())
-  shown = zip(source.ids(order[:_SHOWN]), given, likely, strict=False)
+  first = source.ids(order[:_SHOWN].tolist())
+  shown = zip(first, given, likely, strict=False)
   for line in issue_lines(given, likely, [*shown], len(labels), right):
     display.note(line)
   display.note(f"label errors: {written}")
@@ -196,7 +201,7 @@ def issue_lines(
   images: int,
   right: float,
 ) -> list[str]:
-  """What is listed, in lines; `shown` are the first files, with both labels."""
+  """Lines on the list; `shown` are the first files, with both labels."""
   answers = f"{images:,} images, of which the probe answers {right:.1%} right"
   if not given:
     return [f"no label of {answers}, is likely wrong"]
