@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
+from tests.commands import run
 from tests.libraries import needed
 from tests.pretrained.test_text import FOLDER, stored
 from vit_jax.data.reading.tokenizer import FILES
+from vit_jax.export import export_checkpoint
 from vit_jax.models.model import represent
 from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.convert import convert
@@ -166,3 +169,50 @@ def test_a_bias_that_clip_has_not_is_refused():
   changed = loaded.model.clone(first_bias=-10.0)
   with pytest.raises(ValueError, match="CLIPModel has no bias of the simila"):
     check_expressible(dataclasses.replace(loaded, model=changed), "hf")
+
+
+@pytest.mark.slow
+def test_a_run_on_pairs_is_written_whole(tmp_path):
+  """From published weights to a run, and from the run to transformers' form."""
+  rng = np.random.default_rng(0)
+  lines = ["file,caption"]
+  for number in range(30):
+    pixels = rng.integers(0, 256, (16, 16, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    lines.append(f"{number}.png,a photo of cat number {number}")
+  (tmp_path / "pairs.csv").write_text("\n".join(lines))
+  workdir, out = str(tmp_path / "run"), str(tmp_path / "out")
+  steps = {"total_steps": 2, "save_every_steps": 2, "batch_size": 4}
+  epochs = ("total", "eval_every", "save_every", "log_every")
+  options = {f"{name}_epochs": 0 for name in epochs} | steps
+  options |= {"loader.num_workers": 0, "optimizer.warmup_epochs": 0}
+  options |= {"pretrained": FOLDER / "hf_siglip"}
+  done = run(
+    "vit_jax.train",
+    *("--config=pairs", f"--config.data.labels_file={tmp_path / 'pairs.csv'}"),
+    f"--workdir={workdir}",
+    *(f"--config.{name}={value}" for name, value in options.items()),
+  )
+  assert done.returncode == 0, done.stderr
+  convert(workdir, out, "hf", as_trained=True)
+  before = open_checkpoint(workdir, as_trained=True)
+  after = open_checkpoint(out, as_trained=True)
+  ids = after.inputs["text"](["a photo of a cat", "number 3"])
+  images = rng.normal(size=(2, 16, 16, 3)).astype(np.float32)
+  logits = []
+  for loaded in (before, after):
+    params = jax.tree.map(jnp.asarray, loaded.read_params())
+    inputs = jnp.asarray(images), jnp.asarray(ids)
+    logits.append(loaded.model.apply({"params": params}, inputs).logits())
+  np.testing.assert_allclose(*logits, rtol=1e-5)
+  file = tmp_path / "text.stablehlo"
+  export_checkpoint(workdir, str(file), tower="text", platforms=["cpu"])
+  exported = jax.export.deserialize(bytearray(file.read_bytes()))
+  embeddings = load_text(out).embed(["a photo of a cat", "number 3"])
+  found = exported.call(np.asarray(ids, np.int32))
+  np.testing.assert_allclose(found, embeddings, rtol=1e-4, atol=1e-5)
+  trained, first = (
+    dict(open_checkpoint(source, as_trained=True).read())["text/E"]
+    for source in (out, str(FOLDER / "hf_siglip"))
+  )
+  assert np.abs(trained - first).max() > 0
