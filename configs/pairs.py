@@ -8,7 +8,8 @@ new and small, for two cores and a few hundred pairs, and the tokenizer is made
 of the captions. To go on from published towers, whose tokenizer comes with
 them, with their own image size:
 
-vit_jax train pairs.csv --config pairs --config.pretrained=siglip2_b16_256
+vit_jax train pairs.csv --config pairs \
+  --config.pretrained=hf://google/siglip2-base-patch16-256
 
 A new text tower learns beside a frozen image tower (LiT, arXiv:2111.07991):
 
