@@ -107,7 +107,7 @@ def test_hybrids_see_the_feature_map(variant, tokens, layers):
 @pytest.mark.parametrize("strides", [1, 2])
 def test_convolutions_are_weight_standardised(strides):
   x = jax.random.normal(jax.random.key(0), (2, 8, 8, 4))
-  conv = resnet.StdConv(6, (3, 3), (strides, strides))
+  conv = resnet.StdConv(6, (3, 3), strides)
   kernel = 3 + 0.1 * jax.random.normal(jax.random.key(1), (3, 3, 4, 6))
   found = conv.apply({"params": {"kernel": kernel}}, x)
   standard = np.asarray(kernel, np.float64)

@@ -354,14 +354,15 @@ class ExtendedVit(BaseVit):
 
   def _x_class(self, B: Any) -> Float[Array, "B tokens D"]:
     """The tokens before the patches: class, distillation, registers."""
+    if not self.prefix:
+      return jnp.zeros((B, 0, self.hidden_size), self.dtype)
     has = {"x_class": self.class_token, "x_dist": self.distilled}
     zeros = nn.initializers.zeros
     normal = nn.initializers.normal(0.02)
     tokens = [self._token(name, zeros) for name in has if has[name]]
     if self.registers:
       tokens.append(self._token("registers", normal, self.registers))
-    none = jnp.zeros((0, self.hidden_size), self.dtype)
-    return jnp.tile(jnp.concatenate([none, *tokens])[None], (B, 1, 1))
+    return jnp.tile(jnp.concatenate(tokens)[None], (B, 1, 1))
 
   def _token(self, name: str, init: Any, *count: int) -> Float[Array, "T D"]:
     shape = (*count, self.hidden_size)

@@ -64,7 +64,8 @@ class RelativeBiases(nn.Module):
     r, k = self.relative, self.num_heads
     if r.kind == "mlp":
       B = self._mlp()
-      return jnp.pad(B, ((0, _CLASS * r.class_token), (0, 0)))
+      none = jnp.zeros((_CLASS * r.class_token, k), B.dtype)
+      return jnp.concatenate([B, none])
     sizes = [2 * side - 1 for side in r.table]
     offsets = sizes[0] * sizes[1]
     shape = offsets + _CLASS * r.class_token, k
@@ -106,14 +107,20 @@ def relative_bias(
 ) -> Float[Array, "b k S S"]:
   """The bias of each query for each key; `where` has the patches' places."""
   h, w = relative.grid
-  at = jnp.arange(h * w)[None] if where is None else where
-  y, x = at // w, at % w  # (b, N)
-  y, x = (p[:, :, None] - p[:, None, :] for p in (y, x))
+  # NumPy's divisions where all patches stay: ONNX's converter has none.
+  at = np.arange(h * w, dtype=np.int32)[None] if where is None else where
+  places = at // w, at % w  # (b, N)
+  y, x = (jnp.asarray(p[:, :, None]) - p[:, None, :] for p in places)
   entry = (y + h - 1) * (2 * w - 1) + x + w - 1  # (b, N, N)
   if relative.class_token:
     T = len(B)
-    entry = jnp.pad(entry, ((0, 0), (1, 0), (1, 0)), constant_values=T - 2)
-    entry = entry.at[:, 0].set(T - 3).at[:, 0, 0].set(T - 1)
+    from_class = jnp.full_like(entry[:, :1], T - 3)
+    entry = jnp.concatenate([from_class, entry], axis=1)
+    to_class = jnp.full_like(entry[:, :, :1], T - 2)
+    to_class = jnp.concatenate(
+      [jnp.full_like(to_class[:, :1], T - 1), to_class[:, 1:]], axis=1
+    )
+    entry = jnp.concatenate([to_class, entry], axis=2)
   return jnp.take(B.T, entry, axis=1).swapaxes(0, 1)
 
 

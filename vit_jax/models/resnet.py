@@ -5,11 +5,11 @@ ResNet v1.5 with group norm in place of batch norm and weight-standardised
 convolutions (arXiv:1903.10520).
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -22,27 +22,40 @@ from vit_jax.models.parts import ENCODER, Part, heads
 _CONV_AXES = (None, None, "channels_in", "channels_out")
 
 
-class StdConv(nn.Conv):
+class StdConv(nn.Module):
   """Convolution with its kernel scaled to mean 0, variance 1 per output.
 
+  Images (B, H, W, C) -> (B, H / stride, W / stride, features), without a bias.
   `epsilon` is added to the kernel's variance; None adds 1e-5 to its deviation.
   """
 
-  use_bias: bool = False
+  features: int
+  kernel_size: tuple[int, int]
+  stride: int = 1
   dtype: DTypeLike = jnp.float32
-  kernel_init: Any = named(nn.initializers.lecun_normal(), _CONV_AXES)
+  param_dtype: DTypeLike = jnp.float32
   epsilon: float | None = None
 
-  def param(self, name: str, init_fn: Callable, *args, **kwargs) -> Any:
-    kernel: Any = super().param(name, init_fn, *args, **kwargs)
-    mean = kernel.mean(axis=(0, 1, 2), keepdims=True)
-    std = kernel.std(axis=(0, 1, 2), keepdims=True)
+  @nn.compact
+  def __call__(self, x: Images) -> Float[Array, "B h w K"]:
+    # No nn.Conv and no std(): jax2onnx knows neither of this kernel.
+    init = named(nn.initializers.lecun_normal(), _CONV_AXES)
+    shape = *self.kernel_size, x.shape[-1], self.features
+    kernel: Any = self.param("kernel", init, shape, self.param_dtype)
+    centred = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
+    std = jnp.sqrt((centred**2).mean(axis=(0, 1, 2), keepdims=True))
     if self.epsilon is None:
       std = std + 1e-5
     else:
       std = jnp.sqrt(std**2 + self.epsilon)
-    kernel = (kernel - mean) / std
-    return in_use(kernel.astype(self.dtype), _CONV_AXES)
+    kernel = (centred / std).astype(self.dtype)
+    return jax.lax.conv_general_dilated(
+      x.astype(self.dtype),
+      in_use(kernel, _CONV_AXES),
+      (self.stride, self.stride),
+      "SAME",
+      dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
 
 
 class ResidualUnit(nn.Module):
