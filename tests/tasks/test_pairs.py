@@ -12,7 +12,7 @@ from flax import traverse_util
 from PIL import Image
 
 from configs import pairs
-from tests import runs
+from tests import encoders, runs
 from vit_jax import init_params, make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.two_towers import tower_of
@@ -254,3 +254,21 @@ def test_the_loss_is_the_papers_in_numpy(kind, distinct):
   np.testing.assert_allclose(
     cosine, own / np.exp(float(told.log_scale)), rtol=1e-4, atol=1e-6
   )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["frozen", "lora"])
+def test_a_new_text_tower_learns_beside_a_published_encoder(
+  photos, tmp_path, how
+):
+  """Frozen, as in LiT, or with LoRA, whose base no checkpoint holds."""
+  c = config(photos, total_steps=2, eval_every_steps=2, save_every_steps=2)
+  c.model.update(dict.fromkeys(("num_layers", "hidden_size", "mlp_size")))
+  c.model.dropout_rate, c.image_size, c.digest_every = None, None, 0
+  c.pretrained = str(encoders.FOLDER / "hf_dinov2")
+  c.pairs.image = how
+  c.lora.rank = 2 if how == "lora" else 0
+  _, evaluated = loop.train(read(c), str(tmp_path / "run"))
+  found = evaluate_checkpoint(str(tmp_path / "run"))
+  for key, value in found.items():
+    assert value == pytest.approx(evaluated[key], rel=1e-4), key
