@@ -98,12 +98,15 @@ def test_a_folder_without_errors_has_an_empty_list(tmp_path, capsys):
     ({"model": "no_such_model"}, "no_such_model"),
   ],
 )
-def test_bad_input_is_one_line(tmp_path, given, says):
+def test_bad_input_is_one_line_before_a_file_is_read(
+  tmp_path, capsys, given, says
+):
   root = fill(tmp_path / "photos")
   out = str(tmp_path / "batch.png")
   with pytest.raises(ValueError, match=says) as error:
     inspect_folder(root, SETTINGS, out, **given)
   assert "\n" not in str(error.value)
+  assert not capsys.readouterr().out
 
 
 def test_the_commonest_mistake_is_said():

@@ -14,7 +14,11 @@ from vit_jax.data.reading.sources import check_classes, open_splits
 from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
 from vit_jax.data.settings import LABEL_FILES
 from vit_jax.data.transforming.transforms import make_train_transform
-from vit_jax.inspection.label_issues import IssueFiles, inspect_labels
+from vit_jax.inspection.label_issues import (
+  IssueFiles,
+  inspect_labels,
+  open_for_features,
+)
 from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import in_colours
 from vit_jax.inspection.settings import InspectSettings
@@ -57,6 +61,7 @@ def inspect_folder(
       "are computed from."
     )
   issue_files = IssueFiles.named(issues, probabilities) if model else None
+  loaded = open_for_features(model) if model else None
   spec = ImageSpec(settings.channels, settings.normalization.window)
   labels = os.path.isfile(root) and root.lower().endswith(LABEL_FILES)
   key = "labels_file" if labels else "root"
@@ -85,8 +90,8 @@ def inspect_folder(
   with replacing(path) as file:
     batch_sheet(in_colours(batch["image"]), names).savefig(file, format=kind)
   display.note(f"an augmented batch: {path}")
-  if model and issue_files:
-    inspect_labels(model, folders, issue_files, display)
+  if loaded and issue_files:
+    inspect_labels(loaded, folders, issue_files, display)
   return int(UNREADABLE in survey.odd)
 
 

@@ -94,18 +94,18 @@ class Joined(Source):
 
 
 def inspect_labels(
-  checkpoint: str,
+  loaded: Loaded,
   splits: Sequence[Any],
   files: IssueFiles,
   display: Display,
 ) -> None:
   """Looks for label errors in all splits together, and writes the files.
 
-  Raises ValueError if the checkpoint cannot be opened, or `check_enough` does.
+  `loaded` is what `open_for_features` returned. Raises ValueError as
+  `check_enough` does.
   """
   source = Joined(splits)
   names = source.class_names
-  loaded = open_for_features(checkpoint)
   for line in loaded.notes:
     display.note(line)
   features, labels, places = read_features(loaded, source, display.track)
