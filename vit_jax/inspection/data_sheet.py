@@ -61,13 +61,13 @@ def inspect_folder(
       "are computed from."
     )
   issue_files = IssueFiles.named(issues, probabilities) if model else None
-  loaded = open_for_features(model) if model else None
   spec = ImageSpec(settings.channels, settings.normalization.window)
   labels = os.path.isfile(root) and root.lower().endswith(LABEL_FILES)
   key = "labels_file" if labels else "root"
   data = dataclasses.replace(settings.data, **{key: root})
   splits = open_splits(data, windowed=spec.window is not None)
   check_classes(splits.train, "inspect_data")
+  loaded = open_for_features(model) if model else None
   display = Display()
   display.header([("data", splits.found)])
   for line in splits.warnings:
