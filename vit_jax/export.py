@@ -2,7 +2,6 @@
 
 vit_jax export runs/digits digits.stablehlo --platforms=cpu,tpu
 vit_jax export runs/digits digits.onnx
-vit_jax export hf://google/siglip2-base-patch16-256 texts.onnx --tower=text
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `vit_jax convert --list` shows. The file takes uint8

@@ -1,7 +1,6 @@
 """Looks through a folder of images before one trains on it.
 
 vit_jax inspect_data my_photos
-vit_jax inspect_data my_photos --config.train_transform.crop=pad
 vit_jax inspect_data my_photos --model=CHECKPOINT --issues=issues.csv
 
 ROOT is what `--config.data.root` of a training run would be, or a file of
