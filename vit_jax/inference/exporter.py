@@ -167,7 +167,7 @@ class Form:
 def form_of(
   model: Model, image_size: int | tuple[int, int] | None = None
 ) -> Form:
-  """What a model takes and gives once it is exported.
+  """The inputs and outputs of a model once it is exported.
 
   Raises ValueError if the size of its images is not known.
   """

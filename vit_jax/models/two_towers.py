@@ -149,7 +149,8 @@ class TwoTowers(Model):
     v = None if ids is None else self.embed_texts(ids, train=train)
     if u is not None and v is not None and u.shape[-1] != v.shape[-1]:
       raise ValueError(different_widths(u.shape[-1], v.shape[-1]))
-    return Compared(u, v, *self.scale_and_bias())
+    log_scale, bias = self.scale_and_bias()
+    return Compared(u, v, log_scale, bias)
 
   def embed_images(
     self, images: Images, *, train: bool = False

@@ -140,12 +140,8 @@ def make_plan(
   if saved is not None:
     begun_settings = _as_begun(begun_settings, saved)
   mesh = sharding.make_mesh(**vars(begun_settings.mesh))
-  sharding.check_batch(
-    "batch_size",
-    begun_settings.batch_size,
-    mesh,
-    begun_settings.accumulation_steps,
-  )
+  rows, parts = begun_settings.batch_size, begun_settings.accumulation_steps
+  sharding.check_batch("batch_size", rows, mesh, parts)
   windowed = begun_settings.normalization.window is not None
   splits = open_splits(begun_settings.data, windowed, task.labels)
   if may_lower_batch:

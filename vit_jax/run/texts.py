@@ -39,7 +39,7 @@ _SMALL = {
   "position": "sincos2d",
 }
 _SMALL_SIDES = (64, 64)
-_MOST_CAPTIONS = 1_000_000  # Of which a tokenizer is made.
+_MOST_CAPTIONS = 1_000_000  # A tokenizer is made of so many.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,7 +61,9 @@ class Contrast(TakesImages):
   def couple(
     self, embeddings: Any, shared: Any, targets: Any
   ) -> tuple[Array, Array]:
-    return self.compare(Compared(*embeddings, *shared), targets)
+    image, text = embeddings
+    log_scale, bias = shared
+    return self.compare(Compared(image, text, log_scale, bias), targets)
 
   def compare(self, compared: Compared, ids: Array) -> tuple[Array, Array]:
     """The same, from what the towers gave and the ids of the texts."""

@@ -242,6 +242,7 @@ class PairsTask(Task):
     return self
 
   def check_evaluation(self, source: Source) -> None:
+    """Raises ValueError if there are no captions, or only one pair."""
     self._check(source)
     if len(source) < 2:
       raise ValueError(
@@ -253,8 +254,7 @@ class PairsTask(Task):
     if label_spec(source) != self.labels.spec(1):
       raise ValueError(
         f"{source.name} has no captions, which the pairs are to be made of: "
-        "give a CSV or JSONL file with the columns file and caption, or data "
-        "that were packed of one."
+        "give a CSV or JSONL file with the columns file and caption."
       )
 
   def adapted(self, model: Any) -> Any:

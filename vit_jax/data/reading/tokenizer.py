@@ -100,8 +100,8 @@ def open_tokenizer(
   Args:
     folder: The folder of the weights.
     family: The name of the text tower's family, such as "SigLIP".
-    clean: What open_clip does with texts first: "" for nothing, "whitespace",
-      "lower" or "canonicalize". Only its repair of wrong encodings, by ftfy, is
+    clean: The way in which open_clip changes texts first: "" for none,
+      "whitespace", "lower" or "canonicalize". Only its repair of wrong encodings, by ftfy, is
       left out.
   """
   config = read_json(folder / CONFIG)

@@ -111,7 +111,10 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cleaning(config: Mapping[str, Any]) -> str:
-  """What is done with a text before its tokens are looked up."""
+  """The name of what is done with a text before it is cut into tokens.
+
+  Raises ValueError if the configuration asks for what is not supported.
+  """
   text_section = section("text_config", config.get("text_config"))
   if NAME not in text_section:
     return ""

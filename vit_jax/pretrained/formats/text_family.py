@@ -1,4 +1,4 @@
-"""What the formats of text towers share: families, and how one is read."""
+"""Families of text towers, and how one is read; all formats share it."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
