@@ -101,8 +101,8 @@ def open_tokenizer(
     folder: The folder of the weights.
     family: The name of the text tower's family, such as "SigLIP".
     clean: The way in which open_clip changes texts first: "" for none,
-      "whitespace", "lower" or "canonicalize". Only its repair of wrong encodings, by ftfy, is
-      left out.
+      "whitespace", "lower" or "canonicalize". Only its repair of wrong
+      encodings, by ftfy, is left out.
   """
   config = read_json(folder / CONFIG)
   own = [folder / name for name in PIECES if (folder / name).exists()]
