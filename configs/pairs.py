@@ -9,7 +9,7 @@ of the captions. To go on from published towers, whose tokenizer comes with
 them, with their own image size:
 
 vit_jax train pairs.csv --config pairs \
-  --config.pretrained=hf://google/siglip2-base-patch16-256
+  --config.pretrained=hf_b16_siglip2_256
 
 A new text tower learns beside a frozen image tower (LiT, arXiv:2111.07991):
 
