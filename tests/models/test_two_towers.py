@@ -50,9 +50,11 @@ def paths(params):
 @pytest.mark.parametrize(
   "image",
   [
-    vit(),
+    pytest.param(vit(), marks=pytest.mark.slow),
     vit("clip", pooling="token"),
-    make_model("R50x1", 0, layers=(1,), width=32),
+    pytest.param(
+      make_model("R50x1", 0, layers=(1,), width=32), marks=pytest.mark.slow
+    ),
   ],
   ids=["vit", "clip", "resnet"],
 )
@@ -87,6 +89,7 @@ def represent_width(image):
   ]
 
 
+@pytest.mark.slow
 def test_first_values_are_those_of_the_papers():
   params = init_params(two_towers(vit(), TEXT), jax.random.key(0), 16)
   assert float(params["log_scale"]) == pytest.approx(np.log(10))
@@ -134,7 +137,9 @@ def test_scanned_layers_give_the_same():
   np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("which", ["image", "text"])
+@pytest.mark.parametrize(
+  "which", [pytest.param("image", marks=pytest.mark.slow), "text"]
+)
 def test_a_frozen_tower_gets_no_gradient(which):
   towers = tuple(
     "frozen" if t == which else "trained" for t in ("image", "text")

@@ -104,6 +104,7 @@ def workdir(tmp_path, capsys):
   return shutil.copytree(CHECKPOINTS / "workdirs/plain", tmp_path / "plain")
 
 
+@pytest.mark.slow
 def test_what_was_fitted_is_used_wherever_the_run_answers(
   workdir, data_dir, capsys
 ):

@@ -59,6 +59,7 @@ def gradient(kind, parts):
   return metrics, jax.tree.map(jnp.subtract, params, after.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "kind", ["sigmoid", pytest.param("softmax", marks=pytest.mark.slow)]
 )

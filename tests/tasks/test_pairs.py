@@ -189,6 +189,7 @@ def one_update(given, updates):
   return [traverse_util.flatten_dict(tree, sep="/") for tree in (params, after)]
 
 
+@pytest.mark.slow
 def test_towers_that_begin_with_weights_learn_slowly():
   given = task(start_lr=0.1, vocabulary=20).with_text(None, None, ("image",))
   before, after = one_update(given, 1.0)

@@ -84,7 +84,15 @@ class Batch(Stream):
     yield jax.device_put(batch, sharding.batch_sharding(self.mesh))
 
 
-@every_task
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=pytest.mark.slow)
+    if name in ("autoencoder", "masked")
+    else name
+    for name in TASKS
+  ],
+)
 def test_what_every_task_does(name, tmp_path):
   given = task(**TASKS[name])
   stream = Batch(LABELS[given.labels])

@@ -124,7 +124,7 @@ def assert_equal(found, expected, atol=1e-6):
   )
 
 
-@pytest.mark.parametrize("parts", [2, 8])
+@pytest.mark.parametrize("parts", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["sigmoid", "softmax"])
 def test_parts_give_what_the_whole_batch_gives(kind, parts):
   assert isinstance(objective(), CoupledObjective)

@@ -205,6 +205,7 @@ def _slightly_other(row):
   return row | {"params": 1, "averaged_params": 2, "loss": loss}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_replayed_is_refused(run_copy, monkeypatch):
   with pytest.raises(ValueError, match=r"steps 13 to 20; .* steps \[10, 12\]"):
     verify(str(run_copy), "13:20")
