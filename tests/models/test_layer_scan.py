@@ -25,7 +25,7 @@ from vit_jax.models.parts import (
 @pytest.mark.parametrize(
   "scan, remat",
   [
-    (True, "dots"),
+    pytest.param(True, "dots", marks=pytest.mark.slow),
     pytest.param(True, "none", marks=pytest.mark.slow),
     pytest.param(True, "full", marks=pytest.mark.slow),
     pytest.param(False, "dots", marks=pytest.mark.slow),

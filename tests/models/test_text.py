@@ -82,7 +82,14 @@ def expected(tower, params, row):
   return y @ projection["kernel"] + projection.get("bias", 0)
 
 
-@pytest.mark.parametrize("fields", [CLIPS, SIGLIPS, TIPSS])
+@pytest.mark.parametrize(
+  "fields",
+  [
+    CLIPS,
+    pytest.param(SIGLIPS, marks=pytest.mark.slow),
+    pytest.param(TIPSS, marks=pytest.mark.slow),
+  ],
+)
 def test_each_tower_is_its_formula(fields):
   tower = TextTower(**SIZES, **fields)
   params = drawn(tower)

@@ -217,8 +217,15 @@ def test_the_scale_of_the_softmax_loss_stays_below_100():
   assert "bias" not in before
 
 
-@pytest.mark.parametrize("kind", ["sigmoid", "softmax"])
-@pytest.mark.parametrize("distinct", [True, False])
+@pytest.mark.parametrize(
+  "kind, distinct",
+  [
+    ("sigmoid", True),
+    ("softmax", False),
+    pytest.param("sigmoid", False, marks=pytest.mark.slow),
+    pytest.param("softmax", True, marks=pytest.mark.slow),
+  ],
+)
 def test_the_loss_is_the_papers_in_numpy(kind, distinct):
   given = task(loss=kind, distinct=distinct, vocabulary=20, text_length=4)
   model = model_of(given)
