@@ -81,6 +81,11 @@ def rows(workdir):
   return [json.loads(line) for line in lines]
 
 
+def losses(workdir):
+  """The loss of each row of training."""
+  return [row["train/loss"] for row in rows(workdir) if "train/loss" in row]
+
+
 def events(workdir):
   """Lists (step, tag, value) for everything in a run's TensorBoard files."""
   for path in sorted((workdir / "tensorboard").iterdir()):

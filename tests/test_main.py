@@ -13,6 +13,7 @@ from vit_jax import __main__ as main_module
 from vit_jax import __version__, export, visualize
 from vit_jax.inference import exporter
 from vit_jax.inspection.attention_maps import FUSIONS
+from vit_jax.models import two_towers
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import keys
 from vit_jax.training.settings import OptimizerSettings
@@ -118,6 +119,7 @@ def test_choices_written_out_are_those_of_the_code():
   assert export.PLATFORMS == exporter.PLATFORMS
   assert export.KNOWN_PLATFORMS == exporter.KNOWN_PLATFORMS
   assert export.DTYPES == exporter.DTYPES
+  assert export.TOWERS == two_towers.TOWERS
 
 
 def test_it_lists_the_configurations(call):

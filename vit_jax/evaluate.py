@@ -63,9 +63,7 @@ def main(arguments: list[str]) -> None:
     return _run_suite(folders[0])
   hosts.join_flags()
   if options.calibrate:
-    for name in ("test", "per_class", "out"):
-      if options[name].value:
-        raise ValueError(f"--{name} is not for --calibrate: leave it out.")
+    _refuse_beside("calibrate", "test", "per_class", "out")
     calibrate_checkpoint(folders[0], **command.choice())
     return
   evaluate_checkpoint(
@@ -77,13 +75,18 @@ def main(arguments: list[str]) -> None:
   )
 
 
+def _refuse_beside(flag: str, *names: str) -> None:
+  """Raises ValueError if one of the flags `names` is given beside a flag."""
+  for name in names:
+    if flags.FLAGS[name].value:
+      raise ValueError(f"--{name} is not for --{flag}: leave it out.")
+
+
 def _run_suite(checkpoint: str) -> None:
   from vit_jax.run.experiments.suite import NAMES, run_suite
 
   options = flags.FLAGS
-  for name in ("best", "test", "per_class", "calibrate"):
-    if options[name].value:
-      raise ValueError(f"--{name} is not for --suite: leave it out.")
+  _refuse_beside("suite", "best", "test", "per_class", "calibrate")
   names = NAMES if options.suite == "true" else options.suite.split(",")
   run_suite(checkpoint, names, out=options.out, **command.choice())
 

@@ -18,10 +18,8 @@ import numpy as np
 from vit_jax.data.example import Source, Subset
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import DataSettings
-from vit_jax.inspection.label_issues import read_features
-from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.inspection.label_issues import open_for_features, read_features
 from vit_jax.tasks.probes.label_errors import label_errors, out_of_fold
-from vit_jax.training import sharding
 
 
 def main() -> None:
@@ -40,12 +38,8 @@ def main() -> None:
   source: Source = open_source("train", settings)
   if options.images:
     source = Subset(source, range(options.images))
-  mesh = sharding.make_mesh()
-  loaded = open_checkpoint(
-    options.weights,
-    hold=lambda one: one.params_on(mesh),
-    image_size=(options.image_size, options.image_size),
-  )
+  size = options.image_size, options.image_size
+  loaded = open_for_features(options.weights, image_size=size)
   features, labels, _ = read_features(loaded, source)
   K = len(source.class_names)
   print("| seed | changed | listed | precision | recall | probe |")

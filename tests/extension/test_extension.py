@@ -6,7 +6,6 @@ estimated, evaluated and verified as the package's own tasks are.
 
 import csv
 import io
-import json
 import pathlib
 
 import jax
@@ -111,19 +110,13 @@ def run(request, photos, tmp_path_factory):
   return request.param, folder, jax.device_get(state), evaluated
 
 
-def losses(folder):
-  lines = (folder / "metrics.jsonl").read_text().splitlines()
-  rows = map(json.loads, lines)
-  return [row["train/loss"] for row in rows if "train/loss" in row]
-
-
 @pytest.mark.parametrize("run", TASKS, indirect=True, scope="module")
 @pytest.mark.slow
 def test_a_task_is_trained_resumed_evaluated_and_verified(
   run, photos, tmp_path, monkeypatch, capsys
 ):
   name, folder, state, evaluated = run
-  steps = losses(folder)
+  steps = runs.losses(folder)
   assert np.mean(steps[-6:]) < np.mean(steps[:6])
   found = evaluate_checkpoint(str(folder), task=place(name))
   assert f"eval/{task_class(place(name)).score}" in found
@@ -168,7 +161,7 @@ def test_eight_devices_share_the_parameters(name, photos, tmp_path):
   shares = [leaf.addressable_shards[0].data.size * 8 for leaf in split]
   assert shares == [leaf.size for leaf in split]
   np.testing.assert_allclose(
-    losses(tmp_path / "eight"), losses(tmp_path / "one"), rtol=1e-4
+    runs.losses(tmp_path / "eight"), runs.losses(tmp_path / "one"), rtol=1e-4
   )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vit_jax.config import base_config
-from vit_jax.models import extended_vit, layer, position, vit
+from vit_jax.models import extended_vit, layer, position, two_towers, vit
 from vit_jax.run import settings
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
@@ -27,6 +27,7 @@ from vit_jax.runtime.settings import (
   to_dict,
   types_of,
 )
+from vit_jax.tasks import pair_settings
 
 # Values that a number must not have; the numbers not listed here may be 0.
 NEGATIVE_MEANS_SOMETHING = {
@@ -348,6 +349,7 @@ def test_choices_are_those_of_the_code_that_implements_them():
   assert settings.PLACES == position.PLACES
   assert settings.GELUS == tuple(layer.GELUS)
   assert settings.REMATS == tuple(layer.REMATS)
+  assert pair_settings.HOW == two_towers.HOW
 
 
 # Messages about something else, which they name first.

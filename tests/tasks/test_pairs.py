@@ -1,7 +1,6 @@
 """Pairs of images and captions: the task, and whole runs."""
 
 import csv
-import json
 
 import jax
 import jax.numpy as jnp
@@ -85,11 +84,6 @@ def config(photos, **changes):
   return c
 
 
-def losses(folder):
-  rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-  return [row["train/loss"] for row in rows if "train/loss" in row]
-
-
 @pytest.mark.slow
 def test_a_run_is_resumed_evaluated_verified_and_answers_in_words(
   photos, tmp_path, monkeypatch, capsys
@@ -140,7 +134,7 @@ def test_eight_devices_share_the_parameters(photos, tmp_path):
   split = [leaf for leaf in leaves if "fsdp" in leaf.sharding.spec]
   assert len(split) > 10
   np.testing.assert_allclose(
-    losses(tmp_path / "eight"), losses(tmp_path / "one"), rtol=1e-4
+    runs.losses(tmp_path / "eight"), runs.losses(tmp_path / "one"), rtol=1e-4
   )
 
 

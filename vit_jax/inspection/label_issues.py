@@ -146,10 +146,15 @@ def inspect_labels(
   display.note(f"label errors: {written}")
 
 
-def open_for_features(checkpoint: str) -> Loaded:
-  """Opens a checkpoint, with its parameters on all devices."""
+def open_for_features(checkpoint: str, **overrides: Any) -> Loaded:
+  """Opens a checkpoint, with its parameters on all devices.
+
+  The arguments are those of `load_pretrained`.
+  """
   mesh = sharding.make_mesh()
-  return open_checkpoint(checkpoint, hold=lambda one: one.params_on(mesh))
+  return open_checkpoint(
+    checkpoint, hold=lambda one: one.params_on(mesh), **overrides
+  )
 
 
 def read_features(

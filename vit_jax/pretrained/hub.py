@@ -24,8 +24,10 @@ _CONFIGS = ("config.json", "preprocessor_config.json", "processor_config.json")
 _FILES = (*_CONFIGS, *_WEIGHTS, "model-*.safetensors")
 # Files to fetch where there are no weights of these names: weights in another
 # precision, open_clip's, and the file by which an adapter is recognised.
-_OTHERS = ("model.*.safetensors", "open_clip_model.safetensors")
-_OTHERS += ("adapter_config.json",)
+_OTHERS = (
+  *("model.*.safetensors", "open_clip_model.safetensors"),
+  "adapter_config.json",
+)
 _PICKLE = "pytorch_model.bin"
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 

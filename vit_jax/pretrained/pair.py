@@ -10,9 +10,15 @@ import numpy as np
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.two_towers import BIAS, LOG_SCALE, TEXT, two_towers
 from vit_jax.pretrained.formats.texts import NoTextTowerError
-from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.loaded import Leaves, Loaded
 from vit_jax.pretrained.text import open_text
 from vit_jax.runtime.printable import say
+
+
+def of_both(image: Leaves, text: Leaves) -> Iterator[tuple[str, np.ndarray]]:
+  """The leaves of an image tower and, below `text`, of a text tower."""
+  yield from image
+  yield from ((f"{TEXT}/{path}", array) for path, array in text)
 
 
 def with_text(loaded: Loaded, path: pathlib.Path) -> Loaded:
@@ -49,8 +55,7 @@ def with_text(loaded: Loaded, path: pathlib.Path) -> Loaded:
   }
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    yield from loaded.read()
-    yield from ((f"{TEXT}/{path}", array) for path, array in text.read())
+    yield from of_both(loaded.read(), text.read())
     yield from ((k, np.asarray(v, np.float32)) for k, v in first.items())
 
   return dataclasses.replace(

@@ -30,7 +30,7 @@ from vit_jax.pretrained.formats.architecture import channels_of
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.pretrained.loaded import Loaded, with_preprocessing
 from vit_jax.runtime.display import Track, untracked
-from vit_jax.runtime.files import filling
+from vit_jax.runtime.files import check_new_folder, filling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +59,8 @@ class Target:
 
     None for a model of the paper's.
     """
-    if isinstance(model, TwoTowers):
-      return self.pairs
-    able = self.module and self.module.is_encoder(model)
-    return self.module if able else None
+    writer = self.writer(model)
+    return writer if writer and writer.is_encoder(model) else None
 
   def writer(self, model: Any) -> Any:
     """The module that writes JSON files beside the weights, if one does."""
@@ -254,8 +252,7 @@ def save_as(
   `check_expressible` accepts the model. The folder appears complete or not at
   all. Raises ValueError if it exists and is not empty.
   """
-  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-    raise ValueError(f"{folder} exists and is not empty: choose another name.")
+  check_new_folder(folder)
   model, params = _expressed(loaded, name)
   target = TARGETS[name]
   sizes = axis_sizes(model)

@@ -18,8 +18,10 @@ from vit_jax.pretrained.formats import hf_mae
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.loaded import Loaded
 
-OTHERS = ("decoder.", "text", "logit_", "temperature", "transformer.")
-OTHERS += ("token_embedding.", "positional_embedding", "ln_final.")
+OTHERS = (
+  *("decoder.", "text", "logit_", "temperature", "transformer."),
+  *("token_embedding.", "positional_embedding", "ln_final."),
+)
 """Beginnings of the names of arrays that are read here."""
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.data.example import Source
 from vit_jax.data.reading.captions import (
   Captions,
   TokenizerFiles,
   new_tokenizer,
+  no_captions,
 )
 from vit_jax.data.reading.label_rows import Encode, Row
 from vit_jax.data.reading.labels import Names
@@ -21,6 +21,7 @@ from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import IMAGE, TEXT, TwoTowers
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Leaves, Loaded
+from vit_jax.pretrained.pair import of_both
 from vit_jax.pretrained.text import open_text_if_any
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.printable import say
@@ -39,7 +40,6 @@ _SMALL = {
   "position": "sincos2d",
 }
 _SMALL_SIDES = (64, 64)
-_MOST_CAPTIONS = 1_000_000  # A tokenizer is made of so many.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,9 +166,8 @@ def with_text_weights(loaded: Loaded, source: str) -> Loaded:
   if text is None:
     return loaded
 
-  def read() -> Iterator[tuple[str, np.ndarray]]:
-    yield from loaded.read()
-    yield from ((f"{TEXT}/{path}", array) for path, array in text.read())
+  def read() -> Leaves:
+    return of_both(loaded.read(), text.read())
 
   return dataclasses.replace(loaded, read=read, restore=None)
 
@@ -199,20 +198,8 @@ def captions_of(settings: Settings) -> list[str]:
   collecting = _Collecting()
   source = open_source("train", settings.data, collecting)
   if not collecting.texts:
-    return _read_captions(source)
+    raise ValueError(no_captions(source.name))
   return collecting.texts
-
-
-def _read_captions(source: Source) -> list[str]:
-  captions: Any = getattr(source, "captions", None)
-  if captions is None:
-    raise ValueError(
-      f"{source.name} has no captions, which the pairs are to be made of: give "
-      "a CSV or JSONL file with the columns file and caption, or data that "
-      "were packed of one."
-    )
-  count = min(len(source), _MOST_CAPTIONS)
-  return [text for texts in captions(range(count)) for text in texts]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -188,6 +188,12 @@ def output_folder(name: str) -> pathlib.Path:
   return path
 
 
+def check_new_folder(folder: pathlib.Path | epath.Path) -> None:
+  """Raises ValueError unless a folder to write is new or empty."""
+  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    raise ValueError(f"{folder} exists and is not empty: choose another name.")
+
+
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[io.BufferedWriter]:
   """Opens a file to write, which replaces `path` once it is complete.

@@ -205,11 +205,11 @@ class PairsOutcome(Outcome):
 
   @property
   def chance(self) -> float:
-    """The mean recall at 1 of answers that are drawn."""
-    v, owner, _ = self._texts
-    return (
-      len(v) / len(self.gathered.index) / len(v) + 1 / (owner.max() + 1)
-    ) / 2
+    """The recall at 1 of answers that are drawn, the same for both ways.
+
+    N images with K texts in all have K / N texts each, of the K to draw from.
+    """
+    return 1 / len(self.gathered.index)
 
   @property
   def notes(self) -> list[str]:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -23,10 +22,12 @@ from vit_jax.data.reading.captions import (
   Captions,
   PairTransform,
   TokenizerFiles,
+  no_captions,
 )
 from vit_jax.data.reading.labels import Labels
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.models.parts import Parts
+from vit_jax.models.student import CLASS, widths_of
 from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import (
   LOG_SCALE,
@@ -252,10 +253,7 @@ class PairsTask(Task):
 
   def _check(self, source: Source) -> None:
     if label_spec(source) != self.labels.spec(1):
-      raise ValueError(
-        f"{source.name} has no captions, which the pairs are to be made of: "
-        "give a CSV or JSONL file with the columns file and caption."
-      )
+      raise ValueError(no_captions(source.name))
 
   def adapted(self, model: Any) -> Any:
     pairs = self.pairs
@@ -359,18 +357,11 @@ def _held_below(most: float) -> optax.GradientTransformation:
 
 def _width(model: Any) -> int:
   """The width of a model's representation."""
-  P = model.stride
-  sides = (64, 64)
+  if model.representation_size is not None:
+    return model.representation_size
+  height = width = 64
   if model.num_layers:
     h, w = model.position_grid or (2, 2)
-    sides = h * P, w * P
-  images = jax.ShapeDtypeStruct((1, *sides, 3), jnp.float32)
-
-  def run(bound: Any, x: Any) -> Any:
-    y = bound.encode(x)[1]
-    return bound.representation(y)
-
-  def init(key: Array, x: Any) -> Any:
-    return model.init_with_output(key, x, method=run)[0]
-
-  return jax.eval_shape(init, jax.random.key(0), images).shape[-1]
+    height = h * model.stride
+    width = w * model.stride
+  return widths_of(model, (height, width, 3))[CLASS]

@@ -317,6 +317,14 @@ class Captions(Labels):
     return [line]
 
 
+def no_captions(name: str) -> str:
+  """The message for a source that has no captions."""
+  return (
+    f"{name} has no captions, which the pairs are to be made of: give a CSV or "
+    "JSONL file with the columns file and caption."
+  )
+
+
 CAPTIONS = Captions()
 """Captions whose tokenizer is not known yet."""
 

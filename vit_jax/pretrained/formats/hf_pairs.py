@@ -86,6 +86,11 @@ def _towers(model: TwoTowers) -> tuple[Any, TextTower]:
   return model.trunk, model.text
 
 
+def is_encoder(model: Any) -> bool:
+  """Whether a model needs a form beyond the paper's ViT: a pair always does."""
+  return True
+
+
 def equivalent(model: Any) -> Any:
   """The model to write in place of a model, which gives the same answers."""
   trunk = model.trunk

@@ -115,11 +115,13 @@ def _norms_follow(config: Config) -> bool:
 
 
 def _extended(
-  shapes: Shapes, config: Config, arguments: Config
+  shapes: Shapes,
+  config: Config,
+  arguments: Config,
+  eva: timm_evas.Eva | None,
 ) -> dict[str, Any]:
   """The fields of a model that the paper's block does not express."""
   _check_arguments(shapes, config, arguments)
-  eva = _eva(shapes, config)
   if eva is None:
     _check_place_of_norms(shapes, config)
   fields = _particular(shapes, config, arguments, eva)
@@ -162,14 +164,12 @@ def infer(
     class_token = "cls_token" in shapes
     tokens = relative.tokens(_table(shapes), shapes, class_token, grid)
   _check_filled(arguments, size, stride)
-  plain = _is_plain(shapes) and not (
-    _eva(shapes, config) or _norms_follow(config)
-  )
-  if plain:
+  eva = _eva(shapes, config)
+  if eva is None and _is_plain(shapes) and not _norms_follow(config):
     need(shapes, "pos_embed", 3)
     particular = _plain(shapes, config, arguments, resnet_layers)
   else:
-    particular = _extended(shapes, config, arguments)
+    particular = _extended(shapes, config, arguments, eva)
     if arguments.get("dynamic_img_size") or tokens is None:
       pictures = dataclasses.replace(
         pictures, size=timm.image_size({}, published)

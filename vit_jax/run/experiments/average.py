@@ -16,6 +16,7 @@ from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run.saved import SavedRun, opened
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.files import check_new_folder
 from vit_jax.tasks import choose
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
@@ -92,15 +93,15 @@ def merge(
     raise ValueError(
       f"give two runs or more, each once; {' '.join(runs) or 'none'} was given."
     )
-  folder = epath.Path(out)
-  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-    raise ValueError(f"{out} exists and is not empty: choose another name.")
+  check_new_folder(epath.Path(out))
   display = Display()
   with opened(runs[0], best=best, **options) as first:
     trees = [_Tree.of(first.params)]
     for name in runs[1:]:
-      loaded = _opened(name, first, best, options)
-      trees.append(_Tree.of(loaded.held))
+      loaded = _opened(name, best, options)
+      tree = _Tree.of(loaded.held)
+      _check_fits(name, loaded, tree, first, trees[0])
+      trees.append(tree)
       if not walk and _start(loaded) != _start(first.loaded):
         display.note(
           f"{name} did not begin from the same weights as {runs[0]}: averages "
@@ -116,8 +117,8 @@ def merge(
     for name, metrics in zip(runs, members, strict=True):
       display.note(f"{name}: {first.task.score_text(metrics)}")
     arrays = [tree.arrays for tree in trees]
-    choose = _walk if walk else _greedy if greedy else _mean
-    merged, metrics, says = choose(arrays, members, score, key)
+    average = _walk if walk else _greedy if greedy else _mean
+    merged, metrics, says = average(arrays, members, score, key)
     display.note(f"{out}, {says}: {first.task.score_text(metrics)}")
     _write(out, first, trees[0].on_devices(merged), metrics, runs)
   better = metrics[key] - max(each[key] for each in members)
@@ -170,27 +171,33 @@ def _walk(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
   """The best share of the second; of equal ones, the largest."""
-  outcomes = []
-  for step in range(_STEPS + 1):
+  start, end = trees
+  share = 0.0
+  merged, metrics = start, members[0]
+  for step in range(1, _STEPS + 1):
     a = step / _STEPS
-    merged = _mixed([(1 - a, trees[0]), (a, trees[1])])
-    metrics = members[step // _STEPS] if step % _STEPS == 0 else score(merged)
-    outcomes.append((metrics[key], a, merged, metrics))
-    outcomes = [max(outcomes, key=lambda outcome: outcome[:2])]
-  (_, a, merged, metrics) = outcomes[0]
-  return merged, metrics, f"{1 - a:.1f} of the first and {a:.1f} of the second"
+    mixture, scores = end, members[1]
+    if step < _STEPS:
+      mixture = _mixed([(1 - a, start), (a, end)])
+      scores = score(mixture)
+    if scores[key] >= metrics[key]:
+      share, merged, metrics = a, mixture, scores
+  says = f"{1 - share:.1f} of the first and {share:.1f} of the second"
+  return merged, metrics, says
 
 
-def _opened(
-  name: str, first: SavedRun, best: bool, options: Mapping[str, Any]
-) -> Loaded:
-  """Another run with its parameters, which must fit the first."""
+def _opened(name: str, best: bool, options: Mapping[str, Any]) -> Loaded:
+  """Another run with its parameters."""
   own = {key: options[key] for key in ("task", "base") if key in options}
-  loaded = open_checkpoint(
+  return open_checkpoint(
     name, hold=Loaded.read_params, as_trained=True, best=best, **own
   )
-  tree = _Tree.of(loaded.held)
-  mine = _Tree.of(first.params)
+
+
+def _check_fits(
+  name: str, loaded: Loaded, tree: _Tree, first: SavedRun, mine: _Tree
+) -> None:
+  """Raises ValueError unless a run fits the first, whose tree is `mine`."""
   pairs = {
     "arrays": [{k: v.shape for k, v in t.arrays.items()} for t in (mine, tree)],
     "classes": [first.loaded.class_names, loaded.class_names],
@@ -204,7 +211,6 @@ def _opened(
       f"{' and '.join(differ)} differ. Runs to average are of one model, one "
       "data set and one start."
     )
-  return loaded
 
 
 def _start(loaded: Loaded) -> Any:
