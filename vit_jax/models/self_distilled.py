@@ -197,17 +197,17 @@ class SelfDistilledVit(SelfDistilled, Vit):
     whole = self.position_grid
     if whole in (None, grid) or not self.position.startswith("learned"):
       return super()._E_pos(grid)
-    own = self.class_token and self.position == "learned"
+    class_has_place = self.class_token and self.position == "learned"
     table = ResizedPositions(
       whole,
       self.hidden_size,
-      prefix=int(own),
+      prefix=int(class_has_place),
       antialias=False,
       param_dtype=self.param_dtype,
       name="position",
     )
     E_pos = table(grid).astype(self.dtype)
-    no_place = self.prefix - own
+    no_place = self.prefix - class_has_place
     return jnp.pad(E_pos, ((no_place, 0), (0, 0)))[None]
 
 

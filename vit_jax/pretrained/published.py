@@ -115,14 +115,14 @@ def _with_folder(architecture: Architecture, files: Files) -> Architecture:
   """The architecture, with what the folder's other files say of it."""
   if files.pictures:
     config, file = files.pictures, files.pictures_file
-    own = architecture.preprocessing
+    built_in = architecture.preprocessing
     notes = processor.taken(config, file)
-    if architecture.normalizes and own.size:
-      config, lines = processor.resizing(config, own.size, file)
+    if architecture.normalizes and built_in.size:
+      config, lines = processor.resizing(config, built_in.size, file)
       notes += lines
     pictures = processor.read(config, file)
     if architecture.normalizes:
-      pictures = processor.then(pictures, own)
+      pictures = processor.then(pictures, built_in)
     notes = (*architecture.notes, *notes)
     changes: dict[str, Any] = dict(preprocessing=pictures, notes=notes)
     architecture = dataclasses.replace(architecture, **changes)

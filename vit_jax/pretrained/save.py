@@ -68,8 +68,8 @@ class Target:
 
   def rules_for(self, model: Any) -> list[Rule]:
     """Which array holds which parameter of the model."""
-    own: Any = self.pairs if isinstance(model, TwoTowers) else self
-    return own.rules(model)
+    writer: Any = self.pairs if isinstance(model, TwoTowers) else self
+    return writer.rules(model)
 
 
 _NPZ, _ANY = "model.npz", (True, False)
@@ -309,6 +309,6 @@ def tokenizer_files(loaded: Loaded) -> dict[str, bytes]:
   if not isinstance(loaded.model, TwoTowers):
     return {}
   task: Any = loaded.task
-  if (own := getattr(task, "tokenizer", None)) is not None:  # A run's.
-    return dict(own.files)
+  if (tokenizer := getattr(task, "tokenizer", None)) is not None:  # A run's.
+    return dict(tokenizer.files)
   return loaded.inputs["text"].contents()

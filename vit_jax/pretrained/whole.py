@@ -46,8 +46,8 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
   del shapes[hf_mae.POSITIONS]
   ours = param_shapes(model, grid)
   rules = hf_mae.rules(model)
-  own = {k: v for k, v in ours.items() if within(k, "decoder")}
-  check(rules, shapes, own, model, f"{source} has another decoder")
+  decoder = {k: v for k, v in ours.items() if within(k, "decoder")}
+  check(rules, shapes, decoder, model, f"{source} has another decoder")
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     yield from loaded.read()

@@ -68,8 +68,8 @@ def header(
   if plan.extras.teacher is not None:
     rows.append(("teacher", _teacher(plan)))
   changes = settings.train_transform
-  if said := plan.task.about_images(plan.preprocessing, changes, plan.source):
-    rows.append(("crops", said))
+  if crops := plan.task.about_images(plan.preprocessing, changes, plan.source):
+    rows.append(("crops", crops))
   if plan.preprocessing.cut_from:
     rows.append(("images", str(plan.preprocessing)))
   if for_tpu() and (form := plan.model.attention_form(height_width)):

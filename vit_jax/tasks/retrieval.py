@@ -70,14 +70,14 @@ def ranks(
   for rows in _blocks(len(u)):
     is_own = owner[None] == np.arange(len(u))[rows, None]  # (b, K)
     has_id = np.zeros((len(is_own), ids.max() + 1), bool)
-    places, which = np.nonzero(is_own)
-    has_id[places, ids[which]] = True
+    places, columns = np.nonzero(is_own)
+    has_id[places, ids[columns]] = True
     texts[rows] = _ranks(u[rows] @ v.T, has_id[:, ids])
   images = np.zeros(len(v), int)
   for rows in _blocks(len(v)):
     is_right = np.zeros((len(ids[rows]), len(u)), bool)
-    places, which = np.nonzero(ids[rows, None] == ids[None])
-    is_right[places, owner[which]] = True
+    places, columns = np.nonzero(ids[rows, None] == ids[None])
+    is_right[places, owner[columns]] = True
     images[rows] = _ranks(v[rows] @ u.T, is_right)
   return Ranks(texts, images)
 

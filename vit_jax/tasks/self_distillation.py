@@ -237,10 +237,10 @@ class SelfDistillationTask(Task):
     chain = [tx]
     if s.clip_norm:
       chain.insert(0, clip_by_part(s.clip_norm, parts))
-    if held := length.steps(s.freeze_last):
+    if frozen_steps := length.steps(s.freeze_last):
       constants = map(optax.constant_schedule, (0.0, 1.0))
       later = optax.scale_by_schedule(
-        optax.join_schedules([*constants], [held])
+        optax.join_schedules([*constants], [frozen_steps])
       )
       chain.append(optax.masked(later, last_layers))
     return optax.chain(*chain) if len(chain) > 1 else tx
@@ -298,9 +298,9 @@ def features_evaluator(
     seen: dict[str, Float[Array, "B D"]] = {}
 
     def apply(images: Any) -> Any:
-      told = model.apply({"params": params}, images)
-      seen.setdefault("y", told["y"])
-      return told
+      outputs = model.apply({"params": params}, images)
+      seen.setdefault("y", outputs["y"])
+      return outputs
 
     loss, score = objective.loss(apply, images, {})
     counts = batch["mask"] > 0

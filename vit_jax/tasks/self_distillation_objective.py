@@ -187,15 +187,15 @@ class SelfDistillation:
     variables = {"params": moment.average}
     if targets:
       variables["draw"] = self.teacher_draw(targets)
-    told = self.model.apply(variables, large)
+    outputs = self.model.apply(variables, large)
     temperature = self.temperature(moment.step)
-    answers = told["answers"]
-    state, metrics = None, {"deviation": deviation(told["y"])}
+    answers = outputs["answers"]
+    state, metrics = None, {"deviation": deviation(outputs["y"])}
     kinds: dict[str, tuple[Array, Any]] = {"class": (answers, None)}
     if targets:
       K = answers.shape[-1]
       kinds["patch"] = (
-        told["patches"].reshape(-1, K),
+        outputs["patches"].reshape(-1, K),
         targets["counts"].reshape(-1),
       )
     if s.centering == "mean":
@@ -213,7 +213,7 @@ class SelfDistillation:
     result = {"state": state, "metrics": metrics}
     result["class"] = taught["class"].reshape(len(large) // 2, 2, -1)
     if targets:
-      result["patches"] = taught["patch"].reshape(told["patches"].shape)
+      result["patches"] = taught["patch"].reshape(outputs["patches"].shape)
     return jax.lax.stop_gradient(result)
 
   def _probabilities(

@@ -55,13 +55,13 @@ def sigmoid_loss(
   """
   x = jnp.exp(log_scale) * u
   shift = jnp.broadcast_to(bias, len(x))
-  own = (x * v).sum(axis=1) + shift
+  positive = (x * v).sum(axis=1) + shift
 
   def add(total: Array, logits: Array) -> Array:
     return total + jax.nn.softplus(logits).sum(axis=1)
 
-  others = _over_others(add, jnp.zeros_like(own), x, v, shift, same)
-  return jax.nn.softplus(-own) + others
+  others = _over_others(add, jnp.zeros_like(positive), x, v, shift, same)
+  return jax.nn.softplus(-positive) + others
 
 
 def softmax_loss(
@@ -85,23 +85,23 @@ def softmax_loss(
       id. By default all ids differ.
   """
   scale = jnp.exp(log_scale)
-  own = scale * (u * v).sum(axis=1)
+  positive = scale * (u * v).sum(axis=1)
 
   def add(total: tuple[Array, Array], logits: Array) -> tuple[Array, Array]:
-    highest, rest = total  # The sum of exponentials is exp(highest) rest.
+    highest, relative = total  # The sum: exp(highest) * relative.
     top = jax.lax.stop_gradient(jnp.maximum(highest, logits.max(axis=1)))
-    kept = rest * jnp.exp(highest - top)
-    return top, kept + jnp.exp(logits - top[:, None]).sum(axis=1)
+    rescaled = relative * jnp.exp(highest - top)
+    return top, rescaled + jnp.exp(logits - top[:, None]).sum(axis=1)
 
   def denominator(x: Vectors, y: Vectors) -> Array:
     """The logarithm of the sum over a row's own pair and the others."""
-    first = jax.lax.stop_gradient(own)
-    start = first, jnp.exp(own - first)
-    zeros = jnp.zeros_like(own)
-    highest, rest = _over_others(add, start, scale * x, y, zeros, same)
-    return highest + jnp.log(rest)
+    first = jax.lax.stop_gradient(positive)
+    start = first, jnp.exp(positive - first)
+    zeros = jnp.zeros_like(positive)
+    highest, relative = _over_others(add, start, scale * x, y, zeros, same)
+    return highest + jnp.log(relative)
 
-  return (denominator(u, v) + denominator(v, u)) / 2 - own
+  return (denominator(u, v) + denominator(v, u)) / 2 - positive
 
 
 def text_ids(tokens: Int[Array, "B T"]) -> UInt32[Array, " B"]:

@@ -170,8 +170,8 @@ def usual_pictures(shapes: Shapes) -> dict[str, Any]:
   if "blocks.0.attn.norm.weight" in shapes:
     return {"crop_pct": 1.0, **colours}
   related = any("relative_position" in name for name in shapes)
-  told = "cls_token" in shapes and (scaled or "dist_token" in shapes)
-  if related or not told:
+  is_known = "cls_token" in shapes and (scaled or "dist_token" in shapes)
+  if related or not is_known:
     return half
   return {"crop_pct": 1.0 if scaled else 0.9, **colours}
 

@@ -137,9 +137,9 @@ def counted_for(
 ) -> Int[np.ndarray, " N"]:
   """The class that each image counts for, or `NONE`."""
   N, K = probabilities.shape
-  own = probabilities[np.arange(N), labels]
+  self_confidence = probabilities[np.arange(N), labels]
   counts = np.bincount(labels, minlength=K)
-  sums = np.bincount(labels, weights=own, minlength=K)
+  sums = np.bincount(labels, weights=self_confidence, minlength=K)
   thresholds = np.full(K, np.inf)  # No image counts for a class without any.
   np.divide(sums, counts, out=thresholds, where=counts > 0)
   reached = probabilities >= thresholds - _ROUNDING
@@ -162,9 +162,9 @@ def label_errors(
   likely = counted_for(labels, probabilities)
   rows = np.arange(len(labels))
   others = probabilities.astype(np.float64)
-  own = others[rows, labels]
+  self_confidence = others[rows, labels]
   others[rows, labels] = -np.inf
-  margin = own - others.max(axis=1)
+  margin = self_confidence - others.max(axis=1)
   listed = (likely != NONE) & (likely != labels) & (margin < 0)
   index = np.flatnonzero(listed)
   index = index[np.argsort(margin[index], kind="stable")]
