@@ -41,6 +41,7 @@ def test_zeros_as_perturbations_give_the_gradient_of_the_weights():
   msa = attention.Msa(HEADS)
   params = jax.tree.map(jnp.asarray, random_params(msa, z))
 
+  @jax.jit
   def output(A):
     variables = {"params": params, "perturbations": {"attention": A}}
     return msa.apply(variables, z).sum()

@@ -210,9 +210,9 @@ def test_norms_after_the_branches_by_the_formula():
     x = x - x.mean(-1, keepdims=True)
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale + bias
 
-  y = np.asarray(Msa(2).apply({"params": params["msa"]}, z))
+  y = np.asarray(apply(Msa(2), params["msa"], z))
   z = np.asarray(z) + norm(y, "norm_msa")
-  y = np.asarray(Mlp(12).apply({"params": params["mlp"]}, jnp.asarray(z)))
+  y = np.asarray(apply(Mlp(12), params["mlp"], jnp.asarray(z)))
   z = z + norm(y, "norm_mlp")
   np.testing.assert_allclose(result, z, atol=1e-5)
 
@@ -317,7 +317,7 @@ def test_the_tokens_that_a_pooling_reads(fields, rows):
   x = images(8, 8)
   model = tiny(**fields, num_classes=0)
   params = jax.tree.map(jnp.asarray, random_params(model, x))
-  z, y = model.apply({"params": params}, x, method="encode")
+  z, y = apply(model, params, x, method="encode")
   if "norm" in params:
     z = apply(nn.LayerNorm(), params["norm"], z)
   joined = "pooled_tokens" in fields

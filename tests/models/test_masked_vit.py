@@ -1,5 +1,6 @@
 """A ViT that predicts masked patches: what it sees, and what it predicts."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -48,8 +49,9 @@ def test_a_corrupted_embedding_is_that_of_other_pixels(pooling):
       pixels = 0.5 if taken == MASK else _patch(images[example], taken)
       _patch(edited[example], n)[:] = pixels
   draw = {"source": jnp.array(source), "where": jnp.array(where)}
-  found = model.apply({"params": params, "corruption": draw}, images)
-  all_patches = model.apply({"params": params}, jnp.array(edited))
+  answer = jax.jit(model.apply)
+  found = answer({"params": params, "corruption": draw}, images)
+  all_patches = answer({"params": params}, jnp.array(edited))
   assert all_patches.shape == (2, 6, K)
   expected = np.take_along_axis(np.array(all_patches), where[..., None], axis=1)
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

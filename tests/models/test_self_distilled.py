@@ -46,7 +46,8 @@ def test_small_crops_are_what_the_trunk_would_see(block, fields):
   """A plain encoder whose table was resized gives the same features."""
   vit, model, params = made(block, **fields)
   small = images(side=8)
-  told = model.apply({"params": params}, small)
+  answer = jax.jit(model.apply)
+  told = answer({"params": params}, small)
   trunk = model.trunk
   assert type(trunk) is type(vit) and to_fields(model)["adapted"]
   plain = {
@@ -60,13 +61,13 @@ def test_small_crops_are_what_the_trunk_would_see(block, fields):
     grid = np.einsum("yh,xw,hwd->yxd", weights, weights, grid).reshape(4, -1)
     resized = np.concatenate([table[:first], grid]).astype(np.float32)
     plain = plain | {"position": {"E_pos": jnp.array(resized)}}
-  y = trunk.apply({"params": plain}, small)
+  y = jax.jit(trunk.apply)({"params": plain}, small)
   np.testing.assert_allclose(told["y"], y, rtol=2e-4, atol=2e-5)
   # Large crops are read as the trunk reads whole images.
   large = images()
-  y = trunk.apply({"params": {k: params[k] for k in plain}}, large)
+  y = jax.jit(trunk.apply)({"params": {k: params[k] for k in plain}}, large)
   np.testing.assert_allclose(
-    model.apply({"params": params}, large)["y"], y, rtol=2e-4, atol=2e-5
+    answer({"params": params}, large)["y"], y, rtol=2e-4, atol=2e-5
   )
 
 
@@ -94,7 +95,7 @@ def test_masked_patches_show_nothing():
 
 def test_the_head_is_cosines_with_prototypes():
   _, model, params = made()
-  told = model.apply({"params": params}, images())
+  told = jax.jit(model.apply)({"params": params}, images())
   head = jax.tree.map(lambda x: np.asarray(x, np.float64), params["class_head"])
   x = np.float64(told["y"])
   for layer in range(3):

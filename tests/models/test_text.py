@@ -38,7 +38,7 @@ def drawn(tower):
 
 
 def apply(tower, params, ids):
-  return np.asarray(tower.apply({"params": params}, jnp.asarray(ids)))
+  return np.asarray(jax.jit(tower.apply)({"params": params}, jnp.asarray(ids)))
 
 
 def act(x, kind):

@@ -216,7 +216,8 @@ def test_an_encoder_of_a_part_of_the_patches_by_the_equations():
   def method(model, x, keep):
     return model.run(model.embed(x).take(keep))
 
-  tokens = model.apply({"params": params}, pixels(), keep, method=method)
+  answer = jax.jit(functools.partial(model.apply, method=method))
+  tokens = answer({"params": params}, pixels(), keep)
   np.testing.assert_array_equal(tokens.where, keep)
   assert tokens.z.shape == (B, 4, D) and tokens.grid == (H, W)
   params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)

@@ -345,7 +345,7 @@ def test_a_new_head_is_zero_and_the_rest_is_the_same():
   model, params = load_pretrained(published.path("google_vit.npz"))
   changed, new = vit_jax.new_head(model, params, 3)
   images = jnp.asarray(published.examples("google_vit.npz")[0])
-  logits = changed.apply({"params": new}, images)
+  logits = jax.jit(changed.apply)({"params": new}, images)
   np.testing.assert_array_equal(logits, np.zeros((len(images), 3)))
   np.testing.assert_array_equal(
     vit_jax.features(changed, new, images),

@@ -178,7 +178,7 @@ def one_update(given, updates):
     optax.scale(1.0), None, RunLength(10, 4, 4)
   )
   grads = jax.tree.map(lambda x: jnp.full_like(x, updates), params)
-  steps, _ = tx.update(grads, tx.init(params), params)
+  steps, _ = jax.jit(lambda g, p: tx.update(g, tx.init(p), p))(grads, params)
   after = optax.apply_updates(params, steps)
   return [traverse_util.flatten_dict(tree, sep="/") for tree in (params, after)]
 
@@ -234,8 +234,10 @@ def test_the_loss_is_the_papers_in_numpy(kind, distinct):
   inputs, ids = objective.prepare(
     {k: jnp.asarray(x) for k, x in batch.items()}, jax.random.key(0)
   )
-  told = model.apply({"params": params}, inputs)
-  loss, cosine = objective.loss(lambda _: told, inputs, ids)
+  told = jax.jit(model.apply)({"params": params}, inputs)
+  loss, cosine = jax.jit(
+    lambda told: objective.loss(lambda _: told, inputs, ids)
+  )(told)
   z = np.asarray(told.logits(), np.float64)
   expected = np.zeros(3)
   for i in range(3):

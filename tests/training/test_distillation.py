@@ -160,9 +160,8 @@ def test_the_teacher_sees_mixed_images_and_gets_no_gradient():
     return objective.loss(*call)[0].sum()
 
   params = {"scale": jnp.ones(())}
-  found, (to_teacher, to_student) = jax.value_and_grad(loss, argnums=(0, 1))(
-    params, jnp.asarray(s)
-  )
+  slopes = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+  found, (to_teacher, to_student) = slopes(params, jnp.asarray(s))
   t = ((mixed - np.array(MEAN)) / np.array(STD)).reshape(4, -1)
   labelled = -(np.asarray(targets) * np.log(_softmax(s))).sum(axis=1)
   expected = (1 - W) * labelled + W * _divergence("softmax", s, t)

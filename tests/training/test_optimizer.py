@@ -112,8 +112,8 @@ def test_lamb_is_optaxs():
     grads = jax.tree.map(
       lambda p: jnp.float32(rng.normal(size=p.shape)), params
     )
-    updates, state = tx.update(grads, state, params)
-    expected, other = reference.update(grads, other, params)
+    updates, state = jax.jit(tx.update)(grads, state, params)
+    expected, other = jax.jit(reference.update)(grads, other, params)
     jax.tree.map(
       lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5),
       updates,
