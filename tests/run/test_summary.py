@@ -136,6 +136,14 @@ def test_other_runs_from_scratch_get_none(config, change):
   assert "training" not in dict(header(make_plan(read(config)), "runs/x"))
 
 
+def test_a_run_without_checkpoints_says_so(config):
+  plan = make_plan(read(config))
+  assert "checkpoints" not in dict(header(plan, "runs/x"))
+  config.update(save_every_epochs=0.0, save_every_steps=0)
+  rows = dict(header(make_plan(read(config)), "runs/x"))
+  assert rows["checkpoints"].startswith("none, so that no weights are left: ")
+
+
 PROBED = "; the head starts from a linear probe of the images"
 
 

@@ -167,7 +167,9 @@ class Settings(Section):
     Duration(epochs=1.0), "Time between two evaluations."
   )
   save_every: Duration = setting(
-    Duration(epochs=1.0), "Time between two checkpoints."
+    Duration(epochs=1.0),
+    "Time between two checkpoints, of which the last step has one as well; 0 "
+    "writes none.",
   )
   keep_last: int = setting(
     2,

@@ -78,6 +78,9 @@ def header(
   if (warmup := warmup_steps(settings, total, examples)) < full:
     text = f"shortened from {full:,} to {warmup:,} steps, as the run is short"
     rows.append(("warm-up", text))
+  if not plan.lengths.save_every:
+    text = "none, so that no weights are left: set save_every_epochs or _steps"
+    rows.append(("checkpoints", text))
   return rows
 
 
