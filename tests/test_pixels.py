@@ -167,6 +167,38 @@ def test_pixels_of_published_files_are_those_of_the_class(
       assert (difference > 1.01).mean() <= 1 / 50_000, shape
 
 
+TIMM_MODULES = ("vision_transformer", "deit", "eva", "beit")
+TIMM_MODULES += ("vision_transformer_hybrid", "vision_transformer_relpos")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_pixels_of_every_way_that_timm_has_are_its_own():
+  """Of all checkpoints of its ViTs, EVA, PE and BEiT: 50 ways and sizes."""
+  (library,) = libraries.needed("timm")
+  ways = {}
+  for module in TIMM_MODULES:
+    listed = {"module": module, "pretrained": True, "include_tags": True}
+    for name in library.list_models(**listed):
+      published_as = library.models.get_pretrained_cfg(name)
+      config = published_as.to_dict(remove_source=True, remove_null=True)
+      config = json.loads(json.dumps(config))  # As it stands in a file.
+      chosen = library.data.resolve_data_config(pretrained_cfg=config)
+      way = tuple(sorted((key, str(value)) for key, value in chosen.items()))
+      ways.setdefault(way, (name, config, chosen))
+  assert len(ways) > 45
+  for name, config, chosen in ways.values():
+    size = timm.image_size({}, config)
+    ours = dataclasses.replace(timm.preprocessing(config), size=size)
+    theirs, transform = library.data.create_transform(**chosen), ours.transform()
+    for shape in ((300, 451), (613, 340), (90, 61)):
+      for picture in (scene(*shape), noise(*shape)):
+        expected = theirs(Image.fromarray(picture)).numpy().transpose(1, 2, 0)
+        expected = (expected * ours.std + ours.mean) * 255
+        difference = np.abs(expected - transform(png(picture)))
+        assert difference.max() < 1e-2, (name, shape)
+
+
 @pytest.mark.parametrize("name", ["clip", "timm_center", "deit"])
 def test_a_plain_resize_would_be_seen(name):
   """What was done before to every published model is off by several levels."""
