@@ -190,7 +190,10 @@ def test_pixels_of_every_way_that_timm_has_are_its_own():
   for name, config, chosen in ways.values():
     size = timm.image_size({}, config)
     ours = dataclasses.replace(timm.preprocessing(config), size=size)
-    theirs, transform = library.data.create_transform(**chosen), ours.transform()
+    theirs, transform = (
+      library.data.create_transform(**chosen),
+      ours.transform(),
+    )
     for shape in ((300, 451), (613, 340), (90, 61)):
       for picture in (scene(*shape), noise(*shape)):
         expected = theirs(Image.fromarray(picture)).numpy().transpose(1, 2, 0)

@@ -21,11 +21,16 @@ from safetensors.numpy import load_file
 from scripts import encoders_page, make_masks, real_weights
 from scripts.bench import depths, products, recipes, scoreboard
 from scripts.bench.scoreboard_models import gflops
-from tests import commands, encoders
+from tests import commands, encoders, published
 from tests.data.pictures import disc
 from tests.image_files import encode
+from vit_jax import load_pretrained
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models import Origin, make_vit
 from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.pretrained.known import KNOWN
+from vit_jax.pretrained.loaded import with_inputs
+from vit_jax.pretrained.save import TARGETS, check_expressible
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import open_run
 
@@ -425,6 +430,58 @@ def test_the_page_of_encoders_is_that_of_its_tables():
       assert family["fast"] == ("no" if related else "yes")
   refused = [row for row in coverage if row["answer"] == "refused"]
   assert all(encoders_page.cause(row["reason"]) for row in refused)
+
+
+LIBRARIES = {
+  "hf": "transformers",
+  "google": "vision_transformer",
+  "tips": "the authors' .npz",
+}
+POOLED = {
+  "token": "class token",
+  "gap": "mean of the patches",
+  "token_gap": "class token; with .* also the mean of the patches",
+  "map": "MAP head",
+  "query": "query",
+  "prefix": "mean of the class tokens",
+}
+
+
+def example(name):
+  """A checkpoint of the tests, or a hybrid of real size without weights."""
+  if name.endswith((".npz", ".safetensors")):
+    return load_pretrained(published.path(name), **published.CHECKPOINTS[name])
+  if "+" not in name:
+    return load_pretrained(encoders.path(name))
+  hybrid = make_vit(name, num_classes=7, gelu="exact")
+  inputs = {"image": Preprocessing((224, 224))}
+  origin = with_inputs(Origin("a run", "ours", None), inputs)
+  return types.SimpleNamespace(
+    model=hybrid.clone(origin=origin),
+    preprocessing=inputs["image"],
+    loss="softmax",
+  )
+
+
+@pytest.mark.slow
+def test_what_a_family_writes_and_pools_is_what_its_examples_do():
+  """By the tests' checkpoints of it; others name the family they are like."""
+  for family in encoders_page.read(encoders_page.FAMILIES):
+    names = family["examples"].split()
+    if not names:
+      alike = family["writes"].startswith("as ")
+      assert alike or family["family"] == "FlexiViT", family["family"]
+      continue
+    written = set()
+    for name in names:
+      loaded = example(name)
+      for to in TARGETS:
+        with contextlib.suppress(ValueError):
+          check_expressible(loaded, to)
+          written.add(LIBRARIES.get(to, to))
+      assert re.search(POOLED[loaded.model.pooling], family["pooling"]), name
+    described = family["writes"].partition(";")[0]
+    assert set(described.split(", ")) == written, family["family"]
 
 
 def _step(layers, clock=True):
