@@ -14,6 +14,11 @@ under "no estimate": their time is missing from all of these figures. If the
 step does not fit into memory, the command looks for the smallest change that
 makes it fit, prints it, and exits with 1.
 
+With --tune, it searches for the settings with which the step takes the least
+time, and prints them as flags and as an environment variable; --write puts them
+into a configuration. `vit_jax estimate --tune deit3:L/16 --topology v5e:2x4`
+compiles up to --trials steps, minutes each, and continues where it was stopped.
+
 With --forward, the step is the prediction of a batch: the command prints how
 many images a chip classifies in a second, and the memory that it needs.
 
@@ -26,6 +31,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
+from ml_collections import config_flags
 
 from vit_jax.estimate import set_environment
 from vit_jax.runtime import command
@@ -66,6 +72,9 @@ def define_flags() -> None:
   flags.DEFINE_bool(
     "suggest", True, "If the step does not fit, look for a change that helps."
   )
+  flags.DEFINE_bool("tune", False, "Search for the fastest settings.")
+  flags.DEFINE_integer("trials", 16, "Steps that --tune compiles at most.", 1)
+  flags.DEFINE_string("write", None, "Configuration (.py) for --tune to write.")
   flags.DEFINE_string(
     "save_hlo", None, "File to write the compiled program (HLO) to."
   )
@@ -75,6 +84,10 @@ def define_flags() -> None:
 def main(_: list[str]) -> int:
   options = flags.FLAGS
   topology = options.topology
+  if options.tune:
+    return _tune(options)
+  if options.write:
+    raise ValueError("--write is for --tune: give that, or leave --write out.")
   program = None
   if options.save_hlo:
     kinds = {"HLO": (".hlo", ".txt")}
@@ -103,6 +116,39 @@ def main(_: list[str]) -> int:
   row["by_op"] = row["by_op"][: options.by_op]
   text = json.dumps(row) if options.json else _table(row)
   say(text, sys.stdout, whole=options.json)
+  return 0
+
+
+def _tune(options: Any) -> int:
+  """Searches for settings, prints them, and writes them if --write is given."""
+  others = [name for name in ("forward", "save_hlo") if options[name].value]
+  if others:
+    raise ValueError(
+      f"--{others[0]} and --tune are both given: --tune is about train steps."
+    )
+  path = None
+  if options.write:
+    path = output_file(options.write, {"Python": (".py",)})[0]
+  set_environment()
+  from vit_jax.estimate import tune
+  from vit_jax.run.config_file import load_config
+  from vit_jax.run.flags import config_settings
+  from vit_jax.run.settings import read
+
+  settings = config_settings()
+  sizes = _data_set(settings.data.name)
+  topology, most = options.topology, options.trials
+  best, rows = tune.tuned(settings, topology, sizes, most)
+  changes = best.changes(settings)
+  text = [*tune.report(best, rows, settings), _table(rows[best])]
+  if options.json:
+    found = {"changes": changes, "environment": best.environment}
+    text = [json.dumps({**rows[best], **found, "trials": len(rows)})]
+  say("\n".join(text), sys.stdout, whole=options.json)
+  if path:
+    name = config_flags.get_config_filename(flags.FLAGS["config"])
+    given = tune.different(read(load_config(name)), settings)
+    tune.write(path, name, {**given, **changes}, best, topology)
   return 0
 
 

@@ -6,7 +6,7 @@ XLA's TPU compiler needs no TPU, only a description of the chips.
 import dataclasses
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -71,12 +71,14 @@ def estimate(
   num_classes: int,
   num_examples: int,
   forward: bool = False,
+  options: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], str]:
   """Compiles the train step; returns its cost and its program's text.
 
-  With `forward`, it compiles the prediction of a batch instead. Raises
-  DoesNotFit if the step needs more memory than a chip has, and ValueError if
-  the configuration cannot be built.
+  With `forward`, it compiles the prediction of a batch instead. `options` are
+  the compiler's, as LIBTPU_INIT_ARGS takes them for a run. Raises DoesNotFit if
+  the step needs more memory than a chip has, and ValueError if the
+  configuration cannot be built.
   """
   mesh = sharding.make_mesh(
     settings.mesh.data, settings.mesh.fsdp, settings.mesh.tensor, devices
@@ -86,11 +88,16 @@ def estimate(
   else:
     lowered, gflops = lower(settings, mesh, num_classes, num_examples)
   images = settings.batch_size / len(devices)
-  return cost(lowered, chip, mesh, images, gflops)
+  return cost(lowered, chip, mesh, images, gflops, options)
 
 
 def cost(
-  lowered: Any, chip: Chip, mesh: Mesh, images: float, gflops: float
+  lowered: Any,
+  chip: Chip,
+  mesh: Mesh,
+  images: float,
+  gflops: float,
+  options: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], str]:
   """As `estimate`, for a lowered step.
 
@@ -99,7 +106,7 @@ def cost(
   """
   start = time.perf_counter()
   try:
-    compiled = lowered.compile()
+    compiled = lowered.compile(compiler_options=dict(options or {}))
   except jax.errors.JaxRuntimeError as error:
     raise explained(error) from error
   seconds = time.perf_counter() - start

@@ -1,0 +1,344 @@
+"""Searches for the settings with which a step takes TPUs the least time.
+
+Only what leaves the model and its loss alone is tried: parts of a batch, FSDP,
+`model.scan`, `model.remat`, and the memory of its own that the chip may give to
+one operation ("scoped memory"), which an environment variable sets. The search
+begins with what was best for other models, and tries neighbours of the best
+choice until none is faster. A result is kept in a folder, so that a search that
+was stopped continues, and one that is repeated ends at once.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from vit_jax.estimate import compiler
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.command import cache_folder
+from vit_jax.runtime.files import replacing
+from vit_jax.runtime.json_files import read_json
+from vit_jax.runtime.printable import say
+from vit_jax.runtime.settings import flat, replaced, to_dict
+
+Row = dict[str, Any]
+"""What `compiler.estimate` returns, or {"why": ...} for what cannot be had."""
+
+SCOPED = "xla_tpu_scoped_vmem_limit_kib"  # The compiler's name for it.
+PARTS = (1, 2, 4, 8)
+SCOPED_MIB = (None, 24, 32, 48)  # None is the compiler's default.
+REMATS = ("none", "dots", "full")
+GAIN = 0.002  # Less of a gain than this share of the time is none.
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+  """What the search chooses; `AXES` has the values of each, in their order."""
+
+  parts: int = 1
+  fsdp: int = 1
+  scan: bool = False
+  remat: str = "none"
+  scoped_mib: int | None = None
+
+  @classmethod
+  def of(cls, settings: Settings) -> "Choice":
+    """The choice that was made in the settings."""
+    model = settings.model
+    return cls(
+      parts=settings.accumulation_steps,
+      fsdp=settings.mesh.fsdp,
+      scan=bool(model.scan),
+      remat=model.remat or "none",
+    )
+
+  def changes(self, settings: Settings) -> dict[str, Any]:
+    """The keys whose values differ from those of the settings."""
+    before = dataclasses.asdict(self.of(settings))
+    keys = {
+      "parts": "accumulation_steps",
+      "fsdp": "mesh.fsdp",
+      "scan": "model.scan",
+      "remat": "model.remat",
+    }
+    return {
+      key: getattr(self, name)
+      for name, key in keys.items()
+      if getattr(self, name) != before[name]
+    }
+
+  @property
+  def options(self) -> dict[str, str]:
+    """Options of the compiler."""
+    return {SCOPED: str(self.scoped_mib * 1024)} if self.scoped_mib else {}
+
+  @property
+  def environment(self) -> str:
+    """The environment variable for a run; "" for the compiler's defaults."""
+    options = " ".join(f"--{k}={v}" for k, v in self.options.items())
+    return options and f"LIBTPU_INIT_ARGS={options}"
+
+  def __str__(self) -> str:
+    memory = f"{self.scoped_mib} MiB" if self.scoped_mib else "default"
+    return (
+      f"parts {self.parts}, FSDP over {self.fsdp}, "
+      f"{'scanned' if self.scan else 'unrolled'}, remat {self.remat}, "
+      f"scoped memory {memory}"
+    )
+
+
+Axes = dict[str, Sequence[Any]]
+
+
+def axes_of(settings: Settings, devices: int) -> Axes:
+  """The values of each part of a choice, with the settings' own, in order."""
+  of_one_replica = devices // max(1, settings.mesh.tensor)
+  given = Choice.of(settings)
+  parts = {*PARTS, given.parts}
+  fsdp = {1, min(8, of_one_replica), of_one_replica, given.fsdp}
+  shards = settings.batch_size // of_one_replica
+  return {
+    "scoped_mib": SCOPED_MIB,
+    "parts": sorted(n for n in parts if n <= shards and shards % n == 0),
+    "fsdp": sorted(n for n in fsdp if n > 0 and of_one_replica % n == 0),
+    "scan": (False, True),
+    "remat": REMATS,
+  }
+
+
+def starts(settings: Settings, axes: Axes) -> list[Choice]:
+  """Choices to begin with, of which the first that fits is taken.
+
+  They are the best of docs/scaling.md, then what saves more and more memory.
+  """
+  rule = Choice(
+    parts=max(n for n in axes["parts"] if n <= 2 or n == axes["parts"][0]),
+    fsdp=max(axes["fsdp"]),
+    scoped_mib=24,
+  )
+  return [
+    rule,
+    dataclasses.replace(rule, remat="dots"),
+    dataclasses.replace(rule, remat="full", scan=True),
+    Choice.of(settings),
+  ]
+
+
+def neighbours(choice: Choice, axes: Axes, first: str) -> Iterator[Choice]:
+  """Choices that differ in one part by one value; those of `first` first."""
+  for name in dict.fromkeys((first, *axes)):
+    values = list(axes[name])
+    place = values.index(getattr(choice, name))
+    for other in (place + 1, place - 1):
+      if 0 <= other < len(values):
+        yield dataclasses.replace(choice, **{name: values[other]})
+
+
+def search(
+  begin: Sequence[Choice],
+  axes: Axes,
+  measure: Callable[[Choice], Row],
+  most: int,
+) -> tuple[Choice | None, dict[Choice, Row]]:
+  """The fastest choice that was measured, or None if none can be had.
+
+  It goes from the first of `begin` that fits to a faster neighbour, as long as
+  there is one, and measures `most` choices at most.
+
+  Returns:
+    The choice, and the rows of all that were measured, in their order.
+  """
+  rows: dict[Choice, Row] = {}
+  best, turn = None, next(iter(axes))
+  for choice in begin:
+    if len(rows) < most and "why" in (rows.get(best) or {"why": ""}):
+      rows[choice] = measure(choice)
+      best = choice if "why" not in rows[choice] else best
+  while best is not None:
+    for choice in neighbours(best, axes, turn):
+      if choice in rows:
+        continue
+      if len(rows) == most:
+        return best, rows
+      rows[choice] = measure(choice)
+      if milliseconds(rows[choice]) < (1 - GAIN) * milliseconds(rows[best]):
+        turn = _difference(best, choice)
+        best = choice
+        break
+    else:
+      return best, rows
+  return None, rows
+
+
+def milliseconds(row: Row) -> float:
+  """The time of a step with the network, or what stands for it.
+
+  It is the lower of `estimate`'s two; Mcycles where a chip's clock is unknown.
+  """
+  if "why" in row:
+    return float("inf")
+  return row["step_ms"][0] if row["step_ms"] else row["mcycles"]
+
+
+def _difference(one: Choice, other: Choice) -> str:
+  names = (field.name for field in dataclasses.fields(Choice))
+  return next(n for n in names if getattr(one, n) != getattr(other, n))
+
+
+def tuned(
+  settings: Settings,
+  topology: str,
+  sizes: tuple[int, int],
+  most: int,
+  folder: pathlib.Path | None = None,
+) -> tuple[Choice, dict[Choice, Row]]:
+  """Searches for a configuration's choice, and says what each trial brings.
+
+  Args:
+    sizes: Classes, and number of training images.
+    most: How many steps to compile at most.
+    folder: Where results are kept; None takes `tuned` in the cache folder.
+
+  Raises:
+    ValueError: no choice can be compiled, or LIBTPU_INIT_ARGS sets what the
+      search does.
+  """
+  if SCOPED in os.environ.get("LIBTPU_INIT_ARGS", ""):
+    raise ValueError(
+      f"LIBTPU_INIT_ARGS sets {SCOPED}, which --tune searches: unset it."
+    )
+  chip, devices = compiler.devices_of(topology)
+  say(f"Compiling up to {most} steps for {topology}; each is kept ...")
+  axes = axes_of(settings, len(devices))
+  folder = folder or cache_folder() / "tuned"
+
+  def compiled(choice: Choice) -> Row:
+    try:
+      changed = replaced(settings, choice.changes(settings))
+      row, _ = compiler.estimate(
+        changed, chip, devices, *sizes, options=choice.options
+      )
+    except ValueError as error:
+      return {"why": str(error)}
+    return {"topology": topology, **row, "by_op": []}
+
+  facts = (topology, sizes, flat(to_dict(settings)), *_versions())
+  measure = functools.partial(kept, compiled, folder, facts)
+  best, rows = search(starts(settings, axes), axes, said(measure), most)
+  if best is None:
+    raise ValueError(
+      f"no choice can be compiled for {topology}, the first because "
+      f"{next(iter(rows.values()))['why']}"
+    )
+  return best, rows
+
+
+def said(measure: Callable[[Choice], Row]) -> Callable[[Choice], Row]:
+  """`measure`, which also prints a line of each result."""
+
+  def one(choice: Choice) -> Row:
+    row = measure(choice)
+    result = row.get("why", "")
+    if not result:
+      time = row["step_ms"] and f"{row['step_ms'][0]:.1f} ms, "
+      peak = row["hbm_gib"]["peak"]
+      result = f"{row['mcycles']:.1f} Mcycles, {time or ''}{peak:.1f} GiB"
+    say(f"{choice}: {result}")
+    return row
+
+  return one
+
+
+def kept(
+  measure: Callable[[Choice], Row],
+  folder: pathlib.Path,
+  facts: Any,
+  choice: Choice,
+) -> Row:
+  """The row of a choice from its file in the folder, else measured and kept.
+
+  `facts` is all that a row depends on besides the choice.
+  """
+  whole = json.dumps([facts, dataclasses.asdict(choice)], default=str)
+  name = hashlib.sha256(whole.encode()).hexdigest()[:32]
+  path = folder / f"{name}.json"
+  try:
+    row = read_json(path)
+  except (ValueError, OSError):  # Written by another version, or damaged.
+    row = {}
+  if not row:
+    row = measure(choice)
+    with replacing(path) as file:
+      file.write(json.dumps(row).encode())
+  return row
+
+
+def _versions() -> tuple[str, ...]:
+  """What else decides a compiled program: packages, our code and flags."""
+  code = hashlib.sha256()
+  package = pathlib.Path(__file__).parents[1]
+  for path in sorted(package.rglob("*.py")):
+    code.update(path.read_bytes())
+  flags = [os.environ.get(name, "") for name in ("LIBTPU_INIT_ARGS",)]
+  names = ("jax", "libtpu", "flax", "optax")
+  versions = [importlib.metadata.version(name) for name in names]
+  return (*versions, code.hexdigest(), *flags)
+
+
+def report(
+  best: Choice, rows: dict[Choice, Row], settings: Settings
+) -> list[str]:
+  """Lines to print: the choice as flags and as an environment variable."""
+  changes = best.changes(settings)
+  flags = " ".join(f"--config.{k}={v}" for k, v in changes.items())
+  return [
+    f"fastest of    {len(rows)} compiled",
+    f"flags          {flags or 'none: the configuration has the best'}",
+    f"environment    {best.environment or 'none'}",
+  ]
+
+
+def different(one: Settings, other: Settings) -> dict[str, Any]:
+  """The dotted keys whose values differ, with those of `other`."""
+  before, after = (flat(to_dict(settings)) for settings in (one, other))
+  return {k: v for k, v in after.items() if v != before[k]}
+
+
+def write(
+  path: pathlib.Path,
+  name: str,
+  changes: dict[str, Any],
+  best: Choice,
+  topology: str,
+) -> None:
+  """Writes a configuration: another one of this name, with changes.
+
+  Args:
+    name: The configuration as `--config` takes it.
+    changes: Values of dotted keys, of the command line and of the search.
+  """
+  file_name, *argument = name.split(":", 1)
+  if pathlib.Path(file_name).is_file():
+    file_name = str(pathlib.Path(file_name).resolve())
+  whole = ":".join((file_name, *argument))
+  source = [f'"""{_plain(whole)}, as `vit_jax estimate --tune` has set it.']
+  source += ["", f"It is for {topology}."]
+  if best.environment:
+    source += ["Every host needs this environment variable:", ""]
+    source += [f"export {best.environment}"]
+  source += ['"""', "", "from vit_jax.run.config_file import load_config", ""]
+  source += ["", "def get_config():", f"  c = load_config({whole!r})"]
+  source += [f"  c.{key} = {value!r}" for key, value in changes.items()]
+  source += ["  return c", ""]
+  with replacing(path) as file:
+    file.write("\n".join(source).encode())
+
+
+def _plain(text: str) -> str:
+  """A text as it may stand in a docstring."""
+  return text.replace("\\", "/").replace('"', "'")
