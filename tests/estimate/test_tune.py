@@ -55,7 +55,7 @@ def test_a_search_goes_on_where_it_gains_and_stops_where_nothing_does():
   first = [(2, 24), (2, 32), (2, 48), (4, 48)]
   assert [(c.parts, c.scoped_mib) for c in steps.calls[:4]] == first
   assert len(steps.calls) == len(set(steps.calls)) == len(rows) < 12
-  assert rows[best]["step_ms"][0] == 50
+  assert best and rows[best]["step_ms"][0] == 50
   for other in tune.neighbours(best, AXES, "parts"):
     assert rows[other]["step_ms"][0] > 50
 
@@ -67,7 +67,7 @@ def test_a_search_takes_what_fits_and_at_most_as_many_steps():
   begin = [RULE, dots, full, Choice()]
   best, rows = tune.search(begin, AXES, steps, 4)
   assert steps.calls[:3] == begin[:3] and Choice() not in rows
-  assert len(rows) == 4 and best.remat == "full"
+  assert best and len(rows) == 4 and best.remat == "full"
   best, rows = tune.search(begin, AXES, Steps(fits=lambda _: False), 100)
   assert best is None and list(rows) == begin
 

@@ -31,7 +31,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
-from ml_collections import config_flags
 
 from vit_jax.estimate import set_environment
 from vit_jax.runtime import command
@@ -132,7 +131,7 @@ def _tune(options: Any) -> int:
   set_environment()
   from vit_jax.estimate import tune
   from vit_jax.run.config_file import load_config
-  from vit_jax.run.flags import config_settings
+  from vit_jax.run.flags import config_name, config_settings
   from vit_jax.run.settings import read
 
   settings = config_settings()
@@ -146,7 +145,7 @@ def _tune(options: Any) -> int:
     text = [json.dumps({**rows[best], **found, "trials": len(rows)})]
   say("\n".join(text), sys.stdout, whole=options.json)
   if path:
-    name = config_flags.get_config_filename(flags.FLAGS["config"])
+    name = config_name()
     given = tune.different(read(load_config(name)), settings)
     tune.write(path, name, {**given, **changes}, best, topology)
   return 0

@@ -38,7 +38,7 @@ GAIN = 0.002  # Less of a gain than this share of the time is none.
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """What the search chooses; `AXES` has the values of each, in their order."""
+  """The settings that the search chooses."""
 
   parts: int = 1
   fsdp: int = 1
@@ -156,9 +156,9 @@ def search(
   rows: dict[Choice, Row] = {}
   best, turn = None, next(iter(axes))
   for choice in begin:
-    if len(rows) < most and "why" in (rows.get(best) or {"why": ""}):
+    if best is None and choice not in rows and len(rows) < most:
       rows[choice] = measure(choice)
-      best = choice if "why" not in rows[choice] else best
+      best = None if "why" in rows[choice] else choice
   while best is not None:
     for choice in neighbours(best, axes, turn):
       if choice in rows:
@@ -279,7 +279,7 @@ def kept(
 
 
 def _versions() -> tuple[str, ...]:
-  """What else decides a compiled program: packages, our code and flags."""
+  """Versions of packages and of our code, and the compiler's flags."""
   code = hashlib.sha256()
   package = pathlib.Path(__file__).parents[1]
   for path in sorted(package.rglob("*.py")):

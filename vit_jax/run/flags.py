@@ -237,6 +237,11 @@ def config_settings(cls: type[Section] = Settings) -> Any:
   return read(config, cls)
 
 
+def config_name() -> str:
+  """The configuration as `--config` took it, FILE:ARGUMENT."""
+  return config_flags.get_config_filename(flags.FLAGS["config"])
+
+
 def is_given(key: str) -> bool:
   """Whether the command line sets a key of the configuration."""
   return key in config_flags.get_override_values(flags.FLAGS["config"])
