@@ -159,10 +159,29 @@ def test_labels_of_another_shape_are_refused():
 
 def test_names_of_the_loader_are_taken():
   class Labelled(Views):
-    spec = {"label": ArraySpec(())}
+    spec = {"skipped": ArraySpec(())}
 
-  with pytest.raises(ValueError, match="an array called 'label'"):
+  with pytest.raises(ValueError, match="an array called 'skipped'"):
     data.Loader().train(Numbered(4), Labelled(), batch_size=2, seed=0)
+
+
+def test_a_transform_may_make_the_label():
+  """Of the example's own, in each way through the loader."""
+
+  class Pictures(Views):
+    spec = {"label": ArraySpec((3, 2), np.int32)}
+
+    def row(self, example, *rng):
+      return {"label": np.full((3, 2), example["label"][0])}
+
+  loader = data.Loader(num_workers=2)
+  source = Vectors(5)
+  with loader.evaluate(source, Pictures(), 4) as passes:
+    labels = np.concatenate([batch["label"] for batch in passes])
+  assert labels.dtype == np.int32
+  np.testing.assert_array_equal(labels[:5, 2, 1], np.arange(5))
+  with loader.train(source, Pictures(), batch_size=2, seed=0) as batches:
+    assert next(batches)["label"].shape == (2, 3, 2)
 
 
 @pytest.mark.parametrize("cut_from", [None, (9, 8)])

@@ -17,7 +17,10 @@ Batch = dict[str, np.ndarray]
 """The arrays of a batch by name; examples lie along the first axis of each."""
 
 LABEL, SKIPPED, MASK = "label", "skipped", "mask"
-"""Names of the arrays that come from elsewhere than the transform."""
+"""Names of the arrays that come from elsewhere than the transform.
+
+A transform may make the label, of the example's.
+"""
 
 _ALIGNED = 64  # Bytes; arrays that share memory begin at multiples of it.
 
@@ -59,7 +62,11 @@ class Transform(Protocol):
 
   @property
   def spec(self) -> Spec:
-    """The arrays that `row` returns; none is called label, skipped or mask."""
+    """The arrays that `row` returns; none is called skipped or mask.
+
+    One that is called label takes the place of the example's own label: a
+    picture that is cropped with its image.
+    """
     ...
 
   def row(
@@ -144,10 +151,12 @@ def label_spec(source: Source) -> ArraySpec:
 def row_spec(transform: Transform, label: ArraySpec) -> dict[str, ArraySpec]:
   """The arrays of a row of a training batch.
 
-  Raises ValueError if the transform takes a name that is used already.
+  `label` is that of the source, unless the transform makes its own. Raises
+  ValueError if the transform takes a name that is used already.
   """
   spec = dict(transform.spec)
-  if taken := sorted({LABEL, SKIPPED, MASK} & {*spec}):
+  label = spec.pop(LABEL, label)
+  if taken := sorted({SKIPPED, MASK} & {*spec}):
     raise ValueError(
       f"the transform has an array called {taken[0]!r}, and the loader has one "
       "of that name already: call it otherwise."

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from vit_jax.workdir.checkpoint import latest_description, open_run
 from vit_jax.workdir.records import METRICS, STARTS, read_metrics, read_starts
 
 _PANELS = 6  # Examples that a task may draw in its own way.
+Draw = Callable[[Any, Sequence[tuple]], Sequence[Photograph]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +38,16 @@ class Shown:
     name: The file's name below the root of the data, or what names it there.
     example: The answer in words.
     photograph: The part that the model sees, at the photograph's resolution.
-    rollout: The attention rollout; None for a model without attention.
+    rollout: The attention rollout; None for a model without attention, or if
+      the task draws.
+    drawn: The picture that the task draws of it, in place of a rollout.
   """
 
   name: str
   example: Example
   photograph: Photograph
   rollout: Float[np.ndarray, "h w"] | None
+  drawn: Photograph | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +214,9 @@ def _measure(run: SavedRun, track: Track) -> Measured:
   preprocessing = run.loaded.preprocessing
   outcome = run.evaluator(run.params, track, detail=True)
   panels: Sequence[Photograph] = ()
-  if draw := run.task.make_panels(model, preprocessing):
+  groups = outcome.telling()
+  draw = run.task.make_panels(model, preprocessing)
+  if draw and not groups:  # Else it draws the telling examples.
     chosen = chosen_examples(run.source, preprocessing, _PANELS)
     panels = draw(run.params, chosen)
   filters = positions = None
@@ -235,8 +241,12 @@ def _measure(run: SavedRun, track: Track) -> Measured:
     metrics=outcome.metrics | outcome.by_class(),
     class_names=class_names(run.source.class_names, model.num_classes),
     groups=[
-      (group.title, group.text, [_shown(run, one) for one in group.examples])
-      for group in outcome.telling()
+      (
+        group.title,
+        group.text,
+        [_shown(run, one, draw) for one in group.examples],
+      )
+      for group in groups
     ],
     filters=filters,
     positions=positions,
@@ -246,19 +256,23 @@ def _measure(run: SavedRun, track: Track) -> Measured:
   )
 
 
-def _shown(run: SavedRun, example: Example) -> Shown:
+def _shown(run: SavedRun, example: Example, draw: Draw | None) -> Shown:
   source_example = run.source[example.index]
   preprocessing = run.loaded.preprocessing
-  rollout = attention_maps.image_rollout(
-    run.loaded.model,
-    run.params,
-    preprocessing.transform()(source_example["image"]),
-    **preprocessing.normalization,
-  )
+  pixels = preprocessing.transform()(source_example["image"])
+  rollout = drawn = None
+  if draw is None:
+    rollout = attention_maps.image_rollout(
+      run.loaded.model, run.params, pixels, **preprocessing.normalization
+    )
+  else:
+    place_pixels_label = (example.index, pixels, source_example["label"])
+    (drawn,) = draw(run.params, [place_pixels_label])
   root = os.path.join(run.settings.data.root or "", "")
   return Shown(
     name=source_example["id"].removeprefix(root),
     example=example,
     photograph=seen_part(source_example["image"], preprocessing),
     rollout=rollout,
+    drawn=drawn,
   )

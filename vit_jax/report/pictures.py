@@ -40,7 +40,11 @@ class Picture:
 
 def example(shown: Shown, longest: int) -> dict[str, Any]:
   """An example's `images`, `name` and `caption`, for the template."""
-  images = [_photograph(shown.photograph, shown.example.alt, longest)]
+  alt = shown.example.alt
+  if shown.drawn is not None:
+    images = [_photograph(shown.drawn, alt, longest)]
+  else:
+    images = [_photograph(shown.photograph, alt, longest)]
   if shown.rollout is not None:
     drawn = overlay.overlaid(shown.photograph, shown.rollout)
     peak = _peak(shown.rollout)

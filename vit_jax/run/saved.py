@@ -126,7 +126,7 @@ def evaluate_checkpoint(
   first = jax.process_index() == 0
   display = Display(active=first)
   with opened(workdir, **options) as run:
-    if not run.task.has_answers and (per_class or path is not None):
+    if not run.task.has_rows and (per_class or path is not None):
       raise ValueError(
         f"{workdir} was trained on the task {run.task.name}, which predicts "
         "patches, not classes: leave out --per_class and --out."

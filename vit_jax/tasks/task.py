@@ -159,6 +159,11 @@ class Task:
     """The probability from which on a label is given; None for one class."""
     return None
 
+  @property
+  def has_rows(self) -> bool:
+    """Whether an evaluation scores each class, and each example by itself."""
+    return self.has_answers
+
   def num_outputs(self, names: Sequence[str]) -> int:
     """The size of the head, for data with these classes or targets.
 

@@ -14,7 +14,11 @@ from vit_jax.data.decoding import decode
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforming import augment
-from vit_jax.data.transforming.transforms import resize, resize_fast
+from vit_jax.data.transforming.transforms import (
+  UpperLeft,
+  resize,
+  resize_fast,
+)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 300), (300, 1), (2, 3)])
@@ -292,3 +296,49 @@ def test_shrinking_averages_areas():
 def test_enlarging_is_bilinear():
   pixels = np.array([[0, 100]], np.uint8)[..., None].repeat(3, 2)
   assert resize(pixels, (1, 4))[0, :, 0].tolist() == [0, 25, 75, 100]
+
+
+@pytest.mark.parametrize("resolution", [1, 2])
+@pytest.mark.parametrize(
+  "settings",
+  [
+    *(
+      TrainTransformSettings(crop=crop, pad=7, resizer=resizer)
+      for crop in ("inception", "pad", "resize")
+      for resizer in ("fast", "bicubic")
+    ),
+    EvalTransformSettings(),
+    EvalTransformSettings(crop="center", resize_ratio=1.5),
+    EvalTransformSettings(crop="squash", resize_ratio=1.2, corner="even"),
+    EvalTransformSettings(crop="center", resize_ratio=1.0, longest_ratio=1.1),
+  ],
+  ids=str,
+)
+def test_a_mask_is_cut_as_its_image(settings, resolution):
+  """Both show rows and columns; a mask may have half of the image's."""
+  H, W = 200, 120
+  pixels = coordinates(H, W)
+  is_train = isinstance(settings, TrainTransformSettings)
+  make = make_train_transform if is_train else make_eval_transform
+  transform = UpperLeft(make((45, 52), settings), (40, 50))
+  step = resolution * 256 / 200  # A pixel of the mask, in levels.
+  for rng in rngs(6):
+    image, places = transform.placed(png(pixels), *((rng,) if is_train else ()))
+    for channel in (0, 1):
+      mask = pixels[::resolution, ::resolution, channel].astype(int)
+      cut = places.taken(mask, outside=-1)
+      assert cut.shape == (40, 50) and cut.dtype == mask.dtype
+      inside = cut >= 0
+      assert inside.mean() > 0.5
+      off = np.abs(cut - image[..., channel].astype(int))[inside]
+      assert np.quantile(off, 0.95) <= 2 * step + 2
+      # What lies outside of the image is black in it.
+      assert (image[~inside] == 0).all()
+
+
+def test_a_whole_mask_is_resized_by_nearest_neighbour():
+  mask = np.random.default_rng(0).integers(0, 200, (12, 15), np.uint8)
+  for size in ((5, 7), (24, 9), (12, 30)):
+    _, places = make_eval_transform(size).placed(png(noise(12, 15)))
+    nearest = Image.fromarray(mask).resize(size[::-1], Image.Resampling.NEAREST)
+    np.testing.assert_array_equal(places.taken(mask, 0), np.asarray(nearest))

@@ -62,7 +62,7 @@ class _Batches:
 
   @functools.cached_property
   def _names(self) -> list[str]:
-    """The arrays that the transform makes of an example."""
+    """The arrays that the transform makes of an example, maybe its label."""
     return [*self.transform.spec]
 
   def _try(
@@ -77,7 +77,7 @@ class _Batches:
       try:
         row = self.transform.row(example, *rng)
         check_names(row, self._names)
-        return {**row, LABEL: example["label"]}
+        return {LABEL: example["label"], **row}
       except UnreadableImageError as error:
         example = UnreadableImageError(f"{example['id']}: {error}")
     if not self.skip:

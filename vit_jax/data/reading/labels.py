@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,10 +33,13 @@ class Labels:
   Attributes:
     plural: The word for the names of a source with such labels.
     are_used: False if the task ignores the labels.
+    reader: The module of `data.reading` that reads a folder of images with such
+      labels; "" for class folders, or a file of labels.
   """
 
   plural: str = "classes"
   are_used: bool = True
+  reader: ClassVar[str] = ""
 
   @property
   def are_classes(self) -> bool:

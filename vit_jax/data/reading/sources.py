@@ -1,6 +1,7 @@
 """Opens the splits of a data set, whichever reader they need."""
 
 import dataclasses
+import importlib
 import pathlib
 import re
 from collections.abc import Sequence
@@ -49,8 +50,8 @@ def open_splits(
   `labels` what its task takes of a file of labels; by default
   `settings.label_kind`.
   """
-  if settings.root:
-    kind = labels or settings.label_kind or SINGLE
+  kind = labels or settings.label_kind or SINGLE
+  if settings.root or kind.reader:
     return _open_folder(settings, windowed, kind)
   train = open_source("train", settings, labels)
   examples = f"{len(train):,} training examples"
@@ -68,7 +69,7 @@ def _open_folder(
   settings: DataSettings, windowed: bool, labels: Labels
 ) -> Splits:
   """The splits of a folder of images, read once for all of them."""
-  reader = _folder_reader(settings)
+  reader = _folder_reader(settings, labels)
   opened = reader.open_folder(settings, labels)
   if opened["eval"].split == "test":
     del opened["test"]
@@ -103,9 +104,9 @@ def open_source(
   """
   if split not in ("train", "eval", "test"):
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
-  if settings.root:
-    kind = labels or settings.label_kind or SINGLE
-    return _folder_reader(settings).open_split(settings, split, kind)
+  kind = labels or settings.label_kind or SINGLE
+  if settings.root or kind.reader:
+    return _folder_reader(settings, kind).open_split(settings, split, kind)
   part = settings.train_split if split == "train" else settings.eval_split
   if settings.name == "digits" and not settings.dir:
     return Digits(part or "test")
@@ -125,8 +126,13 @@ def _open_tfds(settings: DataSettings, part: str | None) -> Source:
   return reader.TfdsSource(builder, part or "test", settings.tfds_label)
 
 
-def _folder_reader(settings: DataSettings) -> Any:
-  """The module that reads a folder: by a file of labels, or class folders."""
+def _folder_reader(settings: DataSettings, labels: Labels) -> Any:
+  """The module that reads a folder: by a file of labels, or class folders.
+
+  Labels may name a reader of their own.
+  """
+  if labels.reader:
+    return importlib.import_module(f"vit_jax.data.reading.{labels.reader}")
   if settings.labels_file:
     from vit_jax.data.reading import label_file as reader
   else:

@@ -8,9 +8,9 @@ Pillow's, which gives the pixels that PyTorch's libraries give.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -99,11 +99,72 @@ def check_colours(settings: TrainTransformSettings, channels: int) -> None:
       )
 
 
+class Places(NamedTuple):
+  """Where a transformed image lies in the file's upright image.
+
+  Another picture of the same scene, such as a mask, is cut in the same way.
+
+  Attributes:
+    shape: Height and width of the upright image.
+    box: The part of it that was resized, as (top, left, height, width).
+    size: Height and width that the box was resized to.
+    part: The part of that which was taken, as (top, left, height, width); it
+      may begin or end outside.
+    mirrored: Whether the part was then mirrored.
+  """
+
+  shape: tuple[int, int]
+  box: tuple[int, int, int, int]
+  size: tuple[int, int]
+  part: tuple[int, int, int, int]
+  mirrored: bool = False
+
+  @classmethod
+  def of_box(
+    cls,
+    box: tuple[int, int, int, int],
+    size: tuple[int, int],
+    shape: tuple[int, int],
+  ) -> "Places":
+    """Those of a box that is resized to `size` (H, W)."""
+    return cls(shape, box, size, (0, 0, *size))
+
+  def cut(self, top: int, left: int, size: tuple[int, int]) -> "Places":
+    """Those of a part of the result, which may begin or end outside of it."""
+    above, before, _, width = self.part
+    height, new_width = size
+    if self.mirrored:
+      left = width - left - new_width
+    return self._replace(part=(above + top, before + left, height, new_width))
+
+  def taken(self, picture: np.ndarray, outside: int) -> np.ndarray:
+    """A picture (h, w) of the same scene, by its pixels nearest to the places.
+
+    It may have another resolution than the image. What lies outside of it
+    becomes `outside`.
+    """
+    rows, columns = (self._along(axis, picture.shape[axis]) for axis in (0, 1))
+    if self.mirrored:
+      columns = columns[::-1]
+    h, w = picture.shape
+    values = picture[rows.clip(0, h - 1)[:, None], columns.clip(0, w - 1)[None]]
+    below = (rows < 0) | (rows >= h)
+    beside = (columns < 0) | (columns >= w)
+    return np.where(below[:, None] | beside[None], outside, values)
+
+  def _along(self, axis: int, length: int) -> np.ndarray:
+    """The pixel of a picture of `length` that each row or column shows."""
+    numbers = np.arange(self.part[axis + 2]) + self.part[axis] + 0.5
+    within = numbers * self.box[axis + 2] / self.size[axis]
+    places = (self.box[axis] + within) * length / self.shape[axis]
+    return np.floor(places).astype(int)
+
+
 @dataclasses.dataclass(frozen=True)
 class UpperLeft(ImageTransform):
   """The upper-left part, of `size` (H, W), of another transform's images."""
 
-  transform: ImageTransform
+  transform: "_Sized | UpperLeft"
   size: tuple[int, int]
 
   @property
@@ -111,7 +172,15 @@ class UpperLeft(ImageTransform):
     return (*self.size, self.transform.image_shape[2])
 
   def __call__(self, encoded: bytes, *rng: np.random.Generator) -> np.ndarray:
-    return self.transform(encoded, *rng)[: self.size[0], : self.size[1]]
+    return self.placed(encoded, *rng)[0]
+
+  def placed(
+    self, encoded: bytes, *rng: np.random.Generator
+  ) -> tuple[np.ndarray, Places]:
+    """The pixels of an encoded image, and where they lie in it."""
+    image, places = self.transform.placed(encoded, *rng)
+    height, width = self.size
+    return image[:height, :width], places.cut(0, 0, self.size)
 
 
 def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
@@ -130,6 +199,15 @@ class _Sized(ImageTransform):
   def image_shape(self) -> tuple[int, int, int]:
     return (*self.size, self.pixels.channels)
 
+  def __call__(self, encoded: bytes, *rng: np.random.Generator) -> np.ndarray:
+    return self.placed(encoded, *rng)[0]
+
+  def placed(
+    self, encoded: bytes, *rng: np.random.Generator
+  ) -> tuple[np.ndarray, Places]:
+    """The pixels of an encoded image, and where they lie in it."""
+    raise NotImplementedError
+
 
 @dataclasses.dataclass(frozen=True)
 class _TrainTransform(_Sized):
@@ -137,49 +215,68 @@ class _TrainTransform(_Sized):
 
   settings: TrainTransformSettings
 
-  def __call__(self, encoded: bytes, *rng: np.random.Generator) -> np.ndarray:
+  def placed(
+    self, encoded: bytes, *rng: np.random.Generator
+  ) -> tuple[np.ndarray, Places]:
     return self._changed(encoded, *rng)
 
-  def _changed(self, encoded: bytes, rng: np.random.Generator) -> np.ndarray:
+  def _changed(
+    self, encoded: bytes, rng: np.random.Generator
+  ) -> tuple[np.ndarray, Places]:
     settings = self.settings
     if settings.crop == "inception":
-      image = self._random_box(encoded, rng)
+      image, places = self._random_box(encoded, rng)
     else:
       image = decode_image(encoded, self.pixels)
+      shape = image.shape[:2]
+      places = Places.of_box((0, 0, *shape), self.size, shape)
       image = filtered(image, self.size, _FILTERS[settings.resizer])
     if settings.crop == "pad" and settings.pad:
-      image = _pad_crop(image, settings.pad, rng)
+      image, places = _pad_crop(image, places, settings.pad, rng)
     if settings.flip and rng.random() < 0.5:
       image = by_fours(lambda part: cv2.flip(part, 1), image)
+      places = places._replace(mirrored=True)
     if settings.colour_changes or settings.erase:
       from vit_jax.data.transforming.augment import augment
 
       image = augment(image, rng, settings)
-    return image
+    return image, places
 
-  def _random_box(self, encoded: bytes, rng: np.random.Generator) -> np.ndarray:
+  def _random_box(
+    self, encoded: bytes, rng: np.random.Generator
+  ) -> tuple[np.ndarray, Places]:
     """Returns a random box, resized, and decodes no more than it shows."""
     from vit_jax.data.transforming.augment import inception_box, published_box
 
     kind = published_box if self.settings.as_published else inception_box
-    draw = functools.partial(kind, min_area=self.settings.min_area, rng=rng)
+    places = None
+
+    def draw(height: int, width: int) -> tuple[int, int, int, int]:
+      nonlocal places  # Of the last draw, if the first decoder fails.
+      box = kind(height, width, min_area=self.settings.min_area, rng=rng)
+      places = Places.of_box(box, self.size, (height, width))
+      return box
+
     if self.settings.resizer == "fast":
-      return resize_fast(
-        decode_box(encoded, self.size, draw, self.pixels), self.size
-      )
-    box = decode_box(encoded, (MAX_PIXELS, MAX_PIXELS), draw, self.pixels)
-    return filtered(box, self.size, _FILTERS[self.settings.resizer])
+      box = decode_box(encoded, self.size, draw, self.pixels)
+      image = resize_fast(box, self.size)
+    else:
+      box = decode_box(encoded, (MAX_PIXELS, MAX_PIXELS), draw, self.pixels)
+      image = filtered(box, self.size, _FILTERS[self.settings.resizer])
+    assert places is not None
+    return image, places
 
 
 def _pad_crop(
-  image: np.ndarray, pad: int, rng: np.random.Generator
-) -> np.ndarray:
+  image: np.ndarray, places: Places, pad: int, rng: np.random.Generator
+) -> tuple[np.ndarray, Places]:
   """Shifts by up to `pad` pixels each way, filling up with black."""
   H, W, _ = image.shape
   top, left = rng.integers(2 * pad, endpoint=True, size=2)
   sides = (pad, pad, pad, pad, cv2.BORDER_CONSTANT)
   padded = by_fours(lambda part: cv2.copyMakeBorder(part, *sides), image)
-  return padded[top : top + H, left : left + W]
+  places = places.cut(int(top) - pad, int(left) - pad, (H, W))
+  return padded[top : top + H, left : left + W], places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,19 +285,26 @@ class _EvalTransform(_Sized):
 
   settings: EvalTransformSettings
 
-  def __call__(self, encoded: bytes, *_: np.random.Generator) -> np.ndarray:
+  def placed(
+    self, encoded: bytes, *_: np.random.Generator
+  ) -> tuple[np.ndarray, Places]:
     image = decode_image(encoded, self.pixels)
-    h, w = resized_shape(image.shape[:2], self.size, self.settings)
-    if image.shape[:2] != (h, w):
+    shape = image.shape[:2]
+    h, w = resized_shape(shape, self.size, self.settings)
+    places = Places.of_box((0, 0, *shape), (h, w), shape)
+    if shape != (h, w):
       image = filtered(image, (h, w), self.settings)
     H, W = self.size
     if h < H or w < W:
       image = _padded(image, self.size)
+      above, before = (max(0, S - s) // 2 for S, s in ((H, h), (W, w)))
       h, w = image.shape[:2]
+      places = places.cut(-above, -before, (h, w))
     half = round if self.settings.corner == "even" else math.floor
     top = half((h - H) / 2)
     left = half((w - W) / 2)
-    return image[top : top + H, left : left + W]
+    part = image[top : top + H, left : left + W]
+    return part, places.cut(top, left, self.size)
 
 
 def _padded(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
