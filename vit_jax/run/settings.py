@@ -41,6 +41,7 @@ from vit_jax.tasks.settings import (
   FewShotSettings,
   MaskedSettings,
   PairsSettings,
+  SegmentationSettings,
   SelfDistillationSettings,
   StudentSettings,
 )
@@ -279,6 +280,9 @@ class Settings(Section):
     SelfDistillationSettings
   )
   pairs: PairsSettings = section(PairsSettings, needs="data.task=pairs")
+  segmentation: SegmentationSettings = section(
+    SegmentationSettings, needs="data.task=segmentation"
+  )
   lora: LoraSettings = section(LoraSettings)
   distill: DistillSettings = section(DistillSettings, needs="distill.teacher")
   optimizer: OptimizerSettings = section(OptimizerSettings)

@@ -26,6 +26,7 @@ _TASKS = {
   "student": "StudentTask",
   "self_distillation": "SelfDistillationTask",
   "pairs": "PairsTask",
+  "segmentation": "SegmentationTask",
 }
 
 

@@ -16,6 +16,7 @@ from vit_jax.runtime.checks import (
   NOT_NEGATIVE,
   POSITIVE,
   WIDTH,
+  WIDTH_OR_0,
   Rule,
   up_to,
 )
@@ -32,8 +33,10 @@ _LABELS = {
   "multilabel": "labels.SEVERAL",
   "regression": "labels.NUMBERS",
   "pairs": "captions.CAPTIONS",
+  "segmentation": "segmentation.MASKS",
 }
 TASKS = tuple(_LABELS)
+_OF_FOLDERS = ("segmentation",)  # Their labels lie in folders, not in a file.
 
 
 def labels_of(task: str) -> Any:
@@ -61,8 +64,9 @@ class DataSettings(data_settings.DataSettings):
   task: str = setting(
     "classification",
     "What the file of labels has for an image: a class, several labels "
-    '("multilabel"), numbers ("regression"), or captions ("pairs"); or a task '
-    'of your own, as "file.py:Class".',
+    '("multilabel"), numbers ("regression"), or captions ("pairs"); masks in a '
+    'folder of their own ("segmentation"); or a task of your own, as '
+    '"file.py:Class".',
     must=Rule(
       f"be one of {', '.join(TASKS)}, or file.py:Class",
       lambda name: name in TASKS or ":" in name,
@@ -75,7 +79,9 @@ class DataSettings(data_settings.DataSettings):
     return labels_of(self.task)
 
   def _reads_labels(self, name: str) -> bool:
-    return name != "task" or self.task in TASKS
+    return name != "task" or (
+      self.task in TASKS and self.task not in _OF_FOLDERS
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +126,26 @@ class AutoencoderSettings(Section):
   )
   decoder_heads: int = setting(
     16, "Heads of each layer of the decoder.", must=WIDTH, needs="rate"
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentationSettings(Section):
+  """A class for each pixel, with data.task=segmentation."""
+
+  layers: tuple[int, ...] = setting(
+    (),
+    "Layers whose patches the head reads, counted from 1, such as (3,6,9,12); "
+    "() is the last.",
+    must=Rule(
+      "be numbers from 1 on, in their order",
+      lambda x: list(x) == sorted({*x}) and min(x, default=1) > 0,
+    ),
+  )
+  head_size: int = setting(
+    0,
+    "Width of a hidden layer of the head; 0 is a linear head.",
+    must=WIDTH_OR_0,
   )
 
 
@@ -348,6 +374,7 @@ SECTIONS: dict[str, type[Section]] = {
   "student": StudentSettings,
   "self_distillation": SelfDistillationSettings,
   "pairs": PairsSettings,
+  "segmentation": SegmentationSettings,
 }
 """The section of the configuration that a task of the same name has.
 

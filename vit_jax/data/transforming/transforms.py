@@ -10,7 +10,7 @@ Pillow's, which gives the pixels that PyTorch's libraries give.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -164,7 +164,7 @@ class Places(NamedTuple):
 class UpperLeft(ImageTransform):
   """The upper-left part, of `size` (H, W), of another transform's images."""
 
-  transform: "_Sized | UpperLeft"
+  transform: ImageTransform
   size: tuple[int, int]
 
   @property
@@ -178,7 +178,8 @@ class UpperLeft(ImageTransform):
     self, encoded: bytes, *rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
     """The pixels of an encoded image, and where they lie in it."""
-    image, places = self.transform.placed(encoded, *rng)
+    transform: Any = self.transform
+    image, places = transform.placed(encoded, *rng)
     height, width = self.size
     return image[:height, :width], places.cut(0, 0, self.size)
 

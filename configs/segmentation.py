@@ -1,0 +1,36 @@
+"""A head that names the class of each pixel, on a frozen encoder.
+
+vit_jax train --config segmentation --pretrained hf_s14_dinov2 \
+  --config.data.root=my_scenes --workdir runs/my_scenes
+
+The folder holds images and masks, see docs/howto/segmentation.md. "lora" or
+"whole" as the argument, as in --config segmentation:lora, trains LoRA's
+matrices in all layers, or all layers, with the head.
+"""
+
+from vit_jax.config import base_config
+
+KINDS = ("head", "lora", "whole")
+
+
+def get_config(argument: str = "head"):
+  if argument not in KINDS:
+    raise ValueError(f"{argument!r}: give one of {', '.join(KINDS)}.")
+  c = base_config()
+  c.data.task = "segmentation"
+  c.image_size = None  # Takes the checkpoint's own.
+  c.total_epochs = 20.0
+  c.batch_size = 16
+  c.train_transform.update(crop="inception", min_area=0.3)
+  c.optimizer.update(kind="adam", peak_lr=3e-3, warmup_epochs=1.0)
+  c.optimizer.update(decay="cosine", weight_decay=0.0)
+  if argument == "head":
+    c.optimizer.freeze_layers = -1
+  else:
+    c.optimizer.update(peak_lr=1e-4)
+  if argument == "lora":
+    c.lora.rank = 16
+  c.log_every_epochs, c.log_every_steps = 1.0, 0
+  c.eval_every_epochs, c.eval_every_steps = 5.0, 0
+  c.save_every_epochs, c.save_every_steps = 5.0, 0
+  return c

@@ -1,0 +1,37 @@
+"""Images with their masks, which are cut and mirrored alike."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax.data.batch import LABEL, ArraySpec, Spec, Transform
+from vit_jax.data.example import Example
+from vit_jax.data.reading.segmentation import IGNORED
+
+
+@dataclasses.dataclass(frozen=True)
+class WithMasks(Transform):
+  """A transform of images that takes their masks along.
+
+  The label of an example, a mask of its own size, becomes one of int32 of the
+  image's height and width, by its nearest pixels. What lies outside of the
+  image has no class.
+
+  Attributes:
+    images: One of `transforms`, which says where its pixels lie.
+  """
+
+  images: Any
+
+  @property
+  def spec(self) -> Spec:
+    height, width, _ = self.images.image_shape
+    return {**self.images.spec, LABEL: ArraySpec((height, width), np.int32)}
+
+  def row(
+    self, example: Example, *rng: np.random.Generator
+  ) -> Mapping[str, Any]:
+    image, places = self.images.placed(example["image"], *rng)
+    return {"image": image, LABEL: places.taken(example["label"], IGNORED)}

@@ -1,0 +1,78 @@
+"""The objective of segmentation: cross-entropy of the class of each pixel."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from vit_jax.data.reading.segmentation import IGNORED
+from vit_jax.models.layer import Images
+from vit_jax.training.losses import TakesImages
+
+Masks = Int[Array, "B H W"]
+
+
+def enlarged(
+  logits: Float[Array, "B h w K"], height: int, width: int
+) -> Float[Array, "B H W K"]:
+  """The logits of pixels from those of patches, bilinearly."""
+  B, h, w, K = logits.shape
+  if (h, w) == (height, width):
+    return logits
+  return jax.image.resize(logits, (B, height, width, K), "bilinear")
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelClasses(TakesImages):
+  """The objective of segmentation, a `losses.Objective`.
+
+  The logits of patches are enlarged to the mask's size. An image's loss is the
+  mean over its pixels of a class, and 0 without any.
+
+  Attributes:
+    mean, std: The normalisation of the images.
+  """
+
+  mean: Sequence[float]
+  std: Sequence[float]
+  metric = "pixels_right"
+
+  def prepare(
+    self, batch: Mapping[str, Array], key: Array
+  ) -> tuple[Images, Masks]:
+    """Returns a batch's normalised images, and their masks."""
+    del key
+    return self.inputs(batch), batch["label"]
+
+  def loss(
+    self,
+    apply: Callable[..., Any],
+    images: Images,
+    targets: Masks,
+    frozen_params: Any = None,
+  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """The loss of each image, and the share of its pixels that are right."""
+    del frozen_params
+    return self.compare(apply(images), targets)
+
+  def compare(
+    self, logits: Float[Array, "B h w K"], masks: Masks
+  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """The same, from the logits of the patches."""
+    of_pixels = enlarged(logits, *masks.shape[1:])
+    has_class = masks != IGNORED
+    classes = jnp.where(has_class, masks, 0)
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(
+      of_pixels, classes
+    )
+    right = of_pixels.argmax(axis=-1) == classes
+    count = jnp.maximum(has_class.sum(axis=(1, 2)), 1)
+    loss, score = (
+      jnp.where(has_class, x, 0).sum(axis=(1, 2)) / count
+      for x in (losses, right)
+    )
+    return loss, score
