@@ -11,7 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import deit3, dino, finetune, mae, masked_patches, pretrain
+from configs import (
+  deit3,
+  dino,
+  finetune,
+  mae,
+  masked_patches,
+  pretrain,
+  segmentation,
+)
 from tests import encoders
 from tests.old_runs import UNSEEN
 from vit_jax import load_pretrained
@@ -82,6 +90,7 @@ def test_every_row_of_a_study_builds_and_can_be_drawn(path, tmp_path):
     (mae, "B/8", "'B/8': give one of B/16, L/16, H/14, with ,finetune"),
     (mae, "B/16,probe", "'B/16,probe': give one of"),
     (deit3, "H/14", "'H/14': give one of S/16, B/16, L/16"),
+    (segmentation, "all", "'all': give one of head, lora, whole"),
   ],
 )
 def test_an_argument_that_is_no_row_is_refused(module, argument, message):
@@ -94,6 +103,16 @@ def test_a_few_images_train_a_head_from_a_probe():
   assert config.transfer.probe_head and not settings.transfer.probe_head
   assert config.optimizer.freeze_layers == -1 and config.total_epochs == 1
   assert config.image_size is settings.image_size is None
+
+
+def test_segmentation_trains_a_head_alone_or_more():
+  head, lora, whole = map(segmentation.get_config, segmentation.KINDS)
+  frozen = [c.optimizer.freeze_layers for c in (head, lora, whole)]
+  assert frozen == [-1, 0, 0]
+  assert [c.lora.rank for c in (head, lora, whole)] == [0, 16, 0]
+  for c in (head, lora, whole):
+    task = build.task_of(read(c))
+    assert (task.name, task.score) == ("segmentation", "mean_iou")
 
 
 def test_rows_carry_the_papers_numbers():

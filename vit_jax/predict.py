@@ -79,6 +79,18 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "save_head", None, "An .npz file to write these classes to, for --head."
   )
+  flags.DEFINE_string(
+    "masks",
+    None,
+    "A folder to write masks and overlays to, for a run of segmentation.",
+  )
+  flags.DEFINE_integer(
+    "short_side",
+    None,
+    "Shorter side in pixels at which --masks reads an image in windows, not "
+    "whole.",
+    lower_bound=1,
+  )
   flags.DEFINE_integer(
     "batch_size", 32, "Number of images to predict at once.", lower_bound=1
   )
@@ -86,6 +98,16 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
+  masks, side = flags.FLAGS.masks, flags.FLAGS.short_side
+  if masks or side:
+    _check_masks(masks)
+    return mark_files(
+      arguments[0],
+      arguments[1:],
+      masks,
+      short_side=side,
+      **command.overrides(),
+    )
   return predict_files(
     arguments[0],
     arguments[1:],
@@ -164,6 +186,70 @@ def predict_files(
     outcomes.append(f"features {rows.shape} to {features}")
   _say_written(outcomes)
   return 1 if missing else code
+
+
+def mark_files(
+  checkpoint: str,
+  files: str | os.PathLike[str] | list[str],
+  masks: str,
+  *,
+  short_side: int | None = None,
+  **overrides: Any,
+) -> int:
+  """Writes masks and overlays of image files; returns the exit code.
+
+  The arguments are those of the command. Raises ValueError if no name matches
+  an image, or the checkpoint is no run of segmentation, and OSError if a file
+  cannot be written.
+  """
+  from vit_jax.data.reading.image_files import find_images, say_missing
+  from vit_jax.inference.mask_files import write_masks
+  from vit_jax.pretrained.load import open_checkpoint
+  from vit_jax.runtime.display import Display
+  from vit_jax.training import sharding
+
+  missing = say_missing(files)
+  mesh = sharding.make_mesh()
+  loaded = open_checkpoint(
+    checkpoint,
+    hold=lambda loaded: loaded.params_on(mesh),
+    as_trained=True,
+    **overrides,
+  )
+  for note in loaded.notes:
+    say(note)
+  preprocessing = loaded.preprocessing
+  mark = loaded.task.make_mark(loaded.model, preprocessing, short_side)
+  if mark is None:
+    raise ValueError(
+      f"{checkpoint} was trained on the task {loaded.task.name}: --masks is "
+      "for a run with data.task=segmentation."
+    )
+  images = [*find_images(files)]
+  count, unreadable, lines = write_masks(
+    functools.partial(mark, loaded.held),
+    Display().track(images, "marking", len(images)),
+    masks,
+    preprocessing.spec,
+    loaded.class_names,
+  )
+  for line in lines:
+    say(line, sys.stdout)
+  _say_written([f"{count:,} mask{'s' * (count != 1)} and overlays to {masks}"])
+  return 1 if missing or unreadable else 0
+
+
+def _check_masks(masks: str | None) -> None:
+  """Raises ValueError if a flag needs `masks`, or says nothing with them."""
+  if masks is None:
+    raise ValueError("--short_side needs --masks, which is not given.")
+  others = ("out", "json", "features", "layers", "head", "texts")
+  for name in others:
+    if flags.FLAGS[name].value:
+      raise ValueError(
+        f"--{name} says nothing beside --masks, which writes masks and "
+        "overlays alone: drop one."
+      )
 
 
 def _write_counted(
@@ -293,7 +379,8 @@ def _opened(
     raise ValueError(
       f"{checkpoint} has no classes to choose from: give --features=FILE.npz "
       "to write its features, --texts=FILE.txt with the names of classes if it "
-      "has a text tower, or --head=FILE.npz with embeddings of texts."
+      "has a text tower, --head=FILE.npz with embeddings of texts, or "
+      "--masks=FOLDER if it is a run of segmentation."
     )
   return loaded
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import image_folder
+from configs import image_folder, segmentation
 from tests import runs
 from tests.old_runs import CHECKPOINTS
 from tests.report.example import Page
+from tests.scenes import write_all
 from vit_jax import load_pretrained, predict_images
 from vit_jax.config import base_config
 from vit_jax.inspection.draw import visualize_files
 from vit_jax.models import Vit
-from vit_jax.predict import predict_files
+from vit_jax.predict import mark_files, predict_files
 from vit_jax.report.measure import read_run
 from vit_jax.report.page import page
 from vit_jax.run.experiments.probe import probe_checkpoint
@@ -149,6 +150,91 @@ def test_a_run_is_evaluated_predicts_and_resumes(
   assert visualize_files(workdir, paths[:1], out=str(pictures)) == 0
   assert any(path.name.endswith("_sheet.png") for path in pictures.iterdir())
   assert_resumes(config, tmp_path, monkeypatch, 30, state, evaluated)
+
+
+@pytest.mark.slow
+def test_a_run_on_masks_marks_resumes_and_trains_a_head(
+  tmp_path, capsys, monkeypatch
+):
+  """Whole; then from its weights the head alone, and LoRA with it."""
+  root = write_all(tmp_path / "scenes", train=24, val=8, test=4)
+  (root / "classes.txt").write_text("ground\nred\nblue\n")
+  config = segmentation.get_config("whole")
+  config.update(batch_size=8, image_size=(24, 32), total_epochs=0.0)
+  config.update(total_steps=60, eval_every_epochs=0.0, eval_every_steps=30)
+  config.update(save_every_epochs=0.0, save_every_steps=30, eval_pictures=2)
+  config.update(log_every_epochs=0.0, log_every_steps=6, accumulation_steps=2)
+  config.update(ema_decay=0.9, digest_every=10)
+  config.data.root = str(root)
+  config.segmentation.layers = (1, 2)
+  config.optimizer.update(warmup_epochs=0.0, peak_lr=3e-3)
+  sizes = dict(hidden_size=32, num_layers=2, mlp_size=32, num_heads=4)
+  config.model.update(variant="Ti/4", dropout_rate=0.1, **sizes)
+  config.loader.num_workers = 0
+  config.mesh.update(MESH)
+  workdir = str(tmp_path / "whole")
+  state, evaluated = train(read(config), workdir)
+  assert evaluated["eval/mean_iou"] > 0.7  # Chance is about 0.3.
+  rows = runs.rows(tmp_path / "whole")
+  assert any("test/step" in row and "test/mean_iou" in row for row in rows)
+  tags = {tag for _, tag, _ in runs.events(tmp_path / "whole")}
+  assert {"eval/segmentation_2", "eval/mean_iou"} <= tags
+  assert "mean IoU " in capsys.readouterr().out
+  out = tmp_path / "answers.csv"
+  found = evaluate_checkpoint(workdir, per_class=True, out=str(out))
+  each = found.pop("eval/iou_by_class")
+  assert [*each] == ["ground", "red", "blue"]
+  assert np.mean([*each.values()]) == pytest.approx(found["eval/mean_iou"])
+  assert found == pytest.approx({k: evaluated[k] for k in found})
+  assert len(out.read_text().splitlines()) == 1 + 8
+  told, alts = reported(workdir, "mean IoU", "Mean IoU")
+  assert "blue" in told.texts("td") + told.texts("th")
+  assert sum(alt.startswith("An image, its mask") for alt in alts) == 8
+  assert_resumes(config, tmp_path, monkeypatch, 30, state, evaluated)
+  capsys.readouterr()
+
+  # Masks at the images' own size, whole and by windows.
+  images = str(root / "images" / "val")
+  for side in (None, 48):
+    place = tmp_path / f"marked_{side}"
+    assert mark_files(workdir, images, str(place), short_side=side) == 0
+    assert "Wrote 8 masks and overlays to" in capsys.readouterr().out
+    right = []
+    for number in range(8):
+      name = f"{number:02}.png"
+      with Image.open(place / "masks" / name) as picture:
+        assert picture.mode == "P"
+        mask = np.asarray(picture)
+      with Image.open(root / "masks" / "val" / name) as picture:
+        true = np.asarray(picture)
+      assert mask.shape == true.shape == (48, 64)
+      right.append((mask == true)[true != 255].mean())
+      with Image.open(place / "overlays" / name) as picture:
+        assert picture.size == (64, 48)
+    if side is None:
+      share = pytest.approx(evaluated["eval/pixels_right"], abs=0.05)
+      assert np.mean(right) == share
+  with pytest.raises(ValueError, match="or --masks=FOLDER if it is a run of"):
+    predict_files(workdir, images)
+
+  model, params = load_pretrained(workdir)
+  assert type(model) is Vit and "head" not in params
+  for kind in ("head", "lora"):
+    tuned = segmentation.get_config(kind)
+    for key in ("batch_size", "total_epochs", "data", "loader", "image_size"):
+      tuned[key] = config[key]
+    tuned.update(total_steps=40, pretrained=workdir, eval_every_steps=40)
+    tuned.update(eval_every_epochs=0.0, digest_every=10)
+    tuned.segmentation.head_size = 16
+    tuned.optimizer.update(warmup_epochs=0.0, peak_lr=1e-2)
+    again = tmp_path / kind
+    state, evaluated = train(read(tuned), str(again))
+    assert evaluated["eval/mean_iou"] > 0.5
+    if kind == "head":
+      kept = jax.device_get({k: state.params[k] for k in params})
+      assert runs.identical(kept, jax.device_get(params))
+    assert verify(str(again))
+    assert mark_files(str(again), images, str(again / "marked")) == 0
 
 
 PROTOTYPES = {

@@ -13,6 +13,7 @@ from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE
+from vit_jax.data.reading.segmentation import IGNORED, MASKS
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.inference.predictor import Prediction
 from vit_jax.inspection.charts import figure_of_chart
@@ -33,12 +34,14 @@ LABELS = {
   SEVERAL: (RNG.random((B, 7)) < 0.4).astype(np.float32),
   NUMBERS: (100 + 50 * RNG.normal(size=(B, 7))).astype(np.float32),
   NONE: CLASSES,
+  MASKS: RNG.choice([*range(7), IGNORED], (B, 8, 8)).astype(np.int32),
 }
 TASKS = {
   "classification": {},
   "sigmoid": {"loss__kind": "sigmoid"},
   "multilabel": {"data__task": "multilabel"},
   "regression": {"data__task": "regression"},
+  "segmentation": {"data__task": "segmentation"},
   "masked": {"masked__rate": 0.5},
   "autoencoder": {
     "autoencoder__rate": 0.5,
@@ -233,6 +236,8 @@ REFUSED = {
   "fewshot.shots": 5,
   "transfer.keep_head": True,
   "transfer.probe_head": True,
+  "train_transform.randaugment_layers": 2,
+  "fewshot.neighbours": 20,
 }
 
 
@@ -242,12 +247,14 @@ REFUSED = {
 def test_keys_that_say_nothing_for_a_task_are_refused(name, key):
   default = flat(to_dict(Settings()))[key]
   changes = TASKS[name] | {key: REFUSED[key]}
-  kind = f"about classes, and data.task={name!r} has none"
-  if name in SECTIONS:
+  kind = f"is about classes, and data.task={name!r} has none"
+  if name == "segmentation":
+    kind = f"does not fit masks, and data.task={name!r} has them as labels"
+  elif name in SECTIONS:
     first = dataclasses.fields(SECTIONS[name])[0].name
     value = TASKS[name][f"{name}__{first}"]
-    kind = f"about labels, and {name}.{first}={value!r} trains without"
-  message = f"{key}={REFUSED[key]!r} is {kind}: set it to {default!r}."
+    kind = f"is about labels, and {name}.{first}={value!r} trains without"
+  message = f"{key}={REFUSED[key]!r} {kind}: set it to {default!r}."
   with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
     task(**changes)
 
@@ -311,7 +318,7 @@ def test_splits_that_have_no_score_are_refused():
 
 def test_an_unknown_task_is_refused():
   with pytest.raises(ValueError, match="is unknown .* choose one of classifi"):
-    choose.task_class("segmentation")
+    choose.task_class("detection")
   with pytest.raises(ValueError, match="is no class of vit_jax.tasks.task"):
     choose.task_class("vit_jax.tasks.outcome:Stream")
   saved, plain = {"task": "mine.py:Own", "config": {}}, LossSettings()

@@ -156,6 +156,16 @@ class SegmentationTask(Task):
 
     return make_panels(self, model, preprocessing)
 
+  def make_mark(
+    self,
+    model: Any,
+    preprocessing: Preprocessing,
+    short_side: int | None = None,
+  ) -> Callable[[Any, np.ndarray], np.ndarray]:
+    from vit_jax.tasks.marking import make_mark
+
+    return make_mark(model, preprocessing, short_side)
+
   def label_text(self, label: Any, names: Sequence[str]) -> str:
     """The classes of a mask."""
     classes = np.unique(np.asarray(label)).tolist()

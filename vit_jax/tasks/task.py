@@ -316,6 +316,19 @@ class Task:
     """
     return None
 
+  def make_mark(
+    self,
+    model: nn.Module,
+    preprocessing: Preprocessing,
+    short_side: int | None = None,
+  ) -> Callable[[Any, np.ndarray], np.ndarray] | None:
+    """Makes what names the class of each pixel of an image; None without.
+
+    Returns a function from parameters and an image's pixels (H, W, C), of any
+    size, to its mask (H, W). With `short_side`, the image is read in windows.
+    """
+    return None
+
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
     """The parts of an answer, on the device.
 

@@ -14,11 +14,7 @@ from vit_jax.data.decoding import decode
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforming import augment
-from vit_jax.data.transforming.transforms import (
-  UpperLeft,
-  resize,
-  resize_fast,
-)
+from vit_jax.data.transforming.transforms import UpperLeft, resize, resize_fast
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 300), (300, 1), (2, 3)])

@@ -6,19 +6,21 @@ from PIL import ExifTags, Image
 
 from tests import tiny
 from tests.photos import VIT
+from tests.scenes import write, write_all
 from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.reading import segmentation
 from vit_jax.data.reading.segmentation import (
   IGNORED,
+  MASKS,
   SegmentationFolder,
   resize_mask,
 )
+from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
 from vit_jax.run.experiments.probe import probe_segmentation
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.probes.segmentation import count
-
-COLOURS = np.array([[30, 30, 30], [220, 40, 40], [40, 60, 220]])
 
 
 def test_pixels_are_counted_by_class_and_answer():
@@ -42,28 +44,9 @@ def test_masks_are_resized_by_nearest_neighbour(size):
   assert (resize_mask(mask, size) == np.asarray(pillow)).all()
 
 
-def write(root, split, number, rng):
-  """Writes an image of 64 x 48 pixels with two blocks, and its mask."""
-  mask = np.zeros((48, 64), np.uint8)
-  for k in (1, 2):
-    row, column = 8 * rng.integers(0, 4), 8 * rng.integers(0, 6)
-    mask[row : row + 16, column : column + 16] = k
-  image = COLOURS[mask] + rng.normal(0, 8, (48, 64, 3))
-  mask[:, :4] = IGNORED
-  for kind, array in (("images", image), ("masks", mask)):
-    path = root / kind / split / f"{number:02}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.clip(array, 0, 255).astype(np.uint8)).save(path)
-  return mask
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  root, rng = tmp_path_factory.mktemp("shapes"), np.random.default_rng(1)
-  for split, images in (("train", 20), ("val", 6)):
-    for number in range(images):
-      write(root, split, number, rng)
-  return root
+  return write_all(tmp_path_factory.mktemp("shapes"), train=20, val=6)
 
 
 @pytest.mark.slow
@@ -147,3 +130,101 @@ def test_mistakes_are_one_line(folder, tmp_path):
     opened()
   with pytest.raises(ValueError, match="segment takes --config.data.ro"):
     probe_segmentation("no checkpoint", ProbeSettings())
+
+
+def write_classes(root, text):
+  (root / "classes.txt").write_text(text)
+  return DataSettings(root=str(root))
+
+
+def test_the_splits_of_a_task_share_their_classes(tmp_path):
+  rng = np.random.default_rng(0)
+  for number, split in enumerate(("train", "val", "testing")):
+    write(tmp_path, split, number, rng)
+  settings = DataSettings(root=str(tmp_path))
+  opened = segmentation.open_folder(settings)
+  assert [s.split for s in opened.values()] == ["train", "val", "test"]
+  assert {s.class_names for s in opened.values()} == {("0", "1", "2")}
+  said = segmentation.summary([*opened.values()])
+  assert said == (
+    f"{tmp_path.name}: train 1, val 1, test 1 images, masks of 3 classes"
+  )
+  for split, one in opened.items():
+    again = segmentation.open_split(settings, split)
+    assert again.name == one.name and again.ids([0]) == [one[0]["id"]]
+    np.testing.assert_array_equal(again[0]["label"], one[0]["label"])
+  test = segmentation.open_split(
+    replaced(settings, {"eval_split": "test"}), "eval"
+  )
+  assert test.split == "test"
+  assert test[0]["label"].shape == (48, 64)  # Its own size.
+
+
+def test_classes_may_have_names_and_colours(tmp_path):
+  rng = np.random.default_rng(0)
+  mask = write(tmp_path, "train", 0, rng)
+  settings = write_classes(tmp_path, "the sky\nroad\n\ncar\nboat\n")
+  train = segmentation.open_split(settings, "train")
+  assert train.class_names == ("the sky", "road", "car", "boat")
+  plain = train[0]["label"]
+  np.testing.assert_array_equal(plain, mask)
+
+  colours = np.zeros((256, 3), np.uint8)
+  colours[:3] = [[128, 0, 7], [0, 0, 0], [255, 254, 1]]
+  colours[IGNORED] = 9
+  path = tmp_path / "masks" / "train" / "00.png"
+  Image.fromarray(colours[mask]).save(path)
+  text = "the sky 128 0 7\nroad 0,0,0\nignored 9 9 9\ncar 255 254 1\n"
+  train = segmentation.open_split(write_classes(tmp_path, text), "train")
+  assert train.class_names == ("the sky", "road", "car")
+  np.testing.assert_array_equal(train[0]["label"], plain)
+
+
+@pytest.mark.parametrize(
+  "classes, pixels, message",
+  [
+    ("a\nb\n", 2, "00.png has the class 2, and the classes are 0 to 1"),
+    (
+      "a 1 2 3\nb 3 2 1\n",
+      (3, 2, 2),
+      r"has the colour \(3, 2, 2\) in row 0, column 0, which is no class of",
+    ),
+    ("a\nb\n", (1, 2, 3), "mode RGB: a mask has one number .* or colours that"),
+    ("a 1 2 3\nb\n", 0, "has colours for some classes: give all of them"),
+    ("a\na\n", 0, "line 2, is 'a': a line is the name of a class, each of"),
+    ("a 1 2 300\n", 0, "line 1, is 'a 1 2 300': a line is"),
+    ("a 1 2 3\nb 1 2 3\n", 0, "line 2, has the colour of another"),
+    ("a\n", 0, "the training masks have one class: give two or more"),
+    (None, 0, "the training masks have one class: give two or more"),
+  ],
+)
+def test_classes_that_do_not_fit_are_one_line(
+  tmp_path, classes, pixels, message
+):
+  write(tmp_path, "train", 0, np.random.default_rng(0))
+  settings = DataSettings(root=str(tmp_path))
+  if classes is not None:
+    settings = write_classes(tmp_path, classes)
+  shape = (48, 64, 3) if np.ndim(pixels) else (48, 64)
+  mask = np.broadcast_to(np.uint8(pixels), shape)
+  Image.fromarray(np.ascontiguousarray(mask)).save(
+    tmp_path / "masks" / "train" / "00.png"
+  )
+  with pytest.raises(ValueError, match=message) as error:
+    segmentation.open_split(settings, "train")[0]
+  assert "\n" not in str(error.value)
+
+
+def test_a_task_of_masks_needs_their_folder(tmp_path):
+  for settings in (
+    DataSettings(name="digits"),
+    DataSettings(labels_file=str(tmp_path / "labels.csv")),
+  ):
+    for opened in (segmentation.open_folder, open_splits):
+      with pytest.raises(ValueError, match="takes --config.data.root, a folde"):
+        opened(settings, labels=MASKS)
+  write(tmp_path, "train", 0, np.random.default_rng(0))
+  with pytest.raises(ValueError, match="a train folder but no val"):
+    segmentation.open_split(DataSettings(root=str(tmp_path)), "eval")
+  with pytest.raises(ValueError, match="a train folder but no test"):
+    segmentation.open_split(DataSettings(root=str(tmp_path)), "test")
