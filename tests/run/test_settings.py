@@ -212,6 +212,7 @@ OTHERS = {
   "pairs.zero_shot": "photos",
   "model.drop_path_grows": True,
   "optimizer.weight_decay_on": "head",
+  "segmentation.layers": (1, 2),
   "self_distillation.centering": "sinkhorn",
   "self_distillation.colours": False,
   "self_distillation.separate_head": True,

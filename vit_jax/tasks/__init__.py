@@ -1,1 +1,1 @@
-"""The tasks: a class, several labels, numbers, or hidden patches."""
+"""The tasks: a class, several labels, numbers, masks, or hidden patches."""
