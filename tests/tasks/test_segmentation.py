@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import libraries
 from tests.tasks.made_up import HALF, Split, rows_of, task
 from tests.tiny import random_params
 from vit_jax import features, make_vit
@@ -327,3 +328,19 @@ def test_the_facts_come_back():
   with pytest.raises(ValueError, match="classes"):
     given.with_facts({"targets": {"classes": "many"}})
   assert given.label_text([[0, 2], [IGNORED, 2]], ("a", "b", "c")) == "a, c"
+
+
+@pytest.mark.slow
+def test_mean_iou_is_that_of_torchmetrics():
+  (library,) = libraries.needed("torchmetrics")
+  torch = pytest.importorskip("torch")
+  label, answer = masks(20, 40, 30), RNG.integers(0, K, (20, 40, 30))
+  found = outcome(label, answer)
+  for average, ours in (
+    ("none", found.iou),
+    ("macro", found.scores["mean_iou"]),
+  ):
+    theirs = library.classification.MulticlassJaccardIndex(
+      K, average=average, ignore_index=IGNORED
+    )(torch.tensor(answer), torch.tensor(label))
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-6)

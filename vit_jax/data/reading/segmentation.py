@@ -316,7 +316,7 @@ def _only(root: bytes, names: Sequence[bytes]) -> bytes:
   if len(matches) != 1:
     expected = text(b", ".join(names))
     raise ValueError(
-      f"{text(root)!r} has {len(matches)} folders named {expected}, and a "
+      f"{text(root)!r} has {len(matches)} folders named {expected}, and "
       "segmentation needs one: images, and masks of the same file names."
     )
   return os.path.join(root, matches[0])
