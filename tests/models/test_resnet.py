@@ -158,8 +158,12 @@ def test_the_stride_is_on_the_3x3_convolution():
   assert sides == {"conv1": 8, "conv2": 4, "conv3": 4, "conv_proj": 4}
 
 
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("mean, deviation", [(0.5, 2.0), (100.0, 0.015)])
-def test_a_group_norm_is_that_of_float64(mean, deviation):
+def test_a_group_norm_is_that_of_float64(
+  monkeypatch, mean, deviation, platform
+):
+  monkeypatch.setattr(partitioning, "platform", lambda: platform)
   rng = np.random.default_rng(0)
   x = rng.normal(mean, deviation, (2, 4, 5, 64)).astype(np.float32)
   scale, bias = rng.normal(1, 0.1, 64), rng.normal(size=64)
@@ -174,8 +178,11 @@ def test_a_group_norm_is_that_of_float64(mean, deviation):
   assert np.abs(np.asarray(y) - (unit * scale + bias)).max() < most
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-def test_only_tpus_take_the_fast_variance(monkeypatch, platform):
+def test_only_tpus_take_the_fast_variance_of_bfloat16(
+  monkeypatch, platform, dtype
+):
   monkeypatch.setattr(partitioning, "platform", lambda: platform)
   seen = []
 
@@ -185,6 +192,7 @@ def test_only_tpus_take_the_fast_variance(monkeypatch, platform):
     return call(*args, **kwargs)
 
   with nn.intercept_methods(watch):
-    shapes(resnet.ResNet(num_classes=2, layers=(1,)))
+    shapes(resnet.ResNet(num_classes=2, layers=(1,), dtype=dtype))
   # Of the root, its unit's three convolutions and the projection.
-  assert seen == [platform == "tpu"] * 5
+  fast = platform == "tpu" and dtype == jnp.bfloat16
+  assert seen == [fast] * 5

@@ -144,11 +144,12 @@ class ResNet(Model):
 
 
 def _group_norm(
-  scale_init=nn.initializers.ones_init(), **fields
+  dtype: Any = jnp.float32, scale_init=nn.initializers.ones_init(), **fields
 ) -> nn.GroupNorm:
   return nn.GroupNorm(
     num_groups=32,
-    use_fast_variance=fast_variance(),
+    use_fast_variance=fast_variance(dtype),
+    dtype=dtype,
     scale_init=named(scale_init, (None,)),
     bias_init=named(nn.initializers.zeros_init(), (None,)),
     **fields,
