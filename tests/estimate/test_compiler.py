@@ -132,6 +132,7 @@ TEACHER = str(encoders.FOLDER / "hf_dinov2")
       },
       "64x8x4x4x3xui8",
     ),
+    ({"data.task": "segmentation"}, "64x8x8xi32"),
     ({"data.task": "OWN"}, "64x2x8x8x3xui8"),
   ],
 )
@@ -142,7 +143,9 @@ def test_every_task_can_be_estimated(changes, label, forward, tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     changes = {"data.task": f"{tmp_path}/own.py:Own"}
   elif "data.task" in changes:
-    changes = {**changes, "data.name": None, "data.labels_file": "labels.csv"}
+    is_folder = changes["data.task"] == "segmentation"
+    where = "data.root" if is_folder else "data.labels_file"
+    changes = {**changes, "data.name": None, where: "labels.csv"}
   plain = {"loss.label_smoothing": 0.0, **changes}
   settings = replaced(read(digits.get_config()), plain)
   mesh = sharding.make_mesh(devices=jax.devices()[:2])

@@ -65,6 +65,7 @@ def test_pixels_of_no_class_have_no_gradient():
   )
 
 
+@pytest.mark.slow
 def test_a_linear_head_is_the_fit_of_scikit_learn():
   """With the mean over an image's pixels, and an L2 as scikit-learn has it."""
   from sklearn.linear_model import LogisticRegression
