@@ -10,15 +10,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from scripts.parity import self_distillation
+from scripts.parity import pairs, self_distillation
 from scripts.parity.ours import Setup
-from vit_jax.models import autoencoder
+from vit_jax.models import autoencoder, two_towers
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.parts import Parts
 from vit_jax.models.paths import within
 from vit_jax.run import build
 from vit_jax.runtime.settings import Duration
-from vit_jax.tasks import reconstruction, self_distillation_objective
+from vit_jax.tasks import (
+  pair_objective,
+  reconstruction,
+  self_distillation_objective,
+)
 from vit_jax.tasks.self_distillation_objective import SelfDistillation
 from vit_jax.training import losses, optimizer, step
 from vit_jax.training.distillation import Teacher
@@ -292,6 +296,22 @@ def _at_seen(at: Any) -> Any:
 
 
 FAULTS: dict[str, Fault] = {
+  "a mean over all pairs of the batch": _patch(
+    pair_objective, "sigmoid_loss", pairs.averaged
+  ),
+  "the scale for its logarithm": _patch(
+    pair_objective, "sigmoid_loss", pairs.plain_scale
+  ),
+  "the bias within the scale": _patch(
+    pair_objective, "sigmoid_loss", pairs.scaled_bias
+  ),
+  "equal captions are negatives": _patch(
+    pair_objective, "text_ids", pairs.all_distinct
+  ),
+  "vectors that are not normalised": _patch(
+    two_towers, "unit", pairs.as_they_are
+  ),
+  "the mean of a text's tokens": _model(text=lambda x: x.clone(pooling="mean")),
   "a patch's variance is biased": _patch(reconstruction, "normalized", _biased),
   "pixels that are not normalised": _settings("autoencoder", norm_pixels=False),
   "the decoder's positions of y first": _patch(

@@ -123,8 +123,21 @@ def drawn(setup: Setup, steps: int, batch: int) -> list[Any]:
   return [(float(p), shape) for p, shape in found]
 
 
-def run(setup: Setup, inputs: Inputs, marks: tuple[int, ...]) -> Trajectory:
-  """Trains on all batches, and keeps the arrays after the steps in `marks`."""
+def run(
+  setup: Setup,
+  inputs: Inputs,
+  marks: tuple[int, ...],
+  more: Arrays | None = None,
+  answer: Callable[[Any], Any] | None = None,
+) -> Trajectory:
+  """Trains on all batches, and keeps the arrays after the steps in `marks`.
+
+  Args:
+    setup, inputs: Of the row.
+    marks: The numbers of the steps.
+    more: Further arrays of the batches, (T, B, ...) each.
+    answer: Makes the logits of the parameters; by default those of the probe.
+  """
   T = len(inputs.images)
   init, train_step, (tx, by_layer) = functions(setup, T)
 
@@ -147,10 +160,12 @@ def run(setup: Setup, inputs: Inputs, marks: tuple[int, ...]) -> Trajectory:
     # Of a model that answers for each patch, the first few are enough.
     return found[:, :PATCHES] if found.ndim == 3 else found
 
+  logits = jax.jit(answer) if answer else logits
   state = first(unflatten_dict(inputs.params, sep="/"))
   losses, params, averaged, answers = [], {}, {}, {}
   for t in range(T):
     batch = {"image": inputs.images[t], "label": inputs.labels[t]}
+    batch |= {name: array[t] for name, array in (more or {}).items()}
     draws = [u[t] for u in inputs.uniforms]
     state, metrics = step(state, batch, draws, inputs.mixing[t])
     losses.append(metrics["loss"])

@@ -4,12 +4,17 @@ import functools
 
 from configs import big_vision_s16, pretrain
 from scripts.parity import our_configs as configs
-from scripts.parity import ours, self_distillation
+from scripts.parity import ours, pairs, self_distillation
 from scripts.parity.inputs import SIDE
 from scripts.parity.ours import CLASSES
 from scripts.parity.recording import Tolerances
 from scripts.parity.row import BATCH, SIZES, WARMUP, Row
-from vit_jax.pretrained.formats import google, hf_encoders, timm_encoders
+from vit_jax.pretrained.formats import (
+  google,
+  hf_encoders,
+  hf_pairs,
+  timm_encoders,
+)
 
 _TINY = dict(SIZES, side=SIDE, warmup=WARMUP)
 _google = functools.partial(
@@ -172,6 +177,10 @@ _OTHER_WARM_UPS = (
   "The learning rate rises as t / w, and theirs as t / (w - 1); positions of "
   "small crops are interpolated to their grid, and theirs to one that is 0.1 "
   "larger. Both are as ours here."
+)
+_EQUAL = (
+  "Equal captions of a batch are no negatives of each other here; in "
+  "transformers they are, and the terms of these are taken away from its loss."
 )
 
 ROWS: dict[str, Row] = {
@@ -417,6 +426,32 @@ ROWS: dict[str, Row] = {
       "a last layer that is not held",
       "a constant weight decay",
       "biases decayed",
+    ),
+  ),
+  "siglip": pairs.Paired(
+    title="SigLIP: an image tower and a text tower from scratch",
+    reference="transformers",
+    program="run_siglip.py",
+    recipe=dict(
+      _TINY,
+      rate=pairs.RATE,
+      decay=pairs.DECAY,
+      clip=1.0,
+      vocabulary=pairs.VOCABULARY,
+      length=pairs.LENGTH,
+      equal="left out",
+    ),
+    config=pairs.config,
+    rules=hf_pairs.rules,
+    adapt=pairs.siglip,
+    different=(_EQUAL,),
+    faults=(
+      "a mean over all pairs of the batch",
+      "the scale for its logarithm",
+      "the bias within the scale",
+      "equal captions are negatives",
+      "vectors that are not normalised",
+      "the mean of a text's tokens",
     ),
   ),
 }
