@@ -118,12 +118,13 @@ def export_onnx(model: Model, params: Any) -> bytes:
   inputs = jax.ShapeDtypeStruct(("B", *form.shape), form.dtype)
   logging.getLogger("onnx_ir").setLevel(logging.ERROR)
   try:
-    content = to_onnx(
-      to_outputs,
-      [inputs],
-      input_names=[form.inputs],
-      output_names=[form.outputs],
-    ).SerializeToString()
+    with jax.disable_jit():  # The converter knows no inner jit of this JAX.
+      content = to_onnx(
+        to_outputs,
+        [inputs],
+        input_names=[form.inputs],
+        output_names=[form.outputs],
+      ).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # Errors.
     run = onnxruntime.InferenceSession(content, options).run
