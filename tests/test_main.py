@@ -61,7 +61,7 @@ def test_what_it_prints_itself(call):
     ("eval", "`vit_jax evaluate RUN`"),
     ("test", "`vit_jax evaluate RUN`"),
     ("visualise", "visualize"),
-    ("similar", "`vit_jax predict RUN IMAGE --features OUT.npz`"),
+    ("embed", "`vit_jax predict RUN IMAGE --features OUT.npz`"),
   ):
     line = f"error: {other!r} is not a command; did you mean {words}?\n"
     assert call(other) == (2, "", line)

@@ -27,6 +27,7 @@ COMMANDS = {
   "verify": "Replays steps of a run, and compares them with its digests.",
   "predict": "Predicts the classes of image files with any checkpoint.",
   "fewshot": "Measures few-shot accuracy by a linear probe.",
+  "similar": "Finds images that are alike, near-duplicates and clusters.",
   "visualize": "Draws what a model has learned, and what it attends to.",
   "report": "Writes a report on one or several runs as one HTML file.",
   "convert": "Converts a checkpoint to another library's format.",
@@ -37,7 +38,7 @@ COMMANDS = {
 }
 
 # Where a command is that is no file or folder directly in the package.
-_PLACES = {"merge": "run.experiments.merge"}
+_PLACES = {"merge": "run.experiments.merge", "similar": "report.similar"}
 
 # Names of these commands in other libraries, and the command to type here.
 OTHER_NAMES = {
@@ -46,7 +47,10 @@ OTHER_NAMES = {
   **dict.fromkeys(("test", "eval", "validate", "score"), "evaluate RUN"),
   **dict.fromkeys(("infer", "classify", "ask"), "predict RUN IMAGE"),
   **dict.fromkeys(
-    ("features", "embed", "similar"), "predict RUN IMAGE --features OUT.npz"
+    ("features", "embed"), "predict RUN IMAGE --features OUT.npz"
+  ),
+  **dict.fromkeys(
+    ("duplicates", "neighbours", "search", "cluster"), "similar RUN FOLDER"
   ),
   **dict.fromkeys(
     ("attention", "explain", "draw", "plot"), "visualize RUN IMAGE --out DIR"

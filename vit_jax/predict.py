@@ -61,14 +61,12 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "head",
     None,
-    "An .npz file of texts' embeddings, for zero-shot classes of a CLIP or "
-    "SigLIP tower.",
+    "An .npz file of texts' embeddings, for zero-shot classes.",
   )
   flags.DEFINE_string(
     "texts",
     None,
-    "A text file with a class's name in each line, for zero-shot classes of a "
-    "model that has a text tower.",
+    "A file with a class's name a line, for zero-shot classes.",
   )
   flags.DEFINE_multi_string(
     "template",
@@ -82,13 +80,12 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "masks",
     None,
-    "A folder to write masks and overlays to, for a run of segmentation.",
+    "A folder for masks and overlays, of a segmentation run.",
   )
   flags.DEFINE_integer(
     "short_side",
     None,
-    "Shorter side in pixels at which --masks reads an image in windows, not "
-    "whole.",
+    "Shorter side at which --masks reads images in windows.",
     lower_bound=1,
   )
   flags.DEFINE_integer(

@@ -47,15 +47,7 @@ def page(runs: Sequence[RunFacts]) -> str:
   always stay.
   """
   names = _names([run.workdir for run in runs])
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader("vit_jax.report", ""),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    finalize=_shown,
-    trim_blocks=True,
-    lstrip_blocks=True,
-  )
-  template = environment.get_template("report.html.jinja")
+  template = template_of("report.html.jinja")
   now = datetime.datetime.now().astimezone()
   several = len(runs) > 1
   first_curves: list[Curves] = [_LOSS]
@@ -93,6 +85,19 @@ def page(runs: Sequence[RunFacts]) -> str:
     if len(html.encode()) <= MOST_BYTES:
       break
   return html
+
+
+def template_of(name: str) -> jinja2.Template:
+  """A template of this folder, which escapes what it shows."""
+  environment = jinja2.Environment(
+    loader=jinja2.PackageLoader("vit_jax.report", ""),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    finalize=_shown,
+    trim_blocks=True,
+    lstrip_blocks=True,
+  )
+  return environment.get_template(name)
 
 
 def _shown(value: Any) -> Any:

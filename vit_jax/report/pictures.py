@@ -42,14 +42,14 @@ def example(shown: Shown, longest: int) -> dict[str, Any]:
   """An example's `images`, `name` and `caption`, for the template."""
   alt = shown.example.alt
   if shown.drawn is not None:
-    images = [_photograph(shown.drawn, alt, longest)]
+    images = [photograph(shown.drawn, alt, longest)]
   else:
-    images = [_photograph(shown.photograph, alt, longest)]
+    images = [photograph(shown.photograph, alt, longest)]
   if shown.rollout is not None:
     drawn = overlay.overlaid(shown.photograph, shown.rollout)
     peak = _peak(shown.rollout)
     alt = f"Attention rollout on this photograph, highest {peak}"
-    images.append(_photograph(drawn, alt, longest))
+    images.append(photograph(drawn, alt, longest))
   caption = shown.example.caption
   return {"images": images, "name": shown.name, "caption": caption}
 
@@ -57,7 +57,7 @@ def example(shown: Shown, longest: int) -> dict[str, Any]:
 def panels(measured: Measured) -> list[Picture]:
   """The pictures that the task draws of examples."""
   alt = measured.task.panel_text.alt
-  return [_photograph(sheet, alt) for sheet in measured.panels]
+  return [photograph(sheet, alt) for sheet in measured.panels]
 
 
 def augmented(measured: Measured) -> list[Picture]:
@@ -66,7 +66,7 @@ def augmented(measured: Measured) -> list[Picture]:
   for image, label in measured.dataset.augmented if measured.dataset else ():
     text = measured.task.label_text(label, measured.class_names)
     alt = f"Augmented example of {text}"
-    pictures.append(_photograph(image, alt, caption=text))
+    pictures.append(photograph(image, alt, caption=text))
   return pictures
 
 
@@ -120,7 +120,7 @@ def _png(figure: Figure | Drawing, alt: str, caption: str) -> Picture:
   return Picture(uri, alt, caption)
 
 
-def _photograph(
+def photograph(
   image: np.ndarray, alt: str, longest: int = LONGEST, caption: str = ""
 ) -> Picture:
   """Embeds a photograph as JPEG, or as PNG if its pixels should be visible."""

@@ -1,0 +1,44 @@
+"""Finds images that are alike, near-duplicates and clusters.
+
+vit_jax similar CHECKPOINT my_photos --out found
+vit_jax similar CHECKPOINT my_photos --query x.jpg --out found
+
+CHECKPOINT is what `vit_jax predict` takes, best an encoder such as
+hf_s14_dinov2; images are alike by the cosine of its features. OUT gets
+index.html, a page with the images, and similar.csv, with the nearest of every
+image; with --query, the nearest of these alone. It keeps the vectors too, so a
+second search computes those of new images only. Near-duplicates across training
+and test folders come first: they make results look better than they are.
+"""
+
+from absl import flags
+
+from vit_jax.runtime import command
+
+
+def define_flags() -> None:
+  flags.DEFINE_string("out", "found", "Folder to write.")
+  flags.DEFINE_multi_string("query", [], "Image to find the nearest of.")
+  flags.DEFINE_integer("neighbours", 5, "Nearest images of each.", 1, 1000)
+  flags.DEFINE_float(
+    "duplicates", 0.975, "Least cosine of near-duplicates.", 0.0, 1.0
+  )
+  flags.DEFINE_integer(
+    "clusters", None, "Number of clusters; by default by that of images.", 1
+  )
+  flags.DEFINE_integer("batch_size", 32, "Images to read at once.", 1)
+  command.define_overrides()
+
+
+def main(arguments: list[str]) -> int:
+  # Imported here so that --help answers at once.
+  from vit_jax.report.similar_images import find_similar
+
+  names = ("out", "query", "neighbours", "duplicates", "clusters", "batch_size")
+  return find_similar(
+    arguments[0], arguments[1:], **command.values(*names), **command.overrides()
+  )
+
+
+if __name__ == "__main__":
+  command.run(main, takes="CHECKPOINT FOLDER...", define=define_flags)

@@ -1,0 +1,196 @@
+"""The page of `vit_jax similar`: contact sheets in one HTML file.
+
+It needs no other file or network. `similar.html.jinja` is its layout.
+"""
+
+import dataclasses
+import datetime
+import pathlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from vit_jax.data.decoding.decode import decode_image
+from vit_jax.data.example import MAX_BYTES, ImageSpec
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.report.page import template_of
+from vit_jax.report.pictures import Picture, photograph
+from vit_jax.report.similar_images import Answers, Similar
+from vit_jax.runtime.files import read_regular
+
+_SIDE = 192  # Pixels of the longer side of an image.
+_IN_SHEET = 12  # Images of a group, of a cluster or of a query's nearest.
+_SHEETS = 30  # Groups or queries.
+_LONE = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Sheet:
+  """Images side by side, below a title; `more` says what is not shown."""
+
+  title: str
+  pictures: Sequence[Picture]
+  more: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+  """Some sheets, and a sentence on what they are."""
+
+  title: str
+  text: str
+  sheets: Sequence[Sheet]
+  more: str = ""
+
+
+def page(
+  result: Similar | Answers, about: str, duplicates: float, loaded: Loaded
+) -> str:
+  """Renders the HTML.
+
+  Args:
+    about: A sentence on the vectors.
+    duplicates: The least cosine of near-duplicates.
+    loaded: The model that computed the vectors, for what its images are.
+  """
+  spec = loaded.preprocessing.spec
+  now = datetime.datetime.now().astimezone()
+  if isinstance(result, Answers):
+    title, headline = "Nearest images", _asked(result)
+    sections = [_nearest(result, spec)]
+  else:
+    title, headline = "Similar images", _headline(result)
+    sections = [
+      _duplicates(result, duplicates, spec),
+      _lone(result, spec),
+      _clusters(result, spec),
+    ]
+  return template_of("similar.html.jinja").render(
+    title=title,
+    headline=headline,
+    about=about,
+    date=f"{now:%Y-%m-%d %H:%M}",
+    sections=sections,
+  )
+
+
+def _asked(result: Answers) -> str:
+  count = len(result.queries)
+  queries = "one image" if count == 1 else f"{count:,} images"
+  return f"The nearest of {queries} among {len(result.files):,}."
+
+
+def _headline(result: Similar) -> str:
+  count = len(result.files)
+  groups = len(result.groups)
+  if not groups:
+    return f"{count:,} images, and no near-duplicates among them."
+  images = sum(map(len, result.groups))
+  text = f"{images:,} of {count:,} images have near-duplicates."
+  if across := sum(map(result.across, result.groups)):
+    text += (
+      f" {across:,} group{'s are' if across > 1 else ' is'} in several splits, "
+      "which makes results look better than they are."
+    )
+  return text
+
+
+def _duplicates(result: Similar, least: float, spec: ImageSpec) -> Section:
+  """The groups of near-duplicates."""
+  sheets = []
+  for number, group in enumerate(result.groups[:_SHEETS], 1):
+    title = f"Group {number}: {len(group):,} images"
+    if result.across(group):
+      title += ", across splits"
+    captions = ((row, result.names[row]) for row in group)
+    sheets.append(_sheet(title, result.files, captions, len(group), spec))
+  text = (
+    f"Images whose cosine is {least:g} or more, or that a chain of such images "
+    "joins. Groups across splits come first. Different photographs of one kind "
+    "of thing may be as near: then raise --duplicates."
+  )
+  return Section(
+    "Near-duplicates", text, sheets, _left(len(result.groups), len(sheets))
+  )
+
+
+def _lone(result: Similar, spec: ImageSpec) -> Section:
+  """The images that are like no other."""
+  rows = result.lone[:_LONE]
+  captions = (
+    (row, f"{result.names[row]}, nearest {result.found.cosine[row, 0]:.3f}")
+    for row in rows
+  )
+  text = (
+    "The images whose nearest is the farthest: rare ones, and what does not "
+    "belong here."
+  )
+  sheet = _sheet("", result.files, captions, len(rows), spec, _LONE)
+  return Section("Alone", text, [sheet])
+
+
+def _clusters(result: Similar, spec: ImageSpec) -> Section:
+  """The most typical images of each cluster."""
+  label, typical = result.clusters
+  sheets = []
+  for number in range(int(label.max()) + 1):
+    rows = [int(row) for row in (label == number).nonzero()[0]]
+    rows.sort(key=lambda row: -typical[row])
+    captions = (
+      (row, f"{result.names[row]}, {typical[row]:.3f}") for row in rows
+    )
+    title = f"Cluster {number + 1}: {len(rows):,} images"
+    sheets.append(_sheet(title, result.files, captions, len(rows), spec))
+  text = (
+    "By k-means. The images nearest to a cluster's mean come first, with their "
+    "cosine to it."
+  )
+  return Section("Clusters", text, sheets)
+
+
+def _nearest(result: Answers, spec: ImageSpec) -> Section:
+  """Each query and its nearest."""
+  sheets = []
+  for number, name in enumerate(result.queries[:_SHEETS]):
+    places, cosines = (part[number] for part in result.found)
+    captions = (
+      (int(row), f"{result.names[row]}, {cosine:.3f}")
+      for row, cosine in zip(places, cosines, strict=True)
+    )
+    sheet = _sheet("", result.files, captions, len(places), spec)
+    query = _picture(name, f"query: {name}", spec)
+    sheets.append(dataclasses.replace(sheet, pictures=[query, *sheet.pictures]))
+  text = "Each query, and then its nearest images with their cosine."
+  more = _left(len(result.queries), len(sheets))
+  return Section("Nearest", text, sheets, more)
+
+
+def _sheet(
+  title: str,
+  files: Sequence[str],
+  captions: Iterable[tuple[int, str]],
+  count: int,
+  spec: ImageSpec,
+  most: int = _IN_SHEET,
+) -> Sheet:
+  """The first images of a sheet that has `count`."""
+  shown = [
+    _picture(files[row], caption, spec)
+    for (row, caption), _ in zip(captions, range(most), strict=False)
+  ]
+  return Sheet(title, shown, _left(count, len(shown)))
+
+
+def _picture(file: str, caption: str, spec: ImageSpec) -> Picture:
+  """An image, small; one that cannot be read any more is a grey square."""
+  try:
+    pixels = decode_image(read_regular(pathlib.Path(file), MAX_BYTES), spec)
+  except (OSError, ValueError):
+    caption += " (cannot be read any more)"
+    pixels = np.full((_SIDE, _SIDE, spec.channels), 127, np.uint8)
+  return photograph(pixels, f"Photograph {caption}", _SIDE, caption)
+
+
+def _left(count: int, shown: int) -> str:
+  """A sentence on what is not shown; "" if all is."""
+  return f"{count - shown:,} more are in similar.csv." if count > shown else ""
