@@ -1,5 +1,7 @@
 """Reads and writes named arrays: .npz and .safetensors, whole or in shards.
 
+A `flax_model.msgpack` is read as well, and is in memory whole.
+
 Files come from anywhere. Nothing in them is run, and what they claim is
 compared with their length before memory is taken for it. An array holds
 booleans, integers or floats of up to 64 bits, bfloat16 among them; an object
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from vit_jax.pretrained.flax_arrays import begins_as_flax, open_flax
 from vit_jax.pretrained.known import TORCH_ADVICE
 from vit_jax.pretrained.npz import (
   MAX_DIRECTORY_BYTES,
@@ -82,7 +85,7 @@ class Arrays(collections.UserDict[str, np.ndarray]):
 
 @contextlib.contextmanager
 def open_arrays(path: pathlib.Path) -> Iterator[Arrays]:
-  """Opens an .npz or .safetensors file, or the index of a sharded one.
+  """Opens an .npz, .safetensors or Flax file, or the index of a sharded one.
 
   The content decides which of these it is, not the name. An index (JSON, such
   as model.safetensors.index.json) lies beside the shards that it names. A file
@@ -133,6 +136,8 @@ def _open(
       return _open_shards(path, files)
     if head[8:9] == b"{" and not is_text:
       return _open_safetensors(path, head, files)
+    if begins_as_flax(head) and not is_shard:
+      return open_flax(path)
     seen = f"starts with {head[:8]}"
     for pattern, description in _OTHER_FILES.items():
       if re.match(pattern, head, re.IGNORECASE | re.DOTALL):

@@ -11,6 +11,7 @@ from typing import Any
 
 from vit_jax.data.reading.folders import images_below
 from vit_jax.data.reading.tokenizer import FILES
+from vit_jax.pretrained.flax_arrays import FILE as FLAX
 from vit_jax.pretrained.formats import open_clip, processor
 from vit_jax.runtime import hints
 from vit_jax.runtime.json_files import read_json, read_text
@@ -18,7 +19,8 @@ from vit_jax.runtime.printable import quoted
 from vit_jax.workdir.records import METRICS
 
 # Names of files of weights, as other libraries and `convert` write them.
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.npz")
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", FLAX)
+_WEIGHTS += ("model.npz",)
 # Names of those in another precision, and of a first shard without an index.
 _OTHERS = ("model.*.safetensors", "model.safetensors.index.*.json")
 _OTHERS += ("model-00001-of-*.safetensors",)
@@ -79,7 +81,7 @@ def open_folder(path: pathlib.Path) -> Files:
     weights = path
   if weights.name.startswith("adapter_"):
     raise ValueError(_of_adapter(folder))
-  torch = weights.name.endswith((".safetensors", ".json"))
+  torch = weights.name.endswith((".safetensors", ".json", ".msgpack"))
   config = read_json(folder / "config.json") if torch else {}
   has_our_name = _OWN.fullmatch(weights.name)
   pictures: dict[str, Any] = {}

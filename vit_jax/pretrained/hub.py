@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from vit_jax.pretrained.fetch import causes, explain
+from vit_jax.pretrained.flax_arrays import FILE as FLAX
 from vit_jax.pretrained.known import conversion
 from vit_jax.runtime import extras
 
@@ -23,9 +24,9 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _CONFIGS = ("config.json", "preprocessor_config.json", "processor_config.json")
 _FILES = (*_CONFIGS, *_WEIGHTS, "model-*.safetensors")
 # Files to fetch where there are no weights of these names: weights in another
-# precision, open_clip's, and the file by which an adapter is recognised.
+# precision, those of open_clip and Flax, and what tells that it is an adapter.
 _OTHERS = (
-  *("model.*.safetensors", "open_clip_model.safetensors"),
+  *("model.*.safetensors", "open_clip_model.safetensors", FLAX),
   "adapter_config.json",
 )
 _PICKLE = "pytorch_model.bin"

@@ -25,8 +25,8 @@ from vit_jax.pretrained.naming import left_out, recognise
 from vit_jax.runtime.printable import printable, say
 from vit_jax.tasks.choose import answering
 
-# A line for each pooling, and the poolings to choose from.
-_FEATURES = {
+# What each pooling is, and the poolings to choose from.
+FEATURES = {
   "token": "the class token",
   "gap": "the mean of the patches",
   "token_gap": "the class token and the mean of the patches",
@@ -144,7 +144,7 @@ def _left_out(unused: list[str]) -> Iterator[str]:
 
 def _features(model: Any) -> str:
   """A line on what an encoder gives for an image, and how to change it."""
-  outputs = _FEATURES.get(model.pooling, model.pooling)
+  outputs = FEATURES.get(model.pooling, model.pooling)
   if model.distilled:
     outputs = "the class token and the distillation token"
   through = "" if model.representation_size is None else ", projected"

@@ -26,6 +26,7 @@ from vit_jax.inference.nearest import Clusters, Neighbours
 from vit_jax.inference.predictor import predict
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.published import FEATURES
 from vit_jax.runtime import extras
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import replacing
@@ -337,14 +338,8 @@ def _query_table(result: Answers) -> list[list[str]]:
 
 def _about(checkpoint: str, loaded: Loaded) -> str:
   """A sentence on the vectors: which, of what, how they are compared."""
-  kinds = {
-    "token": "the class token",
-    "gap": "the mean of the patches",
-    "token_gap": "the class token and the mean of the patches, joined",
-    "map": "an attention pooling of the patches",
-  }
   pooling = getattr(loaded.model, "pooling", "")
-  kind = kinds.get(pooling, "the features before the head")
+  kind = FEATURES.get(pooling, "the features before the head")
   size = "{} x {}".format(*loaded.preprocessing.image_size)
   return (
     f"Vectors: {kind} of {printable(checkpoint)}, on images of {size}, divided "

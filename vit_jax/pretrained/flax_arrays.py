@@ -1,0 +1,66 @@
+"""Arrays of `flax_model.msgpack`, as transformers 4 saved its Flax models.
+
+The tree has the names of the PyTorch model, but for the last part, and kernels
+with their input axis first. So it is read as a file of that model's arrays.
+"""
+
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from flax import serialization
+
+from vit_jax.pretrained.npz import Stored, UnreadableFileError
+from vit_jax.runtime.files import read_regular
+
+FILE = "flax_model.msgpack"
+_MOST_BYTES = 2**36
+# The last part of a name, in Flax and in PyTorch.
+_LAST = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
+# The axes of a kernel of so many, in PyTorch's order.
+_AXES = {2: (1, 0), 4: (3, 2, 0, 1)}
+_WRAPPER = "params"
+
+
+def begins_as_flax(head: bytes) -> bool:
+  """Whether a file's first bytes are a small map of msgpack, keyed by text."""
+  return len(head) > 1 and 0x80 < head[0] < 0x90 and 0xA0 <= head[1] < 0xC0
+
+
+def open_flax(path: pathlib.Path) -> dict[str, Stored]:
+  """The arrays of a file by their names in PyTorch, which is read whole.
+
+  Raises UnreadableFileError if something in it is no array of numbers, and what
+  msgpack raises for a damaged file.
+  """
+  tree: Any = serialization.msgpack_restore(read_regular(path, _MOST_BYTES))
+  if isinstance(tree, dict) and [*tree] == [_WRAPPER]:
+    tree = tree[_WRAPPER]
+  stored = {}
+  for name, array in _leaves(tree, ""):
+    stem, _, last = name.rpartition(".")
+    if last == "kernel" and array.ndim in _AXES:
+      array = array.transpose(_AXES[array.ndim])
+    theirs = ".".join(filter(None, (stem, _LAST.get(last, last))))
+    stored[theirs] = Stored(path, array.shape, functools.partial(_get, array))
+  return stored
+
+
+def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
+  """The arrays of a tree, with the parts of their names joined by dots."""
+  if isinstance(tree, Mapping):
+    for key, value in tree.items():
+      yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    return
+  if not isinstance(tree, np.ndarray) or tree.dtype.hasobject:
+    raise UnreadableFileError(
+      f"{prefix or 'it'} is no array of numbers: a {FILE} of transformers is "
+      "needed."
+    )
+  yield prefix, tree
+
+
+def _get(array: np.ndarray) -> np.ndarray:
+  return array
