@@ -13,7 +13,7 @@ from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE
-from vit_jax.data.reading.segmentation import IGNORED, MASKS
+from vit_jax.data.reading.mask_folder import IGNORED, MASKS
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.inference.predictor import Prediction
 from vit_jax.inspection.charts import figure_of_chart

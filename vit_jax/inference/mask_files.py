@@ -12,7 +12,7 @@ from PIL import Image
 
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.example import ImageSpec
-from vit_jax.data.reading.segmentation import IGNORED
+from vit_jax.data.reading.mask_folder import IGNORED
 from vit_jax.inference import reading
 from vit_jax.runtime.files import replacing
 from vit_jax.runtime.printable import say

@@ -33,7 +33,7 @@ _LABELS = {
   "multilabel": "labels.SEVERAL",
   "regression": "labels.NUMBERS",
   "pairs": "captions.CAPTIONS",
-  "segmentation": "segmentation.MASKS",
+  "segmentation": "mask_folder.MASKS",
 }
 TASKS = tuple(_LABELS)
 _OF_FOLDERS = ("segmentation",)  # Their labels lie in folders, not in a file.

@@ -8,8 +8,8 @@ from tests import tiny
 from tests.photos import VIT
 from tests.scenes import write, write_all
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.reading import segmentation
-from vit_jax.data.reading.segmentation import (
+from vit_jax.data.reading import mask_folder
+from vit_jax.data.reading.mask_folder import (
   IGNORED,
   MASKS,
   SegmentationFolder,
@@ -142,18 +142,18 @@ def test_the_splits_of_a_task_share_their_classes(tmp_path):
   for number, split in enumerate(("train", "val", "testing")):
     write(tmp_path, split, number, rng)
   settings = DataSettings(root=str(tmp_path))
-  opened = segmentation.open_folder(settings)
+  opened = mask_folder.open_folder(settings)
   assert [s.split for s in opened.values()] == ["train", "val", "test"]
   assert {s.class_names for s in opened.values()} == {("0", "1", "2")}
-  said = segmentation.summary([*opened.values()])
+  said = mask_folder.summary([*opened.values()])
   assert said == (
     f"{tmp_path.name}: train 1, val 1, test 1 images, masks of 3 classes"
   )
   for split, one in opened.items():
-    again = segmentation.open_split(settings, split)
+    again = mask_folder.open_split(settings, split)
     assert again.name == one.name and again.ids([0]) == [one[0]["id"]]
     np.testing.assert_array_equal(again[0]["label"], one[0]["label"])
-  test = segmentation.open_split(
+  test = mask_folder.open_split(
     replaced(settings, {"eval_split": "test"}), "eval"
   )
   assert test.split == "test"
@@ -164,7 +164,7 @@ def test_classes_may_have_names_and_colours(tmp_path):
   rng = np.random.default_rng(0)
   mask = write(tmp_path, "train", 0, rng)
   settings = write_classes(tmp_path, "the sky\nroad\n\ncar\nboat\n")
-  train = segmentation.open_split(settings, "train")
+  train = mask_folder.open_split(settings, "train")
   assert train.class_names == ("the sky", "road", "car", "boat")
   plain = train[0]["label"]
   np.testing.assert_array_equal(plain, mask)
@@ -175,7 +175,7 @@ def test_classes_may_have_names_and_colours(tmp_path):
   path = tmp_path / "masks" / "train" / "00.png"
   Image.fromarray(colours[mask]).save(path)
   text = "the sky 128 0 7\nroad 0,0,0\nignored 9 9 9\ncar 255 254 1\n"
-  train = segmentation.open_split(write_classes(tmp_path, text), "train")
+  train = mask_folder.open_split(write_classes(tmp_path, text), "train")
   assert train.class_names == ("the sky", "road", "car")
   np.testing.assert_array_equal(train[0]["label"], plain)
 
@@ -211,7 +211,7 @@ def test_classes_that_do_not_fit_are_one_line(
     tmp_path / "masks" / "train" / "00.png"
   )
   with pytest.raises(ValueError, match=message) as error:
-    segmentation.open_split(settings, "train")[0]
+    mask_folder.open_split(settings, "train")[0]
   assert "\n" not in str(error.value)
 
 
@@ -220,11 +220,11 @@ def test_a_task_of_masks_needs_their_folder(tmp_path):
     DataSettings(name="digits"),
     DataSettings(labels_file=str(tmp_path / "labels.csv")),
   ):
-    for opened in (segmentation.open_folder, open_splits):
+    for opened in (mask_folder.open_folder, open_splits):
       with pytest.raises(ValueError, match="takes --config.data.root, a folde"):
         opened(settings, labels=MASKS)
   write(tmp_path, "train", 0, np.random.default_rng(0))
   with pytest.raises(ValueError, match="a train folder but no val"):
-    segmentation.open_split(DataSettings(root=str(tmp_path)), "eval")
+    mask_folder.open_split(DataSettings(root=str(tmp_path)), "eval")
   with pytest.raises(ValueError, match="a train folder but no test"):
-    segmentation.open_split(DataSettings(root=str(tmp_path)), "test")
+    mask_folder.open_split(DataSettings(root=str(tmp_path)), "test")

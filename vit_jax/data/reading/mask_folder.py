@@ -47,7 +47,7 @@ _MOST_CLASSES = 1 << 16
 class Masks(Labels):
   """A picture of classes; a transform brings it to the size of its image."""
 
-  reader = "segmentation"
+  reader = "mask_folder"
 
   def spec(self, count: int) -> ArraySpec:
     """One of any height and width; a transform gives it a size."""

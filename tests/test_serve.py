@@ -1,0 +1,116 @@
+"""The two apps of docs/howto/serve.md, as they stand there."""
+
+import io
+import pathlib
+import shutil
+import sys
+import types
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vit_jax
+from tests import pages, published
+from tests.data.pictures import scene
+
+PAGE = pathlib.Path(__file__).parents[1] / "docs/howto/serve.md"
+NAMES = tuple("abcdefghij")
+
+
+def app(number: int, most_lines: int) -> str:
+  """The code of an app of the page."""
+  code = [
+    b.text for b in pages.blocks(PAGE.read_text()) if b.language == "python"
+  ]
+  assert code[number].count("\n") <= most_lines
+  return code[number]
+
+
+def encoded(picture, kind="png", orientation=None):
+  file, exif = io.BytesIO(), Image.Exif()
+  if orientation:
+    exif[0x0112] = orientation
+  Image.fromarray(picture).save(file, kind, exif=exif)
+  return file.getvalue()
+
+
+def run(code, **names):
+  module = types.ModuleType("app")
+  module.__dict__.update(names)
+  sys.modules["app"] = module  # FastAPI looks up annotations there.
+  exec(compile(code, "app.py", "exec"), module.__dict__)
+  return module
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+  """A published model, whose classes have names."""
+  folder = tmp_path_factory.mktemp("served") / "vit"
+  shutil.copytree(published.path("hf_vit"), folder)
+  (folder / "labels.txt").write_text("\n".join(NAMES))
+  return str(folder)
+
+
+@pytest.fixture(scope="module")
+def loaded(checkpoint):
+  return vit_jax.load_pretrained(checkpoint)
+
+
+@pytest.mark.slow
+def test_the_service_answers_as_predict_does(
+  tmp_path, monkeypatch, checkpoint, loaded
+):
+  """For a photograph on its side too; what it refuses is one line."""
+  pytest.importorskip("fastapi", reason="needs FastAPI")
+  from fastapi.testclient import TestClient
+
+  exported = vit_jax.export_model(loaded, platforms=["cpu"])
+  path = tmp_path / "model.jaxexport"
+  path.write_bytes(exported.serialize())
+  monkeypatch.setenv("MODEL", str(path))
+  monkeypatch.setenv("CHECKPOINT", checkpoint)
+  module = run(app(0, 40))
+  client = TestClient(module.app)
+  photos = [
+    encoded(scene(60, 90)),
+    encoded(scene(60, 90), "jpeg", orientation=6),
+  ]
+  sent = [("files", (f"{k}.x", photo)) for k, photo in enumerate(photos)]
+  answers = client.post("/predict", files=sent).json()
+  for number, photo in enumerate(photos):
+    (tmp_path / f"{number}.x").write_bytes(photo)
+    (expected,) = loaded.predict([str(tmp_path / f"{number}.x")], top=1)
+    answer = answers[number]
+    best = max(answer, key=answer.get)
+    assert best == expected.names[0]
+    assert answer[best] == pytest.approx(expected.probability[0], rel=1e-4)
+  assert answers[0] != answers[1]
+
+  broken = client.post("/predict", files=[("files", ("a.jpg", b"no image"))])
+  assert broken.status_code == 422
+  assert broken.json()["detail"].startswith("a.jpg: ")
+  many = client.post("/predict", files=sent[:1] * 17)
+  assert many.status_code == 413 and "17 images" in many.json()["detail"]
+  monkeypatch.setattr(module, "MOST_BYTES", 100)
+  large = client.post("/predict", files=sent)
+  assert large.status_code == 413
+  assert "at most 100 bytes" in large.json()["detail"]
+
+
+@pytest.mark.slow
+def test_the_demo_answers_as_predict_does(
+  tmp_path, monkeypatch, checkpoint, loaded
+):
+  gradio = pytest.importorskip("gradio", reason="needs Gradio")
+  monkeypatch.setattr(sys, "argv", ["demo.py", checkpoint])
+  module = run(app(1, 20), __name__="demo")
+  path = tmp_path / "photo.png"
+  path.write_bytes(encoded(scene(60, 90)))
+  (expected,) = loaded.predict([str(path)], top=5)
+  answer = module.classify(str(path))
+  assert [*answer] == [*expected.names]
+  np.testing.assert_allclose([*answer.values()], expected.probability)
+  path.write_bytes(b"no image")
+  with pytest.raises(gradio.Error, match="photo.png"):
+    module.classify(str(path))
