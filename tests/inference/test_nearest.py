@@ -43,7 +43,9 @@ def test_no_array_has_a_cell_for_each_pair():
   count, k = 10_000, 10
   blocks = jax.ShapeDtypeStruct((3, 4096, 16), np.float32)
   queries = jax.ShapeDtypeStruct((1024, 16), np.float32)
-  traced = nearest._search.trace(queries, blocks, 0, k=k, count=count, own=True)
+  traced = nearest._search.trace(
+    queries, blocks, 0, k=k, count=count, without_itself=True
+  )
   sizes = [
     variable.aval.size
     for equation in _equations(traced.jaxpr.jaxpr)

@@ -81,6 +81,7 @@ def define_flags() -> None:
 
 
 def main(_: list[str]) -> int:
+  """Raises ValueError if flags do not fit together, or a file has no name."""
   options = flags.FLAGS
   topology = options.topology
   if options.tune:

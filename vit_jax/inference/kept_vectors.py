@@ -73,11 +73,15 @@ class KeptVectors:
     try:
       with np.load(path, allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in _ARRAYS}
-      kept = cls(
+      opened = cls(
         tuple(map(str, arrays["files"])), arrays["stamps"], arrays["vectors"]
       )
-      rows = {len(kept.files), len(kept.stamps), len(kept.vectors)}
-      if len(rows) != 1 or kept.vectors.ndim != 2:
+      rows = {
+        len(opened.files),
+        len(opened.stamps),
+        len(opened.vectors),
+      }
+      if len(rows) != 1 or opened.vectors.ndim != 2:
         raise ValueError("its arrays differ in length")
     except (
       OSError,
@@ -95,7 +99,7 @@ class KeptVectors:
         f"{path} holds vectors of another model, size or pooling: give another "
         "--out, or remove it."
       )
-    return kept
+    return opened
 
   def write(self, path: pathlib.Path, fingerprint: str) -> None:
     """Writes the file, whole or not at all."""
@@ -114,7 +118,7 @@ class KeptVectors:
     """The row of each file, or -1 if it is new or has changed."""
     place = {name: row for row, name in enumerate(self.files)}
     rows = np.array([place.get(name, -1) for name in files], np.int64)
-    known = rows >= 0
-    same = (self.stamps[rows[known]] == stamps[known]).all(axis=1)
-    rows[np.flatnonzero(known)[~same]] = -1
+    is_known = rows >= 0
+    same = (self.stamps[rows[is_known]] == stamps[is_known]).all(axis=1)
+    rows[np.flatnonzero(is_known)[~same]] = -1
     return rows

@@ -63,19 +63,21 @@ def neighbours(
   Rows and queries have length 1. Of equally near rows the first comes first.
   There are at most as many neighbours as rows.
   """
-  own = queries is None
-  asked = rows if queries is None else queries
-  k = min(k, len(rows) - own)
+  without_itself = queries is None
+  compared = rows if queries is None else queries
+  k = min(k, len(rows) - without_itself)
   size = min(_ROWS, max(k, len(rows)))
   padding = -len(rows) % size
   blocks = np.pad(rows, ((0, padding), (0, 0))).reshape(-1, size, rows.shape[1])
   on_device = jnp.asarray(blocks)
-  search = functools.partial(_search, k=k, count=len(rows), own=own)
-  step = min(_QUERIES, len(asked))
-  index = np.zeros((len(asked), k), np.int32)
-  cosine = np.zeros((len(asked), k), np.float32)
-  for first in range(0, len(asked), step):
-    part = asked[first : first + step]
+  search = functools.partial(
+    _search, k=k, count=len(rows), without_itself=without_itself
+  )
+  step = min(_QUERIES, len(compared))
+  index = np.zeros((len(compared), k), np.int32)
+  cosine = np.zeros((len(compared), k), np.float32)
+  for first in range(0, len(compared), step):
+    part = compared[first : first + step]
     count = len(part)
     part = np.pad(part, ((0, step - count), (0, 0)))
     best, place = search(jnp.asarray(part), on_device, first)
@@ -84,14 +86,14 @@ def neighbours(
   return Neighbours(index, cosine)
 
 
-@functools.partial(jax.jit, static_argnames=("k", "count", "own"))
+@functools.partial(jax.jit, static_argnames=("k", "count", "without_itself"))
 def _search(
   queries: Float[Array, "q D"],
   blocks: Float[Array, "n b D"],
   first: Int[Array, ""] | int,
   k: int,
   count: int,
-  own: bool,
+  without_itself: bool,
 ) -> tuple[Float[Array, "q k"], Int[Array, "q k"]]:
   """The cosines and places of the nearest rows of one block of queries."""
   size = blocks.shape[1]
@@ -103,7 +105,7 @@ def _search(
     cosines = jnp.matmul(queries, rows.T, precision="highest")
     place = number * size + places
     left_out = place >= count
-    if own:
+    if without_itself:
       left_out = left_out | (place == of_query)
     cosines = jnp.where(left_out, -jnp.inf, cosines)
     top, column = jax.lax.top_k(cosines, min(k, size))
@@ -121,22 +123,22 @@ def _search(
   return best
 
 
-def duplicate_groups(found: Neighbours, least: float) -> list[np.ndarray]:
+def duplicate_groups(nearby: Neighbours, least: float) -> list[np.ndarray]:
   """Groups of rows that a chain of cosines of at least `least` joins.
 
-  `found` are the neighbours of each row. The largest groups come first.
+  `nearby` are the neighbours of each row. The largest groups come first.
 
   >>> import numpy as np
   >>> from vit_jax.inference.nearest import Neighbours, duplicate_groups
   >>> place = np.array([[2], [0], [0]])
   >>> cosine = np.array([[0.99], [0.5], [0.99]])
-  >>> found = Neighbours(place, cosine)
-  >>> [group.tolist() for group in duplicate_groups(found, 0.9)]
+  >>> nearby = Neighbours(place, cosine)
+  >>> [group.tolist() for group in duplicate_groups(nearby, 0.9)]
   [[0, 2]]
   """
-  count = len(found.place)
-  row, column = np.nonzero(found.cosine >= least)
-  other = found.place[row, column]
+  count = len(nearby.place)
+  row, column = np.nonzero(nearby.cosine >= least)
+  other = nearby.place[row, column]
   joined = scipy.sparse.coo_matrix(
     (np.ones(len(row), bool), (row, other)), shape=(count, count)
   )

@@ -46,7 +46,7 @@ class Similar:
     files: Their paths.
     names: The same as the page and the table have them: below their folder.
     splits: The split that each image's folder is named after, or "".
-    found: The nearest of each image, at least `_FOR_GROUPS` if there are.
+    nearest: The nearest of each image, at least `_FOR_GROUPS` if there are.
     groups: Near-duplicates; those across splits come first.
     clusters: The clusters.
   """
@@ -54,7 +54,7 @@ class Similar:
   files: tuple[str, ...]
   names: tuple[str, ...]
   splits: tuple[str, ...]
-  found: Neighbours
+  nearest: Neighbours
   groups: tuple[Int[np.ndarray, " n"], ...]
   clusters: Clusters
 
@@ -65,7 +65,7 @@ class Similar:
   @property
   def lone(self) -> Int[np.ndarray, " N"]:
     """All images, those whose nearest is the farthest first."""
-    return np.argsort(self.found.cosine[:, 0], kind="stable")
+    return np.argsort(self.nearest.cosine[:, 0], kind="stable")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +75,13 @@ class Answers:
   Attributes:
     queries: The paths of the queries.
     files, names: Those of the images.
-    found: The nearest of each query.
+    nearest: The nearest of each query.
   """
 
   queries: tuple[str, ...]
   files: tuple[str, ...]
   names: tuple[str, ...]
-  found: Neighbours
+  nearest: Neighbours
 
 
 def find_similar(
@@ -157,9 +157,9 @@ def _vectors_of(
     loaded.model, loaded.params, loaded.preprocessing
   )
   path = folder / VECTORS
-  kept = KeptVectors.read(path, fingerprint)
+  stored = KeptVectors.read(path, fingerprint)
   stamps = stamps_of(files)
-  rows = kept.rows_of(files, stamps)
+  rows = stored.rows_of(files, stamps)
   new = np.flatnonzero(rows < 0)
   say(
     f"{len(files) - len(new):,} of {len(files):,} vectors are kept in "
@@ -181,34 +181,34 @@ def _vectors_of(
           computed[int(place)] = np.asarray(one.features, np.float32).ravel()
   finally:
     if computed:
-      kept = _joined(kept, files, stamps, computed)
-      kept.write(path, fingerprint)
-  rows = kept.rows_of(files, stamps)
+      stored = _joined(stored, files, stamps, computed)
+      stored.write(path, fingerprint)
+  rows = stored.rows_of(files, stamps)
   readable = np.flatnonzero(rows >= 0)
   return (
     [files[int(k)] for k in readable],
-    kept.vectors[rows[readable]],
+    stored.vectors[rows[readable]],
     errors,
   )
 
 
 def _joined(
-  kept: KeptVectors,
+  stored: KeptVectors,
   files: list[str],
   stamps: Int[np.ndarray, "N 2"],
   computed: dict[int, np.ndarray],
 ) -> KeptVectors:
-  """The kept vectors and the computed ones, which replace older ones."""
+  """The stored vectors and the computed ones, which replace older ones."""
   new = [*computed]
   names = [files[k] for k in new]
   replaced = {*names}
-  stay = [k for k, name in enumerate(kept.files) if name not in replaced]
+  stay = [k for k, name in enumerate(stored.files) if name not in replaced]
   vectors = np.stack([*computed.values()])
   if stay:
-    vectors = np.concatenate([kept.vectors[stay], vectors])
+    vectors = np.concatenate([stored.vectors[stay], vectors])
   return KeptVectors(
-    files=(*(kept.files[k] for k in stay), *names),
-    stamps=np.concatenate([kept.stamps[stay], stamps[new]]),
+    files=(*(stored.files[k] for k in stay), *names),
+    stamps=np.concatenate([stored.stamps[stay], stamps[new]]),
     vectors=vectors,
   )
 
@@ -246,15 +246,15 @@ def _compared(
   count: int | None,
 ) -> Similar:
   """Compares all images with each other."""
-  found = nearest.neighbours(rows, max(k, _FOR_GROUPS))
+  nearby = nearest.neighbours(rows, max(k, _FOR_GROUPS))
   count = count or min(_MOST_CLUSTERS, math.ceil(math.sqrt(len(rows) / 2)))
   splits = [split_named(os.fsencode(n.split(os.sep)[0])) or "" for n in names]
   result = Similar(
     tuple(files),
     tuple(names),
     tuple(splits),
-    found,
-    tuple(nearest.duplicate_groups(found, duplicates)),
+    nearby,
+    tuple(nearest.duplicate_groups(nearby, duplicates)),
     nearest.clusters(rows, min(count, len(rows))),
   )
   ordered = sorted(result.groups, key=lambda group: not result.across(group))
@@ -277,28 +277,30 @@ def _answered(
       raise ValueError(f"--query={one.image}: {one.error}")
     vectors.append(np.asarray(one.features, np.float32).ravel())
   queries = nearest.unit(np.stack(vectors))
-  found = nearest.neighbours(rows, k + 1, queries)
-  own = [os.path.abspath(os.path.expanduser(name)) for name in query]
-  kept = []
-  for name, places in zip(own, found.place, strict=True):
+  nearby = nearest.neighbours(rows, k + 1, queries)
+  paths = [os.path.abspath(os.path.expanduser(name)) for name in query]
+  columns_of = []
+  for name, places in zip(paths, nearby.place, strict=True):
     others = [c for c, row in enumerate(places) if files[row] != name]
-    kept.append(others[:k])
-  width = min(map(len, kept))
-  columns = np.array([each[:width] for each in kept], int).reshape(-1, width)
+    columns_of.append(others[:k])
+  width = min(map(len, columns_of))
+  columns = np.array([each[:width] for each in columns_of], int).reshape(
+    -1, width
+  )
   return Answers(
     tuple(query),
     tuple(files),
     tuple(names),
     Neighbours(
-      np.take_along_axis(found.place, columns, axis=1),
-      np.take_along_axis(found.cosine, columns, axis=1),
+      np.take_along_axis(nearby.place, columns, axis=1),
+      np.take_along_axis(nearby.cosine, columns, axis=1),
     ),
   )
 
 
 def _table(result: Similar, k: int) -> list[list[str]]:
   """The rows of the CSV file: each image with its nearest."""
-  k = min(k, result.found.place.shape[1])
+  k = min(k, result.nearest.place.shape[1])
   group_of = {
     int(row): str(number)
     for number, group in enumerate(result.groups, 1)
@@ -316,7 +318,7 @@ def _table(result: Similar, k: int) -> list[list[str]]:
       group_of.get(row, ""),
     ]
     for place, cosine in zip(
-      result.found.place[row, :k], result.found.cosine[row, :k], strict=True
+      result.nearest.place[row, :k], result.nearest.cosine[row, :k], strict=True
     ):
       cells += [result.names[place], f"{cosine:.6f}"]
     table.append(cells)
@@ -328,7 +330,7 @@ def _query_table(result: Answers) -> list[list[str]]:
   table = [["query", "rank", "file", "cosine"]]
   for number, name in enumerate(result.queries):
     pairs = zip(
-      result.found.place[number], result.found.cosine[number], strict=True
+      result.nearest.place[number], result.nearest.cosine[number], strict=True
     )
     for rank, (place, cosine) in enumerate(pairs, 1):
       cells = [printable(name), str(rank), result.names[place]]
@@ -354,8 +356,8 @@ def _summary(result: Similar | Answers) -> str:
     return (
       f"The nearest of {count:,} quer{'ies' if count > 1 else 'y'} among "
       f"{len(result.files):,} images; the first is "
-      f"{result.names[result.found.place[0, 0]]} "
-      f"({result.found.cosine[0, 0]:.3f})."
+      f"{result.names[result.nearest.place[0, 0]]} "
+      f"({result.nearest.cosine[0, 0]:.3f})."
     )
   images = sum(map(len, result.groups))
   across = sum(map(result.across, result.groups))

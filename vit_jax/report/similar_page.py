@@ -118,7 +118,7 @@ def _lone(result: Similar, spec: ImageSpec) -> Section:
   """The images that are like no other."""
   rows = result.lone[:_LONE]
   captions = (
-    (row, f"{result.names[row]}, nearest {result.found.cosine[row, 0]:.3f}")
+    (row, f"{result.names[row]}, nearest {result.nearest.cosine[row, 0]:.3f}")
     for row in rows
   )
   text = (
@@ -152,7 +152,7 @@ def _nearest(result: Answers, spec: ImageSpec) -> Section:
   """Each query and its nearest."""
   sheets = []
   for number, name in enumerate(result.queries[:_SHEETS]):
-    places, cosines = (part[number] for part in result.found)
+    places, cosines = (part[number] for part in result.nearest)
     captions = (
       (int(row), f"{result.names[row]}, {cosine:.3f}")
       for row, cosine in zip(places, cosines, strict=True)

@@ -51,6 +51,10 @@ def _is_pattern(text: str) -> bool:
 COUNT = Rule("be 1 or more", lambda x: x >= 1)
 _WIDEST = "the widest ViT known has an MLP of 24,576"
 WIDTH = up_to(65_536, _WIDEST)
+IN_ORDER = Rule(
+  "be numbers from 1 on, in their order",
+  lambda x: list(x) == sorted({*x}) and min(x, default=1) > 0,
+)
 WIDTH_OR_0 = up_to(65_536, _WIDEST, 0)
 DEPTH = up_to(1_000, "the deepest Transformer known has as many layers")
 CLASSES = up_to(10_000_000, "the head has a column for each")

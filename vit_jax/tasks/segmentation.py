@@ -227,13 +227,14 @@ class SegmentationOutcome(Outcome):
   def each_iou(self) -> Float[np.ndarray, " N"]:
     """The mean of each example's classes; 1 if it has no pixel of a class."""
     each = iou(**self._pixels)
-    known = ~np.isnan(each)
-    count = known.sum(axis=1)
-    total = np.where(known, each, 0).sum(axis=1)
+    is_there = ~np.isnan(each)
+    count = is_there.sum(axis=1)
+    total = np.where(is_there, each, 0).sum(axis=1)
     return np.where(count > 0, total / np.maximum(count, 1), 1.0)
 
   @property
   def scores(self) -> dict[str, Any]:
+    """The scores of the split; raises ValueError without a pixel of a class."""
     pixels = self._pixels
     total = int(pixels["true"].sum())
     if not total:
@@ -254,8 +255,8 @@ class SegmentationOutcome(Outcome):
 
   def by_class(self) -> dict[str, Any]:
     pairs = zip(self.names, self.iou, strict=False)
-    known = {name: float(x) for name, x in pairs if np.isfinite(x)}
-    return Split.EVAL.keyed({"iou_by_class": known})
+    finite = {name: float(x) for name, x in pairs if np.isfinite(x)}
+    return Split.EVAL.keyed({"iou_by_class": finite})
 
   def table(self) -> Table:
     """The IoU of each class, and its share of the pixels."""

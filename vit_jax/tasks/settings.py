@@ -13,6 +13,7 @@ from vit_jax.runtime.checks import (
   BETWEEN_0_AND_1,
   COUNT,
   DEPTH,
+  IN_ORDER,
   NOT_NEGATIVE,
   POSITIVE,
   WIDTH,
@@ -36,7 +37,6 @@ _LABELS = {
   "segmentation": "mask_folder.MASKS",
 }
 TASKS = tuple(_LABELS)
-_OF_FOLDERS = ("segmentation",)  # Their labels lie in folders, not in a file.
 
 
 def labels_of(task: str) -> Any:
@@ -79,9 +79,10 @@ class DataSettings(data_settings.DataSettings):
     return labels_of(self.task)
 
   def _reads_labels(self, name: str) -> bool:
-    return name != "task" or (
-      self.task in TASKS and self.task not in _OF_FOLDERS
-    )
+    if name != "task":
+      return True
+    # A reader of their own takes labels from folders, not from a file.
+    return self.task in TASKS and not labels_of(self.task).reader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,10 +138,7 @@ class SegmentationSettings(Section):
     (),
     "Layers whose patches the head reads, counted from 1, such as (3,6,9,12); "
     "() is the last.",
-    must=Rule(
-      "be numbers from 1 on, in their order",
-      lambda x: list(x) == sorted({*x}) and min(x, default=1) > 0,
-    ),
+    must=IN_ORDER,
   )
   head_size: int = setting(
     0,
