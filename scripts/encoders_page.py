@@ -245,6 +245,7 @@ def _refusals(coverage: Iterable[Row]) -> Iterator[str]:
 def cause(reason: str) -> str:
   """What a message says of the model, without its path and its name."""
   text = reason.removeprefix("FOLDER: ")
+  text = re.sub(r"^its config\.json says (\w+)='[^']*', which", r"its \1", text)
   text = re.sub(r"^its config\.json says (\w+)='[^']*'[:,] ", "", text)
   return text.removesuffix(".").replace("|", r"\|")
 
