@@ -17,6 +17,7 @@ def test_neighbours_are_those_of_all_cosines(monkeypatch, count):
   """In blocks of 4 queries and 8 rows, of which the last are not full."""
   monkeypatch.setattr(nearest, "_QUERIES", 4)
   monkeypatch.setattr(nearest, "_ROWS", 8)
+  monkeypatch.setattr(nearest, "_GROUP", 2)
   rows = drawn(count)
   cosines = np.float64(rows) @ np.float64(rows.T)
   np.fill_diagonal(cosines, -np.inf)
@@ -27,6 +28,18 @@ def test_neighbours_are_those_of_all_cosines(monkeypatch, count):
   np.testing.assert_allclose(
     found.cosine, np.take_along_axis(cosines, order, axis=1), atol=1e-6
   )
+
+
+def test_of_equally_near_rows_the_first_comes_first(monkeypatch):
+  """Also where they lie in several groups of a block, and in several blocks."""
+  monkeypatch.setattr(nearest, "_ROWS", 8)
+  monkeypatch.setattr(nearest, "_GROUP", 2)
+  rows = np.zeros((20, 4), np.float32)
+  rows[:, 0] = 1
+  rows[[2, 7, 13]] = [[0, 1, 0, 0]]
+  query = np.array([[0.6, 0.8, 0, 0]], np.float32)
+  found = nearest.neighbours(rows, 6, query)
+  assert found.place.tolist() == [[2, 7, 13, 0, 1, 3]]
 
 
 def test_queries_may_be_rows_themselves():

@@ -14,6 +14,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 
 _QUERIES, _ROWS = 1024, 4096
+_GROUP = 16  # Columns of which the largest is looked at first.
 _ROUNDS = 20  # Of k-means.
 
 
@@ -66,7 +67,7 @@ def neighbours(
   without_itself = queries is None
   compared = rows if queries is None else queries
   k = min(k, len(rows) - without_itself)
-  size = min(_ROWS, max(k, len(rows)))
+  size = min(_ROWS, -(-len(rows) // _GROUP) * _GROUP)
   padding = -len(rows) % size
   blocks = np.pad(rows, ((0, padding), (0, 0))).reshape(-1, size, rows.shape[1])
   on_device = jnp.asarray(blocks)
@@ -108,7 +109,7 @@ def _search(
     if without_itself:
       left_out = left_out | (place == of_query)
     cosines = jnp.where(left_out, -jnp.inf, cosines)
-    top, column = jax.lax.top_k(cosines, min(k, size))
+    top, column = _top(cosines, min(k, size))
     joined = jnp.concatenate([best[0], top], axis=1)
     where = jnp.concatenate([best[1], number * size + column], axis=1)
     top, column = jax.lax.top_k(joined, k)
@@ -121,6 +122,23 @@ def _search(
   numbers = jnp.arange(len(blocks), dtype=jnp.int32)
   best, _ = jax.lax.scan(merge, start, (blocks, numbers))
   return best
+
+
+def _top(
+  cosines: Float[Array, "q b"], k: int
+) -> tuple[Float[Array, "q k"], Int[Array, "q k"]]:
+  """The `k` largest of each row, which lie in the `k` groups of largest maxima.
+
+  It is several times as fast as a search of whole rows.
+  """
+  count, size = cosines.shape
+  groups = cosines.reshape(count, size // _GROUP, _GROUP)
+  _, chosen = jax.lax.top_k(groups.max(axis=2), min(k, groups.shape[1]))
+  chosen = jnp.sort(chosen, axis=1)  # So that of equals the first comes first.
+  among = jnp.take_along_axis(groups, chosen[..., None], axis=1)
+  top, place = jax.lax.top_k(among.reshape(count, -1), k)
+  group = jnp.take_along_axis(chosen, place // _GROUP, axis=1)
+  return top, group * _GROUP + place % _GROUP
 
 
 def duplicate_groups(nearby: Neighbours, least: float) -> list[np.ndarray]:
