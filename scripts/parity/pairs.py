@@ -11,15 +11,13 @@ from scripts.parity import inputs as given_inputs
 from scripts.parity import ours
 from scripts.parity.inputs import Inputs
 from scripts.parity.ours import CLASSES, Setup, Trajectory
-from scripts.parity.row import BATCH, SIZES, STEPS, Row, normalized
+from scripts.parity.row import BATCH, PROBES, SIZES, STEPS, Row
 from vit_jax.data.reading.captions import TEXT
 from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import BIAS, LOG_SCALE
-from vit_jax.run import build
 
 VOCABULARY, LENGTH, PAD = 24, 7, 1
 RATE, DECAY = 1e-3, 1e-2
-PROBES = 16
 
 
 def config() -> Any:
@@ -58,25 +56,16 @@ class Paired(Row):
     texts, probe = captions(self)
     return dataclasses.replace(setup, theirs={"texts": texts, "probe": probe})
 
+  def drawn(self, setup: Setup) -> list[Any]:
+    return []
+
   def inputs(self, setup: Setup) -> Inputs:
-    images, labels = given_inputs.make_batches(STEPS, BATCH, CLASSES, self.seed)
-    probe, _ = given_inputs.make_batches(1, PROBES, CLASSES, self.seed + 1)
-    shapes = ours.trained_shapes(setup, STEPS)
-    params = given_inputs.make_params(shapes, self.seed)
-    first = {LOG_SCALE: setup.model.first_log_scale}
-    first[BIAS] = setup.model.first_bias
-    params |= {
-      path: np.asarray(value, np.float32) for path, value in first.items()
+    inputs = super().inputs(setup)
+    first = {
+      LOG_SCALE: np.asarray(setup.model.first_log_scale, np.float32),
+      BIAS: np.asarray(setup.model.first_bias, np.float32),
     }
-    return Inputs(
-      params=params,
-      images=images,
-      labels=labels,
-      uniforms=[],
-      chances=[],
-      mixing=given_inputs.make_mixing(STEPS, self.seed),
-      probe=normalized(probe[0], build.make_preprocessing(setup.settings)),
-    )
+    return dataclasses.replace(inputs, params=inputs.params | first)
 
   def run(
     self, setup: Setup, inputs: Inputs, marks: tuple[int, ...]

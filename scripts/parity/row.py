@@ -19,6 +19,7 @@ from vit_jax.training.state import Extras
 
 FLOAT32 = Tolerances()
 STEPS, WARMUP, BATCH = MARKS[-1], 12, 8
+PROBES = 16  # Images whose logits are compared.
 SIZES = dict(patch=4, hidden=32, layers=2, mlp=64, heads=2, classes=CLASSES)
 
 
@@ -91,9 +92,9 @@ class Row:
     return Setup(settings, model, extras, theirs)
 
   def inputs(self, setup: Setup) -> Inputs:
-    calls = ours.drawn(setup, STEPS, BATCH)
+    calls = self.drawn(setup)
     images, labels = given_inputs.make_batches(STEPS, BATCH, CLASSES, self.seed)
-    probe, _ = given_inputs.make_batches(1, 16, CLASSES, self.seed + 1)
+    probe, _ = given_inputs.make_batches(1, PROBES, CLASSES, self.seed + 1)
     preprocessing = build.make_preprocessing(setup.settings)
     shapes = ours.trained_shapes(setup, STEPS)
     return Inputs(
@@ -105,6 +106,10 @@ class Row:
       mixing=given_inputs.make_mixing(STEPS, self.seed),
       probe=normalized(probe[0], preprocessing),
     )
+
+  def drawn(self, setup: Setup) -> list[Any]:
+    """The calls of `bernoulli` in a step whose numbers both sides are given."""
+    return ours.drawn(setup, STEPS, BATCH)
 
   def run(
     self, setup: Setup, inputs: Inputs, marks: tuple[int, ...]

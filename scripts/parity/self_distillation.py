@@ -82,19 +82,8 @@ class SelfDistilled(Row):
     masks = np.stack(masks).reshape(STEPS, BATCH, 2, -1)
     return dataclasses.replace(setup, theirs={**theirs, "masks": masks})
 
-  def inputs(self, setup: Setup) -> Inputs:
-    images, labels = given_inputs.make_batches(STEPS, BATCH, 6, self.seed)
-    probe, _ = given_inputs.make_batches(1, 16, 6, self.seed + 1)
-    shapes = ours.trained_shapes(setup, STEPS)
-    return Inputs(
-      params=given_inputs.make_params(shapes, self.seed),
-      images=images,
-      labels=labels,
-      uniforms=[],
-      chances=[],
-      mixing=given_inputs.make_mixing(STEPS, self.seed),
-      probe=normalized(probe[0], build.make_preprocessing(setup.settings)),
-    )
+  def drawn(self, setup: Setup) -> list[Any]:
+    return []
 
   def run(
     self, setup: Setup, inputs: Inputs, marks: tuple[int, ...]

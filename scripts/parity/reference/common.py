@@ -89,7 +89,9 @@ class Job:
     for name, array in arrays.items():
       self.found[f"{kind}_{len(self.loss)}/{name}"] = np.array(array)
 
-  def save(self) -> None:
+  def save(self, *libraries: Any) -> None:
+    """Writes what was found, and the versions of the reference's libraries."""
+    self.facts |= {module.__name__: module.__version__ for module in libraries}
     self.found["loss"] = np.array(self.loss, np.float64)
     for name in self.params:
       for kind in ("rate", "decay"):

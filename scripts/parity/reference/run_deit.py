@@ -166,8 +166,7 @@ def main() -> None:
       args=args,
     )
     scheduler.step(epoch)
-  job.facts = {"torch": torch.__version__, "timm": timm.__version__}
-  job.save()
+  job.save(torch, timm)
 
 
 if __name__ == "__main__":

@@ -204,8 +204,7 @@ def main() -> None:
         told = student.dino_head(student.backbone(probe))
       centers = model.dino_loss.center, model.ibot_patch_loss.center[0]
       job.keep("logits", {"": torch.cat([told, *centers]).numpy()})
-  job.facts = {"torch": torch.__version__}
-  job.save()
+  job.save(torch)
 
 
 if __name__ == "__main__":

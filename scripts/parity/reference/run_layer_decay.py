@@ -114,8 +114,7 @@ def main() -> None:
     assert math.isfinite(loss.item())
     job.log(loss.item(), *rates(optimizer, model))
     keep(job, model, arrays_of(model), lambda: model(probe))
-  job.facts = {"torch": torch.__version__, "timm": timm.__version__}
-  job.save()
+  job.save(torch, timm)
 
 
 if __name__ == "__main__":

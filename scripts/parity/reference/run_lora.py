@@ -66,9 +66,7 @@ def main() -> None:
     schedule.step()
     arrays = {k: p.detach().numpy() for k, p in trained.items()}
     keep(job, adapted, arrays, lambda: adapted(pixel_values=probe).logits)
-  libraries = torch, peft, transformers
-  job.facts = {module.__name__: module.__version__ for module in libraries}
-  job.save()
+  job.save(torch, peft, transformers)
 
 
 def ours(name: str) -> str:

@@ -93,11 +93,7 @@ def main() -> None:
     job.log(loss.item(), rate, decay)
     arrays = {names[k]: p.detach().numpy() for k, p in own.items()}
     keep(job, model, arrays, pixels)
-  job.facts = {
-    "torch": torch.__version__,
-    "transformers": transformers.__version__,
-  }
-  job.save()
+  job.save(torch, transformers)
 
 
 if __name__ == "__main__":

@@ -97,8 +97,7 @@ def main() -> None:
     job.log(loss.item(), rate, decay)
     arrays = {names[k]: p.detach().numpy() for k, p in own.items()}
     keep(job, model, arrays, lambda: model(pixel_values=probe).logits)
-  job.facts = {"torch": torch.__version__, "numpy": np.__version__}
-  job.save()
+  job.save(torch, np)
 
 
 if __name__ == "__main__":

@@ -77,11 +77,7 @@ def main() -> None:
       state,
       lambda: model(input_ids=probed, pixel_values=probe).logits_per_image,
     )
-  job.facts = {
-    "torch": torch.__version__,
-    "transformers": transformers.__version__,
-  }
-  job.save()
+  job.save(torch, transformers)
 
 
 if __name__ == "__main__":
