@@ -100,7 +100,8 @@ class SelfDistilled(Row):
 
     @jax.jit
     def told(state: Any) -> Any:
-      answers = setup.model.apply({"params": state.params}, inputs.probe)
+      probe = jnp.asarray(inputs.probe)
+      answers = setup.model.apply({"params": state.params}, probe)
       kept = state.objective_state
       centers = [kept["class"][None], kept["patch"][None]]
       return jnp.concatenate([answers["answers"], *centers])
