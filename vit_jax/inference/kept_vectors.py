@@ -50,7 +50,7 @@ class KeptVectors:
 
   Attributes:
     files: The files' absolute paths.
-    stamps: What `stamps_of` gave when they were read.
+    stamps: The size and the time of change of each, when it was read.
     vectors: A row for each.
   """
 
@@ -122,3 +122,20 @@ class KeptVectors:
     same = (self.stamps[rows[is_known]] == stamps[is_known]).all(axis=1)
     rows[np.flatnonzero(is_known)[~same]] = -1
     return rows
+
+  def with_rows(
+    self,
+    files: Sequence[str],
+    stamps: Int[np.ndarray, "n 2"],
+    vectors: Float[np.ndarray, "n D"],
+  ) -> "KeptVectors":
+    """These vectors and further ones, which replace those of the same files."""
+    replaced = {*files}
+    stay = [k for k, name in enumerate(self.files) if name not in replaced]
+    if stay:
+      vectors = np.concatenate([self.vectors[stay], vectors])
+    return KeptVectors(
+      files=(*(self.files[k] for k in stay), *files),
+      stamps=np.concatenate([self.stamps[stay], stamps]),
+      vectors=vectors,
+    )

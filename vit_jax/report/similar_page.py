@@ -15,7 +15,7 @@ from vit_jax.data.example import MAX_BYTES, ImageSpec
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.report.page import template_of
 from vit_jax.report.pictures import Picture, photograph
-from vit_jax.report.similar_images import Answers, Similar
+from vit_jax.report.similar_results import TABLE, Answers, Similar
 from vit_jax.runtime.files import read_regular
 
 _SIDE = 192  # Pixels of the longer side of an image.
@@ -193,4 +193,4 @@ def _picture(file: str, caption: str, spec: ImageSpec) -> Picture:
 
 def _left(count: int, shown: int) -> str:
   """A sentence on what is not shown; "" if all is."""
-  return f"{count - shown:,} more are in similar.csv." if count > shown else ""
+  return f"{count - shown:,} more are in {TABLE}." if count > shown else ""

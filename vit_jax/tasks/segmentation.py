@@ -154,7 +154,7 @@ class SegmentationTask(Task):
   ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
     from vit_jax.tasks.segmentation_pictures import make_panels
 
-    return make_panels(self, model, preprocessing)
+    return make_panels(model, preprocessing)
 
   def make_mark(
     self,

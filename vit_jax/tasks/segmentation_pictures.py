@@ -64,14 +64,13 @@ def make_logits(
 
 
 def make_panels(
-  task: Any, model: Any, preprocessing: Preprocessing
+  model: Any, preprocessing: Preprocessing
 ) -> Callable[[Any, Sequence[tuple]], list[Photograph]]:
   """Returns a function from parameters and examples to a picture of each.
 
   An example is its place in the split, its pixels and its mask, which may have
   another size. The picture has the image, its mask and the model's answer.
   """
-  del task
   logits_of = make_logits(model, preprocessing)
 
   def draw(params: Any, examples: Sequence[tuple]) -> list[Photograph]:

@@ -150,7 +150,7 @@ class SegmentationFolder(Source):
     return {"image": encoded, "label": label, "id": text(image)}
 
   def ids(self, indices: Sequence[int]) -> list[str]:
-    """What names these examples."""
+    """The paths of these examples' images, without reading them."""
     return [text(self._pairs[index][0]) for index in indices]
 
   def num_classes(self) -> int:

@@ -253,7 +253,7 @@ class _TrainTransform(_Sized):
     places = None
 
     def draw(height: int, width: int) -> tuple[int, int, int, int]:
-      nonlocal places  # Of the last draw, if the first decoder fails.
+      nonlocal places  # A second decoder draws anew; the last draw counts.
       box = kind(height, width, min_area=self.settings.min_area, rng=rng)
       places = Places.of_box(box, self.size, (height, width))
       return box

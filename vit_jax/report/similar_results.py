@@ -1,0 +1,198 @@
+"""What is found among images by their vectors, as the rows of a table."""
+
+import dataclasses
+import itertools
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from vit_jax.data.reading.folders import split_named
+from vit_jax.inference import nearest
+from vit_jax.inference.nearest import Clusters, Neighbours
+from vit_jax.runtime.printable import printable
+
+TABLE = "similar.csv"
+"""The file of the rows."""
+_FOR_GROUPS = 10  # Neighbours of an image that may join its group.
+_MOST_CLUSTERS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Similar:
+  """What was found among images.
+
+  Attributes:
+    files: Their paths.
+    names: The same as the page and the table have them: below their folder.
+    splits: The split that each image's folder is named after, or "".
+    nearest: The nearest of each image, at least `_FOR_GROUPS` if there are.
+    groups: Near-duplicates; those across splits come first.
+    clusters: The clusters.
+  """
+
+  files: tuple[str, ...]
+  names: tuple[str, ...]
+  splits: tuple[str, ...]
+  nearest: Neighbours
+  groups: tuple[Int[np.ndarray, " n"], ...]
+  clusters: Clusters
+
+  def across(self, group: Int[np.ndarray, " n"]) -> bool:
+    """Whether a group has images of several splits."""
+    return len({self.splits[row] for row in group}) > 1
+
+  @classmethod
+  def of(
+    cls,
+    files: Sequence[str],
+    names: Sequence[str],
+    rows: Float[np.ndarray, "N D"],
+    k: int,
+    duplicates: float,
+    count: int | None,
+  ) -> "Similar":
+    """Compares all images with each other.
+
+    Args:
+      files, names: As the attributes.
+      rows: The images' vectors, of length 1.
+      k: Neighbours that the table has.
+      duplicates: The least cosine of near-duplicates.
+      count: The number of clusters; None chooses it.
+    """
+    nearby = nearest.neighbours(rows, max(k, _FOR_GROUPS))
+    count = count or min(_MOST_CLUSTERS, math.ceil(math.sqrt(len(rows) / 2)))
+    splits = [split_named(os.fsencode(n.split(os.sep)[0])) or "" for n in names]
+    groups = nearest.duplicate_groups(nearby, duplicates)
+    groups.sort(key=lambda group: len({splits[row] for row in group}) == 1)
+    return cls(
+      tuple(files),
+      tuple(names),
+      tuple(splits),
+      nearby,
+      tuple(groups),
+      nearest.clusters(rows, min(count, len(rows))),
+    )
+
+  @property
+  def lone(self) -> Int[np.ndarray, " N"]:
+    """All images, those whose nearest is the farthest first."""
+    return np.argsort(self.nearest.cosine[:, 0], kind="stable")
+
+  def table(self, k: int) -> list[list[str]]:
+    """The rows of the CSV file: each image with its nearest."""
+    k = min(k, self.nearest.place.shape[1])
+    group_of = {
+      int(row): str(number)
+      for number, group in enumerate(self.groups, 1)
+      for row in group
+    }
+    pairs = [[f"nearest_{n}", f"cosine_{n}"] for n in range(1, k + 1)]
+    titles = ["file", "split", "cluster", "typical", "duplicates"]
+    table = [[*titles, *itertools.chain.from_iterable(pairs)]]
+    for row, name in enumerate(self.names):
+      cells = [
+        name,
+        self.splits[row],
+        str(self.clusters.label[row] + 1),
+        f"{self.clusters.typical[row]:.6f}",
+        group_of.get(row, ""),
+      ]
+      for place, cosine in zip(
+        self.nearest.place[row, :k], self.nearest.cosine[row, :k], strict=True
+      ):
+        cells += [self.names[place], f"{cosine:.6f}"]
+      table.append(cells)
+    return table
+
+  @property
+  def summary(self) -> str:
+    """One line on what was found."""
+    images = sum(map(len, self.groups))
+    across = sum(map(self.across, self.groups))
+    count = len(self.groups)
+    line = (
+      f"{len(self.files):,} images: {count:,} group{'s' * (count != 1)} of "
+      f"near-duplicates ({images:,} images)"
+    )
+    if across:
+      line += f", {across:,} of them across splits"
+    clusters = int(self.clusters.label.max()) + 1
+    return f"{line}; {clusters:,} cluster{'s' * (clusters != 1)}."
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+  """The nearest images of some queries.
+
+  Attributes:
+    queries: The paths of the queries.
+    files, names: Those of the images.
+    nearest: The nearest of each query.
+  """
+
+  queries: tuple[str, ...]
+  files: tuple[str, ...]
+  names: tuple[str, ...]
+  nearest: Neighbours
+
+  @classmethod
+  def of(
+    cls,
+    queries: Sequence[str],
+    vectors: Float[np.ndarray, "Q D"],
+    files: Sequence[str],
+    names: Sequence[str],
+    rows: Float[np.ndarray, "N D"],
+    k: int,
+  ) -> "Answers":
+    """The `k` nearest images of each query, itself left out.
+
+    `vectors` are those of the queries, and `rows` those of the images, of
+    length 1.
+    """
+    nearby = nearest.neighbours(rows, k + 1, vectors)
+    paths = [os.path.abspath(os.path.expanduser(name)) for name in queries]
+    columns_of = []
+    for name, places in zip(paths, nearby.place, strict=True):
+      others = [c for c, row in enumerate(places) if files[row] != name]
+      columns_of.append(others[:k])
+    width = min(map(len, columns_of))
+    columns = np.array([each[:width] for each in columns_of], int)
+    columns = columns.reshape(-1, width)
+    return cls(
+      tuple(queries),
+      tuple(files),
+      tuple(names),
+      Neighbours(
+        np.take_along_axis(nearby.place, columns, axis=1),
+        np.take_along_axis(nearby.cosine, columns, axis=1),
+      ),
+    )
+
+  def table(self, k: int) -> list[list[str]]:
+    """The rows of the CSV file: each query's nearest."""
+    del k
+    table = [["query", "rank", "file", "cosine"]]
+    for number, name in enumerate(self.queries):
+      pairs = zip(
+        self.nearest.place[number], self.nearest.cosine[number], strict=True
+      )
+      for rank, (place, cosine) in enumerate(pairs, 1):
+        cells = [printable(name), str(rank), self.names[place]]
+        table.append([*cells, f"{cosine:.6f}"])
+    return table
+
+  @property
+  def summary(self) -> str:
+    """One line on what was found."""
+    count = len(self.queries)
+    return (
+      f"The nearest of {count:,} quer{'ies' if count > 1 else 'y'} among "
+      f"{len(self.files):,} images; the first is "
+      f"{self.names[self.nearest.place[0, 0]]} "
+      f"({self.nearest.cosine[0, 0]:.3f})."
+    )
