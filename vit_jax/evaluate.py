@@ -77,9 +77,8 @@ def main(arguments: list[str]) -> None:
 
 def _refuse_beside(flag: str, *names: str) -> None:
   """Raises ValueError if one of the flags `names` is given beside a flag."""
-  for name in names:
-    if flags.FLAGS[name].value:
-      raise ValueError(f"--{name} is not for --{flag}: leave it out.")
+  if name := command.first_given(*names):
+    raise ValueError(f"--{name} is not for --{flag}: leave it out.")
 
 
 def _run_suite(checkpoint: str) -> None:

@@ -240,13 +240,13 @@ def _check_masks(masks: str | None) -> None:
   """Raises ValueError if a flag needs `masks`, or says nothing with them."""
   if masks is None:
     raise ValueError("--short_side needs --masks, which is not given.")
-  others = ("out", "json", "features", "layers", "head", "texts")
-  for name in others:
-    if flags.FLAGS[name].value:
-      raise ValueError(
-        f"--{name} says nothing beside --masks, which writes masks and "
-        "overlays alone: drop one."
-      )
+  others = ("out", "json", "features", "layers", "tokens", "head", "texts")
+  others += ("template", "save_head")
+  if name := command.first_given(*others):
+    raise ValueError(
+      f"--{name} says nothing beside --masks, which writes masks and overlays "
+      "alone: drop one."
+    )
 
 
 def _write_counted(

@@ -121,10 +121,9 @@ def main(_: list[str]) -> int:
 
 def _tune(options: Any) -> int:
   """Searches for settings, prints them, and writes them if --write is given."""
-  others = [name for name in ("forward", "save_hlo") if options[name].value]
-  if others:
+  if name := command.first_given("forward", "save_hlo"):
     raise ValueError(
-      f"--{others[0]} and --tune are both given: --tune is about train steps."
+      f"--{name} and --tune are both given: --tune is about train steps."
     )
   path = None
   if options.write:

@@ -148,6 +148,11 @@ def values(*names: str) -> dict[str, Any]:
   return {name: flags.FLAGS[name].value for name in names}
 
 
+def first_given(*names: str) -> str | None:
+  """The first of these flags that has a value, or None."""
+  return next((name for name in names if flags.FLAGS[name].value), None)
+
+
 def define_overrides() -> None:
   """Defines the flags of commands that take a checkpoint, for `overrides`."""
   says = "Step of a workdir's checkpoint; the newest by default."
