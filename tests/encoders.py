@@ -3,13 +3,19 @@
 tests/checkpoints/encoders/make.py made them; README.md there says more.
 """
 
+import atexit
 import functools
+import json
 import pathlib
+import shutil
+import tempfile
 
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from tests.checkpoints.encoders import drawn
 from vit_jax import load_pretrained
 
 FOLDER = pathlib.Path(__file__).parent / "checkpoints" / "encoders"
@@ -24,13 +30,27 @@ SIZES = (
 
 def path(name):
   """The folder of an encoder, as its library saved it."""
-  return str(FOLDER / name)
+  return _with_weights(name) if name in drawn.TIMES else str(FOLDER / name)
+
+
+@functools.cache
+def _with_weights(name):
+  """A copy of an encoder's folder, with the weights that are drawn."""
+  scratch = tempfile.TemporaryDirectory()
+  atexit.register(scratch.cleanup)
+  folder = pathlib.Path(scratch.name) / name
+  shutil.copytree(FOLDER / name, folder)
+  shapes = json.loads((folder / drawn.FILE).read_text())
+  save_file(drawn.parameters(shapes), folder / "model.safetensors")
+  return str(folder)
 
 
 def expected(name, size):
   """Normalised images, all tokens after the last norm, logits or features."""
   tokens, answer = (stored(name, f"{x}_{size}") for x in ("tokens", "answer"))
   images = stored(name, f"images_{size}", elsewhere="hf_clip")
+  times = drawn.TIMES.get(name, 1)
+  images = images.repeat(times, axis=1).repeat(times, axis=2)
   return images.astype(np.float32), tokens, answer
 
 

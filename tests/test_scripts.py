@@ -25,11 +25,8 @@ from tests import commands, encoders, published
 from tests.data.pictures import disc
 from tests.image_files import encode
 from vit_jax import load_pretrained
-from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import Origin, make_vit
 from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.pretrained.known import KNOWN
-from vit_jax.pretrained.loaded import with_inputs
 from vit_jax.pretrained.save import TARGETS, check_expressible
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import open_run
@@ -450,19 +447,10 @@ POOLED = {
 
 
 def example(name):
-  """A checkpoint of the tests, or a hybrid of real size without weights."""
+  """A checkpoint of the tests."""
   if name.endswith((".npz", ".safetensors")):
     return load_pretrained(published.path(name), **published.CHECKPOINTS[name])
-  if "+" not in name:
-    return load_pretrained(encoders.path(name))
-  hybrid = make_vit(name, num_classes=7, gelu="exact")
-  inputs = {"image": Preprocessing((224, 224))}
-  origin = with_inputs(Origin("a run", "ours", None), inputs)
-  return types.SimpleNamespace(
-    model=hybrid.clone(origin=origin),
-    preprocessing=inputs["image"],
-    loss="softmax",
-  )
+  return load_pretrained(encoders.path(name))
 
 
 @pytest.mark.slow

@@ -1,16 +1,18 @@
 """Makes tiny encoders with random weights by their publishers' own code.
 
-python tests/checkpoints/encoders/make.py FOLDER [NAME ...]
+python -m tests.checkpoints.encoders.make FOLDER [NAME ...]
 
 It needs torch, transformers and timm, in an environment of its own; README.md
 beside it gives the versions. Each folder gets the weights and configuration as
 the library saves them, and `expected.npz`: `images_HxW` (NHWC, normalised), and
 for each size `tokens_HxW`, the output of the last layer norm, and `answer_HxW`,
-the logits or else the pooled features. Two runs give the same files.
+the logits or else the pooled features. Two runs give the same files. Encoders
+with `drawn.json` in the place of weights are those that `drawn` is for.
 """
 
 import contextlib
 import copy
+import json
 import pathlib
 import sys
 
@@ -29,6 +31,8 @@ except RuntimeError:  # Some releases need operators that do not exist yet.
       )
 
 import timm
+
+from tests.checkpoints.encoders import drawn
 
 SIZES = ((32, 32), (24, 40), (48, 48))
 _SMALL = dict(
@@ -258,25 +262,30 @@ MODELS = {
     "vit_pe_core_base_patch16_224", attn_pool_mlp_ratio=2.0, **_TINY_TIMM
   ),
   "timm_pe_lang": from_timm("vit_pe_lang_large_patch14_448", **_TINY_TIMM),
+  "timm_hybrid_r26": from_timm(
+    "vit_base_r26_s32_224", **(_TINY_TIMM | dict(img_size=128, patch_size=1))
+  ),
+  "timm_hybrid_r50": from_timm(
+    "vit_base_r50_s16_224", **(_TINY_TIMM | dict(img_size=64, patch_size=1))
+  ),
   "timm_mae": from_timm(
     "vit_base_patch16_224.mae", num_classes=0, dynamic_img_size=True
   ),
 }
 
 
-def randomize(model) -> None:
+def randomize(model, name="") -> None:
   """Draws every parameter anew, so that each of them matters."""
+  if name in drawn.TIMES:
+    shapes = {key: x.shape for key, x in model.state_dict().items()}
+    arrays = drawn.parameters(shapes)
+    model.load_state_dict({k: torch.from_numpy(x) for k, x in arrays.items()})
+    model.eval()
+    return
   generator = torch.Generator().manual_seed(0)
   for name, parameter in model.named_parameters():
     noise = torch.randn(parameter.shape, generator=generator)
-    centred = "norm" in name and name.endswith("weight")
-    parameter.data = 0.2 * noise + (1.0 if centred else 0.0)
-    if "lambda1" in name or "gamma" in name:
-      parameter.data = 0.5 + 0.2 * noise
-    patches = "patch_embed" in name and "norm" not in name
-    patches = patches or name.endswith("patch_projection.weight")
-    if patches and name.endswith("weight"):
-      parameter.data = 0.1 * noise
+    parameter.data = drawn.value(name, noise)
   model.eval()
 
 
@@ -359,9 +368,14 @@ def make(name: str, folder: pathlib.Path) -> None:
   make_model, kind = MODELS[name]
   torch.manual_seed(0)
   model = make_model()
-  randomize(model)
+  randomize(model, name)
   target = folder / name
   save(model, kind, target)
+  times = drawn.TIMES.get(name, 1)
+  if name in drawn.TIMES:
+    shapes = {key: [*x.shape] for key, x in model.state_dict().items()}
+    (target / drawn.FILE).write_text(json.dumps(shapes, indent=0) + "\n")
+    (target / "model.safetensors").unlink()
   rng = np.random.default_rng(0)
   expected = {}
   compute = answers_of_timm if kind == "timm" else answers_of_huggingface
@@ -369,9 +383,10 @@ def make(name: str, folder: pathlib.Path) -> None:
   for height, width in SIZES[: 1 if fixed else None]:
     images = rng.uniform(-1, 1, (2, height, width, 3))
     images = images.astype(np.float16).astype(np.float32)
+    seen = images.repeat(times, axis=1).repeat(times, axis=2)
     with torch.no_grad():
       tokens, answer = compute(
-        model, torch.from_numpy(images.transpose(0, 3, 1, 2))
+        model, torch.from_numpy(seen.transpose(0, 3, 1, 2))
       )
     size = f"{height}x{width}"
     if tokens.shape[-1] == _SMALL["hidden_size"]:
