@@ -533,7 +533,18 @@ WIDTHS = {"Ti": 192, "S": 384, "B": 768, "L": 1024, "H": 1280, "g": 1408}
 ARCHITECTURES = {entry.model: name for name, entry in known.KNOWN.items()}
 
 
-@pytest.mark.parametrize("model", ARCHITECTURES)
+@pytest.mark.parametrize(
+  "model",
+  [
+    pytest.param(
+      model,
+      marks=()
+      if model in {"S/14", "B/16", "L/16", "R50+B/16"}
+      else pytest.mark.slow,
+    )
+    for model in ARCHITECTURES
+  ],
+)
 def test_every_published_model_fits_every_row(model):
   """A name, whatever it begins with, stands for an architecture."""
   name = ARCHITECTURES[model]

@@ -135,8 +135,12 @@ def test_the_command_prints_json(tinted_root, workdir):
   "arguments, message",
   [
     (["there", "--config.batch_size=0"], "batch_size=0 must be 1 or more"),
-    ([], "CHECKPOINT is missing"),
-    (["there", "--config.dat.root=x"], "did you mean --config.data.root?"),
+    pytest.param([], "CHECKPOINT is missing", marks=pytest.mark.slow),
+    pytest.param(
+      ["there", "--config.dat.root=x"],
+      "did you mean --config.data.root?",
+      marks=pytest.mark.slow,
+    ),
     (["there", "--config.total_steps=9"], "config.total_steps is a key of a"),
     pytest.param(
       ["there", "--image_size=1,2,3"],

@@ -356,10 +356,11 @@ def _text_head(
   from vit_jax.pretrained.text import TEMPLATES
 
   names = text_head.read_names(texts)
-  made = load_any_text(checkpoint).head(names, templates or TEMPLATES)
+  text_encoder = load_any_text(checkpoint)
+  classes = text_encoder.head(names, templates or TEMPLATES)
   if save_head:
-    text_head.save_text_head(save_head, made)
-  return made
+    text_head.save_text_head(save_head, classes)
+  return classes
 
 
 def _opened(

@@ -211,8 +211,18 @@ def test_a_norm_for_tpus_loses_less_than_bfloat16_did(monkeypatch, far):
   assert lost < np.linalg.norm(exact - unit(rows))
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize(
+  "platform, dtype",
+  [
+    ("tpu", jnp.bfloat16),
+    ("tpu", jnp.float32),
+    *(
+      pytest.param(platform, dtype, marks=pytest.mark.slow)
+      for platform in ("cpu", "gpu")
+      for dtype in TYPES
+    ),
+  ],
+)
 @pytest.mark.parametrize(
   "encoder, norms",
   [

@@ -246,8 +246,15 @@ def test_rotary_places_of_some_patches_in_the_form_for_tpus(monkeypatch, name):
   jax.tree.map(close, found, expected)
 
 
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])
-@pytest.mark.parametrize("name", ["token", "dinov3"])
+@pytest.mark.parametrize(
+  "name, platform",
+  [
+    ("token", "cpu"),
+    ("dinov3", "tpu"),
+    pytest.param("dinov3", "cpu", marks=pytest.mark.slow),
+    pytest.param("token", "tpu", marks=pytest.mark.slow),
+  ],
+)
 def test_no_mask_is_the_same_program_as_none_given(monkeypatch, name, platform):
   monkeypatch.setattr(partitioning, "platform", lambda: platform)
   model, params = made(name)

@@ -48,10 +48,23 @@ def test_parameter_count(variant, num_classes, fields, params):
   assert count(shapes_of(model, image)) == params
 
 
-@pytest.mark.parametrize("pooling", vit.POOLINGS)
+VARIATIONS = [
+  ("tanh", 1e-6, None, 3),
+  ("tanh", 1e-6, 7, 4),
+  ("exact", 1e-2, None, 1),
+]
+
+
+# The fast ones have each pooling and each variation once.
 @pytest.mark.parametrize(
-  "gelu, epsilon, representation, channels",
-  [("tanh", 1e-6, None, 3), ("tanh", 1e-6, 7, 4), ("exact", 1e-2, None, 1)],
+  "pooling, gelu, epsilon, representation, channels",
+  [
+    pytest.param(
+      pooling, *variation, marks=() if i % 3 == j else pytest.mark.slow
+    )
+    for i, pooling in enumerate(vit.POOLINGS)
+    for j, variation in enumerate(VARIATIONS)
+  ],
 )
 def test_agrees_with_the_equations(
   pooling, gelu, epsilon, representation, channels

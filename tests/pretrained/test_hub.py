@@ -346,6 +346,7 @@ def asked(site, method, count):
   raise AssertionError(f"the weights were not asked for: {site.requests}")
 
 
+@pytest.mark.slow
 def test_two_processes_download_once(site, cache):
   site.add_repository(PLAIN)
   hold = site.pages[WEIGHTS].hold = threading.Event()

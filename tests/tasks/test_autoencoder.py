@@ -147,8 +147,18 @@ def test_an_evaluation_hides_the_same_whatever_its_batches():
   assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("channels", [1, 3, 5])
-@pytest.mark.parametrize("norm_pixels", [True, False])
+@pytest.mark.parametrize(
+  "channels, norm_pixels",
+  [
+    (1, True),
+    (3, False),
+    (5, True),
+    *(
+      pytest.param(*case, marks=pytest.mark.slow)
+      for case in [(1, False), (3, True), (5, False)]
+    ),
+  ],
+)
 def test_pictures_are_what_was_seen_the_prediction_and_the_image(
   channels, norm_pixels
 ):

@@ -115,7 +115,7 @@ def test_a_linear_head_with_the_probes_numbers_answers_as_the_probe():
   expected = answers(probe, maps, (16, 16))
   kernel = W[:-1] / scale[:, None]
   params["head"] = {"kernel": kernel, "bias": W[-1] - mean @ kernel}
-  logits = model.apply({"params": params}, images)
+  logits = jax.jit(model.apply)({"params": params}, images)
   found = enlarged(logits, 16, 16).argmax(axis=-1)
   assert (np.asarray(found) == np.asarray(expected)).mean() > 0.999
 
@@ -130,7 +130,7 @@ def test_the_head_reads_several_layers():
   y = np.asarray(y) @ hidden["kernel"] + hidden["bias"]
   y = np.asarray(jax.nn.gelu(y, approximate=False))
   expected = y @ head["kernel"] + head["bias"]
-  logits = model.apply({"params": params}, images)
+  logits = jax.jit(model.apply)({"params": params}, images)
   assert logits.shape == (2, 4, 4, K) and logits.dtype == jnp.float32
   np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
   # A head of its own task, which another task leaves out.
@@ -145,8 +145,8 @@ def test_scanned_layers_give_the_last():
   images = jnp.array(RNG.normal(size=(1, 16, 16, 3)), jnp.float32)
   stacked = Parts.of(model, params).stack(params)
   np.testing.assert_allclose(
-    model.clone(scan=True).apply({"params": stacked}, images),
-    model.apply({"params": params}, images),
+    jax.jit(model.clone(scan=True).apply)({"params": stacked}, images),
+    jax.jit(model.apply)({"params": params}, images),
     rtol=1e-5,
     atol=1e-6,
   )

@@ -79,7 +79,8 @@ def _with_gradients(loss, same, *given):
     return losses.mean(), losses
 
   which = tuple(range(len(given)))
-  results = jax.value_and_grad(mean, which, has_aux=True)(*given)
+  gradient = jax.jit(jax.value_and_grad(mean, which, has_aux=True))
+  results = gradient(*given)
   (_, losses), gradients = results
   return losses, gradients
 
@@ -90,7 +91,9 @@ def _assert_close(found, expected, rtol=1e-5):
     np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.abs(b).max())
 
 
-@pytest.mark.parametrize("most", [2**22, 5 * B - 1, 1])
+@pytest.mark.parametrize(
+  "most", [pytest.param(2**22, marks=pytest.mark.slow), 5 * B - 1, 1]
+)
 @pytest.mark.parametrize("same", [None, SAME], ids=["all differ", "some same"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_and_gradients(monkeypatch, kind, same, most):

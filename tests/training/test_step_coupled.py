@@ -125,7 +125,9 @@ def assert_equal(found, expected, atol=1e-6):
 
 
 @pytest.mark.parametrize("parts", [2, pytest.param(8, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["sigmoid", "softmax"])
+@pytest.mark.parametrize(
+  "kind", ["sigmoid", pytest.param("softmax", marks=pytest.mark.slow)]
+)
 def test_parts_give_what_the_whole_batch_gives(kind, parts):
   assert isinstance(objective(), CoupledObjective)
   found, expected = update(parts, kind), update(1, kind)

@@ -141,13 +141,18 @@ def _tune(options: Any) -> int:
   changes = best.changes(settings)
   text = [*tune.report(best, rows, settings), _table(rows[best])]
   if options.json:
-    found = {"changes": changes, "environment": best.environment}
-    text = [json.dumps({**rows[best], **found, "trials": len(rows)})]
+    record = {
+      **rows[best],
+      "changes": changes,
+      "environment": best.environment,
+      "trials": len(rows),
+    }
+    text = [json.dumps(record)]
   say("\n".join(text), sys.stdout, whole=options.json)
   if path:
     name = config_name()
-    given = tune.different(read(load_config(name)), settings)
-    tune.write(path, name, {**given, **changes}, best, topology)
+    overrides = tune.different(read(load_config(name)), settings)
+    tune.write(path, name, {**overrides, **changes}, best, topology)
   return 0
 
 

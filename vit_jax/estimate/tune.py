@@ -98,9 +98,9 @@ Axes = dict[str, Sequence[Any]]
 def axes_of(settings: Settings, devices: int) -> Axes:
   """The values of each part of a choice, with the settings' own, in order."""
   of_one_replica = devices // max(1, settings.mesh.tensor)
-  given = Choice.of(settings)
-  parts = {*PARTS, given.parts}
-  fsdp = {1, min(8, of_one_replica), of_one_replica, given.fsdp}
+  present = Choice.of(settings)
+  parts = {*PARTS, present.parts}
+  fsdp = {1, min(8, of_one_replica), of_one_replica, present.fsdp}
   shards = settings.batch_size // of_one_replica
   return {
     "scoped_mib": SCOPED_MIB,

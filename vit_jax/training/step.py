@@ -262,8 +262,10 @@ def _loss_function(
     apply = model_of(params, frozen_params, key)
     if isinstance(objective, StatefulObjective):
       moment = frozen_params[_MOMENT]
-      loss, score, *rest = objective.advance(apply, inputs, targets, moment)
-      return loss.mean(), (score.mean(), *rest)
+      loss, score, state, scalars = objective.advance(
+        apply, inputs, targets, moment
+      )
+      return loss.mean(), (score.mean(), state, scalars)
     loss, score = objective.loss(apply, inputs, targets, frozen_params)
     return loss.mean(), (score.mean(), None, {})
 

@@ -284,9 +284,9 @@ def _by_colour(
 ) -> Int[np.ndarray, "h w"]:
   """The class of each pixel (h, w, 3) by its colour."""
   codes = pixels.astype(np.int32) @ np.array([65536, 256, 1], np.int32)
-  known = np.array(sorted(colours), np.int32)
-  places = np.searchsorted(known, codes).clip(0, len(known) - 1)
-  strange = np.argwhere(known[places] != codes)
+  table = np.array(sorted(colours), np.int32)
+  places = np.searchsorted(table, codes).clip(0, len(table) - 1)
+  strange = np.argwhere(table[places] != codes)
   if len(strange):
     row, column = strange[0]
     colour = ", ".join(map(str, pixels[row, column]))
@@ -294,7 +294,7 @@ def _by_colour(
       f"{text(path)} has the colour ({colour}) in row {row}, column {column}, "
       f"which is no class of {CLASSES}: add it, or {_NO_CLASS!r} with it."
     )
-  classes = np.array([colours[code] for code in known.tolist()], np.int32)
+  classes = np.array([colours[code] for code in table.tolist()], np.int32)
   return classes[places]
 
 
