@@ -111,6 +111,19 @@ def test_crops_that_are_larger_than_the_images_are_said(data):
   )
 
 
+def test_an_average_of_first_parameters_is_said(data):
+  """The teacher's momentum rises to 1 along a cosine."""
+  config = config_of("self_distillation")
+  config.data.dir = str(data / "packed")
+  config.update(ema_decay=0.9, total_steps=20, total_epochs=0.0)
+  steps = 1 - 0.1 * (1 + np.cos(np.pi * np.arange(20) / 20)) / 2
+  row = dict(header(make_plan(read(config)), "runs/x"))["average"]
+  share = round(100 * np.prod(steps))
+  assert row.startswith(f"with ema_decay=0.9, {share}% of what this run gives")
+  config.ema_decay = 0.7
+  assert "average" not in dict(header(make_plan(read(config)), "runs/x"))
+
+
 @pytest.mark.slow
 @every_task
 def test_a_damaged_image_is_skipped_and_said(name, data, tmp_path, capsys):

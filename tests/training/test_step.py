@@ -16,7 +16,7 @@ from vit_jax.training.losses import Classification, ImageInputs
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import LossSettings, OptimizerSettings
 from vit_jax.training.state import TrainState, make_init
-from vit_jax.training.step import make_train_step
+from vit_jax.training.step import make_train_step, share_of_start
 
 SIZE = (8, 8)
 RATE = 1e-2
@@ -171,6 +171,18 @@ def test_polyak_average_is_the_recursion(warmup):
   found = state.averaged_params["patches"]["E"]["kernel"]
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
   assert state.eval_params is state.averaged_params
+
+
+@pytest.mark.parametrize("warmup", [True, False])
+def test_the_share_of_the_first_parameters_is_the_product_of_decays(warmup):
+  decays = np.full(9, 0.3)
+  if warmup:
+    t = np.arange(1, 10)
+    decays = np.minimum(decays, (1 + t) / (10 + t))
+  objective = Classification(5, PLAIN, (0.5,) * 3, (0.5,) * 3)
+  share = share_of_start(objective, 0.3, warmup, 9)
+  assert share == pytest.approx(decays.prod(), rel=1e-5)
+  assert share_of_start(objective, 0.0, warmup, 9) == 0
 
 
 @pytest.mark.slow

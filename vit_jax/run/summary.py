@@ -26,8 +26,11 @@ from vit_jax.runtime.display import (
 from vit_jax.runtime.meter import at_chance, shares
 from vit_jax.training import lora
 from vit_jax.training.optimizer import trainable_filter
+from vit_jax.training.schedules import RunLength
+from vit_jax.training.step import share_of_start
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
+_MOST_OF_START = 0.1  # Of an average of the parameters, without a warning.
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 
 
@@ -78,6 +81,8 @@ def header(
   if (warmup := warmup_steps(settings, total, examples)) < full:
     text = f"shortened from {full:,} to {warmup:,} steps, as the run is short"
     rows.append(("warm-up", text))
+  if average := _average(plan):
+    rows.append(("average", average))
   if not plan.lengths.save_every:
     text = "none, so that no weights are left: set save_every_epochs or _steps"
     rows.append(("checkpoints", text))
@@ -151,6 +156,21 @@ def _lora(plan: Plan) -> str:
   return (
     f"rank {settings.rank}, alpha {settings.alpha:g}, on {len(kernels)} "
     f"kernels of {base['source']}, which every use of this run needs"
+  )
+
+
+def _average(plan: Plan) -> str | None:
+  """What is wrong with the average of the parameters; None if nothing is."""
+  settings, total = plan.settings, plan.lengths.total
+  length = RunLength(total, settings.batch_size, len(plan.source))
+  objective = plan.task.train_objective(plan.model, plan.preprocessing, length)
+  decay = settings.ema_decay
+  share = share_of_start(objective, decay, settings.ema_warmup, total)
+  if share < _MOST_OF_START:
+    return None
+  return (
+    f"with ema_decay={decay:g}, {share:.0%} of what this run gives are the "
+    "parameters that it starts from: set a lower ema_decay, or train longer"
   )
 
 

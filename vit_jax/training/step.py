@@ -294,25 +294,50 @@ def _averaging(
   objective: Objective, decay: float, warmup: bool
 ) -> Callable[[TrainState, Any], Any]:
   """A function of a state and the next parameters: their next average."""
+  if not decay and not isinstance(objective, StatefulObjective):
+    return lambda state, params: state.averaged_params
+  decay_at = _decay(objective, decay, warmup)
+
+  def average(state: TrainState, params: Any) -> Any:
+    share = 1 - decay_at(state.step)
+    return optax.incremental_update(params, state.averaged_params, share)
+
+  return average
+
+
+def _decay(
+  objective: Objective, decay: float, warmup: bool
+) -> Callable[[Array], Any]:
+  """The decay of the parameters' average, as a function of the step."""
   if isinstance(objective, StatefulObjective):
-    decay_at = objective.decay
+    return objective.decay
+  if not warmup:
+    return lambda step: decay
 
-    def scheduled(state: TrainState, params: Any) -> Any:
-      share = 1 - decay_at(state.step)
-      return optax.incremental_update(params, state.averaged_params, share)
+  def warmed(step: Array) -> Array:
+    t = step + 1  # At first, the average is of the last tenth alone.
+    return jnp.minimum(decay, (1 + t) / (10 + t))
 
-    return scheduled
-  if decay:
-    return functools.partial(_average, decay, warmup)
-  return lambda state, params: state.averaged_params
+  return warmed
 
 
-def _average(decay: Any, warmup: bool, state: TrainState, params: Any) -> Any:
-  """The Polyak average after an update to these parameters."""
-  if warmup:
-    t = state.step + 1  # At first, the average is of the last tenth alone.
-    decay = jnp.minimum(decay, (1 + t) / (10 + t))
-  return optax.incremental_update(params, state.averaged_params, 1 - decay)
+def share_of_start(
+  objective: Objective, ema_decay: float, ema_warmup: bool, total_steps: int
+) -> float:
+  """The share that the first parameters have in the average after a run.
+
+  It is the product of the decays of all steps; 0 where `ema_decay` is 0, as
+  there is no average then.
+  """
+  if not ema_decay:
+    return 0.0
+  decay_at = _decay(objective, ema_decay, ema_warmup)
+
+  def remaining(step: Array, share: Array) -> Array:
+    return share * decay_at(step)
+
+  count = jnp.int32(total_steps)
+  return float(jax.lax.fori_loop(0, count, remaining, jnp.float32(1)))
 
 
 def _updates(state: TrainState) -> Array:
