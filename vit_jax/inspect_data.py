@@ -8,7 +8,8 @@ labels. Every file is read. The command prints the splits and what was ignored,
 the number of images of each class, their sizes, files that are unreadable or
 odd, and pictures that are there more than once, within a class, in several
 splits or under several labels. It compares pixels, so a picture that was
-resized or compressed anew counts as another.
+resized or compressed anew counts as another. If a file has captions and no
+classes, it prints how many there are and how long they are.
 
 A batch of augmented training images is drawn to --out. The exit code is 1 if a
 file is unreadable.

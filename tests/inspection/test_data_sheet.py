@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests import commands
+from tests import captioned, commands
 from tests.data.pictures import encode, noise
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.inspection.data_sheet import batch_sheet, inspect_folder
 from vit_jax.inspection.settings import InspectSettings
+
+SETTINGS = InspectSettings(image_size=(18, 18))
 
 
 def fill(root, classes):
@@ -100,3 +102,30 @@ def test_a_sheet_needs_no_matplotlib():
     "assert 'matplotlib' not in sys.modules\n"
   )
   assert commands.python("-c", code).returncode == 0
+
+
+def test_captions_are_counted_and_shown(tmp_path, capsys):
+  made = captioned.pairs()
+  made[1].captions[0] = made[2].captions[0]
+  file = captioned.write_csv(tmp_path, made)
+  out = tmp_path / "batch.png"
+  assert inspect_folder(str(file), SETTINGS, str(out)) == 0
+  said = capsys.readouterr().out
+  (line,) = [line for line in said.splitlines() if "captions," in line]
+  texts = [text for p in made if p.split == "train" for text in p.captions]
+  assert line == (
+    f"train: 36 captions, {len({*texts})} of them different; 1 to 2 an image, "
+    "of 2 to 4 words"
+  )
+  rows = [line.split() for line in said.splitlines()]
+  assert ["caption", "27", "18"] in rows and "sizes: 12 x 24 to" in said
+  with Image.open(out) as sheet:
+    assert sheet.format == "PNG"
+  with pytest.raises(ValueError, match="^--model takes one class for each im"):
+    inspect_folder(str(file), SETTINGS, str(out), model="b16")
+
+
+def test_packed_images_were_looked_at_before(tmp_path):
+  (tmp_path / "dataset_info.json").touch()
+  with pytest.raises(ValueError, match="is packed, and each of its images was"):
+    inspect_folder(str(tmp_path), InspectSettings(), str(tmp_path / "a.png"))

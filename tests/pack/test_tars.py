@@ -71,6 +71,81 @@ def test_webdataset(tmp_path):
   assert named["train"].class_names == ("cat", "dog", "sea lion")
 
 
+_NEITHER = "0.jpg has no label: a .cls file .*; nor a caption: a .txt file"
+
+
+def _captions(source):
+  return [e["captions"] for e in source.read([*range(len(source))])]
+
+
+@pytest.mark.parametrize(
+  ("text", "expected"),
+  [
+    ({"0.txt": b"a cat\n"}, ["a cat"]),
+    ({"0.json": b'{"caption": "a cat", "width": 3}'}, ["a cat"]),
+    ({"0.json": b'{"label": 2, "captions": ["a", "b"]}'}, ["a", "b"]),
+    ({"0.txt": b"a", "0.json": b'{"text": ["b", "c"]}'}, ["b", "c"]),
+    ({"0.txt": "\ufeffna\u00eff".encode(), "0.json": b"{}"}, ["na\u00eff"]),
+  ],
+)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_captions(tmp_path, text, expected, labelled):
+  labels = [("0.cls", b"2")] if labelled else []
+  more = [("1.jpg", b"y"), ("1.cls", b"0"), ("1.txt", b"d")]
+  members = [("0.jpg", b"x"), *labels, *text.items(), *more]
+  if not labelled:
+    members = [m for m in members if m[0] != "1.cls"]
+    members = [(n, c.replace(b'"label": 2, ', b"")) for n, c in members]
+  (tmp_path / "train.tar").write_bytes(_tar(members))
+  source = open_sources(str(tmp_path))["train"]
+  assert _captions(source) == [expected, ["d"]]
+  assert source.captions == (1, len(expected))
+  assert source.class_names == (("0", "1", "2") if labelled else ())
+  labels = [2, 0] if labelled else [0, 0]
+  assert _all(source) == [
+    (b"x", labels[0], "0.jpg"),
+    (b"y", labels[1], "1.jpg"),
+  ]
+
+
+@pytest.mark.parametrize(
+  ("content", "why"),
+  [
+    ({}, "a .txt file beside it, or a .json file with"),
+    ({"1.txt": b" \n"}, "1.txt has an empty caption"),
+    ({"1.txt": b"\xff"}, "1.txt is damaged"),
+    ({"1.json": b'{"width": 3}'}, "1.json has no caption"),
+    ({"1.json": b'{"caption": [3]}'}, "1.json has a caption that is no text"),
+    ({"1.json": b'{"caption": ["a", ""]}'}, "1.json has an empty caption"),
+  ],
+)
+def test_images_without_captions(tmp_path, content, why, capsys):
+  """Without labels they are refused; beside labels no captions are packed."""
+  pair = [("0.jpg", b"x"), ("0.txt", b"a")]
+  alone = [*pair, ("1.jpg", b"x"), *content.items()]
+  (tmp_path / "train.tar").write_bytes(_tar(alone))
+  if content:
+    message = f"train.tar: 1.jpg has no caption: {why}.$"
+    with pytest.raises(ValueError, match=message):
+      open_sources(str(tmp_path))
+  labelled = [*pair, ("0.cls", b"1"), ("1.jpg", b"x"), ("1.cls", b"0")]
+  (tmp_path / "train.tar").write_bytes(_tar([*labelled, *content.items()]))
+  source = open_sources(str(tmp_path))["train"]
+  assert source.captions is None and "captions" not in source[0]
+  said = capsys.readouterr().err
+  assert f"1.jpg has no caption: {why}" in said
+  assert said.endswith(" The captions of the others are left out.\n")
+
+
+def test_some_labels_among_captions_are_refused(tmp_path):
+  some = [("0.jpg", b"x"), ("0.txt", b"a"), ("0.cls", b"1")]
+  (tmp_path / "train.tar").write_bytes(
+    _tar([*some, ("1.jpg", b"x"), ("1.txt", b"a")])
+  )
+  with pytest.raises(ValueError, match="1.jpg has no label: a .cls file besi"):
+    open_sources(str(tmp_path))
+
+
 @pytest.mark.parametrize(
   ("names", "samples"),
   [
@@ -114,7 +189,7 @@ def test_an_archive_of_dotted_names(tmp_path):
 @pytest.mark.parametrize(
   ("members", "message"),
   [
-    ([("0.jpg", b"x")], "0.jpg has no label: a .cls file"),
+    ([("0.jpg", b"x")], _NEITHER),
     ([("0.jpg", b"x"), ("0.cls", b"-1")], "0.cls must hold the number of a"),
     ([("0.jpg", b"x"), ("0.cls", b"cat")], "0.cls must hold the number of a"),
     ([("0.jpg", b"x"), ("0.json", b'{"label": 1.5}')], "0.json must hold"),

@@ -16,9 +16,11 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from tests import commands
+from tests import captioned, commands
 from tests.data.batching.test_workers import alive
 from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.reading.captions import Captions
+from vit_jax.data.reading.labels import NONE
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
 from vit_jax.pack import notes, shards, writer
@@ -82,6 +84,81 @@ def test_tfds_reads_every_image_once(photographs, tmp_path, capsys, quality):
   for line in (out / "sha256sums.txt").read_text().splitlines():
     digest, name = line.split("  ")
     assert digest == hashlib.sha256((out / name).read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory):
+  """What `data` is set to for each form of the same pairs."""
+  root = tmp_path_factory.mktemp("forms")
+  captioned.write_all(root)
+  return {form: captioned.settings(root, form) for form in captioned.FORMS}
+
+
+@pytest.mark.parametrize("form", ["packed", "webdataset"])
+def test_tfds_reads_the_captions(forms, form):
+  builder = tfds.builder_from_directory(forms[form]["dir"])
+  assert {*builder.info.features} == {"image", "caption", "id"}
+  assert builder.info.supervised_keys == ("image", "caption")
+  found = {
+    record["id"].decode(): [text.decode() for text in record["caption"]]
+    for split in ("train", "validation")
+    for record in builder.as_data_source(split)
+  }
+  assert found == {pair.name: pair.captions for pair in captioned.pairs()}
+
+
+def test_captions_are_packed_beside_classes(tmp_path, capsys):
+  """Both tasks read them, and as many captions of each image say so."""
+  table = captioned.write_csv(tmp_path / "photos", captioned.pairs()).parent
+  rows = ["file,label,caption,split"]
+  for pair in captioned.pairs():
+    rows.append(f"{pair.name},{pair.colour},{pair.captions[0]},{pair.split}")
+  (table / "both.csv").write_text("\n".join(rows))
+  out = tmp_path / "packed"
+  _pack(table / "both.csv", out, workers=2)
+  said = capsys.readouterr().out
+  assert "27 images of 3 classes, 9 to 9 of a class, 1 to 1 captions e" in said
+  builder = tfds.builder_from_directory(str(out))
+  assert builder.info.features["caption"].shape == (1,)
+  assert builder.info.supervised_keys == ("image", "label")
+  classes = open_splits(DataSettings(dir=str(out)))
+  captions = open_splits(DataSettings(dir=str(out)), labels=Captions())
+  assert classes.train.class_names == ("blue", "green", "red")
+  assert captions.train.most_captions == 1
+  by_image = {pair.image: pair for pair in captioned.pairs()}
+  for example in classes.train.read([*range(27)]):
+    name = classes.train.class_names[example["label"]]
+    assert name == by_image[example["image"]].colour
+  wrong = [*rows, rows[1].replace(",red,", ",blue,")]
+  (table / "wrong.csv").write_text("\n".join(wrong))
+  with pytest.raises(ValueError, match="line 47 puts 'train_0.png' into anoth"):
+    open_sources(str(table / "wrong.csv"))
+
+
+def test_other_captions_are_another_packing(tmp_path):
+  table = captioned.write_csv(tmp_path / "photos", captioned.pairs())
+  _pack(table, tmp_path / "packed")
+  table.write_text(table.read_text().replace("tall: red", "high: red"))
+  with pytest.raises(ValueError, match="from other images or labels"):
+    _pack(table, tmp_path / "packed")
+
+
+@pytest.mark.parametrize(
+  "cell, line", [("", "an empty caption"), (" ", "an e")]
+)
+def test_an_empty_caption_is_not_packed(tmp_path, cell, line):
+  table = captioned.write_csv(tmp_path / "photos", captioned.pairs())
+  table.write_text(table.read_text().replace("tall: red", cell, 1))
+  with pytest.raises(ValueError, match=f"line .* has {line}"):
+    open_sources(str(table))
+
+
+def test_unlabelled_tasks_read_packed_captions(forms):
+  splits = open_splits(DataSettings(**forms["packed"]), labels=NONE)
+  assert splits.train.class_names == ("unlabelled",)
+  assert splits.train[3]["label"] == 0
+  with pytest.raises(ValueError, match="is not an image classification datas"):
+    open_splits(DataSettings(**forms["packed"]))
 
 
 def test_training_reads_it(photographs, tmp_path):

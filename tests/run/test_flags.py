@@ -195,6 +195,8 @@ def expanded(typed, monkeypatch, tmp_path, capsys):
   """The long form of a line, in a folder with my_photos and labels.csv."""
   monkeypatch.chdir(tmp_path)
   (tmp_path / "my_photos").mkdir()
+  (tmp_path / "packed").mkdir()
+  (tmp_path / "packed" / "dataset_info.json").touch()
   (tmp_path / "labels.csv").touch()
   (tmp_path / "cat.JPG").touch()
 
@@ -246,6 +248,10 @@ FROM = "--config.pretrained="
         "--config=image_folder --workdir=runs/labels.csv "
         "--config.data.labels_file=labels.csv"
       ),
+    ),
+    (
+      "packed --config pairs",
+      "--config=pairs --workdir=runs/packed --config.data.dir=packed",
     ),
     ("--workdir x --config digits", "--workdir=x --config=digits"),
     # The folder has no images to count, so the whole model is trained.

@@ -1,22 +1,20 @@
 """Pairs of images and captions: the task, and whole runs."""
 
-import csv
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import traverse_util
-from PIL import Image
 
 from configs import pairs
-from tests import encoders, runs
+from tests import captioned, encoders, runs
 from vit_jax import init_params, make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.two_towers import tower_of
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.run_text import load_any_text
+from vit_jax.report.write import report_files
 from vit_jax.run import loop
 from vit_jax.run.experiments.replay import verify
 from vit_jax.run.plan import make_plan
@@ -27,39 +25,22 @@ from vit_jax.tasks.pairs import PairsTask
 from vit_jax.training import sharding
 from vit_jax.training.schedules import RunLength
 
-COLOURS = ("red", "green", "blue")
-SHAPES = ("square", "tall", "wide")
+COLOURS = captioned.COLOURS
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-  """Pictures of three colours and proportions; one in three has two captions.
-
-  Beside them lies a folder of class folders.
-  """
-  root, rng = tmp_path_factory.mktemp("pairs"), np.random.default_rng(0)
-  with (root / "pairs.csv").open("w", newline="") as file:
-    rows = csv.writer(file)
-    rows.writerow(["file", "caption", "split"])
-    for split, count in (("train", 27), ("val", 18)):
-      for k in range(count):
-        colour, shape = k % 3, k // 3 % 3
-        h, w = ((24, 24), (24, 12), (12, 24))[shape]
-        pixels = rng.integers(0, 60, (h, w, 3)).astype(np.uint8)
-        pixels[..., colour] += 150
-        path = root / f"{split}_{k}.png"
-        Image.fromarray(pixels).save(path)
-        words = COLOURS[colour], SHAPES[shape]
-        rows.writerow([path.name, "a {} {} picture".format(*words), split])
-        if k % 3 == 0:
-          rows.writerow([path.name, "{1}: {0}".format(*words), split])
-        labelled = root / "labelled" / split / COLOURS[colour]
-        labelled.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(labelled / path.name)
+  """A folder with the pairs in every form, and class folders in `labelled`."""
+  root = tmp_path_factory.mktemp("pairs")
+  captioned.write_all(root)
+  for pair in captioned.pairs():
+    path = root / "labelled" / pair.split / pair.colour / pair.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pair.image)
   return root
 
 
-def config(photos, **changes):
+def config(photos, form="csv", **changes):
   c = pairs.get_config()
   c.update(
     total_epochs=0.0,
@@ -75,7 +56,7 @@ def config(photos, **changes):
     digest_every=1,
     ema_decay=0.9,
   )
-  c.data.labels_file = str(photos / "pairs.csv")
+  c.data.update(captioned.settings(photos, form))
   c.loader.num_workers = 0
   c.optimizer.update(warmup_epochs=0.0, warmup_steps=1)
   c.model.update(num_layers=1, hidden_size=16, mlp_size=32, dropout_rate=0.1)
@@ -113,6 +94,37 @@ def test_a_run_is_resumed_evaluated_verified_and_answers_in_words(
   names = str(tmp_path / "names.txt")
   assert predict_files(run, images, texts=names, as_json=True) == 0
   assert capsys.readouterr().out.count("red") > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [f for f in captioned.FORMS if f != "csv"])
+def test_a_run_on_every_form_measures_as_that_on_the_file(
+  photos, tmp_path, form, capsys
+):
+  """The tokenizer is the same, and so is an evaluation of the same weights."""
+  changes = {"total_steps": 1, "eval_every_steps": 1, "save_every_steps": 1}
+  folders = {name: tmp_path / name for name in ("csv", form)}
+  for name, folder in folders.items():
+    changed = config(photos, form=name, **changes)
+    changed.model.dropout_rate = 0.0
+    changed.optimizer.update(peak_lr=0.0, weight_decay=0.0)
+    changed.pairs.zero_shot = str(photos / "labelled")
+    loop.train(read(changed), str(folder))
+  said = capsys.readouterr().err
+  assert said.count("tokens, of 36 training captions.") == 2
+  tokenizers = [
+    load_any_text(str(folder)).tokenizer for folder in folders.values()
+  ]
+  texts = ["a red tall picture", "unheard of"]
+  np.testing.assert_array_equal(*(one(texts) for one in tokenizers))
+  expected, found = (evaluate_checkpoint(str(f)) for f in folders.values())
+  assert found.keys() == expected.keys()
+  ways = [f"eval/{way}_recall{k}" for way in ("text", "image") for k in (1, 5)]
+  for key in (*ways, "eval/text_rank", "eval/cosine", "eval/zero_shot"):
+    assert found[key] == pytest.approx(expected[key], rel=1e-5), key
+  assert report_files([str(folders[form])]) == 0
+  page = (folders[form] / "report.html").read_text()
+  assert "Best pairs" in page and "picture (rank " in page
 
 
 @pytest.mark.slow

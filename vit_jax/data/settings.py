@@ -100,7 +100,8 @@ class DataSettings(Section):
     None,
     'A label of a TFDS data set in place of its usual one: "label_azimuth", '
     '"label_orientation/16" in 16 groups, or one that VTAB computes: '
-    "count_all, closest_object_distance, closest_vehicle_distance.",
+    "count_all, closest_object_distance, closest_vehicle_distance; or the "
+    'texts that are captions, such as "captions/text".',
   )
   train_split: str = setting(
     "train",
@@ -145,7 +146,11 @@ class DataSettings(Section):
     self._check_addresses()
     if folder or self.eval_labels_file:
       self._check_folders()
-    if self.tfds_label and (folder or self.name in (None, "digits")):
+    if self.tfds_label and (
+      self.root
+      or self.labels_file
+      or not (self.dir or self.name not in (None, "digits"))
+    ):
       raise ValueError(
         f"tfds_label={self.tfds_label!r} is for a TFDS data set: leave it out."
       )
@@ -158,13 +163,18 @@ class DataSettings(Section):
       if value != getattr(type(self), name) and self._reads_labels(name):
         raise ValueError(
           f"{name}={value!r} needs labels_file, the CSV or JSONL file with "
-          "labels."
+          f"labels{self._or_else(name)}."
         )
 
   def _reads_labels(self, name: str) -> bool:
     """Whether a field of `_of_labels_file`, as it is set, needs such a file."""
     del name
     return True
+
+  def _or_else(self, name: str) -> str:
+    """Alternatives to a file of labels, for a field of `_of_labels_file`."""
+    del name
+    return ""
 
   def _check_addresses(self) -> None:
     for name in ("dir", "data_dir", "root", "labels_file", "eval_labels_file"):

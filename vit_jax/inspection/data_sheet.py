@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
+from vit_jax.data.batch import CLASS, label_spec
 from vit_jax.data.batching.loader import Loader
-from vit_jax.data.example import ImageSpec
-from vit_jax.data.reading.sources import check_classes, open_splits
+from vit_jax.data.example import ImageSpec, Source
+from vit_jax.data.reading.captions import NONE, Captions, captions_and_classes
+from vit_jax.data.reading.label_rows import Row, columns_of
+from vit_jax.data.reading.sources import Splits, check_classes, open_splits
 from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
-from vit_jax.data.settings import LABEL_FILES
+from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.inspection.label_issues import (
   IssueFiles,
@@ -29,6 +32,7 @@ _SHOWN = 3  # Files named for each finding.
 _CLASSES = 30  # Classes listed.
 _TILE = 128  # Pixels.
 _COLUMNS, _BATCH = 8, 32
+_LETTERS = 24  # Of a caption, in the picture of a batch.
 _PICTURES = {"png": (".png",), "jpeg": (".jpg", ".jpeg"), "webp": (".webp",)}
 
 
@@ -62,11 +66,9 @@ def inspect_folder(
     )
   issue_files = IssueFiles.named(issues, probabilities) if model else None
   spec = ImageSpec(settings.channels, settings.normalization.window)
-  labels = os.path.isfile(root) and root.lower().endswith(LABEL_FILES)
-  key = "labels_file" if labels else "root"
-  data = dataclasses.replace(settings.data, **{key: root})
-  splits = open_splits(data, windowed=spec.window is not None)
-  check_classes(splits.train, "inspect_data")
+  splits = _opened(root, settings.data, windowed=spec.window is not None)
+  if model:
+    check_classes(splits.train, "--model")
   loaded = open_for_features(model) if model else None
   display = Display()
   display.header([("data", splits.found)])
@@ -86,13 +88,66 @@ def inspect_folder(
   loader = Loader(on_unreadable="skip")
   with loader.train(splits.train, transform, **order) as batches:
     batch = next(batches)
-  names = [splits.train.class_names[label] for label in batch["label"]]
+  names = [_shown(splits.train, label) for label in batch["label"]]
   with replacing(path) as file:
     batch_sheet(in_colours(batch["image"]), names).savefig(file, format=kind)
   display.note(f"an augmented batch: {path}")
   if loaded and issue_files:
     inspect_labels(loaded, folders, issue_files, display)
   return int(UNREADABLE in survey.odd)
+
+
+def _opened(root: str, data: DataSettings, *, windowed: bool) -> Splits:
+  """The splits of a folder or a file, which may have captions for classes.
+
+  Raises ValueError as `open_splits`, and for a folder of packed images.
+  """
+  if os.path.isfile(os.path.join(root, "dataset_info.json")):
+    raise ValueError(
+      f"{root!r} is packed, and each of its images was decoded then: give the "
+      "folder or the file that it was packed from."
+    )
+  if not (os.path.isfile(root) and root.lower().endswith(LABEL_FILES)):
+    return open_splits(dataclasses.replace(data, root=root), windowed)
+  captions, classes = captions_and_classes(columns_of(root))
+  labels = _Letters() if captions and not classes else None
+  data = dataclasses.replace(data, labels_file=root)
+  return open_splits(data, windowed, labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Letters(Captions):
+  """The letters of the first caption of an image, to be shown, (1, T)."""
+
+  most: int = 1
+  length: int = _LETTERS
+
+  def ids(self, captions: Sequence[Sequence[str]]) -> np.ndarray:
+    ids = np.full((len(captions), 1, self.length), NONE, np.int32)
+    for row, (first, *_) in zip(ids, captions, strict=True):
+      letters = [*map(ord, first[: self.length])]
+      row[0, : len(letters)] = letters
+    return ids
+
+  def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """A line on the captions: how many there are, and how long they are."""
+    del names
+    texts = [text for row in rows for text in row.values]
+    each = [len(row.values) for row in rows]
+    lengths = [len(text.split()) for text in texts]
+    line = (
+      f"{rows[0].split or 'all'}: {len(texts):,} captions, {len({*texts}):,} "
+      f"of them different; {min(each):,} to {max(each):,} an image, of "
+      f"{min(lengths):,} to {max(lengths):,} words"
+    )
+    return [line]
+
+
+def _shown(source: Source, label: np.ndarray) -> str:
+  """The name of a class, or the letters of a caption."""
+  if label_spec(source) == CLASS:
+    return source.class_names[label]
+  return "".join(map(chr, label[label != NONE]))
 
 
 def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:

@@ -7,10 +7,11 @@ SOURCE is one of
 
 - a folder as `--config.data.root` takes it, or one of class folders in a bucket
   (gs://bucket/photos);
-- a CSV or JSONL file of labels, as `--config.data.labels_file` takes it;
+- a CSV or JSONL file of labels or captions, as `--config.data.labels_file`
+  takes it;
 - a folder of Parquet files with image bytes, as the Hugging Face Hub ships
   ImageNet;
-- a folder of WebDataset's .tar files;
+- a folder of WebDataset's .tar files, with .cls, .txt or .json beside an image;
 - a folder with ImageNet's own ILSVRC2012_img_train.tar and, with --labels,
   ILSVRC2012_img_val.tar;
 - tfds:NAME, a data set that TFDS prepared (--data_dir).

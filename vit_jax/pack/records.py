@@ -4,15 +4,16 @@ import os
 import pathlib
 from array import array
 from collections.abc import Mapping, Sequence
+from typing import IO, Any
 
 from vit_jax.data.example import (
   MAX_BYTES,
-  Example,
   Source,
   UnreadableImageError,
   check_classes,
 )
 from vit_jax.data.reading.folders import NAMES
+from vit_jax.pack.captioned import captions_in
 from vit_jax.runtime.files import open_anywhere
 
 Splits = Mapping[str, Source]
@@ -50,6 +51,9 @@ class Listing:
     start: Offset of each image in its file, in bytes.
     size: Size of each image, in bytes.
     ends: Where each image's name ends in `names`.
+    texts: Offset and size of the file with an image's captions, and 1 if it is
+      JSON; a size of 0 if there is none. Three numbers for each image.
+    captions: Every number of captions that an image has.
   """
 
   def __init__(self, files: Sequence[str] = ()):
@@ -60,9 +64,24 @@ class Listing:
     self.start = array("q")
     self.size = array("q")
     self.ends = array("q")
+    self.texts = array("q")
+    self.captions: set[int] = set()
 
-  def add(self, start: int, size: int, label: int, name: str) -> None:
-    """Adds an image of the file that was last added to `files`."""
+  def add(
+    self,
+    start: int,
+    size: int,
+    label: int,
+    name: str,
+    texts: tuple[int, int, bool, int] | None = None,
+  ) -> None:
+    """Adds an image of the file that was last added to `files`.
+
+    `texts` are the numbers of `self.texts`, and how many captions there are.
+    """
+    if texts is not None:
+      self.texts.extend(texts[:3])
+      self.captions.add(texts[3])
     self.file.append(len(self.files) - 1)
     self.start.append(start)
     self.size.append(size)
@@ -72,17 +91,29 @@ class Listing:
 
 
 class Records(Source):
-  """One split of images that are parts of files, as members of archives are."""
+  """One split of images that are parts of files, as members of archives are.
 
-  def __init__(self, name: str, class_names: Sequence[str], listing: Listing):
+  Attributes:
+    captions: The least and the most captions of an image, over all splits; None
+      without captions. With them, an example has `captions` as well.
+  """
+
+  def __init__(
+    self,
+    name: str,
+    class_names: Sequence[str],
+    listing: Listing,
+    captions: tuple[int, int] | None = None,
+  ):
     self.name = name
     self.class_names = tuple(class_names)
+    self.captions = captions
     self._at = listing
 
   def __len__(self) -> int:
     return len(self._at.label)
 
-  def __getitem__(self, index: int) -> Example:
+  def __getitem__(self, index: int) -> Any:
     at = self._at
     start = at.ends[index - 1] if index else 0
     name = os.fsdecode(bytes(at.names[start : at.ends[index]]))
@@ -93,4 +124,12 @@ class Records(Source):
     with open_anywhere(at.files[at.file[index]]) as file:
       file.seek(at.start[index])
       image = file.read(at.size[index])
-    return {"image": image, "label": at.label[index], "id": name}
+      texts = self._texts(file, index) if self.captions else {}
+    return {"image": image, "label": at.label[index], "id": name, **texts}
+
+  def _texts(self, file: IO[bytes], index: int) -> Any:
+    """The captions of an image, from the archive that it is in."""
+    start, size, is_json = self._at.texts[3 * index : 3 * index + 3]
+    file.seek(start)
+    ending = "json" if is_json else "txt"
+    return {"captions": captions_in(file.read(size), ending)}

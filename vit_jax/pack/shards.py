@@ -105,9 +105,10 @@ class _Shards:
 def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:
   source, encoding, folder, name, split, count, plan = job
   root = getattr(source, "root", None)
-  info: Any = features(source).get_serialized_info()
+  described = features(source)
+  info: Any = described.get_serialized_info()
   serializer = ExampleSerializer(info)
-  classes = np.zeros(len(source.class_names), np.int64)
+  classes = np.zeros(max(1, len(source.class_names)), np.int64)
   unreadable: list[str] = []
   opened, part = tempfile.mkstemp()
   with open(opened, "rb") as file:
@@ -124,12 +125,13 @@ def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:
       # A name that is the same on other machines.
       name_of = os.path.relpath(example["id"], root) if root else example["id"]
       id_ = name_of.encode("utf-8", "surrogateescape")
-      label = example["label"]
-      record = {"image": image, "label": label, "id": id_}
-      example = serializer.get_tf_example(record)
+      texts = [text.encode() for text in example.get("captions", ())]
+      record = {**example, "image": image, "caption": texts, "id": id_}
+      record = {name: record[name] for name in described}
+      packed = serializer.get_tf_example(record)
       # Otherwise the order of the fields differs from process to process.
-      writer.write(example.SerializeToString(deterministic=True))
-      classes[label] += 1
+      writer.write(packed.SerializeToString(deterministic=True))
+      classes[example["label"]] += 1
     writer.close()
     digest = hashlib.file_digest(file, "sha256").hexdigest()
     size = file.tell()
@@ -150,10 +152,20 @@ def examples(
 
 
 def features(source: Source) -> tfds.features.FeaturesDict:
-  """The features of an example, as TFDS describes them."""
-  image = tfds.features.Image(shape=(None, None, 3))
-  label = tfds.features.ClassLabel(names=list(source.class_names))
-  named = {"image": image, "label": label, "id": tfds.features.Text()}
+  """The features of an example, as TFDS describes them.
+
+  It has a label if there are classes, and captions if the source has them.
+  """
+  named: dict[str, Any] = {"image": tfds.features.Image(shape=(None, None, 3))}
+  if source.class_names:
+    names = list(source.class_names)
+    named["label"] = tfds.features.ClassLabel(names=names)
+  if captions := getattr(source, "captions", None):
+    least, most = captions
+    length = most if least == most else None
+    text = tfds.features.Text()
+    named["caption"] = tfds.features.Sequence(text, length=length)
+  named["id"] = tfds.features.Text()
   return tfds.features.FeaturesDict(named)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 from etils import epath
 
 from vit_jax.data.example import Example, Source
-from vit_jax.data.reading import image_folder, label_file
+from vit_jax.data.reading import image_folder
 from vit_jax.data.reading.folders import EXTENSIONS, split_named
 from vit_jax.data.settings import DataSettings
+from vit_jax.pack import captioned
 from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits, split_of
 from vit_jax.runtime import extras
 
@@ -46,7 +47,7 @@ def open_sources(
     settings = DataSettings(
       labels_file=source, outside=outside, held_out_by=held_out_by
     )
-    return _named(label_file.open_folder(settings))
+    return _named(captioned.open_rows(settings))
   if not folder.is_dir():
     raise ValueError(f"there is no folder or file {source!r} to pack.")
   endings = {path.suffix for path in folder.iterdir()}
@@ -72,7 +73,7 @@ def _named(splits: dict[str, Any]) -> Splits:
 class BucketImages(Records):
   """One split of the images in a bucket; each is read whole, by one request."""
 
-  def __getitem__(self, index: int) -> Example:
+  def __getitem__(self, index: int) -> Any:
     return self.read([index])[0]
 
   def read(self, indices: Sequence[int]) -> list[Example]:

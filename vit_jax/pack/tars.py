@@ -5,23 +5,30 @@ by image.
 """
 
 import collections
+import dataclasses
 import itertools
 import json
 import operator
 import pathlib
 import tarfile
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Collection, Iterator, Mapping
 from typing import IO, Any
 
 from etils import epath
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading.folders import EXTENSIONS
+from vit_jax.pack.captioned import captions_in
 from vit_jax.pack.records import Listing, Records, Splits, numbered, split_of
 from vit_jax.runtime.files import open_anywhere, read_regular
+from vit_jax.runtime.printable import say
 
 _MOST_TEXT = 2**24  # Bytes; a sparse archive may claim any number.
 _TRAIN, _VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+_CAPTIONS = ("txt", "json")
+_LABEL = ': a .cls file beside it, or a .json file with "label"'
+_TEXTS = ': a .txt file beside it, or a .json file with "caption"'
 _name = operator.attrgetter("name")
 _IMAGES = tuple(ending.decode() for ending in EXTENSIONS)
 
@@ -31,44 +38,83 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
 
   `labels` is a file: for ImageNet, of the validation images' WordNet ids; for
   WebDataset, of the classes' names, one in each line. Raises ValueError if a
-  file is not such an archive, or an image has no label.
+  file is not such an archive, or an image has neither a label nor a caption.
   """
   if (folder / _TRAIN).exists():
     return _imagenet(folder, labels)
   files = sorted(p for p in folder.iterdir() if p.suffix == ".tar")
   listings: dict[str, Listing] = {}
+  lacks = _Lacks()
   for path in files:
     listing = listings.setdefault(split_of(path.name), Listing())
     listing.files.append(str(path))
-    for place, label, name in _samples(path):
-      listing.add(*place, label, name)
+    for place, label, name, texts in _samples(path, lacks):
+      listing.add(*place, -1 if label is None else label, name, texts)
   for split, listing in listings.items():
     if not listing.label:
       raise ValueError(f"{folder}: split {split!r} holds no images.")
-  most = max(max(listing.label) for listing in listings.values())
+  counts = set().union(*(listing.captions for listing in listings.values()))
   seen = sum(len(listing.label) for listing in listings.values())
-  names = _lines(labels) if labels else numbered(most, seen, str(folder))
+  most = max(max(listing.label) for listing in listings.values())
+  has_captions = lacks.settled(has_labels=most >= 0, has_captions=any(counts))
+  if most < 0:
+    names = []
+    for listing in listings.values():
+      listing.label = array("i", bytes(4 * len(listing.label)))
+  else:
+    names = _lines(labels) if labels else numbered(most, seen, str(folder))
   if len(names) <= most:
     raise ValueError(
       f"{labels} has {len(names)} names, and there is an image of class {most}."
     )
+  captions = (min(counts), max(counts)) if has_captions else None
   return {
-    split: Records(f"{folder.name}, {split}", names, listing)
+    split: Records(f"{folder.name}, {split}", names, listing, captions)
     for split, listing in listings.items()
   }
 
 
-def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
-  """Yields ((start, size), label, name) of a WebDataset file's images.
+@dataclasses.dataclass
+class _Lacks:
+  """The first image without a label, and the first without captions."""
 
+  label: str = ""
+  caption: str = ""
+
+  def settled(self, *, has_labels: bool, has_captions: bool) -> bool:
+    """Whether captions are packed: if all images have one.
+
+    Captions of a part of labelled images are left out, and a line says so.
+    Raises ValueError if some images have a label and others have none, or
+    images without a label have no caption.
+    """
+    if has_labels and self.label:
+      raise ValueError(self.label)
+    if not self.caption:
+      return True
+    if not has_labels:
+      raise ValueError(self.caption)
+    if has_captions:
+      say(f"{self.caption} The captions of the others are left out.")
+    return False
+
+
+_Sample = tuple[tuple[int, int], int | None, str, tuple[int, int, bool, int]]
+
+
+def _samples(path: epath.Path, lacks: _Lacks) -> Iterator[_Sample]:
+  """Yields ((start, size), label, name, texts) of a WebDataset file's images.
+
+  `texts` are those of `Listing.add`, and a size of 0 says that there are none.
   The members of a sample stand next to each other. As in WebDataset, their
   names are equal up to the first dot of the last part, if that is the name of
   a label: `x.jpg`, `x.seg.png` and `x.cls` are one sample. Else dots are part
   of the names, and an image belongs to the label whose name without its ending
   is the longest to begin its own: `0.1.png` to `0.1.cls`. Of the images of a
   sample the one with the fewest dots is taken, `x.jpg` before `x.seg.png`.
+  Where no image of these names has a label, captions take its place.
 
-  Raises ValueError for an image that has no label, or one in either reading,
+  Raises ValueError for an image that has neither, or a label in either reading,
   and for two images of a sample with equally many dots.
   """
   with open_anywhere(path) as file, _opened(file, path) as tar:
@@ -78,24 +124,78 @@ def _samples(path: epath.Path) -> Iterator[tuple[tuple[int, int], int, str]]:
       if not images:
         continue
       labels = _labels(tar, members, key, path)
-      chosen: dict[str, str] = {}
-      for name in sorted(images, key=lambda name: name.count(".")):
-        begins = [stem for stem in labels if name.startswith(f"{stem}.")]
-        if not begins:
-          raise ValueError(
-            f"{path}: {name} has no label: a .cls file beside it, or a .json "
-            'file with "label".'
-          )
-        first = chosen.setdefault(max(begins, key=len), name)
-        if first != name and first.count(".") == name.count("."):
-          raise ValueError(
-            f"{path}: {first} and {name} are images of one sample; keep one of "
-            "them."
-          )
+      stems = labels or _stems(members, key)
+      chosen = _chosen(images, stems, path)
       names = {name: stem for stem, name in chosen.items()}
       for name in filter(names.__contains__, images):
-        place = members[name].offset_data, members[name].size
-        yield place, labels[names[name]], name
+        stem = names[name]
+        texts, why = _texts(tar, members, stem)
+        if why:
+          lacks.caption = lacks.caption or f"{path}: {name} {why}."
+        label = labels.get(stem)
+        if label is None:
+          lacks.label = lacks.label or f"{path}: {name} has no label{_LABEL}."
+        yield (
+          (members[name].offset_data, members[name].size),
+          label,
+          name,
+          texts,
+        )
+
+
+def _chosen(
+  images: list[str], stems: Collection[str], path: epath.Path
+) -> dict[str, str]:
+  """The image of each stem that has one; raises ValueError as `_samples`."""
+  chosen: dict[str, str] = {}
+  for name in sorted(images, key=lambda name: name.count(".")):
+    begins = [stem for stem in stems if name.startswith(f"{stem}.")]
+    if not begins:
+      raise ValueError(
+        f"{path}: {name} has no label{_LABEL}; nor a caption{_TEXTS}."
+      )
+    first = chosen.setdefault(max(begins, key=len), name)
+    if first != name and first.count(".") == name.count("."):
+      raise ValueError(
+        f"{path}: {first} and {name} are images of one sample; keep one of "
+        "them."
+      )
+  return chosen
+
+
+def _stems(members: Mapping[str, tarfile.TarInfo], key: str) -> list[str]:
+  """The names, without endings, of files that may have captions.
+
+  If there is one of the key itself, the others are passed over.
+  """
+  split = (name.rpartition(".") for name in members)
+  stems = [stem for stem, _, ending in split if ending in _CAPTIONS]
+  return [key] if key in stems else stems
+
+
+def _texts(
+  tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], stem: str
+) -> tuple[tuple[int, int, bool, int], str]:
+  """Where the captions of a sample are, and why there are none.
+
+  Of two files, the one with more captions is taken.
+  """
+  place = (0, 0, False, 0)
+  why = f"has no caption{_TEXTS}"
+  for ending in _CAPTIONS:
+    member = members.get(f"{stem}.{ending}")
+    if member is None or member.size > _MOST_TEXT:
+      continue
+    content: Any = tar.extractfile(member)
+    try:
+      count = len(captions_in(content.read(), ending))
+    except ValueError as error:
+      why = f"has no caption: {stem}.{ending} {error}"
+      continue
+    if count > place[3]:
+      is_json = ending == "json"
+      place = member.offset_data, member.size, is_json, count
+  return place, "" if place[3] else why
 
 
 def _key(member: tarfile.TarInfo) -> str:

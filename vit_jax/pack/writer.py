@@ -18,12 +18,13 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.reading.class_lists import SUMS, check_names
 from vit_jax.pack import notes, shards
 from vit_jax.pack.shards import Encoding
@@ -88,14 +89,14 @@ def pack(
   _describe(folder, name, splits, files)
 
 
-def _looked_at(source: Source) -> list[Example]:
+def _looked_at(source: Source) -> list[Any]:
   """A few examples, evenly spread; those that cannot be read are left out."""
   places = np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int)
   return [*shards.examples(source, np.unique(places), [])]
 
 
 def _number_of_shards(
-  looked_at: list[Example], count: int, encoding: Encoding, shard_bytes: int
+  looked_at: list[Any], count: int, encoding: Encoding, shard_bytes: int
 ) -> int:
   """The number of shards, estimated by packing a few images."""
   sizes = []
@@ -106,13 +107,16 @@ def _number_of_shards(
   return min(count, max(1, round(mean * count / shard_bytes)))
 
 
-def _digest(class_names: tuple[str, ...], looked_at: list[Example]) -> str:
-  """A digest of the classes and of some images' ids and labels.
+def _digest(class_names: tuple[str, ...], looked_at: list[Any]) -> str:
+  """A digest of the classes and of some images' ids, labels and captions.
 
   A source with other images or classes has another digest; a change of a few
   labels among many may go unnoticed.
   """
-  examples = [[e["id"], np.asarray(e["label"]).tolist()] for e in looked_at]
+  examples = [
+    [e["id"], np.asarray(e["label"]).tolist(), *e.get("captions", ())]
+    for e in looked_at
+  ]
   text = json.dumps([class_names, examples])
   return hashlib.sha256(text.encode()).hexdigest()
 
@@ -179,10 +183,8 @@ def _describe(
       sums[file] = note.sha256
     lost = [line for note in of_shards for line in note.unreadable]
     unreadable += lost
-    classes = classes.sum(axis=0)
     _say(
-      f"{split:<11}{classes.sum():,} images of {np.count_nonzero(classes):,} "
-      f"classes, {classes.min():,} to {classes.max():,} of a class, "
+      f"{split:<11}{_counted(splits[split], classes.sum(axis=0))}, "
       f"{num_bytes / 2**20:,.0f} MiB"
       + (f"; {len(lost):,} unreadable" if lost else "")
     )
@@ -200,6 +202,19 @@ def _describe(
   for file, text in texts.items():
     notes.publish(io.BytesIO(text), folder / file)
   _say(f"Train on it by --config.data.dir={folder}")
+
+
+def _counted(source: Source, classes: np.ndarray) -> str:
+  """The numbers of images, of each class and of captions, in words."""
+  parts = [f"{classes.sum():,} images"]
+  if source.class_names:
+    parts = [
+      f"{parts[0]} of {np.count_nonzero(classes):,} classes",
+      f"{classes.min():,} to {classes.max():,} of a class",
+    ]
+  if captions := getattr(source, "captions", None):
+    parts.append("{:,} to {:,} captions each".format(*captions))
+  return ", ".join(parts)
 
 
 def _metadata(
@@ -239,7 +254,7 @@ def _metadata(
       version="1.0.0",
       filename_template=template,
       check_data=False,
-      supervised_keys=("image", "label"),
+      supervised_keys=("image", "label" if source.class_names else "caption"),
     )
     paths = sorted(pathlib.Path(folder).iterdir())
     return {p.name: p.read_bytes() for p in paths if p.suffix in _TEXTS}

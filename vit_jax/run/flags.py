@@ -173,6 +173,8 @@ def meant(
 
 def _kind(data: str) -> tuple[str, str]:
   """The flag that DATA is the value of, and what it is, in words."""
+  if os.path.isfile(os.path.join(data, "dataset_info.json")):
+    return "config.data.dir", f"the packed folder {data}"
   if os.path.isdir(data):
     return "config.data.root", f"the folder {data}"
   if os.path.isfile(data) and data.lower().endswith(LABEL_FILES):

@@ -2,11 +2,14 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from vit_jax.data.batch import label_spec
+from vit_jax.data.batching.batches import read
+from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.reading.captions import (
   Captions,
   TokenizerFiles,
@@ -40,6 +43,7 @@ _SMALL = {
   "position": "sincos2d",
 }
 _SMALL_SIDES = (64, 64)
+_MOST = 100_000  # Images of records whose captions a tokenizer is made of.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,30 +185,52 @@ def _of_text(leaves: Leaves) -> Iterator[tuple[str, np.ndarray]]:
 def _made(settings: Settings) -> TokenizerFiles:
   """A tokenizer of the training captions."""
   pairs = settings.pairs
-  texts = captions_of(settings)
+  texts = _Counted(captions_of(settings))
   made = new_tokenizer(texts, pairs.vocabulary, pairs.text_length)
   say(
     f"The text tower is new, and so is its tokenizer: {made.tokenizer.size:,} "
-    f"tokens, of {len(texts):,} training captions."
+    f"tokens, of {texts.count:,} training captions."
   )
   return made
 
 
-def captions_of(settings: Settings) -> list[str]:
-  """The captions of the training split.
+@dataclasses.dataclass
+class _Counted:
+  """Texts, counted as they are read."""
+
+  texts: Iterable[str]
+  count: int = 0
+
+  def __iter__(self) -> Iterator[str]:
+    for text in self.texts:
+      self.count += 1
+      yield text
+
+
+def captions_of(settings: Settings) -> Iterable[str]:
+  """The captions of the training split; of records, those of `_MOST` images.
 
   Raises ValueError if the data have none.
   """
   collecting = _Collecting()
   source = open_source("train", settings.data, collecting)
-  if not collecting.texts:
+  if label_spec(source) != collecting.spec(1):
     raise ValueError(no_captions(source.name))
-  return collecting.texts
+  return collecting.texts or _of_records(source)
+
+
+def _of_records(source: Source) -> Iterator[str]:
+  """The captions of records evenly spread over a source, as they are read."""
+  count = min(len(source), _MOST)
+  indices = np.linspace(0, len(source) - 1, count).round().astype(int)
+  for example in read(source, indices.tolist()):
+    if not isinstance(example, UnreadableImageError):
+      yield from example["label"]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Collecting(Captions):
-  """Captions whose texts are kept as they are read."""
+  """Captions whose texts are kept, of a file, or are labels, of records."""
 
   texts: list[str] = dataclasses.field(default_factory=list)
 
@@ -213,3 +239,6 @@ class _Collecting(Captions):
   ) -> tuple[Names, Encode]:
     self.texts.extend(text for row in rows for text in row.values)
     return super().fit(columns, rows)
+
+  def of_record(self, captions: Sequence[str]) -> Sequence[str]:
+    return captions

@@ -78,7 +78,7 @@ def _most_captions(source: Source) -> int | None:
   """The most captions that an image of a source has; None if it is unknown."""
   labels = getattr(source, "labels", None)
   if labels is None:
-    return None
+    return getattr(source, "most_captions", None)
   every = np.asarray(labels(range(len(source))))
   return max(1, int((every[..., 0] != NONE).sum(axis=1).max()))
 

@@ -81,8 +81,17 @@ class DataSettings(data_settings.DataSettings):
   def _reads_labels(self, name: str) -> bool:
     if name != "task":
       return True
+    if self.task not in TASKS:
+      return False
+    kind = labels_of(self.task)
     # A reader of their own takes labels from folders, not from a file.
-    return self.task in TASKS and not labels_of(self.task).reader
+    are_there = kind.reader or (kind.records and (self.dir or self.name))
+    return not are_there
+
+  def _or_else(self, name: str) -> str:
+    if name == "task" and labels_of(self.task).records:
+      return ", or dir, which vit_jax pack wrote (of .tar files too)"
+    return ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,12 +2,16 @@
 
 import json
 import pickle
+import types
 
 import cv2
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
-from vit_jax.data.example import Example
+from tests import captioned
+from vit_jax.data.batching.loader import Loader
+from vit_jax.data.example import Example, Subset, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading import label_file
 from vit_jax.data.reading.captions import (
@@ -17,7 +21,9 @@ from vit_jax.data.reading.captions import (
   TokenizerFiles,
   new_tokenizer,
 )
-from vit_jax.data.settings import DataSettings
+from vit_jax.data.reading.sources import open_splits
+from vit_jax.data.reading.tfds_captions import open_labels
+from vit_jax.data.settings import DataSettings, TrainTransformSettings
 
 TEXTS = ["a red disc", "a red square", "a blue disc", "Two discs, one blue."]
 PNG = cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
@@ -172,3 +178,178 @@ def test_training_draws_one_caption_of_an_image(files):
   again = transform.row(example, np.random.default_rng(0))["text"]
   np.testing.assert_array_equal(again, drawn[0])
   np.testing.assert_array_equal(transform.row(example)["text"], ids[0])
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory):
+  """What `data` is set to for each form of the same pairs."""
+  root = tmp_path_factory.mktemp("forms")
+  captioned.write_all(root)
+  return {form: captioned.settings(root, form) for form in captioned.FORMS}
+
+
+@pytest.fixture(scope="module")
+def of_pairs():
+  """The captions of all pairs, with a tokenizer of them."""
+  texts = [text for pair in captioned.pairs() for text in pair.captions]
+  return Captions(tokenizer=new_tokenizer(texts, 300, 12), most=3)
+
+
+def in_order(source, split):
+  """A source in the order of the pairs, which it has exactly once."""
+  images = [example["image"] for example in source.read([*range(len(source))])]
+  wanted = [p.image for p in captioned.pairs() if p.split == split]
+  assert sorted(images) == sorted(wanted)
+  return Subset(source, [images.index(image) for image in wanted])
+
+
+@pytest.mark.parametrize("form", captioned.FORMS)
+def test_every_form_gives_the_same_batches(forms, of_pairs, form):
+  """Those of training, with what is drawn for them, and of evaluation."""
+  preprocessing = Preprocessing((16, 16))
+  changes = TrainTransformSettings(min_area=0.5)
+  train = PairTransform(preprocessing.train_transform(changes), 12)
+  evaluation = PairTransform(preprocessing.transform(), 12)
+
+  def batches(form):
+    splits = open_splits(DataSettings(**forms[form]), labels=of_pairs)
+    assert splits.train.class_names == splits.eval.class_names == ("caption",)
+    source = in_order(splits.train, "train")
+    with Loader().train(source, train, batch_size=20, seed=3) as drawn:
+      first = [next(drawn) for _ in range(3)]
+    source = in_order(splits.eval, "val")
+    with Loader().evaluate(source, evaluation, batch_size=20) as every:
+      return [*first, *every]
+
+  expected, found = batches("csv"), batches(form)
+  texts = np.concatenate([batch["text"] for batch in expected[:3]])
+  assert len(np.unique(texts, axis=0)) > 9  # Second captions are drawn too.
+  for ours, theirs in zip(found, expected, strict=True):
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+      np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def test_the_lines_say_which_texts_are_the_captions(forms, of_pairs):
+  splits = open_splits(DataSettings(**forms["tfds"]), labels=of_pairs)
+  assert splits.found == (
+    "captioned/1.0.0, 27 training examples, 1 column of captions"
+  )
+  (line,) = splits.warnings
+  assert line == (
+    "the captions of captioned/1.0.0 are its captions/text; data.tfds_label "
+    "takes another, of image/filename."
+  )
+  assert not open_splits(
+    DataSettings(**forms["packed"]), labels=of_pairs
+  ).warnings
+  chosen = DataSettings(**forms["tfds"], tfds_label="image/filename")
+  splits = open_splits(chosen, labels=of_pairs)
+  ids = of_pairs.ids([["train_3.png"]])[0]
+  (line,) = splits.warnings
+  assert line.startswith("among 27 examples that were looked at, 27 of 27 cap")
+  assert any(
+    np.array_equal(example["label"], ids)
+    for example in splits.train.read([*range(27)])
+  )
+
+
+IMAGE = tfds.features.Image()
+TEXT = tfds.features.Text()
+SEVERAL = tfds.features.Sequence(TEXT)
+
+
+def told(features, labels, name=None):
+  """The labels of a data set of these features."""
+  info = types.SimpleNamespace(
+    full_name="d/1.0.0",
+    features=tfds.features.FeaturesDict(features),
+    supervised_keys=None,
+  )
+  return open_labels(info, labels, name)
+
+
+@pytest.mark.parametrize(
+  "features, record, texts, most",
+  [
+    ({"caption": TEXT, "title": TEXT}, {"caption": b"a"}, ["a"], 1),
+    (
+      {"captions": tfds.features.Sequence(TEXT, length=2)},
+      {"captions": np.array([b"a", b"b"], object)},
+      ["a", "b"],
+      2,
+    ),
+    (
+      {"captions": tfds.features.Sequence({"id": np.int64, "text": TEXT})},
+      {"captions": {"id": [1], "text": np.array([b"a"], object)}},
+      ["a"],
+      3,
+    ),
+    ({"said": {"by": SEVERAL}}, {"said": {"by": [b"a", b"b"]}}, ["a", "b"], 3),
+    ({"id": TEXT, "words": TEXT}, {"words": "naïf".encode()}, ["naïf"], 1),
+  ],
+)
+def test_features_of_texts(of_pairs, features, record, texts, most):
+  labels = told({"photo": IMAGE, **features}, of_pairs)
+  assert labels.image == "photo" and labels.most == most
+  np.testing.assert_array_equal(labels.label(record), of_pairs.ids([texts])[0])
+
+
+@pytest.mark.parametrize(
+  "features, name, message",
+  [
+    ({"id": TEXT, "n": np.int64}, None, "^d/1.0.0 has no captions, which"),
+    (
+      {"a": TEXT, "b": TEXT},
+      None,
+      "^data.tfds_label is miss.* several texts, a, b;",
+    ),
+    ({"caption": {"en": TEXT, "de": TEXT}}, None, "texts, caption/.., caption"),
+    ({"a": TEXT}, "b", "^data.tfds_label='b': d/1.0.0 has no such texts; .* a"),
+    ({"caption": TEXT, "other": IMAGE}, None, "d/1.0.0 has 2 features of imag"),
+  ],
+)
+def test_features_without_captions_are_one_line(
+  of_pairs, features, name, message
+):
+  with pytest.raises(ValueError, match=message):
+    told({"photo": IMAGE, **features}, of_pairs, name)
+
+
+@pytest.mark.parametrize(
+  "stored, message",
+  [([], "has no caption in caption"), ([b"a", b" "], "has an empty caption")],
+)
+def test_a_record_without_a_caption_is_skipped_or_stops(
+  of_pairs, stored, message
+):
+  labels = told({"photo": IMAGE, "caption": SEVERAL}, of_pairs)
+  record = {"caption": stored}
+  with pytest.raises(UnreadableImageError, match=message):
+    labels.label(record)
+  lines = labels.look([record, {"caption": [b"a red"] * 4}, record])
+  assert lines[0].startswith("1 of 1 images have more than 3 captions")
+  assert lines[1].startswith("2 have no caption, or an empty one: --config.l")
+
+
+def test_a_record_without_a_caption_is_named(of_pairs, tmp_path):
+  made = captioned.pairs()
+  made[3].captions[:] = [""]
+  captioned.prepare(tmp_path, made)
+  where = DataSettings(name="captioned", data_dir=str(tmp_path))
+  splits = open_splits(where, labels=of_pairs)
+  assert (
+    "among 27 examples that were looked at, 1 have no caption"
+    in (splits.warnings[-1])
+  )
+  images = Preprocessing((16, 16)).train_transform(TrainTransformSettings())
+  transform = PairTransform(images, 12)
+  options = {"batch_size": 27, "seed": 0}
+  with (
+    pytest.raises(UnreadableImageError, match="train#.*: it has an empty cap"),
+    Loader().train(splits.train, transform, **options) as batches,
+  ):
+    next(batches)
+  loader = Loader(on_unreadable="skip")
+  with loader.train(splits.train, transform, **options) as batches:
+    assert next(batches)["skipped"].sum() == 1

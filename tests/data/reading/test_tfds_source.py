@@ -12,6 +12,8 @@ import pytest
 from tests.data.outside import outside
 from vit_jax import data
 from vit_jax.data.reading import tfds_source
+from vit_jax.data.reading.labels import SINGLE
+from vit_jax.data.reading.tfds_labels import open_labels
 
 INSTALL = 'pip install "vit_jax[tfds-prepare]"'
 
@@ -124,6 +126,8 @@ def test_a_dataset_of_something_else(tfds_dir):
     (("image", "box"), "'box' is not one ClassLabel"),
     (("label", "image"), "'label' is not one Image"),
   ]:
-    info = types.SimpleNamespace(supervised_keys=keys, features=features)
+    info = types.SimpleNamespace(
+      name="d", supervised_keys=keys, features=features
+    )
     with pytest.raises(ValueError, match=missing):
-      tfds_source._feature_keys(types.SimpleNamespace(name="d", info=info))
+      open_labels(info, SINGLE, None)

@@ -14,7 +14,7 @@ import pathlib
 import tempfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int
@@ -22,7 +22,7 @@ from jaxtyping import Int
 from vit_jax.data.batch import ArraySpec, ImageTransform, Spec, Transform
 from vit_jax.data.example import Example
 from vit_jax.data.reading.label_rows import Encode, Row, fail
-from vit_jax.data.reading.labels import Labels, Names
+from vit_jax.data.reading.labels import SINGLE, Labels, Names
 from vit_jax.data.reading.tokenizer import (
   CONFIG,
   FILES,
@@ -223,9 +223,12 @@ class Captions(Labels):
   """
 
   plural: str = "column of captions"
+  records = "tfds_captions"
   tokenizer: TokenizerFiles | None = None
   most: int = 5
   length: int = 1
+  names: ClassVar[Names] = COLUMNS[:1]
+  """The names of a source, whatever its column or feature is called."""
 
   def spec(self, count: int) -> ArraySpec:
     del count
@@ -264,11 +267,15 @@ class Captions(Labels):
         "is the only pair to train on: a pair is compared with others, so give "
         "two or more",
       )
-    return tuple(columns), self.encoded
+    return self.names, self.encoded
 
   def encoded(self, rows: Sequence[Row]) -> Int[np.ndarray, "N M T"]:
     """The captions of rows, from `joined`."""
     return self.ids([row.values for row in rows])
+
+  def of_record(self, captions: Sequence[str]) -> Any:
+    """The label of a record that has these captions."""
+    return self.ids([captions])[0]
 
   def ids(self, captions: Sequence[Sequence[str]]) -> np.ndarray:
     """The ids of the captions of images, (N, M, T)."""
@@ -317,11 +324,22 @@ class Captions(Labels):
     return [line]
 
 
+def captions_and_classes(columns: Sequence[str]) -> tuple[Names, Names]:
+  """The column of captions and that of classes, each if there is one.
+
+  Beside classes, captions are sure only if their column says so.
+  """
+  classes = tuple(name for name in SINGLE.columns(columns) if name in columns)
+  candidates = COLUMNS[:2] if classes else COLUMNS
+  return tuple(name for name in candidates if name in columns)[:1], classes
+
+
 def no_captions(name: str) -> str:
   """The message for a source that has no captions."""
   return (
     f"{name} has no captions, which the pairs are to be made of: give a CSV or "
-    "JSONL file with the columns file and caption."
+    "JSONL file with the columns file and caption, or data.dir, which vit_jax "
+    "pack made of such a file or of WebDataset's .tar files."
   )
 
 

@@ -53,13 +53,12 @@ def read_rows(
   names of all columns but that of the files and `split`. Raises ValueError,
   which names the line, for a row that cannot be read.
   """
-  read = _json_rows if path.lower().endswith((".jsonl", ".json")) else _csv_rows
   key = ""
   columns: list[str] = []
   rows: list[Row] = []
   root = settings.root or "."
   endings: list[str] = []  # The ending that names lack.
-  for number, cells, comma in read(path):
+  for number, cells, comma in _rows(path):
     place = f"{path}, line {number}"
     if not columns:
       key, columns = _columns(place, [*cells], settings, default_columns)
@@ -87,6 +86,19 @@ def read_rows(
     advice = "give it the line file,label and one for each image"
     fail(path, f"has no rows; {advice}")
   return columns, rows
+
+
+def columns_of(path: str) -> list[str]:
+  """The columns of a file, or the keys of its first row if it is JSONL."""
+  for _, cells, _ in _rows(path):
+    return [*cells]
+  return []
+
+
+def _rows(path: str) -> Iterator[tuple[int, dict[str, Any], bool]]:
+  """Yields what `_csv_rows` does, of either form."""
+  is_json = path.lower().endswith((".jsonl", ".json"))
+  return _json_rows(path) if is_json else _csv_rows(path)
 
 
 def _inside(root: str, file: str) -> bool:

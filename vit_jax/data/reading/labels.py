@@ -35,11 +35,14 @@ class Labels:
     are_used: False if the task ignores the labels.
     reader: The module of `data.reading` that reads a folder of images with such
       labels; "" for class folders, or a file of labels.
+    records: The module of `data.reading` that finds such labels in the records
+      of TFDS; "" if none does, and they are in a file.
   """
 
   plural: str = "classes"
   are_used: bool = True
   reader: ClassVar[str] = ""
+  records: ClassVar[str] = "tfds_labels"
 
   @property
   def are_classes(self) -> bool:
@@ -112,6 +115,8 @@ class Labels:
 class Several(Labels):
   """For each name, 1 if an example has that label, or 0."""
 
+  records = ""
+
   def spec(self, count: int) -> ArraySpec:
     return ArraySpec((count,), np.float32)
 
@@ -138,6 +143,8 @@ class Several(Labels):
 
 class Numbers(Labels):
   """Numbers, one for each column."""
+
+  records = ""
 
   def spec(self, count: int) -> ArraySpec:
     return ArraySpec((count,), np.float32)

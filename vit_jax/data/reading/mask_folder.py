@@ -48,6 +48,7 @@ class Masks(Labels):
   """A picture of classes; a transform brings it to the size of its image."""
 
   reader = "mask_folder"
+  records = ""
 
   def spec(self, count: int) -> ArraySpec:
     """One of any height and width; a transform gives it a size."""

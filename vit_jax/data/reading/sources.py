@@ -55,13 +55,14 @@ def open_splits(
     return _open_folder(settings, windowed, kind)
   train = open_source("train", settings, labels)
   examples = f"{len(train):,} training examples"
-  classes = f"{len(train.class_names):,} classes"
+  names = f"{len(train.class_names):,} {kind.plural}"
+  warnings: Any = getattr(train, "warnings", list)
   return Splits(
     train=train,
     eval=open_source("eval", settings, labels),
     test=None,
-    found=f"{train.name}, {examples}, {classes}",
-    warnings=[],
+    found=f"{train.name}, {examples}, {names}",
+    warnings=warnings(),
   )
 
 
@@ -110,20 +111,28 @@ def open_source(
   part = settings.train_split if split == "train" else settings.eval_split
   if settings.name == "digits" and not settings.dir:
     return Digits(part or "test")
-  return _open_tfds(settings, part)
+  return _open_tfds(settings, part, kind)
 
 
-def _open_tfds(settings: DataSettings, part: str | None) -> Source:
+def _open_tfds(
+  settings: DataSettings, part: str | None, kind: Labels
+) -> Source:
   if not settings.dir and not settings.name:
     raise ValueError(
       "data.root, a folder of class folders, data.dir, one of packed images, "
       "or data.name, a TFDS data set, is missing, as in --config.data.root=DIR."
     )
+  if not kind.records:
+    raise ValueError(
+      f"data.labels_file is missing: {kind.plural} are read from a CSV or "
+      f"JSONL file, and not from {settings.dir or settings.name}."
+    )
   reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
+  label = settings.tfds_label
   if settings.dir:
-    return reader.open_prepared(settings.dir, part)
+    return reader.open_prepared(settings.dir, part, label, kind)
   builder = reader.find(settings.name, settings.data_dir)
-  return reader.TfdsSource(builder, part or "test", settings.tfds_label)
+  return reader.TfdsSource(builder, part or "test", label, kind)
 
 
 def _folder_reader(settings: DataSettings, labels: Labels) -> Any:

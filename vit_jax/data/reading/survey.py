@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from vit_jax.data.batch import CLASS, label_spec
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.decoding.pillow import describe
 from vit_jax.data.example import RGB, ImageSpec, UnreadableImageError
@@ -104,7 +105,8 @@ def looks(
 
 
 def _look(source: ImageFolder, index: int, spec: ImageSpec) -> Look:
-  label = int(source.labels([index])[0])
+  of_class = label_spec(source) == CLASS
+  label = int(source.labels([index])[0]) if of_class else 0
   name = source.ids([index])[0]
   inside = name.removeprefix(os.path.join(source.root, ""))
   try:

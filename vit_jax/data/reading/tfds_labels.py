@@ -5,25 +5,89 @@ https://github.com/google-research/task_adaptation, task_adaptation/data.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+import tensorflow_datasets as tfds
 
+from vit_jax.data.batch import CLASS, ArraySpec
 from vit_jax.data.example import UnreadableImageError
 
 Record = Mapping[str, Any]
+IDS = ("id", "file_name")
+"""Features that name an example."""
 _DISTANCES = 8.0, 8.5, 9.0, 9.5, 10.0  # CLEVR, in its scenes' unit.
 _METRES = 8.0, 20.0, 999.0  # KITTI; beyond the last, there is no vehicle.
 _VEHICLES = 3  # Car, van and truck are KITTI's first types.
 
 
+def _nothing(records: Iterable[Record]) -> list[str]:
+  del records
+  return []
+
+
 class Labels(NamedTuple):
-  """The classes, and the function from a record to the index of its class."""
+  """The class names and the labels of the records of a data set.
+
+  Attributes:
+    class_names: The names of the source.
+    label: The function from a record to its label, such as the index of a
+      class. It raises UnreadableImageError for a record that has none.
+    image: The feature of the images.
+    spec: The shape and type of a label.
+    most: The most captions of an image; None where labels are none.
+    lines: Lines on which of several labels is taken.
+    look: Looks at some records, and gives lines on what may be a mistake.
+  """
 
   class_names: tuple[str, ...]
-  label: Callable[[Record], int]
+  label: Callable[[Record], Any]
+  image: str = "image"
+  spec: ArraySpec = CLASS
+  most: int | None = None
+  lines: Sequence[str] = ()
+  look: Callable[[Iterable[Record]], list[str]] = _nothing
+
+
+def open_labels(info: Any, kind: Any, name: str | None) -> Labels:
+  """The classes of a data set; `info` is its `tfds.core.DatasetInfo`.
+
+  `name` is that of a label as in `labels_of`; without, the data set's usual one
+  is taken. If `kind` uses no labels, all images are of one class where there
+  are none. Raises ValueError if there is not one image and one class label in
+  an example.
+  """
+  features: Any = dict(info.features)
+  if name:
+    return labels_of(features, name)
+  image, *labels = info.supervised_keys or ("image", "label")
+  is_class = isinstance(features.get(labels[-1]), tfds.features.ClassLabel)
+  if not kind.are_used and not is_class:
+    return Labels(("unlabelled",), _unlabelled, image)
+  image, label = _feature_keys(info)
+  return labels_of(features, label)._replace(image=image)
+
+
+def _feature_keys(info: Any) -> tuple[str, str]:
+  keys: Any = info.supervised_keys or ("image", "label")
+  features: Any = info.features
+  expected = (tfds.features.Image, tfds.features.ClassLabel)
+  for key, kind in zip(keys, expected, strict=False):
+    feature = features[key] if key in list(features) else None
+    if len(keys) != 2 or not isinstance(feature, kind):
+      raise ValueError(
+        f"{info.name} is not an image classification dataset: its features "
+        f"are {', '.join(features)}, and {key!r} is not one {kind.__name__}; "
+        "choose a dataset of one image and one class label an example."
+      )
+  return keys
+
+
+def _unlabelled(record: Record) -> int:
+  del record
+  return 0
 
 
 def labels_of(features: Mapping[str, Any], name: str) -> Labels:

@@ -2,12 +2,14 @@
 
 import contextlib
 import difflib
+import importlib
 import itertools
 import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow_datasets as tfds
 from etils import epath
 from tensorflow_datasets.core import dataset_builder, read_only_builder
@@ -15,11 +17,13 @@ from tensorflow_datasets.core import dataset_builder, read_only_builder
 from vit_jax.data.example import Example, UnreadableImageError, check_classes
 from vit_jax.data.reading import tfds_files, tfds_labels
 from vit_jax.data.reading.class_lists import check_class_lists
+from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.runtime.printable import printable
 
 _RANDOM_ACCESS = ("array_record", "parquet")
 # Others have a community's code downloaded, or hand a builder any argument.
 _NAME = re.compile(r"\w+(/[\w+-][\w.+-]*)?(:[\d.*]+)?")
+_LOOKED_AT = 32  # Examples whose labels are looked at for warnings.
 _WAIT = 1e-3  # Seconds; a record of 256 kB in memory takes an eighth of it.
 _INSTALL = 'pip install "vit_jax[tfds-prepare]"'  # Installs TensorFlow.
 
@@ -28,7 +32,11 @@ class TfdsSource:
   """One split of a prepared TFDS dataset.
 
   The features read are the builder's supervised keys, or "image" and "label" if
-  it names none.
+  it names none; labels of another kind find theirs.
+
+  Attributes:
+    label_spec: The shape and type of a label.
+    most_captions: The most captions of an image, where labels are captions.
   """
 
   def __init__(
@@ -36,11 +44,13 @@ class TfdsSource:
     builder: tfds.core.DatasetBuilder,
     split: str,
     label: str | None = None,
+    kind: Labels = SINGLE,
   ):
-    """Opens any split of TFDS's, with a label that `labels_of` explains.
+    """Opens any split of TFDS's, with labels of a kind.
 
-    Raises ValueError if the data is not prepared, has no such split, allows no
-    random access, or has not one image and one class label in an example.
+    `label` chooses them, as `open_labels` of the kind's module explains. Raises
+    ValueError if the data is not prepared, has no such split, allows no random
+    access, or has not one image and such a label in an example.
     """
     _check_prepared(builder)
     features: Any = builder.info.features
@@ -51,13 +61,15 @@ class TfdsSource:
       check_classes(count, seen, key)
     listed = {key: count for key, count in counts.items() if count}
     check_class_lists(epath.Path(builder.data_dir), listed)
-    self._image, key = ("image", label) if label else _feature_keys(builder)
-    self._labels = tfds_labels.labels_of(dict(features), key)
+    module = importlib.import_module(f"vit_jax.data.reading.{kind.records}")
+    self._labels = module.open_labels(builder.info, kind, label)
+    self._image = self._labels.image
     self._binary = builder.name == "dsprites"
     self._split = split
-    names = (key for key in ("id", "file_name") if key in features)
-    self._id = next(names, None)
+    self._id = next((key for key in tfds_labels.IDS if key in features), None)
     self.class_names = self._labels.class_names
+    self.label_spec = self._labels.spec
+    self.most_captions = self._labels.most
     as_data_source: Any = builder.as_data_source
     decoders = {self._image: tfds.decode.SkipDecoding()}
     try:
@@ -90,6 +102,19 @@ class TfdsSource:
         return read + list(map(self._example, left, records))
     return read + [self[index] for index in left]
 
+  def warnings(self) -> list[str]:
+    """Lines on which labels are read, and on what is odd in a few of them."""
+    few = np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int)
+    few = np.unique(few).tolist()
+    lines = self._labels.look(self._readable(few))
+    among = f"among {len(few):,} examples that were looked at, "
+    return [*self._labels.lines, *(among + line for line in lines)]
+
+  def _readable(self, indices: Sequence[int]) -> Iterator[dict[str, Any]]:
+    for index in indices:
+      with contextlib.suppress(UnreadableImageError):
+        yield self._record(index)
+
   def column(self, name: str) -> list[Any]:
     """A feature of every example; reads the whole split."""
     return [self._record(index)[name] for index in range(len(self))]
@@ -115,7 +140,11 @@ class TfdsSource:
       name = f"{name} ({printable(str(stored))})"
     image = record[self._image]
     image = tfds_labels.black_and_white(image) if self._binary else image
-    return {"image": image, "label": self._labels.label(record), "id": name}
+    try:
+      label = self._labels.label(record)
+    except UnreadableImageError as error:
+      raise UnreadableImageError(f"{name}: {error}") from error
+    return {"image": image, "label": label, "id": name}
 
 
 class _CheckedBuilder(
@@ -129,12 +158,17 @@ class _CheckedBuilder(
     super().__init__(builder_dir, info_proto=info)
 
 
-def open_prepared(folder: str, split: str | None) -> TfdsSource:
+def open_prepared(
+  folder: str,
+  split: str | None,
+  label: str | None = None,
+  kind: Labels = SINGLE,
+) -> TfdsSource:
   """Opens a split of the data set in a folder or a bucket, as `pack` writes it.
 
-  A split of None is "validation" if there is one, else "test". Raises
-  ValueError if the folder holds no data set, OSError if its bucket cannot be
-  asked, or as `TfdsSource` does.
+  A split of None is "validation" if there is one, else "test". `label` and
+  `kind` are those of `TfdsSource`. Raises ValueError if the folder holds no
+  data set, OSError if its bucket cannot be asked, or as `TfdsSource` does.
   """
   path = epath.Path(folder).expanduser()
   try:
@@ -150,7 +184,7 @@ def open_prepared(folder: str, split: str | None) -> TfdsSource:
   builder = _described(path)
   if split is None:
     split = "validation" if "validation" in builder.info.splits else "test"
-  return TfdsSource(builder, split)
+  return TfdsSource(builder, split, label, kind)
 
 
 def _described(folder: epath.Path) -> tfds.core.DatasetBuilder:
@@ -266,21 +300,6 @@ def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
       "python -m tensorflow_datasets.scripts.convert_format --dataset_dir="
       f"{builder.data_dir} --out_file_format=array_record"
     )
-
-
-def _feature_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
-  keys: Any = builder.info.supervised_keys or ("image", "label")
-  features: Any = builder.info.features
-  expected = (tfds.features.Image, tfds.features.ClassLabel)
-  for key, kind in zip(keys, expected, strict=False):
-    feature = features[key] if key in list(features) else None
-    if len(keys) != 2 or not isinstance(feature, kind):
-      raise ValueError(
-        f"{builder.name} is not an image classification dataset: its features "
-        f"are {', '.join(features)}, and {key!r} is not one {kind.__name__}; "
-        "choose a dataset of one image and one class label an example."
-      )
-  return keys
 
 
 def _first_line(error: Exception) -> str:
