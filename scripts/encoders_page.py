@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).parents[1]
 PAGE = HERE / "docs/encoders.md"
 FAMILIES = HERE / "docs/_static/encoders.csv"
 COVERAGE = HERE / "docs/_static/coverage.csv"
-VERSIONS = {"timm": "1.0.31", "transformers": "5.23"}
+VERSIONS = {"timm": "1.0.31", "transformers": "5.24"}
 COLUMNS: tuple[str, ...] = (
   "library",
   "family",

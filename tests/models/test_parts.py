@@ -118,6 +118,11 @@ MODELS = {
   "eva02": (tiny(block="eva02"), TOKEN, PATCHES),
   "rope_axial": (tiny(block="rope_axial"), {**PLAIN, "x_class": 3}, PATCHES),
   "rope_mixed": (tiny(block="rope_mixed"), {**PLAIN, "x_class": 3}, PATCHES),
+  "mlcd": (
+    tiny(block="mlcd"),
+    {**PLAIN, "x_class": 3, "x_class_angles": 3, "norm_pre": 3},
+    PATCHES,
+  ),
   "pe": (tiny(block="pe"), {**TOKEN, "norm_pre": 3, "map_head": 0}, PATCHES),
   "ResNet": (make_resnet("R50x1", 5, layers=(1, 2)), RESNET, RESNETS),
 }

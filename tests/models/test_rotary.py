@@ -12,6 +12,7 @@ from vit_jax.models.rotary import Rope, rotate
 
 GRID, PREFIX, D_H = (2, 3), 1, 8
 TOKENS = PREFIX + GRID[0] * GRID[1]
+FIRST = np.array([0.5, -1.0, 2.0, 4.0], np.float32)
 
 
 def frequencies():
@@ -44,6 +45,14 @@ KINDS = {
       for j in range(D_H // 4)
     ],
   ),
+  "MLCD": (
+    dict(theta=10_000.0, kind="counted", first=FIRST),
+    lambda y, x: [
+      place * 10_000.0 ** (-4 * j / D_H)
+      for place in (y, x)
+      for j in range(D_H // 4)
+    ],
+  ),
   "RoPE-Mixed": (
     dict(theta=10.0, kind="mixed", frequencies=frequencies()),
     lambda y, x: x * frequencies()[0] + y * frequencies()[1],
@@ -54,7 +63,7 @@ KINDS = {
 @pytest.mark.parametrize("left_out", [False, True])
 @pytest.mark.parametrize("name", KINDS)
 def test_each_pair_turns_by_its_angle(name, left_out):
-  """Complex numbers a + bi times e^(i angle); those before do not turn."""
+  """Complex numbers a + bi times e^(i angle); those before may have angles."""
   fields, angles = KINDS[name]
   fields = jax.tree.map(
     lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, fields
@@ -67,11 +76,12 @@ def test_each_pair_turns_by_its_angle(name, left_out):
   found = np.asarray(turn(jnp.asarray(x)))
   expected = x.copy()
   for image, of_image in enumerate(places):
-    for i, place in enumerate(of_image):
-      by = np.exp(1j * np.asarray(angles(*divmod(int(place), GRID[1]))))
-      one = x[image, :, PREFIX + i]
-      turned = (one[:, :4] + 1j * one[:, 4:]) * by
-      expected[image, :, PREFIX + i] = np.hstack([turned.real, turned.imag])
+    by_each = [np.asarray(angles(*divmod(int(p), GRID[1]))) for p in of_image]
+    first = np.asarray(fields.get("first", np.zeros(D_H // 2)))
+    for token, by in enumerate([first, *by_each]):
+      one = x[image, :, token]
+      turned = (one[:, :4] + 1j * one[:, 4:]) * np.exp(1j * by)
+      expected[image, :, token] = np.hstack([turned.real, turned.imag])
   np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
@@ -184,6 +194,7 @@ def test_norms_inside_a_layer_by_the_formula():
       dict(rope_kind="counted", rope_theta=9.0, rope_side=4),
       "rope_side=4 is for rope_kind='axial', not 'counted'",
     ),
+    (dict(rope_first=True), "rope_first=True needs rope_theta and a class tok"),
     (dict(pool_heads=5), "hidden_size=24 does not split over pool_heads=5"),
   ],
 )

@@ -40,6 +40,7 @@ FAMILIES = {
   "deit": dict(block="deit"),
   "norm_pooled": dict(block="dinov2", pooling="gap", norm_pooled=True),
   "rope_mixed": dict(block="rope_mixed", scan=True),
+  "mlcd": dict(block="mlcd", hidden_size=24, scan=True, remat="full"),
   "eva02": dict(block="eva02", norm_inner_msa=True),
   "pe": dict(block="pe"),
   "masked": dict(pooling="gap"),
@@ -234,7 +235,7 @@ def test_an_encoder_of_a_part_of_the_patches_by_the_equations():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dinov3", "normed"])
+@pytest.mark.parametrize("name", ["dinov3", "normed", "mlcd"])
 def test_rotary_places_of_some_patches_in_the_form_for_tpus(monkeypatch, name):
   model, params = made(name)
   model = model.clone(scan=False, remat="none")

@@ -91,6 +91,7 @@ REASONS = {
   "hf_internvl_rms": (SCALE, "qk_norm_whole=True would become False"),
   "hf_internvl_token": (SCALE, ""),
   "hf_metaclip2": ("norm_pre=True", ""),
+  "hf_mlcd": ("norm_pre=True", "timm has no place for x_class_angles"),
   "hf_mim": ((EXACT, EXACT, EPSILON), EPSILON),
   "hf_msn": ((EXACT, EXACT, ""), ""),
   "hf_pixio": ("registers=2", "timm cannot average the tokens before the pat"),
@@ -115,6 +116,7 @@ REASONS = {
   "timm_eva02": (GATED, "block_0/mlp/norm_inner/bias"),
   "timm_eva02_tiny": (GATED, "head/bias, head/kernel, position/E_pos"),
   "timm_fc_norm": ("norm_pooled=True", "norm_pooled=True"),
+  "timm_flexi": ((EXACT, EXACT, ""), ""),
   "timm_gap": (CLASSLESS, CLASSLESS),
   "timm_gap_placed": (CLASSLESS, CLASSLESS),
   "timm_gap_rope": (CLASSLESS, "it has no place for head/bias"),
@@ -123,6 +125,7 @@ REASONS = {
   "timm_intern": (SCALE, "norm_final=False would become True"),
   "timm_radio": (SCALE, "norm_final=False would become True"),
   "timm_rms": (CLASSLESS, CLASSLESS),
+  "timm_mae": ((EXACT, EXACT, ""), ""),
   "timm_map_all": (CLASSLESS, "map_head/mlp/contract/bias"),
   "timm_map_reg": (CLASSLESS, "map_head/mlp/contract/bias"),
   "timm_pe": ("norm_pre=True", "map_head/mlp/contract/bias"),
@@ -135,6 +138,7 @@ REASONS = {
   "timm_rope_mixed": (SCALE, "block_0/frequencies"),
   "timm_rpn": (CLASSLESS, "class_token=False would become True"),
   "timm_siglip": ((MAP, EXACT, MAP), ""),
+  "timm_siglip_gap": ((EXACT, EXACT, GAP), ""),
   "timm_siglip_head": ((MAP, EXACT, MAP), MAP),
 }
 # Encoders that are written as another of transformers' classes, whose arrays

@@ -98,7 +98,7 @@ class ExtendedMsa(Msa):
         return super()._compared_on_tpu(name, z, U, scale, where)
       W, b = U.weights(scale)
       cos, sin = turn[0].mT, turn[1].mT
-      if self.rope and self.rope.learned:  # The angles have gradients.
+      if self.rope and self.rope.has_gradients:
         halves = jnp.split(tpu.project(z, W, b), 2, axis=2)
         return tpu.turned(halves, cos, sin)
       return tpu.project_turned(z, W, b, cos, sin)

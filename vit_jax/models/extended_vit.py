@@ -5,8 +5,9 @@ DINOv2 (arXiv:2304.07193), with registers (arXiv:2309.16588), DINOv3
 (arXiv:2204.07118), EVA (arXiv:2211.07636), EVA-02 (arXiv:2303.11331), BEiT-3
 (arXiv:2208.10442), RoPE-ViT (arXiv:2403.13298), the Perception Encoder (PE,
 arXiv:2504.13181), TIPSv2 (arXiv:2604.12012), AIMv2 (arXiv:2411.14402),
-InternViT (arXiv:2312.14238), C-RADIO (arXiv:2412.07679) and Pixio
-(arXiv:2512.15715) are all `ExtendedVit`s. Symbols as in `vit`.
+InternViT (arXiv:2312.14238), C-RADIO (arXiv:2412.07679), Pixio
+(arXiv:2512.15715) and MLCD (arXiv:2407.17331) are all `ExtendedVit`s. Symbols
+as in `vit`.
 """
 
 from collections.abc import Callable
@@ -58,6 +59,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
   ),
   "clip": dict(
     gelu="quick", norm_pre=True, patch_bias=False, layer_norm_epsilon=1e-5
+  ),
+  "mlcd": dict(
+    gelu="exact",
+    norm_pre=True,
+    patch_bias=False,
+    position="none",
+    rope_kind="counted",
+    rope_theta=10_000.0,
+    rope_first=True,
+    layer_norm_epsilon=1e-5,
   ),
   "deit": dict(gelu="exact", distilled=True),
   "beit": dict(
@@ -190,6 +201,7 @@ class ExtendedVit(BaseVit):
     rope_side: The number that their places count up to; None: as DINOv3's.
     rope_start: The number that their places count from.
     rope_x_first: Whether the first half of the angles is of x.
+    rope_first: Whether the class token turns, too, by angles that it learns.
     relative: "table" or "mlp", the kind of `relative.RelativeBiases` that
       attention adds to its logits for the offset between two patches; None for
       none. A table is for `position_grid`, too.
@@ -237,6 +249,7 @@ class ExtendedVit(BaseVit):
   rope_side: int | None = None
   rope_start: int = 0
   rope_x_first: bool = False
+  rope_first: bool = False
   relative: str | None = None
   relative_hidden: int = 128
   relative_shared: bool = False
@@ -297,6 +310,8 @@ class ExtendedVit(BaseVit):
         f"rope_theta needs heads of a size divisible by 4, not "
         f"{self.hidden_size // self.num_heads}: choose another num_heads."
       )
+    if self.rope_first and not (self.rope_theta and self.class_token):
+      raise ValueError("rope_first=True needs rope_theta and a class token.")
     if self.rope_kind == "axial":
       return
     if not self.rope_theta:
@@ -432,6 +447,7 @@ class ExtendedVit(BaseVit):
         self.rope_kind,
         self.rope_start,
         self.rope_x_first,
+        first=self._first_angles() if self.rope_first else None,
       )
 
     def make_block(name: str) -> ExtendedBlock:
@@ -460,6 +476,13 @@ class ExtendedVit(BaseVit):
       )
 
     return make_block
+
+  def _first_angles(self) -> Float[Array, " half"]:
+    """The angles by which the class token turns in all heads and layers."""
+    half = self.hidden_size // self.num_heads // 2
+    init = named(nn.initializers.normal(half**-0.5), (None,))
+    angles: Any = self.param("x_class_angles", init, (half,), self.param_dtype)
+    return angles
 
   @nn.compact
   def pool(self, tokens: Tokens) -> Pooled:

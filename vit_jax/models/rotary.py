@@ -42,6 +42,8 @@ class Rope:
     start: The number of the first row and column.
     x_first: Whether the first half of the angles is of x.
     frequencies: Those of "mixed", f_x and f_y, (2, k, D_h / 2).
+    first: The angles by which the first token before the patches turns; None
+      for 0 (MLCD, arXiv:2407.17331).
   """
 
   grid: Grid
@@ -51,11 +53,17 @@ class Rope:
   start: int = 0
   x_first: bool = False
   frequencies: Float[Array, "2 k half"] | None = None
+  first: Float[Array, " half"] | None = None
 
   @property
   def learned(self) -> bool:
     """Whether each head of each layer learns frequencies of its own."""
     return self.kind == "mixed"
+
+  @property
+  def has_gradients(self) -> bool:
+    """Whether any of the angles is learned."""
+    return self.learned or self.first is not None
 
   def init(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """Frequencies (2, k, D_h / 2) to start from.
@@ -75,7 +83,8 @@ class Rope:
   ) -> list[Float[Array, "*k_b S half"]]:
     """The cosine and sine of the angles of S tokens, in float32.
 
-    The patches are the last tokens, and those before them have angles of 0.
+    The patches are the last tokens, and those before them have angles of 0,
+    except for the first if it has its own.
     Given the places of patches, `where`, (b, K), the result is (b, S, D_h / 2),
     else (S, D_h / 2). If heads have their own, it is (k, b, S, D_h / 2), with
     b = 1 without `where`.
@@ -88,6 +97,8 @@ class Rope:
     before = S - angles.shape[-2]
     padding = [(0, 0)] * (angles.ndim - 2)
     angles = jnp.pad(angles, [*padding, (before, 0), (0, 0)])
+    if self.first is not None:
+      angles = angles.at[..., 0, :].set(self.first.astype(jnp.float32))
     return [jnp.cos(angles), jnp.sin(angles)]
 
   def _angles(self, D_h: int) -> Float[Array, "*k N half"]:

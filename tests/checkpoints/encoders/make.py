@@ -262,6 +262,9 @@ MODELS = {
     "vit_pe_core_base_patch16_224", attn_pool_mlp_ratio=2.0, **_TINY_TIMM
   ),
   "timm_pe_lang": from_timm("vit_pe_lang_large_patch14_448", **_TINY_TIMM),
+  "hf_mlcd": huggingface("MLCDVisionModel", **_BARE),
+  "timm_flexi": from_timm("flexivit_small", **_TINY_TIMM),
+  "timm_siglip_gap": from_timm("vit_base_patch16_siglip_gap_224", **_TINY_TIMM),
   "timm_hybrid_r26": from_timm(
     "vit_base_r26_s32_224", **(_TINY_TIMM | dict(img_size=128, patch_size=1))
   ),
@@ -269,7 +272,7 @@ MODELS = {
     "vit_base_r50_s16_224", **(_TINY_TIMM | dict(img_size=64, patch_size=1))
   ),
   "timm_mae": from_timm(
-    "vit_base_patch16_224.mae", num_classes=0, dynamic_img_size=True
+    "vit_base_patch16_224.mae", **(_TINY_TIMM | dict(num_classes=0))
   ),
 }
 

@@ -256,7 +256,7 @@ def test_a_deit_of_pre_training_is_the_same_encoder(tmp_path, capsys):
     ("hf_siglip", dict(model_type="siglip2"), "any aspect ratio .NaFlex. is"),
     ("hf_siglip", dict(model_type="sapiens2"), "2, whose heads share keys"),
     ("hf_dinov2", dict(model_type="clip"), "='clip', and its arrays are named"),
-    ("hf_clip", dict(model_type="mlcd"), "'mlcd', which is not known here"),
+    ("hf_clip", dict(model_type="mlcd2"), "'mlcd2', which is not known here"),
     ("hf_dinov2", dict(model_type=["x"]), "=.'x'., which is not known here"),
     ("hf_dinov2", dict(hidden_act="relu"), "hidden_act='relu' is unknown; cho"),
     ("hf_dinov3", dict(rope_theta=0), "rope_theta=0.* must be more than 0"),

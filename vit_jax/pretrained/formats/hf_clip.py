@@ -1,10 +1,12 @@
 """The image towers of CLIP and SigLIP as transformers saves them.
 
-They come alone or with a text tower, which is left out. MetaCLIP 2 is a CLIP.
+They come alone or with a text tower, which is left out. MetaCLIP 2 is a CLIP,
+and MLCD is one with rotary positions, for its class token as well.
 SigLIP 2 is a SigLIP here, except for its models of any aspect ratio (NaFlex),
 which are refused.
 """
 
+import dataclasses
 from typing import Any
 
 from vit_jax.data.preprocessing import HALF
@@ -13,6 +15,7 @@ from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Layers, Table
+from vit_jax.runtime.checks import POSITIVE, checked
 
 _TEXT = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
 
@@ -83,6 +86,39 @@ CLIP = Family(
   unused=_TEXT,
   mean=architecture.CLIP_MEAN,
   std=architecture.CLIP_STD,
+)
+
+
+def _mlcd(shapes: Shapes, config: Config) -> dict[str, Any]:
+  rope = config.get("rope_parameters")
+  rope = architecture.section("rope_parameters", rope)
+  checked("rope_type", str, rope.get("rope_type", "axial"), choices=("axial",))
+  theta = rope.get("rope_theta", 10_000.0)
+  return _clip(shapes, config) | dict(
+    position="none",
+    rope_kind="counted",
+    rope_theta=checked("rope_theta", float, theta, POSITIVE),
+    rope_first=True,
+  )
+
+
+def _mlcd_config(vit: ExtendedVit) -> dict[str, Any]:
+  rope = dict(rope_type="axial", rope_theta=vit.rope_theta)
+  return _tower("mlcd", vit, rope_parameters=rope)
+
+
+MLCD = dataclasses.replace(
+  CLIP,
+  types=("mlcd_vision_model", "mlcd", "mlcd_vision"),
+  signature="class_pos_emb",
+  fields=_mlcd,
+  config=_mlcd_config,
+  classes=("MLCDVisionModel", None),
+  defaults={
+    "layer_norm_eps": 1e-5,
+    "hidden_act": "gelu",
+    "num_attention_heads": 16,
+  },
 )
 
 SIGLIP = Family(

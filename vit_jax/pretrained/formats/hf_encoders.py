@@ -23,7 +23,7 @@ from vit_jax.pretrained.formats import (
 )
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
-from vit_jax.pretrained.formats.hf_clip import CLIP, SIGLIP
+from vit_jax.pretrained.formats.hf_clip import CLIP, MLCD, SIGLIP
 from vit_jax.pretrained.formats.hf_towers import (
   AIMV2,
   INTERNVL,
@@ -58,7 +58,7 @@ from vit_jax.runtime.printable import quoted
 
 # In the order in which their signatures are looked for.
 FAMILIES = (
-  *(DINOV2, DINOV3, TEACHER, DEIT, CLIP, SIGLIP, TIPS, TIPS_OWN, AIMV2),
+  *(DINOV2, DINOV3, TEACHER, DEIT, MLCD, CLIP, SIGLIP, TIPS, TIPS_OWN, AIMV2),
   *(INTERNVL, RADIO_OWN, RADIO, PIXIO, OPEN_CLIP),
   *(hf_beit.MEAN, hf_beit.TOKEN, VIT, MSN),
 )
