@@ -24,6 +24,7 @@ from vit_jax.data.settings import (
   EvalTransformSettings,
   TrainTransformSettings,
 )
+from vit_jax.data.transforming import whole_weights
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 
 # How a training image is resized; random boxes are faster where it is "fast".
@@ -391,7 +392,8 @@ def filtered(
   """Resizes (h, w, C) to (H, W, C) by the filter of the settings.
 
   Pillow rounds between its two passes, of which the second may be along the
-  width. torchvision resizes along the width first, or rounds nothing.
+  width. torchvision resizes along the width first, by coarser weights, or
+  rounds nothing.
   """
   name = settings.interpolation
   if settings.resizer in TENSORFLOW:
@@ -405,12 +407,12 @@ def filtered(
     few = cv2.INTER_LINEAR if name == "bilinear" else cv2.INTER_CUBIC
     return _resized(image, size, few)
 
+  if settings.resizer == "torchvision" and name in whole_weights.KERNELS:
+    return whole_weights.resized(image, size, name)
+
   def one(pixels: np.ndarray) -> np.ndarray:
-    picture = Image.fromarray(pixels)
     how = Image.Resampling[name.upper()]
-    if settings.resizer == "torchvision":
-      picture = picture.resize((size[1], picture.height), how)
-    return np.asarray(picture.resize((size[1], size[0]), how))
+    return np.asarray(Image.fromarray(pixels).resize((size[1], size[0]), how))
 
   whole = settings.resizer != "torchvision_float"
   if image.shape[2] == 3 and whole:

@@ -1,0 +1,39 @@
+"""Filters by whole weights; tests/test_pixels.py compares with torchvision."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.data.transforming.whole_weights import KERNELS, resized
+
+
+def test_two_pixels_become_four_by_quarters():
+  image = np.array([[0, 255]], np.uint8)[..., None]
+  found = resized(image, (2, 4), "bilinear")
+  assert found[..., 0].tolist() == [[0, 64, 191, 255]] * 2
+
+
+@pytest.mark.parametrize("size", [(9, 40), (31, 5), (20, 24)])
+@pytest.mark.parametrize("interpolation", KERNELS)
+def test_pixels_are_those_of_pillow_to_the_rounding_of_weights(
+  interpolation, size
+):
+  """With the same order of passes; each channel is resized by itself."""
+  rng = np.random.default_rng(0)
+  image = rng.integers(0, 256, (20, 24, 5), np.uint8)
+  found = resized(image, size, interpolation)
+  assert found.shape == (*size, 5) and found.dtype == np.uint8
+  how = Image.Resampling[interpolation.upper()]
+  for channel in range(5):
+    first = Image.fromarray(image[..., channel]).resize((size[1], 20), how)
+    expected = np.asarray(first.resize(size[::-1], how), np.int32)
+    difference = np.abs(expected - found[..., channel])
+    assert difference.max() <= 2 and difference.mean() < 0.1
+
+
+@pytest.mark.parametrize("interpolation", KERNELS)
+def test_a_plain_picture_stays_as_it_is(interpolation):
+  """The rounded weights of a line sum up to 1 within half a level."""
+  for level in (0, 1, 127, 255):
+    image = np.full((37, 501, 3), level, np.uint8)
+    assert (resized(image, (24, 24), interpolation) == level).all()
