@@ -41,6 +41,7 @@ def define_flags() -> None:
     None,
     "An .npz file for all images' out-of-fold probabilities, with --model.",
   )
+  command.define_overrides()
 
 
 def main(arguments: list[str]) -> int:
@@ -50,7 +51,9 @@ def main(arguments: list[str]) -> int:
 
   settings = config_settings(InspectSettings)
   names = ("out", "model", "issues", "probabilities")
-  return inspect_folder(arguments[0], settings, **command.values(*names))
+  return inspect_folder(
+    arguments[0], settings, **command.values(*names), **command.overrides()
+  )
 
 
 if __name__ == "__main__":

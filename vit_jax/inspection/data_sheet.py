@@ -44,6 +44,7 @@ def inspect_folder(
   model: str | None = None,
   issues: str = "issues.csv",
   probabilities: str | None = None,
+  **overrides: Any,
 ) -> int:
   """Prints what is in a folder, and draws an augmented batch.
 
@@ -57,19 +58,21 @@ def inspect_folder(
     model: A checkpoint whose representations tell likely label errors.
     issues: The CSV file for them; a picture of them is written beside it.
     probabilities: An .npz file for the out-of-fold probabilities.
+    **overrides: What `load_pretrained` takes beside the checkpoint.
   """
   path, kind = output_file(out, _PICTURES)
-  if probabilities and not model:
-    raise ValueError(
-      "--probabilities needs --model=CHECKPOINT, whose representations they "
-      "are computed from."
-    )
+  if not model:
+    for name in ["probabilities"] * bool(probabilities) + [*overrides]:
+      raise ValueError(
+        f"--{name} needs --model=CHECKPOINT, whose representations tell the "
+        "label errors."
+      )
   issue_files = IssueFiles.named(issues, probabilities) if model else None
   spec = ImageSpec(settings.channels, settings.normalization.window)
   splits = _opened(root, settings.data, windowed=spec.window is not None)
   if model:
     check_classes(splits.train, "--model")
-  loaded = open_for_features(model) if model else None
+  loaded = open_for_features(model, **overrides) if model else None
   display = Display()
   display.header([("data", splits.found)])
   for line in splits.warnings:
