@@ -11,8 +11,8 @@ take a minute or two, without a network, the following is changed:
   eight images, evaluated and saved once;
 - the photographs are noise, a few of each class;
 - `weights/clip` is a small model of images and text;
-- `b16_augreg` and `b16_augreg_i1k_224` are small models of that format, which
-  the cache of downloads has already;
+- `b16_augreg`, `b16_augreg_i1k_224` and `hf_s14_dinov2` are small models of
+  their formats, which the caches of downloads have already;
 - JAX leaves out most optimisations when it compiles.
 """
 
@@ -26,6 +26,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import vit_jax
 from tests import tiny, wheels
 from tests.commands import run
 from tests.pages import NAMES, ROOT, blocks
@@ -62,7 +63,22 @@ def downloads(tmp_path_factory):
       )
       params = tiny.random_params(model, (224, 224), 0)
       tiny.save_google(path, model, params)
+  add_repository(folder / "hf" / "hub", "hf_s14_dinov2")
   return folder
+
+
+def add_repository(hub, name):
+  """Adds a small DINOv2 to the cache of Hugging Face's library."""
+  repository = known.KNOWN[name].url.removeprefix("hf://")
+  cached = hub / f"models--{repository.replace('/', '--')}"
+  commit = "0" * 40
+  (cached / "refs").mkdir(parents=True)
+  (cached / "refs" / "main").write_text(commit)
+  sizes = dict(num_layers=2, hidden_size=24, mlp_size=96, num_heads=3)
+  model = vit_jax.make_vit("S/14", 0, block="dinov2", **sizes)
+  params = tiny.random_params(model, (224, 224), 0)
+  folder = cached / "snapshots" / commit
+  vit_jax.save(model, params, folder, to="hf", image_size=(224, 224))
 
 
 @pytest.fixture(scope="session")
@@ -75,17 +91,25 @@ def site(tmp_path_factory):
 def folder(tmp_path):
   """A reader's folder, with photographs in it and nothing else."""
   rng = np.random.default_rng(0)
-  photographs = ["cat.jpg", "photo1.jpg", "more_photos/1.jpg", "photos/2.jpg"]
+  photographs = ["cat.jpg", "photo1.jpg", "x.jpg", "more_photos/1.jpg"]
+  photographs += ["photos/2.jpg", "new_photos/3.jpg"]
   photographs += [
     f"my_photos/{kind}/{number}.jpg"
     for kind in ("cat", "dog")
     for number in range(10)
   ]
+  scenes = [f"{split}/{n}" for split in ("train", "val") for n in range(10)]
+  photographs += [f"my_scenes/images/{scene}.jpg" for scene in scenes]
   for name in photographs:
     path = tmp_path / "folder" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = rng.integers(0, 256, (72, 96, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
+  for scene in scenes:
+    path = tmp_path / "folder" / "my_scenes" / "masks" / f"{scene}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    classes = rng.integers(0, 3, (72, 96), dtype=np.uint8)
+    Image.fromarray(classes).save(path)
   clip = ROOT / "tests" / "checkpoints" / "texts" / "hf_clip"
   shutil.copytree(clip, tmp_path / "folder" / "weights" / "clip")
   return tmp_path / "folder"
@@ -131,6 +155,8 @@ def shell(tmp_path, folder, site, downloads):
     "HOME": str(tmp_path),
     "TFDS_DATA_DIR": str(tmp_path / "tfds"),
     "VIT_JAX_CACHE": str(downloads),
+    "HF_HOME": str(downloads / "hf"),
+    "HF_HUB_OFFLINE": "1",
     "JAX_PLATFORMS": "cpu",
     "HTTP_PROXY": nowhere,
     "HTTPS_PROXY": nowhere,
@@ -208,7 +234,8 @@ def test_the_pages_run_what_the_wheel_holds(shell, site, folder):
   found = shell(_as_shell(program), "here")
   assert found == f"{site / 'vit_jax' / '__init__.py'} []\n"
   assert {path.name for path in folder.iterdir()} == {
-    *("cat.jpg", "photo1.jpg", "more_photos", "photos", "my_photos")
+    *("cat.jpg", "photo1.jpg", "x.jpg", "more_photos", "photos", "weights"),
+    *("my_photos", "my_scenes", "new_photos"),
   }
 
 
