@@ -17,6 +17,7 @@ from tests.tiny import MEAN, STD, random_params
 from vit_jax.export import export_checkpoint
 from vit_jax.inference.exporter import export_model, export_onnx
 from vit_jax.models import Origin, ResNet
+from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.text import load_text
 
 ORIGIN = Origin("test", "google", (16, 24), MEAN, STD)
@@ -229,6 +230,23 @@ def test_bfloat16_halves_the_file_and_rounds_the_parameters():
   expected = _logits(GAP, rounded)
   np.testing.assert_allclose(narrow.call(IMAGES), expected, atol=1e-5)
   assert np.abs(expected - _logits(GAP, GAP_PARAMS)).max() > 1e-4
+
+
+def test_a_run_is_used_with_the_type_of_its_attention(tmp_path):
+  """The parameters are float32, so that bfloat16 is that of attention alone."""
+  trained = GAP.clone(attention_dtype=jnp.bfloat16)
+  size, names = (16, 24), "abcde"
+  run = tiny.save_run(tmp_path / "run", trained, GAP_PARAMS, size, names)
+  loaded = load_pretrained(str(run))
+  export_checkpoint(str(run), str(tmp_path / "file"), platforms=["cpu"])
+  file = jax.export.deserialize(bytearray((tmp_path / "file").read_bytes()))
+  other = export_model(GAP, GAP_PARAMS, platforms=("cpu",))
+  modules = [each.mlir_module() for each in (other, file)]
+  assert ["bf16" in module for module in modules] == [False, True]
+  expected = _logits(trained, GAP_PARAMS)
+  np.testing.assert_allclose(file.call(IMAGES), expected, atol=1e-5)
+  found = _logits(loaded.model, loaded.params)  # As `predict` computes them.
+  np.testing.assert_array_equal(found, expected)
 
 
 def test_a_model_of_ones_own_takes_values_around_zero():

@@ -25,7 +25,13 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-from scripts.bench.scoreboard_models import LIBRARIES, SHAPES, gflops, lowered
+from scripts.bench.scoreboard_models import (
+  LIBRARIES,
+  OURS,
+  SHAPES,
+  gflops,
+  lowered,
+)
 from vit_jax.estimate import set_environment
 
 HERE = pathlib.Path(__file__).parents[2]
@@ -69,7 +75,7 @@ def main() -> None:
     PAGE.write_text(page(rows))
     return
   folders = dict(text.split("=", 1) for text in options.reference)
-  folders["ours"] = str(HERE)
+  folders |= dict.fromkeys(OURS, str(HERE))
   known = {tuple(row[name] for name in KEY) for row in rows}
   for key in wanted(options):
     if key not in known and key[0] in folders:

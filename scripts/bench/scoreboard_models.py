@@ -1,6 +1,7 @@
 """The libraries' models for scoreboard.py, and the steps that they share."""
 
 import dataclasses
+import functools
 import importlib.util
 import pathlib
 import sys
@@ -34,14 +35,17 @@ class Adapter:
     return self.logits(variables["params"], images).astype("float32")
 
 
-def ours(_: pathlib.Path, shape: tuple[int, ...]) -> Any:
+def ours(
+  _: pathlib.Path, shape: tuple[int, ...], attention: str = "float32"
+) -> Any:
   import jax.numpy as jnp
 
   from vit_jax import make_vit
 
   fields: Any = {"num_classes": CLASSES, "num_layers": shape[-1]}
+  fields |= {"dtype": jnp.bfloat16, "attention_dtype": attention}
   model = next(k for k, known in SHAPES.items() if known[0] == shape[0])
-  return make_vit(model, dtype=jnp.bfloat16, **fields)
+  return make_vit(model, **fields)
 
 
 def vision_transformer(folder: pathlib.Path, shape: tuple[int, ...]) -> Any:
@@ -166,8 +170,10 @@ def bonsai(folder: pathlib.Path, shape: tuple[int, ...]) -> Any:
   return _nnx(whole, call, cast=True)
 
 
+OURS = ("ours", "ours, bfloat16 attention")
 LIBRARIES = {
-  "ours": ours,
+  OURS[0]: ours,
+  OURS[1]: functools.partial(ours, attention="bfloat16"),
   "vision_transformer": vision_transformer,
   "big_vision": big_vision,
   "Equimo": equimo,

@@ -1,7 +1,10 @@
 """Self-attention against Eq. 5-8."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -21,6 +24,10 @@ from vit_jax.models import attention
 from vit_jax.models.attention import MapHead
 from vit_jax.models.layer import LayerConfig
 from vit_jax.models.vit import Mlp
+
+
+def relative_difference(one, other):
+  return np.linalg.norm(one - other) / np.linalg.norm(other)
 
 
 def test_attention_can_be_seen_and_seeing_changes_nothing():
@@ -67,6 +74,9 @@ def test_queries_attend_in_place_of_the_tokens():
     np.testing.assert_allclose(found[image], expected, rtol=1e-4, atol=1e-5)
 
 
+TYPES = jnp.float32, jnp.bfloat16
+
+
 def test_softmax_is_taken_in_float32():
   rng = np.random.default_rng(0)
   logits = jnp.asarray(4 * rng.normal(size=(64, 197)), jnp.bfloat16)
@@ -80,7 +90,49 @@ def test_softmax_is_taken_in_float32():
   )
 
 
-def test_softmax_has_the_derivative_of_its_formula():
+@pytest.mark.parametrize("logits_dtype", TYPES)
+def test_softmax_rounds_logits_and_exponentials_to_its_type(logits_dtype):
+  """Against NumPy's formula on ml_dtypes' bfloat16, with a sum in float64."""
+  rng = np.random.default_rng(0)
+  logits = jnp.asarray(4 * rng.normal(size=(64, 197)), logits_dtype)
+  found = attention.softmax(logits, jnp.bfloat16)
+  assert found.dtype == logits_dtype
+  x = np.asarray(logits).astype(ml_dtypes.bfloat16)
+  E = np.exp(x - x.max(axis=-1, keepdims=True))
+  assert E.dtype == ml_dtypes.bfloat16
+  E = E.astype(np.float64)
+  A = E / E.sum(axis=-1, keepdims=True)
+  error = np.abs(np.asarray(found, np.float64) / A - 1)
+  # The result is rounded last. Two exponentials that lie on both sides of where
+  # bfloat16 rounds up are 2^-7 apart, and few do.
+  last = 2**-24 if logits_dtype == jnp.float32 else 2**-8
+  assert error.max() < 2**-7 + last
+  assert np.mean(error > last + 1e-6) < 0.01
+  # Float32 would give other weights: a logit of 8 to 16 is off by up to 2^-5.
+  exact = equations.softmax(np.asarray(logits, np.float64))
+  assert np.abs(A / exact - 1).max() > 2**-6
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_softmax_of_either_type_is_near_that_of_float64(dtype):
+  """Compiled, where XLA may leave roundings out, within what they all cost."""
+  rng = np.random.default_rng(0)
+  logits = jnp.asarray(4 * rng.normal(size=(64, 197)), jnp.float32)
+  found = jax.jit(attention.softmax, static_argnums=1)(logits, dtype)
+  x = np.asarray(logits, np.float64)
+  top = x.max(axis=-1, keepdims=True)
+  unit = 2.0**-8 if dtype == jnp.bfloat16 else 2.0**-20  # XLA's exp's, too.
+  # Of the logit, the maximum, their difference and the exponential; and the
+  # same of the sum, as far as it is of numbers that count.
+  each = unit * (np.abs(x) + np.abs(top) + np.abs(x - top) + 1)
+  exact = equations.softmax(x)
+  of_sum = (exact * each).sum(axis=-1, keepdims=True)
+  away = np.abs(np.log(np.asarray(found, np.float64) / exact))
+  assert (away < 1.1 * (each + of_sum)).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_softmax_has_the_derivative_of_its_formula(dtype):
   rng = np.random.default_rng(0)
   logits, direction, cotangent = rng.normal(size=(3, 5, 7))
   step = 1e-6
@@ -89,10 +141,15 @@ def test_softmax_has_the_derivative_of_its_formula():
   )
   slope /= 2 * step
 
+  softmax = partial(attention.softmax, dtype=dtype)
   inputs = [jnp.asarray(a, jnp.float32) for a in (logits, direction)]
-  _, forward = jax.jvp(attention.softmax, inputs[:1], inputs[1:])
+  A, forward = jax.jvp(softmax, inputs[:1], inputs[1:])
+  if dtype == jnp.bfloat16:  # Its weights are other ones.
+    A = np.asarray(A, np.float64)
+    assert relative_difference(A, equations.softmax(logits)) > 1e-4
+    slope = A * (direction - (A * direction).sum(axis=-1, keepdims=True))
   np.testing.assert_allclose(forward, slope, atol=1e-6)
-  _, pullback = jax.vjp(attention.softmax, inputs[0])
+  _, pullback = jax.vjp(softmax, inputs[0])
   (backward,) = pullback(jnp.asarray(cotangent, jnp.float32))
   assert float((backward * direction).sum()) == pytest.approx(
     float((cotangent * slope).sum()), rel=1e-4

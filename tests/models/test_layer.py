@@ -120,6 +120,7 @@ def test_layers_take_their_settings_from_the_fields_of_a_vit():
     splash=True,
     dtype=jnp.bfloat16,
     param_dtype=jnp.float16,
+    attention_dtype=jnp.float32,
   )
   found = dataclasses.asdict(LayerConfig.of(tiny(**changed)))
   assert found == {**changed, "norm_kind": "layer"}  # The paper's, always.

@@ -92,6 +92,11 @@ def test_a_model_is_its_encoder_and_its_head(model, pooled_shape):
     ({"gelu": "erf"}, "gelu='erf' is unknown; choose one of tanh, exact"),
     ({"dropout_rate": 1.0}, r"dropout_rate=1.0 must be in \[0, 1\)"),
     ({"attention_dropout_rate": -0.1}, "attention_dropout_rate=-0.1 must be i"),
+    ({"attention_dtype": jnp.float16}, "attention_dtype='float16' is unknown"),
+    (
+      {"attention_dtype": jnp.bfloat16, "splash": True},
+      "attention_dtype=bfloat16 and splash=True: JAX's kernel has float32",
+    ),
   ],
 )
 def test_fields_that_make_no_model_are_refused(fields, message):

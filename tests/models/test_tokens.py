@@ -11,7 +11,7 @@ from tests.models import equations
 from tests.models.tiny_vit import HEADS, B, D, P, random_params, tiny
 from vit_jax.models import masked_vit, partitioning
 from vit_jax.models.attention import Msa
-from vit_jax.models.layer import PatchDropout
+from vit_jax.models.layer import LayerConfig, PatchDropout
 from vit_jax.models.parts import stack, unstack
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import EncoderBlock
@@ -150,14 +150,14 @@ def test_the_tokens_of_the_padding_may_have_any_value():
   jax.tree.map(np.testing.assert_array_equal, *results)
 
 
-def _attention(mask, scale=1.0):
+def _attention(mask, scale=1.0, dtype=jnp.float32):
   """Tokens, parameters, and values and gradients of Eq. 5-8 on the tokens.
 
   Those that do not count are `scale` times as large.
   """
   z = jax.random.normal(jax.random.key(0), (2, 7, D))
   z = z * jnp.where(mask, 1.0, scale)[..., None]
-  layer = Msa(HEADS)
+  layer = Msa(HEADS, LayerConfig(attention_dtype=dtype))
   params = jax.tree.map(jnp.asarray, random_params(layer, z))
 
   def loss(params, z):
@@ -169,24 +169,29 @@ def _attention(mask, scale=1.0):
   return z, params, y, found
 
 
-def test_attention_with_huge_logits_of_keys_that_do_not_count():
+@pytest.mark.parametrize(
+  "dtype, rounding", [(jnp.float32, 1e-6), (jnp.bfloat16, 2**-8)]
+)
+def test_attention_with_huge_logits_of_keys_that_do_not_count(dtype, rounding):
   """Against Eq. 5-8 in NumPy, and gradients against those of small logits.
 
   The logits of such keys are of some 1e30, where those that count are of 1.
   """
   mask = jnp.arange(7)[None] < jnp.array([5, 2])[:, None]
-  z, params, y, found = _attention(mask, 1e30)
+  z, params, y, found = _attention(mask, 1e30, dtype)
   params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
   for row, (real, count) in enumerate(zip(np.asarray(z), (5, 2), strict=True)):
     expected = equations.msa(np.asarray(real[:count], np.float64), params)
-    np.testing.assert_allclose(y[row, :count], expected, rtol=1e-5, atol=1e-6)
-  *_, small = _attention(mask)
+    most = {"rtol": rounding, "atol": rounding * np.abs(expected).max()}
+    np.testing.assert_allclose(y[row, :count], expected, **most)
+  *_, small = _attention(mask, dtype=dtype)
   assert_alike(found, small)
 
 
-def test_where_no_key_counts_nothing_is_attended_to():
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_where_no_key_counts_nothing_is_attended_to(dtype):
   mask = jnp.array([[True] * 7, [False] * 7])
-  _, params, y, found = _attention(mask)
+  _, params, y, found = _attention(mask, dtype=dtype)
   bias = np.broadcast_to(params["out"]["bias"], (7, D))
   np.testing.assert_array_equal(y[1], bias)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))

@@ -168,10 +168,13 @@ def test_a_model_of_other_sizes_has_no_name(name, fields, sizes):
 
 @pytest.mark.parametrize("name", ["S/8", "R50+S/32", "R50x1"])
 def test_fields_come_back_through_json(name):
-  model = make_model(name, 7, param_dtype=jnp.bfloat16)
+  types = {"param_dtype": jnp.bfloat16}
+  if name != "R50x1":
+    types["attention_dtype"] = jnp.bfloat16
+  model = make_model(name, 7, **types)
   again = from_fields(json.loads(json.dumps(to_fields(model))))
   assert to_fields(again) == to_fields(model)
-  assert again.param_dtype == jnp.bfloat16
+  assert {k: getattr(again, k) for k in types} == types
 
 
 def test_fields_of_no_model_are_refused():

@@ -190,13 +190,17 @@ def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
   }
 
 
-def test_another_configuration_is_refused(run_copy, data_dir):
+@pytest.mark.parametrize(
+  "key, old, new",
+  [("dropout_rate", 0.1, 0.2), ("attention_dtype", None, "bfloat16")],
+)
+def test_another_configuration_is_refused(run_copy, data_dir, key, old, new):
   config = runs.config(data_dir)
-  config.model.dropout_rate = 0.2
+  config.model[key] = new
   config.log_every_steps = 1  # This does not change what is learned.
   message = (
     f"^{run_copy} holds a run with another configuration or other data: "
-    "model.dropout_rate was 0.1 and is now 0.2[.] Resume"
+    f"model.{key} was {old!r} and is now {new!r}[.] Resume"
   )
   with pytest.raises(ValueError, match=message):
     loop.train(read(config), str(run_copy))

@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.layer import (
@@ -92,7 +93,8 @@ class Msa(nn.Module):
 
     q, k, v = to_heads(U_q, z_q), to_heads(U_k, z), to_heads(U_v, z)  # Eq. 5
     q, k = self._compared(q, k, where)
-    A = masked_softmax(self._logits(q, k, R, where), mask)  # Eq. 6
+    logits = self._logits(q, k, R, where)
+    A = masked_softmax(logits, mask, c.attention_dtype)  # Eq. 6
     A = self._show(A)
     A = dropout(A)
     SA = A @ v  # Eq. 7
@@ -165,7 +167,7 @@ class Msa(nn.Module):
     W_v, b_v = U_v.weights()
     W, b = U_msa.weights(factors)
     b = jnp.zeros(z.shape[-1:], z.dtype) if b is None else b
-    return attend(q, k, z, W_v, b_v, W, b)
+    return attend(q, k, z, W_v, b_v, W, b, self.config.attention_dtype)
 
   def _compared_on_tpu(
     self,
@@ -201,27 +203,37 @@ def from_heads(U: Projection, SA: Keys) -> TokenValues:
   return each_token(U, SA.swapaxes(1, 2))
 
 
-@jax.custom_jvp
-def softmax(logits: Float[Array, "*axes S"]) -> Float[Array, "*axes S"]:
-  """Softmax over keys in float32, as in bfloat16 its error is 100 times larger.
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def softmax(
+  logits: Float[Array, "*axes S"], dtype: DTypeLike = jnp.float32
+) -> Float[Array, "*axes S"]:
+  """Softmax over keys, with logits and exponentials of type `dtype`.
+
+  Their sum is float32, whatever their type. In bfloat16 the error of a weight
+  is about 100 times larger, as a logit is off by up to 2^-8 of itself.
 
   Its derivative, dA = A (dlogits - sum(A dlogits)), is written out because it
   then needs nothing but A itself: left to JAX, a train step keeps more of the
   S x S matrices and spends three times as long on them on a CPU.
   """
-  return nn.softmax(logits.astype(jnp.float32)).astype(logits.dtype)
+  x = logits.astype(dtype)
+  E = jnp.exp(x - x.max(axis=-1, keepdims=True))
+  total = E.sum(axis=-1, keepdims=True, dtype=jnp.float32)
+  return (E.astype(jnp.float32) / total).astype(logits.dtype)
 
 
 @softmax.defjvp
-def _softmax_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-  result = softmax(*primals)
+def _softmax_jvp(
+  dtype: DTypeLike, primals: tuple, tangents: tuple
+) -> tuple[Array, Array]:
+  result = softmax(*primals, dtype)
   A, dlogits = (x.astype(jnp.float32) for x in (result, *tangents))
   dA = A * (dlogits - (A * dlogits).sum(axis=-1, keepdims=True))
   return result, dA.astype(result.dtype)
 
 
 def masked_softmax(
-  logits: Float[Array, "B k T S"], mask: Mask
+  logits: Float[Array, "B k T S"], mask: Mask, dtype: DTypeLike
 ) -> Float[Array, "B k T S"]:
   """`softmax` over the keys that count, and 0 for the others.
 
@@ -229,10 +241,11 @@ def masked_softmax(
   is its maximum, and have no gradient, however large they are.
   """
   if mask is None:
-    return softmax(logits)
+    return softmax(logits, dtype)
   counts = mask[:, None, None]  # (B, 1, 1, S)
-  lowest = jnp.finfo(logits.dtype).min
-  A = softmax(jnp.where(counts, logits, lowest))
+  # The lowest number of both types: of float32's alone, bfloat16 makes -inf.
+  lowest = max(float(jnp.finfo(t).min) for t in (logits.dtype, dtype))
+  A = softmax(jnp.where(counts, logits, lowest), dtype)
   return jnp.where(counts, A, 0)  # Not 0 yet where no key counts.
 
 
@@ -292,5 +305,6 @@ class QueryPool(nn.Module):
 
     keys, values = to_heads(U_k, z), to_heads(U_v, z)  # (B, k, S, D_h)
     q = query.astype(keys.dtype)[None, :, None]  # (1, k, 1, D_h)
-    A = masked_softmax((q @ keys.mT) / math.sqrt(D // k), mask)
+    logits = (q @ keys.mT) / math.sqrt(D // k)
+    A = masked_softmax(logits, mask, self.config.attention_dtype)
     return from_heads(U, A @ values)[:, 0]

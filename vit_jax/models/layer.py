@@ -67,6 +67,7 @@ GELUS = {
 # Those of all MLPs; TIPS's text towers have the last.
 ACTIVATIONS = GELUS | {"relu": nn.relu}
 NORMS = ("layer", "rms")
+ATTENTION_DTYPES = ("float32", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +85,7 @@ class LayerConfig:
   splash: bool = False
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
+  attention_dtype: DTypeLike = jnp.float32
 
   def __post_init__(self):
     check_choice("gelu", self.gelu, ACTIVATIONS)
@@ -93,6 +95,13 @@ class LayerConfig:
     if not self.layer_norm_epsilon > 0:
       raise ValueError(
         f"layer_norm_epsilon={self.layer_norm_epsilon} must be more than 0."
+      )
+    name = jnp.dtype(self.attention_dtype).name
+    check_choice("attention_dtype", name, ATTENTION_DTYPES)
+    if self.splash and name != ATTENTION_DTYPES[0]:
+      raise ValueError(
+        f"attention_dtype={name} and splash=True: JAX's kernel has float32 "
+        "logits and exponentials alone, so leave one of them out."
       )
 
   @classmethod

@@ -304,6 +304,8 @@ class VitFields(Model):
     splash: On TPUs, computes attention between more than 512 tokens by JAX's
       kernel instead of our form, unless something needs A.
     dtype, param_dtype: Types of the computation and of the parameters.
+    attention_dtype: Type of the logits and the exponentials of attention,
+      float32 or bfloat16 (`attention.softmax`).
     origin: Where published weights came from; the model ignores it.
   """
 
@@ -325,6 +327,7 @@ class VitFields(Model):
   splash: bool = False
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
+  attention_dtype: DTypeLike = jnp.float32
   embedding_dropout_rate: float | None = None
   patch_dropout_rate: float = 0.0
   origin: Origin | None = None

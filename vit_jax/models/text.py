@@ -83,8 +83,8 @@ class TextTower(Model):
       attends to it, and the mean is without it. None if all tokens count.
     representation_size: R, if the pooled output is projected; None for D.
     projection_bias: Whether that projection has a bias.
-    gelu, layer_norm_epsilon, scan, remat, dtype, param_dtype: As those of a
-      `Vit`.
+    gelu, layer_norm_epsilon, scan, remat, dtype, param_dtype, attention_dtype:
+      As those of a `Vit`.
   """
 
   vocabulary: int
@@ -107,6 +107,7 @@ class TextTower(Model):
   remat: str = "none"
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
+  attention_dtype: DTypeLike = jnp.float32
   # Fields of models that take images.
   patch_size, origin = 1, None
 
@@ -222,6 +223,7 @@ class TextTower(Model):
       layer_norm_epsilon=self.layer_norm_epsilon,
       dtype=self.dtype,
       param_dtype=self.param_dtype,
+      attention_dtype=self.attention_dtype,
     )
 
 

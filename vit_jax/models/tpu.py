@@ -7,8 +7,9 @@ slow at:
   wide, and heads of size 64 would leave half of each empty.
 - Attention is transposed, with keys above queries, so that maximum and sum over
   keys run down the rows instead of across them.
-- Logits stay in float32 and in the chip's own memory. The backward pass gets
-  the exponentials in bfloat16, which 1 / sum turns into attention weights.
+- Logits stay in the chip's own memory; their type is the caller's, `dtype`. The
+  backward pass gets the exponentials in bfloat16, which 1 / sum turns into
+  attention weights.
 - Two bias gradients need no reduction. The keys' bias adds the same to all
   logits of a query, so its gradient is 0. The attention weights of a query sum
   to 1, so the gradient of the values' bias is that of the output's bias, taken
@@ -21,11 +22,13 @@ Only reverse-mode differentiation is defined.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.partitioning import in_use, on_each_device, splits
@@ -118,7 +121,7 @@ def _turned_backward(saved: tuple, d: Array) -> tuple:
 project_turned.defvjp(_turned_forward, _turned_backward)
 
 
-@jax.custom_vjp
+@partial(jax.custom_vjp, nondiff_argnums=(7,))
 def attend(
   q: Heads,
   k: Heads,
@@ -127,17 +130,23 @@ def attend(
   b_v: Float[Array, "k D_h"] | None,
   W_out: Float[Array, "k D_h D"],
   b_out: Float[Array, " D"],
+  dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "B S D"]:
-  """Self-attention, Eq. 5-8, given the queries, scaled, and the keys."""
+  """Self-attention, Eq. 5-8, given the queries, scaled, and the keys.
+
+  Logits and exponentials are of type `dtype`, their sums float32.
+  """
   q, k, v = (x.transpose(1, 3, 0, 2) for x in (q, k, project(z, W_v, b_v)))
-  A = jax.nn.softmax(_sums("bqhe,bkhe->bhqk", q, k)).astype(z.dtype)  # Eq. 6
+  logits = _sums("bqhe,bkhe->bhqk", q, k).astype(dtype)
+  E = jnp.exp(logits - logits.max(axis=-1, keepdims=True)).astype(jnp.float32)
+  A = (E / E.sum(axis=-1, keepdims=True)).astype(z.dtype)  # Eq. 6
   SA = _product("bhqk,bkhe->bqhe", A, v)  # Eq. 7
   return _product("bqhe,hed->bqd", SA, W_out) + b_out[None, None]  # Eq. 8
 
 
-def _forward(q, k, z, W_v, b_v, W_out, b_out):
+def _forward(q, k, z, W_v, b_v, W_out, b_out, dtype=jnp.float32):
   v, (z, *_) = _project_forward(z, W_v, b_v)
-  logits = _sums("hbeq,hbek->hbkq", q, k)  # (k, B, S, S), float32
+  logits = _sums("hbeq,hbek->hbkq", q, k).astype(dtype)  # (k, B, S, S)
   top = logits.max(axis=2, keepdims=True)
   E = jnp.exp(logits - top).astype(z.dtype)
   scale = 1 / E.astype(jnp.float32).sum(axis=2, keepdims=True)  # (k, B, 1, S)
@@ -148,7 +157,7 @@ def _forward(q, k, z, W_v, b_v, W_out, b_out):
   return y, (z, W_v, b_v, W_out, q, k, v, E, scale, SA)
 
 
-def _backward(saved: tuple, dy: Array) -> tuple:
+def _backward(dtype: DTypeLike, saved: tuple, dy: Array) -> tuple:
   z, W_v, b_v, W_out, q, k, v, E, scale, SA = saved
   db_out = dy.astype(jnp.float32).sum(axis=(0, 1))
   db_v = jnp.einsum("hed,d->he", W_out.astype(jnp.float32), db_out)
@@ -181,10 +190,13 @@ def _backward(saved: tuple, dy: Array) -> tuple:
 attend.defvjp(_forward, _backward)
 
 
-@jax.custom_vjp
-def attend_in_order(q, k, *others) -> Array:
+@partial(jax.custom_vjp, nondiff_argnums=(7,))
+def attend_in_order(
+  q, k, z, W_v, b_v, W_out, b_out, dtype: DTypeLike = jnp.float32
+) -> Array:
   """`attend`, for what was turned: with heads inside, turning costs more."""
-  return _forward(_in_order(q), _in_order(k), *others)[0]
+  q, k = _in_order(q), _in_order(k)
+  return _forward(q, k, z, W_v, b_v, W_out, b_out, dtype)[0]
 
 
 attend_in_order.defvjp(_forward, _backward)
@@ -196,45 +208,58 @@ BLOCK_BYTES = 2**25
 
 
 def attend_in_blocks(
-  q, k, z, W_v, b_v, W_out, b_out, *, splash: bool = False
+  q,
+  k,
+  z,
+  W_v,
+  b_v,
+  W_out,
+  b_out,
+  dtype: DTypeLike = jnp.float32,
+  *,
+  splash: bool = False,
 ) -> Array:
-  """As `attend`, some heads and images at a time; saves no S x S matrix."""
+  """As `attend`, some heads and images at a time; saves no S x S matrix.
+
+  JAX's kernel, `splash`, computes in float32 alone.
+  """
   q, k, v = map(_in_order, (q, k, project(z, W_v, None)))
-  core = _splash if splash else _by_queries
+  core = _splash if splash else partial(_by_queries, dtype=dtype)
   SA = on_each_device(core, ("heads", "batch", None, None))(q, k, v)
   if b_v is not None:  # The weights of a query sum to 1.
     b_out += _sums("he,hed->d", b_v, W_out).astype(b_out.dtype)
   return _product("hben,hed->bnd", SA, W_out) + b_out[None, None]  # Eq. 8
 
 
-def _by_queries(q: Heads, k: Heads, v: Heads) -> Heads:
+def _by_queries(q: Heads, k: Heads, v: Heads, dtype: DTypeLike) -> Heads:
   """Some queries at a time, where even those of one head are too many."""
   S = q.shape[3]
   parts = -(-_logit_bytes(S, S) // BLOCK_BYTES)
   most = -(-S // (128 * parts)) * 128
   cuts = [*range(most, S, most)]
-  outputs = [_in_blocks(x, k, v) for x in jnp.split(q, cuts, axis=3)]
+  outputs = [_in_blocks(x, k, v, dtype) for x in jnp.split(q, cuts, axis=3)]
   return jnp.concatenate(outputs, axis=3)
 
 
-@jax.custom_vjp
-def _in_blocks(q: Heads, k: Heads, v: Heads) -> Heads:
-  return _blocks_forward(q, k, v)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _in_blocks(q: Heads, k: Heads, v: Heads, dtype: DTypeLike) -> Heads:
+  return _blocks_forward(q, k, v, dtype)[0]
 
 
-def _blocks_forward(q, k, v):
+def _blocks_forward(q, k, v, dtype):
   split = _blocks(q, k, v)
 
   def block(i, results):
     q, k, v = (x[i] for x in split)
-    logits = _sums("neq,nek->nkq", q, k)
+    logits = _sums("neq,nek->nkq", q, k).astype(dtype)
     top = logits.max(axis=1, keepdims=True)
     E = jnp.exp(logits - top).astype(q.dtype)
     # With a row of ones, the product has the sums of E as well.
     v = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
     sums = _sums("nkq,nek->neq", E, v)
     SA, total = jnp.split(sums, [sums.shape[1] - 1], axis=1)
-    block_results = (SA / total).astype(q.dtype), top + jnp.log(total)
+    log_sum = top.astype(jnp.float32) + jnp.log(total)
+    block_results = (SA / total).astype(q.dtype), log_sum
     pairs = zip(results, block_results, strict=True)
     return [whole.at[i].set(part) for whole, part in pairs]
 
@@ -245,7 +270,7 @@ def _blocks_forward(q, k, v):
   return SA.reshape(q.shape), (q, k, v, log_sums)
 
 
-def _blocks_backward(saved: tuple, dSA: Array) -> tuple:
+def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
   *arrays, log_sums = saved
   dSA, *split = _blocks(dSA, *arrays)
 
@@ -253,7 +278,8 @@ def _blocks_backward(saved: tuple, dSA: Array) -> tuple:
     # Each gradient takes the place of what it is a gradient of, so that is
     # read before.
     q, k, v = jax.lax.optimization_barrier([x[i] for x in arrays])
-    A = jnp.exp(_sums("neq,nek->nkq", q, k) - log_sums[i])
+    logits = _sums("neq,nek->nkq", q, k).astype(dtype)
+    A = jnp.exp(logits.astype(jnp.float32) - log_sums[i])
     dA = _sums("neq,nek->nkq", dSA[i], v)
     dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA[i])
     both = A, dA, (A * dA).sum(axis=1, keepdims=True)

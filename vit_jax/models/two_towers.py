@@ -95,7 +95,7 @@ class TwoTowers(Model):
       check_choice(tower, how, HOW)
     if self.text is not None:
       own: Any = self
-      same = ("scan", "remat", "dtype", "param_dtype")
+      same = ("scan", "remat", "dtype", "param_dtype", "attention_dtype")
       shared = {n: getattr(own, n) for n in same if hasattr(own, n)}
       if any(getattr(self.text, n) != value for n, value in shared.items()):
         self.text = self.text.clone(**shared)

@@ -35,7 +35,7 @@ RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
 _HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
 # Our blocks for a plain `Vit`, by the names that descriptions hold.
 BLOCKS = {"axial": AxialBlock}
-_DTYPES = ("dtype", "param_dtype")
+_DTYPES = {"dtype", "param_dtype", "attention_dtype"}
 # The names of families that descriptions hold; the last is an older one.
 _NAMES = {
   **{kind: kind.__name__ for kind in (Vit, MaskedVit, ResNet)},
@@ -250,7 +250,7 @@ def to_fields(model: Model) -> dict[str, Any]:
     names = {cls: name for name, cls in BLOCKS.items()}
     path = f"{block.__module__}:{block.__qualname__}"
     fields["block"] = names.get(block, path)
-  for name in _DTYPES:
+  for name in _DTYPES & fields.keys():
     fields[name] = jnp.dtype(fields[name]).name
   return {"kind": _NAMES[kind], **fields}
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 # Fields that change how a model is executed, but not its result.
 EXECUTION = ("scan", "remat", "splash")
-_TYPES = ("dtype", "param_dtype")
+_TYPES = ("dtype", "param_dtype", "attention_dtype")
 # Fields that may differ between a run and the checkpoint it starts from.
 _FREE_FIELDS = ("num_classes", "representation_size", *_TYPES, *EXECUTION)
 

@@ -147,6 +147,11 @@ class ModelSettings(Section):
   )
   dtype: str | None = _unset("Type of the computation.", choices=DTYPES)
   param_dtype: str | None = _unset("Type of the parameters.", choices=DTYPES)
+  attention_dtype: str | None = _unset(
+    "Type of attention's logits and exponentials; bfloat16 is faster on some "
+    "TPUs, and less exact.",
+    choices=DTYPES,
+  )
 
   def given(self) -> dict[str, Any]:
     """The fields that are set, as keywords for the model."""

@@ -24,7 +24,7 @@ _FREE = {
   *("relative_bilinear", "position_resize"),
   *("dropout_rate", "attention_dropout_rate", "embedding_dropout_rate"),
   *("patch_dropout_rate", "drop_path_rate", "drop_path_grows"),
-  *("dtype", "param_dtype", "scan", "remat", "splash"),
+  *("dtype", "param_dtype", "attention_dtype", "scan", "remat", "splash"),
 }
 _FLAGS = ("gelu", "layer_norm_epsilon")  # `convert` has a flag for each.
 # The factors of LayerScale -> the layer whose output they multiply.

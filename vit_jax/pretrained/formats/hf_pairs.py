@@ -26,7 +26,7 @@ from vit_jax.pretrained.formats.table import Family
 from vit_jax.pretrained.formats.text_family import ACTIVATIONS, TextFamily
 
 _WRONG_END = hf_text.WRONG_END
-_EXECUTION = ("scan", "remat", "dtype", "param_dtype")
+_EXECUTION = ("scan", "remat", "dtype", "param_dtype", "attention_dtype")
 
 
 @dataclasses.dataclass(frozen=True)
