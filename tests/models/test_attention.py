@@ -131,6 +131,24 @@ def test_softmax_of_either_type_is_near_that_of_float64(dtype):
   assert (away < 1.1 * (each + of_sum)).all()
 
 
+@pytest.mark.parametrize("logits_dtype", TYPES)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_mask_leaves_weights_of_zero_and_no_gradient(logits_dtype, dtype):
+  """Not compiled, so that each type rounds: no key of the last row counts."""
+  logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 1, 2, 5)))
+  logits = logits.at[..., 2:].set(1e30).astype(logits_dtype)
+  mask = jnp.arange(5)[None] < jnp.array([[2], [1], [0]])
+  masked = partial(attention.masked_softmax, mask=mask, dtype=dtype)
+  with jax.debug_nans(True):  # Nowhere, not even where it is replaced.
+    A, pullback = jax.vjp(masked, logits)
+    (gradient,) = pullback(jnp.arange(30).reshape(A.shape).astype(A.dtype))
+  left_out = np.broadcast_to(~mask[:, None, None], A.shape)
+  for array in (A, gradient):
+    assert np.isfinite(array).all() and not np.asarray(array)[left_out].any()
+  np.testing.assert_allclose(A[:2].astype(jnp.float32).sum(-1), 1, rtol=2**-8)
+  assert np.asarray(gradient[0]).any()
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_softmax_has_the_derivative_of_its_formula(dtype):
   rng = np.random.default_rng(0)

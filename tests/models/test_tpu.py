@@ -127,13 +127,16 @@ def test_a_block_for_tpu_has_logits_and_exponentials_of_the_type_of_any_other(
   if not whole:
     monkeypatch.setattr(attention, "WHOLE", 6)
 
-  def forward(block):
-    return str(jax.make_jaxpr(lambda p: block.apply({"params": p}, z))(params))
+  def passes(block):
+    def apply(p):
+      return block.apply({"params": p}, z).sum()
+
+    return [str(jax.make_jaxpr(f)(params)) for f in (apply, jax.grad(apply))]
 
   # All else is float32, so that nothing else is bfloat16.
   exponentials = re.compile(r":bf16\[[^\]]*\] = exp ")
-  assert exponentials.search(forward(block))
-  assert "bf16" not in forward(exact)
+  assert all(map(exponentials.search, passes(block)))
+  assert not any("bf16" in one for one in passes(exact))
   found, (grads, dz) = loss_and_gradients(block, params, z)
   assert float(found) == pytest.approx(float(plain[0]), rel=0.01)
   # Each logit, of up to 16 here, is off by up to 2^-5, one in a few rows.
