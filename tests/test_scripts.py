@@ -11,7 +11,11 @@ import re
 import shlex
 import subprocess
 import types
+from unittest import mock
 
+import jax
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import yaml
@@ -19,12 +23,15 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from scripts import encoders_page, make_masks, real_weights
-from scripts.bench import depths, products, recipes, scoreboard
+from scripts.bench import attention_error, depths, products, recipes, scoreboard
 from scripts.bench.scoreboard_models import gflops
 from tests import commands, encoders, published
 from tests.data.pictures import disc
 from tests.image_files import encode
+from tests.models import equations
 from vit_jax import load_pretrained
+from vit_jax.models import partitioning
+from vit_jax.models.attention import Msa
 from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.pretrained.known import KNOWN
 from vit_jax.pretrained.save import TARGETS, check_expressible
@@ -392,6 +399,39 @@ def test_the_dense_products_are_all_but_those_of_attention():
   macs = sum(tokens * d * f * times for _, tokens, d, f, times in found)
   attention, head = 2 * 12 * 197**2 * 768, 768 * 1000
   assert (macs + attention + head) / 1e9 == pytest.approx(17.58, abs=0.02)
+
+
+def test_the_error_of_attention_is_that_of_rounded_logits():
+  """In the form for TPUs, beside the same roundings in NumPy."""
+  rng = np.random.default_rng(0)
+  D, S = 64, 50
+  z, W = rng.normal(size=(S, D)), rng.normal(size=(D, D)) / 2
+  kernels = {"query": W, "key": np.eye(D), "value": np.eye(D)}
+  of_heads = {"bias": np.zeros((1, D))}
+  params = {k: {"kernel": x[:, None], **of_heads} for k, x in kernels.items()}
+  params["out"] = {"kernel": np.eye(D)[None], "bias": np.zeros(D)}
+  with (
+    jax.enable_x64(),
+    mock.patch.object(partitioning, "platform", lambda: "tpu"),
+  ):
+    arrays = jax.tree.map(jnp.asarray, (params, z[None]))
+    found = [
+      attention_error.of_layer(Msa(1), *arrays, dtype)
+      for dtype in ("float32", "bfloat16")
+    ]
+
+  def rounded(x):
+    return x.astype(ml_dtypes.bfloat16).astype(np.float64)
+
+  z, q = rounded(z), rounded(z) @ rounded(W / 8)
+  exact = equations.softmax(q @ z.T) @ z
+  for logits, error in zip(
+    (rounded(q) @ z.T, rounded(rounded(q) @ z.T)), found, strict=True
+  ):
+    difference = rounded(rounded(equations.softmax(logits)) @ z) - exact
+    expected = np.linalg.norm(difference) / np.linalg.norm(exact)
+    assert error == pytest.approx(expected, rel=0.2)
+  assert found[1] > 1.2 * found[0]
 
 
 def test_the_scoreboards_page_is_that_of_its_rows():

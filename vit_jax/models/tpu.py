@@ -137,7 +137,7 @@ def attend(
   Logits and exponentials are of type `dtype`, their sums float32.
   """
   q, k, v = (x.transpose(1, 3, 0, 2) for x in (q, k, project(z, W_v, b_v)))
-  logits = _sums("bqhe,bkhe->bhqk", q, k).astype(dtype)
+  logits = _logits("bqhe,bkhe->bhqk", q, k, dtype)
   E = jnp.exp(logits - logits.max(axis=-1, keepdims=True)).astype(jnp.float32)
   A = (E / E.sum(axis=-1, keepdims=True)).astype(z.dtype)  # Eq. 6
   SA = _product("bhqk,bkhe->bqhe", A, v)  # Eq. 7
@@ -146,7 +146,7 @@ def attend(
 
 def _forward(q, k, z, W_v, b_v, W_out, b_out, dtype=jnp.float32):
   v, (z, *_) = _project_forward(z, W_v, b_v)
-  logits = _sums("hbeq,hbek->hbkq", q, k).astype(dtype)  # (k, B, S, S)
+  logits = _logits("hbeq,hbek->hbkq", q, k, dtype)  # (k, B, S, S)
   top = logits.max(axis=2, keepdims=True)
   E = jnp.exp(logits - top).astype(z.dtype)
   scale = 1 / E.astype(jnp.float32).sum(axis=2, keepdims=True)  # (k, B, 1, S)
@@ -251,7 +251,7 @@ def _blocks_forward(q, k, v, dtype):
 
   def block(i, results):
     q, k, v = (x[i] for x in split)
-    logits = _sums("neq,nek->nkq", q, k).astype(dtype)
+    logits = _logits("neq,nek->nkq", q, k, dtype)
     top = logits.max(axis=1, keepdims=True)
     E = jnp.exp(logits - top).astype(q.dtype)
     # With a row of ones, the product has the sums of E as well.
@@ -278,7 +278,7 @@ def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
     # Each gradient takes the place of what it is a gradient of, so that is
     # read before.
     q, k, v = jax.lax.optimization_barrier([x[i] for x in arrays])
-    logits = _sums("neq,nek->nkq", q, k).astype(dtype)
+    logits = _logits("neq,nek->nkq", q, k, dtype)
     A = jnp.exp(logits.astype(jnp.float32) - log_sums[i])
     dA = _sums("neq,nek->nkq", dSA[i], v)
     dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA[i])
@@ -370,6 +370,15 @@ def _product(axes: str, a: Array, b: Array) -> Array:
 def _sums(axes: str, a: Array, b: Array) -> Array:
   """A product in float32, whatever the type of its factors."""
   return jnp.einsum(axes, a, b, preferred_element_type=jnp.float32)
+
+
+def _logits(axes: str, q: Array, k: Array, dtype: DTypeLike) -> Array:
+  """The products of queries and keys, in `dtype`.
+
+  XLA may leave out a rounding that follows the product, but not its own.
+  """
+  widest = jnp.promote_types(q.dtype, dtype)
+  return jnp.einsum(axes, q, k, preferred_element_type=widest).astype(dtype)
 
 
 def _in_order(x: Array) -> Any:
