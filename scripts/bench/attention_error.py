@@ -51,7 +51,7 @@ def main() -> None:
   for form, platform in FORMS.items():
     for dtype in ATTENTION_DTYPES:
       with mock.patch.object(partitioning, "platform", lambda p=platform: p):
-        each = [of_layer(*layer, dtype) for layer in layers]
+        each = [of_layer(msa, own, z, dtype) for msa, own, z in layers]
         found = computed(represent, model, params, images, dtype)
       middle, largest = np.median(each), max(each)
       whole = error(found, exact)
@@ -117,7 +117,9 @@ def of_layer(msa: Any, params: Any, z: Any, dtype: str) -> float:
 def computed(f: Any, module: Any, params: Any, x: Any, dtype: str) -> Any:
   """f in bfloat16 with attention of a type, or all in float64."""
   kind = "float64" if dtype == "float64" else "bfloat16"
-  types = {"dtype": jnp.dtype(kind), "param_dtype": jnp.dtype(kind)}
+  types: dict[str, Any] = dict.fromkeys(
+    ("dtype", "param_dtype"), jnp.dtype(kind)
+  )
   if kind != "float64":
     types["attention_dtype"] = jnp.dtype(dtype)
   if isinstance(module, Msa):

@@ -273,9 +273,12 @@ again. All have patches of 16 x 16, a class token, learned positions and no
 dropout. Parameters are float32 for training, and bfloat16 for a forward pass.
 All but vision_transformer compute in bfloat16: its encoder has no dtype to
 set, so activations and all parameters are float32. Equimo and bonsai have none
-either, but the step can cast their parameters. Our best settings (parts, FSDP,
-scoped memory) are [on another page](scaling.md#steps-on-eight-chips), and not
-used here.
+either, but the step can cast their parameters. Attention's logits and
+exponentials are float32 in "ours" and bfloat16 in "ours, bfloat16 attention"
+(`model.attention_dtype`), as in big_vision; vision_transformer's are float32
+([what each type loses](scaling.md#steps-on-eight-chips)). Our best settings
+(parts, FSDP, scoped memory) are
+[on another page](scaling.md#steps-on-eight-chips), and not used here.
 
 <!-- not run: needs clones of the libraries and the extra tpu; minutes a row -->
 ```sh
@@ -289,8 +292,8 @@ have the versions and all six libraries' costliest operations as well; this page
 shows ours and those of the fastest other library. A "+" means that files of the
 clone differed from the commit.
 
-In short, the cycles of the fastest other library over ours; above 1, ours
-leads:
+In short, the cycles of the fastest other library over ours, whatever the type
+of its attention; above 1, ours leads:
 """
 
 
@@ -313,14 +316,20 @@ def _overview(known: dict) -> str:
   cells = []
   for model, shape in SHAPES.items():
     for step in STEPS:
-      row = [f"{model}, {TITLES[step]}"]
-      for chip in CHIPS:
-        found = _found(known, (model, step, chip), str(shape[-1]))
-        best = _best(found)
-        ratio = _cycles(found[best]) / _cycles(found["ours"])
-        row.append(f"{ratio:.2f} ({best})")
-      cells.append(tuple(row))
+      for own in OURS:
+        row = [f"{model}, {TITLES[step]}, {own}"]
+        for chip in CHIPS:
+          found = _found(known, (model, step, chip), str(shape[-1]))
+          row.append(_lead(found, own))
+        cells.append(tuple(row))
   return _markdown(("*estimate*", *CHIPS), cells)
+
+
+def _lead(found: dict[str, Row], own: str) -> str:
+  if own not in found:
+    return "not compiled yet"
+  best = _best(found)
+  return f"{_cycles(found[best]) / _cycles(found[own]):.2f} ({best})"
 
 
 def _found(known: dict, key: tuple[str, str, str], layers: str) -> dict:
@@ -335,7 +344,7 @@ def _found(known: dict, key: tuple[str, str, str], layers: str) -> dict:
 
 def _best(found: dict[str, Row]) -> str:
   """The fastest of the other libraries."""
-  others = [name for name in found if name != "ours"]
+  others = [name for name in found if name not in OURS]
   return min(others, key=lambda name: _cycles(found[name]), default="ours")
 
 
@@ -379,8 +388,8 @@ def _chip(known: dict, key: tuple[str, str, str], layers: str) -> list[str]:
 def _leader(found: dict[str, Row], note: str) -> str:
   if "ours" not in found or len(found) == 1:
     return ""
-  cycles = {name: _cycles(row) for name, row in found.items()}
-  own = cycles.pop("ours")
+  own = _cycles(found["ours"])
+  cycles = {k: _cycles(row) for k, row in found.items() if k not in OURS}
   ahead = {k: own / n - 1 for k, n in cycles.items() if n < own}
   if not ahead:
     best = _best(found)
