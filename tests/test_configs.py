@@ -138,7 +138,10 @@ def _one_step(config, size: int, batch_size: int, num_classes: int, mesh=None):
   config.update(image_size=(size, size), batch_size=batch_size)
   settings = build.resolved(read(config), None)
   names = tuple(map(str, range(num_classes)))
-  teacher, task = extras.open_teacher(settings, build.task_of(settings))
+  settings, task = build.with_texts(
+    settings, build.task_of(settings), with_data=False
+  )
+  teacher, task = extras.open_teacher(settings, task)
   model = build.build_model(settings, task, names)
   opened = Extras()
   if teacher is not None:
@@ -148,12 +151,19 @@ def _one_step(config, size: int, batch_size: int, num_classes: int, mesh=None):
   init, step = build.train_functions(
     settings, model, task, opened, 20_000, 10**6
   )
-  batch = {
-    "image": np.arange(batch_size * size * size * 3, dtype=np.uint8),
-    "label": np.arange(batch_size, dtype=np.int32) % num_classes,
-    "skipped": np.zeros(batch_size, bool),
-  }
-  batch["image"] = batch["image"].reshape(batch_size, size, size, 3)
+  classes = np.arange(batch_size, dtype=np.int32) % num_classes
+  spec = task.batch_spec(
+    build.make_preprocessing(settings),
+    settings.train_transform,
+    names=num_classes,
+    rows=batch_size,
+  )
+  batch = {name: one.zeros() for name, one in spec.items()}
+  pixels = np.arange(batch_size * size * size * 3, dtype=np.uint8)
+  batch["image"] = pixels.reshape(batch_size, size, size, 3)
+  batch["label"] += classes.reshape(-1, *[1] * (batch["label"].ndim - 1))
+  if "text" in batch:
+    batch["text"] += classes[:, None]
   return init, step, batch, *opened.frozen_params
 
 
@@ -170,6 +180,7 @@ def _one_step(config, size: int, batch_size: int, num_classes: int, mesh=None):
         "masked_patches",
         "big_vision_s16",
         "mae",
+        "pairs",
         "student:" + str(encoders.FOLDER / "hf_dinov2"),
       )
     ),
@@ -180,10 +191,17 @@ def test_every_other_config_takes_a_step(name):
   config = _load(CONFIGS / f"{name}.py", argument)
   config.optimizer.warmup_epochs = 0.0
   config.model.num_layers = 1
-  size = config.image_size[0]
+  if name == "pairs":
+    config.data.labels_file = "pairs.csv"
+  size = (config.image_size or (64,))[0]
   init, step, *inputs = _one_step(config, size, 4, num_classes=10)
   state = nn.unbox(jax.jit(init)(jax.random.key(0)))
   after, metrics = jax.jit(step)(state, *inputs)
+  if name == "pairs":  # -log sigmoid(10 cos - 10); the others add next to 0.
+    expected = 10 - 10 * float(metrics["cosine"])
+    assert float(metrics["loss"]) == pytest.approx(expected, rel=0.01)
+    assert metrics["skipped_steps"] == 0
+    return
   if name in ("mae", "student"):  # Their outputs are not zeros at first.
     assert 0.5 < float(metrics["loss"]) < 5 and metrics["skipped_steps"] == 0
     return

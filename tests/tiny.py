@@ -52,8 +52,8 @@ def vit(origin):
 def random_params(model, size, seed, unbox=nn.unbox):
   """Draws every parameter, also the head's, for images of this size."""
   rng = np.random.default_rng(seed)
-  image = jnp.zeros((1, *size, 3))
-  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  inputs = model.inputs((*size, 3))
+  shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
   return jax.tree.map(
     lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), jnp.float32),
     unbox(shapes),

@@ -133,6 +133,7 @@ TEACHER = str(encoders.FOLDER / "hf_dinov2")
       "64x8x4x4x3xui8",
     ),
     ({"data.task": "segmentation"}, "64x8x8xi32"),
+    ({"data.task": "pairs", "pairs.text_length": 6}, "64x6xi32"),
     ({"data.task": "OWN"}, "64x2x8x8x3xui8"),
   ],
 )

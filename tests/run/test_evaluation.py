@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import image_folder, segmentation
-from tests import runs
+from configs import image_folder, pairs, segmentation
+from tests import captioned, runs
 from tests.old_runs import CHECKPOINTS
 from tests.report.example import Page
 from tests.scenes import write_all
@@ -18,6 +18,7 @@ from vit_jax.config import base_config
 from vit_jax.inspection.draw import visualize_files
 from vit_jax.models import Vit
 from vit_jax.predict import mark_files, predict_files
+from vit_jax.pretrained.run_text import load_any_text
 from vit_jax.report.measure import read_run
 from vit_jax.report.page import page
 from vit_jax.run.experiments.probe import probe_checkpoint
@@ -235,6 +236,89 @@ def test_a_run_on_masks_marks_resumes_and_trains_a_head(
       assert runs.identical(kept, jax.device_get(params))
     assert verify(str(again))
     assert mark_files(str(again), images, str(again / "marked")) == 0
+
+
+def tiny_pairs(root):
+  """A run on the pairs, which measures zero-shot accuracy on `labelled`."""
+  config = pairs.get_config()
+  config.update(batch_size=16, image_size=(16, 16), total_epochs=0.0)
+  config.update(total_steps=8, eval_every_epochs=0.0, eval_every_steps=4)
+  config.update(save_every_epochs=0.0, save_every_steps=4, ema_decay=0.9)
+  config.update(log_every_epochs=0.0, log_every_steps=2, digest_every=2)
+  config.data.update(captioned.settings(root, "csv"))
+  config.optimizer.update(warmup_epochs=0.0, peak_lr=3e-3)
+  sizes = dict(hidden_size=32, num_layers=1, mlp_size=32, num_heads=4)
+  config.model.update(variant="Ti/8", dropout_rate=0.1, **sizes)
+  config.pairs.update(text_size=32, text_layers=1, text_length=12)
+  config.pairs.update(vocabulary=300, zero_shot=str(root / "labelled"))
+  config.pairs.template = "a {} picture"
+  config.loader.num_workers = 0
+  config.mesh.update(MESH)
+  return config
+
+
+@pytest.mark.slow
+def test_a_run_on_pairs_measures_what_numpy_does_and_resumes(
+  tmp_path, monkeypatch
+):
+  made = captioned.pairs()
+  captioned.write_csv(tmp_path / "csv", made)
+  for pair in made:
+    path = tmp_path / "labelled" / pair.split / pair.colour / pair.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pair.image)
+  config, workdir = tiny_pairs(tmp_path), str(tmp_path / "whole")
+  state, evaluated = train(read(config), workdir)
+  found = evaluate_checkpoint(workdir)
+  assert found == pytest.approx({k: evaluated[k] for k in found}, rel=1e-5)
+
+  # Both towers by themselves, and the ranks by a loop over all.
+  held_out = [pair for pair in made if pair.split == "val"]
+  files = [str(tmp_path / "csv" / pair.name) for pair in held_out]
+  text = load_any_text(workdir)
+  texts = sorted({caption for pair in held_out for caption in pair.captions})
+  u, v = load_pretrained(workdir).features(files), text.embed(texts)
+  u, v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (u, v))
+  own = np.array([[t in pair.captions for t in texts] for pair in held_out])
+  times = [sum(pair.captions.count(t) for pair in held_out) for t in texts]
+  cosines = u @ v.T
+
+  def ranks(cosines, own, weights):
+    for row, right in zip(cosines, own, strict=True):
+      wrong = weights * (row >= row[right].max()) * ~right
+      yield 1 + wrong.sum()
+
+  by_image = np.array([*ranks(cosines, own, np.array(times))])
+  each = np.array([*ranks(cosines.T, own.T, np.ones(len(u), int))])
+  by_text = np.repeat(each, times)
+  for way, of in (("text", by_image), ("image", by_text)):
+    for k in (1, 5, 10):
+      assert found[f"eval/{way}_recall{k}"] == (of <= k).mean()
+    assert found[f"eval/{way}_rank"] == np.median(of)
+  names = sorted(captioned.COLOURS)
+  classes = text.embed([f"a {name} picture" for name in names])
+  classes /= np.linalg.norm(classes, axis=1, keepdims=True)
+  answers = [names[k] for k in (u @ classes.T).argmax(axis=1)]
+  right = np.mean(
+    [a == p.colour for a, p in zip(answers, held_out, strict=True)]
+  )
+  assert found["eval/zero_shot"] == right
+
+  told, _ = reported(workdir, "recall@1", "Photograph: ")
+  cells = told.texts("td")
+  for of in (by_image, by_text):
+    recalls = [f"{(of <= k).mean():.1%}" for k in (1, 5, 10)]
+    row = [*recalls, f"{np.median(of):g}"]
+    assert row in [cells[k : k + 4] for k in range(len(cells))]
+  assert_resumes(config, tmp_path, monkeypatch, 4, state, evaluated)
+
+  # The image tower alone is probed, and a classifier begins with it.
+  where = {"data.name": None, "data.root": str(tmp_path / "labelled")}
+  probe = replaced(ProbeSettings(), where)
+  near = probe_checkpoint(workdir, probe, probe="knn", neighbours=3)
+  assert near.top1 > 0.5  # Chance is a third, and colours are easy.
+  model, params = load_pretrained(workdir)
+  assert type(model) is Vit and not {"text", "log_scale"} & {*params}
 
 
 PROTOTYPES = {

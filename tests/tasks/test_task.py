@@ -12,6 +12,7 @@ from tests.tasks.made_up import HALF, Split, rows_of, settings, task
 from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.captions import TEXT, Captions, new_tokenizer
 from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE
 from vit_jax.data.reading.mask_folder import IGNORED, MASKS
 from vit_jax.data.settings import TrainTransformSettings
@@ -22,19 +23,27 @@ from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.settings import SECTIONS
+from vit_jax.tasks.settings import TASKS as NAMED
 from vit_jax.training import sharding
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.settings import DistillSettings, LossSettings
 
 B, NAMES = 24, tuple("abcdefg")
+WORDS = [f"{colour} {name}" for name in NAMES for colour in ("red", "blue")]
+TOKENIZER = new_tokenizer(WORDS, 300, 6)
+CAPTIONS = Captions(tokenizer=TOKENIZER, most=2, length=6)
 RNG = np.random.default_rng(0)
 CLASSES = RNG.permutation(np.arange(B) % 7).astype(np.int32)
+TEXTS = [
+  [WORDS[2 * k], WORDS[2 * k + 1]][: 1 + n % 2] for n, k in enumerate(CLASSES)
+]
 LABELS = {
   SINGLE: CLASSES,
   SEVERAL: (RNG.random((B, 7)) < 0.4).astype(np.float32),
   NUMBERS: (100 + 50 * RNG.normal(size=(B, 7))).astype(np.float32),
   NONE: CLASSES,
   MASKS: RNG.choice([*range(7), IGNORED], (B, 8, 8)).astype(np.int32),
+  CAPTIONS: CAPTIONS.ids(TEXTS),
 }
 TASKS = {
   "classification": {},
@@ -42,6 +51,12 @@ TASKS = {
   "multilabel": {"data__task": "multilabel"},
   "regression": {"data__task": "regression"},
   "segmentation": {"data__task": "segmentation"},
+  "pairs": {
+    "data__task": "pairs",
+    "pairs__captions": 2,
+    "pairs__text_length": 6,
+    "pairs__text_size": 8,
+  },
   "masked": {"masked__rate": 0.5},
   "autoencoder": {
     "autoencoder__rate": 0.5,
@@ -59,6 +74,7 @@ TASKS = {
     "self_distillation__small_size": 4,
   },
 }
+UNMEASURED = {"eval/zero_shot"}  # Without a folder of labelled images.
 every_task = pytest.mark.parametrize("name", TASKS)
 
 
@@ -76,14 +92,21 @@ class Batch(Stream):
   mesh = sharding.make_mesh()
   preprocessing = Preprocessing((8, 8), mean=HALF, std=HALF)
 
-  def __init__(self, labels):
+  def __init__(self, given):
+    labels = LABELS[given.labels]
     self.source = Split(labels, NAMES)
+    self.batch_size = B
+    self.texts = {}
+    if given.reads_texts:
+      self.source.label_spec = given.labels.spec(len(NAMES))
+      self.texts = {TEXT: labels[:, 0]}
 
   def __call__(self, track=None):
     images = np.random.default_rng(0).integers(0, 256, (B, 8, 8, 3), np.uint8)
     mask = np.float32(np.arange(B) < B - 2)
     batch = {"image": images, "label": self.source.labels(range(B))}
     batch |= {"mask": mask, "skipped": mask == 0}
+    batch |= self.texts
     yield jax.device_put(batch, sharding.batch_sharding(self.mesh))
 
 
@@ -97,8 +120,8 @@ class Batch(Stream):
   ],
 )
 def test_what_every_task_does(name, tmp_path):
-  given = task(**TASKS[name])
-  stream = Batch(LABELS[given.labels])
+  given = task(**TASKS[name]).with_text(TOKENIZER, None)
+  stream = Batch(given)
   given.check_evaluation(stream.source)
   given = given.fitted(stream.source)
   teacher, teacher_params = a_teacher()
@@ -143,18 +166,23 @@ def test_what_every_task_does(name, tmp_path):
     frozen = {"teacher": teacher_params}
     return objective.loss(apply, images, targets, frozen)[0]
 
-  images, _ = objective.prepare(batch, jax.random.key(0))
+  inputs, _ = objective.prepare(batch, jax.random.key(0))
+  images = jax.tree.leaves(inputs)[0]
   np.testing.assert_array_equal(objective.inputs(batch), images)
-  shape = model.inputs(stream.preprocessing.image_shape).shape
-  assert images.shape == (B, *shape[1:])
-  loss = np.asarray(loss_of(params, batch))[: B - 2].mean()
+  specs = model.inputs(stream.preprocessing.image_shape)
+  for array, one in zip(*map(jax.tree.leaves, (inputs, specs)), strict=True):
+    assert array.shape == (B, *one.shape[1:])
+  # Pairs are compared with each other, so those to skip are left out before.
+  rows = slice(B - 2 if given.reads_texts else B)
+  step_batch = {key: np.asarray(array)[rows] for key, array in batch.items()}
+  loss = np.asarray(loss_of(params, step_batch))[: B - 2].mean()
   assert found["eval/loss"] == pytest.approx(loss, rel=1e-5)
   counts = found["eval/examples"], found["eval/skipped_images"]
   assert counts == (B - 2, 2)
 
   # Its metrics are measured, and put into words.
   keys = {f"eval/{metric.key}" for metric in given.metrics}
-  assert keys <= found.keys() | {f"eval/{objective.metric}"}
+  assert keys <= found.keys() | {f"eval/{objective.metric}"} | UNMEASURED
   score = f"eval/{given.score}"
   assert score in found and score in choose.score_keys()
   assert given.score_metric.higher_is_better and found[score] <= 1
@@ -248,9 +276,10 @@ def test_keys_that_say_nothing_for_a_task_are_refused(name, key):
   default = flat(to_dict(Settings()))[key]
   changes = TASKS[name] | {key: REFUSED[key]}
   kind = f"is about classes, and data.task={name!r} has none"
+  switched_on = {*SECTIONS} - {*NAMED}
   if name == "segmentation":
     kind = f"does not fit masks, and data.task={name!r} has them as labels"
-  elif name in SECTIONS:
+  elif name in switched_on:
     first = dataclasses.fields(SECTIONS[name])[0].name
     value = TASKS[name][f"{name}__{first}"]
     kind = f"is about labels, and {name}.{first}={value!r} trains without"

@@ -11,6 +11,7 @@ from typing import Any
 
 import cloudpickle
 
+from vit_jax.runtime.display import Split
 from vit_jax.runtime.settings import from_dict
 from vit_jax.tasks.settings import SECTIONS, TASKS
 from vit_jax.tasks.task import Task
@@ -198,10 +199,18 @@ def score_keys() -> tuple[str, ...]:
 def by_metrics(keys: Iterable[str]) -> Task | None:
   """The task whose score is among the metrics of an evaluation, if any.
 
+  Of several, it is the one with the most of its metrics among them: pairs have
+  a cosine too, which is the score of a student.
+
   >>> from vit_jax.tasks.choose import by_metrics
   >>> by_metrics(["eval/loss", "eval/map"]).name
   'multilabel'
   """
   metric_keys = {*keys}
-  tasks = (task_class(name)() for name in _TASKS)
-  return next((task for task in tasks if task.score_key in metric_keys), None)
+  tasks = [task_class(name)() for name in _TASKS]
+  scored = [task for task in tasks if task.score_key in metric_keys]
+
+  def measured(task: Task) -> int:
+    return sum(Split.EVAL.key(m.key) in metric_keys for m in task.metrics)
+
+  return max(scored, key=measured, default=None)

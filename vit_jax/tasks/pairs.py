@@ -95,9 +95,12 @@ class PairsTask(Task):
     Curves(
       "Recall at 1, 5 and 10",
       {
-        Split.EVAL.key(f"{way}_recall{k}"): f"{way}s at {k}"
-        for way in ("text", "image")
-        for k in (1, 5, 10)
+        Split.EVAL.key("recall1"): "both at 1",
+        **{
+          Split.EVAL.key(f"{way}_recall{k}"): f"{way}s at {k}"
+          for way in ("text", "image")
+          for k in (1, 5, 10)
+        },
       },
       percent=True,
     ),
