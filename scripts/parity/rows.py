@@ -439,7 +439,10 @@ ROWS: dict[str, Row] = {
       clip=1.0,
       vocabulary=pairs.VOCABULARY,
       length=pairs.LENGTH,
+      pad=pairs.PAD,
       equal="left out",
+      padding="read",
+      decayed="kernels",
     ),
     config=pairs.config,
     rules=hf_pairs.rules,
@@ -453,5 +456,9 @@ ROWS: dict[str, Row] = {
       "vectors that are not normalised",
       "the mean of a text's tokens",
     ),
+    variants={
+      "padding that no token attends to": {"padding": "left out"},
+      "a decay of the scale and the bias": {"decayed": "scale and bias too"},
+    },
   ),
 }

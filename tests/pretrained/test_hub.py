@@ -16,6 +16,7 @@ from huggingface_hub import constants
 from tests import published
 from tests.server import COMMIT, refusal, serving
 from vit_jax.pretrained import known
+from vit_jax.pretrained.folder import OF_TEXTS
 from vit_jax.pretrained.licenses import LICENSES
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.locate import drop_download, locate
@@ -113,6 +114,21 @@ def test_files_of_other_names_that_are_read_are_downloaded(hub, other):
     del files["model.safetensors"]
   hub.add_repository({**files, other: BODY})
   assert names(locate("hf://o/n")) == sorted([*files, other])
+
+
+@pytest.mark.parametrize("content", [{"architecture": ""}, {"text_config": {}}])
+def test_both_towers_are_downloaded_where_texts_are_asked_for(hub, content):
+  """timm's file is an image tower, and that of transformers has both."""
+  whole = {"open_clip_model.safetensors": BODY, "tokenizer.json": b"{}"}
+  config = {"config.json": json.dumps(content).encode()}
+  files = {**PLAIN, **config, "open_clip_config.json": b"{}", **whole}
+  hub.add_repository(files)
+  image = {"config.json", "model.safetensors"}
+  assert {*names(locate("hf://o/n"))} == image
+  wanted = {*files}
+  if "text_config" in content:
+    wanted.remove("open_clip_model.safetensors")
+  assert {*names(locate("hf://o/n", OF_TEXTS))} == wanted
 
 
 def test_a_repository_of_an_adapter_is_named_as_one(hub):

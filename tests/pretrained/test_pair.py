@@ -15,9 +15,11 @@ from tests.pretrained.test_text import FOLDER, stored
 from vit_jax.data.reading.tokenizer import FILES
 from vit_jax.export import export_checkpoint
 from vit_jax.models.model import represent
+from vit_jax.pretrained import whole
 from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import load_pretrained, open_checkpoint
+from vit_jax.pretrained.published import open_published
 from vit_jax.pretrained.save import check_expressible
 from vit_jax.pretrained.text import load_text
 
@@ -78,6 +80,15 @@ def test_a_tower_of_timms_in_open_clip_answers_beside_its_texts():
   y = represent(model, params, jnp.asarray(expected["images"]))
   head = load_text(source).head(expected["captions"], ["{}"])
   np.testing.assert_allclose(head.logits(y), expected["logits"], atol=1e-4)
+
+
+@pytest.mark.parametrize("others", [(), whole.OTHERS])
+def test_arrays_of_a_text_tower_that_is_read_are_not_left_out(others, capsys):
+  folder = FOLDER / "open_siglip"
+  open_published(str(folder), folder, {"num_heads": 2}, {}, others)
+  said = capsys.readouterr().err
+  assert "'visual.trunk.' before the names of its arrays is dropped" in said
+  assert ("are left out, whose names start otherwise (" in said) == (not others)
 
 
 def written(name, folder, **options):

@@ -12,6 +12,7 @@ from vit_jax.models.model import represent
 from vit_jax.pretrained.arrays import open_arrays, save_arrays
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.text import load_text
+from vit_jax.runtime.printable import quoted
 
 FOLDER = pathlib.Path(__file__).parents[1] / "checkpoints" / "texts"
 NAMES = ("hf_clip", "hf_metaclip2", "hf_siglip", "hf_siglip2", "hf_tips")
@@ -214,6 +215,23 @@ def test_what_has_no_text_tower_is_refused():
   encoder = FOLDER.parent / "encoders" / "hf_dinov2"
   with pytest.raises(ValueError, match="hold no text tower of CLIP, SigLIP or"):
     load_text(str(encoder))
+
+
+@pytest.mark.parametrize("name", ["hf_clip", "open_clip", "two_towers"])
+def test_a_text_that_is_cut_is_said(name, capsys):
+  text = load_text(str(FOLDER / name))
+  T = text.tokenizer.length
+  words = "a cat and " * T
+  lengths = [len(text.longer().encode([words[:n]])[0]) for n in range(2, 90)]
+  exact = words[: 2 + max(k for k, n in enumerate(lengths) if n == T)]
+  capsys.readouterr()
+  text.embed([exact, "a cat"])
+  assert capsys.readouterr().err == ""
+  text.embed([words, exact])
+  assert capsys.readouterr().err == (
+    f"{FOLDER / name}: 1 of 2 texts have more than the {T} tokens that the "
+    f"text tower reads, and are cut, such as {quoted(words)}.\n"
+  )
 
 
 def test_texts_that_cannot_be_embedded_are_refused():

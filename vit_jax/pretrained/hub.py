@@ -12,6 +12,7 @@ from typing import Any
 
 from vit_jax.pretrained.fetch import causes, explain
 from vit_jax.pretrained.flax_arrays import FILE as FLAX
+from vit_jax.pretrained.formats import open_clip
 from vit_jax.pretrained.known import conversion
 from vit_jax.runtime import extras
 
@@ -26,7 +27,7 @@ _FILES = (*_CONFIGS, *_WEIGHTS, "model-*.safetensors")
 # Files to fetch where there are no weights of these names: weights in another
 # precision, those of open_clip and Flax, and what tells that it is an adapter.
 _OTHERS = (
-  *("model.*.safetensors", "open_clip_model.safetensors", FLAX),
+  *("model.*.safetensors", open_clip.WEIGHTS, FLAX),
   "adapter_config.json",
 )
 _PICKLE = "pytorch_model.bin"
@@ -37,7 +38,9 @@ def fetch_repository(name: str, more: tuple[str, ...] = ()) -> pathlib.Path:
   """The local folder of `owner/name[@revision]`, downloaded if it has to be.
 
   Weights in another precision are fetched only if there are no others. The
-  files `more` are fetched too, where they are there. Raises
+  files `more` are fetched too, where they are there; with open_clip's
+  configuration among them, so is its file of both towers, if the other weights
+  are timm's image tower alone. Raises
   ValueError or OSError if there is no such repository, it has no safetensors,
   the download fails, or the library is not installed.
   """
@@ -56,6 +59,13 @@ def fetch_repository(name: str, more: tuple[str, ...] = ()) -> pathlib.Path:
       repository, revision=revision, allow_patterns=[*_FILES, *more]
     )
     if _holds(folder, (*_WEIGHTS, "model-*.safetensors")):
+      wants_texts = open_clip.CONFIG in more
+      if wants_texts and open_clip.is_whole_beside(pathlib.Path(folder)):
+        folder = library.snapshot_download(
+          repository,
+          revision=revision,
+          allow_patterns=[*_FILES, *more, open_clip.WEIGHTS],
+        )
       return pathlib.Path(folder)
     folder = library.snapshot_download(
       repository, revision=revision, allow_patterns=[*_CONFIGS, *_OTHERS, *more]

@@ -43,11 +43,13 @@ class Naming:
     layout: The module that reads the format.
     names: The format's name of each array -> the name in the file.
     notes: Lines on what was dropped.
+    outside: Names in the file that start otherwise than those of its arrays.
   """
 
   layout: Any
   names: dict[str, str]
   notes: tuple[str, ...] = ()
+  outside: tuple[str, ...] = ()
 
 
 def recognise(stored: Shapes) -> Naming:
@@ -75,11 +77,9 @@ def recognise(stored: Shapes) -> Naming:
       "one of them in a file of its own."
     )
   naming = models[chosen[0]]
-  notes = [f"{quoted(chosen[0])} before the names of its arrays is dropped"]
-  outside = [name for name in stored if not name.startswith(chosen[0])]
-  if outside:
-    notes.append(left_out(outside, ", whose names start otherwise"))
-  return dataclasses.replace(naming, notes=tuple(notes))
+  note = f"{quoted(chosen[0])} before the names of its arrays is dropped"
+  outside = (name for name in stored if not name.startswith(chosen[0]))
+  return dataclasses.replace(naming, notes=(note,), outside=tuple(outside))
 
 
 def left_out(names: list[str], why: str) -> str:

@@ -34,6 +34,10 @@ FEATURES = {
   "query": "an attention pooling of the patches by a query of its own",
   "prefix": "the mean of the tokens before the patches",
 }
+_UNUSED = (
+  ", as config.json tells them, or only pre-training, an adaptor or a text "
+  "tower needs them"
+)
 _OTHERS = ("token", "gap", "token_gap")
 
 
@@ -64,8 +68,8 @@ def open_published(
     config = {torchvision.FILE: path.name}
   unused = getattr(layout, "unused", lambda _: [])(array_shapes)
   array_shapes = {k: v for k, v in array_shapes.items() if k not in unused}
-  if others:
-    unused = [name for name in unused if not name.startswith(others)]
+  unused = [name for name in unused if not name.startswith(others)]
+  outside = [name for name in naming.outside if not name.startswith(others)]
   architecture = _with_folder(
     layout.infer(array_shapes, config, image_options.get("grid")), files
   )
@@ -86,7 +90,8 @@ def open_published(
   if files.pictures:
     explicit |= {*guesses.PICTURES}
   guessed = guesses.facts(architecture.guessed, explicit, model)
-  lines = [*naming.notes, *architecture.notes, *_left_out(unused)]
+  lines = [*naming.notes, *_left_out(outside, ", whose names start otherwise")]
+  lines += [*architecture.notes, *_left_out(unused, _UNUSED)]
   lines += _other_sizes(model, architecture)
   if line := guesses.line(guessed, model, preprocessing):
     lines.append(line)
@@ -132,14 +137,10 @@ def _with_folder(architecture: Architecture, files: Files) -> Architecture:
   return architecture
 
 
-def _left_out(unused: list[str]) -> Iterator[str]:
-  """A line on the arrays that the model does not need."""
-  if unused:
-    yield left_out(
-      unused,
-      ", as config.json tells them, or only pre-training, an adaptor or a text "
-      "tower needs them",
-    )
+def _left_out(names: list[str], why: str) -> Iterator[str]:
+  """A line on the arrays that the model does not need, if there are any."""
+  if names:
+    yield left_out(names, why)
 
 
 def _features(model: Any) -> str:

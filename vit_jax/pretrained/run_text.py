@@ -37,4 +37,5 @@ def load_any_text(source: str) -> LoadedText:
     task.tokenizer.tokenizer,
     math.exp(float(params[LOG_SCALE])),
     None if bias is None else float(bias),
+    lambda: task.tokenizer.longer,
   )

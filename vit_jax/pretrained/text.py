@@ -13,7 +13,7 @@ import numpy as np
 from flax import traverse_util
 from jaxtyping import Float
 
-from vit_jax.data.reading.tokenizer import Tokenizer, open_tokenizer
+from vit_jax.data.reading.tokenizer import Tokenizer, cut, open_tokenizer
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.model import unit
@@ -23,7 +23,6 @@ from vit_jax.pretrained.folder import OF_TEXTS, open_folder
 from vit_jax.pretrained.formats import open_clip, texts
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.locate import locate
-from vit_jax.runtime.json_files import read_json
 from vit_jax.runtime.printable import say
 
 _CLIPS_SCALE = 100.0
@@ -42,6 +41,8 @@ class LoadedText:
     tokenizer: Gives the ids of texts.
     scale: Factor of the cosine similarities with images.
     bias: Added to the scaled similarities; None if the towers have none.
+    longer: Opens the tokenizer for texts of one token more, which tells what is
+      cut; None if that is not said.
   """
 
   source: str
@@ -50,17 +51,22 @@ class LoadedText:
   tokenizer: Tokenizer
   scale: float = _CLIPS_SCALE
   bias: float | None = None
+  longer: Callable[[], Tokenizer] | None = None
 
   def embed(
     self, texts: Sequence[str], *, batch_size: int = 64
   ) -> Float[np.ndarray, "N R"]:
     """The representation of each text, as the tower gives it.
 
-    Raises ValueError if a text is empty, or there is none.
+    A text that is longer than the tower reads is cut, as in its library, and a
+    line says so. Raises ValueError if a text is empty, or there is none.
     """
     if not texts:
       raise ValueError("there is no text to embed: give at least one.")
     ids = self.tokenizer(texts)
+    if self.longer is not None:
+      for line in cut(texts, self.tokenizer, self.longer):
+        say(f"{self.source}: {line}")
     rows = []
     for start in range(0, len(ids), batch_size):
       batch = ids[start : start + batch_size]
@@ -140,8 +146,21 @@ def load_text(source: str, tokenizer: str | None = None) -> LoadedText:
   for note in opened.notes:
     say(f"{source}: {note}.")
   params = traverse_util.unflatten_dict(flat, sep="/")
+  longer = functools.partial(
+    open_tokenizer,
+    opened.folder,
+    opened.family,
+    opened.tower.length + 1,
+    opened.clean,
+  )
   return LoadedText(
-    source, opened.tower, params, opened.tokenizer, opened.scale, opened.bias
+    source,
+    opened.tower,
+    params,
+    opened.tokenizer,
+    opened.scale,
+    opened.bias,
+    longer,
   )
 
 
@@ -199,13 +218,9 @@ def open_text(
 
 
 def _weights(path: pathlib.Path) -> pathlib.Path:
-  """The path; in a folder, open_clip's file if the others are an image tower's.
-
-  timm keeps the image tower in files of transformers' names beside it.
-  """
+  """The path; in a folder, open_clip's file if others are an image tower's."""
   whole = path / open_clip.WEIGHTS
-  is_timms = "text_config" not in read_json(path / "config.json")
-  return whole if whole.exists() and is_timms else path
+  return whole if whole.exists() and open_clip.is_whole_beside(path) else path
 
 
 def _compared(

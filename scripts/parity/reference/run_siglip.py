@@ -39,6 +39,11 @@ def of_equal(logits: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
   return (terms * equal).sum() / len(texts)
 
 
+def attended(c: dict, texts: torch.Tensor) -> torch.Tensor | None:
+  """The tokens that others attend to; None, as in its own code, for all."""
+  return (texts != c["pad"]).long() if c["padding"] == "left out" else None
+
+
 def main() -> None:
   job = Job()
   c = job.config
@@ -47,6 +52,8 @@ def main() -> None:
   own = dict(model.named_parameters())
   tables = ("token_embedding.weight", "position_embedding.weight", "probe")
   decays = {k for k, p in own.items() if p.ndim > 1 and not k.endswith(tables)}
+  if c["decayed"] == "scale and bias too":
+    decays |= {"logit_scale", "logit_bias"}
   groups = [
     {"params": [own[k] for k in own if (k in decays) == on], "weight_decay": w}
     for on, w in ((True, c["decay"]), (False, 0.0))
@@ -61,7 +68,12 @@ def main() -> None:
   for t in range(job.steps):
     for group in adam.param_groups:
       group["lr"] = c["rate"] * factor(t)
-    told = model(input_ids=texts[t], pixel_values=images[t], return_loss=True)
+    told = model(
+      input_ids=texts[t],
+      attention_mask=attended(c, texts[t]),
+      pixel_values=images[t],
+      return_loss=True,
+    )
     loss = told.loss
     if c["equal"] == "left out":
       loss = loss - of_equal(told.logits_per_image, texts[t])
@@ -75,7 +87,13 @@ def main() -> None:
       job,
       model,
       state,
-      lambda: model(input_ids=probed, pixel_values=probe).logits_per_image,
+      lambda: (
+        model(
+          input_ids=probed,
+          attention_mask=attended(c, probed),
+          pixel_values=probe,
+        ).logits_per_image
+      ),
     )
   job.save(torch, transformers)
 

@@ -29,6 +29,7 @@ from vit_jax.data.reading.tokenizer import (
   JSON,
   PIECES,
   Tokenizer,
+  cut,
   open_tokenizer,
 )
 from vit_jax.runtime import extras
@@ -310,18 +311,8 @@ class Captions(Labels):
     """A line if texts have more tokens than the tower reads."""
     if self.tokenizer is None:
       return []
-    T = self.tokenizer.length
-    full = self.tokenizer.tokenizer.encode(texts) if texts else []
-    near = [t for t, ids in zip(texts, full, strict=True) if len(ids) >= T]
-    longer = self.tokenizer.longer.encode(near) if near else []
-    cut = [t for t, ids in zip(near, longer, strict=True) if len(ids) > T]
-    if not cut:
-      return []
-    line = (
-      f"{len(cut):,} of {len(texts):,} captions have more than the {T} tokens "
-      f"that the text tower reads, and are cut, such as {quoted(cut[0])}."
-    )
-    return [line]
+    files = self.tokenizer
+    return cut(texts, files.tokenizer, lambda: files.longer, "captions")
 
 
 def captions_and_classes(columns: Sequence[str]) -> tuple[Names, Names]:

@@ -119,6 +119,31 @@ def open_tokenizer(
   )
 
 
+def cut(
+  texts: Sequence[str],
+  tokenizer: Tokenizer,
+  longer: Callable[[], Tokenizer],
+  name: str = "texts",
+) -> list[str]:
+  """A line on the texts that have more tokens than the tower reads, if any.
+
+  `longer` opens the tokenizer for one token more, and is called only if a text
+  fills the tower. `name` is what the texts are called.
+  """
+  T = tokenizer.length
+  encoded = tokenizer.encode(texts) if texts else []
+  full = [t for t, ids in zip(texts, encoded, strict=True) if len(ids) >= T]
+  again = longer().encode(full) if full else []
+  too_long = [t for t, ids in zip(full, again, strict=True) if len(ids) > T]
+  if not too_long:
+    return []
+  line = (
+    f"{len(too_long):,} of {len(texts):,} {name} have more than the {T} tokens "
+    f"that the text tower reads, and are cut, such as {quoted(too_long[0])}."
+  )
+  return [line]
+
+
 def _of_json(
   path: pathlib.Path, config: Mapping[str, Any], length: int
 ) -> Tokenizer:

@@ -3,6 +3,7 @@
 It is read as the files of transformers, or of timm, that would say the same.
 """
 
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.architecture import section
 from vit_jax.runtime.checks import COUNT, Sides, checked
 from vit_jax.runtime.checks import SIDES as ALL_SIDES
+from vit_jax.runtime.json_files import read_json
 from vit_jax.runtime.printable import quoted
 
 NAME = "open_clip"
@@ -31,6 +33,15 @@ _IMAGES = {
   "pos_embed_type": (None, "learnable"),
 }
 _FILTERS = {"nearest": 0, "bilinear": 2, "bicubic": 3}
+
+
+def is_whole_beside(folder: pathlib.Path) -> bool:
+  """Whether weights of transformers' names are but timm's image tower.
+
+  The pair is then in open_clip's own file, which may not be there yet.
+  """
+  is_timms = "text_config" not in read_json(folder / "config.json")
+  return is_timms and (folder / CONFIG).exists()
 
 
 def read(content: Mapping[str, Any]) -> dict[str, Any]:
