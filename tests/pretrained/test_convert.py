@@ -35,7 +35,19 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize("name, to, reference", SAME)
+# One of each format is fast.
+@pytest.mark.parametrize(
+  "name, to, reference",
+  [
+    pytest.param(
+      *row,
+      marks=()
+      if row[1] not in [other[1] for other in SAME[:i]]
+      else pytest.mark.slow,
+    )
+    for i, row in enumerate(SAME)
+  ],
+)
 def test_the_same_format_comes_back_bit_by_bit(tmp_path, name, to, reference):
   folder = published.converted(name, to, tmp_path / "out")
   again = open_checkpoint(

@@ -101,7 +101,19 @@ def recorded(name, size):
     return stored["{} {}x{}".format(name, *size)]
 
 
-@pytest.mark.parametrize("name, size", make_sizes.CASES)
+# One size of each library is fast.
+@pytest.mark.parametrize(
+  "name, size",
+  [
+    pytest.param(
+      *case,
+      marks=()
+      if case[0] not in [other[0] for other in make_sizes.CASES[:i]]
+      else pytest.mark.slow,
+    )
+    for i, case in enumerate(make_sizes.CASES)
+  ],
+)
 def test_each_library_has_its_way(name, size):
   """What it computes at another size, without a word on how."""
   options = published.CHECKPOINTS[name]

@@ -360,17 +360,42 @@ MODERN = dict(block="dinov2", hidden_size=24, mlp_size=48, num_layers=1)
   [
     ("google", {}, "google .*: it has no place for layer_scale=1e-05 .--to"),
     ("timm", dict(pooling="token_gap"), "cannot pool both the class token and"),
-    ("timm", dict(qkv_bias="qv"), "no place for block_0/msa/query/bias, "),
+    pytest.param(
+      "timm",
+      dict(qkv_bias="qv"),
+      "no place for block_0/msa/query/bias, ",
+      marks=pytest.mark.slow,
+    ),
     ("timm", dict(layer_norm_epsilon=1e-5), "would become 1e-06 .with --layer"),
     ("timm", dict(layer_scale=None, gelu="exact"), "has these parts together"),
-    ("timm", dict(distilled=True, registers=2), "none of timm's models has th"),
+    pytest.param(
+      "timm",
+      dict(distilled=True, registers=2),
+      "none of timm's models has th",
+      marks=pytest.mark.slow,
+    ),
     ("timm", dict(block="dinov3", rope_theta=9.0), "rope_theta=9.0 would beco"),
-    ("hf", dict(qk_norm=True), "has no place for block_0/msa/norm_key/bias"),
+    pytest.param(
+      "hf",
+      dict(qk_norm=True),
+      "has no place for block_0/msa/norm_key/bias",
+      marks=pytest.mark.slow,
+    ),
     ("hf", dict(mlp_size=50), "mlp_size=50 does not give a whole"),
     ("hf", dict(pooling="gap", num_classes=0), "='gap' would become 'token'"),
     ("hf", dict(block="dinov3"), "no place for head/bias.*--to timm can"),
-    ("hf", {**HEADLESS, "pooling": "gap"}, "dinov3_vit, pooling='gap' would"),
-    ("hf", dict(pooling="token_gap", norm_pre=True), "no place for norm_pre"),
+    pytest.param(
+      "hf",
+      {**HEADLESS, "pooling": "gap"},
+      "dinov3_vit, pooling='gap' would",
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      "hf",
+      dict(pooling="token_gap", norm_pre=True),
+      "no place for norm_pre",
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_what_no_family_can_express_is_refused(to, fields, message):
