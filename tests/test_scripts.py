@@ -1,6 +1,5 @@
 """Checks scripts for remote machines, as far as possible without them."""
 
-import collections
 import contextlib
 import io
 import json
@@ -22,19 +21,15 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
-from scripts import encoders_page, make_masks, real_weights
+from scripts import make_masks, real_weights
 from scripts.bench import attention_error, depths, products, recipes, scoreboard
 from scripts.bench.scoreboard_models import gflops
-from tests import commands, encoders, published
+from tests import commands, encoders
 from tests.data.pictures import disc
 from tests.image_files import encode
 from tests.models import equations
-from vit_jax import load_pretrained
 from vit_jax.models import partitioning
 from vit_jax.models.attention import Msa
-from vit_jax.models.extended_vit import FAMILIES
-from vit_jax.pretrained.known import KNOWN
-from vit_jax.pretrained.save import TARGETS, check_expressible
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import open_run
 
@@ -444,74 +439,6 @@ def test_the_scoreboards_page_is_that_of_its_rows():
   assert heads and all("*estimate*" in head for head in heads)
   known = {tuple(row[name] for name in scoreboard.KEY) for row in rows}
   assert len(known) == len(rows)
-
-
-def test_the_page_of_encoders_is_that_of_its_tables():
-  """One hybrid rounds by more than 1e-5; known checkpoints have families."""
-  families = encoders_page.read(encoders_page.FAMILIES)
-  coverage = encoders_page.read(encoders_page.COVERAGE)
-  text = encoders_page.page(families, coverage)
-  assert text == encoders_page.PAGE.read_text("utf-8")
-  assert encoders_page.merged(coverage) == coverage
-  counts = collections.Counter(
-    (row["library"], row["answer"]) for row in coverage
-  )
-  assert counts["timm", "same"] >= 235
-  others = {r["name"]: r["error"] for r in coverage if r["answer"] == "other"}
-  assert [*others] == ["vit_large_r50_s32_224"]
-  assert float(others["vit_large_r50_s32_224"]) < 3e-5
-  assert {k.family for k in KNOWN.values()} <= {f["family"] for f in families}
-  for family in families:
-    for block in filter(None, family["block"].split(", ")):
-      related = FAMILIES[block].get("relative") is not None
-      assert family["fast"] == ("no" if related else "yes")
-  refused = [row for row in coverage if row["answer"] == "refused"]
-  causes = [encoders_page.cause(row["reason"]) for row in refused]
-  assert all(causes)
-  assert not [cause for cause in causes if cause.startswith("which ")]
-
-
-LIBRARIES = {
-  "hf": "transformers",
-  "google": "vision_transformer",
-  "tips": "the authors' .npz",
-}
-POOLED = {
-  "token": "class token",
-  "gap": "mean of the patches",
-  "token_gap": "class token; with .* also the mean of the patches",
-  "map": "MAP head",
-  "query": "query",
-  "prefix": "mean of the class tokens",
-}
-
-
-def example(name):
-  """A checkpoint of the tests."""
-  if name.endswith((".npz", ".safetensors")):
-    return load_pretrained(published.path(name), **published.CHECKPOINTS[name])
-  return load_pretrained(encoders.path(name))
-
-
-@pytest.mark.slow
-def test_what_a_family_writes_and_pools_is_what_its_examples_do():
-  """By the tests' checkpoints of it; others name the family they are like."""
-  for family in encoders_page.read(encoders_page.FAMILIES):
-    names = family["examples"].split()
-    if not names:
-      alike = family["writes"].startswith("as ")
-      assert alike or family["family"] == "FlexiViT", family["family"]
-      continue
-    written = set()
-    for name in names:
-      loaded = example(name)
-      for to in TARGETS:
-        with contextlib.suppress(ValueError):
-          check_expressible(loaded, to)
-          written.add(LIBRARIES.get(to, to))
-      assert re.search(POOLED[loaded.model.pooling], family["pooling"]), name
-    described = family["writes"].partition(";")[0]
-    assert set(described.split(", ")) == written, family["family"]
 
 
 def _step(layers, clock=True):

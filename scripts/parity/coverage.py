@@ -62,6 +62,7 @@ class Row:
     answer: One of `ANSWERS`.
     error: Largest difference of our answer over its largest value.
     reason: The message of a refusal, or what is wrong.
+    pooling: `Vit.pooling` of the model that is opened; "" if none is.
     written: The error of what the library computes with the file that we write
       of it, or why we do not; "" if that was not tried.
     seconds: How long it took.
@@ -73,6 +74,7 @@ class Row:
   answer: str
   error: float | None = None
   reason: str = ""
+  pooling: str = ""
   written: str = ""
   seconds: float = 0.0
 
@@ -163,6 +165,7 @@ def _compare(
     assert "\n" not in str(error), f"several lines: {error}"
     row.answer, row.reason = REFUSED, str(error)
     return
+  row.pooling = loaded.model.pooling
   if a.open:
     row.answer = READ
     return

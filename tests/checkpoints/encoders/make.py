@@ -263,6 +263,8 @@ MODELS = {
   ),
   "timm_pe_lang": from_timm("vit_pe_lang_large_patch14_448", **_TINY_TIMM),
   "hf_mlcd": huggingface("MLCDVisionModel", **_BARE),
+  "timm_lingbot": from_timm("vit_base_patch16_lingbot", **_TINY_TIMM),
+  "timm_test_vit": from_timm("test_vit", **_TINY_TIMM),
   "timm_flexi": from_timm("flexivit_small", **_TINY_TIMM),
   "timm_siglip_gap": from_timm("vit_base_patch16_siglip_gap_224", **_TINY_TIMM),
   "timm_hybrid_r26": from_timm(
