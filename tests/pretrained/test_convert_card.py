@@ -6,7 +6,7 @@ import json
 import pytest
 
 import vit_jax
-from tests import published, tiny
+from tests import encoders, published, tiny
 from vit_jax.config import base_config
 from vit_jax.models import Origin
 from vit_jax.pretrained import known
@@ -78,6 +78,11 @@ def test_the_card_of_a_model_for_any_image_size(tmp_path):
   folder = published.converted("big_vision_gap.npz", "big_vision", out)
   card = (folder / "README.md").read_text()
   assert "taken at any height and width that are multiples of 8" in card
+
+
+def test_the_card_names_the_class_of_the_model():
+  loaded = open_checkpoint(encoders.path("hf_dinov2"))
+  assert "| kind | ExtendedVit |" in model_card(loaded, "hf", "out")
 
 
 def test_the_card_says_what_it_is(tmp_path):

@@ -117,7 +117,8 @@ def model_card(
 ) -> str:
   """The README.md of a model that is converted `to` a folder of that name."""
   origin, model = loaded.origin, loaded.model
-  fields = {k: v for k, v in to_fields(model).items() if v not in (None, ())}
+  fields = to_fields(model) | {"kind": type(model).__name__}
+  fields = {k: v for k, v in fields.items() if v not in (None, ())}
   source = origin.source
   if "://" not in source:  # A path is of no use elsewhere, but its end is.
     source = pathlib.Path(source).name

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,13 +73,17 @@ def open_published(
   architecture = _with_folder(
     layout.infer(array_shapes, config, image_options.get("grid")), files
   )
-  model, grid, preprocessing = _build(
-    source, architecture, fields, image_options
-  )
-  shapes = param_shapes(model, grid)
-  rules = layout.rules(model, array_shapes)
-  what = f"{source} is not a {architecture.format} {_size_text(model)}"
-  check(rules, array_shapes, shapes, model, what)
+
+  def fit(fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The model of these fields, if the arrays are its parameters."""
+    model, grid, pictures = _build(source, architecture, fields, image_options)
+    shapes = param_shapes(model, grid)
+    rules = layout.rules(model, array_shapes)
+    what = f"{source} is not a {architecture.format} {_size_text(model)}"
+    check(rules, array_shapes, shapes, model, what)
+    return model, grid, pictures, shapes, rules
+
+  model, grid, preprocessing, shapes, rules = _fitted(source, fit, fields)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     with _arrays(path) as arrays:
@@ -108,6 +112,30 @@ def open_published(
     interpolation=architecture.interpolation,
     guessed=guessed,
   ), grid
+
+
+def _fitted(
+  source: str,
+  fit: Callable[[Mapping[str, Any]], tuple[Any, ...]],
+  fields: Mapping[str, Any],
+) -> tuple[Any, ...]:
+  """What `fit` makes of fields.
+
+  Raises ValueError as it does, or with its own pooling if that alone would fit.
+  """
+  try:
+    return fit(fields)
+  except ValueError as error:
+    if "pooling" not in fields:
+      raise
+    others = {k: v for k, v in fields.items() if k != "pooling"}
+    model, *_ = fit(others)
+    if model.pooling == fields["pooling"]:
+      raise
+    raise ValueError(
+      f"{source} has no --pooling={fields['pooling']}: {_features(model)}. "
+      "Leave it out."
+    ) from error
 
 
 def _size_text(model: Any) -> str:

@@ -72,6 +72,26 @@ def test_the_features_of_an_encoder_are_said(capsys, name, features, others):
     assert "its features are" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+  "name, pooling",
+  [
+    ("google_vit.npz", "gap"),
+    ("timm_siglip", "gap"),
+    ("timm_beit", "token"),
+    ("hf_clip", "map"),
+    ("hf_siglip_head", "token_gap"),
+  ],
+)
+def test_a_pooling_that_a_checkpoint_has_not_is_the_cause(name, pooling):
+  """Not a table of another size or a head too many, which the arrays tell."""
+  path = published if name in published.CHECKPOINTS else encoders
+  source = path.path(name)
+  with pytest.raises(ValueError, match=f" has no --pooling={pooling}: its fea"):
+    open_checkpoint(source, pooling=pooling)
+  with pytest.raises(ValueError, match="hidden_size=7 does not split"):
+    open_checkpoint(source, pooling=pooling, hidden_size=7)
+
+
 def test_a_classifier_has_no_features_to_tell(capsys):
   open_checkpoint(published.path("hf_vit"))
   assert "its features are" not in capsys.readouterr().err

@@ -126,9 +126,15 @@ def check(
 ) -> None:
   """Raises ValueError unless a checkpoint holds exactly what the rules need.
 
-  The shapes `theirs` are those of the checkpoint's arrays, `ours` those of the
-  model's parameters. The message starts with `what`.
+  The rules have to give all of the model's parameters. The shapes `theirs` are
+  those of the checkpoint's arrays, `ours` those of the model's parameters. The
+  message starts with `what`.
   """
+  rules = [*rules]
+  if lost := ours.keys() - {path for rule in rules for path in rule.ours}:
+    raise ValueError(
+      f"{what}: its format has no place for {', '.join(sorted(lost)[:3])}."
+    )
   sizes = axis_sizes(vit)
   needed = {rule.theirs: rule.needs(ours, sizes) for rule in rules}
   groups = differences(theirs, needed)
