@@ -209,8 +209,9 @@ which vision_transformer, jimm and bonsai have as well. Other layouts took more:
   ("B/16", "train", "v6e"): """\
 Our softmax takes 8.20 Mcycles where big_vision's takes 3.83: its logits are
 bfloat16, ours float32, as [its error](scaling.md#steps-on-eight-chips) would be
-larger. Forms with heads inside, the plain one among them, bring the step to
-between 57 and 58 Mcycles. None is taken over: in two parts with FSDP, the plain
+larger. With bfloat16 ones ours takes 3.15, and our step leads. Forms with heads
+inside, the plain one among them, bring the step to between 57 and 58 Mcycles in
+float32. None is taken over: in two parts with FSDP, the plain
 form is slower ([attempts](attempts.md#passes-without-gradients-and-v6e)).""",
   ("B/16", "train", "tpu7x"): """\
 Ours lays out queries and keys anew (1.35 Mcycles), which heads inside do not
@@ -292,8 +293,9 @@ have the versions and all six libraries' costliest operations as well; this page
 shows ours and those of the fastest other library. A "+" means that files of the
 clone differed from the commit.
 
-In short, the cycles of the fastest other library over ours, whatever the type
-of its attention; above 1, ours leads:
+The rows with attention in bfloat16 are younger than the others, which were not
+compiled anew. In short, the cycles of the fastest other library over ours,
+whatever the type of its attention; above 1, ours leads:
 """
 
 
