@@ -1,6 +1,7 @@
 """Checks scripts for remote machines, as far as possible without them."""
 
 import contextlib
+import csv
 import io
 import json
 import math
@@ -21,7 +22,7 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
-from scripts import make_masks, real_weights
+from scripts import make_captions, make_masks, real_weights
 from scripts.bench import attention_error, depths, products, recipes, scoreboard
 from scripts.bench.scoreboard_models import gflops
 from tests import commands, encoders
@@ -344,6 +345,56 @@ def test_the_arrays_of_an_exported_encoder_get_their_names_back(tmp_path):
     np.testing.assert_array_equal(found[name], array)
   config = json.loads((folder / "config.json").read_text())
   assert real_weights.CONFIG.keys() <= config.keys()
+
+
+# Pixels of each name, for whoever looks at a photograph.
+SHADES = {
+  "red": (200, 20, 20),
+  "orange": (230, 130, 20),
+  "brown": (110, 60, 15),
+  "yellow": (230, 220, 40),
+  "green": (30, 160, 50),
+  "blue": (20, 60, 200),
+  "purple": (150, 30, 170),
+  "black": (20, 15, 25),
+  "white": (245, 240, 240),
+  "grey": (128, 120, 125),
+}
+
+
+@pytest.mark.parametrize("name", SHADES)
+def test_a_colour_is_called_by_its_name(name):
+  pixels = np.full((4, 6, 3), SHADES[name], np.uint8)
+  found = make_captions.colours(pixels)
+  assert found.shape == (4, 6)
+  assert {make_captions.NAMES[k] for k in found.ravel()} == {name}
+
+
+def test_captions_say_the_class_the_colours_and_the_pieces(
+  tmp_path, monkeypatch, capsys
+):
+  """Three blue bands on green, and no speck is counted."""
+  pixels = np.full((64, 64, 3), SHADES["green"], np.uint8)
+  for top in (4, 26, 48):
+    pixels[top : top + 13] = SHADES["blue"]
+  pixels[20, 20] = SHADES["blue"]
+  for split in ("train", "test"):
+    place = tmp_path / "in" / split / "pizza" / "1.png"
+    place.parent.mkdir(parents=True)
+    Image.fromarray(pixels).save(place)
+  out = tmp_path / "captions.csv"
+  monkeypatch.setattr("sys.argv", ["", str(tmp_path / "in"), str(out)])
+  make_captions.main()
+  assert "2 different captions" in capsys.readouterr().out
+  first = "a photo of pizza, blue and green, with 3 blue pieces"
+  second = "3 blue pieces and some green in a picture of pizza"
+  with out.open() as file:
+    rows = [*csv.DictReader(file)]
+  assert [tuple(row.values()) for row in rows] == [
+    (f"{split}/pizza/1.png", caption, split)
+    for split in ("train", "test")
+    for caption in (first, second)
+  ]
 
 
 def test_masks_are_of_what_lies_in_the_middle(tmp_path, monkeypatch):

@@ -195,6 +195,17 @@ def one_update(given, updates):
   return [traverse_util.flatten_dict(tree, sep="/") for tree in (params, after)]
 
 
+@pytest.mark.parametrize(
+  "settings, said",
+  [
+    ({}, "the image and the text towers"),
+    ({"image": "frozen"}, "the text tower; the image tower stays as it is"),
+  ],
+)
+def test_what_is_trained_is_said(settings, said):
+  assert task(**settings).trained == said
+
+
 @pytest.mark.slow
 def test_towers_that_begin_with_weights_learn_slowly():
   given = task(start_lr=0.1, vocabulary=20).with_text(None, None, ("image",))

@@ -32,7 +32,7 @@ _SHOWN = 3  # Files named for each finding.
 _CLASSES = 30  # Classes listed.
 _TILE = 128  # Pixels.
 _COLUMNS, _BATCH = 8, 32
-_LETTERS = 24  # Of a caption, in the picture of a batch.
+_LETTERS = 24  # Letters of a caption that the picture of a batch shows.
 _PICTURES = {"png": (".png",), "jpeg": (".jpg", ".jpeg"), "webp": (".webp",)}
 
 

@@ -105,7 +105,7 @@ def _adapted(plan: Plan) -> str:
   """The part of the first weights that the run trains, in words."""
   settings = plan.settings
   layers = settings.optimizer.freeze_layers
-  parts = "all layers"
+  parts = plan.task.trained
   if settings.lora.rank:
     parts = "LoRA's matrices and the head"
   elif layers < 0:

@@ -152,6 +152,14 @@ class PairsTask(Task):
   labels: ClassVar[Any] = property(_labels)
 
   @property
+  def trained(self) -> str:
+    """The towers that are trained, as LoRA has words of its own."""
+    frozen = [t for t in TOWERS if getattr(self.pairs, t) == "frozen"]
+    others = [t for t in TOWERS if t not in frozen]
+    kept = f"; the {frozen[0]} tower stays as it is" if frozen else ""
+    return f"the {' and the '.join(others)} tower{'s'[len(frozen) :]}{kept}"
+
+  @property
   def _length(self) -> int:
     return dict(self.text).get("length", self.pairs.text_length)
 

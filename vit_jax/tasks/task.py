@@ -131,6 +131,11 @@ class Task:
     """Why the keys of `refuses` say nothing, after the key and its value."""
     return f"is about classes, and data.task={self.name!r} has none"
 
+  @property
+  def trained(self) -> str:
+    """The part of its first weights that a run trains, in words."""
+    return "all layers"
+
   def fitted(self, train: Source) -> "Task":
     """The task with the facts that it needs of the training labels.
 
