@@ -18,7 +18,7 @@ from vit_jax.pretrained.folder import Files, open_folder
 from vit_jax.pretrained.formats import architecture as architectures
 from vit_jax.pretrained.formats import guesses, processor, torchvision
 from vit_jax.pretrained.formats.architecture import Architecture
-from vit_jax.pretrained.formats.mapping import check, read_all
+from vit_jax.pretrained.formats.mapping import Shapes, check, read_all
 from vit_jax.pretrained.loaded import Loaded, with_inputs
 from vit_jax.pretrained.locate import drop_download
 from vit_jax.pretrained.naming import left_out, recognise
@@ -73,16 +73,9 @@ def open_published(
   architecture = _with_folder(
     layout.infer(array_shapes, config, image_options.get("grid")), files
   )
-
-  def fit(fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The model of these fields, if the arrays are its parameters."""
-    model, grid, pictures = _build(source, architecture, fields, image_options)
-    shapes = param_shapes(model, grid)
-    rules = layout.rules(model, array_shapes)
-    what = f"{source} is not a {architecture.format} {_size_text(model)}"
-    check(rules, array_shapes, shapes, model, what)
-    return model, grid, pictures, shapes, rules
-
+  fit = functools.partial(
+    _fit, source, architecture, layout, array_shapes, image_options
+  )
   model, grid, preprocessing, shapes, rules = _fitted(source, fit, fields)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
@@ -112,6 +105,26 @@ def open_published(
     interpolation=architecture.interpolation,
     guessed=guessed,
   ), grid
+
+
+def _fit(
+  source: str,
+  architecture: Architecture,
+  layout: Any,
+  stored: Shapes,
+  image_options: Mapping[str, Any],
+  fields: Mapping[str, Any],
+) -> tuple[Any, ...]:
+  """The model of these fields, its grid, pictures, shapes and rules.
+
+  Raises ValueError if the stored arrays are not its parameters.
+  """
+  model, grid, pictures = _build(source, architecture, fields, image_options)
+  shapes = param_shapes(model, grid)
+  rules = layout.rules(model, stored)
+  what = f"{source} is not a {architecture.format} {_size_text(model)}"
+  check(rules, stored, shapes, model, what)
+  return model, grid, pictures, shapes, rules
 
 
 def _fitted(
