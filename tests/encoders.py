@@ -96,11 +96,3 @@ def assert_the_publishers(name, size):
   found = computed(*loaded(name), images)
   assert_close(found[0], tokens)
   assert_close(found[1], answer)
-
-
-def some_slow(names, fast):
-  """The names as parameters of a test that is slow for all but `fast`."""
-  return [
-    name if name in fast else pytest.param(name, marks=pytest.mark.slow)
-    for name in names
-  ]

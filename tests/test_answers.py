@@ -16,6 +16,7 @@ import pytest
 import tifffile
 
 from tests import encoders, published, tiny
+from tests.rows import some_slow
 from vit_jax import predict_images
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference.exporter import export_model, export_onnx
@@ -144,9 +145,7 @@ def _assert_same(found, expected, tolerance=1e-5):
 
 every_model = pytest.mark.parametrize(
   "name",
-  encoders.some_slow(
-    (*published.CHECKPOINTS, *encoders.NAMES, *RUNS, *OWN), FAST
-  ),
+  some_slow((*published.CHECKPOINTS, *encoders.NAMES, *RUNS, *OWN), FAST),
 )
 
 

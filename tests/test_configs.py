@@ -22,6 +22,7 @@ from configs import (
 )
 from tests import encoders
 from tests.old_runs import UNSEEN
+from tests.rows import some_slow
 from vit_jax import load_pretrained
 from vit_jax.models import make_model, variants
 from vit_jax.models.grid import grid_of, param_shapes
@@ -553,15 +554,7 @@ ARCHITECTURES = {entry.model: name for name, entry in known.KNOWN.items()}
 
 @pytest.mark.parametrize(
   "model",
-  [
-    pytest.param(
-      model,
-      marks=()
-      if model in {"S/14", "B/16", "L/16", "R50+B/16"}
-      else pytest.mark.slow,
-    )
-    for model in ARCHITECTURES
-  ],
+  some_slow(ARCHITECTURES, {"S/14", "B/16", "L/16", "R50+B/16"}),
 )
 def test_every_published_model_fits_every_row(model):
   """A name, whatever it begins with, stands for an architecture."""

@@ -18,16 +18,13 @@ from tests.models.tiny_vit import (
   apply,
   images,
   random_params,
+  relative_difference,
   tiny,
 )
 from vit_jax.models import attention
 from vit_jax.models.attention import MapHead
 from vit_jax.models.layer import LayerConfig
 from vit_jax.models.vit import Mlp
-
-
-def relative_difference(one, other):
-  return np.linalg.norm(one - other) / np.linalg.norm(other)
 
 
 def test_attention_can_be_seen_and_seeing_changes_nothing():

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.models.tiny_vit import apply, images, random_params, tiny
+from tests.rows import some_slow
 from vit_jax import Vit, make_vit
 from vit_jax.models import ExtendedVit, from_fields, to_fields
 from vit_jax.models.attention import Msa, QueryPool
@@ -346,13 +347,7 @@ def test_every_parameter_of_new_parts_has_a_gradient(fields):
     assert size > 1e-6 or "key" in jax.tree_util.keystr(path), path
 
 
-@pytest.mark.parametrize(
-  "block",
-  [
-    pytest.param(block, marks=() if block == "dinov3" else pytest.mark.slow)
-    for block in FAMILIES
-  ],
-)
+@pytest.mark.parametrize("block", some_slow(FAMILIES, ["dinov3"]))
 def test_a_family_is_scanned_described_and_made_again(block):
   x = images(8, 8)
   model = tiny(block=block, drop_path_rate=0.1)

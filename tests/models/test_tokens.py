@@ -9,6 +9,7 @@ import pytest
 
 from tests.models import equations
 from tests.models.tiny_vit import HEADS, B, D, P, random_params, tiny
+from tests.rows import some_slow
 from vit_jax.models import masked_vit, partitioning
 from vit_jax.models.attention import Msa
 from vit_jax.models.layer import LayerConfig, PatchDropout
@@ -95,13 +96,7 @@ def assert_alike(found, expected):
   jax.tree.map(close, found, expected)
 
 
-@pytest.mark.parametrize(
-  "name",
-  [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in FAMILIES
-  ],
-)
+@pytest.mark.parametrize("name", some_slow(FAMILIES, QUICK))
 def test_what_does_not_count_is_as_if_left_out(name):
   """Whatever it shows, in values and gradients, and each patch has its place.
 

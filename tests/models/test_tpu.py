@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 
 from tests.models import equations
-from tests.models.tiny_vit import HEADS, MLP, B, D, images, random_params, tiny
+from tests.models.tiny_vit import (
+  HEADS,
+  MLP,
+  B,
+  D,
+  images,
+  random_params,
+  relative_difference,
+  tiny,
+)
 from vit_jax.models import attention, layer, partitioning, tpu, vit
 from vit_jax.models.extended_block import ExtendedBlock
 from vit_jax.models.rotary import Rope
@@ -32,11 +41,6 @@ def loss_and_gradients(model, params, x, **options):
     return (weights * y.astype(jnp.float32)).sum()
 
   return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, x)
-
-
-def relative_difference(one, other):
-  one, other = (np.asarray(x, np.float64) for x in (one, other))
-  return np.linalg.norm(one - other) / np.linalg.norm(other)
 
 
 def block_and_params(dtype, q_std=1.0, kind=vit.EncoderBlock, **fields):

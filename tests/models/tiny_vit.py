@@ -44,3 +44,9 @@ def apply(model, params, *args, **options):
   return jax.jit(lambda p, x: model.apply({"params": p}, x, **options))(
     params, *args
   )
+
+
+def relative_difference(one, other):
+  """The norm of the difference, as a share of the other's norm."""
+  one, other = (np.asarray(x, np.float64) for x in (one, other))
+  return np.linalg.norm(one - other) / np.linalg.norm(other)

@@ -13,6 +13,7 @@ import pytest
 import vit_jax
 from tests import encoders, published
 from tests.commands import run
+from tests.rows import first_fast, some_slow
 from tests.server import COMMIT, refusal
 from vit_jax import load_pretrained
 from vit_jax.pretrained.arrays import open_arrays
@@ -38,15 +39,7 @@ SAME = [
 # One of each format is fast.
 @pytest.mark.parametrize(
   "name, to, reference",
-  [
-    pytest.param(
-      *row,
-      marks=()
-      if row[1] not in [other[1] for other in SAME[:i]]
-      else pytest.mark.slow,
-    )
-    for i, row in enumerate(SAME)
-  ],
+  first_fast(SAME, column=1),
 )
 def test_the_same_format_comes_back_bit_by_bit(tmp_path, name, to, reference):
   folder = published.converted(name, to, tmp_path / "out")
@@ -169,7 +162,7 @@ def test_every_encoder_goes_through_the_contract():
   assert {*REASONS} == {*encoders.NAMES}
 
 
-@pytest.mark.parametrize("name", encoders.some_slow(REASONS, FAST))
+@pytest.mark.parametrize("name", some_slow(REASONS, FAST))
 def test_an_encoder_is_the_publishers_and_goes_back(tmp_path, name):
   """At every size; its own format then has the same arrays, bit by bit."""
   fixed = name.startswith("hf_aimv2")  # transformers takes one size.
@@ -222,7 +215,7 @@ def arrays_of(folder):
   }
 
 
-@pytest.mark.parametrize("name", encoders.some_slow(REASONS, FAST))
+@pytest.mark.parametrize("name", some_slow(REASONS, FAST))
 def test_every_other_format_takes_an_encoder_or_says_why(tmp_path, name):
   """With the first thing that it cannot hold, and never another format's."""
   papers, other = REASONS[name]

@@ -6,6 +6,7 @@ import scipy.ndimage
 
 from tests import libraries, published
 from tests.checkpoints import make_sizes
+from tests.rows import first_fast
 from vit_jax import load_pretrained
 from vit_jax.pretrained import interpolation
 from vit_jax.pretrained.settings import INTERPOLATIONS
@@ -104,15 +105,7 @@ def recorded(name, size):
 # One size of each library is fast.
 @pytest.mark.parametrize(
   "name, size",
-  [
-    pytest.param(
-      *case,
-      marks=()
-      if case[0] not in [other[0] for other in make_sizes.CASES[:i]]
-      else pytest.mark.slow,
-    )
-    for i, case in enumerate(make_sizes.CASES)
-  ],
+  first_fast(make_sizes.CASES, column=0),
 )
 def test_each_library_has_its_way(name, size):
   """What it computes at another size, without a word on how."""

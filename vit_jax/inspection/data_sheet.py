@@ -62,10 +62,13 @@ def inspect_folder(
   """
   path, kind = output_file(out, _PICTURES)
   if not model:
-    for name in ["probabilities"] * bool(probabilities) + [*overrides]:
+    unusable = [*overrides]
+    if probabilities:
+      unusable = ["probabilities", *unusable]
+    if unusable:
       raise ValueError(
-        f"--{name} needs --model=CHECKPOINT, whose representations tell the "
-        "label errors."
+        f"--{unusable[0]} needs --model=CHECKPOINT, whose representations tell "
+        "the label errors."
       )
   issue_files = IssueFiles.named(issues, probabilities) if model else None
   spec = ImageSpec(settings.channels, settings.normalization.window)

@@ -68,6 +68,8 @@ GELUS = {
 ACTIVATIONS = GELUS | {"relu": nn.relu}
 NORMS = ("layer", "rms")
 ATTENTION_DTYPES = ("float32", "bfloat16")
+DTYPE_FIELDS = ("dtype", "param_dtype", "attention_dtype")
+"""Fields of a model that hold types; descriptions hold their names."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.models.extended_vit import ExtendedVit
-from vit_jax.models.layer import Images, check_choice
+from vit_jax.models.layer import DTYPE_FIELDS, Images, check_choice
 from vit_jax.models.model import Model, unit
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import ENCODER, HEAD, INPUT, Part
@@ -28,6 +28,8 @@ IMAGE, TEXT = TOWERS = ("image", "text")
 LOG_SCALE, BIAS = "log_scale", "bias"
 """Paths of the two parameters that belong to none of the towers."""
 HOW = ("trained", "frozen", "lora")
+SHARED = ("scan", "remat", *DTYPE_FIELDS)
+"""Fields that the text tower takes from the image tower."""
 
 
 class Compared(NamedTuple):
@@ -95,8 +97,7 @@ class TwoTowers(Model):
       check_choice(tower, how, HOW)
     if self.text is not None:
       own: Any = self
-      same = ("scan", "remat", "dtype", "param_dtype", "attention_dtype")
-      shared = {n: getattr(own, n) for n in same if hasattr(own, n)}
+      shared = {n: getattr(own, n) for n in SHARED if hasattr(own, n)}
       if any(getattr(self.text, n) != value for n, value in shared.items()):
         self.text = self.text.clone(**shared)
     super().__post_init__()

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from vit_jax.models.axial import AxialBlock
 from vit_jax.models.extended_vit import FAMILIES, ExtendedVit
+from vit_jax.models.layer import DTYPE_FIELDS
 from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.models.model import Model
 from vit_jax.models.resnet import ResNet
@@ -35,7 +36,6 @@ RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
 _HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
 # Our blocks for a plain `Vit`, by the names that descriptions hold.
 BLOCKS = {"axial": AxialBlock}
-_DTYPES = {"dtype", "param_dtype", "attention_dtype"}
 # The names of families that descriptions hold; the last is an older one.
 _NAMES = {
   **{kind: kind.__name__ for kind in (Vit, MaskedVit, ResNet)},
@@ -250,7 +250,7 @@ def to_fields(model: Model) -> dict[str, Any]:
     names = {cls: name for name, cls in BLOCKS.items()}
     path = f"{block.__module__}:{block.__qualname__}"
     fields["block"] = names.get(block, path)
-  for name in _DTYPES & fields.keys():
+  for name in fields.keys() & {*DTYPE_FIELDS}:
     fields[name] = jnp.dtype(fields[name]).name
   return {"kind": _NAMES[kind], **fields}
 
@@ -293,7 +293,7 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
   for name, value in fields.items():
     if isinstance(value, list):
       fields[name] = tuple(value)
-    if name in _DTYPES:
+    if name in DTYPE_FIELDS:
       fields[name] = _dtype(name, value)
   if kind is ExtendedVit:
     old = _ONLY_VIT.items()

@@ -25,7 +25,7 @@ from vit_jax.pretrained.naming import left_out, recognise
 from vit_jax.runtime.printable import printable, say
 from vit_jax.tasks.choose import answering
 
-# What each pooling is, and the poolings to choose from.
+# Says in words what a model's features are, for each choice of --pooling.
 FEATURES = {
   "token": "the class token",
   "gap": "the mean of the patches",
@@ -132,9 +132,10 @@ def _fitted(
   fit: Callable[[Mapping[str, Any]], tuple[Any, ...]],
   fields: Mapping[str, Any],
 ) -> tuple[Any, ...]:
-  """What `fit` makes of fields.
+  """The result of `fit` for these fields.
 
-  Raises ValueError as it does, or with its own pooling if that alone would fit.
+  Raises ValueError as `fit` does. If it succeeds once the pooling is left out,
+  the message says that this checkpoint has no such pooling.
   """
   try:
     return fit(fields)

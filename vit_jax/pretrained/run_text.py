@@ -31,11 +31,11 @@ def load_any_text(source: str) -> LoadedText:
   task: Any = loaded.task
   bias = params.get(BIAS)
   return LoadedText(
-    source,
-    model.text.clone(scan=False, parent=None),
-    params[TEXT],
-    task.tokenizer.tokenizer,
-    math.exp(float(params[LOG_SCALE])),
-    None if bias is None else float(bias),
-    lambda: task.tokenizer.longer,
+    source=source,
+    tower=model.text.clone(scan=False, parent=None),
+    params=params[TEXT],
+    tokenizer=task.tokenizer.tokenizer,
+    scale=math.exp(float(params[LOG_SCALE])),
+    bias=None if bias is None else float(bias),
+    longer=lambda: task.tokenizer.longer,
   )

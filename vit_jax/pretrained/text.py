@@ -154,13 +154,13 @@ def load_text(source: str, tokenizer: str | None = None) -> LoadedText:
     opened.clean,
   )
   return LoadedText(
-    source,
-    opened.tower,
-    params,
-    opened.tokenizer,
-    opened.scale,
-    opened.bias,
-    longer,
+    source=source,
+    tower=opened.tower,
+    params=params,
+    tokenizer=opened.tokenizer,
+    scale=opened.scale,
+    bias=opened.bias,
+    longer=longer,
   )
 
 

@@ -21,6 +21,7 @@ from vit_jax.data.settings import NormalizationSettings
 from vit_jax.data.transforming.transforms import check_colours
 from vit_jax.models import Model, make_model
 from vit_jax.models.grid import grid_of
+from vit_jax.models.layer import DTYPE_FIELDS
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import with_block
 from vit_jax.run.settings import ProbeSettings, Settings
@@ -49,9 +50,8 @@ if TYPE_CHECKING:
 
 # Fields that change how a model is executed, but not its result.
 EXECUTION = ("scan", "remat", "splash")
-_TYPES = ("dtype", "param_dtype", "attention_dtype")
 # Fields that may differ between a run and the checkpoint it starts from.
-_FREE_FIELDS = ("num_classes", "representation_size", *_TYPES, *EXECUTION)
+_FREE_FIELDS = ("num_classes", "representation_size", *DTYPE_FIELDS, *EXECUTION)
 
 
 def open_start(settings: Settings, task: Task) -> "Loaded":
@@ -284,7 +284,7 @@ def build_model(
   Raises ValueError if the fields or the checkpoint do not fit the data.
   """
   fields = with_block(settings.model.given())
-  fields |= {k: jnp.dtype(fields[k]) for k in _TYPES if k in fields}
+  fields |= {k: jnp.dtype(fields[k]) for k in DTYPE_FIELDS if k in fields}
   fields.setdefault("num_classes", task.num_outputs(class_names))
   if start is not None:
     from vit_jax.pretrained import transfer

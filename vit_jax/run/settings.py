@@ -22,6 +22,7 @@ from vit_jax.data.settings import (
   NormalizationSettings,
   TrainTransformSettings,
 )
+from vit_jax.inference import DTYPES
 from vit_jax.pretrained.settings import InterpolationSettings, TransferSettings
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import BELOW_1, NOT_NEGATIVE, POSITIVE, WIDTH
@@ -61,7 +62,6 @@ POSITIONS = (
 PLACES = ("input", "every_layer", "shared")
 GELUS = ("tanh", "exact", "quick")
 REMATS = ("none", "dots", "full")
-DTYPES = ("float32", "bfloat16")
 _unset = functools.partial(setting, None)
 
 

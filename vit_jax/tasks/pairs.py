@@ -155,9 +155,10 @@ class PairsTask(Task):
   def trained(self) -> str:
     """The towers that are trained, as LoRA has words of its own."""
     frozen = [t for t in TOWERS if getattr(self.pairs, t) == "frozen"]
-    others = [t for t in TOWERS if t not in frozen]
-    kept = f"; the {frozen[0]} tower stays as it is" if frozen else ""
-    return f"the {' and the '.join(others)} tower{'s'[len(frozen) :]}{kept}"
+    if not frozen:
+      return f"the {' and the '.join(TOWERS)} towers"
+    (other,) = (t for t in TOWERS if t not in frozen)
+    return f"the {other} tower; the {frozen[0]} tower stays as it is"
 
   @property
   def _length(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests import encoders
+from tests.rows import some_slow
 from tests.tiny import nested, random_model
 from vit_jax import load_pretrained
 from vit_jax.models import ExtendedVit, Vit
@@ -45,7 +46,7 @@ FAST = ("hf_dinov2_reg", "hf_dinov3", "hf_clip")
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)
-@pytest.mark.parametrize("name", encoders.some_slow(NAMES, FAST))
+@pytest.mark.parametrize("name", some_slow(NAMES, FAST))
 def test_all_tokens_and_the_answer_are_the_publishers(name, size):
   """The other sizes are those of `interpolate_pos_encoding` in transformers."""
   encoders.assert_the_publishers(name, size)
@@ -53,7 +54,7 @@ def test_all_tokens_and_the_answer_are_the_publishers(name, size):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", encoders.SIZES)
-@pytest.mark.parametrize("name", encoders.some_slow(PLAIN, FAST_PLAIN))
+@pytest.mark.parametrize("name", some_slow(PLAIN, FAST_PLAIN))
 def test_a_plain_encoder_is_the_publishers_at_every_size(name, size):
   sides = tuple(map(int, size.split("x")))
   model, params = load_pretrained(encoders.path(name), image_size=sides)
@@ -96,9 +97,7 @@ OTHERS = ("hf_metaclip2", "hf_internvl_token", "hf_tips_text")
 BACK = [*(name for name in NAMES if name not in OTHERS), "hf_siglip"]
 
 
-@pytest.mark.parametrize(
-  "name", encoders.some_slow([*BACK, "hf_siglip_head"], FAST)
-)
+@pytest.mark.parametrize("name", some_slow([*BACK, "hf_siglip_head"], FAST))
 def test_converted_back_it_is_the_same_file(tmp_path, name):
   convert(encoders.path(name), str(tmp_path / "out"), "hf")
   before, after = stored(encoders.FOLDER / name), stored(tmp_path / "out")

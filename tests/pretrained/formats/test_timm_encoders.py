@@ -13,6 +13,7 @@ import pytest
 import safetensors.numpy
 
 from tests import encoders, published
+from tests.rows import some_slow
 from tests.tiny import random_model
 from vit_jax import load_pretrained
 from vit_jax.data.preprocessing import Preprocessing
@@ -60,7 +61,7 @@ FAST = ("timm_dinov3", "timm_deit3", "timm_eva02", "timm_rope_mixed", "timm_pe")
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)
-@pytest.mark.parametrize("name", encoders.some_slow(NAMES, FAST))
+@pytest.mark.parametrize("name", some_slow(NAMES, FAST))
 def test_all_tokens_and_the_answer_are_the_publishers(name, size):
   """The other sizes are those of `dynamic_img_size` in timm."""
   encoders.assert_the_publishers(name, size)
@@ -68,7 +69,7 @@ def test_all_tokens_and_the_answer_are_the_publishers(name, size):
 
 @pytest.mark.parametrize("size", encoders.SIZES)
 @pytest.mark.parametrize(
-  "name", encoders.some_slow(UNNORMED, ("timm_fc_norm", "timm_rpn"))
+  "name", some_slow(UNNORMED, ("timm_fc_norm", "timm_rpn"))
 )
 def test_the_answer_without_a_norm_of_all_tokens_is_the_publishers(name, size):
   """A norm follows the average (timm's fc_norm), or none does (PE lang)."""
@@ -79,7 +80,7 @@ def test_the_answer_without_a_norm_of_all_tokens_is_the_publishers(name, size):
 
 
 @pytest.mark.parametrize("size", ["24x40", "48x48"])
-@pytest.mark.parametrize("name", encoders.some_slow(RELATIVE, RELATIVE[:1]))
+@pytest.mark.parametrize("name", some_slow(RELATIVE, RELATIVE[:1]))
 def test_relative_positions_at_other_sizes_are_the_publishers(name, size):
   """As after `set_input_size` in timm, which resizes tables."""
   images, _, answer = encoders.expected(name, size)
@@ -114,7 +115,7 @@ def test_siglip_is_a_plain_vit(size):
 
 
 @pytest.mark.parametrize(
-  "name", encoders.some_slow([*NAMES, *UNNORMED, "timm_siglip"], FAST)
+  "name", some_slow([*NAMES, *UNNORMED, "timm_siglip"], FAST)
 )
 def test_written_again_it_is_the_same_file(tmp_path, name):
   before = open_checkpoint(encoders.path(name))

@@ -13,7 +13,7 @@ import numpy as np
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.text import TextTower
-from vit_jax.models.two_towers import BIAS, LOG_SCALE, TEXT, TwoTowers
+from vit_jax.models.two_towers import BIAS, LOG_SCALE, SHARED, TEXT, TwoTowers
 from vit_jax.pretrained.formats import (
   hf_clip,
   hf_encoders,
@@ -26,7 +26,6 @@ from vit_jax.pretrained.formats.table import Family
 from vit_jax.pretrained.formats.text_family import ACTIVATIONS, TextFamily
 
 _WRONG_END = hf_text.WRONG_END
-_EXECUTION = ("scan", "remat", "dtype", "param_dtype", "attention_dtype")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +140,7 @@ def _changes(kind: _Kind, text: TextTower) -> Iterator[str]:
     return
   for field in dataclasses.fields(TextTower):
     old, new = getattr(text, field.name), getattr(read, field.name)
-    if field.name in (*_EXECUTION, "parent", "name") or old == new:
+    if field.name in (*SHARED, "parent", "name") or old == new:
       continue
     yield (
       f"as {kind.name}Model, its text tower's {field.name}={old!r} would "
