@@ -14,8 +14,7 @@ def drawn(count, width=8, seed=0):
 
 @pytest.mark.parametrize("count", [2, 7, 50])
 def test_neighbours_are_those_of_all_cosines(monkeypatch, count):
-  """In blocks of 4 queries and 8 rows, of which the last are not full."""
-  monkeypatch.setattr(nearest, "_QUERIES", 4)
+  """In blocks of 8 rows, of which the last is not full."""
   monkeypatch.setattr(nearest, "_ROWS", 8)
   monkeypatch.setattr(nearest, "_GROUP", 2)
   rows = drawn(count)
@@ -42,7 +41,11 @@ def test_of_equally_near_rows_the_first_comes_first(monkeypatch):
   assert found.place.tolist() == [[2, 7, 13, 0, 1, 3]]
 
 
-def test_queries_may_be_rows_themselves():
+def test_queries_may_be_rows_themselves(monkeypatch):
+  """In blocks of 2 queries and 8 rows, of which the last are not full."""
+  monkeypatch.setattr(nearest, "_QUERIES", 2)
+  monkeypatch.setattr(nearest, "_ROWS", 8)
+  monkeypatch.setattr(nearest, "_GROUP", 2)
   rows = drawn(20)
   queries = np.concatenate([rows[[3, 11]], drawn(1, seed=1)])
   found = nearest.neighbours(rows, 3, queries)
@@ -52,19 +55,24 @@ def test_queries_may_be_rows_themselves():
 
 
 def test_no_array_has_a_cell_for_each_pair():
-  """10,000 rows; the largest array of the search is a block of the vectors."""
+  """10,000 rows; the largest array of a search is that of two blocks."""
   count, k = 10_000, 10
   blocks = jax.ShapeDtypeStruct((3, 4096, 16), np.float32)
   queries = jax.ShapeDtypeStruct((1024, 16), np.float32)
-  traced = nearest._search.trace(
-    queries, blocks, 0, k=k, count=count, without_itself=True
-  )
-  sizes = [
+  for_queries = nearest._search.trace(queries, blocks, k=k, count=count)
+  assert _largest(for_queries.jaxpr.jaxpr) == 1024 * 4096
+  block = jax.ShapeDtypeStruct((4096, 16), np.float32)
+  best = tuple(jax.ShapeDtypeStruct((4096, k), t) for t in (np.float32, np.int32))
+  for_rows = nearest._between.trace(block, block, (0, 1), best, best, count)
+  assert _largest(for_rows.jaxpr.jaxpr) == 4096 * 4096
+
+
+def _largest(jaxpr):
+  return max(
     variable.aval.size
-    for equation in _equations(traced.jaxpr.jaxpr)
+    for equation in _equations(jaxpr)
     for variable in equation.outvars
-  ]
-  assert max(sizes) == 1024 * 4096
+  )
 
 
 def _equations(jaxpr):

@@ -5,6 +5,7 @@ so no array has a cell for each pair of images.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -62,66 +63,128 @@ def neighbours(
   """The `k` nearest rows of each query, or of each row but itself.
 
   Rows and queries have length 1. Of equally near rows the first comes first.
-  There are at most as many neighbours as rows.
+  There are at most as many neighbours as rows. Without queries, the cosines of
+  two blocks of rows are computed once and serve the rows of both.
   """
-  without_itself = queries is None
-  compared = rows if queries is None else queries
-  k = min(k, len(rows) - without_itself)
   size = min(_ROWS, -(-len(rows) // _GROUP) * _GROUP)
-  padding = -len(rows) % size
-  blocks = np.pad(rows, ((0, padding), (0, 0))).reshape(-1, size, rows.shape[1])
-  on_device = jnp.asarray(blocks)
-  search = functools.partial(
-    _search, k=k, count=len(rows), without_itself=without_itself
+  blocks = _blocks(rows, size)
+  if queries is None:
+    best = _of_rows(blocks, min(k, len(rows) - 1), len(rows))
+    return _joined(best, len(rows))
+  step = min(_QUERIES, len(queries))
+  search = functools.partial(_search, k=min(k, len(rows)), count=len(rows))
+  found = [search(part, blocks) for part in _blocks(queries, step)]
+  return _joined(found, len(queries))
+
+
+Best = tuple[Float[Array, "q k"], Int[Array, "q k"]]
+"""The cosines and the places of the nearest rows so far."""
+
+
+def _blocks(rows: Float[np.ndarray, "N D"], size: int) -> Float[Array, "n b D"]:
+  """Blocks of rows on the device; the last is filled up with zeros."""
+  padded = np.pad(rows, ((0, -len(rows) % size), (0, 0)))
+  return jnp.asarray(padded.reshape(-1, size, rows.shape[1]))
+
+
+def _joined(blocks: Sequence[Best], count: int) -> Neighbours:
+  cosines, places = zip(*blocks, strict=True)
+  return Neighbours(
+    np.concatenate(places)[:count], np.concatenate(cosines)[:count]
   )
-  step = min(_QUERIES, len(compared))
-  index = np.zeros((len(compared), k), np.int32)
-  cosine = np.zeros((len(compared), k), np.float32)
-  for first in range(0, len(compared), step):
-    part = compared[first : first + step]
-    count = len(part)
-    part = np.pad(part, ((0, step - count), (0, 0)))
-    best, place = search(jnp.asarray(part), on_device, first)
-    index[first : first + count] = place[:count]
-    cosine[first : first + count] = best[:count]
-  return Neighbours(index, cosine)
 
 
-@functools.partial(jax.jit, static_argnames=("k", "count", "without_itself"))
+def _none(count: int, k: int) -> Best:
+  cosines = jnp.full((count, k), -jnp.inf, jnp.float32)
+  return cosines, jnp.zeros((count, k), jnp.int32)
+
+
+def _of_rows(blocks: Float[Array, "n b D"], k: int, count: int) -> list[Best]:
+  """The nearest of the rows of each block, which are `count` in all."""
+  parts = [*blocks]
+  best = [_none(blocks.shape[1], k) for _ in parts]
+  for i in range(len(parts)):
+    best[i] = _within(parts[i], i, best[i], count)
+    for j in range(i + 1, len(parts)):
+      best[i], best[j] = _between(
+        parts[i], parts[j], (i, j), best[i], best[j], count
+      )
+  return best
+
+
+@jax.jit
+def _within(
+  rows: Float[Array, "b D"],
+  number: Int[Array, ""] | int,
+  best: Best,
+  count: int,
+) -> Best:
+  """Compares the rows of a block with each other, but not with themselves."""
+  cosines = _cosines(rows, rows)
+  cosines = jnp.where(jnp.eye(len(rows), dtype=bool), -jnp.inf, cosines)
+  return _merged(best, cosines, number, count)
+
+
+@jax.jit
+def _between(
+  rows: Float[Array, "b D"],
+  others: Float[Array, "b D"],
+  numbers: tuple[int, int],
+  best: Best,
+  best_of_others: Best,
+  count: int,
+) -> tuple[Best, Best]:
+  """Compares the rows of two blocks, for both."""
+  cosines = _cosines(rows, others)
+  first, second = numbers
+  return (
+    _merged(best, cosines, second, count),
+    _merged(best_of_others, cosines.T, first, count),
+  )
+
+
+@functools.partial(jax.jit, static_argnames=("k", "count"))
 def _search(
   queries: Float[Array, "q D"],
   blocks: Float[Array, "n b D"],
-  first: Int[Array, ""] | int,
   k: int,
   count: int,
-  without_itself: bool,
-) -> tuple[Float[Array, "q k"], Int[Array, "q k"]]:
-  """The cosines and places of the nearest rows of one block of queries."""
-  size = blocks.shape[1]
-  places = jnp.arange(size, dtype=jnp.int32)[None]
-  of_query = first + jnp.arange(len(queries), dtype=jnp.int32)[:, None]
+) -> Best:
+  """The nearest rows of one block of queries."""
 
-  def merge(best: tuple[Array, Array], block: tuple[Array, Array]):
+  def merge(best: Best, block: tuple[Array, Array]) -> tuple[Best, None]:
     rows, number = block
-    cosines = jnp.matmul(queries, rows.T, precision="highest")
-    place = number * size + places
-    left_out = place >= count
-    if without_itself:
-      left_out = left_out | (place == of_query)
-    cosines = jnp.where(left_out, -jnp.inf, cosines)
-    top, column = _top(cosines, min(k, size))
-    joined = jnp.concatenate([best[0], top], axis=1)
-    where = jnp.concatenate([best[1], number * size + column], axis=1)
-    top, column = jax.lax.top_k(joined, k)
-    return (top, jnp.take_along_axis(where, column, axis=1)), None
+    return _merged(best, _cosines(queries, rows), number, count), None
 
-  start = (
-    jnp.full((len(queries), k), -jnp.inf, jnp.float32),
-    jnp.zeros((len(queries), k), jnp.int32),
-  )
   numbers = jnp.arange(len(blocks), dtype=jnp.int32)
-  best, _ = jax.lax.scan(merge, start, (blocks, numbers))
+  best, _ = jax.lax.scan(merge, _none(len(queries), k), (blocks, numbers))
   return best
+
+
+def _cosines(
+  rows: Float[Array, "q D"], others: Float[Array, "b D"]
+) -> Float[Array, "q b"]:
+  return jnp.matmul(rows, others.T, precision="highest")
+
+
+def _merged(
+  best: Best,
+  cosines: Float[Array, "q b"],
+  number: Int[Array, ""] | int,
+  count: Int[Array, ""] | int,
+) -> Best:
+  """The nearest so far and those of one more block, whose number is given.
+
+  What lies beyond the last of `count` rows is left out.
+  """
+  k, size = best[0].shape[1], cosines.shape[1]
+  first = number * size
+  is_row = first + jnp.arange(size, dtype=jnp.int32) < count
+  top, column = _top(jnp.where(is_row[None], cosines, -jnp.inf), min(k, size))
+  joined = jnp.concatenate([best[0], top], axis=1)
+  places = jnp.concatenate([best[1], first + column], axis=1)
+  top, column = jax.lax.top_k(joined, k)
+  return top, jnp.take_along_axis(places, column, axis=1)
 
 
 def _top(
