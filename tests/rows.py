@@ -4,11 +4,13 @@ import pytest
 
 
 def some_slow(rows, fast):
-  """The rows, slow but for those in `fast`."""
-  return [
-    row if row in fast else pytest.param(row, marks=pytest.mark.slow)
-    for row in rows
-  ]
+  """The rows, slow but for those in `fast`; a tuple has several values."""
+  return [row if row in fast else _slow(row) for row in rows]
+
+
+def _slow(row):
+  values = row if isinstance(row, tuple) else (row,)
+  return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def first_fast(rows, column):
@@ -18,8 +20,6 @@ def first_fast(rows, column):
   """
   kinds = [row[column] for row in rows]
   return [
-    pytest.param(*row, marks=pytest.mark.slow)
-    if row[column] in kinds[:i]
-    else row
+    _slow(row) if row[column] in kinds[:i] else row
     for i, row in enumerate(rows)
   ]

@@ -168,23 +168,19 @@ def _one_step(config, size: int, batch_size: int, num_classes: int, mesh=None):
   return init, step, batch, *opened.frozen_params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name",
   [
     "digits",
-    *(
-      pytest.param(name, marks=pytest.mark.slow)
-      for name in (
-        "cifar10",
-        "cifar10_gpu",
-        "image_folder",
-        "masked_patches",
-        "big_vision_s16",
-        "mae",
-        "pairs",
-        "student:" + str(encoders.FOLDER / "hf_dinov2"),
-      )
-    ),
+    "cifar10",
+    "cifar10_gpu",
+    "image_folder",
+    "masked_patches",
+    "big_vision_s16",
+    "mae",
+    "pairs",
+    "student:" + str(encoders.FOLDER / "hf_dinov2"),
   ],
 )
 def test_every_other_config_takes_a_step(name):

@@ -123,6 +123,7 @@ def test_onnx_runtime_runs_a_text_tower(name):
   np.testing.assert_allclose(found, expected, atol=1e-5 * scale)
 
 
+@pytest.mark.slow
 def test_onnx_of_a_text_tower_is_compared_with_it(monkeypatch):
   text = load_text(str(TEXTS / "hf_siglip"))
 
@@ -148,14 +149,12 @@ def test_a_text_tower_has_no_size_of_images(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "model",
   [
     VIT.clone(pooling="map", position="relative", representation_size=7),
-    pytest.param(
-      GAP.clone(patch_size=1, resnet_layers=(1, 1), resnet_width=32),
-      marks=pytest.mark.slow,
-    ),
+    GAP.clone(patch_size=1, resnet_layers=(1, 1), resnet_width=32),
     ResNet(0, layers=(1,), width=32, origin=ORIGIN),
   ],
   ids=["map", "hybrid", "resnet"],
@@ -190,6 +189,7 @@ def _fake_converter(monkeypatch, logits: Any = None, error=None):
   monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
 
 
+@pytest.mark.slow
 def test_a_wrong_conversion_is_refused(monkeypatch):
   _fake_converter(monkeypatch, lambda images: np.ones((len(images), 5)))
   with pytest.raises(ValueError, match="wrongly: on random images its logits"):
@@ -232,6 +232,7 @@ def test_bfloat16_halves_the_file_and_rounds_the_parameters():
   assert np.abs(expected - _logits(GAP, GAP_PARAMS)).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_run_is_used_with_the_type_of_its_attention(tmp_path):
   """The parameters are float32, so that bfloat16 is that of attention alone."""
   trained = GAP.clone(attention_dtype=jnp.bfloat16)
@@ -249,6 +250,7 @@ def test_a_run_is_used_with_the_type_of_its_attention(tmp_path):
   np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_takes_values_around_zero():
   """The model has no origin, and its parameters are boxed, as by `init`."""
   model = GAP.clone(origin=None, num_classes=0)

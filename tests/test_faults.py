@@ -99,6 +99,7 @@ def test_a_damaged_checkpoint_is_set_aside(
   assert (run_copy / "damaged" / "12").is_dir()
 
 
+@pytest.mark.slow
 def test_where_none_is_good_the_run_does_not_start_over(data_dir, run_copy):
   for step in (4, 8, 12):
     _flip(run_copy / "checkpoints" / str(step))
@@ -157,13 +158,8 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize(
-  "reader",
-  [
-    *("evaluate", "convert", "fewshot"),
-    *(pytest.param(x, marks=pytest.mark.slow) for x in ("suite", "verify")),
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", READERS)
 def test_a_reader_whose_checkpoint_is_deleted_takes_the_next(
   run_copy, tmp_path, monkeypatch, capsys, reader
 ):
@@ -182,11 +178,8 @@ def test_a_reader_whose_checkpoint_is_deleted_takes_the_next(
   "changes",
   [
     {"pretrained": "RUN", "model.variant": None},
-    pytest.param(
-      {"pretrained": "RUN", "model.variant": None, "lora.rank": 2},
-      marks=pytest.mark.slow,
-    ),
-    pytest.param({"distill.teacher": "RUN"}, marks=pytest.mark.slow),
+    {"pretrained": "RUN", "model.variant": None, "lora.rank": 2},
+    {"distill.teacher": "RUN"},
   ],
 )
 def test_a_run_whose_start_or_teacher_is_deleted_takes_the_next(

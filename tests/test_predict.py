@@ -123,6 +123,7 @@ def test_a_model_without_head_writes_features(photos, tmp_path, capsys):
     assert arrays["features"].shape == (11, 24)
 
 
+@pytest.mark.slow
 def test_layers_are_written_as_maps_or_tokens(photos, tmp_path, checkpoint):
   model, params = load_pretrained(checkpoint)
   pixels = np.stack([pixels_of(path) for path in photos[:3]])
@@ -178,6 +179,7 @@ def test_features_are_whole_or_not_there(photos, tmp_path, checkpoint, capsys):
   assert "11 of 11 images could not be read." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_answers_go_to_a_file_and_are_summed_up(
   photos, tmp_path, checkpoint, capsys
 ):

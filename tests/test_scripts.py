@@ -109,6 +109,7 @@ def _launch(tmp_path, *arguments, states=()):
 TRAIN = ["--config", "a b.py:B/16,x", "--config.image_size=(8,8)"]
 
 
+@pytest.mark.slow
 def test_every_host_gets_the_arguments_as_they_were(tmp_path):
   target = ("tpu", "zone", "gs://b/v.tar.gz")
   calls, service = _launch(tmp_path, "--project=p", "--iap", *target, *TRAIN)
@@ -123,6 +124,7 @@ def test_every_host_gets_the_arguments_as_they_were(tmp_path):
   assert (checkout / ".installed").exists()
 
 
+@pytest.mark.slow
 def test_a_slice_that_is_taken_away_is_asked_for_again(tmp_path):
   calls, _ = _launch(
     tmp_path,
@@ -447,6 +449,7 @@ def test_the_dense_products_are_all_but_those_of_attention():
   assert (macs + attention + head) / 1e9 == pytest.approx(17.58, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_error_of_attention_is_that_of_rounded_logits():
   """In the form for TPUs, beside the same roundings in NumPy."""
   rng = np.random.default_rng(0)

@@ -69,6 +69,7 @@ def test_every_array_arrives_with_its_shape_and_type(num_workers):
   assert len(np.unique(batch["ids"])) > 5  # Each row has its own generator.
 
 
+@pytest.mark.slow
 def test_processes_change_none_of_the_arrays():
   def run(num_workers):
     loader = data.Loader(num_workers=num_workers, on_unreadable="skip")

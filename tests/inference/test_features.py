@@ -38,6 +38,7 @@ def test_pooling_the_last_layer_gives_the_heads_input(pooling):
   )
 
 
+@pytest.mark.slow
 def test_the_norm_is_the_final_layers():
   model = _model()
   params = _params(model)
@@ -52,6 +53,7 @@ def test_the_norm_is_the_final_layers():
   np.testing.assert_allclose(normed, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_map_has_each_patch_in_its_place():
   """Without attention, a change of one patch stays in its place."""
   model = _model(position="none", pooling="gap")
@@ -79,6 +81,7 @@ def test_class_and_register_tokens_are_in_no_map():
   np.testing.assert_array_equal(maps.reshape(2, 6, 12), tokens[:, 5:])
 
 
+@pytest.mark.slow
 def test_scanned_layers_give_the_same():
   model = _model()
   params = _params(model)

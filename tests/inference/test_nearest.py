@@ -62,7 +62,9 @@ def test_no_array_has_a_cell_for_each_pair():
   for_queries = nearest._search.trace(queries, blocks, k=k, count=count)
   assert _largest(for_queries.jaxpr.jaxpr) == 1024 * 4096
   block = jax.ShapeDtypeStruct((4096, 16), np.float32)
-  best = tuple(jax.ShapeDtypeStruct((4096, k), t) for t in (np.float32, np.int32))
+  best = tuple(
+    jax.ShapeDtypeStruct((4096, k), t) for t in (np.float32, np.int32)
+  )
   for_rows = nearest._between.trace(block, block, (0, 1), best, best, count)
   assert _largest(for_rows.jaxpr.jaxpr) == 4096 * 4096
 

@@ -67,6 +67,7 @@ def _dense(predictions, num_classes):
   return found
 
 
+@pytest.mark.slow
 def test_probabilities_are_the_softmax_of_the_logits(photos):
   images = normalized([pixels_of(path) for path in photos])
   logits = logits_of(VIT, PARAMS, images)
@@ -110,6 +111,7 @@ def test_batches_change_nothing_and_compile_once(photos, monkeypatch):
     np.testing.assert_allclose(a.features, b.features, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_second_call_compiles_nothing(photos):
   texts = np.eye(3, VIT.hidden_size, dtype=np.float32)
   head = TextHead(("x", "y", "z"), texts)
@@ -190,6 +192,7 @@ def test_features_are_what_the_head_sees(photos, model, width):
   np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_runs_own_preprocessing_and_loss_are_used(tmp_path):
   """The description gives crop, mean, std, class names and the sigmoid."""
   config = base_config()

@@ -58,6 +58,7 @@ def test_another_file_is_refused_in_a_line(tmp_path, changes, message):
     read_text_head(str(path))
 
 
+@pytest.mark.slow
 def test_a_tower_predicts_the_nearest_text(tmp_path, capsys):
   """The texts' embeddings are those of the images themselves, shuffled."""
   tower = str(ENCODERS / "hf_clip")
@@ -144,6 +145,7 @@ def classes(tmp_path):
   return str(path)
 
 
+@pytest.mark.slow
 def test_names_of_classes_answer_as_their_saved_head_does(
   tmp_path, classes, capsys
 ):

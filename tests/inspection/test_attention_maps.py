@@ -77,6 +77,7 @@ def test_weights_are_the_softmax_of_q_and_k(pooling):
   np.testing.assert_allclose(ours, logits, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_scanned_boxed_and_rematerialised_models_give_the_same_weights():
   (model, params), x = drawn(pooling="token"), some_images()
   expected = attention_weights(model, params, x)
@@ -88,6 +89,7 @@ def test_scanned_boxed_and_rematerialised_models_give_the_same_weights():
   np.testing.assert_array_equal(found.layers, expected.layers)
 
 
+@pytest.mark.slow
 def test_a_hybrid_has_the_grid_of_its_features():
   model = tiny(resnet_layers=(1,), resnet_width=32, patch_size=2)
   params = random_params(model, (16, 24), 1)

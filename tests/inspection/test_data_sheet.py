@@ -94,6 +94,7 @@ def test_the_sheet_shows_every_image():
   assert (sheet[found[8][0] :, found[1][1] :] == 255).all()
 
 
+@pytest.mark.slow
 def test_a_sheet_needs_no_matplotlib():
   code = (
     "import sys, numpy\n"

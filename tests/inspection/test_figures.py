@@ -234,6 +234,7 @@ def test_filters_are_squares_and_say_what_they_are(written, channels):
   assert all(len(one) == 1 for one in found) and found == sorted(found)
 
 
+@pytest.mark.slow
 def test_pyplot_stays_out():
   """pyplot has global state and may look for a display."""
   code = (

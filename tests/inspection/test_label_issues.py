@@ -34,6 +34,7 @@ def fill(root, wrong=("red/3.png", "test/blue/13.png")):
   return str(root)
 
 
+@pytest.mark.slow
 def test_wrong_labels_of_all_splits_are_listed(tmp_path, capsys):
   root = fill(tmp_path / "photos")
   bad = tmp_path / "photos" / "train" / "red" / "bad.png"
@@ -75,6 +76,7 @@ def test_wrong_labels_of_all_splits_are_listed(tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_folder_without_errors_has_an_empty_list(tmp_path, capsys):
   root = fill(tmp_path / "photos", wrong=())
   issues = tmp_path / "i.csv"

@@ -27,6 +27,7 @@ from vit_jax.models.layer import LayerConfig
 from vit_jax.models.vit import Mlp
 
 
+@pytest.mark.slow
 def test_attention_can_be_seen_and_seeing_changes_nothing():
   x = images()
   model = tiny()

@@ -159,6 +159,7 @@ def test_without_extras_it_is_the_papers_layer():
   )
 
 
+@pytest.mark.slow
 def test_a_dropped_path_is_skipped_and_the_others_count_for_more():
   z = jax.random.normal(jax.random.key(0), (64, 3, 8))
   block = ExtendedBlock(2, 16, layer_scale=1.0, drop_path_rate=0.75)

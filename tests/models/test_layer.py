@@ -37,12 +37,14 @@ def initial():
   return model, nn.unbox(variables["params"]), x
 
 
+@pytest.mark.slow
 def test_the_head_starts_at_its_bias(initial):
   model, params, x = initial
   assert not params["head"]["kernel"].any()
   np.testing.assert_array_equal(apply(model, params, x), np.full((B, 5), -10))
 
 
+@pytest.mark.slow
 def test_class_token_and_positions_start_as_published(initial):
   _, params, _ = initial
   assert not params["x_class"].any()
@@ -363,6 +365,7 @@ def test_outside_training_nothing_is_left_out(batch):
   np.testing.assert_array_equal(ours.apply({"params": params}, batch), answer)
 
 
+@pytest.mark.slow
 def test_the_answer_depends_on_the_patches_that_stay_alone(batch):
   """Each patch of an image is changed in turn; n of them make a difference."""
   model = dropping(0.5, num_layers=1).clone(num_classes=0)

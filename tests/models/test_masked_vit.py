@@ -31,9 +31,8 @@ def _patch(images, n):
   return images[y : y + P, x : x + P]
 
 
-@pytest.mark.parametrize(
-  "pooling", ["token", pytest.param("gap", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["token", "gap"])
 def test_a_corrupted_embedding_is_that_of_other_pixels(pooling):
   """The embedding of a patch is a function of its pixels alone."""
   model, params, images = _model(pooling=pooling)

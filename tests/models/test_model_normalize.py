@@ -64,6 +64,7 @@ def test_values_that_are_not_normalised_are_warned_of():
   jax.jit(lambda: check_images(small))()  # Known, as it is closed over.
 
 
+@pytest.mark.slow
 def test_a_model_checks_its_images():
   """In a process of its own, without the tests' check of shapes."""
   code = """

@@ -18,6 +18,7 @@ def test_the_package_and_the_folder_offer_their_names(module):
     _ = module.make_vti
 
 
+@pytest.mark.slow
 def test_a_module_does_not_load_the_others():
   code = (
     "import sys, vit_jax.models; "

@@ -116,6 +116,7 @@ def test_relative_logits_are_a_triple_loop():
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_relative_offsets_enter_the_attention():
   z = jax.random.normal(jax.random.key(0), (1, 5, HIDDEN_SIZE))
   D_h = HIDDEN_SIZE // HEADS
@@ -176,6 +177,7 @@ def test_every_kind_builds_at_every_place(kind, place, pooling):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", position.PLACES)
 def test_each_place_adds_where_it_says(place):
   """Runs the blocks by hand and adds the positions between them."""
@@ -196,6 +198,7 @@ def test_each_place_adds_where_it_says(place):
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_on_a_learned_grid_the_class_token_has_no_position():
   x = images(8, 12)
   model, grid = tiny(position="learned"), tiny(position="learned_grid")
@@ -206,9 +209,10 @@ def test_on_a_learned_grid_the_class_token_has_no_position():
   np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "kind",
-  ["relative", "none", pytest.param("learned2d", marks=pytest.mark.slow)],
+  ["relative", "none", "learned2d"],
 )
 def test_only_without_positions_is_the_order_of_patches_lost(kind):
   x = images(4, 24)

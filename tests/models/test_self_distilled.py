@@ -28,18 +28,16 @@ def images(B=2, side=16):
   return jnp.array(RNG.normal(size=(B, side, side, 3)), jnp.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "block, fields",
   [
     (None, {}),
-    pytest.param(
-      *(None, dict(position="learned_grid", pooling="gap")),
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(None, dict(position="sincos2d"), marks=pytest.mark.slow),
-    pytest.param("dinov2", {}, marks=pytest.mark.slow),
-    pytest.param("dinov2", dict(registers=2), marks=pytest.mark.slow),
-    pytest.param("dinov3", {}, marks=pytest.mark.slow),
+    (None, dict(position="learned_grid", pooling="gap")),
+    (None, dict(position="sincos2d")),
+    ("dinov2", {}),
+    ("dinov2", dict(registers=2)),
+    ("dinov3", {}),
   ],
 )
 def test_small_crops_are_what_the_trunk_would_see(block, fields):
@@ -93,6 +91,7 @@ def test_masked_patches_show_nothing():
   assert np.abs(np.asarray(seen["y"] - two["y"])).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_the_head_is_cosines_with_prototypes():
   _, model, params = made()
   told = jax.jit(model.apply)({"params": params}, images())

@@ -247,13 +247,14 @@ def test_rotary_places_of_some_patches_in_the_form_for_tpus(monkeypatch, name):
   jax.tree.map(close, found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name, platform",
   [
     ("token", "cpu"),
     ("dinov3", "tpu"),
-    pytest.param("dinov3", "cpu", marks=pytest.mark.slow),
-    pytest.param("token", "tpu", marks=pytest.mark.slow),
+    ("dinov3", "cpu"),
+    ("token", "tpu"),
   ],
 )
 def test_no_mask_is_the_same_program_as_none_given(monkeypatch, name, platform):

@@ -1,6 +1,7 @@
 """The forms for a TPU, which compute the same on any platform."""
 
 import dataclasses
+import itertools
 import re
 from functools import partial
 
@@ -21,6 +22,7 @@ from tests.models.tiny_vit import (
   relative_difference,
   tiny,
 )
+from tests.rows import some_slow
 from vit_jax.models import attention, layer, partitioning, tpu, vit
 from vit_jax.models.extended_block import ExtendedBlock
 from vit_jax.models.rotary import Rope
@@ -71,15 +73,7 @@ KINDS = [
 
 @pytest.mark.parametrize(
   "kind, whole",
-  [
-    (KINDS[0], True),
-    *(
-      pytest.param(kind, whole, marks=pytest.mark.slow)
-      for kind in KINDS
-      for whole in (True, False)
-      if (kind, whole) != (KINDS[0], True)
-    ),
-  ],
+  some_slow(itertools.product(KINDS, (True, False)), [(KINDS[0], True)]),
 )
 def test_a_block_for_tpu_has_the_value_and_gradients_of_any_other(
   monkeypatch, kind, whole
@@ -117,8 +111,10 @@ def test_a_block_for_tpu_has_the_value_and_gradients_of_any_other(
     assert relative_difference(a, b) < most
 
 
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("kind", [KINDS[0], KINDS[1]])
+@pytest.mark.parametrize(
+  "kind, whole",
+  some_slow(itertools.product(KINDS[:2], (True, False)), [(KINDS[0], True)]),
+)
 def test_a_block_for_tpu_has_logits_and_exponentials_of_the_type_of_any_other(
   monkeypatch, kind, whole
 ):
@@ -151,6 +147,7 @@ def test_a_block_for_tpu_has_logits_and_exponentials_of_the_type_of_any_other(
     assert relative_difference(a, b) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("std, tolerance", [(1.0, 0.01), (4.0, 0.02)])
 def test_a_block_for_tpu_is_exact_enough_in_bfloat16(for_tpu, std, tolerance):
   exact, params, z = block_and_params(jnp.float32, std)
@@ -167,10 +164,8 @@ def test_a_block_for_tpu_is_exact_enough_in_bfloat16(for_tpu, std, tolerance):
   "form", [tpu.attend, tpu.attend_in_order, tpu.attend_in_blocks]
 )
 @pytest.mark.parametrize("turns", [False, True])
-@pytest.mark.parametrize(
-  "std", [pytest.param(1.0, marks=pytest.mark.slow), 4.0]
-)
-@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize("std", some_slow([1.0, 4.0], [4.0]))
+@pytest.mark.parametrize("saves", some_slow([False, True], [True]))
 @pytest.mark.parametrize(
   "dtype, most", [(jnp.float32, 0.01), (jnp.bfloat16, 0.04)]
 )

@@ -124,6 +124,7 @@ def test_depths_are_counted_in_each_tower():
   }
 
 
+@pytest.mark.slow
 def test_scanned_layers_give_the_same():
   model = two_towers(vit(), TEXT)
   pair = images(), jnp.asarray(IDS)
@@ -137,9 +138,8 @@ def test_scanned_layers_give_the_same():
   np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  "which", [pytest.param("image", marks=pytest.mark.slow), "text"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["image", "text"])
 def test_a_frozen_tower_gets_no_gradient(which):
   towers = tuple(
     "frozen" if t == which else "trained" for t in ("image", "text")

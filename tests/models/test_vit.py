@@ -251,6 +251,7 @@ def test_dropout_of_the_embedding_is_apart(embedding, layers):
   assert set(rates.values()) == ({layers} if layers else set())
 
 
+@pytest.mark.slow
 def test_dropout_follows_positions_and_dense_layers():
   x = images()
   model = tiny(dropout_rate=0.3, attention_dropout_rate=0.2, num_layers=1)

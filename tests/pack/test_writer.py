@@ -107,6 +107,7 @@ def test_tfds_reads_the_captions(forms, form):
   assert found == {pair.name: pair.captions for pair in captioned.pairs()}
 
 
+@pytest.mark.slow
 def test_captions_are_packed_beside_classes(tmp_path, capsys):
   """Both tasks read them, and as many captions of each image say so."""
   table = captioned.write_csv(tmp_path / "photos", captioned.pairs()).parent
@@ -300,6 +301,7 @@ def test_row_groups_stay_together():
   assert np.count_nonzero(np.diff(group)) == 2
 
 
+@pytest.mark.slow
 def test_packing_twice_gives_the_same_bytes(photographs, tmp_path):
   """In other processes as well, whose hashes of texts differ."""
   _pack(photographs, tmp_path / "1" / "same", Encoding(15), workers=2)

@@ -25,18 +25,14 @@ def load_as_said(folder):
   return found["model"], line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name, to, overrides, words",
   [
     ("torchvision_vit.safetensors", "google", {"gelu": "tanh"}, 'model.npz")'),
     ("timm_vit.safetensors", "torchvision", {}, ", num_heads=3)"),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in (
-        ("torchvision_vit.safetensors", "torchvision", {}, ", num_heads=3)"),
-        ("google_vit.npz", "big_vision", {}, 'model.npz")'),
-      )
-    ),
+    ("torchvision_vit.safetensors", "torchvision", {}, ", num_heads=3)"),
+    ("google_vit.npz", "big_vision", {}, 'model.npz")'),
     ("google_vit.npz", "big_vision", {"std": (0.5, 0.5, 1.0)}, 'z")'),
   ],
 )

@@ -273,6 +273,7 @@ def start(url):
   )
 
 
+@pytest.mark.slow
 def test_two_processes_download_once(site, cache):
   hold = threading.Event()
   url = site.add("/x.npz", BODY, hold=hold)
@@ -293,6 +294,7 @@ def test_two_processes_download_once(site, cache):
   assert files(cache) == ["x.npz"]
 
 
+@pytest.mark.slow
 def test_a_killed_process_blocks_nobody_and_its_part_goes(site, cache):
   hold = threading.Event()
   url = site.add("/x.npz", BODY, hold=hold)

@@ -311,6 +311,7 @@ def test_damaged_workdir(workdir, params, room, data):
     assert jax.tree.all(same)
 
 
+@pytest.mark.slow
 @examples(12)
 @given(st.data())
 def test_hostile_description_of_a_workdir(workdir, room, data):
@@ -326,6 +327,7 @@ def test_hostile_description_of_a_workdir(workdir, room, data):
   outcome("task, hostile", lambda: open_checkpoint(run).task)
 
 
+@pytest.mark.slow
 @examples(6)
 @given(st.lists(st.text(max_size=9) | names, min_size=5, max_size=5), st.data())
 def test_hostile_names_of_classes(published, room, classes, data):

@@ -26,9 +26,8 @@ def logits_of(model, params, x=X):
   return np.asarray(jax.jit(model.apply)({"params": params}, jnp.asarray(x)))
 
 
-@pytest.mark.parametrize(
-  "scan", [pytest.param(False, marks=pytest.mark.slow), True]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("scan", [False, True])
 def test_a_model_of_ones_own_comes_back_with_its_names(tmp_path, scan):
   model, params = drawn(scan=scan)
   crop = EvalTransformSettings("center", resize_ratio=1.25)
@@ -49,6 +48,7 @@ def test_a_model_of_ones_own_comes_back_with_its_names(tmp_path, scan):
   )
 
 
+@pytest.mark.slow
 def test_what_was_trained_on_is_saved_without_the_names_it_had(tmp_path):
   loaded = vit_jax.load_pretrained(published.path("google_vit.npz"))
   vit_jax.save(loaded, tmp_path / "same")
@@ -64,6 +64,7 @@ def test_what_was_trained_on_is_saved_without_the_names_it_had(tmp_path):
   assert other.preprocessing.size == (32, 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "options, message",
   [

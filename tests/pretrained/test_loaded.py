@@ -77,6 +77,7 @@ def test_a_folder_is_predicted_with_names_and_probabilities(loaded, photos):
   assert repr(answers[0]).endswith(f", names={answers[0].names})")
 
 
+@pytest.mark.slow
 def test_features_of_all_kinds_of_images_are_the_heads_input(loaded, photos):
   pictures = [photos[0], Image.open(photos[1]), pixels_of(photos[2])]
   x = normalized([pixels_of(path) for path in photos[:3]])

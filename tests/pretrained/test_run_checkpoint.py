@@ -196,6 +196,7 @@ def test_an_address_that_only_a_checkpoint_names_is_not_asked(
   jax.tree.map(np.testing.assert_array_equal, given, local)
 
 
+@pytest.mark.slow
 def test_a_pipe_that_a_checkpoint_names_is_not_opened(lora_of, tmp_path):
   os.mkfifo(tmp_path / "pipe")
   with pytest.raises(ValueError, match="/pipe, which only its checkpoint name"):

@@ -15,6 +15,7 @@ from vit_jax.models import make_resnet
 from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 
 
+@pytest.mark.slow
 def test_computed_positions_become_a_table(tmp_path):
   """big_vision's sincos2d is written as timm's learned positions."""
   name, out = "big_vision_gap.npz", tmp_path / "out"
@@ -33,16 +34,11 @@ def test_computed_positions_become_a_table(tmp_path):
   [
     ("timm", {"position": "learned2d"}),
     ("google", {"position": "none", "pooling": "gap"}),
-    *(
-      pytest.param(*case, marks=pytest.mark.slow)
-      for case in (
-        ("hf", {"position": "sincos1d"}),
-        ("big_vision", {"position": "sincos2d"}),
-        ("big_vision", {"pooling": "map", "representation_size": 7}),
-        ("timm", {"position": "learned_grid"}),
-        ("hf", {"gelu": "exact", "layer_norm_epsilon": 1e-3}),
-      )
-    ),
+    ("hf", {"position": "sincos1d"}),
+    ("big_vision", {"position": "sincos2d"}),
+    ("big_vision", {"pooling": "map", "representation_size": 7}),
+    ("timm", {"position": "learned_grid"}),
+    ("hf", {"gelu": "exact", "layer_norm_epsilon": 1e-3}),
   ],
 )
 def test_every_additive_position_and_wide_images_survive(tmp_path, to, fields):
@@ -71,6 +67,7 @@ def test_timm_keeps_the_class_token_of_a_wide_image(tmp_path):
   np.testing.assert_array_equal(params["position"]["E_pos"], E_pos)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "to, fields, reason",
   [

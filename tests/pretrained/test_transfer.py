@@ -77,6 +77,7 @@ def test_the_representation_layer_can_stay(data_dir):
   assert params["head/kernel"].shape == (40, 10)
 
 
+@pytest.mark.slow
 def test_a_kept_head_gives_the_checkpoints_logits(data_dir):
   path = published.path("google_vit.npz")
   config = fine_tuning(data_dir, path)
@@ -127,6 +128,7 @@ def test_a_head_may_start_from_a_probe(data_dir, flip, capsys):
   assert any(heads) and params["head/bias"].any()
 
 
+@pytest.mark.slow
 def test_heads_that_no_probe_can_start_are_refused(data_dir):
   config = fine_tuning(data_dir, published.path("google_vit.npz"))
   config.transfer.update(keep_head=True, probe_head=True)

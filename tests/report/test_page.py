@@ -27,6 +27,7 @@ def measured():
   return example.measured()
 
 
+@pytest.mark.slow
 def test_numbers_of_the_page_are_those_of_the_confusion(measured):
   seen = example.Page(
     page([example.facts("runs/a&b", measured, batch_size=32)])
@@ -63,6 +64,7 @@ def test_numbers_of_the_page_are_those_of_the_confusion(measured):
   assert after("evaluation", 6) == ["15", "0", "–", "–", "–", "–"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("best", [10, 20])
 def test_the_best_checkpoint_is_named_beside_the_last(measured, best):
   run = example.facts("runs/a b", measured)
@@ -90,6 +92,7 @@ def test_a_single_point_is_a_sentence_and_no_chart(measured, steps):
   assert ("Loss by step." in text) == (steps == 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels, times", [([0, 2], 0), ([0, 0], 1)])
 def test_a_label_that_all_augmented_images_share_is_said_once(
   measured, labels, times
@@ -174,6 +177,7 @@ def test_the_page_refers_to_nothing_else_and_every_picture_has_a_text(measured):
   assert seen.tags.count("caption") == seen.tags.count("table")
 
 
+@pytest.mark.slow
 def test_runs_are_compared(measured):
   first = example.facts("runs/a", measured, batch_size=32, eval_pictures=0)
   second = example.facts(

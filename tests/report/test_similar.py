@@ -40,6 +40,7 @@ def table(folder):
     return [*csv.DictReader(file)]
 
 
+@pytest.mark.slow
 def test_neighbours_and_near_duplicates_across_splits(photos, tmp_path, capsys):
   out = tmp_path / "found"
   assert find_similar(MODEL, [str(photos)], out=str(out), duplicates=0.98) == 0
@@ -77,6 +78,7 @@ def test_neighbours_and_near_duplicates_across_splits(photos, tmp_path, capsys):
   assert "1 group of near-duplicates (3 images), 1 of them across" in printed
 
 
+@pytest.mark.slow
 def test_only_new_and_changed_images_are_computed(photos, tmp_path, capsys):
   options = dict(out=str(tmp_path / "found"), batch_size=3)
   find_similar(MODEL, [str(photos)], **options)

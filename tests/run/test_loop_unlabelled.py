@@ -97,6 +97,7 @@ def test_data_that_do_not_do_are_refused_in_a_line(
   assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_crops_that_are_larger_than_the_images_are_said(data):
   """The images have 12 x 20 pixels."""
   rows = []
@@ -111,6 +112,7 @@ def test_crops_that_are_larger_than_the_images_are_said(data):
   )
 
 
+@pytest.mark.slow
 def test_an_average_of_first_parameters_is_said(data):
   """The teacher's momentum rises to 1 along a cosine."""
   config = config_of("self_distillation")

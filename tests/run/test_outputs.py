@@ -40,6 +40,7 @@ def _folder_config(root, **changes):
   return config
 
 
+@pytest.mark.slow
 def test_an_unreadable_image_stops_the_run_by_name(damaged_folder, tmp_path):
   config = _folder_config(damaged_folder)
   with pytest.raises(ValueError, match="(?i)dark/0.jpg: truncated"):

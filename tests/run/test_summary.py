@@ -147,6 +147,7 @@ def test_a_run_without_checkpoints_says_so(config):
 PROBED = "; the head starts from a linear probe of the images"
 
 
+@pytest.mark.slow
 def test_the_header_says_what_of_the_weights_is_trained(config):
   tuned = finetune.get_config("small")
   tuned.pretrained = str(published.path("google_vit.npz"))

@@ -142,6 +142,7 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
   np.testing.assert_allclose(counted("loss"), losses, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_a_mask_every_row_counts():
   model = make_vit("Ti/4", num_classes=7, num_layers=1, hidden_size=12)
   init = jax.jit(model.init)

@@ -120,6 +120,7 @@ def test_the_loss_of_colours(target, outputs):
   np.testing.assert_allclose(right, (answers == colours).mean(axis=(1, 2)))
 
 
+@pytest.mark.slow
 def test_the_loss_of_pixels_and_the_colour_they_mean():
   mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
   masking = Masking(0.5, "pixels", 4, mean, std)

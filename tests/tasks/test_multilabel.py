@@ -16,6 +16,7 @@ from vit_jax.tasks.multilabel import (
 from vit_jax.training.settings import LossSettings
 
 
+@pytest.mark.slow
 def test_the_loss_and_mixed_labels():
   logits = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
   labels = np.float32([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 0, 0]])

@@ -1,5 +1,7 @@
 """Pairs of images and captions: the task, and whole runs."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from flax import traverse_util
 
 from configs import pairs
 from tests import captioned, encoders, runs
+from tests.rows import some_slow
 from vit_jax import init_params, make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.two_towers import tower_of
@@ -215,6 +218,7 @@ def test_towers_that_begin_with_weights_learn_slowly():
     np.testing.assert_allclose(after[path] - array, factor, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_frozen_tower_keeps_its_values_and_takes_no_memory():
   given = task(image="frozen", vocabulary=20)
   before, after = one_update(given, 1.0)
@@ -227,6 +231,7 @@ def test_a_frozen_tower_keeps_its_values_and_takes_no_memory():
   assert sum(sizes) == sum(flat[path].size for path in moved)
 
 
+@pytest.mark.slow
 def test_the_scale_of_the_softmax_loss_stays_below_100():
   before, after = one_update(task(loss="softmax", vocabulary=20), 9.0)
   assert before["log_scale"] == pytest.approx(np.log(1 / 0.07))
@@ -236,12 +241,10 @@ def test_the_scale_of_the_softmax_loss_stays_below_100():
 
 @pytest.mark.parametrize(
   "kind, distinct",
-  [
-    ("sigmoid", True),
-    ("softmax", False),
-    pytest.param("sigmoid", False, marks=pytest.mark.slow),
-    pytest.param("softmax", True, marks=pytest.mark.slow),
-  ],
+  some_slow(
+    itertools.product(("sigmoid", "softmax"), (True, False)),
+    [("sigmoid", True)],
+  ),
 )
 def test_the_loss_is_the_papers_in_numpy(kind, distinct):
   given = task(loss=kind, distinct=distinct, vocabulary=20, text_length=4)

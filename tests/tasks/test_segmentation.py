@@ -54,6 +54,7 @@ def test_the_loss_is_the_mean_over_pixels_of_a_class():
   np.testing.assert_allclose([loss, right], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_pixels_of_no_class_have_no_gradient():
   label = jnp.array(masks(1, 4, 4))
   objective = PixelClasses(HALF, HALF)
@@ -104,6 +105,7 @@ def test_a_linear_head_is_the_fit_of_scikit_learn():
   )
 
 
+@pytest.mark.slow
 def test_a_linear_head_with_the_probes_numbers_answers_as_the_probe():
   _, model, params = segmenter()
   images = jnp.array(RNG.normal(size=(2, 16, 16, 3)), jnp.float32)
@@ -120,6 +122,7 @@ def test_a_linear_head_with_the_probes_numbers_answers_as_the_probe():
   assert (np.asarray(found) == np.asarray(expected)).mean() > 0.999
 
 
+@pytest.mark.slow
 def test_the_head_reads_several_layers():
   layers = (1, 2)
   _, model, params = segmenter(layers=layers, head_size=8)
@@ -140,6 +143,7 @@ def test_the_head_reads_several_layers():
   assert not {"head", "head_hidden"} & {*model.trunk.parts()}
 
 
+@pytest.mark.slow
 def test_scanned_layers_give_the_last():
   given, model, params = segmenter()
   images = jnp.array(RNG.normal(size=(1, 16, 16, 3)), jnp.float32)
@@ -253,6 +257,7 @@ def test_strips_change_nothing(monkeypatch):
   np.testing.assert_array_equal(marking.classes(logits, 33, 41), whole)
 
 
+@pytest.mark.slow
 def test_an_image_of_the_models_size_is_marked_whole():
   given, model, params = segmenter()
   preprocessing = Preprocessing((16, 16), mean=HALF, std=HALF)

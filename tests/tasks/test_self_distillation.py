@@ -295,6 +295,7 @@ def test_a_step_is_made_of_its_parts(centering, separate):
   assert float(metrics["teacher_momentum"]) == pytest.approx(momentum)
 
 
+@pytest.mark.slow
 def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
   task, model = task_and_model()
   params = random_params(model, (8, 8), 0)

@@ -105,18 +105,14 @@ def test_equal_outputs_have_no_loss_and_zeros_a_finite_slope():
   assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(slope))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "model",
   [
     dinov2(),
-    *(
-      pytest.param(model, marks=pytest.mark.slow)
-      for model in (
-        dinov2(pooling="gap", norm_pooled=True, class_token=False),
-        make_vit("Ti/4", 3, pooling="map", **SIZES),
-        make_vit("Ti/4", 3, representation_size=5, scan=True, **SIZES),
-      )
-    ),
+    dinov2(pooling="gap", norm_pooled=True, class_token=False),
+    make_vit("Ti/4", 3, pooling="map", **SIZES),
+    make_vit("Ti/4", 3, representation_size=5, scan=True, **SIZES),
   ],
 )
 def test_the_teacher_sees_the_same_images_with_its_own_normalisation(model):
@@ -173,6 +169,7 @@ def test_grids_are_brought_together_by_the_teacher_or_by_interpolation():
   np.testing.assert_allclose(half[0, 1:-1, 0, 0], inner, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_student_is_its_model_with_projections_of_its_own():
   model, objective = imitation(teacher_of(dinov2()))
   params = random_params(model, (16, 16), 0)

@@ -150,6 +150,7 @@ def test_eight_devices_do_what_one_does(kind, axes):
   _assert_close(function(*given), numpy(*KINDS[kind][2], same=SAME))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [{}, EIGHT], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_device_has_the_logits_of_all_pairs(monkeypatch, kind, axes):

@@ -70,6 +70,7 @@ def test_the_loss_is_that_of_the_formula(kind, answers):
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["soft", "hard"])
 def test_deits_form_has_a_token_for_the_teacher(answers):
   """DeiT's code: KL summed over all, T^2 / (B K), on the token's logits."""

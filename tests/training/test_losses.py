@@ -72,6 +72,7 @@ def test_mixup_mixes_images_and_targets_alike():
   )
 
 
+@pytest.mark.slow
 def test_cutmix_puts_a_box_of_the_neighbour_in():
   images = jnp.arange(3.0)[:, None, None, None] * jnp.ones((3, 6, 10, 1))
   draw = jax.jit(lambda key: losses.cutmix(key, images, jnp.eye(3), 1.0))
@@ -102,6 +103,7 @@ def test_mixup_and_cutmix_take_turns_at_random():
   assert 0.4 < np.mean(cut) < 0.6
 
 
+@pytest.mark.slow
 def test_mixups_share_follows_the_beta_distribution():
   """The larger share under Beta(1, 1) is uniform on [1/2, 1], its mean 3/4."""
   images, targets = jnp.zeros((2, 1, 1, 1)), jnp.eye(2)

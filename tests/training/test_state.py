@@ -4,10 +4,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from vit_jax import init_params, make_vit
 
 
+@pytest.mark.slow
 def test_first_parameters_are_those_of_init_as_plain_arrays():
   model = make_vit("Ti/4", num_classes=3, num_layers=1)
   key = jax.random.key(3)

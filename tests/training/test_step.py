@@ -88,6 +88,7 @@ def test_the_first_loss_is_the_logarithm_of_the_classes():
   assert int(metrics["skipped_images"]) == 3
 
 
+@pytest.mark.slow
 def test_a_rate_may_be_a_number_and_a_batch_must_be_a_dictionary():
   init, step = _functions()
   plain = make_train_step(_model(), optax.adam(RATE), RATE)
@@ -155,9 +156,7 @@ def test_the_gradient_is_that_of_the_mean_loss():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  "warmup", [pytest.param(False, marks=pytest.mark.slow), True]
-)
+@pytest.mark.parametrize("warmup", [False, True])
 def test_polyak_average_is_the_recursion(warmup):
   init, step = _functions(ema_decay=0.3, ema_warmup=warmup)
   state = _start(init)

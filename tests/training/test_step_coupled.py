@@ -142,6 +142,7 @@ def test_eight_devices_do_what_one_does(parts):
   assert_equal(update(parts, mesh=mesh), update(1))
 
 
+@pytest.mark.slow
 def test_each_part_has_a_dropout_that_stays_the_same():
   """The embeddings whose gradient is taken are those that the loss saw."""
   parts, rate = 4, 0.4

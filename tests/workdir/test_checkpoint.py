@@ -135,6 +135,7 @@ def test_the_end_says_if_the_newest_could_not_be_saved(tmp_path, earlier):
     checkpoints.close()
 
 
+@pytest.mark.slow
 def test_a_failed_save_is_said_once_and_nothing_else_is(tmp_path, capfd):
   draw = np.random.default_rng(0)
   params = {

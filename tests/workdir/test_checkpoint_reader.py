@@ -26,6 +26,7 @@ def run(tmp_path):
     yield tmp_path, checkpoints
 
 
+@pytest.mark.slow
 def test_reading_a_description_starts_no_backend(run):
   """`vit_jax train` does it before the processes of a run meet."""
   folder, _ = run

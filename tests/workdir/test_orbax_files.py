@@ -279,9 +279,8 @@ def _on_devices(params):
   }
 
 
-@pytest.mark.parametrize(
-  "place", [pytest.param(_on_the_host, marks=pytest.mark.slow), _on_devices]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [_on_the_host, _on_devices])
 def test_reads_under_way_say_nothing_when_another_fails(
   cut_run, place, capfd, caplog
 ):

@@ -73,9 +73,8 @@ def parsed():
   flags.FLAGS.unparse_flags()
 
 
-@pytest.mark.parametrize(
-  "num_workers", [0, pytest.param(2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_restored_iterator_goes_on_with_the_batch_it_missed(
   num_workers, parsed
 ):

@@ -68,6 +68,7 @@ def test_the_order_is_uniform():
   assert np.abs(counts - 400).max() < 90
 
 
+@pytest.mark.slow
 def test_the_order_of_large_sets_is_uniform():
   count = order._MAX_LISTED + 1
   found = np.array(

@@ -139,6 +139,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "TFDS"])
 def test_workers_load_no_jax(tmp_path, kind, tfds_dir):
   write_folder(tmp_path, 3)

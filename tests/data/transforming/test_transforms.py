@@ -41,6 +41,7 @@ def test_inception_transform_shows_a_box_of_the_image():
     assert np.abs(np.diff(columns, axis=0)).max() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_a_large_jpeg_is_decoded_small_and_shows_the_same_box(orientation):
   y, x = np.mgrid[:900, :1300]

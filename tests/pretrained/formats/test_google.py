@@ -29,6 +29,7 @@ def test_a_training_checkpoint_gives_its_image_tower(tmp_path, prefix):
   published.assert_same_logits(model, params, *examples)
 
 
+@pytest.mark.slow
 def test_a_hybrid_as_todays_flax_saves_it(tmp_path):
   """Its group norms have one axis, those of the published files four."""
   arrays = {

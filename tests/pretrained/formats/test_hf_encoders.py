@@ -193,9 +193,8 @@ def bare_beit(arrays):
       arrays[name.removeprefix("beit.")] = array
 
 
-@pytest.mark.parametrize(
-  "arrays", [masked_beit, pytest.param(bare_beit, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("arrays", [masked_beit, bare_beit])
 def test_an_encoder_of_pre_training_is_read_without_the_norm(
   tmp_path, capsys, arrays
 ):
@@ -338,6 +337,7 @@ def test_the_names_of_state_dict_are_read(tmp_path, name):
     np.testing.assert_array_equal(array, same)
 
 
+@pytest.mark.slow
 def test_it_can_be_used_at_another_size_and_says_it_interpolates_itself():
   model, params = load_pretrained(encoders.path("hf_dinov2"), image_size=48)
   assert model.origin.image_size == (48, 48)
@@ -354,47 +354,23 @@ HEADLESS = dict(block="dinov3", num_classes=0)
 MODERN = dict(block="dinov2", hidden_size=24, mlp_size=48, num_layers=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "to, fields, message",
   [
     ("google", {}, "google .*: it has no place for layer_scale=1e-05 .--to"),
     ("timm", dict(pooling="token_gap"), "cannot pool both the class token and"),
-    pytest.param(
-      "timm",
-      dict(qkv_bias="qv"),
-      "no place for block_0/msa/query/bias, ",
-      marks=pytest.mark.slow,
-    ),
+    ("timm", dict(qkv_bias="qv"), "no place for block_0/msa/query/bias, "),
     ("timm", dict(layer_norm_epsilon=1e-5), "would become 1e-06 .with --layer"),
     ("timm", dict(layer_scale=None, gelu="exact"), "has these parts together"),
-    pytest.param(
-      "timm",
-      dict(distilled=True, registers=2),
-      "none of timm's models has th",
-      marks=pytest.mark.slow,
-    ),
+    ("timm", dict(distilled=True, registers=2), "none of timm's models has th"),
     ("timm", dict(block="dinov3", rope_theta=9.0), "rope_theta=9.0 would beco"),
-    pytest.param(
-      "hf",
-      dict(qk_norm=True),
-      "has no place for block_0/msa/norm_key/bias",
-      marks=pytest.mark.slow,
-    ),
+    ("hf", dict(qk_norm=True), "has no place for block_0/msa/norm_key/bias"),
     ("hf", dict(mlp_size=50), "mlp_size=50 does not give a whole"),
     ("hf", dict(pooling="gap", num_classes=0), "='gap' would become 'token'"),
     ("hf", dict(block="dinov3"), "no place for head/bias.*--to timm can"),
-    pytest.param(
-      "hf",
-      {**HEADLESS, "pooling": "gap"},
-      "dinov3_vit, pooling='gap' would",
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      "hf",
-      dict(pooling="token_gap", norm_pre=True),
-      "no place for norm_pre",
-      marks=pytest.mark.slow,
-    ),
+    ("hf", {**HEADLESS, "pooling": "gap"}, "dinov3_vit, pooling='gap' would"),
+    ("hf", dict(pooling="token_gap", norm_pre=True), "no place for norm_pre"),
   ],
 )
 def test_what_no_family_can_express_is_refused(to, fields, message):

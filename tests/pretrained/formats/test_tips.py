@@ -53,6 +53,7 @@ def test_it_is_written_for_each_library_that_has_it(tmp_path, to):
         np.testing.assert_array_equal(arrays[name], first[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "name, what",
   [
@@ -67,6 +68,7 @@ def test_what_it_cannot_express_is_refused(tmp_path, name, what):
     convert(encoders.path(name), str(tmp_path / "out"), "tips")
 
 
+@pytest.mark.slow
 def test_layer_scale_becomes_a_part_of_the_weights(tmp_path):
   path = encoders.path("hf_tips")
   options = {"gelu": "tanh"}

@@ -23,9 +23,8 @@ from vit_jax.tasks.probes.shots import draw_shots
 from vit_jax.training import sharding
 
 
-@pytest.mark.parametrize(
-  "batch_size", [8, pytest.param(128, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [8, 128])
 def test_every_test_image_counts_once(tinted_root, tinted_model, batch_size):
   """The 11 images are padded to two batches of 8, or to one batch of 24."""
   model, params = tinted_model
@@ -140,6 +139,7 @@ def test_arguments_that_do_not_fit_are_refused_at_once(
     tinted.few_shot_on(model, train, test, shots=1, seeds=1)
 
 
+@pytest.mark.slow
 def test_a_run_measures_on_its_own_data_or_on_others(
   tinted_root, tinted_model, tmp_path, monkeypatch
 ):

@@ -110,6 +110,7 @@ def test_folds_share_out_every_class():
   assert not np.array_equal(fold, label_errors.stratified(labels, 5, seed=1))
 
 
+@pytest.mark.slow
 def test_random_labels_are_not_confirmed():
   """A probe of more features than images fits any label it has seen."""
   rng = np.random.default_rng(0)
