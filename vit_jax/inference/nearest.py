@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 _QUERIES, _ROWS = 1024, 4096
 _GROUP = 16  # Columns of which the largest is looked at first.
-_ROUNDS = 20  # Of k-means.
+_ROUNDS = 20  # k-means updates its means so many times.
 
 
 class Neighbours(NamedTuple):
@@ -239,19 +239,28 @@ def clusters(rows: Float[np.ndarray, "N D"], count: int) -> Clusters:
   label = np.zeros(len(rows), np.int32)
   for _ in range(_ROUNDS):
     label = (rows @ means.T).argmax(axis=1)
-    sums = np.zeros(means.shape, np.float64)
-    np.add.at(sums, label, rows)
     filled = np.bincount(label, minlength=count) > 0
-    means[filled] = unit(sums[filled])
+    means[filled] = unit(_sums(rows, label, count)[filled])
   sizes = np.bincount(label, minlength=count)
   order = np.argsort(-sizes, kind="stable")
   number = np.empty(count, np.int32)
   number[order] = np.arange(count)
   label = number[label]
-  means = np.zeros((count, rows.shape[1]), np.float64)
-  np.add.at(means, label, rows)
-  typical = np.einsum("nd,nd->n", rows, unit(means)[label])
+  means = unit(_sums(rows, label, count))
+  cosines = rows @ means.T
+  typical = np.take_along_axis(cosines, label[:, None], axis=1)[:, 0]
   return Clusters(label, typical)
+
+
+def _sums(
+  rows: Float[np.ndarray, "N D"], label: Int[np.ndarray, " N"], count: int
+) -> Float[np.ndarray, "C D"]:
+  """The sum of the rows of each label, in a fraction of `np.add.at`'s time."""
+  ones = np.ones(len(rows), rows.dtype)
+  members = scipy.sparse.csr_matrix(
+    (ones, (label, np.arange(len(rows)))), shape=(count, len(rows))
+  )
+  return members @ rows
 
 
 def _spread(rows: Float[np.ndarray, "N D"], count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What `vit_jax similar` does: vectors that are kept, and two files."""
+"""Searches for similar images: keeps vectors, writes the page and the CSV."""
 
 import codecs
 import csv

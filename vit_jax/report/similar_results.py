@@ -1,4 +1,4 @@
-"""What is found among images by their vectors, as the rows of a table."""
+"""The results of `vit_jax similar`: neighbours, groups and clusters as rows."""
 
 import dataclasses
 import itertools
