@@ -128,8 +128,8 @@ def evaluate_checkpoint(
   with opened(workdir, **options) as run:
     if not run.task.has_rows and (per_class or path is not None):
       raise ValueError(
-        f"{workdir} was trained on the task {run.task.name}, which predicts "
-        "patches, not classes: leave out --per_class and --out."
+        f"{workdir} was trained on the task {run.task.name}, which gives no "
+        "answer for an image by itself: leave out --per_class and --out."
       )
     outcome = run.evaluator(
       run.params, display.track, detail=True, examples=path is not None

@@ -371,6 +371,7 @@ MODERN = dict(block="dinov2", hidden_size=24, mlp_size=48, num_layers=1)
     ("hf", dict(block="dinov3"), "no place for head/bias.*--to timm can"),
     ("hf", {**HEADLESS, "pooling": "gap"}, "dinov3_vit, pooling='gap' would"),
     ("hf", dict(pooling="token_gap", norm_pre=True), "no place for norm_pre"),
+    ("hf", dict(norm_final=False), "hf cannot .*norm_final=False.*timm can"),
   ],
 )
 def test_what_no_family_can_express_is_refused(to, fields, message):

@@ -310,10 +310,10 @@ def _against(family: Family, vit: Any) -> tuple[int, list[str]]:
   if family.classes[bool(vit.num_classes)] is None:
     head = "with" if vit.num_classes else "without"
     return 1, [f"it has no class {head} a head"]
-  shapes = shapes_of(vit, family.rules(vit))
-  if not family.fits(shapes, family.base(vit)):
-    return 99, [f"{vit.registers} registers are not its number"]
   try:
+    shapes = shapes_of(vit, family.rules(vit))
+    if not family.fits(shapes, family.base(vit)):
+      return 99, [f"{vit.registers} registers are not its number"]
     config = _config(family, vit)
     against = [*changes(vit, infer(shapes, config).fields)]
   except ValueError as error:
