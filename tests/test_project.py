@@ -114,13 +114,16 @@ def test_a_name_that_vanished_is_found():
 
 
 def test_the_table_of_the_folders_has_the_contracts_floors():
-  """All but `__main__`, which starts the commands."""
+  """The picture too; all but `__main__`, which starts the commands."""
   contracts = PYPROJECT["tool"]["importlinter"]["contracts"]
   (layers,) = [c["layers"] for c in contracts if c["type"] == "layers"]
   floors = [re.findall(r"(?!__main__)\b\w+", layer) for layer in layers]
   page = (ROOT / "docs/architecture.md").read_text()
   rows = re.findall(r"^\| (`.*?) \| ", page, re.MULTILINE)
   assert [re.findall(r"`(\w+)`", row) for row in rows] == floors
+  picture = (ROOT / "docs/_static/architecture.svg").read_text()
+  boxes = re.findall(r'<text class="name[^>]*>(\w+)<', picture)
+  assert boxes == [name for floor in floors for name in floor]
 
 
 def test_make_takes_the_newest_python_that_makes_environments(tmp_path):
