@@ -53,15 +53,18 @@ from scratch, and those without one are the paper's `Vit` or start from a checkp
 The fast form is that of attention on TPUs ([scaling](scaling.md)). Pooling is what
 loading gives, as the library does it; after "of" stands a library, or what is in the
 name of an architecture, of a class or in its config.json. `--pooling` gives others
-([compared](results.md#poolings-and-bfloat16-on-trained-weights)).
+([compared](results.md#poolings-and-bfloat16-on-trained-weights)). Files of
+facebookresearch/dinov2 and of open_clip (CLIP, MetaCLIP, SigLIP), and
+`flax_model.msgpack` of transformers 4, are read as well, and not written.
 """  # noqa: E501
 COUNTED = """\
 ## How many of all
 
-Every plain Vision Transformer of timm and every one of transformers' classes, two
-layers of each at its real width with random weights and a new head of seven classes,
-is saved by its library, opened here and asked about one image. It is the same if
-no logit differs by more than 1e-5 of the largest. In a clone of the repository:
+Every plain Vision Transformer and hybrid of timm and every one of transformers'
+classes, two layers of each at its real width with random weights and a new head of
+seven classes, is saved by its library, opened here and asked about one image. It is
+the same if no logit differs by more than 1e-5 of the largest. In a clone of the
+repository:
 
 <!-- not run: needs torch, timm and transformers, and an hour -->
 ```sh

@@ -33,10 +33,10 @@ that was run twice for {steps} steps on a tiny model: by the reference's own
 code, and by this package, whose step a run would build from the settings, with
 those of `configs/` where the recipe has a file there. Both sides began with the
 same weights and got the same batches and the same draws (dropout, drop path,
-Mixup, CutMix). So the two can differ by rounding alone, and they may: the loss
-of every step by {loss:.0e} of itself, every array by {arrays:.0e} of its norm,
-its learning rate and its weight decay at every step by {rate:.0e} of the
-largest of the run. Rows whose tolerances are others say so. Arrays are compared
+masks, Mixup, CutMix). So the two can differ by rounding alone, and they may:
+the loss of every step by {loss:.0e} of itself, every array by {arrays:.0e} of
+its norm, its learning rate and its weight decay at every step by {rate:.0e} of
+the largest of the run. Rows whose tolerances are others say so. Arrays are compared
 after 1, 2, 10, 30, 60 and {steps} steps: whole at the end, and before that by
 32 random projections of each, which tell the norm of a difference to a tenth.
 
@@ -56,8 +56,9 @@ A comparison that cannot fail proves nothing. For each row, faults were put
 into our side one at a time, such as a decay of the biases or a warm-up that is
 off by one. The column "faults" counts those that a tolerance showed.
 
-`make test` compares one recipe and all images with the recorded numbers, which
-are in `tests/parity/`; `make test-slow` compares all and puts in the faults.
+`make test` compares all images with the recorded numbers, which are in
+`tests/parity/`; `make test-slow` compares the recipes and the draws as well,
+and puts in the faults.
 This page is written by `python scripts/parity/page.py`. Nobody has repeated the
 papers' results with these recipes here; [Results](results.md) says what was
 trained.
@@ -76,7 +77,7 @@ _COMMANDS = """
 A recording is made in a clone by the command below. FOLDER is a checkout of the
 reference's repository, which you have fetched: the script fetches nothing, and
 keeps numbers alone. PYTHON runs the reference and needs its libraries. For a
-library (timm, peft, torch) there is no FOLDER.
+library (timm, peft, torch, transformers) there is no FOLDER.
 
 <!-- not run: the reference has to be fetched -->
 ```sh
@@ -90,7 +91,8 @@ ml_collections, DeiT's and timm's with torch 2.13, torchvision and timm 1.0.31.
 
 Libraries that the reference imports and its step does not use are replaced by
 empty stand-ins: for vision_transformer and big_vision TensorFlow, clu and the
-libraries of their data, for BeiT the optimizers that timm no longer has.
+libraries of their data, for BeiT the optimizers that timm no longer has, and
+for DINOv2 fvcore and omegaconf; our own code joins and splits xFormers' rows.
 torch.cuda's `synchronize` does nothing for DeiT, and its augment.py gets one
 name that timm no longer has.
 """

@@ -7,8 +7,8 @@ FOLDER is a checkout of the row's reference, which the reader has fetched: this
 script fetches nothing and keeps nothing of it but numbers, in
 tests/parity/ROW.npz. COMMIT is found by git where FOLDER has its history.
 PYTHON runs the reference, and needs its libraries; by default it is the one
-that runs this. For a library (timm, peft, torch), FOLDER is left out; where
-PYTHON does not find it, PARITY_PYTHONPATH names its folder.
+that runs this. For a library (timm, peft, torch, transformers), FOLDER is left
+out; where PYTHON does not find it, PARITY_PYTHONPATH names its folder.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Predictions and features of image files."""
+"""Predictions, features and masks of image files, and exported programs."""
 
 # Names that --help of a command shows, without loading JAX.
 PLATFORMS = ("cpu", "cuda", "tpu")

@@ -1,1 +1,1 @@
-"""Attention maps, embedding maps and the figures that draw them."""
+"""What a model has learned and what a data set holds: maps, charts, figures."""

@@ -1,4 +1,4 @@
-"""The mathematics of the paper, in Flax linen.
+"""The mathematics of the paper, and of encoders since, in Flax linen.
 
 Names are imported when first used, so that a module of this folder does not
 load all the others.

@@ -65,8 +65,8 @@ def make_vit(variant: str, num_classes: int, **fields) -> BaseVit:
       has axial attention (App. D.6), and average pooling.
     num_classes: Classes of the head; 0 builds no head.
     **fields: Fields of `Vit` that replace the variant's. `block` may also be a
-      name: one of `extended_vit.FAMILIES`, which makes an `ExtendedVit`, or
-      "package.module:Class", which is imported.
+      name: one of `extended_vit.FAMILIES`, which makes an `ExtendedVit`,
+      "axial", or "package.module:Class", which is imported.
 
   Raises:
     ValueError: if the variant or a field is unknown, or fields do not fit

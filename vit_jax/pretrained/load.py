@@ -51,8 +51,9 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
   (3, (32, 32))
 
   Args:
-    source: One of the following: an .npz file of Google's vision_transformer or
-      of big_vision; a .safetensors file of timm, torchvision or Hugging Face; a
+    source: One of the following: an .npz file of Google's vision_transformer,
+      of big_vision or of TIPS; a .safetensors file of timm, torchvision,
+      Hugging Face, open_clip or DINOv2's authors, or a flax_model.msgpack; a
       folder that holds such a file and its config.json, or that `convert`
       wrote; a workdir of ours; an https://, gs:// or hf://owner/name address of
       one of these; or a name that `vit_jax convert --list` shows.

@@ -1,1 +1,1 @@
-"""The HTML report on finished runs: vit_jax report."""
+"""The HTML pages of vit_jax report, on runs, and of vit_jax similar."""

@@ -1,1 +1,1 @@
-"""The tasks: a class, several labels, numbers, masks, or hidden patches."""
+"""The tasks: what a run learns to answer, with labels or without."""

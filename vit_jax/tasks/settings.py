@@ -1,4 +1,4 @@
-"""Settings of the tasks: which one, those without labels, few-shot evaluation.
+"""Settings of the tasks: which one, the sections of some, few-shot evaluation.
 
 Only the standard library is imported, here and by `Section`.
 """

@@ -1,1 +1,1 @@
-"""Where images are read from: folders, label files, TFDS, packed, digits."""
+"""Where images and their labels are read from: folders, files, TFDS, digits."""

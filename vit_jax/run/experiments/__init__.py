@@ -1,1 +1,1 @@
-"""Experiments that use runs: probes, suites of test sets, studies, rates."""
+"""What is done with runs: probes, suites, studies, rates, replays, averages."""

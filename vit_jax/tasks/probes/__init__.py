@@ -1,3 +1,3 @@
-"""Probes: images classified by the representations of a frozen model."""
+"""Probes of a frozen model's representations: classes, pixels, label errors."""
 
 PROBES = ("few_shot", "knn", "linear")
