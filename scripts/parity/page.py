@@ -31,14 +31,15 @@ _HEAD = """# Training compared with the references
 Does training here do what the papers' code does? Each row below is a recipe
 that was run twice for {steps} steps on a tiny model: by the reference's own
 code, and by this package, whose step a run would build from the settings, with
-those of `configs/` where the recipe has a file there. Both sides began with the
-same weights and got the same batches and the same draws (dropout, drop path,
-masks, Mixup, CutMix). So the two can differ by rounding alone, and they may:
-the loss of every step by {loss:.0e} of itself, every array by {arrays:.0e} of
-its norm, its learning rate and its weight decay at every step by {rate:.0e} of
-the largest of the run. Rows whose tolerances are others say so. Arrays are compared
-after 1, 2, 10, 30, 60 and {steps} steps: whole at the end, and before that by
-32 random projections of each, which tell the norm of a difference to a tenth.
+those of `configs/` where the recipe has a file there. Both sides began with
+the same weights and got the same batches and the same draws (dropout, drop
+path, masks, Mixup, CutMix). So the two can differ by rounding alone, and they
+may: the loss of every step by {loss:.0e} of itself, every array by
+{arrays:.0e} of its norm, its learning rate and its weight decay at every step
+by {rate:.0e} of the largest of the run. Rows whose tolerances are others say
+so. Arrays are compared after 1, 2, 10, 30, 60 and {steps} steps: whole at the
+end, and before that by 32 random projections of each, which tell the norm of a
+difference to a tenth.
 
 Who is mixed with whom is a draw too: timm mixes an example with the one at the
 other end of the batch, and we with the one before it. Lambda is at least 1/2,
