@@ -85,7 +85,7 @@ def test_messages_and_examples_write_commands_as_the_pages_do():
   longer = [
     file.relative_to(ROOT).as_posix()
     for file in files
-    if "python -m vit_jax" in file.read_text()
+    if re.search(r"python -m[\s\"]+vit_jax", file.read_text())
   ]
   assert longer == ["vit_jax/__main__.py"]  # It says that both are the same.
 
@@ -200,6 +200,25 @@ def test_paths_and_modules_that_pages_name_exist(name):
     assert f"/{target}".endswith(f"/{label}")
   dotted = {name for name in DOTTED.findall(text) if not name.endswith(".md")}
   assert [name for name in sorted(dotted) if not _resolves(name)] == []
+
+
+def test_the_new_names_of_the_changelog_exist():
+  """Of its table of modules that have moved, which has an old name once."""
+  text = (ROOT / "CHANGELOG.md").read_text()
+  after = text.partition("| old | new |\n| --- | --- |\n")[2]
+  lines = after.partition("\n\n")[0].splitlines()
+  rows = [line.strip("| ").split(" | ") for line in lines]
+  names = set()
+  for old, new in rows:
+    for name, inside in re.findall(r"`(\w+\.[\w.]+)`(?: \((.*?)\))?", new):
+      names |= {f"{name}.{x}" for x in re.findall(r"`(\w+)`", inside)} or {name}
+    if new.startswith("the same below"):
+      ends = {name.rpartition(".")[2] for name in re.findall(r"`(.*?)`", old)}
+      names |= {f"{new.split('`')[1]}.{end}" for end in ends}
+  folders = {path.name for path in (ROOT / "vit_jax").iterdir()}
+  names = {name for name in names if name.partition(".")[0] in folders}
+  assert len(names) > 100 and len({old for old, _ in rows}) == len(rows)
+  assert [x for x in sorted(names) if not _resolves(f"vit_jax.{x}")] == []
 
 
 def _resolves(name):

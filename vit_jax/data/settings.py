@@ -184,9 +184,9 @@ class DataSettings(Section):
       if name not in ("dir", "data_dir"):
         raise ValueError(
           f"{name}={value!r} lies in a bucket, and images are read one by one "
-          "from folders of this machine alone: pack them (python -m "
-          "vit_jax.pack) and give the packed folder as dir, which may be in a "
-          "bucket, or mount the bucket."
+          "from folders of this machine alone: pack them (vit_jax pack) and "
+          "give the packed folder as dir, which may be in a bucket, or mount "
+          "the bucket."
         )
 
   def _check_folders(self) -> None:
