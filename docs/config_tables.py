@@ -76,7 +76,7 @@ def files() -> str:
     for paragraph in docstring.split("\n\n"):
       # A docstring's own backslashes have joined the lines of a command.
       command = re.sub(" {3,}", " \\\n  ", paragraph)
-      is_command = paragraph.startswith("python ")
+      is_command = paragraph.startswith("vit_jax ")
       lines += ["```sh", command, "```"] if is_command else [paragraph]
       lines.append("")
   return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 import contextlib
 import html.parser
+import importlib.util
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ import urllib.parse
 import pytest
 
 from tests.browser import opened_page
-from tests.pages import ON_THE_SITE, ROOT
+from tests.pages import ON_THE_SITE, ROOT, blocks
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import all_keys
 
@@ -37,6 +38,18 @@ class _Page(html.parser.HTMLParser):
 
   def handle_data(self, data):
     self.text += data
+
+
+def test_commands_of_configurations_are_blocks_of_the_page():
+  """Of the page that is made of their docstrings."""
+  file = ROOT / "docs" / "config_tables.py"
+  spec = importlib.util.spec_from_file_location("config_tables", file)
+  tables = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(tables)
+  text = tables.files()
+  commands = re.findall(r"^vit_jax .*", text, re.MULTILINE)
+  shown = [b.text.split("\n")[0] for b in blocks(text) if b.language == "sh"]
+  assert len(commands) > 20 and shown == commands
 
 
 @pytest.fixture(scope="module")
