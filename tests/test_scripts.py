@@ -537,6 +537,10 @@ def test_depths_are_two_that_grow(text):
     depths.depths_of(text)
 
 
+def test_the_page_of_recipes_shows_the_rows_that_are_kept():
+  assert recipes.PAGE.read_text() == recipes.page(recipes.read_rows())
+
+
 def test_hours_of_a_recipe_take_the_row_that_compiled_most():
   (recipe, *_) = recipes.RECIPES
   shared = {"step": recipe.step, "tpu": "v5e-8", "libtpu": "1", "parts": "2"}

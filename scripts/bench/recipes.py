@@ -438,7 +438,8 @@ known: a v3-8 has 4 chips, and a v4-64 has 32.
   host's work, or cheap.
 
 The ResNets and hybrids of Table 3 and 4 were not compiled. Rows of Table 4 on
-CIFAR take half of the steps, and those on Pets and Flowers a fortieth.
+CIFAR take half of the steps, and those on Pets and Flowers a fortieth. Steps
+without labels are [on the page about scaling](scaling.md#masked-autoencoders).
 
 ## The steps
 
