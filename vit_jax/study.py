@@ -1,6 +1,6 @@
 """Trains the rows of a study one after another, and compares them.
 
-vit_jax study configs/studies/positions.py --workdir runs/positions
+vit_jax study studies/positions --workdir runs/positions
 vit_jax study FILE --workdir DIR --index 3 --set data.data_dir=PATH
 
 FILE lists configurations in `ROWS`. Each row is a run of its own,
@@ -8,7 +8,7 @@ FILE lists configurations in `ROWS`. Each row is a run of its own,
 Finished rows are skipped, and an unfinished one is resumed. WORKDIR/study.csv
 has the last metrics of each finished row, and the study's figures show them.
 FILE may also be the configuration of a single run, such as
-configs/finetune.py:b16_i21k,cifar10.
+finetune:b16_i21k,cifar10.
 """
 
 from absl import flags

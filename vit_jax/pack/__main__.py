@@ -21,8 +21,8 @@ are neither JPEG nor PNG, images are stored as JPEG of --quality. All others
 stay as they are, byte for byte. Every image is decoded: those that cannot be
 are listed in OUT/unreadable.txt and left out. A command that was stopped can be
 repeated to finish, and --verify compares OUT with its checksums. `vit_jax train
---config.data.dir=OUT` reads the result, and so does
-`tfds.builder_from_directory(OUT)`. No TensorFlow is needed.
+OUT` reads the result, and so does `tfds.builder_from_directory(OUT)`. No
+TensorFlow is needed.
 """
 
 import pathlib

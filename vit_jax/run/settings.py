@@ -130,8 +130,8 @@ class ModelSettings(Section):
   )
   block: str | None = _unset(
     '"axial" (App. D.6), layers after the paper ("dinov2", "dinov3", "clip", '
-    '"deit" with its distillation token, "deit3", "beit"), or a class of your '
-    'own as "package.module:Class".'
+    '"deit" with its distillation token, "deit3", "beit" and others, which '
+    'docs/encoders.md lists), or a class of your own as "package.module:Class".'
   )
   drop_path_rate: float | None = _unset(
     "Chance that an example skips a residual branch, for a model with one of "
