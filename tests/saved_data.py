@@ -2,7 +2,7 @@
 
 The runs in `tests/checkpoints/saved_runs/` were trained on these, and the
 description of one holds this file's name. So nothing here may change, but for
-the lines that import.
+the lines that import; a new kind of run may add what it needs.
 """
 
 import csv
@@ -66,6 +66,35 @@ def write_data(folder: pathlib.Path) -> None:
     _save(folder / "bands" / split / name / f"{k:02}.tif", bands)
   with (folder / "labels.csv").open("w", newline="") as file:
     csv.writer(file).writerows(rows)
+
+
+def write_captions(folder: pathlib.Path) -> None:
+  """Writes `captions.csv`: one or two texts on each photograph."""
+  rows = [("file", "caption", "split")]
+  for k in range(ALL):
+    split = "train" if k < TRAIN else "val"
+    name = PHOTO_CLASSES[k % 5]
+    file = str(pathlib.Path("photos", split, name, f"{k:02}.png"))
+    rows.append((file, f"a {name} in the noise, number {k}", split))
+    if k % 3 == 0:
+      rows.append((file, f"{name} {k}", split))
+  with (folder / "captions.csv").open("w", newline="") as file:
+    csv.writer(file).writerows(rows)
+
+
+def write_scenes(folder: pathlib.Path) -> None:
+  """Writes `scenes/`: images with a coloured stripe, and masks of it."""
+  rng = np.random.default_rng(3)
+  for k in range(ALL):
+    split = "train" if k < TRAIN else "val"
+    image = rng.integers(0, 128, (12, 20, 3), np.uint8)
+    mask = np.zeros((12, 20), np.uint8)
+    left = rng.integers(0, 6)
+    mask[:, left : left + 14] = 1 + k % 2
+    image[mask > 0, k % 2] += 120
+    mask[0, 0] = 255
+    _save(folder / "scenes" / "images" / split / f"{k:02}.png", image)
+    _save(folder / "scenes" / "masks" / split / f"{k:02}.png", mask)
 
 
 def write_pictures(folder: pathlib.Path) -> None:

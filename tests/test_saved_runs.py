@@ -15,13 +15,20 @@ import numpy as np
 import pytest
 
 from tests.old_runs import CHECKPOINTS, TRAINED, assert_same, described, trained
-from tests.saved_data import ParallelBlock, write_data, write_pictures
+from tests.saved_data import (
+  ParallelBlock,
+  write_captions,
+  write_data,
+  write_pictures,
+  write_scenes,
+)
 from vit_jax.config import base_config
 from vit_jax.export import export_checkpoint
 from vit_jax.predict import predict_files
 from vit_jax.run.loop import train
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
+from vit_jax.tasks.settings import SECTIONS, TASKS
 
 FOLDER = CHECKPOINTS / "saved_runs"
 SAVED, TOTAL = 6, 8  # Steps: of the checkpoint, and of the whole run.
@@ -74,6 +81,23 @@ WORDS = {
     "model.kind": "ModernVit",
     "model.adapted": True,
   },
+  "pairs": {
+    "config.data.task": "pairs",
+    "config.data.labels_file": "captions.csv",
+    "config.pairs.loss": "sigmoid",
+    "model.kind": "Vit",
+    "model.adapted": True,
+    "targets.task": "pairs",
+    "targets.weights": [],
+    "class_names": ["caption"],
+  },
+  "segmentation": {
+    "config.data.task": "segmentation",
+    "config.segmentation.head_size": 8,
+    "model.kind": "Vit",
+    "model.adapted": True,
+    "targets": {"task": "segmentation", "classes": 3},
+  },
   "lora": {
     "config.lora.rank": 2,
     "config.pretrained": "workdirs/scanned",
@@ -107,7 +131,10 @@ WORDS = {
   },
 }
 FAST = ("multilabel",)
-NO_ANSWERS = ("masked", "autoencoder", "student", "self_distillation")
+NO_ANSWERS = (
+  *("masked", "autoencoder", "student", "self_distillation"),
+  *("pairs", "segmentation"),
+)
 # What a description cannot hold, and the reader of a run has to give.
 GIVEN = {"own_block": {"block": ParallelBlock}}
 
@@ -117,6 +144,8 @@ def place(tmp_path_factory):
   """A folder with what the runs name: the images, a base and a teacher."""
   folder = tmp_path_factory.mktemp("place")
   write_data(folder)
+  write_captions(folder)
+  write_scenes(folder)
   write_pictures(folder / "pictures")
   for name in ("plain", "scanned"):
     shutil.copytree(CHECKPOINTS / "workdirs" / name, folder / "workdirs" / name)
@@ -226,6 +255,11 @@ def test_what_a_saved_run_cannot_do_is_still_said(
     commands[command](workdir)
   assert names in known(workdir)["refused"][command]["says"]
   assert len(str(error.value).splitlines()) == 1
+
+
+def test_every_task_has_a_saved_run():
+  """As docs/compatibility.md promises; classification has the others."""
+  assert {*TASKS, *SECTIONS} - {*WORDS} == {"classification"}
 
 
 @pytest.mark.parametrize("kind", WORDS)
