@@ -233,3 +233,18 @@ def test_a_default_that_has_changed_leaves_an_old_run_as_it_began(config):
   config.transfer.interpolation = "bicubic"
   found = make_plan(read(config), saved).settings
   assert found.transfer.interpolation == "bicubic"
+
+
+def test_a_run_of_another_task_does_not_go_on(config):
+  """As where a folder's run is begun again by another configuration."""
+  of_classes = plan(config).description(0)
+  config.loss.label_smoothing = 0.0
+  config.autoencoder.rate = 0.75
+  without_labels = plan(config).description(0)
+  message = "of the task classification, .* of autoencoder: choose another"
+  with pytest.raises(ValueError, match=message):
+    make_plan(read(config), of_classes)
+  config.autoencoder.rate = 0.0
+  message = "of the task autoencoder, .* of classification: choose another"
+  with pytest.raises(ValueError, match=message):
+    make_plan(read(config), without_labels)

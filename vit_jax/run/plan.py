@@ -135,6 +135,8 @@ def make_plan(
   """
   task = build.task_of(settings)
   build.check_run(settings, task, is_new=saved is None)
+  if saved is not None:
+    choose.check_same(task, saved)
   settings, task = build.with_texts(settings, task, saved)
   begun_settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:

@@ -131,12 +131,7 @@ def saved(
       f"its task is {name}, a class of your own: give it, as in "
       f"--task=file.py:{name.split(':')[-1]}."
     )
-  config = description["config"]
-  sections: dict[str, Any] = {
-    key: from_dict(kind, config.get(key, {}), saved=True)
-    for key, kind in SECTIONS.items()
-  }
-  sections["loss"] = loss
+  sections = {**_sections(description), "loss": loss}
   task = configured(given if given and is_own else name, sections)
   if given is not None:
     kind = task_class(given)
@@ -146,6 +141,28 @@ def saved(
         f"task={given!r} is given, and the run's task is {recorded_name}."
       )
   return task.with_facts(description)
+
+
+def check_same(task: Task, description: Mapping[str, Any]) -> None:
+  """Raises ValueError if a checkpoint is of another task of this package."""
+  name, is_own = _named(description)
+  if is_own or task.is_own:
+    return
+  saved_kind = _enabled(_sections(description)) or task_class(name)
+  if saved_kind.name != task.name:
+    raise ValueError(
+      f"the run in this workdir is of the task {saved_kind.name}, and these "
+      f"settings are of {task.name}: choose another --workdir."
+    )
+
+
+def _sections(description: Mapping[str, Any]) -> dict[str, Any]:
+  """The sections of a saved configuration that tasks have, by name."""
+  config = description["config"]
+  return {
+    key: from_dict(kind, config.get(key, {}), saved=True)
+    for key, kind in SECTIONS.items()
+  }
 
 
 def _named(description: Mapping[str, Any]) -> tuple[str, bool]:
