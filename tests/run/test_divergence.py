@@ -96,6 +96,7 @@ def test_the_tasks_know_what_one_answer_for_all_scores():
   "top1, chance, steps, said",
   [
     (0.1, 0.103, 40, "top-1 10.00% is no better than one answer .* .10.30%.: "),
+    (0.11, 0.103, 40, "top-1 11.00% is hardly .* .10.30%.: that may be chance"),
     (0.5, 0.103, 40, None),
     (0.1, None, 40, None),
     (0.1, 0.103, 9, None),  # Less than an epoch.

@@ -235,20 +235,22 @@ def closing(
 
 
 def _if_at_chance(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
-  """A line if the run has learned nothing, though it saw all images."""
+  """A line if the run seems to have learned nothing, and saw all images."""
   metric, chance = plan.task.score_metric, plan.evaluation.chance
   score = evaluated.get(plan.task.score_key)
   count = evaluated.get(Split.EVAL.key("examples"), 0)
   seen = plan.lengths.total * plan.settings.batch_size
   if seen < len(plan.source) or not at_chance(score, chance, count):
     return []
-  shown = metric.text(evaluated), metric.format.format(chance)
+  how, so = "no", "nothing was learned"
+  if evaluated[plan.task.score_key] > chance:
+    how, so = "hardly", "that may be chance"
   line = (
-    "{} is no better than one answer for all images ({}): nothing was learned. "
-    "Train longer, or with the learning rate that vit_jax find_lr "
-    "suggests."
+    f"{metric.text(evaluated)} is {how} better than one answer for all images "
+    f"({metric.format.format(chance)}): {so}. Train longer, or with the "
+    "learning rate that vit_jax find_lr suggests."
   )
-  return [line.format(*shown)]
+  return [line]
 
 
 def show_layers(settings: Settings, may_lower_batch: bool = False) -> None:
