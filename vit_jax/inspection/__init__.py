@@ -1,1 +1,1 @@
-"""What a model has learned and what a data set holds: maps, charts, figures."""
+"""Maps, charts and figures of what a model has learned and a data set holds."""

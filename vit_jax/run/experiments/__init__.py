@@ -1,1 +1,1 @@
-"""What is done with runs: probes, suites, studies, rates, replays, averages."""
+"""Experiments with runs: probes, suites, studies, rates, replays, averages."""
