@@ -1,8 +1,8 @@
 """Joins the processes of one run on many hosts.
 
 Every host runs the same command. On Cloud TPU, GKE with TPUs, SLURM and Open
-MPI, JAX finds the other processes in the environment; elsewhere three flags say
-where they are:
+MPI 4, JAX finds the other processes in the environment; elsewhere three flags
+say where they are:
 
 vit_jax train ... --coordinator=10.0.0.1:1234 --num_processes=2 \
   --process_id=0
@@ -224,7 +224,7 @@ def _check(
     raise ValueError(
       f"--coordinator={coordinator}, --num_processes={num_processes} and "
       f"--process_id={process_id} go together: give all three, or none on "
-      "Cloud TPU, SLURM or Open MPI, where JAX finds them."
+      "Cloud TPU, SLURM or Open MPI 4, where JAX finds them."
     )
   host, _, port = coordinator.rpartition(":")
   if not host or not port.isdigit():
