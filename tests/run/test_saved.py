@@ -45,6 +45,15 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_run_without_data_takes_them_from_the_command_line(elsewhere):
+  run = elsewhere()
+  with pytest.raises(ValueError, match="run records no data: .* --root=DIR"):
+    evaluate_checkpoint(run)
+  with pytest.raises(AssertionError, match="its data were opened"):
+    evaluate_checkpoint(run, root="photographs")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "where, flag",
   [

@@ -208,7 +208,10 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
 def _reasons(model: Any, target: Target) -> Iterator[str]:
   if model.pooling not in target.poolings:
     names = " or ".join(target.poolings)
-    yield f"pooling={model.pooling!r}, and the format has only {names}"
+    yield (
+      f"pooling={model.pooling!r}, and for such a model the format has only "
+      f"{names}"
+    )
   if model.position == "relative" or model.position_at != "input":
     yield (
       f"position={model.position!r} at {model.position_at!r}, and the format "

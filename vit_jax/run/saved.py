@@ -87,6 +87,11 @@ def opened(
     if {"root": root, "data_dir": data_dir}[flag] is None:
       check_named(place, "the data of this run", flag, workdir)
   fitted = loaded.task.for_test() if test else loaded.task
+  data = settings.data
+  if not (data.photographs or data.name or fitted.labels.reader):
+    raise ValueError(
+      f"{workdir} records no data: name the folder, as in --root=DIR."
+    )
   if fitted.learns_features:
     fitted = _with_teacher(fitted, settings, loaded, base)
   split = "test" if test else "eval"
