@@ -48,6 +48,15 @@ def test_an_existing_file_beats_a_name(typed, tmp_path, monkeypatch):
   assert typed("--config", "cifar10").seed == 7
 
 
+def test_none_leaves_a_text_unset(typed):
+  assert typed("--config=cifar10", "--config.data.name=None").data.name is None
+
+
+def test_a_text_that_has_to_be_set_cannot_be_none(typed):
+  with pytest.raises(ValueError, match=r"optimizer\.kind"):
+    typed("--config=cifar10", "--config.optimizer.kind=None")
+
+
 @pytest.mark.parametrize(
   "given, is_given", [([], False), (["--config.batch_size=32"], True)]
 )

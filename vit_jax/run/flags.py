@@ -226,12 +226,14 @@ def config_settings(cls: type[Section] = Settings) -> Any:
   """Reads the settings from the flags.
 
   A length on the command line replaces the one that the file gives in another
-  unit. One number for a size is the side of a square. Raises ValueError if a
-  value is invalid; the message is one line and names the key.
+  unit. One number for a size is the side of a square, and the text None leaves
+  a key unset. Raises ValueError if a value is invalid; the message is one line
+  and names the key.
   """
   config: Any = flags.FLAGS["config"].value
   overrides = config_flags.get_override_values(flags.FLAGS["config"])
-  config.update_from_flattened_dict(other_units(overrides, cls))
+  unset = {key: None for key, value in overrides.items() if value == "None"}
+  config.update_from_flattened_dict(other_units(overrides, cls) | unset)
   for key in ("image_size", "cut_from"):
     side = overrides.get(key)
     if side and len(side) == 1 and isinstance(side[0], int):
