@@ -71,7 +71,7 @@ def test_the_service_answers_as_predict_does(
   path.write_bytes(exported.serialize())
   monkeypatch.setenv("MODEL", str(path))
   monkeypatch.setenv("CHECKPOINT", checkpoint)
-  module = run(app(0, 55))
+  module = run(app(0, 40))
   assert module.loaded.held is None  # Its weights are in the exported file.
   client = TestClient(module.app)
   photos = [
@@ -107,7 +107,7 @@ def test_the_demo_answers_as_predict_does(
 ):
   gradio = pytest.importorskip("gradio", reason="needs Gradio")
   monkeypatch.setattr(sys, "argv", ["demo.py", checkpoint])
-  module = run(app(1, 25), __name__="demo")
+  module = run(app(1, 20), __name__="demo")
   path = tmp_path / "photo.png"
   path.write_bytes(encoded(scene(60, 90)))
   gc.collect()  # That loop, while its warning is ignored.
