@@ -101,7 +101,9 @@ def test_the_service_answers_as_predict_does(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # Gradio leaves an event loop open.
+# Gradio leaves an event loop open, which is told when it is collected.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_demo_answers_as_predict_does(
   tmp_path, monkeypatch, checkpoint, loaded
 ):
