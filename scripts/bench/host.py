@@ -82,7 +82,7 @@ class Device:
       return "to training, and checkpoint"
     return "log" if due(self._steps, LOG_EVERY, 0) else "step"
 
-  def jit_train_step(self, *_) -> Callable:
+  def jit_train_step(self, *_, **__) -> Callable:
     names = ("loss", "gradient_norm", "learning_rate")
     counts = ("skipped_images", "skipped_steps")
 

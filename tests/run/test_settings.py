@@ -57,7 +57,7 @@ ZERO_MEANS_NOTHING = {
   *("model.mlp_size", "model.num_classes", "model.num_heads"),
   *("model.num_layers", "model.patch_size", "model.representation_size"),
   *("optimizer.layer_decay", "total_epochs", "train_transform.min_area"),
-  "train_transform.repeats",
+  *("scoped_vmem_mib", "train_transform.repeats"),
   *(
     f"pairs.{name}"
     for name in (

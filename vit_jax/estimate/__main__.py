@@ -15,9 +15,9 @@ step does not fit into memory, the command looks for the smallest change that
 makes it fit, prints it, and exits with 1.
 
 With --tune, it searches for the settings with which the step takes the least
-time, and prints them as flags and as an environment variable; --write puts them
-into a configuration. `vit_jax estimate --tune deit3:L/16 --topology v5e:2x4`
-compiles up to --trials steps, minutes each, and continues where it was stopped.
+time, and prints them as flags; --write puts them into a configuration.
+`vit_jax estimate --tune deit3:L/16 --topology v5e:2x4` compiles up to --trials
+steps, minutes each, and continues where it was stopped.
 
 With --forward, the step is the prediction of a batch: the command prints how
 many images a chip classifies in a second, and the memory that it needs.
@@ -141,18 +141,13 @@ def _tune(options: Any) -> int:
   changes = best.changes(settings)
   text = [*tune.report(best, rows, settings), _table(rows[best])]
   if options.json:
-    record = {
-      **rows[best],
-      "changes": changes,
-      "environment": best.environment,
-      "trials": len(rows),
-    }
+    record = {**rows[best], "changes": changes, "trials": len(rows)}
     text = [json.dumps(record)]
   say("\n".join(text), sys.stdout, whole=options.json)
   if path:
     name = config_name()
     overrides = tune.different(read(load_config(name)), settings)
-    tune.write(path, name, {**overrides, **changes}, best, topology)
+    tune.write(path, name, {**overrides, **changes}, topology)
   return 0
 
 
@@ -222,6 +217,8 @@ def _table(row: dict[str, Any]) -> str:
   }
   texts["collectives"] = texts["collectives"] or "nothing"
   text = [_TABLE.format(**row | texts)]
+  if row["fastest"]:
+    text.append(f"settings       {row['fastest']}")
   for source, shape, times, cycles in row["by_op"]:
     text.append(
       f"{cycles / 1e6:8.2f}  {times:4} x {cycles / times / 1e6:6.3f}  "

@@ -6,7 +6,7 @@ XLA's TPU compiler needs no TPU, only a description of the chips.
 import dataclasses
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -21,7 +21,7 @@ from vit_jax.inference.predictor import make_predict_step
 from vit_jax.models import Model
 from vit_jax.models.grid import forward_gflops
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.run import build
+from vit_jax.run import build, fastest
 from vit_jax.run.extras import check_teacher, open_teacher, shapes_of_extras
 from vit_jax.run.settings import Settings
 from vit_jax.tasks.task import Task
@@ -71,24 +71,24 @@ def estimate(
   num_classes: int,
   num_examples: int,
   forward: bool = False,
-  options: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], str]:
   """Compiles the train step; returns its cost and its program's text.
 
-  With `forward`, it compiles the prediction of a batch instead. `options` are
-  the compiler's, as LIBTPU_INIT_ARGS takes them for a run. Raises DoesNotFit if
-  the step needs more memory than a chip has, and ValueError if the
-  configuration cannot be built.
+  With `forward`, it compiles the prediction of a batch instead. The row's
+  `fastest` says which settings the step took from `run.fastest`, if any. Raises
+  DoesNotFit if the step needs more memory than a chip has, and ValueError if
+  the configuration cannot be built.
   """
-  mesh = sharding.make_mesh(
-    settings.mesh.data, settings.mesh.fsdp, settings.mesh.tensor, devices
-  )
+  chosen = None
   if forward:
+    mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
     lowered, gflops = lower_forward(settings, mesh, num_classes)
   else:
-    lowered, gflops = lower(settings, mesh, num_classes, num_examples)
+    sizes = num_classes, num_examples
+    lowered, gflops, mesh, chosen = lower(settings, devices, *sizes)
   images = settings.batch_size / len(devices)
-  return cost(lowered, chip, mesh, images, gflops, options)
+  row, text = cost(lowered, chip, mesh, images, gflops)
+  return {**row, "fastest": chosen}, text
 
 
 def cost(
@@ -97,7 +97,6 @@ def cost(
   mesh: Mesh,
   images: float,
   gflops: float,
-  options: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], str]:
   """As `estimate`, for a lowered step.
 
@@ -106,7 +105,7 @@ def cost(
   """
   start = time.perf_counter()
   try:
-    compiled = lowered.compile(compiler_options=dict(options or {}))
+    compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
     raise explained(error) from error
   seconds = time.perf_counter() - start
@@ -155,12 +154,18 @@ def cost(
 
 
 def lower(
-  settings: Settings, mesh: Mesh, num_classes: int, num_examples: int
-) -> tuple[Any, float]:
-  """Lowers the settings' train step; also counts the GFLOP for an image."""
-  parts, batch_size = settings.accumulation_steps, settings.batch_size
-  sharding.check_batch("batch_size", batch_size, mesh, parts)
+  settings: Settings, devices: list[Any], num_classes: int, num_examples: int
+) -> tuple[Any, float, Mesh, str | None]:
+  """Lowers the settings' train step.
+
+  Returns it, the GFLOP for an image, the mesh, and a line that says which
+  settings are the fastest known ones, if they are.
+  """
   settings, task, model, teacher = _build(settings, num_classes)
+  settings = fastest.chosen(settings, task, model, devices)
+  mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
+  batch_size = settings.batch_size
+  sharding.check_batch("batch_size", batch_size, mesh, settings.parts)
   total = settings.total.in_steps(batch_size, num_examples)
   check_teacher(teacher, settings, task, model)
   extras = shapes_of_extras(settings, model, teacher, mesh)
@@ -175,9 +180,13 @@ def lower(
   )
   batch = {k: _rows(mesh, one.shape, one.dtype) for k, one in spec.items()}
   fixed = extras.frozen_params if any(extras.frozen_params) else ()
-  jitted = sharding.jit_train_step(step, shapes, mesh, *fixed)
+  vmem = settings.scoped_vmem_mib
+  jitted = sharding.jit_train_step(
+    step, shapes, mesh, *fixed, scoped_vmem_mib=vmem
+  )
   operations = build.count_step(settings, model, task, extras, shapes, spec)
-  return jitted.lower(shapes, batch, *fixed), operations.step
+  line = fastest.described(settings, task, model, devices)
+  return jitted.lower(shapes, batch, *fixed), operations.step, mesh, line
 
 
 def lower_forward(
@@ -277,7 +286,7 @@ def explained(error: Exception) -> Exception:
 
 def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:
   """Changes of settings that save memory, in order of their cost in speed."""
-  if settings.mesh.fsdp < num_devices:
+  if (settings.mesh.fsdp or 1) < num_devices:
     yield {"mesh.fsdp": num_devices}
   yield {"mesh.fsdp": num_devices, "model.remat": "dots"}
   most = {"mesh.fsdp": num_devices, "model.remat": "full", "model.scan": True}

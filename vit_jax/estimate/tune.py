@@ -2,10 +2,10 @@
 
 Only what leaves the model and its loss alone is tried: parts of a batch, FSDP,
 `model.scan`, `model.remat`, and the memory of its own that the chip may give to
-one operation ("scoped memory"), which an environment variable sets. The search
-begins with what was best for other models, and tries neighbours of the best
-choice until none is faster. A result is kept in a folder, so that a search that
-was stopped continues, and one that is repeated ends at once.
+one operation ("scoped VMEM"). The search begins with what was best for other
+models, and tries neighbours of the best choice until none is faster. A result
+is kept in a folder, so that a search that was stopped continues, and one that
+is repeated ends at once.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from vit_jax.runtime.files import replacing
 from vit_jax.runtime.json_files import read_json
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import flat, replaced, to_dict
+from vit_jax.training.sharding import SCOPED_VMEM
 
 Row = dict[str, Any]
 """What `compiler.estimate` returns, or {"why": ...} for what cannot be had."""
 
-SCOPED = "xla_tpu_scoped_vmem_limit_kib"  # The compiler's name for it.
 PARTS = (1, 2, 4, 8)
 SCOPED_MIB = (None, 24, 32, 48)  # None is the compiler's default.
 REMATS = ("none", "dots", "full")
@@ -51,44 +51,43 @@ class Choice:
     """The choice that was made in the settings."""
     model = settings.model
     return cls(
-      parts=settings.accumulation_steps,
-      fsdp=settings.mesh.fsdp,
+      parts=settings.parts,
+      fsdp=settings.mesh.fsdp or 1,
       scan=bool(model.scan),
       remat=model.remat or "none",
+      scoped_mib=settings.scoped_vmem_mib,
     )
 
   def changes(self, settings: Settings) -> dict[str, Any]:
-    """The keys whose values differ from those of the settings."""
+    """The keys to set, so that the settings are this choice.
+
+    Parts and FSDP are set even to 1: a run that leaves them open takes the
+    fastest known.
+    """
     before = dataclasses.asdict(self.of(settings))
+    left_open = {
+      "parts": settings.accumulation_steps is None,
+      "fsdp": settings.mesh.fsdp is None,
+    }
     keys = {
       "parts": "accumulation_steps",
       "fsdp": "mesh.fsdp",
       "scan": "model.scan",
       "remat": "model.remat",
+      "scoped_mib": "scoped_vmem_mib",
     }
     return {
       key: getattr(self, name)
       for name, key in keys.items()
-      if getattr(self, name) != before[name]
+      if getattr(self, name) != before[name] or left_open.get(name)
     }
 
-  @property
-  def options(self) -> dict[str, str]:
-    """Options of the compiler."""
-    return {SCOPED: str(self.scoped_mib * 1024)} if self.scoped_mib else {}
-
-  @property
-  def environment(self) -> str:
-    """The environment variable for a run; "" for the compiler's defaults."""
-    options = " ".join(f"--{k}={v}" for k, v in self.options.items())
-    return options and f"LIBTPU_INIT_ARGS={options}"
-
   def __str__(self) -> str:
-    memory = f"{self.scoped_mib} MiB" if self.scoped_mib else "default"
+    vmem = f"{self.scoped_mib} MiB" if self.scoped_mib else "default"
     return (
       f"parts {self.parts}, FSDP over {self.fsdp}, "
       f"{'scanned' if self.scan else 'unrolled'}, remat {self.remat}, "
-      f"scoped memory {memory}"
+      f"scoped VMEM {vmem}"
     )
 
 
@@ -103,7 +102,7 @@ def axes_of(settings: Settings, devices: int) -> Axes:
   fsdp = {1, min(8, of_one_replica), of_one_replica, present.fsdp}
   shards = settings.batch_size // of_one_replica
   return {
-    "scoped_mib": SCOPED_MIB,
+    "scoped_mib": tuple(dict.fromkeys((*SCOPED_MIB, present.scoped_mib))),
     "parts": sorted(n for n in parts if n <= shards and shards % n == 0),
     "fsdp": sorted(n for n in fsdp if n > 0 and of_one_replica % n == 0),
     "scan": (False, True),
@@ -208,9 +207,9 @@ def tuned(
     ValueError: no choice can be compiled, or LIBTPU_INIT_ARGS sets what the
       search does.
   """
-  if SCOPED in os.environ.get("LIBTPU_INIT_ARGS", ""):
+  if SCOPED_VMEM in os.environ.get("LIBTPU_INIT_ARGS", ""):
     raise ValueError(
-      f"LIBTPU_INIT_ARGS sets {SCOPED}, which --tune searches: unset it."
+      f"LIBTPU_INIT_ARGS sets {SCOPED_VMEM}, which --tune searches: unset it."
     )
   chip, devices = compiler.devices_of(topology)
   say(f"Compiling up to {most} steps for {topology}; each is kept ...")
@@ -220,9 +219,7 @@ def tuned(
   def compiled(choice: Choice) -> Row:
     try:
       changed = replaced(settings, choice.changes(settings))
-      row, _ = compiler.estimate(
-        changed, chip, devices, *sizes, options=choice.options
-      )
+      row, _ = compiler.estimate(changed, chip, devices, *sizes)
     except ValueError as error:
       return {"why": str(error)}
     return {"topology": topology, **row, "by_op": []}
@@ -293,13 +290,12 @@ def _versions() -> tuple[str, ...]:
 def report(
   best: Choice, rows: dict[Choice, Row], settings: Settings
 ) -> list[str]:
-  """Lines to print: the choice as flags and as an environment variable."""
+  """Lines to print: how many were compiled, and the choice as flags."""
   changes = best.changes(settings)
   flags = " ".join(f"--config.{k}={v}" for k, v in changes.items())
   return [
     f"fastest of    {len(rows)} compiled",
     f"flags          {flags or 'none: the configuration has the best'}",
-    f"environment    {best.environment or 'none'}",
   ]
 
 
@@ -313,7 +309,6 @@ def write(
   path: pathlib.Path,
   name: str,
   changes: dict[str, Any],
-  best: Choice,
   topology: str,
 ) -> None:
   """Writes a configuration: another one of this name, with changes.
@@ -328,9 +323,6 @@ def write(
   whole = ":".join((file_name, *argument))
   source = [f'"""{_plain(whole)}, as `vit_jax estimate --tune` has set it.']
   source += ["", f"It is for {topology}."]
-  if best.environment:
-    source += ["Every host needs this environment variable:", ""]
-    source += [f"export {best.environment}"]
   source += ['"""', "", "from vit_jax.run.config_file import load_config", ""]
   source += ["", "def get_config():", f"  c = load_config({whole!r})"]
   source += [f"  c.{key} = {value!r}" for key, value in changes.items()]

@@ -22,6 +22,16 @@ from jaxtyping import Array
 Axes = tuple[str | None, ...]
 Layout = Callable[[Axes], jax.sharding.Sharding]
 
+CHIPS = {
+  "TPU v3": "v3",
+  "TPU v4": "v4",
+  "TPU v5 lite": "v5e",
+  "TPU v5": "v5p",
+  "TPU v6 lite": "v6e",
+  "TPU7x": "tpu7x",
+}
+"""The names of TPU chips, by what JAX calls their devices."""
+
 _layout = contextvars.ContextVar[Layout | None]("layout", default=None)
 _platform = contextvars.ContextVar[str | None]("platform", default=None)
 
@@ -75,6 +85,11 @@ def mesh_axes(axis: str) -> tuple[str, ...]:
 def platform() -> str:
   """The platform that a computation is traced for: "tpu", "gpu" or "cpu"."""
   return _platform.get() or jax.default_backend()
+
+
+def chip_of(device: Any) -> str | None:
+  """The name of a device's TPU chip, such as v5e; None for all else."""
+  return CHIPS.get(device.device_kind)
 
 
 def for_tpu() -> bool:

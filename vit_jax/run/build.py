@@ -167,7 +167,7 @@ def _check_task(settings: Settings, task: Task) -> None:
   unlabelled = bool(settings.data.root) and not settings.data.labels
   if task.refuses or unlabelled:
     _check_keys(settings, task, unlabelled)
-  parts = settings.accumulation_steps
+  parts = settings.parts
   if task.couples_examples and parts > 1:
     raise ValueError(
       f"accumulation_steps={parts} computes a batch in parts, and in "
@@ -349,7 +349,7 @@ def train_functions(
     seed=settings.seed,
     objective=objective,
     extras=extras,
-    accumulation_steps=settings.accumulation_steps,
+    accumulation_steps=settings.parts,
     ema_decay=settings.ema_decay,
     ema_warmup=settings.ema_warmup,
     is_trainable=trained,

@@ -17,7 +17,7 @@ from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model, to_fields
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import BLOCKS, with_block
-from vit_jax.run import build
+from vit_jax.run import build, fastest
 from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime.printable import say
@@ -28,6 +28,8 @@ from vit_jax.training import sharding
 from vit_jax.training.state import Extras, TrainState
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
+
+_AS_BEGUN = ("data.eval_split", *fastest.KEYS)
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
@@ -103,6 +105,16 @@ class Plan:
     loader = build.open_loader(settings, self.preprocessing)
     return loader.train(self.source, transform, **order)
 
+  def jit_train_step(self) -> Callable:
+    """Compiles the train step for the mesh; see `sharding.jit_train_step`."""
+    return sharding.jit_train_step(
+      self.train_step,
+      self.shapes,
+      self.mesh,
+      *self.extras.frozen_params,
+      scoped_vmem_mib=self.settings.scoped_vmem_mib,
+    )
+
   def description(self, step: int) -> dict[str, Any]:
     """The description that the checkpoint of a step carries, as JSON."""
     config = to_dict(self.settings)
@@ -142,8 +154,8 @@ def make_plan(
   if saved is not None:
     begun_settings = _as_begun(begun_settings, saved)
   mesh = sharding.make_mesh(**vars(begun_settings.mesh))
-  rows, parts = begun_settings.batch_size, begun_settings.accumulation_steps
-  sharding.check_batch("batch_size", rows, mesh, parts)
+  rows = begun_settings.batch_size
+  sharding.check_batch("batch_size", rows, mesh, begun_settings.parts)
   windowed = begun_settings.normalization.window is not None
   splits = open_splits(begun_settings.data, windowed, task.labels)
   if may_lower_batch:
@@ -151,8 +163,8 @@ def make_plan(
   task = _fitted(task, begun_settings, splits)
   names = splits.train.class_names
   lengths = _lengths(begun_settings, splits.train)
-  full_settings, task, start, model, extras = again_if_deleted(
-    lambda task=task: _opened(begun_settings, task, mesh, names, saved), say
+  full_settings, task, mesh, start, model, extras = again_if_deleted(
+    lambda task=task: _opened(begun_settings, task, names, saved), say
   )
   preprocessing = build.make_preprocessing(full_settings)
   init, train_step = build.train_functions(
@@ -204,7 +216,7 @@ def _with_lower_batch(
   over the devices or holds all `repeats` of an image.
   """
   size = settings.batch_size
-  shards = sharding.batch_shards(mesh) * settings.accumulation_steps
+  shards = sharding.batch_shards(mesh) * settings.parts
   unit = math.lcm(shards, jax.process_count())
   lower = len(train) // unit * unit
   if size <= len(train) or lower < max(1, settings.train_transform.repeats):
@@ -220,11 +232,12 @@ def _with_lower_batch(
 def _opened(
   settings: Settings,
   task: Task,
-  mesh: Mesh,
   class_names: tuple[str, ...],
   saved: Mapping[str, Any] | None,
-) -> tuple[Settings, Task, Optional["Loaded"], Model, Extras]:
+) -> tuple[Settings, Task, Mesh, Optional["Loaded"], Model, Extras]:
   """Opens the checkpoints that the run needs, with what they decide.
+
+  They decide the model, and this the mesh, where the settings leave it open.
 
   The arrays of `Extras` are read, so they are those of the same step as the
   start. They are opened last, since they may have to be downloaded.
@@ -236,13 +249,16 @@ def _opened(
     teacher, task = open_teacher(settings, task, saved)
   start, model, start_preprocessing = _model(settings, task, class_names, saved)
   full_settings = build.resolved(settings, start_preprocessing)
+  if saved is None:
+    full_settings = fastest.chosen(full_settings, task, model, jax.devices())
+  mesh = sharding.make_mesh(**vars(full_settings.mesh))
   if not (full_settings.lora.rank or full_settings.distill.teacher):
-    return full_settings, task, start, model, Extras()
+    return full_settings, task, mesh, start, model, Extras()
   from vit_jax.run.extras import check_teacher, open_extras
 
   check_teacher(teacher, full_settings, task, model, class_names)
   extras = open_extras(full_settings, model, mesh, teacher, start, saved)
-  return full_settings, extras.taught(task), start, model, extras
+  return full_settings, extras.taught(task), mesh, start, model, extras
 
 
 def _absolute(settings: Settings) -> dict[str, str]:
@@ -302,7 +318,8 @@ def _as_saved(
 def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
   """Keeps the saved value of keys that the command does not set.
 
-  These are keys whose default has changed since, and the evaluation split.
+  These are keys whose default has changed since, the evaluation split, and
+  what the run took as the fastest.
   """
   old, before, default, now = (
     flat(to_dict(s))
@@ -313,6 +330,8 @@ def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
     for key in old
     if now[key] == default[key] and old[key] == before[key]
   }
-  if settings.data.eval_split is None:
-    old_values["data.eval_split"] = old["data.eval_split"]
+  open_keys = [key for key in _AS_BEGUN if now[key] is None]
+  old_values |= {key: old[key] for key in open_keys}
+  if jax.device_count() % max(1, old_values.get("mesh.fsdp") or 1):
+    del old_values["mesh.fsdp"]  # The run goes on with other devices.
   return replaced(settings, old_values)

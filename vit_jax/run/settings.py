@@ -190,9 +190,16 @@ class Settings(Section):
     "Examples per evaluation step; 0 takes `batch_size`.",
     must=checks.BATCH_OR_0,
   )
-  accumulation_steps: int = setting(
-    1,
-    "Number of parts to split each batch into, to save memory.",
+  accumulation_steps: int | None = setting(
+    None,
+    "Number of parts to split each batch into, to save memory; None takes the "
+    "fastest known on this TPU, or 1.",
+    must=checks.COUNT,
+  )
+  scoped_vmem_mib: int | None = setting(
+    None,
+    "MiB of a TPU's own memory for one operation; None takes the fastest "
+    "known, or the compiler's default.",
     must=checks.COUNT,
   )
   pretrained: str | None = setting(
@@ -295,6 +302,11 @@ class Settings(Section):
     FewShotSettings, needs="fewshot.shots or fewshot.neighbours"
   )
   mesh: MeshSettings = section(MeshSettings)
+
+  @property
+  def parts(self) -> int:
+    """Number of parts that each batch is split into."""
+    return self.accumulation_steps or 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from vit_jax.data.reading.labels import SINGLE
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.models.paths import within
 from vit_jax.models.variants import described
+from vit_jax.run import fastest
 from vit_jax.run.build import count_step, warmup_steps
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
@@ -75,6 +76,9 @@ def header(
     rows.append(("crops", crops))
   if plan.preprocessing.cut_from:
     rows.append(("images", str(plan.preprocessing)))
+  fast = fastest.described(settings, plan.task, plan.model, jax.devices())
+  if fast:
+    rows.append(("settings", fast))
   if for_tpu() and (form := plan.model.attention_form(height_width)):
     rows.append(("attention", form))
   full = settings.optimizer.warmup.in_steps(settings.batch_size, examples)

@@ -79,9 +79,7 @@ class TrainLoop:
     self.diverged: str | None = None
     self._first_loss: Any = None
     self._recent = collections.deque[dict[str, jax.Array]](maxlen=RECENT)
-    self._train_step: Callable = sharding.jit_train_step(
-      plan.train_step, plan.shapes, plan.mesh, *plan.extras.frozen_params
-    )
+    self._train_step = plan.jit_train_step()
     epoch_steps = len(plan.source) / plan.settings.batch_size
     self.outputs.display.expect(
       plan.lengths.total, epoch_steps, plan.task.metrics

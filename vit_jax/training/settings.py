@@ -221,5 +221,9 @@ class MeshSettings(Section):
   """Devices along each axis of the mesh; -1 takes the rest."""
 
   data: int = setting(-1, "Devices that split the batch.")
-  fsdp: int = setting(1, "Devices that split batch and stored parameters.")
+  fsdp: int | None = setting(
+    None,
+    "Devices that split batch and stored parameters; None takes the fastest "
+    "known on this TPU, or 1.",
+  )
   tensor: int = setting(1, "Devices that split the heads and the MLP.")

@@ -22,6 +22,7 @@ from vit_jax.models.partitioning import laid_out
 from vit_jax.runtime import hosts
 
 AXES = ("data", "fsdp", "tensor")
+SCOPED_VMEM = "xla_tpu_scoped_vmem_limit_kib"  # The compiler's name for it.
 Devices = Sequence[Any]
 # A mesh axis may cover part of a row of chips: 32 x 8 fits 16 x 16 chips.
 _SPLIT: dict[str, Any] = {"allow_split_physical_axes": True}
@@ -45,7 +46,10 @@ USED = (
 
 
 def make_mesh(
-  data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Devices | None = None
+  data: int = -1,
+  fsdp: int | None = None,
+  tensor: int = 1,
+  devices: Devices | None = None,
 ) -> Mesh:
   """Makes a mesh over all devices; one axis may be -1, "the rest".
 
@@ -62,11 +66,13 @@ def make_mesh(
   {'data': 1, 'fsdp': 1, 'tensor': 1}
 
   Args:
-    data, fsdp, tensor: Devices along each axis, as in `MeshSettings`.
+    data, fsdp, tensor: Devices along each axis, as in `MeshSettings`; None is
+      1.
     devices: The devices to use, all of them by default.
   """
   devices = jax.devices() if devices is None else devices
   count = len(devices)
+  fsdp = 1 if fsdp is None else fsdp
   request = f"mesh.data={data}, fsdp={fsdp}, tensor={tensor}"
   fixed = [size for size in (data, fsdp, tensor) if size != -1]
   product = math.prod(fixed)
@@ -167,19 +173,31 @@ def shardings_of(shapes: Any) -> Any:
 
 
 def jit_train_step(
-  train_step: Callable, shapes: Any, mesh: Mesh, *fixed: Any
+  train_step: Callable,
+  shapes: Any,
+  mesh: Mesh,
+  *fixed: Any,
+  scoped_vmem_mib: int | None = None,
 ) -> Any:
   """Compiles the step for the mesh; the new state replaces the donated one.
 
-  `fixed` are the shapes of its other arguments, after state and batch.
+  Args:
+    shapes: Those of the state.
+    fixed: The shapes of its other arguments, after state and batch.
+    scoped_vmem_mib: MiB of a TPU's own memory that one operation may take; None
+      is the compiler's default. Other devices have no such memory.
   """
   shardings = shardings_of(shapes)
+  options = {}
+  if scoped_vmem_mib and mesh.devices.flat[0].platform == "tpu":
+    options = {SCOPED_VMEM: str(1024 * scoped_vmem_mib)}
   return hosts.together(
     jax.jit(
       on_mesh(train_step, mesh),
       in_shardings=(shardings, batch_sharding(mesh), *map(shardings_of, fixed)),
       out_shardings=(shardings, replicated(mesh)),
       donate_argnums=0,
+      compiler_options=options,
     )
   )
 

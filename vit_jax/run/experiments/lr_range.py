@@ -140,7 +140,7 @@ def _losses(
   plan = dataclasses.replace(plan, train_step=train_step)
   state = fresh_state(plan)
   frozen = plan.extras.frozen_params
-  step = sharding.jit_train_step(train_step, plan.shapes, plan.mesh, *frozen)
+  step = plan.jit_train_step()
   rates, losses = [], []
   try:
     with plan.open_batches(0) as batches:

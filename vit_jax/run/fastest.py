@@ -1,0 +1,119 @@
+"""The settings with which a train step takes TPUs the least time, where known.
+
+`fastest.csv` has a row for each chip, model, number of tokens and of images on
+a device that was searched (`vit_jax estimate --tune`; docs/scaling.md). Its
+times are the TPU compiler's estimates of the plain supervised step, in Mcycles.
+A new run that sets none of these keys takes its row.
+"""
+
+import csv
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from vit_jax.models import Model
+from vit_jax.models.grid import grid_of
+from vit_jax.models.partitioning import chip_of
+from vit_jax.models.variants import variant_of
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.settings import replaced
+from vit_jax.tasks.task import Task
+from vit_jax.training.settings import MeshSettings
+from vit_jax.training.sharding import SCOPED_VMEM
+
+KEYS = {
+  "accumulation_steps": "accumulation_steps",
+  "mesh.fsdp": "fsdp",
+  "scoped_vmem_mib": "scoped_vmem_mib",
+}
+"""The keys of the configuration that a row sets, and its columns for them."""
+
+
+class Row(NamedTuple):
+  """What is known of one model on one chip; `untuned` is 0 where it is not."""
+
+  chip: str
+  model: str
+  tokens: int
+  images: int
+  accumulation_steps: int
+  fsdp: int
+  scoped_vmem_mib: int | None
+  mcycles: float
+  untuned: float
+
+  def fits(self, chip: str, model: str | None) -> bool:
+    """Whether it is about this chip and this model, by their names."""
+    return (self.chip, self.model) == (chip, model)
+
+  @property
+  def changes(self) -> dict[str, Any]:
+    """The values of the keys that it sets."""
+    return {key: getattr(self, column) for key, column in KEYS.items()}
+
+
+def rows() -> list[Row]:
+  """All rows of the table."""
+  path = pathlib.Path(__file__).with_name("fastest.csv")
+  with path.open(newline="") as file:
+    return [_row(line) for line in csv.DictReader(file)]
+
+
+def _row(line: dict[str, str]) -> Row:
+  counts = ("tokens", "images", "accumulation_steps", "fsdp", "scoped_vmem_mib")
+  values: dict[str, Any] = {name: int(line[name] or 0) for name in counts}
+  values |= {name: float(line[name] or 0) for name in ("mcycles", "untuned")}
+  values["scoped_vmem_mib"] = values["scoped_vmem_mib"] or None
+  return Row(**{**line, **values})
+
+
+def row_of(
+  settings: Settings, task: Task, model: Model, devices: Sequence[Any]
+) -> Row | None:
+  """The row of a run whose settings are resolved; None if nobody searched it.
+
+  Rows are of whole models, trained by a loss of their own outputs alone.
+  """
+  chip = chip_of(devices[0])
+  others = settings.lora.rank or settings.distill.teacher
+  if chip is None or others or task.couples_examples or model.trunk != model:
+    return None
+  searched = [row for row in rows() if row.fits(chip, variant_of(model))]
+  if not searched or model.scan or model.remat != "none":
+    return None
+  height, width = grid_of(model, settings.image_size or (0, 0))
+  sizes = model.prefix + height * width, settings.batch_size / len(devices)
+  for row in searched:
+    if (row.tokens, row.images) == sizes and len(devices) % row.fsdp == 0:
+      return row
+  return None
+
+
+def chosen(
+  settings: Settings, task: Task, model: Model, devices: Sequence[Any]
+) -> Settings:
+  """The settings with what is fastest, if they set none of its keys."""
+  is_set = (
+    settings.accumulation_steps is not None
+    or settings.mesh != MeshSettings()
+    or settings.scoped_vmem_mib is not None
+    or SCOPED_VMEM in os.environ.get("LIBTPU_INIT_ARGS", "")
+  )
+  row = None if is_set else row_of(settings, task, model, devices)
+  return settings if row is None else replaced(settings, row.changes)
+
+
+def described(
+  settings: Settings, task: Task, model: Model, devices: Sequence[Any]
+) -> str | None:
+  """A line that says that the settings are the fastest, if they are."""
+  row = row_of(settings, task, model, devices)
+  if row is None or replaced(settings, row.changes) != settings:
+    return None
+  values = ", ".join(f"{k}={v}" for k, v in row.changes.items() if v)
+  instead = f" in place of {row.untuned:g}" if row.untuned else ""
+  return (
+    f"{values}, the fastest known for {row.images} images of {row.model} on a "
+    f"device of {row.chip} (estimate: {row.mcycles:g}{instead} Mcycles)"
+  )
