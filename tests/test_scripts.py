@@ -23,7 +23,16 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from scripts import make_captions, make_masks, real_weights
-from scripts.bench import attention_error, depths, products, recipes, scoreboard
+from scripts.bench import (
+  attention_error,
+  depths,
+  plan,
+  plan_page,
+  plan_rates,
+  products,
+  recipes,
+  scoreboard,
+)
 from scripts.bench.scoreboard_models import gflops
 from tests import commands, encoders
 from tests.data.pictures import disc
@@ -493,6 +502,116 @@ def test_the_scoreboards_page_is_that_of_its_rows():
   assert heads and all("*estimate*" in head for head in heads)
   known = {tuple(row[name] for name in scoreboard.KEY) for row in rows}
   assert len(known) == len(rows)
+
+
+def test_the_plans_page_is_that_of_its_rows():
+  rows = plan.read(plan.TABLE)
+  assert plan_page.page(rows) == plan.PAGE.read_text()
+  fewer = [row for row in rows if row["chips"] != "64"]
+  assert "not compiled yet" in plan_page.page(fewer)
+  assert len({plan_rates.key_of(row) for row in rows}) == len(rows)
+
+
+def test_a_planned_checkpoint_is_twelve_bytes_a_parameter():
+  for row in plan.read(plan.TABLE):
+    kind, patch = row["model"].split("/")
+    L, D, M = {
+      "B": (12, 768, 3072),
+      "L": (24, 1024, 4096),
+      "H": (32, 1280, 5120),
+      "g": (40, 1408, 6144),
+    }[kind]
+    P, side = int(patch), int(row["image_size"])
+    block = 4 * (D * D + D) + 2 * D * M + M + D + 4 * D
+    tokens = 1 + (side // P) ** 2
+    ends = 3 * P * P * D + D + D + tokens * D + 2 * D + D * D + D
+    count = L * block + ends + 1000 * (D + 1)
+    assert float(row["state_gb"]) == pytest.approx(12 * count / 1e9, rel=1e-3)
+
+
+def _planned(**changes):
+  """A row of 256 chips of v5e, for 16 images of 448 pixels on each."""
+  return {
+    "model": "B/16",
+    "image_size": "448",
+    "topology": "v5e:16x16",
+    "chips": "256",
+    "images": "16",
+    "chip_ms": "100",
+    "low_ms": "110",
+    "high_ms": "130",
+    "save_steps": "10",
+    "written_gb": "0.5",
+    **changes,
+  }
+
+
+def test_what_a_plan_holds_a_step_against():
+  found = plan_rates.limits(_planned())
+  # 4 chips share 112 vCPUs and 12.5 GB/s; the store gives 25 GB/s to all. At
+  # 448 pixels a quarter of the images are decoded, and raw ones are 4 x 233 kB.
+  assert found == pytest.approx(
+    {
+      "chip": 100,
+      "links": 30,
+      "decoding JPEG": 64 / (1101 / 4 * 112) * 1e3,
+      "reading JPEG": 4096 * 115_440 / 25e6,
+      "decoding raw": 64 / (3577 / 4 * 112) * 1e3,
+      "reading raw": 4096 * 4 * 233_017 / 25e6,
+      "checkpoints": 0.5 / 12.5 * 1e3 / 10,
+    },
+    rel=1e-4,
+  )
+  v5p = plan_rates.limits(_planned(topology="v5p:8x8x8", image_size="224"))
+  assert v5p["decoding JPEG"] == pytest.approx(64 / (1101 * 208) * 1e3)
+  assert v5p["checkpoints"] == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+  ("longer", "name"),
+  [
+    ({}, "chip"),
+    ({"links": 11}, "links"),
+    ({"checkpoints": 11}, "checkpoints"),
+    ({"reading JPEG": 12}, "chip"),  # Raw images are there sooner.
+    ({"reading JPEG": 12, "reading raw": 13}, "reading JPEG"),
+    ({"decoding JPEG": 12, "reading raw": 11}, "reading raw"),
+  ],
+)
+def test_a_plan_names_what_bounds_a_step(longer, name):
+  inputs = [
+    f"{what} {form}"
+    for what in ("reading", "decoding")
+    for form in plan_rates.FORMS
+  ]
+  found = dict.fromkeys(("links", "checkpoints", *inputs), 1) | {"chip": 10}
+  assert plan_rates.bound(found | longer)[0] == name
+
+
+def test_hosts_share_what_they_write_of_a_checkpoint():
+  """Two devices a host: 4 copies of each half, and 8 of what is not split."""
+  sizes, axes = (4, 2, 1), ("data", "fsdp", "tensor")
+  abstract = jax.sharding.AbstractMesh(sizes, axes)
+  devices = [types.SimpleNamespace(process_index=i // 2) for i in range(8)]
+  mesh = types.SimpleNamespace(
+    devices=np.array(devices).reshape(sizes),
+    axis_names=axes,
+    shape=abstract.shape,
+    size=8,
+  )
+
+  def array(shape, *spec):
+    spec = jax.sharding.PartitionSpec(*spec)
+    sharded = jax.sharding.NamedSharding(abstract, spec)
+    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharded)
+
+  total, busiest = plan.written([array((8, 4), "fsdp")], mesh)
+  assert (total, busiest) == (8 * 16, 2 * 16)  # A quarter of 64 bytes each.
+  whole = array((3,)), array(())  # The first device's, with 12 and 4 bytes.
+  assert plan.written(whole, mesh) == (16, 16)
+  uneven = array((2, 6), None, "fsdp")  # Halves of 2 x 3, which 4 do not share.
+  assert plan.written([uneven], mesh) == (48, 48)
+  assert plan.written([array((8,), ("data", "fsdp"))], mesh) == (32, 8)
 
 
 def _step(layers, clock=True):

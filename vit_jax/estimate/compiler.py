@@ -26,7 +26,7 @@ from vit_jax.run.extras import check_teacher, open_teacher, shapes_of_extras
 from vit_jax.run.settings import Settings
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
-from vit_jax.training.state import make_params_init
+from vit_jax.training.state import TrainState, make_params_init
 
 GIB = 2**30
 
@@ -166,12 +166,8 @@ def lower(
   mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
   batch_size = settings.batch_size
   sharding.check_batch("batch_size", batch_size, mesh, settings.parts)
-  total = settings.total.in_steps(batch_size, num_examples)
-  check_teacher(teacher, settings, task, model)
-  extras = shapes_of_extras(settings, model, teacher, mesh)
-  task = extras.taught(task)
-  init, step = build.train_functions(
-    settings, model, task, extras, total, num_examples
+  task, extras, init, step = _training(
+    settings, task, model, teacher, mesh, num_examples
   )
   shapes = sharding.array_shapes(init, mesh)
   preprocessing = build.make_preprocessing(settings)
@@ -187,6 +183,34 @@ def lower(
   operations = build.count_step(settings, model, task, extras, shapes, spec)
   line = fastest.described(settings, task, model, devices)
   return jitted.lower(shapes, batch, *fixed), operations.step, mesh, line
+
+
+def state_shapes(
+  settings: Settings, mesh: Mesh, num_classes: int, num_examples: int
+) -> TrainState:
+  """Shape, dtype and sharding of every array of the run's state."""
+  built = _build(settings, num_classes)
+  init = _training(*built, mesh, num_examples)[2]
+  return sharding.array_shapes(init, mesh)
+
+
+def _training(
+  settings: Settings,
+  task: Task,
+  model: Model,
+  teacher: Loaded | None,
+  mesh: Mesh,
+  num_examples: int,
+) -> tuple[Task, Any, Any, Any]:
+  """The task and extras of a run, and its `init` and `train_step`."""
+  total = settings.total.in_steps(settings.batch_size, num_examples)
+  check_teacher(teacher, settings, task, model)
+  extras = shapes_of_extras(settings, model, teacher, mesh)
+  task = extras.taught(task)
+  init, step = build.train_functions(
+    settings, model, task, extras, total, num_examples
+  )
+  return task, extras, init, step
 
 
 def lower_forward(
