@@ -10,6 +10,7 @@ from vit_jax.tasks.eval_step import (
   class_accuracy,
   label_rank,
   make_eval_step,
+  no_totals,
   summary,
   total_over,
 )
@@ -105,7 +106,7 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
   batches = sharding.to_device(_batches(images, label, batch_size), rows, 1)
   step = jax.jit(make_eval_step(model, loss=loss))
   seen = []
-  totals = total_over(step, params, batches, 7, seen.append)
+  totals = total_over(step, params, batches, no_totals(7), seen.append)
 
   apply = jax.jit(lambda x: model.apply({"params": params}, x))
   logits = np.float64(apply(images / np.float32(127.5) - 1))
@@ -151,7 +152,8 @@ def test_without_a_mask_every_row_counts():
     "image": jnp.zeros((5, 8, 8, 3), jnp.uint8),
     "label": jnp.array([0, 1, 0, 0, 6]),
   }
-  totals = total_over(jax.jit(make_eval_step(model)), params, [batch], 7)
+  step = jax.jit(make_eval_step(model))
+  totals = total_over(step, params, [batch], no_totals(7))
   found = summary(totals)
   assert (found["examples"], found["skipped_images"]) == (5, 0)
   assert found["top1"] == pytest.approx(3 / 5)  # Zero logits answer class 0.

@@ -21,6 +21,7 @@ from vit_jax.inspection.charts import figure_of_chart
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
+from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.settings import SECTIONS
 from vit_jax.tasks.settings import TASKS as NAMED
@@ -108,6 +109,29 @@ class Batch(Stream):
     batch |= {"mask": mask, "skipped": mask == 0}
     batch |= self.texts
     yield jax.device_put(batch, sharding.batch_sharding(self.mesh))
+
+
+def test_the_second_batch_of_an_evaluation_is_not_traced_again(monkeypatch):
+  traced = []
+  class_logits = ClassificationTask.class_logits
+
+  def counted(task, logits):
+    traced.append(logits.shape)
+    return class_logits(task, logits)
+
+  class Batches(Batch):
+    def __call__(self, track=None):
+      for _ in range(2):
+        yield from super().__call__(track)
+
+  monkeypatch.setattr(ClassificationTask, "class_logits", counted)
+  given = task()
+  model = make_vit("Ti/4", len(NAMES), num_layers=1, hidden_size=8, num_heads=2)
+  outcome = given.evaluator(model, Batches(given))(
+    random_params(model, (8, 8), 0)
+  )
+  assert outcome.metrics["eval/examples"] == 2 * (B - 2)
+  assert traced == [(B, len(NAMES))]
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def _keep_compiled() -> None:
     return
   os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
   os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_COMPILED_BYTES))
-  os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+  os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 
 
 def _parse(

@@ -18,6 +18,7 @@ from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.tasks.eval_step import (
   Predictions,
   eval_step_of,
+  no_totals,
   summary,
   total_over,
 )
@@ -112,7 +113,9 @@ class ClassificationTask(Task):
         if examples:
           predictions.append(batch)
 
-      totals = total_over(step, params, stream(track), len(names), observe)
+      # On the devices, as later totals are: the step would be traced twice.
+      none = sharding.put_replicated(no_totals(len(names)), stream.mesh)
+      totals = total_over(step, params, stream(track), none, observe)
       scores = summary(totals)
       return self.outcome(scores, totals, names, confusion, predictions)
 

@@ -137,14 +137,13 @@ def total_over(
   eval_step: EvalStep,
   params: Any,
   batches: Iterable[dict[str, Array]],
-  num_classes: int,
+  totals: Totals,
   observe: Callable[[Predictions], None] = lambda _: None,
 ) -> Totals:
-  """Totals over all batches, fetched from the device once at the end.
+  """Adds all batches to the totals, fetched from the device once at the end.
 
   `observe` is called with the answers to each batch, on the host and in order.
   """
-  totals = no_totals(num_classes)
   running: collections.deque[Predictions] = collections.deque()
   for batch in batches:
     totals, answers = eval_step(totals, params, batch)

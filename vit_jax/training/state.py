@@ -201,10 +201,14 @@ def with_params(
 ) -> TrainState:
   """Replaces parameters of a state, and starts their average from them.
 
-  `leaves` gives (path, whole array) of each parameter to replace. They are read
-  one at a time, and each device keeps its part.
+  The parameters and their average may be mere shapes with shardings. `leaves`
+  gives (path, whole array) of each parameter to replace. They are read one at a
+  time, and each device keeps its part.
   """
   params: dict[str, Any] = flatten_dict(state.params, sep="/")
+  averaged: dict[str, Any] | None = None
+  if state.averaged_params is not None:
+    averaged = flatten_dict(state.averaged_params, sep="/")
   for path, array in leaves:
     old = params[path]
     params[path] = jax.make_array_from_callback(
@@ -212,8 +216,10 @@ def with_params(
       old.sharding,
       lambda part, array=array, dtype=old.dtype: array[part].astype(dtype),
     )
-  tree = unflatten_dict(params, sep="/")
-  averaged = state.averaged_params
-  if averaged is not None:
-    averaged = jax.tree.map(jnp.copy, tree)
-  return dataclasses.replace(state, params=tree, averaged_params=averaged)
+    if averaged is not None:
+      averaged[path] = jnp.copy(params[path])
+  return dataclasses.replace(
+    state,
+    params=unflatten_dict(params, sep="/"),
+    averaged_params=averaged and unflatten_dict(averaged, sep="/"),
+  )
