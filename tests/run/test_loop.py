@@ -13,13 +13,14 @@ from tests import runs
 from tests.models.test_extended_vit import Halved
 from vit_jax import load_pretrained
 from vit_jax.models.parts import unstack
-from vit_jax.run import loop
+from vit_jax.run import build, loop
 from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.experiments.replay import verify
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
 from vit_jax.runtime.settings import replaced
 from vit_jax.runtime.stops import Interrupted, StopSignal
+from vit_jax.training.step import make_train_step
 from vit_jax.workdir.checkpoint import Checkpoints
 
 
@@ -256,6 +257,22 @@ def test_the_best_checkpoint_is_named_beside_the_last(
   assert "\nBest checkpoint: step 8 with top-1 98.70%.\n" in out
   for command in "evaluate", "report":
     assert f": vit_jax {command} {run_copy} --best\n" in out
+
+
+def test_a_run_traces_its_step_once(data_dir, tmp_path, monkeypatch):
+  """What is compiled beside the first state is what the steps then run."""
+  traced = []
+
+  def counted(*args, **options):
+    step = make_train_step(*args, **options)
+    return lambda *arguments: traced.append(arguments) or step(*arguments)
+
+  monkeypatch.setattr(build, "make_train_step", counted)
+  changes = dict(total_steps=2, eval_every_steps=0, save_every_steps=0)
+  config = runs.config(data_dir, digest_every=0, **changes)
+  state, _ = loop.train(read(config), str(tmp_path))
+  assert int(state.step) == 2
+  assert len(traced) == 1
 
 
 def test_a_complete_run_says_so(run_copy, data_dir, capsys):

@@ -19,6 +19,7 @@ from vit_jax.run.train_loop import OnStep, TrainLoop
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.meter import ADVICE, DivergedError, Stopwatch
 from vit_jax.runtime.stops import StopSignal, Watchdog
+from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints, is_run
@@ -79,8 +80,9 @@ def train(
     checkpoints, plan = _open_run(
       settings, workdir, plan, plan_run, display, stack
     )
-    fresh = checkpoints.latest_step is None
-    with spent.on("starting" if fresh else "restoring"):
+    newest = checkpoints.latest_step
+    kind = "starting" if newest is None else "restoring"
+    with step_compiled(plan, newest), spent.on(kind):
       state, first = first_state(plan, checkpoints, display, allow_changes)
     out = outputs.open_outputs(plan, checkpoints, display, spent, first)
     writers.push(out.close)
@@ -150,6 +152,26 @@ def _open_run(
   for note in (*plan.splits.warnings, *checkpoints.notes):
     display.note(note)
   return checkpoints, plan
+
+
+def step_compiled(
+  plan: Plan, newest: int | None
+) -> contextlib.AbstractContextManager[None]:
+  """Compiles the train step beside the work inside, unless no step is left.
+
+  `newest` is the step of the newest checkpoint, if there is one.
+  """
+  if newest == plan.lengths.total:
+    return contextlib.nullcontext()
+  rows = sharding.batch_sharding(plan.mesh)
+  batch = {
+    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
+    for name, array in plan.batch_spec.items()
+  }
+  frozen = plan.extras.frozen_params
+  return sharding.compiled_meanwhile(
+    plan.jitted_step, plan.shapes, batch, *frozen
+  )
 
 
 def _open_batches(

@@ -1,6 +1,7 @@
 """Checks a run's settings and puts its parts together; compiles nothing."""
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -105,8 +106,9 @@ class Plan:
     loader = build.open_loader(settings, self.preprocessing)
     return loader.train(self.source, transform, **order)
 
-  def jit_train_step(self) -> Callable:
-    """Compiles the train step for the mesh; see `sharding.jit_train_step`."""
+  @functools.cached_property
+  def jitted_step(self) -> Callable:
+    """The train step for the mesh, by `sharding.jit_train_step`."""
     return sharding.jit_train_step(
       self.train_step,
       self.shapes,

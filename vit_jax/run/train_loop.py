@@ -79,7 +79,7 @@ class TrainLoop:
     self.diverged: str | None = None
     self._first_loss: Any = None
     self._recent = collections.deque[dict[str, jax.Array]](maxlen=RECENT)
-    self._train_step = plan.jit_train_step()
+    self._train_step = plan.jitted_step
     epoch_steps = len(plan.source) / plan.settings.batch_size
     self.outputs.display.expect(
       plan.lengths.total, epoch_steps, plan.task.metrics

@@ -121,7 +121,9 @@ def together(function: Any) -> Any:
       compiled = True
     return function(*arguments)
 
-  return call
+  same: Any = call
+  same.lower = function.lower
+  return same
 
 
 def meet(name: str) -> None:

@@ -5,9 +5,11 @@ mesh axis each of them is split over. A single device is a mesh of size one.
 """
 
 import collections
+import contextlib
 import functools
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -200,6 +202,26 @@ def jit_train_step(
       compiler_options=options,
     )
   )
+
+
+@contextlib.contextmanager
+def compiled_meanwhile(function: Any, *arguments: Any) -> Iterator[None]:
+  """Compiles a jitted function in a thread, beside the work inside.
+
+  The arguments may be shapes with shardings. A call with such arrays then finds
+  the program; it also raises the error, if compiling failed.
+  """
+
+  def compile_it() -> None:
+    with contextlib.suppress(Exception):
+      function.lower(*arguments).compile()
+
+  thread = threading.Thread(target=compile_it)
+  thread.start()
+  try:
+    yield
+  finally:
+    thread.join()
 
 
 def jit_replicated(function: Callable, mesh: Mesh, **options: Any) -> Any:

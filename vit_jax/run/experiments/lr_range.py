@@ -140,7 +140,7 @@ def _losses(
   plan = dataclasses.replace(plan, train_step=train_step)
   state = fresh_state(plan)
   frozen = plan.extras.frozen_params
-  step = plan.jit_train_step()
+  step = plan.jitted_step
   rates, losses = [], []
   try:
     with plan.open_batches(0) as batches:

@@ -171,7 +171,7 @@ def _replayed(
   plan.evaluation.stream.close()
   frozen = plan.extras.frozen_params
   digest = jit_digest(plan)
-  train_step = plan.jit_train_step()
+  train_step = plan.jitted_step
   digests: dict[int, Any] = {}
   if saved is not None:
     state, _ = restored(plan, checkpoints, start, allow_changes=True)
