@@ -26,6 +26,7 @@ from scripts import make_captions, make_masks, real_weights
 from scripts.bench import (
   attention_error,
   depths,
+  forms,
   plan,
   plan_page,
   plan_rates,
@@ -38,7 +39,7 @@ from tests import commands, encoders
 from tests.data.pictures import disc
 from tests.image_files import encode
 from tests.models import equations
-from vit_jax.models import partitioning
+from vit_jax.models import partitioning, tpu
 from vit_jax.models.attention import Msa
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import open_run
@@ -490,6 +491,24 @@ def test_the_error_of_attention_is_that_of_rounded_logits():
     expected = np.linalg.norm(difference) / np.linalg.norm(exact)
     assert error == pytest.approx(expected, rel=0.2)
   assert found[1] > 1.2 * found[0]
+
+
+def test_a_chip_has_the_form_with_the_least_cycles_for_each_width():
+  def row(model, cycles, *form):
+    fields = dict(zip(forms.FIELDS, map(str, form), strict=True))
+    return {"chip": "own", "model": model, "mcycles": str(cycles), **fields}
+
+  one, two = (True, False, False), (False, False, True)
+  rows = [row("B/16", 9.5, *one), row("L/16", 100, *one)]
+  rows += [row("B/16", 10, *two), row("L/16", 99, *two)]
+  assert forms.best(rows) == {"own": {768: one, 1024: two}}
+  kept = scoreboard.read(forms.TABLE)
+  keys = {tuple(row[name] for name in forms.KEY) for row in kept}
+  assert len(keys) == len(kept) == 5 * 2 * 2 ** len(forms.FIELDS)
+  assert forms.best(kept) == {
+    chip: {width: tuple(form) for width, form in known.items()}
+    for chip, known in tpu.FORWARD.items()
+  }
 
 
 def test_the_scoreboards_page_is_that_of_its_rows():

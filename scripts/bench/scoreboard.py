@@ -28,6 +28,7 @@ from typing import Any
 from scripts.bench.scoreboard_models import (
   LIBRARIES,
   OURS,
+  ROUGH,
   SHAPES,
   gflops,
   lowered,
@@ -108,10 +109,10 @@ def read(table: pathlib.Path) -> list[Row]:
     return list(csv.DictReader(file))
 
 
-def add(table: pathlib.Path, row: Row) -> None:
+def add(table: pathlib.Path, row: Row, names: tuple[str, ...] = NAMES) -> None:
   new = not table.exists()
   with table.open("a", newline="") as file:
-    writer = csv.DictWriter(file, NAMES, lineterminator="\n")
+    writer = csv.DictWriter(file, names, lineterminator="\n")
     if new:
       writer.writeheader()
     writer.writerow(row)
@@ -295,7 +296,10 @@ clone differed from the commit.
 
 The rows with attention in bfloat16 are younger than the others, which were not
 compiled anew. In short, the cycles of the fastest other library over ours,
-whatever the type of its attention; above 1, ours leads:
+which leads where it is above 1. "Float32 attention" compares ours so with all
+others, whatever theirs is. "At equal precision" is the lower of two: the
+others with float32 attention over ours in float32, and those with bfloat16
+attention ({rough}) over the faster of our two:
 """
 
 
@@ -303,7 +307,9 @@ def page(rows: list[Row]) -> str:
   known = {tuple(row[name] for name in KEY): row for row in rows}
   images = " or ".join(f"{n} ({model})" for model, n in IMAGES.items())
   topologies = ", ".join(f"`{name}`" for name in CHIPS.values())
-  parts = [HEAD.format(images=images, chips=topologies), _overview(known)]
+  rough = " and ".join(ROUGH)
+  head = HEAD.format(images=images, chips=topologies, rough=rough)
+  parts = [head, _overview(known)]
   for model, shape in SHAPES.items():
     for step in STEPS:
       parts.append(f"## {model}, {TITLES[step]}\n")
@@ -315,23 +321,39 @@ def page(rows: list[Row]) -> str:
 
 def _overview(known: dict) -> str:
   """The fastest other library's cycles over ours, of every step and chip."""
+  ways = {"float32 attention": _lead, "at equal precision": _equal_lead}
   cells = []
   for model, shape in SHAPES.items():
     for step in STEPS:
-      for own in OURS:
-        row = [f"{model}, {TITLES[step]}, {own}"]
-        for chip in CHIPS:
-          found = _found(known, (model, step, chip), str(shape[-1]))
-          row.append(_lead(found, own))
-        cells.append(tuple(row))
+      rows = {
+        chip: _found(known, (model, step, chip), str(shape[-1]))
+        for chip in CHIPS
+      }
+      for name, lead in ways.items():
+        leads = [lead(found) for found in rows.values()]
+        cells.append((f"{model}, {TITLES[step]}, {name}", *leads))
   return _markdown(("*estimate*", *CHIPS), cells)
 
 
-def _lead(found: dict[str, Row], own: str) -> str:
-  if own not in found:
+def _lead(found: dict[str, Row]) -> str:
+  if OURS[0] not in found:
     return "not compiled yet"
   best = _best(found)
-  return f"{_cycles(found[best]) / _cycles(found[own]):.2f} ({best})"
+  return f"{_cycles(found[best]) / _cycles(found[OURS[0]]):.2f} ({best})"
+
+
+def _equal_lead(found: dict[str, Row]) -> str:
+  """As `_lead`, among the libraries of each type of attention."""
+  own = {name: _cycles(found[name]) for name in OURS if name in found}
+  if OURS[0] not in own:
+    return "not compiled yet"
+  leads = {
+    name: _cycles(row) / (min(own.values()) if name in ROUGH else own[OURS[0]])
+    for name, row in found.items()
+    if name not in OURS
+  }
+  least = min(leads, key=leads.__getitem__)
+  return f"{leads[least]:.2f} ({least})"
 
 
 def _found(known: dict, key: tuple[str, str, str], layers: str) -> dict:

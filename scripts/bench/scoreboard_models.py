@@ -171,6 +171,7 @@ def bonsai(folder: pathlib.Path, shape: tuple[int, ...]) -> Any:
 
 
 OURS = ("ours", "ours, bfloat16 attention")
+ROUGH = ("big_vision", "Equimo")  # Their attention is bfloat16.
 LIBRARIES = {
   OURS[0]: ours,
   OURS[1]: functools.partial(ours, attention="bfloat16"),

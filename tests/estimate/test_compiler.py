@@ -1,6 +1,7 @@
 """Estimates by the TPU compiler, and its errors in one line."""
 
 import json
+import types
 
 import jax
 import pytest
@@ -76,7 +77,8 @@ def test_the_forward_pass_has_the_form_for_the_chips(monkeypatch):
   monkeypatch.setattr(tpu, "attend", lambda *a: calls.append(a) or attend(*a))
 
   def on_tpu(layout, _):
-    return partitioning.laid_out(layout, "tpu")
+    device = types.SimpleNamespace(platform="tpu", device_kind="TPU v4")
+    return partitioning.laid_out(layout, device)
 
   monkeypatch.setattr(sharding, "laid_out", on_tpu)
   mesh = sharding.make_mesh(devices=jax.devices()[:1])

@@ -14,6 +14,7 @@ import pytest
 from tests.models import equations
 from tests.models.tiny_vit import (
   HEADS,
+  LAYERS,
   MLP,
   B,
   D,
@@ -307,6 +308,95 @@ def test_the_form_for_tpu_is_used_where_nothing_needs_the_weights(
     params,
   )
   assert len(calls) == forms
+
+
+@pytest.mark.parametrize(
+  "chip, width",
+  [(None, 0), *((c, w) for c, forms in tpu.FORWARD.items() for w in forms)],
+)
+def test_a_chip_has_the_answers_of_any_other(for_tpu, monkeypatch, chip, width):
+  """In the forms of its own for passes without gradients, and with them."""
+  x, model = images(8, 12), tiny()
+  params = random_params(model, x)
+
+  def loss(params, x):
+    return jnp.square(model.apply({"params": params}, x)).sum()
+
+  with monkeypatch.context() as patch:
+    patch.setattr(partitioning, "platform", lambda: "cpu")
+    expected = jax.jit(lambda p: model.apply({"params": p}, x))(params)
+    expected_grads = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, x)
+  monkeypatch.setattr(tpu, "chip", lambda: chip)
+  if chip:
+    monkeypatch.setattr(tpu, "FORWARD", {chip: {D: tpu.FORWARD[chip][width]}})
+  found = jax.jit(lambda p: model.apply({"params": p}, x))(params)
+  assert relative_difference(found, expected) < 1e-6
+  grads = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, x)
+  for side in (grads, expected_grads):
+    for block in ("block_0", "block_1"):  # 0, but for rounding.
+      side[0][block]["msa"]["key"].pop("bias")
+  for a, b in zip(*map(jax.tree.leaves, (grads, expected_grads)), strict=True):
+    assert relative_difference(a, b) < 2e-6
+
+
+@pytest.mark.parametrize(
+  "form, primitive, count",
+  [
+    (tpu.Forward(), "conv_general_dilated", 0),
+    (tpu.Forward(convolves=True), "conv_general_dilated", 1),
+    # One for the MLP of each layer; queries and keys have two.
+    (tpu.Forward(), "optimization_barrier", LAYERS),
+    (tpu.Forward(apart=True), "optimization_barrier", 3 * LAYERS),
+  ],
+)
+def test_a_form_is_that_of_passes_without_gradients_alone(
+  for_tpu, monkeypatch, form, primitive, count
+):
+  x, model = images(), tiny()
+  params = random_params(model, x)
+  monkeypatch.setattr(tpu, "chip", lambda: "own")
+  monkeypatch.setattr(tpu, "FORWARD", {"own": {D: form}})
+
+  def answers(params):
+    return model.apply({"params": params}, x).sum()
+
+  def written(function):
+    inlined = jax.jit(function).lower(params).as_text()
+    names = {"conv_general_dilated": "stablehlo.convolution"}
+    return inlined.count(names.get(primitive, f"stablehlo.{primitive}"))
+
+  assert written(answers) == count
+  with monkeypatch.context() as patch:
+    patch.setattr(tpu, "FORWARD", {})
+    plain = written(jax.grad(answers))
+  assert written(jax.grad(answers)) == plain
+
+
+def test_a_width_between_those_compiled_has_the_form_of_the_nearest(
+  monkeypatch,
+):
+  monkeypatch.setattr(tpu, "chip", lambda: "v6e")
+  found = [tpu.forward_form(width).narrow for width in (192, 768, 900, 1280)]
+  assert found == [False, False, True, True]
+  monkeypatch.setattr(tpu, "chip", lambda: None)
+  assert tpu.forward_form(768) == tpu.Forward()
+
+
+def test_exponentials_may_have_the_type_of_the_tokens(for_tpu, monkeypatch):
+  x, model = images(), tiny(dtype=jnp.bfloat16)
+  params = random_params(model, x)
+  monkeypatch.setattr(tpu, "chip", lambda: "own")
+
+  def rounded(form):
+    monkeypatch.setattr(tpu, "FORWARD", {"own": {D: form}})
+    traced = jax.make_jaxpr(lambda p: model.apply({"params": p}, x))(params)
+    S = 7  # Tokens: six patches and the class token.
+    shape = re.escape(f"bf16[{B},{HEADS},{S},{S}]")
+    return len(re.findall(rf":{shape} = convert_element_type", str(traced)))
+
+  # The weights are rounded in any case, for the product with the values.
+  assert rounded(tpu.Forward()) == LAYERS
+  assert rounded(tpu.Forward(narrow=True)) == 2 * LAYERS
 
 
 @pytest.mark.parametrize("kind", ["tanh", "exact"])

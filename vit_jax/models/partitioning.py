@@ -33,7 +33,7 @@ CHIPS = {
 """The names of TPU chips, by what JAX calls their devices."""
 
 _layout = contextvars.ContextVar[Layout | None]("layout", default=None)
-_platform = contextvars.ContextVar[str | None]("platform", default=None)
+_device = contextvars.ContextVar[Any]("device", default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,18 +53,17 @@ def named(init: Callable[..., Array], axes: Axes) -> _Named:
 
 
 @contextlib.contextmanager
-def laid_out(layout: Layout, platform: str) -> Iterator[None]:
-  """Lays out all arrays traced inside the context, for devices of a platform.
+def laid_out(layout: Layout, device: Any) -> Iterator[None]:
+  """Lays out all arrays traced inside the context, for devices like this one.
 
-  `layout` maps the logical axes of an array to its sharding; a platform is
-  "tpu", "gpu" or "cpu".
+  `layout` maps the logical axes of an array to its sharding.
   """
-  tokens = _layout.set(layout), _platform.set(platform)
+  tokens = _layout.set(layout), _device.set(device)
   try:
     yield
   finally:
     _layout.reset(tokens[0])
-    _platform.reset(tokens[1])
+    _device.reset(tokens[1])
 
 
 def splits(axis: str) -> bool:
@@ -84,12 +83,19 @@ def mesh_axes(axis: str) -> tuple[str, ...]:
 
 def platform() -> str:
   """The platform that a computation is traced for: "tpu", "gpu" or "cpu"."""
-  return _platform.get() or jax.default_backend()
+  device = _device.get()
+  return jax.default_backend() if device is None else device.platform
 
 
 def chip_of(device: Any) -> str | None:
   """The name of a device's TPU chip, such as v5e; None for all else."""
   return CHIPS.get(device.device_kind)
+
+
+def chip() -> str | None:
+  """The TPU chip that a computation is traced for; None for all else."""
+  device = _device.get()
+  return chip_of(jax.devices()[0] if device is None else device)
 
 
 def for_tpu() -> bool:

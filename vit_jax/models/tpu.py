@@ -16,14 +16,15 @@ slow at:
   back through the last product.
 
 Where nothing is differentiated or turned, heads are inside and keys innermost:
-XLA then joins the softmax to the products around it.
+XLA then joins the softmax to the products around it. There chips differ, and
+`FORWARD` has the form of each.
 
 Only reverse-mode differentiation is defined.
 """
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +32,113 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.partitioning import in_use, on_each_device, splits
+from vit_jax.models.partitioning import chip, in_use, on_each_device, splits
 
 Heads = Float[Array, "k B D_h S"]
+barrier = jax.lax.optimization_barrier
+
+
+class Forward(NamedTuple):
+  """How a pass without gradients is computed, where chips differ.
+
+  Attributes:
+    convolves: The patches are embedded by a convolution of the image, instead
+      of cut out first.
+    apart: Queries and keys are arrays of their own. Otherwise XLA may compute
+      those of a block anew within the product of both.
+    narrow: Exponentials are rounded to the type of the tokens before they are
+      added, as those of a train step are.
+  """
+
+  convolves: bool = False
+  apart: bool = False
+  narrow: bool = False
+
+  def __str__(self) -> str:
+    said = {
+      "patches by a convolution": self.convolves,
+      "queries and keys apart": self.apart,
+      "exponentials in the type of the tokens": self.narrow,
+    }
+    return ", ".join(text for text, is_so in said.items() if is_so)
+
+
+FORWARD = {
+  "v5e": {
+    768: Forward(convolves=True),
+    1024: Forward(convolves=True),
+  },
+  "v6e": {
+    768: Forward(convolves=True),
+    1024: Forward(convolves=True, narrow=True),
+  },
+  "v4": {
+    768: Forward(convolves=True, narrow=True),
+    1024: Forward(convolves=True, narrow=True),
+  },
+  "v5p": {
+    768: Forward(narrow=True),
+    1024: Forward(),
+  },
+  "tpu7x": {
+    768: Forward(narrow=True),
+    1024: Forward(convolves=True, apart=True, narrow=True),
+  },
+}
+"""The fastest form by chip and width D, as `scripts.bench.forms` finds it."""
+
+
+def forward_form(width: int) -> Forward:
+  """The form for the chip that a computation is traced for.
+
+  It is that of the nearest width that was compiled.
+  """
+  forms = FORWARD.get(chip() or "", {})
+  nearest = min(forms, key=lambda known: abs(known - width), default=0)
+  return forms.get(nearest, Forward())
+
+
+@jax.custom_vjp
+def on_its_own(x: Array) -> Array:
+  """The array, which XLA computes before what takes it, if without gradients.
+
+  It would compute the first product of an MLP within the second, more slowly.
+  """
+  return barrier(x)
+
+
+on_its_own.defvjp(lambda x: (x, None), lambda _, d: (d,))
+
+
+@jax.custom_vjp
+def embed(
+  x: Float[Array, "B H W C"],
+  x_p: Float[Array, "B h w P2C"],
+  E: Float[Array, "P2C D"],
+) -> Float[Array, "B h w D"]:
+  """The products x_p E of Eq. 1, for the patches x_p of the images x."""
+  if not forward_form(E.shape[-1]).convolves:
+    return _product("bhwp,pd->bhwd", x_p, E)
+  P = x.shape[1] // x_p.shape[1]
+  kernel = E.reshape(P, P, x.shape[-1], E.shape[-1])
+  axes = ("NHWC", "HWIO", "NHWC")
+  return jax.lax.conv_general_dilated(
+    x, kernel, (P, P), "VALID", dimension_numbers=axes
+  )
+
+
+def _embed_forward(x: Array, x_p: Array, E: Array) -> tuple[Array, tuple]:
+  return _product("bhwp,pd->bhwd", x_p, E), (x, x_p, E)
+
+
+def _embed_backward(saved: tuple, d: Array) -> tuple:
+  x, x_p, E = saved
+  dE = _product("bhwp,bhwd->pd", x_p, d)
+  # The gradient of the images comes through their patches.
+  return jnp.zeros_like(x), _product("bhwd,pd->bhwp", d, E), dE
+
+
+embed.defvjp(_embed_forward, _embed_backward)
 
 
 @jax.custom_vjp
@@ -136,9 +241,13 @@ def attend(
 
   Logits and exponentials are of type `dtype`, their sums float32.
   """
+  form = forward_form(z.shape[-1])
+  if form.apart:
+    q, k = barrier(q), barrier(k)
   q, k, v = (x.transpose(1, 3, 0, 2) for x in (q, k, project(z, W_v, b_v)))
   logits = _logits("bqhe,bkhe->bhqk", q, k, dtype)
-  E = jnp.exp(logits - logits.max(axis=-1, keepdims=True)).astype(jnp.float32)
+  E = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
+  E = E.astype(z.dtype if form.narrow else jnp.float32).astype(jnp.float32)
   A = (E / E.sum(axis=-1, keepdims=True)).astype(z.dtype)  # Eq. 6
   SA = _product("bhqk,bkhe->bqhe", A, v)  # Eq. 7
   return _product("bqhe,hed->bqd", SA, W_out) + b_out[None, None]  # Eq. 8
@@ -173,7 +282,7 @@ def _backward(dtype: DTypeLike, saved: tuple, dy: Array) -> tuple:
   dv = _in_order(_product("hbkq,hbeq->hbek", E, dSA))
   dW_v, dz = _projection_gradients(z, dv, W_v)
   # In the meantime, q and k are fetched into the memory that E no longer needs.
-  dlogits, dW_v, dz = jax.lax.optimization_barrier((dlogits, dW_v, dz))
+  dlogits, dW_v, dz = barrier((dlogits, dW_v, dz))
   dq = _in_order(_product("hbkq,hbek->hbeq", dlogits, k))
   dk = _in_order(_product("hbkq,hbeq->hbek", dlogits, q))
   return (
@@ -277,7 +386,7 @@ def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
   def block(i, arrays):
     # Each gradient takes the place of what it is a gradient of, so that is
     # read before.
-    q, k, v = jax.lax.optimization_barrier([x[i] for x in arrays])
+    q, k, v = barrier([x[i] for x in arrays])
     logits = _logits("neq,nek->nkq", q, k, dtype)
     A = jnp.exp(logits.astype(jnp.float32) - log_sums[i])
     dA = _sums("neq,nek->nkq", dSA[i], v)
@@ -286,7 +395,7 @@ def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
     dq = _product("nkq,nek->neq", _softmax_gradient(both, q.dtype), k)
     # Each product computes the gradient as it reads A and dA: written once in
     # bfloat16 for both, it would cost more than both products.
-    both = jax.lax.optimization_barrier(both)
+    both = barrier(both)
     dk = _product("nkq,neq->nek", _softmax_gradient(both, q.dtype), q)
     pairs = zip(arrays, (dq, dk, dv), strict=True)
     return [x.at[i].set(d) for x, d in pairs]
@@ -359,7 +468,7 @@ def _splash(q: Heads, k: Heads, v: Heads) -> Heads:
 
 def _projection_gradients(z: Array, d: Array, W: Array) -> tuple[Array, Array]:
   """The gradients of W and z, from that of their product."""
-  dW = jax.lax.optimization_barrier(_product("hben,bnd->hed", d, z))
+  dW = barrier(_product("hben,bnd->hed", d, z))
   return dW.transpose(2, 0, 1), _product("hben,dhe->bnd", d, W)
 
 

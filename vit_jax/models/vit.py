@@ -34,7 +34,7 @@ from vit_jax.models.layer import (
   make_blocks,
 )
 from vit_jax.models.model import VitFields, check_images
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import for_tpu, named
 from vit_jax.models.parts import ENCODER, Part, Stack, heads
 from vit_jax.models.position import (
   Grid,
@@ -66,12 +66,18 @@ class PatchEmbedding(nn.Module):
 
   @nn.compact
   def __call__(self, x: Images, mask: Any = None) -> Float[Array, "B h w D"]:
-    c, axes, use_bias = self.config, ("patch", "embed"), self.use_bias
-    E = dense(self.hidden_size, axes, c, use_bias=use_bias, name="E")
+    c, axes = self.config, ("patch", "embed")
     x_p = patchify(x, self.patch_size)  # (B, h, w, P^2 C)
+    options: dict[str, Any] = {"use_bias": self.use_bias}
     if mask is not None:
       check_mask(mask, *x_p.shape[:3])
       x_p = jnp.where(mask.reshape(*x_p.shape[:3], 1), x_p, 0)
+    elif for_tpu():
+      from vit_jax.models import tpu
+
+      x = x.astype(c.dtype)
+      options["dot_general"] = lambda x_p, E, *_, **__: tpu.embed(x, x_p, E)
+    E = dense(self.hidden_size, axes, c, name="E", **options)
     return layer_norm(c, name="norm")(E(x_p)) if self.use_norm else E(x_p)
 
 
@@ -115,6 +121,10 @@ class Mlp(nn.Module):
     dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
 
     hidden = dropout(gelu(each_token(expand, z)))  # (B, S, mlp_size)
+    if for_tpu():
+      from vit_jax.models import tpu
+
+      hidden = tpu.on_its_own(hidden)
     return dropout(each_token(contract, hidden))
 
 
@@ -181,7 +191,13 @@ class BaseVit(VitFields):
     patches = max(round((1 - self.patch_dropout_rate) * patches), 1)
     offset = self.relative or self.position == "relative"
     needs_A = self.attention_dropout_rate > 0 or bool(offset)
-    return FORMS[form_of(self.prefix + patches, needs_A, self.splash)]
+    form = FORMS[form_of(self.prefix + patches, needs_A, self.splash)]
+    if not for_tpu():
+      return form
+    from vit_jax.models import tpu
+
+    forward = str(tpu.forward_form(self.hidden_size))
+    return f"{form}; without gradients, {forward}" if forward else form
 
   def __call__(
     self, x: Images, *, mask: Any = None, train: bool = False

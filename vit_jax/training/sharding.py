@@ -163,7 +163,7 @@ def on_mesh(function: Callable, mesh: Mesh) -> Callable:
 
   @functools.wraps(function)
   def wrapped(*args, **kwargs):
-    with laid_out(layout, mesh.devices.flat[0].platform):
+    with laid_out(layout, mesh.devices.flat[0]):
       return function(*args, **kwargs)
 
   return wrapped
