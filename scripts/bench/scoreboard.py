@@ -203,10 +203,6 @@ def extended(few: Row, more: Row, layers: int) -> Row:
 
 
 NOTES = {
-  ("B/16", "forward", "v5e"): """\
-Our forward pass has heads inside, as theirs do, and exponentials in float32,
-which vision_transformer, jimm and bonsai have as well. Other layouts took more:
-[attempts](attempts.md#passes-without-gradients-and-v6e).""",
   ("B/16", "train", "v6e"): """\
 Our softmax takes 8.20 Mcycles where big_vision's takes 3.83: its logits are
 bfloat16, ours float32, as [its error](scaling.md#steps-on-eight-chips) would be
@@ -221,43 +217,20 @@ those of bfloat16 ones. The plain form, heads inside and float32, takes 34.0
 ([attempts](attempts.md#passes-without-gradients-and-v6e)), so neither is taken
 over.""",
   ("B/16", "forward", "v4"): """\
-vision_transformer's MLP takes 7.30 Mcycles in two products. XLA computes our
-first product inside the second, at 8.80, and big_vision's at 9.73. Its
-exponentials take 2.25 and ours 3.34; both are float32. We have not tried to
-make XLA part the two products of ours.""",
-  ("B/16", "forward", "v5p"): """\
-big_vision's last product of attention reads exponentials in bfloat16, of
-bfloat16 logits, at 2.34 Mcycles; ours reads float32, at 3.24.
-{exponentials}""",
+vision_transformer's MLP and exponentials are float32, and take less here. Other
+forms of ours take more
+([attempts](attempts.md#passes-without-gradients-and-v6e)).""",
   ("B/16", "forward", "tpu7x"): """\
-After the exponentials (1.81 Mcycles here, 1.83 there), attention takes 1.72 and
-big_vision's, which reads bfloat16, 0.96. {exponentials}""",
+big_vision's exponentials and what reads them are bfloat16.""",
   ("L/16", "train", "v6e"): """\
 As in B/16: exponentials of float32 logits take 11.20 Mcycles, and big_vision's
-of bfloat16 ones 3.46.""",
+of bfloat16 ones 3.46. With bfloat16 ones our step takes 75.3, and leads.""",
   ("L/16", "train", "tpu7x"): """\
 Ours lays out queries and keys anew (3.84 Mcycles), which heads inside do not
 need; in B/16 on this chip the plain form is slower all the same.""",
-  ("L/16", "forward", "v5e"): """\
-big_vision's last product of attention reads exponentials in bfloat16, at 4.41
-Mcycles, and ours float32, at 6.29; its MLP takes 22.88, ours 24.86.
-{exponentials}""",
-  ("L/16", "forward", "v6e"): """\
-big_vision's last product of attention reads exponentials in bfloat16, at 3.22
-Mcycles, and ours float32, at 4.66. {exponentials}""",
-  ("L/16", "forward", "v4"): """\
-big_vision's MLP takes 16.37 Mcycles, ours 17.00, of the same products.""",
-  ("L/16", "forward", "v5p"): """\
-big_vision's product of weights and values reads bfloat16, at 3.61 Mcycles, and
-ours float32, at 4.55. {exponentials}""",
   ("L/16", "forward", "tpu7x"): """\
-big_vision's exponentials are bfloat16, and take 2.51 Mcycles where ours take
-3.04. {exponentials}""",
+big_vision's exponentials are bfloat16.""",
 }
-EXPONENTIALS = """\
-Exponentials in bfloat16 of float32 logits, which lose less than its logits do,
-help L/16 on v5e and cost B/16 on v6e more
-([attempts](attempts.md#passes-without-gradients-and-v6e))."""
 
 HEAD = """\
 # Scoreboard
@@ -396,7 +369,7 @@ def _chip(known: dict, key: tuple[str, str, str], layers: str) -> list[str]:
   names = ("*estimate*", "Mcycles", "MFU", "memory, GiB", "sent, MiB", "from")
   table = _markdown((*names, "commit"), cells)
   parts = [f"### {key[0]}, {key[1]}, {key[2]}\n", f"libtpu {libtpu}.\n", table]
-  note = NOTES.get(key, "").format(exponentials=EXPONENTIALS)
+  note = NOTES.get(key, "")
   parts += [_leader(found, note), OPERATIONS]
   for library in dict.fromkeys(("ours", _best(found))):
     operations = json.loads(found[library]["operations"])

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from vit_jax.models import make_vit, partitioning
-from vit_jax.run import build, fastest
+from vit_jax.models import make_vit
+from vit_jax.run import build, fastest, summary
+from vit_jax.run import plan as plans
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
-from vit_jax.run.summary import header
 from vit_jax.runtime.settings import replaced
 from vit_jax.training.sharding import SCOPED_VMEM
 
@@ -100,7 +100,8 @@ def test_the_table_has_what_the_pages_say():
 
 def test_a_run_goes_on_with_what_it_took(config, monkeypatch):
   """Whatever the table says by then; the header names it in both cases."""
-  monkeypatch.setattr(partitioning, "CHIPS", {"cpu": "v5e"})
+  for module in (plans, summary):
+    monkeypatch.setattr(module, "for_tpu", lambda: True)
   plain = make_plan(read(config))
   model = dataclasses.replace(plain.model, parent=None)
   images = config.batch_size // 8
@@ -108,7 +109,7 @@ def test_a_run_goes_on_with_what_it_took(config, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(fastest, "row_of", lambda *_: row)
     begun = make_plan(read(config))
-    lines = dict(header(begun, "runs"))
+    lines = dict(summary.header(begun, "runs"))
   assert model == begun.model
   assert dict(begun.mesh.shape) == {"data": 1, "fsdp": 8, "tensor": 1}
   assert begun.settings.scoped_vmem_mib == 24

@@ -16,6 +16,7 @@ from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model, to_fields
+from vit_jax.models.partitioning import for_tpu
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import build, fastest
@@ -251,7 +252,7 @@ def _opened(
     teacher, task = open_teacher(settings, task, saved)
   start, model, start_preprocessing = _model(settings, task, class_names, saved)
   full_settings = build.resolved(settings, start_preprocessing)
-  if saved is None:
+  if saved is None and for_tpu():
     full_settings = fastest.chosen(full_settings, task, model, jax.devices())
   mesh = sharding.make_mesh(**vars(full_settings.mesh))
   if not (full_settings.lora.rank or full_settings.distill.teacher):

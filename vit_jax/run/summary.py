@@ -76,11 +76,8 @@ def header(
     rows.append(("crops", crops))
   if plan.preprocessing.cut_from:
     rows.append(("images", str(plan.preprocessing)))
-  fast = fastest.described(settings, plan.task, plan.model, jax.devices())
-  if fast:
-    rows.append(("settings", fast))
-  if for_tpu() and (form := plan.model.attention_form(height_width)):
-    rows.append(("attention", form))
+  if for_tpu():
+    rows += _for_tpu(plan)
   full = settings.optimizer.warmup.in_steps(settings.batch_size, examples)
   if (warmup := warmup_steps(settings, total, examples)) < full:
     text = f"shortened from {full:,} to {warmup:,} steps, as the run is short"
@@ -91,6 +88,14 @@ def header(
     text = "none, so that no weights are left: set save_every_epochs or _steps"
     rows.append(("checkpoints", text))
   return rows
+
+
+def _for_tpu(plan: Plan) -> list[tuple[str, str]]:
+  """The settings and forms that are for the chips, as far as there are any."""
+  settings, model = plan.settings, plan.model
+  fast = fastest.described(settings, plan.task, model, jax.devices())
+  form = model.attention_form(plan.preprocessing.image_size)
+  return [(k, v) for k, v in (("settings", fast), ("attention", form)) if v]
 
 
 def _model(plan: Plan) -> str:
