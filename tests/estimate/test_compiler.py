@@ -151,12 +151,14 @@ def test_every_task_can_be_estimated(changes, label, forward, tmp_path):
     changes = {**changes, "data.name": None, where: "labels.csv"}
   plain = {"loss.label_smoothing": 0.0, **changes}
   settings = replaced(read(digits.get_config()), plain)
-  mesh = sharding.make_mesh(devices=jax.devices()[:2])
+  devices = jax.devices()[:2]
   if forward and not build.task_of(settings).has_answers:
     pytest.skip("it answers nothing for a whole image")
-  lower = compiler.lower_forward if forward else compiler.lower
-  sizes = (5,) if forward else (5, 1_000)
-  lowered, gflops = lower(settings, mesh, *sizes)
+  if forward:
+    mesh = sharding.make_mesh(devices=devices)
+    lowered, gflops = compiler.lower_forward(settings, mesh, 5)
+  else:
+    lowered, gflops, *_ = compiler.lower(settings, devices, 5, 1_000)
   assert f"tensor<{'64x8x8x3xui8' if forward else label}>" in lowered.as_text()
   assert gflops > 0
 

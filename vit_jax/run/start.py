@@ -29,10 +29,6 @@ from vit_jax.workdir.description import check_same_run
 if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
 
-# Options to compile by, for a program that runs once, by its platform. On CPUs,
-# LLVM takes half the time; the numbers drawn are the same.
-_FOR_ONE_RUN = {"cpu": {"xla_backend_optimization_level": 1}}
-
 
 def first_state(
   plan: Plan,
@@ -133,11 +129,7 @@ def _drawn(plan: Plan, init: Callable, state: TrainState) -> TrainState:
     drawn = jax.tree.leaves(nn.unbox(init(key)))
     return [*itertools.compress(drawn, is_shape)]
 
-  make = jax.jit(
-    draw,
-    out_shardings=sharding.shardings_of(shapes),
-    compiler_options=_FOR_ONE_RUN.get(plan.mesh.devices.flat[0].platform),
-  )
+  make = jax.jit(draw, out_shardings=sharding.shardings_of(shapes))
   drawn = iter(make(jax.random.key(plan.settings.seed)))
   return structure.unflatten(
     next(drawn) if lacking else leaf
