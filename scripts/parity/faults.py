@@ -167,13 +167,13 @@ def _summed(in_parts: Any) -> Any:
 
 
 def _late(_: Any) -> Any:
-  def average(decay: Any, warmup: bool, state: Any, params: Any) -> Any:
-    del warmup, params
-    return optax.incremental_update(
+  def averaging(objective: Any, decay: float, warmup: bool) -> Any:
+    del objective, warmup
+    return lambda state, params: optax.incremental_update(
       state.params, state.averaged_params, 1 - decay
     )
 
-  return average
+  return averaging
 
 
 def _wrong_mass(_: Any) -> Any:
@@ -406,7 +406,7 @@ FAULTS: dict[str, Fault] = {
   "another GELU": _model(gelu=lambda x: "tanh" if x == "exact" else "exact"),
   "1 % more dropout": _model(dropout_rate=lambda x: x + 0.01),
   "gradient summed over the parts": _patch(step, "_in_parts", _summed),
-  "an average one step late": _patch(step, "_average", _late),
+  "an average one step late": _patch(step, "_averaging", _late),
   "an average that warms up": _run(ema_warmup=True),
   "drop path that grows": _model(drop_path_grows=True),
   "drop path that does not grow": _model(drop_path_grows=False),

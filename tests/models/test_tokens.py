@@ -1,6 +1,7 @@
 """Tokens that do not count or are left out: as if they had never been there."""
 
 import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +9,14 @@ import numpy as np
 import pytest
 
 from tests.models import equations
-from tests.models.tiny_vit import HEADS, B, D, P, random_params, tiny
+from tests.models.tiny_vit import HEADS, B, D, P, apply, random_params, tiny
 from tests.rows import some_slow
 from vit_jax.models import masked_vit, partitioning
 from vit_jax.models.attention import Msa
 from vit_jax.models.layer import LayerConfig, PatchDropout
 from vit_jax.models.parts import stack, unstack
 from vit_jax.models.tokens import Tokens
-from vit_jax.models.vit import EncoderBlock
+from vit_jax.models.vit import BaseVit, EncoderBlock, Vit
 
 H, W = 3, 4  # Patches along height and width.
 N = H * W
@@ -300,6 +301,91 @@ def test_layers_of_ones_own_need_not_know_of_tokens(position, mask, message):
     return
   with pytest.raises(ValueError, match=message):
     jax.eval_shape(answer, pixels())
+
+
+@pytest.mark.parametrize(
+  "fields, read",
+  [
+    ({}, 1),
+    ({"gelu": "exact", "remat": "dots"}, 1),
+    ({"position": "relative"}, 1),
+    ({"position_at": "shared"}, 1),
+    ({"patch_dropout_rate": 0.5}, 1),
+    ({"pooling": "gap"}, N),
+    ({"pooling": "map"}, N),
+    ({"scan": True}, N + 1),
+    ({"block": "dinov2"}, 1),
+    ({"block": "dinov3"}, 1),
+    ({"block": "dinov2", "norm_inner_msa": True, "norm_after": True}, 1),
+    ({"block": "dinov2", "registers": 2, "pooled_tokens": (0, 2)}, 3),
+    ({"block": "dinov2", "pooling": "token_gap"}, N + 1),
+    ({"block": "deit"}, 2),
+    ({"block": "pixio"}, 8),
+    ({"block": "beit", "pooling": "token", "norm_pooled": False}, 1),
+    ({"block": "rope_mixed"}, 1),
+    ({"block": "mlcd"}, 1),
+  ],
+)
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_the_last_layer_computes_what_is_read(
+  monkeypatch, fields, read, platform
+):
+  """The head's input is that of all tokens, and so are all gradients."""
+  if fields.get("norm_after"):
+    fields = {**fields, "layer_scale": None}
+  model = tiny(**fields)
+  params = random_params(model, pixels())
+  masked = fields.get("position") != "relative" or None
+  mask = jnp.asarray(REAL) if masked else None
+  monkeypatch.setattr(partitioning, "platform", lambda: platform)
+  rows = []
+
+  def pooled(bound, x):
+    return bound.pooled(x, mask=mask, train=True)
+
+  def encoded(bound, x):
+    return bound.encode(x, mask=mask, train=True)[1]
+
+  def loss(params, method):
+    keys = {"dropout": jax.random.key(0)}
+    y = model.apply({"params": params}, pixels(), method=method, rngs=keys)
+    return jnp.square(y).sum(), y
+
+  def seen(run):
+    def noted(*args, **options):
+      tokens = run(*args, **options)
+      rows.append(tokens.z.shape[1])
+      return tokens
+
+    return noted
+
+  with monkeypatch.context() as patch:
+    patch.setattr(BaseVit, "run", seen(BaseVit.run))
+    jax.eval_shape(lambda p: loss(p, pooled), params)
+  assert rows == [read]
+  found, expected = (
+    jax.jit(jax.grad(partial(loss, method=method), has_aux=True))(params)
+    for method in (pooled, encoded)
+  )
+  for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
+
+
+class Second(Vit):
+  """A class that reads another token than `Vit` does."""
+
+  def pool(self, tokens):
+    return tokens.z[:, 1]
+
+
+def test_a_class_with_a_pool_of_its_own_reads_what_it_likes():
+  model = Second.like(tiny())
+  params = random_params(model, pixels())
+  found, z = (
+    apply(model, params, pixels(), method=method)
+    for method in (Second.pooled, lambda m, x: m.encode(x)[0])
+  )
+  np.testing.assert_allclose(found, z[:, 1], rtol=1e-5, atol=1e-6)
 
 
 def test_patch_dropout_leaves_out_padding_first():

@@ -292,7 +292,7 @@ def make_predict_step(
   task = answering(text_head.loss) if text_head else task
 
   def features_and_logits(bound: Any, x: Array) -> tuple[Any, Any]:
-    _, pooled = bound.encode(x)
+    pooled = bound.pooled(x)
     return bound.representation(pooled), bound.head(pooled)
 
   def predict_step(

@@ -59,6 +59,9 @@ class Msa(nn.Module):
   weight in A is 0, and the other weights are what they would be without it. If
   none counts, all weights are 0.
 
+  With `read`, the queries are those of the first `read` tokens, and the result
+  is (B, read, D).
+
   A is sown as `attention`. To differentiate with respect to A, pass zeros as
   `perturbations/attention`.
   """
@@ -78,26 +81,33 @@ class Msa(nn.Module):
     queries: Float[Array, "B T D"] | None = None,
     mask: Mask = None,
     where: Where = None,
+    read: int | None = None,
     train: bool = False,
     scale: Float[Array, " D"] | None = None,
   ) -> Float[Array, "B T D"]:
     c = self.config
     D = z.shape[-1]
+    if read is not None and not self._by_place(R):
+      queries = z[:, :read]
     U_q, U_k, U_v, U_msa = U = self.projections(D)
     special = any(x is not None for x in (R, queries, mask))
     form = form_of(z.shape[1], special or self._needs_A(train), c.splash)
     if form != "plain":
-      return self._on_tpu(form, z.astype(c.dtype), U, scale, where)
+      return self._on_tpu(form, z.astype(c.dtype), U, scale, where)[:, :read]
     dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
-    z_q = z if queries is None else queries
+    few = queries is not None and queries.shape[1] < D // self.num_heads
+    few = few and R is None and type(self) is Msa  # Others may turn queries.
 
-    q, k, v = to_heads(U_q, z_q), to_heads(U_k, z), to_heads(U_v, z)  # Eq. 5
-    q, k = self._compared(q, k, where)
-    logits = self._logits(q, k, R, where)
+    q = to_heads(U_q, z if queries is None else queries)  # Eq. 5
+    if few:
+      logits = logits_of_few(q, U_k, z)
+    else:
+      q, k = self._compared(q, to_heads(U_k, z), where)
+      logits = self._logits(q, k, R, where)[:, :, :read]
     A = masked_softmax(logits, mask, c.attention_dtype)  # Eq. 6
     A = self._show(A)
     A = dropout(A)
-    SA = A @ v  # Eq. 7
+    SA = result_of_few(A, U_v, z) if few else A @ to_heads(U_v, z)  # Eq. 7
     y = self._joined(U_msa, SA)  # Eq. 8
     return y if scale is None else y * scale.astype(y.dtype)[None, None]
 
@@ -118,6 +128,10 @@ class Msa(nn.Module):
     init = init_zeros if self.branch_bias else None
     U_msa = make((k, D_h, D), 2, *axes, bias_init=init, name="out")
     return (*U_qkv, U_msa)
+
+  def _by_place(self, R: Offsets) -> bool:
+    """Whether a query is compared by the place of its token."""
+    return R is not None
 
   def _compared(
     self, q: Queries, k: Keys, where: Where
@@ -201,6 +215,32 @@ def to_heads(U: Projection, z: TokenValues) -> Keys:
 def from_heads(U: Projection, SA: Keys) -> TokenValues:
   """The product [SA_1; ...; SA_k] U, which joins the heads."""
   return each_token(U, SA.swapaxes(1, 2))
+
+
+def logits_of_few(
+  q: Queries, U_k: Projection, z: TokenValues
+) -> Float[Array, "B k T S"]:
+  """The logits of fewer queries than D_h, q (z U_k)^T as (q U_k^T) z^T.
+
+  That takes T S D multiplications for each head instead of S D D_h. The keys'
+  bias adds the same to all logits of a query, and is left out.
+  """
+  B, k, T, D_h = q.shape
+  W, _ = U_k.weights()
+  u = jnp.einsum("bkte,dke->bktd", q, W).reshape(B, k * T, -1)
+  logits = u @ z.astype(u.dtype).mT
+  return logits.reshape(B, k, T, -1) / math.sqrt(D_h)
+
+
+def result_of_few(
+  A: Float[Array, "B k T S"], U_v: Projection, z: TokenValues
+) -> Queries:
+  """The heads' results for fewer queries than D_h, A (z U_v) as (A z) U_v."""
+  B, k, T, S = A.shape
+  W, b = U_v.weights()
+  means = A.reshape(B, k * T, S) @ z.astype(A.dtype)
+  SA = jnp.einsum("bktd,dke->bkte", means.reshape(B, k, T, -1), W)
+  return SA if b is None else SA + A.sum(-1, keepdims=True) * b[None, :, None]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -60,6 +60,9 @@ class ExtendedMsa(Msa):
   norm_inner: bool = False
   turns = True
 
+  def _by_place(self, R: Offsets) -> bool:
+    return self.rope is not None or super()._by_place(R)
+
   def _logits(
     self, q: Queries, k: Keys, R: Offsets, where: Where
   ) -> Float[Array, "B k T S"]:
@@ -187,10 +190,11 @@ class ExtendedMlp(nn.Module):
 
 
 class ExtendedBlock(nn.Module):
-  """One layer of the Transformer; (B, S, D) -> (B, S, D).
+  """One layer of the Transformer; (B, S, D) -> (B, T, D).
 
+  T is S, or with `read` the number of the first tokens that the result has.
   `ExtendedVit` says what its fields are, `ExtendedMsa` what `rope` is, and
-  `Msa` what `mask` and `where` are. R is given if all layers share it.
+  `Msa` what `mask`, `where` and `read` are. R is given if all layers share it.
   """
 
   num_heads: int
@@ -217,8 +221,9 @@ class ExtendedBlock(nn.Module):
     *,
     mask: Mask = None,
     where: Where = None,
+    read: int | None = None,
     train: bool = False,
-  ) -> TokenValues:
+  ) -> Float[Array, "B T D"]:
     if self.relative and R is None:  # This layer has its own.
       R = RelativeBiases(
         self.num_heads,
@@ -247,9 +252,10 @@ class ExtendedBlock(nn.Module):
 
     within, after = self._layer_scale("scale_msa", z)
     y = first_msa(z)
-    y = msa(y, R, mask=mask, where=where, train=train, scale=within)
+    seen = {"mask": mask, "where": where, "read": read}
+    y = msa(y, R, **seen, train=train, scale=within)
     y = last_msa(dropout(y))
-    z = drop_path(after(y)) + z  # Eq. 2
+    z = drop_path(after(y)) + z[:, :read]  # Eq. 2
     within, after = self._layer_scale("scale_mlp", z)
     y = mlp(first_mlp(z), train=train, scale=within)
     return drop_path(after(last_mlp(y))) + z  # Eq. 3

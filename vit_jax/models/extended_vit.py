@@ -430,8 +430,8 @@ class ExtendedVit(BaseVit):
       self.relative_bilinear,
     )
 
-  def _layers(self, grid: Grid, train: bool) -> Layers:
-    layers = super()._layers(grid, train)
+  def _layers(self, grid: Grid, train: bool, read: int | None = None) -> Layers:
+    layers = super()._layers(grid, train, read)
     if not self.norm_pre:
       return layers
     norm = layer_norm(self._config, name="norm_pre")
@@ -483,6 +483,13 @@ class ExtendedVit(BaseVit):
     init = named(nn.initializers.normal(half**-0.5), (None,))
     angles: Any = self.param("x_class_angles", init, (half,), self.param_dtype)
     return angles
+
+  @property
+  def _read(self) -> int | None:
+    if self.distilled:
+      return 2
+    read = {"token": max(self.pooled_tokens) + 1, "prefix": self.prefix}
+    return read.get(self.pooling)
 
   @nn.compact
   def pool(self, tokens: Tokens) -> Pooled:
@@ -537,7 +544,7 @@ class ExtendedVit(BaseVit):
 
   def by_head(self, x: Images, *, train: bool = False) -> list[Array]:
     """The logits (B, K) of the class and of the distillation token."""
-    return self._heads(self.encode(x, train=train)[1])
+    return self._heads(self.pooled(x, train=train))
 
   @nn.compact
   def representation(self, y: Pooled) -> Float[Array, "B R"]:

@@ -268,6 +268,7 @@ def make_blocks(
   make_block: Callable[..., nn.Module],
   positions: Positions,
   train: bool,
+  read: int | None = None,
 ) -> Layers:
   """The layers of a model, Eq. 2 and 3, as functions of tokens to call in turn.
 
@@ -278,15 +279,24 @@ def make_blocks(
     make_block: Builds a block from the name of its parameters.
     positions: Position embeddings of the layers; Eq. 1 has added the first.
     train: Whether dropout is on.
+    read: How many tokens of the last layer's output are read, the first ones;
+      None for all. It then computes those alone, unless layers are scanned or
+      their class takes no `read`.
   """
 
-  def run(block: Any, tokens: Tokens, R: Array | None) -> Tokens:
+  def run(
+    block: Any, tokens: Tokens, R: Array | None, read: int | None = None
+  ) -> Tokens:
     z = in_use(tokens.z, ("batch", None, None))
-    z = block(z, R, train=train, **_seen(block, tokens, R))
+    z = block(z, R, train=train, **_seen(block, tokens, R, read))
     return tokens.replace(z=z)
 
+  last = functools.partial(run, read=read)
   if policy := REMATS[vit.remat]:
-    run = nn.remat(run, policy=policy, prevent_cse=not vit.scan)
+    recomputed = functools.partial(
+      nn.remat, policy=policy, prevent_cse=not vit.scan
+    )
+    run, last = recomputed(run), recomputed(last)
   if vit.scan:
     block = make_block(name=OURS.stacked)
     R = positions.relative[0]  # The same for all layers, or none.
@@ -300,7 +310,8 @@ def make_blocks(
     if E_pos is not None:  # Positions at every layer, App. D.4.
       tokens = tokens.replace(z=tokens.z + E_pos)
     block = make_block(name=OURS.of(layer))
-    return run(block, tokens, positions.relative[layer])
+    is_last = layer == vit.num_layers - 1
+    return (last if is_last else run)(block, tokens, positions.relative[layer])
 
   return [
     functools.partial(run_layer, layer) for layer in range(vit.num_layers)
@@ -308,8 +319,8 @@ def make_blocks(
 
 
 def _seen(
-  block: nn.Module, tokens: Tokens, R: Array | None
-) -> dict[str, Array]:
+  block: nn.Module, tokens: Tokens, R: Array | None, read: int | None
+) -> dict[str, Any]:
   """The arguments of a layer about its tokens, besides their values and R.
 
   A class of layers that takes no `where` uses no places of patches but in R.
@@ -327,7 +338,7 @@ def _seen(
       "tell relative positions once patches were left out: keep all patches, "
       "or use layers that take it as EncoderBlock does."
     )
-  seen = {"mask": tokens.seen, "where": tokens.where}
+  seen = {"mask": tokens.seen, "where": tokens.where, "read": read}
   return {k: v for k, v in seen.items() if v is not None and k in takes}
 
 

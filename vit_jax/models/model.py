@@ -91,7 +91,7 @@ class Model(nn.Module):
 
   def __call__(self, x: Images, *, train: bool = False) -> Pooled:
     self.check_has_parameters()
-    return self.head(self.encode(x, train=train)[1])
+    return self.head(self.pooled(x, train=train))
 
   @nn.nowrap
   def check_has_parameters(self) -> None:
@@ -116,6 +116,10 @@ class Model(nn.Module):
         'model.apply({"params": params}, images).'
       )
     return super().apply(variables, *args, **kwargs)
+
+  def pooled(self, x: Images, *, train: bool = False) -> Pooled:
+    """What the head reads."""
+    return self.encode(x, train=train)[1]
 
   def encode(self, x: Images, *, train: bool = False) -> tuple[Array, Pooled]:
     """The last layer's output z, before any norm, and what the head reads."""
@@ -415,7 +419,7 @@ def represent(
     model = model.clone(representation_size=None)
 
   def run(bound: Any, x: Array) -> Array:
-    return bound.representation(bound.encode(x)[1])
+    return bound.representation(bound.pooled(x))
 
   y: Any = model.apply({"params": params}, images, method=run)
   return y

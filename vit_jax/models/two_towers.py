@@ -158,7 +158,7 @@ class TwoTowers(Model):
   ) -> Float[Array, "B R"]:
     """The representations of images, of length 1."""
     is_frozen = self._how(IMAGE) == "frozen"
-    y = self.encode(images, train=train and not is_frozen)[1]
+    y = self.pooled(images, train=train and not is_frozen)
     if self.distilled:
       y = y.mean(axis=1)
     return _embedded(self.representation(y), is_frozen)

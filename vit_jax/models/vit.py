@@ -129,9 +129,10 @@ class Mlp(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-  """One layer of the Transformer, Eq. 2 and 3; (B, S, D) -> (B, S, D).
+  """One layer of the Transformer, Eq. 2 and 3; (B, S, D) -> (B, T, D).
 
-  `Msa` says what `R`, `mask` and `where` are.
+  T is S, or with `read` the number of the first tokens that the result has.
+  `Msa` says what `R`, `mask`, `where` and `read` are.
   """
 
   num_heads: int
@@ -147,16 +148,18 @@ class EncoderBlock(nn.Module):
     *,
     mask: Mask = None,
     where: Where = None,
+    read: int | None = None,
     train: bool = False,
-  ) -> TokenValues:
+  ) -> Float[Array, "B T D"]:
     msa = self.attention(self.num_heads, self.config, name="msa")
     mlp = Mlp(self.mlp_size, self.config, name="mlp")
     norm_msa = layer_norm(self.config, name="norm_msa")
     norm_mlp = layer_norm(self.config, name="norm_mlp")
     dropout = nn.Dropout(self.config.dropout_rate, deterministic=not train)
 
-    y = msa(norm_msa(z), R, mask=mask, where=where, train=train)
-    z = dropout(y) + z  # Eq. 2
+    y = norm_msa(z)
+    y = msa(y, R, mask=mask, where=where, read=read, train=train)
+    z = dropout(y) + z[:, :read]  # Eq. 2
     z = mlp(norm_mlp(z), train=train) + z  # Eq. 3
     return z
 
@@ -203,7 +206,32 @@ class BaseVit(VitFields):
     self, x: Images, *, mask: Any = None, train: bool = False
   ) -> Pooled:
     self.check_has_parameters()
-    return self.head(self.encode(x, mask=mask, train=train)[1])
+    return self.head(self.pooled(x, mask=mask, train=train))
+
+  def pooled(
+    self, x: Images, *, mask: Any = None, train: bool = False
+  ) -> Pooled:
+    """What the head reads, as `encode` gives it.
+
+    If that is the output of a few tokens, the last layer computes theirs alone.
+    """
+    tokens = self.embed(x, mask=mask, train=train)
+    tokens = self.run(tokens, train=train, read=self._read)  # Eq. 2, 3
+    return self.pool(tokens)  # Eq. 4
+
+  @property
+  def _read(self) -> int | None:
+    """How many tokens, the first ones, `pool` reads; None for all of them.
+
+    A class with a `pool` of its own reads all, unless it says otherwise.
+    """
+    return 1 if self.pooling == "token" else None
+
+  def __init_subclass__(cls, **options: Any):
+    if "pool" in vars(cls) and "_read" not in vars(cls):
+      reads_all = property(lambda _: None)
+      cls._read = reads_all  # pyright: ignore[reportAttributeAccessIssue]
+    super().__init_subclass__(**options)
 
   def encode(
     self, x: Images, *, mask: Any = None, train: bool = False
@@ -256,14 +284,23 @@ class BaseVit(VitFields):
     return patch_dropout(tokens, train=train)
 
   @nn.compact
-  def run(self, tokens: Tokens, *, train: bool = False) -> Tokens:
+  def run(
+    self, tokens: Tokens, *, train: bool = False, read: int | None = None
+  ) -> Tokens:
     """The tokens after all layers, before any norm, Eq. 2 and 3.
+
+    Args:
+      read: How many of them are read, the first ones; None for all. The values
+        of others may then be left out, and are where that saves work: not if
+        layers are scanned, or intermediates are asked for.
 
     Raises:
       ValueError: if there is a mask and the class of the layers takes none.
     """
     tokens = tokens.cleared()
-    for layer in self._layers(tokens.grid, train):
+    if self.is_mutable_collection("intermediates"):
+      read = None
+    for layer in self._layers(tokens.grid, train, read):
       tokens = layer(tokens)
     return tokens
 
@@ -311,10 +348,10 @@ class BaseVit(VitFields):
     """E_pos of Eq. 1, (1, S, D); 0 if nothing is added."""
     return input_position(self, grid, self._config)
 
-  def _layers(self, grid: Grid, train: bool) -> Layers:
+  def _layers(self, grid: Grid, train: bool, read: int | None = None) -> Layers:
     """The layers, as functions of tokens to call in turn."""
     positions = self._positions(grid)
-    return make_blocks(self, self._layer(grid), positions, train)
+    return make_blocks(self, self._layer(grid), positions, train, read)
 
   def _positions(self, grid: Grid) -> Positions:
     """The position embeddings that the layers use."""
