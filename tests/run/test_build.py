@@ -34,9 +34,18 @@ def layers(S, D, M, number=1):
   return 2 * number * (4 * S * D * D + 2 * S * S * D + 2 * S * D * M)
 
 
+def last_layer(S, D, M, heads=2):
+  """That of a class token, whose query is compared with the tokens themselves.
+
+  Four products with D x D matrices, of which those of keys and values take the
+  query and the result in the place of all tokens.
+  """
+  return 2 * (4 * D * D + 2 * heads * S * D + 2 * D * M)
+
+
 def classification():
   """Its model's passes and its teacher's for an image."""
-  return embedded(N, D) + layers(N + 1, D, M) + 2 * D * CLASSES, 0
+  return embedded(N, D) + last_layer(N + 1, D, M) + 2 * D * CLASSES, 0
 
 
 def autoencoder():

@@ -206,9 +206,11 @@ def test_layers_have_shapes_and_counts_by_hand(config):
   assert rows["patches"] == ["(1, 16, 16, 3)", "(1, 2, 2, 24)", "4,632", "no"]
   assert rows["patches"][2].replace(",", "") == E
   mlp = 24 * 32 + 32 + 32 * 24 + 24
-  assert rows["block_0/mlp"] == ["(1, 5, 24)", "(1, 5, 24)", f"{mlp:,}", "no"]
+  # Of the last layer, the head reads the class token alone.
+  one, all_tokens = "(1, 1, 24)", "(1, 5, 24)"
+  assert rows["block_0/mlp"] == [one, one, f"{mlp:,}", "no"]
   msa = 4 * (24 * 24 + 24)
-  assert rows["block_0/msa"] == ["(1, 5, 24)", "(1, 5, 24)", f"{msa:,}", "no"]
+  assert rows["block_0/msa"] == [all_tokens, one, f"{msa:,}", "no"]
   assert rows["norm"] == ["(1, 24)", "(1, 24)", "48", "yes"]
   assert rows["head"] == ["(1, 24)", "(1, 3)", "75", "yes"]
   whole = [r for name, r in rows.items() if "/" not in name and name != "all"]
