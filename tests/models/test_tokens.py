@@ -314,6 +314,8 @@ def test_layers_of_ones_own_need_not_know_of_tokens(position, mask, message):
     ({"pooling": "gap"}, N),
     ({"pooling": "map"}, N),
     ({"scan": True}, N + 1),
+    ({"dropout_rate": 0.1}, N + 1),
+    ({"attention_dropout_rate": 0.1}, N + 1),
     ({"block": "dinov2"}, 1),
     ({"block": "dinov3"}, 1),
     ({"block": "dinov2", "norm_inner_msa": True, "norm_after": True}, 1),
