@@ -272,12 +272,12 @@ Our last layer computes
 head reads. "MFU" counts the products of a whole model for all libraries, and so
 those that ours leaves out.
 
-Our rows are younger than the others, which were not compiled anew. In short, the
-cycles of the fastest other library over ours, which leads where it is above 1.
-"Float32 attention" compares ours so with all others, whatever theirs is. "At
-equal precision" is the lower of two: the others with float32 attention over ours
-in float32, and those with bfloat16 attention ({rough}) over the faster
-of our two:
+Our rows are younger than the others, which were not compiled anew. In short,
+the cycles of the fastest other library over ours, which leads where it is above
+1. "Float32 attention" compares ours so with all others, whatever theirs is. "At
+equal precision" is the lower of two: the others with float32 attention over
+ours in float32, and those with bfloat16 attention ({rough}) over the
+faster of our two:
 """
 
 
