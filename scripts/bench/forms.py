@@ -31,7 +31,7 @@ from scripts.bench.scoreboard import (
 from vit_jax.estimate import set_environment
 
 TABLE = HERE / "docs/_static/forms.csv"
-FIELDS = ("convolves", "apart", "narrow")
+FIELDS = ("apart", "narrow")
 KEY = ("chip", "model", *FIELDS)
 NAMES = (*KEY, "libtpu", "jax", "mcycles", "seconds")
 Row = dict[str, str]

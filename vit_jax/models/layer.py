@@ -142,7 +142,6 @@ def dense(
   use_bias: bool = True,
   scale: Any = None,
   name: str,
-  **fields: Any,
 ) -> Dense:
   """A dense layer that starts as those of the published models do.
 
@@ -150,7 +149,6 @@ def dense(
     axes: Logical names of the kernel's axes.
     bias_axis: Logical name of the bias's axis; None keeps the bias whole on
       every device.
-    fields: Further ones of Flax's module.
   """
   kernel_init, bias_init = _PATCH_INITS if axes[0] == "patch" else _DENSE_INITS
   return Dense(
@@ -161,7 +159,6 @@ def dense(
     scale=scale,
     **config.dtypes,
     name=name,
-    **fields,
   )
 
 

@@ -42,21 +42,17 @@ class Forward(NamedTuple):
   """How a pass without gradients is computed, where chips differ.
 
   Attributes:
-    convolves: The patches are embedded by a convolution of the image, instead
-      of cut out first.
     apart: Queries and keys are arrays of their own. Otherwise XLA may compute
       those of a block anew within the product of both.
     narrow: Exponentials are rounded to the type of the tokens before they are
       added, as those of a train step are.
   """
 
-  convolves: bool = False
   apart: bool = False
   narrow: bool = False
 
   def __str__(self) -> str:
     said = {
-      "patches by a convolution": self.convolves,
       "queries and keys apart": self.apart,
       "exponentials in the type of the tokens": self.narrow,
     }
@@ -65,16 +61,16 @@ class Forward(NamedTuple):
 
 FORWARD = {
   "v5e": {
-    768: Forward(convolves=True),
-    1024: Forward(convolves=True),
+    768: Forward(),
+    1024: Forward(),
   },
   "v6e": {
-    768: Forward(convolves=True),
-    1024: Forward(convolves=True, narrow=True),
+    768: Forward(),
+    1024: Forward(narrow=True),
   },
   "v4": {
-    768: Forward(convolves=True, narrow=True),
-    1024: Forward(convolves=True, narrow=True),
+    768: Forward(narrow=True),
+    1024: Forward(narrow=True),
   },
   "v5p": {
     768: Forward(narrow=True),
@@ -82,7 +78,7 @@ FORWARD = {
   },
   "tpu7x": {
     768: Forward(narrow=True),
-    1024: Forward(convolves=True, apart=True, narrow=True),
+    1024: Forward(apart=True, narrow=True),
   },
 }
 """The fastest form by chip and width D, as `scripts.bench.forms` finds it."""
@@ -108,37 +104,6 @@ def on_its_own(x: Array) -> Array:
 
 
 on_its_own.defvjp(lambda x: (x, None), lambda _, d: (d,))
-
-
-@jax.custom_vjp
-def embed(
-  x: Float[Array, "B H W C"],
-  x_p: Float[Array, "B h w P2C"],
-  E: Float[Array, "P2C D"],
-) -> Float[Array, "B h w D"]:
-  """The products x_p E of Eq. 1, for the patches x_p of the images x."""
-  if not forward_form(E.shape[-1]).convolves:
-    return _product("bhwp,pd->bhwd", x_p, E)
-  P = x.shape[1] // x_p.shape[1]
-  kernel = E.reshape(P, P, x.shape[-1], E.shape[-1])
-  axes = ("NHWC", "HWIO", "NHWC")
-  return jax.lax.conv_general_dilated(
-    x, kernel, (P, P), "VALID", dimension_numbers=axes
-  )
-
-
-def _embed_forward(x: Array, x_p: Array, E: Array) -> tuple[Array, tuple]:
-  return _product("bhwp,pd->bhwd", x_p, E), (x, x_p, E)
-
-
-def _embed_backward(saved: tuple, d: Array) -> tuple:
-  x, x_p, E = saved
-  dE = _product("bhwp,bhwd->pd", x_p, d)
-  # The gradient of the images comes through their patches.
-  return jnp.zeros_like(x), _product("bhwd,pd->bhwp", d, E), dE
-
-
-embed.defvjp(_embed_forward, _embed_backward)
 
 
 @jax.custom_vjp
