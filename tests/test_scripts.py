@@ -498,7 +498,7 @@ def test_a_chip_has_the_form_with_the_least_cycles_for_each_width():
     fields = dict(zip(forms.FIELDS, map(str, form), strict=True))
     return {"chip": "own", "model": model, "mcycles": str(cycles), **fields}
 
-  one, two = (True, False, False), (False, False, True)
+  one, two = (True, False), (False, True)
   rows = [row("B/16", 9.5, *one), row("L/16", 100, *one)]
   rows += [row("B/16", 10, *two), row("L/16", 99, *two)]
   assert forms.best(rows) == {"own": {768: one, 1024: two}}
