@@ -78,7 +78,12 @@ def _forward(model, side):
 def test_a_vit_needs_what_its_products_do(fields):
   S, D, M, L = 197, 768, 3072, 12
   layer = 4 * S * D * D + 2 * S * S * D + 2 * S * D * M
-  expected = 2 * (L * layer + 196 * 16 * 16 * 3 * D + D * 1000)
+  # The class token's query alone, compared with the tokens themselves.
+  last = layer
+  if not fields.get("scan"):
+    last = 4 * D * D + 2 * 12 * S * D + 2 * D * M
+  patches = 196 * 16 * 16 * 3 * D
+  expected = 2 * ((L - 1) * layer + last + patches + D * 1000)
   assert _forward(make_vit("B/16", 1000, **fields), 224) == expected
 
 
