@@ -118,7 +118,7 @@ class Model(nn.Module):
     return super().apply(variables, *args, **kwargs)
 
   def pooled(self, x: Images, *, train: bool = False) -> Pooled:
-    """What the head reads."""
+    """The outputs that the head reads, (B, D) or a row for each head."""
     return self.encode(x, train=train)[1]
 
   def encode(self, x: Images, *, train: bool = False) -> tuple[Array, Pooled]:

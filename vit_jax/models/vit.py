@@ -207,9 +207,10 @@ class BaseVit(VitFields):
   def pooled(
     self, x: Images, *, mask: Any = None, train: bool = False
   ) -> Pooled:
-    """What the head reads, as `encode` gives it.
+    """The outputs that the head reads, (B, D) or a row for each head.
 
-    If that is the output of a few tokens, the last layer computes theirs alone.
+    They are those of `encode`. If a few tokens have them, the last layer
+    computes theirs alone. Raises ValueError as `embed` and `run` do.
     """
     tokens = self.embed(x, mask=mask, train=train)
     tokens = self.run(tokens, train=train, read=self._read)  # Eq. 2, 3
