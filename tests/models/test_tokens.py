@@ -1,7 +1,6 @@
 """Tokens that do not count or are left out: as if they had never been there."""
 
 import functools
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -303,6 +302,9 @@ def test_layers_of_ones_own_need_not_know_of_tokens(position, mask, message):
     jax.eval_shape(answer, pixels())
 
 
+AFTER = dict(block="dinov2", norm_after=True, layer_scale=None)
+
+
 @pytest.mark.parametrize(
   "fields, read",
   [
@@ -318,7 +320,7 @@ def test_layers_of_ones_own_need_not_know_of_tokens(position, mask, message):
     ({"attention_dropout_rate": 0.1}, N + 1),
     ({"block": "dinov2"}, 1),
     ({"block": "dinov3"}, 1),
-    ({"block": "dinov2", "norm_inner_msa": True, "norm_after": True}, 1),
+    ({**AFTER, "norm_inner_msa": True}, 1),
     ({"block": "dinov2", "registers": 2, "pooled_tokens": (0, 2)}, 3),
     ({"block": "dinov2", "pooling": "token_gap"}, N + 1),
     ({"block": "deit"}, 2),
@@ -333,8 +335,6 @@ def test_the_last_layer_computes_what_is_read(
   monkeypatch, fields, read, platform
 ):
   """The head's input is that of all tokens, and so are all gradients."""
-  if fields.get("norm_after"):
-    fields = {**fields, "layer_scale": None}
   model = tiny(**fields)
   params = random_params(model, pixels())
   masked = fields.get("position") != "relative" or None
@@ -366,7 +366,9 @@ def test_the_last_layer_computes_what_is_read(
     jax.eval_shape(lambda p: loss(p, pooled), params)
   assert rows == [read]
   found, expected = (
-    jax.jit(jax.grad(partial(loss, method=method), has_aux=True))(params)
+    jax.jit(jax.grad(functools.partial(loss, method=method), has_aux=True))(
+      params
+    )
     for method in (pooled, encoded)
   )
   for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):

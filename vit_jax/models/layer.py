@@ -281,23 +281,21 @@ def make_blocks(
       their class takes no `read`.
   """
 
-  def run(
-    block: Any, tokens: Tokens, R: Array | None, read: int | None = None
-  ) -> Tokens:
-    z = in_use(tokens.z, ("batch", None, None))
-    z = block(z, R, train=train, **_seen(block, tokens, R, read))
-    return tokens.replace(z=z)
+  def runner(read: int | None = None) -> Callable[..., Tokens]:
+    def run(block: Any, tokens: Tokens, R: Array | None) -> Tokens:
+      z = in_use(tokens.z, ("batch", None, None))
+      z = block(z, R, train=train, **_seen(block, tokens, R, read))
+      return tokens.replace(z=z)
 
-  last = functools.partial(run, read=read)
-  if policy := REMATS[vit.remat]:
-    recomputed = functools.partial(
-      nn.remat, policy=policy, prevent_cse=not vit.scan
-    )
-    run, last = recomputed(run), recomputed(last)
+    policy = REMATS[vit.remat]
+    if policy is None:
+      return run
+    return nn.remat(run, policy=policy, prevent_cse=not vit.scan)
+
   if vit.scan:
     block = make_block(name=OURS.stacked)
     R = positions.relative[0]  # The same for all layers, or none.
-    return [functools.partial(_scanned(run, vit.num_layers), block, R)]
+    return [functools.partial(_scanned(runner(), vit.num_layers), block, R)]
 
   def run_layer(layer: int, tokens: Tokens) -> Tokens:
     E_pos = tokens.E_pos if layer else None
@@ -308,7 +306,8 @@ def make_blocks(
       tokens = tokens.replace(z=tokens.z + E_pos)
     block = make_block(name=OURS.of(layer))
     is_last = layer == vit.num_layers - 1
-    return (last if is_last else run)(block, tokens, positions.relative[layer])
+    run = runner(read if is_last else None)
+    return run(block, tokens, positions.relative[layer])
 
   return [
     functools.partial(run_layer, layer) for layer in range(vit.num_layers)
