@@ -375,6 +375,28 @@ def test_the_last_layer_computes_what_is_read(
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("fields", [{}, {"block": "deit"}])
+def test_weights_that_are_perturbed_are_those_of_all_queries(fields):
+  """Their gradient is the same whether they are sown or not."""
+  model = tiny(**fields)
+  params = jax.tree.map(jnp.asarray, random_params(model, pixels()))
+  S = N + model.prefix
+  block = {"msa": {"attention": jnp.zeros((B, HEADS, S, S))}}
+  zeros = {"block_0": block, "block_1": block}
+
+  def gradient(mutable):
+    def total(A):
+      variables = {"params": params, "perturbations": A}
+      y = model.apply(variables, pixels(), mutable=mutable)
+      return (y[0] if mutable else y).sum()
+
+    return jax.jit(jax.grad(total))(zeros)
+
+  found, expected = map(gradient, (False, "intermediates"))
+  for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 class Second(Vit):
   """A class that reads another token than `Vit` does."""
 

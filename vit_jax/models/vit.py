@@ -289,15 +289,16 @@ class BaseVit(VitFields):
     Args:
       read: How many of them are read, the first ones; None for all. The values
         of others may then be left out, and are where that saves work: not if
-        layers are scanned, or intermediates are asked for. Nor with dropout,
-        which draws for all tokens: a run keeps its draws.
+        layers are scanned, or attention is shown or perturbed. Nor with
+        dropout, which draws for all tokens: a run keeps its draws.
 
     Raises:
       ValueError: if there is a mask and the class of the layers takes none.
     """
     tokens = tokens.cleared()
     drops = train and (self.dropout_rate or self.attention_dropout_rate)
-    if drops or self.is_mutable_collection("intermediates"):
+    shows = self.is_mutable_collection("intermediates")
+    if drops or shows or self.variables.get("perturbations"):
       read = None
     for layer in self._layers(tokens.grid, train, read):
       tokens = layer(tokens)
