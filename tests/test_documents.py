@@ -179,6 +179,22 @@ def test_links_into_the_repository_lead_to_files(name):
   assert [path for path in paths if not path.exists()] == []
 
 
+TO_A_LINE = re.compile(r"\]\(([^)\s]+) \"([^\"]+)\"\)")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_to_a_line_name_one_line(name):
+  """Their title is in one line of the file, as the site's build demands."""
+  path = ROOT / name
+  wrong = []
+  for link, marker in TO_A_LINE.findall(path.read_text()):
+    pattern = re.escape(marker) + (r"\b" if marker[-1].isalnum() else "")
+    lines = (path.parent / link).read_text().splitlines()
+    if sum(bool(re.search(pattern, line)) for line in lines) != 1:
+      wrong.append((link, marker))
+  assert wrong == []
+
+
 # Paths of the repository, and dotted names of the package. A path with a
 # placeholder, such as tests/<folder>/test_<module>.py, names no file.
 PATH = re.compile(
