@@ -72,6 +72,22 @@ def test_images_per_second_leave_out_the_first_step_and_pauses(monkeypatch):
   assert meter.read()["train/images_per_second"] == 4
 
 
+def test_no_more_steps_are_under_way_than_may_be():
+  done = []
+
+  class Running(int):
+    def __int__(self):  # As of an array, it waits for the step.
+      done.append(1)
+      return 0
+
+  meter = Meter(8, 9)
+  for step in range(1, 6):
+    meter.add(step, {"skipped_steps": Running()})
+    assert step - len(done) == min(step - 1, 2)
+  meter.wait(1)
+  assert len(done) == 4
+
+
 def _start(step, seconds):
   minutes, seconds = divmod(seconds, 60)
   return {

@@ -135,3 +135,21 @@ def test_batches_are_fetched_ahead_of_their_use():
   stream = sharding.to_device(source(), rows, ahead=2)
   next(stream)
   assert fetched == [0, 1, 2]
+
+
+@pytest.mark.parametrize("platform, most", [("cpu", 1), ("tpu", 3)])
+def test_results_are_fetched_before_too_many_steps_are_under_way(
+  monkeypatch, platform, most
+):
+  monkeypatch.setattr(jax, "default_backend", lambda: platform)
+  begun = []
+
+  def steps():
+    for i in range(5):
+      begun.append(i)
+      yield jax.device_put(np.full(2, i))
+
+  for i, result in enumerate(sharding.fetched(steps())):
+    assert isinstance(result, np.ndarray)
+    assert (result == i).all()
+    assert len(begun) == min(i + most, 5)

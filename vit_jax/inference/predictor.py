@@ -32,7 +32,6 @@ from vit_jax.tasks.task import Task, class_name
 from vit_jax.training import sharding
 
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
-_BATCHES_RUNNING = 2  # Batches on the device while the host reads an older one.
 
 # Names of a batch's images, each with the reason it is unreadable, or None.
 Names = list[tuple[str, str | None]]
@@ -112,7 +111,7 @@ def predict(
     (names, step(params, jax.device_put(pixels, split)))
     for names, pixels in _batches(every_image, transform, rows, shape)
   )
-  for names, answers in sharding.begun_ahead(running, _BATCHES_RUNNING):
+  for names, answers in sharding.begun_ahead(running, sharding.steps_ahead()):
     yield _predictions(names, answers, class_names)
 
 

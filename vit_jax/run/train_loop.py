@@ -209,6 +209,7 @@ class TrainLoop:
     self, state: TrainState, batch: dict[str, jax.Array], step: int
   ) -> tuple[TrainState, dict[str, jax.Array]]:
     frozen = self.plan.extras.frozen_params
+    self.outputs.meter.wait(sharding.steps_ahead())
     state, metrics = self._train_step(state, batch, *frozen)
     self.outputs.meter.add(step, metrics)
     self._recent.append({key: metrics[key] for key in _JUDGED})

@@ -63,13 +63,13 @@ class Meter:
     self._window.append(metrics)
     self._running.append((step, metrics))
     if self._start is None:
-      self._wait(0)
+      self.wait(0)
       self._start = time.perf_counter()
     else:
       self._timed_steps += 1
-      self._wait(2)
+      self.wait(2)
 
-  def _wait(self, most: int) -> None:
+  def wait(self, most: int) -> None:
     """Waits until at most this many steps are under way."""
     while len(self._running) > most:
       step, metrics = self._running.popleft()
@@ -84,7 +84,7 @@ class Meter:
     Loss, gradient norm and scores are means over the steps that were applied;
     the learning rate is the last step's.
     """
-    self._wait(0)
+    self.wait(0)
     window = jax.device_get([*self._window])
     applied = [m for m in window if not m["skipped_steps"]] or window
     scores = window[0].keys() - {"loss", "gradient_norm", *_COUNTS}
@@ -107,7 +107,7 @@ class Meter:
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
     """Keeps the time spent inside from counting in images per second."""
-    self._wait(0)
+    self.wait(0)
     start = time.perf_counter()
     yield
     self._pauses += time.perf_counter() - start

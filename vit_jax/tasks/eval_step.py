@@ -1,7 +1,6 @@
 """The eval step, and totals over a split that count every example once."""
 
-import collections
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -12,7 +11,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from vit_jax.tasks.outcome import check_readable
-from vit_jax.training import losses
+from vit_jax.training import losses, sharding
 from vit_jax.training.losses import Classification
 from vit_jax.training.settings import LossSettings
 
@@ -43,8 +42,6 @@ class Predictions:
 
 
 EvalStep = Callable[[Totals, Any, dict[str, Array]], tuple[Totals, Predictions]]
-
-_BATCHES_RUNNING = 2  # Batches whose answers have not been fetched yet.
 
 
 def make_eval_step(
@@ -144,14 +141,15 @@ def total_over(
 
   `observe` is called with the answers to each batch, on the host and in order.
   """
-  running: collections.deque[Predictions] = collections.deque()
-  for batch in batches:
-    totals, answers = eval_step(totals, params, batch)
-    running.append(answers)
-    if len(running) > _BATCHES_RUNNING:
-      observe(jax.device_get(running.popleft()))
-  for answers in running:
-    observe(jax.device_get(answers))
+
+  def all_answers() -> Iterator[Predictions]:
+    nonlocal totals
+    for batch in batches:
+      totals, answers = eval_step(totals, params, batch)
+      yield answers
+
+  for answers in sharding.fetched(all_answers()):
+    observe(answers)
   return jax.device_get(totals)
 
 

@@ -222,7 +222,7 @@ class Evaluator(Protocol):
 def total(parts: Iterable[Any]) -> Any:
   """The sum of a step's results, as NumPy arrays equal on every host."""
   add = functools.partial(jax.tree.map, np.add)
-  return functools.reduce(add, jax.device_get([*parts]))
+  return functools.reduce(add, sharding.fetched(parts))
 
 
 def check_readable(examples: int) -> None:

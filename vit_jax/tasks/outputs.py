@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -105,8 +104,8 @@ def gatherer(
 
   def gather(params: Any, track: Track = untracked) -> Gathered:
     index, parts, skipped, first = [], [], 0, 0
-    for batch in stream(track):
-      arrays, mask, unreadable = jax.device_get(compiled(params, batch))
+    steps = (compiled(params, batch) for batch in stream(track))
+    for arrays, mask, unreadable in sharding.fetched(steps):
       rows = np.flatnonzero(mask > 0)
       index.append(first + rows)
       parts.append({name: array[rows] for name, array in arrays.items()})

@@ -294,3 +294,19 @@ def begun_ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
     waiting.append(item)
     yield waiting.popleft()
   yield from waiting
+
+
+def steps_ahead() -> int:
+  """How many steps may be under way while the host reads an older one.
+
+  Two keep an accelerator from waiting for the host. A CPU computes none of them
+  sooner, but takes the memory of each: three train steps of S/16 on 32 images
+  take 10 GB instead of 4.
+  """
+  return 0 if jax.default_backend() == "cpu" else 2
+
+
+def fetched(results: Iterable[Any]) -> Iterator[Any]:
+  """Results of steps, on the host; `steps_ahead` steps are under way."""
+  for result in begun_ahead(results, steps_ahead()):
+    yield jax.device_get(result)

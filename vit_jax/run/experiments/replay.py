@@ -186,6 +186,7 @@ def _replayed(
     steps = display.track(range(start + 1, last + 1), "steps", last - start)
     for step, batch in zip(steps, on_device, strict=False):
       state, metrics = train_step(state, batch, *frozen)
+      jax.block_until_ready(metrics)  # Or the host would run far ahead.
       if step in rows:
         state, digests[step] = digest(state, batch, metrics)
   return {

@@ -146,8 +146,6 @@ class _Scorer:
       image_size=self._preprocessing.image_size,
     )
     rows = min(_BATCH, len(test_set.source))
-    outcomes: list[Any] = []  # Answers, labels and masks of batches.
-    skipped = 0
     stream = Stream(
       source=test_set.source,
       mesh=self._mesh,
@@ -155,27 +153,27 @@ class _Scorer:
       loader=loader,
       batch_size=rows,
     )
+
+    def answers(batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+      best = self._best(self._params, batch["image"], among)
+      return best, batch["label"], batch["mask"] > 0, batch["skipped"]
+
     with contextlib.closing(stream) as batches:
-      for batch in batches(self._track, name):
-        best = self._best(self._params, batch["image"], among)
-        if outcomes:  # No more than two batches are on the device.
-          jax.block_until_ready(outcomes[-1])
-        outcomes.append((best, batch["label"], batch["mask"] > 0))
-        skipped += int(batch["skipped"].sum())
-    parts = zip(*jax.device_get(outcomes), strict=True)
-    best, label, counted = map(np.concatenate, parts)
+      results = map(answers, batches(self._track, name))
+      parts = zip(*sharding.fetched(results), strict=True)
+      best, label, counted, skipped = map(np.concatenate, parts)
     if not counted.any():
       raise ValueError(f"{name}: none of its images is readable.")
     pairs = zip(best[counted], label[counted], strict=True)
     right = np.array(
-      [[one in test_set.right[k] for one in answers] for answers, k in pairs]
+      [[one in test_set.right[k] for one in ranked] for ranked, k in pairs]
     )
     return {
       "set": name,
       "top1": float(right[:, 0].mean()),
       "top5": float(right.any(axis=1).mean()),
       "examples": len(right),
-      "skipped": skipped,
+      "skipped": int(skipped.sum()),
     }
 
 

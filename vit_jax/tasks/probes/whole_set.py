@@ -74,8 +74,7 @@ class Readable:
     self.skipped = 0
 
   def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for both in self._batches:
-      y, row_info = jax.device_get(both)
+    for y, row_info in sharding.fetched(self._batches):
       readable = row_info["mask"] > 0
       self.examples += int(readable.sum())
       self.skipped += int(row_info["skipped"].sum())
