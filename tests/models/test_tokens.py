@@ -2,6 +2,7 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -397,21 +398,75 @@ def test_weights_that_are_perturbed_are_those_of_all_queries(fields):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-class Second(Vit):
-  """A class that reads another token than `Vit` does."""
+class ReadsTheSecond:
+  """Reads another token than `Vit` does."""
 
   def pool(self, tokens):
     return tokens.z[:, 1]
 
 
-def test_a_class_with_a_pool_of_its_own_reads_what_it_likes():
-  model = Second.like(tiny())
+class Second(Vit):
+  pool = ReadsTheSecond.pool
+
+
+class Mixed(ReadsTheSecond, Vit):
+  pass
+
+
+@pytest.mark.parametrize("cls", [Second, Mixed])
+def test_a_class_with_a_pool_of_its_own_reads_what_it_likes(cls):
+  model = cls.like(tiny())
   params = random_params(model, pixels())
   found, z = (
     apply(model, params, pixels(), method=method)
-    for method in (Second.pooled, lambda m, x: m.encode(x)[0])
+    for method in (cls.pooled, lambda m, x: m.encode(x)[0])
   )
   np.testing.assert_allclose(found, z[:, 1], rtol=1e-5, atol=1e-6)
+
+
+class OfAllTokens(Msa):
+  """An attention that does not know what is read of its result."""
+
+  @nn.compact
+  def __call__(self, z, R=None, *, mask=None, where=None, train=False):
+    return super().__call__(z, R, mask=mask, where=where, train=train)
+
+
+class WithAll(EncoderBlock):
+  attention = OfAllTokens
+
+
+def test_an_attention_of_ones_own_need_not_know_what_is_read():
+  params = random_params(tiny(), pixels())
+  found, expected = (
+    apply(tiny(block=block), params, pixels()) for block in (WithAll, None)
+  )
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_products_that_are_replaced_are_those_of_the_projections(
+  monkeypatch, platform
+):
+  """A library that adapts them would not find those of our other forms."""
+  params = random_params(tiny(), pixels())
+  monkeypatch.setattr(partitioning, "platform", lambda: platform)
+  product = jax.lax.dot_general
+  names = []
+
+  def other(*args, **options):
+    return product(*args, **options)
+
+  def noted(run, args, options, context):
+    if context.method_name == "__call__":
+      names.append(context.module.name)
+    return run(*args, **options)
+
+  monkeypatch.setattr(jax.lax, "dot_general", other)
+  with nn.intercept_methods(noted):
+    jax.eval_shape(lambda p: tiny().apply({"params": p}, pixels()), params)
+  for name in ("query", "key", "value", "out"):
+    assert names.count(name) == 2  # One for each layer.
 
 
 def test_patch_dropout_leaves_out_padding_first():

@@ -125,7 +125,8 @@ def test_other_methods_and_intermediates_are_those_of_linen():
   model, params = _vit()
   module, x = as_nnx(model, params), images()
   _, y = module(x, method="encode")
-  np.testing.assert_array_equal(module(y, method="head"), module(x))
+  # A call computes the last layer for the class token alone.
+  np.testing.assert_allclose(module(y, method="head"), module(x), atol=1e-6)
   _, seen = module(x, mutable="intermediates")
   assert seen["intermediates"]["block_1"]["msa"]["attention"]
 
@@ -154,7 +155,8 @@ def test_qwix_adapts_a_model_that_is_then_bridged(scan):
     adapted, unflatten_dict(flatten_dict(drawn) | flatten_dict(params))
   )
   before = module(x)
-  np.testing.assert_allclose(before, apply(model, params, x), atol=1e-6)
+  # Its last layer has all keys and values as arrays, unlike the model's own.
+  np.testing.assert_allclose(before, apply(model, params, x), atol=2e-6)
   optimizer = nnx.Optimizer(module, TX, wrt=nnx.LoRAParam)
 
   @nnx.jit

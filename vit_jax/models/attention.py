@@ -20,7 +20,12 @@ from vit_jax.models.layer import (
   init_zeros,
   layer_norm,
 )
-from vit_jax.models.partitioning import Projection, for_tpu, named
+from vit_jax.models.partitioning import (
+  Projection,
+  for_tpu,
+  named,
+  products_are_replaced,
+)
 from vit_jax.models.position import relative_logits
 from vit_jax.models.tokens import Mask, Where
 
@@ -91,12 +96,14 @@ class Msa(nn.Module):
       queries = z[:, :read]
     U_q, U_k, U_v, U_msa = U = self.projections(D)
     special = any(x is not None for x in (R, queries, mask))
+    special |= products_are_replaced()
     form = form_of(z.shape[1], special or self._needs_A(train), c.splash)
     if form != "plain":
       return self._on_tpu(form, z.astype(c.dtype), U, scale, where)[:, :read]
     dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
     few = queries is not None and queries.shape[1] < D // self.num_heads
     few = few and R is None and type(self) is Msa  # Others may turn queries.
+    few = few and not products_are_replaced()
 
     q = to_heads(U_q, z if queries is None else queries)  # Eq. 5
     if few:

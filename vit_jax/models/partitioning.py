@@ -32,6 +32,8 @@ CHIPS = {
 }
 """The names of TPU chips, by what JAX calls their devices."""
 
+_PRODUCT = jax.lax.dot_general.__code__
+
 _layout = contextvars.ContextVar[Layout | None]("layout", default=None)
 _device = contextvars.ContextVar[Any]("device", default=None)
 
@@ -101,6 +103,16 @@ def chip() -> str | None:
 def for_tpu() -> bool:
   """Whether a computation is traced for TPUs."""
   return platform() == "tpu"
+
+
+def products_are_replaced() -> bool:
+  """Whether something stands in place of JAX's product of arrays.
+
+  Libraries such as qwix put their own there while a model is traced, to adapt
+  or quantize it, and know a product's weights by the module that computes it.
+  """
+  product = getattr(jax.lax.dot_general, "__code__", None)
+  return product is not _PRODUCT
 
 
 def in_use(x: ArrayLike, axes: Axes) -> Array:

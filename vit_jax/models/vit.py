@@ -9,6 +9,7 @@ Every attention matrix is sown as `attention`: a caller sees all of them with
 every module as well with `capture_intermediates=True`.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from functools import partial
@@ -154,7 +155,10 @@ class EncoderBlock(nn.Module):
     dropout = nn.Dropout(self.config.dropout_rate, deterministic=not train)
 
     y = norm_msa(z)
-    y = msa(y, R, mask=mask, where=where, read=read, train=train)
+    seen = {"mask": mask, "where": where, "read": read}
+    if "read" not in inspect.signature(msa.__call__).parameters:
+      del seen["read"]  # It computes all tokens.
+    y = msa(y, R, **seen, train=train)[:, :read]
     z = dropout(y) + z[:, :read]  # Eq. 2
     z = mlp(norm_mlp(z), train=train) + z  # Eq. 3
     return z
@@ -225,7 +229,10 @@ class BaseVit(VitFields):
     return 1 if self.pooling == "token" else None
 
   def __init_subclass__(cls, **options: Any):
-    if "pool" in vars(cls) and "_read" not in vars(cls):
+    # The first class that has either; a class that is mixed in may have `pool`.
+    both = {"pool", "_read"}
+    first = next(names for c in cls.__mro__ if both & (names := {*vars(c)}))
+    if "_read" not in first:
       reads_all = property(lambda _: None)
       cls._read = reads_all  # pyright: ignore[reportAttributeAccessIssue]
     super().__init_subclass__(**options)
