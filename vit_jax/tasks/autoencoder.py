@@ -24,6 +24,7 @@ from vit_jax.tasks.outcome import (
   Outcome,
   Stream,
   check_readable,
+  numbered,
   total,
 )
 from vit_jax.tasks.reconstruction import LEAST, Reconstruction, num_seen
@@ -110,11 +111,9 @@ class AutoencoderTask(Task):
     )
 
     def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-      parts, first = [], 0
-      for batch in stream(track):
-        parts.append(step(params, batch, np.int32(first)))
-        first += len(batch["mask"])
-      return ReconstructionOutcome(total(parts))
+      batches = numbered(stream(track))
+      sums = (step(params, batch, first) for first, batch in batches)
+      return ReconstructionOutcome(total(sums))
 
     return evaluate
 

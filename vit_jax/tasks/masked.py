@@ -24,6 +24,7 @@ from vit_jax.tasks.outcome import (
   Outcome,
   Stream,
   check_readable,
+  numbered,
   total,
 )
 from vit_jax.tasks.settings import MaskedSettings
@@ -133,11 +134,9 @@ class MaskedPatchesTask(Task):
     step = sharding.jit_replicated(make_eval_step(model, masking), stream.mesh)
 
     def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-      parts, first = [], 0
-      for batch in stream(track):
-        parts.append(step(params, batch, np.int32(first)))
-        first += len(batch["mask"])
-      return MaskedOutcome(total(parts))
+      batches = numbered(stream(track))
+      sums = (step(params, batch, first) for first, batch in batches)
+      return MaskedOutcome(total(sums))
 
     return evaluate
 

@@ -55,7 +55,7 @@ def means_evaluator(
 
   def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
     batches = enumerate(stream(track))
-    sums = [step(params, batch, np.int32(k)) for k, batch in batches]
+    sums = (step(params, batch, np.int32(k)) for k, batch in batches)
     return MeansOutcome(total(sums), ("loss", score))
 
   return evaluate

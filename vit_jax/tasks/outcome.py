@@ -219,10 +219,23 @@ class Evaluator(Protocol):
     ...
 
 
-def total(parts: Iterable[Any]) -> Any:
-  """The sum of a step's results, as NumPy arrays equal on every host."""
+def total(parts: Iterator[Any]) -> Any:
+  """The sum of a step's results, as NumPy arrays equal on every host.
+
+  They are begun as they are summed: a list would have begun them all.
+  """
   add = functools.partial(jax.tree.map, np.add)
   return functools.reduce(add, sharding.fetched(parts))
+
+
+def numbered(
+  batches: Iterable[Mapping[str, Any]],
+) -> Iterator[tuple[np.int32, Mapping[str, Any]]]:
+  """Each batch, with the place in the split of its first example."""
+  first = 0
+  for batch in batches:
+    yield np.int32(first), batch
+    first += len(batch["mask"])
 
 
 def check_readable(examples: int) -> None:

@@ -158,9 +158,9 @@ class StudentTask(Task):
     means = ("loss", *_metrics(self))
 
     def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-      sums = [
+      sums = (
         step(params, self.teacher_params, batch) for batch in stream(track)
-      ]
+      )
       return MeansOutcome(total(sums), means)
 
     return evaluate
