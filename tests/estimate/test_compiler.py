@@ -250,9 +250,11 @@ def test_what_the_compiler_says_of_memory_is_explained(text):
   assert str(found) == "it needs 20.11G of HBM, and a device has 15.75G."
 
 
-def test_errors_that_are_not_about_memory_stay_as_they_are():
-  error = ValueError("another")
-  assert compiler.explained(error) is error
+def test_another_error_of_the_compiler_is_one_line():
+  error = jax.errors.JaxRuntimeError("INTERNAL: another\nat an address")
+  found = compiler.explained(error)
+  assert isinstance(found, compiler.NotCompiled)
+  assert str(found) == "the compiler failed: INTERNAL: another"
 
 
 def test_changes_begin_with_what_costs_least():

@@ -1,13 +1,15 @@
 """The search for settings, with a step whose time is a formula."""
 
 import dataclasses
+import functools
 import json
 
+import jax
 import pytest
 
 from configs import digits
 from tests import commands
-from vit_jax.estimate import tune
+from vit_jax.estimate import compiler, tune
 from vit_jax.estimate.tune import Choice
 from vit_jax.run.config_file import load_config
 from vit_jax.run.settings import read
@@ -49,12 +51,13 @@ class Steps:
 
 def test_a_search_goes_on_where_it_gains_and_stops_where_nothing_does():
   steps = Steps()
-  best, rows = tune.search([RULE, Choice()], AXES, steps, 100)
+  best, rows = tune.search([Choice(), RULE], AXES, steps, 100)
   assert best == Choice(parts=4, fsdp=8, scoped_mib=48)
-  # The rule, scoped memory twice, parts; then the other neighbours of the best.
-  first = [(2, 24), (2, 32), (2, 48), (4, 48)]
-  assert [(c.parts, c.scoped_mib) for c in steps.calls[:4]] == first
-  assert len(steps.calls) == len(set(steps.calls)) == len(rows) < 12
+  # The configuration's own, the rule, scoped memory twice, parts; then the
+  # other neighbours of the best.
+  first = [(1, None), (2, 24), (2, 32), (2, 48), (4, 48)]
+  assert [(c.parts, c.scoped_mib) for c in steps.calls[:5]] == first
+  assert len(steps.calls) == len(set(steps.calls)) == len(rows) < 13
   assert best and rows[best]["step_ms"][0] == 50
   for other in tune.neighbours(best, AXES, "parts"):
     assert rows[other]["step_ms"][0] > 50
@@ -64,12 +67,84 @@ def test_a_search_takes_what_fits_and_at_most_as_many_steps():
   steps = Steps(fits=lambda choice: choice.remat == "full")
   dots = dataclasses.replace(RULE, remat="dots")
   full = dataclasses.replace(RULE, remat="full", scan=True)
-  begin = [RULE, dots, full, Choice()]
-  best, rows = tune.search(begin, AXES, steps, 4)
-  assert steps.calls[:3] == begin[:3] and Choice() not in rows
-  assert best and len(rows) == 4 and best.remat == "full"
+  begin = [Choice(), RULE, dots, full]
+  best, rows = tune.search(begin, AXES, steps, 5)
+  assert steps.calls[:4] == begin
+  assert best and len(rows) == 5 and best.remat == "full"
   best, rows = tune.search(begin, AXES, Steps(fits=lambda _: False), 100)
   assert best is None and list(rows) == begin
+
+
+def test_a_search_never_ends_slower_than_it_began():
+  """Here each step towards the configuration's own choice is slower."""
+  own = Choice(scoped_mib=48)
+  best, rows = tune.search(
+    [own, RULE], AXES, lambda c: row(80 if c == own else 100), 8
+  )
+  assert best == own and RULE in rows
+  lines = tune.report(own, {own: row(80), RULE: {"why": ""}}, settings(own))
+  assert lines[0] == "as configured  80.0 Mcycles, 80.0 ms, 1.0 GiB"
+  assert lines[1] == "fastest of     1 compiled"
+  assert "none: the configuration has the best" in lines[2]
+
+
+def settings(choice=None):
+  """Those of the digits, with a choice."""
+  digits_settings = read(digits.get_config())
+  changes = choice.changes(digits_settings) if choice else {}
+  return replaced(digits_settings, changes)
+
+
+@pytest.fixture
+def compiles(monkeypatch):
+  """Has the compiler answer what a function of the settings returns."""
+
+  def answer(function):
+    monkeypatch.setattr(
+      compiler, "estimate", lambda s, *_: (function(s) | {"by_op": []}, "")
+    )
+
+  devices = jax.devices()[:8]
+  monkeypatch.setattr(compiler, "devices_of", lambda _: (None, devices))
+  monkeypatch.setattr(tune, "_versions", tuple)  # There may be no libtpu.
+  return answer
+
+
+def test_only_a_lack_of_memory_is_remembered(tmp_path, compiles):
+  asked = []
+
+  def with_a_faulty_compiler(settings):
+    asked.append((settings.scoped_vmem_mib, bool(settings.model.scan)))
+    if asked[-1] == (24, True):
+      raise compiler.NotCompiled("the compiler failed: INTERNAL: a fault")
+    if asked[-1] == (24, False):
+      raise compiler.DoesNotFit("it needs 20G of HBM, and a device has 16G.")
+    return row(50)
+
+  compiles(with_a_faulty_compiler)
+  search = functools.partial(tune.tuned, topology="v5e:2x4", folder=tmp_path)
+  once, rows = search(settings(), sizes=(10, 1_000), most=16)
+  assert rows[once]["mcycles"] == 50 and (24, False) in asked
+  del asked[:]
+  assert search(settings(), sizes=(10, 1_000), most=16) == (once, rows)
+  assert {*asked} == {(24, True)}
+
+
+def test_a_configuration_that_cannot_be_built_ends_the_search(
+  tmp_path, compiles
+):
+  def without_a_checkpoint(_):
+    raise ValueError("'late.npz' is neither a file or folder here")
+
+  for _ in range(2):
+    compiles(without_a_checkpoint)
+    with pytest.raises(ValueError, match=r"^'late\.npz' is neither"):
+      tune.tuned(settings(), "v5e:2x4", (10, 1_000), 16, tmp_path)
+  compiles(lambda _: row(50))
+  assert tune.tuned(settings(), "v5e:2x4", (10, 1_000), 16, tmp_path)[0]
+  few = replaced(settings(), {"batch_size": 4})
+  with pytest.raises(ValueError, match="batch_size=4 does not split over 8"):
+    tune.tuned(few, "v5e:2x4", (10, 1_000), 16, tmp_path)
 
 
 def test_a_search_that_was_stopped_continues_from_its_folder(tmp_path):
@@ -96,17 +171,17 @@ def test_a_search_that_was_stopped_continues_from_its_folder(tmp_path):
 
 
 def test_what_is_tried_divides_the_batch_and_the_devices():
-  settings = replaced(read(digits.get_config()), {"mesh.tensor": 2})
-  axes = tune.axes_of(settings, 32)  # 64 images over 16 devices.
+  tensor = replaced(settings(), {"mesh.tensor": 2})
+  axes = tune.axes_of(tensor, 32)  # 64 images over 16 devices.
   assert axes["parts"] == [1, 2, 4] and axes["fsdp"] == [1, 8, 16]
-  first, *others = tune.starts(settings, axes)
-  assert first == Choice(parts=2, fsdp=16, scoped_mib=24)
-  assert others[-1] == Choice.of(settings) == Choice()
+  own, rule, *_ = tune.starts(tensor, axes)
+  assert rule == Choice(parts=2, fsdp=16, scoped_mib=24)
+  assert own == Choice.of(tensor) == Choice()
   changes = {"accumulation_steps": 2, "mesh.fsdp": 16, "scoped_vmem_mib": 24}
-  assert first.changes(settings) == changes
+  assert rule.changes(tensor) == changes
   # Left open, they would be the fastest known, and not those of the choice.
-  assert Choice().changes(settings) == {"accumulation_steps": 1, "mesh.fsdp": 1}
-  fixed = replaced(settings, Choice().changes(settings))
+  assert Choice().changes(tensor) == {"accumulation_steps": 1, "mesh.fsdp": 1}
+  fixed = replaced(tensor, Choice().changes(tensor))
   assert not Choice().changes(fixed)
 
 
@@ -120,6 +195,13 @@ def test_the_choice_is_written_as_a_configuration(tmp_path):
   plain = load_config("pretrain:B/16,imagenet21k")
   assert tune.different(read(plain), read(config)) == changes
   assert "v5e:2x4" in path.read_text()
+  # It may be written again, but not over what it changes, nor another file.
+  tune.check_target(path, "pretrain:B/16,imagenet21k")
+  with pytest.raises(ValueError, match="is the configuration that is tuned"):
+    tune.check_target(path, f"{path}:B/16")
+  path.write_text("def get_config(): ...")
+  with pytest.raises(ValueError, match="was not written by --tune: give --wri"):
+    tune.check_target(path, "digits")
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ def _tune(options: Any) -> int:
   from vit_jax.run.settings import read
 
   settings = config_settings()
+  if path:
+    tune.check_target(path, config_name())
   sizes = _data_set(settings.data.name)
   topology, most = options.topology, options.trials
   best, rows = tune.tuned(settings, topology, sizes, most)

@@ -64,6 +64,10 @@ class DoesNotFit(ValueError):
   """Raised if the program needs more memory than a chip has."""
 
 
+class NotCompiled(ValueError):
+  """Raised if the compiler fails for another cause."""
+
+
 def estimate(
   settings: Settings,
   chip: Chip,
@@ -76,8 +80,8 @@ def estimate(
 
   With `forward`, it compiles the prediction of a batch instead. The row's
   `fastest` says which settings the step took from `run.fastest`, if any. Raises
-  DoesNotFit if the step needs more memory than a chip has, and ValueError if
-  the configuration cannot be built.
+  DoesNotFit if the step needs more memory than a chip has, NotCompiled if the
+  compiler fails otherwise, and ValueError if the configuration cannot be built.
   """
   chosen = None
   if forward:
@@ -101,7 +105,8 @@ def cost(
   """As `estimate`, for a lowered step.
 
   `images` is the number per device, and `gflops` is per image. Raises
-  DoesNotFit if the step needs more memory than a device has.
+  DoesNotFit if the step needs more memory than a device has, and NotCompiled
+  if the compiler fails otherwise.
   """
   start = time.perf_counter()
   try:
@@ -295,7 +300,7 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
 
 
 def explained(error: Exception) -> Exception:
-  """A one-line `DoesNotFit` for an error of lacking memory, else the error."""
+  """`DoesNotFit` for an error of lacking memory, else `NotCompiled`."""
   sizes = re.search(
     r"Used ([\d.]+\w) of ([\d.]+\w) hbm|"
     r"\(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)",
@@ -305,7 +310,7 @@ def explained(error: Exception) -> Exception:
     return DoesNotFit(_memory(*filter(None, sizes.groups())))
   if "RESOURCE_EXHAUSTED" in str(error):
     return DoesNotFit(str(error).splitlines()[0])
-  return error
+  return NotCompiled(f"the compiler failed: {str(error).splitlines()[0]}")
 
 
 def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:

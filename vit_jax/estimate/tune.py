@@ -3,13 +3,12 @@
 Only what leaves the model and its loss alone is tried: parts of a batch, FSDP,
 `model.scan`, `model.remat`, and the memory of its own that the chip may give to
 one operation ("scoped VMEM"). The search begins with what was best for other
-models, and tries neighbours of the best choice until none is faster. A result
-is kept in a folder, so that a search that was stopped continues, and one that
-is repeated ends at once.
+models or is set already, and tries neighbours of the best choice until none is
+faster. A result is kept in a folder, so that a search that was stopped
+continues, and one that is repeated ends at once.
 """
 
 import dataclasses
-import functools
 import hashlib
 import importlib.metadata
 import json
@@ -25,7 +24,7 @@ from vit_jax.runtime.files import replacing
 from vit_jax.runtime.json_files import read_json
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import flat, replaced, to_dict
-from vit_jax.training.sharding import SCOPED_VMEM
+from vit_jax.training import sharding
 
 Row = dict[str, Any]
 """What `compiler.estimate` returns, or {"why": ...} for what cannot be had."""
@@ -33,6 +32,8 @@ Row = dict[str, Any]
 PARTS = (1, 2, 4, 8)
 SCOPED_MIB = (None, 24, 32, 48)  # None is the compiler's default.
 REMATS = ("none", "dots", "full")
+# Ends the first line of a configuration that the search has written.
+_SIGNED = b", as `vit_jax estimate --tune` has set it."
 GAIN = 0.002  # Less of a gain than this share of the time is none.
 
 
@@ -111,9 +112,9 @@ def axes_of(settings: Settings, devices: int) -> Axes:
 
 
 def starts(settings: Settings, axes: Axes) -> list[Choice]:
-  """Choices to begin with, of which the first that fits is taken.
+  """Choices to begin with: that of the settings, and rules.
 
-  They are the best of docs/scaling.md, then what saves more and more memory.
+  These are the best of docs/scaling.md, then what saves more and more memory.
   """
   rule = Choice(
     parts=max(n for n in axes["parts"] if n <= 2 or n == axes["parts"][0]),
@@ -121,10 +122,10 @@ def starts(settings: Settings, axes: Axes) -> list[Choice]:
     scoped_mib=24,
   )
   return [
+    Choice.of(settings),
     rule,
     dataclasses.replace(rule, remat="dots"),
     dataclasses.replace(rule, remat="full", scan=True),
-    Choice.of(settings),
   ]
 
 
@@ -146,19 +147,22 @@ def search(
 ) -> tuple[Choice | None, dict[Choice, Row]]:
   """The fastest choice that was measured, or None if none can be had.
 
-  It goes from the first of `begin` that fits to a faster neighbour, as long as
-  there is one, and measures `most` choices at most.
+  It measures the first of `begin`, and the others until one fits, goes from the
+  fastest of them to a faster neighbour as long as there is one, and measures
+  `most` choices at most.
 
   Returns:
     The choice, and the rows of all that were measured, in their order.
   """
   rows: dict[Choice, Row] = {}
-  best, turn = None, next(iter(axes))
-  for choice in begin:
-    if best is None and choice not in rows and len(rows) < most:
+  for place, choice in enumerate(begin[:most]):
+    if choice not in rows:
       rows[choice] = measure(choice)
-      best = None if "why" in rows[choice] else choice
-  while best is not None:
+    if place and "why" not in rows[choice]:
+      break
+  best = min(rows, key=lambda choice: milliseconds(rows[choice]))
+  turn = next(iter(axes))
+  while "why" not in rows[best]:
     for choice in neighbours(best, axes, turn):
       if choice in rows:
         continue
@@ -204,29 +208,42 @@ def tuned(
     folder: Where results are kept; None takes `tuned` in the cache folder.
 
   Raises:
-    ValueError: no choice can be compiled, or LIBTPU_INIT_ARGS sets what the
-      search does.
+    ValueError: no choice can be compiled, the configuration cannot be built, or
+      LIBTPU_INIT_ARGS sets what the search does.
   """
-  if SCOPED_VMEM in os.environ.get("LIBTPU_INIT_ARGS", ""):
+  vmem = sharding.SCOPED_VMEM
+  if vmem in os.environ.get("LIBTPU_INIT_ARGS", ""):
     raise ValueError(
-      f"LIBTPU_INIT_ARGS sets {SCOPED_VMEM}, which --tune searches: unset it."
+      f"LIBTPU_INIT_ARGS sets {vmem}, which --tune searches: unset it."
     )
   chip, devices = compiler.devices_of(topology)
+  mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
+  sharding.check_batch("batch_size", settings.batch_size, mesh)
   say(f"Compiling up to {most} steps for {topology}; each is kept ...")
   axes = axes_of(settings, len(devices))
+  begin = starts(settings, axes)
   folder = folder or cache_folder() / "tuned"
+  facts = (topology, sizes, flat(to_dict(settings)), *_versions())
 
   def compiled(choice: Choice) -> Row:
     try:
       changed = replaced(settings, choice.changes(settings))
       row, _ = compiler.estimate(changed, chip, devices, *sizes)
-    except ValueError as error:
+    except compiler.DoesNotFit as error:
       return {"why": str(error)}
     return {"topology": topology, **row, "by_op": []}
 
-  facts = (topology, sizes, flat(to_dict(settings)), *_versions())
-  measure = functools.partial(kept, compiled, folder, facts)
-  best, rows = search(starts(settings, axes), axes, said(measure), most)
+  def tried(choice: Choice) -> Row:
+    """The row of a choice; what fails for another cause is not kept."""
+    try:
+      return kept(compiled, folder, facts, choice)
+    except ValueError as error:
+      compiles = not isinstance(error, compiler.NotCompiled)
+      if compiles and choice == begin[0]:
+        raise  # It says what is wrong with the configuration.
+      return {"why": str(error)}
+
+  best, rows = search(begin, axes, said(tried), most)
   if best is None:
     raise ValueError(
       f"no choice can be compiled for {topology}, the first because "
@@ -240,15 +257,19 @@ def said(measure: Callable[[Choice], Row]) -> Callable[[Choice], Row]:
 
   def one(choice: Choice) -> Row:
     row = measure(choice)
-    result = row.get("why", "")
-    if not result:
-      time = row["step_ms"] and f"{row['step_ms'][0]:.1f} ms, "
-      peak = row["hbm_gib"]["peak"]
-      result = f"{row['mcycles']:.1f} Mcycles, {time or ''}{peak:.1f} GiB"
-    say(f"{choice}: {result}")
+    say(f"{choice}: {_result(row)}")
     return row
 
   return one
+
+
+def _result(row: Row) -> str:
+  """What a trial brought, in a few words."""
+  if "why" in row:
+    return row["why"]
+  time = row["step_ms"] and f"{row['step_ms'][0]:.1f} ms, "
+  peak = row["hbm_gib"]["peak"]
+  return f"{row['mcycles']:.1f} Mcycles, {time or ''}{peak:.1f} GiB"
 
 
 def kept(
@@ -293,8 +314,10 @@ def report(
   """Lines to print: how many were compiled, and the choice as flags."""
   changes = best.changes(settings)
   flags = " ".join(f"--config.{k}={v}" for k, v in changes.items())
+  compiled = sum("why" not in row for row in rows.values())
   return [
-    f"fastest of    {len(rows)} compiled",
+    f"as configured  {_result(rows[Choice.of(settings)])}",
+    f"fastest of     {compiled} compiled",
     f"flags          {flags or 'none: the configuration has the best'}",
   ]
 
@@ -303,6 +326,24 @@ def different(one: Settings, other: Settings) -> dict[str, Any]:
   """The dotted keys whose values differ, with those of `other`."""
   before, after = (flat(to_dict(settings)) for settings in (one, other))
   return {k: v for k, v in after.items() if v != before[k]}
+
+
+def check_target(path: pathlib.Path, name: str) -> None:
+  """Raises ValueError if `write` would overwrite what it did not write.
+
+  `name` is the configuration that is tuned, which is never overwritten.
+  """
+  if not path.exists():
+    return
+  config = pathlib.Path(name.split(":", 1)[0])
+  if config.exists() and config.samefile(path):
+    raise ValueError(
+      f"{path} is the configuration that is tuned: give --write another file."
+    )
+  if _SIGNED not in path.read_bytes():
+    raise ValueError(
+      f"{path} exists and was not written by --tune: give --write another file."
+    )
 
 
 def write(
@@ -321,7 +362,7 @@ def write(
   if pathlib.Path(file_name).is_file():
     file_name = str(pathlib.Path(file_name).resolve())
   whole = ":".join((file_name, *argument))
-  source = [f'"""{_plain(whole)}, as `vit_jax estimate --tune` has set it.']
+  source = [f'"""{_plain(whole)}{_SIGNED.decode()}']
   source += ["", f"It is for {topology}."]
   source += ['"""', "", "from vit_jax.run.config_file import load_config", ""]
   source += ["", "def get_config():", f"  c = load_config({whole!r})"]
