@@ -2,7 +2,8 @@
 
 `fastest.csv` has a row for each chip, model, number of tokens and of images on
 a device that was searched (`vit_jax estimate --tune`; docs/scaling.md). Its
-times are the TPU compiler's estimates of the plain supervised step, in Mcycles.
+times are the TPU compiler's estimates of the plain supervised step in bfloat16
+with Adam and without dropout, in Mcycles.
 A new run that sets none of these keys takes its row.
 """
 
@@ -12,7 +13,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from vit_jax.models import Model
+from vit_jax.models import Model, Vit, make_vit, to_fields
 from vit_jax.models.grid import grid_of
 from vit_jax.models.partitioning import chip_of
 from vit_jax.models.variants import variant_of
@@ -28,6 +29,13 @@ KEYS = {
   "scoped_vmem_mib": "scoped_vmem_mib",
 }
 """The keys of the configuration that a row sets, and its columns for them."""
+
+
+_FREE = {
+  *("representation_size", "head_bias", "splash"),
+  *("dropout_rate", "embedding_dropout_rate"),
+}
+"""Fields of a model that its row holds for whatever they are."""
 
 
 class Row(NamedTuple):
@@ -73,14 +81,16 @@ def row_of(
 ) -> Row | None:
   """The row of a run whose settings are resolved; None if nobody searched it.
 
-  Rows are of whole models, trained by a loss of their own outputs alone.
+  Rows are of whole models, trained by Adam and a loss of their own outputs
+  alone.
   """
-  chip = chip_of(devices[0])
+  chip, optimizer = chip_of(devices[0]), settings.optimizer
   others = settings.lora.rank or settings.distill.teacher
-  if chip is None or others or task.couples_examples or model.trunk != model:
+  others = others or optimizer.freeze_layers or optimizer.kind != "adam"
+  if chip is None or others or task.couples_examples or not _is_plain(model):
     return None
   searched = [row for row in rows() if row.fits(chip, variant_of(model))]
-  if not searched or model.scan or model.remat != "none":
+  if not searched:
     return None
   height, width = grid_of(model, settings.image_size or (0, 0))
   sizes = model.prefix + height * width, settings.batch_size / len(devices)
@@ -88,6 +98,17 @@ def row_of(
     if (row.tokens, row.images) == sizes and len(devices) % row.fsdp == 0:
       return row
   return None
+
+
+def _is_plain(model: Model) -> bool:
+  """Whether it is a model of the paper in bfloat16, as those of the rows."""
+  name = variant_of(model)
+  if type(model) is not Vit or name is None:
+    return False
+  same = {"num_classes": model.num_classes, "pooling": model.pooling}
+  plain = to_fields(make_vit(name, **same, dtype="bfloat16"))
+  fields = to_fields(model).items()
+  return {field for field, value in fields if value != plain[field]} <= _FREE
 
 
 def chosen(
@@ -113,7 +134,9 @@ def described(
     return None
   values = ", ".join(f"{k}={v}" for k, v in row.changes.items() if v)
   instead = f" in place of {row.untuned:g}" if row.untuned else ""
+  dropout = " without dropout" if model.dropout_rate else ""
   return (
     f"{values}, the fastest known for {row.images} images of {row.model} on a "
-    f"device of {row.chip} (estimate: {row.mcycles:g}{instead} Mcycles)"
+    f"device of {row.chip} (estimate: {row.mcycles:g}{instead} "
+    f"Mcycles{dropout})"
   )
