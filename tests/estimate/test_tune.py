@@ -200,8 +200,22 @@ def test_the_choice_is_written_as_a_configuration(tmp_path):
   with pytest.raises(ValueError, match="is the configuration that is tuned"):
     tune.check_target(path, f"{path}:B/16")
   path.write_text("def get_config(): ...")
-  with pytest.raises(ValueError, match="was not written by --tune: give --wri"):
+  with pytest.raises(ValueError, match="not written by --tune for digits: rem"):
     tune.check_target(path, "digits")
+
+
+def test_what_is_written_never_loads_itself(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  first, second = tmp_path / "first.py", tmp_path / "second.py"
+  tune.write(first, "digits", {"batch_size": 32}, "v5e:2x4")
+  tune.write(second, str(first), {"batch_size": 16}, "v5e:2x4")
+  assert load_config(str(second)).batch_size == 16
+  with pytest.raises(ValueError, match="not written by --tune for .*second"):
+    tune.check_target(first, str(second))
+  tune.check_target(second, "first.py")  # Another name of the same file.
+  # Such a file would hide the configuration that comes with the package.
+  with pytest.raises(ValueError, match="is the configuration that is tuned"):
+    tune.check_target(tmp_path / "digits", "digits")
 
 
 @pytest.mark.parametrize(

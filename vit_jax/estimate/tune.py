@@ -20,7 +20,7 @@ from typing import Any
 from vit_jax.estimate import compiler
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.command import cache_folder
-from vit_jax.runtime.files import replacing
+from vit_jax.runtime.files import read_regular, replacing
 from vit_jax.runtime.json_files import read_json
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import flat, replaced, to_dict
@@ -32,8 +32,6 @@ Row = dict[str, Any]
 PARTS = (1, 2, 4, 8)
 SCOPED_MIB = (None, 24, 32, 48)  # None is the compiler's default.
 REMATS = ("none", "dots", "full")
-# Ends the first line of a configuration that the search has written.
-_SIGNED = b", as `vit_jax estimate --tune` has set it."
 GAIN = 0.002  # Less of a gain than this share of the time is none.
 
 
@@ -329,20 +327,20 @@ def different(one: Settings, other: Settings) -> dict[str, Any]:
 
 
 def check_target(path: pathlib.Path, name: str) -> None:
-  """Raises ValueError if `write` would overwrite what it did not write.
+  """Raises ValueError if `write` must not write there.
 
-  `name` is the configuration that is tuned, which is never overwritten.
+  It replaces only what it has written for the configuration `name`. Another
+  result may be what this configuration is made of.
   """
-  if not path.exists():
-    return
   config = pathlib.Path(name.split(":", 1)[0])
-  if config.exists() and config.samefile(path):
+  if path.resolve() == config.resolve():
     raise ValueError(
       f"{path} is the configuration that is tuned: give --write another file."
     )
-  if _SIGNED not in path.read_bytes():
+  if path.exists() and not read_regular(path).startswith(_head(name).encode()):
     raise ValueError(
-      f"{path} exists and was not written by --tune: give --write another file."
+      f"{path} exists and was not written by --tune for {name}: remove it, or "
+      "give --write another file."
     )
 
 
@@ -358,18 +356,27 @@ def write(
     name: The configuration as `--config` takes it.
     changes: Values of dotted keys, of the command line and of the search.
   """
-  file_name, *argument = name.split(":", 1)
-  if pathlib.Path(file_name).is_file():
-    file_name = str(pathlib.Path(file_name).resolve())
-  whole = ":".join((file_name, *argument))
-  source = [f'"""{_plain(whole)}{_SIGNED.decode()}']
-  source += ["", f"It is for {topology}."]
+  source = [_head(name), f"It is for {topology}."]
   source += ['"""', "", "from vit_jax.run.config_file import load_config", ""]
-  source += ["", "def get_config():", f"  c = load_config({whole!r})"]
+  source += ["", "def get_config():", f"  c = load_config({_whole(name)!r})"]
   source += [f"  c.{key} = {value!r}" for key, value in changes.items()]
   source += ["  return c", ""]
   with replacing(path) as file:
     file.write("\n".join(source).encode())
+
+
+def _head(name: str) -> str:
+  """The first line of what is written for a configuration of this name."""
+  title = f"{_plain(_whole(name))}, as `vit_jax estimate --tune` has set it."
+  return f'"""{title}\n'
+
+
+def _whole(name: str) -> str:
+  """The name of a configuration with the whole path of its file."""
+  file_name, *argument = name.split(":", 1)
+  if pathlib.Path(file_name).is_file():
+    file_name = str(pathlib.Path(file_name).resolve())
+  return ":".join((file_name, *argument))
 
 
 def _plain(text: str) -> str:
