@@ -14,6 +14,7 @@ from vit_jax.estimate.tune import Choice
 from vit_jax.run.config_file import load_config
 from vit_jax.run.settings import read
 from vit_jax.runtime.settings import replaced
+from vit_jax.training import sharding
 
 AXES = {
   "scoped_mib": (None, 24, 32, 48),
@@ -145,6 +146,25 @@ def test_a_configuration_that_cannot_be_built_ends_the_search(
   few = replaced(settings(), {"batch_size": 4})
   with pytest.raises(ValueError, match="batch_size=4 does not split over 8"):
     tune.tuned(few, "v5e:2x4", (10, 1_000), 16, tmp_path)
+
+
+@pytest.mark.parametrize(
+  "sizes, fsdp",
+  [((2, -1, 1), 4), ((2, 2, -1), 2), ((4, 2, 1), 2), ((8, None, 1), 1)],
+)
+def test_a_mesh_that_is_given_in_full_stays(tmp_path, compiles, sizes, fsdp):
+  axes = zip(sharding.AXES, sizes, strict=True)
+  given = replaced(settings(), {f"mesh.{axis}": size for axis, size in axes})
+  tried = []
+
+  def measured(changed):
+    tried.append(sharding.make_mesh(**vars(changed.mesh)).shape["fsdp"])
+    return row(50 if changed.scoped_vmem_mib is None else 60)
+
+  compiles(measured)
+  best, rows = tune.tuned(given, "v5e:2x4", (10, 1_000), 16, tmp_path)
+  assert best == Choice(fsdp=fsdp) and {*tried} == {fsdp}
+  assert "50.0 ms" in tune.report(best, rows, given)[0]
 
 
 def test_a_search_that_was_stopped_continues_from_its_folder(tmp_path):

@@ -17,6 +17,8 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from jax.sharding import Mesh
+
 from vit_jax.estimate import compiler
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.command import cache_folder
@@ -99,6 +101,8 @@ def axes_of(settings: Settings, devices: int) -> Axes:
   present = Choice.of(settings)
   parts = {*PARTS, present.parts}
   fsdp = {1, min(8, of_one_replica), of_one_replica, present.fsdp}
+  if settings.mesh.data != -1:  # Then nothing else multiplies to the devices.
+    fsdp = {present.fsdp}
   shards = settings.batch_size // of_one_replica
   return {
     "scoped_mib": tuple(dict.fromkeys((*SCOPED_MIB, present.scoped_mib))),
@@ -205,6 +209,9 @@ def tuned(
     most: How many steps to compile at most.
     folder: Where results are kept; None takes `tuned` in the cache folder.
 
+  Returns:
+    The fastest choice, and the rows of all, the configuration's own first.
+
   Raises:
     ValueError: no choice can be compiled, the configuration cannot be built, or
       LIBTPU_INIT_ARGS sets what the search does.
@@ -217,6 +224,7 @@ def tuned(
   chip, devices = compiler.devices_of(topology)
   mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
   sharding.check_batch("batch_size", settings.batch_size, mesh)
+  settings = replaced(settings, _rest(settings, mesh))
   say(f"Compiling up to {most} steps for {topology}; each is kept ...")
   axes = axes_of(settings, len(devices))
   begin = starts(settings, axes)
@@ -248,6 +256,15 @@ def tuned(
       f"{next(iter(rows.values()))['why']}"
     )
   return best, rows
+
+
+def _rest(settings: Settings, mesh: Mesh) -> dict[str, int]:
+  """The sizes of axes that are -1, the rest, as values of their keys.
+
+  `data` stays the rest, so that FSDP can be changed.
+  """
+  sizes = {"fsdp": settings.mesh.fsdp, "tensor": settings.mesh.tensor}
+  return {f"mesh.{k}": mesh.shape[k] for k, n in sizes.items() if n == -1}
 
 
 def said(measure: Callable[[Choice], Row]) -> Callable[[Choice], Row]:
@@ -309,12 +326,15 @@ def _versions() -> tuple[str, ...]:
 def report(
   best: Choice, rows: dict[Choice, Row], settings: Settings
 ) -> list[str]:
-  """Lines to print: how many were compiled, and the choice as flags."""
+  """Lines to print: how many were compiled, and the choice as flags.
+
+  The first of `rows` is of the configuration as it is.
+  """
   changes = best.changes(settings)
   flags = " ".join(f"--config.{k}={v}" for k, v in changes.items())
   compiled = sum("why" not in row for row in rows.values())
   return [
-    f"as configured  {_result(rows[Choice.of(settings)])}",
+    f"as configured  {_result(next(iter(rows.values())))}",
     f"fastest of     {compiled} compiled",
     f"flags          {flags or 'none: the configuration has the best'}",
   ]
