@@ -9,6 +9,7 @@ import pytest
 from configs import digits, pretrain
 from tests import commands, encoders
 from vit_jax.estimate import compiler
+from vit_jax.estimate.__main__ import _suggestion
 from vit_jax.models import partitioning, tpu
 from vit_jax.run import build
 from vit_jax.run.settings import read
@@ -255,6 +256,31 @@ def test_another_error_of_the_compiler_is_one_line():
   found = compiler.explained(error)
   assert isinstance(found, compiler.NotCompiled)
   assert str(found) == "the compiler failed: INTERNAL: another"
+  silent = compiler.explained(jax.errors.JaxRuntimeError(""))
+  assert str(silent) == "the compiler failed: JaxRuntimeError"
+
+
+@pytest.mark.parametrize("mends", [False, True])
+def test_a_suggestion_goes_on_after_a_fault_of_the_compiler(
+  monkeypatch, capsys, mends
+):
+  def estimate(settings, *_):
+    if not settings.model.remat:
+      raise compiler.NotCompiled("the compiler failed: INTERNAL: a fault")
+    if not mends:
+      raise compiler.DoesNotFit("it needs 20G of HBM, and a device has 16G.")
+    return {"hbm_gib": {"peak": 1.0}, "mfu": 0.5}, ""
+
+  monkeypatch.setattr(compiler, "estimate", estimate)
+  devices = [None] * 8
+  chip = compiler.CHIPS["v5e"]
+  settings = read(digits.get_config())
+  text = _suggestion(settings, chip, devices, (10, 1_000))
+  assert "the compiler failed: INTERNAL: a fault" in capsys.readouterr().err
+  if mends:
+    assert text.endswith("--config.mesh.fsdp=8 --config.model.remat=dots")
+  else:
+    assert text.endswith("for another the compiler failed: INTERNAL: a fault")
 
 
 def test_changes_begin_with_what_costs_least():

@@ -173,18 +173,25 @@ def _suggestion(
   from vit_jax.estimate import compiler
   from vit_jax.runtime.settings import replaced
 
+  faults = []
   for change in compiler.changes(settings, len(devices)):
     text = " ".join(f"--config.{k}={v}" for k, v in change.items())
     say(f"Trying {text} ...")
     try:
       trial = replaced(settings, change)
       row, _ = compiler.estimate(trial, chip, devices, *sizes)
+    except compiler.NotCompiled as error:
+      faults.append(str(error))
+      say(faults[-1])
+      continue
     except ValueError:
       continue
     peak = row["hbm_gib"]["peak"]
     mfu = row["mfu"]
     speed = f"{row['mcycles']:.1f} Mcycles" if mfu is None else f"MFU {mfu:.2f}"
     return f"This fits, with {peak:.1f} GiB per chip and {speed}: {text}"
+  if faults:
+    return f"None that compiles makes it fit, and for another {faults[0]}"
   return "None of these changes makes it fit: use more chips."
 
 

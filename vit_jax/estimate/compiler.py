@@ -310,7 +310,8 @@ def explained(error: Exception) -> Exception:
     return DoesNotFit(_memory(*filter(None, sizes.groups())))
   if "RESOURCE_EXHAUSTED" in str(error):
     return DoesNotFit(str(error).splitlines()[0])
-  return NotCompiled(f"the compiler failed: {str(error).splitlines()[0]}")
+  line, *_ = str(error).strip().splitlines() or [type(error).__name__]
+  return NotCompiled(f"the compiler failed: {line}")
 
 
 def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:
