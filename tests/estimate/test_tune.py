@@ -148,6 +148,39 @@ def test_a_configuration_that_cannot_be_built_ends_the_search(
     tune.tuned(few, "v5e:2x4", (10, 1_000), 16, tmp_path)
 
 
+@pytest.mark.parametrize("key", ["pretrained", "distill.teacher"])
+@pytest.mark.parametrize("name", ["model.npz", "model/config.json"])
+def test_a_step_is_compiled_anew_for_another_model_of_its_name(
+  tmp_path, compiles, key, name
+):
+  checkpoint = tmp_path / name.partition("/")[0]
+  changes = {"model.variant": None, key: str(checkpoint)}
+  given = replaced(settings(), changes)
+  asked = []
+
+  def measured(_):
+    asked.append(None)
+    if not checkpoint.exists():
+      raise ValueError(f"{str(checkpoint)!r} is neither a file or folder here")
+    return row(50)
+
+  compiles(measured)
+  sizes, folder = (10, 1_000), tmp_path / "tuned"
+  file = tmp_path / name
+  file.parent.mkdir(exist_ok=True)
+  for text in ("small", "larger"):
+    file.write_text(text)
+    for calls in (2, 0):  # The second search finds what was kept.
+      del asked[:]
+      tune.tuned(given, "v5e:2x4", sizes, 2, folder)
+      assert len(asked) == calls
+  file.unlink()
+  if checkpoint.exists():
+    checkpoint.rmdir()
+  with pytest.raises(ValueError, match="is neither a file or folder here"):
+    tune.tuned(given, "v5e:2x4", sizes, 2, folder)
+
+
 @pytest.mark.parametrize(
   "sizes, fsdp",
   [((2, -1, 1), 4), ((2, 2, -1), 2), ((4, 2, 1), 2), ((8, None, 1), 1)],

@@ -229,7 +229,8 @@ def tuned(
   axes = axes_of(settings, len(devices))
   begin = starts(settings, axes)
   folder = folder or cache_folder() / "tuned"
-  facts = (topology, sizes, flat(to_dict(settings)), *_versions())
+  facts = (topology, sizes, flat(to_dict(settings)), _files(settings))
+  facts = (*facts, *_versions())
 
   def compiled(choice: Choice) -> Row:
     try:
@@ -309,6 +310,22 @@ def kept(
     with replacing(path) as file:
       file.write(json.dumps(row).encode())
   return row
+
+
+def _files(settings: Settings) -> list[tuple[str, int, int]]:
+  """Name, size and time of the local files that the settings' model is of.
+
+  Of a folder, these are the JSON files in it, such as a published model's
+  `config.json`: what else is in it does not change what is compiled.
+  """
+  task = (settings.data.task or "").partition(":")[0]  # It may be of a file.
+  files: list[pathlib.Path] = []
+  for name in (settings.pretrained, settings.distill.teacher, task):
+    path = pathlib.Path(os.path.expanduser(name or ""))
+    if name and path.exists():
+      files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+  stats = [(path.name, path.stat()) for path in files]
+  return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
 def _versions() -> tuple[str, ...]:
