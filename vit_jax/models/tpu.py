@@ -278,7 +278,7 @@ attend_in_order.defvjp(_forward, _backward)
 
 # Bytes of float32 logits that are computed at once. A v5e chip has 128 MiB of
 # its own memory.
-BLOCK_BYTES = 2**25
+BLOCK_BYTES = 40 * 2**20
 
 
 def attend_in_blocks(
