@@ -95,15 +95,15 @@ class Msa(nn.Module):
     if read is not None and not self._by_place(R):
       queries = z[:, :read]
     U_q, U_k, U_v, U_msa = U = self.projections(D)
-    special = any(x is not None for x in (R, queries, mask))
-    special |= products_are_replaced()
+    replaced = products_are_replaced()
+    special = replaced or any(x is not None for x in (R, queries, mask))
     form = form_of(z.shape[1], special or self._needs_A(train), c.splash)
     if form != "plain":
       return self._on_tpu(form, z.astype(c.dtype), U, scale, where)[:, :read]
     dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
     few = queries is not None and queries.shape[1] < D // self.num_heads
     few = few and R is None and type(self) is Msa  # Others may turn queries.
-    few = few and not products_are_replaced()
+    few = few and not replaced
 
     q = to_heads(U_q, z if queries is None else queries)  # Eq. 5
     if few:
