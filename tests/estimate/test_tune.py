@@ -9,7 +9,7 @@ import pytest
 
 from configs import digits
 from tests import commands
-from vit_jax.estimate import compiler, tune
+from vit_jax.estimate import compiler, tune, tuned_config
 from vit_jax.estimate.tune import Choice
 from vit_jax.run.config_file import load_config
 from vit_jax.run.settings import read
@@ -241,34 +241,35 @@ def test_what_is_tried_divides_the_batch_and_the_devices():
 def test_the_choice_is_written_as_a_configuration(tmp_path):
   path = tmp_path / "tuned.py"
   changes = {"batch_size": 512, "accumulation_steps": 2, "mesh.fsdp": 8}
-  tune.write(path, "pretrain:B/16,imagenet21k", changes, "v5e:2x4")
+  tuned_config.write(path, "pretrain:B/16,imagenet21k", changes, "v5e:2x4")
   config = load_config(str(path))
   assert config.model.variant == "B/16" and config.mesh.fsdp == 8
   assert config.batch_size == 512 and config.accumulation_steps == 2
   plain = load_config("pretrain:B/16,imagenet21k")
-  assert tune.different(read(plain), read(config)) == changes
+  assert tuned_config.different(read(plain), read(config)) == changes
   assert "v5e:2x4" in path.read_text()
   # It may be written again, but not over what it changes, nor another file.
-  tune.check_target(path, "pretrain:B/16,imagenet21k")
+  tuned_config.check_target(path, "pretrain:B/16,imagenet21k")
   with pytest.raises(ValueError, match="is the configuration that is tuned"):
-    tune.check_target(path, f"{path}:B/16")
+    tuned_config.check_target(path, f"{path}:B/16")
   path.write_text("def get_config(): ...")
   with pytest.raises(ValueError, match="not written by --tune for digits: rem"):
-    tune.check_target(path, "digits")
+    tuned_config.check_target(path, "digits")
 
 
 def test_what_is_written_never_loads_itself(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   first, second = tmp_path / "first.py", tmp_path / "second.py"
-  tune.write(first, "digits", {"batch_size": 32}, "v5e:2x4")
-  tune.write(second, str(first), {"batch_size": 16}, "v5e:2x4")
+  tuned_config.write(first, "digits", {"batch_size": 32}, "v5e:2x4")
+  tuned_config.write(second, str(first), {"batch_size": 16}, "v5e:2x4")
   assert load_config(str(second)).batch_size == 16
   with pytest.raises(ValueError, match="not written by --tune for .*second"):
-    tune.check_target(first, str(second))
-  tune.check_target(second, "first.py")  # Another name of the same file.
+    tuned_config.check_target(first, str(second))
+  # Another name of the same file.
+  tuned_config.check_target(second, "first.py")
   # Such a file would hide the configuration that comes with the package.
   with pytest.raises(ValueError, match="is the configuration that is tuned"):
-    tune.check_target(tmp_path / "digits", "digits")
+    tuned_config.check_target(tmp_path / "digits", "digits")
 
 
 @pytest.mark.parametrize(

@@ -129,14 +129,14 @@ def _tune(options: Any) -> int:
   if options.write:
     path = output_file(options.write, {"Python": (".py",)})[0]
   set_environment()
-  from vit_jax.estimate import tune
+  from vit_jax.estimate import tune, tuned_config
   from vit_jax.run.config_file import load_config
   from vit_jax.run.flags import config_name, config_settings
   from vit_jax.run.settings import read
 
   settings = config_settings()
   if path:
-    tune.check_target(path, config_name())
+    tuned_config.check_target(path, config_name())
   sizes = _data_set(settings.data.name)
   topology, most = options.topology, options.trials
   best, rows = tune.tuned(settings, topology, sizes, most)
@@ -148,8 +148,8 @@ def _tune(options: Any) -> int:
   say("\n".join(text), sys.stdout, whole=options.json)
   if path:
     name = config_name()
-    overrides = tune.different(read(load_config(name)), settings)
-    tune.write(path, name, {**overrides, **changes}, topology)
+    overrides = tuned_config.different(read(load_config(name)), settings)
+    tuned_config.write(path, name, {**overrides, **changes}, topology)
   return 0
 
 

@@ -1,0 +1,72 @@
+"""The configuration that `vit_jax estimate --tune --write` leaves in a file."""
+
+import pathlib
+from typing import Any
+
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.files import read_regular, replacing
+from vit_jax.runtime.settings import flat, to_dict
+
+
+def different(one: Settings, other: Settings) -> dict[str, Any]:
+  """The dotted keys whose values differ, with those of `other`."""
+  before, after = (flat(to_dict(settings)) for settings in (one, other))
+  return {k: v for k, v in after.items() if v != before[k]}
+
+
+def check_target(path: pathlib.Path, name: str) -> None:
+  """Raises ValueError if `write` must not write there.
+
+  It replaces only what it has written for the configuration `name`. Another
+  result may be what this configuration is made of.
+  """
+  config = pathlib.Path(name.split(":", 1)[0])
+  if path.resolve() == config.resolve():
+    raise ValueError(
+      f"{path} is the configuration that is tuned: give --write another file."
+    )
+  if path.exists() and not read_regular(path).startswith(_head(name).encode()):
+    raise ValueError(
+      f"{path} exists and was not written by --tune for {name}: remove it, or "
+      "give --write another file."
+    )
+
+
+def write(
+  path: pathlib.Path,
+  name: str,
+  changes: dict[str, Any],
+  topology: str,
+) -> None:
+  """Writes a configuration: another one of this name, with changes.
+
+  Args:
+    name: The configuration as `--config` takes it.
+    changes: Values of dotted keys, of the command line and of the search.
+  """
+  source = [_head(name), f"It is for {topology}."]
+  source += ['"""', "", "from vit_jax.run.config_file import load_config", ""]
+  source += ["", "def get_config():", f"  c = load_config({_whole(name)!r})"]
+  source += [f"  c.{key} = {value!r}" for key, value in changes.items()]
+  source += ["  return c", ""]
+  with replacing(path) as file:
+    file.write("\n".join(source).encode())
+
+
+def _head(name: str) -> str:
+  """The first line of what is written for a configuration of this name."""
+  title = f"{_plain(_whole(name))}, as `vit_jax estimate --tune` has set it."
+  return f'"""{title}\n'
+
+
+def _whole(name: str) -> str:
+  """The name of a configuration with the whole path of its file."""
+  file_name, *argument = name.split(":", 1)
+  if pathlib.Path(file_name).is_file():
+    file_name = str(pathlib.Path(file_name).resolve())
+  return ":".join((file_name, *argument))
+
+
+def _plain(text: str) -> str:
+  """A text as it may stand in a docstring."""
+  return text.replace("\\", "/").replace('"', "'")
