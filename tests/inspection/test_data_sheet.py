@@ -37,11 +37,11 @@ def test_lines_and_picture(tmp_path, capsys):
   assert inspect_folder(str(root), settings, str(out)) == 1
   said = capsys.readouterr().out.splitlines()
   header, titles, *rows = said
-  assert header.startswith("data     photos: train 16, held out 2 images of 2")
+  assert header.startswith("data     photos: train 14, held out 4 images of 2")
   assert titles.split() == ["class", "train", "held", "out"]
   assert [row.split() for row in rows[:2]] == [
-    ["class", "00", "7", "1"],
-    ["class", "01", "9", "1"],
+    ["class", "00", "6", "2"],
+    ["class", "01", "8", "2"],
   ]
   text = "\n".join(rows)
   assert "sizes: 16 x 20 to 23 x 20, the middle one 19 x 20" in text
@@ -70,7 +70,7 @@ def test_a_file_of_labels_is_looked_through(tmp_path, capsys, name):
   settings = InspectSettings(image_size=(18, 18))
   assert inspect_folder(str(file), settings, out) == 0
   said = capsys.readouterr().out
-  assert f"{name}: train 6, held out 2 images, 2 classes" in said
+  assert f"{name}: train 4, held out 4 images, 2 classes" in said
   assert "sizes: 16 x 20 to 23 x 20" in said
 
 

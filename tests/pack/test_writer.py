@@ -254,23 +254,26 @@ def test_a_packing_keeps_what_it_held_out(photographs, tmp_path):
   source, held = str(photographs / "train"), {}
 
   def pack(out, by):
-    splits = open_sources(source, held_out_by=by)
+    splits = open_sources(source, held_out={"held_out_by": by})
     writer.pack(splits, str(out), Encoding(), workers=1)
     return splits["validation"].ids([0, 1])
 
-  for by, other in (("name", "rank"), ("rank", "name")):
+  for by, other in (("name", "rank"), ("rank", "name"), ("count", "name")):
     out = tmp_path / by
     held[by] = pack(out, by)
     plan = json.loads((out / "notes" / "plan.json").read_text())
-    assert plan.get("held_out_by") == (by if by == "name" else None)
-    assert notes.held_out_by(str(out)) == by
+    assert plan.get("held_out_by") == (by if by != "rank" else None)
+    kept = notes.held_out(str(out))
+    assert kept["held_out_by"] == by
+    assert len(kept["held_out_below"] or ()) == (2 if by == "count" else 0)
+    assert notes.held_out(str(out), other) == {"held_out_by": other}
     before = _content(out)
     pack(out, by)
     assert _content(out) == before
     with pytest.raises(ValueError, match="from other images or labels, or"):
       pack(out, other)
   assert held["name"] != held["rank"]
-  assert notes.held_out_by(str(tmp_path / "new")) == "name"
+  assert notes.held_out(str(tmp_path / "new")) == {"held_out_by": None}
   # Where nothing is held out, a plan is as it was.
   _pack(photographs, tmp_path / "split")
   plan = (tmp_path / "split" / "notes" / "plan.json").read_text()

@@ -1,5 +1,6 @@
 """A run on a folder with three splits, and its test split at the end."""
 
+import hashlib
 import zlib
 
 import flax.linen as nn
@@ -145,22 +146,32 @@ def test_a_resumed_run_is_evaluated_on_the_split_it_was(three_splits):
   assert len(make_plan(read(three_splits), saved).splits.eval) == 9
 
 
-@pytest.mark.parametrize("by", ["name", None])
-def test_a_resumed_run_holds_out_the_images_that_it_held_out(three_splits, by):
-  """A run of an earlier version has no such key, and went by rank.
+def _hash(file):
+  return hashlib.blake2b(file.encode(), digest_size=8).digest()
 
-  By name, those are held out whose 64 bits of b2sum begin with less than 3333.
+
+@pytest.mark.parametrize("by", ["count", "name", None])
+def test_a_resumed_run_holds_out_the_images_that_it_held_out(three_splits, by):
+  """Earlier versions went by name, and before they had the key by rank.
+
+  By name, those are held out whose 64 bits of b2sum begin with less than 3333;
+  by count, the two lowest of each class.
   """
   root = three_splits.data.root + "/train"
   three_splits.data.root = root
   saved = make_plan(read(three_splits)).description(1)
-  assert saved["config"]["data"]["held_out_by"] == "name"
-  expected = {"a/5.png", "b/7.png", "c/1.png"}
+  config = saved["config"]["data"]
+  assert config["held_out_by"] == "count"
+  names = [[f"{c}/{k}.png" for k in range(8)] for c in "abc"]
+  order = _hash if by else lambda file: zlib.crc32(file.encode())
+  expected = {file for files in names for file in sorted(files, key=order)[:2]}
+  if by != "count":
+    del config["held_out_below"]
+    config["held_out_by"] = by
+  if by == "name":
+    expected = {"a/5.png", "b/7.png", "c/1.png"}
   if by is None:
-    del saved["config"]["data"]["held_out_by"]
-    names = [[f"{c}/{k}.png" for k in range(8)] for c in "abc"]
-    ranked = (sorted(n, key=lambda f: zlib.crc32(f.encode())) for n in names)
-    expected = {file for files in ranked for file in files[:2]}
+    del config["held_out_by"]
   resumed = make_plan(read(three_splits), saved)
   source = resumed.splits.eval
   ids = source.ids(range(len(source)))

@@ -193,6 +193,7 @@ OTHERS = {
   "autoencoder.norm_pixels": False,
   "data.outside": True,
   "data.held_out_by": "rank",
+  "data.held_out_below": (0.5, 0.25),
   "data.labels": False,
   "data.train_split": "test",
   "distill.form": "deit",

@@ -19,7 +19,7 @@ FILTERS = ("area", *PILLOW_FILTERS)
 TENSORFLOW = ("vision_transformer", "big_vision")
 RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
 LABEL_FILES = (".csv", ".tsv", ".jsonl")  # Endings that commands know.
-HELD_OUT_BY = ("name", "rank")
+HELD_OUT_BY = ("name", "count", "rank")
 ON_UNREADABLE = ("stop", "skip")
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
 # The buckets that epath reads, with the library that it takes.
@@ -121,13 +121,26 @@ class DataSettings(Section):
     needs="root",
     must=checks.BETWEEN_0_AND_1,
   )
-  held_out_by: str = setting(
-    "name",
-    'What holds an image out: its own "name", whatever images are added, or '
-    'its "rank" among all of its class, as in earlier versions.',
+  held_out_by: str | None = setting(
+    None,
+    'What holds an image out: its own "name", whatever images are added; the '
+    '"count" of its class, which is then exact, and at least two; or its '
+    '"rank" among all of its class, as in earlier versions. None takes count '
+    "for fewer than 1,000 images, and name for more.",
     choices=HELD_OUT_BY,
     needs="root",
     legacy_default="rank",
+  )
+  held_out_below: tuple[float, ...] | None = setting(
+    None,
+    "By count, the hash of a name below which an image of each class is held "
+    "out; None chooses it. A run keeps its own, so that no image changes sides "
+    "as the folder grows.",
+    must=Rule(
+      "be numbers between 0 and 1, one for each class",
+      lambda hashes: all(0 <= share <= 1 for share in hashes),
+    ),
+    needs="held_out_by=count",
   )
 
   @property

@@ -54,7 +54,7 @@ def define_flags() -> None:
   )
   says = "Let a file of labels name images outside of its folder."
   flags.DEFINE_bool("outside", False, says)
-  says = "What holds images out; see data.held_out_by. OUT's own, else name."
+  says = "What holds images out; see data.held_out_by. OUT's own, if any."
   flags.DEFINE_enum("held_out_by", None, HELD_OUT_BY, says)
   flags.DEFINE_string("name", None, "The data set's name; OUT's by default.")
   flags.DEFINE_string("data_dir", None, "Where TFDS keeps its data sets.")
@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> None:
     options.labels,
     options.data_dir,
     options.outside,
-    options.held_out_by or notes.held_out_by(arguments[1]),
+    notes.held_out(arguments[1], options.held_out_by),
   )
   writer.pack(
     splits,

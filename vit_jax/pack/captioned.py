@@ -75,7 +75,7 @@ class CaptionedImages(Source):
     self.name = images.name
     self.split = images.split
     self.root = images.root
-    self.held_out_by = images.held_out_by
+    self.held_out = images.held_out
     self.class_names = images.class_names
     self.captions = min(kind.counts), max(kind.counts)
     self._texts = kind.texts

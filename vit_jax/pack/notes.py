@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from etils import epath
 
+from vit_jax.data.reading.holdout import Holdout
 from vit_jax.runtime import files
 from vit_jax.runtime.files import (
   NotRegularError,
@@ -133,15 +134,27 @@ def _read_object(path: epath.Path) -> dict[str, Any] | None:
   return content if isinstance(content, dict) else None
 
 
-def held_out_by(out: str) -> str:
-  """The rule for images held out: "name", or that of a packing in `out`.
+def rule_in_plan(rule: Holdout | None) -> dict[str, Any]:
+  """What a plan says of the rule that held images out: of "rank", nothing."""
+  if rule is None or rule.by == "rank":
+    return {}
+  chosen = {k: v for k, v in rule.as_settings().items() if v is not None}
+  return json.loads(json.dumps(chosen))
 
-  A plan that does not say it is of an earlier version, or goes by rank as that
-  did.
+
+def held_out(out: str, by: str | None = None) -> dict[str, Any]:
+  """The keys of `DataSettings` that choose the images to hold out.
+
+  They are those of a packing in `out`, unless `by` says another rule. A plan
+  that does not say it is of an earlier version, or goes by rank as that did.
   """
   plan = _read_object(epath.Path(out).expanduser() / _FOLDER / _PLAN)
-  is_by_name = plan is None or plan.get("held_out_by") == "name"
-  return "name" if is_by_name else "rank"
+  if plan is None:
+    return {"held_out_by": by}
+  kept = plan.get("held_out_by", "rank")
+  if by not in (None, kept):
+    return {"held_out_by": by}
+  return {"held_out_by": kept, "held_out_below": plan.get("held_out_below")}
 
 
 def settle_plan(

@@ -1,7 +1,8 @@
 """Opens what is to be packed: the splits of a source, whatever its form."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 from etils import epath
@@ -23,14 +24,15 @@ def open_sources(
   labels: str | None = None,
   data_dir: str | None = None,
   outside: bool = False,
-  held_out_by: str = "name",
+  held_out: Mapping[str, Any] = MappingProxyType({}),
 ) -> Splits:
   """Opens the splits of a source, by TFDS's names: train, validation, test.
 
   `vit_jax.pack` lists the sources. `labels` are ImageNet's validation labels,
   or the names of WebDataset's classes; TFDS keeps its data sets in `data_dir`;
   with `outside`, a file of labels may name images outside of its folder; and
-  `held_out_by` chooses the images of a split that is held out.
+  `held_out` has the keys of `DataSettings` that choose the images of a split
+  that is held out.
   Raises ValueError if the source holds no labelled images, or is not there.
   """
   if source.startswith("tfds:"):
@@ -44,9 +46,7 @@ def open_sources(
         f"{source!r} is a file, and only CSV and JSONL files of labels can be "
         "packed; for others, give the folder that holds them."
       )
-    settings = DataSettings(
-      labels_file=source, outside=outside, held_out_by=held_out_by
-    )
+    settings = DataSettings(labels_file=source, outside=outside, **held_out)
     return _named(captioned.open_rows(settings))
   if not folder.is_dir():
     raise ValueError(f"there is no folder or file {source!r} to pack.")
@@ -59,7 +59,7 @@ def open_sources(
     return tars.open_tars(folder, labels)
   if "://" in source:
     return open_bucket(source)
-  settings = DataSettings(root=source, held_out_by=held_out_by)
+  settings = DataSettings(root=source, **held_out)
   return _named(image_folder.open_folder(settings))
 
 

@@ -68,9 +68,8 @@ def pack(
     planned[split] = [count, counts[split], _digest(source.class_names, few)]
   images = {**dataclasses.asdict(encoding), "splits": planned}
   plan = {"name": name, "seed": seed, **images}
-  rules = {getattr(source, "held_out_by", None) for source in splits.values()}
-  if "name" in rules:
-    plan["held_out_by"] = "name"
+  rules = [getattr(source, "held_out", None) for source in splits.values()]
+  plan |= notes.rule_in_plan(next(filter(None, rules), None))
   files = {
     split: [shards.file_name(name, split, k, count) for k in range(count)]
     for split, count in counts.items()

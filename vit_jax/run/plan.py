@@ -31,7 +31,8 @@ from vit_jax.training.state import Extras, TrainState
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
 
-_AS_BEGUN = ("data.eval_split", *fastest.KEYS)
+_SIDES = ("data.held_out_by", "data.held_out_below")
+_AS_BEGUN = ("data.eval_split", *_SIDES, *fastest.KEYS)
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ def make_plan(
   sharding.check_batch("batch_size", rows, mesh, begun_settings.parts)
   windowed = begun_settings.normalization.window is not None
   splits = open_splits(begun_settings.data, windowed, task.labels)
+  begun_settings = _with_sides(begun_settings, splits.train)
   if may_lower_batch:
     begun_settings = _with_lower_batch(begun_settings, mesh, splits.train)
   task = _fitted(task, begun_settings, splits)
@@ -208,6 +210,16 @@ def _fitted(task: Task, settings: Settings, splits: Splits) -> Task:
   build.check_splits(settings, splits)
   task.check_evaluation(splits.eval)
   return task.fitted(splits.train)
+
+
+def _with_sides(settings: Settings, train: Source) -> Settings:
+  """The settings with the rule that held images out, for the run to keep."""
+  rule = getattr(train, "held_out", None)
+  if rule is None:
+    return settings
+  return dataclasses.replace(
+    settings, data=dataclasses.replace(settings.data, **rule.as_settings())
+  )
 
 
 def _with_lower_batch(

@@ -72,11 +72,11 @@ def test_the_only_split_to_evaluate_on(tmp_path, name):
 def test_a_part_of_the_training_images_is_held_out(tmp_path):
   fill(tmp_path, train=10)
   splits = opened(tmp_path)
-  assert splits.found.endswith(": train 18, held out 2 images of 2 classes")
+  assert splits.found.endswith(": train 16, held out 4 images of 2 classes")
   same = opened(tmp_path / "train")
   assert [e["id"] for e in same.eval] == [e["id"] for e in splits.eval]
   # Descriptions of older versions say "test" for any folder.
-  assert len(opened(tmp_path, eval_split="test").eval) == 2
+  assert len(opened(tmp_path, eval_split="test").eval) == 4
   with pytest.raises(
     ValueError, match="^data.eval_split=.*has no split val; add it"
   ):
@@ -162,7 +162,7 @@ def test_unlabelled_test_images_are_no_split(tmp_path):
   (tmp_path / "test").mkdir()
   (tmp_path / "test" / "1.png").write_bytes(GOOD)
   assert opened(tmp_path).found.endswith(
-    "train 18, held out 2 images of 2 classes; ignored: folder test"
+    "train 16, held out 4 images of 2 classes; ignored: folder test"
   )
 
 

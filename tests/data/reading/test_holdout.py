@@ -3,6 +3,7 @@
 Hashes are those of `printf '%s' NAME | b2sum --length=64`.
 """
 
+import hashlib
 import math
 import pathlib
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.image_files import GOOD
-from vit_jax.data.reading.holdout import held_out
+from vit_jax.data.reading.holdout import Holdout, held_out
 from vit_jax.data.reading.label_file import open_folder
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
@@ -95,12 +96,14 @@ def test_folders_and_files_of_labels_agree(tmp_path):
   table = tmp_path / "labels.csv"
   table.write_text("\n".join(rows))
   of_folder = _ids(open_splits(DataSettings(root=str(tmp_path))))
-  assert 2 <= len(of_folder) < 20
+  assert len(of_folder) == 4  # A fifth of 12 is 2.4.
   given = DataSettings(labels_file=str(table))
   assert _ids(open_splits(given)) == of_folder
-  opened = open_folder(given)
-  assert opened["eval"].held_out_by == "name"
-  assert opened["train"].held_out_by is None
+  of_name = dict(held_out_by="name")
+  by_name = DataSettings(root=str(tmp_path), **of_name)
+  given = DataSettings(labels_file=str(table), **of_name)
+  assert _ids(open_splits(by_name)) == _ids(open_splits(given))
+  assert open_folder(given)["eval"].held_out.by == "name"
 
 
 def test_the_key_chooses_the_rule(tmp_path):
@@ -111,7 +114,49 @@ def test_the_key_chooses_the_rule(tmp_path):
       file.parent.mkdir(exist_ok=True)
       file.write_bytes(GOOD)
   where: Any = dict(root=str(tmp_path))
-  by_name = _ids(open_splits(DataSettings(**where)))
+  by_name = _ids(open_splits(DataSettings(**where, held_out_by="name")))
   assert by_name == {"a3.png", "b3.png"}
   by_rank = _ids(open_splits(DataSettings(**where, held_out_by="rank")))
   assert by_rank == {"a0.png", "a9.png", "b0.png", "b9.png"}
+
+
+def _hash(name: bytes) -> int:
+  return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
+
+
+@pytest.mark.parametrize(
+  "size, number",
+  [(1, 0), (2, 1), (3, 2), (4, 2), (10, 2), (12, 2), (13, 3), (20, 4)],
+)
+def test_by_count_a_class_has_the_lowest_hashes(size, number):
+  names = [b"a/%d.png" % k for k in range(size)]
+  rule = Holdout.of(images=size, fraction=0.2)
+  assert rule.by == "count"
+  assert rule.of_class(0, names) == {*sorted(names, key=_hash)[:number]}
+
+
+def test_a_run_keeps_the_sides_that_were_chosen_by_count(tmp_path):
+  def add(numbers):
+    for name in "ab":
+      for k in numbers:
+        file = tmp_path / name / f"{name}{k}.png"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(GOOD)
+
+  add(range(10))
+  where: Any = dict(root=str(tmp_path))
+  first = open_splits(DataSettings(**where))
+  chosen = _ids(first)
+  assert len(chosen) == 4
+  kept = first.train.held_out.as_settings()
+  assert kept["held_out_by"] == "count" and len(kept["held_out_below"]) == 2
+  add(range(10, 40))
+  grown = _ids(open_splits(DataSettings(**where, **kept)))
+  assert {name for name in grown if int(name[1:-4]) < 10} == chosen
+  assert len(_ids(open_splits(DataSettings(**where)))) == 16
+
+
+def test_many_images_are_held_out_by_their_names():
+  assert Holdout.of(images=999, fraction=0.2).by == "count"
+  assert Holdout.of(images=1_000, fraction=0.2).by == "name"
+  assert Holdout.of(images=9, fraction=0.2, by="rank").by == "rank"

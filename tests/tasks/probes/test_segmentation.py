@@ -69,7 +69,7 @@ def test_a_part_of_an_unsplit_folder_is_held_out(folder, tmp_path):
   train, val = (
     SegmentationFolder(settings, split, (24, 32)) for split in ("train", "val")
   )
-  assert (len(train), len(val)) == (17, 3) and train.num_classes() == 3
+  assert (len(train), len(val)) == (16, 4) and train.num_classes() == 3
   assert not {e["id"] for e in train} & {e["id"] for e in val}
   assert train[0]["label"].shape == (24, 32)
   assert {*np.unique(train[0]["label"])} <= {0, 1, 2, IGNORED}

@@ -1,11 +1,63 @@
 """Chooses the images to hold out from data that come without splits."""
 
+import dataclasses
 import hashlib
+import math
 import os
 import posixpath
 import unicodedata
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
+
+_FEW = 1_000  # Fewer images are held out by count, unless a rule is given.
+_LEAST = 2  # Images of a class that are held out by count, if it has enough.
+
+
+@dataclasses.dataclass
+class Holdout:
+  """The rule that holds images of each class out, and what it chose.
+
+  Attributes:
+    by: "name", "count" or "rank"; see `held_out`.
+    fraction: The share of each class.
+    below: By count, the hash below which an image of each class is held out,
+      in the order of the classes. What is given is obeyed, and what is chosen
+      is appended: with these numbers a run keeps the sides of its images, as
+      their hashes alone then decide.
+    root: As in `held_out`.
+  """
+
+  by: str
+  fraction: float
+  below: list[float]
+  root: bytes | None = None
+
+  @classmethod
+  def of(
+    cls,
+    images: int,
+    fraction: float,
+    by: str | None = None,
+    below: Sequence[float] | None = None,
+    root: bytes | None = None,
+  ) -> "Holdout":
+    """The rule `by`, or if it is None the one that suits so many images."""
+    by = by or ("count" if images < _FEW else "name")
+    return cls(by, fraction, [*(below or ())], root)
+
+  def of_class(self, place: int, files: Collection[bytes]) -> set[bytes]:
+    """The held-out files of the class at a place in the order of classes."""
+    if self.by != "count":
+      return held_out(files, self.fraction, self.by, self.root)
+    if place >= len(self.below):
+      self.below.append(_bound(files, self.fraction, self.root))
+    return held_out(files, self.below[place], "name", self.root)
+
+  def as_settings(self) -> dict[str, Any]:
+    """The keys of `data` that choose the same images again."""
+    below = tuple(self.below) if self.by == "count" else None
+    return {"held_out_by": self.by, "held_out_below": below}
 
 
 def held_out(
@@ -43,14 +95,34 @@ def held_out(
     count = min(max(round(fraction * len(files)), 1), len(files) - 1)
     ranked = sorted(files, key=lambda file: (zlib.crc32(file), file))
     return {*ranked[:count]}
-  top = None if root is None else posixpath.join(_plain(_absolute(root)), "")
-  hashes = {file: _hash(file, top) for file in files}
+  hashes = _hashes(files, root)
   chosen = {file for file in files if hashes[file] < fraction}
   if not chosen:
     return {min(files, key=lambda file: (hashes[file], file))}
   if len(chosen) == len(files):
     chosen.remove(max(files, key=lambda file: (hashes[file], file)))
   return chosen
+
+
+def _bound(
+  files: Collection[bytes], fraction: float, root: bytes | None
+) -> float:
+  """The number that lies just above the hashes of the files to hold out.
+
+  Of N files they are min(max(2, N fraction), N - 1), those of the lowest
+  hashes, so that both sides have one if there are two files or more.
+  """
+  count = min(max(_LEAST, round(fraction * len(files))), len(files) - 1)
+  if count < 1:
+    return fraction
+  highest = sorted(_hashes(files, root).values())[count - 1]
+  return math.nextafter(highest, math.inf)
+
+
+def _hashes(files: Collection[bytes], root: bytes | None) -> dict[bytes, float]:
+  """The hash of each file by its name."""
+  top = None if root is None else posixpath.join(_plain(_absolute(root)), "")
+  return {file: _hash(file, top) for file in files}
 
 
 def _hash(file: bytes, top: str | None) -> float:

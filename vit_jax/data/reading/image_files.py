@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from vit_jax.data.batch import label_spec
 from vit_jax.data.example import (
@@ -17,6 +18,7 @@ from vit_jax.data.example import (
   UnreadableImageError,
 )
 from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
+from vit_jax.data.reading.holdout import Holdout
 from vit_jax.runtime import hints
 from vit_jax.runtime.files import open_regular
 from vit_jax.runtime.printable import composed, say
@@ -109,7 +111,7 @@ class ImageFiles(Source):
   split: str
   root: str
   class_names: tuple[str, ...]
-  held_out_by: str | None = None  # The rule of the split, if it is held out.
+  held_out: Holdout | None = None  # The rule, if a part is held out by it.
   _folder: bytes
   _paths: bytes  # From the folder on, one after the other.
   _ends: np.ndarray
@@ -133,11 +135,20 @@ class ImageFiles(Source):
     self._ends = np.cumsum([*map(len, files)])
     self._labels = labels
 
-  def _path(self, index: int) -> bytes:
+  def _keep(self, indices: Int[np.ndarray, " n"]) -> None:
+    """Keeps the files at these places alone."""
+    files = [self._file(index) for index in indices.tolist()]
+    self._paths = b"".join(files)
+    self._ends = np.cumsum([*map(len, files)], dtype=np.int64)
+    self._labels = self._labels[indices]
+
+  def _file(self, index: int) -> bytes:
+    """A file, from the folder on."""
     start = int(self._ends[index - 1]) if index else 0
-    return os.path.join(
-      self._folder, self._paths[start : int(self._ends[index])]
-    )
+    return self._paths[start : int(self._ends[index])]
+
+  def _path(self, index: int) -> bytes:
+    return os.path.join(self._folder, self._file(index))
 
   def ids(self, indices: Sequence[int]) -> list[str]:
     """Returns the ids of some examples without reading any file."""

@@ -1,6 +1,7 @@
 """Reads images from folders, one folder for each class."""
 
 import collections
+import itertools
 import os
 from array import array
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ import numpy as np
 
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.folders import EXTENSIONS
-from vit_jax.data.reading.holdout import held_out
+from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
@@ -45,7 +46,8 @@ class ImageFolder(ImageFiles):
     eval_fraction: float = 0.2,
     eval_split: str | None = None,
     labels: bool = True,
-    held_out_by: str = "name",
+    held_out_by: str | None = None,
+    held_out_below: tuple[float, ...] | None = None,
   ):
     """Lists the files of a split.
 
@@ -59,7 +61,8 @@ class ImageFolder(ImageFiles):
         no folder for it.
       eval_split: The split that "eval" stands for; None takes val, else test.
       labels: False takes all images of the split, as of a single class.
-      held_out_by: The rule that chooses this part: "name" or "rank".
+      held_out_by, held_out_below: The rule that chooses this part, as the keys
+        of `DataSettings` of these names.
     """
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))
@@ -78,18 +81,23 @@ class ImageFolder(ImageFiles):
     self.root = text(layout.root)
     self.layout = layout
     self.ignored = collections.Counter()
-    fraction = eval_fraction if evaluation is None else None
-    if fraction is not None:
-      self.held_out_by = held_out_by
     classes = _classes(layout.train) if labels else [b""]
-    self._list(classes, layout.train, fraction)
+    self._list(classes, layout.train)
+    if evaluation is None:
+      images = len(self)
+      self._hold_out(
+        Holdout.of(images, eval_fraction, held_out_by, held_out_below)
+      )
+    if not len(self):
+      raise ValueError(
+        f"{text(self._folder)!r} has no images for split={self.split!r}; add "
+        "some."
+      )
     if not labels:
       self.class_names = ("unlabelled",)
 
-  def _list(
-    self, classes: list[bytes], train: bytes, fraction: float | None
-  ) -> None:
-    """Lists the files of all classes, and holds out a fraction of each."""
+  def _list(self, classes: list[bytes], train: bytes) -> None:
+    """Lists the files of all classes."""
     if self._folder != train and classes != [b""]:
       _check_classes(self._folder, classes)
     spellings = _spellings(self._folder) if classes != [b""] else {"": [b""]}
@@ -109,22 +117,29 @@ class ImageFolder(ImageFiles):
           f"({text(b', '.join(EXTENSIONS))}); fill or remove it"
           + (f" (ignored: {ignored})." if ignored else ".")
         )
-      if fraction is not None:
-        evaluated = held_out(files, fraction, self.held_out_by or "name")
-        train_split = self.split == "train"
-        files = [file for file in files if (file in evaluated) != train_split]
       for file in files:
         paths += file
         ends.append(len(paths))
         labels.append(label)
-    if not labels:
-      raise ValueError(
-        f"{text(self._folder)!r} has no images for split={self.split!r}; add "
-        "some."
-      )
     self._paths = bytes(paths)
     self._ends = np.array(ends, np.int64)
     self._labels = np.array(labels, np.int32)
+
+  def _hold_out(self, rule: Holdout) -> None:
+    """Keeps the files of this side of the rule; those of a class are together.
+
+    One class at a time is in memory as a list.
+    """
+    starts = np.searchsorted(self._labels, np.arange(len(self.class_names) + 1))
+    kept: list[int] = []
+    for label, (first, end) in enumerate(itertools.pairwise(starts.tolist())):
+      files = [self._file(index) for index in range(first, end)]
+      evaluated = rule.of_class(label, files)
+      for index, file in enumerate(files, start=first):
+        if (file in evaluated) != (self.split == "train"):
+          kept.append(index)
+    self.held_out = rule
+    self._keep(np.array(kept, np.int64))
 
   def _files(self, name: bytes) -> list[bytes]:
     """The paths of a class's images, from the split's folder on."""
@@ -185,6 +200,7 @@ def open_split(
     eval_split=settings.eval_split,
     labels=settings.labels,
     held_out_by=settings.held_out_by,
+    held_out_below=settings.held_out_below,
   )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from vit_jax.data.reading.folders import Layout
-from vit_jax.data.reading.holdout import held_out
+from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.label_rows import Encode, Row, fail, read_rows
 from vit_jax.data.reading.labels import SINGLE, Labels
@@ -42,8 +42,6 @@ class LabelledImages(ImageFiles):
     self.kind = kind
     self.label_spec = kind.spec(len(class_names))
     self._warnings = kind.warnings(class_names, rows)
-    if split == "held out":
-      self.held_out_by = settings.held_out_by
     files = [os.fsencode(row.file) for row in rows]
     self._hold(os.fsencode(settings.root), files, labels)
 
@@ -93,9 +91,10 @@ def open_folder(
   val, test = (place if parts[split] else None for split in ("val", "test"))
   chosen = Layout(place, place, val, test).evaluation(settings.eval_split)
   names, encode = labels.fit(columns, parts["train"])
+  rule = None
   if chosen is None:
     chosen = "held out"
-    _hold_out(parts, encode, settings)
+    rule = _hold_out(parts, encode, settings)
   sources = {"train": "train", "eval": chosen, "test": "test"}
   opened = {}
   for name, split in sources.items():
@@ -103,6 +102,7 @@ def open_folder(
       opened[name] = LabelledImages(
         settings, split, rows, names, encode(rows), labels
       )
+      opened[name].held_out = rule
   train = opened["train"]
   labels.check(path, names, train.labels(range(len(train))))
   return opened
@@ -167,8 +167,11 @@ def _check_files(rows: Sequence[Row], root: str) -> None:
 
 def _hold_out(
   parts: dict[str, list[Row]], encode: Encode, settings: DataSettings
-) -> None:
-  """Moves a fixed part of the training rows to "held out"."""
+) -> Holdout:
+  """Moves a fixed part of the training rows to "held out".
+
+  Returns the rule that chose it.
+  """
   train = parts["train"]
   groups: dict[int, list[bytes]] = collections.defaultdict(list)
   labels = encode(train)
@@ -176,12 +179,18 @@ def _hold_out(
     group = int(label) if labels.ndim == 1 else 0
     groups[group].append(os.fsencode(row.file))
   root = os.fsencode(settings.root or ".")
+  rule = Holdout.of(
+    len(train),
+    settings.eval_fraction,
+    settings.held_out_by,
+    settings.held_out_below,
+    root,
+  )
   evaluated: set[bytes] = set()
-  for files in groups.values():
-    evaluated |= held_out(
-      files, settings.eval_fraction, settings.held_out_by, root
-    )
+  for group in sorted(groups):
+    evaluated |= rule.of_class(group, groups[group])
   parts["held out"] = [r for r in train if os.fsencode(r.file) in evaluated]
   parts["train"] = [r for r in train if os.fsencode(r.file) not in evaluated]
   if not parts["held out"]:
     fail(train[0].place, "and the other rows are too few to hold some out")
+  return rule

@@ -18,7 +18,7 @@ from vit_jax.data.example import (
   check_size,
 )
 from vit_jax.data.reading import folders
-from vit_jax.data.reading.holdout import held_out
+from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import content
 from vit_jax.data.reading.labels import Labels
 from vit_jax.data.settings import DataSettings
@@ -125,7 +125,13 @@ class SegmentationFolder(Source):
       raise ValueError(f"{text(images)!r} has no test folder.")
     files = [*folders.images_below(images)]
     if "train" not in inside:
-      evaluated = held_out(files, settings.eval_fraction, settings.held_out_by)
+      self.held_out = Holdout.of(
+        len(files),
+        settings.eval_fraction,
+        settings.held_out_by,
+        settings.held_out_below,
+      )
+      evaluated = self.held_out.of_class(0, files)
       files = [f for f in files if (f in evaluated) != (split == "train")]
     if not files:
       raise ValueError(f"{text(images)!r} has no images for {split}.")
