@@ -133,7 +133,10 @@ def test_the_result_comes_first_and_in_words(measured):
   alone = headline_of(["a"], runs[:1])
   both = headline_of(["a", "b"], runs)
   same = headline_of(["1: a", "2: a"], [runs[0], runs[0]])
-  assert alone.startswith('80.0% of 15 images are right; "dog & co" is')
+  assert alone.startswith(
+    "80.0% of 15 images are right (95 % interval 55 to 93 %, too few to judge "
+    'by); "dog & co" is'
+  )
   assert alone.endswith(" in 2 of 5.")
   assert both.endswith('86.7% are right, 6.7 points more than "a".')
   assert "are equally good: 80.0% are right." in same
@@ -157,10 +160,10 @@ def test_the_page_refers_to_nothing_else_and_every_picture_has_a_text(measured):
   outside = [r for r in seen.links if not r.startswith(("data:", "#"))]
   assert outside == []
   assert "script" not in seen.tags
-  # Three curves, confusion and calibration, 6 + 3 examples with their
-  # rollouts (a mistake is in one group only), two augmented examples and two
-  # pictures of the embeddings.
-  assert len(seen.images) == 3 + 2 + 18 + 2 + 2
+  # Three curves, confusion (15 images tell no calibration), 6 + 3 examples with
+  # their rollouts (a mistake is in one group only), two augmented examples and
+  # two pictures of the embeddings.
+  assert len(seen.images) == 3 + 1 + 18 + 2 + 2
   assert all(len(image["alt"]) > 10 for image in seen.images)
   told = [image["alt"] for image in seen.images]
   assert any(

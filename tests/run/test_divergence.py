@@ -10,7 +10,7 @@ from tests import commands, runs
 from vit_jax.run import loop
 from vit_jax.run.settings import read
 from vit_jax.run.summary import closing
-from vit_jax.runtime.meter import DivergedError, at_chance, why_diverged
+from vit_jax.runtime.meter import DivergedError, why_diverged
 from vit_jax.tasks.class_report import ClassificationOutcome
 from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.tasks.masked import MaskedOutcome
@@ -49,28 +49,6 @@ def test_the_last_steps_tell_whether_a_run_diverged(
   assert (found is None) if why is None else (why in found)
 
 
-@pytest.mark.parametrize(
-  "score, chance, count, expected",
-  [
-    (0.1003, 0.1031, 359, True),
-    (0.115, 0.1031, 359, True),  # A standard deviation is 0.016.
-    (0.13, 0.1031, 359, False),
-    (0.9, 0.9, 10_000, True),
-    (0.91, 0.9, 10_000, False),
-    (-0.02, 0.0, 359, True),
-    (0.01, 0.0, 359, False),
-    (-np.inf, 0.0, 359, True),
-    (1.0, 1.0, 359, False),
-    (None, 0.1, 359, False),
-    (0.1, None, 359, False),
-    (NAN, 0.1, 359, False),
-    (0.1, NAN, 359, False),
-  ],
-)
-def test_a_score_at_chance_is_told(score, chance, count, expected):
-  assert at_chance(score, chance, count) is expected
-
-
 def test_the_tasks_know_what_one_answer_for_all_scores():
   counts = {"count": np.array([3, 5, 2]), "correct": np.zeros(3)}
   outcome = ClassificationOutcome({}, counts, ("a", "b", "c"))
@@ -92,33 +70,69 @@ def test_the_tasks_know_what_one_answer_for_all_scores():
   assert Outcome().chance is None
 
 
-@pytest.mark.parametrize(
-  "top1, chance, steps, said",
-  [
-    (0.1, 0.103, 40, "top-1 10.00% is no better than one answer .* .10.30%.: "),
-    (0.11, 0.103, 40, "top-1 11.00% is hardly .* .10.30%.: that may be chance"),
-    (0.5, 0.103, 40, None),
-    (0.1, None, 40, None),
-    (0.1, 0.103, 9, None),  # Less than an epoch.
-  ],
-)
-def test_a_run_that_learned_nothing_gets_a_hint(top1, chance, steps, said):
+def _closing(top1, chance, steps=40, count=500, probe=False, **more):
+  """The lines after the first of a run on 100 images, 10 of them a step."""
   names = types.SimpleNamespace
   plan = names(
     task=ClassificationTask(),
     evaluation=names(chance=chance),
     lengths=names(total=steps),
-    settings=names(batch_size=10),
+    settings=names(batch_size=10, transfer=names(probe_head=probe)),
     source=range(100),
   )
-  counts = {"eval/examples": 500, "eval/skipped_images": 0}
-  evaluated = {"eval/loss": 2.3, "eval/top1": top1, **counts}
-  lines = closing(plan, evaluated, 1.0, None).splitlines()
-  assert len(lines) == (1 if said is None else 2)
-  if said:
-    assert re.match(said, lines[1]) and "find_lr suggests." in lines[1]
+  evaluated = {
+    "eval/loss": 2.3,
+    "eval/top1": top1,
+    "eval/examples": count,
+    "eval/skipped_images": 0,
+    **more,
+  }
   ended = closing(plan, evaluated, 1.0, None, diverged=True).splitlines()
   assert ended == ["Ended in 0:01."]
+  return closing(plan, evaluated, 1.0, None).splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+  "top1, chance, steps, said",
+  [
+    (0.1, 0.103, 40, "top-1 10.00% is no better than one answer .* .10.30%.: "),
+    (0.12, 0.103, 40, "top-1 12.00% is hardly .* .10.30%.: that may be chance"),
+    # scipy.stats.binomtest(k, 500, 0.103, "greater"): 0.060 and 0.047.
+    (0.126, 0.103, 40, "top-1 12.60% is hardly "),
+    (0.128, 0.103, 40, None),
+    (0.5, 0.103, 40, None),
+    (0.1, None, 40, None),
+    (0.1, 0.103, 9, None),  # Less than an epoch.
+    (NAN, 0.103, 40, None),
+  ],
+)
+def test_a_run_that_learned_nothing_gets_a_hint(top1, chance, steps, said):
+  lines = _closing(top1, chance, steps)
+  hints = [line for line in lines if "find_lr suggests." in line]
+  assert len(hints) == (said is not None)
+  if said:
+    assert re.match(said, hints[0])
+
+
+def test_few_examples_get_no_verdict_but_an_interval():
+  """Wilson's interval of 5 of 8 is 30.6 to 86.3 %."""
+  (line,) = _closing(0.625, 0.625, count=8)
+  assert line == (
+    "top-1 62% (31 to 86 %), an interval of 95 %, on 8 images of the "
+    "evaluation, which are too few to judge by."
+  )
+  folds = {"folds/top1": 0.76, "folds/lowest": 0.667, "folds/highest": 0.84}
+  (line,) = _closing(0.625, 0.625, count=8, **folds)
+  assert line == (
+    "top-1 76% (67 to 84 % from fold to fold) by five folds of the training "
+    "images; top-1 62% (31 to 86 %) on 8 images of the evaluation, which are "
+    "too few to judge by."
+  )
+
+
+def test_a_head_from_a_probe_is_not_told_to_train_longer():
+  _, line = _closing(0.1, 0.103, probe=True)
+  assert "Train longer" not in line and "more images of each class" in line
 
 
 def test_a_run_that_diverged_has_an_exit_code_of_its_own():

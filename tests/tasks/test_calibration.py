@@ -1,5 +1,6 @@
 """Temperatures against other fits, and what uses them."""
 
+import dataclasses
 import json
 import shutil
 
@@ -80,13 +81,30 @@ def test_the_error_is_that_of_its_bins():
 
 
 @pytest.mark.parametrize(
-  "count, right, says",
-  [(3, True, "3 examples are too few"), (40, True, "no temperature is best")],
+  "count, says",
+  [
+    (3, "3 examples are too few to calibrate on: it takes 100"),
+    (99, "99 examples are too few"),
+    (100, "no temperature is best"),
+  ],
 )
-def test_what_cannot_be_fitted_is_one_line(count, right, says):
+def test_what_cannot_be_fitted_is_one_line(count, says):
   z = np.eye(2)[np.arange(count) % 2]
   with pytest.raises(ValueError, match=says):
     fit("softmax", z, z)
+
+
+def test_a_temperature_that_makes_other_examples_worse_is_refused():
+  rng = np.random.default_rng(0)
+  z = rng.normal(size=(100, 2))
+  right = scipy.special.expit(z[:, 1] - z[:, 0])
+  y = np.eye(2)[(rng.random(100) < right).astype(int)]
+  fitted = fit("softmax", z, y)
+  assert (fitted.fitted_on, fitted.measured_on) == (50, 50)
+  worse = dataclasses.replace(fitted, loss_before=0.5, loss_after=0.6)
+  with pytest.raises(ValueError, match="not kept, .*0.5000 before, 0.6000"):
+    worse.check()
+  dataclasses.replace(fitted, loss_before=0.6, loss_after=0.5).check()
 
 
 def test_a_task_without_probabilities_is_refused():

@@ -1,7 +1,7 @@
 """Evaluates a run: on its split, few-shot, and in pictures."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax.sharding import Mesh
@@ -39,7 +39,8 @@ class RunEvaluation:
 
   The settings are resolved, and the task has its facts. After a call, `chance`
   is the score of one answer for all examples, if the task knows it, and
-  `warnings` are the outcome's.
+  `warnings` are the outcome's. `folds` are those of the probe that the head
+  started from, if it did in this process.
   """
 
   settings: Settings
@@ -50,6 +51,7 @@ class RunEvaluation:
   splits: Splits
   chance: float | None = dataclasses.field(default=None, init=False)
   warnings: list[str] = dataclasses.field(default_factory=list, init=False)
+  folds: tuple[float, ...] = dataclasses.field(default=(), init=False)
 
   def __post_init__(self):
     self.stream = open_stream(
@@ -103,7 +105,15 @@ class RunEvaluation:
       pictures = self._pictures(params, outcome)
     for measure in self._probes:
       metrics |= measure(params, track)
+    if self.folds:
+      metrics |= Split.FOLDS.keyed(_of_folds(self.folds))
     return metrics, pictures
+
+
+def _of_folds(shares: Sequence[float]) -> dict[str, float]:
+  """The mean accuracy of the folds, and the lowest and the highest of one."""
+  mean = sum(shares) / len(shares)
+  return {"top1": mean, "lowest": min(shares), "highest": max(shares)}
 
 
 def has_labels(settings: Settings) -> bool:

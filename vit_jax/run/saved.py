@@ -165,8 +165,8 @@ def calibrate_checkpoint(workdir: str, **options) -> tuple[float, ...]:
     **options: Keywords of `opened`, which raises the errors.
 
   Raises:
-    ValueError: if the task gives no probabilities, or there are too few
-      examples to fit a temperature.
+    ValueError: if the task gives no probabilities, there are too few examples
+      to fit a temperature, or it would make the loss of others higher.
     OSError: if they cannot be kept in the folder.
   """
   first = jax.process_index() == 0
@@ -180,6 +180,7 @@ def calibrate_checkpoint(workdir: str, **options) -> tuple[float, ...]:
   names = run.source.class_names
   for note in (*loaded.notes, *fitted.lines(names)):
     display.note(note)
+  fitted.check()
   if first:
     path = calibration.record(workdir, loaded.step, loaded.description, **facts)
     display.note(f"Wrote {path}. predict, convert, export and evaluate use it.")

@@ -28,6 +28,7 @@ from vit_jax.workdir.description import check_same_run
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
+  from vit_jax.tasks.probes.linear_probe import Probe
 
 
 def first_state(
@@ -113,7 +114,9 @@ def fresh_state(plan: Plan) -> TrainState:
   state = _in_layout(plan, _drawn(plan, init, state), scanned=False)
   if not plan.settings.transfer.probe_head:
     return state
-  return with_params(state, probe_head(plan, state.params).items())
+  probe = probe_head(plan, state.params)
+  plan.evaluation.folds = probe.folds
+  return with_params(state, probe.head().items())
 
 
 def _drawn(plan: Plan, init: Callable, state: TrainState) -> TrainState:
@@ -156,8 +159,8 @@ def _transferred(
   return (x for x in leaves if not rank or parts.is_new(x[0]))
 
 
-def probe_head(plan: Plan, params: Any) -> dict[str, np.ndarray]:
-  """The head's arrays by path, from the probe of `tasks.probes.linear_probe`.
+def probe_head(plan: Plan, params: Any) -> "Probe":
+  """The probe of `tasks.probes.linear_probe` that the head starts from.
 
   The training images are prepared as for evaluation, and fitted mirrored as
   well if training mirrors them. `params` are the state's. Raises ValueError if
@@ -187,7 +190,7 @@ def probe_head(plan: Plan, params: Any) -> dict[str, np.ndarray]:
   with contextlib.closing(stream):
     batches = read(plan.extras.merge(params), stream, "fitting the head")
     images = whole_set.Readable(batches)
-    return whole_set.fit(images, model.num_classes, count).head()
+    return whole_set.fit(images, model.num_classes, count)
 
 
 def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:

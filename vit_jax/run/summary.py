@@ -1,5 +1,6 @@
 """Writes the first and the last lines of a run, and the table of layers."""
 
+import math
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +20,14 @@ from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import (
   Display,
+  Metric,
   Split,
   clock,
   evaluation_text,
   moved,
 )
-from vit_jax.runtime.meter import at_chance, shares
+from vit_jax.runtime.meter import shares
+from vit_jax.tasks import intervals
 from vit_jax.training import lora
 from vit_jax.training.optimizer import trainable_filter
 from vit_jax.training.schedules import RunLength
@@ -32,6 +35,7 @@ from vit_jax.training.step import share_of_start
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
 _MOST_OF_START = 0.1  # Of an average of the parameters, without a warning.
+_EXAMPLES = Split.EVAL.key("examples")
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 
 
@@ -220,7 +224,7 @@ def closing(
     parts = ", ".join(f"{share:.1%} {what}" for what, share in shares(spent))
     lines.append(f"Of {clock(sum(spent.values()))} in all: {parts}.")
   if not diverged:
-    lines += _if_at_chance(plan, evaluated)
+    lines += _judgement(plan, evaluated)
   if best is not None:
     lines.append("Best checkpoint: step {:,} with {}.".format(*best))
   if tested is not None:
@@ -243,23 +247,67 @@ def closing(
   return "\n".join(lines)
 
 
-def _if_at_chance(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
-  """A line if the run seems to have learned nothing, and saw all images."""
-  metric, chance = plan.task.score_metric, plan.evaluation.chance
+def _judgement(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
+  """Lines on how far the score can be trusted, and if it may be chance."""
+  metric, count = plan.task.score_metric, evaluated.get(_EXAMPLES, 0)
   score = evaluated.get(plan.task.score_key)
-  count = evaluated.get(Split.EVAL.key("examples"), 0)
-  seen = plan.lengths.total * plan.settings.batch_size
-  if seen < len(plan.source) or not at_chance(score, chance, count):
+  if score is None or math.isnan(score) or not count:
     return []
-  how, so = "no", "nothing was learned"
-  if evaluated[plan.task.score_key] > chance:
-    how, so = "hardly", "that may be chance"
-  line = (
-    f"{metric.text(evaluated)} is {how} better than one answer for all images "
-    f"({metric.format.format(chance)}): {so}. Train longer, or with the "
-    "learning rate that vit_jax find_lr suggests."
+  lines = []
+  if metric.of_examples:
+    lines.append(_trusted(evaluated, metric, score, count))
+  seen = plan.lengths.total * plan.settings.batch_size
+  if seen >= len(plan.source) and _learned_nothing(plan, score, count):
+    lines.append(_at_chance(plan, metric.text(evaluated), score))
+  return lines
+
+
+def _trusted(
+  evaluated: dict[str, Any], metric: Metric, score: float, count: int
+) -> str:
+  """The score with its interval, by five folds if there are any."""
+  found = f"{metric.label} {score:.0%} ({intervals.wilson(score, count)})"
+  folds = Split.FOLDS.scores(evaluated)
+  few = ", which are too few to judge by" if count < intervals.FEW else ""
+  held_out = f"on {count:,} images of the evaluation{few}"
+  if not folds:
+    return f"{found}, an interval of 95 %, {held_out}."
+  spread = intervals.Interval(folds["lowest"], folds["highest"])
+  return (
+    f"{metric.label} {folds['top1']:.0%} ({spread} from fold to fold) by five "
+    f"folds of the training images; {found} {held_out}."
   )
-  return [line]
+
+
+def _learned_nothing(plan: Plan, score: float, count: int) -> bool:
+  """Whether a score may be that of one answer for all of the examples."""
+  chance = plan.evaluation.chance
+  if chance is None or not 0 <= chance < 1:
+    return False
+  if not plan.task.score_metric.of_examples:
+    return score <= chance
+  return count >= intervals.FEW and intervals.may_be_chance(
+    score, chance, count
+  )
+
+
+def _at_chance(plan: Plan, said: str | None, score: float) -> str:
+  """A line on a run that seems to have learned nothing."""
+  chance = plan.evaluation.chance
+  assert chance is not None
+  how, so = "no", "nothing was learned"
+  if score > chance:
+    how, so = "hardly", "that may be chance"
+  advice = (
+    "Train longer, or with the learning rate that vit_jax find_lr suggests."
+  )
+  if plan.settings.transfer.probe_head:
+    advice = "Give more images of each class, or another encoder."
+  shown = plan.task.score_metric.format.format(chance)
+  return (
+    f"{said} is {how} better than one answer for all images ({shown}): {so}. "
+    f"{advice}"
+  )
 
 
 def show_layers(settings: Settings, may_lower_batch: bool = False) -> None:

@@ -37,6 +37,7 @@ class Split(enum.StrEnum):
   TEST = "test"
   FEW_SHOT = "fewshot"  # A linear classifier on few examples of each class.
   NEIGHBOURS = "knn"  # The classes of the nearest training examples.
+  FOLDS = "folds"  # Training examples, by probes that were fitted to others.
 
   def key(self, metric: str) -> str:
     """The key of a metric of this split: "eval/top1" for "top1"."""
@@ -101,6 +102,8 @@ class Metric:
   higher_is_better: bool | None = True  # None if it is neither good nor bad.
   # The text before the value in a line; the label by default.
   words: str | None = None
+  # Whether it is the share of the examples that were answered rightly.
+  of_examples: bool = False
 
   def text(
     self, values: Mapping[str, Any], kind: str = Split.EVAL

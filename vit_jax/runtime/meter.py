@@ -233,14 +233,3 @@ def why_diverged(
   if last <= _FAR * max(first, _LEAST):
     return None
   return f"its loss began at {first:.4g} and ended at {last:.4g}"
-
-
-def at_chance(score: float | None, chance: float | None, count: int) -> bool:
-  """Whether a score is no better than one answer for all of `count` examples.
-
-  `chance` is what that answer scores, if it is known. A share has to be a
-  standard deviation above it. Nothing is better than a chance of 1.
-  """
-  if score is None or chance is None or not 0 <= chance < 1:
-    return False
-  return score <= chance + math.sqrt(chance * (1 - chance) / max(count, 1))

@@ -17,11 +17,13 @@ from jaxtyping import Float
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.tasks.eval_step import Predictions
+from vit_jax.tasks.intervals import FEW
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.outputs import gatherer
 from vit_jax.training.losses import Classification
 
 _LARGEST = 100.0  # The highest temperature; its inverse is the lowest.
+_LEAST = 2 * FEW  # Each half has as many as a figure takes.
 _HALVINGS = 60  # The interval of log(1 / T) shrinks to 1e-17.
 
 Logits = Float[np.ndarray, "N K"]
@@ -54,6 +56,19 @@ class Calibration:
   logits: Logits = dataclasses.field(repr=False)
   labels: Labels = dataclasses.field(repr=False)
 
+  def check(self) -> None:
+    """Raises ValueError if the temperature makes other examples' loss higher.
+
+    Probabilities would then be worse than without it.
+    """
+    if self.loss_after > self.loss_before:
+      raise ValueError(
+        "the temperature is not kept, as it makes the loss higher on the "
+        f"examples that it was not fitted on ({self.loss_before:.4f} before, "
+        f"{self.loss_after:.4f} after): the answers are calibrated as they "
+        "are, or there are too few examples to tell."
+      )
+
   def lines(self, names: Sequence[str]) -> list[str]:
     """The temperatures and the scores in words; `names` are the labels'."""
     T = self.temperature
@@ -68,11 +83,6 @@ class Calibration:
       f"{self.error_before:.2%} before, {self.error_after:.2%} after; "
       f"loss {self.loss_before:.4f} before, {self.loss_after:.4f} after"
     )
-    if self.loss_after > self.loss_before:
-      lines.append(
-        "It makes the loss higher on the examples that it was not fitted on: "
-        "there may be too few."
-      )
     if self.unfitted:
       unfitted = ", ".join(names[k] for k in self.unfitted)
       lines.append(f"No temperature is best for {unfitted}: 1 is taken.")
@@ -116,14 +126,14 @@ def fit(
     each: Whether each label has its own, by its own likelihood.
 
   Raises:
-    ValueError: if there are fewer than four examples, a logit is not finite, or
+    ValueError: if there are fewer than 100 examples, a logit is not finite, or
       no temperature is best, as where every answer is right.
   """
   count = len(logits)
-  if count < 4:
+  if count < _LEAST:
     raise ValueError(
-      f"{count} examples are too few to calibrate on: it takes four, and some "
-      "hundred for a figure that holds."
+      f"{count} examples are too few to calibrate on: it takes {_LEAST}, half "
+      "of them to fit the temperature and half to see what it changes."
     )
   if not np.isfinite(logits).all():
     raise ValueError("some outputs of the model are not finite.")

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 from vit_jax.data.example import Source
 from vit_jax.runtime.display import Display, Split, table_lines
+from vit_jax.tasks import intervals
 from vit_jax.tasks.confusion import ClassScore, ConfusionMatrix
 from vit_jax.tasks.eval_step import Predictions, Totals, class_accuracy
 from vit_jax.tasks.outcome import (
@@ -69,11 +70,15 @@ class ClassificationOutcome(Outcome):
   def details(self) -> dict[str, float]:
     if self.confusion is None:
       return {}
-    scores = {
-      "macro_f1": self.confusion.macro_f1(),
-      "calibration_error": self.confusion.calibration_error(),
-    }
+    scores = {"macro_f1": self.confusion.macro_f1()}
+    if self._suffice:
+      scores["calibration_error"] = self.confusion.calibration_error()
     return Split.EVAL.keyed(scores)
+
+  @property
+  def _suffice(self) -> bool:
+    """Whether there are enough examples to tell a calibration error."""
+    return self.totals["count"].sum() >= intervals.FEW
 
   @property
   def remark(self) -> str:
@@ -197,7 +202,7 @@ class ClassificationOutcome(Outcome):
       alt = f"Confusion matrix of {len(classes)} classes. {mistakes}"
       charts.append(Chart("confusion", arrays, alt, "Confusion matrix", True))
     bins = confusion.calibration()
-    if len(bins):
+    if len(bins) and self._suffice:
       shares = "; ".join(
         f"{right:.0%} of {count:,.0f} answers with a probability of about "
         f"{probability:.0%} are right"

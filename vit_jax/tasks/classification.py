@@ -46,7 +46,7 @@ class ClassificationTask(Task):
   objective_class: ClassVar[type[Classification]] = Classification
   name = "classification"
   metrics = (
-    Metric("top1", "top-1"),
+    Metric("top1", "top-1", of_examples=True),
     Metric("macro_f1", "macro-F1"),
     Metric("top5", "top-5"),
     Metric("calibration_error", "calibration error", higher_is_better=False),
@@ -195,7 +195,8 @@ class ClassificationTask(Task):
   def headline(self, metrics: Mapping[str, Any]) -> str:
     scores = Split.EVAL.scores(metrics)
     total = f"{scores['examples']:,} images"
-    return f"{scores['top1']:.1%} of {total} are right"
+    found = f"{scores['top1']:.1%} of {total} are right"
+    return found + self.trust(metrics)
 
 
 def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:

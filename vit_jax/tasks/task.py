@@ -5,6 +5,7 @@ a method or an attribute here; nobody else asks which task it is.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -22,6 +23,7 @@ from vit_jax.models import Model, from_fields
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED
 from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks import intervals
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.losses import Objective
@@ -396,7 +398,18 @@ class Task:
   def headline(self, metrics: Mapping[str, Any]) -> str:
     """The result in a phrase, without a full stop."""
     examples = f"{metrics[Split.EVAL.key('examples')]:,} images"
-    return f"{self.score_metric.text(metrics)} on {examples}"
+    found = f"{self.score_metric.text(metrics)} on {examples}"
+    return found + self.trust(metrics)
+
+  def trust(self, metrics: Mapping[str, Any]) -> str:
+    """How far a share of right answers can be trusted, to follow a headline."""
+    count = metrics[Split.EVAL.key("examples")]
+    score = metrics[self.score_key]
+    if not self.score_metric.of_examples or not count or math.isnan(score):
+      return ""
+    interval = intervals.wilson(score, count)
+    few = ", too few to judge by" if count < intervals.FEW else ""
+    return f" (95 % interval {interval}{few})"
 
   def score_text(self, metrics: Mapping[str, Any]) -> str:
     """The score in words."""

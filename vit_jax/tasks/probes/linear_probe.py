@@ -38,6 +38,8 @@ class Probe:
     W: The weights; the last row is the bias.
     l2: The L2 regularisation that the weights were fitted with.
     sharpness: Factor that makes logits of scores, by `fit_in_parts`.
+    folds: The share of right answers on each fold that chose L2, by a probe of
+      the others; empty if none did.
   """
 
   mean: Float[np.ndarray, " D"]
@@ -45,6 +47,7 @@ class Probe:
   W: Float[np.ndarray, "D+1 K"]
   l2: float
   sharpness: float = 1.0
+  folds: tuple[float, ...] = ()
 
   def scores(
     self, features: Float[np.ndarray, "N D"]
@@ -214,7 +217,12 @@ def fit_in_parts(
       loss = np.sum(logsumexp(t * scores, axis=1) - t * right)
       ranks.append((loss, l2, t))
   l2, sharpness = min(ranks)[1:]
-  return dataclasses.replace(whole.path().probe(l2), sharpness=sharpness)
+  right = (p.probe(l2).predict(x) == y for p, x, y in answers)
+  return dataclasses.replace(
+    whole.path().probe(l2),
+    sharpness=sharpness,
+    folds=tuple(float(fold.mean()) for fold in right),
+  )
 
 
 @dataclasses.dataclass(frozen=True)

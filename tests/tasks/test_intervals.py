@@ -1,0 +1,27 @@
+"""Intervals and the binomial test, beside scipy's and values of the formula."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from vit_jax.tasks import intervals
+
+
+@pytest.mark.parametrize("right, count", [(0, 8), (5, 8), (38, 45), (359, 359)])
+def test_the_interval_is_wilsons(right, count):
+  found = intervals.wilson(right / count, count)
+  known = stats.binomtest(right, count).proportion_ci(method="wilson")
+  np.testing.assert_allclose(found, (known.low, known.high), atol=1e-12)
+
+
+@pytest.mark.parametrize("right", [0, 1, 5, 8])
+@pytest.mark.parametrize("chance", [0.1, 1 / 3, 0.625])
+def test_chance_is_the_upper_tail_of_the_binomial_distribution(right, chance):
+  found = intervals.by_chance(right / 8, chance, 8)
+  known = stats.binomtest(right, 8, chance, alternative="greater").pvalue
+  assert found == pytest.approx(known, abs=1e-12)
+
+
+def test_narrow_intervals_have_a_decimal():
+  assert str(intervals.Interval(0.306, 0.863)) == "31 to 86 %"
+  assert str(intervals.Interval(0.9641, 0.9923)) == "96.4 to 99.2 %"

@@ -1,0 +1,57 @@
+"""How far a share of right answers on few examples can be trusted."""
+
+import math
+from typing import NamedTuple
+
+from scipy.special import betainc, ndtri
+
+FEW = 50
+"""Fewer examples are too few to judge a model by."""
+_CONFIDENCE = 0.95
+_LIKELY = 0.05  # Shares that chance reaches more often may be chance.
+
+
+class Interval(NamedTuple):
+  """An interval of shares, from 0 to 1."""
+
+  low: float
+  high: float
+
+  def __str__(self) -> str:
+    """Such as "67 to 84 %"; with a decimal where a whole number says little."""
+    digits = 0 if self.high - self.low >= 0.05 else 1
+    return f"{100 * self.low:.{digits}f} to {100 * self.high:.{digits}f} %"
+
+
+def wilson(share: float, count: int) -> Interval:
+  """Wilson's score interval, at 95 %, of a share of `count` examples.
+
+  With p the share and z the normal quantile it is
+  (p + z^2 / 2N -+ z sqrt(p (1 - p) / N + z^2 / 4N^2)) / (1 + z^2 / N)
+  (Wilson, 1927).
+  """
+  z = float(ndtri((1 + _CONFIDENCE) / 2))
+  middle = share + z * z / (2 * count)
+  spread = z * math.sqrt(
+    share * (1 - share) / count + z * z / (4 * count * count)
+  )
+  scale = 1 + z * z / count
+  low, high = (middle - spread) / scale, (middle + spread) / scale
+  return Interval(max(0.0, low), min(1.0, high))
+
+
+def by_chance(share: float, chance: float, count: int) -> float:
+  """The probability that guesses are right as often as this, or more often.
+
+  Of `count` guesses, each is right with probability `chance`: the upper tail of
+  the binomial distribution, exactly.
+  """
+  right = round(share * count)
+  if right == 0:
+    return 1.0
+  return float(betainc(right, count - right + 1, chance))
+
+
+def may_be_chance(share: float, chance: float, count: int) -> bool:
+  """Whether one answer for all examples is as good more than once in 20."""
+  return by_chance(share, chance, count) > _LIKELY
