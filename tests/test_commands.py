@@ -90,6 +90,20 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
   assert message in refused("vit_jax.train", *flags, data, *arguments)
 
 
+@pytest.mark.parametrize(
+  "command, key, message",
+  [
+    ("evaluate", "data.root", "its flag --root is for: Where the images or"),
+    ("evaluate", "data.dir", "its flag --root is for: Where the images or"),
+    ("predict", "data.root", "--help lists its flags."),
+  ],
+)
+def test_a_key_for_a_command_without_a_configuration(command, key, message):
+  line = refused(f"vit_jax.{command}", "runs/x", f"--config.{key}=photos")
+  start = f"error: --config.{key}: this command takes no configuration; "
+  assert line.startswith(start + message)
+
+
 def write_report(out):
   from vit_jax.report.write import report_files
 

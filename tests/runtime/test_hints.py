@@ -1,5 +1,7 @@
 """What is meant by a path or a name that does not exist."""
 
+import os
+
 import pytest
 
 from vit_jax.runtime import hints
@@ -23,3 +25,23 @@ def test_a_path_is_near_by_its_name_not_its_ending(
   for name in ("cat.jpg", "picture.jpg", "my_photos"):
     (tmp_path / name).touch()
   assert hints.beside(typed) == meant
+
+
+@pytest.mark.parametrize(
+  "path, said",
+  [
+    ("a.json", "it is a file."),
+    ("photos", "it is a folder."),
+    ("pipe", "it is no regular file."),
+    ("link", "it is a link to 'gone', which is not there."),
+  ],
+)
+def test_a_path_that_is_there_is_never_meant_by_itself(tmp_path, path, said):
+  (tmp_path / "a.json").touch()
+  (tmp_path / "a.jsonl").touch()
+  (tmp_path / "photos").mkdir()
+  os.mkfifo(tmp_path / "pipe")
+  (tmp_path / "link").symlink_to("gone")
+  path = str(tmp_path / path)
+  assert path not in hints.beside(path)
+  assert hints.of_path(path) == said

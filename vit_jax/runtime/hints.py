@@ -41,10 +41,12 @@ def of_path(path: str, names: Iterable[str] = ()) -> str:
 
   It names what lies beside the path or is one of `names`, and may be meant;
   else it says what to do about an address, or where a path of several folders
-  breaks off.
+  breaks off. If the path exists, it is of another kind than was needed.
   """
   if "://" in path:
     return "it is an address: download it, and give its folder or file."
+  if os.path.lexists(os.path.expanduser(path)):
+    return _of_another_kind(path)
   near = [*beside(path), *near_names(path, names)]
   if near:
     return f"did you mean {near[0]}?"
@@ -78,15 +80,28 @@ def run_of(path: str) -> str:
 def beside(path: str) -> list[str]:
   """The path, if there is one, whose name is near that of a missing path.
 
-  Endings make no difference, as most images have the same.
+  Endings make no difference, as most images have the same. It is never the path
+  itself, which may exist and not be what was needed.
   """
   folder, name = os.path.split(os.path.expanduser(path).rstrip(os.sep))
   stem, ending = os.path.splitext(name)
   others = sorted(
     _inside(folder or os.curdir), key=lambda x: x.endswith(ending)
   )
-  by_stem = {os.path.splitext(other)[0]: other for other in others}
+  by_stem = {
+    os.path.splitext(other)[0]: other for other in others if other != name
+  }
   return [os.path.join(folder, by_stem[x]) for x in near_names(stem, by_stem)]
+
+
+def _of_another_kind(path: str) -> str:
+  """What a path is that exists, and is not what was needed."""
+  path = os.path.expanduser(path)
+  if not os.path.exists(path):
+    return f"it is a link to {os.readlink(path)!r}, which is not there."
+  if os.path.isdir(path):
+    return "it is a folder."
+  return "it is a file." if os.path.isfile(path) else "it is no regular file."
 
 
 def _inside(folder: str) -> list[str]:

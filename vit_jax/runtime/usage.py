@@ -36,6 +36,8 @@ _NUMBERS = {
   "could not convert string to float": "it takes a number.",
   "invalid literal for int()": "it takes a whole number.",
 }
+# Flags of commands that open a run, by the last part of a key they stand for.
+_OWN_FLAGS = dict.fromkeys(("dir", "labels_file"), "root")
 # Flags of other programs for the choice that JAX makes.
 DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 
@@ -99,7 +101,9 @@ def unknown(error: flags.UnrecognizedFlagError) -> str:
   """The message for an unknown flag, with the flag that may be meant."""
   name = error.flagname
   if name.startswith("config."):
-    return in_flags("flag --config=None: ")
+    if "config" in flags.FLAGS:
+      return in_flags("flag --config=None: ")
+    return _no_configuration(name)
   flags_by_name = {}
   for flag, keys_by_name in OTHER_NAMES.items():
     for other, key in keys_by_name().items():
@@ -112,6 +116,20 @@ def unknown(error: flags.UnrecognizedFlagError) -> str:
   elif near:
     hint = f"did you mean --{flags_by_name[near[0]]}?"
   return f"--{name} is not a flag of this command; {hint}"
+
+
+def _no_configuration(name: str) -> str:
+  """The message for a key, where a command takes no configuration.
+
+  Such a command may have a flag of its own for what the key says.
+  """
+  key = name.rpartition(".")[2]
+  own = _OWN_FLAGS.get(key, key)
+  hint = "--help lists its flags."
+  if own in flags.FLAGS:
+    says, *_ = (flags.FLAGS[own].help or "").splitlines()
+    hint = f"its flag --{own} is for: {says}"
+  return f"--{name}: this command takes no configuration; {hint}"
 
 
 def in_flags(line: str) -> str:
