@@ -13,17 +13,27 @@ from vit_jax.pack.sources import open_sources
 
 
 def _write(path, images, labels, names=None, group=2, **columns):
-  table = {
-    "image": [{"bytes": b, "path": f"{i}.jpg"} for i, b in enumerate(images)],
-    "label": labels,
-    **columns,
+  declared = {"label": names} if names else {}
+  _write_columns(path, images, declared, {"label": labels, **columns}, group)
+
+
+def _write_columns(path, images, declared, columns, group=2):
+  """Writes a file whose ClassLabels and their names are `declared`."""
+  cells = [{"bytes": b, "path": f"{i}.jpg"} for i, b in enumerate(images)]
+  table = pa.Table.from_pydict({"image": cells, **columns})
+  features = {
+    name: {"names": names, "_type": "ClassLabel"}
+    for name, names in declared.items()
   }
-  schema = pa.Table.from_pydict(table)
-  if names:
-    features = {"label": {"names": names, "_type": "ClassLabel"}}
-    about = {"huggingface": json.dumps({"info": {"features": features}})}
-    schema = schema.replace_schema_metadata(about)
-  pq.write_table(schema, path, row_group_size=group)
+  about = {"huggingface": json.dumps({"info": {"features": features}})}
+  path.parent.mkdir(parents=True, exist_ok=True)
+  pq.write_table(
+    table.replace_schema_metadata(about), path, row_group_size=group
+  )
+
+
+def _labels(source):
+  return [e["label"] for e in source.read([*range(len(source))])]
 
 
 def test_the_hubs_files(tmp_path):
@@ -49,7 +59,7 @@ def test_a_row_without_bytes_is_unreadable(tmp_path):
   _write(tmp_path / "train.parquet", [None, b"x"], [0, 1])
   source = open_sources(str(tmp_path))["train"]
   assert source.class_names == ("0", "1")
-  with pytest.raises(UnreadableImageError, match="there are no bytes"):
+  with pytest.raises(UnreadableImageError, match="no bytes, only the path '0"):
     source[0]
 
 
@@ -62,14 +72,148 @@ def test_a_row_without_bytes_is_unreadable(tmp_path):
       {},
       "'label' counts 1,099,511,627,777 classes, and there are 2",
     ),
-    ([0, None], {}, "holds nan to nan, and there are 0"),
-    (["a", "b"], {}, "there must be one of image bytes and one of class"),
+    ([0, None], {}, "train.parquet: row 1 has no label, as its cell of the"),
+    (["a", "b"], {}, "'label' holds string: there must be one of image bytes"),
+    ([0.0, 1.0], {"id": [0, 1]}, "'label' holds double: there must be one"),
+    ([[0], [1]], {}, "'label' holds list<.*: there must be one of image"),
+    ([-1, -1], {}, "no image of the split train has a label in the column 'l"),
+    ([None, None], {}, "'label' holds null: there must be one of image bytes"),
+    ([0, 1], {"cls": [0, 1]}, "not exactly one of them is called label, labe"),
     ([0, 1], {"mask": [b"x", b"y"]}, "has the columns image, label, mask"),
   ],
 )
 def test_columns_that_are_refused(tmp_path, labels, columns, message):
   _write(tmp_path / "train.parquet", [b"x", b"y"], labels, **columns)
   with pytest.raises(ValueError, match=message):
+    open_sources(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  ("columns", "declared", "chosen"),
+  [
+    ({"label": [1, 0], "id": [7, 8]}, (), "label"),
+    ({"Class": [1, 0], "height": [7, 8]}, (), "Class"),
+    ({"cls": [1, 0], "scene": [0, 0]}, ("scene",), "cls"),
+    ({"scene": [1, 0], "image_id": [7, 8]}, ("scene",), "scene"),
+  ],
+)
+def test_the_column_of_the_classes(tmp_path, columns, declared, chosen):
+  names = {name: ["a", "b"] for name in declared}
+  _write_columns(tmp_path / "train.parquet", [b"x", b"y"], names, columns)
+  source = open_sources(str(tmp_path))["train"]
+  assert source.columns == ("image", chosen)
+  assert _labels(source) == [1, 0]
+
+
+def test_an_id_is_no_class(tmp_path):
+  """COCO's captions have an id, an image and captions."""
+  columns = {"id": [522_418, 3], "caption": ["a cat", "a dog"]}
+  _write_columns(tmp_path / "train.parquet", [b"x", b"y"], {}, columns)
+  with pytest.raises(ValueError, match=r"by --label_column=id\.$"):
+    open_sources(str(tmp_path))
+  for chosen, why in (
+    ("caption", "=caption holds string, not class numbers"),
+    ("size", "=size is none of them"),
+  ):
+    with pytest.raises(ValueError, match=f"--label_column{why}"):
+      open_sources(str(tmp_path), label_column=chosen)
+  source = open_sources(str(tmp_path), label_column="id")["train"]
+  assert _labels(source) == [522_418, 3]
+  # What an earlier version began goes on as it was.
+  begun = open_sources(str(tmp_path), older=True)["train"]
+  assert _labels(begun) == [522_418, 3]
+
+
+def test_one_of_two_columns_is_chosen(tmp_path):
+  """CIFAR-100 has two."""
+  names = {"fine_label": ["ant", "bee", "cod"], "coarse_label": ["air", "sea"]}
+  columns = {"fine_label": [2, 0], "coarse_label": [1, 0]}
+  _write_columns(tmp_path / "train.parquet", [b"x", b"y"], names, columns)
+  with pytest.raises(
+    ValueError, match="--label_column=fine_label or --label_column=coarse_label"
+  ):
+    open_sources(str(tmp_path))
+  for column, of_column in names.items():
+    source = open_sources(str(tmp_path), label_column=column)["train"]
+    assert source.class_names == tuple(of_column)
+    assert _labels(source) == columns[column]
+
+
+@pytest.mark.parametrize("labels", [[-1, -1], [None, None], "no column"])
+def test_a_split_without_labels_is_left_out(tmp_path, capsys, labels):
+  """As test splits of the Hub are, whose labels are not published."""
+  _write(tmp_path / "train-0.parquet", [b"x", b"y"], [1, 0])
+  columns = {} if labels == "no column" else {"label": labels}
+  _write_columns(tmp_path / "test-0.parquet", [b"z", b"w"], {}, columns)
+  splits = open_sources(str(tmp_path))
+  assert [*splits] == ["train"] and len(splits["train"]) == 2
+  assert splits["train"].class_names == ("0", "1")
+  said = capsys.readouterr().err
+  assert "the split test is left out, as none of its 2 images has a" in said
+
+
+@pytest.mark.parametrize("labels", [[0, -1], [-1, None]])
+def test_a_split_with_some_labels_is_refused(tmp_path, labels):
+  _write(tmp_path / "train-0.parquet", [b"x", b"y"], [1, 0])
+  _write(tmp_path / "test-0.parquet", [b"x", b"y", b"z"], [0, *labels])
+  with pytest.raises(ValueError, match="without a label cannot be packed"):
+    open_sources(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  ("train", "test"),
+  [
+    ("data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"),
+    ("cifar/train-0.parquet", "cifar/test-0.parquet"),
+    ("train/0000.parquet", "test/0000.parquet"),
+    ("default/train/0000.parquet", "default/test/0000.parquet"),
+  ],
+)
+def test_the_root_of_a_repository(tmp_path, train, test):
+  _write(tmp_path / train, [b"x", b"y"], [1, 0])
+  _write(tmp_path / test, [b"z"], [1])
+  (tmp_path / "README.md").write_text("# Data")
+  (tmp_path / ".cache").mkdir()
+  (tmp_path / "._train.parquet").write_bytes(b"Mac OS X")
+  if train.startswith("data"):  # Pictures for the README.
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / "0.png").touch()
+  splits = open_sources(str(tmp_path))
+  assert {k: _labels(v) for k, v in splits.items()} == {
+    "train": [1, 0],
+    "test": [1],
+  }
+  assert splits["train"].name == f"{tmp_path.name}, train"
+
+
+def test_folders_that_are_no_repository(tmp_path):
+  for name in ("fine", "coarse"):
+    _write(tmp_path / name / "train.parquet", [b"x", b"y"], [1, 0])
+  with pytest.raises(ValueError, match="the folders coarse, fine: give one"):
+    open_sources(str(tmp_path))
+  for name in ("fine", "coarse"):  # A table of the images of a class.
+    for k in range(5):
+      (tmp_path / name / f"{k}.png").touch()
+  source = open_sources(str(tmp_path))["train"]
+  assert source.class_names == ("coarse", "fine")
+
+
+def test_the_column_is_of_parquet_files_alone(tmp_path):
+  for name in ("a", "b"):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "0.png").touch()
+  with pytest.raises(ValueError, match="=x is for Parquet files, and .* none"):
+    open_sources(str(tmp_path), label_column="x")
+
+
+def test_files_of_other_columns_are_refused(tmp_path):
+  _write(tmp_path / "train-0.parquet", [b"x", b"y"], [1, 0])
+  _write(tmp_path / "train-1.parquet", [b"x"], ["cat"])
+  with pytest.raises(ValueError, match="train-1.*'label' holds string, not"):
+    open_sources(str(tmp_path))
+  table = pa.Table.from_pydict({"label": [1]})
+  pq.write_table(table, tmp_path / "train-1.parquet")
+  with pytest.raises(ValueError, match="train-1.parquet has no column 'image'"):
     open_sources(str(tmp_path))
 
 

@@ -1,6 +1,7 @@
 """From photographs in a bucket to a trained model, over gs:// all the way."""
 
 import secrets
+from typing import Any
 
 import fsspec
 import pytest
@@ -85,3 +86,17 @@ def test_two_folders_of_one_split_are_refused():
       memory.pipe(f"{root}/{split}/{name}/0.png", png(scene(8, 8, seed=1)))
   with pytest.raises(ValueError, match="has both 'val' and 'validation'"):
     open_bucket(f"memory:/{root}")
+
+
+def test_by_products_in_a_bucket_are_left_out():
+  memory = fsspec.filesystem("memory")
+  root = f"/{secrets.token_hex(4)}"
+  names = ("cat/0.png", "cat/._0.png", "dog/0.png", "dog/__MACOSX/0.png")
+  for name in (*names, "__MACOSX/cat/0.png"):
+    memory.pipe(f"{root}/{name}", png(scene(8, 8, seed=1)))
+  source: Any = open_bucket(f"memory:/{root}")["train"]
+  assert source.class_names == ("cat", "dog")
+  assert [f.partition(root)[2] for f in source._at.files] == [
+    "/cat/0.png",
+    "/dog/0.png",
+  ]

@@ -222,6 +222,32 @@ def test_an_archive_that_is_none(tmp_path):
     open_sources(str(tmp_path))
 
 
+def test_by_products_of_macos_are_left_out(tmp_path, capsys):
+  """A Mac's tar writes attributes as ._x, and its .zip files __MACOSX."""
+  members = [("./.DS_Store", b"Bud1"), (".Trash/9.jpg", b"x")]
+  for k in range(4):
+    of_image = [(f"./{k}.jpg", bytes([k])), (f"./{k}.cls", b"%d" % (k % 2))]
+    hidden = [(n.replace("./", "./._"), b"Mac OS X") for n, _ in of_image]
+    zipped = [(f"__MACOSX/{k}.jpg", b"Mac OS X")]
+    members += [*hidden, *of_image, *zipped]
+  (tmp_path / "x.tar").write_bytes(_tar(members))
+  (tmp_path / "._x.tar").write_bytes(b"Mac OS X")
+  source = open_sources(str(tmp_path))["train"]
+  wanted = [(bytes([k]), k % 2, f"./{k}.jpg") for k in range(4)]
+  assert _all(source) == wanted and source.class_names == ("0", "1")
+  said = capsys.readouterr().err
+  assert "x.tar: .Trash/9.jpg and its like, 9 in all, are hidden" in said
+
+
+def test_by_products_in_imagenets_archives(tmp_path):
+  inner = [_tar([("._1.JPEG", b"Mac"), (f"{k}.JPEG", b"x")]) for k in "01"]
+  classes = [("n01.tar", inner[0]), ("n02.tar", inner[1]), ("._n1.tar", b"Mac")]
+  (tmp_path / "ILSVRC2012_img_train.tar").write_bytes(_tar(classes))
+  source = open_sources(str(tmp_path))["train"]
+  assert [name for _, _, name in _all(source)] == ["0.JPEG", "1.JPEG"]
+  assert source.class_names == ("n01", "n02")
+
+
 def _imagenet(folder):
   """ImageNet's form: a tar of tars, and a flat one."""
   images = {

@@ -12,6 +12,8 @@ import threading
 import time
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
@@ -204,6 +206,32 @@ def test_unreadable_images_are_listed(photographs, tmp_path, capsys):
   builder = tfds.builder_from_directory(str(out))
   assert len(builder.as_data_source("train")) == 11
   assert "; 1 unreadable" in capsys.readouterr().out
+
+
+def test_images_of_which_none_can_be_read(tmp_path):
+  """As of Parquet files of paths alone: there would be nothing to train on."""
+  cells = [{"bytes": None, "path": f"{k}.jpg"} for k in range(6)]
+  table = pa.Table.from_pydict({"image": cells, "label": [0, 1] * 3})
+  (tmp_path / "hub").mkdir()
+  pq.write_table(table, tmp_path / "hub" / "train.parquet")
+  message = "no image of the split train could .* no bytes, only the path '"
+  with pytest.raises(ValueError, match=message):
+    _pack(tmp_path / "hub", tmp_path / "out")
+  assert not (tmp_path / "out" / "dataset_info.json").exists()
+  lines = (tmp_path / "out" / "unreadable.txt").read_text().splitlines()
+  assert len(lines) == 6
+
+
+def test_classes_are_counted_as_they_are_listed(photographs, tmp_path, capsys):
+  for path in (photographs / "val" / "dog").iterdir():
+    path.unlink()
+  _pack(photographs, tmp_path / "out")
+  names = json.loads((tmp_path / "out" / "features.json").read_text())
+  classes = names["featuresDict"]["features"]["label"]["classLabel"]
+  assert classes["numClasses"] == "2"
+  said = capsys.readouterr().out
+  assert "train      12 images of 2 classes, 6 to 6 of a class" in said
+  assert "validation 2 images of 2 classes, 0 to 2 of a class" in said
 
 
 def test_another_packing_is_refused(photographs, tmp_path):

@@ -10,7 +10,7 @@ SOURCE is one of
 - a CSV or JSONL file of labels or captions, as `--config.data.labels_file`
   takes it;
 - a folder of Parquet files with image bytes, as the Hugging Face Hub ships
-  ImageNet;
+  ImageNet, or the root of such a repository, with the files in data/;
 - a folder of WebDataset's .tar files, with .cls, .txt or .json beside an image;
 - a folder with ImageNet's own ILSVRC2012_img_train.tar and, with --labels,
   ILSVRC2012_img_val.tar;
@@ -52,6 +52,12 @@ def define_flags() -> None:
     "For ImageNet, a file with the WordNet id of each validation image in a "
     "line, in the order of their names; for WebDataset, the classes' names.",
   )
+  flags.DEFINE_string(
+    "label_column",
+    None,
+    "The column of class numbers in Parquet files, if it is not called label, "
+    "labels, cls or class.",
+  )
   says = "Let a file of labels name images outside of its folder."
   flags.DEFINE_bool("outside", False, says)
   says = "What holds images out; see data.held_out_by. OUT's own, if any."
@@ -89,6 +95,8 @@ def main(arguments: list[str]) -> None:
     options.data_dir,
     options.outside,
     notes.held_out(arguments[1], options.held_out_by),
+    options.label_column,
+    notes.is_begun(arguments[1]),
   )
   writer.pack(
     splits,

@@ -157,6 +157,12 @@ def held_out(out: str, by: str | None = None) -> dict[str, Any]:
   return {"held_out_by": kept, "held_out_below": plan.get("held_out_below")}
 
 
+def is_begun(out: str) -> bool:
+  """Whether a packing was begun in `out`, maybe by an earlier version."""
+  plan = epath.Path(out).expanduser() / _FOLDER / _PLAN
+  return _read_object(plan) is not None
+
+
 def settle_plan(
   folder: epath.Path, plan: Mapping[str, Any], shards: Iterable[str]
 ) -> str | None:

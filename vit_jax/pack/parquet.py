@@ -3,19 +3,19 @@
 A row group is read as a whole, and the latest one stays in memory.
 """
 
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from etils import epath
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.pack.records import Splits, numbered, split_of
+from vit_jax.pack.columns import class_names, columns_of
+from vit_jax.pack.records import Splits, numbered
 from vit_jax.runtime.files import open_anywhere
+from vit_jax.runtime.printable import say
 
 _MOST_GROUP = 2**31  # Bytes of a row group, uncompressed.
 _MOST_FOOTER = 2**26  # Bytes: 100,000 row groups.
@@ -25,7 +25,8 @@ _MOST_ROWS = 2**28
 class ParquetImages(Source):
   """One split of Parquet files; fastest in the order of their row groups.
 
-  `blocks` has the number of rows of each row group, in order.
+  `blocks` has the number of rows of each row group, in order. Raises ValueError
+  if a file is damaged, or has no column of images.
   """
 
   def __init__(self, name: str, files: Sequence[str], columns: tuple[str, str]):
@@ -35,8 +36,9 @@ class ParquetImages(Source):
     self._groups: list[tuple[str, int]] = []
     blocks: list[int] = []
     for path in files:
-      with open_anywhere(path) as file:
-        metadata = _opened(file, path).metadata
+      schema, metadata = _about(path)
+      if columns[0] not in schema.names:
+        raise ValueError(f"{path} has no column {columns[0]!r}.")
       for group in range(metadata.num_row_groups):
         self._groups.append((path, group))
         blocks.append(metadata.row_group(group).num_rows)
@@ -57,20 +59,55 @@ class ParquetImages(Source):
     row = index - int(self._ends[group] - self.blocks[group])
     table = self._table(group)
     image, label = (table[column][row].as_py() for column in self.columns)
-    encoded = image["bytes"] if isinstance(image, dict) else image
+    is_struct = isinstance(image, dict)
+    encoded = image["bytes"] if is_struct else image
     name = f"{self._groups[group][0]}, row group {group}, row {row}"
     if not encoded:
-      raise UnreadableImageError(f"{name}: there are no bytes.")
+      path = image.get("path") if is_struct else None
+      alone = f", only the path {path!r}" if path else ""
+      raise UnreadableImageError(f"{name}: there are no bytes{alone}.")
     return {"image": encoded, "label": int(label), "id": name}
 
-  def labels(self) -> np.ndarray:
-    """All labels, read without the images."""
-    labels = []
+  def labels(self) -> np.ndarray | None:
+    """All labels, read without the images; None if there are none at all.
+
+    There are none if no file has the column, or all cells are empty or hold -1,
+    as the Hub's files of a test split do. Raises ValueError, with its row, if
+    one cell is empty.
+    """
+    column = self.columns[1]
+    read = [*self._labels_read()]
+    if all((labels[~empty] == -1).all() for _, labels, empty in read):
+      return None
+    for path, _, empty in read:
+      if empty.any():
+        raise ValueError(
+          f"{path}: row {empty.argmax()} has no label, as its cell of the "
+          f"column {column!r} is empty; images without a label cannot be "
+          "packed."
+        )
+    return np.concatenate([labels for _, labels, _ in read])
+
+  def _labels_read(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yields each file with its labels, and which of them are empty."""
+    name = self.columns[1]
     for path in dict.fromkeys(path for path, _ in self._groups):
       with open_anywhere(path) as file:
-        table = _opened(file, path).read(columns=[self.columns[1]])
-      labels.append(table[self.columns[1]].to_numpy())
-    return np.concatenate(labels)
+        opened = _opened(file, path)
+        if name not in opened.schema_arrow.names:
+          rows = opened.metadata.num_rows
+          yield path, np.zeros(rows, np.int64), np.ones(rows, bool)
+          continue
+        column = opened.read(columns=[name])[name]
+      kind = column.type
+      if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise ValueError(
+          f"{path}: the column {name!r} holds {kind}, not class numbers."
+        )
+      empty = column.is_null().to_numpy()
+      if pa.types.is_null(kind):
+        column = pa.chunked_array([pa.nulls(len(column), pa.int64())])
+      yield path, column.fill_null(0).to_numpy(), empty
 
   def _table(self, group: int) -> pa.Table:
     if self._read is None or self._read[0] != group:
@@ -121,71 +158,70 @@ def _check_group(
   return [column.path_in_schema for column in taken]
 
 
-def open_parquet(folder: epath.Path) -> Splits:
-  """Opens the splits of a folder of Parquet files, by the files' names.
+def open_parquet(
+  files: Mapping[str, list[str]],
+  name: str,
+  label_column: str | None = None,
+  older: bool = False,
+) -> Splits:
+  """Opens the splits of Parquet files; `files` has the paths of each.
 
-  Raises ValueError if a file is damaged, or its columns are not images and
-  labels.
+  `name` is that of their folder; for the others see `columns_of`. A split of
+  which no image has a label is left out with a line, but for train. Raises
+  ValueError if a file is damaged, or its columns are not images and labels.
   """
-  files: dict[str, list[str]] = {}
-  for path in sorted(folder.iterdir()):
-    if path.suffix == ".parquet":
-      files.setdefault(split_of(path.name), []).append(str(path))
-  first = next(iter(files.values()))[0]
-  with open_anywhere(first) as file:
-    try:
-      schema = _opened(file, first).schema_arrow
-    except pa.ArrowInvalid as error:
-      raise ValueError(f"{folder}: {str(error).splitlines()[0]}") from error
-  columns = _columns(folder, schema)
-  splits: Any = {
-    split: ParquetImages(f"{folder.name}, {split}", paths, columns)
-    for split, paths in files.items()
-  }
-  labels = np.concatenate([source.labels() for source in splits.values()])
-  least = labels.min()
-  most = labels.max()
-  names = _class_names(schema, columns[1])
-  if not names and most >= 0:  # An empty cell makes it NaN.
-    names = numbered(int(most), len(labels), f"{folder}: {columns[1]!r}")
-  if not 0 <= least <= most < len(names):
-    raise ValueError(
-      f"{folder}: column {columns[1]!r} holds {least} to {most}, and there are "
-      f"{len(names)} classes; images without a label cannot be packed."
-    )
+  schema, _ = _about(files.get("train", next(iter(files.values())))[0])
+  columns = columns_of(schema, name, label_column, older)
+  splits: dict[str, Any] = {}
+  labels = []
+  for split, paths in files.items():
+    source = ParquetImages(f"{os.path.basename(name)}, {split}", paths, columns)
+    of_split = source.labels()
+    if of_split is not None:
+      labels.append(of_split)
+      splits[split] = source
+    elif split == "train" or len(files) == 1:
+      raise ValueError(
+        f"{name}: no image of the split {split} has a label in the column "
+        f"{columns[1]!r}; images without a label cannot be packed."
+      )
+    else:
+      say(
+        f"{name}: the split {split} is left out, as none of its "
+        f"{len(source):,} images has a label."
+      )
+  names = _names(name, class_names(schema, columns[1]), columns[1], labels)
   for source in splits.values():
     source.class_names = tuple(names)
   return splits
 
 
+def _names(
+  source: str, names: list[str], column: str, labels: Sequence[np.ndarray]
+) -> list[str]:
+  """Names of the classes; raises ValueError for a label that has none."""
+  least = min(int(of_split.min()) for of_split in labels)
+  most = max(int(of_split.max()) for of_split in labels)
+  if not names and most >= 0:
+    count = sum(map(len, labels))
+    names = numbered(most, count, f"{source}: {column!r}")
+  if not 0 <= least <= most < len(names):
+    raise ValueError(
+      f"{source}: column {column!r} holds {least} to {most}, and there are "
+      f"{len(names)} classes; images without a label cannot be packed."
+    )
+  return names
+
+
+def _about(path: str) -> tuple[pa.Schema, pq.FileMetaData]:
+  """A file's columns and its footer; raises ValueError if it is damaged."""
+  with open_anywhere(path) as file:
+    try:
+      opened = _opened(file, path)
+      return opened.schema_arrow, opened.metadata
+    except pa.ArrowInvalid as error:
+      raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
+
+
 def _is_below(path: str, columns: Sequence[str]) -> bool:
   return any(f"{path}.".startswith(f"{column}.") for column in columns)
-
-
-def _columns(folder: epath.Path, schema: pa.Schema) -> tuple[str, str]:
-  """Names of the column of images and of the column of class numbers."""
-
-  def is_image(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-      return kind.get_field_index("bytes") >= 0
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-
-  images = [field.name for field in schema if is_image(field.type)]
-  labels = [f.name for f in schema if pa.types.is_integer(f.type)]
-  labels = [n for n in labels if n in ("label", "labels", "cls")] or labels
-  if len(images) != 1 or len(labels) != 1:
-    raise ValueError(
-      f"{folder} has the columns {', '.join(schema.names)}; there must be one "
-      "of image bytes and one of class numbers."
-    )
-  return images[0], labels[0]
-
-
-def _class_names(schema: pa.Schema, label: str) -> list[str]:
-  """Names of the classes, from what the Hub writes into the files."""
-  text = (schema.metadata or {}).get(b"huggingface", b"{}")
-  try:
-    features: Any = json.loads(text)["info"]["features"]
-    return [str(name) for name in features[label]["names"]]
-  except (ValueError, KeyError, TypeError):
-    return []

@@ -1,5 +1,6 @@
 """Opens what is to be packed: the splits of a source, whatever its form."""
 
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -9,10 +10,11 @@ from etils import epath
 
 from vit_jax.data.example import Example, Source
 from vit_jax.data.reading import image_folder
-from vit_jax.data.reading.folders import EXTENSIONS, split_named
+from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct, split_named
 from vit_jax.data.settings import DataSettings
 from vit_jax.pack import captioned
 from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits, split_of
+from vit_jax.pack.repository import Files, parquet_files
 from vit_jax.runtime import extras
 
 _READERS = 16  # Requests under way at the same time.
@@ -25,21 +27,34 @@ def open_sources(
   data_dir: str | None = None,
   outside: bool = False,
   held_out: Mapping[str, Any] = MappingProxyType({}),
+  label_column: str | None = None,
+  older: bool = False,
 ) -> Splits:
   """Opens the splits of a source, by TFDS's names: train, validation, test.
 
   `vit_jax.pack` lists the sources. `labels` are ImageNet's validation labels,
   or the names of WebDataset's classes; TFDS keeps its data sets in `data_dir`;
-  with `outside`, a file of labels may name images outside of its folder; and
+  with `outside`, a file of labels may name images outside of its folder;
   `held_out` has the keys of `DataSettings` that choose the images of a split
-  that is held out.
+  that is held out; and `label_column` has the classes in Parquet files, of
+  which an `older` packing goes on by its own rule (see `columns.columns_of`).
   Raises ValueError if the source holds no labelled images, or is not there.
   """
+  folder = epath.Path(source).expanduser()
+  is_folder = not source.startswith("tfds:") and folder.is_dir()
+  names = _visible(folder) if is_folder else []
+  if is_folder and (files := _parquet_files(folder, names)):
+    parquet = extras.load("vit_jax.pack.parquet", "tfds")
+    return parquet.open_parquet(files, str(folder), label_column, older)
+  if label_column is not None:
+    raise ValueError(
+      f"--label_column={label_column} is for Parquet files, and {source!r} has "
+      "none."
+    )
   if source.startswith("tfds:"):
     from vit_jax.data.reading.tfds_source import open_all
 
     return open_all(source.removeprefix("tfds:"), data_dir)
-  folder = epath.Path(source).expanduser()
   if folder.is_file():
     if not source.endswith((".csv", ".tsv", ".jsonl")):
       raise ValueError(
@@ -48,12 +63,9 @@ def open_sources(
       )
     settings = DataSettings(labels_file=source, outside=outside, **held_out)
     return _named(captioned.open_rows(settings))
-  if not folder.is_dir():
+  if not is_folder:
     raise ValueError(f"there is no folder or file {source!r} to pack.")
-  endings = {path.suffix for path in folder.iterdir()}
-  if ".parquet" in endings:
-    return extras.load("vit_jax.pack.parquet", "tfds").open_parquet(folder)
-  if ".tar" in endings:
+  if _has(names, ".tar"):
     from vit_jax.pack import tars
 
     return tars.open_tars(folder, labels)
@@ -61,6 +73,23 @@ def open_sources(
     return open_bucket(source)
   settings = DataSettings(root=source, **held_out)
   return _named(image_folder.open_folder(settings))
+
+
+def _visible(folder: epath.Path) -> list[str]:
+  """Names in a folder, without hidden ones and by-products."""
+  names = (path.name for path in folder.iterdir())
+  return [name for name in names if not is_byproduct(os.fsencode(name))]
+
+
+def _has(names: Sequence[str], ending: str) -> bool:
+  return any(name.endswith(ending) for name in names)
+
+
+def _parquet_files(folder: epath.Path, names: Sequence[str]) -> Files:
+  """The Parquet files of each split; none beside .tar files, which are read."""
+  if _has(names, ".tar") and not _has(names, ".parquet"):
+    return {}
+  return parquet_files(folder, names)
 
 
 def _named(splits: dict[str, Any]) -> Splits:
@@ -127,7 +156,8 @@ def _listing(system: Any, folder: str, names: Sequence[str]) -> Listing:
     inside = f"{folder}/{name}"
     files = system.find(inside, detail=True) if system.isdir(inside) else {}
     for path, about in sorted(files.items()):
-      if path.lower().endswith(_ENDINGS) and not _last(path).startswith("."):
+      below = path.removeprefix(f"{inside}/")
+      if path.lower().endswith(_ENDINGS) and not is_byproduct(below.encode()):
         listing.files.append(system.unstrip_protocol(path))
         listing.add(0, about["size"], label, path)
   return listing
@@ -136,7 +166,7 @@ def _listing(system: Any, folder: str, names: Sequence[str]) -> Listing:
 def _folders(system: Any, path: str) -> list[str]:
   entries = system.ls(path, detail=True)
   paths = [e["name"].rstrip("/") for e in entries if e["type"] == "directory"]
-  return sorted(p for p in paths if not _last(p).startswith("."))
+  return sorted(p for p in paths if not is_byproduct(_last(p).encode()))
 
 
 def _last(path: str) -> str:

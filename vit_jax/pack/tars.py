@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import json
 import operator
+import os
 import pathlib
 import tarfile
 from array import array
@@ -18,7 +19,7 @@ from typing import IO, Any
 from etils import epath
 
 from vit_jax.data.example import Source
-from vit_jax.data.reading.folders import EXTENSIONS
+from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct
 from vit_jax.pack.captioned import captions_in
 from vit_jax.pack.records import Listing, Records, Splits, numbered, split_of
 from vit_jax.runtime.files import open_anywhere, read_regular
@@ -42,14 +43,17 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
   """
   if (folder / _TRAIN).exists():
     return _imagenet(folder, labels)
-  files = sorted(p for p in folder.iterdir() if p.suffix == ".tar")
+  paths = (p for p in folder.iterdir() if p.suffix == ".tar")
+  files = sorted(p for p in paths if not is_byproduct(os.fsencode(p.name)))
   listings: dict[str, Listing] = {}
   lacks = _Lacks()
+  hidden = _Hidden()
   for path in files:
     listing = listings.setdefault(split_of(path.name), Listing())
     listing.files.append(str(path))
-    for place, label, name, texts in _samples(path, lacks):
+    for place, label, name, texts in _samples(path, lacks, hidden):
       listing.add(*place, -1 if label is None else label, name, texts)
+  hidden.say()
   for split, listing in listings.items():
     if not listing.label:
       raise ValueError(f"{folder}: split {split!r} holds no images.")
@@ -72,6 +76,22 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
     split: Records(f"{folder.name}, {split}", names, listing, captions)
     for split, listing in listings.items()
   }
+
+
+@dataclasses.dataclass
+class _Hidden:
+  """The number of images that are left out as hidden, and the first of them."""
+
+  count: int = 0
+  first: str = ""
+
+  def say(self) -> None:
+    """Prints a line about them, if there are any."""
+    if self.count:
+      say(
+        f"{self.first} and its like, {self.count:,} in all, are hidden files "
+        "or by-products of a system: they are left out, as in folders."
+      )
 
 
 @dataclasses.dataclass
@@ -102,7 +122,9 @@ class _Lacks:
 _Sample = tuple[tuple[int, int], int | None, str, tuple[int, int, bool, int]]
 
 
-def _samples(path: epath.Path, lacks: _Lacks) -> Iterator[_Sample]:
+def _samples(
+  path: epath.Path, lacks: _Lacks, hidden: _Hidden
+) -> Iterator[_Sample]:
   """Yields ((start, size), label, name, texts) of a WebDataset file's images.
 
   `texts` are those of `Listing.add`, and a size of 0 says that there are none.
@@ -118,7 +140,7 @@ def _samples(path: epath.Path, lacks: _Lacks) -> Iterator[_Sample]:
   and for two images of a sample with equally many dots.
   """
   with open_anywhere(path) as file, _opened(file, path) as tar:
-    for key, group in itertools.groupby(_members(tar, path), _key):
+    for key, group in itertools.groupby(_members(tar, path, hidden), _key):
       members = {member.name: member for member in group if member.isfile()}
       images = [name for name in members if name.lower().endswith(_IMAGES)]
       if not images:
@@ -262,19 +284,21 @@ def _label(file: IO[bytes], ending: str, source: str) -> int | None:
 def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
   train = Listing(files=[str(folder / _TRAIN)])
   names: list[str] = []
+  hidden = _Hidden()
   path = folder / _TRAIN
   with open_anywhere(path) as file, _opened(file, path) as tar:
     # The outer file lists the classes in any order.
-    members = _members(tar, path)
+    members = _members(tar, path, hidden)
     classes = [member for member in members if member.name.endswith(".tar")]
     for label, of_class in enumerate(sorted(classes, key=_name)):
       names.append(pathlib.PurePosixPath(of_class.name).stem)
       inner_file: Any = tar.extractfile(of_class)
       with _opened(inner_file, path / of_class.name) as inner:
-        members = _members(inner, path / of_class.name)
+        members = _members(inner, path / of_class.name, hidden)
         for member in filter(tarfile.TarInfo.isfile, members):
           start = of_class.offset_data + member.offset_data
           train.add(start, member.size, label, member.name)
+  hidden.say()
   if len(names) < 2:
     raise ValueError(f"{path} holds no archives of classes.")
   splits: dict[str, Source] = {}
@@ -295,8 +319,10 @@ def _validation(folder: epath.Path, names: list[str], labels: str) -> Records:
   listing = Listing(files=[str(folder / _VAL)])
   path = folder / _VAL
   with open_anywhere(path) as file, _opened(file, path) as tar:
-    files = filter(tarfile.TarInfo.isfile, _members(tar, path))
+    hidden = _Hidden()
+    files = filter(tarfile.TarInfo.isfile, _members(tar, path, hidden))
     members = sorted(files, key=_name)
+  hidden.say()
   numbers = {name: i for i, name in enumerate(names)}
   wordnet_ids = _lines(labels)
   if len(wordnet_ids) != len(members):
@@ -338,13 +364,19 @@ class _Bounded:
 
 
 def _members(
-  tar: tarfile.TarFile, path: epath.Path
+  tar: tarfile.TarFile, path: epath.Path, hidden: _Hidden
 ) -> Iterator[tarfile.TarInfo]:
-  """The members of an archive; raises ValueError for one with holes.
+  """The members of an archive that are not `hidden`.
 
-  Its bytes are not stored as they are, and it may claim any size.
+  Raises ValueError for one with holes: its bytes are not stored as they are,
+  and it may claim any size.
   """
   for member in tar:
+    if is_byproduct(os.fsencode(member.name)):
+      if member.isfile() and member.name.lower().endswith(_IMAGES):
+        hidden.count += 1
+        hidden.first = hidden.first or f"{path}: {member.name}"
+      continue
     if member.issparse():
       raise ValueError(
         f"{path}: {member.name} is stored without its zeros; write the archive "

@@ -173,6 +173,7 @@ def _describe(
   lengths: dict[str, tuple[list[int], int]] = {}
   sums: dict[str, str] = {}
   unreadable: list[str] = []
+  without: list[str] = []
   for split, names in files.items():
     of_shards = [notes.reread(folder, split, k) for k in range(len(names))]
     classes = np.array([note.classes for note in of_shards])
@@ -182,11 +183,15 @@ def _describe(
       sums[file] = note.sha256
     lost = [line for note in of_shards for line in note.unreadable]
     unreadable += lost
+    if lost and not classes.sum():
+      without.append(split)
     _say(
       f"{split:<11}{_counted(splits[split], classes.sum(axis=0))}, "
       f"{num_bytes / 2**20:,.0f} MiB"
       + (f"; {len(lost):,} unreadable" if lost else "")
     )
+  if without:
+    raise ValueError(_without_images(folder, without, unreadable))
   texts = _metadata(name, next(iter(splits.values())), lengths, files)
   if unreadable:
     texts[_UNREADABLE] = ("\n".join(unreadable) + "\n").encode()
@@ -203,12 +208,25 @@ def _describe(
   _say(f"Train on it by --config.data.dir={folder}")
 
 
+def _without_images(
+  folder: epath.Path, splits: list[str], unreadable: list[str]
+) -> str:
+  """Says why there is nothing to read, and lists it all in a file."""
+  text = "\n".join(unreadable) + "\n"
+  notes.publish(io.BytesIO(text.encode()), folder / _UNREADABLE)
+  return (
+    f"no image of the split {' and '.join(splits)} could be packed, and there "
+    f"is nothing to read in {folder}. The first: {unreadable[0]} All are in "
+    f"{folder / _UNREADABLE}."
+  )
+
+
 def _counted(source: Source, classes: np.ndarray) -> str:
   """The numbers of images, of each class and of captions, in words."""
   parts = [f"{classes.sum():,} images"]
   if source.class_names:
     parts = [
-      f"{parts[0]} of {np.count_nonzero(classes):,} classes",
+      f"{parts[0]} of {len(source.class_names):,} classes",
       f"{classes.min():,} to {classes.max():,} of a class",
     ]
   if captions := getattr(source, "captions", None):

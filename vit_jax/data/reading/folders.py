@@ -234,6 +234,15 @@ def ignored_text(ignored: Mapping[str, int]) -> str:
   return ", ".join(parts)
 
 
+def is_byproduct(path: bytes) -> bool:
+  """Whether a relative path leads to or through a hidden file or by-product.
+
+  macOS, for one, writes `._x.jpg` and `__MACOSX` into archives.
+  """
+  parts = path.split(b"/")
+  return not all(_visible(part) for part in parts if part not in (b"", b"."))
+
+
 def _visible(name: bytes) -> bool:
   return not name.startswith(b".") and name.lower() not in _JUNK
 

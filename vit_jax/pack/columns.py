@@ -1,0 +1,82 @@
+"""Which columns of a Parquet file hold the images and their classes."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+_LABELS = ("label", "labels", "cls", "class")
+
+
+def columns_of(
+  schema: pa.Schema, source: str, chosen: str | None, older: bool
+) -> tuple[str, str]:
+  """Names of the column of images and of the column of class numbers.
+
+  Classes are in the column that is `chosen`, else in the one that is called as
+  `_LABELS`, else in the only one that the Hub declares as a ClassLabel. Any
+  other number may be an id. An `older` packing took it if it was the only one.
+  Raises ValueError if there is no such column, or more than one.
+  """
+  there = f"{source} has the columns {', '.join(schema.names)}"
+  images = [field.name for field in schema if _is_image(field.type)]
+  if len(images) != 1:
+    raise ValueError(
+      f"{there}; there must be one of image bytes and one of class numbers, "
+      f"and {len(images)} of them hold image bytes."
+    )
+  numbers = [f.name for f in schema if pa.types.is_integer(f.type)]
+  if chosen is not None:
+    if chosen not in numbers:
+      holds = "is none of them"
+      if chosen in schema.names:
+        holds = f"holds {schema.field(chosen).type}, not class numbers"
+      raise ValueError(f"{there}; --label_column={chosen} {holds}.")
+    return images[0], chosen
+  declared = [name for name in numbers if class_names(schema, name)]
+  for labels in (
+    [name for name in numbers if name.lower() in _LABELS],
+    declared,
+    numbers if older else [],
+  ):
+    if len(labels) == 1:
+      return images[0], labels[0]
+    if labels:
+      break
+  raise ValueError(f"{there}; {_no_labels(schema, declared or numbers)}")
+
+
+def class_names(schema: pa.Schema, label: str) -> list[str]:
+  """Names of a column's classes, from what the Hub writes into the files."""
+  text = (schema.metadata or {}).get(b"huggingface", b"{}")
+  try:
+    features: Any = json.loads(text)["info"]["features"]
+    return [str(name) for name in features[label]["names"]]
+  except (ValueError, KeyError, TypeError):
+    return []
+
+
+def _is_image(kind: pa.DataType) -> bool:
+  if pa.types.is_struct(kind):
+    return kind.get_field_index("bytes") >= 0
+  return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _no_labels(schema: pa.Schema, numbers: list[str]) -> str:
+  """Why no column is taken for the classes, and what to do."""
+  named = [field for field in schema if field.name.lower() in _LABELS]
+  others = [f for f in named if not pa.types.is_integer(f.type)]
+  if others:
+    return (
+      f"{others[0].name!r} holds {others[0].type}: there must be one of image "
+      "bytes and one of class numbers."
+    )
+  if not numbers:
+    return "there must be one of image bytes and one of class numbers."
+  *most, last = [f"--label_column={name}" for name in numbers]
+  several = f"{', '.join(most)} or " if most else ""
+  return (
+    f"not exactly one of them is called {', '.join(_LABELS[:-1])} or "
+    f"{_LABELS[-1]} or declares names of classes: say which one holds class "
+    f"numbers, by {several}{last}."
+  )

@@ -1,0 +1,103 @@
+"""Where a folder keeps its Parquet files: those of a repository of the Hub."""
+
+import itertools
+import os
+from collections.abc import Iterable
+
+from etils import epath
+
+from vit_jax.data.reading.folders import (
+  EXTENSIONS,
+  images_below,
+  split_named,
+  subfolders,
+)
+from vit_jax.pack.records import TFDS_NAMES, split_of
+
+_PARQUET = ".parquet"
+_DATA = "data"
+_LOOKED_AT = 64  # Entries of a folder.
+
+Files = dict[str, list[str]]
+"""Paths of the files of each split, by TFDS's names."""
+
+
+def parquet_files(folder: epath.Path, names: Iterable[str]) -> Files:
+  """The Parquet files of each split; none if the folder has none.
+
+  They lie in the folder, whose entries have these `names`, or in the folder
+  `data` in it or the only folder in it that has any, or in one folder for each
+  split. Raises ValueError if they lie in several others.
+  """
+  names = sorted(names)
+  here = [name for name in names if name.endswith(_PARQUET)]
+  if here:
+    return _by_split(folder, here)
+  if "://" in os.fspath(folder):
+    inside = folder / _DATA
+    if _DATA not in names or not inside.is_dir():
+      return {}
+    return _by_split(inside, _parquet_in(inside))
+  return _below(os.fspath(folder))
+
+
+def _below(root: str) -> Files:
+  """The files in the folders of a local folder."""
+  folders = [os.fsdecode(name) for name in subfolders(os.fsencode(root))]
+  holding = [n for n in folders if _holds_parquet(os.path.join(root, n))]
+  if not holding:
+    # Such as default/train/0000.parquet, as the Hub converts data sets.
+    return _below(os.path.join(root, folders[0])) if len(folders) == 1 else {}
+  others = [name for name in folders if name not in holding]
+  # A repository may have a folder of pictures, for its README.
+  if _with_images(root, holding) or _with_images(root, others) > 1:
+    return {}
+  if _DATA in holding:
+    holding = [_DATA]
+  splits = {n: split_named(os.fsencode(n)) for n in holding}
+  if all(splits.values()):
+    files: Files = {}
+    for name, split in splits.items():
+      place = epath.Path(root) / name
+      key = TFDS_NAMES.get(split or "", split or "")
+      files.setdefault(key, []).extend(_paths(place, _parquet_in(place)))
+    return files
+  if len(holding) > 1:
+    raise ValueError(
+      f"{root} has Parquet files in the folders {', '.join(holding)}: give one "
+      "of these."
+    )
+  place = epath.Path(root) / holding[0]
+  return _by_split(place, _parquet_in(place))
+
+
+def _by_split(folder: epath.Path, names: Iterable[str]) -> Files:
+  files: Files = {}
+  for name in names:
+    files.setdefault(split_of(name), []).extend(_paths(folder, [name]))
+  return files
+
+
+def _paths(folder: epath.Path, names: Iterable[str]) -> list[str]:
+  return [os.fspath(folder / name) for name in names]
+
+
+def _parquet_in(folder: epath.Path) -> list[str]:
+  names = (path.name for path in folder.iterdir())
+  return sorted(name for name in names if name.endswith(_PARQUET))
+
+
+def _holds_parquet(folder: str) -> bool:
+  """Whether one of a folder's first entries is a Parquet file."""
+  with os.scandir(folder) as entries:
+    first = itertools.islice(entries, _LOOKED_AT)
+    return any(entry.name.endswith(_PARQUET) for entry in first)
+
+
+def _with_images(root: str, names: Iterable[str]) -> int:
+  """How many of these folders hold images: they are classes, or splits."""
+  places = (os.fsencode(os.path.join(root, name)) for name in names)
+  first = (
+    next(images_below(place, endings=EXTENSIONS), None) for place in places
+  )
+  return sum(path is not None for path in first)
