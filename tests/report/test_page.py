@@ -208,7 +208,11 @@ def test_a_model_that_answers_nan_has_a_report(measured):
   confusion.add(Predictions(zeros, zeros, nothing, nothing, counted))
   broken = dataclasses.replace(
     measured,
-    outcome=dataclasses.replace(measured.outcome, confusion=confusion),
+    outcome=dataclasses.replace(
+      measured.outcome,
+      totals=measured.outcome.totals | {"unanswered": 3},
+      confusion=confusion,
+    ),
     metrics=measured.metrics | {"eval/loss": math.nan},
     groups=[],
     filters=None,

@@ -64,7 +64,7 @@ def test_the_tasks_know_what_one_answer_for_all_scores():
   found = ("a",), np.arange(3), spread, mean, np.zeros(3), 0
   outcome = RegressionOutcome(RegressionTask(), *found)
   assert outcome.chance == outcome.scores["r2"] == 0
-  totals = dict(examples=1, correct=0, loss=1.0, skipped=0)
+  totals = dict(examples=1, correct=0, loss=1.0, skipped_images=0)
   colours = np.array([1, 3, 0])
   assert MaskedOutcome({**totals, "colours": colours}).chance == 0.75
   assert Outcome().chance is None

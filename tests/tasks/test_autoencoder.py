@@ -120,7 +120,7 @@ def test_an_image_of_one_colour_has_a_finite_loss_and_gradient():
 
   value, slope = jax.value_and_grad(loss)(flat)
   assert value == 0 and jnp.isfinite(slope).all()
-  totals = {"error": 2.0, "variance": 0.0, "examples": 2, "skipped": 0}
+  totals = {"loss": 2.0, "variance": 0.0, "examples": 2, "skipped_images": 0}
   assert np.isfinite(ReconstructionOutcome(totals).scores["explained"])
   with pytest.raises(ValueError, match="split has no readable image"):
     _ = ReconstructionOutcome({**totals, "examples": 0}).scores

@@ -170,7 +170,8 @@ def test_a_collapse_is_told_by_entropy_deviation_and_rank():
   def outcome(features, shift):
     z = np.asarray(features, np.float64) - shift
     totals = {"first": z.sum(0), "second": z.T @ z, "examples": len(z)}
-    totals |= {"loss": 3.0, "entropy": 1.0, "skipped": 1}
+    totals |= {"loss": 3.0, "entropy": 1.0, "skipped_images": 1}
+    totals |= {"unanswered": 0}
     return FeaturesOutcome(totals, shift)
 
   good = outcome(np.eye(4), np.full(4, 0.3))

@@ -28,6 +28,7 @@ from vit_jax.models import Model
 from vit_jax.models.model import normalize
 from vit_jax.runtime import hints
 from vit_jax.tasks.choose import answering
+from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.task import Task, class_name
 from vit_jax.training import sharding
 
@@ -323,11 +324,7 @@ def _predictions(
   Raises ValueError if the model's outputs are NaN.
   """
   arrays = jax.device_get(answers)
-  if not all(np.isfinite(array).all() for array in arrays.values()):
-    raise ValueError(
-      "the model answers with NaN: its parameters are damaged, or its training "
-      "has diverged."
-    )
+  check_finite(arrays)
 
   def column(key: str) -> list[Any]:
     return arrays[key].tolist() if key in arrays else [()] * len(names)

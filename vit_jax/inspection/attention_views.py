@@ -15,6 +15,7 @@ from vit_jax.inspection.attention_capture import capture_with_gradients
 from vit_jax.models import BaseVit, Origin
 from vit_jax.models.grid import grid_of
 from vit_jax.models.model import normalize
+from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.task import Task
 
 Arrays = dict[str, Any]
@@ -103,11 +104,7 @@ def make_look(
     if options.pca:
       (maps_of,) = features(model, params, x, layers=[layer], as_maps=True)
       arrays["patches"] = np.asarray(maps_of, np.float32)
-    if not all(np.isfinite(array).all() for array in arrays.values()):
-      raise ValueError(
-        "the model outputs NaN: its parameters are damaged, or its training "
-        "has diverged."
-      )
+    check_finite(arrays, "the model outputs NaN")
     return [
       {key: array[b] for key, array in arrays.items()}
       for b in range(len(images))

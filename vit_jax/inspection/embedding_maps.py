@@ -13,6 +13,7 @@ from jaxtyping import Float
 from vit_jax.models import Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.position import PositionEmbedding
+from vit_jax.tasks.finite import check_finite
 
 _NOT_ADDED = ("relative", "none")  # Positions that are not added to the input.
 
@@ -96,11 +97,7 @@ def learned(
   """
   model = check_vit(model)
   filters = embedding_filters(model, params)
-  if not np.isfinite(filters).all():
-    raise ValueError(
-      "the model's filters are not finite: its parameters are damaged, or its "
-      "training has diverged."
-    )
+  check_finite(filters, "the model's filters are not finite")
   components = filter_components(filters)
   if model.position in _NOT_ADDED:
     return components, None

@@ -152,7 +152,7 @@ def evaluated(run: RunFacts, measured: Measured) -> str:
   )
   if scores["skipped_images"]:
     text += f" Unreadable and left out: {scores['skipped_images']:,}."
-  return " ".join([text, *measured.outcome.notes])
+  return " ".join([text, *measured.outcome.remarks])
 
 
 def _better(run: RunFacts, measured: Measured) -> dict[str, str] | None:

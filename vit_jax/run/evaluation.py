@@ -13,6 +13,7 @@ from vit_jax.models import Model
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Split, Track
+from vit_jax.tasks.finite import NotFiniteError
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.task import Task
 
@@ -93,7 +94,7 @@ class RunEvaluation:
     detail = self._pictures is not None
     outcome = self._evaluator(params, track, detail=detail)
     self.chance = outcome.chance
-    self.warnings = outcome.warnings
+    self.warnings = [*outcome.broken, *outcome.warnings]
     metrics, pictures = outcome.metrics, {}
     if self.settings.eval_per_class:
       metrics |= outcome.by_class()
@@ -104,7 +105,10 @@ class RunEvaluation:
     if self._pictures is not None:
       pictures = self._pictures(params, outcome)
     for measure in self._probes:
-      metrics |= measure(params, track)
+      try:
+        metrics |= measure(params, track)
+      except NotFiniteError as error:  # Training may come back.
+        self.warnings.append(str(error))
     if self.folds:
       metrics |= Split.FOLDS.keyed(_of_folds(self.folds))
     return metrics, pictures

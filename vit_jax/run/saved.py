@@ -146,7 +146,7 @@ def evaluate_checkpoint(
       outcome.write(path, run.source)
   shown = evaluation_text(metrics, run.task.metrics) + outcome.remark
   shown = f"step {run.loaded.step:,} on {run.source.name}: {shown}"
-  for note in (*run.loaded.notes, shown, *outcome.notes):
+  for note in (*run.loaded.notes, shown, *outcome.remarks):
     display.note(note)
   if per_class:
     outcome.show(display)

@@ -17,6 +17,7 @@ from vit_jax.data.reading.labels import NONE
 from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.grid import grid_of
 from vit_jax.runtime.display import Metric, Split, Track, untracked
+from vit_jax.tasks.means import is_constant, sums_of
 from vit_jax.tasks.outcome import (
   PROBES,
   Curves,
@@ -144,16 +145,10 @@ def make_eval_step(
   def eval_step(
     params: Any, batch: dict[str, Array], first: Array
   ) -> dict[str, Array]:
-    counts = batch["mask"] > 0  # (B,)
-    examples = first + jnp.arange(len(counts))
+    examples = first + jnp.arange(len(batch["mask"]))
     targets, predicted = objective.predict(model, params, batch, examples)
     error, variance = objective.errors(predicted, targets["pixels"])
-    return {
-      "error": jnp.where(counts, error, 0).sum(),
-      "variance": jnp.where(counts, variance, 0).sum(),
-      "examples": counts.sum(),
-      "skipped": batch["skipped"].sum(),
-    }
+    return sums_of(batch, error, {"variance": variance}, predicted.mean(axis=1))
 
   return eval_step
 
@@ -169,15 +164,23 @@ class ReconstructionOutcome(Outcome):
   totals: dict[str, Any]
 
   @property
+  def unanswered(self) -> int:
+    return int(self.totals["unanswered"])
+
+  @property
+  def constant(self) -> bool:
+    return is_constant(self.totals)
+
+  @property
   def scores(self) -> dict[str, Any]:
     totals = self.totals
     examples = int(totals["examples"])
     check_readable(examples)
-    error = float(totals["error"])
+    error = float(totals["loss"])
     variance = float(totals["variance"])
     return {
       "loss": error / examples,
       "explained": 1 - error / max(variance, LEAST * examples),
       "examples": examples,
-      "skipped_images": int(totals["skipped"]),
+      "skipped_images": int(totals["skipped_images"]),
     }

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.tasks.eval_step import Predictions
+from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.intervals import FEW
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.outputs import gatherer
@@ -135,8 +136,7 @@ def fit(
       f"{count} examples are too few to calibrate on: it takes {_LEAST}, half "
       "of them to fit the temperature and half to see what it changes."
     )
-  if not np.isfinite(logits).all():
-    raise ValueError("some outputs of the model are not finite.")
+  check_finite(logits)
   order = np.random.default_rng(0).permutation(count)
   first, second = order[: count // 2], order[count // 2 :]
   if each:

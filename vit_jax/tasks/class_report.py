@@ -87,11 +87,14 @@ class ClassificationOutcome(Outcome):
     return f"  macro-F1 {self.confusion.macro_f1():.2%}"
 
   @property
-  def notes(self) -> list[str]:
-    if self.confusion is None or not self.confusion.unanswered:
-      return []
-    count = self.confusion.unanswered
-    return [f"The model answers NaN to {count:,} examples."]
+  def unanswered(self) -> int:
+    return int(self.totals["unanswered"])
+
+  @property
+  def constant(self) -> bool:
+    pairs = self.confusion.pairs if self.confusion else {}
+    labels, answers = ({pair[k] for pair in pairs} for k in (0, 1))
+    return len(answers) == 1 < len(labels)
 
   def by_class(self) -> dict[str, Any]:
     top1 = class_accuracy(self.totals, self.names)

@@ -10,6 +10,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from vit_jax.tasks.finite import is_answer
 from vit_jax.tasks.outcome import check_readable
 from vit_jax.training import losses, sharding
 from vit_jax.training.losses import Classification
@@ -22,7 +23,8 @@ Totals = dict[str, Any]
 def no_totals(num_classes: int) -> Totals:
   """Sums over no examples, as NumPy arrays that are equal on every host."""
   by_class = {key: np.zeros(num_classes, "f") for key in ("count", "correct")}
-  return dict.fromkeys(("loss", "top5", "skipped"), np.float32(0)) | by_class
+  sums = ("loss", "top5", "skipped", "unanswered")
+  return dict.fromkeys(sums, np.float32(0)) | by_class
 
 
 @struct.dataclass
@@ -98,6 +100,7 @@ def eval_step_of(
       "loss": jnp.where(mask > 0, loss_of, 0).sum(),
       "top5": (mask * (rank < 5)).sum(),
       "skipped": skipped.sum(),
+      "unanswered": (mask * ~(is_answer(logits) & jnp.isfinite(loss_of))).sum(),
       "count": by_class.sum(0),
       "correct": (by_class * (rank < 1)[:, None]).sum(0),
     }
@@ -126,8 +129,8 @@ def label_rank(
   before: Bool[Array, "B K"] = (logits > true_logit) | (
     (logits == true_logit) & lower
   )
-  broken = (jnp.isnan(logits) | (logits == jnp.inf)).any(axis=1)
-  return jnp.where(broken, max(logits.shape[1], 5), before.sum(axis=1))
+  last = max(logits.shape[1], 5)
+  return jnp.where(is_answer(logits), before.sum(axis=1), last)
 
 
 def total_over(

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int, UInt8
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforming.transforms import filtered
+from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.segmentation_pictures import make_logits
 
 _ROWS = 4  # Windows that the model is given at once.
@@ -28,7 +29,8 @@ def make_mark(
   The whole image is resized to the model's size. With `short_side`, its shorter
   side is brought to that length instead, in about its own proportions, and the
   logits of overlapping windows of the model's size are averaged. Raises
-  ValueError if that is less than a side of a window.
+  ValueError if that is less than a side of a window; the function does if the
+  model's outputs are not finite.
   """
   size, P = preprocessing.image_size, model.stride
   if short_side is not None and short_side < max(size):
@@ -70,6 +72,7 @@ def make_mark(
         total = np.zeros((*count.shape[:2], K), np.float32)
       total[top : top + h, left : left + w] += logits
       count[top : top + h, left : left + w] += 1
+    check_finite(total)
     return classes(total / count, *image.shape[:2])
 
   return mark

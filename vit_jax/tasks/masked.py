@@ -17,7 +17,9 @@ from vit_jax.data.reading.labels import NONE
 from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked
 from vit_jax.runtime.display import Metric, Split, Track, untracked
+from vit_jax.tasks.finite import NO_ANSWER
 from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
+from vit_jax.tasks.means import sums_of
 from vit_jax.tasks.outcome import (
   Curves,
   Evaluator,
@@ -163,7 +165,7 @@ def make_eval_step(
 
   A batch is one of `EvalBatches`, and `first` the number of its first example,
   so an example has the same patches corrupted at every evaluation. `colours`
-  counts the true colours by their number.
+  counts the true colours by their number, and `answered` the predicted ones.
   """
 
   def eval_step(
@@ -175,13 +177,14 @@ def make_eval_step(
     loss = masking.loss_of(predicted, targets)
     true = targets["colours"]  # (B, M, parts)
     weight = jnp.broadcast_to(counts[:, None, None], true.shape).astype(int)
-    correct = (masking.colours(predicted) == true) * weight
+    answers = masking.colours(predicted)
+    answered = weight * (answers != NO_ANSWER)
+    none = jnp.zeros(COLOURS, jnp.int32)
     return {
-      "loss": jnp.where(counts, loss, 0).sum(),
-      "correct": correct.sum(),
-      "colours": jnp.zeros(COLOURS, jnp.int32).at[true].add(weight),
-      "examples": counts.sum(),
-      "skipped": batch["skipped"].sum(),
+      **sums_of(batch, loss, {}),
+      "correct": ((answers == true) * weight).sum(),
+      "colours": none.at[true].add(weight),
+      "answered": none.at[answers].add(answered),
     }
 
   return eval_step
@@ -198,6 +201,17 @@ class MaskedOutcome(Outcome):
   totals: dict[str, Any]
 
   @property
+  def unanswered(self) -> int:
+    return int(self.totals["unanswered"])
+
+  @property
+  def constant(self) -> bool:
+    answered, true = (
+      int((self.totals[key] > 0).sum()) for key in ("answered", "colours")
+    )
+    return answered == 1 < true
+
+  @property
   def chance(self) -> float:
     return self.scores["commonest_colour"]
 
@@ -212,5 +226,5 @@ class MaskedOutcome(Outcome):
       "colours_right": int(totals["correct"]) / colours,
       "commonest_colour": int(totals["colours"].max()) / colours,
       "examples": examples,
-      "skipped_images": int(totals["skipped"]),
+      "skipped_images": int(totals["skipped_images"]),
     }

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, Key, UInt8
 
 from vit_jax.models.masked_vit import MASK
 from vit_jax.models.vit import patchify
+from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.training.losses import TakesImages
 
 _LEVELS = 8  # Levels of a channel: 3 bits.
@@ -118,15 +119,20 @@ class Masking(TakesImages):
   def colours(
     self, predicted: Float[Array, "B M K"]
   ) -> Int[Array, "B M parts"]:
-    """The predicted colours; of pixels, that of their mean."""
+    """The predicted colours; of pixels, that of their mean.
+
+    They are `NO_ANSWER` where a prediction is not finite.
+    """
     if self.target != "pixels":
-      return _by_colour(predicted).argmax(axis=-1)
+      return best_class(_by_colour(predicted))
     B, M, _ = predicted.shape
     C = len(self.mean)
     mean = predicted.reshape(B, M, -1, C).mean(axis=2)
     scale, shift = (jnp.array(x)[None, None] for x in (self.std, self.mean))
     levels = (mean * scale + shift) * (255 / _LEVEL)
-    return _index(levels.astype(jnp.int32))[..., None]
+    colours = _index(levels.astype(jnp.int32))
+    is_known = jnp.isfinite(levels).all(axis=-1)
+    return jnp.where(is_known, colours, NO_ANSWER)[..., None]
 
 
 def num_corrupted(N: int, rate: float) -> int:

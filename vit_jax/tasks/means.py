@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
 
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.outcome import (
@@ -20,6 +20,8 @@ from vit_jax.tasks.outcome import (
 )
 from vit_jax.training import sharding
 from vit_jax.training.losses import Objective
+
+_ROUNDING = 1e-5  # Variance of equal answers, as a share of their squares.
 
 
 def means_evaluator(
@@ -43,13 +45,7 @@ def means_evaluator(
       return model.apply(variables, inputs, method=method)
 
     loss, correct = objective.loss(apply, inputs, targets)
-    counts = batch["mask"] > 0
-    return {
-      "loss": jnp.where(counts, loss, 0).sum(),
-      score: jnp.where(counts, correct, 0).sum(),
-      "examples": counts.sum(),
-      "skipped_images": batch["skipped"].sum(),
-    }
+    return sums_of(batch, loss, {score: correct})
 
   step = sharding.jit_replicated(eval_step, stream.mesh)
 
@@ -61,12 +57,60 @@ def means_evaluator(
   return evaluate
 
 
+def sums_of(
+  batch: Mapping[str, Array],
+  loss: Float[Array, " B"],
+  each: Mapping[str, Float[Array, " B"]],
+  answers: Float[Array, "B ..."] | None = None,
+) -> dict[str, Array]:
+  """Sums over the examples of a batch that count, and their number.
+
+  An example whose loss is not finite is counted as `unanswered`. With
+  `answers`, `is_constant` can tell from the sums whether all are alike.
+  """
+  counts = batch["mask"] > 0
+  summed = {"loss": loss, **each}
+  return {
+    **{key: jnp.where(counts, x, 0).sum() for key, x in summed.items()},
+    **({} if answers is None else _sums_of_answers(answers, counts)),
+    "unanswered": (counts & ~jnp.isfinite(loss)).sum(),
+    "examples": counts.sum(),
+    "skipped_images": batch["skipped"].sum(),
+  }
+
+
+def _sums_of_answers(
+  answers: Float[Array, "B ..."], counts: Bool[Array, " B"]
+) -> dict[str, Array]:
+  rows = answers.astype(jnp.float32).reshape(len(answers), -1)
+  rows = jnp.where(counts[:, None], rows, 0)
+  return {"answer": rows.sum(axis=0), "answer_squared": (rows**2).sum()}
+
+
+def is_constant(totals: Mapping[str, Any]) -> bool:
+  """Whether all answers are alike, by sums of `sums_of`, up to rounding."""
+  examples = int(totals["examples"])
+  if examples < 2 or totals["unanswered"]:
+    return False
+  squared = float(totals["answer_squared"]) / examples
+  mean = np.asarray(totals["answer"], np.float64) / examples
+  return squared - float((mean**2).sum()) <= _ROUNDING * squared
+
+
 @dataclasses.dataclass(frozen=True)
 class MeansOutcome(Outcome):
   """Sums over a split, of which some become means."""
 
   totals: dict[str, Any]
   means: tuple[str, ...]
+
+  @property
+  def unanswered(self) -> int:
+    return int(self.totals["unanswered"])
+
+  @property
+  def constant(self) -> bool:
+    return "answer" in self.totals and is_constant(self.totals)
 
   @property
   def scores(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -41,7 +42,7 @@ class MultiLabel(Classification):
     """The loss of each example, and its share of correct labels at p = 0.5."""
     correct = (logits > 0) == (targets > 0.5)
     loss = losses.cross_entropy("sigmoid", logits, targets, self.class_weights)
-    return loss, correct.mean(axis=-1)
+    return loss, jnp.where(jnp.isfinite(loss), correct.mean(axis=-1), 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +113,8 @@ class MultiLabelTask(ClassificationTask):
 
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     def answers(logits: np.ndarray) -> np.ndarray:
-      return probabilities("sigmoid", logits / np.array(self.temperature or 1))
+      every = probabilities("sigmoid", logits / np.array(self.temperature or 1))
+      return np.where(np.isfinite(logits), every, np.nan)
 
     return outputs_evaluator(self, model, stream, answers, MultiLabelOutcome)
 

@@ -92,9 +92,11 @@ class Outcome:
   """The outcome of an evaluation of a split.
 
   `scores` are those of the task, with `loss`, `examples` and `skipped_images`.
+  `unanswered` is the number of examples to which the outputs are not finite.
   """
 
   scores: Any
+  unanswered: Any = 0
 
   @property
   def metrics(self) -> dict[str, Any]:
@@ -117,6 +119,11 @@ class Outcome:
     return ""
 
   @property
+  def constant(self) -> bool:
+    """Whether examples that differ all have the same answer."""
+    return False
+
+  @property
   def notes(self) -> list[str]:
     """Lines about what was odd."""
     return []
@@ -125,6 +132,22 @@ class Outcome:
   def warnings(self) -> list[str]:
     """Lines about what goes wrong, which each evaluation of a run shows."""
     return []
+
+  @property
+  def broken(self) -> list[str]:
+    """A line that says that the model gives no answer, if so."""
+    if not self.unanswered:
+      return []
+    return [f"The model answers NaN to {self.unanswered:,} examples."]
+
+  @property
+  def remarks(self) -> list[str]:
+    """Every line for who reads one evaluation: what is broken or odd."""
+    lines = self.broken
+    if not lines and self.constant:
+      count = f"all {self.scores['examples']:,} examples"
+      lines = [f"The model gives {count} the same answer."]
+    return [*lines, *self.notes]
 
   def by_class(self) -> dict[str, Any]:
     """Metrics of each class or target, as dictionaries by its name."""

@@ -29,6 +29,7 @@ from vit_jax.tasks.outcome import (
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 
+_ROUNDING = 1e-6  # Between equal answers, as a share of the largest.
 _WORST = 6  # Examples of the highest loss in a report.
 
 
@@ -65,8 +66,9 @@ def outputs_evaluator(
     seen = gather(params, track)
     output = answers(seen.arrays["logits"].astype(np.float64))
     label = seen.arrays["label"].astype(np.float64)
+    counts = seen.skipped, seen.unanswered
     loss = seen.arrays["loss"]
-    return outcome(task, names, seen.index, label, output, loss, seen.skipped)
+    return outcome(task, names, seen.index, label, output, loss, *counts)
 
   return evaluate
 
@@ -84,6 +86,14 @@ class Gathered:
   index: np.ndarray
   arrays: dict[str, np.ndarray]
   skipped: int
+
+  @property
+  def unanswered(self) -> int:
+    """The number of examples of which an array is not finite."""
+    is_finite = np.ones(len(self.index), bool)
+    for array in self.arrays.values():
+      is_finite &= np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+    return int((~is_finite).sum())
 
 
 def gatherer(
@@ -133,6 +143,11 @@ class OutputsOutcome(Outcome):
   output: Float[np.ndarray, "N K"]
   loss: Float[np.ndarray, " N"]
   skipped: int
+  unanswered: int = 0  # Examples to which the outputs are not finite.
+
+  @property
+  def constant(self) -> bool:
+    return not self.unanswered and alike(self.output)
 
   def common(self, scores: dict[str, float]) -> dict[str, Any]:
     """These scores, with the loss before and the counts after them."""
@@ -191,6 +206,13 @@ class OutputsOutcome(Outcome):
       "The mistakes with the highest loss. Look for wrong labels here first."
     )
     return [Examples("Worst mistakes", text, examples)]
+
+
+def alike(rows: Float[np.ndarray, "N K"]) -> bool:
+  """Whether two rows or more are the same, up to rounding."""
+  if len(rows) < 2:
+    return False
+  return bool((np.ptp(rows, axis=0) <= _ROUNDING * np.abs(rows).max(0)).all())
 
 
 def mean_of_known(values: np.ndarray) -> float:

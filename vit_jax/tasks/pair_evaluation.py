@@ -17,6 +17,7 @@ from vit_jax.data.reading.sources import check_classes, open_source
 from vit_jax.data.settings import DataSettings
 from vit_jax.models.two_towers import Compared
 from vit_jax.runtime.display import Track, untracked
+from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.tasks.outcome import (
   Evaluator,
   Example,
@@ -25,7 +26,7 @@ from vit_jax.tasks.outcome import (
   Stream,
   Table,
 )
-from vit_jax.tasks.outputs import Gathered, gatherer
+from vit_jax.tasks.outputs import Gathered, alike, gatherer
 from vit_jax.tasks.retrieval import RECALLS, WAYS, Ranks, ranks
 from vit_jax.training import sharding
 from vit_jax.training.contrastive import text_ids
@@ -145,7 +146,7 @@ def _zero_shot(task: Any, model: Any, stream: Stream) -> Any:
     with contextlib.closing(images):
       arrays = gatherer(compute, images)(params, track).arrays
     v = np.asarray(jax.device_get(of_texts(params)))
-    answers = (arrays["u"] @ v.T).argmax(axis=1)
+    answers = best_class(arrays["u"] @ v.T)
     return float((answers == arrays["label"]).mean())
 
   return measure
@@ -172,6 +173,18 @@ class PairsOutcome(Outcome):
   gathered: Gathered
   loss: float
   more: Mapping[str, float]
+
+  @property
+  def unanswered(self) -> int:
+    return self.gathered.unanswered
+
+  @property
+  def constant(self) -> bool:
+    v, _, ids = self._texts
+    differ = len(np.unique(ids)) > 1
+    return not self.unanswered and (
+      alike(self.gathered.arrays["u"]) or (differ and alike(v))
+    )
 
   @functools.cached_property
   def _texts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -265,8 +278,8 @@ class PairsOutcome(Outcome):
     own = text(arrays["first"][row])
     rank = int(self.ranks.texts[row])
     caption = f"{own} (rank {rank:,}, cosine {self.cosines[row]:.3f}"
-    if rank > 1:
-      near = int((v @ arrays["u"][row]).argmax())
+    near = int(best_class(v @ arrays["u"][row]))
+    if rank > 1 and near != NO_ANSWER:
       first = text(arrays["first"][owner[near]])
       caption += f"; nearest: {first}"
     caption += ")"

@@ -50,7 +50,8 @@ def ranks(
   """The ranks of images u and texts v, vectors of length 1.
 
   A wrong answer whose cosine is as high as that of the best right one comes
-  before it, so a model that gives all the same vector finds nothing.
+  before it, so a model that gives all the same vector finds nothing. A cosine
+  that is not finite comes after all others.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.retrieval import ranks
@@ -88,6 +89,6 @@ def _blocks(count: int) -> list[slice]:
 
 def _ranks(cosines: np.ndarray, is_right: np.ndarray) -> np.ndarray:
   """The rank of the best right answer in each row, of those that have one."""
+  cosines = np.where(np.isfinite(cosines), cosines, -np.inf)
   best = np.where(is_right, cosines, -np.inf).max(axis=1)
-  wrong = np.where(is_right, -np.inf, cosines)
-  return 1 + (wrong >= best[:, None]).sum(axis=1)
+  return 1 + (~is_right & (cosines >= best[:, None])).sum(axis=1)

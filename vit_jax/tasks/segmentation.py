@@ -24,6 +24,7 @@ from vit_jax.data.transforming.with_masks import WithMasks
 from vit_jax.models.segmenter import segmenter
 from vit_jax.runtime.checks import CLASSES, checked
 from vit_jax.runtime.display import Display, Metric, Split, Track, untracked
+from vit_jax.tasks.finite import best_class
 from vit_jax.tasks.outcome import (
   Curves,
   Evaluator,
@@ -139,7 +140,7 @@ class SegmentationTask(Task):
       logits = model.apply({"params": params}, objective.inputs(batch))
       masks = batch["label"]
       loss, _ = objective.compare(logits, masks)
-      answer = enlarged(logits, *masks.shape[1:]).argmax(axis=-1)
+      answer = best_class(enlarged(logits, *masks.shape[1:]))
       return {"loss": loss, **counts(masks, answer, logits.shape[-1])}
 
     gather = gatherer(compute, stream)
@@ -212,6 +213,17 @@ class SegmentationOutcome(Outcome):
 
   names: Sequence[str]
   gathered: Gathered
+
+  @property
+  def unanswered(self) -> int:
+    return self.gathered.unanswered
+
+  @property
+  def constant(self) -> bool:
+    true, answered = (
+      int(self._pixels[key].any(axis=0).sum()) for key in ("true", "answered")
+    )
+    return answered == 1 < true
 
   @functools.cached_property
   def _pixels(self) -> dict[str, Int[np.ndarray, "N K"]]:

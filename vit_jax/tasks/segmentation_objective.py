@@ -70,6 +70,7 @@ class PixelClasses(TakesImages):
       of_pixels, classes
     )
     right = of_pixels.argmax(axis=-1) == classes
+    right &= jnp.isfinite(losses)  # NaN is no answer.
     count = jnp.maximum(has_class.sum(axis=(1, 2)), 1)
     loss, score = (
       jnp.where(has_class, x, 0).sum(axis=(1, 2)) / count

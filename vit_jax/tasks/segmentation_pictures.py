@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, UInt8
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.mask_folder import IGNORED, resize_mask
 from vit_jax.models.model import normalize
+from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.tasks.reconstructed_pictures import as_photograph
 from vit_jax.tasks.segmentation_objective import enlarged
 
@@ -78,7 +79,8 @@ def make_panels(
     for _, pixels, mask in examples:
       height, width = size = pixels.shape[:2]
       logits = enlarged(logits_of(params, pixels[None]), height, width)
-      answer = np.asarray(logits[0]).argmax(axis=-1)
+      answer = best_class(np.asarray(logits[0]))
+      answer = np.where(answer == NO_ANSWER, IGNORED, answer)
       image = as_photograph(pixels)
       true = resize_mask(np.asarray(mask), size)
       panels = [image, overlay(image, true), overlay(image, answer)]

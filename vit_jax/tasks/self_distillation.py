@@ -26,6 +26,7 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.paths import ends_with
 from vit_jax.models.self_distilled import Heads, self_distilled
 from vit_jax.runtime.display import Metric, Split, Track, untracked
+from vit_jax.tasks.means import sums_of
 from vit_jax.tasks.outcome import (
   PROBES,
   Curves,
@@ -309,14 +310,12 @@ def features_evaluator(
     rows = counts[:, None]
     if shift is None:
       return jnp.where(rows, z, 0).sum(axis=0) / total
+    loss = jnp.where(jnp.isfinite(z).all(axis=1), loss, jnp.nan)
     z = jnp.where(rows, z - shift[None], 0)
     return {
-      "loss": jnp.where(counts, loss, 0).sum(),
-      "entropy": jnp.where(counts, score, 0).sum(),
+      **sums_of(batch, loss, {"entropy": score}),
       "first": z.sum(axis=0),
       "second": z.T @ z,
-      "examples": counts.sum(),
-      "skipped": batch["skipped"].sum(),
     }
 
   add = sharding.jit_replicated(sums, stream.mesh)
@@ -352,6 +351,10 @@ class FeaturesOutcome(Outcome):
   totals: dict[str, Any]
   shift: np.ndarray
 
+  @property
+  def unanswered(self) -> int:
+    return int(self.totals["unanswered"])
+
   @functools.cached_property
   def scores(self) -> dict[str, Any]:
     totals = self.totals
@@ -366,11 +369,13 @@ class FeaturesOutcome(Outcome):
       "entropy": float(totals["entropy"]) / examples,
       "deviation": float(np.sqrt(max(np.trace(covariance), 0.0))),
       "examples": examples,
-      "skipped_images": int(totals["skipped"]),
+      "skipped_images": int(totals["skipped_images"]),
     }
 
   @property
   def warnings(self) -> list[str]:
+    if self.unanswered:
+      return []
     scores = self.scores
     rank = scores["rank"] * min(len(self.shift), scores["examples"])
     if scores["deviation"] >= LOW_DEVIATION and rank >= LOW_RANK:
@@ -392,11 +397,15 @@ class FeaturesOutcome(Outcome):
 def effective_rank(second: Float[np.ndarray, "D D"]) -> float:
   """The effective rank of features whose products x x^T have this mean.
 
+  It is NaN if one is not finite.
+
   >>> import numpy as np
   >>> from vit_jax.tasks.self_distillation import effective_rank
   >>> round(effective_rank(np.diag([1.0, 1.0, 0.0])), 6)
   2.0
   """
+  if not np.isfinite(second).all():
+    return float("nan")
   singular = np.sqrt(np.linalg.eigvalsh(second).clip(0))
   shares = singular / singular.sum()
   shares = shares[shares > 0]

@@ -15,7 +15,7 @@ from vit_jax.data.reading.labels import NONE
 from vit_jax.models.student import student, widths_of
 from vit_jax.runtime.checks import WIDTH, checked
 from vit_jax.runtime.display import Metric, Split, Track, untracked
-from vit_jax.tasks.means import MeansOutcome
+from vit_jax.tasks.means import MeansOutcome, sums_of
 from vit_jax.tasks.outcome import (
   PROBES,
   Curves,
@@ -178,17 +178,13 @@ def make_eval_step(
   def eval_step(
     params: Any, teacher_params: Any, batch: Mapping[str, Array]
   ) -> dict[str, Array]:
-    counts = batch["mask"] > 0  # (B,)
     images = objective.inputs(batch)
     predicted: Any = model.apply({"params": params}, images)
     taught = objective.taught(teacher_params, images)
     loss, cosines = objective.compare(predicted, taught)
-    each = {"loss": loss, "cosine": jnp.stack([*cosines.values()]).mean(axis=0)}
+    each = {"cosine": jnp.stack([*cosines.values()]).mean(axis=0)}
     each |= {f"cosine_{name}": near for name, near in cosines.items()}
-    return {
-      **{key: jnp.where(counts, x, 0).sum() for key, x in each.items()},
-      "examples": counts.sum(),
-      "skipped_images": batch["skipped"].sum(),
-    }
+    answers = [x.reshape(len(x), -1) for x in predicted.values()]
+    return sums_of(batch, loss, each, jnp.concatenate(answers, axis=1))
 
   return eval_step

@@ -332,7 +332,8 @@ class Classification(TakesImages):
     """
     correct = logits.argmax(axis=-1) == targets.argmax(axis=-1)
     kind, weights = self.settings.kind, self.class_weights
-    return cross_entropy(kind, logits, targets, weights), correct
+    loss = cross_entropy(kind, logits, targets, weights)
+    return loss, correct & jnp.isfinite(loss)  # NaN is no answer.
 
   def for_evaluation(self) -> "Classification":
     """The same loss, without the class weights and without smoothing."""

@@ -136,7 +136,7 @@ def test_too_few_images(labels, says):
 def test_features_that_are_not_finite():
   x = np.zeros((10, 2), np.float32)
   x[3] = np.nan
-  with pytest.raises(ValueError, match="no numbers: the model diverged"):
+  with pytest.raises(ValueError, match="the model represents images by NaN"):
     label_errors.out_of_fold(x, np.array([0, 1] * 5), 2)
 
 

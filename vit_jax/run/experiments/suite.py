@@ -29,6 +29,7 @@ from vit_jax.run.experiments.study_file import csv_text
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import Display, Track
 from vit_jax.runtime.files import CSV, output_file, replacing
+from vit_jax.tasks.finite import NO_ANSWER, is_answer
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.settings import DataSettings
 from vit_jax.training import sharding
@@ -125,12 +126,12 @@ class _Scorer:
     model, normalization = loaded.model, loaded.preprocessing.normalization
 
     def best(params: Any, images: Any, among: Any) -> jax.Array:
-      """The five likeliest of the classes, or -1 where a logit is NaN."""
+      """The five likeliest of the classes, or -1 where they are NaN."""
       x = normalize(images, **normalization)
       logits: Any = model.apply({"params": params}, x)
-      broken = jnp.isnan(logits).any(axis=1, keepdims=True)
+      known = is_answer(logits)[:, None]
       _, index = jax.lax.top_k(logits[:, among], min(5, len(among)))
-      return jnp.where(broken, -1, among[index])
+      return jnp.where(known, among[index], NO_ANSWER)
 
     split = sharding.batch_sharding(self._mesh)
     self._best = jax.jit(

@@ -27,6 +27,7 @@ from vit_jax.models.model import represent
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import Split, Track, untracked
 from vit_jax.tasks.eval_step import label_rank
+from vit_jax.tasks.finite import check_representations
 from vit_jax.tasks.outcome import Stream, check_readable, total
 from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.probes.shots import draw_shots
@@ -163,6 +164,8 @@ class FewShot:
     with contextlib.closing(self._test):
       tested = self._represent(params, self._test, "testing probes", track)
       totals = total(self._count(stacked, *features) for features in tested)
+    if totals["unanswered"]:
+      check_representations(np.nan)
     examples = int(totals["examples"])
     skipped = int(totals["skipped"])
     check_readable(examples)
@@ -198,6 +201,7 @@ class FewShot:
           jax.device_get((y, row_info["mask"])) for y, row_info in shots
         ]
       features, mask = map(np.concatenate, zip(*batches, strict=True))
+      check_representations(features[mask > 0])
       readable = mask[: len(indices)] > 0
       if readable.all():
         return [*features[places.reshape(self._draws.shape)]]
@@ -225,6 +229,7 @@ def count_right(
 
   return {
     "correct": jax.vmap(correct)(probes),
+    "unanswered": (counts & ~jnp.isfinite(y).all(axis=1)).sum(),
     "examples": counts.sum(),
     "skipped": batch["skipped"].sum(),
   }

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Shaped
 
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.calibration import probabilities as softmax
+from vit_jax.tasks.finite import check_representations
 from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.probes.linear_probe import Probe
 
@@ -88,8 +89,7 @@ def out_of_fold(
   >>> out_of_fold(features, labels, num_classes=2).argmax(axis=1)
   array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1])
   """
-  if not np.isfinite(features).all():
-    raise ValueError("some representations are no numbers: the model diverged.")
+  check_representations(features)
   fold = stratified(labels, folds, seed)
   answers = np.empty((len(labels), num_classes), np.float32)
   for k in track(range(folds), "fitting the probes of label errors", folds):

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from vit_jax.data.reading.mask_folder import IGNORED, resize_mask
+from vit_jax.tasks.finite import NO_ANSWER, best_class, check_representations
 from vit_jax.tasks.probes.linear_probe import Probe, fit_in_parts
 from vit_jax.tasks.probes.whole_set import Readable, Represented
 
@@ -50,6 +51,8 @@ def segment(
   )
   confusion = np.zeros((num_classes, num_classes), np.int64)
   for answer, label in tested:
+    if (answer == NO_ANSWER).any():
+      check_representations(np.nan)
     confusion += count(label, answer, num_classes)
   if not confusion.sum():
     raise ValueError("the evaluation split has no readable pixel of a class.")
@@ -79,7 +82,7 @@ def answers(
     scores = jnp.dot(z, W[:-1], precision=jax.lax.Precision.HIGHEST)
     scores = scores + W[-1][None, None]
     enlarged = jax.image.resize(scores, (*size, W.shape[1]), "bilinear")
-    return enlarged.argmax(axis=-1)
+    return best_class(enlarged)
 
   return jax.lax.map(one, maps)
 

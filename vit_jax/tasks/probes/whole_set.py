@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.model import unit
 from vit_jax.runtime.display import Track, untracked
+from vit_jax.tasks.finite import check_representations
 from vit_jax.tasks.outcome import Stream, check_readable
 from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.probes.linear_probe import Probe
@@ -66,6 +67,7 @@ class Readable:
   """Iterates over batches on the host, without images that cannot be read.
 
   `examples` counts the images that were readable so far, and `skipped` others.
+  Raises ValueError if a representation is not finite.
   """
 
   def __init__(self, batches: Represented):
@@ -76,6 +78,7 @@ class Readable:
   def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for y, row_info in sharding.fetched(self._batches):
       readable = row_info["mask"] > 0
+      check_representations(y[readable])
       self.examples += int(readable.sum())
       self.skipped += int(row_info["skipped"].sum())
       yield y[readable], row_info["label"][readable]
@@ -126,8 +129,7 @@ def nearest_neighbours(
       f"neighbours={k} is more than the {examples:,} readable training images."
     )
   similarity, classes = jax.device_get(nearest)
-  if np.isnan(similarity).any():
-    raise ValueError("some representations are no numbers: the model diverged.")
+  check_representations(similarity)
   right = (_vote(similarity, classes, num_classes) == labels).mean()
   return Score(float(right), len(labels), examples, skipped)
 
@@ -141,6 +143,8 @@ def _add_neighbours(
 ) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
   """The k nearest among those so far and a batch of training images."""
   new = jnp.dot(queries, unit(y).T, precision=jax.lax.Precision.HIGHEST)
+  # Nearest of all, so that the caller sees it: NaN may sort first or last.
+  new = jnp.where(jnp.isfinite(y).all(axis=1)[None], new, jnp.inf)
   new = jnp.where(row_info["mask"][None] > 0, new, -jnp.inf)
   label = jnp.broadcast_to(row_info["label"][None], new.shape)
   joined = jnp.concatenate([similarity, new], axis=1)
