@@ -182,9 +182,12 @@ class PairsTask(Task):
     text = targets["text"]
     weights = checked("weights", tuple[str, ...], targets["weights"])
     first = checked("first", tuple[float, float], targets["first"])
+    tokenizer = TokenizerFiles.from_json(targets["tokenizer"])
     return dataclasses.replace(
       self,
-      tokenizer=TokenizerFiles.from_json(targets["tokenizer"]),
+      tokenizer=dataclasses.replace(
+        tokenizer, vocabulary=checked("vocabulary", int, text["vocabulary"])
+      ),
       text=tuple((name, text[name]) for name in _FIELDS if name in text),
       weights=tuple(tower for tower in TOWERS if tower in weights),
       first=first,

@@ -32,9 +32,11 @@ from vit_jax.data.reading.tokenizer import (
   cut,
   open_tokenizer,
 )
+from vit_jax.data.reading.tokenizer_bounds import MOST_LENGTH
 from vit_jax.runtime import extras
-from vit_jax.runtime.checks import COUNT, checked
+from vit_jax.runtime.checks import checked, up_to
 from vit_jax.runtime.files import read_regular
+from vit_jax.runtime.libraries import refusing
 from vit_jax.runtime.printable import quoted
 
 TEXT = "text"
@@ -43,6 +45,7 @@ COLUMNS = ("caption", "captions", "text", "texts", "title", "txt")
 NONE = -1  # In place of the ids of a caption that an image does not have.
 PAD, END = "<pad>", "<end>"
 _MOST_BYTES = 256 << 20
+_LENGTH = up_to(MOST_LENGTH, "no text tower reads more")
 _DAMAGED = (binascii.Error, zlib.error, ValueError, TypeError, KeyError)
 
 
@@ -54,12 +57,14 @@ class TokenizerFiles:
     files: The name and the content of each.
     family, clean: As `open_tokenizer` takes them.
     length: Tokens of a text.
+    vocabulary: Ids that the text tower knows, if there is one already.
   """
 
   files: tuple[tuple[str, bytes], ...]
   family: str
   length: int
   clean: str = ""
+  vocabulary: int | None = None
 
   @classmethod
   def read(
@@ -94,16 +99,23 @@ class TokenizerFiles:
   def opened(self, length: int | None = None) -> Tokenizer:
     """The tokenizer, for texts of `length` tokens; by default its own length.
 
-    Raises ValueError as `open_tokenizer`.
+    Raises ValueError as `open_tokenizer`, and if the text tower does not know
+    all of its ids.
     """
     options: Any = {"clean": self.clean} if self.clean else {}
     with tempfile.TemporaryDirectory() as folder:
       place = pathlib.Path(folder)
       for name, content in self.files:
         (place / name).write_bytes(content)
-      return open_tokenizer(
+      opened = open_tokenizer(
         place, self.family, length or self.length, **options
       )
+    if self.vocabulary is not None and opened.size > self.vocabulary:
+      raise ValueError(
+        f"{opened.file} has {opened.size:,} tokens and the text tower "
+        f"{self.vocabulary:,}: it is not the tokenizer of these weights."
+      )
+    return opened
 
   @functools.cached_property
   def tokenizer(self) -> Tokenizer:
@@ -119,13 +131,15 @@ class TokenizerFiles:
     """A text of tokens, about as it was before it became them."""
     known = [int(k) for k in ids if k >= 0]
     names = dict(self.files)
-    if JSON in names and not (self.family == "TIPSv2" and len(names) > 2):
-      library: Any = extras.load("tokenizers", "text")
-      return library.Tokenizer.from_buffer(names[JSON]).decode(known).strip()
-    library = extras.load("sentencepiece", "text")
-    content = next(names[name] for name in PIECES if name in names)
-    model = library.SentencePieceProcessor(model_proto=content)
-    return model.decode(known).strip()
+    file = self.tokenizer.file  # Which has been tried.
+    with refusing(f"{file} makes no text of tokens"):
+      if file == JSON:
+        library: Any = extras.load("tokenizers", "text")
+        model = library.Tokenizer.from_buffer(names[JSON])
+      else:
+        library = extras.load("sentencepiece", "text")
+        model = library.SentencePieceProcessor(model_proto=names[file])
+      return model.decode(known).strip()
 
   def as_json(self) -> dict[str, Any]:
     """The files as JSON can hold them."""
@@ -151,7 +165,7 @@ class TokenizerFiles:
       return cls(
         files,
         checked("family", str, stored["family"]),
-        checked("length", int, stored["length"], COUNT),
+        checked("length", int, stored["length"], _LENGTH),
         checked("clean", str, stored["clean"]),
       )
     except (*_DAMAGED, AttributeError) as error:

@@ -17,17 +17,20 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from vit_jax.data.reading import tokenizer_bounds as bounds
 from vit_jax.runtime import extras
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.json_files import read_json
-from vit_jax.runtime.printable import one_line, quoted
+from vit_jax.runtime.libraries import held_back, refusing
+from vit_jax.runtime.printable import quoted
 
 JSON = "tokenizer.json"
 PIECES = ("spiece.model", "tokenizer.model")
 CONFIG = "tokenizer_config.json"
 FILES = (JSON, *PIECES, CONFIG)
-_MOST_BYTES = 256 << 20  # Gemma's tokenizer.json has 34 MB.
+_MOST_BYTES = 128 << 20  # Gemma's tokenizer.json has 34 MB.
+_TRIED = "a photo of a cat"
 _UNDERLINE = "\u2581"  # Stands for a space in pieces of sentencepiece.
 _BEFORE = "<unk>"
 # Classes of transformers that fill up the beginning where no file says so.
@@ -148,17 +151,15 @@ def _of_json(
   path: pathlib.Path, config: Mapping[str, Any], length: int
 ) -> Tokenizer:
   library = extras.load("tokenizers", "text")
-  try:
-    opened = library.Tokenizer.from_buffer(read_regular(path, _MOST_BYTES))
-  except OSError:
-    raise
-  except Exception as error:  # The library raises plain Exceptions.
-    raise ValueError(
-      f"{path} is no tokenizer that the library tokenizers "
-      f"{library.__version__} reads: {one_line(error)}."
-    ) from error
-  opened.no_padding()
-  opened.enable_truncation(length)
+  content = read_regular(path, _MOST_BYTES)
+  version = library.__version__
+  what = f"{path} is no tokenizer that the library tokenizers {version} reads"
+  with held_back(), refusing(what):
+    longest = bounds.of_json(content, length)
+    opened = library.Tokenizer.from_buffer(content)
+    opened.no_padding()
+    opened.enable_truncation(length)
+    size = 1 + max(opened.get_vocab().values(), default=0)
   notes = []
   name = _special(config.get("pad_token"))
   pad = opened.token_to_id(name) if name else None
@@ -176,15 +177,16 @@ def _of_json(
       texts = [text.lower() for text in texts]
     return [one.ids for one in opened.encode_batch([*texts])]
 
-  return Tokenizer(
+  tokenizer = Tokenizer(
     encode,
     length,
     pad,
     path.name,
-    1 + max(opened.get_vocab().values(), default=0),
+    size,
     left=side == "left",
     notes=tuple(notes),
   )
+  return _bounded(tokenizer, path, longest)
 
 
 def _cleaned(tokenizer: Tokenizer, clean: str) -> Tokenizer:
@@ -207,14 +209,15 @@ def _of_pieces(
   path: pathlib.Path, config: Mapping[str, Any], family: str, length: int
 ) -> Tokenizer:
   library = extras.load("sentencepiece", "text")
-  try:
-    model = library.SentencePieceProcessor(
-      model_proto=read_regular(path, _MOST_BYTES)
-    )
-  except RuntimeError as error:
+  content = read_regular(path, _MOST_BYTES)
+  if not content:
     raise ValueError(
-      f"{path} is no model of sentencepiece: {one_line(error)}."
-    ) from error
+      f"{path} is empty: get it from where the weights are from."
+    )
+  with held_back(), refusing(f"{path} is no model of sentencepiece"):
+    model = library.SentencePieceProcessor(model_proto=content)
+    size = model.get_piece_size()
+    longest = bounds.of_pieces(content, model.id_to_piece([*range(size)]))
   lower = checked("do_lower_case", bool, config.get("do_lower_case", True))
   if family == "TIPSv2":
     encode = functools.partial(_tips_ids, model, lower=lower, length=length)
@@ -225,7 +228,73 @@ def _of_pieces(
       _siglip_ids, model, end, lower=lower, length=length
     )
     pad = model.piece_to_id(_special(config.get("pad_token")) or "</s>")
-  return Tokenizer(encode, length, pad, path.name, model.get_piece_size())
+  tokenizer = Tokenizer(encode, length, pad, path.name, size)
+  return _bounded(tokenizer, path, longest)
+
+
+def _bounded(
+  tokenizer: Tokenizer, path: pathlib.Path, longest: int
+) -> Tokenizer:
+  """The tokenizer, whose library ends in one line whatever its file says.
+
+  A usual text is tried at once. Raises ValueError if that fails, or an id is
+  larger than any vocabulary.
+  """
+  length = tokenizer.length
+  if length > bounds.MOST_LENGTH + 1:
+    raise ValueError(
+      f"texts of {length:,} tokens are asked of {path}, and no text tower "
+      f"reads more than {bounds.MOST_LENGTH:,}."
+    )
+
+  def tokens(texts: Sequence[str]) -> list[list[int]]:
+    with refusing(f"{path} makes no tokens of {quoted(texts[0])}"):
+      return tokenizer.encode(texts)
+
+  def encode(texts: Sequence[str]) -> list[list[int]]:
+    for number, text in enumerate(texts, 1):
+      if 4 * len(text) > longest:
+        raise ValueError(
+          f"text {number} of {len(texts):,} has {len(text):,} characters, more "
+          f"than the {longest // 4:,} that {path} takes: shorten it."
+        )
+    try:
+      rows = tokens(texts) if texts else []
+    except ValueError:
+      for text in texts:  # The line names the one that fails.
+        _check_characters(text)
+        tokens([text])
+      raise
+    most = max(map(len, rows), default=0)
+    if most > length:
+      raise ValueError(
+        f"{path} makes {most:,} tokens of a text, where {length:,} fit."
+      )
+    _check_ids(max(map(max, filter(None, rows)), default=0), path)
+    return rows
+
+  with held_back():
+    tried = encode([_TRIED])
+  size = max([tokenizer.size, *(1 + token for token in tried[0])])
+  _check_ids(size - 1, path)
+  return dataclasses.replace(tokenizer, encode=encode, size=size)
+
+
+def _check_characters(text: str) -> None:
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    raise ValueError(
+      f"the text {quoted(text)} has half of a character (a lone surrogate): "
+      "write it anew."
+    ) from None
+
+
+def _check_ids(largest: int, path: pathlib.Path) -> None:
+  if largest >= bounds.MOST_IDS:
+    raise ValueError(
+      f"{path} has the id {largest:,}, more than any vocabulary."
+    )
 
 
 def _siglip_ids(
