@@ -36,9 +36,14 @@ from vit_jax.pretrained.npz import (
 from vit_jax.runtime.files import TooLargeError, open_regular, read_regular
 from vit_jax.runtime.printable import one_line, quoted
 
-_SAFETENSORS_DTYPES = (
-  "BOOL I8 U8 I16 U16 I32 U32 I64 U64 F16 BF16 F32 F64".split()
-)
+# Types of .safetensors, by NumPy's names.
+_SAFETENSORS_DTYPES = {
+  "BOOL": "bool",
+  **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+  **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+  **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+  "BF16": "bfloat16",
+}
 _OTHER_FILES = {
   rb"\x80[\2-\5]": f"is a pickle (such as PyTorch's); {TORCH_ADVICE}",
   rb".{257}ustar": f"is a tar file (such as PyTorch's first); {TORCH_ADVICE}",
@@ -66,21 +71,23 @@ class Arrays(collections.UserDict[str, np.ndarray]):
   """The arrays of a file, or of its shards, each read when it is asked for.
 
   Reading a damaged array raises an UnreadableFileError. `shapes` has every
-  array's shape, in stored order, without reading any.
+  array's shape and `dtypes` NumPy's name of its type, in stored order, without
+  reading any.
   """
 
   def __init__(self, stored: Mapping[str, Stored]):
     self.data: dict[str, Any] = dict(stored)
     self.shapes = {name: array.shape for name, array in stored.items()}
+    self.dtypes = {name: array.dtype for name, array in stored.items()}
 
   def renamed(self, names: Mapping[str, str]) -> "Arrays":
     """Some of the arrays under other names; `names` maps each to the stored."""
     return Arrays({new: self.data[old] for new, old in names.items()})
 
   def __getitem__(self, key: str) -> np.ndarray:
-    path, _, read = self.data[key]
-    with _naming(path):
-      return read()
+    stored = self.data[key]
+    with _naming(stored.path):
+      return stored.read()
 
 
 @contextlib.contextmanager
@@ -163,13 +170,14 @@ def _open_safetensors(
   contents = {}
   for name in file.offset_keys():
     array = file.get_slice(name)
-    if array.get_dtype() not in _SAFETENSORS_DTYPES:
+    dtype = _SAFETENSORS_DTYPES.get(array.get_dtype())
+    if dtype is None:
       raise UnreadableFileError(
         f"array {quoted(name)} holds items of type {array.get_dtype()}; one of "
         f"{', '.join(_SAFETENSORS_DTYPES)} is needed."
       )
     read = functools.partial(file.get_tensor, name)
-    contents[name] = Stored(path, tuple(array.get_shape()), read)
+    contents[name] = Stored(path, tuple(array.get_shape()), dtype, read)
   return contents
 
 

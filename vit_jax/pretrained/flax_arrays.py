@@ -44,7 +44,8 @@ def open_flax(path: pathlib.Path) -> dict[str, Stored]:
     if last == "kernel" and array.ndim in _AXES:
       array = array.transpose(_AXES[array.ndim])
     theirs = ".".join(filter(None, (stem, _LAST.get(last, last))))
-    stored[theirs] = Stored(path, array.shape, functools.partial(_get, array))
+    read = functools.partial(_get, array)
+    stored[theirs] = Stored(path, array.shape, array.dtype.name, read)
   return stored
 
 

@@ -38,10 +38,11 @@ class UnreadableFileError(ValueError):
 
 
 class Stored(NamedTuple):
-  """An array in a file: its shape, and how to read it."""
+  """An array in a file: its shape and type, and how to read it."""
 
   path: pathlib.Path
   shape: tuple[int, ...]
+  dtype: str  # NumPy's name, such as "float32".
   read: Callable[[], np.ndarray]
 
 
@@ -78,7 +79,7 @@ def open_npz(
     name = member.orig_filename.removesuffix(".npy")
     layout = _read_layout(name, archive, member)
     read = functools.partial(_read_array, archive, member, layout)
-    contents[name] = Stored(path, layout[0], read)
+    contents[name] = Stored(path, layout[0], layout[2].name, read)
   return contents
 
 

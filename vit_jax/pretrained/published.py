@@ -12,7 +12,7 @@ import numpy as np
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Origin, from_fields
 from vit_jax.models.grid import Grid, param_shapes
-from vit_jax.pretrained import known
+from vit_jax.pretrained import known, quantised
 from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
 from vit_jax.pretrained.folder import Files, open_folder
 from vit_jax.pretrained.formats import architecture as architectures
@@ -57,6 +57,17 @@ def open_published(
   format, or its arrays are not those of such a model.
   """
   files = open_folder(path)
+  with quantised.explained(files.config):
+    return _opened(source, files, fields, image_options, others)
+
+
+def _opened(
+  source: str,
+  files: Files,
+  fields: Mapping[str, Any],
+  image_options: Mapping[str, Any],
+  others: tuple[str, ...],
+) -> tuple[Loaded, Grid]:
   config, path = files.config, files.weights
   architectures.check_supported(config)
   with _arrays(path) as arrays:
@@ -73,6 +84,7 @@ def open_published(
   architecture = _with_folder(
     layout.infer(array_shapes, config, image_options.get("grid")), files
   )
+  quantised.check_floats(arrays, (names[short] for short in array_shapes))
   fit = functools.partial(
     _fit, source, architecture, layout, array_shapes, image_options
   )

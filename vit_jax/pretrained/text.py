@@ -23,6 +23,7 @@ from vit_jax.pretrained.folder import OF_TEXTS, open_folder
 from vit_jax.pretrained.formats import open_clip, texts
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.locate import locate
+from vit_jax.pretrained.quantised import check_floats, explained
 from vit_jax.runtime.printable import say
 
 _CLIPS_SCALE = 100.0
@@ -184,8 +185,9 @@ def open_text(
   """
   files = open_folder(_weights(path))
   folder = pathlib.Path(files.weights).parent
-  with open_arrays(files.weights) as arrays:
+  with explained(files.config), open_arrays(files.weights) as arrays:
     layout = texts.infer(arrays.shapes, files.config)
+    check_floats(arrays, (rule.theirs for rule in layout.rules))
     tower = layout.tower
     what = f"{source} is not the text tower of a {layout.family}"
     check(layout.rules, layout.shapes, param_shapes(tower, (1, 1)), tower, what)

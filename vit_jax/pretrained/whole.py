@@ -17,6 +17,7 @@ from vit_jax.pretrained.folder import open_folder
 from vit_jax.pretrained.formats import hf_mae
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.quantised import check_floats
 
 OTHERS = (
   *("decoder.", "text", "logit_", "temperature", "transformer."),
@@ -47,6 +48,7 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
   ours = param_shapes(model, grid)
   rules = hf_mae.rules(model)
   decoder = {k: v for k, v in ours.items() if within(k, "decoder")}
+  check_floats(arrays, (names[short] for short in shapes))
   check(rules, shapes, decoder, model, f"{source} has another decoder")
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
