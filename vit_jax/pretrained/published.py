@@ -84,9 +84,11 @@ def _opened(
   architecture = _with_folder(
     layout.infer(array_shapes, config, image_options.get("grid")), files
   )
-  quantised.check_floats(arrays, (names[short] for short in array_shapes))
+  floats = functools.partial(
+    quantised.check_floats, arrays, [names[short] for short in array_shapes]
+  )
   fit = functools.partial(
-    _fit, source, architecture, layout, array_shapes, image_options
+    _fit, source, architecture, layout, array_shapes, image_options, floats
   )
   model, grid, preprocessing, shapes, rules = _fitted(source, fit, fields)
 
@@ -125,15 +127,17 @@ def _fit(
   layout: Any,
   stored: Shapes,
   image_options: Mapping[str, Any],
+  check_floats: Callable[[], None],
   fields: Mapping[str, Any],
 ) -> tuple[Any, ...]:
   """The model of these fields, its grid, pictures, shapes and rules.
 
-  Raises ValueError if the stored arrays are not its parameters.
+  Raises ValueError if the stored arrays are not its parameters, or no floats.
   """
   model, grid, pictures = _build(source, architecture, fields, image_options)
   shapes = param_shapes(model, grid)
   rules = layout.rules(model, stored)
+  check_floats()  # Quantised ones often have other shapes as well.
   what = f"{source} is not a {architecture.format} {_size_text(model)}"
   check(rules, stored, shapes, model, what)
   return model, grid, pictures, shapes, rules
