@@ -144,7 +144,7 @@ def append(address: Any, data: bytes) -> None:
   part.delete(retry=retry())
 
 
-def check(workdir: str, *, writes: bool) -> None:
+def check(workdir: str, *, writes: bool, name: str = "workdir") -> None:
   """Checks that a command may use a bucket; does nothing for a local folder.
 
   If it `writes`, it writes, reads and deletes an object there as well. Raises
@@ -153,17 +153,18 @@ def check(workdir: str, *, writes: bool) -> None:
   permission is missing or the store cannot be reached.
   """
   if not workdir.strip():  # It would be the current folder.
-    raise ValueError("--workdir is empty: name a folder, such as runs/digits.")
+    flag = name.removeprefix("--")
+    raise ValueError(f"--{flag} is empty: name a folder, such as runs/digits.")
   if is_address(workdir):
-    _check_bucket(workdir, writes)
+    _check_bucket(workdir, writes, name)
 
 
-def _check_bucket(workdir: str, writes: bool) -> None:
+def _check_bucket(workdir: str, writes: bool, what: str) -> None:
   """`check` of an address: tries each permission that a run needs."""
   name, _, key = workdir.removeprefix("gs://").partition("/")
   if not workdir.startswith("gs://") or not name or not key.strip("/"):
     needed = "must be a local folder or gs://bucket/folder."
-    raise ValueError(f"workdir {workdir} {needed}")
+    raise ValueError(f"{what} {workdir} {needed}")
   probe = blob(f"{workdir.rstrip('/')}/probe_{jax.process_index()}")
   again = {"retry": retry()}
   some = {"prefix": key, "max_results": 1, **again}

@@ -1,7 +1,10 @@
 """Averages of runs are the means of their arrays, and runs themselves."""
 
+import contextlib
 import shutil
+import types
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
@@ -10,10 +13,13 @@ from tests import commands, runs
 from vit_jax import load_pretrained
 from vit_jax.run.experiments import average
 from vit_jax.run.experiments.average import merge
+from vit_jax.run.experiments.replay import verify
 from vit_jax.run.loop import train
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
 from vit_jax.runtime.display import Split
+from vit_jax.tasks import finite
+from vit_jax.tasks.classification import ClassificationTask
 
 TOP1 = Split.EVAL.key("top1")
 
@@ -55,6 +61,90 @@ def test_a_walk_stops_where_the_score_is_best(values, best):
   assert metrics["top1"] == pytest.approx(_score(_tree(best))["top1"])
   share = (best - values[0]) / (values[1] - values[0])
   assert says.endswith(f"and {share:.1f} of the second")
+
+
+@pytest.mark.parametrize("mix, runs", [("_greedy", 1), ("_walk", 2)])
+def test_an_average_that_answers_nan_is_never_taken(mix, runs):
+  """Though each of two runs gives answers, which are equally good."""
+  trees = [_tree(0), _tree(4)]
+
+  def score(tree):
+    raise finite.NotFiniteError("the average answers with NaN")
+
+  members = [*map(_score, trees)]
+  merged, metrics, _ = getattr(average, mix)(trees, members, score, "top1")
+  np.testing.assert_array_equal(merged["a"], trees[runs - 1]["a"])
+  assert metrics == members[runs - 1]
+  with pytest.raises(finite.NotFiniteError):
+    average._mean(trees, members, score, "top1")
+
+
+@pytest.mark.parametrize("how", [{}, {"greedy": True}, {"walk": True}])
+@pytest.mark.parametrize(
+  "second, answers, says",
+  [
+    (np.nan, 0.5, "b cannot be averaged: its parameters are damaged, or its"),
+    (np.inf, 0.5, "b cannot be averaged: its parameters are damaged, or its"),
+    (2.0, np.nan, "b answers with NaN, and nothing is written"),
+  ],
+)
+def test_a_run_that_is_not_finite_is_never_taken(
+  how, second, answers, says, monkeypatch, tmp_path
+):
+  """By its weights, or since finite weights give answers that are not."""
+
+  def evaluate(params, track):
+    value = float(params["a"][0])
+    score = answers if value == second else 0.5
+    return types.SimpleNamespace(metrics={TOP1: score}, unanswered=0)
+
+  def tree(value):
+    return {"a": jnp.full(2, value)}
+
+  first = types.SimpleNamespace(
+    params=tree(1.0), evaluator=evaluate, task=ClassificationTask(), loaded=None
+  )
+  other = types.SimpleNamespace(held=tree(second))
+  monkeypatch.setattr(
+    average, "opened", lambda *_, **__: contextlib.nullcontext(first)
+  )
+  monkeypatch.setattr(average, "_opened", lambda *_: other)
+  monkeypatch.setattr(average, "_check_fits", lambda *_: None)
+  monkeypatch.setattr(average, "_start", lambda _: 0)
+  with pytest.raises(finite.NotFiniteError, match=says):
+    merge(["a", "b"], str(tmp_path / "out"), **how)
+  assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+  "out", ["http://x", "https://x/y", "ftp://x/y", "gs://"]
+)
+def test_no_other_address_is_written_to(out):
+  says = f"--out {out} must be a local folder or gs://bucket/folder"
+  with pytest.raises(ValueError, match=says):
+    merge(["a", "b"], out)
+  with pytest.raises(ValueError, match="--out is empty: name a folder"):
+    merge(["a", "b"], "")
+
+
+@pytest.mark.slow
+def test_a_merge_that_was_cut_leaves_no_folder(members, tmp_path, monkeypatch):
+  out = tmp_path / "soup"
+
+  def full(folder):
+    raise OSError("the disk is full")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(average, "MetricWriter", full)
+    with pytest.raises(OSError, match="the disk is full"):
+      merge(members, str(out))
+  assert not [*tmp_path.iterdir()]
+  (tmp_path / ".soup.0123abcd.part").mkdir()  # As a kill leaves it.
+  merge(members, str(out))
+  assert {p.name for p in out.iterdir()} >= {"checkpoints", "metrics.jsonl"}
+  says = "is an average of runs, which has no steps to replay: verify the runs"
+  with pytest.raises(ValueError, match=says):
+    verify(str(out))
 
 
 def test_the_mean_is_that_of_float64():

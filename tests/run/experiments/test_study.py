@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.commands import run
+from vit_jax.run import build
 from vit_jax.run.experiments import study
 from vit_jax.run.experiments.study import held_out, open_study, run_study
 from vit_jax.runtime.meter import DIVERGED
@@ -108,6 +109,21 @@ def test_rows_are_run_once_and_collected(file, trained, tmp_path, capsys):
     "train/loss": "2.0",
     "eval/top1": "0.45",
   }
+
+
+def test_a_last_score_that_is_nan_is_none(file, trained, tmp_path, capsys):
+  """An earlier one does not stand for it, so such a row is not the best."""
+  folder = tmp_path / "runs"
+  assert run_study(str(file), str(folder)) == 0
+  metrics = folder / "a_0" / "metrics.jsonl"
+  metrics.write_text(
+    '{"step": 5, "eval/top1": 0.99}\n{"step": 9, "eval/top1": null}\n'
+  )
+  study_of = study.open_study(str(file), str(folder))
+  found = study._metrics(
+    metrics.parent, build.task_of(study_of.settings["a_0"])
+  )
+  assert found == {"step": 9}
 
 
 def test_a_stop_ends_the_study(file, trained, tmp_path, capsys):

@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,12 +17,15 @@ from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run.saved import SavedRun, opened
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.files import check_new_folder
+from vit_jax.runtime.files import check_new_folder, filling, local_path
 from vit_jax.tasks import choose
+from vit_jax.tasks.finite import NotFiniteError, check_finite
 from vit_jax.training.state import TrainState
+from vit_jax.workdir import bucket, orbax_files
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.records import MetricWriter, record_start
 
+_CHECKPOINTS = "checkpoints"  # The folder of a run that is written first.
 _STEPS = 10  # Steps of a walk from the start to the run.
 
 Arrays = Mapping[str, Any]
@@ -70,7 +74,8 @@ def merge(
   Args:
     runs: Folders of runs of one model and one data set; for `walk` two, of
       which the first is where the second began.
-    out: The folder to write, which is new or empty.
+    out: The folder to write, which is new or empty, or gs://bucket/folder. A
+      local one appears complete or not at all.
     greedy: Adds the runs from the best on, each only if the score of the
       average does not fall. Otherwise all are averaged.
     walk: Takes the best of the mixtures (1 - a) x first + a x second, for a
@@ -81,7 +86,7 @@ def merge(
 
   Raises:
     ValueError: if there are too few runs or too many, they do not fit together,
-      or `out` is not empty.
+      one or the average is not finite, or `out` is not empty.
     OSError: if the checkpoint cannot be written.
   """
   if walk and (len(runs) != 2 or greedy):
@@ -93,13 +98,15 @@ def merge(
     raise ValueError(
       f"give two runs or more, each once; {' '.join(runs) or 'none'} was given."
     )
-  check_new_folder(epath.Path(out))
+  _check_out(out)
   display = Display()
   with opened(runs[0], best=best, **options) as first:
     trees = [_Tree.of(first.params)]
+    check_finite(trees[0].arrays, f"{runs[0]} cannot be averaged")
     for name in runs[1:]:
       loaded = _opened(name, best, options)
       tree = _Tree.of(loaded.held)
+      check_finite(tree.arrays, f"{name} cannot be averaged")
       _check_fits(name, loaded, tree, first, trees[0])
       trees.append(tree)
       if not walk and _start(loaded) != _start(first.loaded):
@@ -108,12 +115,21 @@ def merge(
           "of such runs are rarely any good."
         )
 
-    def score(tree: Mapping[str, Any]) -> dict[str, Any]:
-      params = trees[0].on_devices(tree)
-      return first.evaluator(params, display.track).metrics
-
-    members = [score(tree.arrays) for tree in trees]
     key = first.task.score_key
+
+    def score(tree: Arrays, name: str = "the average") -> dict[str, Any]:
+      outcome = first.evaluator(trees[0].on_devices(tree), display.track)
+      metrics = outcome.metrics
+      if outcome.unanswered or not math.isfinite(metrics[key]):
+        raise NotFiniteError(
+          f"{name} answers with NaN, and nothing is written: leave out what "
+          "has diverged."
+        )
+      return metrics
+
+    members = [
+      score(tree.arrays, name) for tree, name in zip(trees, runs, strict=True)
+    ]
     for name, metrics in zip(runs, members, strict=True):
       display.note(f"{name}: {first.task.score_text(metrics)}")
     arrays = [tree.arrays for tree in trees]
@@ -160,8 +176,8 @@ def _greedy(
   for number in order[1:]:
     several = [*taken, number]
     candidate = _mixed([(1 / len(several), trees[n]) for n in several])
-    scores = score(candidate)
-    if scores[key] >= metrics[key]:
+    scores = _score_if_finite(score, candidate)
+    if scores and scores[key] >= metrics[key]:
       taken, merged, metrics = several, candidate, scores
   numbers = ", ".join(str(n + 1) for n in taken)
   return merged, metrics, f"the mean of {len(taken)} (number {numbers})"
@@ -179,11 +195,43 @@ def _walk(
     mixture, scores = end, members[1]
     if step < _STEPS:
       mixture = _mixed([(1 - a, start), (a, end)])
-      scores = score(mixture)
-    if scores[key] >= metrics[key]:
+      scores = _score_if_finite(score, mixture)
+    if scores and scores[key] >= metrics[key]:
       share, merged, metrics = a, mixture, scores
   says = f"{1 - share:.1f} of the first and {share:.1f} of the second"
   return merged, metrics, says
+
+
+def _score_if_finite(score: _Score, arrays: Arrays) -> dict[str, Any] | None:
+  """What an average scores; None if it gives no answers."""
+  try:
+    return score(arrays)
+  except NotFiniteError:
+    return None
+
+
+def _check_out(out: str) -> None:
+  """Raises ValueError unless a run can be written to `out`, which is new.
+
+  What a merge that was cut has left in a bucket is written over.
+  """
+  bucket.check(out, writes=True, name="--out")
+  folder = epath.Path(out).expanduser()
+  if bucket.is_address(out) and folder.exists():
+    is_cut = not orbax_files.steps(folder / _CHECKPOINTS)
+    if is_cut and {path.name for path in folder.iterdir()} <= {_CHECKPOINTS}:
+      return
+  check_new_folder(folder)
+
+
+@contextlib.contextmanager
+def _filling(out: str) -> Iterator[str]:
+  """The folder to write to: of a local one a draft, which is renamed."""
+  if bucket.is_address(out):
+    yield out
+    return
+  with filling(local_path(out)) as draft:
+    yield str(draft)
 
 
 def _opened(name: str, best: bool, options: Mapping[str, Any]) -> Loaded:
@@ -239,13 +287,14 @@ def _write(
   description |= {"config": config, "merged": [*runs]}
   description |= first.task.chosen_facts(metrics)
   state = TrainState(step=jnp.int32(source.step), params=params, opt_state=None)
-  with contextlib.closing(
-    Checkpoints(out, keys=choose.score_keys())
-  ) as checkpoints:
-    problem = checkpoints.save(state, source.step, description, metrics)
-    if problem:
-      raise OSError(f"{out}: {problem}.")
-  folder = epath.Path(out)
-  record_start(folder, source.step)
-  with contextlib.closing(MetricWriter(folder)) as writer:
-    writer.write(source.step, metrics)
+  with _filling(out) as place:
+    with contextlib.closing(
+      Checkpoints(place, keys=choose.score_keys())
+    ) as checkpoints:
+      problem = checkpoints.save(state, source.step, description, metrics)
+      if problem:
+        raise OSError(f"{out}: {problem}.")
+    folder = epath.Path(place)
+    record_start(folder, source.step)
+    with contextlib.closing(MetricWriter(folder)) as writer:
+      writer.write(source.step, metrics)

@@ -17,7 +17,7 @@ from vit_jax.run.saved import prepared, settings_here
 from vit_jax.run.settings import Settings
 from vit_jax.run.start import fresh_state, restored
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import printable, quoted
 from vit_jax.runtime.settings import flat
 from vit_jax.tasks.settings import TASKS
 from vit_jax.training import sharding
@@ -67,6 +67,7 @@ def _verify(
   with contextlib.closing(open_run(workdir)) as checkpoints:
     digests, broken = read_digests(checkpoints.folder)
     saved = checkpoints.all_steps
+    _check_replayable(checkpoints, bool(digests))
     rows, start = _chosen({row["step"]: row for row in digests}, saved, steps)
     last = max(rows)
     changed, exact = _changed(checkpoints, start, last)
@@ -93,6 +94,23 @@ def _verify(
   for line in [*wrong, *(changed or ["devices and versions are the run's"])]:
     display.note(f"- {line}")
   return not wrong
+
+
+def _check_replayable(checkpoints: Checkpoints, has_digests: bool) -> None:
+  """Raises ValueError for a run that has no steps, or no digest of any."""
+  newest = checkpoints.newest_description()
+  runs = newest[1].get("merged") if newest else None
+  if runs is not None:
+    names = quoted(", ".join(map(str, runs))) if isinstance(runs, list) else ""
+    raise ValueError(
+      f"{checkpoints.folder} is an average of runs, which has no steps to "
+      f"replay: verify the runs themselves{names and f', {names}'}."
+    )
+  if not has_digests:
+    raise ValueError(
+      f"{checkpoints.folder} has no digests to compare with: a run writes them "
+      "if digest_every is not 0."
+    )
 
 
 def _chosen(

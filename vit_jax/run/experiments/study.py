@@ -22,6 +22,7 @@ from vit_jax.runtime.display import Display, Split, parse
 from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.meter import DIVERGED
 from vit_jax.runtime.settings import flat, to_dict
+from vit_jax.tasks.finite import rated
 from vit_jax.tasks.task import Task
 from vit_jax.workdir.records import read_metrics
 from vit_jax.workdir.rows import replace
@@ -129,7 +130,7 @@ def collect(study: Study, display: Display) -> list[dict[str, Any]]:
 def _show_best(study: Study, rows: Sequence[Any], display: Display) -> None:
   task = build.task_of(next(iter(study.settings.values())))
   metric, key = task.score_metric, task.score_key
-  if scored := [row for row in rows if row.get(key) is not None]:
+  if scored := [row for row in rows if rated(row.get(key)) > -math.inf]:
     texts = [(row["row"], metric.format.format(row[key])) for row in scored]
     display.table(("row", metric.label), texts)
     best = max(scored, key=lambda row: row[key])
@@ -195,7 +196,10 @@ def _selected(study: Study, row: str, display: Display) -> dict | None:
     if result is None:
       return None
     value = result["metrics"].get(task.score_key)
-    scores[rate] = -math.inf if value is None else value
+    scores[rate] = rated(value)
+  if all(map(math.isinf, scores.values())):
+    display.note(f"{row}: none of its learning rates gives a score.")
+    return None
   best = max(scores, key=lambda rate: scores[rate])
   tried = ", ".join(
     f"{rate:g}: {task.score_metric.format.format(value)}"
@@ -298,7 +302,7 @@ def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
 
   metrics: dict[str, Any] = {}
   for row in read_metrics(workdir).rows:
-    numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
-    scores = {k: v for k, v in numbers.items() if is_score(k)}
+    scores = {k: v for k, v in row.items() if is_score(k)}
     metrics |= {"step": row["step"], **scores}
-  return metrics
+  # A last score that is NaN is none; an earlier one does not stand for it.
+  return {k: v for k, v in metrics.items() if isinstance(v, int | float)}
