@@ -119,7 +119,7 @@ def test_a_last_score_that_is_nan_is_none(file, trained, tmp_path, capsys):
   metrics.write_text(
     '{"step": 5, "eval/top1": 0.99}\n{"step": 9, "eval/top1": null}\n'
   )
-  study_of = study.open_study(str(file), str(folder))
+  study_of = open_study(str(file), str(folder), ())
   found = study._metrics(
     metrics.parent, build.task_of(study_of.settings["a_0"])
   )
