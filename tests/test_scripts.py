@@ -27,6 +27,7 @@ from scripts.bench import (
   attention_error,
   depths,
   forms,
+  fusions,
   plan,
   plan_page,
   plan_rates,
@@ -701,3 +702,34 @@ def test_hours_of_a_recipe_take_the_row_that_compiled_most():
   assert "(1 so far), images a second differ by at most 33.3%" in (
     recipes.page(rows).replace("\n", " ")
   )
+
+
+PROGRAM = """HloModule jit_f
+
+%inside (p: f32[4,8]) -> f32[4,8] {
+  %p = f32[4,8]{1,0} parameter(0)
+  ROOT %negate.1 = f32[4,8]{1,0} negate(%p)
+}
+
+ENTRY %main (a: f32[4,8], b: bf16[8]) -> (f32[4,8], f32[4,8]) {
+  %a = f32[4,8]{1,0} parameter(0)
+  %b = bf16[8]{0} parameter(1)
+  %both_fusion.2 = f32[4,8]{1,0} fusion(%a, %b), kind=kLoop, calls=%inside, \
+metadata={op_name="jit(f)/mul" stack_frame_id=1}
+  %copy.3 = f32[4,8]{1,0} copy(%both_fusion.2)
+  ROOT %tuple = (f32[4,8]{1,0}, f32[4,8]{1,0}) tuple(%copy.3, %both_fusion.2)
+}
+"""
+
+
+def test_the_operations_of_a_program_are_those_outside_of_fusions():
+  fusion, copy = fusions.operations(PROGRAM)
+  assert (fusion.name, fusion.source) == ("both_fusion.2", "jit(f)/mul")
+  assert fusion.operands == (128, 16) and fusion.num_bytes == 272
+  assert [fusion.large(least) for least in (1, 17, 129)] == [2, 1, 0]
+  assert (copy.kind, copy.num_bytes) == ("copy", 256)
+  times = {"both_fusion.2": 0.5}
+  profile = fusions.Profile([fusion, copy], 528.0, times)
+  assert fusions.kinds(profile, 1) == ["| both_fusion | 1 | 0 | 500.0 |"]
+  said = fusions.summary("ours", profile)
+  assert said.startswith("ours: 2 operations, 1 of them copies; 0.00 GB")

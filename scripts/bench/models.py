@@ -22,6 +22,7 @@ from vit_jax.training.state import make_init
 from vit_jax.training.step import make_train_step
 
 CLASSES, RATE = 1000, 1e-3
+Trained = tuple[Any, Any]  # A jitted step of (state, batch), and a state.
 Step = Callable[[int], None]  # Takes so many steps, and waits for the last.
 
 
@@ -125,22 +126,29 @@ class Models:
     }
 
   def ours(self, block: type[nn.Module] | None = None) -> Step:
-    stored = self.dtype if self.forward else jnp.float32
-    model = make_vit(
-      self.variant,
-      CLASSES,
-      dtype=self.dtype,
-      param_dtype=stored,
-      block=block,
-    )
+    if self.forward:
+      model = self._our_model(block, self.dtype)
+      one = jnp.zeros((1, *self.image_shape))
+      params = nn.unbox(jax.jit(model.init)(jax.random.key(0), one))
+      return self._predict(model, params)
+    return self._train(*self.our_step(block))
+
+  def our_step(self, block: type[nn.Module] | None = None) -> Trained:
+    """Our jitted train step, and its first state."""
+    model = self._our_model(block)
     tx = make_optimizer(OptimizerSettings(clip_norm=0.0), lambda _: RATE)
     state = jax.jit(
       lambda key: nn.unbox(make_init(model, tx, self.image_shape)(key))
     )(jax.random.key(0))
-    if self.forward:
-      return self._predict(model, {"params": state.params})
     step = jax.jit(make_train_step(model, tx, lambda _: RATE), donate_argnums=0)
-    return self._train(step, state)
+    return step, state
+
+  def _our_model(
+    self, block: type[nn.Module] | None = None, stored: Any = jnp.float32
+  ) -> nn.Module:
+    return make_vit(
+      self.variant, CLASSES, dtype=self.dtype, param_dtype=stored, block=block
+    )
 
   def passes(self) -> Step:
     """Our forward and backward pass, without the optimizer."""
@@ -163,6 +171,16 @@ class Models:
     return repeat(lambda: gradient(params, images))
 
   def plain(self) -> Step:
+    if self.forward:
+      model = PlainVit(self.patch, self.sizes, self.dtype)
+      one = jnp.zeros((1, *self.image_shape))
+      params = jax.jit(model.init)(jax.random.key(0), one)
+      params = jax.tree.map(lambda x: x.astype(self.dtype), params)
+      return self._predict(model, params)
+    return self._train(*self.plain_step())
+
+  def plain_step(self) -> Trained:
+    """The plain ViT's jitted train step, and its first state."""
     model = PlainVit(self.patch, self.sizes, self.dtype)
     tx = optax.adamw(RATE, weight_decay=0.0)
 
@@ -186,11 +204,7 @@ class Models:
       updates, opt_state = tx.update(grads, opt_state, params)
       return (optax.apply_updates(params, updates), opt_state), loss
 
-    state = init(jax.random.key(0))
-    if self.forward:
-      params = jax.tree.map(lambda x: x.astype(self.dtype), state[0])
-      return self._predict(model, params)
-    return self._train(step, state)
+    return step, init(jax.random.key(0))
 
   def _predict(self, model: nn.Module, params: Any) -> Step:
     images = jax.device_put(self.batch["image"])

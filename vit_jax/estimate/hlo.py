@@ -49,10 +49,7 @@ class Op:
   @property
   def num_bytes(self) -> int:
     """Size of its result on one device, or of a reduce-scatter's operand."""
-    return sum(
-      _item_bytes(kind) * math.prod(map(int, sizes.split(",") if sizes else ()))
-      for kind, sizes in _ARRAY.findall(self.shape)
-    )
+    return num_bytes(self.shape)
 
 
 @dataclasses.dataclass
@@ -119,6 +116,14 @@ def by_source(ops: Iterable[Op]) -> list[tuple[str, str, int, int]]:
       cycles[key] += op.cycles * op.times
       times[key] += op.times
   return [(*key, times[key], total) for key, total in cycles.most_common()]
+
+
+def num_bytes(shape: str) -> int:
+  """Size of all arrays of a type, as XLA writes it."""
+  return sum(
+    _item_bytes(kind) * math.prod(map(int, sizes.split(",") if sizes else ()))
+    for kind, sizes in _ARRAY.findall(shape)
+  )
 
 
 def _item_bytes(kind: str) -> int:

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.partitioning import Dense, for_tpu, in_use, named
+from vit_jax.models import cpu
+from vit_jax.models.partitioning import Dense, for_cpu, for_tpu, in_use, named
 from vit_jax.models.parts import OURS
 from vit_jax.models.tokens import Tokens
 
@@ -284,6 +285,8 @@ def make_blocks(
   def runner(read: int | None = None) -> Callable[..., Tokens]:
     def run(block: Any, tokens: Tokens, R: Array | None) -> Tokens:
       z = in_use(tokens.z, ("batch", None, None))
+      if for_cpu():
+        z = cpu.on_stream(z)
       z = block(z, R, train=train, **_seen(block, tokens, R, read))
       return tokens.replace(z=z)
 

@@ -105,6 +105,11 @@ def for_tpu() -> bool:
   return platform() == "tpu"
 
 
+def for_cpu() -> bool:
+  """Whether a computation is traced for CPUs."""
+  return platform() == "cpu"
+
+
 def products_are_replaced() -> bool:
   """Whether something stands in place of JAX's product of arrays.
 

@@ -1,0 +1,130 @@
+"""The gradient between layers on CPUs: where it is held, and what for."""
+
+import re
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scripts.bench.fusions import operations
+from tests.models.tiny_vit import LAYERS, images, random_params, tiny
+from tests.rows import some_slow
+from vit_jax.inference.exporter import export_model, export_onnx
+from vit_jax.models import layer, partitioning
+from vit_jax.models.autoencoder import autoencoder
+from vit_jax.models.model import Origin
+from vit_jax.models.text import TextTower
+from vit_jax.training.optimizer import make_optimizer
+from vit_jax.training.settings import OptimizerSettings
+from vit_jax.training.state import make_init
+from vit_jax.training.step import make_train_step
+
+OURS = "name=on_stream"
+DECODER = dict(
+  decoder_size=16, decoder_layers=3, decoder_heads=2, decoder_mlp_size=32
+)
+TEXT = TextTower(
+  num_classes=0,
+  vocabulary=9,
+  length=5,
+  hidden_size=16,
+  num_layers=LAYERS,
+  mlp_size=32,
+  num_heads=2,
+)
+# Models, an input of each, and the number of their layers that are compiled.
+STACKS = {
+  "paper's": (tiny(), images(), LAYERS),
+  "extended": (tiny(block="dinov2"), images(), LAYERS),
+  "axial": (tiny(block="axial", pooling="gap"), images(), LAYERS),
+  "scanned": (tiny(scan=True), images(), 1),
+  "rematerialised": (tiny(remat="full"), images(), LAYERS),
+  "both": (tiny(scan=True, remat="dots"), images(), 1),
+  "autoencoder": (autoencoder(tiny(), **DECODER), images(), LAYERS + 3),
+  "text": (TEXT, jnp.ones((2, 5), jnp.int32), LAYERS),
+}
+
+
+def loss_of(model, x):
+  """A loss that gives each output its own weight, and parameters."""
+  params = jax.tree.map(jnp.asarray, random_params(model, x))
+
+  def loss(params):
+    y = model.apply({"params": params}, x, train=True)
+    return (y * jnp.cos(jnp.arange(y.size)).reshape(y.shape)).sum()
+
+  return loss, params
+
+
+FAST = ["paper's", "scanned", "autoencoder", "text"]
+
+
+@pytest.mark.parametrize("kind", some_slow(STACKS, FAST))
+def test_the_gradient_between_layers_is_held_and_nothing_forward(kind):
+  model, x, count = STACKS[kind]
+  loss, params = loss_of(model, x)
+  forward = jax.jit(loss).lower(params).as_text()
+  backward = jax.jit(jax.grad(loss)).lower(params).as_text()
+  assert "optimization_barrier" not in forward
+  # Those that hold several arrays are of layers that are computed again.
+  held = re.findall(r"optimization_barrier %\S+ : ", backward)
+  assert len(held) == count
+
+
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+@pytest.mark.parametrize("kind", some_slow(STACKS, FAST[:2]))
+def test_other_platforms_have_nothing_of_it(monkeypatch, kind, platform):
+  model, x, _ = STACKS[kind]
+  loss, params = loss_of(model, x)
+  assert OURS in str(jax.make_jaxpr(loss)(params))
+  monkeypatch.setattr(partitioning, "platform", lambda: platform)
+  assert OURS not in str(jax.make_jaxpr(loss_of(model, x)[0])(params))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STACKS)
+def test_the_loss_and_both_kinds_of_derivatives_stay(monkeypatch, kind):
+  model, x, _ = STACKS[kind]
+
+  def computed():
+    loss, params = loss_of(model, x)
+    return jax.jit(
+      lambda p: (jax.value_and_grad(loss)(p), jax.jvp(loss, (p,), (p,)))
+    )(params)
+
+  found = computed()
+  monkeypatch.setattr(layer, "for_cpu", lambda: False)
+  jax.tree.map(np.testing.assert_array_equal, found, computed())
+
+
+def test_an_exported_program_holds_nothing_of_it():
+  vit = tiny().clone(origin=Origin("test", "google", (8, 12)))
+  params = jax.tree.map(jnp.asarray, random_params(vit, images()))
+  text = export_model(vit, params, platforms=["cpu", "tpu"]).mlir_module()
+  assert "optimization_barrier" not in text and "on_stream" not in text
+
+
+@pytest.mark.slow
+def test_an_onnx_file_holds_nothing_of_it(monkeypatch):
+  pytest.importorskip("onnxruntime", reason="needs it")
+  pytest.importorskip("jax2onnx", reason="needs it")
+  vit = tiny().clone(origin=Origin("test", "google", (8, 12)))
+  params = jax.tree.map(jnp.asarray, random_params(vit, images()))
+  found = export_onnx(vit, params)
+  monkeypatch.setattr(layer, "for_cpu", lambda: False)
+  assert len(found) == len(export_onnx(vit, params))
+
+
+def test_no_part_of_a_step_computes_the_gradient_again_through_the_layers():
+  model, B = tiny(num_layers=4), 8
+  tx = make_optimizer(OptimizerSettings(), lambda _: 0.1)
+  shapes = jax.eval_shape(make_init(model, tx, (8, 12, 3)), jax.random.key(0))
+  batch = {"image": np.zeros((B, 8, 12, 3), np.uint8), "label": np.arange(B)}
+  step = jax.jit(make_train_step(model, tx, lambda _: 0.1))
+  text = step.lower(nn.unbox(shapes), batch).compile().as_text()
+  tokens = B * 7 * model.hidden_size * 4
+  most = max(operation.large(tokens) for operation in operations(text or ""))
+  # It was 17, and 4 more with each layer.
+  assert 3 <= most <= 12
