@@ -90,6 +90,29 @@ def test_damaged_files_are_one_line(files, change):
     TokenizerFiles.from_json({**files.as_json(), **change})
 
 
+def test_files_are_named_by_where_they_came_from(files, tmp_path):
+  """Not by a folder that is there only while they are opened."""
+  stored = files.as_json()
+  broken = dict(files.files) | {"tokenizer.json": b"{}"}
+  place = tmp_path / "tokenizer"
+  place.mkdir()
+  for name, content in broken.items():
+    (place / name).write_bytes(content)
+  read = TokenizerFiles.read(place, files.family, files.length)
+  of_run = TokenizerFiles.from_json(read.as_json())
+  for one, source in ((read, f"{place}/"), (of_run, "the run's ")):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+      _ = one.tokenizer
+    assert str(error.value).startswith(
+      f"{source}tokenizer.json is no tokenizer"
+    )
+  opened = TokenizerFiles.from_json(stored).tokenizer
+  with pytest.raises(
+    ValueError, match=r" that the run's tokenizer\.json takes"
+  ):
+    opened(["a" * (1 << 24)])
+
+
 @pytest.mark.parametrize("name", ["pairs.csv", "pairs.jsonl"])
 def test_an_image_has_the_captions_of_all_its_rows(files, tmp_path, name):
   labels = Captions(tokenizer=files, most=3)

@@ -6,6 +6,7 @@ that it was read from are kept, so that a run can store them.
 
 import base64
 import binascii
+import contextlib
 import dataclasses
 import functools
 import json
@@ -13,7 +14,7 @@ import os
 import pathlib
 import tempfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,6 +59,7 @@ class TokenizerFiles:
     family, clean: As `open_tokenizer` takes them.
     length: Tokens of a text.
     vocabulary: Ids that the text tower knows, if there is one already.
+    source: What messages have before the name of a file.
   """
 
   files: tuple[tuple[str, bytes], ...]
@@ -65,6 +67,7 @@ class TokenizerFiles:
   length: int
   clean: str = ""
   vocabulary: int | None = None
+  source: str = dataclasses.field(default="the run's ", compare=False)
 
   @classmethod
   def read(
@@ -82,19 +85,21 @@ class TokenizerFiles:
     if path.is_dir():
       names = [name for name in FILES if (path / name).is_file()]
       files = [(name, read_regular(path / name, _MOST_BYTES)) for name in names]
+      source = f"{path}{os.sep}"
     elif path.is_file():
       name = PIECES[0] if path.suffix == ".model" else JSON
+      source = f"{path}: "
       files = [(name, read_regular(path, _MOST_BYTES))]
       if (beside := path.parent / CONFIG).is_file():
         files.append((CONFIG, read_regular(beside, _MOST_BYTES)))
     else:
-      files = []
+      files, source = [], ""
     if not {JSON, *PIECES} & {name for name, _ in files}:
       raise ValueError(
         f"pairs.tokenizer={str(place)!r} is no tokenizer: give a {JSON}, a "
         ".model of sentencepiece, or the folder that has one."
       )
-    return cls(tuple(files), family, length, clean)
+    return cls(tuple(files), family, length, clean, source=source)
 
   def opened(self, length: int | None = None) -> Tokenizer:
     """The tokenizer, for texts of `length` tokens; by default its own length.
@@ -107,15 +112,30 @@ class TokenizerFiles:
       place = pathlib.Path(folder)
       for name, content in self.files:
         (place / name).write_bytes(content)
-      opened = open_tokenizer(
-        place, self.family, length or self.length, **options
-      )
+      with self._naming(folder):
+        opened = open_tokenizer(
+          place, self.family, length or self.length, **options
+        )
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+      with self._naming(folder):
+        return opened.encode(texts)
+
     if self.vocabulary is not None and opened.size > self.vocabulary:
       raise ValueError(
-        f"{opened.file} has {opened.size:,} tokens and the text tower "
-        f"{self.vocabulary:,}: it is not the tokenizer of these weights."
+        f"{self.source}{opened.file} has {opened.size:,} tokens and the text "
+        f"tower {self.vocabulary:,}: it is not the tokenizer of these weights."
       )
-    return opened
+    return dataclasses.replace(opened, encode=encode)
+
+  @contextlib.contextmanager
+  def _naming(self, folder: str) -> Iterator[None]:
+    """Names the files by where they came from, not by a folder of a moment."""
+    try:
+      yield
+    except ValueError as error:
+      shown = str(error).replace(f"{folder}{os.sep}", self.source)
+      raise ValueError(shown) from error
 
   @functools.cached_property
   def tokenizer(self) -> Tokenizer:
