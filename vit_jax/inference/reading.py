@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageOps
+from PIL import Image
 
+from vit_jax.data.decoding.orientation import upright
 from vit_jax.data.example import MAX_BYTES, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.image_files import find_images
@@ -137,7 +138,7 @@ def _encoded(picture: Picture) -> bytes:
     with open_regular(picture, MAX_BYTES) as file:
       return file.read()
   image = picture if isinstance(picture, Image.Image) else _from_array(picture)
-  image = ImageOps.exif_transpose(image)
+  image = upright(image)
   if image.mode not in _PNG_MODES:
     image = image.convert("RGB")
   file = io.BytesIO()

@@ -3,10 +3,11 @@
 Whatever the file holds, RGB is as a person would see it on a white page. Grey
 levels are repeated, palettes looked up, CMYK is converted, 16-bit samples keep
 their high byte or are scaled by a window, transparent pixels are blended with
-white, EXIF orientation is applied, and an animation gives its first frame.
-Ordinary JPEG files are decoded by libjpeg-turbo (see `jpeg`), ordinary PNG
-files by OpenCV, what `pack` stores as pixels is copied (see `bitmap`), and all
-others are decoded by Pillow (see `pillow`).
+white, the orientation in a file's metadata is applied (see `orientation`), and
+an animation gives its first frame. Ordinary JPEG files are decoded by
+libjpeg-turbo (see `jpeg`), ordinary PNG files by OpenCV, what `pack` stores as
+pixels is copied (see `bitmap`), and all others are decoded by Pillow (see
+`pillow`).
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import numpy as np
 import simplejpeg
 
 from vit_jax.data import example
-from vit_jax.data.decoding import bitmap, jpeg
+from vit_jax.data.decoding import bitmap, jpeg, orientation
 from vit_jax.data.example import RGB, ImageSpec, UnreadableImageError, Window
 
 # Chroma may be stored at half or a quarter of the image's rows, and rows in
@@ -210,17 +211,21 @@ def _stored(encoded: bytes, spec: ImageSpec) -> np.ndarray | None:
 def _png_size(encoded: bytes) -> tuple[int, int] | None:
   """Returns (H, W) of a complete, opaque 8-bit grey or RGB PNG, else None.
 
-  OpenCV would fill the missing part of a cut file with grey, and drop alpha.
+  OpenCV would fill the missing part of a cut file with grey, and drop alpha. It
+  is None also for a file that may be turned.
   """
   if not (encoded.startswith(_PNG_START) and encoded.endswith(_PNG_END)):
     return None
   if encoded[24:26] not in (b"\x08\x00", b"\x08\x02"):  # Bits, colour type.
     return None
   at = len(_PNG_START)
-  while (kind := encoded[at + 4 : at + 8]) != b"IDAT":
-    if kind in (b"tRNS", b"eXIf", b"IEND", b""):
+  while (kind := encoded[at + 4 : at + 8]) != b"IEND":
+    if kind in (b"tRNS", b""):
       return None
-    at += 12 + int.from_bytes(encoded[at : at + 4], "big")
+    end = at + 12 + int.from_bytes(encoded[at : at + 4], "big")
+    if orientation.may_be_in_chunk(kind, encoded, at + 8, end):
+      return None
+    at = end
   width = int.from_bytes(encoded[16:20], "big")
   return int.from_bytes(encoded[20:24], "big"), width
 
@@ -231,6 +236,7 @@ def _decode_with_opencv(encoded: bytes, spec: ImageSpec) -> np.ndarray | None:
   if spec.channels > 4 or (spec.grey and coloured):  # OpenCV rounds luminance.
     return None
   mode = cv2.IMREAD_GRAYSCALE if spec.grey else cv2.IMREAD_COLOR_RGB
+  mode |= cv2.IMREAD_IGNORE_ORIENTATION
   try:
     image = cv2.imdecode(np.frombuffer(encoded, np.uint8), mode)
   except cv2.error:

@@ -1,14 +1,11 @@
 """Reads the headers of ordinary JPEG files.
 
-The markers are those of ITU-T T.81 | ISO/IEC 10918-1, Annex B; the orientation
-is that of CIPA DC-008 (Exif).
+The markers are those of ITU-T T.81 | ISO/IEC 10918-1, Annex B.
 """
 
-import contextlib
-import struct
 from typing import NamedTuple
 
-from PIL import ExifTags, Image
+from vit_jax.data.decoding import orientation as orientations
 
 REDUCTIONS = (1, 2, 4, 8)
 """Numbers by which the decoder can divide both sides of an image."""
@@ -21,8 +18,7 @@ _QUARTER_TURNS = range(5, 9)  # Exif orientations that swap height and width.
 _SCAN = 0xDA
 _APP1 = 0xE1
 _FILL = 0xFF
-_ORIENTATION = int(ExifTags.Base.Orientation)  # A tag of TIFF.
-_SHORT = 3  # The type of its value.
+_EXIF, _XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
 
 
 class Header(NamedTuple):
@@ -55,10 +51,48 @@ def read_header(encoded: bytes) -> Header | None:
     return None
 
 
+def orientation_of(encoded: bytes) -> int:
+  """The orientation of any JPEG file, of other colours or cut short as well."""
+  turn = _Turn()
+  at = len(_START)
+  try:
+    while encoded[at] == _FILL and encoded[at + 1] != _SCAN:
+      if encoded[at + 1] == _FILL:
+        at += 1
+        continue
+      if encoded[at + 1] == _APP1:
+        turn.see(encoded, at + 2)
+      at += 2 + _two_bytes(encoded, at + 2)
+  except IndexError:
+    pass
+  return turn.orientation
+
+
+class _Turn:
+  """The orientation that the segments seen so far tell, Exif before XMP."""
+
+  def __init__(self):
+    self._exif: int | None = None
+    self._xmp: int | None = None
+
+  @property
+  def orientation(self) -> int:
+    found = self._xmp if self._exif is None else self._exif
+    return 1 if found is None else found
+
+  def see(self, encoded: bytes, at: int) -> None:
+    """Looks at the segment whose length is at `at`."""
+    start, end = at + 2, at + _two_bytes(encoded, at)
+    if self._exif is None and encoded.startswith(_EXIF, start):
+      self._exif = orientations.of_exif(encoded[start:end])
+    elif self._xmp is None and encoded.startswith(_XMP, start):
+      self._xmp = orientations.of_xmp(encoded[start:end])
+
+
 def _walk(encoded: bytes) -> Header | None:
   """Reads the segments up to the first scan."""
   at = len(_START)
-  orientation = 1
+  turn = _Turn()
   frame = None
   while encoded[at] == 0xFF:
     marker = encoded[at + 1]
@@ -72,7 +106,7 @@ def _walk(encoded: bytes) -> Header | None:
         return None
       frame = at
     elif marker == _APP1:
-      orientation = _orientation(encoded, at + 4) or orientation
+      turn.see(encoded, at + 2)
     elif marker == _SCAN:
       break
     at += 2 + _two_bytes(encoded, at + 2)
@@ -84,7 +118,7 @@ def _walk(encoded: bytes) -> Header | None:
     height=_two_bytes(encoded, frame + 5),
     width=_two_bytes(encoded, frame + 7),
     height_at=frame + 5,
-    orientation=orientation,
+    orientation=turn.orientation,
     top_down=encoded[frame + 1] in _SEQUENTIAL
     and encoded[at + 4] == encoded[frame + 9],  # All colours in one scan.
   )
@@ -92,35 +126,3 @@ def _walk(encoded: bytes) -> Header | None:
 
 def _two_bytes(encoded: bytes, at: int) -> int:
   return encoded[at] << 8 | encoded[at + 1]
-
-
-def _orientation(encoded: bytes, at: int) -> int | None:
-  """Returns the orientation in the segment at `at`; None without sound Exif."""
-  if not encoded.startswith(b"Exif\0\0", at):
-    return None
-  segment = encoded[at : at + _two_bytes(encoded, at - 2) - 2]
-  with contextlib.suppress(KeyError, struct.error):
-    return _short_orientation(segment[6:])
-  exif = Image.Exif()
-  try:  # Pillow may still make sense of it.
-    exif.load(segment)
-    return int(exif.get(_ORIENTATION, 1))
-  except Exception:  # Pillow raises almost anything on damaged data.
-    return None
-
-
-def _short_orientation(tiff: bytes) -> int:
-  """The orientation in the first directory of TIFF data; 1 if it has none.
-
-  Pillow takes longer to parse all tags than to decode a small image. Raises
-  KeyError or struct.error if the data are damaged or the tag is not a short.
-  """
-  order = {b"II*\0": "<", b"MM\0*": ">"}[tiff[:4]]
-  (start,) = struct.unpack_from(f"{order}I", tiff, 4)
-  (count,) = struct.unpack_from(f"{order}H", tiff, start)
-  tags = struct.unpack_from(f"{order}" + "HHIHxx" * count, tiff, start + 2)
-  if _ORIENTATION not in tags[::4]:
-    return 1
-  at = 4 * tags[::4].index(_ORIENTATION)
-  _, kind, values, orientation = tags[at : at + 4]
-  return {(_SHORT, 1): orientation}[kind, values]

@@ -10,9 +10,10 @@ import io
 
 import cv2
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import Image
 
 from vit_jax.data import example
+from vit_jax.data.decoding import jpeg, orientation
 from vit_jax.data.example import ImageSpec, UnreadableImageError, Window
 from vit_jax.runtime.printable import printable
 
@@ -63,7 +64,7 @@ def describe(encoded: bytes) -> tuple[str, list[str]]:
       "CMYK": image.mode == "CMYK",
       "transparent": image.has_transparency_data,
       "of several frames": getattr(image, "n_frames", 1) > 1,
-      "turned by EXIF": _orientation(image) in range(2, 9),
+      "turned by EXIF": _orientation(image, encoded) in range(2, 9),
       "of 16 bits": brightest(encoded) is not None,
     }
     oddities = [name for name, is_so in unusual.items() if is_so]
@@ -80,9 +81,9 @@ def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
   window = spec.window
   try:
     if channels not in (1, 3) and encoded.startswith(_TIFF_STARTS):
-      samples, orientation = _bands(encoded)
+      samples, turn = _bands(encoded)
       if samples.shape[2] == channels:
-        return _eight_bits(samples, window), orientation
+        return _eight_bits(samples, window), turn
       example.check_channels(channels, samples.shape[2])
     example.check_channels(channels)
     with _opened(encoded) as image:
@@ -90,14 +91,14 @@ def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
       if encoded.startswith(_JPEG_START):
         example.check_scans(encoded)
       # Loading turns a TIFF file, but not the samples that tifffile reads.
-      before = _orientation(image) if _apart(image) else None
+      before = _orientation(image, encoded) if _apart(image) else None
       image.load()
-      orientation = before or _orientation(image)
+      turn = before or _orientation(image, encoded)
       samples = _wide_samples(image, encoded, window)
       if samples is not None:
-        return _narrowed(samples, image, spec), orientation
+        return _narrowed(samples, image, spec), turn
       pixels = np.array(_converted(image, channels))
-      return pixels.reshape(*pixels.shape[:2], channels), orientation
+      return pixels.reshape(*pixels.shape[:2], channels), turn
   except UnreadableImageError:
     raise
   except Image.UnidentifiedImageError:
@@ -160,12 +161,10 @@ def _register_heif() -> None:
   pillow_heif.register_heif_opener()
 
 
-def _orientation(image: Image.Image) -> int:
-  """Returns the EXIF orientation; 1, upright, if it is missing or damaged."""
-  try:
-    return image.getexif().get(ExifTags.Base.Orientation, 1)
-  except Exception:  # Damaged metadata is no reason to lose the image.
-    return 1
+def _orientation(image: Image.Image, encoded: bytes) -> int:
+  if encoded.startswith(_JPEG_START):
+    return jpeg.orientation_of(encoded)
+  return orientation.of_picture(image)
 
 
 def _wide_samples(

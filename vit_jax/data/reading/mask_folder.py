@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
-from PIL import ExifTags, Image
+from PIL import Image
 
 from vit_jax.data.batch import ArraySpec
+from vit_jax.data.decoding.orientation import of_picture
 from vit_jax.data.example import (
   Example,
   Source,
@@ -360,7 +361,7 @@ def _check_proportions(
   try:
     with Image.open(io.BytesIO(encoded)) as picture:
       width, height = picture.size
-      if picture.getexif().get(ExifTags.Base.Orientation, 1) > 4:
+      if of_picture(picture) > 4:
         width, height = height, width
   except (OSError, SyntaxError, ValueError):
     return  # Decoding it will report the error.

@@ -1,0 +1,102 @@
+"""Which turn makes an image upright, by the metadata in its file.
+
+All decoders ask here. The orientation is that of CIPA DC-008 (Exif), and where
+Exif has none, that of XMP, as in `PIL.ImageOps.exif_transpose`. PNG files have
+Exif in a chunk of its own or, as ImageMagick and exiftool write them, in a raw
+profile, which is text.
+"""
+
+import contextlib
+import re
+import struct
+
+from PIL import ExifTags, Image
+
+_ORIENTATION = int(ExifTags.Base.Orientation)  # A tag of TIFF.
+_SHORT = 3  # The type of its value.
+_EXIF = b"Exif\0\0"
+_XMP = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
+_RAW_EXIF, _RAW_APP1 = "Raw profile type exif", "Raw profile type APP1"
+_XMP_TEXT = "XML:com.adobe.xmp"
+_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+_TURNS = {
+  2: Image.Transpose.FLIP_LEFT_RIGHT,
+  3: Image.Transpose.ROTATE_180,
+  4: Image.Transpose.FLIP_TOP_BOTTOM,
+  5: Image.Transpose.TRANSPOSE,
+  6: Image.Transpose.ROTATE_270,
+  7: Image.Transpose.TRANSVERSE,
+  8: Image.Transpose.ROTATE_90,
+}
+
+
+def of_exif(exif: bytes) -> int | None:
+  """The orientation in Exif data; None if they have none, or are damaged."""
+  with contextlib.suppress(KeyError, struct.error):
+    return _short(exif.removeprefix(_EXIF))
+  parsed = Image.Exif()
+  try:  # Pillow may still make sense of it.
+    parsed.load(exif)
+    value = parsed.get(_ORIENTATION)
+    return None if value is None else int(value)
+  except Exception:  # Pillow raises almost anything on damaged data.
+    return None
+
+
+def of_xmp(xmp: bytes) -> int | None:
+  """The orientation in XMP data; None if they have none."""
+  found = _XMP.search(xmp)
+  return int(found[1]) if found else None
+
+
+def of_picture(image: Image.Image) -> int:
+  """The orientation of an image that Pillow opened; 1, upright, if unknown."""
+  try:
+    exif = image.getexif()  # This reads all chunks of a PNG file.
+    profile = image.info.get(_RAW_APP1)
+    if profile and not {"exif", _RAW_EXIF} & image.info.keys():
+      _, _, digits = str(profile).strip().split("\n", 2)
+      found = of_exif(bytes.fromhex("".join(digits.split())))
+      if found is not None:
+        return found
+    return int(exif.get(_ORIENTATION, 1))
+  except Exception:  # Damaged metadata is no reason to lose the image.
+    return 1
+
+
+def upright(image: Image.Image) -> Image.Image:
+  """An image that Pillow opened, turned as its metadata say."""
+  image.load()  # This turns a TIFF file.
+  turn = _TURNS.get(of_picture(image))
+  return image if turn is None else image.transpose(turn)
+
+
+def may_be_in_chunk(kind: bytes, encoded: bytes, start: int, end: int) -> bool:
+  """Whether a chunk of a PNG file, from `start` on, may have an orientation."""
+  if kind not in _TEXTS:
+    return kind == b"eXIf"
+  if encoded.startswith((_RAW_EXIF.encode(), _RAW_APP1.encode()), start):
+    return True
+  if not encoded.startswith(_XMP_TEXT.encode(), start):
+    return False
+  compressed = kind == b"zTXt" or (
+    kind == b"iTXt" and encoded[start + len(_XMP_TEXT) + 1] != 0
+  )
+  return compressed or _XMP.search(encoded, start, end) is not None
+
+
+def _short(tiff: bytes) -> int | None:
+  """The orientation in the first directory of TIFF data; None without one.
+
+  Pillow takes longer to parse all tags than to decode a small image. Raises
+  KeyError or struct.error if the data are damaged or the tag is not a short.
+  """
+  order = {b"II*\0": "<", b"MM\0*": ">"}[tiff[:4]]
+  (start,) = struct.unpack_from(f"{order}I", tiff, 4)
+  (count,) = struct.unpack_from(f"{order}H", tiff, start)
+  tags = struct.unpack_from(f"{order}" + "HHIHxx" * count, tiff, start + 2)
+  if _ORIENTATION not in tags[::4]:
+    return None
+  at = 4 * tags[::4].index(_ORIENTATION)
+  _, kind, values, orientation = tags[at : at + 4]
+  return {(_SHORT, 1): orientation}[kind, values]
