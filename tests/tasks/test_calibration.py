@@ -15,9 +15,11 @@ from tests.old_runs import CHECKPOINTS
 from vit_jax import export_model, load_pretrained
 from vit_jax.run.saved import calibrate_checkpoint, evaluate_checkpoint
 from vit_jax.tasks.calibration import calibration_error, fit, temperature
+from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.tasks.multilabel import MultiLabelTask
 from vit_jax.tasks.regression import RegressionTask
 from vit_jax.training.settings import LossSettings
+from vit_jax.workdir import calibration
 from vit_jax.workdir.description import with_digest
 
 
@@ -156,17 +158,73 @@ def test_what_was_fitted_is_used_wherever_the_run_answers(
   np.testing.assert_allclose(_logits(again, images), logits, rtol=1e-5)
 
 
+def _found(folder, **row):
+  """What is read of a file with this row, as a checkpoint's calibration."""
+  row = {"step": 24, "digest": "x", **row}
+  (folder / "calibration.jsonl").write_text(json.dumps(row) + "\n")
+  return calibration.find(str(folder), {"digest": "x"})
+
+
 def test_a_file_that_was_damaged_is_as_none(workdir):
   (workdir / "calibration.jsonl").write_text(
     '{"step": 24, "digest": "x", "temperature": "hot"}\n{"step": 24, "dig'
   )
-  assert load_pretrained(workdir).step == 24
+  loaded = load_pretrained(workdir)
+  assert loaded.step == 24
+  assert loaded.notes[-1].endswith(
+    "calibration.jsonl: 2 broken lines are left out."
+  )
+
+
+@pytest.mark.parametrize(
+  "temperature",
+  [[], [0], [-1.0], [1e-300], [1e5], [True], ["1"], [[1.0]], 1.0, None],
+)
+def test_a_temperature_out_of_bounds_is_left_out_with_a_line(
+  temperature, tmp_path
+):
+  for row in (
+    {"temperature": temperature},
+    {"temperature": [2.0], "threshold": 1e300},
+  ):
+    fitted, (line,) = _found(tmp_path, **row)
+    assert not fitted
+    assert line.endswith("calibration.jsonl: 1 broken line is left out.")
+  assert _found(tmp_path, temperature=[2]).fitted == {"temperature": [2]}
+
+
+def test_temperatures_of_another_number_are_refused(workdir):
+  """Even of as many as classes, which would change the answers."""
+  digest = load_pretrained(workdir).description["digest"]
+  _found(workdir, digest=digest, temperature=[1 + k / 10 for k in range(10)])
+  says = (
+    "plain: calibration.jsonl has 10 temperatures, and the run's task takes 1: "
+    "remove that file, and evaluate --calibrate writes it anew"
+  )
+  with pytest.raises(ValueError, match=says):
+    load_pretrained(workdir)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 1_000])
+@pytest.mark.parametrize(
+  "task, takes",
+  [(ClassificationTask(), 1), (MultiLabelTask(), 2), (RegressionTask(), 0)],
+)
+def test_a_task_takes_a_number_of_temperatures(task, takes, count):
+  fitted = {"temperature": [1.0] * count}
+  assert task.temperatures(("a", "b")) == takes
+  if count == takes:
+    calibration.check_count("run", fitted, takes)
+    return
+  says = f"has {count:,} temperatures, and the run's task takes {takes or 'no'}"
+  with pytest.raises(ValueError, match=says):
+    calibration.check_count("run", fitted, takes)
 
 
 def test_several_labels_are_divided_each_by_its_own_and_the_threshold_follows():
   task = MultiLabelTask(LossSettings(kind="sigmoid"))
-  calibration = {"temperature": [2.0, 4.0], "threshold": 0.3}
-  task = task.with_facts({"threshold": 0.7, "calibration": calibration})
+  fitted = {"temperature": [2.0, 4.0], "threshold": 0.3}
+  task = task.with_facts({"threshold": 0.7, "calibration": fitted})
   assert task.given_from == 0.3
   z = jnp.array([[2.0, -4.0]])
   answer = task.outputs(z, top=2)

@@ -59,9 +59,9 @@ def open_run_checkpoint(
   with _opened(workdir) as checkpoints:
     step = checkpoints.choose(step, best)
     description = checkpoints.describe(step)
-  fitted = calibration.find(workdir, description)
+  fitted, lines = calibration.find(workdir, description)
   saved = _Saved(workdir, step, description, fitted)
-  notes = (*checkpoints.notes, *calibration.notes(workdir, fitted))
+  notes = (*checkpoints.notes, *lines)
   with _describing(workdir, step):
     preprocessing = descriptions.preprocessing(description)
     inputs = {"image": preprocessing}
@@ -126,7 +126,10 @@ class _Saved:
     loss = descriptions.recorded(self.description).loss
     with _describing(self.workdir, self.step):
       described = {**self.description, "calibration": self.fitted}
-      return choose.saved(described, loss, user_task)
+      task = choose.saved(described, loss, user_task)
+      takes = task.temperatures(descriptions.class_names(self.description))
+    calibration.check_count(self.workdir, self.fitted, takes)
+    return task
 
   def restore(self, shapes: Any) -> Any:
     """The parameters, or their average, laid out on the devices as `shapes`."""

@@ -127,6 +127,9 @@ class ClassificationTask(Task):
       return logits
     return logits / np.array(self.temperature, np.float32)[None]
 
+  def temperatures(self, names: Sequence[str]) -> int:
+    return len(names) if self.has_several else 1
+
   def calibrator(
     self, model: nn.Module, stream: Stream
   ) -> Callable[..., Calibration]:

@@ -6,7 +6,7 @@ not take the temperatures of the one before.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from etils import epath
 
@@ -14,6 +14,7 @@ from vit_jax.workdir.rows import Row, parse_rows, read, replace, to_line
 
 FILE = "calibration.jsonl"
 _KEPT = ("temperature", "threshold")
+_MOST = 1e3  # The highest temperature that is read; its inverse is the lowest.
 
 
 def record(
@@ -35,24 +36,44 @@ def record(
   return str(path)
 
 
-def find(workdir: str, description: Mapping[str, Any]) -> dict[str, Any]:
-  """The calibration of a checkpoint; empty if it has none.
+class Found(NamedTuple):
+  """The calibration of a checkpoint, empty if it has none, and lines on it."""
+
+  fitted: dict[str, Any]
+  notes: tuple[str, ...]
+
+
+def find(workdir: str, description: Mapping[str, Any]) -> Found:
+  """The calibration of a checkpoint; broken lines are left out, with a line.
 
   Raises OSError if the file cannot be read.
   """
-  for row in parse_rows(read(epath.Path(workdir) / FILE), _is_valid).rows:
+  rows = parse_rows(read(epath.Path(workdir) / FILE), _is_valid)
+  left_out = rows.note(f"{workdir}: {FILE}")
+  for row in rows.rows:
     if row["digest"] == description.get("digest"):
-      return {key: row[key] for key in _KEPT if key in row}
-  return {}
+      fitted = {key: row[key] for key in _KEPT if key in row}
+      return Found(fitted, (*left_out, _note(workdir, fitted)))
+  return Found({}, tuple(left_out))
 
 
-def notes(workdir: str, fitted: Mapping[str, Any]) -> tuple[str, ...]:
-  """A line that says how a checkpoint is calibrated; none if it is not."""
-  if not fitted:
-    return ()
+def _note(workdir: str, fitted: Mapping[str, Any]) -> str:
+  """A line that says how a checkpoint is calibrated."""
   T = fitted["temperature"]
   shown = f"{T[0]:.4g}" if len(T) == 1 else f"{min(T):.4g} to {max(T):.4g}"
-  return (f"{workdir} is calibrated: logits are divided by {shown} ({FILE})",)
+  return f"{workdir} is calibrated: logits are divided by {shown} ({FILE})"
+
+
+def check_count(workdir: str, fitted: Mapping[str, Any], takes: int) -> None:
+  """Raises ValueError unless a task takes so many temperatures."""
+  count = len(fitted.get("temperature", ()))
+  if count in (0, takes):
+    return
+  raise ValueError(
+    f"{workdir}: {FILE} has {count:,} temperatures, and the run's task takes "
+    f"{takes or 'none'}: remove that file, and evaluate --calibrate writes it "
+    "anew."
+  )
 
 
 def _is_valid(row: Row) -> bool:
@@ -61,6 +82,11 @@ def _is_valid(row: Row) -> bool:
     isinstance(row.get("digest"), str)
     and isinstance(temperature, list)
     and len(temperature) > 0
-    and all(isinstance(T, float | int) and 0 < T < 1e6 for T in temperature)
-    and isinstance(row.get("threshold", 0.5), float | int)
+    and all(_is_between(T, 1 / _MOST, _MOST) for T in temperature)
+    and _is_between(row.get("threshold", 0.5), 0, 1)
   )
+
+
+def _is_between(value: Any, low: float, high: float) -> bool:
+  is_number = isinstance(value, float | int) and not isinstance(value, bool)
+  return is_number and low <= value <= high
