@@ -212,6 +212,7 @@ OTHERS = {
   "pairs.tokenizer": "tokenizer.json",
   "pairs.zero_shot": "photos",
   "model.drop_path_grows": True,
+  "optimizer.momentum_correction": False,
   "optimizer.weight_decay_on": "head",
   "segmentation.layers": (1, 2),
   "self_distillation.centering": "sinkhorn",

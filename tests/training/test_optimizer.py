@@ -1,5 +1,7 @@
 """The optimizer against its formulas, in NumPy."""
 
+import dataclasses
+
 import flax
 import jax
 import jax.numpy as jnp
@@ -318,6 +320,31 @@ def test_muon_makes_the_momentum_of_a_matrix_orthogonal(name, shape, inputs):
   np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
   stacked = updates[f"blocks/{name}/kernel"][1]
   np.testing.assert_allclose(stacked, alone, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("correction", [True, False])
+def test_muon_has_the_momentum_of_optax_or_of_its_authors(correction):
+  """Directions by the formulas, of several steps, in float64."""
+  settings = dataclasses.replace(MUON, momentum_correction=correction)
+  tx = make_optimizer(settings, lambda _: 1.0)
+  path = {"block_0": {"mlp": {"expand": {"kernel": jnp.zeros((4, 6))}}}}
+  state, m, b = tx.init(path), np.zeros((4, 6)), MUON.momentum
+  rng = np.random.default_rng(0)
+  for t in range(4):
+    g = rng.normal(size=(4, 6))
+    m = b * m + (1 - b) * g
+    mean, now = b * m, (1 - b) * g
+    if correction:
+      mean, now = mean / (1 - b ** (t + 2)), now / (1 - b ** (t + 1))
+    U, singular, V = np.linalg.svd(mean + now, full_matrices=False)
+    singular = singular / np.sqrt(np.sum(singular**2))
+    for _ in range(5):
+      singular = 3.4445 * singular - 4.7750 * singular**3 + 2.0315 * singular**5
+    grads = jax.tree.map(lambda _: jnp.asarray(g, jnp.float32), path)  # noqa: B023
+    updates, state = tx.update(grads, state, path)
+    found = updates["block_0"]["mlp"]["expand"]["kernel"]
+    expected = -0.2 * 6**0.5 * (U * singular) @ V
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_muon_leaves_all_but_the_kernels_of_blocks_to_adam():

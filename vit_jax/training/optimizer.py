@@ -19,6 +19,7 @@ from vit_jax.models.paths import beside, is_kernel, joined
 from vit_jax.training.schedules import cosine
 from vit_jax.training.settings import OptimizerSettings
 
+_LEAST_NORM = 1e-7  # Added to the norm of a matrix, as in Muon's code.
 LayerOf = Callable[[str], np.ndarray | int]
 Tx = optax.GradientTransformation
 
@@ -135,7 +136,7 @@ def make_optimizer(
   if settings.kind == "sgd":
     core = optax.trace(settings.momentum)
   elif settings.kind == "muon":
-    muon = _scale_by_muon(settings.momentum, parts)
+    muon = _scale_by_muon(settings, parts)
     kinds: Any = {"muon": muon, "adam": core}
     core = optax.partition(kinds, functools.partial(_muon_or_adam, parts))
   decays = functools.partial(_decaying, settings)
@@ -213,8 +214,12 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
   return optax.stateless(scale)
 
 
-def _scale_by_muon(momentum: float, parts: Parts | None) -> Tx:
+def _scale_by_muon(settings: OptimizerSettings, parts: Parts | None) -> Tx:
   """Turns the momentum of a matrix into its nearest orthogonal one, about.
+
+  With momentum b, gradient g and m = b m + (1 - b) g, that of Nesterov is
+  b m + (1 - b) g; Optax divides its parts by 1 - b^(t + 2) and 1 - b^(t + 1)
+  first, for steps t = 0, 1, ..., which the authors' code does not.
 
   Its factor, 0.2 times the root of the longer side, makes the update's elements
   as large as Adam's, so that the same learning rate fits (arXiv:2502.16982).
@@ -224,6 +229,9 @@ def _scale_by_muon(momentum: float, parts: Parts | None) -> Tx:
     both = model_parts.kernel_axes(path, update.ndim)
     sides = [math.prod(update.shape[i] for i in axes) for axes in both]
     x = update.reshape(*update.shape[: both[0][0]], *sides)
+    if not settings.momentum_correction:
+      norms = jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)
+      x = x / (norms + _LEAST_NORM)
     x = _newton_schulz(x) if sides[0] <= sides[1] else _newton_schulz(x.mT).mT
     return x.reshape(update.shape) * (0.2 * math.sqrt(max(sides)))
 
@@ -242,11 +250,13 @@ def _scale_by_muon(momentum: float, parts: Parts | None) -> Tx:
   # Optax only divides by the norm here: its iteration is on stacks of one
   # matrix, which takes 1.6 times as long on a CPU.
   axes = functools.partial(each, dimensions)
+  momentum = contrib.scale_by_muon(
+    beta=settings.momentum, ns_steps=0, weight_dimension_numbers=axes
+  )
+  if not settings.momentum_correction:  # But for the factor 1 - b, the same.
+    momentum = optax.trace(settings.momentum, nesterov=True)
   return optax.chain(
-    contrib.scale_by_muon(
-      beta=momentum, ns_steps=0, weight_dimension_numbers=axes
-    ),
-    optax.stateless(lambda updates, _: each(orthogonal, updates)),
+    momentum, optax.stateless(lambda updates, _: each(orthogonal, updates))
   )
 
 

@@ -53,6 +53,12 @@ class OptimizerSettings(Section):
     1e-8, "Added to the root of Adam's mean squared gradient.", must=POSITIVE
   )
   momentum: float = setting(0.9, "Momentum of SGD and Muon.", must=BELOW_1)
+  momentum_correction: bool = setting(
+    True,
+    "Correct Muon's Nesterov momentum for its start, as Optax does; its "
+    "authors' code and torch.optim.Muon do not (False).",
+    needs="kind=muon",
+  )
   weight_decay: float = setting(
     0.0,
     "Decoupled weight decay, multiplied by the learning rate.",
