@@ -43,7 +43,12 @@ def test_wrong_labels_of_all_splits_are_listed(tmp_path, capsys):
   to["probabilities"] = str(tmp_path / "p.npz")
   assert inspect_folder(root, SETTINGS, model=MODEL, **to) == 1
   with open(to["issues"], newline="") as file:
-    rows = [*csv.DictReader(file)]
+    every = [*csv.DictReader(file)]
+  assert len(every) == 30
+  margins = [float(row["margin"]) for row in every]
+  assert margins == sorted(margins)
+  rows = [row for row in every if row["listed"] == "yes"]
+  assert rows == every[:2]
   found = {row["file"]: (row["given"], row["likely"]) for row in rows}
   assert found == {
     f"{root}/train/red/3.png": ("red", "blue"),
@@ -65,7 +70,7 @@ def test_wrong_labels_of_all_splits_are_listed(tmp_path, capsys):
   assert str(bad) not in files and names.tolist() == ["blue", "red"]
   folders = [pathlib.Path(file).parent.name for file in files]
   assert [names[k] for k in labels] == folders
-  again = label_errors(labels, p)
+  again = label_errors(labels, p).wrong()
   assert [files[i] for i in again.index] == [row["file"] for row in rows]
   for i, row in zip(again.index, rows, strict=True):
     own = p[i, labels[i]]
@@ -83,7 +88,8 @@ def test_a_folder_without_errors_has_an_empty_list(tmp_path, capsys):
   out = str(tmp_path / "batch.png")
   code = inspect_folder(root, SETTINGS, out, model=MODEL, issues=str(issues))
   assert code == 0
-  assert len(issues.read_text().splitlines()) == 1
+  lines = issues.read_text().splitlines()
+  assert len(lines) == 31 and all(line.endswith(",no") for line in lines[1:])
   assert not (tmp_path / "i.png").exists()
   assert "no label of 30 images, of which the probe" in capsys.readouterr().out
 

@@ -22,6 +22,7 @@ from vit_jax.data.settings import LoaderSettings
 from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import Photograph, in_colours
 from vit_jax.models.model import represent
+from vit_jax.pretrained.folder import probe_pooling
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.display import Display, Track, untracked
@@ -38,6 +39,7 @@ _TILE, _COLUMNS = 192, 6
 _BATCH = 32
 _COLUMN_NAMES = (
   *("given", "likely", "probability_given", "probability_likely", "margin"),
+  "listed",
 )
 
 
@@ -113,12 +115,13 @@ def inspect_labels(
   p = label_errors.out_of_fold(
     features, labels, len(names), track=display.track
   )
-  errors = label_errors.label_errors(labels, p)
+  ranked = label_errors.label_errors(labels, p)
+  rows = _rows(names, labels, p, ranked)
+  write_rows(files.issues, source, _COLUMN_NAMES, places[ranked.index], rows)
+  errors = ranked.wrong()
   order = places[errors.index]
   given = [names[k] for k in labels[errors.index]]
   likely = [names[k] for k in errors.likely]
-  rows = _rows(given, likely, labels, p, errors)
-  write_rows(files.issues, source, _COLUMN_NAMES, order, rows)
   written = str(files.issues)
   if len(order):
     spec = loaded.preprocessing.spec
@@ -149,8 +152,13 @@ def inspect_labels(
 def open_for_features(checkpoint: str, **overrides: Any) -> Loaded:
   """Opens a checkpoint, with its parameters on all devices.
 
-  The arguments are those of `load_pretrained`.
+  The arguments are those of `load_pretrained`. The pooling is by default that
+  of a linear head which `vit_jax train` fits to few images.
   """
+  if not {"pooling", "as_trained"} & overrides.keys():
+    with contextlib.suppress(ValueError, OSError):  # Opening it says why.
+      pooling = probe_pooling(checkpoint)
+      overrides |= {"pooling": pooling} if pooling else {}
   mesh = sharding.make_mesh()
   return open_checkpoint(
     checkpoint, hold=lambda one: one.params_on(mesh), **overrides
@@ -246,18 +254,14 @@ def _tile(pixels: np.ndarray) -> Photograph:
 
 
 def _rows(
-  given: Sequence[str],
-  likely: Sequence[str],
+  names: Sequence[str],
   labels: Int[np.ndarray, " N"],
   probabilities: Float[np.ndarray, "N K"],
-  errors: LabelErrors,
+  ranked: LabelErrors,
 ) -> Iterator[list[str]]:
-  at = errors.index
-  numbers = zip(
-    probabilities[at, labels[at]],
-    probabilities[at, errors.likely],
-    errors.margin,
-    strict=True,
-  )
-  for a, b, values in zip(given, likely, numbers, strict=True):
-    yield [a, b, *(f"{value:.6f}" for value in values)]
+  at = ranked.index
+  own, best = probabilities[at, labels[at]], probabilities[at, ranked.likely]
+  facts = (labels[at], ranked.likely, own, best, ranked.margin, ranked.listed)
+  for a, b, *values, listed in zip(*facts, strict=True):
+    shown = [f"{value:.6f}" for value in values]
+    yield [names[a], names[b], *shown, "yes" if listed else "no"]

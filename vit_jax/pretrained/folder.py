@@ -11,6 +11,7 @@ from typing import Any
 
 from vit_jax.data.reading.folders import images_below
 from vit_jax.data.reading.tokenizer import FILES
+from vit_jax.pretrained import known
 from vit_jax.pretrained.flax_arrays import FILE as FLAX
 from vit_jax.pretrained.formats import open_clip, processor
 from vit_jax.runtime import hints
@@ -28,6 +29,11 @@ _OWN = re.compile(r"model(-\d+-of-\d+)?(\.\w+)*\.(safetensors|npz|json)")
 OF_TEXTS = (*FILES, open_clip.CONFIG)
 """Files beside the weights that only a text tower needs."""
 _ADAPTER = "adapter_config.json"
+# Hugging Face's `model_type` of encoders whose head reads two poolings, and
+# their families in `known.csv`.
+_DINO = ("dinov2", "dinov2_with_registers", "dinov3_vit")
+_DINO_FAMILIES = ("DINOv2", "DINOv3")
+_BOTH = "token_gap"  # The class token and the mean of the patches.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +71,22 @@ class Files:
         f"{num_classes}: correct the file or remove it."
       )
     return tuple(names)
+
+
+def probe_pooling(source: str) -> str | None:
+  """The pooling that suits a linear head on a known name or a folder.
+
+  It is both the class token and the patches of DINOv2 and its kin, which were
+  trained without labels; None takes the checkpoint's own. Raises ValueError or
+  OSError if a folder cannot be read.
+  """
+  if checkpoint := known.find(source):
+    return _BOTH if checkpoint.family in _DINO_FAMILIES else None
+  path = pathlib.Path(source).expanduser()
+  if not path.exists():
+    return None
+  kind = open_folder(path).config.get("model_type")
+  return _BOTH if kind in _DINO else None
 
 
 def open_folder(path: pathlib.Path) -> Files:

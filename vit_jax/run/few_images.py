@@ -24,9 +24,6 @@ _NO_PROBE = (
   *(f"{section}." for section in SECTIONS),
 )
 _BOTH = "token_gap"  # The pooling that reads the class token and the patches.
-# Hugging Face's `model_type` of encoders whose head reads two poolings.
-_DINO = ("dinov2", "dinov2_with_registers", "dinov3_vit")
-_DINO_FAMILIES = ("DINOv2", "DINOv3")  # The same in `known.csv`.
 
 
 def fine_tuning(
@@ -50,10 +47,9 @@ def fine_tuning(
   if count >= FEW:
     return {"config": "finetune"}, f", which has {count:,} training images,"
   chosen = {"config": "finetune:small"}
-  if "model.pooling" not in values and _reads_both(
-    values["pretrained"], workdir
-  ):
-    chosen["model.pooling"] = _BOTH
+  pooling = _pooling(values["pretrained"], workdir)
+  if pooling and "model.pooling" not in values:
+    chosen["model.pooling"] = pooling
   return chosen, f", which has only {count:,} training images,"
 
 
@@ -82,24 +78,18 @@ def _count(values: Mapping[str, str]) -> int | None:
   return None
 
 
-def _reads_both(source: str, workdir: str) -> bool:
-  """Whether a head for these weights reads the class token and the patches.
+def _pooling(source: str, workdir: str) -> str | None:
+  """The pooling for a head on these weights; None takes their own."""
+  from vit_jax.pretrained.folder import probe_pooling
 
-  That is so for DINOv2 and its kin, which were trained without labels.
-  """
-  if checkpoint := known.find(source):
-    return checkpoint.family in _DINO_FAMILIES
-  path = pathlib.Path(source).expanduser()
-  if path.exists():
-    from vit_jax.pretrained.folder import open_folder
+  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
+    there = known.find(source) or pathlib.Path(source).expanduser().exists()
+    if there:
+      return probe_pooling(source)
+    # A run goes on without the weights that it started from.
+    from vit_jax.workdir.checkpoint import latest_description
 
-    with contextlib.suppress(ValueError, OSError):  # The run itself says why.
-      return open_folder(path).config.get("model_type") in _DINO
-    return False
-  # A run goes on without the weights that it started from.
-  from vit_jax.workdir.checkpoint import latest_description
-
-  with contextlib.suppress(ValueError, OSError):
     saved = latest_description(workdir) or {"config": {}}
-    return saved["config"].get("model", {}).get("pooling") == _BOTH
-  return False
+    kept = saved["config"].get("model", {}).get("pooling")
+    return kept if kept == _BOTH else None
+  return None

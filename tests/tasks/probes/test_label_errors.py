@@ -1,5 +1,7 @@
 """Likely label errors, against the definition, and against cleanlab."""
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -42,7 +44,10 @@ def test_the_definition(seed):
   labels, p = noisy(seed)
   joint, listed = by_definition(labels, p)
   np.testing.assert_array_equal(label_errors.confident_joint(labels, p), joint)
-  errors = label_errors.label_errors(labels, p)
+  ranked = label_errors.label_errors(labels, p)
+  assert sorted(ranked.index) == [*range(300)]
+  assert (np.diff(ranked.margin) >= 0).all()
+  errors = ranked.wrong()
   assert len(listed) > 10
   assert errors.index.tolist() == [i for _, i, _ in listed]
   assert errors.likely.tolist() == [k for _, _, k in listed]
@@ -57,7 +62,29 @@ def test_an_image_that_reaches_no_threshold_or_whose_class_is_best_stays():
   labels = np.array([0, 0, 1, 2, 1, 1, 2])
   counted = label_errors.counted_for(labels, np.array(p))
   assert counted.tolist() == [0, 1, 1, 2, label_errors.NONE, 1, 2]
-  assert not len(label_errors.label_errors(labels, np.array(p)).index)
+  many = np.tile(labels, 50), np.tile(p, (50, 1))
+  assert not label_errors.label_errors(*many).listed.any()
+  # Of few images, the last but one is listed: its best class is another.
+  few = label_errors.label_errors(labels, np.array(p))
+  assert few.wrong().index.tolist() == [5] and few.index[0] == 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_wrong_labels_among_few_photographs_come_first(seed):
+  """Ten of sixty labels are swapped; photographs.md names the features.
+
+  Of the first twelve images, two would be wrong by chance.
+  """
+  with np.load(pathlib.Path(__file__).with_name("photographs.npz")) as arrays:
+    features = arrays["features"].astype(np.float32)
+    labels = arrays["labels"].astype(int)
+  rng = np.random.default_rng(seed)
+  swapped = rng.permutation(60)[:10]
+  labels[swapped] = (labels[swapped] + rng.integers(1, 3, 10)) % 3
+  p = label_errors.out_of_fold(features, labels, 3)
+  ranked = label_errors.label_errors(labels, p)
+  assert len({*ranked.index[:12]} & {*swapped}) >= 7
+  assert len({*ranked.wrong().index} & {*swapped}) >= 8
 
 
 def ridge(x, labels, K, l2):
@@ -82,7 +109,9 @@ def test_answers_are_out_of_fold():
   K = 3
   labels, _ = noisy(0, N=45, K=K)
   x = np.random.default_rng(1).normal(size=(45, 5)) + np.eye(5)[labels]
-  found = label_errors.out_of_fold(x.astype(np.float32), labels, K, seed=4)
+  found = label_errors.out_of_fold(
+    x.astype(np.float32), labels, K, seed=4, draws=1
+  )
   fold = label_errors.stratified(labels, 5, 4)
   for k in range(5):
     train, y = x[fold != k], labels[fold != k]

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.tasks.calibration import probabilities as softmax
@@ -24,6 +24,8 @@ FOLDS = 5
 _LEAST = 10  # Images that the folds, and those within them, are drawn from.
 _MOST_HELD_OUT = 5_000  # Images that choose the L2 of a fold's probe.
 _ROWS = 4_096  # Images taken as float64 at a time.
+_FEW = 300  # Fewer images are answered by several draws of the folds.
+_DRAWS = 5
 _ROUNDING = 1e-6  # A probability as far below a threshold still reaches it.
 
 NONE = -1  # In the place of a class, for images that count for none.
@@ -31,18 +33,25 @@ NONE = -1  # In the place of a class, for images that count for none.
 
 @dataclasses.dataclass(frozen=True)
 class LabelErrors:
-  """Images whose label is likely wrong, the likeliest first.
+  """All N images in the order in which to look at their labels.
 
   Attributes:
-    index: The places of these n images among all.
-    likely: The class that each counts for.
+    index: The places of the images, those of the lowest margin first.
+    likely: The class that each counts for, or else its most probable one.
     margin: The probability of its label minus the highest of another class, in
-      [-1, 0). It is the order of the list.
+      [-1, 1].
+    listed: Whether its label is likely wrong.
   """
 
-  index: Int[np.ndarray, " n"]
-  likely: Int[np.ndarray, " n"]
-  margin: Float[np.ndarray, " n"]
+  index: Int[np.ndarray, " N"]
+  likely: Int[np.ndarray, " N"]
+  margin: Float[np.ndarray, " N"]
+  listed: Bool[np.ndarray, " N"]
+
+  def wrong(self) -> "LabelErrors":
+    """The images that are listed, alone."""
+    fields = (self.index, self.likely, self.margin, self.listed)
+    return LabelErrors(*(field[self.listed] for field in fields))
 
 
 def check_enough(
@@ -72,14 +81,16 @@ def out_of_fold(
   *,
   folds: int = FOLDS,
   seed: int = 0,
+  draws: int | None = None,
   track: Track = untracked,
 ) -> Float[np.ndarray, "N K"]:
   """Probabilities of the classes of each image, by a probe of the other folds.
 
   The probe's L2 and what makes logits of its scores are chosen by folds within
   those that it is fitted to. Every class is spread evenly over the folds, which
-  `seed` draws. `track` shows the folds. Raises ValueError if a feature is not
-  finite.
+  `seed` draws. The answers of `draws` draws are averaged, by default of five
+  for fewer than 300 images, where one draw says little. `track` shows the
+  folds. Raises ValueError if a feature is not finite.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.probes.label_errors import out_of_fold
@@ -90,13 +101,16 @@ def out_of_fold(
   array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1])
   """
   check_representations(features)
-  fold = stratified(labels, folds, seed)
-  answers = np.empty((len(labels), num_classes), np.float32)
-  for k in track(range(folds), "fitting the probes of label errors", folds):
+  draws = draws or (_DRAWS if len(labels) < _FEW else 1)
+  answers = np.zeros((len(labels), num_classes), np.float32)
+  turns = [(draw, k) for draw in range(draws) for k in range(folds)]
+  what = "fitting the probes of label errors"
+  for draw, k in track(turns, what, len(turns)):
+    fold = stratified(labels, folds, seed + draw)
     probe = _probe(features, labels, np.flatnonzero(fold != k), num_classes)
     for rows in _blocks(np.flatnonzero(fold == k)):
       logits = probe.sharpness * probe.scores(features[rows])
-      answers[rows] = softmax("softmax", logits)
+      answers[rows] += softmax("softmax", logits) / draws
   return answers
 
 
@@ -154,21 +168,26 @@ def counted_for(
 def label_errors(
   labels: Int[np.ndarray, " N"], probabilities: Float[np.ndarray, "N K"]
 ) -> LabelErrors:
-  """Lists the images whose label is likely wrong.
+  """Ranks the images by their labels, and lists those that are likely wrong.
 
   The probabilities of an image have to come from a model that was not fitted
-  to it, such as those of `out_of_fold`.
+  to it, such as those of `out_of_fold`. Of fewer than 300 images, whose means
+  say little, those are listed whose most probable class is another one.
   """
-  likely = counted_for(labels, probabilities)
-  rows = np.arange(len(labels))
   others = probabilities.astype(np.float64)
+  rows = np.arange(len(labels))
   self_confidence = others[rows, labels]
   others[rows, labels] = -np.inf
   margin = self_confidence - others.max(axis=1)
-  listed = (likely != NONE) & (likely != labels) & (margin < 0)
-  index = np.flatnonzero(listed)
-  index = index[np.argsort(margin[index], kind="stable")]
-  return LabelErrors(index, likely[index], margin[index])
+  most_probable = probabilities.argmax(axis=1)
+  if len(labels) < _FEW:
+    likely, listed = most_probable, margin < 0
+  else:
+    counted = counted_for(labels, probabilities)
+    listed = (counted != NONE) & (counted != labels) & (margin < 0)
+    likely = np.where(listed, counted, most_probable)
+  index = np.argsort(margin, kind="stable")
+  return LabelErrors(index, likely[index], margin[index], listed[index])
 
 
 def _probe(
@@ -179,6 +198,10 @@ def _probe(
 ) -> Probe:
   """A probe of some images, whose own folds choose its L2 and sharpness."""
   folds = stratified(labels[fitted], FOLDS, seed=0)
+  if len(fitted) < features.shape[1]:
+    return linear_probe.fit_in_folds(
+      features[fitted], labels[fitted], folds, num_classes
+    )
   order = np.random.default_rng(0).permutation(len(fitted))
   folds[order[_MOST_HELD_OUT:]] = -1  # Fitted, but never held out.
   # A block has images of all classes and folds.

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import logsumexp
 
 L2S = tuple(2.0**power for power in range(-10, 21))
 
@@ -208,18 +207,49 @@ def fit_in_parts(
     [*map(np.concatenate, zip(*x, strict=True))] for x in by_fold.values()
   ]
   answers = [(whole.without(*fold).path(), *fold) for fold in examples]
+  return _by_lowest_loss(whole.path(), answers)
+
+
+def fit_in_folds(
+  features: Float[np.ndarray, "N D"],
+  labels: Int[np.ndarray, " N"],
+  folds: Int[np.ndarray, " N"],
+  num_classes: int,
+) -> Probe:
+  """Fits the probe of `fit_in_parts` to examples that are all in memory.
+
+  It is fast where they are fewer than their features.
+  """
+  answers = []
+  for fold in {*folds.tolist()} - {-1}:
+    out = folds == fold
+    path = _Path.of_examples(features[~out], labels[~out], num_classes)
+    answers.append((path, features[out], labels[out]))
+  whole = _Path.of_examples(features, labels, num_classes)
+  return _by_lowest_loss(whole, answers)
+
+
+def _by_lowest_loss(
+  whole: "_Path", answers: list[tuple["_Path", np.ndarray, np.ndarray]]
+) -> Probe:
+  """The probe whose L2 and sharpness give the lowest loss of held-out folds.
+
+  `answers` has the solutions without each fold, its features and its labels.
+  """
   ranks = []
+  y = np.concatenate([labels for _, _, labels in answers])
   for l2 in L2S:
     scores = np.concatenate([p.probe(l2).scores(x) for p, x, _ in answers])
-    y = np.concatenate([labels for _, _, labels in answers])
+    # A row's highest score is 0, so that no exponential overflows.
+    scores -= scores.max(axis=1, keepdims=True)
     right = scores[np.arange(len(y)), y]
     for t in SHARPNESS:
-      loss = np.sum(logsumexp(t * scores, axis=1) - t * right)
+      loss = np.sum(np.log(np.exp(t * scores).sum(axis=1)) - t * right)
       ranks.append((loss, l2, t))
   l2, sharpness = min(ranks)[1:]
   right = (p.probe(l2).predict(x) == y for p, x, y in answers)
   return dataclasses.replace(
-    whole.path().probe(l2),
+    whole.probe(l2),
     sharpness=sharpness,
     folds=tuple(float(fold.mean()) for fold in right),
   )
