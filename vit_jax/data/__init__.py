@@ -11,7 +11,7 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.data.batching.grain_dataset import as_grain
   from vit_jax.data.batching.loader import Loader
   from vit_jax.data.batching.workers import BatchIterator
-  from vit_jax.data.decoding.decode import decode_rgb
+  from vit_jax.data.decoding.decode import decode_rgb, image_size
   from vit_jax.data.example import (
     Example,
     ImageSpec,
@@ -38,6 +38,7 @@ __all__ = [
   "as_grain",
   "batch_ids",
   "decode_rgb",
+  "image_size",
   "make_eval_transform",
   "make_train_transform",
   "open_source",

@@ -2,14 +2,13 @@
 
 import contextlib
 import dataclasses
-import io
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
-from PIL import Image
 
 from vit_jax.data.batching.batches import TrainBatches
+from vit_jax.data.decoding.decode import image_size
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.inspection.photograph import Photograph
@@ -89,10 +88,10 @@ def _sizes(source: Source) -> Sizes:
   count = min(_SIZED, len(source))
   sides, weights = [], []
   for index in np.linspace(0, len(source) - 1, count).round().astype(int):
-    # A file that Pillow cannot open has no size to show here.
+    # A file that cannot be read has no size to show here.
     with contextlib.suppress(UnreadableImageError, OSError, ValueError):
       encoded = source[int(index)]["image"]
-      with Image.open(io.BytesIO(encoded)) as image:
-        sides.append(image.size)
+      height, width = image_size(encoded)
+      sides.append((width, height))
       weights.append(len(encoded))
   return Sizes(len(source), sides, weights)

@@ -80,6 +80,25 @@ def decode_image(encoded: bytes, spec: ImageSpec = RGB) -> np.ndarray:
   return _turned(*pillow.decode(encoded, spec))
 
 
+def image_size(encoded: bytes) -> tuple[int, int]:
+  """The height and width of an upright image, of which only the header is read.
+
+  Raises UnreadableImageError if the file has no header of a known format, or
+  the image has too many pixels to be decoded.
+
+  >>> from vit_jax import data
+  >>> digits = data.open_source("test", data.DataSettings(name="digits"))
+  >>> data.image_size(digits[0]["image"])
+  (8, 8)
+  """
+  if header := jpeg.read_header(encoded):
+    _check_size(header)
+    return header.upright_size
+  from vit_jax.data.decoding import pillow
+
+  return pillow.size(encoded)
+
+
 def decode_box(
   encoded: bytes,
   size: tuple[int, int],
@@ -150,9 +169,7 @@ def decode_jpeg(
       decoding stops soon after them.
   """
   example.check_channels(spec.channels)
-  # Several scans are held in memory whole, however much they are reduced.
-  times = _REDUCED if header.top_down else 1
-  example.check_size(header.height, header.width, times)
+  _check_size(header)
   if not header.top_down:
     example.check_scans(encoded)
   height = header.height
@@ -175,6 +192,12 @@ def decode_jpeg(
   except ValueError:
     return None
   return _turned(_with_alpha(image, spec.channels), header.orientation)
+
+
+def _check_size(header: jpeg.Header) -> None:
+  # Several scans are held in memory whole, however much they are reduced.
+  times = _REDUCED if header.top_down else 1
+  example.check_size(header.height, header.width, times)
 
 
 def by_fours(

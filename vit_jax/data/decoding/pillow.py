@@ -7,6 +7,8 @@ bits keep their high byte, or are scaled by a window.
 import contextlib
 import functools
 import io
+from collections.abc import Iterator
+from typing import Any
 
 import cv2
 import numpy as np
@@ -28,6 +30,7 @@ _PNG_START = b"\x89PNG\r\n\x1a\n"
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0
+_LYING = (5, 6, 7, 8)  # Orientations that swap height and width.
 _PLANES, _APART = 284, 2
 _EXTRA_SAMPLES, _PLAIN_ALPHA = 338, 2  # Not multiplied into the colours.
 _SAMPLE_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2
@@ -79,7 +82,7 @@ def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
   """
   channels = spec.channels
   window = spec.window
-  try:
+  with _refusals():
     if channels not in (1, 3) and encoded.startswith(_TIFF_STARTS):
       samples, turn = _bands(encoded)
       if samples.shape[2] == channels:
@@ -99,6 +102,37 @@ def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
         return _narrowed(samples, image, spec), turn
       pixels = np.array(_converted(image, channels))
       return pixels.reshape(*pixels.shape[:2], channels), turn
+
+
+def size(encoded: bytes) -> tuple[int, int]:
+  """The height and width of the upright image, by its header alone.
+
+  Raises UnreadableImageError if it has none or too many pixels.
+  """
+  with _refusals():
+    try:
+      with _opened(encoded) as image:
+        height, width = image.height, image.width
+        # Pillow has turned the sides of a TIFF file already.
+        turned = (
+          image.format != "TIFF" and _orientation(image, encoded) in _LYING
+        )
+    except Image.UnidentifiedImageError:
+      if not encoded.startswith(_TIFF_STARTS):
+        raise
+      with _tiff(encoded) as file:
+        sides = _sides(file.series[0])
+        height, width = sides["Y"], sides["X"]
+        example.check_size(height, width)
+        turned = file.pages.first.tags.valueof(_ORIENTATION) in _LYING
+    return (width, height) if turned else (height, width)
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+  """Makes whatever a decoder raises an UnreadableImageError of one line."""
+  try:
+    yield
   except UnreadableImageError:
     raise
   except Image.UnidentifiedImageError:
@@ -116,20 +150,11 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
 
   Bands may lie in one page or in as many equal pages.
   """
-  try:
-    import tifffile
-  except ImportError:
-    raise UnreadableImageError(
-      'the bands of a TIFF file, which pip install "vit_jax[tiff]" reads.'
-    ) from None
-  with tifffile.TiffFile(io.BytesIO(encoded)) as file:
+  with _tiff(encoded) as file:
     series = file.series[0]
-    axes = series.axes
-    shape = series.shape
-    if not {"Y", "X"} <= set(axes) or len(axes) > 3:
-      raise UnreadableImageError(f"its axes are {axes}, of sizes {shape}.")
-    sizes = dict(zip(axes, shape, strict=True))
-    example.check_size(sizes["Y"], sizes["X"])
+    axes, shape = series.axes, series.shape
+    sides = _sides(series)
+    example.check_size(sides["Y"], sides["X"])
     tags = file.pages.first.tags
     if tags.valueof(_PHOTOMETRIC) == _MIN_IS_WHITE:
       raise UnreadableImageError("0 is white in its bands (MinIsWhite).")
@@ -139,6 +164,25 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
     tag = tags.get(_ORIENTATION)
   samples = np.moveaxis(samples, [axes.index("Y"), axes.index("X")], [0, 1])
   return samples.reshape(*samples.shape[:2], -1), tag.value if tag else 1
+
+
+def _tiff(encoded: bytes) -> Any:
+  """Opens a TIFF file whose bands are no colours, for tifffile to read."""
+  try:
+    import tifffile
+  except ImportError:
+    raise UnreadableImageError(
+      'the bands of a TIFF file, which pip install "vit_jax[tiff]" reads.'
+    ) from None
+  return tifffile.TiffFile(io.BytesIO(encoded))
+
+
+def _sides(series: Any) -> dict[str, int]:
+  """The size of each axis of a TIFF file's pages."""
+  axes, shape = series.axes, series.shape
+  if not {"Y", "X"} <= set(axes) or len(axes) > 3:
+    raise UnreadableImageError(f"its axes are {axes}, of sizes {shape}.")
+  return dict(zip(axes, shape, strict=True))
 
 
 def _opened(encoded: bytes) -> Image.Image:

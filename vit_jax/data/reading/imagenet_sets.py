@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vit_jax.data.decoding.decode import image_size
 from vit_jax.data.example import Example, Source, Subset, UnreadableImageError
 from vit_jax.data.reading.folders import images_below, subfolders
 from vit_jax.data.reading.image_files import ImageFiles
@@ -167,7 +168,10 @@ def without_border(encoded: bytes) -> bytes:
   Raises UnreadableImageError if it cannot be decoded.
   """
   try:
+    image_size(encoded)  # It refuses what is too large.
     image = Image.open(io.BytesIO(encoded)).convert("RGB")
+  except UnreadableImageError:
+    raise
   except Exception as error:
     raise UnreadableImageError(f"{type(error).__name__}.") from error
   width, height = image.size

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from PIL import Image
 
 from vit_jax.data.batch import ArraySpec
-from vit_jax.data.decoding.orientation import of_picture
+from vit_jax.data.decoding.decode import image_size
 from vit_jax.data.example import (
   Example,
   Source,
@@ -359,11 +359,8 @@ def _check_proportions(
   mask is not turned with it.
   """
   try:
-    with Image.open(io.BytesIO(encoded)) as picture:
-      width, height = picture.size
-      if of_picture(picture) > 4:
-        width, height = height, width
-  except (OSError, SyntaxError, ValueError):
+    height, width = image_size(encoded)
+  except UnreadableImageError:
     return  # Decoding it will report the error.
   if abs(mask[0] * width - mask[1] * height) > width + height:
     raise UnreadableImageError(

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from vit_jax.data.batch import CLASS, ArraySpec
+from vit_jax.data.decoding.decode import image_size
 from vit_jax.data.example import UnreadableImageError
 
 Record = Mapping[str, Any]
@@ -130,6 +131,7 @@ def black_and_white(encoded: bytes) -> bytes:
 
   Raises UnreadableImageError if it is no PNG file.
   """
+  image_size(encoded)  # It refuses what is too large.
   pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
   if pixels is None:
     raise UnreadableImageError("an image of dSprites that is not a PNG file.")
