@@ -1,6 +1,7 @@
 """Encoders after the paper, against formulas and other libraries."""
 
 import json
+import math
 
 import cv2
 import flax.linen as nn
@@ -219,14 +220,22 @@ def test_norms_after_the_branches_by_the_formula():
   np.testing.assert_allclose(result, z, atol=1e-5)
 
 
-def test_a_gated_mlp_is_swiglu():
+@pytest.mark.parametrize(
+  "gate, act",
+  [
+    ("silu", lambda x: x / (1 + np.exp(-x))),
+    ("quick", lambda x: x / (1 + np.exp(-1.702 * x))),
+    ("exact", lambda x: x * (1 + np.vectorize(math.erf)(x / 2**0.5)) / 2),
+  ],
+)
+def test_a_gated_mlp_is_swiglu_or_has_another_gate(gate, act):
   z = jax.random.normal(jax.random.key(0), (2, 5, 8))
-  mlp = ExtendedMlp(12)
+  mlp = ExtendedMlp(12, gate=gate)
   p = random_params(mlp, z)
-  gate, expand = (
+  opened, expand = (
     np.asarray(z) @ p[n]["kernel"] + p[n]["bias"] for n in ("gate", "expand")
   )
-  hidden = gate / (1 + np.exp(-gate)) * expand
+  hidden = act(opened) * expand
   expected = hidden @ p["contract"]["kernel"] + p["contract"]["bias"]
   np.testing.assert_allclose(apply(mlp, p, z), expected, atol=1e-5)
 
@@ -368,7 +377,7 @@ def test_a_family_is_scanned_described_and_made_again(block):
   [
     (dict(pooling="max"), "pooling='max' is unknown; choose one of token, gap"),
     (dict(position="relative"), "position='relative' is unknown; choose one"),
-    (dict(qkv_bias="q"), "qkv_bias='q' is unknown"),
+    (dict(qkv_bias="vq"), "qkv_bias='vq' is unknown"),
     (dict(relative="x"), "relative='x' is unknown; choose one of table, mlp"),
     (dict(relative="mlp", registers=1), "knows one token before the patches"),
     (dict(registers=-1), "registers=-1 must be 0 or more"),
@@ -380,7 +389,8 @@ def test_a_family_is_scanned_described_and_made_again(block):
     (dict(resnet_layers=(1,)), "ExtendedVit has no field resnet_layers"),
     (dict(distilled=True, pooling="gap"), "leaves the distillation token unus"),
     (dict(rope_theta=9.0, num_heads=4), "a size divisible by 4, not 6"),
-    (dict(branch_bias=False), "branch_bias=False needs gated_mlp=True"),
+    (dict(gate="exact"), "gate='exact' needs gated_mlp=True"),
+    (dict(gate="relu", gated_mlp=True), "gate='relu' is unknown; choose one"),
     (dict(norm_after=True), "norm_after=True needs layer_scale=None"),
     (dict(qk_norm_whole=True), "qk_norm_whole=True needs qk_norm=True"),
     (dict(norm_kind="batch"), "norm_kind='batch' is unknown; choose one of la"),

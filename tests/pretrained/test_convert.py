@@ -83,6 +83,7 @@ REASONS = {
   "hf_dinov2_reg": (SCALE, NO_POOL),
   "hf_dinov3": (SCALE, ""),
   "hf_dinov3_plus": (GATED, ""),
+  "hf_dinov3_gates": (GATED, ""),
   "hf_mae": ((EXACT, EXACT, EPSILON), EPSILON),
   "hf_mae_decoder": ((EXACT, EXACT, EPSILON), EPSILON),
   "hf_siglip": ((MAP, "", MAP), ""),

@@ -77,7 +77,45 @@ def test_what_is_written_is_what_was_read(tmp_path):
   theirs = json.loads((MAE / "config.json").read_text())
   keys = [key for key in theirs if key.startswith("decoder_")]
   keys += ["architectures", "model_type", "hidden_size", "image_size"]
+  keys += ["norm_pix_loss", "mask_ratio"]
   assert {k: told[k] for k in keys} == {k: theirs[k] for k in keys}
+
+
+@pytest.mark.parametrize("norm, rate", [(True, 0.75), (False, 0.5)])
+def test_the_loss_is_read_and_written(tmp_path, norm, rate):
+  folder = shutil.copytree(MAE, tmp_path / "mae")
+  told = json.loads((folder / "config.json").read_text())
+  told |= dict(norm_pix_loss=norm, mask_ratio=rate)
+  (folder / "config.json").write_text(json.dumps(told))
+  loaded = open_checkpoint(str(folder), as_trained=True)
+  settings = loaded.task.autoencoder
+  assert (settings.norm_pixels, settings.rate) == (norm, rate)
+  convert(str(folder), tmp_path / "out", "hf", as_trained=True)
+  written = json.loads((tmp_path / "out" / "config.json").read_text())
+  assert (written["norm_pix_loss"], written["mask_ratio"]) == (norm, rate)
+
+
+def test_positions_that_are_zero_stay_zero(tmp_path):
+  """The decoder then tells hidden patches apart by nothing, as there."""
+  folder = shutil.copytree(MAE, tmp_path / "mae")
+  arrays = load_file(folder / "model.safetensors")
+  arrays["decoder.decoder_pos_embed"][:] = 0
+  save_file(arrays, folder / "model.safetensors")
+  loaded = open_checkpoint(str(folder), as_trained=True)
+  assert not loaded.model.decoder_positions
+  assert "decoder is not told where patches are" in loaded.notes[-1]
+  with np.load(MAE / "expected.npz") as expected:
+    x = jnp.array(expected["images"])
+    draw = drawn(expected["noise"])
+    found = jax.jit(loaded.model.apply)(
+      {"params": loaded.read_params(), "draw": draw}, x
+    )
+    hidden = np.asarray(draw["hidden"])[..., None]
+    pixels = np.take_along_axis(expected["unplaced"], hidden, axis=1)
+  np.testing.assert_allclose(found, pixels, rtol=1e-5, atol=1e-5)
+  convert(str(folder), tmp_path / "out", "hf", as_trained=True)
+  written = load_file(tmp_path / "out" / "model.safetensors")
+  assert not written["decoder.decoder_pos_embed"].any()
 
 
 @pytest.mark.slow
@@ -88,7 +126,7 @@ def test_transformers_computes_the_same_of_what_is_written(tmp_path):
   model = transformers.ViTMAEForPreTraining.from_pretrained(tmp_path / "out")
   with np.load(MAE / "expected.npz") as expected, torch.no_grad():
     x = torch.tensor(expected["images"].transpose(0, 3, 1, 2))
-    model.config.norm_pix_loss = True
+    assert model.config.norm_pix_loss
     output = model.eval()(x, noise=torch.tensor(expected["noise"]))
     np.testing.assert_allclose(
       output.logits.numpy(), expected["logits"], rtol=1e-4, atol=1e-5
@@ -126,11 +164,9 @@ def test_what_is_no_such_autoencoder_is_refused(tmp_path):
   arrays = load_file(folder / "model.safetensors")
   arrays["decoder.decoder_pos_embed"] += 1
   save_file(arrays, folder / "model.safetensors")
-  loaded = open_checkpoint(str(folder), as_trained=True)
-  with pytest.raises(
-    ValueError, match="is not the sine and cosine of a square"
-  ):
-    loaded.read_params()
+  with pytest.raises(ValueError, match="sine and cosine .* here, nor zero: lo"):
+    open_checkpoint(str(folder), as_trained=True)
+  arrays["decoder.decoder_pos_embed"] -= 1
   del arrays["decoder.decoder_pred.bias"]
   save_file(arrays, folder / "model.safetensors")
   with pytest.raises(ValueError, match="1 missing: decoder.decoder_pred.bias"):

@@ -44,12 +44,14 @@ class Autoencoder(Vit):
     decoder_layers: Layers of the decoder.
     decoder_heads: Heads of each of its layers.
     decoder_mlp_size: Width of their MLPs; None for 4 times `decoder_size`.
+    decoder_positions: Whether the decoder adds `sincos` to its tokens.
   """
 
   decoder_size: int = 512
   decoder_layers: int = 8
   decoder_heads: int = 16
   decoder_mlp_size: int | None = None
+  decoder_positions: bool = True
 
   def __post_init__(self):
     _check_encoder(self)
@@ -113,6 +115,7 @@ class Autoencoder(Vit):
       self.scan,
       self.remat,
       self._config,
+      positions=self.decoder_positions,
       name="decoder",
     )
     return decoder(tokens.replace(z=norm(tokens.z)), hidden, train=train)
@@ -126,6 +129,7 @@ class Decoder(nn.Module):
     hidden_size, num_layers, num_heads, mlp_size: Sizes of the decoder.
     scan, remat: As those of the encoder.
     config: The settings of its layers.
+    positions: Whether its tokens get positions.
   """
 
   pixels: int
@@ -136,6 +140,7 @@ class Decoder(nn.Module):
   scan: bool = False
   remat: str = "none"
   config: LayerConfig = LayerConfig()
+  positions: bool = True
 
   @nn.compact
   def __call__(
@@ -150,6 +155,7 @@ class Decoder(nn.Module):
 
     z = embed(tokens.z)  # (B, prefix + K, D)
     E_pos = sincos(*tokens.grid, D).astype(z.dtype)
+    E_pos = E_pos if self.positions else jnp.zeros_like(E_pos)
     z = jnp.concatenate(
       [z[:, :prefix], z[:, prefix:] + at(E_pos, tokens.where)], axis=1
     )

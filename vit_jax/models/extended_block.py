@@ -37,7 +37,9 @@ from vit_jax.models.rotary import Rope, rotate
 from vit_jax.models.tokens import Mask, Where
 from vit_jax.models.vit import Mlp
 
-QKV_BIASES = ("qkv", "qv", "")
+QKV_BIASES = ("qkv", "qv", "", "q", "k", "v", "qk", "kv")
+# Activations of the gate of a gated MLP: SwiGLU's, and GEGLU's.
+GATES = {"silu": nn.silu} | GELUS
 # How a table of positions is resized. "square" is bilinear, to a square as long
 # as the longer side of the patches, which is then cut.
 RESIZES = ("bicubic", "bilinear", "square")
@@ -154,14 +156,15 @@ class _Apart:
 class ExtendedMlp(nn.Module):
   """SwiGLU, or the MLP of Eq. 3, with more norms; (B, S, D) -> (B, S, D).
 
-  SwiGLU is (silu(z W_gate) * z W_expand) W_contract. All layers have a bias, or
-  none. Dropout is where `Mlp` has it. With `norm_inner`, a norm precedes the
-  last layer (arXiv:2303.11331).
+  SwiGLU is (silu(z W_gate) * z W_expand) W_contract; `gate` may be another of
+  `GATES`. All layers have a bias, or none. Dropout is where `Mlp` has it. With
+  `norm_inner`, a norm precedes the last layer (arXiv:2303.11331).
   """
 
   mlp_size: int
   config: LayerConfig = LayerConfig()
   gated: bool = True
+  gate: str = "silu"
   use_bias: bool = True
   norm_inner: bool = False
 
@@ -182,7 +185,7 @@ class ExtendedMlp(nn.Module):
     if gate is None:
       hidden = GELUS[c.gelu](hidden)
     else:
-      hidden = nn.silu(each_token(gate, z)) * hidden
+      hidden = GATES[self.gate](each_token(gate, z)) * hidden
     hidden = dropout(hidden)
     if self.norm_inner:
       hidden = layer_norm(c, name="norm_inner")(hidden)
@@ -202,6 +205,7 @@ class ExtendedBlock(nn.Module):
   config: LayerConfig = LayerConfig()
   layer_scale: float | None = None
   gated_mlp: bool = False
+  gate: str = "silu"
   drop_path_rate: float = 0.0
   qkv_bias: str = "qkv"
   branch_bias: bool = True
@@ -233,10 +237,11 @@ class ExtendedBlock(nn.Module):
       )()
     msa = self._msa(z.shape[-1])
     mlp = Mlp
-    if self.gated_mlp or self.norm_inner_mlp:
+    if self.gated_mlp or self.norm_inner_mlp or not self.branch_bias:
       mlp = partial(
         ExtendedMlp,
         gated=self.gated_mlp,
+        gate=self.gate,
         use_bias=self.branch_bias,
         norm_inner=self.norm_inner_mlp,
       )

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.attention import MapHead, QueryPool
 from vit_jax.models.extended_block import (
+  GATES,
   QKV_BIASES,
   RESIZES,
   ExtendedBlock,
@@ -186,11 +187,12 @@ class ExtendedVit(BaseVit):
       and the logits are the average of both heads'.
     layer_scale: Initial value of LayerScale's factors; None for no LayerScale.
     gated_mlp: Whether the MLPs are gated (SwiGLU).
+    gate: Activation of their gates, one of `extended_block.GATES`.
     qk_norm: Whether the queries and keys of each head are normalised.
     qk_norm_whole: Whether that is one norm over those of all heads.
     qkv_bias: Initials of those among query, key and value that have a bias.
-    branch_bias: Whether the last layer of attention and all layers of gated
-      MLPs have a bias.
+    branch_bias: Whether the last layer of attention and all layers of MLPs
+      have a bias.
     norm_kind: "layer" for layer norms, "rms" for RMSNorm in their place.
     norm_patches: Whether a norm follows the embedding of patches.
     norm_final: Whether a norm follows the last layer.
@@ -237,6 +239,7 @@ class ExtendedVit(BaseVit):
   distilled: bool = False
   layer_scale: float | None = None
   gated_mlp: bool = False
+  gate: str = "silu"
   qk_norm: bool = False
   qk_norm_whole: bool = False
   qkv_bias: str = "qkv"
@@ -273,6 +276,9 @@ class ExtendedVit(BaseVit):
     check_choice("position", self.position, _POSITIONS)
     check_choice("position_resize", self.position_resize, RESIZES)
     check_choice("qkv_bias", self.qkv_bias, QKV_BIASES)
+    check_choice("gate", self.gate, GATES)
+    if self.gate != "silu" and not self.gated_mlp:
+      raise ValueError(f"gate={self.gate!r} needs gated_mlp=True.")
     self._check_new_parts()
     check_rate("drop_path_rate", self.drop_path_rate)
     if self.relative is not None:
@@ -327,8 +333,6 @@ class ExtendedVit(BaseVit):
 
   def _check_new_parts(self) -> None:
     """Raises ValueError if biases, norms and pooled tokens do not fit."""
-    if not (self.branch_bias or self.gated_mlp):
-      raise ValueError("branch_bias=False needs gated_mlp=True.")
     if self.qk_norm_whole and not self.qk_norm:
       raise ValueError("qk_norm_whole=True needs qk_norm=True.")
     if self.norm_after and self.layer_scale is not None:
@@ -462,6 +466,7 @@ class ExtendedVit(BaseVit):
         self._config,
         layer_scale=self.layer_scale,
         gated_mlp=self.gated_mlp,
+        gate=self.gate,
         drop_path_rate=drop_path,
         qkv_bias=self.qkv_bias,
         branch_bias=self.branch_bias,

@@ -20,6 +20,7 @@ from vit_jax.pretrained.formats import (
   equivalent,
   google,
   hf_encoders,
+  hf_mae,
   hf_pairs,
   processor,
   timm_encoders,
@@ -31,6 +32,7 @@ from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.pretrained.loaded import Loaded, with_preprocessing
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.runtime.files import check_new_folder, filling
+from vit_jax.tasks.autoencoder import AutoencoderTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,6 +303,9 @@ def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
   if module := TARGETS[name].writer(loaded.model):
     near = processor.nearest(preprocessing)
     contents = module.files(loaded.model, near, loaded.loss)
+    if isinstance(loaded.task, AutoencoderTask) and name == "hf":
+      told = hf_mae.objective_config(loaded.task.autoencoder)
+      contents["config.json"] |= told
   elif preprocessing.size and not processor.reason(preprocessing):
     contents = {processor.FILE: processor.write(preprocessing)}
   texts = {file: json.dumps(contents[file], indent=2) for file in contents}

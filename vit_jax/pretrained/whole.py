@@ -18,12 +18,17 @@ from vit_jax.pretrained.formats import hf_mae
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.quantised import check_floats
+from vit_jax.tasks.autoencoder import AutoencoderTask
 
 OTHERS = (
   *("decoder.", "text", "logit_", "temperature", "transformer."),
   *("token_embedding.", "positional_embedding", "ln_final."),
 )
 """Beginnings of the names of arrays that are read here."""
+_NO_PLACES = (
+  "its decoder_pos_embed is zero, as transformers 5 makes new models, so its "
+  "decoder is not told where patches are, here as there; that of a run is"
+)
 
 
 def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
@@ -44,6 +49,11 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
   shapes = {short: stored[name] for short, name in names.items()}
   sizes = hf_mae.sizes(shapes, files.config)
   model: Autoencoder = autoencoder(loaded.model, **sizes)
+  with open_arrays(files.weights) as opened:
+    stored_positions = opened.renamed(names)[hf_mae.POSITIONS]
+  placed = hf_mae.has_positions(stored_positions, model)
+  model = model.clone(decoder_positions=placed)
+  notes = [] if placed else [_NO_PLACES]
   del shapes[hf_mae.POSITIONS]
   ours = param_shapes(model, grid)
   rules = hf_mae.rules(model)
@@ -55,8 +65,15 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
     yield from loaded.read()
     with open_arrays(files.weights) as opened:
       arrays = opened.renamed(names)
-      hf_mae.check_positions(arrays[hf_mae.POSITIONS], model)
       for leaf, array in read_all(rules, arrays, model):
         yield leaf, array.astype(np.float32, copy=False)
 
-  return dataclasses.replace(loaded, model=model, shapes=ours, read=read)
+  settings = hf_mae.objective(files.config)
+  return dataclasses.replace(
+    loaded,
+    model=model,
+    open_task=lambda: AutoencoderTask(autoencoder=settings),
+    shapes=ours,
+    read=read,
+    notes=(*loaded.notes, *notes),
+  )

@@ -117,6 +117,14 @@ MODELS = {
     use_gated_mlp=True,
     hidden_act="silu",
   ),
+  "hf_dinov3_gates": huggingface(
+    "DINOv3ViTModel",
+    use_gated_mlp=True,
+    query_bias=False,
+    proj_bias=False,
+    mlp_bias=False,
+    **_BARE,
+  ),
   "hf_siglip": huggingface("SiglipVisionModel", intermediate_size=64),
   "hf_siglip_text": huggingface("SiglipModel", intermediate_size=64),
   "hf_siglip_head": huggingface(

@@ -27,6 +27,7 @@ NAMES = (
   "hf_dinov2_reg",
   "hf_dinov3",
   "hf_dinov3_plus",
+  "hf_dinov3_gates",
   "hf_clip",
   "hf_clip_text",
   "hf_deit",
@@ -42,7 +43,7 @@ FAST_PLAIN = ("hf_siglip_head", "hf_msn", "hf_ijepa", "hf_mim")
 
 
 # The others differ from these in a detail, and are slow tests.
-FAST = ("hf_dinov2_reg", "hf_dinov3", "hf_clip")
+FAST = ("hf_dinov2_reg", "hf_dinov3", "hf_dinov3_gates", "hf_clip")
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)
@@ -239,7 +240,7 @@ def test_a_deit_of_pre_training_is_the_same_encoder(tmp_path, capsys):
       dict(is_native=True),
       "is_native=true: positions that are com",
     ),
-    ("hf_aimv2", dict(hidden_act="gelu"), "='gelu'; only 'silu' is AIMv2's"),
+    ("hf_aimv2", dict(hidden_act="relu"), "choose one of silu, swish, gelu"),
     (
       "hf_internvl_rms",
       dict(norm_type="layer_norm"),
@@ -256,10 +257,11 @@ def test_a_deit_of_pre_training_is_the_same_encoder(tmp_path, capsys):
     ("hf_dinov2", dict(model_type="clip"), "='clip', and its arrays are named"),
     ("hf_clip", dict(model_type="mlcd2"), "'mlcd2', which is not known here"),
     ("hf_dinov2", dict(model_type=["x"]), "=.'x'., which is not known here"),
+    ("hf_dinov3", dict(hidden_act="silu"), "hidden_act='silu' is unknown; cho"),
     ("hf_dinov2", dict(hidden_act="relu"), "hidden_act='relu' is unknown; cho"),
     ("hf_dinov3", dict(rope_theta=0), "rope_theta=0.* must be more than 0"),
     ("hf_dinov3", dict(rope_theta="x"), "rope_theta='x' must be a finite"),
-    ("hf_dinov3_plus", dict(hidden_act="relu"), "choose one of silu, gelu"),
+    ("hf_dinov3_plus", dict(hidden_act="relu"), "choose one of silu, swish"),
     ("hf_dinov3", dict(num_attention_heads=3), "num_heads=3; .* would fit"),
   ],
 )

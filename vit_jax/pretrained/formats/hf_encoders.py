@@ -38,6 +38,7 @@ from vit_jax.pretrained.formats.hf_vit import (
   DINOV2,
   DINOV3,
   MSN,
+  REGISTERS,
   TEACHER,
   VIT,
 )
@@ -72,6 +73,8 @@ GELUS = {
   "gelu_fast": "tanh",
   "quick_gelu": "quick",
 }
+# The others that gates may have -> `ExtendedVit.gate`.
+_GATES = {"silu": "silu", "swish": "silu"}
 
 
 def prefix(shapes: Shapes) -> str | None:
@@ -91,6 +94,7 @@ def unused(shapes: Shapes) -> list[str]:
     name
     for name in shapes
     if name == base + family.mask_token
+    or (name == base + REGISTERS and 0 in shapes[name])
     or name.startswith((*family.unused, *pooled, *objective))
     or name.endswith(("position_ids", "relative_position_index"))
   ]
@@ -123,7 +127,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     num_layers=family.table.stacks[0].count(local),
     mlp_size=_mlp_size(family.table, local, gated),
     num_heads=checked("num_attention_heads", int | None, num_heads, COUNT),
-    gelu=_activation(family, config, gated),
+    **_activation(family, config, gated),
     layer_norm_epsilon=checked(family.epsilon, float, epsilon, POSITIVE),
   )
   if family.position_resize != "bicubic":
@@ -200,13 +204,17 @@ def _of_type(shapes: Shapes, model_type: Any) -> tuple[Family, str]:
   )
 
 
-def _activation(family: Family, config: Config, gated: bool) -> str:
-  """The value of `Vit.gelu`, which gated MLPs do not use."""
+def _activation(family: Family, config: Config, gated: bool) -> dict[str, str]:
+  """The fields that tell the activation of the MLPs, or of their gates."""
   default = family.defaults.get("hidden_act", "gelu")
   name = config.get("hidden_act", default)
-  names = ("silu", "gelu") if gated else (*GELUS,)
-  checked("hidden_act", str, name, choices=names)
-  return "exact" if gated else GELUS[name]
+  if gated and not family.gated_by_act:
+    return dict(gelu="exact")
+  names = {**(_GATES if gated else {}), **GELUS}
+  checked("hidden_act", str, name, choices=(*names,))
+  return (
+    dict(gelu="exact", gate=names[name]) if gated else dict(gelu=GELUS[name])
+  )
 
 
 def _mlp_size(table: Table, shapes: Shapes, gated: bool) -> int:
@@ -361,8 +369,9 @@ def _resized_otherwise(family: Family, vit: Any) -> bool:
 def constants(vit: Any) -> dict[str, np.ndarray]:
   """Arrays that only the format has.
 
-  They are the mask token, as zeros, and the mean and deviation of C-RADIO's
-  images with the tokens that its summary has.
+  They are the mask token, as zeros, the registers where there are none, and
+  the mean and deviation of C-RADIO's images with the tokens that its summary
+  has.
   """
   family = family_of(vit)
   arrays: dict[str, np.ndarray] = {}
@@ -370,6 +379,9 @@ def constants(vit: Any) -> dict[str, np.ndarray]:
     shape = (*(1,) * family.mask_axes, vit.hidden_size)
     zeros = np.zeros(shape, np.float32)
     arrays[family.base(vit) + family.mask_token] = zeros
+  if _config(family, vit).get("num_register_tokens") == 0:
+    none = np.zeros((1, 0, vit.hidden_size), np.float32)
+    arrays[family.base(vit) + REGISTERS] = none
   if family.normalizes:
     for name, values in _colours(vit).items():
       column = np.asarray(values, np.float32)[:, None, None]
@@ -408,12 +420,14 @@ def class_name(vit: Any) -> str:
 
 def _config(family: Family, vit: Any) -> dict[str, Any]:
   size = architecture.table_size(vit)
-  names = {ours: theirs for theirs, ours in reversed(GELUS.items())}
+  acts = GELUS | _GATES
+  names = {ours: theirs for theirs, ours in reversed(acts.items())}
+  act = vit.gate if getattr(vit, "gated_mlp", False) else vit.gelu
   tower = {
     "hidden_size": vit.hidden_size,
     "num_hidden_layers": vit.num_layers,
     "num_attention_heads": vit.num_heads,
-    "hidden_act": "silu" if getattr(vit, "gated_mlp", 0) else names[vit.gelu],
+    "hidden_act": names[act],
     family.epsilon: vit.layer_norm_epsilon,
     "image_size": size and architecture.one_or_both(vit),
     "patch_size": vit.patch_size,

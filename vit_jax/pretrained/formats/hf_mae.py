@@ -1,7 +1,7 @@
 """The decoder of transformers' masked autoencoders, `ViTMAEForPreTraining`.
 
 `hf_vit` has their encoder. The decoder's positions are computed here, and
-stored there.
+stored there: release 5 makes new models with zeros in their place, which stay.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,8 @@ from vit_jax.pretrained.formats.architecture import channels_of, need
 from vit_jax.pretrained.formats.huggingface import saved_name
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Layers, Table
-from vit_jax.runtime.checks import COUNT, checked
+from vit_jax.runtime.checks import BELOW_1, COUNT, checked
+from vit_jax.tasks.settings import AutoencoderSettings
 
 POSITIONS = "decoder.decoder_pos_embed"
 _LAYERS = "decoder.decoder_layers.{}."
@@ -42,7 +43,7 @@ def _published(name: str) -> str:
   )
 
 
-def sizes(shapes: Shapes, config: Config) -> dict[str, int]:
+def sizes(shapes: Shapes, config: Config) -> dict[str, Any]:
   """The decoder's sizes, by the fields of `Autoencoder`.
 
   Raises ValueError if an array that tells one is missing.
@@ -66,18 +67,40 @@ def rules(model: Autoencoder) -> list[Rule]:
 def positions(model: Autoencoder, grid: tuple[int, int]) -> np.ndarray:
   """The decoder's positions as they are stored, (1, 1 + N, D)."""
   patches = np.asarray(sincos(*grid, model.decoder_size))
+  patches = patches * model.decoder_positions
   return np.pad(patches, ((1, 0), (0, 0)))[None]
 
 
-def check_positions(stored: np.ndarray, model: Autoencoder) -> None:
-  """Raises ValueError unless stored positions are those that we compute."""
+def has_positions(stored: np.ndarray, model: Autoencoder) -> bool:
+  """Whether stored positions are those that we compute, and not zeros.
+
+  Raises ValueError if they are neither.
+  """
   side = round((stored.shape[1] - 1) ** 0.5)
   ours = positions(model, (side, side))
-  if stored.shape != ours.shape or not np.allclose(stored, ours, atol=1e-5):
-    raise ValueError(
-      f"{POSITIONS} is not the sine and cosine of a square grid, which the "
-      "decoder computes here: load the encoder alone."
-    )
+  if stored.shape == ours.shape and np.allclose(stored, ours, atol=1e-5):
+    return True
+  if stored.shape == ours.shape and not stored.any():
+    return False
+  raise ValueError(
+    f"{POSITIONS} is neither the sine and cosine of a square grid, which the "
+    "decoder computes here, nor zero: load the encoder alone."
+  )
+
+
+def objective(config: Config) -> AutoencoderSettings:
+  """What a configuration tells of the loss, with transformers' defaults."""
+  rate = config.get("mask_ratio", 0.75)
+  norm_pixels = config.get("norm_pix_loss", False)
+  return AutoencoderSettings(
+    rate=checked("mask_ratio", float, rate, BELOW_1),
+    norm_pixels=checked("norm_pix_loss", bool, norm_pixels),
+  )
+
+
+def objective_config(settings: AutoencoderSettings) -> dict[str, Any]:
+  """The part of a configuration that tells the loss."""
+  return dict(mask_ratio=settings.rate, norm_pix_loss=settings.norm_pixels)
 
 
 def config(model: Autoencoder) -> Mapping[str, Any]:

@@ -12,7 +12,6 @@ from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.pretrained.formats.table import Config, Family, Layers, Table
 from vit_jax.runtime.checks import checked
-from vit_jax.runtime.printable import quoted
 
 _FIRST = "blocks.0."  # The first layer of TIPSv2 and C-RADIO.
 _NORMS = {"layer_norm": "layer", "rms_norm": "rms"}
@@ -117,10 +116,6 @@ def _aimv2(shapes: Shapes, config: Config) -> dict[str, Any]:
       "its config.json says is_native=true: positions that are computed for "
       "any size of images (AIMv2 native) are not supported."
     )
-  if (act := config.get("hidden_act", "silu")) != "silu":
-    raise ValueError(
-      f"its config.json says hidden_act={quoted(act)}; only 'silu' is AIMv2's."
-    )
   width = shapes.get("visual_projection.weight", (None, 0))[0]
   layer = "encoder.layers.0."
   return dict(
@@ -165,6 +160,7 @@ AIMV2 = Family(
     "num_attention_heads": 8,
   },
   epsilon="rms_norm_eps",
+  gated_by_act=True,
   unused=("text_model.", "text_projection.", "logit_scale"),
   mean=architecture.CLIP_MEAN,
   std=architecture.CLIP_STD,

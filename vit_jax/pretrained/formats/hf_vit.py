@@ -19,6 +19,7 @@ from vit_jax.runtime.checks import POSITIVE, checked
 from vit_jax.runtime.printable import quoted
 
 _DISTILLED = "embeddings.distillation_token"
+REGISTERS = "embeddings.register_tokens"
 
 
 def _config(name: str, vit: Any) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def _layer_scale(config: Config) -> float:
 
 
 def _registers(shapes: Shapes) -> int:
-  return shapes.get("embeddings.register_tokens", (1, 0, 0))[1]
+  return shapes.get(REGISTERS, (1, 0, 0))[1]
 
 
 def _dinov2(shapes: Shapes, config: Config) -> dict[str, Any]:
@@ -83,7 +84,8 @@ def _dinov2(shapes: Shapes, config: Config) -> dict[str, Any]:
     kind=ExtendedVit,
     pooling="token_gap" if "classifier.bias" in shapes else "token",
     registers=_registers(shapes),
-    antialias="embeddings.register_tokens" in shapes,
+    antialias=config.get("model_type") == "dinov2_with_registers"
+    or REGISTERS in shapes,
     layer_scale=_layer_scale(config),
     gated_mlp="encoder.layer.0.mlp.weights_in.bias" in shapes,
   )
@@ -121,20 +123,29 @@ def _dinov3_config(vit: ExtendedVit) -> dict[str, Any]:
     query_bias="q" in vit.qkv_bias,
     key_bias="k" in vit.qkv_bias,
     value_bias="v" in vit.qkv_bias,
+    proj_bias=vit.branch_bias,
+    mlp_bias=vit.branch_bias,
   )
 
 
 def _dinov3(shapes: Shapes, config: Config) -> dict[str, Any]:
   theta = config.get("rope_theta", 100.0)
   biased = (x for x in "qkv" if f"layer.0.attention.{x}_proj.bias" in shapes)
+  proj = "layer.0.attention.o_proj.bias" in shapes
+  if proj != ("layer.0.mlp.up_proj.bias" in shapes):
+    raise ValueError(
+      f"its config.json says proj_bias={proj} and mlp_bias={not proj}: only "
+      "both or neither are supported."
+    )
   return dict(
     kind=ExtendedVit,
     position="none",
     registers=_registers(shapes),
     rope_theta=checked("rope_theta", float, theta, POSITIVE),
     layer_scale=_layer_scale(config),
-    gated_mlp="layer.0.mlp.gate_proj.bias" in shapes,
+    gated_mlp="layer.0.mlp.gate_proj.weight" in shapes,
     qkv_bias="".join(biased),
+    branch_bias=proj,
   )
 
 
@@ -205,5 +216,6 @@ DINOV3 = Family(
   classes=("DINOv3ViTModel", None),
   mask_token="embeddings.mask_token",
   mask_axes=2,
+  gated_by_act=True,
   defaults={"layer_norm_eps": 1e-5, "num_attention_heads": 6},
 )

@@ -254,6 +254,9 @@ class Family:
   # Beginning of the names of the mean and deviation by which the library's
   # model normalises its images itself; "" if its preprocessor does.
   normalizes: str = ""
+  # Whether the activation that its configuration names is that of gates; else
+  # theirs is SiLU.
+  gated_by_act: bool = False
   extended: bool = True  # Whether its models may be `ExtendedVit`s.
   relative: bool = False  # Whether it may have relative positions.
   # Whether its table may be for images that are no squares.
