@@ -225,10 +225,11 @@ def mark_files(
   images = [*find_images(files)]
   count, unreadable, lines = write_masks(
     functools.partial(mark, loaded.held),
-    Display().track(images, "marking", len(images)),
+    images,
     masks,
     preprocessing.spec,
     loaded.class_names,
+    lambda files: Display().track(files, "marking", len(files)),
   )
   for line in lines:
     say(line, sys.stdout)

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
+from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforming.transforms import filtered
+from vit_jax.runtime.checks import MAX_PIXELS
 from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.segmentation_pictures import make_logits
 
 _ROWS = 4  # Windows that the model is given at once.
 _MOST_VALUES = 1 << 24  # Logits of pixels in memory at once.
+_MOST_LOGITS = 1 << 27  # Of all patches of an image.
 
 Pixels = UInt8[np.ndarray, "H W C"]
 Logits = Float[np.ndarray, "h w K"]
@@ -30,7 +33,8 @@ def make_mark(
   side is brought to that length instead, in about its own proportions, and the
   logits of overlapping windows of the model's size are averaged. Raises
   ValueError if that is less than a side of a window; the function does if the
-  model's outputs are not finite.
+  model's outputs are not finite, and UnreadableImageError if the image would be
+  too large at that length.
   """
   size, P = preprocessing.image_size, model.stride
   if short_side is not None and short_side < max(size):
@@ -63,19 +67,42 @@ def make_mark(
     seen = size if short_side is None else _sides(image, short_side, P)
     seen_image = image
     if image.shape[:2] != seen:
+      _check_size(seen, short_side)
       seen_image = filtered(image, seen, preprocessing.crop)
     total: Any = 0.0
     count = np.zeros((seen[0] // P, seen[1] // P, 1), np.float32)
     for top, left, logits in windows(params, seen_image):
       h, w, K = logits.shape
       if not isinstance(total, np.ndarray):
+        _check_size(seen, short_side, count.size * K)
         total = np.zeros((*count.shape[:2], K), np.float32)
       total[top : top + h, left : left + w] += logits
       count[top : top + h, left : left + w] += 1
     check_finite(total)
-    return classes(total / count, *image.shape[:2])
+    total /= count
+    return classes(total, *image.shape[:2])
 
   return mark
+
+
+def _check_size(
+  sides: tuple[int, int], short_side: int | None, logits: int = 0
+) -> None:
+  """Raises UnreadableImageError if an image is too large for windows."""
+  height, width = sides
+  if short_side is None:
+    return
+  too_many = ""
+  if height * width > MAX_PIXELS:
+    too_many = f"more than {MAX_PIXELS:,} of them"
+  elif logits > _MOST_LOGITS:
+    too_many = f"and {logits:,} logits, more than {_MOST_LOGITS:,}"
+  if too_many:
+    raise UnreadableImageError(
+      f"at short_side={short_side} it would have {width:,} x {height:,} "
+      f"pixels, {too_many}: give a smaller --short_side, or none, or cut the "
+      "image."
+    )
 
 
 def starts(length: int, window: int, P: int) -> list[int]:

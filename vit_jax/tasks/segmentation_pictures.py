@@ -1,7 +1,7 @@
 """Masks in colours, on their images."""
 
 import colorsys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from vit_jax.tasks.segmentation_objective import enlarged
 
 _GAP = 4  # Pixels between two panels.
 _SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
+_STRIP = 1 << 21  # Pixels.
 _SHARE = 0.6  # Weight of the colour; the rest is the image.
 _GOLDEN = 0.618034  # Share of the colour circle between two classes.
 
@@ -44,10 +45,19 @@ def palette(count: int = 256) -> UInt8[np.ndarray, "count 3"]:
 
 def overlay(image: Photograph, mask: Mask) -> Photograph:
   """An image with the colour of each pixel's class; of no class, as it is."""
-  colours = palette()[mask % 256]
-  mixed = _SHARE * colours + (1 - _SHARE) * image
-  drawn = np.where((mask == IGNORED)[..., None], image, mixed)
-  return np.rint(drawn).astype(np.uint8)
+  colours = _SHARE * palette()
+  drawn = np.empty_like(image)
+  for rows in strips(mask.shape):
+    mixed = colours[mask[rows] % 256] + (1 - _SHARE) * image[rows]
+    none = (mask[rows] == IGNORED)[..., None]
+    drawn[rows] = np.rint(np.where(none, image[rows], mixed))
+  return drawn
+
+
+def strips(shape: Sequence[int]) -> Iterator[slice]:
+  """Slices of an image's rows, of few enough pixels for arrays of floats."""
+  step = max(1, _STRIP // max(1, shape[1]))
+  return (slice(top, top + step) for top in range(0, shape[0], step))
 
 
 def make_logits(

@@ -1,0 +1,166 @@
+"""Masks of image files: their names, and the memory they take."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.memory import bounded_memory
+from vit_jax.data.example import RGB, UnreadableImageError
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.inference import mask_files
+from vit_jax.inference.mask_files import mask_names, write_masks
+from vit_jax.tasks import marking, segmentation_pictures
+from vit_jax.tasks.segmentation_pictures import overlay, palette
+
+
+@pytest.mark.parametrize(
+  ("files", "names"),
+  [
+    # One folder: as they are called, and a number where that is taken.
+    (["p/x.jpg", "p/y.png"], ["x.png", "y.png"]),
+    (["p/x.jpg", "p/x.png", "p/x.webp"], ["x.png", "x_2.png", "x_3.png"]),
+    (["x.jpg", "x.png", "x_2.jpg"], ["x.png", "x_2.png", "x_2_2.png"]),
+    (["x_2.jpg", "x.jpg", "x.png"], ["x_2.png", "x.png", "x_3.png"]),
+    (["a.b.jpg", "a.jpg"], ["a.b.png", "a.png"]),
+    (["p/x.jpg", "p/../p/x.jpg"], ["x.png", "x_2.png"]),
+    # Several: their folders stay.
+    (
+      ["p/a/x.jpg", "p/b/x.jpg", "p/b/x_2.jpg"],
+      ["a/x.png", "b/x.png", "b/x_2.png"],
+    ),
+    (
+      ["p/x.jpg", "p/a/x.jpg", "p/a/b/x.jpg"],
+      ["x.png", "a/x.png", "a/b/x.png"],
+    ),
+    (["p/a/x.jpg", "/q/x.jpg"], [".*a/x.png", "q/x.png"]),
+    # A folder that is called as a mask.
+    (["p/x.jpg", "p/x.png/y.jpg"], ["x_2.png", "x.png/y.png"]),
+    ([], []),
+  ],
+)
+def test_names_of_masks(files, names):
+  found = mask_names(files)
+  assert len({*found}) == len(files)
+  for name, wanted in zip(found, names, strict=True):
+    assert name.endswith(wanted[2:]) if wanted[:2] == ".*" else name == wanted
+
+
+def _photographs(tmp_path, *names):
+  files = [tmp_path / "photos" / name for name in names]
+  for file in files:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (6, 4), (90, 90, 90)).save(file)
+  return [str(file) for file in files]
+
+
+def _written(tmp_path, kind):
+  folder = tmp_path / "out" / kind
+  return {
+    str(path.relative_to(folder)): np.asarray(Image.open(path))
+    for path in folder.rglob("*.png")
+  }
+
+
+def test_every_image_has_a_mask_of_its_own(tmp_path, capsys):
+  """As many files as are said, each with what was found in its image."""
+  files = _photographs(tmp_path, "a/x.jpg", "b/x.jpg", "b/x_2.jpg", "b/x.png")
+  number = iter(range(9))
+
+  def mark(image):
+    return np.full(image.shape[:2], next(number), np.int32)
+
+  done = write_masks(mark, files, str(tmp_path / "out"), RGB, list("0123"))
+  shares = [f" 25.0%  {k}" for k in range(4)]
+  assert done == (4, 0, shares)
+  masks = _written(tmp_path, "masks")
+  assert {name: int(mask[0, 0]) for name, mask in masks.items()} == {
+    "a/x.png": 0,
+    "b/x.png": 1,
+    "b/x_2.png": 2,
+    "b/x_3.png": 3,
+  }
+  with Image.open(tmp_path / "out" / "masks" / "a" / "x.png") as mask:
+    assert mask.mode == "P" and mask.getpalette() == palette().ravel().tolist()
+  assert _written(tmp_path, "overlays").keys() == masks.keys()
+  said = capsys.readouterr().err.splitlines()
+  assert said == [f"{files[3]}: its mask is {tmp_path}/out/masks/b/x_3.png."]
+
+
+def test_an_image_that_cannot_be_marked_is_named(tmp_path, capsys):
+  files = _photographs(tmp_path, "x.jpg", "y.jpg")
+
+  def mark(image):
+    if mark.first:
+      mark.first = False
+      raise UnreadableImageError("it is too large.")
+    return np.zeros(image.shape[:2], np.int32)
+
+  mark.first = True
+  count, unreadable, _ = write_masks(
+    mark, files, str(tmp_path / "out"), RGB, ["sky"]
+  )
+  assert (count, unreadable) == (1, 1)
+  assert capsys.readouterr().err == f"{files[0]}: it is too large.\n"
+  assert [*_written(tmp_path, "masks")] == ["y.png"]
+
+
+@pytest.mark.parametrize("most", [255, 300])
+def test_strips_change_no_overlay(monkeypatch, most):
+  random = np.random.default_rng(0)
+  image = random.integers(0, 256, (9, 7, 3), np.uint8)
+  mask = random.integers(0, most + 1, (9, 7)).astype(np.int32)
+  mixed = 0.6 * palette()[mask % 256] + 0.4 * image
+  wanted = np.where((mask == 255)[..., None], image, np.rint(mixed))
+  counts = np.bincount(mask.ravel())
+  for strip in (1 << 21, 15, 1):
+    monkeypatch.setattr(segmentation_pictures, "_STRIP", strip)
+    np.testing.assert_array_equal(overlay(image, mask), wanted)
+    found = mask_files._with_pixels(np.zeros(0, np.int64), mask)
+    np.testing.assert_array_equal(found, counts)
+
+
+def test_a_large_image_takes_few_times_its_pixels():
+  """It took 28 times as many bytes: 7 GB for 9,000 x 9,000."""
+  side = 3000
+  image = np.zeros((side, side, 3), np.uint8)
+  mask = np.zeros((side, side), np.int32)
+  with bounded_memory(3 * image.nbytes + 2**28):
+    overlay(image, mask)
+    mask_files._with_pixels(np.zeros(0, np.int64), mask)
+
+
+class _Model:
+  stride = 16
+
+
+@pytest.mark.parametrize(
+  ("shape", "most", "message"),
+  [
+    (
+      (60_000, 1),
+      None,
+      "at short_side=224 it would have 224 x 13,440,000 pixels, more than 89,",
+    ),
+    (
+      (224, 2240),
+      1000,
+      "224 pixels, and 9,800 logits, more than 1,000: give a",
+    ),
+  ],
+)
+def test_an_image_too_long_for_windows_is_refused(
+  monkeypatch, shape, most, message
+):
+  def make_logits(model, preprocessing):
+    del model, preprocessing
+    return lambda _, x: np.zeros((len(x), 14, 14, 5), np.float32)
+
+  monkeypatch.setattr(marking, "make_logits", make_logits)
+  if most:
+    monkeypatch.setattr(marking, "_MOST_LOGITS", most)
+  mark = marking.make_mark(_Model(), Preprocessing((224, 224)), 224)
+  image = np.zeros((*shape, 3), np.uint8)
+  with pytest.raises(UnreadableImageError, match=message):
+    mark(None, image)
+  whole = marking.make_mark(_Model(), Preprocessing((224, 224)))
+  assert whole(None, image).shape == shape
