@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
+from tests.old_runs import CHECKPOINTS
 from tests.photos import (
   PARAMS,
   VIT,
@@ -148,6 +149,44 @@ def test_layers_are_written_as_maps_or_tokens(photos, tmp_path, checkpoint):
   ):
     with pytest.raises(ValueError, match=message):
       predict_files(checkpoint, photos[:3], **options)
+
+
+@pytest.mark.parametrize(
+  "kind",
+  [
+    "segmentation",
+    *(
+      pytest.param(kind, marks=pytest.mark.slow)
+      for kind in ("autoencoder", "masked", "pairs", "self_distillation")
+    ),
+    pytest.param("student", marks=pytest.mark.slow),
+  ],
+)
+@pytest.mark.parametrize(
+  "out", [None, pytest.param("a.csv", marks=pytest.mark.slow)]
+)
+def test_runs_without_labels_write_features(
+  photos, tmp_path, kind, out, capsys
+):
+  """As the refusal to predict their classes advises."""
+  run = str(CHECKPOINTS / "saved_runs" / kind)
+  with pytest.raises(
+    ValueError, match="no classes .* give --features=FILE.npz"
+  ):
+    predict_files(run, photos)
+  path = str(tmp_path / "features.npz")
+  answers = out and str(tmp_path / out)
+  assert predict_files(run, photos, features=path, out=answers) == 0
+  said = capsys.readouterr().out
+  assert f"features (11, 8) to {path}." in said and "%" not in said
+  if answers:
+    written = pathlib.Path(answers).read_text().splitlines()
+    assert written == ["image,error", *(f"{name}," for name in photos)]
+  loaded = load_pretrained(run)
+  with np.load(path) as arrays:
+    expected = loaded.features(photos)
+    np.testing.assert_allclose(arrays["features"], expected, atol=1e-5)
+    assert arrays["images"].tolist() == photos
 
 
 @pytest.mark.parametrize(

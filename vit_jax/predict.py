@@ -387,11 +387,16 @@ def _opened(
 def _outputs(
   loaded: "Loaded", text_head: "TextHead | None"
 ) -> "tuple[Task, Sequence[str], int]":
-  """The task, the names of the classes or targets, and their number."""
+  """The task, the names of the classes or targets, and their number.
+
+  A model without outputs has no classes to name, whatever its run trained.
+  """
   from vit_jax.tasks.choose import answering
 
   if text_head:
     return answering(text_head.loss), text_head.names, len(text_head.names)
+  if not loaded.model.num_classes:
+    return answering("softmax"), (), 0
   return loaded.task, loaded.class_names, loaded.model.num_classes
 
 
