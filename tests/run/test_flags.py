@@ -52,6 +52,28 @@ def test_none_leaves_a_text_unset(typed):
   assert typed("--config=cifar10", "--config.data.name=None").data.name is None
 
 
+@pytest.mark.parametrize("separator", [" ", ",", ";|", "/"])
+def test_a_separator_is_taken_as_it_is_typed(typed, separator):
+  given = "--config=image_folder", "--config.data.labels_file=l.csv"
+  key = f"--config.data.label_separator={separator}"
+  data = typed(*given, key, "--config.data.task=multilabel").data
+  assert data.label_separator == separator
+
+
+@pytest.mark.parametrize(
+  "name", ["l.csv", "L.TSV", "l.jsonl", "l.json", "l.txt"]
+)
+def test_a_file_of_labels_is_known_by_its_ending(tmp_path, name):
+  (tmp_path / name).touch()
+  words = flags.meant(str(tmp_path / name), [], [], workdir=False)
+  assert f"--config.data.labels_file={tmp_path / name}" in words
+  (tmp_path / "l.xml").touch()
+  with pytest.raises(
+    ValueError, match="ends in .csv, .tsv, .jsonl, .json, .txt"
+  ):
+    flags.meant(str(tmp_path / "l.xml"), [], [], workdir=False)
+
+
 def test_a_text_that_has_to_be_set_cannot_be_none(typed):
   with pytest.raises(ValueError, match=r"optimizer\.kind"):
     typed("--config=cifar10", "--config.optimizer.kind=None")

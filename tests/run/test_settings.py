@@ -192,6 +192,7 @@ def test_alphas_whose_draws_are_no_numbers_are_refused(config, key):
 OTHERS = {
   "autoencoder.norm_pixels": False,
   "data.outside": True,
+  "data.label_separator": ",",
   "data.held_out_by": "rank",
   "data.held_out_below": (0.5, 0.25),
   "data.labels": False,

@@ -18,7 +18,8 @@ PILLOW_FILTERS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 FILTERS = ("area", *PILLOW_FILTERS)
 TENSORFLOW = ("vision_transformer", "big_vision")
 RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
-LABEL_FILES = (".csv", ".tsv", ".jsonl")  # Endings that commands know.
+# Endings of files of labels that commands know.
+LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
 HELD_OUT_BY = ("name", "count", "rank")
 ON_UNREADABLE = ("stop", "skip")
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
@@ -94,6 +95,18 @@ class DataSettings(Section):
     None,
     "Columns of the labels, separated by commas; None takes the column label, "
     "and for numbers every column but file and split.",
+  )
+  label_separator: str | None = setting(
+    None,
+    "Characters that part several labels or captions in a cell, such as ' ' or "
+    "','; None parts labels at ; and |, and takes a text such as "
+    '["cat", "dog"] for a list, which ";|" does not, as in earlier versions.',
+    must=Rule(
+      "be spaces or punctuation, without letters and digits",
+      lambda text: text and not any(map(str.isalnum, text)),
+    ),
+    needs="labels_file",
+    legacy_default=";|",
   )
   data_dir: str | None = setting(None, "Folder where TFDS keeps its data sets.")
   tfds_label: str | None = setting(

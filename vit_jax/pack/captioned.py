@@ -16,8 +16,9 @@ from vit_jax.data.reading.captions import (
   Captions,
   captions_and_classes,
 )
-from vit_jax.data.reading.label_rows import Encode, Row, columns_of, fail
+from vit_jax.data.reading.label_rows import Encode, Row, columns_of
 from vit_jax.data.reading.labels import SINGLE, Names
+from vit_jax.data.reading.tables import fail
 from vit_jax.data.settings import DataSettings
 
 

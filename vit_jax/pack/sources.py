@@ -11,7 +11,7 @@ from etils import epath
 from vit_jax.data.example import Example, Source
 from vit_jax.data.reading import image_folder
 from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct, split_named
-from vit_jax.data.settings import DataSettings
+from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.pack import captioned
 from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits, split_of
 from vit_jax.pack.repository import Files, parquet_files
@@ -56,7 +56,7 @@ def open_sources(
 
     return open_all(source.removeprefix("tfds:"), data_dir)
   if folder.is_file():
-    if not source.endswith((".csv", ".tsv", ".jsonl")):
+    if not source.lower().endswith(LABEL_FILES):
       raise ValueError(
         f"{source!r} is a file, and only CSV and JSONL files of labels can be "
         "packed; for others, give the folder that holds them."

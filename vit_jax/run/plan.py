@@ -32,7 +32,11 @@ from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
 
 _SIDES = ("data.held_out_by", "data.held_out_below")
-_AS_BEGUN = ("data.eval_split", *_SIDES, *fastest.KEYS)
+_AS_BEGUN = (
+  *("data.eval_split", "data.label_separator"),
+  *_SIDES,
+  *fastest.KEYS,
+)
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:

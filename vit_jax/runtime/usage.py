@@ -37,7 +37,7 @@ _NUMBERS = {
   "invalid literal for int()": "it takes a whole number.",
 }
 # Flags of commands that open a run, by the last part of a key they stand for.
-_OWN_FLAGS = dict.fromkeys(("dir", "labels_file"), "root")
+_OWN_FLAGS: dict[str, str] = dict.fromkeys(("dir", "labels_file"), "root")
 # Flags of other programs for the choice that JAX makes.
 DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 

@@ -1,5 +1,8 @@
 """Captions of images: files, tokenizers, and what is drawn of them."""
 
+import csv
+import dataclasses
+import io
 import json
 import pickle
 import types
@@ -158,6 +161,86 @@ def test_a_caption_that_is_no_text_is_refused(files, tmp_path):
   rows = [row("a.png", 3), row("b.png", "x")]
   with pytest.raises(ValueError, match="line 1 has the caption 3, which is no"):
     opened(tmp_path, rows, Captions(tokenizer=files), name="pairs.jsonl")
+
+
+def test_half_a_character_is_refused(files, tmp_path):
+  rows = [row("a.png", "x"), row("b.png", "a \ud83d disc")]
+  with pytest.raises(
+    ValueError,
+    match=r"line 2 has the caption .*lone surrogate\): write it whole",
+  ) as error:
+    opened(tmp_path, rows, Captions(tokenizer=files), name="pairs.jsonl")
+  assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["pairs.csv", "pairs.jsonl"])
+def test_a_list_in_text_is_several_captions(files, tmp_path, name):
+  (tmp_path / "a.png").write_bytes(PNG)
+  (tmp_path / "b.png").write_bytes(PNG)
+  cells = [json.dumps(TEXTS[:2]), str(TEXTS[2:])]
+  pairs = zip(("a.png", "b.png"), cells, strict=True)
+  if name.endswith("jsonl"):
+    lines = [json.dumps(row(file, cell)) for file, cell in pairs]
+  else:
+    table = io.StringIO()
+    csv.writer(table).writerows([("image", "raw caption"), *pairs])
+    lines = [table.getvalue().replace("raw caption", "Caption")]
+  (tmp_path / name).write_text("\n".join(lines))
+  settings = DataSettings(labels_file=str(tmp_path / name), eval_split="train")
+  labels = Captions(tokenizer=files, most=3)
+  found = label_file.open_folder(settings, labels)["train"].labels(range(2))
+  expected = np.full((2, 3, 8), NONE)
+  expected[0, :2] = files.tokenizer(TEXTS[:2])
+  expected[1, :2] = files.tokenizer(TEXTS[2:])
+  np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("cell", ["[]", '["", "a"]', '["a", 5]', '["a"'])
+def test_bad_lists_of_captions_are_one_line(files, tmp_path, cell):
+  rows = [row("a.png", cell), row("b.png", "x")]
+  with pytest.raises(ValueError, match="line 1 has (no|an empty|the|caption=)"):
+    opened(tmp_path, rows, Captions(tokenizer=files), name="pairs.jsonl")
+
+
+def test_a_separator_parts_captions(files, tmp_path):
+  for name in ("a.png", "b.png"):
+    (tmp_path / name).write_bytes(PNG)
+  path = tmp_path / "captions.txt"
+  path.write_text(f"image,caption\na.png,{TEXTS[0]} | {TEXTS[1]}\nb.png,x\n")
+  found = [
+    label_file.open_folder(
+      DataSettings(labels_file=str(path), eval_split="train", **keys),
+      Captions(tokenizer=files, most=2),
+    )["train"].labels([0])[0]
+    for keys in ({}, {"label_separator": "|"})
+  ]
+  assert (found[0][1] == NONE).all()
+  np.testing.assert_array_equal(found[1], files.tokenizer(TEXTS[:2]))
+
+
+def test_captions_of_coco_are_those_of_its_files(files, tmp_path):
+  """An image's captions stand apart, and the images in a folder beside."""
+  (tmp_path / "train2017").mkdir()
+  for k in (7, 9):
+    (tmp_path / f"train2017/{k:012}.jpg").write_bytes(PNG)
+  images = [{"id": k, "file_name": f"{k:012}.jpg"} for k in (7, 9)]
+  annotations = [
+    {"image_id": k, "id": n, "caption": text}
+    for n, (k, text) in enumerate(zip((9, 7, 9, 7), TEXTS, strict=True))
+  ]
+  path = tmp_path / "captions.json"
+  path.write_text(json.dumps({"images": images, "annotations": annotations}))
+  labels = Captions(tokenizer=files, most=2)
+  settings = DataSettings(labels_file=str(path), eval_split="train")
+  with pytest.raises(ValueError, match="the nearest that is there is 'train20"):
+    label_file.open_folder(settings, labels)
+  settings = dataclasses.replace(settings, root=str(tmp_path / "train2017"))
+  train = label_file.open_folder(settings, labels)["train"]
+  assert [path[-6:] for path in train.ids(range(2))] == ["09.jpg", "07.jpg"]
+  np.testing.assert_array_equal(
+    train.labels(range(2)),
+    [files.tokenizer(TEXTS[0::2]), files.tokenizer(TEXTS[1::2])],
+  )
 
 
 def test_missing_images_are_counted(files, tmp_path):

@@ -366,3 +366,75 @@ def test_a_file_of_labels_that_is_a_fifo_is_refused(tmp_path):
   settings = DataSettings(labels_file=str(tmp_path / "labels.csv"))
   with pytest.raises((OSError, ValueError), match=r"labels\.csv"):
     open_splits(settings)
+
+
+@pytest.mark.parametrize(
+  "there, named, said",
+  [
+    ("{}.jpg", "{}.JPG", "differ in upper and lower case from"),
+    (
+      "caf\u00e9{}.jpg",
+      "cafe\u0301{}.jpg",
+      "differ in the encoding of accents",
+    ),
+    ("000{}.jpg", "{}.jpg", "differ in the zeros before a number"),
+    ("0000{}.jpg", "00{}", "differ in the zeros before a number"),
+    ("{}.jpeg", "{}.jpg", "differ in the ending"),
+  ],
+)
+def test_files_are_found_by_other_spellings(tmp_path, there, named, said):
+  """The ids and what is held out are those of the files, not of the names."""
+  levels = {there.format(k): k for k in range(12)}
+  for name, k in levels.items():
+    (tmp_path / name).write_bytes(png(np.full((4, 4, 3), k, np.uint8)))
+  held_out = []
+  for pattern in (there, named):
+    cells = [f"{pattern.format(k)},{'ab'[k % 2]}" for k in range(12)]
+    text = "\n".join(["file,label", *cells])
+    splits = open_splits(settings(tmp_path, text), windowed=True)
+    both = {**labels(splits.train), **labels(splits.eval)}
+    assert both == {name: k % 2 for name, k in levels.items()}
+    held_out.append({*labels(splits.eval)})
+  assert held_out[0] == held_out[1]
+  lines = [line for line in splits.warnings if said in line]
+  assert len(lines) == 1 and "(12, such as" in lines[0]
+
+
+@pytest.mark.parametrize(
+  "text, message",
+  [
+    (
+      ONE + "x/1.png,b\n",
+      "'x/1.png', which is not .*; the nearest .* '1.png'.",
+    ),
+    (ONE + '"a, b.png",b\n', "the nearest that is there is 'deep/a, b.png'."),
+    (ONE + '"deep/a b.png",b\n', "nearest that is there is 'deep/a, b.png'."),
+    ("0.png,a\n1.png,b\n", "a first line such as file,label has to name them."),
+    (
+      ",".join(["file", *map(str, range(50))]) + "\n0.png" + ",7" * 50,
+      r"its columns are file, 0, .* 10, ... \(51 columns\), and data.label_c",
+    ),
+  ],
+)
+def test_what_is_missing_is_answered_by_what_is_there(folder, text, message):
+  with pytest.raises(ValueError, match=message) as error:
+    open_splits(settings(folder, text))
+  assert "\n" not in str(error.value)
+
+
+def test_two_names_of_one_file_are_one_image(folder):
+  text = ONE + "1.png,b\n01.PNG,b\n"
+  source = open_source("train", settings(folder, text, eval_split="train"))
+  assert labels(source) == {"0.png": 0, "1.png": 1}
+  with pytest.raises(
+    ValueError, match="line 4 names '1.png' as .*, line 3 does"
+  ):
+    open_splits(settings(folder, text.replace("PNG,b", "PNG,a")))
+
+
+def test_half_a_character_in_a_name_is_refused(folder):
+  text = '{"file": "0\\ud83d.png", "label": "a"}'
+  with pytest.raises(
+    ValueError, match=r"line 1 names '0\\ud83d.png', of which"
+  ):
+    open_splits(settings(folder, text, "labels.jsonl"))

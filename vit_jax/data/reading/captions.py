@@ -22,8 +22,9 @@ from jaxtyping import Int
 
 from vit_jax.data.batch import ArraySpec, ImageTransform, Spec, Transform
 from vit_jax.data.example import Example
-from vit_jax.data.reading.label_rows import Encode, Row, fail
-from vit_jax.data.reading.labels import SINGLE, Labels, Names
+from vit_jax.data.reading.label_rows import Encode, Row
+from vit_jax.data.reading.labels import SINGLE, Labels, Names, joined
+from vit_jax.data.reading.tables import column, fail
 from vit_jax.data.reading.tokenizer import (
   CONFIG,
   FILES,
@@ -43,6 +44,7 @@ from vit_jax.runtime.printable import quoted
 TEXT = "text"
 """The array of a batch that has the ids of one caption of each image."""
 COLUMNS = ("caption", "captions", "text", "texts", "title", "txt")
+_FURTHER = ("comment", "sentence", "sentences")  # In files of labels alone.
 NONE = -1  # In place of the ids of a caption that an image does not have.
 PAD, END = "<pad>", "<end>"
 _MOST_BYTES = 256 << 20
@@ -259,6 +261,8 @@ class Captions(Labels):
 
   plural: str = "column of captions"
   records = "tfds_captions"
+  may_be_several = True
+  again = ""
   tokenizer: TokenizerFiles | None = None
   most: int = 5
   length: int = 1
@@ -271,27 +275,25 @@ class Captions(Labels):
     return ArraySpec((self.most, tokens), np.int32)
 
   def columns(self, names: Sequence[str]) -> Sequence[str]:
-    return [name for name in COLUMNS if name in names][:1] or COLUMNS[:1]
+    return (column((*COLUMNS, *_FURTHER), names) or COLUMNS[0],)
+
+  def guessed(self, first: Mapping[str, Any]) -> Sequence[str]:
+    del first
+    return ()
 
   def joined(self, rows: Sequence[Row]) -> list[Row]:
     """One row for each image, which has the captions of all of its rows.
 
     Raises ValueError if two rows of an image are of different splits.
     """
-    first: dict[str, Row] = {}
-    for row in rows:
-      file = os.path.normpath(row.file)
-      texts = [text for value in row.values for text in _texts(row, value)]
-      before = first.get(file)
-      if before is not None and before.split != row.split:
-        fail(
-          row.place,
-          f"puts {row.file!r} into another split than {before.place} does: an "
-          "image has one",
-        )
-      texts = [*(before.values if before else ()), *texts]
-      first[file] = dataclasses.replace(before or row, values=texts)
-    return [*first.values()]
+    return joined(map(_with_texts, rows), self.together)
+
+  def together(self, before: Row, row: Row) -> Row:
+    """The row before, with the captions of both."""
+    return dataclasses.replace(before, values=[*before.values, *row.values])
+
+  def remarks(self, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    return []
 
   def fit(
     self, columns: Sequence[str], rows: Sequence[Row]
@@ -355,8 +357,9 @@ def captions_and_classes(columns: Sequence[str]) -> tuple[Names, Names]:
   Beside classes, captions are sure only if their column says so.
   """
   classes = tuple(name for name in SINGLE.columns(columns) if name in columns)
-  candidates = COLUMNS[:2] if classes else COLUMNS
-  return tuple(name for name in candidates if name in columns)[:1], classes
+  candidates = COLUMNS[:2] if classes else (*COLUMNS, *_FURTHER)
+  captions = column(candidates, columns)
+  return () if captions is None else (captions,), classes
 
 
 def no_captions(name: str) -> str:
@@ -372,12 +375,33 @@ CAPTIONS = Captions()
 """Captions whose tokenizer is not known yet."""
 
 
+def _with_texts(row: Row) -> Row:
+  """The row with all of its captions, of whatever cell."""
+  texts = [text for value in row.values for text in _texts(row, value)]
+  return dataclasses.replace(row, values=texts)
+
+
+def is_whole(text: str) -> bool:
+  """Whether a text has no half of a character, which JSON can hold."""
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    return False
+  return True
+
+
 def _texts(row: Row, value: Any) -> list[str]:
   """The captions in a cell; raises ValueError if one is empty or no text."""
   values = value if isinstance(value, list) else [value]
   for text in values:
     if not isinstance(text, str):
       fail(row.place, f"has the caption {quoted(text)}, which is no text")
+    if not (text.isascii() or is_whole(text)):
+      fail(
+        row.place,
+        f"has the caption {quoted(text)}, of which a character is half (a lone "
+        "surrogate): write it whole",
+      )
     if not text.strip():
       fail(row.place, "has an empty caption: write one, or leave out the line")
   if not values:

@@ -226,6 +226,11 @@ def doubtful_names(names: Sequence[str]) -> list[str]:
       "the classes are named by numbers and sorted as text: "
       f"{', '.join(names[:4])}, ...; a class's index is not its name."
     )
+  elif len(numbers) > 1 and numbers == [*range(1, len(names) + 1)]:
+    lines.append(
+      f"the classes are named {names[0]} to {names[-1]}, and their indices are "
+      f"0 to {len(names) - 1}: class 0 is {names[0]!r}."
+    )
   return lines
 
 

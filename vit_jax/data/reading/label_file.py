@@ -8,12 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Shaped
 
+from vit_jax.data.reading.cells import AS_BEFORE
 from vit_jax.data.reading.folders import Layout
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import ImageFiles
-from vit_jax.data.reading.label_rows import Encode, Row, fail, read_rows
+from vit_jax.data.reading.label_rows import Encode, Row, read_rows
 from vit_jax.data.reading.labels import SINGLE, Labels
+from vit_jax.data.reading.lookup import Lookup
+from vit_jax.data.reading.tables import fail
 from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.printable import printable_path as text
 
 
 class LabelledImages(ImageFiles):
@@ -22,7 +26,10 @@ class LabelledImages(ImageFiles):
   Attributes:
     kind: The kind of its labels.
     label_spec: The shape and type of a label.
+    notes: Lines on how the file was read as a whole.
   """
+
+  notes: Sequence[str] = ()
 
   def __init__(
     self,
@@ -48,7 +55,7 @@ class LabelledImages(ImageFiles):
   def warnings(self) -> list[str]:
     """The warnings of `ImageFiles` and of the kind of labels."""
     of_classes = super().warnings() if self.kind.are_classes else []
-    return of_classes + self._warnings
+    return [*self.notes, *of_classes, *self._warnings]
 
 
 def located(settings: DataSettings, file: str) -> str:
@@ -77,11 +84,7 @@ def open_folder(
   """
   assert settings.labels_file
   path = located(settings, settings.labels_file)
-  columns, rows = read_rows(path, settings, labels.columns)
-  if settings.eval_labels_file:
-    rows += _eval_rows(path, columns, rows, settings, labels)
-  rows = labels.joined(rows)
-  _check_files(rows, settings.root or ".")
+  columns, rows, notes = _rows(path, settings, labels)
   parts: dict[str, list[Row]] = collections.defaultdict(list)
   for row in rows:
     parts[row.split or "train"].append(row)
@@ -104,6 +107,7 @@ def open_folder(
       )
       opened[name].held_out = rule
   train = opened["train"]
+  train.notes = notes
   labels.check(path, names, train.labels(range(len(train))))
   return opened
 
@@ -126,6 +130,34 @@ def summary(splits: Sequence[LabelledImages]) -> str:
   return f"{first.name}: {counts} images, {what}"
 
 
+def _rows(
+  path: str, settings: DataSettings, labels: Labels
+) -> tuple[list[str], list[Row], list[str]]:
+  """The columns of labels, a row for each image, and lines on what was read."""
+  _check_separator(settings, labels)
+  notes: list[str] = []
+  columns, rows = read_rows(
+    path, settings, labels.columns, labels.guessed, notes
+  )
+  if settings.eval_labels_file:
+    rows += _eval_rows(path, columns, rows, settings, labels)
+  rows, spelled = _there(rows, settings.root or ".")
+  joined = labels.joined(rows)
+  if labels.again and (more := len(rows) - len(joined)):
+    notes.append(f"rows that {labels.again}: {more:,}.")
+  return columns, joined, spelled + notes + labels.remarks(columns, joined)
+
+
+def _check_separator(settings: DataSettings, labels: Labels) -> None:
+  """Raises ValueError if a key parts labels, and an image has one."""
+  separator = settings.label_separator
+  if separator not in (None, AS_BEFORE) and not labels.may_be_several:
+    raise ValueError(
+      f"data.label_separator={separator!r} parts several labels of an image: "
+      "set data.task=multilabel, or leave it out."
+    )
+
+
 def _eval_rows(
   path: str,
   columns: list[str],
@@ -136,7 +168,9 @@ def _eval_rows(
   """The rows of `eval_labels_file`, all of the split "val"."""
   assert settings.eval_labels_file
   other = located(settings, settings.eval_labels_file)
-  other_columns, other_rows = read_rows(other, settings, labels.columns)
+  other_columns, other_rows = read_rows(
+    other, settings, labels.columns, labels.guessed
+  )
   if columns != other_columns:
     theirs = ", ".join(other_columns)
     ours = ", ".join(columns)
@@ -148,21 +182,31 @@ def _eval_rows(
   return [dataclasses.replace(row, split="val") for row in other_rows]
 
 
-def _check_files(rows: Sequence[Row], root: str) -> None:
-  """Raises ValueError for a file that is missing or named twice."""
-  seen: dict[str, Row] = {}
+def _there(rows: Sequence[Row], root: str) -> tuple[list[Row], list[str]]:
+  """The rows with files as they are called, and lines on other spellings.
+
+  Raises ValueError for files that are missing.
+  """
+  lookup = Lookup(os.fsencode(root))
+  paths: dict[str, str | None] = {}  # None where the name is the file's.
+  found: list[Row] = []
+  absent: list[Row] = []
   for row in rows:
-    before = seen.setdefault(os.path.normpath(row.file), row)
-    if before is not row:
-      problem = f"names {row.file!r} as {before.place} does"
-      fail(row.place, f"{problem}: keep one row for a file")
-  absent = [
-    row for row in rows if not os.path.isfile(os.path.join(root, row.file))
-  ]
+    if row.file not in paths:
+      path = lookup.find(os.fsencode(row.file))
+      if path is None:
+        absent.append(row)
+      name = os.fsdecode(path or b"")
+      paths[row.file] = None if name == row.file else name
+    name = paths[row.file]
+    found.append(dataclasses.replace(row, file=name) if name else row)
   if absent:
     problem = f"names {absent[0].file!r}, which is not in {root!r}"
-    share = f"{len(absent):,} of {len(rows):,} files are missing"
-    fail(absent[0].place, f"{problem} ({share})")
+    share = f"{len(absent):,} of {len(paths):,} files are missing"
+    near = lookup.nearest(os.fsencode(absent[0].file))
+    hint = f"; the nearest that is there is {text(near)!r}" if near else ""
+    fail(absent[0].place, f"{problem} ({share}){hint}")
+  return found, lookup.lines()
 
 
 def _hold_out(

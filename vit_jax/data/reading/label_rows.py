@@ -1,24 +1,29 @@
-"""Reads the rows of a CSV or JSONL file, and encodes their labels as arrays."""
+"""The rows of a file of labels: each an image, its split and its labels."""
 
-import csv
 import dataclasses
-import io
-import json
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from vit_jax.data.reading import cells
 from vit_jax.data.reading.folders import EXTENSIONS, split_named
+from vit_jax.data.reading.tables import (
+  FILE,
+  cells_of,
+  column_of_files,
+  fail,
+  listed,
+)
 from vit_jax.data.settings import DataSettings
-from vit_jax.runtime.files import open_regular
+from vit_jax.runtime.printable import printable, quoted
 
-_FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
 _ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
 _SPLIT = "split"
-_MOST_BYTES = 2**30  # The largest file that is read: ten million rows.
+# The columns of Open Images, where a confidence of 0 denies the label.
+_CONFIDENCE = "Confidence"
+_OPEN_IMAGES = frozenset(("ImageID", "Source", "LabelName", _CONFIDENCE))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Row:
   """A row of a file of labels."""
 
   place: str  # The file of labels and the line, for messages.
-  file: str  # The image, from the root on.
+  file: str  # The image, from the root on, as the file of labels names it.
   # "train", "val" or "test"; None if there is no such column.
   split: str | None
   values: Sequence[Any]  # The value of each column of labels.
@@ -37,68 +42,101 @@ Encode = Callable[[Sequence[Row]], np.ndarray]
 """Rows to labels, one for each: an array (N, ...)."""
 Columns = Callable[[Sequence[str]], Sequence[str]]
 """The names of the columns of a file to those that have labels."""
-
-
-def fail(place: str, problem: str) -> NoReturn:
-  """Raises ValueError; `place` is a file or one of its lines."""
-  raise ValueError(f"{place} {problem}.")
+Guess = Callable[[Mapping[str, Any]], Sequence[str]]
+"""The cells of the first row to the columns that have labels; may be none."""
 
 
 def read_rows(
-  path: str, settings: DataSettings, default_columns: Columns
+  path: str,
+  settings: DataSettings,
+  default_columns: Columns,
+  guess: Guess | None = None,
+  notes: list[str] | None = None,
 ) -> tuple[list[str], list[Row]]:
   """The names of the label columns, and the rows of a file.
 
   `default_columns` gives the label columns if the settings do not, from the
-  names of all columns but that of the files and `split`. Raises ValueError,
-  which names the line, for a row that cannot be read.
+  names of all columns but that of the files and `split`; where they are not
+  there, `guess` does. `notes` is extended by a line for each guess. Raises
+  ValueError, which names the line, for a row that cannot be read.
   """
   key = ""
   columns: list[str] = []
   rows: list[Row] = []
-  root = settings.root or "."
-  endings: list[str] = []  # The ending that names lack.
-  for number, cells, comma in _rows(path):
-    place = f"{path}, line {number}"
+  denied = 0
+  for where, by_column, comma in cells_of(path, settings.file_column):
+    place = f"{path}, {where}"
     if not columns:
-      key, columns = _columns(place, [*cells], settings, default_columns)
-    if missing := [name for name in (key, *columns) if name not in cells]:
-      fail(place, f"has no {missing[0]!r}")
-    file = cells[key]
-    split = None
-    if not isinstance(file, str) or not file or "\0" in file:
-      fail(place, f"names no file: {key}={file!r}")
-    if not settings.outside and not _inside(root, file.replace("\\", "/")):
-      fail(
-        place,
-        f"names {file!r}, which is outside of {root!r}: set data.root to a "
-        "folder above it, or if you trust the file data.outside=True "
-        "(--outside of vit_jax.pack)",
+      key, columns, lines = _columns(
+        place, by_column, settings, default_columns, guess
       )
-    file = _with_ending(os.path.join(root, ""), file, endings)
-    if _SPLIT in cells:
-      split = split_named(os.fsencode(str(cells[_SPLIT]).strip()))
+      if notes is not None:
+        notes += lines
+    if missing := [name for name in (key, *columns) if name not in by_column]:
+      fail(place, f"has no {missing[0]!r}")
+    if _CONFIDENCE in by_column and _is_denied(by_column):
+      denied += 1
+      continue
+    file = _file(place, key, by_column[key], settings)
+    split = None
+    if _SPLIT in by_column:
+      split = split_named(os.fsencode(str(by_column[_SPLIT]).strip()))
       if split is None:
-        fail(place, f"split={cells[_SPLIT]!r} is not train, val or test")
-    values = [cells[name] for name in columns]
+        fail(place, f"split={by_column[_SPLIT]!r} is not train, val or test")
+    values = [by_column[name] for name in columns]
+    if len(values) == 1:
+      try:
+        values = [cells.values_of(values[0], settings.label_separator)]
+      except ValueError as error:
+        fail(place, f"has {columns[0]}={quoted(values[0])}, which {error}")
     rows.append(Row(place, file, split, values, comma))
   if not rows:
     advice = "give it the line file,label and one for each image"
     fail(path, f"has no rows; {advice}")
+  if denied and notes is not None:
+    notes.append(
+      f"rows with {_CONFIDENCE}=0, by which Open Images says that a label is "
+      f"absent, are left out: {denied:,}."
+    )
   return columns, rows
 
 
 def columns_of(path: str) -> list[str]:
-  """The columns of a file, or the keys of its first row if it is JSONL."""
-  for _, cells, _ in _rows(path):
-    return [*cells]
+  """The columns of a file, or the keys of its first row if it is JSON."""
+  for row in cells_of(path):
+    return [*row.by_column]
   return []
 
 
-def _rows(path: str) -> Iterator[tuple[int, dict[str, Any], bool]]:
-  """Yields what `_csv_rows` does, of either form."""
-  is_json = path.lower().endswith((".jsonl", ".json"))
-  return _json_rows(path) if is_json else _csv_rows(path)
+def _is_denied(row: Mapping[str, Any]) -> bool:
+  """Whether a row of Open Images says that its label is absent."""
+  denies = str(row[_CONFIDENCE]) in ("0", "0.0")
+  return denies and row.keys() >= _OPEN_IMAGES
+
+
+def _file(place: str, key: str, file: Any, settings: DataSettings) -> str:
+  """The name of a row's file; raises ValueError if it is none or outside."""
+  if not isinstance(file, str) or not file or "\0" in file:
+    fail(place, f"names no file: {key}={file!r}")
+  if not (file.isascii() or _is_encodable(file)):
+    half = "of which a character is half (a lone surrogate): write it whole"
+    fail(place, f"names '{printable(file)}', {half}")
+  root = settings.root or "."
+  if not settings.outside and not _inside(root, file.replace("\\", "/")):
+    fail(
+      place,
+      f"names {file!r}, which is outside of {root!r}: set data.root to a "
+      "folder above it, or if you trust the file data.outside=True "
+      "(--outside of vit_jax.pack)",
+    )
+  return file
+
+
+def _is_encodable(file: str) -> bool:
+  try:
+    return bool(os.fsencode(file))
+  except UnicodeEncodeError:
+    return False
 
 
 def _inside(root: str, file: str) -> bool:
@@ -109,103 +147,47 @@ def _inside(root: str, file: str) -> bool:
   return os.path.abspath(os.path.join(top, file)).startswith(top)
 
 
-def _with_ending(root: str, file: str, endings: list[str]) -> str:
-  """The name of a file as it is on disk, with its ending.
-
-  `endings` holds the ending that the name before lacked, which is tried first.
-  """
-  if "\\" in file and not os.path.isfile(root + file):
-    file = file.replace("\\", "/")  # As Windows writes paths.
-  if file.lower().endswith(_ENDINGS):
-    return file
-  for ending in (*endings, "", *_ENDINGS, *map(str.upper, _ENDINGS)):
-    if os.path.isfile(root + file + ending):
-      endings[:] = [ending]
-      return file + ending
-  return file
-
-
 def _columns(
   place: str,
-  header: list[str],
+  first: Mapping[str, Any],
   settings: DataSettings,
   default_columns: Columns,
-) -> tuple[str, list[str]]:
-  """The name of the column of files, and of those of labels."""
-  listed = ", ".join(header)
-  names = (settings.file_column,) if settings.file_column else _FILE
-  key = next((name for name in names if name in header), None)
+  guess: Guess | None,
+) -> tuple[str, list[str], list[str]]:
+  """The column of files, those of labels, and a line if they are guessed.
+
+  `first` has the cells of the first row.
+  """
+  header = [*first]
+  key = column_of_files(header, settings.file_column)
   if key is None:
-    problem = f"has no column {names[0]!r}; its columns are {listed}"
-    fail(place, f"{problem}, and data.file_column chooses that of the files")
+    name = settings.file_column or FILE[0]
+    problem = f"has no column {name!r}; its columns are {listed(header)}"
+    advice = "data.file_column chooses that of the files"
+    if any(cell.lower().endswith(_ENDINGS) for cell in header):
+      advice = "a first line such as file,label has to name them"
+    fail(place, f"{problem}, and {advice}")
   others = [name for name in header if name not in (key, _SPLIT)]
+  lines: list[str] = []
   if settings.label_columns:
     columns = [name.strip() for name in settings.label_columns.split(",")]
   else:
     columns = [*default_columns(others)]
-  if lacks := [name for name in columns if name not in others]:
-    problem = f"has no column {lacks[0]!r}; its columns are {listed}"
+    if guess is not None and not {*columns} <= {*others}:
+      guessed = guess({name: first[name] for name in others})
+      if guessed:
+        columns = [*guessed]
+        lines.append(
+          f"the columns {listed(columns)} have 0 and 1, and are taken for the "
+          "labels; --config.data.label_columns chooses."
+        )
+  there = {*others}
+  if lacks := [name for name in columns if name not in there]:
+    problem = f"has no column {lacks[0]!r}; its columns are {listed(header)}"
     fail(
       place, f"{problem}, and data.label_columns chooses those of the labels"
     )
-  return key, columns
-
-
-def _csv_rows(path: str) -> Iterator[tuple[int, dict[str, Any], bool]]:
-  """Yields the line number of each row, its cells by column, and a flag.
-
-  The flag tells whether numbers may have a decimal comma, as where Excel puts
-  semicolons between cells.
-  """
-  text = _text(path)
-  first = text.split("\n", 1)[0]
-  head = re.sub(r'"[^"]*"', "", first)  # A quoted name may hold any mark.
-  delimiter = max(",;\t", key=head.count)
-  names: list[str] = []
-  file = io.StringIO(text, newline="")
-  reader = csv.reader(file, delimiter=delimiter, strict=True)
-  try:
-    for cells in reader:
-      cells = [cell.strip() for cell in cells]
-      place = f"{path}, line {reader.line_num}"
-      if not any(cells):
-        continue
-      if not names:
-        names = cells
-        if twice := [name for name in names if names.count(name) > 1]:
-          fail(place, f"has two columns {twice[0]!r}")
-      elif len(cells) == len(names):
-        row = dict(zip(names, cells, strict=True))
-        yield reader.line_num, row, delimiter != ","
-      else:
-        problem = f"has {len(cells)} cells and not {len(names)}"
-        advice = f"put double quotes around a cell with {delimiter!r}"
-        fail(place, f"{problem}: {advice}")
-  except csv.Error as error:
-    fail(f"{path}, line {reader.line_num}", f"is not CSV: {error}")
-
-
-def _json_rows(path: str) -> Iterator[tuple[int, dict[str, Any], bool]]:
-  for number, line in enumerate(_text(path).split("\n"), 1):
-    if not line.strip():
-      continue
-    try:
-      row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-      fail(f"{path}, line {number}", f"is not JSON: {error}")
-    if not isinstance(row, dict):
-      fail(f"{path}, line {number}", "is not an object with keys such as file")
-    yield number, row, False
-
-
-def _text(path: str) -> str:
-  """The content of a file, without a byte order mark."""
-  with open_regular(path, _MOST_BYTES) as file:
-    content = file.read()
-  try:
-    return content.decode("utf-8-sig")
-  except UnicodeDecodeError as error:
-    fail(path, f"is not UTF-8 (at byte {error.start:,}): save it as UTF-8")
+  return key, columns, lines
 
 
 def has_decimal_comma(row: Row, value: Any) -> bool:

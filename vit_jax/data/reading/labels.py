@@ -6,19 +6,24 @@ A kind of one's own derives from `Labels`, and is a task's `labels`.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from vit_jax.data.batch import CLASS, ArraySpec
+from vit_jax.data.reading.cells import parts_of, put_together
 from vit_jax.data.reading.image_files import doubtful_names
-from vit_jax.data.reading.label_rows import Encode, Row, fail, has_decimal_comma
+from vit_jax.data.reading.label_rows import Encode, Row, has_decimal_comma
+from vit_jax.data.reading.tables import column, fail, listed
 from vit_jax.runtime.printable import printable
 
 _USUAL = ("label", "labels", "class")
-_BETWEEN = (";", "|")  # Between several labels in a cell.
-_BINARY = {"1": 1, "true": 1, "0": 0, "false": 0, "": 0}
+_FURTHER = ("label_name",)
+_BETWEEN = ";|"  # Between several labels in a cell.
+_BINARY = {"1": 1, "true": 1, "0": 0, "false": 0}
+_EMPTY = ("", "nan", "none", "null", "na", "n/a")  # They count as 0.
 _LARGEST = 3e38  # In float32.
 # Smallest deviation of a target over its mean that float32 resolves well.
 _LEAST_SPREAD = 1e-5
@@ -37,12 +42,16 @@ class Labels:
       labels; "" for class folders, or a file of labels.
     records: The module of `data.reading` that finds such labels in the records
       of TFDS; "" if none does, and they are in a file.
+    may_be_several: Whether a cell may have several, parted by a separator.
+    again: What further rows of an image do, in words; "" if they are usual.
   """
 
   plural: str = "classes"
   are_used: bool = True
   reader: ClassVar[str] = ""
   records: ClassVar[str] = "tfds_labels"
+  may_be_several: ClassVar[bool] = False
+  again: ClassVar[str] = "repeat an image and its label count once"
 
   @property
   def are_classes(self) -> bool:
@@ -60,11 +69,41 @@ class Labels:
     `names` are those of all columns but that of the files and `split`. What is
     returned need not be among them: a message then says what is missing.
     """
-    return [name for name in _USUAL if name in names][:1] or _USUAL[:1]
+    return (column((*_USUAL, *_FURTHER), names) or _USUAL[0],)
+
+  def guessed(self, first: Mapping[str, Any]) -> Sequence[str]:
+    """The columns that have the labels, if `columns` are not there.
+
+    These are all of two or more whose cells in the first row are 0 or 1.
+    `first` has these cells, without those of the files and of `split`.
+    """
+    are_bits = all(_as_bit(value) is not None for value in first.values())
+    return [*first] if are_bits and len(first) > 1 else ()
 
   def joined(self, rows: Sequence[Row]) -> list[Row]:
-    """The rows of a file with one for each image, if several may be of one."""
-    return [*rows]
+    """The rows of a file with one for each image.
+
+    Raises ValueError if two rows of an image are of different splits, or their
+    labels cannot be put together.
+    """
+    return joined(rows, self.together)
+
+  def together(self, before: Row, row: Row) -> Row:
+    """One row of two of the same image; raises ValueError if they disagree."""
+    if before.values == row.values:
+      return before
+    problem = f"names {row.file!r} as {before.place} does, with another label"
+    several = " (data.task=multilabel takes several)" * self.are_classes
+    fail(row.place, f"{problem}: keep one row for a file{several}")
+
+  def remarks(self, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Lines on how all rows of a file are read, after `joined`."""
+    del rows
+    if len(columns) == 1 or not self.are_classes:
+      return []
+    return [
+      f"the columns {listed(columns)} are the classes: each row has a single 1."
+    ]
 
   def fit(
     self, columns: Sequence[str], rows: Sequence[Row]
@@ -79,10 +118,9 @@ class Labels:
       ValueError: if a row has no such label. The message names its line.
     """
     if len(columns) > 1:
-      raise ValueError(
-        f"data.label_columns has {len(columns)} columns, and "
-        "data.task=classification takes one; the other tasks take several."
-      )
+      encode = functools.partial(_one_hot, columns)
+      encode(rows)
+      return tuple(columns), encode
     read = functools.partial(_single, columns[0])
     names, places = _indexed(read, rows, least=2)
 
@@ -103,19 +141,25 @@ class Labels:
     Those about the names of any classes come from `ImageFiles.warnings`.
     """
     del rows
-    odd = [name for name in names if {*_BETWEEN} & {*name}]
-    if not odd or not self.are_classes:
+    if not self.are_classes:
       return []
-    doubt = (
-      f"{len(odd):,} classes, such as {odd[0]!r}, look like several labels"
-    )
-    return [f"{doubt}, which --config.data.task=multilabel reads."]
+    by = "--config.data.task=multilabel"
+    odd = [name for name in names if {*_BETWEEN} & {*name}]
+    if not odd:
+      mark, odd = put_together(names)
+      by += f" --config.data.label_separator={mark!r}"
+    if not odd:
+      return []
+    like = f"classes, such as {odd[0]!r}, look like several labels"
+    return [f"{len(odd):,} of {len(names):,} {like}, which {by} reads."]
 
 
 class Several(Labels):
   """For each name, 1 if an example has that label, or 0."""
 
   records = ""
+  may_be_several = True
+  again = "name an image again add their labels to it"
 
   def spec(self, count: int) -> ArraySpec:
     return ArraySpec((count,), np.float32)
@@ -136,9 +180,36 @@ class Several(Labels):
 
     return names, encode
 
+  def together(self, before: Row, row: Row) -> Row:
+    """The row before, with the labels of both."""
+    if before.values == row.values:
+      return before
+    if len(row.values) == 1:
+      values = [[*_parts(before), *_parts(row)]]
+    else:
+      pairs = zip(before.values, row.values, strict=True)
+      values = [
+        ours if _as_bit(theirs) == 0 else theirs for ours, theirs in pairs
+      ]
+    return dataclasses.replace(before, values=values)
+
+  def remarks(self, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """A line on cells that are empty, of columns of 0 and 1."""
+    if len(columns) == 1:
+      return []
+    empty = [
+      sum(_is_empty(row.values[k]) for row in rows) for k in range(len(columns))
+    ]
+    if not any(empty):
+      return []
+    pairs = zip(columns, empty, strict=True)
+    by_column = listed([f"{name} {count:,}" for name, count in pairs if count])
+    total = f"{len(rows) * len(columns):,}"
+    line = f"{sum(empty):,} of {total} cells are empty and count as 0"
+    return [f"{line}: {by_column}."]
+
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    del rows
-    return doubtful_names(names)
+    return [*_may_be_apart(names, rows), *doubtful_names(names)]
 
 
 class Numbers(Labels):
@@ -187,6 +258,26 @@ NONE = Labels(are_used=False)
 """Labels of a task that ignores them."""
 
 
+def joined(
+  rows: Iterable[Row], together: Callable[[Row, Row], Row]
+) -> list[Row]:
+  """One row for each image, by what makes one of two; raises ValueError too."""
+  first: dict[str, Row] = {}
+  for row in rows:
+    file = os.path.normpath(row.file)
+    before = first.setdefault(file, row)
+    if before is row:
+      continue
+    if before.split != row.split:
+      fail(
+        row.place,
+        f"puts {row.file!r} into another split than {before.place} does: an "
+        "image has one",
+      )
+    first[file] = together(before, row)
+  return [*first.values()]
+
+
 def _indexed(
   read: Callable[[Row], list[str]], rows: Sequence[Row], least: int
 ) -> tuple[Names, Callable[[Row], list[int]]]:
@@ -217,24 +308,78 @@ def _single(column: str, row: Row) -> list[str]:
   return [printable(str(value))]
 
 
-def _several(column: str, row: Row) -> list[str]:
+def _several(name: str, row: Row) -> list[str]:
+  parts = _parts(row)
+  if any(isinstance(part, list | dict | None) for part in parts):
+    fail(row.place, f"has {name}={row.values[0]!r}, which is no list of labels")
+  return [printable(str(part)) for part in parts if part != ""]
+
+
+def _parts(row: Row) -> list[Any]:
+  """The labels in the only cell of a row, which may be no labels."""
   (value,) = row.values
   if isinstance(value, str):
-    for separator in _BETWEEN[1:]:
-      value = value.replace(separator, _BETWEEN[0])
-    value = [part.strip() for part in value.split(_BETWEEN[0])]
-  if not isinstance(value, list) or any(
-    isinstance(part, list | dict | None) for part in value
-  ):
-    fail(row.place, f"has {column}={value!r}, which is no list of labels")
-  return [printable(str(part)) for part in value if part != ""]
+    return parts_of(value, _BETWEEN)
+  return value if isinstance(value, list) else [None]
 
 
-def _bit(row: Row, column: str, value: Any) -> np.uint8:
-  text = str(value).lower().removesuffix(".0")
-  if text not in _BINARY:
-    fail(row.place, f"has {column}={value!r}, which is not 0 or 1")
-  return np.uint8(_BINARY[text])
+def _may_be_apart(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+  """A line if names look like several labels that another separator parts."""
+  if not rows or len(rows[0].values) > 1:
+    return []
+  mark, odd = put_together(names)
+  if not odd:
+    mark, odd = put_together(names, of_one=True)
+    if odd and any(len(_parts(row)) > 1 for row in rows):
+      return []
+  if not odd or any(isinstance(row.values[0], list) for row in rows):
+    return []
+  share = f"({len(odd):,} of {len(names):,} labels)"
+  key = f"--config.data.label_separator={mark!r}"
+  like = f"names such as {odd[0]!r} share parts with others {share}"
+  return [f"{like}, and may be several labels each, which {key} parts."]
+
+
+def _is_empty(value: Any) -> bool:
+  return str(value).strip().lower() in _EMPTY
+
+
+def _as_bit(value: Any) -> int | None:
+  """0 or 1 in a cell; None for what is neither."""
+  return _BINARY.get(str(value).strip().lower().removesuffix(".0"))
+
+
+def _bit(row: Row, name: str, value: Any) -> np.uint8:
+  bit = 0 if _is_empty(value) else _as_bit(value)
+  if bit is None:
+    advice = ""
+    if isinstance(value, str | int | float) and str(value).startswith("-"):
+      advice = ": a label that is uncertain takes a 0 or a 1, or no row"
+    fail(row.place, f"has {name}={value!r}, which is not 0 or 1{advice}")
+  return np.uint8(bit)
+
+
+def _one_hot(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
+  """The place of the only 1 in each row; raises ValueError if there is none."""
+  try:
+    table = _table(columns, _bit, rows).reshape(len(rows), len(columns))
+  except ValueError as error:
+    raise ValueError(
+      f"data.label_columns has {len(columns)} columns, and "
+      "data.task=classification takes one, or those of 0 and 1 with a single 1 "
+      f"in each row: {error}"
+    ) from None
+  counts = table.sum(axis=1)
+  odd = np.flatnonzero(counts != 1)
+  if len(odd):
+    number = counts[odd[0]] or "no"
+    fail(
+      rows[odd[0]].place,
+      f"has {number} 1 in the columns {listed(columns)}, as {len(odd):,} of "
+      f"{len(rows):,} rows have none or several, and data.task=classification "
+      "takes a single 1: data.task=multilabel takes any number",
+    )
+  return table.argmax(axis=1).astype(np.int32)
 
 
 def _number(row: Row, column: str, value: Any) -> np.float32:

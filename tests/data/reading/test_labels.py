@@ -1,0 +1,308 @@
+"""Labels as people write them into files, against what they mean."""
+
+import dataclasses
+import os
+import re
+
+import numpy as np
+import pytest
+
+from tests.data.pictures import png
+from vit_jax.data.reading import label_file
+from vit_jax.data.reading.captions import CAPTIONS
+from vit_jax.data.reading.labels import NUMBERS, SEVERAL, SINGLE
+from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.settings import from_dict, to_dict
+from vit_jax.tasks.settings import DataSettings as TaskSettings
+
+PNG = png(np.zeros((4, 4, 3), np.uint8))
+
+
+def opened(folder, text, kind=SINGLE, name="l.csv", **changes):
+  """The training split of a file; all images are trained on."""
+  for k in range(12):
+    (folder / f"im{k}.jpg").write_bytes(PNG)
+  (folder / name).write_text(text)
+  changes = {"eval_split": "train", **changes}
+  settings = DataSettings(labels_file=str(folder / name), **changes)
+  return label_file.open_folder(settings, kind)["train"]
+
+
+def labels(source):
+  files = [os.path.basename(name) for name in source.ids(range(len(source)))]
+  every = source.labels(range(len(source))).tolist()
+  return dict(zip(files, every, strict=True))
+
+
+def sets(source):
+  """The names of the labels of each image."""
+  return {
+    file.removesuffix(".jpg"): [
+      name for name, bit in zip(source.class_names, bits, strict=True) if bit
+    ]
+    for file, bits in labels(source).items()
+  }
+
+
+def rows(*cells, head="file,label"):
+  return "\n".join(
+    [head, *(f"im{k}.jpg,{cell}" for k, cell in enumerate(cells))]
+  )
+
+
+def about(source, what):
+  """The only warning that has these words."""
+  (line,) = [line for line in source.warnings() if what in line]
+  assert "\n" not in line
+  return line
+
+
+SPACES = rows(*["scab rust", "healthy", "scab", "rust complex"] * 3)
+COMMAS = rows(*['"cat, dog"', '"cat"', '"dog, sun"', '"sun"'] * 3)
+
+
+@pytest.mark.parametrize(
+  "text, key, example, found",
+  [
+    (SPACES, " ", "scab rust", "complex healthy rust scab"),
+    (COMMAS, ",", "cat, dog", "cat dog sun"),
+    (rows(*["a/b", "b", "c", "a"]), "/", "a/b", "a b c"),
+  ],
+)
+def test_labels_that_may_be_apart_are_said_and_parted(
+  tmp_path, text, key, example, found
+):
+  source = opened(tmp_path, text, SEVERAL)
+  assert example in source.class_names and len(source.class_names) == 4
+  line = about(source, "may be several labels each")
+  assert repr(example) in line
+  assert f"--config.data.label_separator={key!r} parts" in line
+  source = opened(tmp_path, text, SEVERAL, label_separator=key)
+  assert source.class_names == tuple(found.split())
+  assert sets(source)["im0"] == sorted(re.split("[ ,/]+", example))
+  assert not [line for line in source.warnings() if "several labels" in line]
+
+
+def test_a_class_that_looks_like_several_labels_is_said(tmp_path):
+  for text, key in ((SPACES, " "), (COMMAS, ",")):
+    line = about(opened(tmp_path, text), "look like several labels")
+    assert "--config.data.task=multilabel" in line
+    assert f"--config.data.label_separator={key!r} reads" in line
+
+
+@pytest.mark.parametrize(
+  "cells",
+  [
+    ["polar bear", "cat", "dog", "cat"],
+    ["polar bear;snow", "brown bear;snow", "snow", "grass"],
+    ["polar bear|snow", "brown bear", "snow", "polar bear"],
+    ["sweet pepper", "maple tree", "oak tree|pepper", "pickup truck"],
+  ],
+)
+@pytest.mark.parametrize("kind", [SINGLE, SEVERAL])
+def test_a_space_in_a_name_is_not_doubted(tmp_path, kind, cells):
+  source = opened(tmp_path, rows(*cells), kind)
+  names = {part for cell in cells for part in cell.replace("|", ";").split(";")}
+  assert kind is SINGLE or {*source.class_names} == names
+  assert not any("label_separator" in line for line in source.warnings())
+
+
+@pytest.mark.parametrize(
+  "kind, message",
+  [(SINGLE, "set data.task=multilabel"), (NUMBERS, "set data.task=multilabe")],
+)
+def test_a_separator_is_for_several_labels(tmp_path, kind, message):
+  with pytest.raises(
+    ValueError, match=f"label_separator=' ' parts .*{message}"
+  ):
+    opened(tmp_path, SPACES, kind, label_separator=" ")
+  with pytest.raises(ValueError, match="label_separator='x' must be spaces or"):
+    DataSettings(labels_file="l.csv", label_separator="x")
+
+
+LISTS = rows('"[""cat"", ""dog""]"', "\"['cat']\"", "[]", '"[""sun""]"')
+
+
+def test_a_list_in_text_is_several_labels_or_captions(tmp_path):
+  source = opened(tmp_path, LISTS, SEVERAL)
+  expected = {"im0": ["cat", "dog"], "im1": ["cat"], "im2": [], "im3": ["sun"]}
+  assert sets(source) == expected
+  with pytest.raises(
+    ValueError, match=r"line 2 has label=\['cat', 'dog'\]; da"
+  ):
+    opened(tmp_path, LISTS)
+  with pytest.raises(
+    ValueError, match="line 2 has label='.*', which begins as a list and is"
+  ):
+    opened(tmp_path, rows('"[""cat"", ""dog"', "x"), SEVERAL)
+
+
+def test_a_run_of_before_reads_its_file_as_before(tmp_path):
+  settings = DataSettings(labels_file="l.csv")
+  saved = to_dict(settings)
+  assert from_dict(DataSettings, saved, saved=True) == settings
+  del saved["label_separator"]
+  before = from_dict(DataSettings, saved, saved=True).label_separator
+  source = opened(tmp_path, LISTS, SEVERAL, label_separator=before)
+  assert source.class_names == ('["cat", "dog"]', '["sun"]', "['cat']", "[]")
+  source = opened(tmp_path, rows("a;b", "a|c", "b"), SEVERAL)
+  assert source.class_names == ("a", "b", "c")
+  same = opened(
+    tmp_path, rows("a;b", "a|c", "b"), SEVERAL, label_separator=before
+  )
+  assert labels(same) == labels(source)
+
+
+ONE_HOT = "filename, healthy, rust, scab\n" + "\n".join(
+  f"im{k}.jpg, {', '.join('1' if k % 3 == c else '0' for c in range(3))}"
+  for k in range(12)
+)
+CLASSES = {f"im{k}.jpg": k % 3 for k in range(12)}
+
+
+def test_columns_with_a_single_1_are_the_classes(tmp_path):
+  columns = "healthy,rust,scab"
+  source = opened(tmp_path, ONE_HOT, label_columns=columns)
+  assert source.class_names == ("healthy", "rust", "scab")
+  assert labels(source) == CLASSES and source.labels([0]).dtype == np.int32
+  assert "columns healthy, rust, scab are" in about(source, "a single 1.")
+  guessed = opened(tmp_path, ONE_HOT)
+  assert labels(guessed) == CLASSES
+  about(guessed, "columns healthy, rust, scab have 0 and 1, and are taken for")
+  several = opened(tmp_path, ONE_HOT, SEVERAL)
+  about(several, "columns healthy, rust, scab have 0 and 1, and are taken for")
+  expected = {file: np.eye(3)[k].tolist() for file, k in CLASSES.items()}
+  assert labels(several) == expected
+  moved = opened(
+    tmp_path, ONE_HOT.replace("0, 1, 0", "false, TRUE, "), eval_split=None
+  )
+  assert labels(moved).items() <= CLASSES.items()
+
+
+@pytest.mark.parametrize(
+  "row, message",
+  [
+    (
+      "1, 1, 0",
+      "line 13 has 2 1 in the columns healthy, rust, scab, as 1 of 1",
+    ),
+    ("0, 0, 0", "line 13 has no 1 in the columns healthy, rust, scab, as 1 of"),
+    (
+      "0, 2, 0",
+      "takes one, or those of 0 and 1 .* 13 has rust='2', which is n",
+    ),
+  ],
+)
+def test_rows_without_a_single_1_are_named(tmp_path, row, message):
+  text = ONE_HOT.rpartition("im11.jpg")[0] + f"im11.jpg, {row}"
+  with pytest.raises(ValueError, match=message) as error:
+    opened(tmp_path, text)
+  if "2, 0" not in row:
+    assert "data.task=multilabel takes any number" in str(error.value)
+    assert len(opened(tmp_path, text, SEVERAL).class_names) == 3
+
+
+@pytest.mark.parametrize("empty", ["", "nan", "NaN", "None", "NA"])
+def test_empty_cells_are_counted(tmp_path, empty):
+  cells = [f"1,{empty}", f"{empty},{empty}", "0,1", "1.0,0.0"]
+  text = rows(*cells, head="file,edema,effusion")
+  both = {"label_columns": "edema,effusion"}
+  source = opened(tmp_path, text, SEVERAL, **both)
+  assert labels(source) == {
+    "im0.jpg": [1, 0], "im1.jpg": [0, 0], "im2.jpg": [0, 1], "im3.jpg": [1, 0]
+  }  # fmt: skip
+  line = about(source, "empty")
+  assert line == ("3 of 8 cells are empty and count as 0: edema 1, effusion 2.")
+
+
+def test_an_uncertain_label_is_refused(tmp_path):
+  """CheXpert has -1.0 for what its labeller could not decide."""
+  head = "Path,Sex,Age,Edema,Fracture"
+  text = f"{head}\nim0.jpg,F,68,1.0,\nim1.jpg,M,70,,0.0\nim2.jpg,F,5,0.0,1.0\n"
+  keys = {"label_columns": "Edema,Fracture"}
+  source = opened(tmp_path, text, SEVERAL, **keys)
+  assert sets(source) == {"im0": ["Edema"], "im1": [], "im2": ["Fracture"]}
+  with pytest.raises(ValueError, match="its columns are Path, Sex, Age, Edema"):
+    opened(tmp_path, text, SEVERAL)
+  with pytest.raises(
+    ValueError,
+    match="line 3 has Edema='-1.0', which is not 0 or 1: a label that",
+  ):
+    opened(tmp_path, text.replace("70,,", "70,-1.0,"), SEVERAL, **keys)
+
+
+REPEATED = "file,label\nim0.jpg,cat\nim1.jpg,dog\nim0.jpg,sun\nim1.jpg,dog\n"
+
+
+def test_rows_of_an_image_are_put_together(tmp_path):
+  source = opened(tmp_path, REPEATED, SEVERAL)
+  assert sets(source) == {"im0": ["cat", "sun"], "im1": ["dog"]}
+  about(source, "rows that name an image again add their labels to it: 2.")
+  bits = "file,cat,sun\nim0.jpg,1,0\nim1.jpg,0,0\nim0.jpg,0,1\nim1.jpg,,0\n"
+  source = opened(tmp_path, bits, SEVERAL, label_columns="cat,sun")
+  assert sets(source) == {"im0": ["cat", "sun"], "im1": []}
+  json = '{"file": "im0.jpg", "label": ["a", "b"]}\n' * 2
+  json += (
+    '{"file": "im0.jpg", "label": "c;a"}\n{"file": "im1.jpg", "label": []}'
+  )
+  source = opened(tmp_path, json, SEVERAL, name="l.jsonl")
+  assert sets(source) == {"im0": ["a", "b", "c"], "im1": []}
+
+
+def test_a_class_is_given_once(tmp_path):
+  again = rows("a", "b", "a", "b") + "\nim0.jpg,a\n./im1.jpg,b\n"
+  source = opened(tmp_path, again)
+  assert labels(source) == {f"im{k}.jpg": k % 2 for k in range(4)}
+  about(source, "rows that repeat an image and its label count once: 2.")
+  with pytest.raises(
+    ValueError,
+    match=r"line 4 names 'im0.jpg' as .*line 2 does, with another label: keep "
+    r"one row for a file \(data.task=multilabel takes several\)",
+  ):
+    opened(tmp_path, REPEATED)
+  with pytest.raises(ValueError, match="with another label: keep one row for"):
+    opened(tmp_path, "file,x\nim0.jpg,1\nim1.jpg,2\nim0.jpg,3\n", NUMBERS)
+
+
+@pytest.mark.parametrize("kind", [SINGLE, SEVERAL, CAPTIONS])
+def test_an_image_has_one_split(tmp_path, kind):
+  text = "file,label,split\nim0.jpg,a,train\nim1.jpg,b,train\nim0.jpg,a,val\n"
+  text = text.replace("label", "caption") if kind is CAPTIONS else text
+  with pytest.raises(
+    ValueError, match="line 4 puts 'im0.jpg' into another split than .*line 2"
+  ):
+    opened(tmp_path, text, kind)
+
+
+def test_open_images_denies_labels(tmp_path):
+  head = "ImageID,Source,LabelName,Confidence"
+  cells = ["im0,v,/m/1,1", "im0,v,/m/2,1", "im0,v,/m/3,0", "im1,v,/m/3,1"]
+  source = opened(tmp_path, "\n".join([head, *cells]), SEVERAL)
+  assert sets(source) == {"im0": ["/m/1", "/m/2"], "im1": ["/m/3"]}
+  about(source, "that a label is absent, are left out: 1.")
+  other = "file,label,Confidence\nim0.jpg,a,0\nim1.jpg,b,1\n"
+  assert labels(opened(tmp_path, other)) == {"im0.jpg": 0, "im1.jpg": 1}
+
+
+@pytest.mark.parametrize(
+  "cells, said",
+  [
+    ("1 2 3 1", "named 1 to 3, and their indices are 0 to 2: class 0 is '1'."),
+    ("0 1 2 0", ""),
+    ("1 2 10 1", ""),
+    ("2 3 4 2", ""),
+  ],
+)
+def test_labels_from_1_are_said(tmp_path, cells, said):
+  for kind in (SINGLE, SEVERAL):
+    source = opened(tmp_path, rows(*cells.split()), kind)
+    assert source.class_names[0] == cells.split()[0]
+    found = [line for line in source.warnings() if "their indices" in line]
+    assert len(found) == bool(said) and all(said in line for line in found)
+
+
+def test_the_keys_survive_a_change_of_the_file(tmp_path):
+  given = TaskSettings(
+    labels_file="l.csv", task="multilabel", label_separator=" "
+  )
+  assert dataclasses.replace(given, labels_file="m.csv").label_separator == " "

@@ -1,0 +1,107 @@
+"""Parts the labels in a cell of a file, and tells where they may be parted."""
+
+import ast
+import collections
+import json
+import re
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+AS_BEFORE = ";|"
+"""The separators of earlier versions, under which no text is a list."""
+_LIST = re.compile(r"\s*(\[|\(\s*['\"])")
+_LIST_OF_TEXTS = re.compile(r"\[\s*['\"]")
+# Such as NumPy writes, and which Python would take for one text.
+_WITHOUT_COMMA = re.compile(r"['\"]\s+['\"]")
+_LONGEST = 1 << 16  # Letters of a list in Python's notation.
+# What may part labels. Between words, the latter may be part of a name.
+_MARKS = (",", ";", "|", "/", "+", "&")
+_IN_NAMES = (" ", "_", "-")
+
+
+def values_of(value: Any, separator: str | None) -> Any:
+  """The value of a cell, or a list of those that it holds.
+
+  Args:
+    value: A text may hold several values, or be a list in the notation of JSON
+      or Python. Others stay as they are.
+    separator: The characters that part values; None leaves this to the kind of
+      labels.
+
+  Raises:
+    ValueError: if a text begins as such a list, but is damaged.
+  """
+  if not isinstance(value, str) or separator == AS_BEFORE:
+    return value
+  if separator is None:
+    return _literal(value)
+  return parts_of(value, separator)
+
+
+def parts_of(text: str, separator: str) -> list[str]:
+  """The parts between any of the characters; spaces count if alone."""
+  marks = separator.strip()
+  parts = re.split(f"[{re.escape(marks)}]", text) if marks else text.split()
+  return [part.strip() for part in parts if part.strip()]
+
+
+def put_together(
+  names: Iterable[str], of_one: bool = False
+) -> tuple[str, list[str]]:
+  """The separator that seems to part labels in names, and such names.
+
+  Of such a name, all parts occur in others. Where each image has `of_one`
+  label, it suffices that one does. Both are empty if there are none.
+  """
+  names = [*names]
+  there = {*names}
+  for mark in (*_MARKS, *_IN_NAMES):
+    parts = {name: parts_of(name, mark) for name in names if mark in name}
+    several = {name: each for name, each in parts.items() if len(each) > 1}
+    whole = (name for name in names if name not in several)
+    counts = collections.Counter(whole)
+    counts.update(part for each in several.values() for part in {*each})
+    likely = mark in _MARKS or (of_one and mark == " ")
+    some = any if of_one and likely else all
+    found = [
+      name
+      for name, each in several.items()
+      if some(counts[part] > 1 for part in each)
+      and (likely or not there.isdisjoint(each))
+    ]
+    if found and 2 * len(found) >= len(several):
+      return mark, found
+  return "", []
+
+
+def _literal(text: str) -> Any:
+  """A list that is written as a text, or the text."""
+  if not _LIST.match(text):
+    return text
+  values = _evaluated(text.strip())
+  if isinstance(values, list | tuple) and all(
+    isinstance(value, str | int | float) for value in values
+  ):
+    return [*values]
+  if _LIST_OF_TEXTS.match(text.lstrip()):
+    raise ValueError(
+      'begins as a list and is none: write it as ["cat", "dog"], or the text '
+      "without the bracket"
+    )
+  return text
+
+
+def _evaluated(text: str) -> Any:
+  """The value in the notation of JSON or else of Python; None if it is none."""
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError):
+    if len(text) > _LONGEST or _WITHOUT_COMMA.search(text):
+      return None
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Those about odd escapes.
+    try:
+      return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+      return None

@@ -1,0 +1,340 @@
+"""Reads the rows of CSV, TSV, JSONL and JSON files, as cells by column."""
+
+import collections
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from vit_jax.data.reading.folders import EXTENSIONS
+from vit_jax.runtime.files import open_regular
+
+FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
+"""Columns of the images' names, the likeliest first."""
+_MORE_FILE = ("image_name", "image_path", "file_path", "image_file")
+_MORE_FILE += ("image_index", "img", "img_name", "img_path")
+_ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
+_MOST_BYTES = 2**30  # The largest file that is read: ten million rows.
+_MOST_IN_ONE = 2**28  # The largest JSON in one piece, which takes ten times it.
+_NAMED = 12  # Columns that a message names.
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_AS_TABLES = (
+  "give CSV, TSV, JSONL with an object such as "
+  '{"file": "0001.jpg", "label": "cat"} in each line, or a list of such objects'
+)
+
+
+class Cells(NamedTuple):
+  """A row.
+
+  Attributes:
+    place: Where it stands, such as "line 3".
+    by_column: The value of each column.
+    decimal_comma: Whether numbers may have a decimal comma, as where Excel puts
+      semicolons between cells.
+  """
+
+  place: str
+  by_column: dict[str, Any]
+  decimal_comma: bool = False
+
+
+def fail(place: str, problem: str) -> NoReturn:
+  """Raises ValueError; `place` is a file or one of its lines."""
+  raise ValueError(f"{place} {problem}.")
+
+
+def cells_of(path: str, file_column: str | None = None) -> Iterator[Cells]:
+  """Yields the rows of a file; `file_column` is that of the images, if given.
+
+  Raises ValueError, which names the line, for what is no such file.
+  """
+  text = _text(path)
+  if path.lower().endswith((".jsonl", ".json")):
+    return _json_cells(path, text)
+  return _csv_cells(path, text, file_column)
+
+
+def column(candidates: Iterable[str], names: Sequence[str]) -> str | None:
+  """The first candidate that is among the names of columns.
+
+  Else it is the first that differs in case, spaces, "-" and "_" alone.
+  """
+  candidates = [*candidates]
+  there = {*names}
+  for name in candidates:
+    if name in there:
+      return name
+  plain: dict[str, list[str]] = collections.defaultdict(list)
+  for name in names:
+    plain[_plain(name)].append(name)
+  matches = (plain[_plain(name)] for name in candidates)
+  return next((each[0] for each in matches if len(each) == 1), None)
+
+
+def column_of_files(names: Sequence[str], chosen: str | None) -> str | None:
+  """The column of the images' names, `chosen` if it is given."""
+  if chosen:
+    return chosen if chosen in names else None
+  return column((*FILE, *_MORE_FILE), names)
+
+
+def listed(names: Sequence[str]) -> str:
+  """The names of columns, of which a message shows the first."""
+  shown = ", ".join(names[:_NAMED])
+  return shown + f", ... ({len(names):,} columns)" * (len(names) > _NAMED)
+
+
+def _plain(name: str) -> str:
+  return re.sub(r"[-_\s]", "", name).casefold()
+
+
+def _csv_cells(path: str, text: str, chosen: str | None) -> Iterator[Cells]:
+  delimiter = _delimiter(text)
+  names: list[str] = []
+  lines = _Lines(text)
+  for cells in _Records(path, lines, delimiter, chosen):
+    cells = [cell.strip() for cell in cells]
+    if not any(cells):
+      continue
+    place = f"line {lines.number}"
+    if not names:
+      names = cells
+      counts = collections.Counter(names)
+      if twice := [name for name in names if counts[name] > 1]:
+        fail(f"{path}, {place}", f"has two columns {twice[0]!r}")
+    elif len(cells) == len(names):
+      row = dict(zip(names, cells, strict=True))
+      yield Cells(place, row, delimiter not in ",|")
+    else:
+      problem = f"has {len(cells)} cells and not {len(names)}"
+      advice = f"put double quotes around a cell with {delimiter!r}"
+      if len(lines.taken) > 1:
+        advice = f"a double quote opens {_before(lines)}: close it there"
+      fail(f"{path}, {place}", f"{problem}: {advice}")
+
+
+def _delimiter(text: str) -> str:
+  """What parts the cells of the first line."""
+  first = text.split("\n", 1)[0]
+  head = re.sub(r'"[^"]*"', "", first)  # A quoted name may hold any mark.
+  delimiter = max(",;\t", key=head.count)
+  return "|" if "|" in head and delimiter not in head else delimiter
+
+
+class _Lines:
+  """The lines of a text, of which the last may be put back.
+
+  Attributes:
+    taken: The lines since it was last cleared.
+    number: That of the last line.
+  """
+
+  def __init__(self, text: str):
+    self._file = iter(io.StringIO(text, newline=""))
+    self._again: collections.deque[str] = collections.deque()
+    self.taken: list[str] = []
+    self.number = 0
+
+  def __iter__(self) -> Iterator[str]:
+    return self
+
+  def __next__(self) -> str:
+    line = self._again.popleft() if self._again else next(self._file)
+    self.taken.append(line)
+    self.number += 1
+    return line
+
+  def put_back(self) -> str:
+    """Puts back the taken lines but for the first, which it returns."""
+    first, *others = self.taken
+    self._again.extendleft(reversed(others))
+    self.number -= len(others)
+    self.taken = [first]
+    return first
+
+
+class _Records:
+  """The cells of each row, of which a quoted one may have several lines.
+
+  A double quote that is not closed in its line, and takes in what looks like
+  further rows, is no mark in a file whose cells are parted by tabs or "|". In
+  others it raises ValueError.
+  """
+
+  def __init__(
+    self, path: str, lines: _Lines, delimiter: str, chosen: str | None
+  ):
+    self._path = path
+    self._lines = lines
+    self._delimiter = delimiter
+    self._chosen = chosen
+    self._width = 0
+    self._key = 0  # The place of the images' names.
+
+  def __iter__(self) -> Iterator[list[str]]:
+    reader = self._reader()
+    while True:
+      self._lines.taken.clear()
+      try:
+        cells = next(reader, None)
+        problem = self._doubt(cells) if len(self._lines.taken) > 1 else ""
+      except csv.Error as error:
+        cells, problem = [], f"is not CSV: {error}"
+        if len(self._lines.taken) > 1:
+          problem += f"; a double quote opens {_before(self._lines)}"
+      if cells is None:
+        return
+      if problem and self._delimiter in "\t|":
+        cells = self._without_quotes(self._lines.put_back())
+        reader = self._reader()
+      elif problem:
+        fail(f"{self._path}, line {self._lines.number}", problem)
+      if not self._width and any(map(str.strip, cells)):
+        names = [cell.strip() for cell in cells]
+        self._width = len(names)
+        key = column_of_files(names, self._chosen)
+        self._key = 0 if key is None else names.index(key)
+      yield cells
+
+  def _reader(self) -> Iterator[list[str]]:
+    return csv.reader(self._lines, delimiter=self._delimiter, strict=True)
+
+  def _doubt(self, cells: list[str] | None) -> str:
+    """What is wrong with a row of several lines; "" if nothing is."""
+    if not cells or not self._width:
+      return ""
+    start = self._lines.number - len(self._lines.taken) + 1
+    file = cells[self._key].strip() if self._key < len(cells) else ""
+    for number, line in enumerate(self._lines.taken[1:], start + 1):
+      parts = self._without_quotes(line)
+      if len(parts) < max(2, self._key + 1):
+        continue
+      other = parts[self._key].strip(' "')
+      if _are_alike(file, other, len(parts) == self._width):
+        return (
+          f"is within a double quote that opens in line {start}, and line "
+          f"{number} seems to be a row of its own, of {other!r}: write two "
+          "double quotes for each that is part of a text, and the text between "
+          "double quotes"
+        )
+    plain = self._delimiter in "\t|"
+    return "takes in other rows" if plain and len(cells) != self._width else ""
+
+  def _without_quotes(self, line: str) -> list[str]:
+    """The cells of a line, in which a quote is part of the text.
+
+    But a cell that is quoted as a whole loses its quotes.
+    """
+    cells = line.rstrip("\r\n").split(self._delimiter)
+    return [
+      cell[1:-1].replace('""', '"') if _QUOTED.fullmatch(cell) else cell
+      for cell in cells
+    ]
+
+
+def _before(lines: _Lines) -> str:
+  return f"in line {lines.number - len(lines.taken) + 1}"
+
+
+def _are_alike(file: str, other: str, is_row: bool) -> bool:
+  """Whether a cell names a file as the file of its row does.
+
+  `is_row` tells whether the line has as many cells as a row.
+  """
+  if file.lower().endswith(_ENDINGS):
+    return other.lower().endswith(_ENDINGS)
+  if not is_row or not any(map(str.isdigit, other)):
+    return False
+  if file.isdecimal() and other.isdecimal() and int(other) == int(file) + 1:
+    return True
+  return len(file) == len(other) and not any(map(str.isspace, other))
+
+
+def _json_cells(path: str, text: str) -> Iterator[Cells]:
+  if (whole := _in_one(path, text)) is not None:
+    yield from _cells_in(path, whole)
+    return
+  for number, line in enumerate(text.split("\n"), 1):
+    if not line.strip():
+      continue
+    row = _loaded(f"{path}, line {number}", line)
+    if not isinstance(row, dict):
+      fail(f"{path}, line {number}", "is not an object with keys such as file")
+    yield Cells(f"line {number}", row)
+
+
+def _in_one(path: str, text: str) -> Any:
+  """The content of JSON in one piece; None if each line is an object."""
+  start = re.search(r"\S", text)
+  if start is None:
+    return None
+  if text[start.start()] != "[":
+    first = text[start.start() :].split("\n", 1)[0]
+    try:
+      row = json.loads(first)
+    except (ValueError, RecursionError):
+      if not path.lower().endswith(".json"):
+        return None
+    else:
+      are_rows = not isinstance(row, dict) or not isinstance(
+        row.get("images"), list
+      )
+      return None if are_rows else row
+  if len(text) > _MOST_IN_ONE:
+    fail(path, f"is JSON in one piece, which is too large: {_AS_TABLES}")
+  return _loaded(path, text)
+
+
+def _loaded(place: str, text: str) -> Any:
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:
+    fail(place, f"is not JSON: {error}")
+
+
+def _cells_in(path: str, content: Any) -> Iterator[Cells]:
+  """The rows of a list of objects, or of COCO's captions."""
+  if isinstance(content, list):
+    for number, row in enumerate(content, 1):
+      if not isinstance(row, dict):
+        place = f"{path}, item {number}"
+        fail(place, "is not an object with keys such as file")
+      yield Cells(f"item {number}", row)
+    return
+  images, annotations = (
+    content.get(key) if isinstance(content, dict) else None
+    for key in ("images", "annotations")
+  )
+  if not isinstance(images, list) or not isinstance(annotations, list):
+    keys = listed([*map(str, content)]) if isinstance(content, dict) else "none"
+    fail(path, f"is one JSON object (its keys: {keys}); {_AS_TABLES}")
+  try:
+    files = {image["id"]: image["file_name"] for image in images}
+    for number, annotation in enumerate(annotations, 1):
+      if "caption" not in annotation:
+        fail(
+          path,
+          "has COCO's annotations of objects, and its captions alone are read: "
+          f"for labels of whole images, {_AS_TABLES}",
+        )
+      row = {
+        "file": files[annotation["image_id"]],
+        "caption": annotation["caption"],
+      }
+      yield Cells(f"annotation {number}", row)
+  except (KeyError, TypeError) as error:
+    fail(path, f"is not as COCO's captions are ({error!r}); {_AS_TABLES}")
+
+
+def _text(path: str) -> str:
+  """The content of a file, without a byte order mark."""
+  with open_regular(path, _MOST_BYTES) as file:
+    content = file.read()
+  try:
+    return content.decode("utf-8-sig")
+  except UnicodeDecodeError as error:
+    fail(path, f"is not UTF-8 (at byte {error.start:,}): save it as UTF-8")
