@@ -2,10 +2,14 @@
 
 import gc
 import io
+import math
 import pathlib
+import re
 import shutil
 import sys
+import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +17,9 @@ from PIL import Image
 
 import vit_jax
 from tests import pages, published
+from tests.data.decoding.claims import claiming
 from tests.data.pictures import scene
+from vit_jax.data import image_size
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs/howto/serve.md"
 NAMES = tuple("abcdefghij")
@@ -71,7 +77,7 @@ def test_the_service_answers_as_predict_does(
   path.write_bytes(exported.serialize())
   monkeypatch.setenv("MODEL", str(path))
   monkeypatch.setenv("CHECKPOINT", checkpoint)
-  module = run(app(0, 40))
+  module = run(app(0, 55))
   assert module.loaded.held is None  # Its weights are in the exported file.
   client = TestClient(module.app)
   photos = [
@@ -94,10 +100,49 @@ def test_the_service_answers_as_predict_does(
   assert broken.json()["detail"].startswith("a.jpg: ")
   many = client.post("/predict", files=sent[:1] * 17)
   assert many.status_code == 413 and "17 images" in many.json()["detail"]
+  wide = claiming(40_000)["PNG RGB"]
+  claim = client.post("/predict", files=[("files", ("a.png", wide))])
+  assert claim.status_code == 422 and "a.png: " in claim.json()["detail"]
+  monkeypatch.setattr(module, "MOST_PIXELS", 60 * 90 - 1)
+  claim = client.post("/predict", files=sent)
+  assert claim.status_code == 422
+  assert "0.x: send an image of at most 5,399 pix" in claim.json()["detail"]
   monkeypatch.setattr(module, "MOST_BYTES", 100)
   large = client.post("/predict", files=sent)
   assert large.status_code == 413
   assert "at most 100 bytes" in large.json()["detail"]
+
+
+def test_two_images_at_most_are_decoded_at_once():
+  """The function of the page, without the libraries that serve it."""
+  code = app(0, 55)
+  start, end = code.index("def prepared"), code.index('@app.post("/predict")')
+  (decoders,) = map(int, re.findall(r"threading.Semaphore\((\d)\)", code))
+  at_once, most, two_are_here = [], [], threading.Event()
+
+  def prepare(encoded):
+    at_once.append(encoded)
+    most.append(len(at_once))
+    if len(at_once) == 2:
+      two_are_here.set()
+    two_are_here.wait(60)
+    at_once.remove(encoded)
+    return encoded
+
+  module = run(
+    code[start:end],
+    math=math,
+    image_size=image_size,
+    MOST_PIXELS=100,
+    DECODERS=threading.Semaphore(decoders),
+    prepare=prepare,
+  )
+  photos = [encoded(scene(10, 10))[:-12] + bytes([k]) for k in range(8)]
+  with ThreadPoolExecutor(8) as pool:
+    assert [*pool.map(module.prepared, photos)] == photos
+  assert max(most) == decoders == 2
+  with pytest.raises(ValueError, match="an image of at most 100 pixels"):
+    module.prepared(encoded(scene(10, 11)))
 
 
 @pytest.mark.slow
@@ -109,7 +154,7 @@ def test_the_demo_answers_as_predict_does(
 ):
   gradio = pytest.importorskip("gradio", reason="needs Gradio")
   monkeypatch.setattr(sys, "argv", ["demo.py", checkpoint])
-  module = run(app(1, 20), __name__="demo")
+  module = run(app(1, 26), __name__="demo")
   path = tmp_path / "photo.png"
   path.write_bytes(encoded(scene(60, 90)))
   gc.collect()  # That loop, while its warning is ignored.
@@ -117,6 +162,9 @@ def test_the_demo_answers_as_predict_does(
   answer = module.classify(str(path))
   assert [*answer] == [*expected.names]
   np.testing.assert_allclose([*answer.values()], expected.probability)
+  monkeypatch.setattr(module, "MOST_PIXELS", 60 * 90 - 1)
+  with pytest.raises(gradio.Error, match="at most 5,399 pixels"):
+    module.classify(str(path))
   path.write_bytes(b"no image")
-  with pytest.raises(gradio.Error, match="photo.png"):
+  with pytest.raises(gradio.Error, match="not an image of a known format"):
     module.classify(str(path))
