@@ -261,7 +261,11 @@ def _rows(
 ) -> Iterator[list[str]]:
   at = ranked.index
   own, best = probabilities[at, labels[at]], probabilities[at, ranked.likely]
-  facts = (labels[at], ranked.likely, own, best, ranked.margin, ranked.listed)
-  for a, b, *values, listed in zip(*facts, strict=True):
+  names_of = np.array(names)
+  given, likely = names_of[labels[at]], names_of[ranked.likely]
+  numbers = np.stack([own, best, ranked.margin], axis=1)
+  for a, b, values, listed in zip(
+    given, likely, numbers, ranked.listed, strict=True
+  ):
     shown = [f"{value:.6f}" for value in values]
-    yield [names[a], names[b], *shown, "yes" if listed else "no"]
+    yield [str(a), str(b), *shown, "yes" if listed else "no"]

@@ -14,7 +14,7 @@ float32 resolves, and float64 is slow or absent on accelerators.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -230,7 +230,7 @@ def fit_in_folds(
 
 
 def _by_lowest_loss(
-  whole: "_Path", answers: list[tuple["_Path", np.ndarray, np.ndarray]]
+  whole: "_Path", answers: Sequence[tuple["_Path", *tuple[np.ndarray, ...]]]
 ) -> Probe:
   """The probe whose L2 and sharpness give the lowest loss of held-out folds.
 
