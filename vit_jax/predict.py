@@ -203,8 +203,10 @@ def mark_files(
   from vit_jax.inference.mask_files import write_masks
   from vit_jax.pretrained.load import open_checkpoint
   from vit_jax.runtime.display import Display
+  from vit_jax.runtime.files import output_folder
   from vit_jax.training import sharding
 
+  folder = str(output_folder(masks))
   missing = say_missing(files)
   mesh = sharding.make_mesh()
   loaded = open_checkpoint(
@@ -226,7 +228,7 @@ def mark_files(
   count, unreadable, lines = write_masks(
     functools.partial(mark, loaded.held),
     images,
-    masks,
+    folder,
     preprocessing.spec,
     loaded.class_names,
     lambda files: Display().track(files, "marking", len(files)),

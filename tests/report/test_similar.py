@@ -10,6 +10,7 @@ from PIL import Image
 from tests import published
 from tests.data.pictures import noise, scene
 from vit_jax.inference.predictor import image_features
+from vit_jax.predict import mark_files
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.report import similar_images
@@ -174,9 +175,26 @@ def test_bad_input_is_one_line(tmp_path, make, options, message):
   assert "\n" not in str(error.value)
 
 
-def test_kept_vectors_that_are_damaged_are_one_line(photos, tmp_path):
+@pytest.mark.slow
+def test_kept_vectors_that_are_damaged_are_computed_anew(
+  photos, tmp_path, capsys
+):
   out = tmp_path / "found"
   out.mkdir()
   (out / "vectors.npz").write_bytes(b"no archive")
-  with pytest.raises(ValueError, match="holds no vectors of images"):
-    find_similar(MODEL, [str(photos)], out=str(out))
+  assert find_similar(MODEL, [str(photos)], out=str(out)) == 0
+  said = capsys.readouterr()
+  assert "vectors.npz is damaged or not a file that this command" in said.err
+  assert "0 of 7 vectors are kept" in said.out
+  assert find_similar(MODEL, [str(photos)], out=str(out)) == 0
+  assert "7 of 7 vectors are kept" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["gs://bucket/found", "http://x/found"])
+def test_addresses_are_not_written(photos, name, monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ValueError, match="is an address, and only local files"):
+    find_similar(MODEL, [str(photos)], out=name)
+  with pytest.raises(ValueError, match="is an address, and only local files"):
+    mark_files(MODEL, [str(photos)], name)
+  assert [path.name for path in tmp_path.iterdir()] == ["photos"]

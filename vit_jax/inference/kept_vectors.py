@@ -6,19 +6,22 @@ fingerprint of what computed it.
 
 import dataclasses
 import hashlib
+import math
 import os
 import pathlib
 import zipfile
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from vit_jax.runtime.files import replacing
+from vit_jax.runtime.files import open_regular, replacing
+from vit_jax.runtime.printable import one_line, say
 
 _ARRAYS = ("fingerprint", "files", "stamps", "vectors")
+_MOST_LISTED = 2**17  # Bytes of an archive's list of arrays.
 
 
 def fingerprint_of(model: Any, params: Any, preprocessing: Any) -> str:
@@ -66,40 +69,37 @@ class KeptVectors:
   def read(cls, path: pathlib.Path, fingerprint: str) -> "KeptVectors":
     """The vectors in a file; none if there is no such file.
 
-    Raises ValueError if the file is damaged, or holds those of another model.
+    There are none either if the file is damaged, with a line that says so: they
+    are computed anew. Raises ValueError if it holds those of another model, or
+    other arrays, which may be somebody's.
     """
-    if not path.exists():
-      return cls()
+    if path.is_dir():
+      raise ValueError(f"{path} is a folder: give another --out.")
     try:
-      with np.load(path, allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in _ARRAYS}
-      opened = cls(
-        tuple(map(str, arrays["files"])), arrays["stamps"], arrays["vectors"]
+      arrays = _arrays_in(path)
+    except FileNotFoundError:
+      return cls()
+    except PermissionError:
+      raise
+    # A damaged file makes its readers raise almost anything.
+    except Exception as error:
+      say(
+        f"{path} is damaged or not a file that this command wrote "
+        f"({one_line(error)}): its vectors are computed anew."
       )
-      rows = {
-        len(opened.files),
-        len(opened.stamps),
-        len(opened.vectors),
-      }
-      if len(rows) != 1 or opened.vectors.ndim != 2:
-        raise ValueError("its arrays differ in length")
-    except (
-      OSError,
-      ValueError,
-      KeyError,
-      EOFError,
-      zipfile.BadZipFile,
-    ) as error:
+      return cls()
+    if arrays is None:
       raise ValueError(
-        f"{path} holds no vectors of images ({error}): remove it, or give "
-        "another --out."
-      ) from error
+        f"{path} holds no vectors of images: remove it, or give another --out."
+      )
     if str(arrays["fingerprint"]) != fingerprint:
       raise ValueError(
         f"{path} holds vectors of another model, size or pooling: give another "
         "--out, or remove it."
       )
-    return opened
+    return cls(
+      tuple(map(str, arrays["files"])), arrays["stamps"], arrays["vectors"]
+    )
 
   def write(self, path: pathlib.Path, fingerprint: str) -> None:
     """Writes the file, whole or not at all."""
@@ -139,3 +139,59 @@ class KeptVectors:
       stamps=np.concatenate([self.stamps[stay], stamps]),
       vectors=vectors,
     )
+
+
+class _Bounded:
+  """A file of which at most `limit` bytes are read at once."""
+
+  def __init__(self, file: IO[bytes]):
+    self.limit = _MOST_LISTED
+    self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+    self._file = file
+
+  def read(self, size: int = -1) -> bytes:
+    """Reads; raises ValueError for more than the limit."""
+    if size > self.limit:
+      raise ValueError(f"it claims {size:,} bytes where it has not as many")
+    return self._file.read(size)
+
+
+def _arrays_in(path: pathlib.Path) -> dict[str, np.ndarray] | None:
+  """The arrays that `KeptVectors.write` wrote; None if there are others.
+
+  No more memory is taken than the file has bytes. Raises OSError if it is none,
+  and almost anything if it is damaged.
+  """
+  with open_regular(path) as file:
+    size = os.fstat(file.fileno()).st_size
+    bounded: Any = _Bounded(file)
+    with zipfile.ZipFile(bounded) as archive:
+      bounded.limit = size
+      there = {*archive.namelist()}
+      if not {f"{name}.npy" for name in _ARRAYS} <= there:
+        return None
+      arrays = {name: _array(archive, name, size) for name in _ARRAYS}
+  kinds = [(array.dtype.kind, array.ndim) for array in arrays.values()]
+  rows = {len(arrays[name]) for name in _ARRAYS[1:]}
+  if kinds != [("U", 0), ("U", 1), ("i", 2), ("f", 2)] or len(rows) != 1:
+    raise ValueError("its arrays are of other types or lengths")
+  if arrays["stamps"].shape[1] != 2 or not np.isfinite(arrays["vectors"]).all():
+    raise ValueError("its numbers are not those of vectors")
+  return arrays
+
+
+def _array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
+  """One array of an archive of `size` bytes, which stores it as it is."""
+  member = archive.getinfo(f"{name}.npy")
+  stored = member.compress_type == zipfile.ZIP_STORED
+  if not stored or member.file_size > size:
+    raise ValueError(f"its array {name!r} is packed, or claims too many bytes")
+  with archive.open(member) as stream:
+    np.lib.format.read_magic(stream)
+    shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    content = stream.read(member.file_size)
+  if dtype.kind not in "Uif" or math.prod(shape) * dtype.itemsize != len(
+    content
+  ):
+    raise ValueError(f"its array {name!r} has not the bytes that it claims")
+  return np.frombuffer(content, dtype).reshape(shape)

@@ -26,7 +26,7 @@ from vit_jax.pretrained.published import FEATURES
 from vit_jax.report.similar_results import TABLE, Answers, Similar
 from vit_jax.runtime import extras
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.files import replacing
+from vit_jax.runtime.files import output_folder, replacing
 from vit_jax.runtime.printable import printable, printable_path, say
 from vit_jax.tasks.choose import answering
 
@@ -55,9 +55,7 @@ def find_similar(
   display = Display()
   missing = say_missing(folders)
   files = [*dict.fromkeys(map(os.path.abspath, find_images(folders)))]
-  folder = pathlib.Path(out).expanduser()
-  if folder.exists() and not folder.is_dir():
-    raise ValueError(f"--out={out!r} is a file: give a folder to write.")
+  folder = output_folder(out)
   loaded = open_checkpoint(checkpoint, hold=Loaded.read_params, **overrides)
   for note in loaded.notes:
     say(note)
