@@ -100,3 +100,11 @@ def test_by_products_in_a_bucket_are_left_out():
     "/cat/0.png",
     "/dog/0.png",
   ]
+
+
+def test_splits_in_a_bucket_are_told_as_in_a_folder():
+  system = fsspec.filesystem("memory")
+  for name in ("seg_train/a", "seg_train/b", "seg_test/a", "seg_pred/x"):
+    system.pipe(f"/scenes/{name}/1.png", b"")
+  splits = open_bucket("memory://scenes")
+  assert {name: len(s) for name, s in splits.items()} == {"train": 2, "test": 1}

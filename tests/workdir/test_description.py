@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from vit_jax.training.sharding import make_mesh
-from vit_jax.workdir.description import checksum, checksums
+from vit_jax.workdir.description import check_same_run, checksum, checksums
 
 ARRAYS = [
   np.random.default_rng(0).normal(size=(4, 6, 5)).astype(np.float32),
@@ -51,3 +51,14 @@ def test_two_elements_that_change_places_show():
   array = np.arange(6, dtype=np.float32)
   swapped = array[[0, 2, 1, 3, 4, 5]]
   assert checksum(jnp.asarray(array)) != checksum(jnp.asarray(swapped))
+
+
+def test_a_folder_that_is_read_otherwise_today_is_said():
+  config = {"data": {"root": "scenes", "labels_file": None}}
+  saved = {"config": config, "class_names": ["seg_test", "seg_train"]}
+  now = saved | {"class_names": ["forest", "sea"]}
+  with pytest.raises(ValueError, match="fewer names of splits, .* seg_train"):
+    check_same_run(saved, now, "run")
+  labels = {"data": {"root": "scenes", "labels_file": "l.csv"}}
+  with pytest.raises(ValueError, match="pass --allow_changes.$"):
+    check_same_run(saved | {"config": labels}, now | {"config": labels}, "run")

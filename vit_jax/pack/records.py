@@ -12,7 +12,7 @@ from vit_jax.data.example import (
   UnreadableImageError,
   check_classes,
 )
-from vit_jax.data.reading.folders import NAMES
+from vit_jax.data.reading.split_names import NAMES
 from vit_jax.pack.captioned import captions_in
 from vit_jax.runtime.files import open_anywhere
 

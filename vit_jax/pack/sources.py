@@ -10,10 +10,12 @@ from etils import epath
 
 from vit_jax.data.example import Example, Source
 from vit_jax.data.reading import image_folder
-from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct, split_named
+from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct
+from vit_jax.data.reading.layouts import surest
+from vit_jax.data.reading.split_names import among
 from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.pack import captioned
-from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits, split_of
+from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits
 from vit_jax.pack.repository import Files, parquet_files
 from vit_jax.runtime import extras
 
@@ -115,21 +117,18 @@ def open_bucket(address: str) -> Splits:
   """Lists the images of a bucket's folder, a thousand names a request.
 
   The folder holds class folders, or `train` and `validation` or `test` (see
-  `folders.NAMES`) that hold them. Nothing is held out of a folder without
+  `split_names.among`) that hold them. Nothing is held out of a folder without
   splits: choose a part when you train, as in `--config.data.train_split`.
   Raises ValueError if the folders are not splits of the same classes.
   """
   system, root = extras.load("fsspec.core", "gcs").url_to_fs(address)
-  parts: dict[str, str] = {}
-  for path in _folders(system, root):
-    if split_named(_last(path).encode()) is None:
-      continue
-    other = parts.setdefault(split_of(_last(path)), path)
-    if other != path:
-      raise ValueError(
-        f"{address} has both {_last(other)!r} and {_last(path)!r}, which are "
-        "names of the same split; keep one."
-      )
+  paths = {os.fsencode(_last(path)): path for path in _folders(system, root)}
+
+  def inside(name: bytes) -> list[bytes]:
+    return [os.fsencode(_last(p)) for p in _folders(system, paths[name])]
+
+  chosen = surest(os.fsencode(address), among([*paths], inside))
+  parts = {TFDS_NAMES.get(s, s): paths[name] for s, name in chosen.items()}
   parts = parts or {"train": root}
   if "train" not in parts:
     raise ValueError(f"{address} has no train folder beside its other splits.")

@@ -9,6 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
+from vit_jax.data.reading.layouts import OLDER
 from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.data.settings import DataSettings
 from vit_jax.pretrained.load import open_checkpoint
@@ -97,7 +98,8 @@ def opened(
   split = "test" if test else "eval"
   source = open_source(split, settings.data, fitted.labels)
   trained = tuple(description["class_names"]), "the checkpoint"
-  check_same_classes(*trained, source.class_names, "the evaluation split")
+  why = OLDER if data.root and not data.labels_file else ""
+  check_same_classes(*trained, source.class_names, "the evaluation split", why)
   stream = open_stream(
     settings, fitted, _mesh(loaded), loaded.preprocessing, source
   )

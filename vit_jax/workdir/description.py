@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, UInt32
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
+from vit_jax.data.reading.layouts import OLDER
 from vit_jax.data.settings import EvalTransformSettings, NormalizationSettings
 from vit_jax.runtime.checks import SIDES, Sides
 from vit_jax.runtime.printable import printable
@@ -112,10 +113,14 @@ def check_same_run(
     if there.get(key) != here.get(key) and not key.startswith(_FREE_KEYS)
   ]
   if changed:
+    of_folder = here.get("data.root") and not here.get("data.labels_file")
+    facts = ("class_names", "train_examples")
+    other_data = any(there.get(key) != here.get(key) for key in facts)
     raise ValueError(
       f"{workdir} holds a run with another configuration or other data: "
       f"{'; '.join(changed)}. Resume with the old ones, choose another "
       "--workdir, or pass --allow_changes."
+      + (OLDER if of_folder and other_data else "")
     )
 
 

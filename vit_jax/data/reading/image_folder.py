@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vit_jax.data.reading import folders
+from vit_jax.data.reading import folders, layouts
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.labels import SINGLE, Labels
-from vit_jax.data.settings import DataSettings
+from vit_jax.data.reading.layouts import Layout
+from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.runtime import hints
 from vit_jax.runtime.printable import composed
 from vit_jax.runtime.printable import printable_path as text
@@ -24,8 +25,8 @@ class ImageFolder(ImageFiles):
 
   The folder holds `root/train/<class>/...`, with `root/val/<class>/...` or
   `root/test/<class>/...` or both, or `root/<class>/...` alone, where a part of
-  each class is kept for evaluation. `folders.NAMES` lists other names of the
-  splits. A folder that holds nothing but another folder stands for that one.
+  each class is kept for evaluation. `layouts.find_layout` says which other
+  names they may have, and what a folder stands for that holds another one.
 
   The classes are the folders to train on, sorted by name. A file is an image if
   it has one of `EXTENSIONS`, in upper or lower case, at any depth below its
@@ -67,9 +68,8 @@ class ImageFolder(ImageFiles):
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))
     if not os.path.isdir(base):
-      hint = hints.of_path(os.fsdecode(root)) or "give one."
-      raise ValueError(f"data.root={root!r} is no folder; {hint}")
-    layout = (folders.find_layout if labels else folders.unlabelled)(base)
+      raise ValueError(f"data.root={root!r} is no folder; {_instead(root)}")
+    layout = (layouts.find_layout if labels else layouts.unlabelled)(base)
     evaluation = layout.evaluation(eval_split)
     chosen = evaluation if split == "eval" else split
     self.split = chosen or "held out"
@@ -81,7 +81,7 @@ class ImageFolder(ImageFiles):
     self.root = text(layout.root)
     self.layout = layout
     self.ignored = collections.Counter()
-    classes = _classes(layout.train) if labels else [b""]
+    classes = _classes(layout) if labels else [b""]
     self._list(classes, layout.train)
     if evaluation is None:
       images = len(self)
@@ -99,9 +99,11 @@ class ImageFolder(ImageFiles):
   def _list(self, classes: list[bytes], train: bytes) -> None:
     """Lists the files of all classes."""
     if self._folder != train and classes != [b""]:
-      _check_classes(self._folder, classes)
-    spellings = _spellings(self._folder) if classes != [b""] else {"": [b""]}
-    trained = _spellings(train) if classes != [b""] else {}
+      _check_classes(self.layout, self._folder, classes)
+    spellings, trained = {"": [b""]}, {}
+    if classes != [b""]:
+      spellings = _spellings(self.layout, self._folder)
+      trained = _spellings(self.layout, train)
     self.class_names = tuple(_class_name(name, trained) for name in classes)
     ends = array("q")
     labels = array("i")
@@ -146,17 +148,18 @@ class ImageFolder(ImageFiles):
     folder = os.path.join(self._folder, name)
     if not os.path.isdir(folder):
       return []
-    below = folders.images_below(folder, self.ignored)
+    left_out = () if name else self.layout.copies.get(self._folder, ())
+    below = folders.images_below(folder, self.ignored, left_out=left_out)
     return [os.path.join(name, path) for path in below]
 
   def warnings(self) -> list[str]:
     """The warnings of `ImageFiles`, and those about folders' names."""
-    lines = super().warnings()
+    lines = [*super().warnings(), *self.layout.notes]
     if self.class_names[1:]:
       lines += [
         f"{composed(text(same[0]))!r} names {len(same)} folders whose accents "
         "are encoded differently, as by macOS; they are one class."
-        for same in _spellings(self._folder).values()
+        for same in _spellings(self.layout, self._folder).values()
         if same[1:]
       ]
       if hidden := folders.hidden_with_images(self._folder):
@@ -171,15 +174,19 @@ def lies_among_classes(settings: DataSettings, path: str) -> bool:
   """Whether a path lies where class folders do, so that it would be one.
 
   Beside the folders of splits it would not. Raises ValueError as
-  `folders.find_layout` does.
+  `layouts.find_layout` does.
   """
   root = os.fsencode(settings.root or "")
   has_classes = settings.labels and not settings.labels_file
   if "://" in path or not has_classes or not os.path.isdir(root):
     return False
-  layout = folders.find_layout(root)
-  splits_here = layout.root == root and layout.train != root
-  classes = os.path.realpath(layout.train if splits_here else root)
+  kind = settings.label_kind
+  if kind is None or not kind.reader:
+    layout = layouts.find_layout(root)
+    if layout.root == root and layout.train != root:
+      first = os.path.relpath(layout.train, root).split(os.fsencode(os.sep))[0]
+      root = os.path.join(root, first)
+  classes = os.path.realpath(root)
   inside = os.fsencode(os.path.realpath(os.path.expanduser(path)))
   return os.path.join(inside, b"").startswith(os.path.join(classes, b""))
 
@@ -229,10 +236,20 @@ def summary(splits: Sequence[ImageFolder]) -> str:
   )
 
 
-def _spellings(folder: bytes) -> dict[str, list[bytes]]:
+def _instead(path: str) -> str:
+  """What to give in place of a path that is no folder."""
+  if os.path.isfile(path):
+    return (
+      "a file of labels goes to --config.data.labels_file, and ends in "
+      f"{', '.join(LABEL_FILES)}."
+    )
+  return hints.of_path(path) or "give one."
+
+
+def _spellings(layout: Layout, folder: bytes) -> dict[str, list[bytes]]:
   """The class folders by their composed names; most have one spelling."""
   groups: dict[str, list[bytes]] = collections.defaultdict(list)
-  for name in folders.subfolders(folder):
+  for name in layout.classes(folder):
     groups[composed(text(name))].append(name)
   return groups
 
@@ -243,9 +260,10 @@ def _class_name(name: bytes, spellings: dict[str, list[bytes]]) -> str:
   return key if len(spellings.get(key, ())) > 1 else text(name)
 
 
-def _classes(folder: bytes) -> list[bytes]:
+def _classes(layout: Layout) -> list[bytes]:
   """A folder of each class, in the order of their names on the disk."""
-  classes = [same[0] for same in _spellings(folder).values()]
+  folder = layout.train
+  classes = [same[0] for same in _spellings(layout, folder).values()]
   if len(classes) < 2:
     only = f"only one folder, {text(classes[0])!r}" if classes else "no folders"
     raise ValueError(
@@ -255,10 +273,10 @@ def _classes(folder: bytes) -> list[bytes]:
   return classes
 
 
-def _check_classes(folder: bytes, classes: list[bytes]) -> None:
+def _check_classes(layout: Layout, folder: bytes, classes: list[bytes]) -> None:
   """Raises ValueError if a folder has a class that is not one of these."""
   names = {composed(text(name)) for name in classes}
-  strange = sorted({*_spellings(folder)} - names)
+  strange = sorted({*_spellings(layout, folder)} - names)
   if strange:
     raise ValueError(
       f"{text(folder)!r} has the class {strange[0]!r}, which the train "

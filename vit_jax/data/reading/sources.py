@@ -159,9 +159,16 @@ def check_classes(source: Source, what: str) -> None:
 
 
 def check_same_classes(
-  names: tuple[str, ...], of: str, others: tuple[str, ...], of_others: str
+  names: tuple[str, ...],
+  of: str,
+  others: tuple[str, ...],
+  of_others: str,
+  why: str = "",
 ) -> None:
-  """Raises ValueError, naming both sources, if their class names differ."""
+  """Raises ValueError, naming both sources, if their class names differ.
+
+  The message ends in `why`.
+  """
   ours, theirs = ([composed(n) for n in each] for each in (names, others))
   if ours != theirs:
     differing = sorted({*ours} ^ {*theirs})[:5]
@@ -169,7 +176,7 @@ def check_same_classes(
     raise ValueError(
       f"{of} has {len(names)} classes and {of_others} {len(others)}, and they "
       "must be the same, in the same order; in one of them only: "
-      f"{only or 'none'}."
+      f"{only or 'none'}.{why}"
     )
 
 

@@ -1,0 +1,127 @@
+"""Looks into class folders for what says that they are none."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from vit_jax.data.reading.folders import peek
+from vit_jax.data.reading.split_names import (
+  WORD,
+  is_plain,
+  named,
+  split_named,
+  words,
+)
+from vit_jax.runtime.printable import printable_path as text
+
+_MOST = 64  # Class folders that are looked into.
+_PARTS = frozenset(
+  "batch chunk cv fold folds kfold part partition shard split subset".split()
+)
+"""Words of folders that part one data set, as fold_1."""
+
+
+class Found(NamedTuple):
+  """What is known of class folders.
+
+  Attributes:
+    copies: Those that hold all the others again.
+    notes: Lines on what may be a mistake.
+  """
+
+  copies: frozenset[bytes]
+  notes: list[str]
+
+
+def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
+  """Looks into some of the class folders in a folder, which have these names.
+
+  Raises ValueError if `strict` and they are no classes, or one may be another.
+  """
+  insides = _insides(folder, names)
+  copies = _copies(folder, names, insides, strict)
+  insides = {n: inside for n, inside in insides.items() if n not in copies}
+  if not strict:
+    return Found(copies, [])
+  _check_splits(folder, insides)
+  common = _common(insides)
+  if len(common) < 2:
+    return Found(copies, [])
+  shown = " and ".join(repr(text(name)) for name in sorted(common)[:2])
+  if len(insides) == len(names) and _are_parts(names):
+    listed = ", ".join(map(text, names[:3]))
+    raise ValueError(
+      f"{text(folder)!r} has {listed}, which look like parts of one data set, "
+      f"as each holds {shown}: put those to train on together into a folder "
+      "train, and the others into val, or give one of them."
+    )
+  line = (
+    f"all class folders looked into hold folders of the same names, {shown}, "
+    "whose images count for the class above: if these are the classes, give "
+    f"one of the folders above them, as {text(names[0])!r}."
+  )
+  return Found(copies, [line])
+
+
+def _insides(folder: bytes, names: Sequence[bytes]) -> dict[bytes, set[bytes]]:
+  """The folders in class folders, in those that may be none before all."""
+  own = os.path.basename(os.path.abspath(folder)).lower()
+  odd = [n for n in names if n.lower() == own or is_plain(n) or named(n)]
+  looked_into = [*odd, *names[:_MOST]] if len(names) > _MOST else names
+  return {name: {*peek(os.path.join(folder, name))} for name in looked_into}
+
+
+def _copies(
+  folder: bytes,
+  names: Sequence[bytes],
+  insides: Mapping[bytes, set[bytes]],
+  strict: bool,
+) -> frozenset[bytes]:
+  """The folders that hold folders of the same names as all others have."""
+  all_names = {*names}
+  repeated = {}
+  for name, inside in insides.items():
+    train = next((n for n in inside if split_named(n) == "train"), None)
+    if train is not None and train not in all_names:
+      inside = {*peek(os.path.join(folder, name, train))}
+    if len(same := inside & (all_names - {name})) > 1:
+      repeated[name] = same
+  originals = all_names - repeated.keys()
+  copies = []
+  for name, same in repeated.items():
+    if originals <= same and len(originals) > 1:
+      copies.append(name)
+    elif strict and len(same & originals) > 1:
+      shown = " and ".join(repr(text(n)) for n in sorted(same & originals)[:2])
+      raise ValueError(
+        f"{text(os.path.join(folder, name))!r} holds folders of the same names "
+        f"as lie beside it, {shown}: move it away if it is a copy, or rename "
+        "these if it is a class."
+      )
+  return frozenset(copies)
+
+
+def _check_splits(folder: bytes, insides: Mapping[bytes, set[bytes]]) -> None:
+  """Raises ValueError if a class folder holds the folders of splits."""
+  for name, inside in insides.items():
+    found = [one for one in map(named, sorted(inside)) if one]
+    splits = {one.split: text(one.name) for one in found if one.sure != WORD}
+    if "train" in splits and len(splits) > 1:
+      listed = " and ".join(splits.values())
+      raise ValueError(
+        f"{text(os.path.join(folder, name))!r} holds {listed}, which are names "
+        "of splits: give this folder as data.root, or, if it is a class, put "
+        f"it into the folders of the splits, as train/{text(name)}."
+      )
+
+
+def _common(insides: Mapping[bytes, set[bytes]]) -> set[bytes]:
+  """The names of the folders that all class folders have."""
+  first, *others = insides.values() if insides else [set()]
+  return first.intersection(*others) if others else set()
+
+
+def _are_parts(names: Sequence[bytes]) -> bool:
+  """Whether all names are alike but for a number, as fold_1 and fold_2."""
+  found = {tuple(words(name)) for name in names}
+  return len(found) == 1 and not _PARTS.isdisjoint(found.pop())

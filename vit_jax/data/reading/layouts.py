@@ -1,0 +1,305 @@
+"""Finds out which folders are splits, which are classes, and which neither."""
+
+import collections
+import dataclasses
+import functools
+import os
+from collections.abc import Collection, Mapping, Sequence
+
+from vit_jax.data.reading import class_folders, mask_names
+from vit_jax.data.reading.folders import (
+  Ignored,
+  count_loose,
+  holds_images,
+  subfolders,
+)
+from vit_jax.data.reading.split_names import (
+  EXACT,
+  Named,
+  among,
+  is_plain,
+  split_named,
+  words,
+)
+from vit_jax.runtime.printable import printable_path as text
+
+_DEEPEST = 8  # Folders that hold a single folder, one in the other.
+_BESIDE_IMAGES = frozenset(
+  "annotation annotations attribute attributes csv code doc docs features "
+  "imagesets info json label labels list lists log logs meta metadata model "
+  "models notebooks parts script scripts src tables txt xml".split()
+)
+"""Words of folders that lie beside images and hold none."""
+OLDER = (
+  " If the folder is as it was: earlier versions knew fewer names of splits, "
+  "and took other folders, as seg_train, train2017 and copies, for classes."
+)
+"""Why the classes or images of an older run may differ, as a sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """The folders of the splits; those that are missing are None.
+
+  Attributes:
+    ignored: What is left out, by kind; see `folders.ignored_text`.
+    copies: By the folder of a split, those in it that are no classes.
+    notes: Lines on what may be a mistake.
+  """
+
+  root: bytes
+  train: bytes
+  val: bytes | None = None
+  test: bytes | None = None
+  ignored: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  copies: Mapping[bytes, Collection[bytes]] = dataclasses.field(
+    default_factory=dict
+  )
+  notes: Sequence[str] = ()
+
+  def evaluation(self, eval_split: str | None) -> str | None:
+    """The split to evaluate on; None for a part of the training images.
+
+    Without a name it is val, else test, else a part. "test", once the default,
+    falls back to val and then to a part. Raises ValueError if there is no such
+    split.
+    """
+    orders = {"val": ("val",), "test": ("test", "val"), "train": ("train",)}
+    order = ("val", "test")
+    if eval_split is not None:
+      order = orders.get(split_named(os.fsencode(eval_split)) or "")
+    if order is None:
+      raise ValueError(
+        f"data.eval_split={eval_split!r} is no split of a folder; use val or "
+        "test."
+      )
+    for name in order:
+      if getattr(self, name) is not None:
+        return name
+    if order == ("val",):
+      raise ValueError(
+        f"data.eval_split={eval_split!r}: {text(self.root)!r} has no split "
+        "val; add it or leave data.eval_split out."
+      )
+    return None
+
+  def classes(self, folder: bytes) -> list[bytes]:
+    """The names of the class folders in the folder of a split."""
+    left_out = self.copies.get(folder, ())
+    return [name for name in subfolders(folder) if name not in left_out]
+
+
+def find_layout(root: bytes) -> Layout:
+  """Finds the splits below `root`, or below the only folder in it.
+
+  Raises ValueError if a split has two folders or no class folders, there is
+  none to train on, or the folders hold something else than classes.
+  """
+  ignored: Ignored = collections.Counter()
+  root = _innermost(root, ignored)
+  names = subfolders(root)
+  splits = _splits(root, names)
+  places = {}
+  for split, path in splits.items():
+    for place in path:
+      count_loose(place, ignored)
+    places[split] = path[-1]
+  if splits:
+    taken = {os.path.relpath(path[0], root) for path in splits.values()}
+    _ignore({*names} - taken, ignored)
+    mask_names.refuse(places["train"], subfolders(places["train"]))
+  else:
+    places = {"train": root}
+  copies = {}
+  notes: list[str] = []
+  for place in places.values():
+    found = class_folders.look(place, subfolders(place))
+    copies[place] = found.copies
+    notes += found.notes
+    for name in found.copies:
+      ignored[f"folder {text(name)} (a copy of its neighbours)"] += 1
+  return Layout(
+    root,
+    places["train"],
+    places.get("val"),
+    places.get("test"),
+    ignored,
+    copies,
+    notes,
+  )
+
+
+def unlabelled(root: bytes) -> Layout:
+  """Finds the splits in `root`, else takes all of it; class folders or not.
+
+  Masks beside images are left out, and so are copies.
+  """
+  above, _ = _alone(root)
+  names = subfolders(above)
+  inside = functools.partial(_folders_in, above)
+  chosen = surest(above, among(names, inside))
+  ignored: Ignored = collections.Counter()
+  if "train" in chosen:
+    count_loose(above, ignored)
+    _ignore({*names} - {*chosen.values()}, ignored)
+    places = {s: os.path.join(above, name) for s, name in chosen.items()}
+    train, val, test = map(places.get, ("train", "val", "test"))
+    assert train
+    return Layout(above, train, val, test, ignored)
+  if pair := mask_names.pair(above, names):
+    _ignore({*names} - {pair.images}, ignored)
+    images = unlabelled(os.path.join(above, pair.images))
+    return dataclasses.replace(
+      images, root=above, ignored=ignored + collections.Counter(images.ignored)
+    )
+  copies = class_folders.look(root, subfolders(root), strict=False).copies
+  for name in copies:
+    ignored[f"folder {text(name)} (a copy of its neighbours)"] += 1
+  return Layout(root, root, ignored=ignored, copies={root: copies})
+
+
+def _ignore(names: Collection[bytes], ignored: Ignored) -> None:
+  for name in sorted(names):
+    ignored[f"folder {text(name)}"] += 1
+
+
+def _alone(root: bytes) -> tuple[bytes, list[bytes]]:
+  """Goes down as long as a folder holds a single folder of folders.
+
+  Returns the last one, and all of them.
+  """
+  path = [root]
+  seen = {os.path.realpath(root)}
+  while len(inside := subfolders(path[-1])) == 1:
+    only = os.path.join(path[-1], inside[0])
+    # A link may lead back to a folder above.
+    if os.path.realpath(only) in seen or not subfolders(only):
+      break
+    seen.add(os.path.realpath(only))
+    path.append(only)
+  return path[-1], path
+
+
+def _innermost(root: bytes, ignored: Ignored) -> bytes:
+  """Goes down to the folder of the splits or classes.
+
+  Each folder above it holds that one alone, or beside it folders without
+  images. Raises ValueError for a folder of images and masks.
+  """
+  while True:
+    root, path = _alone(root)
+    for place in path:
+      count_loose(place, ignored)
+    names = subfolders(root)
+    if not among(names, functools.partial(_folders_in, root)):
+      mask_names.refuse(root, names)
+      only = _only_with_images(root, names)
+      if only is not None:
+        _ignore({*names} - {only}, ignored)
+        root = os.path.join(root, only)
+        continue
+    return root
+
+
+def _only_with_images(root: bytes, names: Sequence[bytes]) -> bytes | None:
+  """The folder of class folders beside folders that hold no images, if any."""
+  found = None
+  for name in names:
+    if holds_images(os.path.join(root, name)):
+      if found is not None:
+        return None
+      found = name
+  others = [name for name in names if name != found]
+  if found is None or not others or len(_folders_in(root, found)) < 2:
+    return None
+  beside = all(_BESIDE_IMAGES & {*words(name)} for name in others)
+  return found if beside or is_plain(found) else None
+
+
+def _splits(root: bytes, names: Sequence[bytes]) -> dict[str, list[bytes]]:
+  """The folder of each split, and those in it that lead to the classes.
+
+  It is empty if there are no splits: a class may be called "test" too, and its
+  folder holds images, not folders. Raises ValueError as `find_layout` does.
+  """
+  inside = functools.partial(_folders_in, root)
+  found = among(names, inside)
+  paths = _paths(root, found)
+  flat = [one for one in found if not subfolders(paths[one.name][-1])]
+  chosen = surest(root, [one for one in found if one not in flat])
+  different = len({one.split for one in flat}) > 1
+  several = different or sum(one.sure == EXACT for one in flat) > 1
+  if "train" not in chosen and (chosen or several):
+    mask_names.refuse(root, names)
+    listed = [*chosen.values(), *(one.name for one in flat)]
+    raise ValueError(
+      f"{text(root)!r} has {' and '.join(map(text, listed))}, but no train "
+      "folder that holds a folder for each class; add one, or give the labels "
+      "in a file: --config.data.labels_file=FILE.csv."
+    )
+  for one in flat:
+    place = paths[one.name][-1]
+    if one.split == "val" and chosen and "val" not in chosen:
+      if holds_images(place):
+        raise ValueError(
+          f"{text(os.path.join(root, one.name))!r} holds images and no class "
+          f"folders, which {text(chosen['train'])!r} has: sort them into class "
+          "folders to evaluate on them, or move the folder away to evaluate on "
+          "a part of the training images."
+        )
+  return {split: paths[name] for split, name in chosen.items()}
+
+
+def surest(root: bytes, found: Sequence[Named]) -> dict[str, bytes]:
+  """The name of each split's folder; raises ValueError if it has two.
+
+  One that is named after the split alone goes before others.
+  """
+  chosen: dict[str, Named] = {}
+  for one in found:  # The surest come first.
+    other = chosen.setdefault(one.split, one)
+    if other is not one and other.sure == one.sure:
+      raise ValueError(
+        f"{text(root)!r} has both {text(other.name)!r} and "
+        f"{text(one.name)!r}, which are names of the {one.split} split; keep "
+        "one."
+      )
+  return {split: one.name for split, one in chosen.items()}
+
+
+def _paths(root: bytes, found: Sequence[Named]) -> dict[bytes, list[bytes]]:
+  """From the folder of each split down to that of its classes.
+
+  A single folder in it is a class if another split has it among several.
+  """
+  classes: set[bytes] = set()
+  for one in found:
+    inside = subfolders(os.path.join(root, one.name))
+    classes |= {*inside} if len(inside) > 1 else set()
+  return {one.name: _entered(root, one.name, classes) for one in found}
+
+
+def _entered(
+  root: bytes, name: bytes, classes: Collection[bytes] = ()
+) -> list[bytes]:
+  """The folder of this name, and those that it leads to, one in the other.
+
+  A single folder in it is entered if it has the same name or says nothing by
+  its name, or holds several folders; and it is none of these classes.
+  """
+  path = [os.path.join(root, name)]
+  while len(inside := subfolders(path[-1])) == 1 and len(path) < _DEEPEST:
+    (only,) = inside
+    lower = only.lower()
+    place = os.path.join(path[-1], only)
+    says_nothing = lower == name.lower() or is_plain(only)
+    says_nothing = says_nothing or split_named(lower) is not None
+    if only in classes or not (says_nothing or len(subfolders(place)) > 1):
+      break
+    path.append(place)
+  return path
+
+
+def _folders_in(root: bytes, name: bytes) -> list[bytes]:
+  """The folders in a folder, or in the only one that it leads to."""
+  return subfolders(_entered(root, name)[-1])
