@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 from flax import serialization
 
+from vit_jax.pretrained import msgpack_items
 from vit_jax.pretrained.npz import Stored, UnreadableFileError
 from vit_jax.runtime.files import read_regular
+from vit_jax.runtime.printable import quoted
 
 FILE = "flax_model.msgpack"
 _MOST_BYTES = 2**36
@@ -32,10 +34,12 @@ def begins_as_flax(head: bytes) -> bool:
 def open_flax(path: pathlib.Path) -> dict[str, Stored]:
   """The arrays of a file by their names in PyTorch, which is read whole.
 
-  Raises UnreadableFileError if something in it is no array of numbers, and what
-  msgpack raises for a damaged file.
+  Raises UnreadableFileError if something in it is no array of numbers or it has
+  too many parts, and what msgpack raises for a damaged file.
   """
-  tree: Any = serialization.msgpack_restore(read_regular(path, _MOST_BYTES))
+  content = read_regular(path, _MOST_BYTES)
+  msgpack_items.check(content)
+  tree: Any = serialization.msgpack_restore(content)
   if isinstance(tree, dict) and [*tree] == [_WRAPPER]:
     tree = tree[_WRAPPER]
   stored = {}
@@ -57,8 +61,8 @@ def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
     return
   if not isinstance(tree, np.ndarray) or tree.dtype.hasobject:
     raise UnreadableFileError(
-      f"{prefix or 'it'} is no array of numbers: a {FILE} of transformers is "
-      "needed."
+      f"{quoted(prefix) if prefix else 'it'} is no array of numbers: a {FILE} "
+      "of transformers is needed."
     )
   yield prefix, tree
 
