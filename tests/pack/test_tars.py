@@ -116,6 +116,10 @@ def test_captions(tmp_path, text, expected, labelled):
     ({"1.txt": b"\xff"}, "1.txt is damaged"),
     ({"1.json": b'{"width": 3}'}, "1.json has no caption"),
     ({"1.json": b'{"caption": [3]}'}, "1.json has a caption that is no text"),
+    (
+      {"1.json": b'{"caption": "\\ud83d"}'},
+      "1.json has a caption with half of a character",
+    ),
     ({"1.json": b'{"caption": ["a", ""]}'}, "1.json has an empty caption"),
   ],
 )

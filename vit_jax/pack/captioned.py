@@ -15,6 +15,7 @@ from vit_jax.data.reading.captions import (
   COLUMNS,
   Captions,
   captions_and_classes,
+  is_whole,
 )
 from vit_jax.data.reading.label_rows import Encode, Row, columns_of
 from vit_jax.data.reading.labels import SINGLE, Names
@@ -57,6 +58,8 @@ def captions_in(content: bytes, ending: str) -> list[str]:
   texts = value if isinstance(value, list) else [value]
   if not all(isinstance(text, str) for text in texts):
     raise ValueError("has a caption that is no text")
+  if not all(map(is_whole, texts)):
+    raise ValueError("has a caption with half of a character")
   if not all(text.strip() for text in texts):
     raise ValueError("has an empty caption")
   return [text.strip() for text in texts]

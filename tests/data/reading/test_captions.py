@@ -202,6 +202,20 @@ def test_bad_lists_of_captions_are_one_line(files, tmp_path, cell):
     opened(tmp_path, rows, Captions(tokenizer=files), name="pairs.jsonl")
 
 
+def test_columns_of_captions_may_have_lists(files, tmp_path):
+  rows = [{"file": "a.png", "one": str(TEXTS[:2]), "two": TEXTS[2]}]
+  rows += [{"file": "b.png", "one": "x", "two": '["y"]'}]
+  settings = write(tmp_path, rows, "pairs.jsonl")
+  settings = dataclasses.replace(
+    settings, label_columns="one,two", eval_split="train"
+  )
+  labels = Captions(tokenizer=files, most=3)
+  train = label_file.open_folder(settings, labels)["train"]
+  np.testing.assert_array_equal(
+    train.labels([0])[0], files.tokenizer(TEXTS[:3])
+  )
+
+
 def test_a_separator_parts_captions(files, tmp_path):
   for name in ("a.png", "b.png"):
     (tmp_path / name).write_bytes(PNG)

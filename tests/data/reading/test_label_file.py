@@ -241,7 +241,8 @@ def test_mistakes_are_one_line(folder, text, changes, message):
     ('{"file": "0.png", "label": "a"}\n{"file"', "line 2 is not JSON: "),
     ('{"file": "0.png", "label": "a"}\n[1]', "line 2 is not an object with"),
     ('{"file": "0.png", "label": "a"}\n{"file": "1.png"}', "2 has no 'label'"),
-    ('{"file": 5, "label": "a"}', "names no file: file=5"),
+    ('{"file": 5.5, "label": "a"}', "names no file: file=5.5"),
+    ('{"file": true, "label": "a"}', "names no file: file=True"),
     ('{"file": "0.png", "label": ["a"]}', "task=multilabel takes lists"),
   ],
 )
@@ -408,6 +409,7 @@ def test_files_are_found_by_other_spellings(tmp_path, there, named, said):
       "'x/1.png', which is not .*; the nearest .* '1.png'.",
     ),
     (ONE + '"a, b.png",b\n', "the nearest that is there is 'deep/a, b.png'."),
+    (ONE + '"a, b.png",b\n', "deep/a, b.png': set --config.data.root=.*/deep."),
     (ONE + '"deep/a b.png",b\n', "nearest that is there is 'deep/a, b.png'."),
     ("0.png,a\n1.png,b\n", "a first line such as file,label has to name them."),
     (
@@ -420,6 +422,15 @@ def test_what_is_missing_is_answered_by_what_is_there(folder, text, message):
   with pytest.raises(ValueError, match=message) as error:
     open_splits(settings(folder, text))
   assert "\n" not in str(error.value)
+
+
+def test_an_id_in_json_names_a_file(folder):
+  for name in FILES:
+    (folder / name).rename(folder / f"00{name}")
+  lines = [json.dumps({"id": k, "label": k % 2}) for k in range(10)]
+  given = settings(folder, "\n".join(lines), "labels.jsonl", eval_split="train")
+  found = labels(open_source("train", given))
+  assert found == {f"00{k}.png": k % 2 for k in range(10)}
 
 
 def test_two_names_of_one_file_are_one_image(folder):

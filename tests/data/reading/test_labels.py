@@ -168,7 +168,7 @@ def test_columns_with_a_single_1_are_the_classes(tmp_path):
   assert "columns healthy, rust, scab are" in about(source, "a single 1.")
   guessed = opened(tmp_path, ONE_HOT)
   assert labels(guessed) == CLASSES
-  about(guessed, "columns healthy, rust, scab have 0 and 1, and are taken for")
+  about(guessed, "columns healthy, rust, scab are the classes, as each row has")
   several = opened(tmp_path, ONE_HOT, SEVERAL)
   about(several, "columns healthy, rust, scab have 0 and 1, and are taken for")
   expected = {file: np.eye(3)[k].tolist() for file, k in CLASSES.items()}

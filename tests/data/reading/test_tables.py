@@ -42,6 +42,8 @@ def test_files_without_an_ending_are_rows_as_well(tmp_path):
   text = 'id\tcaption\n9\t"a quote\n10\tends" here\n11\t"b\n12\tc"\n'
   expected = ['"a quote', 'ends" here', '"b', 'c"']
   assert captions_of(tmp_path, text, "rows.tsv") == expected
+  text = 'id\tcaption\nab\t"a quote\nxyz\tends"\n'
+  assert captions_of(tmp_path, text, "rows.tsv") == ['"a quote', 'ends"']
 
 
 TEXTS = [

@@ -15,7 +15,7 @@ from vit_jax.data.reading.label_rows import Encode, Row, read_rows
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.layouts import Layout
 from vit_jax.data.reading.lookup import Lookup
-from vit_jax.data.reading.tables import fail
+from vit_jax.data.reading.tables import fail, listed
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
@@ -141,6 +141,12 @@ def _rows(
   )
   if settings.eval_labels_file:
     rows += _eval_rows(path, columns, rows, settings, labels)
+  chosen = settings.label_columns or [*labels.columns(columns)] == columns
+  if labels.may_be_several and not chosen:
+    notes.append(
+      f"the columns {listed(columns)} have 0 and 1, and are taken for the "
+      "labels; --config.data.label_columns chooses."
+    )
   rows, spelled = _there(rows, settings.root or ".")
   joined = labels.joined(rows)
   if labels.again and (more := len(rows) - len(joined)):
@@ -205,6 +211,10 @@ def _there(rows: Sequence[Row], root: str) -> tuple[list[Row], list[str]]:
     share = f"{len(absent):,} of {len(paths):,} files are missing"
     near = lookup.nearest(os.fsencode(absent[0].file))
     hint = f"; the nearest that is there is {text(near)!r}" if near else ""
+    end = b"/" + os.fsencode(absent[0].file)
+    if near and near.endswith(end):
+      folder = os.path.join(root, os.fsdecode(near.removesuffix(end)))
+      hint += f": set --config.data.root={text(folder)}"
     fail(absent[0].place, f"{problem} ({share}){hint}")
   return found, lookup.lines()
 

@@ -57,21 +57,23 @@ def read_rows(
 
   `default_columns` gives the label columns if the settings do not, from the
   names of all columns but that of the files and `split`; where they are not
-  there, `guess` does. `notes` is extended by a line for each guess. Raises
-  ValueError, which names the line, for a row that cannot be read.
+  there, `guess` does. `notes` is extended by a line on rows that are left out.
+  Raises ValueError, which names the line, for a row that cannot be read.
   """
   key = ""
   columns: list[str] = []
   rows: list[Row] = []
   denied = 0
+  separator = None
   for where, by_column, comma in cells_of(path, settings.file_column):
     place = f"{path}, {where}"
     if not columns:
-      key, columns, lines = _columns(
+      key, columns = _columns(
         place, by_column, settings, default_columns, guess
       )
-      if notes is not None:
-        notes += lines
+      separator = settings.label_separator
+      if len(columns) > 1 and separator != cells.AS_BEFORE:
+        separator = None  # Each has a cell of its own.
     if missing := [name for name in (key, *columns) if name not in by_column]:
       fail(place, f"has no {missing[0]!r}")
     if _CONFIDENCE in by_column and _is_denied(by_column):
@@ -84,11 +86,12 @@ def read_rows(
       if split is None:
         fail(place, f"split={by_column[_SPLIT]!r} is not train, val or test")
     values = [by_column[name] for name in columns]
-    if len(values) == 1:
-      try:
-        values = [cells.values_of(values[0], settings.label_separator)]
-      except ValueError as error:
-        fail(place, f"has {columns[0]}={quoted(values[0])}, which {error}")
+    for k, value in enumerate(values):
+      if isinstance(value, str):
+        try:
+          values[k] = cells.values_of(value, separator)
+        except ValueError as error:
+          fail(place, f"has {columns[k]}={quoted(value)}, which {error}")
     rows.append(Row(place, file, split, values, comma))
   if not rows:
     advice = "give it the line file,label and one for each image"
@@ -116,6 +119,8 @@ def _is_denied(row: Mapping[str, Any]) -> bool:
 
 def _file(place: str, key: str, file: Any, settings: DataSettings) -> str:
   """The name of a row's file; raises ValueError if it is none or outside."""
+  if isinstance(file, int) and not isinstance(file, bool):
+    file = str(file)  # An id in JSON.
   if not isinstance(file, str) or not file or "\0" in file:
     fail(place, f"names no file: {key}={file!r}")
   if not (file.isascii() or _is_encodable(file)):
@@ -153,8 +158,8 @@ def _columns(
   settings: DataSettings,
   default_columns: Columns,
   guess: Guess | None,
-) -> tuple[str, list[str], list[str]]:
-  """The column of files, those of labels, and a line if they are guessed.
+) -> tuple[str, list[str]]:
+  """The column of files, and those of labels.
 
   `first` has the cells of the first row.
   """
@@ -168,26 +173,19 @@ def _columns(
       advice = "a first line such as file,label has to name them"
     fail(place, f"{problem}, and {advice}")
   others = [name for name in header if name not in (key, _SPLIT)]
-  lines: list[str] = []
   if settings.label_columns:
     columns = [name.strip() for name in settings.label_columns.split(",")]
   else:
     columns = [*default_columns(others)]
     if guess is not None and not {*columns} <= {*others}:
-      guessed = guess({name: first[name] for name in others})
-      if guessed:
-        columns = [*guessed]
-        lines.append(
-          f"the columns {listed(columns)} have 0 and 1, and are taken for the "
-          "labels; --config.data.label_columns chooses."
-        )
+      columns = [*guess({name: first[name] for name in others})] or columns
   there = {*others}
   if lacks := [name for name in columns if name not in there]:
     problem = f"has no column {lacks[0]!r}; its columns are {listed(header)}"
     fail(
       place, f"{problem}, and data.label_columns chooses those of the labels"
     )
-  return key, columns, lines
+  return key, columns
 
 
 def has_decimal_comma(row: Row, value: Any) -> bool:

@@ -101,9 +101,8 @@ class Labels:
     del rows
     if len(columns) == 1 or not self.are_classes:
       return []
-    return [
-      f"the columns {listed(columns)} are the classes: each row has a single 1."
-    ]
+    why = "are the classes, as each row has a single 1"
+    return [f"the columns {listed(columns)} {why}."]
 
   def fit(
     self, columns: Sequence[str], rows: Sequence[Row]

@@ -214,7 +214,10 @@ class _Records:
       if len(parts) < max(2, self._key + 1):
         continue
       other = parts[self._key].strip(' "')
-      if _are_alike(file, other, len(parts) == self._width):
+      is_row = len(parts) == self._width
+      if (is_row and self._delimiter == "\t") or _are_alike(
+        file, other, is_row
+      ):
         return (
           f"is within a double quote that opens in line {start}, and line "
           f"{number} seems to be a row of its own, of {other!r}: write two "
