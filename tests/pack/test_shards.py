@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.image_files import encode
+from vit_jax.data.decoding.decode import decode_rgb
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.pack.shards import Encoding
 
@@ -58,6 +59,69 @@ def test_other_formats_become_jpeg_of_the_quality():
   small, large = (Encoding(None, q).encode(encoded) for q in (10, 95))
   assert len(small) < len(large)
   assert Image.open(io.BytesIO(large)).size == (64, 48)
+
+
+def _noise():
+  """Small and coloured, of which JPEG changes every pixel."""
+  pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
+  return Image.fromarray(pixels)
+
+
+_LOSSLESS = {
+  "BMP": ("BMP", {}),
+  "GIF": ("GIF", {}),
+  "TIFF": ("TIFF", {}),
+  "TIFF of LZW": ("TIFF", {"compression": "tiff_lzw"}),
+  "TIFF of deflate": ("TIFF", {"compression": "tiff_adobe_deflate"}),
+  "WebP": ("WEBP", {"lossless": True}),
+  "WebP with Exif": (
+    "WEBP",
+    {"lossless": True, "exif": b"Exif\0\0" + b"x" * 9},
+  ),
+  "an animation": (
+    "WEBP",
+    {"lossless": True, "save_all": True, "append_images": [_noise()]},
+  ),
+  "JPEG 2000": ("JPEG2000", {"irreversible": False}),
+}
+
+
+@pytest.mark.parametrize("name", _LOSSLESS)
+@pytest.mark.parametrize("size", [None, 7])
+def test_lossless_images_stay_so(name, size):
+  kind, options = _LOSSLESS[name]
+  encoded = encode(_noise(), kind, **options)
+  packed = Encoding(size, lossless=True).encode(encoded)
+  assert Image.open(io.BytesIO(packed)).format == "PNG"
+  np.testing.assert_array_equal(decode_rgb(packed), decode_rgb(encoded))
+  before = Encoding(size).encode(encoded)  # As earlier versions did.
+  assert Image.open(io.BytesIO(before)).format == "JPEG"
+  assert np.abs(decode_rgb(before) - decode_rgb(encoded).astype(int)).max() > 50
+  reduced = Encoding(5, lossless=True).encode(encoded)
+  assert Image.open(io.BytesIO(reduced)).format == "JPEG"
+
+
+@pytest.mark.parametrize(
+  ("kind", "options"),
+  [
+    ("WEBP", {"quality": 90}),
+    ("WEBP", {"save_all": True, "append_images": [_noise()]}),
+    ("TIFF", {"compression": "jpeg"}),
+    ("AVIF", {}),
+    ("JPEG2000", {"irreversible": True}),
+  ],
+)
+def test_lossy_images_become_jpeg(kind, options):
+  encoded = encode(_noise(), kind, **options)
+  packed = Encoding(None, lossless=True).encode(encoded)
+  assert packed == Encoding().encode(encoded)
+  assert Image.open(io.BytesIO(packed)).format == "JPEG"
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_files_that_are_kept_are_kept(kind):
+  encoded = encode(_noise(), kind)
+  assert Encoding(lossless=True).encode(encoded) == encoded
 
 
 def test_a_turned_photograph_is_upright_once_reduced():

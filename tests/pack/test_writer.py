@@ -234,6 +234,19 @@ def test_classes_are_counted_as_they_are_listed(photographs, tmp_path, capsys):
   assert "validation 2 images of 2 classes, 0 to 2 of a class" in said
 
 
+def test_an_older_packing_goes_on_with_jpeg(photographs, tmp_path):
+  out = tmp_path / "out"
+  assert notes.is_lossless(str(out))
+  _pack(photographs, out)  # As earlier versions did.
+  assert not notes.is_lossless(str(out))
+  plan = json.loads((out / "notes" / "plan.json").read_text())
+  assert "lossless" not in plan
+  _pack(photographs, tmp_path / "new", Encoding(lossless=True))
+  assert notes.is_lossless(str(tmp_path / "new"))
+  with pytest.raises(ValueError, match="or with other flags; choose another"):
+    _pack(photographs, out, Encoding(lossless=True))
+
+
 def test_another_packing_is_refused(photographs, tmp_path):
   out = tmp_path / "packed"
   _pack(photographs, out)

@@ -16,13 +16,14 @@ SOURCE is one of
   ILSVRC2012_img_val.tar;
 - tfds:NAME, a data set that TFDS prepared (--data_dir).
 
-The images are shuffled once. --size reduces the shorter side; then, and if they
-are neither JPEG nor PNG, images are stored as JPEG of --quality. All others
-stay as they are, byte for byte. Every image is decoded: those that cannot be
-are listed in OUT/unreadable.txt and left out. A command that was stopped can be
-repeated to finish, and --verify compares OUT with its checksums. `vit_jax train
-OUT` reads the result, and so does `tfds.builder_from_directory(OUT)`. No
-TensorFlow is needed.
+The images are shuffled once. --size reduces the shorter side; then images are
+stored as JPEG of --quality. All others stay as they are, byte for byte, if they
+are JPEG or PNG. Other lossless files (BMP, GIF, TIFF, lossless WebP) become PNG
+if no --quality is given, and all the rest JPEG. Every image is decoded: those
+that cannot be are listed in OUT/unreadable.txt and left out. A command that was
+stopped can be repeated to finish, and --verify compares OUT with its checksums.
+`vit_jax train OUT` reads the result, and so does
+`tfds.builder_from_directory(OUT)`. No TensorFlow is needed.
 """
 
 import pathlib
@@ -43,7 +44,9 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "size", None, "Shorter side to reduce larger images to, in pixels."
   )
-  flags.DEFINE_integer("quality", None, "JPEG quality; 95 by default.", 1, 100)
+  flags.DEFINE_integer(
+    "quality", None, "JPEG quality, of lossless files too; else 95.", 1, 100
+  )
   kinds = ["jpeg", "raw"]
   flags.DEFINE_enum("encoding", "jpeg", kinds, "How new images are stored.")
   flags.DEFINE_string(
@@ -84,10 +87,11 @@ def main(arguments: list[str]) -> None:
   if options.verify is not None:
     return verify(options.verify)
   quality = options.quality or 95
+  lossless = options.quality is None and notes.is_lossless(arguments[1])
   if options.encoding == "raw":
     if options.quality is not None:
       raise ValueError("--quality is of JPEG: leave it out for --encoding=raw.")
-    quality = None
+    quality, lossless = None, False
   writer = extras.load("vit_jax.pack.writer", "tfds")
   splits = open_sources(
     arguments[0],
@@ -101,7 +105,7 @@ def main(arguments: list[str]) -> None:
   writer.pack(
     splits,
     arguments[1],
-    writer.Encoding(options.size, quality),
+    writer.Encoding(options.size, quality, lossless),
     name=options.name,
     seed=options.seed,
     shard_bytes=options.shard_mib * 2**20,

@@ -163,6 +163,15 @@ def is_begun(out: str) -> bool:
   return _read_object(plan) is not None
 
 
+def is_lossless(out: str) -> bool:
+  """Whether a packing stores lossless images as PNG: one in `out` as it does.
+
+  Earlier versions stored them as JPEG.
+  """
+  plan = _read_object(epath.Path(out).expanduser() / _FOLDER / _PLAN)
+  return plan is None or plan.get("lossless") is True
+
+
 def settle_plan(
   folder: epath.Path, plan: Mapping[str, Any], shards: Iterable[str]
 ) -> str | None:

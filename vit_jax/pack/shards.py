@@ -19,6 +19,7 @@ from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.decoding import bitmap, decode, jpeg
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.pack import notes
+from vit_jax.pack.lossless import is_lossless
 from vit_jax.runtime.checks import COUNT, checked
 
 _READ = 32  # Images read at a time.
@@ -35,9 +36,19 @@ class Encoding:
   # JPEG quality of images that are encoded anew, from 1 to 100; None stores the
   # pixels of every image instead, see `bitmap`.
   quality: int | None = 95
+  # Whether files of a lossless coding that are not reduced become PNG, not
+  # JPEG. Earlier versions made JPEG of them, and finish what they began so.
+  lossless: bool = False
 
   def __post_init__(self):
     checked("--size", int | None, self.size, COUNT)
+
+  def in_plan(self) -> dict[str, Any]:
+    """What a plan says of it; of earlier versions' coding, nothing more."""
+    fields = dataclasses.asdict(self)
+    if not self.lossless:
+      del fields["lossless"]
+    return fields
 
   def encode(self, encoded: bytes) -> bytes:
     """The image's bytes as they are packed.
@@ -54,6 +65,8 @@ class Encoding:
       return encoded
     if self.quality is None:
       return bitmap.encode(image)
+    if self.lossless and whole and scale >= 1 and is_lossless(encoded):
+      return _png(image)
     return simplejpeg.encode_jpeg(
       np.ascontiguousarray(image), self.quality, "RGB", "420"
     )
@@ -71,6 +84,12 @@ class Encoding:
       if image is not None:
         return image, reduction == 1
     return decode.decode_rgb(encoded), True
+
+
+def _png(image: np.ndarray) -> bytes:
+  bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
+  _, encoded = cv2.imencode(".png", bgr)
+  return encoded.tobytes()
 
 
 def written(

@@ -7,7 +7,6 @@ of the images and one shard's ids for each process.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import io
 import itertools
@@ -66,7 +65,7 @@ def pack(
     count = len(source)
     counts[split] = _number_of_shards(few, count, encoding, shard_bytes)
     planned[split] = [count, counts[split], _digest(source.class_names, few)]
-  images = {**dataclasses.asdict(encoding), "splits": planned}
+  images = {**encoding.in_plan(), "splits": planned}
   plan = {"name": name, "seed": seed, **images}
   rules = [getattr(source, "held_out", None) for source in splits.values()]
   plan |= notes.rule_in_plan(next(filter(None, rules), None))
