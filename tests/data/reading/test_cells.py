@@ -14,6 +14,7 @@ from vit_jax.data.reading.cells import AS_BEFORE, put_together, values_of
     ('[ "a, b" ]', ["a, b"]),
     ("('cat', 'dog')", ["cat", "dog"]),
     ("('cat',)", ["cat"]),
+    ("{'dog', 'cat'}", ["cat", "dog"]),
     ("[3, 7]", [3, 7]),
     ("[]", []),
     ('["caf\\u00e9"]', ["caf\u00e9"]),
@@ -65,6 +66,7 @@ def test_a_damaged_list_is_refused(text):
     ("|", "a;b|c", ["a;b", "c"]),
     ("]", "a]b", ["a", "b"]),
     ("^-", "a-b^c", ["a", "b", "c"]),
+    ("[],", "[cat, polar bear]", ["cat", "polar bear"]),
     (",", "", []),
     (",", '["a", "b"]', ['["a"', '"b"]']),
     (",", 5, 5),
@@ -97,11 +99,15 @@ def test_a_separator_parts(separator, text, values):
     ("Paris, France|Lyon, France|Rome, Italy", False, "", []),
     ("tiger|tiger cat|Persian cat|sea lion|hot dog", False, "", []),
     ("2020-01-01|2020-01-02", True, "", []),
+    ("[cat, dog]|[dog]|[cat]", False, "[],", ["[cat, dog]"]),
+    ("{cat,dog}|{dog,sun}", True, "{},", None),
+    ("(cat dog)|(dog)|(cat)", False, "", []),
+    ("[cat]|[dog]", True, "", []),
     ("", False, "", []),
   ],
 )
 def test_names_that_are_put_together(names, of_one, mark, found):
   names = names.split("|")
-  several = [name for name in names if mark and mark in name]
+  several = [name for name in names if mark and mark[-1] in name]
   expected = several if found is None else found
   assert put_together(names, of_one) == (mark, expected)

@@ -203,6 +203,17 @@ def test_other_json_is_refused_in_a_line(tmp_path, content, message):
   assert "\n" not in str(error.value)
 
 
+def test_one_object_in_one_line_is_no_row(tmp_path):
+  content = json.dumps({"a.jpg": "cat", "b.jpg": "dog"})
+  with pytest.raises(
+    ValueError, match=r"one JSON object .its keys: a.jpg, b.j"
+  ):
+    rows_of(tmp_path, content, "rows.json")
+  row = {"name": "a.jpg", "label": "cat"}  # Its column is chosen by a key.
+  text = "\n".join([json.dumps(row)] * 2)
+  assert rows_of(tmp_path, text, "rows.json") == [row, row]
+
+
 @pytest.mark.parametrize(
   "text", ["[" * 100_000, '[{"file": "a"}', "{\n", "[1]\n[2]"]
 )

@@ -10,13 +10,14 @@ from typing import Any
 
 AS_BEFORE = ";|"
 """The separators of earlier versions, under which no text is a list."""
-_LIST = re.compile(r"\s*(\[|\(\s*['\"])")
+_LIST = re.compile(r"\s*(\[|[({]\s*['\"])")
 _LIST_OF_TEXTS = re.compile(r"\[\s*['\"]")
 # Such as NumPy writes, and which Python would take for one text.
 _WITHOUT_COMMA = re.compile(r"['\"]\s+['\"]")
 _LONGEST = 1 << 16  # Letters of a list in Python's notation.
 # What may part labels. Between words, the latter may be part of a name.
-_MARKS = (",", ";", "|", "/", "+", "&")
+_MARKS = (",", ";", "|", "/", "+", "&", ":")
+_BRACKETS = ("[]", "{}", "()")
 _IN_NAMES = (" ", "_", "-")
 
 
@@ -49,12 +50,17 @@ def parts_of(text: str, separator: str) -> list[str]:
 def put_together(
   names: Iterable[str], of_one: bool = False
 ) -> tuple[str, list[str]]:
-  """The separator that seems to part labels in names, and such names.
+  """The separators that seem to part labels in names, and such names.
 
   Of such a name, all parts occur in others. Where each image has `of_one`
   label, it suffices that one does. Both are empty if there are none.
   """
   names = [*names]
+  for brackets in _BRACKETS:
+    if names and all(name[:1] + name[-1:] == brackets for name in names):
+      mark, found = put_together([name[1:-1] for name in names], of_one)
+      inside = [brackets[0] + name + brackets[1] for name in found]
+      return (brackets + mark, inside) if mark.strip() else ("", [])
   there = {*names}
   for mark in (*_MARKS, *_IN_NAMES):
     parts = {name: parts_of(name, mark) for name in names if mark in name}
@@ -80,10 +86,10 @@ def _literal(text: str) -> Any:
   if not _LIST.match(text):
     return text
   values = _evaluated(text.strip())
-  if isinstance(values, list | tuple) and all(
+  if isinstance(values, list | tuple | set) and all(
     isinstance(value, str | int | float) for value in values
   ):
-    return [*values]
+    return sorted(values, key=str) if isinstance(values, set) else [*values]
   if _LIST_OF_TEXTS.match(text.lstrip()):
     raise ValueError(
       'begins as a list and is none: write it as ["cat", "dog"], or the text '

@@ -169,7 +169,7 @@ def _columns(
     name = settings.file_column or FILE[0]
     problem = f"has no column {name!r}; its columns are {listed(header)}"
     advice = "data.file_column chooses that of the files"
-    if any(cell.lower().endswith(_ENDINGS) for cell in header):
+    if any(ending in cell.lower() for cell in header for ending in _ENDINGS):
       advice = "a first line such as file,label has to name them"
     fail(place, f"{problem}, and {advice}")
   others = [name for name in header if name not in (key, _SPLIT)]

@@ -283,10 +283,11 @@ def _in_one(path: str, text: str) -> Any:
       if not path.lower().endswith(".json"):
         return None
     else:
-      are_rows = not isinstance(row, dict) or not isinstance(
-        row.get("images"), list
+      is_whole = isinstance(row, dict) and (
+        isinstance(row.get("images"), list)
+        or (column_of_files([*row], None) is None and text.strip() == first)
       )
-      return None if are_rows else row
+      return row if is_whole and path.lower().endswith(".json") else None
   if len(text) > _MOST_IN_ONE:
     fail(path, f"is JSON in one piece, which is too large: {_AS_TABLES}")
   return _loaded(path, text)
