@@ -5,11 +5,12 @@ vit_jax inspect_data my_photos --model=CHECKPOINT --issues=issues.csv
 
 ROOT is what `--config.data.root` of a training run would be, or a file of
 labels. Every file is read. The command prints the splits and what was ignored,
-the number of images of each class, their sizes, files that are unreadable or
-odd, and pictures that are there more than once, within a class, in several
-splits or under several labels. It compares pixels, so a picture that was
-resized or compressed anew counts as another. If a file has captions and no
-classes, it prints how many there are and how long they are.
+what its labels are, by --config.data.task (the images of each class or label,
+the range of each number, the share of pixels of each class of masks), sizes,
+files that are unreadable or odd, and pictures that are there more than once,
+within a class, in several splits or under several labels. It compares pixels,
+so a picture that was resized or compressed anew counts as another. If a file
+has captions and no classes, it prints how many there are and how long they are.
 
 A batch of augmented training images is drawn to --out. The exit code is 1 if a
 file is unreadable.
@@ -47,9 +48,9 @@ def define_flags() -> None:
 def main(arguments: list[str]) -> int:
   from vit_jax.inspection.data_sheet import inspect_folder
   from vit_jax.inspection.settings import InspectSettings
-  from vit_jax.run.flags import config_settings
+  from vit_jax.run.flags import config_settings, data_keys
 
-  settings = config_settings(InspectSettings)
+  settings = config_settings(InspectSettings, data_keys(arguments[0]))
   names = ("out", "model", "issues", "probabilities")
   return inspect_folder(
     arguments[0], settings, **command.values(*names), **command.overrides()

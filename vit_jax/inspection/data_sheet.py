@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from vit_jax.data.batch import CLASS, label_spec
+from vit_jax.data.batch import label_spec
 from vit_jax.data.batching.loader import Loader
-from vit_jax.data.example import ImageSpec, Source
+from vit_jax.data.example import ImageSpec
 from vit_jax.data.reading.captions import NONE, Captions, captions_and_classes
+from vit_jax.data.reading.label_file import located
 from vit_jax.data.reading.label_rows import Row, columns_of
+from vit_jax.data.reading.labels import NONE as UNUSED
+from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.sources import Splits, check_classes, open_splits
 from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
 from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.data.transforming.transforms import make_train_transform
+from vit_jax.data.transforming.with_masks import with_label
 from vit_jax.inspection.label_issues import (
   IssueFiles,
   inspect_labels,
@@ -72,7 +76,8 @@ def inspect_folder(
       )
   issue_files = IssueFiles.named(issues, probabilities) if model else None
   spec = ImageSpec(settings.channels, settings.normalization.window)
-  splits = _opened(root, settings.data, windowed=spec.window is not None)
+  labels = _labels_of(root, settings.data)
+  splits = _opened(root, settings.data, labels, spec.window is not None)
   if model:
     check_classes(splits.train, "--model")
   loaded = open_for_features(model, **overrides) if model else None
@@ -83,18 +88,19 @@ def inspect_folder(
   every: Any = [splits.train, splits.eval, splits.test]
   folders = [folder for folder in every if folder is not None]
   total = sum(map(len, folders))
-  files = display.track(looks(folders, spec), "reading", total)
-  survey = Survey(splits.train.class_names, list(files))
+  files = display.track(looks(folders, spec, labels), "reading", total)
+  survey = Survey(splits.train.class_names, list(files), labels)
   for line in survey_lines(survey, settings.image_size):
     display.note(line)
-  transform = make_train_transform(
+  images = make_train_transform(
     settings.image_size, settings.train_transform, spec
   )
+  transform = with_label(images, label_spec(splits.train))
   order = {"batch_size": min(_BATCH, len(splits.train)), "seed": 0}
   loader = Loader(on_unreadable="skip")
   with loader.train(splits.train, transform, **order) as batches:
     batch = next(batches)
-  names = [_shown(splits.train, label) for label in batch["label"]]
+  names = [labels.shown(y, survey.class_names) for y in batch["label"]]
   with replacing(path) as file:
     batch_sheet(in_colours(batch["image"]), names).savefig(file, format=kind)
   display.note(f"an augmented batch: {path}")
@@ -103,8 +109,10 @@ def inspect_folder(
   return int(UNREADABLE in survey.odd)
 
 
-def _opened(root: str, data: DataSettings, *, windowed: bool) -> Splits:
-  """The splits of a folder or a file, which may have captions for classes.
+def _opened(
+  root: str, data: DataSettings, labels: Labels, windowed: bool
+) -> Splits:
+  """The splits of a folder or a file.
 
   Raises ValueError as `open_splits`, and for a folder of packed images.
   """
@@ -113,12 +121,26 @@ def _opened(root: str, data: DataSettings, *, windowed: bool) -> Splits:
       f"{root!r} is packed, and each of its images was decoded then: give the "
       "folder or the file that it was packed from."
     )
-  if not (os.path.isfile(root) and root.lower().endswith(LABEL_FILES)):
-    return open_splits(dataclasses.replace(data, root=root), windowed)
-  captions, classes = captions_and_classes(columns_of(root))
-  labels = _Letters() if captions and not classes else None
-  data = dataclasses.replace(data, labels_file=root)
-  return open_splits(data, windowed, labels)
+  key = "labels_file" if _is_file(root) else "root"
+  return open_splits(dataclasses.replace(data, **{key: root}), windowed, labels)
+
+
+def _is_file(root: str) -> bool:
+  return os.path.isfile(root) and root.lower().endswith(LABEL_FILES)
+
+
+def _labels_of(root: str, data: DataSettings) -> Labels:
+  """The kind of labels, which are the task's, or captions without classes."""
+  kind: Labels = data.label_kind or SINGLE
+  if not data.labels:
+    return UNUSED
+  file = root if _is_file(root) else data.labels_file
+  if file and kind == SINGLE and not data.label_columns:
+    columns = columns_of(located(dataclasses.replace(data, root=root), file))
+    captions, classes = captions_and_classes(columns)
+    if captions and not classes:
+      return _Letters()
+  return _Letters() if isinstance(kind, Captions) else kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +157,10 @@ class _Letters(Captions):
       row[0, : len(letters)] = letters
     return ids
 
+  def shown(self, label: np.ndarray, names: Sequence[str]) -> str:
+    del names
+    return "".join(map(chr, label[label != NONE]))
+
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """A line on the captions: how many there are, and how long they are."""
     del names
@@ -149,13 +175,6 @@ class _Letters(Captions):
     return [line]
 
 
-def _shown(source: Source, label: np.ndarray) -> str:
-  """The name of a class, or the letters of a caption."""
-  if label_spec(source) == CLASS:
-    return source.class_names[label]
-  return "".join(map(chr, label[label != NONE]))
-
-
 def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:
   """The classes, the sizes, the odd files and the duplicates, in lines."""
   odd = [f"{len(f):,} {what}: {_first(f)}" for what, f in survey.odd.items()]
@@ -165,7 +184,7 @@ def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:
     for extent, groups in survey.same.items()
   ]
   return [
-    *_classes(survey),
+    *_names(survey),
     *_sizes(survey.sizes, image_size),
     *(odd or ["no odd files"]),
     *(same or ["no picture is there twice"]),
@@ -185,17 +204,29 @@ def batch_sheet(
   return put_together(panels, columns=min(_COLUMNS, len(images)))
 
 
-def _classes(survey: Survey) -> list[str]:
-  counts = survey.counts
-  rows = [["class", *counts]]
-  for label, name in enumerate(survey.class_names[:_CLASSES]):
-    rows.append([name, *(f"{c[label]:,}" for c in counts.values())])
+def _names(survey: Survey) -> list[str]:
+  """A table of the classes, labels or targets, with a column for each split."""
+  overview = survey.overview
+  names = [
+    *dict.fromkeys(name for cells in overview.values() for name in cells)
+  ]
+  # What is no name, such as pixels of no class, is always listed.
+  further = [name for name in names if name not in {*survey.class_names}]
+  listed = [*survey.class_names[:_CLASSES], *further]
+  rows = [[survey.kind.heading, *overview]]
+  for name in listed:
+    rows.append(
+      [name, *(cells.get(name, "none") for cells in overview.values())]
+    )
   lines = table_lines(rows)
   if (more := len(survey.class_names) - _CLASSES) > 0:
-    spans = ", ".join(
-      f"{split} {c.min():,} to {c.max():,}" for split, c in counts.items()
-    )
-    lines.append(f"... and {more:,} more classes; images of a class: {spans}")
+    spreads = {
+      split: survey.kind.spread(labels, survey.class_names)
+      for split, labels in survey.kept.items()
+    }
+    of_all = ", ".join(f"{split} {s}" for split, s in spreads.items() if s)
+    line = f"... and {more:,} more {survey.kind.plural}"
+    lines.append(line + (f"; of all: {of_all}" if of_all else ""))
   return lines
 
 

@@ -5,7 +5,8 @@ import functools
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from absl import flags
@@ -222,8 +223,25 @@ def define_config_keys(cls: type[Section]) -> None:
   flags.declare_key_flag("config")
 
 
-def config_settings(cls: type[Section] = Settings) -> Any:
+def data_keys(data: str) -> dict[str, str]:
+  """The keys of the configuration that a folder or a file of labels stands for.
+
+  Raises ValueError if it is neither.
+  """
+  flag, text = _kind(data)
+  if flag == "config":
+    raise ValueError(
+      f"{text} names no images: give a folder or a file of labels."
+    )
+  return {flag.removeprefix("config."): data}
+
+
+def config_settings(
+  cls: type[Section] = Settings, given: Mapping[str, Any] = MappingProxyType({})
+) -> Any:
   """Reads the settings from the flags.
+
+  `given` are keys that the command line sets by other words, with their values.
 
   A length on the command line replaces the one that the file gives in another
   unit. One number for a size is the side of a square, and the text None leaves
@@ -234,6 +252,7 @@ def config_settings(cls: type[Section] = Settings) -> Any:
   overrides = config_flags.get_override_values(flags.FLAGS["config"])
   unset = {key: None for key, value in overrides.items() if value == "None"}
   config.update_from_flattened_dict(other_units(overrides, cls) | unset)
+  config.update_from_flattened_dict(given)
   for key in ("image_size", "cut_from"):
     side = overrides.get(key)
     if side and len(side) == 1 and isinstance(side[0], int):

@@ -50,8 +50,10 @@ def survey(tmp_path):
 
 
 def test_counts_and_sizes(survey):
-  counts = {split: n.tolist() for split, n in survey.counts.items()}
-  assert counts == {"train": [5, 9], "test": [1, 3]}
+  assert survey.overview == {
+    "train": {"x": "5", "y": "9"},
+    "test": {"x": "1", "y": "3"},
+  }
   assert len(survey.sizes) == 17  # All but the one that is cut.
   sizes = {look.id: look.size for look in survey.looks}
   assert sizes["train/y/turned.jpg"] == (63, 40)

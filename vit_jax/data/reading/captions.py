@@ -263,6 +263,9 @@ class Captions(Labels):
   records = "tfds_captions"
   may_be_several = True
   again = ""
+  heading = "images"
+  twice = "twice"
+  apart = "there with different captions"
   tokenizer: TokenizerFiles | None = None
   most: int = 5
   length: int = 1
@@ -342,6 +345,11 @@ class Captions(Labels):
       )
     lines += self.cut([t for row in rows for t in row.values[: self.most]])
     return lines
+
+  def kept(self, label: np.ndarray, count: int) -> np.ndarray:
+    """Nothing: its lines say how many captions there are."""
+    del label, count
+    return np.array(0)
 
   def cut(self, texts: Sequence[str]) -> list[str]:
     """A line if texts have more tokens than the tower reads."""

@@ -44,6 +44,9 @@ class Labels:
       of TFDS; "" if none does, and they are in a file.
     may_be_several: Whether a cell may have several, parted by a separator.
     again: What further rows of an image do, in words; "" if they are usual.
+    heading: The word for a name, above all names of a table.
+    twice, apart: What is said of equal images with equal labels, and with
+      different ones.
   """
 
   plural: str = "classes"
@@ -52,6 +55,9 @@ class Labels:
   records: ClassVar[str] = "tfds_labels"
   may_be_several: ClassVar[bool] = False
   again: ClassVar[str] = "repeat an image and its label count once"
+  heading: ClassVar[str] = "class"
+  twice: ClassVar[str] = "twice in a class"
+  apart: ClassVar[str] = "in several classes"
 
   @property
   def are_classes(self) -> bool:
@@ -152,6 +158,43 @@ class Labels:
     like = f"classes, such as {odd[0]!r}, look like several labels"
     return [f"{len(odd):,} of {len(names):,} {like}, which {by} reads."]
 
+  def kept(self, label: Any, count: int) -> np.ndarray:
+    """What an overview of all labels needs of one, of the same shape for all.
+
+    `count` is the number of names.
+    """
+    del count
+    return np.asarray(label)
+
+  def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
+    """A few words on each name, from what is kept of the labels of a split.
+
+    Of the index of a class, they are how many images have it. `kept` is of
+    shape (N, ...), and what is no name may follow the names.
+    """
+    counts = np.bincount(kept, minlength=len(names))
+    return {name: f"{n:,}" for name, n in zip(names, counts, strict=True)}
+
+  def spread(self, kept: np.ndarray, names: Names) -> str:
+    """How many images the names have, where not all are listed; may be ""."""
+    counts = np.bincount(kept, minlength=len(names))
+    return f"{counts.min():,} to {counts.max():,} images each"
+
+  def shown(self, label: np.ndarray, names: Names) -> str:
+    """The label of an image in words, to be shown below it."""
+    return names[int(label)]
+
+
+class Unused(Labels):
+  """Labels of a task that ignores them; all are 0."""
+
+  heading = "images"
+  twice = "twice"
+
+  def shown(self, label: np.ndarray, names: Names) -> str:
+    del label, names
+    return ""
+
 
 class Several(Labels):
   """For each name, 1 if an example has that label, or 0."""
@@ -159,6 +202,9 @@ class Several(Labels):
   records = ""
   may_be_several = True
   again = "name an image again add their labels to it"
+  heading = "label"
+  twice = "twice with the same labels"
+  apart = "there with different labels"
 
   def spec(self, count: int) -> ArraySpec:
     return ArraySpec((count,), np.float32)
@@ -210,11 +256,28 @@ class Several(Labels):
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
     return [*_may_be_apart(names, rows), *doubtful_names(names)]
 
+  def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
+    """How many images have each label, and how many have none, if any."""
+    counts = (kept > 0).sum(axis=0)
+    cells = {name: f"{n:,}" for name, n in zip(names, counts, strict=True)}
+    none = int((kept <= 0).all(axis=1).sum())
+    return cells | ({"(no label)": f"{none:,}"} if none else {})
+
+  def spread(self, kept: np.ndarray, names: Names) -> str:
+    counts = (kept > 0).sum(axis=0)
+    return f"{counts.min():,} to {counts.max():,} images each"
+
+  def shown(self, label: np.ndarray, names: Names) -> str:
+    return ", ".join(names[k] for k in np.flatnonzero(label > 0))
+
 
 class Numbers(Labels):
   """Numbers, one for each column."""
 
   records = ""
+  heading = "target"
+  twice = "twice with the same targets"
+  apart = "there with different targets"
 
   def spec(self, count: int) -> ArraySpec:
     return ArraySpec((count,), np.float32)
@@ -249,11 +312,29 @@ class Numbers(Labels):
     first = next(values, None)
     return [f"numbers such as {first!r} have a decimal comma."] if first else []
 
+  def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
+    """The least, the mean and the largest of each target."""
+    rows = kept.astype(np.float64)
+    spans = zip(
+      names, rows.min(axis=0), rows.mean(axis=0), rows.max(axis=0), strict=True
+    )
+    return {
+      name: f"{least:.6g} to {most:.6g}, mean {mean:.6g}"
+      for name, least, mean, most in spans
+    }
+
+  def spread(self, kept: np.ndarray, names: Names) -> str:
+    return ""
+
+  def shown(self, label: np.ndarray, names: Names) -> str:
+    del names
+    return ", ".join(f"{value:.6g}" for value in label)
+
 
 SINGLE = Labels()
 SEVERAL = Several("labels")
 NUMBERS = Numbers("targets")
-NONE = Labels(are_used=False)
+NONE = Unused(are_used=False)
 """Labels of a task that ignores them."""
 
 

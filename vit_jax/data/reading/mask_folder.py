@@ -21,7 +21,7 @@ from vit_jax.data.example import (
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import content
-from vit_jax.data.reading.labels import Labels
+from vit_jax.data.reading.labels import Labels, Names
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.printable import printable
@@ -29,6 +29,7 @@ from vit_jax.runtime.printable import printable_path as text
 
 IGNORED = 255  # Pixels of no class.
 _IGNORED_OF_16_BITS = 65535
+_NAMED = 2  # Classes below an image.
 _IMAGES = (b"images", b"image", b"img")
 _MASKS = (b"masks", b"mask", b"annotations", b"labels")
 _FORMATS = ("PNG", "TIFF", "BMP", "GIF")
@@ -49,12 +50,38 @@ class Masks(Labels):
   """A picture of classes; a transform brings it to the size of its image."""
 
   reader = "mask_folder"
+  heading = "share of pixels"
+  twice = "twice"
+  apart = "there with different masks"
   records = ""
 
   def spec(self, count: int) -> ArraySpec:
     """One of any height and width; a transform gives it a size."""
     del count
     return ArraySpec((0, 0), np.int32)
+
+  def kept(self, label: np.ndarray, count: int) -> np.ndarray:
+    """The pixels of each class, and those of none, (K + 1,)."""
+    classes = np.where(label == IGNORED, count, label)
+    return np.bincount(classes.ravel(), minlength=count + 1)
+
+  def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
+    """The share of the pixels that have each class, and none, if any."""
+    pixels = kept.sum(axis=0, dtype=np.int64)
+    shares = [f"{n:.1%}" if n else "none" for n in pixels / pixels.sum()]
+    *of_classes, of_none = shares
+    cells = dict(zip(names, of_classes, strict=True))
+    return cells | ({"(no class)": of_none} if pixels[-1] else {})
+
+  def spread(self, kept: np.ndarray, names: Names) -> str:
+    images = (kept > 0).sum(axis=0)[: len(names)]
+    return f"each in {images.min():,} to {images.max():,} images"
+
+  def shown(self, label: np.ndarray, names: Names) -> str:
+    """The classes of most pixels."""
+    pixels = self.kept(label, len(names))[:-1]
+    first = np.argsort(-pixels, kind="stable")[:_NAMED]
+    return ", ".join(names[k] for k in first if pixels[k])
 
 
 MASKS = Masks()
@@ -82,6 +109,7 @@ class SegmentationFolder(Source):
   65535 in a mask of 16 bits.
 
   Attributes:
+    root: The whole folder.
     split: "train", "val" or "test"; without folders what was asked for.
     folder_name: The name of the whole folder.
     name: The same, and that of the split's folder.
@@ -137,6 +165,7 @@ class SegmentationFolder(Source):
     if not files:
       raise ValueError(f"{text(images)!r} has no images for {split}.")
     self._pairs = [(os.path.join(images, f), _mask(masks, f)) for f in files]
+    self.root = text(root)
     self.folder_name = text(os.path.basename(os.path.abspath(root)))
     self.name = f"{self.folder_name}, {name}"
     self._size = size

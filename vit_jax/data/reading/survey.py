@@ -7,14 +7,14 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
-from vit_jax.data.batch import CLASS, label_spec
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.decoding.pillow import describe
-from vit_jax.data.example import RGB, ImageSpec, UnreadableImageError
-from vit_jax.data.reading.image_folder import ImageFolder
+from vit_jax.data.example import RGB, ImageSpec
+from vit_jax.data.reading.labels import SINGLE, Labels
 
 _SMALL = 32  # Pixels; an image with a shorter side is odd.
 _LONG = 4  # Ratio of the sides above which an image is odd.
@@ -34,7 +34,7 @@ class Look:
   """The facts about one file."""
 
   split: str
-  label: int
+  label: np.ndarray | None  # What its kind of labels keeps; None if unreadable.
   id: str  # The file, from the root on, with the reason if it is unreadable.
   kind: str  # Its format, such as "JPEG"; "unknown" if it cannot be told.
   # Height and width of the upright image; None if it is unreadable.
@@ -46,19 +46,34 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-  """All files of a folder, split by split."""
+  """All files of a folder, split by split.
+
+  Attributes:
+    class_names: The names of classes, labels or targets.
+    looks: The files.
+    kind: The kind of their labels.
+  """
 
   class_names: tuple[str, ...]
   looks: list[Look]
+  kind: Labels = SINGLE
+
+  @functools.cached_property
+  def kept(self) -> dict[str, np.ndarray]:
+    """By split, what is kept of the labels of its files, (N, ...)."""
+    kept: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+    for look in self.looks:
+      if look.label is not None:
+        kept[look.split].append(look.label)
+    return {split: np.stack(labels) for split, labels in kept.items()}
 
   @property
-  def counts(self) -> dict[str, np.ndarray]:
-    """The number of files of each class, (K,), by split."""
-    zeros = functools.partial(np.zeros, len(self.class_names), int)
-    counts: dict[str, np.ndarray] = collections.defaultdict(zeros)
-    for look in self.looks:
-      counts[look.split][look.label] += 1
-    return dict(counts)
+  def overview(self) -> dict[str, dict[str, str]]:
+    """By split, a few words on each name, as `Labels.overview`."""
+    return {
+      split: self.kind.overview(labels, self.class_names)
+      for split, labels in self.kept.items()
+    }
 
   @property
   def sizes(self) -> np.ndarray:
@@ -84,9 +99,9 @@ class Survey:
         groups[look.digest].append(look)
     copies: dict[str, list[list[str]]] = collections.defaultdict(list)
     for group in (looks for looks in groups.values() if len(looks) > 1):
-      what = "twice in a class"
-      if len({look.label for look in group}) > 1:
-        what = "in several classes"
+      what = self.kind.twice
+      if len({np.asarray(look.label).tobytes() for look in group}) > 1:
+        what = self.kind.apart
       elif len({look.split for look in group}) > 1:
         what = "in several splits"
       copies[what].append([look.id for look in group])
@@ -94,26 +109,35 @@ class Survey:
 
 
 def looks(
-  splits: Sequence[ImageFolder], spec: ImageSpec = RGB
+  splits: Sequence[Any], spec: ImageSpec = RGB, kind: Labels = SINGLE
 ) -> Iterator[Look]:
-  """Reads and decodes every file once, in threads."""
+  """Reads and decodes every file once, in threads.
+
+  `splits` are sources of files below their attribute `root`, whose labels are
+  of this kind.
+  """
   with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
     for source in splits:
       for first in range(0, len(source), _CHUNK):
         chunk = range(first, min(first + _CHUNK, len(source)))
-        yield from pool.map(lambda i, s=source: _look(s, i, spec), chunk)
+        yield from pool.map(lambda i, s=source: _look(s, i, spec, kind), chunk)
 
 
-def _look(source: ImageFolder, index: int, spec: ImageSpec) -> Look:
-  of_class = label_spec(source) == CLASS
-  label = int(source.labels([index])[0]) if of_class else 0
+def _look(source: Any, index: int, spec: ImageSpec, kind: Labels) -> Look:
+  count = len(source.class_names)
+  # A label in a file of its own is read with its image.
+  known = None if kind.reader else source.labels([index])[0]
+  label = None if known is None else kind.kept(known, count)
   name = source.ids([index])[0]
   inside = name.removeprefix(os.path.join(source.root, ""))
   try:
-    encoded = source[index]["image"]
+    example = source[index]
+    encoded = example["image"]
+    if label is None:
+      label = kind.kept(example["label"], count)
     pixels = decode_image(encoded, spec)
-    kind, odd = describe(encoded)
-  except UnreadableImageError as error:
+    form, odd = describe(encoded)
+  except ValueError as error:  # Of the image, or of a mask.
     why = f"{inside}: {str(error).removeprefix(f'{name}: ')}"
     return Look(source.split, label, why, "unknown", None, (UNREADABLE,), None)
   size = pixels.shape[0], pixels.shape[1]
@@ -124,6 +148,6 @@ def _look(source: ImageFolder, index: int, spec: ImageSpec) -> Look:
   if max(size) > _LONG * min(size):
     odd.append(f"longer than {_LONG} : 1")
   ending = os.path.splitext(name)[1].lower()
-  if kind not in _KINDS.get(ending, (kind,)):
+  if form not in _KINDS.get(ending, (form,)):
     odd.append("of another format than their name")
-  return Look(source.split, label, inside, kind, size, tuple(odd), digest)
+  return Look(source.split, label, inside, form, size, tuple(odd), digest)

@@ -1,0 +1,169 @@
+"""`vit_jax inspect_data` for the labels of every task."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests import commands
+from tests.data.pictures import encode, noise
+from vit_jax.data.reading import labels, mask_folder
+from vit_jax.data.reading.captions import Captions
+from vit_jax.inspection import data_sheet
+from vit_jax.inspection.settings import InspectSettings
+from vit_jax.tasks import choose
+from vit_jax.tasks.settings import TASKS, DataSettings
+
+SPLITS = ("train", "train", "train", "train", "val", "val")
+"""The splits of six images."""
+
+
+def picture(number):
+  return encode(Image.fromarray(noise(20, 30 + number)), "PNG")
+
+
+def table(root, header, rows):
+  """A file of labels of images of random pixels; returns its path."""
+  lines = [f"file,{header},split"]
+  for number, (row, split) in enumerate(zip(rows, SPLITS, strict=True)):
+    (root / f"{number}.png").write_bytes(picture(number))
+    lines.append(f"{number}.png,{row},{split}")
+  file = root / "l.csv"
+  file.write_text("\n".join(lines))
+  return file
+
+
+def masks(root):
+  """Images of 20 x 16 with masks, two thirds of which are class 0, of three."""
+  mask = np.zeros((20, 16), np.uint8)
+  mask[:5] = 2
+  mask[5, :] = 255
+  for number, split in enumerate(SPLITS):
+    for kind, content in (
+      ("images", encode(Image.fromarray(noise(20, 16)), "PNG")),
+      ("masks", encode(Image.fromarray(mask), "PNG")),
+    ):
+      folder = root / kind / split
+      folder.mkdir(parents=True, exist_ok=True)
+      (folder / f"{number}.png").write_bytes(content)
+  return root
+
+
+def classes(root):
+  for number, split in enumerate(SPLITS):
+    folder = root / split / "ab"[number % 2]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{number}.png").write_bytes(picture(number))
+  return root
+
+
+# By kind: what makes the data, and the rows of the table that are right.
+KINDS = {
+  labels.Labels: (classes, [["a", "2", "1"], ["b", "2", "1"]]),
+  labels.Unused: (classes, [["unlabelled", "4", "2"]]),
+  labels.Several: (
+    lambda root: table(
+      root,
+      "cat,dog,rare",
+      ["1,0,1", "1,1,0", "1,0,0", "0,0,0", "1,1,0", "1,0,0"],
+    ),
+    [
+      ["cat", "3", "2"],
+      ["dog", "1", "1"],
+      ["rare", "1", "0"],
+      ["(no", "label)", "1", "none"],
+    ],
+  ),
+  labels.Numbers: (
+    lambda root: table(
+      root, "age,size", ["1,2", "2,2", "3,2.5", "6,4", "5,9", "7,9"]
+    ),
+    [
+      ["age", *"1 to 6, mean 3".split(), *"5 to 7, mean 6".split()],
+      ["size", *"2 to 4, mean 2.625".split(), *"9 to 9, mean 9".split()],
+    ],
+  ),
+  Captions: (
+    lambda root: table(root, "caption", [f"a thing of {n}" for n in range(6)]),
+    [["caption", "4", "2"]],
+  ),
+  mask_folder.Masks: (
+    masks,
+    [
+      ["0", "70.0%", "70.0%"],
+      ["1", "none", "none"],
+      ["2", "25.0%", "25.0%"],
+      ["(no", "class)", "5.0%", "5.0%"],
+    ],
+  ),
+}
+COLUMNS = {labels.Several: "cat,dog,rare", labels.Numbers: "age,size"}
+
+
+def settings_of(kind, task):
+  """The settings of data whose labels are of a kind."""
+  if not kind.are_used:
+    return {"labels": False}
+  return {"task": task if task in TASKS else "classification"}
+
+
+@pytest.mark.parametrize("task", choose._TASKS)
+def test_every_task_has_its_labels_counted_and_shown(tmp_path, capsys, task):
+  kind = choose.task_class(task)().labels
+  make, expected = KINDS[type(kind)]
+  place = make(tmp_path)
+  fields: Any = settings_of(kind, task)
+  if place.is_file():
+    fields["labels_file"] = str(place)
+    if type(kind) in COLUMNS:
+      fields["label_columns"] = COLUMNS[type(kind)]
+  settings = InspectSettings(image_size=(18, 18), data=DataSettings(**fields))
+  out = tmp_path / "out.png"
+  assert data_sheet.inspect_folder(str(place), settings, str(out)) == 0
+  said = [line.split() for line in capsys.readouterr().out.splitlines()]
+  for row in expected:
+    assert row in said
+  (heading,) = [row for row in said if row[-2:] == ["train", "val"]]
+  assert heading[:-2] == kind.heading.split()
+  with Image.open(out) as sheet:
+    assert sheet.format == "PNG"
+
+
+def test_masks_that_do_not_fit_are_listed(tmp_path, capsys):
+  masks(tmp_path)
+  narrow = Image.new("L", (4, 20))
+  (tmp_path / "masks" / "train" / "1.png").write_bytes(encode(narrow, "PNG"))
+  data = DataSettings(root=str(tmp_path), task="segmentation")
+  settings = InspectSettings(image_size=(18, 18), data=data)
+  out = str(tmp_path / "out.png")
+  assert data_sheet.inspect_folder(str(tmp_path), settings, out) == 1
+  said = capsys.readouterr().out
+  assert "1 unreadable: images/train/1.png: " in said
+  assert "20 x 4" in said and "train  val" in said
+
+
+def test_equal_pictures_with_other_labels(tmp_path, capsys):
+  file = table(tmp_path, "age", ["1", "2", "3", "6", "5", "7"])
+  (tmp_path / "1.png").write_bytes(picture(0))
+  data = DataSettings(labels_file=str(file), task="regression")
+  settings = InspectSettings(image_size=(18, 18), data=data)
+  data_sheet.inspect_folder(str(file), settings, str(tmp_path / "out.png"))
+  said = capsys.readouterr().out.splitlines()
+  assert "1 picture is there with different targets: 0.png = 1.png" in said
+
+
+@pytest.mark.slow
+def test_a_file_of_labels_as_the_argument(tmp_path):
+  file = table(tmp_path, "cat,dog", ["1,0", "0,1", "1,1", "0,0", "1,0", "0,1"])
+  keys = ("task=multilabel", "label_columns=cat,dog")
+  words = [*(f"--config.data.{key}" for key in keys), f"--out={tmp_path}/o.png"]
+  run = commands.run("vit_jax.inspect_data", str(file), *words)
+  assert run.returncode == 0, run.stderr
+  rows = [line.split() for line in run.stdout.splitlines()]
+  assert ["cat", "2", "1"] in rows and ["dog", "2", "1"] in rows
+  other = tmp_path / "notes.md"
+  other.write_text(json.dumps({}))
+  line = commands.refused("vit_jax.inspect_data", str(other))
+  assert "nor a file of labels" in line and "did you mean" not in line
