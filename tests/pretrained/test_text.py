@@ -211,6 +211,56 @@ def test_the_tokenizer_may_lie_elsewhere(tmp_path):
   assert text.tokenizer.file == "spiece.model"
 
 
+CAPITALS = ["A photo of a CAT!", "a photo of a cat"]
+
+
+def _as_gemma(folder):
+  """Makes the tokenizer that of SigLIP 2's own repositories."""
+  change_json(
+    folder / "tokenizer_config.json", tokenizer_class="GemmaTokenizer"
+  )
+  content = json.loads((folder / "tokenizer.json").read_text())
+  lower, spaces = content["normalizer"]["normalizers"]
+  assert lower == {"type": "Lowercase"}
+  change_json(folder / "tokenizer.json", normalizer=spaces)
+
+
+def test_capital_letters_that_are_kept_are_said(tmp_path, capsys):
+  """As by transformers, whose GemmaTokenizer lowers nothing."""
+  folder = copied(tmp_path, "hf_siglip2")
+  _as_gemma(folder)
+  text = load_text(str(folder))
+  assert capsys.readouterr().err == (
+    f"{folder}: tokenizer.json keeps capital letters, and SigLIP was trained "
+    "on texts in lower case: write texts so, or scores are lower.\n"
+  )
+  # The ids of transformers 5.24.
+  ids = text.tokenizer(CAPITALS)
+  assert ids[0, :13].tolist() == [
+    *(70, 304, 336, 304, 331, 304, 277, 304, 72, 70, 89, 263, 1)
+  ]
+  assert ids[1, :10].tolist() == [
+    *(277, 304, 336, 304, 331, 304, 277, 304, 311, 1)
+  ]
+
+
+def test_open_clip_cleans_them(tmp_path, capsys):
+  folder = copied(tmp_path, "open_siglip")
+  _as_gemma(folder)
+  text = load_text(str(folder))
+  assert capsys.readouterr().err == ""
+  first, second = text.embed(CAPITALS)
+  np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["hf_siglip", "hf_siglip2", "open_siglip"])
+def test_tokenizers_that_lower_texts_say_nothing(name, capsys):
+  text = load_text(str(FOLDER / name))
+  assert capsys.readouterr().err == ""
+  first, second = text.tokenizer(["A photo of a CAT", "a photo of a cat"])
+  np.testing.assert_array_equal(first, second)
+
+
 def test_what_has_no_text_tower_is_refused():
   encoder = FOLDER.parent / "encoders" / "hf_dinov2"
   with pytest.raises(ValueError, match="hold no text tower of CLIP, SigLIP or"):

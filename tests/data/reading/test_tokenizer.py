@@ -1,5 +1,8 @@
 """Ids of texts, against those of transformers' tokenizers, stored with them."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 
@@ -39,3 +42,29 @@ def test_without_its_library_the_extra_is_named(monkeypatch, library):
   family = FAMILIES.get(name, "SigLIP")
   with pytest.raises(ValueError, match=r'pip install "vit_jax\[text\]"'):
     open_tokenizer(FOLDER / name, family, 20)
+
+
+@pytest.mark.parametrize(
+  ("family", "clean", "kept"),
+  [
+    ("SigLIP", "", True),
+    ("big_vision's SigLIP", "", True),
+    ("open_clip", "", True),
+    ("open_clip", "lower", False),
+    ("open_clip", "canonicalize", False),
+  ],
+)
+def test_one_tokenizer_under_three_libraries(tmp_path, family, clean, kept):
+  """Each lowers texts, or says that it does not."""
+  folder = shutil.copytree(FOLDER / "hf_siglip2", tmp_path / "gemma")
+  content = json.loads((folder / "tokenizer.json").read_text())
+  content["normalizer"] = content["normalizer"]["normalizers"][1]
+  (folder / "tokenizer.json").write_text(json.dumps(content))
+  path = folder / "tokenizer_config.json"
+  about = json.loads(path.read_text()) | {"tokenizer_class": "GemmaTokenizer"}
+  path.write_text(json.dumps(about))
+  opened = open_tokenizer(folder, family, 20, clean)
+  first, second = opened(["A photo of a CAT", "a photo of a cat"])
+  assert (first != second).any() == kept
+  said = [note for note in opened.notes if "keeps capital letters" in note]
+  assert len(said) == kept

@@ -34,6 +34,7 @@ _TRIED = "a photo of a cat"
 _UNDERLINE = "\u2581"  # Stands for a space in pieces of sentencepiece.
 _BEFORE = "<unk>"
 # Classes of transformers that fill up the beginning where no file says so.
+_SIGLIP = "SigLIP"
 _LEFT = ("GemmaTokenizer", "GemmaTokenizerFast", "Siglip2Tokenizer")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -112,14 +113,18 @@ def open_tokenizer(
   named = str(config.get("tokenizer_class", ""))
   pieces = family == "TIPSv2" or named.startswith("SiglipTokenizer")
   if own and (pieces or not (folder / JSON).exists()):
-    return _of_pieces(own[0], config, family, length)
-  if (folder / JSON).exists():
+    opened = _of_pieces(own[0], config, family, length)
+  elif (folder / JSON).exists():
     opened = _of_json(folder / JSON, config, length)
-    return opened if not clean else _cleaned(opened, clean)
-  raise ValueError(
-    f"{folder} has no tokenizer beside its weights, {JSON} or {PIECES[0]}: get "
-    "it from where the weights came from."
-  )
+    opened = _cleaned(opened, clean) if clean else opened
+  else:
+    raise ValueError(
+      f"{folder} has no tokenizer beside its weights, {JSON} or {PIECES[0]}: "
+      "get it from where the weights came from."
+    )
+  if _SIGLIP in family or named in _LEFT:
+    return _with_case(opened)
+  return opened
 
 
 def cut(
@@ -187,6 +192,22 @@ def _of_json(
     notes=tuple(notes),
   )
   return _bounded(tokenizer, path, longest)
+
+
+def _with_case(tokenizer: Tokenizer) -> Tokenizer:
+  """The tokenizer of a SigLIP, with a line if it keeps capital letters.
+
+  SigLIP 2's files name a GemmaTokenizer, by which transformers lowers no text,
+  and its authors' own code and open_clip do.
+  """
+  small, capital = tokenizer.encode([_TRIED, _TRIED.upper()])
+  if small == capital:
+    return tokenizer
+  note = (
+    f"{tokenizer.file} keeps capital letters, and SigLIP was trained on texts "
+    "in lower case: write texts so, or scores are lower"
+  )
+  return dataclasses.replace(tokenizer, notes=(*tokenizer.notes, note))
 
 
 def _cleaned(tokenizer: Tokenizer, clean: str) -> Tokenizer:
