@@ -5,7 +5,6 @@ A kind of one's own derives from `Labels`, and is a task's `labels`.
 
 import dataclasses
 import functools
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -14,6 +13,14 @@ import numpy as np
 
 from vit_jax.data.batch import CLASS, ArraySpec
 from vit_jax.data.reading.cells import parts_of, put_together
+from vit_jax.data.reading.columns import (
+  as_bit,
+  in_columns,
+  is_empty,
+  one_hot,
+  read_bit,
+  read_number,
+)
 from vit_jax.data.reading.image_files import doubtful_names
 from vit_jax.data.reading.label_rows import Encode, Row, has_decimal_comma
 from vit_jax.data.reading.tables import column, fail, listed
@@ -22,9 +29,6 @@ from vit_jax.runtime.printable import printable
 _USUAL = ("label", "labels", "class")
 _FURTHER = ("label_name",)
 _BETWEEN = ";|"  # Between several labels in a cell.
-_BINARY = {"1": 1, "true": 1, "0": 0, "false": 0}
-_EMPTY = ("", "nan", "none", "null", "na", "n/a")  # They count as 0.
-_LARGEST = 3e38  # In float32.
 # Smallest deviation of a target over its mean that float32 resolves well.
 _LEAST_SPREAD = 1e-5
 
@@ -83,7 +87,7 @@ class Labels:
     These are all of two or more whose cells in the first row are 0 or 1.
     `first` has these cells, without those of the files and of `split`.
     """
-    are_bits = all(_as_bit(value) is not None for value in first.values())
+    are_bits = all(as_bit(value) is not None for value in first.values())
     return [*first] if are_bits and len(first) > 1 else ()
 
   def joined(self, rows: Sequence[Row]) -> list[Row]:
@@ -123,7 +127,7 @@ class Labels:
       ValueError: if a row has no such label. The message names its line.
     """
     if len(columns) > 1:
-      encode = functools.partial(_one_hot, columns)
+      encode = functools.partial(one_hot, columns)
       encode(rows)
       return tuple(columns), encode
     read = functools.partial(_single, columns[0])
@@ -213,7 +217,7 @@ class Several(Labels):
     self, columns: Sequence[str], rows: Sequence[Row]
   ) -> tuple[Names, Encode]:
     if len(columns) > 1:
-      return tuple(columns), functools.partial(_table, columns, _bit)
+      return tuple(columns), functools.partial(in_columns, columns, read_bit)
     read = functools.partial(_several, columns[0])
     names, places = _indexed(read, rows, least=1)
 
@@ -234,7 +238,7 @@ class Several(Labels):
     else:
       pairs = zip(before.values, row.values, strict=True)
       values = [
-        ours if _as_bit(theirs) == 0 else theirs for ours, theirs in pairs
+        ours if as_bit(theirs) == 0 else theirs for ours, theirs in pairs
       ]
     return dataclasses.replace(before, values=values)
 
@@ -243,7 +247,7 @@ class Several(Labels):
     if len(columns) == 1:
       return []
     empty = [
-      sum(_is_empty(row.values[k]) for row in rows) for k in range(len(columns))
+      sum(is_empty(row.values[k]) for row in rows) for k in range(len(columns))
     ]
     if not any(empty):
       return []
@@ -288,7 +292,7 @@ class Numbers(Labels):
   def fit(
     self, columns: Sequence[str], rows: Sequence[Row]
   ) -> tuple[Names, Encode]:
-    return tuple(columns), functools.partial(_table, columns, _number)
+    return tuple(columns), functools.partial(in_columns, columns, read_number)
 
   def check(self, path: str, names: Sequence[str], labels: np.ndarray) -> None:
     """Raises ValueError for a target that hardly varies."""
@@ -418,67 +422,3 @@ def _may_be_apart(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
   key = f"--config.data.label_separator={mark!r}"
   like = f"names such as {odd[0]!r} share parts with others {share}"
   return [f"{like}, and may be several labels each, which {key} parts."]
-
-
-def _is_empty(value: Any) -> bool:
-  return str(value).strip().lower() in _EMPTY
-
-
-def _as_bit(value: Any) -> int | None:
-  """0 or 1 in a cell; None for what is neither."""
-  return _BINARY.get(str(value).strip().lower().removesuffix(".0"))
-
-
-def _bit(row: Row, name: str, value: Any) -> np.uint8:
-  bit = 0 if _is_empty(value) else _as_bit(value)
-  if bit is None:
-    advice = ""
-    if isinstance(value, str | int | float) and str(value).startswith("-"):
-      advice = ": a label that is uncertain takes a 0 or a 1, or no row"
-    fail(row.place, f"has {name}={value!r}, which is not 0 or 1{advice}")
-  return np.uint8(bit)
-
-
-def _one_hot(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
-  """The place of the only 1 in each row; raises ValueError if there is none."""
-  try:
-    table = _table(columns, _bit, rows).reshape(len(rows), len(columns))
-  except ValueError as error:
-    raise ValueError(
-      f"data.label_columns has {len(columns)} columns, and "
-      "data.task=classification takes one, or those of 0 and 1 with a single 1 "
-      f"in each row: {error}"
-    ) from None
-  counts = table.sum(axis=1)
-  odd = np.flatnonzero(counts != 1)
-  if len(odd):
-    number = counts[odd[0]] or "no"
-    fail(
-      rows[odd[0]].place,
-      f"has {number} 1 in the columns {listed(columns)}, as {len(odd):,} of "
-      f"{len(rows):,} rows have none or several, and data.task=classification "
-      "takes a single 1: data.task=multilabel takes any number",
-    )
-  return table.argmax(axis=1).astype(np.int32)
-
-
-def _number(row: Row, column: str, value: Any) -> np.float32:
-  if has_decimal_comma(row, value):
-    value = value.replace(",", ".")
-  try:
-    number = math.nan if isinstance(value, bool) else float(value)
-  except (TypeError, ValueError, OverflowError):
-    number = math.nan
-  if not abs(number) < _LARGEST:  # False for NaN.
-    problem = f"has {column}={value!r}, which is no number such as 3.5"
-    fail(row.place, f"{problem}; data.label_columns chooses the columns")
-  return np.float32(number)
-
-
-def _table(
-  columns: Sequence[str], read: Callable[..., np.generic], rows: Sequence[Row]
-) -> np.ndarray:
-  pairs = ((row, zip(columns, row.values, strict=True)) for row in rows)
-  return np.array(
-    [[read(row, *cell) for cell in cells] for row, cells in pairs]
-  )

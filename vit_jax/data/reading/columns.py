@@ -1,0 +1,83 @@
+"""Encodes labels that have a column each: numbers, or bits of 0 and 1."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax.data.reading.label_rows import Row, has_decimal_comma
+from vit_jax.data.reading.tables import fail, listed
+
+_BINARY = {"1": 1, "true": 1, "0": 0, "false": 0}
+_EMPTY = ("", "nan", "none", "null", "na", "n/a")  # They count as 0.
+_LARGEST = 3e38  # In float32.
+
+
+def is_empty(value: Any) -> bool:
+  """Whether a cell has no value, as spreadsheets and pandas write it."""
+  return str(value).strip().lower() in _EMPTY
+
+
+def as_bit(value: Any) -> int | None:
+  """0 or 1 in a cell; None for what is neither."""
+  return _BINARY.get(str(value).strip().lower().removesuffix(".0"))
+
+
+def read_bit(row: Row, name: str, value: Any) -> np.uint8:
+  """0 or 1; raises ValueError if a cell has neither and is not empty."""
+  bit = 0 if is_empty(value) else as_bit(value)
+  if bit is None:
+    advice = ""
+    if isinstance(value, str | int | float) and str(value).startswith("-"):
+      advice = ": a label that is uncertain takes a 0 or a 1, or no row"
+    fail(row.place, f"has {name}={value!r}, which is not 0 or 1{advice}")
+  return np.uint8(bit)
+
+
+def one_hot(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
+  """The place of the only 1 in each row; raises ValueError if there is none."""
+  try:
+    bits = in_columns(columns, read_bit, rows).reshape(len(rows), len(columns))
+  except ValueError as error:
+    raise ValueError(
+      f"data.label_columns has {len(columns)} columns, and "
+      "data.task=classification takes one, or those of 0 and 1 with a single 1 "
+      f"in each row: {error}"
+    ) from None
+  counts = bits.sum(axis=1)
+  odd = np.flatnonzero(counts != 1)
+  if len(odd):
+    count = counts[odd[0]]
+    fail(
+      rows[odd[0]].place,
+      f"has {f'{count} times 1' if count else 'no 1'} in the columns "
+      f"{listed(columns)}, as {len(odd):,} of "
+      f"{len(rows):,} rows have none or several, and data.task=classification "
+      "takes a single 1: data.task=multilabel takes any number",
+    )
+  return bits.argmax(axis=1).astype(np.int32)
+
+
+def read_number(row: Row, column: str, value: Any) -> np.float32:
+  """A number; raises ValueError if a cell has none that is finite."""
+  if has_decimal_comma(row, value):
+    value = value.replace(",", ".")
+  try:
+    number = math.nan if isinstance(value, bool) else float(value)
+  except (TypeError, ValueError, OverflowError):
+    number = math.nan
+  if not abs(number) < _LARGEST:  # False for NaN.
+    problem = f"has {column}={value!r}, which is no number such as 3.5"
+    fail(row.place, f"{problem}; data.label_columns chooses the columns")
+  return np.float32(number)
+
+
+def in_columns(
+  columns: Sequence[str], read: Callable[..., np.generic], rows: Sequence[Row]
+) -> np.ndarray:
+  """The values of rows (N, K), each read of its row, column and cell."""
+  pairs = ((row, zip(columns, row.values, strict=True)) for row in rows)
+  return np.array(
+    [[read(row, *cell) for cell in cells] for row, cells in pairs]
+  )
