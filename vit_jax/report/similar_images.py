@@ -24,6 +24,7 @@ from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.published import FEATURES
 from vit_jax.report.similar_results import TABLE, Answers, Similar
+from vit_jax.report.similar_splits import splits_of
 from vit_jax.runtime import extras
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import output_folder, replacing
@@ -73,7 +74,8 @@ def find_similar(
   if query:
     result = Answers.of(query, _queried(loaded, query), *images)
   else:
-    result = Similar.of(*images, duplicates, clusters)
+    splits = splits_of(files, folders)
+    result = Similar.of(*images, duplicates, clusters, splits)
   with replacing(folder / TABLE) as file:
     writer = csv.writer(codecs.getwriter("utf-8")(file))
     writer.writerows(result.table(neighbours))

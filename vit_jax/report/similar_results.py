@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from vit_jax.data.reading.folders import split_named
 from vit_jax.inference import nearest
 from vit_jax.inference.nearest import Clusters, Neighbours
 from vit_jax.runtime.printable import printable
@@ -53,6 +52,7 @@ class Similar:
     k: int,
     duplicates: float,
     count: int | None,
+    splits: Sequence[str],
   ) -> "Similar":
     """Compares all images with each other.
 
@@ -62,10 +62,10 @@ class Similar:
       k: Neighbours that the table has.
       duplicates: The least cosine of near-duplicates.
       count: The number of clusters; None chooses it.
+      splits: As the attribute.
     """
     nearby = nearest.neighbours(rows, max(k, _FOR_GROUPS))
     count = count or min(_MOST_CLUSTERS, math.ceil(math.sqrt(len(rows) / 2)))
-    splits = [split_named(os.fsencode(n.split(os.sep)[0])) or "" for n in names]
     groups = nearest.duplicate_groups(nearby, duplicates)
     groups.sort(key=lambda group: len({splits[row] for row in group}) == 1)
     return cls(

@@ -134,9 +134,9 @@ def unlabelled(root: bytes) -> Layout:
 
   Masks beside images are left out, and so are copies.
   """
-  above, _ = _alone(root)
+  above, _ = alone(root)
   names = subfolders(above)
-  inside = functools.partial(_folders_in, above)
+  inside = functools.partial(folders_in, above)
   chosen = surest(above, among(names, inside))
   ignored: Ignored = collections.Counter()
   if "train" in chosen:
@@ -163,7 +163,7 @@ def _ignore(names: Collection[bytes], ignored: Ignored) -> None:
     ignored[f"folder {text(name)}"] += 1
 
 
-def _alone(root: bytes) -> tuple[bytes, list[bytes]]:
+def alone(root: bytes) -> tuple[bytes, list[bytes]]:
   """Goes down as long as a folder holds a single folder of folders.
 
   Returns the last one, and all of them.
@@ -187,11 +187,11 @@ def _innermost(root: bytes, ignored: Ignored) -> bytes:
   images. Raises ValueError for a folder of images and masks.
   """
   while True:
-    root, path = _alone(root)
+    root, path = alone(root)
     for place in path:
       count_loose(place, ignored)
     names = subfolders(root)
-    if not among(names, functools.partial(_folders_in, root)):
+    if not among(names, functools.partial(folders_in, root)):
       mask_names.refuse(root, names)
       only = _only_with_images(root, names)
       if only is not None:
@@ -210,7 +210,7 @@ def _only_with_images(root: bytes, names: Sequence[bytes]) -> bytes | None:
         return None
       found = name
   others = [name for name in names if name != found]
-  if found is None or not others or len(_folders_in(root, found)) < 2:
+  if found is None or not others or len(folders_in(root, found)) < 2:
     return None
   beside = all(_BESIDE_IMAGES & {*words(name)} for name in others)
   return found if beside or is_plain(found) else None
@@ -222,7 +222,7 @@ def _splits(root: bytes, names: Sequence[bytes]) -> dict[str, list[bytes]]:
   It is empty if there are no splits: a class may be called "test" too, and its
   folder holds images, not folders. Raises ValueError as `find_layout` does.
   """
-  inside = functools.partial(_folders_in, root)
+  inside = functools.partial(folders_in, root)
   found = among(names, inside)
   paths = _paths(root, found)
   flat = [one for one in found if not subfolders(paths[one.name][-1])]
@@ -300,6 +300,6 @@ def _entered(
   return path
 
 
-def _folders_in(root: bytes, name: bytes) -> list[bytes]:
+def folders_in(root: bytes, name: bytes) -> list[bytes]:
   """The folders in a folder, or in the only one that it leads to."""
   return subfolders(_entered(root, name)[-1])

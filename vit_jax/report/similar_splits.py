@@ -1,0 +1,66 @@
+"""Tells the split of each image of `vit_jax similar` by the folders' names."""
+
+import collections
+import functools
+import os
+from collections.abc import Collection, Sequence
+
+from vit_jax.data.reading.folders import subfolders
+from vit_jax.data.reading.layouts import alone, folders_in
+from vit_jax.data.reading.split_names import among
+
+
+def splits_of(files: Sequence[str], folders: Sequence[str]) -> list[str]:
+  """The split of each file, or "".
+
+  It is that of a folder in those given, of one of those themselves, or of the
+  folders above several of them, by the rule for images to train on.
+
+  Args:
+    files: Paths of images from the root of the file system on.
+    folders: Folders, and names or patterns of files.
+  """
+  tops = {os.path.abspath(os.path.expanduser(name)) for name in folders}
+  tops = {os.fsencode(top) for top in tops if os.path.isdir(top)}
+  places = {os.fsencode(os.path.dirname(file)) for file in files}
+  tops |= {place for place in places if not _is_below(place, tops)}
+  splits = _above(tops)
+  for top in tops:
+    root, _ = alone(top)
+    splits |= _named(root, subfolders(root))
+
+  @functools.cache
+  def split_of(folder: bytes) -> str:
+    above = os.path.dirname(folder)
+    if folder in splits or above == folder:
+      return splits.get(folder, "")
+    return split_of(above)
+
+  return [split_of(os.fsencode(os.path.dirname(file))) for file in files]
+
+
+def _is_below(place: bytes, tops: Collection[bytes]) -> bool:
+  while place not in tops:
+    above = os.path.dirname(place)
+    if above == place:
+      return False
+    place = above
+  return True
+
+
+def _above(tops: Collection[bytes]) -> dict[bytes, str]:
+  """The splits that these folders are, or that the folders above them are."""
+  splits: dict[bytes, str] = {}
+  beside: dict[bytes, list[bytes]] = collections.defaultdict(list)
+  for place in {*tops, *map(os.path.dirname, tops)}:
+    beside[os.path.dirname(place)].append(place)
+  for root, places in beside.items():
+    # A single folder above all images parts none of them.
+    if len(places) > 1 or places[0] in tops:
+      splits |= _named(root, sorted(map(os.path.basename, places)))
+  return splits
+
+
+def _named(root: bytes, names: Sequence[bytes]) -> dict[bytes, str]:
+  found = among(names, functools.partial(folders_in, root))
+  return {os.path.join(root, one.name): one.split for one in found}
