@@ -6,7 +6,7 @@ are crops or patches.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from vit_jax.models.model import unit
 
@@ -115,12 +115,24 @@ def koleo(features: Float[Array, "B D"]) -> Float[Array, " B"]:
   Features are scaled to length 1 (arXiv:1806.03198). It spreads them out.
   """
   x = unit(features, least=_LEAST)
-  fixed = jax.lax.stop_gradient(x)
-  cosines = jnp.where(jnp.eye(len(x), dtype=bool), -1.0, fixed @ fixed.T)
-  nearest = jnp.argmax(cosines, axis=1)
+  nearest = _nearest(jax.lax.stop_gradient(x))
   difference = x - x[nearest] + _LEAST
   squared = jnp.sum(difference**2, axis=1)
   return -jnp.log(jnp.sqrt(squared) + _LEAST)
+
+
+def _nearest(x: Float[Array, "B D"]) -> Int[Array, " B"]:
+  """The number of each row's nearest other row.
+
+  Distances are of rows less their mean: where all are nearly equal, their
+  cosines are 1 but for rounding, which would pick the nearest.
+  """
+  x = x - x.mean(axis=0, keepdims=True)
+  squares = (x**2).sum(axis=1)
+  products = jnp.matmul(x, x.T, precision="highest")
+  squared = squares[None] - 2 * products  # Less the row's own square.
+  itself = jnp.eye(len(x), dtype=bool)
+  return jnp.argmin(jnp.where(itself, jnp.inf, squared), axis=1)
 
 
 def entropy(
