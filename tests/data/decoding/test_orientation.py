@@ -157,3 +157,18 @@ def test_plain_files_are_decoded_by_the_fast_decoders(monkeypatch):
   other = _text(b"XML:com.adobe.xmp", b"<x:xmpmeta/>", b"iTXt")
   for encoded in (_png("RGB", other), _png("L", b""), _png("RGB", b"")):
     decode_image(encoded, ImageSpec(channels=3))
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_the_size_is_that_of_the_turned_image(name, late, mode):
+  assert decode.image_size(_png(mode, CHUNKS[name], late)) == TURNED.shape[:2]
+
+
+def test_the_size_of_a_png_takes_no_decoding():
+  """What it lacks is the end of its pixels."""
+  encoded = encode(Image.fromarray(PIXELS), "PNG")
+  at = encoded.index(b"IDAT") + 20
+  spoilt = encoded[:at] + bytes(200) + encoded[at + 200 :]
+  assert decode.image_size(spoilt) == PIXELS.shape[:2]

@@ -17,14 +17,13 @@ import numpy as np
 import simplejpeg
 
 from vit_jax.data import example
-from vit_jax.data.decoding import bitmap, jpeg, orientation
+from vit_jax.data.decoding import bitmap, jpeg, orientation, png
 from vit_jax.data.example import RGB, ImageSpec, UnreadableImageError, Window
 
 # Chroma may be stored at half or a quarter of the image's rows, and rows in
 # between are interpolated: the last rows need one more row of chroma.
 _ROWS_BEYOND = 8
 _REDUCED = 4  # A JPEG may have so many times MAX_PIXELS, as it can be reduced.
-_PNG_START = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
 _TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
   2: lambda stored: cv2.flip(stored, 1),
@@ -237,18 +236,13 @@ def _png_size(encoded: bytes) -> tuple[int, int] | None:
   OpenCV would fill the missing part of a cut file with grey, and drop alpha. It
   is None also for a file that may be turned.
   """
-  if not (encoded.startswith(_PNG_START) and encoded.endswith(_PNG_END)):
+  if not (encoded.startswith(png.START) and encoded.endswith(_PNG_END)):
     return None
   if encoded[24:26] not in (b"\x08\x00", b"\x08\x02"):  # Bits, colour type.
     return None
-  at = len(_PNG_START)
-  while (kind := encoded[at + 4 : at + 8]) != b"IEND":
-    if kind in (b"tRNS", b""):
+  for chunk in png.chunks(encoded):
+    if chunk.kind in (b"tRNS", b"") or orientation.may_be_in(chunk, encoded):
       return None
-    end = at + 12 + int.from_bytes(encoded[at : at + 4], "big")
-    if orientation.may_be_in_chunk(kind, encoded, at + 8, end):
-      return None
-    at = end
   width = int.from_bytes(encoded[16:20], "big")
   return int.from_bytes(encoded[20:24], "big"), width
 

@@ -12,6 +12,8 @@ import struct
 
 from PIL import ExifTags, Image
 
+from vit_jax.data.decoding.png import Chunk
+
 _ORIENTATION = int(ExifTags.Base.Orientation)  # A tag of TIFF.
 _SHORT = 3  # The type of its value.
 _EXIF = b"Exif\0\0"
@@ -71,8 +73,9 @@ def upright(image: Image.Image) -> Image.Image:
   return image if turn is None else image.transpose(turn)
 
 
-def may_be_in_chunk(kind: bytes, encoded: bytes, start: int, end: int) -> bool:
-  """Whether a chunk of a PNG file, from `start` on, may have an orientation."""
+def may_be_in(chunk: Chunk, encoded: bytes) -> bool:
+  """Whether a chunk of a PNG file may have an orientation."""
+  kind, start, end = chunk
   if kind not in _TEXTS:
     return kind == b"eXIf"
   if encoded.startswith((_RAW_EXIF.encode(), _RAW_APP1.encode()), start):

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.data import example
-from vit_jax.data.decoding import jpeg, orientation
+from vit_jax.data.decoding import jpeg, orientation, png
 from vit_jax.data.example import ImageSpec, UnreadableImageError, Window
 from vit_jax.runtime.printable import printable
 
@@ -26,7 +26,6 @@ _PILLOW_FORMATS = (
 )
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 _JPEG_START = b"\xff\xd8"
-_PNG_START = b"\x89PNG\r\n\x1a\n"
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0
@@ -38,7 +37,7 @@ _SAMPLE_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2
 
 def brightest(encoded: bytes) -> float | None:
   """The greatest sample of an image of 16 bits; None for any other file."""
-  narrow = encoded.startswith(_PNG_START) and encoded[24:25] != b"\x10"
+  narrow = encoded.startswith(png.START) and encoded[24:25] != b"\x10"
   if narrow or encoded.startswith(_JPEG_START):
     return None
   samples = None
@@ -208,6 +207,10 @@ def _register_heif() -> None:
 def _orientation(image: Image.Image, encoded: bytes) -> int:
   if encoded.startswith(_JPEG_START):
     return jpeg.orientation_of(encoded)
+  if encoded.startswith(png.START) and not any(
+    orientation.may_be_in(chunk, encoded) for chunk in png.chunks(encoded)
+  ):
+    return 1  # Pillow would decode the pixels to look behind them.
   return orientation.of_picture(image)
 
 
