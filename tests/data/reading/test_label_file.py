@@ -433,6 +433,20 @@ def test_an_id_in_json_names_a_file(folder):
   assert found == {f"00{k}.png": k % 2 for k in range(10)}
 
 
+def test_a_quote_takes_in_no_row_of_an_image_that_is_there(folder):
+  """Names without endings are told from text by the files."""
+  for old, new in zip(FILES, ("ab", "xyz", "q"), strict=False):
+    (folder / old).rename(folder / f"{new}.png")
+  text = 'id,label\nab,"start\n{},end"\nq,y\n'
+  with pytest.raises(
+    ValueError, match="line 3 seems to be a row of its own, of"
+  ):
+    open_splits(settings(folder, text.format("xyz")))
+  given = settings(folder, text.format("and more"), eval_split="train")
+  names = open_source("train", given).class_names
+  assert names == ("start\\nand more,end", "y")
+
+
 def test_two_names_of_one_file_are_one_image(folder):
   text = ONE + "1.png,b\n01.PNG,b\n"
   source = open_source("train", settings(folder, text, eval_split="train"))

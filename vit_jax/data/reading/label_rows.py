@@ -9,6 +9,7 @@ import numpy as np
 
 from vit_jax.data.reading import cells
 from vit_jax.data.reading.folders import EXTENSIONS, split_named
+from vit_jax.data.reading.lookup import Lookup
 from vit_jax.data.reading.tables import (
   FILE,
   cells_of,
@@ -65,7 +66,10 @@ def read_rows(
   rows: list[Row] = []
   denied = 0
   separator = None
-  for where, by_column, comma in cells_of(path, settings.file_column):
+  lookup = Lookup(os.fsencode(settings.root or "."))
+  for where, by_column, comma in cells_of(
+    path, settings.file_column, lambda name: bool(lookup.find(name.encode()))
+  ):
     place = f"{path}, {where}"
     if not columns:
       key, columns = _columns(

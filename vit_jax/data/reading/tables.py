@@ -6,7 +6,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from vit_jax.data.reading.folders import EXTENSIONS
@@ -47,15 +47,25 @@ def fail(place: str, problem: str) -> NoReturn:
   raise ValueError(f"{place} {problem}.")
 
 
-def cells_of(path: str, file_column: str | None = None) -> Iterator[Cells]:
-  """Yields the rows of a file; `file_column` is that of the images, if given.
+def cells_of(
+  path: str,
+  file_column: str | None = None,
+  is_there: Callable[[str], bool] = lambda _: False,
+) -> Iterator[Cells]:
+  """Yields the rows of a file.
 
-  Raises ValueError, which names the line, for what is no such file.
+  Args:
+    path: The file; its ending tells JSON from CSV.
+    file_column: The column of the images' names, if it is given.
+    is_there: Whether there is an image of a name, where a row is in doubt.
+
+  Raises:
+    ValueError: for what is no such file. The message names the line.
   """
   text = _text(path)
   if path.lower().endswith((".jsonl", ".json")):
     return _json_cells(path, text)
-  return _csv_cells(path, text, file_column)
+  return _csv_cells(path, text, file_column, is_there)
 
 
 def column(candidates: Iterable[str], names: Sequence[str]) -> str | None:
@@ -92,11 +102,13 @@ def _plain(name: str) -> str:
   return re.sub(r"[-_\s]", "", name).casefold()
 
 
-def _csv_cells(path: str, text: str, chosen: str | None) -> Iterator[Cells]:
+def _csv_cells(
+  path: str, text: str, chosen: str | None, is_there: Callable[[str], bool]
+) -> Iterator[Cells]:
   delimiter = _delimiter(text)
   names: list[str] = []
   lines = _Lines(text)
-  for cells in _Records(path, lines, delimiter, chosen):
+  for cells in _Records(path, lines, delimiter, chosen, is_there):
     cells = [cell.strip() for cell in cells]
     if not any(cells):
       continue
@@ -166,12 +178,18 @@ class _Records:
   """
 
   def __init__(
-    self, path: str, lines: _Lines, delimiter: str, chosen: str | None
+    self,
+    path: str,
+    lines: _Lines,
+    delimiter: str,
+    chosen: str | None,
+    is_there: Callable[[str], bool],
   ):
     self._path = path
     self._lines = lines
     self._delimiter = delimiter
     self._chosen = chosen
+    self._is_there = is_there
     self._width = 0
     self._key = 0  # The place of the images' names.
 
@@ -215,8 +233,8 @@ class _Records:
         continue
       other = parts[self._key].strip(' "')
       is_row = len(parts) == self._width
-      if (is_row and self._delimiter == "\t") or _are_alike(
-        file, other, is_row
+      if _are_alike(file, other, is_row) or (
+        is_row and (self._delimiter == "\t" or self._is_there(other))
       ):
         return (
           f"is within a double quote that opens in line {start}, and line "
