@@ -9,6 +9,8 @@ from PIL import Image
 
 from tests import commands
 from tests.data.pictures import encode, noise
+from tests.data.reading.archives import COCO, some
+from tests.data.reading.layouts import write
 from vit_jax.data.reading import labels, mask_folder
 from vit_jax.data.reading.captions import Captions
 from vit_jax.inspection import data_sheet
@@ -167,3 +169,49 @@ def test_a_file_of_labels_as_the_argument(tmp_path):
   other.write_text(json.dumps({}))
   line = commands.refused("vit_jax.inspect_data", str(other))
   assert "nor a file of labels" in line and "did you mean" not in line
+
+
+def said_of(root, capsys, tmp_path, place=None, **fields: Any):
+  """The rows of what the command says of a folder."""
+  settings = InspectSettings(image_size=(18, 18), data=DataSettings(**fields))
+  out = str(tmp_path / "augmented.png")
+  assert data_sheet.inspect_folder(str(place or root), settings, out) == 0
+  return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_splits_in_names_are_counted_by_class(tmp_path, capsys):
+  files = {}
+  for split, count in (("train", 5), ("test", 3)):
+    for name in ("buildings", "forest"):
+      files[f"scenes/seg_{split}/seg_{split}/{name}/"] = count
+  root = write(tmp_path, files | {"scenes/seg_pred/seg_pred/": 2})
+  rows = said_of(root, capsys, tmp_path)
+  assert ["class", "train", "test"] in rows
+  assert ["buildings", "5", "3"] in rows and ["forest", "5", "3"] in rows
+
+
+def test_several_labels_of_a_file_beside_the_images(tmp_path, capsys):
+  lines = ["file,cat,dog,rare,split"]
+  for n in range(12):
+    (tmp_path / f"{n}.png").write_bytes(picture(n))
+    rare = int(n in (2, 5))
+    split = "val" if n % 3 == 0 else "train"
+    lines.append(f"{n}.png,{n % 2},{1 - n % 2},{rare},{split}")
+  file = tmp_path / "l.csv"
+  file.write_text("\n".join(lines))
+  columns = "cat,dog,rare"
+  fields: Any = dict(
+    labels_file=str(file), label_columns=columns, task="multilabel"
+  )
+  rows = said_of(tmp_path, capsys, tmp_path, **fields)
+  assert ["cat", "4", "2"] in rows and ["dog", "4", "2"] in rows
+  assert ["rare", "2", "0"] in rows
+
+
+def test_captions_of_coco_are_looked_through(tmp_path, capsys):
+  write(tmp_path, some("coco", 6))
+  file = tmp_path / "coco" / "captions.json"
+  file.write_text(json.dumps(COCO))
+  rows = said_of(tmp_path, capsys, tmp_path, place=file)
+  (line,) = [" ".join(row) for row in rows if "captions," in row]
+  assert "all: " in line or "train: " in line
