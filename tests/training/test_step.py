@@ -302,6 +302,42 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_number():
   assert jax.tree.all(same)
 
 
+@pytest.mark.parametrize("platform, branches", [("cpu", 1), ("tpu", 0)])
+def test_cpus_alone_choose_a_branch_where_an_update_may_be_skipped(
+  monkeypatch, platform, branches
+):
+  monkeypatch.setattr(partitioning, "platform", lambda: platform)
+  model = _model()
+  tx = make_optimizer(OptimizerSettings(), lambda _: RATE)
+  step = make_train_step(model, tx, RATE)
+  state = jax.eval_shape(make_init(model, tx, (*SIZE, 3)), jax.random.key(0))
+  traced = jax.make_jaxpr(step)(nn.unbox(state), _batch())
+  names = [equation.primitive.name for equation in traced.eqns]
+  assert names.count("cond") == branches
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_an_update_of_other_types_leaves_those_of_the_state(
+  monkeypatch, platform
+):
+  """An optimizer of one's own may return float32 for moments in bfloat16."""
+  monkeypatch.setattr(partitioning, "platform", lambda: platform)
+  zeros = functools.partial(jnp.zeros_like, dtype="bfloat16")
+  tx = optax.GradientTransformation(
+    lambda params: jax.tree.map(zeros, params),
+    lambda updates, state, params=None: (
+      updates,
+      jax.tree.map(jnp.add, state, updates),
+    ),
+  )
+  model = _model()
+  state = jax.eval_shape(make_init(model, tx, (*SIZE, 3)), jax.random.key(0))
+  state = nn.unbox(state)
+  step = make_train_step(model, tx, RATE)
+  after, _ = jax.eval_shape(step, state, _batch())
+  assert after.opt_state == state.opt_state
+
+
 @pytest.mark.slow
 def test_the_rate_that_is_reported_is_applied_also_after_a_skipped_step():
   def rate(count):

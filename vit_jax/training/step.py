@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array
 
 from vit_jax.models.grid import traced_operations
+from vit_jax.models.partitioning import for_cpu
 from vit_jax.training.losses import (
   Apply,
   Classification,
@@ -121,12 +122,14 @@ def make_train_step(
     )
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
-    updates, opt_state = tx.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    averaged = average(state, params)
-    updated = TrainState(state.step, params, opt_state, averaged, own_state)
-    select = functools.partial(jnp.where, finite)
-    next_state = jax.tree.map(select, updated, state)
+
+    def updated() -> TrainState:
+      updates, opt_state = tx.update(grads, state.opt_state, state.params)
+      params = optax.apply_updates(state.params, updates)
+      averaged = average(state, params)
+      return TrainState(state.step, params, opt_state, averaged, own_state)
+
+    next_state: Any = _updated_if(finite, updated, state)
     metrics = {
       "loss": mean_loss,
       objective.metric: score,
@@ -140,6 +143,28 @@ def make_train_step(
     return next_state.replace(step=state.step + 1), metrics
 
   return train_step
+
+
+def _updated_if(
+  finite: Array, updated: Callable[[], TrainState], state: TrainState
+) -> TrainState:
+  """The state after an update, or the old one if that is not finite."""
+
+  def of_same_types() -> TrainState:
+    return jax.tree.map(_as, updated(), state)
+
+  if for_cpu():
+    # XLA's CPU compiler would copy each moment before it is overwritten. Others
+    # might wait for the host to choose a branch.
+    return jax.lax.cond(finite, of_same_types, lambda: state)
+  select = functools.partial(jnp.where, finite)
+  return jax.tree.map(select, of_same_types(), state)
+
+
+def _as(new: Any, old: Any) -> Any:
+  """The new array in the type of the old one."""
+  dtype = jnp.result_type(old)
+  return new if jnp.result_type(new) == dtype else jnp.asarray(new, dtype)
 
 
 class Operations(NamedTuple):
