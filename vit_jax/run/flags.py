@@ -14,6 +14,7 @@ from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
 from vit_jax.data.settings import LABEL_FILES
+from vit_jax.run import data_choice
 from vit_jax.run.config_file import (
   load_config,
   nearest,
@@ -37,7 +38,6 @@ SHORT = {
   "image_size": "image_size",
   "pretrained": "pretrained",
 }
-_FOR_FOLDERS = "image_folder"  # The configuration for a folder or its labels.
 
 
 def define_config_file() -> None:
@@ -54,7 +54,7 @@ def define_config_file() -> None:
   usage.OTHER_NAMES["config"] = _other_names
   flags.FLAGS["config"].parser = _ConfigFile()
   flags.mark_flag_as_required("config")
-  defaults = load_config(_FOR_FOLDERS)
+  defaults = load_config(data_choice.FOR_CLASSES)
   sentences = {key: says for key, _, says in keys(Settings)}
   for name, key in SHORT.items():
     default = config_path.get_value(key, defaults)
@@ -154,12 +154,7 @@ def meant(
       name += f"_{_run_name(weights)}"
     folder = os.path.join("runs", name)
   if needs_config:
-    chosen, why = {"config": _FOR_FOLDERS}, ""
-    if weights:
-      # Imported here, as it reads the list of known weights.
-      from vit_jax.run import few_images
-
-      chosen, why = few_images.fine_tuning(values, folder)
+    chosen, why = data_choice.suited(data, values, folder)
     name = chosen.pop("config")
     flag_words.insert(0, f"--config={name}")
     flag_words += [f"--config.{key}={value}" for key, value in chosen.items()]

@@ -209,6 +209,7 @@ class Several(Labels):
   heading = "label"
   twice = "twice with the same labels"
   apart = "there with different labels"
+  between = _BETWEEN
 
   def spec(self, count: int) -> ArraySpec:
     return ArraySpec((count,), np.float32)

@@ -79,15 +79,25 @@ def _advice(root: bytes, names: Sequence[bytes], found: Pair) -> str:
       "(detection); to learn classes, sort the images into a folder for each, "
       "or give a file of labels, --config.data.labels_file=FILE.csv"
     )
-  lower = [name.lower() for name in names]
-  counts = [sum(n in one for n in lower) for one in (IMAGES, MASKS)]
-  if counts == [1, 1]:
+  if are_read(root, names, found):
     return "--config segmentation reads this folder as images and their masks"
   return (
     "they look like images and masks, and --config segmentation reads a folder "
     "that has them as images and masks, under the same file names: rename or "
     f"link {text(found.images)} and {text(found.masks)}"
   )
+
+
+def are_read(root: bytes, names: Sequence[bytes], found: Pair) -> bool:
+  """Whether segmentation reads the folder: both are called as it knows them.
+
+  The masks are pictures, and no other folder has such a name.
+  """
+  if endings_in(os.path.join(root, found.masks)).isdisjoint(EXTENSIONS):
+    return False
+  lower = [name.lower() for name in names]
+  counts = [sum(n in one for n in lower) for one in (IMAGES, MASKS)]
+  return counts == [1, 1]
 
 
 def _kind(name: bytes) -> tuple[str, str]:

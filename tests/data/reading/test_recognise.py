@@ -1,0 +1,92 @@
+"""What a folder or a file of labels is for."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.image_files import GOOD
+from vit_jax.data.reading import recognise
+from vit_jax.data.reading.recognise import Recognised
+
+
+def fill(root, *folders):
+  for folder in folders:
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    for k in range(3):
+      (root / folder / f"{k}.png").write_bytes(GOOD)
+  return str(root)
+
+
+@pytest.mark.parametrize(
+  "folders, kind",
+  [
+    (["cat", "dog"], "classification"),
+    (["train/cat", "train/dog", "val/cat", "val/dog"], "classification"),
+    (["bus", "car", "train"], "classification"),
+    (["masks", "no_masks"], "classification"),
+    (["images", "masks"], "segmentation"),
+    (["images/train", "annotations/train"], "segmentation"),
+    (["."], "unlabelled"),
+  ],
+)
+def test_a_folder_is_recognised_by_its_folders(tmp_path, folders, kind):
+  found = recognise.of_folder(fill(tmp_path, *folders))
+  assert found.kind == kind
+  assert bool(found.why) == (kind != "classification")
+
+
+def test_boxes_beside_images_are_no_masks(tmp_path):
+  root = fill(tmp_path, "images")
+  (tmp_path / "labels").mkdir()
+  (tmp_path / "labels" / "0.txt").write_text("0 0.5 0.5 0.1 0.1")
+  assert recognise.of_folder(root).kind == "classification"
+
+
+@pytest.mark.parametrize(
+  "text, expected",
+  [
+    ("file,label\na.png,cat\nb.png,dog", Recognised("classification")),
+    ("file,label\na.png,1\nb.png,2", Recognised("classification")),
+    ("file,label\na.png,1.0\nb.png,2.0", Recognised("classification")),
+    ("file,caption\na.png,a cat", ("pairs", "it has the column caption")),
+    ("file,caption,label\na.png,a cat,cat", Recognised("classification")),
+    ("file,label\na.png,cat\nb.png,cat;dog", ("multilabel", "cat;dog")),
+    ('file,label\na.png,"[""cat"", ""dog""]"', ("multilabel", "label has")),
+    ("file,label\na.png,1\nb.png,2.5", ("regression", "such as 2.5")),
+    ("file,x,y\na.png,0.1,7\nb.png,0.2,8", ("regression", "x, y")),
+    ("file,x,y,split\na.png,0,1,train", Recognised("classification")),
+    ("file,x,y\na.png,0,1\nb.png,1,1", ("multilabel", "x, y are 0 or 1")),
+    ("file,x,y\na.png,0,1\nb.png,,1", Recognised("classification")),
+  ],
+)
+def test_a_file_is_recognised_by_its_columns_and_cells(
+  tmp_path, text, expected
+):
+  path = tmp_path / "l.csv"
+  path.write_text(text)
+  found = recognise.of_file(str(path))
+  assert found.kind == expected[0] and expected[1] in found.why
+  if "x,y" in text and found.kind != "classification":
+    assert found.columns == ("x", "y")
+  names, *rows = [line.split(",") for line in text.splitlines()]
+  if '"' not in text:  # The same as JSONL.
+    path = tmp_path / "l.jsonl"
+    path.write_text(
+      "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows)
+    )
+    assert recognise.of_file(str(path)) == found
+
+
+def test_lists_in_json_are_several_labels(tmp_path):
+  path = tmp_path / "l.jsonl"
+  path.write_text(json.dumps({"file": "a.png", "labels": ["cat", "dog"]}))
+  assert recognise.of_file(str(path)).kind == "multilabel"
+
+
+def test_a_bounded_number_of_rows_is_looked_at(tmp_path):
+  path = tmp_path / "l.csv"
+  labels = [*np.repeat("cat", 1_000).tolist(), "cat;dog"]
+  rows = [f"{k}.png,{label}" for k, label in enumerate(labels)]
+  path.write_text("\n".join(["file,label", *rows]))
+  assert recognise.of_file(str(path)).kind == "classification"

@@ -1,0 +1,100 @@
+"""The configuration that data choose, as commands and as Python have it."""
+
+import pytest
+
+from tests.image_files import GOOD
+from vit_jax.run import data_choice
+from vit_jax.workdir import checkpoint
+
+
+@pytest.fixture
+def made(tmp_path):
+  def make(*names, text=None):
+    for name in names:
+      file = tmp_path / "data" / name
+      file.parent.mkdir(parents=True, exist_ok=True)
+      file.write_bytes(GOOD)
+    if text is None:
+      return str(tmp_path / "data")
+    path = tmp_path / "l.csv"
+    path.write_text(text)
+    return str(path)
+
+  return make
+
+
+CAPTIONS = "file,caption\na.png,a cat"
+SEVERAL = "file,x,y\na.png,0,1\nb.png,1,1"
+
+
+@pytest.mark.parametrize(
+  "text, pretrained, chosen",
+  [
+    (CAPTIONS, {}, {"config": "pairs"}),
+    (CAPTIONS, {"pretrained": "b16"}, {"config": "pairs"}),
+    (
+      SEVERAL,
+      {},
+      {
+        "config": "image_folder",
+        "data.task": "multilabel",
+        "data.label_columns": "x,y",
+      },
+    ),
+    (
+      "file,label\na.png,1\nb.png,2.5",
+      {"pretrained": "b16"},
+      {"config": "finetune", "data.task": "regression"},
+    ),
+    ("file,label\na.png,cat", {}, {"config": "image_folder"}),
+  ],
+)
+def test_a_file_says_what_is_to_be_learned(made, text, pretrained, chosen):
+  file = made(text=text)
+  values = {"data.labels_file": file, **pretrained}
+  found, why = data_choice.suited(file, values)
+  assert found == chosen
+  assert why.startswith(", as ") == (chosen != {"config": "image_folder"})
+
+
+@pytest.mark.parametrize(
+  "values",
+  [
+    {"data.task": "classification"},
+    {"data.label_columns": "x"},
+    {"masked.rate": "0.5"},
+    {"self_distillation.prototypes": "9"},
+  ],
+)
+def test_what_is_asked_for_is_not_guessed(made, values):
+  found, why = data_choice.suited(made(text=CAPTIONS), values)
+  assert (found, why) == ({"config": "image_folder"}, "")
+
+
+def test_masks_take_weights(made):
+  data = made("images/0.png", "masks/0.png")
+  with pytest.raises(ValueError, match="is for segmentation, as it has images"):
+    data_choice.suited(data, {})
+  found, why = data_choice.suited(data, {"pretrained": "b16"})
+  assert found == {"config": "segmentation"} and "images and masks" in why
+
+
+def test_images_without_labels_are_answered_by_the_commands_for_them(
+  made, monkeypatch
+):
+  data = made("0.png", "1.png", "2.png")
+  for enough, says in (
+    (10, f"{data} --config dino:continue --pretrained hf_s14_dinov2 .*rank=8$"),
+    (3, f"; or an encoder of your own: vit_jax train {data} --config mae$"),
+  ):
+    monkeypatch.setattr(data_choice, "_ENOUGH", enough)
+    with pytest.raises(ValueError, match=says) as error:
+      data_choice.suited(data, {})
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_that_is_there_keeps_its_task(made, monkeypatch):
+  saved = {"config": {"data": {"task": "classification"}}}
+  monkeypatch.setattr(checkpoint, "latest_description", lambda folder: saved)
+  found, _ = data_choice.suited(made(text=CAPTIONS), {}, "runs/old")
+  assert found == {"config": "image_folder"}

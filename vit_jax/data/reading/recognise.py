@@ -1,0 +1,108 @@
+"""Tells from a folder or a file of labels what can be learned from it."""
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vit_jax.data.reading import cells, mask_names
+from vit_jax.data.reading.captions import captions_and_classes
+from vit_jax.data.reading.folders import holds_images, subfolders
+from vit_jax.data.reading.labels import SEVERAL
+from vit_jax.data.reading.tables import cells_of, column, column_of_files
+from vit_jax.runtime.printable import printable_path as text
+
+_LOOKED_AT = 1_000  # Rows of a file of labels.
+_SPLIT = "split"
+
+CLASSES, SEVERAL_LABELS = "classification", "multilabel"
+NUMBERS, PAIRS, MASKS = "regression", "pairs", "segmentation"
+UNLABELLED = "unlabelled"
+
+
+class Recognised(NamedTuple):
+  """What data are for.
+
+  Attributes:
+    kind: The name of a task, or `UNLABELLED`.
+    why: What tells it, to follow "as".
+    columns: The columns of labels that have to be named, if any.
+  """
+
+  kind: str
+  why: str = ""
+  columns: tuple[str, ...] = ()
+
+
+def of_folder(root: str) -> Recognised:
+  """What a folder is for: classes, if it does not look like anything else."""
+  base = os.fsencode(root)
+  names = subfolders(base)
+  pair = mask_names.pair(base, names)
+  if pair is not None and mask_names.are_read(base, names, pair):
+    both = f"{text(pair.images)} and {text(pair.masks)}"
+    return Recognised(MASKS, f"it has {both}")
+  if not names and holds_images(base):
+    return Recognised(UNLABELLED, "it holds images and no class folders")
+  return Recognised(CLASSES)
+
+
+def of_file(path: str) -> Recognised:
+  """What a file of labels is for, by its columns and its first rows.
+
+  Raises ValueError, which names the line, for what is no such file.
+  """
+  rows = [row.by_column for row in itertools.islice(cells_of(path), _LOOKED_AT)]
+  names = [*rows[0]] if rows else []
+  captions, classes = captions_and_classes(names)
+  if captions and not classes:
+    return Recognised(PAIRS, f"it has the column {captions[0]}")
+  if classes:
+    return _of_column(classes[0], [row.get(classes[0]) for row in rows])
+  others = [
+    name
+    for name in names
+    if name not in (column_of_files(names, None), column((_SPLIT,), names))
+  ]
+  return _of_columns(others, rows)
+
+
+def _of_column(name: str, values: Sequence[Any]) -> Recognised:
+  """What one column of labels has: several in a cell, numbers, or classes."""
+  for value in values:
+    parts = cells.values_of(value, None)
+    several = isinstance(parts, list)
+    if isinstance(parts, str):
+      several = any(mark in parts for mark in SEVERAL.between)
+    if several:
+      return Recognised(SEVERAL_LABELS, f"{name} has {value!r}")
+  numbers = [_number(value) for value in values]
+  fractions = [x for x in numbers if x is not None and x % 1]
+  if fractions and None not in numbers:
+    return Recognised(NUMBERS, f"{name} has numbers such as {fractions[0]:g}")
+  return Recognised(CLASSES)
+
+
+def _of_columns(
+  names: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> Recognised:
+  """What several columns have, none of which is called label."""
+  table = [[_number(row.get(name)) for name in names] for row in rows]
+  if len(names) < 2 or any(None in row for row in table):
+    return Recognised(CLASSES)
+  listed = ", ".join(names[:3]) + (", ..." if names[3:] else "")
+  if any(x not in (0, 1) for row in table for x in row):
+    return Recognised(NUMBERS, f"{listed} have numbers", tuple(names))
+  if any(sum(filter(None, row)) != 1 for row in table):
+    why = f"{listed} are 0 or 1, and a row may have several 1s or none"
+    return Recognised(SEVERAL_LABELS, why, tuple(names))
+  return Recognised(CLASSES)
+
+
+def _number(value: Any) -> float | None:
+  """The number in a cell; None if it is none, or not finite."""
+  try:
+    number = float(str(value).strip())
+  except ValueError:
+    return None
+  return number if abs(number) < float("inf") else None

@@ -1,0 +1,139 @@
+"""The configuration that suits data which come without one.
+
+`vit_jax train DATA` takes it from here: by the kind of the data, and with
+--pretrained by the number of images as well.
+"""
+
+import contextlib
+import itertools
+import os
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vit_jax.data.settings import LABEL_FILES
+from vit_jax.tasks.settings import SECTIONS
+
+if TYPE_CHECKING:
+  from vit_jax.data.reading.recognise import Recognised
+
+FOR_CLASSES = "image_folder"
+"""The configuration for a folder, or a file of labels, without weights."""
+_WEIGHTS = "hf_s14_dinov2"
+_FEW = 1_000  # Images that would make all layers of an encoder forget.
+_ENOUGH = 10_000  # Images from which on an encoder of one's own can be tried.
+# Keys, and beginnings of keys, that say what is to be learned.
+_SAYS = ("data.task", "data.labels", "data.label_columns")
+_SECTIONS = ("distill.", *(f"{section}." for section in SECTIONS))
+
+
+def suited(
+  data: str, values: Mapping[str, str], workdir: str = ""
+) -> tuple[dict[str, str], str]:
+  """The configuration for DATA, and why.
+
+  Returns keys with their values, of which "config" names the configuration,
+  and the words that say why, for a sentence on the data.
+
+  Args:
+    data: A folder of images, a file of labels, or a packed folder.
+    values: The values on the command line, as text, by dotted key.
+    workdir: The run's folder; a run that is there keeps its task.
+
+  Raises:
+    ValueError: if it takes a choice, or weights, with the command that does.
+  """
+  is_said = any(key in _SAYS or key.startswith(_SECTIONS) for key in values)
+  if not is_said:
+    found = _recognised(data)
+    if found is not None and _may_begin(found.kind, workdir):
+      return _for_kind(data, found, values, workdir)
+  return _for_classes(values, workdir)
+
+
+def _for_classes(
+  values: Mapping[str, str], workdir: str
+) -> tuple[dict[str, str], str]:
+  if "pretrained" not in values:
+    return {"config": FOR_CLASSES}, ""
+  # Imported here, as it reads the list of known weights.
+  from vit_jax.run import few_images
+
+  return few_images.fine_tuning(values, workdir)
+
+
+def _recognised(data: str) -> "Recognised | None":
+  """What a folder or a file of labels is for; None for packed images."""
+  # Imported here so that --help answers at once.
+  from vit_jax.data.reading import recognise
+
+  if os.path.isfile(os.path.join(data, "dataset_info.json")):
+    return None
+  if os.path.isdir(data):
+    return recognise.of_folder(data)
+  if os.path.isfile(data) and data.lower().endswith(LABEL_FILES):
+    return recognise.of_file(data)
+  return None
+
+
+def _may_begin(kind: str, workdir: str) -> bool:
+  """Whether a run there, if there is one, has this kind of data too."""
+  from vit_jax.workdir.checkpoint import latest_description
+
+  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
+    saved = latest_description(workdir)
+    if saved is not None:
+      task = saved["config"].get("data", {}).get("task", "classification")
+      return task == kind
+  return True
+
+
+def _for_kind(
+  data: str,
+  found: "Recognised",
+  values: Mapping[str, str],
+  workdir: str,
+) -> tuple[dict[str, str], str]:
+  """The configuration for what was recognised; raises as `suited` does."""
+  if found.kind == "classification":
+    return _for_classes(values, workdir)
+  why = f", as {found.why},"
+  if found.kind == "unlabelled":
+    raise ValueError(_without_labels(data, found))
+  if found.kind == "segmentation" and "pretrained" not in values:
+    command = _command(data, "--config", found.kind, "--pretrained", _WEIGHTS)
+    raise ValueError(
+      f"{data!r} is for segmentation, as {found.why}, and its head reads the "
+      f"features of published weights: {command}"
+    )
+  if found.kind in SECTIONS:
+    return {"config": found.kind}, why
+  config = "finetune" if "pretrained" in values else FOR_CLASSES
+  chosen = {"config": config, "data.task": found.kind}
+  if found.columns:
+    chosen["data.label_columns"] = ",".join(found.columns)
+  return chosen, why
+
+
+def _without_labels(data: str, found: "Recognised") -> str:
+  """The message for images without labels, with the command that suits them."""
+  from vit_jax.data.reading.folders import images_below
+
+  images = images_below(os.fsencode(data))
+  count = sum(1 for _ in itertools.islice(images, _ENOUGH))
+  words = ["--config", "dino:continue", "--pretrained", _WEIGHTS]
+  if count < _FEW:  # LoRA keeps the features of the weights; see the docs.
+    words.append("--config.lora.rank=8")
+  going_on = _command(data, *words)
+  advice = f"to go on training published weights on them: {going_on}"
+  if count == _ENOUGH:
+    anew = _command(data, "--config", "mae")
+    advice += f"; or an encoder of your own: {anew}"
+  return (
+    f"{data!r} has no labels, as {found.why}. To learn classes, put the images "
+    f"of each into a folder of its own; {advice}"
+  )
+
+
+def _command(data: str, *words: str) -> str:
+  return shlex.join(["vit_jax", "train", data, *words])
