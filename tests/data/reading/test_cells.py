@@ -99,6 +99,8 @@ def test_a_separator_parts(separator, text, values):
     ("Paris, France|Lyon, France|Rome, Italy", False, "", []),
     ("tiger|tiger cat|Persian cat|sea lion|hot dog", False, "", []),
     ("2020-01-01|2020-01-02", True, "", []),
+    ("/m/01|/m/02|/g/01x", True, "", []),
+    ("animal/dog|animal/cat", True, "", []),
     ("[cat, dog]|[dog]|[cat]", False, "[],", ["[cat, dog]"]),
     ("{cat,dog}|{dog,sun}", True, "{},", None),
     ("(cat dog)|(dog)|(cat)", False, "", []),

@@ -447,14 +447,21 @@ def test_a_quote_takes_in_no_row_of_an_image_that_is_there(folder):
   assert names == ("start\\nand more,end", "y")
 
 
-def test_two_names_of_one_file_are_one_image(folder):
-  text = ONE + "1.png,b\n01.PNG,b\n"
+@pytest.mark.parametrize(
+  "names",
+  [("1.png", "01.png"), ("1.PNG", "01.png"), ("1.png", "./01.png")],
+)
+def test_a_file_is_not_meant_by_another_name_as_well(folder, names):
+  for first, second in (names, names[::-1]):
+    text = ONE + f"{first},b\n{second},b\n"
+    with pytest.raises(
+      ValueError,
+      match=r"names '[^']*(01.png|1.PNG)', .* of 3 files .* is '(./)?1.png'",
+    ):
+      open_splits(settings(folder, text))
+  text = ONE + "1.png,b\n1,b\n./1.png,b\n"  # These are no other names.
   source = open_source("train", settings(folder, text, eval_split="train"))
   assert labels(source) == {"0.png": 0, "1.png": 1}
-  with pytest.raises(
-    ValueError, match="line 4 names '1.png' as .*, line 3 does"
-  ):
-    open_splits(settings(folder, text.replace("PNG,b", "PNG,a")))
 
 
 def test_half_a_character_in_a_name_is_refused(folder):

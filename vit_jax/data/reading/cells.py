@@ -69,7 +69,7 @@ def put_together(
     counts = collections.Counter(whole)
     counts.update(part for each in several.values() for part in {*each})
     likely = mark in _MARKS or (of_one and mark == " ")
-    some = any if of_one and likely else all
+    some = any if of_one and mark in (",", " ") else all
     found = [
       name
       for name, each in several.items()

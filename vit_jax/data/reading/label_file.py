@@ -3,7 +3,8 @@
 import collections
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 from jaxtyping import Shaped
@@ -194,29 +195,45 @@ def _there(rows: Sequence[Row], root: str) -> tuple[list[Row], list[str]]:
   Raises ValueError for files that are missing.
   """
   lookup = Lookup(os.fsencode(root))
-  paths: dict[str, str | None] = {}  # None where the name is the file's.
-  found: list[Row] = []
-  absent: list[Row] = []
+  paths: dict[str, str] = {}
+  spelled: dict[str, list[str]] = collections.defaultdict(list)
   for row in rows:
     if row.file not in paths:
-      path = lookup.find(os.fsencode(row.file))
-      if path is None:
-        absent.append(row)
-      name = os.fsdecode(path or b"")
-      paths[row.file] = None if name == row.file else name
-    name = paths[row.file]
-    found.append(dataclasses.replace(row, file=name) if name else row)
-  if absent:
-    problem = f"names {absent[0].file!r}, which is not in {root!r}"
-    share = f"{len(absent):,} of {len(paths):,} files are missing"
-    near = lookup.nearest(os.fsencode(absent[0].file))
-    hint = f"; the nearest that is there is {text(near)!r}" if near else ""
-    end = b"/" + os.fsencode(absent[0].file)
-    if near and near.endswith(end):
-      folder = os.path.join(root, os.fsdecode(near.removesuffix(end)))
-      hint += f": set --config.data.root={text(folder)}"
-    fail(absent[0].place, f"{problem} ({share}){hint}")
+      path = os.fsdecode(lookup.find(os.fsencode(row.file)) or b"")
+      paths[row.file] = row.file if path == row.file else path
+      if not path.startswith(row.file.replace("\\", "/")):
+        spelled[os.path.normpath(path)].append(row.file)
+  if spelled:
+    called = {os.path.normpath(f) for f, path in paths.items() if path == f}
+    for path, names in spelled.items():  # A file is meant by one name alone.
+      if path in called or len(names) > 1:
+        paths |= dict.fromkeys(names, "")
+  if not all(paths.values()):
+    _fail_absent(rows, paths, lookup, root)
+  found = [
+    row
+    if paths[row.file] == row.file
+    else dataclasses.replace(row, file=paths[row.file])
+    for row in rows
+  ]
   return found, lookup.lines()
+
+
+def _fail_absent(
+  rows: Sequence[Row], paths: Mapping[str, str], lookup: Lookup, root: str
+) -> NoReturn:
+  """Raises ValueError, which names the first row without a path."""
+  row = next(row for row in rows if not paths[row.file])
+  missing = sum(not path for path in paths.values())
+  problem = f"names {row.file!r}, which is not in {root!r}"
+  share = f"{missing:,} of {len(paths):,} files are missing"
+  near = lookup.nearest(os.fsencode(row.file))
+  hint = f"; the nearest that is there is {text(near)!r}" if near else ""
+  end = b"/" + os.fsencode(row.file)
+  if near and near.endswith(end):
+    folder = os.path.join(root, os.fsdecode(near.removesuffix(end)))
+    hint += f": set --config.data.root={text(folder)}"
+  fail(row.place, f"{problem} ({share}){hint}")
 
 
 def _hold_out(
