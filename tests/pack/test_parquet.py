@@ -79,7 +79,11 @@ def test_a_row_without_bytes_is_unreadable(tmp_path):
     ([-1, -1], {}, "no image of the split train has a label in the column 'l"),
     ([None, None], {}, "'label' holds null: there must be one of image bytes"),
     ([0, 1], {"cls": [0, 1]}, "not exactly one of them is called label, labe"),
-    ([0, 1], {"mask": [b"x", b"y"]}, "has the columns image, label, mask"),
+    (
+      [0, 1],
+      {"mask": [b"x", b"y"]},
+      "has the columns image, label, mask; .* image, mask hold image bytes",
+    ),
   ],
 )
 def test_columns_that_are_refused(tmp_path, labels, columns, message):
@@ -204,6 +208,14 @@ def test_the_column_is_of_parquet_files_alone(tmp_path):
     (tmp_path / name / "0.png").touch()
   with pytest.raises(ValueError, match="=x is for Parquet files, and .* none"):
     open_sources(str(tmp_path), label_column="x")
+
+
+@pytest.mark.parametrize("cells", [["0.jpg", "1.jpg"], [{"path": "0.jpg"}] * 2])
+def test_a_column_of_paths_is_none_of_images(tmp_path, cells):
+  table = pa.Table.from_pydict({"image": cells, "label": [0, 1]})
+  pq.write_table(table, tmp_path / "train.parquet")
+  with pytest.raises(ValueError, match="none of them holds image bytes .paths"):
+    open_sources(str(tmp_path))
 
 
 def test_files_of_other_columns_are_refused(tmp_path):

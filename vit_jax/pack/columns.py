@@ -21,9 +21,12 @@ def columns_of(
   there = f"{source} has the columns {', '.join(schema.names)}"
   images = [field.name for field in schema if _is_image(field.type)]
   if len(images) != 1:
+    which = f"{', '.join(images)} hold image bytes"
+    if not images:
+      which = "none of them holds image bytes (paths alone cannot be packed)"
     raise ValueError(
       f"{there}; there must be one of image bytes and one of class numbers, "
-      f"and {len(images)} of them hold image bytes."
+      f"and {which}."
     )
   numbers = [f.name for f in schema if pa.types.is_integer(f.type)]
   if chosen is not None:
