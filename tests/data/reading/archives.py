@@ -12,7 +12,7 @@ IMAGE = png(np.zeros((4, 4, 3), np.uint8))
 BOXES = "0 0.5 0.5 0.1 0.1"
 
 
-def some(folder, count, ending=".jpg", content=IMAGE):
+def some(folder, count, ending=".jpg", content: bytes | str = IMAGE):
   """So many files in a folder, named by numbers."""
   return {f"{folder}/{n}{ending}": content for n in range(count)}
 

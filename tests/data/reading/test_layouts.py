@@ -6,8 +6,9 @@ from tests.data.reading.layouts import classes, write
 from vit_jax import data
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.image_folder import lies_among_classes
-from vit_jax.data.reading.layouts import find_layout, unlabelled
-from vit_jax.data.reading.sources import open_splits
+from vit_jax.data.reading.layouts import OLDER, find_layout, unlabelled
+from vit_jax.data.reading.sources import check_same_classes, open_splits
+from vit_jax.tasks.settings import DataSettings
 
 AB = ("a", "b")
 
@@ -314,6 +315,7 @@ def test_refused_for_classes_is_read_without(tmp_path):
     ),
     ({"train/": 5, "val/": 2, "extra/": 3}, {"train": 5, "val": 2}, "extra"),
     ({"x/train/": 5, "x/val/": 2}, {"train": 5, "val": 2}, ""),
+    ({"x/train/": 5, "x/val/": 2, "y.png": 1}, {"train": 5, "val": 2}, "1 out"),
     ({"train/": 5, "x.png": 1, "y/": 3}, {"all": 5}, "folder y, 1 outside"),
     ({**classes("", AB, 5), "c.png": 1}, {"all": 11}, ""),
   ],
@@ -346,3 +348,17 @@ def test_large_folders_are_not_looked_through(tmp_path, monkeypatch):
   monkeypatch.setattr(folders, "_LOOKED_AT", 3)
   assert folders.holds_images(root.encode())
   assert unlabelled(root.encode()).ignored == {}
+
+
+def test_other_classes_than_an_older_run_had_are_explained():
+  with pytest.raises(
+    ValueError, match="earlier versions .* as seg_train, train"
+  ):
+    check_same_classes(("seg_train",), "a run", AB, "today", OLDER)
+
+
+def test_the_workdir_may_not_lie_among_images_and_masks(tmp_path):
+  root = write(tmp_path, {"images/": 2, "masks/": 2})
+  settings = DataSettings(root=root, task="segmentation")
+  assert lies_among_classes(settings, f"{root}/images/run")
+  assert not lies_among_classes(settings, f"{tmp_path}/../run")

@@ -134,13 +134,14 @@ def unlabelled(root: bytes) -> Layout:
 
   Masks beside images are left out, and so are copies.
   """
-  above, _ = alone(root)
+  above, path = alone(root)
   names = subfolders(above)
   inside = functools.partial(folders_in, above)
   chosen = surest(above, among(names, inside))
   ignored: Ignored = collections.Counter()
   if "train" in chosen:
-    count_loose(above, ignored)
+    for place in path:
+      count_loose(place, ignored)
     _ignore({*names} - {*chosen.values()}, ignored)
     places = {s: os.path.join(above, name) for s, name in chosen.items()}
     train, val, test = map(places.get, ("train", "val", "test"))
@@ -152,7 +153,8 @@ def unlabelled(root: bytes) -> Layout:
     return dataclasses.replace(
       images, root=above, ignored=ignored + collections.Counter(images.ignored)
     )
-  copies = class_folders.look(root, subfolders(root), strict=False).copies
+  names = names if above == root else subfolders(root)
+  copies = class_folders.look(root, names, strict=False).copies
   for name in copies:
     ignored[f"folder {text(name)} (a copy of its neighbours)"] += 1
   return Layout(root, root, ignored=ignored, copies={root: copies})
