@@ -282,7 +282,9 @@ def test_a_run_whose_description_lacks_keys_goes_on(older, data_dir):
 EARLIER_DEFAULTS = {
   "data.eval_split": "test",
   "data.held_out_by": "rank",
+  "data.mask_values": "index",
   "fewshot.data.held_out_by": "rank",
+  "fewshot.data.mask_values": "index",
   "fewshot.data.eval_split": "test",
   "fewshot.pre_logits": False,
   "transfer.interpolation": "linear",

@@ -194,6 +194,7 @@ OTHERS = {
   "data.outside": True,
   "data.label_separator": ",",
   "data.held_out_by": "rank",
+  "data.mask_values": "index",
   "data.held_out_below": (0.5, 0.25),
   "data.labels": False,
   "data.train_split": "test",

@@ -21,6 +21,7 @@ RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
 # Endings of files of labels that commands know.
 LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
 HELD_OUT_BY = ("name", "count", "rank")
+MASK_VALUES = ("meant", "index")
 ON_UNREADABLE = ("stop", "skip")
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
 # The buckets that epath reads, with the library that it takes.
@@ -154,6 +155,16 @@ class DataSettings(Section):
       lambda hashes: all(0 <= share <= 1 for share in hashes),
     ),
     needs="held_out_by=count",
+  )
+
+  mask_values: str = setting(
+    "meant",
+    'How masks are read: as "meant", by the colours of classes.txt, and with '
+    'white for class 1 of two; or by "index", as in earlier versions: 255 is '
+    "never a class.",
+    choices=MASK_VALUES,
+    needs="root",
+    legacy_default="index",
   )
 
   @property

@@ -62,8 +62,10 @@ def write_masks(
       say(f"{reading.name_of(path, 0)}: {mask}")
       continue
     counts = _with_pixels(counts, mask)
-    drawn = Image.fromarray(overlay(as_photograph(image), mask))
-    for place, picture in zip(places, (_indices(mask), drawn), strict=True):
+    drawn = Image.fromarray(overlay(as_photograph(image), mask, len(names)))
+    for place, picture in zip(
+      places, (_indices(mask, len(names)), drawn), strict=True
+    ):
       _save(place / name, picture)
     written += 1
     if os.path.splitext(os.path.basename(path))[0] != pathlib.Path(name).stem:
@@ -122,8 +124,8 @@ def _with_pixels(counts: np.ndarray, mask: np.ndarray) -> np.ndarray:
   return counts
 
 
-def _indices(mask: np.ndarray) -> Image.Image:
-  if mask.max(initial=0) > IGNORED:
+def _indices(mask: np.ndarray, classes: int) -> Image.Image:
+  if classes > IGNORED or mask.max(initial=0) > IGNORED:
     return Image.fromarray(mask.astype(np.uint16))
   picture = Image.fromarray(mask.astype(np.uint8))
   picture.putpalette(palette().tobytes())

@@ -95,7 +95,8 @@ def inspect_folder(
   images = make_train_transform(
     settings.image_size, settings.train_transform, spec
   )
-  transform = with_label(images, label_spec(splits.train))
+  classes = len(splits.train.class_names)
+  transform = with_label(images, label_spec(splits.train), classes)
   order = {"batch_size": min(_BATCH, len(splits.train)), "seed": 0}
   loader = Loader(on_unreadable="skip")
   with loader.train(splits.train, transform, **order) as batches:

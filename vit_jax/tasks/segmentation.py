@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from vit_jax.data.batch import Transform
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.mask_folder import IGNORED
+from vit_jax.data.reading.mask_folder import ignored
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.with_masks import WithMasks
 from vit_jax.models.segmenter import segmenter
@@ -124,10 +124,12 @@ class SegmentationTask(Task):
   def train_transform(
     self, preprocessing: Preprocessing, settings: TrainTransformSettings
   ) -> Transform:
-    return WithMasks(preprocessing.train_transform(settings))
+    return WithMasks(
+      preprocessing.train_transform(settings), ignored(self.classes)
+    )
 
   def eval_transform(self, preprocessing: Preprocessing) -> Transform:
-    return WithMasks(preprocessing.transform())
+    return WithMasks(preprocessing.transform(), ignored(self.classes))
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> PixelClasses:
     return PixelClasses(preprocessing.mean, preprocessing.std)
@@ -170,7 +172,8 @@ class SegmentationTask(Task):
   def label_text(self, label: Any, names: Sequence[str]) -> str:
     """The classes of a mask."""
     classes = np.unique(np.asarray(label)).tolist()
-    shown = [class_name(names, k) for k in classes if k != IGNORED]
+    none = ignored(len(names))
+    shown = [class_name(names, k) for k in classes if k != none]
     return ", ".join(shown) or "no class"
 
 
@@ -181,7 +184,7 @@ def counts(
 
   Pixels of no class count nowhere.
   """
-  has_class = masks != IGNORED
+  has_class = masks != ignored(num_classes)
 
   def of_class(k: Array) -> dict[str, Array]:
     true = (masks == k) & has_class

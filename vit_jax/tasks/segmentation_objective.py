@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from vit_jax.data.reading.mask_folder import IGNORED
+from vit_jax.data.reading.mask_folder import ignored
 from vit_jax.models.layer import Images
 from vit_jax.training.losses import TakesImages
 
@@ -64,7 +64,7 @@ class PixelClasses(TakesImages):
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """The same, from the logits of the patches."""
     of_pixels = enlarged(logits, *masks.shape[1:])
-    has_class = masks != IGNORED
+    has_class = masks != ignored(logits.shape[-1])
     classes = jnp.where(has_class, masks, 0)
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(
       of_pixels, classes

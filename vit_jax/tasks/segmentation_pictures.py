@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.mask_folder import IGNORED, resize_mask
+from vit_jax.data.reading.mask_folder import IGNORED, ignored, resize_mask
 from vit_jax.models.model import normalize
 from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.tasks.reconstructed_pictures import as_photograph
@@ -43,13 +43,18 @@ def palette(count: int = 256) -> UInt8[np.ndarray, "count 3"]:
   return levels
 
 
-def overlay(image: Photograph, mask: Mask) -> Photograph:
-  """An image with the colour of each pixel's class; of no class, as it is."""
+def overlay(
+  image: Photograph, mask: Mask, classes: int = IGNORED
+) -> Photograph:
+  """An image with the colour of each pixel's class; of no class, as it is.
+
+  `classes` is the number of classes.
+  """
   colours = _SHARE * palette()
   drawn = np.empty_like(image)
   for rows in strips(mask.shape):
     mixed = colours[mask[rows] % 256] + (1 - _SHARE) * image[rows]
-    none = (mask[rows] == IGNORED)[..., None]
+    none = (mask[rows] == ignored(classes))[..., None]
     drawn[rows] = np.rint(np.where(none, image[rows], mixed))
   return drawn
 
@@ -90,10 +95,11 @@ def make_panels(
       height, width = size = pixels.shape[:2]
       logits = enlarged(logits_of(params, pixels[None]), height, width)
       answer = best_class(np.asarray(logits[0]))
-      answer = np.where(answer == NO_ANSWER, IGNORED, answer)
+      K = logits.shape[-1]
+      answer = np.where(answer == NO_ANSWER, ignored(K), answer)
       image = as_photograph(pixels)
       true = resize_mask(np.asarray(mask), size)
-      panels = [image, overlay(image, true), overlay(image, answer)]
+      panels = [image, overlay(image, true, K), overlay(image, answer, K)]
       sheets.append(_side_by_side(panels))
     return sheets
 

@@ -1,49 +1,37 @@
 """Reads images and masks of classes from folders beside each other."""
 
-import io
 import os
-import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
-from PIL import Image
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.decoding.decode import image_size
-from vit_jax.data.example import (
-  Example,
-  Source,
-  UnreadableImageError,
-  check_size,
-)
-from vit_jax.data.reading import folders
+from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.reading import folders, mask_decision
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import content
 from vit_jax.data.reading.labels import Labels, Names
+from vit_jax.data.reading.mask_census import census
+from vit_jax.data.reading.mask_classes import (
+  CLASSES,
+  IGNORED,
+  Classes,
+  find_classes,
+  ignored,
+  read_classes,
+)
+from vit_jax.data.reading.mask_lookup import MaskLookup
+from vit_jax.data.reading.mask_meaning import Meaning
 from vit_jax.data.settings import DataSettings
-from vit_jax.runtime.files import read_regular
-from vit_jax.runtime.printable import printable
 from vit_jax.runtime.printable import printable_path as text
 
-IGNORED = 255  # Pixels of no class.
-_IGNORED_OF_16_BITS = 65535
+__all__ = ["IGNORED", "MASKS", "SegmentationFolder", "ignored"]
+
 _NAMED = 2  # Classes below an image.
 _IMAGES = (b"images", b"image", b"img")
 _MASKS = (b"masks", b"mask", b"annotations", b"labels")
-_FORMATS = ("PNG", "TIFF", "BMP", "GIF")
-_MODES = ("L", "P", "I;16", "I", "1")  # With one number for each pixel.
-CLASSES = "classes.txt"
-"""A file in the folder with the name of a class in each line, from class 0 on.
-
-A name may be followed by a colour, as in "road 128 64 128". Masks may then be
-in colours, and the name "ignored" has that of pixels of no class.
-"""
-_NO_CLASS = "ignored"
-_LINE = re.compile(r"(.*?)(?:[\s,]+(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3}))?")
-_MOST_BYTES = 1 << 20
-_MOST_CLASSES = 1 << 16
 
 
 class Masks(Labels):
@@ -62,7 +50,7 @@ class Masks(Labels):
 
   def kept(self, label: np.ndarray, count: int) -> np.ndarray:
     """The pixels of each class, and those of none, (K + 1,)."""
-    classes = np.where(label == IGNORED, count, label)
+    classes = np.where(label == ignored(count), count, label)
     return np.bincount(classes.ravel(), minlength=count + 1)
 
   def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
@@ -87,18 +75,6 @@ class Masks(Labels):
 MASKS = Masks()
 
 
-class Classes(NamedTuple):
-  """The classes of masks.
-
-  Attributes:
-    names: Their names, from class 0 on.
-    colours: The class of each colour, 65536 R + 256 G + B, if masks have them.
-  """
-
-  names: tuple[str, ...]
-  colours: dict[int, int]
-
-
 class SegmentationFolder(Source):
   """One split of a folder of images and index masks.
 
@@ -118,18 +94,19 @@ class SegmentationFolder(Source):
       nearest neighbour of each pixel's centre; or they keep their own.
   """
 
-  class_names: tuple[str, ...] = ()
-
   def __init__(
     self,
     settings: DataSettings,
     split: str,
     size: tuple[int, int] | None = None,
+    meaning: Meaning | None = None,
   ):
-    """Lists the files; raises ValueError if a folder or a mask is missing.
+    """Lists the files, and looks at masks if `meaning` does not say theirs.
 
     `split` is "train", "test", or what is evaluated on by any other name. With
-    no `size`, masks keep their own.
+    no `size`, masks keep their own. Raises ValueError if a folder or a mask is
+    missing, there are fewer than two classes, or a mask that is looked at is
+    none.
     """
     root = os.fsencode(settings.root or "")
     images, masks = (_only(root, names) for names in (_IMAGES, _MASKS))
@@ -164,12 +141,16 @@ class SegmentationFolder(Source):
       files = [f for f in files if (f in evaluated) != (split == "train")]
     if not files:
       raise ValueError(f"{text(images)!r} has no images for {split}.")
-    self._pairs = [(os.path.join(images, f), _mask(masks, f)) for f in files]
     self.root = text(root)
+    self._earlier = settings.mask_values == "index"
+    lookup = MaskLookup(masks, self._earlier)
+    self._pairs = [(os.path.join(images, f), lookup.find(f)) for f in files]
+    self._lines = lookup.lines()
     self.folder_name = text(os.path.basename(os.path.abspath(root)))
     self.name = f"{self.folder_name}, {name}"
     self._size = size
-    self._classes = _read_classes(os.path.join(root, os.fsencode(CLASSES)))
+    self.meaning = meaning or self._found(self._read_classes(root))
+    self.class_names = self.meaning.classes.names
     self.label_spec = MASKS.spec(1)
     if size is not None:
       self.label_spec = ArraySpec(size, np.int32)
@@ -180,7 +161,7 @@ class SegmentationFolder(Source):
   def __getitem__(self, index: int) -> Example:
     image, mask = self._pairs[index]
     encoded = content(image)
-    label = self._read(mask)
+    label = self.meaning.read(mask)
     _check_proportions(image, encoded, label.shape)
     if self._size is not None:
       label = resize_mask(label, self._size)
@@ -190,77 +171,67 @@ class SegmentationFolder(Source):
     """The paths of these examples' images, without reading them."""
     return [text(self._pairs[index][0]) for index in indices]
 
-  def num_classes(self) -> int:
-    """The classes that are named, or one more than the highest in all masks.
-
-    Each of these is then read.
-    """
-    if self._classes is not None:
-      return len(self._classes.names)
-    masks = (self._read(path) for _, path in self._pairs)
-    highest = (int(mask[mask != IGNORED].max(initial=-1)) for mask in masks)
-    return 1 + max(highest, default=-1)
-
-  def named(self, names: tuple[str, ...] | None = None) -> "SegmentationFolder":
-    """The split with the names of its classes, and masks of no other.
-
-    They are `names`, or those of its own masks, numbers unless they have names.
-    Raises ValueError if there are fewer than two.
-    """
-    if names is None and self._classes is not None:
-      names = self._classes.names
-    if names is None:
-      names = tuple(map(str, range(self.num_classes())))
-    if len(names) < 2:
-      raise ValueError("the training masks have one class: give two or more.")
-    self.class_names = names
-    return self
+  def _found(self, classes: Classes | None) -> Meaning:
+    """What masks mean by what is in them."""
+    masks = [mask for _, mask in self._pairs]
+    if self._earlier:
+      return mask_decision.earlier(masks, classes)
+    found = census(masks, classes)
+    meaning = mask_decision.decided(found, classes)
+    self._lines += mask_decision.lines(found, meaning)
+    return meaning
 
   def warnings(self) -> list[str]:
-    """Warnings about what may be a mistake: none."""
-    return []
+    """What the masks hold, and what may be a mistake, a line each."""
+    return self._lines
 
   def exposure(self) -> list[str]:
     """Warnings about images of 16 bits: none."""
     return []
 
-  def _read(self, path: bytes) -> Int[np.ndarray, "h w"]:
-    """The classes in a file, which has no others."""
-    mask = _read_mask(path, self._classes.colours if self._classes else {})
-    count = len(self.class_names)
-    if count and (highest := mask[mask != IGNORED].max(initial=0)) >= count:
-      raise ValueError(
-        f"{text(path)} has the class {highest}, and the classes are 0 to "
-        f"{count - 1}, those of {CLASSES} or of the training masks; a pixel of "
-        f"no class is {IGNORED}."
-      )
-    return mask
+  def _read_classes(self, root: bytes) -> Classes | None:
+    """The classes that a file names; None without the file."""
+    path = find_classes(root, self._earlier)
+    if path is None:
+      return None
+    if os.path.basename(path) != os.fsencode(CLASSES):
+      self._lines.append(f"{text(path)} is read as {CLASSES}.")
+    return read_classes(path, self._earlier)
 
 
 def open_split(
-  settings: DataSettings, split: str, labels: Labels = MASKS
+  settings: DataSettings,
+  split: str,
+  labels: Labels = MASKS,
+  size: tuple[int, int] | None = None,
 ) -> SegmentationFolder:
   """Opens the split "train", "eval" or "test" of the folder `settings.root`.
 
-  Raises ValueError if there is no such folder, image or mask.
+  Its masks mean what those of "train" mean. They are resized to `size`, or keep
+  their own. Raises ValueError if there is no such folder, image or mask, or the
+  training masks have no two classes.
   """
   del labels
   _check(settings)
-  train = SegmentationFolder(settings, "train").named()
+  train = SegmentationFolder(settings, "train", size)
   if split == "train":
     return train
-  return SegmentationFolder(settings, split).named(train.class_names)
+  return SegmentationFolder(settings, split, size, train.meaning)
 
 
 def open_folder(
-  settings: DataSettings, labels: Labels = MASKS
+  settings: DataSettings,
+  labels: Labels = MASKS,
+  size: tuple[int, int] | None = None,
 ) -> dict[str, SegmentationFolder]:
   """Opens "train", "eval" and, if there is one, "test"; see `open_split`."""
-  train = open_split(settings, "train", labels)
-  opened = {"train": train, "eval": SegmentationFolder(settings, "eval")}
-  if train.has_test:
-    opened["test"] = SegmentationFolder(settings, "test")
-  return {name: one.named(train.class_names) for name, one in opened.items()}
+  train = open_split(settings, "train", labels, size)
+  splits = ["eval", "test"] if train.has_test else ["eval"]
+  others = {
+    split: SegmentationFolder(settings, split, size, train.meaning)
+    for split in splits
+  }
+  return {"train": train, **others}
 
 
 def summary(splits: Sequence[SegmentationFolder]) -> str:
@@ -276,63 +247,6 @@ def _check(settings: DataSettings) -> None:
       "data.task=segmentation takes --config.data.root, a folder that holds "
       "images and masks."
     )
-
-
-def _read_classes(path: bytes) -> Classes | None:
-  """The classes in a file of their names; None if there is none."""
-  if not os.path.isfile(path):
-    return None
-  where = text(path)
-  encoded = read_regular(os.fsdecode(path), _MOST_BYTES)
-  lines = encoded.decode("utf-8-sig", "replace").splitlines()
-  names: list[str] = []
-  colours: dict[int, int] = {}
-  for number, line in enumerate(lines, start=1):
-    match = _LINE.fullmatch(line.strip())
-    if not line.strip() or match is None:
-      continue
-    name, *channels = match.groups()
-    values = [int(value) for value in channels if value is not None]
-    is_class = name.lower() != _NO_CLASS
-    code = int.from_bytes(bytes(v & 255 for v in values), "big")
-    if not name or name in names or max(values, default=0) > 255:
-      raise ValueError(
-        f"{where}, line {number}, is {printable(line)!r}: a line is the name "
-        "of a class, each of its own, and maybe a colour, as in road 128 64 "
-        "128."
-      )
-    if values and code in colours:
-      raise ValueError(f"{where}, line {number}, has the colour of another.")
-    if values:
-      colours[code] = len(names) if is_class else IGNORED
-    if is_class:
-      names.append(printable(name))
-  if colours and len({*colours.values()} - {IGNORED}) < len(names):
-    raise ValueError(
-      f"{where} has colours for some classes: give all of them one, or none."
-    )
-  if len(names) > _MOST_CLASSES or (len(names) > IGNORED and colours):
-    raise ValueError(f"{where} names {len(names):,} classes: too many.")
-  return Classes(tuple(names), colours)
-
-
-def _by_colour(
-  path: bytes, pixels: np.ndarray, colours: dict[int, int]
-) -> Int[np.ndarray, "h w"]:
-  """The class of each pixel (h, w, 3) by its colour."""
-  codes = pixels.astype(np.int32) @ np.array([65536, 256, 1], np.int32)
-  table = np.array(sorted(colours), np.int32)
-  places = np.searchsorted(table, codes).clip(0, len(table) - 1)
-  strange = np.argwhere(table[places] != codes)
-  if len(strange):
-    row, column = strange[0]
-    colour = ", ".join(map(str, pixels[row, column]))
-    raise ValueError(
-      f"{text(path)} has the colour ({colour}) in row {row}, column {column}, "
-      f"which is no class of {CLASSES}: add it, or {_NO_CLASS!r} with it."
-    )
-  classes = np.array([colours[code] for code in table.tolist()], np.int32)
-  return classes[places]
 
 
 def resize_mask(
@@ -371,14 +285,6 @@ def _below(parent: bytes, folder: bytes) -> bytes:
   raise ValueError(f"{text(parent)!r} has no folder {text(folder)!r}.")
 
 
-def _mask(masks: bytes, file: bytes) -> bytes:
-  stem = os.path.join(masks, os.path.splitext(file)[0])
-  for ending in (b".png", b".tif", b".tiff", b".bmp", b".gif"):
-    if os.path.isfile(stem + ending):
-      return stem + ending
-  raise ValueError(f"there is no mask {text(stem)}.png for {text(file)!r}.")
-
-
 def _check_proportions(
   path: bytes, encoded: bytes, mask: tuple[int, ...]
 ) -> None:
@@ -395,34 +301,6 @@ def _check_proportions(
     raise UnreadableImageError(
       f"{text(path)}: the image is {height} x {width}, turned as its Exif "
       f"says, and its mask {mask[0]} x {mask[1]}: they need the same "
-      "proportions."
+      "proportions. Turn the mask as the image is shown, or remove the "
+      "orientation from the image's Exif."
     )
-
-
-def _read_mask(path: bytes, colours: dict[int, int]) -> Int[np.ndarray, "h w"]:
-  """The classes in a file, by their indices or by their colours."""
-  encoded = content(path)
-  try:
-    image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
-    check_size(image.height, image.width)
-    image.load()
-  except (OSError, ValueError, SyntaxError) as error:
-    why = str(error).rstrip(".")
-    raise UnreadableImageError(f"{text(path)}: {why}.") from error
-  if image.mode == "RGB" and colours:
-    return _by_colour(path, np.asarray(image), colours)
-  if image.mode not in _MODES:
-    raise ValueError(
-      f"{text(path)} has the mode {image.mode}: a mask has one number for each "
-      f"pixel, the index of its class, or colours that {CLASSES} beside the "
-      "images names."
-    )
-  mask = np.asarray(image).astype(np.int32)
-  if image.mode in ("I", "I;16"):
-    mask[mask == _IGNORED_OF_16_BITS] = IGNORED
-  if mask.min() < 0:
-    raise ValueError(
-      f"{text(path)} has the class {mask.min()}: classes are counted from 0, "
-      f"and a pixel of no class is {IGNORED}."
-    )
-  return mask

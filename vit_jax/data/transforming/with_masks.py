@@ -8,7 +8,7 @@ import numpy as np
 
 from vit_jax.data.batch import LABEL, ArraySpec, Spec, Transform
 from vit_jax.data.example import Example
-from vit_jax.data.reading.mask_folder import IGNORED
+from vit_jax.data.reading.mask_folder import IGNORED, ignored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +21,11 @@ class WithMasks(Transform):
 
   Attributes:
     images: One of `transforms`, which says where its pixels lie.
+    outside: The label of pixels of no class.
   """
 
   images: Any
+  outside: int = IGNORED
 
   @property
   def spec(self) -> Spec:
@@ -34,12 +36,15 @@ class WithMasks(Transform):
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, Any]:
     image, places = self.images.placed(example["image"], *rng)
-    return {"image": image, LABEL: places.taken(example["label"], IGNORED)}
+    return {"image": image, LABEL: places.taken(example["label"], self.outside)}
 
 
-def with_label(images: Any, label: ArraySpec) -> Transform:
+def with_label(images: Any, label: ArraySpec, classes: int) -> Transform:
   """The transform of images that takes the labels along that lie on pixels.
 
-  Those are pictures of any size, (0, 0); others stay as they are.
+  Those are pictures of any size, (0, 0), of so many classes; others stay as
+  they are.
   """
-  return WithMasks(images) if label.shape == (0, 0) else images
+  if label.shape != (0, 0):
+    return images
+  return WithMasks(images, ignored(classes))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from vit_jax.data.example import Source
-from vit_jax.data.reading.mask_folder import SegmentationFolder
+from vit_jax.data.reading import mask_folder
 from vit_jax.data.reading.sources import (
   check_classes,
   check_same_classes,
@@ -145,12 +145,9 @@ def probe_segmentation(
   if not model.num_layers:
     raise ValueError("a ResNet has no patches to probe: give a ViT.")
   size = opened.preprocessing.image_size
-  splits = [
-    SegmentationFolder(settings.data, s, size) for s in ("train", "val")
-  ]
-  num_classes = splits[0].num_classes()
-  if num_classes < 2:
-    raise ValueError("the training masks have one class: give two or more.")
+  opened_folder = mask_folder.open_folder(settings.data, size=size)
+  splits = opened_folder["train"], opened_folder["eval"]
+  num_classes = len(splits[0].class_names)
   if display is not None:
     counts = " + ".join(f"{len(split):,}" for split in splits)
     names = f"{splits[0].name} + {splits[1].split}"

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from vit_jax.data.reading.mask_folder import IGNORED, resize_mask
+from vit_jax.data.reading.mask_folder import ignored, resize_mask
 from vit_jax.tasks.finite import NO_ANSWER, best_class, check_representations
 from vit_jax.tasks.probes.linear_probe import Probe, fit_in_parts
 from vit_jax.tasks.probes.whole_set import Readable, Represented
@@ -43,25 +43,26 @@ def segment(
   are too few training images, or none to test on.
   """
   trained = Readable(train)
-  probe = fit_in_parts(_patches(trained), num_classes)
+  probe = fit_in_parts(_patches(trained, num_classes), num_classes)
   classes_of = jax.jit(partial(answers, probe), static_argnums=1)
   tested = Readable(
     (classes_of(maps, row_info["label"].shape[1:]), row_info)
     for maps, row_info in test
   )
-  confusion = np.zeros((num_classes, num_classes), np.int64)
+  pixels = np.zeros((3, num_classes), np.int64)
   for answer, label in tested:
     if (answer == NO_ANSWER).any():
       check_representations(np.nan)
-    confusion += count(label, answer, num_classes)
-  if not confusion.sum():
+    pixels += count(label, answer, num_classes)
+  right, true, answered = pixels
+  if not true.sum():
     raise ValueError("the evaluation split has no readable pixel of a class.")
-  union = confusion.sum(0) + confusion.sum(1) - confusion.diagonal()
-  iou = confusion.diagonal() / np.maximum(union, 1)
+  union = true + answered - right
+  iou = right / np.maximum(union, 1)
   return Segmentation(
     iou=tuple(float(x) if n else None for x, n in zip(iou, union, strict=True)),
     mean_iou=float(iou[union > 0].mean()),
-    pixels_right=float(confusion.trace() / confusion.sum()),
+    pixels_right=float(right.sum() / true.sum()),
     examples=tested.examples,
     train_examples=trained.examples,
     skipped_images=trained.skipped + tested.skipped,
@@ -89,8 +90,10 @@ def answers(
 
 def count(
   label: Any, answer: Int[np.ndarray, "N H W"], num_classes: int
-) -> Int[np.ndarray, "K K"]:
-  """Counts pixels by class (rows) and answer, without those of no class.
+) -> Int[np.ndarray, "3 K"]:
+  """Counts the pixels of each class that are right, true, and answered.
+
+  Pixels of no class count nowhere.
 
   Raises ValueError if a pixel's class is `num_classes` or more.
 
@@ -99,30 +102,29 @@ def count(
   >>> mask = np.array([[[0, 0], [1, 255]]])  # 255 stands for no class.
   >>> answer = np.array([[[0, 1], [1, 1]]])
   >>> count(mask, answer, num_classes=2).tolist()
-  [[1, 1], [0, 1]]
+  [[1, 1], [2, 1], [1, 2]]
   """
   label = np.asarray(label).astype(np.int64)
-  has_class = label != IGNORED
+  has_class = label != ignored(num_classes)
   if (label[has_class] >= num_classes).any():
     raise ValueError(
       f"a mask to evaluate on has the class {label[has_class].max()}, and the "
       f"training masks have 0 to {num_classes - 1}."
     )
-  pairs = label[has_class] * num_classes + answer[has_class]
-  return np.bincount(pairs, minlength=num_classes**2).reshape(
-    num_classes, num_classes
-  )
+  true, answered = label[has_class], answer[has_class]
+  parts = (true[true == answered], true, answered)
+  return np.stack([np.bincount(x, minlength=num_classes) for x in parts])
 
 
 def _patches(
-  train: Readable,
+  train: Readable, num_classes: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
   """Each image's patches of a class; every tenth image's are the one fold."""
   for maps, masks in train:
     numbers = range(train.examples - len(maps), train.examples)
     for number, features, mask in zip(numbers, maps, masks, strict=True):
       label = resize_mask(mask.astype(np.int32), features.shape[:2])
-      has_class = label != IGNORED
+      has_class = label != ignored(num_classes)
       fold = 0 if number % 10 == 9 else -1
       yield (
         features[has_class],

@@ -1,0 +1,315 @@
+"""Folders of images and masks, as people have them, and what masks mean."""
+
+import numpy as np
+import pytest
+from PIL import ExifTags, Image
+
+from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.reading.mask_folder import IGNORED, open_folder, open_split
+from vit_jax.data.settings import DataSettings
+
+MASK = np.zeros((16, 16), np.uint8)
+MASK[4:8, 4:12] = 1  # An eighth.
+MASK[0, :4] = 2
+
+
+def grey(numbers, values=(0, 1, 2)):
+  return Image.fromarray(np.array(values, np.uint8)[numbers])
+
+
+def with_palette(numbers, colours):
+  picture = Image.fromarray(np.uint8(numbers))
+  picture.putpalette(np.uint8(colours).tobytes())
+  return picture
+
+
+def write(root, *masks, classes=None, name="{}.png", image="{}.jpg", **options):
+  """Writes images with these masks, the last of which to evaluate on."""
+  for number, mask in enumerate(masks):
+    split = "val" if number == len(masks) - 1 else "train"
+    for kind, file, picture in (
+      ("images", image, Image.new("RGB", mask.size)),
+      ("masks", name, mask),
+    ):
+      path = root / kind / split / file.format(number)
+      path.parent.mkdir(parents=True, exist_ok=True)
+      picture.save(path, **(options if kind == "masks" else {}))
+  if classes is not None:
+    (root / "classes.txt").write_text("\n".join(classes))
+  return DataSettings(root=str(root))
+
+
+def opened(settings):
+  splits = open_folder(settings)
+  return splits["train"], splits["eval"]
+
+
+TWO = np.uint8(MASK == 1)
+NAMES = ("background", "crack")
+BLACK_AND_WHITE = ("background 0 0 0", "crack 255 255 255")
+
+
+@pytest.mark.parametrize("classes", [None, NAMES, BLACK_AND_WHITE])
+@pytest.mark.parametrize("form", ["L", "P", "1", "I;16", "65535"])
+def test_white_is_class_1_of_two(tmp_path, form, classes):
+  white = grey(TWO, (0, 255))
+  if form == "P":
+    white = with_palette(255 * TWO, np.arange(256)[:, None].repeat(3, 1))
+  elif form == "1":
+    white = white.convert("1")
+  elif form != "L":
+    white = Image.fromarray(TWO * np.uint16(255 if form == "I;16" else 65535))
+  if form in ("I;16", "65535") and classes == BLACK_AND_WHITE:
+    classes = NAMES  # Grey of 16 bits has no colours.
+  train, _ = opened(write(tmp_path, white, white, classes=classes))
+  np.testing.assert_array_equal(train[0]["label"], TWO)
+  assert train[0]["label"].dtype == np.int32
+  said = " ".join(train.warnings())
+  is_taken = form != "1" and classes != BLACK_AND_WHITE
+  assert ("0 and 255 alone, which are taken for the two" in said) == is_taken
+  assert "12.5%" in said
+
+
+def test_a_saved_run_keeps_its_reading_of_white(tmp_path):
+  white = grey(TWO, (0, 255))
+  write(tmp_path, white, white, classes=NAMES)
+  settings = DataSettings(root=str(tmp_path), mask_values="index")
+  train, _ = opened(settings)
+  np.testing.assert_array_equal(train[0]["label"], IGNORED * TWO)
+  assert train.warnings() == []
+
+
+def test_255_stays_no_class_beside_other_numbers(tmp_path):
+  masks = [grey(MASK, (0, 1, 255))] * 2
+  train, _ = opened(write(tmp_path, *masks, classes=NAMES))
+  expected = np.where(MASK == 2, IGNORED, MASK)
+  np.testing.assert_array_equal(train[0]["label"], expected)
+
+
+def test_white_after_black_alone_is_refused(tmp_path):
+  black, white = grey(0 * MASK), grey(TWO, (0, 255))
+  train, val = opened(write(tmp_path, black, white, classes=NAMES))
+  assert "1 of 2 classes have no pixel in 1 training masks: crack." in (
+    train.warnings()
+  )
+  with pytest.raises(
+    ValueError, match="number 255 in row 4, column 4, which m"
+  ):
+    val[0]
+  again, _ = opened(write(tmp_path / "b", white, grey(TWO), classes=NAMES))
+  with pytest.raises(
+    ValueError, match="has the number 1 in row 4, .* hold 0 an"
+  ):
+    open_split(DataSettings(root=str(tmp_path / "b")), "eval")[0]
+  assert len(again)
+
+
+COLOURS = np.array([[0, 0, 0], [200, 10, 10], [90, 90, 90]], np.uint8)
+COLOURED = tuple(
+  "{} {} {} {}".format(name, *colour)
+  for name, colour in zip("abc", COLOURS.tolist(), strict=True)
+)
+ORDER = np.array([2, 0, 1])
+
+
+def in_order(numbers, order):
+  """A picture of the same colours, whose palette has another order."""
+  return with_palette(np.argsort(order)[numbers], COLOURS[order])
+
+
+@pytest.mark.parametrize(
+  "forms",
+  [
+    (in_order(MASK, [0, 1, 2]), in_order(MASK, ORDER)),
+    (Image.fromarray(COLOURS[MASK]), in_order(MASK, ORDER)),
+    (in_order(MASK, ORDER), Image.fromarray(COLOURS[MASK]).convert("RGBA")),
+  ],
+)
+def test_colours_that_are_named_go_before_numbers(tmp_path, forms):
+  train, val = opened(write(tmp_path, *forms, classes=COLOURED))
+  for split in (train, val):
+    np.testing.assert_array_equal(split[0]["label"], MASK)
+  assert train.warnings() == [
+    "pixels of 1 training masks: a 85.9%, b 12.5%, c 1.6%."
+  ]
+
+
+@pytest.mark.parametrize(
+  "mask", [grey(MASK), with_palette(MASK, [[1, 1, 1], [2, 2, 2], [3, 3, 3]])]
+)
+def test_numbers_are_read_where_masks_lack_the_colours(tmp_path, mask):
+  train, _ = opened(write(tmp_path, mask, mask, classes=COLOURED))
+  np.testing.assert_array_equal(train[0]["label"], MASK)
+  assert (
+    "numbers of masks are read, and not the colours" in train.warnings()[-1]
+  )
+
+
+def test_palettes_that_fit_in_part_are_refused(tmp_path):
+  masks = [
+    in_order(MASK, ORDER),
+    with_palette(MASK, 3 * [[1, 2, 3]]),
+    grey(MASK),
+  ]
+  with pytest.raises(ValueError, match=r"has the colour \(1, 2, 3\) in row 0"):
+    opened(write(tmp_path, *masks, classes=COLOURED))
+
+
+def test_palettes_that_differ_without_names_are_said(tmp_path):
+  masks = [in_order(MASK, [0, 1, 2]), in_order(MASK, ORDER), grey(MASK)]
+  train, _ = opened(write(tmp_path, *masks))
+  assert "0.png and" in train.warnings()[-1]
+  assert "1.png differ, and their numbers are read" in train.warnings()[-1]
+  same = [in_order(MASK, [0, 1, 2])] * 3
+  train, _ = opened(write(tmp_path / "same", *same))
+  assert len(train.warnings()) == 1
+
+
+def test_ignored_keeps_its_number(tmp_path):
+  masks = [grey(MASK)] * 2
+  lines = ("ignored", "wall", "floor")
+  train, _ = opened(write(tmp_path, *masks, classes=lines))
+  assert train.class_names == ("wall", "floor")
+  expected = np.where(MASK == 0, IGNORED, MASK.astype(int) - 1)
+  np.testing.assert_array_equal(train[0]["label"], expected)
+  assert "0 (ignored) 85.9%, 1 (wall) 12.5%" in train.warnings()[0]
+
+
+def test_more_than_255_classes_count_class_255(tmp_path):
+  numbers = np.arange(300, dtype=np.uint16).reshape(10, 30)
+  numbers[0, :3] = 65535
+  mask = Image.fromarray(numbers)
+  train, _ = opened(write(tmp_path, mask, mask))
+  assert len(train.class_names) == 300
+  np.testing.assert_array_equal(train[0]["label"], numbers)  # 65535: no class.
+  assert "3 of 300 classes have no pixel in 1 training masks: 0, 1, 2." in (
+    train.warnings()
+  )
+  old = DataSettings(root=str(tmp_path), mask_values="index")
+  label = opened(old)[0][0]["label"]
+  assert label[8, 15] == 65535 and label[8, 16] == 256
+
+
+@pytest.mark.parametrize(
+  "values, message",
+  [
+    ((0, 0, 0), "one class: give two or more; all pixels are 0, and 255 is no"),
+    ((255, 255, 255), "all pixels are 255, and 255 is no class"),
+    (
+      (0, 1, 40_000),
+      "0.png has the class 40,000, and .* only 3 different ones",
+    ),
+  ],
+)
+def test_numbers_that_are_no_classes_are_refused(tmp_path, values, message):
+  kind = np.uint16 if max(values) > 255 else np.uint8
+  mask = Image.fromarray(np.array(values, kind)[MASK])
+  with pytest.raises(ValueError, match=message):
+    opened(write(tmp_path, mask, mask))
+
+
+def test_gaps_are_said(tmp_path):
+  mask = grey(MASK, (1, 4, 5))
+  train, _ = opened(write(tmp_path, mask, mask))
+  assert "3 of 6 classes have no pixel in 1 training masks: 0, 2, 3." in (
+    train.warnings()
+  )
+
+
+@pytest.mark.parametrize(
+  "image, name",
+  [
+    ("{}.jpg", "{}.PNG"),
+    ("{}.jpg", "{}_mask.png"),
+    ("{}.jpg", "{}_gt.png"),
+    ("{}.jpg", "{}_L.png"),
+    ("{}.jpg", "{}_mask.gif"),
+    ("{}.jpg", "{}_Mask.TIF"),
+    ("{}.jpg", "0{}.png"),
+    ("caf\u00e9{}.jpg", "cafe\u0301{}.png"),
+    ("a_{}_leftImg8bit.png", "a_{}_gtFine_labelIds.png"),
+    ("{}_sat.jpg", "{}_mask.png"),
+  ],
+)
+def test_names_of_masks_may_differ(tmp_path, image, name):
+  forms = {".gif": "GIF", ".tif": "TIFF"}
+  form = forms.get(name[-4:].lower(), "PNG")
+  settings = write(
+    tmp_path, *[grey(MASK)] * 3, image=image, name=name, format=form
+  )
+  train, _ = opened(settings)
+  assert len(train) == 2
+  np.testing.assert_array_equal(train[1]["label"], MASK)
+  said = "masks are named with" in " ".join(train.warnings())
+  assert said == ("_" in name)
+  with pytest.raises(ValueError, match="there is no mask"):
+    opened(DataSettings(root=str(tmp_path), mask_values="index"))
+
+
+@pytest.mark.parametrize(
+  "name, form, message",
+  [
+    ("{}.jpg", "JPEG", "'0.jpg': 0.jpg is a JPEG, whose values are not exact"),
+    ("{}_mask.jpeg", "JPEG", "0_mask.jpeg is a JPEG, whose values are not"),
+    ("{}.webp", "WEBP", "0.png for '0.jpg'; the nearest there is 0.webp."),
+    ("mask_{}.png", "PNG", "no mask .*0.png for '0.jpg'"),
+  ],
+)
+def test_a_missing_mask_is_told_by_what_is_there(tmp_path, name, form, message):
+  settings = write(tmp_path, *[grey(MASK)] * 2, name=name, format=form)
+  with pytest.raises(ValueError, match=message):
+    opened(settings)
+
+
+def test_the_first_suffix_is_that_of_all(tmp_path):
+  settings = write(tmp_path, *[grey(MASK)] * 4, name="{}_mask.png")
+  masks = tmp_path / "masks/train"
+  (masks / "1_mask.png").rename(masks / "1_gt.png")
+  with pytest.raises(ValueError, match="1_mask.png for '1.jpg'; the ne.* 1_gt"):
+    opened(settings)
+  grey(MASK).save(masks / "0_gt.png")
+  with pytest.raises(
+    ValueError, match="may have the mask '0_gt.png' or '0_mas"
+  ):
+    opened(settings)
+
+
+def test_masks_beside_images_are_refused_in_words_of_masks(tmp_path):
+  for split in ("train", "val"):
+    (tmp_path / split).mkdir()
+    grey(MASK).save(tmp_path / split / "0.jpg")
+    grey(MASK).save(tmp_path / split / "0_mask.png")
+  with pytest.raises(
+    ValueError, match="segmentation needs one: images, and ma"
+  ):
+    opened(DataSettings(root=str(tmp_path)))
+
+
+def test_an_image_that_exif_turns_needs_its_mask_turned(tmp_path):
+  numbers = np.zeros((12, 20), np.uint8)
+  numbers[3] = 1
+  settings = write(tmp_path, *[grey(numbers)] * 2)
+  exif = Image.Exif()
+  exif[ExifTags.Base.Orientation] = 6
+  image = tmp_path / "images/train/0.jpg"
+  Image.new("RGB", (20, 12)).save(image, exif=exif)
+  train, _ = opened(settings)
+  message = "20 x 12, turned .* mask 12 x 20: .* Turn the mask as the image is"
+  with pytest.raises(UnreadableImageError, match=message):
+    train[0]
+  turned = np.rot90(numbers, -1)
+  grey(turned).save(tmp_path / "masks/train/0.png")
+  np.testing.assert_array_equal(train[0]["label"], turned)
+
+
+def test_few_of_many_masks_are_looked_at(tmp_path, monkeypatch):
+  from vit_jax.data.reading import mask_census
+
+  monkeypatch.setattr(mask_census, "_LOOKED_AT", 3)
+  monkeypatch.setattr(mask_census, "_LARGEST", 1)
+  masks = [grey(0 * MASK)] * 9
+  noise = np.random.default_rng(0).integers(0, 2, (16, 16))
+  masks[2] = grey(noise, (0, 255))  # The largest file.
+  train, _ = opened(write(tmp_path, *masks, classes=NAMES))
+  assert "pixels of 4 of 8 training masks" in train.warnings()[0]
+  np.testing.assert_array_equal(train[2]["label"], noise)

@@ -1,0 +1,152 @@
+"""Looks at masks as a folder is opened: what is in them, and what it means."""
+
+import collections
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.reading.mask_classes import Classes
+from vit_jax.data.reading.mask_files import (
+  MOST_NUMBER,
+  Stored,
+  no_numbers,
+  read_stored,
+)
+from vit_jax.data.reading.mask_meaning import STRANGE, Meaning
+
+_LOOKED_AT = 48  # Masks that are read, if a file names the classes.
+_LARGEST, _WEIGHED = 16, 512  # As many more, the largest of so many.
+_PIXELS = 1 << 20  # Counted at once.
+
+Key = tuple[str, bytes]
+"""A kind of masks; and their palette, if a file names the classes' colours."""
+
+
+class Census:
+  """What is in the masks that were looked at.
+
+  Attributes:
+    of: The number of masks of the folder.
+    looked: The number of those that were looked at.
+    counts: The pixels of each number, by kind and palette.
+    first: The first mask of a kind and palette with a number.
+    colours: The pixels of each label in masks of colours.
+    palettes_differ: Two files in which a number has two colours.
+  """
+
+  def __init__(self, of: int, classes: Classes | None):
+    self.of = of
+    self.looked = 0
+    self.counts: dict[Key, np.ndarray] = {}
+    self.colours: collections.Counter[int] = collections.Counter()
+    self.first: dict[tuple[Key, int], bytes] = {}
+    self.palettes_differ: tuple[bytes, bytes] | None = None
+    self._classes = classes
+    self._has_colours = bool(classes and classes.colours)
+    self._palette = np.full(256, STRANGE, np.int32)
+    self._palettes: dict[int, bytes] = {}
+
+  def look(self, path: bytes) -> None:
+    """Counts the pixels of a mask; raises as `read_stored`."""
+    stored = read_stored(path)
+    self.looked += 1
+    if stored.kind == "colours":
+      self._look_at_colours(path, stored)
+      return
+    palette = stored.palette if self._has_colours else None
+    key = stored.kind, b"" if palette is None else palette.tobytes()
+    size = MOST_NUMBER + 1 if stored.kind == "wide" else 256
+    found = _counted(stored.values, size)
+    before = self.counts.setdefault(key, np.zeros(size, np.int64))
+    used = np.flatnonzero(found)
+    for number in used[before[used] == 0].tolist():
+      self.first[key, number] = path
+    before += found
+    if stored.kind == "palette" and stored.palette is not None:
+      self._compare(path, stored.palette, used)
+
+  def numbers(
+    self, *, bits: bool, leave_out: frozenset[str] = frozenset()
+  ) -> set[int]:
+    """The numbers in masks of 1 bit, or of the other kinds but for some."""
+    return {
+      number
+      for (kind, _), counts in self.counts.items()
+      if (kind == "bits") == bits and kind not in leave_out
+      for number in np.flatnonzero(counts).tolist()
+    }
+
+  def first_with(self, number: int) -> bytes:
+    """The first mask that has a number."""
+    return next(p for (_, n), p in self.first.items() if n == number)
+
+  def _look_at_colours(self, path: bytes, stored: Stored) -> None:
+    if not self._has_colours or self._classes is None:
+      raise ValueError(no_numbers(path, "RGB"))
+    labels = Meaning(self._classes).labels(path, stored)
+    found = _counted(labels, MOST_NUMBER + 1)
+    used = np.flatnonzero(found)
+    self.colours.update(dict(zip(used.tolist(), found[used], strict=True)))
+
+  def _compare(
+    self, path: bytes, palette: Int[np.ndarray, " n"], used: np.ndarray
+  ) -> None:
+    """Notes the first two files in which a number has two colours."""
+    known = self._palette[used]
+    differ = used[(known != STRANGE) & (known != palette[used])].tolist()
+    if differ and self.palettes_differ is None:
+      self.palettes_differ = self._palettes[differ[0]], path
+    new = used[known == STRANGE]
+    self._palette[new] = palette[new]
+    self._palettes |= dict.fromkeys(new.tolist(), path)
+
+
+def census(masks: Sequence[bytes], classes: Classes | None) -> Census:
+  """Looks at all masks, or at some if a file names the classes.
+
+  These are evenly chosen, and the largest files, which have the most values, of
+  more. Raises ValueError for a mask that is none.
+  """
+  found = Census(len(masks), classes)
+  if classes is None:
+    for path in masks:
+      found.look(path)
+    return found
+  even = {*_even(masks, _LOOKED_AT)}
+  _look_at_readable(found, sorted(even))
+  weighed = sorted({*_even(masks, _WEIGHED)} - even)
+  sizes = sorted(weighed, key=_size, reverse=True)[:_LARGEST]
+  _look_at_readable(found, sizes)
+  return found
+
+
+def _look_at_readable(found: Census, masks: Iterable[bytes]) -> None:
+  for path in masks:
+    try:
+      found.look(path)
+    except UnreadableImageError:
+      continue  # Reading it for the run reports the error.
+
+
+def _even(masks: Sequence[bytes], most: int) -> list[bytes]:
+  places = np.linspace(0, len(masks) - 1, min(most, len(masks)))
+  return [masks[place] for place in places.astype(int).tolist()]
+
+
+def _size(path: bytes) -> int:
+  try:
+    return os.stat(path).st_size
+  except OSError:
+    return 0
+
+
+def _counted(values: Int[np.ndarray, "h w"], size: int) -> np.ndarray:
+  """The pixels of each number below `size`, without a copy of them all."""
+  counts = np.zeros(size, np.int64)
+  rows = max(1, _PIXELS // values.shape[1])
+  for first in range(0, len(values), rows):
+    counts += np.bincount(values[first : first + rows].ravel(), minlength=size)
+  return counts

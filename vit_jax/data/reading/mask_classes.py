@@ -1,0 +1,160 @@
+"""Reads the names and the colours of masks' classes from classes.txt."""
+
+import codecs
+import os
+import re
+from typing import NamedTuple
+
+from vit_jax.runtime.files import TooLargeError, read_regular
+from vit_jax.runtime.printable import printable, quoted
+from vit_jax.runtime.printable import printable_path as text
+
+IGNORED = 255
+"""What masks, and labels of up to 255 classes, have for pixels of no class."""
+CLASSES = "classes.txt"
+"""A file in the folder with the name of a class in each line, from class 0 on.
+
+A name may be followed by a colour, as in "road 128 64 128". Masks may then be
+in colours. Pixels of the line "ignored" have no class, and it is no class: the
+next line has its index among the classes, but not among masks' numbers.
+"""
+NO_CLASS = "ignored"
+NONE = -1  # In place of a class.
+_CHANNEL = r"([0-9]{1,3})[\s,]++"
+# A line from its end, so that each letter is looked at once.
+_DENIL = re.compile(_CHANNEL * 3 + r"(.*)")
+_MOST_BYTES = 1 << 20
+_MOST_CLASSES = (1 << 16) - 1
+_UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+
+
+class Classes(NamedTuple):
+  """The classes of masks.
+
+  Attributes:
+    names: Their names, from class 0 on.
+    numbers: The class of each number of a mask, from 0 on; -1 for none.
+    colours: The class of each colour, 65536 R + 256 G + B, if masks have them.
+  """
+
+  names: tuple[str, ...]
+  numbers: tuple[int, ...]
+  colours: dict[int, int]
+
+
+def ignored(classes: int) -> int:
+  """The label of a pixel of no class, which no class has.
+
+  >>> from vit_jax.data.reading.mask_classes import ignored
+  >>> ignored(150), ignored(300)
+  (255, 65535)
+  """
+  return IGNORED if classes <= IGNORED else _MOST_CLASSES
+
+
+def find_classes(root: bytes, earlier: bool = False) -> bytes | None:
+  """The file of classes in a folder, whatever its case; None if there is none.
+
+  With `earlier`, its name is written as here.
+  """
+  if os.path.isfile(path := os.path.join(root, os.fsencode(CLASSES))):
+    return path
+  if earlier:
+    return None
+  with os.scandir(root) as entries:
+    others = [e.path for e in entries if e.name.lower() == CLASSES.encode()]
+  return others[0] if len(others) == 1 and os.path.isfile(others[0]) else None
+
+
+def read_classes(path: bytes, earlier: bool = False) -> Classes:
+  """Reads the file of classes.
+
+  With `earlier`, as earlier versions did: bytes that are no UTF-8 are replaced,
+  and the line "ignored" has no number.
+
+  Raises ValueError if it names no classes, or a line is no class.
+  """
+  where = text(path)
+  names: dict[str, None] = {}
+  numbers: list[int] = []
+  colours: dict[int, int] = {}
+  for number, line in enumerate(_lines(path, earlier), start=1):
+    if not line:
+      continue
+    name, values = _parted(line)
+    is_class = name.lower() != NO_CLASS
+    if not name or name in names or max(values, default=0) > 255:
+      raise ValueError(
+        f"{where}, line {number}, is {quoted(printable(line))}: a line is the "
+        "name of a class, each of its own, and maybe a colour, as in road 128 "
+        "64 128."
+      )
+    code = int.from_bytes(bytes(values), "big")
+    if values and code in colours:
+      raise ValueError(f"{where}, line {number}, has the colour of another.")
+    index = len(names) if is_class else NONE
+    if values:
+      colours[code] = index
+    if is_class or not earlier:
+      numbers.append(index)
+    if is_class:
+      names[name] = None
+  _check(where, names, numbers, colours)
+  return Classes(tuple(map(printable, names)), tuple(numbers), colours)
+
+
+def _lines(path: bytes, earlier: bool) -> list[str]:
+  """The lines of a text, without spaces at their ends."""
+  where = text(path)
+  try:
+    encoded = read_regular(os.fsdecode(path), _MOST_BYTES)
+  except TooLargeError:
+    raise ValueError(
+      f"{where} is larger than {_MOST_BYTES:,} bytes: it has the name of a "
+      "class in each line."
+    ) from None
+  if not earlier and (encoded.startswith(_UTF_16) or b"\0" in encoded):
+    raise ValueError(f"{where} is UTF-16 and no UTF-8: save it as UTF-8.")
+  try:
+    decoded = encoded.decode("utf-8-sig", "replace" if earlier else "strict")
+  except UnicodeDecodeError as error:
+    line = encoded.count(b"\n", 0, error.start) + 1
+    raise ValueError(
+      f"{where}, line {line}, is no UTF-8: save it as UTF-8."
+    ) from None
+  return [line.strip() for line in decoded.splitlines()]
+
+
+def _parted(line: str) -> tuple[str, list[int]]:
+  """A name and the three channels after it, if there are any.
+
+  >>> from vit_jax.data.reading.mask_classes import _parted
+  >>> _parted("the sky 128, 0 7"), _parted("the sky")
+  (('the sky', [128, 0, 7]), ('the sky', []))
+  """
+  match = _DENIL.fullmatch(line[::-1])
+  if match is None or not match[4]:
+    return line, []
+  *channels, name = match.groups()
+  return name[::-1], [int(channel[::-1]) for channel in channels[::-1]]
+
+
+def _check(
+  where: str,
+  names: dict[str, None],
+  numbers: list[int],
+  colours: dict[int, int],
+) -> None:
+  """Raises ValueError if the names and colours are not those of all classes."""
+  if not names:
+    what = f"only {NO_CLASS!r}" if numbers or colours else "empty"
+    raise ValueError(
+      f"{where} is {what}: write the name of a class in each line, or remove "
+      "it, and classes are numbers."
+    )
+  if colours and len({*colours.values()} - {NONE}) < len(names):
+    raise ValueError(
+      f"{where} has colours for some classes: give all of them one, or none."
+    )
+  if len(numbers) > _MOST_CLASSES:
+    raise ValueError(f"{where} names {len(names):,} classes: too many.")

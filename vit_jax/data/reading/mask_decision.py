@@ -1,0 +1,229 @@
+"""Decides what masks mean, and says in lines what is in them."""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from vit_jax.data.reading.mask_census import Census
+from vit_jax.data.reading.mask_classes import (
+  CLASSES,
+  IGNORED,
+  NO_CLASS,
+  Classes,
+  ignored,
+)
+from vit_jax.data.reading.mask_files import MOST_NUMBER, no_numbers, read_stored
+from vit_jax.data.reading.mask_meaning import (
+  OF_PALETTES,
+  STRANGE,
+  WHITE,
+  Meaning,
+)
+from vit_jax.runtime.printable import printable_path as text
+
+_MOST_SPARSE = 1000  # Classes without names, of which most may have no pixel.
+_SHOWN = 8  # Values and classes in a line.
+_INDEX = "--config.data.mask_values=index"
+
+
+def decided(found: Census, classes: Classes | None) -> Meaning:
+  """The meaning of masks, of which some were looked at.
+
+  Colours that a file names come first, then numbers. Two classes and no numbers
+  but 0 and 255 make white class 1. Raises ValueError if masks fit neither, or
+  have no two classes.
+  """
+  if classes is None:
+    return _without_names(found)
+  if len(classes.names) < 2:
+    raise ValueError(
+      f"{CLASSES} names one class, {''.join(classes.names)}: give two or "
+      "more, such as background."
+    )
+  meaning = Meaning(classes)
+  kinds = OF_PALETTES if classes.colours else ()
+  meaning = dataclasses.replace(
+    meaning,
+    by_colour=frozenset(k for k in kinds if _are_colours(found, meaning, k)),
+  )
+  two = len(classes.names) == len(classes.numbers) == 2
+  return dataclasses.replace(
+    meaning,
+    white=two and _is_white(found, meaning.by_colour),
+    doubtful=two and _is_black(found, meaning.by_colour),
+  )
+
+
+def earlier(masks: Sequence[bytes], classes: Classes | None) -> Meaning:
+  """The meaning by numbers alone, as in earlier versions.
+
+  Without names, all masks are read. Raises ValueError for less than two
+  classes.
+  """
+  if classes is not None:
+    meaning = Meaning(classes, earlier=True)
+  else:
+    highest = -1
+    for path in masks:
+      kind, values, _ = read_stored(path, earlier=True)
+      if kind == "colours":
+        raise ValueError(no_numbers(path, "RGB"))
+      has_class = (values != IGNORED) & (values != MOST_NUMBER)
+      highest = max(highest, int(values.max(initial=0, where=has_class)))
+    meaning = dataclasses.replace(Meaning.numbered(highest + 1), earlier=True)
+  if meaning.count < 2:
+    raise ValueError("the training masks have one class: give two or more.")
+  return meaning
+
+
+def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
+  """Whether masks of numbers are read by their colours, of this kind.
+
+  Raises ValueError if they can be read neither by colours nor by numbers, or
+  some by colours alone.
+  """
+  by_number = meaning.by_number(kind)
+  all_colours, all_numbers, strange = True, True, None
+  for (one, palette), counts in found.counts.items():
+    if one != kind:
+      continue
+    used = np.flatnonzero(counts)
+    table = meaning.by_palette(np.frombuffer(palette, np.int32))
+    colours, numbers = table[used], by_number[used]
+    if (colours == STRANGE).any():
+      all_colours = False
+      number = int(used[colours == STRANGE][0])
+      strange = strange or found.first[(one, palette), number]
+      all_numbers &= not (numbers == STRANGE).any()
+    else:
+      all_numbers &= bool((numbers == colours).all())
+  if all_colours or all_numbers or strange is None:
+    return all_colours
+  dataclasses.replace(meaning, by_colour=frozenset({kind})).read(strange)
+  raise AssertionError("a colour that was no class's is one now")
+
+
+def _is_white(found: Census, by_colour: frozenset[str]) -> bool:
+  """Whether masks of numbers hold white, and but for that 0 alone."""
+  present = found.numbers(bits=False, leave_out=by_colour)
+  return bool(present & {*WHITE}) and present <= {0, *WHITE}
+
+
+def _is_black(found: Census, by_colour: frozenset[str]) -> bool:
+  """Whether masks of numbers hold 0 alone, and no mask of 1 bit has more."""
+  present = found.numbers(bits=False, leave_out=by_colour)
+  return present == {0} and 1 not in found.numbers(bits=True)
+
+
+def _without_names(found: Census) -> Meaning:
+  more = found.numbers(bits=False)
+  present = found.numbers(bits=True) | more
+  if _is_white(found, frozenset()) and present != {255}:
+    return dataclasses.replace(Meaning.numbered(2), white=True)
+  classes = present - {*WHITE}
+  if max(classes, default=0) >= IGNORED:
+    classes = present - {MOST_NUMBER}
+  count = 1 + max(classes, default=-1)
+  if count < 2:
+    held = ", ".join(map(str, sorted(present))) or "nothing"
+    raise ValueError(
+      f"the training masks have one class: give two or more; all pixels are "
+      f"{held}, and {IGNORED} is no class."
+    )
+  if count > _MOST_SPARSE and 2 * len(classes) < count:
+    raise ValueError(
+      f"{text(found.first_with(count - 1))} has the class {count - 1:,}, and "
+      f"the training masks have only {len(classes):,} different ones: number "
+      f"them from 0 on, or name all in {CLASSES}."
+    )
+  return Meaning.numbered(count)
+
+
+def lines(found: Census, meaning: Meaning) -> list[str]:
+  """What the masks hold, and what may be a mistake, a line each."""
+  names = meaning.classes.names
+  none = ignored(len(names))
+  values: collections.Counter[str] = collections.Counter()
+  labels = collections.Counter(found.colours)
+  for k, pixels in found.colours.items():
+    values[NO_CLASS if k == none else names[k]] += pixels
+  for (kind, palette), counts in found.counts.items():
+    by_colour = kind in meaning.by_colour
+    table = meaning.by_number(kind)
+    if by_colour:
+      table = meaning.by_palette(np.frombuffer(palette, np.int32))
+    for number in np.flatnonzero(counts).tolist():
+      k = int(table[number])
+      if k == STRANGE:
+        continue  # Reading it reports the error.
+      name = NO_CLASS if k == none else names[k]
+      plain = by_colour or name == str(number)
+      values[name if plain else f"{number} ({name})"] += int(counts[number])
+      labels[k] += int(counts[number])
+  return [
+    *_shares(found, values),
+    *_white(meaning),
+    *_absent(found, meaning, labels),
+    *_palettes(found, meaning),
+  ]
+
+
+def _shares(found: Census, values: collections.Counter[str]) -> list[str]:
+  total = sum(values.values())
+  if not total:
+    return []
+  shown = [f"{v} {n / total:.1%}" for v, n in values.most_common(_SHOWN)]
+  if len(values) > _SHOWN:
+    shown.append(f"{len(values) - _SHOWN:,} more")
+  return [f"pixels of {_masks(found)}: {', '.join(shown)}."]
+
+
+def _white(meaning: Meaning) -> list[str]:
+  if not meaning.white:
+    return []
+  name = meaning.classes.names[1]
+  which = "class 1" if name == "1" else f"class 1 ({name})"
+  line = (
+    f"masks hold 0 and {IGNORED} alone, which are taken for the two classes: "
+    f"{IGNORED} is {which}, and no pixel is left out; {_INDEX} leaves out "
+    f"{IGNORED}."
+  )
+  return [line]
+
+
+def _absent(
+  found: Census, meaning: Meaning, labels: collections.Counter[int]
+) -> list[str]:
+  """A line on classes without a pixel, which are gaps between numbers too."""
+  names = meaning.classes.names
+  absent = [names[k] for k in range(len(names)) if not labels[k]]
+  if not absent:
+    return []
+  shown = ", ".join(absent[:_SHOWN]) + ", ..." * (len(absent) > _SHOWN)
+  of = f"{len(absent):,} of {len(names):,} classes"
+  return [f"{of} have no pixel in {_masks(found)}: {shown}."]
+
+
+def _palettes(found: Census, meaning: Meaning) -> list[str]:
+  said = []
+  kinds = {kind for kind, palette in found.counts if palette}
+  if others := kinds - meaning.by_colour:
+    said.append(
+      f"the numbers of masks are read, and not the colours of {CLASSES}, which "
+      f"they do not have ({', '.join(sorted(others))})."
+    )
+  if found.palettes_differ and "palette" not in meaning.by_colour:
+    one, other = map(text, found.palettes_differ)
+    said.append(
+      f"the palettes of {one} and {other} differ, and their numbers are read: "
+      f"if colours are the classes, name them in {CLASSES}."
+    )
+  return said
+
+
+def _masks(found: Census) -> str:
+  if found.looked == found.of:
+    return f"{found.of:,} training masks"
+  return f"{found.looked:,} of {found.of:,} training masks"

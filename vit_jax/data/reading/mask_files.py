@@ -1,0 +1,199 @@
+"""Reads the file of a mask: the number or the colour that each pixel has."""
+
+import contextlib
+import io
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+from PIL import Image, ImageOps
+
+from vit_jax.data.example import MAX_PIXELS, UnreadableImageError, check_size
+from vit_jax.data.reading.image_files import content
+from vit_jax.runtime.printable import one_line
+from vit_jax.runtime.printable import printable_path as text
+
+ENDINGS = (b".png", b".tif", b".tiff", b".bmp", b".gif")
+MOST_NUMBER = (1 << 16) - 1
+"""The greatest number of a pixel; masks of 16 bits have it for no class."""
+_FORMATS = ("PNG", "TIFF", "BMP", "GIF")
+_NUMBERS = ("1", "L", "P", "I", "I;16", "I;16B")  # Modes of one number a pixel.
+_EARLIER_NUMBERS = ("1", "L", "P", "I", "I;16")
+_CODE = np.array([1 << 16, 1 << 8, 1], np.int32)  # 65536 R + 256 G + B.
+_GREY = int(_CODE.sum())
+# Pillow multiplies the numbers of 2 and of 4 bits, so that they reach 255.
+_SCALES = {"L;2": 85, "L;4": 17}
+_SUBFILE_TYPE, _LESSER = 254, 1 | 4  # A TIFF's smaller copy, or transparency.
+_SAMPLE_FORMAT, _UNSIGNED = 339, 1  # Tags of TIFF.
+_MOST_PAGES = 1000  # Counted.
+
+
+class Stored(NamedTuple):
+  """The pixels of a mask, as its file has them.
+
+  Attributes:
+    kind: "bits", "grey", "palette" or "wide" for numbers, of 1 bit, of 8 or
+      less, or of more; "colours" for colours.
+    values: The number of each pixel, or its colour, 65536 R + 256 G + B.
+    palette: The colour of each number, (n,), as `values` has it, and -1 for
+      none; None for colours and for more than 8 bits.
+  """
+
+  kind: str
+  values: Int[np.ndarray, "h w"]
+  palette: Int[np.ndarray, " n"] | None = None
+
+
+def read_stored(path: bytes, earlier: bool = False) -> Stored:
+  """Reads a file.
+
+  With `earlier`, as earlier versions did: the first of several pages, numbers
+  of 2 and 4 bits as Pillow multiplies them, and no Exif of the mask's own.
+
+  Raises:
+    UnreadableImageError: the file is missing, damaged or too large.
+    ValueError: it has several pages, or pixels that no class can have.
+  """
+  encoded = content(path)
+  if encoded.startswith(b"\xff\xd8"):
+    raise ValueError(
+      f"{text(path)} is a JPEG, whose values are not exact: save PNG."
+    )
+  try:
+    with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+      check_size(image.height, image.width)
+      pages = 1 if earlier else _pages(image)
+      scale = 1 if earlier else _scale(image)
+      if pages == 1:
+        image.load()
+        if not earlier:
+          image = ImageOps.exif_transpose(image)
+  except UnreadableImageError as error:
+    raise UnreadableImageError(f"{text(path)}: {error}") from error
+  # On damaged files, Pillow's plugins raise almost anything, and above its own
+  # size limit Pillow warns or raises.
+  except Exception as error:
+    raise UnreadableImageError(f"{text(path)}: {_why(error)}.") from error
+  if pages > 1:
+    count = f"{pages:,}" if pages < _MOST_PAGES else f"{_MOST_PAGES:,} or more"
+    raise ValueError(
+      f"{text(path)} has {count} pages, and a mask has one: save one page that "
+      "has the number of its class for each pixel."
+    )
+  modes = _EARLIER_NUMBERS if earlier else (*_NUMBERS, "LA", "RGBA")
+  if image.mode not in (*modes, "RGB"):
+    raise ValueError(no_numbers(path, image.mode))
+  return _stored(path, image, scale)
+
+
+def no_numbers(path: bytes, mode: str) -> str:
+  """What to say of a mask whose pixels are neither numbers nor known colours.
+
+  `mode` is Pillow's.
+  """
+  return (
+    f"{text(path)} has the mode {mode}: a mask has one number for each pixel, "
+    "the index of its class, or colours that classes.txt beside the images "
+    "names."
+  )
+
+
+def _why(error: Exception) -> str:
+  if isinstance(error, Image.UnidentifiedImageError):
+    return "it is no PNG, TIFF, BMP or GIF file"
+  bombs = Image.DecompressionBombError, Image.DecompressionBombWarning
+  if isinstance(error, bombs):
+    return f"it has more than {MAX_PIXELS:,} pixels; shrink it first"
+  return one_line(error) or type(error).__name__
+
+
+def _pages(image: Image.Image) -> int:
+  """The number of pages or frames, up to a bound.
+
+  Smaller copies, which maps have, and pages of transparency do not count.
+  """
+  if not getattr(image, "is_animated", False):
+    return 1
+  if image.format != "TIFF":
+    return getattr(image, "n_frames", 1)
+  pages = 1
+  with contextlib.suppress(EOFError):
+    for number in range(1, _MOST_PAGES):
+      image.seek(number)
+      tags: Any = getattr(image, "tag_v2", {})
+      pages += not tags.get(_SUBFILE_TYPE, 0) & _LESSER
+  image.seek(0)
+  return pages
+
+
+def _scale(image: Image.Image) -> int:
+  """What Pillow multiplies the numbers of a grey image with, by their bits."""
+  tiles: Any = getattr(image, "tile", ())
+  raw = tiles[0][3] if tiles else ""
+  raw = raw[0] if isinstance(raw, tuple) and raw else raw
+  return _SCALES.get(str(raw)[:3], 1)
+
+
+def _stored(path: bytes, image: Image.Image, scale: int) -> Stored:
+  pixels = np.asarray(image)
+  if image.mode in ("LA", "RGBA"):
+    if pixels[..., -1].min() < 255:
+      raise ValueError(
+        f"{text(path)} has transparent pixels, whose colour is no class: save "
+        "it without transparency, in one colour for each class."
+      )
+    pixels = pixels[..., 0] if image.mode == "LA" else pixels[..., :3]
+  if pixels.ndim == 3:
+    return Stored("colours", _codes(pixels))
+  if image.mode == "1":
+    bits = np.minimum(pixels.view(np.uint8), 1)
+    return Stored("bits", bits, np.array([0, 255 * _GREY], np.int32))
+  if image.mode == "P":
+    return Stored("palette", pixels, _palette(image))
+  if image.mode in ("L", "LA"):
+    levels = np.arange(0, 256, scale, dtype=np.int32)
+    return Stored("grey", pixels // np.uint8(scale), levels * _GREY)
+  return Stored("wide", _narrowed(path, image, pixels))
+
+
+def _codes(pixels: np.ndarray) -> Int[np.ndarray, "h w"]:
+  """65536 R + 256 G + B, with no other array of more than 8 bits."""
+  codes = pixels[..., 0].astype(np.int32)
+  for channel in (1, 2):
+    codes <<= 8
+    codes |= pixels[..., channel]
+  return codes
+
+
+def _palette(image: Image.Image) -> Int[np.ndarray, " n"]:
+  """The colour of each number; -1 for one that is transparent."""
+  colours = np.array(image.getpalette("RGB") or [], np.int32).reshape(-1, 3)
+  codes = np.full(256, -1, np.int32)
+  codes[: len(colours)] = colours @ _CODE
+  clear = image.info.get("transparency", ())
+  if isinstance(clear, int):
+    codes[clear] = -1
+  elif isinstance(clear, bytes):
+    codes[np.flatnonzero(np.frombuffer(clear, np.uint8) < 255)] = -1
+  return codes
+
+
+def _narrowed(
+  path: bytes, image: Image.Image, pixels: np.ndarray
+) -> Int[np.ndarray, "h w"]:
+  """Numbers of more than 8 bits as uint16, which has all that classes have."""
+  tags: Any = getattr(image, "tag_v2", {})
+  if image.mode == "I" and {*tags.get(_SAMPLE_FORMAT, ())} == {_UNSIGNED}:
+    pixels = pixels.view(np.uint32)
+  least, most = int(pixels.min()), int(pixels.max())
+  if least < 0:
+    raise ValueError(
+      f"{text(path)} has the class {least}: classes are counted from 0, and a "
+      "pixel of no class is 255."
+    )
+  if most > MOST_NUMBER:
+    raise ValueError(
+      f"{text(path)} has the class {most:,}, and classes are at most "
+      f"{MOST_NUMBER - 1:,}: number them from 0 on."
+    )
+  return pixels.astype(np.uint16)

@@ -1,0 +1,164 @@
+"""What the numbers and the colours of masks mean: from a file to classes."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Int
+
+from vit_jax.data.reading.mask_classes import (
+  CLASSES,
+  IGNORED,
+  NO_CLASS,
+  NONE,
+  Classes,
+  ignored,
+)
+from vit_jax.data.reading.mask_files import (
+  MOST_NUMBER,
+  Stored,
+  no_numbers,
+  read_stored,
+)
+from vit_jax.runtime.printable import printable_path as text
+
+OF_PALETTES = ("bits", "grey", "palette")  # Kinds of numbers with a colour.
+WHITE = (255, MOST_NUMBER)  # Of 8 and of 16 bits.
+STRANGE = -2  # In place of a class, for a number or a colour that is none.
+_PIXELS = 1 << 20  # Whose colours are looked up at once.
+
+
+@dataclasses.dataclass(frozen=True)
+class Meaning:
+  """The reading of a folder's masks.
+
+  Attributes:
+    classes: The names, numbers and colours of the classes; names are numbers
+      without a file of them.
+    by_colour: The kinds of masks of numbers whose colours are read, "bits",
+      "grey" and "palette".
+    white: Whether white is class 1 of two, and no pixel is ignored.
+    doubtful: Whether white could be class 1 of two or no class, and is refused.
+    earlier: Whether files are read as by earlier versions.
+  """
+
+  classes: Classes
+  by_colour: frozenset[str] = frozenset()
+  white: bool = False
+  doubtful: bool = False
+  earlier: bool = False
+
+  @classmethod
+  def numbered(cls, count: int) -> "Meaning":
+    """That of masks without a file of classes, with so many."""
+    names = tuple(map(str, range(count)))
+    return cls(Classes(names, tuple(range(count)), {}))
+
+  @property
+  def count(self) -> int:
+    """The number of classes."""
+    return len(self.classes.names)
+
+  def read(self, path: bytes) -> Int[np.ndarray, "h w"]:
+    """The class of each pixel of a file, int32; see `ignored` for none.
+
+    Raises UnreadableImageError and ValueError as `read_stored` does, and
+    ValueError if a pixel has a number or a colour that is none of a class.
+    """
+    return self.labels(path, read_stored(path, self.earlier))
+
+  def labels(self, path: bytes, stored: Stored) -> Int[np.ndarray, "h w"]:
+    """The class of each pixel as stored in a file; see `read`."""
+    if stored.palette is not None and stored.kind in self.by_colour:
+      labels = self.by_palette(stored.palette)[stored.values]
+    elif stored.kind == "colours":
+      labels = self._by_colour(path, stored.values)
+    else:
+      labels = self.by_number(stored.kind)[stored.values]
+    if labels.min() == STRANGE:
+      row, column = np.argwhere(labels == STRANGE)[0].tolist()
+      raise ValueError(self._strange(path, stored, row, column))
+    return labels
+
+  def by_palette(self, palette: Int[np.ndarray, " n"]) -> np.ndarray:
+    """The class of each number by its colour; `STRANGE` for no class's."""
+    none = ignored(self.count)
+    classes = [self.classes.colours.get(c, STRANGE) for c in palette.tolist()]
+    return np.array([none if k == NONE else k for k in classes], np.int32)
+
+  def by_number(self, kind: str) -> Int[np.ndarray, " n"]:
+    """The class of each number of a kind of masks; `STRANGE` for no class's."""
+    none = ignored(self.count)
+    size = MOST_NUMBER + 1 if kind == "wide" else IGNORED + 1
+    numbers = np.array(self.classes.numbers[:size], np.int32)
+    table = np.full(size, STRANGE, np.int32)
+    table[: len(numbers)] = np.where(numbers == NONE, none, numbers)
+    if self.white:
+      table[1] = 1 if kind == "bits" else STRANGE
+      table[[number for number in WHITE if number < size]] = 1
+      return table
+    if self.doubtful:
+      return table
+    if len(numbers) <= IGNORED or self.earlier:
+      table[IGNORED] = none
+    if kind == "wide":
+      table[MOST_NUMBER] = none
+    return table
+
+  def _by_colour(
+    self, path: bytes, codes: Int[np.ndarray, "h w"]
+  ) -> Int[np.ndarray, "h w"]:
+    if not self.classes.colours:
+      raise ValueError(no_numbers(path, "RGB"))
+    known = np.array(sorted(self.classes.colours), np.int32)
+    classes = self.by_palette(known)
+    labels = np.empty(codes.shape, np.int32)
+    rows = max(1, _PIXELS // codes.shape[1])
+    for first in range(0, len(codes), rows):
+      some = codes[first : first + rows]
+      places = np.searchsorted(known, some).clip(0, len(known) - 1)
+      labels[first : first + rows] = np.where(
+        known[places] == some, classes[places], STRANGE
+      )
+    return labels
+
+  def _strange(self, path: bytes, stored: Stored, row: int, column: int) -> str:
+    """What to say of a pixel whose number or colour is no class's."""
+    number = int(stored.values[row, column])
+    place = f"in row {row}, column {column}"
+    if stored.kind == "colours" or stored.kind in self.by_colour:
+      code = number
+      if stored.palette is not None:
+        code = int(stored.palette[number])
+      if code < 0:
+        return f"{text(path)} has a transparent colour {place}, and no class."
+      colour = ", ".join(str(code >> bits & 255) for bits in (16, 8, 0))
+      return (
+        f"{text(path)} has the colour ({colour}) {place}, which is no class of "
+        f"{CLASSES}: add it, or {NO_CLASS!r} with it."
+      )
+    if self.white:
+      return (
+        f"{text(path)} has the number {number} {place}, and masks that were "
+        f"looked at hold 0 and {IGNORED} alone, which were taken for the two "
+        "classes: number all masks alike, or set "
+        "--config.data.mask_values=index."
+      )
+    if self.doubtful and number in WHITE:
+      return (
+        f"{text(path)} has the number {number} {place}, which may be class 1 "
+        "or no class, as the masks that were looked at hold 0 alone: number "
+        "the classes 0 and 1, or set --config.data.mask_values=index, and "
+        f"{number} is no class."
+      )
+    last = len(self.classes.numbers) - 1
+    doubt = ""
+    if number == last + 1:
+      doubt = (
+        f"; if 0 is no class, {NO_CLASS!r} in the first line of {CLASSES} says "
+        "so"
+      )
+    return (
+      f"{text(path)} has the class {number}, and the classes are 0 to {last}, "
+      f"those of {CLASSES} or of the training masks; a pixel of no class is "
+      f"{ignored(last + 1)}{doubt}."
+    )
