@@ -19,19 +19,19 @@ from typing import IO, Any
 from etils import epath
 
 from vit_jax.data.example import Source
-from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct
+from vit_jax.data.reading.folders import is_byproduct
+from vit_jax.pack import archives
+from vit_jax.pack.archives import IMAGES, MOST_TEXT, Hidden
 from vit_jax.pack.captioned import captions_in
 from vit_jax.pack.records import Listing, Records, Splits, numbered, split_of
 from vit_jax.runtime.files import open_anywhere, read_regular
 from vit_jax.runtime.printable import say
 
-_MOST_TEXT = 2**24  # Bytes; a sparse archive may claim any number.
 _TRAIN, _VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 _CAPTIONS = ("txt", "json")
 _LABEL = ': a .cls file beside it, or a .json file with "label"'
 _TEXTS = ': a .txt file beside it, or a .json file with "caption"'
 _name = operator.attrgetter("name")
-_IMAGES = tuple(ending.decode() for ending in EXTENSIONS)
 
 
 def open_tars(folder: epath.Path, labels: str | None) -> Splits:
@@ -47,7 +47,7 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
   files = sorted(p for p in paths if not is_byproduct(os.fsencode(p.name)))
   listings: dict[str, Listing] = {}
   lacks = _Lacks()
-  hidden = _Hidden()
+  hidden = Hidden()
   for path in files:
     listing = listings.setdefault(split_of(path.name), Listing())
     listing.files.append(str(path))
@@ -79,22 +79,6 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
 
 
 @dataclasses.dataclass
-class _Hidden:
-  """The number of images that are left out as hidden, and the first of them."""
-
-  count: int = 0
-  first: str = ""
-
-  def say(self) -> None:
-    """Prints a line about them, if there are any."""
-    if self.count:
-      say(
-        f"{self.first} and its like, {self.count:,} in all, are hidden files "
-        "or by-products of a system: they are left out, as in folders."
-      )
-
-
-@dataclasses.dataclass
 class _Lacks:
   """The first image without a label, and the first without captions."""
 
@@ -123,7 +107,7 @@ _Sample = tuple[tuple[int, int], int | None, str, tuple[int, int, bool, int]]
 
 
 def _samples(
-  path: epath.Path, lacks: _Lacks, hidden: _Hidden
+  path: epath.Path, lacks: _Lacks, hidden: Hidden
 ) -> Iterator[_Sample]:
   """Yields ((start, size), label, name, texts) of a WebDataset file's images.
 
@@ -139,10 +123,12 @@ def _samples(
   Raises ValueError for an image that has neither, or a label in either reading,
   and for two images of a sample with equally many dots.
   """
-  with open_anywhere(path) as file, _opened(file, path) as tar:
-    for key, group in itertools.groupby(_members(tar, path, hidden), _key):
+  with open_anywhere(path) as file, archives.opened(file, path) as tar:
+    for key, group in itertools.groupby(
+      archives.members(tar, path, hidden), _key
+    ):
       members = {member.name: member for member in group if member.isfile()}
-      images = [name for name in members if name.lower().endswith(_IMAGES)]
+      images = [name for name in members if name.lower().endswith(IMAGES)]
       if not images:
         continue
       labels = _labels(tar, members, key, path)
@@ -206,7 +192,7 @@ def _texts(
   why = f"has no caption{_TEXTS}"
   for ending in _CAPTIONS:
     member = members.get(f"{stem}.{ending}")
-    if member is None or member.size > _MOST_TEXT:
+    if member is None or member.size > MOST_TEXT:
       continue
     content: Any = tar.extractfile(member)
     try:
@@ -255,7 +241,7 @@ def _labels(
     for name in members:
       stem = name.rpartition(".")[0]
       second = f"{stem}.cls"
-      if stem != key and second in members and name.lower().endswith(_IMAGES):
+      if stem != key and second in members and name.lower().endswith(IMAGES):
         raise ValueError(
           f"{path}: {name} may belong to {second} or to the label of {key}, "
           "which is its name up to the first dot: rename one of them."
@@ -266,7 +252,7 @@ def _labels(
 def _label(file: IO[bytes], ending: str, source: str) -> int | None:
   """The label in a .cls file, or in a .json file under "label" or "cls"."""
   try:
-    value: Any = json.loads(file.read(_MOST_TEXT))
+    value: Any = json.loads(file.read(MOST_TEXT))
     if ending == "json":
       value = value.get("label", value.get("cls"))
       if value is None:
@@ -284,17 +270,17 @@ def _label(file: IO[bytes], ending: str, source: str) -> int | None:
 def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
   train = Listing(files=[str(folder / _TRAIN)])
   names: list[str] = []
-  hidden = _Hidden()
+  hidden = Hidden()
   path = folder / _TRAIN
-  with open_anywhere(path) as file, _opened(file, path) as tar:
+  with open_anywhere(path) as file, archives.opened(file, path) as tar:
     # The outer file lists the classes in any order.
-    members = _members(tar, path, hidden)
+    members = archives.members(tar, path, hidden)
     classes = [member for member in members if member.name.endswith(".tar")]
     for label, of_class in enumerate(sorted(classes, key=_name)):
       names.append(pathlib.PurePosixPath(of_class.name).stem)
       inner_file: Any = tar.extractfile(of_class)
-      with _opened(inner_file, path / of_class.name) as inner:
-        members = _members(inner, path / of_class.name, hidden)
+      with archives.opened(inner_file, path / of_class.name) as inner:
+        members = archives.members(inner, path / of_class.name, hidden)
         for member in filter(tarfile.TarInfo.isfile, members):
           start = of_class.offset_data + member.offset_data
           train.add(start, member.size, label, member.name)
@@ -318,9 +304,9 @@ def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
 def _validation(folder: epath.Path, names: list[str], labels: str) -> Records:
   listing = Listing(files=[str(folder / _VAL)])
   path = folder / _VAL
-  with open_anywhere(path) as file, _opened(file, path) as tar:
-    hidden = _Hidden()
-    files = filter(tarfile.TarInfo.isfile, _members(tar, path, hidden))
+  with open_anywhere(path) as file, archives.opened(file, path) as tar:
+    hidden = Hidden()
+    files = filter(tarfile.TarInfo.isfile, archives.members(tar, path, hidden))
     members = sorted(files, key=_name)
   hidden.say()
   numbers = {name: i for i, name in enumerate(names)}
@@ -339,60 +325,6 @@ def _validation(folder: epath.Path, names: list[str], labels: str) -> Records:
       )
     listing.add(member.offset_data, member.size, numbers[wordnet], member.name)
   return Records(f"{folder.name}, validation", names, listing)
-
-
-class _Bounded:
-  """A file that refuses large reads, whatever size an archive claims.
-
-  A header may say that gigabytes follow, such as a member's long name.
-  """
-
-  def __init__(self, file: IO[bytes], path: epath.Path):
-    self._file = file
-    self._path = path
-    self.seek = file.seek
-    self.tell = file.tell
-    self.seekable = file.seekable
-
-  def read(self, size: int) -> bytes:
-    if not 0 <= size <= _MOST_TEXT:
-      raise ValueError(
-        f"{self._path} is damaged: a header takes {size:,} bytes, more than "
-        f"{_MOST_TEXT:,}."
-      )
-    return self._file.read(size)
-
-
-def _members(
-  tar: tarfile.TarFile, path: epath.Path, hidden: _Hidden
-) -> Iterator[tarfile.TarInfo]:
-  """The members of an archive that are not `hidden`.
-
-  Raises ValueError for one with holes: its bytes are not stored as they are,
-  and it may claim any size.
-  """
-  for member in tar:
-    if is_byproduct(os.fsencode(member.name)):
-      if member.isfile() and member.name.lower().endswith(_IMAGES):
-        hidden.count += 1
-        hidden.first = hidden.first or f"{path}: {member.name}"
-      continue
-    if member.issparse():
-      raise ValueError(
-        f"{path}: {member.name} is stored without its zeros; write the archive "
-        "again, without --sparse."
-      )
-    yield member
-
-
-def _opened(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
-  bounded: Any = _Bounded(file, path)
-  try:
-    return tarfile.open(fileobj=bounded, mode="r:")
-  except tarfile.TarError as error:
-    raise ValueError(
-      f"{path} is no uncompressed .tar file ({error})."
-    ) from error
 
 
 def _lines(path: str) -> list[str]:

@@ -1,0 +1,88 @@
+"""Opens .tar files, whose headers may claim anything, for their members."""
+
+import dataclasses
+import os
+import tarfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+from etils import epath
+
+from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct
+from vit_jax.runtime.printable import say
+
+MOST_TEXT = 2**24
+"""Bytes of a member that is read whole, of which one may claim any number."""
+IMAGES = tuple(ending.decode() for ending in EXTENSIONS)
+"""Endings of images, in lower case."""
+
+
+@dataclasses.dataclass
+class Hidden:
+  """The number of images that are left out as hidden, and the first of them."""
+
+  count: int = 0
+  first: str = ""
+
+  def say(self) -> None:
+    """Prints a line about them, if there are any."""
+    if self.count:
+      say(
+        f"{self.first} and its like, {self.count:,} in all, are hidden files "
+        "or by-products of a system: they are left out, as in folders."
+      )
+
+
+def opened(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
+  """Opens an archive; raises ValueError if it is compressed or none."""
+  bounded: Any = _Bounded(file, path)
+  try:
+    return tarfile.open(fileobj=bounded, mode="r:")
+  except tarfile.TarError as error:
+    raise ValueError(
+      f"{path} is no uncompressed .tar file ({error})."
+    ) from error
+
+
+def members(
+  tar: tarfile.TarFile, path: epath.Path, hidden: Hidden
+) -> Iterator[tarfile.TarInfo]:
+  """The members of an archive that are not `hidden`.
+
+  Raises ValueError for one with holes: its bytes are not stored as they are,
+  and it may claim any size.
+  """
+  for member in tar:
+    if is_byproduct(os.fsencode(member.name)):
+      if member.isfile() and member.name.lower().endswith(IMAGES):
+        hidden.count += 1
+        hidden.first = hidden.first or f"{path}: {member.name}"
+      continue
+    if member.issparse():
+      raise ValueError(
+        f"{path}: {member.name} is stored without its zeros; write the archive "
+        "again, without --sparse."
+      )
+    yield member
+
+
+class _Bounded:
+  """A file that refuses large reads, whatever size an archive claims.
+
+  A header may say that gigabytes follow, such as a member's long name.
+  """
+
+  def __init__(self, file: IO[bytes], path: epath.Path):
+    self._file = file
+    self._path = path
+    self.seek = file.seek
+    self.tell = file.tell
+    self.seekable = file.seekable
+
+  def read(self, size: int) -> bytes:
+    if not 0 <= size <= MOST_TEXT:
+      raise ValueError(
+        f"{self._path} is damaged: a header takes {size:,} bytes, more than "
+        f"{MOST_TEXT:,}."
+      )
+    return self._file.read(size)
