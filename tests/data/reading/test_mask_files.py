@@ -78,6 +78,7 @@ def test_grey_of_few_bits_has_its_numbers_and_its_levels(tmp_path, bits, most):
   numbers = np.arange(most + 1, dtype=np.uint8)[None]
   found = read_stored(written(tmp_path / "m", grey_png(numbers, bits)))
   np.testing.assert_array_equal(found.values, numbers)
+  assert found.palette is not None
   levels = found.palette[found.values] & 255
   np.testing.assert_array_equal(levels, numbers * np.float64(255 / most))
   if bits in (2, 4):  # As a saved run reads it.
@@ -95,6 +96,7 @@ def test_colours_are_codes(tmp_path, mode):
   by_palette = read_stored(
     written(tmp_path / "p", palette(NUMBERS, COLOURS))
   ).palette
+  assert by_palette is not None
   np.testing.assert_array_equal(by_palette[:3], codes)
 
 

@@ -66,7 +66,8 @@ def test_white_is_class_1_of_two(tmp_path, form, classes):
   assert train[0]["label"].dtype == np.int32
   said = " ".join(train.warnings())
   is_taken = form != "1" and classes != BLACK_AND_WHITE
-  assert ("0 and 255 alone, which are taken for the two" in said) == is_taken
+  taken = f"0 and {np.asarray(white).max()} alone, which are taken for the two"
+  assert (taken in said) == is_taken
   assert "12.5%" in said
 
 
@@ -300,6 +301,40 @@ def test_an_image_that_exif_turns_needs_its_mask_turned(tmp_path):
   turned = np.rot90(numbers, -1)
   grey(turned).save(tmp_path / "masks/train/0.png")
   np.testing.assert_array_equal(train[0]["label"], turned)
+
+
+@pytest.mark.parametrize("orientation, said", [(1, 0), (3, 1), (6, 1)])
+def test_images_that_exif_turns_in_place_are_said(tmp_path, orientation, said):
+  settings = write(tmp_path, *[grey(MASK)] * 3)
+  exif = Image.Exif()
+  exif[ExifTags.Base.Orientation] = orientation
+  Image.new("RGB", (16, 16)).save(tmp_path / "images/train/1.jpg", exif=exif)
+  lines = opened(settings)[0].warnings()
+  assert sum("1 of 2 images looked at, such as " in line for line in lines) == (
+    said
+  )
+
+
+FORMS = ("L", "P", "I;16", "TIFF", "BMP", "GIF", "LA", "RGB", "RGBA", "PLTE")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.filterwarnings("ignore:'mode' parameter:DeprecationWarning")
+def test_one_mask_gives_the_same_classes_in_every_form(tmp_path, form):
+  mask, kind, classes = grey(MASK), "PNG", None
+  if form in ("RGB", "RGBA", "PLTE"):
+    mask, classes = in_order(MASK, ORDER), COLOURED
+    mask = mask if form == "PLTE" else mask.convert(form)
+  elif form == "P":
+    mask = in_order(MASK, [0, 1, 2])
+  elif form == "I;16":
+    mask = Image.fromarray(MASK.astype(np.uint16))
+  elif form == "LA":
+    mask = Image.merge("LA", [mask, Image.new("L", mask.size, 255)])
+  else:
+    kind = "PNG" if form == "L" else form
+  settings = write(tmp_path, mask, mask, classes=classes, format=kind)
+  np.testing.assert_array_equal(opened(settings)[0][0]["label"], MASK)
 
 
 def test_few_of_many_masks_are_looked_at(tmp_path, monkeypatch):

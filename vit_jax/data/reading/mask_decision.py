@@ -164,7 +164,7 @@ def lines(found: Census, meaning: Meaning) -> list[str]:
       labels[k] += int(counts[number])
   return [
     *_shares(found, values),
-    *_white(meaning),
+    *_white(found, meaning),
     *_absent(found, meaning, labels),
     *_palettes(found, meaning),
   ]
@@ -180,15 +180,17 @@ def _shares(found: Census, values: collections.Counter[str]) -> list[str]:
   return [f"pixels of {_masks(found)}: {', '.join(shown)}."]
 
 
-def _white(meaning: Meaning) -> list[str]:
+def _white(found: Census, meaning: Meaning) -> list[str]:
   if not meaning.white:
     return []
   name = meaning.classes.names[1]
   which = "class 1" if name == "1" else f"class 1 ({name})"
+  present = found.numbers(bits=False, leave_out=meaning.by_colour)
+  white = " or ".join(map(str, sorted(present - {0})))
   line = (
-    f"masks hold 0 and {IGNORED} alone, which are taken for the two classes: "
-    f"{IGNORED} is {which}, and no pixel is left out; {_INDEX} leaves out "
-    f"{IGNORED}."
+    f"masks hold 0 and {white} alone, which are taken for the two classes: "
+    f"{white} is {which}, and no pixel is left out; {_INDEX} leaves out "
+    f"{white}."
   )
   return [line]
 

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
-from PIL import Image, ImageOps
+from PIL import Image
 
+from vit_jax.data.decoding.orientation import upright
 from vit_jax.data.example import MAX_PIXELS, UnreadableImageError, check_size
 from vit_jax.data.reading.image_files import content
 from vit_jax.runtime.printable import one_line
@@ -67,7 +68,7 @@ def read_stored(path: bytes, earlier: bool = False) -> Stored:
       if pages == 1:
         image.load()
         if not earlier:
-          image = ImageOps.exif_transpose(image)
+          image = upright(image)
   except UnreadableImageError as error:
     raise UnreadableImageError(f"{text(path)}: {error}") from error
   # On damaged files, Pillow's plugins raise almost anything, and above its own

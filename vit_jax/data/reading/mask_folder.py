@@ -1,13 +1,17 @@
 """Reads images and masks of classes from folders beside each other."""
 
+import contextlib
+import io
 import os
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int
+from PIL import Image
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.decoding.decode import image_size
+from vit_jax.data.decoding.orientation import of_picture
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.data.reading import folders, mask_decision
 from vit_jax.data.reading.holdout import Holdout
@@ -24,14 +28,15 @@ from vit_jax.data.reading.mask_classes import (
 )
 from vit_jax.data.reading.mask_lookup import MaskLookup
 from vit_jax.data.reading.mask_meaning import Meaning
+from vit_jax.data.reading.mask_names import IMAGES
+from vit_jax.data.reading.mask_names import MASKS as MASK_FOLDERS
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
 __all__ = ["IGNORED", "MASKS", "SegmentationFolder", "ignored"]
 
+_LOOKED_AT = 16  # Images whose Exif is read.
 _NAMED = 2  # Classes below an image.
-_IMAGES = (b"images", b"image", b"img")
-_MASKS = (b"masks", b"mask", b"annotations", b"labels")
 
 
 class Masks(Labels):
@@ -109,7 +114,7 @@ class SegmentationFolder(Source):
     none.
     """
     root = os.fsencode(settings.root or "")
-    images, masks = (_only(root, names) for names in (_IMAGES, _MASKS))
+    images, masks = (_only(root, names) for names in (IMAGES, MASK_FOLDERS))
     inside = {folders.split_named(n): n for n in folders.subfolders(images)}
     self.split = name = split
     self.has_test = "train" in inside and "test" in inside
@@ -179,6 +184,7 @@ class SegmentationFolder(Source):
     found = census(masks, classes)
     meaning = mask_decision.decided(found, classes)
     self._lines += mask_decision.lines(found, meaning)
+    self._lines += _turned([image for image, _ in self._pairs])
     return meaning
 
   def warnings(self) -> list[str]:
@@ -283,6 +289,28 @@ def _below(parent: bytes, folder: bytes) -> bytes:
     if folders.split_named(name) == split:
       return os.path.join(parent, name)
   raise ValueError(f"{text(parent)!r} has no folder {text(folder)!r}.")
+
+
+def _turned(images: Sequence[bytes]) -> list[str]:
+  """A line on images that Exif turns, where sizes cannot tell of the masks."""
+  places = np.linspace(0, len(images) - 1, min(_LOOKED_AT, len(images)))
+  turned = []
+  for place in places.astype(int).tolist():
+    with contextlib.suppress(Exception):  # Decoding it will report the error.
+      with Image.open(io.BytesIO(content(images[place]))) as image:
+        orientation = of_picture(image)
+        if orientation in (2, 3, 4) or (
+          orientation in (5, 6, 7, 8) and image.width == image.height
+        ):
+          turned.append(images[place])
+  if not turned:
+    return []
+  line = (
+    f"{len(turned)} of {len(places)} images looked at, such as "
+    f"{text(turned[0])}, are turned by their Exif and keep their size: check "
+    "that their masks are turned as the images are shown."
+  )
+  return [line]
 
 
 def _check_proportions(
