@@ -273,7 +273,24 @@ def test_a_copy_in_each_split(tmp_path):
       | classes("bottle/test", ["bad"], 3)
       | classes("cable/train", ["good"], 3)
       | classes("cable/test", ["bad"], 3),
-      "bottle' holds test and train, which are names of splits: give this fold",
+      "bottle' holds test and train, named after splits: give this folder as d",
+    ),
+    (
+      {**three("plants(augmented)/plants(augmented)/train")}
+      | {**three("plants(augmented)/plants(augmented)/valid"), "test/test/": 2},
+      r"plants\(augmented\)' holds train and valid, named after splits",
+    ),
+    (
+      {**three("labeled/train"), "unlabeled/": 3},
+      "labeled' holds train, named after splits: give this folder",
+    ),
+    ({"cat/train/": 3, "cat/test/": 1, "dog/train/": 3}, "cat' holds test and"),
+    (
+      {
+        **three("fold1/train", "fold1/val"),
+        **three("fold2/train", "fold2/val"),
+      },
+      "fold1' holds train and val, named after splits: give this folder",
     ),
     (
       three("fold_1", "fold_2", "fold_3"),

@@ -14,6 +14,7 @@ from vit_jax.data.reading.split_names import (
 )
 from vit_jax.runtime.printable import printable_path as text
 
+_DEEPEST = 8  # Folders that hold a single folder, one in the other.
 _MOST = 64  # Class folders that are looked into.
 _PARTS = frozenset(
   "batch chunk cv fold folds kfold part partition shard split subset".split()
@@ -33,6 +34,13 @@ class Found(NamedTuple):
   notes: list[str]
 
 
+class _Inside(NamedTuple):
+  """The names of the folders in a class folder, or in one that it leads to."""
+
+  place: bytes
+  names: frozenset[bytes]
+
+
 def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
   """Looks into some of the class folders in a folder, which have these names.
 
@@ -43,7 +51,7 @@ def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
   insides = {n: inside for n, inside in insides.items() if n not in copies}
   if not strict:
     return Found(copies, [])
-  _check_splits(folder, insides)
+  _check_splits(insides)
   common = _common(insides)
   if len(common) < 2:
     return Found(copies, [])
@@ -63,27 +71,40 @@ def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
   return Found(copies, [line])
 
 
-def _insides(folder: bytes, names: Sequence[bytes]) -> dict[bytes, set[bytes]]:
+def _insides(folder: bytes, names: Sequence[bytes]) -> dict[bytes, _Inside]:
   """The folders in class folders, in those that may be none before all."""
   own = os.path.basename(os.path.abspath(folder)).lower()
   odd = [n for n in names if n.lower() == own or is_plain(n) or named(n)]
   looked_into = [*odd, *names[:_MOST]] if len(names) > _MOST else names
-  return {name: {*peek(os.path.join(folder, name))} for name in looked_into}
+  return {name: _inside(os.path.join(folder, name)) for name in looked_into}
+
+
+def _inside(folder: bytes) -> _Inside:
+  """Goes down as long as a folder holds a single one, which is no split."""
+  found = peek(folder)
+  for _ in range(_DEEPEST):
+    if len(found) != 1 or split_named(found[0]):
+      break
+    below = os.path.join(folder, found[0])
+    if not (deeper := peek(below)):
+      break
+    folder, found = below, deeper
+  return _Inside(folder, frozenset(found))
 
 
 def _copies(
   folder: bytes,
   names: Sequence[bytes],
-  insides: Mapping[bytes, set[bytes]],
+  insides: Mapping[bytes, _Inside],
   strict: bool,
 ) -> frozenset[bytes]:
   """The folders that hold folders of the same names as all others have."""
   all_names = {*names}
   repeated = {}
-  for name, inside in insides.items():
+  for name, (place, inside) in insides.items():
     train = next((n for n in inside if split_named(n) == "train"), None)
     if train is not None and train not in all_names:
-      inside = {*peek(os.path.join(folder, name, train))}
+      inside = frozenset(peek(os.path.join(place, train)))
     if len(same := inside & (all_names - {name})) > 1:
       repeated[name] = same
   originals = all_names - repeated.keys()
@@ -101,24 +122,32 @@ def _copies(
   return frozenset(copies)
 
 
-def _check_splits(folder: bytes, insides: Mapping[bytes, set[bytes]]) -> None:
-  """Raises ValueError if a class folder holds the folders of splits."""
-  for name, inside in insides.items():
+def _check_splits(insides: Mapping[bytes, _Inside]) -> None:
+  """Raises ValueError if a class folder holds the folders of splits.
+
+  A folder train alone is one if it holds class folders.
+  """
+  for name, (place, inside) in insides.items():
     found = [one for one in map(named, sorted(inside)) if one]
     splits = {one.split: text(one.name) for one in found if one.sure != WORD}
-    if "train" in splits and len(splits) > 1:
+    if "train" not in splits:
+      continue
+    train = os.path.join(place, os.fsencode(splits["train"]))
+    if len(splits) > 1 or len(peek(train)) > 1:
       listed = " and ".join(splits.values())
       raise ValueError(
-        f"{text(os.path.join(folder, name))!r} holds {listed}, which are names "
-        "of splits: give this folder as data.root, or, if it is a class, put "
-        f"it into the folders of the splits, as train/{text(name)}."
+        f"{text(place)!r} holds {listed}, named after splits: give this folder "
+        "as data.root, or, if it is a class, put it into the folders of the "
+        f"splits, as train/{text(name)}."
       )
 
 
-def _common(insides: Mapping[bytes, set[bytes]]) -> set[bytes]:
+def _common(insides: Mapping[bytes, _Inside]) -> frozenset[bytes]:
   """The names of the folders that all class folders have."""
-  first, *others = insides.values() if insides else [set()]
-  return first.intersection(*others) if others else set()
+  first, *others = [inside.names for inside in insides.values()] or [
+    frozenset()
+  ]
+  return first.intersection(*others) if others else frozenset()
 
 
 def _are_parts(names: Sequence[bytes]) -> bool:
