@@ -7,6 +7,7 @@ from PIL import ExifTags, Image
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading.mask_folder import IGNORED, open_folder, open_split
 from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.settings import from_dict, to_dict
 
 MASK = np.zeros((16, 16), np.uint8)
 MASK[4:8, 4:12] = 1  # An eighth.
@@ -74,8 +75,9 @@ def test_white_is_class_1_of_two(tmp_path, form, classes):
 def test_a_saved_run_keeps_its_reading_of_white(tmp_path):
   white = grey(TWO, (0, 255))
   write(tmp_path, white, white, classes=NAMES)
-  settings = DataSettings(root=str(tmp_path), mask_values="index")
-  train, _ = opened(settings)
+  saved = to_dict(DataSettings(root=str(tmp_path)))
+  assert saved.pop("mask_values") == "meant"  # A run of today keeps it.
+  train, _ = opened(from_dict(DataSettings, saved, saved=True))
   np.testing.assert_array_equal(train[0]["label"], IGNORED * TWO)
   assert train.warnings() == []
 

@@ -75,7 +75,8 @@ class Meaning:
     else:
       labels = self.by_number(stored.kind)[stored.values]
     if labels.min() == STRANGE:
-      row, column = np.argwhere(labels == STRANGE)[0].tolist()
+      first = int((labels == STRANGE).argmax())
+      row, column = divmod(first, labels.shape[1])
       raise ValueError(self._strange(path, stored, row, column))
     return labels
 
@@ -152,7 +153,7 @@ class Meaning:
       )
     last = len(self.classes.numbers) - 1
     doubt = ""
-    if number == last + 1:
+    if number == last + 1 and not self.earlier:
       doubt = (
         f"; if 0 is no class, {NO_CLASS!r} in the first line of {CLASSES} says "
         "so"
