@@ -36,7 +36,7 @@ def values_of(value: Any, separator: str | None) -> Any:
   if not isinstance(value, str) or separator == AS_BEFORE:
     return value
   if separator is None:
-    return _literal(value)
+    return _literal(value) if _LIST.match(value) else value
   return parts_of(value, separator)
 
 
@@ -82,9 +82,7 @@ def put_together(
 
 
 def _literal(text: str) -> Any:
-  """A list that is written as a text, or the text."""
-  if not _LIST.match(text):
-    return text
+  """A list that is written as a text, or the text if it is none."""
   values = _evaluated(text.strip())
   if isinstance(values, list | tuple | set) and all(
     isinstance(value, str | int | float) for value in values

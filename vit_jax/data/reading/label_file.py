@@ -198,9 +198,13 @@ def _there(rows: Sequence[Row], root: str) -> tuple[list[Row], list[str]]:
   paths: dict[str, str] = {}
   spelled: dict[str, list[str]] = collections.defaultdict(list)
   for row in rows:
-    if row.file not in paths:
-      path = os.fsdecode(lookup.find(os.fsencode(row.file)) or b"")
-      paths[row.file] = row.file if path == row.file else path
+    if row.file in paths:
+      continue
+    name = os.fsencode(row.file)
+    file = lookup.find(name)
+    paths[row.file] = row.file
+    if file != name:
+      paths[row.file] = path = os.fsdecode(file or b"")
       if not path.startswith(row.file.replace("\\", "/")):
         spelled[os.path.normpath(path)].append(row.file)
   if spelled:

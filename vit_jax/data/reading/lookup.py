@@ -53,6 +53,8 @@ class Lookup:
     of accents, then in case as well, then in the zeros before a number or in
     its ending as well; None if there are several. A backslash may part folders.
     """
+    if name.lower().endswith(self._known) and self._is_file(name):
+      return name  # As nearly all are.
     if b"\\" in name and not self._is_file(name):
       name = name.replace(b"\\", b"/")
     lacks = not self._ending(name)
