@@ -16,7 +16,9 @@ def timm_shapes(positions, **more):
     "patch_embed.proj.weight": (48, 3, 8, 8),
     "cls_token": (1, 1, 48),
     "pos_embed": (1, positions, 48),
+    "blocks.0.mlp.fc1.weight": (96, 48),
     "blocks.0.mlp.fc2.weight": (48, 96),
+    "norm.weight": (48,),
     **more,
   }
 
@@ -33,8 +35,8 @@ def timm_shapes(positions, **more):
     ({"std": [1, 1, 0]}, r"std=\[1, 1, 0\] must be a number above 0"),
     ({"label_names": 3}, "label_names=3 must be a list of names"),
     ({"model_args": {"act_layer": ["a"]}}, r"act_layer=.* must be a text"),
-    ({"global_pool": "avg"}, "='avg', and there is a class token: only .*'tok"),
-    ({"model_args": {"global_pool": "map"}}, "global_pool='map', and there"),
+    ({"global_pool": "max"}, "='max', and there is a class token: only .*'tok"),
+    ({"model_args": {"global_pool": "prr"}}, "global_pool='prr', and there"),
   ],
 )
 def test_a_bad_timm_configuration_is_one_line(config, message):

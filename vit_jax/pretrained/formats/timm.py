@@ -17,12 +17,11 @@ from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.pretrained.formats.table import Config, Layers, Table, Units
+from vit_jax.pretrained.formats.timm_arguments import GATES, GELUS
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.printable import quoted
 
-GELUS = {"gelu": "exact", "gelu_erf": "exact"}
-GELUS |= {"gelu_tanh": "tanh", "quick_gelu": "quick"}
 # Facts that only the architecture's name tells, as of timm 1.0.31.
 _HEADS = {
   r"vit_base_patch16_gap_224": 16,
@@ -249,6 +248,8 @@ def configuration(vit: Any, name: str, arguments: Config) -> dict[str, Any]:
   architecture of this name has.
   """
   pooling = {"gap": "avg"}.get(vit.pooling, vit.pooling)
+  acts = GELUS | GATES
+  act = vit.gate if getattr(vit, "gated_mlp", False) else vit.gelu
   sizes = {
     "img_size": architecture.one_or_both(vit),
     "patch_size": vit.patch_size,
@@ -258,7 +259,7 @@ def configuration(vit: Any, name: str, arguments: Config) -> dict[str, Any]:
     "num_heads": vit.num_heads,
     # timm rounds the product down.
     "mlp_ratio": (vit.mlp_size + 0.5) / vit.hidden_size,
-    "act_layer": {v: k for k, v in reversed(GELUS.items())}[vit.gelu],
+    "act_layer": {v: k for k, v in reversed(acts.items())}[act],
     "global_pool": pooling,
   }
   return {

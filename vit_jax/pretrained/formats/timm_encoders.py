@@ -16,18 +16,28 @@ from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.grid import Grid
 from vit_jax.models.model import stem_stride
 from vit_jax.models.paths import within
-from vit_jax.pretrained.formats import architecture, relative, timm, timm_evas
+from vit_jax.pretrained.formats import (
+  architecture,
+  relative,
+  timm,
+  timm_arguments,
+  timm_evas,
+)
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Table, unmapped
 from vit_jax.runtime.checks import COUNT, checked
-from vit_jax.runtime.printable import quoted
 
 # Names of arrays that the paper's model does not have.
 _SIGNATURES = (
   *("reg_token", "dist_token", "norm_pre.weight"),
-  *("fc_norm.weight", "blocks.0.ls1.gamma", "blocks.0.attn.q_norm.weight"),
+  *(
+    "patch_embed.norm.weight",
+    "fc_norm.weight",
+    "blocks.0.ls1.gamma",
+    "blocks.0.attn.q_norm.weight",
+  ),
   *("blocks.0.attn.norm.weight", "blocks.0.mlp.norm.weight"),
   *timm_evas.SIGNATURES,
 )
@@ -44,29 +54,8 @@ _NOT_RELATIVE = (
 # In the names of models whose norms follow the branches.
 _RES_POST_NORM = "_rpn_"
 _AIM, _AIM_HEAD_SIZE = "patch_embed.norm.weight", 128  # AIMv2's alone.
-# Arguments that the arrays tell as well, or that change no answer.
-_ARGUMENTS = (
-  *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"),
-  *("num_classes", "in_chans", "global_pool", "act_layer", "class_token"),
-  *(
-    "dynamic_img_size",
-    "dynamic_img_pad",
-    "init_values",
-    "reg_tokens",
-    "num_reg_tokens",
-  ),
-  *("no_embed_class", "qk_norm", "pre_norm", "fc_norm", "qkv_bias"),
-  *("drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
-  *("swiglu_mlp", "swiglu_align_to", "head_init_scale"),
-  *("use_rel_pos_bias", "use_shared_rel_pos_bias"),
-  *("rel_pos_type", "rel_pos_dim", "shared_rel_pos"),
-  *("final_norm", "proj_bias", "norm_layer"),
-  *("scale_attn_norm", "scale_mlp_norm", "pool_include_prefix"),
-  *timm_evas.ARGUMENTS,
-)
 # `rel_pos_type` -> `ExtendedVit.relative`.
 _RELATIVE = {"mlp": "mlp", "bias": "table"}
-_NORMS = ("layernorm", "rmsnorm")
 # Poolings that timm's models do not have, and how to say so.
 _UNPOOLED = {
   "token_gap": "timm cannot pool both the class token and the patches' average",
@@ -105,8 +94,25 @@ def _is_plain(shapes: Shapes) -> bool:
   fused = [name for name in shapes if ".attn.qkv." in name]
   unbiased = fused and all(name.endswith(".weight") for name in fused)
   related = relative.fields(_table(shapes), shapes)
-  other = unbiased or related
+  without = any(
+    name not in shapes
+    for name in ("blocks.0.norm1.bias", "blocks.0.attn.proj.bias")
+    if name.replace("bias", "weight") in shapes
+  )
+  other = unbiased or related or without
   return not other and not any(name in shapes for name in _SIGNATURES)
+
+
+def _pools_plainly(shapes: Shapes, config: Config, arguments: Config) -> bool:
+  """Whether the paper's model, or a SigLIP, has its positions and pooling."""
+  if "pos_embed" not in shapes or "norm.weight" not in shapes:
+    return False
+  class_token, pooled = "cls_token" in shapes, "attn_pool.latent" in shapes
+  natural = "token" if class_token else "map" if pooled else "avg"
+  theirs = arguments.get("global_pool", config.get("global_pool")) or natural
+  asked = theirs in ("map", "avg") and class_token
+  hybrid = any(name.startswith("patch_embed.backbone.") for name in shapes)
+  return hybrid or not asked
 
 
 def _norms_follow(config: Config) -> bool:
@@ -121,7 +127,6 @@ def _extended(
   eva: timm_evas.Eva | None,
 ) -> dict[str, Any]:
   """The fields of a model that the paper's block does not express."""
-  _check_arguments(shapes, config, arguments)
   if eva is None:
     _check_place_of_norms(shapes, config)
   fields = _particular(shapes, config, arguments, eva)
@@ -144,7 +149,7 @@ def infer(
   """
   config = config or {}
   architecture.check_timms(config)
-  arguments = architecture.section("model_args", config.get("model_args"))
+  arguments = timm_arguments.given(config)
   published = architecture.section(
     "pretrained_cfg", config.get("pretrained_cfg")
   )
@@ -165,8 +170,9 @@ def infer(
     tokens = relative.tokens(_table(shapes), shapes, class_token, grid)
   _check_filled(arguments, size, stride)
   eva = _eva(shapes, config)
-  if eva is None and _is_plain(shapes) and not _norms_follow(config):
-    need(shapes, "pos_embed", 3)
+  timm_arguments.check(_class(shapes, config), arguments)
+  plain = _is_plain(shapes) and _pools_plainly(shapes, config, arguments)
+  if eva is None and plain and not _norms_follow(config):
     particular = _plain(shapes, config, arguments, resnet_layers)
   else:
     particular = _extended(shapes, config, arguments, eva)
@@ -182,9 +188,9 @@ def infer(
     mlp_size=need(shapes, "blocks.0.mlp.fc2.weight", 2)[1],
     num_heads=checked("num_heads", int | None, num_heads, COUNT),
     representation_size=architecture.length(shapes, "pre_logits.fc.bias", None),
-    gelu=timm.GELUS[gelu],
     position=position,
     **particular,
+    **gelu,
   )
   return Architecture(
     "timm",
@@ -211,7 +217,7 @@ def _plain(
   arguments: Config,
   resnet_layers: tuple[int, ...],
 ) -> dict[str, Any]:
-  """The pooling of the paper's model or a SigLIP, and a hybrid's ResNet."""
+  """The pooling and epsilon of the paper's model or a SigLIP; its ResNet."""
   if "attn_pool.latent" in shapes:
     fields: dict[str, Any] = dict(pooling=_pooling(config, arguments, "map"))
   else:
@@ -220,35 +226,56 @@ def _plain(
     stem = need(shapes, f"{timm.STEM}.weight", 4)
     fields |= dict(resnet_layers=resnet_layers, resnet_width=stem[0])
     fields["resnet_epsilon"] = 1e-8
-  return fields
+  norms = timm_arguments.norm(
+    shapes, arguments, config.get("architecture"), 1e-6
+  )
+  return fields | dict(layer_norm_epsilon=norms["layer_norm_epsilon"])
 
 
 def _pooling(config: Config, arguments: Config, default: str) -> str:
   """The pooling that the configuration tells, or else the default."""
+  name = config.get("architecture")
+  default = timm_arguments.own(name).get("global_pool", default)
   theirs = arguments.get("global_pool", config.get("global_pool")) or default
   return _POOLINGS[checked("global_pool", str, theirs, choices=(*_POOLINGS,))]
 
 
+def _class(shapes: Shapes, config: Config) -> str:
+  """The initial of timm's class, by the architecture's name or the arrays."""
+  if initial := timm_arguments.known(config.get("architecture")):
+    return initial
+  if relative.fields(table := _table(shapes), shapes):
+    return "b" if table is timm.EVA else "r"
+  return "e" if any(name in shapes for name in timm_evas.SIGNATURES) else "v"
+
+
 def _heads_and_gelu(
   config: Config, arguments: Config, shapes: Shapes, width: int
-) -> tuple[Any, str, set[str]]:
-  """The heads, timm's name of the GELU, and which facts are guesses."""
+) -> tuple[Any, dict[str, str], set[str]]:
+  """The heads, the activation's fields, and which facts are guesses."""
   num_heads, gelu, guessed = timm.by_name(config.get("architecture"), width)
   if "num_heads" in arguments:
     num_heads = arguments["num_heads"]
-  if "act_layer" in arguments or config.get("architecture"):
-    guessed -= {"gelu", "layer_norm_epsilon"}
+  name = config.get("architecture")
+  if "act_layer" in arguments or timm_arguments.known(name):
+    guessed -= {"gelu"}
+  if "norm_layer" in arguments or timm_arguments.known(name):
+    guessed -= {"layer_norm_epsilon"}
   guessed -= arguments.keys()
-  gelu = arguments.get("act_layer", gelu)
-  # That of gated MLPs, see `_check_arguments`.
-  gelu = "gelu" if gelu == "silu" else gelu
-  gelu = checked("act_layer", str, gelu, choices=(*timm.GELUS,))
+  gated = timm_evas.is_gated(shapes)
+  act = timm_arguments.activation(arguments, gelu, gated)
   if relative_heads := relative.num_heads(_table(shapes), shapes):
     num_heads = relative_heads
     guessed -= {"num_heads"}
-  if _AIM in shapes and "num_heads" not in arguments:
+  if _AIM in shapes and not (name or "num_heads" in arguments):
     num_heads = width // _AIM_HEAD_SIZE
-  return num_heads, gelu, guessed
+  if gated and "attn_pool.latent" in shapes and "silu" in act.values():
+    if _class(shapes, config) != "e":
+      raise ValueError(
+        "it has attention pooling and gated MLPs, which would share an "
+        "activation: this is not supported."
+      )
+  return num_heads, act, guessed
 
 
 def _check_filled(
@@ -282,9 +309,10 @@ def _particular(
     *("norm_pre.weight", _AIM),
     *("blocks.0.attn.norm.weight", "blocks.0.mlp.norm.weight"),
   } & shapes.keys()
+  name = config.get("architecture")
   pooling = _pooling(config, arguments, default)
-  pool_prefix = arguments.get(
-    "pool_include_prefix", config.get("architecture") == "test_vit3"
+  pool_prefix = {**timm_arguments.own(name), **arguments}.get(
+    "pool_include_prefix"
   )
   if pool_prefix and pooling != "map":
     raise ValueError(
@@ -306,13 +334,15 @@ def _particular(
     qk_norm="blocks.0.attn.q_norm.weight" in shapes,
     gated_mlp=gated,
     branch_bias="blocks.0.attn.proj.bias" in shapes,
-    norm_kind="rms" if _is_rms(shapes) else "layer",
     norm_patches=_AIM in shapes,
     norm_final=norm_pooled or "norm.weight" in shapes,
     norm_inner_msa="blocks.0.attn.norm.weight" in shapes,
     norm_inner_mlp="blocks.0.mlp.norm.weight" in shapes,
-    layer_norm_epsilon=1e-5 if coarse else 1e-6,
   )
+  epsilon = 1e-5 if coarse else 1e-6
+  if eva is not None:
+    epsilon = eva.fields.get("layer_norm_epsilon", 1e-6)
+  fields |= timm_arguments.norm(shapes, arguments, name, epsilon)
   if {"blocks.0.gamma_1", "blocks.0.ls1.gamma"} & shapes.keys():
     fields["layer_scale"] = 1e-5
   if eva is not None:
@@ -341,24 +371,6 @@ def _relative(shapes: Shapes, arguments: Config) -> dict[str, Any]:
   return fields
 
 
-def _check_arguments(shapes: Shapes, config: Config, arguments: Config) -> None:
-  """Raises ValueError if a configuration asks for what is not supported."""
-  for key, value in arguments.items():
-    if key not in _ARGUMENTS and value not in (None, False):
-      raise ValueError(
-        f"its config.json says {quoted(key)}={quoted(value)} in model_args, "
-        "which is not supported."
-      )
-  norm = arguments.get("norm_layer")
-  if norm is not None:
-    checked("norm_layer", str, norm, choices=_NORMS)
-  if arguments.get("act_layer") == "silu" and not timm_evas.is_gated(shapes):
-    raise ValueError(
-      "its config.json says act_layer='silu', and its MLPs are "
-      "not gated: this is not supported."
-    )
-
-
 def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
   """Raises ValueError if nothing tells whether layer norms follow the branches.
 
@@ -381,12 +393,6 @@ def _biases(shapes: Shapes) -> str:
     return "qkv"
   apart = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias"}
   return "qv" if apart & shapes.keys() else ""
-
-
-def _is_rms(shapes: Shapes) -> bool:
-  """Whether its norms are RMSNorm, which has no bias."""
-  biased = "blocks.0.norm1.bias" in shapes
-  return "blocks.0.norm1.weight" in shapes and not biased
 
 
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
@@ -531,10 +537,14 @@ def _config(vit: Any) -> dict[str, Any]:
     if vit.pooling == "gap":
       arguments |= {"class_token": False, "fc_norm": False}
   config = timm.configuration(vit, name, arguments)
-  # That of a gated MLP is SiLU.
-  eva = vit.extended and timm_evas.closest(vit) is not timm_evas.VIT
-  if eva or (vit.extended and (vit.gated_mlp or vit.relative)):
-    del config["model_args"]["act_layer"]
+  arguments = config["model_args"]
+  table = timm_arguments.ARGUMENTS[timm_arguments.known(name) or "v"]
+  if "act_layer" not in table:  # That of an Eva or a Beit is fixed.
+    del arguments["act_layer"]
+  if timm_arguments.own(name).get("epsilon", 1e-6) != vit.layer_norm_epsilon:
+    if "norm_layer" in table:
+      rms = getattr(vit, "norm_kind", "layer") == "rms"
+      arguments["norm_layer"] = "rmsnorm" if rms else "layernorm"
   return config
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.pretrained.formats import architecture, timm
+from vit_jax.pretrained.formats import architecture, timm, timm_arguments
 from vit_jax.pretrained.formats.architecture import need
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.pretrained.formats.table import Config, Table
@@ -26,16 +26,6 @@ _NAMES = re.compile(
   r"eva02_|eva_giant_|vit_pe_|vit_\w+_rope_|vit_\w+_(dinov3|lingbot|sapiens2)"
 )
 _PE = "vit_pe_"
-_POST_NORM = "eva02_enormous"
-# Patches along a side that the rotary positions of a PE count up to.
-_PE_SIDES = {r"vit_pe_core_base": 14, r"vit_pe_core_(?!giga)": 24, _PE: 32}
-# Arguments that the arrays tell, or that `fields` reads.
-ARGUMENTS = (
-  *("use_abs_pos_emb", "qkv_fused", "scale_mlp", "scale_attn_inner"),
-  *("use_pre_transformer_norm", "use_post_transformer_norm", "use_fc_norm"),
-  "use_post_norm",
-  *("ref_feat_shape", "attn_pool_num_heads", "attn_pool_mlp_ratio"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,23 +212,26 @@ def fields(
   row: Eva, shapes: Shapes, config: Config, arguments: Config
 ) -> dict[str, Any]:
   """The fields of the model, apart from those that all of timm's have."""
-  class_token = "cls_token" in shapes
-  values = {k: v for k, v in row.fields.items() if k != "position"}
-  values.setdefault("layer_norm_epsilon", 1e-6)
-  name = str(config.get("architecture"))
-  follows = arguments.get("use_post_norm", name.startswith(_POST_NORM))
-  values["norm_after"] = checked("use_post_norm", bool, follows)
-  if row.named == _PE:
-    values["rope_side"] = next(
-      side for start, side in _PE_SIDES.items() if re.match(start, name)
+  told = ("position", "layer_norm_epsilon", "class_token")
+  values = {k: v for k, v in row.fields.items() if k not in told}
+  name = config.get("architecture")
+  arguments = {
+    **timm_arguments.own(
+      name if timm_arguments.known(name) else row.architecture
+    ),
+    **arguments,
+  }
+  rotary = timm_arguments.rotary(arguments)
+  if (rotary["rope_theta"] is None) != (row.fields["rope_theta"] is None):
+    turned = rotary["rope_theta"] is not None
+    raise timm_arguments.refusal(
+      "use_rot_pos_emb", turned, "the models with such arrays have it otherwise"
     )
-    values["rope_start"] = int(class_token)
-  side = arguments.get("ref_feat_shape")
-  if values.get("rope_side") and side is not None:
-    values["rope_side"] = _side(side)
+  values |= rotary
+  follows = arguments.get("use_post_norm", False)
+  values["norm_after"] = checked("use_post_norm", bool, follows)
   if "attn_pool.latent" in shapes:
-    own_heads = 8 if row.named == _PE else None
-    num_heads = arguments.get("attn_pool_num_heads", own_heads)
+    num_heads = arguments.get("attn_pool_num_heads")
     num_heads = checked("attn_pool_num_heads", int | None, num_heads, COUNT)
     size = architecture.length(shapes, "attn_pool.mlp.fc1.bias", None)
     values |= dict(pool_heads=num_heads, pool_mlp_size=size, pool_prefix=True)
@@ -301,17 +294,6 @@ def _may_be_pe(shapes: Shapes) -> bool:
   normed = {"norm.weight", "fc_norm.weight"} & shapes.keys()
   pooled = "attn_pool.latent" in shapes
   return "norm_pre.weight" in shapes and (pooled or not normed)
-
-
-def _side(value: Any) -> int:
-  """Patches along a side, from timm's `ref_feat_shape`."""
-  sides = value if isinstance(value, list | tuple) else [value]
-  if len({*sides}) > 1:
-    raise ValueError(
-      f"its config.json says ref_feat_shape={quoted(value)}, which is not "
-      "supported: both sides have to be the same."
-    )
-  return checked("ref_feat_shape", int, sides[0], COUNT)
 
 
 def _check_heads(shapes: Shapes) -> None:

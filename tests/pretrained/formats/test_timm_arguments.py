@@ -1,0 +1,248 @@
+"""timm's `model_args`: every argument is applied, or refused in one line."""
+
+import contextlib
+import importlib
+import inspect
+import json
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import encoders, libraries
+from vit_jax.pretrained.formats import timm_arguments, timm_encoders
+from vit_jax.pretrained.load import open_checkpoint
+
+# Class -> its module in timm.
+MODULES = {
+  "VisionTransformer": "vision_transformer",
+  "Eva": "eva",
+  "Beit": "beit",
+  "VisionTransformerRelPos": "vision_transformer_relpos",
+}
+INITIALS = dict(zip("vebr", MODULES, strict=True))
+# Arguments that are another library's, or change no answer but say where.
+NO_ARGUMENTS = {"self", "device", "dtype"}
+
+
+def refused(tmp_path, name, **arguments):
+  """The line by which a file with these arguments is refused."""
+  folder = shutil.copytree(encoders.path(name), tmp_path / "changed")
+  path = folder / "config.json"
+  told = json.loads(path.read_text())
+  told["model_args"] |= arguments
+  path.write_text(json.dumps(told))
+  with pytest.raises(ValueError, match="config.json|is unknown") as info:
+    open_checkpoint(str(folder))
+  assert "\n" not in str(info.value)
+  return str(info.value)
+
+
+@pytest.mark.parametrize(
+  "name, arguments, message",
+  [
+    (
+      "timm_deit3",
+      dict(rope_type=False),
+      "VisionTransformer has no such argum",
+    ),
+    ("timm_dinov3", dict(act_layer="gelu"), "Eva has no such argument"),
+    ("timm_beit", dict(qk_norm=False), "Beit has no such argument"),
+    ("timm_deit3", dict(unheard=False), "'unheard'=False in model_args"),
+    ("timm_deit3", dict(attn_layer="diff"), "only 'attn' is"),
+    ("timm_deit3", dict(block_fn="Block"), "only its own is"),
+    ("timm_deit3", dict(use_naflex=True), "only False is"),
+    ("timm_mae", dict(act_layer="silu"), "its MLPs have no gates for it"),
+    ("timm_siglip_head", dict(act_layer="swish"), "have no gates"),
+    ("timm_deit3", dict(act_layer="mish"), "act_layer='mish' is unknown"),
+    ("timm_deit3", dict(norm_layer="rmsnorm"), "those of layer norms, and oth"),
+    ("timm_rms", dict(norm_layer="simplenorm"), "those of RMSNorm, and others"),
+    ("timm_dinov3", dict(rope_rotate_half=False), "of type 'dinov3' like that"),
+    ("timm_dinov3", dict(use_rot_pos_emb=False), "have it otherwise"),
+    ("timm_eva", dict(use_rot_pos_emb=True), "have it otherwise"),
+    ("timm_eva02", dict(rope_rotate_half=True), "of type 'cat' like that are"),
+    ("timm_eva02", dict(rope_grid_offset=0.5), "'rope_grid_offset'=0.5 in"),
+    ("timm_dinov3", dict(rope_grid_offset=1.0), "'rope_grid_offset'=1.0 in"),
+    ("timm_rope_mixed", dict(rope_grid_indexing="ij"), "indexing'='ij' in mo"),
+    ("timm_rope", dict(rope_type="mrope"), "'rope_type'='mrope' in model_args"),
+    ("timm_dinov3", dict(attn_only_layer_scale=True), "only False is"),
+  ],
+)
+def test_what_changes_an_answer_and_is_not_read_is_refused(
+  tmp_path, name, arguments, message
+):
+  assert message in refused(tmp_path, name, **arguments)
+
+
+@pytest.mark.parametrize(
+  "name, arguments, fields",
+  [
+    ("vit_base_patch16_clip_224", {}, dict(layer_norm_epsilon=1e-5)),
+    (
+      "vit_base_patch16_clip_224",
+      dict(norm_layer="LayerNorm"),
+      dict(layer_norm_epsilon=1e-6),
+    ),
+    (
+      "vit_base_patch16_224",
+      dict(pre_norm=True, act_layer="GELU_tanh"),
+      dict(layer_norm_epsilon=1e-6, gelu="tanh", norm_pre=True),
+    ),
+    ("vit_base_patch16_224", dict(act_layer=""), dict(gelu="exact")),
+    ("vit_base_patch16_clip_quickgelu_224", {}, dict(gelu="quick")),
+    (
+      "vit_base_patch16_clip_quickgelu_224",
+      dict(act_layer=None),
+      {"gelu": "quick"},
+    ),
+  ],
+)
+def test_the_name_and_the_arguments_tell_epsilon_and_activation(
+  name, arguments, fields
+):
+  shapes = {
+    "patch_embed.proj.weight": (48, 3, 8, 8),
+    "cls_token": (1, 1, 48),
+    "pos_embed": (1, 17, 48),
+    "norm_pre.weight": (48,),
+    "norm.weight": (48,),
+    "blocks.0.mlp.fc1.weight": (96, 48),
+    "blocks.0.mlp.fc2.weight": (48, 96),
+  }
+  config = {"architecture": name, "model_args": arguments}
+  found = timm_encoders.infer(shapes, config).fields
+  assert {key: found[key] for key in fields} == fields
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("initial", INITIALS)
+def test_the_table_has_every_argument_of_timms_class(initial):
+  libraries.needed("timm")
+  module = importlib.import_module(f"timm.models.{MODULES[INITIALS[initial]]}")
+  signature = inspect.signature(getattr(module, INITIALS[initial]).__init__)
+  theirs = {*signature.parameters} - NO_ARGUMENTS
+  assert {*timm_arguments.ARGUMENTS[initial]} == theirs | {"use_naflex"}
+
+
+# Architecture -> arguments that are tried one by one, where timm takes them.
+BOTH = (False, True)
+NORMS, ACTS = ("layernorm", "rmsnorm"), ("gelu_tanh", "quick_gelu", "silu")
+VIT = dict(
+  act_layer=ACTS,
+  norm_layer=NORMS,
+  embed_norm_layer=NORMS,
+  scale_attn_norm=BOTH,
+  scale_mlp_norm=BOTH,
+  proj_bias=BOTH,
+  pre_norm=BOTH,
+  final_norm=BOTH,
+  fc_norm=BOTH,
+  qk_norm=BOTH,
+  no_embed_class=BOTH,
+  pool_include_prefix=BOTH,
+  num_heads=(4,),
+  global_pool=("token", "avg", "map", "max"),
+  pos_embed=("none",),
+  reg_tokens=(2,),
+  init_values=(0.5,),
+)
+EVA = dict(
+  use_rot_pos_emb=BOTH,
+  rope_type=("cat", "mixed", "dinov3"),
+  rope_grid_offset=(0.0, 1.0, 0.5),
+  rope_grid_indexing=("ij", "xy"),
+  rope_temperature=(50.0,),
+  rope_rotate_half=BOTH,
+  rope_shift_coords=(0.1,),
+  ref_feat_shape=(8,),
+  class_token=BOTH,
+  qkv_bias=BOTH,
+  qk_norm=BOTH,
+  use_post_norm=BOTH,
+  use_fc_norm=BOTH,
+  scale_mlp=BOTH,
+  swiglu_mlp=BOTH,
+  num_heads=(4,),
+  global_pool=("token", "avg", "map"),
+  attn_pool_num_heads=(4,),
+)
+TRIED = {
+  "vit_base_patch16_224": VIT,
+  "vit_base_patch16_siglip_224": VIT,
+  "vit_base_patch16_clip_224": VIT,
+  "vit_giant_patch14_dinov2": VIT,
+  "beit3_base_patch16_224": VIT,
+  "vit_relpos_base_patch16_cls_224": VIT,
+  "vit_base_r26_s32_224": dict(act_layer=ACTS, norm_layer=NORMS),
+  "eva02_base_patch14_224": EVA,
+  "eva_giant_patch14_224": EVA,
+  "vit_small_patch16_dinov3": EVA,
+  "vit_small_patch16_lingbot": EVA,
+  "vit_small_patch16_rope_224": EVA,
+  "vit_small_patch16_rope_mixed_224": EVA,
+  "vit_pe_core_base_patch16_224": EVA,
+  "beit_base_patch16_224": EVA,
+}
+SIZES = dict(patch_size=8, embed_dim=32, depth=1, num_heads=2, num_classes=5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("small", BOTH)
+@pytest.mark.parametrize("name", TRIED)
+def test_each_argument_is_applied_or_refused(tmp_path, name, small):
+  """At small activations the epsilon of norms shows."""
+  timm, torch = libraries.needed("timm", "torch")
+  reference = importlib.import_module("scripts.parity.reference.encoders")
+  hybrid = "_r26_" in name
+  sizes = SIZES | dict(img_size=64 if hybrid else 32)
+  sizes |= dict(patch_size=1) if hybrid else {}
+  cases = [{}] + [
+    {key: value} for key, values in TRIED[name].items() for value in values
+  ]
+  read = 0
+  for number, case in enumerate(cases):
+    folder = tmp_path / str(number)
+    with contextlib.suppress(Exception):  # timm refuses some itself.
+      model = timm.create_model(name, **(sizes | case))
+      reference.randomise(model)
+      shrink(torch, model) if small else None
+      images, expected = answered(torch, model, sizes["img_size"])
+      timm.models.save_for_hf(model, folder, safe_serialization=True)
+    if not (folder / "config.json").exists():
+      continue
+    try:
+      loaded = open_checkpoint(str(folder))
+    except ValueError as error:
+      assert case and "\n" not in str(error)
+      continue
+    read += 1
+    found = loaded.model.apply({"params": loaded.params}, jnp.asarray(images))
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max(), case
+  assert read > 1
+
+
+def answered(torch, model, side):
+  images = np.random.default_rng(0).uniform(-1, 1, (2, side, side, 3))
+  images = images.astype(np.float32)
+  with torch.no_grad():
+    answer = model(torch.from_numpy(images.transpose(0, 3, 1, 2)))
+  return images, answer.numpy()
+
+
+def shrink(torch, model):
+  """Scales the tokens, and what layers add to them, by a thousandth."""
+  first = (
+    "patch_embed.proj",
+    "pos_embed",
+    "cls_token",
+    "reg_token",
+    "norm_pre",
+  )
+  last = ("proj.weight", "proj.bias", "fc2.weight", "fc2.bias")
+  with torch.no_grad():
+    for name, parameter in model.named_parameters():
+      if name.startswith(first) or name.endswith(last):
+        parameter.mul_(1e-3)
