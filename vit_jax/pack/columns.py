@@ -46,7 +46,7 @@ def columns_of(
       return images[0], labels[0]
     if labels:
       break
-  raise ValueError(f"{there}; {_no_labels(schema, declared or numbers)}")
+  raise ValueError(f"{there}; {_no_labels(schema, numbers)}")
 
 
 def class_names(schema: pa.Schema, label: str) -> list[str]:
@@ -76,10 +76,13 @@ def _no_labels(schema: pa.Schema, numbers: list[str]) -> str:
     )
   if not numbers:
     return "there must be one of image bytes and one of class numbers."
-  *most, last = [f"--label_column={name}" for name in numbers]
+  right = [field.name for field in named] or [
+    name for name in numbers if class_names(schema, name)
+  ]
+  *most, last = [f"--label_column={name}" for name in right or numbers]
   several = f"{', '.join(most)} or " if most else ""
   return (
-    f"not exactly one of them is called {', '.join(_LABELS[:-1])} or "
-    f"{_LABELS[-1]} or declares names of classes: say which one holds class "
-    f"numbers, by {several}{last}."
+    f"{'several' if right else 'none'} of them may hold the classes, by the "
+    f"names {', '.join(_LABELS[:-1])} and {_LABELS[-1]} or as a ClassLabel: "
+    f"say which one does, by {several}{last}."
   )
