@@ -38,6 +38,18 @@ def grid_of(model: Model, size: tuple[int, int]) -> Grid:
   return size[0] // stride, size[1] // stride
 
 
+def check_depth(model: Model) -> None:
+  """Raises ValueError for more layers, of all towers, than a real model has."""
+  stages = model.resnet_layers
+  stacks = (part.stack for part in model.parts())
+  layers = sum(stages) + sum(stack.num_layers for stack in stacks if stack)
+  if layers > _MOST_LAYERS or len(stages) > _MOST_STAGES:
+    raise ValueError(
+      f"it would have {layers} layers, in {len(stages)} stages of a ResNet and "
+      f"a Transformer; at most {_MOST_LAYERS} and {_MOST_STAGES} are built."
+    )
+
+
 def param_shapes(
   model: Model, grid: Grid, channels: int | None = None
 ) -> dict[str, tuple[int, ...]]:
@@ -46,13 +58,7 @@ def param_shapes(
   By default, the images have the channels of the model's origin, or 3. Raises
   ValueError for more layers than any real model has.
   """
-  stages = model.resnet_layers
-  layers = sum(stages) + model.num_layers
-  if layers > _MOST_LAYERS or len(stages) > _MOST_STAGES:
-    raise ValueError(
-      f"it would have {layers} layers, in {len(stages)} stages of a ResNet and "
-      f"a Transformer; at most {_MOST_LAYERS} and {_MOST_STAGES} are built."
-    )
+  check_depth(model)
   size = grid[0] * model.stride, grid[1] * model.stride
   channels = channels or (len(model.origin.mean) if model.origin else 3)
   inputs = model.inputs((*size, channels))

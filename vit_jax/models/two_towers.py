@@ -26,6 +26,7 @@ from vit_jax.models.vit import Vit
 
 IMAGE, TEXT = TOWERS = ("image", "text")
 LOG_SCALE, BIAS = "log_scale", "bias"
+_MOST_LOG_SCALE = 20
 """Paths of the two parameters that belong to none of the towers."""
 HOW = ("trained", "frozen", "lora")
 SHARED = ("scan", "remat", *DTYPE_FIELDS)
@@ -190,6 +191,20 @@ class TwoTowers(Model):
 
   def _how(self, tower: str) -> str:
     return self.towers[TOWERS.index(tower)]
+
+
+def scale_of(log_scale: float) -> float:
+  """The scale of a stored logarithm.
+
+  Raises ValueError if it is no number, or e^x is beyond all that is trained.
+  """
+  if not abs(log_scale) <= _MOST_LOG_SCALE:  # False for NaN.
+    raise ValueError(
+      f"the logarithm of the scale of images and texts is {log_scale:g}, and "
+      f"has to lie within -{_MOST_LOG_SCALE} and {_MOST_LOG_SCALE}; CLIP's is "
+      "4.6."
+    )
+  return math.exp(log_scale)
 
 
 def tower_of(path: str) -> str | None:

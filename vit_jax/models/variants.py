@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from vit_jax.models.axial import AxialBlock
 from vit_jax.models.extended_vit import FAMILIES, ExtendedVit
+from vit_jax.models.grid import check_depth
 from vit_jax.models.layer import DTYPE_FIELDS
 from vit_jax.models.masked_vit import MaskedVit
 from vit_jax.models.model import Model
@@ -298,4 +299,6 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
   if kind is ExtendedVit:
     old = _ONLY_VIT.items()
     fields = {k: v for k, v in fields.items() if (k, v) not in old}
-  return _build(kind, fields.pop("num_classes"), fields)
+  model = _build(kind, fields.pop("num_classes"), fields)
+  check_depth(model)
+  return model

@@ -13,7 +13,7 @@ from flax import traverse_util
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Model, Origin, from_fields
-from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models.grid import check_depth, grid_of, param_shapes
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED, BLOCKS, OwnBlockError
 from vit_jax.pretrained import pinned, transfer
@@ -74,6 +74,7 @@ def open_run_checkpoint(
     adapted = model_fields.get(ADAPTED)
     make_model = saved.open_task(task).described if adapted else from_fields
     trained = make_model(model_fields).clone(origin=origin)
+    check_depth(trained)
     model = trained if as_trained else trained.trunk
     shapes = _shapes(model, preprocessing)
     trained_shapes = shapes
@@ -105,6 +106,10 @@ def open_run_checkpoint(
     notes=notes,
     restore=restore,
   )
+
+
+class _DescriptionError(ValueError):
+  """A description from which no model or task can be made."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,10 +241,12 @@ def _describing(workdir: str, step: int) -> Iterator[None]:
   """
   try:
     yield
+  except _DescriptionError:  # Of a part of the description.
+    raise
   except (OwnBlockError, choose.OwnTaskError) as error:
     raise ValueError(f"{workdir}: {error}") from error
   except Exception as error:
-    raise ValueError(
+    raise _DescriptionError(
       f"the description of checkpoint {step} of {workdir} is damaged "
       f"({type(error).__name__}: {one_line(error)}): choose another step, or "
       "delete its folder."

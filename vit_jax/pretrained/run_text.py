@@ -1,10 +1,9 @@
 """Loads the text tower of a run on pairs, or of a published model."""
 
-import math
 from typing import Any
 
 from vit_jax.models.parts import Parts
-from vit_jax.models.two_towers import BIAS, LOG_SCALE, TEXT, TwoTowers
+from vit_jax.models.two_towers import BIAS, LOG_SCALE, TEXT, TwoTowers, scale_of
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.text import LoadedText, load_text
@@ -35,7 +34,7 @@ def load_any_text(source: str) -> LoadedText:
     tower=model.text.clone(scan=False, parent=None),
     params=params[TEXT],
     tokenizer=task.tokenizer.tokenizer,
-    scale=math.exp(float(params[LOG_SCALE])),
+    scale=scale_of(float(params[LOG_SCALE])),
     bias=None if bias is None else float(bias),
     longer=lambda: task.tokenizer.longer,
   )

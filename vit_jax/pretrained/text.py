@@ -18,6 +18,7 @@ from vit_jax.inference.text_head import TextHead
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.model import unit
 from vit_jax.models.text import TextTower
+from vit_jax.models.two_towers import scale_of
 from vit_jax.pretrained.arrays import Arrays, open_arrays
 from vit_jax.pretrained.folder import OF_TEXTS, open_folder
 from vit_jax.pretrained.formats import open_clip, texts
@@ -228,7 +229,10 @@ def _weights(path: pathlib.Path) -> pathlib.Path:
 def _compared(
   arrays: Arrays, pair: Mapping[str, str]
 ) -> tuple[float, float | None, list[str]]:
-  """The scale and the bias of similarities, and a line if no array tells."""
+  """The scale and the bias of similarities, and a line if no array tells.
+
+  Raises ValueError if the scale is out of bounds.
+  """
   stored = {
     what: float(arrays[name].reshape(-1)[0])
     for name, what in pair.items()
@@ -236,8 +240,10 @@ def _compared(
   }
   bias = stored.get("logit_bias")
   if "logit_scale" in stored:
-    return math.exp(stored["logit_scale"]), bias, []
+    return scale_of(stored["logit_scale"]), bias, []
   if "temperature" in stored:
-    return 1 / stored["temperature"], bias, []
+    T = stored["temperature"]
+    scale_of(-math.log(T) if T > 0 else math.nan)  # Refuses what is none.
+    return 1 / T, bias, []
   note = f"no scale is stored: similarities are multiplied by {_CLIPS_SCALE:g}"
   return _CLIPS_SCALE, bias, [note]

@@ -36,7 +36,7 @@ from vit_jax.models.two_towers import (
   tower_of,
   two_towers,
 )
-from vit_jax.runtime.checks import checked
+from vit_jax.runtime.checks import CLASSES, DEPTH, WIDTH, checked, up_to
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
 from vit_jax.tasks.pair_objective import Contrast
@@ -56,6 +56,10 @@ _FIELDS = (
   *("end_token", "pad_token", "representation_size", "projection_bias"),
   *("gelu", "layer_norm_epsilon"),
 )
+_LENGTHS = up_to(65_536, "no text tower is known to read as many tokens")
+# The sizes of a stored text tower.
+_SIZES = {"vocabulary": CLASSES, "length": _LENGTHS, "num_layers": DEPTH}
+_SIZES |= dict.fromkeys(("hidden_size", "mlp_size", "num_heads"), WIDTH)
 _MLP_RATIO = 4
 
 
@@ -179,7 +183,9 @@ class PairsTask(Task):
 
   def with_facts(self, description: Mapping[str, Any]) -> "PairsTask":
     targets = description["targets"]
-    text = targets["text"]
+    text = {**targets["text"]}
+    for name, must in _SIZES.items():
+      text[name] = checked(name, int, text[name], must)
     weights = checked("weights", tuple[str, ...], targets["weights"])
     first = checked("first", tuple[float, float], targets["first"])
     tokenizer = TokenizerFiles.from_json(targets["tokenizer"])

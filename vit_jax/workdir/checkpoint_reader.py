@@ -170,6 +170,13 @@ class CheckpointReader:
       # Earlier versions did not note the lengths of the files.
       files = description.get("files", {})
       arrays = orbax_files.read_arrays(self._at(step), shapes, files)
+      needed = dict(named_leaves(shapes))
+      for path, array in named_leaves(arrays):
+        if array.shape != needed[path].shape:
+          raise ValueError(
+            f"{path} has the shape {array.shape}, and {needed[path].shape} is "
+            "needed"
+          )
       for path, number in checksums(arrays).items():
         if saved.get(path) != number:
           raise ValueError(f"the checksum of {path} does not match")
