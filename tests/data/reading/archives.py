@@ -68,7 +68,7 @@ ARCHIVES = {
   },
   "Kaggle, Carvana": {
     **some("cars/train", 4),
-    **some("cars/train_masks", 4, "_mask.gif"),
+    **some("cars/train_masks", 4, "_mask.gif", MASK),
     **some("cars/test", 2),
   },
   "Roboflow, folders": {

@@ -235,12 +235,12 @@ def test_a_copy_in_each_split(tmp_path):
     ),
     (
       {"train/": 3, "train_masks/": 3, "test/": 2},
-      "train and train_masks, .* rename or link train and train_masks",
+      "train and train_masks, which are .*--config segmentation reads this",
     ),
     (
       {"JPEGImages/": 3, "SegmentationClass/": 3, "SegmentationObject/": 3}
       | {"Annotations/1.xml": "", "ImageSets/Main/train.txt": ""},
-      "JPEGImages and Segmentation.* rename or link JPEGImages and Segm",
+      "JPEGImages and SegmentationClass, .*--config segmentation reads this",
     ),
     (
       {"JPEGImages/": 3, "Annotations/1.xml": "", "ImageSets/x.txt": ""},
@@ -248,7 +248,7 @@ def test_a_copy_in_each_split(tmp_path):
     ),
     (
       {"leftImg8bit/train/bonn/": 3, "gtFine/train/bonn/": 3},
-      "has leftImg8bit and gtFine, which are no classes: they look like",
+      "leftImg8bit and gtFine, which .*--config segmentation reads this",
     ),
     (
       {"images/train/": 3, "images/val/": 1, "labels/train/0.txt": "0"}

@@ -8,8 +8,6 @@ import itertools
 import os
 from collections.abc import Collection, Iterator, Mapping
 
-from vit_jax.data.reading.split_names import split_named as split_named
-
 HEIF = (b".heic", b".heif")
 EXTENSIONS = (
   *(b".jpg", b".jpeg", b".jfif", b".png", b".webp", b".bmp", b".gif"),

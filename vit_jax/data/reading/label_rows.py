@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.reading import cells
-from vit_jax.data.reading.folders import EXTENSIONS, split_named
+from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.lookup import Lookup
+from vit_jax.data.reading.split_names import split_named
 from vit_jax.data.reading.tables import (
   FILE,
   cells_of,

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Int
@@ -13,7 +13,7 @@ from vit_jax.data.batch import ArraySpec
 from vit_jax.data.decoding.decode import image_size
 from vit_jax.data.decoding.orientation import of_picture
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.data.reading import folders, mask_decision
+from vit_jax.data.reading import folders, mask_decision, mask_names
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import content
 from vit_jax.data.reading.labels import Labels, Names
@@ -28,8 +28,7 @@ from vit_jax.data.reading.mask_classes import (
 )
 from vit_jax.data.reading.mask_lookup import MaskLookup
 from vit_jax.data.reading.mask_meaning import Meaning
-from vit_jax.data.reading.mask_names import IMAGES
-from vit_jax.data.reading.mask_names import MASKS as MASK_FOLDERS
+from vit_jax.data.reading.split_names import split_named
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
@@ -84,10 +83,10 @@ class SegmentationFolder(Source):
   """One split of a folder of images and index masks.
 
   The folder holds `images` and `masks` (or `annotations`, `labels`), and each
-  of these the folders `train` and `val` (or other names of `folders.NAMES`), or
-  the files themselves, of which a part is then held out. A mask is named as its
-  image, and holds the index of a class for each pixel; 255 is ignored, and
-  65535 in a mask of 16 bits.
+  of these the folders `train` and `val` (or other names of splits), or the
+  files themselves, of which a part is then held out; `mask_names.places` lists
+  other layouts. A mask is named as its image, and holds the index of a class
+  for each pixel; 255 is ignored, and 65535 in a mask of 16 bits.
 
   Attributes:
     root: The whole folder.
@@ -114,28 +113,21 @@ class SegmentationFolder(Source):
     none.
     """
     root = os.fsencode(settings.root or "")
-    images, masks = (_only(root, names) for names in (IMAGES, MASK_FOLDERS))
-    inside = {folders.split_named(n): n for n in folders.subfolders(images)}
-    self.split = name = split
-    self.has_test = "train" in inside and "test" in inside
-    if "train" in inside:
-      named = split if split in ("train", "test") else settings.eval_split
-      folder = inside.get(named or "val")
-      if folder is None and split not in ("train", "test"):
-        folder = inside.get("test")
-      if folder is None:
-        missing = "test" if split == "test" else "val"
-        raise ValueError(
-          f"{text(images)!r} has a train folder but no {missing}."
-        )
-      images = _below(images, folder)
-      masks = _below(masks, folder)
-      self.split = folders.split_named(folder) or ""
-      name = text(folder)
-    elif split == "test":
-      raise ValueError(f"{text(images)!r} has no test folder.")
+    self._earlier = settings.mask_values == "index"
+    places, left_out = mask_names.places(root, self._earlier)
+    self.has_test = "test" in places
+    self.split = split
+    whole = "" in places
+    chosen = "" if whole and split != "test" else None
+    chosen = chosen if whole else _chosen(places, split, settings)
+    if chosen is None:
+      missing = "test" if split == "test" else "val"
+      lacks = "no test folder" if whole else f"a train folder but no {missing}"
+      raise ValueError(f"{text(root)!r} has {lacks}.")
+    images, masks = places[chosen]
+    self.split = chosen or split
     files = [*folders.images_below(images)]
-    if "train" not in inside:
+    if not chosen:
       self.held_out = Holdout.of(
         len(files),
         settings.eval_fraction,
@@ -147,12 +139,11 @@ class SegmentationFolder(Source):
     if not files:
       raise ValueError(f"{text(images)!r} has no images for {split}.")
     self.root = text(root)
-    self._earlier = settings.mask_values == "index"
     lookup = MaskLookup(masks, self._earlier)
     self._pairs = [(os.path.join(images, f), lookup.find(f)) for f in files]
-    self._lines = lookup.lines()
+    self._lines = [*left_out, *lookup.lines()]
     self.folder_name = text(os.path.basename(os.path.abspath(root)))
-    self.name = f"{self.folder_name}, {name}"
+    self.name = f"{self.folder_name}, {self.split}"
     self._size = size
     self.meaning = meaning or self._found(self._read_classes(root))
     self.class_names = self.meaning.classes.names
@@ -266,29 +257,15 @@ def resize_mask(
   return mask[rows[:, None], columns[None]]
 
 
-def _only(root: bytes, names: Sequence[bytes]) -> bytes:
-  """The folder in the root that has one of these names."""
-  inside = folders.subfolders(root) if os.path.isdir(root) else []
-  matches = [name for name in inside if name.lower() in names]
-  if len(matches) != 1:
-    expected = text(b", ".join(names))
-    raise ValueError(
-      f"{text(root)!r} has {len(matches)} folders named {expected}, and "
-      "segmentation needs one: images, and masks of the same file names."
-    )
-  return os.path.join(root, matches[0])
-
-
-def _below(parent: bytes, folder: bytes) -> bytes:
-  """The folder in `parent` of the split of which `folder` is a name.
-
-  Raises ValueError if there is none.
-  """
-  split = folders.split_named(folder)
-  for name in folders.subfolders(parent):
-    if folders.split_named(name) == split:
-      return os.path.join(parent, name)
-  raise ValueError(f"{text(parent)!r} has no folder {text(folder)!r}.")
+def _chosen(
+  places: Mapping[str, mask_names.Places], split: str, settings: DataSettings
+) -> str | None:
+  """The split with folders of its own that is asked for; None without one."""
+  if split in ("train", "test"):
+    return split if split in places else None
+  wanted = os.fsencode(settings.eval_split or "val")
+  order = (split_named(wanted), "test")
+  return next((name for name in order if name in places), None)
 
 
 def _turned(images: Sequence[bytes]) -> list[str]:

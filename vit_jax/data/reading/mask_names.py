@@ -10,7 +10,7 @@ from vit_jax.data.reading.folders import (
   holds_images,
   subfolders,
 )
-from vit_jax.data.reading.split_names import named, words
+from vit_jax.data.reading.split_names import EXACT, among, named, words
 from vit_jax.runtime.printable import printable_path as text
 
 IMAGES = (b"images", b"image", b"img")
@@ -55,6 +55,127 @@ def pair(root: bytes, names: Sequence[bytes]) -> Pair | None:
   return None
 
 
+class Places(NamedTuple):
+  """The folders of images and of masks, by their paths."""
+
+  images: bytes
+  masks: bytes
+
+
+def places(
+  root: bytes, earlier: bool = False
+) -> tuple[dict[str, Places], list[str]]:
+  """The folders of each split, by "train", "val" and "test", or "" for all.
+
+  `root` holds a folder of images and one of masks, which may hold the splits;
+  or the splits, which hold these two; or both of each split, as train and
+  train_masks. Also returns a line on each split that is left out. Raises
+  ValueError if there are no such folders, or masks of a split are missing.
+
+  Args:
+    earlier: Reads what earlier versions did alone: images and masks by their
+      plain names, which may hold splits by theirs.
+  """
+  names = subfolders(root) if os.path.isdir(root) else []
+  found = _plain_pair(root, names, earlier)
+  if found is not None:
+    images, masks = (os.path.join(root, name) for name in found)
+    return _by_split(images, masks, earlier)
+  by_split = {} if earlier else _splits(root, names)
+  within: dict[str, Places] = {}
+  for split, name in by_split.items():
+    folder = os.path.join(root, name)
+    one = pair(folder, subfolders(folder)) or _of_split(root, names, split)
+    if one is None:
+      continue
+    above = folder if one.images in subfolders(folder) else root
+    within[split] = Places(*(os.path.join(above, name) for name in one))
+  if "train" in within:
+    lost = [name for split, name in by_split.items() if split not in within]
+    if [*within] == ["train"]:  # Of which a part is held out.
+      within = {"": within["train"]}
+    return within, [_left_out(os.path.join(root, name)) for name in lost]
+  # Names may say a split though there is one.
+  if not earlier and (found := pair(root, names)):
+    images, masks = (os.path.join(root, name) for name in found)
+    return {"": Places(images, masks)}, []
+  lacking = IMAGES if not {n.lower() for n in names} & {*IMAGES} else MASKS
+  raise ValueError(
+    f"{text(root)!r} has 0 folders named {_listed(lacking)}, and segmentation "
+    "needs one: images, and masks of the same file names, which may lie in the "
+    "folders of the splits."
+  )
+
+
+def _plain_pair(
+  root: bytes, names: Sequence[bytes], earlier: bool
+) -> Pair | None:
+  """The two folders in `root`; raises ValueError if several are called so."""
+  chosen = []
+  for kinds in (IMAGES, MASKS):
+    matches = [name for name in names if name.lower() in kinds]
+    if len(matches) > 1 and not earlier:
+      here = [n for n in matches if holds_images(os.path.join(root, n))]
+      matches = here if len(here) == 1 else matches
+    if len(matches) > 1:
+      raise ValueError(
+        f"{text(root)!r} has {len(matches)} folders named {_listed(kinds)}, "
+        "and segmentation needs one: images, and masks of the same file names."
+      )
+    chosen += matches
+  if len(chosen) == 2:
+    return Pair(*chosen)
+  found = None if earlier else pair(root, names)
+  return found if found and not named(found.images) else None
+
+
+def _by_split(
+  images: bytes, masks: bytes, earlier: bool
+) -> tuple[dict[str, Places], list[str]]:
+  """The splits in a folder of images and one of masks, if they have any."""
+  of_images, of_masks = (
+    _splits(folder, subfolders(folder), earlier) for folder in (images, masks)
+  )
+  if "train" not in of_images:
+    return {"": Places(images, masks)}, []
+  found, lines = {}, []
+  for split, name in of_images.items():
+    folder = os.path.join(images, name)
+    if split in of_masks:
+      beside = os.path.join(masks, of_masks[split])
+      found[split] = Places(folder, beside)
+    elif split == "test" and not earlier:
+      lines.append(_left_out(folder))
+    else:
+      raise ValueError(f"{text(masks)!r} has no folder {text(name)!r}.")
+  return found, lines
+
+
+def _splits(
+  root: bytes, names: Sequence[bytes], earlier: bool = False
+) -> dict[str, bytes]:
+  """The folder of each split among folders beside each other."""
+  splits: dict[str, bytes] = {}
+  for one in among(names, lambda n: subfolders(os.path.join(root, n))):
+    if one.sure == EXACT or not earlier:
+      splits.setdefault(one.split, one.name)
+  return splits
+
+
+def _of_split(root: bytes, names: Sequence[bytes], split: str) -> Pair | None:
+  """The folders of one split that lie beside each other, if there are two."""
+  of_split = [name for name in names if _kind(name)[0] == split]
+  return pair(root, of_split)
+
+
+def _left_out(folder: bytes) -> str:
+  return f"{text(folder)} has no masks, and is left out."
+
+
+def _listed(names: Sequence[bytes]) -> str:
+  return text(b", ".join(names))
+
+
 def refuse(root: bytes, names: Sequence[bytes]) -> None:
   """Raises ValueError if two of the folders in `root` are such a pair."""
   found = pair(root, names)
@@ -63,11 +184,11 @@ def refuse(root: bytes, names: Sequence[bytes]) -> None:
   images, masks = map(text, found)
   raise ValueError(
     f"{text(root)!r} has {images} and {masks}, which are no classes: "
-    f"{_advice(root, names, found)}."
+    f"{_advice(root, found)}."
   )
 
 
-def _advice(root: bytes, names: Sequence[bytes], found: Pair) -> str:
+def _advice(root: bytes, found: Pair) -> str:
   """What to do with a folder of images and masks, or boxes."""
   endings = endings_in(os.path.join(root, found.masks))
   if endings.isdisjoint(EXTENSIONS):
@@ -79,7 +200,7 @@ def _advice(root: bytes, names: Sequence[bytes], found: Pair) -> str:
       "(detection); to learn classes, sort the images into a folder for each, "
       "or give a file of labels, --config.data.labels_file=FILE.csv"
     )
-  if are_read(root, names, found):
+  if are_read(root, found):
     return "--config segmentation reads this folder as images and their masks"
   return (
     "they look like images and masks, and --config segmentation reads a folder "
@@ -88,16 +209,14 @@ def _advice(root: bytes, names: Sequence[bytes], found: Pair) -> str:
   )
 
 
-def are_read(root: bytes, names: Sequence[bytes], found: Pair) -> bool:
-  """Whether segmentation reads the folder: both are called as it knows them.
-
-  The masks are pictures, and no other folder has such a name.
-  """
+def are_read(root: bytes, found: Pair) -> bool:
+  """Whether segmentation reads the folder, as it has pictures for masks."""
   if endings_in(os.path.join(root, found.masks)).isdisjoint(EXTENSIONS):
     return False
-  lower = [name.lower() for name in names]
-  counts = [sum(n in one for n in lower) for one in (IMAGES, MASKS)]
-  return counts == [1, 1]
+  try:
+    return bool(places(root)[0])
+  except ValueError:
+    return False
 
 
 def _kind(name: bytes) -> tuple[str, str]:

@@ -39,7 +39,7 @@ def of_folder(root: str) -> Recognised:
   base = os.fsencode(root)
   names = subfolders(base)
   pair = mask_names.pair(base, names)
-  if pair is not None and mask_names.are_read(base, names, pair):
+  if pair is not None and mask_names.are_read(base, pair):
     both = f"{text(pair.images)} and {text(pair.masks)}"
     return Recognised(MASKS, f"it has {both}")
   if not names and holds_images(base):
