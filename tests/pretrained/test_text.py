@@ -248,7 +248,7 @@ def test_open_clip_cleans_them(tmp_path, capsys):
   folder = copied(tmp_path, "open_siglip")
   _as_gemma(folder)
   text = load_text(str(folder))
-  assert capsys.readouterr().err == ""
+  assert "capital letters" not in capsys.readouterr().err
   first, second = text.embed(CAPITALS)
   np.testing.assert_array_equal(first, second)
 
@@ -256,7 +256,7 @@ def test_open_clip_cleans_them(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["hf_siglip", "hf_siglip2", "open_siglip"])
 def test_tokenizers_that_lower_texts_say_nothing(name, capsys):
   text = load_text(str(FOLDER / name))
-  assert capsys.readouterr().err == ""
+  assert "capital letters" not in capsys.readouterr().err
   first, second = text.tokenizer(["A photo of a CAT", "a photo of a cat"])
   np.testing.assert_array_equal(first, second)
 

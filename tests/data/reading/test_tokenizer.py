@@ -68,3 +68,25 @@ def test_one_tokenizer_under_three_libraries(tmp_path, family, clean, kept):
   assert (first != second).any() == kept
   said = [note for note in opened.notes if "keeps capital letters" in note]
   assert len(said) == kept
+
+
+def test_open_clips_cleaning_repairs_texts_by_ftfy():
+  """The ids are those of the repaired text, and padding stays at its side."""
+  pytest.importorskip("ftfy", reason="needs ftfy")
+  tokenizer = open_tokenizer(FOLDER / "open_clip", "open_clip", 20, "lower")
+  odd = [
+    "It\u2019s \u201ca cat\u201d",
+    "AT&amp;amp;T",
+    "\uff21 cat\uff01",
+    "e\u0301t\u00e9",
+  ]
+  plain = ['it\'s "a cat"', "at&t", "a cat!", "\u00e9t\u00e9"]
+  np.testing.assert_array_equal(tokenizer(odd), tokenizer(plain))
+  assert tokenizer.notes == ()
+
+
+def test_without_ftfy_a_line_says_what_stays(monkeypatch):
+  monkeypatch.setitem(__import__("sys").modules, "ftfy", None)
+  tokenizer = open_tokenizer(FOLDER / "open_clip", "open_clip", 20, "lower")
+  assert "open_clip repairs curly quotes, full-width" in tokenizer.notes[-1]
+  tokenizer(["AT&amp;T"])

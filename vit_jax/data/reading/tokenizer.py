@@ -105,8 +105,8 @@ def open_tokenizer(
     folder: The folder of the weights.
     family: The name of the text tower's family, such as "SigLIP".
     clean: The way in which open_clip changes texts first: "" for none,
-      "whitespace", "lower" or "canonicalize". Only its repair of wrong
-      encodings, by ftfy, is left out.
+      "whitespace", "lower" or "canonicalize". Its repair of wrong encodings,
+      by ftfy, is left out with a note if that is not installed.
   """
   config = read_json(folder / CONFIG)
   own = [folder / name for name in PIECES if (folder / name).exists()]
@@ -211,19 +211,33 @@ def _with_case(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _cleaned(tokenizer: Tokenizer, clean: str) -> Tokenizer:
-  """The tokenizer as open_clip uses it: padding comes after the text."""
+  """The tokenizer as open_clip uses it, with a note if it lacks ftfy."""
+  notes = tokenizer.notes
+  repaired = _same
+  try:
+    repaired = extras.load("ftfy", "text").fix_text
+  except ValueError as error:
+    note = (
+      "open_clip repairs curly quotes, full-width letters and the like by "
+      f"ftfy, and here they stay as they are: {error}"
+    )
+    notes = (*notes, note)
 
   def cleaned(text: str) -> str:
-    text = html.unescape(html.unescape(text))
+    text = html.unescape(html.unescape(repaired(text)))
     if clean == "canonicalize":
       return canonical(text.replace("_", " "))
-    text = text.lower() if clean == "lower" else text
-    return " ".join(text.split())
+    text = " ".join(text.split())
+    return text.lower() if clean == "lower" else text
 
   def encode(texts: Sequence[str]) -> list[list[int]]:
     return tokenizer.encode([cleaned(text) for text in texts])
 
-  return dataclasses.replace(tokenizer, encode=encode, left=False)
+  return dataclasses.replace(tokenizer, encode=encode, notes=notes)
+
+
+def _same(text: str) -> str:
+  return text
 
 
 def _of_pieces(

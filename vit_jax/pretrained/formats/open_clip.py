@@ -136,7 +136,8 @@ def cleaning(config: Mapping[str, Any]) -> str:
       f"its {CONFIG} says {key}={quoted(options[key])} of the tokenizer, which "
       "is not supported."
     )
-  clean = options.get("clean", "")
+  own = not text.get("hf_tokenizer_name")  # A tokenizer of its own.
+  clean = options.get("clean", "lower" if own else "whitespace")
   return checked("clean", str, clean, choices=CLEANINGS)
 
 
