@@ -273,7 +273,7 @@ def test_a_copy_in_each_split(tmp_path):
       | classes("bottle/test", ["bad"], 3)
       | classes("cable/train", ["good"], 3)
       | classes("cable/test", ["bad"], 3),
-      "bottle' holds test and train, named after splits: give this folder as d",
+      "bottle' holds test and train, named after splits: give this folder in",
     ),
     (
       {**three("plants(augmented)/plants(augmented)/train")}

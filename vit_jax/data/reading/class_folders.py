@@ -137,8 +137,8 @@ def _check_splits(insides: Mapping[bytes, _Inside]) -> None:
       listed = " and ".join(splits.values())
       raise ValueError(
         f"{text(place)!r} holds {listed}, named after splits: give this folder "
-        "as data.root, or, if it is a class, put it into the folders of the "
-        f"splits, as train/{text(name)}."
+        "in place of the one above, or, if it is a class, put it into the "
+        f"folders of the splits, as train/{text(name)}."
       )
 
 
