@@ -6,12 +6,8 @@ from collections.abc import Iterable
 
 from etils import epath
 
-from vit_jax.data.reading.folders import (
-  EXTENSIONS,
-  images_below,
-  split_named,
-  subfolders,
-)
+from vit_jax.data.reading.folders import EXTENSIONS, images_below, subfolders
+from vit_jax.data.reading.split_names import split_named
 from vit_jax.pack.records import TFDS_NAMES, split_of
 
 _PARQUET = ".parquet"
