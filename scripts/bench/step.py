@@ -19,6 +19,9 @@ device's data sheet in bfloat16 (MFU).
   else with as many threads as there are cores; --compile_torch adds
   torch.compile.
 
+With --processor, the seconds are those of all threads together: on a CPU that
+others use too, they say more than the clock's.
+
 What cannot be measured gets a row that says why.
 """
 
@@ -136,15 +139,18 @@ def compiled(
 
 
 def timed(
-  steps: dict[str, Step], rounds: int, times: int
+  steps: dict[str, Step],
+  rounds: int,
+  times: int,
+  clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
   """Seconds of a step of each, in turns."""
   seconds: dict[str, list[float]] = {name: [] for name in steps}
   for _ in range(rounds):
     for name, step in steps.items():
-      start = time.perf_counter()
+      start = clock()
       step(times)
-      seconds[name].append((time.perf_counter() - start) / times)
+      seconds[name].append((clock() - start) / times)
   return seconds
 
 
@@ -168,7 +174,8 @@ def rows(options: argparse.Namespace) -> Iterator[tuple[str, ...]]:
   found = makers(models, options.against, options.compile_torch)
   steps, failures = compiled(found)
   bare(1)  # Compiles.
-  seconds = timed({**steps, "": bare}, options.rounds, options.steps)
+  clock = time.process_time if options.processor else time.perf_counter
+  seconds = timed({**steps, "": bare}, options.rounds, options.steps, clock)
   products_seconds = seconds.pop("")
   peak = peak_of(jax.devices()[0].device_kind)
   count = operations(models)
@@ -207,6 +214,9 @@ def main() -> None:
   parser.add_argument("--side", type=int, default=224)
   parser.add_argument("--dtype", default="float32")
   parser.add_argument("--forward", action="store_true", help="predict only")
+  parser.add_argument(
+    "--processor", action="store_true", help="processor time, not the clock's"
+  )
   parser.add_argument("--rounds", type=int, default=7)
   parser.add_argument("--steps", type=int, default=1, help="steps of a turn")
   parser.add_argument(
