@@ -2,12 +2,14 @@
 
 import dataclasses
 import pathlib
+import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import load_file, save_file
 
 from tests.commands import run
 from tests.libraries import needed
@@ -19,9 +21,10 @@ from vit_jax.pretrained import whole
 from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import load_pretrained, open_checkpoint
+from vit_jax.pretrained.pair import with_text
 from vit_jax.pretrained.published import open_published
 from vit_jax.pretrained.save import check_expressible
-from vit_jax.pretrained.text import load_text
+from vit_jax.pretrained.text import load_text, open_text
 
 SLOW = pytest.mark.slow
 NAMES = (
@@ -227,3 +230,17 @@ def test_a_run_on_pairs_is_written_whole(tmp_path):
     for source in (out, str(FOLDER / "hf_siglip"))
   )
   assert np.abs(trained - first).max() > 0
+
+
+def test_a_projection_after_timms_trunk_is_named(tmp_path):
+  """As of EVA-02 and PE: a pair would compare other features."""
+  folder = shutil.copytree(FOLDER / "open_siglip", tmp_path / "projected")
+  path = folder / "open_clip_model.safetensors"
+  arrays = load_file(path)
+  arrays["visual.head.proj.weight"] = np.zeros((16, 16), np.float32)
+  save_file(arrays, path)
+  image = open_checkpoint(str(folder), num_heads=2)
+  with pytest.raises(ValueError, match="ends in a projection of open_clip's"):
+    with_text(image, folder)
+  opened = open_text(str(folder), folder)
+  assert "visual.head.proj.weight), which a pair has no" in opened.notes[0]

@@ -38,6 +38,12 @@ def with_text(loaded: Loaded, path: pathlib.Path) -> Loaded:
       "for workdirs, for transformers' ViTMAEForPreTraining, and for models of "
       "images and text."
     ) from error
+  if text.projected:
+    raise ValueError(
+      f"{source} cannot be a pair here: its image tower ends in a projection "
+      "of open_clip's (timm_proj), which is not read. load_pretrained opens "
+      "the tower without it, and load_text the text tower."
+    )
   for note in text.notes:
     say(f"{source}: {note}.")
   first = {LOG_SCALE: math.log(text.scale)}

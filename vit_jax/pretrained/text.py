@@ -28,6 +28,12 @@ from vit_jax.pretrained.quantised import check_floats, explained
 from vit_jax.runtime.printable import say
 
 _CLIPS_SCALE = 100.0
+# Beginnings of the names of open_clip's projections after a trunk of timm's.
+_PROJECTIONS = ("visual.head.", "visual.trunk.head.")
+_UNPROJECTED = (
+  "its image tower ends in a projection (timm_proj of open_clip_config.json, "
+  "{}), which a pair has no place for: its images and texts are not compared"
+)
 # Templates around the names of classes, with {} for the name.
 TEMPLATES = ("a photo of a {}.",)
 
@@ -115,6 +121,8 @@ class OpenedText:
     folder, family, clean: From where and how its tokenizer was opened, as
       `open_tokenizer` takes them.
     notes: Lines on what no file tells.
+    projected: Whether the image tower beside it ends in a projection of its
+      own, which is not read.
   """
 
   tower: TextTower
@@ -126,6 +134,7 @@ class OpenedText:
   family: str
   clean: str
   notes: tuple[str, ...]
+  projected: bool = False
 
 
 def load_text(source: str, tokenizer: str | None = None) -> LoadedText:
@@ -188,11 +197,13 @@ def open_text(
   folder = pathlib.Path(files.weights).parent
   with explained(files.config), open_arrays(files.weights) as arrays:
     layout = texts.infer(arrays.shapes, files.config)
+    projected = [x for x in arrays.shapes if x.startswith(_PROJECTIONS)]
     check_floats(arrays, (rule.theirs for rule in layout.rules))
     tower = layout.tower
     what = f"{source} is not the text tower of a {layout.family}"
     check(layout.rules, layout.shapes, param_shapes(tower, (1, 1)), tower, what)
     scale, bias, notes = _compared(arrays, layout.pair)
+    notes += [_UNPROJECTED.format(projected[0])] if projected else []
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     with open_arrays(files.weights) as arrays:
@@ -217,6 +228,7 @@ def open_text(
     family=layout.family,
     clean=clean,
     notes=(*notes, *ids.notes),
+    projected=bool(projected),
   )
 
 
