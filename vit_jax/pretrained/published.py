@@ -81,9 +81,11 @@ def _opened(
   array_shapes = {k: v for k, v in array_shapes.items() if k not in unused}
   unused = [name for name in unused if not name.startswith(others)]
   outside = [name for name in naming.outside if not name.startswith(others)]
-  architecture = _with_folder(
-    layout.infer(array_shapes, config, image_options.get("grid")), files
-  )
+  architecture = layout.infer(array_shapes, config, image_options.get("grid"))
+  if architecture.normalizes:
+    with _arrays(path) as arrays:
+      architecture = layout.with_colours(architecture, arrays.renamed(names))
+  architecture = _with_folder(architecture, files)
   floats = functools.partial(
     quantised.check_floats, arrays, [names[short] for short in array_shapes]
   )

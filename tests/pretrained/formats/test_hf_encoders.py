@@ -428,3 +428,21 @@ def test_a_model_without_a_class_token_is_written_as_a_siglip(tmp_path, fields):
     rtol=0,
     atol=1e-5,
   )
+
+
+def test_the_colours_of_a_radio_are_those_of_its_weights(tmp_path):
+  """transformers loads them as buffers, whatever its configuration says."""
+  folder = shutil.copytree(encoders.FOLDER / "hf_radio", tmp_path / "radio")
+  arrays = stored(folder)
+  conditioner = "radio_model.input_conditioner."
+  assert arrays[f"{conditioner}norm_mean"].shape == (3, 1, 1)
+  arrays[f"{conditioner}norm_mean"][:, 0, 0] = 0.25, 0.5, 0.75
+  arrays[f"{conditioner}norm_std"][:, 0, 0] = 0.5, 0.25, 0.125
+  save_arrays(folder / "model.safetensors", arrays)
+  origin = open_checkpoint(str(folder)).model.origin
+  assert origin is not None
+  assert (origin.mean, origin.std) == ((0.25, 0.5, 0.75), (0.5, 0.25, 0.125))
+  arrays[f"{conditioner}norm_std"][0] = 0
+  save_arrays(folder / "model.safetensors", arrays)
+  with pytest.raises(ValueError, match="norm_std=.* must be a number above 0"):
+    open_checkpoint(str(folder))

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,7 @@ FAMILIES = (
   *(INTERNVL, RADIO_OWN, RADIO, PIXIO, OPEN_CLIP),
   *(hf_beit.MEAN, hf_beit.TOKEN, VIT, MSN),
 )
+_MOST_CHANNELS = 64
 _RADIO_SIDE = 512  # Pixels, as timm takes it.
 # `hidden_act` -> `Vit.gelu`; the first name of each is written.
 GELUS = {
@@ -181,6 +182,27 @@ def _pictures(family: Family, config: Config) -> Preprocessing:
     mean=checked("norm_mean", PerChannel, mean, CHANNELS),
     std=checked("norm_std", PerChannel, std, POSITIVE_CHANNELS),
   )
+
+
+def with_colours(
+  architecture: Architecture, arrays: Mapping[str, np.ndarray]
+) -> Architecture:
+  """The mean and deviation by which a model normalises are among its arrays.
+
+  Raises ValueError if they are no positive, finite numbers.
+  """
+  pictures = architecture.preprocessing
+  rules = dict(mean=CHANNELS, std=POSITIVE_CHANNELS)
+  for family in FAMILIES:
+    for name, rule in rules.items():
+      stored = f"{family.normalizes}norm_{name}"
+      if not family.normalizes or stored not in arrays:
+        continue
+      values = [float(x) for x in np.ravel(arrays[stored])[:_MOST_CHANNELS]]
+      told = checked(stored, PerChannel, values, rule)
+      if not np.allclose(told, getattr(pictures, name), rtol=1e-6, atol=0):
+        pictures = dataclasses.replace(pictures, **{name: told})
+  return dataclasses.replace(architecture, preprocessing=pictures)
 
 
 def _of_type(shapes: Shapes, model_type: Any) -> tuple[Family, str]:

@@ -4,6 +4,7 @@
 stored there: release 5 makes new models with zeros in their place, which stay.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -76,12 +77,13 @@ def has_positions(stored: np.ndarray, model: Autoencoder) -> bool:
 
   Raises ValueError if they are neither.
   """
-  side = round((stored.shape[1] - 1) ** 0.5)
-  ours = positions(model, (side, side))
-  if stored.shape == ours.shape and np.allclose(stored, ours, atol=1e-5):
-    return True
-  if stored.shape == ours.shape and not stored.any():
-    return False
+  side = math.isqrt(max(stored[..., 0].size - 1, 0))
+  if stored.shape == (1, 1 + side * side, model.decoder_size):
+    ours = positions(model, (side, side))
+    if np.allclose(stored, ours, atol=1e-5):
+      return True
+    if not stored.any():
+      return False
   raise ValueError(
     f"{POSITIONS} is neither the sine and cosine of a square grid, which the "
     "decoder computes here, nor zero: load the encoder alone."
