@@ -45,7 +45,7 @@ import numpy as np
 from absl import flags
 
 from vit_jax import data
-from vit_jax.data.reading.tfds_source import open_prepared
+from vit_jax.data.reading.tfds.source import open_prepared
 from vit_jax.pack.shards import Encoding
 from vit_jax.pack.writer import pack
 

@@ -54,7 +54,7 @@ def open_sources(
       "none."
     )
   if source.startswith("tfds:"):
-    from vit_jax.data.reading.tfds_source import open_all
+    from vit_jax.data.reading.tfds.source import open_all
 
     return open_all(source.removeprefix("tfds:"), data_dir)
   if folder.is_file():

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vit_jax.data.settings import LABEL_FILES
-from vit_jax.tasks.settings import SECTIONS
+from vit_jax.tasks.settings import SECTIONS, TASKS, labels_of
 
 if TYPE_CHECKING:
   from vit_jax.data.reading.recognise import Recognised
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FOR_CLASSES = "image_folder"
 """The configuration for a folder, or a file of labels, without weights."""
 _WEIGHTS = "hf_s14_dinov2"
+_ON_FEATURES = ("segmentation",)  # Tasks whose head reads trained features.
 _FEW = 1_000  # Images that would make all layers of an encoder forget.
 _ENOUGH = 10_000  # Images from which on an encoder of one's own can be tried.
 # Keys, and beginnings of keys, that say what is to be learned.
@@ -46,7 +47,7 @@ def suited(
   is_said = any(key in _SAYS or key.startswith(_SECTIONS) for key in values)
   if not is_said:
     found = _recognised(data)
-    if found is not None and _may_begin(found.kind, workdir):
+    if found is not None and _may_begin(_task(found), workdir):
       return _for_kind(data, found, values, workdir)
   return _for_classes(values, workdir)
 
@@ -76,15 +77,21 @@ def _recognised(data: str) -> "Recognised | None":
   return None
 
 
-def _may_begin(kind: str, workdir: str) -> bool:
-  """Whether a run there, if there is one, has this kind of data too."""
+def _task(found: "Recognised") -> str:
+  """The name of the task of `data.task` that learns such labels, or ""."""
+  names = (name for name in TASKS if labels_of(name) == found.labels)
+  return next(names, "")
+
+
+def _may_begin(task_name: str, workdir: str) -> bool:
+  """Whether a run there, if there is one, has this task too."""
   from vit_jax.workdir.checkpoint import latest_description
 
   with contextlib.suppress(ValueError, OSError):  # The run itself says why.
     saved = latest_description(workdir)
     if saved is not None:
       task = saved["config"].get("data", {}).get("task", "classification")
-      return task == kind
+      return task_name in ("", task)
   return True
 
 
@@ -95,21 +102,22 @@ def _for_kind(
   workdir: str,
 ) -> tuple[dict[str, str], str]:
   """The configuration for what was recognised; raises as `suited` does."""
-  if found.kind == "classification":
-    return _for_classes(values, workdir)
+  task = _task(found)
   why = f", as {found.why},"
-  if found.kind == "unlabelled":
+  if not found.why:
+    return _for_classes(values, workdir)
+  if not found.labels.are_used:
     raise ValueError(_without_labels(data, found))
-  if found.kind == "segmentation" and "pretrained" not in values:
-    command = _command(data, "--config", found.kind, "--pretrained", _WEIGHTS)
+  if task in _ON_FEATURES and "pretrained" not in values:
+    command = _command(data, "--config", task, "--pretrained", _WEIGHTS)
     raise ValueError(
-      f"{data!r} is for segmentation, as {found.why}, and its head reads the "
+      f"{data!r} is for {task}, as {found.why}, and its head reads the "
       f"features of published weights: {command}"
     )
-  if found.kind in SECTIONS:
-    return {"config": found.kind}, why
+  if task in SECTIONS:  # It has a configuration of its name.
+    return {"config": task}, why
   config = "finetune" if "pretrained" in values else FOR_CLASSES
-  chosen = {"config": config, "data.task": found.kind}
+  chosen = {"config": config, "data.task": task}
   if found.columns:
     chosen["data.label_columns"] = ",".join(found.columns)
   return chosen, why

@@ -34,7 +34,7 @@ _LABELS = {
   "multilabel": "labels.SEVERAL",
   "regression": "labels.NUMBERS",
   "pairs": "captions.CAPTIONS",
-  "segmentation": "mask_folder.MASKS",
+  "segmentation": "masks.folder.MASKS",
 }
 TASKS = tuple(_LABELS)
 
@@ -45,7 +45,7 @@ def labels_of(task: str) -> Any:
   For a class of the user's own they are single classes, unless its `labels` are
   given to what opens the data.
   """
-  module, _, name = _LABELS.get(task, "labels.SINGLE").partition(".")
+  module, _, name = _LABELS.get(task, "labels.SINGLE").rpartition(".")
   return getattr(
     importlib.import_module(f"vit_jax.data.reading.{module}"), name
   )

@@ -16,7 +16,7 @@ from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.decoding.pillow import brightest, describe
 from vit_jax.data.example import ImageSpec, UnreadableImageError
 from vit_jax.data.reading.imagenet_sets import without_border
-from vit_jax.data.reading.tfds_labels import black_and_white
+from vit_jax.data.reading.tfds.labels import black_and_white
 
 SIDES = (40_000, 2**31, 2**32 - 1)
 SMALL = ("GIF frame", "JPEG 2000 header", "AVIF", "HEIF", "TIFF jpeg")

@@ -25,7 +25,7 @@ from vit_jax.data.reading.captions import (
   new_tokenizer,
 )
 from vit_jax.data.reading.sources import open_splits
-from vit_jax.data.reading.tfds_captions import open_labels
+from vit_jax.data.reading.tfds.captions import open_labels
 from vit_jax.data.settings import DataSettings, TrainTransformSettings
 
 TEXTS = ["a red disc", "a red square", "a blue disc", "Two discs, one blue."]

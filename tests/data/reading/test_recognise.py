@@ -7,6 +7,9 @@ import pytest
 
 from tests.image_files import GOOD
 from vit_jax.data.reading import recognise
+from vit_jax.data.reading.captions import CAPTIONS
+from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE
+from vit_jax.data.reading.masks.folder import MASKS
 from vit_jax.data.reading.recognise import Recognised
 
 
@@ -19,45 +22,45 @@ def fill(root, *folders):
 
 
 @pytest.mark.parametrize(
-  "folders, kind",
+  "folders, labels",
   [
-    (["cat", "dog"], "classification"),
-    (["train/cat", "train/dog", "val/cat", "val/dog"], "classification"),
-    (["bus", "car", "train"], "classification"),
-    (["masks", "no_masks"], "classification"),
-    (["images", "masks"], "segmentation"),
-    (["images/train", "annotations/train"], "segmentation"),
-    (["."], "unlabelled"),
+    (["cat", "dog"], SINGLE),
+    (["train/cat", "train/dog", "val/cat", "val/dog"], SINGLE),
+    (["bus", "car", "train"], SINGLE),
+    (["masks", "no_masks"], SINGLE),
+    (["images", "masks"], MASKS),
+    (["images/train", "annotations/train"], MASKS),
+    (["."], NONE),
   ],
 )
-def test_a_folder_is_recognised_by_its_folders(tmp_path, folders, kind):
+def test_a_folder_is_recognised_by_its_folders(tmp_path, folders, labels):
   found = recognise.of_folder(fill(tmp_path, *folders))
-  assert found.kind == kind
-  assert bool(found.why) == (kind != "classification")
+  assert found.labels == labels
+  assert bool(found.why) == (labels != SINGLE)
 
 
 def test_boxes_beside_images_are_no_masks(tmp_path):
   root = fill(tmp_path, "images")
   (tmp_path / "labels").mkdir()
   (tmp_path / "labels" / "0.txt").write_text("0 0.5 0.5 0.1 0.1")
-  assert recognise.of_folder(root).kind == "classification"
+  assert recognise.of_folder(root).labels == SINGLE
 
 
 @pytest.mark.parametrize(
   "text, expected",
   [
-    ("file,label\na.png,cat\nb.png,dog", Recognised("classification")),
-    ("file,label\na.png,1\nb.png,2", Recognised("classification")),
-    ("file,label\na.png,1.0\nb.png,2.0", Recognised("classification")),
-    ("file,caption\na.png,a cat", ("pairs", "it has the column caption")),
-    ("file,caption,label\na.png,a cat,cat", Recognised("classification")),
-    ("file,label\na.png,cat\nb.png,cat;dog", ("multilabel", "cat;dog")),
-    ('file,label\na.png,"[""cat"", ""dog""]"', ("multilabel", "label has")),
-    ("file,label\na.png,1\nb.png,2.5", ("regression", "such as 2.5")),
-    ("file,x,y\na.png,0.1,7\nb.png,0.2,8", ("regression", "x, y")),
-    ("file,x,y,split\na.png,0,1,train", Recognised("classification")),
-    ("file,x,y\na.png,0,1\nb.png,1,1", ("multilabel", "x, y are 0 or 1")),
-    ("file,x,y\na.png,0,1\nb.png,,1", Recognised("classification")),
+    ("file,label\na.png,cat\nb.png,dog", Recognised(SINGLE)),
+    ("file,label\na.png,1\nb.png,2", Recognised(SINGLE)),
+    ("file,label\na.png,1.0\nb.png,2.0", Recognised(SINGLE)),
+    ("file,caption\na.png,a cat", (CAPTIONS, "it has the column caption")),
+    ("file,caption,label\na.png,a cat,cat", Recognised(SINGLE)),
+    ("file,label\na.png,cat\nb.png,cat;dog", (SEVERAL, "cat;dog")),
+    ('file,label\na.png,"[""cat"", ""dog""]"', (SEVERAL, "label has")),
+    ("file,label\na.png,1\nb.png,2.5", (NUMBERS, "such as 2.5")),
+    ("file,x,y\na.png,0.1,7\nb.png,0.2,8", (NUMBERS, "x, y")),
+    ("file,x,y,split\na.png,0,1,train", Recognised(SINGLE)),
+    ("file,x,y\na.png,0,1\nb.png,1,1", (SEVERAL, "x, y are 0 or 1")),
+    ("file,x,y\na.png,0,1\nb.png,,1", Recognised(SINGLE)),
   ],
 )
 def test_a_file_is_recognised_by_its_columns_and_cells(
@@ -66,8 +69,8 @@ def test_a_file_is_recognised_by_its_columns_and_cells(
   path = tmp_path / "l.csv"
   path.write_text(text)
   found = recognise.of_file(str(path))
-  assert found.kind == expected[0] and expected[1] in found.why
-  if "x,y" in text and found.kind != "classification":
+  assert found.labels == expected[0] and expected[1] in found.why
+  if "x,y" in text and found.labels != SINGLE:
     assert found.columns == ("x", "y")
   names, *rows = [line.split(",") for line in text.splitlines()]
   if '"' not in text:  # The same as JSONL.
@@ -81,7 +84,7 @@ def test_a_file_is_recognised_by_its_columns_and_cells(
 def test_lists_in_json_are_several_labels(tmp_path):
   path = tmp_path / "l.jsonl"
   path.write_text(json.dumps({"file": "a.png", "labels": ["cat", "dog"]}))
-  assert recognise.of_file(str(path)).kind == "multilabel"
+  assert recognise.of_file(str(path)).labels == SEVERAL
 
 
 def test_a_bounded_number_of_rows_is_looked_at(tmp_path):
@@ -89,4 +92,4 @@ def test_a_bounded_number_of_rows_is_looked_at(tmp_path):
   labels = [*np.repeat("cat", 1_000).tolist(), "cat;dog"]
   rows = [f"{k}.png,{label}" for k, label in enumerate(labels)]
   path.write_text("\n".join(["file,label", *rows]))
-  assert recognise.of_file(str(path)).kind == "classification"
+  assert recognise.of_file(str(path)).labels == SINGLE

@@ -78,7 +78,7 @@ def test_no_module_has_a_name_of_a_task():
 
 def test_without_the_extra_tfds_one_line_says_so(monkeypatch):
   monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-  reader = "vit_jax.data.reading.tfds_source"
+  reader = "vit_jax.data.reading.tfds.source"
   monkeypatch.delitem(sys.modules, reader, raising=False)
   settings = data.DataSettings(name="cifar10")
   with pytest.raises(ValueError, match="tensorflow_datasets is not") as caught:

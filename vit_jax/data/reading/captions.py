@@ -260,7 +260,7 @@ class Captions(Labels):
   """
 
   plural: str = "column of captions"
-  records = "tfds_captions"
+  records = "tfds.captions"
   may_be_several = True
   again = ""
   heading = "images"

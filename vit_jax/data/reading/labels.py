@@ -56,7 +56,7 @@ class Labels:
   plural: str = "classes"
   are_used: bool = True
   reader: ClassVar[str] = ""
-  records: ClassVar[str] = "tfds_labels"
+  records: ClassVar[str] = "tfds.labels"
   may_be_several: ClassVar[bool] = False
   again: ClassVar[str] = "repeat an image and its label count once"
   heading: ClassVar[str] = "class"

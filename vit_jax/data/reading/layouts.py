@@ -6,13 +6,14 @@ import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 
-from vit_jax.data.reading import class_folders, mask_names
+from vit_jax.data.reading import class_folders
 from vit_jax.data.reading.folders import (
   Ignored,
   count_loose,
   holds_images,
   subfolders,
 )
+from vit_jax.data.reading.masks import names as mask_names
 from vit_jax.data.reading.split_names import (
   EXACT,
   Named,

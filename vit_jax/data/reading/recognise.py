@@ -5,31 +5,29 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax.data.reading import cells, mask_names
-from vit_jax.data.reading.captions import captions_and_classes
+from vit_jax.data.reading import cells
+from vit_jax.data.reading.captions import CAPTIONS, captions_and_classes
 from vit_jax.data.reading.folders import holds_images, subfolders
-from vit_jax.data.reading.labels import SEVERAL
+from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE, Labels
+from vit_jax.data.reading.masks import names as mask_names
+from vit_jax.data.reading.masks.folder import MASKS
 from vit_jax.data.reading.tables import cells_of, column, column_of_files
 from vit_jax.runtime.printable import printable_path as text
 
 _LOOKED_AT = 1_000  # Rows of a file of labels.
 _SPLIT = "split"
 
-CLASSES, SEVERAL_LABELS = "classification", "multilabel"
-NUMBERS, PAIRS, MASKS = "regression", "pairs", "segmentation"
-UNLABELLED = "unlabelled"
-
 
 class Recognised(NamedTuple):
-  """What data are for.
+  """What can be learned from data.
 
   Attributes:
-    kind: The name of a task, or `UNLABELLED`.
+    labels: The kind of labels; `labels.NONE` for images without any.
     why: What tells it, to follow "as".
     columns: The columns of labels that have to be named, if any.
   """
 
-  kind: str
+  labels: Labels
   why: str = ""
   columns: tuple[str, ...] = ()
 
@@ -43,8 +41,8 @@ def of_folder(root: str) -> Recognised:
     both = f"{text(pair.images)} and {text(pair.masks)}"
     return Recognised(MASKS, f"it has {both}")
   if not names and holds_images(base):
-    return Recognised(UNLABELLED, "it holds images and no class folders")
-  return Recognised(CLASSES)
+    return Recognised(NONE, "it holds images and no class folders")
+  return Recognised(SINGLE)
 
 
 def of_file(path: str) -> Recognised:
@@ -56,7 +54,7 @@ def of_file(path: str) -> Recognised:
   names = [*rows[0]] if rows else []
   captions, classes = captions_and_classes(names)
   if captions and not classes:
-    return Recognised(PAIRS, f"it has the column {captions[0]}")
+    return Recognised(CAPTIONS, f"it has the column {captions[0]}")
   if classes:
     return _of_column(classes[0], [row.get(classes[0]) for row in rows])
   others = [
@@ -75,12 +73,12 @@ def _of_column(name: str, values: Sequence[Any]) -> Recognised:
     if isinstance(parts, str):
       several = any(mark in parts for mark in SEVERAL.between)
     if several:
-      return Recognised(SEVERAL_LABELS, f"{name} has {value!r}")
+      return Recognised(SEVERAL, f"{name} has {value!r}")
   numbers = [_number(value) for value in values]
   fractions = [x for x in numbers if x is not None and x % 1]
   if fractions and None not in numbers:
     return Recognised(NUMBERS, f"{name} has numbers such as {fractions[0]:g}")
-  return Recognised(CLASSES)
+  return Recognised(SINGLE)
 
 
 def _of_columns(
@@ -89,14 +87,14 @@ def _of_columns(
   """What several columns have, none of which is called label."""
   table = [[_number(row.get(name)) for name in names] for row in rows]
   if len(names) < 2 or any(None in row for row in table):
-    return Recognised(CLASSES)
+    return Recognised(SINGLE)
   listed = ", ".join(names[:3]) + (", ..." if names[3:] else "")
   if any(x not in (0, 1) for row in table for x in row):
     return Recognised(NUMBERS, f"{listed} have numbers", tuple(names))
   if any(sum(filter(None, row)) != 1 for row in table):
     why = f"{listed} are 0 or 1, and a row may have several 1s or none"
-    return Recognised(SEVERAL_LABELS, why, tuple(names))
-  return Recognised(CLASSES)
+    return Recognised(SEVERAL, why, tuple(names))
+  return Recognised(SINGLE)
 
 
 def _number(value: Any) -> float | None:

@@ -127,7 +127,7 @@ def _open_tfds(
       f"data.labels_file is missing: {kind.plural} are read from a CSV or "
       f"JSONL file, and not from {settings.dir or settings.name}."
     )
-  reader = extras.load("vit_jax.data.reading.tfds_source", "tfds")
+  reader = extras.load("vit_jax.data.reading.tfds.source", "tfds")
   label = settings.tfds_label
   if settings.dir:
     return reader.open_prepared(settings.dir, part, label, kind)

@@ -8,14 +8,14 @@ import numpy as np
 from jaxtyping import Int
 
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.reading.mask_classes import Classes
-from vit_jax.data.reading.mask_files import (
+from vit_jax.data.reading.masks.classes import Classes
+from vit_jax.data.reading.masks.files import (
   MOST_NUMBER,
   Stored,
   no_numbers,
   read_stored,
 )
-from vit_jax.data.reading.mask_meaning import STRANGE, Meaning
+from vit_jax.data.reading.masks.meaning import STRANGE, Meaning
 
 _LOOKED_AT = 48  # Masks that are read, if a file names the classes.
 _LARGEST, _WEIGHED = 16, 512  # As many more, the largest of so many.

@@ -6,7 +6,7 @@ import pytest
 
 from tests.data.reading.archives import IMAGE, MASK, some
 from tests.data.reading.layouts import write
-from vit_jax.data.reading import mask_names
+from vit_jax.data.reading.masks import names as mask_names
 
 ADE20K = ("training", "validation")
 SPLITS = ("train", "val")

@@ -4,7 +4,7 @@ import os
 
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.lookup import Lookup
-from vit_jax.data.reading.mask_files import ENDINGS
+from vit_jax.data.reading.masks.files import ENDINGS
 from vit_jax.runtime.printable import printable_path as text
 
 _SUFFIXES = (

@@ -15,9 +15,10 @@ from etils import epath
 from tensorflow_datasets.core import dataset_builder, read_only_builder
 
 from vit_jax.data.example import Example, UnreadableImageError, check_classes
-from vit_jax.data.reading import tfds_files, tfds_labels
 from vit_jax.data.reading.class_lists import check_class_lists
 from vit_jax.data.reading.labels import SINGLE, Labels
+from vit_jax.data.reading.tfds import files as tfds_files
+from vit_jax.data.reading.tfds import labels as tfds_labels
 from vit_jax.runtime.printable import printable
 
 _RANDOM_ACCESS = ("array_record", "parquet")

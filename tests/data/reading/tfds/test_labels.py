@@ -7,7 +7,7 @@ import pytest
 
 from tests.data.pictures import png
 from vit_jax import data
-from vit_jax.data.reading.tfds_labels import labels_of
+from vit_jax.data.reading.tfds.labels import labels_of
 
 COUNT = 40
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit_jax.data.reading.mask_classes import find_classes, read_classes
+from vit_jax.data.reading.masks.classes import find_classes, read_classes
 
 
 def read(tmp_path, encoded, **options):

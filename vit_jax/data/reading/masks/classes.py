@@ -45,7 +45,7 @@ class Classes(NamedTuple):
 def ignored(classes: int) -> int:
   """The label of a pixel of no class, which no class has.
 
-  >>> from vit_jax.data.reading.mask_classes import ignored
+  >>> from vit_jax.data.reading.masks.classes import ignored
   >>> ignored(150), ignored(300)
   (255, 65535)
   """
@@ -128,7 +128,7 @@ def _lines(path: bytes, earlier: bool) -> list[str]:
 def _parted(line: str) -> tuple[str, list[int]]:
   """A name and the three channels after it, if there are any.
 
-  >>> from vit_jax.data.reading.mask_classes import _parted
+  >>> from vit_jax.data.reading.masks.classes import _parted
   >>> _parted("the sky 128, 0 7"), _parted("the sky")
   (('the sky', [128, 0, 7]), ('the sky', []))
   """

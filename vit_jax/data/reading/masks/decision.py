@@ -6,16 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vit_jax.data.reading.mask_census import Census
-from vit_jax.data.reading.mask_classes import (
+from vit_jax.data.reading.masks.census import Census
+from vit_jax.data.reading.masks.classes import (
   CLASSES,
   IGNORED,
   NO_CLASS,
   Classes,
   ignored,
 )
-from vit_jax.data.reading.mask_files import MOST_NUMBER, no_numbers, read_stored
-from vit_jax.data.reading.mask_meaning import (
+from vit_jax.data.reading.masks.files import (
+  MOST_NUMBER,
+  no_numbers,
+  read_stored,
+)
+from vit_jax.data.reading.masks.meaning import (
   OF_PALETTES,
   STRANGE,
   WHITE,

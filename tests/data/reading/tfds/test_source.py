@@ -11,9 +11,9 @@ import pytest
 
 from tests.data.outside import outside
 from vit_jax import data
-from vit_jax.data.reading import tfds_source
 from vit_jax.data.reading.labels import SINGLE
-from vit_jax.data.reading.tfds_labels import open_labels
+from vit_jax.data.reading.tfds import source as tfds_source
+from vit_jax.data.reading.tfds.labels import open_labels
 
 INSTALL = 'pip install "vit_jax[tfds-prepare]"'
 
@@ -83,7 +83,7 @@ def test_dataset_not_prepared_says_how(tmp_path, monkeypatch):
   monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
   assert (
     INSTALL
-    in (pathlib.Path(__file__).parents[3] / "docs/howto/data.md").read_text()
+    in (pathlib.Path(__file__).parents[4] / "docs/howto/data.md").read_text()
   )
   message = f"mnist is not prepared.*: {re.escape(INSTALL)} && tfds build mnist"
   with pytest.raises(ValueError, match=message):

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Int
 
-from vit_jax.data.reading.mask_classes import (
+from vit_jax.data.reading.masks.classes import (
   CLASSES,
   IGNORED,
   NO_CLASS,
@@ -13,7 +13,7 @@ from vit_jax.data.reading.mask_classes import (
   Classes,
   ignored,
 )
-from vit_jax.data.reading.mask_files import (
+from vit_jax.data.reading.masks.files import (
   MOST_NUMBER,
   Stored,
   no_numbers,

@@ -1,6 +1,6 @@
 """Files of a prepared data set that ask for code, other files or addresses.
 
-VIT_JAX_FUZZ=1000 pytest tests/data/reading/test_tfds_files.py -n 0 -s
+VIT_JAX_FUZZ=1000 pytest tests/data/reading/tfds/test_files.py -n 0 -s
 """
 
 import functools
@@ -16,7 +16,8 @@ from tensorflow_datasets.core.features.feature import FeatureConnector
 from tests import commands
 from tests.fuzzing import distorted, examples, outcome
 from vit_jax.data import DataSettings, open_source
-from vit_jax.data.reading import tfds_files, tfds_source
+from vit_jax.data.reading.tfds import files as tfds_files
+from vit_jax.data.reading.tfds import source as tfds_source
 
 CORE = "tensorflow_datasets.core.features"
 EVIL = "gift.data.evil.Text"

@@ -9,7 +9,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.reading.mask_files import read_stored
+from vit_jax.data.reading.masks.files import read_stored
 
 NUMBERS = np.random.default_rng(0).integers(0, 3, (6, 8), np.uint8)
 

@@ -13,12 +13,14 @@ from vit_jax.data.batch import ArraySpec
 from vit_jax.data.decoding.decode import image_size
 from vit_jax.data.decoding.orientation import of_picture
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.data.reading import folders, mask_decision, mask_names
+from vit_jax.data.reading import folders
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import content
 from vit_jax.data.reading.labels import Labels, Names
-from vit_jax.data.reading.mask_census import census
-from vit_jax.data.reading.mask_classes import (
+from vit_jax.data.reading.masks import decision as mask_decision
+from vit_jax.data.reading.masks import names as mask_names
+from vit_jax.data.reading.masks.census import census
+from vit_jax.data.reading.masks.classes import (
   CLASSES,
   IGNORED,
   Classes,
@@ -26,8 +28,8 @@ from vit_jax.data.reading.mask_classes import (
   ignored,
   read_classes,
 )
-from vit_jax.data.reading.mask_lookup import MaskLookup
-from vit_jax.data.reading.mask_meaning import Meaning
+from vit_jax.data.reading.masks.lookup import MaskLookup
+from vit_jax.data.reading.masks.meaning import Meaning
 from vit_jax.data.reading.split_names import split_named
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
@@ -41,7 +43,7 @@ _NAMED = 2  # Classes below an image.
 class Masks(Labels):
   """A picture of classes; a transform brings it to the size of its image."""
 
-  reader = "mask_folder"
+  reader = "masks.folder"
   heading = "share of pixels"
   twice = "twice"
   apart = "there with different masks"

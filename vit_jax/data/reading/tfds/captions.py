@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading.captions import COLUMNS, Captions, no_captions
 from vit_jax.data.reading.label_rows import Row
-from vit_jax.data.reading.tfds_labels import IDS, Labels, Record
+from vit_jax.data.reading.tfds.labels import IDS, Labels, Record
 
 Keys = tuple[str, ...]
 """The way to a value in a record; a key may have a slash in it."""

@@ -5,7 +5,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.reading.mask_folder import IGNORED, open_folder, open_split
+from vit_jax.data.reading.masks.folder import IGNORED, open_folder, open_split
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.settings import from_dict, to_dict
 
@@ -340,7 +340,7 @@ def test_one_mask_gives_the_same_classes_in_every_form(tmp_path, form):
 
 
 def test_few_of_many_masks_are_looked_at(tmp_path, monkeypatch):
-  from vit_jax.data.reading import mask_census
+  from vit_jax.data.reading.masks import census as mask_census
 
   monkeypatch.setattr(mask_census, "_LOOKED_AT", 3)
   monkeypatch.setattr(mask_census, "_LARGEST", 1)

@@ -1,0 +1,1 @@
+"""Reads masks: pictures of the class of each pixel."""

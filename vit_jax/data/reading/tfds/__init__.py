@@ -1,0 +1,1 @@
+"""Reads data sets that TFDS, or `pack`, has prepared."""
