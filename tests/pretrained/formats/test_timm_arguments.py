@@ -246,3 +246,19 @@ def shrink(torch, model):
     for name, parameter in model.named_parameters():
       if name.startswith(first) or name.endswith(last):
         parameter.mul_(1e-3)
+
+
+@pytest.mark.parametrize(
+  "name, pooling", [("timm_lingbot", "token"), ("timm_dinov3", "gap")]
+)
+def test_the_architecture_tells_the_pooling_that_no_file_does(
+  tmp_path, name, pooling
+):
+  """Their arrays have the same names and shapes."""
+  folder = shutil.copytree(encoders.path(name), tmp_path / "unpooled")
+  path = folder / "config.json"
+  told = json.loads(path.read_text())
+  for place in (told, told["model_args"], told["pretrained_cfg"]):
+    place.pop("global_pool", None)
+  path.write_text(json.dumps(told))
+  assert open_checkpoint(str(folder)).model.pooling == pooling

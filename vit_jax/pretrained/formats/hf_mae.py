@@ -77,7 +77,7 @@ def has_positions(stored: np.ndarray, model: Autoencoder) -> bool:
 
   Raises ValueError if they are neither.
   """
-  side = math.isqrt(max(stored[..., 0].size - 1, 0))
+  side = math.isqrt(max(stored.size // model.decoder_size - 1, 0))
   if stored.shape == (1, 1 + side * side, model.decoder_size):
     ours = positions(model, (side, side))
     if np.allclose(stored, ours, atol=1e-5):
