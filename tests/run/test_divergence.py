@@ -121,12 +121,11 @@ def test_few_examples_get_no_verdict_but_an_interval():
     "top-1 62% (31 to 86 %), an interval of 95 %, on 8 images of the "
     "evaluation, which are too few to judge by."
   )
-  folds = {"folds/top1": 0.76, "folds/lowest": 0.667, "folds/highest": 0.84}
+  folds = {"folds/top1": 0.76, "folds/low": 0.667, "folds/high": 0.84}
   (line,) = _closing(0.625, 0.625, count=8, **folds)
   assert line == (
-    "top-1 76% (67 to 84 % from fold to fold) by five folds of the training "
-    "images; top-1 62% (31 to 86 %) on 8 images of the evaluation, which are "
-    "too few to judge by."
+    "top-1 76% (67 to 84 %) by five folds of the training images; top-1 62% "
+    "(31 to 86 %) on 8 images of the evaluation, which are too few to judge by."
   )
 
 

@@ -22,6 +22,12 @@ def test_chance_is_the_upper_tail_of_the_binomial_distribution(right, chance):
   assert found == pytest.approx(known, abs=1e-12)
 
 
+def test_folds_that_agree_are_no_surer_than_their_images():
+  low, high = intervals.wilson(0.8, 48)
+  assert intervals.of_folds([0.8] * 5, 48) == (low, high)
+  assert intervals.of_folds([0.5, 0.8, 0.8, 0.9, 1.0], 48) == (0.5, 1.0)
+
+
 def test_narrow_intervals_have_a_decimal():
   assert str(intervals.Interval(0.306, 0.863)) == "31 to 86 %"
   assert str(intervals.Interval(0.9641, 0.9923)) == "96.4 to 99.2 %"

@@ -13,6 +13,7 @@ from vit_jax.models import Model
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Split, Track
+from vit_jax.tasks import intervals
 from vit_jax.tasks.finite import NotFiniteError
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.task import Task
@@ -110,14 +111,15 @@ class RunEvaluation:
       except NotFiniteError as error:  # Training may come back.
         self.warnings.append(str(error))
     if self.folds:
-      metrics |= Split.FOLDS.keyed(_of_folds(self.folds))
+      count = len(self.splits.train)
+      metrics |= Split.FOLDS.keyed(_of_folds(self.folds, count))
     return metrics, pictures
 
 
-def _of_folds(shares: Sequence[float]) -> dict[str, float]:
-  """The mean accuracy of the folds, and the lowest and the highest of one."""
-  mean = sum(shares) / len(shares)
-  return {"top1": mean, "lowest": min(shares), "highest": max(shares)}
+def _of_folds(shares: Sequence[float], count: int) -> dict[str, float]:
+  """The mean accuracy of folds of so many images in all, and its interval."""
+  low, high = intervals.of_folds(shares, count)
+  return {"top1": sum(shares) / len(shares), "low": low, "high": high}
 
 
 def has_labels(settings: Settings) -> bool:

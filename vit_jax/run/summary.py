@@ -272,10 +272,10 @@ def _trusted(
   held_out = f"on {count:,} images of the evaluation{few}"
   if not folds:
     return f"{found}, an interval of 95 %, {held_out}."
-  spread = intervals.Interval(folds["lowest"], folds["highest"])
+  interval = intervals.Interval(folds["low"], folds["high"])
   return (
-    f"{metric.label} {folds['top1']:.0%} ({spread} from fold to fold) by five "
-    f"folds of the training images; {found} {held_out}."
+    f"{metric.label} {folds['top1']:.0%} ({interval}) by five folds of the "
+    f"training images; {found} {held_out}."
   )
 
 

@@ -1,6 +1,7 @@
 """How far a share of right answers on few examples can be trusted."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from scipy.special import betainc, ndtri
@@ -38,6 +39,16 @@ def wilson(share: float, count: int) -> Interval:
   scale = 1 + z * z / count
   low, high = (middle - spread) / scale, (middle + spread) / scale
   return Interval(max(0.0, low), min(1.0, high))
+
+
+def of_folds(shares: Sequence[float], count: int) -> Interval:
+  """The interval of an accuracy by folds of `count` examples in all.
+
+  It goes from the lowest fold to the highest, and is no narrower at either end
+  than Wilson's of all answers: folds of few images may agree by chance.
+  """
+  low, high = wilson(sum(shares) / len(shares), count)
+  return Interval(min(low, *shares), max(high, *shares))
 
 
 def by_chance(share: float, chance: float, count: int) -> float:
