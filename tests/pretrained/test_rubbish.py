@@ -92,6 +92,7 @@ def deep(kind: str) -> dict[str, np.ndarray]:
     arrays = {
       "patch_embed.proj.weight": np.zeros((24, 3, 8, 8), np.uint8),
       "pos_embed": np.zeros((1, 4, 24), np.uint8),
+      "norm.weight": np.zeros(24, np.uint8),
       "blocks.0.mlp.fc1.weight": np.zeros((48, 24), np.uint8),
       "blocks.0.mlp.fc2.weight": np.zeros((24, 48), np.uint8),
     }

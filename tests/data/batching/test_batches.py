@@ -114,7 +114,7 @@ def test_skipping_ends_where_nothing_is_readable():
 
 
 def test_a_missing_file_is_unreadable(tmp_path):
-  for name in ("c/0", "c/1", "c/2", "c/3", "d/0"):
+  for name in ("c/0", "c/1", "c/2", "c/3", "d/0", "d/1", "d/2", "d/3"):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     Image.new("RGB", (4, 4)).save(tmp_path / f"{name}.png")
   source = data.open_source(
