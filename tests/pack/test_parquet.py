@@ -1,12 +1,16 @@
 """Parquet files as the Hugging Face Hub ships them."""
 
+import contextlib
 import json
 import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.fuzzing import damaged, examples, outcome
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.pack import parquet
 from vit_jax.pack.sources import open_sources
@@ -235,6 +239,38 @@ def test_a_damaged_file(tmp_path):
   (tmp_path / "train.parquet").write_bytes(b"PAR1 and nothing else")
   with pytest.raises(ValueError, match="Parquet"):
     open_sources(str(tmp_path))
+
+
+@examples(40)
+@given(st.data())
+def test_damaged_files_end_in_one_line(whole, data):
+  """Also those whose footer is sound, and whose pages are not."""
+  folder, content = whole
+  path = folder / "train.parquet"
+  path.write_bytes(data.draw(damaged(content)))
+
+  def read():
+    for source in open_sources(str(folder)).values():
+      with contextlib.suppress(UnreadableImageError):
+        source.read([*range(len(source))])
+
+  outcome("Parquet, damaged", read)
+
+
+def test_a_damaged_page_names_its_file(whole):
+  folder, content = whole
+  path = folder / "train.parquet"
+  path.write_bytes(content[:4] + b"\xff" * 40 + content[44:])
+  with pytest.raises(ValueError, match=r"train.parquet is damaged: .*[^\n]$"):
+    open_sources(str(folder))["train"].read([0, 1, 2, 3])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("damaged")
+  path = folder / "train.parquet"
+  _write(path, [b"one", b"two", b"three", b"four"], [0, 1, 1, 0], ["a", "b"])
+  return folder, path.read_bytes()
 
 
 def test_a_row_group_too_large_for_memory_is_refused(tmp_path, monkeypatch):

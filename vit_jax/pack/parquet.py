@@ -3,6 +3,7 @@
 A row group is read as a whole, and the latest one stays in memory.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -15,7 +16,7 @@ from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.pack.columns import class_names, columns_of
 from vit_jax.pack.records import Splits, numbered
 from vit_jax.runtime.files import open_anywhere
-from vit_jax.runtime.printable import say
+from vit_jax.runtime.printable import one_line, say
 
 _MOST_GROUP = 2**31  # Bytes of a row group, uncompressed.
 _MOST_FOOTER = 2**26  # Bytes: 100,000 row groups.
@@ -92,7 +93,7 @@ class ParquetImages(Source):
     """Yields each file with its labels, and which of them are empty."""
     name = self.columns[1]
     for path in dict.fromkeys(path for path, _ in self._groups):
-      with open_anywhere(path) as file:
+      with open_anywhere(path) as file, _damage(path):
         opened = _opened(file, path)
         if name not in opened.schema_arrow.names:
           rows = opened.metadata.num_rows
@@ -113,7 +114,7 @@ class ParquetImages(Source):
     if self._read is None or self._read[0] != group:
       path, number = self._groups[group]
       image, _ = self.columns
-      with open_anywhere(path) as file:
+      with open_anywhere(path) as file, _damage(path):
         opened = _opened(file, path)
         stored = opened.metadata.row_group(number)
         names = _check_group(stored, self.columns, f"{path}, {number}")
@@ -215,12 +216,20 @@ def _names(
 
 def _about(path: str) -> tuple[pa.Schema, pq.FileMetaData]:
   """A file's columns and its footer; raises ValueError if it is damaged."""
-  with open_anywhere(path) as file:
-    try:
-      opened = _opened(file, path)
-      return opened.schema_arrow, opened.metadata
-    except pa.ArrowInvalid as error:
-      raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
+  with open_anywhere(path) as file, _damage(path):
+    opened = _opened(file, path)
+    return opened.schema_arrow, opened.metadata
+
+
+@contextlib.contextmanager
+def _damage(path: str) -> Iterator[None]:
+  """Makes the library's errors on a damaged file a line that names it."""
+  try:
+    yield
+  except (pa.ArrowException, OSError) as error:
+    if isinstance(error, OSError) and error.errno is not None:
+      raise  # The disk's, not the file's.
+    raise ValueError(f"{path} is damaged: {one_line(error)}.") from error
 
 
 def _is_below(path: str, columns: Sequence[str]) -> bool:

@@ -139,6 +139,7 @@ def test_a_column_is_found_by_its_name(names, chosen):
 
 def test_a_message_names_some_columns():
   assert listed(["a", "b"]) == "a, b"
+  assert listed(["a\x1b[2J", "\u202eb"]) == "a\\x1b[2J, \\u202eb"
   assert listed([str(k) for k in range(20_000)]) == (
     "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ... (20,000 columns)"
   )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.runtime.files import open_regular
+from vit_jax.runtime.printable import printable
 
 FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
 """Columns of the images' names, the likeliest first."""
@@ -94,7 +95,7 @@ def column_of_files(names: Sequence[str], chosen: str | None) -> str | None:
 
 def listed(names: Sequence[str]) -> str:
   """The names of columns, of which a message shows the first."""
-  shown = ", ".join(names[:_NAMED])
+  shown = printable(", ".join(names[:_NAMED]))
   return shown + f", ... ({len(names):,} columns)" * (len(names) > _NAMED)
 
 
