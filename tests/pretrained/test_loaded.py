@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
@@ -20,6 +21,10 @@ from tests.photos import (
   pixels_of,
   softmax,
   write_photos,
+)
+from vit_jax.inspection.attention_maps import (
+  attention_gradients,
+  attention_weights,
 )
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
@@ -90,6 +95,50 @@ def test_features_of_all_kinds_of_images_are_the_heads_input(loaded, photos):
   np.testing.assert_array_equal(maps.reshape(3, 4, -1), tokens[:, 1:])
 
 
+def test_images_are_prepared_for_the_model(loaded, photos):
+  """Of every kind, one or several; they are what `model.apply` takes."""
+  x = normalized([pixels_of(path) for path in photos[:3]])
+  kinds = [photos[0], Image.open(photos[1]), pixels_of(photos[2])]
+  np.testing.assert_allclose(loaded.preprocess(kinds), x, atol=1e-6)
+  for one, expected in zip(kinds, x, strict=True):
+    np.testing.assert_allclose(loaded.preprocess(one)[0], expected, atol=1e-6)
+  with pytest.raises(ValueError, match=r"nowhere\.png: No such file"):
+    loaded.preprocess("nowhere.png")
+  with pytest.raises(ValueError, match="there is no image: give at least one"):
+    loaded.preprocess([])
+
+
+@pytest.mark.parametrize("opened", [str, pixels_of])
+def test_attention_is_a_picture_of_the_photograph_and_its_maps(
+  loaded, photos, opened
+):
+  """On the left the photograph, unchanged; then two maps and the evidence."""
+  pixels = pixels_of(photos[0])
+  picture = loaded.attention(opened(photos[0]), layer=1, class_name="bee")
+  drawn = np.asarray(picture)
+  times = 256 // len(pixels)
+  large = pixels.repeat(times, 0).repeat(times, 1)
+  assert drawn.shape[1] >= 4 * 256
+  gap = 4 * 256 // 160
+  at = [
+    y
+    for y in range(drawn.shape[0] - 255)
+    if (drawn[y : y + 256, gap : gap + 256] == large).all()
+  ]
+  assert len(at) == 1
+
+
+def test_attention_of_what_cannot_be_drawn_is_refused(loaded, photos, tmp_path):
+  with pytest.raises(ValueError, match="2 images were given, .* shows one"):
+    loaded.attention(photos[:2])
+  with pytest.raises(ValueError, match=r"nowhere\.png: No such file"):
+    loaded.attention("nowhere.png")
+  with pytest.raises(ValueError, match="layer=2: the model's layers are 1 to"):
+    loaded.attention(photos[0], layer=2)
+  with pytest.raises(ValueError, match="class_name='fox' is none of the 5"):
+    loaded.attention(photos[0], class_name="fox")
+
+
 def test_what_cannot_be_read_is_named(loaded, photos):
   folder = pathlib.Path(photos[0]).parent
   near = folder / "photo 00 [x].pn"
@@ -127,7 +176,8 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
     ("param", "loaded.params"),
     ("classes", "loaded.class_names"),
     ("forward", "loaded.predict(images)"),
-    ("attention", "vit_jax visualize CHECKPOINT IMAGE"),
+    ("attention_map", "loaded.attention(image)"),
+    ("processor", "loaded.preprocess(images)"),
   ],
 )
 def test_an_attribute_that_is_none_names_the_near_one(loaded, name, meant):
@@ -148,6 +198,18 @@ def test_functions_of_a_model_and_its_parameters_take_both_in_one(
   np.testing.assert_array_equal(prepared, loaded.features(photos[:2]))
   with pytest.raises(ValueError, match="images of type list: give floats"):
     vit_jax.features(*loaded, photos[:2])
+  weights = attention_weights(*loaded, x).layers
+  for images in (x, photos[:2]):
+    found = attention_weights(loaded, images).layers
+    np.testing.assert_allclose(found, weights, atol=1e-6)
+  classes = np.array([0, 3])
+  found, gradients = attention_gradients(loaded, jnp.asarray(x), classes)
+  np.testing.assert_allclose(found.layers, weights, atol=1e-6)
+  assert gradients.layers.shape == weights.shape
+  logits = logits_of(loaded.model, loaded.params, x)
+  np.testing.assert_allclose(
+    vit_jax.as_nnx(loaded)(jnp.asarray(x)), logits, atol=1e-5
+  )
   model, params = vit_jax.new_head(loaded, 7)
   assert model.num_classes == 7 and params["head"]["bias"].shape == (7,)
   with pytest.raises(ValueError, match=r"^image_size='m\.onnx': .*write_bytes"):

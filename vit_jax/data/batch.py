@@ -82,8 +82,9 @@ class Transform(Protocol):
 class ImageTransform:
   """A transform whose only array is `image`, uint8 (H, W, C).
 
-  It is called as a function: (encoded bytes, rng) to pixels in training, and
-  encoded bytes to pixels in evaluation.
+  It is called as a function: (image, rng) to pixels in training, and image to
+  pixels in evaluation. The image is the bytes of a file; our own transforms
+  take a path, a Pillow image or an array, uint8 (H, W, 3), as well.
   """
 
   @property
@@ -91,8 +92,8 @@ class ImageTransform:
     """Height, width and channels of every image."""
     raise NotImplementedError
 
-  def __call__(self, encoded: bytes, *rng: np.random.Generator) -> np.ndarray:
-    """The pixels of an encoded image, uint8 (H, W, C)."""
+  def __call__(self, image: Any, *rng: np.random.Generator) -> np.ndarray:
+    """The pixels of an image, uint8 (H, W, C)."""
     raise NotImplementedError
 
   @property
@@ -118,8 +119,8 @@ class _Function(ImageTransform):
   def image_shape(self) -> tuple[int, int, int]:
     return self.shape
 
-  def __call__(self, encoded: bytes, *rng: np.random.Generator) -> np.ndarray:
-    return self.function(encoded, *rng)
+  def __call__(self, image: Any, *rng: np.random.Generator) -> np.ndarray:
+    return self.function(image, *rng)
 
 
 def as_transform(transform: Any, source: Source, *, train: bool) -> Transform:

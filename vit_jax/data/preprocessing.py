@@ -99,14 +99,15 @@ class Preprocessing:
     return ImageSpec(self.channels, self.window)
 
   def transform(self) -> ImageTransform:
-    """The part done on the host: encoded bytes to uint8 pixels (H, W, C).
+    """The part done on the host: an image to uint8 pixels (H, W, C).
 
-    It raises ValueError as `image_size` does.
+    It takes the bytes of a file, a path, a Pillow image or an array, uint8 (H,
+    W, 3). It raises ValueError as `image_size` does.
     """
     return self._cut(make_eval_transform(self.whole, self.crop, self.spec))
 
   def train_transform(self, settings: TrainTransformSettings) -> ImageTransform:
-    """The same for training: (encoded bytes, rng) to uint8 pixels (H, W, C)."""
+    """The same for training: (image, rng) to uint8 pixels (H, W, C)."""
     return self._cut(make_train_transform(self.whole, settings, self.spec))
 
   def _cut(self, transform: ImageTransform) -> ImageTransform:

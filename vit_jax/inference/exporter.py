@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, Int32, UInt8
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
-from vit_jax.inference.loaded_first import takes_loaded
 from vit_jax.models import Model, Origin
+from vit_jax.models.loaded_first import takes_loaded
 from vit_jax.models.model import normalize
 from vit_jax.models.text import TextTower
 from vit_jax.runtime.checks import checked

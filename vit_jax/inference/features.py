@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from vit_jax.inference.loaded_first import KnowsItsInputs
 from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.layer import LayerConfig, layer_norm
+from vit_jax.models.loaded_first import KnowsItsInputs
 from vit_jax.models.model import represent
 from vit_jax.models.parts import OURS
 
@@ -62,12 +62,12 @@ def features(
   """
   if isinstance(model, KnowsItsInputs):
     pictures = params if images is None else images
-    if not _are_floats(pictures):
+    if not are_floats(pictures):
       return model.features(pictures, layers=layers, as_maps=as_maps)
     network, weights = model
     options: Any = {"layers": layers, "as_maps": as_maps, "norm": norm}
     return features(network, weights, pictures, **options)
-  if images is None or not _are_floats(images):
+  if images is None or not are_floats(images):
     raise ValueError(
       f"images of type {type(images).__name__}: give floats (B, H, W, C), "
       "normalised by vit_jax.normalize, or what load_pretrained returned, as "
@@ -85,7 +85,7 @@ def features(
   return [z.reshape(len(z), *grid, -1) for z in patches]
 
 
-def _are_floats(images: Any) -> bool:
+def are_floats(images: Any) -> bool:
   """Whether images are an array, or a traced one, of floats."""
   return jnp.issubdtype(getattr(images, "dtype", np.uint8), jnp.floating)
 

@@ -22,9 +22,9 @@ from vit_jax.data.transforming.transforms import EvalTransform
 from vit_jax.inference import reading
 from vit_jax.inference.features import check_layers
 from vit_jax.inference.features import features as features_of
-from vit_jax.inference.loaded_first import KnowsItsInputs
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import Model
+from vit_jax.models.loaded_first import KnowsItsInputs
 from vit_jax.models.model import normalize
 from vit_jax.runtime import hints
 from vit_jax.tasks.choose import answering

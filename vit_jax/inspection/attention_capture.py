@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from vit_jax.inference.features import are_floats
 from vit_jax.inspection.embedding_maps import check_vit
 from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
+from vit_jax.models.loaded_first import KnowsItsInputs
 from vit_jax.models.parts import OURS, unstack
 
 
@@ -59,13 +61,26 @@ class Attention:
 
 
 def attention_weights(
-  model: Model, params: Any, images: Float[Array, "B H W C"]
+  model: Model | KnowsItsInputs, params: Any = None, images: Any = None
 ) -> Attention:
   """The attention weights of every layer and head on normalised images.
 
-  The model's layers may be scanned. Raises ValueError if the model has no
-  attention.
+  `attention_weights(loaded, images)` takes what `load_pretrained` returned;
+  images that are no normalised floats, such as paths, it prepares by
+  `loaded.preprocess`. The model's layers may be scanned.
+
+  Args:
+    images: Floats (B, H, W, C), normalised as the model expects.
+
+  Raises:
+    ValueError: if the model has no attention, or an image cannot be read.
   """
+  if isinstance(model, KnowsItsInputs):
+    pictures = params if images is None else images
+    if not are_floats(pictures):
+      pictures = model.preprocess(pictures)
+    network, weights = model
+    return attention_weights(network, weights, pictures)
   vit, params = _unrolled(model, params)
   return _attention(vit, images, _seen(vit, params, images))
 

@@ -19,6 +19,7 @@ from vit_jax.inspection.attention_capture import (
   capture_with_gradients,
 )
 from vit_jax.models import Model
+from vit_jax.models.loaded_first import takes_loaded
 from vit_jax.models.model import normalize
 
 FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
@@ -26,6 +27,7 @@ OUTLIER_NORM = 3  # Times the median norm.
 OUTLIER_SHARE = 10  # Times an even share of a layer's attention.
 
 
+@takes_loaded
 def attention_gradients(
   model: Model,
   params: Any,

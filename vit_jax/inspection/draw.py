@@ -1,4 +1,4 @@
-"""Draws the figures of a checkpoint and of image files into a folder."""
+"""Draws the figures of a checkpoint and of images, into a folder or one."""
 
 import os
 import pathlib
@@ -9,9 +9,17 @@ from itertools import islice
 from typing import IO, Any
 
 import numpy as np
+from PIL import Image
 
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.image_files import find_images, say_missing
-from vit_jax.inference.reading import decode_ahead
+from vit_jax.inference.reading import (
+  Pictures,
+  decode_ahead,
+  each_picture,
+  name_of,
+  read_image,
+)
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
 from vit_jax.inspection.attention_views import (
@@ -21,8 +29,9 @@ from vit_jax.inspection.attention_views import (
   make_look,
 )
 from vit_jax.inspection.photograph import seen_part
-from vit_jax.models import Vit
+from vit_jax.models import BaseVit, Vit
 from vit_jax.pretrained.load import load_pretrained
+from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime import extras
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import output_folder, replacing
@@ -65,11 +74,7 @@ def visualize_files(
   arrays_of_images: list[Arrays] = []
   drawn: list[tuple[pathlib.Path, np.ndarray]] = []
   paths = list(find_images(names))
-  transform = preprocessing.transform()
-
-  def read(encoded: bytes) -> Any:
-    return transform(encoded), seen_part(encoded, preprocessing)
-
+  read = _reader(preprocessing)
   at_once = batch_size(model, len(paths), size)
   images = decode_ahead(paths, read, max(_IMAGES_AHEAD, at_once))
   readable = _readable(Display().track(images, "drawing", len(paths)))
@@ -90,6 +95,79 @@ def visualize_files(
   _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
   _say_written("arrays", f"{folder}{os.sep}", ["arrays"], ".npz")
   return 1 if missing or len(arrays_of_images) < len(paths) else 0
+
+
+def attention_picture(
+  loaded: Loaded,
+  images: Pictures,
+  *,
+  layer: int | None = None,
+  class_name: str | None = None,
+) -> Image.Image:
+  """Draws what a model attends to; see `Loaded.attention`.
+
+  Raises ValueError if it is not one image, it cannot be read, the model is not
+  a `Vit`, or has no such layer or class, or matplotlib is missing.
+  """
+  figures = extras.load("vit_jax.inspection.figures", "figures")
+  options = Options(layer=layer, class_name=class_name)
+  model = embedding_maps.check_vit(loaded.model)
+  look = make_look(model, loaded.params, options, loaded.task)
+  pictures = [*each_picture(images)]
+  if len(pictures) != 1:
+    raise ValueError(
+      f"{len(pictures)} images were given, and a picture of attention shows "
+      "one: call it for each."
+    )
+  (picture,) = pictures
+  read = read_image(picture, _reader(loaded.preprocessing))
+  name = name_of(picture, 1)
+  if isinstance(read, str):
+    raise ValueError(f"{name}: {read}")
+  pixels, photograph = read
+  (seen,) = look(pixels[None])
+  title = _title(name, model, seen, loaded.task)
+  return figures.overlay_figure(photograph, _overlaid(model, seen), title).image
+
+
+def _reader(preprocessing: Preprocessing) -> Callable[[bytes], Any]:
+  """Reads the pixels for the model, and the photograph to draw on."""
+  transform = preprocessing.transform()
+
+  def read(encoded: bytes) -> Any:
+    return transform(encoded), seen_part(encoded, preprocessing)
+
+  return read
+
+
+def _title(path: str, model: BaseVit, seen: Arrays, task: Task) -> str:
+  """The file's name, its label if its folder is a class, and the answer."""
+  assert model.origin is not None
+  class_names = model.origin.class_names
+  folder, name = os.path.split(path)
+  label = os.path.basename(folder)
+  parts = [name]
+  if label in class_names:
+    parts.append(f"in folder {label}")
+  if "relevance" in seen:
+    parts.append(f"answer {task.answer_text(seen, class_names)}")
+  return "  |  ".join(parts)
+
+
+def _overlaid(model: BaseVit, seen: Arrays) -> dict[str, np.ndarray]:
+  """The maps that are drawn beside a photograph, by their captions."""
+  assert model.origin is not None
+  maps_by_name = {
+    f"Attention of layer {seen['attention_layer']}": seen["attention"].mean(
+      axis=0
+    ),
+    "Attention rollout": seen["rollout"],
+  }
+  if "relevance" in seen:
+    names = model.origin.class_names
+    supported = class_name(names, seen["relevance_index"])
+    maps_by_name[f"Supports {supported}"] = seen["relevance"]
+  return maps_by_name
 
 
 def _draw_all(
@@ -170,15 +248,8 @@ def _draw_image(
   """
   assert model.origin is not None
   class_names = model.origin.class_names
-  folder, name = os.path.split(printable_path(path))
-  label = os.path.basename(folder)
-  title_parts = [name]
-  if label in class_names:
-    title_parts.append(f"in folder {label}")
-  if "relevance" in seen:
-    title_parts.append(f"answer {task.answer_text(seen, class_names)}")
-  title = "  |  ".join(title_parts)
-
+  label = os.path.basename(os.path.dirname(printable_path(path)))
+  title = _title(printable_path(path), model, seen, task)
   kinds = []
 
   def save(kind: str, figure: Any) -> None:
@@ -187,10 +258,6 @@ def _draw_image(
 
   layer = seen["attention_layer"]
   heads = seen["attention"]
-  drawn = {
-    f"Attention of layer {layer}": heads.mean(axis=0),
-    "Attention rollout": seen["rollout"],
-  }
   if model.num_classes:
     sheet = figures.sheet_figure(
       image,
@@ -201,9 +268,7 @@ def _draw_image(
       {label} if label in class_names else None,
     )
     save("sheet", sheet)
-    supported = class_name(class_names, seen["relevance_index"])
-    drawn[f"Supports {supported}"] = seen["relevance"]
-  save("rollout", figures.overlay_figure(image, drawn, title))
+  save("rollout", figures.overlay_figure(image, _overlaid(model, seen), title))
   whose = "the class token's" if model.class_token else "mean"
   by_head = {f"head {k}": map_ for k, map_ in enumerate(heads, 1)}
   caption = f"{title}\nLayer {layer}: {whose} attention"

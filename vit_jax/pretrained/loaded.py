@@ -8,9 +8,11 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 from jax.sharding import Mesh
+from PIL import Image
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference.predictor import (
@@ -19,19 +21,28 @@ from vit_jax.inference.predictor import (
   predict,
   unreadable,
 )
-from vit_jax.inference.reading import Pictures
+from vit_jax.inference.reading import Pictures, read_images
 from vit_jax.models import Model, Origin, variant_of
+from vit_jax.models.model import normalize
 from vit_jax.models.parts import Parts
-from vit_jax.runtime import hints
+from vit_jax.runtime import extras, hints
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
 
 # The attributes for users, which a shell completes.
 _FOR_USERS = (
-  *("class_names", "description", "features", "guessed", "loss", "model"),
-  *("notes", "origin", "params", "predict", "preprocessing", "step", "task"),
-  "threshold",
+  *("attention", "class_names", "description", "features", "guessed", "loss"),
+  *(
+    "model",
+    "notes",
+    "origin",
+    "params",
+    "predict",
+    "preprocess",
+    "preprocessing",
+  ),
+  *("step", "task", "threshold"),
 )
 # Attributes in other libraries, and the way to do the same here.
 _ELSEWHERE = {
@@ -41,9 +52,9 @@ _ELSEWHERE = {
   ),
   **dict.fromkeys(("apply", "forward", "eval"), "loaded.predict(images)"),
   **dict.fromkeys(("embed", "encode"), "loaded.features(images)"),
+  **dict.fromkeys(("transform", "processor"), "loaded.preprocess(images)"),
   **dict.fromkeys(
-    ("attention", "attention_maps", "visualize", "plot"),
-    "vit_jax visualize CHECKPOINT IMAGE --out figures, in a shell",
+    ("attention_maps", "visualize", "plot", "show"), "loaded.attention(image)"
   ),
   **dict.fromkeys(
     ("fit", "train", "finetune", "fine_tune"),
@@ -220,6 +231,25 @@ class Loaded:
     """The same as `predict`."""
     return self.predict(images, **options)
 
+  def preprocess(self, images: Pictures) -> jax.Array:
+    """Reads images, brings them to size and normalises them, for the model.
+
+    As in `loaded.model.apply({"params": loaded.params}, loaded.preprocess(x))`.
+
+    Args:
+      images: As in `predict`. They should be few, as all are held in memory.
+
+    Returns:
+      Floats (B, H, W, C); a single image is a batch of one.
+
+    Raises:
+      ValueError: if an image cannot be read, there is none, or the size of the
+        images is not known.
+    """
+    preprocessing = self.preprocessing
+    pixels = read_images(preprocessing, images)
+    return normalize(jnp.asarray(pixels), **preprocessing.normalization)
+
   def features(
     self,
     images: Pictures,
@@ -252,6 +282,39 @@ class Loaded:
       layers=layers,
       as_maps=as_maps,
       batch_size=batch_size,
+    )
+
+  def attention(
+    self,
+    image: Pictures,
+    *,
+    layer: int | None = None,
+    class_name: str | None = None,
+  ) -> Image.Image:
+    """Draws what the model attends to in an image, for a notebook to show.
+
+    The photograph, the attention of a layer, attention rollout (Fig. 6), and
+    the patches that support a class stand side by side, as `vit_jax visualize`
+    draws them.
+
+    Args:
+      image: One path, Pillow image or array, uint8 (H, W, 3).
+      layer: Layer whose attention is drawn, counted from 1; the last by
+        default.
+      class_name: Name or number of the class that patches support; the
+        likeliest by default.
+
+    Returns:
+      A Pillow image, (height, width) as the photograph asks: `.save("a.png")`.
+
+    Raises:
+      ValueError: if it is not one image, it cannot be read, the model has no
+        attention or no such layer or class, or matplotlib is missing.
+    """
+    # Of a floor above, which a model that is only asked does not import.
+    draw = extras.load("vit_jax.inspection.draw", "figures")
+    return draw.attention_picture(
+      self, image, layer=layer, class_name=class_name
     )
 
   def read_params(self, shapes: Any = None) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
-from vit_jax.inference.loaded_first import takes_loaded
 from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models.loaded_first import takes_loaded
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED
 from vit_jax.pretrained.interpolation import resized

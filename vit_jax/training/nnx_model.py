@@ -13,6 +13,7 @@ from flax import errors, nnx
 from jax.typing import ArrayLike
 
 from vit_jax.models import Model
+from vit_jax.models.loaded_first import takes_loaded
 from vit_jax.training.state import init_params
 
 
@@ -61,6 +62,7 @@ class NnxModel(nnx.Module):
     return nnx.to_pure_dict(nnx.state(self.params))
 
 
+@takes_loaded
 def as_nnx(
   model: Model,
   params: Any = None,
@@ -88,7 +90,8 @@ def as_nnx(
   (16, 2)
 
   Args:
-    model: Any model of ours, or what qwix made of one.
+    model: Any model of ours, or what qwix made of one. What `load_pretrained`
+      returned stands for a model and its parameters, as in `as_nnx(loaded)`.
     params: Its parameters, as `load_pretrained` and `init_params` return them.
       By default they are drawn with the key `params` of `rngs`.
     rngs: Keys for dropout, unless each call brings its own.

@@ -18,6 +18,7 @@ from PIL import Image
 
 from vit_jax.data.batch import ImageTransform
 from vit_jax.data.decoding.decode import by_fours, decode_box, decode_image
+from vit_jax.data.decoding.picture import Picture, as_file
 from vit_jax.data.example import MAX_PIXELS, RGB, ImageSpec
 from vit_jax.data.settings import (
   TENSORFLOW,
@@ -172,8 +173,10 @@ class UpperLeft(ImageTransform):
   def image_shape(self) -> tuple[int, int, int]:
     return (*self.size, self.transform.image_shape[2])
 
-  def __call__(self, encoded: bytes, *rng: np.random.Generator) -> np.ndarray:
-    return self.placed(encoded, *rng)[0]
+  def __call__(
+    self, image: bytes | Picture, *rng: np.random.Generator
+  ) -> np.ndarray:
+    return self.placed(as_file(image), *rng)[0]
 
   def placed(
     self, encoded: bytes, *rng: np.random.Generator
@@ -201,8 +204,10 @@ class _Sized(ImageTransform):
   def image_shape(self) -> tuple[int, int, int]:
     return (*self.size, self.pixels.channels)
 
-  def __call__(self, encoded: bytes, *rng: np.random.Generator) -> np.ndarray:
-    return self.placed(encoded, *rng)[0]
+  def __call__(
+    self, image: bytes | Picture, *rng: np.random.Generator
+  ) -> np.ndarray:
+    return self.placed(as_file(image), *rng)[0]
 
   def placed(
     self, encoded: bytes, *rng: np.random.Generator
