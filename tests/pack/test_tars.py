@@ -1,5 +1,6 @@
 """Images in archives, found where they lie."""
 
+import contextlib
 import io
 import json
 import os
@@ -7,9 +8,12 @@ import pathlib
 import tarfile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from tests import image_files
+from tests.fuzzing import damaged, examples, outcome
 from tests.memory import bounded_memory
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.pack.records import split_of
@@ -371,3 +375,49 @@ def test_a_fifo_is_no_archive(tmp_path):
   os.mkfifo(tmp_path / "train.tar")
   with pytest.raises(OSError, match="a FIFO, not a regular file"):
     open_sources(str(tmp_path))
+
+
+def _samples(count):
+  members = [(f"{k}.jpg", _jpeg(40 * k)) for k in range(count)]
+  members += [(f"{k}.cls", b"%d" % (k % 2)) for k in range(count)]
+  return _tar(sorted(members))
+
+
+def _names_of_names():
+  """Long names of long names, each of which a reader looks for the next by."""
+  info = tarfile.TarInfo("././@LongLink")
+  info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1
+  block = info.tobuf(tarfile.GNU_FORMAT) + b"a" + bytes(511)
+  return block * 3000
+
+
+@pytest.mark.parametrize(
+  "content, said",
+  [
+    (_samples(4)[: 4 * 512 + 100], "damaged .*get it again"),
+    (_names_of_names(), "no uncompressed .tar file .maximum recursion"),
+  ],
+)
+def test_a_damaged_archive_is_named_in_one_line(tmp_path, content, said):
+  (tmp_path / "train.tar").write_bytes(content)
+  with pytest.raises(ValueError, match=f"train.tar is {said}"):
+    open_sources(str(tmp_path))
+
+
+@examples(40)
+@given(st.data())
+def test_damaged_archives_end_in_one_line(folder, data):
+  path = folder / "train.tar"
+  path.write_bytes(data.draw(damaged(_samples(3))))
+
+  def read():
+    for source in open_sources(str(folder)).values():
+      with contextlib.suppress(UnreadableImageError):
+        source.read([*range(len(source))])
+
+  outcome(".tar, damaged", read)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return tmp_path_factory.mktemp("damaged")

@@ -9,12 +9,13 @@ from typing import IO, Any
 from etils import epath
 
 from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct
-from vit_jax.runtime.printable import say
+from vit_jax.runtime.printable import one_line, say
 
 MOST_TEXT = 2**24
 """Bytes of a member that is read whole, of which one may claim any number."""
 IMAGES = tuple(ending.decode() for ending in EXTENSIONS)
 """Endings of images, in lower case."""
+_DAMAGED = (tarfile.TarError, OverflowError, RecursionError)
 
 
 @dataclasses.dataclass
@@ -38,7 +39,7 @@ def opened(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
   bounded: Any = _Bounded(file, path)
   try:
     return tarfile.open(fileobj=bounded, mode="r:")
-  except tarfile.TarError as error:
+  except _DAMAGED as error:
     raise ValueError(
       f"{path} is no uncompressed .tar file ({error})."
     ) from error
@@ -50,9 +51,9 @@ def members(
   """The members of an archive that are not `hidden`.
 
   Raises ValueError for one with holes: its bytes are not stored as they are,
-  and it may claim any size.
+  and it may claim any size; and for an archive that is cut or damaged.
   """
-  for member in tar:
+  for member in _whole(tar, path):
     if is_byproduct(os.fsencode(member.name)):
       if member.isfile() and member.name.lower().endswith(IMAGES):
         hidden.count += 1
@@ -64,6 +65,15 @@ def members(
         "again, without --sparse."
       )
     yield member
+
+
+def _whole(tar: tarfile.TarFile, path: epath.Path) -> Iterator[tarfile.TarInfo]:
+  try:
+    yield from tar
+  except _DAMAGED as error:
+    raise ValueError(
+      f"{path} is damaged ({one_line(error)}): get it again."
+    ) from error
 
 
 class _Bounded:
