@@ -115,6 +115,9 @@ PUBLISHED = {
   | {"size": {"shortest_edge": 378}, "crop_size": 378},
   "mlcd": {"image_processor_type": "CLIPImageProcessor"}
   | {"size": {"shortest_edge": 336}, "crop_size": 336},
+  "nearest": {"image_processor_type": "ViTImageProcessor", "resample": 0},
+  "nearest_dinov3": {"image_processor_type": "DINOv3ViTImageProcessor"}
+  | {"resample": 0},
   "pixio": {"image_processor_type": "BitImageProcessor", "resample": 3}
   | {"size": {"height": 256, "width": 256}, "do_center_crop": False}
   | IMAGENET,
@@ -151,7 +154,7 @@ def test_pixels_of_published_files_are_those_of_the_class(
   ours = processor.read(found.pictures, found.pictures_file)
   chosen = library.AutoImageProcessor.from_pretrained(tmp_path)
   theirs, transform = make_pixels.pixels_of(chosen), ours.transform()
-  for shape in ((300, 451), (613, 340), (90, 61)):
+  for shape in ((300, 451), (613, 340), (90, 61), (480, 640)):
     for picture in (scene(*shape), noise(*shape)):
       expected = theirs(Image.fromarray(picture)).transpose(1, 2, 0)
       expected = (expected * ours.std + ours.mean) * 255
@@ -186,7 +189,7 @@ def test_pixels_of_every_way_that_timm_has_are_its_own():
       library.data.create_transform(**chosen),
       ours.transform(),
     )
-    for shape in ((300, 451), (613, 340), (90, 61)):
+    for shape in ((300, 451), (613, 340), (90, 61), (480, 640)):
       for picture in (scene(*shape), noise(*shape)):
         expected = theirs(Image.fromarray(picture)).numpy().transpose(1, 2, 0)
         expected = (expected * ours.std + ours.mean) * 255

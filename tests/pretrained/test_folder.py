@@ -209,3 +209,70 @@ def test_names_that_are_none_are_refused(folder, labels, message):
   path.write_text(json.dumps(config).replace('"LABELS"', labels))
   with pytest.raises(ValueError, match=message):
     open_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize("channels", [1, 4, 12])
+@pytest.mark.parametrize("processor", ["", "preprocessor_config.json"])
+def test_images_may_have_other_channels(folder, capsys, channels, processor):
+  """Channels that the kernel multiplies with 0 change no answer."""
+  with open_arrays(folder / WEIGHTS) as arrays:
+    every = {name: np.array(arrays[name]) for name in arrays.shapes}
+  (name,) = (name for name in every if "projection.weight" in name)
+  kernel = every[name][:, :1]
+  every[name] = np.pad(kernel, ((0, 0), (0, channels - 1), (0, 0), (0, 0)))
+  wide = kernel.repeat(3, axis=1) / 3
+  save_arrays(folder / WEIGHTS, every)
+  if processor:
+    told = {"image_processor_type": "ViTImageProcessor", "size": 32}
+    told |= {"image_mean": [0.2, 0.3, 0.7], "image_std": [0.1, 0.2, 0.3]}
+    (folder / processor).write_text(json.dumps(told))
+  loaded = load_pretrained(str(folder))
+  assert (
+    f"{channels} channel(s), and a mean and a dev" in capsys.readouterr().err
+  )
+  mean, std = loaded.origin.mean, loaded.origin.std
+  assert mean == pytest.approx((0.4 if processor else 0.5,) * channels)
+  assert std == pytest.approx((0.2 if processor else 0.5,) * channels)
+  save_arrays(folder / WEIGHTS, {**every, name: wide})
+  usual = load_pretrained(str(folder))
+  images = np.random.default_rng(0).normal(size=(2, 32, 32, channels))
+  grey = images[..., :1].repeat(3, axis=3)
+  np.testing.assert_allclose(
+    loaded.model.apply({"params": loaded.params}, jnp.asarray(images)),
+    usual.model.apply({"params": usual.params}, jnp.asarray(grey)),
+    atol=1e-5,
+  )
+
+
+def test_a_mean_of_other_channels_is_refused(folder):
+  """A user's numbers count, but have to be as many as the channels."""
+  with open_arrays(folder / WEIGHTS) as arrays:
+    every = {name: np.array(arrays[name]) for name in arrays.shapes}
+  (name,) = (name for name in every if "projection.weight" in name)
+  save_arrays(folder / WEIGHTS, every | {name: every[name][:, :1].copy()})
+  given = dict(mean=(0.1, 0.2), std=(0.3, 0.4))
+  with pytest.raises(
+    ValueError, match="mean has 2 numbers, .* 1 channel.*: gi"
+  ):
+    open_checkpoint(str(folder), **given)
+  grey = open_checkpoint(str(folder), mean=(0.1,), std=(0.3,))
+  assert (grey.origin.mean, grey.origin.std) == ((0.1,), (0.3,))
+
+
+@pytest.mark.parametrize(
+  "names, message",
+  [
+    (
+      ("pytorch_model.bin",),
+      "only as pytorch_model.bin, which can run code wh",
+    ),
+    (("model.pt", "optimizer.pt"), "2 pickles .model.pt and others., .* safet"),
+  ],
+)
+def test_a_folder_of_pickles_says_what_to_do(folder, names, message):
+  (folder / WEIGHTS).unlink()
+  for name in names:
+    (folder / name).write_bytes(b"PK")
+  with pytest.raises(ValueError, match=message) as info:
+    open_checkpoint(str(folder))
+  assert "\n" not in str(info.value)

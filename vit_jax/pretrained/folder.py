@@ -140,7 +140,12 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
     )
   # A run without its checkpoints may have pictures too.
   is_run = (folder / METRICS).exists()
-  if not is_run and next(images_below(os.fsencode(folder)), None) is not None:
+  below = () if is_run else images_below(os.fsencode(folder))
+  pictures = next(iter(below), None) is not None
+  pickles = sorted(x for x in folder.iterdir() if x.suffix in known.PICKLES)
+  if pickles and ((folder / "config.json").exists() or not pictures):
+    raise ValueError(_of_pickles(folder, pickles))
+  if pictures:
     raise ValueError(
       f"{folder} is a folder of images, not of weights: "
       f"`vit_jax train {folder}` trains a model on it, and a model that is "
@@ -150,6 +155,22 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
     f"{folder} is a folder without checkpoints/, which a workdir has, and "
     f"without {_WEIGHTS[0]} or {_WEIGHTS[-1]}: name a file of weights in "
     "it, or another folder."
+  )
+
+
+def _of_pickles(folder: pathlib.Path, pickles: list[pathlib.Path]) -> str:
+  """Why a folder whose weights are pickles is not read, and what to do."""
+  name = pickles[0].name
+  if len(pickles) == 1:
+    return (
+      f"{folder} has its weights only as {name}, "
+      f"{known.conversion(str(pickles[0]))}, and give the folder again."
+    )
+  return (
+    f"{folder} has its weights only as {len(pickles)} pickles ({name} and "
+    "others), which can run code when they are loaded: open it once with the "
+    "library that wrote it and save it as safetensors, as save_pretrained of "
+    "transformers does, and give that folder."
   )
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,13 +13,20 @@ import numpy as np
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Origin, from_fields
 from vit_jax.models.grid import Grid, param_shapes
+from vit_jax.models.parts import Parts
 from vit_jax.pretrained import known, quantised
 from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
 from vit_jax.pretrained.folder import Files, open_folder
 from vit_jax.pretrained.formats import architecture as architectures
 from vit_jax.pretrained.formats import guesses, processor, torchvision
 from vit_jax.pretrained.formats.architecture import Architecture
-from vit_jax.pretrained.formats.mapping import Shapes, check, read_all
+from vit_jax.pretrained.formats.mapping import (
+  Rule,
+  Shapes,
+  axis_sizes,
+  check,
+  read_all,
+)
 from vit_jax.pretrained.loaded import Loaded, with_inputs
 from vit_jax.pretrained.locate import drop_download
 from vit_jax.pretrained.naming import left_out, recognise
@@ -106,6 +114,7 @@ def _opened(
   lines = [*naming.notes, *_left_out(outside, ", whose names start otherwise")]
   lines += [*architecture.notes, *_left_out(unused, _UNUSED)]
   lines += _other_sizes(model, architecture)
+  lines += _other_channels(preprocessing, architecture, image_options)
   if line := guesses.line(guessed, model, preprocessing):
     lines.append(line)
   if not model.num_classes and "pooling" not in fields:
@@ -139,10 +148,70 @@ def _fit(
   model, grid, pictures = _build(source, architecture, fields, image_options)
   shapes = param_shapes(model, grid)
   rules = layout.rules(model, stored)
+  channels = _channels(model, rules, stored, shapes)
+  if channels != pictures.channels:
+    architecture = _of_channels(architecture, channels, image_options)
+    model, grid, pictures = _build(source, architecture, fields, image_options)
+    shapes = param_shapes(model, grid)
   check_floats()  # Quantised ones often have other shapes as well.
   what = f"{source} is not a {architecture.format} {_size_text(model)}"
   check(rules, stored, shapes, model, what)
   return model, grid, pictures, shapes, rules
+
+
+def _channels(
+  model: Any, rules: list[Rule], stored: Shapes, shapes: Shapes
+) -> int:
+  """The channels of a model's images, by the size of its first kernel.
+
+  If that is no whole number or there is no such kernel, they are those of the
+  model, and `check` tells the difference.
+  """
+  channels, sizes = architectures.channels_of(model), axis_sizes(model)
+  parts = Parts.of(model, shapes)
+  for rule in rules:
+    if any(map(parts.reads_pixels, rule.ours)) and rule.theirs in stored:
+      each = math.prod(rule.needs(shapes, sizes)) // channels
+      found, rest = divmod(math.prod(stored[rule.theirs]), each)
+      return channels if rest or not found else found
+  return channels
+
+
+def _of_channels(
+  architecture: Architecture, channels: int, image_options: Mapping[str, Any]
+) -> Architecture:
+  """The architecture with as many channels: the others' average for each.
+
+  Raises ValueError if a user gave other numbers.
+  """
+  pictures = architecture.preprocessing
+  for name in ("mean", "std"):
+    if name in image_options:
+      raise ValueError(
+        f"{name} has {len(image_options[name])} numbers, and the checkpoint's "
+        f"images have {channels} channels: give one for each."
+      )
+  averaged = {
+    name: (sum(values) / len(values),) * channels
+    for name, values in (("mean", pictures.mean), ("std", pictures.std))
+  }
+  pictures = dataclasses.replace(pictures, **averaged)
+  return dataclasses.replace(architecture, preprocessing=pictures)
+
+
+def _other_channels(
+  pictures: Preprocessing,
+  architecture: Architecture,
+  image_options: Mapping[str, Any],
+) -> Iterator[str]:
+  """A line on a mean and a deviation that no file tells for these channels."""
+  told = architecture.preprocessing.channels
+  if pictures.channels != told and not {"mean", "std"} & {*image_options}:
+    yield (
+      f"its images have {pictures.channels} channel(s), and a mean and a "
+      f"deviation are known for {told}: their average is taken for each, as "
+      "timm does; --mean and --std set others"
+    )
 
 
 def _fitted(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.data.transforming.whole_weights import KERNELS, resized
+from vit_jax.data.transforming.whole_weights import KERNELS, nearest, resized
 
 
 def test_two_pixels_become_four_by_quarters():
@@ -37,3 +37,12 @@ def test_a_plain_picture_stays_as_it_is(interpolation):
   for level in (0, 1, 127, 255):
     image = np.full((37, 501, 3), level, np.uint8)
     assert (resized(image, (24, 24), interpolation) == level).all()
+
+
+def test_the_nearest_pixel_is_that_of_the_centre():
+  """Pillow takes pixel 179 where the 11th of 28 centres is 180 of 480."""
+  image = np.arange(480)[:, None, None] * np.ones((1, 7, 1), int)
+  found = nearest(image, (28, 7))[:, 0, 0]
+  assert found.tolist() == [(2 * i + 1) * 480 // 56 for i in range(28)]
+  small = nearest(np.array([[[1], [2]]], np.uint8), (3, 4))[..., 0]
+  assert small.tolist() == [[1, 1, 2, 2]] * 3

@@ -109,6 +109,10 @@ def test_the_range_of_values_is_in_mean_and_std(config, mean, std):
       "size=.*: pictures keep their shape then, .* it needs do_center_crop",
     ),
     ({**CLIP, "size": {"shortest_edge": 224, "longest_edge": 9}}, "is below a"),
+    (
+      {**CLIP, "crop_size": [192, 224]},
+      r"crop_size=.192, 224.: only squares a",
+    ),
     ({**CONVNEXT, "size": [224, 224]}, "ConvNext's needs a shortest_edge"),
     (
       {**CONVNEXT, "size": 9, "crop_pct": 2},
@@ -217,3 +221,11 @@ def test_what_a_model_normalises_itself_comes_after_its_processor():
   both = processor.then(first, second)
   np.testing.assert_allclose((x - both.mean) / both.std, expected)
   assert both.size == (8, 8)
+
+
+@pytest.mark.parametrize("resample, lines", [(0, 0), (1, 1), (2, 0), (3, 1)])
+def test_levels_beyond_white_are_cut_with_a_line(resample, lines):
+  config = {TYPE: "DINOv3ViTImageProcessorFast", "resample": resample}
+  config |= {"size": 32, "image_mean": 0.5, "image_std": 0.5}
+  said = processor.taken(config, "file.json")
+  assert len(said) == lines and all("beyond black and" in x for x in said)

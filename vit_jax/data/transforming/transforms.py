@@ -412,6 +412,8 @@ def filtered(
     few = cv2.INTER_LINEAR if name == "bilinear" else cv2.INTER_CUBIC
     return _resized(image, size, few)
 
+  if name == "nearest" and settings.resizer.startswith("torchvision"):
+    return whole_weights.nearest(image, size)
   if settings.resizer == "torchvision" and name in whole_weights.KERNELS:
     return whole_weights.resized(image, size, name)
 

@@ -42,6 +42,19 @@ def resized(image: Pixels, size: tuple[int, int], interpolation: str) -> Pixels:
   return _along(wide.swapaxes(0, 1), size[0], interpolation)
 
 
+def nearest(image: Pixels, size: tuple[int, int]) -> Pixels:
+  """Resizes (h, w, C) to (H, W, C) by the pixels that the new centres lie in.
+
+  Where a centre lies between two pixels, torchvision's 32 bits choose.
+  """
+  places = []
+  for old, new in zip(image.shape, size, strict=False):
+    scale = np.float32(old) / np.float32(new)
+    centres = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * scale
+    places.append(np.minimum(centres.astype(np.int64), old - 1))
+  return image[np.ix_(*places)]
+
+
 def _along(lines: Pixels, count: int, interpolation: str) -> Pixels:
   """Resizes the first axis to a number of lines."""
   if count == len(lines):

@@ -24,6 +24,7 @@ KIND = "image_processor_type"
 NESTED, SECTION = "processor_config.json", "image_processor"
 # Pillow's numbers of its filters.
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+_OVERSHOOTING = (1, 3)  # Those whose weights may be below 0.
 _VIT = {"size": 224, "resample": 2, "image_mean": HALF, "image_std": HALF}
 _VIT |= {"resizer": "torchvision"}  # Since release 5.
 _IMAGENET = {"image_mean": architecture.IMAGENET_MEAN}
@@ -109,6 +110,13 @@ def taken(config: Mapping[str, Any], file: str) -> list[str]:
   if lacking and not named:
     names = ", ".join(lacking)
     lines.append(f"its {file} names no {KIND}, so ViT's {names} are taken")
+  if str(config.get(KIND)).startswith("DINOv3") and config.get("resample") in (
+    *_OVERSHOOTING,
+  ):
+    lines.append(
+      f"its {file} says resample={config['resample']}, which goes beyond black "
+      "and white at edges, and its library keeps that; here it is cut off"
+    )
   return lines
 
 
@@ -155,11 +163,18 @@ def _crop(
   if isinstance(size, dict) and "height" not in size:
     short = size.get("shortest_edge")
     short = checked("size['shortest_edge']", int, short, COUNT)
-    if cut is None or cut[0] != cut[1] or short < cut[0]:
+    if cut is not None and cut[0] != cut[1]:
       needs = (
-        "pictures keep their shape then, and the model takes squares, so it "
-        f"needs do_center_crop and a square crop_size, {short} or less, or a "
-        "height and a width"
+        "only squares are cut from pictures that keep their shape (their short "
+        f"side becomes {short}); write a crop_size of equal sides into it, or "
+        "a height and a width as size"
+      )
+      raise _refusal("crop_size", list(cut), needs)
+    if cut is None or short < cut[0]:
+      needs = (
+        "pictures keep their shape then, and a batch has one, so it needs "
+        f"do_center_crop and a square crop_size, {short} or less, or a height "
+        "and a width"
       )
       raise _refusal("size", size, needs)
     if (longest := size.get("longest_edge")) is not None:
