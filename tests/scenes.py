@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from vit_jax.data.reading.masks.folder import IGNORED
+from vit_jax.data.reading.mask_folder import IGNORED
 
 COLOURS = np.array([[30, 30, 30], [220, 40, 40], [40, 60, 220]])
 

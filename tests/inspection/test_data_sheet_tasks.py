@@ -11,9 +11,8 @@ from tests import commands
 from tests.data.pictures import encode, noise
 from tests.data.reading.archives import COCO, some
 from tests.data.reading.layouts import write
-from vit_jax.data.reading import labels
+from vit_jax.data.reading import labels, mask_folder
 from vit_jax.data.reading.captions import Captions
-from vit_jax.data.reading.masks import folder as mask_folder
 from vit_jax.inspection import data_sheet
 from vit_jax.inspection.settings import InspectSettings
 from vit_jax.tasks import choose

@@ -12,7 +12,7 @@ from tests.tasks.made_up import HALF, Split, rows_of, task
 from tests.tiny import random_params
 from vit_jax import features, make_vit
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.masks.folder import IGNORED
+from vit_jax.data.reading.mask_folder import IGNORED
 from vit_jax.models.parts import Parts
 from vit_jax.tasks import marking
 from vit_jax.tasks.outputs import Gathered

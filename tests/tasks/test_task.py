@@ -14,7 +14,7 @@ from vit_jax import make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.captions import TEXT, Captions, new_tokenizer
 from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE
-from vit_jax.data.reading.masks.folder import IGNORED, MASKS
+from vit_jax.data.reading.mask_folder import IGNORED, MASKS
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.inference.predictor import Prediction
 from vit_jax.inspection.charts import figure_of_chart

@@ -9,7 +9,7 @@ from PIL import Image
 
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.example import ImageSpec, UnreadableImageError
-from vit_jax.data.reading.masks.folder import IGNORED
+from vit_jax.data.reading.mask_folder import IGNORED
 from vit_jax.inference import reading
 from vit_jax.runtime.files import replacing
 from vit_jax.runtime.printable import say

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from vit_jax.data.batch import Transform
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.masks.folder import ignored
+from vit_jax.data.reading.mask_folder import ignored
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.with_masks import WithMasks
 from vit_jax.models.segmenter import segmenter

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from vit_jax.data.reading.masks.folder import ignored
+from vit_jax.data.reading.mask_folder import ignored
 from vit_jax.models.layer import Images
 from vit_jax.training.losses import TakesImages
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.masks.folder import IGNORED, ignored, resize_mask
+from vit_jax.data.reading.mask_folder import IGNORED, ignored, resize_mask
 from vit_jax.models.model import normalize
 from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.tasks.reconstructed_pictures import as_photograph

@@ -34,7 +34,7 @@ _LABELS = {
   "multilabel": "labels.SEVERAL",
   "regression": "labels.NUMBERS",
   "pairs": "captions.CAPTIONS",
-  "segmentation": "masks.folder.MASKS",
+  "segmentation": "mask_folder.MASKS",
 }
 TASKS = tuple(_LABELS)
 

@@ -9,7 +9,7 @@ from tests.image_files import GOOD
 from vit_jax.data.reading import recognise
 from vit_jax.data.reading.captions import CAPTIONS
 from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE
-from vit_jax.data.reading.masks.folder import MASKS
+from vit_jax.data.reading.mask_folder import MASKS
 from vit_jax.data.reading.recognise import Recognised
 
 

@@ -8,8 +8,8 @@ from tests import tiny
 from tests.photos import VIT
 from tests.scenes import write, write_all
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.reading.masks import folder as mask_folder
-from vit_jax.data.reading.masks.folder import (
+from vit_jax.data.reading import mask_folder
+from vit_jax.data.reading.mask_folder import (
   IGNORED,
   MASKS,
   SegmentationFolder,

@@ -9,8 +9,8 @@ from vit_jax.data.reading import cells
 from vit_jax.data.reading.captions import CAPTIONS, captions_and_classes
 from vit_jax.data.reading.folders import holds_images, subfolders
 from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE, Labels
+from vit_jax.data.reading.mask_folder import MASKS
 from vit_jax.data.reading.masks import names as mask_names
-from vit_jax.data.reading.masks.folder import MASKS
 from vit_jax.data.reading.tables import cells_of, column, column_of_files
 from vit_jax.runtime.printable import printable_path as text
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from vit_jax.data.batch import LABEL, ArraySpec, Spec, Transform
 from vit_jax.data.example import Example
-from vit_jax.data.reading.masks.folder import IGNORED, ignored
+from vit_jax.data.reading.mask_folder import IGNORED, ignored
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from vit_jax.data.example import Source
-from vit_jax.data.reading.masks import folder as mask_folder
+from vit_jax.data.reading import mask_folder
 from vit_jax.data.reading.sources import (
   check_classes,
   check_same_classes,

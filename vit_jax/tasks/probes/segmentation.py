@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from vit_jax.data.reading.masks.folder import ignored, resize_mask
+from vit_jax.data.reading.mask_folder import ignored, resize_mask
 from vit_jax.tasks.finite import NO_ANSWER, best_class, check_representations
 from vit_jax.tasks.probes.linear_probe import Probe, fit_in_parts
 from vit_jax.tasks.probes.whole_set import Readable, Represented

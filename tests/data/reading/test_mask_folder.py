@@ -5,7 +5,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.reading.masks.folder import IGNORED, open_folder, open_split
+from vit_jax.data.reading.mask_folder import IGNORED, open_folder, open_split
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.settings import from_dict, to_dict
 

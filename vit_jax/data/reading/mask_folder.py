@@ -43,7 +43,7 @@ _NAMED = 2  # Classes below an image.
 class Masks(Labels):
   """A picture of classes; a transform brings it to the size of its image."""
 
-  reader = "masks.folder"
+  reader = "mask_folder"
   heading = "share of pixels"
   twice = "twice"
   apart = "there with different masks"
