@@ -118,7 +118,7 @@ def test_an_id_is_no_class(tmp_path):
   columns = {"id": [522_418, 3], "caption": ["a cat", "a dog"]}
   _write_columns(tmp_path / "train.parquet", [b"x", b"y"], {}, columns)
   with pytest.raises(
-    ValueError, match=r"none of them .* by --label_column=id\.$"
+    ValueError, match=r"none of them .* by --label_column=NAME\.$"
   ):
     open_sources(str(tmp_path))
   for chosen, why in (

@@ -79,7 +79,7 @@ def _no_labels(schema: pa.Schema, numbers: list[str]) -> str:
   right = [field.name for field in named] or [
     name for name in numbers if class_names(schema, name)
   ]
-  *most, last = [f"--label_column={name}" for name in right or numbers]
+  *most, last = [f"--label_column={name}" for name in right or ["NAME"]]
   several = f"{', '.join(most)} or " if most else ""
   return (
     f"{'several' if right else 'none'} of them may hold the classes, by the "
