@@ -90,3 +90,19 @@ def test_without_ftfy_a_line_says_what_stays(monkeypatch):
   tokenizer = open_tokenizer(FOLDER / "open_clip", "open_clip", 20, "lower")
   assert "open_clip repairs curly quotes, full-width" in tokenizer.notes[-1]
   tokenizer(["AT&amp;T"])
+
+
+@pytest.mark.parametrize("clean", ["", "whitespace", "lower", "canonicalize"])
+@pytest.mark.parametrize("side", [None, "left", "right"])
+def test_a_gemma_tokenizer_fills_up_texts_at_the_left(tmp_path, side, clean):
+  """Unless its file says otherwise; so do transformers and open_clip."""
+  folder = shutil.copytree(FOLDER / "hf_siglip2", tmp_path / "gemma")
+  path = folder / "tokenizer_config.json"
+  about = json.loads(path.read_text()) | {"tokenizer_class": "GemmaTokenizer"}
+  about.pop("padding_side")
+  path.write_text(json.dumps(about | ({"padding_side": side} if side else {})))
+  family = "open_clip" if clean else "SigLIP 2"
+  (ids,) = open_tokenizer(folder, family, 12, clean)(["a photo of a cat"])
+  text = [277, 304, 336, 304, 331, 304, 277, 304, 311, 1]  # transformers 5.24
+  expected = [*text, 0, 0] if side == "right" else [0, 0, *text]
+  assert ids.tolist() == expected
