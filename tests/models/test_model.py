@@ -9,7 +9,7 @@ from tests import tinted
 from tests.models.tiny_vit import images, random_params, tiny
 from vit_jax import ResNet
 from vit_jax.models.masked_vit import masked
-from vit_jax.models.model import represent
+from vit_jax.models.model import normalize, represent
 
 
 def test_the_representation_is_y_of_equation_4_or_the_pre_logits():
@@ -103,3 +103,54 @@ def test_a_model_is_its_encoder_and_its_head(model, pooled_shape):
 def test_fields_that_make_no_model_are_refused(fields, message):
   with pytest.raises(ValueError, match=message):
     tiny(**fields)
+
+
+@pytest.mark.parametrize(
+  "mean, std",
+  [
+    (127.5, 127.5),
+    ((0.0, 0.0, 0.0), (255.0, 255.0, 255.0)),
+    (np.array([123.7, 116.3, 103.5]), (0.2, 0.2, 0.2)),
+  ],
+)
+def test_a_mean_or_a_deviation_of_255_levels_is_refused(mean, std):
+  pixels = jnp.zeros((1, 2, 2, 3), jnp.uint8)
+  with pytest.raises(ValueError, match="^(mean|std)=.* counts 255 levels, and"):
+    normalize(pixels, mean, std)
+  of_full_scale = np.array(mean) / 255, np.array(std) / 255
+  if np.max(std) > 1:
+    assert np.isfinite(normalize(pixels, *of_full_scale)).all()
+
+
+def _hybrid():
+  return tiny(resnet_layers=(1,), resnet_width=32).clone(patch_size=1)
+
+
+@pytest.mark.parametrize(
+  "make, C, message",
+  [
+    (tiny, 1, r"which take 3 channel\(s\); jax.numpy.repeat\(images, 3, -1\)"),
+    (tiny, 4, r"which take 3 channel\(s\)\.$"),
+    (lambda: ResNet(2, layers=(1,), width=32), 2, r"which take 3 channel\(s\)"),
+    (_hybrid, 1, "which take 3 channel"),
+  ],
+)
+def test_images_of_other_channels_than_the_parameters_are_one_line(
+  make, C, message
+):
+  model = make()
+  params = random_params(model, images())
+  other = images()[..., :1].repeat(C, -1)
+  with pytest.raises(ValueError, match=message) as caught:
+    model.apply({"params": params}, other)
+  assert "\n" not in str(caught.value)
+  assert str(other.shape) in str(caught.value)
+
+
+def test_parameters_of_another_model_are_one_line():
+  model = tiny()
+  params = jax.tree.map(jnp.asarray, random_params(model, images()))
+  with pytest.raises(ValueError, match="head/kernel has the shape") as caught:
+    model.clone(num_classes=31).apply({"params": params}, images())
+  text = str(caught.value)
+  assert "this model needs (24, 31)" in text and "\n" not in text

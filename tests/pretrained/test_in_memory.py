@@ -9,6 +9,8 @@ import vit_jax
 from tests import published
 from vit_jax.data import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
+from vit_jax.models import Origin
+from vit_jax.pretrained.in_memory import loaded_from
 
 SIZES = dict(hidden_size=24, num_layers=2, mlp_size=36, num_heads=3)
 X = np.random.default_rng(0).normal(size=(2, 16, 24, 3)).astype(np.float32)
@@ -92,3 +94,17 @@ def test_a_missing_folder_is_asked_for():
   model, params = drawn()
   with pytest.raises(ValueError, match="give a folder to write, as in"):
     vit_jax.save(model, params, image_size=(16, 24))
+
+
+def test_a_preprocessing_that_is_left_out_is_said(tmp_path, capsys):
+  """Of a published model; that of one's own has none to leave out."""
+  model, params = drawn()
+  loaded_from(model, params, image_size=(16, 24))
+  assert not capsys.readouterr().err
+  model = model.clone(origin=Origin("a/file.npz", "google", (16, 24)))
+  loaded_from(model, params)
+  said = capsys.readouterr().err
+  assert "resized to 16 x 24 (bilinear): the crop and the filter of" in said
+  assert "a/file.npz are left out unless you give preprocessing" in said
+  loaded_from(model, params, preprocessing=Preprocessing((16, 24)))
+  assert not capsys.readouterr().err

@@ -82,6 +82,19 @@ def test_names_of_other_libraries_are_known():
   assert vit_jax.list_models() == known.KNOWN and not known.rows("nonesuch")
 
 
+def test_a_name_that_is_only_a_part_is_said(capsys):
+  assert not vit_jax.list_models("dinov2")
+  count = sum(
+    any("dinov2" in name for name in (short, *entry.names))
+    for short, entry in known.KNOWN.items()
+  )
+  said = capsys.readouterr().err
+  assert f'list_models("*dinov2*") has {count} of them' in said
+  assert not vit_jax.list_models("nonesuch")
+  assert "list_models() has all names" in capsys.readouterr().err
+  assert vit_jax.list_models("*dinov2*") and not capsys.readouterr().err
+
+
 def test_every_row_has_a_licence_that_says_what_it_means():
   kinds = {"free", "non-commercial", "custom", "unknown"}
   assert {license.kind for license in LICENSES.values()} == kinds

@@ -7,6 +7,7 @@ import pytest
 
 from vit_jax import make_vit
 from vit_jax.tasks.eval_step import (
+  Predictions,
   class_accuracy,
   label_rank,
   make_eval_step,
@@ -157,3 +158,22 @@ def test_without_a_mask_every_row_counts():
   found = summary(totals)
   assert (found["examples"], found["skipped_images"]) == (5, 0)
   assert found["top1"] == pytest.approx(3 / 5)  # Zero logits answer class 0.
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_label_beyond_the_classes_is_refused_where_it_counts(counted):
+  def step(totals, _, batch):
+    label = batch["label"]
+    n = len(label)
+    zeros = np.zeros(n, np.float32)
+    mask = np.array([True] * (n - 1) + [counted])
+    return totals, Predictions(label, label, zeros, zeros, mask)
+
+  batches = [{"label": jnp.array(label)} for label in ([0, 1], [1, 2])]
+  if not counted:  # Padding may hold any label.
+    assert total_over(step, None, batches, no_totals(2))["loss"] == 0
+    return
+  with pytest.raises(
+    ValueError, match="the label 2, .* has 2 classes, .*=3 or"
+  ):
+    total_over(step, None, batches, no_totals(2))

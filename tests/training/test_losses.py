@@ -126,3 +126,11 @@ def test_mixups_share_follows_the_beta_distribution():
 def test_bad_losses_are_refused(fields, message):
   with pytest.raises(ValueError, match=message):
     LossSettings(**fields)
+
+
+def test_the_loss_of_a_label_beyond_the_classes_is_nan():
+  label = jnp.array([1, 3, 4, -1])
+  found = losses.make_targets(label, 3, label_smoothing=0.1)
+  assert np.isnan(found).all(axis=1).tolist() == [False, True, True, False]
+  loss = losses.cross_entropy("softmax", jnp.zeros((4, 3)), found)
+  assert np.isnan(loss).tolist() == [False, True, True, False]

@@ -25,3 +25,9 @@ def test_one_number_is_the_size_of_a_square():
   model = make_vit("Ti/4", num_classes=3, num_layers=1)
   found = init_params(model, jax.random.key(0), 8)
   assert found["position"]["E_pos"].shape == (5, 192)
+
+
+def test_a_number_is_no_key():
+  model = make_vit("Ti/16", num_classes=2, num_layers=1)
+  with pytest.raises(ValueError, match=r"^key=0 .* give jax\.random\.key\(0\)"):
+    init_params(model, 0, 32)

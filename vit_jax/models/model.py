@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import numbers
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,8 +13,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import errors
 from jax.core import Tracer
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Shaped
 
 from vit_jax.models.layer import (
@@ -30,7 +32,9 @@ from vit_jax.models.partitioning import Dense, named
 from vit_jax.models.parts import Part
 
 _MOST_CHANNELS = 4  # As an axis, more look like a height or a width.
+_FULL_SCALE = 2.0  # A larger mean or deviation is one of 255 levels.
 _LARGEST = 20.0  # Normalised pixels stay far below, unnormalised ones do not.
+_STEMS = ("E", "conv_root")  # Modules that read the channels of images.
 _SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
 
 
@@ -107,7 +111,8 @@ class Model(nn.Module):
   def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls the model as Flax does, with {"params": params} and inputs.
 
-    Raises ValueError for the parameters alone, which flax would not name.
+    Raises ValueError for the parameters alone, which Flax would not name, and
+    for parameters of another model, or of images of other channels.
     """
     names = [*variables] if isinstance(variables, Mapping) else []
     if names and "params" not in names:
@@ -115,7 +120,10 @@ class Model(nn.Module):
         f"apply takes collections, and {names[0]!r} is a parameter: give "
         'model.apply({"params": params}, images).'
       )
-    return super().apply(variables, *args, **kwargs)
+    try:
+      return super().apply(variables, *args, **kwargs)
+    except errors.ScopeParamShapeError as error:
+      raise ValueError(_misfit(str(error), args)) from error
 
   def pooled(self, x: Images, *, train: bool = False) -> Pooled:
     """The outputs that the head reads, (B, D) or a row for each head."""
@@ -169,6 +177,31 @@ class Model(nn.Module):
     return stem_stride(self.resnet_layers)
 
 
+def _misfit(text: str, args: tuple[Any, ...]) -> str:
+  """Says what does not fit, of Flax's message on the shape of a parameter."""
+  found = re.search(
+    r'parameter "(.*?)" in "/?(.*?)".*?\((.*?)\).*?\((.*?)\)', text, re.S
+  )
+  shape = tuple(getattr(args[0], "shape", ())) if args else ()
+  if found is None or len(shape) != 4:
+    return text
+  name, path, *both = found.groups()
+  needed, held = (
+    [int(n) for n in sides.split(",") if n.strip()] for sides in both
+  )
+  if path.split("/")[-1] in _STEMS and name == "kernel":
+    C = shape[-1] * math.prod(held) // math.prod(needed)
+    text = f"images of shape {shape} do not fit the parameters, which take {C} "
+    text += "channel(s)"
+    if (shape[-1], C) == (1, 3):
+      text += "; jax.numpy.repeat(images, 3, -1) makes RGB of grey ones"
+    return f"{text}."
+  return (
+    f"the parameters are of another model: {path}/{name} has the shape "
+    f"{tuple(held)}, and this model needs {tuple(needed)}."
+  )
+
+
 def stem_stride(resnet_layers: tuple[int, ...]) -> int:
   """Pixels between neighbouring cells of a ResNet's feature map; 1 for none."""
   stages = len(resnet_layers)
@@ -187,12 +220,15 @@ def _image(shape: tuple[int, int, int]) -> jax.ShapeDtypeStruct:
 
 
 def normalize(
-  images: Shaped[Array, "B H W C"], mean: Sequence[float], std: Sequence[float]
+  images: Shaped[Array, "B H W C"],
+  mean: Sequence[float] | ArrayLike,
+  std: Sequence[float] | ArrayLike,
 ) -> Float[Array, "B H W C"]:
   """(x / 255 - mean) / std per channel; 0.5 and 0.5 give [-1, 1].
 
   Raises ValueError unless the images are uint8: nobody can tell whether floats
-  are of [0, 1], of [0, 255] or normalised already.
+  are of [0, 1], of [0, 255] or normalised already. It does so too if the mean
+  or the deviation is above 2, and so counts 255 levels.
 
   >>> import jax.numpy as jnp
   >>> import vit_jax
@@ -206,6 +242,12 @@ def normalize(
       f"images of type {images.dtype}; vit_jax.normalize takes uint8. Of "
       "floats in [0, 1], compute (images - mean) / std yourself."
     )
+  for name, values in (("mean", mean), ("std", std)):
+    if not isinstance(values, Tracer) and np.max(np.abs(values)) > _FULL_SCALE:
+      raise ValueError(
+        f"{name}={values} counts 255 levels, and full scale is 1 here: divide "
+        "it by 255, so that 127.5 is 0.5."
+      )
   shift, scale = (jnp.array(x).reshape(1, 1, 1, -1) for x in (mean, std))
   return (images.astype(jnp.float32) / 255 - shift) / scale
 

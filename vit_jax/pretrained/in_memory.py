@@ -15,6 +15,7 @@ from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.formats.mapping import differences, listed
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
+from vit_jax.runtime.printable import printable_path, say
 from vit_jax.tasks.choose import answering
 
 Folder = str | os.PathLike[str]
@@ -118,6 +119,12 @@ def loaded_from(
     preprocessing = Preprocessing(
       _size(image_size, origin), mean=origin.mean, std=origin.std
     )
+    if model.origin is not None:
+      say(
+        f"The images are said to be {preprocessing}: the crop and the filter "
+        f"of {printable_path(origin.source)} are left out unless you give "
+        "preprocessing=loaded.preprocessing."
+      )
   elif image_size is not None:
     raise ValueError("image_size is a part of preprocessing: drop one.")
   if model.scan:  # A file has its layers one by one.

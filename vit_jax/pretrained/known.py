@@ -44,6 +44,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from vit_jax.pretrained.licenses import LICENSES
+from vit_jax.runtime.printable import say
 
 # Endings of files that can run code when they are loaded.
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle")
@@ -146,21 +147,34 @@ def rows(pattern: str = "*") -> list[tuple[str, ...]]:
       checkpoint.url
       + " (a pickle: convert it once)" * checkpoint.url.endswith(PICKLES),
     )
-    for name, checkpoint in list_models(pattern).items()
+    for name, checkpoint in _matching(pattern).items()
   ]
 
 
 def list_models(pattern: str = "*") -> Models:
   """The published checkpoints that `load_pretrained` knows, by their names.
 
-  Those of which one of `Known.names` matches a pattern, such as "dinov2*". A
+  Those of which one of `Known.names` matches a pattern, such as "*dinov2*". A
   number or a slice of them gives names, as in `list_models()[:2]`.
+
+  If none matches, a line says how many have the pattern as a part.
 
   >>> import vit_jax
   >>> checkpoint = vit_jax.list_models("b16_augreg")["b16_augreg"]
   >>> checkpoint.model, checkpoint.image_size
   ('B/16', 224)
   """
+  models = _matching(pattern)
+  if not models:
+    wider = f"*{pattern.strip('*')}*"
+    count = len(_matching(wider))
+    hint = f'list_models("{wider}") has {count}' if count else "list_models()"
+    hint += " of them." if count else " has all names."
+    say(f"No name is {pattern!r} as a whole: {hint}")
+  return models
+
+
+def _matching(pattern: str) -> Models:
   return Models(
     (name, checkpoint)
     for name, checkpoint in KNOWN.items()

@@ -143,7 +143,10 @@ def total_over(
   """Adds all batches to the totals, fetched from the device once at the end.
 
   `observe` is called with the answers to each batch, on the host and in order.
+  `totals` are those to add to, `no_totals(model.num_classes)` at first. Raises
+  ValueError if an example's label is beyond the classes.
   """
+  num_classes = len(totals["count"])
 
   def all_answers() -> Iterator[Predictions]:
     nonlocal totals
@@ -152,6 +155,13 @@ def total_over(
       yield answers
 
   for answers in sharding.fetched(all_answers()):
+    label = np.max(answers.label, where=answers.counted, initial=0)
+    if label >= num_classes:
+      raise ValueError(
+        f"an example has the label {label}, and the model has {num_classes} "
+        "classes, which are numbered from 0: make it with num_classes="
+        f"{label + 1} or more."
+      )
     observe(answers)
   return jax.device_get(totals)
 

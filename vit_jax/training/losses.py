@@ -73,12 +73,16 @@ def make_targets(
 ) -> Targets:
   """One-hot rows mixed with the uniform distribution: (1 - e) y + e / K.
 
+  The row of a label beyond the classes is NaN, and so is its loss: a row of
+  zeros would train on it silently.
+
   >>> import jax.numpy as jnp
   >>> from vit_jax.training.losses import make_targets
   >>> make_targets(jnp.array([1]), num_classes=4, label_smoothing=0.5).tolist()
   [[0.125, 0.625, 0.125, 0.125]]
   """
   one_hot = jax.nn.one_hot(label, num_classes)
+  one_hot = jnp.where(label[:, None] < num_classes, one_hot, jnp.nan)
   return (1 - label_smoothing) * one_hot + label_smoothing / num_classes
 
 

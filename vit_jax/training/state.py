@@ -16,6 +16,7 @@ from jaxtyping import Array, Int
 
 from vit_jax.models.model import inputs_of
 from vit_jax.models.parts import Parts
+from vit_jax.runtime.printable import quoted
 from vit_jax.training import lora
 from vit_jax.training.distillation import Distilled, Teacher
 from vit_jax.training.losses import Objective, StatefulObjective
@@ -132,13 +133,14 @@ def make_params_init(
 
 def init_params(
   model: nn.Module,
-  key: Array,
+  key: Any,
   image_size: int | tuple[int, int],
   channels: int = 3,
 ) -> Any:
   """Draws a model's first parameters, as plain arrays.
 
   Images are `image_size` high and wide, (height, width) or one number for both.
+  Raises ValueError if the key is none, or images do not split into patches.
 
   >>> import jax
   >>> import vit_jax
@@ -156,6 +158,11 @@ def init_params(
   """
   if isinstance(image_size, int):
     image_size = image_size, image_size
+  if not isinstance(key, jax.Array | np.ndarray):
+    raise ValueError(
+      f"key={quoted(key)} is no key of JAX: give jax.random.key(0), as in "
+      "init_params(model, jax.random.key(0), image_size=224)."
+    )
   init = make_params_init(model, (*image_size, channels))
   return nn.unbox(jax.jit(init)(key))
 

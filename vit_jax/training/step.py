@@ -53,12 +53,12 @@ def make_train_step(
   If the loss or the gradient is not finite, the update is skipped: only `step`
   advances, while the parameters and the optimizer's state stay.
 
-  A batch holds `image`, uint8 (B, H, W, C), and `label`, integer (B,). It may
-  hold `skipped`, true for rows that replace an unreadable image, which are then
-  counted. The metric `top1` is the accuracy on the batch as it was trained on:
-  augmented, with dropout, and before the update. Random numbers depend on the
-  seed and the step alone. The step raises ValueError if the batch is not a
-  dictionary.
+  A batch holds `image`, uint8 (B, H, W, C), and `label`, integer (B,); a label
+  beyond the model's classes makes the loss NaN. It may hold `skipped`, true for
+  rows that replace an unreadable image, which are then counted. The metric
+  `top1` is the accuracy on the batch as it was trained on: augmented, with
+  dropout, and before the update. Random numbers depend on the seed and the step
+  alone. The step raises ValueError if the batch is not a dictionary.
 
   >>> import jax
   >>> import numpy as np

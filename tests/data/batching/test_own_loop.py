@@ -1,9 +1,12 @@
 """Batches for a training loop of one's own: order, passes and refusals."""
 
+import ast
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.pages import ROOT, blocks
 from vit_jax import data
 from vit_jax.data.batching.own_loop import open_data
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
@@ -60,3 +63,33 @@ def test_a_window_makes_its_values_black_and_white(tmp_path):
     (batch,) = batches
   found = batch["image"][0, ::2, 0, 0]
   np.testing.assert_allclose(found, [0, 0, 127.5, 255], atol=0.5)
+
+
+@pytest.mark.slow
+def test_the_program_of_the_page_runs_to_its_last_line(
+  tmp_path, monkeypatch, capsys
+):
+  """It trains, saves, evaluates, and goes on when it is run again."""
+  page = (ROOT / "docs/howto/own_loop.md").read_text()
+  block = next(block for block in blocks(page) if block.language == "python")
+  rng = np.random.default_rng(0)
+  for name in ("cat", "dog"):
+    folder = tmp_path / "my_photos" / name
+    folder.mkdir(parents=True)
+    for n in range(10):
+      pixels = rng.integers(0, 256, (40, 40, 3), np.uint8)
+      Image.fromarray(pixels).save(folder / f"{n}.png")
+  monkeypatch.chdir(tmp_path)
+  exec(block.text, {})
+  saved, done, measured = capsys.readouterr().out.splitlines()
+  assert (saved.split()[0], done.split()[0]) == ("10", "20")
+  result = ast.literal_eval(measured)
+  assert 0 <= result["top1"] <= 1 and result["examples"] > 0
+  exec(block.text, {})  # Nothing is left to train.
+  assert capsys.readouterr().out.splitlines() == [measured]
+
+
+@pytest.mark.parametrize("given", ["my_photos", None, {"root": "my_photos"}])
+def test_data_are_described_by_settings(given):
+  with pytest.raises(ValueError, match=r"^data=.*give vit_jax\.DataSettings"):
+    open_data("train", given, (8, 8), 4)

@@ -15,7 +15,7 @@ from vit_jax.data.example import Example, Source
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
-from vit_jax.runtime.printable import composed, printable
+from vit_jax.runtime.printable import composed, printable, quoted
 
 _SIZES = {"train": 1438, "test": 359}
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
@@ -105,6 +105,11 @@ def open_source(
   """
   if split not in ("train", "eval", "test"):
     raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
+  if not isinstance(settings, DataSettings):
+    raise ValueError(
+      f"data={quoted(settings)} is not the settings of data: give "
+      'vit_jax.DataSettings(root="my_photos"), or name="digits".'
+    )
   kind = labels or settings.label_kind or SINGLE
   if settings.root or kind.reader:
     return _folder_reader(settings, kind).open_split(settings, split, kind)
