@@ -215,6 +215,25 @@ def test_empty_cells_are_counted(tmp_path, empty):
   assert line == ("3 of 8 cells are empty and count as 0: edema 1, effusion 2.")
 
 
+@pytest.mark.parametrize("first, said", [("", True), ("cat", False)])
+def test_images_without_a_label_are_counted(tmp_path, first, said):
+  source = opened(tmp_path, rows(first, "cat;dog", "dog", "cat"), SEVERAL)
+  line = "1 of 4 images have no label: their cells of 'label' are empty."
+  assert (line in source.warnings()) == said
+
+
+@pytest.mark.parametrize("column, said", [("Split", True), ("split", False)])
+def test_a_column_of_splits_of_another_name_is_said(tmp_path, column, said):
+  cells = ["cat,train", "dog,train", "cat,train", "dog,val", "cat,val"]
+  source = opened(tmp_path, rows(*cells, head=f"file,label,{column}"))
+  line = (
+    f"the column {column!r} seems to name splits, and is not read: call it "
+    "split, and each row counts for its split."
+  )
+  assert len(source) == (5 if said else 3)
+  assert (line in source.warnings()) == said
+
+
 def test_an_uncertain_label_is_refused(tmp_path):
   """CheXpert has -1.0 for what its labeller could not decide."""
   head = "Path,Sex,Age,Edema,Fracture"

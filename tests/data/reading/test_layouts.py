@@ -125,6 +125,24 @@ def test_classes_that_are_called_nearly_as_splits(tmp_path, names):
   assert "ignored" not in splits.found
 
 
+@pytest.mark.parametrize(
+  "names, said",
+  [
+    (("cat", "dog", "val"), "the folder val is taken for a class, as those"),
+    (("Test", "cat"), "the folder Test is taken for a class, as those beside"),
+    (("part_1", "part_2"), "part_1, part_2 are called as parts of one data"),
+    (("bus", "car", "train"), ""),
+    (("part_of_a_car", "whole_car"), ""),
+  ],
+)
+def test_names_that_are_doubtful_are_said(tmp_path, names, said):
+  splits = opened(write(tmp_path, classes("", names, 10)))
+  assert splits.train.class_names == tuple(sorted(names))
+  lines = splits.warnings
+  assert len(lines) == bool(said)
+  assert all(line.startswith(said) for line in lines)
+
+
 def test_classes_called_as_splits_may_hold_the_same_folders(tmp_path):
   files = {}
   for name in ("freight_train", "test_tube", "bus", "car"):
@@ -266,7 +284,19 @@ def test_a_copy_in_each_split(tmp_path):
     ),
     (
       {"images/": 3, "annotations/trimaps/": 3, "annotations/xmls/1.xml": ""},
-      "images and annotations, which are no classes",
+      "images and annotations, which are .*--config segmentation reads this",
+    ),
+    (
+      {"JPEGImages/": 4, "SegmentationClass/": 2},
+      "if each image has a mask, but there is no mask .*/2.png .*: give it one",
+    ),
+    (
+      {"HAM10000_images_part_1/": 3, "HAM10000_images_part_2/": 3},
+      "HAM10000_images_part_2, whose names say no more than that images are in",
+    ),
+    (
+      {"images_001/images/": 3, "images_002/images/": 3},
+      "images_001, images_002, whose names say no more than that images are",
     ),
     (
       {**three("bottle", n=(0, 0, 0)), **classes("bottle/train", ["good"], 3)}

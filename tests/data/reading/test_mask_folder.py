@@ -72,6 +72,27 @@ def test_white_is_class_1_of_two(tmp_path, form, classes):
   assert "12.5%" in said
 
 
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+@pytest.mark.parametrize("values", [(0, 1, 2), (0, 255, 0)])
+def test_equal_channels_are_one_number(tmp_path, mode, values):
+  mask = grey(MASK, values)
+  one, _ = opened(write(tmp_path / "one", mask, mask))
+  three, _ = opened(write(tmp_path / "three", *2 * [mask.convert(mode)]))
+  np.testing.assert_array_equal(three[0]["label"], one[0]["label"])
+  assert len(three.class_names) == len({*values})
+  (line,) = {*three.warnings()} - {*one.warnings()}
+  assert line.endswith("channels are equal, and are read as one number.")
+  old = DataSettings(root=three.root, mask_values="index")
+  with pytest.raises(ValueError, match="has the mode RGB"):
+    opened(old)
+
+
+def test_colours_without_names_are_refused(tmp_path):
+  mask = with_palette(MASK, [[0, 0, 0], [128, 0, 0], [0, 1, 0]]).convert("RGB")
+  with pytest.raises(ValueError, match="mode RGB: .*, as in road 128 64 128"):
+    opened(write(tmp_path, mask, mask, classes=("a", "b", "c")))
+
+
 def test_a_saved_run_keeps_its_reading_of_white(tmp_path):
   white = grey(TWO, (0, 255))
   write(tmp_path, white, white, classes=NAMES)

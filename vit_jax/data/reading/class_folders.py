@@ -20,6 +20,9 @@ _PARTS = frozenset(
   "batch chunk cv fold folds kfold part partition shard split subset".split()
 )
 """Words of folders that part one data set, as fold_1."""
+_OF_IMAGES = frozenset(
+  "image images img imgs photo photos picture pictures".split()
+)
 
 
 class Found(NamedTuple):
@@ -54,14 +57,13 @@ def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
   _check_splits(insides)
   common = _common(insides)
   if len(common) < 2:
-    return Found(copies, [])
+    return Found(copies, _maybe_parts(folder, names))
   shown = " and ".join(repr(text(name)) for name in sorted(common)[:2])
-  if len(insides) == len(names) and _are_parts(names):
-    listed = ", ".join(map(text, names[:3]))
+  if len(insides) == len(names) and not _PARTS.isdisjoint(_alike(names)):
     raise ValueError(
-      f"{text(folder)!r} has {listed}, which look like parts of one data set, "
-      f"as each holds {shown}: put those to train on together into a folder "
-      "train, and the others into val, or give one of them."
+      f"{text(folder)!r} has {_first(names)}, which look like parts of one "
+      f"data set, as each holds {shown}: put those to train on together into a "
+      "folder train, and the others into val, or give one of them."
     )
   line = (
     f"all class folders looked into hold folders of the same names, {shown}, "
@@ -150,7 +152,34 @@ def _common(insides: Mapping[bytes, _Inside]) -> frozenset[bytes]:
   return first.intersection(*others) if others else frozenset()
 
 
-def _are_parts(names: Sequence[bytes]) -> bool:
-  """Whether all names are alike but for a number, as fold_1 and fold_2."""
+def _maybe_parts(folder: bytes, names: Sequence[bytes]) -> list[str]:
+  """A line if folders are called as parts of one data set, as part_1.
+
+  Raises ValueError if their names say that they hold images, as images_001.
+  """
+  alike = _alike(names)
+  if not _OF_IMAGES.isdisjoint(alike):
+    raise ValueError(
+      f"{text(folder)!r} has {_first(names)}, whose names say no more than "
+      "that images are in them, and a number: give the labels in a file, "
+      "--config.data.labels_file=FILE.csv, or sort the images into a folder "
+      "for each class."
+    )
+  if _PARTS.isdisjoint(alike):
+    return []
+  line = (
+    f"{_first(names)} are called as parts of one data set, and are taken for "
+    "classes: if they are none, give the labels in a file, "
+    "--config.data.labels_file=FILE.csv."
+  )
+  return [line]
+
+
+def _alike(names: Sequence[bytes]) -> set[str]:
+  """The words of two or more names that are alike but for a number."""
   found = {tuple(words(name)) for name in names}
-  return len(found) == 1 and not _PARTS.isdisjoint(found.pop())
+  return {*found.pop()} if len(found) == 1 and len(names) > 1 else set()
+
+
+def _first(names: Sequence[bytes]) -> str:
+  return ", ".join(map(text, names[:3]))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,8 @@ def read_rows(
         place, by_column, settings, default_columns, guess
       )
       separator = settings.label_separator
+      if notes is not None:
+        notes += _not_read(by_column, (key, *columns))
       if len(columns) > 1 and separator != cells.AS_BEFORE:
         separator = None  # Each has a cell of its own.
     if missing := [name for name in (key, *columns) if name not in by_column]:
@@ -114,6 +116,23 @@ def columns_of(path: str) -> list[str]:
   for row in cells_of(path):
     return [*row.by_column]
   return []
+
+
+def _not_read(first: Mapping[str, Any], read: Collection[str]) -> list[str]:
+  """A line on a column that names splits but is not called so, if any.
+
+  `first` has the cells of the first row, and `read` the columns that are read.
+  """
+  if _SPLIT in first:
+    return []
+  return [
+    f"the column {name!r} seems to name splits, and is not read: call it "
+    f"{_SPLIT}, and each row counts for its split."
+    for name, value in first.items()
+    if name not in read
+    and isinstance(value, str)
+    and split_named(os.fsencode(value.strip())) is not None
+  ]
 
 
 def _is_denied(row: Mapping[str, Any]) -> bool:

@@ -244,9 +244,11 @@ class Several(Labels):
     return dataclasses.replace(before, values=values)
 
   def remarks(self, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """A line on cells that are empty, of columns of 0 and 1."""
+    """A line on cells that are empty."""
     if len(columns) == 1:
-      return []
+      none = sum(row.values[0] == "" for row in rows)
+      line = f"{none:,} of {len(rows):,} images have no label: their cells of"
+      return [f"{line} {columns[0]!r} are empty."] if none else []
     empty = [
       sum(is_empty(row.values[k]) for row in rows) for k in range(len(columns))
     ]

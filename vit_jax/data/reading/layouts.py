@@ -112,7 +112,7 @@ def find_layout(root: bytes) -> Layout:
   else:
     places = {"train": root}
   copies = {}
-  notes: list[str] = []
+  notes = [] if splits else _called_as_splits(names)
   for place in places.values():
     found = class_folders.look(place, subfolders(place))
     copies[place] = found.copies
@@ -181,6 +181,20 @@ def alone(root: bytes) -> tuple[bytes, list[bytes]]:
     seen.add(os.path.realpath(only))
     path.append(only)
   return path[-1], path
+
+
+def _called_as_splits(names: Sequence[bytes]) -> list[str]:
+  """A line on class folders that may rather hold images to evaluate on.
+
+  There is none on train, which is a vehicle, too.
+  """
+  return [
+    f"the folder {text(name)} is taken for a class, as those beside it are: if "
+    "it holds images to evaluate on, put the class folders into a folder "
+    f"train, and those of these images into {text(name)}."
+    for name in names
+    if split_named(name) in ("val", "test")
+  ]
 
 
 def _innermost(root: bytes, ignored: Ignored) -> bytes:

@@ -81,6 +81,16 @@ def filled(*folders):
       ["train_images", "train_masks"],
       {"": ("train_images", "train_masks")},
     ),
+    (["images/train", "masks/train"], {"": ("images/train", "masks/train")}),
+    (
+      ["train/images", "train/masks"],
+      {"": ("train/images", "train/masks")},
+    ),
+    (
+      ["images", "annotations/trimaps"],
+      {"": ("images", "annotations/trimaps")},
+    ),
+    (["images/a", "masks/a"], {"": ("images", "masks")}),
   ],
 )
 def test_images_and_masks(tmp_path, folders, expected):
@@ -130,3 +140,9 @@ def test_earlier_runs_read_what_they_did(tmp_path):
   folders = ["images/train2017", "images/val2017", "masks/train2017"]
   root = write(tmp_path, filled(*folders, "masks/val2017"))
   assert found(root, earlier=True) == ({"": ("images", "masks")}, [])
+
+
+def test_earlier_runs_do_not_hold_out_a_part_of_train(tmp_path):
+  root = write(tmp_path, filled("images/train", "masks/train"))
+  expected = {"train": ("images/train", "masks/train")}
+  assert found(root, earlier=True) == (expected, [])

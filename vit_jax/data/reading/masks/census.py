@@ -12,7 +12,7 @@ from vit_jax.data.reading.masks.classes import Classes
 from vit_jax.data.reading.masks.files import (
   MOST_NUMBER,
   Stored,
-  no_numbers,
+  as_numbers,
   read_stored,
 )
 from vit_jax.data.reading.masks.meaning import STRANGE, Meaning
@@ -35,6 +35,7 @@ class Census:
     first: The first mask of a kind and palette with a number.
     colours: The pixels of each label in masks of colours.
     palettes_differ: Two files in which a number has two colours.
+    grey: The first mask of equal channels whose colours no file names.
   """
 
   def __init__(self, of: int, classes: Classes | None):
@@ -44,6 +45,7 @@ class Census:
     self.colours: collections.Counter[int] = collections.Counter()
     self.first: dict[tuple[Key, int], bytes] = {}
     self.palettes_differ: tuple[bytes, bytes] | None = None
+    self.grey: bytes | None = None
     self._classes = classes
     self._has_colours = bool(classes and classes.colours)
     self._palette = np.full(256, STRANGE, np.int32)
@@ -53,9 +55,12 @@ class Census:
     """Counts the pixels of a mask; raises as `read_stored`."""
     stored = read_stored(path)
     self.looked += 1
-    if stored.kind == "colours":
+    if stored.kind == "colours" and self._has_colours:
       self._look_at_colours(path, stored)
       return
+    if stored.kind == "colours":
+      stored = as_numbers(path, stored)
+      self.grey = self.grey or path
     palette = stored.palette if self._has_colours else None
     key = stored.kind, b"" if palette is None else palette.tobytes()
     size = MOST_NUMBER + 1 if stored.kind == "wide" else 256
@@ -84,8 +89,7 @@ class Census:
     return next(p for (_, n), p in self.first.items() if n == number)
 
   def _look_at_colours(self, path: bytes, stored: Stored) -> None:
-    if not self._has_colours or self._classes is None:
-      raise ValueError(no_numbers(path, "RGB"))
+    assert self._classes is not None
     labels = Meaning(self._classes).labels(path, stored)
     found = _counted(labels, MOST_NUMBER + 1)
     used = np.flatnonzero(found)

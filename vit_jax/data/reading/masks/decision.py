@@ -168,6 +168,7 @@ def lines(found: Census, meaning: Meaning) -> list[str]:
       labels[k] += int(counts[number])
   return [
     *_shares(found, values),
+    *_grey(found),
     *_white(found, meaning),
     *_absent(found, meaning, labels),
     *_palettes(found, meaning),
@@ -182,6 +183,16 @@ def _shares(found: Census, values: collections.Counter[str]) -> list[str]:
   if len(values) > _SHOWN:
     shown.append(f"{len(values) - _SHOWN:,} more")
   return [f"pixels of {_masks(found)}: {', '.join(shown)}."]
+
+
+def _grey(found: Census) -> list[str]:
+  if found.grey is None:
+    return []
+  line = (
+    f"masks such as {text(found.grey)} are RGB, and no colour is named: their "
+    "three channels are equal, and are read as one number."
+  )
+  return [line]
 
 
 def _white(found: Census, meaning: Meaning) -> list[str]:

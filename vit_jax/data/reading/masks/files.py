@@ -95,8 +95,17 @@ def no_numbers(path: bytes, mode: str) -> str:
   return (
     f"{text(path)} has the mode {mode}: a mask has one number for each pixel, "
     "the index of its class, or colours that classes.txt beside the images "
-    "names."
+    "names, a class and its colour in a line, as in road 128 64 128."
   )
+
+
+def as_numbers(path: bytes, stored: Stored) -> Stored:
+  """Colours that are all grey as their levels; others raise ValueError."""
+  levels = stored.values // _GREY
+  if (levels * _GREY != stored.values).any():
+    raise ValueError(no_numbers(path, "RGB"))
+  palette = np.arange(256, dtype=np.int32) * _GREY
+  return Stored("grey", levels.astype(np.uint8), palette)
 
 
 def _why(error: Exception) -> str:

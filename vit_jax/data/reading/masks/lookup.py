@@ -102,7 +102,9 @@ class MaskLookup:
     others = Lookup(self._folder, _OTHERS)
     near = next(filter(None, map(others.find, names)), None)
     near = near or others.nearest(wanted)
-    return said + (f"; the nearest there is {text(near)}." if near else ".")
+    if near is None:
+      return f"{said}: give it one, or move the image away."
+    return f"{said}; the nearest there is {text(near)}."
 
 
 def _renamed(stem: bytes, of_image: bytes, of_mask: bytes) -> bytes:

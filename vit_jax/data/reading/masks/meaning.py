@@ -16,6 +16,7 @@ from vit_jax.data.reading.masks.classes import (
 from vit_jax.data.reading.masks.files import (
   MOST_NUMBER,
   Stored,
+  as_numbers,
   no_numbers,
   read_stored,
 )
@@ -68,10 +69,14 @@ class Meaning:
 
   def labels(self, path: bytes, stored: Stored) -> Int[np.ndarray, "h w"]:
     """The class of each pixel as stored in a file; see `read`."""
+    if stored.kind == "colours" and not self.classes.colours:
+      if self.earlier:
+        raise ValueError(no_numbers(path, "RGB"))
+      stored = as_numbers(path, stored)
     if stored.palette is not None and stored.kind in self.by_colour:
       labels = self.by_palette(stored.palette)[stored.values]
     elif stored.kind == "colours":
-      labels = self._by_colour(path, stored.values)
+      labels = self._by_colour(stored.values)
     else:
       labels = self.by_number(stored.kind)[stored.values]
     if labels.min() == STRANGE:
@@ -105,11 +110,7 @@ class Meaning:
       table[MOST_NUMBER] = none
     return table
 
-  def _by_colour(
-    self, path: bytes, codes: Int[np.ndarray, "h w"]
-  ) -> Int[np.ndarray, "h w"]:
-    if not self.classes.colours:
-      raise ValueError(no_numbers(path, "RGB"))
+  def _by_colour(self, codes: Int[np.ndarray, "h w"]) -> Int[np.ndarray, "h w"]:
     known = np.array(sorted(self.classes.colours), np.int32)
     classes = self.by_palette(known)
     labels = np.empty(codes.shape, np.int32)

@@ -1,21 +1,26 @@
 """Tells by their names which folders hold images and masks, or boxes."""
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from vit_jax.data.reading.folders import (
   EXTENSIONS,
   endings_in,
   holds_images,
+  images_below,
   subfolders,
 )
+from vit_jax.data.reading.masks.lookup import MaskLookup
 from vit_jax.data.reading.split_names import EXACT, among, named, words
 from vit_jax.runtime.printable import printable_path as text
 
 IMAGES = (b"images", b"image", b"img")
 MASKS = (b"masks", b"mask", b"annotations", b"labels")
 """Names of the folders that segmentation reads, in lower case."""
+_LOOKED_AT = 1_000  # Files in a folder of masks.
+_IMAGES_LOOKED_AT = 16  # Whose masks are looked for.
 _IMAGES = frozenset(
   "images image img imgs jpegimages leftimgbit input inputs rgb".split()
 )
@@ -137,6 +142,7 @@ def _by_split(
     _splits(folder, subfolders(folder), earlier) for folder in (images, masks)
   )
   if "train" not in of_images:
+    masks = masks if earlier else _only_with_pictures(images, masks)
     return {"": Places(images, masks)}, []
   found, lines = {}, []
   for split, name in of_images.items():
@@ -148,7 +154,31 @@ def _by_split(
       lines.append(_left_out(folder))
     else:
       raise ValueError(f"{text(masks)!r} has no folder {text(name)!r}.")
+  if [*found] == ["train"] and not earlier:  # Of which a part is held out.
+    found = {"": found["train"]}
   return found, lines
+
+
+def _only_with_pictures(images: bytes, masks: bytes) -> bytes:
+  """The only folder of pictures among the masks, such as trimaps.
+
+  It is `masks` itself if that has pictures, or the images have such a folder.
+  """
+  if not {*_endings(masks)}.isdisjoint(EXTENSIONS):
+    return masks
+  folders = subfolders(masks)
+  inside = [n for n in folders if holds_images(os.path.join(masks, n))]
+  if len(inside) != 1 or inside[0] in subfolders(images):
+    return masks
+  return os.path.join(masks, inside[0])
+
+
+def _endings(folder: bytes) -> Iterator[bytes]:
+  """The endings of the first files in a folder itself, in lower case."""
+  with os.scandir(folder) as entries:
+    for entry in itertools.islice(entries, _LOOKED_AT):
+      if not entry.name.startswith(b"."):
+        yield os.path.splitext(entry.name.lower())[1]
 
 
 def _splits(
@@ -202,6 +232,11 @@ def _advice(root: bytes, found: Pair) -> str:
     )
   if are_read(root, found):
     return "--config segmentation reads this folder as images and their masks"
+  if lacking := _lacking(root):
+    return (
+      "--config segmentation reads such a folder if each image has a mask, but "
+      f"{lacking}"
+    )
   return (
     "they look like images and masks, and --config segmentation reads a folder "
     "that has them as images and masks, under the same file names: rename or "
@@ -210,13 +245,30 @@ def _advice(root: bytes, found: Pair) -> str:
 
 
 def are_read(root: bytes, found: Pair) -> bool:
-  """Whether segmentation reads the folder, as it has pictures for masks."""
+  """Whether segmentation reads the folder, as images have pictures for masks.
+
+  Some images are looked at.
+  """
   if endings_in(os.path.join(root, found.masks)).isdisjoint(EXTENSIONS):
     return False
+  return _lacking(root) == ""
+
+
+def _lacking(root: bytes) -> str | None:
+  """Which of some images lacks its mask; "" for none, None without places."""
   try:
-    return bool(places(root)[0])
+    found, _ = places(root)
   except ValueError:
-    return False
+    return None
+  for images, masks in found.values():
+    files = [*images_below(images)]
+    lookup = MaskLookup(masks)
+    for file in files[:: max(1, len(files) // _IMAGES_LOOKED_AT)]:
+      try:
+        lookup.find(file)
+      except ValueError as error:
+        return str(error).rstrip(".")
+  return ""
 
 
 def _kind(name: bytes) -> tuple[str, str]:
