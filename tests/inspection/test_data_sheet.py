@@ -36,7 +36,8 @@ def test_lines_and_picture(tmp_path, capsys):
   )
   assert inspect_folder(str(root), settings, str(out)) == 1
   said = capsys.readouterr().out.splitlines()
-  header, titles, *rows = said
+  header, rule, titles, *rows = said
+  assert rule.startswith("Images are held out by the count of their class")
   assert header.startswith("data     photos: train 14, held out 4 images of 2")
   assert titles.split() == ["class", "train", "held", "out"]
   assert [row.split() for row in rows[:2]] == [

@@ -215,3 +215,33 @@ def test_captions_of_coco_are_looked_through(tmp_path, capsys):
   rows = said_of(tmp_path, capsys, tmp_path, place=file)
   (line,) = [" ".join(row) for row in rows if "captions," in row]
   assert "all: " in line or "train: " in line
+
+
+@pytest.mark.parametrize(
+  "make, why, row",
+  [
+    (masks, "it has images and masks", "0"),
+    (
+      lambda root: table(root, "cat,dog", ["1,0", "1,1", "0,0"] * 2),
+      "cat, dog are 0 or 1, and a row may have several 1s or none",
+      "cat",
+    ),
+    (
+      lambda root: (root / "0.png").write_bytes(picture(0)) and root,
+      "it holds images and no class folders",
+      "unlabelled",
+    ),
+  ],
+)
+def test_what_data_are_for_is_told_without_a_task(
+  tmp_path, capsys, make, why, row
+):
+  root = str(make(tmp_path))
+  for number in range(1, 6):  # Further images do no harm.
+    (tmp_path / f"{number}.png").write_bytes(picture(number))
+  out = str(tmp_path.parent / f"{tmp_path.name}.png")
+  settings = InspectSettings(image_size=(16, 16))
+  assert data_sheet.inspect_folder(root, settings, out) == 0
+  said = capsys.readouterr().out
+  assert f"There are no class labels, as {why}." in said
+  assert any(line.split()[:1] == [row] for line in said.splitlines())

@@ -11,9 +11,10 @@ from jaxtyping import UInt8
 from vit_jax.data.batch import label_spec
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import ImageSpec
-from vit_jax.data.reading.captions import NONE, Captions, captions_and_classes
+from vit_jax.data.reading import recognise
+from vit_jax.data.reading.captions import NONE, Captions
 from vit_jax.data.reading.label_file import located
-from vit_jax.data.reading.label_rows import Row, columns_of
+from vit_jax.data.reading.label_rows import Row
 from vit_jax.data.reading.labels import NONE as UNUSED
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.sources import Splits, check_classes, open_splits
@@ -76,14 +77,16 @@ def inspect_folder(
       )
   issue_files = IssueFiles.named(issues, probabilities) if model else None
   spec = ImageSpec(settings.channels, settings.normalization.window)
-  labels = _labels_of(root, settings.data)
-  splits = _opened(root, settings.data, labels, spec.window is not None)
+  data, labels, told = _recognised(root, settings.data)
+  splits = _opened(root, data, labels, spec.window is not None)
   if model:
     check_classes(splits.train, "--model")
   loaded = open_for_features(model, **overrides) if model else None
   display = Display()
   display.header([("data", splits.found)])
-  for line in splits.warnings:
+  rule = getattr(splits.train, "held_out", None)
+  kept = rule.lines() if rule else []
+  for line in (*told, *kept, *splits.warnings):
     display.note(line)
   every: Any = [splits.train, splits.eval, splits.test]
   folders = [folder for folder in every if folder is not None]
@@ -130,18 +133,34 @@ def _is_file(root: str) -> bool:
   return os.path.isfile(root) and root.lower().endswith(LABEL_FILES)
 
 
-def _labels_of(root: str, data: DataSettings) -> Labels:
-  """The kind of labels, which are the task's, or captions without classes."""
+def _recognised(
+  root: str, data: DataSettings
+) -> tuple[DataSettings, Labels, list[str]]:
+  """The settings, the kind of labels, and a line if the data tell it.
+
+  Without a task or columns, what the data are for is told as `vit_jax train`
+  does.
+  """
   kind: Labels = data.label_kind or SINGLE
-  if not data.labels:
-    return UNUSED
+  told: list[str] = []
   file = root if _is_file(root) else data.labels_file
-  if file and kind == SINGLE and not data.label_columns:
-    columns = columns_of(located(dataclasses.replace(data, root=root), file))
-    captions, classes = captions_and_classes(columns)
-    if captions and not classes:
-      return _Letters()
-  return _Letters() if isinstance(kind, Captions) else kind
+  if not data.labels:
+    kind = UNUSED
+  elif kind == SINGLE and not data.label_columns:
+    if file:
+      place = located(dataclasses.replace(data, root=root), file)
+      found = recognise.of_file(place)
+    else:
+      found = recognise.of_folder(root)
+    if found.why:
+      kind = found.labels if found.labels.are_used else UNUSED
+      told = [f"There are no class labels, as {found.why}."]
+      data = dataclasses.replace(data, labels=found.labels.are_used)
+    if found.columns:
+      columns = ",".join(found.columns)
+      data = dataclasses.replace(data, labels_file=file, label_columns=columns)
+  kind = _Letters() if isinstance(kind, Captions) else kind
+  return data, kind, told
 
 
 @dataclasses.dataclass(frozen=True)

@@ -160,3 +160,9 @@ def test_many_images_are_held_out_by_their_names():
   assert Holdout.of(images=999, fraction=0.2).by == "count"
   assert Holdout.of(images=1_000, fraction=0.2).by == "name"
   assert Holdout.of(images=9, fraction=0.2, by="rank").by == "rank"
+
+
+def test_a_choice_that_may_change_is_said():
+  (line,) = Holdout.of(images=9, fraction=0.2).lines()
+  assert "a run keeps its choice" in line
+  assert Holdout.of(images=9, fraction=0.2, by="name").lines() == []

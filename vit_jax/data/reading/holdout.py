@@ -54,6 +54,16 @@ class Holdout:
       self.below.append(_bound(files, self.fraction, self.root))
     return held_out(files, self.below[place], "name", self.root)
 
+  def lines(self) -> list[str]:
+    """A line if another opening of the data may choose other images."""
+    if self.by != "count":
+      return []
+    line = (
+      "Images are held out by the count of their class: a run keeps its choice "
+      "as the folder grows, and a new one chooses anew."
+    )
+    return [line]
+
   def as_settings(self) -> dict[str, Any]:
     """The keys of `data` that choose the same images again."""
     below = tuple(self.below) if self.by == "count" else None

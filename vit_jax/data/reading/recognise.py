@@ -35,6 +35,8 @@ class Recognised(NamedTuple):
 def of_folder(root: str) -> Recognised:
   """What a folder is for: classes, if it does not look like anything else."""
   base = os.fsencode(root)
+  if not os.path.isdir(base):  # Opening it says what is wrong.
+    return Recognised(SINGLE)
   names = subfolders(base)
   pair = mask_names.pair(base, names)
   if pair is not None and mask_names.are_read(base, pair):
