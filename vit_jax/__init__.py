@@ -23,7 +23,7 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.models.model import normalize
   from vit_jax.pretrained.in_memory import save
   from vit_jax.pretrained.known import list_models
-  from vit_jax.pretrained.load import load_pretrained
+  from vit_jax.pretrained.load import load_pretrained, load_text
   from vit_jax.pretrained.transfer import new_head
   from vit_jax.tasks.settings import DataSettings
   from vit_jax.training.nnx_model import as_nnx
@@ -75,6 +75,7 @@ __all__ = [
   "init_params",
   "list_models",
   "load_pretrained",
+  "load_text",
   "make_model",
   "make_resnet",
   "make_train_step",

@@ -127,14 +127,14 @@ def _text(
   checkpoint: str, overrides: Mapping[str, Any]
 ) -> tuple["TextTower", Any, str]:
   """The text tower of a checkpoint, its parameters, and a line on its input."""
-  from vit_jax.pretrained.run_text import load_any_text
+  from vit_jax.pretrained.load import load_text
 
   if overrides:
     raise ValueError(
       f"{', '.join(overrides)}: these are for image towers; leave them out "
       "with tower=text."
     )
-  text = load_any_text(checkpoint)
+  text = load_text(checkpoint)
   tokenizer = text.tokenizer
   where = "before" if tokenizer.left else "after"
   about = (

@@ -355,11 +355,11 @@ def _text_head(
       if value:
         raise ValueError(f"{flag} needs --texts, which is not given.")
     return text_head.read_text_head(head) if head else None
-  from vit_jax.pretrained.run_text import load_any_text
+  from vit_jax.pretrained.load import load_text
   from vit_jax.pretrained.text import TEMPLATES
 
   names = text_head.read_names(texts)
-  text_encoder = load_any_text(checkpoint)
+  text_encoder = load_text(checkpoint)
   classes = text_encoder.head(names, templates or TEMPLATES)
   if save_head:
     text_head.save_text_head(save_head, classes)

@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
+import vit_jax
+from tests import published
 from tests.commands import run
 from tests.libraries import needed
 from tests.pretrained.test_text import FOLDER, stored
@@ -83,6 +85,32 @@ def test_a_tower_of_timms_in_open_clip_answers_beside_its_texts():
   y = represent(model, params, jnp.asarray(expected["images"]))
   head = load_text(source).head(expected["captions"], ["{}"])
   np.testing.assert_allclose(head.logits(y), expected["logits"], atol=1e-4)
+
+
+def test_a_loaded_model_embeds_texts_beside_its_images(tmp_path):
+  """The logits of the library follow from both, by the formula."""
+  expected, source = stored("hf_clip"), str(FOLDER / "hf_clip")
+  loaded = load_pretrained(source)
+  text = vit_jax.load_text(source)
+  captions = [str(caption) for caption in expected["captions"]]
+  v = loaded.embed_texts(captions)
+  np.testing.assert_array_equal(v, text.embed(captions))
+  np.testing.assert_allclose(loaded.embed_texts(captions[0]), v[:1], atol=1e-6)
+  y = represent(*loaded, jnp.asarray(expected["images"]))
+  u, v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (y, v))
+  logits = text.scale * u @ v.T
+  np.testing.assert_allclose(logits, expected["logits"], atol=1e-4)
+  with pytest.raises(ValueError, match="^step: for a run's .* is no run"):
+    vit_jax.load_text(source, step=3)
+
+
+def test_a_model_without_texts_embeds_none():
+  loaded = load_pretrained(published.path("google_vit.npz"))
+  with pytest.raises(ValueError, match="no text tower|text tower"):
+    loaded.embed_texts(["a cat"])
+  in_memory = dataclasses.replace(loaded, open_text=None)
+  with pytest.raises(ValueError, match="has no text tower: load a run on"):
+    in_memory.embed_texts("a cat")
 
 
 @pytest.mark.parametrize("others", [(), whole.OTHERS])

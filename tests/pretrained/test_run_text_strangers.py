@@ -8,7 +8,7 @@ import pytest
 
 from tests.old_runs import CHECKPOINTS, description_file
 from vit_jax.models.two_towers import scale_of
-from vit_jax.pretrained.run_text import load_any_text
+from vit_jax.pretrained.load import load_text
 from vit_jax.workdir.description import with_digest
 
 SAVED = CHECKPOINTS / "saved_runs" / "pairs"
@@ -44,7 +44,7 @@ def test_sizes_that_no_tower_has_are_one_line(section, change, says, tmp_path):
   part |= change
   file.write_text(json.dumps(with_digest(saved)))
   with pytest.raises(ValueError, match=says) as error:
-    load_any_text(str(workdir))
+    load_text(str(workdir))
   assert len(str(error.value).splitlines()) == 1
   assert str(error.value).count("damaged") == 1
 

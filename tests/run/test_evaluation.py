@@ -18,7 +18,7 @@ from vit_jax.config import base_config
 from vit_jax.inspection.draw import visualize_files
 from vit_jax.models import Vit
 from vit_jax.predict import mark_files, predict_files
-from vit_jax.pretrained.run_text import load_any_text
+from vit_jax.pretrained.load import load_text
 from vit_jax.report.measure import read_run
 from vit_jax.report.page import page
 from vit_jax.run.experiments.probe import probe_checkpoint
@@ -275,7 +275,7 @@ def test_a_run_on_pairs_measures_what_numpy_does_and_resumes(
   # Both towers by themselves, and the ranks by a loop over all.
   held_out = [pair for pair in made if pair.split == "val"]
   files = [str(tmp_path / "csv" / pair.name) for pair in held_out]
-  text = load_any_text(workdir)
+  text = load_text(workdir)
   texts = sorted({caption for pair in held_out for caption in pair.captions})
   u, v = load_pretrained(workdir).features(files), text.embed(texts)
   u, v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (u, v))

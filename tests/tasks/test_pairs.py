@@ -16,7 +16,7 @@ from vit_jax import init_params, make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.two_towers import tower_of
 from vit_jax.predict import predict_files
-from vit_jax.pretrained.run_text import load_any_text
+from vit_jax.pretrained.load import load_pretrained, load_text
 from vit_jax.report.write import report_files
 from vit_jax.run import loop
 from vit_jax.run.experiments.replay import verify
@@ -87,10 +87,14 @@ def test_a_run_is_resumed_evaluated_verified_and_answers_in_words(
 
   # Zero-shot classes are those of the two towers, by their formula.
   run = str(tmp_path / "whole")
-  text = load_any_text(run)
+  text = load_text(run)
   averaged = jax.device_get(state.averaged_params)
   assert text.scale == pytest.approx(np.exp(averaged["log_scale"]), rel=1e-5)
   assert text.bias == pytest.approx(float(averaged["bias"]), rel=1e-5)
+  loaded = load_pretrained(run)
+  found = loaded.embed_texts(["a red picture", "blue"])
+  np.testing.assert_array_equal(found, text.embed(["a red picture", "blue"]))
+  assert loaded.features(str(photos / "labelled")).shape[1] == found.shape[1]
   (tmp_path / "names.txt").write_text("\n".join(COLOURS))
   capsys.readouterr()
   images = str(photos / "labelled" / "val" / "red")
@@ -115,9 +119,7 @@ def test_a_run_on_every_form_measures_as_that_on_the_file(
     loop.train(read(changed), str(folder))
   said = capsys.readouterr().err
   assert said.count("tokens, of 36 training captions.") == 2
-  tokenizers = [
-    load_any_text(str(folder)).tokenizer for folder in folders.values()
-  ]
+  tokenizers = [load_text(str(folder)).tokenizer for folder in folders.values()]
   texts = ["a red tall picture", "unheard of"]
   np.testing.assert_array_equal(*(one(texts) for one in tokenizers))
   expected, found = (evaluate_checkpoint(str(f)) for f in folders.values())

@@ -2,19 +2,23 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from vit_jax.models.grid import Grid, grid_of, param_shapes
 from vit_jax.pretrained import interpolation, whole
+from vit_jax.pretrained import text as towers
 from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.folder import OF_TEXTS
 from vit_jax.pretrained.loaded import Loaded, with_preprocessing
 from vit_jax.pretrained.locate import locate
 from vit_jax.pretrained.published import open_published
 from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
+from vit_jax.pretrained.run_text import text_of_run
 from vit_jax.pretrained.settings import INTERPOLATIONS
+from vit_jax.pretrained.text import LoadedText
 from vit_jax.pretrained.transfer import with_head
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable
@@ -75,9 +79,48 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       unknown, or its arrays are not those of the model; the message lists the
       differences.
   """
-  return _held(
+  loaded = _held(
     lambda: open_checkpoint(source, **overrides).in_unit(), Loaded.read_params
   )
+  of_run = {k: v for k, v in overrides.items() if k in _OF_RUNS}
+  open_text = functools.partial(load_text, source, **of_run)
+  return dataclasses.replace(loaded, open_text=open_text)
+
+
+def load_text(
+  source: str, tokenizer: str | None = None, **of_run: Any
+) -> LoadedText:
+  """Loads the text tower of a run on pairs, or of a published model.
+
+  It embeds texts, as vectors (N, R), by `embed`, which lie near those of the
+  images that they describe, and classifies images by `head`. With a model that
+  is loaded already, `loaded.embed_texts` does the same.
+
+  Args:
+    source: A run on pairs, or as `pretrained.text.load_text` takes it.
+    tokenizer: A folder with the tokenizer; by default that of the weights.
+    **of_run: For a run, `step` chooses the checkpoint, and `best` takes the
+      one with the best score.
+
+  Raises:
+    ValueError: if there is no such checkpoint, it has no text tower, its
+      tokenizer is missing, or `step` goes with what is no run.
+  """
+  source = str(source)
+  if is_run(source):
+    if tokenizer is not None:
+      raise ValueError(
+        f"tokenizer={tokenizer!r}: the run {source} has its own: leave it out."
+      )
+    options: Any = {"as_trained": True, **of_run}
+    loaded = open_checkpoint(source, hold=Loaded.read_params, **options)
+    return text_of_run(source, loaded)
+  if of_run:
+    raise ValueError(
+      f"{', '.join(of_run)}: for a run's checkpoints, and {source} is no run: "
+      "leave it out."
+    )
+  return towers.load_text(source, tokenizer)
 
 
 def open_checkpoint(

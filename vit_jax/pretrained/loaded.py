@@ -52,6 +52,7 @@ _ELSEWHERE = {
   ),
   **dict.fromkeys(("apply", "forward", "eval"), "loaded.predict(images)"),
   **dict.fromkeys(("embed", "encode"), "loaded.features(images)"),
+  **dict.fromkeys(("encode_text", "text"), "loaded.embed_texts(texts)"),
   **dict.fromkeys(("transform", "processor"), "loaded.preprocess(images)"),
   **dict.fromkeys(
     ("attention_maps", "visualize", "plot", "show"), "loaded.attention(image)"
@@ -94,6 +95,7 @@ class Loaded:
     guessed: Names of the facts that no file states and that were guessed:
       num_heads, gelu, layer_norm_epsilon, mean, std, or crop, which is how
       images are resized.
+    open_text: Opens the text tower beside it, if there is one.
   """
 
   model: Model
@@ -108,6 +110,7 @@ class Loaded:
   restore: Callable[[Any], Any] | None = None
   held: dict[str, Any] | None = None
   guessed: tuple[str, ...] = ()
+  open_text: Callable[[], Any] | None = None
 
   def __post_init__(self):
     if self.model.origin is None:
@@ -283,6 +286,36 @@ class Loaded:
       as_maps=as_maps,
       batch_size=batch_size,
     )
+
+  def embed_texts(
+    self, texts: str | Sequence[str], *, batch_size: int = 64
+  ) -> Any:
+    """The vectors of texts, which are compared with `features` of images.
+
+    Both are scaled to length 1 before, as in `docs/howto/image_and_text.md`.
+
+    Args:
+      texts: The texts; a single one need not be in a list.
+      batch_size: Texts per step.
+
+    Returns:
+      An array (N, R), where features of images are (B, R).
+
+    Raises:
+      ValueError: if the model has no text tower or tokenizer beside it, a text
+        is empty, or there is none.
+    """
+    texts = [texts] if isinstance(texts, str) else [*texts]
+    return self._text.embed(texts, batch_size=batch_size)
+
+  @functools.cached_property
+  def _text(self) -> Any:
+    if self.open_text is None:
+      raise ValueError(
+        f"{self.origin.source} has no text tower: load a run on pairs, or "
+        "published weights of images and text."
+      )
+    return self.open_text()
 
   def attention(
     self,

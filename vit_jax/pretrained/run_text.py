@@ -1,23 +1,18 @@
-"""Loads the text tower of a run on pairs, or of a published model."""
+"""The text tower of a run on pairs."""
 
 from typing import Any
 
 from vit_jax.models.parts import Parts
 from vit_jax.models.two_towers import BIAS, LOG_SCALE, TEXT, TwoTowers, scale_of
-from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.text import LoadedText, load_text
-from vit_jax.workdir.checkpoint import is_run
+from vit_jax.pretrained.text import LoadedText
 
 
-def load_any_text(source: str) -> LoadedText:
-  """Loads a text tower with its tokenizer, as `load_text`, of a run too.
+def text_of_run(source: str, loaded: Loaded) -> LoadedText:
+  """The text tower of a run that is opened as trained, with its tokenizer.
 
-  Raises ValueError as `load_text` does, or if the run has no text tower.
+  Raises ValueError if the run has no text tower.
   """
-  if not is_run(source):
-    return load_text(source)
-  loaded = open_checkpoint(source, hold=Loaded.read_params, as_trained=True)
   model: Any = loaded.model
   if not isinstance(model, TwoTowers) or model.text is None:
     raise ValueError(

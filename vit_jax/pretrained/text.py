@@ -26,6 +26,7 @@ from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.locate import locate
 from vit_jax.pretrained.quantised import check_floats, explained
 from vit_jax.runtime.printable import say
+from vit_jax.workdir.checkpoint import is_run
 
 _CLIPS_SCALE = 100.0
 # Beginnings of the names of open_clip's projections after a trunk of timm's.
@@ -138,7 +139,9 @@ class OpenedText:
 
 
 def load_text(source: str, tokenizer: str | None = None) -> LoadedText:
-  """Loads the text tower of a model of images and text, with its tokenizer.
+  """Loads the text tower of a published model, with its tokenizer.
+
+  `vit_jax.load_text` takes runs on pairs as well.
 
   Args:
     source: A path, an address or a name, as for `load_pretrained`. The file is
@@ -152,6 +155,10 @@ def load_text(source: str, tokenizer: str | None = None) -> LoadedText:
       libraries of the extra `text` are not installed.
   """
   source = str(source)
+  if is_run(source):
+    raise ValueError(
+      f"{source} is a run: vit_jax.load_text reads its text tower."
+    )
   opened = open_text(source, locate(source, OF_TEXTS), tokenizer)
   flat = {path: jnp.asarray(array) for path, array in opened.read()}
   for note in opened.notes:
