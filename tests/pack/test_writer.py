@@ -20,6 +20,7 @@ from PIL import Image
 
 from tests import captioned, commands
 from tests.data.batching.test_workers import alive
+from tests.image_files import GOOD
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading.captions import Captions
 from vit_jax.data.reading.labels import NONE
@@ -220,6 +221,18 @@ def test_images_of_which_none_can_be_read(tmp_path):
   assert not (tmp_path / "out" / "dataset_info.json").exists()
   lines = (tmp_path / "out" / "unreadable.txt").read_text().splitlines()
   assert len(lines) == 6
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_labels_from_1_are_said(tmp_path, capsys, first):
+  cells = [{"bytes": GOOD, "path": f"{k}.png"} for k in range(6)]
+  labels = [first, first + 1] * 3
+  table = pa.Table.from_pydict({"image": cells, "label": labels})
+  (tmp_path / "hub").mkdir()
+  pq.write_table(table, tmp_path / "hub" / "train.parquet")
+  _pack(tmp_path / "hub", tmp_path / "out")
+  line = "class 0 (0) has no image and all others have some: if labels are cou"
+  assert (line in capsys.readouterr().out) == (first == 1)
 
 
 def test_classes_are_counted_as_they_are_listed(photographs, tmp_path, capsys):

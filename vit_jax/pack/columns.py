@@ -72,7 +72,7 @@ def _no_labels(schema: pa.Schema, numbers: list[str]) -> str:
   if others:
     return (
       f"{others[0].name!r} holds {others[0].type}: there must be one of image "
-      "bytes and one of class numbers."
+      "bytes and one of class numbers, which are whole and count from 0."
     )
   if not numbers:
     return "there must be one of image bytes and one of class numbers."

@@ -184,6 +184,8 @@ def _describe(
     unreadable += lost
     if lost and not classes.sum():
       without.append(split)
+    for line in _from_1(splits[split], split, classes.sum(axis=0)):
+      _say(line)
     _say(
       f"{split:<11}{_counted(splits[split], classes.sum(axis=0))}, "
       f"{num_bytes / 2**20:,.0f} MiB"
@@ -218,6 +220,19 @@ def _without_images(
     f"is nothing to read in {folder}. The first: {unreadable[0]} All are in "
     f"{folder / _UNREADABLE}."
   )
+
+
+def _from_1(source: Source, split: str, classes: np.ndarray) -> list[str]:
+  """A line if all classes but the first have images to train on."""
+  if split != "train" or len(classes) < 3:
+    return []
+  if classes[0] or not classes[1:].all():
+    return []
+  line = (
+    f"class 0 ({source.class_names[0]}) has no image and all others have some: "
+    "if labels are counted from 1, subtract 1, as classes count from 0."
+  )
+  return [line]
 
 
 def _counted(source: Source, classes: np.ndarray) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.data.reading.layouts import classes, write
+from tests.image_files import GOOD
 from vit_jax import data
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.image_folder import lies_among_classes
@@ -141,6 +142,23 @@ def test_names_that_are_doubtful_are_said(tmp_path, names, said):
   lines = splits.warnings
   assert len(lines) == bool(said)
   assert all(line.startswith(said) for line in lines)
+
+
+def test_labels_beside_the_images_of_a_class(tmp_path):
+  files = {f"{name}/images/": 10 for name in "ab"}
+  files |= {f"{name}/labels/0.txt": "0" for name in "ab"}
+  splits = opened(write(tmp_path, files))
+  assert counts(splits) == {"all": 20}
+  assert not splits.warnings
+
+
+@pytest.mark.parametrize("of", ["{}_mask", "{}_gt", "{}"])
+def test_masks_among_the_images_of_a_class_are_said(tmp_path, of):
+  files = {f"{name}/{n}.png": GOOD for name in "ab" for n in range(10)}
+  files |= {f"a/{of.format(n)}.png": GOOD for n in range(10)}
+  lines = opened(write(tmp_path, files)).warnings
+  assert len(lines) == (of != "{}")
+  assert all("named as the mask of one beside them, such a" in x for x in lines)
 
 
 def test_classes_called_as_splits_may_hold_the_same_folders(tmp_path):
@@ -293,6 +311,10 @@ def test_a_copy_in_each_split(tmp_path):
     (
       {"HAM10000_images_part_1/": 3, "HAM10000_images_part_2/": 3},
       "HAM10000_images_part_2, whose names say no more than that images are in",
+    ),
+    (
+      {"ill/images/": 3, "ill/masks/": 3, "well/images/": 3, "well/masks/": 3},
+      "ill' has images and masks, as other class folders do, and masks are no",
     ),
     (
       {"images_001/images/": 3, "images_002/images/": 3},

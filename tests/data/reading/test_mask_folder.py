@@ -232,6 +232,14 @@ def test_numbers_that_are_no_classes_are_refused(tmp_path, values, message):
     opened(write(tmp_path, mask, mask))
 
 
+def test_few_numbers_far_apart_are_said(tmp_path):
+  mask = grey(MASK, (0, 100, 200))
+  train, _ = opened(write(tmp_path, mask, mask))
+  (line,) = [x for x in train.warnings() if "have no pixel" in x]
+  assert line.startswith("198 of 201 classes have no pixel")
+  assert line.endswith("; number the classes from 0 on, without gaps.")
+
+
 def test_gaps_are_said(tmp_path):
   mask = grey(MASK, (1, 4, 5))
   train, _ = opened(write(tmp_path, mask, mask))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from vit_jax.data.reading.folders import peek
+from vit_jax.data.reading.masks import names as mask_names
 from vit_jax.data.reading.split_names import (
   WORD,
   is_plain,
@@ -56,6 +57,9 @@ def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
     return Found(copies, [])
   _check_splits(insides)
   common = _common(insides)
+  first = next(iter(insides.values()), None)
+  if first and mask_names.are_beside(first.place, sorted(common)):
+    return Found(copies, [])
   if len(common) < 2:
     return Found(copies, _maybe_parts(folder, names))
   shown = " and ".join(repr(text(name)) for name in sorted(common)[:2])

@@ -14,10 +14,13 @@ from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.layouts import Layout
+from vit_jax.data.reading.masks.lookup import with_image
 from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.runtime import hints
 from vit_jax.runtime.printable import composed
 from vit_jax.runtime.printable import printable_path as text
+
+_LOOKED_AT = 200  # Names of files that may be those of masks.
 
 
 class ImageFolder(ImageFiles):
@@ -155,6 +158,14 @@ class ImageFolder(ImageFiles):
   def warnings(self) -> list[str]:
     """The warnings of `ImageFiles`, and those about folders' names."""
     lines = [*super().warnings(), *self.layout.notes]
+    places = np.unique(np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int))
+    some = [self._file(place) for place in places.tolist()]
+    if masks := with_image(self._folder, some):
+      lines.append(
+        f"{len(masks):,} of {len(some):,} images looked at are named as the "
+        f"mask of one beside them, such as {text(masks[0])}, and are taken for "
+        "images: move the masks away."
+      )
     if self.class_names[1:]:
       lines += [
         f"{composed(text(same[0]))!r} names {len(same)} folders whose accents "

@@ -220,7 +220,11 @@ def _absent(
     return []
   shown = ", ".join(absent[:_SHOWN]) + ", ..." * (len(absent) > _SHOWN)
   of = f"{len(absent):,} of {len(names):,} classes"
-  return [f"{of} have no pixel in {_masks(found)}: {shown}."]
+  line = f"{of} have no pixel in {_masks(found)}: {shown}"
+  numbered = Meaning.numbered(len(names)).classes.names
+  if 2 * len(absent) > len(names) and names == numbered:
+    line += "; number the classes from 0 on, without gaps"
+  return [f"{line}."]
 
 
 def _palettes(found: Census, meaning: Meaning) -> list[str]:

@@ -1,6 +1,7 @@
 """Finds the mask of each image by its name."""
 
 import os
+from collections.abc import Sequence
 
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.lookup import Lookup
@@ -16,6 +17,21 @@ _SUFFIXES = (
 _OF_IMAGES = (b"", b"_leftImg8bit", b"_image", b"_img", b"_rgb", b"_sat")
 _LOSSY = (b".jpg", b".jpeg", b".jfif")
 _OTHERS = (*EXTENSIONS, b".npy", b".npz", b".mat", b".json", b".xml", b".txt")
+
+
+def with_image(folder: bytes, files: Sequence[bytes]) -> list[bytes]:
+  """Those of these files that are named as masks of an image beside them."""
+  found = []
+  for file in files:
+    stem, ending = os.path.splitext(os.path.join(folder, file))
+    of = next((s for s in _SUFFIXES if stem.endswith(s)), None)
+    if of is None:
+      continue
+    image = stem.removesuffix(of)
+    endings = (ending, b".jpg", b".jpeg", b".png")
+    if any(os.path.isfile(image + end) for end in endings):
+      found.append(file)
+  return found
 
 
 class MaskLookup:

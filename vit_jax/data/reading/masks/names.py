@@ -218,6 +218,23 @@ def refuse(root: bytes, names: Sequence[bytes]) -> None:
   )
 
 
+def are_beside(root: bytes, names: Sequence[bytes]) -> bool:
+  """Whether a class folder holds its images in one of these folders.
+
+  Raises ValueError if masks in another one would be images of the class.
+  """
+  found = pair(root, names) if len(names) > 1 else None
+  if found is None:
+    return False
+  images, masks = map(text, found)
+  if holds_images(os.path.join(root, found.masks)):
+    raise ValueError(
+      f"{text(root)!r} has {images} and {masks}, as other class folders do, "
+      f"and masks are no images of a class: move each folder {masks} away."
+    )
+  return True
+
+
 def _advice(root: bytes, found: Pair) -> str:
   """What to do with a folder of images and masks, or boxes."""
   endings = endings_in(os.path.join(root, found.masks))
