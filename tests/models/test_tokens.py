@@ -306,34 +306,50 @@ def test_layers_of_ones_own_need_not_know_of_tokens(position, mask, message):
 AFTER = dict(block="dinov2", norm_after=True, layer_scale=None)
 
 
+READ = [
+  ({}, 1),
+  ({"gelu": "exact", "remat": "dots"}, 1),
+  ({"position": "relative"}, 1),
+  ({"position_at": "shared"}, 1),
+  ({"patch_dropout_rate": 0.5}, 1),
+  ({"pooling": "gap"}, N),
+  ({"pooling": "map"}, N),
+  ({"scan": True}, N + 1),
+  ({"dropout_rate": 0.1}, N + 1),
+  ({"attention_dropout_rate": 0.1}, N + 1),
+  ({"block": "dinov2"}, 1),
+  ({"block": "dinov3"}, 1),
+  ({**AFTER, "norm_inner_msa": True}, 1),
+  ({"block": "dinov2", "registers": 2, "pooled_tokens": (0, 2)}, 3),
+  ({"block": "dinov2", "pooling": "token_gap"}, N + 1),
+  ({"block": "deit"}, 2),
+  ({"block": "pixio"}, 8),
+  ({"block": "beit", "pooling": "token", "norm_pooled": False}, 1),
+  ({"block": "rope_mixed"}, 1),
+  ({"block": "mlcd"}, 1),
+]
+"""Fields of a model, and the tokens that its head reads."""
+
+
+def _is_slow(platform, number):
+  """On TPUs, every fourth runs among the fast tests."""
+  return platform == "tpu" and number % 4
+
+
 @pytest.mark.parametrize(
-  "fields, read",
+  "platform, fields, read",
   [
-    ({}, 1),
-    ({"gelu": "exact", "remat": "dots"}, 1),
-    ({"position": "relative"}, 1),
-    ({"position_at": "shared"}, 1),
-    ({"patch_dropout_rate": 0.5}, 1),
-    ({"pooling": "gap"}, N),
-    ({"pooling": "map"}, N),
-    ({"scan": True}, N + 1),
-    ({"dropout_rate": 0.1}, N + 1),
-    ({"attention_dropout_rate": 0.1}, N + 1),
-    ({"block": "dinov2"}, 1),
-    ({"block": "dinov3"}, 1),
-    ({**AFTER, "norm_inner_msa": True}, 1),
-    ({"block": "dinov2", "registers": 2, "pooled_tokens": (0, 2)}, 3),
-    ({"block": "dinov2", "pooling": "token_gap"}, N + 1),
-    ({"block": "deit"}, 2),
-    ({"block": "pixio"}, 8),
-    ({"block": "beit", "pooling": "token", "norm_pooled": False}, 1),
-    ({"block": "rope_mixed"}, 1),
-    ({"block": "mlcd"}, 1),
+    pytest.param(
+      platform,
+      *case,
+      marks=[pytest.mark.slow] if _is_slow(platform, number) else [],
+    )
+    for platform in ("cpu", "tpu")
+    for number, case in enumerate(READ)
   ],
 )
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])
 def test_the_last_layer_computes_what_is_read(
-  monkeypatch, fields, read, platform
+  monkeypatch, platform, fields, read
 ):
   """The head's input is that of all tokens, and so are all gradients."""
   model = tiny(**fields)
