@@ -363,8 +363,8 @@ def _python(code):
     ("export", "did you mean vit_jax.export_model?"),
     ("load_pretrain", "did you mean vit_jax.load_pretrained?"),
     (
-      "visualize",
-      "`vit_jax visualize` is for a shell; in a notebook, !vit_jax visualize.",
+      "fewshot",
+      "`vit_jax fewshot` is for a shell; in a notebook, !vit_jax fewshot.",
     ),
   ],
 )

@@ -10,11 +10,16 @@ from etils import epy
 
 if TYPE_CHECKING:
   from vit_jax.convert import convert
+  from vit_jax.evaluate import evaluate
+  from vit_jax.find_lr import find_lr
+  from vit_jax.report import report
   from vit_jax.train import train
+  from vit_jax.visualize import visualize
 
 with epy.lazy_api_imports(globals()):
   if not TYPE_CHECKING:
-    from vit_jax import convert, train  # Commands, which can be called.
+    # Commands, which can be called.
+    from vit_jax import convert, evaluate, find_lr, report, train, visualize
   from vit_jax.data.batching.own_loop import open_data
   from vit_jax.inference.exporter import export_model
   from vit_jax.inference.features import features
@@ -51,7 +56,8 @@ def _meant(name: str) -> str:
 
   verb = name.partition("_")[0]  # `load_model` is rather `load_pretrained`.
   same = [other for other in __all__ if other.startswith(f"{verb}_")]
-  if near := hints.near_names(name, same or __all__) or same:
+  near = same if name == verb else hints.near_names(name, same or __all__)
+  if near := near or same:
     return f"did you mean vit_jax.{near[0]}?"
   if name in COMMANDS:
     return f"`vit_jax {name}` is for a shell; in a notebook, !vit_jax {name}."
@@ -70,8 +76,10 @@ __all__ = [
   "Vit",
   "as_nnx",
   "convert",
+  "evaluate",
   "export_model",
   "features",
+  "find_lr",
   "init_params",
   "list_models",
   "load_pretrained",
@@ -84,6 +92,8 @@ __all__ = [
   "normalize",
   "open_data",
   "predict_images",
+  "report",
   "save",
   "train",
+  "visualize",
 ]

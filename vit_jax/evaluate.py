@@ -10,9 +10,12 @@ other data sets. The test sets are read from --root or from TFDS; those that are
 absent are listed.
 """
 
+import os
+from typing import Any
+
 from absl import flags
 
-from vit_jax.runtime import command, hosts
+from vit_jax.runtime import callable_module, command, hosts
 
 
 def define_flags() -> None:
@@ -90,5 +93,41 @@ def _run_suite(checkpoint: str) -> None:
   run_suite(checkpoint, names, out=options.out, **command.choice())
 
 
+def evaluate(
+  run: str | os.PathLike[str],
+  *,
+  test: bool = False,
+  per_class: bool = False,
+  out: str | None = None,
+  **options: Any,
+) -> dict[str, Any]:
+  """Evaluates a run's checkpoint, as `vit_jax evaluate` does::
+
+    run = vit_jax.train("my_photos")
+    vit_jax.evaluate(run, per_class=True)["eval/top1"]
+
+  Args:
+    run: The run's folder, or what `vit_jax.train` returned.
+    test: Whether to evaluate on a folder's test split instead.
+    per_class: Whether to print precision, recall and F1 of each class as well.
+    out: CSV file for the answer to every example, the highest loss first.
+    **options: `step`, or `best=True` for the checkpoint with the best score;
+      `root` or `data_dir` if the data have moved.
+
+  Returns:
+    The metrics of the task by their keys, such as "eval/top1".
+
+  Raises:
+    ValueError: if the folder holds no run, or its data are not there.
+  """
+  from vit_jax.run.saved import evaluate_checkpoint
+
+  return evaluate_checkpoint(
+    os.fspath(run), test=test, per_class=per_class, out=out, **options
+  )
+
+
 if __name__ == "__main__":
   command.run(main, takes="[WORKDIR]", define=define_flags)
+else:
+  callable_module.make_callable(__name__, evaluate)

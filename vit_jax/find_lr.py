@@ -8,9 +8,18 @@ A fresh model is trained for a few steps while the learning rate rises
 lr_range.png, and the rate at which it falls fastest is suggested.
 """
 
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from absl import flags
 
-from vit_jax.runtime import command
+from vit_jax.runtime import callable_module, command
+
+if TYPE_CHECKING:
+  from ml_collections import ConfigDict
+
+  from vit_jax.run.experiments.lr_range import Found
 
 
 def define_flags() -> None:
@@ -34,5 +43,53 @@ def main(_: list[str]) -> None:
   find_lr(config_settings(), may_lower_batch=may_lower_batch, **options)
 
 
+def find_lr(
+  data: str | os.PathLike[str] | None = None,
+  *,
+  config: "str | os.PathLike[str] | ConfigDict | None" = None,
+  pretrained: str | os.PathLike[str] | None = None,
+  out: str = ".",
+  steps: int = 100,
+  lowest: float = 1e-6,
+  highest: float = 1.0,
+  settings: Mapping[str, Any] | None = None,
+  **keywords: Any,
+) -> "Found":
+  """Finds a learning rate by a range test, as `vit_jax find_lr` does::
+
+    found = vit_jax.find_lr("my_photos")
+    vit_jax.train("my_photos", lr=found.suggested)
+
+  Args:
+    data: As in `vit_jax.train`, as are `config`, `pretrained`, `settings` and
+      the keywords.
+    out: Folder for lr_range.csv and lr_range.png.
+    steps: Number of steps.
+    lowest: Learning rate of the first step.
+    highest: Learning rate of the last step.
+
+  Returns:
+    The rates, the losses, and the rate `suggested`; a notebook shows the chart.
+
+  Raises:
+    ValueError: if the settings, the data or the range do not fit, or the loss
+      diverges at once.
+  """
+  from vit_jax.run import in_python
+
+  return in_python.find_lr(
+    data,
+    config=config,
+    pretrained=pretrained,
+    settings={**(settings or {}), **keywords},
+    out=out,
+    steps=steps,
+    lowest=lowest,
+    highest=highest,
+  )
+
+
 if __name__ == "__main__":
   command.run(main, define=define_flags)
+else:
+  callable_module.make_callable(__name__, find_lr)

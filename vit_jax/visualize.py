@@ -20,10 +20,15 @@ an image could not be read; all others are drawn.
 """
 
 import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
-from vit_jax.runtime import command
+from vit_jax.runtime import callable_module, command
+from vit_jax.runtime.shown import Shown
 
 # Written out, so that --help does not load JAX; a test compares the names.
 FUSIONS = ("mean", "max", "min")
@@ -87,5 +92,54 @@ def main(arguments: list[str]) -> int:
   )
 
 
+def visualize(
+  checkpoint: str | os.PathLike[str],
+  images: str | os.PathLike[str] | Sequence[str] = (),
+  *,
+  out: str | os.PathLike[str] = "figures",
+  **options: Any,
+) -> Shown:
+  """Draws what a checkpoint's model attends to, as `vit_jax visualize` does::
+
+    vit_jax.visualize("runs/my_photos", "more_photos", layer=3)
+
+  Of a model that is loaded, `loaded.attention(image)` draws one image.
+
+  Args:
+    checkpoint: As `load_pretrained` takes it, or what `vit_jax.train` returned.
+    images: A path, a folder, a pattern, or a list of these; without images the
+      model's parameters alone are drawn.
+    out: Folder to write to.
+    **options: The command's flags, such as `layer`, `class_name`, `pca`,
+      `head_fusion`, `discard` and `leave_out`, and those of `load_pretrained`.
+
+  Returns:
+    The pictures of the folder, which a notebook shows: the rollout of each
+    image, or without images those of the model.
+
+  Raises:
+    ValueError: if no image is found, the model is not a Vision Transformer, or
+      matplotlib is missing.
+  """
+  from vit_jax.inspection.attention_views import Options
+  from vit_jax.inspection.draw import visualize_files
+
+  of_figures = {field.name for field in dataclasses.fields(Options)}
+  drawn = {k: v for k, v in options.items() if k in of_figures}
+  others = {k: v for k, v in options.items() if k not in of_figures}
+  names = [images] if isinstance(images, str | os.PathLike) else [*images]
+  visualize_files(
+    os.fspath(checkpoint),
+    [os.fspath(name) for name in names],
+    out=os.fspath(out),
+    options=Options(**drawn),
+    **others,
+  )
+  pattern = "*_rollout.png" if names else "*.png"
+  return Shown(tuple(map(str, sorted(pathlib.Path(out).glob(pattern)))))
+
+
 if __name__ == "__main__":
   command.run(main, takes="CHECKPOINT [IMAGE...]", define=define_flags)
+else:
+  callable_module.make_callable(__name__, visualize)

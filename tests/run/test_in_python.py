@@ -133,7 +133,7 @@ def test_a_wrong_argument_is_one_line(photos, started, arguments, message):
     ("evaluate", "run.metrics"),
     ("model", "run.load()"),
     ("prediction", "run.predict"),
-    ("report", "vit_jax report RUN, in a shell"),
+    ("report", "vit_jax.report(run)"),
   ],
 )
 def test_an_attribute_that_a_run_lacks_names_the_near_one(name, meant):
@@ -157,3 +157,40 @@ def test_a_run_is_trained_loaded_and_asked(photos, capsys):
   assert dataclasses.astuple(again) == dataclasses.astuple(run)
   with pytest.raises(ValueError, match="name or the path of weights, not what"):
     vit_jax.train(photos, pretrained=loaded)
+
+
+@pytest.mark.slow
+def test_commands_are_functions_of_a_run(photos, capsys):
+  """They measure and write what the commands do, and a notebook shows them."""
+  settings = {"eval_every_epochs": 1, "loader.num_workers": 0}
+  run = vit_jax.train(photos, epochs=2, settings=settings, **TINY_MODEL)
+  found = vit_jax.evaluate(run)
+  assert found["eval/top1"] == run.metrics["eval/top1"]
+  page = vit_jax.report(run)
+  assert pathlib.Path(page) == pathlib.Path(run.workdir) / "report.html"
+  assert "<iframe" in page._repr_html_()
+  drawn = vit_jax.visualize(run, f"{photos}/red/0.png", out="drawn", layer=1)
+  assert repr(drawn) == "drawn/01_0_rollout.png"
+  assert drawn._repr_html_().count("<img") == 1
+  with pytest.raises(ValueError, match="the model's layers are 1 to 1"):
+    vit_jax.visualize(run, photos, layer=2)
+  capsys.readouterr()
+  rates = vit_jax.find_lr(photos, steps=10, settings=settings, **TINY_MODEL)
+  assert "runs/" not in capsys.readouterr().err  # It writes no run.
+  assert len(rates.rates) == 10 and pathlib.Path("lr_range.csv").exists()
+  assert "suggested learning rate" in rates._repr_html_()
+
+
+@pytest.mark.parametrize(
+  "call, message",
+  [
+    (lambda: vit_jax.find_lr(), r"give a folder of .* vit_jax\.find_lr"),
+    (lambda: vit_jax.find_lr("my_photo"), "did you mean my_photos"),
+    (lambda: vit_jax.report(), r"give a run, as in vit_jax\.report"),
+    (lambda: vit_jax.evaluate("my_photos"), "my_photos"),
+  ],
+)
+def test_functions_of_commands_refuse_in_one_line(photos, call, message):
+  with pytest.raises(ValueError, match=message) as caught:
+    call()
+  assert "\n" not in str(caught.value)

@@ -13,7 +13,15 @@ from vit_jax.runtime.printable import printable_path, say
 def report_files(
   workdirs: list[str], *, out: str | None = None, **options: Any
 ) -> int:
-  """Writes a report on some runs; returns the exit code.
+  """Writes a report, as `write_report`; returns the exit code."""
+  write_report(workdirs, out=out, **options)
+  return 0
+
+
+def write_report(
+  workdirs: list[str], *, out: str | None = None, **options: Any
+) -> str:
+  """Writes a report on some runs; returns the file's path.
 
   Raises ValueError if a folder holds no run, or matplotlib or Jinja is missing.
 
@@ -43,4 +51,4 @@ def report_files(
   with replacing(path) as file:
     file.write(page(runs).encode())
   say(printable_path(str(path)), sys.stdout, whole=True)
-  return 0
+  return str(path)

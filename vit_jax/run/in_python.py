@@ -16,6 +16,8 @@ from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import flags
 from vit_jax.run.config_file import load_config, nearest, other_units
+from vit_jax.run.experiments import lr_range
+from vit_jax.run.experiments.lr_range import Found
 from vit_jax.run.loop import train
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime import hints, usage
@@ -34,9 +36,10 @@ _IN_A_THREAD = (
 _OF_A_RUN = ("load", "metrics", "predict", "step", "workdir")
 # Attributes in other libraries, and the way to do the same here.
 _ELSEWHERE = {
-  **dict.fromkeys(("evaluate", "eval", "score", "history"), "run.metrics"),
+  **dict.fromkeys(("eval", "score", "history"), "run.metrics"),
+  "evaluate": "run.metrics, or vit_jax.evaluate(run)",
   **dict.fromkeys(("model", "params", "state"), "run.load().model or .params"),
-  **dict.fromkeys(("report", "plot"), "vit_jax report RUN, in a shell"),
+  **dict.fromkeys(("report", "plot"), "vit_jax.report(run)"),
   **dict.fromkeys(("features", "embed"), "run.load().features(images)"),
   **dict.fromkeys(
     ("save", "export"), 'vit_jax.convert(run.workdir, folder, to="hf")'
@@ -57,6 +60,9 @@ class FinishedRun:
   workdir: str
   step: int
   metrics: dict[str, Any]
+
+  def __fspath__(self) -> str:
+    return self.workdir
 
   def load(self, **overrides: Any) -> Loaded:
     """Loads the model, for `loaded.predict(images)`.
@@ -98,7 +104,7 @@ class FinishedRun:
       f"Run in {self.workdir}, step {self.step:,}\n"
       f"  {', '.join(measured) or 'not evaluated'}\n"
       f"  run.predict(images) asks the model; "
-      f"`vit_jax report {self.workdir}` shows the run"
+      "vit_jax.report(run) shows the run"
     )
 
 
@@ -115,19 +121,7 @@ def start(
 
   Raises ValueError if one of them is wrong or missing, and as `loop.train`.
   """
-  values = _by_key(settings)
-  if isinstance(pretrained, Loaded):
-    raise ValueError(
-      "pretrained takes the name or the path of weights, not what was loaded "
-      f"from it: give {pretrained.origin.source!r}."
-    )
-  if pretrained is not None and not isinstance(pretrained, str | os.PathLike):
-    raise ValueError(
-      f"pretrained={quoted(pretrained)}: name the weights to start from, as in "
-      'pretrained="hf_s14_dinov2"; vit_jax.list_models() has the names.'
-    )
-  if pretrained is not None:
-    values["pretrained"] = os.fspath(pretrained)
+  values = _values(pretrained, settings)
   given_batch = "batch_size" in values
   if data is not None:
     implied = _meant(os.path.expanduser(data), config, workdir, values)
@@ -154,6 +148,54 @@ def start(
   return FinishedRun(workdir, step, metrics)
 
 
+def find_lr(
+  data: str | os.PathLike[str] | None,
+  *,
+  config: str | os.PathLike[str] | ConfigDict | None,
+  pretrained: str | os.PathLike[str] | None,
+  settings: Mapping[str, Any],
+  out: str,
+  **options: Any,
+) -> Found:
+  """Finds a learning rate; the arguments are those of `vit_jax.find_lr`.
+
+  Raises ValueError if one of them is wrong or missing, and as `lr_range`.
+  """
+  values = _values(pretrained, settings)
+  may_lower_batch = "batch_size" not in values
+  if data is not None:
+    path = os.path.expanduser(data)
+    implied = _meant(path, config, None, values, writes_run=False)
+    config = implied.pop("config", config)
+    values = {**implied, **values}
+  if config is None:
+    raise ValueError(
+      'give a folder of images, as in vit_jax.find_lr("my_photos"), or config, '
+      'as in config="digits".'
+    )
+  return lr_range.find_lr(
+    _settings(config, values), out, may_lower_batch=may_lower_batch, **options
+  )
+
+
+def _values(pretrained: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+  """Settings by their dotted keys, with the weights to start from."""
+  values = _by_key(settings)
+  if isinstance(pretrained, Loaded):
+    raise ValueError(
+      "pretrained takes the name or the path of weights, not what was loaded "
+      f"from it: give {pretrained.origin.source!r}."
+    )
+  if pretrained is not None and not isinstance(pretrained, str | os.PathLike):
+    raise ValueError(
+      f"pretrained={quoted(pretrained)}: name the weights to start from, as in "
+      'pretrained="hf_s14_dinov2"; vit_jax.list_models() has the names.'
+    )
+  if pretrained is not None:
+    values["pretrained"] = os.fspath(pretrained)
+  return values
+
+
 def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
   """Settings by their dotted keys; raises ValueError for one that is none."""
   values = {}
@@ -176,7 +218,11 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _meant(
-  data: str, config: Any, workdir: Any, values: Mapping[str, Any]
+  data: str,
+  config: Any,
+  workdir: Any,
+  values: Mapping[str, Any],
+  writes_run: bool = True,
 ) -> dict[str, Any]:
   """The settings that the command would take `data` for."""
   values_by_flag = {f"config.{key}": value for key, value in values.items()}
@@ -184,7 +230,7 @@ def _meant(
   values_by_flag |= {"workdir": workdir} if workdir is not None else {}
   flag_words = [f"--{name}={value}" for name, value in values_by_flag.items()]
   names = [*values_by_flag, *(["pretrained"] if "pretrained" in values else [])]
-  new_words = flags.meant(data, flag_words, names, workdir=True)
+  new_words = flags.meant(data, flag_words, names, workdir=writes_run)
   return dict(map(flags.key_and_value, new_words))
 
 

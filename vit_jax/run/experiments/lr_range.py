@@ -23,6 +23,7 @@ from vit_jax.runtime import extras
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import output_folder, replacing
 from vit_jax.runtime.settings import replaced
+from vit_jax.runtime.shown import Shown
 from vit_jax.training import sharding
 
 _DIVERGED = 4  # Times the lowest loss, at which the test ends.
@@ -35,13 +36,22 @@ class Found:
   """The outcome of a range test.
 
   `smoothed` is the exponential average of the losses, which falls fastest at
-  the rate `suggested`; None if it never falls.
+  the rate `suggested`; None if it never falls. `picture` is the path of their
+  chart, which a notebook shows, or None without matplotlib.
   """
 
   rates: list[float]
   losses: list[float]
   smoothed: list[float]
   suggested: float | None
+  picture: str | None = None
+
+  def _repr_html_(self) -> str | None:
+    rate = "none" if self.suggested is None else f"{self.suggested:.2g}"
+    text = f"suggested learning rate: {rate}"
+    if self.picture is None:
+      return f"<p>{text}</p>"
+    return Shown((self.picture,), text)._repr_html_()
 
 
 def find_lr(
@@ -93,6 +103,8 @@ def find_lr(
     with replacing(folder / "lr_range.png") as file:
       figure.savefig(file, format="png")
     display.note(f"Wrote {folder / 'lr_range.png'}.")
+    picture = str(folder / "lr_range.png")
+    outcome = dataclasses.replace(outcome, picture=picture)
   advice = "The loss never fell: try a wider range or more steps."
   if outcome.suggested is not None:
     best = rates[int(np.argmin(outcome.smoothed))]

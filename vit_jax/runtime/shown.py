@@ -1,0 +1,47 @@
+"""Files that a function has written, as a notebook shows them."""
+
+import base64
+import dataclasses
+import html
+import os
+import pathlib
+
+_MOST = 12  # Pictures that are shown.
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Shown:
+  """Pictures (PNG) or a page (HTML); `os.fspath` gives the first file's path.
+
+  Attributes:
+    paths: The files, at least one.
+    text: A line above them.
+  """
+
+  paths: tuple[str, ...]
+  text: str = ""
+
+  def __fspath__(self) -> str:
+    return self.paths[0]
+
+  def __repr__(self) -> str:
+    return "\n".join([*filter(None, [self.text]), *self.paths])
+
+  def _repr_html_(self) -> str:
+    parts = [f"<p>{html.escape(self.text)}</p>"] if self.text else []
+    parts += map(_element, self.paths[:_MOST])
+    if more := len(self.paths) - _MOST:
+      folder = os.path.dirname(self.paths[-1])
+      parts += [f"<p>{more} more in {html.escape(folder)}</p>"] * (more > 0)
+    return "".join(parts)
+
+
+def _element(path: str) -> str:
+  content = pathlib.Path(path).read_bytes()
+  if path.endswith(".png"):
+    data = base64.b64encode(content).decode()
+    return f'<img src="data:image/png;base64,{data}" style="max-width:100%">'
+  page = html.escape(content.decode(), quote=True)
+  return (
+    f'<iframe srcdoc="{page}" style="width:100%;height:40em;border:0"></iframe>'
+  )
