@@ -16,6 +16,7 @@ from vit_jax.data.reading.cells import AS_BEFORE, put_together, values_of
     ("('cat',)", ["cat"]),
     ("{'dog', 'cat'}", ["cat", "dog"]),
     ("[3, 7]", [3, 7]),
+    ("['', \"it's\", '\"\" b']", ["", "it's", '"" b']),
     ("[]", []),
     ('["caf\\u00e9"]', ["caf\u00e9"]),
     ("[[1, 2], 3]", "[[1, 2], 3]"),
@@ -44,6 +45,8 @@ def test_a_list_in_text_is_a_list(text, values):
     '["cat", dog]',
     "['cat' 'dog']",  # As NumPy writes it, and Python reads 'catdog'.
     "['cat'\n 'dog']",
+    "['it''s', 'dog']",  # As SQL doubles a quote, and Python reads 'its'.
+    '[\'a ""\', "b" "c"]',
     '["cat", ["dog"]]',
     '["cat"] and more',
     "['" + "a" * 70_000 + "']",

@@ -410,6 +410,10 @@ def test_files_are_found_by_other_spellings(tmp_path, there, named, said):
     ),
     (ONE + '"a, b.png",b\n', "the nearest that is there is 'deep/a, b.png'."),
     (ONE + '"a, b.png",b\n', "deep/a, b.png': set --config.data.root=.*/deep."),
+    (
+      ONE + "unlike/any.jpg,b\n",
+      "missing.; --config.data.root is the folder from whi",
+    ),
     (ONE + '"deep/a b.png",b\n', "nearest that is there is 'deep/a, b.png'."),
     ("0.png,a\n1.png,b\n", "a first line such as file,label has to name them."),
     (

@@ -2,8 +2,10 @@
 
 import ast
 import collections
+import io
 import json
 import re
+import tokenize
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -12,8 +14,7 @@ AS_BEFORE = ";|"
 """The separators of earlier versions, under which no text is a list."""
 _LIST = re.compile(r"\s*(\[|[({]\s*['\"])")
 _LIST_OF_TEXTS = re.compile(r"\[\s*['\"]")
-# Such as NumPy writes, and which Python would take for one text.
-_WITHOUT_COMMA = re.compile(r"['\"]\s+['\"]")
+_NEIGHBOURS = re.compile(r"['\"]\s*['\"]")
 _LONGEST = 1 << 16  # Letters of a list in Python's notation.
 # What may part labels. Between words, the latter may be part of a name.
 _MARKS = (",", ";", "|", "/", "+", "&", ":")
@@ -101,7 +102,7 @@ def _evaluated(text: str) -> Any:
   try:
     return json.loads(text)
   except (ValueError, RecursionError):
-    if len(text) > _LONGEST or _WITHOUT_COMMA.search(text):
+    if len(text) > _LONGEST or _joins_texts(text):
       return None
   with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Those about odd escapes.
@@ -109,3 +110,22 @@ def _evaluated(text: str) -> Any:
       return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
       return None
+
+
+def _joins_texts(text: str) -> bool:
+  """Whether Python would make one text of two without a comma between them.
+
+  NumPy writes such lists, and files whose quotes are doubled have them.
+  """
+  if not _NEIGHBOURS.search(text):
+    return False
+  before = 0
+  try:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+      if token.type == before == tokenize.STRING:
+        return True
+      if token.type != tokenize.NL:
+        before = token.type
+  except (tokenize.TokenError, SyntaxError):
+    return False
+  return False

@@ -30,7 +30,10 @@ def read_bit(row: Row, name: str, value: Any) -> np.uint8:
   if bit is None:
     advice = ""
     if isinstance(value, str | int | float) and str(value).startswith("-"):
-      advice = ": a label that is uncertain takes a 0 or a 1, or no row"
+      advice = (
+        ": a label that is absent takes a 0, and one that is uncertain a 0 or "
+        "a 1, or no row"
+      )
     fail(row.place, f"has {name}={value!r}, which is not 0 or 1{advice}")
   return np.uint8(bit)
 

@@ -232,7 +232,9 @@ def _fail_absent(
   problem = f"names {row.file!r}, which is not in {root!r}"
   share = f"{missing:,} of {len(paths):,} files are missing"
   near = lookup.nearest(os.fsencode(row.file))
-  hint = f"; the nearest that is there is {text(near)!r}" if near else ""
+  hint = "; --config.data.root is the folder from which names are read"
+  if near:
+    hint = f"; the nearest that is there is {text(near)!r}"
   end = b"/" + os.fsencode(row.file)
   if near and near.endswith(end):
     folder = os.path.join(root, os.fsdecode(near.removesuffix(end)))
