@@ -134,6 +134,8 @@ def test_classes_that_are_called_nearly_as_splits(tmp_path, names):
     (("part_1", "part_2"), "part_1, part_2 are called as parts of one data"),
     (("bus", "car", "train"), ""),
     (("part_of_a_car", "whole_car"), ""),
+    (("grade_1_images", "grade_2_images"), ""),
+    (("photo", "photo_seg"), ""),
   ],
 )
 def test_names_that_are_doubtful_are_said(tmp_path, names, said):

@@ -162,14 +162,16 @@ def _maybe_parts(folder: bytes, names: Sequence[bytes]) -> list[str]:
   Raises ValueError if their names say that they hold images, as images_001.
   """
   alike = _alike(names)
-  if not _OF_IMAGES.isdisjoint(alike):
+  are_parts = not _PARTS.isdisjoint(alike)
+  of_images = not _OF_IMAGES.isdisjoint(alike)
+  if of_images and (are_parts or is_plain(names[0])):
     raise ValueError(
       f"{text(folder)!r} has {_first(names)}, whose names say no more than "
       "that images are in them, and a number: give the labels in a file, "
       "--config.data.labels_file=FILE.csv, or sort the images into a folder "
       "for each class."
     )
-  if _PARTS.isdisjoint(alike):
+  if not are_parts:
     return []
   line = (
     f"{_first(names)} are called as parts of one data set, and are taken for "
