@@ -17,6 +17,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.pretrained.folder import open_folder
 from vit_jax.pretrained.formats import (
   architecture,
+  open_clip,
   processor,
   timm,
   torchvision,
@@ -160,6 +161,28 @@ def test_pixels_of_published_files_are_those_of_the_class(
       expected = (expected * ours.std + ours.mean) * 255
       difference = np.abs(expected - transform(png(picture)))
       assert difference.max() < most(family) + 1e-2, shape
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("size", [(24, 24), (24, 32), (32, 24)])
+@pytest.mark.parametrize("mode", ["shortest", "squash"])
+@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
+def test_pixels_of_open_clips_files_are_its_own(size, mode, name):
+  """Rectangles are covered, and cut from the centre, if it is so told."""
+  (transform,) = libraries.needed("open_clip.transform")
+  told = {"size": [*size], "resize_mode": mode, "interpolation": name}
+  ours = processor.read(open_clip.pictures({"preprocess_cfg": told}))
+  side = size[0] if size[0] == size[1] else size
+  theirs = transform.image_transform(
+    side, is_train=False, resize_mode=mode, interpolation=name
+  )
+  for shape in (*SHAPES, (25, 49), (480, 640)):
+    picture = noise(*shape)
+    expected = theirs(Image.fromarray(picture)).numpy().transpose(1, 2, 0)
+    expected = (expected * ours.std + ours.mean) * 255
+    difference = np.abs(expected - ours.transform()(png(picture)))
+    assert difference.max() < 1e-2, shape
 
 
 TIMM_MODULES = ("vision_transformer", "deit", "eva", "beit")

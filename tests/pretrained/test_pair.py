@@ -1,6 +1,7 @@
 """Published pairs of towers as one model, against other libraries' answers."""
 
 import dataclasses
+import io
 import pathlib
 import shutil
 
@@ -17,11 +18,13 @@ from tests.commands import run
 from tests.libraries import needed
 from tests.pretrained.test_text import FOLDER, stored
 from vit_jax.data.reading.tokenizer import FILES
+from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.export import export_checkpoint
 from vit_jax.models.model import represent
 from vit_jax.pretrained import whole
 from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.convert import convert
+from vit_jax.pretrained.formats import open_clip, processor
 from vit_jax.pretrained.load import load_pretrained, open_checkpoint
 from vit_jax.pretrained.pair import with_text
 from vit_jax.pretrained.published import open_published
@@ -74,8 +77,20 @@ def test_an_image_tower_of_open_clip_is_prepared_as_it_says(capsys):
   loaded = load_pretrained(str(FOLDER / "open_clip"))
   assert loaded.preprocessing.size == (16, 16)
   assert loaded.preprocessing.mean == (0.5, 0.5, 0.5)
-  assert loaded.preprocessing.crop.interpolation == "bicubic"
+  crop = EvalTransformSettings("center", 1.0, "bicubic", corner="even")
+  assert loaded.preprocessing.crop == crop
   assert not loaded.guessed
+
+
+def test_a_rectangle_of_open_clip_is_covered_and_cut_from_the_centre():
+  """A place on half a pixel is rounded to the even one, as in torchvision."""
+  told = {"size": [24, 32], "resize_mode": "shortest"}
+  found = processor.read(open_clip.pictures({"preprocess_cfg": told}))
+  picture = np.random.default_rng(0).integers(0, 256, (27, 32, 3), np.uint8)
+  file = io.BytesIO()
+  Image.fromarray(picture).save(file, "PNG")
+  pixels = found.transform()(file.getvalue())
+  np.testing.assert_array_equal(pixels, picture[2:26])
 
 
 @pytest.mark.slow

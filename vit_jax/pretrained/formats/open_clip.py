@@ -152,15 +152,20 @@ def pictures(content: Mapping[str, Any]) -> dict[str, Any]:
   mode = checked("resize_mode", str, mode, choices=("shortest", "squash"))
   name = given.get("interpolation", "bicubic")
   name = checked("interpolation", str, name, choices=(*_FILTERS,))
-  squash = mode == "squash" or height != width
+  size = {"height": height, "width": width}
+  cut: dict[str, Any] = {"do_center_crop": False, "size": size}
+  if mode == "shortest" and height != width:
+    cut["crop"], name = "center", "bicubic"  # Whatever the filter's name is.
+  elif mode == "shortest":
+    cut = {"do_center_crop": True, "size": {"shortest_edge": height}}
   return {
     "image_processor_type": "CLIPImageProcessor",
-    "do_center_crop": not squash,
+    **cut,
     "crop_size": {"height": height, "width": width},
-    "size": {"height": height, "width": width}
-    if squash
-    else {"shortest_edge": height},
     "resample": _FILTERS[name],
+    # It resizes pictures of Pillow's, and torchvision cuts them.
+    "resizer": "pillow",
+    "corner": "even",
     "image_mean": given.get("mean", [*architecture.CLIP_MEAN]),
     "image_std": given.get("std", [*architecture.CLIP_STD]),
   }

@@ -184,6 +184,8 @@ def _crop(
       filters["longest_ratio"] = longest / cut[0]
     return cut, EvalTransformSettings("center", short / cut[0], **filters)
   resized = _sides("size", size)
+  if settings.get("crop") == "center":  # `open_clip` adds it for rectangles.
+    return resized, EvalTransformSettings("center", 1.0, **filters)
   if cut is None or cut == resized:
     return resized, EvalTransformSettings(**filters)
   ratios = {whole / part for whole, part in zip(resized, cut, strict=True)}
