@@ -110,7 +110,7 @@ def test_mistakes_are_one_line(folder, tmp_path):
   with pytest.raises(ValueError, match="has 0 folders named images, ima"):
     opened()
   write(tmp_path, "train", 0, np.random.default_rng(0))
-  colours = Image.new("RGB", (64, 48))
+  colours = Image.new("RGB", (64, 48), (1, 2, 3))
   colours.save(tmp_path / "masks/train/00.png")
   with pytest.raises(ValueError, match="mode RGB: a mask has one numbe"):
     opened()[0]
@@ -228,7 +228,7 @@ def test_a_task_of_masks_needs_their_folder(tmp_path):
       with pytest.raises(ValueError, match="takes --config.data.root, a folde"):
         opened(settings, labels=MASKS)
   write(tmp_path, "train", 0, np.random.default_rng(0))
-  with pytest.raises(ValueError, match="a train folder but no val"):
+  with pytest.raises(ValueError, match="has no images for eval"):
     mask_folder.open_split(DataSettings(root=str(tmp_path)), "eval")
-  with pytest.raises(ValueError, match="a train folder but no test"):
+  with pytest.raises(ValueError, match="has no test folder"):
     mask_folder.open_split(DataSettings(root=str(tmp_path)), "test")
