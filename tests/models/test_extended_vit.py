@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests import encoders
 from tests.models.tiny_vit import apply, images, random_params, tiny
 from tests.rows import some_slow
 from vit_jax import Vit, make_vit
@@ -31,6 +32,7 @@ from vit_jax.models.parts import stack
 from vit_jax.models.rotary import Rope, rotate
 from vit_jax.models.variants import OwnBlockError
 from vit_jax.models.vit import EncoderBlock, Mlp
+from vit_jax.pretrained.load import load_pretrained
 
 GIANT = dict(
   hidden_size=1536,
@@ -461,3 +463,25 @@ def test_a_described_block_of_ones_own_has_to_be_given():
   sizes = dict(patch_size=4, hidden_size=8, num_layers=1, mlp_size=8)
   with pytest.raises(ValueError, match="block='dinov2' must be a class of lay"):
     Vit(num_classes=2, num_heads=2, block="dinov2", **sizes)
+
+
+def _encoders():
+  """All stored encoders of images; two of them are tested at once."""
+  fast = ("hf_dinov2_reg", "hf_dinov3")
+  names = [name for name in encoders.NAMES if not name.endswith("_text")]
+  return [name if name in fast else _slow(name) for name in names]
+
+
+def _slow(name):
+  return pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", _encoders())
+def test_a_table_of_the_layers_has_every_parameter(name):
+  """Flax's, which builds modules without a scope."""
+  loaded = load_pretrained(encoders.path(name))
+  size = loaded.preprocessing.size or (32, 32)
+  images = jnp.zeros((1, *size, loaded.preprocessing.channels))
+  text = loaded.model.tabulate(jax.random.key(0), images)
+  values = sum(map(math.prod, loaded.shapes.values()))
+  assert f"Total Parameters: {values:,}" in text

@@ -308,6 +308,7 @@ class ExtendedVit(BaseVit):
       )
     self._check_rope()
 
+  @nn.nowrap
   def _check_rope(self) -> None:
     """Raises ValueError if rotary positions are not complete, or not one."""
     check_choice("rope_kind", self.rope_kind, ROPE_KINDS)
@@ -331,6 +332,7 @@ class ExtendedVit(BaseVit):
         f"{self.rope_kind!r}: leave it out."
       )
 
+  @nn.nowrap
   def _check_new_parts(self) -> None:
     """Raises ValueError if biases, norms and pooled tokens do not fit."""
     if self.qk_norm_whole and not self.qk_norm:
