@@ -161,7 +161,7 @@ def init_params(
   if not isinstance(key, jax.Array | np.ndarray):
     raise ValueError(
       f"key={quoted(key)} is no key of JAX: give jax.random.key(0), as in "
-      "init_params(model, jax.random.key(0), image_size=224)."
+      "init_params(model, jax.random.key(0), 224)."
     )
   init = make_params_init(model, (*image_size, channels))
   return nn.unbox(jax.jit(init)(key))
