@@ -38,13 +38,18 @@ SEVERAL = "file,x,y\na.png,0,1\nb.png,1,1"
       {
         "config": "image_folder",
         "data.task": "multilabel",
+        "loss.label_smoothing": "0.0",
         "data.label_columns": "x,y",
       },
     ),
     (
       "file,label\na.png,1\nb.png,2.5",
       {"pretrained": "b16"},
-      {"config": "finetune", "data.task": "regression"},
+      {
+        "config": "finetune",
+        "data.task": "regression",
+        "loss.label_smoothing": "0.0",
+      },
     ),
     ("file,label\na.png,cat", {}, {"config": "image_folder"}),
   ],

@@ -67,6 +67,24 @@ def test_a_folder_and_short_keywords_suffice(photos, started, capsys):
   assert "the folder my_photos with the configuration image_folder" in said
 
 
+@pytest.mark.parametrize(
+  "rows, task",
+  [
+    ("file,label\n{}/0.png,0.5\n{}/1.png,2.5\n", "regression"),
+    ("file,x,y\n{}/0.png,0,1\n{}/1.png,1,1\n", "multilabel"),
+  ],
+)
+def test_the_settings_fit_the_task_that_the_labels_say(
+  photos, started, rows, task
+):
+  """Smoothing, which configurations of classes have, is for classes."""
+  pathlib.Path("labels.csv").write_text(rows.replace("{}", f"{photos}/red"))
+  vit_jax.train("labels.csv")
+  ((settings, _, _),) = started
+  assert settings.data.task == task
+  assert settings.loss.label_smoothing == 0.0
+
+
 def test_a_length_in_another_unit_replaces_that_of_the_configuration(started):
   vit_jax.train(
     config="digits", workdir="runs/own", total_steps=5, batch_size=4

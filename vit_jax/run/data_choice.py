@@ -118,6 +118,8 @@ def _for_kind(
     return {"config": task}, why
   config = "finetune" if "pretrained" in values else FOR_CLASSES
   chosen = {"config": config, "data.task": task}
+  if "loss.label_smoothing" not in values:  # Both smooth labels of classes.
+    chosen["loss.label_smoothing"] = "0.0"
   if found.columns:
     chosen["data.label_columns"] = ",".join(found.columns)
   return chosen, why

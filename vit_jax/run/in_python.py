@@ -19,7 +19,7 @@ from vit_jax.run.config_file import load_config, nearest, other_units
 from vit_jax.run.experiments import lr_range
 from vit_jax.run.experiments.lr_range import Found
 from vit_jax.run.loop import train
-from vit_jax.run.settings import Settings, read
+from vit_jax.run.settings import Settings, base_config, read
 from vit_jax.runtime import hints, usage
 from vit_jax.runtime.display import Split, parse
 from vit_jax.runtime.printable import quoted, say
@@ -231,7 +231,12 @@ def _meant(
   flag_words = [f"--{name}={value}" for name, value in values_by_flag.items()]
   names = [*values_by_flag, *(["pretrained"] if "pretrained" in values else [])]
   new_words = flags.meant(data, flag_words, names, workdir=writes_run)
-  return dict(map(flags.key_and_value, new_words))
+  implied = dict(map(flags.key_and_value, new_words))
+  defaults = flat(base_config().to_dict())
+  return {
+    key: float(text) if isinstance(defaults.get(key), float) else text
+    for key, text in implied.items()
+  }
 
 
 def _settings(config: Any, values: Mapping[str, Any]) -> Settings:
