@@ -117,15 +117,16 @@ def test_a_run_that_learned_nothing_gets_a_hint(top1, chance, steps, said):
 def test_few_examples_get_no_verdict_but_an_interval():
   """Wilson's interval of 5 of 8 is 30.6 to 86.3 %."""
   (line,) = _closing(0.625, 0.625, count=8)
-  assert line == (
-    "top-1 62% (31 to 86 %), an interval of 95 %, on 8 images of the "
-    "evaluation, which are too few to judge by."
+  alone = (
+    "top-1 62% (95 % interval 31 to 86 %) on 8 evaluated images, which are too "
+    "few to judge by."
   )
+  assert line == alone
   folds = {"folds/top1": 0.76, "folds/low": 0.667, "folds/high": 0.84}
   (line,) = _closing(0.625, 0.625, count=8, **folds)
   assert line == (
-    "top-1 76% (67 to 84 %) by five folds of the training images; top-1 62% "
-    "(31 to 86 %) on 8 images of the evaluation, which are too few to judge by."
+    "top-1 76% (95 % interval 67 to 84 %) by five folds of the training "
+    f"images; {alone}"
   )
 
 

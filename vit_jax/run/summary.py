@@ -266,16 +266,19 @@ def _trusted(
   evaluated: dict[str, Any], metric: Metric, score: float, count: int
 ) -> str:
   """The score with its interval, by five folds if there are any."""
-  found = f"{metric.label} {score:.0%} ({intervals.wilson(score, count)})"
-  folds = Split.FOLDS.scores(evaluated)
+  interval = intervals.wilson(score, count)
   few = ", which are too few to judge by" if count < intervals.FEW else ""
-  held_out = f"on {count:,} images of the evaluation{few}"
+  found = (
+    f"{metric.label} {score:.0%} (95 % interval {interval}) on {count:,} "
+    f"evaluated images{few}"
+  )
+  folds = Split.FOLDS.scores(evaluated)
   if not folds:
-    return f"{found}, an interval of 95 %, {held_out}."
+    return f"{found}."
   interval = intervals.Interval(folds["low"], folds["high"])
   return (
-    f"{metric.label} {folds['top1']:.0%} ({interval}) by five folds of the "
-    f"training images; {found} {held_out}."
+    f"{metric.label} {folds['top1']:.0%} (95 % interval {interval}) by five "
+    f"folds of the training images; {found}."
   )
 
 
