@@ -62,6 +62,10 @@ def test_unknown_name_suggests_the_nearest():
   assert "it would be hf://timm/vit_base_patch16_224.other" in message
   message = refusal(locate, "vit_base_patch16_224.sam")
   assert message.count(" vit_base_patch16_224.sam_in1k") == 1
+  # timm's name without the part that says which weights.
+  message = refusal(locate, "vit_base_patch16_224")
+  assert "b16_augreg_i1k_224 (vit_base_patch16_224.augreg_in21k_ft" in message
+  assert "timm_b16_dino (vit_base_patch16_224.dino)" in message
 
 
 def test_google_storage_address(site, monkeypatch):

@@ -44,6 +44,7 @@ def locate(source: str, more: tuple[str, ...] = ()) -> pathlib.Path:
   names = [*dict.fromkeys(names)]  # A model may be published twice.
   near = difflib.get_close_matches(source.lower(), names, n=3, cutoff=0.4)
   near = [*dict.fromkeys((*hints.beside(source), *near))][:3]
+  near = _tagged(source) or near
   ideas = f"; the nearest names are {', '.join(near)}" if near else ""
   repository = source if "/" in source else f"timm/{source}"
   if hub.REPOSITORY.fullmatch(repository) and {*"/."} & {*source}:
@@ -52,6 +53,19 @@ def locate(source: str, more: tuple[str, ...] = ()) -> pathlib.Path:
     f"{source!r} is neither a file or folder here nor a known checkpoint"
     f"{ideas}; `vit_jax convert --list` lists all names."
   )
+
+
+def _tagged(source: str) -> list[str]:
+  """Our names of the weights of timm's architecture, each with timm's own.
+
+  timm's name alone, as vit_base_patch16_224, stands for one that it chooses.
+  """
+  return [
+    f"{name} ({timm})"
+    for name, row in KNOWN.items()
+    for timm in row.names[1:]
+    if timm.startswith(f"{source}.")
+  ]
 
 
 def is_trusted(source: str, workdir: str | None = None) -> bool:
