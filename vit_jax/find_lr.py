@@ -17,9 +17,8 @@ from absl import flags
 from vit_jax.runtime import callable_module, command
 
 if TYPE_CHECKING:
-  from ml_collections import ConfigDict
-
   from vit_jax.run.experiments.lr_range import Found
+  from vit_jax.run.in_python import Config
 
 
 def define_flags() -> None:
@@ -46,7 +45,7 @@ def main(_: list[str]) -> None:
 def find_lr(
   data: str | os.PathLike[str] | None = None,
   *,
-  config: "str | os.PathLike[str] | ConfigDict | None" = None,
+  config: "Config | None" = None,
   pretrained: str | os.PathLike[str] | None = None,
   out: str = ".",
   steps: int = 100,

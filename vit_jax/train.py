@@ -23,9 +23,7 @@ from absl import flags
 from vit_jax.runtime import callable_module, command, hosts, restarts
 
 if TYPE_CHECKING:
-  from ml_collections import ConfigDict
-
-  from vit_jax.run.in_python import FinishedRun
+  from vit_jax.run.in_python import Config, FinishedRun
 
 
 def define_flags() -> None:
@@ -89,7 +87,7 @@ def main(_: list[str]) -> int | None:
 def train(
   data: str | os.PathLike[str] | None = None,
   *,
-  config: "str | os.PathLike[str] | ConfigDict | None" = None,
+  config: "Config | None" = None,
   workdir: str | os.PathLike[str] | None = None,
   pretrained: str | os.PathLike[str] | None = None,
   allow_changes: bool = False,

@@ -26,6 +26,9 @@ from vit_jax.runtime.printable import quoted, say
 from vit_jax.runtime.settings import all_keys, flat
 from vit_jax.workdir.records import read_metrics
 
+Config = str | os.PathLike[str] | ConfigDict
+"""A configuration: a file, a name, or its keys and values."""
+
 _IN_A_THREAD = (
   "Batches are prepared in a thread. For worker processes, which import this "
   'script, call vit_jax.train under `if __name__ == "__main__":`, and give '
@@ -111,7 +114,7 @@ class FinishedRun:
 def start(
   data: str | os.PathLike[str] | None = None,
   *,
-  config: str | os.PathLike[str] | ConfigDict | None = None,
+  config: Config | None = None,
   workdir: str | os.PathLike[str] | None = None,
   pretrained: str | os.PathLike[str] | None = None,
   settings: Mapping[str, Any],
@@ -151,7 +154,7 @@ def start(
 def find_lr(
   data: str | os.PathLike[str] | None,
   *,
-  config: str | os.PathLike[str] | ConfigDict | None,
+  config: Config | None,
   pretrained: str | os.PathLike[str] | None,
   settings: Mapping[str, Any],
   out: str,
