@@ -230,7 +230,7 @@ def _names(survey: Survey) -> list[str]:
   names = [
     *dict.fromkeys(name for cells in overview.values() for name in cells)
   ]
-  # What is no name, such as pixels of no class, is always listed.
+  # Counts without a name, such as pixels of no class, are always listed.
   further = [name for name in names if name not in {*survey.class_names}]
   listed = [*survey.class_names[:_CLASSES], *further]
   rows = [[survey.kind.heading, *overview]]

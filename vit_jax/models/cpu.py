@@ -1,4 +1,4 @@
-"""What XLA's compiler for CPUs has to be told of a model.
+"""Hints for XLA's compiler for CPUs.
 
 The mathematics, and a pass without gradients, stay as they are.
 """

@@ -135,7 +135,7 @@ def _read_object(path: epath.Path) -> dict[str, Any] | None:
 
 
 def rule_in_plan(rule: Holdout | None) -> dict[str, Any]:
-  """What a plan says of the rule that held images out: of "rank", nothing."""
+  """The part of a plan on the rule that held images out; {} for "rank"."""
   if rule is None or rule.by == "rank":
     return {}
   chosen = {k: v for k, v in rule.as_settings().items() if v is not None}

@@ -44,7 +44,7 @@ class Encoding:
     checked("--size", int | None, self.size, COUNT)
 
   def in_plan(self) -> dict[str, Any]:
-    """What a plan says of it; of earlier versions' coding, nothing more."""
+    """The part of a plan on the coding; earlier versions' adds nothing."""
     fields = dataclasses.asdict(self)
     if not self.lossless:
       del fields["lossless"]

@@ -344,7 +344,7 @@ class Loaded:
       ValueError: if it is not one image, it cannot be read, the model has no
         attention or no such layer or class, or matplotlib is missing.
     """
-    # Of a floor above, which a model that is only asked does not import.
+    # On a floor above, and not imported by a model that is only asked.
     draw = extras.load("vit_jax.inspection.draw", "figures")
     return draw.attention_picture(
       self, image, layer=layer, class_name=class_name

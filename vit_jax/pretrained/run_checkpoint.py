@@ -241,7 +241,7 @@ def _describing(workdir: str, step: int) -> Iterator[None]:
   """
   try:
     yield
-  except _DescriptionError:  # Of a part of the description.
+  except _DescriptionError:  # A part of the description.
     raise
   except (OwnBlockError, choose.OwnTaskError) as error:
     raise ValueError(f"{workdir}: {error}") from error

@@ -64,7 +64,7 @@ def _for_classes(
 
 
 def _recognised(data: str) -> "Recognised | None":
-  """What a folder or a file of labels is for; None for packed images."""
+  """Recognises a folder or a file of labels; None for packed images."""
   # Imported here so that --help answers at once.
   from vit_jax.data.reading import recognise
 

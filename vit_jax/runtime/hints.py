@@ -95,7 +95,7 @@ def beside(path: str) -> list[str]:
 
 
 def _of_another_kind(path: str) -> str:
-  """What a path is that exists, and is not what was needed."""
+  """A phrase on a path that exists, and is not of the kind needed."""
   path = os.path.expanduser(path)
   if not os.path.exists(path):
     return f"it is a link to {os.readlink(path)!r}, which is not there."

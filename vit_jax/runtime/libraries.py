@@ -14,7 +14,7 @@ from typing import Any
 
 from vit_jax.runtime.printable import one_line
 
-_PANIC = "PanicException"  # Of pyo3, which has no name to import it by.
+_PANIC = "PanicException"  # pyo3's, which cannot be imported by a name.
 _LOCK = threading.Lock()
 
 

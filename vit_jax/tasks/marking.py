@@ -18,7 +18,7 @@ from vit_jax.tasks.segmentation_pictures import make_logits
 
 _ROWS = 4  # Windows that the model is given at once.
 _MOST_VALUES = 1 << 24  # Logits of pixels in memory at once.
-_MOST_LOGITS = 1 << 27  # Of all patches of an image.
+_MOST_LOGITS = 1 << 27  # For all patches of an image.
 
 Pixels = UInt8[np.ndarray, "H W C"]
 Logits = Float[np.ndarray, "h w K"]

@@ -61,7 +61,7 @@ class TokenizerFiles:
     family, clean: As `open_tokenizer` takes them.
     length: Tokens of a text.
     vocabulary: Ids that the text tower knows, if there is one already.
-    source: What messages have before the name of a file.
+    source: Words that messages put before the name of a file.
   """
 
   files: tuple[tuple[str, bytes], ...]

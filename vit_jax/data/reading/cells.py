@@ -16,7 +16,7 @@ _LIST = re.compile(r"\s*(\[|[({]\s*['\"])")
 _LIST_OF_TEXTS = re.compile(r"\[\s*['\"]")
 _NEIGHBOURS = re.compile(r"['\"]\s*['\"]")
 _LONGEST = 1 << 16  # Letters of a list in Python's notation.
-# What may part labels. Between words, the latter may be part of a name.
+# Marks that may part labels; _IN_NAMES may also be part of a name.
 _MARKS = (",", ";", "|", "/", "+", "&", ":")
 _BRACKETS = ("[]", "{}", "()")
 _IN_NAMES = (" ", "_", "-")

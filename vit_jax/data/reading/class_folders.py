@@ -27,7 +27,7 @@ _OF_IMAGES = frozenset(
 
 
 class Found(NamedTuple):
-  """What is known of class folders.
+  """The facts about class folders.
 
   Attributes:
     copies: Those that hold all the others again.

@@ -248,7 +248,7 @@ def summary(splits: Sequence[ImageFolder]) -> str:
 
 
 def _instead(path: str) -> str:
-  """What to give in place of a path that is no folder."""
+  """The advice for a path that is no folder."""
   if os.path.isfile(path):
     return (
       "a file of labels goes to --config.data.labels_file, and ends in "

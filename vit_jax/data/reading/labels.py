@@ -47,7 +47,7 @@ class Labels:
     records: The module of `data.reading` that finds such labels in the records
       of TFDS; "" if none does, and they are in a file.
     may_be_several: Whether a cell may have several, parted by a separator.
-    again: What further rows of an image do, in words; "" if they are usual.
+    again: The effect of further rows of an image in words; "" if usual.
     heading: The word for a name, above all names of a table.
     twice, apart: What is said of equal images with equal labels, and with
       different ones.
@@ -163,7 +163,7 @@ class Labels:
     return [f"{len(odd):,} of {len(names):,} {like}, which {by} reads."]
 
   def kept(self, label: Any, count: int) -> np.ndarray:
-    """What an overview of all labels needs of one, of the same shape for all.
+    """The part of a label that an overview needs, of one shape for all labels.
 
     `count` is the number of names.
     """

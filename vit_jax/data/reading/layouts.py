@@ -43,7 +43,7 @@ class Layout:
   """The folders of the splits; those that are missing are None.
 
   Attributes:
-    ignored: What is left out, by kind; see `folders.ignored_text`.
+    ignored: Files and folders left out, by kind; see `folders.ignored_text`.
     copies: By the folder of a split, those in it that are no classes.
     notes: Lines on what may be a mistake.
   """

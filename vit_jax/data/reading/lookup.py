@@ -18,7 +18,7 @@ _ENTERED = 200  # Folders in which it is looked for.
 
 
 class _Folder(NamedTuple):
-  """What a folder holds, by the plain form of the names.
+  """The files in a folder, by the plain form of their names.
 
   Attributes:
     files: The names without endings, of the files that have one of those taken.
@@ -147,7 +147,7 @@ class Lookup:
           yield os.path.join(folder, file + ending)
 
   def _list(self, folder: bytes) -> _Folder:
-    """What a folder holds; nothing if it cannot be read."""
+    """The names in a folder; none if it cannot be read."""
     if folder in self._listed:
       return self._listed[folder]
     files: dict[str, list[bytes]] = collections.defaultdict(list)
@@ -163,7 +163,7 @@ class Lookup:
           elif entry.name.lower().endswith(self._endings):
             files[_plain(self._stem(entry.name))].append(entry.name)
     except (OSError, ValueError):
-      pass  # What cannot be listed holds nothing that can be read.
+      pass  # A folder that cannot be listed has no readable file.
     return self._listed[folder]
 
   def _note(self, name: bytes, path: bytes) -> None:

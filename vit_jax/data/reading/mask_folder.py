@@ -170,7 +170,7 @@ class SegmentationFolder(Source):
     return [text(self._pairs[index][0]) for index in indices]
 
   def _found(self, classes: Classes | None) -> Meaning:
-    """What masks mean by what is in them."""
+    """The meaning of masks, by their contents."""
     masks = [mask for _, mask in self._pairs]
     if self._earlier:
       return mask_decision.earlier(masks, classes)
@@ -181,7 +181,7 @@ class SegmentationFolder(Source):
     return meaning
 
   def warnings(self) -> list[str]:
-    """What the masks hold, and what may be a mistake, a line each."""
+    """Lines on the contents of the masks, and on possible mistakes."""
     return self._lines
 
   def exposure(self) -> list[str]:

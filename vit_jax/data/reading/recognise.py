@@ -19,11 +19,11 @@ _SPLIT = "split"
 
 
 class Recognised(NamedTuple):
-  """What can be learned from data.
+  """The labels that data have, and the reason for thinking so.
 
   Attributes:
     labels: The kind of labels; `labels.NONE` for images without any.
-    why: What tells it, to follow "as".
+    why: The reason, in words that follow "as"; "" for classes.
     columns: The columns of labels that have to be named, if any.
   """
 
@@ -33,7 +33,7 @@ class Recognised(NamedTuple):
 
 
 def of_folder(root: str) -> Recognised:
-  """What a folder is for: classes, if it does not look like anything else."""
+  """Recognises a folder: as classes, if it looks like nothing else."""
   base = os.fsencode(root)
   if not os.path.isdir(base):  # Opening it says what is wrong.
     return Recognised(SINGLE)
@@ -48,7 +48,7 @@ def of_folder(root: str) -> Recognised:
 
 
 def of_file(path: str) -> Recognised:
-  """What a file of labels is for, by its columns and its first rows.
+  """Recognises a file of labels, by its columns and its first rows.
 
   Raises ValueError, which names the line, for what is no such file.
   """
@@ -68,7 +68,7 @@ def of_file(path: str) -> Recognised:
 
 
 def _of_column(name: str, values: Sequence[Any]) -> Recognised:
-  """What one column of labels has: several in a cell, numbers, or classes."""
+  """Recognises one column: several labels in a cell, numbers, or classes."""
   for value in values:
     parts = cells.values_of(value, None)
     several = isinstance(parts, list)
@@ -86,7 +86,7 @@ def _of_column(name: str, values: Sequence[Any]) -> Recognised:
 def _of_columns(
   names: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> Recognised:
-  """What several columns have, none of which is called label."""
+  """Recognises several columns, none of which is called label."""
   table = [[_number(row.get(name)) for name in names] for row in rows]
   if len(names) < 2 or any(None in row for row in table):
     return Recognised(SINGLE)

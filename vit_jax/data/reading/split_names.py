@@ -63,7 +63,7 @@ def is_plain(name: bytes) -> bool:
 
 
 def named(name: bytes) -> Named | None:
-  """What a name says of a split by its whole words; None if it says nothing.
+  """The split that a name's whole words tell; None if they tell none.
 
   >>> from vit_jax.data.reading.split_names import named
   >>> [(named(n).split, named(n).rest) for n in (b"seg_train", b"val2017")]

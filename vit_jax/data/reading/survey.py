@@ -34,7 +34,9 @@ class Look:
   """The facts about one file."""
 
   split: str
-  label: np.ndarray | None  # What its kind of labels keeps; None if unreadable.
+  label: (
+    np.ndarray | None
+  )  # As its kind of labels keeps it; None if unreadable.
   id: str  # The file, from the root on, with the reason if it is unreadable.
   kind: str  # Its format, such as "JPEG"; "unknown" if it cannot be told.
   # Height and width of the upright image; None if it is unreadable.
@@ -137,7 +139,7 @@ def _look(source: Any, index: int, spec: ImageSpec, kind: Labels) -> Look:
       label = kind.kept(example["label"], count)
     pixels = decode_image(encoded, spec)
     form, odd = describe(encoded)
-  except ValueError as error:  # Of the image, or of a mask.
+  except ValueError as error:  # The image or its mask is damaged.
     why = f"{inside}: {str(error).removeprefix(f'{name}: ')}"
     return Look(source.split, label, why, "unknown", None, (UNREADABLE,), None)
   size = pixels.shape[0], pixels.shape[1]

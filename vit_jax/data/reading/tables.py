@@ -131,7 +131,7 @@ def _csv_cells(
 
 
 def _delimiter(text: str) -> str:
-  """What parts the cells of the first line."""
+  """The mark between the cells of the first line."""
   first = text.split("\n", 1)[0]
   head = re.sub(r'"[^"]*"', "", first)  # A quoted name may hold any mark.
   delimiter = max(",;\t", key=head.count)
@@ -143,7 +143,7 @@ class _Lines:
 
   Attributes:
     taken: The lines since it was last cleared.
-    number: That of the last line.
+    number: The number of the last line.
   """
 
   def __init__(self, text: str):
@@ -223,7 +223,7 @@ class _Records:
     return csv.reader(self._lines, delimiter=self._delimiter, strict=True)
 
   def _doubt(self, cells: list[str] | None) -> str:
-    """What is wrong with a row of several lines; "" if nothing is."""
+    """The problem of a row of several lines; "" if there is none."""
     if not cells or not self._width:
       return ""
     start = self._lines.number - len(self._lines.taken) + 1

@@ -125,7 +125,7 @@ def _of_step(step: Mapping[str, Any]) -> Growth:
     growth = growth.then(Growth(_of_base64(step["precompiled_charsmap"])))
   if step.get("type") == "ByteLevel":  # A letter of two bytes for each byte.
     growth = growth.then(Growth(4.0, 4.0))
-  if "replacement" in step:  # Of spaces, and before each part.
+  if "replacement" in step:  # It replaces spaces, and stands before each part.
     growth = growth.then(Growth(2.0 * max(_size(step["replacement"]), 1)))
   return growth
 

@@ -91,7 +91,7 @@ def has_positions(stored: np.ndarray, model: Autoencoder) -> bool:
 
 
 def objective(config: Config) -> AutoencoderSettings:
-  """What a configuration tells of the loss, with transformers' defaults."""
+  """The loss that a configuration tells, with transformers' defaults."""
   rate = config.get("mask_ratio", 0.75)
   norm_pixels = config.get("norm_pix_loss", False)
   return AutoencoderSettings(

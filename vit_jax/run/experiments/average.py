@@ -203,7 +203,7 @@ def _walk(
 
 
 def _score_if_finite(score: _Score, arrays: Arrays) -> dict[str, Any] | None:
-  """What an average scores; None if it gives no answers."""
+  """The score of an average; None if it gives no answers."""
   try:
     return score(arrays)
   except NotFiniteError:

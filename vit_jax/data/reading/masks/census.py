@@ -26,7 +26,7 @@ Key = tuple[str, bytes]
 
 
 class Census:
-  """What is in the masks that were looked at.
+  """The contents of the masks that were looked at.
 
   Attributes:
     of: The number of masks of the folder.

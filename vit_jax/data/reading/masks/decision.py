@@ -146,7 +146,7 @@ def _without_names(found: Census) -> Meaning:
 
 
 def lines(found: Census, meaning: Meaning) -> list[str]:
-  """What the masks hold, and what may be a mistake, a line each."""
+  """Lines on the contents of the masks, and on possible mistakes."""
   names = meaning.classes.names
   none = ignored(len(names))
   values: collections.Counter[str] = collections.Counter()

@@ -88,7 +88,7 @@ def read_stored(path: bytes, earlier: bool = False) -> Stored:
 
 
 def no_numbers(path: bytes, mode: str) -> str:
-  """What to say of a mask whose pixels are neither numbers nor known colours.
+  """The message for a mask of neither numbers nor known colours.
 
   `mode` is Pillow's.
   """
@@ -137,7 +137,7 @@ def _pages(image: Image.Image) -> int:
 
 
 def _scale(image: Image.Image) -> int:
-  """What Pillow multiplies the numbers of a grey image with, by their bits."""
+  """Pillow's factor for the numbers of a grey image, by their bits."""
   tiles: Any = getattr(image, "tile", ())
   raw = tiles[0][3] if tiles else ""
   raw = raw[0] if isinstance(raw, tuple) and raw else raw

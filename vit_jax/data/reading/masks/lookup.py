@@ -13,7 +13,7 @@ _SUFFIXES = (
   *(b"_label", b"_labels", b"_L", b"_lab", b"_annotation", b"_groundtruth"),
   *(b"_gtFine_labelIds", b"_gtFine_labelTrainIds", b"_gtCoarse_labelIds"),
 )
-# What an image's name may end with in the place of a mask's.
+# Endings of an image's name, by those of its mask's.
 _OF_IMAGES = (b"", b"_leftImg8bit", b"_image", b"_img", b"_rgb", b"_sat")
 _LOSSY = (b".jpg", b".jpeg", b".jfif")
 _OTHERS = (*EXTENSIONS, b".npy", b".npz", b".mat", b".json", b".xml", b".txt")
@@ -104,7 +104,7 @@ class MaskLookup:
     return None
 
   def _missing(self, file: bytes, stem: bytes) -> str:
-    """What to say of an image without a mask."""
+    """The message for an image without a mask."""
     wanted = _renamed(stem, *self._suffix) if self._suffix else stem
     where = os.path.join(self._folder, wanted)
     said = f"there is no mask {text(where)}.png for {text(file)!r}"

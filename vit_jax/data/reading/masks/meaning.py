@@ -1,4 +1,4 @@
-"""What the numbers and the colours of masks mean: from a file to classes."""
+"""The meaning of masks' numbers and colours: from a file to classes."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ from vit_jax.data.reading.masks.files import (
 from vit_jax.runtime.printable import printable_path as text
 
 OF_PALETTES = ("bits", "grey", "palette")  # Kinds of numbers with a colour.
-WHITE = (255, MOST_NUMBER)  # Of 8 and of 16 bits.
+WHITE = (255, MOST_NUMBER)  # In 8 and in 16 bits.
 STRANGE = -2  # In place of a class, for a number or a colour that is none.
 _PIXELS = 1 << 20  # Whose colours are looked up at once.
 
@@ -124,7 +124,7 @@ class Meaning:
     return labels
 
   def _strange(self, path: bytes, stored: Stored, row: int, column: int) -> str:
-    """What to say of a pixel whose number or colour is no class's."""
+    """The message for a pixel whose number or colour is no class's."""
     number = int(stored.values[row, column])
     place = f"in row {row}, column {column}"
     if stored.kind == "colours" or stored.kind in self.by_colour:

@@ -46,7 +46,7 @@ def pair(root: bytes, names: Sequence[bytes]) -> Pair | None:
   kinds = {name: _kind(name) for name in names}
   masks = [n for n, (_, kind) in kinds.items() if kind in _MASKS]
   for name, (split, kind) in kinds.items():
-    # Of images a folder may say no more than their split, as train.
+    # A folder of images may say no more than their split, as train.
     if kind not in _IMAGES and not (split and not kind):
       continue
     of_split = [other for other in masks if kinds[other][0] == split]
@@ -97,7 +97,7 @@ def places(
     within[split] = Places(*(os.path.join(above, name) for name in one))
   if "train" in within:
     lost = [name for split, name in by_split.items() if split not in within]
-    if [*within] == ["train"]:  # Of which a part is held out.
+    if [*within] == ["train"]:  # A part of it is held out.
       within = {"": within["train"]}
     return within, [_left_out(os.path.join(root, name)) for name in lost]
   # Names may say a split though there is one.
@@ -154,7 +154,7 @@ def _by_split(
       lines.append(_left_out(folder))
     else:
       raise ValueError(f"{text(masks)!r} has no folder {text(name)!r}.")
-  if [*found] == ["train"] and not earlier:  # Of which a part is held out.
+  if [*found] == ["train"] and not earlier:  # A part of it is held out.
     found = {"": found["train"]}
   return found, lines
 
@@ -236,7 +236,7 @@ def are_beside(root: bytes, names: Sequence[bytes]) -> bool:
 
 
 def _advice(root: bytes, found: Pair) -> str:
-  """What to do with a folder of images and masks, or boxes."""
+  """The advice for a folder of images and masks, or boxes."""
   endings = endings_in(os.path.join(root, found.masks))
   if endings.isdisjoint(EXTENSIONS):
     boxes = {b".txt": "YOLO", b".xml": "VOC", b".json": "COCO"}
