@@ -162,6 +162,19 @@ def test_many_images_are_held_out_by_their_names():
   assert Holdout.of(images=9, fraction=0.2, by="rank").by == "rank"
 
 
+def test_a_class_without_images_leaves_the_others_their_places(tmp_path):
+  for k in range(12):
+    (tmp_path / f"{k}.png").write_bytes(GOOD)
+  rows = [f"{k}.png,{k % 2},0,{1 - k % 2}" for k in range(12)]
+  table = tmp_path / "l.csv"
+  table.write_text("\n".join(["file,a,b,c", *rows]))
+  splits = open_splits(DataSettings(labels_file=str(table)))
+  kept = splits.train.held_out.as_settings()
+  assert len(_ids(splits)) == 4 and len(kept["held_out_below"]) == 3
+  again = open_splits(DataSettings(labels_file=str(table), **kept))
+  assert _ids(again) == _ids(splits)
+
+
 def test_a_choice_that_may_change_is_said():
   (line,) = Holdout.of(images=9, fraction=0.2).lines()
   assert "a run keeps its choice" in line

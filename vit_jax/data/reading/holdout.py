@@ -50,7 +50,9 @@ class Holdout:
     """The held-out files of the class at a place in the order of classes."""
     if self.by != "count":
       return held_out(files, self.fraction, self.by, self.root)
-    if place >= len(self.below):
+    while place > len(self.below):  # Classes before it that have no file.
+      self.below.append(self.fraction)
+    if place == len(self.below):
       self.below.append(_bound(files, self.fraction, self.root))
     return held_out(files, self.below[place], "name", self.root)
 
