@@ -12,9 +12,10 @@ from tests.tasks.made_up import HALF, Split, rows_of, settings, task
 from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.captions import TEXT, Captions, new_tokenizer
+from vit_jax.data.reading.captions import TEXT, Captions
 from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE
 from vit_jax.data.reading.mask_folder import IGNORED, MASKS
+from vit_jax.data.reading.tokenizer_files import new_tokenizer
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.inference.predictor import Prediction
 from vit_jax.inspection.charts import figure_of_chart

@@ -10,15 +10,11 @@ import numpy as np
 from vit_jax.data.batch import label_spec
 from vit_jax.data.batching.batches import read
 from vit_jax.data.example import Source, UnreadableImageError
-from vit_jax.data.reading.captions import (
-  Captions,
-  TokenizerFiles,
-  new_tokenizer,
-  no_captions,
-)
+from vit_jax.data.reading.captions import Captions, no_captions
 from vit_jax.data.reading.label_rows import Encode, Row
 from vit_jax.data.reading.labels import Names
 from vit_jax.data.reading.sources import open_source
+from vit_jax.data.reading.tokenizer_files import TokenizerFiles, new_tokenizer
 from vit_jax.models.paths import below, within
 from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import IMAGE, TEXT, TwoTowers

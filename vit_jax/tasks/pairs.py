@@ -18,14 +18,11 @@ from jaxtyping import Array
 from vit_jax.data.batch import Transform, label_spec
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.captions import (
-  Captions,
-  PairTransform,
-  TokenizerFiles,
-  no_captions,
-)
+from vit_jax.data.reading.captions import Captions, no_captions
 from vit_jax.data.reading.labels import Labels
+from vit_jax.data.reading.tokenizer_files import TokenizerFiles
 from vit_jax.data.settings import TrainTransformSettings
+from vit_jax.data.transforming.with_texts import WithTexts
 from vit_jax.models.parts import Parts
 from vit_jax.models.student import CLASS, widths_of
 from vit_jax.models.text import TextTower
@@ -297,7 +294,7 @@ class PairsTask(Task):
     self, preprocessing: Preprocessing, settings: TrainTransformSettings
   ) -> Transform:
     images = preprocessing.train_transform(settings)
-    return PairTransform(images, self._length)
+    return WithTexts(images, self._length)
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> Contrast:
     return Contrast(

@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import io
 import json
-import pickle
 import types
 
 import cv2
@@ -14,19 +13,15 @@ import tensorflow_datasets as tfds
 
 from tests import captioned
 from vit_jax.data.batching.loader import Loader
-from vit_jax.data.example import Example, Subset, UnreadableImageError
+from vit_jax.data.example import Subset, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading import label_file
-from vit_jax.data.reading.captions import (
-  NONE,
-  Captions,
-  PairTransform,
-  TokenizerFiles,
-  new_tokenizer,
-)
+from vit_jax.data.reading.captions import NONE, Captions
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.reading.tfds.captions import open_labels
+from vit_jax.data.reading.tokenizer_files import new_tokenizer
 from vit_jax.data.settings import DataSettings, TrainTransformSettings
+from vit_jax.data.transforming.with_texts import WithTexts
 
 TEXTS = ["a red disc", "a red square", "a blue disc", "Two discs, one blue."]
 PNG = cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
@@ -58,62 +53,6 @@ def row(file, caption, **more):
 def opened(folder, rows, labels, **options):
   settings = write(folder, rows, **options)
   return label_file.open_folder(settings, labels)
-
-
-def test_a_new_tokenizer_knows_every_text(files):
-  tokenizer = files.tokenizer
-  ids = tokenizer(["A RED disc", "Ünïcödé 猫"])
-  assert ids.shape == (2, 8) and tokenizer.size > ids.max() >= 0
-  assert files.text(ids[0]) == "a red disc"
-  assert 1 in ids[0] and ids[0][-1] == 0  # The end, and what fills up.
-  again = new_tokenizer(TEXTS, 400, 8)
-  assert again == files
-
-
-def test_the_files_survive_json_and_pickle(files):
-  for copy in (
-    TokenizerFiles.from_json(json.loads(json.dumps(files.as_json()))),
-    pickle.loads(pickle.dumps(files)),
-  ):
-    assert copy == files
-    np.testing.assert_array_equal(copy.tokenizer(TEXTS), files.tokenizer(TEXTS))
-
-
-@pytest.mark.parametrize(
-  "change",
-  [
-    {"files": {"tokenizer.json": "no base64"}},
-    {"files": []},
-    {"length": "many"},
-    {"family": None},
-  ],
-)
-def test_damaged_files_are_one_line(files, change):
-  with pytest.raises(ValueError, match="its tokenizer is damaged"):
-    TokenizerFiles.from_json({**files.as_json(), **change})
-
-
-def test_files_are_named_by_where_they_came_from(files, tmp_path):
-  """Not by a folder that is there only while they are opened."""
-  stored = files.as_json()
-  broken = dict(files.files) | {"tokenizer.json": b"{}"}
-  place = tmp_path / "tokenizer"
-  place.mkdir()
-  for name, content in broken.items():
-    (place / name).write_bytes(content)
-  read = TokenizerFiles.read(place, files.family, files.length)
-  of_run = TokenizerFiles.from_json(read.as_json())
-  for one, source in ((read, f"{place}/"), (of_run, "the run's ")):
-    with pytest.raises(ValueError) as error:  # noqa: PT011
-      _ = one.tokenizer
-    assert str(error.value).startswith(
-      f"{source}tokenizer.json is no tokenizer"
-    )
-  opened = TokenizerFiles.from_json(stored).tokenizer
-  with pytest.raises(
-    ValueError, match=r" that the run's tokenizer\.json takes"
-  ):
-    opened(["a" * (1 << 24)])
 
 
 @pytest.mark.parametrize("name", ["pairs.csv", "pairs.jsonl"])
@@ -284,22 +223,6 @@ def test_what_is_cut_and_left_out_is_said(files, tmp_path):
   assert len(more) == 1 and "1 of" in more[0]
 
 
-def test_training_draws_one_caption_of_an_image(files):
-  labels = Captions(tokenizer=files, most=4)
-  transform = PairTransform(Preprocessing((4, 4)).transform(), files.length)
-  ids = labels.ids([TEXTS[:3]])[0]
-  example = Example(image=PNG, label=ids, id="x")
-  drawn = [
-    transform.row(example, np.random.default_rng(seed))["text"]
-    for seed in range(60)
-  ]
-  counts = [sum(np.array_equal(d, ids[k]) for d in drawn) for k in range(4)]
-  assert min(counts[:3]) > 8 and sum(counts) == 60 and counts[3] == 0
-  again = transform.row(example, np.random.default_rng(0))["text"]
-  np.testing.assert_array_equal(again, drawn[0])
-  np.testing.assert_array_equal(transform.row(example)["text"], ids[0])
-
-
 @pytest.fixture(scope="module")
 def forms(tmp_path_factory):
   """What `data` is set to for each form of the same pairs."""
@@ -328,8 +251,8 @@ def test_every_form_gives_the_same_batches(forms, of_pairs, form):
   """Those of training, with what is drawn for them, and of evaluation."""
   preprocessing = Preprocessing((16, 16))
   changes = TrainTransformSettings(min_area=0.5)
-  train = PairTransform(preprocessing.train_transform(changes), 12)
-  evaluation = PairTransform(preprocessing.transform(), 12)
+  train = WithTexts(preprocessing.train_transform(changes), 12)
+  evaluation = WithTexts(preprocessing.transform(), 12)
 
   def batches(form):
     splits = open_splits(DataSettings(**forms[form]), labels=of_pairs)
@@ -463,7 +386,7 @@ def test_a_record_without_a_caption_is_named(of_pairs, tmp_path):
     in (splits.warnings[-1])
   )
   images = Preprocessing((16, 16)).train_transform(TrainTransformSettings())
-  transform = PairTransform(images, 12)
+  transform = WithTexts(images, 12)
   options = {"batch_size": 27, "seed": 0}
   with (
     pytest.raises(UnreadableImageError, match="train#.*: it has an empty cap"),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.fuzzing import damaged, distorted, examples, outcome
 from tests.pretrained.test_text import FOLDER
 from vit_jax.data.reading import tokenizer_bounds as bounds
-from vit_jax.data.reading.captions import TokenizerFiles
 from vit_jax.data.reading.tokenizer import open_tokenizer
+from vit_jax.data.reading.tokenizer_files import TokenizerFiles
 from vit_jax.runtime.libraries import held_back, refusing
 
 WORDS = {

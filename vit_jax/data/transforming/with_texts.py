@@ -1,0 +1,36 @@
+"""Images with the ids of a caption each."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax.data.batch import ArraySpec, ImageTransform, Spec, Transform
+from vit_jax.data.example import Example
+from vit_jax.data.reading.captions import NONE, TEXT
+
+
+@dataclasses.dataclass(frozen=True)
+class WithTexts(Transform):
+  """The arrays of another transform, and `text`, the ids of a caption, (T,).
+
+  Of several captions, training draws one, after the image's random changes.
+  """
+
+  images: ImageTransform
+  length: int
+
+  @property
+  def spec(self) -> Spec:
+    text = ArraySpec((self.length,), np.int32)
+    return {**self.images.spec, TEXT: text}
+
+  def row(
+    self, example: Example, *rng: np.random.Generator
+  ) -> Mapping[str, Any]:
+    arrays = self.images.row(example, *rng)
+    captions = np.asarray(example["label"])
+    count = int((captions[:, 0] != NONE).sum())
+    place = int(rng[0].integers(count)) if rng and count > 1 else 0
+    return {**arrays, TEXT: captions[place]}
