@@ -28,9 +28,6 @@ from scripts.bench import (
   depths,
   forms,
   fusions,
-  plan,
-  plan_page,
-  plan_rates,
   products,
   recipes,
   scoreboard,
@@ -46,6 +43,7 @@ from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import open_run
 
 SCRIPTS = pathlib.Path(__file__).parent.parent / "scripts"
+DOCS = SCRIPTS.parent / "docs"
 LAUNCH = SCRIPTS / "launch"
 
 
@@ -524,116 +522,6 @@ def test_the_scoreboards_page_is_that_of_its_rows():
   assert len(known) == len(rows)
 
 
-def test_the_plans_page_is_that_of_its_rows():
-  rows = plan.read(plan.TABLE)
-  assert plan_page.page(rows) == plan.PAGE.read_text()
-  fewer = [row for row in rows if row["chips"] != "64"]
-  assert "not compiled yet" in plan_page.page(fewer)
-  assert len({plan_rates.key_of(row) for row in rows}) == len(rows)
-
-
-def test_a_planned_checkpoint_is_twelve_bytes_a_parameter():
-  for row in plan.read(plan.TABLE):
-    kind, patch = row["model"].split("/")
-    L, D, M = {
-      "B": (12, 768, 3072),
-      "L": (24, 1024, 4096),
-      "H": (32, 1280, 5120),
-      "g": (40, 1408, 6144),
-    }[kind]
-    P, side = int(patch), int(row["image_size"])
-    block = 4 * (D * D + D) + 2 * D * M + M + D + 4 * D
-    tokens = 1 + (side // P) ** 2
-    ends = 3 * P * P * D + D + D + tokens * D + 2 * D + D * D + D
-    count = L * block + ends + 1000 * (D + 1)
-    assert float(row["state_gb"]) == pytest.approx(12 * count / 1e9, rel=1e-3)
-
-
-def _planned(**changes):
-  """A row of 256 chips of v5e, for 16 images of 448 pixels on each."""
-  return {
-    "model": "B/16",
-    "image_size": "448",
-    "topology": "v5e:16x16",
-    "chips": "256",
-    "images": "16",
-    "chip_ms": "100",
-    "low_ms": "110",
-    "high_ms": "130",
-    "save_steps": "10",
-    "written_gb": "0.5",
-    **changes,
-  }
-
-
-def test_what_a_plan_holds_a_step_against():
-  found = plan_rates.limits(_planned())
-  # 4 chips share 112 vCPUs and 12.5 GB/s; the store gives 25 GB/s to all. At
-  # 448 pixels a quarter of the images are decoded, and raw ones are 4 x 233 kB.
-  assert found == pytest.approx(
-    {
-      "chip": 100,
-      "links": 30,
-      "decoding JPEG": 64 / (1101 / 4 * 112) * 1e3,
-      "reading JPEG": 4096 * 115_440 / 25e6,
-      "decoding raw": 64 / (3577 / 4 * 112) * 1e3,
-      "reading raw": 4096 * 4 * 233_017 / 25e6,
-      "checkpoints": 0.5 / 12.5 * 1e3 / 10,
-    },
-    rel=1e-4,
-  )
-  v5p = plan_rates.limits(_planned(topology="v5p:8x8x8", image_size="224"))
-  assert v5p["decoding JPEG"] == pytest.approx(64 / (1101 * 208) * 1e3)
-  assert v5p["checkpoints"] == pytest.approx(2)
-
-
-@pytest.mark.parametrize(
-  ("longer", "name"),
-  [
-    ({}, "chip"),
-    ({"links": 11}, "links"),
-    ({"checkpoints": 11}, "checkpoints"),
-    ({"reading JPEG": 12}, "chip"),  # Raw images are there sooner.
-    ({"reading JPEG": 12, "reading raw": 13}, "reading JPEG"),
-    ({"decoding JPEG": 12, "reading raw": 11}, "reading raw"),
-  ],
-)
-def test_a_plan_names_what_bounds_a_step(longer, name):
-  inputs = [
-    f"{what} {form}"
-    for what in ("reading", "decoding")
-    for form in plan_rates.FORMS
-  ]
-  found = dict.fromkeys(("links", "checkpoints", *inputs), 1) | {"chip": 10}
-  assert plan_rates.bound(found | longer)[0] == name
-
-
-def test_hosts_share_what_they_write_of_a_checkpoint():
-  """Two devices a host: 4 copies of each half, and 8 of what is not split."""
-  sizes, axes = (4, 2, 1), ("data", "fsdp", "tensor")
-  abstract = jax.sharding.AbstractMesh(sizes, axes)
-  devices = [types.SimpleNamespace(process_index=i // 2) for i in range(8)]
-  mesh = types.SimpleNamespace(
-    devices=np.array(devices).reshape(sizes),
-    axis_names=axes,
-    shape=abstract.shape,
-    size=8,
-  )
-
-  def array(shape, *spec):
-    spec = jax.sharding.PartitionSpec(*spec)
-    sharded = jax.sharding.NamedSharding(abstract, spec)
-    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharded)
-
-  total, busiest = plan.written([array((8, 4), "fsdp")], mesh)
-  assert (total, busiest) == (8 * 16, 2 * 16)  # A quarter of 64 bytes each.
-  whole = array((3,)), array(())  # The first device's, with 12 and 4 bytes.
-  assert plan.written(whole, mesh) == (16, 16)
-  uneven = array((2, 6), None, "fsdp")  # Halves of 2 x 3, which 4 do not share.
-  assert plan.written([uneven], mesh) == (48, 48)
-  assert plan.written([array((8,), ("data", "fsdp"))], mesh) == (32, 8)
-
-
 def _step(layers, clock=True):
   """A row of `estimate` on v5e: 2.5 Mcycles, and 6.5 for each layer."""
   cycles, tflop = 2.5e6 + 6.5e6 * layers, 0.1 + 0.4 * layers
@@ -677,31 +565,37 @@ def test_depths_are_two_that_grow(text):
 
 
 def test_the_page_of_recipes_shows_the_rows_that_are_kept():
-  assert recipes.PAGE.read_text() == recipes.page(recipes.read_rows())
+  rows, page = recipes.read_rows(), (DOCS / "recipes.md").read_text()
+  assert recipes.costs(rows) in page and recipes.inputs(rows) in page
+  assert len({recipes.key_of(row) for row in rows}) == len(rows)
+  assert {*recipes.STEPS} == {recipe.step for recipe in recipes.RECIPES}
 
 
-def test_hours_of_a_recipe_take_the_row_that_compiled_most():
-  (recipe, *_) = recipes.RECIPES
-  shared = {"step": recipe.step, "tpu": "v5e-8", "libtpu": "1", "parts": "2"}
-  shared |= {"memory_gib": "1.0", "note": ""}
-  ways = [("scanned", "all", 1), ("unrolled", "2,4", 2), ("unrolled", "all", 3)]
+def test_chip_hours_are_images_by_their_rate():
+  shared = {"step": "big_vision_s16", "layers": "unrolled"}
   rows = [
-    {**shared, "layers": form, "compiled": compiled}
-    | {"mfu": "0.5", "images_per_second": f"{images * 1000}"}
-    for form, compiled, images in ways
+    {**shared, "tpu": "v5e-8", "images_per_second": "2000"},
+    {**shared, "tpu": "v6e-8", "images_per_second": "4000"}
+    | {"layers": "scanned"},
   ]
-  failed = {**rows[2], "mfu": "", "images_per_second": "", "note": "no memory"}
+  first = recipes.costs(rows).splitlines()[2]
   images = 90 * 0.99 * 1_281_167
-  for kept, rate in (rows, 3000), ([*rows[:2], failed], 2000):
-    hours = f"{images / rate / 3600:,.0f}"
-    for order in kept, kept[::-1]:
-      line = recipes.page(order).partition("| S/16, 90 epochs")[2]
-      assert f"| - | {hours} | - | - |" in line.partition("\n")[0]
-  assert " (s) | - | - |" in recipes.page(rows[:1])
-  assert "so its error is not known" in recipes.page(rows[:2])
-  assert "(1 so far), images a second differ by at most 33.3%" in (
-    recipes.page(rows).replace("\n", " ")
-  )
+  slow, fast = (f"{images / rate / 3600:,.0f}" for rate in (2000, 4000))
+  assert f"| - | {slow} | - | {fast} (s) | 24 to 28 on v3 |" in first
+
+
+def test_many_chips_read_as_many_jpeg_files_as_they_train_on():
+  rows = [
+    {"step": step, "tpu": tpu, "images_per_second": rate}
+    for step in recipes.STEPS
+    for tpu, rate in (("v5e-8", "1000"), ("v5p-8", "3000"))
+  ]
+  first = recipes.inputs(rows).splitlines()[2]
+  # 115,440 bytes an image; 112 cores decode 1,101 each a second.
+  read = [n * rate * 115_440 * 8 / 1e9 for n, rate in ((64, 1e3), (256, 1e3))]
+  read.append(4096 * 3e3 * 115_440 * 8 / 1e9)
+  cells = ["4,000", f"{4000 / (112 * 1101):.0%}", *(f"{x:,.0f}" for x in read)]
+  assert first == f"| `big_vision_s16` | {' | '.join(cells)} |"
 
 
 PROGRAM = """HloModule jit_f

@@ -6,7 +6,7 @@ Unrolled layers are compiled one by one, so a deep model takes the compiler
 minutes. What equal layers cost is nearly a line in their number, though: this
 compiles the step at the two depths given, and prints the values on their line
 at the model's own depth. All other flags are those of
-`vit_jax estimate`. docs/recipes.md says how far off this is.
+`vit_jax estimate`. docs/scoreboard.md says how far off this is.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+DEPTHS = (2, 4)  # Those that the tables of docs/ are made from.
 # What grows by as much with each layer, among the values of a row.
 LINEAR: tuple[str, ...] = (
   *("chips", "mesh", "images_per_chip", "hbm_gib", "model_tflop", "mcycles"),
