@@ -11,7 +11,7 @@ from tests import commands
 from tests.data.pictures import encode, noise
 from tests.data.reading.archives import COCO, some
 from tests.data.reading.layouts import write
-from vit_jax.data.reading import labels, mask_folder
+from vit_jax.data.reading import labels, mask_folder, several, targets
 from vit_jax.data.reading.captions import Captions
 from vit_jax.inspection import data_sheet
 from vit_jax.inspection.settings import InspectSettings
@@ -65,7 +65,7 @@ def classes(root):
 KINDS = {
   labels.Labels: (classes, [["a", "2", "1"], ["b", "2", "1"]]),
   labels.Unused: (classes, [["unlabelled", "4", "2"]]),
-  labels.Several: (
+  several.Several: (
     lambda root: table(
       root,
       "cat,dog,rare",
@@ -78,7 +78,7 @@ KINDS = {
       ["(no", "label)", "1", "none"],
     ],
   ),
-  labels.Numbers: (
+  targets.Numbers: (
     lambda root: table(
       root, "age,size", ["1,2", "2,2", "3,2.5", "6,4", "5,9", "7,9"]
     ),
@@ -101,7 +101,7 @@ KINDS = {
     ],
   ),
 }
-COLUMNS = {labels.Several: "cat,dog,rare", labels.Numbers: "age,size"}
+COLUMNS = {several.Several: "cat,dog,rare", targets.Numbers: "age,size"}
 
 
 def settings_of(kind, task):

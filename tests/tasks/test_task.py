@@ -13,8 +13,10 @@ from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.captions import TEXT, Captions
-from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE
+from vit_jax.data.reading.labels import NONE, SINGLE
 from vit_jax.data.reading.mask_folder import IGNORED, MASKS
+from vit_jax.data.reading.several import SEVERAL
+from vit_jax.data.reading.targets import NUMBERS
 from vit_jax.data.reading.tokenizer_files import new_tokenizer
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.inference.predictor import Prediction

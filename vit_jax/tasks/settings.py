@@ -31,8 +31,8 @@ _SEEDS = up_to(1_000, "each is a probe at each evaluation")
 # A task that `data.task` names -> its labels in a module of `data.reading`.
 _LABELS = {
   "classification": "labels.SINGLE",
-  "multilabel": "labels.SEVERAL",
-  "regression": "labels.NUMBERS",
+  "multilabel": "several.SEVERAL",
+  "regression": "targets.NUMBERS",
   "pairs": "captions.CAPTIONS",
   "segmentation": "mask_folder.MASKS",
 }

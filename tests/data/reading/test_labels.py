@@ -10,7 +10,9 @@ import pytest
 from tests.data.pictures import png
 from vit_jax.data.reading import label_file
 from vit_jax.data.reading.captions import CAPTIONS
-from vit_jax.data.reading.labels import NUMBERS, SEVERAL, SINGLE
+from vit_jax.data.reading.labels import SINGLE
+from vit_jax.data.reading.several import SEVERAL
+from vit_jax.data.reading.targets import NUMBERS
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.settings import from_dict, to_dict
 from vit_jax.tasks.settings import DataSettings as TaskSettings

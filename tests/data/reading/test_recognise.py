@@ -8,9 +8,11 @@ import pytest
 from tests.image_files import GOOD
 from vit_jax.data.reading import recognise
 from vit_jax.data.reading.captions import CAPTIONS
-from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE
+from vit_jax.data.reading.labels import NONE, SINGLE
 from vit_jax.data.reading.mask_folder import MASKS
 from vit_jax.data.reading.recognise import Recognised
+from vit_jax.data.reading.several import SEVERAL
+from vit_jax.data.reading.targets import NUMBERS
 
 
 def fill(root, *folders):

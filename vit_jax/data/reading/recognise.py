@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from vit_jax.data.reading import cells
 from vit_jax.data.reading.captions import CAPTIONS, captions_and_classes
 from vit_jax.data.reading.folders import holds_images, subfolders
-from vit_jax.data.reading.labels import NONE, NUMBERS, SEVERAL, SINGLE, Labels
+from vit_jax.data.reading.labels import BETWEEN, NONE, SINGLE, Labels
 from vit_jax.data.reading.mask_folder import MASKS
 from vit_jax.data.reading.masks import names as mask_names
+from vit_jax.data.reading.several import SEVERAL
 from vit_jax.data.reading.tables import cells_of, column, column_of_files
+from vit_jax.data.reading.targets import NUMBERS
 from vit_jax.runtime.printable import printable_path as text
 
 _LOOKED_AT = 1_000  # Rows of a file of labels.
@@ -73,7 +75,7 @@ def _of_column(name: str, values: Sequence[Any]) -> Recognised:
     parts = cells.values_of(value, None)
     several = isinstance(parts, list)
     if isinstance(parts, str):
-      several = any(mark in parts for mark in SEVERAL.between)
+      several = any(mark in parts for mark in BETWEEN)
     if several:
       return Recognised(SEVERAL, f"{name} has {value!r}")
   numbers = [_number(value) for value in values]
