@@ -119,6 +119,37 @@ def test_code_of_a_page_is_whole_and_can_be_copied(browser, site, width):
     assert tab.locator(".table-wrapper").first.evaluate(shaded) == 4
 
 
+# Of each button that copies, the text that it covers.
+_COVERED = """[...document.querySelectorAll(".copy")].flatMap(button => {
+  const over = button.getBoundingClientRect();
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (texts.nextNode()) {
+    if (button.contains(texts.currentNode)) continue;
+    if (!texts.currentNode.data.trim()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(texts.currentNode);
+    for (const box of range.getClientRects())
+      if (box.left < over.right && over.left < box.right
+          && box.top < over.bottom && over.top < box.bottom)
+        found.push(texts.currentNode.data);
+  }
+  return found;
+})"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["index", "howto/data", "howto/label_errors"])
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_button_that_copies_covers_no_text(browser, site, width, page):
+  context = browser.new_context(viewport={"width": width, "height": 900})
+  with contextlib.closing(context):
+    tab = context.new_page()
+    tab.goto((site / f"{page}.html").as_uri())
+    assert tab.locator(".copy").count() > 0
+    assert tab.evaluate(_COVERED) == []
+
+
 @pytest.mark.slow
 def test_the_site_is_whole(site):
   """It needs no network, and has no dead links."""

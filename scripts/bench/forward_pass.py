@@ -19,7 +19,7 @@ import pathlib
 from typing import Any
 
 from vit_jax.estimate import set_environment
-from vit_jax.inspection.canvas import figure_of
+from vit_jax.inspection.canvas import add_legend, figure_of
 
 MODELS = ("B/32", "B/16", "L/32", "L/16", "H/14", "R50x1", "R152x2")
 SIDES = (64, 128, 224, 384, 512)
@@ -146,7 +146,7 @@ def draw(rows: list[dict[str, str]], path: str) -> None:
       axes.set_title(f"{name.replace('_', ' ')}, a core of {kind}", fontsize=9)
       axes.grid(color="0.9", linewidth=0.6)
     column[-1].set_xlabel("side of an image (pixels)", fontsize=9)
-  panels[0, 0].legend(fontsize=7, frameon=False)
+  add_legend(figure, *panels[0, 0].get_legend_handles_labels())
   figure.savefig(path)
 
 

@@ -60,7 +60,7 @@ def test_charts_draw_what_they_are_given():
   figure = charts.curves_figure(curves, "Loss")
   lines = figure.axes[0].lines
   np.testing.assert_allclose(lines[1].get_xydata(), [[1, 1], [3, 2]])
-  told = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
+  told = [t.get_text() for t in figure.legends[0].get_texts()]
   assert [t[0] + t[-1] for t in told] == ["_1", "_2"]
   styles = {(line.get_linestyle(), line.get_color()) for line in lines}
   # The lines can be told apart without colour.
@@ -102,8 +102,40 @@ def test_the_suggested_rate_is_written_in():
   rates, losses = [1e-4, 1e-3, 1e-2], [2.0, 1.0, 3.0]
   figure = charts.range_figure(rates, losses, losses, 0.00123)
   (axes,) = figure.axes
-  told = [text.get_text() for text in axes.get_legend().get_texts()]
+  told = [text.get_text() for text in figure.legends[0].get_texts()]
   assert told == ["loss of a step", "its average", "suggested: 0.0012"]
   assert axes.lines[2].get_xdata() == [0.00123, 0.00123]
   figure = charts.range_figure(rates, losses, losses, None)
-  assert len(figure.axes[0].get_legend().get_texts()) == 2
+  assert len(figure.legends[0].get_texts()) == 2
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("number", [2, 5, 6, 12, 60])
+def test_a_legend_is_short_and_beside_the_chart(number, long, tmp_path):
+  names = [f"run {n}" + long * ", of a long name" for n in range(number)]
+  curves = {name: ([1, 2], [n, n + 1.0]) for n, name in enumerate(names)}
+  figure = charts.curves_figure(curves, f"Loss{' of a long title' * 2}")
+  figure.savefig(tmp_path / "loss.svg")
+  (legend,), (axes,) = figure.legends, figure.axes
+  over, chart = (x.get_window_extent() for x in (legend, axes))
+  assert over.y1 <= axes.title.get_window_extent().y0
+  assert over.x0 >= chart.x1 or over.y1 <= chart.y0
+  assert over.x0 >= 0 and over.x1 <= figure.bbox.x1  # None is cut off.
+  assert chart.height > 0.4 * figure.bbox.height
+  texts = legend.get_texts()
+  assert len({round(text.get_window_extent().y0) for text in texts}) <= 5
+  told = [text.get_text() for text in texts]
+  if told != names:
+    assert told[:-1] == names[: len(told) - 1]
+    assert told[-1] == f"and {number - len(told) + 1} more"
+
+
+def test_a_legend_leaves_out_training_before_evaluation():
+  kinds = ("training", "evaluation")
+  names = [f"{n}: of a long name, {kind}" for n in range(8) for kind in kinds]
+  curves = {name: ([1, 2], [1.0, 2.0]) for name in names}
+  thin = {name for name in names if "training" in name}
+  figure = charts.curves_figure(curves, "Loss", thin=thin)
+  told = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert told[:8] == [name for name in names if name not in thin]
+  assert told[-1] == "and 7 more"

@@ -17,7 +17,7 @@ def test_seeds_become_a_mean_and_a_bar():
   figure = study_figure(rows, {}, x="size", y="top1", lines="model", log=True)
   (axes,) = figure.axes
   assert axes.get_xscale() == "log"
-  assert [c.get_label() for c in axes.containers] == ["S", "L"]
+  assert [x.get_text() for x in figure.legends[0].get_texts()] == ["S", "L"]
   line, _, (bars,) = axes.containers[0].lines
   np.testing.assert_allclose(line.get_xydata(), [[100, 0.2], [400, 0.5]])
   # The sample standard deviation of 0, 0.1 and 0.2 is 0.1.
@@ -53,7 +53,7 @@ def test_the_papers_points_have_a_scale_of_their_own():
   )
   assert (np.abs(first - second) > 0.1).all()
   assert [*first] == pytest.approx([*theirs.get_xdata()[:2]])
-  told = [text.get_text() for text in above.get_legend().get_texts()]
+  told = [text.get_text() for text in figure.legends[0].get_texts()]
   assert told == ["input", "every layer"]
 
 

@@ -4,16 +4,18 @@ Nothing needs a display or changes matplotlib's global state.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_mixed import MixedModeRenderer
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 
@@ -23,6 +25,9 @@ from vit_jax.inspection.photograph import Photograph
 TEXT = 9  # Font sizes, in points.
 SMALL = 7
 _LONGEST = 30  # Most characters shown of a name.
+_LINES = 5  # Most lines of a legend.
+_HANDLE = 0.36  # Inches of a legend's entry beside its text.
+_LINE = 0.14  # Inches from one line of a legend to the next.
 
 
 class _Figure(Figure):
@@ -126,6 +131,35 @@ def label(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
     axes.set_title(title, fontsize=TEXT, loc="left", parse_math=False)
   axes.tick_params(labelsize=SMALL)
   axes.spines[["top", "right"]].set_visible(False)
+
+
+def add_legend(
+  figure: Figure, handles: Sequence[Artist], names: Sequence[str]
+) -> None:
+  """Names what a figure draws, in at most five lines outside of its axes.
+
+  They stand to the right, at half the height, as a title may be as wide as the
+  figure; or below the chart, if they would leave it less than two thirds of the
+  width. Names for which there is no room are counted in the last line.
+  """
+  handles, names = [*handles], [short(name) for name in names]
+  small = FontProperties(size=SMALL)
+  entry = _HANDLE + max(width_of(Text(text=n, font=small)) for n in names)
+  width = figure.get_figwidth()
+  beside = len(names) <= _LINES and entry <= width / 3
+  columns = 1 if beside else min(len(names), max(1, int(width / entry)))
+  if len(names) > (most := _LINES * columns):
+    names = [*names[: most - 1], f"and {len(names) - most + 1} more"]
+    handles = [*handles[: most - 1], Line2D([], [], linestyle="")]
+  if not beside:
+    lines = -(-len(names) // columns)
+    figure.set_figheight(figure.get_figheight() + _LINE * lines)
+  place = "outside center right" if beside else "outside lower left"
+  style: Any = {"fontsize": SMALL, "frameon": False, "columnspacing": 0.8}
+  style |= {"handlelength": 1.6, "handletextpad": 0.4}
+  legend = figure.legend(handles, names, loc=place, ncols=columns, **style)
+  for text in legend.get_texts():
+    text.set_parse_math(False)
 
 
 def short(name: str) -> str:

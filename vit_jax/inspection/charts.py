@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from vit_jax.inspection.canvas import (
   SMALL,
+  add_legend,
   chart_of,
   figure_of,
   short,
@@ -87,11 +88,10 @@ def curves_figure(
   else:
     axes.set_ylim(bottom=bottom)
   if len(curves) > 1:
-    # Passed with the lines, as matplotlib hides labels that begin with "_".
-    names = [short(name) for name in curves]
-    legend = axes.legend(axes.lines, names, fontsize=SMALL, frameon=False)
-    for text in legend.get_texts():
-      text.set_parse_math(False)
+    # The thin ones, which look like others, are the first to be left out.
+    both = zip(curves, axes.lines, strict=True)
+    lines = dict(sorted(both, key=lambda pair: pair[0] in thin))
+    add_legend(figure, [*lines.values()], [*lines])
   return figure
 
 
@@ -115,7 +115,7 @@ def range_figure(
   if suggested is not None:
     name = f"suggested: {suggested:.2g}"
     axes.axvline(suggested, color=COLORS[0], linestyle=":", label=name)
-  axes.legend(fontsize=SMALL, frameon=False)
+  add_legend(figure, *axes.get_legend_handles_labels())
   # Divergence is cut off, so that the valley stays visible.
   first = smoothed[0]
   lowest = min(smoothed)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from vit_jax.inspection.canvas import SMALL, figure_of, label, short
+from vit_jax.inspection.canvas import add_legend, figure_of, label, short
 from vit_jax.inspection.charts import COLORS, PALE
 
 _MARKERS = "osD^v"
@@ -64,6 +65,7 @@ def study_figure(
   figure = figure_of(5.2, 4.8 if both else 3.2)
   ratios: Any = {"height_ratios": (3, 2)[: 1 + both]}
   panels = figure.subplots(1 + both, sharex=True, squeeze=False, **ratios)[:, 0]
+  drawn: dict[int, tuple[Any, str]] = {}  # One of each look.
   for axes, part in zip(panels, (ours, theirs), strict=False):
     for name, line in part.items():
       number = order.index(name)
@@ -71,12 +73,12 @@ def study_figure(
       if named:
         offset = _APART * (number - (len(order) - 1) / 2)
       scores = {at[place] + offset: values for place, values in line.items()}
-      legend = text_of(name) or "ours"
-      _draw_line(axes, scores, legend, number, "" if named else "-")
+      bars = _draw_line(axes, scores, number, "" if named else "-")
+      drawn.setdefault(number, (bars, text_of(name) or "ours"))
     axes.grid(axis="y", **PALE)
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g}%")
-    if len(part) > 1:
-      axes.legend(fontsize=SMALL, frameon=False)
+  if len(drawn) > 1:
+    add_legend(figure, *zip(*drawn.values(), strict=True))
   label(panels[0], "", text_of(y), textwrap.fill(title, _TITLE))
   label(panels[-1], text_of(x), "", "In the paper" if theirs else "")
   if log:
@@ -91,15 +93,14 @@ def study_figure(
 def _draw_line(
   axes: Axes,
   scores: Mapping[float, Sequence[float]],
-  name: str,
   number: int,
   style: str,
-) -> None:
+) -> ErrorbarContainer:
   """Draws the mean of the scores at each place, and their deviation."""
   deviations = np.array(
     [np.std(v, ddof=1) if len(v) > 1 else np.nan for v in scores.values()]
   )
-  axes.errorbar(
+  return axes.errorbar(
     [*scores],
     [np.mean(values) for values in scores.values()],
     # Without a single bar, the legend has none either.
@@ -110,5 +111,4 @@ def _draw_line(
     linestyle=style,
     linewidth=1.2,
     capsize=2,
-    label=name,
   )
