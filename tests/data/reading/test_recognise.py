@@ -12,7 +12,10 @@ from vit_jax.data.reading.labels import NONE, SINGLE
 from vit_jax.data.reading.mask_folder import MASKS
 from vit_jax.data.reading.recognise import Recognised
 from vit_jax.data.reading.several import SEVERAL
+from vit_jax.data.reading.tables import cells_of
 from vit_jax.data.reading.targets import NUMBERS
+
+JSON_ROW = '{{"file": "{}.png", "label": "cat;dog"}}\n'
 
 
 def fill(root, *folders):
@@ -95,3 +98,20 @@ def test_a_bounded_number_of_rows_is_looked_at(tmp_path):
   rows = [f"{k}.png,{label}" for k, label in enumerate(labels)]
   path.write_text("\n".join(["file,label", *rows]))
   assert recognise.of_file(str(path)).labels == SINGLE
+
+
+@pytest.mark.parametrize(
+  "name, row", [("l.csv", "{}.png,cat;dog\n"), ("l.jsonl", JSON_ROW)]
+)
+def test_a_long_file_is_recognised_by_its_first_rows(tmp_path, name, row):
+  """It is read no further, and opening it reads the rest."""
+  path = tmp_path / name
+  rows = [row.format(k) for k in range(20_000)]
+  head = "" if name.endswith("jsonl") else "file,label\n"
+  content = (head + "".join(rows)).encode()
+  path.write_bytes(content + b"\xff")
+  assert recognise.of_file(str(path)).labels == SEVERAL
+  with pytest.raises(
+    ValueError, match=rf"is not UTF-8 \(at byte {len(content):,}\): save it as"
+  ):
+    list(cells_of(str(path)))

@@ -7,10 +7,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from vit_jax.data.reading.folders import EXTENSIONS
-from vit_jax.runtime.files import open_regular
+from vit_jax.runtime.files import open_regular, read_regular
 from vit_jax.runtime.printable import printable
 
 FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
@@ -53,7 +53,9 @@ def cells_of(
   file_column: str | None = None,
   is_there: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[Cells]:
-  """Yields the rows of a file.
+  """Yields the rows of a file, which is read no further than they are taken.
+
+  JSON in one piece is read whole.
 
   Args:
     path: The file; its ending tells JSON from CSV.
@@ -63,10 +65,21 @@ def cells_of(
   Raises:
     ValueError: for what is no such file. The message names the line.
   """
-  text = _text(path)
-  if path.lower().endswith((".jsonl", ".json")):
-    return _json_cells(path, text)
-  return _csv_cells(path, text, file_column, is_there)
+  is_json = path.lower().endswith((".jsonl", ".json"))
+  newline = "\n" if is_json else ""
+  try:
+    with (
+      open_regular(path, _MOST_BYTES) as content,
+      io.TextIOWrapper(content, "utf-8-sig", newline=newline) as file,
+    ):
+      if is_json:
+        yield from _json_cells(path, file)
+      else:
+        yield from _csv_cells(path, file, file_column, is_there)
+  except UnicodeDecodeError as error:
+    byte = _undecodable(path)
+    place = f"{path} is not UTF-8 (at byte {byte:,}): save it as UTF-8."
+    raise ValueError(place) from error
 
 
 def column(candidates: Iterable[str], names: Sequence[str]) -> str | None:
@@ -104,11 +117,12 @@ def _plain(name: str) -> str:
 
 
 def _csv_cells(
-  path: str, text: str, chosen: str | None, is_there: Callable[[str], bool]
+  path: str, file: TextIO, chosen: str | None, is_there: Callable[[str], bool]
 ) -> Iterator[Cells]:
-  delimiter = _delimiter(text)
+  delimiter = _delimiter(file.readline())
+  file.seek(0)
   names: list[str] = []
-  lines = _Lines(text)
+  lines = _Lines(file)
   for cells in _Records(path, lines, delimiter, chosen, is_there):
     cells = [cell.strip() for cell in cells]
     if not any(cells):
@@ -130,24 +144,23 @@ def _csv_cells(
       fail(f"{path}, {place}", f"{problem}: {advice}")
 
 
-def _delimiter(text: str) -> str:
+def _delimiter(first: str) -> str:
   """The mark between the cells of the first line."""
-  first = text.split("\n", 1)[0]
   head = re.sub(r'"[^"]*"', "", first)  # A quoted name may hold any mark.
   delimiter = max(",;\t", key=head.count)
   return "|" if "|" in head and delimiter not in head else delimiter
 
 
 class _Lines:
-  """The lines of a text, of which the last may be put back.
+  """The lines of a file, of which the last may be put back.
 
   Attributes:
     taken: The lines since it was last cleared.
     number: The number of the last line.
   """
 
-  def __init__(self, text: str):
-    self._file = iter(io.StringIO(text, newline=""))
+  def __init__(self, file: TextIO):
+    self._file = file
     self._again: collections.deque[str] = collections.deque()
     self.taken: list[str] = []
     self.number = 0
@@ -276,11 +289,15 @@ def _are_alike(file: str, other: str, is_row: bool) -> bool:
   return len(file) == len(other) and not any(map(str.isspace, other))
 
 
-def _json_cells(path: str, text: str) -> Iterator[Cells]:
-  if (whole := _in_one(path, text)) is not None:
-    yield from _cells_in(path, whole)
-    return
-  for number, line in enumerate(text.split("\n"), 1):
+def _json_cells(path: str, file: TextIO) -> Iterator[Cells]:
+  first = next((line for line in file if line.strip()), "")
+  file.seek(0)
+  if path.lower().endswith(".json") or first.lstrip().startswith("["):
+    if (whole := _in_one(path, file.read())) is not None:
+      yield from _cells_in(path, whole)
+      return
+    file.seek(0)
+  for number, line in enumerate(file, 1):
     if not line.strip():
       continue
     row = _loaded(f"{path}, line {number}", line)
@@ -299,14 +316,13 @@ def _in_one(path: str, text: str) -> Any:
     try:
       row = json.loads(first)
     except (ValueError, RecursionError):
-      if not path.lower().endswith(".json"):
-        return None
+      pass  # The object has several lines.
     else:
       is_whole = isinstance(row, dict) and (
         isinstance(row.get("images"), list)
         or (column_of_files([*row], None) is None and text.strip() == first)
       )
-      return row if is_whole and path.lower().endswith(".json") else None
+      return row if is_whole else None
   if len(text) > _MOST_IN_ONE:
     fail(path, f"is JSON in one piece, which is too large: {_AS_TABLES}")
   return _loaded(path, text)
@@ -353,11 +369,10 @@ def _cells_in(path: str, content: Any) -> Iterator[Cells]:
     fail(path, f"is not as COCO's captions are ({error!r}); {_AS_TABLES}")
 
 
-def _text(path: str) -> str:
-  """The content of a file, without a byte order mark."""
-  with open_regular(path, _MOST_BYTES) as file:
-    content = file.read()
+def _undecodable(path: str) -> int:
+  """The place of the first byte of a file that is not UTF-8."""
   try:
-    return content.decode("utf-8-sig")
+    read_regular(path, _MOST_BYTES).decode("utf-8-sig")
   except UnicodeDecodeError as error:
-    fail(path, f"is not UTF-8 (at byte {error.start:,}): save it as UTF-8")
+    return error.start
+  return 0
