@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vit_jax.data.settings import LABEL_FILES
 from vit_jax.tasks.settings import SECTIONS, TASKS, labels_of
 
 if TYPE_CHECKING:
@@ -46,7 +45,10 @@ def suited(
   """
   is_said = any(key in _SAYS or key.startswith(_SECTIONS) for key in values)
   if not is_said:
-    found = _recognised(data)
+    # Imported here so that --help answers at once.
+    from vit_jax.data.reading import recognise
+
+    found = recognise.of_path(data)
     if found is not None and _may_begin(_task(found), workdir):
       return _for_kind(data, found, values, workdir)
   return _for_classes(values, workdir)
@@ -61,20 +63,6 @@ def _for_classes(
   from vit_jax.run import few_images
 
   return few_images.fine_tuning(values, workdir)
-
-
-def _recognised(data: str) -> "Recognised | None":
-  """Recognises a folder or a file of labels; None for packed images."""
-  # Imported here so that --help answers at once.
-  from vit_jax.data.reading import recognise
-
-  if os.path.isfile(os.path.join(data, "dataset_info.json")):
-    return None
-  if os.path.isdir(data):
-    return recognise.of_folder(data)
-  if os.path.isfile(data) and data.lower().endswith(LABEL_FILES):
-    return recognise.of_file(data)
-  return None
 
 
 def _task(found: "Recognised") -> str:

@@ -169,12 +169,11 @@ def meant(
 
 def _kind(data: str) -> tuple[str, str]:
   """The flag that DATA is the value of, and what it is, in words."""
-  if os.path.isfile(os.path.join(data, "dataset_info.json")):
-    return "config.data.dir", f"the packed folder {data}"
-  if os.path.isdir(data):
-    return "config.data.root", f"the folder {data}"
-  if os.path.isfile(data) and data.lower().endswith(LABEL_FILES):
-    return "config.data.labels_file", f"the file of labels {data}"
+  # Imported here so that --help answers at once.
+  from vit_jax.data.reading import recognise
+
+  if place := recognise.place_of(data):
+    return f"config.data.{place.key}", f"{place.words} {data}"
   file = data.partition(":")[0]
   if not os.path.isfile(file) and file not in shipped_configs():
     hint = hints.of_path(data, shipped_configs())
