@@ -24,6 +24,7 @@ with epy.lazy_api_imports(globals()):
   from vit_jax.inference.exporter import export_model
   from vit_jax.inference.features import features
   from vit_jax.inference.predictor import predict_images
+  from vit_jax.inspection.show_batch import show_batch
   from vit_jax.models import ResNet, Vit, make_model, make_resnet, make_vit
   from vit_jax.models.model import normalize
   from vit_jax.pretrained.in_memory import save
@@ -94,6 +95,7 @@ __all__ = [
   "predict_images",
   "report",
   "save",
+  "show_batch",
   "train",
   "visualize",
 ]

@@ -1,13 +1,12 @@
 """The lines about a folder, and the picture of an augmented batch."""
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from tests import captioned, commands
+from tests import captioned
 from tests.data.pictures import encode, noise
 from vit_jax.data.settings import TrainTransformSettings
-from vit_jax.inspection.data_sheet import batch_sheet, inspect_folder
+from vit_jax.inspection.data_sheet import inspect_folder
 from vit_jax.inspection.settings import InspectSettings
 
 SETTINGS = InspectSettings(image_size=(18, 18))
@@ -73,37 +72,6 @@ def test_a_file_of_labels_is_looked_through(tmp_path, capsys, name):
   said = capsys.readouterr().out
   assert f"{name}: train 4, held out 4 images, 2 classes" in said
   assert "sizes: 16 x 20 to 23 x 20" in said
-
-
-def test_the_sheet_shows_every_image():
-  images = np.random.default_rng(0).integers(0, 256, (9, 150, 140, 3), np.uint8)
-  sheet = np.asarray(batch_sheet(images, ["name"] * 9).image)
-  corners = [
-    np.argwhere((sheet == image[0, 0]).all(axis=-1)).tolist()
-    for image in images
-  ]
-  places = [
-    [(y, x) for y, x in some if np.array_equal(sheet[y:, x:][:150, :140], one)]
-    for some, one in zip(corners, images, strict=True)
-  ]
-  assert [len(place) for place in places] == [1] * 9
-  found = [place[0] for place in places]
-  assert found == sorted(found)  # In reading order,
-  assert len({y for y, _ in found}) == 2  # in rows of eight,
-  for y, x in found:  # each below its name.
-    assert (sheet[y - 14 : y - 1, x : x + 140] < 128).any()
-  assert (sheet[found[8][0] :, found[1][1] :] == 255).all()
-
-
-@pytest.mark.slow
-def test_a_sheet_needs_no_matplotlib():
-  code = (
-    "import sys, numpy\n"
-    "from vit_jax.inspection.data_sheet import batch_sheet\n"
-    "batch_sheet(numpy.zeros((2, 8, 8, 3), 'uint8'), ['Käse', '猫'])\n"
-    "assert 'matplotlib' not in sys.modules\n"
-  )
-  assert commands.python("-c", code).returncode == 0
 
 
 def test_captions_are_counted_and_shown(tmp_path, capsys):

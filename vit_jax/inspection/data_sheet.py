@@ -1,43 +1,31 @@
 """A survey of a folder in lines, and an augmented batch as a picture."""
 
-import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
 
 from vit_jax.data.batch import label_spec
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import ImageSpec
-from vit_jax.data.reading import recognise
-from vit_jax.data.reading.captions import NONE, Captions
-from vit_jax.data.reading.label_file import located
-from vit_jax.data.reading.label_rows import Row
-from vit_jax.data.reading.labels import NONE as UNUSED
-from vit_jax.data.reading.labels import SINGLE, Labels
-from vit_jax.data.reading.sources import Splits, check_classes, open_splits
+from vit_jax.data.reading.sources import check_classes
 from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
-from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.data.transforming.with_masks import with_label
+from vit_jax.inspection.batch_sheet import batch_sheet
+from vit_jax.inspection.found_data import opened, recognised
 from vit_jax.inspection.label_issues import (
   IssueFiles,
   inspect_labels,
   open_for_features,
 )
-from vit_jax.inspection.panels import Drawing, Panel, put_together
-from vit_jax.inspection.photograph import in_colours
 from vit_jax.inspection.settings import InspectSettings
 from vit_jax.runtime.display import Display, table_lines
 from vit_jax.runtime.files import output_file, replacing
 
 _SHOWN = 3  # Files named for each finding.
 _CLASSES = 30  # Classes listed.
-_TILE = 128  # Pixels.
-_COLUMNS, _BATCH = 8, 32
-_LETTERS = 24  # Letters of a caption that the picture of a batch shows.
+_BATCH = 32
 _PICTURES = {"png": (".png",), "jpeg": (".jpg", ".jpeg"), "webp": (".webp",)}
 
 
@@ -77,8 +65,8 @@ def inspect_folder(
       )
   issue_files = IssueFiles.named(issues, probabilities) if model else None
   spec = ImageSpec(settings.channels, settings.normalization.window)
-  data, labels, told = _recognised(root, settings.data)
-  splits = _opened(root, data, labels, spec.window is not None)
+  data, labels, told = recognised(root, settings.data)
+  splits = opened(root, data, labels, spec.window is not None)
   if model:
     check_classes(splits.train, "--model")
   loaded = open_for_features(model, **overrides) if model else None
@@ -104,95 +92,15 @@ def inspect_folder(
   loader = Loader(on_unreadable="skip")
   with loader.train(splits.train, transform, **order) as batches:
     batch = next(batches)
-  names = [labels.shown(y, survey.class_names) for y in batch["label"]]
+  sheet = batch_sheet(
+    batch["image"], batch["label"], survey.class_names, labels
+  )
   with replacing(path) as file:
-    batch_sheet(in_colours(batch["image"]), names).savefig(file, format=kind)
+    sheet.savefig(file, format=kind)
   display.note(f"an augmented batch: {path}")
   if loaded and issue_files:
     inspect_labels(loaded, folders, issue_files, display)
   return int(UNREADABLE in survey.odd)
-
-
-def _opened(
-  root: str, data: DataSettings, labels: Labels, windowed: bool
-) -> Splits:
-  """The splits of a folder or a file.
-
-  Raises ValueError as `open_splits`, and for a folder of packed images.
-  """
-  if os.path.isfile(os.path.join(root, "dataset_info.json")):
-    raise ValueError(
-      f"{root!r} is packed, and each of its images was decoded then: give the "
-      "folder or the file that it was packed from."
-    )
-  key = "labels_file" if _is_file(root) else "root"
-  return open_splits(dataclasses.replace(data, **{key: root}), windowed, labels)
-
-
-def _is_file(root: str) -> bool:
-  return os.path.isfile(root) and root.lower().endswith(LABEL_FILES)
-
-
-def _recognised(
-  root: str, data: DataSettings
-) -> tuple[DataSettings, Labels, list[str]]:
-  """The settings, the kind of labels, and a line if the data tell it.
-
-  Without a task or columns, what the data are for is told as `vit_jax train`
-  does.
-  """
-  kind: Labels = data.label_kind or SINGLE
-  told: list[str] = []
-  file = root if _is_file(root) else data.labels_file
-  if not data.labels:
-    kind = UNUSED
-  elif kind == SINGLE and not data.label_columns:
-    if file:
-      place = located(dataclasses.replace(data, root=root), file)
-      found = recognise.of_file(place)
-    else:
-      found = recognise.of_folder(root)
-    if found.why:
-      kind = found.labels if found.labels.are_used else UNUSED
-      told = [f"There are no class labels, as {found.why}."]
-      data = dataclasses.replace(data, labels=found.labels.are_used)
-    if found.columns:
-      columns = ",".join(found.columns)
-      data = dataclasses.replace(data, labels_file=file, label_columns=columns)
-  kind = _Letters() if isinstance(kind, Captions) else kind
-  return data, kind, told
-
-
-@dataclasses.dataclass(frozen=True)
-class _Letters(Captions):
-  """The letters of the first caption of an image, to be shown, (1, T)."""
-
-  most: int = 1
-  length: int = _LETTERS
-
-  def ids(self, captions: Sequence[Sequence[str]]) -> np.ndarray:
-    ids = np.full((len(captions), 1, self.length), NONE, np.int32)
-    for row, (first, *_) in zip(ids, captions, strict=True):
-      letters = [*map(ord, first[: self.length])]
-      row[0, : len(letters)] = letters
-    return ids
-
-  def shown(self, label: np.ndarray, names: Sequence[str]) -> str:
-    del names
-    return "".join(map(chr, label[label != NONE]))
-
-  def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """A line on the captions: how many there are, and how long they are."""
-    del names
-    texts = [text for row in rows for text in row.values]
-    each = [len(row.values) for row in rows]
-    lengths = [len(text.split()) for text in texts]
-    line = (
-      f"{rows[0].split or 'all'}: {len(texts):,} captions, {len({*texts}):,} "
-      f"of them different; {min(each):,} to {max(each):,} an image, of "
-      f"{min(lengths):,} to {max(lengths):,} words"
-    )
-    return [line]
 
 
 def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:
@@ -209,19 +117,6 @@ def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:
     *(odd or ["no odd files"]),
     *(same or ["no picture is there twice"]),
   ]
-
-
-def batch_sheet(
-  images: UInt8[np.ndarray, "B H W 3"], names: Sequence[str]
-) -> Drawing:
-  """Images side by side, each below its name; small ones are enlarged."""
-  times = max(1, _TILE // max(images.shape[1:3]))
-  large = images.repeat(times, axis=1).repeat(times, axis=2)
-  panels = [
-    Panel(picture=image, caption=name)
-    for image, name in zip(large, names, strict=True)
-  ]
-  return put_together(panels, columns=min(_COLUMNS, len(images)))
 
 
 def _names(survey: Survey) -> list[str]:

@@ -58,7 +58,10 @@ class Drawing:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-  """A picture with a caption above it and the ends of its colours below it."""
+  """A picture with a caption above it and the ends of its colours below it.
+
+  The caption may have several lines.
+  """
 
   picture: Photograph
   caption: str = ""
@@ -88,7 +91,7 @@ def put_together(
   size = max(11, across / PER_LINE)
   line = math.ceil(1.35 * size)
   titles = title.splitlines()
-  above = line * any(panel.caption for panel in panels)
+  above = line * max(len(panel.caption.splitlines()) for panel in panels)
   below = 3 * line * any(panel.between is not None for panel in panels)
   each = above + height + below + gap
   top = gap + line * len(titles)
@@ -102,8 +105,9 @@ def put_together(
     x = gap
     y = top + row * each
     for panel, width in zip(some, widths, strict=False):
-      middle = x + width / 2, y + above / 2
-      write(draw, middle, panel.caption, size, width)
+      for number, text in enumerate(panel.caption.splitlines()):
+        middle = x + width / 2, y + line * (number + 0.5)
+        write(draw, middle, text, size, width)
       sheet.paste(Image.fromarray(panel.picture), (x, y + above))
       if panel.between is not None:
         _scale(sheet, (x, y + above + height), width, size, panel.between)

@@ -1,10 +1,13 @@
 """Opens a split and its batches, for a training loop of one's own."""
 
-from typing import Literal
+from typing import Any, Literal
 
+from vit_jax.data.batch import label_spec
 from vit_jax.data.batching.loader import EvalPasses, make_loader
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import ImageSpec, Source, Window
+from vit_jax.data.reading.labels import SINGLE
+from vit_jax.data.reading.letters import without_tokens
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import (
   DataSettings,
@@ -16,6 +19,7 @@ from vit_jax.data.transforming.transforms import (
   make_eval_transform,
   make_train_transform,
 )
+from vit_jax.data.transforming.with_masks import with_label
 
 
 def open_data(
@@ -68,12 +72,15 @@ def open_data(
     The split, with its `class_names` and its length, and dictionaries of
     `image`, uint8 (b, H, W, C), `label`, int32 (b,), and what
     `training.step.make_train_step` or `tasks.eval_step.make_eval_step`
-    may take besides.
+    may take besides. By `data.task`, a label is several, float32 (b, K), or a
+    mask, int32 (b, H, W), cut and mirrored as its image, or the first 128
+    letters of the first caption as code points, int32 (b, 1, 128), and -1.
+    `vit_jax.show_batch` shows them.
 
   Raises:
     ValueError: if an argument is out of range, or as `open_source` does.
   """
-  source = open_source(split, data)
+  source = _source(split, data)
   spec = ImageSpec(channels, window)
   opened = make_loader(
     loader,
@@ -87,13 +94,26 @@ def open_data(
   if not isinstance(chosen, kind):
     raise ValueError(f'transform of "{split}" must be {kind.__name__}.')
   if isinstance(chosen, EvalTransformSettings):
-    cut = make_eval_transform(image_size, chosen, spec)
-    return source, opened.evaluate(source, cut, batch_size)
+    images = make_eval_transform(image_size, chosen, spec)
+    return source, opened.evaluate(
+      source, _with_label(images, source), batch_size
+    )
+  images = make_train_transform(image_size, chosen, spec)
   return source, opened.train(
     source,
-    make_train_transform(image_size, chosen, spec),
+    _with_label(images, source),
     batch_size=batch_size,
     seed=seed,
     first_batch=first_batch,
     repeats=chosen.repeats,
   )
+
+
+def _source(split: Any, data: DataSettings) -> Source:
+  """The split, with what a program without a tokenizer can read of captions."""
+  kind = getattr(data, "label_kind", None) or SINGLE
+  return open_source(split, data, without_tokens(kind))
+
+
+def _with_label(images: Any, source: Source) -> Any:
+  return with_label(images, label_spec(source), len(source.class_names))

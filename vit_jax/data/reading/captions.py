@@ -124,6 +124,13 @@ class Captions(Labels):
     lines += self.cut([t for row in rows for t in row.values[: self.most]])
     return lines
 
+  def shown(self, label: np.ndarray, names: Names) -> str:
+    """The first caption of an image, about as it was written."""
+    del names
+    if self.tokenizer is None or label[0, 0] == NONE:
+      return ""
+    return self.tokenizer.text(label[0])
+
   def kept(self, label: np.ndarray, count: int) -> np.ndarray:
     """Nothing: its lines say how many captions there are."""
     del label, count

@@ -1,0 +1,86 @@
+"""A batch as a picture: its images, each below its label, and masks on them."""
+
+import textwrap
+from collections.abc import Sequence
+
+import numpy as np
+
+from vit_jax.data.reading.labels import NUMBERS, SEVERAL, SINGLE, Labels
+from vit_jax.data.reading.letters import Letters
+from vit_jax.data.reading.mask_folder import IGNORED, MASKS, resize_mask
+from vit_jax.inspection.panels import Drawing, Panel, put_together
+from vit_jax.inspection.photograph import Photograph, in_colours
+from vit_jax.tasks.segmentation_pictures import overlay
+from vit_jax.tasks.task import class_name
+
+_TILE = 128  # Pixels.
+_COLUMNS = 8
+_LINES, _LETTERS = 3, 18  # Of a caption, above each `_TILE` pixels.
+
+
+def batch_sheet(
+  images: np.ndarray,
+  labels: np.ndarray | None,
+  names: Sequence[str] = (),
+  kind: Labels | None = None,
+) -> Drawing:
+  """Images (B, H, W, C) side by side, each below its label.
+
+  Small images are enlarged. `kind` is that of the labels, where it is known;
+  otherwise their shape and values tell it.
+  """
+  pictures = [*in_colours(images)]
+  texts = [""] * len(pictures)
+  if labels is not None:
+    kind = kind or _kind_of(labels)
+    labels = labels.astype(np.int32) if labels.ndim == 3 else labels
+    texts = [_text(kind, label, names) for label in labels]
+    if labels.ndim == 3 and isinstance(kind, type(MASKS)):
+      pictures = [
+        _masked(image, mask, len(names))
+        for image, mask in zip(pictures, labels, strict=True)
+      ]
+  times = max(1, _TILE // max(images.shape[1:3]))
+  letters = _LETTERS * max(1, round(times * images.shape[2] / _TILE))
+  panels = [
+    Panel(
+      picture.repeat(times, axis=0).repeat(times, axis=1),
+      textwrap.fill(text, letters, max_lines=_LINES, placeholder=" …"),
+    )
+    for picture, text in zip(pictures, texts, strict=True)
+  ]
+  return put_together(panels, columns=min(_COLUMNS, len(panels)))
+
+
+def _kind_of(labels: np.ndarray) -> Labels:
+  """The kind of labels (B, ...), by their shape and values."""
+  if labels.ndim == 1 and not np.issubdtype(labels.dtype, np.floating):
+    return SINGLE
+  if labels.ndim == 1 or labels.ndim == 2:
+    return SEVERAL if np.isin(labels, (0, 1)).all() else NUMBERS
+  return Letters() if labels.shape[1] == 1 else MASKS
+
+
+def _text(kind: Labels, label: np.ndarray, names: Sequence[str]) -> str:
+  """A label in words; a class, target or label has a number without a name."""
+  label = np.asarray(label)
+  if not kind.are_used:
+    return ""
+  if kind.are_classes and not label.ndim:
+    return class_name(names, int(label)) if names else f"{int(label)}"
+  if isinstance(kind, type(NUMBERS)):
+    label = np.atleast_1d(label)
+    if len(label) == len(names) > 1:
+      pairs = zip(names, label, strict=True)
+      return ", ".join(f"{name} {value:.6g}" for name, value in pairs)
+  count = label.size
+  if label.ndim == 2:  # More classes than names, if there are none.
+    count = int(label.max(initial=0, where=label != IGNORED)) + 1
+  every = [class_name(names, k) for k in range(max(count, len(names)))]
+  return kind.shown(label, tuple(every))
+
+
+def _masked(image: Photograph, mask: np.ndarray, count: int) -> Photograph:
+  if mask.shape != image.shape[:2]:
+    mask = resize_mask(mask, (image.shape[0], image.shape[1]))
+  return overlay(image, mask, count)

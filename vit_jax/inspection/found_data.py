@@ -1,0 +1,62 @@
+"""Opens a folder or a file of labels, and tells what labels it has."""
+
+import dataclasses
+import os
+
+from vit_jax.data.reading import recognise
+from vit_jax.data.reading.label_file import located
+from vit_jax.data.reading.labels import NONE as UNUSED
+from vit_jax.data.reading.labels import SINGLE, Labels
+from vit_jax.data.reading.letters import without_tokens
+from vit_jax.data.reading.sources import Splits, open_splits
+from vit_jax.data.settings import LABEL_FILES
+from vit_jax.tasks.settings import DataSettings
+
+
+def opened(
+  root: str, data: DataSettings, labels: Labels, windowed: bool
+) -> Splits:
+  """The splits of a folder or a file.
+
+  Raises ValueError as `open_splits`, and for a folder of packed images.
+  """
+  if os.path.isfile(os.path.join(root, "dataset_info.json")):
+    raise ValueError(
+      f"{root!r} is packed, and each of its images was decoded then: give the "
+      "folder or the file that it was packed from."
+    )
+  key = "labels_file" if _is_file(root) else "root"
+  return open_splits(dataclasses.replace(data, **{key: root}), windowed, labels)
+
+
+def _is_file(root: str) -> bool:
+  return os.path.isfile(root) and root.lower().endswith(LABEL_FILES)
+
+
+def recognised(
+  root: str, data: DataSettings
+) -> tuple[DataSettings, Labels, list[str]]:
+  """The settings, the kind of labels, and a line if the data tell it.
+
+  Without a task or columns, what the data are for is told as `vit_jax train`
+  does.
+  """
+  kind: Labels = data.label_kind or SINGLE
+  told: list[str] = []
+  file = root if _is_file(root) else data.labels_file
+  if not data.labels:
+    kind = UNUSED
+  elif kind == SINGLE and not data.label_columns:
+    if file:
+      place = located(dataclasses.replace(data, root=root), file)
+      found = recognise.of_file(place)
+    else:
+      found = recognise.of_folder(root)
+    if found.why:
+      kind = found.labels if found.labels.are_used else UNUSED
+      told = [f"There are no class labels, as {found.why}."]
+      data = dataclasses.replace(data, labels=found.labels.are_used)
+    if found.columns:
+      columns = ",".join(found.columns)
+      data = dataclasses.replace(data, labels_file=file, label_columns=columns)
+  return data, without_tokens(kind), told

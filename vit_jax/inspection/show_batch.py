@@ -1,0 +1,161 @@
+"""Shows a batch of whatever a notebook has of it: arrays, batches, a folder."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vit_jax.data.batch import LABEL, MASK, Batch, label_spec
+from vit_jax.data.batching.loader import Loader
+from vit_jax.data.example import Source
+from vit_jax.data.reading.labels import Labels
+from vit_jax.data.reading.letters import without_tokens
+from vit_jax.data.reading.sources import open_source
+from vit_jax.data.settings import DataSettings as Data
+from vit_jax.data.settings import TrainTransformSettings
+from vit_jax.data.transforming.transforms import make_train_transform
+from vit_jax.data.transforming.with_masks import with_label
+from vit_jax.inspection.batch_sheet import batch_sheet
+from vit_jax.inspection.found_data import opened, recognised
+from vit_jax.tasks.settings import DataSettings
+
+_IMAGE = "image"
+_SIZE = 224, 224  # Of the images of a folder.
+_NEEDED = (
+  "give a batch with an array 'image', (B, H, W, C), images alone, the batches "
+  "or the pair that vit_jax.open_data returns, or a folder."
+)
+
+
+def show_batch(
+  batch: Any, class_names: Sequence[str] | Source = (), *, count: int = 16
+) -> Image.Image:
+  """Draws the images of a batch and their labels, for a notebook to show::
+
+    train, batches = vit_jax.open_data("train", photos, (64, 64), 32)
+    vit_jax.show_batch(next(batches), train)
+
+  Above an image stands its class, its labels, its numbers or its caption. A
+  mask lies on its image in colours, class 0 in black, and the classes of most
+  pixels stand above.
+
+  Args:
+    batch: A dictionary with `image`, (B, H, W, C), and perhaps `label`; images
+      alone; batches, of which the next one is drawn, and a loop over them goes
+      on after it; what `vit_jax.open_data` returns; or a folder, a file of
+      labels or `DataSettings`, whose training images are drawn as a run would
+      change them. Images are uint8; floats are drawn from their lowest value in
+      black to their highest in white.
+    class_names: The names of the classes, or the source that has them.
+    count: The most images that are drawn.
+
+  Returns:
+    A Pillow image: `.save("batch.png")`.
+
+  Raises:
+    ValueError: if there are no images in it, or the folder is no data set.
+  """
+  if count < 1:
+    raise ValueError(f"count={count}: at least one image is drawn.")
+  if isinstance(batch, str | os.PathLike | Data):
+    batch, class_names = _of_folder(batch, count)
+  elif _is_source(batch):  # `show_batch(*vit_jax.open_data(...))`.
+    batch, class_names = class_names, batch
+  elif isinstance(batch, tuple) and len(batch) == 2:
+    first, second = batch
+    if _is_source(first):
+      batch, class_names = second, first
+    else:
+      batch = {_IMAGE: first, LABEL: second}
+  names: Any = class_names
+  kind: Labels | None = None
+  if _is_source(class_names):
+    names, kind = names.class_names, getattr(class_names, "kind", None)
+  images, labels = _rows(_arrays(batch), count)
+  return batch_sheet(images, labels, tuple(names), kind).image
+
+
+def _is_source(given: Any) -> bool:
+  return hasattr(given, "class_names") and hasattr(given, "__getitem__")
+
+
+def _of_folder(
+  place: str | os.PathLike[str] | Data, count: int
+) -> tuple[Batch, Source]:
+  """A batch of training images, and the split that they are from.
+
+  Raises ValueError as `open_splits` and `open_source`.
+  """
+  if not isinstance(place, Data):
+    place = os.path.expanduser(os.fspath(place))
+    if os.path.isfile(os.path.join(place, "dataset_info.json")):
+      place = DataSettings(dir=place)
+  if isinstance(place, Data):
+    kind = place.label_kind
+    train = open_source("train", place, kind and without_tokens(kind))
+  else:
+    data, kind, _ = recognised(place, DataSettings())
+    train = opened(place, data, kind, windowed=False).train
+  images = make_train_transform(_SIZE, TrainTransformSettings())
+  transform = with_label(images, label_spec(train), len(train.class_names))
+  loader = Loader(on_unreadable="skip")
+  rows = min(count, len(train))
+  with loader.train(train, transform, batch_size=rows, seed=0) as batches:
+    return next(batches), train
+
+
+def _arrays(batch: Any) -> Mapping[str, Any]:
+  """The arrays of a batch, or of the next of several.
+
+  Raises ValueError if it is none.
+  """
+  if isinstance(batch, Mapping):
+    if _IMAGE not in batch:
+      found = ", ".join(map(str, batch)) or "nothing"
+      raise ValueError(f"the batch has {found}, and no 'image': {_NEEDED}")
+    return batch
+  if hasattr(batch, "shape") or isinstance(batch, list):
+    return {_IMAGE: batch}
+  if isinstance(batch, Iterable):
+    return _arrays(next(iter(batch), {}))
+  raise ValueError(f"this is of type {type(batch).__name__}: {_NEEDED}")
+
+
+def _rows(
+  arrays: Mapping[str, Any], count: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+  """The first images, uint8 (B, H, W, C), and their labels, if there are any.
+
+  What fills up a batch is left out. Raises ValueError if they are no images, or
+  there is another number of labels.
+  """
+  images = np.asarray(arrays[_IMAGE])
+  if images.ndim == 3:
+    images = images[None]
+  if images.ndim != 4 or not images.size or images.dtype == object:
+    raise ValueError(f"images of shape {images.shape}: {_NEEDED}")
+  label = arrays.get(LABEL)
+  labels = None if label is None else np.atleast_1d(np.asarray(label))
+  if labels is not None and len(labels) != len(images):
+    raise ValueError(
+      f"{len(images)} images have {len(labels)} labels: give one for each."
+    )
+  chosen = np.arange(len(images))
+  if np.shape(arrays.get(MASK)) == chosen.shape:
+    chosen = np.flatnonzero(np.asarray(arrays[MASK]))
+  chosen = chosen[:count]
+  if not len(chosen):
+    raise ValueError("every row of the batch is padding: there is no image.")
+  return _levels(images[chosen]), None if labels is None else labels[chosen]
+
+
+def _levels(images: np.ndarray) -> np.ndarray:
+  """Images as uint8; other values from black, the lowest, to white."""
+  if images.dtype == np.uint8:
+    return images
+  values = images.astype(np.float32)
+  low, high = np.nanmin(values), np.nanmax(values)
+  share = (values - low) / max(high - low, np.finfo(np.float32).tiny)
+  return (255 * np.nan_to_num(share) + 0.5).astype(np.uint8)
