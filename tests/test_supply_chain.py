@@ -94,10 +94,8 @@ ALLOWED = {
   "processes",
   ("vit_jax/models/variants.py", "import_module"): "of a class that a "
   "configuration names; of none that a checkpoint names",
-  ("scripts/bench/load.py", "import_module"): "of names in the file",
-  ("scripts/bench/recipes.py", "import_module"): "the same",
+  ("scripts/bench/recipes.py", "import_module"): "of names in the file",
   ("scripts/parity/reference/encoders.py", "import_module"): "the same",
-  ("scripts/parity/self_distillation_losses.py", "import_module"): "the same",
   ("scripts/bench/scoreboard_models.py", "spec_from_file_location"): "of the "
   "libraries whose folders the reader names",
   ("vit_jax/runtime/extras.py", "import_module"): "of names in our code",

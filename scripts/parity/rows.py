@@ -169,10 +169,6 @@ _DINOV2 = dict(
   held=self_distillation.HELD,
   temperature_warmup=self_distillation.WARM,
 )
-_LOSSES_ALONE = (
-  "Each loss alone, its gradient, Sinkhorn-Knopp and 20 updates of the centers "
-  "are compared by `scripts/parity/self_distillation_losses.py`: 4e-07."
-)
 _OTHER_WARM_UPS = (
   "The learning rate rises as t / w, and theirs as t / (w - 1); positions of "
   "small crops are interpolated to their grid, and theirs to one that is 0.1 "
@@ -416,7 +412,7 @@ ROWS: dict[str, Row] = {
     recipe=_DINOV2,
     config=self_distillation.config,
     rules=self_distillation.rules,
-    different=(_OTHER_WARM_UPS, _LOSSES_ALONE),
+    different=(_OTHER_WARM_UPS,),
     faults=(
       "a center one step late",
       "the teacher's temperature",
