@@ -198,3 +198,34 @@ def test_without_labels_all_images_count(tmp_path):
   splits = open_splits(settings)
   assert levels(splits.train) == [6, 7] and levels(splits.eval) == [8]
   assert splits.test is None
+
+
+@pytest.mark.parametrize("by", ["name", "count", "rank", None])
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_folder_without_splits_is_listed_once(
+  tmp_path, monkeypatch, by, labels
+):
+  """Both sides are those that are opened one by one."""
+  files = {f"{c}/deep/er/{i}.png": i for c in "ab" for i in range(9)}
+  root = make_folder(tmp_path, files)
+  settings = data.DataSettings(root=root, held_out_by=by, labels=labels)
+  listed = []
+  scandir = os.scandir
+
+  def counted(path):
+    listed.append(os.fsdecode(path).rstrip("/"))
+    return scandir(path)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(os, "scandir", counted)
+    data.open_source("train", settings)
+    of_one, listed[:] = [path for path in listed if "deep" in path], []
+    splits = open_splits(settings)
+  assert [path for path in listed if "deep" in path] == of_one
+  for split in ("train", "eval"):
+    alone, together = data.open_source(split, settings), getattr(splits, split)
+    every = range(len(alone))
+    assert alone.ids(every) == together.ids(range(len(together)))
+    assert (alone.name, alone.split) == (together.name, together.split)
+    np.testing.assert_array_equal(alone.labels(every), together.labels(every))
+    assert alone.held_out == together.held_out

@@ -1,12 +1,14 @@
 """Reads images from folders, one folder for each class."""
 
 import collections
+import copy
 import itertools
 import os
 from array import array
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Bool
 
 from vit_jax.data.reading import folders, layouts
 from vit_jax.data.reading.folders import EXTENSIONS
@@ -52,6 +54,8 @@ class ImageFolder(ImageFiles):
     labels: bool = True,
     held_out_by: str | None = None,
     held_out_below: tuple[float, ...] | None = None,
+    *,
+    whole: bool = False,
   ):
     """Lists the files of a split.
 
@@ -67,6 +71,8 @@ class ImageFolder(ImageFiles):
       labels: False takes all images of the split, as of a single class.
       held_out_by, held_out_below: The rule that chooses this part, as the keys
         of `DataSettings` of these names.
+      whole: Whether "train" has all images of a folder without splits, which
+        `sides` then parts.
     """
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))
@@ -86,18 +92,26 @@ class ImageFolder(ImageFiles):
     self.ignored = collections.Counter()
     classes = _classes(layout) if labels else [b""]
     self._list(classes, layout.train)
-    if evaluation is None:
-      images = len(self)
-      self._hold_out(
-        Holdout.of(images, eval_fraction, held_out_by, held_out_below)
-      )
-    if not len(self):
-      raise ValueError(
-        f"{text(self._folder)!r} has no images for split={self.split!r}; add "
-        "some."
-      )
     if not labels:
       self.class_names = ("unlabelled",)
+    if evaluation is None and not whole:
+      rule = Holdout.of(len(self), eval_fraction, held_out_by, held_out_below)
+      self._take(rule, self._chosen(rule))
+    self._check_not_empty()
+
+  def sides(self, rule: Holdout) -> tuple["ImageFolder", "ImageFolder"]:
+    """The images to train on, and those that the rule holds out of a `whole`.
+
+    Raises ValueError if either has none.
+    """
+    chosen = self._chosen(rule)
+    train, held_out = copy.copy(self), copy.copy(self)
+    held_out.split = "held out"
+    held_out.name += f", {held_out.split}"
+    for side in (train, held_out):
+      side._take(rule, chosen)
+      side._check_not_empty()
+    return train, held_out
 
   def _list(self, classes: list[bytes], train: bytes) -> None:
     """Lists the files of all classes."""
@@ -130,21 +144,30 @@ class ImageFolder(ImageFiles):
     self._ends = np.array(ends, np.int64)
     self._labels = np.array(labels, np.int32)
 
-  def _hold_out(self, rule: Holdout) -> None:
-    """Keeps the files of this side of the rule; those of a class are together.
+  def _chosen(self, rule: Holdout) -> Bool[np.ndarray, " N"]:
+    """Which files the rule holds out; those of a class are together.
 
     One class at a time is in memory as a list.
     """
     starts = np.searchsorted(self._labels, np.arange(len(self.class_names) + 1))
-    kept: list[int] = []
+    chosen = np.zeros(len(self), bool)
     for label, (first, end) in enumerate(itertools.pairwise(starts.tolist())):
       files = [self._file(index) for index in range(first, end)]
       evaluated = rule.of_class(label, files)
-      for index, file in enumerate(files, start=first):
-        if (file in evaluated) != (self.split == "train"):
-          kept.append(index)
+      chosen[first:end] = [file in evaluated for file in files]
+    return chosen
+
+  def _take(self, rule: Holdout, chosen: Bool[np.ndarray, " N"]) -> None:
+    """Keeps the files of this side of the rule."""
     self.held_out = rule
-    self._keep(np.array(kept, np.int64))
+    self._keep(np.flatnonzero(chosen != (self.split == "train")))
+
+  def _check_not_empty(self) -> None:
+    if not len(self):
+      raise ValueError(
+        f"{text(self._folder)!r} has no images for split={self.split!r}; add "
+        "some."
+      )
 
   def _files(self, name: bytes) -> list[bytes]:
     """The paths of a class's images, from the split's folder on."""
@@ -210,6 +233,12 @@ def open_split(
   Class folders give the index of a class, whatever the kind of labels.
   """
   del labels
+  return _opened(settings, split)
+
+
+def _opened(
+  settings: DataSettings, split: str, whole: bool = False
+) -> ImageFolder:
   assert settings.root
   return ImageFolder(
     settings.root,
@@ -219,17 +248,32 @@ def open_split(
     labels=settings.labels,
     held_out_by=settings.held_out_by,
     held_out_below=settings.held_out_below,
+    whole=whole,
   )
 
 
 def open_folder(
   settings: DataSettings, labels: Labels = SINGLE
 ) -> dict[str, ImageFolder]:
-  """Opens "train", "eval" and, if there is one, "test"; see `open_split`."""
+  """Opens "train", "eval" and, if there is one, "test"; see `open_split`.
+
+  A folder without splits is listed once.
+  """
   del labels
-  opened = {split: open_split(settings, split) for split in ("train", "eval")}
-  if opened["train"].layout.test is not None:
-    opened["test"] = open_split(settings, "test")
+  train = _opened(settings, "train", whole=True)
+  if train.layout.evaluation(settings.eval_split) is None:
+    rule = Holdout.of(
+      len(train),
+      settings.eval_fraction,
+      settings.held_out_by,
+      settings.held_out_below,
+    )
+    train, evaluation = train.sides(rule)
+  else:
+    evaluation = _opened(settings, "eval")
+  opened = {"train": train, "eval": evaluation}
+  if train.layout.test is not None:
+    opened["test"] = _opened(settings, "test")
   return opened
 
 
