@@ -1,7 +1,6 @@
 """Opens a folder or a file of labels, and tells what labels it has."""
 
 import dataclasses
-import os
 
 from vit_jax.data.reading import recognise
 from vit_jax.data.reading.label_file import located
@@ -9,7 +8,6 @@ from vit_jax.data.reading.labels import NONE as UNUSED
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.letters import without_tokens
 from vit_jax.data.reading.sources import Splits, open_splits
-from vit_jax.data.settings import LABEL_FILES
 from vit_jax.tasks.settings import DataSettings
 
 
@@ -20,17 +18,14 @@ def opened(
 
   Raises ValueError as `open_splits`, and for a folder of packed images.
   """
-  if os.path.isfile(os.path.join(root, "dataset_info.json")):
+  place = recognise.place_of(root)
+  if place and place.is_packed:
     raise ValueError(
       f"{root!r} is packed, and each of its images was decoded then: give the "
       "folder or the file that it was packed from."
     )
-  key = "labels_file" if _is_file(root) else "root"
+  key = place.key if place else "root"
   return open_splits(dataclasses.replace(data, **{key: root}), windowed, labels)
-
-
-def _is_file(root: str) -> bool:
-  return os.path.isfile(root) and root.lower().endswith(LABEL_FILES)
 
 
 def recognised(
@@ -43,7 +38,8 @@ def recognised(
   """
   kind: Labels = data.label_kind or SINGLE
   told: list[str] = []
-  file = root if _is_file(root) else data.labels_file
+  path = recognise.place_of(root)
+  file = root if path and path.is_file else data.labels_file
   if not data.labels:
     kind = UNUSED
   elif kind == SINGLE and not data.label_columns:
