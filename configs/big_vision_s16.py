@@ -5,9 +5,9 @@ vit_jax train --config configs/big_vision_s16.py \
   --workdir gs://my-bucket/s16
 
 Its authors publish a top-1 of 76.5 % after 90 epochs (arXiv:2205.01580); we
-have not run it. Images have the pixels of their code (docs/parity.md). Their
-weight decay of 1e-4 at a rate of 1e-3 is 0.1 here, where the rate multiplies
-it.
+have not run it. Images have the pixels of their code
+(docs/evidence/parity.md). Their weight decay of 1e-4 at a rate of 1e-3 is 0.1
+here, where the rate multiplies it.
 """
 
 from vit_jax.config import base_config

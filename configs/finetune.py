@@ -9,7 +9,7 @@ vit_jax train my_photos --config finetune --pretrained b16_augreg
 For a few hundred images, `finetune:small` takes minutes instead: the head is a
 linear probe of the checkpoint's features, whose L2 five folds choose, and only
 the head is trained, for one epoch at a low rate. On 225 photographs nothing
-that we tried was reliably better (docs/results.md):
+that we tried was reliably better (docs/evidence/results.md):
 
 vit_jax train my_photos --config finetune:small \
   --config.pretrained=hf_s14_dinov2 --config.model.pooling=token_gap

@@ -28,6 +28,7 @@ extensions = [
   "sphinx.ext.linkcode",
   "config_tables",
   "docstrings",
+  "moved",
   "source_pages",
 ]
 linkcode_resolve = source_pages.linkcode_resolve

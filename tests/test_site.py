@@ -151,6 +151,24 @@ def test_the_button_that_copies_covers_no_text(browser, site, width, page):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+  "old, new",
+  [
+    ("results.html#images-in", "evidence/results.html#images-in"),
+    ("faults.html", "evidence/faults.html"),
+    ("plan.html", "recipes.html"),
+  ],
+)
+def test_an_old_address_leads_to_the_page_and_its_heading(
+  browser, site, old, new
+):
+  with contextlib.closing(browser.new_context()) as context:
+    tab = context.new_page()
+    tab.goto(f"{site.as_uri()}/{old}")
+    tab.wait_for_url(f"{site.as_uri()}/{new}")
+
+
+@pytest.mark.slow
 def test_the_site_is_whole(site):
   """It needs no network, and has no dead links."""
   pages = {

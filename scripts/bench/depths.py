@@ -6,7 +6,7 @@ Unrolled layers are compiled one by one, so a deep model takes the compiler
 minutes. What equal layers cost is nearly a line in their number, though: this
 compiles the step at the two depths given, and prints the values on their line
 at the model's own depth. All other flags are those of
-`vit_jax estimate`. docs/scoreboard.md says how far off this is.
+`vit_jax estimate`. docs/evidence/scoreboard.md says how far off this is.
 """
 
 import argparse

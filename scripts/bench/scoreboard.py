@@ -6,10 +6,10 @@ python -m scripts.bench.scoreboard --render
 
 A call compiles one row that the table lacks, the first of those that the flags
 leave, and adds it to docs/_static/scoreboard.csv; with --render it compiles
-nothing, and writes docs/scoreboard.md from that table. The folders are clones
-of the libraries, which this program imports and never fetches; a row records
-their commits. Each library runs its own model; the loss, Adam with weight
-decay, the batch of a chip and the mesh are the same for all.
+nothing, and writes docs/evidence/scoreboard.md from that table. The folders are
+clones of the libraries, which this program imports and never fetches; a row
+records their commits. Each library runs its own model; the loss, Adam with
+weight decay, the batch of a chip and the mesh are the same for all.
 
 A whole model takes minutes to compile. By default a row therefore comes from
 models of 2 and 4 layers, and a line in the number of layers; --whole compiles
@@ -37,7 +37,7 @@ from vit_jax.estimate import set_environment
 
 HERE = pathlib.Path(__file__).parents[2]
 TABLE = HERE / "docs/_static/scoreboard.csv"
-PAGE = HERE / "docs/scoreboard.md"
+PAGE = HERE / "docs/evidence/scoreboard.md"
 IMAGES = {"B/16": 64, "L/16": 32}  # On each chip.
 CHIPS = {
   "v5e": "v5e:2x4",
@@ -262,10 +262,10 @@ python -m scripts.bench.scoreboard --render
 ```
 
 The first command makes one row that is missing, and the second this page.
-"Sent" is what a chip's collectives return. [The rows](_static/scoreboard.csv)
-have the versions and all six libraries' costliest operations as well; this page
-shows ours and those of the fastest other library. A "+" means that files of the
-clone differed from the commit.
+"Sent" is what a chip's collectives return. [The
+rows](../_static/scoreboard.csv) have the versions and all six libraries'
+costliest operations as well; this page shows ours and those of the fastest
+other library. A "+" means that files of the clone differed from the commit.
 
 Our last layer computes
 [the class token alone](scaling.md#steps-on-eight-chips), which is all that the

@@ -1,4 +1,4 @@
-"""Writes docs/parity.md from what is measured here and now.
+"""Writes docs/evidence/parity.md from what is measured here and now.
 
 python scripts/parity/page.py [ROW ...] [--render]
 
@@ -22,7 +22,7 @@ from scripts.parity.recording import Tolerances  # noqa: E402
 from scripts.parity.row import STEPS  # noqa: E402
 from scripts.parity.rows import ROWS  # noqa: E402
 
-PAGE = ROOT / "docs" / "parity.md"
+PAGE = ROOT / "docs" / "evidence" / "parity.md"
 MEASURED = recording.FOLDER / "measured.json"
 TOLERANCES = Tolerances()
 

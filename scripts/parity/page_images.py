@@ -1,4 +1,4 @@
-"""The part of docs/parity.md on images, and what is measured for it."""
+"""The part of docs/evidence/parity.md on images, and its measurements."""
 
 import json
 from collections.abc import Callable

@@ -116,7 +116,8 @@ def axes_of(settings: Settings, devices: int) -> Axes:
 def starts(settings: Settings, axes: Axes) -> list[Choice]:
   """Choices to begin with: that of the settings, and rules.
 
-  These are the best of docs/scaling.md, then what saves more and more memory.
+  These are the best of docs/evidence/scaling.md, then what saves more and more
+  memory.
   """
   rule = Choice(
     parts=max(n for n in axes["parts"] if n <= 2 or n == axes["parts"][0]),

@@ -1,10 +1,10 @@
 """The settings with which a train step takes TPUs the least time, where known.
 
 `fastest.csv` has a row for each chip, model, number of tokens and of images on
-a device that was searched (`vit_jax estimate --tune`; docs/scaling.md). Its
-times are the TPU compiler's estimates of the plain supervised step in bfloat16
-with Adam and without dropout, in Mcycles.
-A new run that sets none of these keys takes its row.
+a device that was searched (`vit_jax estimate --tune`;
+docs/evidence/scaling.md). Its times are the TPU compiler's estimates of the
+plain supervised step in bfloat16 with Adam and without dropout, in Mcycles. A
+new run that sets none of these keys takes its row.
 """
 
 import csv

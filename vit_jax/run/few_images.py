@@ -17,7 +17,7 @@ from vit_jax.runtime.settings import types_of
 from vit_jax.tasks.settings import SECTIONS
 
 FEW = 1_000  # Fewer training images are few; VTAB-1k's tasks have 1,000.
-SUGGESTED = "hf_s14_dinov2"  # The best start in docs/results.md.
+SUGGESTED = "hf_s14_dinov2"  # The best start in docs/evidence/results.md.
 # Beginnings of keys that a linear probe of classes has no use for.
 _NO_PROBE = (
   *("data.task", "lora.", "transfer.keep_head", "transfer.probe_head"),

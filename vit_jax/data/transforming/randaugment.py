@@ -7,12 +7,13 @@ As in the reference, posterize and solarize get weaker as the magnitude grows.
 The reference gives lengths in pixels of a 224 x 224 image; here they are
 fractions of the side, so that small images keep their content.
 
-`PUBLISHED` are the reference's own operations, to the pixel (docs/parity.md).
-Its contrast blends with the grey level (number of pixels) / 256, at most 255,
-where it means to take the mean grey. Its solarize inverts the whole image at
-magnitudes 10 and 20, since the threshold, 256 and 512, is taken modulo 256, and
-its posterize keeps one bit beyond 22.5. It moves images by nearest neighbour,
-where ours is bilinear, and shears about a pixel's centre instead of its corner.
+`PUBLISHED` are the reference's own operations, to the pixel
+(docs/evidence/parity.md). Its contrast blends with the grey level (number of
+pixels) / 256, at most 255, where it means to take the mean grey. Its solarize
+inverts the whole image at magnitudes 10 and 20, since the threshold, 256 and
+512, is taken modulo 256, and its posterize keeps one bit beyond 22.5. It moves
+images by nearest neighbour, where ours is bilinear, and shears about a pixel's
+centre instead of its corner.
 """
 
 import math

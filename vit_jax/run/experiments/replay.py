@@ -27,7 +27,8 @@ from vit_jax.workdir.records import DIGESTS, here, read_digests, read_starts
 from vit_jax.workdir.rows import parse_rows, to_line
 
 _MOST = 100  # Steps for which the tolerance holds on other devices.
-_TOLERANCE = 1e-5  # Relative, for loss and norm there (docs/faults.md).
+# Relative, for loss and norm there (docs/evidence/faults.md).
+_TOLERANCE = 1e-5
 _DEVICES = ("devices", "hosts", "cores", "system")
 # A difference, and its possible cause; of several, the last counts.
 _CAUSES = {
