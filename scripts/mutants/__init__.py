@@ -1,0 +1,1 @@
+"""Changes the package, one place at a time: what do its tests find?"""
