@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests import commands
-from vit_jax.data.reading.captions import Captions, new_tokenizer
+from vit_jax.data.reading.captions import Captions
+from vit_jax.data.reading.tokenizer_files import new_tokenizer
 from vit_jax.inspection import batch_sheet as module
 from vit_jax.inspection.batch_sheet import batch_sheet
 from vit_jax.tasks.segmentation_pictures import palette

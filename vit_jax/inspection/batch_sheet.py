@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vit_jax.data.reading.labels import NUMBERS, SEVERAL, SINGLE, Labels
+from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.letters import Letters
 from vit_jax.data.reading.mask_folder import IGNORED, MASKS, resize_mask
+from vit_jax.data.reading.several import SEVERAL
+from vit_jax.data.reading.targets import NUMBERS
 from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import Photograph, in_colours
 from vit_jax.tasks.segmentation_pictures import overlay

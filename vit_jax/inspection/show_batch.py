@@ -10,6 +10,7 @@ from PIL import Image
 from vit_jax.data.batch import LABEL, MASK, Batch, label_spec
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source
+from vit_jax.data.reading import recognise
 from vit_jax.data.reading.labels import Labels
 from vit_jax.data.reading.letters import without_tokens
 from vit_jax.data.reading.sources import open_source
@@ -90,7 +91,8 @@ def _of_folder(
   """
   if not isinstance(place, Data):
     place = os.path.expanduser(os.fspath(place))
-    if os.path.isfile(os.path.join(place, "dataset_info.json")):
+    there = recognise.place_of(place)
+    if there and there.is_packed:
       place = DataSettings(dir=place)
   if isinstance(place, Data):
     kind = place.label_kind
