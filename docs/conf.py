@@ -1,7 +1,7 @@
 """Sphinx's configuration for this site, which `make docs` builds offline.
 
-`source_pages` and `config_tables`, beside this file, make pages and tables from
-the code at build time.
+Beside this file, `source_pages`, `config_tables` and `csv_tables` make pages
+and tables from the code and from files of CSV; `moved` knows old addresses.
 """
 
 import os
@@ -27,6 +27,7 @@ extensions = [
   "sphinx.ext.napoleon",
   "sphinx.ext.linkcode",
   "config_tables",
+  "csv_tables",
   "docstrings",
   "moved",
   "source_pages",

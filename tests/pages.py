@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import pathlib
 import re
+import types
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOR_AN_INDEX = ROOT / "docs" / "package.md"
@@ -20,6 +21,22 @@ NOT_CODE = ("", "{toctree}", "{eval-rst}")
 FENCE = re.compile(r"(?:^(.*)\n)?^```(.*)\n((?:.*\n)*?)^```$", re.MULTILINE)
 MARK = re.compile(r"<!-- (not run|needs|clone):\s*(.*?)\s*-->")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)(?: \"[^\n]*?\")?\)")
+
+
+def of_the_site(name: str) -> types.ModuleType:
+  """A module of docs/, which only the build of the site has in its path."""
+  file = ROOT / "docs" / f"{name}.py"
+  spec = importlib.util.spec_from_file_location(name, file)
+  assert spec and spec.loader
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def shown(name: str) -> str:
+  """What a page shows, with its tables that are files of CSV."""
+  path = ROOT / name
+  return of_the_site("csv_tables").filled(path.read_text(), path.parent)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tests.pages import (
   ROOT,
   RUN,
   blocks,
+  shown,
 )
 from vit_jax.__main__ import module_of
 from vit_jax.pretrained.known import KNOWN
@@ -171,7 +172,7 @@ OURS = "https://github.com/vit-jax/vit_jax/blob/main/"
 @pytest.mark.parametrize("name", NAMES)
 def test_links_into_the_repository_lead_to_files(name):
   path = ROOT / name
-  links = [link.partition("#")[0] for link in LINK.findall(path.read_text())]
+  links = [link.partition("#")[0] for link in LINK.findall(shown(name))]
   paths = [path.parent / link for link in links if "://" not in link]
   paths += [
     ROOT / link.removeprefix(OURS) for link in links if link.startswith(OURS)
@@ -206,7 +207,7 @@ DOTTED = re.compile(r"(?<![\w./-])vit_jax(?:\.\w+)+(?![\w.]*/)")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_paths_and_modules_that_pages_name_exist(name):
-  text = (ROOT / name).read_text()
+  text = shown(name)
   paths = {path.rstrip(".") for path in PATH.findall(text)}
   assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
   tests = re.findall(r"(?<![\w./])(?:\w+/)*test_\w+\.py", text)
@@ -254,7 +255,7 @@ def _resolves(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_commands_name_exists(name):
   """Includes commands that are not run, or that are in a table."""
-  text = (ROOT / name).read_text()
+  text = shown(name)
   keys = set(all_keys(Settings))
   sections = {key.rpartition(".")[0] for key in keys}
   named = set(re.findall(r"--config\.([\w.]*\w)", text))

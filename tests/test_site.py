@@ -2,7 +2,6 @@
 
 import contextlib
 import html.parser
-import importlib.util
 import os
 import re
 import subprocess
@@ -13,7 +12,7 @@ import urllib.parse
 import pytest
 
 from tests.browser import opened_page
-from tests.pages import ON_THE_SITE, ROOT, blocks
+from tests.pages import ON_THE_SITE, ROOT, blocks, of_the_site
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import all_keys
 
@@ -42,14 +41,25 @@ class _Page(html.parser.HTMLParser):
 
 def test_commands_of_configurations_are_blocks_of_the_page():
   """Of the page that is made of their docstrings."""
-  file = ROOT / "docs" / "config_tables.py"
-  spec = importlib.util.spec_from_file_location("config_tables", file)
-  tables = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(tables)
+  tables = of_the_site("config_tables")
   text = tables.files()
   commands = re.findall(r"^vit_jax .*", text, re.MULTILINE)
   shown = [b.text.split("\n")[0] for b in blocks(text) if b.language == "sh"]
   assert len(commands) > 20 and shown == commands
+
+
+def test_a_table_of_a_file_is_shown_in_its_place(tmp_path):
+  (tmp_path / "a.csv").write_text('x,y,z\n1,"a | b",`c`\n2,"d, e",\n')
+  shown = of_the_site("csv_tables").filled
+  assert shown("A:\n\n<!-- csv: a.csv -->\n\nB", tmp_path) == (
+    "A:\n\n| x | y | z |\n| --- | --- | --- |\n"
+    "| 1 | a \\| b | `c` |\n| 2 | d, e |  |\n\nB"
+  )
+  assert shown("<!-- csv: a.csv (z, x) -->", tmp_path) == (
+    "| z | x |\n| --- | --- |\n| `c` | 1 |\n|  | 2 |"
+  )
+  with pytest.raises(KeyError, match="'w'"):
+    shown("<!-- csv: a.csv (w) -->", tmp_path)
 
 
 @pytest.fixture(scope="module")

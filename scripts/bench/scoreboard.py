@@ -22,6 +22,7 @@ import importlib.metadata
 import json
 import pathlib
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,13 +49,13 @@ CHIPS = {
 }
 STEPS = ("train", "forward")
 TITLES = {"train": "train step", "forward": "forward pass"}
-OPERATIONS = "<details><summary>The ten costliest operations</summary>\n"
 DEPTHS = (2, 4)
 NAMES = (
   *("library", "commit", "model", "step", "chip", "layers", "libtpu", "jax"),
   *("mcycles", "mfu", "memory_gib", "sent_mib", "seconds", "operations"),
 )
 KEY = ("library", "model", "step", "chip", "layers")
+SHOWN = (*KEY, "mcycles", "mfu", "memory_gib", "sent_mib", "libtpu", "commit")
 Row = dict[str, Any]
 
 
@@ -203,33 +204,15 @@ def extended(few: Row, more: Row, layers: int) -> Row:
 
 
 NOTES = {
-  ("B/16", "train", "v6e"): """\
-Our softmax takes 8.20 Mcycles where big_vision's takes 3.83: its logits are
-bfloat16, ours float32, as [its error](scaling.md#steps-on-eight-chips) would be
-larger. With bfloat16 ones ours takes 3.15, and our step leads. Forms with heads
-inside, the plain one among them, bring the step to between 57 and 58 Mcycles in
-float32. None is taken over: in two parts with FSDP, the plain
-form is slower ([attempts](attempts.md#passes-without-gradients-and-v6e)).""",
   ("B/16", "train", "tpu7x"): """\
 Ours lays out queries and keys anew (1.35 Mcycles), which heads inside do not
 need, and takes 2.64 for the exponentials of float32 logits, big_vision 1.61 for
 those of bfloat16 ones. The plain form, heads inside and float32, takes 34.0
 ([attempts](attempts.md#passes-without-gradients-and-v6e)), so neither is taken
 over.""",
-  ("B/16", "forward", "v4"): """\
-vision_transformer's MLP and exponentials are float32, and take less here. Other
-forms of ours take more
-([attempts](attempts.md#passes-without-gradients-and-v6e)).""",
-  ("B/16", "forward", "tpu7x"): """\
-big_vision's exponentials and what reads them are bfloat16.""",
   ("L/16", "train", "v6e"): """\
-As in B/16: exponentials of float32 logits take 11.20 Mcycles, and big_vision's
-of bfloat16 ones 3.46. With bfloat16 ones our step takes 75.3, and leads.""",
-  ("L/16", "train", "tpu7x"): """\
-Ours lays out queries and keys anew (3.84 Mcycles), which heads inside do not
-need; in B/16 on this chip the plain form is slower all the same.""",
-  ("L/16", "forward", "tpu7x"): """\
-big_vision's exponentials are bfloat16.""",
+Exponentials of float32 logits take 11.20 Mcycles, and big_vision's of bfloat16
+ones 3.46. With bfloat16 ones our step takes 75.3, and leads.""",
 }
 
 HEAD = """\
@@ -263,9 +246,8 @@ python -m scripts.bench.scoreboard --render
 
 The first command makes one row that is missing, and the second this page.
 "Sent" is what a chip's collectives return. [The
-rows](../_static/scoreboard.csv) have the versions and all six libraries'
-costliest operations as well; this page shows ours and those of the fastest
-other library. A "+" means that files of the clone differed from the commit.
+rows](../_static/scoreboard.csv) have each row's ten costliest operations as
+well. A "+" means that files of the clone differed from the commit.
 
 Our last layer computes
 [the class token alone](scaling.md#steps-on-eight-chips), which is all that the
@@ -281,18 +263,31 @@ faster of our two:
 """
 
 
+ALL_ROWS = """
+## All rows
+
+Cycles are the compiler's *estimates*, in Mcycles. A row of layers "2, 4" is from
+the line below; the rows above take the whole model where there are both. The
+table is [this file](../_static/scoreboard.csv):
+
+<!-- csv: ../_static/scoreboard.csv ({names}) -->
+"""  # noqa: E501
+
+
 def page(rows: list[Row]) -> str:
   known = {tuple(row[name] for name in KEY): row for row in rows}
   images = " or ".join(f"{n} ({model})" for model, n in IMAGES.items())
   topologies = ", ".join(f"`{name}`" for name in CHIPS.values())
   rough = " and ".join(ROUGH)
   head = HEAD.format(images=images, chips=topologies, rough=rough)
-  parts = [head, _overview(known)]
+  parts = [head, _overview(known), *_missing(known)]
+  parts.append("Where ours, with float32 attention, is not the fastest:\n")
   for model, shape in SHAPES.items():
     for step in STEPS:
-      parts.append(f"## {model}, {TITLES[step]}\n")
       for chip in CHIPS:
-        parts += _chip(known, (model, step, chip), str(shape[-1]))
+        key = (model, step, chip)
+        parts += _behind(_found(known, key, str(shape[-1])), key)
+  parts.append(ALL_ROWS.format(names=", ".join(SHOWN)))
   parts += ["## The line in the number of layers\n", _errors(known)]
   return "\n".join(parts)
 
@@ -354,52 +349,34 @@ def _cycles(row: Row) -> float:
   return float(row["mcycles"])
 
 
-def _chip(known: dict, key: tuple[str, str, str], layers: str) -> list[str]:
-  """The table of a step on a chip, and the operations of its rows."""
-  found = _found(known, key, layers)
-  if not found:
-    return [f"On {key[-1]}: not compiled yet.\n"]
-  cells = []
+def _missing(known: dict) -> list[str]:
+  """Lines on the steps that were not compiled with a library."""
+  lines = []
   for library in LIBRARIES:
-    row = found.get(library)
-    if row is None:
-      cells.append((library, *("not compiled yet", "", "", "", "", "")))
-      continue
-    how = "line" if "," in row["layers"] else "whole"
-    mfu = f"{float(row['mfu']):.3f}" if row["mfu"] else "-"
-    numbers = (row[name] for name in ("mcycles", "memory_gib", "sent_mib"))
-    cycles, memory, sent = (f"{float(number):.1f}" for number in numbers)
-    cells.append((library, cycles, mfu, memory, sent, how, row["commit"]))
-  libtpu = " and ".join(sorted({row["libtpu"] for row in found.values()}))
-  names = ("*estimate*", "Mcycles", "MFU", "memory, GiB", "sent, MiB", "from")
-  table = _markdown((*names, "commit"), cells)
-  parts = [f"### {key[0]}, {key[1]}, {key[2]}\n", f"libtpu {libtpu}.\n", table]
-  note = NOTES.get(key, "")
-  parts += [_leader(found, note), OPERATIONS]
-  for library in dict.fromkeys(("ours", _best(found))):
-    operations = json.loads(found[library]["operations"])
-    cells = [
-      (f"{cycles:.2f}", str(times), f"`{_short(source)}`", f"`{shape[:60]}`")
-      for source, shape, times, cycles in operations
-    ]
-    names = (f"{library}: Mcycles, *estimate*", "times", "operation", "result")
-    parts.append(_markdown(names, cells))
-  return [*parts, "</details>\n"]
+    for model, shape in SHAPES.items():
+      for step in STEPS:
+        chips = [
+          chip
+          for chip in CHIPS
+          if library not in _found(known, (model, step, chip), str(shape[-1]))
+        ]
+        if chips:
+          lines.append(f"- {library}: {model}, {step}, {', '.join(chips)}")
+  return ["These are not compiled yet:\n", *lines, ""] if lines else []
 
 
-def _leader(found: dict[str, Row], note: str) -> str:
-  if "ours" not in found or len(found) == 1:
-    return ""
+def _behind(found: dict[str, Row], key: tuple[str, str, str]) -> list[str]:
+  """A line on the libraries that are ahead of ours in a step on a chip."""
+  if "ours" not in found:
+    return []
   own = _cycles(found["ours"])
   cycles = {k: _cycles(row) for k, row in found.items() if k not in OURS}
   ahead = {k: own / n - 1 for k, n in cycles.items() if n < own}
   if not ahead:
-    best = _best(found)
-    return (
-      f"Ours leads, and {best} takes {cycles[best] / own:.2f} times as long.\n"
-    )
+    return []
   names = ", ".join(f"{k} ({share:.1%})" for k, share in ahead.items())
-  return f"Ahead of ours: {names}.\n{note}\n"
+  line = f"- **{key[0]}, {key[1]}, {key[2]}**: {names}. {NOTES.get(key, '')}"
+  return [textwrap.fill(line.strip(), 80, subsequent_indent="  ")]
 
 
 def _errors(known: dict) -> str:
@@ -426,7 +403,7 @@ def _errors(known: dict) -> str:
   return f"""\
 A row from the line compiles models of 2 and 4 layers and extends the line
 through both to all layers: cycles, memory, bytes and each operation. Where the
-whole model was compiled too, the tables above have it, and this is how far off
+whole model was compiled too, the table above has both, and this is how far off
 the line was, in Mcycles. No forward pass, no L/16 and no other chip was checked
 like this:
 
@@ -436,10 +413,6 @@ like this:
 def _markdown(names: tuple[str, ...], cells: list[tuple[str, ...]]) -> str:
   rows = [names, ("---",) * len(names), *cells]
   return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
-
-
-def _short(source: str) -> str:
-  return "/".join(source.split("/")[1:])[-70:]
 
 
 if __name__ == "__main__":

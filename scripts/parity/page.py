@@ -9,6 +9,8 @@ numbers that are kept.
 """
 
 import argparse
+import csv
+import io
 import json
 import pathlib
 import sys
@@ -23,49 +25,40 @@ from scripts.parity.row import STEPS  # noqa: E402
 from scripts.parity.rows import ROWS  # noqa: E402
 
 PAGE = ROOT / "docs" / "evidence" / "parity.md"
+FAULTS = PAGE.with_name("parity_faults.csv")
 MEASURED = recording.FOLDER / "measured.json"
 TOLERANCES = Tolerances()
 
 _HEAD = """# Training compared with the references
 
-Does training here do what the papers' code does? Each row below is a recipe
-that was run twice for {steps} steps on a tiny model: by the reference's own
-code, and by this package, whose step a run would build from the settings, with
-those of `configs/` where the recipe has a file there. Both sides began with
-the same weights and got the same batches and the same draws (dropout, drop
-path, masks, Mixup, CutMix). So the two can differ by rounding alone, and they
-may: the loss of every step by {loss:.0e} of itself, every array by
-{arrays:.0e} of its norm, its learning rate and its weight decay at every step
-by {rate:.0e} of the largest of the run. Rows whose tolerances are others say
-so. Arrays are compared after 1, 2, 10, 30, 60 and {steps} steps: whole at the
-end, and before that by 32 random projections of each, which tell the norm of a
-difference to a tenth.
+Does training here do what the papers' code does? Each recipe below was run twice
+for {steps} steps on a tiny model: by the reference's own code, and by the step
+that a run of this package builds from the settings, with those of `configs/` where
+the recipe has a file there. Both sides began with the same weights and got the same
+batches and draws (dropout, drop path, masks, Mixup, CutMix), so they may differ by
+rounding alone: the loss of every step by {loss:.0e} of itself, every array by
+{arrays:.0e} of its norm, the logits of 16 further images by {logits:.0e} of the
+largest, learning rate and weight decay by {rate:.0e} of the largest of the run,
+unless a row says otherwise. Arrays are compared whole after step {steps}, and after
+steps 1, 2, 10, 30 and 60 by 32 random projections of each, which tell the norm of a
+difference to a tenth. Nobody has repeated the papers' results with these recipes
+here; [Results](results.md) says what was trained.
 
-Who is mixed with whom is a draw too: timm mixes an example with the one at the
-other end of the batch, and we with the one before it. Lambda is at least 1/2,
-and the sides of CutMix's boxes are even, about a whole pixel, so that the draws
-mean the same to both.
+The biases of the keys are not judged: a softmax does not see what all keys share, so
+their gradient is rounding. Lambda is at least 1/2 and the sides of CutMix's boxes are
+even, so that the draws mean the same to both. Moments are float32. Epochs have 4
+steps and warm-ups 12, and learning rates suit the tiny model, unless a row says
+otherwise.
 
-The biases of the keys are not judged. A softmax does not see what all keys
-share, so their gradient is 0 and what is left of it is rounding; the logits of
-16 further images, which may differ by {logits:.0e} of the largest, show that it
-does not matter. Moments are float32 on both
-sides. Epochs have 4 steps and warm-ups 12, and learning rates suit the tiny
-model, unless a row says otherwise.
-
-A comparison that cannot fail proves nothing. For each row, faults were put
-into our side one at a time, such as a decay of the biases or a warm-up that is
-off by one. The column "faults" counts those that a tolerance showed.
-
-`make test` compares all images with the recorded numbers, which are in
-`tests/parity/`; `make test-slow` compares the recipes and the draws as well,
-and puts in the faults.
-This page is written by `python scripts/parity/page.py`. Nobody has repeated the
-papers' results with these recipes here; [Results](results.md) says what was
-trained.
+A comparison that cannot fail proves nothing. So [faults](parity_faults.csv) were put
+into our side one at a time, such as a decay of the biases or a warm-up that is off by
+one; the column "faults" counts those that a tolerance showed. `make test` compares
+all images with the recorded numbers of `tests/parity/`, and `make test-slow` compares
+recipes and draws and puts in the faults. In a clone, this page and its table are
+written by `python scripts/parity/page.py`.
 
 ## Recipes
-"""
+"""  # noqa: E501
 
 _COLUMNS = (
   *("recipe", "reference, commit", "compared", "loss", "arrays", "logits"),
@@ -73,12 +66,19 @@ _COLUMNS = (
 )
 
 _COMMANDS = """
+## Faults
+
+How many times as large as it may be the difference is that shows a fault best; of
+images, the largest difference or the share of numbers that differ; of draws, how many
+times as far off as they may be they are. The table is [this file](parity_faults.csv):
+
+<!-- csv: parity_faults.csv -->
+
 ## Recording again
 
-A recording is made in a clone by the command below. FOLDER is a checkout of the
-reference's repository, which you have fetched: the script fetches nothing, and
-keeps numbers alone. PYTHON runs the reference and needs its libraries. For a
-library (timm, peft, torch, transformers) there is no FOLDER.
+In a clone, FOLDER is a checkout of the reference's repository, which the script does
+not fetch; a library (timm, peft, torch, transformers) has none. PYTHON runs the
+reference and needs its libraries. The second command is for images and draws:
 
 <!-- not run: the reference has to be fetched -->
 ```sh
@@ -86,26 +86,15 @@ python scripts/parity/record.py ROW --reference FOLDER --python PYTHON
 python scripts/parity/record_pixels.py ROW --reference FOLDER --python PYTHON
 ```
 
-The second is for images and draws. big_vision's and vision_transformer's were
-made with Python 3.11, tensorflow-cpu 2.15.1, tensorflow-addons 0.23.0 and
-ml_collections, DeiT's and timm's with torch 2.13, torchvision and timm 1.0.31.
-
-Libraries that the reference imports and its step does not use are replaced by
-empty stand-ins: for vision_transformer and big_vision TensorFlow, clu and the
-libraries of their data, for BeiT the optimizers that timm no longer has, and
-for DINOv2 fvcore and omegaconf; our own code joins and splits xFormers' rows.
-torch.cuda's `synchronize` does nothing for DeiT, and its augment.py gets one
-name that timm no longer has.
-"""
-
-_TIMES = (
-  "How many times as large as it may be the difference is that shows a fault "
-  "best."
-)
-_SIZES = (
-  "Of images: the largest difference, the share of numbers that differ, or how "
-  "many times as far off as they may be draws are."
-)
+big_vision's and vision_transformer's were made with Python 3.11, tensorflow-cpu
+2.15.1, tensorflow-addons 0.23.0 and ml_collections, DeiT's and timm's with torch 2.13,
+torchvision and timm 1.0.31. Libraries that the reference imports and its step does not
+use are empty stand-ins: for vision_transformer and big_vision TensorFlow, clu and the
+libraries of their data, for BeiT the optimizers that timm no longer has, and for DINOv2
+fvcore and omegaconf; our own code joins and splits xFormers' rows. torch.cuda's
+`synchronize` does nothing for DeiT, and its augment.py gets one name that timm no
+longer has.
+"""  # noqa: E501
 
 
 def main() -> None:
@@ -127,6 +116,7 @@ def main() -> None:
       in_order = {k: kept[k] for k in ROWS if k in kept}
       MEASURED.write_text(json.dumps(in_order, indent=1) + "\n")
   PAGE.write_text(rendered())
+  FAULTS.write_text(faults())
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -157,22 +147,22 @@ def rendered() -> str:
   for name in names:
     parts += [f"- **{name}**: {line}" for line in remarks(name)]
   parts += page_images.sections(table)
-  parts += [_COMMANDS, "## Faults", ""]
-  parts += [
-    _TIMES,
-    "",
-  ]
-  parts += table(
-    ("recipe", "fault", "shown by", "times"),
-    [
-      [name, fault, found["by"], shown(found["times"])]
-      for name in names
-      for fault, found in kept[name]["faults"].items()
-    ],
-  )
-  parts += ["", _SIZES, ""]
-  parts += table(("images", "fault", "size"), page_images.fault_rows())
-  return "\n".join(parts) + "\n"
+  parts.append(_COMMANDS)
+  return "\n".join(parts)
+
+
+def faults() -> str:
+  """The table of all faults, as CSV."""
+  kept = json.loads(MEASURED.read_text())
+  text = io.StringIO()
+  rows = csv.writer(text, lineterminator="\n")
+  rows.writerow(("comparison", "fault", "shown by"))
+  for name in ROWS:
+    for fault, found in kept.get(name, {"faults": {}})["faults"].items():
+      by = f"{found['by']}, {shown(found['times'])} times"
+      rows.writerow((name, fault, by))
+  rows.writerows(page_images.fault_rows())
+  return text.getvalue()
 
 
 def table(columns: Any, rows: list[list[str]]) -> list[str]:

@@ -1,5 +1,6 @@
 """The settings that a run on TPUs takes where its own leave them open."""
 
+import csv
 import dataclasses
 import pathlib
 from typing import Any, NamedTuple
@@ -97,13 +98,14 @@ def test_the_variable_of_the_compiler_counts_as_set(monkeypatch):
 
 
 def test_the_table_has_what_the_pages_say():
-  scaling, scoreboard = (
-    (EVIDENCE / name).read_text() for name in ("scaling.md", "scoreboard.md")
-  )
+  scaling = (EVIDENCE / "scaling.md").read_text()
+  table = EVIDENCE.parent / "_static" / "scoreboard.csv"
+  with table.open(newline="") as file:
+    compiled = {round(float(row["mcycles"]), 1) for row in csv.DictReader(file)}
   for row in fastest.rows():
     assert f"| {row.mcycles:.1f} |" in scaling
     if row.untuned:
-      assert f" {row.untuned:.1f} " in scaling + scoreboard
+      assert row.untuned in compiled or f" {row.untuned:.1f} " in scaling
 
 
 def test_a_run_goes_on_with_what_it_took(config, monkeypatch):
