@@ -9,13 +9,13 @@ that it wrote with --csv: their rows replace those of the same encoders.
 """
 
 import collections
-import csv
 import fnmatch
 import pathlib
 import re
 import sys
 from collections.abc import Iterable, Iterator
 
+from scripts import tables
 from vit_jax.pretrained.known import KNOWN, Known
 from vit_jax.pretrained.licenses import LICENSES
 
@@ -84,20 +84,9 @@ A refusal is one line, which names the cause.
 
 
 def main() -> None:
-  rows = merged(read(COVERAGE), *map(read, sys.argv[1:]))
-  with COVERAGE.open("w", newline="", encoding="utf-8") as file:
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-  PAGE.write_text(page(read(FAMILIES), rows), "utf-8")
-
-
-def read(table: pathlib.Path | str) -> list[Row]:
-  """The rows of a table; none if there is no such file."""
-  path = pathlib.Path(table)
-  if not path.exists():
-    return []
-  return list(csv.DictReader(path.read_text("utf-8").splitlines()))
+  rows = merged(tables.read(COVERAGE), *map(tables.read, sys.argv[1:]))
+  tables.write(COVERAGE, COLUMNS, rows)
+  PAGE.write_text(page(tables.read(FAMILIES), rows), "utf-8")
 
 
 def merged(*tables: list[Row]) -> list[Row]:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scripts import encoders_page
+from scripts import encoders_page, tables
 from tests import encoders, published
 from tests.tiny import nested
 from vit_jax.models import partitioning, tpu
@@ -25,8 +25,8 @@ from vit_jax.pretrained.known import KNOWN
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import TARGETS, check_expressible
 
-ROWS = {r["family"]: r for r in encoders_page.read(encoders_page.FAMILIES)}
-COVERAGE = encoders_page.read(encoders_page.COVERAGE)
+ROWS = {r["family"]: r for r in tables.read(encoders_page.FAMILIES)}
+COVERAGE = tables.read(encoders_page.COVERAGE)
 MEMBERS = encoders_page.assigned([*ROWS.values()], COVERAGE)
 LIBRARIES = {
   "hf": "transformers",

@@ -22,7 +22,7 @@ import yaml
 from PIL import Image
 from safetensors.numpy import load_file
 
-from scripts import make_captions, make_masks, real_weights
+from scripts import make_captions, make_masks, real_weights, tables
 from scripts.bench import (
   attention_error,
   depths,
@@ -493,7 +493,7 @@ def test_a_chip_has_the_form_with_the_least_cycles_for_each_width():
   rows = [row("B/16", 9.5, *one), row("L/16", 100, *one)]
   rows += [row("B/16", 10, *two), row("L/16", 99, *two)]
   assert forms.best(rows) == {"own": {768: one, 1024: two}}
-  kept = scoreboard.read(forms.TABLE)
+  kept = tables.read(forms.TABLE)
   keys = {tuple(row[name] for name in forms.KEY) for row in kept}
   assert len(keys) == len(kept) == 5 * 2 * 2 ** len(forms.FIELDS)
   assert forms.best(kept) == {
@@ -503,7 +503,7 @@ def test_a_chip_has_the_form_with_the_least_cycles_for_each_width():
 
 
 def test_the_scoreboards_page_is_that_of_its_rows():
-  rows = scoreboard.read(scoreboard.TABLE)
+  rows = tables.read(scoreboard.TABLE)
   text = scoreboard.page(rows)
   assert text == scoreboard.PAGE.read_text()
   fewer = [row for row in rows if row["library"] != "jimm"]
@@ -557,8 +557,9 @@ def test_depths_are_two_that_grow(text):
 
 
 def test_the_page_of_recipes_shows_the_rows_that_are_kept():
-  rows, page = recipes.read_rows(), (DOCS / "recipes.md").read_text()
-  assert recipes.costs(rows) in page and recipes.inputs(rows) in page
+  rows, page = tables.read(recipes.TABLE), (DOCS / "recipes.md").read_text()
+  for table in recipes.costs(rows), recipes.inputs(rows):
+    assert "\n".join(table) in page
   assert len({recipes.key_of(row) for row in rows}) == len(rows)
   assert {*recipes.STEPS} == {recipe.step for recipe in recipes.RECIPES}
 
@@ -570,7 +571,7 @@ def test_chip_hours_are_images_by_their_rate():
     {**shared, "tpu": "v6e-8", "images_per_second": "4000"}
     | {"layers": "scanned"},
   ]
-  first = recipes.costs(rows).splitlines()[2]
+  first = recipes.costs(rows)[2]
   images = 90 * 0.99 * 1_281_167
   slow, fast = (f"{images / rate / 3600:,.0f}" for rate in (2000, 4000))
   assert f"| - | {slow} | - | {fast} (s) | 24 to 28 on v3 |" in first
@@ -582,7 +583,7 @@ def test_many_chips_read_as_many_jpeg_files_as_they_train_on():
     for step in recipes.STEPS
     for tpu, rate in (("v5e-8", "1000"), ("v5p-8", "3000"))
   ]
-  first = recipes.inputs(rows).splitlines()[2]
+  first = recipes.inputs(rows)[2]
   # 115,440 bytes an image; 112 cores decode 1,101 each a second.
   read = [n * rate * 115_440 * 8 / 1e9 for n, rate in ((64, 1e3), (256, 1e3))]
   read.append(4096 * 3e3 * 115_440 * 8 / 1e9)

@@ -76,8 +76,8 @@ def extrapolated(
     the chip's clock is not known).
   """
   few, more = ({key: row[key] for key in LINEAR} for row in rows)
-  factor = (layers - depths[0]) / (depths[1] - depths[0])
-  row = {"layers": layers, "depths": list(depths), **_line(few, more, factor)}
+  on_it = line(few, more, layers, depths)
+  row = {"layers": layers, "depths": list(depths), **on_it}
   per_cycle, rate = rows[0]["mfu"], rows[0]["images_per_second"]
   if per_cycle is not None:
     slower = row["mcycles"] / few["mcycles"]
@@ -86,13 +86,18 @@ def extrapolated(
   return {**row, "mfu": per_cycle, "images_per_second": rate}
 
 
-def _line(few: Any, more: Any, factor: float) -> Any:
-  """`few + (more - few) * factor`, for every number of nested dicts."""
+def line(
+  few: Any, more: Any, layers: int, depths: tuple[int, int] = DEPTHS
+) -> Any:
+  """What `layers` layers have, on the line through values at two depths.
+
+  Values are numbers, or dicts of such values.
+  """
   if isinstance(more, dict):
     zeros = {key: {} if isinstance(x, dict) else 0 for key, x in more.items()}
-    return {
-      key: _line({**zeros, **few}[key], more[key], factor) for key in more
-    }
+    known = {**zeros, **few}
+    return {k: line(known[k], more[k], layers, depths) for k in more}
+  factor = (layers - depths[0]) / (depths[1] - depths[0])
   return few + (more - few) * factor
 
 

@@ -18,16 +18,9 @@ import itertools
 import pathlib
 from unittest import mock
 
-from scripts.bench.scoreboard import (
-  CHIPS,
-  DEPTHS,
-  HERE,
-  SHAPES,
-  add,
-  compiled,
-  extended,
-  read,
-)
+from scripts import tables
+from scripts.bench.depths import DEPTHS
+from scripts.bench.scoreboard import CHIPS, HERE, SHAPES, compiled, extended
 from vit_jax.estimate import set_environment
 
 TABLE = HERE / "docs/_static/forms.csv"
@@ -44,7 +37,7 @@ def main() -> None:
   parser.add_argument("--render", action="store_true", help="print the table")
   parser.add_argument("--table", type=pathlib.Path, default=TABLE)
   options = parser.parse_args()
-  rows = read(options.table)
+  rows = tables.read(options.table)
   if options.render:
     for chip, forms in best(rows).items():
       print(f'  "{chip}": {{')
@@ -63,7 +56,8 @@ def main() -> None:
     key = (chip, model, *map(str, choice))
     if key not in known:
       row = measured(chip, model, choice)
-      add(options.table, dict(zip(KEY, key, strict=True)) | row, NAMES)
+      named = dict(zip(KEY, key, strict=True))
+      tables.add(options.table, NAMES, named | row)
       print(*key, f"{row['mcycles']} Mcycles", flush=True)
 
 

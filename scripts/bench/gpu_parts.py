@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from etils import epath
 
+from scripts.tables import markdown
 from vit_jax.workdir.records import read_metrics
 
 GRACE = 60  # Seconds for a training run to save after it was told to stop.
@@ -128,9 +129,7 @@ class Turn:
 
 
 def table(header: str, *rows: tuple[str, ...]) -> list[str]:
-  columns = header.count("|") + 1
-  lines = [header, " | ".join(["---"] * columns), *map(" | ".join, rows)]
-  return [f"| {line} |" for line in lines]
+  return markdown(header.split(" | "), rows)
 
 
 def bench(flags: list[str], turn: Turn) -> list[str]:

@@ -12,13 +12,13 @@ quicker and gives a slower step.
 """
 
 import argparse
-import csv
 import dataclasses
 import importlib
 import importlib.metadata
 import pathlib
 from typing import Any
 
+from scripts import tables
 from scripts.bench.depths import DEPTHS, extrapolated
 from vit_jax.estimate import set_environment
 from vit_jax.estimate.__main__ import DATA_SETS
@@ -164,30 +164,17 @@ def main() -> None:
   parser.add_argument("--tpus", nargs="*", default=[*TPUS], choices=TPUS)
   parser.add_argument("--scan", action="store_true", help="one layer for all")
   options = parser.parse_args()
-  rows = read_rows()
+  rows = tables.read(TABLE)
   for tpu in options.tpus:
     for name in options.steps:
       if (name, tpu) not in map(key_of, rows):
         rows.append(estimated(name, tpu, options.scan))
-        write_rows(rows)
-  print(costs(rows), inputs(rows), sep="\n\n")
+        tables.write(TABLE, COLUMNS, rows)
+  print(*costs(rows), "", *inputs(rows), sep="\n")
 
 
 def key_of(row: Row) -> tuple[str, str]:
   return row["step"], row["tpu"]
-
-
-def read_rows() -> list[Row]:
-  """The estimates that are kept."""
-  with TABLE.open(newline="") as file:
-    return [*csv.DictReader(file)]
-
-
-def write_rows(rows: list[Row]) -> None:
-  with TABLE.open("w", newline="") as file:
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
 
 
 def config_of(step: Step, devices: int) -> Any:
@@ -233,7 +220,7 @@ def estimated(name: str, tpu: str, scan: bool) -> Row:
   }
 
 
-def costs(rows: list[Row]) -> str:
+def costs(rows: list[Row]) -> list[str]:
   """Chip hours of each recipe."""
   known = {key_of(row): row for row in rows}
   cells = []
@@ -243,7 +230,7 @@ def costs(rows: list[Row]) -> str:
       row = known.get((recipe.step, tpu))
       hours.append("-" if row is None else _hours(recipe, row))
     cells.append((recipe.name, recipe.result, *hours, recipe.hours))
-  return _markdown(("recipe", "top-1", *TPUS, "published"), cells)
+  return tables.markdown(("recipe", "top-1", *TPUS, "published"), cells)
 
 
 def _hours(recipe: Recipe, row: Row) -> str:
@@ -251,7 +238,7 @@ def _hours(recipe: Recipe, row: Row) -> str:
   return f"{text} (s)" if row["layers"] == "scanned" else text
 
 
-def inputs(rows: list[Row]) -> str:
+def inputs(rows: list[Row]) -> list[str]:
   """What a host decodes, and what all hosts read, in JPEG files."""
   rates = {key_of(row): float(row["images_per_second"]) for row in rows}
   cells = []
@@ -265,12 +252,7 @@ def inputs(rows: list[Row]) -> str:
     cells.append((f"`{step.config}`", f"{mine:,.0f}", f"{share:.0%}", *read))
   heads = [f"{n:,} {tpu.partition('-')[0]}, Gb/s" for tpu, n in SLICES]
   names = ("step", "images/s a host of v5e", "of its vCPUs", *heads)
-  return _markdown(names, cells)
-
-
-def _markdown(names: tuple[str, ...], cells: list[tuple[str, ...]]) -> str:
-  lines = [names, ("---",) * len(names), *cells]
-  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+  return tables.markdown(names, cells)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ the model itself, and the page compares both.
 """
 
 import argparse
-import csv
 import importlib.metadata
 import json
 import pathlib
@@ -26,6 +25,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from scripts import tables
+from scripts.bench.depths import line
 from scripts.bench.scoreboard_models import (
   LIBRARIES,
   OURS,
@@ -49,7 +50,6 @@ CHIPS = {
 }
 STEPS = ("train", "forward")
 TITLES = {"train": "train step", "forward": "forward pass"}
-DEPTHS = (2, 4)
 NAMES = (
   *("library", "commit", "model", "step", "chip", "layers", "libtpu", "jax"),
   *("mcycles", "mfu", "memory_gib", "sent_mib", "seconds", "operations"),
@@ -72,7 +72,7 @@ def main() -> None:
   parser.add_argument("--render", action="store_true", help="write the page")
   parser.add_argument("--table", type=pathlib.Path, default=TABLE)
   options = parser.parse_args()
-  rows = read(options.table)
+  rows = tables.read(options.table)
   if options.render:
     PAGE.write_text(page(rows))
     return
@@ -82,7 +82,7 @@ def main() -> None:
   for key in wanted(options):
     if key not in known and key[0] in folders:
       row = measured(key, pathlib.Path(folders[key[0]]))
-      add(options.table, row)  # Another call may have added rows meanwhile.
+      tables.add(options.table, NAMES, row)
       print(*key, f"{row['mcycles']:.1f} Mcycles, {row['seconds']:.0f} s")
       return
   print("No row is missing, of those whose library has a --reference.")
@@ -101,22 +101,6 @@ def wanted(options: Any) -> Iterator[tuple[str, ...]]:
         for library in chosen("library", LIBRARIES):
           layers = str(SHAPES[model][-1]) if options.whole else "2, 4"
           yield library, model, step, chip, layers
-
-
-def read(table: pathlib.Path) -> list[Row]:
-  if not table.exists():
-    return []
-  with table.open(newline="") as file:
-    return list(csv.DictReader(file))
-
-
-def add(table: pathlib.Path, row: Row, names: tuple[str, ...] = NAMES) -> None:
-  new = not table.exists()
-  with table.open("a", newline="") as file:
-    writer = csv.DictWriter(file, names, lineterminator="\n")
-    if new:
-      writer.writeheader()
-    writer.writerow(row)
 
 
 def measured(key: tuple[str, ...], folder: pathlib.Path) -> Row:
@@ -187,19 +171,14 @@ def compiled(
 
 def extended(few: Row, more: Row, layers: int) -> Row:
   """The row of `layers` layers on the line through those of DEPTHS."""
-  share = (layers - DEPTHS[1]) / (DEPTHS[1] - DEPTHS[0])
-
-  def line(a: float, b: float) -> float:
-    return b + (b - a) * share
-
-  numbers = ("mcycles", "memory_gib", "sent_mib")
-  row: Row = {}
-  row.update({name: line(few[name], more[name]) for name in numbers})
+  names = ("mcycles", "memory_gib", "sent_mib")
+  row = {name: line(few[name], more[name], layers) for name in names}
   row["seconds"] = few["seconds"] + more["seconds"]
   row["operations"] = {}
   for name, pair in more["operations"].items():
     pairs = zip(few["operations"].get(name, (0, 0)), pair, strict=True)
-    row["operations"][name] = tuple(max(0, line(a, b)) for a, b in pairs)
+    on_it = (line(a, b, layers) for a, b in pairs)
+    row["operations"][name] = tuple(max(0, x) for x in on_it)
   return row
 
 
@@ -411,8 +390,7 @@ like this:
 
 
 def _markdown(names: tuple[str, ...], cells: list[tuple[str, ...]]) -> str:
-  rows = [names, ("---",) * len(names), *cells]
-  return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+  return "\n".join(tables.markdown(names, cells)) + "\n"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ NAMEs are patterns as of files' names; without one, all are compared.
 import argparse
 import collections
 import contextlib
-import csv
 import dataclasses
 import fnmatch
 import gc
@@ -42,6 +41,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
+from scripts import tables  # noqa: E402
 from vit_jax.pretrained.load import open_checkpoint  # noqa: E402
 from vit_jax.pretrained.save import check_expressible, save_as  # noqa: E402
 
@@ -244,10 +244,7 @@ def write(
   """Writes the table so far."""
   found = [dataclasses.asdict(row) for row in rows]
   if table:
-    with table.open("w", newline="", encoding="utf-8") as file:
-      writer = csv.DictWriter(file, [x.name for x in dataclasses.fields(Row)])
-      writer.writeheader()
-      writer.writerows(found)
+    tables.write(table, [x.name for x in dataclasses.fields(Row)], found)
   if records:
     records.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
 

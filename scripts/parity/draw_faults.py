@@ -12,16 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scripts.parity.pixels.faults import patched
 from vit_jax.data.transforming import augment, randaugment
 from vit_jax.training import losses
 
 
-def _patch(place: Any, name: str, make: Callable[[Any], Any]) -> Any:
-  return lambda: mock.patch.object(place, name, make(getattr(place, name)))
-
-
 def _box(change: Callable[..., Any]) -> Any:
-  return _patch(
+  return patched(
     augment,
     "published_box",
     lambda draw: lambda H, W, area, rng: change(draw, H, W, area, rng),
@@ -65,7 +62,7 @@ BOXES = {
   "2 % more of the least area": _box(
     lambda draw, H, W, area, rng: draw(H, W, 1.02 * area, rng)
   ),
-  "ratios 2 % wider": _patch(
+  "ratios 2 % wider": patched(
     augment, "_PUBLISHED_RATIOS", lambda _: (0.735, 1.3566)
   ),
   "2 % of boxes are the whole image": _box(
@@ -73,7 +70,7 @@ BOXES = {
       (0, 0, H, W) if rng.random() < 0.02 else draw(H, W, area, rng)
     )
   ),
-  "areas that are uniform": _patch(
+  "areas that are uniform": patched(
     augment, "published_box", lambda _: augment.inception_box
   ),
 }
@@ -83,14 +80,14 @@ LAYERS = {
     "rand_augment",
     _often(randaugment.rand_augment),
   ),
-  "one sign 2 % oftener": _patch(
+  "one sign 2 % oftener": patched(
     randaugment, "_sign", lambda _: lambda rng: 1 if rng.random() < 0.51 else -1
   ),
-  "movements 2 % larger": _patch(
+  "movements 2 % larger": patched(
     randaugment, "_sign", lambda sign: lambda rng: 1.02 * sign(rng)
   ),
-  "one sign alone": _patch(randaugment, "_sign", lambda _: lambda rng: 1),
-  "translations of 102 pixels": _patch(
+  "one sign alone": patched(randaugment, "_sign", lambda _: lambda rng: 1),
+  "translations of 102 pixels": patched(
     randaugment, "_TRANSLATE", lambda x: 1.02 * x
   ),
 }
@@ -106,9 +103,9 @@ def _often(augmented: Callable[..., Any]) -> Callable[..., Any]:
 
 
 POLICY = {
-  "operations 2 % oftener": _patch(randaugment, "_CHANCE", lambda x: 1.02 * x),
-  "a spread of 0.51": _patch(randaugment, "_SPREAD", lambda x: 1.02 * x),
-  "magnitudes 2 % larger": _patch(
+  "operations 2 % oftener": patched(randaugment, "_CHANCE", lambda x: 1.02 * x),
+  "a spread of 0.51": patched(randaugment, "_SPREAD", lambda x: 1.02 * x),
+  "magnitudes 2 % larger": patched(
     randaugment,
     "rand_augment",
     lambda own: lambda x, rng, n, m, **how: own(x, rng, n, 1.02 * m, **how),
@@ -139,19 +136,19 @@ def _mix(change: Callable[[Any], Any], name: str = "mixup") -> Any:
 
     return own
 
-  return _patch(losses, name, make)
+  return patched(losses, name, make)
 
 
 SHARES = {
-  "Mixup's alpha of 0.816": _patch(
+  "Mixup's alpha of 0.816": patched(
     losses, "mixup", lambda mix: lambda *a: mix(*a[:3], 1.02 * a[3])
   ),
   "2 % less of what CutMix leaves": _mix(lambda x: 0.98 * x, "cutmix"),
-  "CutMix 2 % oftener": _patch(
+  "CutMix 2 % oftener": patched(
     jax.random, "bernoulli", lambda draw: lambda key: draw(key, 0.49)
   ),
   "2 % less of an example": _mix(lambda targets: 0.98 * targets),
-  "CutMix's boxes 2 % longer": _patch(
+  "CutMix's boxes 2 % longer": patched(
     jnp, "sqrt", lambda root: lambda x: 1.02 * root(x)
   ),
 }

@@ -23,6 +23,7 @@ from scripts.parity import measure, page_images, recording  # noqa: E402
 from scripts.parity.recording import Tolerances  # noqa: E402
 from scripts.parity.row import STEPS  # noqa: E402
 from scripts.parity.rows import ROWS  # noqa: E402
+from scripts.tables import markdown  # noqa: E402
 
 PAGE = ROOT / "docs" / "evidence" / "parity.md"
 FAULTS = PAGE.with_name("parity_faults.csv")
@@ -141,12 +142,12 @@ def rendered() -> str:
   }
   parts = [
     _HEAD.format(steps=STEPS, **allowed),
-    *table(_COLUMNS, [cells(name, kept[name]) for name in names]),
+    *markdown(_COLUMNS, [cells(name, kept[name]) for name in names]),
   ]
   parts += ["", "## What is different", ""]
   for name in names:
     parts += [f"- **{name}**: {line}" for line in remarks(name)]
-  parts += page_images.sections(table)
+  parts += page_images.sections()
   parts.append(_COMMANDS)
   return "\n".join(parts)
 
@@ -163,11 +164,6 @@ def faults() -> str:
       rows.writerow((name, fault, by))
   rows.writerows(page_images.fault_rows())
   return text.getvalue()
-
-
-def table(columns: Any, rows: list[list[str]]) -> list[str]:
-  lines = [columns, ["---"] * len(columns), *rows]
-  return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def cells(name: str, found: dict[str, Any]) -> list[str]:

@@ -1,12 +1,12 @@
 """The part of docs/evidence/parity.md on images, and its measurements."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from scripts.parity import draws, recording
 from scripts.parity.pixels import measure
 from scripts.parity.pixels.faults import FAULTS
+from scripts.tables import markdown
 
 MEASURED = recording.FOLDER / "augmentations.json"
 KINDS = {"pixels": measure.ROWS, "draws": draws.ROWS}
@@ -54,13 +54,13 @@ def keep(name: str, found: dict[str, Any]) -> None:
   MEASURED.write_text(json.dumps(kept, indent=1) + "\n")
 
 
-def sections(table: Callable[..., list[str]]) -> list[str]:
+def sections() -> list[str]:
   """The lines of the page."""
   kept = json.loads(MEASURED.read_text())
   columns = ("compared", "reference, commit", "images")
   pixels = [_cells(name, found) for name, found in kept["pixels"].items()]
   lines = [_PIXELS]
-  lines += table((*columns, "largest", "share", "faults"), pixels)
+  lines += markdown((*columns, "largest", "share", "faults"), pixels)
   lines += ["", "What is different:", ""]
   lines += [
     f"- **{name}**: {text}"
@@ -84,7 +84,7 @@ def sections(table: Callable[..., list[str]]) -> list[str]:
         f"{min(f['times'] for f in faults):.1f}",
       ]
     )
-  return [*lines, *table((*columns, "faults", "times"), rows)]
+  return [*lines, *markdown((*columns, "faults", "times"), rows)]
 
 
 def _cells(name: str, found: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from vit_jax.training import losses
 Fault = Callable[[], contextlib.AbstractContextManager]
 
 
-def _patch(place: Any, name: str, make: Callable[[Any], Any]) -> Fault:
+def patched(place: Any, name: str, make: Callable[[Any], Any]) -> Fault:
   """Another function or value in the place of one of ours."""
   return lambda: mock.patch.object(place, name, make(getattr(place, name)))
 
@@ -48,7 +48,7 @@ def _settings(section: str, **fields: Any) -> Fault:
 
     return own
 
-  return _patch(recipes, "recipe", change)
+  return patched(recipes, "recipe", change)
 
 
 _SAME_MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
@@ -89,17 +89,17 @@ _RANDAUGMENT: dict[str, Fault] = {
   "Pillow's grey": _op("color", randaugment.OPS["color"]),
   "Pillow's smoothing": _op("sharpness", randaugment.OPS["sharpness"]),
   "bilinear moves": _by(randaugment.OPS, randaugment.PUBLISHED),
-  "rotation about the corner's centre": _patch(
+  "rotation about the corner's centre": patched(
     randaugment,
     "_rotation",
     lambda rotation: (
       lambda size, angle: rotation((size[0] + 1, size[1]), angle)
     ),
   ),
-  "halves rounded to even": _patch(
+  "halves rounded to even": patched(
     randaugment, "np", lambda np: _Numpy(trunc=lambda x: x, copysign=_half_even)
   ),
-  "a cutout of 2 % less": _patch(randaugment, "_CUTOUT", lambda x: 0.98 * x),
+  "a cutout of 2 % less": patched(randaugment, "_CUTOUT", lambda x: 0.98 * x),
   "posterize to black": _op("posterize", _posterize_to_black),
   "magnitudes 2 % larger": _stronger(randaugment.PUBLISHED),
 }
@@ -149,14 +149,14 @@ _TIMM: dict[str, Fault] = {
     "solarize_add", _solarize_add, randaugment.OPS
   ),
   "magnitudes 2 % larger": _stronger(randaugment.OPS),
-  "rotation the other way": _patch(
+  "rotation the other way": patched(
     randaugment, "_rotation", lambda make: lambda size, by: make(size, -by)
   ),
 }
 
 
 def _policy(**fields: Any) -> Fault:
-  return _patch(policy, "SETTINGS", lambda x: dataclasses.replace(x, **fields))
+  return patched(policy, "SETTINGS", lambda x: dataclasses.replace(x, **fields))
 
 
 def _original(*names: str) -> Fault:
@@ -175,14 +175,14 @@ def _moving(
 
 
 _DEIT: dict[str, Fault] = {
-  "one magnitude": _patch(randaugment, "_SPREAD", lambda _: 1e-9),
-  "magnitudes spread by 0.51": _patch(randaugment, "_SPREAD", lambda _: 0.51),
+  "one magnitude": patched(randaugment, "_SPREAD", lambda _: 1e-9),
+  "magnitudes spread by 0.51": patched(randaugment, "_SPREAD", lambda _: 0.51),
   "a magnitude of 9.18": _policy(randaugment_magnitude=9.18),
   "no limit of 10": lambda: mock.patch.object(
     randaugment, "min", lambda x, _: x, create=True
   ),
-  "no operation left out": _patch(randaugment, "_CHANCE", lambda _: 1.0),
-  "half of those that are left out": _patch(
+  "no operation left out": patched(randaugment, "_CHANCE", lambda _: 1.0),
+  "half of those that are left out": patched(
     randaugment, "_CHANCE", lambda _: 0.75
   ),
   "one layer": _policy(randaugment_layers=1),
@@ -212,12 +212,12 @@ def _simplejpeg(**options: Any) -> Fault:
   def make(decoded: Any) -> Any:
     return lambda *a, **given: decoded(*a, **{**given, **options})
 
-  return _patch(decode.simplejpeg, "decode_jpeg", make)
+  return patched(decode.simplejpeg, "decode_jpeg", make)
 
 
 def _changed(change: Callable[[np.ndarray], np.ndarray]) -> Fault:
   """A change of what is decoded."""
-  return _patch(
+  return patched(
     decode.simplejpeg,
     "decode_jpeg",
     lambda decoded: (
@@ -233,7 +233,7 @@ _JPEG: dict[str, Fault] = {
   "red and blue swapped": _simplejpeg(colorspace="BGR"),
   "one level more": _changed(lambda x: x + (x < 255).astype(np.uint8)),
 }
-_FLIP = _patch(transforms.cv2, "flip", lambda flip: lambda x, _: flip(x, 0))
+_FLIP = patched(transforms.cv2, "flip", lambda flip: lambda x, _: flip(x, 0))
 _NO_FLIP = _settings("train_transform", flip=False)
 
 
@@ -273,11 +273,11 @@ _TRAIN_DEIT = {
   "no flip": _NO_FLIP,
   "a least area of 5 %": _settings("train_transform", min_area=0.05),
   "jitter of 0.294": _settings("train_transform", colour_jitter=0.294),
-  "a box one row up": _patch(augment, "inception_box", _moved),
-  "solarize from 130 on": _patch(
+  "a box one row up": patched(augment, "inception_box", _moved),
+  "solarize from 130 on": patched(
     augment.ImageOps, "solarize", lambda op: lambda x: op(x, 130)
   ),
-  "a blur of 2 % more": _patch(
+  "a blur of 2 % more": patched(
     augment.ImageFilter,
     "GaussianBlur",
     lambda blur: lambda radius: blur(1.02 * radius),
@@ -324,20 +324,20 @@ _EVAL_DEIT = _eval(
 
 def _erased(**values: Any) -> Fault:
   (name, value), *_ = values.items()
-  return _patch(augment, name, lambda _: value)
+  return patched(augment, name, lambda _: value)
 
 
 _CROP: dict[str, Fault] = {
-  "a least area of 2 % more": _patch(
+  "a least area of 2 % more": patched(
     augment,
     "inception_box",
     lambda draw: lambda H, W, area, rng: draw(H, W, 1.02 * area, rng),
   ),
-  "ratios of 0.735 to 1.36": _patch(
+  "ratios of 0.735 to 1.36": patched(
     augment, "_LOG_RATIOS", lambda x: tuple(1.07 * y for y in x)
   ),
-  "three attempts": _patch(augment, "_ATTEMPTS", lambda _: 3),
-  "a box one row up": _patch(augment, "inception_box", _moved),
+  "three attempts": patched(augment, "_ATTEMPTS", lambda _: 3),
+  "a box one row up": patched(augment, "inception_box", _moved),
   "sides rounded down": lambda: mock.patch.object(
     augment, "round", int, create=True
   ),
@@ -350,7 +350,7 @@ _ERASING: dict[str, Fault] = {
     augment, "round", int, create=True
   ),
   "height and width swapped": _erased(_RATIO=(1 / 0.3, 0.3)),
-  "a probability of 0.2": _patch(
+  "a probability of 0.2": patched(
     augment, "erase", lambda erase: lambda image, rng, _: erase(image, rng, 0.2)
   ),
 }
@@ -358,7 +358,7 @@ _ERASING: dict[str, Fault] = {
 
 def _mixing(name: str, change: Callable[[Any, Any], Any]) -> Fault:
   """A change of the images and the targets of Mixup or CutMix."""
-  return _patch(
+  return patched(
     losses,
     name,
     lambda mix: (
@@ -382,8 +382,8 @@ _MIXING: dict[str, Fault] = {
   "2 % less of an example": _mixing(
     "mixup", lambda new, old: (0.98 * new[0] + 0.02 * old[0][::-1], new[1])
   ),
-  "sides without the root": _patch(losses.jnp, "sqrt", lambda _: lambda x: x),
-  "boxes of 2 % more": _patch(
+  "sides without the root": patched(losses.jnp, "sqrt", lambda _: lambda x: x),
+  "boxes of 2 % more": patched(
     losses.jnp, "sqrt", lambda root: lambda x: 1.09 * root(x)
   ),
   "targets of CutMix that are not mixed": _mixing(
@@ -393,7 +393,7 @@ _MIXING: dict[str, Fault] = {
 
 
 def _order(key: Callable[[bytes], Any], **options: Any) -> Fault:
-  return _patch(
+  return patched(
     image_folder,
     "_classes",
     lambda classes: lambda folder: sorted(classes(folder), key=key, **options),
