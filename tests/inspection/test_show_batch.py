@@ -7,7 +7,7 @@ from PIL import Image
 
 import vit_jax
 from tests.inspection.test_data_sheet_tasks import KINDS, settings_of
-from vit_jax.data.reading import labels
+from vit_jax.data.reading import labels, several, targets
 from vit_jax.data.reading.captions import Captions
 from vit_jax.data.reading.mask_folder import Masks
 from vit_jax.inspection import show_batch as module
@@ -15,8 +15,8 @@ from vit_jax.inspection import show_batch as module
 DIGITS = vit_jax.DataSettings(name="digits")
 TASKS = {
   labels.Labels: "classification",
-  labels.Several: "multilabel",
-  labels.Numbers: "regression",
+  several.Several: "multilabel",
+  targets.Numbers: "regression",
   Captions: "pairs",
   Masks: "segmentation",
 }
@@ -86,7 +86,7 @@ def test_a_batch_of_every_kind_of_labels(tmp_path, drawn, kind):
   place = KINDS[kind][0](tmp_path)
   fields = settings_of(kind, TASKS.get(kind))
   fields["labels_file" if place.is_file() else "root"] = str(place)
-  if kind is labels.Several:
+  if kind is several.Several:
     fields["label_columns"] = "cat,dog,rare"
   data = vit_jax.DataSettings(**fields)
   for split in ("train", "eval"):

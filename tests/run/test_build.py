@@ -6,6 +6,8 @@ import pytest
 from tests.tasks.made_up import settings
 from vit_jax import make_vit
 from vit_jax.run import build
+from vit_jax.run.settings import Settings
+from vit_jax.runtime.settings import replaced
 from vit_jax.training import sharding
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.settings import DistillSettings
@@ -141,3 +143,22 @@ def test_layers_computed_again_do_not_count():
       given, model, task, Extras(), shapes, spec(given, task)
     )
     assert count.step == pytest.approx(3 * classification()[0] / 1e9)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_new_run_says_which_of_its_keys_are_deprecated(is_new, capsys):
+  """A run that was begun with one goes on without a line."""
+  changes = {
+    "ema_decay": 0.9,
+    "self_distillation.prototypes": 8,
+    "self_distillation.class_weight": 2.0,
+    "self_distillation.patch_weight": 2.0,
+  }
+  settings = replaced(Settings(), changes)
+  build.check_run(settings, build.task_of(settings), is_new=is_new)
+  said = capsys.readouterr().err
+  line = (
+    "self_distillation.class_weight=2.0 is deprecated, and works for now: "
+    "weigh the other losses by patch_weight and koleo_weight.\n"
+  )
+  assert said == (line if is_new else "")

@@ -9,8 +9,10 @@ from vit_jax.runtime.settings import (
   Duration,
   Section,
   all_keys,
+  deprecations,
   flat,
   from_dict,
+  keys,
   nearest_key,
   replaced,
   section,
@@ -142,3 +144,38 @@ def test_a_duration_in_steps(duration, steps):
 def test_the_nearest_key():
   assert nearest_key("iner.rate", Outer) == "inner.rate"
   assert nearest_key("rate", Outer) == "inner.rate"
+
+
+@dataclasses.dataclass(frozen=True)
+class Old(Section):
+  pace: float = setting(1.0, "A pace.", deprecated="use rate.")
+  rest: Duration = setting(Duration(steps=3), "A rest.", deprecated="leave it.")
+  rate: float = setting(0.5, "A rate.")
+
+
+@dataclasses.dataclass(frozen=True)
+class WithOld(Section):
+  old: Old = section(Old)
+
+
+@pytest.mark.parametrize(
+  "changes, lines",
+  [
+    ({}, []),
+    ({"old.rate": 2.0}, []),
+    (
+      {"old.pace": 2.0, "old.rest_steps": 0, "old.rest_epochs": 1.0},
+      [
+        "old.pace=2.0 is deprecated, and works for now: use rate.",
+        "old.rest_steps=0 is deprecated, and works for now: leave it.",
+        "old.rest_epochs=1.0 is deprecated, and works for now: leave it.",
+      ],
+    ),
+  ],
+)
+def test_a_deprecated_key_works_and_says_what_to_use(changes, lines):
+  settings = replaced(WithOld(), changes)
+  assert deprecations(settings) == lines
+  assert {key: flat(to_dict(settings))[key] for key in changes} == changes
+  sentences = {key: says for key, _, says in keys(WithOld)}
+  assert sentences["old.pace"] == "A pace. Deprecated: use rate."

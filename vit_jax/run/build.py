@@ -26,7 +26,8 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.variants import with_block
 from vit_jax.run.settings import ProbeSettings, Settings
 from vit_jax.runtime import extras as libraries
-from vit_jax.runtime.settings import changed, check_needs
+from vit_jax.runtime.printable import say
+from vit_jax.runtime.settings import changed, check_needs, deprecations
 from vit_jax.tasks import choose
 from vit_jax.tasks.settings import switches
 from vit_jax.tasks.task import Task
@@ -217,10 +218,13 @@ def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:
   """Raises ValueError if settings contradict each other, or lack a library.
 
   Keys that need another key are checked in a new run alone: a run of an older
-  version may have set one.
+  version may have set one. So is told of keys that are deprecated.
   """
   if is_new:
     check_needs(settings)
+    if jax.process_index() == 0:
+      for line in deprecations(settings):
+        say(line)
     _check_repeats(settings)
   if settings.eval_pictures and task.has_answers:
     libraries.check("matplotlib", "figures", "eval_pictures")

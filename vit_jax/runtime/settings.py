@@ -48,6 +48,7 @@ def setting(
   needs: str = "",
   fits: Callable[[Any], None] | None = None,
   legacy_default: Any = dataclasses.MISSING,
+  deprecated: str = "",
 ) -> Any:
   """Defines a field of a `Section`.
 
@@ -65,9 +66,13 @@ def setting(
     legacy_default: The value for descriptions of older checkpoints, which lack
       this field: the program behaved as with this value before it existed. Only
       needed if it differs from the default.
+    deprecated: What to use in place of a key that is to go. The key works as
+      before, and a new run that sets it prints a line.
   """
+  if deprecated:
+    says = f"{says} Deprecated: {deprecated}"
   metadata: dict[str, Any] = dict(says=says, must=must, choices=choices)
-  metadata |= dict(needs=needs, fits=fits)
+  metadata |= dict(needs=needs, fits=fits, deprecated=deprecated)
   missing = legacy_default is dataclasses.MISSING
   metadata["legacy_default"] = default if missing else legacy_default
   return dataclasses.field(default=default, metadata=metadata)
@@ -253,6 +258,32 @@ def check_needs(settings: Section) -> None:
         f"{key}={value!r} says nothing without {' or '.join(others)}: "
         f"set that, or leave {key} out ({key}={default!r} where a "
         "configuration sets it)."
+      )
+
+
+def deprecations(settings: Section) -> list[str]:
+  """A line for each deprecated key that is set, with what to use instead."""
+  changes = changed(settings)
+  return [
+    f"{key}={changes[key][0]!r} is deprecated, and works for now: {advice}"
+    for key, advice in _deprecated(type(settings))
+    if key in changes
+  ]
+
+
+def _deprecated(
+  cls: type[Section], prefix: str = ""
+) -> Iterator[tuple[str, str]]:
+  """Yields each deprecated key, dotted, and what to use in its place."""
+  for field in dataclasses.fields(cls):
+    name = prefix + field.name
+    kind = types_of(cls)[field.name]
+    if is_section(kind):
+      yield from _deprecated(kind, f"{name}.")
+    elif advice := field.metadata["deprecated"]:
+      units = [f"{name}_{unit}" for unit in UNITS]
+      yield from (
+        (key, advice) for key in (units if kind is Duration else [name])
       )
 
 

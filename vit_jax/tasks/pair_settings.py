@@ -86,7 +86,10 @@ class PairsSettings(Section):
     must=_TEMPLATE,
   )
   best_pairs: int = setting(
-    6, "Best and worst pairs to show in a report.", must=NOT_NEGATIVE
+    6,
+    "Best and worst pairs to show in a report.",
+    must=NOT_NEGATIVE,
+    deprecated="leave it out; a report shows 6 of each.",
   )
   zero_shot: str | None = setting(
     None,

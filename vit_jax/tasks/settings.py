@@ -262,6 +262,7 @@ class SelfDistillationSettings(Section):
     "Weight of the class token's loss.",
     must=NOT_NEGATIVE,
     needs="prototypes",
+    deprecated="weigh the other losses by patch_weight and koleo_weight.",
   )
   patch_weight: float = setting(
     1.0,
@@ -303,13 +304,18 @@ class SelfDistillationSettings(Section):
     needs="prototypes",
   )
   center_momentum: float = setting(
-    0.9, "Decay of the center.", must=BELOW_1, needs="prototypes"
+    0.9,
+    "Decay of the center.",
+    must=BELOW_1,
+    needs="prototypes",
+    deprecated="leave it out; it is 0.9 in DINO, iBOT and DINOv2.",
   )
   student_temperature: float = setting(
     0.1,
     "Divides the student's answers.",
     must=POSITIVE,
     needs="prototypes",
+    deprecated="leave it out; it is 0.1 in DINO, iBOT and DINOv2.",
   )
   first_temperature: float = setting(
     0.04,
