@@ -13,7 +13,6 @@ import pytest
 from scripts.mutants import choice
 from scripts.mutants.__main__ import Places, Row, read, write
 from scripts.mutants.changes import Mutant, mutants_of, sample, shares
-from scripts.mutants.trials import STARTS, Ran
 
 SOURCE = '''"""A docstring with 1 number."""
 
@@ -152,23 +151,6 @@ def test_tests_of_a_module_mirror_it(tmp_path, module, own):
   assert choice.mirrored(tmp_path, module) == own
 
 
-def test_the_likeliest_tests_come_first_within_their_seconds():
-  mutant = Mutant("vit_jax/a.py", "f", "removed", "x()", "")
-  called = "vit_jax/a.py:f"
-  known = {
-    "tests/test_a.py::beside": Ran(True, 1, frozenset()),
-    "tests/test_a.py::command": Ran(True, 1, frozenset({STARTS})),
-    "tests/test_a.py::broad": Ran(True, 1, frozenset({called, "x", "y"})),
-    "tests/test_a.py::narrow": Ran(True, 1, frozenset({called})),
-    "tests/test_b.py::command": Ran(True, 1, frozenset({STARTS})),
-    "tests/test_b.py::user": Ran(True, 1, frozenset({called, "x"})),
-  }
-  chosen = list(choice.tests_for(mutant, known, 4))
-  assert [test.split("_")[1] for test in chosen] == [
-    *("a.py::narrow", "b.py::user", "a.py::broad", "a.py::command")
-  ]
-
-
 def test_a_list_is_read_as_it_was_written(tmp_path):
   rows = [Row(m, "fast", "a::b") for m in mutants_of("vit_jax/a.py", SOURCE)]
   write(tmp_path / "list.csv", rows)
@@ -192,7 +174,6 @@ def _mutants(tree, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="It needs Python 3.12.")
 def test_a_tree_is_recorded_and_checked(tmp_path):
   files = {
     "vit_jax/__init__.py": "",

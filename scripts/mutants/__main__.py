@@ -6,18 +6,17 @@ python -m scripts.mutants --check
 --record draws changes (a comparison turned, a constant or a default changed, a
 sign turned, a statement removed) from each folder in proportion to its lines,
 makes them one at a time in a copy of the tree, and runs the tests that are
-likely to notice: of the module's own files those that call the function first,
-then other files that import the module; the fast ones, and the slow ones if no
-fast one fails. Each result goes into tests/mutants.csv at once, so a stopped
+likely to notice: of the module's own files those that name the function first,
+then two other files that import the module; the fast ones, and the slow ones if
+no fast one fails. Each result goes into tests/mutants.csv at once, so a stopped
 run goes on where it was. --check tries again what was found, names what no
 longer is, and exits with 1 if there is any. A change is named by its function
 and text: lines may move, the function may move to another module, and where
 the text is gone there is nothing to check.
 
-Tests that fail without a change do not count. A trial may take four times as
-long as its tests took without it and 30 seconds; one that takes longer counts
-as found by the time limit. On two cores a change takes 5 to 60 seconds. It
-needs Python 3.12, which tells at little cost who calls what.
+Tests that fail without a change do not count: those that found one are run
+once more without it. A test that takes longer than four times its time and 30
+seconds counts as finding the change, by its time limit.
 
 Tools for this (mutmut, cosmic-ray) number the changes of a file or a function,
 so that a list of theirs says nothing after the next edit, and run one command
@@ -32,20 +31,20 @@ import pathlib
 import random
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from scripts.mutants import choice
 from scripts.mutants.changes import Edit, Mutant, mutants_of, room, sample
-from scripts.mutants.trials import Ran, Trials, copied
+from scripts.mutants.trials import Plan, Trials, copied
 
 ROOT = pathlib.Path(__file__).parents[2]
-FOUND = ("fast", "slow", "time limit")
-NONE, NOT_FAST = "none", "not fast"
-_SECONDS = {
-  False: 60,
-  True: 120,
-}  # Of the tests for one change, by slow or not.
-_FILE_SECONDS = {False: 300, True: 450}  # Of a file without a change.
+FOUND = ("fast", "slow", "fast time limit", "slow time limit")
+# What is left for the module's own fast tests, for other files' and slow ones.
+STAGES = ("", "not its own", "not fast")
+NONE = "none"
+_AT_ONCE = 25  # Mutants after which the tests are run without a change.
+_SECONDS = {False: 240, True: 480}  # Of a run for one change, by slow or not.
+_SLACK = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +54,11 @@ class Row:
   mutant: Mutant
   found: str = ""
   test: str = ""
+
+  @property
+  def slow(self) -> bool:
+    """Whether a slow test finds it."""
+    return self.found.startswith("slow")
 
 
 def read(path: pathlib.Path) -> list[Row]:
@@ -132,95 +136,138 @@ class Finder:
   def __init__(self, places: Places, trials: Trials):
     self._places, self._trials = places, trials
 
-  def before(self, rows: list[Row]) -> dict[str, tuple[Ran, bool]]:
-    """The recorded tests that pass without a change, and which are slow."""
-    passing = {}
-    for slow in (False, True):
-      tests = dict.fromkeys(r.test for r in rows if (r.found == "slow") == slow)
-      found = self._trials.passing(list(tests), slow)
-      passing.update({test: (ran, slow) for test, ran in found.items()})
-    return passing
+  def passing(self, rows: Iterable[Row]) -> set[str]:
+    """The recorded tests that pass without a change."""
+    tests = {False: set[str](), True: set[str]()}
+    for row in rows:
+      tests[row.slow].add(row.test)
+    runs = (self._trials.passing(sorted(t), slow) for slow, t in tests.items())
+    return set[str]().union(*runs)
 
-  def again(
-    self, row: Row, mutant: Mutant, before: dict[str, tuple[Ran, bool]]
-  ) -> Row:
+  def leave_out(self, test: str) -> None:
+    """Has a test that fails without a change left out from now on."""
+    self._trials.failing.add(test)
+
+  def again(self, row: Row, mutant: Mutant, passing: set[str]) -> Row:
     """Tries what found it, then all that may find it."""
-    if row.test in before:
-      ran, slow = before[row.test]
-      if (found := self.tried(mutant, {row.test: ran}, slow)) is not None:
+    if row.test in passing and "::" in row.test:
+      plan = Plan(row.slow, _SECONDS[row.slow], wanted=[row.test])
+      if (found := self._tried(mutant, [row.test], plan)) is not None:
         return found
-    found = self.search(mutant, slow=False)
-    return found if found.found in FOUND else self.search(mutant, slow=True)
+    for stage in STAGES:
+      found = self.search(mutant, stage)
+      while found.found in FOUND and found.test not in self.passing([found]):
+        self.leave_out(found.test)
+        found = self.search(mutant, stage)
+      if found.found in FOUND:
+        return found
+    return Row(mutant, NONE)
 
-  def tried(
-    self, mutant: Mutant, tests: dict[str, Ran], slow: bool
+  def search(self, mutant: Mutant, stage: str) -> Row:
+    """Runs the tests of a stage that may find it."""
+    tree, slow = self._trials.tree, stage == STAGES[2]
+    own, others = stage != STAGES[1], stage != STAGES[0]
+    files = choice.mirrored(tree, mutant.module) if own else []
+    files += choice.naming(tree, mutant) if others else []
+    for file in files:
+      if file in self._trials.failing:
+        continue
+      if slow and "mark.slow" not in (tree / file).read_text():
+        continue
+      likely = mutant.function.split(".")[-1]
+      plan = Plan(slow, _SECONDS[slow], likely=likely)
+      if (row := self._tried(mutant, [file], plan)) is not None:
+        return row
+    return Row(mutant, [*STAGES, NONE][STAGES.index(stage) + 1])
+
+  def _tried(
+    self, mutant: Mutant, tests: Sequence[str], plan: Plan
   ) -> Row | None:
     """The row, if one of some tests finds it."""
-    if not tests:
-      return None
     changed = self._places.changed(mutant)
-    outcome = self._trials.changed(mutant.module, changed, tests, slow)
+    outcome = self._trials.changed(mutant.module, changed, tests, plan)
+    if outcome.late:
+      return self._late(mutant, outcome.late, plan.slow)
+    if outcome.failed:
+      return Row(mutant, "slow" if plan.slow else "fast", outcome.failed)
+    return None
+
+  def _late(self, mutant: Mutant, test: str, slow: bool) -> Row | None:
+    """The row, if the change makes a test take four times as long or fail."""
+    seconds = self._trials.passing([test], slow).get(test)
+    if seconds is None:
+      return None
+    plan = Plan(slow, _SLACK + 4 * seconds, wanted=[test])
+    changed = self._places.changed(mutant)
+    outcome = self._trials.changed(mutant.module, changed, [test], plan)
     if outcome.failed:
       return Row(mutant, "slow" if slow else "fast", outcome.failed)
-    return Row(mutant, "time limit", outcome.late) if outcome.late else None
-
-  def search(self, mutant: Mutant, slow: bool) -> Row:
-    """Runs the tests that may find it, the module's own before the others."""
-    tree = self._trials.tree
-    own = choice.mirrored(tree, mutant.module)
-    reach = total = 0
-    for files in (own, choice.naming(tree, mutant)):
-      known: dict[str, Ran] = {}
-      for file in files:
-        if not slow or "mark.slow" in (tree / file).read_text():
-          limit = _FILE_SECONDS[slow]
-          known |= self._trials.baseline(file, slow, limit)
-      tests = choice.tests_for(mutant, known, _SECONDS[slow])
-      if (row := self.tried(mutant, tests, slow)) is not None:
-        return row
-      reach += sum(choice.reaches(mutant, ran) for ran in tests.values())
-      total += len(tests)
-    print(f"  {total} tests passed, of which {reach} call it", flush=True)
-    return Row(mutant, NONE if slow else NOT_FAST)
+    late = f"{'slow' if slow else 'fast'} time limit"
+    return Row(mutant, late, test) if outcome.late else None
 
 
 def record(path: pathlib.Path, finder: Finder, end: float) -> None:
-  """Tries what is not yet tried: first by the fast tests, then by the slow."""
-  rows = read(path)
-  for slow, open_ in ((False, ""), (True, NOT_FAST)):
-    order = [i for i, row in enumerate(rows) if row.found == open_]
-    random.Random(0).shuffle(order)  # All folders early, if it is stopped.
-    for i in order:
+  """Tries what is not yet tried, all by one stage before the next."""
+  for stage in STAGES:
+    while left := [i for i, r in enumerate(read(path)) if r.found == stage]:
+      random.Random(0).shuffle(left)  # All folders early, if it is stopped.
+      done = _try(path, left[:_AT_ONCE], finder, stage, end)
+      _take_back(path, done, finder, stage)
       if time.monotonic() > end:
         print("the time is over; the same command goes on from here")
         return
-      start = time.monotonic()
-      rows[i] = finder.search(rows[i].mutant, slow)
-      print(f"{time.monotonic() - start:.0f} s ", end="")
-      _show(rows[i])
-      write(path, rows)
+
+
+def _try(
+  path: pathlib.Path, left: list[int], finder: Finder, stage: str, end: float
+) -> list[int]:
+  """Searches for some rows and writes them; returns those it had time for."""
+  done, rows = list[int](), read(path)
+  for i in left:
+    if time.monotonic() > end:
+      break
+    start = time.monotonic()
+    rows[i] = finder.search(rows[i].mutant, stage)
+    print(f"{time.monotonic() - start:.0f} s ", end="")
+    _show(rows[i])
+    write(path, rows)
+    done.append(i)
+  return done
+
+
+def _take_back(
+  path: pathlib.Path, new: list[int], finder: Finder, stage: str
+) -> None:
+  """Reopens rows of which the test fails without the change, too."""
+  rows = read(path)
+  found = [i for i in new if rows[i].found in FOUND]
+  passing = finder.passing(rows[i] for i in found)
+  for i in found:
+    if rows[i].test not in passing:
+      print(f"fails without a change: {rows[i].test}", flush=True)
+      finder.leave_out(rows[i].test)
+      rows[i] = Row(rows[i].mutant, stage)
+  write(path, rows)
 
 
 def check(path: pathlib.Path, finder: Finder, places: Places) -> int:
   """Tries again what was found; returns the number that no longer is."""
-  rows = read(path)
-  now = {
-    i: places.find(row.mutant)
-    for i, row in enumerate(rows)
-    if row.found in FOUND
-  }
-  lost, before = [], finder.before([rows[i] for i in now])
-  for i, mutant in now.items():
-    if mutant is None:
-      print(f"gone: {rows[i].mutant}", flush=True)
+  rows, lost = read(path), []
+  passing = finder.passing(row for row in rows if row.found in FOUND)
+  for i, row in enumerate(rows):
+    if row.found not in FOUND:
       continue
-    row = finder.again(rows[i], mutant, before)
-    _show(row)
-    if row.found in FOUND:
-      rows[i] = row
+    mutant = places.find(row.mutant)
+    if mutant is None:
+      print(f"gone: {row.mutant}", flush=True)
+      continue
+    now = finder.again(row, mutant, passing)
+    _show(now)
+    if now.found in FOUND:
+      rows[i] = now
       write(path, rows)
     else:
-      lost.append(row.mutant)
+      lost.append(mutant)
   for mutant in lost:
     print(f"no longer found: {mutant}")
   return len(lost)
@@ -235,14 +282,14 @@ def _show(row: Row) -> None:
 def summary(rows: list[Row]) -> str:
   """How many are found, by what, of each room."""
   counts = collections.Counter((room(r.mutant.module), r.found) for r in rows)
-  kinds = [*FOUND, NONE, NOT_FAST, ""]
-  lines = [["room", *kinds[:-1], "not tried"]]
+  kinds = [*FOUND, NONE, *STAGES]
+  lines = [["room", *(kind or "not tried" for kind in kinds)]]
   for name in sorted({name for name, _ in counts}):
     lines.append([name, *(str(counts[name, kind]) for kind in kinds)])
   sums = [str(sum(counts[x] for x in counts if x[1] == k)) for k in kinds]
   lines.append(["all", *sums])
   return "\n".join(
-    f"{name:14}" + "".join(f"{count:>12}" for count in row)
+    f"{name:14}" + "".join(f"{count:>17}" for count in row)
     for name, *row in lines
   )
 
@@ -261,8 +308,6 @@ def main() -> int:
     "--list", type=pathlib.Path, default=ROOT / "tests" / "mutants.csv"
   )
   flags = parser.parse_args()
-  if sys.version_info < (3, 12):
-    parser.error("it needs Python 3.12 or later")
   end = time.monotonic() + 60 * flags.minutes
   path = flags.list.resolve()
   with copied(flags.tree.resolve(), flags.commit) as tree:

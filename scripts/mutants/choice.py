@@ -3,10 +3,8 @@
 import ast
 import pathlib
 import re
-from collections.abc import Iterable
 
 from scripts.mutants.changes import Mutant
-from scripts.mutants.trials import STARTS, Ran, file_of
 
 _MOST_FILES = 2  # Besides those that mirror the module.
 
@@ -73,44 +71,3 @@ def _importers(tree: pathlib.Path, module: str) -> list[str]:
   paths = sorted(tree.glob("vit_jax/**/*.py"))
   found = [path for path in paths if name in _imports(path.read_text())]
   return [str(path.relative_to(tree)) for path in found]
-
-
-def tests_for(
-  mutant: Mutant, known: dict[str, Ran], budget: float
-) -> dict[str, Ran]:
-  """Tests that may find a change, the likeliest first, within seconds.
-
-  Those that call the function come first, of them those that call little else.
-  Then, of the files that mirror the module, come those that start processes,
-  whose calls are not seen, and those beside the first, to which a fixture or a
-  cache may hand what it made. Code that runs at import is reached by all that
-  call a function of its module.
-  """
-  ranks: dict[str, tuple[int, int]] = {}
-  for test, ran in known.items():
-    rank = 0 if reaches(mutant, ran) else 1 if STARTS in ran.reached else 2
-    if not rank or is_mirror(mutant.module, file_of(test)):
-      ranks[test] = rank, len(ran.reached)
-  near = {file_of(test) for test, (rank, _) in ranks.items() if rank < 2}
-  chosen, seconds = {}, 0.0
-  for test in sorted(ranks, key=lambda test: ranks[test]):
-    if file_of(test) in near and (
-      not chosen or seconds + known[test].seconds <= budget
-    ):
-      chosen[test] = known[test]
-      seconds += known[test].seconds
-  return chosen
-
-
-def reaches(mutant: Mutant, ran: Ran) -> bool:
-  """Whether a test called the function that a mutant changes."""
-  name = f"{mutant.module}:{mutant.function}"
-  if name in ran.reached:
-    return True
-  last = mutant.function.split(".")[-1].lstrip("_")
-  at_import = not last or last[0].isupper() or mutant.kind == "default"
-  return at_import and _any_of(mutant.module, ran.reached)
-
-
-def _any_of(module: str, reached: Iterable[str]) -> bool:
-  return any(name.startswith(f"{module}:") for name in reached)
