@@ -110,7 +110,12 @@ class Places:
         for other in self._of(module):
           self._by_text.setdefault(_text(other), []).append(other)
     found = self._by_text.get(_text(mutant), [])
-    return found[0] if len(found) == 1 else None
+    # Of several, one of the same class, or of the same module.
+    for same in ("", "function", "module"):
+      near = [m for m in found if not same or _alike(m, mutant, same)]
+      if len(near) == 1:
+        return near[0]
+    return None
 
   def changed(self, mutant: Mutant) -> str:
     """The source of its module with the change."""
@@ -122,6 +127,10 @@ class Places:
       source = self._sources.get(module, "")
       self._of_module[module] = mutants_of(module, source)
     return self._of_module[module]
+
+
+def _alike(one: Mutant, other: Mutant, field: str) -> bool:
+  return getattr(one, field) == getattr(other, field)
 
 
 def _text(mutant: Mutant) -> Mutant:
