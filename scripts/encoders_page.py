@@ -41,8 +41,6 @@ INTRO = """\
 What can be started from, by family. `vit_jax convert --list` has the short names
 of the checkpoints, and [published weights](howto/weights.md) says what to do with
 them. A licence is that of the weights: read it before you use or share them.
-[scripts/encoders_page.py](../scripts/encoders_page.py) writes this page; do not
-edit it.
 """  # noqa: E501
 PARTS = """\
 ## What each of them can do
@@ -63,14 +61,7 @@ COUNTED = """\
 Every plain Vision Transformer and hybrid of timm and every one of transformers'
 classes, two layers of each at its real width with random weights and a new head of
 seven classes, is saved by its library, opened here and asked about one image. It is
-the same if no logit differs by more than 1e-5 of the largest. In a clone of the
-repository:
-
-<!-- not run: needs torch, timm and transformers, and an hour -->
-```sh
-python scripts/parity/coverage.py --csv coverage.csv
-python -m scripts.encoders_page coverage.csv
-```
+the same if no logit differs by more than 1e-5 of the largest.
 """  # noqa: E501
 ROUNDING = """\
 The one beyond it, `vit_large_r50_s32_224`, is rounding in the ResNet of a hybrid:
