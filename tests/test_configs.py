@@ -1,5 +1,6 @@
 """Every file in `configs/` has the known keys and takes a step."""
 
+import dataclasses
 import functools
 import importlib.util
 import pathlib
@@ -27,12 +28,11 @@ from vit_jax import load_pretrained
 from vit_jax.models import make_model, variants
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.pretrained import known
-from vit_jax.run import build, extras, loop
+from vit_jax.run import build, extras, loop, plan
 from vit_jax.run.experiments import study
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime.settings import all_keys, flat
 from vit_jax.training import sharding
-from vit_jax.training.state import Extras
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 ROWS = [
@@ -137,35 +137,28 @@ def test_rows_carry_the_papers_numbers():
 def _one_step(config, size: int, batch_size: int, num_classes: int, mesh=None):
   """Traces or runs the configuration's step; returns it and its inputs."""
   config.update(image_size=(size, size), batch_size=batch_size)
-  settings = build.resolved(read(config), None)
-  names = tuple(map(str, range(num_classes)))
-  settings, task = build.with_texts(
-    settings, build.task_of(settings), with_data=False
+  mesh = mesh or sharding.make_mesh(devices=jax.devices()[:1])
+  made = plan.plan_of_shapes(
+    read(config),
+    num_classes=num_classes,
+    num_examples=10**6,
+    devices=list(mesh.devices.flat),
   )
-  teacher, task = extras.open_teacher(settings, task)
-  model = build.build_model(settings, task, names)
-  opened = Extras()
-  if teacher is not None:
-    mesh = mesh or sharding.make_mesh(devices=jax.devices()[:1])
-    opened = extras.open_extras(settings, model, mesh, teacher, None, None)
-    task = opened.taught(task)
-  init, step = build.train_functions(
-    settings, model, task, opened, 20_000, 10**6
-  )
+  if made.extras.teacher is not None:
+    teacher, _ = extras.open_teacher(made.settings, made.task)
+    opened = extras.open_extras(
+      made.settings, made.model, mesh, teacher, None, None
+    )
+    task = opened.taught(made.task)
+    made = dataclasses.replace(made, extras=opened, task=task)
   classes = np.arange(batch_size, dtype=np.int32) % num_classes
-  spec = task.batch_spec(
-    build.make_preprocessing(settings),
-    settings.train_transform,
-    names=num_classes,
-    rows=batch_size,
-  )
-  batch = {name: one.zeros() for name, one in spec.items()}
+  batch = {name: one.zeros() for name, one in made.batch_spec.items()}
   pixels = np.arange(batch_size * size * size * 3, dtype=np.uint8)
   batch["image"] = pixels.reshape(batch_size, size, size, 3)
   batch["label"] += classes.reshape(-1, *[1] * (batch["label"].ndim - 1))
   if "text" in batch:
     batch["text"] += classes[:, None]
-  return init, step, batch, *opened.frozen_params
+  return made.init, made.train_step, batch, *made.extras.frozen_params
 
 
 @pytest.mark.slow

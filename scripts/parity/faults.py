@@ -16,7 +16,7 @@ from vit_jax.models import autoencoder, two_towers
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.parts import Parts
 from vit_jax.models.paths import within
-from vit_jax.run import build
+from vit_jax.run import plan
 from vit_jax.runtime.settings import Duration
 from vit_jax.tasks import (
   pair_objective,
@@ -111,7 +111,7 @@ def _optimizer(after: Callable[[Any, Any, Any], Any], **fields: Any) -> Fault:
 
     return faulty
 
-  return _patch(build, "make_optimizer", make)
+  return _patch(plan, "make_optimizer", make)
 
 
 def _scaled(module: str, factor: float) -> Fault:
@@ -340,12 +340,12 @@ FAULTS: dict[str, Fault] = {
   ),
   "a constant weight decay": _settings("optimizer", final_weight_decay=None),
   "warm-up off by one": _patch(
-    build,
+    plan,
     "make_schedule",
     lambda make: lambda *a: _shifted(make(*a), 1),
   ),
   "the schedule a step late": _patch(
-    build,
+    plan,
     "make_schedule",
     lambda make: lambda *a: _shifted(make(*a), -1),
   ),

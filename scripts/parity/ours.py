@@ -1,7 +1,7 @@
 """Runs a row of the comparison by this package, as a run would.
 
 The settings are those of a configuration file, read by `run.settings`, and the
-step is that of `run.build.train_functions`.
+step is that of `run.plan.Plan`.
 """
 
 import dataclasses
@@ -19,7 +19,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from scripts.parity import inputs as given_inputs
 from scripts.parity.inputs import Arrays, Inputs
 from vit_jax.run import build
+from vit_jax.run.plan import Plan, absent_splits
 from vit_jax.run.settings import Settings
+from vit_jax.runtime.settings import replaced
+from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer, map_paths
 from vit_jax.training.state import Extras
 
@@ -70,33 +73,25 @@ def flat(tree: Any) -> Arrays:
   return {k: np.asarray(v) for k, v in found.items()}
 
 
-def functions(setup: Setup, steps: int) -> tuple[Any, Any, Any]:
-  """Returns (init, train_step, tx) of a run of so many steps."""
-  made: list[Any] = []
-  make = build.make_optimizer
-
-  def kept(*args: Any, **kwargs: Any) -> Any:
-    made.append((make(*args, **kwargs), kwargs))
-    return made[-1][0]
-
-  build.make_optimizer = kept  # The run's own is measured.
-  try:
-    init, train_step = build.train_functions(
-      setup.settings,
-      setup.model,
-      build.task_of(setup.settings),
-      setup.extras,
-      steps,
-      EXAMPLES,
-    )
-  finally:
-    build.make_optimizer = make
-  return init, train_step, made[0]
+def planned(setup: Setup, steps: int) -> Plan:
+  """The plan of a run of so many steps."""
+  length = {"total_steps": steps, "total_epochs": 0.0, "total_examples": 0}
+  settings = replaced(setup.settings, length)
+  task = build.task_of(settings)
+  return Plan(
+    settings=settings,
+    task=task,
+    mesh=sharding.make_mesh(devices=jax.devices()[:1]),
+    splits=absent_splits(task, CLASSES, EXAMPLES),
+    start=None,
+    model=setup.model,
+    extras=setup.extras,
+  )
 
 
 def trained_shapes(setup: Setup, steps: int) -> dict[str, tuple[int, ...]]:
   """The shapes of the arrays that are trained."""
-  init, _, _ = functions(setup, steps)
+  init = planned(setup, steps).init
   params = jax.eval_shape(init, jax.random.key(0)).params
   found: Any = flatten_dict(nn.unbox(params), sep="/")
   return {path: x.shape for path, x in found.items()}
@@ -104,7 +99,8 @@ def trained_shapes(setup: Setup, steps: int) -> dict[str, tuple[int, ...]]:
 
 def drawn(setup: Setup, steps: int, batch: int) -> list[Any]:
   """The calls of `bernoulli` in a step, each (p, shape)."""
-  init, train_step, _ = functions(setup, steps)
+  plan = planned(setup, steps)
+  init, train_step = plan.init, plan.train_step
   state = jax.eval_shape(lambda key: nn.unbox(init(key)), jax.random.key(0))
   size = (batch, given_inputs.SIDE, given_inputs.SIDE, given_inputs.CHANNELS)
   shapes = {
@@ -139,7 +135,8 @@ def run(
     answer: Makes the logits of the parameters; by default those of the probe.
   """
   T = len(inputs.images)
-  init, train_step, (tx, by_layer) = functions(setup, T)
+  plan = planned(setup, T)
+  init, train_step = plan.init, plan.train_step
 
   @jax.jit
   def first(params: Any) -> Any:
@@ -174,13 +171,13 @@ def run(
       answers[t + 1] = np.asarray(logits(state.params))
       if state.averaged_params is not None:
         averaged[t + 1] = flat(state.averaged_params)
-  rate, decay = rates(setup.settings, tx, by_layer, inputs.params, T)
+  rate, decay = rates(plan, inputs.params)
   loss = np.asarray(jax.device_get(losses), np.float64)
   return Trajectory(loss, rate, decay, params, averaged, answers)
 
 
 def rates(
-  settings: Settings, tx: Any, by_layer: Any, params: Arrays, steps: int
+  plan: Plan, params: Arrays
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
   """The learning rate and the decay of each array, as the optimizer has them.
 
@@ -189,6 +186,7 @@ def rates(
   these, which is the decay. The direction is that of the same optimizer with a
   rate of 1.
   """
+  settings, steps, tx = plan.settings, plan.lengths.total, plan.optimizer
   plain = dataclasses.replace(
     settings.optimizer,
     layer_decay=1.0,
@@ -196,7 +194,13 @@ def rates(
     final_weight_decay=None,
     patches_lr=1.0,
   )
-  one = make_optimizer(plain, optax.constant_schedule(1.0), **by_layer)
+  one = make_optimizer(
+    plain,
+    optax.constant_schedule(1.0),
+    is_trainable=plan.is_trainable,
+    parts=plan.parts,
+    total_steps=steps,
+  )
   tree = unflatten_dict(params, sep="/")
   # As far as the settings say, decay is then as large as the direction.
   size = 1 / (settings.optimizer.weight_decay or 1.0)

@@ -15,12 +15,10 @@ from scripts.parity import ours
 from scripts.parity.inputs import SIDE, Arrays, Inputs
 from scripts.parity.ours import Setup, Trajectory
 from scripts.parity.row import BATCH, STEPS, Row, normalized
-from vit_jax.models.parts import Parts
 from vit_jax.pretrained.formats import dinov2
 from vit_jax.pretrained.formats.mapping import Rule
 from vit_jax.run import build
 from vit_jax.training.losses import Moment
-from vit_jax.training.schedules import RunLength
 
 PROTOTYPES, HEAD, BOTTLENECK, SMALL = 40, 24, 8, 3
 HELD, WARM = 10, 30  # Steps.
@@ -89,7 +87,8 @@ class SelfDistilled(Row):
     self, setup: Setup, inputs: Inputs, marks: tuple[int, ...]
   ) -> Trajectory:
     """Trains on all batches; the logits end with both centers."""
-    init, train_step, (tx, by_layer) = ours.functions(setup, STEPS)
+    plan = ours.planned(setup, STEPS)
+    init, train_step = plan.init, plan.train_step
     params = unflatten_dict(inputs.params, sep="/")
     state = jax.jit(lambda key: nn.unbox(init(key)))(jax.random.key(0))
     state = state.replace(
@@ -116,17 +115,13 @@ class SelfDistilled(Row):
         trained[t + 1] = ours.flat(state.params)
         averaged[t + 1] = ours.flat(state.averaged_params)
         logits[t + 1] = np.asarray(told(state))
-    parts = Parts.of(setup.model, params)
-    length = RunLength(STEPS, BATCH, ours.EXAMPLES)
     # Clipped updates would show Adam's epsilon in the rate.
     own = dataclasses.replace(setup.settings.self_distillation, clip_norm=0.0)
     task = build.task_of(
       dataclasses.replace(setup.settings, self_distillation=own)
     )
-    whole = task.optimizer(tx, parts, length)
-    rate, decay = ours.rates(
-      setup.settings, whole, by_layer, inputs.params, STEPS
-    )
+    whole = dataclasses.replace(plan, task=task)
+    rate, decay = ours.rates(whole, inputs.params)
     loss = np.asarray(jax.device_get(losses), np.float64)
     return Trajectory(loss, rate, decay, trained, averaged, logits)
 

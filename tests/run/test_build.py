@@ -1,9 +1,8 @@
 """Operations of the tasks' train steps, against counts by hand."""
 
-import jax
 import pytest
 
-from tests.tasks.made_up import settings
+from tests.tasks.made_up import plan, settings
 from vit_jax import make_vit
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
@@ -93,32 +92,19 @@ def self_distillation():
 def test_operations_of_a_step(by_hand, changes):
   """The backward pass of the model, but not of a teacher, takes twice more."""
   plain = dict(image_size=(16, 16), batch_size=4, loss__label_smoothing=0.0)
-  given = build.resolved(settings(**plain | changes), None)
+  given = settings(**plain | changes)
   task, extras = build.task_of(given), Extras()
   if by_hand is student:
     task, extras = taught(task)
   outputs = CLASSES if task.has_answers else 0
   vit = make_vit("Ti/4", outputs, **SIZES, position="sincos2d")
   model = task.adapted(vit)
-  init, _ = build.train_functions(given, model, task, extras, 10, 100)
-  shapes = sharding.array_shapes(init, sharding.make_mesh())
-  count = build.count_step(
-    given, model, task, extras, shapes, spec(given, task)
-  )
+  count = plan(given, task, model, extras, classes=CLASSES).operations
   model_pass, teacher_pass = by_hand()
   # The products of the losses themselves are left out by hand.
   forward, step = model_pass + teacher_pass, 3 * model_pass + teacher_pass
   assert count.forward * 1e9 == pytest.approx(forward, rel=0.01)
   assert count.step * 1e9 == pytest.approx(step, rel=0.01)
-
-
-def spec(given, task):
-  return task.batch_spec(
-    build.make_preprocessing(given),
-    given.train_transform,
-    names=CLASSES,
-    rows=given.batch_size,
-  )
 
 
 def taught(task):
@@ -133,15 +119,10 @@ def taught(task):
 
 def test_layers_computed_again_do_not_count():
   given = settings(image_size=(16, 16), batch_size=8)
-  given = build.resolved(given, None)
   task = build.task_of(given)
   for remat in ("none", "full"):
     model = make_vit("Ti/4", CLASSES, **SIZES, remat=remat)
-    init, _ = build.train_functions(given, model, task, Extras(), 10, 100)
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    count = build.count_step(
-      given, model, task, Extras(), shapes, spec(given, task)
-    )
+    count = plan(given, task, model, classes=CLASSES).operations
     assert count.step == pytest.approx(3 * classification()[0] / 1e9)
 
 

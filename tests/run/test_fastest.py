@@ -9,7 +9,6 @@ import pytest
 
 from vit_jax.models import make_vit
 from vit_jax.run import build, fastest, summary
-from vit_jax.run import plan as plans
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime.settings import replaced
@@ -110,8 +109,7 @@ def test_the_table_has_what_the_pages_say():
 
 def test_a_run_goes_on_with_what_it_took(config, monkeypatch):
   """Whatever the table says by then; the header names it in both cases."""
-  for module in (plans, summary):
-    monkeypatch.setattr(module, "for_tpu", lambda: True)
+  monkeypatch.setattr(summary, "for_tpu", lambda: True)
   plain = make_plan(read(config))
   model = dataclasses.replace(plain.model, parent=None)
   images = config.batch_size // 8

@@ -13,7 +13,7 @@ from tests import runs
 from tests.models.test_extended_vit import Halved
 from vit_jax import load_pretrained
 from vit_jax.models.parts import unstack
-from vit_jax.run import build, loop
+from vit_jax.run import loop, plan
 from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.experiments.replay import verify
 from vit_jax.run.saved import evaluate_checkpoint
@@ -267,7 +267,7 @@ def test_a_run_traces_its_step_once(data_dir, tmp_path, monkeypatch):
     step = make_train_step(*args, **options)
     return lambda *arguments: traced.append(arguments) or step(*arguments)
 
-  monkeypatch.setattr(build, "make_train_step", counted)
+  monkeypatch.setattr(plan, "make_train_step", counted)
   changes = dict(total_steps=2, eval_every_steps=0, save_every_steps=0)
   config = runs.config(data_dir, digest_every=0, **changes)
   state, _ = loop.train(read(config), str(tmp_path))

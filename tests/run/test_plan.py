@@ -2,6 +2,7 @@
 
 import pathlib
 
+import jax
 import pytest
 from PIL import Image
 
@@ -10,7 +11,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import attention, partitioning
 from vit_jax.pretrained import load
 from vit_jax.run import build, loop
-from vit_jax.run.plan import make_plan
+from vit_jax.run.plan import make_plan, plan_of_shapes
 from vit_jax.run.settings import read
 from vit_jax.run.summary import header
 from vit_jax.workdir import description as descriptions
@@ -154,7 +155,11 @@ def test_a_warm_up_as_long_as_the_run_is_shortened(
   config, epochs, total, steps
 ):
   config.optimizer.warmup_epochs = epochs
-  assert build.warmup_steps(read(config), total, 24) == steps
+  config.update(total_epochs=0.0, total_steps=total)
+  made = plan_of_shapes(
+    read(config), num_classes=3, num_examples=24, devices=jax.devices()[:1]
+  )
+  assert made.warmup_steps == steps
 
 
 def test_a_shortened_warm_up_is_said(config):

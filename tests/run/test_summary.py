@@ -109,8 +109,8 @@ def test_few_photographs_get_the_better_command(config, monkeypatch):
   better = f"vit_jax train {config.data.root} --pretrained hf_s14_dinov2"
   assert rows[at + 1] == ("", f"{better}  (downloads 88 MB)")
   assert "training" not in dict(header(plan, "runs/x", is_new=False))
-  lengths = dataclasses.replace(plan.lengths, total=1)
-  once = header(dataclasses.replace(plan, lengths=lengths), "runs/x")
+  once = replaced(plan.settings, {"total_epochs": 0.0, "total_steps": 1})
+  once = header(dataclasses.replace(plan, settings=once), "runs/x")
   assert dict(once)["run"].startswith("1 step of 8 images ")
   monkeypatch.setattr(few_images, "FEW", 24)
   assert "training" not in dict(header(plan, "runs/x"))

@@ -5,8 +5,11 @@ import csv
 import numpy as np
 
 from vit_jax.run import build
+from vit_jax.run.plan import Plan, absent_splits
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import replaced
+from vit_jax.training import sharding
+from vit_jax.training.state import Extras
 
 HALF = (0.5, 0.5, 0.5)
 
@@ -38,6 +41,20 @@ def settings(**changes):
 def task(**changes):
   """The task of these settings."""
   return build.task_of(settings(**changes))
+
+
+def plan(given, task, model, extras=Extras(), *, classes=1, examples=100):
+  """The plan of a run of 10 steps with this model, of data that are absent."""
+  given = replaced(given, {"total_steps": 10})
+  return Plan(
+    settings=build.resolved(given, None),
+    task=task,
+    mesh=sharding.make_mesh(),
+    splits=absent_splits(task, classes, examples),
+    start=None,
+    model=model,
+    extras=extras,
+  )
 
 
 def rows_of(outcome, tmp_path, source):

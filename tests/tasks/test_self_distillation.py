@@ -58,13 +58,9 @@ def task_and_model(variant="Ti/4", block=None, **changes):
 
 
 def batch(seed=0, rows=B):
-  task, _ = task_and_model()
-  spec = task.batch_spec(
-    Preprocessing((8, 8)),
-    made_up.settings().train_transform,
-    names=1,
-    rows=rows,
-  )
+  task, model = task_and_model()
+  given = made_up.settings(**SMALL | {"batch_size": rows})
+  spec = made_up.plan(given, task, model).batch_spec
   rng = np.random.default_rng(seed)
   made = allocate(spec)
   for name in ("image", "second", "small"):

@@ -7,11 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from tests.tasks.made_up import settings
+from tests.tasks.made_up import plan, settings
 from vit_jax import make_vit
 from vit_jax.run import build
 from vit_jax.training import sharding
-from vit_jax.training.state import Extras
 
 ROWS, K = 8, 106  # K is twice a prime, and no other size of the model.
 CHANGES = dict(
@@ -34,16 +33,8 @@ def functions(centering):
   vit = make_vit(
     "Ti/4", 0, num_layers=1, hidden_size=16, mlp_size=32, num_heads=2
   )
-  given = build.resolved(given, None)
-  model = task.adapted(vit)
-  init, step = build.train_functions(given, model, task, Extras(), 10, ROWS)
-  spec = task.batch_spec(
-    build.make_preprocessing(given),
-    given.train_transform,
-    names=1,
-    rows=ROWS,
-  )
-  return init, step, spec
+  made = plan(given, task, task.adapted(vit), examples=ROWS)
+  return made.init, made.train_step, made.batch_spec
 
 
 def compiled(centering, mesh):

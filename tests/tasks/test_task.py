@@ -11,6 +11,7 @@ import pytest
 from tests.tasks.made_up import HALF, Split, rows_of, settings, task
 from tests.tiny import random_params
 from vit_jax import make_vit
+from vit_jax.data.batch import batched, row_spec
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.captions import TEXT, Captions
 from vit_jax.data.reading.labels import NONE, SINGLE
@@ -172,9 +173,10 @@ def test_what_every_task_does(name, tmp_path):
 
   # The arrays of a batch are those that the task says a step takes.
   (batch,) = stream()
-  spec = given.batch_spec(
-    stream.preprocessing, TrainTransformSettings(), names=len(NAMES), rows=B
+  transform = given.train_transform(
+    stream.preprocessing, TrainTransformSettings()
   )
+  spec = batched(row_spec(transform, given.labels.spec(len(NAMES))), B)
   arrays = {k: (x.shape, x.dtype) for k, x in batch.items() if k != "mask"}
   crops = {"second", "small"} & spec.keys()
   assert (name == "self_distillation") == bool(crops)

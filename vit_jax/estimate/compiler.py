@@ -18,15 +18,12 @@ from jax.sharding import Mesh
 
 from vit_jax.estimate import hlo, network
 from vit_jax.inference.predictor import make_predict_step
-from vit_jax.models import Model
 from vit_jax.models.grid import forward_gflops
-from vit_jax.pretrained.loaded import Loaded
-from vit_jax.run import build, fastest
-from vit_jax.run.extras import check_teacher, open_teacher, shapes_of_extras
+from vit_jax.run import fastest
+from vit_jax.run.plan import plan_of_shapes
 from vit_jax.run.settings import Settings
-from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
-from vit_jax.training.state import TrainState, make_params_init
+from vit_jax.training.state import make_params_init
 
 GIB = 2**30
 
@@ -166,56 +163,14 @@ def lower(
   Returns it, the GFLOP for an image, the mesh, and a line that says which
   settings are the fastest known ones, if they are.
   """
-  settings, task, model, teacher = _build(settings, num_classes)
-  settings = fastest.chosen(settings, task, model, devices)
-  mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
-  batch_size = settings.batch_size
-  sharding.check_batch("batch_size", batch_size, mesh, settings.parts)
-  task, extras, init, step = _training(
-    settings, task, model, teacher, mesh, num_examples
-  )
-  shapes = sharding.array_shapes(init, mesh)
-  preprocessing = build.make_preprocessing(settings)
-  spec = task.batch_spec(
-    preprocessing, settings.train_transform, names=num_classes, rows=batch_size
-  )
-  batch = {k: _rows(mesh, one.shape, one.dtype) for k, one in spec.items()}
-  fixed = extras.frozen_params if any(extras.frozen_params) else ()
-  vmem = settings.scoped_vmem_mib
-  jitted = sharding.jit_train_step(
-    step, shapes, mesh, *fixed, scoped_vmem_mib=vmem
-  )
-  operations = build.count_step(settings, model, task, extras, shapes, spec)
-  line = fastest.described(settings, task, model, devices)
-  return jitted.lower(shapes, batch, *fixed), operations.step, mesh, line
-
-
-def state_shapes(
-  settings: Settings, mesh: Mesh, num_classes: int, num_examples: int
-) -> TrainState:
-  """Shape, dtype and sharding of every array of the run's state."""
-  built = _build(settings, num_classes)
-  init = _training(*built, mesh, num_examples)[2]
-  return sharding.array_shapes(init, mesh)
-
-
-def _training(
-  settings: Settings,
-  task: Task,
-  model: Model,
-  teacher: Loaded | None,
-  mesh: Mesh,
-  num_examples: int,
-) -> tuple[Task, Any, Any, Any]:
-  """The task and extras of a run, and its `init` and `train_step`."""
-  total = settings.total.in_steps(settings.batch_size, num_examples)
-  check_teacher(teacher, settings, task, model)
-  extras = shapes_of_extras(settings, model, teacher, mesh)
-  task = extras.taught(task)
-  init, step = build.train_functions(
-    settings, model, task, extras, total, num_examples
-  )
-  return task, extras, init, step
+  plan = plan_of_shapes(
+    settings,
+    num_classes=num_classes,
+    num_examples=num_examples,
+    devices=devices,
+  ).checked()
+  line = fastest.described(plan.settings, plan.task, plan.model, devices)
+  return plan.lower_step(), plan.operations.step, plan.mesh, line
 
 
 def lower_forward(
@@ -225,13 +180,18 @@ def lower_forward(
 
   Every device holds all parameters, in the dtype in which the model computes.
   """
-  sharding.check_batch("batch_size", settings.batch_size, mesh)
-  settings, task, trained, _ = _build(settings, num_classes)
-  model = trained.trunk
-  preprocessing = build.make_preprocessing(settings)
+  size = settings.batch_size
+  sharding.check_batch("batch_size", size, mesh)
+  plan = plan_of_shapes(
+    settings,
+    num_classes=num_classes,
+    num_examples=size,
+    devices=list(mesh.devices.flat),
+  )
+  model, preprocessing = plan.model.trunk, plan.preprocessing
   shape = preprocessing.image_shape
   step = make_predict_step(
-    model, **preprocessing.normalization, task=task, top=1
+    model, **preprocessing.normalization, task=plan.task, top=1
   )
   whole = sharding.replicated(mesh)
   shapes = jax.eval_shape(make_params_init(model, shape), jax.random.key(0))
@@ -239,31 +199,10 @@ def lower_forward(
     lambda x: jax.ShapeDtypeStruct(x.shape, model.dtype, sharding=whole),
     nn.unbox(shapes),
   )
-  images = _rows(mesh, (settings.batch_size, *shape), jnp.uint8)
+  rows = sharding.batch_sharding(mesh)
+  images = jax.ShapeDtypeStruct((size, *shape), jnp.uint8, sharding=rows)
   gflops = forward_gflops(model, params, shape)
   return sharding.jit_replicated(step, mesh).lower(params, images), gflops
-
-
-def _build(
-  settings: Settings, num_classes: int
-) -> tuple[Settings, Task, Model, Loaded | None]:
-  """The settings with what checkpoints decide, the task, model and teacher."""
-  names = tuple(map(str, range(num_classes)))
-  task = build.task_of(settings)
-  settings, task = build.with_texts(settings, task, with_data=False)
-  start = build.open_start(settings, task) if settings.pretrained else None
-  settings = build.resolved(settings, start and start.preprocessing)
-  teacher, task = open_teacher(settings, task)
-  model = build.build_model(settings, task, names, start)
-  return settings, task, model, teacher
-
-
-def _rows(
-  mesh: Mesh, shape: tuple[int, ...], dtype: Any
-) -> jax.ShapeDtypeStruct:
-  """An array of a batch, whose rows are split over the devices."""
-  split = sharding.batch_sharding(mesh)
-  return jax.ShapeDtypeStruct(shape, dtype, sharding=split)
 
 
 def devices_of(name: str) -> tuple[Chip, list[Any]]:

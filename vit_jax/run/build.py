@@ -5,14 +5,12 @@ ValueError, before anything is compiled.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from vit_jax.data.batch import Spec
 from vit_jax.data.batching.loader import Loader, make_loader
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.image_folder import lies_among_classes
@@ -20,7 +18,6 @@ from vit_jax.data.reading.sources import Splits, check_same_classes
 from vit_jax.data.settings import NormalizationSettings
 from vit_jax.data.transforming.transforms import check_colours
 from vit_jax.models import Model, make_model
-from vit_jax.models.grid import grid_of
 from vit_jax.models.layer import DTYPE_FIELDS
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import with_block
@@ -31,19 +28,7 @@ from vit_jax.runtime.settings import changed, check_needs, deprecations
 from vit_jax.tasks import choose
 from vit_jax.tasks.settings import switches
 from vit_jax.tasks.task import Task
-from vit_jax.training.optimizer import (
-  make_optimizer,
-  make_schedule,
-  trainable_filter,
-)
-from vit_jax.training.schedules import RunLength
-from vit_jax.training.state import (
-  Extras,
-  TrainState,
-  make_init,
-  make_params_init,
-)
-from vit_jax.training.step import Operations, make_train_step, step_gflops
+from vit_jax.training.state import make_params_init
 
 # Imported only by the runs that start from a checkpoint.
 if TYPE_CHECKING:
@@ -311,89 +296,7 @@ def build_model(
     raise
 
 
-def train_functions(
-  settings: Settings,
-  model: Model,
-  task: Task,
-  extras: Extras,
-  total_steps: int,
-  num_examples: int,
-  schedule: optax.Schedule | None = None,
-) -> tuple[Callable[[jax.Array], TrainState], Callable]:
-  """Makes the functions `init` and `train_step` from resolved settings.
-
-  `num_examples` are those of an epoch, for a warm-up given in epochs, and
-  `schedule` is the learning rate by step, in place of that of the settings.
-  """
-  options = settings.optimizer
-  preprocessing = make_preprocessing(settings)
-  if model.num_layers:
-    grid_of(model, preprocessing.image_size)  # ValueError if it does not fit.
-  warmup = warmup_steps(settings, total_steps, num_examples)
-  epoch = num_examples / settings.batch_size
-  schedule = schedule or make_schedule(options, total_steps, warmup, epoch)
-  shape = preprocessing.image_shape
-  parts = parts_of(model, shape)
-  trained = trainable_filter(options.freeze_layers, parts, model.scan)
-  length = RunLength(total_steps, settings.batch_size, num_examples)
-  tx = make_optimizer(
-    options,
-    schedule,
-    is_trainable=trained,
-    parts=parts,
-    total_steps=total_steps,
-  )
-  tx = task.optimizer(tx, parts, length)
-  objective = task.train_objective(model, preprocessing, length)
-  init = make_init(model, tx, shape, settings.ema_decay, extras, objective)
-  train_step = make_train_step(
-    model,
-    tx,
-    schedule,
-    seed=settings.seed,
-    objective=objective,
-    extras=extras,
-    accumulation_steps=settings.parts,
-    ema_decay=settings.ema_decay,
-    ema_warmup=settings.ema_warmup,
-    is_trainable=trained,
-  )
-  return init, train_step
-
-
-def count_step(
-  settings: Settings,
-  model: Model,
-  task: Task,
-  extras: Extras,
-  state: TrainState,
-  batch: Spec,
-) -> Operations:
-  """Counts the operations of a train step for an image of such a batch.
-
-  The settings are resolved, and the arrays of the state may be mere shapes.
-  """
-  shapes = {
-    key: jax.ShapeDtypeStruct(one.shape, one.dtype)
-    for key, one in batch.items()
-  }
-  objective = task.objective(model, make_preprocessing(settings))
-  frozen = extras.frozen_params[0] if extras.frozen_params else None
-  return step_gflops(model, objective, extras, state, shapes, frozen)
-
-
 def parts_of(model: Model, image_shape: tuple[int, int, int]) -> Parts:
   """The parts of a model, taken from its parameters if it lists none."""
   init = make_params_init(model, image_shape)
   return Parts.of(model, lambda: jax.eval_shape(init, jax.random.key(0)))
-
-
-def warmup_steps(settings: Settings, total: int, num_examples: int) -> int:
-  """The warm-up in steps; a tenth of the run if the run is too short for it.
-
-  `total` is the length of the run in steps, and `num_examples` that of an epoch
-  in examples.
-  """
-  warmup = settings.optimizer.warmup
-  steps = warmup.in_steps(settings.batch_size, num_examples)
-  return steps if steps < total else total // 10

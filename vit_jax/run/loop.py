@@ -163,15 +163,7 @@ def step_compiled(
   """
   if newest == plan.lengths.total:
     return contextlib.nullcontext()
-  rows = sharding.batch_sharding(plan.mesh)
-  batch = {
-    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
-    for name, array in plan.batch_spec.items()
-  }
-  frozen = plan.extras.frozen_params
-  return sharding.compiled_meanwhile(
-    plan.jitted_step, plan.shapes, batch, *frozen
-  )
+  return sharding.compiled_meanwhile(plan.jitted_step, *plan.step_shapes)
 
 
 def _open_batches(

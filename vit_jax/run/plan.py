@@ -1,42 +1,51 @@
-"""Checks a run's settings and puts its parts together; compiles nothing."""
+"""Assembles a run from its settings; compiles nothing.
+
+`make_plan` opens the data and the weights. `plan_of_shapes` does without them,
+for `vit_jax.estimate`.
+"""
 
 import dataclasses
 import functools
-import math
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import jax
+import optax
 from jax.sharding import Mesh
 
-from vit_jax.data.batch import Spec, batched, label_spec, row_spec
+from vit_jax.data.batch import ArraySpec, Spec, batched, label_spec, row_spec
 from vit_jax.data.batching.workers import BatchIterator
-from vit_jax.data.example import Source
+from vit_jax.data.example import Example, Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model, to_fields
-from vit_jax.models.partitioning import for_tpu
+from vit_jax.models.grid import grid_of
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import BLOCKS, with_block
-from vit_jax.run import build, fastest
+from vit_jax.run import begun, build, fastest
 from vit_jax.run.evaluation import RunEvaluation
-from vit_jax.run.settings import Settings, read_saved
+from vit_jax.run.settings import Settings
 from vit_jax.runtime.printable import say
-from vit_jax.runtime.settings import flat, replaced, to_dict
+from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
-from vit_jax.training.state import Extras, TrainState
+from vit_jax.training.losses import Objective
+from vit_jax.training.optimizer import (
+  make_optimizer,
+  make_schedule,
+  trainable_filter,
+)
+from vit_jax.training.schedules import RunLength
+from vit_jax.training.state import Extras, TrainState, make_init
+from vit_jax.training.step import (
+  Operations,
+  TrainStep,
+  make_train_step,
+  step_gflops,
+)
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
-
-_SIDES = ("data.held_out_by", "data.held_out_below")
-_AS_BEGUN = (
-  *("data.eval_split", "data.label_separator"),
-  *_SIDES,
-  *fastest.KEYS,
-)
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
@@ -57,13 +66,15 @@ class Lengths:
 class Plan:
   """The settings of a run, all resolved, and what is built from them.
 
+  A plan with another `model` or `rate`, by `dataclasses.replace`, has the
+  optimizer, the step and the shapes of these.
+
   Attributes:
     task: The task, with the facts of its labels.
+    splits: The data. Those of `plan_of_shapes` cannot be read.
     start: The checkpoint whose weights the run starts from, if any.
     extras: LoRA's base and a teacher: used, but not trained.
-    init: Makes the initial state from a random key.
-    train_step: Maps (state, batch, *extras.frozen_params) to (state, metrics).
-    shapes: Shapes, types and shardings of the state.
+    rate: The learning rate by step, in place of that of the settings.
   """
 
   settings: Settings
@@ -72,28 +83,160 @@ class Plan:
   splits: Splits
   start: Optional["Loaded"]
   model: Model
-  preprocessing: Preprocessing
   extras: Extras
-  init: Callable[[jax.Array], TrainState]
-  train_step: Callable
-  shapes: TrainState
-  evaluation: RunEvaluation
-  lengths: Lengths
+  rate: optax.Schedule | None = None
 
   @property
   def source(self) -> Source:
     """The training split."""
     return self.splits.train
 
+  @functools.cached_property
+  def preprocessing(self) -> Preprocessing:
+    """The preprocessing of images, by the settings."""
+    return build.make_preprocessing(self.settings)
+
+  @functools.cached_property
+  def length(self) -> RunLength:
+    """The length of the run, and of an epoch."""
+    settings, size = self.settings, len(self.source)
+    total = settings.total.in_steps(settings.batch_size, size)
+    return RunLength(total, settings.batch_size, size)
+
+  @functools.cached_property
+  def lengths(self) -> Lengths:
+    """The steps of the run and of its periodic work."""
+    names = [field.name for field in dataclasses.fields(Lengths)]
+    return Lengths(
+      **{
+        name: self.length.steps(getattr(self.settings, name)) for name in names
+      }
+    )
+
+  @functools.cached_property
+  def schedule(self) -> optax.Schedule:
+    """The learning rate by step."""
+    if self.rate is not None:
+      return self.rate
+    length, options = self.length, self.settings.optimizer
+    epoch = length.num_examples / length.batch_size
+    return make_schedule(options, length.total_steps, self.warmup_steps, epoch)
+
+  @property
+  def warmup_steps(self) -> int:
+    """The warm-up; a tenth of the run if the run is too short for it."""
+    total = self.length.total_steps
+    steps = self.length.steps(self.settings.optimizer.warmup)
+    return steps if steps < total else total // 10
+
+  @functools.cached_property
+  def is_trainable(self) -> Callable[[str], bool] | None:
+    """Tells by a parameter's path whether it is trained; None if all are."""
+    frozen = self.settings.optimizer.freeze_layers
+    return trainable_filter(frozen, self.parts, self.model.scan)
+
+  @functools.cached_property
+  def optimizer(self) -> optax.GradientTransformation:
+    """The optimizer, with what the task adds to it."""
+    tx = make_optimizer(
+      self.settings.optimizer,
+      self.schedule,
+      is_trainable=self.is_trainable,
+      parts=self.parts,
+      total_steps=self.length.total_steps,
+    )
+    return self.task.optimizer(tx, self.parts, self.length)
+
+  @functools.cached_property
+  def objective(self) -> Objective:
+    """The objective of the task, without that of a teacher's answers."""
+    return self.task.train_objective(
+      self.model, self.preprocessing, self.length
+    )
+
+  @functools.cached_property
+  def init(self) -> Callable[[jax.Array], TrainState]:
+    """Makes the initial state from a random key."""
+    return make_init(
+      self.model,
+      self.optimizer,
+      self.preprocessing.image_shape,
+      self.settings.ema_decay,
+      self.extras,
+      self.objective,
+    )
+
+  @functools.cached_property
+  def train_step(self) -> TrainStep:
+    """Maps (state, batch, *extras.frozen_params) to (state, metrics)."""
+    return make_train_step(
+      self.model,
+      self.optimizer,
+      self.schedule,
+      seed=self.settings.seed,
+      objective=self.objective,
+      extras=self.extras,
+      accumulation_steps=self.settings.parts,
+      ema_decay=self.settings.ema_decay,
+      ema_warmup=self.settings.ema_warmup,
+      is_trainable=self.is_trainable,
+    )
+
+  @functools.cached_property
+  def shapes(self) -> TrainState:
+    """Shapes, types and shardings of the state."""
+    return sharding.array_shapes(self.init, self.mesh)
+
+  @functools.cached_property
+  def jitted_step(self) -> Any:
+    """The train step for the mesh, by `sharding.jit_train_step`."""
+    return sharding.jit_train_step(
+      self.train_step,
+      self.shapes,
+      self.mesh,
+      *self.extras.frozen_params,
+      scoped_vmem_mib=self.settings.scoped_vmem_mib,
+    )
+
+  def lower_step(self) -> Any:
+    """The jitted step, lowered for the shapes of its arguments."""
+    return self.jitted_step.lower(*self.step_shapes)
+
+  @property
+  def step_shapes(self) -> tuple[Any, ...]:
+    """The shapes and shardings of the arguments of `jitted_step`."""
+    rows = sharding.batch_sharding(self.mesh)
+    batch = {
+      name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
+      for name, array in self.batch_spec.items()
+    }
+    return self.shapes, batch, *self.extras.frozen_params
+
+  @functools.cached_property
+  def operations(self) -> Operations:
+    """The operations of a train step for an image."""
+    frozen = self.extras.frozen_params
+    return step_gflops(
+      self.model,
+      self.task.objective(self.model, self.preprocessing),
+      self.extras,
+      self.shapes,
+      {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype)
+        for name, array in self.batch_spec.items()
+      },
+      frozen[0] if frozen else None,
+    )
+
   @property
   def param_shapes(self) -> Any:
     """Shapes and shardings of all parameters of the model."""
     return self.extras.param_shapes or self.shapes.params
 
-  @property
+  @functools.cached_property
   def parts(self) -> Parts:
     """The parts that the model is made of."""
-    return Parts.of(self.model, self.param_shapes)
+    return build.parts_of(self.model, self.preprocessing.image_shape)
 
   @property
   def batch_spec(self) -> Spec:
@@ -113,20 +256,21 @@ class Plan:
     return loader.train(self.source, transform, **order)
 
   @functools.cached_property
-  def jitted_step(self) -> Callable:
-    """The train step for the mesh, by `sharding.jit_train_step`."""
-    return sharding.jit_train_step(
-      self.train_step,
-      self.shapes,
-      self.mesh,
-      *self.extras.frozen_params,
-      scoped_vmem_mib=self.settings.scoped_vmem_mib,
+  def evaluation(self) -> RunEvaluation:
+    """What is measured at an evaluation."""
+    return RunEvaluation(
+      settings=self.settings,
+      task=self.task,
+      model=self.model,
+      mesh=self.mesh,
+      preprocessing=self.preprocessing,
+      splits=self.splits,
     )
 
   def description(self, step: int) -> dict[str, Any]:
     """The description that the checkpoint of a step carries, as JSON."""
     config = to_dict(self.settings)
-    config["data"] |= _absolute(self.settings)
+    config["data"] |= begun.absolute_places(self.settings)
     return {
       "config": config,
       "model": to_fields(self.model),
@@ -137,6 +281,20 @@ class Plan:
       "data_iterator": {"seed": self.settings.seed, "next_batch": step},
       **self.extras.sources,
     }
+
+  def checked(self) -> "Plan":
+    """The same plan, after all that raises ValueError before a compilation.
+
+    Raises ValueError if the mesh does not split the batch, or if model, images,
+    optimizer and objective do not fit.
+    """
+    settings = self.settings
+    rows = settings.batch_size
+    sharding.check_batch("batch_size", rows, self.mesh, settings.parts)
+    if self.model.num_layers:
+      grid_of(self.model, self.preprocessing.image_size)
+    _ = self.train_step, self.shapes
+    return self
 
 
 def make_plan(
@@ -158,55 +316,66 @@ def make_plan(
   if saved is not None:
     choose.check_same(task, saved)
   settings, task = build.with_texts(settings, task, saved)
-  begun_settings = dataclasses.replace(settings, loss=task.loss)
+  settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
-    begun_settings = _as_begun(begun_settings, saved)
-  mesh = sharding.make_mesh(**vars(begun_settings.mesh))
-  rows = begun_settings.batch_size
-  sharding.check_batch("batch_size", rows, mesh, begun_settings.parts)
-  windowed = begun_settings.normalization.window is not None
-  splits = open_splits(begun_settings.data, windowed, task.labels)
-  begun_settings = _with_sides(begun_settings, splits.train)
+    settings = begun.as_begun(settings, saved)
+  mesh = sharding.make_mesh(**vars(settings.mesh))
+  rows = settings.batch_size
+  sharding.check_batch("batch_size", rows, mesh, settings.parts)
+  windowed = settings.normalization.window is not None
+  splits = open_splits(settings.data, windowed, task.labels)
+  settings = begun.with_sides(settings, splits.train)
   if may_lower_batch:
-    begun_settings = _with_lower_batch(begun_settings, mesh, splits.train)
-  task = _fitted(task, begun_settings, splits)
-  names = splits.train.class_names
-  lengths = _lengths(begun_settings, splits.train)
-  full_settings, task, mesh, start, model, extras = again_if_deleted(
-    lambda task=task: _opened(begun_settings, task, names, saved), say
+    settings = begun.with_lower_batch(settings, mesh, splits.train)
+  task = _fitted(task, settings, splits)
+  _check_length(settings, splits.train)
+  plan = again_if_deleted(
+    lambda: _assembled(settings, task, splits, saved).checked(), say
   )
-  preprocessing = build.make_preprocessing(full_settings)
-  init, train_step = build.train_functions(
-    full_settings,
-    model,
-    task,
-    extras,
-    total_steps=lengths.total,
-    num_examples=len(splits.train),
-  )
-  evaluation = RunEvaluation(
-    settings=full_settings,
-    task=task,
-    model=model,
-    mesh=mesh,
-    preprocessing=preprocessing,
-    splits=splits,
-  )
-  return Plan(
-    settings=full_settings,
-    task=task,
-    mesh=mesh,
-    splits=splits,
-    start=start,
-    model=model,
-    preprocessing=preprocessing,
-    extras=extras,
-    init=init,
-    train_step=train_step,
-    shapes=sharding.array_shapes(init, mesh),
-    evaluation=evaluation,
-    lengths=lengths,
-  )
+  _ = plan.evaluation  # It raises ValueError, too.
+  return plan
+
+
+def plan_of_shapes(
+  settings: Settings,
+  *,
+  num_classes: int,
+  num_examples: int,
+  devices: Sequence[Any],
+) -> Plan:
+  """The plan of a run on such data and devices, neither of which is opened.
+
+  Nor is any array of a checkpoint read. Raises ValueError if the settings do
+  not fit together.
+  """
+  task = build.task_of(settings)
+  settings, task = build.with_texts(settings, task, with_data=False)
+  splits = absent_splits(task, num_classes, num_examples)
+  return _assembled(settings, task, splits, None, devices)
+
+
+def absent_splits(task: Task, num_classes: int, num_examples: int) -> Splits:
+  """Splits of which only their sizes are known, and which cannot be read."""
+  spec = task.labels.spec(num_classes)
+  source = _Absent(spec, num_classes, num_examples)
+  return Splits(train=source, eval=source, test=None, found="", warnings=[])
+
+
+class _Absent(Source):
+  """A data set of which only these facts are known."""
+
+  name = "the data"
+
+  def __init__(self, spec: ArraySpec, num_classes: int, num_examples: int):
+    self.label_spec = spec
+    self.class_names = tuple(map(str, range(num_classes)))
+    self._num_examples = num_examples
+
+  def __len__(self) -> int:
+    return self._num_examples
+
+  def __getitem__(self, index: int) -> Example:
+    raise NotImplementedError
 
 
 def _fitted(task: Task, settings: Settings, splits: Splits) -> Task:
@@ -216,96 +385,60 @@ def _fitted(task: Task, settings: Settings, splits: Splits) -> Task:
   return task.fitted(splits.train)
 
 
-def _with_sides(settings: Settings, train: Source) -> Settings:
-  """The settings with the rule that held images out, for the run to keep."""
-  rule = getattr(train, "held_out", None)
-  if rule is None:
-    return settings
-  return dataclasses.replace(
-    settings, data=dataclasses.replace(settings.data, **rule.as_settings())
-  )
-
-
-def _with_lower_batch(
-  settings: Settings, mesh: Mesh, train: Source
-) -> Settings:
-  """The settings, with a batch that is no larger than the training split.
-
-  They stay as they are, to be refused, if no batch of its size or less splits
-  over the devices or holds all `repeats` of an image.
-  """
-  size = settings.batch_size
-  shards = sharding.batch_shards(mesh) * settings.parts
-  unit = math.lcm(shards, jax.process_count())
-  lower = len(train) // unit * unit
-  if size <= len(train) or lower < max(1, settings.train_transform.repeats):
-    return settings
-  if jax.process_index() == 0:
-    say(
-      f"{train.name} has {len(train)} training examples: taking "
-      f"batch_size={lower} in place of {size}."
-    )
-  return dataclasses.replace(settings, batch_size=lower)
-
-
-def _opened(
+def _assembled(
   settings: Settings,
   task: Task,
-  class_names: tuple[str, ...],
+  splits: Splits,
   saved: Mapping[str, Any] | None,
-) -> tuple[Settings, Task, Mesh, Optional["Loaded"], Model, Extras]:
-  """Opens the checkpoints that the run needs, with what they decide.
+  devices: Sequence[Any] | None = None,
+) -> Plan:
+  """Opens the checkpoints that the run needs, and fills in what they decide.
 
   They decide the model, and this the mesh, where the settings leave it open.
+  With `devices`, which may be mere descriptions, no array is read.
 
   The arrays of `Extras` are read, so they are those of the same step as the
   start. They are opened last, since they may have to be downloaded.
   """
   teacher = None
+  names = splits.train.class_names
   if settings.distill.teacher:
     from vit_jax.run.extras import open_teacher
 
     teacher, task = open_teacher(settings, task, saved)
-  start, model, start_preprocessing = _model(settings, task, class_names, saved)
-  full_settings = build.resolved(settings, start_preprocessing)
-  if saved is None and for_tpu():
-    full_settings = fastest.chosen(full_settings, task, model, jax.devices())
-  mesh = sharding.make_mesh(**vars(full_settings.mesh))
-  if not (full_settings.lora.rank or full_settings.distill.teacher):
-    return full_settings, task, mesh, start, model, Extras()
-  from vit_jax.run.extras import check_teacher, open_extras
+  start, model, start_preprocessing = _model(settings, task, names, saved)
+  settings = build.resolved(settings, start_preprocessing)
+  if saved is None:
+    settings = fastest.chosen(settings, task, model, devices or jax.devices())
+  mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
+  extras = Extras()
+  if settings.lora.rank or settings.distill.teacher:
+    from vit_jax.run.extras import check_teacher, open_extras, shapes_of_extras
 
-  check_teacher(teacher, full_settings, task, model, class_names)
-  extras = open_extras(full_settings, model, mesh, teacher, start, saved)
-  return full_settings, extras.taught(task), mesh, start, model, extras
-
-
-def _absolute(settings: Settings) -> dict[str, str]:
-  """The paths of the data by their keys, made absolute unless an address."""
-  places = {}
-  for key in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
-    if path := getattr(settings.data, key):
-      if "file" in key:
-        from vit_jax.data.reading.label_file import located
-
-        path = located(settings.data, path)
-      path = os.path.expanduser(path)
-      places[key] = path if "://" in path else os.path.abspath(path)
-  return places
+    check_teacher(teacher, settings, task, model, () if devices else names)
+    if devices:
+      extras = shapes_of_extras(settings, model, teacher, mesh)
+    else:
+      extras = open_extras(settings, model, mesh, teacher, start, saved)
+    task = extras.taught(task)
+  return Plan(
+    settings=settings,
+    task=task,
+    mesh=mesh,
+    splits=splits,
+    start=start,
+    model=model,
+    extras=extras,
+  )
 
 
-def _lengths(settings: Settings, train: Source) -> Lengths:
-  names = [field.name for field in dataclasses.fields(Lengths)]
-  size = settings.batch_size
-  steps = {
-    name: getattr(settings, name).in_steps(size, len(train)) for name in names
-  }
-  if not steps["total"]:
+def _check_length(settings: Settings, train: Source) -> None:
+  """Raises ValueError if a run has no steps."""
+  if not settings.total.in_steps(settings.batch_size, len(train)):
     raise ValueError(
       "total_steps, total_epochs or total_examples is missing or 0: set one of "
       "them, as by --epochs=20."
     )
-  return Lengths(**steps)
 
 
 def _model(
@@ -332,25 +465,3 @@ def _as_saved(
   chosen = settings.model.given()
   changed = {key: chosen[key] for key in build.EXECUTION if key in chosen}
   return task.described(fields).clone(**changed)
-
-
-def _as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
-  """Keeps the saved value of keys that the command does not set.
-
-  These are keys whose default has changed since, the evaluation split, and
-  what the run took as the fastest.
-  """
-  old, before, default, now = (
-    flat(to_dict(s))
-    for s in (read_saved(saved["config"]), read_saved({}), Settings(), settings)
-  )
-  old_values = {
-    key: before[key]
-    for key in old
-    if now[key] == default[key] and old[key] == before[key]
-  }
-  open_keys = [key for key in _AS_BEGUN if now[key] is None]
-  old_values |= {key: old[key] for key in open_keys}
-  if jax.device_count() % max(1, old_values.get("mesh.fsdp") or 1):
-    del old_values["mesh.fsdp"]  # The run goes on with other devices.
-  return replaced(settings, old_values)

@@ -1,6 +1,7 @@
 """How the state of a run begins: restored, or of given weights and drawn."""
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -197,16 +198,8 @@ def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
   """Returns `init` and the state's shapes, for scanned or unrolled blocks."""
   if scanned == plan.model.scan:
     return plan.init, plan.shapes
-  model = plan.model.clone(scan=scanned)
-  init, _ = build.train_functions(
-    plan.settings,
-    model,
-    plan.task,
-    plan.extras,
-    total_steps=plan.lengths.total,
-    num_examples=len(plan.source),
-  )
-  return init, sharding.array_shapes(init, plan.mesh)
+  other = dataclasses.replace(plan, model=plan.model.clone(scan=scanned))
+  return other.init, other.shapes
 
 
 def _in_layout(plan: Plan, state: TrainState, scanned: bool) -> TrainState:

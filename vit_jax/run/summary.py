@@ -15,7 +15,6 @@ from vit_jax.models.partitioning import for_tpu
 from vit_jax.models.paths import within
 from vit_jax.models.variants import described
 from vit_jax.run import fastest
-from vit_jax.run.build import count_step, warmup_steps
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import (
@@ -30,7 +29,6 @@ from vit_jax.runtime.meter import shares
 from vit_jax.tasks import intervals
 from vit_jax.training import lora
 from vit_jax.training.optimizer import trainable_filter
-from vit_jax.training.schedules import RunLength
 from vit_jax.training.step import share_of_start
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
@@ -46,15 +44,7 @@ def header(
   settings, total = plan.settings, plan.lengths.total
   examples = len(plan.source)
   height_width = plan.preprocessing.image_size
-  operations = count_step(
-    settings,
-    plan.model,
-    plan.task,
-    plan.extras,
-    plan.shapes,
-    plan.batch_spec,
-  )
-  gflops = operations.forward
+  gflops = plan.operations.forward
   epochs = total * settings.batch_size / examples
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
   devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
@@ -83,7 +73,7 @@ def header(
   if for_tpu():
     rows += _for_tpu(plan)
   full = settings.optimizer.warmup.in_steps(settings.batch_size, examples)
-  if (warmup := warmup_steps(settings, total, examples)) < full:
+  if (warmup := plan.warmup_steps) < full:
     text = f"shortened from {full:,} to {warmup:,} steps, as the run is short"
     rows.append(("warm-up", text))
   if average := _average(plan):
@@ -175,10 +165,8 @@ def _lora(plan: Plan) -> str:
 def _average(plan: Plan) -> str | None:
   """What is wrong with the average of the parameters; None if nothing is."""
   settings, total = plan.settings, plan.lengths.total
-  length = RunLength(total, settings.batch_size, len(plan.source))
-  objective = plan.task.train_objective(plan.model, plan.preprocessing, length)
   decay = settings.ema_decay
-  share = share_of_start(objective, decay, settings.ema_warmup, total)
+  share = share_of_start(plan.objective, decay, settings.ema_warmup, total)
   if share < _MOST_OF_START:
     return None
   return (

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from vit_jax.data.batch import ArraySpec, Transform, batched, row_spec
+from vit_jax.data.batch import Transform
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import SINGLE, Labels
@@ -254,21 +254,6 @@ class Task:
   def eval_transform(self, preprocessing: Preprocessing) -> Transform:
     """From an example to its arrays in a batch to evaluate."""
     return preprocessing.transform()
-
-  def batch_spec(
-    self,
-    preprocessing: Preprocessing,
-    settings: TrainTransformSettings,
-    *,
-    names: int,
-    rows: int,
-  ) -> dict[str, ArraySpec]:
-    """The arrays of a batch that the train step takes.
-
-    `names` is the number of classes or targets of the data.
-    """
-    transform = self.train_transform(preprocessing, settings)
-    return batched(row_spec(transform, self.labels.spec(names)), rows)
 
   def objective(
     self, model: nn.Module, preprocessing: Preprocessing

@@ -183,7 +183,7 @@ class Objective(Protocol):
   def prepare(self, batch: Mapping[str, Array], key: Array) -> tuple[Any, Any]:
     """Returns the model's inputs for a batch in training, and the targets.
 
-    The batch holds the arrays of the task's `batch_spec`, such as `image`,
+    The batch holds the arrays of `run.plan.Plan.batch_spec`, such as `image`,
     uint8 (B, H, W, C). The random key is that of the step.
     """
     ...

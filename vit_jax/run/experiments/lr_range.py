@@ -140,19 +140,10 @@ def _losses(
   def schedule(step: Any) -> Any:
     return lowest * (highest / lowest) ** (jnp.asarray(step) / (steps - 1))
 
-  _, train_step = build.train_functions(
-    plan.settings,
-    plan.model,
-    plan.task,
-    plan.extras,
-    total_steps=steps,
-    num_examples=len(plan.source),
-    schedule=schedule,
-  )
-  plan = dataclasses.replace(plan, train_step=train_step)
+  ranged = dataclasses.replace(plan, rate=schedule)
   state = fresh_state(plan)
   frozen = plan.extras.frozen_params
-  step = plan.jitted_step
+  step = ranged.jitted_step
   rates, losses = [], []
   try:
     with plan.open_batches(0) as batches:
