@@ -19,13 +19,13 @@ from tests import encoders, published, tiny
 from tests.rows import some_slow
 from vit_jax import predict_images
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.inference.exporter import export_model, export_onnx
+from vit_jax.inference.exporter import export_model
+from vit_jax.inference.onnx.export import export_onnx
 from vit_jax.inference.predictor import predict
 from vit_jax.inference.reading import read_images
 from vit_jax.models import Origin, ResNet, make_vit
 from vit_jax.models.masked_vit import masked
 from vit_jax.models.model import normalize, represent
-from vit_jax.models.parts import unstack
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.tasks.choose import answering
 from vit_jax.tasks.eval_step import make_eval_step, no_totals
@@ -216,16 +216,12 @@ def _with_origin(name):
 @pytest.mark.slow
 @every_model
 def test_onnx_runtime_gives_the_answer_of_the_model(name, tmp_path):
-  """jax2onnx is not among the tools for development."""
-  onnxruntime = pytest.importorskip("onnxruntime", reason="needs it")
-  pytest.importorskip("jax2onnx", reason="needs it")
-  model, params, _, loss = opened(name)
-  params = unstack(params)  # jax2onnx cannot convert scanned layers.
+  pytest.importorskip("onnx", reason="needs the extra onnx")
+  runtime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+  _, params, _, loss = opened(name)
   _, pixels, expected = _applied(name, tmp_path)
   model = _with_origin(name)
-  if model.scan:
-    model = model.clone(scan=False)
-  session = onnxruntime.InferenceSession(export_onnx(model, params))
+  session = runtime.InferenceSession(export_onnx(model, params))
   (logits,) = session.run(["logits"], {"images": pixels})
   found = _probabilities(model, jnp.asarray(logits), loss)
-  _assert_same(found, expected, tolerance=1e-4)
+  _assert_same(found, expected)

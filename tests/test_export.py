@@ -4,8 +4,6 @@ import os
 import pathlib
 import subprocess
 import sys
-from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +13,9 @@ import pytest
 from tests import tiny
 from tests.tiny import MEAN, STD, random_params
 from vit_jax.export import export_checkpoint
-from vit_jax.inference.exporter import export_model, export_onnx
+from vit_jax.inference.exporter import export_model
 from vit_jax.models import Origin, ResNet
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.pretrained.text import load_text
 
 ORIGIN = Origin("test", "google", (16, 24), MEAN, STD)
 VIT = tiny.vit(ORIGIN)
@@ -106,39 +103,6 @@ def test_a_text_tower_gives_its_embeddings(tmp_path, capsys, name):
     np.testing.assert_allclose(found, expected[:count], atol=1e-5 * scale)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning")
-@pytest.mark.parametrize("name", ["hf_clip", "hf_siglip", "hf_tips"])
-def test_onnx_runtime_runs_a_text_tower(name):
-  onnxruntime = pytest.importorskip("onnxruntime", reason="needs it")
-  pytest.importorskip("jax2onnx", reason="needs it")
-  text = load_text(str(TEXTS / name))
-  content = export_onnx(text.tower, text.params)
-  with np.load(TEXTS / name / "expected.npz") as stored:
-    ids, expected = stored["ids"], stored["features"]
-  run = onnxruntime.InferenceSession(content).run
-  outputs: Any = run(["embeddings"], {"ids": ids})
-  (found,) = outputs
-  scale = np.abs(expected).max()
-  np.testing.assert_allclose(found, expected, atol=1e-5 * scale)
-
-
-@pytest.mark.slow
-def test_onnx_of_a_text_tower_is_compared_with_it(monkeypatch):
-  text = load_text(str(TEXTS / "hf_siglip"))
-
-  def embed(ids):
-    assert (ids.shape, ids.dtype) == ((2, 20), np.int32)
-    variables = {"params": text.params}
-    return np.asarray(text.tower.apply(variables, jnp.asarray(ids)))
-
-  _fake_converter(monkeypatch, embed)
-  assert export_onnx(text.tower, text.params) == b""
-  _fake_converter(monkeypatch, lambda ids: 1.1 * embed(ids))
-  with pytest.raises(ValueError, match="on random ids its embeddings differ"):
-    export_onnx(text.tower, text.params)
-
-
 def test_a_text_tower_has_no_size_of_images(tmp_path):
   with pytest.raises(ValueError, match="image_size: these are for image tow"):
     export_checkpoint(
@@ -169,43 +133,6 @@ def test_every_model_keeps_its_batch_free(model):
   assert logits.dtype == np.float32
   expected = _logits(model, params)
   np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
-
-
-def _fake_converter(monkeypatch, logits: Any = None, error=None):
-  """Stands in for jax2onnx and ONNX Runtime, which answers with `logits`."""
-
-  def to_onnx(*_, **__):
-    if error:
-      raise error
-    return SimpleNamespace(SerializeToString=lambda: b"")
-
-  session = SimpleNamespace(
-    run=lambda names, inputs: [logits(*inputs.values())]
-  )
-  runtime = SimpleNamespace(
-    InferenceSession=lambda *_: session, SessionOptions=SimpleNamespace
-  )
-  monkeypatch.setitem(sys.modules, "jax2onnx", SimpleNamespace(to_onnx=to_onnx))
-  monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
-
-
-@pytest.mark.slow
-def test_a_wrong_conversion_is_refused(monkeypatch):
-  _fake_converter(monkeypatch, lambda images: np.ones((len(images), 5)))
-  with pytest.raises(ValueError, match="wrongly: on random images its logits"):
-    export_onnx(GAP, GAP_PARAMS)
-  zero = jax.tree.map(jnp.zeros_like, GAP_PARAMS["head"])
-  with pytest.raises(ValueError, match="wrongly: on random images its logits"):
-    export_onnx(GAP, GAP_PARAMS | {"head": zero})
-  _fake_converter(monkeypatch, lambda images: np.zeros((len(images), 5)))
-  assert export_onnx(GAP, GAP_PARAMS | {"head": zero}) == b""
-  _fake_converter(monkeypatch, error=NotImplementedError("no\n 'einsum'"))
-  message = "convert this model: NotImplementedError: no 'einsum'$"
-  with pytest.raises(ValueError, match=message):
-    export_onnx(GAP, GAP_PARAMS)
-  monkeypatch.setitem(sys.modules, "jax2onnx", None)
-  with pytest.raises(ValueError, match="not installed: pip install onnx onnx-"):
-    export_onnx(GAP, GAP_PARAMS)
 
 
 def test_onnx_has_one_type_and_no_platforms(tmp_path):

@@ -243,6 +243,6 @@ def test_every_command_takes_them(weights, photos, tmp_path):
 
 
 def test_an_onnx_file_is_written_and_compared(weights, tmp_path):
-  for library in ("onnxruntime", "jax2onnx"):
+  for library in ("onnxruntime", "onnx"):
     pytest.importorskip(library, reason=f"needs {library}")
   ok("vit_jax.export", weights, tmp_path / "model.onnx", "--to", "onnx")

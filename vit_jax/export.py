@@ -28,7 +28,8 @@ from vit_jax.runtime.printable import say
 if TYPE_CHECKING:
   from vit_jax.inference.exporter import Form
   from vit_jax.models import Model
-  from vit_jax.models.text import TextTower
+  from vit_jax.pretrained.loaded import Loaded
+  from vit_jax.pretrained.text import LoadedText
 
 TOWERS = ("image", "text")
 TARGETS = {"stablehlo": (".stablehlo",), "onnx": (".onnx",)}
@@ -40,6 +41,7 @@ exported = jax.export.deserialize(bytearray(open({path}, "rb").read()))
 _RUN_ONNX = """\
 import onnxruntime
 session = onnxruntime.InferenceSession({path})
+facts = session.get_modelmeta().custom_metadata_map  # Texts, and JSON.
 # {takes} -> {gives}
 ({outputs},) = session.run(["{outputs}"], {{"{inputs}": {inputs}}})"""
 _CALLS = {"logits": "classify", "embeddings": "embed"}
@@ -94,13 +96,14 @@ def export_checkpoint(
     )
   with replacing(out) as file:
     if tower == "text":
-      model, params, about = _text(checkpoint, overrides)
+      source, about = _text(checkpoint, overrides)
+      model, params = source.tower, source.params
     else:
-      model, params = loaded = load_pretrained(checkpoint, **overrides)
-      about = f"It normalises images itself; they are {loaded.preprocessing}."
+      model, params = source = load_pretrained(checkpoint, **overrides)
+      about = f"It normalises images itself; they are {source.preprocessing}."
     form = exporter.form_of(model)
     if to == "onnx":
-      program = _onnx(model, params, form)
+      program = _onnx(model, source, form)
     else:
       program = _stablehlo(model, params, platforms, param_dtype)
     file.write(program.content)
@@ -125,8 +128,8 @@ def export_checkpoint(
 
 def _text(
   checkpoint: str, overrides: Mapping[str, Any]
-) -> tuple["TextTower", Any, str]:
-  """The text tower of a checkpoint, its parameters, and a line on its input."""
+) -> tuple["LoadedText", str]:
+  """The text tower of a checkpoint, and a line on its input."""
   from vit_jax.pretrained.load import load_text
 
   if overrides:
@@ -141,16 +144,19 @@ def _text(
     f"It takes the ids that {tokenizer.file} gives, {tokenizer.length} for a "
     f"text, filled up with {tokenizer.pad} {where} it."
   )
-  return text.tower, text.params, about
+  return text, about
 
 
-def _onnx(model: "Model", params: Any, form: "Form") -> _Program:
-  from vit_jax.inference import exporter
+def _onnx(
+  model: "Model", source: "Loaded | LoadedText", form: "Form"
+) -> _Program:
+  from vit_jax.inference.onnx.export import export_onnx
+  from vit_jax.pretrained.facts import facts_of
 
   shape = ", ".join(map(str, form.shape))
   width = "R" if form.outputs == "embeddings" else model.num_classes or "D"
   return _Program(
-    content=exporter.export_onnx(model, params),
+    content=export_onnx(model, source.params, facts_of(source)),
     runtimes="ONNX Runtime",
     needs="onnxruntime is",
     run=_RUN_ONNX,

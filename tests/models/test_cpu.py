@@ -11,7 +11,8 @@ import pytest
 from scripts.bench.fusions import operations
 from tests.models.tiny_vit import LAYERS, images, random_params, tiny
 from tests.rows import some_slow
-from vit_jax.inference.exporter import export_model, export_onnx
+from vit_jax.inference.exporter import export_model
+from vit_jax.inference.onnx.export import export_onnx
 from vit_jax.models import layer, partitioning
 from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.model import Origin
@@ -108,8 +109,8 @@ def test_an_exported_program_holds_nothing_of_it():
 
 @pytest.mark.slow
 def test_an_onnx_file_holds_nothing_of_it(monkeypatch):
-  pytest.importorskip("onnxruntime", reason="needs it")
-  pytest.importorskip("jax2onnx", reason="needs it")
+  pytest.importorskip("onnx", reason="needs the extra onnx")
+  pytest.importorskip("onnxruntime", reason="needs the extra onnx")
   vit = tiny().clone(origin=Origin("test", "google", (8, 12)))
   params = jax.tree.map(jnp.asarray, random_params(vit, images()))
   found = export_onnx(vit, params)

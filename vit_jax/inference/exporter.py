@@ -1,7 +1,6 @@
 """A model and its parameters as one function that runs with JAX alone."""
 
 import dataclasses
-import logging
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,14 +24,6 @@ from vit_jax.runtime.checks import checked
 # jax.export writes flatbuffers, whose size is limited to 31 bits. The program
 # itself takes far less than the margin that is left for it.
 _MOST_BYTES = 2**31 - 2**24
-# The largest difference of logits between JAX and ONNX, relative to the largest
-# logit; rounding alone gives 1e-6.
-_MOST_DIFFERENCE = 1e-4
-# jax2onnx demands an older Orbax than ours, which it does not use here.
-_INSTALL = (
-  "pip install onnx onnx-ir onnxruntime, then pip install --no-deps "
-  "jax2onnx==0.17.1 equinox dm-pix"
-)
 
 
 @takes_loaded
@@ -81,7 +72,7 @@ def export_model(
       "and `vit_jax export` does both."
     )
   check_platforms(platforms)
-  _check_bytes(params, param_dtype)
+  check_bytes(params, param_dtype)
   # JAX arrays, since NumPy arrays would be cast before they are stored.
   stored = jax.tree.map(
     lambda x: jnp.asarray(np.asarray(x), param_dtype), nn.unbox(params)
@@ -89,62 +80,11 @@ def export_model(
   (b,) = export.symbolic_shape("b")
   form = form_of(model, image_size)
   inputs = jax.ShapeDtypeStruct((b, *form.shape), form.dtype)
-  to_outputs = jax.jit(_outputs_function(model, stored))
+  to_outputs = jax.jit(outputs_function(model, stored))
   with warnings.catch_warnings():
     # JAX warns of large constants; here they are the parameters.
     warnings.filterwarnings("ignore", ".* constants were captured")
     return export.export(to_outputs, platforms=tuple(platforms))(inputs)
-
-
-def export_onnx(model: Model, params: Any) -> bytes:
-  """Exports the function of `export_model` as the content of an ONNX file.
-
-  It takes `images`, uint8 (B, H, W, C) for any B, and returns `logits`; that of
-  a text tower takes `ids`, int32 (B, T), and returns `embeddings`. ONNX
-  Runtime's outputs for random inputs are compared with the model's.
-
-  Raises:
-    ValueError: if a library is missing, the parameters take more than 2 GB, the
-      model cannot be converted, or the logits differ.
-  """
-  _check_bytes(params, "float32")
-  try:
-    import onnxruntime  # pyright: ignore[reportMissingImports]
-    from jax2onnx import to_onnx  # pyright: ignore[reportMissingImports]
-  except ImportError as error:
-    raise ValueError(f"{error.name} is not installed: {_INSTALL}") from error
-  form = form_of(model, None)
-  to_outputs = _outputs_function(model, nn.unbox(params))
-  inputs = jax.ShapeDtypeStruct(("B", *form.shape), form.dtype)
-  logging.getLogger("onnx_ir").setLevel(logging.ERROR)
-  try:
-    with jax.disable_jit():  # The converter knows no inner jit of this JAX.
-      content = to_onnx(
-        to_outputs,
-        [inputs],
-        input_names=[form.inputs],
-        output_names=[form.outputs],
-      ).SerializeToString()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # Errors.
-    run = onnxruntime.InferenceSession(content, options).run
-  except Exception as error:  # Whatever the converter does not know.
-    text = " ".join(str(error).split())
-    raise ValueError(
-      f"jax2onnx cannot convert this model: {type(error).__name__}: {text}"
-    ) from error
-  random = np.random.default_rng(0)
-  batch = random.integers(0, form.below, (2, *form.shape), form.dtype)
-  expected = np.asarray(to_outputs(jnp.asarray(batch)))
-  (outputs,) = run([form.outputs], {form.inputs: batch})
-  largest = np.abs(expected).max() or 1.0  # A new head's are all 0.
-  difference = np.abs(outputs - expected).max() / largest
-  if not difference <= _MOST_DIFFERENCE:
-    raise ValueError(
-      f"jax2onnx converts this model wrongly: on random {form.inputs} its "
-      f"{form.outputs} differ by {difference:.1e} of the largest."
-    )
-  return content
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +118,7 @@ def form_of(
   return Form("images", "logits", _shape(model, image_size), np.uint8, 256)
 
 
-def _outputs_function(model: Model, params: Any) -> Callable[[Any], Any]:
+def outputs_function(model: Model, params: Any) -> Callable[[Any], Any]:
   """Returns the function to export: of images, or of the ids of tokens."""
   if not isinstance(model, TextTower):
     return logits_function(model, params)
@@ -234,7 +174,7 @@ def check_platforms(platforms: Sequence[str]) -> None:
     )
 
 
-def _check_bytes(params: Any, param_dtype: str) -> None:
+def check_bytes(params: Any, param_dtype: str) -> None:
   """Raises ValueError unless the parameters fit into an exported file."""
   checked("param_dtype", str, param_dtype, choices=DTYPES)
   count = sum(x.size for x in jax.tree.leaves(params))

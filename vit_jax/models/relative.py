@@ -107,7 +107,7 @@ def relative_bias(
 ) -> Float[Array, "b k S S"]:
   """The bias of each query for each key; `where` has the patches' places."""
   h, w = relative.grid
-  # NumPy's divisions where all patches stay: ONNX's converter has none.
+  # NumPy's divisions where all patches stay: computed once, not in the program.
   at = np.arange(h * w, dtype=np.int32)[None] if where is None else where
   places = at // w, at % w  # (b, N)
   y, x = (jnp.asarray(p[:, :, None]) - p[:, None, :] for p in places)

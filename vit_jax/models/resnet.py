@@ -38,7 +38,6 @@ class StdConv(nn.Module):
 
   @nn.compact
   def __call__(self, x: Images) -> Float[Array, "B h w K"]:
-    # No nn.Conv and no std(): jax2onnx knows neither of this kernel.
     init = named(nn.initializers.lecun_normal(), _CONV_AXES)
     shape = *self.kernel_size, x.shape[-1], self.features
     kernel: Any = self.param("kernel", init, shape, self.param_dtype)

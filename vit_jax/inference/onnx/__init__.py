@@ -1,0 +1,1 @@
+"""ONNX files: a JAX program as a graph that ONNX Runtime runs."""

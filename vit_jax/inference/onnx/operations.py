@@ -1,0 +1,316 @@
+"""JAX's primitives as nodes of an ONNX graph.
+
+Each function takes the graph, the values of an equation's inputs, its shapes
+and its parameters, and returns the values of its outputs.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vit_jax.inference.onnx.graph import Dim, Graph, Unsupported, Value
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+  """One equation of a program.
+
+  Attributes:
+    graph: Where its nodes go.
+    inputs: The values that it takes.
+    shapes: Shapes of its outputs.
+    dtypes: Types of its outputs.
+    params: Parameters of the primitive.
+  """
+
+  graph: Graph
+  inputs: Sequence[Value]
+  shapes: Sequence[tuple[Dim, ...]]
+  dtypes: Sequence[Any]
+  params: dict[str, Any]
+
+  @property
+  def shape(self) -> tuple[Dim, ...]:
+    """Shape of the first output."""
+    return self.shapes[0]
+
+  def whole(self, number: int = 0) -> str:
+    """The name of an input at its full shape."""
+    return self.graph.whole(self.inputs[number])
+
+  def output(self, name: str) -> list[Value]:
+    """The only output, at its full shape."""
+    return [Value(name, self.shape, self.shape)]
+
+
+Lower = Callable[[Call], list[Value]]
+
+
+def joined(values: Sequence[Value], shape: Sequence[Dim]) -> tuple[Dim, ...]:
+  """The shape that arrays have together, before they are broadcast further."""
+  rank = max(len(value.stored) for value in values)
+  padded = [(1,) * (rank - len(v.stored)) + v.stored for v in values]
+  sizes = shape[len(shape) - rank :]
+  return tuple(
+    dim if any(stored[axis] == dim for stored in padded) else 1
+    for axis, dim in enumerate(sizes)
+  )
+
+
+def _elementwise(op: str, neutral: float | None = None) -> Lower:
+  """Operations on elements; the second operand changes nothing if `neutral`."""
+
+  def lower(call: Call) -> list[Value]:
+    if neutral is not None:
+      orders = [(0, 1), (1, 0)] if op in ("Add", "Mul", "Max") else [(0, 1)]
+      for kept, other in orders:
+        if call.inputs[other].is_all(neutral):
+          kept_value = call.inputs[kept]
+          return [dataclasses.replace(kept_value, shape=call.shape)]
+    return written(call, op)
+
+  return lower
+
+
+def written(call: Call, op: str) -> list[Value]:
+  """A node of the inputs as they are stored."""
+  names = [call.graph.stored(value) for value in call.inputs]
+  stored = joined(call.inputs, call.shape)
+  return [Value(call.graph.node(op, *names), call.shape, stored)]
+
+
+def _composed(*ops: str) -> Lower:
+  """Operations on each element, one after the other."""
+
+  def lower(call: Call) -> list[Value]:
+    name = call.graph.stored(call.inputs[0])
+    for op in ops:
+      name = call.graph.node(op, name)
+    return [dataclasses.replace(call.inputs[0], content=name)]
+
+  return lower
+
+
+def _square(call: Call) -> list[Value]:
+  return _power(call, 2)
+
+
+def _integer_pow(call: Call) -> list[Value]:
+  return _power(call, call.params["y"])
+
+
+def _power(call: Call, exponent: int) -> list[Value]:
+  (value,), graph = call.inputs, call.graph
+  name = graph.stored(value)
+  if exponent in (2, 3):
+    power = name
+    for _ in range(exponent - 1):
+      power = graph.node("Mul", power, name)
+  else:
+    number = graph.constant(np.asarray(exponent, call.dtypes[0]))
+    power = graph.node("Pow", name, number)
+  return [dataclasses.replace(value, content=power)]
+
+
+def _erfc(call: Call) -> list[Value]:
+  (value,), graph = call.inputs, call.graph
+  one = graph.constant(np.ones((), call.dtypes[0]))
+  erf = graph.node("Erf", graph.stored(value))
+  return [dataclasses.replace(value, content=graph.node("Sub", one, erf))]
+
+
+def _not_equal(call: Call) -> list[Value]:
+  (equal,) = written(call, "Equal")
+  name = call.graph.node("Not", call.graph.stored(equal))
+  return [dataclasses.replace(equal, content=name)]
+
+
+def _select(call: Call) -> list[Value]:
+  if len(call.inputs) != 3:
+    raise Unsupported("a choice between more than two arrays")
+  which, no, yes = call.inputs
+  return written(dataclasses.replace(call, inputs=(which, yes, no)), "Where")
+
+
+def _clamp(call: Call) -> list[Value]:
+  low, x, high = call.inputs
+  (bounded,) = written(dataclasses.replace(call, inputs=(x, low)), "Max")
+  return written(dataclasses.replace(call, inputs=(bounded, high)), "Min")
+
+
+def _cast(call: Call) -> list[Value]:
+  (value,) = call.inputs
+  name = call.graph.stored(value)
+  return [dataclasses.replace(value, content=_as(call, name))]
+
+
+def _as(call: Call, name: str) -> str:
+  to = call.graph.type_of(call.dtypes[0])
+  return call.graph.node("Cast", name, to=to)
+
+
+def _same(call: Call) -> list[Value]:
+  return [*call.inputs]
+
+
+def _broadcast(call: Call) -> list[Value]:
+  (value, *_), graph = call.inputs, call.graph
+  places = call.params["broadcast_dimensions"]
+  stored = [1] * len(call.shape)
+  for place, dim in zip(places, value.stored, strict=True):
+    stored[place] = dim
+  new = [axis for axis in range(len(call.shape)) if axis not in places]
+  if value.known is not None:
+    content = value.known.reshape(stored)
+  else:
+    content = graph.stored(value)
+    if new:
+      content = graph.node("Unsqueeze", content, graph.ints(*new))
+  return [Value(content, call.shape, (*stored,))]
+
+
+def _tile(call: Call) -> list[Value]:
+  value, *_ = call.inputs
+  repeats = call.params["reps"]
+  if any(
+    size != 1 and times != 1
+    for size, times in zip(value.shape, repeats, strict=True)
+  ):
+    raise Unsupported("a repetition of more than one row")
+  return [dataclasses.replace(value, shape=call.shape)]
+
+
+def _reshape(call: Call) -> list[Value]:
+  return call.output(call.graph.reshaped(call.whole(), call.shape))
+
+
+def _squeeze(call: Call) -> list[Value]:
+  axes = call.graph.ints(*call.params["dimensions"])
+  return call.output(call.graph.node("Squeeze", call.whole(), axes))
+
+
+def _transpose(call: Call) -> list[Value]:
+  (value,), order = call.inputs, call.params["permutation"]
+  name = call.graph.transposed(call.graph.stored(value), order)
+  stored = tuple(value.stored[axis] for axis in order)
+  return [Value(name, call.shape, stored)]
+
+
+def _concatenate(call: Call) -> list[Value]:
+  names = [call.whole(number) for number in range(len(call.inputs))]
+  axis = call.params["dimension"]
+  return call.output(call.graph.node("Concat", *names, axis=axis))
+
+
+def _slice(call: Call) -> list[Value]:
+  (value,), params = call.inputs, call.params
+  strides = params["strides"] or [1] * len(value.shape)
+  limits = params["limit_indices"]
+  starts = params["start_indices"]
+  axes = [
+    axis
+    for axis, dim in enumerate(value.shape)
+    if (starts[axis], limits[axis], strides[axis]) != (0, dim, 1)
+  ]
+  picked = [
+    call.graph.ints(*(numbers[axis] for axis in axes))
+    for numbers in (starts, limits, range(len(starts)), strides)
+  ]
+  return call.output(call.graph.node("Slice", call.whole(), *picked))
+
+
+def _split(call: Call) -> list[Value]:
+  sizes = call.graph.ints(*call.params["sizes"])
+  names = call.graph.nodes(
+    "Split", len(call.shapes), call.whole(), sizes, axis=call.params["axis"]
+  )
+  pairs = zip(names, call.shapes, strict=True)
+  return [Value(name, shape, shape) for name, shape in pairs]
+
+
+def _pad(call: Call) -> list[Value]:
+  low, high, inner = zip(*call.params["padding_config"], strict=True)
+  if any(inner):
+    raise Unsupported("padding between elements")
+  if not any((*low, *high)):
+    return [call.inputs[0]]
+  sizes = call.graph.ints(*low, *high)
+  return call.output(call.graph.node("Pad", call.whole(), sizes, call.whole(1)))
+
+
+def _reduce(op: str) -> Lower:
+  def lower(call: Call) -> list[Value]:
+    axes = call.graph.ints(*call.params["axes"])
+    return call.output(call.graph.node(op, call.whole(), axes, keepdims=0))
+
+  return lower
+
+
+def _first_largest(op: str) -> Lower:
+  def lower(call: Call) -> list[Value]:
+    name = call.graph.node("Cast", call.whole(), to=call.graph.type_of("f4"))
+    (axis,) = call.params["axes"]
+    found = call.graph.node(op, name, axis=axis, keepdims=0)
+    return call.output(_as(call, found))
+
+  return lower
+
+
+PRIMITIVES: dict[str, Lower] = {
+  "add": _elementwise("Add", 0.0),
+  "sub": _elementwise("Sub", 0.0),
+  "mul": _elementwise("Mul", 1.0),
+  "div": _elementwise("Div", 1.0),
+  "max": _elementwise("Max", -np.inf),
+  "min": _elementwise("Min"),
+  "pow": _elementwise("Pow"),
+  "lt": _elementwise("Less"),
+  "le": _elementwise("LessOrEqual"),
+  "gt": _elementwise("Greater"),
+  "ge": _elementwise("GreaterOrEqual"),
+  "eq": _elementwise("Equal"),
+  "ne": _not_equal,
+  "and": _elementwise("And"),
+  "or": _elementwise("Or"),
+  "not": _composed("Not"),
+  "abs": _composed("Abs"),
+  "exp": _composed("Exp"),
+  "log": _composed("Log"),
+  "tanh": _composed("Tanh"),
+  "sin": _composed("Sin"),
+  "cos": _composed("Cos"),
+  "sign": _composed("Sign"),
+  "floor": _composed("Floor"),
+  "erf": _composed("Erf"),
+  "erfc": _erfc,
+  "neg": _composed("Neg"),
+  "sqrt": _composed("Sqrt"),
+  "rsqrt": _composed("Sqrt", "Reciprocal"),
+  "logistic": _composed("Sigmoid"),
+  "square": _square,
+  "integer_pow": _integer_pow,
+  "select_n": _select,
+  "clamp": _clamp,
+  "convert_element_type": _cast,
+  "copy": _same,
+  "copy_p": _same,
+  "stop_gradient": _same,
+  "optimization_barrier": _same,
+  "broadcast_in_dim": _broadcast,
+  "tile": _tile,
+  "reshape": _reshape,
+  "squeeze": _squeeze,
+  "transpose": _transpose,
+  "concatenate": _concatenate,
+  "slice": _slice,
+  "split": _split,
+  "pad": _pad,
+  "reduce_sum": _reduce("ReduceSum"),
+  "reduce_max": _reduce("ReduceMax"),
+  "reduce_min": _reduce("ReduceMin"),
+  "argmax": _first_largest("ArgMax"),
+  "argmin": _first_largest("ArgMin"),
+}
+"""By the primitive's name."""

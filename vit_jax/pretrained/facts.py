@@ -1,0 +1,52 @@
+"""What a user of an exported file has to know, for the file to say."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.data.reading.tokenizer import Tokenizer
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.text import LoadedText
+
+
+def facts_of(source: Loaded | LoadedText) -> dict[str, str]:
+  """What a user of the file has to know, as texts or JSON by name."""
+  if isinstance(source, LoadedText):
+    return _as_json(_of_texts(source.tokenizer))
+  return _as_json(_of_images(source))
+
+
+def _of_images(loaded: Loaded) -> dict[str, Any]:
+  images = loaded.preprocessing
+  return {
+    "class_names": [*loaded.class_names],
+    "preprocessing": str(images),
+    "image_size": [*images.image_size],
+    "resize": dataclasses.asdict(images.crop),
+    "cut_from": images.cut_from,
+    "window": images.window,
+    "value_range": [0, 255],
+    "mean": [*images.mean],
+    "std": [*images.std],
+    "normalization": "(images / 255 - mean) / std, inside this file",
+    "loss": loaded.loss if loaded.model.num_classes else None,
+  }
+
+
+def _of_texts(tokenizer: Tokenizer) -> dict[str, Any]:
+  return {
+    "tokenizer": tokenizer.file,
+    "length": tokenizer.length,
+    "pad": tokenizer.pad,
+    "pad_side": "left" if tokenizer.left else "right",
+  }
+
+
+def _as_json(facts: Mapping[str, Any]) -> dict[str, str]:
+  """Texts as they are, and all else as JSON; what is None is not stated."""
+  return {
+    name: fact if isinstance(fact, str) else json.dumps(fact)
+    for name, fact in facts.items()
+    if fact is not None
+  }
