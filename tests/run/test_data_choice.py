@@ -103,3 +103,15 @@ def test_a_run_that_is_there_keeps_its_task(made, monkeypatch):
   monkeypatch.setattr(checkpoint, "latest_description", lambda folder: saved)
   found, _ = data_choice.suited(made(text=CAPTIONS), {}, "runs/old")
   assert found == {"config": "image_folder"}
+
+
+def test_keys_of_the_task_that_the_data_tell_change_nothing(tmp_path):
+  """Those of another section say that something else is learned."""
+  rows = ["file,caption", *(f"{n}.png,a thing" for n in range(4))]
+  (tmp_path / "pairs.csv").write_text("\n".join(rows))
+  place = str(tmp_path / "pairs.csv")
+  chosen, why = data_choice.suited(place, {"pairs.text_size": "64"})
+  assert chosen == {"config": "pairs"} and "it has the column caption" in why
+  for key in ("masked.rate", "segmentation.layers", "data.task"):
+    chosen, _ = data_choice.suited(place, {"pairs.text_size": "64", key: "1"})
+    assert chosen == {"config": "image_folder"}

@@ -24,6 +24,7 @@ _FEW = 1_000  # Images that would make all layers of an encoder forget.
 _ENOUGH = 10_000  # Images from which on an encoder of one's own can be tried.
 # Keys, and beginnings of keys, that say what is to be learned.
 _SAYS = ("data.task", "data.labels", "data.label_columns")
+_TOLD = tuple(f"{section}." for section in SECTIONS if section in TASKS)
 _SECTIONS = ("distill.", *(f"{section}." for section in SECTIONS))
 
 
@@ -43,13 +44,19 @@ def suited(
   Raises:
     ValueError: if it takes a choice, or weights, with the command that does.
   """
-  is_said = any(key in _SAYS or key.startswith(_SECTIONS) for key in values)
-  if not is_said:
+  said = [key for key in values if key in _SAYS or key.startswith(_SECTIONS)]
+  # Keys of a task that the data may tell do not say that they are for it.
+  if all(key.startswith(_TOLD) for key in said):
     # Imported here so that --help answers at once.
     from vit_jax.data.reading import recognise
 
     found = recognise.of_path(data)
-    if found is not None and _may_begin(_task(found), workdir):
+    own = f"{_task(found)}." if found is not None else ""
+    if (
+      found is not None
+      and all(key.startswith(own) for key in said)
+      and _may_begin(_task(found), workdir)
+    ):
       return _for_kind(data, found, values, workdir)
   return _for_classes(values, workdir)
 
