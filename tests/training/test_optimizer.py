@@ -11,7 +11,6 @@ import pytest
 
 from vit_jax.models.parts import ENCODER, Part, Parts, Stack
 from vit_jax.training.optimizer import (
-  layers_below_head,
   make_optimizer,
   make_schedule,
   trainable_filter,
@@ -428,7 +427,7 @@ def test_layers_are_counted_from_the_head():
     "resnet/stage0_unit0/conv1/kernel": 13,
   }
   for path, depth in depths.items():
-    assert layers_below_head(path, 12) == depth
+    assert Parts.plain(12).depth(path) == depth
 
 
 def test_the_learning_rate_falls_from_layer_to_layer():
@@ -443,7 +442,7 @@ def test_the_learning_rate_falls_from_layer_to_layer():
       kind="sgd", momentum=0.0, clip_norm=0.0, weight_decay=0.5, layer_decay=0.5
     ),
     lambda _: 0.1,
-    layer_of=lambda path: layers_below_head(path, 2),
+    parts=Parts.plain(2),
   )
   updates, _ = tx.update(params, tx.init(params), params)
   new = optax.apply_updates(params, updates)

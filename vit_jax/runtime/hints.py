@@ -5,15 +5,13 @@ import os
 from collections.abc import Iterable, Mapping
 
 
-def near_names(
-  name: str, candidates: Iterable[str], most: int = 1
-) -> list[str]:
-  """At most `most` candidates that are similar to `name`, the nearest first.
+def near_names(name: str, candidates: Iterable[str]) -> list[str]:
+  """The candidate that is most similar to `name`, if any is similar.
 
   Capitals, "-", "_" and spaces make no difference.
   """
   by_plain = {_plain(other): other for other in candidates}
-  near = difflib.get_close_matches(_plain(name), by_plain, n=most)
+  near = difflib.get_close_matches(_plain(name), by_plain, n=1)
   return [by_plain[plain] for plain in near]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array
 from optax import contrib
@@ -20,7 +19,6 @@ from vit_jax.training.schedules import cosine
 from vit_jax.training.settings import OptimizerSettings
 
 _LEAST_NORM = 1e-7  # Added to the norm of a matrix, as in Muon's code.
-LayerOf = Callable[[str], np.ndarray | int]
 Tx = optax.GradientTransformation
 
 
@@ -93,7 +91,6 @@ def make_optimizer(
   settings: OptimizerSettings,
   learning_rate: optax.Schedule,
   *,
-  layer_of: LayerOf | None = None,
   is_trainable: Callable[[str], bool] | None = None,
   parts: Parts | None = None,
   total_steps: int = 0,
@@ -120,17 +117,13 @@ def make_optimizer(
 
   Args:
     learning_rate: The schedule, from `make_schedule`.
-    layer_of: Maps a parameter's path to its layer, counted from the head, 0; by
-      default `parts.depth`. Without either, `settings.layer_decay` has no
-      effect.
     is_trainable: Tells by a parameter's path whether it is trained; by default
       all parameters are.
     parts: The model's parts; by default those that the parameters' names
-      suggest (`models.parts.guessed`).
+      suggest (`models.parts.guessed`), and `settings.layer_decay` then has no
+      effect.
     total_steps: Length of the run, for a weight decay that changes.
   """
-  if layer_of is None and parts is not None:
-    layer_of = parts.depth
   clip_norm = settings.clip_norm
   core = optax.scale_by_adam(settings.b1, settings.b2, settings.epsilon)
   if settings.kind == "sgd":
@@ -150,7 +143,7 @@ def make_optimizer(
     optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
     core,
     decay,
-    _scale_by_place(settings, layer_of, parts),
+    _scale_by_place(settings, parts),
     optax.scale_by_learning_rate(learning_rate),
   )
   return tx if is_trainable is None else _only(is_trainable, tx)
@@ -288,26 +281,24 @@ def _muon_or_adam(parts: Parts | None, params: Any) -> Any:
   return labels
 
 
-def _scale_by_layer(decay: float, layer_of: LayerOf | None) -> Tx:
+def _scale_by_layer(decay: float, parts: Parts | None) -> Tx:
   """Multiplies each update by decay ** (number of layers below the head)."""
-  if decay == 1 or layer_of is None:
+  if decay == 1 or parts is None:
     return optax.identity()
 
   def scaled(path: str, update: Any) -> Any:
-    rate = jnp.asarray(decay ** layer_of(path), update.dtype)  # () or (L,)
+    rate = jnp.asarray(decay ** parts.depth(path), update.dtype)  # () or (L,)
     return update * rate.reshape(rate.shape + (1,) * (update.ndim - rate.ndim))
 
   return optax.stateless(lambda updates, _: map_paths(scaled, updates))
 
 
-def _scale_by_place(
-  settings: OptimizerSettings, layer_of: LayerOf | None, parts: Parts | None
-) -> Tx:
+def _scale_by_place(settings: OptimizerSettings, parts: Parts | None) -> Tx:
   """Scales updates by where a parameter lies in the model.
 
   It is one member of the chain, whose state a checkpoint has by its number.
   """
-  by_layer = _scale_by_layer(settings.layer_decay, layer_of)
+  by_layer = _scale_by_layer(settings.layer_decay, parts)
   if settings.patches_lr == 1:
     return by_layer
   return optax.chain(by_layer, _scale_patches(settings.patches_lr, parts))
@@ -326,21 +317,6 @@ def _scale_patches(factor: float, parts: Parts | None) -> Tx:
     return map_paths(scaled, updates)
 
   return optax.stateless(scale)
-
-
-def layers_below_head(path: str, num_layers: int) -> np.ndarray | int:
-  """A parameter's depth in an encoder of L layers with a head (`Parts.depth`).
-
-  The head, the last norm and the pooling are at 0, the first block is at L,
-  and the embeddings are at L + 1. The stacked parameters of scanned blocks
-  have one depth per block, an array of shape (L,).
-
-  >>> from vit_jax.training.optimizer import layers_below_head
-  >>> paths = ("patches/kernel", "block_0/mlp/expand/kernel", "head/kernel")
-  >>> [int(layers_below_head(path, num_layers=12)) for path in paths]
-  [13, 12, 0]
-  """
-  return Parts.plain(num_layers).depth(path)
 
 
 def trainable_filter(

@@ -124,32 +124,17 @@ def stratified(
   return fold
 
 
-def confident_joint(
-  labels: Int[np.ndarray, " N"], probabilities: Float[np.ndarray, "N K"]
-) -> Int[np.ndarray, "K K"]:
-  """The number of images with each label, by the class they count for.
-
-  Rows are labels. Images that count for no class are left out.
-
-  >>> import numpy as np
-  >>> from vit_jax.tasks.probes.label_errors import confident_joint
-  >>> p = np.array([0.9, 0.9, 0.1, 0.3, 0.2, 0.1])
-  >>> labels = np.array([0, 0, 0, 1, 1, 1])
-  >>> confident_joint(labels, np.stack([p, 1 - p], axis=1))
-  array([[2, 1],
-         [0, 2]])
-  """
-  classes = counted_for(labels, probabilities)
-  counted = classes != NONE
-  joint = np.zeros((probabilities.shape[1],) * 2, int)
-  np.add.at(joint, (labels[counted], classes[counted]), 1)
-  return joint
-
-
 def counted_for(
   labels: Int[np.ndarray, " N"], probabilities: Float[np.ndarray, "N K"]
 ) -> Int[np.ndarray, " N"]:
-  """The class that each image counts for, or `NONE`."""
+  """The class that each image counts for, or `NONE`.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.probes.label_errors import counted_for
+  >>> p = np.array([0.9, 0.9, 0.1, 0.3, 0.2, 0.1])
+  >>> counted_for(np.array([0, 0, 0, 1, 1, 1]), np.stack([p, 1 - p], axis=1))
+  array([ 0,  0,  1, -1,  1,  1])
+  """
   N, K = probabilities.shape
   self_confidence = probabilities[np.arange(N), labels]
   counts = np.bincount(labels, minlength=K)
