@@ -43,6 +43,7 @@ import jax
 import jaxtyping
 import pytest
 
+pytest_plugins = ["tests.left_out"]
 jax.config.update("jax_num_cpu_devices", 8)
 # Collects garbage less often, since it took a tenth of the tests' time.
 gc.set_threshold(20_000)

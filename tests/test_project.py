@@ -9,6 +9,7 @@ import tomllib
 import yaml
 
 import vit_jax
+from tests import left_out
 from vit_jax import config, data, models
 from vit_jax.__main__ import COMMANDS
 from vit_jax.runtime.settings import flat
@@ -147,15 +148,29 @@ def test_make_takes_the_newest_python_that_makes_environments(tmp_path):
   assert newest == ["python3.11", *[str(pyenv / "python3.12")] * 2]
 
 
-def test_the_workflow_runs_the_slow_tests_that_the_script_leaves_out():
-  script = (ROOT / ".ci/run").read_text()
-  (names,) = re.findall(r"--ignore=tests/%s.py ' \\\n(.*?)\)\"", script, re.S)
-  left_out = [f"tests/{name}.py" for name in re.findall(r"[\w/]+", names)]
-  assert "tests/test_faults.py" in left_out
+def test_what_the_script_leaves_out_is_there_and_the_workflow_runs_it():
+  listed = left_out.names()
+  for path, _, name in (test.partition("::") for test in listed):
+    code = (ROOT / path).read_text()
+    # Marked itself, or some of its rows are.
+    assert re.search(rf"^def {name}\(", code, re.M) and "slow" in code, name
+  assert "--left-out=$tenth" in (ROOT / ".ci/run").read_text()
   jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
-  commands = " ".join(
-    step.get("run", "") for job in jobs.values() for step in job["steps"]
-  )
-  run = {ROOT / path for path in re.findall(r"tests/[\w/.]+", commands)}
-  for path in (ROOT / name for name in left_out):
-    assert path.is_file() and run & {path, *path.parents}, path
+  commands = [step.get("run", "") for j in jobs.values() for step in j["steps"]]
+  assert "make test-slow PYTEST_FLAGS=--left-out=only" in commands
+
+
+def test_each_test_that_is_left_out_is_run_once_in_ten_days():
+  listed = {"tests/a.py::test_many"}
+  rows = [f"tests/a.py::test_many[{n}]" for n in range(300)]
+  others = ["tests/a.py::test_many_more[1]", "tests/b.py::test_many"]
+  run = [
+    [test for test in rows + others if left_out.is_run(test, day, listed)]
+    for day in map(str, range(10))
+  ]
+  assert all(tests[-2:] == others for tests in run)
+  assert sorted(test for tests in run for test in tests[:-2]) == sorted(rows)
+  assert all(15 <= len(tests) <= 50 for tests in run)
+  assert [
+    t for t in rows + others if left_out.is_run(t, "only", listed)
+  ] == rows

@@ -12,7 +12,7 @@ from tests import wheels
 
 @pytest.mark.slow
 def test_the_source_distribution_passes_its_own_fast_tests(tmp_path):
-  """Takes as long as `make test`; a job of its own runs it."""
+  """Takes as long as `make test`."""
   sdist, _ = wheels.built(tmp_path)
   with tarfile.open(sdist) as archive:
     archive.extractall(tmp_path, filter="data")
