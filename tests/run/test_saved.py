@@ -1,6 +1,8 @@
 """A run on a folder with three splits, and its test split at the end."""
 
 import hashlib
+import os
+import shutil
 import zlib
 
 import flax.linen as nn
@@ -178,4 +180,37 @@ def test_a_resumed_run_holds_out_the_images_that_it_held_out(three_splits, by):
   assert {name.removeprefix(f"{root}/") for name in ids} == expected
   assert resumed.description(1)["config"]["data"]["held_out_by"] == (
     by or "rank"
+  )
+
+
+def test_a_run_keeps_the_sides_of_its_probes_images_as_they_grow(
+  three_splits, tmp_path
+):
+  """By count, the two lowest of each class, whatever is added later."""
+  root = three_splits.data.root + "/train"
+  grown = tmp_path / "grown"
+  shutil.copytree(root, grown)
+  three_splits.fewshot.shots = 1
+  three_splits.fewshot.data.root = str(grown)
+
+  def held_out(plan):
+    source = plan.evaluation.probe_splits.eval
+    return {os.path.relpath(x, grown) for x in source.ids(range(len(source)))}
+
+  begun = make_plan(read(three_splits))
+  first = held_out(begun)
+  names = [[f"{c}/{k}.png" for k in range(8)] for c in "abc"]
+  assert first == {f for files in names for f in sorted(files, key=_hash)[:2]}
+  saved = begun.description(1)
+  below = saved["config"]["fewshot"]["data"]["held_out_below"]
+  added = [f"a/{k}.png" for k in range(8, 60)]
+  for name in added:
+    shutil.copy(grown / "a" / "0.png", grown / name)
+  resumed = make_plan(read(three_splits), saved)
+  bound = int(below[0] * 2**64)
+  new = {f for f in added if int.from_bytes(_hash(f)[:8], "big") < bound}
+  assert held_out(resumed) == first | new
+  assert held_out(make_plan(read(three_splits))) != first | new
+  assert (
+    resumed.description(2)["config"]["fewshot"] == saved["config"]["fewshot"]
   )

@@ -19,8 +19,8 @@ from vit_jax.training import sharding
 _KEPT = (
   "data.eval_split",
   "data.label_separator",
-  "data.held_out_by",
-  "data.held_out_below",
+  *("data.held_out_by", "data.held_out_below"),
+  *("fewshot.data.held_out_by", "fewshot.data.held_out_below"),
   *fastest.KEYS,
 )
 
@@ -49,12 +49,15 @@ def as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
 
 def with_sides(settings: Settings, train: Source) -> Settings:
   """The settings with the rule that held images out, for the run to keep."""
-  rule = getattr(train, "held_out", None)
-  if rule is None:
-    return settings
   return dataclasses.replace(
-    settings, data=dataclasses.replace(settings.data, **rule.as_settings())
+    settings, data=dataclasses.replace(settings.data, **sides(train))
   )
+
+
+def sides(train: Source) -> dict[str, Any]:
+  """The keys of data by which images were held out, if any were."""
+  rule = getattr(train, "held_out", None)
+  return rule.as_settings() if rule else {}
 
 
 def with_lower_batch(settings: Settings, mesh: Mesh, train: Source) -> Settings:

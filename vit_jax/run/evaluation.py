@@ -42,7 +42,8 @@ class RunEvaluation:
   The settings are resolved, and the task has its facts. After a call, `chance`
   is the score of one answer for all examples, if the task knows it, and
   `warnings` are the outcome's. `folds` are those of the probe that the head
-  started from, if it did in this process.
+  started from, if it did in this process. `probe_splits` are what the probes
+  measure on.
   """
 
   settings: Settings
@@ -54,6 +55,7 @@ class RunEvaluation:
   chance: float | None = dataclasses.field(default=None, init=False)
   warnings: list[str] = dataclasses.field(default_factory=list, init=False)
   folds: tuple[float, ...] = dataclasses.field(default=(), init=False)
+  probe_splits: Splits = dataclasses.field(init=False)
 
   def __post_init__(self):
     self.stream = open_stream(
@@ -65,13 +67,14 @@ class RunEvaluation:
     )
     self._evaluator = self.task.evaluator(self.model, self.stream)
     self._pictures = None
+    settings, self.probe_splits = probe_data(self.settings, self.splits)
     self._probes = make_probes(
-      settings=self.settings,
+      settings=settings,
       task=self.task,
       model=self.model,
       mesh=self.mesh,
       preprocessing=self.preprocessing,
-      splits=self.splits,
+      splits=self.probe_splits,
     )
     if self.settings.eval_pictures:
       from vit_jax.inspection.eval_pictures import make_pictures
@@ -140,21 +143,22 @@ def make_probes(
 ) -> list[ProbeMetrics]:
   """Makes the few-shot and the k-NN evaluation of a run, where it has them.
 
-  If `fewshot.data` has neither a name nor a root, the run's own two splits are
-  used; if it has no `data_dir`, the run's is used.
+  `settings` and `splits` come from `probe_data`.
   """
+  return [
+    make(settings, task, model, mesh, preprocessing, splits)
+    for make in _makers(settings)
+  ]
+
+
+def _makers(settings: Settings) -> list[Callable[..., ProbeMetrics]]:
   few_shot = settings.fewshot
   makers = []
   if few_shot.shots:
     makers.append(make_few_shot)
   if few_shot.neighbours and has_labels(settings):
     makers.append(make_neighbours)
-  if not makers:
-    return []
-  settings, splits = _probe_data(settings, splits)
-  return [
-    make(settings, task, model, mesh, preprocessing, splits) for make in makers
-  ]
+  return makers
 
 
 def make_neighbours(
@@ -186,13 +190,17 @@ def make_neighbours(
   )
 
 
-def _probe_data(settings: Settings, splits: Splits) -> tuple[Settings, Splits]:
-  """The settings and the splits of the probes' data."""
-  probe_data = settings.fewshot.data
-  if not (probe_data.name or probe_data.photographs):
+def probe_data(settings: Settings, splits: Splits) -> tuple[Settings, Splits]:
+  """The settings and the splits of the probes' data, if a run has probes.
+
+  If `fewshot.data` has neither a name nor a root, the run's own two splits are
+  used; if it has no `data_dir`, the run's is used.
+  """
+  own_data = settings.fewshot.data
+  if not (own_data.name or own_data.photographs) or not _makers(settings):
     return settings, splits
-  data_dir = probe_data.data_dir or settings.data.data_dir
-  data = dataclasses.replace(probe_data, data_dir=data_dir)
+  data_dir = own_data.data_dir or settings.data.data_dir
+  data = dataclasses.replace(own_data, data_dir=data_dir)
   settings = dataclasses.replace(settings, data=data)
   return settings, open_splits(settings.data)
 

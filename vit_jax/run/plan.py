@@ -271,6 +271,9 @@ class Plan:
     """The description that the checkpoint of a step carries, as JSON."""
     config = to_dict(self.settings)
     config["data"] |= begun.absolute_places(self.settings)
+    probed = self.evaluation.probe_splits
+    if probed is not self.splits:  # A run keeps the sides of these images, too.
+      config["fewshot"]["data"] |= begun.sides(probed.train)
     return {
       "config": config,
       "model": to_fields(self.model),

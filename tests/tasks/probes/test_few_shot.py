@@ -152,13 +152,11 @@ def test_a_run_measures_on_its_own_data_or_on_others(
       {"loader.num_workers": 0, "fewshot.seeds": 2}
       | {key.replace("__", "."): value for key, value in changes.items()},
     )
+    own_splits = Splits(*sources, test=None, found="", warnings=[])
+    task = task_of(settings)
+    settings, splits = evaluation.probe_data(settings, own_splits)
     (measure, *others) = evaluation.make_probes(
-      settings,
-      task_of(settings),
-      model,
-      mesh,
-      tinted.PREPROCESSING,
-      Splits(*sources, test=None, found="", warnings=[]),
+      settings, task, model, mesh, tinted.PREPROCESSING, splits
     )
     neighbours = others[0](params, untracked) if others else {}
     return measure(params, untracked) | neighbours
