@@ -4,7 +4,7 @@ python scripts/parity/page.py [ROW ...] [--render]
 
 It compares each row as the tests do, with and without its faults, which takes
 some seconds each, keeps the numbers in tests/parity/measured.json and
-augmentations.json and writes the page. --render writes the page from the
+augmentations.json and writes the page and its tables. --render writes them from the
 numbers that are kept.
 """
 
@@ -14,6 +14,7 @@ import io
 import json
 import pathlib
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -23,10 +24,8 @@ from scripts.parity import measure, page_images, recording  # noqa: E402
 from scripts.parity.recording import Tolerances  # noqa: E402
 from scripts.parity.row import STEPS  # noqa: E402
 from scripts.parity.rows import ROWS  # noqa: E402
-from scripts.tables import markdown  # noqa: E402
 
 PAGE = ROOT / "docs" / "evidence" / "parity.md"
-FAULTS = PAGE.with_name("parity_faults.csv")
 MEASURED = recording.FOLDER / "measured.json"
 TOLERANCES = Tolerances()
 
@@ -55,10 +54,17 @@ A comparison that cannot fail proves nothing. So [faults](parity_faults.csv) wer
 into our side one at a time, such as a decay of the biases or a warm-up that is off by
 one; the column "faults" counts those that a tolerance showed. `make test` compares
 all images with the recorded numbers of `tests/parity/`, and `make test-slow` compares
-recipes and draws and puts in the faults. In a clone, this page and its table are
+recipes and draws and puts in the faults. In a clone, this page and its tables are
 written by `python scripts/parity/page.py`.
 
 ## Recipes
+"""  # noqa: E501
+
+_RECIPES = """\
+**Of {rows} recipes, those in float32 agree to {loss:.0e} in the loss and {arrays:.0e} in
+the arrays.** The table is [this file](parity_recipes.csv):
+
+<!-- csv: parity_recipes.csv -->
 """  # noqa: E501
 
 _COLUMNS = (
@@ -117,7 +123,8 @@ def main() -> None:
       in_order = {k: kept[k] for k in ROWS if k in kept}
       MEASURED.write_text(json.dumps(in_order, indent=1) + "\n")
   PAGE.write_text(rendered())
-  FAULTS.write_text(faults())
+  for name, text in tables().items():
+    (PAGE.parent / name).write_text(text)
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -140,11 +147,16 @@ def rendered() -> str:
   allowed = {
     k: getattr(TOLERANCES, k) for k in ("loss", "arrays", "logits", "rate")
   }
+  exact = [name for name in names if ROWS[name].tolerances == TOLERANCES]
   parts = [
     _HEAD.format(steps=STEPS, **allowed),
-    *markdown(_COLUMNS, [cells(name, kept[name]) for name in names]),
+    _RECIPES.format(
+      rows=len(names),
+      loss=max(kept[name]["differences"]["loss"] for name in exact),
+      arrays=max(kept[name]["differences"]["arrays"] for name in exact),
+    ),
   ]
-  parts += ["", "## What is different", ""]
+  parts += ["## What is different", ""]
   for name in names:
     parts += [f"- **{name}**: {line}" for line in remarks(name)]
   parts += page_images.sections()
@@ -152,17 +164,27 @@ def rendered() -> str:
   return "\n".join(parts)
 
 
-def faults() -> str:
-  """The table of all faults, as CSV."""
+def tables() -> dict[str, str]:
+  """The page's tables that are files of CSV, by name."""
   kept = json.loads(MEASURED.read_text())
+  names = [name for name in ROWS if name in kept]
+  faults = [
+    [name, fault, f"{found['by']}, {shown(found['times'])} times"]
+    for name in names
+    for fault, found in kept[name]["faults"].items()
+  ]
+  faults += page_images.fault_rows()
+  recipes = [cells(name, kept[name]) for name in names]
+  return {
+    "parity_recipes.csv": _csv(_COLUMNS, recipes),
+    "parity_images.csv": _csv(page_images.COLUMNS, page_images.rows()),
+    "parity_faults.csv": _csv(("comparison", "fault", "shown by"), faults),
+  }
+
+
+def _csv(columns: Iterable[str], rows: Iterable[list[str]]) -> str:
   text = io.StringIO()
-  rows = csv.writer(text, lineterminator="\n")
-  rows.writerow(("comparison", "fault", "shown by"))
-  for name in ROWS:
-    for fault, found in kept.get(name, {"faults": {}})["faults"].items():
-      by = f"{found['by']}, {shown(found['times'])} times"
-      rows.writerow((name, fault, by))
-  rows.writerows(page_images.fault_rows())
+  csv.writer(text, lineterminator="\n").writerows([columns, *rows])
   return text.getvalue()
 
 

@@ -11,6 +11,11 @@ from scripts.tables import markdown
 MEASURED = recording.FOLDER / "augmentations.json"
 KINDS = {"pixels": measure.ROWS, "draws": draws.ROWS}
 
+COLUMNS = (
+  *("compared", "reference, commit", "images"),
+  *("largest", "share", "faults"),
+)
+
 _PIXELS = """
 ## Images
 
@@ -21,7 +26,10 @@ in levels of 0 to 255 (for Mixup and CutMix, of images in 0 to 1; for labels, of
 their order), and the share of numbers that differ at all. Rows of a recipe go
 through its configuration file, from a JPEG file that is not square to what the
 model gets. In the reference everything but the random numbers is its own code;
-TensorFlow's and timm's functions that draw are told what to draw.
+TensorFlow's and timm's functions that draw are told what to draw. The table is
+[this file](parity_images.csv):
+
+<!-- csv: parity_images.csv -->
 """
 
 _DRAWS = """
@@ -57,11 +65,7 @@ def keep(name: str, found: dict[str, Any]) -> None:
 def sections() -> list[str]:
   """The lines of the page."""
   kept = json.loads(MEASURED.read_text())
-  columns = ("compared", "reference, commit", "images")
-  pixels = [_cells(name, found) for name, found in kept["pixels"].items()]
-  lines = [_PIXELS]
-  lines += markdown((*columns, "largest", "share", "faults"), pixels)
-  lines += ["", "What is different:", ""]
+  lines = [_PIXELS, "What is different:", ""]
   lines += [
     f"- **{name}**: {text}"
     for name in kept["pixels"]
@@ -70,11 +74,11 @@ def sections() -> list[str]:
   head = dict(count=draws.COUNT, bins=draws.BINS, allowed=draws.ALLOWED)
   lines.append(_DRAWS.format(**head))
   columns = ("drawn", "reference, commit", "quantities", "largest")
-  rows = []
+  drawn = []
   for name, found in kept["draws"].items():
     row, meta = draws.ROWS[name], json.loads(draws.path_of(name).read_text())
     gaps, faults = found["differences"], found["faults"].values()
-    rows.append(
+    drawn.append(
       [
         f"{row.title} (`{name}`)",
         _reference(meta["meta"]),
@@ -84,7 +88,13 @@ def sections() -> list[str]:
         f"{min(f['times'] for f in faults):.1f}",
       ]
     )
-  return [*lines, *markdown((*columns, "faults", "times"), rows)]
+  return [*lines, *markdown((*columns, "faults", "times"), drawn)]
+
+
+def rows() -> list[list[str]]:
+  """The rows of the table of images, whose columns are COLUMNS."""
+  kept = json.loads(MEASURED.read_text())
+  return [_cells(name, found) for name, found in kept["pixels"].items()]
 
 
 def _cells(name: str, found: dict[str, Any]) -> list[str]:
