@@ -4,8 +4,8 @@ python scripts/parity/page.py [ROW ...] [--render]
 
 It compares each row as the tests do, with and without its faults, which takes
 some seconds each, keeps the numbers in tests/parity/measured.json and
-augmentations.json and writes the page and its tables. --render writes them from the
-numbers that are kept.
+augmentations.json and writes the page and its tables. --render writes them from
+the numbers that are kept.
 """
 
 import argparse
