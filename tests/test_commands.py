@@ -285,6 +285,11 @@ def test_a_choice_is_what_was_given(parse):
   assert command.choice() == {"step": 0, "root": "", "best": True}
 
 
+def test_the_best_checkpoint_may_be_asked_for(override):
+  assert override("--best") == {"best": True}
+  assert override("--step=3", "--nobest") == {"step": 3}
+
+
 def test_help_shows_arguments_and_defaults():
   shown = run("vit_jax.train", "--help").stdout
   assert re.search(r"\nDATA +A folder of images, a file of labels, or a", shown)

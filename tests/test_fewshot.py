@@ -116,7 +116,7 @@ def test_the_command_prints_json(tinted_root, workdir):
   done = run(
     "vit_jax.fewshot",
     workdir,
-    f"--config.data.root={tinted_root}",
+    tinted_root,
     "--shots=3",
     "--step=3",
     "--json",
@@ -139,6 +139,15 @@ def test_the_command_prints_json(tinted_root, workdir):
     pytest.param(
       ["there", "--config.dat.root=x"],
       "did you mean --config.data.root?",
+      marks=pytest.mark.slow,
+    ),
+    (
+      ["there", ".", "--config.data.root=."],
+      ". stands for --config.data.root, which is given as well",
+    ),
+    pytest.param(
+      ["there", "no_folder"],
+      "'no_folder' is neither a folder here nor",
       marks=pytest.mark.slow,
     ),
     (["there", "--config.total_steps=9"], "config.total_steps is a key of a"),

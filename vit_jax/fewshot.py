@@ -1,15 +1,16 @@
 """Measures the accuracy of a probe on a checkpoint's representations.
 
-vit_jax fewshot CHECKPOINT --config.data.root=photographs --shots=5
-vit_jax fewshot CHECKPOINT --config.data.root=photographs --probe=knn
+vit_jax fewshot runs/my_photos more_photos --shots=5
+vit_jax fewshot hf_s14_dinov2 my_photos --probe=knn
 
 The default is a linear probe on a few images per class. knn (k nearest
 neighbours) and linear use the whole training split, and segment is a linear
 probe of the class of each pixel.
 
-CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
-a name that `vit_jax convert --list` shows. Images are preprocessed as
-the checkpoint requires, unless flags such as --image_size=64 override it.
+DATA is a folder of images or a file of labels; --config.data.KEY=VALUE names
+other data. CHECKPOINT is a workdir, a file or a folder of published weights, an
+address, or a name that `vit_jax convert --list` shows. Images are preprocessed
+as the checkpoint requires, unless flags such as --image_size=64 override it.
 """
 
 import dataclasses
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> None:
   import jax
 
   from vit_jax.run.experiments import probe
-  from vit_jax.run.flags import config_settings
+  from vit_jax.run.flags import config_settings, data_keys, is_given
   from vit_jax.run.settings import ProbeSettings
   from vit_jax.runtime.display import Display
 
@@ -76,9 +77,14 @@ def main(arguments: list[str]) -> None:
     measure = probe.probe_segmentation
     show = _show_segmentation
     names = []
+  data = data_keys(arguments[1]) if arguments[1:] else {}
+  for key in filter(is_given, data):
+    raise ValueError(
+      f"{arguments[1]} stands for --config.{key}, which is given as well."
+    )
   result: Any = measure(
     arguments[0],
-    config_settings(ProbeSettings),
+    config_settings(ProbeSettings, data),
     display=None if options.json else display,
     **command.values(*names),
     **command.overrides(),
@@ -139,4 +145,4 @@ def _show_few_shot(
 
 
 if __name__ == "__main__":
-  command.run(main, takes="CHECKPOINT", define=define_flags)
+  command.run(main, takes="CHECKPOINT [DATA]", define=define_flags)

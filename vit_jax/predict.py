@@ -63,10 +63,11 @@ def define_flags() -> None:
     None,
     "An .npz file of texts' embeddings, for zero-shot classes.",
   )
-  flags.DEFINE_string(
+  flags.DEFINE_multi_string(
     "texts",
-    None,
-    "A file with a class's name a line, for zero-shot classes.",
+    [],
+    "Zero-shot classes: a file with a name a line, or the texts themselves, "
+    "with commas between them. Repeat the flag for texts that hold a comma.",
   )
   flags.DEFINE_multi_string(
     "template",
@@ -112,7 +113,8 @@ def main(arguments: list[str]) -> int:
     layers=_layers(flags.FLAGS.layers),
     templates=tuple(flags.FLAGS.template),
     **command.values("top", "out", "features", "tokens", "batch_size"),
-    **command.values("head", "texts", "save_head"),
+    texts=tuple(flags.FLAGS.texts),
+    **command.values("head", "save_head"),
     **command.overrides(),
   )
 
@@ -128,7 +130,7 @@ def predict_files(
   layers: tuple[int, ...] = (),
   tokens: bool = False,
   head: str | None = None,
-  texts: str | None = None,
+  texts: str | Sequence[str] = (),
   templates: tuple[str, ...] = (),
   save_head: str | None = None,
   batch_size: int = 32,
@@ -145,12 +147,15 @@ def predict_files(
   from vit_jax.inference import answers
   from vit_jax.inference.predictor import predict
 
+  texts = [texts] if isinstance(texts, str) else texts
   _check_flags(features, layers, tokens, as_json, out)
   path, kind = _output(out) if out else (None, "")
   missing = say_missing(files)
   outcomes: list[str] = []
   with _collecting(features, layers) as rows:
-    text_head = _text_head(checkpoint, head, texts, templates, save_head)
+    text_head = _text_head(
+      checkpoint, head, texts, templates, save_head, overrides
+    )
     loaded = _opened(checkpoint, bool(text_head or features), overrides)
     task, names, outputs = _outputs(loaded, text_head)
     batches = predict(
@@ -337,9 +342,10 @@ def _file_lines(
 def _text_head(
   checkpoint: str,
   head: str | None,
-  texts: str | None,
+  texts: Sequence[str],
   templates: tuple[str, ...],
   save_head: str | None,
+  overrides: dict[str, Any],
 ) -> "TextHead | None":
   """The head of zero-shot classes, if they are asked for.
 
@@ -355,12 +361,15 @@ def _text_head(
       if value:
         raise ValueError(f"{flag} needs --texts, which is not given.")
     return text_head.read_text_head(head) if head else None
-  from vit_jax.pretrained.load import load_text
+  from vit_jax.pretrained.load import load_text, run_choice
   from vit_jax.pretrained.text import TEMPLATES
 
-  names = text_head.read_names(texts)
-  text_encoder = load_text(checkpoint)
-  classes = text_encoder.head(names, templates or TEMPLATES)
+  names, are_whole = text_head.names_of(texts)
+  templates = templates or ((text_head.AS_IT_IS,) if are_whole else TEMPLATES)
+  for line in text_head.taken(texts, names, templates):
+    say(line)
+  text_encoder = load_text(checkpoint, **run_choice(overrides))
+  classes = text_encoder.head(names, templates)
   if save_head:
     text_head.save_text_head(save_head, classes)
   return classes
@@ -379,7 +388,7 @@ def _opened(
   if not (loaded.model.num_classes or needs_none):
     raise ValueError(
       f"{checkpoint} has no classes to choose from: give --features=FILE.npz "
-      "to write its features, --texts=FILE.txt with the names of classes if it "
+      "to write its features, --texts=FILE.txt, or =CLASS,CLASS, if it "
       "has a text tower, --head=FILE.npz with embeddings of texts, or "
       "--masks=FOLDER if it is a run of segmentation."
     )

@@ -11,6 +11,7 @@ from PIL import Image
 
 from tests.image_files import plain
 from tests.memory import bounded_memory
+from vit_jax.inference import text_head
 from vit_jax.inference.text_head import TextHead, read_text_head
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.load import load_pretrained
@@ -145,6 +146,43 @@ def classes(tmp_path):
   return str(path)
 
 
+@pytest.mark.parametrize(
+  "given, names, are_whole",
+  [
+    (["cat,dog"], ["cat", "dog"], False),
+    (["a red circle, the sea"], ["a red circle", "the sea"], True),
+    (["A cat,dog"], ["A cat", "dog"], False),
+    (["a cat, asleep", "an owl"], ["a cat, asleep", "an owl"], True),
+    (["cat"], ["cat"], False),
+  ],
+)
+def test_texts_in_the_command(given, names, are_whole):
+  assert text_head.names_of(given) == (names, are_whole)
+  around = [text_head.AS_IT_IS] if are_whole else ["a photo of a {}.", "{}"]
+  (line,) = text_head.taken(given, names, around)
+  assert line.startswith(f"Comparing with {len(names)} texts, ")
+  assert ("as they are" in line) == are_whole
+  assert ("in 'a photo of a {}.', ...: " in line) != are_whole
+  assert repr(names[0]) in line
+  assert ("repeat --texts" in line) == (len(given) == 1)
+
+
+def test_a_file_of_texts_is_read(classes):
+  assert text_head.names_of([classes]) == (["cat", "red plate"], False)
+  assert not text_head.taken([classes], ["cat", "red plate"], ["{}"])
+
+
+@pytest.mark.slow
+def test_texts_with_commas_answer_as_those_of_a_file(tmp_path, classes, capsys):
+  image = str(tmp_path / "a.png")
+  plain(size=(21, 16)).save(image)
+  answers = []
+  for texts in (classes, "cat,red plate", ("cat", "red plate")):
+    assert predict_files(CLIP, [image], as_json=True, texts=texts) == 0
+    answers.append(capsys.readouterr().out)
+  assert answers[0] == answers[1] == answers[2]
+
+
 @pytest.mark.slow
 def test_names_of_classes_answer_as_their_saved_head_does(
   tmp_path, classes, capsys
@@ -172,6 +210,8 @@ def test_names_of_classes_answer_as_their_saved_head_does(
     (dict(texts="{empty}"), "names no class: write one in each line"),
     (dict(texts="{twice}"), "names cat 2 times"),
     (dict(texts="{bytes}"), "is not UTF-8 text"),
+    (dict(texts=" , "), "--texts names no class: give them with commas"),
+    (dict(texts=("a cat", "a cat")), "--texts names a cat 2 times"),
   ],
 )
 def test_classes_that_cannot_be_are_refused(tmp_path, options, message):
@@ -179,7 +219,7 @@ def test_classes_that_cannot_be_are_refused(tmp_path, options, message):
   (tmp_path / "empty").write_text(" \n")
   (tmp_path / "twice").write_text("cat\ndog\n cat\n")
   (tmp_path / "bytes").write_bytes(b"\xff\xfe\xff")
-  if options.get("texts", "").startswith("{"):
+  if str(options.get("texts", "")).startswith("{"):
     options = options | {"texts": str(tmp_path / options["texts"][1:-1])}
   with pytest.raises(ValueError, match=message) as info:
     predict_files(CLIP, [str(tmp_path / "a.png")], **options)

@@ -359,6 +359,9 @@ NEITHER = "is neither a folder here nor a configuration; "
     ("my holiday photos", "'my' is the DATA, and 'holiday' is one too many"),
     ("cat.JPG", "cat.JPG is neither a folder, nor a file of labels .it ends"),
     ("--pretrained my_photos", "no images are given; --pretrained names the"),
+    ("ok --resume runs/cc", "resume is not needed: .* --workdir='runs/cc'; "),
+    ("my_photos --resume-from=r", "resume_from is not needed: .*--workdir='r'"),
+    ("my_photos --resume", "resume is not needed: .*='runs/my_photos'; "),
     ("http://x.org/a", f"'http://x.org/a' {NEITHER}it is an address: download"),
   ],
 )

@@ -117,6 +117,8 @@ def test_a_script_is_not_imported_by_workers(
     ({"config": "digits"}, "or both config and workdir"),
     ({"data": "my_photo"}, "'my_photo' is neither .* did you mean my_photos?"),
     ({"learning_rate": 1e-3}, "learning_rate is not .* did you mean lr?"),
+    ({"resume": "runs/cc"}, "resume is not needed: .* workdir='runs/cc'; "),
+    ({"resume": True}, "resume is not needed: .* workdir='runs/my_photos'"),
     ({"device": "cpu"}, "device is not a .* JAX chooses: JAX_PLATFORMS=cpu"),
     ({"pretrained": True}, "pretrained=True: name the weights .*, as in pretr"),
     (

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.tasks import made_up
+from vit_jax.tasks.classification import ClassificationTask
 from vit_jax.training.settings import LossSettings
 
 
@@ -27,3 +28,10 @@ def test_balanced_weights():
 def test_weights_that_are_none(weights):
   with pytest.raises(ValueError, match=f"class_weights='{weights}' must be"):
     LossSettings(class_weights=weights)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+def test_the_answers_of_a_sigmoid_are_explained(kind):
+  legend = ClassificationTask(LossSettings(kind=kind)).legend
+  assert (legend is not None) == (kind == "sigmoid")
+  assert "need not sum to 1" in (legend or "need not sum to 1")

@@ -6,7 +6,9 @@ trained so that an image's representation lies near that of a text on it.
 
 import collections
 import dataclasses
+import os
 import zipfile
+from collections.abc import Sequence
 from typing import IO, Any
 
 import jax.numpy as jnp
@@ -20,8 +22,11 @@ from vit_jax.runtime.files import (
   read_regular,
   replacing,
 )
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import printable, quoted
 
+AS_IT_IS = "{}"
+"""The template of a text with nothing around it."""
+_ARTICLES = ("a ", "an ", "the ")
 _UNREADABLE = (
   OSError,
   KeyError,
@@ -130,6 +135,48 @@ def save_text_head(path: str, head: TextHead) -> None:
     np.savez(file, **arrays)
 
 
+def names_of(texts: Sequence[str]) -> tuple[list[str], bool]:
+  """The texts of zero-shot classes, and whether they are whole.
+
+  One is a file of names, or several texts with commas between them; of several,
+  each is a text. They are whole, and not names of things, if each begins with
+  an article. Raises ValueError as `read_names` does.
+  """
+  if len(texts) == 1:
+    (given,) = texts
+    if os.path.exists(given) or given.lower().endswith(".txt"):
+      return read_names(given), False
+    texts = given.split(",")
+  names = [text.strip() for text in texts if text.strip()]
+  _check_names(names, "--texts", "give them with commas between.")
+  return names, all(name.lower().startswith(_ARTICLES) for name in names)
+
+
+def taken(
+  texts: Sequence[str], names: Sequence[str], templates: Sequence[str]
+) -> list[str]:
+  """A line on texts that are no file: how many there are, and what is around.
+
+  `names` are theirs, from `names_of`.
+  """
+  if len(texts) == 1 and os.path.exists(texts[0]):
+    return []
+  shown = ", ".join(map(quoted, names[:3])) + ", ..." * (len(names) > 3)
+  around = f"in {quoted(templates[0])}" + ", ..." * (len(templates) > 1)
+  how = "as they are" if tuple(templates) == (AS_IT_IS,) else around
+  few = "; repeat --texts for a text with a comma" * (len(texts) == 1)
+  return [f"Comparing with {len(names):,} texts, {how}: {shown}{few}."]
+
+
+def _check_names(names: Sequence[str], where: str, how: str) -> None:
+  """Raises ValueError if there is no name, or one stands there twice."""
+  if not names:
+    raise ValueError(f"{where} names no class: {how}")
+  (name, count), *_ = collections.Counter(names).most_common(1)
+  if count > 1:
+    raise ValueError(f"{where} names {printable(name)} {count} times: once.")
+
+
 def read_names(path: str) -> list[str]:
   """The names in a text file, one in each line; empty lines are left out.
 
@@ -141,9 +188,5 @@ def read_names(path: str) -> list[str]:
   except UnicodeDecodeError as error:
     raise ValueError(f"{path} is not UTF-8 text: {error}.") from error
   names = [line.strip() for line in text.splitlines() if line.strip()]
-  if not names:
-    raise ValueError(f"{path} names no class: write one in each line.")
-  (name, count), *_ = collections.Counter(names).most_common(1)
-  if count > 1:
-    raise ValueError(f"{path} names {printable(name)} {count} times: once.")
+  _check_names(names, path, "write one in each line.")
   return names

@@ -82,9 +82,13 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
   loaded = _held(
     lambda: open_checkpoint(source, **overrides).in_unit(), Loaded.read_params
   )
-  of_run = {k: v for k, v in overrides.items() if k in _OF_RUNS}
-  open_text = functools.partial(load_text, source, **of_run)
+  open_text = functools.partial(load_text, source, **run_choice(overrides))
   return dataclasses.replace(loaded, open_text=open_text)
+
+
+def run_choice(overrides: Mapping[str, Any]) -> dict[str, Any]:
+  """Those of the overrides that choose a run's checkpoint."""
+  return {k: v for k, v in overrides.items() if k in _OF_RUNS}
 
 
 def load_text(

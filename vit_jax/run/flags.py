@@ -85,6 +85,9 @@ def expand(workdir: bool = False) -> None:
       value = [*itertools.islice(arguments, 1)]
     if name == "pretrained" and (not value or value[0].startswith("-")):
       raise ValueError(_no_weights())
+    if workdir and name not in flags.FLAGS:
+      if says := usage.going_on(name, "".join(value), "--workdir"):
+        raise ValueError(says)
     is_known = name in flags.FLAGS or name.startswith("config.")
     if is_known and not _stands_alone(name):
       if not value or value[0].startswith("--"):

@@ -213,11 +213,18 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
       hint = f"did you mean {keyword}?"
       if name in usage.DEVICES:
         hint = "JAX chooses: JAX_PLATFORMS=cpu before Python takes the CPU."
+      if says := usage.going_on(name, _named(value), "workdir"):
+        raise ValueError(says)
       raise ValueError(f"{name} is not a setting of a run; {hint}")
     if key in values:
       raise ValueError(f"{name} is given twice: drop one.")
     values[key] = value
   return values
+
+
+def _named(value: Any) -> str:
+  """The run that a value names; "" if it names none, such as True."""
+  return os.fspath(value) if isinstance(value, str | os.PathLike) else ""
 
 
 def _meant(

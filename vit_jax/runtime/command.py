@@ -157,6 +157,7 @@ def define_overrides() -> None:
   """Defines the flags of commands that take a checkpoint, for `overrides`."""
   says = "Step of a workdir's checkpoint; the newest by default."
   flags.DEFINE_integer("step", None, says)
+  _define_best()
   says = "Number of heads, for sources that do not record it."
   flags.DEFINE_integer("num_heads", None, says)
   _define_own()
@@ -172,22 +173,27 @@ def define_overrides() -> None:
 
 def overrides() -> dict[str, Any]:
   """Keywords for `load_pretrained`, from the flags that were given."""
-  keywords = values("step", "task", "base", "num_heads", "gelu")
+  keywords = values("step", "best", "task", "base", "num_heads", "gelu")
   keywords |= values("layer_norm_epsilon", "pooling")
   keywords |= {name: _several(name) for name in _SEVERAL}
-  return {name: value for name, value in keywords.items() if value is not None}
+  return _given(keywords)
 
 
 def define_choice() -> None:
   """Defines the flags of commands that evaluate a run, for `choice`."""
   says = "Step of the checkpoint; the newest by default."
   flags.DEFINE_integer("step", None, says)
-  flags.DEFINE_bool("best", False, "Take the checkpoint with the best score.")
+  _define_best()
   _define_own()
   says = "Where the images or the packed data are now, if they have moved."
   flags.DEFINE_string("root", None, says)
   says = "Where the TFDS data sets are now, if they have moved."
   flags.DEFINE_string("data_dir", None, says)
+
+
+def _define_best() -> None:
+  says = "Take the run's checkpoint with the best score."
+  flags.DEFINE_bool("best", False, says)
 
 
 def _define_own() -> None:
@@ -200,6 +206,11 @@ def _define_own() -> None:
 def choice() -> dict[str, Any]:
   """Keywords for `run.saved.opened`, from the flags that were given."""
   keywords = values("step", "best", "task", "base", "root", "data_dir")
+  return _given(keywords)
+
+
+def _given(keywords: dict[str, Any]) -> dict[str, Any]:
+  """The keywords whose flags were given."""
   return {k: v for k, v in keywords.items() if v is not None and v is not False}
 
 

@@ -38,6 +38,8 @@ _NUMBERS = {
 }
 # Flags of commands that open a run, by the last part of a key they stand for.
 _OWN_FLAGS: dict[str, str] = dict.fromkeys(("dir", "labels_file"), "root")
+# Words of other programs for a run to go on with.
+_GOING_ON = ("resume", "resume_from", "resume_from_checkpoint", "continue")
 # Flags of other programs for the choice that JAX makes.
 DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 
@@ -76,6 +78,22 @@ def _name_and_help(flag: flags.Flag) -> tuple[str, str]:
     default = f"={text}".replace("'", "") if text else ""
   first_line, *_ = (flag.help or "").splitlines()
   return f"--{flag.name}{default}", first_line.rstrip(":;")
+
+
+def going_on(name: str, value: str, workdir: str) -> str:
+  """How a run is resumed, if `name` is a word for that; "" for another.
+
+  `value` is what was given with it, and `workdir` names what takes a folder.
+  """
+  name = name.replace("-", "_")
+  if name not in _GOING_ON:
+    return ""
+  run = value or "runs/my_photos"
+  says = f"to resume the run in {run}, give its folder and the same settings"
+  return (
+    f"{name} is not needed: {says}, as in {workdir}={run!r}; "
+    f"pretrained={run!r} starts a new run from its weights."
+  )
 
 
 def example() -> str:

@@ -64,6 +64,15 @@ class ClassificationTask(Task):
     ),
   )
 
+  @property
+  def legend(self) -> str | None:
+    if self.loss.kind != "sigmoid":
+      return None
+    return (
+      "Each class is answered by itself (sigmoid): the probabilities of an "
+      "image need not sum to 1, and it may fit no class."
+    )
+
   def fitted(self, train: Source) -> "ClassificationTask":
     if not self.loss.class_weights:
       return self
