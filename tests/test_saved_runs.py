@@ -124,6 +124,40 @@ WORDS = {
     "model.kind": "Vit",
     "model.block": "tests.saved_data:ParallelBlock",
   },
+  "autoencoder_scanned": {
+    "config.autoencoder.decoder_layers": 2,
+    "model.scan": True,
+    "model.adapted": True,
+  },
+  "self_distillation_lora": {
+    "config.lora.rank": 2,
+    "config.self_distillation.prototypes": 32,
+    "model.kind": "Vit",
+    "base.source": "workdirs/plain",
+    "base.interpolation": "linear",
+  },
+  "towers_frozen": {
+    "config.pairs.image": "frozen",
+    "targets.task": "pairs",
+    "targets.weights": ["image"],
+  },
+  "towers_lora": {
+    "config.pairs.image": "lora",
+    "config.lora.rank": 2,
+    "targets.weights": ["image"],
+    "base.source": "workdirs/plain",
+  },
+  "muon": {
+    "config.optimizer.kind": "muon",
+    "config.optimizer.layer_decay": 0.75,
+  },
+  "drop_path": {
+    "config.model.block": "deit3",
+    "model.kind": "ModernVit",
+    "model.drop_path_rate": 0.2,
+    "model.drop_path_grows": True,
+    "model.scan": False,
+  },
   "five_channels": {
     "config.channels": 5,
     "config.normalization.window": [0.0, 4095.0],
@@ -133,7 +167,8 @@ WORDS = {
 FAST = ("multilabel",)
 NO_ANSWERS = (
   *("masked", "autoencoder", "student", "self_distillation"),
-  *("pairs", "segmentation"),
+  *("pairs", "segmentation", "autoencoder_scanned", "self_distillation_lora"),
+  *("towers_frozen", "towers_lora"),
 )
 # What a description cannot hold, and the reader of a run has to give.
 GIVEN = {"own_block": {"block": ParallelBlock}}
