@@ -96,6 +96,8 @@ ALLOWED = {
   "configuration names; of none that a checkpoint names",
   ("scripts/bench/recipes.py", "import_module"): "of names in the file",
   ("scripts/parity/reference/encoders.py", "import_module"): "the same",
+  ("scripts/mutants/trials.py", "import_module"): "of our own tests",
+  ("scripts/mutants/trials.py", "run_path"): "of our own conftest.py",
   ("scripts/bench/scoreboard_models.py", "spec_from_file_location"): "of the "
   "libraries whose folders the reader names",
   ("vit_jax/runtime/extras.py", "import_module"): "of names in our code",
