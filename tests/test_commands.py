@@ -366,6 +366,8 @@ def _python(code):
     ("load_model", "did you mean vit_jax.load_pretrained?"),
     ("create_model", "did you mean vit_jax.make_model?"),
     ("export", "did you mean vit_jax.export_model?"),
+    ("fit", "did you mean vit_jax.train?"),
+    ("VisionTransformer", "did you mean vit_jax.make_vit?"),
     ("load_pretrain", "did you mean vit_jax.load_pretrained?"),
     (
       "fewshot",

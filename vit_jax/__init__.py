@@ -51,6 +51,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"{error}; {hint}", name=name) from None
 
 
+# Names in other libraries, and those of the same here.
+_ELSEWHERE = {
+  **dict.fromkeys(("fit", "finetune", "fine_tune", "Trainer"), "train"),
+  **dict.fromkeys(("ViT", "vit", "VisionTransformer"), "make_vit"),
+  **dict.fromkeys(("Dataset", "DataLoader", "dataset"), "open_data"),
+}
+
+
 def _meant(name: str) -> str:
   from vit_jax.__main__ import COMMANDS
   from vit_jax.runtime import hints
@@ -58,6 +66,8 @@ def _meant(name: str) -> str:
   verb = name.partition("_")[0]  # `load_model` is rather `load_pretrained`.
   same = [other for other in __all__ if other.startswith(f"{verb}_")]
   near = same if name == verb else hints.near_names(name, same or __all__)
+  if name in _ELSEWHERE:
+    near = [_ELSEWHERE[name]]
   if near := near or same:
     return f"did you mean vit_jax.{near[0]}?"
   if name in COMMANDS:

@@ -5,6 +5,8 @@ import itertools
 import json
 import os
 import pathlib
+import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -308,3 +310,20 @@ def test_what_is_missing_for_an_answer_is_named(photos):
     predict_images(VIT, PARAMS, photos)
   with pytest.raises(ValueError, match="^images are missing: "):
     predict_images(VIT, PARAMS, preprocessing=PREPROCESSING)
+
+
+@pytest.mark.parametrize(
+  "name, meant",
+  [
+    ("label", "answer.names[0]"),
+    ("confidence", "answer.probability"),
+    ("probabilty", "answer.probability"),
+  ],
+)
+def test_an_attribute_that_an_answer_lacks_names_the_near_one(name, meant):
+  answer = Prediction("a.png")
+  with pytest.raises(AttributeError, match=re.escape(f"did you mean {meant}?")):
+    getattr(answer, name)
+  with pytest.raises(TypeError, match=r"no dictionary .*: give answer\.names"):
+    answer[name]
+  assert pickle.loads(pickle.dumps(answer)) == answer

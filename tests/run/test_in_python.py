@@ -117,6 +117,10 @@ def test_a_script_is_not_imported_by_workers(
     ({"config": "digits"}, "or both config and workdir"),
     ({"data": "my_photo"}, "'my_photo' is neither .* did you mean my_photos?"),
     ({"learning_rate": 1e-3}, "learning_rate is not .* did you mean lr?"),
+    (
+      {"data": 3},
+      "data is of type int: give a folder, a file of lab",
+    ),
     ({"resume": "runs/cc"}, "resume is not needed: .* workdir='runs/cc'; "),
     ({"resume": True}, "resume is not needed: .* workdir='runs/my_photos'"),
     ({"device": "cpu"}, "device is not a .* JAX chooses: JAX_PLATFORMS=cpu"),
@@ -153,6 +157,8 @@ def test_a_wrong_argument_is_one_line(photos, started, arguments, message):
     ("evaluate", "run.metrics"),
     ("model", "run.load()"),
     ("prediction", "run.predict"),
+    ("accuracy", "run.metrics"),
+    ("best", "run.load(best=True)"),
     ("report", "vit_jax.report(run)"),
   ],
 )
@@ -214,3 +220,11 @@ def test_functions_of_commands_refuse_in_one_line(photos, call, message):
   with pytest.raises(ValueError, match=message) as caught:
     call()
   assert "\n" not in str(caught.value)
+
+
+def test_a_run_stands_for_its_folder_where_a_checkpoint_is_read(tmp_path):
+  run = in_python.FinishedRun(str(tmp_path / "gone"), 3, {})
+  for read_it in (vit_jax.load_pretrained, vit_jax.load_text):
+    with pytest.raises(ValueError, match="gone") as caught:
+      read_it(run)
+    assert "run.predict" not in str(caught.value)

@@ -37,6 +37,17 @@ _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
 # Names of a batch's images, each with the reason it is unreadable, or None.
 Names = list[tuple[str, str | None]]
 
+# Attributes of answers in other libraries, and the way to do the same here.
+_ELSEWHERE = {
+  **dict.fromkeys(
+    ("label", "class_name", "prediction", "name", "answer"), "answer.names[0]"
+  ),
+  **dict.fromkeys(
+    ("score", "prob", "probs", "confidence", "probabilities"),
+    "answer.probability",
+  ),
+}
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Prediction:
@@ -63,6 +74,25 @@ class Prediction:
   values: tuple[float, ...] = ()
   features: np.ndarray | None = None
   names: tuple[str, ...] = ()
+
+  def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError, with what may be meant by the name."""
+    hint = ""
+    if not name.startswith("_"):
+      own = [field.name for field in dataclasses.fields(self)]
+      hint = hints.of_attribute(name, "answer", own, _ELSEWHERE)
+    raise AttributeError(
+      f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
+      name=name,
+      obj=self,
+    )
+
+  def __getitem__(self, name: Any) -> Any:
+    """Raises TypeError: an answer has attributes."""
+    raise TypeError(
+      f"an answer is no dictionary or list ({name!r}): give answer.names[0] "
+      "and answer.probability[0]."
+    )
 
   def __repr__(self) -> str:
     """The fields that are not empty."""

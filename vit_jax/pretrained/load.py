@@ -110,7 +110,7 @@ def load_text(
     ValueError: if there is no such checkpoint, it has no text tower, its
       tokenizer is missing, or `step` goes with what is no run.
   """
-  source = str(source)
+  source = os.fspath(source)
   if is_run(source):
     if tokenizer is not None:
       raise ValueError(
@@ -160,7 +160,7 @@ def open_checkpoint(
     options: Any = {"as_trained": as_trained, **overrides}
     return _held(lambda: open_checkpoint(source, **options), hold)
   if as_trained:
-    return _open_as_trained(str(source), overrides)
+    return _open_as_trained(os.fspath(source), overrides)
   if "num_classes" in overrides:
     num_classes = overrides.pop("num_classes")
     return with_head(open_checkpoint(source, **overrides), num_classes)
@@ -169,7 +169,7 @@ def open_checkpoint(
       f"a checkpoint is a {type(source).__name__}: give a name, a path or an "
       'address, as in load_pretrained("runs/my_photos").'
     )
-  source = str(source)
+  source = os.fspath(source)
   image_options: dict[str, Any] = {}
   for name, (kind, *rules) in _PREPROCESSING.items():
     value = overrides.pop(name, None)

@@ -47,7 +47,7 @@ _FOR_USERS = (
 # Attributes in other libraries, and the way to do the same here.
 _ELSEWHERE = {
   **dict.fromkeys(
-    ("save", "save_pretrained", "export", "to", "push_to_hub"),
+    ("save", "save_pretrained", "export", "push_to_hub"),
     'vit_jax.save(loaded, folder, to="hf")',
   ),
   **dict.fromkeys(("apply", "forward", "eval"), "loaded.predict(images)"),
@@ -62,6 +62,13 @@ _ELSEWHERE = {
     "vit_jax.train(folder, pretrained=NAME)",
   ),
   **dict.fromkeys(("labels", "classes", "names"), "loaded.class_names"),
+  **dict.fromkeys(("to", "cuda", "cpu", "device"), "jax.device_put(params)"),
+  **dict.fromkeys(("num_classes", "config"), "loaded.model.num_classes"),
+  **dict.fromkeys(
+    ("image_size", "input_size", "mean", "std", "size"),
+    "loaded.preprocessing",
+  ),
+  "summary": "loaded.model.tabulate(jax.random.key(0), images)",
 }
 Leaves = Iterable[tuple[str, np.ndarray]]
 

@@ -39,7 +39,10 @@ _IN_A_THREAD = (
 _OF_A_RUN = ("load", "metrics", "predict", "step", "workdir")
 # Attributes in other libraries, and the way to do the same here.
 _ELSEWHERE = {
-  **dict.fromkeys(("eval", "score", "history"), "run.metrics"),
+  **dict.fromkeys(
+    ("eval", "score", "history", "accuracy", "top1", "loss"), "run.metrics"
+  ),
+  **dict.fromkeys(("best", "best_model"), "run.load(best=True)"),
   "evaluate": "run.metrics, or vit_jax.evaluate(run)",
   **dict.fromkeys(("model", "params", "state"), "run.load().model or .params"),
   **dict.fromkeys(("report", "plot"), "vit_jax.report(run)"),
@@ -127,7 +130,7 @@ def start(
   values = _values(pretrained, settings)
   given_batch = "batch_size" in values
   if data is not None:
-    implied = _meant(os.path.expanduser(data), config, workdir, values)
+    implied = _meant(_path(data), config, workdir, values)
     config = implied.pop("config", config)
     workdir = implied.pop("workdir", workdir)
     values = {**implied, **values}
@@ -167,8 +170,7 @@ def find_lr(
   values = _values(pretrained, settings)
   may_lower_batch = "batch_size" not in values
   if data is not None:
-    path = os.path.expanduser(data)
-    implied = _meant(path, config, None, values, writes_run=False)
+    implied = _meant(_path(data), config, None, values, writes_run=False)
     config = implied.pop("config", config)
     values = {**implied, **values}
   if config is None:
@@ -220,6 +222,17 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
       raise ValueError(f"{name} is given twice: drop one.")
     values[key] = value
   return values
+
+
+def _path(data: Any) -> str:
+  """The path of data; raises ValueError for what is none."""
+  if not isinstance(data, str | os.PathLike):
+    raise ValueError(
+      f"data is of type {type(data).__name__}: give a folder, a file of labels "
+      "or a configuration by its path, and values of the configuration as "
+      'settings={"data.task": "multilabel"}.'
+    )
+  return os.path.expanduser(os.fspath(data))
 
 
 def _named(value: Any) -> str:
