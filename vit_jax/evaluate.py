@@ -16,6 +16,7 @@ from typing import Any
 from absl import flags
 
 from vit_jax.runtime import callable_module, command, hosts
+from vit_jax.runtime.shown import path_of_run
 
 
 def define_flags() -> None:
@@ -123,7 +124,7 @@ def evaluate(
   from vit_jax.run.saved import evaluate_checkpoint
 
   return evaluate_checkpoint(
-    os.fspath(run), test=test, per_class=per_class, out=out, **options
+    path_of_run(run), test=test, per_class=per_class, out=out, **options
   )
 
 

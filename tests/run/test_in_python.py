@@ -214,6 +214,8 @@ def test_commands_are_functions_of_a_run(photos, capsys):
     (lambda: vit_jax.find_lr("my_photo"), "did you mean my_photos"),
     (lambda: vit_jax.report(), r"give a run, as in vit_jax\.report"),
     (lambda: vit_jax.evaluate("my_photos"), "my_photos"),
+    (lambda: vit_jax.evaluate({}), "^a run is of type dict: give its folder"),
+    (lambda: vit_jax.report(3), "^a run is of type int: give its folder"),
   ],
 )
 def test_functions_of_commands_refuse_in_one_line(photos, call, message):

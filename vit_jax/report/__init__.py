@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from vit_jax.runtime import callable_module
-from vit_jax.runtime.shown import Shown
+from vit_jax.runtime.shown import Shown, path_of_run
 
 
 def report(
@@ -33,7 +33,7 @@ def report(
   from vit_jax.report.write import write_report
 
   return Shown(
-    (write_report([os.fspath(run) for run in runs], out=out, **options),)
+    (write_report([path_of_run(run) for run in runs], out=out, **options),)
   )
 
 

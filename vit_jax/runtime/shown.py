@@ -36,6 +36,19 @@ class Shown:
     return "".join(parts)
 
 
+def path_of_run(run: object) -> str:
+  """The folder of a run, for functions that show one.
+
+  Raises ValueError for what is neither a path nor has one.
+  """
+  if isinstance(run, str | os.PathLike):
+    return os.fspath(run)
+  raise ValueError(
+    f"a run is of type {type(run).__name__}: give its folder, as in "
+    '"runs/my_photos", or what vit_jax.train returned.'
+  )
+
+
 def _element(path: str) -> str:
   content = pathlib.Path(path).read_bytes()
   if path.endswith(".png"):
