@@ -9,7 +9,6 @@ import tifffile
 from PIL import Image
 
 from configs import image_folder
-from vit_jax.data.settings import DataSettings
 from vit_jax.inference.exporter import export_model
 from vit_jax.inference.predictor import predict_images
 from vit_jax.inspection.draw import visualize_files
@@ -21,6 +20,7 @@ from vit_jax.run.loop import train
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
+from vit_jax.tasks.settings import DataSettings
 
 
 def make_root(root, channels):
