@@ -180,3 +180,11 @@ def browser():
     found = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
     yield found
     found.close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_said_yet():
+  """Each test is as a process of its own, which says some lines once."""
+  from vit_jax.runtime import printable
+
+  printable._said.clear()

@@ -158,6 +158,8 @@ def predict_files(
     )
     loaded = _opened(checkpoint, bool(text_head or features), overrides)
     task, names, outputs = _outputs(loaded, text_head)
+    if not text_head and loaded.model.num_classes:
+      _say_trained_on(loaded, files)
     batches = predict(
       loaded.model,
       loaded.params,
@@ -230,6 +232,7 @@ def mark_files(
       "for a run with data.task=segmentation."
     )
   images = [*find_images(files)]
+  _say_trained_on(loaded, files)
   count, unreadable, lines = write_masks(
     functools.partial(mark, loaded.held),
     images,
@@ -242,6 +245,13 @@ def mark_files(
     say(line, sys.stdout)
   _say_written([f"{count:,} mask{'s' * (count != 1)} and overlays to {masks}"])
   return 1 if missing or unreadable else 0
+
+
+def _say_trained_on(loaded: "Loaded", files: Any) -> None:
+  from vit_jax.pretrained import trained_on
+
+  if line := trained_on.line_on(loaded.description, loaded.task.labels, files):
+    say(line)
 
 
 def _check_masks(masks: str | None) -> None:

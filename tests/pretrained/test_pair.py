@@ -134,7 +134,7 @@ def test_arrays_of_a_text_tower_that_is_read_are_not_left_out(others, capsys):
   open_published(str(folder), folder, {"num_heads": 2}, {}, others)
   said = capsys.readouterr().err
   assert "'visual.trunk.' before the names of its arrays is dropped" in said
-  assert ("are left out, whose names start otherwise (" in said) == (not others)
+  assert ("are not read, as this model does not use " in said) == (not others)
 
 
 def written(name, folder, **options):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.image_files import GOOD
-from vit_jax.run import data_choice
+from vit_jax.run import data_choice, few_images
 from vit_jax.workdir import checkpoint
 
 
@@ -92,7 +92,7 @@ def test_images_without_labels_are_answered_by_the_commands_for_them(
     (10, f"{data} --config dino:continue --pretrained hf_s14_dinov2 .*rank=8$"),
     (3, f"; or an encoder of your own: vit_jax train {data} --config mae$"),
   ):
-    monkeypatch.setattr(data_choice, "_ENOUGH", enough)
+    monkeypatch.setattr(few_images, "ENOUGH", enough)
     with pytest.raises(ValueError, match=says) as error:
       data_choice.suited(data, {})
     assert "\n" not in str(error.value)

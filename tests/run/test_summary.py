@@ -130,7 +130,23 @@ def digits(config):
   config.data.update(root=None, name="digits")
 
 
-@pytest.mark.parametrize("change", [in_grey, without_labels, digits])
+def test_few_images_without_labels_get_the_command_that_goes_on(
+  config, monkeypatch
+):
+  """As `vit_jax train FOLDER` answers for them; published weights for more."""
+  without_labels(config)
+  plan = make_plan(read(config))
+  rows = header(plan, "runs/x")
+  at = [name for name, _ in rows].index("training")
+  assert "published weights are the better start:" in rows[at][1]
+  going_on = few_images.going_on(config.data.root, len(plan.source))
+  assert going_on.endswith("--config.lora.rank=8")
+  assert rows[at + 1] == ("", f"{going_on}  (downloads 88 MB)")
+  monkeypatch.setattr(few_images, "ENOUGH", len(plan.source))
+  assert "training" not in dict(header(plan, "runs/x"))
+
+
+@pytest.mark.parametrize("change", [in_grey, digits])
 def test_other_runs_from_scratch_get_none(config, change):
   change(config)
   assert "training" not in dict(header(make_plan(read(config)), "runs/x"))

@@ -25,7 +25,9 @@ from vit_jax.inference.reading import Pictures, read_images
 from vit_jax.models import Model, Origin, variant_of
 from vit_jax.models.model import normalize
 from vit_jax.models.parts import Parts
+from vit_jax.pretrained import trained_on
 from vit_jax.runtime import extras, hints
+from vit_jax.runtime.printable import say
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
@@ -233,6 +235,8 @@ class Loaded:
       class_names=self.class_names,
     )
     predictions = [prediction for batch in batches for prediction in batch]
+    if line := trained_on.line_on(self.description, self.task.labels, images):
+      say(line)
     if predictions and all(one.error is not None for one in predictions):
       raise unreadable(predictions[0])
     return predictions

@@ -18,7 +18,7 @@ from vit_jax.pretrained.formats import (
   torchvision,
 )
 from vit_jax.pretrained.formats.mapping import Shapes
-from vit_jax.runtime.printable import quoted
+from vit_jax.runtime.printable import quoted, say_once
 
 # In the order in which they are tried; each recognises its own names.
 FORMATS = (google, tips, hf_encoders, dinov2, timm_encoders, torchvision)
@@ -82,11 +82,16 @@ def recognise(stored: Shapes) -> Naming:
   return dataclasses.replace(naming, notes=(note,), outside=tuple(outside))
 
 
-def left_out(names: list[str], why: str) -> str:
-  """A line on arrays that are not read, which names the first of them."""
+def say_left_out(source: str, names: list[str]) -> None:
+  """Says once for a source which arrays are not read, if there are any."""
+  if not names:
+    return
   number = f"{len(names)} arrays are" if names[1:] else "1 array is"
+  them = "them" if names[1:] else "it"
   few = ", ".join(names[:2] + ["..."] * bool(names[2:]))
-  return f"{number} left out{why} ({few})"
+  say_once(
+    f"{source}: {number} not read, as this model does not use {them} ({few})."
+  )
 
 
 def _under(stored: Shapes, before: str) -> Naming | None:

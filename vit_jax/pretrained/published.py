@@ -29,7 +29,7 @@ from vit_jax.pretrained.formats.mapping import (
 )
 from vit_jax.pretrained.loaded import Loaded, with_inputs
 from vit_jax.pretrained.locate import drop_download
-from vit_jax.pretrained.naming import left_out, recognise
+from vit_jax.pretrained.naming import recognise, say_left_out
 from vit_jax.runtime.printable import printable, say
 from vit_jax.tasks.choose import answering
 
@@ -42,10 +42,6 @@ FEATURES = {
   "query": "an attention pooling of the patches by a query of its own",
   "prefix": "the mean of the tokens before the patches",
 }
-_UNUSED = (
-  ", as config.json tells them, or only pre-training, an adaptor or a text "
-  "tower needs them"
-)
 _OTHERS = ("token", "gap", "token_gap")
 
 
@@ -111,8 +107,8 @@ def _opened(
   if files.pictures:
     explicit |= {*guesses.PICTURES}
   guessed = guesses.facts(architecture.guessed, explicit, model)
-  lines = [*naming.notes, *_left_out(outside, ", whose names start otherwise")]
-  lines += [*architecture.notes, *_left_out(unused, _UNUSED)]
+  say_left_out(source, [*outside, *unused])
+  lines = [*naming.notes, *architecture.notes]
   lines += _other_sizes(model, architecture)
   lines += _other_channels(preprocessing, architecture, image_options)
   if line := guesses.line(guessed, model, preprocessing):
@@ -264,12 +260,6 @@ def _with_folder(architecture: Architecture, files: Files) -> Architecture:
     labels = files.class_names(architecture.fields["num_classes"])
     architecture = dataclasses.replace(architecture, class_names=labels)
   return architecture
-
-
-def _left_out(names: list[str], why: str) -> Iterator[str]:
-  """A line on the arrays that the model does not need, if there are any."""
-  if names:
-    yield left_out(names, why)
 
 
 def _features(model: Any) -> str:

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 FOR_CLASSES = "image_folder"
 """The configuration for a folder, or a file of labels, without weights."""
-_WEIGHTS = "hf_s14_dinov2"
 _ON_FEATURES = ("segmentation",)  # Tasks whose head reads trained features.
-_FEW = 1_000  # Images that would make all layers of an encoder forget.
-_ENOUGH = 10_000  # Images from which on an encoder of one's own can be tried.
 # Keys, and beginnings of keys, that say what is to be learned.
 _SAYS = ("data.task", "data.labels", "data.label_columns")
 _TOLD = tuple(f"{section}." for section in SECTIONS if section in TASKS)
@@ -104,7 +101,9 @@ def _for_kind(
   if not found.labels.are_used:
     raise ValueError(_without_labels(data, found))
   if task in _ON_FEATURES and "pretrained" not in values:
-    command = _command(data, "--config", task, "--pretrained", _WEIGHTS)
+    from vit_jax.run.few_images import SUGGESTED
+
+    command = _command(data, "--config", task, "--pretrained", SUGGESTED)
     raise ValueError(
       f"{data!r} is for {task}, as {found.why}, and its head reads the "
       f"features of published weights: {command}"
@@ -123,15 +122,13 @@ def _for_kind(
 def _without_labels(data: str, found: "Recognised") -> str:
   """The message for images without labels, with the command that suits them."""
   from vit_jax.data.reading.folders import images_below
+  from vit_jax.run import few_images
 
   images = images_below(os.fsencode(data))
-  count = sum(1 for _ in itertools.islice(images, _ENOUGH))
-  words = ["--config", "dino:continue", "--pretrained", _WEIGHTS]
-  if count < _FEW:  # LoRA keeps the features of the weights; see the docs.
-    words.append("--config.lora.rank=8")
-  going_on = _command(data, *words)
+  count = sum(1 for _ in itertools.islice(images, few_images.ENOUGH))
+  going_on = few_images.going_on(data, count)
   advice = f"to go on training published weights on them: {going_on}"
-  if count == _ENOUGH:
+  if count == few_images.ENOUGH:
     anew = _command(data, "--config", "mae")
     advice += f"; or an encoder of your own: {anew}"
   return (

@@ -17,6 +17,7 @@ from vit_jax.runtime.settings import types_of
 from vit_jax.tasks.settings import SECTIONS
 
 FEW = 1_000  # Fewer training images are few; VTAB-1k's tasks have 1,000.
+ENOUGH = 10_000  # Images from which on an encoder of one's own can be tried.
 SUGGESTED = "hf_s14_dinov2"  # The best start in docs/evidence/results.md.
 # Beginnings of keys that a linear probe of classes has no use for.
 _NO_PROBE = (
@@ -56,6 +57,14 @@ def fine_tuning(
 def better_command(data: str) -> str:
   """The command that trains on few images with published weights."""
   return shlex.join(["vit_jax", "train", data, "--pretrained", SUGGESTED])
+
+
+def going_on(data: str, count: int) -> str:
+  """The command that goes on training published weights without labels."""
+  words = ["--config", "dino:continue", "--pretrained", SUGGESTED]
+  if count < FEW:  # LoRA keeps the features of the weights; see the docs.
+    words.append("--config.lora.rank=8")
+  return shlex.join(["vit_jax", "train", data, *words])
 
 
 def download() -> str:

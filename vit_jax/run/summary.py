@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
-from vit_jax.data.reading.labels import SINGLE
+from vit_jax.data.reading.labels import NONE, SINGLE
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.models.paths import within
 from vit_jax.models.variants import described
@@ -123,12 +123,13 @@ def _adapted(plan: Plan) -> str:
 
 
 def _better_command(plan: Plan) -> str | None:
-  """The command for few photographs in class folders; None for other data."""
+  """The command for few photographs in a folder; None for other data."""
   data, task = plan.settings.data, plan.task
   is_folder = data.root and not data.labels_file
-  are_classes = task.labels is SINGLE and not task.is_own
   if (
-    not (is_folder and are_classes)
+    not is_folder
+    or task.is_own
+    or task.labels not in (SINGLE, NONE)
     or plan.preprocessing.channels != 3
     or plan.settings.distill.teacher
   ):
@@ -136,9 +137,13 @@ def _better_command(plan: Plan) -> str | None:
   # Imported here, as it reads the list of known weights.
   from vit_jax.run import few_images
 
-  if len(plan.source) >= few_images.FEW:
+  count, root = len(plan.source), data.root or ""
+  if task.labels is NONE:
+    enough, command = few_images.ENOUGH, few_images.going_on(root, count)
+  else:
+    enough, command = few_images.FEW, few_images.better_command(root)
+  if count >= enough:
     return None
-  command = few_images.better_command(data.root or "")
   return f"{command}  (downloads {few_images.download()})"
 
 

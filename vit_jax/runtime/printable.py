@@ -41,6 +41,16 @@ def say(text: str, stream: TextIO | None = None, whole: bool = False) -> None:
   print(text if whole else fitted(text, to), file=to, flush=True)
 
 
+_said: set[str] = set()
+
+
+def say_once(text: str) -> None:
+  """Prints as `say`, unless this process has printed the same before."""
+  if text not in _said:
+    _said.add(text)
+    say(text)
+
+
 def fitted(text: str, stream: TextIO) -> str:
   """The lines wrapped to the width of a terminal; unchanged for a pipe."""
   if not stream.isatty():

@@ -1,0 +1,76 @@
+"""The line on images that a run was trained on."""
+
+import pathlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.data.reading.holdout import Holdout
+from vit_jax.data.reading.labels import SINGLE
+from vit_jax.pretrained import trained_on
+
+CLASSES = ("ant", "bee")
+EACH = 10
+
+
+@pytest.fixture
+def folder(tmp_path):
+  root = tmp_path / "photos"
+  for name in CLASSES:
+    (root / name).mkdir(parents=True)
+    for number in range(EACH):
+      Image.new("RGB", (8, 8)).save(root / name / f"{number}.png")
+  return root
+
+
+def _rule(folder, by):
+  """The rule of a run, and the files that it holds out."""
+  rule = Holdout(by, 0.2, [])
+  held_out = set()
+  for place, name in enumerate(CLASSES):
+    files = {f"{name}/{number}.png".encode() for number in range(EACH)}
+    held_out |= {file.decode() for file in rule.of_class(place, files)}
+  return rule, {folder / file for file in held_out}
+
+
+def _described(folder, rule):
+  data = {"root": str(folder), "eval_fraction": 0.2, **rule.as_settings()}
+  return {"config": {"data": data | {"task": "classification"}}}
+
+
+@pytest.mark.parametrize("by", ["name", "count", "rank"])
+def test_the_images_of_the_training_split_are_counted(folder, by):
+  rule, held_out = _rule(folder, by)
+  description = _described(folder, rule)
+  every = sorted(folder.rglob("*.png"))
+  trained = len(every) - len(held_out)
+  line = trained_on.line_on(description, SINGLE, str(folder))
+  assert line.startswith(f"{trained} of these 20 images were trained on: their")
+  assert trained_on.line_on(description, SINGLE, [*held_out]) == ""
+  others = [path for path in every if path not in held_out]
+  line = trained_on.line_on(description, SINGLE, others)
+  assert line.startswith(f"All {trained} images were trained on")
+  line = trained_on.line_on(description, SINGLE, others[0])
+  assert line == (
+    "This image was trained on: its answer says nothing about new ones."
+  )
+
+
+def test_other_images_and_other_models_get_no_line(folder, tmp_path):
+  rule, _ = _rule(folder, "name")
+  description = _described(folder, rule)
+  Image.new("RGB", (8, 8)).save(tmp_path / "new.png")
+  pixels = np.zeros((8, 8, 3), np.uint8)
+  for images in (tmp_path / "new.png", pixels, [pixels], []):
+    assert trained_on.line_on(description, SINGLE, images) == ""
+  assert trained_on.line_on(None, SINGLE, folder) == ""
+  gone = _described(pathlib.Path("gone"), rule)
+  assert trained_on.line_on(gone, SINGLE, folder) == ""
+
+
+def test_a_large_folder_is_not_listed_whole(folder, monkeypatch):
+  rule, _ = _rule(folder, "name")
+  monkeypatch.setattr(trained_on, "_MOST", 5)
+  line = trained_on.line_on(_described(folder, rule), SINGLE, folder / "ant")
+  assert line.startswith(f"This run was trained on images of {folder}: its")

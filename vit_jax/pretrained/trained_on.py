@@ -1,0 +1,92 @@
+"""Whether images that a model is asked about are those it was trained on."""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from vit_jax.data.reading.folders import images_below
+from vit_jax.data.reading.image_files import find_images
+from vit_jax.data.reading.sources import open_source
+from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.printable import printable_path
+from vit_jax.runtime.settings import from_dict, types_of
+
+# A folder with more images is not listed for this, nor are more asked about.
+_MOST = 100_000
+
+
+def line_on(
+  description: Mapping[str, Any] | None, labels: Any, images: Any
+) -> str:
+  """A line on how many of some images a run was trained on, or "".
+
+  The run keeps its folder and the rule that parts it, so its training split is
+  opened again. Images that are not files, and those of another folder, are not
+  of it, and nothing is listed for them.
+
+  Args:
+    description: The run's, as a `Loaded` has it; None is no run of ours.
+    labels: The kind of its task's labels.
+    images: Paths, folders and patterns; anything else is passed over.
+  """
+  data = (description or {}).get("config", {}).get("data", {})
+  root = data.get("root")
+  if not (root and os.path.isdir(root)):
+    return ""
+  asked = [*itertools.islice(_files(images), _MOST + 1)]
+  inside = _inside(asked, root)
+  if not inside:
+    return ""
+  if len(asked) > _MOST or _has_more(root):
+    return (
+      f"This run was trained on images of {printable_path(os.fsencode(root))}: "
+      "its answers for those say nothing about new images."
+    )
+  kept = {name: data[name] for name in types_of(DataSettings) if name in data}
+  with contextlib.suppress(ValueError, OSError):
+    source: Any = open_source(
+      "train", from_dict(DataSettings, kept, saved=True), labels
+    )
+    trained = {*source.ids(range(len(source)))} & inside
+    if trained:
+      return _line(len(trained), len(asked))
+  return ""
+
+
+def _line(trained: int, asked: int) -> str:
+  if trained == asked == 1:
+    return "This image was trained on: its answer says nothing about new ones."
+  if trained == asked:
+    which = f"All {asked:,} images were"
+  else:
+    which = f"{trained:,} of these {asked:,} images were"
+  return f"{which} trained on: their answers say nothing about new images."
+
+
+def _files(images: Any) -> Iterator[str]:
+  """The files among what may also be pictures in memory."""
+  given: Iterable[Any] = (images,)
+  if isinstance(images, list | tuple):
+    given = images
+  paths = (one for one in given if isinstance(one, str | os.PathLike))
+  return find_images(paths)
+
+
+def _inside(paths: Iterable[str], root: str) -> set[str]:
+  """The ids of the files that are below the run's folder."""
+  top = os.path.join(os.path.realpath(root), "")
+  ids = set()
+  for path in paths:
+    real = os.path.realpath(path)
+    if real.startswith(top):
+      below = os.path.join(root, real.removeprefix(top))
+      ids.add(printable_path(os.fsencode(below)))
+  return ids
+
+
+def _has_more(root: str) -> bool:
+  return any(
+    True for _ in itertools.islice(images_below(os.fsencode(root)), _MOST, None)
+  )
