@@ -41,7 +41,9 @@ def define_flags() -> None:
     "top", 3, "Number of classes to show for each image.", lower_bound=1
   )
   flags.DEFINE_string(
-    "out", None, "CSV or .jsonl file for a row per image, not a table."
+    "out",
+    None,
+    "CSV or .jsonl file for one row per image, not a table.",
   )
   flags.DEFINE_bool(
     "json", False, "Print one JSON object per image instead of a table."
@@ -52,8 +54,7 @@ def define_flags() -> None:
   flags.DEFINE_list(
     "layers",
     [],
-    "Write the patches' tokens after these layers, counted from 1, such as "
-    "3,6,9,12, as maps.",
+    "Write maps of the patches' tokens after layers, as 3,6,9.",
   )
   flags.DEFINE_bool(
     "tokens", False, "Write all tokens of these layers, not maps of patches."
@@ -66,8 +67,8 @@ def define_flags() -> None:
   flags.DEFINE_multi_string(
     "texts",
     [],
-    "Zero-shot classes: a file with a name a line, or the texts themselves, "
-    "with commas between them. Repeat the flag for texts that hold a comma.",
+    "Zero-shot classes, CLASS,CLASS or a file with one per line. Repeat the "
+    "flag for texts that hold a comma.",
   )
   flags.DEFINE_multi_string(
     "template",
@@ -81,12 +82,12 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "masks",
     None,
-    "A folder for masks and overlays, of a segmentation run.",
+    "Folder for masks and overlays of a segmentation run.",
   )
   flags.DEFINE_integer(
     "short_side",
     None,
-    "Shorter side at which --masks reads images in windows.",
+    "Shorter side of the images whose windows --masks reads.",
     lower_bound=1,
   )
   flags.DEFINE_integer(
@@ -262,7 +263,7 @@ def _check_masks(masks: str | None) -> None:
   others += ("template", "save_head")
   if name := command.first_given(*others):
     raise ValueError(
-      f"--{name} says nothing beside --masks, which writes masks and overlays "
+      f"--{name} has no effect with --masks, which writes masks and overlays "
       "alone: drop one."
     )
 

@@ -43,7 +43,7 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "restarts",
     0,
-    "Restart after a crash, at most so many times without a new checkpoint.",
+    "Restart after a crash, at most this many times without a new checkpoint.",
     lower_bound=0,
   )
   flags.DEFINE_bool(

@@ -15,7 +15,7 @@ from vit_jax.runtime import command, hosts
 
 def define_flags() -> None:
   flags.DEFINE_string("steps", None, "First and last step, as 400:420.")
-  says = "Import classes and ask addresses that only the checkpoint names."
+  says = "Import classes and contact addresses that only the checkpoint names."
   flags.DEFINE_bool("trust", False, says)
   flags.DEFINE_string("root", None, "Where the images or packed data are.")
   flags.DEFINE_string("data_dir", None, "Where the TFDS data sets are now.")

@@ -262,7 +262,7 @@ def test_a_single_picture_gets_one_answer(photos):
   for picture in given:
     found = predict_images(VIT, PARAMS, picture, preprocessing=PREPROCESSING)
     assert [dataclasses.replace(p, image=photos[0]) for p in found] == expected
-  with pytest.raises(ValueError, match=r"\(3, 16, 16\) is no picture"):
+  with pytest.raises(ValueError, match=r"\(3, 16, 16\) is neither a picture"):
     channels = pixels_of(photos[0]).transpose(2, 0, 1)
     predict_images(VIT, PARAMS, channels, preprocessing=PREPROCESSING)
 
@@ -324,6 +324,8 @@ def test_an_attribute_that_an_answer_lacks_names_the_near_one(name, meant):
   answer = Prediction("a.png")
   with pytest.raises(AttributeError, match=re.escape(f"did you mean {meant}?")):
     getattr(answer, name)
-  with pytest.raises(TypeError, match=r"no dictionary .*: give answer\.names"):
+  with pytest.raises(
+    TypeError, match=r"neither a dictionary .*: give answer\.names"
+  ):
     answer[name]
   assert pickle.loads(pickle.dumps(answer)) == answer

@@ -300,9 +300,9 @@ def test_deits_form_trains_both_heads_by_their_own(
 @pytest.mark.parametrize(
   "changes, message",
   [
-    (dict(pretrained=None), "lora.rank=2 says nothing without pretrained: s"),
+    (dict(pretrained=None), "lora.rank=2 has no effect without pretrained: s"),
     (dict(optimizer=dict(freeze_layers=1)), "trains nothing that optimizer"),
-    (dict(masked=dict(rate=0.5)), "lora.rank=2 is about labels"),
+    (dict(masked=dict(rate=0.5)), "lora.rank=2 applies to labels"),
   ],
 )
 def test_what_does_not_fit_lora_is_refused(data_dir, changes, message):

@@ -305,14 +305,14 @@ REFUSED = {
 def test_keys_that_say_nothing_for_a_task_are_refused(name, key):
   default = flat(to_dict(Settings()))[key]
   changes = TASKS[name] | {key: REFUSED[key]}
-  kind = f"is about classes, and data.task={name!r} has none"
+  kind = f"applies to classes, and data.task={name!r} has none"
   switched_on = {*SECTIONS} - {*NAMED}
   if name == "segmentation":
     kind = f"does not fit masks, and data.task={name!r} has them as labels"
   elif name in switched_on:
     first = dataclasses.fields(SECTIONS[name])[0].name
     value = TASKS[name][f"{name}__{first}"]
-    kind = f"is about labels, and {name}.{first}={value!r} trains without"
+    kind = f"applies to labels, and {name}.{first}={value!r} trains without"
   message = f"{key}={REFUSED[key]!r} {kind}: set it to {default!r}."
   with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
     task(**changes)

@@ -99,9 +99,9 @@ class DataSettings(Section):
   )
   label_separator: str | None = setting(
     None,
-    "Characters that part several labels or captions in a cell, such as ' ' or "
-    "','; None parts labels at ; and |, and takes a text such as "
-    '["cat", "dog"] for a list, which ";|" does not, as in earlier versions.',
+    "Characters that separate several labels or captions in a cell, such as ' "
+    "' or ','; None separates at ; and |, and reads a text such as [\"cat\", "
+    '"dog"] as a list. ";|" reads no such lists, as in earlier versions.',
     must=Rule(
       "be spaces or punctuation, without letters and digits",
       lambda text: text and not any(map(str.isalnum, text)),
@@ -137,19 +137,20 @@ class DataSettings(Section):
   )
   held_out_by: str | None = setting(
     None,
-    'What holds an image out: its own "name", whatever images are added; the '
-    '"count" of its class, which is then exact, and at least two; or its '
-    '"rank" among all of its class, as in earlier versions. None takes count '
-    "for fewer than 1,000 images, and name for more.",
+    'How the images to hold out are chosen: by their own "name", whatever '
+    'images are added; by the "count" of their class, which gives an exact '
+    'share and at least two; or by their "rank" among all of their class, as '
+    "in earlier versions. None takes count for fewer than 1,000 images, and "
+    "name for more.",
     choices=HELD_OUT_BY,
     needs="root",
     legacy_default="rank",
   )
   held_out_below: tuple[float, ...] | None = setting(
     None,
-    "By count, the hash of a name below which an image of each class is held "
-    "out; None chooses it. A run keeps its own, so that no image changes sides "
-    "as the folder grows.",
+    "With held_out_by=count, the hash of a name below which an image of each "
+    "class is held out; None chooses it. A run keeps its own, so that no "
+    "image changes sides as the folder grows.",
     must=Rule(
       "be numbers between 0 and 1, one for each class",
       lambda hashes: all(0 <= share <= 1 for share in hashes),
@@ -271,7 +272,7 @@ class TrainTransformSettings(Section):
   as_published: bool = setting(
     False,
     "Draw the inception crop and RandAugment as the published models' code "
-    "does: smaller boxes, and its slips in contrast and posterize.",
+    "does, with smaller boxes and its errors in contrast and posterize.",
   )
   resizer: str = setting(
     "fast",
@@ -361,9 +362,10 @@ class EvalTransformSettings(Section):
   )
   resizer: str = setting(
     "pillow",
-    'Whose rounding the filters have: "pillow", "torchvision" for its tensors '
-    'of 8 bits, "torchvision_float", which is rounded at the end, or that of '
-    "TensorFlow's decoder and filters, without antialiasing, in a repository.",
+    'Library whose rounding the filters reproduce: "pillow", "torchvision" '
+    'for its tensors of 8 bits, "torchvision_float", which rounds at the end, '
+    "or that of TensorFlow's decoder and filters, without antialiasing, in a "
+    "repository.",
     choices=RESIZERS,
     fits=_fit_resizer,
   )
@@ -375,8 +377,9 @@ class EvalTransformSettings(Section):
 
   longest_ratio: float | None = setting(
     None,
-    'With the crop "center", the most that the long side is resized to, '
-    "divided by the side of the crop; what the crop then lacks is black.",
+    'With the crop "center", the largest size of the long side after '
+    "resizing, divided by the side of the crop; what the crop then lacks is "
+    "black.",
     must=checks.RATIO,
   )
 

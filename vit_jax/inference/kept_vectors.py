@@ -152,7 +152,7 @@ class _Bounded:
   def read(self, size: int = -1) -> bytes:
     """Reads; raises ValueError for more than the limit."""
     if size > self.limit:
-      raise ValueError(f"it claims {size:,} bytes where it has not as many")
+      raise ValueError(f"it claims {size:,} bytes and holds fewer")
     return self._file.read(size)
 
 
@@ -193,5 +193,5 @@ def _array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
   if dtype.kind not in "Uif" or math.prod(shape) * dtype.itemsize != len(
     content
   ):
-    raise ValueError(f"its array {name!r} has not the bytes that it claims")
+    raise ValueError(f"its array {name!r} is shorter than it claims")
   return np.frombuffer(content, dtype).reshape(shape)

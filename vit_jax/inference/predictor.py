@@ -90,8 +90,8 @@ class Prediction:
   def __getitem__(self, name: Any) -> Any:
     """Raises TypeError: an answer has attributes."""
     raise TypeError(
-      f"an answer is no dictionary or list ({name!r}): give answer.names[0] "
-      "and answer.probability[0]."
+      f"an answer is neither a dictionary nor a list ({name!r}): give "
+      "answer.names[0] and answer.probability[0]."
     )
 
   def __repr__(self) -> str:

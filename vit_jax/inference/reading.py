@@ -48,9 +48,9 @@ def each_picture(images: Pictures) -> Iterable[Picture]:
     return [pictures]
   if len(shape) not in (1, 4):  # An array of paths has one axis.
     raise ValueError(
-      f"an array of shape {tuple(shape)} is no picture, (H, W, 3), and no "
-      "batch, (B, H, W, 3): transpose channels that come first, and give grey "
-      "pictures as (B, H, W, 1)."
+      f"an array of shape {tuple(shape)} is neither a picture, (H, W, 3), nor "
+      "a batch, (B, H, W, 3): transpose channels that come first, and give "
+      "grey pictures as (B, H, W, 1)."
     )
   return pictures
 

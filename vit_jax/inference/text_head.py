@@ -174,7 +174,9 @@ def _check_names(names: Sequence[str], where: str, how: str) -> None:
     raise ValueError(f"{where} names no class: {how}")
   (name, count), *_ = collections.Counter(names).most_common(1)
   if count > 1:
-    raise ValueError(f"{where} names {printable(name)} {count} times: once.")
+    raise ValueError(
+      f"{where} names {printable(name)} {count} times: name it once."
+    )
 
 
 def read_names(path: str) -> list[str]:

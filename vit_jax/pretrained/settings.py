@@ -24,7 +24,9 @@ class InterpolationSettings(Section):
 
 def _one_head(transfer: "TransferSettings") -> None:
   if transfer.keep_head:
-    raise ValueError("probe_head=True needs keep_head=False: one head starts.")
+    raise ValueError(
+      "probe_head=True needs keep_head=False: a head is either kept or fitted."
+    )
 
 
 @dataclasses.dataclass(frozen=True)

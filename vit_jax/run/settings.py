@@ -117,8 +117,8 @@ class ModelSettings(Section):
     choices=GELUS,
   )
   scan: bool | None = _unset(
-    "Compile one block and scan the layers, whose first values a seed then "
-    "draws otherwise."
+    "Compile one block and scan the layers; a seed then draws other initial "
+    "parameters."
   )
   remat: str | None = _unset(
     "Recompute activations in the backward pass to save memory: none, all but "
@@ -174,12 +174,12 @@ class Settings(Section):
   )
   save_every: Duration = setting(
     Duration(epochs=1.0),
-    "Time between two checkpoints, of which the last step has one as well; 0 "
-    "writes none.",
+    "Time between two checkpoints; the last step is saved as well. 0 writes "
+    "none.",
   )
   keep_last: int = setting(
     2,
-    "Checkpoints to keep: the newest, besides the best one.",
+    "Number of newest checkpoints to keep, besides the best one.",
     must=checks.COUNT,
   )
   batch_size: int = setting(
@@ -220,8 +220,8 @@ class Settings(Section):
   )
   cut_from: tuple[int, int] | None = setting(
     None,
-    "Size to make of an image first, whose upper-left part of `image_size` the "
-    "model gets; None makes it of `image_size` at once.",
+    "Size to which an image is resized before its upper-left part of "
+    "`image_size` is cut out; None resizes it to `image_size` directly.",
     must=checks.SIDES,
   )
   ema_decay: float = setting(

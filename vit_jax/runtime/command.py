@@ -199,7 +199,7 @@ def _define_best() -> None:
 def _define_own() -> None:
   says = "The run's task as file.py:Class, if it is one of your own."
   flags.DEFINE_string("task", None, says)
-  says = "Base of a run with LoRA, or teacher of a student, where it is now."
+  says = "Base of a LoRA run, or a student's teacher, if it moved."
   flags.DEFINE_string("base", None, says)
 
 

@@ -255,7 +255,7 @@ def check_needs(settings: Section) -> None:
     if key in changes and not any(_is_on(settings, other) for other in others):
       value, default = changes[key]
       raise ValueError(
-        f"{key}={value!r} says nothing without {' or '.join(others)}: "
+        f"{key}={value!r} has no effect without {' or '.join(others)}: "
         f"set that, or leave {key} out ({key}={default!r} where a "
         "configuration sets it)."
       )

@@ -73,7 +73,7 @@ class AutoencoderTask(Task):
   @property
   def why_refused(self) -> str:
     rate = self.autoencoder.rate
-    return f"is about labels, and autoencoder.rate={rate} trains without"
+    return f"applies to labels, and autoencoder.rate={rate} trains without"
 
   def adapted(self, model: Any) -> Any:
     settings = self.autoencoder

@@ -148,7 +148,7 @@ def fit(
   if len(unfitted) == len(fitted):
     raise ValueError(
       f"no temperature is best on {len(first)} examples: their answers are all "
-      "right, or as good as drawn. Calibrate on more examples."
+      "right, or no better than chance. Calibrate on more examples."
     )
   T = np.array([1.0 if one is None else one for one in fitted])
   before, after = (

@@ -93,7 +93,7 @@ class MaskedPatchesTask(Task):
   @property
   def why_refused(self) -> str:
     rate = self.masked.rate
-    return f"is about labels, and masked.rate={rate} trains without"
+    return f"applies to labels, and masked.rate={rate} trains without"
 
   def adapted(self, model: Any) -> Any:
     rate, target = self.masked.rate, self.masked.target

@@ -40,42 +40,42 @@ class PairsSettings(Section):
     'or by LoRA ("lora", with lora.rank).',
     choices=HOW,
   )
-  text: str = setting("trained", "The same of the text tower.", choices=HOW)
+  text: str = setting("trained", "The same for the text tower.", choices=HOW)
   start_lr: float = setting(
     0.02,
     "Factor of the learning rate of towers that begin with weights.",
     must=POSITIVE,
   )
   distinct: bool = setting(
-    True, "Leave out images of equal captions as negatives of each other."
+    True, "Do not count images with equal captions as negatives of each other."
   )
   captions: int = setting(
     5,
-    "Captions of an image that are kept; training draws one of them.",
+    "Number of captions to keep of an image; training draws one of them.",
     must=up_to(1_000, "a batch has all of them"),
   )
   scale: float | None = setting(
     None,
-    "First factor of the cosines; None takes that of the weights, or the "
+    "Initial factor of the cosines; None takes that of the weights, or the "
     "paper's: 10 (sigmoid), 1 / 0.07 (softmax).",
     must=POSITIVE,
   )
   bias: float | None = setting(
     None,
-    "First bias of the sigmoid loss; None takes that of the weights, or -10.",
+    "Initial bias of the sigmoid loss; None takes that of the weights, or -10.",
   )
   tokenizer: str | None = setting(
     None,
     "A tokenizer.json, a .model of sentencepiece, or a folder with one, for a "
-    "new text tower; None makes one of the training captions.",
+    "new text tower; None trains one on the training captions.",
   )
   vocabulary: int = setting(
     4096,
-    "Most tokens of a tokenizer that is made.",
+    "Largest vocabulary of a tokenizer that is trained on the captions.",
     must=up_to(1_000_000, "each has a row of the embedding"),
   )
   text_length: int = setting(
-    32, "Tokens that a new text tower reads.", must=WIDTH
+    32, "Number of tokens that a new text tower reads.", must=WIDTH
   )
   text_size: int = setting(128, "Width of its tokens.", must=WIDTH)
   text_layers: int = setting(2, "Its layers.", must=DEPTH)

@@ -84,8 +84,8 @@ class SegmentationTask(Task):
   )
   panel_text = PanelText(
     "What it marks",
-    "Left the image, then its mask, and the model's answer. Each class has a "
-    "colour, and pixels of no class are as they are.",
+    "The image is on the left, then its mask and the model's answer. Each "
+    "class has a colour, and pixels of no class are as they are.",
     "Three panels: the image, its mask, the model's answer",
   )
   has_answers = False

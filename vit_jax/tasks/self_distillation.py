@@ -106,8 +106,9 @@ class SelfDistillationTask(Task):
   )
   panel_text = PanelText(
     "Features of patches",
-    "Left the image; then the teacher's features of its patches, whose first "
-    "three principal components over these images are red, green and blue.",
+    "The image is on the left, then the teacher's features of its patches, "
+    "whose first three principal components over these images are red, green "
+    "and blue.",
     "Two panels: the image, and its patches' features as colours",
   )
   has_answers = False
@@ -141,8 +142,8 @@ class SelfDistillationTask(Task):
   def why_refused(self) -> str:
     prototypes = self.self_distillation.prototypes
     return (
-      f"is about labels, and self_distillation.prototypes={prototypes} trains "
-      "without"
+      f"applies to labels, and self_distillation.prototypes={prototypes} "
+      "trains without"
     )
 
   def adapted(self, model: Any) -> Any:

@@ -207,14 +207,14 @@ class SelfDistillationSettings(Section):
 
   prototypes: int = setting(
     0,
-    "Outputs of the heads, 65,536 in the papers; 0 trains on labels.",
+    "Number of outputs of the heads, 65,536 in the papers; 0 trains on labels.",
     must=up_to(1_000_000, "the heads have a column for each", 0),
   )
   head_size: int = setting(
     2048, "Width of the heads' MLPs.", must=WIDTH, needs="prototypes"
   )
   head_layers: int = setting(
-    3, "Layers of the heads' MLPs.", must=DEPTH, needs="prototypes"
+    3, "Number of layers of the heads' MLPs.", must=DEPTH, needs="prototypes"
   )
   bottleneck: int = setting(
     256,
@@ -227,7 +227,7 @@ class SelfDistillationSettings(Section):
   )
   small_crops: int = setting(
     8,
-    "Small crops of an image, beside two large ones.",
+    "Number of small crops of an image, beside two large ones.",
     must=up_to(100, "each goes through the encoder", 0),
     needs="prototypes",
   )
@@ -319,13 +319,13 @@ class SelfDistillationSettings(Section):
   )
   first_temperature: float = setting(
     0.04,
-    "Divides the teacher's answers at the first step.",
+    "Temperature that divides the teacher's logits at the first step.",
     must=POSITIVE,
     needs="temperature_warmup",
   )
   teacher_temperature: float = setting(
     0.07,
-    "Divides them after the warm-up.",
+    "Temperature that divides them after the warm-up.",
     must=POSITIVE,
     needs="prototypes",
   )
@@ -368,7 +368,7 @@ class FewShotSettings(Section):
   )
   most_images: int = setting(
     10_000,
-    "Images of each split that k-NN reads at most, drawn at random.",
+    "Largest number of images of each split that k-NN reads, drawn at random.",
     must=COUNT,
     needs="neighbours",
   )

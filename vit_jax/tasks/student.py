@@ -97,7 +97,7 @@ class StudentTask(Task):
   @property
   def why_refused(self) -> str:
     learns = self.student.learns
-    return f"is about labels, and student.learns={learns!r} trains without"
+    return f"applies to labels, and student.learns={learns!r} trains without"
 
   def facts(self) -> dict[str, Any]:
     return {"task": self.name, "widths": dict(self.widths)}

@@ -90,8 +90,8 @@ class Task:
   curves: ClassVar[tuple[Curves, ...]] = ()
   panel_text: ClassVar[PanelText] = PanelText(
     "What it fills in",
-    "Left the image that the model saw, grey where patches are hidden; then "
-    "its predictions in their place, and what they should be.",
+    "The image that the model saw is on the left, grey where patches are "
+    "hidden; then its predictions in their place, and what they should be.",
     "Three panels: what the model saw, its predictions, the truth",
   )
   probe_note: ClassVar[str] = ""
@@ -131,7 +131,7 @@ class Task:
   @property
   def why_refused(self) -> str:
     """Why the keys of `refuses` say nothing, after the key and its value."""
-    return f"is about classes, and data.task={self.name!r} has none"
+    return f"applies to classes, and data.task={self.name!r} has none"
 
   @property
   def trained(self) -> str:

@@ -12,7 +12,7 @@ LOSSES = ("softmax", "sigmoid", "mse")
 TEACHINGS = ("soft", "hard")
 FORMS = ("hinton", "deit")
 _ALPHA = Rule(
-  "be 0, which is off, or lie between 1e-6 and 1e6, where a draw is a number",
+  "be 0, which turns it off, or lie between 1e-6 and 1e6",
   lambda x: x == 0 or 1e-6 <= x <= 1e6,
 )
 
@@ -50,7 +50,9 @@ class OptimizerSettings(Section):
     0.999, "Adam's decay rate of the mean squared gradient.", must=BELOW_1
   )
   epsilon: float = setting(
-    1e-8, "Added to the root of Adam's mean squared gradient.", must=POSITIVE
+    1e-8,
+    "Epsilon added to the root of Adam's mean squared gradient.",
+    must=POSITIVE,
   )
   momentum: float = setting(0.9, "Momentum of SGD and Muon.", must=BELOW_1)
   momentum_correction: bool = setting(
@@ -66,8 +68,8 @@ class OptimizerSettings(Section):
   )
   final_weight_decay: float | None = setting(
     None,
-    "Weight decay at the end of the run, to which it goes along half a cosine; "
-    "None keeps `weight_decay`.",
+    "Weight decay at the end of the run, which it reaches along half a "
+    "cosine; None keeps `weight_decay`.",
     must=NOT_NEGATIVE,
     needs="weight_decay",
   )
@@ -149,7 +151,9 @@ class DistillSettings(Section):
     choices=TEACHINGS,
   )
   temperature: float = setting(
-    2.0, "Divides both models' logits for soft answers.", must=POSITIVE
+    2.0,
+    "Temperature that divides both models' logits for soft answers.",
+    must=POSITIVE,
   )
   weight: float = setting(
     0.5,

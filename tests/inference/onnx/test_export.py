@@ -167,7 +167,7 @@ def test_a_model_that_has_no_form_in_onnx_is_refused(monkeypatch):
 
   monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace())
   monkeypatch.setattr(export, "outputs_function", sorted_logits)
-  with pytest.raises(ValueError, match="no ONNX form: JAX's sort has no oper"):
+  with pytest.raises(ValueError, match="no ONNX form: JAX's sort has no count"):
     export_onnx(VIT, PARAMS)
 
 

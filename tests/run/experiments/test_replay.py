@@ -146,7 +146,7 @@ TAMPERED = [
   (_setting, "10:12", "loss.* differ; the cause may be another setting"),
   (_seed, "10:12", "seed differ; the cause may be another seed"),
   (_row, "9:12", "1 of 3 digests .* step 10 on, where loss .* an edited row"),
-  (_other_checkpoint, "9:12", "checkpoint 8 does not hold what its step ended"),
+  (_other_checkpoint, "9:12", "checkpoint 8 is not the state after its step"),
 ]
 
 
@@ -195,7 +195,7 @@ def test_other_versions_and_devices_are_told(run_copy, capsys):
   _edit(run_copy / "digests.jsonl", _slightly_other)
   assert verify(str(run_copy), "9:12")
   out = " ".join(capsys.readouterr().out.split())
-  assert "within 1e-05, but for params: equal. - devices was 4 x TPU v9" in out
+  assert "within 1e-05, except params: equal. - devices was 4 x TPU v9" in out
   _edit(run_copy / "digests.jsonl", lambda row: row | {"loss": 2.5})
   assert not verify(str(run_copy), "9:12")
 

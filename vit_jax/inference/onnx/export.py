@@ -57,8 +57,8 @@ def export_onnx(
     content = to_onnx(function, inputs, names, metadata or {}, onnx)
   except Unsupported as error:
     raise ValueError(
-      f"this model has no ONNX form: {error} has no operation there. Export it "
-      "to StableHLO, for JAX, with --to=stablehlo."
+      f"this model has no ONNX form: {error} has no counterpart there. "
+      "Export it to StableHLO, for JAX, with --to=stablehlo."
     ) from error
   _compare(runtime, content, form, function)
   return content

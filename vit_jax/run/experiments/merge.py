@@ -20,7 +20,9 @@ def define_flags() -> None:
     "greedy", False, "Leave out runs that lower the score of the average."
   )
   flags.DEFINE_bool(
-    "walk", False, "Mix two, a start and a run, in the best of eleven shares."
+    "walk",
+    False,
+    "Interpolate between two, a start and a run, at the best of eleven shares.",
   )
   command.define_choice()
 
@@ -32,7 +34,7 @@ def main(arguments: list[str]) -> None:
 
   options = command.choice()
   if "step" in options:
-    raise ValueError("--step is of one run: leave it out, or give --best.")
+    raise ValueError("--step belongs to one run: leave it out, or give --best.")
   chosen = command.values("out", "greedy", "walk")
   merge(arguments, **chosen, **options)
 

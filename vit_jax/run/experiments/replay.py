@@ -86,7 +86,7 @@ def _verify(
   wrong = _differences(rows, replay, start, exact)
   if broken:
     wrong.append(f"{broken} lines of {DIGESTS} are broken")
-  how = "to the last bit" if exact else f"within {_TOLERANCE:g}, but for params"
+  how = "to the last bit" if exact else f"within {_TOLERANCE:g}, except params"
   display.note(
     f"Replayed steps {start + 1:,} to {last:,} of {workdir}, and compared the "
     f"digests of {len(rows)} steps {how}: "
@@ -223,7 +223,7 @@ def _differences(
   differ = {s: keys for s, keys in differ.items() if keys}
   texts = []
   if differ.pop(start, None):
-    texts.append(f"checkpoint {start} does not hold what its step ended with")
+    texts.append(f"checkpoint {start} is not the state after its step")
   if differ:
     step, keys = next(iter(differ.items()))
     fits = (k for k in _CAUSES if any(key.startswith(k) for key in keys))
