@@ -102,10 +102,16 @@ def test_a_file_says_how_it_is_used_and_answers_as_the_run(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "fields", [dict(scan=True), dict(attention_dtype=jnp.bfloat16)], ids=str
+  "fields",
+  [
+    dict(scan=True),
+    dict(attention_dtype=jnp.bfloat16),
+    dict(position="relative"),
+  ],
+  ids=str,
 )
 def test_layers_are_unrolled_and_types_are_float32(fields):
-  """A scanned run, and one whose attention is computed in bfloat16."""
+  """A scanned run, attention in bfloat16, and biases by relative places."""
   _needs_onnx()
   model = VIT.clone(**fields)
   params = random_params(model, SIZE, 1)

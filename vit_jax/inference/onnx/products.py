@@ -121,6 +121,9 @@ def _gather(call: Call) -> list[Value]:
     raise Unsupported("a gather along several dimensions")
   (axis,) = axes
   rank = len(places.shape) - 1
+  along = form.operand_batching_dims
+  if places.known is not None and along and rank == len(along) + 1:
+    return _along(call, places.known[..., 0], axis)
   if form.operand_batching_dims == form.start_indices_batching_dims == (0,):
     if (axis, rank, len(table.shape)) != (1, 2, 3):
       raise Unsupported("a gather of other than rows")
@@ -136,6 +139,33 @@ def _gather(call: Call) -> list[Value]:
   return call.output(
     call.graph.node("Gather", call.whole(0), indices, axis=axis)
   )
+
+
+def _along(call: Call, places: np.ndarray, axis: int) -> list[Value]:
+  """Elements along an axis, at known places that differ by other dimensions."""
+  form, table = call.params["dimension_numbers"], call.inputs[0]
+  by_place = dict(
+    zip(
+      form.start_indices_batching_dims, form.operand_batching_dims, strict=True
+    )
+  )
+  # The dimension of the table for each one of the places, in their order.
+  of_places = [by_place.get(dim, axis) for dim in range(places.ndim)]
+  order = np.argsort(of_places)
+  stored, shape = [1] * len(table.shape), [*table.shape]
+  for dim in order.tolist():
+    stored[of_places[dim]] = places.shape[dim]
+  shape[axis] = stored[axis]
+  index = places.astype(np.int64).transpose(order).reshape(stored)
+  indices = call.graph.whole(Value(index, (*shape,), (*stored,)))
+  found = call.graph.node("GatherElements", call.whole(0), indices, axis=axis)
+  others = iter(d for d in range(len(shape)) if d not in of_places)
+  chosen = iter(of_places)
+  layout = [
+    next(others if dim in form.offset_dims else chosen)
+    for dim in range(len(call.shape))
+  ]
+  return call.output(call.graph.transposed(found, layout))
 
 
 def _long(call: Call) -> str:
