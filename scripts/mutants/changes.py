@@ -1,7 +1,7 @@
 """The places of a module that can be changed, and their names.
 
 A mutant is named by its module, its function and its text, not by its line, so
-that it is found again in code that has moved.
+that it is found again in code that has moved. Prose is left out of the text.
 """
 
 import ast
@@ -73,7 +73,7 @@ def mutants_of(module: str, source: str) -> dict[Mutant, Edit]:
   found: dict[Mutant, Edit] = {}
   seen: Counter[Mutant] = Counter()
   for function, kind, statement, node, text in _places(ast.parse(source)):
-    change = f"{_short(ast.unparse(node))} -> {_short(text)}"
+    change = f"{_short(_unworded(node))} -> {_short(text)}"
     change = "" if kind == "removed" else change
     name = Mutant(module, function, kind, statement, change)
     start = starts[node.lineno - 1] + node.col_offset
@@ -162,7 +162,22 @@ def _head(node: ast.stmt) -> str:
   for part in ("body", "orelse", "finalbody", "handlers", "cases"):
     if hasattr(head, part):
       setattr(head, part, [])
-  return _short(ast.unparse(head))
+  return _short(_unworded(head))
+
+
+class _Unworded(ast.NodeTransformer):
+  """Leaves prose out, which may be reworded: f-strings and text with spaces."""
+
+  def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+    return ast.Constant("...")
+
+  def visit_Constant(self, node: ast.Constant) -> ast.expr:
+    is_prose = isinstance(node.value, str) and " " in node.value
+    return ast.Constant("...") if is_prose else node
+
+
+def _unworded(node: ast.AST) -> str:
+  return ast.unparse(_Unworded().visit(copy.deepcopy(node)))
 
 
 def _short(text: str) -> str:
