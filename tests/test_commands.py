@@ -401,6 +401,16 @@ def test_data_workers_load_no_flax_and_start_no_backend():
   )
 
 
+def test_a_run_on_the_digits_loads_at_most_110_of_our_modules():
+  """Nothing of folders, files of labels, masks, LoRA or a teacher."""
+  _python(
+    "import sys, vit_jax.train, vit_jax.run.flags, vit_jax.run.loop\n"
+    "import vit_jax.tasks.classification\n"
+    "ours = {n for n in sys.modules if n.partition('.')[0] == 'vit_jax'}\n"
+    "assert len(ours) <= 110, sorted(ours)"
+  )
+
+
 def test_training_loads_no_tensorflow_torch_or_known_weights():
   _python(
     "import sys, vit_jax.run.loop, vit_jax.run.flags\n"

@@ -8,7 +8,13 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from vit_jax.training.sharding import make_mesh
-from vit_jax.workdir.description import check_same_run, checksum, checksums
+from vit_jax.workdir import description
+from vit_jax.workdir.description import (
+  check_same_run,
+  checksum,
+  checksums,
+  on_host,
+)
 
 ARRAYS = [
   np.random.default_rng(0).normal(size=(4, 6, 5)).astype(np.float32),
@@ -17,6 +23,9 @@ ARRAYS = [
   np.array(7, np.int32),
   np.array([0.0, -0.0, np.inf, np.nan], np.float32),
   np.zeros((0, 3), np.float32),
+  np.array([True, False, True]),
+  np.random.default_rng(3).integers(0, 256, 140_000, np.uint8),  # In parts.
+  np.random.default_rng(4).normal(size=(300, 501)).astype(np.float32),
 ]
 
 
@@ -26,6 +35,15 @@ def test_the_formula(array):
   bits = bits.view(f"uint{8 * array.dtype.itemsize}").tolist()
   expected = sum(b * (2 * i + 1) for i, b in enumerate(bits)) % 2**32
   assert int(checksum(jnp.asarray(array))) == expected
+  assert on_host(array) == on_host(jnp.asarray(array)) == expected
+  turned = np.asarray(array).T  # Its elements do not lie one after the other.
+  assert on_host(turned) == int(checksum(jnp.asarray(turned)))
+
+
+def test_on_one_cpu_nothing_is_compiled(monkeypatch):
+  monkeypatch.setattr(description, "_jitted", None)
+  array = np.random.default_rng(0).normal(size=(16, 24)).astype(np.float32)
+  assert checksums({"a": jnp.asarray(array)}) == {"a": on_host(array)}
 
 
 @pytest.mark.parametrize("spec", [("data",), (None, "data"), ()])

@@ -7,6 +7,7 @@ from vit_jax.data.reading.label_file import located
 from vit_jax.data.reading.labels import NONE as UNUSED
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.letters import without_tokens
+from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.tasks.settings import DataSettings
 
@@ -18,7 +19,7 @@ def opened(
 
   Raises ValueError as `open_splits`, and for a folder of packed images.
   """
-  place = recognise.place_of(root)
+  place = place_of(root)
   if place and place.is_packed:
     raise ValueError(
       f"{root!r} is packed, and each of its images was decoded then: give the "
@@ -38,7 +39,7 @@ def recognised(
   """
   kind: Labels = data.label_kind or SINGLE
   told: list[str] = []
-  path = recognise.place_of(root)
+  path = place_of(root)
   file = root if path and path.is_file else data.labels_file
   if not data.labels:
     kind = UNUSED

@@ -10,9 +10,9 @@ from PIL import Image
 from vit_jax.data.batch import LABEL, MASK, Batch, label_spec
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source
-from vit_jax.data.reading import recognise
 from vit_jax.data.reading.labels import Labels
 from vit_jax.data.reading.letters import without_tokens
+from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import DataSettings as Data
 from vit_jax.data.settings import TrainTransformSettings
@@ -91,7 +91,7 @@ def _of_folder(
   """
   if not isinstance(place, Data):
     place = os.path.expanduser(os.fspath(place))
-    there = recognise.place_of(place)
+    there = place_of(place)
     if there and there.is_packed:
       place = DataSettings(dir=place)
   if isinstance(place, Data):

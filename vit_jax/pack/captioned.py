@@ -17,7 +17,8 @@ from vit_jax.data.reading.captions import (
   captions_and_classes,
   is_whole,
 )
-from vit_jax.data.reading.label_rows import Encode, Row, columns_of
+from vit_jax.data.reading.cells import Encode, Row
+from vit_jax.data.reading.label_rows import columns_of
 from vit_jax.data.reading.labels import SINGLE, Names
 from vit_jax.data.reading.tables import fail
 from vit_jax.data.settings import DataSettings

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from vit_jax.data.batching.loader import Loader, make_loader
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.image_folder import lies_among_classes
 from vit_jax.data.reading.sources import Splits, check_same_classes
 from vit_jax.data.settings import NormalizationSettings
 from vit_jax.data.transforming.transforms import check_colours
@@ -235,7 +234,12 @@ def _check_repeats(settings: Settings) -> None:
 def check_workdir(settings: Settings, workdir: str) -> None:
   """Raises ValueError if a run would write among the images' class folders."""
   root = settings.data.root
-  if root and lies_among_classes(settings.data, workdir):
+  if not root:
+    return
+  # Imported here because few data sets are folders, and it reads all layouts.
+  from vit_jax.data.reading.image_folder import lies_among_classes
+
+  if lies_among_classes(settings.data, workdir):
     raise ValueError(
       f"--workdir={workdir} lies in {root}, whose folders are "
       "the classes: name a folder outside, or start in the folder above."

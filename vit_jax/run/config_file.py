@@ -18,6 +18,9 @@ from vit_jax.runtime import hints
 from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.settings import UNITS, Section, all_keys, nearest_key
 
+FOR_CLASSES = "image_folder"
+"""The configuration for a folder, or a file of labels, without weights."""
+
 
 def shipped_configs() -> dict[str, pathlib.Path]:
   """The files that come with the package, by name; those of studies as well.

@@ -11,13 +11,12 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from vit_jax.run.config_file import FOR_CLASSES
 from vit_jax.tasks.settings import SECTIONS, TASKS, labels_of
 
 if TYPE_CHECKING:
   from vit_jax.data.reading.recognise import Recognised
 
-FOR_CLASSES = "image_folder"
-"""The configuration for a folder, or a file of labels, without weights."""
 _ON_FEATURES = ("segmentation",)  # Tasks whose head reads trained features.
 # Keys, and beginnings of keys, that say what is to be learned.
 _SAYS = ("data.task", "data.labels", "data.label_columns")

@@ -14,8 +14,8 @@ from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
 from vit_jax.data.settings import LABEL_FILES
-from vit_jax.run import data_choice
 from vit_jax.run.config_file import (
+  FOR_CLASSES,
   load_config,
   nearest,
   other_names,
@@ -54,7 +54,7 @@ def define_config_file() -> None:
   usage.OTHER_NAMES["config"] = _other_names
   flags.FLAGS["config"].parser = _ConfigFile()
   flags.mark_flag_as_required("config")
-  defaults = load_config(data_choice.FOR_CLASSES)
+  defaults = load_config(FOR_CLASSES)
   sentences = {key: says for key, _, says in keys(Settings)}
   for name, key in SHORT.items():
     default = config_path.get_value(key, defaults)
@@ -157,6 +157,8 @@ def meant(
       name += f"_{_run_name(weights)}"
     folder = os.path.join("runs", name)
   if needs_config:
+    from vit_jax.run import data_choice
+
     chosen, why = data_choice.suited(data, values, folder)
     name = chosen.pop("config")
     flag_words.insert(0, f"--config={name}")
@@ -173,9 +175,9 @@ def meant(
 def _kind(data: str) -> tuple[str, str]:
   """The flag that DATA is the value of, and what it is, in words."""
   # Imported here so that --help answers at once.
-  from vit_jax.data.reading import recognise
+  from vit_jax.data.reading.places import place_of
 
-  if place := recognise.place_of(data):
+  if place := place_of(data):
     return f"config.data.{place.key}", f"{place.words} {data}"
   file = data.partition(":")[0]
   if not os.path.isfile(file) and file not in shipped_configs():

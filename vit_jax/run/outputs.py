@@ -23,9 +23,9 @@ from vit_jax.runtime.settings import to_dict
 from vit_jax.runtime.stops import Interrupted
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
+from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.checkpoint_reader import items
-from vit_jax.workdir.description import digest_of
 from vit_jax.workdir.records import (
   MetricWriter,
   WandbLog,
@@ -151,10 +151,12 @@ def jit_digest(plan: Plan) -> Callable:
   """
   seed = np.int64(plan.settings.seed)
   whole = sharding.replicated(plan.mesh)
-  compiled = hosts.together(jax.jit(digest_of, out_shardings=whole))
+  summed = hosts.together(jax.jit(descriptions.digest_of, out_shardings=whole))
+  if plan.mesh.size == 1 and jax.default_backend() == "cpu":
+    summed = _digest_on_host  # A program takes a second or more to compile.
 
   def digest(state: TrainState, batch: Any, metrics: dict[str, Any]) -> Any:
-    step, sums = compiled(items(state), batch, state.step)
+    step, sums = summed(items(state), batch, state.step)
     norms = {k: metrics[k] for k in metrics.keys() & DIGESTED}
     return dataclasses.replace(state, step=step), {
       **sums,
@@ -163,6 +165,10 @@ def jit_digest(plan: Plan) -> Callable:
     }
 
   return digest
+
+
+def _digest_on_host(trees: Any, batch: Any, step: Any) -> tuple[Any, Any]:
+  return step, descriptions.digest(trees, batch, descriptions.on_host)
 
 
 def report_skipped(plan: Plan, outputs: Outputs) -> str:

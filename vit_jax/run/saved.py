@@ -9,8 +9,8 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
-from vit_jax.data.reading.layouts import OLDER
 from vit_jax.data.reading.sources import check_same_classes, open_source
+from vit_jax.data.reading.split_names import OLDER
 from vit_jax.data.settings import DataSettings
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded

@@ -27,7 +27,6 @@ from vit_jax.runtime.display import (
 )
 from vit_jax.runtime.meter import shares
 from vit_jax.tasks import intervals
-from vit_jax.training import lora
 from vit_jax.training.optimizer import trainable_filter
 from vit_jax.training.step import share_of_start
 
@@ -160,11 +159,18 @@ def _lora(plan: Plan) -> str:
   settings = plan.settings.lora
   base = plan.extras.sources["base"]
   shapes = flatten_dict(plan.param_shapes, sep="/")
-  kernels = lora.chosen(settings, shapes, plan.parts)
+  kernels = _products(plan, shapes)
   return (
     f"rank {settings.rank}, alpha {settings.alpha:g}, on {len(kernels)} "
     f"kernels of {base['source']}, which every use of this run needs"
   )
+
+
+def _products(plan: Plan, shapes: Any) -> Any:
+  """The kernels that LoRA's matrices are added to, by path."""
+  from vit_jax.training import lora
+
+  return lora.chosen(plan.settings.lora, shapes, plan.parts)
 
 
 def _average(plan: Plan) -> str | None:
@@ -340,7 +346,7 @@ def layer_rows(plan: Plan) -> list[list[str]]:
 def _is_trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
   settings, model, parts = plan.settings, plan.model, plan.parts
   if settings.lora.rank:
-    adapted = lora.chosen(settings.lora, shapes, parts)
+    adapted = _products(plan, shapes)
     return lambda path: path in adapted or parts.is_head(path)
   frozen = settings.optimizer.freeze_layers
   only = trainable_filter(frozen, parts, model.scan)

@@ -11,7 +11,7 @@ from vit_jax.data.batch import label_spec
 from vit_jax.data.batching.batches import read
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.reading.captions import Captions, no_captions
-from vit_jax.data.reading.label_rows import Encode, Row
+from vit_jax.data.reading.cells import Encode, Row
 from vit_jax.data.reading.labels import Names
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.reading.tokenizer_files import TokenizerFiles, new_tokenizer

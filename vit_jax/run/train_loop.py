@@ -17,7 +17,6 @@ from vit_jax.run.outputs import (
   report_skipped,
 )
 from vit_jax.run.plan import Plan
-from vit_jax.run.tracer import Tracer
 from vit_jax.runtime.display import Split
 from vit_jax.runtime.meter import RECENT, why_diverged
 from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
@@ -160,6 +159,8 @@ class TrainLoop:
 
   def _traced(self, first: int) -> Callable:
     """The train step, with a trace of some of the steps after `first`."""
+    from vit_jax.run.tracer import Tracer
+
     plan, take_step = self.plan, self._train_step
     steps = itertools.count(first + 1)
     profile = str(self.outputs.checkpoints.folder / "profile")

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -12,7 +12,6 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime.display import Metric, Split, Track, untracked
-from vit_jax.tasks.calibration import Calibration, calibrator
 from vit_jax.tasks.class_report import ClassificationOutcome
 from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.tasks.eval_step import (
@@ -27,6 +26,10 @@ from vit_jax.tasks.task import Answer, Task, class_name, class_names
 from vit_jax.training import losses, sharding
 from vit_jax.training.losses import Classification
 from vit_jax.training.settings import LossSettings
+
+# Imported only to fit a calibration.
+if TYPE_CHECKING:
+  from vit_jax.tasks.calibration import Calibration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,14 +144,16 @@ class ClassificationTask(Task):
 
   def calibrator(
     self, model: nn.Module, stream: Stream
-  ) -> Callable[..., Calibration]:
+  ) -> Callable[..., "Calibration"]:
     """Raises ValueError if a subclass computes the logits in its own way."""
     if type(self).class_logits is not ClassificationTask.class_logits:
       return super().calibrator(model, stream)
     objective = self.objective(model, stream.preprocessing)
+    from vit_jax.tasks.calibration import calibrator
+
     return calibrator(objective, model, stream, each=self.has_several)
 
-  def calibration_facts(self, fitted: Calibration) -> dict[str, Any]:
+  def calibration_facts(self, fitted: "Calibration") -> dict[str, Any]:
     """The part of the checkpoint's description that a calibration makes."""
     return {"temperature": [*fitted.temperature]}
 

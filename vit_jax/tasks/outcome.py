@@ -191,11 +191,14 @@ class Stream:
   mesh: Mesh
   preprocessing: Preprocessing  # The one that the model expects.
   loader: Loader
-  batch_size: int  # Rounded up to split over the mesh.
+  batch_size: int  # At most so many, but for what the mesh rounds up.
   transform: Transform | None = None
 
   def __post_init__(self):
-    rows = sharding.padded_batch_size(self.batch_size, self.mesh)
+    # As many batches of equal size: 48 images by 32 are two of 24.
+    count = max(1, len(self.source))
+    even = -(-count // -(-count // self.batch_size))
+    rows = sharding.padded_batch_size(even, self.mesh)
     transform = self.transform or self.preprocessing.transform()
     self._batches = self.loader.evaluate(self.source, transform, rows)
 

@@ -7,7 +7,14 @@ a method or an attribute here; nobody else asks which task it is.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import (
+  TYPE_CHECKING,
+  Any,
+  ClassVar,
+  NamedTuple,
+  Protocol,
+  runtime_checkable,
+)
 
 import flax.linen as nn
 import numpy as np
@@ -25,10 +32,12 @@ from vit_jax.models.variants import ADAPTED
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks import intervals
 from vit_jax.tasks.outcome import Curves, Evaluator, Stream
-from vit_jax.training.distillation import Teacher
 from vit_jax.training.losses import Objective
 from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
+
+if TYPE_CHECKING:
+  from vit_jax.training.distillation import Teacher
 
 
 @runtime_checkable
@@ -189,7 +198,7 @@ class Task:
     del tokenizer, tower, weights, pair
     return self
 
-  def taught(self, teacher: Teacher, params: Any = None) -> "Task":
+  def taught(self, teacher: "Teacher", params: Any = None) -> "Task":
     """The task with its teacher, which a run opens before it makes its model.
 
     `params` are the teacher's, once they have been read. Raises ValueError if
@@ -199,7 +208,7 @@ class Task:
     return self
 
   def about_teacher(
-    self, teacher: Teacher, model: Any, preprocessing: Preprocessing
+    self, teacher: "Teacher", model: Any, preprocessing: Preprocessing
   ) -> str:
     """The end of the header's line on the teacher, after its source."""
     del model, preprocessing

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import flax.linen as nn
 import jax
@@ -17,10 +17,12 @@ from jaxtyping import Array, Int
 from vit_jax.models.model import inputs_of
 from vit_jax.models.parts import Parts
 from vit_jax.runtime.printable import quoted
-from vit_jax.training import lora
-from vit_jax.training.distillation import Distilled, Teacher
 from vit_jax.training.losses import Objective, StatefulObjective
 from vit_jax.training.settings import LoraSettings
+
+# Imported only by the runs that have a teacher.
+if TYPE_CHECKING:
+  from vit_jax.training.distillation import Teacher
 
 Init = Callable[[Array], Any]
 
@@ -66,7 +68,7 @@ class Extras:
   """
 
   lora: LoraSettings = LoraSettings()
-  teacher: Teacher | None = None
+  teacher: Optional["Teacher"] = None
   frozen_params: tuple[dict[str, Any], ...] = ()
   sources: dict[str, Any] = dataclasses.field(default_factory=dict)
   param_shapes: Any = None
@@ -76,6 +78,8 @@ class Extras:
     """Initialises the parameters that are trained."""
     if not self.lora.rank:
       return params_init
+    from vit_jax.training import lora
+
     return lora.trained_init(params_init, self.lora, self.parts)
 
   def objective(self, objective: Any) -> Objective:
@@ -85,6 +89,8 @@ class Extras:
     """
     if self.teacher is None or getattr(objective, "teacher", None):
       return objective
+    from vit_jax.training.distillation import Distilled
+
     return Distilled(objective, self.teacher)
 
   def taught(self, task: Any) -> Any:
@@ -100,6 +106,8 @@ class Extras:
     """
     if not self.lora.rank:
       return params
+    from vit_jax.training import lora
+
     return lora.merged(self.lora, frozen_params["base"], params)
 
   def merge(self, params: Any) -> Any:

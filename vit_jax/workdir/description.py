@@ -9,22 +9,24 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, UInt32
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
-from vit_jax.data.reading.layouts import OLDER
+from vit_jax.data.reading.split_names import OLDER
 from vit_jax.data.settings import EvalTransformSettings, NormalizationSettings
 from vit_jax.runtime.checks import SIDES, Sides
 from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import Section, flat, from_dict, section, setting
 from vit_jax.training.settings import LoraSettings, LossSettings
 
+_ELEMENTS = 1 << 16  # Of an array that are summed at a time.
 # Facts about data and teacher that the configuration does not tell.
 _DATA_KEYS = ("class_names", "train_examples", "targets", "task", "teacher")
 # Keys that every reader of a description needs.
@@ -146,7 +148,7 @@ def checksums(tree: Any) -> dict[str, int]:
   # One after the other: if many small programs that each sum over devices run
   # at once, on CPUs they can wait for each other for ever.
   return {
-    path: int(_jitted(_whole(array))(array))
+    path: int(on_host(array) if is_near(array) else _compiled(array))
     for path, array in named_leaves(tree)
   }
 
@@ -170,22 +172,61 @@ def checksum(array: Array) -> UInt32[Array, ""]:
   return jnp.sum(bits.astype(jnp.uint32) * (2 * place + 1), dtype=jnp.uint32)
 
 
+def _compiled(array: Array) -> UInt32[Array, ""]:
+  return _jitted(_whole(array))(array)
+
+
+def is_near(array: Any) -> bool:
+  """Whether NumPy sees the array without a copy from an accelerator."""
+  if not isinstance(array, jax.Array):
+    return True
+  places = [device.platform for device in array.sharding.device_set]
+  return places == ["cpu"] and array.is_fully_addressable
+
+
+def on_host(array: Any) -> np.uint32:
+  """The `checksum` of an array that `is_near`; compiles nothing."""
+  flat = np.asarray(array).reshape(-1)
+  if flat.dtype != bool:
+    flat = flat.view(f"uint{8 * flat.dtype.itemsize}")
+  factors = 2 * np.arange(min(_ELEMENTS, flat.size), dtype=np.uint32) + 1
+  total = 0
+  for first in range(0, flat.size, _ELEMENTS):
+    bits = flat[first : first + _ELEMENTS].astype(np.uint32)
+    total += int(bits @ factors[: bits.size])
+    total += 2 * first * int(bits.sum(dtype=np.uint32))
+  return np.uint32(total % 2**32)
+
+
+def digest(
+  trees: dict[str, Any],
+  batch: Any,
+  checksum_of: Callable[[Any], Any] = checksum,
+) -> dict[str, Any]:
+  """Checksums of a state's parameters and of a batch.
+
+  c_j being the checksum of array j, that of a tree is the sum over j of
+  (2 j + 1) c_j. With `on_host`, they are numbers.
+  """
+  sums = {f"batch/{path}": checksum_of(x) for path, x in named_leaves(batch)}
+  xp = jnp if checksum_of is checksum else np
+  for name in trees.keys() - {"opt_state"}:
+    leaves = [checksum_of(leaf) for leaf in jax.tree.leaves(trees[name])]
+    factors = 2 * np.arange(len(leaves), dtype=np.uint32) + 1
+    sums[name] = (factors * xp.stack(leaves)).sum(dtype=np.uint32)
+  return sums
+
+
 def digest_of(
   trees: dict[str, Any], batch: Any, step: Array
 ) -> tuple[Array, dict[str, Array]]:
-  """The count of a state's steps, and checksums of its parameters and a batch.
+  """The count of a state's steps, and its `digest` with that of a batch.
 
-  It is to be compiled. c_j being the checksum of array j, that of a tree is the
-  sum over j of (2 j + 1) c_j. The count waits for them, and so does the step
+  It is to be compiled. The count waits for the checksums, and so does the step
   that takes it: two programs that sum over several CPU devices at once can wait
   for each other for ever.
   """
-  digest = {f"batch/{path}": checksum(x) for path, x in named_leaves(batch)}
-  for name in trees.keys() - {"opt_state"}:
-    leaves = enumerate(jax.tree.leaves(trees[name]))
-    sums = [jnp.uint32(2 * j + 1) * checksum(leaf) for j, leaf in leaves]
-    digest[name] = jnp.stack(sums).sum(dtype=jnp.uint32)
-  return jax.lax.optimization_barrier((step, digest))
+  return jax.lax.optimization_barrier((step, digest(trees, batch)))
 
 
 @functools.cache

@@ -7,8 +7,9 @@ from tests.image_files import GOOD
 from vit_jax import data
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.image_folder import lies_among_classes
-from vit_jax.data.reading.layouts import OLDER, find_layout, unlabelled
+from vit_jax.data.reading.layouts import find_layout, unlabelled
 from vit_jax.data.reading.sources import check_same_classes, open_splits
+from vit_jax.data.reading.split_names import OLDER
 from vit_jax.tasks.settings import DataSettings
 
 AB = ("a", "b")

@@ -138,3 +138,27 @@ def test_one_shot_has_nothing_to_hold_out():
   probe = linear_probe.fit_shots(features)
   assert probe.l2 == 30
   np.testing.assert_array_equal(probe.predict(features[:, 0]), np.arange(4))
+
+
+def test_parts_of_few_examples_are_fitted_as_folds(monkeypatch):
+  """With more features than examples, no matrix of all features is made."""
+  rng = np.random.default_rng(0)
+  features = rng.normal(size=(20, 24)).astype(np.float32)
+  labels, folds = np.arange(20) % 2, np.arange(20) % 5
+  whole = linear_probe.fit_in_folds(features, labels, folds, 2)
+
+  def in_parts(columns, folds):
+    cut = slice(None, 12), slice(12, None)
+    parts = [(features[c, :columns], labels[c], folds[c]) for c in cut]
+    return linear_probe.fit_in_parts(iter(parts), 2)
+
+  few = in_parts(8, folds)  # Fewer features than examples.
+  same = linear_probe.fit_in_folds(features[:, :8], labels, folds, 2)
+  np.testing.assert_allclose(few.W, same.W, rtol=1e-6, atol=1e-9)
+  assert (few.l2, few.sharpness) == (same.l2, same.sharpness)
+  some = in_parts(24, np.where(folds == 4, -1, folds))  # They are never out.
+  assert len(some.folds) == 4
+  monkeypatch.setattr(linear_probe, "Moments", None)
+  probe = in_parts(24, folds)
+  np.testing.assert_array_equal(probe.W, whole.W)
+  assert probe.folds == whole.folds

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from vit_jax.data.batch import ArraySpec
-from vit_jax.data.reading.label_rows import Encode, Row
+from vit_jax.data.reading.cells import Encode, Row
 from vit_jax.data.reading.labels import SINGLE, Labels, Names, joined
 from vit_jax.data.reading.tables import column, fail
 from vit_jax.data.reading.tokenizer import cut

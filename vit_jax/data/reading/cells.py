@@ -1,14 +1,17 @@
-"""Parts the labels in a cell of a file, and tells where they may be parted."""
+"""A row of labels: parts what its cells hold, or tells where they may be."""
 
 import ast
 import collections
+import dataclasses
 import io
 import json
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 AS_BEFORE = ";|"
 """The separators of earlier versions, under which no text is a list."""
@@ -20,6 +23,22 @@ _LONGEST = 1 << 16  # Letters of a list in Python's notation.
 _MARKS = (",", ";", "|", "/", "+", "&", ":")
 _BRACKETS = ("[]", "{}", "()")
 _IN_NAMES = (" ", "_", "-")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """A row of a file of labels."""
+
+  place: str  # The file of labels and the line, for messages.
+  file: str  # The image, from the root on, as the file of labels names it.
+  # "train", "val" or "test"; None if there is no such column.
+  split: str | None
+  values: Sequence[Any]  # The value of each column of labels.
+  decimal_comma: bool = False  # Whether a comma stands for a decimal point.
+
+
+Encode = Callable[[Sequence[Row]], np.ndarray]
+"""Rows to labels, one for each: an array (N, ...)."""
 
 
 def values_of(value: Any, separator: str | None) -> Any:
@@ -129,3 +148,8 @@ def _joins_texts(text: str) -> bool:
   except (tokenize.TokenError, SyntaxError):
     return False
   return False
+
+
+def has_decimal_comma(row: Row, value: Any) -> bool:
+  """Whether the comma in a value such as "1,5" is that of a decimal."""
+  return row.decimal_comma and isinstance(value, str) and value.count(",") == 1

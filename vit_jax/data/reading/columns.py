@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.data.reading.label_rows import Row, has_decimal_comma
+from vit_jax.data.reading.cells import Row, has_decimal_comma
 from vit_jax.data.reading.tables import fail, listed
 
 _BINARY = {"1": 1, "true": 1, "0": 0, "false": 0}

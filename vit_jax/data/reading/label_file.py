@@ -9,10 +9,10 @@ from typing import NoReturn
 import numpy as np
 from jaxtyping import Shaped
 
-from vit_jax.data.reading.cells import AS_BEFORE
+from vit_jax.data.reading.cells import AS_BEFORE, Encode, Row
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import ImageFiles
-from vit_jax.data.reading.label_rows import Encode, Row, read_rows
+from vit_jax.data.reading.label_rows import read_rows
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.layouts import Layout
 from vit_jax.data.reading.lookup import Lookup

@@ -1,13 +1,11 @@
 """The rows of a file of labels: each an image, its split and its labels."""
 
-import dataclasses
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from vit_jax.data.reading import cells
+from vit_jax.data.reading.cells import Row
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.lookup import Lookup
 from vit_jax.data.reading.split_names import split_named
@@ -28,20 +26,6 @@ _CONFIDENCE = "Confidence"
 _OPEN_IMAGES = frozenset(("ImageID", "Source", "LabelName", _CONFIDENCE))
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """A row of a file of labels."""
-
-  place: str  # The file of labels and the line, for messages.
-  file: str  # The image, from the root on, as the file of labels names it.
-  # "train", "val" or "test"; None if there is no such column.
-  split: str | None
-  values: Sequence[Any]  # The value of each column of labels.
-  decimal_comma: bool = False  # Whether a comma stands for a decimal point.
-
-
-Encode = Callable[[Sequence[Row]], np.ndarray]
-"""Rows to labels, one for each: an array (N, ...)."""
 Columns = Callable[[Sequence[str]], Sequence[str]]
 """The names of the columns of a file to those that have labels."""
 Guess = Callable[[Mapping[str, Any]], Sequence[str]]
@@ -210,8 +194,3 @@ def _columns(
       place, f"{problem}, and data.label_columns chooses those of the labels"
     )
   return key, columns
-
-
-def has_decimal_comma(row: Row, value: Any) -> bool:
-  """Whether the comma in a value such as "1,5" is that of a decimal."""
-  return row.decimal_comma and isinstance(value, str) and value.count(",") == 1

@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vit_jax.data.batch import CLASS, ArraySpec
-from vit_jax.data.reading.cells import put_together
+from vit_jax.data.reading.cells import Encode, Row, put_together
 from vit_jax.data.reading.columns import as_bit, one_hot
-from vit_jax.data.reading.label_rows import Encode, Row
 from vit_jax.data.reading.tables import column, fail, listed
 from vit_jax.runtime.printable import printable
 

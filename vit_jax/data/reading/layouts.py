@@ -31,11 +31,6 @@ _BESIDE_IMAGES = frozenset(
   "models notebooks parts script scripts src tables txt xml".split()
 )
 """Words of folders that lie beside images and hold none."""
-OLDER = (
-  " If the folder is as it was: earlier versions knew fewer names of splits, "
-  "and took other folders, as seg_train, train2017 and copies, for classes."
-)
-"""Why the classes or images of an older run may differ, as a sentence."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vit_jax.data.reading.captions import NONE, Captions
-from vit_jax.data.reading.label_rows import Row
+from vit_jax.data.reading.cells import Row
 from vit_jax.data.reading.labels import Labels
 
 _LENGTH = 128  # Letters of a caption that are kept.

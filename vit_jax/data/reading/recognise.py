@@ -1,4 +1,4 @@
-"""Tells what a path is, and what can be learned from its images."""
+"""Tells what can be learned from the images of a path."""
 
 import itertools
 import os
@@ -11,10 +11,10 @@ from vit_jax.data.reading.folders import holds_images, subfolders
 from vit_jax.data.reading.labels import BETWEEN, NONE, SINGLE, Labels
 from vit_jax.data.reading.mask_folder import MASKS
 from vit_jax.data.reading.masks import names as mask_names
+from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.several import SEVERAL
 from vit_jax.data.reading.tables import cells_of, column, column_of_files
 from vit_jax.data.reading.targets import NUMBERS
-from vit_jax.data.settings import LABEL_FILES
 from vit_jax.runtime.printable import printable_path as text
 
 _LOOKED_AT = 1_000  # Rows of a file of labels.
@@ -33,43 +33,6 @@ class Recognised(NamedTuple):
   labels: Labels
   why: str = ""
   columns: tuple[str, ...] = ()
-
-
-class Place(NamedTuple):
-  """What a path is.
-
-  Attributes:
-    key: The key of `data` that it is the value of: "dir", "root" or
-      "labels_file".
-    words: The words for it, as "the folder".
-  """
-
-  key: str
-  words: str
-
-  @property
-  def is_packed(self) -> bool:
-    """Whether it is a folder of packed images."""
-    return self.key == "dir"
-
-  @property
-  def is_file(self) -> bool:
-    """Whether it is a file of labels."""
-    return self.key == "labels_file"
-
-
-def place_of(path: str) -> Place | None:
-  """What a path is: images, packed or not, or a file of labels; None if none.
-
-  A file is one of labels by its ending alone.
-  """
-  if os.path.isfile(os.path.join(path, "dataset_info.json")):
-    return Place("dir", "the packed folder")
-  if os.path.isdir(path):
-    return Place("root", "the folder")
-  if os.path.isfile(path) and path.lower().endswith(LABEL_FILES):
-    return Place("labels_file", "the file of labels")
-  return None
 
 
 def of_path(path: str) -> Recognised | None:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.batch import ArraySpec
-from vit_jax.data.reading.cells import parts_of, put_together
+from vit_jax.data.reading.cells import Encode, Row, parts_of, put_together
 from vit_jax.data.reading.columns import as_bit, in_columns, is_empty, read_bit
 from vit_jax.data.reading.image_files import doubtful_names
-from vit_jax.data.reading.label_rows import Encode, Row
 from vit_jax.data.reading.labels import BETWEEN, Labels, Names, indexed
 from vit_jax.data.reading.tables import fail, listed
 from vit_jax.runtime.printable import printable

@@ -18,6 +18,12 @@ NAMES = {
 EXACT, PLAIN, WORD = range(3)
 """How sure a name is: that of a split, with plain words beside, or others."""
 
+OLDER = (
+  " If the folder is as it was: earlier versions knew fewer names of splits, "
+  "and took other folders, as seg_train, train2017 and copies, for classes."
+)
+"""Why the classes or images of an older run may differ, as a sentence."""
+
 _BY_WORD = {os.fsdecode(n): s for s, names in NAMES.items() for n in names}
 # Short for a split beside a plain word alone, as in imagesTr.
 _SHORT = {"tr": "train", "trn": "train", "ts": "test", "tst": "test"}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vit_jax.data.batch import ArraySpec
+from vit_jax.data.reading.cells import Encode, Row, has_decimal_comma
 from vit_jax.data.reading.columns import in_columns, read_number
-from vit_jax.data.reading.label_rows import Encode, Row, has_decimal_comma
 from vit_jax.data.reading.labels import USUAL, Labels, Names
 
 # Smallest deviation of a target over its mean that float32 resolves well.

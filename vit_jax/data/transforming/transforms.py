@@ -25,7 +25,6 @@ from vit_jax.data.settings import (
   EvalTransformSettings,
   TrainTransformSettings,
 )
-from vit_jax.data.transforming import whole_weights
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 
 # How a training image is resized; random boxes are faster where it is "fast".
@@ -412,10 +411,13 @@ def filtered(
     few = cv2.INTER_LINEAR if name == "bilinear" else cv2.INTER_CUBIC
     return _resized(image, size, few)
 
-  if name == "nearest" and settings.resizer.startswith("torchvision"):
-    return whole_weights.nearest(image, size)
-  if settings.resizer == "torchvision" and name in whole_weights.KERNELS:
-    return whole_weights.resized(image, size, name)
+  if settings.resizer.startswith("torchvision"):
+    from vit_jax.data.transforming import whole_weights
+
+    if name == "nearest":
+      return whole_weights.nearest(image, size)
+    if settings.resizer == "torchvision" and name in whole_weights.KERNELS:
+      return whole_weights.resized(image, size, name)
 
   def one(pixels: np.ndarray) -> np.ndarray:
     how = Image.Resampling[name.upper()]

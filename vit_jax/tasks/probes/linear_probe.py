@@ -14,6 +14,7 @@ float32 resolves, and float64 is slow or absent on accelerators.
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -193,16 +194,24 @@ def fit_in_parts(
   Each fold is held out in turn and predicted by a probe of all other examples.
   The lowest cross-entropy of all chooses the L2 and the probe's `sharpness`.
   `parts` are features (N, D), labels (N,), and the fold of each, int (N,); -1
-  is never held out.
+  is never held out. They go to `fit_in_folds` if it is the faster.
   """
-  whole = None
+  parts = iter(parts)
+  few, count = [], 0
+  for part in parts:
+    few.append(part)
+    count += len(part[1])
+    if count >= part[0].shape[1] or (part[2] < 0).any():
+      break
+  else:
+    features, labels, folds = map(np.concatenate, zip(*few, strict=True))
+    return fit_in_folds(features, labels, folds, num_classes)
+  whole = Moments(few[0][0].shape[1], num_classes)
   by_fold = collections.defaultdict(list)
-  for features, labels, folds in parts:
-    whole = whole or Moments(features.shape[1], num_classes)
+  for features, labels, folds in itertools.chain(few, parts):
     whole.add(features, labels)
     for fold in {*folds.tolist()} - {-1}:
       by_fold[fold].append((features[folds == fold], labels[folds == fold]))
-  assert whole is not None
   examples = [
     [*map(np.concatenate, zip(*x, strict=True))] for x in by_fold.values()
   ]

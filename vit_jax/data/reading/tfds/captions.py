@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading.captions import COLUMNS, Captions, no_captions
-from vit_jax.data.reading.label_rows import Row
+from vit_jax.data.reading.cells import Row
 from vit_jax.data.reading.tfds.labels import IDS, Labels, Record
 
 Keys = tuple[str, ...]
