@@ -321,7 +321,7 @@ FAULTS: dict[str, Fault] = {
   "one more patch is seen": _settings("autoencoder", rate=0.68),
   "a center one step late": _both(
     _patch(SelfDistillation, "_teach", self_distillation.late_center),
-    _patch(SelfDistillation, "init_state", self_distillation.two_centers),
+    _patch(SelfDistillation, "init", self_distillation.two_centers),
   ),
   "the teacher's temperature": _settings(
     "self_distillation", teacher_temperature=0.072

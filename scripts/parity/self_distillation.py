@@ -154,16 +154,20 @@ def late_center(teach: Any) -> Any:
 
   def late(self: Any, large: Any, targets: Any, moment: Moment) -> Any:
     old, new = moment.state["old"], moment.state["new"]
-    found = teach(self, large, targets, moment._replace(state=old))
-    after = teach(self, large, targets, moment._replace(state=new))["state"]
+
+    def of_state(state: Any) -> Moment:
+      return dataclasses.replace(moment, state=state)
+
+    found = teach(self, large, targets, of_state(old))
+    after = teach(self, large, targets, of_state(new))["state"]
     return {**found, "state": {"old": new, "new": after, **after}}
 
   return late
 
 
-def two_centers(init_state: Any) -> Any:
+def two_centers(init: Any) -> Any:
   def make(self: Any) -> Any:
-    first = init_state(self)
+    first = init(self)
     return {"old": first, "new": first, **first}
 
   return make

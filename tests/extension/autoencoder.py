@@ -18,7 +18,7 @@ from vit_jax.models.parts import DECODER, Part, Stack
 from vit_jax.models.vit import EncoderBlock, Vit, patchify
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.task import Task
-from vit_jax.training.losses import TakesImages
+from vit_jax.training.losses import Loss, Objective, TakesImages
 
 SEEN, LAYERS, SIZE, HEADS = 0.25, 2, 16, 2
 
@@ -85,7 +85,7 @@ class Decoder(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reconstruction(TakesImages):
+class Reconstruction(TakesImages, Objective):
   """Squared error of the hidden patches, in their own standard deviations."""
 
   patch_size: int
@@ -106,10 +106,11 @@ class Reconstruction(TakesImages):
     spread = pixels.var(-1, keepdims=True, ddof=1) + 1e-6
     return images, {"order": order, "pixels": (pixels - middle) / spread**0.5}
 
-  def loss(self, apply, images, targets, frozen_params=None):
-    predicted = apply(images, draw={"order": targets["order"]})
+  def loss(self, apply, inputs, targets, moment):
+    predicted = apply(inputs, draw={"order": targets["order"]})
     error = ((predicted - targets["pixels"]) ** 2).mean((1, 2))
-    return error, 1 - error / (targets["pixels"] ** 2).mean((1, 2))
+    explained = 1 - error / (targets["pixels"] ** 2).mean((1, 2))
+    return Loss(error, explained)
 
 
 class AutoencoderTask(Task):

@@ -21,7 +21,7 @@ from vit_jax.runtime.display import Metric, untracked
 from vit_jax.tasks.outcome import Outcome
 from vit_jax.tasks.outputs import gatherer
 from vit_jax.tasks.task import Task
-from vit_jax.training.losses import ImageInputs
+from vit_jax.training.losses import ImageInputs, Loss, Objective
 
 LENGTH, WORDS, LAYERS, SIZE, SHARED = 6, 64, 2, 16, 8
 
@@ -92,10 +92,11 @@ class TwoTowers(Vit):
     return jnp.exp(log_scale) * unit(u), unit(v)
 
 
-class Contrast(ImageInputs):
+class Contrast(ImageInputs, Objective):
   """Cross-entropy of images among captions, and of captions among images."""
 
   metric = "recall"
+  couples = True
 
   def inputs(self, batch):
     return super().inputs(batch), batch["label"]
@@ -103,11 +104,11 @@ class Contrast(ImageInputs):
   def prepare(self, batch, key):
     return self.inputs(batch), jnp.eye(len(batch["label"]))
 
-  def loss(self, apply, inputs, targets, frozen_params=None):
+  def loss(self, apply, inputs, targets, moment):
     u, v = apply(inputs)
     both = jax.nn.log_softmax(u @ v.T), jax.nn.log_softmax(v @ u.T)
     found = both[0].argmax(1) == targets.argmax(1)
-    return -(sum(both) / 2 * targets).sum(1), found
+    return Loss(-(sum(both) / 2 * targets).sum(1), found)
 
 
 class PairsTask(Task):

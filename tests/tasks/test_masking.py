@@ -11,6 +11,7 @@ from vit_jax.models.masked_vit import MASK, masked
 from vit_jax.tasks.masking import COLOURS, Masking, draw_patches, mean_colours
 from vit_jax.tasks.settings import TARGETS
 from vit_jax.training import sharding
+from vit_jax.training.losses import Moment
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import OptimizerSettings
 from vit_jax.training.state import make_init
@@ -104,7 +105,9 @@ def test_the_loss_of_colours(target, outputs):
   predicted = np.random.default_rng(1).normal(size=(3, 3, outputs))
   predicted = predicted.astype(np.float32)
   on_device = jnp.array(predicted)
-  found, right = masking.loss(lambda x, corruption: on_device, images, targets)
+  found, right, *_ = masking.loss(
+    lambda x, corruption: on_device, images, targets, Moment()
+  )
   colours = np.array(targets["colours"])
   whole = np.array(
     mean_colours(jnp.array(_images()), 4, 1 if outputs == 512 else 4)

@@ -13,6 +13,7 @@ from vit_jax.tasks.multilabel import (
   best_threshold,
   f1,
 )
+from vit_jax.training.losses import Moment
 from vit_jax.training.settings import LossSettings
 
 
@@ -27,7 +28,9 @@ def test_the_loss_and_mixed_labels():
   objective = MultiLabel(3, LossSettings(), HALF, HALF)
   images, targets = objective.prepare(batch, jax.random.key(0))
   assert images.shape == (5, 2, 2, 3) and float(images.max()) == -1
-  loss, right = objective.loss(lambda _: jnp.array(logits), images, targets)
+  loss, right, *_ = objective.loss(
+    lambda _: jnp.array(logits), images, targets, Moment()
+  )
   p = 1 / (1 + np.exp(-logits.astype(np.float64)))
   log_p = np.where(labels > 0, np.log(p), np.log(1 - p))
   np.testing.assert_allclose(loss, -log_p.sum(axis=1), rtol=1e-5)

@@ -26,6 +26,7 @@ from vit_jax.run.settings import read
 from vit_jax.tasks.pair_settings import PairsSettings
 from vit_jax.tasks.pairs import PairsTask
 from vit_jax.training import sharding
+from vit_jax.training.losses import Moment
 from vit_jax.training.schedules import RunLength
 
 COLOURS = captioned.COLOURS
@@ -263,8 +264,8 @@ def test_the_loss_is_the_papers_in_numpy(kind, distinct):
     {k: jnp.asarray(x) for k, x in batch.items()}, jax.random.key(0)
   )
   told = jax.jit(model.apply)({"params": params}, inputs)
-  loss, cosine = jax.jit(
-    lambda told: objective.loss(lambda _: told, inputs, ids)
+  loss, cosine, *_ = jax.jit(
+    lambda told: objective.loss(lambda _: told, inputs, ids, Moment())
   )(told)
   z = np.asarray(told.logits(), np.float64)
   expected = np.zeros(3)

@@ -15,6 +15,7 @@ from vit_jax.tasks.regression import (
   RegressionOutcome,
   RegressionTask,
 )
+from vit_jax.training.losses import Moment
 from vit_jax.training.settings import LossSettings
 
 
@@ -31,7 +32,9 @@ def test_numbers_are_standardised():
     "label": jnp.array(labels),
   }
   images, targets = objective.prepare(batch, jax.random.key(0))
-  loss, mae = objective.loss(lambda _: jnp.array(logits), images, targets)
+  loss, mae, *_ = objective.loss(
+    lambda _: jnp.array(logits), images, targets, Moment()
+  )
   error = logits * np.array(std) + mean - labels  # In the user's unit.
   np.testing.assert_allclose(mae, np.abs(error).mean(axis=1), rtol=1e-4)
   np.testing.assert_allclose(loss, ((error / std) ** 2).mean(axis=1), rtol=1e-4)

@@ -242,17 +242,17 @@ def test_a_step_is_made_of_its_parts(centering, separate):
   assert ("patch_head" in student) == separate
   one = batch()
   inputs, targets = objective.prepare(one, jax.random.key(3))
-  state = objective.init_state()
+  state = objective.init()
   if centering == "mean":
     names = ("class", "patch")
     state = {k: jnp.array(normal(K)) for k in names}
-    assert jax.tree.map(jnp.shape, objective.init_state()) is not None
-  moment = Moment(jnp.int32(2), teacher, state)
+    assert jax.tree.map(jnp.shape, objective.init()) is not None
+  moment = Moment(jnp.int32(2), state, average_of=lambda: teacher)
 
   def apply(images, **variables):
     return model.apply({"params": student, **variables}, images)
 
-  loss, _, after, metrics = objective.advance(apply, inputs, targets, moment)
+  loss, _, metrics, after = objective.loss(apply, inputs, targets, moment)
   mask, where, counts = (
     np.asarray(targets[k]) for k in ("masks", "where", "counts")
   )

@@ -31,6 +31,7 @@ from vit_jax.tasks.settings import SECTIONS
 from vit_jax.tasks.settings import TASKS as NAMED
 from vit_jax.training import sharding
 from vit_jax.training.distillation import Teacher
+from vit_jax.training.losses import Moment
 from vit_jax.training.settings import DistillSettings, LossSettings
 
 B, NAMES = 24, tuple("abcdefg")
@@ -193,8 +194,8 @@ def test_what_every_task_does(name, tmp_path):
     def apply(images, **variables):
       return model.apply({"params": params, **variables}, images)
 
-    frozen = {"teacher": teacher_params}
-    return objective.loss(apply, images, targets, frozen)[0]
+    moment = Moment(frozen={"teacher": teacher_params})
+    return objective.loss(apply, images, targets, moment).value
 
   inputs, _ = objective.prepare(batch, jax.random.key(0))
   images = jax.tree.leaves(inputs)[0]

@@ -12,7 +12,13 @@ import pytest
 from vit_jax import make_vit
 from vit_jax.models import attention, partitioning
 from vit_jax.training import sharding
-from vit_jax.training.losses import Classification, ImageInputs
+from vit_jax.training.losses import (
+  Classification,
+  ImageInputs,
+  Loss,
+  Moment,
+  Objective,
+)
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import LossSettings, OptimizerSettings
 from vit_jax.training.state import TrainState, make_init
@@ -111,9 +117,10 @@ def test_top1_counts_the_larger_part_of_a_mixture():
   mixed = 0.7 * np.eye(5)[labels] + 0.3 * np.eye(5)[labels[::-1]]
   objective = Classification(5, PLAIN, (0.5,) * 3, (0.5,) * 3)
   images = jnp.zeros((16, 8, 8, 3))
-  _, right = objective.loss(
-    lambda _: jnp.array(logits), images, jnp.array(mixed, jnp.float32)
-  )
+  mixed = jnp.array(mixed, jnp.float32)
+  right = objective.loss(
+    lambda _: jnp.array(logits), images, mixed, Moment()
+  ).score
   np.testing.assert_array_equal(right, logits.argmax(1) == labels)
   assert 0 < right.sum() < 16
 
@@ -387,7 +394,7 @@ def test_binary_targets_count_every_class_that_is_mixed_in():
     LossSettings(binary_targets=True)
 
 
-class Remembering(ImageInputs):
+class Remembering(ImageInputs, Objective):
   """Pulls logits to 2 and away from the average; its state counts steps."""
 
   metric = "score"
@@ -395,20 +402,17 @@ class Remembering(ImageInputs):
   def prepare(self, batch, key):
     return self.inputs(batch), ()
 
-  def init_state(self):
+  def init(self):
     return {"seen": jnp.zeros(())}
 
   def decay(self, step):
     return jnp.where(step == 0, 0.5, 0.75)
 
-  def loss(self, apply, inputs, targets, frozen_params=None):
-    raise AssertionError("a step calls advance")
-
-  def advance(self, apply, images, targets, moment):
-    loss = (apply(images)[:, 0] - 2.0) ** 2
-    average = moment.average["head"]["bias"][0]
+  def loss(self, apply, inputs, targets, moment):
+    loss = (apply(inputs)[:, 0] - 2.0) ** 2
+    average = moment.averaged["head"]["bias"][0]
     state = {"seen": moment.state["seen"] + moment.step + 1}
-    return loss, loss * 0, state, {"average": average}
+    return Loss(loss, loss * 0, {"average": average}, state)
 
 
 def test_an_objective_with_a_state_reads_the_average_before_the_step():
@@ -435,6 +439,13 @@ def test_an_objective_with_a_state_reads_the_average_before_the_step():
   again, metrics = step(state.replace(params=broken), _batch())
   assert int(metrics["skipped_steps"]) == 1
   assert float(again.objective_state["seen"]) == 6
-  for wrong in (dict(accumulation_steps=2), dict(ema_decay=0.0)):
-    with pytest.raises(ValueError, match="takes a whole batch, and an average"):
-      make_train_step(model, tx, 0.1, **{**options, **wrong})
+  for wrong, why in (
+    (dict(accumulation_steps=2), "=2: the objective keeps a state, and takes"),
+    (dict(ema_decay=0.0), "ema_decay=0: the objective reads the average of"),
+  ):
+    init = make_init(
+      model, tx, (*SIZE, 3), wrong.get("ema_decay", 0.9), objective=objective
+    )
+    step = make_train_step(model, tx, 0.1, **{**options, **wrong})
+    with pytest.raises(ValueError, match=why):
+      jax.eval_shape(step, _start(init), _batch())

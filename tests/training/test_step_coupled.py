@@ -15,7 +15,7 @@ from vit_jax.models.model import unit
 from vit_jax.models.partitioning import in_use
 from vit_jax.training import sharding
 from vit_jax.training.contrastive import sigmoid_loss, softmax_loss
-from vit_jax.training.losses import CoupledObjective, ImageInputs
+from vit_jax.training.losses import CoupledObjective, ImageInputs, Loss
 from vit_jax.training.state import TrainState
 from vit_jax.training.step import make_train_step
 
@@ -48,7 +48,7 @@ class Towers(nn.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Pairs(ImageInputs):
+class Pairs(ImageInputs, CoupledObjective):
   kind: str = "sigmoid"
   metric = "own"
 
@@ -58,7 +58,7 @@ class Pairs(ImageInputs):
   def prepare(self, batch, key):
     return self.inputs(batch), jnp.arange(B) % (B - 2)
 
-  def embed(self, apply, inputs, frozen_params=None):
+  def embed(self, apply, inputs, moment):
     u, v, *shared = apply(inputs)
     return (u, v), shared
 
@@ -69,10 +69,7 @@ class Pairs(ImageInputs):
       losses = sigmoid_loss(u, v, log_scale, bias, same=targets)
     else:
       losses = softmax_loss(u, v, log_scale, same=targets) + 0 * bias
-    return losses, (u * v).sum(axis=1)
-
-  def loss(self, apply, images, targets, frozen_params=None):
-    return self.couple(*self.embed(apply, images), targets)
+    return Loss(losses, (u * v).sum(axis=1))
 
 
 def objective(kind="sigmoid"):

@@ -149,10 +149,14 @@ class Plan:
 
   @functools.cached_property
   def objective(self) -> Objective:
-    """The objective of the task, without that of a teacher's answers."""
-    return self.task.train_objective(
+    """The objective, with the answers of a teacher if there is one."""
+    objective = self.task.train_objective(
       self.model, self.preprocessing, self.length
     )
+    teacher = self.extras.teacher
+    if teacher is None:
+      return objective
+    return self.task.with_answers(objective, teacher)
 
   @functools.cached_property
   def init(self) -> Callable[[jax.Array], TrainState]:
@@ -218,7 +222,7 @@ class Plan:
     frozen = self.extras.frozen_params
     return step_gflops(
       self.model,
-      self.task.objective(self.model, self.preprocessing),
+      self.objective,
       self.extras,
       self.shapes,
       {

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, Key, UInt8
 from vit_jax.models.masked_vit import MASK
 from vit_jax.models.vit import patchify
 from vit_jax.tasks.finite import NO_ANSWER, best_class
-from vit_jax.training.losses import TakesImages
+from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
 
 _LEVELS = 8  # Levels of a channel: 3 bits.
 _LEVEL = 256 // _LEVELS
@@ -28,7 +28,7 @@ _PARTS = {"colour": 1, "colour4x4": 4}  # Predictions along a patch's side.
 
 
 @dataclasses.dataclass(frozen=True)
-class Masking(TakesImages):
+class Masking(TakesImages, Objective):
   """The objective of masked patches, a `losses.Objective`."""
 
   # Share of the patches to corrupt, rounded to a number of patches.
@@ -86,15 +86,15 @@ class Masking(TakesImages):
   def loss(
     self,
     apply: Callable[..., Any],
-    images: Float[Array, "B H W C"],
+    inputs: Float[Array, "B H W C"],
     targets: dict[str, Any],
-    frozen_params: Any = None,
-  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    moment: Moment,
+  ) -> Loss:
     """The mean loss, and share of right colours, of each image's patches."""
-    del frozen_params
-    predicted = apply(images, corruption=targets["draw"])
+    del moment
+    predicted = apply(inputs, corruption=targets["draw"])
     right = self.colours(predicted) == targets["colours"]
-    return self.loss_of(predicted, targets), right.mean(axis=(1, 2))
+    return Loss(self.loss_of(predicted, targets), right.mean(axis=(1, 2)))
 
   def predict(
     self, model: Any, params: Any, batch: dict[str, Array], examples: Array

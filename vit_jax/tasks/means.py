@@ -19,7 +19,7 @@ from vit_jax.tasks.outcome import (
   total,
 )
 from vit_jax.training import sharding
-from vit_jax.training.losses import Objective
+from vit_jax.training.losses import Moment, Objective
 
 _ROUNDING = 1e-5  # Variance of equal answers, as a share of their squares.
 
@@ -44,8 +44,8 @@ def means_evaluator(
       variables = {"params": params, **collections}
       return model.apply(variables, inputs, method=method)
 
-    loss, correct = objective.loss(apply, inputs, targets)
-    return sums_of(batch, loss, {score: correct})
+    found = objective.loss(apply, inputs, targets, Moment())
+    return sums_of(batch, found.value, {score: found.score})
 
   step = sharding.jit_replicated(eval_step, stream.mesh)
 

@@ -10,14 +10,20 @@ from jaxtyping import Array
 from vit_jax.data.reading.captions import TEXT
 from vit_jax.models.two_towers import Compared
 from vit_jax.training.contrastive import sigmoid_loss, softmax_loss, text_ids
-from vit_jax.training.losses import Apply, TakesImages
+from vit_jax.training.losses import (
+  Apply,
+  CoupledObjective,
+  Loss,
+  Moment,
+  TakesImages,
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Contrast(TakesImages):
+class Contrast(TakesImages, CoupledObjective):
   """The objective of two towers, over all pairs of an image and a text.
 
-  It is a `losses.CoupledObjective`.
+  The score is the cosine of an image and its text.
 
   Attributes:
     kind: "sigmoid" or "softmax".
@@ -40,33 +46,21 @@ class Contrast(TakesImages):
     ids = text_ids(texts) if self.distinct else jnp.arange(len(texts))
     return (self.inputs(batch), texts), ids
 
-  def loss(
-    self, apply: Apply, images: Any, targets: Any, frozen_params: Any = None
-  ) -> tuple[Array, Array]:
-    """The loss of each example, and the cosine of its image and its text.
-
-    `images` are those of a batch and its texts.
-    """
-    return self.couple(*self.embed(apply, images, frozen_params), targets)
-
-  def embed(
-    self, apply: Apply, inputs: Any, frozen_params: Any = None
-  ) -> tuple[Any, Any]:
+  def embed(self, apply: Apply, inputs: Any, moment: Moment) -> tuple[Any, Any]:
     """The vectors of images and of texts; the scale's logarithm, the bias."""
-    del frozen_params
+    del moment
     compared: Compared = apply(inputs)
     shared = compared.log_scale, compared.bias
     return (compared.image, compared.text), shared
 
-  def couple(
-    self, embeddings: Any, shared: Any, targets: Any
-  ) -> tuple[Array, Array]:
+  def couple(self, embeddings: Any, shared: Any, targets: Any) -> Loss:
     image, text = embeddings
     log_scale, bias = shared
-    return self.compare(Compared(image, text, log_scale, bias), targets)
+    compared = Compared(image, text, log_scale, bias)
+    return Loss(*self.compare(compared, targets))
 
   def compare(self, compared: Compared, ids: Array) -> tuple[Array, Array]:
-    """The same, from what the towers gave and the ids of the texts."""
+    """The loss and the cosine, (B,), of the towers' outputs and texts' ids."""
     u, v, log_scale, bias = compared
     assert u is not None and v is not None
     cosine = (u * v).sum(axis=1)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from vit_jax.models.vit import patchify
-from vit_jax.training.losses import TakesImages
+from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
 
 LEAST = 1e-6
 """Added to variances, so that a patch of one colour is not divided by 0."""
@@ -60,7 +60,7 @@ def normalized(
 
 
 @dataclasses.dataclass(frozen=True)
-class Reconstruction(TakesImages):
+class Reconstruction(TakesImages, Objective):
   """The objective of a masked autoencoder, a `losses.Objective`."""
 
   rate: float  # Share of the patches to hide.
@@ -109,19 +109,19 @@ class Reconstruction(TakesImages):
   def loss(
     self,
     apply: Callable[..., Any],
-    images: Float[Array, "B H W C"],
+    inputs: Float[Array, "B H W C"],
     targets: dict[str, Any],
-    frozen_params: Any = None,
-  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    moment: Moment,
+  ) -> Loss:
     """The mean squared error, and the share of the variance explained.
 
     The variance is the mean of the batch's, so that an image of one colour does
     not count beyond measure; only the mean over the batch has a meaning.
     """
-    del frozen_params
-    predicted = apply(images, draw=targets["draw"])
+    del moment
+    predicted = apply(inputs, draw=targets["draw"])
     error, variance = self.errors(predicted, targets["pixels"])
-    return error, 1 - error / jnp.maximum(variance.mean(), LEAST)
+    return Loss(error, 1 - error / jnp.maximum(variance.mean(), LEAST))
 
   def errors(
     self, predicted: Float[Array, "B M P2C"], pixels: Float[Array, "B M P2C"]

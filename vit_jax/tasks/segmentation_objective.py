@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from vit_jax.data.reading.mask_folder import ignored
 from vit_jax.models.layer import Images
-from vit_jax.training.losses import TakesImages
+from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
 
 Masks = Int[Array, "B H W"]
 
@@ -27,7 +27,7 @@ def enlarged(
 
 
 @dataclasses.dataclass(frozen=True)
-class PixelClasses(TakesImages):
+class PixelClasses(TakesImages, Objective):
   """The objective of segmentation, a `losses.Objective`.
 
   The logits of patches are enlarged to the mask's size. An image's loss is the
@@ -51,13 +51,13 @@ class PixelClasses(TakesImages):
   def loss(
     self,
     apply: Callable[..., Any],
-    images: Images,
+    inputs: Images,
     targets: Masks,
-    frozen_params: Any = None,
-  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    moment: Moment,
+  ) -> Loss:
     """The loss of each image, and the share of its pixels that are right."""
-    del frozen_params
-    return self.compare(apply(images), targets)
+    del moment
+    return Loss(*self.compare(apply(inputs), targets))
 
   def compare(
     self, logits: Float[Array, "B h w K"], masks: Masks

@@ -304,7 +304,7 @@ def features_evaluator(
       seen.setdefault("y", outputs["y"])
       return outputs
 
-    loss, score = objective.loss(apply, images, {})
+    loss, score = objective.mirrored_loss(apply, images)
     counts = batch["mask"] > 0
     z = unit(seen["y"])
     total = jnp.maximum(counts.sum(), 1)

@@ -31,7 +31,7 @@ from vit_jax.tasks.self_distillation_losses import (
   sinkhorn_knopp,
 )
 from vit_jax.tasks.settings import SelfDistillationSettings
-from vit_jax.training.losses import Apply, Moment
+from vit_jax.training.losses import Apply, Loss, Moment, Objective
 from vit_jax.training.schedules import cosine, ramp
 
 FINAL_MOMENTUM = 1.0
@@ -41,13 +41,14 @@ _LOG_RATIOS = math.log(0.3), math.log(1 / 0.3)
 
 
 @dataclasses.dataclass(frozen=True)
-class SelfDistillation:
-  """The objective of self-distillation, a `losses.StatefulObjective`.
+class SelfDistillation(Objective):
+  """The objective of self-distillation, which keeps centers as its state.
 
   A batch to train on has `image` and `second`, the large crops, and `small`, as
   `data.transforming.multi_crop` makes them. For a batch with `image` alone, as
-  an evaluation has it, the loss is that of the class token, where the second
-  crop is the mirrored image, and student and teacher are the same.
+  an evaluation has it, the loss is `mirrored_loss`: that of the class token,
+  where the second crop is the mirrored image, and student and teacher are the
+  same.
 
   Attributes:
     model: A `models.self_distilled.SelfDistilled`.
@@ -68,6 +69,7 @@ class SelfDistillation:
   total_steps: int = 1
   warmup_steps: int = 0
   metric = "entropy"
+  couples = True
 
   def inputs(self, batch: Mapping[str, Array]) -> Any:
     """The images, or the large (2B, H, W, C) and small crops (n B, h, w, C).
@@ -107,7 +109,7 @@ class SelfDistillation:
     masks = block_masks(key, crops, self.grid, s.mask_probability, share)
     return {"masks": masks, **masked(masks, most_masked(h * w, s.mask_to))}
 
-  def init_state(self) -> Any:
+  def init(self) -> Any:
     """Centers of zeros for both kinds of tokens, (K,), if there are any."""
     if self.settings.centering != "mean":
       return None
@@ -127,16 +129,18 @@ class SelfDistillation:
       step, s.first_temperature, s.teacher_temperature, self.warmup_steps
     )
 
-  def advance(
-    self, apply: Apply, images: Any, targets: dict[str, Array], moment: Moment
-  ) -> tuple[Array, Array, Any, dict[str, Array]]:
+  def loss(
+    self, apply: Apply, inputs: Any, targets: dict[str, Array], moment: Moment
+  ) -> Loss:
     """The loss of each image, the entropy of its answers, and what follows.
 
     The score and the metrics are of the teacher's answers, but for the parts of
     the loss.
     """
+    if not isinstance(inputs, dict):  # Of a batch with `image` alone.
+      return Loss(*self.mirrored_loss(apply, inputs))
     s = self.settings
-    crops = images
+    crops = inputs
     B = len(crops["large"]) // 2
     taught = self._teach(crops["large"], targets, moment)
     draw = {k: v for k, v in targets.items() if k != "counts"}
@@ -173,7 +177,7 @@ class SelfDistillation:
       "teacher_temperature": self.temperature(moment.step),
     }
     score = entropy(taught["class"]).mean(axis=1)
-    return loss, score, taught["state"], metrics
+    return Loss(loss, score, metrics, taught["state"])
 
   def teacher_draw(self, targets: dict[str, Array]) -> dict[str, Array]:
     """The teacher's draw: it answers for masked patches, and sees them."""
@@ -184,7 +188,7 @@ class SelfDistillation:
   ) -> dict[str, Any]:
     """The teacher's probabilities, which sees the large crops without masks."""
     s = self.settings
-    variables = {"params": moment.average}
+    variables = {"params": moment.averaged}
     if targets:
       variables["draw"] = self.teacher_draw(targets)
     outputs = self.model.apply(variables, large)
@@ -223,14 +227,13 @@ class SelfDistillation:
       return centered(rows, moment.state[name], temperature)
     return sinkhorn_knopp(rows, temperature, counts)
 
-  def loss(
-    self, apply: Apply, images: Any, targets: Any, frozen_params: Any = None
+  def mirrored_loss(
+    self, apply: Apply, images: Float[Array, "B H W C"]
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """The loss of an evaluation, and the entropy of its answers.
 
     Each image learns from its mirror image, without a center.
     """
-    del targets, frozen_params
     pair = [apply(x)["answers"] for x in (images, images[:, :, ::-1])]
     s = self.settings
     loss, score = 0.0, 0.0

@@ -20,7 +20,7 @@ from vit_jax.models.model import Model
 from vit_jax.models.student import CLASS, OUTPUTS, PATCHES, outputs_of
 from vit_jax.tasks.settings import StudentSettings
 from vit_jax.training.distillation import Teacher
-from vit_jax.training.losses import TakesImages
+from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
 
 Sides = tuple[int, int]
 Outputs = Mapping[str, Float[Array, "..."]]
@@ -69,7 +69,7 @@ def size_for(teacher: Teacher, grid: Sides) -> Sides:
 
 
 @dataclasses.dataclass(frozen=True)
-class Imitation(TakesImages):
+class Imitation(TakesImages, Objective):
   """The objective of a student, a `losses.Objective`.
 
   Attributes:
@@ -95,16 +95,16 @@ class Imitation(TakesImages):
   def loss(
     self,
     apply: Callable[..., Any],
-    images: Images,
+    inputs: Images,
     targets: Any,
-    frozen_params: Any = None,
-  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    moment: Moment,
+  ) -> Loss:
     """The loss of each image, and the mean cosine of what it learns."""
     del targets
-    predicted = apply(images)
-    taught = self.taught(frozen_params["teacher"], images)
+    predicted = apply(inputs)
+    taught = self.taught(moment.frozen["teacher"], inputs)
     losses, cosines = self.compare(predicted, taught)
-    return losses, jnp.stack([*cosines.values()]).mean(axis=0)
+    return Loss(losses, jnp.stack([*cosines.values()]).mean(axis=0))
 
   def taught(self, params: Any, images: Images) -> Outputs:
     """The teacher's outputs for the student's images, without gradient."""

@@ -283,6 +283,12 @@ class Task:
     del length
     return self.objective(model, preprocessing)
 
+  def with_answers(self, objective: Any, teacher: "Teacher") -> Objective:
+    """The objective that learns a teacher's answers, too."""
+    from vit_jax.training.distillation import Distilled
+
+    return Distilled(objective, teacher)
+
   def optimizer(
     self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
   ) -> optax.GradientTransformation:

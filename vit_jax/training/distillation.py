@@ -15,7 +15,14 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layer import Images
 from vit_jax.training import losses
-from vit_jax.training.losses import Apply, Classification, Targets
+from vit_jax.training.losses import (
+  Apply,
+  Classification,
+  Loss,
+  Moment,
+  Objective,
+  Targets,
+)
 from vit_jax.training.settings import DistillSettings
 
 Losses = Float[Array, " B"]
@@ -95,20 +102,19 @@ class Teacher:
 
 
 @dataclasses.dataclass(frozen=True)
-class Distilled:
+class Distilled(Objective):
   """The objective of a student: that of the labels, and a teacher's answers.
 
   In DeiT's form, the labels teach one of two heads, and the teacher the other.
-  The teacher's parameters are `frozen_params["teacher"]`.
+  The teacher's parameters are `Moment.frozen["teacher"]`.
   """
 
   labelled: Classification
   teacher: Teacher
+  metric: str = dataclasses.field(init=False)  # The score of the labels.
 
-  @property
-  def metric(self) -> str:
-    """The score of the labels."""
-    return self.labelled.metric
+  def __post_init__(self):
+    object.__setattr__(self, "metric", self.labelled.metric)
 
   def inputs(self, batch: Mapping[str, Array]) -> Images:
     return self.labelled.inputs(batch)
@@ -119,11 +125,11 @@ class Distilled:
     return self.labelled.prepare(batch, key)
 
   def loss(
-    self, apply: Apply, images: Array, targets: Any, frozen_params: Any = None
-  ) -> tuple[Array, Array]:
+    self, apply: Apply, inputs: Array, targets: Any, moment: Moment
+  ) -> Loss:
     """The mixed loss of each example, and the score under its labels."""
-    labelled = self.labelled
-    params = frozen_params["teacher"]
+    labelled, images = self.labelled, inputs
+    params = moment.frozen["teacher"]
     both = self.teacher.settings.form == "deit"
     heads: Any = apply(images, method="by_head") if both else [apply(images)]
     loss, _ = labelled.loss_and_score(heads[0], targets)
@@ -131,4 +137,5 @@ class Distilled:
     _, score = labelled.loss_and_score(average, targets)
     taught = self.teacher.logits(params, images, labelled.mean, labelled.std)
     kind = labelled.settings.kind
-    return self.teacher.loss(kind, heads[-1], taught, loss), score
+    mixed = self.teacher.loss(kind, heads[-1], taught, loss)
+    return Loss(mixed, score)

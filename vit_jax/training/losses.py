@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -166,19 +166,73 @@ def mixup_or_cutmix(
   )
 
 
-@runtime_checkable
-class Objective(Protocol):
-  """The objective of a train step.
+def _no_average() -> Any:
+  raise ValueError(
+    "ema_decay=0: the objective reads the average of the parameters, and there "
+    "is none: set a decay."
+  )
 
-  `metric` is the name of the score that `loss` returns, such as "top1".
+
+@dataclasses.dataclass(frozen=True)
+class Moment:
+  """Where a run is, for its objective. No gradient goes through it.
+
+  Attributes:
+    step: Number of the step, counted from 0.
+    state: The objective's own state before the step; None if it keeps none.
+    frozen: Parameters that the run uses but does not train, by name, such as
+      `teacher`.
+    average_of: Gives `averaged`, which most objectives do not ask for.
   """
 
+  step: Any = 0
+  state: Any = None
+  frozen: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  average_of: Callable[[], Any] = _no_average
+
   @property
-  def metric(self) -> str: ...
+  def averaged(self) -> Any:
+    """The average of all parameters of the model before the step.
+
+    Raises ValueError if the run keeps none.
+    """
+    return self.average_of()
+
+
+class Loss(NamedTuple):
+  """What an objective makes of a batch.
+
+  Attributes:
+    value: The loss of each example, (B,).
+    score: The score of each example, (B,), which `Objective.metric` names.
+    metrics: Further numbers by name.
+    state: The objective's state after the step; None if it keeps none.
+  """
+
+  value: Array
+  score: Array
+  metrics: dict[str, Array] = {}
+  state: Any = None
+
+
+class Objective:
+  """The objective of a train step; one of your own derives from it.
+
+  Attributes:
+    metric: The name of the score of a `Loss`, such as "top1".
+    couples: Whether the loss of an example depends on the others of its batch.
+  """
+
+  metric: str
+  couples: ClassVar[bool] = False
+
+  def init(self) -> Any:
+    """The first state: arrays that name their logical axes; None for none."""
+    return None
 
   def inputs(self, batch: Mapping[str, Array]) -> Any:
     """Returns the model's inputs for a batch, without random changes."""
-    ...
+    raise NotImplementedError
 
   def prepare(self, batch: Mapping[str, Array], key: Array) -> tuple[Any, Any]:
     """Returns the model's inputs for a batch in training, and the targets.
@@ -186,83 +240,52 @@ class Objective(Protocol):
     The batch holds the arrays of `run.plan.Plan.batch_spec`, such as `image`,
     uint8 (B, H, W, C). The random key is that of the step.
     """
-    ...
+    raise NotImplementedError
 
   def loss(
-    self, apply: Apply, images: Any, targets: Any, frozen_params: Any = None
-  ) -> tuple[Array, Array]:
-    """The loss and the score of each example, both (B,).
+    self, apply: Apply, inputs: Any, targets: Any, moment: Moment
+  ) -> Loss:
+    """The loss and the score of each example, and what follows.
 
     `apply` maps the model's inputs, such as images, and collections of
     variables by name, to the model's outputs, or those of its `method`. Inputs
-    and targets are those of `prepare`; the run uses `frozen_params`, but does
-    not train them.
+    and targets are those of `prepare`.
     """
-    ...
+    raise NotImplementedError
 
+  def decay(self, step: Array) -> Array | None:
+    """The decay of the parameters' average after a step.
 
-class Moment(NamedTuple):
-  """Where a run is, for a `StatefulObjective`.
-
-  Attributes:
-    step: Number of the step, counted from 0.
-    average: The average of all parameters of the model before the step.
-    state: The objective's own state before the step.
-  """
-
-  step: Array
-  average: Any
-  state: Any
-
-
-@runtime_checkable
-class StatefulObjective(Objective, Protocol):
-  """An objective with a state of its own, which reads the parameters' average.
-
-  The train step keeps the state in `TrainState.objective_state`. It couples the
-  examples of a batch, which is not computed in parts. Its run has an average.
-  """
-
-  def init_state(self) -> Any:
-    """The first state: arrays that name their logical axes; None for none."""
-    ...
-
-  def decay(self, step: Array) -> Array:
-    """The decay of the parameters' average after a step."""
-    ...
-
-  def advance(
-    self, apply: Apply, images: Any, targets: Any, moment: Moment
-  ) -> tuple[Array, Array, Any, dict[str, Array]]:
-    """The loss and the score, as `loss`, the next state, and further metrics.
-
-    The metrics are numbers by name. No gradient goes through `moment`.
+    None leaves it to the run's settings.
     """
-    ...
+    del step
+    return None
 
 
-@runtime_checkable
-class CoupledObjective(Objective, Protocol):
-  """An objective whose loss couples the examples of a batch.
+class CoupledObjective(Objective):
+  """An objective that couples examples by their embeddings alone.
 
-  It does so by their embeddings alone, so that a batch can be computed in parts
-  all the same. `loss` is `couple` after `embed`.
+  A batch can thus be computed in parts all the same.
   """
 
-  def embed(
-    self, apply: Apply, inputs: Any, frozen_params: Any = None
-  ) -> tuple[Any, Any]:
+  couples = True
+
+  def embed(self, apply: Apply, inputs: Any, moment: Moment) -> tuple[Any, Any]:
     """The embeddings of examples, arrays (B, ...), and what they share.
 
     They share numbers such as a temperature, which the inputs do not change.
     """
-    ...
+    raise NotImplementedError
 
-  def couple(
-    self, embeddings: Any, shared: Any, targets: Any
-  ) -> tuple[Array, Array]:
-    """The loss and the score, as `loss`, of both that `embed` gives."""
-    ...
+  def couple(self, embeddings: Any, shared: Any, targets: Any) -> Loss:
+    """The loss of both that `embed` gives."""
+    raise NotImplementedError
+
+  def loss(
+    self, apply: Apply, inputs: Any, targets: Any, moment: Moment
+  ) -> Loss:
+    """The loss and the score of each example: `couple` after `embed`."""
+    return self.couple(*self.embed(apply, inputs, moment), targets)
 
 
 class TakesImages:
@@ -285,7 +308,7 @@ class ImageInputs(TakesImages):
 
 
 @dataclasses.dataclass(frozen=True)
-class Classification(TakesImages):
+class Classification(TakesImages, Objective):
   """The objective of a classifier: an image has one class.
 
   Attributes:
@@ -323,11 +346,11 @@ class Classification(TakesImages):
     return make_targets(label, self.num_classes, smoothing)
 
   def loss(
-    self, apply: Apply, images: Any, targets: Any, frozen_params: Any = None
-  ) -> tuple[Array, Array]:
+    self, apply: Apply, inputs: Any, targets: Any, moment: Moment
+  ) -> Loss:
     """The loss and the score of each example; `apply` gives the logits."""
-    del frozen_params
-    return self.loss_and_score(apply(images), targets)
+    del moment
+    return Loss(*self.loss_and_score(apply(inputs), targets))
 
   def loss_and_score(self, logits: Any, targets: Array) -> tuple[Array, Array]:
     """The loss of each example, and whether the answer is correct.

@@ -17,7 +17,7 @@ from jaxtyping import Array, Int
 from vit_jax.models.model import inputs_of
 from vit_jax.models.parts import Parts
 from vit_jax.runtime.printable import quoted
-from vit_jax.training.losses import Objective, StatefulObjective
+from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LoraSettings
 
 # Imported only by the runs that have a teacher.
@@ -32,7 +32,7 @@ class TrainState:
   """Everything that changes during training and that a checkpoint saves.
 
   `averaged_params` is the Polyak average of `params`, or None if it is off.
-  `objective_state` is that of a `losses.StatefulObjective`, or None.
+  `objective_state` is that of `losses.Objective.init`, or None.
   """
 
   step: Int[Array, ""]
@@ -52,8 +52,8 @@ class TrainState:
 class Extras:
   """LoRA's base and a teacher, which a run uses but does not train.
 
-  It transforms the run's initialisation, objective and parameters. In a plain
-  run, each method returns what it was given.
+  It transforms the run's initialisation and parameters. In a plain run, each
+  method returns what it was given.
 
   Attributes:
     lora: With a rank, the state holds LoRA's products and the heads alone.
@@ -81,17 +81,6 @@ class Extras:
     from vit_jax.training import lora
 
     return lora.trained_init(params_init, self.lora, self.parts)
-
-  def objective(self, objective: Any) -> Objective:
-    """The objective, which learns the teacher's answers too.
-
-    One that has a `teacher` already stays as it is.
-    """
-    if self.teacher is None or getattr(objective, "teacher", None):
-      return objective
-    from vit_jax.training.distillation import Distilled
-
-    return Distilled(objective, self.teacher)
 
   def taught(self, task: Any) -> Any:
     """A task with the teacher and its parameters, if there is one."""
@@ -198,17 +187,10 @@ def make_init(
       params=params,
       opt_state=tx.init(params),
       averaged_params=jax.tree.map(jnp.copy, params) if ema_decay else None,
-      objective_state=first_state(objective),
+      objective_state=objective.init() if objective else None,
     )
 
   return init
-
-
-def first_state(objective: Objective | None) -> Any:
-  """The first state of an objective; None if it keeps none."""
-  if isinstance(objective, StatefulObjective):
-    return objective.init_state()
-  return None
 
 
 def with_params(

@@ -16,9 +16,9 @@ from vit_jax.training.losses import (
   Apply,
   Classification,
   CoupledObjective,
+  Loss,
   Moment,
   Objective,
-  StatefulObjective,
 )
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.settings import LossSettings
@@ -26,7 +26,6 @@ from vit_jax.training.state import Extras, TrainState
 
 Metrics = dict[str, Array]
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
-_MOMENT = "moment"  # Beside the trees of `Extras.frozen_params`.
 
 
 def make_train_step(
@@ -99,12 +98,9 @@ def make_train_step(
       of the others are zero and are not computed. By default all are trained.
   """
   objective = objective or Classification(model.num_classes, loss, mean, std)
-  objective = extras.objective(objective)
   model_of = _model_function(model.apply, is_trainable, extras)
   gradient = _gradient(model_of, objective, accumulation_steps)
   average = _averaging(objective, ema_decay, ema_warmup)
-  if isinstance(objective, StatefulObjective):
-    _check_stateful(accumulation_steps, ema_decay)
   schedule: Any = learning_rate
   if not callable(schedule):
     schedule = optax.constant_schedule(jnp.float32(schedule))
@@ -116,9 +112,9 @@ def make_train_step(
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     inputs, targets = objective.prepare(batch, objective_key)
-    constants = _constants(objective, extras, state, frozen_params)
-    (mean_loss, (score, own_state, measured)), grads = gradient(
-      state.params, constants, dropout_key, inputs, targets
+    moment = _moment(extras, state, frozen_params)
+    (mean_loss, (score, measured, own_state)), grads = gradient(
+      state.params, moment, dropout_key, inputs, targets
     )
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
@@ -192,7 +188,6 @@ def step_gflops(
 
   A step that keeps less and computes it again counts as one that does not.
   """
-  objective = extras.objective(objective)
   trained = 0
 
   def apply(variables: Any, inputs: Any, *, rngs: Any, **options: Any) -> Any:
@@ -211,8 +206,8 @@ def step_gflops(
   def forward(state: TrainState, batch: Any, frozen_params: Any) -> Any:
     key = jax.random.key(0)
     inputs, targets = objective.prepare(batch, key)
-    constants = _constants(objective, extras, state, frozen_params)
-    return loss_of(state.params, constants, key, inputs, targets)
+    moment = _moment(extras, state, frozen_params)
+    return loss_of(state.params, moment, key, inputs, targets)
 
   others, _ = traced_operations(forward, state, batch, frozen_params)
   rows = jax.tree.leaves(batch)[0].shape[0]
@@ -222,15 +217,19 @@ def step_gflops(
   )
 
 
-def _constants(
-  objective: Objective, extras: Extras, state: TrainState, frozen_params: Any
-) -> dict[str, Any]:
-  """Arrays that the loss reads besides the trained parameters."""
-  constants = {**(frozen_params or {})}
-  if isinstance(objective, StatefulObjective):
-    merged = extras.merged_params(state.averaged_params, frozen_params)
-    constants[_MOMENT] = Moment(state.step, merged, state.objective_state)
-  return constants
+def _moment(extras: Extras, state: TrainState, frozen_params: Any) -> Moment:
+  """What an objective is told beside a batch and the trained parameters."""
+  known: dict[str, Any] = {}
+  if state.averaged_params is not None:
+    known["average_of"] = functools.partial(
+      extras.merged_params, state.averaged_params, frozen_params
+    )
+  return Moment(
+    step=state.step,
+    state=state.objective_state,
+    frozen=frozen_params or {},
+    **known,
+  )
 
 
 def _model_function(
@@ -261,13 +260,18 @@ def _model_function(
 def _gradient(
   model_of: Callable[..., Apply], objective: Objective, parts: int
 ) -> Callable:
-  """A function from (params, frozen_params, key, inputs, targets).
+  """A function from (params, moment, key, inputs, targets).
 
-  It returns the mean loss, with the mean score and the next state and the
-  metrics of a stateful objective, for which `frozen_params` has the moment; and
-  the gradient.
+  It returns the mean loss, with the mean score, the metrics and the next state
+  of the objective; and the gradient. Raises ValueError if the objective does
+  not allow for so many parts.
   """
-  if parts > 1 and isinstance(objective, CoupledObjective):
+  if parts > 1 and objective.couples:
+    if not isinstance(objective, CoupledObjective):
+      raise ValueError(
+        f"accumulation_steps={parts}: the objective takes a whole batch, as "
+        "the loss of an example depends on the others: set it to 1."
+      )
     return _coupled_in_parts(model_of, objective, parts)
   loss_of = _loss_function(model_of, objective)
   return _in_parts(jax.value_and_grad(loss_of, has_aux=True), parts)
@@ -276,35 +280,23 @@ def _gradient(
 def _loss_function(
   model_of: Callable[..., Apply], objective: Objective
 ) -> Callable[..., tuple[Array, Any]]:
-  """A function from (params, frozen_params, key, inputs, targets).
+  """A function from (params, moment, key, inputs, targets).
 
   It returns what `_gradient` does, without the gradient.
   """
 
   def loss_of(
-    params: Any, frozen_params: Any, key: Array, inputs: Any, targets: Any
+    params: Any, moment: Moment, key: Array, inputs: Any, targets: Any
   ) -> tuple[Array, Any]:
-    apply = model_of(params, frozen_params, key)
-    if isinstance(objective, StatefulObjective):
-      moment = frozen_params[_MOMENT]
-      loss, score, state, scalars = objective.advance(
-        apply, inputs, targets, moment
-      )
-      return loss.mean(), (score.mean(), state, scalars)
-    loss, score = objective.loss(apply, inputs, targets, frozen_params)
-    return loss.mean(), (score.mean(), None, {})
+    apply = model_of(params, moment.frozen, key)
+    return _means(objective.loss(apply, inputs, targets, moment))
 
   return loss_of
 
 
-def _check_stateful(accumulation_steps: int, ema_decay: float) -> None:
-  """Raises ValueError unless an objective with a state gets what it needs."""
-  if accumulation_steps > 1 or not ema_decay:
-    raise ValueError(
-      f"accumulation_steps={accumulation_steps} and ema_decay={ema_decay}: an "
-      "objective with a state takes a whole batch, and an average: set "
-      "accumulation_steps=1 and a decay."
-    )
+def _means(loss: Loss) -> tuple[Array, Any]:
+  """The mean loss; the mean score, the metrics and the state."""
+  return loss.value.mean(), (loss.score.mean(), loss.metrics, loss.state)
 
 
 def _check_batch(batch: Any) -> None:
@@ -319,7 +311,7 @@ def _averaging(
   objective: Objective, decay: float, warmup: bool
 ) -> Callable[[TrainState, Any], Any]:
   """A function of a state and the next parameters: their next average."""
-  if not decay and not isinstance(objective, StatefulObjective):
+  if not decay:
     return lambda state, params: state.averaged_params
   decay_at = _decay(objective, decay, warmup)
 
@@ -334,16 +326,17 @@ def _decay(
   objective: Objective, decay: float, warmup: bool
 ) -> Callable[[Array], Any]:
   """The decay of the parameters' average, as a function of the step."""
-  if isinstance(objective, StatefulObjective):
-    return objective.decay
-  if not warmup:
-    return lambda step: decay
 
-  def warmed(step: Array) -> Array:
+  def decay_at(step: Array) -> Any:
+    own = objective.decay(step)
+    if own is not None:
+      return own
+    if not warmup:
+      return decay
     t = step + 1  # At first, the average is of the last tenth alone.
     return jnp.minimum(decay, (1 + t) / (10 + t))
 
-  return warmed
+  return decay_at
 
 
 def share_of_start(
@@ -383,24 +376,33 @@ def _split(x: Array, parts: int) -> Array:
 def _in_parts(gradient: Callable, parts: int) -> Callable:
   """Averages `gradient` over equal parts, each with its own random key.
 
-  It maps (params, frozen_params, key, inputs, targets) to ((mean loss, (mean
-  score, None, {})), gradient).
+  It maps (params, moment, key, inputs, targets) to ((mean loss, (mean score,
+  mean metrics, None)), gradient).
   """
   if parts == 1:
     return gradient
 
-  def mean(params: Any, frozen: Any, key: Array, inputs: Any, targets: Any):
+  def mean(params: Any, moment: Moment, key: Array, inputs: Any, targets: Any):
     def add_part(total, xs):
       part, (part_inputs, part_targets) = xs
       part_key = jax.random.fold_in(key, part)
-      result = gradient(params, frozen, part_key, part_inputs, part_targets)
-      return jax.tree.map(jnp.add, total, result), None
+      found = gradient(params, moment, part_key, part_inputs, part_targets)
+      (loss, (score, metrics, state)), grads = found
+      if state is not None:
+        raise ValueError(
+          f"accumulation_steps={parts}: the objective keeps a state, and takes "
+          "a whole batch: set it to 1."
+        )
+      total = jax.tree.map(jnp.add, total, ((loss, score), grads))
+      return total, metrics
 
     data = jax.tree.map(lambda x: _split(x, parts), (inputs, targets))
-    means = jnp.zeros(()), (jnp.zeros(()), None, {})
-    zero = (means, jax.tree.map(jnp.zeros_like, params))
-    total, _ = jax.lax.scan(add_part, zero, (jnp.arange(parts), data))
-    return jax.tree.map(lambda x: x / parts, total)
+    zeros = jnp.zeros(()), jnp.zeros(())
+    zero = (zeros, jax.tree.map(jnp.zeros_like, params))
+    total, metrics = jax.lax.scan(add_part, zero, (jnp.arange(parts), data))
+    (loss, score), grads = jax.tree.map(lambda x: x / parts, total)
+    metrics = jax.tree.map(lambda x: x.mean(axis=0), metrics)
+    return (loss, (score, metrics, None)), grads
 
   return mean
 
@@ -415,17 +417,18 @@ def _coupled_in_parts(
   each of which is embedded again with the same dropout.
   """
 
-  def gradient(params: Any, frozen: Any, key: Array, inputs: Any, targets: Any):
+  def gradient(
+    params: Any, moment: Moment, key: Array, inputs: Any, targets: Any
+  ):
     def embed(params: Any, part: Array, inputs: Any) -> tuple[Any, Any]:
-      apply = model_of(params, frozen, jax.random.fold_in(key, part))
-      return objective.embed(apply, inputs, frozen)
+      apply = model_of(params, moment.frozen, jax.random.fold_in(key, part))
+      return objective.embed(apply, inputs, moment)
 
     def embed_part(none: None, xs: tuple[Array, Any]):
       return none, embed(params, *xs)
 
-    def coupled(rows: Any, shared: Any) -> tuple[Array, Array]:
-      loss, score = objective.couple(rows, shared, targets)
-      return loss.mean(), score.mean()
+    def coupled(rows: Any, shared: Any) -> tuple[Array, Any]:
+      return _means(objective.couple(rows, shared, targets))
 
     def add_part(total: Any, xs: tuple[Array, Any, Any]):
       part, part_inputs, by_rows = xs
@@ -441,10 +444,10 @@ def _coupled_in_parts(
     )
     shared = jax.tree.map(lambda x: x[0], shared)  # The same in all parts.
     both = jax.value_and_grad(coupled, argnums=(0, 1), has_aux=True)
-    (loss, score), (by_rows, by_shared) = both(rows, shared)
+    means, (by_rows, by_shared) = both(rows, shared)
     by_shared = jax.tree.map(lambda x: x / parts, by_shared)
     zero = jax.tree.map(jnp.zeros_like, params)
     total, _ = jax.lax.scan(add_part, zero, (*xs, split(by_rows)))
-    return (loss, (score, None, {})), total
+    return means, total
 
   return gradient
