@@ -95,8 +95,7 @@ class TwoTowers(Vit):
 class Contrast(ImageInputs, Objective):
   """Cross-entropy of images among captions, and of captions among images."""
 
-  metric = "recall"
-  couples = True
+  metric, couples = "recall", True
 
   def inputs(self, batch):
     return super().inputs(batch), batch["label"]
