@@ -17,7 +17,7 @@ from vit_jax.tasks.task import class_name
 
 _TILE = 128  # Pixels.
 _COLUMNS = 8
-_LINES, _LETTERS = 3, 18  # Of a caption, above each `_TILE` pixels.
+_LINES, _LETTERS = 3, 18  # A caption above each `_TILE` pixels.
 
 
 def batch_sheet(

@@ -23,7 +23,7 @@ from vit_jax.inspection.found_data import opened, recognised
 from vit_jax.tasks.settings import DataSettings
 
 _IMAGE = "image"
-_SIZE = 224, 224  # Of the images of a folder.
+_SIZE = 224, 224  # Images of a folder are shown in this size.
 _NEEDED = (
   "give a batch with an array 'image', (B, H, W, C), images alone, the batches "
   "or the pair that vit_jax.open_data returns, or a folder."

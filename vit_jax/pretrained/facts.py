@@ -1,4 +1,4 @@
-"""What a user of an exported file has to know, for the file to say."""
+"""Facts that an exported file carries for its users."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from vit_jax.pretrained.text import LoadedText
 
 
 def facts_of(source: Loaded | LoadedText) -> dict[str, str]:
-  """What a user of the file has to know, as texts or JSON by name."""
+  """Facts for users of the file, as texts or JSON by name."""
   if isinstance(source, LoadedText):
     return _as_json(_of_texts(source.tokenizer))
   return _as_json(_of_images(source))

@@ -21,7 +21,7 @@ _MOST_CLUSTERS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Similar:
-  """What was found among images.
+  """Images that look alike, as results.
 
   Attributes:
     files: Their paths.

@@ -261,7 +261,7 @@ class Plan:
 
   @functools.cached_property
   def evaluation(self) -> RunEvaluation:
-    """What is measured at an evaluation."""
+    """The metrics and pictures of an evaluation."""
     return RunEvaluation(
       settings=self.settings,
       task=self.task,

@@ -66,8 +66,8 @@ def setting(
     legacy_default: The value for descriptions of older checkpoints, which lack
       this field: the program behaved as with this value before it existed. Only
       needed if it differs from the default.
-    deprecated: What to use in place of a key that is to go. The key works as
-      before, and a new run that sets it prints a line.
+    deprecated: Advice on what to use in place of a key that is to go. The key
+      works as before, and a new run that sets it prints a line.
   """
   if deprecated:
     says = f"{says} Deprecated: {deprecated}"

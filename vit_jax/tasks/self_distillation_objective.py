@@ -137,7 +137,7 @@ class SelfDistillation(Objective):
     The score and the metrics are of the teacher's answers, but for the parts of
     the loss.
     """
-    if not isinstance(inputs, dict):  # Of a batch with `image` alone.
+    if not isinstance(inputs, dict):  # The batch has `image` alone.
       return Loss(*self.mirrored_loss(apply, inputs))
     s = self.settings
     crops = inputs

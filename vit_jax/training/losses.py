@@ -200,7 +200,7 @@ class Moment:
 
 
 class Loss(NamedTuple):
-  """What an objective makes of a batch.
+  """The outcome of an objective for a batch.
 
   Attributes:
     value: The loss of each example, (B,).

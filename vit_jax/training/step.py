@@ -218,7 +218,7 @@ def step_gflops(
 
 
 def _moment(extras: Extras, state: TrainState, frozen_params: Any) -> Moment:
-  """What an objective is told beside a batch and the trained parameters."""
+  """The step, state, average and frozen parameters, for an objective."""
   known: dict[str, Any] = {}
   if state.averaged_params is not None:
     known["average_of"] = functools.partial(

@@ -26,7 +26,7 @@ from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import Section, flat, from_dict, section, setting
 from vit_jax.training.settings import LoraSettings, LossSettings
 
-_ELEMENTS = 1 << 16  # Of an array that are summed at a time.
+_ELEMENTS = 1 << 16  # So many of an array are summed at a time.
 # Facts about data and teacher that the configuration does not tell.
 _DATA_KEYS = ("class_names", "train_examples", "targets", "task", "teacher")
 # Keys that every reader of a description needs.

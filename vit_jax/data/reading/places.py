@@ -7,7 +7,7 @@ from vit_jax.data.settings import LABEL_FILES
 
 
 class Place(NamedTuple):
-  """What a path is.
+  """Tells images, packed images and files of labels apart by a path.
 
   Attributes:
     key: The key of `data` that it is the value of: "dir", "root" or
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 def place_of(path: str) -> Place | None:
-  """What a path is: images, packed or not, or a file of labels; None if none.
+  """The kind of a path: images, packed or not, a file of labels; or None.
 
   A file is one of labels by its ending alone.
   """
