@@ -94,6 +94,7 @@ ALLOWED = {
   "processes",
   ("vit_jax/models/variants.py", "import_module"): "of a class that a "
   "configuration names; of none that a checkpoint names",
+  ("scripts/bench/first_success.py", "shell"): "of commands in the file",
   ("scripts/bench/recipes.py", "import_module"): "of names in the file",
   ("scripts/parity/reference/encoders.py", "import_module"): "the same",
   ("scripts/mutants/trials.py", "import_module"): "of our own tests",
