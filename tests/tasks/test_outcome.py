@@ -15,10 +15,12 @@ from vit_jax.training.sharding import make_mesh
   [
     (12, 32, 1, 12),  # A small split is not padded to the run's batch.
     (48, 32, 1, 24),
-    (33, 32, 1, 17),
+    (33, 32, 1, 24),
     (64, 32, 1, 32),
     (10_000, 64, 1, 64),
-    (10_000, 512, 1, 500),
+    (10_000, 512, 1, 504),
+    (50_000, 1024, 1, 1024),
+    (7, 6, 1, 6),
     (12, 32, 8, 16),
     (0, 32, 1, 1),  # Which the loader refuses.
   ],

@@ -195,9 +195,13 @@ class Stream:
   transform: Transform | None = None
 
   def __post_init__(self):
-    # As many batches of equal size: 48 images by 32 are two of 24.
+    # As many batches of equal size: 48 images by 32 are two of 24. Several have
+    # rows in eights, as accelerators tile them.
     count = max(1, len(self.source))
-    even = -(-count // -(-count // self.batch_size))
+    batches = -(-count // self.batch_size)
+    even = -(-count // batches)
+    if batches > 1:
+      even = min(self.batch_size, -(-even // 8) * 8)
     rows = sharding.padded_batch_size(even, self.mesh)
     transform = self.transform or self.preprocessing.transform()
     self._batches = self.loader.evaluate(self.source, transform, rows)
