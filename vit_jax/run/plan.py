@@ -219,17 +219,8 @@ class Plan:
   @functools.cached_property
   def operations(self) -> Operations:
     """The operations of a train step for an image."""
-    frozen = self.extras.frozen_params
     return step_gflops(
-      self.model,
-      self.objective,
-      self.extras,
-      self.shapes,
-      {
-        name: jax.ShapeDtypeStruct(array.shape, array.dtype)
-        for name, array in self.batch_spec.items()
-      },
-      frozen[0] if frozen else None,
+      self.model, self.objective, self.extras, *self.step_shapes
     )
 
   @property
