@@ -54,7 +54,9 @@ def steps(name, monkeypatch, layout):
   settings = read(config)
   with monkeypatch.context() as patch:
     patch.setattr(
-      sharding, "make_mesh", lambda **given: make_mesh(**given, devices=devices)
+      sharding,
+      "make_mesh",
+      lambda **given: make_mesh(**{**given, "devices": devices}),
     )
     plan = make_plan(settings)
     plan.evaluation.stream.close()
