@@ -134,10 +134,7 @@ JOBS = {
   "digits": Job(60, ["WHEEL[figures]"], ["vit_jax train digits"]),
   "ONNX": Job(
     60,
-    [
-      "onnx onnx-ir onnxruntime",
-      "--no-deps jax2onnx==0.17.1 equinox dm-pix",
-    ],
+    ["onnx onnxruntime"],
     [
       "vit_jax export runs/digits model.onnx",
       f"python -c {shlex.quote(ASK)}",
