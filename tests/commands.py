@@ -4,18 +4,18 @@ import os
 import subprocess
 import sys
 
-# What a library will take away is an error here too; the cache is as in
-# pyproject.toml.
-_COMMON = {
-  "JAX_PLATFORMS": "cpu",
-  "PYTHONWARNINGS": "error::DeprecationWarning,error::FutureWarning,"
-  "error::PendingDeprecationWarning,"
-  "ignore:Error reading persistent compilation cache entry:UserWarning",
-}
+from tests import forks
 
 
 def run(module: str, *arguments: str, **environment: str):
-  """Runs `python -m MODULE ARGUMENTS`; returns code, stdout and stderr."""
+  """Runs `python -m MODULE ARGUMENTS`; returns code, stdout and stderr.
+
+  On Linux it is a fork of a process that has imported JAX, unless a variable
+  that JAX and its like read when they are imported is another.
+  """
+  variables = {**os.environ, **forks.COMMON, **environment}
+  if sys.platform == "linux" and forks.server().fits(variables):
+    return forks.server().run(module, [*map(str, arguments)], variables)
   return python("-m", module, *arguments, **environment)
 
 
@@ -34,7 +34,7 @@ def python(*arguments: str, **environment: str):
     [sys.executable, *arguments],
     capture_output=True,
     text=True,
-    env={**os.environ, **_COMMON, **environment},
+    env={**os.environ, **forks.COMMON, **environment},
     timeout=300,
     check=False,
   )
@@ -47,5 +47,5 @@ def start(*arguments: str, **environment: str):
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
-    env={**os.environ, **_COMMON, **environment},
+    env={**os.environ, **forks.COMMON, **environment},
   )

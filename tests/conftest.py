@@ -62,10 +62,15 @@ def check_calls(function):
   return beartype.beartype(function)
 
 
-# Modules and packages in which jaxtyping checks every call's shapes.
+MODELS = pathlib.Path(__file__).parents[1] / "vit_jax" / "models"
+# Modules in which jaxtyping checks every call's shapes, as far as they name any.
 # `vit_jax.data` is left out, because its worker processes lack the hook.
 SHAPES_CHECKED = (
-  "vit_jax.models",
+  *sorted(
+    f"vit_jax.models.{path.stem}"
+    for path in MODELS.glob("*.py")
+    if "jaxtyping" in path.read_text()
+  ),
   "vit_jax.inspection.attention_maps",
   "vit_jax.inspection.embedding_maps",
   "vit_jax.training.contrastive",
@@ -90,7 +95,7 @@ jaxtyping.install_import_hook(SHAPES_CHECKED, f"{__name__}.check_calls")
 
 @pytest.fixture
 def shapes_checked():
-  """Names of the modules and packages whose calls have their shapes checked."""
+  """Names of the modules whose calls have their shapes checked."""
   return SHAPES_CHECKED
 
 

@@ -39,6 +39,19 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
   assert found.partition("  macro-F1")[0] in last
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("workdir", ["nowhere", ""])
+def test_a_fork_is_as_the_command_of_a_shell(tmp_path, monkeypatch, workdir):
+  """`run` starts forks, as importing JAX takes longer than most refusals."""
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path))
+  arguments = ("vit_jax.evaluate", f"--workdir={workdir}")
+  fork, process = run(*arguments), python("-m", *arguments)
+  for name in ("returncode", "stdout", "stderr"):
+    assert getattr(fork, name) == getattr(process, name)
+  assert run("this").stdout == python("-m", "this").stdout != ""
+
+
 @pytest.mark.parametrize(
   "arguments, message",
   [
