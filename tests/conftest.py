@@ -63,7 +63,7 @@ def check_calls(function):
 
 
 MODELS = pathlib.Path(__file__).parents[1] / "vit_jax" / "models"
-# Modules in which jaxtyping checks every call's shapes, as far as they name any.
+# Modules in which jaxtyping checks every call's shapes: those that name any.
 # `vit_jax.data` is left out, because its worker processes lack the hook.
 SHAPES_CHECKED = (
   *sorted(
