@@ -28,7 +28,7 @@ from vit_jax.models.masked_vit import masked
 from vit_jax.models.model import normalize, represent
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.tasks.choose import answering
-from vit_jax.tasks.eval_step import make_eval_step, no_totals
+from vit_jax.tasks.class_report import make_measure
 from vit_jax.training.losses import probabilities
 
 CHECKPOINTS = pathlib.Path(__file__).parent / "checkpoints"
@@ -193,10 +193,10 @@ def _assert_evaluated(name, pixels, expected):
   """Checks a step of `evaluate`, on each picture with each class as label."""
   model, params, preprocessing, loss = opened(name)
   B, K = expected.shape
-  step = make_eval_step(model, **preprocessing.normalization, loss=loss)
+  measure = make_measure(model, **preprocessing.normalization, loss=loss)
   label = np.tile(np.arange(K, dtype=np.int32), B)
   batch = {"image": pixels.repeat(K, axis=0), "label": label}
-  _, answers = jax.jit(step)(no_totals(K), params, batch)
+  _, answers = jax.jit(measure.compute)(params, batch, 0)
   likeliest = expected.max(axis=1).repeat(K)
   _assert_same(np.asarray(answers.probability), likeliest)
   assert (answers.answer == expected.argmax(axis=1).repeat(K)).all()

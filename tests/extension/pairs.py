@@ -17,9 +17,9 @@ from vit_jax.models.model import unit
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import ENCODER, HEAD, Part, Stack
 from vit_jax.models.vit import EncoderBlock, Vit
-from vit_jax.runtime.display import Metric, untracked
+from vit_jax.runtime.display import Metric
+from vit_jax.tasks.metrics import gathering
 from vit_jax.tasks.outcome import Outcome
-from vit_jax.tasks.outputs import gatherer
 from vit_jax.tasks.task import Task
 from vit_jax.training.losses import ImageInputs, Loss, Objective
 
@@ -123,15 +123,14 @@ class PairsTask(Task):
   def objective(self, model, preprocessing):
     return Contrast(**preprocessing.normalization)
 
-  def evaluator(self, model, stream):
+  def measure(self, model, stream):
     inputs = self.objective(model, stream.preprocessing).inputs
 
     def embed(params, batch):
       u, v = model.apply({"params": params}, inputs(batch))
       return {"u": u, "v": v}
 
-    gather = gatherer(embed, stream)
-    return lambda params, track=untracked, **_: Found(gather(params, track))
+    return gathering(embed, Found)
 
 
 class Found(Outcome):

@@ -12,7 +12,7 @@ from vit_jax.tasks.classification import (
   ClassificationTask,
 )
 from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Predictions, no_totals
+from vit_jax.tasks.eval_step import Predictions
 
 NAMES = ("<b>cat</b>", "dog & co", "$\\alpha$")
 CONFUSION = np.array([[5, 1, 0], [2, 3, 0], [0, 0, 4]])
@@ -61,12 +61,12 @@ def measured():
   rng = np.random.default_rng(0)
   probability = np.float32(rng.uniform(0.4, 1, len(label)))
   loss = -np.log(np.where(label == answer, probability, 1 - probability))
-  confusion = ConfusionMatrix()
   counted = np.ones(len(label), bool)
-  confusion.add(
+  confusion = ConfusionMatrix.of(
     Predictions(label, answer, probability, np.float32(loss), counted)
   )
-  outcome = ClassificationOutcome({}, no_totals(3), NAMES, confusion)
+  totals = {"count": np.zeros(3, np.float32), "unanswered": 0}
+  outcome = ClassificationOutcome({}, totals, NAMES, confusion)
   photo = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
   rollout = np.zeros((4, 4), np.float32)
   rollout[0, 3] = 1

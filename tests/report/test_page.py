@@ -202,11 +202,11 @@ def test_runs_are_compared(measured):
 
 
 def test_a_model_that_answers_nan_has_a_report(measured):
-  confusion = ConfusionMatrix()
   nothing = np.full(3, np.nan, np.float32)
   zeros = np.zeros(3, np.int32)
   counted = np.ones(3, bool)
-  confusion.add(Predictions(zeros, zeros, nothing, nothing, counted))
+  answers = Predictions(zeros, zeros, nothing, nothing, counted)
+  confusion = ConfusionMatrix.of(answers)
   broken = dataclasses.replace(
     measured,
     outcome=dataclasses.replace(

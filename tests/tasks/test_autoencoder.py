@@ -14,9 +14,9 @@ from vit_jax.models import make_model
 from vit_jax.tasks.autoencoder import (
   AutoencoderTask,
   ReconstructionOutcome,
-  make_eval_step,
+  make_sums,
 )
-from vit_jax.tasks.outcome import total
+from vit_jax.tasks.metrics import Measure, evaluate
 from vit_jax.tasks.reconstructed_pictures import as_photograph, make_panels
 from vit_jax.tasks.reconstruction import (
   Reconstruction,
@@ -132,19 +132,15 @@ def test_an_evaluation_hides_the_same_whatever_its_batches():
   model = small_model()
   params = random_params(model, (16, 16), 0)
   objective = Reconstruction(0.75, True, P, HALF, HALF)
-  step = jax.jit(make_eval_step(model, objective))
+  measure = Measure(make_sums(model, objective), ReconstructionOutcome)
   whole = batch(6)
   found = []
   for size in (2, 3):
     parts = [
-      step(
-        params,
-        jax.tree.map(lambda x: x[first : first + size], whole),  # noqa: B023
-        jnp.int32(first),
-      )
+      jax.tree.map(lambda x: x[first : first + size], whole)  # noqa: B023
       for first in range(0, 6, size)
     ]
-    found.append(ReconstructionOutcome(total(parts)).scores)
+    found.append(evaluate(measure, params, parts).result().scores)
   assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 

@@ -1,5 +1,8 @@
 """Counts gathered in batches, against NumPy on the whole split at once."""
 
+import functools
+import operator
+
 import numpy as np
 import pytest
 from sklearn.metrics import (
@@ -39,10 +42,9 @@ def rows(answers, chosen):
 
 @pytest.fixture(scope="module")
 def tally(answers):
-  tally = ConfusionMatrix()
-  for start in range(0, N, 32):
-    tally.add(rows(answers, slice(start, start + 32)))
-  return tally
+  starts = range(0, N, 32)
+  parts = (rows(answers, slice(start, start + 32)) for start in starts)
+  return functools.reduce(operator.add, map(ConfusionMatrix.of, parts, starts))
 
 
 def test_confusion_is_scikit_learns(tally, answers):
@@ -77,14 +79,13 @@ def test_scores_of_classes_are_scikit_learns(tally, answers):
 
 
 def test_classes_that_are_only_answered_or_only_occur_score_0():
-  tally = ConfusionMatrix()
   label, answer = np.array([0, 0, 1, 3]), np.array([0, 2, 2, 3])
-  tally.add(
-    Predictions(label, answer, np.ones(4), np.ones(4), np.array([1, 1, 1, 1]))
-  )
+  every = label, answer, np.ones(4), np.ones(4), np.array([1, 1, 1, 1])
+  tally = ConfusionMatrix.of(Predictions(*every))
   expected = precision_recall_fscore_support(label, answer, zero_division=0)
   _assert_scores(tally, expected)
-  assert np.isnan(ConfusionMatrix().macro_f1())
+  none = Predictions(*(x[:0] for x in every))
+  assert np.isnan(ConfusionMatrix.of(none).macro_f1())
 
 
 def test_calibration_by_a_loop_over_the_bins(tally, answers):
@@ -123,10 +124,9 @@ def test_the_most_telling_examples_are_kept(tally, answers):
 
 
 def test_a_model_that_answers_nan_is_not_right(answers):
-  tally = ConfusionMatrix()
   broken = rows(answers, np.arange(20))  # A copy.
   broken.probability[:5] = np.nan
-  tally.add(broken)
+  tally = ConfusionMatrix.of(broken)
   assert tally.unanswered == 5
   assert sum(tally.pairs.values()) == 15
   assert np.isfinite(tally.calibration_error())
@@ -138,5 +138,14 @@ def test_a_wide_head_shows_the_classes_that_occur(tally):
   assert tally.shown(K, most=K - 1) == []
 
 
-def test_nothing_answered_has_no_calibration():
-  assert np.isnan(ConfusionMatrix().calibration_error())
+def test_nothing_answered_has_no_calibration(answers):
+  nothing = ConfusionMatrix.of(rows(answers, slice(0, 0)))
+  assert np.isnan(nothing.calibration_error())
+
+
+def test_many_parts_are_few_counts(answers):
+  """Adding to a count of all pairs would copy it for each part."""
+  one = [rows(answers, slice(k, k + 1)) for k in range(N - 10)]
+  tally = functools.reduce(operator.add, map(ConfusionMatrix.of, one))
+  assert len(tally.pieces) <= 1 + np.log2(K * K)
+  assert sum(tally.pairs.values()) == N - 10

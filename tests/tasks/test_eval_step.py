@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from vit_jax import make_vit
+from vit_jax.tasks.class_report import make_measure
 from vit_jax.tasks.eval_step import (
   Predictions,
   class_accuracy,
   label_rank,
-  make_eval_step,
-  no_totals,
   summary,
-  total_over,
 )
+from vit_jax.tasks.metrics import evaluate
 from vit_jax.training import sharding
 
 
@@ -105,9 +104,9 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
 
   rows = sharding.batch_sharding(sharding.make_mesh())
   batches = sharding.to_device(_batches(images, label, batch_size), rows, 1)
-  step = jax.jit(make_eval_step(model, loss=loss))
-  seen = []
-  totals = total_over(step, params, batches, no_totals(7), seen.append)
+  measure = make_measure(model, loss=loss)
+  outcome = evaluate(measure, params, batches, examples=True).result()
+  seen, totals = outcome.predictions, outcome.totals
 
   apply = jax.jit(lambda x: model.apply({"params": params}, x))
   logits = np.float64(apply(images / np.float32(127.5) - 1))
@@ -153,27 +152,29 @@ def test_without_a_mask_every_row_counts():
     "image": jnp.zeros((5, 8, 8, 3), jnp.uint8),
     "label": jnp.array([0, 1, 0, 0, 6]),
   }
-  step = jax.jit(make_eval_step(model))
-  totals = total_over(step, params, [batch], no_totals(7))
-  found = summary(totals)
+  found = evaluate(make_measure(model), params, [batch]).result().scores
   assert (found["examples"], found["skipped_images"]) == (5, 0)
   assert found["top1"] == pytest.approx(3 / 5)  # Zero logits answer class 0.
 
 
 @pytest.mark.parametrize("counted", [True, False])
 def test_a_label_beyond_the_classes_is_refused_where_it_counts(counted):
-  def step(totals, _, batch):
+
+  def step(_, batch, first):
     label = batch["label"]
     n = len(label)
     zeros = np.zeros(n, np.float32)
     mask = np.array([True] * (n - 1) + [counted])
+    totals = {"loss": zeros[0]}
     return totals, Predictions(label, label, zeros, zeros, mask)
 
+  measure = make_measure(make_vit("Ti/4", 2))
   batches = [{"label": jnp.array(label)} for label in ([0, 1], [1, 2])]
   if not counted:  # Padding may hold any label.
-    assert total_over(step, None, batches, no_totals(2))["loss"] == 0
+    metric = evaluate(measure, None, batches, compute=step)
+    assert metric.parts == {"loss": 0}
     return
   with pytest.raises(
     ValueError, match="the label 2, .* has 2 classes, .*=3 or"
   ):
-    total_over(step, None, batches, no_totals(2))
+    evaluate(measure, None, batches, compute=step)

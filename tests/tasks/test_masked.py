@@ -11,9 +11,9 @@ from tests.tasks.made_up import HALF
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import make_model
 from vit_jax.models.masked_vit import MaskedVit
-from vit_jax.tasks.masked import MaskedOutcome, make_eval_step
+from vit_jax.tasks.masked import MaskedOutcome, make_sums
 from vit_jax.tasks.masking import COLOURS, Masking
-from vit_jax.tasks.outcome import total
+from vit_jax.tasks.metrics import Measure, Metric
 
 
 class Always(nn.Module):
@@ -26,7 +26,8 @@ class Always(nn.Module):
 @pytest.mark.slow
 def test_colours_are_counted_over_the_examples_that_count():
   masking = Masking(0.5, "colour", 4, HALF, HALF)
-  step = jax.jit(make_eval_step(Always(), masking))
+  measure = Measure(make_sums(Always(), masking), MaskedOutcome)
+  step = jax.jit(measure.compute)
   rng = np.random.default_rng(0)
   parts, colours, losses, examples = [], [], [], 0
   for first in (0, 4):
@@ -46,7 +47,8 @@ def test_colours_are_counted_over_the_examples_that_count():
       log_sum = np.log(np.exp(2) + COLOURS - 1)
       losses += [log_sum - (0 if one else 2) for one in true]
     examples += int(mask.sum())
-  found = MaskedOutcome(total(parts)).metrics
+  one, other = (Metric(measure, jax.device_get(part)) for part in parts)
+  found = (one + other).result().metrics
   black = np.mean(np.array(colours) == 0)
   assert found["eval/examples"] == examples == 6
   assert found["eval/skipped_images"] == 2

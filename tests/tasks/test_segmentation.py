@@ -15,7 +15,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.mask_folder import IGNORED
 from vit_jax.models.parts import Parts
 from vit_jax.tasks import marking
-from vit_jax.tasks.outputs import Gathered
+from vit_jax.tasks.metrics import Gathered
 from vit_jax.tasks.probes.linear_probe import Probe
 from vit_jax.tasks.probes.segmentation import answers, count
 from vit_jax.tasks.segmentation import SegmentationOutcome, counts

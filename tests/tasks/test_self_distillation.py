@@ -15,11 +15,8 @@ from vit_jax.models import make_model
 from vit_jax.models.parts import Parts
 from vit_jax.tasks import self_distillation_losses as losses
 from vit_jax.tasks.feature_pictures import as_colours, make_panels
-from vit_jax.tasks.self_distillation import (
-  FeaturesOutcome,
-  clip_by_part,
-  last_layers,
-)
+from vit_jax.tasks.self_distillation import clip_by_part, last_layers
+from vit_jax.tasks.self_distillation_features import FeaturesOutcome, Moments
 from vit_jax.tasks.self_distillation_objective import block_masks, masked
 from vit_jax.training.losses import Moment
 from vit_jax.training.schedules import RunLength
@@ -179,10 +176,11 @@ def test_a_collapse_is_told_by_entropy_deviation_and_rank():
 
   def outcome(features, shift):
     z = np.asarray(features, np.float64) - shift
-    totals = {"first": z.sum(0), "second": z.T @ z, "examples": len(z)}
+    moments = Moments(len(z), shift, z.sum(0), z.T @ z)
+    totals = {"features": moments, "examples": len(z)}
     totals |= {"loss": 3.0, "entropy": 1.0, "skipped_images": 1}
     totals |= {"unanswered": 0}
-    return FeaturesOutcome(totals, shift)
+    return FeaturesOutcome(totals)
 
   good = outcome(np.eye(4), np.full(4, 0.3))
   assert good.scores["rank"] == pytest.approx(1)

@@ -39,18 +39,17 @@ def open_stream(
 class RunEvaluation:
   """Everything that is measured at an evaluation of a run.
 
-  The settings are resolved, and the task has its facts. After a call, `chance`
-  is the score of one answer for all examples, if the task knows it, and
-  `warnings` are the outcome's. `folds` are those of the probe that the head
-  started from, if it did in this process. `probe_splits` are what the probes
-  measure on.
+  The settings are resolved, the task has its facts, and the stream is that of
+  the evaluation split. After a call, `chance` is the score of one answer for
+  all examples, if the task knows it, and `warnings` are the outcome's. `folds`
+  are those of the probe that the head started from, if it did in this process.
+  `probe_splits` are what the probes measure on.
   """
 
   settings: Settings
   task: Task
   model: Model
-  mesh: Mesh
-  preprocessing: Preprocessing
+  stream: Stream
   splits: Splits
   chance: float | None = dataclasses.field(default=None, init=False)
   warnings: list[str] = dataclasses.field(default_factory=list, init=False)
@@ -58,13 +57,7 @@ class RunEvaluation:
   probe_splits: Splits = dataclasses.field(init=False)
 
   def __post_init__(self):
-    self.stream = open_stream(
-      settings=self.settings,
-      task=self.task,
-      mesh=self.mesh,
-      preprocessing=self.preprocessing,
-      source=self.splits.eval,
-    )
+    mesh, preprocessing = self.stream.mesh, self.stream.preprocessing
     self._evaluator = self.task.evaluator(self.model, self.stream)
     self._pictures = None
     settings, self.probe_splits = probe_data(self.settings, self.splits)
@@ -72,8 +65,8 @@ class RunEvaluation:
       settings=settings,
       task=self.task,
       model=self.model,
-      mesh=self.mesh,
-      preprocessing=self.preprocessing,
+      mesh=mesh,
+      preprocessing=preprocessing,
       splits=self.probe_splits,
     )
     if self.settings.eval_pictures:
@@ -82,8 +75,8 @@ class RunEvaluation:
       self._pictures = make_pictures(
         task=self.task,
         model=self.model,
-        mesh=self.mesh,
-        preprocessing=self.preprocessing,
+        mesh=mesh,
+        preprocessing=preprocessing,
         source=self.splits.eval,
         count=self.settings.eval_pictures,
       )

@@ -23,7 +23,7 @@ from vit_jax.models.grid import grid_of
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import begun, build, fastest
-from vit_jax.run.evaluation import RunEvaluation
+from vit_jax.run.evaluation import RunEvaluation, open_stream
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import to_dict
@@ -257,8 +257,13 @@ class Plan:
       settings=self.settings,
       task=self.task,
       model=self.model,
-      mesh=self.mesh,
-      preprocessing=self.preprocessing,
+      stream=open_stream(
+        self.settings,
+        self.task,
+        self.mesh,
+        self.preprocessing,
+        self.splits.eval,
+      ),
       splits=self.splits,
     )
 

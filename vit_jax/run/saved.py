@@ -21,7 +21,8 @@ from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime.display import Display, Split, evaluation_text, moved
 from vit_jax.runtime.files import CSV, output_file
 from vit_jax.runtime.settings import replaced
-from vit_jax.tasks.outcome import Evaluator, Stream
+from vit_jax.tasks.metrics import Evaluator
+from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState

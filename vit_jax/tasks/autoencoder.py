@@ -16,22 +16,19 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import NONE
 from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.grid import grid_of
-from vit_jax.runtime.display import Metric, Split, Track, untracked
+from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.means import is_constant, sums_of
+from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import (
   PROBES,
   Curves,
-  Evaluator,
   Outcome,
   Stream,
   check_readable,
-  numbered,
-  total,
 )
 from vit_jax.tasks.reconstruction import LEAST, Reconstruction, num_seen
 from vit_jax.tasks.settings import AutoencoderSettings
 from vit_jax.tasks.task import Task
-from vit_jax.training import sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,18 +102,9 @@ class AutoencoderTask(Task):
       rate, settings.norm_pixels, model.patch_size, mean, std
     )
 
-  def evaluator(self, model: Any, stream: Stream) -> Evaluator:
+  def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)
-    step = sharding.jit_replicated(
-      make_eval_step(model, objective), stream.mesh
-    )
-
-    def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-      batches = numbered(stream(track))
-      sums = (step(params, batch, first) for first, batch in batches)
-      return ReconstructionOutcome(total(sums))
-
-    return evaluate
+    return Measure(make_sums(model, objective), ReconstructionOutcome)
 
   def make_panels(
     self, model: Any, preprocessing: Preprocessing
@@ -133,7 +121,7 @@ class AutoencoderTask(Task):
     )
 
 
-def make_eval_step(
+def make_sums(
   model: Any, objective: Reconstruction
 ) -> Callable[[Any, dict[str, Array], Array], dict[str, Array]]:
   """Returns a function from (params, batch, first) to sums over the batch.
@@ -142,7 +130,7 @@ def make_eval_step(
   so an example has the same patches hidden at every evaluation.
   """
 
-  def eval_step(
+  def sums(
     params: Any, batch: dict[str, Array], first: Array
   ) -> dict[str, Array]:
     examples = first + jnp.arange(len(batch["mask"]))
@@ -150,7 +138,7 @@ def make_eval_step(
     error, variance = objective.errors(predicted, targets["pixels"])
     return sums_of(batch, error, {"variance": variance}, predicted.mean(axis=1))
 
-  return eval_step
+  return sums
 
 
 @dataclasses.dataclass(frozen=True)

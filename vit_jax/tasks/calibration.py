@@ -19,8 +19,8 @@ from vit_jax.tasks.confusion import ConfusionMatrix
 from vit_jax.tasks.eval_step import Predictions
 from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.intervals import FEW
+from vit_jax.tasks.metrics import Evaluator, gathering
 from vit_jax.tasks.outcome import Stream
-from vit_jax.tasks.outputs import gatherer
 from vit_jax.training.losses import Classification
 
 _LARGEST = 100.0  # The highest temperature; its inverse is the lowest.
@@ -100,15 +100,15 @@ def calibrator(
   """
   plain = objective.for_evaluation()
 
-  def compute(params: Any, batch: Any) -> dict[str, Any]:
+  def rows(params: Any, batch: Any) -> dict[str, Any]:
     logits: Any = model.apply({"params": params}, plain.inputs(batch))
     targets = plain.targets(batch["label"])
     return {"logits": logits.astype(jnp.float32), "targets": targets}
 
-  gather = gatherer(compute, stream)
+  evaluator = Evaluator(gathering(rows), stream)
 
   def calibrate(params: Any, track: Track = untracked) -> Calibration:
-    arrays = gather(params, track).arrays
+    arrays = evaluator.metric(params, track).result().arrays
     logits, labels = (
       arrays[name].astype(np.float64) for name in ("logits", "targets")
     )
@@ -235,6 +235,5 @@ def calibration_error(
     label, answer = labels.argmax(axis=1), logits.argmax(axis=1)
     probability = p.max(axis=1)
   counted = np.ones(label.shape, bool)
-  pairs = ConfusionMatrix()
-  pairs.add(Predictions(label, answer, probability, 0 * probability, counted))
-  return pairs.calibration_error()
+  answers = Predictions(label, answer, probability, 0 * probability, counted)
+  return ConfusionMatrix.of(answers).calibration_error()

@@ -1,18 +1,28 @@
-"""The outcome of a classifier's evaluation: scores, tables and charts."""
+"""The measure of a classifier, and its outcome: scores, tables and charts."""
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import numpy as np
+from jaxtyping import Array
 from rich.cells import cell_len
 
 from vit_jax.data.example import Source
 from vit_jax.runtime.display import Display, Split, table_lines
 from vit_jax.tasks import intervals
 from vit_jax.tasks.confusion import ClassScore, ConfusionMatrix
-from vit_jax.tasks.eval_step import Predictions, Totals, class_accuracy
+from vit_jax.tasks.eval_step import (
+  Predictions,
+  Totals,
+  check_labels,
+  class_accuracy,
+  make_eval_step,
+  summary,
+)
+from vit_jax.tasks.metrics import Measure, Parts
 from vit_jax.tasks.outcome import (
   Chart,
   Example,
@@ -21,6 +31,9 @@ from vit_jax.tasks.outcome import (
   Table,
   write_rows,
 )
+from vit_jax.tasks.task import class_names
+from vit_jax.training.losses import Classification
+from vit_jax.training.settings import LossSettings
 
 MOST_CLASSES = 40  # A confusion matrix of more classes is not drawn.
 _MOST_ROWS = 100  # Most classes in a report's table of scores.
@@ -242,3 +255,64 @@ class ClassificationOutcome(Outcome):
         examples.append(Example(one.index, caption, alt))
       groups.append(Examples(title, text, examples))
     return groups
+
+
+def make_measure(
+  model: Any,
+  *,
+  mean: Sequence[float] = (0.5, 0.5, 0.5),
+  std: Sequence[float] = (0.5, 0.5, 0.5),
+  loss: str = "softmax",
+) -> Measure:
+  """Returns the measure of a classifier, for the batches of `open_data`.
+
+  Args:
+    mean: Mean subtracted from each channel, in units of full scale.
+    std: Standard deviation that then divides each channel.
+    loss: The loss to report, "softmax" or "sigmoid".
+  """
+  kind = LossSettings(kind=loss)
+  objective = Classification(model.num_classes, kind, mean, std)
+  return class_measure(model, objective, class_names((), model.num_classes))
+
+
+def class_measure(
+  model: nn.Module,
+  objective: Classification,
+  names: Sequence[str],
+  class_logits: Callable[[Array], Array] = lambda outputs: outputs,
+  outcome: type[ClassificationOutcome] = ClassificationOutcome,
+  counts_answers: bool = False,
+) -> Measure:
+  """Returns the measure of answers with classes, by an objective's loss.
+
+  Args:
+    names: Those of all classes.
+    class_logits: Maps the model's outputs to one logit for each class.
+    outcome: The class of the result.
+    counts_answers: Whether it has the counts of the answers in any case.
+  """
+
+  def parts(
+    found: tuple[Totals, Predictions],
+    first: int,
+    *,
+    detail: bool,
+    examples: bool,
+  ) -> Parts:
+    totals, answers = found
+    check_labels(answers, len(names))
+    more: Parts = {}
+    if detail or counts_answers:
+      more["confusion"] = ConfusionMatrix.of(answers, first)
+    if examples:
+      more["predictions"] = (answers,)
+    return {**totals, **more}
+
+  def result(parts: Parts) -> ClassificationOutcome:
+    totals = {**parts}
+    confusion = totals.pop("confusion", None)
+    predictions = totals.pop("predictions", ())
+    return outcome(summary(totals), totals, names, confusion, predictions)
+
+  return Measure(make_eval_step(model, objective, class_logits), result, parts)

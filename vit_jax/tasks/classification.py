@@ -11,19 +11,12 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.runtime.display import Metric, Split, Track, untracked
-from vit_jax.tasks.class_report import ClassificationOutcome
-from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import (
-  Predictions,
-  eval_step_of,
-  no_totals,
-  summary,
-  total_over,
-)
-from vit_jax.tasks.outcome import Curves, Evaluator, Stream
+from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.class_report import ClassificationOutcome, class_measure
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import Curves, Stream
 from vit_jax.tasks.task import Answer, Task, class_name, class_names
-from vit_jax.training import losses, sharding
+from vit_jax.training import losses
 from vit_jax.training.losses import Classification
 from vit_jax.training.settings import LossSettings
 
@@ -105,33 +98,15 @@ class ClassificationTask(Task):
     mean, std = preprocessing.mean, preprocessing.std
     return self.objective_class(count, self.loss, mean, std, weights)
 
-  def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
-    objective = self.objective(model, stream.preprocessing).for_evaluation()
-    step = eval_step_of(model, objective, self.class_logits)
-    totals = sharding.replicated(stream.mesh)
-    shardings = totals, None, None
-    step = sharding.jit_replicated(step, stream.mesh, in_shardings=shardings)
-    names = class_names(stream.source.class_names, model.num_classes)
-
-    def evaluate(
-      params: Any, track: Track = untracked, *, detail=False, examples=False
-    ) -> ClassificationOutcome:
-      confusion = ConfusionMatrix() if detail or self.counts_answers else None
-      predictions: list[Predictions] = []
-
-      def observe(batch: Predictions) -> None:
-        if confusion is not None:
-          confusion.add(batch)
-        if examples:
-          predictions.append(batch)
-
-      # On the devices, as later totals are: the step would be traced twice.
-      none = sharding.put_replicated(no_totals(len(names)), stream.mesh)
-      totals = total_over(step, params, stream(track), none, observe)
-      scores = summary(totals)
-      return self.outcome(scores, totals, names, confusion, predictions)
-
-    return evaluate
+  def measure(self, model: nn.Module, stream: Stream) -> Measure:
+    return class_measure(
+      model,
+      self.objective(model, stream.preprocessing).for_evaluation(),
+      class_names(stream.source.class_names, model.num_classes),
+      self.class_logits,
+      self.outcome,
+      self.counts_answers,
+    )
 
   def class_logits(self, logits: Float[Array, "B K"]) -> Array:
     """One logit for each class, from the outputs of the model."""

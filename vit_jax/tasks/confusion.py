@@ -6,8 +6,10 @@ class pairs that are confused, not with the number of examples.
 
 import collections
 import dataclasses
+import functools
 import heapq
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -16,6 +18,8 @@ from vit_jax.tasks.eval_step import Predictions
 
 BINS = 15  # The bins are equally wide, as in arXiv:1706.04599.
 _KEPT = 6  # Examples kept of each kind.
+
+Pairs = collections.Counter[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,52 +53,75 @@ class ClassScore:
     return [f"{self.examples:,}", *(f"{x:.2%}" for x in shares)]
 
 
+@dataclasses.dataclass(frozen=True)
 class ConfusionMatrix:
-  """Counts a model's answers; `add` takes them batch by batch, in order.
+  """Counts of a model's answers; the sum of two is that of all the answers.
 
   Attributes:
-    pairs: How often each (label, answer) occurred.
+    pieces: How often each (label, answer) occurred, in counts to be summed.
     unanswered: Examples to which the model answers NaN; they are left out of
       every other count.
     kinds: The examples kept of each kind, the most telling first: "surest" has
       the right answers with the highest probability, "nearest" and "worst" the
       mistakes with the lowest and the highest loss.
+    bins: The number of answers, of right answers, and the sum of probabilities,
+      by probability.
   """
 
-  def __init__(self):
-    self.pairs: collections.Counter[tuple[int, int]] = collections.Counter()
-    self.unanswered = 0
-    # Padding is counted too, so that this is the next row's source index.
-    self._seen = 0
-    # The number of answers, of right answers, and the sum of probabilities.
-    self._bins = np.zeros((3, BINS))
-    kinds = "surest", "nearest", "worst"
-    self.kinds: dict[str, list[Answered]] = {kind: [] for kind in kinds}
+  pieces: tuple[Pairs, ...]
+  unanswered: int
+  kinds: Mapping[str, list[Answered]]
+  bins: Float[np.ndarray, "3 bins"]
 
-  def add(self, answers: Predictions) -> None:
-    """Counts a batch of answers on the host."""
+  @classmethod
+  def of(cls, answers: Predictions, first: int = 0) -> "ConfusionMatrix":
+    """Counts a batch of answers on the host.
+
+    `first` is the place in the split of the batch's first example.
+    """
     rows = {
       field.name: np.asarray(getattr(answers, field.name))
       for field in dataclasses.fields(Predictions)
     }
-    index = self._seen + np.arange(len(rows["label"]))
-    self._seen += len(index)
+    index = first + np.arange(len(rows["label"]))
     counted = rows.pop("counted").astype(bool)
     answered = counted & np.isfinite(rows["probability"] + rows["loss"])
-    self.unanswered += int((counted & ~answered).sum())
     rows = {key: row[answered] for key, row in rows.items()}
     rows["index"] = index[answered]
     right = rows["label"] == rows["answer"]
     pairs = zip(rows["label"].tolist(), rows["answer"].tolist(), strict=True)
-    self.pairs.update(pairs)
     # As in the paper, a bin includes its upper edge but not its lower one.
     p = rows["probability"]
     place = np.clip(np.ceil(p * BINS) - 1, 0, BINS - 1).astype(int)
-    for row, values in enumerate((None, right, p)):
-      self._bins[row] += np.bincount(place, values, BINS)
-    self._keep("surest", rows, rows["probability"], right)
-    self._keep("nearest", rows, -rows["loss"], ~right)
-    self._keep("worst", rows, rows["loss"], ~right)
+    every = None, right, p
+    return cls(
+      pieces=(collections.Counter(pairs),),
+      unanswered=int((counted & ~answered).sum()),
+      kinds={
+        "surest": _kept(rows, p, right),
+        "nearest": _kept(rows, -rows["loss"], ~right),
+        "worst": _kept(rows, rows["loss"], ~right),
+      },
+      bins=np.stack([np.bincount(place, values, BINS) for values in every]),
+    )
+
+  def __add__(self, other: "ConfusionMatrix") -> "ConfusionMatrix":
+    return ConfusionMatrix(
+      pieces=_joined([*self.pieces, *other.pieces]),
+      unanswered=self.unanswered + other.unanswered,
+      kinds={
+        kind: sorted([*kept, *other.kinds[kind]], key=lambda one: -one.rank)[
+          :_KEPT
+        ]
+        for kind, kept in self.kinds.items()
+      },
+      bins=self.bins + other.bins,
+    )
+
+  @functools.cached_property
+  def pairs(self) -> Pairs:
+    """How often each (label, answer) occurred."""
+    return functools.reduce(operator.add, self.pieces)
 
   def shown(self, num_classes: int, most: int) -> list[int]:
     """The classes to draw in a confusion matrix, or none if they are too many.
@@ -150,7 +177,7 @@ class ConfusionMatrix:
 
   def calibration(self) -> Float[np.ndarray, "bins 3"]:
     """Count, accuracy and mean probability of each bin that has answers."""
-    count, right, total = self._bins[:, self._bins[0] > 0]
+    count, right, total = self.bins[:, self.bins[0] > 0]
     return np.stack([count, right / count, total / count], axis=1)
 
   def calibration_error(self) -> float:
@@ -164,18 +191,25 @@ class ConfusionMatrix:
       return float("nan")
     return float((count * np.abs(right - probability)).sum() / count.sum())
 
-  def _keep(
-    self,
-    kind: str,
-    rows: dict[str, np.ndarray],
-    rank: np.ndarray,
-    eligible: np.ndarray,
-  ) -> None:
-    """Keeps the batch's `eligible` examples of the highest ranks."""
-    first = np.argsort(-rank[eligible], kind="stable")[:_KEPT]
-    of_batch = []
-    for place in np.flatnonzero(eligible)[first]:
-      answer = {key: row[place].item() for key, row in rows.items()}
-      of_batch.append(Answered(float(rank[place]), **answer))
-    candidates = [*self.kinds[kind], *of_batch]
-    self.kinds[kind] = sorted(candidates, key=lambda one: -one.rank)[:_KEPT]
+
+def _kept(
+  rows: Mapping[str, np.ndarray], rank: np.ndarray, eligible: np.ndarray
+) -> list[Answered]:
+  """The `eligible` examples of the highest ranks."""
+  first = np.argsort(-rank[eligible], kind="stable")[:_KEPT]
+  kept = []
+  for place in np.flatnonzero(eligible)[first]:
+    answer = {key: row[place].item() for key, row in rows.items()}
+    kept.append(Answered(float(rank[place]), **answer))
+  return kept
+
+
+def _joined(pieces: list[Pairs]) -> tuple[Pairs, ...]:
+  """Counts, joined until each has at most half the pairs of that before.
+
+  They are few, and cheap to add to: one of all pairs would be copied each time.
+  """
+  while len(pieces) > 1 and 2 * len(pieces[-1]) > len(pieces[-2]):
+    last = pieces.pop()
+    pieces[-1] = pieces[-1] + last
+  return tuple(pieces)

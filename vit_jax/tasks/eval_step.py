@@ -1,6 +1,6 @@
-"""The eval step, and totals over a split that count every example once."""
+"""The eval step of classes, and totals that count every example once."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -12,19 +12,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vit_jax.tasks.finite import is_answer
 from vit_jax.tasks.outcome import check_readable
-from vit_jax.training import losses, sharding
+from vit_jax.training import losses
 from vit_jax.training.losses import Classification
-from vit_jax.training.settings import LossSettings
 
 Totals = dict[str, Any]
-"""Sums over the examples seen so far; `count` and `correct` are per class."""
-
-
-def no_totals(num_classes: int) -> Totals:
-  """Sums over no examples, as NumPy arrays that are equal on every host."""
-  by_class = {key: np.zeros(num_classes, "f") for key in ("count", "correct")}
-  sums = ("loss", "top5", "skipped", "unanswered")
-  return dict.fromkeys(sums, np.float32(0)) | by_class
+"""Sums over examples; `count` and `correct` are per class."""
 
 
 @struct.dataclass
@@ -43,45 +35,27 @@ class Predictions:
   counted: Bool[Array | np.ndarray, " B"]
 
 
-EvalStep = Callable[[Totals, Any, dict[str, Array]], tuple[Totals, Predictions]]
-
-
 def make_eval_step(
   model: nn.Module,
-  *,
-  mean: Sequence[float] = (0.5, 0.5, 0.5),
-  std: Sequence[float] = (0.5, 0.5, 0.5),
-  loss: str = "softmax",
-) -> EvalStep:
-  """Returns a function from (totals, params, batch) to (totals, predictions).
+  objective: Classification,
+  class_logits: Callable[[Array], Array] = lambda outputs: outputs,
+) -> Callable[..., tuple[Totals, Predictions]]:
+  """Returns a function from (params, batch, first) to totals and predictions.
 
-  A batch holds `image`, uint8 (B, H, W, C), and `label`, integer (B,). It may
-  hold `mask`, 0 for padding and for unreadable images, and `skipped`, true for
-  the latter; without them, every row counts.
+  The totals are those of the batch, which holds `image`, uint8 (B, H, W, C),
+  and `label`, integer (B,). It may hold `mask`, 0 for padding and for
+  unreadable images, and `skipped`, true for the latter; without them, every row
+  counts.
 
   Args:
-    mean: Mean subtracted from each channel, in units of full scale.
-    std: Standard deviation that then divides each channel.
-    loss: The loss to report, "softmax" or "sigmoid".
-  """
-  kind = LossSettings(kind=loss)
-  objective = Classification(model.num_classes, kind, mean, std)
-  return eval_step_of(model, objective, lambda logits: logits)
-
-
-def eval_step_of(
-  model: nn.Module,
-  objective: Classification,
-  class_logits: Callable[[Array], Array],
-) -> EvalStep:
-  """The step of `make_eval_step` that reports the loss of an objective.
-
-  `class_logits` maps the model's outputs to one logit for each class.
+    objective: The objective whose loss is reported.
+    class_logits: Maps the model's outputs to one logit for each class.
   """
 
   def eval_step(
-    totals: Totals, params: Any, batch: dict[str, Array]
+    params: Any, batch: Mapping[str, Array], first: Any = 0
   ) -> tuple[Totals, Predictions]:
+    del first
     inputs = objective.inputs(batch)
     outputs: Any = model.apply({"params": params}, inputs)
     label = batch["label"]
@@ -96,15 +70,15 @@ def eval_step_of(
     predictions = Predictions(
       label, logits.argmax(axis=1), probability, loss_of, mask > 0
     )
-    of_batch = {
+    totals = {
       "loss": jnp.where(mask > 0, loss_of, 0).sum(),
       "top5": (mask * (rank < 5)).sum(),
-      "skipped": skipped.sum(),
+      "skipped": skipped.sum().astype(jnp.float32),
       "unanswered": (mask * ~(is_answer(logits) & jnp.isfinite(loss_of))).sum(),
       "count": by_class.sum(0),
       "correct": (by_class * (rank < 1)[:, None]).sum(0),
     }
-    return jax.tree.map(jnp.add, totals, of_batch), predictions
+    return totals, predictions
 
   return eval_step
 
@@ -133,37 +107,15 @@ def label_rank(
   return jnp.where(is_answer(logits), before.sum(axis=1), last)
 
 
-def total_over(
-  eval_step: EvalStep,
-  params: Any,
-  batches: Iterable[dict[str, Array]],
-  totals: Totals,
-  observe: Callable[[Predictions], None] = lambda _: None,
-) -> Totals:
-  """Adds all batches to the totals, fetched from the device once at the end.
-
-  `observe` is called with the answers to each batch, on the host and in order.
-  `totals` are those to add to, `no_totals(model.num_classes)` at first. Raises
-  ValueError if an example's label is beyond the classes.
-  """
-  num_classes = len(totals["count"])
-
-  def all_answers() -> Iterator[Predictions]:
-    nonlocal totals
-    for batch in batches:
-      totals, answers = eval_step(totals, params, batch)
-      yield answers
-
-  for answers in sharding.fetched(all_answers()):
-    label = np.max(answers.label, where=answers.counted, initial=0)
-    if label >= num_classes:
-      raise ValueError(
-        f"an example has the label {label}, and the model has {num_classes} "
-        "classes, which are numbered from 0: make it with num_classes="
-        f"{label + 1} or more."
-      )
-    observe(answers)
-  return jax.device_get(totals)
+def check_labels(answers: Predictions, num_classes: int) -> None:
+  """Raises ValueError if an example's label is beyond the classes."""
+  label = np.max(answers.label, where=answers.counted, initial=0)
+  if label >= num_classes:
+    raise ValueError(
+      f"an example has the label {label}, and the model has {num_classes} "
+      "classes, which are numbered from 0: make it with num_classes="
+      f"{label + 1} or more."
+    )
 
 
 def summary(totals: Totals) -> dict[str, float]:

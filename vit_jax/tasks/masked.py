@@ -16,22 +16,14 @@ from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.reading.labels import NONE
 from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked
-from vit_jax.runtime.display import Metric, Split, Track, untracked
+from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.finite import NO_ANSWER
 from vit_jax.tasks.masking import COLOURS, Masking, num_corrupted
 from vit_jax.tasks.means import sums_of
-from vit_jax.tasks.outcome import (
-  Curves,
-  Evaluator,
-  Outcome,
-  Stream,
-  check_readable,
-  numbered,
-  total,
-)
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import Curves, Outcome, Stream, check_readable
 from vit_jax.tasks.settings import MaskedSettings
 from vit_jax.tasks.task import Task
-from vit_jax.training import sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,16 +123,9 @@ class MaskedPatchesTask(Task):
     mean, std = preprocessing.mean, preprocessing.std
     return Masking(rate, self.masked.target, model.stride, mean, std)
 
-  def evaluator(self, model: Any, stream: Stream) -> Evaluator:
+  def measure(self, model: Any, stream: Stream) -> Measure:
     masking = self.objective(model, stream.preprocessing)
-    step = sharding.jit_replicated(make_eval_step(model, masking), stream.mesh)
-
-    def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-      batches = numbered(stream(track))
-      sums = (step(params, batch, first) for first, batch in batches)
-      return MaskedOutcome(total(sums))
-
-    return evaluate
+    return Measure(make_sums(model, masking), MaskedOutcome)
 
   def make_panels(
     self, model: Any, preprocessing: Preprocessing
@@ -158,7 +143,7 @@ class MaskedPatchesTask(Task):
     return f"{share}, where the commonest alone is {common:.1%}"
 
 
-def make_eval_step(
+def make_sums(
   model: Any, masking: Masking
 ) -> Callable[[Any, dict[str, Array], Array], dict[str, Array]]:
   """Returns a function from (params, batch, first) to sums over the batch.
@@ -168,7 +153,7 @@ def make_eval_step(
   counts the true colours by their number, and `answered` the predicted ones.
   """
 
-  def eval_step(
+  def sums(
     params: Any, batch: dict[str, Array], first: Array
   ) -> dict[str, Array]:
     counts = batch["mask"] > 0  # (B,)
@@ -187,7 +172,7 @@ def make_eval_step(
       "answered": none.at[answers].add(answered),
     }
 
-  return eval_step
+  return sums
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -10,33 +11,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from vit_jax.runtime.display import Track, untracked
-from vit_jax.tasks.outcome import (
-  Evaluator,
-  Outcome,
-  Stream,
-  check_readable,
-  total,
-)
-from vit_jax.training import sharding
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import Outcome, check_readable
 from vit_jax.training.losses import Moment, Objective
 
 _ROUNDING = 1e-5  # Variance of equal answers, as a share of their squares.
 
 
-def means_evaluator(
-  objective: Objective, model: nn.Module, stream: Stream, score: str
-) -> Evaluator:
-  """Returns what evaluates a model by the objective that trained it.
+def means(objective: Objective, model: nn.Module, score: str) -> Measure:
+  """Returns the measure of a model by the objective that trained it.
 
   What the objective draws depends on the number of the batch alone, so that
   every evaluation draws alike. It must not couple the examples of a batch,
   since some rows of the last are padding. `score` is the key of its score.
   """
 
-  def eval_step(
-    params: Any, batch: Mapping[str, Array], number: Array
+  def compute(
+    params: Any, batch: Mapping[str, Array], first: Array
   ) -> dict[str, Array]:
+    number = first // len(batch["mask"])
     key = jax.random.fold_in(jax.random.key(0), number)
     inputs, targets = objective.prepare(dict(batch), key)
 
@@ -47,14 +40,7 @@ def means_evaluator(
     found = objective.loss(apply, inputs, targets, Moment())
     return sums_of(batch, found.value, {score: found.score})
 
-  step = sharding.jit_replicated(eval_step, stream.mesh)
-
-  def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-    batches = enumerate(stream(track))
-    sums = (step(params, batch, np.int32(k)) for k, batch in batches)
-    return MeansOutcome(total(sums), ("loss", score))
-
-  return evaluate
+  return Measure(compute, partial(MeansOutcome, means=("loss", score)))
 
 
 def sums_of(

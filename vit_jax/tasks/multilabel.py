@@ -14,12 +14,9 @@ from vit_jax.data.example import Source
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.calibration import Calibration, probabilities
 from vit_jax.tasks.classification import ClassificationTask
-from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
-from vit_jax.tasks.outputs import (
-  OutputsOutcome,
-  mean_of_known,
-  outputs_evaluator,
-)
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import Chart, Curves, Stream, Table
+from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
 from vit_jax.tasks.settings import labels_of
 from vit_jax.tasks.task import Answer, all_labels
 from vit_jax.training import losses
@@ -111,12 +108,12 @@ class MultiLabelTask(ClassificationTask):
         "measure: evaluate on others."
       )
 
-  def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
+  def measure(self, model: nn.Module, stream: Stream) -> Measure:
     def answers(logits: np.ndarray) -> np.ndarray:
       every = probabilities("sigmoid", logits / np.array(self.temperature or 1))
       return np.where(np.isfinite(logits), every, np.nan)
 
-    return outputs_evaluator(self, model, stream, answers, MultiLabelOutcome)
+    return outputs_measure(self, model, stream, answers, MultiLabelOutcome)
 
   def calibration_facts(self, fitted: Calibration) -> dict[str, Any]:
     """The temperatures, and the threshold that suits them."""

@@ -1,12 +1,11 @@
-"""Evaluation: the batches of a split, what evaluates them, and the outcome."""
+"""Evaluation: the batches of a split, and the outcome."""
 
 import codecs
 import csv
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
@@ -227,45 +226,6 @@ class Stream:
   def close(self) -> None:
     """Ends the worker processes."""
     self._batches.close()
-
-
-@runtime_checkable
-class Evaluator(Protocol):
-  """Evaluates parameters on a split; one may be called many times."""
-
-  def __call__(
-    self,
-    params: Any,
-    track: Track = untracked,
-    *,
-    detail: bool = False,
-    examples: bool = False,
-  ) -> Outcome:
-    """Evaluates every example of the split once.
-
-    Raises ValueError if no image can be read. The outcome has more than
-    `metrics` and `by_class` with `detail`, and can `write` with `examples`.
-    """
-    ...
-
-
-def total(parts: Iterator[Any]) -> Any:
-  """The sum of a step's results, as NumPy arrays equal on every host.
-
-  They are begun as they are summed: a list would have begun them all.
-  """
-  add = functools.partial(jax.tree.map, np.add)
-  return functools.reduce(add, sharding.fetched(parts))
-
-
-def numbered(
-  batches: Iterable[Mapping[str, Any]],
-) -> Iterator[tuple[np.int32, Mapping[str, Any]]]:
-  """Each batch, with the place in the split of its first example."""
-  first = 0
-  for batch in batches:
-    yield np.int32(first), batch
-    first += len(batch["mask"])
 
 
 def check_readable(examples: int) -> None:

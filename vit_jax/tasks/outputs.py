@@ -15,32 +15,30 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
-from vit_jax.runtime.display import Display, Split, Track, untracked
+from vit_jax.runtime.display import Display, Split
+from vit_jax.tasks.metrics import Gathered, Measure, gathering
 from vit_jax.tasks.outcome import (
-  Evaluator,
   Example,
   Examples,
   Outcome,
   Stream,
   Table,
-  check_readable,
   write_rows,
 )
 from vit_jax.tasks.task import Task
-from vit_jax.training import sharding
 
 _ROUNDING = 1e-6  # Between equal answers, as a share of the largest.
 _WORST = 6  # Examples of the highest loss in a report.
 
 
-def outputs_evaluator(
+def outputs_measure(
   task: Task,
   model: nn.Module,
   stream: Stream,
   answers: Callable[[np.ndarray], np.ndarray],
   outcome: type["OutputsOutcome"],
-) -> Evaluator:
-  """Returns what evaluates on a split, without the weights of classes.
+) -> Measure:
+  """Returns the measure of outputs on a split, without weights of classes.
 
   The task's objective is a `Classification`. `answers` maps outputs (N, K) of
   the model, float64, to answers (N, K), and `outcome` is the class of the
@@ -50,7 +48,7 @@ def outputs_evaluator(
   plain = objective.for_evaluation()
   names = stream.source.class_names
 
-  def compute(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+  def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
     logits: Any = model.apply({"params": params}, plain.inputs(batch))
     label = batch["label"]
     loss, _ = plain.loss_and_score(logits, plain.targets(label))
@@ -60,75 +58,14 @@ def outputs_evaluator(
       "label": label,
     }
 
-  gather = gatherer(compute, stream)
-
-  def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-    seen = gather(params, track)
+  def result(seen: Gathered) -> "OutputsOutcome":
     output = answers(seen.arrays["logits"].astype(np.float64))
     label = seen.arrays["label"].astype(np.float64)
     counts = seen.skipped, seen.unanswered
     loss = seen.arrays["loss"]
     return outcome(task, names, seen.index, label, output, loss, *counts)
 
-  return evaluate
-
-
-@dataclasses.dataclass(frozen=True)
-class Gathered:
-  """The arrays of the readable examples of a split, in its order.
-
-  Attributes:
-    index: Place of each example in the split.
-    arrays: The arrays by name, each with a row for each example.
-    skipped: Number of unreadable images.
-  """
-
-  index: np.ndarray
-  arrays: dict[str, np.ndarray]
-  skipped: int
-
-  @property
-  def unanswered(self) -> int:
-    """The number of examples of which an array is not finite."""
-    is_finite = np.ones(len(self.index), bool)
-    for array in self.arrays.values():
-      is_finite &= np.isfinite(array.reshape(len(array), -1)).all(axis=1)
-    return int((~is_finite).sum())
-
-
-def gatherer(
-  compute: Callable[[Any, Mapping[str, Array]], dict[str, Array]],
-  stream: Stream,
-) -> Callable[[Any, Track], Gathered]:
-  """Returns a function that computes arrays for every example of a split.
-
-  `compute` maps parameters and a batch to arrays with a row for each example;
-  it is compiled. The arrays are kept on the host. The function raises
-  ValueError if no image can be read.
-  """
-
-  def step(params: Any, batch: Mapping[str, Array]) -> tuple[Any, ...]:
-    return compute(params, batch), batch["mask"], batch["skipped"].sum()
-
-  compiled = sharding.jit_replicated(step, stream.mesh)
-
-  def gather(params: Any, track: Track = untracked) -> Gathered:
-    index, parts, skipped, first = [], [], 0, 0
-    steps = (compiled(params, batch) for batch in stream(track))
-    for arrays, mask, unreadable in sharding.fetched(steps):
-      rows = np.flatnonzero(mask > 0)
-      index.append(first + rows)
-      parts.append({name: array[rows] for name, array in arrays.items()})
-      skipped += int(unreadable)
-      first += len(mask)
-    places = np.concatenate(index)
-    check_readable(len(places))
-    joined = {
-      name: np.concatenate([part[name] for part in parts]) for name in parts[0]
-    }
-    return Gathered(places, joined, skipped)
-
-  return gather
+  return gathering(rows, result)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,17 +16,11 @@ from vit_jax.data.reading.captions import NONE
 from vit_jax.data.reading.sources import check_classes, open_source
 from vit_jax.data.settings import DataSettings
 from vit_jax.models.two_towers import Compared
-from vit_jax.runtime.display import Track, untracked
+from vit_jax.runtime.display import Track
 from vit_jax.tasks.finite import NO_ANSWER, best_class
-from vit_jax.tasks.outcome import (
-  Evaluator,
-  Example,
-  Examples,
-  Outcome,
-  Stream,
-  Table,
-)
-from vit_jax.tasks.outputs import Gathered, alike, gatherer
+from vit_jax.tasks.metrics import Evaluator, Gathered, Measure, gathering
+from vit_jax.tasks.outcome import Example, Examples, Outcome, Stream, Table
+from vit_jax.tasks.outputs import alike
 from vit_jax.tasks.retrieval import RECALLS, WAYS, Ranks, ranks
 from vit_jax.training import sharding
 from vit_jax.training.contrastive import text_ids
@@ -34,8 +28,8 @@ from vit_jax.training.contrastive import text_ids
 _PLACES = ", ".join(map(str, RECALLS))
 
 
-def pairs_evaluator(task: Any, model: Any, stream: Stream) -> Evaluator:
-  """Returns what measures retrieval on a split, and zero-shot accuracy.
+def pairs_measure(task: Any, model: Any, stream: Stream) -> Measure:
+  """Returns the measure of retrieval on a split, and of zero-shot accuracy.
 
   `task` is a `PairsTask`. Raises ValueError if the images for zero-shot
   accuracy are not there, or have no classes.
@@ -43,7 +37,7 @@ def pairs_evaluator(task: Any, model: Any, stream: Stream) -> Evaluator:
   objective = task.objective(model, stream.preprocessing)
   most = _most_captions(stream.source)
 
-  def compute(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+  def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
     captions = batch["label"][:, :most]
     B, M, T = captions.shape
     ids = jnp.maximum(captions, 0).reshape(B * M, T)
@@ -61,18 +55,14 @@ def pairs_evaluator(task: Any, model: Any, stream: Stream) -> Evaluator:
       },
     }
 
-  gather = gatherer(compute, stream)
   loss = _batch_loss(objective, stream.batch_size)
-  zero_shot = _zero_shot(task, model, stream)
 
-  def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-    gathered = gather(params, track)
-    scores = (
-      {} if zero_shot is None else {"zero_shot": zero_shot(params, track)}
-    )
-    return PairsOutcome(task, gathered, loss(gathered), scores)
+  def outcome(gathered: Gathered, **more: float) -> PairsOutcome:
+    return PairsOutcome(task, gathered, loss(gathered), more)
 
-  return evaluate
+  if task.pairs.zero_shot is None:
+    return gathering(rows, outcome)
+  return gathering(rows, outcome, _zero_shot(task, model, stream))
 
 
 def _most_captions(source: Source) -> int | None:
@@ -115,15 +105,14 @@ def _batch_loss(objective: Any, batch_size: int) -> Any:
   return loss
 
 
-def _zero_shot(task: Any, model: Any, stream: Stream) -> Any:
-  """A function to the accuracy on labelled images; None without such images.
+def _zero_shot(
+  task: Any, model: Any, stream: Stream
+) -> Callable[[Any, Track], dict[str, float]]:
+  """A function to the accuracy on labelled images.
 
   The texts of the classes are their names in the template.
   """
-  folder = task.pairs.zero_shot
-  if folder is None:
-    return None
-  source = open_source("eval", DataSettings(root=folder))
+  source = open_source("eval", DataSettings(root=task.pairs.zero_shot))
   check_classes(source, "pairs.zero_shot")
   objective = task.objective(model, stream.preprocessing)
   texts = [
@@ -134,20 +123,21 @@ def _zero_shot(task: Any, model: Any, stream: Stream) -> Any:
   def embed_texts(params: Any) -> Array:
     return model.apply({"params": params}, (None, ids)).text
 
-  def compute(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+  def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
     inputs = objective.inputs(batch), None
     u = model.apply({"params": params}, inputs).image
     return {"u": u, "label": batch["label"]}
 
   of_texts = sharding.jit_replicated(embed_texts, stream.mesh)
+  images = dataclasses.replace(stream, source=source, transform=None)
+  evaluator = Evaluator(gathering(rows), images)
 
-  def measure(params: Any, track: Track) -> float:
-    images = dataclasses.replace(stream, source=source, transform=None)
+  def measure(params: Any, track: Track) -> dict[str, float]:
     with contextlib.closing(images):
-      arrays = gatherer(compute, images)(params, track).arrays
+      arrays = evaluator.metric(params, track).result().arrays
     v = np.asarray(jax.device_get(of_texts(params)))
     answers = best_class(arrays["u"] @ v.T)
-    return float((answers == arrays["label"]).mean())
+    return {"zero_shot": float((answers == arrays["label"]).mean())}
 
   return measure
 

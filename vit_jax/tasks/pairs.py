@@ -35,7 +35,8 @@ from vit_jax.models.two_towers import (
 )
 from vit_jax.runtime.checks import CLASSES, DEPTH, WIDTH, checked, up_to
 from vit_jax.runtime.display import Metric, Split
-from vit_jax.tasks.outcome import Curves, Evaluator, Stream
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import Curves, Stream
 from vit_jax.tasks.pair_objective import Contrast
 from vit_jax.tasks.pair_settings import PairsSettings
 from vit_jax.tasks.task import Task
@@ -338,10 +339,10 @@ class PairsTask(Task):
     kinds: dict[Any, Any] = {"trained": tx, "frozen": optax.set_to_zero()}
     return optax.partition(kinds, functools.partial(map_paths, label))
 
-  def evaluator(self, model: Any, stream: Stream) -> Evaluator:
-    from vit_jax.tasks.pair_evaluation import pairs_evaluator
+  def measure(self, model: Any, stream: Stream) -> Measure:
+    from vit_jax.tasks.pair_evaluation import pairs_measure
 
-    return pairs_evaluator(self, model, stream)
+    return pairs_measure(self, model, stream)
 
   def label_text(self, label: Any, names: Sequence[str]) -> str:
     """The first caption of a label."""

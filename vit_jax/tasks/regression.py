@@ -15,12 +15,9 @@ from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.paths import is_kernel
 from vit_jax.runtime.display import Metric, Split
-from vit_jax.tasks.outcome import Chart, Curves, Evaluator, Stream, Table
-from vit_jax.tasks.outputs import (
-  OutputsOutcome,
-  mean_of_known,
-  outputs_evaluator,
-)
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import Chart, Curves, Stream, Table
+from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
 from vit_jax.tasks.settings import labels_of
 from vit_jax.tasks.task import Answer, Task, all_labels, class_name
 from vit_jax.training.losses import Classification
@@ -119,11 +116,11 @@ class RegressionTask(Task):
     numbers = {"target_mean": self.target_mean, "target_std": self.target_std}
     return Regression(model.num_classes, self.loss, mean, std, **numbers)
 
-  def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
+  def measure(self, model: nn.Module, stream: Stream) -> Measure:
     def answers(logits: np.ndarray) -> np.ndarray:
       return logits * np.array(self.target_std) + np.array(self.target_mean)
 
-    return outputs_evaluator(self, model, stream, answers, RegressionOutcome)
+    return outputs_measure(self, model, stream, answers, RegressionOutcome)
 
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
     if self.target_std:

@@ -23,11 +23,11 @@ from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.with_masks import WithMasks
 from vit_jax.models.segmenter import segmenter
 from vit_jax.runtime.checks import CLASSES, checked
-from vit_jax.runtime.display import Display, Metric, Split, Track, untracked
+from vit_jax.runtime.display import Display, Metric, Split
 from vit_jax.tasks.finite import best_class
+from vit_jax.tasks.metrics import Gathered, Measure, gathering
 from vit_jax.tasks.outcome import (
   Curves,
-  Evaluator,
   Example,
   Examples,
   Outcome,
@@ -35,7 +35,6 @@ from vit_jax.tasks.outcome import (
   Table,
   write_rows,
 )
-from vit_jax.tasks.outputs import Gathered, gatherer
 from vit_jax.tasks.segmentation_objective import PixelClasses, enlarged
 from vit_jax.tasks.settings import SegmentationSettings, labels_of
 from vit_jax.tasks.task import PanelText, Task, class_name
@@ -134,23 +133,18 @@ class SegmentationTask(Task):
   def objective(self, model: Any, preprocessing: Preprocessing) -> PixelClasses:
     return PixelClasses(preprocessing.mean, preprocessing.std)
 
-  def evaluator(self, model: Any, stream: Stream) -> Evaluator:
+  def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)
     names = stream.source.class_names
 
-    def compute(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+    def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
       logits = model.apply({"params": params}, objective.inputs(batch))
       masks = batch["label"]
       loss, _ = objective.compare(logits, masks)
       answer = best_class(enlarged(logits, *masks.shape[1:]))
       return {"loss": loss, **counts(masks, answer, logits.shape[-1])}
 
-    gather = gatherer(compute, stream)
-
-    def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-      return SegmentationOutcome(names, gather(params, track))
-
-    return evaluate
+    return gathering(rows, functools.partial(SegmentationOutcome, names))
 
   def make_panels(
     self, model: Any, preprocessing: Preprocessing

@@ -6,45 +6,31 @@ teacher's encoder.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import NONE
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.multi_crop import MultiCrop
 from vit_jax.models.grid import grid_of
-from vit_jax.models.model import unit
 from vit_jax.models.parts import Parts
 from vit_jax.models.paths import ends_with
 from vit_jax.models.self_distilled import Heads, self_distilled
-from vit_jax.runtime.display import Metric, Split, Track, untracked
-from vit_jax.tasks.means import sums_of
-from vit_jax.tasks.outcome import (
-  PROBES,
-  Curves,
-  Evaluator,
-  Outcome,
-  Stream,
-  check_readable,
-)
+from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.self_distillation_features import features_measure
 from vit_jax.tasks.self_distillation_objective import SelfDistillation
 from vit_jax.tasks.settings import SelfDistillationSettings
 from vit_jax.tasks.task import PanelText, Task
-from vit_jax.training import sharding
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.schedules import RunLength
-
-LOW_DEVIATION = 0.1
-LOW_RANK = 1.5
-"""Below one of these, features are taken to have collapsed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,9 +233,9 @@ class SelfDistillationTask(Task):
       chain.append(optax.masked(later, last_layers))
     return optax.chain(*chain) if len(chain) > 1 else tx
 
-  def evaluator(self, model: Any, stream: Stream) -> Evaluator:
+  def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)
-    return features_evaluator(model, objective, stream)
+    return features_measure(model, objective)
 
   def make_panels(
     self, model: Any, preprocessing: Preprocessing
@@ -288,126 +274,3 @@ def clip_by_part(norm: float, parts: Parts) -> optax.GradientTransformation:
     return map_paths(lambda path, x: x * factors[prefix(path)], updates)
 
   return optax.stateless(clip)
-
-
-def features_evaluator(
-  model: Any, objective: SelfDistillation, stream: Stream
-) -> Evaluator:
-  """Returns what measures the loss and the features of a split."""
-
-  def sums(params: Any, batch: Mapping[str, Array], shift: Any) -> Any:
-    images = objective.inputs({"image": batch["image"]})
-    seen: dict[str, Float[Array, "B D"]] = {}
-
-    def apply(images: Any) -> Any:
-      outputs = model.apply({"params": params}, images)
-      seen.setdefault("y", outputs["y"])
-      return outputs
-
-    loss, score = objective.mirrored_loss(apply, images)
-    counts = batch["mask"] > 0
-    z = unit(seen["y"])
-    total = jnp.maximum(counts.sum(), 1)
-    rows = counts[:, None]
-    if shift is None:
-      return jnp.where(rows, z, 0).sum(axis=0) / total
-    loss = jnp.where(jnp.isfinite(z).all(axis=1), loss, jnp.nan)
-    z = jnp.where(rows, z - shift[None], 0)
-    return {
-      **sums_of(batch, loss, {"entropy": score}),
-      "first": z.sum(axis=0),
-      "second": z.T @ z,
-    }
-
-  add = sharding.jit_replicated(sums, stream.mesh)
-  mean = sharding.jit_replicated(
-    lambda params, batch: sums(params, batch, None), stream.mesh
-  )
-
-  def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-    totals: Any = None
-    shift: Any = None
-    for batch in stream(track):
-      # Sums about a mean, since features that are alike cancel otherwise.
-      shift = mean(params, batch) if shift is None else shift
-      part = jax.tree.map(np.float64, jax.device_get(add(params, batch, shift)))
-      totals = part if totals is None else jax.tree.map(np.add, totals, part)
-    check_readable(0 if totals is None else int(totals["examples"]))
-    assert totals
-    return FeaturesOutcome(totals, np.asarray(jax.device_get(shift), float))
-
-  return evaluate
-
-
-@dataclasses.dataclass(frozen=True)
-class FeaturesOutcome(Outcome):
-  """The features of a split: how far apart they lie, in how many directions.
-
-  They are scaled to length 1. `deviation` is the root of their mean squared
-  distance from their mean. `rank` is the exponential of the entropy of the
-  shares of their singular values (RankMe, arXiv:2210.02885), as a share of the
-  most that it can be. The sums in `totals` are of features less `shift`.
-  """
-
-  totals: dict[str, Any]
-  shift: np.ndarray
-
-  @property
-  def unanswered(self) -> int:
-    return int(self.totals["unanswered"])
-
-  @functools.cached_property
-  def scores(self) -> dict[str, Any]:
-    totals = self.totals
-    examples = int(totals["examples"])
-    mean = totals["first"] / examples
-    covariance = totals["second"] / examples - np.outer(mean, mean)
-    mean = mean + self.shift
-    most = min(len(mean), examples)
-    return {
-      "loss": float(totals["loss"]) / examples,
-      "rank": effective_rank(covariance + np.outer(mean, mean)) / most,
-      "entropy": float(totals["entropy"]) / examples,
-      "deviation": float(np.sqrt(max(np.trace(covariance), 0.0))),
-      "examples": examples,
-      "skipped_images": int(totals["skipped_images"]),
-    }
-
-  @property
-  def warnings(self) -> list[str]:
-    if self.unanswered:
-      return []
-    scores = self.scores
-    rank = scores["rank"] * min(len(self.shift), scores["examples"])
-    if scores["deviation"] >= LOW_DEVIATION and rank >= LOW_RANK:
-      return []
-    line = (
-      "The features may have collapsed: all images get nearly the same "
-      f"(deviation {scores['deviation']:.3f} of at most 1, rank {rank:.1f}). "
-      "At first that is normal; if they do not rise, or fell, lower "
-      "optimizer.peak_lr, raise ema_decay, or take "
-      "self_distillation.centering=sinkhorn."
-    )
-    return [line]
-
-  @property
-  def notes(self) -> list[str]:
-    return self.warnings
-
-
-def effective_rank(second: Float[np.ndarray, "D D"]) -> float:
-  """The effective rank of features whose products x x^T have this mean.
-
-  It is NaN if one is not finite.
-
-  >>> import numpy as np
-  >>> from vit_jax.tasks.self_distillation import effective_rank
-  >>> round(effective_rank(np.diag([1.0, 1.0, 0.0])), 6)
-  2.0
-  """
-  if not np.isfinite(second).all():
-    return float("nan")
-  singular = np.sqrt(np.linalg.eigvalsh(second).clip(0))
-  shares = singular / singular.sum()
-  shares = shares[shares > 0]
-  return float(np.exp(-(shares * np.log(shares)).sum()))

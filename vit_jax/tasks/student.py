@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,20 +15,13 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import NONE
 from vit_jax.models.student import student, widths_of
 from vit_jax.runtime.checks import WIDTH, checked
-from vit_jax.runtime.display import Metric, Split, Track, untracked
+from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.means import MeansOutcome, sums_of
-from vit_jax.tasks.outcome import (
-  PROBES,
-  Curves,
-  Evaluator,
-  Outcome,
-  Stream,
-  total,
-)
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import PROBES, Curves, Stream
 from vit_jax.tasks.settings import StudentSettings
 from vit_jax.tasks.student_objective import Imitation, grids, learned, size_for
 from vit_jax.tasks.task import Task
-from vit_jax.training import sharding
 from vit_jax.training.distillation import Teacher
 
 _PLAIN = StudentSettings()
@@ -154,34 +148,31 @@ class StudentTask(Task):
     del teacher  # The objective has it.
     return objective
 
-  def evaluator(self, model: Any, stream: Stream) -> Evaluator:
+  def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)
-    step = sharding.jit_replicated(
-      make_eval_step(model, objective), stream.mesh
+    return Measure(
+      make_sums(model, objective),
+      functools.partial(MeansOutcome, means=("loss", *_metrics(self))),
+      frozen=(self.teacher_params,),
     )
-    means = ("loss", *_metrics(self))
-
-    def evaluate(params: Any, track: Track = untracked, **_: Any) -> Outcome:
-      sums = (
-        step(params, self.teacher_params, batch) for batch in stream(track)
-      )
-      return MeansOutcome(total(sums), means)
-
-    return evaluate
 
 
 def _metrics(task: StudentTask) -> tuple[str, ...]:
   return ("cosine", *(f"cosine_{name}" for name in learned(task.student)))
 
 
-def make_eval_step(
+def make_sums(
   model: Any, objective: Imitation
-) -> Callable[[Any, Any, Mapping[str, Array]], dict[str, Array]]:
-  """Returns a function from (params, teacher's params, batch) to sums."""
+) -> Callable[[Any, Mapping[str, Array], Array, Any], dict[str, Array]]:
+  """Returns a function to sums over a batch.
 
-  def eval_step(
-    params: Any, teacher_params: Any, batch: Mapping[str, Array]
+  It is one from (params, batch, first, teacher's params).
+  """
+
+  def sums(
+    params: Any, batch: Mapping[str, Array], first: Array, teacher_params: Any
   ) -> dict[str, Array]:
+    del first
     images = objective.inputs(batch)
     predicted: Any = model.apply({"params": params}, images)
     taught = objective.taught(teacher_params, images)
@@ -191,4 +182,4 @@ def make_eval_step(
     answers = [x.reshape(len(x), -1) for x in predicted.values()]
     return sums_of(batch, loss, each, jnp.concatenate(answers, axis=1))
 
-  return eval_step
+  return sums

@@ -31,7 +31,8 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks import intervals
-from vit_jax.tasks.outcome import Curves, Evaluator, Stream
+from vit_jax.tasks.metrics import Evaluator, Measure
+from vit_jax.tasks.outcome import Curves, Stream
 from vit_jax.training.losses import Objective
 from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
@@ -296,12 +297,16 @@ class Task:
     del parts, length
     return tx
 
-  def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
-    """Evaluates the model on a split, by default by its objective's means."""
-    from vit_jax.tasks.means import means_evaluator
+  def measure(self, model: nn.Module, stream: Stream) -> Measure:
+    """The measure of a model on a split, by default its objective's means."""
+    from vit_jax.tasks.means import means
 
     objective = self.objective(model, stream.preprocessing)
-    return means_evaluator(objective, model, stream, self.score)
+    return means(objective, model, self.score)
+
+  def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
+    """Evaluates parameters of the model on a split, by `measure`."""
+    return Evaluator(self.measure(model, stream), stream)
 
   def temperatures(self, names: Sequence[str]) -> int:
     """How many temperatures divide the logits of these classes."""

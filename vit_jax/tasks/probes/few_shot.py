@@ -28,7 +28,8 @@ from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import Split, Track, untracked
 from vit_jax.tasks.eval_step import label_rank
 from vit_jax.tasks.finite import check_representations
-from vit_jax.tasks.outcome import Stream, check_readable, total
+from vit_jax.tasks.metrics import Measure, evaluate
+from vit_jax.tasks.outcome import Stream, check_readable
 from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.probes.shots import draw_shots
 from vit_jax.tasks.probes.whole_set import make_represent
@@ -119,7 +120,8 @@ class FewShot:
     self._represent = make_represent(
       partial(represent, model, pre_logits=pre_logits), mesh, preprocessing
     )
-    self._count = sharding.jit_replicated(count_right, mesh)
+    self._measure = Measure(_counts, outcome=dict)
+    self._count = sharding.jit_replicated(_counts, mesh)
 
   @property
   def num_shots(self) -> int:
@@ -163,7 +165,8 @@ class FewShot:
     }
     with contextlib.closing(self._test):
       tested = self._represent(params, self._test, "testing probes", track)
-      totals = total(self._count(stacked, *features) for features in tested)
+      metric = evaluate(self._measure, stacked, tested, compute=self._count)
+    totals = metric.result()
     if totals["unanswered"]:
       check_representations(np.nan)
     examples = int(totals["examples"])
@@ -207,6 +210,16 @@ class FewShot:
         return [*features[places.reshape(self._draws.shape)]]
       self._unreadable.update(indices[~readable].tolist())
       self._draws = self._draw()
+
+
+def _counts(
+  probes: dict[str, Array],
+  features: tuple[Float[Array, "B D"], dict[str, Array]],
+  first: Int[Array, ""],
+) -> dict[str, Array]:
+  """The counts of a batch of features, as a `Measure` computes them."""
+  del first
+  return count_right(probes, *features)
 
 
 def count_right(
