@@ -136,7 +136,7 @@ def test_bands_that_a_file_does_not_have(monkeypatch):
   with pytest.raises(UnreadableImageError, match="4 bands are needed.* has 6"):
     decode_image(six, ImageSpec(4))
   for file_format in ("PNG", "JPEG"):
-    with pytest.raises(UnreadableImageError, match="it is no TIFF file of ba"):
+    with pytest.raises(UnreadableImageError, match="it is not a TIFF file"):
       decode_image(encode(Image.fromarray(COLOURS), file_format), ImageSpec(5))
   volume = np.zeros((2, 3, 8, 8), np.uint8)
   with pytest.raises(UnreadableImageError, match="its axes are"):

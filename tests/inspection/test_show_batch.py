@@ -122,7 +122,7 @@ def test_a_packed_folder_is_shown(tmp_path, drawn):
       {"image": np.zeros((1, 2, 2, 3)), "mask": [0.0]},
       "every row of the batch is padding",
     ),
-    ("my_photo", "data.root='my_photo' is no folder"),
+    ("my_photo", "data.root='my_photo' is not a folder"),
   ],
 )
 def test_what_is_no_batch_is_refused(given, message):

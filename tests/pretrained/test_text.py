@@ -136,12 +136,12 @@ def test_a_tower_alone_answers_as_in_its_pair(
     (
       "hf_siglip",
       lambda f: (f / "spiece.model").write_bytes(b"no model"),
-      "spiece.model is no model of sentencepiece",
+      "spiece.model is not a sentencepiece model",
     ),
     (
       "hf_clip",
       lambda f: (f / "tokenizer.json").write_text("{}"),
-      "is no tokenizer that the library tokenizers .* reads",
+      "is not a tokenizer that the library tokenizers .* can read",
     ),
     (
       "hf_siglip2",
@@ -232,7 +232,7 @@ def test_capital_letters_that_are_kept_are_said(tmp_path, capsys):
   text = load_text(str(folder))
   assert capsys.readouterr().err == (
     f"{folder}: tokenizer.json keeps capital letters, and SigLIP was trained "
-    "on texts in lower case: write texts so, or scores are lower.\n"
+    "on texts in lower case: write texts in lower case, or scores are lower.\n"
   )
   # The ids of transformers 5.24.
   ids = text.tokenizer(CAPITALS)

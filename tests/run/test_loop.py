@@ -221,7 +221,7 @@ def test_another_configuration_is_refused(run_copy, data_dir, key, old, new):
     (dict(seed=-1), "seed=-1; it has to lie between 0"),
     (
       dict(data=dict(name="")),
-      "^data.root, a folder of class folders, data.dir",
+      "^data.root .a folder of class folders",
     ),
     (dict(mesh=dict(fsdp=8), model=dict(hidden_size=20)), "of shape .* does"),
     (dict(data=dict(eval_split="validation")), "validation"),

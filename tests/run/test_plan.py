@@ -113,7 +113,7 @@ def test_nothing_is_downloaded_for_what_is_refused(
     ("train", "run", False),
     ("train", "train-run", False),
     (".", "train/run", True),
-    (".", "run", False),  # Beside train and test, which are no classes.
+    (".", "run", False),  # Beside train and test, which are not classes.
     ("..", "../run", True),  # Beside the only folder, which stands for it.
     (".", "gs://bucket/run", False),
     ("nowhere", "run", False),

@@ -159,8 +159,8 @@ def row_spec(transform: Transform, label: ArraySpec) -> dict[str, ArraySpec]:
   label = spec.pop(LABEL, label)
   if taken := sorted({SKIPPED, MASK} & {*spec}):
     raise ValueError(
-      f"the transform has an array called {taken[0]!r}, and the loader has one "
-      "of that name already: call it otherwise."
+      f"the transform has an array called {taken[0]!r}, and the loader already "
+      "has one of that name: rename it."
     )
   return {**spec, LABEL: label, SKIPPED: ArraySpec((), bool)}
 

@@ -155,7 +155,7 @@ def check_scans(encoded: bytes) -> None:
   if scans > _MAX_SCANS:
     raise UnreadableImageError(
       f"the image is stored in {scans} scans, more than {_MAX_SCANS}; save it "
-      "anew."
+      "again with fewer."
     )
 
 
@@ -166,7 +166,9 @@ def check_channels(channels: int, bands: int = 4) -> None:
   `bands` cannot be converted: `channels` has to be their number.
   """
   if channels > 4 or bands > 4:
-    reason = f"it has {bands}" if bands > 4 else "it is no TIFF file of bands"
+    reason = (
+      f"it has {bands}" if bands > 4 else ("it is not a TIFF file with bands")
+    )
     raise UnreadableImageError(
       f"{channels} bands are needed, and {reason}: set channels to the bands "
       "of the files."

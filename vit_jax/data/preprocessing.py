@@ -68,7 +68,7 @@ class Preprocessing:
     """Height and width; raises ValueError if the model's source tells none."""
     if self.size is None:
       raise ValueError(
-        "the checkpoint does not tell the size of its images: give "
+        "the checkpoint does not record the size of its images: give "
         "--image_size, such as --image_size=224."
       )
     return self.size

@@ -27,7 +27,7 @@ MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
 # The buckets that epath reads, with the library that it takes.
 _BUCKETS = {"gs": None, "s3": "s3fs", "az": "adlfs", "hf": "huggingface_hub"}
 _PAD = checks.up_to(4_096, "there would be little else", 0)
-_OPERATIONS = checks.up_to(100, "nothing is left to be seen of an image", 0)
+_OPERATIONS = checks.up_to(100, "nothing of an image would be left to see", 0)
 _SHARE = Rule("lie in [0, 1]", lambda x: 0 <= x <= 1)
 
 
@@ -38,8 +38,8 @@ def check_address(name: str, value: str | None) -> None:
     return
   if scheme not in _BUCKETS or not place.strip("/"):
     raise ValueError(
-      f"{name}={value!r}: {scheme}:// cannot be read; give a folder of this "
-      "machine, or a bucket's, as gs://bucket/folder."
+      f"{name}={value!r}: {scheme}:// cannot be read; give a local folder, or "
+      "one in a bucket, as gs://bucket/folder."
     )
   library = _BUCKETS[scheme]
   if library is not None and importlib.util.find_spec(library) is None:
@@ -80,7 +80,9 @@ class DataSettings(Section):
     "CSV or JSONL file with the columns file and label, and split if it has "
     "all splits; its folder is `root` unless that is set.",
   )
-  eval_labels_file: str | None = setting(None, "The same for evaluation.")
+  eval_labels_file: str | None = setting(
+    None, "The same for the images to evaluate on."
+  )
   outside: bool = setting(
     False,
     "Let the file of labels name images outside of `root`.",
@@ -160,9 +162,9 @@ class DataSettings(Section):
 
   mask_values: str = setting(
     "meant",
-    'How masks are read: as "meant", by the colours of classes.txt, and with '
-    'white for class 1 of two; or by "index", as in earlier versions: 255 is '
-    "never a class.",
+    'How masks are read: "meant" takes the colours of classes.txt, and white '
+    'for class 1 of two; "index", as in earlier versions, takes numbers, and '
+    "255 is never a class.",
     choices=MASK_VALUES,
     needs="root",
     legacy_default="index",
@@ -294,8 +296,8 @@ class TrainTransformSettings(Section):
   )
   randaugment_timm: bool = setting(
     False,
-    "RandAugment as timm's rand-mstd0.5-inc1, which DeiT takes, whatever "
-    "as_published says: half of the time, magnitudes spread by 0.5, up to 10.",
+    "Use timm's rand-mstd0.5-inc1, as DeiT does, whatever as_published says: "
+    "each operation half of the time, magnitudes up to 10, spread by 0.5.",
     needs="randaugment_layers",
   )
   three_augment: bool = setting(
@@ -342,7 +344,7 @@ class EvalTransformSettings(Section):
   crop: str = setting(
     "resize",
     '"resize" takes the whole image; "center" resizes it in proportion and '
-    'cuts out its centre; "squash" does the same without the proportions.',
+    'cuts out its centre; "squash" does so without keeping the proportions.',
     choices=EVAL_CROPS,
   )
   resize_ratio: float = setting(
@@ -352,8 +354,8 @@ class EvalTransformSettings(Section):
   )
   interpolation: str = setting(
     "bilinear",
-    'A filter of Pillow, or "area", which averages areas to shrink and is '
-    "bilinear to enlarge.",
+    'A filter of Pillow, or "area", which averages areas when it shrinks and '
+    "is bilinear when it enlarges.",
     choices=FILTERS,
     legacy_default="area",
   )
@@ -363,15 +365,15 @@ class EvalTransformSettings(Section):
   resizer: str = setting(
     "pillow",
     'Library whose rounding the filters reproduce: "pillow", "torchvision" '
-    'for its tensors of 8 bits, "torchvision_float", which rounds at the end, '
-    "or that of TensorFlow's decoder and filters, without antialiasing, in a "
-    "repository.",
+    'for its 8-bit tensors, "torchvision_float", which rounds at the end, or '
+    "TensorFlow without antialiasing, as either repository decodes and "
+    "filters.",
     choices=RESIZERS,
     fits=_fit_resizer,
   )
   corner: str = setting(
     "floor",
-    'How half a pixel in the crop\'s place is rounded: "even" in torchvision.',
+    'Rounding of half a pixel in the crop\'s offset; torchvision has "even".',
     choices=("floor", "even"),
   )
 
@@ -399,8 +401,10 @@ class NormalizationSettings(Section):
     must=Rule("be a lower and a higher number", lambda w: w[0] < w[1]),
   )
   mean: tuple[float, ...] | None = setting(
-    None, "Subtracted from each channel.", must=checks.CHANNELS
+    None, "Value to subtract from each channel.", must=checks.CHANNELS
   )
   std: tuple[float, ...] | None = setting(
-    None, "Then divides each channel.", must=checks.POSITIVE_CHANNELS
+    None,
+    "Value to divide each channel by afterwards.",
+    must=checks.POSITIVE_CHANNELS,
   )

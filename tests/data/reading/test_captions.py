@@ -185,7 +185,9 @@ def test_captions_of_coco_are_those_of_its_files(files, tmp_path):
   path.write_text(json.dumps({"images": images, "annotations": annotations}))
   labels = Captions(tokenizer=files, most=2)
   settings = DataSettings(labels_file=str(path), eval_split="train")
-  with pytest.raises(ValueError, match="the nearest that is there is 'train20"):
+  with pytest.raises(
+    ValueError, match=("the most similar name there is 'train20")
+  ):
     label_file.open_folder(settings, labels)
   settings = dataclasses.replace(settings, root=str(tmp_path / "train2017"))
   train = label_file.open_folder(settings, labels)["train"]
@@ -281,7 +283,7 @@ def test_the_lines_say_which_texts_are_the_captions(forms, of_pairs):
   (line,) = splits.warnings
   assert line == (
     "the captions of captioned/1.0.0 are its captions/text; data.tfds_label "
-    "takes another, of image/filename."
+    "chooses another of image/filename."
   )
   assert not open_splits(
     DataSettings(**forms["packed"]), labels=of_pairs

@@ -54,7 +54,9 @@ def test_a_list_in_text_is_a_list(text, values):
   ],
 )
 def test_a_damaged_list_is_refused(text):
-  with pytest.raises(ValueError, match="begins as a list and is none: write"):
+  with pytest.raises(
+    ValueError, match=("begins like a list and is not one: write")
+  ):
     values_of(text, None)
 
 

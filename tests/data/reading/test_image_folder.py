@@ -87,7 +87,7 @@ def test_a_class_of_two_spellings_is_one(tmp_path):
   one, hidden = [s for s in splits.warnings if "fewer than" not in s]
   assert one.startswith(f"{COMPOSED!r} names 2 folders") and "one class" in one
   assert hidden.startswith(
-    "1 folders with images begin with a dot, such as '.2"
+    "1 folders with images have names that begin with a dot, such as '.2"
   )
 
 
@@ -161,7 +161,7 @@ def test_folders_that_are_not_datasets(tmp_path):
     with pytest.raises(ValueError, match=match):
       data.open_source(split, data.DataSettings(root=str(tmp_path), **kwargs))
 
-  with pytest.raises(ValueError, match="^data.root=.* is no folder"):
+  with pytest.raises(ValueError, match="^data.root=.* is not a folder"):
     data.open_source("train", data.DataSettings(root=str(tmp_path / "missing")))
   with pytest.raises(ValueError, match="root='gs://b/c' lies .* pack them"):
     data.DataSettings(root="gs://b/c")
@@ -172,7 +172,7 @@ def test_folders_that_are_not_datasets(tmp_path):
   fails(r"eval_fraction=1\.5 must lie", eval_fraction=1.5)
   make_folder(tmp_path, {"train/cat/1.png": 1, "train/cow/1.png": 1})
   make_folder(tmp_path, {"test/crow/1.png": 1})
-  fails("has the class 'crow', which the train folder has not", split="eval")
+  fails("has the class 'crow', which the train folder lacks", split="eval")
   (tmp_path / "train" / "dog").mkdir()
   fails(r"class folder .*dog' has no images")
 

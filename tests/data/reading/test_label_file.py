@@ -74,7 +74,7 @@ def test_two_files_and_another_root(folder, tmp_path_factory):
     eval_labels_file="val.csv",
   )
   with pytest.raises(
-    ValueError, match="data.labels_file='val.csv' is no file, nor is it in"
+    ValueError, match="data.labels_file='val.csv' is not a file, here or"
   ):
     open_splits(given)
   (place / "val.csv").rename(folder / "val.csv")
@@ -196,16 +196,16 @@ SEVERAL = {"task": "multilabel", "label_columns": "a,b"}
 @pytest.mark.parametrize(
   "text, changes, message",
   [
-    ("", {}, "has no rows; give it the line file,label"),
+    ("", {}, "has no rows; write the line file,label"),
     ("name,label\n0.png,a\n", {}, "line 2 has no column 'file'; its col"),
     ("file,kind\n0.png,a\n", {}, "has no column 'label'; its columns are file"),
     (ONE, {"label_columns": "no"}, "has no column 'no'"),
     ("file,label,label\n0.png,a,b\n", {}, "line 1 has two columns 'label'"),
-    (ONE + "1.png,b,c\n", {}, "line 3 has 3 cells and not 2: put doub"),
+    (ONE + "1.png,b,c\n", {}, "line 3 has 3 cells, not 2: put doub"),
     (ONE + '1.png,"b"c\n', {}, "line 3 is not CSV: "),
     (ONE + "x.png,b\ny.png,b\n", {}, "3 names 'x.png', .* \\(2 of 3 files are"),
     (ONE + "./0.png,b\n", {}, "line 3 names './0.png' as .*, line 2 does"),
-    (ONE + "1.png,\n", {}, "line 3 has label='', which is no class"),
+    (ONE + "1.png,\n", {}, "line 3 has label='', which is not a class"),
     (ONE + "1.png,a\n", {}, "and all others have 1 different labels: give 2"),
     (ONE + ",b\n", {}, "line 3 names no file: file=''"),
     (
@@ -221,7 +221,7 @@ SEVERAL = {"task": "multilabel", "label_columns": "a,b"}
     (
       "file,x\n0.png,1\n1.png,\"3,5\"\n",
       {"task": "regression"},
-      "line 3 has x='3,5', which is no number such as 3.5",
+      "line 3 has x='3,5', which is not a number such as 3.5",
     ),
     ("file,x\n0.png,nan\n", {"task": "regression"}, "x='nan', which is no"),
     (rows(*[5] * 10), {"task": "regression"}, "label, which hardly varies"),
@@ -330,9 +330,9 @@ def test_what_excel_writes_in_europe_is_read(folder, mark):
   "given, said",
   [
     ("0 1 1.0 0 1 1.0", "classes '1' and '1.0' are the same number, and are k"),
-    ("0 1 nan 0 1 nan", "class 'nan' reads like a missing label, and is kept"),
-    ("cat Cat dog cat Cat", "classes 'Cat' and 'cat' differ in case or acce"),
-    ("caf\xe9 cafe\u0301 x", "classes 'cafe\u0301' and 'caf\xe9' differ in"),
+    ("0 1 nan 0 1 nan", "class 'nan' looks like a missing label, and is kept"),
+    ("cat Cat dog cat Cat", "classes 'Cat' and 'cat' differ only in case or"),
+    ("caf\xe9 cafe\u0301 x", "classes 'cafe\u0301' and 'caf\xe9' differ only"),
     (
       " ".join(f"{k}.0" for k in (0, 1, 2, 10)),
       "sorted as text: 0.0, 1.0, 10.0, 2.0, ...; a class's index is not its n",
@@ -406,15 +406,15 @@ def test_files_are_found_by_other_spellings(tmp_path, there, named, said):
   [
     (
       ONE + "x/1.png,b\n",
-      "'x/1.png', which is not .*; the nearest .* '1.png'.",
+      "'x/1.png', which is not .*; the most similar .* '1.png'.",
     ),
-    (ONE + '"a, b.png",b\n', "the nearest that is there is 'deep/a, b.png'."),
+    (ONE + '"a, b.png",b\n', "the most similar name there is 'deep/a, b.png'."),
     (ONE + '"a, b.png",b\n', "deep/a, b.png': set --config.data.root=.*/deep."),
     (
       ONE + "unlike/any.jpg,b\n",
       "missing.; --config.data.root is the folder from whi",
     ),
-    (ONE + '"deep/a b.png",b\n', "nearest that is there is 'deep/a, b.png'."),
+    (ONE + '"deep/a b.png",b\n', "most similar name there is 'deep/a, b.png'."),
     ("0.png,a\n1.png,b\n", "a first line such as file,label has to name them."),
     (
       ",".join(["file", *map(str, range(50))]) + "\n0.png" + ",7" * 50,
@@ -471,6 +471,6 @@ def test_a_file_is_not_meant_by_another_name_as_well(folder, names):
 def test_half_a_character_in_a_name_is_refused(folder):
   text = '{"file": "0\\ud83d.png", "label": "a"}'
   with pytest.raises(
-    ValueError, match=r"line 1 names '0\\ud83d.png', of which"
+    ValueError, match=r"line 1 names '0\\ud83d.png', with half"
   ):
     open_splits(settings(folder, text, "labels.jsonl"))

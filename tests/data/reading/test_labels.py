@@ -76,9 +76,9 @@ def test_labels_that_may_be_apart_are_said_and_parted(
 ):
   source = opened(tmp_path, text, SEVERAL)
   assert example in source.class_names and len(source.class_names) == 4
-  line = about(source, "may be several labels each")
+  line = about(source, "may each be several labels")
   assert repr(example) in line
-  assert f"--config.data.label_separator={key!r} parts" in line
+  assert f"--config.data.label_separator={key!r} separates" in line
   source = opened(tmp_path, text, SEVERAL, label_separator=key)
   assert source.class_names == tuple(found.split())
   assert sets(source)["im0"] == sorted(re.split("[ ,/]+", example))
@@ -115,7 +115,7 @@ def test_a_space_in_a_name_is_not_doubted(tmp_path, kind, cells):
 )
 def test_a_separator_is_for_several_labels(tmp_path, kind, message):
   with pytest.raises(
-    ValueError, match=f"label_separator=' ' parts .*{message}"
+    ValueError, match=f"label_separator=' ' separates .*{message}"
   ):
     opened(tmp_path, SPACES, kind, label_separator=" ")
   with pytest.raises(ValueError, match="label_separator='x' must be spaces or"):
@@ -134,7 +134,7 @@ def test_a_list_in_text_is_several_labels_or_captions(tmp_path):
   ):
     opened(tmp_path, LISTS)
   with pytest.raises(
-    ValueError, match="line 2 has label='.*', which begins as a list and is"
+    ValueError, match="line 2 has label='.*', which begins like a list and"
   ):
     opened(tmp_path, rows('"[""cat"", ""dog"', "x"), SEVERAL)
 
@@ -229,8 +229,8 @@ def test_a_column_of_splits_of_another_name_is_said(tmp_path, column, said):
   cells = ["cat,train", "dog,train", "cat,train", "dog,val", "cat,val"]
   source = opened(tmp_path, rows(*cells, head=f"file,label,{column}"))
   line = (
-    f"the column {column!r} seems to name splits, and is not read: call it "
-    "split, and each row counts for its split."
+    f"the column {column!r} seems to name splits, and is not read: rename "
+    "it split to use it."
   )
   assert len(source) == (5 if said else 3)
   assert (line in source.warnings()) == said
@@ -247,7 +247,7 @@ def test_an_uncertain_label_is_refused(tmp_path):
     opened(tmp_path, text, SEVERAL)
   with pytest.raises(
     ValueError,
-    match="line 3 has Edema='-1.0', which is not 0 or 1: a label that",
+    match="line 3 has Edema='-1.0', which is not 0 or 1: write 0 for",
   ):
     opened(tmp_path, text.replace("70,,", "70,-1.0,"), SEVERAL, **keys)
 

@@ -132,7 +132,7 @@ def test_classes_that_are_called_nearly_as_splits(tmp_path, names):
   [
     (("cat", "dog", "val"), "the folder val is taken for a class, as those"),
     (("Test", "cat"), "the folder Test is taken for a class, as those beside"),
-    (("part_1", "part_2"), "part_1, part_2 are called as parts of one data"),
+    (("part_1", "part_2"), "part_1, part_2 are named like parts of one dat"),
     (("bus", "car", "train"), ""),
     (("part_of_a_car", "whole_car"), ""),
     (("grade_1_images", "grade_2_images"), ""),
@@ -161,7 +161,7 @@ def test_masks_among_the_images_of_a_class_are_said(tmp_path, of):
   files |= {f"a/{of.format(n)}.png": GOOD for n in range(10)}
   lines = opened(write(tmp_path, files)).warnings
   assert len(lines) == (of != "{}")
-  assert all("named as the mask of one beside them, such a" in x for x in lines)
+  assert all("named like masks of those beside them" in x for x in lines)
 
 
 def test_classes_called_as_splits_may_hold_the_same_folders(tmp_path):
@@ -256,7 +256,7 @@ def test_a_copy_in_each_split(tmp_path):
     (three("seg_train", "", "test1") | three("test2"), "'test1' and 'test2'"),
     (
       {"images/": 3, "masks/": 3},
-      "images and masks, which are no classes: --config segmentation reads",
+      "images and masks, which are not classes: --config segmentation reads",
     ),
     (
       {"images/train/": 3, "images/val/": 2, "annotations/train/": 3}
@@ -270,7 +270,7 @@ def test_a_copy_in_each_split(tmp_path):
         "val/images/": 1,
         "val/masks/": 1,
       },
-      "train' has images and masks, which are no classes",
+      "train' has images and masks, which are not classes",
     ),
     (
       {"train/": 3, "train_masks/": 3, "test/": 2},
@@ -313,7 +313,7 @@ def test_a_copy_in_each_split(tmp_path):
     ),
     (
       {"HAM10000_images_part_1/": 3, "HAM10000_images_part_2/": 3},
-      "HAM10000_images_part_2, whose names say no more than that images are in",
+      "HAM10000_images_part_2, whose names are no more than a word for images",
     ),
     (
       {"ill/images/": 3, "ill/masks/": 3, "well/images/": 3, "well/masks/": 3},
@@ -321,7 +321,7 @@ def test_a_copy_in_each_split(tmp_path):
     ),
     (
       {"images_001/images/": 3, "images_002/images/": 3},
-      "images_001, images_002, whose names say no more than that images are",
+      "images_001, images_002, whose names are no more than a word for imag",
     ),
     (
       {**three("bottle", n=(0, 0, 0)), **classes("bottle/train", ["good"], 3)}
@@ -353,7 +353,7 @@ def test_a_copy_in_each_split(tmp_path):
     ),
     (
       {**classes("", ("a", "b", "c"), 3), **classes("mixed", AB, 3)},
-      "mixed' holds folders of the same names as lie beside it, 'a' and 'b'",
+      "mixed' holds folders of the same names as those beside it, 'a' and 'b'",
     ),
   ],
 )

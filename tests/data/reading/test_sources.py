@@ -22,7 +22,7 @@ DIGITS = data.DataSettings(name="digits")
 
 
 def test_a_name_or_a_root_is_needed():
-  with pytest.raises(ValueError, match="^data.root, .* is missing"):
+  with pytest.raises(ValueError, match="^data.root .* is missing"):
     data.open_source("train", data.DataSettings())
   with pytest.raises(ValueError, match="split='dev' is unknown"):
     data.open_source("dev", data.DataSettings(name="digits"))
@@ -146,6 +146,7 @@ def test_parts_are_those_of_tfds(split):
 )
 def test_other_splits_are_refused(split):
   with pytest.raises(
-    ValueError, match="^data.train_split and .* take train, test .* is none, or"
+    ValueError,
+    match="^data.train_split and .* take train, test .* is not one of",
   ):
     Digits(split)

@@ -87,7 +87,7 @@ def test_quoted_texts_may_have_several_lines(tmp_path, name, mark, files):
     ),
     (
       'file,caption,x\na.jpg,"two\nlines"\n',
-      "line 3 has 2 cells and not 3: a double quote opens in line 2: close",
+      "line 3 has 2 cells, not 3: a double quote opens in line 2: close",
     ),
     ('file,caption\n1,"start\n2,end"\n', "line 3 seems to be a row of its own"),
   ],
@@ -105,7 +105,7 @@ def test_flickr30k_is_read(tmp_path):
   rows = ("1.jpg", "0", "Two men , one dog ."), ("1.jpg", "1", "A dog; a man .")
   found = [dict(zip(names, row, strict=True)) for row in rows]
   assert rows_of(tmp_path, text) == found
-  with pytest.raises(ValueError, match="line 4 has 2 cells and not 3: put dou"):
+  with pytest.raises(ValueError, match="line 4 has 2 cells, not 3: put dou"):
     rows_of(tmp_path, text + "2.jpg| 4 A dog\n")
 
 
@@ -182,7 +182,10 @@ KARPATHY = {"images": [{"filename": "a.jpg", "sentences": []}], "dataset": "x"}
 @pytest.mark.parametrize(
   "content, message",
   [
-    (BOXES, "annotations of objects, and its captions alone are read: for lab"),
+    (
+      BOXES,
+      ("annotations of objects, and only COCO's captions are read: for lab"),
+    ),
     (
       KARPATHY,
       r"is one JSON object \(its keys: images, dataset\); give CSV, T",
@@ -192,10 +195,19 @@ KARPATHY = {"images": [{"filename": "a.jpg", "sentences": []}], "dataset": "x"}
       r"is one JSON object \(its keys: a\); give CSV, TSV, JSO",
     ),
     ([1], "item 1 is not an object with keys such as file"),
-    ({**COCO, "images": [{"id": 5}]}, "is not as COCO's captions are .Key"),
-    ({**COCO, "images": [5]}, "is not as COCO's captions are .Type"),
-    ({**COCO, "annotations": [5]}, "is not as COCO's captions are .Type"),
-    ({**COCO, "images": []}, "is not as COCO's captions are .KeyError.7"),
+    (
+      {**COCO, "images": [{"id": 5}]},
+      "is not in the form of COCO's captions .Key",
+    ),
+    ({**COCO, "images": [5]}, "is not in the form of COCO's captions .Type"),
+    (
+      {**COCO, "annotations": [5]},
+      "is not in the form of COCO's captions .Type",
+    ),
+    (
+      {**COCO, "images": []},
+      "is not in the form of COCO's captions .KeyError.7",
+    ),
   ],
 )
 def test_other_json_is_refused_in_a_line(tmp_path, content, message):

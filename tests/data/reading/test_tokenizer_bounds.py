@@ -178,7 +178,7 @@ def test_hostile_pieces_are_refused(tmp_path, capfd, name, file):
   path = tmp_path / f"{file}.model"
   for content, said in (
     (b"", "is empty"),
-    (b"no model", "is no model of sentencepiece"),
+    (b"no model", "is not a sentencepiece model"),
     (growing(tmp_path), "may make 16,384 bytes of text more"),
   ):
     path.write_bytes(content)

@@ -63,7 +63,7 @@ def test_files_are_named_by_where_they_came_from(files, tmp_path):
     with pytest.raises(ValueError) as error:  # noqa: PT011
       _ = one.tokenizer
     assert str(error.value).startswith(
-      f"{source}tokenizer.json is no tokenizer"
+      f"{source}tokenizer.json is not a tokenizer"
     )
   opened = TokenizerFiles.from_json(stored).tokenizer
   with pytest.raises(

@@ -191,11 +191,11 @@ def test_classes_may_have_names_and_colours(tmp_path):
     (
       "a 1 2 3\nb 3 2 1\n",
       (3, 2, 2),
-      r"has the colour \(3, 2, 2\) in row 0, column 0, which is no class of",
+      r"has the colour \(3, 2, 2\) in row 0, column 0, which is not a class of",
     ),
     ("a\nb\n", (1, 2, 3), "mode RGB: a mask has one number .* or colours that"),
     ("a 1 2 3\nb\n", 0, "has colours for some classes: give all of them"),
-    ("a\na\n", 0, "line 2, is 'a': a line is the name of a class, each of"),
+    ("a\na\n", 0, "line 2, is 'a': a line is the name of a class, each di"),
     ("a 1 2 300\n", 0, "line 1, is 'a 1 2 300': a line is"),
     ("a 1 2 3\nb 1 2 3\n", 0, "line 2, has the colour of another"),
     ("a\n", 0, "classes.txt names one class, a: give two or more"),

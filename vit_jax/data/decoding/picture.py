@@ -61,7 +61,7 @@ def _from_array(array: Any) -> Image.Image:
     floats = ""
     if dtype is not None and np.dtype(dtype).kind in "fV":  # bfloat16 is V.
       floats = (
-        " Floats that are normalised already are for the model: "
+        " Give normalised floats to the model itself: "
         'model.apply({"params": params}, images).'
       )
     raise ValueError(

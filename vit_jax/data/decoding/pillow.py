@@ -278,7 +278,7 @@ def _eight_bits(samples: np.ndarray, window: Window | None) -> np.ndarray:
     kinds = {"i": "signed", "f": "floating-point"}
     kind = f"{kinds[kind]} samples" if kind in kinds else "samples of 32 bits"
     raise UnreadableImageError(
-      f"{kind}; set normalization.window to their least and greatest value."
+      f"{kind}; set normalization.window to their smallest and largest value."
     )
   return (samples >> 8).astype(np.uint8)
 

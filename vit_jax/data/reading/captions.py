@@ -118,8 +118,8 @@ class Captions(Labels):
     if more:
       lines.append(
         f"{len(more):,} of {len(rows):,} images have more than {self.most} "
-        "captions, of which the first are taken: --config.pairs.captions "
-        "takes more."
+        "captions, and only the first are used: set --config.pairs.captions to "
+        "use more."
       )
     lines += self.cut([t for row in rows for t in row.values[: self.most]])
     return lines
@@ -158,9 +158,9 @@ def captions_and_classes(columns: Sequence[str]) -> tuple[Names, Names]:
 def no_captions(name: str) -> str:
   """The message for a source that has no captions."""
   return (
-    f"{name} has no captions, which the pairs are to be made of: give a CSV or "
-    "JSONL file with the columns file and caption, or data.dir, which vit_jax "
-    "pack made of such a file or of WebDataset's .tar files."
+    f"{name} has no captions, which pairs need: give a CSV or JSONL file with "
+    "the columns file and caption, or data.dir, which vit_jax pack made of "
+    "such a file or of WebDataset's .tar files."
   )
 
 
@@ -188,11 +188,11 @@ def _texts(row: Row, value: Any) -> list[str]:
   values = value if isinstance(value, list) else [value]
   for text in values:
     if not isinstance(text, str):
-      fail(row.place, f"has the caption {quoted(text)}, which is no text")
+      fail(row.place, f"has the caption {quoted(text)}, which is not text")
     if not (text.isascii() or is_whole(text)):
       fail(
         row.place,
-        f"has the caption {quoted(text)}, of which a character is half (a lone "
+        f"has the caption {quoted(text)}, with half a character (a lone "
         "surrogate): write it whole",
       )
     if not text.strip():

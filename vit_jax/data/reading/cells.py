@@ -110,8 +110,8 @@ def _literal(text: str) -> Any:
     return sorted(values, key=str) if isinstance(values, set) else [*values]
   if _LIST_OF_TEXTS.match(text.lstrip()):
     raise ValueError(
-      'begins as a list and is none: write it as ["cat", "dog"], or the text '
-      "without the bracket"
+      'begins like a list and is not one: write it as ["cat", "dog"], '
+      "or the text without the bracket"
     )
   return text
 

@@ -122,7 +122,7 @@ def _copies(
       shown = " and ".join(repr(text(n)) for n in sorted(same & originals)[:2])
       raise ValueError(
         f"{text(os.path.join(folder, name))!r} holds folders of the same names "
-        f"as lie beside it, {shown}: move it away if it is a copy, or rename "
+        f"as those beside it, {shown}: move it away if it is a copy, or rename "
         "these if it is a class."
       )
   return frozenset(copies)
@@ -166,16 +166,16 @@ def _maybe_parts(folder: bytes, names: Sequence[bytes]) -> list[str]:
   of_images = not _OF_IMAGES.isdisjoint(alike)
   if of_images and (are_parts or is_plain(names[0])):
     raise ValueError(
-      f"{text(folder)!r} has {_first(names)}, whose names say no more than "
-      "that images are in them, and a number: give the labels in a file, "
+      f"{text(folder)!r} has {_first(names)}, whose names are no more than "
+      "a word for images and a number: give the labels in a file, "
       "--config.data.labels_file=FILE.csv, or sort the images into a folder "
       "for each class."
     )
   if not are_parts:
     return []
   line = (
-    f"{_first(names)} are called as parts of one data set, and are taken for "
-    "classes: if they are none, give the labels in a file, "
+    f"{_first(names)} are named like parts of one data set, and are taken for "
+    "classes: if they are not, give the labels in a file, "
     "--config.data.labels_file=FILE.csv."
   )
   return [line]

@@ -31,8 +31,8 @@ def read_bit(row: Row, name: str, value: Any) -> np.uint8:
     advice = ""
     if isinstance(value, str | int | float) and str(value).startswith("-"):
       advice = (
-        ": a label that is absent takes a 0, and one that is uncertain a 0 or "
-        "a 1, or no row"
+        ": write 0 for an absent label, and for an uncertain one 0 or 1, or "
+        "leave out its row"
       )
     fail(row.place, f"has {name}={value!r}, which is not 0 or 1{advice}")
   return np.uint8(bit)
@@ -71,7 +71,7 @@ def read_number(row: Row, column: str, value: Any) -> np.float32:
   except (TypeError, ValueError, OverflowError):
     number = math.nan
   if not abs(number) < _LARGEST:  # False for NaN.
-    problem = f"has {column}={value!r}, which is no number such as 3.5"
+    problem = f"has {column}={value!r}, which is not a number such as 3.5"
     fail(row.place, f"{problem}; data.label_columns chooses the columns")
   return np.float32(number)
 

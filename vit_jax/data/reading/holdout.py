@@ -62,7 +62,7 @@ class Holdout:
       return []
     line = (
       "Images are held out by the count of their class: a run keeps its choice "
-      "as the folder grows, and a new one chooses anew."
+      "as the folder grows, and a new run chooses again."
     )
     return [line]
 

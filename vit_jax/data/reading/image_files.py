@@ -205,7 +205,7 @@ def doubtful_names(names: Sequence[str]) -> list[str]:
       by_value[value].append(name)
   for groups, what in (
     (by_value, "are the same number"),
-    (by_case, "differ in case or accents' encoding alone"),
+    (by_case, "differ only in case or in how accents are encoded"),
   ):
     same = [group for group in groups.values() if len(group) > 1]
     if same:
@@ -217,8 +217,8 @@ def doubtful_names(names: Sequence[str]) -> list[str]:
       )
   if missing := [name for name in names if name.strip().lower() in _MISSING]:
     lines.append(
-      f"class {missing[0]!r} reads like a missing label, and is kept as a "
-      "class; remove its images if it is none."
+      f"class {missing[0]!r} looks like a missing label, and is kept as a "
+      "class; remove its images if it is not one."
     )
   numbers = [value for value in values if value is not None]
   if names and len(numbers) == len(names) and numbers != sorted(numbers):

@@ -77,7 +77,7 @@ class ImageFolder(ImageFiles):
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))
     if not os.path.isdir(base):
-      raise ValueError(f"data.root={root!r} is no folder; {_instead(root)}")
+      raise ValueError(f"data.root={root!r} is not a folder; {_instead(root)}")
     layout = (layouts.find_layout if labels else layouts.unlabelled)(base)
     evaluation = layout.evaluation(eval_split)
     chosen = evaluation if split == "eval" else split
@@ -185,9 +185,9 @@ class ImageFolder(ImageFiles):
     some = [self._file(place) for place in places.tolist()]
     if masks := with_image(self._folder, some):
       lines.append(
-        f"{len(masks):,} of {len(some):,} images looked at are named as the "
-        f"mask of one beside them, such as {text(masks[0])}, and are taken for "
-        "images: move the masks away."
+        f"{len(masks):,} of {len(some):,} images looked at are named like "
+        f"masks of those beside them, such as {text(masks[0])}, and are taken "
+        "for images: move the masks away."
       )
     if self.class_names[1:]:
       lines += [
@@ -198,8 +198,9 @@ class ImageFolder(ImageFiles):
       ]
       if hidden := folders.hidden_with_images(self._folder):
         lines.append(
-          f"{len(hidden):,} folders with images begin with a dot, such as "
-          f"{text(hidden[0])!r}, and are left out; rename a class."
+          f"{len(hidden):,} folders with images have names that begin with a "
+          f"dot, such as {text(hidden[0])!r}, and are left out; rename those "
+          "that are classes."
         )
     return lines
 
@@ -334,6 +335,6 @@ def _check_classes(layout: Layout, folder: bytes, classes: list[bytes]) -> None:
   strange = sorted({*_spellings(layout, folder)} - names)
   if strange:
     raise ValueError(
-      f"{text(folder)!r} has the class {strange[0]!r}, which the train "
-      "folder has not; add it there or remove it here."
+      f"{text(folder)!r} has the class {strange[0]!r}, which the train folder "
+      "lacks; add it there or remove it here."
     )

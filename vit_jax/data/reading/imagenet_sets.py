@@ -201,7 +201,7 @@ class _Files(ImageFiles):
         files.append(os.path.join(name, path))
         labels.append(label)
     if not files:
-      raise ValueError(f"{folder} holds no image of a class that is asked for.")
+      raise ValueError(f"{folder} holds no images of the classes asked for.")
     self.name = self.root = folder
     self.class_names = tuple(map(os.fsdecode, names))
     self._change = change

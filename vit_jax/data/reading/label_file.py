@@ -70,7 +70,7 @@ def located(settings: DataSettings, file: str) -> str:
   path = next(filter(os.path.isfile, (file, *inside)), None)
   if path is None:
     raise ValueError(
-      f"data.labels_file={file!r} is no file, nor is it in {root!r}."
+      f"data.labels_file={file!r} is not a file, here or in {root!r}."
     )
   return path
 
@@ -160,8 +160,8 @@ def _check_separator(settings: DataSettings, labels: Labels) -> None:
   separator = settings.label_separator
   if separator not in (None, AS_BEFORE) and not labels.may_be_several:
     raise ValueError(
-      f"data.label_separator={separator!r} parts several labels of an image: "
-      "set data.task=multilabel, or leave it out."
+      f"data.label_separator={separator!r} separates several labels of an "
+      "image: set data.task=multilabel, or leave it out."
     )
 
 
@@ -234,7 +234,7 @@ def _fail_absent(
   near = lookup.nearest(os.fsencode(row.file))
   hint = "; --config.data.root is the folder from which names are read"
   if near:
-    hint = f"; the nearest that is there is {text(near)!r}"
+    hint = f"; the most similar name there is {text(near)!r}"
   end = b"/" + os.fsencode(row.file)
   if near and near.endswith(end):
     folder = os.path.join(root, os.fsdecode(near.removesuffix(end)))

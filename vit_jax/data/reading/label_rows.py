@@ -85,7 +85,7 @@ def read_rows(
           fail(place, f"has {columns[k]}={quoted(value)}, which {error}")
     rows.append(Row(place, file, split, values, comma))
   if not rows:
-    advice = "give it the line file,label and one for each image"
+    advice = "write the line file,label and a line for each image"
     fail(path, f"has no rows; {advice}")
   if denied and notes is not None:
     notes.append(
@@ -110,8 +110,8 @@ def _not_read(first: Mapping[str, Any], read: Collection[str]) -> list[str]:
   if _SPLIT in first:
     return []
   return [
-    f"the column {name!r} seems to name splits, and is not read: call it "
-    f"{_SPLIT}, and each row counts for its split."
+    f"the column {name!r} seems to name splits, and is not read: rename it "
+    f"{_SPLIT} to use it."
     for name, value in first.items()
     if name not in read
     and isinstance(value, str)
@@ -132,7 +132,7 @@ def _file(place: str, key: str, file: Any, settings: DataSettings) -> str:
   if not isinstance(file, str) or not file or "\0" in file:
     fail(place, f"names no file: {key}={file!r}")
   if not (file.isascii() or _is_encodable(file)):
-    half = "of which a character is half (a lone surrogate): write it whole"
+    half = "with half a character (a lone surrogate): write it whole"
     fail(place, f"names '{printable(file)}', {half}")
   root = settings.root or "."
   if not settings.outside and not _inside(root, file.replace("\\", "/")):
@@ -176,7 +176,7 @@ def _columns(
   if key is None:
     name = settings.file_column or FILE[0]
     problem = f"has no column {name!r}; its columns are {listed(header)}"
-    advice = "data.file_column chooses that of the files"
+    advice = "data.file_column names the column of the files"
     if any(ending in cell.lower() for cell in header for ending in _ENDINGS):
       advice = "a first line such as file,label has to name them"
     fail(place, f"{problem}, and {advice}")
@@ -191,6 +191,7 @@ def _columns(
   if lacks := [name for name in columns if name not in there]:
     problem = f"has no column {lacks[0]!r}; its columns are {listed(header)}"
     fail(
-      place, f"{problem}, and data.label_columns chooses those of the labels"
+      place,
+      (f"{problem}, and data.label_columns names the columns of the labels"),
     )
   return key, columns

@@ -210,7 +210,7 @@ def joined(
       fail(
         row.place,
         f"puts {row.file!r} into another split than {before.place} does: an "
-        "image has one",
+        "image belongs to one",
       )
     first[file] = together(before, row)
   return [*first.values()]
@@ -242,5 +242,5 @@ def _single(column: str, row: Row) -> list[str]:
   if isinstance(value, list):
     fail(row.place, f"has {column}={value!r}; data.task=multilabel takes lists")
   if isinstance(value, dict) or value in (None, ""):
-    fail(row.place, f"has {column}={value!r}, which is no class")
+    fail(row.place, f"has {column}={value!r}, which is not a class")
   return [printable(str(value))]

@@ -99,7 +99,10 @@ SEVERAL = Several("labels")
 def _several(name: str, row: Row) -> list[str]:
   parts = _parts(row)
   if any(isinstance(part, list | dict | None) for part in parts):
-    fail(row.place, f"has {name}={row.values[0]!r}, which is no list of labels")
+    fail(
+      row.place,
+      (f"has {name}={row.values[0]!r}, which is not a list of labels"),
+    )
   return [printable(str(part)) for part in parts if part != ""]
 
 
@@ -125,4 +128,4 @@ def _may_be_apart(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
   share = f"({len(odd):,} of {len(names):,} labels)"
   key = f"--config.data.label_separator={mark!r}"
   like = f"names such as {odd[0]!r} share parts with others {share}"
-  return [f"{like}, and may be several labels each, which {key} parts."]
+  return [f"{like}, and may each be several labels, which {key} separates."]

@@ -124,8 +124,8 @@ def _open_tfds(
 ) -> Source:
   if not settings.dir and not settings.name:
     raise ValueError(
-      "data.root, a folder of class folders, data.dir, one of packed images, "
-      "or data.name, a TFDS data set, is missing, as in --config.data.root=DIR."
+      "data.root (a folder of class folders), data.dir (packed images) or "
+      "data.name (a TFDS data set) is missing, as in --config.data.root=DIR."
     )
   if not kind.records:
     raise ValueError(
@@ -216,7 +216,7 @@ class Digits(Source):
       raise ValueError(
         f"data.train_split and data.eval_split take {', '.join(_SIZES)} of "
         f'{self.name}, and parts of them such as "train[:90%]"; {split!r} is '
-        "none, or is empty."
+        "not one of them, or is empty."
       )
     return np.concatenate(parts)
 

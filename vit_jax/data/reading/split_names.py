@@ -19,8 +19,9 @@ EXACT, PLAIN, WORD = range(3)
 """How sure a name is: that of a split, with plain words beside, or others."""
 
 OLDER = (
-  " If the folder is as it was: earlier versions knew fewer names of splits, "
-  "and took other folders, as seg_train, train2017 and copies, for classes."
+  " If the folder has not changed: earlier versions knew fewer names of "
+  "splits, and took folders such as seg_train, train2017 and copies for "
+  "classes."
 )
 """Why the classes or images of an older run may differ, as a sentence."""
 

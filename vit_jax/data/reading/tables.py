@@ -137,7 +137,7 @@ def _csv_cells(
       row = dict(zip(names, cells, strict=True))
       yield Cells(place, row, delimiter not in ",|")
     else:
-      problem = f"has {len(cells)} cells and not {len(names)}"
+      problem = f"has {len(cells)} cells, not {len(names)}"
       advice = f"put double quotes around a cell with {delimiter!r}"
       if len(lines.taken) > 1:
         advice = f"a double quote opens {_before(lines)}: close it there"
@@ -357,8 +357,8 @@ def _cells_in(path: str, content: Any) -> Iterator[Cells]:
       if "caption" not in annotation:
         fail(
           path,
-          "has COCO's annotations of objects, and its captions alone are read: "
-          f"for labels of whole images, {_AS_TABLES}",
+          "has COCO's annotations of objects, and only COCO's captions are "
+          f"read: for labels of whole images, {_AS_TABLES}",
         )
       row = {
         "file": files[annotation["image_id"]],
@@ -366,7 +366,9 @@ def _cells_in(path: str, content: Any) -> Iterator[Cells]:
       }
       yield Cells(f"annotation {number}", row)
   except (KeyError, TypeError) as error:
-    fail(path, f"is not as COCO's captions are ({error!r}); {_AS_TABLES}")
+    fail(
+      path, (f"is not in the form of COCO's captions ({error!r}); {_AS_TABLES}")
+    )
 
 
 def _undecodable(path: str) -> int:

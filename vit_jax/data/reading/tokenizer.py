@@ -158,7 +158,9 @@ def _of_json(
   library = extras.load("tokenizers", "text")
   content = read_regular(path, _MOST_BYTES)
   version = library.__version__
-  what = f"{path} is no tokenizer that the library tokenizers {version} reads"
+  what = (
+    f"{path} is not a tokenizer that the library tokenizers {version} can read"
+  )
   with held_back(), refusing(what):
     longest = bounds.of_json(content, length)
     opened = library.Tokenizer.from_buffer(content)
@@ -170,7 +172,7 @@ def _of_json(
   pad = opened.token_to_id(name) if name else None
   if pad is None:
     pad = 0
-    notes.append(f"{CONFIG} names no pad_token of it: id 0 fills up texts")
+    notes.append(f"{CONFIG} names no pad_token: texts are padded with id 0")
   lower = checked("do_lower_case", bool, config.get("do_lower_case", False))
   kind = config.get("tokenizer_class")
   lower |= kind == "Siglip2Tokenizer"
@@ -205,7 +207,7 @@ def _with_case(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
   note = (
     f"{tokenizer.file} keeps capital letters, and SigLIP was trained on texts "
-    "in lower case: write texts so, or scores are lower"
+    "in lower case: write texts in lower case, or scores are lower"
   )
   return dataclasses.replace(tokenizer, notes=(*tokenizer.notes, note))
 
@@ -218,8 +220,8 @@ def _cleaned(tokenizer: Tokenizer, clean: str) -> Tokenizer:
     repaired = extras.load("ftfy", "text").fix_text
   except ValueError as error:
     note = (
-      "open_clip repairs curly quotes, full-width letters and the like by "
-      f"ftfy, and here they stay as they are: {error}"
+      "open_clip repairs curly quotes, full-width letters and the like with "
+      f"ftfy; here they stay as they are: {error}"
     )
     notes = (*notes, note)
 
@@ -249,7 +251,7 @@ def _of_pieces(
     raise ValueError(
       f"{path} is empty: get it from where the weights are from."
     )
-  with held_back(), refusing(f"{path} is no model of sentencepiece"):
+  with held_back(), refusing(f"{path} is not a sentencepiece model"):
     model = library.SentencePieceProcessor(model_proto=content)
     size = model.get_piece_size()
     longest = bounds.of_pieces(content, model.id_to_piece([*range(size)]))
@@ -320,8 +322,8 @@ def _check_characters(text: str) -> None:
     text.encode()
   except UnicodeEncodeError:
     raise ValueError(
-      f"the text {quoted(text)} has half of a character (a lone surrogate): "
-      "write it anew."
+      f"the text {quoted(text)} has half a character (a lone surrogate): write "
+      "it whole."
     ) from None
 
 
@@ -374,6 +376,6 @@ def _special(token: Any) -> str | None:
     token = token.get("content")
   if token is not None and not isinstance(token, str):
     raise ValueError(
-      f"its {CONFIG} has the special token {quoted(token)}, which is no text."
+      f"its {CONFIG} has the special token {quoted(token)}, which is not text."
     )
   return token

@@ -46,8 +46,8 @@ def longest_text(growth: Growth) -> int:
   """The most bytes of a text; raises ValueError if short ones become huge."""
   if not growth.of(_SHORT) <= _MOST:
     raise ValueError(
-      f"it may make {_SHORT:,} bytes of text more than {_MOST:,}, which is "
-      "what no tokenizer does"
+      f"it may make {_SHORT:,} bytes of text more than {_MOST:,}, which no "
+      "tokenizer does"
     )
   return int((_MOST - growth.more) / growth.times)
 

@@ -82,8 +82,8 @@ class TokenizerFiles:
       files, source = [], ""
     if not {JSON, *PIECES} & {name for name, _ in files}:
       raise ValueError(
-        f"pairs.tokenizer={str(place)!r} is no tokenizer: give a {JSON}, a "
-        ".model of sentencepiece, or the folder that has one."
+        f"pairs.tokenizer={str(place)!r} is not a tokenizer: give a {JSON}, a "
+        "sentencepiece .model, or the folder that has one."
       )
     return cls(tuple(files), family, length, clean, source=source)
 
@@ -138,7 +138,7 @@ class TokenizerFiles:
     known = [int(k) for k in ids if k >= 0]
     names = dict(self.files)
     file = self.tokenizer.file  # Which has been tried.
-    with refusing(f"{file} makes no text of tokens"):
+    with refusing(f"{file} cannot turn tokens into text"):
       if file == JSON:
         library: Any = extras.load("tokenizers", "text")
         model = library.Tokenizer.from_buffer(names[JSON])

@@ -167,8 +167,8 @@ def test_a_jpeg_of_any_name_is_refused(tmp_path):
     (grey_png(NUMBERS, 8, (40_000, 40_000)), "more than 89,478,485 pixels"),
     (grey_png(NUMBERS, 8, (10_000, 10_000)), "more than 89478485; shrink it"),
     (grey_png(NUMBERS, 8)[:50], "m.png: "),
-    (b"", "is no PNG, TIFF, BMP or GIF file"),
-    (b"words", "is no PNG, TIFF, BMP or GIF file"),
+    (b"", "is not a PNG, TIFF, BMP or GIF file"),
+    (b"words", "is not a PNG, TIFF, BMP or GIF file"),
     (pages("TIFF")[:30], "m.png: "),
   ],
 )

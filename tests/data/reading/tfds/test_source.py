@@ -46,13 +46,13 @@ def test_unknown_splits_are_named(tfds_dir):
       ),
     )
 
-  with pytest.raises(ValueError, match="take train, test .*'dev' is none"):
+  with pytest.raises(ValueError, match="take train, test .*'dev' is not one"):
     opened("dev")
   with pytest.raises(
-    ValueError, match="^data.train_split and .* is none, or is empty"
+    ValueError, match="^data.train_split and .* is not one of them, or"
   ):
     opened("test[:x%]")
-  with pytest.raises(ValueError, match=r"'test\[:0\]' is none, or is empty"):
+  with pytest.raises(ValueError, match=r"'test\[:0\]' is not one of them"):
     opened("test[:0]")
 
 
@@ -72,7 +72,7 @@ def test_cifar10():
 
 def test_unknown_dataset_suggests_the_nearest(tmp_path):
   with pytest.raises(
-    ValueError, match="'cifra10' is no TFDS data set.* cifar10"
+    ValueError, match="'cifra10' is not a TFDS data set.* cifar10"
   ):
     data.open_source(
       "train", data.DataSettings(name="cifra10", data_dir=str(tmp_path))

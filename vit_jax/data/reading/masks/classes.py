@@ -86,7 +86,7 @@ def read_classes(path: bytes, earlier: bool = False) -> Classes:
     if not name or name in names or max(values, default=0) > 255:
       raise ValueError(
         f"{where}, line {number}, is {quoted(printable(line))}: a line is the "
-        "name of a class, each of its own, and maybe a colour, as in road 128 "
+        "name of a class, each different, and maybe its colour, as in road 128 "
         "64 128."
       )
     code = int.from_bytes(bytes(values), "big")
@@ -110,17 +110,17 @@ def _lines(path: bytes, earlier: bool) -> list[str]:
     encoded = read_regular(os.fsdecode(path), _MOST_BYTES)
   except TooLargeError:
     raise ValueError(
-      f"{where} is larger than {_MOST_BYTES:,} bytes: it has the name of a "
+      f"{where} is larger than {_MOST_BYTES:,} bytes: write the name of one "
       "class in each line."
     ) from None
   if not earlier and (encoded.startswith(_UTF_16) or b"\0" in encoded):
-    raise ValueError(f"{where} is UTF-16 and no UTF-8: save it as UTF-8.")
+    raise ValueError(f"{where} is UTF-16: save it as UTF-8.")
   try:
     decoded = encoded.decode("utf-8-sig", "replace" if earlier else "strict")
   except UnicodeDecodeError as error:
     line = encoded.count(b"\n", 0, error.start) + 1
     raise ValueError(
-      f"{where}, line {line}, is no UTF-8: save it as UTF-8."
+      f"{where}, line {line}, is not UTF-8: save it as UTF-8."
     ) from None
   return [line.strip() for line in decoded.splitlines()]
 
@@ -150,7 +150,7 @@ def _check(
     what = f"only {NO_CLASS!r}" if numbers or colours else "empty"
     raise ValueError(
       f"{where} is {what}: write the name of a class in each line, or remove "
-      "it, and classes are numbers."
+      "it to have numbers as classes."
     )
   if colours and len({*colours.values()} - {NONE}) < len(names):
     raise ValueError(

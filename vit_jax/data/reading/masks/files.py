@@ -58,7 +58,7 @@ def read_stored(path: bytes, earlier: bool = False) -> Stored:
   encoded = content(path)
   if encoded.startswith(b"\xff\xd8"):
     raise ValueError(
-      f"{text(path)} is a JPEG, whose values are not exact: save PNG."
+      f"{text(path)} is a JPEG, whose values are not exact: save masks as PNG."
     )
   try:
     with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
@@ -110,7 +110,7 @@ def as_numbers(path: bytes, stored: Stored) -> Stored:
 
 def _why(error: Exception) -> str:
   if isinstance(error, Image.UnidentifiedImageError):
-    return "it is no PNG, TIFF, BMP or GIF file"
+    return "it is not a PNG, TIFF, BMP or GIF file"
   bombs = Image.DecompressionBombError, Image.DecompressionBombWarning
   if isinstance(error, bombs):
     return f"it has more than {MAX_PIXELS:,} pixels; shrink it first"

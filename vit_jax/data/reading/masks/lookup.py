@@ -113,7 +113,8 @@ class MaskLookup:
     jpeg = next(filter(None, map(lossy.find, names)), None)
     if jpeg is not None:
       return (
-        f"{said}: {text(jpeg)} is a JPEG, whose values are not exact; save PNG."
+        f"{said}: {text(jpeg)} is a JPEG, whose values are not exact; save "
+        "masks as PNG."
       )
     others = Lookup(self._folder, _OTHERS)
     near = next(filter(None, map(others.find, names)), None)

@@ -132,11 +132,14 @@ class Meaning:
       if stored.palette is not None:
         code = int(stored.palette[number])
       if code < 0:
-        return f"{text(path)} has a transparent colour {place}, and no class."
+        return (
+          f"{text(path)} has a transparent colour {place}, which is not a "
+          "class."
+        )
       colour = ", ".join(str(code >> bits & 255) for bits in (16, 8, 0))
       return (
-        f"{text(path)} has the colour ({colour}) {place}, which is no class of "
-        f"{CLASSES}: add it, or {NO_CLASS!r} with it."
+        f"{text(path)} has the colour ({colour}) {place}, which is not a class "
+        f"of {CLASSES}: add it, or {NO_CLASS!r} with it."
       )
     if self.white:
       return (

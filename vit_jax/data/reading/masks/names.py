@@ -213,7 +213,7 @@ def refuse(root: bytes, names: Sequence[bytes]) -> None:
     return
   images, masks = map(text, found)
   raise ValueError(
-    f"{text(root)!r} has {images} and {masks}, which are no classes: "
+    f"{text(root)!r} has {images} and {masks}, which are not classes: "
     f"{_advice(root, found)}."
   )
 
@@ -230,7 +230,7 @@ def are_beside(root: bytes, names: Sequence[bytes]) -> bool:
   if holds_images(os.path.join(root, found.masks)):
     raise ValueError(
       f"{text(root)!r} has {images} and {masks}, as other class folders do, "
-      f"and masks are no images of a class: move each folder {masks} away."
+      f"and masks are not images of a class: move each folder {masks} away."
     )
   return True
 

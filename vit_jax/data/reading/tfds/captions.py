@@ -36,7 +36,7 @@ def open_labels(info: Any, kind: Captions, name: str | None) -> Labels:
   lines = []
   if name is None and path not in COLUMNS:
     others = ", ".join(other for other in texts if other != path)
-    others = f"; data.tfds_label takes another, of {others}" if others else ""
+    others = f"; data.tfds_label chooses another of {others}" if others else ""
     lines.append(f"the captions of {info.full_name} are its {path}{others}.")
   return Labels(
     class_names=kind.names,
@@ -97,7 +97,7 @@ def _image(info: Any) -> str:
     return first
   if len(images) != 1:
     raise ValueError(
-      f"{info.full_name} has {len(images)} features of images, and pairs take "
+      f"{info.full_name} has {len(images)} features of images, and pairs need "
       "one: choose another data set."
     )
   return images[0]

@@ -152,9 +152,9 @@ def _check(feature: Any, file: epath.Path) -> None:
     raise ValueError("a feature has no class")
   if name not in FEATURES:
     raise RefusedError(
-      f"{_shown(file)} names the class {_shown(name)}, which is none of TFDS's "
-      "own features, and no code is run because a data set asks for it: pack "
-      "its images by vit_jax pack."
+      f"{_shown(file)} names the class {_shown(name)}, which is not one of "
+      "TFDS's own features, and a data set's own code is not run: pack its "
+      "images with vit_jax pack."
     )
   kind = feature.WhichOneof("content")
   if kind == "json_feature":
@@ -181,7 +181,7 @@ def _check_json(name: str, content: Any, file: epath.Path) -> None:
     if not _is_plain(key, value):
       raise RefusedError(
         f"{_shown(file)} sets {_shown(key)} of {name} to {_shown(value)}, "
-        "which is not read: pack the images by vit_jax pack."
+        "which is not supported: pack the images with vit_jax pack."
       )
   if "dtype" in content:
     _check_dtype(content["dtype"], file)
@@ -210,7 +210,7 @@ def _check_dtype(name: Any, file: epath.Path) -> None:
   except TypeError as error:
     raise RefusedError(
       f"{_shown(file)} names the type {_shown(name)}, which NumPy does not "
-      "know: pack the images by vit_jax pack."
+      "know: pack the images with vit_jax pack."
     ) from error
 
 

@@ -79,9 +79,9 @@ def _feature_keys(info: Any) -> tuple[str, str]:
     feature = features[key] if key in list(features) else None
     if len(keys) != 2 or not isinstance(feature, kind):
       raise ValueError(
-        f"{info.name} is not an image classification dataset: its features "
-        f"are {', '.join(features)}, and {key!r} is not one {kind.__name__}; "
-        "choose a dataset of one image and one class label an example."
+        f"{info.name} is not an image classification dataset: its features are "
+        f"{', '.join(features)}, and {key!r} is not one {kind.__name__}; "
+        "choose one with an image and a class label per example."
       )
   return keys
 

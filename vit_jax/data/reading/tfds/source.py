@@ -80,7 +80,7 @@ class TfdsSource:
       raise ValueError(
         f"data.train_split and data.eval_split take {splits} of {self.name}, "
         f'and parts of them such as "{splits.split(",")[0]}[:90%]"; {split!r} '
-        "is none, or is empty."
+        "is not one of them, or is empty."
       ) from error
 
   def __len__(self) -> int:
@@ -180,7 +180,7 @@ def open_prepared(
   if not is_there:
     raise ValueError(
       f"data.dir={folder!r} holds no data set that TFDS prepared (it has no "
-      "dataset_info.json): pack images by vit_jax pack."
+      "dataset_info.json): pack images with vit_jax pack."
     )
   builder = _described(path)
   if split is None:
@@ -232,8 +232,8 @@ def find(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
     names = [*tfds.list_builders(with_community_datasets=False), "digits"]
     close = ", ".join(difflib.get_close_matches(name, names)) or "none is close"
     raise ValueError(
-      f"data.name={name!r} is no TFDS data set (did you mean: {close}?); one "
-      "of your own must be prepared in data.data_dir; folders are data.root."
+      f"data.name={name!r} is not a TFDS data set (did you mean: {close}?); "
+      "prepare one of your own in data.data_dir; give a folder as data.root."
     ) from error
   except Exception as error:  # Damaged files raise any error.
     raise ValueError(
