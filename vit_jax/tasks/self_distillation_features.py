@@ -15,14 +15,22 @@ from vit_jax.tasks.means import sums_of
 from vit_jax.tasks.metrics import Measure, Parts
 from vit_jax.tasks.outcome import Outcome, check_readable
 from vit_jax.tasks.self_distillation_objective import SelfDistillation
+from vit_jax.training.losses import Objective
 
 LOW_DEVIATION = 0.1
 LOW_RANK = 1.5
 """Below one of these, features are taken to have collapsed."""
+_ADVICE = ", raise ema_decay, or take self_distillation.centering=sinkhorn"
 
 
-def features_measure(model: Any, objective: SelfDistillation) -> Measure:
-  """Returns the measure of the loss and of the features of a split."""
+def features_measure(
+  model: Any, objective: Objective, advice: str = _ADVICE
+) -> Measure:
+  """Returns the measure of the loss and of the features of a split.
+
+  The objective has `mirrored_loss`, as `SelfDistillation` has, and the model's
+  outputs have the features `y`. `advice` ends the warning of a collapse.
+  """
 
   def compute(params: Any, batch: Mapping[str, Array], first: Array) -> Any:
     del first
@@ -34,11 +42,12 @@ def features_measure(model: Any, objective: SelfDistillation) -> Measure:
       seen.setdefault("y", outputs["y"])
       return outputs
 
-    loss, score = objective.mirrored_loss(apply, images)
+    mirrored: Any = objective
+    loss, score = mirrored.mirrored_loss(apply, images)
     counts = batch["mask"] > 0
     z = unit(seen["y"])
     loss = jnp.where(jnp.isfinite(z).all(axis=1), loss, jnp.nan)
-    sums = sums_of(batch, loss, {"entropy": score})
+    sums = sums_of(batch, loss, {objective.metric: score})
     return sums, _moments(z, counts)
 
   def parts(found: tuple[Any, Any], first: int, **_: bool) -> Parts:
@@ -46,7 +55,10 @@ def features_measure(model: Any, objective: SelfDistillation) -> Measure:
     sums, moments = jax.tree.map(np.float64, found)
     return {**sums, "features": Moments(sums["examples"], *moments)}
 
-  return Measure(compute, FeaturesOutcome, parts)
+  outcome = functools.partial(
+    FeaturesOutcome, metric=objective.metric, advice=advice
+  )
+  return Measure(compute, outcome, parts)
 
 
 def _moments(
@@ -91,10 +103,13 @@ class FeaturesOutcome(Outcome):
   They are scaled to length 1. `deviation` is the root of their mean squared
   distance from their mean. `rank` is the exponential of the entropy of the
   shares of their singular values (RankMe, arXiv:2210.02885), as a share of the
-  most that it can be. `totals` has sums, and `features` the `Moments`.
+  most that it can be. `totals` has sums, and `features` the `Moments`. The
+  `metric` is the score of the objective, and `advice` what else may help.
   """
 
   totals: dict[str, Any]
+  metric: str = SelfDistillation.metric
+  advice: str = _ADVICE
 
   @property
   def unanswered(self) -> int:
@@ -113,7 +128,7 @@ class FeaturesOutcome(Outcome):
     return {
       "loss": float(totals["loss"]) / examples,
       "rank": effective_rank(covariance + np.outer(mean, mean)) / most,
-      "entropy": float(totals["entropy"]) / examples,
+      self.metric: float(totals[self.metric]) / examples,
       "deviation": float(np.sqrt(max(np.trace(covariance), 0.0))),
       "examples": examples,
       "skipped_images": int(totals["skipped_images"]),
@@ -133,8 +148,7 @@ class FeaturesOutcome(Outcome):
       "The features may have collapsed: all images get nearly the same "
       f"(deviation {scores['deviation']:.3f} of at most 1, rank {rank:.1f}). "
       "At first that is normal; if they do not rise, or fell, lower "
-      "optimizer.peak_lr, raise ema_decay, or take "
-      "self_distillation.centering=sinkhorn."
+      f"optimizer.peak_lr{self.advice}."
     )
     return [line]
 
