@@ -14,8 +14,7 @@ from tests.memory import bounded_memory
 from vit_jax.inference import text_head
 from vit_jax.inference.text_head import TextHead, read_text_head
 from vit_jax.predict import predict_files
-from vit_jax.pretrained.load import load_pretrained
-from vit_jax.pretrained.text import load_text
+from vit_jax.pretrained.load import load_pretrained, load_text
 
 ENCODERS = pathlib.Path(__file__).parents[1] / "checkpoints" / "encoders"
 CLIP = str(ENCODERS.parent / "texts" / "hf_clip")

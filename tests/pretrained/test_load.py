@@ -177,7 +177,11 @@ def test_a_checkpoint_is_a_name_or_a_path(source):
     ("google_vit.npz", {"std": (0, 1, 1)}, r"std=.* must be .* above 0"),
     ("google_vit.npz", {"dtype": "foo"}, "dtype='foo' is no type; choose su"),
     ("google_vit.npz", {"num_heads": "3"}, "num_heads='3' must be a whole n"),
-    ("google_vit.npz", {"layer_norm_epsilon": -1}, "silon=-1 must be more tha"),
+    (
+      "google_vit.npz",
+      {"layer_norm_epsilon": -1},
+      "epsilon=-1.0 must be",
+    ),
   ],
 )
 def test_bad_keywords_are_one_line(name, overrides, message):
@@ -226,3 +230,26 @@ def test_the_origin_follows_the_inputs_of_a_loaded_model():
   assert loaded.model is model and model.origin.image_size == (16, 24)
   with pytest.raises(ValueError, match="ours takes no images.*inputs are text"):
     _ = dataclasses.replace(loaded, inputs={"text": tokens}).preprocessing
+
+
+@pytest.mark.parametrize("fault", [AssertionError, AttributeError, TypeError])
+@pytest.mark.parametrize(
+  "place",
+  [
+    "vit_jax.pretrained.arrays.open_npz",
+    "vit_jax.pretrained.npz._read_layout",
+    "vit_jax.pretrained.npz._read_array",
+    "vit_jax.pretrained.naming._under",
+    "vit_jax.pretrained.published._fit",
+    "vit_jax.pretrained.published.read_all",
+  ],
+)
+def test_a_fault_of_ours_is_not_called_damage(monkeypatch, place, fault):
+  """A published file is not blamed for it; it keeps its trace."""
+
+  def broken(*_, **__):
+    raise fault("a slip")
+
+  monkeypatch.setattr(place, broken)
+  with pytest.raises(fault, match="^a slip$"):
+    load_pretrained(published.path("google_vit.npz"))

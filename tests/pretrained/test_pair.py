@@ -25,11 +25,11 @@ from vit_jax.pretrained import whole
 from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.formats import open_clip, processor
-from vit_jax.pretrained.load import load_pretrained, open_checkpoint
+from vit_jax.pretrained.load import load_pretrained, load_text, open_checkpoint
 from vit_jax.pretrained.pair import with_text
 from vit_jax.pretrained.published import open_published
 from vit_jax.pretrained.save import check_expressible
-from vit_jax.pretrained.text import load_text, open_text
+from vit_jax.pretrained.text import open_text
 
 SLOW = pytest.mark.slow
 NAMES = (

@@ -10,8 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vit_jax
-from vit_jax.pretrained.load import load_pretrained, open_checkpoint
-from vit_jax.pretrained.text import load_text
+from vit_jax.pretrained.load import load_pretrained, load_text, open_checkpoint
 
 WEIGHT = "vit.encoder.layer.0.attention.attention.query.weight"
 

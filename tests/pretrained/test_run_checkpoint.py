@@ -134,6 +134,77 @@ def test_a_damaged_checkpoint_is_named(
   assert capfd.readouterr().err == ""
 
 
+# A function of ours that opening or reading a run calls, and its module.
+OURS = (
+  "vit_jax.workdir.orbax_files.steps",
+  "vit_jax.workdir.orbax_files.read_description",
+  "vit_jax.workdir.checkpoint_reader.verify_digest",
+  "vit_jax.workdir.checkpoint_reader.checksums",
+  "vit_jax.workdir.description.preprocessing",
+  "vit_jax.models.variants.check_depth",
+  "vit_jax.pretrained.run_checkpoint.param_shapes",
+  "vit_jax.pretrained.run_checkpoint.open_run",
+  "vit_jax.tasks.choose.configured",
+)
+FAULTS = (AssertionError, AttributeError, TypeError)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("place", OURS)
+def test_a_fault_of_ours_is_not_called_damage(
+  saved_run, monkeypatch, place, fault
+):
+  """It comes out as itself, with its trace."""
+
+  def broken(*_, **__):
+    raise fault("a slip")
+
+  monkeypatch.setattr(place, broken)
+  with pytest.raises(fault, match="^a slip$"):
+    load_pretrained(str(saved_run))
+
+
+HOSTILE = {
+  "model": {"hidden_size": "wide"},
+  "model.block": 5,
+  "model.kind": ["Vit"],
+  "model.dtype": "int32",
+  "model.layer_norm_epsilon": "small",
+  "model.resnet_layers": 3,
+  "model.num_heads": 1.5,
+  "config": [],
+  "config.masked": None,
+  "config.loss": 7,
+  "class_names": 3,
+  "checksums": [1],
+  "files": {"a": []},
+  "targets": "none",
+  "targets.task": [],
+  "targets.weights": {"a": 1},
+}
+
+
+@pytest.mark.parametrize("key", HOSTILE)
+def test_a_description_of_other_values_is_refused_in_a_line(
+  saved_run, tmp_path, key
+):
+  """Whatever a stranger writes, with a digest that fits."""
+  shutil.copytree(saved_run, tmp_path / "run")
+  path = tmp_path / "run/checkpoints/2/description/metadata"
+  description = json.loads(path.read_text())
+  description.pop("digest")
+  description["targets"] = {"task": "classification", "weights": [1.0] * 3}
+  *sections, name = key.split(".")
+  place = description
+  for section in sections:
+    place = place[section]
+  place[name] = HOSTILE[key]
+  path.write_text(json.dumps(with_digest(description)))
+  with pytest.raises(ValueError, match="is damaged") as info:
+    _ = open_checkpoint(str(tmp_path / "run")).task
+  assert "\n" not in str(info.value)
+
+
 def test_a_description_without_a_model_is_refused(saved_run, tmp_path):
   shutil.copytree(saved_run, tmp_path / "run")
   path = tmp_path / "run/checkpoints/2/description/metadata"

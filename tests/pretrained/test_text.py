@@ -10,8 +10,7 @@ import pytest
 
 from vit_jax.models.model import represent
 from vit_jax.pretrained.arrays import open_arrays, save_arrays
-from vit_jax.pretrained.load import load_pretrained
-from vit_jax.pretrained.text import load_text
+from vit_jax.pretrained.load import load_pretrained, load_text
 from vit_jax.runtime.printable import quoted
 
 FOLDER = pathlib.Path(__file__).parents[1] / "checkpoints" / "texts"

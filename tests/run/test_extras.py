@@ -12,8 +12,7 @@ from configs import digits
 from tests import published, runs, tiny
 from vit_jax import load_pretrained
 from vit_jax.models import ResNet
-from vit_jax.pretrained.load import open_checkpoint
-from vit_jax.pretrained.pinned import open_base
+from vit_jax.pretrained.load import open_base
 from vit_jax.run import build, extras, loop
 from vit_jax.run.experiments.replay import verify
 from vit_jax.run.plan import make_plan
@@ -188,7 +187,7 @@ def test_a_bases_positions_stay_as_they_were_interpolated(data_dir):
   assert record["interpolation"] == "bicubic"
   for known, found in ((record["interpolation"], "bicubic"), (None, "linear")):
     saved = {**record, "interpolation": known}
-    assert open_base(open_checkpoint, saved, None).interpolation == found
+    assert open_base(saved, None).interpolation == found
 
 
 @pytest.fixture(scope="module")

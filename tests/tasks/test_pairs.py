@@ -163,7 +163,7 @@ def test_eight_devices_share_the_parameters(photos, tmp_path):
     ({"pairs.text": "frozen"}, "pairs.text='frozen', and the text tower is"),
     ({"pairs.image": "lora"}, "lora.rank=0 leaves pairs.image='lora' without"),
     ({"batch_size": 1}, "batch_size=1: a pair is compared with the others"),
-    ({"pairs.tokenizer": "nowhere"}, "pairs.tokenizer='nowhere' is no token"),
+    ({"pairs.tokenizer": "nowhere"}, "pairs.tokenizer='nowhere' is not a to"),
     (
       {"pairs.image": "frozen", "pairs.text": "frozen"},
       "leave nothing to train",

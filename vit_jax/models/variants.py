@@ -1,13 +1,19 @@
 """Models by the names the paper gives them (arXiv:2010.11929, Table 1)."""
 
+import dataclasses
 import difflib
+import functools
 import importlib
+import numbers
 import re
+import types
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 
 from vit_jax.models.axial import AxialBlock
 from vit_jax.models.extended_vit import FAMILIES, ExtendedVit
@@ -50,6 +56,15 @@ _ONLY_VIT = {
   "resnet_layers": (),
   "resnet_width": 64,
   "resnet_epsilon": None,
+}
+
+
+# The types of the values that a field of a type may have, in code and in words.
+_TYPES: dict[type, tuple[Any, str]] = {
+  int: (numbers.Integral, "a whole number"),
+  float: (numbers.Real, "a number"),
+  bool: (bool | np.bool_, "True or False"),
+  str: (str, "a text"),
 }
 
 
@@ -156,11 +171,44 @@ def make_model(variant: str, num_classes: int, **fields) -> Model:
 
 def _dtype(name: str, value: Any) -> jnp.dtype:
   try:
-    return jnp.dtype(value)
-  except TypeError:
+    dtype = jnp.dtype(value)
+  except (TypeError, ValueError):
+    dtype = None
+  if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+    of_floats = "" if dtype is None else " of floats"
     raise ValueError(
-      f"{name}={value!r} is no type; choose such as float32 or bfloat16."
-    ) from None
+      f"{name}={value!r} is no type{of_floats}; choose such as float32 or "
+      "bfloat16."
+    )
+  return dtype
+
+
+def _typed(module: type[nn.Module], name: str, value: Any) -> Any:
+  """The value of a field, a whole number as a float where that is its type.
+
+  Raises ValueError if it is of another type. Fields of other types than
+  `_TYPES`, and unknown ones, are not checked here.
+  """
+  kind = _hints(module).get(name)
+  inner = {*typing.get_args(kind)} - {types.NoneType}
+  if isinstance(kind, types.UnionType) and len(inner) == 1:
+    if value is None:
+      return value
+    (kind,) = inner
+  each: list[Any] = [value]
+  several = typing.get_origin(kind) is tuple
+  if several:
+    kind, each = int, list(value) if isinstance(value, tuple) else [None]
+  if kind not in _TYPES:
+    return value
+  allowed, needed = _TYPES[kind]
+  if not all(isinstance(x, allowed) for x in each):
+    needed = "whole numbers" if several else needed
+    raise ValueError(f"{name}={value!r} must be {needed}.")
+  return float(each[0]) if kind is float else value
+
+
+_hints = functools.cache(typing.get_type_hints)
 
 
 def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
@@ -174,6 +222,13 @@ def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
       f"{module.__name__} has no field {', '.join(unknown)}; "
       f"{hint} has {', '.join(sorted(names))}."
     )
+  needed = {
+    field.name
+    for field in module.__dataclass_fields__.values()
+    if field.default is field.default_factory is dataclasses.MISSING
+  }
+  if missing := sorted(needed - {"num_classes", *fields}):
+    raise ValueError(f"{module.__name__} needs {', '.join(missing)}.")
   return module(num_classes=num_classes, **fields)
 
 
@@ -284,10 +339,12 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
       f"its layers are {block}, a class of your own: open it in Python with "
       f"block=, as in load_pretrained(..., block={block.split(':')[-1]})."
     )
+  if not (block is None or callable(block)):
+    raise ValueError(f"block={block!r} is no class of layers.")
   kinds = {name: kind for kind, name in _NAMES.items()}
   kind = fields.pop("kind", None)
-  kind = kinds.get(kind, kind)
-  if kind not in _NAMES:
+  kind = kinds.get(kind, kind) if isinstance(kind, str) else kind
+  if not isinstance(kind, type) or kind not in _NAMES:
     raise ValueError(
       f"kind={kind!r} of model; choose one of {', '.join(kinds)}."
     )
@@ -296,6 +353,7 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
       fields[name] = tuple(value)
     if name in DTYPE_FIELDS:
       fields[name] = _dtype(name, value)
+    fields[name] = _typed(kind, name, fields[name])
   if kind is ExtendedVit:
     old = _ONLY_VIT.items()
     fields = {k: v for k, v in fields.items() if (k, v) not in old}

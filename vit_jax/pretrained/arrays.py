@@ -60,10 +60,10 @@ _OTHER_FILES = {
 _SHARD = re.compile(
   r"(?P<name>.+)-(?P<i>[0-9]{5})-of-(?P<n>[0-9]{5})(?P<end>.+)"
 )
-_NO_INDEX = (
-  *(TooLargeError, ValueError, KeyError, TypeError, AttributeError),
-  RecursionError,
-)
+_NO_INDEX = (TooLargeError, ValueError, RecursionError)
+# No damaged file makes the libraries that read it raise these: they are faults
+# of ours, and come out as they are.
+_FAULTS = (AssertionError, AttributeError, NameError, TypeError)
 _MOST_SHARDS = 1_000
 
 
@@ -115,6 +115,8 @@ def _naming(path: pathlib.Path) -> Iterator[None]:
   """Turns every error about a file into one line that names it."""
   try:
     yield
+  except _FAULTS:
+    raise
   except UnreadableFileError as error:
     raise UnreadableFileError(f"{str(path)!r}: {error}") from None
   except Exception as error:
@@ -184,17 +186,18 @@ def _open_safetensors(
 def _open_shards(
   path: pathlib.Path, files: contextlib.ExitStack
 ) -> dict[str, Stored]:
-  try:
-    shard_of = json.loads(read_regular(path, MAX_DIRECTORY_BYTES))["weight_map"]
-    shards = sorted({str(shard) for shard in shard_of.values()})
-  except _NO_INDEX:
+  shard_of: Any = None
+  with contextlib.suppress(*_NO_INDEX):
+    index = json.loads(read_regular(path, MAX_DIRECTORY_BYTES))
+    shard_of = index.get("weight_map") if isinstance(index, dict) else None
+  if not isinstance(shard_of, dict):
     raise UnreadableFileError(
       'it is text, but no JSON of a "weight_map" from arrays to shards and at '
       f"most {MAX_DIRECTORY_BYTES} bytes; an .npz or a .safetensors file or "
       "the index of one is needed."
-    ) from None
+    )
   contents = {}
-  for shard in shards:
+  for shard in sorted({str(shard) for shard in shard_of.values()}):
     is_plain = re.fullmatch(r"[\w.-]+\.safetensors", shard)
     if not is_plain or not (path.parent / shard).is_file():
       raise UnreadableFileError(

@@ -39,7 +39,10 @@ def open_flax(path: pathlib.Path) -> dict[str, Stored]:
   """
   content = read_regular(path, _MOST_BYTES)
   msgpack_items.check(content)
-  tree: Any = serialization.msgpack_restore(content)
+  try:
+    tree: Any = serialization.msgpack_restore(content)
+  except (AttributeError, TypeError) as error:
+    raise ValueError(str(error)) from error
   if isinstance(tree, dict) and [*tree] == [_WRAPPER]:
     tree = tree[_WRAPPER]
   stored = {}

@@ -12,8 +12,8 @@ from vit_jax.pretrained import interpolation, whole
 from vit_jax.pretrained import text as towers
 from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.folder import OF_TEXTS
-from vit_jax.pretrained.loaded import Loaded, with_preprocessing
-from vit_jax.pretrained.locate import locate
+from vit_jax.pretrained.loaded import Leaves, Loaded, with_preprocessing
+from vit_jax.pretrained.locate import check_named, locate
 from vit_jax.pretrained.published import open_published
 from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
 from vit_jax.pretrained.run_text import text_of_run
@@ -21,7 +21,7 @@ from vit_jax.pretrained.settings import INTERPOLATIONS
 from vit_jax.pretrained.text import LoadedText
 from vit_jax.pretrained.transfer import with_head
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import printable, say_once
 from vit_jax.workdir.checkpoint import is_run
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
 
@@ -32,6 +32,7 @@ _PREPROCESSING: dict[str, tuple] = {
 }
 # Keywords for workdirs.
 _OF_RUNS = {"step", "best", "task", "base"}
+_OF_THE_USER = ("task", "base")  # Of these, those that no file may name.
 
 
 def load_pretrained(source: str, **overrides: Any) -> Loaded:
@@ -79,11 +80,9 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       unknown, or its arrays are not those of the model; the message lists the
       differences.
   """
-  loaded = _held(
+  return _held(
     lambda: open_checkpoint(source, **overrides).in_unit(), Loaded.read_params
   )
-  open_text = functools.partial(load_text, source, **run_choice(overrides))
-  return dataclasses.replace(loaded, open_text=open_text)
 
 
 def run_choice(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,14 +100,35 @@ def load_text(
   is loaded already, `loaded.embed_texts` does the same.
 
   Args:
-    source: A run on pairs, or as `pretrained.text.load_text` takes it.
+    source: A run on pairs, or a path, an address or a name, as for
+      `load_pretrained`. The file is a CLIP, MetaCLIP 2, SigLIP, SigLIP 2 or
+      TIPSv2 that transformers saved, or its text tower alone, a model of
+      open_clip, or a SigLIP of big_vision.
     tokenizer: A folder with the tokenizer; by default that of the weights.
     **of_run: For a run, `step` chooses the checkpoint, and `best` takes the
       one with the best score.
 
   Raises:
     ValueError: if there is no such checkpoint, it has no text tower, its
-      tokenizer is missing, or `step` goes with what is no run.
+      tokenizer is missing or has more tokens than the tower, the libraries of
+      the extra `text` are not installed, or `step` goes with what is no run.
+  """
+
+  def read() -> LoadedText:
+    text = open_text(source, tokenizer, **of_run)
+    _ = text.params, text.pair  # They are read now.
+    return text
+
+  return again_if_deleted(read, lambda line: None)
+
+
+def open_text(
+  source: str, tokenizer: str | None = None, **of_run: Any
+) -> LoadedText:
+  """Opens what `load_text` does, and reads no array until it is needed.
+
+  Raises ValueError as it does, which is a `NoTextTowerError` if there is a
+  checkpoint and it has no text tower.
   """
   source = os.fspath(source)
   if is_run(source):
@@ -116,15 +136,16 @@ def load_text(
       raise ValueError(
         f"tokenizer={tokenizer!r}: the run {source} has its own: leave it out."
       )
-    options: Any = {"as_trained": True, **of_run}
-    loaded = open_checkpoint(source, hold=Loaded.read_params, **options)
-    return text_of_run(source, loaded)
+    return text_of_run(open_checkpoint(source, as_trained=True, **of_run))
   if of_run:
     raise ValueError(
       f"{', '.join(of_run)}: for a run's checkpoints, and {source} is no run: "
       "leave it out."
     )
-  return towers.load_text(source, tokenizer)
+  text = towers.open_text(source, locate(source, OF_TEXTS), tokenizer)
+  for note in text.notes:
+    say_once(f"{source}: {note}.")
+  return text
 
 
 def open_checkpoint(
@@ -160,7 +181,7 @@ def open_checkpoint(
     options: Any = {"as_trained": as_trained, **overrides}
     return _held(lambda: open_checkpoint(source, **options), hold)
   if as_trained:
-    return _open_as_trained(os.fspath(source), overrides)
+    return _with_text(_open_as_trained(os.fspath(source), overrides), overrides)
   if "num_classes" in overrides:
     num_classes = overrides.pop("num_classes")
     return with_head(open_checkpoint(source, **overrides), num_classes)
@@ -182,7 +203,7 @@ def open_checkpoint(
     )
   try:
     if is_run(source):
-      loaded = open_run_checkpoint(source, open_checkpoint, **overrides)
+      loaded = _with_text(_open_run(source, **overrides), overrides)
       colours = {
         k: image_options[k] for k in ("mean", "std") if k in image_options
       }
@@ -198,7 +219,7 @@ def open_checkpoint(
       )
     with _naming(source):
       loaded, grid = open_published(source, path, overrides, image_options)
-      return _at_size(loaded, grid, image_options)
+      return _at_size(_with_text(loaded, {}), grid, image_options)
   except ValueError as error:
     text = str(error)
     if text.isprintable():
@@ -220,9 +241,62 @@ def _open_as_trained(workdir: str, overrides: Mapping[str, Any]) -> Loaded:
     with _naming(source):
       opened = open_published(source, path, {}, {}, whole.OTHERS)
       return whole.as_trained(*opened, path)
-  return open_run_checkpoint(
-    workdir, open_checkpoint, as_trained=True, **overrides
-  )
+  return _open_run(workdir, as_trained=True, **overrides)
+
+
+def _with_text(loaded: Loaded, overrides: Mapping[str, Any]) -> Loaded:
+  """A copy that opens the text tower beside it, of a run at the same step."""
+  options = {k: v for k, v in overrides.items() if k in ("task", "base")}
+  if loaded.step is not None:
+    options["step"] = loaded.step
+  text = functools.partial(open_text, loaded.origin.source, **options)
+  return dataclasses.replace(loaded, open_text=text)
+
+
+def _open_run(workdir: str, *, base: str | None = None, **options) -> Loaded:
+  """Opens a checkpoint of a run; `base` is where that of its LoRA is now.
+
+  Reading the arrays of a run with LoRA raises ValueError as `open_base`.
+  """
+  loaded, added = open_run_checkpoint(workdir, **options)
+  if added is None:
+    return loaded
+
+  def read() -> Leaves:
+    opened = open_base(added.base, base, **added.base_fields)
+    merged = added.merged(opened)
+    return (leaf for leaf in merged if leaf[0] in loaded.shapes)
+
+  return dataclasses.replace(loaded, read=read)
+
+
+def open_base(
+  saved: Mapping[str, Any], user_source: str | None, **fields: Any
+) -> Loaded:
+  """Opens the base of a LoRA run again.
+
+  `saved` is its record, `user_source` its place if the user gives one, and
+  `fields` are those of the model that JSON cannot hold. Raises ValueError if it
+  cannot be read, or only the record names its address.
+  """
+  if saved["step"] is not None:
+    fields["step"] = saved["step"]
+  source = saved["source"] if user_source is None else user_source
+  if user_source is None:
+    check_named(source, "the base of this LoRA run", "base")
+  # A class to import and an address to open are the user's alone to name.
+  model = {k: v for k, v in saved["fields"].items() if k not in _OF_THE_USER}
+  try:
+    loaded = open_checkpoint(source, **model, **fields)
+  except ValueError as error:
+    raise ValueError(
+      f"the base of this LoRA run cannot be opened: {error} The run holds only "
+      "what was added to it, so it has to be put back."
+    ) from error
+  # Older records have None, and positions were interpolated so then.
+  former = "bicubic" if loaded.model.pooling == "map" else "linear"
+  method = saved["interpolation"] or former
+  return dataclasses.replace(loaded, interpolation=method)
 
 
 def _held(open_: Callable[[], Loaded], read: Callable[[Loaded], Any]) -> Loaded:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -26,6 +26,7 @@ from vit_jax.models import Model, Origin, variant_of
 from vit_jax.models.model import normalize
 from vit_jax.models.parts import Parts
 from vit_jax.pretrained import trained_on
+from vit_jax.pretrained.text import Leaves, LoadedText
 from vit_jax.runtime import extras, hints
 from vit_jax.runtime.printable import say
 from vit_jax.tasks.task import Task
@@ -72,7 +73,6 @@ _ELSEWHERE = {
   ),
   "summary": "loaded.model.tabulate(jax.random.key(0), images)",
 }
-Leaves = Iterable[tuple[str, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -104,7 +104,8 @@ class Loaded:
     guessed: Names of the facts that no file states and that were guessed:
       num_heads, gelu, layer_norm_epsilon, mean, std, or crop, which is how
       images are resized.
-    open_text: Opens the text tower beside it, if there is one.
+    open_text: Opens the text tower beside it, `text_tower`; None where nobody
+      can know of one.
   """
 
   model: Model
@@ -119,7 +120,7 @@ class Loaded:
   restore: Callable[[Any], Any] | None = None
   held: dict[str, Any] | None = None
   guessed: tuple[str, ...] = ()
-  open_text: Callable[[], Any] | None = None
+  open_text: Callable[[], LoadedText] | None = None
 
   def __post_init__(self):
     if self.model.origin is None:
@@ -317,10 +318,14 @@ class Loaded:
         is empty, or there is none.
     """
     texts = [texts] if isinstance(texts, str) else [*texts]
-    return self._text.embed(texts, batch_size=batch_size)
+    return self.text_tower.embed(texts, batch_size=batch_size)
 
   @functools.cached_property
-  def _text(self) -> Any:
+  def text_tower(self) -> LoadedText:
+    """The text tower beside it, with its tokenizer.
+
+    Raises ValueError if there is none, or its tokenizer is missing.
+    """
     if self.open_text is None:
       raise ValueError(
         f"{self.origin.source} has no text tower: load a run on pairs, or "
@@ -432,6 +437,8 @@ class Loaded:
 
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what may be meant by the name."""
+    if hasattr(type(self), name):  # A property of ours has raised its own.
+      return object.__getattribute__(self, name)
     hint = ""
     if not name.startswith("_"):
       hint = hints.of_attribute(name, "loaded", _FOR_USERS, _ELSEWHERE)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -26,34 +26,30 @@ from vit_jax.training import lora
 from vit_jax.training.state import make_params_init
 from vit_jax.workdir import calibration
 from vit_jax.workdir import description as descriptions
-from vit_jax.workdir.checkpoint import Checkpoints, is_run, open_run
+from vit_jax.workdir.checkpoint import Checkpoints, open_run
 
 
 def open_run_checkpoint(
   workdir: str,
-  open_: pinned.Open,
   step: int | None = None,
   best: bool = False,
   *,
   as_trained: bool = False,
   task: str | type[Task] | None = None,
-  base: str | None = None,
   **fields: Any,
-) -> Loaded:
+) -> tuple[Loaded, "Added | None"]:
   """Opens a run's checkpoint, with its Polyak average if the run keeps one.
 
-  A run without labels gives its model without a head, and one with LoRA a model
-  whose products are merged into the kernels of its base. Raises ValueError if
-  there is no such checkpoint, it is damaged, or its arrays are not those of a
-  model with these fields. Reading raises it if the base is gone or has changed.
+  A run without labels gives its model without a head. Of a run with LoRA, the
+  second result merges into its base what it trained; it is None for others.
+  Raises ValueError if there is no such checkpoint, it is damaged, or its arrays
+  are not those of a model with these fields.
 
   Args:
-    open_: Opens the base of a run with LoRA, `load.open_checkpoint`.
     step: The checkpoint's step; by default the newest.
     best: Whether to take the checkpoint with the best score instead.
     as_trained: Gives the model with stacked layers and its task's own parts.
     task: The run's task, as "file.py:Class", if it is one of the user's own.
-    base: Where the base of a run with LoRA is; an address has to be given.
     **fields: Fields of the model to replace.
   """
   with _opened(workdir) as checkpoints:
@@ -87,15 +83,13 @@ def open_run_checkpoint(
     _check_fields(workdir, stored, shapes, fields)
   parts = Parts.of(trained, trained_shapes)
   read = functools.partial(saved.read, trained_shapes, parts)
-  restore = None
+  added, restore = None, None
   if "base" in description:
-    read = functools.partial(
-      saved.merged, trained_shapes, parts, open_, model, base
-    )
+    added = Added(model, description, preprocessing, parts, read)
   elif as_trained:
     model = model.clone(scan=True) if saved.scanned else model
     restore = saved.restore
-  return Loaded(
+  loaded = Loaded(
     model=model,
     inputs=inputs,
     open_task=functools.partial(saved.open_task, task),
@@ -106,6 +100,57 @@ def open_run_checkpoint(
     notes=notes,
     restore=restore,
   )
+  return loaded, added
+
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+  """What a run with LoRA trained, to be merged into its base.
+
+  Attributes:
+    model: The model, which the base with LoRA's products is.
+    description: That of the checkpoint.
+    images: How the run's images are prepared.
+    parts: Those of the model that was trained.
+    read: Yields (path, array) of what was trained.
+  """
+
+  model: Model
+  description: Mapping[str, Any]
+  images: Preprocessing
+  parts: Parts
+  read: Callable[[], Leaves]
+
+  @property
+  def base(self) -> Mapping[str, Any]:
+    """The record of the base."""
+    return self.description["base"]
+
+  @property
+  def base_fields(self) -> dict[str, Any]:
+    """The fields of the base's model that JSON cannot hold."""
+    block = self.model.block
+    return {} if block in (None, *BLOCKS.values()) else {"block": block}
+
+  def merged(self, base: Loaded) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields (path, array) of every parameter, with LoRA's products merged.
+
+    Raises ValueError if the base is not the one that the run was trained on.
+    """
+    settings = descriptions.recorded(self.description).lora
+    digests: dict[str, str] = {}
+    trained = dict(self.read())
+    leaves = transfer.leaves(
+      pinned.digesting(base, digests),
+      self.model,
+      self.images.image_size,
+      channels=self.images.channels,
+    )
+    for path, array in leaves:
+      if not self.parts.is_head(path):
+        yield path, lora.with_product(settings, path, array, trained)
+    pinned.check_base(self.base, digests)
+    yield from (leaf for leaf in trained.items() if self.parts.is_head(leaf[0]))
 
 
 class _DescriptionError(ValueError):
@@ -154,36 +199,6 @@ class _Saved:
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     return flat.items()
 
-  def merged(
-    self,
-    shapes: Shapes,
-    parts: Parts,
-    open_: pinned.Open,
-    model: Model,
-    base_source: str | None,
-  ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields (path, array) of every parameter, with LoRA's products merged."""
-    settings = descriptions.recorded(self.description).lora
-    base = self.description["base"]
-    preprocessing = descriptions.preprocessing(self.description)
-    own_fields = {}
-    if model.block not in (None, *BLOCKS.values()):
-      own_fields["block"] = model.block  # JSON cannot hold it.
-    opened = pinned.open_base(open_, base, base_source, **own_fields)
-    digests: dict[str, str] = {}
-    trained = dict(self.read(shapes, parts))
-    leaves = transfer.leaves(
-      pinned.digesting(opened, digests),
-      model,
-      preprocessing.image_size,
-      channels=preprocessing.channels,
-    )
-    for path, array in leaves:
-      if not parts.is_head(path):
-        yield path, lora.with_product(settings, path, array, trained)
-    pinned.check_base(base, digests)
-    yield from (leaf for leaf in trained.items() if parts.is_head(leaf[0]))
-
 
 def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
   return param_shapes(model, grid_of(model, preprocessing.image_size))
@@ -213,31 +228,19 @@ def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
   return {path: leaf.shape for path, leaf in flat.items()}
 
 
-@contextlib.contextmanager
-def _opened(workdir: str) -> Iterator[Checkpoints]:
-  """Opens a run's checkpoints, and turns any error of Orbax into one line."""
-  ours = not is_run(workdir)  # Whether a ValueError is from our own checks.
-  try:
-    opened = open_run(workdir, choose.score_keys())
-    with contextlib.closing(opened) as checkpoints:
-      ours = True
-      yield checkpoints
-  except OSError:
-    raise
-  except Exception as error:
-    if ours and isinstance(error, ValueError):
-      raise
-    raise ValueError(
-      f"{workdir} has a damaged checkpoint ({type(error).__name__}: "
-      f"{one_line(error)}): delete its folder, or choose another step."
-    ) from error
+def _opened(
+  workdir: str,
+) -> contextlib.AbstractContextManager[Checkpoints]:
+  """The checkpoints of a run, to be read only."""
+  return contextlib.closing(open_run(workdir, choose.score_keys()))
 
 
 @contextlib.contextmanager
 def _describing(workdir: str, step: int) -> Iterator[None]:
   """Turns errors about a damaged description into one line.
 
-  Building a model from arbitrary values may raise any kind of error.
+  They are a ValueError, as values are checked, or that a key is not there. A
+  fault of ours is neither, and comes out as it is.
   """
   try:
     yield
@@ -245,7 +248,7 @@ def _describing(workdir: str, step: int) -> Iterator[None]:
     raise
   except (OwnBlockError, choose.OwnTaskError) as error:
     raise ValueError(f"{workdir}: {error}") from error
-  except Exception as error:
+  except (ValueError, LookupError) as error:
     raise _DescriptionError(
       f"the description of checkpoint {step} of {workdir} is damaged "
       f"({type(error).__name__}: {one_line(error)}): choose another step, or "

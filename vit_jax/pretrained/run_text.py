@@ -1,35 +1,49 @@
 """The text tower of a run on pairs."""
 
+import collections
 from typing import Any
 
-from vit_jax.models.parts import Parts
+from vit_jax.models.paths import below, within
 from vit_jax.models.two_towers import BIAS, LOG_SCALE, TEXT, TwoTowers, scale_of
-from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.formats.texts import NoTextTowerError
+from vit_jax.pretrained.loaded import Leaves, Loaded
 from vit_jax.pretrained.text import LoadedText
 
 
-def text_of_run(source: str, loaded: Loaded) -> LoadedText:
+def text_of_run(loaded: Loaded) -> LoadedText:
   """The text tower of a run that is opened as trained, with its tokenizer.
 
-  Raises ValueError if the run has no text tower.
+  Raises NoTextTowerError if the run has none.
   """
   model: Any = loaded.model
+  source = loaded.origin.source
   if not isinstance(model, TwoTowers) or model.text is None:
-    raise ValueError(
+    raise NoTextTowerError(
       f"{source} has no text tower: take a run on pairs, or published weights "
       "of images and text."
     )
-  params = loaded.params
-  if model.scan:
-    params = Parts.of(model, params).unstack(params)
   task: Any = loaded.task
-  bias = params.get(BIAS)
+  files = task.tokenizer
+
+  numbers: dict[str, float] = {}  # Those of the pair, once they are read.
+
+  def read() -> Leaves:
+    for path, array in loaded.read():
+      if path in (LOG_SCALE, BIAS):
+        numbers[path] = float(array)
+      elif within(path, TEXT):
+        yield below(path, TEXT), array
+
+  def pair() -> tuple[float, float | None]:
+    if not numbers:
+      collections.deque(read(), maxlen=0)
+    return scale_of(numbers[LOG_SCALE]), numbers.get(BIAS)
+
   return LoadedText(
     source=source,
     tower=model.text.clone(scan=False, parent=None),
-    params=params[TEXT],
-    tokenizer=task.tokenizer.tokenizer,
-    scale=scale_of(float(params[LOG_SCALE])),
-    bias=None if bias is None else float(bias),
-    longer=lambda: task.tokenizer.longer,
+    tokenizer=files.tokenizer,
+    read=read,
+    open_files=lambda: files,
+    open_pair=pair,
   )

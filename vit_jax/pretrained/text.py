@@ -1,10 +1,10 @@
-"""Opens the text tower of a published model of images and text."""
+"""Text towers with their weights; opens those of published models."""
 
 import dataclasses
 import functools
 import math
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,19 +14,18 @@ from flax import traverse_util
 from jaxtyping import Float
 
 from vit_jax.data.reading.tokenizer import Tokenizer, cut, open_tokenizer
+from vit_jax.data.reading.tokenizer_files import TokenizerFiles
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.model import unit
 from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import scale_of
 from vit_jax.pretrained.arrays import Arrays, open_arrays
-from vit_jax.pretrained.folder import OF_TEXTS, open_folder
+from vit_jax.pretrained.folder import open_folder
 from vit_jax.pretrained.formats import open_clip, texts
 from vit_jax.pretrained.formats.mapping import check, read_all
-from vit_jax.pretrained.locate import locate
 from vit_jax.pretrained.quantised import check_floats, explained
 from vit_jax.runtime.printable import say
-from vit_jax.workdir.checkpoint import is_run
 
 _CLIPS_SCALE = 100.0
 # Beginnings of the names of open_clip's projections after a trunk of timm's.
@@ -35,32 +34,68 @@ _UNPROJECTED = (
   "its image tower ends in a projection (timm_proj of open_clip_config.json, "
   "{}), which a pair has no place for: its images and texts are not compared"
 )
+Leaves = Iterable[tuple[str, np.ndarray]]
 # Templates around the names of classes, with {} for the name.
 TEMPLATES = ("a photo of a {}.",)
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadedText:
-  """A text tower with its parameters and its tokenizer.
+  """A text tower with its tokenizer, whose parameters are read on demand.
+
+  Published weights and our own runs on pairs both become one.
 
   Attributes:
     source: The path or address, as the caller wrote it.
     tower: The tower.
-    params: Its parameters.
     tokenizer: Gives the ids of texts.
-    scale: Factor of the cosine similarities with images.
-    bias: Added to the scaled similarities; None if the towers have none.
-    longer: Opens the tokenizer for texts of one token more, which tells what is
-      cut; None if that is not said.
+    read: Yields (path, array) of its parameters, with one array at a time in
+      memory.
+    open_files: Reads the tokenizer's files, as a run keeps them.
+    open_pair: Gives `pair`.
+    notes: Lines on what no file tells.
+    projected: Whether the image tower beside it ends in a projection of its
+      own, which is not read.
   """
 
   source: str
   tower: TextTower
-  params: Any
   tokenizer: Tokenizer
-  scale: float = _CLIPS_SCALE
-  bias: float | None = None
-  longer: Callable[[], Tokenizer] | None = None
+  read: Callable[[], Leaves]
+  open_files: Callable[[], TokenizerFiles]
+  open_pair: Callable[[], tuple[float, float | None]]
+  notes: tuple[str, ...] = ()
+  projected: bool = False
+
+  @functools.cached_property
+  def params(self) -> dict[str, Any]:
+    """Its parameters, which are read when they are first asked for."""
+    flat = {path: jnp.asarray(array) for path, array in self.read()}
+    return traverse_util.unflatten_dict(flat, sep="/")
+
+  @functools.cached_property
+  def pair(self) -> tuple[float, float | None]:
+    """`scale` and `bias`."""
+    return self.open_pair()
+
+  @property
+  def scale(self) -> float:
+    """Factor of the cosine similarities with images."""
+    return self.pair[0]
+
+  @property
+  def bias(self) -> float | None:
+    """Added to the scaled similarities; None if the towers have none."""
+    return self.pair[1]
+
+  @functools.cached_property
+  def files(self) -> TokenizerFiles:
+    """The files of the tokenizer."""
+    return self.open_files()
+
+  def longer(self) -> Tokenizer:
+    """The tokenizer for texts of one token more, which tells what is cut."""
+    return self.files.longer
 
   def embed(
     self, texts: Sequence[str], *, batch_size: int = 64
@@ -73,9 +108,8 @@ class LoadedText:
     if not texts:
       raise ValueError("there is no text to embed: give at least one.")
     ids = self.tokenizer(texts)
-    if self.longer is not None:
-      for line in cut(texts, self.tokenizer, self.longer):
-        say(f"{self.source}: {line}")
+    for line in cut(texts, self.tokenizer, self.longer):
+      say(f"{self.source}: {line}")
     rows = []
     for start in range(0, len(ids), batch_size):
       batch = ids[start : start + batch_size]
@@ -112,93 +146,15 @@ class LoadedText:
     return TextHead(tuple(names), embeddings, self.scale, self.bias)
 
 
-@dataclasses.dataclass(frozen=True)
-class OpenedText:
-  """A text tower whose parameters are read on demand, and its tokenizer.
-
-  Attributes:
-    tower, tokenizer, scale, bias: As those of `LoadedText`.
-    read: Yields (path, array), with one array at a time in memory.
-    folder, family, clean: From where and how its tokenizer was opened, as
-      `open_tokenizer` takes them.
-    notes: Lines on what no file tells.
-    projected: Whether the image tower beside it ends in a projection of its
-      own, which is not read.
-  """
-
-  tower: TextTower
-  tokenizer: Tokenizer
-  scale: float
-  bias: float | None
-  read: Callable[[], Iterator[tuple[str, np.ndarray]]]
-  folder: pathlib.Path
-  family: str
-  clean: str
-  notes: tuple[str, ...]
-  projected: bool = False
-
-
-def load_text(source: str, tokenizer: str | None = None) -> LoadedText:
-  """Loads the text tower of a published model, with its tokenizer.
-
-  `vit_jax.load_text` takes runs on pairs as well.
-
-  Args:
-    source: A path, an address or a name, as for `load_pretrained`. The file is
-      a CLIP, MetaCLIP 2, SigLIP, SigLIP 2 or TIPSv2 that transformers saved, or
-      its text tower alone, a model of open_clip, or a SigLIP of big_vision.
-    tokenizer: A folder with the tokenizer; by default that of the weights.
-
-  Raises:
-    ValueError: if there is no such checkpoint, it holds no text tower, its
-      tokenizer is not beside it or has more tokens than the tower, or the
-      libraries of the extra `text` are not installed.
-  """
-  source = str(source)
-  if is_run(source):
-    raise ValueError(
-      f"{source} is a run: vit_jax.load_text reads its text tower."
-    )
-  opened = open_text(source, locate(source, OF_TEXTS), tokenizer)
-  flat = {path: jnp.asarray(array) for path, array in opened.read()}
-  for note in opened.notes:
-    say(f"{source}: {note}.")
-  params = traverse_util.unflatten_dict(flat, sep="/")
-  longer = functools.partial(
-    open_tokenizer,
-    opened.folder,
-    opened.family,
-    opened.tower.length + 1,
-    opened.clean,
-  )
-  return LoadedText(
-    source=source,
-    tower=opened.tower,
-    params=params,
-    tokenizer=opened.tokenizer,
-    scale=opened.scale,
-    bias=opened.bias,
-    longer=longer,
-  )
-
-
-def open_text_if_any(source: str) -> OpenedText | None:
-  """Opens the text tower of a checkpoint; None if there is none.
-
-  Raises ValueError as `load_text` does.
-  """
-  try:
-    return open_text(source, locate(source, OF_TEXTS))
-  except texts.NoTextTowerError:
-    return None
-
-
 def open_text(
   source: str, path: pathlib.Path, tokenizer: str | None = None
-) -> OpenedText:
+) -> LoadedText:
   """Opens the text tower of `source`, a file or a folder at `path`.
 
-  Raises ValueError as `load_text` does.
+  The file is a CLIP, MetaCLIP 2, SigLIP, SigLIP 2 or TIPSv2 that transformers
+  saved, or its text tower alone, a model of open_clip, or a SigLIP of
+  big_vision. No array is read but the scale and the bias. Raises
+  NoTextTowerError if there is none, and ValueError as `load.load_text`.
   """
   files = open_folder(_weights(path))
   folder = pathlib.Path(files.weights).parent
@@ -212,7 +168,7 @@ def open_text(
     scale, bias, notes = _compared(arrays, layout.pair)
     notes += [_UNPROJECTED.format(projected[0])] if projected else []
 
-  def read() -> Iterator[tuple[str, np.ndarray]]:
+  def read() -> Leaves:
     with open_arrays(files.weights) as arrays:
       for leaf, array in read_all(layout.rules, arrays, tower):
         yield leaf, array.astype(np.float32, copy=False)
@@ -225,15 +181,16 @@ def open_text(
       f"{source}: {ids.file} has {ids.size:,} tokens and the text tower "
       f"{tower.vocabulary:,}: it is not the tokenizer of these weights."
     )
-  return OpenedText(
+  pair = scale, bias
+  return LoadedText(
+    source=source,
     tower=tower,
     tokenizer=dataclasses.replace(ids, folder=beside),
-    scale=scale,
-    bias=bias,
     read=read,
-    folder=beside,
-    family=layout.family,
-    clean=clean,
+    open_files=lambda: TokenizerFiles.read(
+      beside, layout.family, tower.length, clean
+    ),
+    open_pair=lambda: pair,
     notes=(*notes, *ids.notes),
     projected=bool(projected),
   )

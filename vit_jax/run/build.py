@@ -64,7 +64,7 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
     return loaded
   from vit_jax.run import texts
 
-  return texts.with_text_weights(loaded, settings.pretrained)
+  return texts.with_text_weights(loaded)
 
 
 def start_fields(settings: Settings) -> dict[str, Any]:

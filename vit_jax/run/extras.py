@@ -14,7 +14,7 @@ from vit_jax.data.preprocessing import HALF
 from vit_jax.models import Model
 from vit_jax.models.parts import Parts
 from vit_jax.pretrained import pinned, transfer
-from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.pretrained.load import open_base, open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
@@ -212,7 +212,7 @@ def _read_base(
         "without LoRA: leave it out, or choose another --workdir."
       )
     record = {**began_with, "fields": fields}
-    start = pinned.open_base(open_checkpoint, record, settings.pretrained)
+    start = open_base(record, settings.pretrained)
   digests: dict[str, str] = {}
   method = settings.transfer.interpolation or start.interpolation
   preprocessing = build.make_preprocessing(settings)

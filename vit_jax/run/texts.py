@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,12 @@ from vit_jax.data.reading.cells import Encode, Row
 from vit_jax.data.reading.labels import Names
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.reading.tokenizer_files import TokenizerFiles, new_tokenizer
-from vit_jax.models.paths import below, within
-from vit_jax.models.text import TextTower
-from vit_jax.models.two_towers import IMAGE, TEXT, TwoTowers
-from vit_jax.pretrained.load import open_checkpoint
-from vit_jax.pretrained.loaded import Leaves, Loaded
+from vit_jax.models.two_towers import IMAGE, TEXT
+from vit_jax.pretrained.formats.texts import NoTextTowerError
+from vit_jax.pretrained.load import open_text
+from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.pair import of_both
-from vit_jax.pretrained.text import open_text_if_any
+from vit_jax.pretrained.text import Leaves, LoadedText
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import replaced
@@ -42,24 +41,6 @@ _SMALL_SIDES = (64, 64)
 _MOST = 100_000  # Images of records whose captions a tokenizer is made of.
 
 
-@dataclasses.dataclass(frozen=True)
-class Text:
-  """A text tower with weights.
-
-  Attributes:
-    tower: The tower.
-    tokenizer: Its tokenizer.
-    read: Yields (path, array) of its parameters.
-    scale, bias: Those of its products with images, if they are known.
-  """
-
-  tower: TextTower
-  tokenizer: TokenizerFiles
-  read: Callable[[], Leaves]
-  scale: float | None = None
-  bias: float | None = None
-
-
 def with_texts(
   settings: Settings,
   task: Task,
@@ -77,13 +58,15 @@ def with_texts(
   if saved is not None:
     return settings, task.with_facts(saved)
   pairs = settings.pairs
-  text = open_text(settings.pretrained) if settings.pretrained else None
+  text = _beside(settings.pretrained) if settings.pretrained else None
   if text is not None:
+    # On the towers of a run, a run begins with the scale that a new one has.
+    of_run = is_run(text.source)
     return settings, task.with_text(
-      text.tokenizer,
+      text.files,
       text.tower,
       weights=(IMAGE, TEXT),
-      pair=(text.scale, text.bias),
+      pair=(None, None) if of_run else text.pair,
     )
   _check_new(settings)
   tokenizer = None
@@ -137,45 +120,29 @@ def _is_of_pieces(place: str) -> bool:
   return place.endswith(".model")
 
 
-def open_text(source: str) -> Text | None:
-  """Opens the text tower of a checkpoint; None if it has none.
+def _beside(source: str) -> LoadedText | None:
+  """The text tower of a checkpoint; None if it has none.
 
   Raises ValueError if there is no such checkpoint, or the tokenizer is not
   beside it.
   """
-  if is_run(source):
-    loaded = open_checkpoint(source, as_trained=True)
-    model: Any = loaded.model
-    if not isinstance(model, TwoTowers):
-      return None
-    task: Any = loaded.task
-    assert model.text is not None
-    return Text(model.text, task.tokenizer, lambda: _of_text(loaded.read()))
-  text = open_text_if_any(source)
-  if text is None:
+  try:
+    return open_text(source)
+  except NoTextTowerError:
     return None
-  files = TokenizerFiles.read(
-    text.folder, text.family, text.tower.length, text.clean
-  )
-  return Text(text.tower, files, text.read, text.scale, text.bias)
 
 
-def with_text_weights(loaded: Loaded, source: str) -> Loaded:
+def with_text_weights(loaded: Loaded) -> Loaded:
   """An image tower with the parameters of the text tower beside it, if any."""
-  text = open_text(source)
-  if text is None:
+  try:
+    text = loaded.text_tower
+  except NoTextTowerError:
     return loaded
 
   def read() -> Leaves:
     return of_both(loaded.read(), text.read())
 
   return dataclasses.replace(loaded, read=read, restore=None)
-
-
-def _of_text(leaves: Leaves) -> Iterator[tuple[str, np.ndarray]]:
-  for path, array in leaves:
-    if within(path, TEXT):
-      yield below(path, TEXT), array
 
 
 def _made(settings: Settings) -> TokenizerFiles:

@@ -163,6 +163,8 @@ def from_dict(
   of the section `whole`, messages have `prefix` before the keys. Raises
   ValueError, naming the key, if one is unknown, missing or invalid.
   """
+  if not isinstance(values, Mapping):
+    raise ValueError(f"{prefix or cls.__name__} must be a section of keys.")
   remaining = dict(values)
   fields: dict[str, Any] = {}
   for field in dataclasses.fields(cls):

@@ -175,7 +175,7 @@ def _named(description: Mapping[str, Any]) -> tuple[str, bool]:
   if (own_class := description.get("task")) is not None:
     return own_class, True
   name = description.get("targets", {}).get("task", "classification")
-  if name not in _TASKS:  # It must not be imported.
+  if not isinstance(name, str) or name not in _TASKS:  # It is not imported.
     raise ValueError(f"targets.task={name!r} is unknown")
   return name, False
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.runtime.checks import PerChannel, checked
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.class_report import ClassificationOutcome, class_measure
 from vit_jax.tasks.metrics import Measure
@@ -85,7 +86,7 @@ class ClassificationTask(Task):
     fitted = description.get("calibration", {})
     return dataclasses.replace(
       self,
-      class_weights=weights and tuple(weights),
+      class_weights=checked("weights", PerChannel | None, weights),
       temperature=tuple(fitted.get("temperature", ())),
     )
 

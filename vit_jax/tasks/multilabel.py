@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
+from vit_jax.runtime.checks import checked
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.calibration import Calibration, probabilities
 from vit_jax.tasks.classification import ClassificationTask
@@ -84,6 +85,7 @@ class MultiLabelTask(ClassificationTask):
     task: Any = super().with_facts(description)
     fitted = description.get("calibration", {})
     threshold = fitted.get("threshold", description.get("threshold"))
+    threshold = checked("threshold", float | None, threshold)
     return dataclasses.replace(task, threshold=threshold)
 
   def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.paths import is_kernel
+from vit_jax.runtime.checks import PerChannel, checked
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Chart, Curves, Stream, Table
@@ -96,7 +97,9 @@ class RegressionTask(Task):
 
   def with_facts(self, description: Mapping[str, Any]) -> "RegressionTask":
     targets = description.get("targets", {})
-    mean, std = (tuple(targets.get(key, ())) for key in ("mean", "std"))
+    mean, std = (
+      checked(key, PerChannel, targets.get(key, ())) for key in ("mean", "std")
+    )
     return dataclasses.replace(self, target_mean=mean, target_std=std)
 
   def check_evaluation(self, source: Source) -> None:

@@ -60,6 +60,26 @@ def status(error: BaseException) -> int | None:
   return int(code) if isinstance(code, int) else None
 
 
+class LibraryError(Exception):
+  """Another library's error, of whatever kind; it was raised from that."""
+
+
+@contextlib.contextmanager
+def answering(path: Any) -> Iterator[None]:
+  """Gives errors of a store's libraries one class; a local path has its own.
+
+  Faults of ours are thus told from what a store says.
+  """
+  try:
+    yield
+  except (OSError, ValueError):
+    raise
+  except Exception as error:
+    if not is_address(path):
+      raise
+    raise LibraryError(reason(error)) from error
+
+
 @contextlib.contextmanager
 def as_os_error(what: str = "") -> Iterator[None]:
   """Raises an OSError for any error: one line, which begins with `what`."""

@@ -25,7 +25,7 @@ _STATUSES = (
   *("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND"),
   "OUT_OF_RANGE",
 )
-# Orbax and the JSON parser raise these on files that are gone or do not parse.
+# Orbax and parsers raise these on files that are gone or do not parse.
 _GONE = (
   *(FileNotFoundError, IsADirectoryError, NotADirectoryError),
   *(NotRegularError, TooLargeError),
@@ -54,12 +54,16 @@ class CheckpointReader:
     self._read_only, self._keys = read_only, keys
     self._descriptions: dict[int, dict[str, Any]] = {}  # By step, once read.
     self._steps_folder = folder = self.folder / "checkpoints"
-    with bucket.as_os_error(f"{workdir} cannot be opened: "):
-      if not read_only:
-        orbax_files.prepare(folder)
-      # With their scores, if more will be saved.
-      self._steps = dict[int, Any].fromkeys(orbax_files.steps(folder))
-      self._steps = self._steps if read_only else self._scores()
+    try:
+      with bucket.answering(folder):
+        if not read_only:
+          orbax_files.prepare(folder)
+        # With their scores, if more will be saved.
+        self._steps = dict[int, Any].fromkeys(orbax_files.steps(folder))
+        self._steps = self._steps if read_only else self._scores()
+    except (OSError, bucket.LibraryError) as error:
+      why = f"{workdir} cannot be opened: {bucket.reason(error)}"
+      raise OSError(why) from error
 
   @property
   def all_steps(self) -> list[int]:
@@ -186,8 +190,6 @@ class CheckpointReader:
 
   def _check_arrays(self, step: int, saved: Any, shapes: dict) -> None:
     """Raises ValueError if a checkpoint holds other arrays than `shapes`."""
-    if not isinstance(saved, dict):  # It is damaged: no checksum will match.
-      return
     needed = {path for path, _ in named_leaves(shapes)}
     stored = {p for p in saved if p.partition("/")[0] in shapes}
     if other := sorted(needed ^ stored):
@@ -220,6 +222,9 @@ def attempt(
 ) -> T:
   """Calls `read`, and puts into one line why a checkpoint cannot be read.
 
+  That is an OSError, a ValueError on what is in its files, or an error of Orbax
+  or a store. Any other is a fault of our own, and comes out as it is.
+
   Trouble that may pass, such as a lost network, is retried; not on several
   hosts, though, as they would fall out of step. Raises DamagedError if the
   checkpoint `name` is damaged, DeletedError if it `was_deleted`, and OSError if
@@ -229,9 +234,7 @@ def attempt(
   while True:
     try:
       return read()
-    except (MemoryError, jax.errors.JaxRuntimeError):
-      raise
-    except Exception as error:  # Orbax raises errors of all kinds.
+    except (OSError, ValueError, bucket.LibraryError) as error:
       why = bucket.reason(error)
       if is_damage(error) and was_deleted():
         gone = f"{name} was deleted while it was read, as its run goes on."

@@ -29,8 +29,13 @@ from vit_jax.training.settings import LoraSettings, LossSettings
 _ELEMENTS = 1 << 16  # So many of an array are summed at a time.
 # Facts about data and teacher that the configuration does not tell.
 _DATA_KEYS = ("class_names", "train_examples", "targets", "task", "teacher")
-# Keys that every reader of a description needs.
-_NEEDED_KEYS = ("config", "model", "class_names", "checksums")
+# Keys that every reader of a description needs, and what they hold.
+_NEEDED = {"config": dict, "model": dict, "class_names": list}
+_NEEDED |= {"checksums": dict}
+# The same of keys that some runs have.
+_OTHERS = {"targets": dict, "base": dict, "teacher": dict, "files": dict}
+_OTHERS |= {"data_iterator": dict, "task": str, "score": str}
+_JSON = {dict: "JSON object", list: "list", str: "text"}
 # Beginnings of keys that may differ when a run is resumed, as they do not
 # change what the model learns.
 _FREE_KEYS = (
@@ -97,8 +102,13 @@ def verify_digest(description: Any) -> None:
   content = {k: v for k, v in description.items() if k != "digest"}
   if description.get("digest") != _digest(content):
     raise ValueError("its description does not match its digest")
-  if missing := [key for key in _NEEDED_KEYS if key not in description]:
+  if missing := [key for key in _NEEDED if key not in description]:
     raise ValueError(f"its description has no {' and no '.join(missing)}")
+  for key, kind in (_NEEDED | _OTHERS).items():
+    if key in description and not isinstance(description[key], kind):
+      raise ValueError(f"{key} of its description is no {_JSON[kind]}")
+  if not all(isinstance(x, int) for x in description.get("files", {}).values()):
+    raise ValueError("files of its description has other values than lengths")
 
 
 def check_same_run(

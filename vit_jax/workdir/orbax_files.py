@@ -157,8 +157,17 @@ def delete(checkpoint: epath.Path) -> None:
 
 
 def read_description(checkpoint: epath.Path) -> Any:
-  """The description as it was written; raises any error."""
-  return json.loads(read_regular(checkpoint / _DESCRIPTION, _MOST_TEXT))
+  """The description as it was written.
+
+  Raises OSError if its file cannot be read, `bucket.LibraryError` for an error
+  of a store, and ValueError if it is no JSON.
+  """
+  with bucket.answering(checkpoint):
+    content = read_regular(checkpoint / _DESCRIPTION, _MOST_TEXT)
+  try:
+    return json.loads(content)
+  except RecursionError as error:
+    raise ValueError(f"{_DESCRIPTION} is nested too deeply") from error
 
 
 def read_arrays(
@@ -168,10 +177,12 @@ def read_arrays(
 
   `files` are the lengths in the description. A file that is cut or missing is
   noticed by them: all reads of Orbax that are under way when one fails would
-  print a traceback each. Raises any error.
+  print a traceback each. Raises ValueError or OSError for such files, and
+  `bucket.LibraryError` for any error of Orbax or a store.
   """
   _check_files(checkpoint)
-  there = bucket.sizes(checkpoint) if files else {}
+  with bucket.answering(checkpoint):
+    there = bucket.sizes(checkpoint) if files else {}
   for name, length in files.items():
     if name.partition("/")[0] in shapes and there.get(name) != length:
       now = f"{there[name]:,} bytes" if name in there else "nothing"
@@ -179,7 +190,12 @@ def read_arrays(
   try:
     return v1.load_checkpointables(checkpoint, shapes)
   except Exception as error:  # It wraps even what a signal has raised.
-    raise bucket.cause(error) from None
+    cause = bucket.cause(error)
+    if isinstance(cause, (MemoryError, jax.errors.JaxRuntimeError)):
+      raise cause from None
+    if not isinstance(cause, Exception):
+      raise cause from None
+    raise bucket.LibraryError(bucket.reason(cause)) from cause
 
 
 def _check_files(checkpoint: epath.Path) -> None:

@@ -10,7 +10,7 @@ import os
 import pathlib
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from vit_jax.runtime.libraries import refusing
 PAD, END = "<pad>", "<end>"
 _MOST_BYTES = 256 << 20
 _LENGTH = up_to(MOST_LENGTH, "no text tower reads more")
-_DAMAGED = (binascii.Error, zlib.error, ValueError, TypeError, KeyError)
+_DAMAGED = (binascii.Error, zlib.error, ValueError, KeyError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,11 +160,13 @@ class TokenizerFiles:
     }
 
   @classmethod
-  def from_json(cls, stored: Mapping[str, Any]) -> "TokenizerFiles":
+  def from_json(cls, stored: Any) -> "TokenizerFiles":
     """The files that `as_json` stored; raises ValueError if it did not."""
     try:
+      if not (isinstance(stored, dict) and isinstance(stored["files"], dict)):
+        raise ValueError("it has no files")
       files = tuple(
-        (name, _unpacked(content))
+        (name, _unpacked(checked(name, str, content)))
         for name, content in stored["files"].items()
         if name in FILES
       )
@@ -174,7 +176,7 @@ class TokenizerFiles:
         checked("length", int, stored["length"], _LENGTH),
         checked("clean", str, stored["clean"]),
       )
-    except (*_DAMAGED, AttributeError) as error:
+    except _DAMAGED as error:
       raise ValueError(f"its tokenizer is damaged ({error})") from error
 
   def __getstate__(self) -> dict[str, Any]:
