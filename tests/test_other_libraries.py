@@ -161,9 +161,7 @@ def test_what_a_filter_becomes_is_said():
   found = json.loads(sidecar_files(loaded, "google")[processor.FILE])
   assert processor.read(found) == even
   lines = check_expressible(loaded, "hf")
-  assert (
-    "hf rounds half a pixel in the place of the crop differently" in lines[1]
-  )
+  assert "hf rounds half a pixel in the crop's offset differently" in lines[1]
   assert len(check_expressible(loaded, "timm")) == 1
 
 
@@ -188,7 +186,7 @@ def test_a_longest_side_is_kept_by_hugging_face_alone():
   written = json.loads(sidecar_files(loaded, "hf")[processor.FILE])
   assert processor.read(written) == preprocessing
   lines = check_expressible(loaded, "timm")
-  assert "timm has no most for the long side" in lines[0]
+  assert "timm cannot limit the long side" in lines[0]
 
 
 def test_a_centre_that_is_no_square_is_refused_by_hugging_face():

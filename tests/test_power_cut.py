@@ -186,7 +186,7 @@ def test_a_power_cut_damages_no_packing(disk, tmp_path):
     disk.repair()
   for _ in range(2):  # The second packs all of it.
     with commands.start(*command, out, *options) as process:
-      while not process.stdout.readline().startswith("Train on it by"):
+      while not process.stdout.readline().startswith("Train on it with"):
         assert process.poll() is None
       disk.cut()
     disk.repair()

@@ -223,7 +223,7 @@ def test_all_is_on_the_disk_before_the_last_line(
   disk, at_the_end = Disk(tmp_path / "disk", monkeypatch), []
 
   def say(line):
-    if line.startswith("Train on it by"):
+    if line.startswith("Train on it with"):
       at_the_end.append(disk.kept())
 
   monkeypatch.setattr(writer, "_say", say)

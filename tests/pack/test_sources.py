@@ -75,7 +75,7 @@ def test_a_bucket_without_classes_is_refused(photographs):
   done = commands.run("vit_jax.pack", f"{address}/photos/cat", f"{address}/out")
   assert done.returncode == 2
   (error,) = [x for x in done.stderr.splitlines() if "google_auth" not in x]
-  assert "has 1 class folders, and it takes two or more" in error
+  assert "has 1 class folders, and two or more are needed" in error
 
 
 def test_two_folders_of_one_split_are_refused():

@@ -119,7 +119,7 @@ def test_captions(tmp_path, text, expected, labelled):
     ({"1.txt": b" \n"}, "1.txt has an empty caption"),
     ({"1.txt": b"\xff"}, "1.txt is damaged"),
     ({"1.json": b'{"width": 3}'}, "1.json has no caption"),
-    ({"1.json": b'{"caption": [3]}'}, "1.json has a caption that is no text"),
+    ({"1.json": b'{"caption": [3]}'}, "1.json has a caption that is not text"),
     (
       {"1.json": b'{"caption": "\\ud83d"}'},
       "1.json has a caption with half of a character",
@@ -226,7 +226,7 @@ def test_samples_that_are_refused(tmp_path, members, message):
 
 def test_an_archive_that_is_none(tmp_path):
   (tmp_path / "train-0.tar").write_bytes(b"no archive at all")
-  with pytest.raises(ValueError, match="is no uncompressed .tar file"):
+  with pytest.raises(ValueError, match="is not an uncompressed .tar file"):
     open_sources(str(tmp_path))
 
 
@@ -244,7 +244,7 @@ def test_by_products_of_macos_are_left_out(tmp_path, capsys):
   wanted = [(bytes([k]), k % 2, f"./{k}.jpg") for k in range(4)]
   assert _all(source) == wanted and source.class_names == ("0", "1")
   said = capsys.readouterr().err
-  assert "x.tar: .Trash/9.jpg and its like, 9 in all, are hidden" in said
+  assert "x.tar: .Trash/9.jpg and others like it, 9 in all, are hidden" in said
 
 
 def test_by_products_in_imagenets_archives(tmp_path):
@@ -395,7 +395,7 @@ def _names_of_names():
   "content, said",
   [
     (_samples(4)[: 4 * 512 + 100], "damaged .*get it again"),
-    (_names_of_names(), "no uncompressed .tar file .maximum recursion"),
+    (_names_of_names(), "not an uncompressed .tar file .maximum recursion"),
   ],
 )
 def test_a_damaged_archive_is_named_in_one_line(tmp_path, content, said):

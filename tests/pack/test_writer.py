@@ -437,7 +437,7 @@ def test_the_command_verifies(packed):
     "vit_jax.pack", str(packed)
   )
   both = ("--encoding=raw", "--quality=90", str(packed), "out")
-  assert "--quality is of JPEG" in commands.refused("vit_jax.pack", *both)
+  assert "--quality is for JPEG" in commands.refused("vit_jax.pack", *both)
 
 
 @pytest.mark.parametrize("damage", [_change, pathlib.Path.unlink])

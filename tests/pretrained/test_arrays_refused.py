@@ -57,10 +57,10 @@ def test_npy_files_that_lie(tmp_path, content, words):
   "name, method, words",
   [
     ("config.json", 0, r"\.zip file that holds 'config.json', unlike numpy.sa"),
-    ("archive/data.pkl", 0, "pickle of PyTorch's.*save_file.*weights_only=T"),
+    ("archive/data.pkl", 0, "PyTorch pickle.*save_file.*weights_only=T"),
     ("b.npy", zipfile.ZIP_BZIP2, "holds 'b.npy', unlike numpy.savez and nump"),
     ("b.npy", zipfile.ZIP_LZMA, "holds 'b.npy', unlike numpy.savez and numpy"),
-    ("a.npy", 0, "two of its arrays have one name"),
+    ("a.npy", 0, "two of its arrays have the same name"),
   ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -260,8 +260,8 @@ def test_damaged_shard_is_named(tmp_path, content, words):
     (b"<\0\0\0\x10\0\x14\0", r"starts with b'<\\x00"),
     (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
     (b"PK\3\4" + bytes(100), "damaged or incomplete .BadZipFile: File is not"),
-    (b"{}", 'no JSON of a "weight_map"'),
-    (b'{"weight_map": ' + b"[" * 100_000, 'no JSON of a "weight_map"'),
+    (b"{}", 'not JSON with a "weight_map"'),
+    (b'{"weight_map": ' + b"[" * 100_000, 'not JSON with a "weight_map"'),
     (b'{"weight_map": {}}' + b" " * 5 * MIB, "at most 4194304 bytes"),
   ],
 )

@@ -479,7 +479,7 @@ def test_a_conversion_is_pushed_with_its_card(hub, tmp_path, capsys):
 @pytest.mark.parametrize(
   "options, message",
   [
-    ({"push": "o/n"}, "needs a licence, and that of the source is not known"),
+    ({"push": "o/n"}, "needs a licence, and the source's is not known"),
     ({"push": "n", "license": "mit"}, "--push='n' names no repository"),
     ({"push": "o/n@main", "license": "mit"}, "names no repository; write ow"),
   ],

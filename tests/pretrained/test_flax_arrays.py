@@ -66,7 +66,7 @@ def test_a_tree_below_params_is_the_same(folder):
     (lambda content: content + b"\x01", "damaged or incomplete"),
     (
       lambda content: serialization.msgpack_serialize({"vit": {"a": "text"}}),
-      "'vit.a' is no array of numbers",
+      "'vit.a' is not an array of numbers",
     ),
   ],
 )

@@ -129,7 +129,7 @@ def test_of_several_weights_one_has_to_be_named(folder):
   shutil.copy(folder / WEIGHTS, folder / "model.bf16.safetensors")
   (folder / WEIGHTS).rename(folder / "model.fp16.safetensors")
   with pytest.raises(
-    ValueError, match="several weights, model.bf16.saf.*: name"
+    ValueError, match="files of weights, model.bf16.saf.*: name"
   ):
     open_checkpoint(str(folder))
 
@@ -199,8 +199,8 @@ def test_a_class_keeps_its_own_name(folder, capsys, labels, names, said):
   [
     ('{"0": "a", "00": "b"}', "id2label names class 0 twice: correct it"),
     ('{"0": "a", "0": "b"}', "config.json is not JSON: it has two .* key '0'"),
-    ('{"0": true}', "id2label names class 0 True, which is no name"),
-    ('{"true": "a"}', "id2label has the key 'true'; all must be the numbers"),
+    ('{"0": true}', "id2label names class 0 True, which is not a name"),
+    ('{"true": "a"}', "id2label has the key 'true'; all must be numbers"),
   ],
 )
 def test_names_that_are_none_are_refused(folder, labels, message):

@@ -57,7 +57,7 @@ def test_the_licence_of_a_repository_is_said_once(hub, monkeypatch, capsys):
   locate("hf_b16_noise")
   said = capsys.readouterr().err
   assert "hf_b16_noise: its licence is dinov3-license (terms of" in said
-  assert "accept its terms at https://huggingface.co/o/n.\n" in said
+  assert "accepted its terms at https://huggingface.co/o/n.\n" in said
   locate("hf_b16_noise")
   assert "licence" not in capsys.readouterr().err
 
@@ -83,8 +83,8 @@ def test_terms_are_said_before_any_byte_is_asked_for(hub, capsys, name, kind):
     locate(name)
   said = capsys.readouterr().err
   assert f"{name}: its licence is {LICENSES[entry.license]}" in said
-  page = "token (`hf auth login`, or HF_TOKEN) of those who accept its terms"
-  page += " at https://huggingface.co/facebook/"
+  page = "token (`hf auth login`, or HF_TOKEN) of an account that "
+  page += "has accepted its terms at https://huggingface.co/facebook/"
   assert (
     (page in said)
     == entry.gated

@@ -109,7 +109,7 @@ def test_every_row_has_a_licence_that_says_what_it_means():
   assert free.terms.startswith("its licence is apache-2.0 (commercial use is")
   custom = dataclasses.replace(free, license="dinov3-license", gated=True)
   assert "dinov3-license (terms of Meta's own" in custom.terms
-  gate = "accept its terms at https://huggingface.co/facebook/dinov2-small"
+  gate = "accepted its terms at https://huggingface.co/facebook/dinov2-small"
   assert custom.terms.endswith(gate)
 
 

@@ -88,7 +88,7 @@ def test_names_are_printable(tmp_path):
   path.write_bytes(serialization.msgpack_serialize({"a\x1b[31m\n": "text"}))
   with (
     pytest.raises(
-      UnreadableFileError, match=r"'a\\x1b\[31m\\n' is no array"
+      UnreadableFileError, match=r"'a\\x1b\[31m\\n' is not an ar"
     ) as e,
     open_arrays(path),
   ):

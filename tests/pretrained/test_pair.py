@@ -133,7 +133,9 @@ def test_arrays_of_a_text_tower_that_is_read_are_not_left_out(others, capsys):
   folder = FOLDER / "open_siglip"
   open_published(str(folder), folder, {"num_heads": 2}, {}, others)
   said = capsys.readouterr().err
-  assert "'visual.trunk.' before the names of its arrays is dropped" in said
+  assert (
+    "'visual.trunk.' is dropped from the start of its arrays' names"
+  ) in said
   assert ("are not read, as this model does not use " in said) == (not others)
 
 

@@ -103,7 +103,7 @@ def test_positions_that_are_zero_stay_zero(tmp_path):
   save_file(arrays, folder / "model.safetensors")
   loaded = open_checkpoint(str(folder), as_trained=True)
   assert not loaded.model.decoder_positions
-  assert "decoder is not told where patches are" in loaded.notes[-1]
+  assert "decoder does not know where patches are" in loaded.notes[-1]
   with np.load(MAE / "expected.npz") as expected:
     x = jnp.array(expected["images"])
     draw = drawn(expected["noise"])

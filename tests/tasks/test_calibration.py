@@ -199,7 +199,7 @@ def test_temperatures_of_another_number_are_refused(workdir):
   _found(workdir, digest=digest, temperature=[1 + k / 10 for k in range(10)])
   says = (
     "plain: calibration.jsonl has 10 temperatures, and the run's task takes 1: "
-    "remove that file, and evaluate --calibrate writes it anew"
+    "remove that file, and evaluate --calibrate writes it again"
   )
   with pytest.raises(ValueError, match=says):
     load_pretrained(workdir)

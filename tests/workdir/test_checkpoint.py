@@ -170,8 +170,8 @@ def test_what_will_not_fit_is_said_and_not_begun(tmp_path, monkeypatch):
   arrays = (
     2 * 4 * (32 * 16 + 5)
   )  # A kernel and a bias, and the moments of both.
-  said = "the checkpoint of step {} could not be saved (it takes 0.0 of 0.0 MB "
-  said += "free)"
+  said = "the checkpoint of step {} could not be saved (it takes 0.0 MB, "
+  said += "and 0.0 MB are free)"
   assert save(2, 0.89 * arrays) == said.format(2)
   assert os.listdir(tmp_path / "checkpoints") == []
   assert save(4, 0.91 * arrays) is None

@@ -61,7 +61,9 @@ def test_broken_lines_of_earlier_starts_are_dropped_and_said(folder):
   with (folder / "metrics.jsonl").open("a") as file:
     file.write('17\n{"step": 2, "trai')
   writer = MetricWriter(folder, 1)
-  assert writer.notes == ["metrics.jsonl held 2 broken lines, dropped now."]
+  assert writer.notes == [
+    ("metrics.jsonl held 2 broken lines, which are dropped.")
+  ]
   writer.write(2, _values(2))
   found = parse_rows((folder / "metrics.jsonl").read_bytes())
   assert found == ([{"step": s, **_values(s)} for s in (1, 2)], 0)

@@ -45,7 +45,11 @@ def define_flags() -> None:
     "size", None, "Shorter side to reduce larger images to, in pixels."
   )
   flags.DEFINE_integer(
-    "quality", None, "JPEG quality, of lossless files too; else 95.", 1, 100
+    "quality",
+    None,
+    "JPEG quality, 95 by default; if given, lossless files become JPEG too.",
+    1,
+    100,
   )
   kinds = ["jpeg", "raw"]
   flags.DEFINE_enum("encoding", "jpeg", kinds, "How new images are stored.")
@@ -63,14 +67,16 @@ def define_flags() -> None:
   )
   says = "Let a file of labels name images outside of its folder."
   flags.DEFINE_bool("outside", False, says)
-  says = "What holds images out; see data.held_out_by. OUT's own, if any."
+  says = "How images are held out; see data.held_out_by. Default: as in OUT."
   flags.DEFINE_enum("held_out_by", None, HELD_OUT_BY, says)
   flags.DEFINE_string("name", None, "The data set's name; OUT's by default.")
   flags.DEFINE_string("data_dir", None, "Where TFDS keeps its data sets.")
   flags.DEFINE_integer("seed", 0, "Seed of the order of the images.")
   flags.DEFINE_integer("shard_mib", 128, "Size of a file, in MiB.", 1)
   flags.DEFINE_string("verify", None, "Folder to check, instead of packing.")
-  flags.DEFINE_integer("workers", None, "Processes; one a core by default.", 1)
+  flags.DEFINE_integer(
+    "workers", None, "Number of processes; one per core by default.", 1
+  )
 
 
 def main(arguments: list[str]) -> None:
@@ -90,7 +96,9 @@ def main(arguments: list[str]) -> None:
   lossless = options.quality is None and notes.is_lossless(arguments[1])
   if options.encoding == "raw":
     if options.quality is not None:
-      raise ValueError("--quality is of JPEG: leave it out for --encoding=raw.")
+      raise ValueError(
+        "--quality is for JPEG: leave it out for --encoding=raw."
+      )
     quality, lossless = None, False
   writer = extras.load("vit_jax.pack.writer", "tfds")
   splits = open_sources(

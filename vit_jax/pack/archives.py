@@ -29,8 +29,8 @@ class Hidden:
     """Prints a line about them, if there are any."""
     if self.count:
       say(
-        f"{self.first} and its like, {self.count:,} in all, are hidden files "
-        "or by-products of a system: they are left out, as in folders."
+        f"{self.first} and others like it, {self.count:,} in all, are hidden "
+        "files or by-products of a system: they are left out, as in folders."
       )
 
 
@@ -41,7 +41,7 @@ def opened(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
     return tarfile.open(fileobj=bounded, mode="r:")
   except _DAMAGED as error:
     raise ValueError(
-      f"{path} is no uncompressed .tar file ({error})."
+      f"{path} is not an uncompressed .tar file ({error})."
     ) from error
 
 

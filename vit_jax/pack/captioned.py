@@ -58,7 +58,7 @@ def captions_in(content: bytes, ending: str) -> list[str]:
     raise ValueError("has no caption")
   texts = value if isinstance(value, list) else [value]
   if not all(isinstance(text, str) for text in texts):
-    raise ValueError("has a caption that is no text")
+    raise ValueError("has a caption that is not text")
   if not all(map(is_whole, texts)):
     raise ValueError("has a caption with half of a character")
   if not all(text.strip() for text in texts):

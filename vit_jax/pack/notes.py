@@ -192,7 +192,7 @@ def settle_plan(
     publish(io.BytesIO(json.dumps(plan).encode()), path)
     return None
   if _FOLDER not in _names(folder):
-    raise ValueError(f"{folder} is not empty, and is no unfinished packing.")
+    raise ValueError(f"{folder} is not empty, and holds no unfinished packing.")
   notes = map(read, sorted((folder / _FOLDER).glob("*-*.json")))
   plans = {note.plan for note in notes if note and note.plan}
   strange = {name for name in _names(folder) if "array_record" in name}
@@ -244,7 +244,7 @@ def whole(
     if note is None:
       return False, f"{about} is damaged: {_AGAIN}" if about.exists() else None
     if note.plan != plan and not (note.plan is None and trust_older):
-      return False, f"{about} is of no known plan: {_AGAIN}"
+      return False, f"{about} follows an unknown plan: {_AGAIN}"
     if not shard.exists():
       return False, f"{shard} is missing: {_AGAIN}"
     same_length = shard.stat().length == note.bytes

@@ -45,7 +45,7 @@ class ParquetImages(Source):
         blocks.append(metadata.row_group(group).num_rows)
     if sum(blocks) > _MOST_ROWS:  # Their labels are read into memory.
       raise ValueError(
-        f"{files[0]} and its like claim {sum(blocks):,} rows, more than "
+        f"{files[0]} and files like it claim {sum(blocks):,} rows, more than "
         f"{_MOST_ROWS:,}: pack a part of them at a time."
       )
     self.blocks = np.array(blocks, np.int64)

@@ -136,7 +136,7 @@ def open_bucket(address: str) -> Splits:
   names = [_last(path) for path in classes]
   if len(names) < 2:
     raise ValueError(
-      f"{address} has {len(names)} class folders, and it takes two or more."
+      f"{address} has {len(names)} class folders, and two or more are needed."
     )
   opened: dict[str, Source] = {}
   for split, path in parts.items():

@@ -206,7 +206,7 @@ def _describe(
   texts[SUMS] = lines.encode()
   for file, text in texts.items():
     notes.publish(io.BytesIO(text), folder / file)
-  _say(f"Train on it by --config.data.dir={folder}")
+  _say(f"Train on it with --config.data.dir={folder}")
 
 
 def _without_images(

@@ -192,8 +192,8 @@ def _open_shards(
     shard_of = index.get("weight_map") if isinstance(index, dict) else None
   if not isinstance(shard_of, dict):
     raise UnreadableFileError(
-      'it is text, but no JSON of a "weight_map" from arrays to shards and at '
-      f"most {MAX_DIRECTORY_BYTES} bytes; an .npz or a .safetensors file or "
+      'it is text, but not JSON with a "weight_map" from arrays to shards and '
+      f"at most {MAX_DIRECTORY_BYTES} bytes; an .npz or a .safetensors file or "
       "the index of one is needed."
     )
   contents = {}
@@ -235,8 +235,8 @@ def _open_siblings(
       more = _open(other, files, is_shard=True)
       if twice := contents.keys() & more.keys():
         raise UnreadableFileError(
-          f"it and its shards have two of array {quoted(min(twice))}; get them "
-          "again."
+          f"it and its shards have more than one array {quoted(min(twice))}; "
+          "get them again."
         )
       contents |= more
   return contents

@@ -73,8 +73,8 @@ def convert(
     hub.check_repository(push)
     if license is None:
       raise ValueError(
-        "what is published needs a licence, and that of the source is not "
-        "known: give --license, such as --license=apache-2.0."
+        "a published model needs a licence, and the source's is not known: "
+        "give --license, such as --license=apache-2.0."
       )
   folder = os.fspath(folder)
   target = output_folder(folder).resolve()

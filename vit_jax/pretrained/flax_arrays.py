@@ -64,8 +64,8 @@ def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
     return
   if not isinstance(tree, np.ndarray) or tree.dtype.hasobject:
     raise UnreadableFileError(
-      f"{quoted(prefix) if prefix else 'it'} is no array of numbers: a {FILE} "
-      "of transformers is needed."
+      f"{quoted(prefix) if prefix else 'it'} is not an array of numbers: a "
+      f"{FILE} of transformers is needed."
     )
   yield prefix, tree
 

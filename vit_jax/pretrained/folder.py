@@ -133,7 +133,9 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
     return present[0]
   if present:
     names = ", ".join(file.name for file in present[:3])
-    raise ValueError(f"{folder} holds several weights, {names}: name one.")
+    raise ValueError(
+      f"{folder} holds several files of weights, {names}: name one."
+    )
   if run := hints.run_of(str(folder)):
     raise ValueError(
       f"{folder} is a folder without weights: did you mean {run}?"

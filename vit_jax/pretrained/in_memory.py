@@ -121,9 +121,9 @@ def loaded_from(
     )
     if model.origin is not None:
       say(
-        f"The images are said to be {preprocessing}: the crop and the filter "
-        f"of {printable_path(origin.source)} are left out unless you give "
-        "preprocessing=loaded.preprocessing."
+        f"The files say that images are {preprocessing}: the crop and the "
+        f"filter of {printable_path(origin.source)} are left out unless you "
+        "give preprocessing=loaded.preprocessing."
       )
   elif image_size is not None:
     raise ValueError("image_size is a part of preprocessing: drop one.")

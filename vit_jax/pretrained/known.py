@@ -101,8 +101,8 @@ class Known:
     if self.gated:
       page = self.names[1]
       text += (
-        ". It needs a token (`hf auth login`, or HF_TOKEN) of those who accept "
-        f"its terms at https://huggingface.co/{page}"
+        ". It needs a token (`hf auth login`, or HF_TOKEN) of an account that "
+        f"has accepted its terms at https://huggingface.co/{page}"
       )
     return text
 
@@ -170,7 +170,7 @@ def list_models(pattern: str = "*") -> Models:
     count = len(_matching(wider))
     hint = f'list_models("{wider}") has {count}' if count else "list_models()"
     hint += " of them." if count else " has all names."
-    say(f"No name is {pattern!r} as a whole: {hint}")
+    say(f"No name is exactly {pattern!r}: {hint}")
   return models
 
 

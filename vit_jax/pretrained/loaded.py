@@ -223,7 +223,7 @@ class Loaded:
     if not self.model.num_classes:
       raise ValueError(
         f"{self.origin.source} has no classes to choose from: "
-        "loaded.features(images) gives what it makes of images."
+        "loaded.features(images) gives the features of images."
       )
     batches = predict(
       self.model,

@@ -77,7 +77,7 @@ def recognise(stored: Shapes) -> Naming:
       "one of them in a file of its own."
     )
   naming = models[chosen[0]]
-  note = f"{quoted(chosen[0])} before the names of its arrays is dropped"
+  note = f"{quoted(chosen[0])} is dropped from the start of its arrays' names"
   outside = (name for name in stored if not name.startswith(chosen[0]))
   return dataclasses.replace(naming, notes=(note,), outside=tuple(outside))
 

@@ -87,7 +87,7 @@ def _check_members(members: Sequence[zipfile.ZipInfo], size: int) -> None:
   """Compares what the list of members claims with the size of the file."""
   names = [member.orig_filename for member in members]
   if any(name.rpartition("/")[2] == "data.pkl" for name in names):
-    raise UnreadableFileError(f"it is a pickle of PyTorch's; {TORCH_ADVICE}")
+    raise UnreadableFileError(f"it is a PyTorch pickle; {TORCH_ADVICE}")
   packed = unpacked = 0
   for name, member in zip(names, members, strict=True):
     is_stored = member.compress_type == zipfile.ZIP_STORED
@@ -107,7 +107,9 @@ def _check_members(members: Sequence[zipfile.ZipInfo], size: int) -> None:
       f"{limit} are read, as weights hardly compress. Get it again."
     )
   if len(set(names)) < len(names):
-    raise UnreadableFileError("two of its arrays have one name; get it again.")
+    raise UnreadableFileError(
+      "two of its arrays have the same name; get it again."
+    )
 
 
 def _read_layout(

@@ -12,7 +12,7 @@ from vit_jax.pretrained.arrays import Arrays
 from vit_jax.runtime.printable import quoted
 
 _CONFIG = "quantization_config"
-_ADVICE = "quantised weights are not read; get those that they were made from"
+_ADVICE = "quantised weights are not read; get the original weights"
 
 
 def check_floats(arrays: Arrays, needed: Iterable[str]) -> None:

@@ -182,7 +182,7 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
   if preprocessing.cut_from:
     yield f"the format does not record how images are cut: {preprocessing}"
   if crop.longest_ratio is not None and name in ("timm", "torchvision"):
-    yield f"{name} has no most for the long side of a picture: {preprocessing}"
+    yield f"{name} cannot limit the long side of a picture: {preprocessing}"
   if preprocessing.window is not None:
     low, high = preprocessing.window
     yield (
@@ -192,8 +192,8 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
   corner = "floor" if name == "hf" else "even"
   if torch and crop.crop == "center" and crop.corner != corner:
     yield (
-      f"{name} rounds half a pixel in the place of the crop differently: where "
-      "an odd number of pixels is cut away, its crop lies one pixel off"
+      f"{name} rounds half a pixel in the crop's offset differently: where an "
+      "odd number of pixels is cut away, its crop lies one pixel off"
     )
   model = loaded.model
   if model.resnet_layers and (model.resnet_epsilon is None) == (name == "timm"):

@@ -15,8 +15,8 @@ class InterpolationSettings(Section):
 
   interpolation: str | None = setting(
     None,
-    "How positions are interpolated to another image size; None takes the way "
-    "of the checkpoint's family.",
+    "How positions are interpolated to another image size; None takes the "
+    "method of the checkpoint's family.",
     choices=INTERPOLATIONS,
     legacy_default="linear",
   )

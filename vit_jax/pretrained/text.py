@@ -163,7 +163,7 @@ def open_text(
     projected = [x for x in arrays.shapes if x.startswith(_PROJECTIONS)]
     check_floats(arrays, (rule.theirs for rule in layout.rules))
     tower = layout.tower
-    what = f"{source} is not the text tower of a {layout.family}"
+    what = f"{source} is not the text tower of a {layout.family} model"
     check(layout.rules, layout.shapes, param_shapes(tower, (1, 1)), tower, what)
     scale, bias, notes = _compared(arrays, layout.pair)
     notes += [_UNPROJECTED.format(projected[0])] if projected else []

@@ -210,7 +210,7 @@ def _for_channels(
   else:
     parts = parts[:, np.arange(channels) % before] * (before / channels)
     how = (
-      f"{before} channels of its first kernel are taken in turn for images of "
+      f"{before} channels of its first kernel are repeated for images of "
       f"{channels}, times {before}/{channels}"
     )
   shape = (-1,) if kernel.ndim == 2 else (*kernel.shape[:2], channels)

@@ -26,8 +26,8 @@ OTHERS = (
 )
 """Beginnings of the names of arrays that are read here."""
 _NO_PLACES = (
-  "its decoder_pos_embed is zero, as transformers 5 makes new models, so its "
-  "decoder is not told where patches are, here as there; that of a run is"
+  "its decoder_pos_embed is zero, as in new models of transformers 5, so its "
+  "decoder does not know where patches are; that of a run does"
 )
 
 

@@ -119,7 +119,10 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
   if len(scored) < 2:
     return ""
   if len({_evaluated_on(run) for run in scored.values()}) > 1:
-    return "The runs were evaluated on different images: compare no figures."
+    return (
+      "The runs were evaluated on different images: do not compare their "
+      "figures."
+    )
   scores = {name: run.score or 0.0 for name, run in scored.items()}
   first, second = sorted(scored, key=lambda name: -scores[name])[:2]
   task = scored[first].task

@@ -18,13 +18,18 @@ from vit_jax.runtime import command
 
 def define_flags() -> None:
   flags.DEFINE_string("out", "found", "Folder to write.")
-  flags.DEFINE_multi_string("query", [], "Image to find the nearest of.")
-  flags.DEFINE_integer("neighbours", 5, "Nearest images of each.", 1, 1000)
+  flags.DEFINE_multi_string("query", [], "Image whose nearest images to find.")
+  flags.DEFINE_integer(
+    "neighbours", 5, "Number of nearest images to show.", 1, 1000
+  )
   flags.DEFINE_float(
     "duplicates", 0.975, "Least cosine of near-duplicates.", 0.0, 1.0
   )
   flags.DEFINE_integer(
-    "clusters", None, "Number of clusters; by default by that of images.", 1
+    "clusters",
+    None,
+    "Number of clusters; by default from the number of images.",
+    1,
   )
   flags.DEFINE_integer("batch_size", 32, "Images to read at once.", 1)
   command.define_overrides()

@@ -107,7 +107,7 @@ def _duplicates(result: Similar, least: float, spec: ImageSpec) -> Section:
   text = (
     f"Images whose cosine is {least:g} or more, or that a chain of such images "
     "joins. Groups across splits come first. Different photographs of one kind "
-    "of thing may be as near: then raise --duplicates."
+    "of thing may be as similar: then raise --duplicates."
   )
   return Section(
     "Near-duplicates", text, sheets, _left(len(result.groups), len(sheets))
@@ -122,7 +122,7 @@ def _lone(result: Similar, spec: ImageSpec) -> Section:
     for row in rows
   )
   text = (
-    "The images whose nearest is the farthest: rare ones, and what does not "
+    "The images farthest from any other: rare ones, and those that do not "
     "belong here."
   )
   sheet = _sheet("", result.files, captions, len(rows), spec, _LONE)

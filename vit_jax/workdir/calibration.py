@@ -72,7 +72,7 @@ def check_count(workdir: str, fitted: Mapping[str, Any], takes: int) -> None:
   raise ValueError(
     f"{workdir}: {FILE} has {count:,} temperatures, and the run's task takes "
     f"{takes or 'none'}: remove that file, and evaluate --calibrate writes it "
-    "anew."
+    "again."
   )
 
 

@@ -146,7 +146,9 @@ class Checkpoints(CheckpointReader):
       size = sum(bucket.sizes(self._at(max(self._steps))).values())
     free = shutil.disk_usage(folder).free
     if size > free and jax.process_count() == 1:  # Hosts may disagree.
-      raise OSError(f"it takes {size / 1e6:.1f} of {free / 1e6:.1f} MB free")
+      raise OSError(
+        f"it takes {size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free"
+      )
 
   def set_aside(self, step: int) -> epath.Path:
     """Moves a checkpoint to `workdir/damaged`; returns its new place."""

@@ -190,7 +190,9 @@ class MetricWriter:
     for name in (METRICS, DIGESTS):
       self._files[name] = rows = RowFile(workdir / name, first_step)
       if lines := rows.skipped:
-        self.notes.append(f"{name} held {lines} broken lines, dropped now.")
+        self.notes.append(
+          f"{name} held {lines} broken lines, which are dropped."
+        )
     self._files["TensorBoard"] = EventFile(workdir / "tensorboard", first_step)
     if wandb_log is not None:
       self._files["Weights & Biases"] = wandb_log

@@ -48,7 +48,7 @@ def test_without_a_configuration_the_librarys_defaults_hold(tmp_path):
     ('{"image_size": -32}', "image_size=-32 must be a height and a width"),
     ('{"image_size": {"height": 32, "width": 32}}', "image_size={.* must be"),
     ('{"image_size": [32]}', r"image_size=\[32\] must be a height and a width"),
-    ('{"id2label": {"a": "b"}}', "id2label has the key 'a'; all must be the"),
+    ('{"id2label": {"a": "b"}}', "id2label has the key 'a'; all must be"),
     ('{"id2label": ["a"]}', r"id2label=\['a'\] must be a JSON object"),
   ],
 )

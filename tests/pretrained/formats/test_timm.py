@@ -190,9 +190,10 @@ def test_a_guess_is_said_once_and_not_where_it_is_given(tmp_path, capsys):
   said = capsys.readouterr().err
   assert said.count("\n") == 1
   assert (
-    "x.safetensors: no file tells what is guessed: --num_heads=3 --gelu=exact "
-    "--layer_norm_epsilon=1e-06 --mean=0.5,0.5,0.5 --std=0.5,0.5,0.5, and "
-    "pictures are resized to cover 18 x 18 and cut to 16 x 16"
+    "x.safetensors: no file says the following, which is guessed: "
+    "--num_heads=3 --gelu=exact --layer_norm_epsilon=1e-06 --mean=0.5,0.5,0.5 "
+    "--std=0.5,0.5,0.5, and pictures are resized to cover 18 x 18 and cut to "
+    "16 x 16"
   ) in said
   given = dict(gelu="tanh", layer_norm_epsilon=1e-5, std=(0.5, 0.5, 0.5))
   given["mean"] = (0.4, 0.5, 0.6)

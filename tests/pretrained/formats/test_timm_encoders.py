@@ -284,7 +284,12 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
     ("timm_pe", dict(architecture=None), {}, "it may be a Perception Encoder,"),
     ("timm_pe", {}, dict(ref_feat_shape=[14, 16]), "both sides have to be the"),
     ("timm_pe", {}, dict(ref_feat_shape=0), "ref_feat_shape=0 must be"),
-    ("timm_deit3", dict(architecture="vit_pe_core_base"), {}, "are not togeth"),
+    (
+      "timm_deit3",
+      dict(architecture="vit_pe_core_base"),
+      {},
+      "no supported EVA",
+    ),
     (
       "timm_deit3",
       {},
@@ -329,9 +334,9 @@ def assert_refused(folder, message):
       {"rel_pos_bias.relative_position_bias_table": (52, 2)},
       "that all layers share beside those of each layer, which is not suppo",
     ),
-    ("timm_dinov3", dict(pos_embed=(1, 16, 32)), "are not together in any EV"),
+    ("timm_dinov3", dict(pos_embed=(1, 16, 32)), "no supported EVA, DINOv3"),
     ("timm_rope_mixed", {"rope.freqs": (2, 1, 2, 4)}, ".2, 2, 2, 4"),
-    ("timm_eva02", {"blocks.0.mlp.norm.weight": None}, "are not together in a"),
+    ("timm_eva02", {"blocks.0.mlp.norm.weight": None}, "no supported EVA"),
   ],
 )
 def test_other_arrays_are_listed(tmp_path, name, change, message):

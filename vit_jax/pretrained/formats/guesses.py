@@ -43,7 +43,9 @@ def line(
   if "crop" in facts:
     ways = f"pictures are {preprocessing}, unless a preprocessor_config.json "
     text += ", and " * bool(flags) + f"{ways}beside model.safetensors differs"
-  return f"no file tells what is guessed: {text}" if text else None
+  return (
+    (f"no file says the following, which is guessed: {text}") if text else None
+  )
 
 
 def _as_flag(value: Any) -> str:

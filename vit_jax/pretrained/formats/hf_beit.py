@@ -57,7 +57,9 @@ def _beit(table: Table, shapes: Shapes, config: Config) -> dict[str, Any]:
 
 def _config(vit: Any) -> dict[str, Any]:
   if not vit.norm_final:
-    raise ValueError("it has no norm after the last layer, as BeitModel has.")
+    raise ValueError(
+      "it has no norm after the last layer, and BeitModel has one."
+    )
   return dict(
     model_type="beit",
     intermediate_size=vit.mlp_size,

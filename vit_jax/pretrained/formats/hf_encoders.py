@@ -367,7 +367,10 @@ def losses(vit: Any) -> Iterator[str]:
     )
   bare = not (vit.num_classes or getattr(vit, "norm_pooled", False))
   if vit.pooling == "gap" and bare:
-    yield "transformers has no average without a head: average its tokens"
+    yield (
+      "transformers does not average without a head: average its tokens "
+      "yourself"
+    )
   family = family_of(equivalent(vit))
   if _resized_otherwise(family, vit):
     yield (

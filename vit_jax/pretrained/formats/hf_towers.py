@@ -177,7 +177,7 @@ def _internvl(shapes: Shapes, config: Config) -> dict[str, Any]:
   rms = kind == "rms_norm"
   if (rms and final) or (qk_norm and not (rms and epsilon == 1e-6)):
     raise ValueError(
-      "it has layer norms beside RMSNorm, or those of two epsilons, which is "
+      "it has layer norms beside RMSNorm, or norms of two epsilons, which is "
       "not supported."
     )
   return dict(

@@ -79,14 +79,14 @@ def class_names(
   for key, name in section("id2label", config.get("id2label")).items():
     if not re.fullmatch(r"[0-9]{1,9}", key):
       raise ValueError(
-        f"id2label has the key {quoted(key)}; all must be the numbers of "
-        "classes: correct it."
+        f"id2label has the key {quoted(key)}; all must be numbers of classes: "
+        "correct it."
       )
     if int(key) in names:
       raise ValueError(f"id2label names class {int(key)} twice: correct it.")
     if not isinstance(name, str | int | float) or isinstance(name, bool):
       raise ValueError(
-        f"id2label names class {int(key)} {quoted(name)}, which is no name: "
+        f"id2label names class {int(key)} {quoted(name)}, which is not a name: "
         "correct it."
       )
     names[int(key)] = str(name)

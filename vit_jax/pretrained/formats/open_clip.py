@@ -133,8 +133,8 @@ def cleaning(config: Mapping[str, Any]) -> str:
   options = section("tokenizer_kwargs", text.get("tokenizer_kwargs"))
   for key in options.keys() - {"clean"}:
     raise ValueError(
-      f"its {CONFIG} says {key}={quoted(options[key])} of the tokenizer, which "
-      "is not supported."
+      f"its {CONFIG} says {key}={quoted(options[key])} for the tokenizer, "
+      "which is not supported."
     )
   own = not text.get("hf_tokenizer_name")  # A tokenizer of its own.
   clean = options.get("clean", "lower" if own else "whitespace")

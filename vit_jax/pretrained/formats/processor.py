@@ -70,7 +70,7 @@ def _read(config: Mapping[str, Any]) -> Preprocessing:
   for ending in _ENDINGS:
     kind = kind.removesuffix(ending)
   if kind not in _KINDS:
-    kinds = f"for {', '.join(_KINDS)} it is known"
+    kinds = f"it must be one of {', '.join(_KINDS)}"
     raise _refusal("image_processor_type", name, kinds)
   settings = {**_KINDS[kind]}
   settings |= {k: v for k, v in config.items() if v is not None}
@@ -115,7 +115,8 @@ def taken(config: Mapping[str, Any], file: str) -> list[str]:
   ):
     lines.append(
       f"its {file} says resample={config['resample']}, which goes beyond black "
-      "and white at edges, and its library keeps that; here it is cut off"
+      "and white at edges; its library keeps such values, and here they are "
+      "clipped"
     )
   return lines
 
@@ -200,7 +201,7 @@ def _as_clip(
 ) -> tuple[dict[str, Any], Any]:
   """ConvNext's rules as CLIP's: a crop of a size that `crop_pct` tells."""
   if not isinstance(size, dict) or "shortest_edge" not in size:
-    raise _refusal("size", size, "ConvNext's needs a shortest_edge")
+    raise _refusal("size", size, "ConvNext needs a shortest_edge")
   side = checked("size['shortest_edge']", int, size["shortest_edge"], COUNT)
   square = {"height": side, "width": side}
   if side >= _CONVNEXT_WARPED:
@@ -280,8 +281,8 @@ def reason(preprocessing: Preprocessing) -> str | None:
     )
   if preprocessing.crop.crop == "center" and height != width:
     return (
-      f"its pictures are cut to {height} x {width} from the centre, which only "
-      "squares can be (evaluate with --config.eval_transform.crop=resize)"
+      f"its pictures are cut to {height} x {width} from the centre, but only "
+      "squares can be cut (evaluate with --config.eval_transform.crop=resize)"
     )
   return None
 

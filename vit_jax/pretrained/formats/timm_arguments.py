@@ -195,8 +195,8 @@ def norm(
     _check_norm("embed_norm_layer", told or kind + "norm", kind)
     if _norm_kind(shapes, patches) != kind or (told and epsilon != 1e-6):
       raise ValueError(
-        "the norm of its patches is another than that of its layers, or has "
-        "another epsilon: this is not supported."
+        "its patches have another norm than its layers, or another epsilon: "
+        "this is not supported."
       )
   return dict(norm_kind=kind, layer_norm_epsilon=epsilon)
 
@@ -212,7 +212,7 @@ def _check_norm(key: str, value: Any, kind: str) -> None:
   if _NORMS.get(name) != kind:
     theirs = {"layer": "layer norms", "rms": "RMSNorm"}[kind]
     raise refusal(
-      key, value, f"its arrays are those of {theirs}, and others are not read"
+      key, value, f"its arrays are those of {theirs}, so it must be one"
     )
 
 

@@ -286,8 +286,8 @@ def _check_filled(
   if padded and size and any(side % patch_size for side in size):
     raise ValueError(
       f"its config.json says dynamic_img_pad, and patches of {patch_size} do "
-      f"not fill {size[0]} x {size[1]}: such images, with zeros beside them, "
-      "are not supported."
+      f"not fill {size[0]} x {size[1]}: padding images with zeros is not "
+      "supported."
     )
 
 

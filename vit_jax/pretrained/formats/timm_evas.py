@@ -193,8 +193,8 @@ def find(shapes: Shapes, config: Config) -> Eva | None:
   rows = [row for row in ROWS if row.fits(shapes, gated, name)]
   if not rows:
     raise ValueError(
-      "its arrays are not together in any EVA, DINOv3, RoPE-ViT or PE of "
-      "timm's that is supported."
+      "no supported EVA, DINOv3, RoPE-ViT or PE of timm's has all of its "
+      "arrays."
     )
   if rows[0].architecture.startswith("eva_giant"):
     _check_place_of_norms(name)
@@ -225,7 +225,7 @@ def fields(
   if (rotary["rope_theta"] is None) != (row.fields["rope_theta"] is None):
     turned = rotary["rope_theta"] is not None
     raise timm_arguments.refusal(
-      "use_rot_pos_emb", turned, "the models with such arrays have it otherwise"
+      "use_rot_pos_emb", turned, "models with such arrays have another value"
     )
   values |= rotary
   follows = arguments.get("use_post_norm", False)
