@@ -38,8 +38,14 @@ EXAMPLES |= {
     getattr(vit_jax, name).__call__, f"vit_jax.{name}", globs={}
   )
 }
-# They compile steps.
-SLOW = {"vit_jax.as_nnx", "vit_jax.make_train_step", "vit_jax.train"}
+# They compile steps or layers.
+SLOW = {
+  "vit_jax.as_nnx",
+  "vit_jax.export_model",
+  "vit_jax.features",
+  "vit_jax.make_train_step",
+  "vit_jax.train",
+}
 
 
 @pytest.mark.parametrize(

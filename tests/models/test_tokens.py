@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from tests.models import equations
-from tests.models.tiny_vit import HEADS, B, D, P, apply, random_params, tiny
+from tests.models.tiny_vit import (
+  HEADS,
+  B,
+  D,
+  P,
+  apply,
+  random_params,
+  shapes_of,
+  tiny,
+)
 from tests.rows import some_slow
 from vit_jax.models import masked_vit, partitioning
 from vit_jax.models.attention import Msa
@@ -331,33 +340,9 @@ READ = [
 """Fields of a model, and the tokens that its head reads."""
 
 
-def _is_slow(platform, number):
-  """On TPUs, every fourth runs among the fast tests."""
-  return platform == "tpu" and number % 4
-
-
-@pytest.mark.parametrize(
-  "platform, fields, read",
-  [
-    pytest.param(
-      platform,
-      *case,
-      marks=[pytest.mark.slow] if _is_slow(platform, number) else [],
-    )
-    for platform in ("cpu", "tpu")
-    for number, case in enumerate(READ)
-  ],
-)
-def test_the_last_layer_computes_what_is_read(
-  monkeypatch, platform, fields, read
-):
-  """The head's input is that of all tokens, and so are all gradients."""
-  model = tiny(**fields)
-  params = random_params(model, pixels())
-  masked = fields.get("position") != "relative" or None
-  mask = jnp.asarray(REAL) if masked else None
-  monkeypatch.setattr(partitioning, "platform", lambda: platform)
-  rows = []
+def _methods(fields):
+  """The head's input of the tokens that it reads, and of all, in training."""
+  mask = None if fields.get("position") == "relative" else jnp.asarray(REAL)
 
   def pooled(bound, x):
     return bound.pooled(x, mask=mask, train=True)
@@ -365,28 +350,53 @@ def test_the_last_layer_computes_what_is_read(
   def encoded(bound, x):
     return bound.encode(x, mask=mask, train=True)[1]
 
-  def loss(params, method):
+  return pooled, encoded
+
+
+def _squares(model, method):
+  """The sum of the squares of its answer, and the answer, by the parameters."""
+
+  def loss(params):
     keys = {"dropout": jax.random.key(0)}
     y = model.apply({"params": params}, pixels(), method=method, rngs=keys)
     return jnp.square(y).sum(), y
 
-  def seen(run):
-    def noted(*args, **options):
-      tokens = run(*args, **options)
-      rows.append(tokens.z.shape[1])
-      return tokens
+  return loss
 
-    return noted
 
-  with monkeypatch.context() as patch:
-    patch.setattr(BaseVit, "run", seen(BaseVit.run))
-    jax.eval_shape(lambda p: loss(p, pooled), params)
-  assert rows == [read]
+@pytest.mark.parametrize("fields, read", READ)
+def test_the_last_layer_computes_so_many_tokens(monkeypatch, fields, read):
+  """On every platform."""
+  model, rows, run = tiny(**fields), [], BaseVit.run
+
+  def noted(*args, **options):
+    tokens = run(*args, **options)
+    rows.append(tokens.z.shape[1])
+    return tokens
+
+  params = nn.unbox(shapes_of(model, pixels()))
+  monkeypatch.setattr(BaseVit, "run", noted)
+  for platform in ("cpu", "tpu"):
+    monkeypatch.setattr(partitioning, "platform", lambda name=platform: name)
+    jax.eval_shape(_squares(model, _methods(fields)[0]), params)
+  assert rows == [read, read]
+
+
+@pytest.mark.parametrize(
+  "platform, fields",
+  some_slow(
+    [(name, fields) for name in ("cpu", "tpu") for fields, _ in READ],
+    [("cpu", {}), ("tpu", {"block": "deit"})],
+  ),
+)
+def test_the_last_layer_computes_what_is_read(monkeypatch, platform, fields):
+  """The head's input is that of all tokens, and so are all gradients."""
+  model = tiny(**fields)
+  params = random_params(model, pixels())
+  monkeypatch.setattr(partitioning, "platform", lambda: platform)
   found, expected = (
-    jax.jit(jax.grad(functools.partial(loss, method=method), has_aux=True))(
-      params
-    )
-    for method in (pooled, encoded)
+    jax.jit(jax.grad(_squares(model, method), has_aux=True))(params)
+    for method in _methods(fields)
   )
   for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)

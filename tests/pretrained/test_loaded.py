@@ -191,6 +191,7 @@ def test_an_attribute_that_is_none_names_the_near_one(loaded, name, meant):
   assert not hasattr(loaded, "_repr_html_")  # As IPython asks.
 
 
+@pytest.mark.slow
 def test_functions_of_a_model_and_its_parameters_take_both_in_one(
   loaded, photos
 ):

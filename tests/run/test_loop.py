@@ -259,6 +259,7 @@ def test_the_best_checkpoint_is_named_beside_the_last(
     assert f": vit_jax {command} {run_copy} --best\n" in out
 
 
+@pytest.mark.slow
 def test_a_run_traces_its_step_once(data_dir, tmp_path, monkeypatch):
   """What is compiled beside the first state is what the steps then run."""
   traced = []

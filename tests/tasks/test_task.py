@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.rows import some_slow
 from tests.tasks.made_up import HALF, Split, rows_of, settings, task
 from tests.tiny import random_params
 from vit_jax import make_vit
@@ -142,12 +143,9 @@ def test_the_second_batch_of_an_evaluation_is_not_traced_again(monkeypatch):
 
 @pytest.mark.parametrize(
   "name",
-  [
-    pytest.param(name, marks=pytest.mark.slow)
-    if name in ("autoencoder", "masked")
-    else name
-    for name in TASKS
-  ],
+  some_slow(
+    TASKS, ["classification", "multilabel", "regression", "segmentation"]
+  ),
 )
 def test_what_every_task_does(name, tmp_path):
   given = task(**TASKS[name]).with_text(TOKENIZER, None)
