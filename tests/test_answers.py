@@ -28,7 +28,7 @@ from vit_jax.models.masked_vit import masked
 from vit_jax.models.model import normalize, represent
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.tasks.choose import answering
-from vit_jax.tasks.class_report import make_measure
+from vit_jax.tasks.classification.evaluation import make_measure
 from vit_jax.training.losses import probabilities
 
 CHECKPOINTS = pathlib.Path(__file__).parent / "checkpoints"

@@ -94,7 +94,7 @@ def test_main_functions_of_training_and_tasks_have_an_example():
     "training.sharding.make_mesh",
     "training.lora.chosen",
     "tasks.choose.task_class",
-    "tasks.multilabel.average_precision",
+    "tasks.multilabel.task.average_precision",
     "tasks.probes.linear_probe.fit",
   }
   assert {f"vit_jax.{name}" for name in names} <= {*EXAMPLES}

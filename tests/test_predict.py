@@ -27,8 +27,8 @@ from vit_jax.inference.features import features
 from vit_jax.inference.predictor import Prediction
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.tasks.multilabel import MultiLabelTask
-from vit_jax.tasks.regression import RegressionTask
+from vit_jax.tasks.multilabel.task import MultiLabelTask
+from vit_jax.tasks.regression.task import RegressionTask
 
 
 @pytest.fixture

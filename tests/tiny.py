@@ -16,7 +16,7 @@ from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.formats import google
 from vit_jax.pretrained.formats.mapping import axis_sizes
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 

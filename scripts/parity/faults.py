@@ -18,12 +18,12 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.paths import within
 from vit_jax.run import plan
 from vit_jax.runtime.settings import Duration
-from vit_jax.tasks import (
-  pair_objective,
-  reconstruction,
-  self_distillation_objective,
+from vit_jax.tasks.autoencoder import objective as reconstruction
+from vit_jax.tasks.pairs import objective as pair_objective
+from vit_jax.tasks.self_distillation import (
+  objective as self_distillation_objective,
 )
-from vit_jax.tasks.self_distillation_objective import SelfDistillation
+from vit_jax.tasks.self_distillation.objective import SelfDistillation
 from vit_jax.training import losses, optimizer, step
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.optimizer import map_paths

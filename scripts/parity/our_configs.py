@@ -18,7 +18,7 @@ from vit_jax.models.paths import within
 from vit_jax.pretrained.formats import hf_encoders, timm_encoders
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.run import build
-from vit_jax.tasks.reconstruction import draw_patches
+from vit_jax.tasks.autoencoder.objective import draw_patches
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.state import Extras
 

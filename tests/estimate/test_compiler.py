@@ -90,7 +90,7 @@ def test_the_forward_pass_has_the_form_for_the_chips(monkeypatch):
 OWN = """
 import jax.numpy as jnp
 from vit_jax.data.batch import ArraySpec
-from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.training.losses import Classification
 
 class Objective(Classification):

@@ -19,7 +19,7 @@ from vit_jax.data.decoding.decode import decode_rgb
 from vit_jax.models.model import classifier
 from vit_jax.models.parts import HEAD, Part
 from vit_jax.models.vit import Vit
-from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.training.losses import Classification, cross_entropy
 
 

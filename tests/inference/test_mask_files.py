@@ -9,8 +9,9 @@ from vit_jax.data.example import RGB, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import mask_files
 from vit_jax.inference.mask_files import mask_names, write_masks
-from vit_jax.tasks import marking, segmentation_pictures
-from vit_jax.tasks.segmentation_pictures import overlay, palette
+from vit_jax.tasks.segmentation import marking
+from vit_jax.tasks.segmentation import pictures as segmentation_pictures
+from vit_jax.tasks.segmentation.pictures import overlay, palette
 
 
 @pytest.mark.parametrize(

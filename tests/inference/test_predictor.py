@@ -35,9 +35,9 @@ from vit_jax.inference.predictor import Prediction, predict, predict_images
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import ResNet, to_fields
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.tasks.classification import ClassificationTask
-from vit_jax.tasks.multilabel import MultiLabelTask
-from vit_jax.tasks.regression import RegressionTask
+from vit_jax.tasks.classification.task import ClassificationTask
+from vit_jax.tasks.multilabel.task import MultiLabelTask
+from vit_jax.tasks.regression.task import RegressionTask
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 

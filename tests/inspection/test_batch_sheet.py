@@ -8,7 +8,7 @@ from vit_jax.data.reading.captions import Captions
 from vit_jax.data.reading.tokenizer_files import new_tokenizer
 from vit_jax.inspection import batch_sheet as module
 from vit_jax.inspection.batch_sheet import batch_sheet
-from vit_jax.tasks.segmentation_pictures import palette
+from vit_jax.tasks.segmentation.pictures import palette
 
 NAMES = ("cat", "dog")
 TEXTS = ["A red circle", "a blue square"]

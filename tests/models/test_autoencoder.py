@@ -12,7 +12,7 @@ from vit_jax.models.autoencoder import autoencoder, sincos
 from vit_jax.models.parts import Parts
 from vit_jax.models.vit import Vit
 from vit_jax.pretrained.load import load_pretrained
-from vit_jax.tasks.reconstruction import Reconstruction
+from vit_jax.tasks.autoencoder.objective import Reconstruction
 from vit_jax.training.losses import Moment
 
 SIZES = dict(decoder_size=16, decoder_layers=2, decoder_heads=2)

@@ -19,7 +19,7 @@ from vit_jax.run import build, loop
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 from vit_jax.run.start import fresh_state
-from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.probes import linear_probe
 
 CLASSES = tuple(map(str, range(10)))

@@ -21,7 +21,7 @@ from vit_jax.pretrained.load import load_pretrained, open_checkpoint
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 from vit_jax.run.start import fresh_state
-from vit_jax.tasks.reconstruction import Reconstruction
+from vit_jax.tasks.autoencoder.objective import Reconstruction
 
 MAE = pathlib.Path(__file__).parents[1] / "checkpoints" / "mae"
 K = 4  # Of 16 patches.

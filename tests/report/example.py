@@ -7,12 +7,12 @@ import numpy as np
 from configs import image_folder
 from vit_jax.report.dataset import Dataset, Sizes
 from vit_jax.report.measure import Measured, RunFacts, Shown
-from vit_jax.tasks.classification import (
+from vit_jax.tasks.classification.confusion import ConfusionMatrix
+from vit_jax.tasks.classification.eval_step import Predictions
+from vit_jax.tasks.classification.task import (
   ClassificationOutcome,
   ClassificationTask,
 )
-from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Predictions
 
 NAMES = ("<b>cat</b>", "dog & co", "$\\alpha$")
 CONFUSION = np.array([[5, 1, 0], [2, 3, 0], [0, 0, 4]])

@@ -18,8 +18,8 @@ from tests.commands import run
 from tests.report import example
 from vit_jax.report import page as report_page
 from vit_jax.report.page import headline_of, page
-from vit_jax.tasks.confusion import ConfusionMatrix
-from vit_jax.tasks.eval_step import Predictions
+from vit_jax.tasks.classification.confusion import ConfusionMatrix
+from vit_jax.tasks.classification.eval_step import Predictions
 
 
 @pytest.fixture(scope="module")

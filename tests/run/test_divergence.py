@@ -11,12 +11,12 @@ from vit_jax.run import loop
 from vit_jax.run.settings import read
 from vit_jax.run.summary import closing
 from vit_jax.runtime.meter import DivergedError, why_diverged
-from vit_jax.tasks.class_report import ClassificationOutcome
-from vit_jax.tasks.classification import ClassificationTask
-from vit_jax.tasks.masked import MaskedOutcome
-from vit_jax.tasks.multilabel import MultiLabelOutcome, MultiLabelTask
+from vit_jax.tasks.classification.evaluation import ClassificationOutcome
+from vit_jax.tasks.classification.task import ClassificationTask
+from vit_jax.tasks.masked.task import MaskedOutcome
+from vit_jax.tasks.multilabel.task import MultiLabelOutcome, MultiLabelTask
 from vit_jax.tasks.outcome import Outcome
-from vit_jax.tasks.regression import RegressionOutcome, RegressionTask
+from vit_jax.tasks.regression.task import RegressionOutcome, RegressionTask
 
 NAN = float("nan")
 

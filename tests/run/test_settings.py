@@ -27,7 +27,7 @@ from vit_jax.runtime.settings import (
   to_dict,
   types_of,
 )
-from vit_jax.tasks import pair_settings
+from vit_jax.tasks.pairs import settings as pair_settings
 
 # Values that a number must not have; the numbers not listed here may be 0.
 NEGATIVE_MEANS_SOMETHING = {

@@ -15,17 +15,17 @@ from vit_jax.models import Model
 from vit_jax.models.student import CLASS
 from vit_jax.models.two_towers import Compared
 from vit_jax.runtime.display import Metric
-from vit_jax.tasks.autoencoder import AutoencoderTask
-from vit_jax.tasks.classification import ClassificationTask
-from vit_jax.tasks.masked import MaskedPatchesTask
-from vit_jax.tasks.masking import COLOURS
+from vit_jax.tasks.autoencoder.task import AutoencoderTask
+from vit_jax.tasks.classification.task import ClassificationTask
+from vit_jax.tasks.masked.objective import COLOURS
+from vit_jax.tasks.masked.task import MaskedPatchesTask
 from vit_jax.tasks.means import means
-from vit_jax.tasks.multilabel import MultiLabelTask
+from vit_jax.tasks.multilabel.task import MultiLabelTask
 from vit_jax.tasks.outcome import Stream
-from vit_jax.tasks.pairs import PairsTask
-from vit_jax.tasks.regression import RegressionTask
-from vit_jax.tasks.segmentation import SegmentationTask
-from vit_jax.tasks.self_distillation import SelfDistillationTask
+from vit_jax.tasks.pairs.task import PairsTask
+from vit_jax.tasks.regression.task import RegressionTask
+from vit_jax.tasks.segmentation.task import SegmentationTask
+from vit_jax.tasks.self_distillation.task import SelfDistillationTask
 from vit_jax.tasks.settings import (
   AutoencoderSettings,
   MaskedSettings,

@@ -69,9 +69,11 @@ class ShiftedTask(Task):
 
 
 def test_a_task_with_a_section_is_rows_of_tables(monkeypatch):
-  module = types.ModuleType("vit_jax.tasks.shifted")
+  package = types.ModuleType("vit_jax.tasks.shifted")
+  module = types.ModuleType("vit_jax.tasks.shifted.task")
   module.ShiftedTask = ShiftedTask
-  monkeypatch.setitem(sys.modules, module.__name__, module)
+  for one in (package, module):
+    monkeypatch.setitem(sys.modules, one.__name__, one)
   monkeypatch.setitem(choose._TASKS, "shifted", "ShiftedTask")
   monkeypatch.setitem(SECTIONS, "shifted", ShiftedSettings)
   config = {**to_dict(Settings()), "shifted": {"by": 2.0}}

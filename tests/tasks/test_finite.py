@@ -21,8 +21,9 @@ from tests.tasks.answering import (
   OneBatch,
   rows_of,
 )
-from vit_jax.tasks import calibration, finite
-from vit_jax.tasks.multilabel import MultiLabel
+from vit_jax.tasks import finite
+from vit_jax.tasks.classification import calibration
+from vit_jax.tasks.multilabel.task import MultiLabel
 from vit_jax.tasks.probes import (
   few_shot,
   label_errors,
@@ -30,7 +31,7 @@ from vit_jax.tasks.probes import (
   segmentation,
   whole_set,
 )
-from vit_jax.tasks.segmentation_objective import PixelClasses
+from vit_jax.tasks.segmentation.objective import PixelClasses
 from vit_jax.training.losses import Classification
 
 FOR = ("train", "test")

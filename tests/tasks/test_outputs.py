@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.tasks.made_up import Split, rows_of
-from vit_jax.tasks.multilabel import MultiLabelOutcome, MultiLabelTask
-from vit_jax.tasks.regression import RegressionOutcome, RegressionTask
+from vit_jax.tasks.multilabel.task import MultiLabelOutcome, MultiLabelTask
+from vit_jax.tasks.regression.task import RegressionOutcome, RegressionTask
 
 
 @pytest.mark.parametrize(

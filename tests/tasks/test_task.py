@@ -26,7 +26,7 @@ from vit_jax.inspection.charts import figure_of_chart
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
-from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.settings import SECTIONS
 from vit_jax.tasks.settings import TASKS as NAMED

@@ -13,8 +13,8 @@ from vit_jax.data.reading.mask_folder import IGNORED
 from vit_jax.inference import reading
 from vit_jax.runtime.files import replacing
 from vit_jax.runtime.printable import say
-from vit_jax.tasks.reconstructed_pictures import as_photograph
-from vit_jax.tasks.segmentation_pictures import overlay, palette, strips
+from vit_jax.tasks.autoencoder.pictures import as_photograph
+from vit_jax.tasks.segmentation.pictures import overlay, palette, strips
 from vit_jax.tasks.task import class_name
 
 _AHEAD = 4  # Images decoded ahead of the one in use.

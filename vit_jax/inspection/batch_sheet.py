@@ -12,7 +12,7 @@ from vit_jax.data.reading.several import SEVERAL
 from vit_jax.data.reading.targets import NUMBERS
 from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import Photograph, in_colours
-from vit_jax.tasks.segmentation_pictures import overlay
+from vit_jax.tasks.segmentation.pictures import overlay
 from vit_jax.tasks.task import class_name
 
 _TILE = 128  # Pixels.

@@ -18,7 +18,7 @@ from vit_jax.pretrained.formats import hf_mae
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.quantised import check_floats
-from vit_jax.tasks.autoencoder import AutoencoderTask
+from vit_jax.tasks.autoencoder.task import AutoencoderTask
 
 OTHERS = (
   *("decoder.", "text", "logit_", "temperature", "transformer."),

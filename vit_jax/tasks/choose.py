@@ -47,7 +47,7 @@ def task_class(name: str | type[Task]) -> type[Task]:
   if isinstance(name, type):
     return name
   if name in _TASKS:
-    module = importlib.import_module(f"vit_jax.tasks.{name}")
+    module = importlib.import_module(f"vit_jax.tasks.{name}.task")
     return getattr(module, _TASKS[name])
   place, _, class_name = name.rpartition(":")
   try:

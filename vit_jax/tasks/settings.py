@@ -22,7 +22,7 @@ from vit_jax.runtime.checks import (
   up_to,
 )
 from vit_jax.runtime.settings import Duration, Section, section, setting
-from vit_jax.tasks.pair_settings import PairsSettings
+from vit_jax.tasks.pairs.settings import PairsSettings
 
 LEARNED = ("both", "class", "patches")
 CENTERINGS = ("mean", "sinkhorn")

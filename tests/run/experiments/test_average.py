@@ -19,7 +19,7 @@ from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
 from vit_jax.runtime.display import Split
 from vit_jax.tasks import finite
-from vit_jax.tasks.classification import ClassificationTask
+from vit_jax.tasks.classification.task import ClassificationTask
 
 TOP1 = Split.EVAL.key("top1")
 

@@ -26,7 +26,7 @@ from vit_jax.models import Model
 from vit_jax.models.model import represent
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import Split, Track, untracked
-from vit_jax.tasks.eval_step import label_rank
+from vit_jax.tasks.classification.eval_step import label_rank
 from vit_jax.tasks.finite import check_representations
 from vit_jax.tasks.metrics import Measure, evaluate
 from vit_jax.tasks.outcome import Stream, check_readable

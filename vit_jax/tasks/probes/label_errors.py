@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from vit_jax.runtime.display import Track, untracked
-from vit_jax.tasks.calibration import probabilities as softmax
+from vit_jax.tasks.classification.calibration import probabilities as softmax
 from vit_jax.tasks.finite import check_representations
 from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.probes.linear_probe import Probe

@@ -1,0 +1,63 @@
+"""Ranks and recall, against loops over all pairs."""
+
+import numpy as np
+import pytest
+
+from vit_jax.tasks.pairs import retrieval
+
+
+def drawn(N, K, R=6, ids=None):
+  rng = np.random.default_rng(N + K)
+  u, v = (rng.normal(size=(n, R)).astype(np.float32) for n in (N, K))
+  u, v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (u, v))
+  owner = np.concatenate([np.arange(N), rng.integers(N, size=K - N)])
+  v += u[owner]  # So that some are found first.
+  v /= np.linalg.norm(v, axis=1, keepdims=True)
+  return u, v, owner, None if ids is None else rng.integers(ids, size=K)
+
+
+def by_hand(u, v, owner, same):
+  same = range(len(v)) if same is None else same
+  texts, images = [], []
+  for i in range(len(u)):
+    right = {same[k] for k in range(len(v)) if owner[k] == i}
+    cosines = [float(u[i] @ v[k]) for k in range(len(v))]
+    best = max(c for c, t in zip(cosines, same, strict=True) if t in right)
+    wrong = [c for c, t in zip(cosines, same, strict=True) if t not in right]
+    texts.append(1 + sum(c >= best for c in wrong))
+  for k in range(len(v)):
+    right = {owner[j] for j in range(len(v)) if same[j] == same[k]}
+    cosines = [float(v[k] @ u[i]) for i in range(len(u))]
+    best = max(cosines[i] for i in right)
+    wrong = [c for i, c in enumerate(cosines) if i not in right]
+    images.append(1 + sum(c >= best for c in wrong))
+  return np.array(texts), np.array(images)
+
+
+@pytest.mark.parametrize("ids", [None, 9])
+def test_ranks_and_scores_are_those_of_loops(ids, monkeypatch):
+  monkeypatch.setattr(retrieval, "_ROWS", 7)
+  pairs = drawn(20, 45, ids=ids)
+  if ids:  # Equal texts have equal vectors.
+    u, v, owner, same = pairs
+    first = {t: k for k, t in reversed([*enumerate(same)])}
+    pairs = u, v[[first[t] for t in same]], owner, same
+  found = retrieval.ranks(*pairs)
+  texts, images = by_hand(*pairs)
+  np.testing.assert_array_equal(found.texts, texts)
+  np.testing.assert_array_equal(found.images, images)
+  scores = found.scores
+  assert len({*texts}) > 2 and len({*images}) > 2
+  for k in (1, 5, 10):
+    assert scores[f"text_recall{k}"] == np.mean([r <= k for r in texts])
+    assert scores[f"image_recall{k}"] == np.mean([r <= k for r in images])
+  assert scores["text_rank"] == np.median(texts)
+  assert scores["image_rank"] == np.median(images)
+  both = scores["text_recall1"] + scores["image_recall1"]
+  assert scores["recall1"] == both / 2
+
+
+def test_a_model_that_gives_all_the_same_finds_nothing():
+  u = np.ones((8, 2), np.float32)
+  found = retrieval.ranks(u, u, np.arange(8))
+  assert set(found.texts) == set(found.images) == {8}

@@ -1,0 +1,400 @@
+"""Self-distillation: losses, centers, masks and measures, by NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.tasks import made_up
+from tests.tasks.made_up import HALF
+from tests.tiny import random_params
+from vit_jax import make_vit
+from vit_jax.data.batch import allocate
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models import make_model
+from vit_jax.models.parts import Parts
+from vit_jax.tasks.self_distillation import losses
+from vit_jax.tasks.self_distillation.evaluation import FeaturesOutcome, Moments
+from vit_jax.tasks.self_distillation.objective import block_masks, masked
+from vit_jax.tasks.self_distillation.pictures import as_colours, make_panels
+from vit_jax.tasks.self_distillation.task import clip_by_part, last_layers
+from vit_jax.training.losses import Moment
+from vit_jax.training.schedules import RunLength
+
+B, K, N = 4, 12, 4
+SMALL = dict(
+  ema_decay=0.9,
+  image_size=(8, 8),
+  self_distillation__prototypes=K,
+  self_distillation__head_size=16,
+  self_distillation__bottleneck=8,
+  self_distillation__small_size=4,
+  self_distillation__small_crops=3,
+)
+SIZES = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape):
+  return RNG.normal(size=shape).astype(np.float32)
+
+
+def softmax(x, axis=-1):
+  e = np.exp(np.float64(x) - np.max(x, axis=axis, keepdims=True))
+  return e / e.sum(axis=axis, keepdims=True)
+
+
+def cross(t, s, temperature):
+  return -(t * np.log(softmax(s / temperature))).sum(axis=-1)
+
+
+def task_and_model(variant="Ti/4", block=None, **changes):
+  task = made_up.task(**SMALL | changes)
+  fields = SIZES if block is None else SIZES | {"block": block}
+  return task, task.adapted(make_vit(variant, 0, **fields))
+
+
+def batch(seed=0, rows=B):
+  task, model = task_and_model()
+  given = made_up.settings(**SMALL | {"batch_size": rows})
+  spec = made_up.plan(given, task, model).batch_spec
+  rng = np.random.default_rng(seed)
+  made = allocate(spec)
+  for name in ("image", "second", "small"):
+    made[name][:] = rng.integers(0, 256, made[name].shape)
+  return jax.tree.map(jnp.array, made)
+
+
+def test_the_teachers_answers_are_centered_and_sharpened():
+  answers, center = normal(6, K), normal(K)
+  expected = softmax((answers - center) / 0.05)
+  found = losses.centered(jnp.array(answers), jnp.array(center), 0.05)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_sinkhorn_knopp_uses_prototypes_alike():
+  answers, counts = normal(9, K), np.arange(9) % 3 > 0
+  Q = np.exp(np.float64(answers[counts]) / 0.05)
+  Q /= Q.sum()
+  for _ in range(3):
+    Q /= Q.sum(axis=0) * K
+    Q /= Q.sum(axis=1, keepdims=True) * counts.sum()
+  found = losses.sinkhorn_knopp(
+    jnp.array(answers), 0.05, counts=jnp.array(counts)
+  )
+  expected = Q * counts.sum()
+  np.testing.assert_allclose(found[counts], expected, rtol=1e-4, atol=1e-7)
+  assert not np.asarray(found)[~counts].any()
+  none = losses.sinkhorn_knopp(jnp.array(answers), 0.05, jnp.zeros(9, bool))
+  assert np.isfinite(none).all()
+
+
+def test_the_center_moves_to_the_mean_of_what_counts():
+  center, expected = jnp.zeros(K), np.zeros(K)
+  for _ in range(20):
+    rows, counts = normal(7, K), RNG.random(7) < 0.5
+    center = losses.next_center(center, jnp.array(rows), 0.9, jnp.array(counts))
+    mean = rows[counts].mean(axis=0) if counts.any() else expected
+    expected = 0.9 * expected + 0.1 * mean
+  np.testing.assert_allclose(center, expected, atol=1e-6)
+
+
+def test_class_and_patch_losses():
+  taught = softmax(normal(B, 2, K))
+  large, small = normal(B, 2, K), normal(B, 3, K)
+  expected = np.zeros(B)
+  for s in range(2):
+    expected += cross(taught[:, 1 - s], large[:, s], 0.1)
+  for s in range(3):
+    for t in range(2):
+      expected += cross(taught[:, t], small[:, s], 0.1)
+  arrays = (jnp.array(x, jnp.float32) for x in (taught, large, small))
+  found = losses.class_loss(*arrays, 0.1)
+  np.testing.assert_allclose(found, expected / (2 + 6), rtol=1e-5)
+  arrays = (jnp.array(x, jnp.float32) for x in (taught, large))
+  alone = losses.class_loss(*arrays, None, 0.1)
+  pairs = cross(taught[:, ::-1], large, 0.1).sum(axis=1)
+  np.testing.assert_allclose(alone, pairs / 3, rtol=1e-5)
+
+  taught, answers = softmax(normal(5, 3, K)), normal(5, 3, K)
+  counts = np.array([[1, 1, 0], [0, 0, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]]) > 0
+  expected = [
+    cross(t[c], s[c], 0.1).mean() if c.any() else 0.0
+    for t, s, c in zip(taught, answers, counts, strict=True)
+  ]
+  arrays = (jnp.array(x, jnp.float32) for x in (taught, answers))
+  found = losses.patch_loss(*arrays, jnp.array(counts), 0.1)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("apart", [1e-1, 1e-3, 1e-4])
+def test_the_nearest_is_found_among_features_that_are_nearly_equal(apart):
+  """Beside all distances in float64; cosines in float32 would be 1 there."""
+  x = RNG.normal(size=(1, 16)) + apart * RNG.normal(size=(24, 16))
+  x = np.float32(x / np.linalg.norm(x, axis=1, keepdims=True))
+  distances = np.linalg.norm(np.float64(x)[:, None] - np.float64(x), axis=2)
+  np.fill_diagonal(distances, np.inf)
+  found = np.asarray(losses._nearest(jnp.asarray(x)))
+  np.testing.assert_array_equal(found, distances.argmin(axis=1))
+  if apart > 1e-2:  # The published form.
+    cosines = np.where(np.eye(24, dtype=bool), -1, x @ x.T)
+    np.testing.assert_array_equal(found, cosines.argmax(axis=1))
+
+
+def test_koleo_is_the_distance_to_the_nearest_by_finite_differences():
+  x = RNG.normal(size=(6, 5))
+
+  def loss(x):
+    u = x / np.linalg.norm(x, axis=1, keepdims=True)
+    distances = np.linalg.norm(u[:, None] - u[None] + 1e-8, axis=2)
+    np.fill_diagonal(distances, np.inf)
+    return -np.log(distances.min(axis=1) + 1e-8)
+
+  def ours(x):
+    return losses.koleo(x).mean()
+
+  value, slope = jax.value_and_grad(ours)(jnp.array(x, jnp.float32))
+  assert float(value) == pytest.approx(loss(x).mean(), rel=1e-5)
+  for place in ((0, 0), (3, 2), (5, 4)):
+    step = np.zeros_like(x)
+    step[place] = 1e-6
+    change = (loss(x + step).mean() - loss(x - step).mean()) / 2e-6
+    assert float(slope[place]) == pytest.approx(change, rel=1e-3, abs=1e-5)
+  same = jax.grad(ours)(jnp.ones((3, 5)))
+  assert np.isfinite(same).all()
+
+
+def test_a_collapse_is_told_by_entropy_deviation_and_rank():
+  uniform = jnp.full((2, K), 1 / K)
+  one = jax.nn.one_hot(jnp.array([1, 1]), K)
+  assert losses.entropy(uniform).tolist() == pytest.approx([1, 1])
+  assert losses.entropy(one).tolist() == pytest.approx([0, 0], abs=1e-6)
+  same = jnp.ones((5, 3))
+  assert float(losses.deviation(same)) == pytest.approx(0, abs=1e-6)
+  assert float(losses.deviation(jnp.eye(4))) == pytest.approx(np.sqrt(3 / 4))
+
+  def outcome(features, shift):
+    z = np.asarray(features, np.float64) - shift
+    moments = Moments(len(z), shift, z.sum(0), z.T @ z)
+    totals = {"features": moments, "examples": len(z)}
+    totals |= {"loss": 3.0, "entropy": 1.0, "skipped_images": 1}
+    totals |= {"unanswered": 0}
+    return FeaturesOutcome(totals)
+
+  good = outcome(np.eye(4), np.full(4, 0.3))
+  assert good.scores["rank"] == pytest.approx(1)
+  assert good.scores["deviation"] == pytest.approx(np.sqrt(3 / 4))
+  assert not good.warnings and good.metrics["eval/examples"] == 4
+  unit = np.ones((6, 4)) / 2 + 1e-3 * RNG.normal(size=(6, 4))
+  unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+  singular = np.linalg.svd(unit, compute_uv=False)
+  shares = singular / singular.sum()
+  rank = np.exp(-(shares * np.log(shares)).sum())
+  bad = outcome(unit, unit[0])
+  assert bad.scores["rank"] == pytest.approx(rank / 4, rel=1e-3)
+  (line,) = bad.warnings
+  assert "may have collapsed: all images get nearly the same" in line
+
+
+def test_masks_are_blocks_in_a_share_of_the_crops():
+  grid, crops = (8, 8), 64
+  masks = jax.jit(block_masks, static_argnums=(1, 2, 3, 4))(
+    jax.random.key(0), crops, grid, 0.5, (0.1, 0.5)
+  )
+  counts = np.asarray(masks).sum(axis=1)
+  assert (counts > 0).sum() == 32 and counts.max() <= 32
+  assert 0.2 < counts[counts > 0].mean() / 64 < 0.35  # 0.3 is wanted.
+  found = masked(masks, 32)
+  for mask, where, given in zip(
+    *map(np.asarray, (masks, found["where"], found["counts"])), strict=True
+  ):
+    assert where[given].tolist() == np.flatnonzero(mask).tolist()
+  # Most masked patches have a masked neighbour to the right or below.
+  boxes = np.asarray(masks).reshape(crops, *grid)
+  pairs = (boxes[:, 1:] & boxes[:, :-1]).sum() + (
+    boxes[..., 1:] & boxes[..., :-1]
+  ).sum()
+  assert pairs > 1.2 * boxes.sum()
+
+
+@pytest.mark.parametrize(
+  "centering, separate",
+  [
+    pytest.param("mean", False, marks=pytest.mark.slow),
+    pytest.param("sinkhorn", True, marks=pytest.mark.slow),
+    pytest.param("mean", True, marks=pytest.mark.slow),
+  ],
+)
+def test_a_step_is_made_of_its_parts(centering, separate):
+  """The teacher sees no masks; centers are those before the step."""
+  task, model = task_and_model(
+    self_distillation__centering=centering,
+    self_distillation__separate_head=separate,
+    self_distillation__temperature_warmup_steps=5,
+  )
+  objective = task.train_objective(
+    model, Preprocessing((8, 8)), RunLength(10, B, B)
+  )
+  student, teacher = (random_params(model, (8, 8), seed) for seed in (0, 1))
+  assert ("patch_head" in student) == separate
+  one = batch()
+  inputs, targets = objective.prepare(one, jax.random.key(3))
+  state = objective.init()
+  if centering == "mean":
+    names = ("class", "patch")
+    state = {k: jnp.array(normal(K)) for k in names}
+    assert jax.tree.map(jnp.shape, objective.init()) is not None
+  moment = Moment(jnp.int32(2), state, average_of=lambda: teacher)
+
+  def apply(images, **variables):
+    return model.apply({"params": student, **variables}, images)
+
+  loss, _, metrics, after = objective.loss(apply, inputs, targets, moment)
+  mask, where, counts = (
+    np.asarray(targets[k]) for k in ("masks", "where", "counts")
+  )
+  draw = {"where": targets["where"]}
+  taught = model.apply({"params": teacher, "draw": draw}, inputs["large"])
+  draw["masks"] = targets["masks"]
+  large = apply(inputs["large"], draw=draw)
+  small = np.asarray(apply(inputs["small"])["answers"]).reshape(B, 3, K)
+  unmasked = apply(inputs["large"])["answers"]
+  rows = mask.any(axis=1)
+  differ = np.abs(np.asarray(unmasked) - large["answers"]).max(axis=1) > 1e-4
+  assert (differ == rows).all() and 0 < rows.sum() <= B
+  temperature = 0.04 + 0.03 * 2 / 4
+  told, patches = np.asarray(taught["answers"]), np.asarray(taught["patches"])
+  if centering == "mean":
+    told = softmax((told - np.asarray(state["class"])) / temperature)
+    patches = softmax((patches - np.asarray(state["patch"])) / temperature)
+    expected = 0.9 * np.asarray(state["class"])
+    expected = expected + 0.1 * np.asarray(taught["answers"]).mean(axis=0)
+    np.testing.assert_allclose(after["class"], expected, rtol=1e-4, atol=1e-5)
+    kept = np.asarray(taught["patches"])[counts].mean(axis=0)
+    expected = 0.9 * np.asarray(state["patch"]) + 0.1 * kept
+    np.testing.assert_allclose(after["patch"], expected, rtol=1e-4, atol=1e-5)
+  else:
+    assert after is None
+    told = losses.sinkhorn_knopp(jnp.array(told), temperature)
+    flat = losses.sinkhorn_knopp(
+      jnp.array(patches.reshape(-1, K)),
+      temperature,
+      jnp.array(counts.reshape(-1)),
+    )
+    patches = np.asarray(flat).reshape(patches.shape)
+  told = np.asarray(told).reshape(B, 2, K)
+  answers = np.asarray(large["answers"]).reshape(B, 2, K)
+  by_class = cross(told[:, ::-1], answers, 0.1).sum(axis=1)
+  by_class += cross(told.sum(axis=1)[:, None], small, 0.1).sum(axis=1)
+  by_patch = cross(patches, np.asarray(large["patches"]), 0.1)
+  by_patch = np.where(counts, by_patch, 0).sum(1) / np.maximum(counts.sum(1), 1)
+  y = jnp.reshape(large["y"], (B, 2, -1))
+  spread = np.asarray(losses.koleo(y[:, 0]) + losses.koleo(y[:, 1]))
+  by_patch = by_patch.reshape(B, 2).mean(axis=1)
+  np.testing.assert_allclose(
+    loss, by_class / 8 + by_patch + 0.1 * spread, rtol=1e-4
+  )
+  assert where.shape == (2 * B, 2)
+  assert float(metrics["patch_loss"]) == pytest.approx(
+    by_patch.mean(), rel=1e-4
+  )
+  assert float(metrics["teacher_temperature"]) == pytest.approx(temperature)
+  momentum = 1 - 0.1 * (1 + np.cos(np.pi * 0.2)) / 2
+  assert float(metrics["teacher_momentum"]) == pytest.approx(momentum)
+
+
+@pytest.mark.slow
+def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
+  task, model = task_and_model()
+  params = random_params(model, (8, 8), 0)
+  parts = Parts.of(model, params)
+  tx = clip_by_part(0.5, parts)
+  clipped, _ = jax.jit(tx.update)(params, tx.init(params))
+  heads = {"class_head"}
+  for names in (heads, params.keys() - heads):
+    part = [{k: tree[k] for k in names} for tree in (params, clipped)]
+    before, after = (
+      np.sqrt(sum((np.float64(x) ** 2).sum() for x in jax.tree.leaves(tree)))
+      for tree in part
+    )
+    assert before > 0.5 and after == pytest.approx(0.5, rel=1e-4)
+  held = last_layers(params)
+  assert held["class_head"]["direction"] and held["class_head"]["length"]
+  assert sum(jax.tree.leaves(held)) == 2
+  zero = task.optimizer(
+    tx, parts, RunLength(10, B, B)
+  )  # No last layer is held by default.
+  assert jax.tree.leaves(zero.init(params)) == []
+  task, _ = task_and_model(self_distillation__freeze_last_steps=2)
+  tx = task.optimizer(clip_by_part(1e9, parts), parts, RunLength(10, B, B))
+  state, update = tx.init(params), jax.jit(tx.update)
+  for step in range(3):
+    updates, state = update(params, state, params)
+    moved = np.abs(updates["class_head"]["direction"]).sum() > 0
+    assert moved == (step == 2)
+    assert np.abs(updates["class_head"]["layer_0"]["kernel"]).sum() > 0
+
+
+@pytest.mark.parametrize(
+  "changes, variant, rows, message",
+  [
+    (
+      {"ema_decay": 0.0},
+      "Ti/4",
+      4,
+      "ema_decay=0.0 leaves self-distillation wi",
+    ),
+    (
+      {"self_distillation__small_size": 6},
+      "Ti/4",
+      4,
+      "small_size=6 does not divide by the model's patches of 4 pixels: set 4",
+    ),
+    (
+      {"self_distillation__small_size": 12},
+      "Ti/4",
+      4,
+      "small_size=12 is more than the large crops' image_size=.8, 8.: set a",
+    ),
+    ({}, "Ti/4", 1, "batch_size=1: KoLeo compares the images of a batch, so t"),
+    ({"accumulation_steps": 2}, "Ti/4", 4, "accumulation_steps=2 computes a"),
+    ({}, "R50x1", 4, "self-distillation trains a Vision Transformer, not ResN"),
+    ({"image_size": None}, "Ti/4", 4, "image_size is not set, and the model's"),
+    (
+      {"self_distillation__min_area": 0.5},
+      "Ti/4",
+      4,
+      "min_area=0.5 leaves no small crop below area=0.32: set it lower",
+    ),
+    (
+      {"self_distillation__mask_from": 0.6},
+      "Ti/4",
+      4,
+      "mask_from=0.6 is more than mask_to=0.5: swap them",
+    ),
+  ],
+)
+def test_what_cannot_be_distilled_is_refused(changes, variant, rows, message):
+  with pytest.raises(ValueError, match=message):
+    task = made_up.task(**SMALL | changes)
+    fields = SIZES if variant.startswith("Ti") else {}
+    model = task.adapted(make_model(variant, 0, **fields))
+    task.train_objective(model, Preprocessing((8, 8)), RunLength(10, rows, 9))
+
+
+def test_features_are_drawn_as_colours():
+  features = np.zeros((2, 3, 5))
+  features[0, 1, 2], features[1, 2, 4] = 3.0, -1.0
+  colours = as_colours(features)
+  assert colours.shape == (2, 3, 3)
+  first = colours[..., 0].astype(int)
+  assert abs(first[0, 1] - np.median(first)) == 255 or np.ptp(first) == 255
+  _, model = task_and_model()
+  params = random_params(model, (8, 8), 0)
+  draw = make_panels(model, Preprocessing((8, 8), mean=HALF, std=HALF))
+  image = np.asarray(batch()["image"][0])
+  sheets = draw(params, [(0, image, None), (1, image[::-1], None)])
+  assert [sheet.shape for sheet in sheets] == [(192, 388, 3)] * 2
+  np.testing.assert_array_equal(sheets[0][::24, :192:24], image)
+  assert draw(params, []) == []

@@ -1,0 +1,1 @@
+"""Masked autoencoders, trained without labels."""

@@ -1,0 +1,139 @@
+"""The objective of a masked autoencoder (arXiv:2111.06377).
+
+A random share of an image's patches is hidden, and the model predicts their
+pixels. `models.autoencoder` has the model. Labels are not used.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from vit_jax.models.vit import patchify
+from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
+
+LEAST = 1e-6
+"""Added to variances, so that a patch of one colour is not divided by 0."""
+
+
+def num_seen(N: int, rate: float) -> int:
+  """The number of patches that the encoder sees among N.
+
+  >>> from vit_jax.tasks.autoencoder.objective import num_seen
+  >>> num_seen(196, rate=0.75)
+  49
+  """
+  return int(N * (1 - rate))
+
+
+def draw_patches(
+  key: Key[Array, ""], examples: Int[Array, " B"], N: int, rate: float
+) -> dict[str, Int[Array, "B ..."]]:
+  """Draws `seen` and `hidden` of `models.autoencoder`.
+
+  All choices of patches are equally likely. The draw of an image depends on the
+  key and on its number alone.
+  """
+
+  def one(example: Array) -> Array:
+    return jax.random.permutation(jax.random.fold_in(key, example), N)
+
+  order = jax.vmap(one)(examples)
+  K = num_seen(N, rate)
+  return {"seen": order[:, :K], "hidden": order[:, K:]}
+
+
+def normalized(
+  pixels: Float[Array, "B M P2C"],
+) -> tuple[Float[Array, "B M P2C"], Float[Array, "B M 1"], Array]:
+  """Patches less their mean, over their deviation; with these two, (B, M, 1).
+
+  The variance is the unbiased one, of all channels together.
+  """
+  mean = pixels.mean(axis=-1, keepdims=True)
+  variance = pixels.var(axis=-1, keepdims=True, ddof=1)
+  deviation = jnp.sqrt(variance + LEAST)
+  return (pixels - mean) / deviation, mean, deviation
+
+
+@dataclasses.dataclass(frozen=True)
+class Reconstruction(TakesImages, Objective):
+  """The objective of a masked autoencoder, a `losses.Objective`."""
+
+  rate: float  # Share of the patches to hide.
+  norm_pixels: bool  # Whether patches are predicted by their own normalisation.
+  patch_size: int
+  mean: Sequence[float]
+  std: Sequence[float]
+  metric = "explained"
+
+  def prepare(
+    self,
+    batch: Mapping[str, Array],
+    key: Key[Array, ""],
+    examples: Int[Array, " B"] | None = None,
+  ) -> tuple[Float[Array, "B H W C"], dict[str, Any]]:
+    """Returns a batch's normalised images, and what to hide and to predict.
+
+    The key and each example's number, by default its place in the batch, decide
+    which patches are hidden.
+    """
+    images = self.inputs(batch)
+    P = self.patch_size
+    B, H, W, _ = images.shape
+    if examples is None:
+      examples = jnp.arange(B)
+    N = H // P * (W // P)
+    draw = draw_patches(key, examples, N, self.rate)
+    return images, {"draw": draw, "pixels": self.targets(images, draw)}
+
+  def targets(
+    self, images: Float[Array, "B H W C"], draw: Mapping[str, Array]
+  ) -> Float[Array, "B M P2C"]:
+    """The values to predict for the hidden patches of images."""
+    pixels = self.hidden(images, draw)
+    return normalized(pixels)[0] if self.norm_pixels else pixels
+
+  def hidden(
+    self, images: Float[Array, "B H W C"], draw: Mapping[str, Array]
+  ) -> Float[Array, "B M P2C"]:
+    """The pixels of the hidden patches, as the images have them."""
+    patches = patchify(images, self.patch_size)
+    patches = patches.reshape(len(images), -1, patches.shape[-1])
+    places = draw["hidden"][..., None]
+    return jnp.take_along_axis(patches, places, axis=1)
+
+  def loss(
+    self,
+    apply: Callable[..., Any],
+    inputs: Float[Array, "B H W C"],
+    targets: dict[str, Any],
+    moment: Moment,
+  ) -> Loss:
+    """The mean squared error, and the share of the variance explained.
+
+    The variance is the mean of the batch's, so that an image of one colour does
+    not count beyond measure; only the mean over the batch has a meaning.
+    """
+    del moment
+    predicted = apply(inputs, draw=targets["draw"])
+    error, variance = self.errors(predicted, targets["pixels"])
+    return Loss(error, 1 - error / jnp.maximum(variance.mean(), LEAST))
+
+  def errors(
+    self, predicted: Float[Array, "B M P2C"], pixels: Float[Array, "B M P2C"]
+  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """The mean squared error of each image, and the variance of its targets."""
+    error = ((predicted.astype(jnp.float32) - pixels) ** 2).mean(axis=(1, 2))
+    return error, pixels.var(axis=(1, 2))
+
+  def predict(
+    self, model: Any, params: Any, batch: dict[str, Array], examples: Array
+  ) -> tuple[dict[str, Any], Float[Array, "B M P2C"]]:
+    """The targets and predictions of an evaluation; an example draws alike."""
+    images, targets = self.prepare(batch, jax.random.key(0), examples)
+    variables = {"params": params, "draw": targets["draw"]}
+    return targets, model.apply(variables, images)

@@ -1,0 +1,174 @@
+"""Masked autoencoding as a task (arXiv:2111.06377): pixels of hidden patches.
+
+`reconstruction` has the objective, and `models.autoencoder` the model. Labels
+are not used.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.labels import NONE
+from vit_jax.models.autoencoder import autoencoder
+from vit_jax.models.grid import grid_of
+from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.autoencoder.objective import LEAST, Reconstruction, num_seen
+from vit_jax.tasks.means import is_constant, sums_of
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import (
+  PROBES,
+  Curves,
+  Outcome,
+  Stream,
+  check_readable,
+)
+from vit_jax.tasks.settings import AutoencoderSettings
+from vit_jax.tasks.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoencoderTask(Task):
+  """Reconstructing the pixels of most patches from the others."""
+
+  autoencoder: AutoencoderSettings = AutoencoderSettings()
+  name = "autoencoder"
+  labels = NONE
+  metrics = (Metric("explained", "variance explained"),)
+  score = "explained"
+  refuses = (
+    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
+    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
+    *("model.head_bias", "eval_per_class", "data.task"),
+    *("lora.rank", "distill.teacher", "transfer.probe_head"),
+  )
+  curves = (
+    Curves(
+      "Variance of hidden patches explained",
+      {
+        Split.TRAIN.key("explained"): "training",
+        Split.EVAL.key("explained"): "evaluation",
+      },
+      percent=True,
+    ),
+    PROBES,
+  )
+  has_answers = False
+
+  @classmethod
+  def enabled(cls, sections: Mapping[str, Any]) -> bool:
+    return bool(sections["autoencoder"].rate)
+
+  @classmethod
+  def configured(cls, sections: Mapping[str, Any]) -> Task:
+    return cls(sections["loss"], sections["autoencoder"])
+
+  @property
+  def why_refused(self) -> str:
+    rate = self.autoencoder.rate
+    return f"applies to labels, and autoencoder.rate={rate} trains without"
+
+  def adapted(self, model: Any) -> Any:
+    settings = self.autoencoder
+    sizes = {
+      name: getattr(settings, name)
+      for name in ("decoder_size", "decoder_layers", "decoder_heads")
+    }
+    return autoencoder(model, **sizes)
+
+  def objective(
+    self, model: Any, preprocessing: Preprocessing
+  ) -> Reconstruction:
+    """The objective of a masked autoencoder.
+
+    Raises ValueError if the rate hides all patches of an image, or none.
+    """
+    settings, rate = self.autoencoder, self.autoencoder.rate
+    h, w = grid_of(model, preprocessing.image_size)
+    seen = num_seen(h * w, rate)
+    if not 0 < seen < h * w:
+      hidden = "none" if seen else "all"
+      raise ValueError(
+        f"autoencoder.rate={rate} hides {hidden} of the {h} x {w} patches: set "
+        f"a {'higher' if seen else 'lower'} rate, or a larger image_size for "
+        "more patches."
+      )
+    mean, std = preprocessing.mean, preprocessing.std
+    return Reconstruction(
+      rate, settings.norm_pixels, model.patch_size, mean, std
+    )
+
+  def measure(self, model: Any, stream: Stream) -> Measure:
+    objective = self.objective(model, stream.preprocessing)
+    return Measure(make_sums(model, objective), ReconstructionOutcome)
+
+  def make_panels(
+    self, model: Any, preprocessing: Preprocessing
+  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
+    from vit_jax.tasks.autoencoder.pictures import make_panels
+
+    return make_panels(model, self.objective(model, preprocessing))
+
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    scores = Split.EVAL.scores(metrics)
+    return (
+      f"{scores['explained']:.1%} of the hidden pixels' variance is explained "
+      f"on {scores['examples']:,} images"
+    )
+
+
+def make_sums(
+  model: Any, objective: Reconstruction
+) -> Callable[[Any, dict[str, Array], Array], dict[str, Array]]:
+  """Returns a function from (params, batch, first) to sums over the batch.
+
+  A batch is one of `EvalBatches`, and `first` the number of its first example,
+  so an example has the same patches hidden at every evaluation.
+  """
+
+  def sums(
+    params: Any, batch: dict[str, Array], first: Array
+  ) -> dict[str, Array]:
+    examples = first + jnp.arange(len(batch["mask"]))
+    targets, predicted = objective.predict(model, params, batch, examples)
+    error, variance = objective.errors(predicted, targets["pixels"])
+    return sums_of(batch, error, {"variance": variance}, predicted.mean(axis=1))
+
+  return sums
+
+
+@dataclasses.dataclass(frozen=True)
+class ReconstructionOutcome(Outcome):
+  """The outcome of an evaluation of a masked autoencoder.
+
+  `explained` is the share of the variance of the hidden patches' values that
+  the predictions explain: 0 for their mean, 1 for the truth.
+  """
+
+  totals: dict[str, Any]
+
+  @property
+  def unanswered(self) -> int:
+    return int(self.totals["unanswered"])
+
+  @property
+  def constant(self) -> bool:
+    return is_constant(self.totals)
+
+  @property
+  def scores(self) -> dict[str, Any]:
+    totals = self.totals
+    examples = int(totals["examples"])
+    check_readable(examples)
+    error = float(totals["loss"])
+    variance = float(totals["variance"])
+    return {
+      "loss": error / examples,
+      "explained": 1 - error / max(variance, LEAST * examples),
+      "examples": examples,
+      "skipped_images": int(totals["skipped_images"]),
+    }

@@ -1,0 +1,1 @@
+"""Classification: an image has one class."""

@@ -1,0 +1,234 @@
+"""Classification: an image has one class."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.runtime.checks import PerChannel, checked
+from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.classification.evaluation import (
+  ClassificationOutcome,
+  class_measure,
+)
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import Curves, Stream
+from vit_jax.tasks.task import Answer, Task, class_name, class_names
+from vit_jax.training import losses
+from vit_jax.training.losses import Classification
+from vit_jax.training.settings import LossSettings
+
+# Imported only to fit a calibration.
+if TYPE_CHECKING:
+  from vit_jax.tasks.classification.calibration import Calibration
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationTask(Task):
+  """Naming the class of an image.
+
+  `counts_answers` tells whether its metrics need the counts of the answers. The
+  logits are divided by `temperature`, one for all classes or one for each
+  label; if it is empty, they are as they are.
+  """
+
+  class_weights: tuple[float, ...] | None = None
+  temperature: tuple[float, ...] = ()
+  outcome: ClassVar[type[ClassificationOutcome]] = ClassificationOutcome
+  counts_answers: ClassVar[bool] = False
+  has_several: ClassVar[bool] = False
+  objective_class: ClassVar[type[Classification]] = Classification
+  name = "classification"
+  metrics = (
+    Metric("top1", "top-1", of_examples=True),
+    Metric("macro_f1", "macro-F1"),
+    Metric("top5", "top-5"),
+    Metric("calibration_error", "calibration error", higher_is_better=False),
+  )
+  score = "top1"
+  curves = (
+    Curves(
+      "Top-1 accuracy",
+      {
+        Split.TRAIN.key("top1"): "training",
+        Split.EVAL.key("top1"): "evaluation",
+        Split.FEW_SHOT.key("top1"): "few-shot",
+      },
+      percent=True,
+    ),
+  )
+
+  @property
+  def legend(self) -> str | None:
+    if self.loss.kind != "sigmoid":
+      return None
+    return (
+      "Each class is answered by itself (sigmoid): the probabilities of an "
+      "image need not sum to 1, and it may fit no class."
+    )
+
+  def fitted(self, train: Source) -> "ClassificationTask":
+    if not self.loss.class_weights:
+      return self
+    weights = _class_weights(self.loss, train)
+    return dataclasses.replace(self, class_weights=weights)
+
+  def facts(self) -> dict[str, Any]:
+    if self.class_weights is None:
+      return {}
+    return {"task": self.name, "weights": [*self.class_weights]}
+
+  def with_facts(self, description: Mapping[str, Any]) -> "ClassificationTask":
+    weights = description.get("targets", {}).get("weights")
+    fitted = description.get("calibration", {})
+    return dataclasses.replace(
+      self,
+      class_weights=checked("weights", PerChannel | None, weights),
+      temperature=tuple(fitted.get("temperature", ())),
+    )
+
+  def objective(
+    self, model: nn.Module, preprocessing: Preprocessing
+  ) -> Classification:
+    count, weights = model.num_classes, self.class_weights
+    if weights is not None:  # A head may be wider than the data's classes.
+      weights = (*weights, *[1.0] * (count - len(weights)))
+    mean, std = preprocessing.mean, preprocessing.std
+    return self.objective_class(count, self.loss, mean, std, weights)
+
+  def measure(self, model: nn.Module, stream: Stream) -> Measure:
+    return class_measure(
+      model,
+      self.objective(model, stream.preprocessing).for_evaluation(),
+      class_names(stream.source.class_names, model.num_classes),
+      self.class_logits,
+      self.outcome,
+      self.counts_answers,
+    )
+
+  def class_logits(self, logits: Float[Array, "B K"]) -> Array:
+    """One logit for each class, from the outputs of the model."""
+    if not self.temperature:
+      return logits
+    return logits / np.array(self.temperature, np.float32)[None]
+
+  def temperatures(self, names: Sequence[str]) -> int:
+    return len(names) if self.has_several else 1
+
+  def calibrator(
+    self, model: nn.Module, stream: Stream
+  ) -> Callable[..., "Calibration"]:
+    """Raises ValueError if a subclass computes the logits in its own way."""
+    if type(self).class_logits is not ClassificationTask.class_logits:
+      return super().calibrator(model, stream)
+    objective = self.objective(model, stream.preprocessing)
+    from vit_jax.tasks.classification.calibration import calibrator
+
+    return calibrator(objective, model, stream, each=self.has_several)
+
+  def calibration_facts(self, fitted: "Calibration") -> dict[str, Any]:
+    """The part of the checkpoint's description that a calibration makes."""
+    return {"temperature": [*fitted.temperature]}
+
+  def in_unit(self) -> "ClassificationTask":
+    return dataclasses.replace(self, temperature=())
+
+  def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
+    """The head's arrays, divided by the temperature."""
+    if not self.temperature:
+      return array
+    return (array / np.array(self.temperature)).astype(array.dtype)
+
+  def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
+    logits = self.class_logits(logits)
+    _, index = jax.lax.top_k(logits, min(top, logits.shape[1]))
+    every = losses.probabilities(self.loss.kind, logits)
+    probability = jax.numpy.take_along_axis(every, index, axis=1)
+    return {"index": index, "probability": probability}
+
+  def as_json(
+    self, answer: Answer, names: Sequence[str], top: int | None = None
+  ) -> dict[str, Any]:
+    return {
+      "predictions": [
+        {"class": class_name(names, k), "index": k, "probability": p}
+        for k, p in self.ranked(answer, top)
+      ]
+    }
+
+  def lines(
+    self, answer: Answer, names: Sequence[str], top: int | None = None
+  ) -> list[str]:
+    return [
+      f"{p:7.2%}{self.mark(p)}  {class_name(names, k)}"
+      for k, p in self.ranked(answer, top)
+    ]
+
+  def mark(self, probability: float) -> str:
+    """The mark after a probability; none if an image has one class."""
+    return ""
+
+  def ranked(
+    self, answer: Answer, top: int | None = None
+  ) -> list[tuple[int, float]]:
+    """The classes to show and their probabilities, the likeliest first."""
+    return [*zip(answer.index, answer.probability, strict=True)][:top]
+
+  def answer_text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
+    answer = class_name(names, row["index"][0])
+    return f"{answer}, {row['probability'][0]:.1%}"
+
+  def score_text(self, metrics: Mapping[str, Any]) -> str:
+    top1 = metrics[Split.EVAL.key("top1")]
+    return f"{top1:.1%} are right"
+
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    scores = Split.EVAL.scores(metrics)
+    total = f"{scores['examples']:,} images"
+    found = f"{scores['top1']:.1%} of {total} are right"
+    return found + self.trust(metrics)
+
+
+def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
+  """The weights that `loss.class_weights` asks for, one for each class.
+
+  Balanced weights of single classes are N / (K n_k); of several labels, those
+  of the positive terms are (N - n_k) / n_k, with n_k of N images having k.
+  """
+  names = train.class_names
+  listed = settings.listed_weights()
+  if listed is not None:
+    if len(listed) != len(names):
+      raise ValueError(
+        f"loss.class_weights has {len(listed)} weights, and the data have "
+        f"{len(names)} classes: give one for each, in the order of their names."
+      )
+    return tuple(listed)
+  read: Any = getattr(train, "labels", None)
+  if read is None:
+    raise ValueError(
+      f"loss.class_weights='balanced' has to count the labels, and "
+      f"{train.name} gives them with the images alone: list the weights."
+    )
+  labels = np.asarray(read(range(len(train))))
+  count = len(labels)
+  several = labels.ndim > 1
+  counts = (
+    labels.sum(0) if several else np.bincount(labels, minlength=len(names))
+  )
+  if not counts.all():
+    raise ValueError(
+      f"loss.class_weights='balanced': no training image has the class "
+      f"{names[int(np.argmin(counts))]!r}."
+    )
+  if several:
+    weights = np.maximum(count - counts.astype(float), 1) / counts
+  else:
+    weights = count / (len(names) * counts)
+  return tuple(weights.tolist())

@@ -1,0 +1,1 @@
+"""Masked patch prediction, trained without labels."""

@@ -1,0 +1,215 @@
+"""Masked patch prediction as a task (arXiv:2010.11929, Sec. 4.6, B.1.2).
+
+`masking` has the objective, and `models.masked_vit` the model. Labels are not
+used.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from vit_jax.data.preprocessing import HALF, Preprocessing
+from vit_jax.data.reading.labels import NONE
+from vit_jax.models.grid import grid_of
+from vit_jax.models.masked_vit import masked
+from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.finite import NO_ANSWER
+from vit_jax.tasks.masked.objective import COLOURS, Masking, num_corrupted
+from vit_jax.tasks.means import sums_of
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import Curves, Outcome, Stream, check_readable
+from vit_jax.tasks.settings import MaskedSettings
+from vit_jax.tasks.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedPatchesTask(Task):
+  """Predicting the colours or the pixels of corrupted patches."""
+
+  masked: MaskedSettings = MaskedSettings()
+  name = "masked"
+  labels = NONE
+  metrics = (
+    Metric("colours_right", "colours right"),
+    Metric(
+      "commonest_colour",
+      "commonest colour",
+      higher_is_better=None,
+      words="the commonest alone",
+    ),
+  )
+  score = "colours_right"
+  refuses = (
+    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
+    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
+    *("model.head_bias", "eval_per_class", "data.task"),
+    *("lora.rank", "distill.teacher", "transfer.probe_head"),
+  )
+  curves = (
+    Curves(
+      "Colours of masked patches",
+      {
+        Split.TRAIN.key("colours_right"): "training",
+        Split.EVAL.key("colours_right"): "evaluation",
+        Split.EVAL.key("commonest_colour"): "the commonest alone",
+      },
+      percent=True,
+    ),
+    Curves(
+      "Top-1 accuracy",
+      {
+        Split.FEW_SHOT.key("top1"): "few-shot",
+        Split.FEW_SHOT.key("top1_class_token"): "few-shot by the class token",
+      },
+      percent=True,
+    ),
+  )
+  probe_note = (
+    "The probe reads the mean of the patches: masked patches did not train the "
+    "class token's output."
+  )
+  has_answers = False
+
+  @classmethod
+  def enabled(cls, sections: Mapping[str, Any]) -> bool:
+    return bool(sections["masked"].rate)
+
+  @classmethod
+  def configured(cls, sections: Mapping[str, Any]) -> Task:
+    return cls(sections["loss"], sections["masked"])
+
+  @property
+  def why_refused(self) -> str:
+    rate = self.masked.rate
+    return f"applies to labels, and masked.rate={rate} trains without"
+
+  def adapted(self, model: Any) -> Any:
+    rate, target = self.masked.rate, self.masked.target
+    masking = Masking(rate, target, model.stride, HALF, HALF)
+    return masked(model, masking.outputs)
+
+  def probed(self, model: Any) -> dict[str, Any]:
+    """A model that reads the mean of the patches, and the class token beside.
+
+    The loss never reads the class token's output.
+    """
+    if model.pooling != "token":
+      return {"": model}
+    plain = model.trunk
+    return {"": masked(plain, 0), "_class_token": plain}
+
+  def objective(self, model: Any, preprocessing: Preprocessing) -> Masking:
+    """The objective of masked patches.
+
+    Raises ValueError if the images are not of three channels, or the rate
+    corrupts none of their patches.
+    """
+    rate, channels = self.masked.rate, preprocessing.channels
+    if channels != 3:
+      raise ValueError(
+        f"masked.rate={rate} predicts colours, and the images have {channels} "
+        "channel(s): leave channels and normalization out."
+      )
+    h, w = grid_of(model, preprocessing.image_size)
+    if h * w < 2 or not num_corrupted(h * w, rate):
+      raise ValueError(
+        f"masked.rate={rate} corrupts none of the {h} x {w} patches: set a "
+        "higher rate, or a larger image_size for more patches."
+      )
+    mean, std = preprocessing.mean, preprocessing.std
+    return Masking(rate, self.masked.target, model.stride, mean, std)
+
+  def measure(self, model: Any, stream: Stream) -> Measure:
+    masking = self.objective(model, stream.preprocessing)
+    return Measure(make_sums(model, masking), MaskedOutcome)
+
+  def make_panels(
+    self, model: Any, preprocessing: Preprocessing
+  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
+    from vit_jax.tasks.masked.pictures import make_panels
+
+    return make_panels(model, self.objective(model, preprocessing))
+
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    scores = Split.EVAL.scores(metrics)
+    correct, common = (scores.get(metric.key) for metric in self.metrics)
+    share = f"{correct:.1%} of the masked patches' colours are right"
+    if common is None:
+      return share
+    return f"{share}, where the commonest alone is {common:.1%}"
+
+
+def make_sums(
+  model: Any, masking: Masking
+) -> Callable[[Any, dict[str, Array], Array], dict[str, Array]]:
+  """Returns a function from (params, batch, first) to sums over the batch.
+
+  A batch is one of `EvalBatches`, and `first` the number of its first example,
+  so an example has the same patches corrupted at every evaluation. `colours`
+  counts the true colours by their number, and `answered` the predicted ones.
+  """
+
+  def sums(
+    params: Any, batch: dict[str, Array], first: Array
+  ) -> dict[str, Array]:
+    counts = batch["mask"] > 0  # (B,)
+    examples = first + jnp.arange(len(counts))
+    targets, predicted = masking.predict(model, params, batch, examples)
+    loss = masking.loss_of(predicted, targets)
+    true = targets["colours"]  # (B, M, parts)
+    weight = jnp.broadcast_to(counts[:, None, None], true.shape).astype(int)
+    answers = masking.colours(predicted)
+    answered = weight * (answers != NO_ANSWER)
+    none = jnp.zeros(COLOURS, jnp.int32)
+    return {
+      **sums_of(batch, loss, {}),
+      "correct": ((answers == true) * weight).sum(),
+      "colours": none.at[true].add(weight),
+      "answered": none.at[answers].add(answered),
+    }
+
+  return sums
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedOutcome(Outcome):
+  """The outcome of an evaluation of masked patches.
+
+  `colours_right` is the share of colours predicted right, and
+  `commonest_colour` what always naming the commonest one would score.
+  """
+
+  totals: dict[str, Any]
+
+  @property
+  def unanswered(self) -> int:
+    return int(self.totals["unanswered"])
+
+  @property
+  def constant(self) -> bool:
+    answered, true = (
+      int((self.totals[key] > 0).sum()) for key in ("answered", "colours")
+    )
+    return answered == 1 < true
+
+  @property
+  def chance(self) -> float:
+    return self.scores["commonest_colour"]
+
+  @property
+  def scores(self) -> dict[str, Any]:
+    totals = self.totals
+    examples = int(totals["examples"])
+    colours = int(totals["colours"].sum())
+    check_readable(examples)
+    return {
+      "loss": float(totals["loss"]) / examples,
+      "colours_right": int(totals["correct"]) / colours,
+      "commonest_colour": int(totals["colours"].max()) / colours,
+      "examples": examples,
+      "skipped_images": int(totals["skipped_images"]),
+    }

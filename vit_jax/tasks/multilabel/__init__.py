@@ -1,0 +1,1 @@
+"""Multi-label classification: an image has any number of labels."""

@@ -1,0 +1,316 @@
+"""Multi-label classification: an image has any number of labels."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from vit_jax.data.example import Source
+from vit_jax.runtime.checks import checked
+from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.classification.calibration import Calibration, probabilities
+from vit_jax.tasks.classification.task import ClassificationTask
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import Chart, Curves, Stream, Table
+from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
+from vit_jax.tasks.settings import labels_of
+from vit_jax.tasks.task import Answer, all_labels
+from vit_jax.training import losses
+from vit_jax.training.losses import Classification
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabel(Classification):
+  """The objective of several labels: 0 or 1 for each, in (B, K)."""
+
+  metric = "labels_right"
+
+  def targets(self, label: Float[Array, "B K"]) -> Array:
+    """The labels as they are."""
+    return label
+
+  def loss_and_score(
+    self, logits: Array, targets: Array
+  ) -> tuple[Array, Array]:
+    """The loss of each example, and its share of correct labels at p = 0.5."""
+    correct = (logits > 0) == (targets > 0.5)
+    loss = losses.cross_entropy("sigmoid", logits, targets, self.class_weights)
+    return loss, jnp.where(jnp.isfinite(loss), correct.mean(axis=-1), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabelTask(ClassificationTask):
+  """Naming all labels of an image."""
+
+  # Probability from which on a label is given. None chooses, in an evaluation,
+  # that of the highest F1 over all labels, and is 0.5 elsewhere.
+  threshold: float | None = None
+  name = "multilabel"
+  has_several = True
+  labels = labels_of(name)
+  metrics = (
+    Metric("map", "mAP"),
+    Metric("f1", "F1"),
+    Metric("threshold", "threshold", "{:.3g}", None, words="at"),
+    Metric("labels_right", "labels right"),
+  )
+  score = "map"
+  losses = ("sigmoid",)
+  objective_class = MultiLabel
+  refuses = (
+    *("loss.label_smoothing", "model.num_classes"),
+    *("fewshot.shots", "distill.teacher", "transfer.probe_head"),
+  )
+  curves = (
+    Curves(
+      "Several labels",
+      {
+        Split.TRAIN.key("labels_right"): "labels right in training",
+        Split.EVAL.key("map"): "mAP",
+        Split.EVAL.key("f1"): "F1",
+      },
+      percent=True,
+    ),
+  )
+
+  def facts(self) -> dict[str, Any]:
+    return {"task": self.name, **super().facts()}
+
+  def with_facts(self, description: Mapping[str, Any]) -> "MultiLabelTask":
+    task: Any = super().with_facts(description)
+    fitted = description.get("calibration", {})
+    threshold = fitted.get("threshold", description.get("threshold"))
+    threshold = checked("threshold", float | None, threshold)
+    return dataclasses.replace(task, threshold=threshold)
+
+  def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    scores = Split.EVAL.scores(metrics)
+    if "threshold" not in scores:
+      return {}
+    return {"threshold": scores["threshold"]}
+
+  def for_test(self) -> "MultiLabelTask":
+    return dataclasses.replace(self, threshold=self.given_from)
+
+  @property
+  def given_from(self) -> float:
+    """The probability from which on a label is given in an answer."""
+    return 0.5 if self.threshold is None else self.threshold
+
+  def check_evaluation(self, source: Source) -> None:
+    """Raises ValueError if no image of the split has a label."""
+    if not all_labels(source).any():
+      raise ValueError(
+        f"no image of {source.name} has a label, so there is no precision to "
+        "measure: evaluate on others."
+      )
+
+  def measure(self, model: nn.Module, stream: Stream) -> Measure:
+    def answers(logits: np.ndarray) -> np.ndarray:
+      every = probabilities("sigmoid", logits / np.array(self.temperature or 1))
+      return np.where(np.isfinite(logits), every, np.nan)
+
+    return outputs_measure(self, model, stream, answers, MultiLabelOutcome)
+
+  def calibration_facts(self, fitted: Calibration) -> dict[str, Any]:
+    """The temperatures, and the threshold that suits them."""
+    logits = fitted.logits / np.array(fitted.temperature)
+    score = probabilities("sigmoid", logits)
+    best = best_threshold(fitted.labels.ravel(), score.ravel())
+    return {**super().calibration_facts(fitted), "threshold": best}
+
+  @property
+  def legend(self) -> str:
+    return (
+      f"* marks labels of {self.given_from:.3g} or more, the run's threshold."
+    )
+
+  def as_json(
+    self, answer: Answer, names: Sequence[str], top: int | None = None
+  ) -> dict[str, Any]:
+    result = super().as_json(answer, names, top)
+    for one in result["predictions"]:
+      one["given"] = one["probability"] >= self.given_from
+    return result
+
+  def mark(self, probability: float) -> str:
+    return "*" if probability >= self.given_from else " "
+
+  def ranked(
+    self, answer: Answer, top: int | None = None
+  ) -> list[tuple[int, float]]:
+    """The `top` labels, and all others that reach the threshold."""
+    every = super().ranked(answer)
+    first = len(every) if top is None else top
+    others = [one for one in every[first:] if one[1] >= self.given_from]
+    return [*every[:first], *others]
+
+  def label_text(self, label: Any, names: Sequence[str]) -> str:
+    return ", ".join(_only(names, np.asarray(label))) or "no label"
+
+  def score_text(self, metrics: Mapping[str, Any]) -> str:
+    precision = metrics[Split.EVAL.key("map")]
+    return f"the mean average precision is {precision:.1%}"
+
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    scores = Split.EVAL.scores(metrics)
+    return (
+      f"The mean average precision is {scores['map']:.1%} on "
+      f"{scores['examples']:,} images"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabelOutcome(OutputsOutcome):
+  """The outcome of an evaluation of several labels."""
+
+  task: MultiLabelTask
+
+  @functools.cached_property
+  def threshold(self) -> float:
+    """The task's threshold, or the best."""
+    if self.task.threshold is not None:
+      return self.task.threshold
+    return best_threshold(self.label.ravel(), self.output.ravel())
+
+  @property
+  def answers(self) -> np.ndarray:
+    """Whether each label is given to each example."""
+    return self.output >= self.threshold
+
+  @functools.cached_property
+  def precisions(self) -> Float[np.ndarray, " K"]:
+    """The average precision of each label; NaN without a positive."""
+    columns = zip(self.label.T, self.output.T, strict=True)
+    return np.array([average_precision(*c) for c in columns])
+
+  @property
+  def scores(self) -> dict[str, Any]:
+    f1_of_all = f1(self.label > 0, self.answers)
+    scores = {"map": mean_of_known(self.precisions), "f1": f1_of_all}
+    return self.common({**scores, "threshold": self.threshold})
+
+  @property
+  def chance(self) -> float:
+    """The mean share of images with a label, as mAP, of labels that occur."""
+    shares = self.label.mean(axis=0)
+    return mean_of_known(np.where(shares > 0, shares, np.nan))
+
+  def by_class(self) -> dict[str, Any]:
+    return self.each("ap_by_class", self.precisions)
+
+  def table(self) -> Table:
+    rows = []
+    for k, name in enumerate(self.names):
+      true = self.label[:, k] > 0
+      answered = self.answers[:, k]
+      hits = (true & answered).sum()
+      precision, recall = (hits / max(1, x.sum()) for x in (answered, true))
+      shares = self.precisions[k], precision, recall, f1(true, answered)
+      cells = ("-" if np.isnan(x) else f"{x:.2%}" for x in shares)
+      rows.append([name, f"{true.sum():,}", *cells])
+    return ("label", "examples", "AP", "precision", "recall", "F1"), rows
+
+  def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
+    def cells(row: int) -> list[str]:
+      both = self.label[row], self.answers[row]
+      names_given = [";".join(_only(self.names, flags)) for flags in both]
+      return [*names_given, *(f"{value:.8g}" for value in self.output[row])]
+
+    return ["labels", "answers", *self.names], cells
+
+  def charts(self) -> list[Chart]:
+    curve = precision_recall(self.label.ravel(), self.output.ravel())
+    arrays = {"precision": curve[0], "recall": curve[1]}
+    alt = "Precision by recall, over all labels and thresholds."
+    caption = "Precision by recall of all labels together"
+    return [Chart("precision", arrays, alt, caption)]
+
+
+def average_precision(
+  label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
+) -> float:
+  """Sum of precision times the rise of recall, over the distinct scores.
+
+  Equal scores count as one; a NaN ranks last. Without a positive it is NaN.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.multilabel.task import average_precision
+  >>> label = np.array([1.0, 0.0, 1.0, 0.0])
+  >>> average_precision(label, np.array([0.9, 0.8, 0.7, 0.1]))  # 1/2 + 2/3 / 2
+  0.8333333333333333
+  """
+  if not label.sum():
+    return float("nan")
+  precision, recall = precision_recall(label, score)
+  return float((np.diff(recall, prepend=0) * precision).sum())
+
+
+def precision_recall(
+  label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+  """Precision and recall at each distinct score, from the highest on.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.multilabel.task import precision_recall
+  >>> label = np.array([1.0, 0.0, 1.0, 0.0])
+  >>> score = np.array([0.9, 0.8, 0.7, 0.1])
+  >>> precision, recall = precision_recall(label, score)
+  >>> recall.tolist()
+  [0.5, 0.5, 1.0, 1.0]
+  """
+  hits, counts = _ranked(label, score)
+  return hits / counts, hits / max(1, label.sum())
+
+
+def best_threshold(
+  label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
+) -> float:
+  """The threshold of the highest F1, between two scores; 0.5 without hits.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.multilabel.task import best_threshold
+  >>> label = np.array([1.0, 1.0, 0.0, 0.0])
+  >>> best_threshold(label, np.array([1.0, 0.75, 0.25, 0.0]))
+  0.5
+  """
+  hits, counts = _ranked(label, score)
+  rates = 2 * hits / (counts + label.sum())
+  if not rates.max(initial=0):
+    return 0.5
+  levels = np.unique(np.nan_to_num(score, nan=-1))[::-1]
+  best = int(rates.argmax())
+  lower = levels[best + 1] if best + 1 < len(levels) else levels[best]
+  return float((levels[best] + max(lower, 0)) / 2)
+
+
+def f1(label: np.ndarray, answer: np.ndarray) -> float:
+  """F1 of boolean answers; 0 if there is neither a label nor an answer.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.multilabel.task import f1
+  >>> f1(np.array([True, True, False]), np.array([True, False, False]))
+  0.6666666666666666
+  """
+  total = label.sum() + answer.sum()
+  return float(2 * (label & answer).sum() / total) if total else 0.0
+
+
+def _ranked(
+  label: np.ndarray, score: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Positives and examples at each distinct score or above, highest first."""
+  score = np.nan_to_num(score, nan=-1)
+  order = np.argsort(-score, kind="stable")
+  last = np.flatnonzero(np.diff(score[order], append=-np.inf))
+  return label[order].cumsum()[last], last + 1
+
+
+def _only(names: Iterable[str], label: np.ndarray) -> list[str]:
+  """The names whose entry in a row of flags is true."""
+  return [name for name, flag in zip(names, label, strict=True) if flag]

@@ -1,0 +1,1 @@
+"""Pairs of images and texts."""

@@ -1,0 +1,276 @@
+"""Evaluation of pairs: retrieval both ways, and zero-shot classes."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from vit_jax.data.example import Source
+from vit_jax.data.reading.captions import NONE
+from vit_jax.data.reading.sources import check_classes, open_source
+from vit_jax.data.settings import DataSettings
+from vit_jax.models.two_towers import Compared
+from vit_jax.runtime.display import Track
+from vit_jax.tasks.finite import NO_ANSWER, best_class
+from vit_jax.tasks.metrics import Evaluator, Gathered, Measure, gathering
+from vit_jax.tasks.outcome import Example, Examples, Outcome, Stream, Table
+from vit_jax.tasks.outputs import alike
+from vit_jax.tasks.pairs.retrieval import RECALLS, WAYS, Ranks, ranks
+from vit_jax.training import sharding
+from vit_jax.training.contrastive import text_ids
+
+_PLACES = ", ".join(map(str, RECALLS))
+
+
+def pairs_measure(task: Any, model: Any, stream: Stream) -> Measure:
+  """Returns the measure of retrieval on a split, and of zero-shot accuracy.
+
+  `task` is a `PairsTask`. Raises ValueError if the images for zero-shot
+  accuracy are not there, or have no classes.
+  """
+  objective = task.objective(model, stream.preprocessing)
+  most = _most_captions(stream.source)
+
+  def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+    captions = batch["label"][:, :most]
+    B, M, T = captions.shape
+    ids = jnp.maximum(captions, 0).reshape(B * M, T)
+    inputs = objective.inputs(batch), ids
+    compared = model.apply({"params": params}, inputs)
+    numbers = {"log_scale": compared.log_scale, "bias": compared.bias}
+    return {
+      "u": compared.image,
+      "v": compared.text.reshape(B, M, -1),
+      "has": captions[..., 0] != NONE,
+      "ids": text_ids(ids).reshape(B, M),
+      "first": captions[:, 0],
+      **{
+        k: jnp.broadcast_to(x, B) for k, x in numbers.items() if x is not None
+      },
+    }
+
+  loss = _batch_loss(objective, stream.batch_size)
+
+  def outcome(gathered: Gathered, **more: float) -> PairsOutcome:
+    return PairsOutcome(task, gathered, loss(gathered), more)
+
+  if task.pairs.zero_shot is None:
+    return gathering(rows, outcome)
+  return gathering(rows, outcome, _zero_shot(task, model, stream))
+
+
+def _most_captions(source: Source) -> int | None:
+  """The most captions that an image of a source has; None if it is unknown."""
+  labels = getattr(source, "labels", None)
+  if labels is None:
+    return getattr(source, "most_captions", None)
+  every = np.asarray(labels(range(len(source))))
+  return max(1, int((every[..., 0] != NONE).sum(axis=1).max()))
+
+
+def _batch_loss(objective: Any, batch_size: int) -> Any:
+  """A function to the mean loss over batches of the first captions.
+
+  The loss of a pair depends on the others, so that of a whole split would say
+  nothing beside that of training.
+  """
+
+  def compare(u: Any, v: Any, log_scale: Any, bias: Any, ids: Any) -> Array:
+    return objective.compare(Compared(u, v, log_scale, bias), ids)[0]
+
+  compiled = jax.jit(compare)
+
+  def loss(gathered: Gathered) -> float:
+    arrays = gathered.arrays
+    bias = arrays.get("bias")
+    total = 0.0
+    for start in range(0, len(gathered.index), batch_size):
+      rows = slice(start, start + batch_size)
+      each = compiled(
+        arrays["u"][rows],
+        arrays["v"][rows, 0],
+        arrays["log_scale"][0],
+        None if bias is None else bias[0],
+        arrays["ids"][rows, 0],
+      )
+      total += float(np.asarray(each, np.float64).sum())
+    return total / len(gathered.index)
+
+  return loss
+
+
+def _zero_shot(
+  task: Any, model: Any, stream: Stream
+) -> Callable[[Any, Track], dict[str, float]]:
+  """A function to the accuracy on labelled images.
+
+  The texts of the classes are their names in the template.
+  """
+  source = open_source("eval", DataSettings(root=task.pairs.zero_shot))
+  check_classes(source, "pairs.zero_shot")
+  objective = task.objective(model, stream.preprocessing)
+  texts = [
+    task.pairs.template.replace("{}", name) for name in source.class_names
+  ]
+  ids = jnp.asarray(task.tokenizer.tokenizer(texts))
+
+  def embed_texts(params: Any) -> Array:
+    return model.apply({"params": params}, (None, ids)).text
+
+  def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+    inputs = objective.inputs(batch), None
+    u = model.apply({"params": params}, inputs).image
+    return {"u": u, "label": batch["label"]}
+
+  of_texts = sharding.jit_replicated(embed_texts, stream.mesh)
+  images = dataclasses.replace(stream, source=source, transform=None)
+  evaluator = Evaluator(gathering(rows), images)
+
+  def measure(params: Any, track: Track) -> dict[str, float]:
+    with contextlib.closing(images):
+      arrays = evaluator.metric(params, track).result().arrays
+    v = np.asarray(jax.device_get(of_texts(params)))
+    answers = best_class(arrays["u"] @ v.T)
+    return {"zero_shot": float((answers == arrays["label"]).mean())}
+
+  return measure
+
+
+def _in_words(scores: Mapping[str, float]) -> str:
+  """Recall at 1, 5 and 10 and the median rank, both ways."""
+  parts = []
+  for way in WAYS:
+    recalls = ", ".join(f"{scores[f'{way}_recall{k}']:.1%}" for k in RECALLS)
+    rank = scores[f"{way}_rank"]
+    parts.append(f"{way}s {recalls} at {_PLACES}, median rank {rank:g}")
+  return "; ".join(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairsOutcome(Outcome):
+  """The retrieval of a split: each image's texts, and each text's images.
+
+  Equal captions are one text. `more` are further scores.
+  """
+
+  task: Any
+  gathered: Gathered
+  loss: float
+  more: Mapping[str, float]
+
+  @property
+  def unanswered(self) -> int:
+    return self.gathered.unanswered
+
+  @property
+  def constant(self) -> bool:
+    v, _, ids = self._texts
+    differ = len(np.unique(ids)) > 1
+    return not self.unanswered and (
+      alike(self.gathered.arrays["u"]) or (differ and alike(v))
+    )
+
+  @functools.cached_property
+  def _texts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The vector, the image and the id of each caption."""
+    arrays = self.gathered.arrays
+    owner, place = np.nonzero(arrays["has"])
+    return arrays["v"][owner, place], owner, arrays["ids"][owner, place]
+
+  @functools.cached_property
+  def ranks(self) -> Ranks:
+    """The ranks of what is found."""
+    v, owner, ids = self._texts
+    return ranks(self.gathered.arrays["u"], v, owner, ids)
+
+  @functools.cached_property
+  def cosines(self) -> np.ndarray:
+    """The cosine of each image and its first caption, (N,)."""
+    arrays = self.gathered.arrays
+    return (arrays["u"] * arrays["v"][:, 0]).sum(axis=1)
+
+  @functools.cached_property
+  def scores(self) -> dict[str, Any]:
+    return {
+      "loss": self.loss,
+      **self.ranks.scores,
+      "cosine": float(self.cosines.mean()),
+      **self.more,
+      "examples": len(self.gathered.index),
+      "skipped_images": self.gathered.skipped,
+    }
+
+  @property
+  def chance(self) -> float:
+    """The recall at 1 of answers that are drawn, the same for both ways.
+
+    N images with K texts in all have K / N texts each, of the K to draw from.
+    """
+    return 1 / len(self.gathered.index)
+
+  @property
+  def notes(self) -> list[str]:
+    return [f"Found by an image, and by a text: {_in_words(self.scores)}."]
+
+  def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
+    del counts
+    scores = self.scores
+    rows = [
+      [
+        f"{way}s",
+        *(f"{scores[f'{way}_recall{k}']:.1%}" for k in RECALLS),
+        f"{scores[f'{way}_rank']:g}",
+      ]
+      for way in WAYS
+    ]
+    columns = ["found", *(f"recall@{k}" for k in RECALLS), "median rank"]
+    return [
+      (
+        "Retrieval of texts by an image, and of images by a text",
+        (columns, rows),
+      )
+    ]
+
+  def telling(self) -> list[Examples]:
+    """The pairs that are found best, and those that are found worst."""
+    count = self.task.pairs.best_pairs
+    # By rank, and among equal ranks by the cosine.
+    order = np.lexsort((-self.cosines, self.ranks.texts))
+    title = "{} pairs"
+    kinds = (
+      ("Best", order[:count], "found first, with the highest cosine"),
+      (
+        "Worst",
+        order[::-1][:count],
+        "found last: look for wrong captions here",
+      ),
+    )
+    return [
+      Examples(
+        title.format(kind),
+        f"Images and the captions that are {text}.",
+        [self._example(int(row)) for row in rows],
+      )
+      for kind, rows, text in kinds
+      if len(rows)
+    ]
+
+  def _example(self, row: int) -> Example:
+    arrays = self.gathered.arrays
+    v, owner, _ = self._texts
+    text = self.task.tokenizer.text
+    own = text(arrays["first"][row])
+    rank = int(self.ranks.texts[row])
+    caption = f"{own} (rank {rank:,}, cosine {self.cosines[row]:.3f}"
+    near = int(best_class(v @ arrays["u"][row]))
+    if rank > 1 and near != NO_ANSWER:
+      first = text(arrays["first"][owner[near]])
+      caption += f"; nearest: {first}"
+    caption += ")"
+    return Example(int(self.gathered.index[row]), caption, f"Photograph: {own}")

@@ -1,0 +1,386 @@
+"""Pairs of images and texts as a task: CLIP, SigLIP, and LiT.
+
+`models.two_towers` has the model, `pair_objective` the objective, and
+`retrieval` what an evaluation measures.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from vit_jax.data.batch import Transform, label_spec
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.captions import Captions, no_captions
+from vit_jax.data.reading.labels import Labels
+from vit_jax.data.reading.tokenizer_files import TokenizerFiles
+from vit_jax.data.settings import TrainTransformSettings
+from vit_jax.data.transforming.with_texts import WithTexts
+from vit_jax.models.parts import Parts
+from vit_jax.models.student import CLASS, widths_of
+from vit_jax.models.text import TextTower
+from vit_jax.models.two_towers import (
+  LOG_SCALE,
+  TEXT,
+  TOWERS,
+  tower_of,
+  two_towers,
+)
+from vit_jax.runtime.checks import CLASSES, DEPTH, WIDTH, checked, up_to
+from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import Curves, Stream
+from vit_jax.tasks.pairs.objective import Contrast
+from vit_jax.tasks.pairs.settings import PairsSettings
+from vit_jax.tasks.task import Task
+from vit_jax.training.optimizer import map_paths
+from vit_jax.training.schedules import RunLength
+
+_PLAIN = PairsSettings()
+_FIRST = {"sigmoid": (math.log(10), -10.0), "softmax": (math.log(1 / 0.07), 0)}
+MOST_SCALE = 100.0
+"""The largest scale of the softmax loss, as in CLIP."""
+# The fields of a text tower that its facts have.
+_FIELDS = (
+  *("vocabulary", "length", "hidden_size", "num_layers", "mlp_size"),
+  *("num_heads", "pooling", "causal", "position", "embedding_scale"),
+  *("end_token", "pad_token", "representation_size", "projection_bias"),
+  *("gelu", "layer_norm_epsilon"),
+)
+_LENGTHS = up_to(65_536, "no text tower is known to read as many tokens")
+# The sizes of a stored text tower.
+_SIZES = {"vocabulary": CLASSES, "length": _LENGTHS, "num_layers": DEPTH}
+_SIZES |= dict.fromkeys(("hidden_size", "mlp_size", "num_heads"), WIDTH)
+_MLP_RATIO = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class PairsTask(Task):
+  """Finding the text of an image and the image of a text.
+
+  Attributes:
+    tokenizer: The files of the tokenizer, a fact.
+    text: The text tower's fields, a fact; without, it is a new one.
+    weights: The towers that begin with weights.
+    first: The first logarithm of the scale, and the first bias.
+  """
+
+  pairs: PairsSettings = _PLAIN
+  tokenizer: TokenizerFiles | None = None
+  text: tuple[tuple[str, Any], ...] = ()
+  weights: tuple[str, ...] = ()
+  first: tuple[float, float] | None = None
+  name = "pairs"
+  metrics = (
+    Metric("recall1", "recall@1"),
+    Metric("cosine", "cosine of pairs", format="{:.3f}", higher_is_better=None),
+    Metric("text_recall5", "@5 of texts"),
+    Metric("image_recall5", "@5 of images"),
+    Metric("zero_shot", "zero-shot top-1"),
+  )
+  score = "recall1"
+  refuses = (
+    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
+    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
+    *("model.head_bias", "eval_per_class", "eval_pictures"),
+    *("transfer.keep_head", "transfer.probe_head", "distill.teacher"),
+    *("fewshot.shots", "fewshot.neighbours"),
+  )
+  curves = (
+    Curves(
+      "Recall at 1, 5 and 10",
+      {
+        Split.EVAL.key("recall1"): "both at 1",
+        **{
+          Split.EVAL.key(f"{way}_recall{k}"): f"{way}s at {k}"
+          for way in ("text", "image")
+          for k in (1, 5, 10)
+        },
+      },
+      percent=True,
+    ),
+    Curves(
+      "Zero-shot accuracy",
+      {Split.EVAL.key("zero_shot"): "zero-shot"},
+      percent=True,
+    ),
+    Curves(
+      "Cosine of an image and its text",
+      {
+        Split.TRAIN.key("cosine"): "training",
+        Split.EVAL.key("cosine"): "evaluation",
+      },
+    ),
+  )
+  has_answers = False
+  reads_texts = True
+
+  @classmethod
+  def configured(cls, sections: Mapping[str, Any]) -> Task:
+    """The task of a configuration.
+
+    Raises ValueError if LoRA is asked for without a rank, or nothing is
+    trained.
+    """
+    pairs = sections["pairs"]
+    lora = sections.get("lora")  # A description leaves it out.
+    for tower in TOWERS:
+      if getattr(pairs, tower) == "lora" and lora is not None and not lora.rank:
+        raise ValueError(
+          f"lora.rank=0 leaves pairs.{tower}='lora' without a rank: set it, "
+          "such as 16."
+        )
+    if pairs.image == pairs.text == "frozen":
+      raise ValueError(
+        "pairs.image='frozen' and pairs.text='frozen' leave nothing to train: "
+        "freeze one of them."
+      )
+    return cls(sections["loss"], pairs)
+
+  def _labels(self) -> Labels:
+    """The captions, with the run's tokenizer once it is known."""
+    pairs = self.pairs
+    return Captions(
+      tokenizer=self.tokenizer, most=pairs.captions, length=self._length
+    )
+
+  labels: ClassVar[Any] = property(_labels)
+
+  @property
+  def trained(self) -> str:
+    """The towers that are trained, as LoRA has words of its own."""
+    frozen = [t for t in TOWERS if getattr(self.pairs, t) == "frozen"]
+    if not frozen:
+      return f"the {' and the '.join(TOWERS)} towers"
+    (other,) = (t for t in TOWERS if t not in frozen)
+    return f"the {other} tower; the {frozen[0]} tower stays as it is"
+
+  @property
+  def _length(self) -> int:
+    return dict(self.text).get("length", self.pairs.text_length)
+
+  def facts(self) -> dict[str, Any]:
+    return {
+      "task": self.name,
+      "text": dict(self.text),
+      "weights": list(self.weights),
+      "first": list(self._first),
+      "tokenizer": self._stored,
+    }
+
+  @functools.cached_property
+  def _stored(self) -> dict[str, Any] | None:
+    return None if self.tokenizer is None else self.tokenizer.as_json()
+
+  def with_facts(self, description: Mapping[str, Any]) -> "PairsTask":
+    targets = description["targets"]
+    text = {**targets["text"]}
+    for name, must in _SIZES.items():
+      text[name] = checked(name, int, text[name], must)
+    weights = checked("weights", tuple[str, ...], targets["weights"])
+    first = checked("first", tuple[float, float], targets["first"])
+    tokenizer = TokenizerFiles.from_json(targets["tokenizer"])
+    return dataclasses.replace(
+      self,
+      tokenizer=dataclasses.replace(
+        tokenizer, vocabulary=checked("vocabulary", int, text["vocabulary"])
+      ),
+      text=tuple((name, text[name]) for name in _FIELDS if name in text),
+      weights=tuple(tower for tower in TOWERS if tower in weights),
+      first=first,
+    )
+
+  def with_text(
+    self,
+    tokenizer: TokenizerFiles | None,
+    tower: TextTower | None,
+    weights: Sequence[str] = (),
+    pair: tuple[float | None, float | None] = (None, None),
+  ) -> "PairsTask":
+    """The task with its tokenizer and its text tower.
+
+    Args:
+      tokenizer: The files; None if there is none yet.
+      tower: The tower; None for a new one.
+      weights: The towers that begin with weights.
+      pair: The scale and the bias of the weights, as far as they are known.
+    """
+    if tower is not None:
+      fields = {name: getattr(tower, name) for name in _FIELDS}
+    elif tokenizer is not None:
+      opened = tokenizer.tokenizer
+      fields = self._new_text(opened.size, opened.pad)
+    else:
+      fields = self._new_text(self.pairs.vocabulary)
+    scale, bias = pair
+    log_scale, first_bias = _FIRST[self.pairs.loss]
+    if scale is not None:
+      log_scale = math.log(scale)
+    if bias is not None:
+      first_bias = bias
+    return dataclasses.replace(
+      self,
+      tokenizer=tokenizer,
+      text=tuple(fields.items()),
+      weights=tuple(weights),
+      first=(log_scale, float(first_bias)),
+    )
+
+  def _new_text(self, vocabulary: int, pad: int = 0) -> dict[str, Any]:
+    pairs = self.pairs
+    return {
+      "vocabulary": vocabulary,
+      "length": pairs.text_length,
+      "hidden_size": pairs.text_size,
+      "num_layers": pairs.text_layers,
+      "mlp_size": _MLP_RATIO * pairs.text_size,
+      "num_heads": pairs.text_heads,
+      "pooling": "mean",
+      "pad_token": pad,
+    }
+
+  @property
+  def _first(self) -> tuple[float, float]:
+    """The first logarithm of the scale and the first bias."""
+    log_scale, bias = self.first or _FIRST[self.pairs.loss]
+    if self.pairs.scale is not None:
+      log_scale = math.log(self.pairs.scale)
+    if self.pairs.bias is not None:
+      bias = self.pairs.bias
+    return log_scale, bias
+
+  def fitted(self, train: Source) -> "PairsTask":
+    """The task; raises ValueError if its examples have no captions."""
+    self._check(train)
+    return self
+
+  def check_evaluation(self, source: Source) -> None:
+    """Raises ValueError if there are no captions, or only one pair."""
+    self._check(source)
+    if len(source) < 2:
+      raise ValueError(
+        f"{source.name} has one pair to evaluate, and an image is to find its "
+        "text among others: give two or more."
+      )
+
+  def _check(self, source: Source) -> None:
+    if label_spec(source) != self.labels.spec(1):
+      raise ValueError(no_captions(source.name))
+
+  def adapted(self, model: Any) -> Any:
+    pairs = self.pairs
+    fields = dict(self.text) or self._new_text(pairs.vocabulary)
+    is_new = TEXT not in self.weights
+    if is_new and fields.get("representation_size") is None:
+      fields["representation_size"] = _width(model)
+    tower = TextTower(num_classes=0, **fields)
+    log_scale, bias = self._first
+    return two_towers(
+      model,
+      tower,
+      first_log_scale=log_scale,
+      first_bias=bias if pairs.loss == "sigmoid" else None,
+      towers=(pairs.image, pairs.text),
+      new_text=is_new,
+    )
+
+  def train_transform(
+    self, preprocessing: Preprocessing, settings: TrainTransformSettings
+  ) -> Transform:
+    images = preprocessing.train_transform(settings)
+    return WithTexts(images, self._length)
+
+  def objective(self, model: Any, preprocessing: Preprocessing) -> Contrast:
+    return Contrast(
+      self.pairs.loss, self.pairs.distinct, **preprocessing.normalization
+    )
+
+  def train_objective(
+    self, model: Any, preprocessing: Preprocessing, length: RunLength
+  ) -> Contrast:
+    """The objective; raises ValueError for a batch of one pair."""
+    if length.batch_size < 2:
+      raise ValueError(
+        f"batch_size={length.batch_size}: a pair is compared with the others "
+        "of its batch, so take 2 or more."
+      )
+    return self.objective(model, preprocessing)
+
+  def optimizer(
+    self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
+  ) -> optax.GradientTransformation:
+    """Slows down towers that begin with weights, and leaves frozen ones.
+
+    The softmax loss has its scale held at `MOST_SCALE`.
+    """
+    del parts, length
+    chain = [tx]
+    how = {tower: getattr(self.pairs, tower) for tower in TOWERS}
+    slow = [t for t in self.weights if how[t] == "trained"]
+    if slow and self.pairs.start_lr != 1:
+      chain.append(_scaled(slow, self.pairs.start_lr))
+    if self.pairs.loss == "softmax":
+      chain.append(_held_below(math.log(MOST_SCALE)))
+    tx = optax.chain(*chain) if len(chain) > 1 else tx
+    frozen = [tower for tower in TOWERS if how[tower] == "frozen"]
+    if not frozen:
+      return tx
+
+    def label(path: str, _: Any) -> str:
+      return "frozen" if tower_of(path) in frozen else "trained"
+
+    kinds: dict[Any, Any] = {"trained": tx, "frozen": optax.set_to_zero()}
+    return optax.partition(kinds, functools.partial(map_paths, label))
+
+  def measure(self, model: Any, stream: Stream) -> Measure:
+    from vit_jax.tasks.pairs.evaluation import pairs_measure
+
+    return pairs_measure(self, model, stream)
+
+  def label_text(self, label: Any, names: Sequence[str]) -> str:
+    """The first caption of a label."""
+    assert self.tokenizer is not None
+    return self.tokenizer.text(np.asarray(label)[0])
+
+
+def _scaled(
+  towers: Sequence[str], factor: float
+) -> optax.GradientTransformation:
+  """Multiplies the updates of towers."""
+
+  def scale(path: str, update: Array) -> Array:
+    return update * factor if tower_of(path) in towers else update
+
+  return optax.stateless(lambda updates, _: map_paths(scale, updates))
+
+
+def _held_below(most: float) -> optax.GradientTransformation:
+  """Lets the logarithm of the scale become at most `most`."""
+
+  def hold(path: str, update: Array, param: Array) -> Array:
+    if path != LOG_SCALE:
+      return update
+    return jnp.minimum(param + update, most) - param
+
+  return optax.stateless(
+    lambda updates, params: map_paths(hold, updates, params)
+  )
+
+
+def _width(model: Any) -> int:
+  """The width of a model's representation."""
+  if model.representation_size is not None:
+    return model.representation_size
+  height = width = 64
+  if model.num_layers:
+    h, w = model.position_grid or (2, 2)
+    height = h * model.stride
+    width = w * model.stride
+  return widths_of(model, (height, width, 3))[CLASS]

@@ -1,0 +1,1 @@
+"""Regression: an image has one or several numbers."""

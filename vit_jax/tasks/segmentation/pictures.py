@@ -1,0 +1,114 @@
+"""Masks in colours, on their images."""
+
+import colorsys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt8
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.mask_folder import IGNORED, ignored, resize_mask
+from vit_jax.models.model import normalize
+from vit_jax.tasks.autoencoder.pictures import as_photograph
+from vit_jax.tasks.finite import NO_ANSWER, best_class
+from vit_jax.tasks.segmentation.objective import enlarged
+
+_GAP = 4  # Pixels between two panels.
+_SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
+_STRIP = 1 << 21  # Pixels.
+_SHARE = 0.6  # Weight of the colour; the rest is the image.
+_GOLDEN = 0.618034  # Share of the colour circle between two classes.
+
+Photograph = UInt8[np.ndarray, "H W 3"]
+Mask = Int[np.ndarray, "H W"]
+
+
+def palette(count: int = 256) -> UInt8[np.ndarray, "count 3"]:
+  """The colours of classes: black for class 0, then hues far apart.
+
+  The last of 256 is white, for pixels of no class.
+  """
+  colours = [
+    colorsys.hsv_to_rgb(
+      (k * _GOLDEN) % 1, 1 - 0.35 * (k // 8 % 2), 1 - 0.3 * (k // 16 % 2)
+    )
+    for k in range(count)
+  ]
+  levels = np.rint(255 * np.array(colours)).astype(np.uint8)
+  levels[0] = 0
+  if count > IGNORED:
+    levels[IGNORED] = 255
+  return levels
+
+
+def overlay(
+  image: Photograph, mask: Mask, classes: int = IGNORED
+) -> Photograph:
+  """An image with the colour of each pixel's class; of no class, as it is.
+
+  `classes` is the number of classes.
+  """
+  colours = _SHARE * palette()
+  drawn = np.empty_like(image)
+  for rows in strips(mask.shape):
+    mixed = colours[mask[rows] % 256] + (1 - _SHARE) * image[rows]
+    none = (mask[rows] == ignored(classes))[..., None]
+    drawn[rows] = np.rint(np.where(none, image[rows], mixed))
+  return drawn
+
+
+def strips(shape: Sequence[int]) -> Iterator[slice]:
+  """Slices of an image's rows, of few enough pixels for arrays of floats."""
+  step = max(1, _STRIP // max(1, shape[1]))
+  return (slice(top, top + step) for top in range(0, shape[0], step))
+
+
+def make_logits(
+  model: Any, preprocessing: Preprocessing
+) -> Callable[[Any, UInt8[np.ndarray, "B H W C"]], Float[Array, "B h w K"]]:
+  """Returns a compiled function from parameters and images to logits."""
+  mean, std = preprocessing.mean, preprocessing.std
+
+  @jax.jit
+  def logits(params: Any, images: Array) -> Array:
+    x = normalize(images, mean, std)
+    return model.apply({"params": params}, x)
+
+  return logits
+
+
+def make_panels(
+  model: Any, preprocessing: Preprocessing
+) -> Callable[[Any, Sequence[tuple]], list[Photograph]]:
+  """Returns a function from parameters and examples to a picture of each.
+
+  An example is its place in the split, its pixels and its mask, which may have
+  another size. The picture has the image, its mask and the model's answer.
+  """
+  logits_of = make_logits(model, preprocessing)
+
+  def draw(params: Any, examples: Sequence[tuple]) -> list[Photograph]:
+    sheets = []
+    for _, pixels, mask in examples:
+      height, width = size = pixels.shape[:2]
+      logits = enlarged(logits_of(params, pixels[None]), height, width)
+      answer = best_class(np.asarray(logits[0]))
+      K = logits.shape[-1]
+      answer = np.where(answer == NO_ANSWER, ignored(K), answer)
+      image = as_photograph(pixels)
+      true = resize_mask(np.asarray(mask), size)
+      panels = [image, overlay(image, true, K), overlay(image, answer, K)]
+      sheets.append(_side_by_side(panels))
+    return sheets
+
+  return draw
+
+
+def _side_by_side(panels: Sequence[Photograph]) -> Photograph:
+  times = max(1, _SIDE // max(panels[0].shape[:2]))
+  large = [x.repeat(times, axis=0).repeat(times, axis=1) for x in panels]
+  gap = np.full((len(large[0]), _GAP, 3), 255, np.uint8)
+  parts = [part for panel in large for part in (gap, panel)]
+  return np.concatenate(parts[1:], axis=1)

@@ -1,0 +1,319 @@
+"""Segmentation as a task: a class for each pixel of an image.
+
+`models.segmenter` has the model, `segmentation_objective` the objective, and
+`segmentation_pictures` draws. Labels are pictures of classes.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from vit_jax.data.batch import Transform
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.mask_folder import ignored
+from vit_jax.data.settings import TrainTransformSettings
+from vit_jax.data.transforming.with_masks import WithMasks
+from vit_jax.models.segmenter import segmenter
+from vit_jax.runtime.checks import CLASSES, checked
+from vit_jax.runtime.display import Display, Metric, Split
+from vit_jax.tasks.finite import best_class
+from vit_jax.tasks.metrics import Gathered, Measure, gathering
+from vit_jax.tasks.outcome import (
+  Curves,
+  Example,
+  Examples,
+  Outcome,
+  Stream,
+  Table,
+  write_rows,
+)
+from vit_jax.tasks.segmentation.objective import PixelClasses, enlarged
+from vit_jax.tasks.settings import SegmentationSettings, labels_of
+from vit_jax.tasks.task import PanelText, Task, class_name
+
+_SHOWN = 6  # Examples of each kind in a report.
+_PLAIN = SegmentationSettings()
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentationTask(Task):
+  """Naming the class of each pixel.
+
+  Attributes:
+    classes: The number of classes of the training masks, a fact; 0 takes the
+      model's.
+  """
+
+  segmentation: SegmentationSettings = _PLAIN
+  classes: int = 0
+  name = "segmentation"
+  labels = labels_of(name)
+  metrics = (
+    Metric("pixels_right", "pixels right"),
+    Metric("mean_iou", "mean IoU"),
+  )
+  score = "mean_iou"
+  refuses = (
+    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
+    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
+    *("model.head_bias", "transfer.keep_head", "transfer.probe_head"),
+    *("train_transform.randaugment_layers", "distill.teacher"),
+    *("fewshot.shots", "fewshot.neighbours"),
+  )
+  curves = (
+    Curves(
+      "Mean IoU", {Split.EVAL.key("mean_iou"): "evaluation"}, percent=True
+    ),
+    Curves(
+      "Pixels right",
+      {
+        Split.TRAIN.key("pixels_right"): "training",
+        Split.EVAL.key("pixels_right"): "evaluation",
+      },
+      percent=True,
+    ),
+  )
+  panel_text = PanelText(
+    "What it marks",
+    "The image is on the left, then its mask and the model's answer. Each "
+    "class has a colour, and pixels of no class are as they are.",
+    "Three panels: the image, its mask, the model's answer",
+  )
+  has_answers = False
+
+  @classmethod
+  def configured(cls, sections: Mapping[str, Any]) -> Task:
+    return cls(sections["loss"], sections.get("segmentation", _PLAIN))
+
+  @property
+  def why_refused(self) -> str:
+    return "does not fit masks, and data.task='segmentation' has them as labels"
+
+  @property
+  def has_rows(self) -> bool:
+    return True
+
+  def fitted(self, train: Source) -> "SegmentationTask":
+    return dataclasses.replace(self, classes=len(train.class_names))
+
+  def facts(self) -> dict[str, Any]:
+    return {"task": self.name, "classes": self.classes}
+
+  def with_facts(self, description: Mapping[str, Any]) -> "SegmentationTask":
+    stored = description["targets"]["classes"]
+    classes = checked("classes", int, stored, CLASSES)
+    return dataclasses.replace(self, classes=classes)
+
+  def num_outputs(self, names: Sequence[str]) -> int:
+    return len(names)
+
+  def adapted(self, model: Any) -> Any:
+    settings = self.segmentation
+    classes = self.classes or model.num_classes
+    return segmenter(model, classes, settings.layers, settings.head_size)
+
+  def train_transform(
+    self, preprocessing: Preprocessing, settings: TrainTransformSettings
+  ) -> Transform:
+    return WithMasks(
+      preprocessing.train_transform(settings), ignored(self.classes)
+    )
+
+  def eval_transform(self, preprocessing: Preprocessing) -> Transform:
+    return WithMasks(preprocessing.transform(), ignored(self.classes))
+
+  def objective(self, model: Any, preprocessing: Preprocessing) -> PixelClasses:
+    return PixelClasses(preprocessing.mean, preprocessing.std)
+
+  def measure(self, model: Any, stream: Stream) -> Measure:
+    objective = self.objective(model, stream.preprocessing)
+    names = stream.source.class_names
+
+    def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+      logits = model.apply({"params": params}, objective.inputs(batch))
+      masks = batch["label"]
+      loss, _ = objective.compare(logits, masks)
+      answer = best_class(enlarged(logits, *masks.shape[1:]))
+      return {"loss": loss, **counts(masks, answer, logits.shape[-1])}
+
+    return gathering(rows, functools.partial(SegmentationOutcome, names))
+
+  def make_panels(
+    self, model: Any, preprocessing: Preprocessing
+  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
+    from vit_jax.tasks.segmentation.pictures import make_panels
+
+    return make_panels(model, preprocessing)
+
+  def make_mark(
+    self,
+    model: Any,
+    preprocessing: Preprocessing,
+    short_side: int | None = None,
+  ) -> Callable[[Any, np.ndarray], np.ndarray]:
+    from vit_jax.tasks.segmentation.marking import make_mark
+
+    return make_mark(model, preprocessing, short_side)
+
+  def label_text(self, label: Any, names: Sequence[str]) -> str:
+    """The classes of a mask."""
+    classes = np.unique(np.asarray(label)).tolist()
+    none = ignored(len(names))
+    shown = [class_name(names, k) for k in classes if k != none]
+    return ", ".join(shown) or "no class"
+
+
+def counts(
+  masks: Int[Array, "B H W"], answer: Int[Array, "B H W"], num_classes: int
+) -> dict[str, Int[Array, "B K"]]:
+  """The pixels of each class in masks, in answers, and in both alike.
+
+  Pixels of no class count nowhere.
+  """
+  has_class = masks != ignored(num_classes)
+
+  def of_class(k: Array) -> dict[str, Array]:
+    true = (masks == k) & has_class
+    answered = (answer == k) & has_class
+    pixels = {"true": true, "answered": answered, "right": true & answered}
+    return {key: x.sum(axis=(1, 2)) for key, x in pixels.items()}
+
+  every = jax.lax.map(of_class, jnp.arange(num_classes))
+  return jax.tree.map(jnp.transpose, every)
+
+
+def iou(
+  right: Int[np.ndarray, "*N K"],
+  true: Int[np.ndarray, "*N K"],
+  answered: Int[np.ndarray, "*N K"],
+) -> Float[np.ndarray, "*N K"]:
+  """Intersection over union; NaN for a class that neither has."""
+  union = true + answered - right
+  return np.where(union > 0, right / np.maximum(union, 1), np.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentationOutcome(Outcome):
+  """The outcome of an evaluation of segmentation.
+
+  Attributes:
+    gathered: The loss of each example, and the pixels of `counts`.
+  """
+
+  names: Sequence[str]
+  gathered: Gathered
+
+  @property
+  def unanswered(self) -> int:
+    return self.gathered.unanswered
+
+  @property
+  def constant(self) -> bool:
+    true, answered = (
+      int(self._pixels[key].any(axis=0).sum()) for key in ("true", "answered")
+    )
+    return answered == 1 < true
+
+  @functools.cached_property
+  def _pixels(self) -> dict[str, Int[np.ndarray, "N K"]]:
+    keys = ("right", "true", "answered")
+    return {key: self.gathered.arrays[key].astype(np.int64) for key in keys}
+
+  @functools.cached_property
+  def iou(self) -> Float[np.ndarray, " K"]:
+    """That of each class over the split; NaN if it occurs nowhere."""
+    return iou(**{key: x.sum(axis=0) for key, x in self._pixels.items()})
+
+  @functools.cached_property
+  def each_iou(self) -> Float[np.ndarray, " N"]:
+    """The mean of each example's classes; 1 if it has no pixel of a class."""
+    each = iou(**self._pixels)
+    is_there = ~np.isnan(each)
+    count = is_there.sum(axis=1)
+    total = np.where(is_there, each, 0).sum(axis=1)
+    return np.where(count > 0, total / np.maximum(count, 1), 1.0)
+
+  @property
+  def scores(self) -> dict[str, Any]:
+    """The scores of the split; raises ValueError without a pixel of a class."""
+    pixels = self._pixels
+    total = int(pixels["true"].sum())
+    if not total:
+      raise ValueError("the evaluation split has no readable pixel of a class.")
+    return {
+      "loss": float(self.gathered.arrays["loss"].mean(dtype=np.float64)),
+      "mean_iou": float(np.nanmean(self.iou)),
+      "pixels_right": int(pixels["right"].sum()) / total,
+      "examples": len(self.gathered.index),
+      "skipped_images": self.gathered.skipped,
+    }
+
+  @property
+  def chance(self) -> float:
+    """The mean IoU of the commonest class for all pixels."""
+    true = self._pixels["true"].sum(axis=0)
+    return float(true.max() / max(true.sum(), 1) / max((true > 0).sum(), 1))
+
+  def by_class(self) -> dict[str, Any]:
+    pairs = zip(self.names, self.iou, strict=False)
+    finite = {name: float(x) for name, x in pairs if np.isfinite(x)}
+    return Split.EVAL.keyed({"iou_by_class": finite})
+
+  def table(self) -> Table:
+    """The IoU of each class, and its share of the pixels."""
+    true, answered = (
+      self._pixels[key].sum(axis=0) for key in ("true", "answered")
+    )
+    total = max(int(true.sum()), 1)
+    rows = [
+      [
+        class_name(self.names, k),
+        "-" if np.isnan(value) else f"{value:.2%}",
+        f"{true[k] / total:.1%}",
+        f"{answered[k] / total:.1%}",
+      ]
+      for k, value in enumerate(self.iou)
+    ]
+    return ("class", "IoU", "of the pixels", "answered"), rows
+
+  def show(self, display: Display) -> None:
+    display.table(*self.table())
+
+  def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
+    return [("IoU of each class", self.table())]
+
+  def write(self, path: pathlib.Path, source: Source) -> None:
+    loss = self.gathered.arrays["loss"]
+    order = np.argsort(-loss, kind="stable")
+    right, true = (self._pixels[key].sum(axis=1) for key in ("right", "true"))
+    share = right / np.maximum(true, 1)
+    rows = (
+      [f"{self.each_iou[row]:.6g}", f"{share[row]:.6g}", f"{loss[row]:.6g}"]
+      for row in order
+    )
+    columns = ("mean_iou", "pixels_right", "loss")
+    write_rows(path, source, columns, self.gathered.index[order], rows)
+
+  def telling(self) -> list[Examples]:
+    order = np.argsort(self.each_iou, kind="stable")
+    worst = [*order[:_SHOWN]]
+    best = [row for row in order[::-1][:_SHOWN] if row not in worst]
+    panels = "The image, its mask, and the model's answer."
+    return [
+      Examples("Worst images", panels, [*map(self._example, worst)]),
+      Examples("Best images", panels, [*map(self._example, best)]),
+    ]
+
+  def _example(self, row: Any) -> Example:
+    caption = f"mean IoU {self.each_iou[row]:.1%}"
+    index = int(self.gathered.index[row])
+    alt = f"An image, its mask, and the model's answer, {caption}"
+    return Example(index, caption, alt)

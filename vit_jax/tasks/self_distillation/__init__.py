@@ -1,0 +1,1 @@
+"""Self-distillation, trained without labels."""

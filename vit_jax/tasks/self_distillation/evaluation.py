@@ -1,0 +1,175 @@
+"""Evaluation of self-distillation: whether features differ, and how much."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from vit_jax.models.model import unit
+from vit_jax.tasks.means import sums_of
+from vit_jax.tasks.metrics import Measure, Parts
+from vit_jax.tasks.outcome import Outcome, check_readable
+from vit_jax.tasks.self_distillation.objective import SelfDistillation
+from vit_jax.training.losses import Objective
+
+LOW_DEVIATION = 0.1
+LOW_RANK = 1.5
+"""Below one of these, features are taken to have collapsed."""
+_ADVICE = ", raise ema_decay, or take self_distillation.centering=sinkhorn"
+
+
+def features_measure(
+  model: Any, objective: Objective, advice: str = _ADVICE
+) -> Measure:
+  """Returns the measure of the loss and of the features of a split.
+
+  The objective has `mirrored_loss`, as `SelfDistillation` has, and the model's
+  outputs have the features `y`. `advice` ends the warning of a collapse.
+  """
+
+  def compute(params: Any, batch: Mapping[str, Array], first: Array) -> Any:
+    del first
+    images = objective.inputs({"image": batch["image"]})
+    seen: dict[str, Float[Array, "B D"]] = {}
+
+    def apply(images: Any) -> Any:
+      outputs = model.apply({"params": params}, images)
+      seen.setdefault("y", outputs["y"])
+      return outputs
+
+    mirrored: Any = objective
+    loss, score = mirrored.mirrored_loss(apply, images)
+    counts = batch["mask"] > 0
+    z = unit(seen["y"])
+    loss = jnp.where(jnp.isfinite(z).all(axis=1), loss, jnp.nan)
+    sums = sums_of(batch, loss, {objective.metric: score})
+    return sums, _moments(z, counts)
+
+  def parts(found: tuple[Any, Any], first: int, **_: bool) -> Parts:
+    del first
+    sums, moments = jax.tree.map(np.float64, found)
+    return {**sums, "features": Moments(sums["examples"], *moments)}
+
+  outcome = functools.partial(
+    FeaturesOutcome, metric=objective.metric, advice=advice
+  )
+  return Measure(compute, outcome, parts)
+
+
+def _moments(
+  z: Float[Array, "B D"], counts: Bool[Array, " B"]
+) -> tuple[Array, Array, Array]:
+  """The mean of the vectors that count, and sums about it, as in `Moments`."""
+  rows = counts[:, None]
+  mean = jnp.where(rows, z, 0).sum(axis=0) / jnp.maximum(counts.sum(), 1)
+  z = jnp.where(rows, z - mean[None], 0)
+  return mean, z.sum(axis=0), z.T @ z
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+  """Sums over vectors z less a `shift`, and over the products of z with itself.
+
+  They are about a shift near the mean of a batch, since the products of vectors
+  that are alike would cancel about 0. A sum keeps the first one's.
+  """
+
+  count: Any
+  shift: Float[np.ndarray, " D"]
+  first: Float[np.ndarray, " D"]
+  second: Float[np.ndarray, "D D"]
+
+  def __add__(self, other: "Moments") -> "Moments":
+    """The sums over both, from (z - a) = (z - b) + (b - a)."""
+    d = other.shift - self.shift
+    moved = np.outer(other.first + other.count * d / 2, d)
+    return Moments(
+      count=self.count + other.count,
+      shift=self.shift,
+      first=self.first + other.first + other.count * d,
+      second=self.second + other.second + moved + moved.T,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FeaturesOutcome(Outcome):
+  """The features of a split: how far apart they lie, in how many directions.
+
+  They are scaled to length 1. `deviation` is the root of their mean squared
+  distance from their mean. `rank` is the exponential of the entropy of the
+  shares of their singular values (RankMe, arXiv:2210.02885), as a share of the
+  most that it can be. `totals` has sums, and `features` the `Moments`. The
+  `metric` is the score of the objective, and `advice` what else may help.
+  """
+
+  totals: dict[str, Any]
+  metric: str = SelfDistillation.metric
+  advice: str = _ADVICE
+
+  @property
+  def unanswered(self) -> int:
+    return int(self.totals["unanswered"])
+
+  @functools.cached_property
+  def scores(self) -> dict[str, Any]:
+    totals = self.totals
+    examples = int(totals["examples"])
+    check_readable(examples)
+    features = totals["features"]
+    mean = features.first / examples
+    covariance = features.second / examples - np.outer(mean, mean)
+    mean = mean + features.shift
+    most = min(len(mean), examples)
+    return {
+      "loss": float(totals["loss"]) / examples,
+      "rank": effective_rank(covariance + np.outer(mean, mean)) / most,
+      self.metric: float(totals[self.metric]) / examples,
+      "deviation": float(np.sqrt(max(np.trace(covariance), 0.0))),
+      "examples": examples,
+      "skipped_images": int(totals["skipped_images"]),
+    }
+
+  @property
+  def warnings(self) -> list[str]:
+    if self.unanswered:
+      return []
+    scores = self.scores
+    rank = scores["rank"] * min(
+      len(self.totals["features"].shift), scores["examples"]
+    )
+    if scores["deviation"] >= LOW_DEVIATION and rank >= LOW_RANK:
+      return []
+    line = (
+      "The features may have collapsed: all images get nearly the same "
+      f"(deviation {scores['deviation']:.3f} of at most 1, rank {rank:.1f}). "
+      "At first that is normal; if they do not rise, or fell, lower "
+      f"optimizer.peak_lr{self.advice}."
+    )
+    return [line]
+
+  @property
+  def notes(self) -> list[str]:
+    return self.warnings
+
+
+def effective_rank(second: Float[np.ndarray, "D D"]) -> float:
+  """The effective rank of features whose products x x^T have this mean.
+
+  It is NaN if one is not finite.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.self_distillation.evaluation import effective_rank
+  >>> round(effective_rank(np.diag([1.0, 1.0, 0.0])), 6)
+  2.0
+  """
+  if not np.isfinite(second).all():
+    return float("nan")
+  singular = np.sqrt(np.linalg.eigvalsh(second).clip(0))
+  shares = singular / singular.sum()
+  shares = shares[shares > 0]
+  return float(np.exp(-(shares * np.log(shares)).sum()))

@@ -1,0 +1,319 @@
+"""The objective of self-distillation, and its masks.
+
+A student learns the answers of a teacher, the average of its own parameters, to
+other crops of the same image and to patches that are masked for it. The
+formulas are in `self_distillation_losses`, the model in
+`models.self_distilled`. Labels are not used.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from vit_jax.models.model import normalize
+from vit_jax.models.partitioning import named
+from vit_jax.tasks.self_distillation.losses import (
+  centered,
+  class_loss,
+  cross_entropy,
+  deviation,
+  entropy,
+  koleo,
+  next_center,
+  patch_loss,
+  sinkhorn_knopp,
+)
+from vit_jax.tasks.settings import SelfDistillationSettings
+from vit_jax.training.losses import Apply, Loss, Moment, Objective
+from vit_jax.training.schedules import cosine, ramp
+
+FINAL_MOMENTUM = 1.0
+_ATTEMPTS = 10  # Failing ones in a row, after which a mask is complete.
+_LEAST_BLOCK = 4  # Patches.
+_LOG_RATIOS = math.log(0.3), math.log(1 / 0.3)
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfDistillation(Objective):
+  """The objective of self-distillation, which keeps centers as its state.
+
+  A batch to train on has `image` and `second`, the large crops, and `small`, as
+  `data.transforming.multi_crop` makes them. For a batch with `image` alone, as
+  an evaluation has it, the loss is `mirrored_loss`: that of the class token,
+  where the second crop is the mirrored image, and student and teacher are the
+  same.
+
+  Attributes:
+    model: A `models.self_distilled.SelfDistilled`.
+    settings: Weights and temperatures of the losses, and the masks.
+    grid: Patches along height and width of a large crop.
+    mean, std: As in `losses.Classification`.
+    momentum: Decay of the teacher's average at first; it rises to 1.
+    total_steps: Length of the run.
+    warmup_steps: Steps in which the teacher's temperature rises.
+  """
+
+  model: Any
+  settings: SelfDistillationSettings
+  grid: tuple[int, int]
+  mean: Sequence[float]
+  std: Sequence[float]
+  momentum: float = 0.992
+  total_steps: int = 1
+  warmup_steps: int = 0
+  metric = "entropy"
+  couples = True
+
+  def inputs(self, batch: Mapping[str, Array]) -> Any:
+    """The images, or the large (2B, H, W, C) and small crops (n B, h, w, C).
+
+    The crops of an image follow one another.
+    """
+    images = self._normalized(batch["image"])
+    if "second" not in batch:
+      return images
+    large = jnp.stack([images, self._normalized(batch["second"])], axis=1)
+    crops = {"large": large.reshape(-1, *large.shape[2:])}
+    if "small" in batch:
+      small = batch["small"]
+      flat = small.reshape(-1, *small.shape[2:])
+      crops["small"] = self._normalized(flat)
+    return crops
+
+  def _normalized(self, pixels: Array) -> Float[Array, "B H W C"]:
+    return normalize(pixels, self.mean, self.std)
+
+  def prepare(
+    self, batch: Mapping[str, Array], key: Key[Array, ""]
+  ) -> tuple[Any, dict[str, Array]]:
+    """Returns the model's inputs, and the masks of the large crops."""
+    inputs = self.inputs(batch)
+    if "second" not in batch or not self.settings.patch_weight:
+      return inputs, {}
+    return inputs, self.draw(key, 2 * len(batch["image"]))
+
+  def draw(self, key: Key[Array, ""], crops: int) -> dict[str, Array]:
+    """The masks of so many crops, (R, N), as the model's draw has them.
+
+    The masked patches are `where`, (R, M), as far as `counts` says.
+    """
+    s, (h, w) = self.settings, self.grid
+    share = (s.mask_from, s.mask_to)
+    masks = block_masks(key, crops, self.grid, s.mask_probability, share)
+    return {"masks": masks, **masked(masks, most_masked(h * w, s.mask_to))}
+
+  def init(self) -> Any:
+    """Centers of zeros for both kinds of tokens, (K,), if there are any."""
+    if self.settings.centering != "mean":
+      return None
+    zeros = named(nn.initializers.zeros_init(), ("prototypes",))
+    shape = (self.model.heads.prototypes,)
+    names = ["class"] + ["patch"] * bool(self.settings.patch_weight)
+    return {n: zeros(jax.random.key(0), shape, jnp.float32) for n in names}
+
+  def decay(self, step: Array) -> Array:
+    """The teacher's momentum."""
+    return cosine(step, self.momentum, FINAL_MOMENTUM, self.total_steps)
+
+  def temperature(self, step: Array) -> Array:
+    """The teacher's temperature."""
+    s = self.settings
+    return ramp(
+      step, s.first_temperature, s.teacher_temperature, self.warmup_steps
+    )
+
+  def loss(
+    self, apply: Apply, inputs: Any, targets: dict[str, Array], moment: Moment
+  ) -> Loss:
+    """The loss of each image, the entropy of its answers, and what follows.
+
+    The score and the metrics are of the teacher's answers, but for the parts of
+    the loss.
+    """
+    if not isinstance(inputs, dict):  # The batch has `image` alone.
+      return Loss(*self.mirrored_loss(apply, inputs))
+    s = self.settings
+    crops = inputs
+    B = len(crops["large"]) // 2
+    taught = self._teach(crops["large"], targets, moment)
+    draw = {k: v for k, v in targets.items() if k != "counts"}
+    large = apply(crops["large"], **({"draw": draw} if draw else {}))
+    small = None
+    if "small" in crops:
+      small = apply(crops["small"])["answers"]
+      small = small.reshape(B, -1, small.shape[-1])
+    answers = large["answers"].reshape(B, 2, -1)
+    parts = {
+      "class_loss": class_loss(
+        taught["class"], answers, small, s.student_temperature
+      )
+    }
+    loss = s.class_weight * parts["class_loss"]
+    if s.koleo_weight:
+      y = large["y"].reshape(B, 2, -1)
+      spread = koleo(y[:, 0]) + koleo(y[:, 1])
+      parts["koleo_loss"] = spread / 2
+      loss += s.koleo_weight * spread
+    if draw:
+      patches = patch_loss(
+        taught["patches"],
+        large["patches"],
+        targets["counts"],
+        s.student_temperature,
+      )
+      parts["patch_loss"] = patches.reshape(B, 2).mean(axis=1)
+      loss += s.patch_weight * parts["patch_loss"]
+    metrics = {name: value.mean() for name, value in parts.items()}
+    metrics |= taught["metrics"]
+    metrics |= {
+      "teacher_momentum": self.decay(moment.step),
+      "teacher_temperature": self.temperature(moment.step),
+    }
+    score = entropy(taught["class"]).mean(axis=1)
+    return Loss(loss, score, metrics, taught["state"])
+
+  def teacher_draw(self, targets: dict[str, Array]) -> dict[str, Array]:
+    """The teacher's draw: it answers for masked patches, and sees them."""
+    return {"where": targets["where"]}
+
+  def _teach(
+    self, large: Array, targets: dict[str, Array], moment: Moment
+  ) -> dict[str, Any]:
+    """The teacher's probabilities, which sees the large crops without masks."""
+    s = self.settings
+    variables = {"params": moment.averaged}
+    if targets:
+      variables["draw"] = self.teacher_draw(targets)
+    outputs = self.model.apply(variables, large)
+    temperature = self.temperature(moment.step)
+    answers = outputs["answers"]
+    state, metrics = None, {"deviation": deviation(outputs["y"])}
+    kinds: dict[str, tuple[Array, Any]] = {"class": (answers, None)}
+    if targets:
+      K = answers.shape[-1]
+      kinds["patch"] = (
+        outputs["patches"].reshape(-1, K),
+        targets["counts"].reshape(-1),
+      )
+    if s.centering == "mean":
+      state = {
+        name: next_center(
+          moment.state[name], rows, s.center_momentum, counts=counts
+        )
+        for name, (rows, counts) in kinds.items()
+      }
+    taught = {
+      name: self._probabilities(rows, counts, moment, name, temperature)
+      for name, (rows, counts) in kinds.items()
+    }
+    metrics["entropy_of_mean"] = entropy(taught["class"].mean(axis=0))
+    result = {"state": state, "metrics": metrics}
+    result["class"] = taught["class"].reshape(len(large) // 2, 2, -1)
+    if targets:
+      result["patches"] = taught["patch"].reshape(outputs["patches"].shape)
+    return jax.lax.stop_gradient(result)
+
+  def _probabilities(
+    self, rows: Array, counts: Any, moment: Moment, name: str, temperature: Any
+  ) -> Float[Array, "R K"]:
+    if self.settings.centering == "mean":
+      return centered(rows, moment.state[name], temperature)
+    return sinkhorn_knopp(rows, temperature, counts)
+
+  def mirrored_loss(
+    self, apply: Apply, images: Float[Array, "B H W C"]
+  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """The loss of an evaluation, and the entropy of its answers.
+
+    Each image learns from its mirror image, without a center.
+    """
+    pair = [apply(x)["answers"] for x in (images, images[:, :, ::-1])]
+    s = self.settings
+    loss, score = 0.0, 0.0
+    for taught, answers in (pair, pair[::-1]):
+      sharp = jax.nn.softmax(taught / s.teacher_temperature)
+      loss += cross_entropy(sharp, answers, s.student_temperature) / 2
+      score += entropy(sharp) / 2
+    return jnp.asarray(loss), jnp.asarray(score)
+
+
+def most_masked(N: int, share: float) -> int:
+  """The most patches of N that a mask has."""
+  return max(1, int(N * share))
+
+
+def masked(masks: Bool[Array, "R N"], most: int) -> dict[str, Array]:
+  """The places of the masked patches in order, (R, M), and which count."""
+  order = jnp.argsort(~masks, axis=1, stable=True)[:, :most]
+  return {
+    "where": order,
+    "counts": jnp.take_along_axis(masks, order, axis=1),
+  }
+
+
+def block_masks(
+  key: Key[Array, ""],
+  crops: int,
+  grid: tuple[int, int],
+  probability: float,
+  share: tuple[float, float],
+) -> Bool[Array, "R N"]:
+  """Masks of blocks of patches for a share of the crops (arXiv:2106.08254).
+
+  As in DINOv2, the shares of patches to mask are spread evenly over their
+  range, one for each masked crop. A mask has at most that share of patches: it
+  ends when no block fits any more.
+  """
+  h, w = grid
+  num_masked = int(crops * probability)
+  order_key, share_key, block_key = jax.random.split(key, 3)
+  rank = jax.random.permutation(order_key, crops)
+  place = (rank + jax.random.uniform(share_key, (crops,))) / max(num_masked, 1)
+  shares = share[0] + (share[1] - share[0]) * place
+  most = most_masked(h * w, share[1])
+  count = jnp.minimum((shares * h * w).astype(jnp.int32), most)
+  count = jnp.where(rank < num_masked, count, 0)
+  keys = jax.random.split(block_key, crops)
+  draw = functools.partial(_block_mask, grid=grid)
+  return jax.vmap(draw)(keys, count).reshape(crops, h * w)
+
+
+def _block_mask(
+  key: Key[Array, ""], count: Array, grid: tuple[int, int]
+) -> Bool[Array, "h w"]:
+  """Blocks of 4 patches or more, as far as `count` of them leave room."""
+  h, w = grid
+  rows, columns = jnp.arange(h)[:, None], jnp.arange(w)[None]
+
+  def unfinished(carry: Any) -> Array:
+    mask, failures, _ = carry
+    return (mask.sum() < count) & (failures < _ATTEMPTS)
+
+  def add_block(carry: Any) -> Any:
+    mask, failures, key = carry
+    key, *keys = jax.random.split(key, 5)
+    left = count - mask.sum()
+    low, high = _LOG_RATIOS
+    area = _LEAST_BLOCK + jax.random.uniform(keys[0]) * (left - _LEAST_BLOCK)
+    ratio = jnp.exp(jax.random.uniform(keys[1], minval=low, maxval=high))
+    height = jnp.round(jnp.sqrt(area * ratio)).astype(jnp.int32)
+    width = jnp.round(jnp.sqrt(area / ratio)).astype(jnp.int32)
+    fits = (height < h) & (width < w)
+    top = jax.random.randint(keys[2], (), 0, jnp.maximum(h - height, 0) + 1)
+    first = jax.random.randint(keys[3], (), 0, jnp.maximum(w - width, 0) + 1)
+    block = (rows >= top) & (rows < top + height)
+    block = block & (columns >= first) & (columns < first + width)
+    new = (block & ~mask).sum()
+    good = fits & (0 < new) & (new <= left)
+    mask = jnp.where(good, mask | block, mask)
+    return mask, jnp.where(good, 0, failures + 1), key
+
+  start = jnp.zeros(grid, bool), jnp.int32(0), key
+  return jax.lax.while_loop(unfinished, add_block, start)[0]

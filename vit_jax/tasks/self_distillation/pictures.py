@@ -1,0 +1,79 @@
+"""Pictures of patches' features, as colours by their principal components."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, UInt8
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models.grid import grid_of
+from vit_jax.models.model import normalize
+from vit_jax.tasks.autoencoder.pictures import as_photograph
+
+_SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
+_GAP = 4  # Pixels between two panels.
+_COLOURS = 3
+
+Photograph = UInt8[np.ndarray, "H W 3"]
+
+
+def make_panels(
+  model: Any, preprocessing: Preprocessing
+) -> Callable[[Any, Sequence[tuple]], list[Photograph]]:
+  """Returns a function from parameters and examples to a picture of each.
+
+  An example is its place in the split, its pixels and its label. A picture has
+  the image and, beside it, its patches' features; the colours are those of all
+  examples together.
+  """
+  mean, std = preprocessing.mean, preprocessing.std
+
+  @jax.jit
+  def features(params: Any, images: Array) -> Array:
+    x = normalize(images, mean, std)
+    return model.apply({"params": params}, x, method="normed").patches
+
+  def draw(params: Any, examples: Sequence[tuple]) -> list[Photograph]:
+    if not examples:
+      return []
+    _, images, _ = zip(*examples, strict=True)
+    values = jax.device_get(features(params, np.stack(images)))
+    h, w = grid_of(model, preprocessing.image_size)
+    colours = as_colours(values.astype(np.float64)).reshape(-1, h, w, 3)
+    pairs = zip(images, colours, strict=True)
+    return [_sheet(as_photograph(image), cells) for image, cells in pairs]
+
+  return draw
+
+
+def as_colours(
+  features: Float[np.ndarray, "B N D"],
+) -> UInt8[np.ndarray, "B N 3"]:
+  """The first three principal components, each from its lowest to its highest.
+
+  Features of fewer channels leave the last colours grey.
+  """
+  B, N, D = features.shape
+  rows = features.reshape(B * N, D)
+  rows = rows - rows.mean(axis=0)
+  _, _, axes = np.linalg.svd(rows, full_matrices=False)
+  parts = rows @ axes[:_COLOURS].T
+  low = parts.min(axis=0)
+  spread = np.maximum(parts.max(axis=0) - low, 1e-12)
+  levels = np.full((B * N, _COLOURS), 128, np.uint8)
+  levels[:, : parts.shape[1]] = np.rint(255 * (parts - low) / spread)
+  return levels.reshape(B, N, _COLOURS)
+
+
+def _sheet(image: Photograph, cells: UInt8[np.ndarray, "h w 3"]) -> Photograph:
+  H, W, _ = image.shape
+  P = H // len(cells)
+  patches = cells.repeat(P, axis=0).repeat(P, axis=1)
+  times = max(1, _SIDE // max(H, W))
+  panels = [
+    x.repeat(times, axis=0).repeat(times, axis=1) for x in (image, patches)
+  ]
+  gap = np.full((len(panels[0]), _GAP, 3), 255, np.uint8)
+  return np.concatenate([panels[0], gap, panels[1]], axis=1)

@@ -1,0 +1,276 @@
+"""Self-distillation as a task (DINO, iBOT, DINOv2): no labels, no pixels.
+
+`self_distillation_objective` has the objective, `models.self_distilled` the
+model, and `data.transforming.multi_crop` the crops. What leaves a run is the
+teacher's encoder.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.labels import NONE
+from vit_jax.data.settings import TrainTransformSettings
+from vit_jax.data.transforming.multi_crop import MultiCrop
+from vit_jax.models.grid import grid_of
+from vit_jax.models.parts import Parts
+from vit_jax.models.paths import ends_with
+from vit_jax.models.self_distilled import Heads, self_distilled
+from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.self_distillation.evaluation import features_measure
+from vit_jax.tasks.self_distillation.objective import SelfDistillation
+from vit_jax.tasks.settings import SelfDistillationSettings
+from vit_jax.tasks.task import PanelText, Task
+from vit_jax.training.optimizer import map_paths
+from vit_jax.training.schedules import RunLength
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfDistillationTask(Task):
+  """Learning an average of one's own answers to other crops of an image.
+
+  `image_size` and `momentum` are those of the run, where there is one.
+  """
+
+  self_distillation: SelfDistillationSettings = SelfDistillationSettings()
+  image_size: tuple[int, int] | None = dataclasses.field(
+    default=None, compare=False
+  )
+  momentum: float = dataclasses.field(default=0.0, compare=False)
+  name = "self_distillation"
+  labels = NONE
+  metrics = (
+    Metric("rank", "rank of the features"),
+    Metric("entropy", "entropy of the answers", higher_is_better=None),
+    Metric("deviation", "deviation of the features", format="{:.3f}"),
+  )
+  score = "rank"
+  refuses = (
+    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
+    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
+    *("model.head_bias", "eval_per_class", "data.task"),
+    *("distill.teacher", "transfer.probe_head"),
+  )
+  curves = (
+    Curves(
+      "Rank of the features, as a share of their channels",
+      {Split.EVAL.key("rank"): "evaluation"},
+      percent=True,
+    ),
+    Curves(
+      "Deviation of the features, 0 if all images get the same",
+      {
+        Split.TRAIN.key("deviation"): "training",
+        Split.EVAL.key("deviation"): "evaluation",
+      },
+    ),
+    Curves(
+      "Entropy of the teacher's answers",
+      {
+        Split.TRAIN.key("entropy"): "of an image",
+        Split.TRAIN.key("entropy_of_mean"): "of the batch's mean",
+      },
+      percent=True,
+    ),
+    Curves(
+      "Parts of the loss",
+      {
+        Split.TRAIN.key("class_loss"): "class token",
+        Split.TRAIN.key("patch_loss"): "masked patches",
+        Split.TRAIN.key("koleo_loss"): "KoLeo",
+      },
+    ),
+    PROBES,
+  )
+  panel_text = PanelText(
+    "Features of patches",
+    "The image is on the left, then the teacher's features of its patches, "
+    "whose first three principal components over these images are red, green "
+    "and blue.",
+    "Two panels: the image, and its patches' features as colours",
+  )
+  has_answers = False
+  couples_examples = True
+  learns_from_average = True
+
+  @classmethod
+  def enabled(cls, sections: Mapping[str, Any]) -> bool:
+    return bool(sections["self_distillation"].prototypes)
+
+  @classmethod
+  def configured(cls, sections: Mapping[str, Any]) -> Task:
+    """The task of a configuration.
+
+    Raises ValueError if it keeps no average, which is the teacher.
+    """
+    momentum = sections.get("ema_decay")
+    if momentum == 0:
+      raise ValueError(
+        "ema_decay=0.0 leaves self-distillation without its teacher, the "
+        "average of the parameters: set it, such as 0.992."
+      )
+    return cls(
+      sections["loss"],
+      sections["self_distillation"],
+      sections.get("image_size"),
+      momentum or 0.0,
+    )
+
+  @property
+  def why_refused(self) -> str:
+    prototypes = self.self_distillation.prototypes
+    return (
+      f"applies to labels, and self_distillation.prototypes={prototypes} "
+      "trains without"
+    )
+
+  def adapted(self, model: Any) -> Any:
+    s = self.self_distillation
+    heads = Heads(
+      prototypes=s.prototypes,
+      hidden=s.head_size,
+      layers=s.head_layers,
+      bottleneck=s.bottleneck,
+      separate=s.separate_head,
+    )
+    grid = None
+    if self.image_size and model.num_layers:
+      grid = grid_of(model, self.image_size)
+    return self_distilled(model, heads, grid)
+
+  def train_transform(
+    self, preprocessing: Preprocessing, settings: TrainTransformSettings
+  ) -> MultiCrop:
+    s = self.self_distillation
+    return MultiCrop(
+      preprocessing.image_size,
+      (s.small_size, s.small_size),
+      count=s.small_crops,
+      areas=(s.min_area, s.area, 1.0),
+      flip=settings.flip,
+      colours=s.colours,
+      pixels=preprocessing.spec,
+    )
+
+  def objective(
+    self, model: Any, preprocessing: Preprocessing
+  ) -> SelfDistillation:
+    """The objective, without the lengths of a run.
+
+    Raises ValueError if the patches do not divide the crops.
+    """
+    s = self.self_distillation
+    P = model.stride
+    if s.small_crops and s.small_size % P:
+      fits = s.small_size // P * P
+      raise ValueError(
+        f"self_distillation.small_size={s.small_size} does not divide by the "
+        f"model's patches of {P} pixels: set {max(fits, P)} or {fits + P}."
+      )
+    size = preprocessing.image_size
+    if s.small_crops and s.small_size > min(size):
+      raise ValueError(
+        f"self_distillation.small_size={s.small_size} is more than the large "
+        f"crops' image_size={size}: set a smaller small_size or a larger "
+        "image_size."
+      )
+    return SelfDistillation(
+      model,
+      s,
+      grid_of(model, size),
+      preprocessing.mean,
+      preprocessing.std,
+      momentum=self.momentum,
+    )
+
+  def train_objective(
+    self, model: Any, preprocessing: Preprocessing, length: RunLength
+  ) -> SelfDistillation:
+    """The objective of a run.
+
+    Raises ValueError for a batch of one image, if the loss needs others, and if
+    the model's positions fit one size of images alone.
+    """
+    s = self.self_distillation
+    if s.koleo_weight and length.batch_size < 2:
+      raise ValueError(
+        f"batch_size={length.batch_size}: KoLeo compares the images of a "
+        "batch, so take 2 or more, or self_distillation.koleo_weight=0."
+      )
+    fixed = model.position.startswith("learned") and not model.position_grid
+    if s.small_crops and fixed:
+      raise ValueError(
+        "image_size is not set, and the model's positions are for one size of "
+        "images: set it, as in --config.image_size=(224,224)."
+      )
+    return dataclasses.replace(
+      self.objective(model, preprocessing),
+      total_steps=length.total_steps,
+      warmup_steps=length.steps(s.temperature_warmup),
+    )
+
+  def optimizer(
+    self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
+  ) -> optax.GradientTransformation:
+    """Clips the gradient by part, and holds the last layers at first."""
+    s = self.self_distillation
+    chain = [tx]
+    if s.clip_norm:
+      chain.insert(0, clip_by_part(s.clip_norm, parts))
+    if frozen_steps := length.steps(s.freeze_last):
+      constants = map(optax.constant_schedule, (0.0, 1.0))
+      later = optax.scale_by_schedule(
+        optax.join_schedules([*constants], [frozen_steps])
+      )
+      chain.append(optax.masked(later, last_layers))
+    return optax.chain(*chain) if len(chain) > 1 else tx
+
+  def measure(self, model: Any, stream: Stream) -> Measure:
+    objective = self.objective(model, stream.preprocessing)
+    return features_measure(model, objective)
+
+  def make_panels(
+    self, model: Any, preprocessing: Preprocessing
+  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
+    from vit_jax.tasks.self_distillation.pictures import make_panels
+
+    return make_panels(model, preprocessing)
+
+
+def last_layers(params: Any) -> Any:
+  """Which parameters are of the layers of prototypes."""
+  names = "direction", "length"
+  return map_paths(
+    lambda path, _: any(ends_with(path, name) for name in names), params
+  )
+
+
+def clip_by_part(norm: float, parts: Parts) -> optax.GradientTransformation:
+  """Scales gradients to a norm of at most `norm`, of the encoder, each head."""
+
+  def clip(updates: Any, _: Any) -> Any:
+    def prefix(path: str) -> str:
+      return parts.part(path).prefix if parts.is_head(path) else ""
+
+    totals: dict[str, Any] = {}
+
+    def add(path: str, update: Array) -> None:
+      total = totals.get(prefix(path), 0.0)
+      totals[prefix(path)] = total + jnp.sum(jnp.square(update))
+
+    map_paths(add, updates)
+    factors = {
+      name: jnp.minimum(1.0, norm / (jnp.sqrt(total) + 1e-6))
+      for name, total in totals.items()
+    }
+    return map_paths(lambda path, x: x * factors[prefix(path)], updates)
+
+  return optax.stateless(clip)

@@ -1,0 +1,1 @@
+"""Students of a frozen encoder, trained without labels."""

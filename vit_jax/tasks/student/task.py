@@ -1,0 +1,185 @@
+"""Learning a frozen encoder's outputs as a task: its student needs no labels.
+
+`student_objective` has the objective, and `models.student` the model.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.labels import NONE
+from vit_jax.models.student import student, widths_of
+from vit_jax.runtime.checks import WIDTH, checked
+from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.means import MeansOutcome, sums_of
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.settings import StudentSettings
+from vit_jax.tasks.student.objective import Imitation, grids, learned, size_for
+from vit_jax.tasks.task import Task
+from vit_jax.training.distillation import Teacher
+
+_PLAIN = StudentSettings()
+
+
+@dataclasses.dataclass(frozen=True)
+class StudentTask(Task):
+  """Learning the outputs of a frozen encoder, its teacher.
+
+  Attributes:
+    widths: The teacher's width of each output that is learned, a fact.
+    teacher, teacher_params: The teacher; a model alone is used without.
+  """
+
+  student: StudentSettings = _PLAIN
+  widths: tuple[tuple[str, int], ...] = ()
+  teacher: Teacher | None = dataclasses.field(default=None, compare=False)
+  teacher_params: Any = dataclasses.field(
+    default=None, compare=False, repr=False
+  )
+  name = "student"
+  labels = NONE
+  metrics = (Metric("cosine", "cosine to the teacher", format="{:.4f}"),)
+  score = "cosine"
+  refuses = (
+    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
+    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
+    *("model.head_bias", "eval_per_class", "eval_pictures", "data.task"),
+    *("lora.rank", "transfer.probe_head", "distill.form", "distill.kind"),
+    *("distill.temperature", "distill.weight"),
+  )
+  curves = (
+    Curves(
+      "Cosine between the student's and the teacher's outputs",
+      {
+        Split.TRAIN.key("cosine"): "training",
+        Split.EVAL.key("cosine"): "evaluation",
+        Split.EVAL.key("cosine_class"): "evaluation, class token",
+        Split.EVAL.key("cosine_patches"): "evaluation, patches",
+      },
+    ),
+    PROBES,
+  )
+  has_answers = False
+  learns_features = True
+
+  @classmethod
+  def enabled(cls, sections: Mapping[str, Any]) -> bool:
+    return sections["student"].learns is not None
+
+  @classmethod
+  def configured(cls, sections: Mapping[str, Any]) -> Task:
+    """The task of a configuration.
+
+    Raises ValueError if it names no teacher.
+    """
+    settings = sections["student"]
+    distill = sections.get("distill")  # A description leaves it out.
+    if distill is not None and not distill.teacher:
+      raise ValueError(
+        f"student.learns={settings.learns!r} needs a teacher: set "
+        "distill.teacher to a published encoder or a run, as in "
+        "--config.distill.teacher=hf_s14_dinov2."
+      )
+    return cls(sections["loss"], settings)
+
+  @property
+  def why_refused(self) -> str:
+    learns = self.student.learns
+    return f"applies to labels, and student.learns={learns!r} trains without"
+
+  def facts(self) -> dict[str, Any]:
+    return {"task": self.name, "widths": dict(self.widths)}
+
+  def with_facts(self, description: Mapping[str, Any]) -> "StudentTask":
+    widths = description["targets"]["widths"]
+    checked_widths = (
+      (name, checked(f"widths.{name}", int, widths[name], WIDTH))
+      for name in learned(self.student)
+    )
+    return dataclasses.replace(self, widths=tuple(checked_widths))
+
+  def taught(self, teacher: Teacher, params: Any = None) -> "StudentTask":
+    model: Any = teacher.model
+    shape = (*teacher.image_size, len(teacher.mean))
+    widths = widths_of(model, shape)
+    return dataclasses.replace(
+      self,
+      widths=tuple((name, widths[name]) for name in learned(self.student)),
+      teacher=teacher,
+      teacher_params=params,
+    )
+
+  def about_teacher(
+    self, teacher: Teacher, model: Any, preprocessing: Preprocessing
+  ) -> str:
+    """The size of the teacher's images, and how both grids are fitted."""
+    grid, own = grids(teacher, model, preprocessing.image_size)
+    text = "on images of {} x {}".format(*size_for(teacher, grid))
+    if self.student.learns != "class" and own != grid:
+      text += "; its {} x {} patches are resized to the student's".format(*own)
+      text += " {} x {}".format(*grid)
+    return text
+
+  def adapted(self, model: Any) -> Any:
+    return student(model, dict(self.widths))
+
+  def objective(self, model: Any, preprocessing: Preprocessing) -> Imitation:
+    """The objective of a student.
+
+    Raises ValueError if the patches do not fill the images.
+    """
+    assert self.teacher is not None
+    grid, _ = grids(self.teacher, model, preprocessing.image_size)
+    return Imitation(
+      self.student,
+      self.teacher,
+      size_for(self.teacher, grid),
+      preprocessing.mean,
+      preprocessing.std,
+    )
+
+  def with_answers(self, objective: Imitation, teacher: Teacher) -> Imitation:
+    del teacher  # The objective has it.
+    return objective
+
+  def measure(self, model: Any, stream: Stream) -> Measure:
+    objective = self.objective(model, stream.preprocessing)
+    return Measure(
+      make_sums(model, objective),
+      functools.partial(MeansOutcome, means=("loss", *_metrics(self))),
+      frozen=(self.teacher_params,),
+    )
+
+
+def _metrics(task: StudentTask) -> tuple[str, ...]:
+  return ("cosine", *(f"cosine_{name}" for name in learned(task.student)))
+
+
+def make_sums(
+  model: Any, objective: Imitation
+) -> Callable[[Any, Mapping[str, Array], Array, Any], dict[str, Array]]:
+  """Returns a function to sums over a batch.
+
+  It is one from (params, batch, first, teacher's params).
+  """
+
+  def sums(
+    params: Any, batch: Mapping[str, Array], first: Array, teacher_params: Any
+  ) -> dict[str, Array]:
+    del first
+    images = objective.inputs(batch)
+    predicted: Any = model.apply({"params": params}, images)
+    taught = objective.taught(teacher_params, images)
+    loss, cosines = objective.compare(predicted, taught)
+    each = {"cosine": jnp.stack([*cosines.values()]).mean(axis=0)}
+    each |= {f"cosine_{name}": near for name, near in cosines.items()}
+    answers = [x.reshape(len(x), -1) for x in predicted.values()]
+    return sums_of(batch, loss, each, jnp.concatenate(answers, axis=1))
+
+  return sums
