@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.rows import some_slow
 from vit_jax import make_vit
 from vit_jax.models import attention, partitioning
 from vit_jax.training import sharding
@@ -211,9 +212,9 @@ WHOLE = (
 )
 
 
-def _losses_on(mesh, fields, options=WHOLE, steps=3):
+def _losses_on(mesh, fields, steps=3):
   """Losses of a few steps."""
-  init, step = _functions(fields=fields, **dict(options))
+  init, step = _functions(fields=fields, **dict(WHOLE))
   shapes = sharding.array_shapes(init, mesh)
   shardings = sharding.shardings_of(shapes)
   make = jax.jit(lambda key: nn.unbox(init(key)), out_shardings=shardings)
@@ -228,9 +229,9 @@ def _losses_on(mesh, fields, options=WHOLE, steps=3):
 
 
 @functools.cache
-def _losses_on_one_device(fields, options=WHOLE):
+def _losses_on_one_device(fields):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
-  return _losses_on(mesh, fields, options)
+  return _losses_on(mesh, fields)
 
 
 SCANNED = (("num_layers", 2), ("scan", True), ("remat", "dots"))
@@ -244,28 +245,22 @@ MODERN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  "axes, fields, options",
+  "axes, fields",
   [
-    ((2, 2, 2), (), ()),
-    # The slow ones have dropout, Mixup, accumulation and averaging as well.
-    *(
-      pytest.param(*case, WHOLE, marks=pytest.mark.slow)
-      for case in [
-        ((2, 2, 2), ()),
-        ((8, 1, 1), ()),
-        ((2, 4, 1), ()),
-        ((2, 2, 2), SCANNED),
-        ((2, 2, 2), MODERN),
-        ((2, 2, 2), AXIAL),
-        ((2, 2, 2), (("pooling", "map"),)),
-      ]
-    ),
+    ((2, 2, 2), ()),
+    ((8, 1, 1), ()),
+    ((2, 4, 1), ()),
+    ((2, 2, 2), SCANNED),
+    ((2, 2, 2), MODERN),
+    ((2, 2, 2), AXIAL),
+    ((2, 2, 2), (("pooling", "map"),)),
   ],
 )
-def test_eight_devices_do_as_one(axes, fields, options):
-  losses = _losses_on(sharding.make_mesh(*axes), fields, options)
-  expected = _losses_on_one_device(fields, options)
+def test_eight_devices_do_as_one(axes, fields):
+  losses = _losses_on(sharding.make_mesh(*axes), fields)
+  expected = _losses_on_one_device(fields)
   np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
@@ -289,8 +284,9 @@ def test_eight_devices_do_as_one_in_the_form_for_tpu(
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_a_step_that_is_not_finite_changes_nothing_but_its_number():
-  init, step = _functions(ema_decay=0.9)
+@pytest.mark.parametrize("ema_decay", some_slow([0.0, 0.9], [0.0]))
+def test_a_step_that_is_not_finite_changes_nothing_but_its_number(ema_decay):
+  init, step = _functions(ema_decay=ema_decay)
   state, metrics = step(_start(init), _batch())
   assert int(metrics["skipped_steps"]) == 0
   spoilt = state.replace(
@@ -415,6 +411,7 @@ class Remembering(ImageInputs, Objective):
     return Loss(loss, loss * 0, {"average": average}, state)
 
 
+@pytest.mark.slow
 def test_an_objective_with_a_state_reads_the_average_before_the_step():
   model = _model()
   objective = Remembering(mean=(0.5,) * 3, std=(0.5,) * 3)
