@@ -19,13 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.models.attention import MapHead, QueryPool
-from vit_jax.models.extended_block import (
-  GATES,
-  QKV_BIASES,
-  RESIZES,
-  ExtendedBlock,
-  ResizedPositions,
-)
+from vit_jax.models.extended_block import GATES, QKV_BIASES, ExtendedBlock
 from vit_jax.models.layer import (
   Images,
   Layers,
@@ -37,7 +31,7 @@ from vit_jax.models.layer import (
 from vit_jax.models.model import check_size, classifier
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import HEAD, OURS, Part
-from vit_jax.models.position import Grid, Positions
+from vit_jax.models.position import RESIZES, Grid, Positions, ResizedPositions
 from vit_jax.models.relative import KINDS, Relative, RelativeBiases
 from vit_jax.models.rotary import ROPE_KINDS, Rope
 from vit_jax.models.tokens import Tokens
@@ -180,7 +174,7 @@ class ExtendedVit(BaseVit):
     position_grid: Patches along height and width that the positions are for;
       they are interpolated to those of an image. None takes the image's.
     antialias: Whether that interpolation is smoothed when it shrinks.
-    position_resize: Which it is, one of `extended_block.RESIZES`.
+    position_resize: Which it is, one of `position.RESIZES`.
     class_token: Whether there is a class token.
     registers: Number of register tokens.
     distilled: Whether there is a distillation token. It has a head of its own,
@@ -391,7 +385,7 @@ class ExtendedVit(BaseVit):
     token: Any = self.param(name, init, shape, self.param_dtype)
     return token.astype(self.dtype).reshape(-1, self.hidden_size)
 
-  def _E_pos(self, grid: Grid) -> Array | int:
+  def _E_pos(self, grid: Grid, table: Grid | None) -> Array | int:
     if self.position == "none":
       return 0
     entries = {
@@ -399,8 +393,8 @@ class ExtendedVit(BaseVit):
       "learned_all": self.prefix,
     }
     prefix = entries.get(self.position, 0)  # Rows that are no patches.
-    table = ResizedPositions(
-      self.position_grid or grid,
+    resized = ResizedPositions(
+      self.position_grid or table or grid,
       self.hidden_size,
       prefix=prefix,
       antialias=self.antialias,
@@ -408,7 +402,7 @@ class ExtendedVit(BaseVit):
       param_dtype=self.param_dtype,
       name="position",
     )
-    first, patches = jnp.split(table(grid), [prefix])
+    first, patches = jnp.split(resized(grid), [prefix])
     no_place = jnp.zeros((self.prefix - prefix, self.hidden_size), first.dtype)
     E_pos = jnp.concatenate([first, no_place, patches]).astype(self.dtype)
     return E_pos[None]

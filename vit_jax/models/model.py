@@ -36,6 +36,13 @@ _FULL_SCALE = 2.0  # A larger mean or deviation is one of 255 levels.
 _LARGEST = 20.0  # Normalised pixels stay far below, unnormalised ones do not.
 _STEMS = ("E", "conv_root")  # Modules that read the channels of images.
 _SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
+FACTS = (
+  *("head_bias", "param_dtype", "registers", "resnet_layers", "position_at"),
+  *("patch_bias", "qkv_bias", "position_grid", "representation_size", "block"),
+  *("antialias", "distilled", "scan", "projection", "norm_kind", "norm_final"),
+  *("norm_patches", "pooled_tokens", "extended", "resizes_positions"),
+)
+"""Attributes for which `Model` has values that a family may replace."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Model(nn.Module):
   """
 
   num_classes: int
-  # The values of fields that only some families have, in the others.
+  # The values of fields that only some families have, in the others (`FACTS`).
   head_bias, param_dtype, registers = 0.0, jnp.float32, 0
   resnet_layers, position_at, patch_bias, qkv_bias = (), "input", True, "qkv"
   position_grid = representation_size = block = None

@@ -9,6 +9,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
@@ -20,6 +21,10 @@ LEARNED = ("learned", "learned_grid", "learned2d")
 FIXED = ("sincos1d", "sincos2d")
 POSITIONS = (*LEARNED, *FIXED, "relative", "none")
 PLACES = ("input", "every_layer", "shared")
+
+# How a table of positions is resized. "square" is bilinear, to a square as long
+# as the longer side of the patches, which is then cut.
+RESIZES = ("bicubic", "bilinear", "square")
 
 Grid = tuple[int, int]
 _init_E_pos = nn.initializers.normal(0.02)
@@ -69,6 +74,48 @@ class PositionEmbedding(nn.Module):
     if self.class_token:
       E_pos = jnp.pad(E_pos, ((1, 0), (0, 0)))  # (N + 1, D)
     return E_pos
+
+
+class ResizedPositions(nn.Module):
+  """A learned table for one grid of patches, used at any other; (S, D).
+
+  Attributes:
+    table: The grid that the table is for, (h, w).
+    prefix: Number of tokens before the patches that have a vector in the table.
+    antialias: Whether a table that shrinks is smoothed first.
+    resize: How it is resized, one of `RESIZES`.
+  """
+
+  table: Grid
+  hidden_size: int
+  prefix: int
+  antialias: bool
+  resize: str = "bicubic"
+  param_dtype: DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, grid: Grid) -> Float[Array, "S D"]:
+    (h, w), D = self.table, self.hidden_size
+    shape, axes = (self.prefix + h * w, D), ("position", None)
+    E_pos = learned_table(self, "E_pos", shape, axes)
+    if grid == self.table:
+      return E_pos
+    rows, columns = map(jnp.asarray, self._weights(grid))
+    patches = E_pos[self.prefix :].reshape(h, w, D)
+    patches = jnp.einsum("yh,xw,hwd->yxd", rows, columns, patches)
+    patches = patches.reshape(-1, D).astype(self.param_dtype)
+    return jnp.concatenate([E_pos[: self.prefix], patches])
+
+  def _weights(self, grid: Grid) -> list[Float[np.ndarray, "new old"]]:
+    """The weights of the table's rows, and of its columns, for a grid."""
+    weights = bicubic if self.resize == "bicubic" else linear
+    cut = self.resize == "square"
+    return [
+      weights(old, max(grid) if cut else new, antialias=self.antialias)[
+        :new
+      ].astype(np.float32)
+      for old, new in zip(self.table, grid, strict=True)
+    ]
 
 
 class RelativeOffsets(nn.Module):
@@ -161,15 +208,38 @@ def check_position(kind: str, place: str, hidden_size: int) -> None:
     )
 
 
-def input_position(vit: Any, grid: Grid, config: LayerConfig) -> Array | int:
+def input_position(
+  vit: Any, grid: Grid, config: LayerConfig, table: Grid | None = None
+) -> Array | int:
   """E_pos of Eq. 1, (1, S, D); 0 if nothing is added before the first layer.
 
-  `grid` holds the patches along height and width. Called inside the model.
+  `grid` holds the patches along height and width, and `table` those that
+  learned positions are for, if they are others. Called inside the model.
   """
   if vit.position in ("none", "relative"):
     return 0
+  if table not in (None, grid) and vit.position in ("learned", "learned_grid"):
+    return _resized(vit, grid, config, table)
   every = vit.position_at == "every_layer"
   return _embedding(vit, grid, config, "position_0" if every else "position")
+
+
+def _resized(
+  vit: Any, grid: Grid, config: LayerConfig, table: Grid
+) -> Float[Array, "1 S D"]:
+  """The positions of another grid of patches, bicubically interpolated."""
+  class_has_place = vit.class_token and vit.position == "learned"
+  make = ResizedPositions(
+    table,
+    vit.hidden_size,
+    prefix=int(class_has_place),
+    antialias=False,
+    param_dtype=config.param_dtype,
+    name="position",
+  )
+  no_place = vit.prefix - class_has_place
+  E_pos = make(grid).astype(config.dtype)
+  return jnp.pad(E_pos, ((no_place, 0), (0, 0)))[None]
 
 
 def make_positions(vit: Any, grid: Grid, config: LayerConfig) -> Positions:
@@ -215,3 +285,53 @@ def _embedding(vit: Any, grid: Grid, config: LayerConfig, name: str) -> Array:
     name=name,
   )
   return make()[None].astype(config.dtype)  # (1, S, D)
+
+
+def linear(
+  old: int, new: int, *, antialias: bool
+) -> Float[np.ndarray, "new old"]:
+  """Weights of linear interpolation from `old` points to `new`, as PyTorch's.
+
+  It repeats the border; with antialiasing the weights are widened when it
+  shrinks, and cut off at the border.
+  """
+  scale = old / new
+  centres = (np.arange(new)[:, None] + 0.5) * scale - 0.5
+  if not antialias:
+    scale = 1.0
+    centres = centres.clip(0, old - 1)
+  distances = np.abs(np.arange(old) - centres) / max(scale, 1.0)
+  weights = np.maximum(1 - distances, 0)
+  return weights / weights.sum(axis=1, keepdims=True)
+
+
+def bicubic(
+  old: int, new: int, *, antialias: bool, corners: bool = False
+) -> Float[np.ndarray, "new old"]:
+  """Weights of bicubic interpolation from `old` points to `new`, as PyTorch's.
+
+  Cubic convolution (Keys, 1981) with a = -0.75 that repeats the border, or with
+  antialiasing a = -0.5, widened when it shrinks and cut off at the border. The
+  first point and the last lie half a step from the image's edges, or with
+  `corners` in the same places as those of the old grid.
+  """
+  scale = old / new
+  centres = (np.arange(new)[:, None] + 0.5) * scale - 0.5
+  if corners:
+    centres = np.linspace(0, old - 1, new)[:, None]
+  if antialias:
+    weights = _cubic((np.arange(old) - centres) / max(scale, 1.0), -0.5)
+    return weights / weights.sum(axis=1, keepdims=True)
+  taps = np.floor(centres).astype(int) + np.arange(-1, 3)  # (new, 4)
+  weights = np.zeros((new, old))
+  rows = np.broadcast_to(np.arange(new)[:, None], taps.shape)
+  points = rows, taps.clip(0, old - 1)
+  np.add.at(weights, points, _cubic(taps - centres, -0.75))
+  return weights
+
+
+def _cubic(x: np.ndarray, a: float) -> np.ndarray:
+  x = np.abs(x)
+  near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+  far = a * (x**3 - 5 * x**2 + 8 * x - 4)
+  return np.where(x <= 1, near, np.where(x < 2, far, 0.0))

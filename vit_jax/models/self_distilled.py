@@ -13,13 +13,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.extended_block import ResizedPositions
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.layer import GELUS, Images, LayerConfig, layer_norm
 from vit_jax.models.model import Model, check_size, unit
 from vit_jax.models.partitioning import Dense, in_use, named
 from vit_jax.models.parts import HEAD, INPUT, Part
-from vit_jax.models.position import Grid
+from vit_jax.models.position import Grid, ResizedPositions
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import BaseVit, Vit
 
@@ -193,12 +192,12 @@ class SelfDistilledVit(SelfDistilled, Vit):
   plain = Vit
   resizes_positions = True
 
-  def _E_pos(self, grid: Grid) -> Array | int:
+  def _E_pos(self, grid: Grid, table: Grid | None) -> Array | int:
     whole = self.position_grid
     if whole in (None, grid) or not self.position.startswith("learned"):
-      return super()._E_pos(grid)
+      return super()._E_pos(grid, table)
     class_has_place = self.class_token and self.position == "learned"
-    table = ResizedPositions(
+    resized = ResizedPositions(
       whole,
       self.hidden_size,
       prefix=int(class_has_place),
@@ -206,7 +205,7 @@ class SelfDistilledVit(SelfDistilled, Vit):
       param_dtype=self.param_dtype,
       name="position",
     )
-    E_pos = table(grid).astype(self.dtype)
+    E_pos = resized(grid).astype(self.dtype)
     no_place = self.prefix - class_has_place
     return jnp.pad(E_pos, ((no_place, 0), (0, 0)))[None]
 

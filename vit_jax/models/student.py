@@ -13,14 +13,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.extended_vit import ExtendedVit
-from vit_jax.models.layer import Images, LayerConfig, dense, layer_norm
+from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.layer import Images, LayerConfig, dense
 from vit_jax.models.model import Model
 from vit_jax.models.parts import HEAD, Part
-from vit_jax.models.resnet import ResNet
-from vit_jax.models.vit import Vit
 
 CLASS, PATCHES = OUTPUTS = ("class", "patches")
+_NEEDS = Needs("student.learns", patches=False)
 
 
 def outputs_of(
@@ -38,12 +37,7 @@ def outputs_of(
   vit: Any = model
   tokens = vit.run(vit.embed(images, train=train), train=train)
   y = vit.pool(tokens)
-  z = tokens.patches
-  if vit.norm_final:  # Its parameters are those that `pool` has used.
-    norm = layer_norm(LayerConfig.of(vit), "norm", parent=None)
-    params = nn.unbox(vit.get_variable("params", "norm"))
-    normed: Any = norm.apply({"params": params}, z)
-    z = normed
+  z = vit.normed(tokens.without_prefix()).z
   if vit.distilled:
     y = y.mean(axis=1)
   return {CLASS: y, PATCHES: z.reshape(len(z), *tokens.grid, -1)}
@@ -63,8 +57,8 @@ def widths_of(
   return {name: output.shape[-1] for name, output in outputs.items()}
 
 
-class Student(Model):
-  """A model that predicts outputs of a teacher; its classes have a trunk.
+class Student(Composed):
+  """A model that predicts outputs of a teacher.
 
   Images (B, H, W, C) -> the projected outputs that it learns, by name.
 
@@ -73,19 +67,13 @@ class Student(Model):
   """
 
   widths: tuple[tuple[str, int], ...] = ()
-  plain = Model
-
-  @property
-  def trunk(self) -> Model:
-    """The model without the projections."""
-    return self.plain.like(self)
 
   def parts(self) -> tuple[Part, ...]:
     heads = [Part(_layer(name), HEAD, own_task=True) for name, _ in self.widths]
     return *super().parts(), *heads
 
   def __call__(self, x: Images, *, train: bool = False) -> Any:
-    return self.project(outputs_of(self, x, train=train))
+    return self.project(outputs_of(self.encoder, x, train=train))
 
   @nn.compact
   def project(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -103,45 +91,9 @@ def _layer(name: str) -> str:
   return f"project_{name}"
 
 
-class StudentVit(Student, Vit):
-  """A `Vit` as a student."""
+def student(model: Any, widths: Mapping[str, int]) -> Student:
+  """A model of this encoder that learns a teacher's outputs of these widths.
 
-  plain = Vit
-
-
-class StudentExtendedVit(Student, ExtendedVit):
-  """An `ExtendedVit` as a student."""
-
-  plain = ExtendedVit
-
-
-class StudentResNet(Student, ResNet):
-  """A `ResNet` as a student."""
-
-  plain = ResNet
-
-
-_CLASSES = {
-  kind.plain: kind for kind in (StudentVit, StudentExtendedVit, StudentResNet)
-}
-
-
-def student(model: Any, widths: Mapping[str, int]) -> Any:
-  """A model like `model` that learns a teacher's outputs of these widths.
-
-  Raises ValueError if it is of a class without outputs, or it leaves out
-  patches.
+  Raises ValueError if it has no outputs of images, or leaves out patches.
   """
-  kind = _CLASSES.get(type(model))
-  if kind is None:
-    raise ValueError(
-      f"student.learns: a {type(model).__name__} has no outputs of patches to "
-      "learn a teacher's: choose a model such as model.variant=B/16."
-    )
-  if getattr(model, "patch_dropout_rate", 0.0):
-    raise ValueError(
-      f"patch_dropout_rate={model.patch_dropout_rate} leaves out patches "
-      "whose teacher's outputs are to be learned: set it to 0."
-    )
-  changes = {"num_classes": 0, "head_bias": 0.0}
-  return kind.like(model, **changes, widths=tuple(widths.items()))
+  return Student(0, held(model, _NEEDS), tuple(widths.items()))

@@ -54,6 +54,10 @@ class Tokens(struct.PyTreeNode):
     """The values of the patches alone."""
     return self.z[:, self.prefix :]
 
+  def without_prefix(self) -> "Tokens":
+    """The patches alone, of which E_pos has none."""
+    return self.replace(z=self.patches, prefix=0, E_pos=None)
+
   @property
   def seen(self) -> Mask:
     """Which of all tokens count, (B, S); None if all do."""

@@ -256,11 +256,12 @@ class BaseVit(VitFields):
     tokens = self.run(tokens, train=train)  # Eq. 2, 3
     return tokens.z, self.pool(tokens)  # Eq. 4
 
-  @nn.compact
   def embed(
     self, x: Images, *, mask: Any = None, train: bool = False
   ) -> Tokens:
     """The tokens of images (B, H, W, C), with their positions, Eq. 1.
+
+    It is `place(patches(x))`.
 
     Args:
       mask: Which patches count, booleans (B, N); None if all do.
@@ -269,12 +270,37 @@ class BaseVit(VitFields):
       ValueError: if images or mask are of a wrong shape or type, or a hybrid is
         given a mask.
     """
-    check_images(x)
     mask = None if mask is None else jnp.asarray(mask)
-    x_p = self._patches(x, mask)  # (B, h, w, D)
+    return self.place(self.patches(x, mask=mask), mask=mask, train=train)
+
+  @nn.compact
+  def patches(self, x: Images, *, mask: Any = None) -> Float[Array, "B h w D"]:
+    """The products x_p E of Eq. 1, the embedded patches of images.
+
+    The arguments are those of `embed`, which says what is raised.
+    """
+    check_images(x)
+    return self._patches(x, mask)
+
+  @nn.compact
+  def place(
+    self,
+    x_p: Float[Array, "B h w D"],
+    *,
+    mask: Any = None,
+    train: bool = False,
+    table: Grid | None = None,
+  ) -> Tokens:
+    """The tokens of embedded patches, with their positions, Eq. 1.
+
+    Args:
+      mask: As in `embed`.
+      table: Patches along height and width that learned positions are for,
+        which are then resized to those of `x_p`; None if they are for these.
+    """
     B, h, w, D = x_p.shape
     x_p = x_p.reshape(B, h * w, D)
-    E_pos = self._E_pos((h, w))
+    E_pos = self._E_pos((h, w), table)
     x_class = self._x_class(B)
     dropout = nn.Dropout(self._embedding_dropout_rate, deterministic=not train)
     patch_dropout = PatchDropout(self.patch_dropout_rate)
@@ -310,6 +336,14 @@ class BaseVit(VitFields):
     for layer in self._layers(tokens.grid, train, read):
       tokens = layer(tokens)
     return tokens
+
+  @nn.compact
+  def normed(self, tokens: Tokens) -> Tokens:
+    """The outputs of the layers after the final norm, if there is one."""
+    if not self.norm_final:
+      return tokens
+    norm = layer_norm(self._config, name="norm")
+    return tokens.replace(z=norm(tokens.z))
 
   @nn.compact
   def pool(self, tokens: Tokens) -> Pooled:
@@ -351,9 +385,9 @@ class BaseVit(VitFields):
     x_class: Any = self.param("x_class", zeros, shape, self.param_dtype)
     return jnp.tile(x_class.astype(self.dtype), (B, 1, 1))
 
-  def _E_pos(self, grid: Grid) -> Array | int:
+  def _E_pos(self, grid: Grid, table: Grid | None) -> Array | int:
     """E_pos of Eq. 1, (1, S, D); 0 if nothing is added."""
-    return input_position(self, grid, self._config)
+    return input_position(self, grid, self._config, table)
 
   def _layers(self, grid: Grid, train: bool, read: int | None = None) -> Layers:
     """The layers, as functions of tokens to call in turn."""

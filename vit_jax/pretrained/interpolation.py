@@ -7,8 +7,8 @@ a way of its own.
 
 import numpy as np
 
-from vit_jax.models.extended_block import bicubic
 from vit_jax.models.grid import Grid
+from vit_jax.models.position import bicubic
 
 
 def resized(
