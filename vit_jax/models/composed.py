@@ -9,6 +9,7 @@ encoder offers: `patches`, `place`, `run`, `normed` and `pool`.
 
 import dataclasses
 import inspect
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,6 +60,15 @@ class Composed(Model):
     if of_encoder:
       changes["encoder"] = self.encoder.clone(**of_encoder)
     return super().clone(**changes)
+
+  @nn.nowrap
+  def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
+    """As `Model.apply`; `method` may also name one of the encoder's."""
+    name = options.get("method")
+    if isinstance(name, str) and not hasattr(type(self), name):
+      call = operator.attrgetter(f"encoder.{name}")
+      options["method"] = lambda model, *xs, **kw: call(model)(*xs, **kw)
+    return super().apply(variables, *args, **options)
 
   @property
   def trunk(self) -> Model:

@@ -364,6 +364,11 @@ class ExtendedVit(BaseVit):
     """Number of tokens before the patches."""
     return self.class_token + self.distilled + self.registers
 
+  @property
+  def reads_normed(self) -> bool:
+    other = self.distilled or self.norm_pooled or self.pooled_tokens != (0,)
+    return super().reads_normed and not other
+
   def parts(self) -> tuple[Part, ...]:
     return *super().parts(), Part("head_dist", HEAD, own_task=True)
 

@@ -13,17 +13,17 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.extended_vit import ExtendedVit
-from vit_jax.models.layer import GELUS, Images, LayerConfig, layer_norm
-from vit_jax.models.model import Model, check_size, unit
+from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.layer import GELUS, Images, LayerConfig
+from vit_jax.models.model import check_size, unit
 from vit_jax.models.partitioning import Dense, in_use, named
 from vit_jax.models.parts import HEAD, INPUT, Part
-from vit_jax.models.position import Grid, ResizedPositions
+from vit_jax.models.position import Grid
 from vit_jax.models.tokens import Tokens
-from vit_jax.models.vit import BaseVit, Vit
 
-# Positions that small crops can have as well as large ones.
-_POSITIONS = ("learned", "learned_grid", "sincos2d", "none")
+_NEEDS = Needs(
+  "self_distillation.prototypes", hides=True, two_sizes=True, features=True
+)
 _init_kernel = nn.initializers.truncated_normal(0.02)
 
 
@@ -92,11 +92,11 @@ class PrototypeHead(nn.Module):
     return in_use((x @ W).astype(jnp.float32), ("batch", "prototypes"))
 
 
-class SelfDistilled(BaseVit):
-  """The base of `SelfDistilledVit` and `SelfDistilledExtendedVit`.
+class SelfDistilled(Composed):
+  """An encoder with a mask token and heads, as student and as teacher.
 
   Images (B, H, W, C) -> a dictionary with `y`, the normalised output of the
-  class token (or the mean of the patches', with the pooling "gap"), (B, D), and
+  class token (or what else the encoder's head would read), (B, D), and
   `answers`, those of its head, (B, K). The draw is given as a collection of
   variables, `model.apply({"params": params, "draw": draw}, images)`:
 
@@ -112,16 +112,6 @@ class SelfDistilled(BaseVit):
 
   heads: Heads = Heads()
   position_grid: Grid | None = None
-  plain = BaseVit
-
-  def __post_init__(self):
-    _check(self)
-    super().__post_init__()
-
-  @property
-  def trunk(self) -> Model:
-    """The encoder alone."""
-    return self.plain.like(self)
 
   def parts(self) -> tuple[Part, ...]:
     parts = [Part("mask_token", INPUT, own_task=True)]
@@ -141,135 +131,72 @@ class SelfDistilled(BaseVit):
         "self-distillation takes no mask of patches that count: give those to "
         "replace as the collection `draw`."
       )
-    return self.answer(self.normed(x, train=train))
+    vit: Any = self.encoder
+    x_p = self.masked(vit.patches(x))
+    tokens = vit.place(x_p, train=train, table=self.position_grid)
+    tokens = vit.run(tokens, train=train)
+    return self.answer(tokens, vit.normed(tokens))
 
   @nn.compact
-  def normed(self, x: Images, *, train: bool = False) -> Tokens:
-    """The normalised output of the last layer."""
-    tokens = self.run(self.embed(x, train=train), train=train)
-    if self.norm_final:
-      norm = layer_norm(self._config, name="norm")
-      tokens = tokens.replace(z=norm(tokens.z))
-    return tokens
-
-  @nn.compact
-  def answer(self, tokens: Tokens) -> dict[str, Array]:
-    """The representation and the answers, from `normed`."""
-    y = tokens.mean() if self.pooling == "gap" else tokens.z[:, 0]
-    head = PrototypeHead(self.heads, self._config, name="class_head")
-    of_patches = head
-    if self.heads.separate:
-      of_patches = PrototypeHead(self.heads, self._config, name="patch_head")
-    answers = {"y": y, "answers": head(y)}
-    where: Any = self.get_variable("draw", "where")
-    if where is not None:
-      B, M = where.shape
-      patches = jnp.take_along_axis(tokens.patches, where[..., None], axis=1)
-      rows = of_patches(patches.reshape(B * M, -1))
-      answers["patches"] = rows.reshape(B, M, -1)
-    elif self.is_initializing():
-      of_patches(y)
-    return answers
-
-  def _patches(self, x: Images, mask: Any) -> Float[Array, "B h w D"]:
+  def masked(self, x_p: Float[Array, "B h w D"]) -> Float[Array, "B h w D"]:
     """The embedded patches, with the mask's vector as the draw says."""
-    x_p = super()._patches(x, mask)
     masks: Any = self.get_variable("draw", "masks")
     if masks is None and not self.is_initializing():
       return x_p
     zeros = named(nn.initializers.zeros_init(), (None,))
-    shape = (self.hidden_size,)
+    shape = x_p.shape[-1:]
     token: Any = self.param("mask_token", zeros, shape, self.param_dtype)
     if masks is None:
       return x_p
     token = token.astype(x_p.dtype).reshape(1, 1, 1, -1)
     return jnp.where(masks.reshape(*x_p.shape[:3], 1), token, x_p)
 
+  @nn.compact
+  def answer(self, tokens: Tokens, normed: Tokens) -> dict[str, Array]:
+    """The representation and the answers, from the outputs of the layers."""
+    y = self._read(tokens, normed)
+    config = LayerConfig.of(self.encoder)
+    head = PrototypeHead(self.heads, config, name="class_head")
+    of_patches = head
+    if self.heads.separate:
+      of_patches = PrototypeHead(self.heads, config, name="patch_head")
+    answers = {"y": y, "answers": head(y)}
+    where: Any = self.get_variable("draw", "where")
+    if where is not None:
+      B, M = where.shape
+      patches = jnp.take_along_axis(normed.patches, where[..., None], axis=1)
+      rows = of_patches(patches.reshape(B * M, -1))
+      answers["patches"] = rows.reshape(B, M, -1)
+    elif self.is_initializing():
+      of_patches(normed.patches[:, 0])
+    return answers
 
-class SelfDistilledVit(SelfDistilled, Vit):
-  """A `Vit` that is trained by self-distillation; see `SelfDistilled`."""
-
-  plain = Vit
-  resizes_positions = True
-
-  def _E_pos(self, grid: Grid, table: Grid | None) -> Array | int:
-    whole = self.position_grid
-    if whole in (None, grid) or not self.position.startswith("learned"):
-      return super()._E_pos(grid, table)
-    class_has_place = self.class_token and self.position == "learned"
-    resized = ResizedPositions(
-      whole,
-      self.hidden_size,
-      prefix=int(class_has_place),
-      antialias=False,
-      param_dtype=self.param_dtype,
-      name="position",
-    )
-    E_pos = resized(grid).astype(self.dtype)
-    no_place = self.prefix - class_has_place
-    return jnp.pad(E_pos, ((no_place, 0), (0, 0)))[None]
-
-
-class SelfDistilledExtendedVit(SelfDistilled, ExtendedVit):
-  """An `ExtendedVit` trained by self-distillation; see `SelfDistilled`."""
-
-  plain = ExtendedVit
+  def _read(self, tokens: Tokens, normed: Tokens) -> Float[Array, "B D"]:
+    """What the encoder's head would read."""
+    vit: Any = self.encoder
+    if vit.reads_normed:
+      return normed.mean() if vit.pooling == "gap" else normed.z[:, 0]
+    return vit.representation(vit.pool(tokens))
 
 
 def self_distilled(
   vit: nn.Module, heads: Heads, position_grid: Grid | None
 ) -> SelfDistilled:
-  """A model like `vit` with heads of these sizes.
+  """A model of this encoder with heads of these sizes.
 
   `position_grid` has the patches of a large crop, for a model whose own is not
   set. Raises ValueError if `vit` is no Vision Transformer, or its fields leave
-  no class token or patches to learn from.
+  no patches to learn from, or one head does not fit class and patches.
   """
-  kinds = {Vit: SelfDistilledVit, ExtendedVit: SelfDistilledExtendedVit}
-  model: Any = vit
-  kind: Any = kinds.get(type(vit))
-  if kind is None:
+  encoder: Any = held(vit, _NEEDS)
+  both = encoder.pooling == "token_gap" or len(encoder.pooled_tokens) > 1
+  if both and not heads.separate:
     raise ValueError(
-      "self_distillation.prototypes: self-distillation trains a Vision "
-      f"Transformer, not {type(vit).__name__}: choose such as "
-      "model.variant=B/16."
+      f"pooling={encoder.pooling!r} reads several outputs, so what the class "
+      "head reads is wider than a patch: set "
+      "self_distillation.separate_head=True."
     )
-  grid = model.position_grid or position_grid
-  return kind.like(
-    vit, num_classes=0, head_bias=0.0, heads=heads, position_grid=grid
-  )
-
-
-def _check(vit: Any) -> None:
-  """Raises ValueError if the fields do not fit self-distillation."""
-  other = vit.pooling not in ("token", "gap") or vit.distilled
-  pooled = getattr(vit, "norm_pooled", False) or vit.pooled_tokens != (0,)
-  if other or pooled or vit.representation_size is not None:
-    raise ValueError(
-      f"pooling={vit.pooling!r} and representation_size="
-      f"{vit.representation_size}: self-distillation reads the normalised "
-      "output of the class token, or of the patches, so take pooling='token' "
-      "or 'gap', no distillation token and no representation_size."
-    )
-  if vit.patch_dropout_rate:
-    raise ValueError(
-      f"patch_dropout_rate={vit.patch_dropout_rate} would leave out patches "
-      "that are to be answered for: set it to 0 for self-distillation."
-    )
-  if vit.resnet_layers or vit.position_at != "input":
-    raise ValueError(
-      f"resnet_layers={vit.resnet_layers} and position_at={vit.position_at!r}: "
-      "self-distillation masks patches before their positions are added, so "
-      "take a model without ResNet and position_at='input'."
-    )
-  positions = (*_POSITIONS, "learned_all")
-  if vit.position not in positions:
-    raise ValueError(
-      f"position={vit.position!r} does not fit crops of two sizes: take one of "
-      f"{', '.join(_POSITIONS)}."
-    )
-  if hasattr(vit.block, "grid"):
-    raise ValueError(
-      f"block={vit.block.__name__}: its layers are for one grid of patches, "
-      "and small crops have another: take another block."
-    )
+  grid = encoder.position_grid or position_grid
+  if encoder.resizes_positions:
+    encoder = encoder.clone(position_grid=grid)
+  return SelfDistilled(0, encoder, heads, grid)

@@ -182,6 +182,11 @@ class BaseVit(VitFields):
     """Number of tokens before the patches."""
     return int(self.class_token)
 
+  @property
+  def reads_normed(self) -> bool:
+    """Whether `pool` reads the first of the normed tokens, or their mean."""
+    return self.pooling in ("token", "gap")
+
   def parts(self) -> tuple[Part, ...]:
     stem = "resnet/conv_root" if self.resnet_layers else "patches/E"
     layers = Stack(self.num_layers)

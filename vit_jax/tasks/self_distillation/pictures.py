@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models.grid import grid_of
 from vit_jax.models.model import normalize
+from vit_jax.models.student import PATCHES, outputs_of
 from vit_jax.tasks.autoencoder.pictures import as_photograph
 
 _SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
@@ -29,19 +29,23 @@ def make_panels(
   examples together.
   """
   mean, std = preprocessing.mean, preprocessing.std
+  encoder = model.trunk
 
   @jax.jit
   def features(params: Any, images: Array) -> Array:
     x = normalize(images, mean, std)
-    return model.apply({"params": params}, x, method="normed").patches
+    variables = {"params": params}
+    outputs: Any = encoder.apply(variables, x, method=outputs_of)
+    return outputs[PATCHES]
 
   def draw(params: Any, examples: Sequence[tuple]) -> list[Photograph]:
     if not examples:
       return []
     _, images, _ = zip(*examples, strict=True)
     values = jax.device_get(features(params, np.stack(images)))
-    h, w = grid_of(model, preprocessing.image_size)
-    colours = as_colours(values.astype(np.float64)).reshape(-1, h, w, 3)
+    B, h, w, D = values.shape
+    rows = values.astype(np.float64).reshape(B, h * w, D)
+    colours = as_colours(rows).reshape(B, h, w, _COLOURS)
     pairs = zip(images, colours, strict=True)
     return [_sheet(as_photograph(image), cells) for image, cells in pairs]
 
