@@ -14,15 +14,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.extended_vit import ExtendedVit
+from vit_jax.models.composed import Composed, Needs, held
 from vit_jax.models.layer import DTYPE_FIELDS, Images, check_choice
-from vit_jax.models.model import Model, unit
+from vit_jax.models.model import unit
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import ENCODER, HEAD, INPUT, Part
 from vit_jax.models.paths import within
-from vit_jax.models.resnet import ResNet
 from vit_jax.models.text import Ids, TextTower
-from vit_jax.models.vit import Vit
 
 IMAGE, TEXT = TOWERS = ("image", "text")
 LOG_SCALE, BIAS = "log_scale", "bias"
@@ -31,6 +29,7 @@ _MOST_LOG_SCALE = 20
 HOW = ("trained", "frozen", "lora")
 SHARED = ("scan", "remat", *DTYPE_FIELDS)
 """Fields that the text tower takes from the image tower."""
+_NEEDS = Needs("data.task='pairs'", patches=False, all_patches=False)
 
 
 class Compared(NamedTuple):
@@ -66,12 +65,11 @@ def logits(u: Any, v: Any, log_scale: Any, bias: Any = None) -> Any:
   return products if bias is None else products + bias
 
 
-class TwoTowers(Model):
+class TwoTowers(Composed):
   """Images (B, H, W, C) and token ids (B, T), a pair -> `Compared`.
 
-  Either may be None, and images may come alone. Its classes have an image
-  tower: `TwoTowersVit`, `TwoTowersExtendedVit` and `TwoTowersResNet`. Raises
-  ValueError if the towers are of different widths.
+  Either may be None, and images may come alone. The encoder is the image tower.
+  Raises ValueError if the towers are of different widths.
 
   Attributes:
     text: The text tower. It is scanned and computed again as the image tower
@@ -91,22 +89,16 @@ class TwoTowers(Model):
   first_bias: float | None = -10.0
   towers: tuple[str, str] = ("trained", "trained")
   new_text: bool = True
-  plain = Model
 
   def __post_init__(self):
     for tower, how in zip(TOWERS, self.towers, strict=True):
       check_choice(tower, how, HOW)
     if self.text is not None:
-      own: Any = self
-      shared = {n: getattr(own, n) for n in SHARED if hasattr(own, n)}
+      image: Any = self.encoder
+      shared = {n: getattr(image, n) for n in SHARED if hasattr(image, n)}
       if any(getattr(self.text, n) != value for n, value in shared.items()):
         self.text = self.text.clone(**shared)
     super().__post_init__()
-
-  @property
-  def trunk(self) -> Model:
-    """The image tower alone."""
-    return self.plain.like(self)
 
   def inputs(
     self, image_shape: tuple[int, int, int]
@@ -232,40 +224,10 @@ def different_widths(image: int, text: int) -> str:
   )
 
 
-class TwoTowersVit(TwoTowers, Vit):
-  """A `Vit` and a text tower."""
-
-  plain = Vit
-
-
-class TwoTowersExtendedVit(TwoTowers, ExtendedVit):
-  """An `ExtendedVit` and a text tower."""
-
-  plain = ExtendedVit
-
-
-class TwoTowersResNet(TwoTowers, ResNet):
-  """A `ResNet` and a text tower."""
-
-  plain = ResNet
-
-
-_CLASSES = {
-  kind.plain: kind
-  for kind in (TwoTowersVit, TwoTowersExtendedVit, TwoTowersResNet)
-}
-
-
-def two_towers(model: Any, text: TextTower, **fields: Any) -> Any:
-  """A model of an image tower like `model`, without classes, and a text tower.
+def two_towers(model: Any, text: TextTower, **fields: Any) -> TwoTowers:
+  """A model of this image tower, without classes, and a text tower.
 
   `fields` are those of `TwoTowers`. Raises ValueError if the image tower is of
   another kind.
   """
-  kind = _CLASSES.get(type(model))
-  if kind is None:
-    raise ValueError(
-      f"a {type(model).__name__} is no image tower beside a text tower: choose "
-      "a model such as model.variant=B/16."
-    )
-  return kind.like(model, num_classes=0, head_bias=0.0, text=text, **fields)
+  return TwoTowers(0, held(model, _NEEDS), text=text, **fields)
