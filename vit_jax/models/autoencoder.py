@@ -1,4 +1,4 @@
-"""A masked autoencoder, as a Vision Transformer learns it (arXiv:2111.06377).
+"""A masked autoencoder of any Vision Transformer (arXiv:2111.06377).
 
 The encoder sees a few of an image's patches and nothing in place of the others,
 so that its layers cost as much less. A narrower decoder gets its outputs and a
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from vit_jax.models.composed import Composed, Needs, held
 from vit_jax.models.layer import (
   Images,
   LayerConfig,
@@ -21,18 +22,25 @@ from vit_jax.models.layer import (
   layer_norm,
   make_blocks,
 )
-from vit_jax.models.model import Model, check_size
+from vit_jax.models.model import check_size
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import DECODER, Part, Stack
 from vit_jax.models.position import Positions
 from vit_jax.models.tokens import Tokens
-from vit_jax.models.vit import EncoderBlock, Vit
+from vit_jax.models.vit import EncoderBlock
 
+_NEEDS = Needs(
+  "autoencoder.rate",
+  hides=True,
+  some_patches=True,
+  tokens=True,
+  features=True,
+)
 _MLP_RATIO = 4  # Width of a decoder's MLP over that of its tokens.
 
 
-class Autoencoder(Vit):
-  """A `Vit` with a decoder; images (B, H, W, C) -> pixels (B, M, P^2 C).
+class Autoencoder(Composed):
+  """An encoder and a decoder; images (B, H, W, C) -> pixels (B, M, P^2 C).
 
   The draw is given as a collection of variables, `model.apply({"params":
   params, "draw": {"seen": seen, "hidden": hidden}}, images)`: the places of the
@@ -54,7 +62,6 @@ class Autoencoder(Vit):
   decoder_positions: bool = True
 
   def __post_init__(self):
-    _check_encoder(self)
     for name in ("decoder_size", "decoder_layers", "decoder_heads"):
       check_size(name, getattr(self, name))
     check_size("decoder_mlp_size", self.mlp_of_decoder)
@@ -70,11 +77,6 @@ class Autoencoder(Vit):
   def mlp_of_decoder(self) -> int:
     """Width of the MLPs of the decoder's layers."""
     return self.decoder_mlp_size or _MLP_RATIO * self.decoder_size
-
-  @property
-  def trunk(self) -> Model:
-    """The encoder alone."""
-    return Vit.like(self)
 
   def parts(self) -> tuple[Part, ...]:
     stack = Stack(self.decoder_layers, after=("norm", "predict"))
@@ -92,20 +94,21 @@ class Autoencoder(Vit):
         "an autoencoder takes no mask of patches: give those to see and those "
         "to predict as the collection `draw`."
       )
-    tokens = self.embed(x, train=train)
+    vit: Any = self.encoder
+    tokens = vit.embed(x, train=train)
     seen: Any = self.get_variable("draw", "seen")
     hidden = self.get_variable("draw", "hidden")
     if seen is not None:
       tokens = tokens.take(seen)
-    tokens = self.run(tokens, train=train)
+    tokens = vit.normed(vit.run(tokens, train=train))
     return self.decode(tokens, hidden, x.shape[-1], train=train)
 
   @nn.compact
   def decode(
     self, tokens: Tokens, hidden: Any, channels: int, *, train: bool = False
   ) -> Float[Array, "B M P2C"]:
-    """The pixels of the hidden patches, from the layers' outputs."""
-    norm = layer_norm(self._config, name="norm")
+    """The pixels of the hidden patches, from the encoder's normed outputs."""
+    config = LayerConfig.of(self.encoder)
     decoder = Decoder(
       self.patch_size**2 * channels,
       self.decoder_size,
@@ -114,11 +117,11 @@ class Autoencoder(Vit):
       self.mlp_of_decoder,
       self.scan,
       self.remat,
-      self._config,
+      config,
       positions=self.decoder_positions,
       name="decoder",
     )
-    return decoder(tokens.replace(z=norm(tokens.z)), hidden, train=train)
+    return decoder(tokens, hidden, train=train)
 
 
 class Decoder(nn.Module):
@@ -199,41 +202,9 @@ def sincos(h: int, w: int, D: int) -> Float[Array, "N D"]:
   return jnp.array(np.concatenate(waves, axis=1), jnp.float32)
 
 
-def autoencoder(vit: nn.Module, **sizes: int) -> Autoencoder:
-  """A model like `vit` with a decoder of these sizes.
+def autoencoder(vit: nn.Module, **sizes: Any) -> Autoencoder:
+  """A model of this encoder with a decoder of these sizes.
 
-  Raises ValueError if `vit` is not the paper's ViT, or its fields leave no
-  tokens to hide.
+  Raises ValueError if its fields leave no tokens to hide.
   """
-  if type(vit) is not Vit:
-    raise ValueError(
-      f"autoencoder.rate: a masked autoencoder trains the paper's ViT, not "
-      f"{type(vit).__name__}: choose such as model.variant=B/16, without "
-      "model.block=dinov2 and the like."
-    )
-  return Autoencoder.like(vit, num_classes=0, head_bias=0.0, **sizes)
-
-
-def _check_encoder(vit: Any) -> None:
-  """Raises ValueError if its fields do not let the encoder miss patches."""
-  if vit.pooling == "map" or vit.representation_size is not None:
-    raise ValueError(
-      f"pooling={vit.pooling!r} and representation_size="
-      f"{vit.representation_size}: the decoder reads the tokens' outputs, so "
-      "take pooling='token' or 'gap', and no representation_size."
-    )
-  if vit.patch_dropout_rate:
-    raise ValueError(
-      f"patch_dropout_rate={vit.patch_dropout_rate} leaves out patches, as a "
-      "masked autoencoder does itself: set it to 0."
-    )
-  if vit.resnet_layers:
-    raise ValueError(
-      "a hybrid's ResNet mixes neighbouring patches, so none can be hidden: "
-      "take a model without ResNet, such as model.variant=B/16."
-    )
-  if hasattr(vit.block, "grid"):
-    raise ValueError(
-      f"block={vit.block.__name__}: its layers need all patches, and a masked "
-      "autoencoder's encoder sees a few: take another block."
-    )
+  return Autoencoder(0, held(vit, _NEEDS), **sizes)

@@ -209,7 +209,7 @@ def test_a_grey_image_of_three_channels_stays_grey():
     (0.99, 32, "Ti/16", "autoencoder.rate=0.99 hides all of the 2 x 2 patch"),
     (0.75, 16, "Ti/16", "hides all of the 1 x 1 patches: set a lower rate, or"),
     (1e-20, 32, "Ti/16", "hides none of the 2 x 2 patches: set a higher"),
-    (0.5, 64, "R50x1", "trains the paper's ViT, not ResNet"),
+    (0.5, 64, "R50x1", "a ResNet has no patches in its layers"),
   ],
 )
 def test_what_cannot_be_reconstructed_is_refused(rate, side, variant, message):

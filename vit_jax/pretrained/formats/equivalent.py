@@ -41,6 +41,7 @@ def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
   named if it alone would change.
   """
   theirs = to_fields(from_fields({"kind": "Vit", **fields}))
+  vit = vit.trunk
   changed = False
   for name, value in to_fields(vit).items():
     new = theirs.get(name, getattr(type(vit), name, None))
@@ -56,6 +57,7 @@ def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
 
 def extended_part(vit: Any) -> str:
   """The first field for which the paper's model has no counterpart."""
+  vit = vit.trunk
   plain = Vit.__dataclass_fields__.keys() | _FREE - {"layer_scale"}
   for name, value in to_fields(vit).items():
     if name not in {"kind", *plain} and value != getattr(type(vit), name):
