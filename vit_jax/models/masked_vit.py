@@ -12,19 +12,19 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import Images, Pooled, layer_norm
-from vit_jax.models.model import Model, classifier
+from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.layer import Images, Pooled
+from vit_jax.models.model import classifier
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import INPUT, Part
-from vit_jax.models.tokens import Tokens
-from vit_jax.models.vit import Vit
 
 MASK = -1
 """In `source`, the place of a patch that the [mask] embedding replaces."""
+_NEEDS = Needs("masked.rate", tokens=True, features=True)
 
 
-class MaskedVit(Vit):
-  """A `Vit` whose head predicts patches; images (B, H, W, C) -> (B, M, K).
+class MaskedVit(Composed):
+  """An encoder whose head predicts patches; images (B, H, W, C) -> (B, M, K).
 
   K is `num_classes`, the values to predict for a patch. The draw is given as a
   collection of variables,
@@ -39,32 +39,35 @@ class MaskedVit(Vit):
   with a class token, whose output the loss never reads.
   """
 
-  def __post_init__(self):
-    if self.pooling == "map" or self.representation_size is not None:
-      raise ValueError(
-        f"pooling={self.pooling!r} and representation_size="
-        f"{self.representation_size}: masked patches are predicted from each "
-        "patch's output, so take pooling='token' or 'gap', and no "
-        "representation_size."
-      )
-    if self.patch_dropout_rate:
-      raise ValueError(
-        f"patch_dropout_rate={self.patch_dropout_rate} would leave out patches "
-        "that are to be predicted: set it to 0 for masked patches."
-      )
-    super().__post_init__()
-
   def parts(self) -> tuple[Part, ...]:
     return *super().parts(), Part("mask", INPUT, own_task=True)
 
-  @property
-  def trunk(self) -> Model:
-    """The plain model, without what only predicts masked patches."""
-    return Vit.like(self, num_classes=0)
+  def __call__(
+    self, x: Images, *, mask: Any = None, train: bool = False
+  ) -> Pooled:
+    self.check_has_parameters()
+    return self.head(self.pooled(x, mask=mask, train=train))
 
-  def _patches(self, x: Images, mask: Any) -> Float[Array, "B h w D"]:
+  def pooled(
+    self, x: Images, *, mask: Any = None, train: bool = False
+  ) -> Pooled:
+    """The outputs of the patches to predict, or without a head their mean.
+
+    That mean is over the patches that count, booleans `mask`, (B, N).
+    """
+    vit: Any = self.encoder
+    mask = None if mask is None else jnp.asarray(mask)
+    x_p = self.corrupt(vit.patches(x, mask=mask))
+    tokens = vit.run(vit.place(x_p, mask=mask, train=train), train=train)
+    tokens = vit.normed(tokens)
+    where = self.get_variable("corruption", "where")
+    if where is not None:
+      tokens = tokens.take(where)
+    return tokens.patches if self.num_classes else tokens.mean()
+
+  @nn.compact
+  def corrupt(self, x_p: Float[Array, "B h w D"]) -> Float[Array, "B h w D"]:
     """The embedded patches, corrupted as the draw says."""
-    x_p = super()._patches(x, mask)
     source = self.get_variable("corruption", "source")
     if source is None and not self.is_initializing():
       return x_p
@@ -76,19 +79,6 @@ class MaskedVit(Vit):
     embedding = embedding.astype(x_p.dtype).reshape(1, 1, D)
     x_p = corrupted(x_p.reshape(B, h * w, D), embedding, source)
     return x_p.reshape(B, h, w, D)
-
-  @nn.compact
-  def pool(self, tokens: Tokens) -> Pooled:
-    """The outputs of the patches to predict, or without a head their mean.
-
-    That mean is over the patches that count.
-    """
-    norm = layer_norm(self._config, name="norm")
-    tokens = tokens.replace(z=norm(tokens.z))
-    where = self.get_variable("corruption", "where")
-    if where is not None:
-      tokens = tokens.take(where)
-    return tokens.patches if self.num_classes else tokens.mean()
 
   @nn.compact
   def head(self, y: Pooled) -> Pooled:
@@ -111,14 +101,8 @@ def corrupted(
 
 
 def masked(vit: nn.Module, outputs: int) -> MaskedVit:
-  """A model like `vit` that predicts so many values for each masked patch.
+  """A model of this encoder that predicts so many values for a masked patch.
 
-  Raises ValueError if `vit` is not the paper's ViT.
+  Raises ValueError if it has no outputs of patches, or leaves some out.
   """
-  if type(vit) is not Vit:
-    raise ValueError(
-      f"masked.rate: masked patches train the paper's ViT, not "
-      f"{type(vit).__name__}: choose such as model.variant=B/16, without "
-      "model.block=dinov2 and the like."
-    )
-  return MaskedVit.like(vit, num_classes=outputs, head_bias=0.0)
+  return MaskedVit(outputs, held(vit, _NEEDS))

@@ -19,7 +19,7 @@ from vit_jax.models.axial import AxialBlock
 from vit_jax.models.extended_vit import FAMILIES, ExtendedVit
 from vit_jax.models.grid import check_depth
 from vit_jax.models.layer import DTYPE_FIELDS
-from vit_jax.models.masked_vit import MaskedVit
+from vit_jax.models.masked_vit import masked
 from vit_jax.models.model import Model
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.vit import BaseVit, Vit
@@ -45,9 +45,11 @@ _HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
 BLOCKS = {"axial": AxialBlock}
 # The names of families that descriptions hold; the last is an older one.
 _NAMES = {
-  **{kind: kind.__name__ for kind in (Vit, MaskedVit, ResNet)},
+  **{kind: kind.__name__ for kind in (Vit, ResNet)},
   ExtendedVit: "ModernVit",
 }
+_MASKED = "MaskedVit"
+"""The kind of older descriptions of models for masked patches."""
 ADAPTED = "adapted"
 """Marks fields of a model from which `Task.adapted` makes the trained one."""
 # Fields of a `Vit` alone, with the values that fit the other as well.
@@ -341,6 +343,9 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
     )
   if not (block is None or callable(block)):
     raise ValueError(f"block={block!r} is no class of layers.")
+  if fields.get("kind") == _MASKED:
+    vit = from_fields({**fields, "kind": "Vit"})
+    return masked(vit, vit.num_classes)
   kinds = {name: kind for kind, name in _NAMES.items()}
   kind = fields.pop("kind", None)
   kind = kinds.get(kind, kind) if isinstance(kind, str) else kind

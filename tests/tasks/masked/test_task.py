@@ -67,7 +67,7 @@ def test_a_split_without_a_readable_image_is_refused():
   [
     (0.001, 32, "Ti/16", "0.001 corrupts none of the 2 x 2 patch"),
     (0.5, 32, "Ti/32", "masked.rate=0.5 corrupts none of the 1 x 1 patches: s"),
-    (0.5, 64, "R50x1", "train the paper's ViT, not ResNet"),
+    (0.5, 64, "R50x1", "a ResNet has no patches in its layers"),
   ],
 )
 def test_what_masks_cannot_train_is_refused(rate, side, variant, message):
