@@ -121,11 +121,12 @@ def test_only_the_heads_and_the_mask_belong_to_the_task():
 @pytest.mark.parametrize(
   "fields, message",
   [
-    (dict(pooling="map"), "pooling='map' and representation_size=None: self-"),
-    (dict(representation_size=8), "representation_size=8: self-distillation"),
+    (dict(representation_size=8), "representation_size=8: the outputs of tok"),
+    (dict(block="dinov2", pooling="token_gap"), "set self_distillation.separ"),
+    (dict(block="axial", pooling="gap"), "its layers are for one grid of pat"),
     (dict(patch_dropout_rate=0.5), "patch_dropout_rate=0.5 would leave out"),
     (dict(position="relative"), "position='relative' does not fit crops of"),
-    (dict(position_at="shared"), "position_at='shared': self-distillation m"),
+    (dict(position_at="shared"), "position_at='shared': crops of two sizes"),
   ],
 )
 def test_fields_that_do_not_fit_are_refused(fields, message):

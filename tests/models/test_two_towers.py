@@ -185,5 +185,5 @@ def test_different_widths_are_one_line():
 
 
 def test_another_kind_of_image_tower_is_refused():
-  with pytest.raises(ValueError, match="a TextTower is no image tower"):
+  with pytest.raises(ValueError, match="a TextTower is no encoder of images"):
     two_towers(TEXT, TEXT)

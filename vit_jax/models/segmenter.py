@@ -11,17 +11,17 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.extended_vit import ExtendedVit
-from vit_jax.models.layer import GELUS, Images, LayerConfig, dense, layer_norm
-from vit_jax.models.model import Model, classifier
+from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.layer import GELUS, Images, LayerConfig, dense
+from vit_jax.models.model import classifier
 from vit_jax.models.parts import HEAD, Part
-from vit_jax.models.vit import BaseVit, Vit
 
 _HIDDEN = "head_hidden"
+_NEEDS = Needs("data.task='segmentation'")
 
 
-class Segmenter(BaseVit):
-  """The base of `SegmenterVit` and `SegmenterExtendedVit`.
+class Segmenter(Composed):
+  """An encoder with a head for its patches.
 
   Attributes:
     read_layers: The layers whose patches the head reads, counted from 1.
@@ -30,12 +30,6 @@ class Segmenter(BaseVit):
 
   read_layers: tuple[int, ...] = ()
   head_size: int = 0
-  plain = BaseVit
-
-  @property
-  def trunk(self) -> Model:
-    """The encoder alone."""
-    return self.plain.like(self, num_classes=0)
 
   def parts(self) -> tuple[Part, ...]:
     return *super().parts(), Part(_HIDDEN, HEAD, own_task=True)
@@ -52,7 +46,6 @@ class Segmenter(BaseVit):
     self.check_has_parameters()
     return self.patch_logits(self.patch_features(x, train=train))
 
-  @nn.compact
   def patch_features(
     self, x: Images, *, train: bool = False
   ) -> Float[Array, "B h w F"]:
@@ -60,20 +53,12 @@ class Segmenter(BaseVit):
 
     With scanned layers, only the last can be read.
     """
-    tokens = self.embed(x, train=train).cleared()
-    outputs = {}
-    layers = self._layers(tokens.grid, train)
-    for number, layer in enumerate(
-      layers, start=self.num_layers - len(layers) + 1
-    ):
-      tokens = layer(tokens)
-      outputs[number] = tokens.patches
-    self.pool(tokens)  # The trunk has its parameters, also the norm's.
-    chosen = [outputs[n] for n in self.read_layers or (self.num_layers,)]
-    if self.norm_final:
-      norm: Any = layer_norm(LayerConfig.of(self), "norm", parent=None)
-      params = nn.unbox(self.get_variable("params", "norm"))
-      chosen = [norm.apply({"params": params}, z) for z in chosen]
+    vit: Any = self.encoder
+    layers = self.read_layers or (vit.num_layers,)
+    tokens = vit.embed(x, train=train)
+    tokens, outputs = vit.run_to(tokens, layers, train=train)
+    vit.pool(tokens)  # The trunk has its parameters, also the norm's.
+    chosen = [vit.normed(patches).z for patches in outputs]
     y = jnp.concatenate(chosen, axis=-1)
     return y.reshape(len(y), *tokens.grid, -1)
 
@@ -81,25 +66,10 @@ class Segmenter(BaseVit):
   def patch_logits(self, y: Float[Array, "B h w F"]) -> Float[Array, "B h w K"]:
     """The head: a dense layer, or two with GELU between them."""
     if self.head_size:
-      axes = ("embed", "mlp")
-      hidden = dense(self.head_size, axes, self._config, name=_HIDDEN)
+      axes, config = ("embed", "mlp"), LayerConfig.of(self.encoder)
+      hidden = dense(self.head_size, axes, config, name=_HIDDEN)
       y = GELUS["exact"](hidden(y))
     return classifier(self.num_classes, 0.0, self.param_dtype)(y)
-
-
-class SegmenterVit(Segmenter, Vit):
-  """A `Vit` that names the class of each patch."""
-
-  plain = Vit
-
-
-class SegmenterExtendedVit(Segmenter, ExtendedVit):
-  """An `ExtendedVit` that names the class of each patch."""
-
-  plain = ExtendedVit
-
-
-_CLASSES = {kind.plain: kind for kind in (SegmenterVit, SegmenterExtendedVit)}
 
 
 def segmenter(
@@ -107,23 +77,13 @@ def segmenter(
   num_classes: int,
   layers: tuple[int, ...] = (),
   head_size: int = 0,
-) -> Any:
-  """A model like `model` that names one of K classes for each patch.
+) -> Segmenter:
+  """A model of this encoder that names one of K classes for each patch.
 
   `layers` and `head_size` are the fields of `Segmenter`. Raises ValueError if
   it has no patches, leaves some out, or lacks one of the layers.
   """
-  kind = _CLASSES.get(type(model))
-  if kind is None:
-    raise ValueError(
-      f"data.task='segmentation': a {type(model).__name__} has no outputs of "
-      "patches: choose a ViT, such as model.variant=B/16."
-    )
-  if model.patch_dropout_rate:
-    raise ValueError(
-      f"patch_dropout_rate={model.patch_dropout_rate} leaves out patches whose "
-      "class is to be learned: set it to 0."
-    )
+  encoder = held(model, _NEEDS).clone(representation_size=None)
   if max(layers, default=1) > model.num_layers:
     raise ValueError(
       f"segmentation.layers={layers}: the model has layers 1 to "
@@ -134,11 +94,4 @@ def segmenter(
       f"segmentation.layers={layers} reads layers before the last, and scan="
       "True compiles all as one: set model.scan=False."
     )
-  return kind.like(
-    model,
-    num_classes=num_classes,
-    head_bias=0.0,
-    representation_size=None,
-    read_layers=layers,
-    head_size=head_size,
-  )
+  return Segmenter(num_classes, encoder, layers, head_size)

@@ -11,7 +11,7 @@ every module as well with `capture_intermediates=True`.
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -341,6 +341,23 @@ class BaseVit(VitFields):
     for layer in self._layers(tokens.grid, train, read):
       tokens = layer(tokens)
     return tokens
+
+  @nn.compact
+  def run_to(
+    self, tokens: Tokens, layers: Sequence[int], *, train: bool = False
+  ) -> tuple[Tokens, list[Tokens]]:
+    """The result of `run`, and the patches after each of these layers.
+
+    They are counted from 1. If layers are scanned, only the last can be given.
+    """
+    tokens = tokens.cleared()
+    functions = self._layers(tokens.grid, train)
+    outputs = {}
+    first = self.num_layers - len(functions) + 1  # A norm may come before.
+    for number, layer in enumerate(functions, start=first):
+      tokens = layer(tokens)
+      outputs[number] = tokens.without_prefix()
+    return tokens, [outputs[number] for number in layers]
 
   @nn.compact
   def normed(self, tokens: Tokens) -> Tokens:

@@ -160,7 +160,7 @@ def test_scanned_layers_give_the_last():
 @pytest.mark.parametrize(
   "settings, fields, message",
   [
-    ({}, {"patch_dropout_rate": 0.5}, "leaves out patches whose class"),
+    ({}, {"patch_dropout_rate": 0.5}, "would leave out patches"),
     ({"layers": (1, 3)}, {}, r"layers=\(1, 3\): the model has layers 1 to 2"),
     ({"layers": (1, 2)}, {"scan": True}, "set model.scan=False"),
   ],
@@ -177,7 +177,7 @@ def test_a_resnet_and_odd_layers_are_refused():
   from vit_jax.models import make_model
 
   given, _, _ = segmenter()
-  with pytest.raises(ValueError, match="a ResNet has no outputs of patches"):
+  with pytest.raises(ValueError, match="a ResNet has no patches in its layers"):
     given.adapted(make_model("R50x1", K))
   with pytest.raises(ValueError, match="numbers from 1 on, in their order"):
     task(data__task="segmentation", segmentation__layers=(2, 1))

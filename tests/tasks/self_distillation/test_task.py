@@ -359,7 +359,7 @@ def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
     ),
     ({}, "Ti/4", 1, "batch_size=1: KoLeo compares the images of a batch, so t"),
     ({"accumulation_steps": 2}, "Ti/4", 4, "accumulation_steps=2 computes a"),
-    ({}, "R50x1", 4, "self-distillation trains a Vision Transformer, not ResN"),
+    ({}, "R50x1", 4, "a ResNet has no patches in its layers"),
     ({"image_size": None}, "Ti/4", 4, "image_size is not set, and the model's"),
     (
       {"self_distillation__min_area": 0.5},
