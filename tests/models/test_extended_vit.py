@@ -19,6 +19,7 @@ from vit_jax.models import ExtendedVit, from_fields, to_fields
 from vit_jax.models.attention import Msa, QueryPool
 from vit_jax.models.extended_block import (
   ExtendedBlock,
+  ExtendedConfig,
   ExtendedMlp,
   ExtendedMsa,
 )
@@ -143,7 +144,7 @@ def test_rotations_of_bfloat16_are_exact_but_for_the_result():
 
 def test_layer_scale_of_zero_leaves_the_tokens_as_they_are():
   z = jax.random.normal(jax.random.key(0), (2, 5, 24))
-  block = ExtendedBlock(3, 40, layer_scale=0.5)
+  block = ExtendedBlock(3, 40, ExtendedConfig(layer_scale=0.5))
   params = jax.jit(block.init)(jax.random.key(1), z)["params"]
   assert (np.asarray(nn.unbox(params)["scale_mlp"]) == 0.5).all()
   params = nn.unbox(params) | dict(scale_msa=jnp.zeros(24))
@@ -163,7 +164,8 @@ def test_without_extras_it_is_the_papers_layer():
 @pytest.mark.slow
 def test_a_dropped_path_is_skipped_and_the_others_count_for_more():
   z = jax.random.normal(jax.random.key(0), (64, 3, 8))
-  block = ExtendedBlock(2, 16, layer_scale=1.0, drop_path_rate=0.75)
+  config = ExtendedConfig(layer_scale=1.0)
+  block = ExtendedBlock(2, 16, config, drop_path_rate=0.75)
   params = random_params(block, z) | dict(scale_mlp=np.zeros(8, np.float32))
   branch = apply(block, params, z) - z
   rngs = {"dropout": jax.random.key(1)}
@@ -193,7 +195,7 @@ def test_dropped_paths_may_become_more_with_depth():
 
 def test_normed_queries_and_keys_ignore_their_scale():
   z = jax.random.normal(jax.random.key(0), (2, 5, 24))
-  msa = ExtendedMsa(3, qk_norm=True)
+  msa = ExtendedMsa(3, ExtendedConfig(qk_norm=True))
   params = random_params(msa, z)
   before = apply(msa, params, z)
   for name in ("query", "key"):
@@ -204,7 +206,7 @@ def test_normed_queries_and_keys_ignore_their_scale():
 def test_norms_after_the_branches_by_the_formula():
   """z' = z + LN(MSA(z)), and then z' + LN(MLP(z')), without norms before."""
   z = jax.random.normal(jax.random.key(0), (1, 3, 8))
-  block = ExtendedBlock(2, 12, norm_after=True)
+  block = ExtendedBlock(2, 12, ExtendedConfig(norm_after=True))
   params = random_params(block, z)
   result = jax.jit(block.apply)({"params": params}, z)
 
@@ -230,7 +232,7 @@ def test_norms_after_the_branches_by_the_formula():
 )
 def test_a_gated_mlp_is_swiglu_or_has_another_gate(gate, act):
   z = jax.random.normal(jax.random.key(0), (2, 5, 8))
-  mlp = ExtendedMlp(12, gate=gate)
+  mlp = ExtendedMlp(12, ExtendedConfig(gated_mlp=True, gate=gate))
   p = random_params(mlp, z)
   opened, expand = (
     np.asarray(z) @ p[n]["kernel"] + p[n]["bias"] for n in ("gate", "expand")
@@ -253,8 +255,10 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square():
 def test_a_norm_over_all_heads_is_one_of_the_whole_width():
   """The queries and keys of all heads, of a token, as one vector."""
   z = np.asarray(jax.random.normal(jax.random.key(0), (2, 5, 24)))
-  config = LayerConfig(norm_kind="rms", layer_norm_epsilon=0.1)
-  msa = ExtendedMsa(3, config, qk_norm=True, qk_norm_whole=True)
+  config = ExtendedConfig(
+    norm_kind="rms", layer_norm_epsilon=0.1, qk_norm=True, qk_norm_whole=True
+  )
+  msa = ExtendedMsa(3, config)
   p = random_params(msa, z)
 
   def project(name):

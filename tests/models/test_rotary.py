@@ -7,7 +7,7 @@ import pytest
 
 from tests.models.tiny_vit import random_params, tiny
 from vit_jax.models import partitioning
-from vit_jax.models.extended_block import ExtendedBlock
+from vit_jax.models.extended_block import ExtendedBlock, ExtendedConfig
 from vit_jax.models.rotary import Rope, rotate
 
 GRID, PREFIX, D_H = (2, 3), 1, 8
@@ -114,7 +114,8 @@ def test_a_layer_for_tpus_has_the_value_and_gradients_of_any_other(
   """With learned frequencies and norms inside, for all and for some patches."""
   z = jax.random.normal(jax.random.key(0), (2, TOKENS, 16))
   rope = Rope(GRID, 10.0, **fields)
-  block = ExtendedBlock(2, 24, layer_scale=0.5, rope=rope, **NEW)
+  config = ExtendedConfig(layer_scale=0.5, **NEW)
+  block = ExtendedBlock(2, 24, config, rope=rope)
   params = jax.tree.map(jnp.asarray, random_params(block, z))
   mixed = fields.get("kind") == "mixed"
   assert ("frequencies" in params) == mixed
@@ -150,7 +151,7 @@ def test_a_layer_for_tpus_has_the_value_and_gradients_of_any_other(
 def test_norms_inside_a_layer_by_the_formula():
   """One over all heads before attention's last product, one in the MLP."""
   z = jax.random.normal(jax.random.key(0), (1, 3, 8))
-  block = ExtendedBlock(2, 12, **NEW)
+  block = ExtendedBlock(2, 12, ExtendedConfig(**NEW))
   p = random_params(block, z)
   found = jax.jit(block.apply)({"params": p}, z)
 

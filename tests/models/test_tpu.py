@@ -25,7 +25,7 @@ from tests.models.tiny_vit import (
 )
 from tests.rows import some_slow
 from vit_jax.models import attention, layer, partitioning, tpu, vit
-from vit_jax.models.extended_block import ExtendedBlock
+from vit_jax.models.extended_block import ExtendedBlock, ExtendedConfig
 from vit_jax.models.rotary import Rope
 
 
@@ -49,10 +49,10 @@ def loss_and_gradients(model, params, x, **options):
 def block_and_params(dtype, q_std=1.0, kind=vit.EncoderBlock, **fields):
   """A block whose queries and keys have a standard deviation near `q_std`."""
   z = jax.random.normal(jax.random.key(0), (B, 7, D))
-  names = ("gelu", "attention_dtype")
-  options = {k: fields.pop(k) for k in names if k in fields}
-  config = layer.LayerConfig(dtype=dtype, **options)
-  block = kind(HEADS, MLP, config, **fields)
+  rope = {k: fields.pop(k) for k in ("rope",) if k in fields}
+  extended = kind is ExtendedBlock
+  config_kind = ExtendedConfig if extended else layer.LayerConfig
+  block = kind(HEADS, MLP, config_kind(dtype=dtype, **fields), **rope)
   params = jax.tree.map(jnp.asarray, random_params(block, z))
   for name in ("query", "key"):
     params["msa"][name]["kernel"] *= q_std / (0.2 * D**0.5)

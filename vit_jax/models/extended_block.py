@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -40,22 +40,80 @@ QKV_BIASES = ("qkv", "qv", "", "q", "k", "v", "qk", "kv")
 GATES = {"silu": nn.silu} | GELUS
 
 
+@dataclasses.dataclass(kw_only=True, unsafe_hash=True)
+class BlockFields:
+  """The fields of an `ExtendedVit` that make its layers what they are.
+
+  A new one is a line here, and the line that uses it: models have it, and each
+  layer gets all of them in its `ExtendedConfig`.
+
+  Attributes:
+    layer_scale: Initial value of LayerScale's factors; None for no LayerScale.
+    gated_mlp: Whether the MLPs are gated (SwiGLU).
+    gate: Activation of their gates, one of `GATES`.
+    qk_norm: Whether the queries and keys of each head are normalised.
+    qk_norm_whole: Whether that is one norm over those of all heads.
+    qkv_bias: Initials of those among query, key and value that have a bias.
+    branch_bias: Whether the last layer of attention and all layers of MLPs
+      have a bias.
+    norm_after: Whether the norms of layers follow the branches (res-post-norm,
+      arXiv:2111.09883).
+    norm_inner_msa: Whether one precedes the last product of attention.
+    norm_inner_mlp: Whether one precedes the last layer of the MLPs.
+  """
+
+  layer_scale: float | None = None
+  gated_mlp: bool = False
+  gate: str = "silu"
+  qk_norm: bool = False
+  qk_norm_whole: bool = False
+  qkv_bias: str = "qkv"
+  branch_bias: bool = True
+  norm_after: bool = False
+  norm_inner_msa: bool = False
+  norm_inner_mlp: bool = False
+
+
+if TYPE_CHECKING:
+
+  class ExtendedConfig(LayerConfig, BlockFields):
+    """`LayerConfig` with `BlockFields`, made of a model by `of`, and frozen."""
+
+    def __init__(self, **fields: Any): ...
+
+else:
+  # A dataclass that is frozen inherits from none that is not, as models are.
+  ExtendedConfig = dataclasses.make_dataclass(
+    "ExtendedConfig",
+    [(f.name, f.type, f) for f in dataclasses.fields(BlockFields)],
+    bases=(LayerConfig,),
+    frozen=True,
+    module=__name__,
+  )
+
+
 class ExtendedMsa(Msa):
   """`Msa` with norms, rotations and fewer biases; (B, S, D) -> (B, S, D).
 
   `rope` has the rotations; None for none. With `relative`, R has the entries of
-  `RelativeBiases`. With `norm_inner`, a norm over the results of all heads
+  `RelativeBiases`. With `norm_inner_msa`, a norm over the results of all heads
   precedes the last layer (arXiv:2303.11331).
   """
 
-  qkv_bias: str = "qkv"
-  branch_bias: bool = True
-  qk_norm: bool = False
-  qk_norm_whole: bool = False
+  config: ExtendedConfig = ExtendedConfig()  # pyright: ignore[reportIncompatibleVariableOverride]
   rope: Rope | None = None
   relative: Relative | None = None
-  norm_inner: bool = False
   turns = True
+
+  @property
+  def qkv_bias(self) -> str:
+    """Initials of those among query, key and value that have a bias."""
+    return self.config.qkv_bias
+
+  @property
+  def branch_bias(self) -> bool:
+    """Whether the last layer has a bias."""
+    return self.config.branch_bias
 
   def _by_place(self, R: Offsets) -> bool:
     return self.rope is not None or super()._by_place(R)
@@ -72,8 +130,8 @@ class ExtendedMsa(Msa):
   def _compared(
     self, q: Queries, k: Keys, where: Where
   ) -> tuple[Queries, Keys]:
-    if self.qk_norm:
-      axis = (1, 3) if self.qk_norm_whole else -1
+    if self.config.qk_norm:
+      axis = (1, 3) if self.config.qk_norm_whole else -1
       q = layer_norm(self.config, name="norm_query", axis=axis)(q)
       k = layer_norm(self.config, name="norm_key", axis=axis)(k)
     if self.rope:
@@ -93,7 +151,7 @@ class ExtendedMsa(Msa):
     turn = None
     if self.rope:
       turn = self.rope.turns(z.shape[1], U.shape[-1], where)
-    if not self.qk_norm:
+    if not self.config.qk_norm:
       if turn is None:
         return super()._compared_on_tpu(name, z, U, scale, where)
       W, b = U.weights(scale)
@@ -102,7 +160,7 @@ class ExtendedMsa(Msa):
         halves = jnp.split(tpu.project(z, W, b), 2, axis=2)
         return tpu.turned(halves, cos, sin)
       return tpu.project_turned(z, W, b, cos, sin)
-    axis = (0, 2) if self.qk_norm_whole else 2  # Heads come first there.
+    axis = (0, 2) if self.config.qk_norm_whole else 2  # Heads come first there.
     norm = layer_norm(self.config, name=f"norm_{name}", axis=axis)
     x = norm(tpu.project(z, *U.weights())) * scale
     if turn is None:
@@ -110,7 +168,7 @@ class ExtendedMsa(Msa):
     return tpu.turned(jnp.split(x, 2, axis=2), turn[0].mT, turn[1].mT)
 
   def _joined(self, U_msa: Projection, SA: Keys) -> TokenValues:
-    if not self.norm_inner:
+    if not self.config.norm_inner_msa:
       return super()._joined(U_msa, SA)
     norm = layer_norm(self.config, name="norm_inner", axis=(2, 3))
     return each_token(U_msa, norm(SA.swapaxes(1, 2)))
@@ -123,7 +181,7 @@ class ExtendedMsa(Msa):
     scale: Any,
     where: Where,
   ) -> TokenValues:
-    if not self.norm_inner:
+    if not self.config.norm_inner_msa:
       return super()._on_tpu(form, z, U, scale, where)
     *U_qkv, U_msa = U
     heads = U_msa.shape[:2]
@@ -153,15 +211,11 @@ class ExtendedMlp(nn.Module):
 
   SwiGLU is (silu(z W_gate) * z W_expand) W_contract; `gate` may be another of
   `GATES`. All layers have a bias, or none. Dropout is where `Mlp` has it. With
-  `norm_inner`, a norm precedes the last layer (arXiv:2303.11331).
+  `norm_inner_mlp`, a norm precedes the last layer (arXiv:2303.11331).
   """
 
   mlp_size: int
-  config: LayerConfig = LayerConfig()
-  gated: bool = True
-  gate: str = "silu"
-  use_bias: bool = True
-  norm_inner: bool = False
+  config: ExtendedConfig = ExtendedConfig(gated_mlp=True)
 
   @nn.compact
   def __call__(
@@ -169,9 +223,9 @@ class ExtendedMlp(nn.Module):
   ) -> TokenValues:
     c = self.config
     D = z.shape[-1]
-    layer = partial(dense, config=c, use_bias=self.use_bias)
+    layer = partial(dense, config=c, use_bias=c.branch_bias)
     wide = partial(layer, self.mlp_size, ("embed", "mlp"), bias_axis="mlp")
-    gate = wide(name="gate") if self.gated else None
+    gate = wide(name="gate") if c.gated_mlp else None
     expand = wide(name="expand")
     contract = layer(D, ("mlp", "embed"), scale=scale, name="contract")
     dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
@@ -180,9 +234,9 @@ class ExtendedMlp(nn.Module):
     if gate is None:
       hidden = GELUS[c.gelu](hidden)
     else:
-      hidden = GATES[self.gate](each_token(gate, z)) * hidden
+      hidden = GATES[c.gate](each_token(gate, z)) * hidden
     hidden = dropout(hidden)
-    if self.norm_inner:
+    if c.norm_inner_mlp:
       hidden = layer_norm(c, name="norm_inner")(hidden)
     return dropout(each_token(contract, hidden))
 
@@ -191,26 +245,16 @@ class ExtendedBlock(nn.Module):
   """One layer of the Transformer; (B, S, D) -> (B, T, D).
 
   T is S, or with `read` the number of the first tokens that the result has.
-  `ExtendedVit` says what its fields are, `ExtendedMsa` what `rope` is, and
-  `Msa` what `mask`, `where` and `read` are. R is given if all layers share it.
+  `config` is that of the model, `ExtendedMsa` says what `rope` is, and `Msa`
+  what `mask`, `where` and `read` are. R is given if all layers share it.
   """
 
   num_heads: int
   mlp_size: int
-  config: LayerConfig = LayerConfig()
-  layer_scale: float | None = None
-  gated_mlp: bool = False
-  gate: str = "silu"
+  config: ExtendedConfig = ExtendedConfig()
   drop_path_rate: float = 0.0
-  qkv_bias: str = "qkv"
-  branch_bias: bool = True
-  qk_norm: bool = False
-  qk_norm_whole: bool = False
   rope: Rope | None = None
   relative: Relative | None = None
-  norm_inner_msa: bool = False
-  norm_inner_mlp: bool = False
-  norm_after: bool = False
 
   @nn.compact
   def __call__(
@@ -231,21 +275,15 @@ class ExtendedBlock(nn.Module):
         name="relative",
       )()
     msa = self._msa(z.shape[-1])
-    mlp = Mlp
-    if self.gated_mlp or self.norm_inner_mlp or not self.branch_bias:
-      mlp = partial(
-        ExtendedMlp,
-        gated=self.gated_mlp,
-        gate=self.gate,
-        use_bias=self.branch_bias,
-        norm_inner=self.norm_inner_mlp,
-      )
-    mlp = mlp(self.mlp_size, self.config, name="mlp")
-    norm_msa = layer_norm(self.config, name="norm_msa")
-    norm_mlp = layer_norm(self.config, name="norm_mlp")
+    c = self.config
+    extended = c.gated_mlp or c.norm_inner_mlp or not c.branch_bias
+    mlp = ExtendedMlp if extended else Mlp
+    mlp = mlp(self.mlp_size, c, name="mlp")
+    norm_msa = layer_norm(c, name="norm_msa")
+    norm_mlp = layer_norm(c, name="norm_mlp")
     first_msa, last_msa = self._in_order(norm_msa)
     first_mlp, last_mlp = self._in_order(norm_mlp)
-    dropout = nn.Dropout(self.config.dropout_rate, deterministic=not train)
+    dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
     drop_path = nn.Dropout(
       self.drop_path_rate, broadcast_dims=(1, 2), deterministic=not train
     )
@@ -262,24 +300,17 @@ class ExtendedBlock(nn.Module):
 
   def _in_order(self, norm: Callable) -> tuple[Callable, Callable]:
     """The functions before and after a branch; one of them is its norm."""
-    return (_same, norm) if self.norm_after else (norm, _same)
+    return (_same, norm) if self.config.norm_after else (norm, _same)
 
   def _msa(self, D: int) -> Msa:
     """The paper's attention, unless this one differs from it."""
-    other = self.qk_norm or self.rope or self.relative or self.norm_inner_msa
-    biased = self.qkv_bias == "qkv" and self.branch_bias
+    c = self.config
+    other = c.qk_norm or self.rope or self.relative or c.norm_inner_msa
+    biased = c.qkv_bias == "qkv" and c.branch_bias
     if other or not biased:
+      rope = self._rope(D)
       return ExtendedMsa(
-        self.num_heads,
-        self.config,
-        qkv_bias=self.qkv_bias,
-        branch_bias=self.branch_bias,
-        qk_norm=self.qk_norm,
-        qk_norm_whole=self.qk_norm_whole,
-        rope=self._rope(D),
-        relative=self.relative,
-        norm_inner=self.norm_inner_msa,
-        name="msa",
+        self.num_heads, c, rope=rope, relative=self.relative, name="msa"
       )
     return Msa(self.num_heads, self.config, name="msa")
 
@@ -301,9 +332,10 @@ class ExtendedBlock(nn.Module):
     The first result scales the branch's last weights, which on a TPU costs
     nothing; the second is applied to the branch's output.
     """
-    if self.layer_scale is None:
+    factor = self.config.layer_scale
+    if factor is None:
       return None, lambda y: y
-    init = named(nn.initializers.constant(self.layer_scale), (None,))
+    init = named(nn.initializers.constant(factor), (None,))
     shape = z.shape[-1:]
     scale: Any = self.param(name, init, shape, self.config.param_dtype)
     if for_tpu():

@@ -19,7 +19,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.models.attention import MapHead, QueryPool
-from vit_jax.models.extended_block import GATES, QKV_BIASES, ExtendedBlock
+from vit_jax.models.extended_block import (
+  GATES,
+  QKV_BIASES,
+  BlockFields,
+  ExtendedBlock,
+  ExtendedConfig,
+)
 from vit_jax.models.layer import (
   Images,
   Layers,
@@ -155,10 +161,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-class ExtendedVit(BaseVit):
+class ExtendedVit(BaseVit, BlockFields):
   """A Vision Transformer with what encoders have added since the paper.
 
-  Tokens are in the order: class, distillation, registers, patches.
+  Tokens are in the order: class, distillation, registers, patches. Its layers
+  have fields of their own, `BlockFields`.
 
   Attributes:
     pooling: "token" reads the class token, "gap" the average over the patches,
@@ -179,14 +186,6 @@ class ExtendedVit(BaseVit):
     registers: Number of register tokens.
     distilled: Whether there is a distillation token. It has a head of its own,
       and the logits are the average of both heads'.
-    layer_scale: Initial value of LayerScale's factors; None for no LayerScale.
-    gated_mlp: Whether the MLPs are gated (SwiGLU).
-    gate: Activation of their gates, one of `extended_block.GATES`.
-    qk_norm: Whether the queries and keys of each head are normalised.
-    qk_norm_whole: Whether that is one norm over those of all heads.
-    qkv_bias: Initials of those among query, key and value that have a bias.
-    branch_bias: Whether the last layer of attention and all layers of MLPs
-      have a bias.
     norm_kind: "layer" for layer norms, "rms" for RMSNorm in their place.
     norm_patches: Whether a norm follows the embedding of patches.
     norm_final: Whether a norm follows the last layer.
@@ -205,10 +204,6 @@ class ExtendedVit(BaseVit):
     relative_shared: Whether all layers have the same.
     relative_bilinear: Whether a table is resized as transformers does it.
     norm_pre: Whether a layer norm precedes the first layer.
-    norm_after: Whether the norms of layers follow the branches (res-post-norm,
-      arXiv:2111.09883).
-    norm_inner_msa: Whether one precedes the last product of attention.
-    norm_inner_mlp: Whether one precedes the last layer of the MLPs.
     patch_bias: Whether the embedding of patches has a bias.
     projection: Whether the representation layer is linear and without bias, as
       CLIP's projection.
@@ -231,13 +226,6 @@ class ExtendedVit(BaseVit):
   class_token: bool = True  # pyright: ignore[reportIncompatibleMethodOverride]
   registers: int = 0
   distilled: bool = False
-  layer_scale: float | None = None
-  gated_mlp: bool = False
-  gate: str = "silu"
-  qk_norm: bool = False
-  qk_norm_whole: bool = False
-  qkv_bias: str = "qkv"
-  branch_bias: bool = True
   norm_kind: str = "layer"
   norm_patches: bool = False
   norm_final: bool = True
@@ -252,9 +240,6 @@ class ExtendedVit(BaseVit):
   relative_shared: bool = False
   relative_bilinear: bool = False
   norm_pre: bool = False
-  norm_after: bool = False
-  norm_inner_msa: bool = False
-  norm_inner_mlp: bool = False
   patch_bias: bool = True
   projection: bool = False
   norm_pooled: bool = False
@@ -369,6 +354,10 @@ class ExtendedVit(BaseVit):
     other = self.distilled or self.norm_pooled or self.pooled_tokens != (0,)
     return super().reads_normed and not other
 
+  @property
+  def _config(self) -> ExtendedConfig:
+    return ExtendedConfig.of(self)
+
   def parts(self) -> tuple[Part, ...]:
     return *super().parts(), Part("head_dist", HEAD, own_task=True)
 
@@ -465,19 +454,9 @@ class ExtendedVit(BaseVit):
         self.num_heads,
         self.mlp_size,
         self._config,
-        layer_scale=self.layer_scale,
-        gated_mlp=self.gated_mlp,
-        gate=self.gate,
         drop_path_rate=drop_path,
-        qkv_bias=self.qkv_bias,
-        branch_bias=self.branch_bias,
-        qk_norm=self.qk_norm,
-        qk_norm_whole=self.qk_norm_whole,
         rope=rope,
         relative=self._relative(grid),
-        norm_inner_msa=self.norm_inner_msa,
-        norm_inner_mlp=self.norm_inner_mlp,
-        norm_after=self.norm_after,
         name=name,
       )
 

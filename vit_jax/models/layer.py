@@ -9,7 +9,7 @@ either layout into the other.
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import flax.linen as nn
@@ -108,7 +108,7 @@ class LayerConfig:
       )
 
   @classmethod
-  def of(cls, vit: Any) -> "LayerConfig":
+  def of(cls, vit: Any) -> Any:
     """The settings among the fields of a model."""
     names = [field.name for field in dataclasses.fields(cls)]
     return cls(**{name: getattr(vit, name) for name in names})
@@ -317,6 +317,11 @@ def make_blocks(
   ]
 
 
+def taken(layer: nn.Module) -> Collection[str]:
+  """The names of what a layer's call takes; one of a user's may take less."""
+  return inspect.signature(layer.__call__).parameters.keys()
+
+
 def _seen(
   block: nn.Module, tokens: Tokens, R: Array | None, read: int | None
 ) -> dict[str, Any]:
@@ -324,7 +329,7 @@ def _seen(
 
   A class of layers that takes no `where` uses no places of patches but in R.
   """
-  takes = inspect.signature(block.__call__).parameters
+  takes = taken(block)
   if tokens.mask is not None and "mask" not in takes:
     raise ValueError(
       f"layers of class {type(block).__name__} take no mask, so they cannot "

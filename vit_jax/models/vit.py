@@ -9,7 +9,6 @@ Every attention matrix is sown as `attention`: a caller sees all of them with
 every module as well with `capture_intermediates=True`.
 """
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -33,6 +32,7 @@ from vit_jax.models.layer import (
   each_token,
   layer_norm,
   make_blocks,
+  taken,
 )
 from vit_jax.models.model import VitFields, check_images
 from vit_jax.models.partitioning import for_tpu, named
@@ -156,7 +156,7 @@ class EncoderBlock(nn.Module):
 
     y = norm_msa(z)
     seen = {"mask": mask, "where": where, "read": read}
-    if "read" not in inspect.signature(msa.__call__).parameters:
+    if "read" not in taken(msa):
       del seen["read"]  # It computes all tokens.
     y = msa(y, R, **seen, train=train)[:, :read]
     z = dropout(y) + z[:, :read]  # Eq. 2
