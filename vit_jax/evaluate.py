@@ -1,9 +1,11 @@
 """Evaluates a run's checkpoint on the evaluation split of its data.
 
 vit_jax evaluate runs/digits --per_class --out predictions.csv
-vit_jax evaluate b16_augreg_i1k_224 --suite=v2,a,r --root imagenet
+vit_jax evaluate runs/my_photos new_photos
 
 The checkpoint's description holds the data, the preprocessing and the model.
+FOLDER has other class folders, of which all images are taken if it has no
+splits, and its val or test split if it has.
 With --suite, MODEL is any checkpoint with ImageNet's classes, and a table has
 its scores on ImageNet-ReaL, V2, Sketch, A, R, C and ObjectNet, and few-shot on
 other data sets. The test sets are read from --root or from TFDS; those that are
@@ -16,6 +18,7 @@ from typing import Any
 from absl import flags
 
 from vit_jax.runtime import callable_module, command, hosts
+from vit_jax.runtime.callable_module import in_a_thread
 from vit_jax.runtime.shown import path_of_run
 
 
@@ -53,15 +56,22 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
-  """Evaluates one run; raises ValueError unless exactly one is given."""
+  """Evaluates a run; raises ValueError unless one is given."""
   # Imported here because data workers import this module and need no models.
   from vit_jax.run.saved import calibrate_checkpoint, evaluate_checkpoint
 
   options = flags.FLAGS
-  folders = [*arguments, *filter(None, [options.workdir])]
-  if len(folders) != 1:
+  folders = [*filter(None, [options.workdir]), *arguments]
+  if not 1 <= len(folders) <= 2:
     raise ValueError(
-      "give one folder of a run, as in vit_jax evaluate runs/digits."
+      "give the folder of a run, as in vit_jax evaluate runs/digits, and of "
+      "other images, if it is not to be those of the run."
+    )
+  others = {"folder": folders[1]} if folders[1:] else {}
+  if others and (options.calibrate or options.suite not in (None, "false")):
+    raise ValueError(
+      f"{folders[1]!r} is a second folder, which is not for --calibrate or "
+      "--suite: leave it out, or give it as --root."
     )
   if options.suite not in (None, "false"):
     return _run_suite(folders[0])
@@ -75,6 +85,7 @@ def main(arguments: list[str]) -> None:
     per_class=options.per_class,
     test=options.test,
     out=options.out,
+    **others,
     **command.choice(),
   )
 
@@ -96,6 +107,7 @@ def _run_suite(checkpoint: str) -> None:
 
 def evaluate(
   run: str | os.PathLike[str],
+  folder: str | os.PathLike[str] | None = None,
   *,
   test: bool = False,
   per_class: bool = False,
@@ -109,11 +121,14 @@ def evaluate(
 
   Args:
     run: The run's folder, or what `vit_jax.train` returned.
+    folder: Other class folders, such as "new_photos", in place of the run's
+      evaluation split: all their images, or their val or test split.
     test: Whether to evaluate on a folder's test split instead.
     per_class: Whether to print precision, recall and F1 of each class as well.
     out: CSV file for the answer to every example, the highest loss first.
     **options: `step`, or `best=True` for the checkpoint with the best score;
-      `root` or `data_dir` if the data have moved.
+      `root` or `data_dir` if the data have moved; `num_workers`, which is 0,
+      a thread, in a script unless it is given.
 
   Returns:
     The metrics of the task by their keys, such as "eval/top1".
@@ -123,12 +138,15 @@ def evaluate(
   """
   from vit_jax.run.saved import evaluate_checkpoint
 
+  if folder is not None:
+    options["folder"] = os.fspath(folder)
+  options = in_a_thread("vit_jax.evaluate", options)
   return evaluate_checkpoint(
     path_of_run(run), test=test, per_class=per_class, out=out, **options
   )
 
 
 if __name__ == "__main__":
-  command.run(main, takes="[WORKDIR]", define=define_flags)
+  command.run(main, takes="[WORKDIR] [FOLDER]", define=define_flags)
 else:
   callable_module.make_callable(__name__, evaluate)

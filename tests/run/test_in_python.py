@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import re
+import sys
 import types
 
 import numpy as np
@@ -104,7 +105,7 @@ def test_a_script_is_not_imported_by_workers(
   started, capsys, monkeypatch, file, workers
 ):
   main = types.SimpleNamespace(__file__=file, __spec__=None)
-  monkeypatch.setitem(in_python.sys.modules, "__main__", main)
+  monkeypatch.setitem(sys.modules, "__main__", main)
   vit_jax.train(config="digits", workdir="runs/own")
   assert started[0][0].loader.num_workers == workers
   assert ("in a thread" in capsys.readouterr().err) == (workers == 0)
@@ -205,6 +206,26 @@ def test_commands_are_functions_of_a_run(photos, capsys):
   assert "runs/" not in capsys.readouterr().err  # It writes no run.
   assert len(rates.rates) == 10 and pathlib.Path("lr_range.csv").exists()
   assert "suggested learning rate" in rates._repr_html_()
+
+
+@pytest.mark.parametrize("main, workers", [("own.py", 0), (None, None)])
+def test_a_script_evaluates_without_workers(monkeypatch, capsys, main, workers):
+  asked = []
+  monkeypatch.setattr(
+    "vit_jax.run.saved.evaluate_checkpoint",
+    lambda *_, **options: asked.append(options.get("num_workers")),
+  )
+  monkeypatch.setattr(
+    "vit_jax.report.write.write_report",
+    lambda *_, **options: asked.append(options.get("num_workers")) or "page",
+  )
+  there = types.SimpleNamespace(__file__=main, __spec__=None)
+  monkeypatch.setitem(sys.modules, "__main__", there)
+  vit_jax.evaluate("runs/a")
+  vit_jax.report("runs/a", "runs/b")
+  vit_jax.evaluate("runs/a", "new", num_workers=2)
+  assert asked == [workers, workers, 2]
+  assert capsys.readouterr().err.count("in a thread") == 2 * (workers == 0)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ def elsewhere(tmp_path, monkeypatch):
     jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 16, 16, 3)))
   )
 
-  def make(**changes):
+  def make(section="data", **changes):
     config = base_config()
-    config.data.update(changes)
+    config[section].update(changes)
     options = dict(config=config, mean=(0.5,) * 3, std=(0.5,) * 3)
     folder = tmp_path / "run"
     tiny.save_run(folder, model, params["params"], (16, 16), "abc", **options)
@@ -76,6 +76,51 @@ def test_data_that_only_a_checkpoint_names_are_not_asked_for(
       command(run)
   with pytest.raises(AssertionError, match="its data were opened"):
     evaluate_checkpoint(run, **{flag: address})
+
+
+def _noise(folder, count):
+  rng = np.random.default_rng(count)
+  for name in "abc":
+    (folder / name).mkdir(parents=True)
+    for k in range(count):
+      pixels = rng.integers(0, 256, (16, 16, 3), np.uint8)
+      Image.fromarray(pixels).save(folder / name / f"{k}.png")
+  return str(folder)
+
+
+@pytest.mark.slow
+def test_all_images_of_another_folder_are_evaluated(
+  elsewhere, tmp_path, capsys
+):
+  """Nothing of the run's own data is opened, and nothing is held out."""
+  run, photos = elsewhere(), _noise(tmp_path / "new", 4)
+  options = {"folder": photos, "num_workers": 0}
+  with opened(run, **options) as there:
+    images = np.stack([data.decode_rgb(e["image"]) for e in there.source])
+    params = {"params": there.params}
+    model = jax.jit(there.loaded.model.apply)
+    logits = model(params, jnp.float32(images) / 127.5 - 1)
+  right = np.mean(np.argmax(logits, axis=1) == np.repeat(np.arange(3), 4))
+  found = evaluate_checkpoint(run, **options)
+  assert found["eval/examples"] == 12
+  assert found["eval/top1"] == pytest.approx(right)
+  assert " on new: loss" in capsys.readouterr().out
+  with pytest.raises(ValueError, match="^--test takes .* leave it out, or"):
+    evaluate_checkpoint(run, test=True, **options)
+
+
+def test_the_evaluation_split_of_another_folder_is_taken(elsewhere, tmp_path):
+  run = elsewhere()
+  for split, count in (("train", 1), ("test", 2)):
+    _noise(tmp_path / "new" / split, count)
+  with opened(run, folder=str(tmp_path / "new")) as there:
+    assert (there.source.name, len(there.source)) == ("new, test", 6)
+
+
+def test_another_folder_needs_a_run_on_class_folders(elsewhere):
+  run = elsewhere("autoencoder", rate=0.75)
+  with pytest.raises(ValueError, match="task autoencoder: .* by --root=new, "):
+    evaluate_checkpoint(run, folder="new")
 
 
 @pytest.fixture

@@ -32,9 +32,9 @@ def report(
     raise ValueError('give a run, as in vit_jax.report("runs/my_photos").')
   from vit_jax.report.write import write_report
 
-  return Shown(
-    (write_report([path_of_run(run) for run in runs], out=out, **options),)
-  )
+  folders = [path_of_run(run) for run in runs]
+  options = callable_module.in_a_thread("vit_jax.report", options)
+  return Shown((write_report(folders, out=out, **options),))
 
 
 callable_module.make_callable(__name__, report)

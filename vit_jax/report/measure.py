@@ -145,7 +145,11 @@ class RunFacts:
 
 
 def read_run(
-  workdir: str, track: Track = untracked, **options: Any
+  workdir: str,
+  track: Track = untracked,
+  *,
+  num_workers: int | None = None,
+  **options: Any,
 ) -> RunFacts:
   """Reads a run's folder and evaluates its checkpoint if that is possible.
 
@@ -167,7 +171,7 @@ def read_run(
   try:
     if (description := latest_description(workdir)) is not None:
       config = _plain(description["config"])
-    with opened(workdir, **options) as run:
+    with opened(workdir, num_workers=num_workers, **options) as run:
       config = _plain(to_dict(run.settings))  # The opened checkpoint's own.
       task = run.task
       best = _best(workdir, task, rows)

@@ -19,7 +19,11 @@ def report_files(
 
 
 def write_report(
-  workdirs: list[str], *, out: str | None = None, **options: Any
+  workdirs: list[str],
+  *,
+  out: str | None = None,
+  num_workers: int | None = None,
+  **options: Any,
 ) -> str:
   """Writes a report on some runs; returns the file's path.
 
@@ -28,7 +32,8 @@ def write_report(
   Args:
     out: The file to write; by default report.html in the workdir of a single
       local run, and in the current folder otherwise.
-    **options: Options of `run.saved.opened`, for a single run only.
+    num_workers: As in `run.saved.opened`.
+    **options: Other options of it, for a single run only.
   """
   if len(workdirs) > 1 and options:
     names = " and ".join(f"--{name}" for name in options)
@@ -42,7 +47,10 @@ def write_report(
   from vit_jax.report.measure import read_run
 
   track = Display().track
-  runs = [read_run(workdir, track, **options) for workdir in workdirs]
+  runs = [
+    read_run(workdir, track, num_workers=num_workers, **options)
+    for workdir in workdirs
+  ]
   for run in runs:
     for line in run.skipped:
       say(f"{run.workdir}: {line}", sys.stdout)

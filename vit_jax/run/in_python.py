@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,21 +19,14 @@ from vit_jax.run.experiments import lr_range
 from vit_jax.run.experiments.lr_range import Found
 from vit_jax.run.loop import train
 from vit_jax.run.settings import Settings, base_config, read
-from vit_jax.runtime import hints, usage
+from vit_jax.runtime import callable_module, hints, usage
 from vit_jax.runtime.display import Split, parse
-from vit_jax.runtime.printable import quoted, say
+from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.settings import all_keys, flat
 from vit_jax.workdir.records import read_metrics
 
 Config = str | os.PathLike[str] | ConfigDict
 """A configuration: a file, a name, or its keys and values."""
-
-_IN_A_THREAD = (
-  "Batches are prepared in a thread. For worker processes, which import this "
-  'script, call vit_jax.train under `if __name__ == "__main__":`, and give '
-  "loader={'num_workers': 4}."
-)
-
 
 _OF_A_RUN = ("load", "metrics", "predict", "step", "workdir")
 # Attributes in other libraries, and the way to do the same here.
@@ -288,15 +280,8 @@ def _settings(config: Any, values: Mapping[str, Any]) -> Settings:
         f"default, {default}."
       ) from error
   settings = read(config)
-  if settings.loader.num_workers >= 0 or not _is_script():
+  if settings.loader.num_workers >= 0 or not callable_module.is_script():
     return settings
-  say(_IN_A_THREAD)
+  callable_module.say_in_a_thread("vit_jax.train", "loader={'num_workers': 4}")
   loader = dataclasses.replace(settings.loader, num_workers=0)
   return dataclasses.replace(settings, loader=loader)
-
-
-def _is_script() -> bool:
-  """Whether a worker process would run the main program once more."""
-  main = sys.modules["__main__"]
-  is_module = getattr(main, "__spec__", None) is not None
-  return is_module or getattr(main, "__file__", None) is not None

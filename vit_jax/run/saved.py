@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
+from vit_jax.data.reading.image_folder import open_whole
+from vit_jax.data.reading.labels import SINGLE
 from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.data.reading.split_names import OLDER
 from vit_jax.data.settings import DataSettings
@@ -61,6 +64,8 @@ def opened(
   data_dir: str | None = None,
   root: str | None = None,
   test: bool = False,
+  folder: str | None = None,
+  num_workers: int | None = None,
 ) -> Iterator[SavedRun]:
   """Opens a checkpoint and the data that its run is evaluated on.
 
@@ -73,6 +78,10 @@ def opened(
     root: The place of the folder of images or of packed images now, if it has
       moved.
     test: Whether to take a folder's test split, not the one of evaluation.
+    folder: Other class folders to evaluate on, all of whose images count if it
+      has no splits.
+    num_workers: Worker processes that prepare batches, 0 for a thread; by
+      default those of the run.
   """
   loaded = open_checkpoint(
     workdir,
@@ -85,6 +94,10 @@ def opened(
   )
   description: Any = loaded.description
   settings = settings_here(description["config"], data_dir, root)
+  if num_workers is not None:
+    settings = replaced(settings, {"loader.num_workers": num_workers})
+  if folder is not None:
+    settings = _of_folder(settings, loaded.task, folder, test)
   for flag, place in prepared(settings.data).items():
     if {"root": root, "data_dir": data_dir}[flag] is None:
       check_named(place, "the data of this run", flag, workdir)
@@ -97,7 +110,10 @@ def opened(
   if fitted.learns_features:
     fitted = _with_teacher(fitted, settings, loaded, base)
   split = "test" if test else "eval"
-  source = open_source(split, settings.data, fitted.labels)
+  if folder is None:
+    source = open_source(split, settings.data, fitted.labels)
+  else:
+    source = open_whole(settings.data)
   trained = tuple(description["class_names"]), "the checkpoint"
   why = OLDER if data.root and not data.labels_file else ""
   check_same_classes(*trained, source.class_names, "the evaluation split", why)
@@ -238,6 +254,30 @@ def _with_teacher(
     settings = replaced(settings, {"distill.teacher": source})
   description: Any = loaded.description
   return with_teacher(task, settings, description, _mesh(loaded))
+
+
+def _of_folder(
+  settings: Settings, task: Task, folder: str, test: bool
+) -> Settings:
+  """The settings with other class folders as the data.
+
+  Raises ValueError if the run is on no classes of images, or the folder's test
+  split is asked for as well.
+  """
+  data = settings.data
+  if task.labels is not SINGLE or not task.has_rows or not data.labels:
+    raise ValueError(
+      "a folder of its own is for a run on class folders, and this one is of "
+      f"the task {task.name}: evaluate it on {folder} by --root={folder}, of "
+      "which its val split is taken, or a part is held out."
+    )
+  if test:
+    raise ValueError(
+      f"--test takes the test split of the run's own data: leave it out, or "
+      f"give --root={folder} in place of the folder."
+    )
+  others = type(data)(root=os.path.expanduser(folder))
+  return dataclasses.replace(settings, data=others)
 
 
 def _mesh(loaded: Loaded) -> Mesh:

@@ -2,8 +2,10 @@
 
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from vit_jax.runtime.printable import say
 
 
 def make_callable(name: str, function: Callable[..., Any]) -> None:
@@ -16,3 +18,29 @@ def make_callable(name: str, function: Callable[..., Any]) -> None:
   call = {"__call__": staticmethod(function), "__doc__": function.__doc__}
   kind = type("CallableModule", (types.ModuleType,), call)
   sys.modules[name].__class__ = kind
+
+
+def is_script() -> bool:
+  """Whether a worker process would run the main program once more."""
+  main = sys.modules["__main__"]
+  is_module = getattr(main, "__spec__", None) is not None
+  return is_module or getattr(main, "__file__", None) is not None
+
+
+def say_in_a_thread(name: str, given: str) -> None:
+  """Says that a function of a script starts no workers, and how it would."""
+  say(
+    "Batches are prepared in a thread. For worker processes, which import this "
+    f'script, call {name} under `if __name__ == "__main__":`, and give {given}.'
+  )
+
+
+def in_a_thread(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of a function called `name`, with no workers in a script.
+
+  They are as given if they have `num_workers`, or in a notebook.
+  """
+  if "num_workers" in options or not is_script():
+    return dict(options)
+  say_in_a_thread(name, "num_workers=4")
+  return {**options, "num_workers": 0}

@@ -26,6 +26,7 @@ _ARGUMENTS = {
   "CHECKPOINT": "A run's folder, a file, or a name from `convert --list`.",
   "IMAGE": "An image, a folder, or a pattern such as 'photos/*.jpg'.",
   "WORKDIR": "Folder of a run.",
+  "FOLDER": "Other class folders, in place of the run's own split.",
 }
 # Example values of required flags.
 _EXAMPLES = {"config": "digits", "workdir": "runs/digits", "out": "figures"}

@@ -86,7 +86,10 @@ class ImageFolder(ImageFiles):
       self.name += f", {self.split}"
     self._folder = getattr(layout, chosen or "train")
     if self._folder is None:
-      raise ValueError(f"{text(layout.root)!r} has no test folder.")
+      raise ValueError(
+        f"{text(layout.root)!r} has no test folder: put class folders into "
+        f"{text(os.path.join(layout.root, b'test'))}, or leave the split out."
+      )
     self.root = text(layout.root)
     self.layout = layout
     self.ignored = collections.Counter()
@@ -251,6 +254,16 @@ def _opened(
     held_out_below=settings.held_out_below,
     whole=whole,
   )
+
+
+def open_whole(settings: DataSettings) -> ImageFolder:
+  """All images of a folder without splits, or else its split "eval".
+
+  It is for a folder that is new to a run, which holds nothing out of it.
+  """
+  whole = _opened(settings, "train", whole=True)
+  has_splits = whole.layout.evaluation(settings.eval_split) is not None
+  return _opened(settings, "eval") if has_splits else whole
 
 
 def open_folder(
