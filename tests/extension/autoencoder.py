@@ -12,25 +12,25 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax.data.reading.labels import NONE
-from vit_jax.models.layer import dense, layer_norm
+from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.layer import LayerConfig, dense, layer_norm
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import DECODER, Part, Stack
-from vit_jax.models.vit import EncoderBlock, Vit, patchify
+from vit_jax.models.vit import EncoderBlock, patchify
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.task import Task
 from vit_jax.training.losses import Loss, Objective, TakesImages
 
 SEEN, LAYERS, SIZE, HEADS = 0.25, 2, 16, 2
+NEEDS = Needs("data.task", hides=True, some_patches=True)
 
 
-class Autoencoder(Vit):
+class Autoencoder(Composed):
   """Images (B, H, W, C) -> pixels of the hidden patches (B, M, P^2 C).
 
   The collection "draw" has `order`, integers (B, N): the patches to see first,
   and then those to predict. Without it, they are those of the grid, in order.
   """
-
-  trunk = property(Vit.like)
 
   def parts(self):
     stack = Stack(LAYERS, after=("norm", "predict"))
@@ -38,20 +38,21 @@ class Autoencoder(Vit):
     return (*super().parts(), decoder)
 
   def __call__(self, x, *, train=False):
-    tokens = self.embed(x, train=train)
+    vit = self.encoder
+    tokens = vit.embed(x, train=train)
     B, N, _ = tokens.patches.shape
     order = self.get_variable("draw", "order")
     if order is None:
       order = jnp.tile(jnp.arange(N)[None], (B, 1))
-    seen = self.run(tokens.take(order[:, : round(SEEN * N)]), train=train)
-    return self.decode(seen, order, x.shape[-1])
+    seen = vit.run(tokens.take(order[:, : round(SEEN * N)]), train=train)
+    return self.decode(vit.normed(seen), order, x.shape[-1])
 
   @nn.compact
   def decode(self, seen, order, channels):
-    z = layer_norm(self._config, name="norm")(seen.z)
+    config = LayerConfig.of(self.encoder)
     return Decoder(
-      self.patch_size**2 * channels, seen.prefix, self._config, name="decoder"
-    )(z, order)
+      self.patch_size**2 * channels, seen.prefix, config, name="decoder"
+    )(seen.z, order)
 
 
 class Decoder(nn.Module):
@@ -121,7 +122,7 @@ class AutoencoderTask(Task):
   refuses = ("loss.label_smoothing", "loss.mixup_alpha", "model.num_classes")
 
   def adapted(self, model):
-    return Autoencoder.like(model)
+    return Autoencoder(0, held(model, NEEDS))
 
   def objective(self, model, preprocessing):
     normalization = preprocessing.normalization

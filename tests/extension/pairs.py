@@ -12,11 +12,12 @@ import numpy as np
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.reading.labels import Labels
-from vit_jax.models.layer import dense, layer_norm
+from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.layer import LayerConfig, dense, layer_norm
 from vit_jax.models.model import unit
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import ENCODER, HEAD, Part, Stack
-from vit_jax.models.vit import EncoderBlock, Vit
+from vit_jax.models.vit import EncoderBlock
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.metrics import gathering
 from vit_jax.tasks.outcome import Outcome
@@ -64,10 +65,8 @@ class TextTower(nn.Module):
     return z.mean(1, where=real[..., None])
 
 
-class TwoTowers(Vit):
+class TwoTowers(Composed):
   """Images and word numbers -> unit vectors (B, 8) of both, times the scale."""
-
-  trunk = property(Vit.like)
 
   def parts(self):
     text = Part("text", ENCODER, Stack(LAYERS), own_task=True)
@@ -85,7 +84,7 @@ class TwoTowers(Vit):
 
   @nn.compact
   def compared(self, y, ids):
-    c, axes = self._config, ("embed", "shared")
+    c, axes = LayerConfig.of(self.encoder), ("embed", "shared")
     u = dense(SHARED, axes, c, name="to_text")(y)
     v = dense(SHARED, axes, c, name="to_images")(TextTower(c, name="text")(ids))
     log_scale = self.param("log_scale", nn.initializers.constant(2.0), ())
@@ -118,7 +117,7 @@ class PairsTask(Task):
   metrics, score = (Metric("recall", "recall@1"),), "recall"
 
   def adapted(self, model):
-    return TwoTowers.like(model)
+    return TwoTowers(0, held(model, Needs("data.task", patches=False)))
 
   def objective(self, model, preprocessing):
     return Contrast(**preprocessing.normalization)

@@ -102,6 +102,20 @@ def test_an_evaluation_stands_beside_the_training_before_it(capsys):
   assert out.count("loss 0.0000") == 3 and "-0.0000" not in out
 
 
+def test_a_task_may_measure_nothing_in_training(capsys):
+  """Its lines then have the loss alone."""
+  display = Display()
+  display.expect(300, metrics=(Metric("rank", "rank of the features"),))
+  display.start(0)
+  display.report(1, METRICS)
+  evaluated = {"eval/loss": 2.0, "eval/rank": 0.5, "eval/examples": 9}
+  display.evaluation(1, evaluated | {"eval/skipped_images": 0})
+  _, trained, line = capsys.readouterr().out.splitlines()
+  assert "loss 2.5000  lr 1.00e-03" in trained
+  assert "rank of the features 50.00%" in line
+  assert line.endswith("in training: loss 2.5000")
+
+
 def test_lines_are_copied_also_those_of_the_bar(terminal):
   drawn, copied = terminal(80), []
   display = Display()

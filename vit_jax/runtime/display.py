@@ -203,8 +203,7 @@ class Display:
     self._trained.append((step - self._reported, metrics))
     self._reported = step
     values = Split.TRAIN.scores(metrics)
-    text = f"loss {values['loss']:z.4f}  "
-    text += self._first_of(metrics, Split.TRAIN)
+    text = f"loss {values['loss']:z.4f}{self._first_of(metrics, Split.TRAIN)}"
     text += f"  lr {values['learning_rate']:.2e}"
     if "images_per_second" in values:
       text += f"  {values['images_per_second']:,.0f} images/s"
@@ -240,11 +239,12 @@ class Display:
       if key in self._trained[0][1]
     }
     loss = means[Split.TRAIN.key("loss")]
-    return f"loss {loss:z.4f}  {self._first_of(means, Split.TRAIN)}"
+    return f"loss {loss:z.4f}{self._first_of(means, Split.TRAIN)}"
 
   def _first_of(self, values: Mapping[str, float], split: Split) -> str:
+    """The first metric that was measured, after a gap; empty if none was."""
     texts = (metric.text(values, split) for metric in self._metrics)
-    return next(filter(None, texts))
+    return next((f"  {text}" for text in texts if text), "")
 
   def note(self, text: str, whole: bool = False) -> None:
     """Prints a line, or several, as `printable.say` does."""
