@@ -280,7 +280,7 @@ def test_a_suggestion_goes_on_after_a_fault_of_the_compiler(
   if mends:
     assert text.endswith("--config.mesh.fsdp=8 --config.model.remat=dots")
   else:
-    assert text.endswith("for another the compiler failed: INTERNAL: a fault")
+    assert text.endswith("compile: the compiler failed: INTERNAL: a fault")
 
 
 def test_changes_begin_with_what_costs_least():

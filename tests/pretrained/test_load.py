@@ -175,7 +175,7 @@ def test_a_checkpoint_is_a_name_or_a_path(source):
     ("google_vit.npz", {"grid": (4, 0)}, r"grid=\(4, 0\) must be a height an"),
     ("google_vit.npz", {"mean": 0.5}, "mean=0.5 must be a finite number"),
     ("google_vit.npz", {"std": (0, 1, 1)}, r"std=.* must be .* above 0"),
-    ("google_vit.npz", {"dtype": "foo"}, "dtype='foo' is no type; choose su"),
+    ("google_vit.npz", {"dtype": "foo"}, "dtype='foo' is not a type; choose"),
     ("google_vit.npz", {"num_heads": "3"}, "num_heads='3' must be a whole n"),
     (
       "google_vit.npz",

@@ -300,7 +300,7 @@ def test_deits_form_trains_both_heads_by_their_own(
   "changes, message",
   [
     (dict(pretrained=None), "lora.rank=2 has no effect without pretrained: s"),
-    (dict(optimizer=dict(freeze_layers=1)), "trains nothing that optimizer"),
+    (dict(optimizer=dict(freeze_layers=1)), "so optimizer.freeze_layers=1 has"),
     (dict(masked=dict(rate=0.5)), "lora.rank=2 applies to labels"),
   ],
 )

@@ -191,7 +191,10 @@ def _suggestion(
     speed = f"{row['mcycles']:.1f} Mcycles" if mfu is None else f"MFU {mfu:.2f}"
     return f"This fits, with {peak:.1f} GiB per chip and {speed}: {text}"
   if faults:
-    return f"None that compiles makes it fit, and for another {faults[0]}"
+    return (
+      "No change that compiles makes it fit; another does not compile: "
+      f"{faults[0]}"
+    )
   return "None of these changes makes it fit: use more chips."
 
 

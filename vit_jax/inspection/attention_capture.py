@@ -185,7 +185,7 @@ def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
   if not {"row", "column"} <= set(block):
     raise ValueError(
       "the model's layers are of a class that shows no attention as `msa`; "
-      "there are maps of EncoderBlock and of AxialBlock."
+      "EncoderBlock and AxialBlock do."
     )
   (h, w), (_, k, _, _) = grid, _fetch(block["row"]).shape
   whole = -1, k, h * w, h * w

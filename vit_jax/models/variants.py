@@ -179,8 +179,8 @@ def _dtype(name: str, value: Any) -> jnp.dtype:
   if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
     of_floats = "" if dtype is None else " of floats"
     raise ValueError(
-      f"{name}={value!r} is no type{of_floats}; choose such as float32 or "
-      "bfloat16."
+      f"{name}={value!r} is not a type{of_floats}; choose one such as float32 "
+      "or bfloat16."
     )
   return dtype
 
@@ -300,7 +300,7 @@ def to_fields(model: Model) -> dict[str, Any]:
     if type(model.trunk) is kind:
       raise ValueError(
         f"{kind.__name__} is a model of your own: give it a property `trunk`, "
-        "the model of this package that its task makes it of."
+        "the model of this package that its task builds it from."
       )
     return {**to_fields(model.trunk), ADAPTED: True}
   fields = {name: getattr(model, name) for name in sorted(_field_names(kind))}

@@ -460,8 +460,8 @@ class Vit(BaseVit):
     block = self.block or EncoderBlock
     if not (isinstance(block, type) and issubclass(block, nn.Module)):
       raise ValueError(
-        f"block={self.block!r} must be a class of layers, a flax Module; names "
-        "of ours are for make_vit and for --config.model.block."
+        f"block={self.block!r} must be a class of layers, a flax Module; the "
+        "names of blocks are for make_vit and for --config.model.block."
       )
     each_layer = self.position == "relative" or self.position_at != "input"
     if self.scan and each_layer:

@@ -217,8 +217,9 @@ def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:
   rank, frozen = settings.lora.rank, settings.optimizer.freeze_layers
   if rank and frozen:
     raise ValueError(
-      f"lora.rank={rank} trains nothing that optimizer.freeze_layers={frozen} "
-      "could freeze: leave one out, and choose layers with lora.kernels."
+      f"lora.rank={rank} freezes all layers, so "
+      f"optimizer.freeze_layers={frozen} has no effect: leave one out, and "
+      "choose layers with lora.kernels."
     )
 
 

@@ -101,7 +101,8 @@ class Task:
   panel_text: ClassVar[PanelText] = PanelText(
     "What it fills in",
     "The image that the model saw is on the left, grey where patches are "
-    "hidden; then its predictions in their place, and what they should be.",
+    "hidden; its predictions fill them in the middle, and the right shows what "
+    "they should be.",
     "Three panels: what the model saw, its predictions, the truth",
   )
   probe_note: ClassVar[str] = ""

@@ -133,6 +133,6 @@ def _patches(
       )
   if train.examples < 10:
     raise ValueError(
-      f"{train.examples} readable training images are too few for a probe of "
-      "segmentation; give 10 or more."
+      f"{train.examples} readable training images are too few for a "
+      "segmentation probe; give 10 or more."
     )

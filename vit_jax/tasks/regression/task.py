@@ -237,7 +237,7 @@ class RegressionOutcome(OutputsOutcome):
         "numbers",
         {"name": name, "true": label, "predicted": output},
         f"Predictions of {name} by its true values.",
-        f"{name}: on the dashed line, predictions are true",
+        f"{name}: on the dashed line, predictions are right",
       )
       for name, label, output in itertools.islice(columns, _MOST_CHARTS)
     ]
