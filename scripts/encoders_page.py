@@ -45,12 +45,12 @@ them. A licence is that of the weights: read it before you use or share them.
 PARTS = """\
 ## What each of them can do
 
-"Same" counts the library's architectures of the family that answer here as they do
-there, of those that it has. All families train: `model.block` is the preset for one
+"Same" counts the library's architectures of the family that give the same answer
+here, out of all that it has. All families train: `model.block` is the preset for one
 from scratch, and those without one are the paper's `Vit` or start from a checkpoint.
-The fast form is that of attention on TPUs ([scaling](evidence/scaling.md)). Pooling is what
-loading gives, as the library does it; after "of" stands a library, or what is in the
-name of an architecture, of a class or in its config.json. `--pooling` gives others
+The fast form is that of attention on TPUs ([scaling](evidence/scaling.md)). Pooling is that
+of the library, which loading keeps; after "of" comes a library, or a part of the name
+of an architecture or a class, or of its config.json. `--pooling` gives others
 ([compared](evidence/results.md#poolings-and-bfloat16-on-trained-weights)). Files of
 facebookresearch/dinov2 and of open_clip (CLIP, MetaCLIP, SigLIP), and
 `flax_model.msgpack` of transformers 4, are read as well, and not written.

@@ -160,7 +160,8 @@ def _chosen(
     begins = [stem for stem in stems if name.startswith(f"{stem}.")]
     if not begins:
       raise ValueError(
-        f"{path}: {name} has no label{_LABEL}; nor a caption{_TEXTS}."
+        f"{path}: {name} has no label and no caption: add a .cls or .txt file "
+        'beside it, or a .json file with "label" or "caption".'
       )
     first = chosen.setdefault(max(begins, key=len), name)
     if first != name and first.count(".") == name.count("."):
