@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.libraries import needed
+from tests.rows import some_slow
 from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.models.autoencoder import autoencoder, sincos
@@ -44,7 +45,9 @@ def predictions(model, params, x, choice):
   return jax.jit(model.apply)({"params": params, "draw": choice}, x)
 
 
-@pytest.mark.parametrize("pooling, prefix", [("token", 1), ("gap", 0)])
+@pytest.mark.parametrize(
+  "pooling, prefix", some_slow([("token", 1), ("gap", 0)], [("token", 1)])
+)
 def test_the_encoder_sees_a_quarter_of_the_tokens(pooling, prefix):
   """By the shapes of its layers, and by operations."""
   model = autoencoder(tiny(pooling=pooling), **SIZES)

@@ -56,7 +56,7 @@ FAMILIES = {
   "pe": dict(block="pe"),
   "masked": dict(pooling="gap"),
 }
-QUICK = ("map",)
+QUICK = ("gap",)
 
 
 def pixels(seed=0):
@@ -366,7 +366,8 @@ def _squares(model, method):
 
 @pytest.mark.parametrize("fields, read", READ)
 def test_the_last_layer_computes_so_many_tokens(monkeypatch, fields, read):
-  """On every platform."""
+  """On every platform; every fourth model is asked on two."""
+  platforms = ("cpu", "tpu")[: 1 if READ.index((fields, read)) % 4 else 2]
   model, rows, run = tiny(**fields), [], BaseVit.run
 
   def noted(*args, **options):
@@ -376,17 +377,17 @@ def test_the_last_layer_computes_so_many_tokens(monkeypatch, fields, read):
 
   params = nn.unbox(shapes_of(model, pixels()))
   monkeypatch.setattr(BaseVit, "run", noted)
-  for platform in ("cpu", "tpu"):
+  for platform in platforms:
     monkeypatch.setattr(partitioning, "platform", lambda name=platform: name)
     jax.eval_shape(_squares(model, _methods(fields)[0]), params)
-  assert rows == [read, read]
+  assert rows == [read] * len(platforms)
 
 
 @pytest.mark.parametrize(
   "platform, fields",
   some_slow(
     [(name, fields) for name in ("cpu", "tpu") for fields, _ in READ],
-    [("cpu", {}), ("tpu", {"block": "deit"})],
+    [("cpu", {})],
   ),
 )
 def test_the_last_layer_computes_what_is_read(monkeypatch, platform, fields):
@@ -402,7 +403,7 @@ def test_the_last_layer_computes_what_is_read(monkeypatch, platform, fields):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("fields", [{}, {"block": "deit"}])
+@pytest.mark.parametrize("fields", some_slow([{}, {"block": "deit"}], [{}]))
 def test_weights_that_are_perturbed_are_those_of_all_queries(fields):
   """Their gradient is the same whether they are sown or not."""
   model = tiny(**fields)

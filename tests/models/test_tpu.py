@@ -314,7 +314,13 @@ def test_the_form_for_tpu_is_used_where_nothing_needs_the_weights(
 FORMS = {form for forms in tpu.FORWARD.values() for form in forms.values()}
 
 
-@pytest.mark.parametrize("form", sorted(FORMS, key=str), ids=str)
+@pytest.mark.parametrize(
+  ["form"],
+  some_slow(
+    [(form,) for form in sorted(FORMS, key=str)], [(max(FORMS, key=str),)]
+  ),
+  ids=str,
+)
 def test_a_chip_has_the_answers_of_any_other(for_tpu, monkeypatch, form):
   """In the forms of its own for passes without gradients, and with them."""
   x, model = images(8, 12), tiny()

@@ -155,7 +155,7 @@ RENAMED = {
   "hf_ijepa": "SiglipForImageClassification",
   "hf_internvl_token": "Dinov2Model",
 }
-FAST = ("hf_clip_head", "hf_internvl_rms")
+FAST = ("hf_clip_head",)
 
 
 def test_every_encoder_goes_through_the_contract():

@@ -133,7 +133,7 @@ def test_parts_give_what_the_whole_batch_gives(kind, parts):
   assert_equal(found, expected)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_eight_devices_do_what_one_does(parts):
   mesh = sharding.make_mesh(devices=jax.devices(), fsdp=2)
   assert_equal(update(parts, mesh=mesh), update(1))

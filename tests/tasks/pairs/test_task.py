@@ -1,7 +1,5 @@
 """Pairs of images and captions: the task, and whole runs."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,6 @@ from flax import traverse_util
 
 from configs import pairs
 from tests import captioned, encoders, runs
-from tests.rows import some_slow
 from vit_jax import init_params, make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.two_towers import tower_of
@@ -242,13 +239,9 @@ def test_the_scale_of_the_softmax_loss_stays_below_100():
   assert "bias" not in before
 
 
-@pytest.mark.parametrize(
-  "kind, distinct",
-  some_slow(
-    itertools.product(("sigmoid", "softmax"), (True, False)),
-    [("sigmoid", True)],
-  ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sigmoid", "softmax"])
+@pytest.mark.parametrize("distinct", [True, False])
 def test_the_loss_is_the_papers_in_numpy(kind, distinct):
   given = task(loss=kind, distinct=distinct, vocabulary=20, text_length=4)
   model = model_of(given)

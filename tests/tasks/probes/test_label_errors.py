@@ -5,7 +5,6 @@ import pathlib
 import numpy as np
 import pytest
 
-from tests.rows import some_slow
 from vit_jax.tasks.probes import label_errors
 from vit_jax.tasks.probes.linear_probe import L2S, SHARPNESS
 
@@ -73,7 +72,8 @@ def test_an_image_that_reaches_no_threshold_or_whose_class_is_best_stays():
   assert few.wrong().index.tolist() == [5] and few.index[0] == 5
 
 
-@pytest.mark.parametrize("seed", some_slow(range(3), [0]))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
 def test_wrong_labels_among_few_photographs_come_first(seed):
   """Ten of sixty labels are swapped; photographs.md names the features.
 
