@@ -19,8 +19,8 @@ import pytest
 from scripts import encoders_page, tables
 from tests import encoders, published
 from tests.tiny import nested
+from vit_jax.families import FAMILIES
 from vit_jax.models import partitioning, tpu
-from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.pretrained.known import KNOWN
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import TARGETS, check_expressible

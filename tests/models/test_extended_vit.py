@@ -15,6 +15,7 @@ from tests import encoders
 from tests.models.tiny_vit import apply, images, random_params, tiny
 from tests.rows import some_slow
 from vit_jax import Vit, make_vit
+from vit_jax.families import FAMILIES
 from vit_jax.models import ExtendedVit, from_fields, to_fields
 from vit_jax.models.attention import Msa, QueryPool
 from vit_jax.models.extended_block import (
@@ -23,7 +24,6 @@ from vit_jax.models.extended_block import (
   ExtendedMlp,
   ExtendedMsa,
 )
-from vit_jax.models.extended_vit import FAMILIES
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.layer import LayerConfig, layer_norm
 from vit_jax.models.parts import stack

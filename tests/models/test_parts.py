@@ -18,6 +18,7 @@ from tests.models.towers import (
   modules_of,
 )
 from vit_jax import make_resnet, make_vit
+from vit_jax.families import FAMILIES
 from vit_jax.models.masked_vit import masked
 from vit_jax.models.parts import (
   DECODER,
@@ -28,7 +29,7 @@ from vit_jax.models.parts import (
   Stack,
   guessed,
 )
-from vit_jax.models.variants import FAMILIES, VITS
+from vit_jax.models.variants import VITS
 from vit_jax.training import lora
 from vit_jax.training.optimizer import make_optimizer, trainable_filter
 from vit_jax.training.settings import LoraSettings, OptimizerSettings

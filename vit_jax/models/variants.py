@@ -15,8 +15,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
+from vit_jax.families import FAMILIES
 from vit_jax.models.axial import AxialBlock
-from vit_jax.models.extended_vit import FAMILIES, ExtendedVit
+from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.grid import check_depth
 from vit_jax.models.layer import DTYPE_FIELDS
 from vit_jax.models.masked_vit import masked
@@ -83,7 +84,7 @@ def make_vit(variant: str, num_classes: int, **fields) -> BaseVit:
       has axial attention (App. D.6), and average pooling.
     num_classes: Classes of the head; 0 builds no head.
     **fields: Fields of `Vit` that replace the variant's. `block` may also be a
-      name: one of `extended_vit.FAMILIES`, which makes an `ExtendedVit`,
+      name: a file of `vit_jax.families`, which makes an `ExtendedVit`,
       "axial", or "package.module:Class", which is imported.
 
   Raises:

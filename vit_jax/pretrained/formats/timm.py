@@ -7,6 +7,7 @@ preprocessing cannot be read off the arrays; timm's hub format records them in
 the `config.json` beside the weights.
 """
 
+import functools
 import math
 import re
 from typing import Any
@@ -17,29 +18,15 @@ from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.pretrained.formats.table import Config, Layers, Table, Units
-from vit_jax.pretrained.formats.timm_arguments import GATES, GELUS
+from vit_jax.pretrained.formats.timm_arguments import GATES, GELUS, matching
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.printable import quoted
 
-# Facts that only the architecture's name tells, as of timm 1.0.31.
-_HEADS = {
-  r"vit_base_patch16_gap_224": 16,
-  r"vit_giantopt_patch16_siglip": 16,
-  r"vit_huge_plus_patch16_dinov3": 20,
-  r"vit_7b_patch16_dinov3": 32,
-  r"vit_pe_\w+_gigantic": 16,
-  r"eva02_enormous": 16,
-  r"test_vit2?$": 2,
-  r"test_vit[34]$": 3,
-}
+# Names whose heads follow from the width, as of timm 1.0.31.
 _USUAL_HEADS = re.compile(
   r"(eva(02)?|(flexi)?vit(_pe_(core|lang|spatial))?)_(tiny|xsmall|small|mediumd?|base|large|huge|giant|gigantic"
   r"|so\d+m2?|intern300m|betwixt|d?little|d?p?wee)(_|$)"
-)
-_TANH = re.compile(
-  r"vit_(base_patch32|giantopt_patch16|so400m_patch16)_siglip_"
-  r"|vit_large_patch16_siglip_(gap_)?512"
 )
 # Pattern of an array's name -> the part of a model that it tells of, which is
 # not supported.
@@ -65,10 +52,13 @@ _STACKS = (Layers("blocks.{}."),)
 _UNITS = Units("patch_embed.backbone.stages.{stage}.blocks.{unit}.")
 STEM = "patch_embed.backbone.stem.conv"
 VIT = Table("timm", _STACKS, _UNITS, shared="timm_any")
-EVA, ROPE, EVA02, EVA02_TINY = (
-  Table(name, _STACKS, shared="timm_any")
-  for name in ("timm_eva", "timm_rope", "timm_eva02", "timm_eva02_tiny")
-)
+EVA = Table("timm_eva", _STACKS, shared="timm_any")
+
+
+@functools.cache
+def table(name: str) -> Table:
+  """The names of arrays of timm's other classes; one of them is `EVA`."""
+  return Table(name, _STACKS, shared="timm_any")
 
 
 def check_parts(shapes: Shapes) -> None:
@@ -129,13 +119,11 @@ def positions(
 def by_name(model: Any, width: int) -> tuple[int | None, str, set[str]]:
   """The heads and GELU that a model's name tells, and which are guesses."""
   name = str(model or "")
-  gelu = "gelu_tanh" if _TANH.match(name) else "gelu"
-  gelu = "quick_gelu" if "quickgelu" in name else gelu
-  if name.startswith("aimv2_"):
-    return width // 128, gelu, set()
-  for pattern, num_heads in _HEADS.items():
-    if re.match(pattern, name):
-      return num_heads, gelu, set()
+  gelu = next(matching(name, "activations"), "gelu")
+  for head_size in matching(name, "head_sizes"):
+    return width // head_size, gelu, set()
+  for num_heads in matching(name, "heads"):
+    return num_heads, gelu, set()
   num_heads = architecture.guess_num_heads(width)
   guessed = {"num_heads", "gelu", "layer_norm_epsilon"}
   return num_heads, gelu, set() if _USUAL_HEADS.match(name) else guessed

@@ -1,14 +1,16 @@
 """The arguments of timm's Vision Transformers, and what is made of each.
 
 timm records in `model_args` what a model was made with, and its code what each
-architecture has. One table says of every argument whether the arrays tell it,
-it changes no answer, or it is read; any other is refused, whatever its value.
+architecture has, which `vit_jax.families` say. One table says of every argument
+whether the arrays tell it, it changes no answer, or it is read; any other is
+refused, whatever its value.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vit_jax import families
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.pretrained.formats.table import Config
@@ -85,42 +87,6 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Initial of a class -> its arguments -> what is made of each."""
 
-# Beginning of an architecture's name -> its class's initial.
-_NAMED = {
-  r"eva02_|eva_giant_|vit_pe_|vit_\w+_rope_": "e",
-  r"vit_\w+_(dinov3|lingbot|sapiens2)": "e",
-  r"beit(v2)?_": "b",
-  r"(test_)?vit_s?relpos": "r",
-  r"vit_|deit|eva_large_|flexivit_|beit3_|aimv2_|test_vit": "v",
-}
-# What the code of timm 1.0.31 has for architectures: pattern of their names ->
-# arguments that no array tells.
-_ROTARY = dict(use_rot_pos_emb=True)
-_COUNTED = dict(_ROTARY, rope_grid_indexing="xy")
-_OWN: Mapping[str, Mapping[str, Any]] = {
-  r"eva02_(?!enormous)|vit_\w+_rope_reg": dict(_ROTARY, ref_feat_shape=16),
-  r"vit_\w+_rope_(ape_)?\d": dict(_COUNTED, rope_temperature=100.0),
-  r"vit_\w+_rope_mixed_": dict(
-    _COUNTED, rope_temperature=10.0, rope_type="mixed"
-  ),
-  r"vit_\w+_(dinov3|lingbot)": dict(
-    _ROTARY, rope_type="dinov3", rope_temperature=100.0, rope_rotate_half=True
-  ),
-  r"vit_pe_": dict(_COUNTED, ref_feat_shape=32),
-  r"vit_pe_core_base": dict(ref_feat_shape=14),
-  r"vit_pe_core_(large|small|tiny)": dict(ref_feat_shape=24),
-  r"vit_pe_(?!\w+_gigantic)": dict(rope_grid_offset=1.0),
-  r"vit_pe_core_": dict(global_pool="map", attn_pool_num_heads=8),
-  r"eva02_enormous": dict(use_post_norm=True),
-  r"eva\w+_clip_|vit_\w+_rope_(ape_|mixed_)|vit_\w+_rope_\d": dict(
-    global_pool="token"
-  ),
-  r"vit_\w+_lingbot": dict(global_pool="token"),
-  r"vit_pe_|vit_\w+_(dinov3|lingbot)|vit_\w+_clip_|beit3_|aimv2_": dict(
-    epsilon=1e-5
-  ),
-  r"test_vit3$": dict(pool_include_prefix=True),
-}
 _EVA_DEFAULTS = dict(
   use_rot_pos_emb=False,
   rope_type="cat",
@@ -150,17 +116,23 @@ def given(config: Config) -> dict[str, Any]:
 
 def known(name: Any) -> str | None:
   """The initial of the class that an architecture's name tells, if it does."""
-  name = str(name or "")
-  return next((k for start, k in _NAMED.items() if re.match(start, name)), None)
+  return next(matching(name, "classes"), None)
 
 
 def own(name: Any) -> dict[str, Any]:
   """The arguments of an architecture that no array tells, by its name."""
   found: dict[str, Any] = {}
-  for start, arguments in _OWN.items():
-    if re.match(start, str(name or "")):
-      found |= arguments
+  for arguments in matching(name, "own"):
+    found |= arguments
   return found
+
+
+def matching(name: Any, what: str) -> Iterator[Any]:
+  """The values that patterns of families give a name, by a field of `Timm`."""
+  for family in families.TIMM:
+    for start, told in getattr(family, what).items():
+      if re.match(start, str(name or "")):
+        yield told
 
 
 def check(initial: str, arguments: Config) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.families.family import Eva
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.grid import Grid
 from vit_jax.models.model import stem_stride
@@ -124,7 +125,7 @@ def _extended(
   shapes: Shapes,
   config: Config,
   arguments: Config,
-  eva: timm_evas.Eva | None,
+  eva: Eva | None,
 ) -> dict[str, Any]:
   """The fields of a model that the paper's block does not express."""
   if eva is None:
@@ -204,7 +205,7 @@ def infer(
   )
 
 
-def _eva(shapes: Shapes, config: Config) -> timm_evas.Eva | None:
+def _eva(shapes: Shapes, config: Config) -> Eva | None:
   """The EVAs that these arrays are of; None for others, such as BEiTs."""
   if _AIM in shapes or relative.fields(_table(shapes), shapes):
     return None
@@ -295,7 +296,7 @@ def _particular(
   shapes: Shapes,
   config: Config,
   arguments: Config,
-  eva: timm_evas.Eva | None,
+  eva: Eva | None,
 ) -> dict[str, Any]:
   """The fields that only an encoder has, and its pooling."""
   gated = timm_evas.is_gated(shapes)
@@ -418,7 +419,7 @@ def _names(vit: Any, shapes: Shapes | None) -> Table:
     return timm.EVA if _is_beit(vit) else timm.VIT
   if vit.norm_patches:  # AIMv2's are an EVA's.
     return timm.EVA
-  return timm_evas.closest(vit).table if vit.extended else timm.VIT
+  return timm_evas.table_of(vit) if vit.extended else timm.VIT
 
 
 def _is_beit(vit: Any) -> bool:

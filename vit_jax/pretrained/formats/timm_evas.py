@@ -1,14 +1,13 @@
 """timm's class `Eva` as rows: EVA, EVA-02, DINOv3, RoPE-ViT and PE.
 
-The arrays tell a row, and the row what only the code of its architectures
-tells, such as the kind of their rotary positions.
+The arrays tell a row of `vit_jax.families`, and the row what only the code of
+its architectures tells, such as the kind of their rotary positions.
 """
 
-import dataclasses
-import re
-from collections.abc import Mapping
 from typing import Any
 
+from vit_jax import families
+from vit_jax.families.family import APART, FREQS, GAMMA, Q_BIAS, Eva
 from vit_jax.pretrained.formats import architecture, timm, timm_arguments
 from vit_jax.pretrained.formats.architecture import need
 from vit_jax.pretrained.formats.mapping import Shapes
@@ -16,148 +15,37 @@ from vit_jax.pretrained.formats.table import Config, Table
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.printable import quoted
 
-_GAMMA, _FREQS = "blocks.0.gamma_1", "rope.freqs"
-_FUSED, _APART = "blocks.0.attn.qkv.bias", "blocks.0.attn.q_proj.weight"
-_Q_BIAS = "blocks.0.attn.q_bias"
 # Arrays that timm's other classes do not have.
-SIGNATURES = (_GAMMA, _FREQS, _APART, _Q_BIAS, "blocks.0.mlp.fc1_g.weight")
-# Names of architectures of the class, as of timm 1.0.31.
-_NAMES = re.compile(
-  r"eva02_|eva_giant_|vit_pe_|vit_\w+_rope_|vit_\w+_(dinov3|lingbot|sapiens2)"
-)
+SIGNATURES = (GAMMA, FREQS, APART, Q_BIAS, "blocks.0.mlp.fc1_g.weight")
 _PE = "vit_pe_"
-
-
-@dataclasses.dataclass(frozen=True)
-class Eva:
-  """Some architectures of the class.
-
-  Attributes:
-    architecture: One of them.
-    table: The names of their arrays.
-    has: Arrays that they have.
-    lacks: Arrays that they do not have.
-    fields: Fields of the model that its arrays do not tell, or that tell these
-      architectures from others when a model is written.
-    biases: Values that `qkv_bias` may have.
-    gated: Whether their MLPs are gated; None: either.
-    named: Beginning of their names, if the arrays could be of others.
-    pooling: timm's default, beside a class token that no norm follows.
-  """
-
-  architecture: str
-  table: Table
-  has: tuple[str, ...]
-  lacks: tuple[str, ...]
-  fields: Mapping[str, Any]
-  biases: tuple[str, ...] = ("qv",)
-  gated: bool | None = None
-  named: str = ""
-  pooling: str = "token"
-
-  def fits(self, shapes: Shapes, gated: bool, name: str) -> bool:
-    """Whether the arrays are of these architectures."""
-    return (
-      all(array in shapes for array in self.has)
-      and not any(array in shapes for array in self.lacks)
-      and self.gated in (None, gated)
-      and name.startswith(self.named)
-    )
-
-  def differs(self, vit: Any) -> tuple[bool, int]:
-    """Whether rotary positions, and how many fields, differ from a model's."""
-    turned = self.fields["rope_theta"] is not None
-    others = [getattr(vit, k) != value for k, value in self.fields.items()]
-    others.append(vit.qkv_bias not in self.biases)
-    others.append(self.gated not in (None, vit.gated_mlp))
-    return turned != bool(vit.rope_theta), sum(others)
-
-
-_EVA02 = dict(rope_theta=10_000.0, rope_side=16, class_token=True)
 # timm's other classes, which `find` never returns.
-VIT = Eva("", timm.VIT, (), (), dict(rope_theta=None), ("qkv", ""))
-ROWS = (
-  Eva(
-    _PE,
-    timm.ROPE,
-    ("norm_pre.weight", _FUSED),
-    (_FREQS,),
-    dict(
-      rope_theta=10_000.0,
-      rope_x_first=True,
-      norm_pre=True,
-      layer_norm_epsilon=1e-5,
-    ),
-    ("qkv",),
-    named=_PE,
-    pooling="avg",
-  ),
-  Eva(
-    "vit_small_patch16_rope_mixed_224",
-    timm.ROPE,
-    (_FREQS, _FUSED),
-    (),
-    dict(rope_kind="mixed", rope_theta=10.0),
-    ("qkv",),
-  ),
-  Eva(
-    "vit_small_patch16_rope_224",
-    timm.ROPE,
-    (_GAMMA, _FUSED),
-    ("norm_pre.weight",),
-    dict(rope_kind="counted", rope_theta=100.0, rope_x_first=True),
-    ("qkv",),
-  ),
-  Eva(
-    "vit_small_plus_patch16_dinov3",
-    timm.EVA,
-    (_GAMMA, "cls_token"),
-    (_FUSED, _APART, "pos_embed"),
-    dict(
-      rope_theta=100.0,
-      rope_side=None,
-      rope_kind="axial",
-      position="none",
-      class_token=True,
-      layer_norm_epsilon=1e-5,
-    ),
-    ("qv", ""),
-    pooling="avg",
-  ),
-  Eva(
-    "vit_betwixt_patch16_rope_reg4_gap_256",
-    timm.EVA,
-    (_GAMMA,),
-    (_FUSED, _APART, "pos_embed", "cls_token"),
-    dict(rope_theta=10_000.0, rope_side=16, position="none", class_token=False),
-    ("qv", ""),
-  ),
-  Eva(
-    "eva02_base_patch14_224",
-    timm.EVA02,
-    (_APART, "blocks.0.mlp.norm.weight"),
-    (_GAMMA,),
-    dict(_EVA02, norm_inner_mlp=True),
-    ("qv", ""),
-    gated=True,
-  ),
-  Eva(
-    "eva02_tiny_patch14_224",
-    timm.EVA02_TINY,
-    (_Q_BIAS,),
-    (_GAMMA,),
-    dict(_EVA02, norm_inner_mlp=False),
-    gated=True,
-  ),
-  Eva(
-    "eva_giant_patch14_224",
-    timm.EVA,
-    (_Q_BIAS,),
-    (_GAMMA,),
-    dict(rope_theta=None, norm_inner_msa=False, layer_scale=None),
-    gated=False,
-  ),
-)
+VIT = Eva("", "timm", (), (), dict(rope_theta=None), ("qkv", ""))
+ROWS = tuple(row for family in families.TIMM for row in family.evas)
+
+
+def _fits(row: Eva, shapes: Shapes, gated: bool, name: str) -> bool:
+  """Whether the arrays are of a row's architectures."""
+  return (
+    all(array in shapes for array in row.has)
+    and not any(array in shapes for array in row.lacks)
+    and row.gated in (None, gated)
+    and name.startswith(row.named)
+  )
+
+
+def _differs(row: Eva, vit: Any) -> tuple[bool, int]:
+  """Whether rotary positions, and how many fields, differ from a model's."""
+  turned = row.fields["rope_theta"] is not None
+  others = [getattr(vit, k) != value for k, value in row.fields.items()]
+  others.append(vit.qkv_bias not in row.biases)
+  others.append(row.gated not in (None, vit.gated_mlp))
+  return turned != bool(vit.rope_theta), sum(others)
+
+
+def table_of(vit: Any) -> Table:
+  """The names of the arrays that a model is written with."""
+  row = closest(vit)
+  return timm.VIT if row is VIT else timm.table(row.table)
 
 
 def is_gated(shapes: Shapes) -> bool:
@@ -180,7 +68,8 @@ def find(shapes: Shapes, config: Config) -> Eva | None:
       f"its config.json says architecture={quoted(name)}: Sapiens2, whose "
       "heads share keys and values, is not supported."
     )
-  eva = _NAMES.match(name) or any(array in shapes for array in SIGNATURES)
+  signed = any(array in shapes for array in SIGNATURES)
+  eva = signed or timm_arguments.known(name) == "e"
   if not eva:
     if _may_be_pe(shapes) and not name:
       raise ValueError(
@@ -190,7 +79,7 @@ def find(shapes: Shapes, config: Config) -> Eva | None:
     return None
   _check_heads(shapes)
   gated = is_gated(shapes)
-  rows = [row for row in ROWS if row.fits(shapes, gated, name)]
+  rows = [row for row in ROWS if _fits(row, shapes, gated, name)]
   if not rows:
     raise ValueError(
       "no supported EVA, DINOv3, RoPE-ViT or PE of timm's has all of its "
@@ -205,7 +94,7 @@ def closest(vit: Any) -> Eva:
   """The row that differs least from a model; `VIT` for timm's other classes."""
   if vit.relative or vit.norm_patches:
     return VIT
-  return min([VIT, *ROWS], key=lambda row: row.differs(vit))
+  return min([VIT, *ROWS], key=lambda row: _differs(row, vit))
 
 
 def fields(
@@ -271,7 +160,7 @@ def arguments_of(vit: Any) -> tuple[str, dict[str, Any]]:
     "no_embed_class": vit.position == "learned_grid",
     "swiglu_mlp": vit.gated_mlp,
     # Whether gate and expansion are two layers.
-    "swiglu_align_to": int(row.table is timm.EVA),
+    "swiglu_align_to": int(row.table == timm.EVA.name),
     "use_post_norm": vit.norm_after,
     "scale_mlp": vit.norm_inner_mlp,
     "scale_attn_inner": vit.norm_inner_msa,

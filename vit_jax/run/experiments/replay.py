@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from vit_jax.models.extended_vit import FAMILIES
+from vit_jax.families import FAMILIES
 from vit_jax.models.variants import BLOCKS
 from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.locate import is_trusted
