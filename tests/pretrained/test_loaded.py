@@ -102,10 +102,6 @@ def test_images_are_prepared_for_the_model(loaded, photos):
   np.testing.assert_allclose(loaded.preprocess(kinds), x, atol=1e-6)
   for one, expected in zip(kinds, x, strict=True):
     np.testing.assert_allclose(loaded.preprocess(one)[0], expected, atol=1e-6)
-  with pytest.raises(ValueError, match=r"nowhere\.png: No such file"):
-    loaded.preprocess("nowhere.png")
-  with pytest.raises(ValueError, match="there is no image: give at least one"):
-    loaded.preprocess([])
 
 
 @pytest.mark.parametrize("opened", [str, pixels_of])
@@ -128,37 +124,8 @@ def test_attention_is_a_picture_of_the_photograph_and_its_maps(
   assert len(at) == 1
 
 
-def test_attention_of_what_cannot_be_drawn_is_refused(loaded, photos, tmp_path):
-  with pytest.raises(ValueError, match="2 images were given, .* shows one"):
-    loaded.attention(photos[:2])
-  with pytest.raises(ValueError, match=r"nowhere\.png: No such file"):
-    loaded.attention("nowhere.png")
-  with pytest.raises(ValueError, match="layer=2: the model's layers are 1 to"):
-    loaded.attention(photos[0], layer=2)
-  with pytest.raises(ValueError, match="class_name='fox' is none of the 5"):
-    loaded.attention(photos[0], class_name="fox")
-
-
-def test_what_cannot_be_read_is_named(loaded, photos):
-  folder = pathlib.Path(photos[0]).parent
-  near = folder / "photo 00 [x].pn"
-  meant = r"x\]\.pn: No such file or directory; did you mean .*x\]\.png\?"
-  with pytest.raises(ValueError, match=meant):
-    loaded.predict(near)
-  with pytest.raises(ValueError, match=meant):
-    loaded.features([photos[0], near])
-  good, bad = loaded.predict([photos[0], near])
-  assert good.error is None and "No such file" in bad.error
-  with pytest.raises(ValueError, match="there are no images"):
-    loaded.features([])
-  with pytest.raises(ValueError, match=r"layers=\(2,\): .* layers 1 to 1"):
-    loaded.features(photos, layers=[2])
-
-
-def test_a_model_without_classes_has_features_alone(photos):
+def test_a_model_without_classes_has_features(photos):
   loaded, _ = loaded_of(VIT.clone(num_classes=0))
-  with pytest.raises(ValueError, match=r"no classes .* loaded\.features"):
-    loaded.predict(photos)
   assert loaded.features(photos[0]).shape == (1, VIT.hidden_size)
 
 
@@ -201,8 +168,6 @@ def test_functions_of_a_model_and_its_parameters_take_both_in_one(
   np.testing.assert_array_equal(vit_jax.features(loaded, images=x), y)
   prepared = vit_jax.features(loaded, photos[:2])
   np.testing.assert_array_equal(prepared, loaded.features(photos[:2]))
-  with pytest.raises(ValueError, match="images of type list: give floats"):
-    vit_jax.features(*loaded, photos[:2])
   weights = attention_weights(*loaded, x).layers
   for images in (x, photos[:2]):
     found = attention_weights(loaded, images).layers
@@ -217,10 +182,6 @@ def test_functions_of_a_model_and_its_parameters_take_both_in_one(
   )
   model, params = vit_jax.new_head(loaded, 7)
   assert model.num_classes == 7 and params["head"]["bias"].shape == (7,)
-  with pytest.raises(ValueError, match=r"^image_size='m\.onnx': .*write_bytes"):
-    vit_jax.export_model(loaded, "m.onnx")
-  with pytest.raises(ValueError, match='give model.apply.{"params": params},'):
-    loaded.model.apply(loaded.params, x)
 
 
 def test_a_call_and_predict_images_are_predict(loaded, photos):
@@ -228,5 +189,82 @@ def test_a_call_and_predict_images_are_predict(loaded, photos):
   assert loaded(photos[:2], top=2) == expected
   assert vit_jax.predict_images(loaded, photos[:2], top=2) == expected
   assert vit_jax.predict_images(loaded, images=photos[:2], top=2) == expected
-  with pytest.raises(ValueError, match="give it and the images alone"):
-    vit_jax.predict_images(loaded, loaded.params, photos)
+
+
+NEAR = r"x\]\.pn: No such file or directory; did you mean .*x\]\.png\?"
+REFUSED = {
+  "a file that is not there": (
+    lambda model, photos: model.preprocess("nowhere.png"),
+    r"nowhere\.png: No such file",
+  ),
+  "nothing to prepare": (
+    lambda model, photos: model.preprocess([]),
+    "there is no image: give at least one",
+  ),
+  "attention of two images": (
+    lambda model, photos: model.attention(photos[:2]),
+    "2 images were given, .* shows one",
+  ),
+  "attention of none": (
+    lambda model, photos: model.attention("nowhere.png"),
+    r"nowhere\.png: No such file",
+  ),
+  "attention of a layer too many": (
+    lambda model, photos: model.attention(photos[0], layer=2),
+    "layer=2: the model's layers are 1 to",
+  ),
+  "evidence of no class": (
+    lambda model, photos: model.attention(photos[0], class_name="fox"),
+    "class_name='fox' is none of the 5",
+  ),
+  "a name that is near": (
+    lambda model, photos: model.predict(photos[0].removesuffix("g")),
+    NEAR,
+  ),
+  "features of such a name": (
+    lambda model, photos: model.features([*photos, photos[0][:-1]]),
+    NEAR,
+  ),
+  "features of nothing": (
+    lambda model, photos: model.features([]),
+    "there are no images",
+  ),
+  "features of a layer too many": (
+    lambda model, photos: model.features(photos, layers=[2]),
+    r"layers=\(2,\): .* layers 1 to 1",
+  ),
+  "classes of a model without": (
+    lambda model, photos: loaded_of(VIT.clone(num_classes=0))[0].predict(
+      photos
+    ),
+    r"no classes .* loaded\.features",
+  ),
+  "files for a function of arrays": (
+    lambda model, photos: vit_jax.features(*model, photos[:2]),
+    "images of type list: give floats",
+  ),
+  "a file to export to": (
+    lambda model, photos: vit_jax.export_model(model, "m.onnx"),
+    r"^image_size='m\.onnx': .*write_bytes",
+  ),
+  "parameters without their name": (
+    lambda model, photos: model.model.apply(model.params, np.zeros(1)),
+    'give model.apply.{"params": params},',
+  ),
+  "parameters beside the model that has them": (
+    lambda model, photos: vit_jax.predict_images(model, model.params, photos),
+    "give it and the images alone",
+  ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_refused(loaded, photos, kind):
+  call, message = REFUSED[kind]
+  with pytest.raises(ValueError, match=message):
+    call(loaded, photos)
+
+
+def test_a_file_of_several_that_cannot_be_read_has_an_error(loaded, photos):
+  good, bad = loaded.predict([photos[0], "nowhere.png"])
+  assert good.error is None and "No such file" in bad.error
