@@ -195,7 +195,7 @@ def test_a_centre_that_is_no_square_is_refused_by_hugging_face():
     loaded.preprocessing,
     crop=dataclasses.replace(loaded.preprocessing.crop, crop="center"),
   )
-  with pytest.raises(ValueError, match="cut to 16 x 24 from the centre, which"):
+  with pytest.raises(ValueError, match="cut to 16 x 24 from the centre, but"):
     check_expressible(dataclasses.replace(loaded, inputs={"image": wide}), "hf")
 
 

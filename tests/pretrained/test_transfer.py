@@ -330,7 +330,7 @@ def test_another_number_of_classes_is_a_new_head_of_zeros(name, capsys):
 def about_heads(capsys):
   """What was said, without the lines on what is guessed."""
   lines = capsys.readouterr().err.splitlines(keepends=True)
-  return "".join(x for x in lines if "no file tells what is guessed" not in x)
+  return "".join(x for x in lines if "no file says the following" not in x)
 
 
 def test_a_new_head_does_not_start_at_the_old_ones_bias():

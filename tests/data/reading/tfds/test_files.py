@@ -117,7 +117,7 @@ def test_nor_by_a_command(gift):
     "--workdir=run",
     "--config.data.dir=gift/data",
   )
-  assert "names the class gift.data.evil.Text, which is none of" in message
+  assert "names the class gift.data.evil.Text, which is not one" in message
 
 
 @pytest.mark.parametrize(
