@@ -53,9 +53,31 @@ def __getattr__(name: str) -> Any:
 
 # Names in other libraries, and those of the same here.
 _ELSEWHERE = {
-  **dict.fromkeys(("fit", "finetune", "fine_tune", "Trainer"), "train"),
-  **dict.fromkeys(("ViT", "vit", "VisionTransformer"), "make_vit"),
-  **dict.fromkeys(("Dataset", "DataLoader", "dataset"), "open_data"),
+  **dict.fromkeys(("fit", "finetune", "fine_tune", "Trainer"), "vit_jax.train"),
+  **dict.fromkeys(("ViT", "vit", "VisionTransformer"), "vit_jax.make_vit"),
+  **dict.fromkeys(("Dataset", "DataLoader", "dataset"), "vit_jax.open_data"),
+  **dict.fromkeys(
+    ("create_model", "get_model", "AutoModel", "from_pretrained", "pipeline"),
+    "vit_jax.load_pretrained, or vit_jax.make_vit for one without weights",
+  ),
+  **dict.fromkeys(
+    ("create_transform", "transforms", "AutoImageProcessor", "preprocess"),
+    "loaded.preprocess(images) of loaded = vit_jax.load_pretrained(...)",
+  ),
+  **dict.fromkeys(
+    ("attention", "attention_map", "plot_attention"),
+    "loaded.attention(image) of loaded = vit_jax.load_pretrained(...)",
+  ),
+  "attention_weights": "vit_jax.inspection.attention_maps.attention_weights",
+  **dict.fromkeys(
+    ("count_params", "num_params", "summary"),
+    "print(loaded), or model.tabulate(jax.random.key(0), images)",
+  ),
+  **dict.fromkeys(
+    ("list_configs", "load_config", "get_config", "configs"),
+    'config=NAME of vit_jax.train; "vit_jax configs" in a shell lists them',
+  ),
+  "load_run": "vit_jax.load_pretrained(run)",
 }
 
 
@@ -67,11 +89,11 @@ def _meant(name: str) -> str:
   same = [other for other in __all__ if other.startswith(f"{verb}_")]
   near = same if name == verb else hints.near_names(name, same or __all__)
   if name in _ELSEWHERE:
-    near = [_ELSEWHERE[name]]
+    return f"did you mean {_ELSEWHERE[name]}?"
+  if name in COMMANDS and not same:
+    return f"`vit_jax {name}` is for a shell; in a notebook, !vit_jax {name}."
   if near := near or same:
     return f"did you mean vit_jax.{near[0]}?"
-  if name in COMMANDS:
-    return f"`vit_jax {name}` is for a shell; in a notebook, !vit_jax {name}."
   return ""
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import flags
 
-from vit_jax.runtime import callable_module, command, hosts
+from vit_jax.runtime import callable_module, command, hints, hosts
 from vit_jax.runtime.callable_module import in_a_thread
 from vit_jax.runtime.shown import path_of_run
 
@@ -105,6 +105,7 @@ def _run_suite(checkpoint: str) -> None:
   run_suite(checkpoint, names, out=options.out, **command.choice())
 
 
+@hints.accepts("vit_jax.evaluate(run, per_class=True)")
 def evaluate(
   run: str | os.PathLike[str],
   folder: str | os.PathLike[str] | None = None,

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import operator
 import os
 import pathlib
 import pickle
@@ -310,6 +311,13 @@ def test_what_is_missing_for_an_answer_is_named(photos):
     predict_images(VIT, PARAMS, photos)
   with pytest.raises(ValueError, match="^images are missing: "):
     predict_images(VIT, PARAMS, preprocessing=PREPROCESSING)
+
+
+def test_a_list_of_answers_says_that_it_is_one():
+  answers = predictor.Predictions([Prediction("a.png")])
+  with pytest.raises(AttributeError, match=r"answers\[0\]\.names\[0\]$"):
+    operator.attrgetter("names")(answers)
+  assert answers == [Prediction("a.png")]
 
 
 @pytest.mark.parametrize(

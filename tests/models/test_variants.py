@@ -1,6 +1,7 @@
 """Models by name."""
 
 import json
+import operator
 import re
 
 import jax
@@ -66,12 +67,11 @@ def test_make_model_makes_both():
 VITS = (
   "",
   "B",
-  "B16",
   "B/",
   "B/0",
   "B/16x",
   "X/16",
-  "b/16",
+  "vit_base_patch16_clip_224",
   "R101+B/16",
   " B/16",
 )
@@ -90,6 +90,30 @@ def test_unknown_models_are_refused(variant, choice):
   message = f"variant={variant!r} is unknown; write one of {choice}"
   with pytest.raises(ValueError, match=re.escape(message)):
     make_model(variant, 7)
+
+
+@pytest.mark.parametrize(
+  "names, same",
+  [
+    ("B16 B_16 B-16 b/16 ViT-B/16 vit_b_16 vit_base_patch16_224", "B/16"),
+    ("Ti16 vit_tiny_patch16_384", "Ti/16"),
+    ("G14 vit-G-14", "G/14"),
+    ("g14 vit_giant_patch14_224", "g/14"),
+  ],
+)
+def test_a_variant_is_known_by_its_names_elsewhere(names, same):
+  """Timm's giant has the width 1408 of g, and ImageNet has 1,000 classes."""
+  for name in names.split():
+    assert make_model(name) == make_vit(same, num_classes=1000)
+
+
+def test_the_name_of_a_variant_is_no_field():
+  with pytest.raises(TypeError, match=r"name 'B/16': give vit_jax\.make_vit"):
+    operator.call(Vit, "B/16")
+  with pytest.raises(ValueError, match=r"load_pretrained\(NAME\) reads"):
+    make_vit("B/16", pretrained=True)
+  with pytest.raises(AttributeError, match=r"no predict: loaded\.predict"):
+    operator.methodcaller("predict", "cat.jpg")(make_vit("B/16"))
 
 
 def test_names_of_half_a_model_are_refused():

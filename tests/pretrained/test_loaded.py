@@ -145,7 +145,6 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
     ("forward", "loaded.predict(images)"),
     ("attention_map", "loaded.attention(image)"),
     ("processor", "loaded.preprocess(images)"),
-    ("num_classes", "loaded.model.num_classes"),
     ("image_size", "loaded.preprocessing"),
     ("to", "jax.device_put(params)"),
     ("summary", "loaded.model.tabulate("),

@@ -27,6 +27,31 @@ def test_a_path_is_near_by_its_name_not_its_ending(
   assert hints.beside(typed) == meant
 
 
+@hints.accepts("f(1, top=3)", same={"k": "top"}, elsewhere={"texts": "-t"})
+def _f(x, *, top=3):
+  return x, top
+
+
+def test_arguments_are_known_by_their_names_elsewhere():
+  assert _f(1, k=5) == _f(1, top=5) == (1, 5)
+
+
+@pytest.mark.parametrize(
+  "keywords, said",
+  [
+    ({}, "missing a required argument: 'x'; as in f(1, top=3)"),
+    ({"x": 1, "text": 2}, "argument 'text'; did you mean -t?"),
+    ({"x": 1, "topp": 2}, "argument 'topp'; did you mean top?"),
+    ({"x": 1, "zzzzzz": 2}, "argument 'zzzzzz'; as in f(1, top=3)"),
+    ({"x": 1, "k": 2, "top": 2}, "top is given twice: leave k out."),
+  ],
+)
+def test_a_wrong_argument_names_the_right_one(keywords, said):
+  with pytest.raises(TypeError) as caught:
+    _f(**keywords)
+  assert str(caught.value).endswith(said)
+
+
 @pytest.mark.parametrize(
   "path, said",
   [

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from vit_jax.runtime.checks import MAX_PIXELS
 
@@ -27,6 +27,14 @@ class Example(TypedDict):
   `label_spec` says, such as a 0 or 1 for each name, or as many numbers."""
   id: str
   """Names the example in messages; unique within its source."""
+
+
+# Attributes in other libraries, and the way to do the same here.
+_ELSEWHERE = {
+  **dict.fromkeys(("classes", "class_to_idx", "vocab"), "source.class_names"),
+  **dict.fromkeys(("num_classes", "n_classes"), "len(source.class_names)"),
+  **dict.fromkeys(("targets", "samples", "imgs"), 'source[0]["label"]'),
+}
 
 
 class Source(Protocol):
@@ -54,6 +62,18 @@ class Source(Protocol):
     """Returns several examples; some sources are faster than one by one."""
     return [self[index] for index in indices]
 
+  if not TYPE_CHECKING:  # A protocol with it would have any attribute.
+
+    def __getattr__(self, name: str) -> Any:
+      """Raises AttributeError, with what may be meant by the name."""
+      hint = _ELSEWHERE.get(name, "")
+      raise AttributeError(
+        f"{type(self).__name__!r} object has no attribute {name!r}"
+        + (f"; did you mean {hint}?" if hint else ""),
+        name=name,
+        obj=self,
+      )
+
 
 class Subset(Source):
   """Selected examples of a source, in a given order, as a source again."""
@@ -73,7 +93,7 @@ class Subset(Source):
   def __getattr__(self, name: str) -> Any:
     if name == "label_spec":  # Absent where the source has none.
       return getattr(self._source, name)
-    raise AttributeError(name)
+    return super().__getattr__(name)  # pyright: ignore[reportAttributeAccessIssue]
 
   def read(self, indices: Sequence[int]) -> list[Example]:
     """The examples at `indices`, which count within the subset."""

@@ -184,6 +184,11 @@ class DataSettings(Section):
     super().__post_init__()
     folder = self.root or self.labels_file or self.dir
     self._check_addresses()
+    if (self.name or "").startswith((".", "~", "/")):
+      raise ValueError(
+        f"name={self.name!r} is a path, and that of a TFDS data set was "
+        f"needed: give root={self.name!r}."
+      )
     if folder or self.eval_labels_file:
       self._check_folders()
     if self.tfds_label and (

@@ -104,6 +104,19 @@ class Prediction:
     return f"Prediction({', '.join(shown)})"
 
 
+class Predictions(list[Prediction]):
+  """The answers for images, in their order."""
+
+  def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError: each of the answers has attributes."""
+    hint = ""
+    if not name.startswith("_"):
+      hint = "; there is an answer for each image: answers[0].names[0]"
+    raise AttributeError(
+      f"answers have no attribute {name!r}{hint}", name=name, obj=self
+    )
+
+
 def predict(
   model: Model,
   params: Any,

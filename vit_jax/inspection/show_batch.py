@@ -20,7 +20,9 @@ from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.data.transforming.with_masks import with_label
 from vit_jax.inspection.batch_sheet import batch_sheet
 from vit_jax.inspection.found_data import opened, recognised
+from vit_jax.runtime.settings import from_dict
 from vit_jax.tasks.settings import DataSettings
+from vit_jax.workdir.checkpoint import latest_description
 
 _IMAGE = "image"
 _SIZE = 224, 224  # Images of a folder are shown in this size.
@@ -46,9 +48,9 @@ def show_batch(
     batch: A dictionary with `image`, (B, H, W, C), and perhaps `label`; images
       alone; batches, of which the next one is drawn, and a loop over them goes
       on after it; what `vit_jax.open_data` returns; or a folder, a file of
-      labels or `DataSettings`, whose training images are drawn as a run would
-      change them. Images are uint8; floats are drawn from their lowest value in
-      black to their highest in white.
+      labels, `DataSettings` or a run, whose training images are drawn as a run
+      would change them. Images are uint8; floats are drawn from their lowest
+      value in black to their highest in white.
     class_names: The names of the classes, or the source that has them.
     count: The most images that are drawn.
 
@@ -89,17 +91,19 @@ def _of_folder(
 
   Raises ValueError as `open_splits` and `open_source`.
   """
-  if not isinstance(place, Data):
-    place = os.path.expanduser(os.fspath(place))
-    there = place_of(place)
-    if there and there.is_packed:
-      place = DataSettings(dir=place)
-  if isinstance(place, Data):
-    kind = place.label_kind
-    train = open_source("train", place, kind and without_tokens(kind))
+  path = "" if isinstance(place, Data) else os.path.expanduser(os.fspath(place))
+  settings = place if isinstance(place, Data) else None
+  if path and (described := latest_description(path)):
+    data = described["config"]["data"]
+    settings = from_dict(DataSettings, data, saved=True)
+  elif path and (there := place_of(path)) and there.is_packed:
+    settings = DataSettings(dir=path)
+  if settings is not None:
+    kind = settings.label_kind
+    train = open_source("train", settings, kind and without_tokens(kind))
   else:
-    data, kind, _ = recognised(place, DataSettings())
-    train = opened(place, data, kind, windowed=False).train
+    data, kind, _ = recognised(path, DataSettings())
+    train = opened(path, data, kind, windowed=False).train
   images = make_train_transform(_SIZE, TrainTransformSettings())
   transform = with_label(images, label_spec(train), len(train.class_names))
   loader = Loader(on_unreadable="skip")

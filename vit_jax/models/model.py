@@ -31,6 +31,18 @@ from vit_jax.models.layer import (
 from vit_jax.models.partitioning import Dense, named
 from vit_jax.models.parts import Part
 
+# Methods of models that hold their parameters, and what has them here.
+_OF_LOADED = {
+  "predict": "loaded.predict(images)",
+  "load_weights": "loaded.params",
+  "parameters": "loaded.params",
+  "state_dict": "loaded.params",
+  "forward_features": "loaded.features(images)",
+  "get_intermediate_layers": "loaded.features(images, layers=[6, 12])",
+  "from_pretrained": "loaded.model",
+  "save_pretrained": 'vit_jax.save(loaded, folder, to="hf")',
+  "eval": "loaded.predict(images)",
+}
 _MOST_CHANNELS = 4  # As an axis, more look like a height or a width.
 _FULL_SCALE = 2.0  # A larger mean or deviation is one of 255 levels.
 _LARGEST = 20.0  # Normalised pixels stay far below, unnormalised ones do not.
@@ -103,6 +115,26 @@ class Model(nn.Module):
   def __call__(self, x: Images, *, train: bool = False) -> Pooled:
     self.check_has_parameters()
     return self.head(self.pooled(x, train=train))
+
+  def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    """Raises TypeError if the name of a variant is given for the fields."""
+    if args and isinstance(args[0], str):
+      raise TypeError(
+        f"{cls.__name__} takes the sizes of its layers, and not the name "
+        f"{args[0]!r}: give vit_jax.make_vit({args[0]!r}, num_classes=1000)."
+      )
+    return super().__new__(cls)
+
+  def __getattr__(self, name: str) -> Any:
+    """As Flax does; of names of other libraries, it says what is meant."""
+    if name in _OF_LOADED:
+      raise AttributeError(
+        f"a model has no {name}: {_OF_LOADED[name]} of what "
+        "vit_jax.load_pretrained gives",
+        name=name,
+        obj=self,
+      )
+    return super().__getattr__(name)
 
   @nn.nowrap
   def check_has_parameters(self) -> None:

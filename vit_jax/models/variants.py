@@ -37,6 +37,19 @@ VITS = {
   "g": (40, 1408, 6144, 16),
   "G": (48, 1664, 8192, 16),
 }
+# Sizes by their names in timm, and the forms of a variant elsewhere.
+_SIZES = {
+  "tiny": "Ti",
+  "small": "S",
+  "base": "B",
+  "large": "L",
+  "huge": "H",
+  "giant": "g",
+}
+_OTHER_FORMS = re.compile(
+  rf"(?:vit[-_])?({'|'.join([*VITS, *_SIZES])})[-_/]?(?:patch)?(\d+)(?:_\d+)?",
+  re.IGNORECASE,
+)
 RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
 # Blocks per stage that make R50's feature map 1/16 or 1/32 of the image's size.
 # The first moves stage 4's blocks to stage 3 (Section 3.1, "Hybrid
@@ -75,14 +88,16 @@ class OwnBlockError(ValueError):
   """A description names a class of layers that only the caller can give."""
 
 
-def make_vit(variant: str, num_classes: int, **fields) -> BaseVit:
+def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
   """A Vision Transformer of Table 1, or its hybrid with R50.
 
   Args:
     variant: Size and patch size, such as "B/16", or a hybrid, "R50+B/16",
       where 16 (or 32) is the image size over the feature map's. "Axial-B/16"
-      has axial attention (App. D.6), and average pooling.
-    num_classes: Classes of the head; 0 builds no head.
+      has axial attention (App. D.6), and average pooling. "B16", "ViT-B/16"
+      and other libraries' "vit_b_16" and "vit_base_patch16_224" are B/16 too.
+    num_classes: Classes of the head, by default those of ImageNet; 0 builds no
+      head.
     **fields: Fields of `Vit` that replace the variant's. `block` may also be a
       name: a file of `vit_jax.families`, which makes an `ExtendedVit`,
       "axial", or "package.module:Class", which is imported.
@@ -96,6 +111,7 @@ def make_vit(variant: str, num_classes: int, **fields) -> BaseVit:
   >>> vit.num_layers, vit.hidden_size, vit.patch_size
   (12, 768, 16)
   """
+  variant = _plain_name(variant)
   match = re.fullmatch(r"(R50\+|Axial-)?(\w+)/(\d+)", variant)
   if not match or match[2] not in VITS or int(match[3]) < 1:
     raise ValueError(
@@ -121,6 +137,16 @@ def make_vit(variant: str, num_classes: int, **fields) -> BaseVit:
   return _build(ExtendedVit, num_classes, defaults | FAMILIES[family] | fields)
 
 
+def _plain_name(variant: str) -> str:
+  """A variant as the paper writes it; one in another form stays as it is."""
+  match = _OTHER_FORMS.fullmatch(variant)
+  if not match:
+    return variant
+  size = match[1] if match[1] in VITS else match[1].lower()
+  size = _SIZES.get(size, size)
+  return f"{size if size in VITS else size.capitalize()}/{match[2]}"
+
+
 def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
   """The fields of a model, with the class that `block` may name imported.
 
@@ -142,7 +168,7 @@ def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
     ) from error
 
 
-def make_resnet(variant: str, num_classes: int, **fields) -> ResNet:
+def make_resnet(variant: str, num_classes: int = 1000, **fields) -> ResNet:
   """A BiT ResNet of Table 3, such as "R50x1" or "R152x2".
 
   Raises ValueError if the variant or a field is unknown.
@@ -161,7 +187,7 @@ def make_resnet(variant: str, num_classes: int, **fields) -> ResNet:
   return _build(ResNet, num_classes, defaults | fields)
 
 
-def make_model(variant: str, num_classes: int, **fields) -> Model:
+def make_model(variant: str, num_classes: int = 1000, **fields) -> Model:
   """Calls `make_resnet` for names such as "R50x1", else `make_vit`.
 
   >>> from vit_jax.models import make_model
@@ -219,8 +245,10 @@ def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
   if unknown := sorted(set(fields) - names):
     near = difflib.get_close_matches(unknown[0], names, n=1, cutoff=0.7)
     hint = f"did you mean {near[0]}? It" if near else "it"
-    if unknown[0] == "image_size":  # Other libraries' models are of one size.
+    if unknown[0] in ("image_size", "img_size"):  # Elsewhere it is fixed.
       hint = "it follows the images: leave it out. It"
+    if unknown[0] in ("pretrained", "weights"):
+      hint = "vit_jax.load_pretrained(NAME) reads published weights. It"
     raise ValueError(
       f"{module.__name__} has no field {', '.join(unknown)}; "
       f"{hint} has {', '.join(sorted(names))}."

@@ -44,6 +44,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from vit_jax.pretrained.licenses import LICENSES
+from vit_jax.runtime import hints
 from vit_jax.runtime.printable import say
 
 # Endings of files that can run code when they are loaded.
@@ -151,6 +152,11 @@ def rows(pattern: str = "*") -> list[tuple[str, ...]]:
   ]
 
 
+@hints.accepts(
+  'vit_jax.list_models("*dinov2*")',
+  same={"filter": "pattern"},
+  elsewhere={"pretrained": "list_models(), as all of them have weights"},
+)
 def list_models(pattern: str = "*") -> Models:
   """The published checkpoints that `load_pretrained` knows, by their names.
 

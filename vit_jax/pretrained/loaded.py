@@ -17,6 +17,7 @@ from PIL import Image
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference.predictor import (
   Prediction,
+  Predictions,
   image_features,
   predict,
   unreadable,
@@ -39,6 +40,7 @@ _FOR_USERS = (
   *(
     "model",
     "notes",
+    "num_classes",
     "origin",
     "params",
     "predict",
@@ -53,12 +55,26 @@ _ELSEWHERE = {
     ("save", "save_pretrained", "export", "push_to_hub"),
     'vit_jax.save(loaded, folder, to="hf")',
   ),
-  **dict.fromkeys(("apply", "forward", "eval"), "loaded.predict(images)"),
-  **dict.fromkeys(("embed", "encode"), "loaded.features(images)"),
+  **dict.fromkeys(
+    ("apply", "forward", "eval", "classify", "top_k"), "loaded.predict(images)"
+  ),
+  **dict.fromkeys(
+    ("predict_proba", "probabilities"),
+    "loaded.predict(images)[0].probability",
+  ),
+  **dict.fromkeys(
+    ("evaluate", "score", "test", "metrics", "validate"),
+    "vit_jax.evaluate(run, folder)",
+  ),
+  **dict.fromkeys(
+    ("embed", "encode", "forward_features", "get_features", "encode_image"),
+    "loaded.features(images)",
+  ),
   **dict.fromkeys(("encode_text", "text"), "loaded.embed_texts(texts)"),
   **dict.fromkeys(("transform", "processor"), "loaded.preprocess(images)"),
   **dict.fromkeys(
-    ("attention_maps", "visualize", "plot", "show"), "loaded.attention(image)"
+    ("attention_map", "attention_maps", "visualize", "plot", "show"),
+    "loaded.attention(image)",
   ),
   **dict.fromkeys(
     ("fit", "train", "finetune", "fine_tune"),
@@ -66,10 +82,17 @@ _ELSEWHERE = {
   ),
   **dict.fromkeys(("labels", "classes", "names"), "loaded.class_names"),
   **dict.fromkeys(("to", "cuda", "cpu", "device"), "jax.device_put(params)"),
-  **dict.fromkeys(("num_classes", "config"), "loaded.model.num_classes"),
   **dict.fromkeys(
-    ("image_size", "input_size", "mean", "std", "size"),
-    "loaded.preprocessing",
+    ("config", "default_cfg", "cfg"), "loaded.model or loaded.preprocessing"
+  ),
+  **dict.fromkeys(
+    ("image_size", "img_size", "input_size", "size"),
+    "loaded.preprocessing.size",
+  ),
+  **{name: f"loaded.preprocessing.{name}" for name in ("mean", "std")},
+  **dict.fromkeys(
+    ("num_params", "num_parameters", "count_params", "parameters"),
+    "print(loaded), which counts them, or loaded.params",
   ),
   "summary": "loaded.model.tabulate(jax.random.key(0), images)",
 }
@@ -165,6 +188,11 @@ class Loaded:
     return self.model.origin
 
   @property
+  def num_classes(self) -> int:
+    """The number of classes, 0 if it has no head."""
+    return self.model.num_classes
+
+  @property
   def class_names(self) -> tuple[str, ...]:
     """Names of the classes, or () if the source does not give them."""
     return self.origin.class_names
@@ -198,6 +226,14 @@ class Loaded:
     """
     return self.read_params()
 
+  @hints.accepts(
+    "loaded.predict(images, top=3)",
+    same=dict.fromkeys(("top_k", "topk", "k", "n"), "top"),
+    elsewhere={
+      "texts": "`vit_jax predict RUN IMAGES --texts`, or loaded.embed_texts",
+      "candidate_labels": "`vit_jax predict RUN IMAGES --texts`",
+    },
+  )
   def predict(
     self, images: Pictures, *, top: int = 3, batch_size: int = 32
   ) -> list[Prediction]:
@@ -235,7 +271,7 @@ class Loaded:
       batch_size=batch_size,
       class_names=self.class_names,
     )
-    predictions = [prediction for batch in batches for prediction in batch]
+    predictions = Predictions(one for batch in batches for one in batch)
     if line := trained_on.line_on(self.description, self.task.labels, images):
       say(line)
     if predictions and all(one.error is not None for one in predictions):
@@ -265,6 +301,7 @@ class Loaded:
     pixels = read_images(preprocessing, images)
     return normalize(jnp.asarray(pixels), **preprocessing.normalization)
 
+  @hints.accepts("loaded.features(images)")
   def features(
     self,
     images: Pictures,
@@ -333,6 +370,7 @@ class Loaded:
       )
     return self.open_text()
 
+  @hints.accepts('loaded.attention(image, layer=6, class_name="cat")')
   def attention(
     self,
     image: Pictures,

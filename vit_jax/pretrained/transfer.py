@@ -18,6 +18,7 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED
 from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.loaded import Loaded
+from vit_jax.runtime import hints
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
 from vit_jax.runtime.printable import printable, say
 
@@ -98,6 +99,11 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
 
 
 @takes_loaded
+@hints.accepts(
+  "vit_jax.new_head(loaded, num_classes=2)",
+  same={"n_classes": "num_classes"},
+  elsewhere={"class_names": "num_classes, and class_names of vit_jax.save"},
+)
 def new_head(
   model: Model, params: Mapping[str, Any], num_classes: int
 ) -> tuple[Model, dict[str, Any]]:

@@ -21,6 +21,7 @@ from vit_jax.pretrained.locate import check_named
 from vit_jax.run.evaluation import open_stream
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
+from vit_jax.runtime import hints
 from vit_jax.runtime.display import Display, Split, evaluation_text, moved
 from vit_jax.runtime.files import CSV, output_file
 from vit_jax.runtime.settings import replaced
@@ -53,6 +54,14 @@ class SavedRun:
   evaluator: Evaluator
 
 
+@hints.accepts(
+  'vit_jax.evaluate("runs/my_photos", best=True)',
+  elsewhere={
+    "split": "test=True",
+    **dict.fromkeys(("data", "dataset", "images"), "folder"),
+    **dict.fromkeys(("batch_size", "device"), "that of the run; leave it out"),
+  },
+)
 @contextlib.contextmanager
 def opened(
   workdir: str,

@@ -1,8 +1,14 @@
 """Finds the name that was likely meant by one that does not exist."""
 
 import difflib
+import functools
+import inspect
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def near_names(name: str, candidates: Iterable[str]) -> list[str]:
@@ -31,6 +37,56 @@ def of_attribute(
   """
   texts = {other: f"{owner}.{other}" for other in names} | dict(elsewhere)
   near = near_names(name, texts)
+  return f"; did you mean {texts[near[0]]}?" if near else ""
+
+
+def accepts(
+  example: str,
+  same: Mapping[str, str] = {},
+  elsewhere: Mapping[str, str] = {},
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+  """Has wrong arguments of a public function answered by the right ones.
+
+  Args:
+    example: A call of the function, as pages write it.
+    same: Keywords of other libraries that are taken for its own.
+    elsewhere: Other keywords, with the text to write in their place.
+  """
+
+  def explained(function: Callable[P, R]) -> Callable[P, R]:
+    signature = inspect.signature(function)
+    names = [name for name in signature.parameters if name != "self"]
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+      given: dict[str, object] = dict(kwargs)
+      for name in [name for name in given if name in same]:
+        if same[name] in given:
+          raise TypeError(f"{same[name]} is given twice: leave {name} out.")
+        given[same[name]] = given.pop(name)
+      try:
+        signature.bind(*args, **given)
+      except TypeError as error:
+        end = _of_arguments(given, names, elsewhere) or f"; as in {example}"
+        raise TypeError(f"{error}{end}") from None
+      kwargs.clear()
+      kwargs.update(given)
+      return function(*args, **kwargs)
+
+    return call
+
+  return explained
+
+
+def _of_arguments(
+  given: Iterable[str], names: Iterable[str], elsewhere: Mapping[str, str]
+) -> str:
+  """What may be meant by the first keyword that a function lacks."""
+  unknown = [name for name in given if name not in {*names}]
+  if not unknown:
+    return ""
+  texts = {name: name for name in names} | dict(elsewhere)
+  near = near_names(unknown[0], texts)
   return f"; did you mean {texts[near[0]]}?" if near else ""
 
 

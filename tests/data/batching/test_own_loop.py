@@ -1,6 +1,7 @@
 """Batches for a training loop of one's own: order, passes and refusals."""
 
 import ast
+import operator
 
 import numpy as np
 import pytest
@@ -89,7 +90,26 @@ def test_the_program_of_the_page_runs_to_its_last_line(
   assert capsys.readouterr().out.splitlines() == [measured]
 
 
-@pytest.mark.parametrize("given", ["my_photos", None, {"root": "my_photos"}])
+def test_a_folder_and_one_side_describe_data(tmp_path):
+  for name in "ab":
+    (tmp_path / name).mkdir()
+    for n in range(4):
+      Image.new("RGB", (9, 9)).save(tmp_path / name / f"{n}.png")
+  source, batches = open_data("train", tmp_path, 8, 2)
+  with batches:
+    assert next(batches)["image"].shape == (2, 8, 8, 3)
+    assert batches  # As an object is, though it has no length.
+    with pytest.raises(TypeError, match=r"no end: .* len\(train\) // batch_s"):
+      len(batches)
+  with pytest.raises(
+    AttributeError, match=r"'classes'; .* source\.class_names"
+  ):
+    operator.attrgetter("classes")(source)
+  with pytest.raises(TypeError, match=r"'data'; as in vit_jax\.open_data\("):
+    operator.call(open_data, "my_photos")
+
+
+@pytest.mark.parametrize("given", [None, {"root": "my_photos"}])
 def test_data_are_described_by_settings(given):
   with pytest.raises(ValueError, match=r"^data=.*give vit_jax\.DataSettings"):
     open_data("train", given, (8, 8), 4)

@@ -87,6 +87,16 @@ def test_without_the_extra_tfds_one_line_says_so(monkeypatch):
   assert len(data.open_source("train", DIGITS)) == 1438
 
 
+def test_a_folder_by_name_is_said_to_be_a_root(tmp_path, monkeypatch):
+  with pytest.raises(ValueError, match=r"is a path.*: give root='\.\./photos'"):
+    data.DataSettings("../photos")
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "photos").mkdir()
+  monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+  with pytest.raises(ValueError, match=r"If .* DataSettings\(root='photo"):
+    data.open_source("train", data.DataSettings("photos"))
+
+
 def test_digits_are_the_ones_of_scikit_learn():
   expected = load_digits()
   splits = [data.open_source(s, DIGITS) for s in ("train", "eval")]

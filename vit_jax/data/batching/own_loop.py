@@ -1,5 +1,6 @@
 """Opens a split and its batches, for a training loop of one's own."""
 
+import os
 from typing import Any, Literal
 
 from vit_jax.data.batch import label_spec
@@ -20,12 +21,17 @@ from vit_jax.data.transforming.transforms import (
   make_train_transform,
 )
 from vit_jax.data.transforming.with_masks import with_label
+from vit_jax.runtime import hints
 
 
+@hints.accepts(
+  'vit_jax.open_data("train", "my_photos", (224, 224), 32), where "eval" and '
+  '"test" are the other splits'
+)
 def open_data(
   split: Literal["train", "eval", "test"],
-  data: DataSettings,
-  image_size: tuple[int, int],
+  data: DataSettings | str | os.PathLike[str],
+  image_size: int | tuple[int, int],
   batch_size: int,
   *,
   transform: TrainTransformSettings | EvalTransformSettings | None = None,
@@ -54,8 +60,9 @@ def open_data(
 
   Args:
     split: "train", "eval", or "test", which only folders have.
-    data: Which data, as in `DataSettings(root="my_photos")`.
-    image_size: Height and width of the images.
+    data: A folder of class folders, or which data, as in
+      `DataSettings(name="digits")`.
+    image_size: Height and width of the images, or one side of square ones.
     batch_size: Examples of a batch, over all hosts.
     transform: Crop and augmentation; by default those of the settings' class.
     window: See `ImageSpec`; by default the whole range of values.
@@ -81,6 +88,10 @@ def open_data(
   Raises:
     ValueError: if an argument is out of range, or as `open_source` does.
   """
+  if isinstance(data, str | os.PathLike):
+    data = DataSettings(root=os.path.expanduser(os.fspath(data)))
+  if isinstance(image_size, int):
+    image_size = image_size, image_size
   source = _source(split, data)
   spec = ImageSpec(channels, window)
   opened = make_loader(

@@ -91,6 +91,16 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     self.unreadable |= dict.fromkeys(batch.pop(UNREADABLE, ()))
     return batch
 
+  def __len__(self) -> int:
+    """Raises TypeError, as training batches have no end."""
+    raise TypeError(
+      "training batches have no end: of the split that open_data gives too, "
+      "len(train) // batch_size are an epoch."
+    )
+
+  def __bool__(self) -> bool:
+    return True
+
   def close(self) -> None:
     """Stops the workers; may be called twice."""
     while self._lanes:

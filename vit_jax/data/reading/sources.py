@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import os
 import pathlib
 import re
 from collections.abc import Sequence
@@ -132,11 +133,19 @@ def _open_tfds(
       f"data.labels_file is missing: {kind.plural} are read from a CSV or "
       f"JSONL file, and not from {settings.dir or settings.name}."
     )
-  reader = extras.load("vit_jax.data.reading.tfds.source", "tfds")
-  label = settings.tfds_label
-  if settings.dir:
-    return reader.open_prepared(settings.dir, part, label, kind)
-  builder = reader.find(settings.name, settings.data_dir)
+  name, label = settings.name, settings.tfds_label
+  try:
+    reader = extras.load("vit_jax.data.reading.tfds.source", "tfds")
+    if settings.dir:
+      return reader.open_prepared(settings.dir, part, label, kind)
+    builder = reader.find(name, settings.data_dir)
+  except ValueError as error:
+    if settings.dir or not name or not os.path.isdir(name):
+      raise
+    raise ValueError(
+      f"{error} If the folder {quoted(name)} is meant, it is data.root: "
+      f"DataSettings(root={quoted(name)}), or --config.data.root={name}."
+    ) from error
   return reader.TfdsSource(builder, part or "test", label, kind)
 
 
