@@ -145,15 +145,6 @@ def test_images_without_captions(tmp_path, content, why, capsys):
   assert said.endswith(" The captions of the others are left out.\n")
 
 
-def test_some_labels_among_captions_are_refused(tmp_path):
-  some = [("0.jpg", b"x"), ("0.txt", b"a"), ("0.cls", b"1")]
-  (tmp_path / "train.tar").write_bytes(
-    _tar([*some, ("1.jpg", b"x"), ("1.txt", b"a")])
-  )
-  with pytest.raises(ValueError, match="1.jpg has no label: a .cls file besi"):
-    open_sources(str(tmp_path))
-
-
 @pytest.mark.parametrize(
   ("names", "samples"),
   [
@@ -216,17 +207,21 @@ def test_an_archive_of_dotted_names(tmp_path):
     ),
     ([("0.1.png", b"x"), ("0.2.cls", b"1")], "0.1.png has no label and no"),
     ([("readme.txt", b"x")], "holds no images"),
+    (
+      [
+        ("0.jpg", b"x"),
+        ("0.txt", b"a"),
+        ("0.cls", b"1"),
+        ("1.jpg", b"x"),
+        ("1.txt", b"a"),
+      ],
+      "1.jpg has no label: a .cls file besi",
+    ),
   ],
 )
 def test_samples_that_are_refused(tmp_path, members, message):
   (tmp_path / "train-0.tar").write_bytes(_tar(members))
   with pytest.raises(ValueError, match=message):
-    open_sources(str(tmp_path))
-
-
-def test_an_archive_that_is_none(tmp_path):
-  (tmp_path / "train-0.tar").write_bytes(b"no archive at all")
-  with pytest.raises(ValueError, match="is not an uncompressed .tar file"):
     open_sources(str(tmp_path))
 
 
@@ -371,12 +366,6 @@ def test_an_image_of_gigabytes_is_unreadable(tmp_path):
     source[0]
 
 
-def test_a_fifo_is_no_archive(tmp_path):
-  os.mkfifo(tmp_path / "train.tar")
-  with pytest.raises(OSError, match="a FIFO, not a regular file"):
-    open_sources(str(tmp_path))
-
-
 def _samples(count):
   members = [(f"{k}.jpg", _jpeg(40 * k)) for k in range(count)]
   members += [(f"{k}.cls", b"%d" % (k % 2)) for k in range(count)]
@@ -391,16 +380,28 @@ def _names_of_names():
   return block * 3000
 
 
+def _of(content):
+  return lambda path: path.write_bytes(content)
+
+
 @pytest.mark.parametrize(
-  "content, said",
+  "write, message",
   [
-    (_samples(4)[: 4 * 512 + 100], "damaged .*get it again"),
-    (_names_of_names(), "not an uncompressed .tar file .maximum recursion"),
+    (_of(b"no archive at all"), "train.tar is not an uncompressed .tar file"),
+    (
+      _of(_samples(4)[: 4 * 512 + 100]),
+      "train.tar is damaged .*get it again",
+    ),
+    (
+      _of(_names_of_names()),
+      "train.tar is not an uncompressed .tar file .maximum recursion",
+    ),
+    (os.mkfifo, "a FIFO, not a regular file"),
   ],
 )
-def test_a_damaged_archive_is_named_in_one_line(tmp_path, content, said):
-  (tmp_path / "train.tar").write_bytes(content)
-  with pytest.raises(ValueError, match=f"train.tar is {said}"):
+def test_what_is_no_archive_is_named_in_one_line(tmp_path, write, message):
+  write(tmp_path / "train.tar")
+  with pytest.raises((ValueError, OSError), match=message):
     open_sources(str(tmp_path))
 
 
