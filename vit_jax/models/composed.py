@@ -9,7 +9,6 @@ encoder offers: `patches`, `place`, `run`, `normed` and `pool`.
 
 import dataclasses
 import inspect
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,8 +28,8 @@ _ANY_GRID = ("learned", "learned_grid", "sincos2d", "none")
 class Composed(Model):
   """A model that holds an encoder.
 
-  What is asked of it and is not its own, such as `patch_size`, is the encoder's
-  answer, and `clone` changes the encoder's fields as well as its own.
+  Attributes that it lacks, such as `patch_size`, are the encoder's, and `clone`
+  changes the encoder's fields as well as its own.
 
   Attributes:
     encoder: A model without classes.
@@ -66,9 +65,14 @@ class Composed(Model):
     """As `Model.apply`; `method` may also name one of the encoder's."""
     name = options.get("method")
     if isinstance(name, str) and not hasattr(type(self), name):
-      call = operator.attrgetter(f"encoder.{name}")
-      options["method"] = lambda model, *xs, **kw: call(model)(*xs, **kw)
+      return super().apply(
+        variables, name, *args, **{**options, "method": "by_encoder"}
+      )
     return super().apply(variables, *args, **options)
+
+  def by_encoder(self, name: str, *args: Any, **options: Any) -> Any:
+    """What a method of the encoder returns."""
+    return getattr(self.encoder, name)(*args, **options)
 
   @property
   def trunk(self) -> Model:
@@ -107,13 +111,13 @@ class Composed(Model):
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-  """What an objective needs of its encoder; `held` refuses what lacks it.
+  """The requirements of an objective on its encoder, which `held` checks.
 
   Attributes:
     key: The key of the configuration that chooses the objective.
     patches: A Transformer, with embeddings and outputs of patches.
     all_patches: No patch may be left out by PatchDropout.
-    hides: What a hidden patch shows must not reach the others.
+    hides: Patches are hidden, and must not show in those that are seen.
     some_patches: The layers run on a part of the patches.
     two_sizes: The model takes images of two sizes.
     tokens: The outputs of tokens are trained, and no layer that pools them.

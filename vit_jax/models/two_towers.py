@@ -152,8 +152,6 @@ class TwoTowers(Composed):
     """The representations of images, of length 1."""
     is_frozen = self._how(IMAGE) == "frozen"
     y = self.pooled(images, train=train and not is_frozen)
-    if self.distilled:
-      y = y.mean(axis=1)
     return _embedded(self.representation(y), is_frozen)
 
   def embed_texts(self, ids: Ids, *, train: bool = False) -> Any:
