@@ -10,7 +10,8 @@ from tests.data.reading.archives import ARCHIVES
 from tests.data.reading.layouts import write
 from tests.pages import ROOT
 from vit_jax.data.reading.sources import open_splits
-from vit_jax.tasks.settings import TASKS, DataSettings
+from vit_jax.tasks.settings import DataSettings
+from vit_jax.tasks.table import TASKS
 
 PAGE = (ROOT / "docs" / "howto" / "data.md").read_text("utf-8")
 ROW = re.compile(r"^\| ([^|`]+?) \| `([^`]+)` \| (.+) \|$", re.MULTILINE)

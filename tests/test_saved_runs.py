@@ -28,7 +28,7 @@ from vit_jax.predict import predict_files
 from vit_jax.run.loop import train
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
-from vit_jax.tasks.settings import SECTIONS, TASKS
+from vit_jax.tasks.table import SECTIONS, TASKS
 
 FOLDER = CHECKPOINTS / "saved_runs"
 SAVED, TOTAL = 6, 8  # Steps: of the checkpoint, and of the whole run.

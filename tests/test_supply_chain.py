@@ -104,7 +104,7 @@ ALLOWED = {
   ("vit_jax/runtime/extras.py", "import_module"): "of names in our code",
   ("vit_jax/data/reading/sources.py", "import_module"): "of names in our code",
   ("vit_jax/data/reading/tfds/source.py", "import_module"): "the same",
-  ("vit_jax/tasks/settings.py", "import_module"): "of a table in the file",
+  ("vit_jax/tasks/table.py", "import_module"): "of the table in the file",
   ("vit_jax/tasks/choose.py", "import_module"): "of our own, and of a class "
   "that a configuration or a flag names; of none that a checkpoint names",
   ("vit_jax/tasks/choose.py", "spec_from_file_location"): "the same",

@@ -116,7 +116,9 @@ class SelfDistilled(Row):
         averaged[t + 1] = ours.flat(state.averaged_params)
         logits[t + 1] = np.asarray(told(state))
     # Clipped updates would show Adam's epsilon in the rate.
-    own = dataclasses.replace(setup.settings.self_distillation, clip_norm=0.0)
+    own = dataclasses.replace(
+      vars(setup.settings)["self_distillation"], clip_norm=0.0
+    )
     task = build.task_of(
       dataclasses.replace(setup.settings, self_distillation=own)
     )
@@ -129,7 +131,7 @@ class SelfDistilled(Row):
 def crops(setup: Setup, seed: int) -> Arrays:
   """The second large crop of each image, and the small ones."""
   second, _ = given_inputs.make_batches(STEPS, BATCH, 6, seed + 2)
-  side = setup.settings.self_distillation.small_size
+  side = vars(setup.settings)["self_distillation"].small_size
   rng = np.random.default_rng([seed, 4])
   shape = (STEPS, BATCH, SMALL, side, side, 3)
   return {"second": second, "small": rng.integers(0, 256, shape, np.uint8)}

@@ -16,7 +16,8 @@ from vit_jax.data.reading.captions import Captions
 from vit_jax.inspection import data_sheet
 from vit_jax.inspection.settings import InspectSettings
 from vit_jax.tasks import choose
-from vit_jax.tasks.settings import TASKS, DataSettings
+from vit_jax.tasks.settings import DataSettings
+from vit_jax.tasks.table import OBJECTIVES, TASKS
 
 SPLITS = ("train", "train", "train", "train", "val", "val")
 """The splits of six images."""
@@ -111,7 +112,7 @@ def settings_of(kind, task):
   return {"task": task if task in TASKS else "classification"}
 
 
-@pytest.mark.parametrize("task", choose._TASKS)
+@pytest.mark.parametrize("task", OBJECTIVES)
 def test_every_task_has_its_labels_counted_and_shown(tmp_path, capsys, task):
   kind = choose.task_class(task)().labels
   make, expected = KINDS[type(kind)]

@@ -11,7 +11,7 @@ import vit_jax
 from tests.inspection.test_data_sheet_tasks import KINDS
 from vit_jax.run import in_python
 from vit_jax.tasks import choose
-from vit_jax.tasks.settings import SECTIONS
+from vit_jax.tasks.table import OBJECTIVES, SECTIONS
 
 SIZES = {"num_layers": 1, "hidden_size": 32, "mlp_size": 32, "num_heads": 2}
 TINY = {
@@ -61,7 +61,7 @@ def arguments(tmp_path, name, weights=None):
   return place, {"workdir": str(tmp_path / f"run_{name}"), **keywords}
 
 
-@pytest.mark.parametrize("name", choose._TASKS)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_data_and_the_keywords_choose_the_task(tmp_path, monkeypatch, name):
   calls = []
 
@@ -79,7 +79,7 @@ def test_the_data_and_the_keywords_choose_the_task(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", choose._TASKS)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_run_of_every_task(tmp_path, monkeypatch, name):
   """It measures the score of its task, and loads as a model of its task."""
   monkeypatch.chdir(tmp_path)

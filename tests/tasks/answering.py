@@ -15,9 +15,11 @@ from vit_jax.models import Model
 from vit_jax.models.student import CLASS
 from vit_jax.models.two_towers import Compared
 from vit_jax.runtime.display import Metric
+from vit_jax.tasks.autoencoder.settings import AutoencoderSettings
 from vit_jax.tasks.autoencoder.task import AutoencoderTask
 from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.masked.objective import COLOURS
+from vit_jax.tasks.masked.settings import MaskedSettings
 from vit_jax.tasks.masked.task import MaskedPatchesTask
 from vit_jax.tasks.means import means
 from vit_jax.tasks.multilabel.task import MultiLabelTask
@@ -25,12 +27,8 @@ from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.pairs.task import PairsTask
 from vit_jax.tasks.regression.task import RegressionTask
 from vit_jax.tasks.segmentation.task import SegmentationTask
+from vit_jax.tasks.self_distillation.settings import SelfDistillationSettings
 from vit_jax.tasks.self_distillation.task import SelfDistillationTask
-from vit_jax.tasks.settings import (
-  AutoencoderSettings,
-  MaskedSettings,
-  SelfDistillationSettings,
-)
 from vit_jax.training import sharding
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.losses import Classification

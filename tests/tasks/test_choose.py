@@ -6,11 +6,11 @@ import types
 
 import pytest
 
-from vit_jax.run.few_images import fine_tuning
 from vit_jax.run.settings import Settings
-from vit_jax.runtime.settings import Section, setting, to_dict, types_of
+from vit_jax.runtime.settings import Section, setting, to_dict
 from vit_jax.tasks import choose
-from vit_jax.tasks.settings import SECTIONS, MaskedSettings, switches
+from vit_jax.tasks.masked.settings import MaskedSettings
+from vit_jax.tasks.table import OBJECTIVES, Record, switches
 from vit_jax.tasks.task import Task
 from vit_jax.training.settings import LossSettings
 
@@ -44,15 +44,7 @@ def test_a_run_imports_no_other_task_than_its_own(monkeypatch, rate, looked_at):
   assert names == looked_at
 
 
-def test_every_section_turns_its_task_on_by_its_first_key():
-  for key in switches():
-    name, first = key.split(".")
-    assert types_of(Settings)[name] is SECTIONS[name]
-    others = {"student": "both", "self_distillation": 8}
-    value = others.get(name, 0.5)
-    section = SECTIONS[name](**{first: value})
-    sections = {"loss": LossSettings(), name: section}
-    assert choose.configured("classification", sections).name == name
+FILES = ("task", "settings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,23 +60,20 @@ class ShiftedTask(Task):
     return bool(sections["shifted"].by)
 
 
-def test_a_task_with_a_section_is_rows_of_tables(monkeypatch):
+def test_an_objective_is_a_row_of_the_table(monkeypatch):
   package = types.ModuleType("vit_jax.tasks.shifted")
-  module = types.ModuleType("vit_jax.tasks.shifted.task")
-  module.ShiftedTask = ShiftedTask
-  for one in (package, module):
-    monkeypatch.setitem(sys.modules, one.__name__, one)
-  monkeypatch.setitem(choose._TASKS, "shifted", "ShiftedTask")
-  monkeypatch.setitem(SECTIONS, "shifted", ShiftedSettings)
+  files = [types.ModuleType(f"{package.__name__}.{n}") for n in FILES]
+  files[0].ShiftedTask, files[1].ShiftedSettings = ShiftedTask, ShiftedSettings
+  for module in (package, *files):
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+  record = Record(
+    "shifted", "shifts", task="ShiftedTask", section="ShiftedSettings"
+  )
+  monkeypatch.setitem(OBJECTIVES, "shifted", record)
+  assert switches()[-1] == "shifted.by"
   config = {**to_dict(Settings()), "shifted": {"by": 2.0}}
   saved = choose.saved({"config": config}, LossSettings())
   assert saved.name == "shifted"
   config["masked"]["rate"] = 0.5
   with pytest.raises(ValueError, match="masked and shifted each choose a task"):
     choose.saved({"config": config}, LossSettings())
-
-
-@pytest.mark.parametrize("key", switches())
-def test_what_trains_without_labels_is_fine_tuned_whole(key):
-  given = {key: "0.5", "pretrained": "hf_s14_dinov2", "data.name": "digits"}
-  assert fine_tuning(given)[0] == {"config": "finetune"}

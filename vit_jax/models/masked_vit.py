@@ -1,7 +1,7 @@
 """A Vision Transformer that predicts masked patches (arXiv:2010.11929, B.1.2).
 
 Some of an image's patch embeddings, x_p E of Eq. 1, are corrupted before E_pos
-is added, and the model predicts what those patches show. `tasks.masking`
+is added, and the model predicts what those patches show. `tasks.masked`
 draws which, and computes the loss. Symbols as in `vit`; M of the N patches of
 an image are corrupted.
 """

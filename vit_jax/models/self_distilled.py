@@ -2,8 +2,8 @@
 
 DINO (arXiv:2104.14294), iBOT (arXiv:2111.07832) and DINOv2 (arXiv:2304.07193).
 Heads map the outputs of the class token and of masked patches to K prototypes.
-`tasks.self_distillation_objective` has the losses. Symbols as in `vit`; M of
-the N patches of an image are masked at most.
+`tasks.self_distillation` has the losses. Symbols as in `vit`; M of the N
+patches of an image are masked at most.
 """
 
 import dataclasses

@@ -25,7 +25,7 @@ from vit_jax.runtime import extras as libraries
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import changed, check_needs, deprecations
 from vit_jax.tasks import choose
-from vit_jax.tasks.settings import switches
+from vit_jax.tasks.table import switches
 from vit_jax.tasks.task import Task
 from vit_jax.training.state import make_params_init
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vit_jax.run.config_file import FOR_CLASSES
-from vit_jax.tasks.settings import SECTIONS, TASKS, labels_of
+from vit_jax.tasks.table import SECTIONS, TASKS, labels_of
 
 if TYPE_CHECKING:
   from vit_jax.data.reading.recognise import Recognised

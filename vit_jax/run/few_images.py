@@ -14,7 +14,7 @@ from vit_jax.data.settings import DataSettings
 from vit_jax.pretrained import known
 from vit_jax.runtime import checks
 from vit_jax.runtime.settings import types_of
-from vit_jax.tasks.settings import SECTIONS
+from vit_jax.tasks.table import SECTIONS
 
 FEW = 1_000  # Fewer training images are few; VTAB-1k's tasks have 1,000.
 ENOUGH = 10_000  # Images from which on an encoder of one's own can be tried.

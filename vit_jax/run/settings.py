@@ -36,16 +36,9 @@ from vit_jax.runtime.settings import (
   setting,
   types_of,
 )
-from vit_jax.tasks.settings import (
-  AutoencoderSettings,
-  DataSettings,
-  FewShotSettings,
-  MaskedSettings,
-  PairsSettings,
-  SegmentationSettings,
-  SelfDistillationSettings,
-  StudentSettings,
-)
+from vit_jax.tasks.probes.settings import FewShotSettings
+from vit_jax.tasks.settings import DataSettings
+from vit_jax.tasks.table import OBJECTIVES, sections
 from vit_jax.training.settings import (
   DistillSettings,
   LoraSettings,
@@ -159,12 +152,8 @@ class ModelSettings(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Section):
-  """The settings of a training run.
-
-  Each of the four durations can be given in steps, epochs or examples; 0 leaves
-  it unset.
-  """
+class _Leading(Section):
+  """The keys of `Settings` that stand before the sections of objectives."""
 
   seed: int = setting(0, "Seed of parameters, order, crops and dropout.")
   total: Duration = setting(Duration(), "Length of the run.")
@@ -285,16 +274,31 @@ class Settings(Section):
   transfer: TransferSettings = section(TransferSettings, needs="pretrained")
   model: ModelSettings = section(ModelSettings)
   loss: LossSettings = section(LossSettings)
-  masked: MaskedSettings = section(MaskedSettings)
-  autoencoder: AutoencoderSettings = section(AutoencoderSettings)
-  student: StudentSettings = section(StudentSettings)
-  self_distillation: SelfDistillationSettings = section(
-    SelfDistillationSettings
+
+
+# The sections of `tasks.table`, in its order.
+if typing.TYPE_CHECKING:
+  _WithObjectives = _Leading
+else:
+  _WithObjectives = dataclasses.make_dataclass(
+    "_WithObjectives",
+    [
+      (name, kind, section(kind, needs=OBJECTIVES[name].needs))
+      for name, kind in sections().items()
+    ],
+    bases=(_Leading,),
+    frozen=True,
   )
-  pairs: PairsSettings = section(PairsSettings, needs="data.task=pairs")
-  segmentation: SegmentationSettings = section(
-    SegmentationSettings, needs="data.task=segmentation"
-  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(_WithObjectives):
+  """The settings of a training run.
+
+  Each of the four durations can be given in steps, epochs or examples; 0 leaves
+  it unset.
+  """
+
   lora: LoraSettings = section(LoraSettings)
   distill: DistillSettings = section(DistillSettings, needs="distill.teacher")
   optimizer: OptimizerSettings = section(OptimizerSettings)

@@ -57,7 +57,7 @@ def with_texts(
   settings = _with_image_tower(settings)
   if saved is not None:
     return settings, task.with_facts(saved)
-  pairs = settings.pairs
+  pairs = vars(settings)["pairs"]
   text = _beside(settings.pretrained) if settings.pretrained else None
   if text is not None:
     # On the towers of a run, a run begins with the scale that a new one has.
@@ -96,7 +96,7 @@ def _with_image_tower(settings: Settings) -> Settings:
 
 def _check_new(settings: Settings) -> None:
   """Raises ValueError if a new text tower is to be trained, and cannot be."""
-  pairs = settings.pairs
+  pairs = vars(settings)["pairs"]
   if pairs.text != "trained":
     raise ValueError(
       f"pairs.text={pairs.text!r}, and the text tower is new: set it to "
@@ -147,7 +147,7 @@ def with_text_weights(loaded: Loaded) -> Loaded:
 
 def _made(settings: Settings) -> TokenizerFiles:
   """A tokenizer of the training captions."""
-  pairs = settings.pairs
+  pairs = vars(settings)["pairs"]
   texts = _Counted(captions_of(settings))
   made = new_tokenizer(texts, pairs.vocabulary, pairs.text_length)
   say(

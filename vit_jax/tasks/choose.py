@@ -13,22 +13,9 @@ import cloudpickle
 
 from vit_jax.runtime.display import Split
 from vit_jax.runtime.settings import from_dict
-from vit_jax.tasks.settings import SECTIONS, TASKS
+from vit_jax.tasks.table import OBJECTIVES, TASKS, sections
 from vit_jax.tasks.task import Task
 from vit_jax.training.settings import LossSettings
-
-# The class in the module of each name, imported when it is first asked for.
-_TASKS = {
-  "classification": "ClassificationTask",
-  "multilabel": "MultiLabelTask",
-  "regression": "RegressionTask",
-  "masked": "MaskedPatchesTask",
-  "autoencoder": "AutoencoderTask",
-  "student": "StudentTask",
-  "self_distillation": "SelfDistillationTask",
-  "pairs": "PairsTask",
-  "segmentation": "SegmentationTask",
-}
 
 
 class OwnTaskError(ValueError):
@@ -46,9 +33,8 @@ def task_class(name: str | type[Task]) -> type[Task]:
   """
   if isinstance(name, type):
     return name
-  if name in _TASKS:
-    module = importlib.import_module(f"vit_jax.tasks.{name}.task")
-    return getattr(module, _TASKS[name])
+  if name in OBJECTIVES:
+    return OBJECTIVES[name].task_class()
   place, _, class_name = name.rpartition(":")
   try:
     kind = getattr(_imported(place), class_name)
@@ -99,7 +85,7 @@ def _enabled(sections: Mapping[str, Any]) -> type[Task] | None:
   """
   changed = (
     name
-    for name in _TASKS
+    for name in OBJECTIVES
     if name in sections and sections[name] != type(sections[name])()
   )
   kinds = [*map(task_class, changed)]
@@ -161,7 +147,7 @@ def _sections(description: Mapping[str, Any]) -> dict[str, Any]:
   config = description["config"]
   return {
     key: from_dict(kind, config.get(key, {}), saved=True)
-    for key, kind in SECTIONS.items()
+    for key, kind in sections().items()
   }
 
 
@@ -175,7 +161,7 @@ def _named(description: Mapping[str, Any]) -> tuple[str, bool]:
   if (own_class := description.get("task")) is not None:
     return own_class, True
   name = description.get("targets", {}).get("task", "classification")
-  if not isinstance(name, str) or name not in _TASKS:  # It is not imported.
+  if not isinstance(name, str) or name not in OBJECTIVES:  # It is not imported.
     raise ValueError(f"targets.task={name!r} is unknown")
   return name, False
 
@@ -189,7 +175,7 @@ def answering(loss: str) -> Task:
   >>> answering("sigmoid").name
   'classification'
   """
-  kinds = map(task_class, _TASKS)
+  kinds = map(task_class, OBJECTIVES)
   kind = next(kind for kind in kinds if loss in kind.losses)
   return kind(LossSettings(kind=loss))
 
@@ -210,7 +196,7 @@ def record(task: Task) -> dict[str, Any]:
 
 def score_keys() -> tuple[str, ...]:
   """The metrics by which the best checkpoint of a run may be found."""
-  return tuple(task_class(name)().score_key for name in _TASKS)
+  return tuple(task_class(name)().score_key for name in OBJECTIVES)
 
 
 def by_metrics(keys: Iterable[str]) -> Task | None:
@@ -224,7 +210,7 @@ def by_metrics(keys: Iterable[str]) -> Task | None:
   'multilabel'
   """
   metric_keys = {*keys}
-  tasks = [task_class(name)() for name in _TASKS]
+  tasks = [task_class(name)() for name in OBJECTIVES]
   scored = [task for task in tasks if task.score_key in metric_keys]
 
   def measured(task: Task) -> int:

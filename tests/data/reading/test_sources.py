@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 from vit_jax import data
 from vit_jax.data.reading.sources import Digits, check_same_classes
-from vit_jax.tasks.settings import TASKS
+from vit_jax.tasks.table import TASKS
 
 DIGITS = data.DataSettings(name="digits")
 

@@ -14,7 +14,7 @@ from vit_jax.tasks.masked.objective import (
   draw_patches,
   mean_colours,
 )
-from vit_jax.tasks.settings import TARGETS
+from vit_jax.tasks.masked.settings import TARGETS
 from vit_jax.training import sharding
 from vit_jax.training.losses import Moment
 from vit_jax.training.optimizer import make_optimizer

@@ -16,7 +16,7 @@ from vit_jax.pretrained.formats.huggingface import saved_name
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Layers, Table
 from vit_jax.runtime.checks import BELOW_1, COUNT, checked
-from vit_jax.tasks.settings import AutoencoderSettings
+from vit_jax.tasks.autoencoder.settings import AutoencoderSettings
 
 POSITIONS = "decoder.decoder_pos_embed"
 _LAYERS = "decoder.decoder_layers.{}."

@@ -1,7 +1,6 @@
 """Masked autoencoding as a task (arXiv:2111.06377): pixels of hidden patches.
 
-`reconstruction` has the objective, and `models.autoencoder` the model. Labels
-are not used.
+`models.autoencoder` has the model. Labels are not used.
 """
 
 import dataclasses
@@ -18,6 +17,7 @@ from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.grid import grid_of
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.autoencoder.objective import LEAST, Reconstruction, num_seen
+from vit_jax.tasks.autoencoder.settings import AutoencoderSettings
 from vit_jax.tasks.means import is_constant, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import (
@@ -27,7 +27,6 @@ from vit_jax.tasks.outcome import (
   Stream,
   check_readable,
 )
-from vit_jax.tasks.settings import AutoencoderSettings
 from vit_jax.tasks.task import Task
 
 

@@ -1,7 +1,6 @@
 """Masked patch prediction as a task (arXiv:2010.11929, Sec. 4.6, B.1.2).
 
-`masking` has the objective, and `models.masked_vit` the model. Labels are not
-used.
+`models.masked_vit` has the model. Labels are not used.
 """
 
 import dataclasses
@@ -19,10 +18,10 @@ from vit_jax.models.masked_vit import masked
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.finite import NO_ANSWER
 from vit_jax.tasks.masked.objective import COLOURS, Masking, num_corrupted
+from vit_jax.tasks.masked.settings import MaskedSettings
 from vit_jax.tasks.means import sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Curves, Outcome, Stream, check_readable
-from vit_jax.tasks.settings import MaskedSettings
 from vit_jax.tasks.task import Task
 
 

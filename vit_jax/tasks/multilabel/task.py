@@ -18,7 +18,7 @@ from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Chart, Curves, Stream, Table
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
-from vit_jax.tasks.settings import labels_of
+from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import Answer, all_labels
 from vit_jax.training import losses
 from vit_jax.training.losses import Classification

@@ -1,7 +1,6 @@
 """Pairs of images and texts as a task: CLIP, SigLIP, and LiT.
 
-`models.two_towers` has the model, `pair_objective` the objective, and
-`retrieval` what an evaluation measures.
+`models.two_towers` has the model, and `retrieval` what an evaluation measures.
 """
 
 import dataclasses

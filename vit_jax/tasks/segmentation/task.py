@@ -1,7 +1,6 @@
 """Segmentation as a task: a class for each pixel of an image.
 
-`models.segmenter` has the model, `segmentation_objective` the objective, and
-`segmentation_pictures` draws. Labels are pictures of classes.
+`models.segmenter` has the model. Labels are pictures of classes.
 """
 
 import dataclasses
@@ -36,7 +35,8 @@ from vit_jax.tasks.outcome import (
   write_rows,
 )
 from vit_jax.tasks.segmentation.objective import PixelClasses, enlarged
-from vit_jax.tasks.settings import SegmentationSettings, labels_of
+from vit_jax.tasks.segmentation.settings import SegmentationSettings
+from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import PanelText, Task, class_name
 
 _SHOWN = 6  # Examples of each kind in a report.

@@ -2,8 +2,8 @@
 
 A student learns the answers of a teacher, the average of its own parameters, to
 other crops of the same image and to patches that are masked for it. The
-formulas are in `self_distillation_losses`, the model in
-`models.self_distilled`. Labels are not used.
+formulas are in `losses`, the model in `models.self_distilled`. Labels are not
+used.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from vit_jax.tasks.self_distillation.losses import (
   patch_loss,
   sinkhorn_knopp,
 )
-from vit_jax.tasks.settings import SelfDistillationSettings
+from vit_jax.tasks.self_distillation.settings import SelfDistillationSettings
 from vit_jax.training.losses import Apply, Loss, Moment, Objective
 from vit_jax.training.schedules import cosine, ramp
 

@@ -1,8 +1,7 @@
 """Self-distillation as a task (DINO, iBOT, DINOv2): no labels, no pixels.
 
-`self_distillation_objective` has the objective, `models.self_distilled` the
-model, and `data.transforming.multi_crop` the crops. What leaves a run is the
-teacher's encoder.
+`models.self_distilled` has the model, and `data.transforming.multi_crop` the
+crops. What leaves a run is the teacher's encoder.
 """
 
 import dataclasses
@@ -27,7 +26,7 @@ from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
 from vit_jax.tasks.self_distillation.evaluation import features_measure
 from vit_jax.tasks.self_distillation.objective import SelfDistillation
-from vit_jax.tasks.settings import SelfDistillationSettings
+from vit_jax.tasks.self_distillation.settings import SelfDistillationSettings
 from vit_jax.tasks.task import PanelText, Task
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.schedules import RunLength

@@ -18,7 +18,7 @@ from vit_jax.models.grid import grid_of
 from vit_jax.models.layer import Images
 from vit_jax.models.model import Model
 from vit_jax.models.student import CLASS, OUTPUTS, PATCHES, outputs_of
-from vit_jax.tasks.settings import StudentSettings
+from vit_jax.tasks.student.settings import StudentSettings
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
 

@@ -1,6 +1,6 @@
 """Learning a frozen encoder's outputs as a task: its student needs no labels.
 
-`student_objective` has the objective, and `models.student` the model.
+`models.student` has the model.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.means import MeansOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
-from vit_jax.tasks.settings import StudentSettings
 from vit_jax.tasks.student.objective import Imitation, grids, learned, size_for
+from vit_jax.tasks.student.settings import StudentSettings
 from vit_jax.tasks.task import Task
 from vit_jax.training.distillation import Teacher
 

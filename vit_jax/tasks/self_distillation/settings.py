@@ -1,0 +1,182 @@
+"""Settings of self-distillation; imports the standard library alone."""
+
+import dataclasses
+
+from vit_jax.runtime.checks import (
+  BELOW_1,
+  BETWEEN_0_AND_1,
+  DEPTH,
+  NOT_NEGATIVE,
+  POSITIVE,
+  WIDTH,
+  Rule,
+  up_to,
+)
+from vit_jax.runtime.settings import Duration, Section, setting
+
+CENTERINGS = ("mean", "sinkhorn")
+
+
+def _fit_masks(settings: "SelfDistillationSettings") -> None:
+  if settings.mask_from > settings.mask_to:
+    raise ValueError(
+      f"mask_from={settings.mask_from} is more than "
+      f"mask_to={settings.mask_to}: swap them."
+    )
+
+
+def _fit_areas(settings: "SelfDistillationSettings") -> None:
+  if settings.min_area >= settings.area:
+    raise ValueError(
+      f"min_area={settings.min_area} leaves no small crop below "
+      f"area={settings.area}: set it lower."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfDistillationSettings(Section):
+  """Self-distillation, in place of labels (DINO, iBOT, DINOv2).
+
+  The teacher is the average of the model's parameters, whose decay at the first
+  step is `ema_decay` and rises to 1. Large crops have the run's `image_size`.
+  """
+
+  prototypes: int = setting(
+    0,
+    "Number of outputs of the heads, 65,536 in the papers; 0 trains on labels.",
+    must=up_to(1_000_000, "the heads have a column for each", 0),
+  )
+  head_size: int = setting(
+    2048, "Width of the heads' MLPs.", must=WIDTH, needs="prototypes"
+  )
+  head_layers: int = setting(
+    3, "Number of layers of the heads' MLPs.", must=DEPTH, needs="prototypes"
+  )
+  bottleneck: int = setting(
+    256,
+    "Width of the MLPs' outputs, which are compared with the prototypes.",
+    must=WIDTH,
+    needs="prototypes",
+  )
+  separate_head: bool = setting(
+    False, "Give patches a head of their own.", needs="prototypes"
+  )
+  small_crops: int = setting(
+    8,
+    "Number of small crops of an image, beside two large ones.",
+    must=up_to(100, "each goes through the encoder", 0),
+    needs="prototypes",
+  )
+  small_size: int = setting(
+    96,
+    "Side of a small crop in pixels, a multiple of the patch size.",
+    must=WIDTH,
+    needs="prototypes",
+  )
+  area: float = setting(
+    0.32,
+    "Share of an image's area that divides large crops from small ones.",
+    must=BETWEEN_0_AND_1,
+    needs="prototypes",
+    fits=_fit_areas,
+  )
+  min_area: float = setting(
+    0.05,
+    "Least share of an image's area that a small crop shows.",
+    must=BETWEEN_0_AND_1,
+    needs="prototypes",
+    fits=_fit_areas,
+  )
+  colours: bool = setting(
+    True,
+    "Change the colours of crops, make some grey, blur and solarize some; for "
+    "images of 1 or 3 channels.",
+    needs="prototypes",
+  )
+  class_weight: float = setting(
+    1.0,
+    "Weight of the class token's loss.",
+    must=NOT_NEGATIVE,
+    needs="prototypes",
+    deprecated="weigh the other losses by patch_weight and koleo_weight.",
+  )
+  patch_weight: float = setting(
+    1.0,
+    "Weight of the loss of masked patches; 0 masks none, as DINO.",
+    must=NOT_NEGATIVE,
+    needs="prototypes",
+  )
+  koleo_weight: float = setting(
+    0.1,
+    "Weight of the loss that keeps features of different images apart (KoLeo).",
+    must=NOT_NEGATIVE,
+    needs="prototypes",
+  )
+  mask_probability: float = setting(
+    0.5,
+    "Share of the large crops with masked patches.",
+    must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
+    needs="prototypes",
+  )
+  mask_from: float = setting(
+    0.1,
+    "Least share of the patches to mask in such a crop.",
+    must=BELOW_1,
+    needs="prototypes",
+    fits=_fit_masks,
+  )
+  mask_to: float = setting(
+    0.5,
+    "Largest share of the patches to mask.",
+    must=BETWEEN_0_AND_1,
+    needs="prototypes",
+    fits=_fit_masks,
+  )
+  centering: str = setting(
+    "mean",
+    "What keeps the teacher from one answer for all: its mean is subtracted "
+    '("mean"), or prototypes are used alike ("sinkhorn").',
+    choices=CENTERINGS,
+    needs="prototypes",
+  )
+  center_momentum: float = setting(
+    0.9,
+    "Decay of the center.",
+    must=BELOW_1,
+    needs="prototypes",
+    deprecated="leave it out; it is 0.9 in DINO, iBOT and DINOv2.",
+  )
+  student_temperature: float = setting(
+    0.1,
+    "Divides the student's answers.",
+    must=POSITIVE,
+    needs="prototypes",
+    deprecated="leave it out; it is 0.1 in DINO, iBOT and DINOv2.",
+  )
+  first_temperature: float = setting(
+    0.04,
+    "Temperature that divides the teacher's logits at the first step.",
+    must=POSITIVE,
+    needs="temperature_warmup",
+  )
+  teacher_temperature: float = setting(
+    0.07,
+    "Temperature that divides them after the warm-up.",
+    must=POSITIVE,
+    needs="prototypes",
+  )
+  temperature_warmup: Duration = setting(
+    Duration(),
+    "Time over which that temperature rises, 30 of 100 epochs in DINOv2.",
+  )
+  freeze_last: Duration = setting(
+    Duration(),
+    "Time in which the heads' last layer stays as it is, one epoch in DINOv2.",
+  )
+  clip_norm: float = setting(
+    3.0,
+    "Largest norm of the gradient of the encoder, and of each head; 0 is off. "
+    "It comes before optimizer.clip_norm.",
+    must=NOT_NEGATIVE,
+    needs="prototypes",
+  )

@@ -1,0 +1,147 @@
+"""The objectives that come with the package: one record for each.
+
+From it derive the sections of a configuration, the choices of `data.task`, the
+tasks that a checkpoint's description may name, and the list in README.md. Only
+the standard library is imported, and an objective's files once they are asked
+for.
+"""
+
+import dataclasses
+import importlib
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+  """An objective, whose files are in the folder of its name.
+
+  Attributes:
+    name: Its name, as descriptions of checkpoints have it.
+    words: The task in a few words.
+    task: The class in its `task.py`, a `tasks.task.Task`.
+    labels: Its labels, in a module of `data.reading`; "" for none. An objective
+      that has labels is chosen by `data.task`.
+    section: The class in its `settings.py`, for the section of a configuration
+      with its name; "" for none. Where no labels choose the objective, the
+      section's first key does.
+  """
+
+  name: str
+  words: str
+  task: str
+  labels: str = ""
+  section: str = ""
+
+  @property
+  def needs(self) -> str:
+    """The need of the keys of its section: that `data.task` names it."""
+    return f"data.task={self.name}" if self.labels else ""
+
+  def task_class(self) -> Any:
+    """The class of the task, which is imported."""
+    return getattr(self._module("task"), self.task)
+
+  def settings(self) -> Any:
+    """The class of its section, which is imported."""
+    return getattr(self._module("settings"), self.section)
+
+  def _module(self, name: str) -> Any:
+    return importlib.import_module(f"vit_jax.tasks.{self.name}.{name}")
+
+
+_EVERY = (
+  Record(
+    "classification",
+    "a class per image",
+    task="ClassificationTask",
+    labels="labels.SINGLE",
+  ),
+  Record(
+    "multilabel",
+    "several labels per image",
+    task="MultiLabelTask",
+    labels="several.SEVERAL",
+  ),
+  Record(
+    "regression",
+    "numbers for an image",
+    task="RegressionTask",
+    labels="targets.NUMBERS",
+  ),
+  Record(
+    "masked",
+    "masked patches, without labels",
+    task="MaskedPatchesTask",
+    section="MaskedSettings",
+  ),
+  Record(
+    "autoencoder",
+    "a masked autoencoder, without labels",
+    task="AutoencoderTask",
+    section="AutoencoderSettings",
+  ),
+  Record(
+    "student",
+    "a student of a published encoder, without labels",
+    task="StudentTask",
+    section="StudentSettings",
+  ),
+  Record(
+    "self_distillation",
+    "self-distillation, without labels",
+    task="SelfDistillationTask",
+    section="SelfDistillationSettings",
+  ),
+  Record(
+    "pairs",
+    "pairs of images and captions",
+    task="PairsTask",
+    labels="captions.CAPTIONS",
+    section="PairsSettings",
+  ),
+  Record(
+    "segmentation",
+    "a class for each pixel",
+    task="SegmentationTask",
+    labels="mask_folder.MASKS",
+    section="SegmentationSettings",
+  ),
+)
+OBJECTIVES = {record.name: record for record in _EVERY}
+TASKS = tuple(record.name for record in _EVERY if record.labels)
+"""The objectives that `data.task` names."""
+SECTIONS = tuple(record.name for record in _EVERY if record.section)
+"""The sections of a configuration that objectives of the same name have."""
+
+
+def labels_of(task: str) -> Any:
+  """The kind of labels of a task by its name, `data.reading.labels.Labels`.
+
+  For a class of the user's own they are single classes, unless its `labels` are
+  given to what opens the data.
+  """
+  record = OBJECTIVES.get(task)
+  place = (record.labels if record else "") or "labels.SINGLE"
+  module, _, name = place.rpartition(".")
+  return getattr(
+    importlib.import_module(f"vit_jax.data.reading.{module}"), name
+  )
+
+
+def sections() -> dict[str, Any]:
+  """The class of the section of each objective that has one, by its name."""
+  return {
+    record.name: record.settings()
+    for record in OBJECTIVES.values()
+    if record.section
+  }
+
+
+def switches() -> tuple[str, ...]:
+  """The dotted keys that turn on objectives, such as "masked.rate"."""
+  first = {
+    name: dataclasses.fields(kind)[0]
+    for name, kind in sections().items()
+    if not OBJECTIVES[name].labels
+  }
+  return tuple(f"{name}.{field.name}" for name, field in first.items())
