@@ -66,18 +66,19 @@ def _damage_description(folder, step):
   (folder / f"checkpoints/{step}/description/metadata").write_text("{")
 
 
+def _newest(folder):
+  with contextlib.closing(open_run(str(folder))) as checkpoints:
+    return checkpoints.newest_description()
+
+
 def test_the_newest_good_description_comes_with_its_step(run):
-  folder, checkpoints = run
-  step, description = checkpoints.newest_description()
-  assert step == 4 and description["step"] == 4
-  _damage_description(folder, 4)
-  checkpoints._descriptions.clear()  # Each is read once.
-  step, description = checkpoints.newest_description()
-  assert step == 2 and description["step"] == 2
-  _damage_description(folder, 2)
-  checkpoints._descriptions.clear()
+  folder, _ = run
+  for step in (4, 2):
+    found, description = _newest(folder)
+    assert found == description["step"] == step
+    _damage_description(folder, step)
   with pytest.raises(DamagedError, match="checkpoint 4 of .* is damaged"):
-    checkpoints.newest_description()
+    _newest(folder)
 
 
 @pytest.mark.parametrize("item", ["params", "opt_state"])
@@ -155,13 +156,12 @@ TROUBLE = [
 def test_trouble_is_tried_again_and_never_called_damage(
   run, monkeypatch, error
 ):
-  _, checkpoints = run
+  folder, checkpoints = run
   Store(monkeypatch, [error] * 2)
   assert checkpoints.describe(4)["step"] == 4
-  checkpoints._descriptions.clear()  # Each is read once.
   store = Store(monkeypatch, [error] * 9)
   with pytest.raises(OSError, match="cannot be read now .*; it may be good"):
-    checkpoints.newest_description()
+    _newest(folder)
   assert store.waits == [1, 4]
 
 
