@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 from collections import Counter
 
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from vit_jax.inference.features import features
 from vit_jax.inference.predictor import Prediction
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.load import load_pretrained
+from vit_jax.tasks.choose import task_class
 from vit_jax.tasks.multilabel.task import MultiLabelTask
 from vit_jax.tasks.regression.task import RegressionTask
 
@@ -170,9 +172,7 @@ def test_runs_without_labels_write_features(
 ):
   """As the refusal to predict their classes advises."""
   run = str(CHECKPOINTS / "saved_runs" / kind)
-  with pytest.raises(
-    ValueError, match="no classes .* give --features=FILE.npz"
-  ):
+  with pytest.raises(ValueError, match="no classes .*--features=FILE.npz"):
     predict_files(run, photos)
   path = str(tmp_path / "features.npz")
   answers = out and str(tmp_path / out)
@@ -281,3 +281,25 @@ def test_rows_of_labels_and_of_numbers():
   numbers = Prediction("a.png", values=(3.5,))
   assert lines([numbers]) == ["image,age,error\na.png,3.5,"]
   assert lines([numbers] * 2) == ["a.png,3.5,\na.png,3.5,"]
+
+
+@pytest.mark.parametrize(
+  "task, flag",
+  [
+    ("segmentation", "--masks=FOLDER"),
+    ("pairs", '--texts="'),
+    ("autoencoder", "--features=FILE.npz"),
+  ],
+)
+def test_a_run_without_classes_says_how_it_is_asked(monkeypatch, task, flag):
+  model = types.SimpleNamespace(num_classes=0)
+  run = types.SimpleNamespace(model=model, notes=(), step=3)
+  run.task = task_class(task)
+  monkeypatch.setattr(
+    "vit_jax.pretrained.load.open_checkpoint", lambda *_, **__: run
+  )
+  with pytest.raises(
+    ValueError, match=f"^runs/a has .*: give {flag}"
+  ) as caught:
+    predict_files("runs/a", __file__)
+  assert str(caught.value).count("--") == 1 + (task != "autoencoder")

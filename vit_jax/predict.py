@@ -397,11 +397,14 @@ def _opened(
   for note in loaded.notes:
     say(note)
   if not (loaded.model.num_classes or needs_none):
+    ways = ["--features=FILE.npz to write its features"]
+    if loaded.step is None:  # Nobody knows what tower was beside it.
+      ways += ["--texts=FILE.txt, or =CLASS,CLASS, if it has a text tower"]
+      ways += ["--head=FILE.npz with embeddings of texts"]
+    elif asked_by := loaded.task.asked_by:
+      ways.insert(0, asked_by)
     raise ValueError(
-      f"{checkpoint} has no classes to choose from: give --features=FILE.npz "
-      "to write its features, --texts=FILE.txt, or =CLASS,CLASS, if it "
-      "has a text tower, --head=FILE.npz with embeddings of texts, or "
-      "--masks=FOLDER if it is a run of segmentation."
+      f"{checkpoint} has no classes to choose from: give {', or '.join(ways)}."
     )
   return loaded
 

@@ -292,3 +292,10 @@ def test_pickles_are_never_loaded(tmp_path):
   np.savez(tmp_path / "model.npz", a=np.array([Evil()], object))
   assert_refused(tmp_path / "model.npz", "pickled objects are refused")
   assert not touched.exists()
+
+
+def test_an_exported_model_is_told_from_weights(tmp_path):
+  """An ONNX file begins with its version, 8, and the name of its producer."""
+  path = tmp_path / "model.onnx"
+  path.write_bytes(b"\x08\x08\x12\x07vit_jax\x1a\x050.1.0")
+  assert_refused(path, "an ONNX file, which onnxruntime runs")

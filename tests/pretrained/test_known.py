@@ -3,6 +3,9 @@
 import dataclasses
 import pathlib
 import re
+import shlex
+import sys
+import types
 from collections import Counter
 
 import pytest
@@ -175,3 +178,29 @@ def test_imagenets_names_are_in_the_order_of_its_synsets():
       found.append(names.index(name))
   assert len(found) > 100
   assert found == sorted(found)
+
+
+@pytest.mark.parametrize("saved", [{}, {"state_dict": {}}, {"model": {}}])
+@pytest.mark.parametrize("name", ["best.pth", "best.pth.tar", "best.bin"])
+def test_the_conversion_of_a_pickle_writes_what_the_checkpoint_holds(
+  monkeypatch, name, saved
+):
+  """Training programs keep the arrays beside the epoch and the optimizer."""
+  arrays, written = {"w": 1}, {}
+  kept = dict.fromkeys(saved, arrays) or arrays
+  torch = types.SimpleNamespace(load=lambda *_, **__: {**kept})
+  library = types.SimpleNamespace(
+    save_file=lambda what, where: written.update({where: what})
+  )
+  monkeypatch.setitem(sys.modules, "torch", torch)
+  monkeypatch.setitem(sys.modules, "safetensors", types.ModuleType("s"))
+  monkeypatch.setitem(sys.modules, "safetensors.torch", library)
+  with pytest.raises(ValueError, match=f"^{name} is a pickle") as caught:
+    known.refuse_pickle(name)
+  exec(shlex.split(str(caught.value).split("`")[1])[2], {})
+  assert written == {"best.safetensors": arrays}
+
+
+def test_a_part_of_a_name_lists_those_that_have_it():
+  assert known.rows("dinov2") == known.rows("*dinov2*") != []
+  assert [row[0] for row in known.rows("b16_augreg")] == ["b16_augreg"]

@@ -98,6 +98,15 @@ def test_images_without_labels_are_answered_by_the_commands_for_them(
     assert "\n" not in str(error.value)
 
 
+def test_a_table_beside_unlabelled_images_is_named(made):
+  data = made("0.png", "captions.csv", "notes.txt")
+  table = f"To learn what {data}/captions.csv says: vit_jax train {data}/captio"
+  with pytest.raises(ValueError, match=table) as error:
+    data_choice.suited(data, {"pretrained": "runs/mine"})
+  assert "--pretrained runs/mine" in str(error.value)
+  assert "hf_" not in str(error.value) and "notes.txt" not in str(error.value)
+
+
 def test_a_run_that_is_there_keeps_its_task(made, monkeypatch):
   saved = {"config": {"data": {"task": "classification"}}}
   monkeypatch.setattr(checkpoint, "latest_description", lambda folder: saved)

@@ -48,7 +48,7 @@ from vit_jax.runtime import hints
 from vit_jax.runtime.printable import say
 
 # Endings of files that can run code when they are loaded.
-PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle")
+PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".pickle", ".pth.tar")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +136,7 @@ COLUMNS = (
 
 
 def rows(pattern: str = "*") -> list[tuple[str, ...]]:
-  """A printable row for each of `list_models`, with the columns `COLUMNS`."""
+  """A printable row for each that a name or a part of it matches: `COLUMNS`."""
   return [
     (
       name,
@@ -148,7 +148,9 @@ def rows(pattern: str = "*") -> list[tuple[str, ...]]:
       checkpoint.url
       + " (a pickle: convert it once)" * checkpoint.url.endswith(PICKLES),
     )
-    for name, checkpoint in _matching(pattern).items()
+    for name, checkpoint in (
+      _matching(pattern) or _matching(f"*{pattern}*")
+    ).items()
   ]
 
 
@@ -254,11 +256,11 @@ def conversion(name: str, first: str = "") -> str:
 
 
 def _command(name: str) -> str:
-  output = f"{name.rpartition('.')[0]}.safetensors"
+  output = f"{name.removesuffix('.tar').rpartition('.')[0]}.safetensors"
   program = (
     "import torch; from safetensors.torch import save_file; "
-    f"save_file(torch.load({name!r}, map_location='cpu', weights_only=True), "
-    f"{output!r})"
+    f"d = torch.load({name!r}, map_location='cpu', weights_only=True); "
+    f"save_file(d.get('state_dict', d.get('model', d)), {output!r})"
   )
   quoted = re.sub(r'(["\\$`])', r"\\\1", program)
   return f'python -c "{quoted}"'

@@ -17,6 +17,7 @@ from vit_jax.tasks.table import SECTIONS, TASKS, labels_of
 if TYPE_CHECKING:
   from vit_jax.data.reading.recognise import Recognised
 
+_TABLES = (".csv", ".tsv", ".jsonl")  # A .txt may be anything.
 _ON_FEATURES = ("segmentation",)  # Tasks whose head reads trained features.
 # Keys, and beginnings of keys, that say what is to be learned.
 _SAYS = ("data.task", "data.labels", "data.label_columns")
@@ -98,7 +99,7 @@ def _for_kind(
   if not found.why:
     return _for_classes(values, workdir)
   if not found.labels.are_used:
-    raise ValueError(_without_labels(data, found))
+    raise ValueError(_without_labels(data, found, values))
   if task in _ON_FEATURES and "pretrained" not in values:
     from vit_jax.run.few_images import SUGGESTED
 
@@ -118,22 +119,34 @@ def _for_kind(
   return chosen, why
 
 
-def _without_labels(data: str, found: "Recognised") -> str:
+def _without_labels(
+  data: str, found: "Recognised", values: Mapping[str, str]
+) -> str:
   """The message for images without labels, with the command that suits them."""
   from vit_jax.data.reading.folders import images_below
   from vit_jax.run import few_images
 
   images = images_below(os.fsencode(data))
   count = sum(1 for _ in itertools.islice(images, few_images.ENOUGH))
-  going_on = few_images.going_on(data, count)
+  weights = values.get("pretrained", few_images.SUGGESTED)
+  going_on = few_images.going_on(data, count, weights)
   advice = f"to go on training published weights on them: {going_on}"
   if count == few_images.ENOUGH:
     anew = _command(data, "--config", "mae")
     advice += f"; or an encoder of your own: {anew}"
+  beside = ""
+  if tables := _tables(data):
+    beside = f" To learn what {tables[0]} says: {_command(tables[0])}."
   return (
-    f"{data!r} has no labels, as {found.why}. To learn classes, put the images "
-    f"of each into a folder of its own; {advice}"
+    f"{data!r} has no labels, as {found.why}.{beside} To learn classes, put "
+    f"the images of each into a folder of its own; {advice}"
   )
+
+
+def _tables(folder: str) -> list[str]:
+  """The files in a folder that may have labels or captions of its images."""
+  names = [n for n in os.listdir(folder) if n.lower().endswith(_TABLES)]
+  return [os.path.join(folder, name) for name in sorted(names)]
 
 
 def _command(data: str, *words: str) -> str:

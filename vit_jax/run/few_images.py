@@ -59,9 +59,9 @@ def better_command(data: str) -> str:
   return shlex.join(["vit_jax", "train", data, "--pretrained", SUGGESTED])
 
 
-def going_on(data: str, count: int) -> str:
+def going_on(data: str, count: int, weights: str = SUGGESTED) -> str:
   """The command that goes on training published weights without labels."""
-  words = ["--config", "dino:continue", "--pretrained", SUGGESTED]
+  words = ["--config", "dino:continue", "--pretrained", weights]
   if count < FEW:  # LoRA keeps the features of the weights; see the docs.
     words.append("--config.lora.rank=8")
   return shlex.join(["vit_jax", "train", data, *words])

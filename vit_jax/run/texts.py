@@ -11,8 +11,7 @@ from vit_jax.data.batch import label_spec
 from vit_jax.data.batching.batches import read
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.reading.captions import Captions, no_captions
-from vit_jax.data.reading.cells import Encode, Row
-from vit_jax.data.reading.labels import Names
+from vit_jax.data.reading.cells import Row
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.reading.tokenizer_files import TokenizerFiles, new_tokenizer
 from vit_jax.models.two_towers import IMAGE, TEXT
@@ -197,11 +196,8 @@ class _Collecting(Captions):
 
   texts: list[str] = dataclasses.field(default_factory=list)
 
-  def fit(
-    self, columns: Sequence[str], rows: Sequence[Row]
-  ) -> tuple[Names, Encode]:
+  def note_training(self, rows: Sequence[Row]) -> None:
     self.texts.extend(text for row in rows for text in row.values)
-    return super().fit(columns, rows)
 
   def of_record(self, captions: Sequence[str]) -> Sequence[str]:
     return captions

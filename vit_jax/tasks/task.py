@@ -88,6 +88,8 @@ class Task:
       tokenizer before its data are opened (`run.texts`).
     learns_from_average: Whether training reads the average of the parameters,
       which the run then keeps.
+    asked_by: The flag of `predict` that asks a run whose images have no class,
+      and what it does; "" if they have, or nothing is asked.
   """
 
   loss: LossSettings = LossSettings()
@@ -97,6 +99,7 @@ class Task:
   score: ClassVar[str]
   losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
   refuses: ClassVar[tuple[str, ...]] = ()
+  asked_by: ClassVar[str] = ""
   curves: ClassVar[tuple[Curves, ...]] = ()
   panel_text: ClassVar[PanelText] = PanelText(
     "What it fills in",

@@ -179,3 +179,14 @@ def test_a_choice_that_may_change_is_said():
   (line,) = Holdout.of(images=9, fraction=0.2).lines()
   assert "a run keeps its choice" in line
   assert Holdout.of(images=9, fraction=0.2, by="name").lines() == []
+
+
+@pytest.mark.parametrize(
+  "classes, said", [(1, "held out by count:"), (3, "the count of their class:")]
+)
+def test_images_without_classes_are_not_held_out_by_class(classes, said):
+  rule = Holdout.of(8 * classes, 0.2)
+  for place in range(classes):
+    rule.of_class(place, [b"%d.png" % n for n in range(8)])
+  (line,) = rule.lines()
+  assert said in line

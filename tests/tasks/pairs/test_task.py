@@ -1,16 +1,20 @@
 """Pairs of images and captions: the task, and whole runs."""
 
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import traverse_util
+from PIL import Image
 
 from configs import pairs
 from tests import captioned, encoders, runs
 from vit_jax import init_params, make_vit
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.sources import open_source
 from vit_jax.models.two_towers import tower_of
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.load import load_pretrained, load_text
@@ -20,6 +24,7 @@ from vit_jax.run.experiments.replay import verify
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
+from vit_jax.run.texts import captions_of
 from vit_jax.tasks.pairs.settings import PairsSettings
 from vit_jax.tasks.pairs.task import PairsTask
 from vit_jax.training import sharding
@@ -99,6 +104,22 @@ def test_a_run_is_resumed_evaluated_verified_and_answers_in_words(
   names = str(tmp_path / "names.txt")
   assert predict_files(run, images, texts=names, as_json=True) == 0
   assert capsys.readouterr().out.count("red") > 5
+
+
+def test_a_tokenizer_is_made_of_no_caption_that_is_held_out(tmp_path):
+  rows = ["file,caption"]
+  for n in range(20):
+    Image.new("RGB", (8, 8)).save(tmp_path / f"{n}.png")
+    rows.append(f"{n}.png,word{n}")
+  (tmp_path / "pairs.csv").write_text("\n".join(rows))
+  c = pairs.get_config()
+  c.data.update(labels_file=str(tmp_path / "pairs.csv"))
+  settings = read(c)
+  held_out = open_source("eval", settings.data)
+  names = {pathlib.Path(name).stem for name in held_out.ids(range(4))}
+  texts = [*captions_of(settings)]
+  assert len(texts) == 16
+  assert not {f"word{name}" for name in names} & {*texts}
 
 
 @pytest.mark.slow

@@ -60,8 +60,9 @@ class Holdout:
     """A line if another opening of the data may choose other images."""
     if self.by != "count":
       return []
+    count = "count" if len(self.below) == 1 else "the count of their class"
     line = (
-      "Images are held out by the count of their class: a run keeps its choice "
+      f"Images are held out by {count}: a run keeps its choice "
       "as the folder grows, and a new run chooses again."
     )
     return [line]

@@ -99,6 +99,7 @@ def open_folder(
   if chosen is None:
     chosen = "held out"
     rule = _hold_out(parts, encode, settings)
+  labels.note_training(parts["train"])
   sources = {"train": "train", "eval": chosen, "test": "test"}
   opened = {}
   for name, split in sources.items():

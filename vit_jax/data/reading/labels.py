@@ -129,6 +129,9 @@ class Labels:
 
     return names, encode
 
+  def note_training(self, rows: Sequence[Row]) -> None:
+    """Is given the rows of a file to train on, once others are held out."""
+
   def check(self, path: str, names: Sequence[str], labels: np.ndarray) -> None:
     """Raises ValueError if nothing can be learned from the training labels.
 

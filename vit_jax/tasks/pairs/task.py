@@ -85,6 +85,7 @@ class PairsTask(Task):
     Metric("zero_shot", "zero-shot top-1"),
   )
   score = "recall1"
+  asked_by = '--texts="a cat,two dogs" to choose the text that fits an image'
   refuses = (
     *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
     *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),

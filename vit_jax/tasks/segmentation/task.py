@@ -61,6 +61,7 @@ class SegmentationTask(Task):
     Metric("mean_iou", "mean IoU"),
   )
   score = "mean_iou"
+  asked_by = "--masks=FOLDER to write the masks of images"
   refuses = (
     *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
     *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
