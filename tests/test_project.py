@@ -37,6 +37,7 @@ NOT_OF_ONE_MODULE = {
   "pretrained/test_fuzz.py",  # Every reader of files, given damaged ones.
   "pretrained/test_rubbish.py",  # Every reader of files, given odd ones.
   "run/test_divergence.py",  # Runs of all tasks that diverge or learn nothing.
+  "tasks/test_every_encoder.py",  # Each objective with each family of encoders.
   "tasks/test_own_task.py",  # A user's class, in every use of a task.
 }
 
