@@ -1,4 +1,4 @@
-"""Crops of two sizes of one image, for self-distillation (arXiv:2006.09882).
+"""Crops of two sizes of one image, to learn without labels (arXiv:2006.09882).
 
 Two large crops and some small ones are each mirrored, and changed in colour,
 made grey, blurred or solarized with the chances of arXiv:2006.07733.
@@ -31,7 +31,7 @@ _SATURATION, _HUE = 0.2, 0.1
 _LOOKED_AT = 8  # Images whose sizes are compared with a large crop.
 _RADIUS = 0.1, 2.0  # The blur's, in pixels.
 # Chances to blur and to solarize the first, the second and a small crop.
-_FIRST, _SECOND, _SMALL = (1.0, 0.0), (0.1, 0.2), (0.5, 0.0)
+_CHANCES = (1.0, 0.0), (0.1, 0.2), (0.5, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +49,9 @@ class MultiCrop:
     flip: Whether every other crop is mirrored.
     colours: Whether colours are changed.
     pixels: How a file becomes pixels.
+    chances: Those to blur and to solarize the first, the second and a small
+      crop.
+    section: The section of the configuration that its messages name.
   """
 
   size: tuple[int, int]
@@ -58,12 +61,14 @@ class MultiCrop:
   flip: bool = True
   colours: bool = True
   pixels: ImageSpec = RGB
+  chances: tuple[tuple[float, float], ...] = _CHANCES
+  section: str = "self_distillation"
 
   def __post_init__(self):
     channels = self.pixels.channels
     if self.colours and channels not in (1, 3):
       raise ValueError(
-        f"self_distillation.colours=True is for images of 1 or 3 channels, and "
+        f"{self.section}.colours=True is for images of 1 or 3 channels, and "
         f"these have {channels}: set it to False."
       )
 
@@ -101,14 +106,15 @@ class MultiCrop:
     (draw,) = rng
     image = decode_image(example["image"], self.pixels)
     least, between, most = self.areas
+    *of_large, of_small = self.chances
     row: dict[str, Any] = {
       name: self._crop(image, self.size, (between, most), chances, draw)
-      for name, chances in (("image", _FIRST), ("second", _SECOND))
+      for name, chances in zip(("image", "second"), of_large, strict=True)
     }
     if self.count:
       row["small"] = np.stack(
         [
-          self._crop(image, self.small, (least, between), _SMALL, draw)
+          self._crop(image, self.small, (least, between), of_small, draw)
           for _ in range(self.count)
         ]
       )
