@@ -92,6 +92,7 @@ ALLOWED = {
   ("vit_jax/__main__.py", "run_module"): "of names in the file",
   ("vit_jax/data/batching/workers.py", "cloudpickle"): "between our own "
   "processes",
+  ("vit_jax/families/__init__.py", "import_module"): "of names in the file",
   ("vit_jax/models/variants.py", "import_module"): "of a class that a "
   "configuration names; of none that a checkpoint names",
   ("scripts/bench/first_success.py", "shell"): "of commands in the file",

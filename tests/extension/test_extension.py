@@ -7,7 +7,6 @@ estimated, evaluated and verified as the package's own tasks are.
 import csv
 import io
 import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -33,14 +32,12 @@ from vit_jax.run.settings import read
 from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.choose import task_class
 from vit_jax.training import sharding
-from vit_jax.training.losses import Moment
 from vit_jax.training.optimizer import make_optimizer, map_paths
 from vit_jax.training.settings import OptimizerSettings
 
 HERE = pathlib.Path(__file__).parent
 TASKS = {
   "autoencoder": "AutoencoderTask",
-  "lejepa": "LeJepaTask",
   "padded": "PaddedTask",
   "pairs": "PairsTask",
 }
@@ -175,7 +172,6 @@ def test_a_task_is_estimated(name, photos):
   lowered, gflops, *_ = compiler.lower(settings, jax.devices()[:2], 3, 24)
   arrays = {
     "autoencoder": ["8x32x32x3xui8"],
-    "lejepa": ["8x32x32x3xui8", "8x2x16x16x3xui8"],
     "padded": ["8x32x32x3xui8", "8x16xi1"],
     "pairs": ["8x32x32x3xui8", "8x6xi32"],
   }
@@ -295,9 +291,8 @@ def test_images_keep_their_proportions():
     np.testing.assert_array_equal(row["real"].reshape(4, 4), expected)
 
 
-@pytest.mark.parametrize("name", ["lejepa", "pairs"])
-def test_a_loss_over_the_batch_is_not_computed_in_parts(name, photos):
-  accumulated = config(name, photos, accumulation_steps=2)
+def test_a_loss_over_the_batch_is_not_computed_in_parts(photos):
+  accumulated = config("pairs", photos, accumulation_steps=2)
   with pytest.raises(ValueError, match="accumulation_steps=2 computes a batch"):
     make_plan(read(accumulated))
 
@@ -305,30 +300,4 @@ def test_a_loss_over_the_batch_is_not_computed_in_parts(name, photos):
 def test_each_file_is_short():
   for name in TASKS:
     lines = (HERE / f"{name}.py").read_text().splitlines()
-    assert len(lines) < 160
-
-
-def test_lejepa_is_its_formula():
-  """Of the paper, in NumPy, with the directions that the key gives."""
-  file = sys.modules[task_class(place("lejepa")).__module__]
-  rng = np.random.default_rng(0)
-  crops = rng.normal(size=(4, 6, 5)).astype(np.float32) * 2  # (V, B, K)
-  inputs = {
-    "large": crops[:2].reshape(12, 5),
-    "small": crops[2:].swapaxes(0, 1).reshape(12, 5),
-  }
-  key = jax.random.key(3)
-  found = file.LeJepa((0.5,), (0.5,)).loss(
-    lambda z: {"z": z}, inputs, key, Moment()
-  )
-  t = np.linspace(-5, 5, 17)
-  normal = np.exp(-(t**2) / 2)
-  tests = []
-  for z, of_crop in zip(crops, jax.random.split(key, 4), strict=True):
-    directions = np.array(jax.random.normal(of_crop, (5, 256)), np.float64)
-    directions /= np.linalg.norm(directions, axis=0)
-    c = np.exp(1j * t * (z @ directions)[..., None]).mean(0)
-    tests.append(6 * np.trapezoid(abs(c - normal) ** 2 * normal, t).mean())
-  distance = ((crops - crops[:2].mean(0)) ** 2).mean((0, 2))
-  expected = 0.95 * distance + 0.05 * np.mean(tests)
-  np.testing.assert_allclose(found.value, expected, rtol=1e-5)
+    assert len(lines) < 150

@@ -367,6 +367,14 @@ DECODER = {"decoder_size": 32, "decoder_layers": 2, "decoder_heads": 2}
       "rank of the features",
       "Rank of the features",
     ),
+    (
+      "lejepa",
+      {"weight": 0.05, "projector_size": 16, "small_size": 8},
+      "rank",
+      "rank of the features",
+      "rank of the features",
+      "Rank of the features",
+    ),
   ],
 )
 def test_a_run_without_labels_resumes_is_probed_and_fine_tuned(
@@ -388,13 +396,14 @@ def test_a_run_without_labels_resumes_is_probed_and_fine_tuned(
   config.fewshot.update(shots=2, seeds=1)
   config.fewshot.neighbours = 3
   config.mesh.update(MESH)
-  drawn = section != "student"
+  drawn = section not in ("student", "lejepa")
   config.eval_pictures = int(drawn)
-  if not drawn:
+  if section == "student":
     config.distill.teacher = str(CHECKPOINTS / "workdirs" / "plain")
   panels = "Three panels"
-  if section == "self_distillation":  # It takes the whole batch.
+  if section in ("self_distillation", "lejepa"):  # It takes the whole batch.
     config.accumulation_steps = 1
+  if section == "self_distillation":
     panels = "Two panels"
   workdir = str(tmp_path / "whole")
   whole, evaluated = train(read(config), workdir)

@@ -39,6 +39,10 @@ KEYWORDS = {
     "config": "dino",
     "self_distillation": {**HEADS, "small_size": 8, "small_crops": 2},
   },
+  "lejepa": {
+    "config": "lejepa",
+    "lejepa": {"small_size": 8, "small_crops": 2, "projector_size": 8},
+  },
   "pairs": {"pairs": {"text_layers": 1, "text_size": 16, "text_heads": 2}},
   "segmentation": {"config": "segmentation"},
 }

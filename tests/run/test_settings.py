@@ -66,6 +66,17 @@ ZERO_MEANS_NOTHING = {
     )
   ),
   *(
+    f"lejepa.{name}"
+    for name in (
+      "area",
+      "directions",
+      "min_area",
+      "projections",
+      "projector_size",
+      "small_size",
+    )
+  ),
+  *(
     f"self_distillation.{name}"
     for name in (
       *("area", "min_area", "mask_to", "head_size", "head_layers"),
@@ -203,6 +214,7 @@ OTHERS = {
   "eval_per_class": True,
   "fewshot.data.root": "photos",
   "fewshot.pre_logits": False,
+  "lejepa.colours": False,
   "loss.binary_targets": True,
   "lora.kernels": "query",
   "masked.target": "pixels",
@@ -364,6 +376,7 @@ ABOUT_ANOTHER = (
   *("a data worker ended", "{}; set normalization.window", "the checkpoint "),
   *("{} takes one class for each image", "{} of shape {} does not divide over"),
   "data is of type {}",
+  "{} If the folder {} is meant",  # After a message that begins with its key.
 )
 
 

@@ -18,6 +18,8 @@ from vit_jax.runtime.display import Metric
 from vit_jax.tasks.autoencoder.settings import AutoencoderSettings
 from vit_jax.tasks.autoencoder.task import AutoencoderTask
 from vit_jax.tasks.classification.task import ClassificationTask
+from vit_jax.tasks.lejepa.settings import LeJepaSettings
+from vit_jax.tasks.lejepa.task import LeJepaTask
 from vit_jax.tasks.masked.objective import COLOURS
 from vit_jax.tasks.masked.settings import MaskedSettings
 from vit_jax.tasks.masked.task import MaskedPatchesTask
@@ -142,6 +144,14 @@ def distilled():
   return given, Answers(shape=(4,), wrap=outputs), None
 
 
+def lejepa():
+  def outputs(rows):
+    return {"y": rows, "z": rows}
+
+  given = LeJepaTask(lejepa=LeJepaSettings(weight=0.5, small_crops=0))
+  return given, Answers(shape=(4,), wrap=outputs), None
+
+
 def autoencoder():
   given = AutoencoderTask(autoencoder=AutoencoderSettings(rate=0.5))
   return given, Answers(shape=(2, 3 * P * P)), None
@@ -163,6 +173,7 @@ TASKS = {
   "masked_pixels": lambda: masked("pixels"),
   "autoencoder": autoencoder,
   "self_distillation": distilled,
+  "lejepa": lejepa,
   "student": student,
   "pairs": pairs,
   "segmentation": segmenter,

@@ -47,6 +47,14 @@ OBJECTIVES = {
     self_distillation__small_size=8,
     self_distillation__small_crops=1,
   ),
+  "lejepa": dict(
+    image_size=SIZE,
+    lejepa__weight=0.5,
+    lejepa__projections=8,
+    lejepa__projector_size=8,
+    lejepa__small_size=8,
+    lejepa__small_crops=1,
+  ),
   "pairs": dict(
     data__task="pairs",
     pairs__text_size=8,
@@ -82,6 +90,8 @@ REFUSED = {
   ("self_distillation", "hybrid"): _MIXES,
   ("self_distillation", "axial"): "its layers are for one grid of patches",
   ("self_distillation", "relative"): "does not fit crops of two sizes",
+  ("lejepa", "axial"): "its layers are for one grid of patches",
+  ("lejepa", "relative"): "does not fit crops of two sizes",
   ("autoencoder", "hybrid"): _MIXES,
   ("autoencoder", "axial"): "its layers need all patches",
   ("self_distillation", "resnet"): _NO_PATCHES,
@@ -148,7 +158,7 @@ def batch(objective):
     images["label"] = rng.integers(0, 3, (2, *SIZE)).astype(np.int32)
   elif objective == "pairs":
     images[TEXT] = np.array([[1, 2, 0, 0], [3, 4, 5, 0]])
-  elif objective == "self_distillation":
+  elif objective in ("self_distillation", "lejepa"):
     images["second"] = images["image"][::-1].copy()
     images["small"] = rng.integers(0, 256, (2, 1, 8, 8, 3), np.uint8)
   return jax.tree.map(jnp.asarray, images)

@@ -137,6 +137,7 @@ FORMULAS = {
   "autoencoder": of_pixels,
   "student": of_teacher,
   "self_distillation": of_features,
+  "lejepa": of_features,
   "own": of_classes,
 }
 

@@ -80,6 +80,12 @@ TASKS = {
     "self_distillation__bottleneck": 8,
     "self_distillation__small_size": 4,
   },
+  "lejepa": {
+    "lejepa__weight": 0.5,
+    "lejepa__projections": 8,
+    "lejepa__projector_size": 16,
+    "lejepa__small_size": 4,
+  },
 }
 # Without a folder of labelled images, and on few examples.
 UNMEASURED = {"eval/zero_shot", "eval/calibration_error"}
@@ -178,7 +184,7 @@ def test_what_every_task_does(name, tmp_path):
   spec = batched(row_spec(transform, given.labels.spec(len(NAMES))), B)
   arrays = {k: (x.shape, x.dtype) for k, x in batch.items() if k != "mask"}
   crops = {"second", "small"} & spec.keys()
-  assert (name == "self_distillation") == bool(crops)
+  assert (name in ("self_distillation", "lejepa")) == bool(crops)
   assert arrays == {
     k: (one.shape, one.dtype) for k, one in spec.items() if k not in crops
   }

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from vit_jax.models.layer import Images, Pooled
 from vit_jax.models.model import FACTS, Model
 from vit_jax.models.parts import Part
+from vit_jax.models.position import Grid
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.vit import BaseVit
 
@@ -142,6 +143,17 @@ def held(model: Any, needs: Needs) -> Any:
   if reason := next(_refused(model, needs), None):
     raise ValueError(f"{needs.key}: {reason}.")
   return model.clone(num_classes=0, head_bias=0.0)
+
+
+def of_two_sizes(encoder: Any, grid: Grid | None) -> tuple[Any, Grid | None]:
+  """An encoder whose positions are resized, and the grid of patches they have.
+
+  `grid` has the patches of a large crop, for an encoder whose own is not set.
+  """
+  grid = encoder.position_grid or grid
+  if encoder.resizes_positions:
+    encoder = encoder.clone(position_grid=grid)
+  return encoder, grid
 
 
 def _refused(model: Any, needs: Needs) -> Iterator[str]:

@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.composed import Composed, Needs, held, of_two_sizes
 from vit_jax.models.layer import GELUS, Images, LayerConfig
 from vit_jax.models.model import check_size, unit
 from vit_jax.models.partitioning import Dense, in_use, named
@@ -196,7 +196,5 @@ def self_distilled(
       "head reads is wider than a patch: set "
       "self_distillation.separate_head=True."
     )
-  grid = encoder.position_grid or position_grid
-  if encoder.resizes_positions:
-    encoder = encoder.clone(position_grid=grid)
+  encoder, grid = of_two_sizes(encoder, position_grid)
   return SelfDistilled(0, encoder, heads, grid)

@@ -93,6 +93,12 @@ _EVERY = (
     section="SelfDistillationSettings",
   ),
   Record(
+    "lejepa",
+    "crops that predict their mean (LeJEPA), without labels",
+    task="LeJepaTask",
+    section="LeJepaSettings",
+  ),
+  Record(
     "pairs",
     "pairs of images and captions",
     task="PairsTask",

@@ -1,0 +1,60 @@
+"""Projections are an MLP of what the encoder's head would read."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.special import erf
+
+from vit_jax import init_params, make_vit
+from vit_jax.tasks.lejepa.model import projected
+
+SIZES = dict(num_layers=1, hidden_size=8, mlp_size=8, num_heads=2)
+
+
+def made(**fields):
+  """A model of two sizes of crops, and parameters none of which is zero."""
+  model = projected(make_vit("Ti/4", 0, **SIZES, **fields), 5, 6, (4, 4))
+  params = init_params(model, jax.random.key(0), 16)
+  rng = np.random.default_rng(0)
+  return model, jax.tree.map(
+    lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), params
+  )
+
+
+def mlp(y, params):
+  """Layers with layer norms and exact GELUs between them, in NumPy."""
+  for layer in range(3):
+    kernel, bias = (
+      params[f"layer_{layer}"][name] for name in ("kernel", "bias")
+    )
+    y = y @ kernel + bias
+    if layer < 2:
+      norm = params[f"norm_{layer}"]
+      y = (y - y.mean(1, keepdims=True)) / np.sqrt(
+        y.var(1, keepdims=True) + 1e-6
+      )
+      y = y * norm["scale"] + norm["bias"]
+      y = y * (1 + np.asarray(erf(y / np.sqrt(2)))) / 2
+  return y
+
+
+@pytest.mark.parametrize("pooling", ["token", "gap"])
+def test_projections_are_of_what_the_head_reads(pooling):
+  model, params = made(pooling=pooling)
+  x = jax.random.normal(jax.random.key(1), (2, 16, 16, 3))
+  with jax.numpy_rank_promotion("allow"):
+    outputs = model.apply({"params": params}, x)
+  encoder = {k: v for k, v in params.items() if k != "projector"}
+  y = model.trunk.apply({"params": encoder}, x)
+  np.testing.assert_allclose(outputs["y"], y, rtol=1e-5, atol=1e-5)
+  params = jax.tree.map(lambda p: np.asarray(p, np.float64), params)
+  expected = mlp(np.asarray(y, np.float64), params["projector"])
+  np.testing.assert_allclose(outputs["z"], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_small_crops_have_learned_positions():
+  """Interpolated from those of the large ones."""
+  model, params = made()
+  small = jax.random.normal(jax.random.key(1), (2, 8, 8, 3))
+  assert model.apply({"params": params}, small)["z"].shape == (2, 5)

@@ -1,0 +1,90 @@
+"""The loss of LeJEPA against its formula, and what it is least for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.tasks.lejepa.objective import LeJepa, normality
+from vit_jax.tasks.lejepa.settings import LeJepaSettings
+from vit_jax.training.losses import Moment
+
+HALF = (0.5,) * 3
+B, K = 6, 5
+
+
+def sigreg(z, key, directions):
+  """The test of Epps and Pulley of projections (B, K), in NumPy."""
+  t = np.linspace(-5, 5, 17)
+  normal = np.exp(-(t**2) / 2)
+  along = np.array(jax.random.normal(key, (K, directions)), np.float64)
+  along /= np.linalg.norm(along, axis=0)
+  c = np.exp(1j * t * (z @ along)[..., None]).mean(0)
+  return B * np.trapezoid(abs(c - normal) ** 2 * normal, t).mean()
+
+
+@pytest.mark.parametrize("small", [0, 2])
+@pytest.mark.parametrize("weight", [0.05, 0.5])
+def test_the_loss_is_the_papers(small, weight):
+  """The mean square of distances over crops and projections, and the test."""
+  rng = np.random.default_rng(0)
+  crops = rng.normal(size=(2 + small, B, K)).astype(np.float32) * 2
+  inputs = {"large": crops[:2].reshape(-1, K)}
+  if small:  # Those of an image follow one another.
+    inputs["small"] = crops[2:].swapaxes(0, 1).reshape(-1, K)
+  settings = LeJepaSettings(weight=weight, directions=64)
+  key = jax.random.key(3)
+  found = LeJepa(settings, HALF, HALF).loss(
+    lambda z: {"z": z}, inputs, key, Moment()
+  )
+  keys = jax.random.split(key, len(crops))
+  tests = [sigreg(z, k, 64) for z, k in zip(crops, keys, strict=True)]
+  distance = ((crops - crops[:2].mean(0)) ** 2).mean((0, 2))
+  expected = (1 - weight) * distance + weight * np.mean(tests)
+  np.testing.assert_allclose(found.value, expected, rtol=1e-5)
+  np.testing.assert_allclose(found.score, distance, rtol=1e-5)
+  np.testing.assert_allclose(found.metrics["normality"], np.mean(tests), 1e-5)
+
+
+def test_no_gradient_is_stopped():
+  """Both the large crops and what they are compared with learn."""
+  rng = np.random.default_rng(1)
+  inputs = {name: rng.normal(size=(2 * B, K)) for name in ("large", "small")}
+  objective = LeJepa(LeJepaSettings(weight=0.05, directions=8), HALF, HALF)
+
+  def loss(scales):
+    def apply(z):
+      return {"z": z * scales[0 if z is inputs["large"] else 1]}
+
+    return objective.loss(apply, inputs, jax.random.key(0), Moment()).value[0]
+
+  gradient = jax.grad(loss)(jnp.ones(2))
+  assert np.abs(gradient).min() > 1e-3
+
+
+def test_a_normal_distribution_has_the_least_distance():
+  key = jax.random.key(0)
+  z = jax.random.normal(jax.random.key(1), (2000, K))
+  normal = normality(z, key, 64)
+  others = (2 * z, z / 2, z + 1, jnp.sign(z), 0 * z)
+  assert all(normality(other, key, 64) > 10 * normal for other in others)
+
+
+def test_batches_have_crops_in_the_order_of_their_images():
+  rng = np.random.default_rng(2)
+  batch = {
+    name: rng.integers(0, 256, (B, *shape)).astype(np.uint8)
+    for name, shape in {
+      "image": (8, 8, 3),
+      "second": (8, 8, 3),
+      "small": (2, 4, 4, 3),
+    }.items()
+  }
+  objective = LeJepa(LeJepaSettings(weight=0.05), HALF, HALF)
+  crops = objective.inputs(jax.tree.map(jnp.asarray, batch))
+  of_image = batch["image"][3] / 127.5 - 1
+  np.testing.assert_allclose(crops["large"][3], of_image, atol=1e-6)
+  of_second = batch["second"][3] / 127.5 - 1
+  np.testing.assert_allclose(crops["large"][B + 3], of_second, atol=1e-6)
+  of_small = batch["small"][3, 1] / 127.5 - 1
+  np.testing.assert_allclose(crops["small"][2 * 3 + 1], of_small, atol=1e-6)

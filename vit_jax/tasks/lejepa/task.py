@@ -1,0 +1,160 @@
+"""LeJEPA as a task (arXiv:2511.08544): no labels, no teacher.
+
+`objective` has the loss, `model` the projector, and
+`data.transforming.multi_crop` the crops. What leaves a run is the encoder.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.labels import NONE
+from vit_jax.data.settings import TrainTransformSettings
+from vit_jax.data.transforming.multi_crop import MultiCrop
+from vit_jax.models.grid import grid_of
+from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.lejepa.model import Projected, projected
+from vit_jax.tasks.lejepa.objective import LeJepa
+from vit_jax.tasks.lejepa.settings import LeJepaSettings
+from vit_jax.tasks.metrics import Measure
+from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.self_distillation.evaluation import features_measure
+from vit_jax.tasks.task import Task
+from vit_jax.training.schedules import RunLength
+
+_PLAIN = LeJepaSettings()
+_BLUR_AND_SOLARIZE = 0.5, 0.2  # Chances, of every crop.
+
+
+@dataclasses.dataclass(frozen=True)
+class LeJepaTask(Task):
+  """Learning features in which all crops of an image are alike.
+
+  `image_size` is that of the run, where there is one.
+  """
+
+  lejepa: LeJepaSettings = _PLAIN
+  image_size: tuple[int, int] | None = dataclasses.field(
+    default=None, compare=False
+  )
+  name = "lejepa"
+  labels = NONE
+  metrics = (
+    Metric("rank", "rank of the features"),
+    Metric(
+      "prediction",
+      "distance from the mean",
+      format="{:.4f}",
+      higher_is_better=False,
+    ),
+    Metric("deviation", "deviation of the features", format="{:.3f}"),
+  )
+  score = "rank"
+  refuses = (
+    "loss.kind",
+    "loss.label_smoothing",
+    "loss.mixup_alpha",
+    "loss.cutmix_alpha",
+    "loss.class_weights",
+    "model.num_classes",
+    "model.head_bias",
+    "eval_per_class",
+    "eval_pictures",
+    "data.task",
+    "distill.teacher",
+    "transfer.probe_head",
+  )
+  curves = (
+    Curves(
+      "Rank of the features, as a share of their channels",
+      {Split.EVAL.key("rank"): "evaluation"},
+      percent=True,
+    ),
+    Curves(
+      "Parts of the loss",
+      {
+        Split.TRAIN.key("prediction"): "distance from the mean",
+        Split.TRAIN.key("normality"): "distance to a normal distribution",
+      },
+    ),
+    PROBES,
+  )
+  has_answers = False
+  couples_examples = True
+
+  @classmethod
+  def enabled(cls, sections: Mapping[str, Any]) -> bool:
+    return bool(sections["lejepa"].weight)
+
+  @classmethod
+  def configured(cls, sections: Mapping[str, Any]) -> Task:
+    size = sections.get("image_size")
+    return cls(sections["loss"], sections["lejepa"], size)
+
+  @property
+  def why_refused(self) -> str:
+    weight = self.lejepa.weight
+    return f"applies to labels, and lejepa.weight={weight} trains without"
+
+  def adapted(self, model: Any) -> Projected:
+    s = self.lejepa
+    grid = None
+    if self.image_size and model.num_layers:
+      grid = grid_of(model, self.image_size)
+    return projected(model, s.projections, s.projector_size, grid)
+
+  def train_transform(
+    self, preprocessing: Preprocessing, settings: TrainTransformSettings
+  ) -> MultiCrop:
+    s = self.lejepa
+    return MultiCrop(
+      preprocessing.image_size,
+      (s.small_size, s.small_size),
+      count=s.small_crops,
+      areas=(s.min_area, s.area, 1.0),
+      flip=settings.flip,
+      colours=s.colours,
+      pixels=preprocessing.spec,
+      chances=(_BLUR_AND_SOLARIZE,) * 3,
+      section=self.name,
+    )
+
+  def objective(self, model: Any, preprocessing: Preprocessing) -> LeJepa:
+    """The objective.
+
+    Raises ValueError if the patches do not divide the small crops.
+    """
+    s, P = self.lejepa, model.stride
+    if s.small_crops and s.small_size % P:
+      fits = s.small_size // P * P
+      raise ValueError(
+        f"lejepa.small_size={s.small_size} does not divide by the model's "
+        f"patches of {P} pixels: set {max(fits, P)} or {fits + P}."
+      )
+    return LeJepa(s, preprocessing.mean, preprocessing.std)
+
+  def train_objective(
+    self, model: Any, preprocessing: Preprocessing, length: RunLength
+  ) -> LeJepa:
+    """The objective of a run.
+
+    Raises ValueError for a batch of one image, which is no distribution, and if
+    the model's positions fit one size of images alone.
+    """
+    if length.batch_size < 2:
+      raise ValueError(
+        f"batch_size={length.batch_size}: LeJEPA compares the distribution of "
+        "a batch's images with a normal one, so take 2 or more."
+      )
+    learned = model.num_layers and model.position.startswith("learned")
+    if self.lejepa.small_crops and learned and not model.position_grid:
+      raise ValueError(
+        "image_size is not set, and the model's positions are for one size of "
+        "images: set it, as in --config.image_size=(224,224)."
+      )
+    return self.objective(model, preprocessing)
+
+  def measure(self, model: Any, stream: Stream) -> Measure:
+    objective = self.objective(model, stream.preprocessing)
+    return features_measure(model, objective, " or raise lejepa.weight")
