@@ -68,6 +68,7 @@ def test_a_row_is_named_as_its_class_is():
     ("vit_srelpos_small_patch16_224", "r", None),
     ("vit_base_patch16_224", "v", None),
     ("vit_7b_patch16_dinov3", "e", 32),
+    ("vit_small_patch16_18x2_224", "v", None),
     ("resnet50", None, None),
   ],
 )

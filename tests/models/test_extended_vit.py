@@ -1,5 +1,6 @@
 """Encoders after the paper, against formulas and other libraries."""
 
+import dataclasses
 import json
 import math
 
@@ -220,6 +221,28 @@ def test_norms_after_the_branches_by_the_formula():
   y = np.asarray(apply(Mlp(12), params["mlp"], jnp.asarray(z)))
   z = z + norm(y, "norm_mlp")
   np.testing.assert_allclose(result, z, atol=1e-5)
+
+
+def test_sides_of_a_layer_are_added_up():
+  """Attentions first and then MLPs; each side alone is a layer without."""
+  z = jax.random.normal(jax.random.key(0), (2, 5, 24))
+  config = ExtendedConfig(layer_scale=0.5)
+  block = ExtendedBlock(3, 40, dataclasses.replace(config, parallel=3))
+  p = random_params(block, z)
+  sides = [{k: v for k, v in p.items() if "side" not in k}]
+  sides += [p["side_1"], p["side_2"]]
+
+  def branches(name, z):
+    """What each side adds to z by one of its branches, the other being zero."""
+    layer = ExtendedBlock(3, 40, config)
+    zero = {f"scale_{name}": np.zeros(24, np.float32)}
+    return [apply(layer, side | zero, z) - z for side in sides]
+
+  expected = z + sum(branches("mlp", z))
+  expected = expected + sum(branches("msa", expected))
+  np.testing.assert_allclose(apply(block, p, z), expected, atol=2e-5)
+  read = apply(block, p, z, read=1)
+  np.testing.assert_allclose(read, expected[:, :1], atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ MODELS = {
     PATCHES,
   ),
   "pixio": (tiny(block="pixio"), DINOV2, PATCHES),
+  "parallel": (tiny(block="parallel"), TOKEN, PATCHES),
   "beit3": (tiny(block="beit3"), TOKEN, PATCHES),
   "eva": (tiny(block="eva"), TOKEN, PATCHES),
   "eva02": (tiny(block="eva02"), TOKEN, PATCHES),

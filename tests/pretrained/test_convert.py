@@ -135,6 +135,7 @@ REASONS = {
   "timm_mae": ((EXACT, EXACT, ""), ""),
   "timm_map_all": (CLASSLESS, "map_head/mlp/contract/bias"),
   "timm_map_reg": (CLASSLESS, "map_head/mlp/contract/bias"),
+  "timm_parallel": (SCALE, "block_0/side_1/mlp/contract/bias"),
   "timm_pe": ("norm_pre=True", "map_head/mlp/contract/bias"),
   "timm_pe_lang": (SCALE, "norm_pre/bias, norm_pre/scale"),
   "timm_post_norm": ("norm_after=True", "norm_after=True"),

@@ -15,7 +15,7 @@ from vit_jax.families.family import Timm
 _FILES = (
   *("dinov2", "pe", "rope_mixed", "rope_axial", "dinov3", "eva02", "eva"),
   *("clip", "mlcd", "deit", "deit3", "beit", "beit3"),
-  *("tipsv2", "aimv2", "internvit", "radio", "pixio"),
+  *("tipsv2", "aimv2", "internvit", "radio", "pixio", "parallel"),
   *("siglip", "relpos", "vit"),
 )
 _MODULES = {

@@ -54,6 +54,8 @@ class Timm:
     head_sizes: Pattern -> width of a head, where it is not 64.
     activations: Pattern -> timm's name of the activation, if it is no GELU.
     evas: Rows for the arrays of the class `Eva`.
+    sides: Part of a layer of a plain ViT -> its name in layers that have it
+      several times, side by side, with {} for its number.
   """
 
   classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -62,3 +64,4 @@ class Timm:
   head_sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
   activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
   evas: tuple[Eva, ...] = ()
+  sides: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -9,7 +9,9 @@ Norms of queries and keys are for each head, or over all of them
 """
 
 import dataclasses
+import functools
 import math
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -60,6 +62,8 @@ class BlockFields:
       arXiv:2111.09883).
     norm_inner_msa: Whether one precedes the last product of attention.
     norm_inner_mlp: Whether one precedes the last layer of the MLPs.
+    parallel: Number of attentions side by side, whose sum is added, and then of
+      MLPs (arXiv:2203.09795); those after the first are below `side_1` etc.
   """
 
   layer_scale: float | None = None
@@ -72,6 +76,7 @@ class BlockFields:
   norm_after: bool = False
   norm_inner_msa: bool = False
   norm_inner_mlp: bool = False
+  parallel: int = 1
 
 
 if TYPE_CHECKING:
@@ -274,29 +279,41 @@ class ExtendedBlock(nn.Module):
         self.config.param_dtype,
         name="relative",
       )()
-    msa = self._msa(z.shape[-1])
     c = self.config
-    extended = c.gated_mlp or c.norm_inner_mlp or not c.branch_bias
-    mlp = ExtendedMlp if extended else Mlp
-    mlp = mlp(self.mlp_size, c, name="mlp")
-    norm_msa = layer_norm(c, name="norm_msa")
-    norm_mlp = layer_norm(c, name="norm_mlp")
-    first_msa, last_msa = self._in_order(norm_msa)
-    first_mlp, last_mlp = self._in_order(norm_mlp)
+    sides = [self] + [
+      self.clone(name=f"side_{i}", parent=self) for i in range(1, c.parallel)
+    ]
     dropout = nn.Dropout(c.dropout_rate, deterministic=not train)
     drop_path = nn.Dropout(
       self.drop_path_rate, broadcast_dims=(1, 2), deterministic=not train
     )
+    seen = {"mask": mask, "where": where, "read": read, "train": train}
+    y = [drop_path(side.attended(z, R, dropout, **seen)) for side in sides]
+    z = functools.reduce(operator.add, y) + z[:, :read]  # Eq. 2
+    y = [drop_path(side.expanded(z, train)) for side in sides]
+    return functools.reduce(operator.add, y) + z  # Eq. 3
 
+  @nn.compact
+  def attended(
+    self, z: TokenValues, R: Offsets, dropout: nn.Dropout, **seen: Any
+  ) -> Float[Array, "B T D"]:
+    """The output of attention, with its norm and LayerScale."""
+    msa = self._msa(z.shape[-1])
+    first, last = self._in_order(layer_norm(self.config, name="norm_msa"))
     within, after = self._layer_scale("scale_msa", z)
-    y = first_msa(z)
-    seen = {"mask": mask, "where": where, "read": read}
-    y = msa(y, R, **seen, train=train, scale=within)
-    y = last_msa(dropout(y))
-    z = drop_path(after(y)) + z[:, :read]  # Eq. 2
+    y = msa(first(z), R, **seen, scale=within)
+    return after(last(dropout(y)))
+
+  @nn.compact
+  def expanded(self, z: TokenValues, train: bool) -> TokenValues:
+    """The output of the MLP, with its norm and LayerScale."""
+    c = self.config
+    extended = c.gated_mlp or c.norm_inner_mlp or not c.branch_bias
+    mlp = ExtendedMlp if extended else Mlp
+    mlp = mlp(self.mlp_size, c, name="mlp")
+    first, last = self._in_order(layer_norm(c, name="norm_mlp"))
     within, after = self._layer_scale("scale_mlp", z)
-    y = mlp(first_mlp(z), train=train, scale=within)
-    return drop_path(after(last_mlp(y))) + z  # Eq. 3
+    return after(last(mlp(first(z), train=train, scale=within)))
 
   def _in_order(self, norm: Callable) -> tuple[Callable, Callable]:
     """The functions before and after a branch; one of them is its norm."""

@@ -138,6 +138,7 @@ class ExtendedVit(BaseVit, BlockFields):
   def __post_init__(self):
     super().__post_init__()
     check_size("registers", self.registers, least=0)
+    check_size("parallel", self.parallel)
     check_choice("position", self.position, _POSITIONS)
     check_choice("position_resize", self.position_resize, RESIZES)
     check_choice("qkv_bias", self.qkv_bias, QKV_BIASES)

@@ -256,6 +256,7 @@ MODELS = {
     "vit_relpos_base_patch16_cls_224", rel_pos_type="bias", **_FIXED
   ),
   "timm_rpn": from_timm("vit_base_patch16_rpn_224", **_TINY_TIMM),
+  "timm_parallel": from_timm("vit_small_patch16_18x2_224", **_TINY_TIMM),
   "timm_post_norm": from_timm("eva02_enormous_patch14_clip_224", **_TINY_TIMM),
   "timm_map_all": from_timm("test_vit3", **_TINY_TIMM),
   "timm_beit3": from_timm("beit3_base_patch16_224", **_TINY_TIMM),

@@ -364,7 +364,6 @@ def test_norms_that_may_follow_the_branches_are_refused(tmp_path):
 @pytest.mark.parametrize(
   "arrays, message",
   [
-    (["blocks.0.attns.0.ls.gamma"], "several attentions and MLPs side by side"),
     (["blocks.0.in_proj.weight"], "attention and MLP side by side in one prod"),
     (["blocks.0.attn.lambda_q1"], "it has differential attention: this is not"),
     (
@@ -377,7 +376,7 @@ def test_norms_that_may_follow_the_branches_are_refused(tmp_path):
   ],
 )
 def test_parts_that_are_not_supported_are_named(tmp_path, arrays, message):
-  """Names as in 18x2, xp, d, NaFlex and other hybrids of timm."""
+  """Names as in xp, d, NaFlex and other hybrids of timm."""
   names = ["patch_embed.proj.weight", "blocks.0.norm1.weight", *arrays]
   path = tmp_path / "model.safetensors"
   safetensors.numpy.save_file({k: np.zeros(1, "f4") for k in names}, path)

@@ -7,16 +7,18 @@ preprocessing cannot be read off the arrays; timm's hub format records them in
 the `config.json` beside the weights.
 """
 
+import dataclasses
 import functools
 import math
 import re
 from typing import Any
 
+from vit_jax import families
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import PILLOW_FILTERS, EvalTransformSettings
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
-from vit_jax.pretrained.formats.mapping import Shapes
+from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Config, Layers, Table, Units
 from vit_jax.pretrained.formats.timm_arguments import GATES, GELUS, matching
 from vit_jax.runtime import checks
@@ -32,7 +34,6 @@ _USUAL_HEADS = re.compile(
 # not supported.
 _UNSUPPORTED = {
   r"^embeds\.": "patches of images of any size and shape (NaFlex)",
-  r"^blocks\.0\.attns\.": "several attentions and MLPs side by side",
   r"^blocks\.0\.in_proj\.": "attention and MLP side by side in one product",
   r"^blocks\.0\.attn\.lambda_q1$|^blocks\.0\.lambda_q1$": (
     "differential attention"
@@ -59,6 +60,49 @@ EVA = Table("timm_eva", _STACKS, shared="timm_any")
 def table(name: str) -> Table:
   """The names of arrays of timm's other classes; one of them is `EVA`."""
   return Table(name, _STACKS, shared="timm_any")
+
+
+SIDES = {k: v for family in families.TIMM for k, v in family.sides.items()}
+"""A part of a plain layer -> its name in layers with several side by side."""
+
+
+def first_side(shapes: Shapes) -> tuple[Shapes, int]:
+  """The arrays of the first of several sides, named as in a plain layer.
+
+  The second result is the number of sides, 1 for layers that have none.
+  """
+  begins = f"blocks.0.{SIDES['attn'].split('{')[0]}"
+  count = architecture.count_layers(shapes, begins)
+  if not count:
+    return shapes, 1
+  plain = {f"{v.format(0)}.": f"{k}." for k, v in SIDES.items()}
+  others = tuple(v.split("{")[0] for v in SIDES.values())
+  found = {}
+  for name, shape in shapes.items():
+    layer = "".join(re.findall(r"^blocks\.\d+\.", name))
+    part = name.removeprefix(layer)
+    for theirs, ours in plain.items():
+      part = part.replace(theirs, ours) if part.startswith(theirs) else part
+    if not (layer and part.startswith(others)):
+      found[layer + part] = shape
+  return found, count
+
+
+def on_sides(rules: list[Rule], count: int) -> list[Rule]:
+  """The rules for layers that have each part so many times, side by side."""
+  result = []
+  for rule in rules:
+    block, number, part, *rest = rule.theirs.split(".", 3) + [""] * 3
+    if block != "blocks" or part not in SIDES:
+      result.append(rule)
+      continue
+    for i in range(count):
+      theirs = ".".join([block, number, SIDES[part].format(i), rest[0]])
+      layers = (path.split("/", 1) for path in rule.ours)
+      inside = f"side_{i}/" if i else ""
+      ours = tuple(f"{layer}/{inside}{path}" for layer, path in layers)
+      result.append(dataclasses.replace(rule, theirs=theirs, ours=ours))
+  return result
 
 
 def check_parts(shapes: Shapes) -> None:

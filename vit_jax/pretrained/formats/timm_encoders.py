@@ -156,6 +156,7 @@ def infer(
   )
   published = published or config
   timm.check_parts(shapes)
+  shapes, sides = timm.first_side(shapes)
   D, _, P, _ = need(shapes, "patch_embed.proj.weight", 4)
   num_heads, gelu, guessed = _heads_and_gelu(config, arguments, shapes, D)
   size = timm.image_size(arguments, published)
@@ -173,10 +174,11 @@ def infer(
   eva = _eva(shapes, config)
   timm_arguments.check(_class(shapes, config), arguments)
   plain = _is_plain(shapes) and _pools_plainly(shapes, config, arguments)
-  if eva is None and plain and not _norms_follow(config):
+  if eva is None and plain and sides == 1 and not _norms_follow(config):
     particular = _plain(shapes, config, arguments, resnet_layers)
   else:
     particular = _extended(shapes, config, arguments, eva)
+    particular |= {"parallel": sides} if sides > 1 else {}
     if arguments.get("dynamic_img_size") or tokens is None:
       pictures = dataclasses.replace(
         pictures, size=timm.image_size({}, published)
@@ -406,6 +408,8 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
     )
     for rule in layout
   ]
+  if (sides := getattr(vit, "parallel", 1)) > 1:
+    layout = timm.on_sides(layout, sides)
   rope = getattr(vit, "rope_theta", None)
   paired = rope and (vit.rope_side or vit.rope_kind != "axial")
   return [*map(_halved, layout)] if paired else layout
@@ -475,8 +479,9 @@ def reasons(vit: Any) -> list[str]:
     return [_UNPOOLED[vit.pooling]]
   if lost := unmapped(one_layer, written):
     return [f"timm has no place for {', '.join(lost[:3])}"]
-  shapes = shapes_of(one_layer, written)
-  plain = _is_plain(shapes) and vit.extended and not vit.norm_after
+  shapes, sides = timm.first_side(shapes_of(one_layer, written))
+  plain = sides == 1 and _is_plain(shapes)
+  plain = plain and vit.extended and not vit.norm_after
   rms = vit.norm_kind == "rms"
   unbiased = not getattr(vit, "branch_bias", True)
   aim = {vit.norm_patches, unbiased, rms and getattr(vit, "gated_mlp", False)}
@@ -485,7 +490,8 @@ def reasons(vit: Any) -> list[str]:
   if plain or mixed or (vit.registers and vit.distilled):
     return ["none of timm's models has these parts together"]
   try:
-    return [*changes(one_layer, infer(shapes, _config(one_layer)).fields)]
+    named = shapes_of(one_layer, written)
+    return [*changes(one_layer, infer(named, _config(one_layer)).fields)]
   except ValueError as error:
     return [str(error).removesuffix(".")]
 
@@ -493,12 +499,14 @@ def reasons(vit: Any) -> list[str]:
 def _is_mixed(vit: Any) -> bool:
   """Whether its norms are where none of timm's models has them together."""
   inner = vit.norm_inner_msa or vit.norm_inner_mlp
-  if vit.relative and not vit.norm_final:
+  if vit.relative and (vit.parallel > 1 or not vit.norm_final):
     return True
   if timm_evas.closest(vit) is not timm_evas.VIT:
-    return False
+    return vit.parallel > 1
   others = [vit.gated_mlp, vit.distilled, vit.norm_patches]
   others.append(vit.norm_kind == "rms")
+  if vit.parallel > 1:
+    return vit.parallel > 2 or inner or vit.norm_after or any(others)
   if vit.norm_after:
     return inner or vit.norm_pre or any(others)
   return inner and (any(others) or bool(vit.relative))
@@ -588,6 +596,8 @@ def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
   arguments["final_norm"] = vit.norm_final
   if vit.norm_after:
     return "vit_base_patch16_rpn_224", arguments
+  if vit.parallel > 1:
+    return "vit_small_patch16_18x2_224", arguments
   if vit.norm_inner_msa or vit.norm_inner_mlp:
     arguments["scale_attn_norm"] = vit.norm_inner_msa
     arguments["scale_mlp_norm"] = vit.norm_inner_mlp
