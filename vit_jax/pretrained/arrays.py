@@ -52,7 +52,7 @@ _OTHER_FILES = {
   rb"\x1f\x8b": "is a gzip file, to unpack first",
   rb"version https://git-lfs": "is a Git LFS pointer; run `git lfs pull`",
   rb"\s*<[!?a-z]": "is a web page or an error in XML, not what was asked for",
-  rb"\x08.\x12": "is an ONNX file, which onnxruntime runs: give what it is of",
+  rb"\x08.\x12": "is an ONNX file, which onnxruntime runs",
   rb"$": "is empty",
 }
 
