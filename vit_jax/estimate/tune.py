@@ -281,7 +281,7 @@ def said(measure: Callable[[Choice], Row]) -> Callable[[Choice], Row]:
 
 
 def _result(row: Row) -> str:
-  """What a trial brought, in a few words."""
+  """The outcome of a trial, in a few words."""
   if "why" in row:
     return row["why"]
   time = row["step_ms"] and f"{row['step_ms'][0]:.1f} ms, "

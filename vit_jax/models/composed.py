@@ -72,7 +72,7 @@ class Composed(Model):
     return super().apply(variables, *args, **options)
 
   def by_encoder(self, name: str, *args: Any, **options: Any) -> Any:
-    """What a method of the encoder returns."""
+    """The result of a method of the encoder."""
     return getattr(self.encoder, name)(*args, **options)
 
   @property

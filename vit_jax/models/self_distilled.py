@@ -172,7 +172,7 @@ class SelfDistilled(Composed):
     return answers
 
   def _read(self, tokens: Tokens, normed: Tokens) -> Float[Array, "B D"]:
-    """What the encoder's head would read."""
+    """The outputs that the encoder's head would read."""
     vit: Any = self.encoder
     if vit.reads_normed:
       return normed.mean() if vit.pooling == "gap" else normed.z[:, 0]

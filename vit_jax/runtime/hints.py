@@ -81,7 +81,7 @@ def accepts(
 def _of_arguments(
   given: Iterable[str], names: Iterable[str], elsewhere: Mapping[str, str]
 ) -> str:
-  """What may be meant by the first keyword that a function lacks."""
+  """The keyword that may be meant by the first that a function lacks."""
   unknown = [name for name in given if name not in {*names}]
   if not unknown:
     return ""

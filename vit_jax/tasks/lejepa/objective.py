@@ -18,7 +18,7 @@ from vit_jax.models.model import normalize, unit
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
 from vit_jax.training.losses import Apply, Loss, Moment, Objective
 
-_KNOTS, _FARTHEST = 17, 5.0  # Of the integral.
+_KNOTS, _FARTHEST = 17, 5.0  # The integral is from -5 to 5.
 
 
 @dataclasses.dataclass(frozen=True)
