@@ -81,7 +81,9 @@ def test_other_arrays_are_refused(array):
 
 def test_floats_are_sent_to_the_model():
   floats = np.zeros((16, 16, 3), jnp.bfloat16)
-  with pytest.raises(ValueError, match=r"Floats .* model\.apply\({.params"):
+  with pytest.raises(
+    ValueError, match=r"Give normalised floats .* model\.apply\({.params"
+  ):
     read_images(PREPROCESSING, [floats])
   with pytest.raises(ValueError, match="one image each[.]$"):
     read_images(PREPROCESSING, [np.zeros((16, 16, 3), np.int32)])

@@ -413,5 +413,5 @@ def test_the_operations_of_a_training_step_are_fewer():
 def test_models_that_need_all_patches_are_refused(fields, named):
   with pytest.raises(ValueError, match=named):
     dropping(**({"rate": 0.5} | fields))
-  with pytest.raises(ValueError, match="set it to 0 for masked patches"):
+  with pytest.raises(ValueError, match="objective reads: set it to 0"):
     masked_vit.masked(dropping(0.5), 3)
