@@ -376,6 +376,7 @@ ABOUT_ANOTHER = (
   *("a data worker ended", "{}; set normalization.window", "the checkpoint "),
   *("{} takes one class for each image", "{} of shape {} does not divide over"),
   "data is of type {}",
+  "{} If the folder {} is meant, it is data.root",
   "{} If the folder {} is meant",  # After a message that begins with its key.
 )
 
