@@ -51,6 +51,8 @@ def trained(state):
 # The order of summation depends on the CPU, the number of devices and the
 # version of XLA. Steps of training add up what that changes.
 ROUNDING, TRAINED = 1e-5, 1e-4
+# The roots of eigenvalues that are nearly 0 have ten times the error.
+ROOTS = "eval/rank"
 
 
 def assert_same(found, old, where="", rounding=ROUNDING):
@@ -59,7 +61,8 @@ def assert_same(found, old, where="", rounding=ROUNDING):
     assert sorted(found) == sorted(old), where
     for key in old:
       if not key.endswith(UNSEEN):
-        assert_same(found[key], old[key], f"{where}/{key}", rounding)
+        most = rounding * (10 if key.endswith(ROOTS) else 1)
+        assert_same(found[key], old[key], f"{where}/{key}", most)
   elif isinstance(old, list):
     assert len(found) == len(old), where
     for k, (one, other) in enumerate(zip(found, old, strict=True)):

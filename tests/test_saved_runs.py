@@ -81,6 +81,12 @@ WORDS = {
     "model.kind": "ModernVit",
     "model.adapted": True,
   },
+  "lejepa": {
+    "config.lejepa.weight": 0.05,
+    "config.lejepa.projections": 4,
+    "model.kind": "Vit",
+    "model.adapted": True,
+  },
   "pairs": {
     "config.data.task": "pairs",
     "config.data.labels_file": "captions.csv",
@@ -168,7 +174,7 @@ FAST = ("multilabel",)
 NO_ANSWERS = (
   *("masked", "autoencoder", "student", "self_distillation"),
   *("pairs", "segmentation", "autoencoder_scanned", "self_distillation_lora"),
-  *("towers_frozen", "towers_lora"),
+  *("towers_frozen", "towers_lora", "lejepa"),
 )
 # What a description cannot hold, and the reader of a run has to give.
 GIVEN = {"own_block": {"block": ParallelBlock}}
@@ -268,7 +274,7 @@ def test_a_saved_run_goes_on_to_the_same_end(workdir):
   "workdir, command, names",
   [
     *(
-      (name, "predict", "has no classes to choose from: give --features=")
+      (name, "predict", "has no classes to choose from: give ")
       for name in NO_ANSWERS
     ),
     ("own_block", "evaluate", "tests.saved_data:ParallelBlock"),

@@ -140,7 +140,7 @@ def _checkpoint():
 @pytest.mark.usefixtures("_pair_rows")
 def test_two_stacks_of_layers_are_read_and_written():
   fields = dict(hidden_size=12, num_layers=3, mlp_size=20, num_heads=3)
-  model = TwoTowers.like(make_vit("Ti/4", 0, **fields))
+  model = TwoTowers(0, make_vit("Ti/4", 0, **fields))
   theirs, ours = _checkpoint()
   rules = PAIR.rules(model, "vision.")
   shapes = {name: array.shape for name, array in theirs.items()}
