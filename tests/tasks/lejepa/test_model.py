@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.scipy.special import erf
 
 from vit_jax import init_params, make_vit
@@ -39,14 +38,12 @@ def mlp(y, params):
   return y
 
 
-@pytest.mark.parametrize("pooling", ["token", "gap"])
-def test_projections_are_of_what_the_head_reads(pooling):
-  model, params = made(pooling=pooling)
+def test_projections_are_of_what_the_head_reads():
+  model, params = made(pooling="gap")
   x = jax.random.normal(jax.random.key(1), (2, 16, 16, 3))
-  with jax.numpy_rank_promotion("allow"):
-    outputs = model.apply({"params": params}, x)
+  outputs = jax.jit(model.apply)({"params": params}, x)
   encoder = {k: v for k, v in params.items() if k != "projector"}
-  y = model.trunk.apply({"params": encoder}, x)
+  y = jax.jit(model.trunk.apply)({"params": encoder}, x)
   np.testing.assert_allclose(outputs["y"], y, rtol=1e-5, atol=1e-5)
   params = jax.tree.map(lambda p: np.asarray(p, np.float64), params)
   expected = mlp(np.asarray(y, np.float64), params["projector"])
@@ -56,5 +53,6 @@ def test_projections_are_of_what_the_head_reads(pooling):
 def test_small_crops_have_learned_positions():
   """Interpolated from those of the large ones."""
   model, params = made()
-  small = jax.random.normal(jax.random.key(1), (2, 8, 8, 3))
-  assert model.apply({"params": params}, small)["z"].shape == (2, 5)
+  small = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
+  outputs = jax.eval_shape(model.apply, {"params": params}, small)
+  assert outputs["z"].shape == (2, 5)
