@@ -55,15 +55,21 @@ class MaskedVit(Composed):
 
     That mean is over the patches that count, booleans `mask`, (B, N).
     """
+    return self.encode(x, mask=mask, train=train)[1]
+
+  def encode(
+    self, x: Images, *, mask: Any = None, train: bool = False
+  ) -> tuple[Array, Pooled]:
+    """The last layer's output z, before any norm, and `pooled`."""
     vit: Any = self.encoder
     mask = None if mask is None else jnp.asarray(mask)
     x_p = self.corrupt(vit.patches(x, mask=mask))
     tokens = vit.run(vit.place(x_p, mask=mask, train=train), train=train)
-    tokens = vit.normed(tokens)
+    read = vit.normed(tokens)
     where = self.get_variable("corruption", "where")
     if where is not None:
-      tokens = tokens.take(where)
-    return tokens.patches if self.num_classes else tokens.mean()
+      read = read.take(where)
+    return tokens.z, read.patches if self.num_classes else read.mean()
 
   @nn.compact
   def corrupt(self, x_p: Float[Array, "B h w D"]) -> Float[Array, "B h w D"]:
