@@ -27,6 +27,10 @@ REFUSED = {
     lambda model: task(small_size=9).objective(model, Preprocessing((16, 16))),
     "^lejepa.small_size=9 does not divide by .* 4 pixels: set 8 or 12",
   ),
+  "small crops above the large": (
+    lambda model: task(small_size=32).objective(model, Preprocessing((16, 16))),
+    "^lejepa.small_size=32 is more than the large crops' image_size",
+  ),
   "areas that overlap": (
     lambda model: task(area=0.1, min_area=0.2),
     "min_area=0.2 leaves no small crop below area=0.1",

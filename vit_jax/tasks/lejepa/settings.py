@@ -4,14 +4,7 @@ import dataclasses
 
 from vit_jax.runtime.checks import BELOW_1, BETWEEN_0_AND_1, WIDTH, up_to
 from vit_jax.runtime.settings import Section, setting
-
-
-def _fit_areas(settings: "LeJepaSettings") -> None:
-  if settings.min_area >= settings.area:
-    raise ValueError(
-      f"min_area={settings.min_area} leaves no small crop below "
-      f"area={settings.area}: set it lower."
-    )
+from vit_jax.tasks.crops import fit_areas
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +55,14 @@ class LeJepaSettings(Section):
     "Share of an image's area that divides large crops from small ones.",
     must=BETWEEN_0_AND_1,
     needs="weight",
-    fits=_fit_areas,
+    fits=fit_areas,
   )
   min_area: float = setting(
     0.05,
     "Least share of an image's area that a small crop shows.",
     must=BETWEEN_0_AND_1,
     needs="weight",
-    fits=_fit_areas,
+    fits=fit_areas,
   )
   colours: bool = setting(
     True,

@@ -14,6 +14,7 @@ from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.multi_crop import MultiCrop
 from vit_jax.models.grid import grid_of
 from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.crops import check_positions, check_small_size
 from vit_jax.tasks.lejepa.model import Projected, projected
 from vit_jax.tasks.lejepa.objective import LeJepa
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
@@ -123,15 +124,10 @@ class LeJepaTask(Task):
   def objective(self, model: Any, preprocessing: Preprocessing) -> LeJepa:
     """The objective.
 
-    Raises ValueError if the patches do not divide the small crops.
+    Raises ValueError if the small crops do not fit patches and large crops.
     """
-    s, P = self.lejepa, model.stride
-    if s.small_crops and s.small_size % P:
-      fits = s.small_size // P * P
-      raise ValueError(
-        f"lejepa.small_size={s.small_size} does not divide by the model's "
-        f"patches of {P} pixels: set {max(fits, P)} or {fits + P}."
-      )
+    s = self.lejepa
+    check_small_size(self.name, s, model, preprocessing.image_size)
     return LeJepa(s, preprocessing.mean, preprocessing.std)
 
   def train_objective(
@@ -147,12 +143,7 @@ class LeJepaTask(Task):
         f"batch_size={length.batch_size}: LeJEPA compares the distribution of "
         "a batch's images with a normal one, so take 2 or more."
       )
-    learned = model.num_layers and model.position.startswith("learned")
-    if self.lejepa.small_crops and learned and not model.position_grid:
-      raise ValueError(
-        "image_size is not set, and the model's positions are for one size of "
-        "images: set it, as in --config.image_size=(224,224)."
-      )
+    check_positions(self.lejepa, model)
     return self.objective(model, preprocessing)
 
   def measure(self, model: Any, stream: Stream) -> Measure:

@@ -13,6 +13,7 @@ from vit_jax.runtime.checks import (
   up_to,
 )
 from vit_jax.runtime.settings import Duration, Section, setting
+from vit_jax.tasks.crops import fit_areas
 
 CENTERINGS = ("mean", "sinkhorn")
 
@@ -22,14 +23,6 @@ def _fit_masks(settings: "SelfDistillationSettings") -> None:
     raise ValueError(
       f"mask_from={settings.mask_from} is more than "
       f"mask_to={settings.mask_to}: swap them."
-    )
-
-
-def _fit_areas(settings: "SelfDistillationSettings") -> None:
-  if settings.min_area >= settings.area:
-    raise ValueError(
-      f"min_area={settings.min_area} leaves no small crop below "
-      f"area={settings.area}: set it lower."
     )
 
 
@@ -78,14 +71,14 @@ class SelfDistillationSettings(Section):
     "Share of an image's area that divides large crops from small ones.",
     must=BETWEEN_0_AND_1,
     needs="prototypes",
-    fits=_fit_areas,
+    fits=fit_areas,
   )
   min_area: float = setting(
     0.05,
     "Least share of an image's area that a small crop shows.",
     must=BETWEEN_0_AND_1,
     needs="prototypes",
-    fits=_fit_areas,
+    fits=fit_areas,
   )
   colours: bool = setting(
     True,

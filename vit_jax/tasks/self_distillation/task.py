@@ -22,6 +22,7 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.paths import ends_with
 from vit_jax.models.self_distilled import Heads, self_distilled
 from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.crops import check_positions, check_small_size
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
 from vit_jax.tasks.self_distillation.evaluation import features_measure
@@ -167,20 +168,8 @@ class SelfDistillationTask(Task):
     Raises ValueError if the patches do not divide the crops.
     """
     s = self.self_distillation
-    P = model.stride
-    if s.small_crops and s.small_size % P:
-      fits = s.small_size // P * P
-      raise ValueError(
-        f"self_distillation.small_size={s.small_size} does not divide by the "
-        f"model's patches of {P} pixels: set {max(fits, P)} or {fits + P}."
-      )
     size = preprocessing.image_size
-    if s.small_crops and s.small_size > min(size):
-      raise ValueError(
-        f"self_distillation.small_size={s.small_size} is more than the large "
-        f"crops' image_size={size}: set a smaller small_size or a larger "
-        "image_size."
-      )
+    check_small_size(self.name, s, model, size)
     return SelfDistillation(
       model,
       s,
@@ -204,12 +193,7 @@ class SelfDistillationTask(Task):
         f"batch_size={length.batch_size}: KoLeo compares the images of a "
         "batch, so take 2 or more, or self_distillation.koleo_weight=0."
       )
-    fixed = model.position.startswith("learned") and not model.position_grid
-    if s.small_crops and fixed:
-      raise ValueError(
-        "image_size is not set, and the model's positions are for one size of "
-        "images: set it, as in --config.image_size=(224,224)."
-      )
+    check_positions(s, model)
     return dataclasses.replace(
       self.objective(model, preprocessing),
       total_steps=length.total_steps,
