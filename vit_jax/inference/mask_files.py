@@ -13,7 +13,7 @@ from vit_jax.data.reading.mask_folder import IGNORED
 from vit_jax.inference import reading
 from vit_jax.runtime.files import replacing
 from vit_jax.runtime.printable import say
-from vit_jax.tasks.autoencoder.pictures import as_photograph
+from vit_jax.tasks.pictures import as_photograph
 from vit_jax.tasks.segmentation.pictures import overlay, palette, strips
 from vit_jax.tasks.task import class_name
 

@@ -1,10 +1,15 @@
 """Rules of crops of two sizes, for the objectives that train on them.
 
-Their sections have the keys `small_crops`, `small_size`, `area` and `min_area`.
-Only the standard library is imported.
+Their sections have the keys `small_crops`, `small_size`, `area`, `min_area` and
+`colours`. Only the standard library is imported until crops are made, since
+sections of the configuration ask for their rules.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+# Imported only by a run with crops.
+if TYPE_CHECKING:
+  from vit_jax.data.transforming.multi_crop import MultiCrop
 
 
 def fit_areas(settings: Any) -> None:
@@ -14,6 +19,35 @@ def fit_areas(settings: Any) -> None:
       f"min_area={settings.min_area} leaves no small crop below "
       f"area={settings.area}: set it lower."
     )
+
+
+def multi_crop(
+  section: str, settings: Any, preprocessing: Any, *, flip: bool, **more: Any
+) -> "MultiCrop":
+  """The crops of the settings of this section; `more` are further fields."""
+  from vit_jax.data.transforming.multi_crop import MultiCrop
+
+  s = settings
+  return MultiCrop(
+    preprocessing.image_size,
+    (s.small_size, s.small_size),
+    count=s.small_crops,
+    areas=(s.min_area, s.area, 1.0),
+    flip=flip,
+    colours=s.colours,
+    pixels=preprocessing.spec,
+    section=section,
+    **more,
+  )
+
+
+def large_grid(
+  model: Any, size: tuple[int, int] | None
+) -> tuple[int, int] | None:
+  """Patches along height and width of a large crop; None if none are known."""
+  from vit_jax.models.grid import grid_of
+
+  return grid_of(model, size) if size and model.num_layers else None
 
 
 def check_small_size(

@@ -84,11 +84,10 @@ def is_constant(totals: Mapping[str, Any]) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class MeansOutcome(Outcome):
-  """Sums over a split, of which some become means."""
+class SumsOutcome(Outcome):
+  """An outcome from `totals`, the sums of `sums_of` over a split, and more."""
 
   totals: dict[str, Any]
-  means: tuple[str, ...]
 
   @property
   def unanswered(self) -> int:
@@ -99,10 +98,30 @@ class MeansOutcome(Outcome):
     return "answer" in self.totals and is_constant(self.totals)
 
   @property
-  def scores(self) -> dict[str, Any]:
-    """The means and the counts."""
+  def examples(self) -> int:
+    """The examples that were read; raises ValueError if there are none."""
     examples = int(self.totals["examples"])
     check_readable(examples)
-    means = {key: float(self.totals[key]) / examples for key in self.means}
+    return examples
+
+  def mean(self, key: str) -> float:
+    """The mean over the examples of what was summed."""
+    examples = self.examples
+    return float(self.totals[key]) / examples
+
+  def counted(self, scores: Mapping[str, Any]) -> dict[str, Any]:
+    """These scores, with the counts after them."""
     skipped = int(self.totals["skipped_images"])
-    return {**means, "examples": examples, "skipped_images": skipped}
+    return {**scores, "examples": self.examples, "skipped_images": skipped}
+
+
+@dataclasses.dataclass(frozen=True)
+class MeansOutcome(SumsOutcome):
+  """Sums over a split, of which some become means."""
+
+  means: tuple[str, ...]
+
+  @property
+  def scores(self) -> dict[str, Any]:
+    """The means and the counts."""
+    return self.counted({key: self.mean(key) for key in self.means})

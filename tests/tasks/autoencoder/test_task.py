@@ -17,13 +17,15 @@ from vit_jax.tasks.autoencoder.objective import (
   normalized,
   num_seen,
 )
-from vit_jax.tasks.autoencoder.pictures import as_photograph, make_panels
+from vit_jax.tasks.autoencoder.pictures import make_panels
 from vit_jax.tasks.autoencoder.task import (
   AutoencoderTask,
   ReconstructionOutcome,
-  make_sums,
+  sums,
 )
-from vit_jax.tasks.metrics import Measure, evaluate
+from vit_jax.tasks.hidden import hidden_measure
+from vit_jax.tasks.metrics import evaluate
+from vit_jax.tasks.pictures import as_photograph
 from vit_jax.training.losses import Moment
 
 SMALL = dict(
@@ -132,7 +134,7 @@ def test_an_evaluation_hides_the_same_whatever_its_batches():
   model = small_model()
   params = random_params(model, (16, 16), 0)
   objective = Reconstruction(0.75, True, P, HALF, HALF)
-  measure = Measure(make_sums(model, objective), ReconstructionOutcome)
+  measure = hidden_measure(model, objective, sums, ReconstructionOutcome)
   whole = batch(6)
   found = []
   for size in (2, 3):

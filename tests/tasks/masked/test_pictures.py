@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from vit_jax.models.masked_vit import MASK
+from vit_jax.tasks.hidden import sheet
 from vit_jax.tasks.masked.objective import Masking
-from vit_jax.tasks.masked.pictures import _patches, sheet
+from vit_jax.tasks.masked.pictures import _patches
 
 HALF = (0.5, 0.5, 0.5)
 

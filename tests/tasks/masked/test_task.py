@@ -11,9 +11,10 @@ from tests.tasks.made_up import HALF
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import make_model
 from vit_jax.models.masked_vit import MaskedVit
+from vit_jax.tasks.hidden import hidden_measure
 from vit_jax.tasks.masked.objective import COLOURS, Masking
-from vit_jax.tasks.masked.task import MaskedOutcome, make_sums
-from vit_jax.tasks.metrics import Measure, Metric
+from vit_jax.tasks.masked.task import MaskedOutcome, sums
+from vit_jax.tasks.metrics import Metric
 
 
 class Always(nn.Module):
@@ -26,7 +27,7 @@ class Always(nn.Module):
 @pytest.mark.slow
 def test_colours_are_counted_over_the_examples_that_count():
   masking = Masking(0.5, "colour", 4, HALF, HALF)
-  measure = Measure(make_sums(Always(), masking), MaskedOutcome)
+  measure = hidden_measure(Always(), masking, sums, MaskedOutcome)
   step = jax.jit(measure.compute)
   rng = np.random.default_rng(0)
   parts, colours, losses, examples = [], [], [], 0

@@ -13,8 +13,8 @@ from vit_jax.data.batch import allocate
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import make_model
 from vit_jax.models.parts import Parts
+from vit_jax.tasks.features import FeaturesOutcome, Moments
 from vit_jax.tasks.self_distillation import losses
-from vit_jax.tasks.self_distillation.evaluation import FeaturesOutcome, Moments
 from vit_jax.tasks.self_distillation.objective import block_masks, masked
 from vit_jax.tasks.self_distillation.pictures import as_colours, make_panels
 from vit_jax.tasks.self_distillation.task import clip_by_part, last_layers
@@ -180,7 +180,7 @@ def test_a_collapse_is_told_by_entropy_deviation_and_rank():
     totals = {"features": moments, "examples": len(z)}
     totals |= {"loss": 3.0, "entropy": 1.0, "skipped_images": 1}
     totals |= {"unanswered": 0}
-    return FeaturesOutcome(totals)
+    return FeaturesOutcome(totals, "entropy", ", or wait")
 
   good = outcome(np.eye(4), np.full(4, 0.3))
   assert good.scores["rank"] == pytest.approx(1)

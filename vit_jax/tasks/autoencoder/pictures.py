@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.models.masked_vit import MASK
 from vit_jax.tasks.autoencoder.objective import Reconstruction, normalized
-from vit_jax.tasks.masked.pictures import Photograph, sheet
+from vit_jax.tasks.hidden import hidden_panels, sheet
+from vit_jax.tasks.pictures import Photograph, as_photograph
 
 
 def make_panels(
@@ -33,28 +32,15 @@ def make_panels(
       predicted = predicted * deviation + mean
     return targets["draw"], predicted, truth
 
-  step = jax.jit(predict)
+  def sheet_of(image: Photograph, rows: tuple[Any, Any, Any]) -> Photograph:
+    draw, *values = rows
+    seen, hidden = draw["seen"], draw["hidden"]
+    source = np.full(len(seen) + len(hidden), MASK)
+    source[seen] = seen
+    guess, truth = (as_photograph(_pixels(objective, one)) for one in values)
+    return sheet(as_photograph(image), source, hidden, guess, truth)
 
-  def draw(params: Any, examples: Sequence[tuple]) -> list[Photograph]:
-    if not examples:
-      return []
-    indices, images, _ = zip(*examples, strict=True)
-    results = step(params, np.stack(images), jnp.array(indices, jnp.int32))
-    draws, predicted, truth = jax.device_get(results)
-    sheets = []
-    for number, image in enumerate(images):
-      seen = draws["seen"][number]
-      hidden = draws["hidden"][number]
-      source = np.full(len(seen) + len(hidden), MASK)
-      source[seen] = seen
-      guess, true = (
-        as_photograph(_pixels(objective, values[number]))
-        for values in (predicted, truth)
-      )
-      sheets.append(sheet(as_photograph(image), source, hidden, guess, true))
-    return sheets
-
-  return draw
+  return hidden_panels(predict, sheet_of)
 
 
 def _pixels(objective: Reconstruction, values: np.ndarray) -> np.ndarray:
@@ -66,9 +52,3 @@ def _pixels(objective: Reconstruction, values: np.ndarray) -> np.ndarray:
   pixels = values.reshape(len(values), P, P, -1)
   pixels = pixels * np.array(objective.std) + np.array(objective.mean)
   return np.clip(np.rint(255 * pixels), 0, 255).astype(np.uint8)
-
-
-def as_photograph(image: np.ndarray) -> np.ndarray:
-  """Images (..., C) as (..., 3): grey if C is 1 or 2, or the first three."""
-  channels = image.shape[-1]
-  return image[..., :3] if channels >= 3 else image[..., :1].repeat(3, axis=-1)

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -18,15 +17,10 @@ from vit_jax.models.grid import grid_of
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.autoencoder.objective import LEAST, Reconstruction, num_seen
 from vit_jax.tasks.autoencoder.settings import AutoencoderSettings
-from vit_jax.tasks.means import is_constant, sums_of
+from vit_jax.tasks.hidden import hidden_measure
+from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
-from vit_jax.tasks.outcome import (
-  PROBES,
-  Curves,
-  Outcome,
-  Stream,
-  check_readable,
-)
+from vit_jax.tasks.outcome import PROBES, Curves, Stream
 from vit_jax.tasks.task import Task
 
 
@@ -103,7 +97,7 @@ class AutoencoderTask(Task):
 
   def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)
-    return Measure(make_sums(model, objective), ReconstructionOutcome)
+    return hidden_measure(model, objective, sums, ReconstructionOutcome)
 
   def make_panels(
     self, model: Any, preprocessing: Preprocessing
@@ -120,54 +114,28 @@ class AutoencoderTask(Task):
     )
 
 
-def make_sums(
-  model: Any, objective: Reconstruction
-) -> Callable[[Any, dict[str, Array], Array], dict[str, Array]]:
-  """Returns a function from (params, batch, first) to sums over the batch.
-
-  A batch is one of `EvalBatches`, and `first` the number of its first example,
-  so an example has the same patches hidden at every evaluation.
-  """
-
-  def sums(
-    params: Any, batch: dict[str, Array], first: Array
-  ) -> dict[str, Array]:
-    examples = first + jnp.arange(len(batch["mask"]))
-    targets, predicted = objective.predict(model, params, batch, examples)
-    error, variance = objective.errors(predicted, targets["pixels"])
-    return sums_of(batch, error, {"variance": variance}, predicted.mean(axis=1))
-
-  return sums
+def sums(
+  objective: Reconstruction,
+  batch: Mapping[str, Array],
+  targets: Any,
+  predicted: Array,
+) -> dict[str, Array]:
+  """Sums over a batch, of its targets and predictions."""
+  error, variance = objective.errors(predicted, targets["pixels"])
+  return sums_of(batch, error, {"variance": variance}, predicted.mean(axis=1))
 
 
 @dataclasses.dataclass(frozen=True)
-class ReconstructionOutcome(Outcome):
+class ReconstructionOutcome(SumsOutcome):
   """The outcome of an evaluation of a masked autoencoder.
 
   `explained` is the share of the variance of the hidden patches' values that
   the predictions explain: 0 for their mean, 1 for the truth.
   """
 
-  totals: dict[str, Any]
-
-  @property
-  def unanswered(self) -> int:
-    return int(self.totals["unanswered"])
-
-  @property
-  def constant(self) -> bool:
-    return is_constant(self.totals)
-
   @property
   def scores(self) -> dict[str, Any]:
-    totals = self.totals
-    examples = int(totals["examples"])
-    check_readable(examples)
-    error = float(totals["loss"])
-    variance = float(totals["variance"])
-    return {
-      "loss": error / examples,
-      "explained": 1 - error / max(variance, LEAST * examples),
-      "examples": examples,
-      "skipped_images": int(totals["skipped_images"]),
-    }
+    error, variance = (float(self.totals[k]) for k in ("loss", "variance"))
+    variance = max(variance, LEAST * self.examples)
+    scores = {"loss": self.mean("loss"), "explained": 1 - error / variance}
+    return self.counted(scores)

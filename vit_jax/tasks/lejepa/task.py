@@ -12,15 +12,19 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import NONE
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.multi_crop import MultiCrop
-from vit_jax.models.grid import grid_of
 from vit_jax.runtime.display import Metric, Split
-from vit_jax.tasks.crops import check_positions, check_small_size
+from vit_jax.tasks.crops import (
+  check_positions,
+  check_small_size,
+  large_grid,
+  multi_crop,
+)
+from vit_jax.tasks.features import features_measure
 from vit_jax.tasks.lejepa.model import Projected, projected
 from vit_jax.tasks.lejepa.objective import LeJepa
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
-from vit_jax.tasks.self_distillation.evaluation import features_measure
 from vit_jax.tasks.task import Task
 from vit_jax.training.schedules import RunLength
 
@@ -100,25 +104,18 @@ class LeJepaTask(Task):
 
   def adapted(self, model: Any) -> Projected:
     s = self.lejepa
-    grid = None
-    if self.image_size and model.num_layers:
-      grid = grid_of(model, self.image_size)
+    grid = large_grid(model, self.image_size)
     return projected(model, s.projections, s.projector_size, grid)
 
   def train_transform(
     self, preprocessing: Preprocessing, settings: TrainTransformSettings
   ) -> MultiCrop:
-    s = self.lejepa
-    return MultiCrop(
-      preprocessing.image_size,
-      (s.small_size, s.small_size),
-      count=s.small_crops,
-      areas=(s.min_area, s.area, 1.0),
+    return multi_crop(
+      self.name,
+      self.lejepa,
+      preprocessing,
       flip=settings.flip,
-      colours=s.colours,
-      pixels=preprocessing.spec,
       chances=(_BLUR_AND_SOLARIZE,) * 3,
-      section=self.name,
     )
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> LeJepa:

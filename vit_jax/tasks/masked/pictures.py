@@ -1,23 +1,14 @@
 """Pictures of hidden patches: as seen, as predicted, and as they are."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt8
 
-from vit_jax.models.masked_vit import MASK
+from vit_jax.tasks.hidden import hidden_panels, sheet
 from vit_jax.tasks.masked.objective import Masking, rgb
-
-_SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
-_GAP = 4  # Pixels between two panels.
-_GREY = 128
-
-Photograph = UInt8[np.ndarray, "H W 3"]
+from vit_jax.tasks.pictures import Photograph
 
 
 def make_panels(
@@ -36,32 +27,16 @@ def make_panels(
     targets, predicted = masking.predict(model, params, batch, numbers)
     return targets, predicted, masking.colours(predicted)
 
-  step = jax.jit(predict)
+  def sheet_of(image: Photograph, rows: tuple[Any, Any, Any]) -> Photograph:
+    targets, guess, colours = rows
+    truth = targets["pixels"] if masking.target == "pixels" else None
+    if truth is None:
+      guess, truth = colours, targets["colours"]
+    draw = targets["draw"]
+    patches = (_patches(masking, values) for values in (guess, truth))
+    return sheet(image, draw["source"], draw["where"], *patches)
 
-  def draw(params: Any, examples: Sequence[tuple]) -> list[Photograph]:
-    if not examples:
-      return []
-    indices, images, _ = zip(*examples, strict=True)
-    results = step(params, np.stack(images), jnp.array(indices, jnp.int32))
-    targets, predicted, colours = jax.device_get(results)
-    guess = colours
-    truth = targets["colours"]
-    if masking.target == "pixels":
-      guess = predicted
-      truth = targets["pixels"]
-    draws = targets["draw"]
-    patches = partial(_patches, masking)
-    every = zip(
-      images,
-      draws["source"],
-      draws["where"],
-      map(patches, guess),
-      map(patches, truth),
-      strict=True,
-    )
-    return [sheet(*one) for one in every]
-
-  return draw
+  return hidden_panels(predict, sheet_of)
 
 
 def _patches(masking: Masking, values: np.ndarray) -> np.ndarray:
@@ -74,34 +49,3 @@ def _patches(masking: Masking, values: np.ndarray) -> np.ndarray:
   parts = round(values.shape[1] ** 0.5)
   cells = rgb(values).reshape(M, parts, parts, 3)
   return cells.repeat(P // parts, axis=1).repeat(P // parts, axis=2)
-
-
-def sheet(
-  image: Photograph,
-  source: np.ndarray,
-  positions: np.ndarray,
-  guess: np.ndarray,
-  truth: np.ndarray,
-) -> Photograph:
-  """Three panels: the image as the model saw it, as predicted, and as it is.
-
-  Args:
-    source: The patch that the model saw at each place, or `MASK`, (N,).
-    positions: The places of the patches in `guess` and `truth`, (M,).
-    guess: The predicted patches, (M, P, P, 3).
-    truth: The true ones.
-  """
-  P = guess.shape[1]
-  H, W, _ = image.shape
-  panels = np.stack([image] * 3)
-  cut = panels.reshape(3, H // P, P, W // P, P, 3).swapaxes(2, 3)  # A view.
-  corrupted = cut[0][np.divmod(source, W // P)]  # (N, P, P, 3)
-  corrupted[source == MASK] = _GREY
-  cut[0] = corrupted.reshape(cut[0].shape)
-  places = np.divmod(positions, W // P)
-  cut[1][places] = guess
-  cut[2][places] = truth
-  times = max(1, _SIDE // max(H, W))
-  large = panels.repeat(times, axis=1).repeat(times, axis=2)
-  gap = np.full((len(large[0]), _GAP, 3), 255, np.uint8)
-  return np.concatenate([large[0], gap, large[1], gap, large[2]], axis=1)

@@ -17,11 +17,12 @@ from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.finite import NO_ANSWER
+from vit_jax.tasks.hidden import hidden_measure
 from vit_jax.tasks.masked.objective import COLOURS, Masking, num_corrupted
 from vit_jax.tasks.masked.settings import MaskedSettings
-from vit_jax.tasks.means import sums_of
+from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
-from vit_jax.tasks.outcome import Curves, Outcome, Stream, check_readable
+from vit_jax.tasks.outcome import Curves, Stream
 from vit_jax.tasks.task import Task
 
 
@@ -124,7 +125,7 @@ class MaskedPatchesTask(Task):
 
   def measure(self, model: Any, stream: Stream) -> Measure:
     masking = self.objective(model, stream.preprocessing)
-    return Measure(make_sums(model, masking), MaskedOutcome)
+    return hidden_measure(model, masking, sums, MaskedOutcome)
 
   def make_panels(
     self, model: Any, preprocessing: Preprocessing
@@ -142,51 +143,36 @@ class MaskedPatchesTask(Task):
     return f"{share}, where the commonest alone is {common:.1%}"
 
 
-def make_sums(
-  model: Any, masking: Masking
-) -> Callable[[Any, dict[str, Array], Array], dict[str, Array]]:
-  """Returns a function from (params, batch, first) to sums over the batch.
+def sums(
+  masking: Masking, batch: Mapping[str, Array], targets: Any, predicted: Array
+) -> dict[str, Array]:
+  """Sums over a batch, of its targets and predictions.
 
-  A batch is one of `EvalBatches`, and `first` the number of its first example,
-  so an example has the same patches corrupted at every evaluation. `colours`
-  counts the true colours by their number, and `answered` the predicted ones.
+  `colours` counts the true colours by their number, and `answered` the
+  predicted ones.
   """
-
-  def sums(
-    params: Any, batch: dict[str, Array], first: Array
-  ) -> dict[str, Array]:
-    counts = batch["mask"] > 0  # (B,)
-    examples = first + jnp.arange(len(counts))
-    targets, predicted = masking.predict(model, params, batch, examples)
-    loss = masking.loss_of(predicted, targets)
-    true = targets["colours"]  # (B, M, parts)
-    weight = jnp.broadcast_to(counts[:, None, None], true.shape).astype(int)
-    answers = masking.colours(predicted)
-    answered = weight * (answers != NO_ANSWER)
-    none = jnp.zeros(COLOURS, jnp.int32)
-    return {
-      **sums_of(batch, loss, {}),
-      "correct": ((answers == true) * weight).sum(),
-      "colours": none.at[true].add(weight),
-      "answered": none.at[answers].add(answered),
-    }
-
-  return sums
+  counts = batch["mask"] > 0  # (B,)
+  loss = masking.loss_of(predicted, targets)
+  true = targets["colours"]  # (B, M, parts)
+  weight = jnp.broadcast_to(counts[:, None, None], true.shape).astype(int)
+  answers = masking.colours(predicted)
+  answered = weight * (answers != NO_ANSWER)
+  none = jnp.zeros(COLOURS, jnp.int32)
+  return {
+    **sums_of(batch, loss, {}),
+    "correct": ((answers == true) * weight).sum(),
+    "colours": none.at[true].add(weight),
+    "answered": none.at[answers].add(answered),
+  }
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedOutcome(Outcome):
+class MaskedOutcome(SumsOutcome):
   """The outcome of an evaluation of masked patches.
 
   `colours_right` is the share of colours predicted right, and
   `commonest_colour` what always naming the commonest one would score.
   """
-
-  totals: dict[str, Any]
-
-  @property
-  def unanswered(self) -> int:
-    return int(self.totals["unanswered"])
 
   @property
   def constant(self) -> bool:
@@ -201,14 +187,13 @@ class MaskedOutcome(Outcome):
 
   @property
   def scores(self) -> dict[str, Any]:
-    totals = self.totals
-    examples = int(totals["examples"])
-    colours = int(totals["colours"].sum())
-    check_readable(examples)
-    return {
-      "loss": float(totals["loss"]) / examples,
-      "colours_right": int(totals["correct"]) / colours,
-      "commonest_colour": int(totals["colours"].max()) / colours,
-      "examples": examples,
-      "skipped_images": int(totals["skipped_images"]),
-    }
+    loss = self.mean("loss")
+    correct, colours = self.totals["correct"], self.totals["colours"]
+    total = int(colours.sum())
+    return self.counted(
+      {
+        "loss": loss,
+        "colours_right": int(correct) / total,
+        "commonest_colour": int(colours.max()) / total,
+      }
+    )

@@ -11,17 +11,14 @@ from jaxtyping import Array, Float, Int, UInt8
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.mask_folder import IGNORED, ignored, resize_mask
 from vit_jax.models.model import normalize
-from vit_jax.tasks.autoencoder.pictures import as_photograph
 from vit_jax.tasks.finite import NO_ANSWER, best_class
+from vit_jax.tasks.pictures import Photograph, as_photograph, side_by_side
 from vit_jax.tasks.segmentation.objective import enlarged
 
-_GAP = 4  # Pixels between two panels.
-_SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
 _STRIP = 1 << 21  # Pixels.
 _SHARE = 0.6  # Weight of the colour; the rest is the image.
 _GOLDEN = 0.618034  # Share of the colour circle between two classes.
 
-Photograph = UInt8[np.ndarray, "H W 3"]
 Mask = Int[np.ndarray, "H W"]
 
 
@@ -100,15 +97,7 @@ def make_panels(
       image = as_photograph(pixels)
       true = resize_mask(np.asarray(mask), size)
       panels = [image, overlay(image, true, K), overlay(image, answer, K)]
-      sheets.append(_side_by_side(panels))
+      sheets.append(side_by_side(panels))
     return sheets
 
   return draw
-
-
-def _side_by_side(panels: Sequence[Photograph]) -> Photograph:
-  times = max(1, _SIDE // max(panels[0].shape[:2]))
-  large = [x.repeat(times, axis=0).repeat(times, axis=1) for x in panels]
-  gap = np.full((len(large[0]), _GAP, 3), 255, np.uint8)
-  parts = [part for panel in large for part in (gap, panel)]
-  return np.concatenate(parts[1:], axis=1)

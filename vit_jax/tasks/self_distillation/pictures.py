@@ -10,13 +10,9 @@ from jaxtyping import Array, Float, UInt8
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.model import normalize
 from vit_jax.models.student import PATCHES, outputs_of
-from vit_jax.tasks.autoencoder.pictures import as_photograph
+from vit_jax.tasks.pictures import Photograph, as_photograph, side_by_side
 
-_SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
-_GAP = 4  # Pixels between two panels.
 _COLOURS = 3
-
-Photograph = UInt8[np.ndarray, "H W 3"]
 
 
 def make_panels(
@@ -72,12 +68,6 @@ def as_colours(
 
 
 def _sheet(image: Photograph, cells: UInt8[np.ndarray, "h w 3"]) -> Photograph:
-  H, W, _ = image.shape
-  P = H // len(cells)
+  P = len(image) // len(cells)
   patches = cells.repeat(P, axis=0).repeat(P, axis=1)
-  times = max(1, _SIDE // max(H, W))
-  panels = [
-    x.repeat(times, axis=0).repeat(times, axis=1) for x in (image, patches)
-  ]
-  gap = np.full((len(panels[0]), _GAP, 3), 255, np.uint8)
-  return np.concatenate([panels[0], gap, panels[1]], axis=1)
+  return side_by_side([image, patches])

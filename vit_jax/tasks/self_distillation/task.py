@@ -22,15 +22,22 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.paths import ends_with
 from vit_jax.models.self_distilled import Heads, self_distilled
 from vit_jax.runtime.display import Metric, Split
-from vit_jax.tasks.crops import check_positions, check_small_size
+from vit_jax.tasks.crops import (
+  check_positions,
+  check_small_size,
+  large_grid,
+  multi_crop,
+)
+from vit_jax.tasks.features import features_measure
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
-from vit_jax.tasks.self_distillation.evaluation import features_measure
 from vit_jax.tasks.self_distillation.objective import SelfDistillation
 from vit_jax.tasks.self_distillation.settings import SelfDistillationSettings
 from vit_jax.tasks.task import PanelText, Task
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.schedules import RunLength
+
+_ADVICE = ", raise ema_decay, or take self_distillation.centering=sinkhorn"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,24 +148,13 @@ class SelfDistillationTask(Task):
       bottleneck=s.bottleneck,
       separate=s.separate_head,
     )
-    grid = None
-    if self.image_size and model.num_layers:
-      grid = grid_of(model, self.image_size)
-    return self_distilled(model, heads, grid)
+    return self_distilled(model, heads, large_grid(model, self.image_size))
 
   def train_transform(
     self, preprocessing: Preprocessing, settings: TrainTransformSettings
   ) -> MultiCrop:
     s = self.self_distillation
-    return MultiCrop(
-      preprocessing.image_size,
-      (s.small_size, s.small_size),
-      count=s.small_crops,
-      areas=(s.min_area, s.area, 1.0),
-      flip=settings.flip,
-      colours=s.colours,
-      pixels=preprocessing.spec,
-    )
+    return multi_crop(self.name, s, preprocessing, flip=settings.flip)
 
   def objective(
     self, model: Any, preprocessing: Preprocessing
@@ -218,7 +214,7 @@ class SelfDistillationTask(Task):
 
   def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)
-    return features_measure(model, objective)
+    return features_measure(model, objective, _ADVICE)
 
   def make_panels(
     self, model: Any, preprocessing: Preprocessing

@@ -1,4 +1,4 @@
-"""Evaluation of self-distillation: whether features differ, and how much."""
+"""Evaluation by the features of a split: whether they differ, and how much."""
 
 import dataclasses
 import functools
@@ -11,21 +11,16 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from vit_jax.models.model import unit
-from vit_jax.tasks.means import sums_of
+from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure, Parts
-from vit_jax.tasks.outcome import Outcome, check_readable
-from vit_jax.tasks.self_distillation.objective import SelfDistillation
 from vit_jax.training.losses import Objective
 
 LOW_DEVIATION = 0.1
 LOW_RANK = 1.5
 """Below one of these, features are taken to have collapsed."""
-_ADVICE = ", raise ema_decay, or take self_distillation.centering=sinkhorn"
 
 
-def features_measure(
-  model: Any, objective: Objective, advice: str = _ADVICE
-) -> Measure:
+def features_measure(model: Any, objective: Objective, advice: str) -> Measure:
   """Returns the measure of the loss and of the features of a split.
 
   The objective has `mirrored_loss`, as `SelfDistillation` has, and the model's
@@ -97,7 +92,7 @@ class Moments:
 
 
 @dataclasses.dataclass(frozen=True)
-class FeaturesOutcome(Outcome):
+class FeaturesOutcome(SumsOutcome):
   """The features of a split: how far apart they lie, in how many directions.
 
   They are scaled to length 1. `deviation` is the root of their mean squared
@@ -107,32 +102,24 @@ class FeaturesOutcome(Outcome):
   `metric` is the score of the objective, and `advice` what else may help.
   """
 
-  totals: dict[str, Any]
-  metric: str = SelfDistillation.metric
-  advice: str = _ADVICE
-
-  @property
-  def unanswered(self) -> int:
-    return int(self.totals["unanswered"])
+  metric: str
+  advice: str
 
   @functools.cached_property
   def scores(self) -> dict[str, Any]:
-    totals = self.totals
-    examples = int(totals["examples"])
-    check_readable(examples)
-    features = totals["features"]
+    examples, features = self.examples, self.totals["features"]
     mean = features.first / examples
     covariance = features.second / examples - np.outer(mean, mean)
     mean = mean + features.shift
     most = min(len(mean), examples)
-    return {
-      "loss": float(totals["loss"]) / examples,
-      "rank": effective_rank(covariance + np.outer(mean, mean)) / most,
-      self.metric: float(totals[self.metric]) / examples,
-      "deviation": float(np.sqrt(max(np.trace(covariance), 0.0))),
-      "examples": examples,
-      "skipped_images": int(totals["skipped_images"]),
-    }
+    return self.counted(
+      {
+        "loss": self.mean("loss"),
+        "rank": effective_rank(covariance + np.outer(mean, mean)) / most,
+        self.metric: self.mean(self.metric),
+        "deviation": float(np.sqrt(max(np.trace(covariance), 0.0))),
+      }
+    )
 
   @property
   def warnings(self) -> list[str]:
@@ -163,7 +150,7 @@ def effective_rank(second: Float[np.ndarray, "D D"]) -> float:
   It is NaN if one is not finite.
 
   >>> import numpy as np
-  >>> from vit_jax.tasks.self_distillation.evaluation import effective_rank
+  >>> from vit_jax.tasks.features import effective_rank
   >>> round(effective_rank(np.diag([1.0, 1.0, 0.0])), 6)
   2.0
   """

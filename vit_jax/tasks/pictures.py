@@ -1,0 +1,26 @@
+"""What pictures of a task's own are made of: photographs, side by side."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import UInt8
+
+_GAP = 4  # Pixels between two panels.
+_SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
+
+Photograph = UInt8[np.ndarray, "H W 3"]
+
+
+def as_photograph(image: np.ndarray) -> np.ndarray:
+  """Images (..., C) as (..., 3): grey if C is 1 or 2, or the first three."""
+  channels = image.shape[-1]
+  return image[..., :3] if channels >= 3 else image[..., :1].repeat(3, axis=-1)
+
+
+def side_by_side(panels: Sequence[Photograph]) -> Photograph:
+  """Panels of one size beside each other, with white between them."""
+  times = max(1, _SIDE // max(panels[0].shape[:2]))
+  large = [x.repeat(times, axis=0).repeat(times, axis=1) for x in panels]
+  gap = np.full((len(large[0]), _GAP, 3), 255, np.uint8)
+  parts = [part for panel in large for part in (gap, panel)]
+  return np.concatenate(parts[1:], axis=1)
