@@ -113,7 +113,7 @@ def test_segmentation_trains_a_head_alone_or_more():
   assert [c.lora.rank for c in (head, lora, whole)] == [0, 16, 0]
   for c in (head, lora, whole):
     task = build.task_of(read(c))
-    assert (task.name, task.score) == ("segmentation", "mean_iou")
+    assert (task.name, task.scores.best) == ("segmentation", "mean_iou")
 
 
 def test_rows_carry_the_papers_numbers():

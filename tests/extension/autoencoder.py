@@ -18,6 +18,7 @@ from vit_jax.models.partitioning import named
 from vit_jax.models.parts import DECODER, Part, Stack
 from vit_jax.models.vit import EncoderBlock, patchify
 from vit_jax.runtime.display import Metric
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import Task
 from vit_jax.training.losses import Loss, Objective, TakesImages
 
@@ -118,7 +119,7 @@ class AutoencoderTask(Task):
   """Reconstructing three quarters of the patches from one."""
 
   name, labels, has_answers = "autoencoder", NONE, False
-  metrics, score = (Metric("explained", "variance explained"),), "explained"
+  scores = Scores((Metric("explained", "variance explained"),))
   refuses = ("loss.label_smoothing", "loss.mixup_alpha", "model.num_classes")
 
   def adapted(self, model):

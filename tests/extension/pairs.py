@@ -21,6 +21,7 @@ from vit_jax.models.vit import EncoderBlock
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.metrics import gathering
 from vit_jax.tasks.outcome import Outcome
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import Task
 from vit_jax.training.losses import ImageInputs, Loss, Objective
 
@@ -114,7 +115,7 @@ class PairsTask(Task):
 
   name, labels, has_answers = "pairs", Captions("columns"), False
   couples_examples = True
-  metrics, score = (Metric("recall", "recall@1"),), "recall"
+  scores = Scores((Metric("recall", "recall@1"),))
 
   def adapted(self, model):
     return TwoTowers(0, held(model, Needs("data.task", patches=False)))

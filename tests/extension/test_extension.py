@@ -119,7 +119,7 @@ def test_a_task_is_trained_resumed_evaluated_and_verified(
   steps = runs.losses(folder)
   assert np.mean(steps[-6:]) < np.mean(steps[:6])
   found = evaluate_checkpoint(str(folder), task=place(name))
-  assert f"eval/{task_class(place(name)).score}" in found
+  assert f"eval/{task_class(place(name)).scores.best}" in found
   for key, value in found.items():
     if key in evaluated:
       assert value == pytest.approx(evaluated[key], rel=1e-5), key

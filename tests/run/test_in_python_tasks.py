@@ -97,13 +97,13 @@ def test_a_run_of_every_task(tmp_path, monkeypatch, name):
   run = vit_jax.train(place, **keywords)
   task = choose.task_class(name)()
   assert run.step == 2
-  assert math.isfinite(run.metrics[task.score_key])
-  assert f"{task.score_key}=" in repr(run)
+  assert math.isfinite(run.metrics[task.scores.key])
+  assert f"{task.scores.key}=" in repr(run)
   loaded = run.load()
   assert loaded.task.name == name
   image = np.zeros((20, 20, 3), np.uint8)
   assert np.isfinite(loaded.features(image)).all()
   if loaded.task.has_answers:
     assert len(loaded.predict(image)) == 1
-  again = vit_jax.evaluate(run)[task.score_key]
-  assert again == pytest.approx(run.metrics[task.score_key], abs=1e-6)
+  again = vit_jax.evaluate(run)[task.scores.key]
+  assert again == pytest.approx(run.metrics[task.scores.key], abs=1e-6)

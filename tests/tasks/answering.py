@@ -132,7 +132,7 @@ class Own(ClassificationTask):
 
   def measure(self, model, stream):
     objective = Classification(K, SOFTMAX, HALF, HALF)
-    return means(objective, model, self.score)
+    return means(objective, model, self.scores.best)
 
 
 def distilled():

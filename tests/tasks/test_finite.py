@@ -64,7 +64,7 @@ def test_an_answer_that_is_none_scores_worst(name):
     assert outcome.unanswered == count
     said = f"The model answers NaN to {count} examples."
     assert outcome.remarks[0] == said and outcome.broken == [said]
-    assert found.keys() == best.keys() and given.score in found
+    assert found.keys() == best.keys() and given.scores.best in found
     for key, score in found.items():
       assert score < best[key], (key, value, count)
       if count == N:

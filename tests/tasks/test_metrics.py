@@ -169,7 +169,7 @@ def test_parts_add_up_to_the_whole_as_numpy_has_it(name):
   whole = Evaluator(measure, stream)(params, detail=True, examples=True)
   found = {key: whole.scores[key] for key in expected}
   assert found == approx(expected, rel=1e-4, abs=1e-6)
-  assert given.score in expected and whole.scores["examples"] == N
+  assert given.scores.best in expected and whole.scores["examples"] == N
 
   compute = jax.jit(measure.compute)
   for cuts in ((0, 4, 8), (0, 3, 7, 8), (0, 1, 2, 5, 8)):

@@ -14,7 +14,10 @@ from vit_jax.predict import predict_files
 from vit_jax.run.loop import train
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
+from vit_jax.runtime.display import Metric
 from vit_jax.tasks.choose import task_class
+from vit_jax.tasks.classification.task import ClassificationTask
+from vit_jax.tasks.task import Task
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "howto" / "own_task.md"
 
@@ -106,3 +109,16 @@ def test_answers_are_probabilities_of_grades(run, file, tmp_path, capsys):
 def test_what_is_no_task_is_refused(name, says):
   with pytest.raises(ValueError, match=says):
     task_class(name)
+
+
+def test_metrics_may_stand_in_the_class_as_they_did():
+  class Before(ClassificationTask):
+    metrics = (Metric("off_by", "off by"), Metric("top1", "top-1"))
+
+  class First(Task):
+    metrics, score = (Metric("a", "A"), Metric("b", "B")), "b"
+
+  before = ClassificationTask.scores
+  assert Before.scores == before.showing(*Before.metrics)
+  assert (Before.scores.best, First.scores.best) == ("top1", "b")
+  assert [metric.key for metric in First.scores.metrics] == ["a", "b"]

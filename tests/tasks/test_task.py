@@ -216,18 +216,18 @@ def test_what_every_task_does(name, tmp_path):
   assert counts == (B - 2, 2)
 
   # Its metrics are measured, and put into words.
-  keys = {f"eval/{metric.key}" for metric in given.metrics}
+  keys = {f"eval/{metric.key}" for metric in given.scores.metrics}
   assert keys <= found.keys() | {f"eval/{objective.metric}"} | UNMEASURED
-  score = f"eval/{given.score}"
+  score = f"eval/{given.scores.best}"
   assert score in found and score in choose.score_keys()
-  assert given.score_metric.higher_is_better and found[score] <= 1
+  assert given.scores.metric.higher_is_better and found[score] <= 1
   assert type(choose.by_metrics(found)) is type(given)
-  shown = {key for chart in given.curves for key in chart.curves}
+  shown = {key for chart in given.scores.curves for key in chart.curves}
   assert {score, f"train/{objective.metric}"} <= shown
-  assert given.headline(found)
-  said = given.score_metric.format.format(found[score])
-  assert given.score_metric.text(found).endswith(said)
-  assert given.ahead(0.5, 0.5) == "" != given.ahead(0.5, 0.25)
+  assert given.scores.headline(found)
+  said = given.scores.metric.format.format(found[score])
+  assert given.scores.metric.text(found).endswith(said)
+  assert given.scores.ahead(0.5, 0.5) == "" != given.scores.ahead(0.5, 0.25)
   for chart in outcome.charts():
     figure_of_chart(chart)
   for _, (columns, rows) in outcome.tables():

@@ -251,8 +251,8 @@ def _training(loaded: Loaded) -> str:
   if start:
     text += f", starting from `{start}`"
   workdir = epath.Path(loaded.origin.source).expanduser()
-  rows, score = read_metrics(workdir).rows, loaded.task.score_metric
-  key = loaded.task.score_key
+  rows, score = read_metrics(workdir).rows, loaded.task.scores.metric
+  key = loaded.task.scores.key
   scored = (row for row in rows if row.get(key) is not None)
   if evaluated := [row for row in scored if row["step"] <= loaded.step]:
     last = evaluated[-1]

@@ -141,7 +141,7 @@ class RunFacts:
   @property
   def score(self) -> float | None:
     """The score of the task in `scores`, if known."""
-    return self.task and self.scores.get(self.task.score_key)
+    return self.task and self.scores.get(self.task.scores.key)
 
 
 def read_run(
@@ -206,8 +206,8 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 def _best(
   workdir: str, task: Task, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[int, str] | None:
-  metric = task.score_metric
-  with contextlib.closing(open_run(workdir, [task.score_key])) as saved:
+  metric = task.scores.metric
+  with contextlib.closing(open_run(workdir, [task.scores.key])) as saved:
     step = saved.best_step
   texts = [metric.text(row) for row in rows if row["step"] == step]
   return next(((step, t) for t in reversed(texts) if step and t), None)

@@ -52,7 +52,7 @@ def page(runs: Sequence[RunFacts]) -> str:
   several = len(runs) > 1
   first_curves: list[Curves] = [_LOSS]
   for run in runs:
-    for curves in run.task.curves if run.task else ():
+    for curves in run.task.scores.curves if run.task else ():
       if curves not in first_curves:
         first_curves.append(curves)
   curves, points = _curves(names, runs, first_curves)
@@ -113,7 +113,7 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
     more = run.measured.outcome.headline() if run.measured else ""
     if run.score is None or not run.task:
       return ""
-    return f"{run.task.headline(run.scores)}{more}."
+    return f"{run.task.scores.headline(run.scores)}{more}."
   pairs = zip(names, runs, strict=True)
   scored = {name: run for name, run in pairs if run.score is not None}
   if len(scored) < 2:
@@ -127,8 +127,8 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
   first, second = sorted(scored, key=lambda name: -scores[name])[:2]
   task = scored[first].task
   assert task is not None
-  score = task.score_text(scored[first].scores)
-  ahead = task.ahead(scores[first], scores[second])
+  score = task.scores.text(scored[first].scores)
+  ahead = task.scores.ahead(scores[first], scores[second])
   if not ahead:
     return f'"{first}" and "{second}" are equally good: {score}.'
   return (
@@ -142,7 +142,7 @@ def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
   config = [run.config.get(f"data.{key}") for key in keys]
   if run.measured and run.measured.data_name.endswith(", held out"):
     config.append(run.config.get("data.held_out_by"))
-  score = run.task and run.task.score
+  score = run.task and run.task.scores.best
   return (*config, score, run.scores.get(Split.EVAL.key("examples")))
 
 

@@ -75,7 +75,7 @@ def _results(run: RunFacts) -> dict[Column, Any]:
   values = Split.EVAL.scores({**scores, **details})
   rates = run.curve(Split.TRAIN.key("images_per_second"))[1]
   columns: dict[Column, Any] = {}
-  for metric in run.task.metrics if run.task else ():
+  for metric in run.task.scores.metrics if run.task else ():
     choose = {True: max, False: min, None: None}[metric.higher_is_better]
     column = metric.label, metric.format, choose
     columns[column] = values.get(metric.key)
@@ -103,7 +103,7 @@ def differences(names: list[str], runs: Sequence[RunFacts]) -> Table | None:
   if not different:
     return None
   best = set()
-  metrics = {run.task.score_metric for _, run in pairs if run.task}
+  metrics = {run.task.scores.metric for _, run in pairs if run.task}
   if len(metrics) == 1:
     (metric,) = metrics
     scores = [run.score for _, run in pairs]

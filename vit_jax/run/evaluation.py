@@ -96,7 +96,7 @@ class RunEvaluation:
     if self.settings.eval_per_class:
       metrics |= outcome.by_class()
     if plain_params is not None:
-      key = self.task.score_key
+      key = self.task.scores.key
       plain = self._evaluator(plain_params, track).metrics
       metrics[f"{key}_not_averaged"] = plain[key]
     if self._pictures is not None:

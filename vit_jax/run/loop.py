@@ -139,7 +139,7 @@ def _open_run(
   `plan` is that of a new run; without one, `plan_run` makes it from the
   description of the newest checkpoint. `stack` closes all that is opened.
   """
-  score = build.task_of(settings).score_key
+  score = build.task_of(settings).scores.key
   checkpoints = Checkpoints(workdir, settings.keep_last, keys=[score])
   stack.callback(checkpoints.close)
   if plan is None:
@@ -185,7 +185,7 @@ def _open_batches(
 def _best(plan: Plan, checkpoints: Checkpoints) -> tuple[int, str] | None:
   """Step and score of the best checkpoint; None if it is the last one."""
   checkpoints.wait()
-  step, metric = checkpoints.best_step, plan.task.score_metric
+  step, metric = checkpoints.best_step, plan.task.scores.metric
   if step in (None, checkpoints.latest_step):
     return None
   texts = []

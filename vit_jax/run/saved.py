@@ -172,7 +172,7 @@ def evaluate_checkpoint(
       metrics |= outcome.by_class()
     if path is not None and first:
       outcome.write(path, run.source)
-  shown = evaluation_text(metrics, run.task.metrics) + outcome.remark
+  shown = evaluation_text(metrics, run.task.scores.metrics) + outcome.remark
   shown = f"step {run.loaded.step:,} on {run.source.name}: {shown}"
   for note in (*run.loaded.notes, shown, *outcome.remarks):
     display.note(note)

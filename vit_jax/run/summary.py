@@ -218,7 +218,7 @@ def closing(
     diverged: Whether the training diverged.
   """
   ended = "Ended" if diverged else "Done"
-  lines, metrics = [f"{ended} in {clock(seconds)}."], plan.task.metrics
+  lines, metrics = [f"{ended} in {clock(seconds)}."], plan.task.scores.metrics
   if spent is not None:
     parts = ", ".join(f"{share:.1%} {what}" for what, share in shares(spent))
     lines.append(f"Of {clock(sum(spent.values()))} in all: {parts}.")
@@ -248,8 +248,8 @@ def closing(
 
 def _judgement(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
   """Lines on how far the score can be trusted, and if it may be chance."""
-  metric, count = plan.task.score_metric, evaluated.get(_EXAMPLES, 0)
-  score = evaluated.get(plan.task.score_key)
+  metric, count = plan.task.scores.metric, evaluated.get(_EXAMPLES, 0)
+  score = evaluated.get(plan.task.scores.key)
   if score is None or math.isnan(score) or not count:
     return []
   lines = []
@@ -286,7 +286,7 @@ def _learned_nothing(plan: Plan, score: float, count: int) -> bool:
   chance = plan.evaluation.chance
   if chance is None or not 0 <= chance < 1:
     return False
-  if not plan.task.score_metric.of_examples:
+  if not plan.task.scores.metric.of_examples:
     return score <= chance
   return count >= intervals.FEW and intervals.may_be_chance(
     score, chance, count
@@ -305,7 +305,7 @@ def _at_chance(plan: Plan, said: str | None, score: float) -> str:
   )
   if plan.settings.transfer.probe_head:
     advice = "Give more images of each class, or another encoder."
-  shown = plan.task.score_metric.format.format(chance)
+  shown = plan.task.scores.metric.format.format(chance)
   return (
     f"{said} is {how} better than one answer for all images ({shown}): {so}. "
     f"{advice}"

@@ -81,7 +81,7 @@ class TrainLoop:
     self._train_step = plan.jitted_step
     epoch_steps = len(plan.source) / plan.settings.batch_size
     self.outputs.display.expect(
-      plan.lengths.total, epoch_steps, plan.task.metrics
+      plan.lengths.total, epoch_steps, plan.task.scores.metrics
     )
     self._digests = collections.deque[tuple[int, dict[str, jax.Array]]]()
     rows = sharding.batch_sharding(plan.mesh)
@@ -126,7 +126,7 @@ class TrainLoop:
 
   def _is_over(self, state: TrainState, first: int) -> bool:
     """Reads what earlier starts measured; returns whether no step is left."""
-    plan, key = self.plan, self.plan.task.score_key
+    plan, key = self.plan, self.plan.task.scores.key
     past = []
     with contextlib.suppress(OSError):
       past = read_metrics(self.outputs.checkpoints.folder).rows
@@ -254,7 +254,7 @@ class TrainLoop:
     for line in plan.evaluation.warnings:
       out.display.note(line)
     self._evaluated = metrics
-    self._scores.append(metrics[plan.task.score_key])
+    self._scores.append(metrics[plan.task.scores.key])
     return metrics
 
   def _has_stalled(self) -> bool:

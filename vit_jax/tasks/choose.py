@@ -190,13 +190,13 @@ def record(task: Task) -> dict[str, Any]:
   kind = type(task)
   if task.is_own:
     entries["task"] = f"{kind.__module__}:{kind.__qualname__}"
-    entries["score"] = task.score_key
+    entries["score"] = task.scores.key
   return entries
 
 
 def score_keys() -> tuple[str, ...]:
   """The metrics by which the best checkpoint of a run may be found."""
-  return tuple(task_class(name)().score_key for name in OBJECTIVES)
+  return tuple(task_class(name).scores.key for name in OBJECTIVES)
 
 
 def by_metrics(keys: Iterable[str]) -> Task | None:
@@ -211,9 +211,11 @@ def by_metrics(keys: Iterable[str]) -> Task | None:
   """
   metric_keys = {*keys}
   tasks = [task_class(name)() for name in OBJECTIVES]
-  scored = [task for task in tasks if task.score_key in metric_keys]
+  scored = [task for task in tasks if task.scores.key in metric_keys]
 
   def measured(task: Task) -> int:
-    return sum(Split.EVAL.key(m.key) in metric_keys for m in task.metrics)
+    return sum(
+      Split.EVAL.key(m.key) in metric_keys for m in task.scores.metrics
+    )
 
   return max(scored, key=measured, default=None)

@@ -5,7 +5,6 @@ a method or an attribute here; nobody else asks which task it is.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import (
   TYPE_CHECKING,
@@ -29,16 +28,19 @@ from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.models import Model, from_fields
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED
-from vit_jax.runtime.display import Metric, Split
-from vit_jax.tasks import intervals
 from vit_jax.tasks.metrics import Evaluator, Measure
-from vit_jax.tasks.outcome import Curves, Stream
+from vit_jax.tasks.outcome import Stream
+from vit_jax.tasks.scores import Scores
 from vit_jax.training.losses import Objective
 from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
 
 if TYPE_CHECKING:
   from vit_jax.training.distillation import Teacher
+
+
+# Attributes of classes of a user's own from before `Scores`, and its fields.
+_OF_SCORES = {"metrics": "metrics", "score": "best", "curves": "curves"}
 
 
 @runtime_checkable
@@ -69,13 +71,9 @@ class Task:
     loss: The loss, of a kind that the task takes.
     name: The task's name, as `data.task` has it.
     labels: The kind of its labels, such as `labels.SINGLE`.
-    metrics: The metrics, in the order in which they are shown. The first that
-      training measures stands in the lines of training.
-    score: The key of the metric by which the best checkpoint is found. It is at
-      most 1, and higher is better.
+    scores: The metrics of an evaluation, and the score among them.
     losses: The kinds of loss that it takes; the first is its default.
     refuses: Keys of the configuration that say nothing for this task.
-    curves: The charts of a report on its runs.
     panel_text: Texts for the pictures of `make_panels`, if it makes any.
     probe_note: A line on the representations, where `probed` changes the model.
     has_answers: Whether it answers for whole images, in words or numbers.
@@ -95,12 +93,10 @@ class Task:
   loss: LossSettings = LossSettings()
   name: ClassVar[str]
   labels: ClassVar[Labels] = SINGLE
-  metrics: ClassVar[tuple[Metric, ...]]
-  score: ClassVar[str]
+  scores: ClassVar[Scores]
   losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
   refuses: ClassVar[tuple[str, ...]] = ()
   asked_by: ClassVar[str] = ""
-  curves: ClassVar[tuple[Curves, ...]] = ()
   panel_text: ClassVar[PanelText] = PanelText(
     "What it fills in",
     "The image that the model saw is on the left, grey where patches are "
@@ -114,6 +110,19 @@ class Task:
   learns_features: ClassVar[bool] = False
   learns_from_average: ClassVar[bool] = False
   reads_texts: ClassVar[bool] = False
+
+  def __init_subclass__(cls, **more: Any):
+    """Takes `metrics`, `score` and `curves` of a class into its `scores`."""
+    super().__init_subclass__(**more)
+    given = {
+      field: vars(cls)[name]
+      for name, field in _OF_SCORES.items()
+      if name in vars(cls)
+    }
+    if given:
+      before = getattr(cls, "scores", None)
+      changed = dataclasses.replace(before, **given) if before else None
+      cls.scores = changed or Scores(**given)
 
   @classmethod
   def configured(cls, sections: Mapping[str, Any]) -> "Task":
@@ -306,7 +315,7 @@ class Task:
     from vit_jax.tasks.means import means
 
     objective = self.objective(model, stream.preprocessing)
-    return means(objective, model, self.score)
+    return means(objective, model, self.scores.best)
 
   def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
     """Evaluates parameters of the model on a split, by `measure`."""
@@ -398,46 +407,6 @@ class Task:
   def label_text(self, label: Any, names: Sequence[str]) -> str:
     """A label in words."""
     return names[int(label)]
-
-  @property
-  def score_metric(self) -> Metric:
-    """The metric of `score`."""
-    return next(m for m in self.metrics if m.key == self.score)
-
-  @property
-  def score_key(self) -> str:
-    """The key of `score` among the metrics of an evaluation."""
-    return Split.EVAL.key(self.score)
-
-  def headline(self, metrics: Mapping[str, Any]) -> str:
-    """The result in a phrase, without a full stop."""
-    examples = f"{metrics[Split.EVAL.key('examples')]:,} images"
-    found = f"{self.score_metric.text(metrics)} on {examples}"
-    return found + self.trust(metrics)
-
-  def trust(self, metrics: Mapping[str, Any]) -> str:
-    """How far a share of right answers can be trusted, to follow a headline."""
-    count = metrics[Split.EVAL.key("examples")]
-    score = metrics[self.score_key]
-    if not self.score_metric.of_examples or not count or math.isnan(score):
-      return ""
-    interval = intervals.wilson(score, count)
-    few = ", too few to judge by" if count < intervals.FEW else ""
-    return f" (95 % interval {interval}{few})"
-
-  def score_text(self, metrics: Mapping[str, Any]) -> str:
-    """The score in words."""
-    return self.score_metric.text(metrics) or "it was not measured"
-
-  def ahead(self, better: float, worse: float) -> str:
-    """How far one score is above another; empty if that cannot be seen."""
-    difference = better - worse
-    unit = ""
-    if "%" in self.score_metric.format:
-      difference *= 100
-      unit = " points"
-    shown = f"{difference:.1f}" if unit else f"{difference:.4f}"
-    return f"{shown}{unit} more than" if float(shown) else ""
 
 
 def class_name(names: Sequence[str], index: int) -> str:

@@ -107,7 +107,7 @@ def test_targets_and_losses_by_numpy(norm_pixels):
 
 
 def test_a_headline_is_a_sentence():
-  told = AutoencoderTask().headline(
+  told = AutoencoderTask.scores.headline(
     {"eval/explained": -0.0542, "eval/examples": 41}
   )
   assert (

@@ -62,10 +62,12 @@ def test_the_headline_tells_each_target_as_their_units_differ():
     np.zeros(2),
     0,
   )
-  told = RegressionTask().headline(outcome.metrics | outcome.by_class())
+  told = RegressionTask().scores.headline(outcome.metrics | outcome.by_class())
   errors = "0.25 (length), 5 (weight)"
   assert told == f"Predictions are off by {errors} on average on 2 images"
-  alone = RegressionTask().headline({"eval/mae": 0.25, "eval/examples": 2})
+  alone = RegressionTask().scores.headline(
+    {"eval/mae": 0.25, "eval/examples": 2}
+  )
   assert alone == "Predictions are off by 0.25 on average on 2 images"
 
 

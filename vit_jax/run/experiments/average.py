@@ -115,7 +115,7 @@ def merge(
           "of such runs are rarely any good."
         )
 
-    key = first.task.score_key
+    key = first.task.scores.key
 
     def score(tree: Arrays, name: str = "the average") -> dict[str, Any]:
       outcome = first.evaluator(trees[0].on_devices(tree), display.track)
@@ -131,14 +131,14 @@ def merge(
       score(tree.arrays, name) for tree, name in zip(trees, runs, strict=True)
     ]
     for name, metrics in zip(runs, members, strict=True):
-      display.note(f"{name}: {first.task.score_text(metrics)}")
+      display.note(f"{name}: {first.task.scores.text(metrics)}")
     arrays = [tree.arrays for tree in trees]
     average = _walk if walk else _greedy if greedy else _mean
     merged, metrics, says = average(arrays, members, score, key)
-    display.note(f"{out}, {says}: {first.task.score_text(metrics)}")
+    display.note(f"{out}, {says}: {first.task.scores.text(metrics)}")
     _write(out, first, trees[0].on_devices(merged), metrics, runs)
   better = metrics[key] - max(each[key] for each in members)
-  ahead = first.task.ahead(abs(better), 0)
+  ahead = first.task.scores.ahead(abs(better), 0)
   if not ahead:
     text = "as much as the best of them"
   else:

@@ -111,7 +111,7 @@ def collect(study: Study, display: Display) -> list[dict[str, Any]]:
       display.note(f"No picture: {error}.")
     return rows
   about = (study.module.__doc__ or "").strip().partition("\n")[0]
-  metrics = build.task_of(next(iter(study.settings.values()))).metrics
+  metrics = build.task_of(next(iter(study.settings.values()))).scores.metrics
   labels = {
     split.key(metric.key): prefix + metric.label
     for split, prefix in _SAID.items()
@@ -129,7 +129,7 @@ def collect(study: Study, display: Display) -> list[dict[str, Any]]:
 
 def _show_best(study: Study, rows: Sequence[Any], display: Display) -> None:
   task = build.task_of(next(iter(study.settings.values())))
-  metric, key = task.score_metric, task.score_key
+  metric, key = task.scores.metric, task.scores.key
   if scored := [row for row in rows if rated(row.get(key)) > -math.inf]:
     texts = [(row["row"], metric.format.format(row[key])) for row in scored]
     display.table(("row", metric.label), texts)
@@ -195,14 +195,14 @@ def _selected(study: Study, row: str, display: Display) -> dict | None:
     result = _run(study, row, display, changes, f"{row}.select_{rate:g}")
     if result is None:
       return None
-    value = result["metrics"].get(task.score_key)
+    value = result["metrics"].get(task.scores.key)
     scores[rate] = rated(value)
   if all(map(math.isinf, scores.values())):
     display.note(f"{row}: none of its learning rates gives a score.")
     return None
   best = max(scores, key=lambda rate: scores[rate])
   tried = ", ".join(
-    f"{rate:g}: {task.score_metric.format.format(value)}"
+    f"{rate:g}: {task.scores.metric.format.format(value)}"
     for rate, value in scores.items()
   )
   display.note(f"Learning rate {best:g} is best on {parts[1]} ({tried}).")
@@ -292,7 +292,7 @@ def _read(workdir: epath.Path) -> dict | None:
 
 
 def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
-  trained = ("loss", *(metric.key for metric in task.metrics))
+  trained = ("loss", *(metric.key for metric in task.scores.metrics))
 
   def is_score(key: str) -> bool:
     split, metric = parse(key)

@@ -21,6 +21,7 @@ from vit_jax.tasks.hidden import hidden_measure
 from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import Task
 
 
@@ -31,24 +32,29 @@ class AutoencoderTask(Task):
   autoencoder: AutoencoderSettings = AutoencoderSettings()
   name = "autoencoder"
   labels = NONE
-  metrics = (Metric("explained", "variance explained"),)
-  score = "explained"
+  scores = Scores(
+    (Metric("explained", "variance explained"),),
+    curves=(
+      Curves(
+        "Variance of hidden patches explained",
+        {
+          Split.TRAIN.key("explained"): "training",
+          Split.EVAL.key("explained"): "evaluation",
+        },
+        percent=True,
+      ),
+      PROBES,
+    ),
+    sentence=(
+      "{explained:.1%} of the hidden pixels' variance is explained on "
+      "{examples:,} images"
+    ),
+  )
   refuses = (
     *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
     *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
     *("model.head_bias", "eval_per_class", "data.task"),
     *("lora.rank", "distill.teacher", "transfer.probe_head"),
-  )
-  curves = (
-    Curves(
-      "Variance of hidden patches explained",
-      {
-        Split.TRAIN.key("explained"): "training",
-        Split.EVAL.key("explained"): "evaluation",
-      },
-      percent=True,
-    ),
-    PROBES,
   )
   has_answers = False
 
@@ -105,13 +111,6 @@ class AutoencoderTask(Task):
     from vit_jax.tasks.autoencoder.pictures import make_panels
 
     return make_panels(model, self.objective(model, preprocessing))
-
-  def headline(self, metrics: Mapping[str, Any]) -> str:
-    scores = Split.EVAL.scores(metrics)
-    return (
-      f"{scores['explained']:.1%} of the hidden pixels' variance is explained "
-      f"on {scores['examples']:,} images"
-    )
 
 
 def sums(

@@ -19,6 +19,7 @@ from vit_jax.tasks.classification.evaluation import (
 )
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Curves, Stream
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import Answer, Task, class_name, class_names
 from vit_jax.training import losses
 from vit_jax.training.losses import Classification
@@ -45,23 +46,26 @@ class ClassificationTask(Task):
   has_several: ClassVar[bool] = False
   objective_class: ClassVar[type[Classification]] = Classification
   name = "classification"
-  metrics = (
-    Metric("top1", "top-1", of_examples=True),
-    Metric("macro_f1", "macro-F1"),
-    Metric("top5", "top-5"),
-    Metric("calibration_error", "calibration error", higher_is_better=False),
-  )
-  score = "top1"
-  curves = (
-    Curves(
-      "Top-1 accuracy",
-      {
-        Split.TRAIN.key("top1"): "training",
-        Split.EVAL.key("top1"): "evaluation",
-        Split.FEW_SHOT.key("top1"): "few-shot",
-      },
-      percent=True,
+  scores = Scores(
+    (
+      Metric("top1", "top-1", of_examples=True),
+      Metric("macro_f1", "macro-F1"),
+      Metric("top5", "top-5"),
+      Metric("calibration_error", "calibration error", higher_is_better=False),
     ),
+    curves=(
+      Curves(
+        "Top-1 accuracy",
+        {
+          Split.TRAIN.key("top1"): "training",
+          Split.EVAL.key("top1"): "evaluation",
+          Split.FEW_SHOT.key("top1"): "few-shot",
+        },
+        percent=True,
+      ),
+    ),
+    sentence="{top1:.1%} of {examples:,} images are right",
+    phrase="{top1:.1%} are right",
   )
 
   @property
@@ -183,16 +187,6 @@ class ClassificationTask(Task):
   def answer_text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
     answer = class_name(names, row["index"][0])
     return f"{answer}, {row['probability'][0]:.1%}"
-
-  def score_text(self, metrics: Mapping[str, Any]) -> str:
-    top1 = metrics[Split.EVAL.key("top1")]
-    return f"{top1:.1%} are right"
-
-  def headline(self, metrics: Mapping[str, Any]) -> str:
-    scores = Split.EVAL.scores(metrics)
-    total = f"{scores['examples']:,} images"
-    found = f"{scores['top1']:.1%} of {total} are right"
-    return found + self.trust(metrics)
 
 
 def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:

@@ -25,6 +25,7 @@ from vit_jax.tasks.lejepa.objective import LeJepa
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import Task
 from vit_jax.training.schedules import RunLength
 
@@ -45,17 +46,33 @@ class LeJepaTask(Task):
   )
   name = "lejepa"
   labels = NONE
-  metrics = (
-    Metric("rank", "rank of the features"),
-    Metric(
-      "prediction",
-      "distance from the mean",
-      format="{:.4f}",
-      higher_is_better=False,
+  scores = Scores(
+    (
+      Metric("rank", "rank of the features"),
+      Metric(
+        "prediction",
+        "distance from the mean",
+        format="{:.4f}",
+        higher_is_better=False,
+      ),
+      Metric("deviation", "deviation of the features", format="{:.3f}"),
     ),
-    Metric("deviation", "deviation of the features", format="{:.3f}"),
+    curves=(
+      Curves(
+        "Rank of the features, as a share of their channels",
+        {Split.EVAL.key("rank"): "evaluation"},
+        percent=True,
+      ),
+      Curves(
+        "Parts of the loss",
+        {
+          Split.TRAIN.key("prediction"): "distance from the mean",
+          Split.TRAIN.key("normality"): "distance to a normal distribution",
+        },
+      ),
+      PROBES,
+    ),
   )
-  score = "rank"
   refuses = (
     "loss.kind",
     "loss.label_smoothing",
@@ -69,21 +86,6 @@ class LeJepaTask(Task):
     "data.task",
     "distill.teacher",
     "transfer.probe_head",
-  )
-  curves = (
-    Curves(
-      "Rank of the features, as a share of their channels",
-      {Split.EVAL.key("rank"): "evaluation"},
-      percent=True,
-    ),
-    Curves(
-      "Parts of the loss",
-      {
-        Split.TRAIN.key("prediction"): "distance from the mean",
-        Split.TRAIN.key("normality"): "distance to a normal distribution",
-      },
-    ),
-    PROBES,
   )
   has_answers = False
   couples_examples = True

@@ -23,7 +23,20 @@ from vit_jax.tasks.masked.settings import MaskedSettings
 from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Curves, Stream
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import Task
+
+
+class ColourScores(Scores):
+  """The commonest colour's share beside that of the right ones."""
+
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    scores = Split.EVAL.scores(metrics)
+    correct, common = (scores.get(metric.key) for metric in self.metrics)
+    share = f"{correct:.1%} of the masked patches' colours are right"
+    if common is None:
+      return share
+    return f"{share}, where the commonest alone is {common:.1%}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,40 +46,41 @@ class MaskedPatchesTask(Task):
   masked: MaskedSettings = MaskedSettings()
   name = "masked"
   labels = NONE
-  metrics = (
-    Metric("colours_right", "colours right"),
-    Metric(
-      "commonest_colour",
-      "commonest colour",
-      higher_is_better=None,
-      words="the commonest alone",
+  scores = ColourScores(
+    (
+      Metric("colours_right", "colours right"),
+      Metric(
+        "commonest_colour",
+        "commonest colour",
+        higher_is_better=None,
+        words="the commonest alone",
+      ),
+    ),
+    curves=(
+      Curves(
+        "Colours of masked patches",
+        {
+          Split.TRAIN.key("colours_right"): "training",
+          Split.EVAL.key("colours_right"): "evaluation",
+          Split.EVAL.key("commonest_colour"): "the commonest alone",
+        },
+        percent=True,
+      ),
+      Curves(
+        "Top-1 accuracy",
+        {
+          Split.FEW_SHOT.key("top1"): "few-shot",
+          Split.FEW_SHOT.key("top1_class_token"): "few-shot by the class token",
+        },
+        percent=True,
+      ),
     ),
   )
-  score = "colours_right"
   refuses = (
     *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
     *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
     *("model.head_bias", "eval_per_class", "data.task"),
     *("lora.rank", "distill.teacher", "transfer.probe_head"),
-  )
-  curves = (
-    Curves(
-      "Colours of masked patches",
-      {
-        Split.TRAIN.key("colours_right"): "training",
-        Split.EVAL.key("colours_right"): "evaluation",
-        Split.EVAL.key("commonest_colour"): "the commonest alone",
-      },
-      percent=True,
-    ),
-    Curves(
-      "Top-1 accuracy",
-      {
-        Split.FEW_SHOT.key("top1"): "few-shot",
-        Split.FEW_SHOT.key("top1_class_token"): "few-shot by the class token",
-      },
-      percent=True,
-    ),
   )
   probe_note = (
     "The probe reads the mean of the patches: masked patches did not train the "
@@ -133,14 +147,6 @@ class MaskedPatchesTask(Task):
     from vit_jax.tasks.masked.pictures import make_panels
 
     return make_panels(model, self.objective(model, preprocessing))
-
-  def headline(self, metrics: Mapping[str, Any]) -> str:
-    scores = Split.EVAL.scores(metrics)
-    correct, common = (scores.get(metric.key) for metric in self.metrics)
-    share = f"{correct:.1%} of the masked patches' colours are right"
-    if common is None:
-      return share
-    return f"{share}, where the commonest alone is {common:.1%}"
 
 
 def sums(

@@ -18,6 +18,7 @@ from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Chart, Curves, Stream, Table
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import Answer, all_labels
 from vit_jax.training import losses
@@ -53,29 +54,32 @@ class MultiLabelTask(ClassificationTask):
   name = "multilabel"
   has_several = True
   labels = labels_of(name)
-  metrics = (
-    Metric("map", "mAP"),
-    Metric("f1", "F1"),
-    Metric("threshold", "threshold", "{:.3g}", None, words="at"),
-    Metric("labels_right", "labels right"),
+  scores = Scores(
+    (
+      Metric("map", "mAP"),
+      Metric("f1", "F1"),
+      Metric("threshold", "threshold", "{:.3g}", None, words="at"),
+      Metric("labels_right", "labels right"),
+    ),
+    curves=(
+      Curves(
+        "Several labels",
+        {
+          Split.TRAIN.key("labels_right"): "labels right in training",
+          Split.EVAL.key("map"): "mAP",
+          Split.EVAL.key("f1"): "F1",
+        },
+        percent=True,
+      ),
+    ),
+    sentence="The mean average precision is {map:.1%} on {examples:,} images",
+    phrase="the mean average precision is {map:.1%}",
   )
-  score = "map"
   losses = ("sigmoid",)
   objective_class = MultiLabel
   refuses = (
     *("loss.label_smoothing", "model.num_classes"),
     *("fewshot.shots", "distill.teacher", "transfer.probe_head"),
-  )
-  curves = (
-    Curves(
-      "Several labels",
-      {
-        Split.TRAIN.key("labels_right"): "labels right in training",
-        Split.EVAL.key("map"): "mAP",
-        Split.EVAL.key("f1"): "F1",
-      },
-      percent=True,
-    ),
   )
 
   def facts(self) -> dict[str, Any]:
@@ -152,17 +156,6 @@ class MultiLabelTask(ClassificationTask):
 
   def label_text(self, label: Any, names: Sequence[str]) -> str:
     return ", ".join(_only(names, np.asarray(label))) or "no label"
-
-  def score_text(self, metrics: Mapping[str, Any]) -> str:
-    precision = metrics[Split.EVAL.key("map")]
-    return f"the mean average precision is {precision:.1%}"
-
-  def headline(self, metrics: Mapping[str, Any]) -> str:
-    scores = Split.EVAL.scores(metrics)
-    return (
-      f"The mean average precision is {scores['map']:.1%} on "
-      f"{scores['examples']:,} images"
-    )
 
 
 @dataclasses.dataclass(frozen=True)

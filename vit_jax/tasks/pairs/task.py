@@ -38,6 +38,7 @@ from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Curves, Stream
 from vit_jax.tasks.pairs.objective import Contrast
 from vit_jax.tasks.pairs.settings import PairsSettings
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import Task
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.schedules import RunLength
@@ -77,14 +78,43 @@ class PairsTask(Task):
   weights: tuple[str, ...] = ()
   first: tuple[float, float] | None = None
   name = "pairs"
-  metrics = (
-    Metric("recall1", "recall@1"),
-    Metric("cosine", "cosine of pairs", format="{:.3f}", higher_is_better=None),
-    Metric("text_recall5", "@5 of texts"),
-    Metric("image_recall5", "@5 of images"),
-    Metric("zero_shot", "zero-shot top-1"),
+  scores = Scores(
+    (
+      Metric("recall1", "recall@1"),
+      Metric(
+        "cosine", "cosine of pairs", format="{:.3f}", higher_is_better=None
+      ),
+      Metric("text_recall5", "@5 of texts"),
+      Metric("image_recall5", "@5 of images"),
+      Metric("zero_shot", "zero-shot top-1"),
+    ),
+    curves=(
+      Curves(
+        "Recall at 1, 5 and 10",
+        {
+          Split.EVAL.key("recall1"): "both at 1",
+          **{
+            Split.EVAL.key(f"{way}_recall{k}"): f"{way}s at {k}"
+            for way in ("text", "image")
+            for k in (1, 5, 10)
+          },
+        },
+        percent=True,
+      ),
+      Curves(
+        "Zero-shot accuracy",
+        {Split.EVAL.key("zero_shot"): "zero-shot"},
+        percent=True,
+      ),
+      Curves(
+        "Cosine of an image and its text",
+        {
+          Split.TRAIN.key("cosine"): "training",
+          Split.EVAL.key("cosine"): "evaluation",
+        },
+      ),
+    ),
   )
-  score = "recall1"
   asked_by = '--texts="a cat,two dogs" to choose the text that fits an image'
   refuses = (
     *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
@@ -92,32 +122,6 @@ class PairsTask(Task):
     *("model.head_bias", "eval_per_class", "eval_pictures"),
     *("transfer.keep_head", "transfer.probe_head", "distill.teacher"),
     *("fewshot.shots", "fewshot.neighbours"),
-  )
-  curves = (
-    Curves(
-      "Recall at 1, 5 and 10",
-      {
-        Split.EVAL.key("recall1"): "both at 1",
-        **{
-          Split.EVAL.key(f"{way}_recall{k}"): f"{way}s at {k}"
-          for way in ("text", "image")
-          for k in (1, 5, 10)
-        },
-      },
-      percent=True,
-    ),
-    Curves(
-      "Zero-shot accuracy",
-      {Split.EVAL.key("zero_shot"): "zero-shot"},
-      percent=True,
-    ),
-    Curves(
-      "Cosine of an image and its text",
-      {
-        Split.TRAIN.key("cosine"): "training",
-        Split.EVAL.key("cosine"): "evaluation",
-      },
-    ),
   )
   has_answers = False
   reads_texts = True

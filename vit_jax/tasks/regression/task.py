@@ -19,6 +19,7 @@ from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Chart, Curves, Stream, Table
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import Answer, Task, all_labels, class_name
 from vit_jax.training.losses import Classification
@@ -56,6 +57,22 @@ class Regression(Classification):
     return (error**2).mean(axis=-1), absolute.mean(axis=-1)
 
 
+class NumberScores(Scores):
+  """The error of each target in the headline."""
+
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    """The error of each target: their units differ, so there is no mean."""
+    scores = Split.EVAL.scores(metrics)
+    each = scores.get("mae_by_target", {})
+    errors = f"{scores['mae']:.4g}"
+    if len(each) > 1 and np.isfinite(scores["mae"]):
+      errors = ", ".join(f"{mae:.4g} ({name})" for name, mae in each.items())
+    return (
+      f"Predictions are off by {errors} on average on "
+      f"{scores['examples']:,} images"
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class RegressionTask(Task):
   """Predicting numbers, in their unit."""
@@ -66,24 +83,29 @@ class RegressionTask(Task):
   target_std: tuple[float, ...] = ()  # Standard deviation of each, likewise.
   name = "regression"
   labels = labels_of(name)
-  metrics = (
-    Metric("mae", "MAE", "{:.4g}", higher_is_better=False),
-    Metric("r2", "R2", "{:.4f}"),
+  scores = NumberScores(
+    (
+      Metric("mae", "MAE", "{:.4g}", higher_is_better=False),
+      Metric("r2", "R2", "{:.4f}"),
+    ),
+    best="r2",
+    curves=(
+      Curves(
+        "Mean absolute error",
+        {
+          Split.TRAIN.key("mae"): "training",
+          Split.EVAL.key("mae"): "evaluation",
+        },
+      ),
+      Curves("R2", {Split.EVAL.key("r2"): "evaluation"}),
+    ),
   )
-  score = "r2"
   losses = ("mse",)
   refuses = (
     *("loss.label_smoothing", "loss.mixup_alpha", "loss.cutmix_alpha"),
     *("loss.class_weights", "model.num_classes", "model.head_bias"),
     *("transfer.keep_head", "fewshot.shots", "distill.teacher"),
     "transfer.probe_head",
-  )
-  curves = (
-    Curves(
-      "Mean absolute error",
-      {Split.TRAIN.key("mae"): "training", Split.EVAL.key("mae"): "evaluation"},
-    ),
-    Curves("R2", {Split.EVAL.key("r2"): "evaluation"}),
   )
 
   def fitted(self, train: Source) -> "RegressionTask":
@@ -164,18 +186,6 @@ class RegressionTask(Task):
   def label_text(self, label: Any, names: Sequence[str]) -> str:
     pairs = zip(names, np.asarray(label).tolist(), strict=True)
     return ", ".join(f"{name} {value:.4g}" for name, value in pairs)
-
-  def headline(self, metrics: Mapping[str, Any]) -> str:
-    """The error of each target: their units differ, so there is no mean."""
-    scores = Split.EVAL.scores(metrics)
-    each = scores.get("mae_by_target", {})
-    errors = f"{scores['mae']:.4g}"
-    if len(each) > 1 and np.isfinite(scores["mae"]):
-      errors = ", ".join(f"{mae:.4g} ({name})" for name, mae in each.items())
-    return (
-      f"Predictions are off by {errors} on average on "
-      f"{scores['examples']:,} images"
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,6 +34,7 @@ from vit_jax.tasks.outcome import (
   Table,
   write_rows,
 )
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.segmentation.objective import PixelClasses, enlarged
 from vit_jax.tasks.segmentation.settings import SegmentationSettings
 from vit_jax.tasks.table import labels_of
@@ -56,11 +57,26 @@ class SegmentationTask(Task):
   classes: int = 0
   name = "segmentation"
   labels = labels_of(name)
-  metrics = (
-    Metric("pixels_right", "pixels right"),
-    Metric("mean_iou", "mean IoU"),
+  scores = Scores(
+    (
+      Metric("pixels_right", "pixels right"),
+      Metric("mean_iou", "mean IoU"),
+    ),
+    best="mean_iou",
+    curves=(
+      Curves(
+        "Mean IoU", {Split.EVAL.key("mean_iou"): "evaluation"}, percent=True
+      ),
+      Curves(
+        "Pixels right",
+        {
+          Split.TRAIN.key("pixels_right"): "training",
+          Split.EVAL.key("pixels_right"): "evaluation",
+        },
+        percent=True,
+      ),
+    ),
   )
-  score = "mean_iou"
   asked_by = "--masks=FOLDER to write the masks of images"
   refuses = (
     *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
@@ -68,19 +84,6 @@ class SegmentationTask(Task):
     *("model.head_bias", "transfer.keep_head", "transfer.probe_head"),
     *("train_transform.randaugment_layers", "distill.teacher"),
     *("fewshot.shots", "fewshot.neighbours"),
-  )
-  curves = (
-    Curves(
-      "Mean IoU", {Split.EVAL.key("mean_iou"): "evaluation"}, percent=True
-    ),
-    Curves(
-      "Pixels right",
-      {
-        Split.TRAIN.key("pixels_right"): "training",
-        Split.EVAL.key("pixels_right"): "evaluation",
-      },
-      percent=True,
-    ),
   )
   panel_text = PanelText(
     "What it marks",

@@ -31,6 +31,7 @@ from vit_jax.tasks.crops import (
 from vit_jax.tasks.features import features_measure
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.self_distillation.objective import SelfDistillation
 from vit_jax.tasks.self_distillation.settings import SelfDistillationSettings
 from vit_jax.tasks.task import PanelText, Task
@@ -54,48 +55,49 @@ class SelfDistillationTask(Task):
   momentum: float = dataclasses.field(default=0.0, compare=False)
   name = "self_distillation"
   labels = NONE
-  metrics = (
-    Metric("rank", "rank of the features"),
-    Metric("entropy", "entropy of the answers", higher_is_better=None),
-    Metric("deviation", "deviation of the features", format="{:.3f}"),
+  scores = Scores(
+    (
+      Metric("rank", "rank of the features"),
+      Metric("entropy", "entropy of the answers", higher_is_better=None),
+      Metric("deviation", "deviation of the features", format="{:.3f}"),
+    ),
+    curves=(
+      Curves(
+        "Rank of the features, as a share of their channels",
+        {Split.EVAL.key("rank"): "evaluation"},
+        percent=True,
+      ),
+      Curves(
+        "Deviation of the features, 0 if all images get the same",
+        {
+          Split.TRAIN.key("deviation"): "training",
+          Split.EVAL.key("deviation"): "evaluation",
+        },
+      ),
+      Curves(
+        "Entropy of the teacher's answers",
+        {
+          Split.TRAIN.key("entropy"): "of an image",
+          Split.TRAIN.key("entropy_of_mean"): "of the batch's mean",
+        },
+        percent=True,
+      ),
+      Curves(
+        "Parts of the loss",
+        {
+          Split.TRAIN.key("class_loss"): "class token",
+          Split.TRAIN.key("patch_loss"): "masked patches",
+          Split.TRAIN.key("koleo_loss"): "KoLeo",
+        },
+      ),
+      PROBES,
+    ),
   )
-  score = "rank"
   refuses = (
     *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
     *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
     *("model.head_bias", "eval_per_class", "data.task"),
     *("distill.teacher", "transfer.probe_head"),
-  )
-  curves = (
-    Curves(
-      "Rank of the features, as a share of their channels",
-      {Split.EVAL.key("rank"): "evaluation"},
-      percent=True,
-    ),
-    Curves(
-      "Deviation of the features, 0 if all images get the same",
-      {
-        Split.TRAIN.key("deviation"): "training",
-        Split.EVAL.key("deviation"): "evaluation",
-      },
-    ),
-    Curves(
-      "Entropy of the teacher's answers",
-      {
-        Split.TRAIN.key("entropy"): "of an image",
-        Split.TRAIN.key("entropy_of_mean"): "of the batch's mean",
-      },
-      percent=True,
-    ),
-    Curves(
-      "Parts of the loss",
-      {
-        Split.TRAIN.key("class_loss"): "class token",
-        Split.TRAIN.key("patch_loss"): "masked patches",
-        Split.TRAIN.key("koleo_loss"): "KoLeo",
-      },
-    ),
-    PROBES,
   )
   panel_text = PanelText(
     "Features of patches",

@@ -19,6 +19,7 @@ from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.means import MeansOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.student.objective import Imitation, grids, learned, size_for
 from vit_jax.tasks.student.settings import StudentSettings
 from vit_jax.tasks.task import Task
@@ -44,26 +45,27 @@ class StudentTask(Task):
   )
   name = "student"
   labels = NONE
-  metrics = (Metric("cosine", "cosine to the teacher", format="{:.4f}"),)
-  score = "cosine"
+  scores = Scores(
+    (Metric("cosine", "cosine to the teacher", format="{:.4f}"),),
+    curves=(
+      Curves(
+        "Cosine between the student's and the teacher's outputs",
+        {
+          Split.TRAIN.key("cosine"): "training",
+          Split.EVAL.key("cosine"): "evaluation",
+          Split.EVAL.key("cosine_class"): "evaluation, class token",
+          Split.EVAL.key("cosine_patches"): "evaluation, patches",
+        },
+      ),
+      PROBES,
+    ),
+  )
   refuses = (
     *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
     *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
     *("model.head_bias", "eval_per_class", "eval_pictures", "data.task"),
     *("lora.rank", "transfer.probe_head", "distill.form", "distill.kind"),
     *("distill.temperature", "distill.weight"),
-  )
-  curves = (
-    Curves(
-      "Cosine between the student's and the teacher's outputs",
-      {
-        Split.TRAIN.key("cosine"): "training",
-        Split.EVAL.key("cosine"): "evaluation",
-        Split.EVAL.key("cosine_class"): "evaluation, class token",
-        Split.EVAL.key("cosine_patches"): "evaluation, patches",
-      },
-    ),
-    PROBES,
   )
   has_answers = False
   learns_features = True
