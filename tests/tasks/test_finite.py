@@ -47,7 +47,7 @@ def test_an_answer_that_is_none_scores_worst(name):
 
   def measured(rows):
     outcome = evaluate(jnp.asarray(rows, jnp.float32), detail=True)
-    each = {m: outcome.scores.get(m.key) for m in given.metrics}
+    each = {m: outcome.scores.get(m.key) for m in given.scores.metrics}
     signs = {True: 1, False: -1}
     return outcome, {
       m.key: finite.rated(signs[m.higher_is_better] * score)
@@ -84,7 +84,7 @@ def test_one_answer_for_all_examples_is_said(name):
     assert outcome.constant
     assert "The model gives all 8 examples the same answer." in lines
   if outcome.chance is not None:
-    assert outcome.scores[given.score] <= outcome.chance + 1e-6
+    assert outcome.scores[given.scores.best] <= outcome.chance + 1e-6
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
