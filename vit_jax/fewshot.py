@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
     measure = probe.probe_segmentation
     show = _show_segmentation
     names = []
-  data = data_keys(arguments[1]) if arguments[1:] else {}
+  data = data_keys(arguments[1], sets=True) if arguments[1:] else {}
   for key in filter(is_given, data):
     raise ValueError(
       f"{arguments[1]} stands for --config.{key}, which is given as well."

@@ -157,7 +157,8 @@ def predict_files(
     text_head = _text_head(
       checkpoint, head, texts, templates, save_head, overrides
     )
-    loaded = _opened(checkpoint, bool(text_head or features), overrides)
+    options = {**overrides, "reads_patches": bool(layers)}
+    loaded = _opened(checkpoint, bool(text_head or features), options)
     task, names, outputs = _outputs(loaded, text_head)
     if not text_head and loaded.model.num_classes:
       _say_trained_on(loaded, files)

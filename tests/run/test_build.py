@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests import encoders
 from tests.tasks.made_up import plan, settings
 from vit_jax import make_vit
 from vit_jax.run import build
@@ -25,6 +26,23 @@ DINO = dict(
   self_distillation__small_crops=3,
   ema_decay=0.9,
 )
+
+
+@pytest.mark.parametrize(
+  "changes, is_said",
+  [
+    ({}, True),
+    ({"data.task": "segmentation"}, False),
+    ({"autoencoder.rate": 0.5}, False),
+  ],
+)
+def test_the_vector_of_an_image_is_told_to_tasks_that_read_it(
+  capsys, changes, is_said
+):
+  options = {"pretrained": encoders.path("hf_dinov3"), **changes}
+  chosen = replaced(Settings(), options)
+  build.open_start(chosen, build.task_of(chosen))
+  assert ("its features are" in capsys.readouterr().err) == is_said
 
 
 def embedded(N, D):

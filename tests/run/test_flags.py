@@ -276,7 +276,7 @@ FROM = "--config.pretrained="
     (
       "labels.csv",
       (
-        "--config=image_folder --workdir=runs/labels.csv "
+        "--config=image_folder --workdir=runs/labels "
         "--config.data.labels_file=labels.csv"
       ),
     ),
@@ -286,7 +286,7 @@ FROM = "--config.pretrained="
     ),
     ("--workdir x --config digits", "--workdir=x --config=digits"),
     # The folder has no images to count, so the whole model is trained.
-    ("my_photos --pretrained w/a.npz", f"{TUNED}_a.npz {FROM}w/a.npz {ROOT}"),
+    ("my_photos --pretrained w/a.npz", f"{TUNED}_a {FROM}w/a.npz {ROOT}"),
     ("my_photos --config.pretrained b16", f"{TUNED}_b16 {FROM}b16 {ROOT}"),
     (
       "my_photos --config finetune:small --pretrained=hf://a/b-c@main",
@@ -297,7 +297,7 @@ FROM = "--config.pretrained="
     ),
     (
       "my_photos --pretrained https://x.org/a/b.npz?key=1",
-      f"{TUNED}_b.npz {FROM}https://x.org/a/b.npz?key=1 {ROOT}",
+      f"{TUNED}_b {FROM}https://x.org/a/b.npz?key=1 {ROOT}",
     ),
     # As before there was a short form.
     (
@@ -368,6 +368,39 @@ NEITHER = "is neither a folder here nor a configuration; "
 def test_what_is_said_twice_or_is_nothing_is_refused(expanded, line, message):
   with pytest.raises(ValueError, match=f"^{message}"):
     expanded(line)
+
+
+@pytest.mark.parametrize(
+  "there, line, folder",
+  [
+    ([], "a.csv", "runs/a"),
+    ([], "p.CSV --pretrained w/a.safetensors", "runs/p_a"),
+    # A run from before, and a folder that has the name.
+    (["runs/a.csv"], "a.csv", "runs/a.csv"),
+    (
+      ["runs/p.CSV_x.npz"],
+      "p.CSV --pretrained x.npz",
+      "runs/p.CSV_x.npz",
+    ),
+    (["a"], "a.csv", "runs/a_csv"),
+    ([], "v1.2", "runs/v1.2"),
+  ],
+)
+def test_a_run_is_named_after_a_file_without_its_ending(
+  expanded, tmp_path, there, line, folder
+):
+  for name in ("a.csv", "p.CSV"):
+    (tmp_path / name).write_text("file,label\n")
+  for name in (*there, "v1.2"):
+    (tmp_path / name).mkdir(parents=True)
+  assert f" --workdir={folder} " in expanded(line)[0]
+
+
+def test_the_name_of_a_data_set_stands_for_it_where_that_is_read():
+  assert flags.data_keys("digits", sets=True) == {"data.name": "digits"}
+  for name, sets in (("digits", False), ("image_folder", True)):
+    with pytest.raises(ValueError, match=f"{name} has no folder of images: gi"):
+      flags.data_keys(name, sets=sets)
 
 
 def test_short_forms_are_keys():

@@ -117,6 +117,14 @@ def test_the_evaluation_split_of_another_folder_is_taken(elsewhere, tmp_path):
     assert (there.source.name, len(there.source)) == ("new, test", 6)
 
 
+def test_the_data_set_of_the_run_is_no_other_folder(elsewhere):
+  run = elsewhere(name="digits")
+  with pytest.raises(
+    ValueError, match="digits is the data set of the run, .*o"
+  ):
+    evaluate_checkpoint(run, folder="digits")
+
+
 def test_another_folder_needs_a_run_on_class_folders(elsewhere):
   run = elsewhere("autoencoder", rate=0.75)
   with pytest.raises(ValueError, match="task autoencoder: .* by --root=new, "):

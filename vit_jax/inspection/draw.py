@@ -61,7 +61,7 @@ def visualize_files(
   maps.check_rollout(options.head_fusion, options.discard)
   folder = output_folder(out)
   missing = say_missing(names)
-  loaded = load_pretrained(checkpoint, **overrides)
+  loaded = load_pretrained(checkpoint, reads_patches=True, **overrides)
   for note in loaded.notes:
     say(note)
   model = embedding_maps.check_vit(loaded.model)

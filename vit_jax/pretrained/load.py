@@ -153,6 +153,7 @@ def open_checkpoint(
   *,
   hold: Callable[[Loaded], Any] | None = None,
   as_trained: bool = False,
+  reads_patches: bool = False,
   **overrides: Any,
 ) -> Loaded:
   """Opens what `load_pretrained` does, and reads no array until it is needed.
@@ -169,6 +170,8 @@ def open_checkpoint(
       overrides only `step`, `best`, `task` and `base` may be given; or it is a
       `ViTMAEForPreTraining` of transformers, whose decoder is read, or a model
       of images and text, whose text tower is read.
+    reads_patches: Whether the caller reads the tokens of patches. The line that
+      says which vector an encoder gives for a whole image is then left out.
     **overrides: As in `load_pretrained`. For a workdir, `best` takes the
       checkpoint with the best score, and `task` is the run's task, as
       "file.py:Class", if that is one of the user's own.
@@ -178,7 +181,11 @@ def open_checkpoint(
       no workdir, or goes with other overrides.
   """
   if hold is not None:
-    options: Any = {"as_trained": as_trained, **overrides}
+    options: Any = {
+      "as_trained": as_trained,
+      "reads_patches": reads_patches,
+      **overrides,
+    }
     return _held(lambda: open_checkpoint(source, **options), hold)
   if as_trained:
     return _with_text(_open_as_trained(os.fspath(source), overrides), overrides)
@@ -218,7 +225,13 @@ def open_checkpoint(
         "workdir: leave it out."
       )
     with _naming(source):
-      loaded, grid = open_published(source, path, overrides, image_options)
+      loaded, grid = open_published(
+        source,
+        path,
+        overrides,
+        image_options,
+        says_features=not reads_patches,
+      )
       return _at_size(_with_text(loaded, {}), grid, image_options)
   except ValueError as error:
     text = str(error)

@@ -51,18 +51,24 @@ def open_published(
   fields: Mapping[str, Any],
   image_options: Mapping[str, Any],
   others: tuple[str, ...] = (),
+  says_features: bool = True,
 ) -> tuple[Loaded, Grid]:
   """Opens a file of weights, or a folder that holds one, which is `source`.
 
   Returns the model, and the grid of patches that its stored positions are for.
   `fields` of the model replace those of the format, as do `mean`, `std` and
   `grid` in `image_options`. The caller reads arrays whose names begin with
-  `others`, and says so. Raises ValueError if the file is of no known
+  `others`, and says so. With `says_features` a line says which vector an
+  encoder gives for an image. Raises ValueError if the file is of no known
   format, or its arrays are not those of such a model.
   """
   files = open_folder(path)
   with quantised.explained(files.config):
-    return _opened(source, files, fields, image_options, others)
+    loaded, grid = _opened(source, files, fields, image_options, others)
+  model = loaded.model
+  if says_features and not model.num_classes and "pooling" not in fields:
+    say(f"{source}: {_features(model)}.")
+  return loaded, grid
 
 
 def _opened(
@@ -113,8 +119,6 @@ def _opened(
   lines += _other_channels(preprocessing, architecture, image_options)
   if line := guesses.line(guessed, model, preprocessing):
     lines.append(line)
-  if not model.num_classes and "pooling" not in fields:
-    lines.append(_features(model))
   for line in lines:
     say(f"{source}: {line}.")
   return Loaded(

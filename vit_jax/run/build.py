@@ -59,6 +59,8 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
   options = start_fields(settings)
   if settings.transfer.keep_head and not task.has_answers:
     options["as_trained"] = True
+  # A task of whole images or of pairs reads a vector of each.
+  options["reads_patches"] = not (task.has_answers or task.reads_texts)
   loaded = open_checkpoint(settings.pretrained, **options)
   if not task.reads_texts:
     return loaded

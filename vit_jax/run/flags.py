@@ -30,6 +30,9 @@ from vit_jax.runtime.settings import Duration, Section, all_keys, keys
 # Makes --help of a command show the flags that are defined here on its behalf.
 flags.disclaim_key_flags()
 
+# Endings of files of weights, which the name of a run leaves out.
+_WEIGHT_FILES = (".npz", ".safetensors", ".msgpack")
+
 # Flags that stand for a key of the configuration.
 SHORT = {
   "epochs": "total_epochs",
@@ -152,10 +155,10 @@ def meant(
   needs_config = "config" not in (flag, *flag_names)
   folder = values.get("workdir", "")
   if not folder:
-    name = _run_name(data)
+    sources = [data]
     if weights and (needs_config or "pretrained" in flag_names):
-      name += f"_{_run_name(weights)}"
-    folder = os.path.join("runs", name)
+      sources.append(weights)
+    folder = _run_folder(sources)
   if needs_config:
     from vit_jax.run import data_choice
 
@@ -201,12 +204,37 @@ def key_and_value(word: str) -> tuple[str, str]:
   return name.removeprefix("config."), value
 
 
+def _run_folder(sources: Sequence[str]) -> str:
+  """The workdir for data or a configuration, and weights if there are any.
+
+  Runs had the endings of files in their names once; one that is there is meant.
+  """
+  names = [_run_name(source) for source in sources]
+  former = os.path.join("runs", "_".join(names))
+  if os.path.isdir(former):
+    return former
+  return os.path.join("runs", "_".join(map(_without_ending, sources)))
+
+
 def _run_name(source: str) -> str:
-  """The name in a workdir for data, a configuration or weights."""
+  """The name of data, a configuration or weights, with a file's ending."""
   path = os.path.abspath(source)
   if "://" in source:  # The query, after a "?", may be secret.
     path = source.partition("?")[0].rstrip("/")
   return os.path.basename(path).removesuffix(".py").replace(":", "_")
+
+
+def _without_ending(source: str) -> str:
+  """The name without the ending of a file of labels or of weights.
+
+  If a folder of that name is beside it, the ending stays in another form.
+  """
+  name = _run_name(source)
+  stem, ending = os.path.splitext(name)
+  if ending.lower() not in (*LABEL_FILES, *_WEIGHT_FILES):
+    return name
+  is_taken = os.path.exists(os.path.splitext(os.path.expanduser(source))[0])
+  return f"{stem}_{ending[1:]}" if is_taken else stem
 
 
 def define_config_keys(cls: type[Section]) -> None:
@@ -222,15 +250,18 @@ def define_config_keys(cls: type[Section]) -> None:
   flags.declare_key_flag("config")
 
 
-def data_keys(data: str) -> dict[str, str]:
+def data_keys(data: str, sets: bool = False) -> dict[str, str]:
   """The keys of the configuration that a folder or a file of labels stands for.
 
-  Raises ValueError if it is neither.
+  With `sets`, a configuration of a data set, such as digits, stands for that.
+  Raises ValueError if it is none of these.
   """
   flag, text = _kind(data)
   if flag == "config":
+    if sets and (name := load_config(data).data.name):
+      return {"data.name": name}
     raise ValueError(
-      f"{text} names no images: give a folder or a file of labels."
+      f"{text} has no folder of images: give a folder or a file of labels."
     )
   return {flag.removeprefix("config."): data}
 

@@ -285,7 +285,13 @@ def _of_folder(
       f"--test takes the test split of the run's own data: leave it out, or "
       f"give --root={folder} in place of the folder."
     )
-  others = type(data)(root=os.path.expanduser(folder))
+  root = os.path.expanduser(folder)
+  if not os.path.isdir(root) and folder == data.name:
+    raise ValueError(
+      f"{folder} is the data set of the run, which is evaluated on it where no "
+      "folder is given: leave it out."
+    )
+  others = type(data)(root=root)
   return dataclasses.replace(settings, data=others)
 
 

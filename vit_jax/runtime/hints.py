@@ -119,9 +119,11 @@ def run_of(path: str) -> str:
   a part of, or the last changed one in `path`.
   """
   above = os.path.dirname(path.rstrip(os.sep))
-  inside = [os.path.join(path, name) for name in _inside(path)]
+  inside = [os.path.join(path, other) for other in _inside(path)]
+  name = os.path.basename(os.path.abspath(path))
   candidates = [
-    os.path.join("runs", os.path.basename(os.path.abspath(path))),
+    os.path.join("runs", name),
+    os.path.join("runs", os.path.splitext(name)[0]),  # Of a file of labels.
     *filter(None, [above, os.path.dirname(above)]),
     *sorted(filter(os.path.isdir, inside), key=os.path.getmtime, reverse=True),
   ]

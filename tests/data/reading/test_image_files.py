@@ -58,6 +58,7 @@ def test_a_pattern_finds_each_image_once(folder):
   [
     ("http://x.org/a.png", "no image: it is an address: download it"),
     ("none.png", "'none.png' matches no image: give files, folders or quoted"),
+    ("digits", "quoted patterns. If it is the data set of a run, `vit_jax ev"),
     ("*.webp", "'[*].webp' matches no image"),
     ("p/*.txt", "matches no image"),
     ("empty", r"folder 'empty' holds no images \(.jpg, .jpeg, .jfif, .png"),

@@ -66,6 +66,8 @@ def test_the_features_of_an_encoder_are_said(capsys, name, features, others):
     said += "; " + " or ".join(f"--pooling={x}" for x in others)
     said += " takes others"
   assert f"{said}.\n" in capsys.readouterr().err
+  open_checkpoint(source, reads_patches=True)
+  assert "features" not in capsys.readouterr().err
   for pooling in others:
     loaded = open_checkpoint(source, pooling=pooling)
     assert loaded.model.pooling == pooling

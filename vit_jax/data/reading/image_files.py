@@ -69,6 +69,11 @@ def _without_images(name: str) -> str:
     return f"folder {name!r} holds no images ({endings})."
   hint = "" if glob.has_magic(name) else hints.of_path(name)
   hint = hint or "give files, folders or quoted patterns."
+  if name.isidentifier():  # As "digits", which has no files.
+    hint += (
+      " If it is the data set of a run, `vit_jax evaluate RUN --per_class` "
+      "tells what the run answers."
+    )
   return f"{name!r} matches no image: {hint}"
 
 

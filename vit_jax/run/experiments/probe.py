@@ -140,6 +140,7 @@ def probe_segmentation(
       "--probe=segment takes --config.data.root, a folder that holds images "
       "and masks."
     )
+  overrides["reads_patches"] = True
   opened = _Opened(checkpoint, settings, overrides, crop="resize")
   model: Any = opened.loaded.model
   if not model.num_layers:
