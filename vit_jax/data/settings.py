@@ -22,6 +22,8 @@ RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
 LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
 HELD_OUT_BY = ("name", "count", "rank")
 MASK_VALUES = ("meant", "index")
+EMPTY_CELLS = ("unknown", "absent")
+UNCERTAIN = ("ignore", "positive", "negative")
 ON_UNREADABLE = ("stop", "skip")
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
 # The buckets that epath reads, with the library that it takes.
@@ -110,6 +112,28 @@ class DataSettings(Section):
     ),
     needs="labels_file",
     legacy_default=";|",
+  )
+  unknown: str | None = setting(
+    None,
+    "Cells of columns of 0 and 1 that do not say whether an image has the "
+    'label, such as "?" or "9,99"; the loss and the metrics leave them out.',
+    needs="labels_file",
+  )
+  uncertain: str | None = setting(
+    None,
+    "What -1 says in columns of 0 and 1, where a label is uncertain: leave it "
+    "out of the loss and the metrics, or take it for 1 or 0. None refuses it.",
+    choices=UNCERTAIN,
+    needs="labels_file",
+  )
+  empty_cells: str | None = setting(
+    None,
+    'What an empty cell says in columns of 0 and 1: that it is "unknown" '
+    'whether an image has the label, or that it is "absent". None takes '
+    "unknown in columns that have a 0, and absent in those that have none.",
+    choices=EMPTY_CELLS,
+    needs="labels_file",
+    legacy_default="absent",
   )
   data_dir: str | None = setting(None, "Folder where TFDS keeps its data sets.")
   tfds_label: str | None = setting(

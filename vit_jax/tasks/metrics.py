@@ -172,7 +172,8 @@ class Gathered:
 
   Attributes:
     index: Place of each example in the split.
-    arrays: The arrays by name, each with a row for each example.
+    arrays: The arrays by name, each with a row for each example. What the data
+      say of it is `label`, and the others are the model's.
     skipped: Number of unreadable images.
   """
 
@@ -182,10 +183,11 @@ class Gathered:
 
   @property
   def unanswered(self) -> int:
-    """The number of examples of which an array is not finite."""
+    """The number of examples of which an array of the model is not finite."""
     is_finite = np.ones(len(self.index), bool)
-    for array in self.arrays.values():
-      is_finite &= np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+    for name, array in self.arrays.items():
+      if name != "label":  # It may be unknown.
+        is_finite &= np.isfinite(array.reshape(len(array), -1)).all(axis=1)
     return int((~is_finite).sum())
 
 

@@ -39,19 +39,26 @@ def cross_entropy(
   """
   if kind not in ("softmax", "sigmoid"):
     raise ValueError(f"loss.kind={kind!r} has no classes: it needs numbers.")
-  if weights is not None:
-    return _weighted(kind, logits, targets, jnp.asarray(weights)[None])
-  if kind == "softmax":
+  if kind == "sigmoid":
+    return sigmoid_terms(logits, targets, weights).sum(-1)
+  if weights is None:
     return optax.losses.softmax_cross_entropy(logits, targets)
-  return optax.losses.sigmoid_binary_cross_entropy(logits, targets).sum(-1)
+  factors = jnp.asarray(weights)[None]
+  return -(targets * factors * jax.nn.log_softmax(logits)).sum(-1)
 
 
-def _weighted(kind: str, logits: Any, targets: Any, weights: Array) -> Array:
-  if kind == "softmax":
-    return -(targets * weights * jax.nn.log_softmax(logits)).sum(-1)
-  positive = targets * weights * jax.nn.log_sigmoid(logits)
+def sigmoid_terms(
+  logits: Float[Array, "B K"],
+  targets: Targets,
+  weights: Sequence[float] | None = None,
+) -> Float[Array, "B K"]:
+  """Each class's part of the sigmoid cross-entropy; see `cross_entropy`."""
+  if weights is None:
+    return optax.losses.sigmoid_binary_cross_entropy(logits, targets)
+  factors = jnp.asarray(weights)[None]
+  positive = targets * factors * jax.nn.log_sigmoid(logits)
   negative = (1 - targets) * jax.nn.log_sigmoid(-logits)
-  return -(positive + negative).sum(-1)
+  return -(positive + negative)
 
 
 def probabilities(kind: str, logits: Targets) -> Targets:
@@ -337,7 +344,7 @@ class Classification(TakesImages, Objective):
     if any(alphas):
       images, targets = mixup_or_cutmix(key, images, targets, *alphas)
     if settings.binary_targets:
-      targets = (targets > 0).astype(targets.dtype)
+      targets = jnp.sign(targets)  # 1 above 0; an unknown label stays NaN.
     return images, targets
 
   def targets(self, label: Array) -> Array:

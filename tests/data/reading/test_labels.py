@@ -204,17 +204,109 @@ def test_rows_without_a_single_1_are_named(tmp_path, row, message):
     assert len(opened(tmp_path, text, SEVERAL).class_names) == 3
 
 
+LEFT_OUT = "and are left out of the loss and the metrics"
+
+
 @pytest.mark.parametrize("empty", ["", "nan", "NaN", "None", "NA"])
 def test_empty_cells_are_counted(tmp_path, empty):
-  cells = [f"1,{empty}", f"{empty},{empty}", "0,1", "1.0,0.0"]
+  """They are unknown, but in a column without a 0, as of those that are so."""
+  cells = [f"1,{empty}", f"{empty},{empty}", "0,1", "1.0,1"]
   text = rows(*cells, head="file,edema,effusion")
-  both = {"label_columns": "edema,effusion"}
-  source = opened(tmp_path, text, SEVERAL, **both)
-  assert labels(source) == {
-    "im0.jpg": [1, 0], "im1.jpg": [0, 0], "im2.jpg": [0, 1], "im3.jpg": [1, 0]
-  }  # fmt: skip
-  line = about(source, "empty")
-  assert line == ("3 of 8 cells are empty and count as 0: edema 1, effusion 2.")
+  source = opened(tmp_path, text, SEVERAL)
+  expected = {"im0": [1, 0], "im1": [np.nan, 0], "im2": [0, 1], "im3": [1, 1]}
+  np.testing.assert_equal(
+    {file.removesuffix(".jpg"): bits for file, bits in labels(source).items()},
+    expected,
+  )
+  assert about(source, "empty") == (
+    "2 of 8 cells are empty and count as 0: effusion 2."
+  )
+  assert about(source, "do not say") == (
+    f"1 of 8 cells do not say whether an image has the label, {LEFT_OUT}: "
+    "edema 1."
+  )
+  earlier = opened(tmp_path, text, SEVERAL, empty_cells="absent")
+  assert labels(earlier)["im1.jpg"] == [0, 0]
+  assert earlier.labels([0]).dtype == np.uint8
+  assert about(earlier, "empty").endswith("as 0: edema 1, effusion 2.")
+
+
+ABOUT_FOUR = rows("1,0", "-1,1", "-1.0,?", "0,0", head="file,edema,effusion")
+U = np.nan
+
+
+@pytest.mark.parametrize(
+  "changes, edema, effusion, left_out",
+  [
+    ({"uncertain": "ignore", "unknown": "?"}, [1, U, 0], [0, 1, 0], 1),
+    ({"uncertain": "positive", "unknown": "?"}, [1, 1, 1, 0], [0, 1, U, 0], 0),
+    ({"uncertain": "negative", "unknown": "?"}, [1, 0, 0, 0], [0, 1, U, 0], 0),
+    ({"unknown": "-1, ?"}, [1, U, 0], [0, 1, 0], 1),
+    # The key of a value goes before the one of all uncertain labels.
+    ({"uncertain": "positive", "unknown": "-1,?"}, [1, U, 0], [0, 1, 0], 1),
+  ],
+)
+def test_cells_say_that_a_label_is_unknown_or_uncertain(
+  tmp_path, changes, edema, effusion, left_out
+):
+  source = opened(tmp_path, ABOUT_FOUR, SEVERAL, **changes)
+  found = source.labels(range(len(source)))
+  np.testing.assert_array_equal(found.T, [edema, effusion])
+  assert source[1]["label"].dtype == np.float32
+  lines = [line for line in source.warnings() if "nothing is known" in line]
+  assert bool(lines) == bool(left_out)
+  if lines:
+    assert lines[0].startswith("1 of 4 rows are left out, as")
+
+
+@pytest.mark.parametrize(
+  "text, changes, kind, message",
+  [
+    ("1,-1", {}, SEVERAL, "effusion='-1', an uncertain label, it seems: set "),
+    ("1,x", {"uncertain": "ignore"}, SEVERAL, "'x', which is not 0 or 1"),
+    (
+      "-1,9",
+      {"unknown": "-1,9"},
+      SEVERAL,
+      "line 2 and no other row says whether an image has a label",
+    ),
+    (
+      "1,9",
+      {"unknown": "9"},
+      SEVERAL,
+      "data.label_columns has effusion, and no training row of",
+    ),
+    ("1,0", {"unknown": "9"}, SINGLE, "data.unknown='9' is for several labels"),
+    ("1,0", {"uncertain": "ignore"}, NUMBERS, "data.uncertain='ignore' is for"),
+    (
+      "1,0",
+      {"empty_cells": "unknown"},
+      SINGLE,
+      "data.empty_cells='unknown' is",
+    ),
+  ],
+)
+def test_cells_without_a_meaning_are_refused(
+  tmp_path, text, changes, kind, message
+):
+  text = rows(text, head="file,edema,effusion")
+  with pytest.raises(ValueError, match=re.escape(message)):
+    opened(tmp_path, text, kind, label_columns="edema,effusion", **changes)
+
+
+@pytest.mark.parametrize(
+  "cells, expected",
+  [
+    (("1,", "-1,1"), [1, 1]),  # One of both has it.
+    (("0,", "-1,0"), [0, 0]),  # What is known goes before what is not.
+    (("-1,0", "0,-1"), [0, 0]),
+  ],
+)
+def test_rows_of_an_image_say_what_either_knows(tmp_path, cells, expected):
+  first, second = (f"im0.jpg,{cell}" for cell in cells)
+  text = f"file,a,b\n{first}\n{second}\nim1.jpg,1,0\nim2.jpg,0,1\n"
+  source = opened(tmp_path, text, SEVERAL, uncertain="ignore")
+  assert labels(source)["im0.jpg"] == expected
 
 
 @pytest.mark.parametrize("first, said", [("", True), ("cat", False)])
@@ -242,12 +334,13 @@ def test_an_uncertain_label_is_refused(tmp_path):
   text = f"{head}\nim0.jpg,F,68,1.0,\nim1.jpg,M,70,,0.0\nim2.jpg,F,5,0.0,1.0\n"
   keys = {"label_columns": "Edema,Fracture"}
   source = opened(tmp_path, text, SEVERAL, **keys)
-  assert sets(source) == {"im0": ["Edema"], "im1": [], "im2": ["Fracture"]}
+  assert labels(source)["im2.jpg"] == [0, 1]
+  np.testing.assert_array_equal(source.labels([0, 1]), [[1, U], [U, 0]])
   with pytest.raises(ValueError, match="its columns are Path, Sex, Age, Edema"):
     opened(tmp_path, text, SEVERAL)
   with pytest.raises(
     ValueError,
-    match="line 3 has Edema='-1.0', which is not 0 or 1: write 0 for",
+    match="line 3 has Edema='-1.0', an uncertain label, it seems: set data.unc",
   ):
     opened(tmp_path, text.replace("70,,", "70,-1.0,"), SEVERAL, **keys)
 

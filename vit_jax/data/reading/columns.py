@@ -12,6 +12,8 @@ from vit_jax.data.reading.tables import fail, listed
 _BINARY = {"1": 1, "true": 1, "0": 0, "false": 0}
 _EMPTY = ("", "nan", "none", "null", "na", "n/a")  # They count as 0.
 _LARGEST = 3e38  # In float32.
+UNKNOWN = math.nan
+"""A cell that does not say whether an image has a label. It is this object."""
 
 
 def is_empty(value: Any) -> bool:
@@ -19,22 +21,21 @@ def is_empty(value: Any) -> bool:
   return str(value).strip().lower() in _EMPTY
 
 
+def plain(value: Any) -> str:
+  """A cell as it is compared: in small letters, and -1 for -1.0."""
+  return str(value).strip().lower().removesuffix(".0")
+
+
 def as_bit(value: Any) -> int | None:
   """0 or 1 in a cell; None for what is neither."""
-  return _BINARY.get(str(value).strip().lower().removesuffix(".0"))
+  return _BINARY.get(plain(value))
 
 
 def read_bit(row: Row, name: str, value: Any) -> np.uint8:
   """0 or 1; raises ValueError if a cell has neither and is not empty."""
   bit = 0 if is_empty(value) else as_bit(value)
   if bit is None:
-    advice = ""
-    if isinstance(value, str | int | float) and str(value).startswith("-"):
-      advice = (
-        ": write 0 for an absent label, and for an uncertain one 0 or 1, or "
-        "leave out its row"
-      )
-    fail(row.place, f"has {name}={value!r}, which is not 0 or 1{advice}")
+    fail(row.place, f"has {name}={value!r}, which is not 0 or 1")
   return np.uint8(bit)
 
 

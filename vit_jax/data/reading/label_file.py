@@ -150,10 +150,12 @@ def _rows(
       "labels; --config.data.label_columns chooses."
     )
   rows, spelled = _there(rows, settings.root or ".")
+  rows, settled = labels.settled(columns, rows, settings)
   joined = labels.joined(rows)
   if labels.again and (more := len(rows) - len(joined)):
     notes.append(f"rows that {labels.again}: {more:,}.")
-  return columns, joined, spelled + notes + labels.remarks(columns, joined)
+  notes = [*spelled, *notes, *settled]
+  return columns, joined, notes + labels.remarks(columns, joined)
 
 
 def _check_separator(settings: DataSettings, labels: Labels) -> None:

@@ -15,6 +15,7 @@ from vit_jax.data.batch import CLASS, ArraySpec
 from vit_jax.data.reading.cells import Encode, Row, put_together
 from vit_jax.data.reading.columns import as_bit, one_hot
 from vit_jax.data.reading.tables import column, fail, listed
+from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable
 
 USUAL = ("label", "labels", "class")
@@ -38,6 +39,7 @@ class Labels:
     records: The module of `data.reading` that finds such labels in the records
       of TFDS; "" if none does, and they are in a file.
     may_be_several: Whether a cell may have several, parted by a separator.
+    may_be_unknown: Whether a cell may leave open what a label is.
     again: The effect of further rows of an image in words; "" if usual.
     heading: The word for a name, above all names of a table.
     twice, apart: What is said of equal images with equal labels, and with
@@ -49,6 +51,7 @@ class Labels:
   reader: ClassVar[str] = ""
   records: ClassVar[str] = "tfds.labels"
   may_be_several: ClassVar[bool] = False
+  may_be_unknown: ClassVar[bool] = False
   again: ClassVar[str] = "repeat an image and its label count once"
   heading: ClassVar[str] = "class"
   twice: ClassVar[str] = "twice in a class"
@@ -80,6 +83,25 @@ class Labels:
     """
     are_bits = all(as_bit(value) is not None for value in first.values())
     return [*first] if are_bits and len(first) > 1 else ()
+
+  def settled(
+    self, columns: Sequence[str], rows: Sequence[Row], settings: DataSettings
+  ) -> tuple[Sequence[Row], list[str]]:
+    """The rows with what their cells mean by the settings, and lines on it.
+
+    Raises ValueError if a setting is of another kind of labels, or a cell has
+    no meaning.
+    """
+    del columns
+    no_change = (None, "absent")  # Empty cells are absent in older runs.
+    for name in ("unknown", "uncertain", "empty_cells"):
+      if (value := getattr(settings, name)) not in no_change:
+        key = f"data.{name}"
+        raise ValueError(
+          f"{key}={value!r} is for several labels of an image in a column "
+          "each: set data.task=multilabel, or leave it out."
+        )
+    return rows, []
 
   def joined(self, rows: Sequence[Row]) -> list[Row]:
     """The rows of a file with one for each image.

@@ -1,26 +1,43 @@
-"""Several labels of an image: 1 for each that it has, and 0 for others."""
+"""Several labels of an image: 1 for each that it has, and 0 for others.
+
+It is NaN where nobody knows. Losses and metrics leave such labels out.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.reading.cells import Encode, Row, parts_of, put_together
-from vit_jax.data.reading.columns import as_bit, in_columns, is_empty, read_bit
+from vit_jax.data.reading.columns import (
+  UNKNOWN,
+  as_bit,
+  in_columns,
+  is_empty,
+  plain,
+  read_bit,
+)
 from vit_jax.data.reading.image_files import doubtful_names
 from vit_jax.data.reading.labels import BETWEEN, Labels, Names, indexed
 from vit_jax.data.reading.tables import fail, listed
+from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable
+
+_UNCERTAIN = "-1"
+_MEANING = {"ignore": UNKNOWN, "positive": 1, "negative": 0}
+"""What `data.uncertain` makes of a cell."""
 
 
 class Several(Labels):
-  """For each name, 1 if an example has that label, or 0."""
+  """For each name, 1 if an example has that label, 0 if not, NaN if unknown."""
 
   records = ""
   may_be_several = True
+  may_be_unknown = True
   again = "name an image again add their labels to it"
   heading = "label"
   twice = "twice with the same labels"
@@ -33,7 +50,7 @@ class Several(Labels):
     self, columns: Sequence[str], rows: Sequence[Row]
   ) -> tuple[Names, Encode]:
     if len(columns) > 1:
-      return tuple(columns), functools.partial(in_columns, columns, read_bit)
+      return tuple(columns), functools.partial(_flags, columns)
     read = functools.partial(_several, columns[0])
     names, places = indexed(read, rows, least=1)
 
@@ -45,6 +62,42 @@ class Several(Labels):
 
     return names, encode
 
+  def guessed(self, first: Mapping[str, Any]) -> Sequence[str]:
+    """As of `Labels`; a cell may also be empty or -1, if one is 0 or 1."""
+    bits = [as_bit(value) is not None for value in first.values()]
+    open_ones = [
+      is_empty(value) or plain(value) == _UNCERTAIN for value in first.values()
+    ]
+    are_flags = all(map(operator.or_, bits, open_ones)) and any(bits)
+    return [*first] if are_flags and len(first) > 1 else ()
+
+  def settled(
+    self, columns: Sequence[str], rows: Sequence[Row], settings: DataSettings
+  ) -> tuple[Sequence[Row], list[str]]:
+    """The rows whose cells are 1, 0 or `UNKNOWN`; those of a list stay.
+
+    A row of which nothing is known is left out. Raises ValueError if all are.
+    """
+    if len(columns) == 1:
+      return super().settled(columns, rows, settings)
+    cells = [*zip(*(row.values for row in rows), strict=True)]
+    meanings = [_Meaning.of(column, settings) for column in cells]
+    read = [*map(_Meaning.read, meanings, cells)]
+    kept = [
+      dataclasses.replace(row, values=values)
+      for row, values in zip(rows, zip(*read, strict=True), strict=True)
+      if not all(value is UNKNOWN for value in values)
+    ]
+    if not kept:
+      fail(rows[0].place, "and no other row says whether an image has a label")
+    lines = _on_empty(columns, cells, meanings) + _on_unknown(columns, read)
+    if left_out := len(rows) - len(kept):
+      lines.append(
+        f"{left_out:,} of {len(rows):,} rows are left out, as nothing is known "
+        "of their labels."
+      )
+    return kept, lines
+
   def together(self, before: Row, row: Row) -> Row:
     """The row before, with the labels of both."""
     if before.values == row.values:
@@ -53,27 +106,25 @@ class Several(Labels):
       values = [[*_parts(before), *_parts(row)]]
     else:
       pairs = zip(before.values, row.values, strict=True)
-      values = [
-        ours if as_bit(theirs) == 0 else theirs for ours, theirs in pairs
-      ]
+      values = [_together(ours, theirs) for ours, theirs in pairs]
     return dataclasses.replace(before, values=values)
 
   def remarks(self, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """A line on cells that are empty."""
-    if len(columns) == 1:
-      none = sum(row.values[0] == "" for row in rows)
-      line = f"{none:,} of {len(rows):,} images have no label: their cells of"
-      return [f"{line} {columns[0]!r} are empty."] if none else []
-    empty = [
-      sum(is_empty(row.values[k]) for row in rows) for k in range(len(columns))
-    ]
-    if not any(empty):
+    """A line on images without a label."""
+    if len(columns) > 1:
       return []
-    pairs = zip(columns, empty, strict=True)
-    by_column = listed([f"{name} {count:,}" for name, count in pairs if count])
-    total = f"{len(rows) * len(columns):,}"
-    line = f"{sum(empty):,} of {total} cells are empty and count as 0"
-    return [f"{line}: {by_column}."]
+    none = sum(row.values[0] == "" for row in rows)
+    line = f"{none:,} of {len(rows):,} images have no label: their cells of"
+    return [f"{line} {columns[0]!r} are empty."] if none else []
+
+  def check(self, path: str, names: Sequence[str], labels: np.ndarray) -> None:
+    """Raises ValueError for a label of which no training row says anything."""
+    unknown = np.isnan(labels).all(axis=0)
+    if unknown.any():
+      raise ValueError(
+        f"data.label_columns has {names[int(unknown.argmax())]}, and no "
+        f"training row of {path} says whether an image has it: leave it out."
+      )
 
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
     return [*_may_be_apart(names, rows), *doubtful_names(names)]
@@ -81,7 +132,11 @@ class Several(Labels):
   def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
     """How many images have each label, and how many have none, if any."""
     counts = (kept > 0).sum(axis=0)
-    cells = {name: f"{n:,}" for name, n in zip(names, counts, strict=True)}
+    known = (~np.isnan(kept)).sum(axis=0)
+    cells = {
+      name: f"{n:,}" if of == len(kept) else f"{n:,} of {of:,} known"
+      for name, n, of in zip(names, counts, known, strict=True)
+    }
     none = int((kept <= 0).all(axis=1).sum())
     return cells | ({"(no label)": f"{none:,}"} if none else {})
 
@@ -94,6 +149,104 @@ class Several(Labels):
 
 
 SEVERAL = Several("labels")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Meaning:
+  """What the cells of a column of 0 and 1 mean; a cell may be any other."""
+
+  unknown: frozenset[str]
+  uncertain: Any  # 0, 1 or UNKNOWN; None if it has to be said.
+  empty: Any  # 0 or UNKNOWN.
+
+  @classmethod
+  def of(cls, cells: Sequence[Any], settings: DataSettings) -> "_Meaning":
+    """That by the settings; an empty cell is 0 where no cell of a column is."""
+    unknown = frozenset(map(plain, (settings.unknown or "").split(",")))
+    uncertain = _MEANING.get(settings.uncertain or "")
+    says = settings.empty_cells
+    if says is None:
+      says = "unknown" if any(as_bit(cell) == 0 for cell in cells) else "absent"
+    empty = UNKNOWN if says == "unknown" else 0
+    return cls(unknown - {""}, uncertain, empty)
+
+  def read(self, cells: Sequence[Any]) -> list[Any]:
+    """The cells as 0, 1 or UNKNOWN; what is none of them stays."""
+    return [*map(self._read, cells)]
+
+  def _read(self, cell: Any) -> Any:
+    text = plain(cell)
+    if text in self.unknown:
+      return UNKNOWN
+    if text == _UNCERTAIN and self.uncertain is not None:
+      return self.uncertain
+    return self.empty if is_empty(cell) else cell
+
+
+def _on_empty(
+  columns: Sequence[str],
+  cells: Sequence[Sequence[Any]],
+  meanings: Sequence[_Meaning],
+) -> list[str]:
+  """A line on empty cells that are taken for 0, if there are any."""
+  empty = {
+    name: sum(map(is_empty, column))
+    for name, column, meaning in zip(columns, cells, meanings, strict=True)
+    if meaning.empty is not UNKNOWN
+  }
+  total = sum(map(len, cells))
+  return _counted(empty, total, "are empty and count as 0")
+
+
+def _on_unknown(
+  columns: Sequence[str], read: Sequence[Sequence[Any]]
+) -> list[str]:
+  """A line on cells that are left out, if there are any."""
+  unknown = {
+    name: sum(cell is UNKNOWN for cell in column)
+    for name, column in zip(columns, read, strict=True)
+  }
+  total = sum(map(len, read))
+  what = "do not say whether an image has the label, and are left out"
+  return _counted(unknown, total, f"{what} of the loss and the metrics")
+
+
+def _counted(counts: dict[str, int], total: int, what: str) -> list[str]:
+  """A line on how many cells are so, by column; none if there are none."""
+  if not any(counts.values()):
+    return []
+  each = [f"{name} {count:,}" for name, count in counts.items() if count]
+  line = f"{sum(counts.values()):,} of {total:,} cells {what}"
+  return [f"{line}: {listed(each)}."]
+
+
+def _flags(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
+  """The labels of rows (N, K); of whole numbers unless one is unknown."""
+  flags = in_columns(columns, _flag, rows)
+  return flags if np.isnan(flags).any() else flags.astype(np.uint8)
+
+
+def _flag(row: Row, name: str, value: Any) -> np.float32:
+  """0, 1 or NaN; raises ValueError if a cell has none of them."""
+  if value is UNKNOWN:
+    return np.float32(UNKNOWN)
+  if plain(value) == _UNCERTAIN:
+    fail(
+      row.place,
+      f"has {name}={value!r}, an uncertain label, it seems: set "
+      "data.uncertain=ignore, positive or negative, or data.unknown=-1",
+    )
+  return np.float32(read_bit(row, name, value))
+
+
+def _together(ours: Any, theirs: Any) -> Any:
+  """The cell of an image of two: the label that either has, else what is known.
+
+  A cell that is no label is kept, to be refused.
+  """
+  if as_bit(theirs) == 0:
+    return 0 if ours is UNKNOWN else ours
+  return ours if theirs is UNKNOWN else theirs
 
 
 def _several(name: str, row: Row) -> list[str]:

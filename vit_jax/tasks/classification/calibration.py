@@ -29,7 +29,10 @@ _HALVINGS = 60  # The interval of log(1 / T) shrinks to 1e-17.
 
 Logits = Float[np.ndarray, "N K"]
 Labels = Float[np.ndarray, "N K"]
-"""1 for the class of an example, or for each of its labels; 0 elsewhere."""
+"""1 for the class of an example, or for each of its labels; 0 elsewhere.
+
+One of several labels may be NaN, if it is unknown: it has no part in a sum.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +144,7 @@ def fit(
   first, second = order[: count // 2], order[count // 2 :]
   if each:
     columns = zip(logits[first].T, labels[first].T, strict=True)
-    fitted = [temperature(kind, z[:, None], y[:, None]) for z, y in columns]
+    fitted = [_of_known(kind, z, y) for z, y in columns]
   else:
     fitted = [temperature(kind, logits[first], labels[first])]
   unfitted = [k for k, T in enumerate(fitted) if T is None]
@@ -170,6 +173,14 @@ def fit(
     logits=logits,
     labels=labels,
   )
+
+
+def _of_known(kind: str, logits: np.ndarray, labels: np.ndarray) -> Any:
+  """The temperature of a label from the examples of which it is known."""
+  known = ~np.isnan(labels)
+  if not known.any():
+    return None
+  return temperature(kind, logits[known, None], labels[known, None])
 
 
 def temperature(kind: str, logits: Logits, labels: Labels) -> float | None:
@@ -213,7 +224,7 @@ def probabilities(kind: str, logits: Logits) -> Logits:
 def loss(kind: str, logits: Logits, labels: Labels) -> float:
   """The mean negative logarithm of the likelihood of an example."""
   if kind == "sigmoid":
-    terms = np.logaddexp(0, logits) - labels * logits
+    terms = np.nan_to_num(np.logaddexp(0, logits) - labels * logits)
   else:
     terms = labels * (np.logaddexp.reduce(logits, axis=1)[:, None] - logits)
   return float(terms.sum(axis=1).mean())
@@ -229,8 +240,9 @@ def calibration_error(
   """
   p = probabilities(kind, logits)
   if several:
-    label = labels.ravel().astype(int)
-    answer, probability = np.ones_like(label), p.ravel()
+    known = ~np.isnan(labels)
+    label = labels[known].astype(int)
+    answer, probability = np.ones_like(label), p[known]
   else:
     label, answer = labels.argmax(axis=1), logits.argmax(axis=1)
     probability = p.max(axis=1)

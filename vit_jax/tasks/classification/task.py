@@ -193,7 +193,8 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
   """The weights that `loss.class_weights` asks for, one for each class.
 
   Balanced weights of single classes are N / (K n_k); of several labels, those
-  of the positive terms are (N - n_k) / n_k, with n_k of N images having k.
+  of the positive terms are (N - n_k) / n_k, with n_k of N images having k, of
+  those of which it is known.
   """
   names = train.class_names
   listed = settings.listed_weights()
@@ -214,7 +215,9 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
   count = len(labels)
   several = labels.ndim > 1
   counts = (
-    labels.sum(0) if several else np.bincount(labels, minlength=len(names))
+    (labels > 0).sum(0)
+    if several
+    else np.bincount(labels, minlength=len(names))
   )
   if not counts.all():
     raise ValueError(
@@ -222,7 +225,8 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
       f"{names[int(np.argmin(counts))]!r}."
     )
   if several:
-    weights = np.maximum(count - counts.astype(float), 1) / counts
+    absent = (labels == 0).sum(0)
+    weights = np.maximum(absent.astype(float), 1) / counts
   else:
     weights = count / (len(names) * counts)
   return tuple(weights.tolist())

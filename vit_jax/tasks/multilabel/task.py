@@ -27,7 +27,11 @@ from vit_jax.training.losses import Classification
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabel(Classification):
-  """The objective of several labels: 0 or 1 for each, in (B, K)."""
+  """The objective of several labels: 0 or 1 for each, in (B, K).
+
+  A label that is NaN is unknown. It has no part in the loss, and none in a
+  mixture of two images of which one has it.
+  """
 
   metric = "labels_right"
 
@@ -38,10 +42,18 @@ class MultiLabel(Classification):
   def loss_and_score(
     self, logits: Array, targets: Array
   ) -> tuple[Array, Array]:
-    """The loss of each example, and its share of correct labels at p = 0.5."""
+    """The loss of each example, and its share of correct labels at p = 0.5.
+
+    Both are of the labels that are known: the loss is their sum.
+    """
+    known = ~jnp.isnan(targets)
+    targets = jnp.where(known, targets, 0)
+    terms = losses.sigmoid_terms(logits, targets, self.class_weights)
+    loss = jnp.where(known, terms, 0).sum(axis=-1)
     correct = (logits > 0) == (targets > 0.5)
-    loss = losses.cross_entropy("sigmoid", logits, targets, self.class_weights)
-    return loss, jnp.where(jnp.isfinite(loss), correct.mean(axis=-1), 0)
+    share = correct.mean(axis=-1, where=known)
+    right = known.any(axis=-1) & jnp.isfinite(loss)
+    return loss, jnp.where(right, share, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +69,7 @@ class MultiLabelTask(ClassificationTask):
   scores = Scores(
     (
       Metric("map", "mAP"),
+      Metric("auroc", "AUROC"),
       Metric("f1", "F1"),
       Metric("threshold", "threshold", "{:.3g}", None, words="at"),
       Metric("labels_right", "labels right"),
@@ -67,6 +80,7 @@ class MultiLabelTask(ClassificationTask):
         {
           Split.TRAIN.key("labels_right"): "labels right in training",
           Split.EVAL.key("map"): "mAP",
+          Split.EVAL.key("auroc"): "AUROC",
           Split.EVAL.key("f1"): "F1",
         },
         percent=True,
@@ -108,7 +122,7 @@ class MultiLabelTask(ClassificationTask):
 
   def check_evaluation(self, source: Source) -> None:
     """Raises ValueError if no image of the split has a label."""
-    if not all_labels(source).any():
+    if not (all_labels(source) > 0).any():
       raise ValueError(
         f"no image of {source.name} has a label, so there is no precision to "
         "measure: evaluate on others."
@@ -125,7 +139,8 @@ class MultiLabelTask(ClassificationTask):
     """The temperatures, and the threshold that suits them."""
     logits = fitted.logits / np.array(fitted.temperature)
     score = probabilities("sigmoid", logits)
-    best = best_threshold(fitted.labels.ravel(), score.ravel())
+    known = ~np.isnan(fitted.labels)
+    best = best_threshold(fitted.labels[known], score[known])
     return {**super().calibration_facts(fitted), "threshold": best}
 
   @property
@@ -160,16 +175,24 @@ class MultiLabelTask(ClassificationTask):
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelOutcome(OutputsOutcome):
-  """The outcome of an evaluation of several labels."""
+  """The outcome of an evaluation of several labels, as far as they are known.
+
+  An unknown label is NaN, and no score counts it.
+  """
 
   task: MultiLabelTask
+
+  @functools.cached_property
+  def known(self) -> np.ndarray:
+    """Whether each label of each example is known, (N, K)."""
+    return ~np.isnan(self.label)
 
   @functools.cached_property
   def threshold(self) -> float:
     """The task's threshold, or the best."""
     if self.task.threshold is not None:
       return self.task.threshold
-    return best_threshold(self.label.ravel(), self.output.ravel())
+    return best_threshold(self.label[self.known], self.output[self.known])
 
   @property
   def answers(self) -> np.ndarray:
@@ -179,35 +202,58 @@ class MultiLabelOutcome(OutputsOutcome):
   @functools.cached_property
   def precisions(self) -> Float[np.ndarray, " K"]:
     """The average precision of each label; NaN without a positive."""
-    columns = zip(self.label.T, self.output.T, strict=True)
-    return np.array([average_precision(*c) for c in columns])
+    return self._of_each(average_precision)
+
+  @functools.cached_property
+  def areas(self) -> Float[np.ndarray, " K"]:
+    """The AUROC of each label; NaN unless some have it and some have not."""
+    return self._of_each(auroc)
+
+  def _of_each(self, score: Callable[..., float]) -> np.ndarray:
+    """A score of each label, from the examples of which it is known."""
+    columns = zip(self.label.T, self.output.T, self.known.T, strict=True)
+    return np.array([score(y[of], p[of]) for y, p, of in columns])
 
   @property
   def scores(self) -> dict[str, Any]:
-    f1_of_all = f1(self.label > 0, self.answers)
-    scores = {"map": mean_of_known(self.precisions), "f1": f1_of_all}
-    return self.common({**scores, "threshold": self.threshold})
+    f1_of_all = f1(self.label > 0, self.answers & self.known)
+    return self.common(
+      {
+        "map": mean_of_known(self.precisions),
+        "auroc": mean_of_known(self.areas),
+        "f1": f1_of_all,
+        "threshold": self.threshold,
+      }
+    )
 
   @property
   def chance(self) -> float:
     """The mean share of images with a label, as mAP, of labels that occur."""
-    shares = self.label.mean(axis=0)
+    known = np.maximum(self.known.sum(axis=0), 1)
+    shares = (self.label > 0).sum(axis=0) / known
     return mean_of_known(np.where(shares > 0, shares, np.nan))
 
   def by_class(self) -> dict[str, Any]:
-    return self.each("ap_by_class", self.precisions)
+    precisions = self.each("ap_by_class", self.precisions)
+    return precisions | self.each("auroc_by_class", self.areas)
 
   def table(self) -> Table:
     rows = []
+    some_unknown = not self.known.all()
     for k, name in enumerate(self.names):
       true = self.label[:, k] > 0
-      answered = self.answers[:, k]
+      answered = self.answers[:, k] & self.known[:, k]
       hits = (true & answered).sum()
       precision, recall = (hits / max(1, x.sum()) for x in (answered, true))
-      shares = self.precisions[k], precision, recall, f1(true, answered)
+      areas = self.precisions[k], self.areas[k]
+      shares = (*areas, precision, recall, f1(true, answered))
       cells = ("-" if np.isnan(x) else f"{x:.2%}" for x in shares)
-      rows.append([name, f"{true.sum():,}", *cells])
-    return ("label", "examples", "AP", "precision", "recall", "F1"), rows
+      counts = [f"{true.sum():,}"]
+      if some_unknown:
+        counts.append(f"{self.known[:, k].sum():,}")
+      rows.append([name, *counts, *cells])
+    counts = ("examples", "known") if some_unknown else ("examples",)
+    return ("label", *counts, "AP", "AUROC", "precision", "recall", "F1"), rows
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
     def cells(row: int) -> list[str]:
@@ -218,7 +264,8 @@ class MultiLabelOutcome(OutputsOutcome):
     return ["labels", "answers", *self.names], cells
 
   def charts(self) -> list[Chart]:
-    curve = precision_recall(self.label.ravel(), self.output.ravel())
+    known = self.known
+    curve = precision_recall(self.label[known], self.output[known])
     arrays = {"precision": curve[0], "recall": curve[1]}
     alt = "Precision by recall, over all labels and thresholds."
     caption = "Precision by recall of all labels together"
@@ -242,6 +289,31 @@ def average_precision(
     return float("nan")
   precision, recall = precision_recall(label, score)
   return float((np.diff(recall, prepend=0) * precision).sum())
+
+
+def auroc(
+  label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
+) -> float:
+  """The share of pairs of a positive and a negative that scores order rightly.
+
+  It is the area under the curve of the receiver operating characteristic. Equal
+  scores count as half of a pair, and a NaN is the wrong one of each. It is NaN
+  without a positive or without a negative.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.multilabel.task import auroc
+  >>> label = np.array([1.0, 0.0, 1.0, 0.0])
+  >>> auroc(label, np.array([0.9, 0.8, 0.7, 0.1]))  # 3 of 4 pairs.
+  0.75
+  """
+  wrong = np.where(label > 0, -1, 2)  # Below and above all probabilities.
+  hits, counts = _ranked(label, np.where(np.isnan(score), wrong, score))
+  misses = counts - hits
+  pairs = label.sum() * (len(label) - label.sum())
+  if not pairs:
+    return float("nan")
+  middle = np.diff(hits, prepend=0) / 2
+  return float(((hits - middle) * np.diff(misses, prepend=0)).sum() / pairs)
 
 
 def precision_recall(
@@ -305,5 +377,5 @@ def _ranked(
 
 
 def _only(names: Iterable[str], label: np.ndarray) -> list[str]:
-  """The names whose entry in a row of flags is true."""
-  return [name for name, flag in zip(names, label, strict=True) if flag]
+  """The names whose entry in a row of flags is true, and not NaN."""
+  return [name for name, flag in zip(names, label, strict=True) if flag > 0]
