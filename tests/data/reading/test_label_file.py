@@ -149,7 +149,7 @@ JSON = """{"file": "0.png", "label": ["dog", "cat"]}
     ("file,label\n0.png,cat;dog\n1.png, bird | cat|\n2.png,\n", "labels.csv"),
     (JSON, "labels.jsonl"),
     (
-      "file,bird,cat,dog\n0.png,0,1,1.0\n1.png,1,true,\n2.png,0,0,False\n",
+      "file,bird,cat,dog\n0.png,0,1,1.0\n1.png,1,true,0\n2.png,0,0,False\n",
       "labels.csv",
     ),
   ],
@@ -225,7 +225,7 @@ SEVERAL = {"task": "multilabel", "label_columns": "a,b"}
     ),
     ("file,x\n0.png,nan\n", {"task": "regression"}, "x='nan', which is no"),
     (rows(*[5] * 10), {"task": "regression"}, "label, which hardly varies"),
-    ("file,a,b\n0.png,1,-1\n", SEVERAL, "line 2 has b='-1', which is not 0"),
+    ("file,a,b\n0.png,1,-1\n", SEVERAL, "line 2 has b='-1', an uncertain"),
     (ONE + "1.png,a\n", {"labels": False}, "labels=False and labels_file"),
   ],
 )  # fmt: skip

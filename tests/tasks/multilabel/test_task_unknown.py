@@ -1,5 +1,7 @@
 """Labels of which nobody knows: they have no part in a loss or a score."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -150,7 +152,8 @@ def test_balanced_weights_count_what_is_known():
   task = ClassificationTask(
     LossSettings(kind="sigmoid", class_weights="balanced")
   )
-  weights = task.fitted(Source()).class_weights
+  source: Any = Source()
+  weights = task.fitted(source).class_weights
   counts = [(LABELS == value).sum(axis=0) for value in (0, 1)]
   assert weights == pytest.approx(counts[0] / counts[1])
 
