@@ -243,8 +243,8 @@ def test_only_an_encoders_patches_are_on_its_maps(
 @pytest.mark.parametrize(
   "options, message",
   [
-    ({"layer": 3}, "--layer=3: the model's layers are 1 to 2"),
-    ({"layer": 0}, "--layer=0: the model's layers are 1 to 2"),
+    ({"layer": 3}, "layer=3: the model's layers are 1 to 2"),
+    ({"layer": 0}, "layer=0: the model's layers are 1 to 2"),
     ({"class_name": "cat"}, "--class_name='cat' is none of the 5 classes"),
     ({"discard": 1.0}, r"discard=1.0 must be in \[0, 1\)"),
     ({"class_name": "5"}, "--class_name='5' is none of the 5 classes"),

@@ -51,21 +51,45 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"{error}; {hint}", name=name) from None
 
 
+_WEIGHTS = (
+  "vit_jax.load_pretrained, or vit_jax.make_vit for one without weights"
+)
+_PREPARED = "loaded.preprocess(images) of loaded = vit_jax.load_pretrained(...)"
+
 # Names in other libraries, and those of the same here.
 _ELSEWHERE = {
   **dict.fromkeys(("fit", "finetune", "fine_tune", "Trainer"), "vit_jax.train"),
   **dict.fromkeys(("ViT", "vit", "VisionTransformer"), "vit_jax.make_vit"),
-  **dict.fromkeys(("Dataset", "DataLoader", "dataset"), "vit_jax.open_data"),
   **dict.fromkeys(
-    ("create_model", "get_model", "AutoModel", "from_pretrained", "pipeline"),
-    "vit_jax.load_pretrained, or vit_jax.make_vit for one without weights",
+    ("Dataset", "DataLoader", "dataset", "ImageFolder", "load_data"),
+    "vit_jax.open_data",
   ),
   **dict.fromkeys(
-    ("create_transform", "transforms", "AutoImageProcessor", "preprocess"),
-    "loaded.preprocess(images) of loaded = vit_jax.load_pretrained(...)",
+    ("create_model", "get_model", "from_pretrained"),
+    _WEIGHTS,
+  ),
+  "pipeline": "vit_jax.load_pretrained(name).predict(images)",
+  **dict.fromkeys(
+    ("create_transform", "transforms", "preprocess"),
+    _PREPARED,
   ),
   **dict.fromkeys(
-    ("attention", "attention_map", "plot_attention"),
+    ("confusion_matrix", "accuracy", "plot_history"),
+    "vit_jax.report(run), which shows them, or vit_jax.evaluate(run)",
+  ),
+  **dict.fromkeys(
+    ("optimizer", "make_optimizer", "AdamW", "SGD", "adamw", "sgd"),
+    'vit_jax.train(folder, lr=1e-3, settings={"optimizer.kind": "sgd"})',
+  ),
+  **dict.fromkeys(
+    ("schedule", "cosine_schedule", "make_schedule", "lr_schedule"),
+    "vit_jax.training.optimizer.make_schedule",
+  ),
+  "resize_positions": (
+    "vit_jax.load_pretrained(name, image_size=384), which resizes them"
+  ),
+  **dict.fromkeys(
+    ("attention", "attention_map", "plot_attention", "attention_rollout"),
     "loaded.attention(image) of loaded = vit_jax.load_pretrained(...)",
   ),
   "attention_weights": "vit_jax.inspection.attention_maps.attention_weights",
@@ -81,7 +105,19 @@ _ELSEWHERE = {
 }
 
 
+# Beginnings and ends of names in other libraries.
+_LIKE = {
+  r".*(ImageProcessor|Processor|FeatureExtractor|Transforms?)$": _PREPARED,
+  r"Auto[A-Z].*|.*(Model|ForImageClassification)$": _WEIGHTS,
+  r"(vit|deit3?|beit|dino|dinov2|dinov3|clip|siglip)_.*": (
+    "vit_jax.load_pretrained(name), with a name of vit_jax.list_models()"
+  ),
+}
+
+
 def _meant(name: str) -> str:
+  import re
+
   from vit_jax.__main__ import COMMANDS
   from vit_jax.runtime import hints
 
@@ -90,6 +126,9 @@ def _meant(name: str) -> str:
   near = same if name == verb else hints.near_names(name, same or __all__)
   if name in _ELSEWHERE:
     return f"did you mean {_ELSEWHERE[name]}?"
+  for pattern, text in _LIKE.items():
+    if re.fullmatch(pattern, name):
+      return f"did you mean {text}?"
   if name in COMMANDS and not same:
     return f"`vit_jax {name}` is for a shell; in a notebook, !vit_jax {name}."
   if near := near or same:

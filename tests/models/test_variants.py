@@ -141,10 +141,12 @@ def test_unknown_fields_are_refused(variant, message):
   [
     ("dropout", "did you mean dropout_rate?"),
     ("image_size", "it follows the images: leave it out."),
+    ("device", "JAX chooses: JAX_PLATFORMS=cpu before Python takes the CPU."),
+    ("drop_path_rate", 'models of a family have it, as block="deit3".'),
   ],
 )
 def test_a_field_that_was_likely_meant_is_named(field, meant):
-  message = f"Vit has no field {field}; {meant} It has attention_drop"
+  message = f"Vit has no field {field}; {meant}"
   with pytest.raises(ValueError, match=re.escape(message)):
     make_vit("B/16", 7, **{field: 1})
 

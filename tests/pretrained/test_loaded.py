@@ -139,6 +139,9 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
 @pytest.mark.parametrize(
   "name, meant",
   [
+    ("logits", 'model.apply({"params": params}, loaded.preprocess(images))'),
+    ("export", "vit_jax.export_model(loaded), or `vit_jax export`"),
+    ("patch_features", "loaded.features(images, layers=[12], as_maps=True)"),
     ("save", 'vit_jax.save(loaded, folder, to="hf")'),
     ("param", "loaded.params"),
     ("classes", "loaded.class_names"),

@@ -68,6 +68,24 @@ def test_unknown_name_suggests_the_nearest():
   assert "timm_b16_dino (vit_base_patch16_224.dino)" in message
 
 
+def test_the_only_weights_of_timms_architecture_are_taken(monkeypatch, capsys):
+  """Where there are several, as above, timm chooses, and the user has to."""
+  taken = []
+  monkeypatch.setattr(
+    f"{locate.__module__}._from_address", lambda *a: taken.append(a[0])
+  )
+  locate("deit_tiny_patch16_224")
+  assert taken == [known.KNOWN["timm_ti16_deit_i1k_224"].url]
+  whole = "deit_tiny_patch16_224.fb_in1k"
+  said = f"deit_tiny_patch16_224 is taken for {whole}, the only such"
+  assert said in capsys.readouterr().err
+  locate(whole)
+  assert "taken for" not in capsys.readouterr().err
+  assert known.class_names("deit_tiny_patch16_224", 1000)
+  for name in ("vit_base_patch16_224", "deit_tiny", whole, "b16_augreg", ""):
+    assert known.only_weights(name) == ""
+
+
 def test_google_storage_address(site, monkeypatch):
   monkeypatch.setenv("STORAGE_EMULATOR_HOST", site.root)
   path = "/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz"

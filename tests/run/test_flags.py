@@ -141,6 +141,11 @@ def test_the_key_that_is_meant_is_suggested(typed, other, ours):
     typed("--config=digits", f"--config.{other}=1")
 
 
+def test_no_key_is_suggested_that_is_far_from_what_was_typed(typed):
+  with pytest.raises(ValueError, match="tion. `vit_jax train --help=all` lis"):
+    typed("--config=digits", "--config.callbacks=1")
+
+
 def test_every_suggested_key_exists():
   ours, others = zip(*config_file.other_names().items(), strict=True)
   assert {*ours} <= {*all_keys(Settings)}

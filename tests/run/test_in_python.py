@@ -117,6 +117,8 @@ def test_a_script_is_not_imported_by_workers(
     ({}, r"give a folder of images, as in vit_jax\.train\(\"my_photos\"\)"),
     ({"config": "digits"}, "or both config and workdir"),
     ({"data": "my_photo"}, "'my_photo' is neither .* did you mean my_photos?"),
+    ({"optimizer": "sgd"}, r"optimizer is not .*settings=\{.optimizer\.kind.:"),
+    ({"callbacks": []}, "callbacks is not a setting of a run; `vit_jax train "),
     ({"learning_rate": 1e-3}, "learning_rate is not .* did you mean lr?"),
     (
       {"data": 3},

@@ -127,7 +127,10 @@ def _layer(model: BaseVit, layer: int | None) -> int:
   """The number of the requested layer, counted from 1; by default the last."""
   L = model.num_layers
   if layer is not None and not 1 <= layer <= L:
-    raise ValueError(f"--layer={layer}: the model's layers are 1 to {L}.")
+    raise ValueError(
+      f"layer={layer}: the model's layers are 1 to {L}; leave it out for the "
+      "last."
+    )
   return layer or L
 
 

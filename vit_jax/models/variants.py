@@ -240,18 +240,33 @@ def _typed(module: type[nn.Module], name: str, value: Any) -> Any:
 _hints = functools.cache(typing.get_type_hints)
 
 
+# Fields of models in other libraries, and the way to do the same here.
+_ELSEWHERE = {
+  **dict.fromkeys(
+    ("image_size", "img_size"), "it follows the images: leave it out."
+  ),
+  **dict.fromkeys(
+    ("pretrained", "weights"),
+    "vit_jax.load_pretrained(NAME) reads published weights.",
+  ),
+  **dict.fromkeys(
+    ("device", "device_map"),
+    "JAX chooses: JAX_PLATFORMS=cpu before Python takes the CPU.",
+  ),
+}
+
+
 def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
   names = _field_names(module) - {"num_classes"}
   if unknown := sorted(set(fields) - names):
     near = difflib.get_close_matches(unknown[0], names, n=1, cutoff=0.7)
     hint = f"did you mean {near[0]}? It" if near else "it"
-    if unknown[0] in ("image_size", "img_size"):  # Elsewhere it is fixed.
-      hint = "it follows the images: leave it out. It"
-    if unknown[0] in ("pretrained", "weights"):
-      hint = "vit_jax.load_pretrained(NAME) reads published weights. It"
+    hint += f" has {', '.join(sorted(names))}."
+    if unknown[0] in _field_names(ExtendedVit):
+      hint = 'models of a family have it, as block="deit3".'
+    hint = _ELSEWHERE.get(unknown[0], hint)
     raise ValueError(
-      f"{module.__name__} has no field {', '.join(unknown)}; "
-      f"{hint} has {', '.join(sorted(names))}."
+      f"{module.__name__} has no field {', '.join(unknown)}; {hint}"
     )
   needed = {
     field.name

@@ -206,8 +206,24 @@ _BY_NAME = {n: k for k in KNOWN.values() for n in (k.url, *k.names)}
 
 
 def find(source: str) -> Known | None:
-  """The checkpoint of our name, timm's, Hugging Face's, or of an address."""
+  """The checkpoint of our name, timm's, Hugging Face's, or of an address.
+
+  timm's name without its last part finds one if `only_weights` does.
+  """
+  source = only_weights(source) or source
   return KNOWN.get(source.lower()) or _BY_NAME.get(source)
+
+
+def only_weights(source: str) -> str:
+  """timm's whole name of the only known weights of its architecture, or "".
+
+  It is "" too for a whole name, and where several weights are known, as those
+  of vit_base_patch16_224, of which timm chooses one.
+  """
+  if "/" in source or "." in source:
+    return ""
+  whole = {n for n in _BY_NAME if n.startswith(f"{source}.") and "/" not in n}
+  return whole.pop() if len(whole) == 1 else ""
 
 
 def class_names(source: str, num_classes: int) -> tuple[str, ...]:

@@ -52,8 +52,16 @@ _FOR_USERS = (
 # Attributes in other libraries, and the way to do the same here.
 _ELSEWHERE = {
   **dict.fromkeys(
-    ("save", "save_pretrained", "export", "push_to_hub"),
+    ("save", "save_pretrained", "push_to_hub"),
     'vit_jax.save(loaded, folder, to="hf")',
+  ),
+  **dict.fromkeys(
+    ("export", "to_onnx"), "vit_jax.export_model(loaded), or `vit_jax export`"
+  ),
+  "logits": 'model.apply({"params": params}, loaded.preprocess(images))',
+  **dict.fromkeys(
+    ("patch_features", "patch_tokens", "get_intermediate_layers"),
+    "loaded.features(images, layers=[12], as_maps=True)",
   ),
   **dict.fromkeys(
     ("apply", "forward", "eval", "classify", "top_k"), "loaded.predict(images)"
@@ -73,9 +81,10 @@ _ELSEWHERE = {
   **dict.fromkeys(("encode_text", "text"), "loaded.embed_texts(texts)"),
   **dict.fromkeys(("transform", "processor"), "loaded.preprocess(images)"),
   **dict.fromkeys(
-    ("attention_map", "attention_maps", "visualize", "plot", "show"),
+    ("attention_map", "attention_maps", "attention_rollout", "plot", "show"),
     "loaded.attention(image)",
   ),
+  "visualize": "loaded.attention(image), or vit_jax.visualize(name, image)",
   **dict.fromkeys(
     ("fit", "train", "finetune", "fine_tune"),
     "vit_jax.train(folder, pretrained=NAME)",
@@ -301,7 +310,7 @@ class Loaded:
     pixels = read_images(preprocessing, images)
     return normalize(jnp.asarray(pixels), **preprocessing.normalization)
 
-  @hints.accepts("loaded.features(images)")
+  @hints.accepts("loaded.features(images)", elsewhere={"layer": "layers=[6]"})
   def features(
     self,
     images: Pictures,

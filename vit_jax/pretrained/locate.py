@@ -11,9 +11,15 @@ import re
 from urllib.parse import quote
 
 from vit_jax.pretrained import fetch, hub
-from vit_jax.pretrained.known import KNOWN, PICKLES, find, refuse_pickle
+from vit_jax.pretrained.known import (
+  KNOWN,
+  PICKLES,
+  find,
+  only_weights,
+  refuse_pickle,
+)
 from vit_jax.runtime import hints
-from vit_jax.runtime.printable import printable, say
+from vit_jax.runtime.printable import printable, say, say_once
 
 
 def locate(source: str, more: tuple[str, ...] = ()) -> pathlib.Path:
@@ -32,6 +38,10 @@ def locate(source: str, more: tuple[str, ...] = ()) -> pathlib.Path:
     refuse_pickle(path)
     return pathlib.Path(path)
   checkpoint = find(source)
+  if whole := only_weights(source):
+    say_once(
+      f"{source} is taken for {whole}, the only such weights known here."
+    )
   if checkpoint and not _is_here(checkpoint.url):
     say(f"{source}: {checkpoint.terms}.")
   if "://" in source:

@@ -18,6 +18,7 @@ from vit_jax.runtime import hints
 from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.settings import UNITS, Section, all_keys, nearest_key
 
+ALL_KEYS = "`vit_jax train --help=all` lists the keys."
 FOR_CLASSES = "image_folder"
 """The configuration for a folder, or a file of labels, without weights."""
 
@@ -104,7 +105,7 @@ def other_names() -> dict[str, list[str]]:
 
 
 def nearest(key: str, cls: type[Section]) -> str:
-  """The valid key closest to an unknown name."""
+  """The valid key closest to an unknown name; "" if none is near."""
   name = key.rsplit(".", 1)[-1].replace("-", "_")
   valid_keys = set(all_keys(cls))
   for our_key, others in other_names().items():
@@ -142,5 +143,6 @@ def _mistake(path: pathlib.Path, error: Exception) -> str:
   missing = re.match(r'Key "(\w+)" does not exist', text)
   if missing:
     key = nearest(missing[1], Settings)
-    return f"{place}: there is no key {missing[1]}; did you mean {key}?"
+    end = f"; did you mean {key}?" if key else f". {ALL_KEYS}"
+    return f"{place}: there is no key {missing[1]}{end}"
   return f"{place}: {type(error).__name__}: {text}"

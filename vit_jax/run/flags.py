@@ -15,6 +15,7 @@ from ml_collections.config_flags import config_path
 
 from vit_jax.data.settings import LABEL_FILES
 from vit_jax.run.config_file import (
+  ALL_KEYS,
   FOR_CLASSES,
   load_config,
   nearest,
@@ -324,8 +325,9 @@ def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
     if argument.startswith("-") and name.startswith("config."):
       key = name.removeprefix("config.").split("[")[0]
       if key not in all_keys(cls):
-        text = "is not a key of the configuration; did you mean"
-        text += f" --config.{nearest(key, cls)}?"
+        near = nearest(key, cls)
+        text = "is not a key of the configuration"
+        text += f"; did you mean --config.{near}?" if near else f". {ALL_KEYS}"
         if key in all_keys(Settings):
           sections = ", ".join(f.name for f in dataclasses.fields(cls))
           text = "is a key of a training run; this command takes only"
@@ -342,7 +344,8 @@ def key_table(section: str = "", cls: type[Section] = Settings) -> str:
   if not rows:
     depth = 1 + section.count(".")
     near = ".".join(nearest(section, cls).split(".")[:depth])
-    raise ValueError(f"no key begins with {section!r}; did you mean {near}?")
+    end = f"; did you mean {near}?" if near else f". {ALL_KEYS}"
+    raise ValueError(f"no key begins with {section!r}{end}")
   return "\n".join(
     f"  {key}_steps|_epochs|_examples: {says}"
     if isinstance(default, Duration)

@@ -14,7 +14,7 @@ from vit_jax.inference.reading import Pictures
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import flags
-from vit_jax.run.config_file import load_config, nearest, other_units
+from vit_jax.run.config_file import ALL_KEYS, load_config, nearest, other_units
 from vit_jax.run.experiments import lr_range
 from vit_jax.run.experiments.lr_range import Found
 from vit_jax.run.loop import train
@@ -204,7 +204,7 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
       keyword = short.get(near, near)
       if "." in keyword:  # It is no keyword of Python's.
         keyword = f'settings={{"{keyword}": ...}}'
-      hint = f"did you mean {keyword}?"
+      hint = f"did you mean {keyword}?" if near else ALL_KEYS
       if name in usage.DEVICES:
         hint = "JAX chooses: JAX_PLATFORMS=cpu before Python takes the CPU."
       if says := usage.going_on(name, _named(value), "workdir"):

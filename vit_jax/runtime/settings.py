@@ -17,7 +17,8 @@ from vit_jax.runtime.checks import NOT_NEGATIVE, Rule, checked, without_none
 
 UNITS = ("steps", "epochs", "examples")
 _MISSING = "the configuration has no {}: start it from base_config()."
-_UNKNOWN = "{} is not a key of the configuration; did you mean {}?"
+_UNKNOWN = "{} is not a key of the configuration"
+_NEAR = 0.6  # Likeness of a key that may be meant.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +192,8 @@ def from_dict(
   if remaining:
     unknown = prefix + next(iter(flat(remaining)))
     close = nearest_key(unknown, whole or cls)
-    raise ValueError(_UNKNOWN.format(unknown, close))
+    end = f"; did you mean {close}?" if close else "."
+    raise ValueError(_UNKNOWN.format(unknown) + end)
   try:
     return cls(**fields)
   except ValueError as error:
@@ -302,14 +304,14 @@ def all_keys(cls: type[Section]) -> list[str]:
 
 
 def nearest_key(key: str, cls: type[Section]) -> str:
-  """The key of a section that is most similar to `key`, for a message."""
+  """The key of a section that is similar to `key`, for a message; or ""."""
   import difflib
 
   every = all_keys(cls)
   last = key.rsplit(".", 1)[-1]
   same_last = [k for k in every if k.rsplit(".", 1)[-1] == last]
-  close = difflib.get_close_matches(key, every, n=1, cutoff=0.0)
-  return (same_last or close)[0]
+  close = difflib.get_close_matches(key, every, n=1, cutoff=_NEAR)
+  return next(iter((*same_last, *close)), "")
 
 
 def _checked(field: dataclasses.Field, kind: Any, value: Any) -> Any:
