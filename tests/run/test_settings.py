@@ -210,6 +210,7 @@ OTHERS = {
   "data.labels": False,
   "data.train_split": "test",
   "data.unknown": "?",
+  "data.group_column": "patient",
   "data.uncertain": "ignore",
   "data.empty_cells": "absent",
   "distill.form": "deit",

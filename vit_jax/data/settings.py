@@ -113,6 +113,12 @@ class DataSettings(Section):
     needs="labels_file",
     legacy_default=";|",
   )
+  group_column: str | None = setting(
+    None,
+    "Column of what images have in common, such as a patient, a scene or a "
+    "video: all images of a group are trained on, or none.",
+    needs="labels_file",
+  )
   unknown: str | None = setting(
     None,
     "Cells of columns of 0 and 1 that do not say whether an image has the "

@@ -90,6 +90,16 @@ class Joined(Source):
     places = [self._place(int(index)) for index in indices]
     return [split.ids([inside])[0] for split, inside in places]
 
+  def groups(self, indices: Sequence[int]) -> np.ndarray | None:
+    """The number of the group of some examples; None if a split has none."""
+    of_splits = [getattr(split, "groups", None) for split in self._splits]
+    known = [groups for groups in of_splits if groups is not None]
+    if len(known) < len(of_splits):
+      return None
+    starts = itertools.accumulate((g.max() + 1 for g in known), initial=0)
+    every = [g + start for g, start in zip(known, starts, strict=False)]
+    return np.concatenate(every)[np.asarray(indices)]
+
   def _place(self, index: int) -> tuple[Any, int]:
     number = bisect.bisect_right(self._starts, index) - 1
     return self._splits[number], index - self._starts[number]
@@ -113,7 +123,11 @@ def inspect_labels(
   features, labels, places = read_features(loaded, source, display.track)
   label_errors.check_enough(labels, names)
   p = label_errors.out_of_fold(
-    features, labels, len(names), track=display.track
+    features,
+    labels,
+    len(names),
+    groups=source.groups(places),
+    track=display.track,
   )
   ranked = label_errors.label_errors(labels, p)
   rows = _rows(names, labels, p, ranked)

@@ -191,7 +191,8 @@ def probe_head(plan: Plan, params: Any) -> "Probe":
   with contextlib.closing(stream):
     batches = read(plan.extras.merge(params), stream, "fitting the head")
     images = whole_set.Readable(batches)
-    return whole_set.fit(images, model.num_classes, count)
+    groups = getattr(plan.source, "groups", None)
+    return whole_set.fit(images, model.num_classes, count, groups)
 
 
 def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:

@@ -190,3 +190,45 @@ def test_images_without_classes_are_not_held_out_by_class(classes, said):
     rule.of_class(place, [b"%d.png" % n for n in range(8)])
   (line,) = rule.lines()
   assert said in line
+
+
+def patients(rng, count):
+  """The patient of each image, of one to nine images each."""
+  sizes = rng.integers(1, 10, count)
+  return [f"p{k}" for k, size in enumerate(sizes) for _ in range(size)]
+
+
+@pytest.mark.parametrize("by", ["count", "name"])
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_are_held_out_whole_and_stay_on_their_side(by, seed):
+  groups = patients(np.random.default_rng(seed), 80)
+  rule = Holdout.of(len(groups), 0.2, by)
+  chosen = rule.of_groups(groups)
+  share = sum(group in chosen for group in groups) / len(groups)
+  if by == "count":
+    assert 0.2 <= share < 0.2 + 9 / len(groups)
+  assert 0 < share < 0.5
+  kept = Holdout.of(len(groups), 0.2, rule.by, rule.below)
+  more = [*groups, *(f"q{k}" for k in range(200))]
+  assert kept.of_groups(more) & {*groups} == chosen
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (50, 1), (1, 50), (3, 3, 3)])
+@pytest.mark.parametrize("by", ["count", "name"])
+def test_of_few_groups_both_sides_have_one(by, sizes):
+  groups = [f"p{k}" for k, size in enumerate(sizes) for _ in range(size)]
+  chosen = Holdout.of(len(groups), 0.2, by).of_groups(groups)
+  assert 0 < len(chosen) < len(sizes)
+
+
+@pytest.mark.parametrize(
+  "by, message",
+  [
+    ("count", "data.group_column: all 3 images are of one group, and"),
+    ("name", "data.group_column: all 3 images are of one group, and"),
+    ("rank", "data.held_out_by='rank' knows no groups: set it to"),
+  ],
+)
+def test_groups_that_cannot_be_held_out_are_refused(by, message):
+  with pytest.raises(ValueError, match=message):
+    Holdout.of(3, 0.2, by).of_groups(["p", "p", "p"])

@@ -474,3 +474,56 @@ def test_half_a_character_in_a_name_is_refused(folder):
     ValueError, match=r"line 1 names '0\\ud83d.png', with half"
   ):
     open_splits(settings(folder, text, "labels.jsonl"))
+
+
+def scans(folder, split=""):
+  """Thirty scans of ten patients, whose rows are in a file."""
+  lines = ["file,label,patient" + ",split" * bool(split)]
+  for k in range(30):
+    (folder / f"s{k}.png").write_bytes((folder / "0.png").read_bytes())
+    lines.append(f"s{k}.png,{k % 2},p{k % 10}{split and split.format(k)}")
+  return "\n".join(lines)
+
+
+def patients_of(source):
+  names = map(os.path.basename, source.ids(range(len(source))))
+  return {int(name[1:-4]) % 10 for name in names}
+
+
+def test_no_patient_is_on_both_sides(folder):
+  given = settings(folder, scans(folder), group_column="patient")
+  train, held_out = (open_source(split, given) for split in ("train", "eval"))
+  assert not patients_of(train) & patients_of(held_out)
+  assert len(train) + len(held_out) == 30 and len(held_out) in (6, 9)
+  assert train.class_names == ("0", "1")
+  assert [*np.bincount(train.groups)] == [3] * (len(train) // 3)
+  count = len(patients_of(held_out))
+  line = f"groups by 'patient': train {10 - count}, held out {count}; none is"
+  assert any(text.startswith(line) for text in train.warnings())
+
+
+@pytest.mark.parametrize(
+  "text, column, message",
+  [
+    ("file,label\n0.png,a\n", "patient", "data.group_column='patient' is not"),
+    (
+      "file,label,patient\n0.png,a,p\n1.png,b,\n",
+      "patient",
+      "line 3 has no patient: give each image a group",
+    ),
+    (
+      "file,label,patient,split\n0.png,a,p,train\n1.png,b,p,val\n2.png,b,q,train\n",
+      "patient",
+      "data.group_column='patient': .*line 3 puts an image of 'p' into val, ",
+    ),
+    (
+      "file,label,patient\n0.png,a,p\n0.png,a,q\n1.png,b,q\n",
+      "patient",
+      "line 3 puts '0.png' into the group 'q', and .*line 2 into 'p'",
+    ),
+  ],
+)
+def test_groups_with_a_mistake_are_refused(folder, text, column, message):
+  given = settings(folder, text, group_column=column)
+  with pytest.raises(ValueError, match=message):
+    open_source("train", given)

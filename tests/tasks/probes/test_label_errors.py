@@ -189,3 +189,19 @@ def test_cleanlab_lists_the_same_images(K):
     errors = label_errors.label_errors(labels, p)
     assert errors.index.tolist() == expected.tolist()
     assert len(expected) > 30
+
+
+def test_images_of_a_group_share_a_fold():
+  """A probe that knows a group by other images of it would answer rightly."""
+  groups = np.repeat(np.arange(20), 5)
+  labels = np.random.default_rng(3).permutation(np.repeat([0, 1], 10))[groups]
+  features = np.eye(20, dtype=np.float32)[groups]
+  known = label_errors.out_of_fold(features, labels, 2)
+  assert (known.argmax(axis=1) == labels).all()
+  unknown = label_errors.out_of_fold(features, labels, 2, groups=groups)
+  assert (unknown.argmax(axis=1) == labels).mean() < 0.6
+  fold = label_errors.stratified(labels, 5, 1, groups)
+  assert all(len({*fold[groups == g]}) == 1 for g in range(20))
+  assert [*np.bincount(fold)] == [20] * 5
+  with pytest.raises(ValueError, match="data.group_column: all images are of "):
+    label_errors.out_of_fold(features, labels, 2, groups=0 * groups)

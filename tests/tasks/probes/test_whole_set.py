@@ -134,3 +134,22 @@ def test_too_few_images_are_refused():
     rest = {key: np.zeros(8) for key in ("label", "mask", "skipped")}
     nothing = [(np.zeros((8, D), np.float32), rest)]
     whole_set.linear(_batches(*TRAIN), nothing, K, 40)
+
+
+def test_no_group_is_fitted_and_held_out():
+  """Features that tell the group alone say nothing of other groups."""
+  groups = np.repeat(np.arange(40), 3)
+  labels = np.random.default_rng(0).permutation(np.arange(40) % 2)[groups]
+  y = np.eye(40, dtype=np.float32)[groups]
+  # Unreadable images have a place, too: each second one of a batch.
+  parts = [groups[k : k + 7] for k in range(0, 120, 7)]
+  of_all = np.concatenate([np.insert(part, 1, 0) for part in parts])
+
+  def fitted(groups=None):
+    readable = whole_set.Readable(_batches(y, labels))
+    return whole_set.fit(readable, 2, len(labels), groups)
+
+  assert np.mean(fitted().folds) > 0.99
+  assert np.mean(fitted(of_all).folds) < 0.7
+  with pytest.raises(ValueError, match="data.group_column: the training imag"):
+    fitted(0 * of_all)

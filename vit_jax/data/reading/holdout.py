@@ -1,5 +1,6 @@
 """Chooses the images to hold out from data that come without splits."""
 
+import collections
 import dataclasses
 import hashlib
 import math
@@ -7,8 +8,10 @@ import os
 import posixpath
 import unicodedata
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 _FEW = 1_000  # Fewer images are held out by count, unless a rule is given.
 _LEAST = 2  # Images of a class that are held out by count, if it has enough.
@@ -55,6 +58,31 @@ class Holdout:
     if place == len(self.below):
       self.below.append(_bound(files, self.fraction, self.root))
     return held_out(files, self.below[place], "name", self.root)
+
+  def of_groups(self, groups: Sequence[str]) -> set[str]:
+    """The held-out groups of those of all images, one for each image.
+
+    By count, they are those of the lowest hashes that have the fraction of the
+    images, or just more. Raises ValueError if there are fewer than two.
+    """
+    sizes = collections.Counter(groups)
+    names = {os.fsencode(group): group for group in sizes}
+    if self.by == "rank":
+      raise ValueError(
+        "data.held_out_by='rank' knows no groups: set it to name or count."
+      )
+    if len(names) < 2:
+      raise ValueError(
+        f"data.group_column: all {len(groups):,} images are of one group, and "
+        "images are held out by groups: it takes two."
+      )
+    bound = self.fraction
+    if self.by == "count":
+      if not self.below:
+        images = {name: sizes[group] for name, group in names.items()}
+        self.below.append(_bound_of_groups(images, self.fraction))
+      bound = self.below[0]
+    return {names[name] for name in held_out(names, bound)}
 
   def lines(self) -> list[str]:
     """A line if another opening of the data may choose other images."""
@@ -130,6 +158,18 @@ def _bound(
     return fraction
   highest = sorted(_hashes(files, root).values())[count - 1]
   return math.nextafter(highest, math.inf)
+
+
+def _bound_of_groups(images: Mapping[bytes, int], fraction: float) -> float:
+  """The number that lies just above the hashes of the groups to hold out.
+
+  They have the fraction of all images or more. One group is not held out.
+  """
+  hashes = _hashes(images, None)
+  *ranked, _ = sorted(images, key=hashes.__getitem__)
+  total = np.cumsum([images[name] for name in ranked])
+  count = int(np.searchsorted(total, fraction * sum(images.values()))) + 1
+  return math.nextafter(hashes[ranked[:count][-1]], math.inf)
 
 
 def _hashes(files: Collection[bytes], root: bytes | None) -> dict[bytes, float]:

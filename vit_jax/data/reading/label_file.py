@@ -28,9 +28,12 @@ class LabelledImages(ImageFiles):
     kind: The kind of its labels.
     label_spec: The shape and type of a label.
     notes: Lines on how the file was read as a whole.
+    groups: The number of each image's group, int (N,); None if the file is not
+      read by groups.
   """
 
   notes: Sequence[str] = ()
+  groups: np.ndarray | None = None
 
   def __init__(
     self,
@@ -52,6 +55,9 @@ class LabelledImages(ImageFiles):
     self._warnings = kind.warnings(class_names, rows)
     files = [os.fsencode(row.file) for row in rows]
     self._hold(os.fsencode(settings.root), files, labels)
+    if settings.group_column:
+      groups = [row.group for row in rows]
+      self.groups = np.unique(groups, return_inverse=True)[1]
 
   def warnings(self) -> list[str]:
     """The warnings of `ImageFiles` and of the kind of labels."""
@@ -101,6 +107,9 @@ def open_folder(
     rule = _hold_out(parts, encode, settings)
   labels.note_training(parts["train"])
   sources = {"train": "train", "eval": chosen, "test": "test"}
+  notes += _on_groups(
+    {split: parts[split] for split in sources.values()}, settings
+  )
   opened = {}
   for name, split in sources.items():
     if rows := parts[split]:
@@ -245,6 +254,32 @@ def _fail_absent(
   fail(row.place, f"{problem} ({share}){hint}")
 
 
+def _on_groups(
+  parts: Mapping[str, Sequence[Row]], settings: DataSettings
+) -> list[str]:
+  """A line that counts the groups of each split, if there are any.
+
+  Raises ValueError if a group is in two splits.
+  """
+  column = settings.group_column
+  if column is None:
+    return []
+  seen: dict[str, str] = {}
+  for split, rows in parts.items():
+    for row in rows:
+      other = seen.setdefault(row.group, split)
+      if other != split:
+        raise ValueError(
+          f"data.group_column={column!r}: {row.place} puts an image of "
+          f"{row.group!r} into {split}, and others are in {other}. Images of a "
+          "group belong to one split: mend the column split, or leave it out "
+          "to hold out whole groups."
+        )
+  counts = collections.Counter(seen.values())
+  each = ", ".join(f"{split} {count:,}" for split, count in counts.items())
+  return [f"groups by {column!r}: {each}; none is in two splits."]
+
+
 def _hold_out(
   parts: dict[str, list[Row]], encode: Encode, settings: DataSettings
 ) -> Holdout:
@@ -253,11 +288,6 @@ def _hold_out(
   Returns the rule that chose it.
   """
   train = parts["train"]
-  groups: dict[int, list[bytes]] = collections.defaultdict(list)
-  labels = encode(train)
-  for row, label in zip(train, labels, strict=True):
-    group = int(label) if labels.ndim == 1 else 0
-    groups[group].append(os.fsencode(row.file))
   root = os.fsencode(settings.root or ".")
   rule = Holdout.of(
     len(train),
@@ -266,11 +296,29 @@ def _hold_out(
     settings.held_out_below,
     root,
   )
-  evaluated: set[bytes] = set()
-  for group in sorted(groups):
-    evaluated |= rule.of_class(group, groups[group])
-  parts["held out"] = [r for r in train if os.fsencode(r.file) in evaluated]
-  parts["train"] = [r for r in train if os.fsencode(r.file) not in evaluated]
+  if settings.group_column:
+    groups = rule.of_groups([row.group for row in train])
+    is_held_out = [row.group in groups for row in train]
+  else:
+    files = _of_classes(rule, train, encode(train))
+    is_held_out = [os.fsencode(row.file) in files for row in train]
+  parts["train"] = []
+  for row, is_out in zip(train, is_held_out, strict=True):
+    parts["held out" if is_out else "train"].append(row)
   if not parts["held out"]:
     fail(train[0].place, "and the other rows are too few to hold some out")
   return rule
+
+
+def _of_classes(
+  rule: Holdout, rows: Sequence[Row], labels: np.ndarray
+) -> set[bytes]:
+  """The files that a rule holds out of each class; of all without classes."""
+  by_class: dict[int, list[bytes]] = collections.defaultdict(list)
+  for row, label in zip(rows, labels, strict=True):
+    place = int(label) if labels.ndim == 1 else 0
+    by_class[place].append(os.fsencode(row.file))
+  files: set[bytes] = set()
+  for place in sorted(by_class):
+    files |= rule.of_class(place, by_class[place])
+  return files

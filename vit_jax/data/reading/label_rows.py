@@ -6,6 +6,7 @@ from typing import Any
 
 from vit_jax.data.reading import cells
 from vit_jax.data.reading.cells import Row
+from vit_jax.data.reading.columns import is_empty
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.lookup import Lookup
 from vit_jax.data.reading.split_names import split_named
@@ -62,7 +63,8 @@ def read_rows(
       )
       separator = settings.label_separator
       if notes is not None:
-        notes += _not_read(by_column, (key, *columns))
+        read = (key, *columns, settings.group_column)
+        notes += _not_read(by_column, read)
       if len(columns) > 1 and separator != cells.AS_BEFORE:
         separator = None  # Each has a cell of its own.
     if missing := [name for name in (key, *columns) if name not in by_column]:
@@ -83,7 +85,8 @@ def read_rows(
           values[k] = cells.values_of(value, separator)
         except ValueError as error:
           fail(place, f"has {columns[k]}={quoted(value)}, which {error}")
-    rows.append(Row(place, file, split, values, comma))
+    group = _group(place, by_column, settings.group_column)
+    rows.append(Row(place, file, split, values, comma, group))
   if not rows:
     advice = "write the line file,label and a line for each image"
     fail(path, f"has no rows; {advice}")
@@ -102,7 +105,24 @@ def columns_of(path: str) -> list[str]:
   return []
 
 
-def _not_read(first: Mapping[str, Any], read: Collection[str]) -> list[str]:
+def _group(place: str, row: Mapping[str, Any], column: str | None) -> str:
+  """The group of an image, "" without a column; raises ValueError if empty."""
+  if column is None:
+    return ""
+  if column not in row:
+    raise ValueError(
+      f"data.group_column={column!r} is not a column: {place} has "
+      f"{listed([*row])}."
+    )
+  group = str(row[column]).strip()
+  if is_empty(group):
+    fail(place, f"has no {column}: give each image a group, if need be its own")
+  return group
+
+
+def _not_read(
+  first: Mapping[str, Any], read: Collection[str | None]
+) -> list[str]:
   """A line on a column that names splits but is not called so, if any.
 
   `first` has the cells of the first row, and `read` the columns that are read.
@@ -180,7 +200,8 @@ def _columns(
     if any(ending in cell.lower() for cell in header for ending in _ENDINGS):
       advice = "a first line such as file,label has to name them"
     fail(place, f"{problem}, and {advice}")
-  others = [name for name in header if name not in (key, _SPLIT)]
+  apart = (key, _SPLIT, settings.group_column)
+  others = [name for name in header if name not in apart]
   if settings.label_columns:
     columns = [name.strip() for name in settings.label_columns.split(",")]
   else:

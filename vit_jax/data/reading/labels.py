@@ -106,8 +106,8 @@ class Labels:
   def joined(self, rows: Sequence[Row]) -> list[Row]:
     """The rows of a file with one for each image.
 
-    Raises ValueError if two rows of an image are of different splits, or their
-    labels cannot be put together.
+    Raises ValueError if two rows of an image are of different splits or groups,
+    or their labels cannot be put together.
     """
     return joined(rows, self.together)
 
@@ -236,6 +236,12 @@ def joined(
         row.place,
         f"puts {row.file!r} into another split than {before.place} does: an "
         "image belongs to one",
+      )
+    if before.group != row.group:
+      fail(
+        row.place,
+        f"puts {row.file!r} into the group {row.group!r}, and {before.place} "
+        f"into {before.group!r}: an image belongs to one",
       )
     first[file] = together(before, row)
   return [*first.values()]

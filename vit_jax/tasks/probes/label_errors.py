@@ -82,6 +82,7 @@ def out_of_fold(
   folds: int = FOLDS,
   seed: int = 0,
   draws: int | None = None,
+  groups: Int[np.ndarray, " N"] | None = None,
   track: Track = untracked,
 ) -> Float[np.ndarray, "N K"]:
   """Probabilities of the classes of each image, by a probe of the other folds.
@@ -89,8 +90,9 @@ def out_of_fold(
   The probe's L2 and what makes logits of its scores are chosen by folds within
   those that it is fitted to. Every class is spread evenly over the folds, which
   `seed` draws. The answers of `draws` draws are averaged, by default of five
-  for fewer than 300 images, where one draw says little. `track` shows the
-  folds. Raises ValueError if a feature is not finite.
+  for fewer than 300 images, where one draw says little. Images of a group,
+  which have its number in `groups`, share a fold. `track` shows the folds.
+  Raises ValueError if a feature is not finite, or there is one group.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.probes.label_errors import out_of_fold
@@ -101,13 +103,19 @@ def out_of_fold(
   array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1])
   """
   check_representations(features)
+  if groups is not None and len(np.unique(groups)) < 2:
+    raise ValueError(
+      "data.group_column: all images are of one group, and a probe that was "
+      "not fitted to an image takes another: give two groups or more."
+    )
   draws = draws or (_DRAWS if len(labels) < _FEW else 1)
   answers = np.zeros((len(labels), num_classes), np.float32)
   turns = [(draw, k) for draw in range(draws) for k in range(folds)]
   what = "fitting the probes of label errors"
   for draw, k in track(turns, what, len(turns)):
-    fold = stratified(labels, folds, seed + draw)
-    probe = _probe(features, labels, np.flatnonzero(fold != k), num_classes)
+    fold = stratified(labels, folds, seed + draw, groups)
+    fitted = np.flatnonzero(fold != k)
+    probe = _probe(features, labels, fitted, num_classes, groups)
     for rows in _blocks(np.flatnonzero(fold == k)):
       logits = probe.sharpness * probe.scores(features[rows])
       answers[rows] += softmax("softmax", logits) / draws
@@ -115,9 +123,18 @@ def out_of_fold(
 
 
 def stratified(
-  labels: Int[np.ndarray, " N"], folds: int, seed: int
+  labels: Int[np.ndarray, " N"],
+  folds: int,
+  seed: int,
+  groups: Int[np.ndarray, " N"] | None = None,
 ) -> Int[np.ndarray, " N"]:
-  """The fold of each image; folds share out each class, and all images."""
+  """The fold of each image; folds share out each class, and all images.
+
+  With `groups`, they share out the groups, by the class of the first image.
+  """
+  if groups is not None:
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    return stratified(labels[first], folds, seed)[group]
   shuffled = np.random.default_rng(seed).permutation(len(labels))
   fold = np.empty(len(labels), int)
   fold[np.lexsort((shuffled, labels))] = np.arange(len(labels)) % folds
@@ -180,9 +197,11 @@ def _probe(
   labels: Int[np.ndarray, " N"],
   fitted: Int[np.ndarray, " n"],
   num_classes: int,
+  groups: Int[np.ndarray, " N"] | None = None,
 ) -> Probe:
   """A probe of some images, whose own folds choose its L2 and sharpness."""
-  folds = stratified(labels[fitted], FOLDS, seed=0)
+  of_fitted = None if groups is None else groups[fitted]
+  folds = stratified(labels[fitted], FOLDS, seed=0, groups=of_fitted)
   if len(fitted) < features.shape[1]:
     return linear_probe.fit_in_folds(
       features[fitted], labels[fitted], folds, num_classes

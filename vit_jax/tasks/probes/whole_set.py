@@ -67,17 +67,22 @@ class Readable:
   """Iterates over batches on the host, without images that cannot be read.
 
   `examples` counts the images that were readable so far, and `skipped` others.
-  Raises ValueError if a representation is not finite.
+  `places` are those of a batch in the split. Raises ValueError if a
+  representation is not finite.
   """
 
   def __init__(self, batches: Represented):
     self._batches = batches
     self.examples = 0
     self.skipped = 0
+    self.places = np.zeros(0, int)
 
   def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    first = 0
     for y, row_info in sharding.fetched(self._batches):
       readable = row_info["mask"] > 0
+      self.places = first + np.flatnonzero(readable)
+      first += len(readable)
       check_representations(y[readable])
       self.examples += int(readable.sum())
       self.skipped += int(row_info["skipped"].sum())
@@ -194,17 +199,33 @@ def linear(
   )
 
 
-def fit(train: Readable, num_classes: int, train_examples: int) -> Probe:
+def fit(
+  train: Readable,
+  num_classes: int,
+  train_examples: int,
+  groups: Int[np.ndarray, " N"] | None = None,
+) -> Probe:
   """Fits the probe of `linear_probe` to all readable training images.
 
-  Representations are (B, D), or (B, V, D) for V views of each image. Raises
-  ValueError if there are fewer than 10 images.
+  Representations are (B, D), or (B, V, D) for V views of each image. `groups`
+  has the number of each image's group, from 0 on: no group is in two folds.
+  Raises ValueError if there are fewer than 10 images, or one group.
   """
   every = max(1, -(-train_examples // _MOST_HELD_OUT))
+  if groups is not None:
+    count = len(np.unique(groups))
+    every = min(every, max(1, count // _FOLDS))
+    if count < 2:
+      raise ValueError(
+        "data.group_column: the training images are of one group, and a linear "
+        "probe takes two, to be fitted to some and tried on others."
+      )
 
   def parts() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     for y, labels in train:
       numbers = train.examples - len(labels) + np.arange(len(labels))
+      if groups is not None:
+        numbers = groups[train.places]
       fold = np.where(numbers % every == 0, numbers // every % _FOLDS, -1)
       views = 1 if y.ndim == 2 else y.shape[1]
       y = y.reshape(len(labels) * views, y.shape[-1])
