@@ -90,7 +90,7 @@ class Joined(Source):
     places = [self._place(int(index)) for index in indices]
     return [split.ids([inside])[0] for split, inside in places]
 
-  def groups(self, indices: Sequence[int]) -> np.ndarray | None:
+  def groups(self, indices: Int[np.ndarray, " n"]) -> np.ndarray | None:
     """The number of the group of some examples; None if a split has none."""
     of_splits = [getattr(split, "groups", None) for split in self._splits]
     known = [groups for groups in of_splits if groups is not None]
@@ -98,7 +98,7 @@ class Joined(Source):
       return None
     starts = itertools.accumulate((g.max() + 1 for g in known), initial=0)
     every = [g + start for g, start in zip(known, starts, strict=False)]
-    return np.concatenate(every)[np.asarray(indices)]
+    return np.concatenate(every)[indices]
 
   def _place(self, index: int) -> tuple[Any, int]:
     number = bisect.bisect_right(self._starts, index) - 1

@@ -35,7 +35,7 @@ class Row:
   split: str | None
   values: Sequence[Any]  # The value of each column of labels.
   decimal_comma: bool = False  # Whether a comma stands for a decimal point.
-  group: str = ""  # What the image has in common with others; "" if not asked.
+  group: str = ""  # A patient, a scene or the like, if there is a column of it.
 
 
 Encode = Callable[[Sequence[Row]], np.ndarray]

@@ -153,7 +153,7 @@ SEVERAL = Several("labels")
 
 @dataclasses.dataclass(frozen=True)
 class _Meaning:
-  """What the cells of a column of 0 and 1 mean; a cell may be any other."""
+  """The meaning of the cells of a column of 0 and 1."""
 
   unknown: frozenset[str]
   uncertain: Any  # 0, 1 or UNKNOWN; None if it has to be said.
