@@ -27,7 +27,9 @@ def define_flags() -> None:
     "Format to write: google, big_vision, hf, timm, tips or torchvision.",
   )
   flags.DEFINE_bool(
-    "list", False, "List the published checkpoints of a name, such as 'b16*'."
+    "list",
+    False,
+    "List the published checkpoints whose name matches, such as 'b16*'.",
   )
   flags.DEFINE_string(
     "push", None, "Repository of Hugging Face, owner/name, to upload it to."

@@ -318,7 +318,9 @@ class TrainTransformSettings(Section):
     choices=("fast", "bicubic", *TENSORFLOW),
   )
   pad: int = setting(4, 'Pixels that "pad" adds at each edge.', must=_PAD)
-  flip: bool = setting(True, "Mirror every other image left to right.")
+  flip: bool = setting(
+    True, "Mirror images left to right, each with probability 1/2."
+  )
   randaugment_layers: int = setting(
     0, "RandAugment operations an image; 0 is off.", must=_OPERATIONS
   )

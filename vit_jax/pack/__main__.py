@@ -56,8 +56,9 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "labels",
     None,
-    "For ImageNet, a file with the WordNet id of each validation image in a "
-    "line, in the order of their names; for WebDataset, the classes' names.",
+    "For ImageNet, a file with the WordNet id of each validation image, one "
+    "per line, in the order of the images' names; for WebDataset, the names of "
+    "the classes.",
   )
   flags.DEFINE_string(
     "label_column",

@@ -295,8 +295,8 @@ def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
   if not labels:
     raise ValueError(
       f"{folder / _VAL} has no labels in it: give --labels=FILE, with the "
-      "WordNet id of each image in a line, in the order of their names; or "
-      "move it elsewhere."
+      "WordNet id of each image, one per line, in the order of their names; "
+      "or move it elsewhere."
     )
   splits["validation"] = _validation(folder, names, labels)
   return splits

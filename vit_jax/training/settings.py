@@ -95,8 +95,7 @@ class OptimizerSettings(Section):
   )
   patches_lr: float = setting(
     1.0,
-    "Learning-rate factor of the embedding of patches, beside that of its "
-    "layer.",
+    "Learning-rate factor of the patch embedding, on top of its layer's.",
     must=NOT_NEGATIVE,
   )
 
@@ -141,8 +140,8 @@ class DistillSettings(Section):
     "hinton",
     '"hinton" (arXiv:1503.02531), or DeiT\'s ("deit"): the distillation token '
     "learns the teacher's answers, and the loss of soft ones is divided by the "
-    'number of classes. An alpha of DeiT (arXiv:2012.12877) fits "deit" as '
-    '`weight`, one of other papers "hinton".',
+    'number of classes. Take "deit" if your weight is the alpha of DeiT '
+    '(arXiv:2012.12877), and "hinton" if it is that of another paper.',
     choices=FORMS,
   )
   kind: str = setting(
@@ -195,7 +194,7 @@ class LossSettings(Section):
   class_weights: str | None = setting(
     None,
     'Weights of the classes, such as "1,2.5", or "balanced" by their number of '
-    "training images; of several labels, weights of the positive terms.",
+    "training images; for several labels, weights of the positive terms.",
     must=Rule("be balanced or numbers above 0, such as 1,2.5", _are_weights),
   )
   label_smoothing: float = setting(

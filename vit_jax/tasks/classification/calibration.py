@@ -150,8 +150,8 @@ def fit(
   unfitted = [k for k, T in enumerate(fitted) if T is None]
   if len(unfitted) == len(fitted):
     raise ValueError(
-      f"no temperature is best on {len(first)} examples: their answers are all "
-      "right, or no better than chance. Calibrate on more examples."
+      f"no temperature is best on {len(first)} examples: all answers are "
+      "right, or they are no better than chance. Calibrate on more examples."
     )
   T = np.array([1.0 if one is None else one for one in fitted])
   before, after = (

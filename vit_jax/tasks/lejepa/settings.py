@@ -52,7 +52,7 @@ class LeJepaSettings(Section):
   )
   area: float = setting(
     0.3,
-    "Share of an image's area that divides large crops from small ones.",
+    "Large crops cover more than this share of an image, small ones less.",
     must=BETWEEN_0_AND_1,
     needs="weight",
     fits=fit_areas,

@@ -30,8 +30,8 @@ class PairsSettings(Section):
 
   loss: str = setting(
     "sigmoid",
-    "SigLIP's loss of each image and text by itself (\"sigmoid\"), or CLIP's "
-    'among those of the batch ("softmax").',
+    'SigLIP\'s loss, of each image and text by themselves ("sigmoid"), or '
+    'CLIP\'s, which compares them with the rest of the batch ("softmax").',
     choices=LOSSES,
   )
   image: str = setting(

@@ -68,7 +68,7 @@ class SelfDistillationSettings(Section):
   )
   area: float = setting(
     0.32,
-    "Share of an image's area that divides large crops from small ones.",
+    "Large crops cover more than this share of an image, small ones less.",
     must=BETWEEN_0_AND_1,
     needs="prototypes",
     fits=fit_areas,
@@ -154,7 +154,7 @@ class SelfDistillationSettings(Section):
   )
   teacher_temperature: float = setting(
     0.07,
-    "Temperature that divides them after the warm-up.",
+    "Temperature of the teacher's logits after the warm-up.",
     must=POSITIVE,
     needs="prototypes",
   )

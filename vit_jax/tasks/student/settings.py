@@ -27,7 +27,7 @@ class StudentSettings(Section):
   )
   patch_weight: float = setting(
     1.0,
-    "Weight of the patches' loss, beside that of the class token.",
+    "Weight of the patches' loss; that of the class token is 1.",
     must=POSITIVE,
     needs="learns",
   )

@@ -106,7 +106,7 @@ def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
   if all_colours or all_numbers or strange is None:
     return all_colours
   dataclasses.replace(meaning, by_colour=frozenset({kind})).read(strange)
-  raise AssertionError("a colour that was no class's is one now")
+  raise AssertionError("a colour of no class has one now")
 
 
 def _is_white(found: Census, by_colour: frozenset[str]) -> bool:
