@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
+import numpy as np
+
 from vit_jax.runtime.checks import MAX_PIXELS
 
 MAX_BYTES = 8 * MAX_PIXELS
@@ -93,11 +95,47 @@ class Subset(Source):
   def __getattr__(self, name: str) -> Any:
     if name == "label_spec":  # Absent where the source has none.
       return getattr(self._source, name)
+    if name == "ids":
+      ids = getattr(self._source, name)
+      return lambda indices: ids([self._indices[index] for index in indices])
     return super().__getattr__(name)  # pyright: ignore[reportAttributeAccessIssue]
 
   def read(self, indices: Sequence[int]) -> list[Example]:
     """The examples at `indices`, which count within the subset."""
     return self._source.read([self._indices[index] for index in indices])
+
+
+def evenly(source: Any) -> Subset:
+  """The examples of a source, of each class as many as of the largest.
+
+  Those of a class come in turn, so that one comes once more than another at
+  most. Raises ValueError if labels cannot be read without the images, or are
+  not of two classes or more.
+  """
+  key = "data.sampling"
+  read = getattr(source, "labels", None)
+  if read is None:
+    raise ValueError(
+      f"{key}='classes' has to know the classes of all images, and "
+      f"{source.name} gives them with the images alone: set loss.class_weights "
+      "to a list instead."
+    )
+  labels = np.asarray(read(range(len(source))))
+  if labels.ndim != 1 or labels.dtype.kind not in "iu":
+    raise ValueError(
+      f"{key}='classes' is for single classes: leave it out, and for several "
+      "labels set loss.class_weights=balanced."
+    )
+  _, counts = np.unique(labels, return_counts=True)
+  if len(counts) < 2:
+    raise ValueError(
+      f"{key}='classes' needs two classes, and {source.name} has one: leave "
+      "it out."
+    )
+  order = np.argsort(labels, kind="stable")
+  starts = np.cumsum(counts) - counts
+  turns = np.arange(counts.max())[:, None] % counts + starts
+  return Subset(source, order[turns].ravel())
 
 
 class UnreadableImageError(ValueError):

@@ -20,6 +20,7 @@ TENSORFLOW = ("vision_transformer", "big_vision")
 RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
 # Endings of files of labels that commands know.
 LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
+SAMPLING = ("images", "classes")
 HELD_OUT_BY = ("name", "count", "rank")
 MASK_VALUES = ("meant", "index")
 EMPTY_CELLS = ("unknown", "absent")
@@ -190,6 +191,12 @@ class DataSettings(Section):
     needs="held_out_by=count",
   )
 
+  sampling: str = setting(
+    "images",
+    'What training shows equally often: all "images", or all "classes", so '
+    "that images of a rare class come more often. An epoch keeps its length.",
+    choices=SAMPLING,
+  )
   mask_values: str = setting(
     "meant",
     'How masks are read: "meant" takes the colours of classes.txt, and white '

@@ -178,7 +178,7 @@ def report_skipped(plan: Plan, outputs: Outputs) -> str:
       "step": step,
       **{key: str(metrics[key]) for key in _REPORTED},
       "images": batch_ids(
-        plan.source, plan.settings.batch_size, plan.settings.seed, step - 1
+        plan.shown, plan.settings.batch_size, plan.settings.seed, step - 1
       ),
     }
     for step, metrics in outputs.meter.skipped

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from vit_jax.data.batch import ArraySpec, Spec, batched, label_spec, row_spec
 from vit_jax.data.batching.workers import BatchIterator
-from vit_jax.data.example import Example, Source
+from vit_jax.data.example import Example, Source, evenly
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model, to_fields
@@ -90,6 +90,13 @@ class Plan:
   def source(self) -> Source:
     """The training split."""
     return self.splits.train
+
+  @functools.cached_property
+  def shown(self) -> Source:
+    """The training split as it is shown: its examples, or classes evenly."""
+    if self.settings.data.sampling == "images":
+      return self.source
+    return evenly(self.source)
 
   @functools.cached_property
   def preprocessing(self) -> Preprocessing:
@@ -248,7 +255,7 @@ class Plan:
     order: Any = {"seed": settings.seed, "first_batch": first_batch}
     order |= {"batch_size": settings.batch_size, "repeats": changes.repeats}
     loader = build.open_loader(settings, self.preprocessing)
-    return loader.train(self.source, transform, **order)
+    return loader.train(self.shown, transform, **order)
 
   @functools.cached_property
   def evaluation(self) -> RunEvaluation:

@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict
 
 from vit_jax.data.reading.labels import NONE, SINGLE
@@ -67,6 +68,8 @@ def header(
   changes = settings.train_transform
   if crops := plan.task.about_images(plan.preprocessing, changes, plan.source):
     rows.append(("crops", crops))
+  if settings.data.sampling == "classes":
+    rows.append(("sampling", _evenly(plan)))
   if plan.preprocessing.cut_from:
     rows.append(("images", str(plan.preprocessing)))
   if for_tpu():
@@ -101,6 +104,19 @@ def _model(plan: Plan) -> str:
   if settings.pretrained:
     name += f" from {settings.pretrained}"
   return f"{name}, {of}{params:,} parameters"
+
+
+def _evenly(plan: Plan) -> str:
+  """How often images of the rarest class are shown, in words."""
+  source: Any = plan.source
+  labels = source.labels(range(len(source)))
+  there, counts = np.unique(labels, return_counts=True)
+  name = source.class_names[there[counts.argmin()]]
+  often = counts.max() / counts.min()
+  return (
+    "all classes equally often: an image of the rarest, "
+    f"{name}, comes {often:.3g} times as often as one of the commonest"
+  )
 
 
 def _adapted(plan: Plan) -> str:

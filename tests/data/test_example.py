@@ -1,0 +1,54 @@
+"""Examples of a source, in another order and number."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from tests.data.numbered import Numbered
+from vit_jax.data.example import evenly
+
+
+class Labelled(Numbered):
+  """Numbers whose labels can be read without them."""
+
+  class_names = ("a", "b", "c")
+
+  def __init__(self, labels):
+    super().__init__(len(labels))
+    self._labels = np.array(labels)
+
+  def labels(self, indices):
+    return self._labels[np.asarray(indices)]
+
+  def ids(self, indices):
+    return [f"number {index}" for index in indices]
+
+
+@pytest.mark.parametrize("counts", [(10, 3, 1), (5, 0, 7), (4, 4, 4)])
+def test_classes_are_shown_equally_often(counts):
+  labels = np.random.default_rng(0).permutation(np.repeat(np.arange(3), counts))
+  source = Labelled(labels)
+  shown = evenly(source)
+  names = shown.ids(range(len(shown)))
+  times = collections.Counter(
+    int(name.removeprefix("number ")) for name in names
+  )
+  assert {*times} == {*range(len(labels))}
+  for k, count in enumerate(counts):
+    each = [times[i] for i in np.flatnonzero(labels == k)]
+    assert sum(each) == (max(counts) if count else 0)
+    assert not each or max(each) - min(each) <= 1
+
+
+@pytest.mark.parametrize(
+  "source, message",
+  [
+    (Numbered(4), "gives them with the images alone: set loss.class_weights"),
+    (Labelled(np.zeros((4, 2))), "is for single classes: leave it out"),
+    (Labelled([1, 1]), "needs two classes, and numbered has one"),
+  ],
+)
+def test_classes_that_cannot_be_shown_so_are_refused(source, message):
+  with pytest.raises(ValueError, match=f"^data.sampling='classes' .*{message}"):
+    evenly(source)
