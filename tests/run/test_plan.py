@@ -1,8 +1,10 @@
 """Settings that a plan refuses before anything is compiled or downloaded."""
 
 import pathlib
+import shutil
 
 import jax
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -215,6 +217,19 @@ def test_a_cut_is_said_and_described(config):
   config.cut_from = (20, 12)
   with pytest.raises(ValueError, match=r"cut_from=\(20, 12\) is smaller than"):
     plan(config)
+
+
+def test_classes_are_sampled_evenly_and_it_is_said(config, folder, tmp_path):
+  root = shutil.copytree(folder, tmp_path / "photos")
+  for k in range(2, 8):
+    (root / f"train/b/{k}.png").unlink()
+  config.data.update(root=str(root), sampling="classes")
+  found = plan(config)
+  line = dict(header(found, "runs/x"))["sampling"]
+  assert "an image of the rarest, b, comes 4 times as often as" in line
+  with found.open_batches(0) as batches:
+    seen = np.concatenate([next(batches)["label"] for _ in range(30)])
+  assert np.bincount(seen).tolist() == [80, 80, 80]  # Ten epochs of 24.
 
 
 def test_a_checkpoints_cut_is_kept_with_its_size(config):
