@@ -6,6 +6,7 @@ import operator
 import numpy as np
 import pytest
 from sklearn.metrics import (
+  balanced_accuracy_score,
   confusion_matrix,
   f1_score,
   precision_recall_fscore_support,
@@ -76,6 +77,8 @@ def test_scores_of_classes_are_scikit_learns(tally, answers):
   assert tally.macro_f1() == pytest.approx(
     f1_score(label, answer, average="macro")
   )
+  expected = balanced_accuracy_score(label, answer)
+  assert tally.balanced_accuracy() == pytest.approx(expected)
 
 
 def test_classes_that_are_only_answered_or_only_occur_score_0():
@@ -86,6 +89,8 @@ def test_classes_that_are_only_answered_or_only_occur_score_0():
   _assert_scores(tally, expected)
   none = Predictions(*(x[:0] for x in every))
   assert np.isnan(ConfusionMatrix.of(none).macro_f1())
+  assert np.isnan(ConfusionMatrix.of(none).balanced_accuracy())
+  assert tally.balanced_accuracy() == pytest.approx((1 / 2 + 0 + 1) / 3)
 
 
 def test_calibration_by_a_loop_over_the_bins(tally, answers):

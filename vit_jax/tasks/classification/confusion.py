@@ -175,6 +175,12 @@ class ConfusionMatrix:
     scores = self.class_scores().values()
     return float(np.mean([score.f1 for score in scores])) if scores else np.nan
 
+  def balanced_accuracy(self) -> float:
+    """Mean recall of all classes that examples have; NaN for none."""
+    scores = self.class_scores().values()
+    recalls = [score.recall for score in scores if score.examples]
+    return float(np.mean(recalls)) if recalls else np.nan
+
   def calibration(self) -> Float[np.ndarray, "bins 3"]:
     """Count, accuracy and mean probability of each bin that has answers."""
     count, right, total = self.bins[:, self.bins[0] > 0]

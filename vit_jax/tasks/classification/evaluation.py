@@ -83,7 +83,10 @@ class ClassificationOutcome(Outcome):
   def details(self) -> dict[str, float]:
     if self.confusion is None:
       return {}
-    scores = {"macro_f1": self.confusion.macro_f1()}
+    scores = {
+      "macro_f1": self.confusion.macro_f1(),
+      "balanced_accuracy": self.confusion.balanced_accuracy(),
+    }
     if self._suffice:
       scores["calibration_error"] = self.confusion.calibration_error()
     return Split.EVAL.keyed(scores)
@@ -97,7 +100,10 @@ class ClassificationOutcome(Outcome):
   def remark(self) -> str:
     if self.confusion is None:
       return ""
-    return f"  macro-F1 {self.confusion.macro_f1():.2%}"
+    return (
+      f"  macro-F1 {self.confusion.macro_f1():.2%}"
+      f"  balanced accuracy {self.confusion.balanced_accuracy():.2%}"
+    )
 
   @property
   def unanswered(self) -> int:

@@ -50,6 +50,7 @@ class ClassificationTask(Task):
     (
       Metric("top1", "top-1", of_examples=True),
       Metric("macro_f1", "macro-F1"),
+      Metric("balanced_accuracy", "balanced accuracy"),
       Metric("top5", "top-5"),
       Metric("calibration_error", "calibration error", higher_is_better=False),
     ),
