@@ -75,7 +75,7 @@ _ELSEWHERE = {
   ),
   **dict.fromkeys(
     ("confusion_matrix", "accuracy", "plot_history"),
-    "vit_jax.report(run), which shows them, or vit_jax.evaluate(run)",
+    "vit_jax.report(run), or vit_jax.evaluate(run)",
   ),
   **dict.fromkeys(
     ("optimizer", "make_optimizer", "AdamW", "SGD", "adamw", "sgd"),

@@ -238,6 +238,12 @@ def test_a_script_evaluates_without_workers(monkeypatch, capsys, main, workers):
     (lambda: vit_jax.report(), r"give a run, as in vit_jax\.report"),
     (lambda: vit_jax.evaluate("my_photos"), "my_photos"),
     (lambda: vit_jax.evaluate({}), "^a run is of type dict: give its folder"),
+    (
+      lambda: vit_jax.evaluate(
+        types.SimpleNamespace(origin=types.SimpleNamespace(source="runs/x"))
+      ),
+      '^a run is of type SimpleNamespace: .*, as in "runs/x", or',
+    ),
     (lambda: vit_jax.report(3), "^a run is of type int: give its folder"),
   ],
 )

@@ -223,7 +223,7 @@ class DataSettings(Section):
     self._check_addresses()
     if (self.name or "").startswith((".", "~", "/")):
       raise ValueError(
-        f"name={self.name!r} is a path, and that of a TFDS data set was "
+        f"name={self.name!r} is a path, and the name of a TFDS data set was "
         f"needed: give root={self.name!r}."
       )
     if folder or self.eval_labels_file:

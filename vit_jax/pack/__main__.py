@@ -73,7 +73,7 @@ def define_flags() -> None:
   flags.DEFINE_string("name", None, "The data set's name; OUT's by default.")
   flags.DEFINE_string("data_dir", None, "Where TFDS keeps its data sets.")
   flags.DEFINE_integer("seed", 0, "Seed of the order of the images.")
-  flags.DEFINE_integer("shard_mib", 128, "Size of a file, in MiB.", 1)
+  flags.DEFINE_integer("shard_mib", 128, "Size of each file, in MiB.", 1)
   flags.DEFINE_string("verify", None, "Folder to check, instead of packing.")
   flags.DEFINE_integer(
     "workers", None, "Number of processes; one per core by default.", 1
