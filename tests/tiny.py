@@ -1,6 +1,7 @@
 """Tiny models for tests, with random parameters, none of which are zero."""
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -52,12 +53,16 @@ def vit(origin):
 def random_params(model, size, seed, unbox=nn.unbox):
   """Draws every parameter, also the head's, for images of this size."""
   rng = np.random.default_rng(seed)
-  inputs = model.inputs((*size, 3))
-  shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
   return jax.tree.map(
     lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), jnp.float32),
-    unbox(shapes),
+    unbox(_shapes(model, size)),
   )
+
+
+@functools.cache
+def _shapes(model, size):
+  inputs = model.inputs((*size, 3))
+  return jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
 
 
 def loaded(model, shapes, read):

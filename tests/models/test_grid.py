@@ -1,16 +1,20 @@
 """The grid of patches, the shapes of parameters for it, and operations."""
 
+import dataclasses
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import traverse_util
 
 from tests.models.tiny_vit import images, tiny
 from vit_jax import make_model, make_resnet, make_vit
 from vit_jax.models.grid import count_operations, grid_of, param_shapes
+from vit_jax.models.vit import Vit
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,23 @@ def test_shapes_are_those_of_the_parameters(position):
   assert found == {path: leaf.shape for path, leaf in flat.items()}
   count = sum(math.prod(shape) for shape in found.values())
   assert count == sum(leaf.size for leaf in flat.values())
+
+
+class Weighted(Vit):
+  """A model that cannot be hashed."""
+
+  weights: np.ndarray = dataclasses.field(default_factory=lambda: np.ones(3))
+
+
+def test_shapes_are_the_callers_own():
+  """What is asked again is answered from the first time."""
+  fields: Any = dict(hidden_size=8, num_layers=1, mlp_size=8, num_heads=2)
+  expected = param_shapes(Vit(5, patch_size=4, **fields), (2, 3))
+  expected_head = expected["head/kernel"]
+  expected["head/kernel"] = ()
+  for make in (Vit, Weighted):
+    found = param_shapes(make(5, patch_size=4, **fields), (2, 3))
+    assert found == {**expected, "head/kernel": expected_head}
 
 
 @pytest.mark.parametrize(

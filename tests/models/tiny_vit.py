@@ -1,5 +1,7 @@
 """A ViT small enough to compile fast, its images and its parameters."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -24,8 +26,12 @@ def images(height=8, width=12, channels=3):
 
 def shapes_of(model, *args):
   """Shapes of a model's parameters, boxed with their logical axes."""
-  variables = jax.eval_shape(model.init, jax.random.key(0), *args)
-  return variables["params"]
+  return _shapes(model, *jax.eval_shape(lambda *x: x, *args))
+
+
+@functools.cache
+def _shapes(model, *args):
+  return jax.eval_shape(model.init, jax.random.key(0), *args)["params"]
 
 
 def random_params(model, *args):

@@ -5,6 +5,7 @@ program, before a compiler changes it: a product of (m, k) and (k, n) takes
 2 m k n.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -61,10 +62,29 @@ def param_shapes(
   check_depth(model)
   size = grid[0] * model.stride, grid[1] * model.stride
   channels = channels or (len(model.origin.mean) if model.origin else 3)
-  inputs = model.inputs((*size, channels))
+  # Of the same model, reading a checkpoint asks several times.
+  traced = _param_shapes if _hashable(model) else _param_shapes.__wrapped__
+  same: Any = model
+  return dict(traced(same, (*size, channels)))
+
+
+@functools.lru_cache(maxsize=64)
+def _param_shapes(
+  model: Any, image_shape: tuple[int, int, int]
+) -> dict[str, tuple[int, ...]]:
+  inputs = model.inputs(image_shape)
   shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
   flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
   return {path: leaf.shape for path, leaf in flat.items()}
+
+
+def _hashable(model: Any) -> bool:
+  """A model of a user's own may have an array among its fields."""
+  try:
+    hash(model)
+  except TypeError:
+    return False
+  return True
 
 
 def count_operations(function: Callable, *args: Any) -> int:
