@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 from unittest.mock import ANY
 
 import jax
@@ -22,6 +23,11 @@ from vit_jax.runtime.settings import replaced
 from vit_jax.runtime.stops import Interrupted, StopSignal
 from vit_jax.training.step import make_train_step
 from vit_jax.workdir.checkpoint import Checkpoints
+
+
+def evaluations(workdir):
+  """The rows of a run that have what was measured of held-out examples."""
+  return [row for row in runs.rows(workdir) if "eval/loss" in row]
 
 
 @pytest.mark.slow
@@ -50,28 +56,24 @@ def test_a_resumed_run_ends_bit_identical(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [4, 8])
+@pytest.mark.parametrize("step, evaluated_before", [(6, []), (12, [6])])
 def test_an_evaluation_that_a_stop_prevented_is_made_up_for(
-  data_dir, tmp_path, monkeypatch, step
+  whole_run, data_dir, tmp_path, monkeypatch, step, evaluated_before
 ):
-  """The run of 8 steps is told to stop after a step, before its evaluation."""
-  config = runs.config(data_dir, total_steps=8, eval_every_steps=4)
-  _, whole = loop.train(read(config), str(tmp_path / "whole"))
+  """The run is told to stop after a step, before its evaluation."""
+  config = runs.config(data_dir, eval_per_class=True)
   with monkeypatch.context() as patch, pytest.raises(Interrupted):
     patch.setattr(StopSignal, "reached", lambda stop, now: now == step)
-    loop.train(read(config), str(tmp_path / "stopped"))
-  _, evaluated = loop.train(read(config), str(tmp_path / "stopped"))
-  assert evaluated == whole
-  evaluations = [
-    [
-      (row["step"], row["eval/loss"], row["eval/top1"])
-      for row in runs.rows(tmp_path / name)
-      if "eval/loss" in row
-    ]
-    for name in ("whole", "stopped")
-  ]
-  assert evaluations[0] == evaluations[1]
-  assert [row[0] for row in evaluations[0]] == [4, 8]
+    loop.train(read(config), str(tmp_path))
+  assert [row["step"] for row in evaluations(tmp_path)] == evaluated_before
+  _, evaluated = loop.train(read(config), str(tmp_path))
+  assert evaluated == whole_run.evaluated
+  found, expected = (
+    [(row["step"], row["eval/loss"], row["eval/top1"]) for row in rows]
+    for rows in map(evaluations, (tmp_path, whole_run.folder))
+  )
+  assert found == expected
+  assert [row[0] for row in found] == [6, 12]
 
 
 @pytest.mark.slow
@@ -151,14 +153,16 @@ def test_a_users_function_is_called_after_each_step(
   whole_run, run_copy, data_dir
 ):
   """It sees the state after the step, and changes nothing."""
-  config = runs.config(data_dir, total_steps=14, total_epochs=0.0)
+  config = runs.config(data_dir, eval_per_class=True)
+  shutil.rmtree(run_copy / "checkpoints" / "12")
   seen = []
 
   def watch(step, state, metrics):
     seen.append((step, int(state.step), float(metrics["loss"]) > 0))
 
-  loop.train(read(config), str(run_copy), allow_changes=True, on_step=[watch])
-  assert seen == [(13, 13, True), (14, 14, True)]
+  state, _ = loop.train(read(config), str(run_copy), on_step=[watch])
+  assert seen == [(step, step, True) for step in range(9, 13)]
+  assert runs.identical(whole_run.state, jax.device_get(state))
 
 
 def test_the_checkpoint_describes_itself(whole_run, data_dir):
@@ -177,14 +181,14 @@ def test_the_checkpoint_describes_itself(whole_run, data_dir):
 @pytest.mark.slow
 def test_few_shots_are_part_of_the_evaluation(data_dir, tmp_path):
   """The run logs the same accuracy as the command measures."""
-  config = runs.config(data_dir, total_steps=4, eval_every_steps=4)
+  config = runs.config(data_dir, eval_every_steps=12)
   config.fewshot.update(shots=2, seeds=2)
   loop.train(read(config), str(tmp_path))
   row = [row for row in runs.rows(tmp_path) if "fewshot/top1" in row][-1]
   where = {"data.name": "digits", "data.data_dir": str(data_dir)}
   probed = replaced(ProbeSettings(), where)
   outcome = probe_checkpoint(str(tmp_path), probed, shots=2, seeds=2)
-  assert row["step"] == 4
+  assert row["step"] == 12
   assert row["fewshot/top1"] == pytest.approx(outcome.top1, abs=1e-6)
   assert row["fewshot/top1_by_seed"] == {
     str(draw.seed): pytest.approx(draw.top1) for draw in outcome.draws
