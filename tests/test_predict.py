@@ -267,9 +267,9 @@ def test_rows_of_labels_and_of_numbers():
   sea = Prediction("a.png", index=(2, 0, 1), probability=(0.9, 0.8, 0.1))
   bad = Prediction("b.png", error='none, "b"')
   counts, names = Counter(), ("sky", "cat", "sea")
-  task = MultiLabelTask(threshold=0.5)
-  lines = csv_lines(task, names, 2, 3)
-  lines = counted(lines, task, names, 2, counts)
+  answers = MultiLabelTask(threshold=0.5).answers
+  lines = csv_lines(answers, names, 2, 3)
+  lines = counted(lines, answers, names, 2, counts)
   text = "\n".join(lines([bad]) + lines([sea, sea]))
   first, second, third = csv.DictReader(text.splitlines())
   assert first["error"] == bad.error and not first["class"]
@@ -277,7 +277,7 @@ def test_rows_of_labels_and_of_numbers():
   assert second["class"] == "sea;sky" and not second["error"]
   assert second["class_2"] == "sky" and second["probability_2"] == "0.8"
   assert counts == {"sea": 2, "sky": 2}
-  lines = csv_lines(RegressionTask(), ("age",), 3, 1)
+  lines = csv_lines(RegressionTask().answers, ("age",), 3, 1)
   numbers = Prediction("a.png", values=(3.5,))
   assert lines([numbers]) == ["image,age,error\na.png,3.5,"]
   assert lines([numbers] * 2) == ["a.png,3.5,\na.png,3.5,"]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
   from vit_jax.inference.predictor import Prediction
   from vit_jax.inference.text_head import TextHead
   from vit_jax.pretrained.loaded import Loaded
+  from vit_jax.tasks.answers import Answers
   from vit_jax.tasks.task import Task
 
 
@@ -147,6 +148,7 @@ def predict_files(
   from vit_jax.data.reading.image_files import find_images, say_missing
   from vit_jax.inference import answers
   from vit_jax.inference.predictor import predict
+  from vit_jax.tasks.answers import answers_of
 
   texts = [texts] if isinstance(texts, str) else texts
   _check_flags(features, layers, tokens, as_json, out)
@@ -160,6 +162,7 @@ def predict_files(
     options = {**overrides, "reads_patches": bool(layers)}
     loaded = _opened(checkpoint, bool(text_head or features), options)
     task, names, outputs = _outputs(loaded, text_head)
+    given = answers_of(task)
     if not text_head and loaded.model.num_classes:
       _say_trained_on(loaded, files)
     batches = predict(
@@ -169,23 +172,23 @@ def predict_files(
       preprocessing=loaded.preprocessing,
       task=task,
       # Any label may reach the threshold.
-      top=top if task.given_from is None else outputs,
+      top=top if given.given_from is None else outputs,
       batch_size=batch_size,
       features=rows is not None,
       layers=layers,
       tokens=tokens,
       text_head=text_head,
     )
-    if task.legend and not as_json:
-      say(task.legend)
+    if given.legend and not as_json:
+      say(given.legend)
     if path is None:
       to_lines = answers.json_lines if as_json else answers.table
-      lines = to_lines(task, names, top)
+      lines = to_lines(given, names, top)
       code = _report(batches, lines, rows, whole=as_json)
     else:
       batches, images = _tracked(batches, files, batch_size)
-      to_rows = _file_lines(kind, task, names, top, outputs)
-      counted = functools.partial(answers.counted, to_rows, task, names, top)
+      to_rows = _file_lines(kind, given, names, top, outputs)
+      counted = functools.partial(answers.counted, to_rows, given, names, top)
       code = _write_counted(path, batches, counted, rows, images)
       outcomes.append(f"{images:,} row{'s' * (images != 1)} to {out}")
   if rows is not None and not as_json:  # JSON is for programs.
@@ -227,7 +230,8 @@ def mark_files(
   for note in loaded.notes:
     say(note)
   preprocessing = loaded.preprocessing
-  mark = loaded.task.make_mark(loaded.model, preprocessing, short_side)
+  given = loaded.task.answers
+  mark = given and given.marker(loaded.model, preprocessing, short_side)
   if mark is None:
     raise ValueError(
       f"{checkpoint} was trained on the task {loaded.task.name}: --masks is "
@@ -341,14 +345,14 @@ def _check_flags(
 
 
 def _file_lines(
-  kind: str, task: "Task", names: Sequence[str], top: int, outputs: int
+  kind: str, given: "Answers", names: Sequence[str], top: int, outputs: int
 ) -> "Lines":
   """Formats predictions as rows of a CSV or JSON Lines file."""
   from vit_jax.inference import answers
 
   if kind == "CSV":
-    return answers.csv_lines(task, names, top, outputs)
-  return answers.json_lines(task, names, top)
+    return answers.csv_lines(given, names, top, outputs)
+  return answers.json_lines(given, names, top)
 
 
 def _text_head(

@@ -153,7 +153,8 @@ def test_every_task_can_be_estimated(changes, label, forward, tmp_path):
   plain = {"loss.label_smoothing": 0.0, **changes}
   settings = replaced(read(digits.get_config()), plain)
   devices = jax.devices()[:2]
-  if forward and not build.task_of(settings).has_answers:
+  answering = ("classification", "multilabel", "regression")
+  if forward and build.task_of(settings).name not in answering:
     pytest.skip("it answers nothing for a whole image")
   if forward:
     mesh = sharding.make_mesh(devices=devices)

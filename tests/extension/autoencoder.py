@@ -118,7 +118,7 @@ class Reconstruction(TakesImages, Objective):
 class AutoencoderTask(Task):
   """Reconstructing three quarters of the patches from one."""
 
-  name, labels, has_answers = "autoencoder", NONE, False
+  name, labels = "autoencoder", NONE
   scores = Scores((Metric("explained", "variance explained"),))
   refuses = ("loss.label_smoothing", "loss.mixup_alpha", "model.num_classes")
 

@@ -113,7 +113,7 @@ class Contrast(ImageInputs, Objective):
 class PairsTask(Task):
   """Finding the caption of an image."""
 
-  name, labels, has_answers = "pairs", Captions("columns"), False
+  name, labels = "pairs", Captions("columns")
   couples_examples = True
   scores = Scores((Metric("recall", "recall@1"),))
 

@@ -227,7 +227,7 @@ def test_a_runs_own_preprocessing_and_loss_are_used(tmp_path):
   logits = logits_of(VIT, PARAMS, normalized([pixels[:, 12:28]]))
   sigmoid = 1 / (1 + np.exp(-np.float64(logits)))
   np.testing.assert_allclose(_dense(found, 5), sigmoid, atol=1e-6)
-  rows = table(loaded.task, loaded.class_names)(found)
+  rows = table(loaded.task.answers, loaded.class_names)(found)
   names = dict(enumerate(["a", "b", "c", "class 3", "class 4"]))
   words = [names[i] for i in np.argsort(-logits[0]).tolist()]
   assert [row.split("%  ")[1] for row in rows] == words
@@ -288,21 +288,24 @@ def test_a_name_that_is_no_utf_8_can_be_printed(photos, tmp_path):
 
 
 def test_labels_that_reach_the_threshold_are_shown_beyond_the_top_ones():
-  (first, second) = table(MultiLabelTask(), NAMES, top=1)([SEVERAL])
+  (first, second) = table(MultiLabelTask().answers, NAMES, top=1)([SEVERAL])
   assert first.split() == ["1.jpg", "90.00%*", "c"]
   assert second.split() == ["60.00%*", "a"]
-  third = table(MultiLabelTask(), NAMES, top=3)([SEVERAL])[2]
+  third = table(MultiLabelTask().answers, NAMES, top=3)([SEVERAL])[2]
   assert third.split() == ["20.00%", "d"]
-  (line,) = json_lines(MultiLabelTask(threshold=0.7), NAMES, top=2)([SEVERAL])
+  (line,) = json_lines(MultiLabelTask(threshold=0.7).answers, NAMES, top=2)(
+    [SEVERAL]
+  )
   told = json.loads(line)["predictions"]
   assert [(p["class"], p["given"]) for p in told] == [("c", True), ("a", False)]
 
 
 def test_numbers_have_the_names_of_their_targets():
   assert [
-    line.split() for line in table(RegressionTask(), ("age", "x"))([NUMBERS])
+    line.split()
+    for line in table(RegressionTask().answers, ("age", "x"))([NUMBERS])
   ] == [["2.jpg", "31.25", "age"], ["-1500", "x"]]
-  (line,) = json_lines(RegressionTask(), ("age", "x"))([NUMBERS])
+  (line,) = json_lines(RegressionTask().answers, ("age", "x"))([NUMBERS])
   assert json.loads(line)["values"] == {"age": 31.25, "x": -1500.0}
 
 

@@ -114,7 +114,7 @@ def test_operations_of_a_step(by_hand, changes):
   task, extras = build.task_of(given), Extras()
   if by_hand is student:
     task, extras = taught(task)
-  outputs = CLASSES if task.has_answers else 0
+  outputs = CLASSES if task.answers else 0
   vit = make_vit("Ti/4", outputs, **SIZES, position="sincos2d")
   model = task.adapted(vit)
   count = plan(given, task, model, extras, classes=CLASSES).operations

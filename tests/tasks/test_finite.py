@@ -140,7 +140,7 @@ def test_calibration_and_masks_of_such_answers_are_one_line(value):
   with pytest.raises(finite.NotFiniteError, match=says):
     calibration.fit("softmax", logits, np.tile(FLAGS, (25, 1)))
   given, model, label = TASKS["segmentation"]()
-  mark = given.make_mark(model, OneBatch(label).preprocessing)
+  mark = given.answers.marker(model, OneBatch(label).preprocessing)
   assert mark is not None
   with pytest.raises(finite.NotFiniteError, match=says):
     params = jnp.full((N, 4 * K), value)

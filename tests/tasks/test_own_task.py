@@ -3,6 +3,8 @@
 import json
 import pathlib
 import re
+import sys
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from vit_jax.run.loop import train
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
 from vit_jax.runtime.display import Metric
-from vit_jax.tasks.choose import task_class
+from vit_jax.tasks.choose import OwnTaskError, task_class
 from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.task import Task
 
@@ -122,3 +124,22 @@ def test_metrics_may_stand_in_the_class_as_they_did():
   assert Before.scores == before.showing(*Before.metrics)
   assert (Before.scores.best, First.scores.best) == ("top1", "b")
   assert [metric.key for metric in First.scores.metrics] == ["a", "b"]
+
+
+def test_methods_that_nobody_asks_any_more_are_refused():
+  class Before(Task):
+    def outputs(self, logits, top):
+      return {"values": logits}
+
+    def label_text(self, label, names):
+      return names[label]
+
+  says = "^Before has outputs, label_text, .* belong to its answers and labels,"
+  for given in (Before, "tests.before:Before"):
+    with pytest.MonkeyPatch.context() as patch:
+      module = types.ModuleType("tests.before")
+      module.Before = Before
+      Before.__qualname__ = "Before"
+      patch.setitem(sys.modules, module.__name__, module)
+      with pytest.raises(OwnTaskError, match=says):
+        task_class(given)

@@ -8,27 +8,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vit_jax.inference.predictor import Prediction
-from vit_jax.tasks.task import Task
+from vit_jax.tasks.answers import Answers
 
 Lines = Callable[[list[Prediction]], list[str]]
 
 
 def json_lines(
-  task: Task, names: Sequence[str], top: int | None = None
+  answers: Answers, names: Sequence[str], top: int | None = None
 ) -> Lines:
-  """Formats predictions as lines, a JSON object per image by `task.as_json`."""
+  """Formats predictions as lines, a JSON object per image by `as_json`."""
 
   def line(prediction: Prediction) -> str:
     record: dict[str, object] = {"image": prediction.image}
     if prediction.error is not None:
       return json.dumps(record | {"error": prediction.error})
-    return json.dumps(record | task.as_json(prediction, names, top))
+    return json.dumps(record | answers.as_json(prediction, names, top))
 
   return lambda batch: [line(prediction) for prediction in batch]
 
 
-def table(task: Task, names: Sequence[str], top: int | None = None) -> Lines:
-  """Formats predictions as a table, with a row for each of `task.lines`."""
+def table(
+  answers: Answers, names: Sequence[str], top: int | None = None
+) -> Lines:
+  """Formats predictions as a table, with a row for each of `lines`."""
   width = 0
 
   def rows(batch: list[Prediction]) -> list[str]:
@@ -37,7 +39,7 @@ def table(task: Task, names: Sequence[str], top: int | None = None) -> Lines:
     return [
       f"{'' if number else prediction.image:<{width}}  {cell}"
       for prediction in batch
-      for number, cell in enumerate(task.lines(prediction, names, top))
+      for number, cell in enumerate(answers.lines(prediction, names, top))
     ]
 
   return rows
@@ -45,7 +47,7 @@ def table(task: Task, names: Sequence[str], top: int | None = None) -> Lines:
 
 def counted(
   lines: Lines,
-  task: Task,
+  answers: Answers,
   names: Sequence[str],
   top: int,
   counts: collections.Counter[str],
@@ -55,7 +57,7 @@ def counted(
   def rows(batch: list[Prediction]) -> list[str]:
     for one in batch:
       if one.error is None:
-        counts.update(_predicted_classes(task.as_json(one, names, top)))
+        counts.update(_predicted_classes(answers.as_json(one, names, top)))
     return lines(batch)
 
   return rows
@@ -68,7 +70,7 @@ def _predicted_classes(answer: dict[str, Any]) -> list[str]:
 
 
 def csv_lines(
-  task: Task, names: Sequence[str], top: int, outputs: int
+  answers: Answers, names: Sequence[str], top: int, outputs: int
 ) -> Lines:
   """Formats predictions as CSV, a row per image.
 
@@ -82,7 +84,7 @@ def csv_lines(
   text = io.StringIO()
 
   def answer(one: Prediction) -> dict[str, Any]:
-    record = task.as_json(one, names, top)
+    record = answers.as_json(one, names, top)
     ranked = record.get("predictions", [])
     cells = {"image": one.image}
     if ranked:

@@ -27,6 +27,7 @@ from vit_jax.models import Model
 from vit_jax.models.loaded_first import KnowsItsInputs
 from vit_jax.models.model import normalize
 from vit_jax.runtime import hints
+from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.choose import answering
 from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.task import Task, class_name
@@ -353,7 +354,7 @@ def make_predict_step(
       answers["features"] = y.astype(jnp.float32)
     if text_head or model.num_classes:
       logits = text_head.logits(y) if text_head else logits
-      answers |= task.outputs(logits, top)
+      answers |= answers_of(task).outputs(logits, top)
     return answers
 
   return predict_step

@@ -15,6 +15,7 @@ from vit_jax.inspection.attention_capture import capture_with_gradients
 from vit_jax.models import BaseVit, Origin
 from vit_jax.models.grid import grid_of
 from vit_jax.models.model import normalize
+from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.task import Task
 
@@ -56,7 +57,7 @@ class _Choice:
   index: int | None
 
   def __call__(self, logits: Array, _: Any) -> tuple[Array, Any]:
-    answers = self.task.outputs(logits, self.top)
+    answers = answers_of(self.task).outputs(logits, self.top)
     index = self.index
     if index is None:
       index = answers["index"][:, 0] if "index" in answers else 0

@@ -36,6 +36,7 @@ from vit_jax.runtime import extras
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import output_folder, replacing
 from vit_jax.runtime.printable import printable_path, say
+from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.task import Task, class_name
 
 _IMAGES_AHEAD = 4  # Images decoded while another is drawn.
@@ -150,7 +151,7 @@ def _title(path: str, model: BaseVit, seen: Arrays, task: Task) -> str:
   if label in class_names:
     parts.append(f"in folder {label}")
   if "relevance" in seen:
-    parts.append(f"answer {task.answer_text(seen, class_names)}")
+    parts.append(f"answer {answers_of(task).text(seen, class_names)}")
   return "  |  ".join(parts)
 
 

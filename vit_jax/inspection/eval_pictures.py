@@ -15,6 +15,7 @@ from vit_jax.inspection.photograph import Photograph, in_colours
 from vit_jax.models import Model
 from vit_jax.runtime import extras
 from vit_jax.runtime.display import Split
+from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.outcome import Outcome
 from vit_jax.tasks.task import Task, class_names
 from vit_jax.training import sharding
@@ -39,16 +40,7 @@ def make_pictures(
   Raises ValueError if matplotlib is needed and not installed.
   """
   examples = chosen_examples(source, preprocessing, count)
-  panels: Any = task.make_panels(model, preprocessing)
-
-  def draw_panels(params: Any, _: Outcome) -> dict[str, Photograph]:
-    sheets = enumerate(panels(params, examples), 1)
-    drawn = {f"{task.name}_{number}": sheet for number, sheet in sheets}
-    return Split.EVAL.keyed(drawn)
-
-  draw = draw_panels
-  if panels is None:
-    draw = _make_draw(task, model, preprocessing, source, examples)
+  draw = _make_draw(task, model, preprocessing, source, examples)
   gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
 
   def on_first_host(params: Any, outcome: Outcome) -> dict[str, Photograph]:
@@ -68,12 +60,33 @@ def _make_draw(
   source: Source,
   examples: list[tuple[int, np.ndarray, Any]],
 ) -> Pictures:
+  """Draws the examples by the task's own panels, or their answers."""
+  if task.panels is None:
+    return _make_answers(task, model, preprocessing, source, examples)
+  draw = task.panels.make(model, task.objective(model, preprocessing))
+
+  def draw_panels(params: Any, _: Outcome) -> dict[str, Photograph]:
+    sheets = enumerate(draw(params, examples), 1)
+    drawn = {f"{task.name}_{number}": sheet for number, sheet in sheets}
+    return Split.EVAL.keyed(drawn)
+
+  return draw_panels
+
+
+def _make_answers(
+  task: Task,
+  model: Model,
+  preprocessing: Preprocessing,
+  source: Source,
+  examples: list[tuple[int, np.ndarray, Any]],
+) -> Pictures:
   """Draws a sheet of each example's answer, and charts of the outcome."""
   figures, canvas, charts = (
     extras.load(f"vit_jax.inspection.{name}", "figures")
     for name in ("figures", "canvas", "charts")
   )
   normalization = preprocessing.normalization
+  answers = answers_of(task)
   names = class_names(source.class_names, model.num_classes)
   predict_step = jax.jit(
     make_predict_step(model, **normalization, task=task, top=_TOP)
@@ -84,10 +97,10 @@ def _make_draw(
     best = jax.device_get(predict_step(params, image[None]))
     row = {key: array[0] for key, array in best.items()}
     several = np.ndim(label) > 0
-    true = task.label_text(label, names)
+    true = task.labels.told(label, names)
     title = f"{'Labels' if several else 'Class'} {true}"
     if "index" not in row:
-      title += f" (answer {task.answer_text(row, names)})"
+      title += f" (answer {answers.text(row, names)})"
     drawn = figures.sheet_figure(
       in_colours(image),
       [names[index] for index in row.get("index", ())],

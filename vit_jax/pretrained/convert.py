@@ -143,12 +143,21 @@ def model_card(
     used=image_text,
     mean=list(origin.mean),
     std=list(origin.std),
-    meaning=loaded.task.meaning,
+    meaning=_meaning(loaded),
     terms=terms(loaded, license),
     classes=classes or "not named by the source",
     training=_training(loaded),
     rows="\n".join(f"| {key} | {value} |" for key, value in fields.items()),
   )
+
+
+def _meaning(loaded: Loaded) -> str:
+  """A sentence on the outputs; without any, on those of its kind of loss."""
+  from vit_jax.tasks.answers import answers_of
+  from vit_jax.tasks.choose import answering
+
+  own = loaded.model.num_classes > 0
+  return answers_of(loaded.task if own else answering(loaded.loss)).meaning
 
 
 def metadata(loaded: Loaded, license: str | None) -> str:

@@ -225,7 +225,8 @@ class Loaded:
 
     It is 0.5 in a checkpoint at whose step the run was not evaluated.
     """
-    return self.task.given_from
+    answers = self.task.answers
+    return answers and answers.given_from
 
   @functools.cached_property
   def params(self) -> dict[str, Any]:
@@ -474,13 +475,15 @@ class Loaded:
     The head of a regression then gives its targets in their unit.
     """
     parts = Parts.of(self.model, self.shapes)
-    task = self.task
+    answers = self.task.answers
+    if answers is None:
+      return self
 
     def change(path: str, array: np.ndarray) -> np.ndarray:
       is_output = parts.gives_outputs(path)
-      return task.leaf_in_unit(path, array) if is_output else array
+      return answers.leaf_in_unit(path, array) if is_output else array
 
-    return self.mapped(change, open_task=task.in_unit)
+    return self.mapped(change, open_task=self.task.in_unit)
 
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what may be meant by the name."""

@@ -177,7 +177,8 @@ class _Saved:
     with _describing(self.workdir, self.step):
       described = {**self.description, "calibration": self.fitted}
       task = choose.saved(described, loss, user_task)
-      takes = task.temperatures(descriptions.class_names(self.description))
+      names = descriptions.class_names(self.description)
+      takes = task.answers.temperatures(names) if task.answers else 0
     calibration.check_count(self.workdir, self.fitted, takes)
     return task
 

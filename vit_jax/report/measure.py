@@ -219,7 +219,9 @@ def _measure(run: SavedRun, track: Track) -> Measured:
   outcome = run.evaluator(run.params, track, detail=True)
   panels: Sequence[Photograph] = ()
   groups = outcome.telling()
-  draw = run.task.make_panels(model, preprocessing)
+  draw, own = None, run.task.panels
+  if own is not None:
+    draw = own.make(model, run.task.objective(model, preprocessing))
   if draw and not groups:  # Else it draws the telling examples.
     chosen = chosen_examples(run.source, preprocessing, _PANELS)
     panels = draw(run.params, chosen)

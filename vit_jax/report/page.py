@@ -244,7 +244,7 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
       "evaluated": evaluated(run, measured),
       "best": _better(run, measured),
       "panels": pictures.panels(measured),
-      "panel_text": measured.task.panel_text,
+      "panel_text": measured.task.panels,
       "charts": [
         pictures.svg(charts.figure_of_chart(chart), chart.alt, chart.caption)
         for chart in measured.outcome.charts()

@@ -56,15 +56,15 @@ def example(shown: Shown, longest: int) -> dict[str, Any]:
 
 def panels(measured: Measured) -> list[Picture]:
   """The pictures that the task draws of examples."""
-  alt = measured.task.panel_text.alt
-  return [photograph(sheet, alt) for sheet in measured.panels]
+  own = measured.task.panels
+  return [photograph(sheet, own.alt) for sheet in measured.panels if own]
 
 
 def augmented(measured: Measured) -> list[Picture]:
   """The first training examples, as the model was trained on them."""
   pictures = []
   for image, label in measured.dataset.augmented if measured.dataset else ():
-    text = measured.task.label_text(label, measured.class_names)
+    text = measured.task.labels.told(label, measured.class_names)
     alt = f"Augmented example of {text}"
     pictures.append(photograph(image, alt, caption=text))
   return pictures

@@ -57,10 +57,11 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
   from vit_jax.pretrained.load import open_checkpoint
 
   options = start_fields(settings)
-  if settings.transfer.keep_head and not task.has_answers:
+  if settings.transfer.keep_head and task.answers is None:
     options["as_trained"] = True
   # A task of whole images or of pairs reads a vector of each.
-  options["reads_patches"] = not (task.has_answers or task.reads_texts)
+  whole = task.answers is not None and not task.answers.are_of_patches
+  options["reads_patches"] = not (whole or task.reads_texts)
   loaded = open_checkpoint(settings.pretrained, **options)
   if not task.reads_texts:
     return loaded
@@ -212,7 +213,7 @@ def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:
       for line in deprecations(settings):
         say(line)
     _check_repeats(settings)
-  if settings.eval_pictures and task.has_answers:
+  if settings.eval_pictures and task.panels is None:
     libraries.check("matplotlib", "figures", "eval_pictures")
   if settings.wandb_project:
     libraries.check("wandb", "wandb", "wandb_project")

@@ -25,6 +25,7 @@ from vit_jax.runtime import hints
 from vit_jax.runtime.display import Display, Split, evaluation_text, moved
 from vit_jax.runtime.files import CSV, output_file
 from vit_jax.runtime.settings import replaced
+from vit_jax.tasks.answers import calibrator_of
 from vit_jax.tasks.metrics import Evaluator
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.task import Task
@@ -159,7 +160,7 @@ def evaluate_checkpoint(
   first = jax.process_index() == 0
   display = Display(active=first)
   with opened(workdir, **options) as run:
-    if not run.task.has_rows and (per_class or path is not None):
+    if run.task.answers is None and (per_class or path is not None):
       raise ValueError(
         f"{workdir} was trained on the task {run.task.name}, which gives no "
         "answer for an image by itself: leave out --per_class and --out."
@@ -202,7 +203,7 @@ def calibrate_checkpoint(workdir: str, **options) -> tuple[float, ...]:
   with opened(workdir, **options) as run:
     task: Any = run.task.in_unit()
     loaded: Any = run.loaded
-    calibrate = task.calibrator(loaded.model, run.stream)
+    calibrate = calibrator_of(task, loaded.model, run.stream)
     fitted = calibrate(run.params, display.track)
     facts = task.calibration_facts(fitted)
   names = run.source.class_names
@@ -274,7 +275,7 @@ def _of_folder(
   split is asked for as well.
   """
   data = settings.data
-  if task.labels is not SINGLE or not task.has_rows or not data.labels:
+  if task.labels is not SINGLE or task.answers is None or not data.labels:
     raise ValueError(
       "a folder of its own is for a run on class folders, and this one is of "
       f"the task {task.name}: evaluate it on {folder} by --root={folder}, of "

@@ -32,6 +32,7 @@ def task_class(name: str | type[Task]) -> type[Task]:
   'MultiLabelTask'
   """
   if isinstance(name, type):
+    _check_moved(name)
     return name
   if name in OBJECTIVES:
     return OBJECTIVES[name].task_class()
@@ -45,7 +46,29 @@ def task_class(name: str | type[Task]) -> type[Task]:
     ) from error
   if not (inspect.isclass(kind) and issubclass(kind, Task)):
     raise OwnTaskError(f"task={name!r} is no class of vit_jax.tasks.task.Task.")
+  _check_moved(kind)
   return kind
+
+
+# Methods that a task had, and the part that is asked in their place.
+_MOVED = {
+  **dict.fromkeys(("outputs", "as_json", "lines", "legend"), "answers"),
+  **dict.fromkeys(("answer_text", "leaf_in_unit", "make_mark"), "answers"),
+  **dict.fromkeys(("headline", "score_text"), "scores"),
+  **dict.fromkeys(("make_panels", "panel_text"), "panels"),
+  "label_text": "labels",
+}
+
+
+def _check_moved(kind: type[Task]) -> None:
+  """Raises OwnTaskError if a class has methods that nobody calls any more."""
+  moved = {name: part for name, part in _MOVED.items() if hasattr(kind, name)}
+  if moved:
+    parts = " and ".join(dict.fromkeys(moved.values()))
+    raise OwnTaskError(
+      f"{kind.__qualname__} has {', '.join(moved)}, which nobody asks a task "
+      f"any more: they belong to its {parts}, as in docs/howto/own_task.md."
+    )
 
 
 @functools.cache

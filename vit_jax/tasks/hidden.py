@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from vit_jax.models.masked_vit import MASK
 from vit_jax.tasks.metrics import Measure
-from vit_jax.tasks.pictures import Photograph, side_by_side
+from vit_jax.tasks.pictures import Draw, Panels, Photograph, side_by_side
 
 _GREY = 128
 
@@ -44,10 +44,8 @@ def hidden_measure(
 def hidden_panels(
   predict: Callable[[Any, Any, Any], Any],
   sheet_of: Callable[[np.ndarray, Any], Photograph],
-) -> Callable[[Any, Sequence[tuple]], list[Photograph]]:
+) -> Draw:
   """Returns a function from parameters and examples to a picture of each.
-
-  An example is its place in the split, its pixels and its label.
 
   Args:
     predict: A function from parameters, images and their places in the split to
@@ -68,6 +66,18 @@ def hidden_panels(
     ]
 
   return draw
+
+
+def hidden_patches(make: Callable[[Any, Any], Draw]) -> Panels:
+  """The panels of such an objective."""
+  return Panels(
+    make,
+    "What it fills in",
+    "The image that the model saw is on the left, grey where patches are "
+    "hidden; its predictions fill them in the middle, and the right shows what "
+    "they should be.",
+    "Three panels: what the model saw, its predictions, the truth",
+  )
 
 
 def sheet(

@@ -131,7 +131,7 @@ class OutputsOutcome(Outcome):
     examples = []
     for row in np.argsort(-self.loss, kind="stable")[:_WORST]:
       label, answer = (
-        self.task.label_text(x[row], self.names)
+        self.task.labels.told(x[row], self.names)
         for x in (self.label, self.answers)
       )
       label_and_answer = f"{label}; answer: {answer}"

@@ -1,6 +1,8 @@
-"""What pictures of a task's own are made of: photographs, side by side."""
+"""Pictures of a task's own, and what they are made of."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -9,6 +11,28 @@ _GAP = 4  # Pixels between two panels.
 _SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
 
 Photograph = UInt8[np.ndarray, "H W 3"]
+
+
+Draw = Callable[[Any, Sequence[tuple]], list[Photograph]]
+"""From parameters and examples to a picture of each example.
+
+An example is its place in the split, its pixels and its label.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Panels:
+  """Pictures in which a task draws examples itself.
+
+  Attributes:
+    make: A function from the model and its objective to a `Draw`.
+    title, text, alt: A heading, a sentence, and the picture in words.
+  """
+
+  make: Callable[[Any, Any], Draw]
+  title: str
+  text: str
+  alt: str
 
 
 def as_photograph(image: np.ndarray) -> np.ndarray:

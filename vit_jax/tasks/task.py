@@ -5,20 +5,12 @@ a method or an attribute here; nobody else asks which task it is.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import (
-  TYPE_CHECKING,
-  Any,
-  ClassVar,
-  NamedTuple,
-  Protocol,
-  runtime_checkable,
-)
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import flax.linen as nn
 import numpy as np
 import optax
-from jaxtyping import Array, Float
 
 from vit_jax.data.batch import Transform
 from vit_jax.data.example import Source
@@ -28,8 +20,10 @@ from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.models import Model, from_fields
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED
+from vit_jax.tasks.answers import Answers
 from vit_jax.tasks.metrics import Evaluator, Measure
 from vit_jax.tasks.outcome import Stream
+from vit_jax.tasks.pictures import Panels
 from vit_jax.tasks.scores import Scores
 from vit_jax.training.losses import Objective
 from vit_jax.training.schedules import RunLength
@@ -43,26 +37,6 @@ if TYPE_CHECKING:
 _OF_SCORES = {"metrics": "metrics", "score": "best", "curves": "curves"}
 
 
-@runtime_checkable
-class Answer(Protocol):
-  """A model's answer to one image, as `inference.predictor.Prediction`."""
-
-  @property
-  def index(self) -> tuple[int, ...]: ...
-  @property
-  def probability(self) -> tuple[float, ...]: ...
-  @property
-  def values(self) -> tuple[float, ...]: ...
-
-
-class PanelText(NamedTuple):
-  """Texts for pictures of a task's own: a heading, a sentence, and the alt."""
-
-  title: str
-  text: str
-  alt: str
-
-
 @dataclasses.dataclass(frozen=True)
 class Task:
   """A task, and the facts that it read off the training labels.
@@ -74,9 +48,9 @@ class Task:
     scores: The metrics of an evaluation, and the score among them.
     losses: The kinds of loss that it takes; the first is its default.
     refuses: Keys of the configuration that say nothing for this task.
-    panel_text: Texts for the pictures of `make_panels`, if it makes any.
+    panels: Pictures of its own, in which it draws examples; None to draw the
+      answers.
     probe_note: A line on the representations, where `probed` changes the model.
-    has_answers: Whether it answers for whole images, in words or numbers.
     couples_examples: Whether the loss of an example depends on the others of
       its batch, and the objective is no `losses.CoupledObjective`. A batch is
       then not computed in parts.
@@ -97,15 +71,8 @@ class Task:
   losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
   refuses: ClassVar[tuple[str, ...]] = ()
   asked_by: ClassVar[str] = ""
-  panel_text: ClassVar[PanelText] = PanelText(
-    "What it fills in",
-    "The image that the model saw is on the left, grey where patches are "
-    "hidden; its predictions fill them in the middle, and the right shows what "
-    "they should be.",
-    "Three panels: what the model saw, its predictions, the truth",
-  )
+  panels: ClassVar[Panels | None] = None
   probe_note: ClassVar[str] = ""
-  has_answers: ClassVar[bool] = True
   couples_examples: ClassVar[bool] = False
   learns_features: ClassVar[bool] = False
   learns_from_average: ClassVar[bool] = False
@@ -185,21 +152,16 @@ class Task:
     return self
 
   @property
-  def given_from(self) -> float | None:
-    """The probability from which on a label is given; None for one class."""
+  def answers(self) -> Answers | None:
+    """What its models answer, once they are trained; None for nothing."""
     return None
-
-  @property
-  def has_rows(self) -> bool:
-    """Whether an evaluation scores each class, and each example by itself."""
-    return self.has_answers
 
   def num_outputs(self, names: Sequence[str]) -> int:
     """The size of the head, for data with these classes or targets.
 
-    A task that answers nothing for a whole image has no such head.
+    A task that answers nothing has no such head.
     """
-    return len(names) if self.has_answers else 0
+    return 0 if self.answers is None else len(names)
 
   def with_text(
     self,
@@ -321,92 +283,9 @@ class Task:
     """Evaluates parameters of the model on a split, by `measure`."""
     return Evaluator(self.measure(model, stream), stream)
 
-  def temperatures(self, names: Sequence[str]) -> int:
-    """How many temperatures divide the logits of these classes."""
-    del names
-    return 0
-
-  def calibrator(self, model: nn.Module, stream: Stream) -> Callable[..., Any]:
-    """Fits temperatures of the answers on a split, from parameters.
-
-    Raises ValueError if the answers have no probabilities of the model's own.
-    """
-    raise ValueError(
-      f"the task {self.name} gives no probabilities that a temperature could "
-      "calibrate: leave out --calibrate."
-    )
-
-  def make_panels(
-    self, model: nn.Module, preprocessing: Preprocessing
-  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]] | None:
-    """Makes what draws examples of its own; None to draw the answers.
-
-    Returns a function from parameters, and the place in the split, the pixels
-    and the label of each example, to a picture (H, W, 3) of each.
-    """
-    return None
-
-  def make_mark(
-    self,
-    model: nn.Module,
-    preprocessing: Preprocessing,
-    short_side: int | None = None,
-  ) -> Callable[[Any, np.ndarray], np.ndarray] | None:
-    """Makes what names the class of each pixel of an image; None without.
-
-    Returns a function from parameters and an image's pixels (H, W, C), of any
-    size, to its mask (H, W). With `short_side`, the image is read in windows.
-    """
-    return None
-
-  def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
-    """The parts of an answer, on the device.
-
-    It is `index` and `probability`, both (B, top), or `values`, (B, T).
-    """
-    raise NotImplementedError
-
   def in_unit(self) -> "Task":
-    """The task once `leaf_in_unit` was applied to the heads."""
+    """The task once `Answers.leaf_in_unit` was applied to the heads."""
     return self
-
-  def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
-    """An output head's parameter such that its outputs are the answer."""
-    return array
-
-  @property
-  def meaning(self) -> str:
-    """A sentence on what the model's outputs mean."""
-    return f"Probabilities are the {self.loss.kind} of the logits."
-
-  @property
-  def legend(self) -> str | None:
-    """A line that explains the rows of `lines`."""
-    return None
-
-  def as_json(
-    self, answer: Answer, names: Sequence[str], top: int | None = None
-  ) -> dict[str, Any]:
-    """An answer as JSON.
-
-    `names` are those of classes or targets, as far as they are known, and `top`
-    is the most classes to give; by default all that the answer has.
-    """
-    raise NotImplementedError
-
-  def lines(
-    self, answer: Answer, names: Sequence[str], top: int | None = None
-  ) -> list[str]:
-    """An answer as lines of text; the arguments are those of `as_json`."""
-    raise NotImplementedError
-
-  def answer_text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
-    """One image's `outputs` in a few words."""
-    raise NotImplementedError
-
-  def label_text(self, label: Any, names: Sequence[str]) -> str:
-    """A label in words."""
-    return names[int(label)]
 
 
 def class_name(names: Sequence[str], index: int) -> str:

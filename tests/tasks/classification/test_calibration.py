@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from tests.old_runs import CHECKPOINTS
 from vit_jax import export_model, load_pretrained
 from vit_jax.run.saved import calibrate_checkpoint, evaluate_checkpoint
+from vit_jax.tasks.answers import calibrator_of
 from vit_jax.tasks.classification.calibration import (
   calibration_error,
   fit,
@@ -115,7 +116,7 @@ def test_a_temperature_that_makes_other_examples_worse_is_refused():
 
 def test_a_task_without_probabilities_is_refused():
   with pytest.raises(ValueError, match="regression gives no probabilities"):
-    RegressionTask(LossSettings(kind="mse")).calibrator(None, None)
+    calibrator_of(RegressionTask(LossSettings(kind="mse")), None, None)
 
 
 def _logits(loaded, pixels):
@@ -216,7 +217,7 @@ def test_temperatures_of_another_number_are_refused(workdir):
 )
 def test_a_task_takes_a_number_of_temperatures(task, takes, count):
   fitted = {"temperature": [1.0] * count}
-  assert task.temperatures(("a", "b")) == takes
+  assert task.answers.temperatures(("a", "b")) == takes
   if count == takes:
     calibration.check_count("run", fitted, takes)
     return
@@ -229,11 +230,13 @@ def test_several_labels_are_divided_each_by_its_own_and_the_threshold_follows():
   task = MultiLabelTask(LossSettings(kind="sigmoid"))
   fitted = {"temperature": [2.0, 4.0], "threshold": 0.3}
   task = task.with_facts({"threshold": 0.7, "calibration": fitted})
-  assert task.given_from == 0.3
+  assert task.answers.given_from == 0.3
   z = jnp.array([[2.0, -4.0]])
-  answer = task.outputs(z, top=2)
+  answer = task.answers.outputs(z, top=2)
   expected = scipy.special.expit([1.0, -1.0])
   np.testing.assert_allclose(answer["probability"][0], expected, rtol=1e-6)
-  kernel = task.leaf_in_unit("head/kernel", np.ones((3, 2), np.float32))
+  kernel = task.answers.leaf_in_unit("head/kernel", np.ones((3, 2), np.float32))
   np.testing.assert_array_equal(kernel, np.tile([0.5, 0.25], (3, 1)))
-  np.testing.assert_array_equal(task.in_unit().outputs(z, 2)["index"], [[0, 1]])
+  np.testing.assert_array_equal(
+    task.in_unit().answers.outputs(z, 2)["index"], [[0, 1]]
+  )

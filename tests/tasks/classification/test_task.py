@@ -32,6 +32,6 @@ def test_weights_that_are_none(weights):
 
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
 def test_the_answers_of_a_sigmoid_are_explained(kind):
-  legend = ClassificationTask(LossSettings(kind=kind)).legend
+  legend = ClassificationTask(LossSettings(kind=kind)).answers.legend
   assert (legend is not None) == (kind == "sigmoid")
   assert "need not sum to 1" in (legend or "need not sum to 1")

@@ -50,9 +50,9 @@ def test_a_test_split_chooses_no_threshold():
 
 
 def test_labels_in_words():
-  task, names = MultiLabelTask(), ("a", "b", "c", "d")
-  assert task.label_text([1, 0, 0, 1], names) == "a, d"
-  assert task.label_text([0, 0, 0, 0], names) == "no label"
+  labels, names = MultiLabelTask.labels, ("a", "b", "c", "d")
+  assert labels.told([1, 0, 0, 1], names) == "a, d"
+  assert labels.told([0, 0, 0, 0], names) == "no label"
 
 
 def precision_by_loop(label, score):

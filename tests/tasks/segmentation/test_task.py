@@ -263,12 +263,12 @@ def test_an_image_of_the_models_size_is_marked_whole():
   given, model, params = segmenter()
   preprocessing = Preprocessing((16, 16), mean=HALF, std=HALF)
   image = RNG.integers(0, 256, (16, 16, 3), np.uint8)
-  whole = given.make_mark(model, preprocessing)(params, image)
+  whole = given.answers.marker(model, preprocessing)(params, image)
   x = jnp.array(image[None] / np.float32(127.5) - 1)
   logits = model.apply({"params": params}, x)
   expected = np.asarray(enlarged(logits, 16, 16)[0].argmax(axis=-1))
   assert (whole == expected).mean() > 0.999
-  windows = given.make_mark(model, preprocessing, 16)(params, image)
+  windows = given.answers.marker(model, preprocessing, 16)(params, image)
   np.testing.assert_array_equal(whole, windows)
 
 
@@ -288,14 +288,14 @@ def test_windows_cover_a_larger_image(shape, monkeypatch):
   monkeypatch.setattr(marking, "make_logits", make_logits)
   image = RNG.integers(0, 256, (*shape, 3), np.uint8)
   image[: shape[0] // 2, :, 0] = 255
-  found = given.make_mark(model, preprocessing, 32)(params, image)
+  found = given.answers.marker(model, preprocessing, 32)(params, image)
   assert found.shape == shape
   sides = [max(32, round(s * 32 / min(shape) / 4) * 4) for s in shape]
   resized = marking.filtered(image, tuple(sides), preprocessing.crop)
   means = make_logits(None, None)(None, resized[None].astype(np.float32))[0]
   np.testing.assert_array_equal(found, marking.classes(means, *shape))
   with pytest.raises(ValueError, match="short_side=8 is less than the windows"):
-    given.make_mark(model, preprocessing, 8)
+    given.answers.marker(model, preprocessing, 8)
 
 
 def test_windows_overlap_by_a_third():
@@ -322,7 +322,7 @@ def test_panels_show_image_mask_and_answer():
   given, model, params = segmenter()
   preprocessing = Preprocessing((16, 16), mean=HALF, std=HALF)
   image = RNG.integers(0, 256, (16, 16, 3), np.uint8)
-  draw = given.make_panels(model, preprocessing)
+  draw = given.panels.make(model, given.objective(model, preprocessing))
   (sheet,) = draw(params, [(0, image, masks(32, 32))])
   assert sheet.shape == (192, 3 * 192 + 8, 3)
   np.testing.assert_array_equal(sheet[::12, :192:12], image)
@@ -334,7 +334,7 @@ def test_the_facts_come_back():
   assert found == given and found.adapted(make_vit("Ti/4", 0)).num_classes == 4
   with pytest.raises(ValueError, match="classes"):
     given.with_facts({"targets": {"classes": "many"}})
-  assert given.label_text([[0, 2], [IGNORED, 2]], ("a", "b", "c")) == "a, c"
+  assert given.labels.told([[0, 2], [IGNORED, 2]], ("a", "b", "c")) == "a, c"
 
 
 @pytest.mark.slow

@@ -131,6 +131,9 @@ class Captions(Labels):
       return ""
     return self.tokenizer.text(label[0])
 
+  def told(self, label: Any, names: Sequence[str]) -> str:
+    return self.shown(np.asarray(label), tuple(names))
+
   def kept(self, label: np.ndarray, count: int) -> np.ndarray:
     """Nothing: its lines say how many captions there are."""
     del label, count

@@ -204,6 +204,10 @@ class Labels:
     """The label of an image in words, to be shown below it."""
     return names[int(label)]
 
+  def told(self, label: Any, names: Sequence[str]) -> str:
+    """A label, or an answer of its kind, in words that stand alone."""
+    return names[int(label)]
+
 
 class Unused(Labels):
   """Labels of a task that ignores them; all are 0."""

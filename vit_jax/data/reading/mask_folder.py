@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -76,6 +77,14 @@ class Masks(Labels):
     pixels = self.kept(label, len(names))[:-1]
     first = np.argsort(-pixels, kind="stable")[:_NAMED]
     return ", ".join(names[k] for k in first if pixels[k])
+
+  def told(self, label: Any, names: Sequence[str]) -> str:
+    """All classes of a mask."""
+    none = ignored(len(names))
+    classes = np.unique(np.asarray(label)).tolist()
+    shown = (k for k in classes if k != none)
+    told = [str(names[k]) if k < len(names) else f"class {k}" for k in shown]
+    return ", ".join(told) or "no class"
 
 
 MASKS = Masks()

@@ -147,6 +147,9 @@ class Several(Labels):
   def shown(self, label: np.ndarray, names: Names) -> str:
     return ", ".join(names[k] for k in np.flatnonzero(label > 0))
 
+  def told(self, label: Any, names: Sequence[str]) -> str:
+    return self.shown(np.asarray(label), tuple(names)) or "no label"
+
 
 SEVERAL = Several("labels")
 

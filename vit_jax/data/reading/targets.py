@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +73,10 @@ class Numbers(Labels):
   def shown(self, label: np.ndarray, names: Names) -> str:
     del names
     return ", ".join(f"{value:.6g}" for value in label)
+
+  def told(self, label: Any, names: Sequence[str]) -> str:
+    pairs = zip(names, np.asarray(label).tolist(), strict=True)
+    return ", ".join(f"{name} {value:.4g}" for name, value in pairs)
 
 
 NUMBERS = Numbers("targets")

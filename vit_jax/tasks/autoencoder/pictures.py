@@ -1,6 +1,5 @@
 """Pictures of a masked autoencoder: what it saw, its prediction, the image."""
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -9,12 +8,10 @@ import numpy as np
 from vit_jax.models.masked_vit import MASK
 from vit_jax.tasks.autoencoder.objective import Reconstruction, normalized
 from vit_jax.tasks.hidden import hidden_panels, sheet
-from vit_jax.tasks.pictures import Photograph, as_photograph
+from vit_jax.tasks.pictures import Draw, Photograph, as_photograph
 
 
-def make_panels(
-  model: nn.Module, objective: Reconstruction
-) -> Callable[[Any, Sequence[tuple]], list[Photograph]]:
+def make_panels(model: nn.Module, objective: Reconstruction) -> Draw:
   """Returns a function from parameters and examples to a picture of each.
 
   An example is its place in the split, its pixels and its label. The same

@@ -4,10 +4,9 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from jaxtyping import Array
 
 from vit_jax.data.preprocessing import Preprocessing
@@ -16,8 +15,9 @@ from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.grid import grid_of
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.autoencoder.objective import LEAST, Reconstruction, num_seen
+from vit_jax.tasks.autoencoder.pictures import make_panels
 from vit_jax.tasks.autoencoder.settings import AutoencoderSettings
-from vit_jax.tasks.hidden import hidden_measure
+from vit_jax.tasks.hidden import hidden_measure, hidden_patches
 from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
@@ -50,13 +50,13 @@ class AutoencoderTask(Task):
       "{examples:,} images"
     ),
   )
+  panels = hidden_patches(make_panels)
   refuses = (
     *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
     *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
     *("model.head_bias", "eval_per_class", "data.task"),
     *("lora.rank", "distill.teacher", "transfer.probe_head"),
   )
-  has_answers = False
 
   @classmethod
   def enabled(cls, sections: Mapping[str, Any]) -> bool:
@@ -104,13 +104,6 @@ class AutoencoderTask(Task):
   def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)
     return hidden_measure(model, objective, sums, ReconstructionOutcome)
-
-  def make_panels(
-    self, model: Any, preprocessing: Preprocessing
-  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
-    from vit_jax.tasks.autoencoder.pictures import make_panels
-
-    return make_panels(model, self.objective(model, preprocessing))
 
 
 def sums(

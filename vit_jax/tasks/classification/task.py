@@ -13,6 +13,7 @@ from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime.checks import PerChannel, checked
 from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.answers import Answer, Answers
 from vit_jax.tasks.classification.evaluation import (
   ClassificationOutcome,
   class_measure,
@@ -20,7 +21,7 @@ from vit_jax.tasks.classification.evaluation import (
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Curves, Stream
 from vit_jax.tasks.scores import Scores
-from vit_jax.tasks.task import Answer, Task, class_name, class_names
+from vit_jax.tasks.task import Task, class_name, class_names
 from vit_jax.training import losses
 from vit_jax.training.losses import Classification
 from vit_jax.training.settings import LossSettings
@@ -69,15 +70,6 @@ class ClassificationTask(Task):
     phrase="{top1:.1%} are right",
   )
 
-  @property
-  def legend(self) -> str | None:
-    if self.loss.kind != "sigmoid":
-      return None
-    return (
-      "Each class is answered by itself (sigmoid): the probabilities of an "
-      "image need not sum to 1, and it may fit no class."
-    )
-
   def fitted(self, train: Source) -> "ClassificationTask":
     if not self.loss.class_weights:
       return self
@@ -117,25 +109,15 @@ class ClassificationTask(Task):
       self.counts_answers,
     )
 
+  @property
+  def answers(self) -> "ClassAnswers":
+    return ClassAnswers(self)
+
   def class_logits(self, logits: Float[Array, "B K"]) -> Array:
     """One logit for each class, from the outputs of the model."""
     if not self.temperature:
       return logits
     return logits / np.array(self.temperature, np.float32)[None]
-
-  def temperatures(self, names: Sequence[str]) -> int:
-    return len(names) if self.has_several else 1
-
-  def calibrator(
-    self, model: nn.Module, stream: Stream
-  ) -> Callable[..., "Calibration"]:
-    """Raises ValueError if a subclass computes the logits in its own way."""
-    if type(self).class_logits is not ClassificationTask.class_logits:
-      return super().calibrator(model, stream)
-    objective = self.objective(model, stream.preprocessing)
-    from vit_jax.tasks.classification.calibration import calibrator
-
-    return calibrator(objective, model, stream, each=self.has_several)
 
   def calibration_facts(self, fitted: "Calibration") -> dict[str, Any]:
     """The part of the checkpoint's description that a calibration makes."""
@@ -144,16 +126,30 @@ class ClassificationTask(Task):
   def in_unit(self) -> "ClassificationTask":
     return dataclasses.replace(self, temperature=())
 
-  def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
-    """The head's arrays, divided by the temperature."""
-    if not self.temperature:
-      return array
-    return (array / np.array(self.temperature)).astype(array.dtype)
+
+@dataclasses.dataclass(frozen=True)
+class ClassAnswers(Answers):
+  """Classes and their probabilities."""
+
+  task: "ClassificationTask"
+
+  @property
+  def meaning(self) -> str:
+    return f"Probabilities are the {self.task.loss.kind} of the logits."
+
+  @property
+  def legend(self) -> str | None:
+    if self.task.loss.kind != "sigmoid":
+      return None
+    return (
+      "Each class is answered by itself (sigmoid): the probabilities of an "
+      "image need not sum to 1, and it may fit no class."
+    )
 
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
-    logits = self.class_logits(logits)
+    logits = self.task.class_logits(logits)
     _, index = jax.lax.top_k(logits, min(top, logits.shape[1]))
-    every = losses.probabilities(self.loss.kind, logits)
+    every = losses.probabilities(self.task.loss.kind, logits)
     probability = jax.numpy.take_along_axis(every, index, axis=1)
     return {"index": index, "probability": probability}
 
@@ -185,9 +181,30 @@ class ClassificationTask(Task):
     """The classes to show and their probabilities, the likeliest first."""
     return [*zip(answer.index, answer.probability, strict=True)][:top]
 
-  def answer_text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
+  def text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
     answer = class_name(names, row["index"][0])
     return f"{answer}, {row['probability'][0]:.1%}"
+
+  def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
+    """The head's arrays, divided by the temperature."""
+    if not self.task.temperature:
+      return array
+    return (array / np.array(self.task.temperature)).astype(array.dtype)
+
+  def temperatures(self, names: Sequence[str]) -> int:
+    return len(names) if self.task.has_several else 1
+
+  def calibrator(
+    self, model: nn.Module, stream: Stream
+  ) -> Callable[..., "Calibration"] | None:
+    """Nothing, if a subclass computes the logits in its own way."""
+    task = self.task
+    if type(task).class_logits is not ClassificationTask.class_logits:
+      return None
+    objective = task.objective(model, stream.preprocessing)
+    from vit_jax.tasks.classification.calibration import calibrator
+
+    return calibrator(objective, model, stream, each=task.has_several)
 
 
 def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:

@@ -87,7 +87,6 @@ class LeJepaTask(Task):
     "distill.teacher",
     "transfer.probe_head",
   )
-  has_answers = False
   couples_examples = True
 
   @classmethod

@@ -1,6 +1,5 @@
 """Pictures of hidden patches: as seen, as predicted, and as they are."""
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -8,12 +7,10 @@ import numpy as np
 
 from vit_jax.tasks.hidden import hidden_panels, sheet
 from vit_jax.tasks.masked.objective import Masking, rgb
-from vit_jax.tasks.pictures import Photograph
+from vit_jax.tasks.pictures import Draw, Photograph
 
 
-def make_panels(
-  model: nn.Module, masking: Masking
-) -> Callable[[Any, Sequence[tuple]], list[Photograph]]:
+def make_panels(model: nn.Module, masking: Masking) -> Draw:
   """Returns a function from parameters and examples to a picture of each.
 
   An example is its place in the split, its pixels and its label. A picture has

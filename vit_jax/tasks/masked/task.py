@@ -4,11 +4,10 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
@@ -17,8 +16,9 @@ from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.finite import NO_ANSWER
-from vit_jax.tasks.hidden import hidden_measure
+from vit_jax.tasks.hidden import hidden_measure, hidden_patches
 from vit_jax.tasks.masked.objective import COLOURS, Masking, num_corrupted
+from vit_jax.tasks.masked.pictures import make_panels
 from vit_jax.tasks.masked.settings import MaskedSettings
 from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
@@ -76,6 +76,7 @@ class MaskedPatchesTask(Task):
       ),
     ),
   )
+  panels = hidden_patches(make_panels)
   refuses = (
     *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
     *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
@@ -86,7 +87,6 @@ class MaskedPatchesTask(Task):
     "The probe reads the mean of the patches: masked patches did not train the "
     "class token's output."
   )
-  has_answers = False
 
   @classmethod
   def enabled(cls, sections: Mapping[str, Any]) -> bool:
@@ -140,13 +140,6 @@ class MaskedPatchesTask(Task):
   def measure(self, model: Any, stream: Stream) -> Measure:
     masking = self.objective(model, stream.preprocessing)
     return hidden_measure(model, masking, sums, MaskedOutcome)
-
-  def make_panels(
-    self, model: Any, preprocessing: Preprocessing
-  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
-    from vit_jax.tasks.masked.pictures import make_panels
-
-    return make_panels(model, self.objective(model, preprocessing))
 
 
 def sums(

@@ -13,14 +13,15 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.answers import Answer
 from vit_jax.tasks.classification.calibration import Calibration, probabilities
-from vit_jax.tasks.classification.task import ClassificationTask
+from vit_jax.tasks.classification.task import ClassAnswers, ClassificationTask
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Chart, Curves, Stream, Table
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.table import labels_of
-from vit_jax.tasks.task import Answer, all_labels
+from vit_jax.tasks.task import all_labels
 from vit_jax.training import losses
 from vit_jax.training.losses import Classification
 
@@ -112,13 +113,12 @@ class MultiLabelTask(ClassificationTask):
       return {}
     return {"threshold": scores["threshold"]}
 
-  def for_test(self) -> "MultiLabelTask":
-    return dataclasses.replace(self, threshold=self.given_from)
-
   @property
-  def given_from(self) -> float:
-    """The probability from which on a label is given in an answer."""
-    return 0.5 if self.threshold is None else self.threshold
+  def answers(self) -> "LabelAnswers":
+    return LabelAnswers(self)
+
+  def for_test(self) -> "MultiLabelTask":
+    return dataclasses.replace(self, threshold=self.answers.given_from)
 
   def check_evaluation(self, source: Source) -> None:
     """Raises ValueError if no image of the split has a label."""
@@ -142,6 +142,18 @@ class MultiLabelTask(ClassificationTask):
     known = ~np.isnan(fitted.labels)
     best = best_threshold(fitted.labels[known], score[known])
     return {**super().calibration_facts(fitted), "threshold": best}
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelAnswers(ClassAnswers):
+  """Labels and their probabilities, and which of them are given."""
+
+  task: "MultiLabelTask"
+
+  @property
+  def given_from(self) -> float:
+    """The probability from which on a label is given in an answer."""
+    return 0.5 if self.task.threshold is None else self.task.threshold
 
   @property
   def legend(self) -> str:
@@ -168,9 +180,6 @@ class MultiLabelTask(ClassificationTask):
     first = len(every) if top is None else top
     others = [one for one in every[first:] if one[1] >= self.given_from]
     return [*every[:first], *others]
-
-  def label_text(self, label: Any, names: Sequence[str]) -> str:
-    return ", ".join(_only(names, np.asarray(label))) or "no label"
 
 
 @dataclasses.dataclass(frozen=True)

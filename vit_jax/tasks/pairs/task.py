@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array
 
@@ -123,7 +122,6 @@ class PairsTask(Task):
     *("transfer.keep_head", "transfer.probe_head", "distill.teacher"),
     *("fewshot.shots", "fewshot.neighbours"),
   )
-  has_answers = False
   reads_texts = True
 
   @classmethod
@@ -347,11 +345,6 @@ class PairsTask(Task):
     from vit_jax.tasks.pairs.evaluation import pairs_measure
 
     return pairs_measure(self, model, stream)
-
-  def label_text(self, label: Any, names: Sequence[str]) -> str:
-    """The first caption of a label."""
-    assert self.tokenizer is not None
-    return self.tokenizer.text(np.asarray(label)[0])
 
 
 def _scaled(

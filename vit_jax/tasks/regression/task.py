@@ -16,12 +16,13 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.paths import is_kernel
 from vit_jax.runtime.checks import PerChannel, checked
 from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.answers import Answer, Answers
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Chart, Curves, Stream, Table
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.table import labels_of
-from vit_jax.tasks.task import Answer, Task, all_labels, class_name
+from vit_jax.tasks.task import Task, all_labels, class_name
 from vit_jax.training.losses import Classification
 
 _MOST_CHARTS = 12  # Most targets whose predictions are drawn.
@@ -147,26 +148,31 @@ class RegressionTask(Task):
 
     return outputs_measure(self, model, stream, answers, RegressionOutcome)
 
-  def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
-    if self.target_std:
-      mean, std = map(jnp.asarray, (self.target_mean, self.target_std))
-      logits = logits * std[None] + mean[None]
-    return {"values": logits}
+  @property
+  def answers(self) -> "NumberAnswers":
+    return NumberAnswers(self)
 
   def in_unit(self) -> "RegressionTask":
     return dataclasses.replace(self, target_mean=(), target_std=())
 
-  def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
-    """The head's arrays times the deviation, its bias plus the mean."""
-    if self.target_std:
-      array = (array * np.array(self.target_std)).astype(array.dtype)
-      if not is_kernel(path):
-        array = (array + np.array(self.target_mean)).astype(array.dtype)
-    return array
+
+@dataclasses.dataclass(frozen=True)
+class NumberAnswers(Answers):
+  """Numbers, in their unit."""
+
+  task: "RegressionTask"
 
   @property
   def meaning(self) -> str:
     return "The logits are predicted numbers, in the unit of the targets."
+
+  def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
+    if self.task.target_std:
+      mean, std = map(
+        jnp.asarray, (self.task.target_mean, self.task.target_std)
+      )
+      logits = logits * std[None] + mean[None]
+    return {"values": logits}
 
   def as_json(
     self, answer: Answer, names: Sequence[str], top: int | None = None
@@ -180,12 +186,16 @@ class RegressionTask(Task):
     pairs = enumerate(answer.values)
     return [f"{value:12.6g}  {class_name(names, k)}" for k, value in pairs]
 
-  def answer_text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
-    return self.label_text(row["values"], names)
+  def text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
+    return self.task.labels.told(row["values"], names)
 
-  def label_text(self, label: Any, names: Sequence[str]) -> str:
-    pairs = zip(names, np.asarray(label).tolist(), strict=True)
-    return ", ".join(f"{name} {value:.4g}" for name, value in pairs)
+  def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
+    """The head's arrays times the deviation, its bias plus the mean."""
+    if self.task.target_std:
+      array = (array * np.array(self.task.target_std)).astype(array.dtype)
+      if not is_kernel(path):
+        array = (array + np.array(self.task.target_mean)).astype(array.dtype)
+    return array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,11 +8,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
-from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.mask_folder import IGNORED, ignored, resize_mask
 from vit_jax.models.model import normalize
 from vit_jax.tasks.finite import NO_ANSWER, best_class
-from vit_jax.tasks.pictures import Photograph, as_photograph, side_by_side
+from vit_jax.tasks.pictures import Draw, Photograph, as_photograph, side_by_side
 from vit_jax.tasks.segmentation.objective import enlarged
 
 _STRIP = 1 << 21  # Pixels.
@@ -63,28 +62,29 @@ def strips(shape: Sequence[int]) -> Iterator[slice]:
 
 
 def make_logits(
-  model: Any, preprocessing: Preprocessing
+  model: Any, images: Any
 ) -> Callable[[Any, UInt8[np.ndarray, "B H W C"]], Float[Array, "B h w K"]]:
-  """Returns a compiled function from parameters and images to logits."""
-  mean, std = preprocessing.mean, preprocessing.std
+  """Returns a compiled function from parameters and images to logits.
+
+  `images` has their `mean` and `std`.
+  """
+  mean, std = images.mean, images.std
 
   @jax.jit
-  def logits(params: Any, images: Array) -> Array:
-    x = normalize(images, mean, std)
+  def logits(params: Any, pixels: Array) -> Array:
+    x = normalize(pixels, mean, std)
     return model.apply({"params": params}, x)
 
   return logits
 
 
-def make_panels(
-  model: Any, preprocessing: Preprocessing
-) -> Callable[[Any, Sequence[tuple]], list[Photograph]]:
+def make_panels(model: Any, objective: Any) -> Draw:
   """Returns a function from parameters and examples to a picture of each.
 
   An example is its place in the split, its pixels and its mask, which may have
   another size. The picture has the image, its mask and the model's answer.
   """
-  logits_of = make_logits(model, preprocessing)
+  logits_of = make_logits(model, objective)
 
   def draw(params: Any, examples: Sequence[tuple]) -> list[Photograph]:
     sheets = []

@@ -23,6 +23,7 @@ from vit_jax.data.transforming.with_masks import WithMasks
 from vit_jax.models.segmenter import segmenter
 from vit_jax.runtime.checks import CLASSES, checked
 from vit_jax.runtime.display import Display, Metric, Split
+from vit_jax.tasks.answers import Answers
 from vit_jax.tasks.finite import best_class
 from vit_jax.tasks.metrics import Gathered, Measure, gathering
 from vit_jax.tasks.outcome import (
@@ -34,11 +35,13 @@ from vit_jax.tasks.outcome import (
   Table,
   write_rows,
 )
+from vit_jax.tasks.pictures import Panels
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.segmentation.objective import PixelClasses, enlarged
+from vit_jax.tasks.segmentation.pictures import make_panels
 from vit_jax.tasks.segmentation.settings import SegmentationSettings
 from vit_jax.tasks.table import labels_of
-from vit_jax.tasks.task import PanelText, Task, class_name
+from vit_jax.tasks.task import Task, class_name
 
 _SHOWN = 6  # Examples of each kind in a report.
 _PLAIN = SegmentationSettings()
@@ -85,13 +88,13 @@ class SegmentationTask(Task):
     *("train_transform.randaugment_layers", "distill.teacher"),
     *("fewshot.shots", "fewshot.neighbours"),
   )
-  panel_text = PanelText(
+  panels = Panels(
+    make_panels,
     "What it marks",
     "The image is on the left, then its mask and the model's answer. Each "
     "class has a colour, and pixels of no class are as they are.",
     "Three panels: the image, its mask, the model's answer",
   )
-  has_answers = False
 
   @classmethod
   def configured(cls, sections: Mapping[str, Any]) -> Task:
@@ -101,12 +104,12 @@ class SegmentationTask(Task):
   def why_refused(self) -> str:
     return "does not fit masks, and data.task='segmentation' has them as labels"
 
-  @property
-  def has_rows(self) -> bool:
-    return True
-
   def fitted(self, train: Source) -> "SegmentationTask":
     return dataclasses.replace(self, classes=len(train.class_names))
+
+  @property
+  def answers(self) -> "PixelAnswers":
+    return PixelAnswers()
 
   def facts(self) -> dict[str, Any]:
     return {"task": self.name, "classes": self.classes}
@@ -115,9 +118,6 @@ class SegmentationTask(Task):
     stored = description["targets"]["classes"]
     classes = checked("classes", int, stored, CLASSES)
     return dataclasses.replace(self, classes=classes)
-
-  def num_outputs(self, names: Sequence[str]) -> int:
-    return len(names)
 
   def adapted(self, model: Any) -> Any:
     settings = self.segmentation
@@ -150,14 +150,15 @@ class SegmentationTask(Task):
 
     return gathering(rows, functools.partial(SegmentationOutcome, names))
 
-  def make_panels(
-    self, model: Any, preprocessing: Preprocessing
-  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
-    from vit_jax.tasks.segmentation.pictures import make_panels
 
-    return make_panels(model, preprocessing)
+class PixelAnswers(Answers):
+  """The class of each pixel; none for a whole image."""
 
-  def make_mark(
+  @property
+  def are_of_patches(self) -> bool:
+    return True
+
+  def marker(
     self,
     model: Any,
     preprocessing: Preprocessing,
@@ -166,13 +167,6 @@ class SegmentationTask(Task):
     from vit_jax.tasks.segmentation.marking import make_mark
 
     return make_mark(model, preprocessing, short_side)
-
-  def label_text(self, label: Any, names: Sequence[str]) -> str:
-    """The classes of a mask."""
-    classes = np.unique(np.asarray(label)).tolist()
-    none = ignored(len(names))
-    shown = [class_name(names, k) for k in classes if k != none]
-    return ", ".join(shown) or "no class"
 
 
 def counts(

@@ -1,30 +1,27 @@
 """Pictures of patches' features, as colours by their principal components."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.model import normalize
 from vit_jax.models.student import PATCHES, outputs_of
-from vit_jax.tasks.pictures import Photograph, as_photograph, side_by_side
+from vit_jax.tasks.pictures import Draw, Photograph, as_photograph, side_by_side
 
 _COLOURS = 3
 
 
-def make_panels(
-  model: Any, preprocessing: Preprocessing
-) -> Callable[[Any, Sequence[tuple]], list[Photograph]]:
+def make_panels(model: Any, objective: Any) -> Draw:
   """Returns a function from parameters and examples to a picture of each.
 
   An example is its place in the split, its pixels and its label. A picture has
   the image and, beside it, its patches' features; the colours are those of all
   examples together.
   """
-  mean, std = preprocessing.mean, preprocessing.std
+  mean, std = objective.mean, objective.std
   encoder = model.trunk
 
   @jax.jit

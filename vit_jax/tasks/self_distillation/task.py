@@ -5,11 +5,10 @@ crops. What leaves a run is the teacher's encoder.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array
 
@@ -31,10 +30,12 @@ from vit_jax.tasks.crops import (
 from vit_jax.tasks.features import features_measure
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.pictures import Panels
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.self_distillation.objective import SelfDistillation
+from vit_jax.tasks.self_distillation.pictures import make_panels
 from vit_jax.tasks.self_distillation.settings import SelfDistillationSettings
-from vit_jax.tasks.task import PanelText, Task
+from vit_jax.tasks.task import Task
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.schedules import RunLength
 
@@ -99,14 +100,14 @@ class SelfDistillationTask(Task):
     *("model.head_bias", "eval_per_class", "data.task"),
     *("distill.teacher", "transfer.probe_head"),
   )
-  panel_text = PanelText(
+  panels = Panels(
+    make_panels,
     "Features of patches",
     "The image is on the left, then the teacher's features of its patches, "
     "whose first three principal components over these images are red, green "
     "and blue.",
     "Two panels: the image, and its patches' features as colours",
   )
-  has_answers = False
   couples_examples = True
   learns_from_average = True
 
@@ -217,13 +218,6 @@ class SelfDistillationTask(Task):
   def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)
     return features_measure(model, objective, _ADVICE)
-
-  def make_panels(
-    self, model: Any, preprocessing: Preprocessing
-  ) -> Callable[[Any, Sequence[tuple]], list[np.ndarray]]:
-    from vit_jax.tasks.self_distillation.pictures import make_panels
-
-    return make_panels(model, preprocessing)
 
 
 def last_layers(params: Any) -> Any:

@@ -67,7 +67,6 @@ class StudentTask(Task):
     *("lora.rank", "transfer.probe_head", "distill.form", "distill.kind"),
     *("distill.temperature", "distill.weight"),
   )
-  has_answers = False
   learns_features = True
 
   @classmethod

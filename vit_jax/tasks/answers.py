@@ -1,0 +1,138 @@
+"""What the outputs of a trained model answer, for whoever asks about an image.
+
+A task whose models answer has `answers`. Predictions, reports, exports and
+calibration ask them, each for its own method.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import flax.linen as nn
+import numpy as np
+from jaxtyping import Array, Float
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.tasks.outcome import Stream
+
+
+@runtime_checkable
+class Answer(Protocol):
+  """A model's answer to one image, as `inference.predictor.Prediction`."""
+
+  @property
+  def index(self) -> tuple[int, ...]: ...
+  @property
+  def probability(self) -> tuple[float, ...]: ...
+  @property
+  def values(self) -> tuple[float, ...]: ...
+
+
+class Answers:
+  """The answers of a task's models; each kind derives from it.
+
+  For whole images it has `outputs`, `as_json`, `lines` and `text`, and for each
+  pixel `marker`.
+  """
+
+  @property
+  def are_of_patches(self) -> bool:
+    """Whether they are made of an image's patches, and not of its vector."""
+    return False
+
+  @property
+  def meaning(self) -> str:
+    """A sentence on what the model's outputs mean."""
+    return ""
+
+  @property
+  def legend(self) -> str | None:
+    """A line that explains the rows of `lines`."""
+    return None
+
+  @property
+  def given_from(self) -> float | None:
+    """The probability from which on a label is given; None for one class."""
+    return None
+
+  def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
+    """The parts of an answer, on the device.
+
+    It is `index` and `probability`, both (B, top), or `values`, (B, T).
+    """
+    raise NotImplementedError
+
+  def as_json(
+    self, answer: Answer, names: Sequence[str], top: int | None = None
+  ) -> dict[str, Any]:
+    """An answer as JSON.
+
+    `names` are those of classes or targets, as far as they are known, and `top`
+    is the most classes to give; by default all that the answer has.
+    """
+    raise NotImplementedError
+
+  def lines(
+    self, answer: Answer, names: Sequence[str], top: int | None = None
+  ) -> list[str]:
+    """An answer as lines of text; the arguments are those of `as_json`."""
+    raise NotImplementedError
+
+  def text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
+    """One image's `outputs` in a few words."""
+    raise NotImplementedError
+
+  def marker(
+    self,
+    model: nn.Module,
+    preprocessing: Preprocessing,
+    short_side: int | None = None,
+  ) -> Callable[[Any, np.ndarray], np.ndarray] | None:
+    """Makes what names the class of each pixel of an image; None without.
+
+    Returns a function from parameters and an image's pixels (H, W, C), of any
+    size, to its mask (H, W). With `short_side`, the image is read in windows.
+    """
+    return None
+
+  def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
+    """An output head's parameter such that its outputs are the answer."""
+    return array
+
+  def temperatures(self, names: Sequence[str]) -> int:
+    """How many temperatures divide the logits of these classes."""
+    del names
+    return 0
+
+  def calibrator(
+    self, model: nn.Module, stream: Stream
+  ) -> Callable[..., Any] | None:
+    """Makes what fits temperatures on a split, from parameters; None without.
+
+    The answers then have probabilities of the model's own.
+    """
+    return None
+
+
+def answers_of(task: Any) -> Answers:
+  """The answers of a task; raises ValueError if it has none."""
+  if task.answers is None:
+    raise ValueError(
+      f"the task {task.name} gives no answer for an image by itself."
+    )
+  return task.answers
+
+
+def calibrator_of(
+  task: Any, model: nn.Module, stream: Stream
+) -> Callable[..., Any]:
+  """What fits temperatures of a task's answers on a split.
+
+  Raises ValueError if they have no probabilities of the model's own.
+  """
+  calibrator = task.answers and task.answers.calibrator(model, stream)
+  if calibrator is None:
+    raise ValueError(
+      f"the task {task.name} gives no probabilities that a temperature could "
+      "calibrate: leave out --calibrate."
+    )
+  return calibrator
