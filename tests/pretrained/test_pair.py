@@ -111,7 +111,10 @@ def test_a_loaded_model_embeds_texts_beside_its_images(tmp_path):
   v = loaded.embed_texts(captions)
   np.testing.assert_array_equal(v, text.embed(captions))
   np.testing.assert_allclose(loaded.embed_texts(captions[0]), v[:1], atol=1e-6)
-  y = represent(*loaded, jnp.asarray(expected["images"]))
+  model, params = loaded
+  y = jax.jit(lambda p, x: represent(model, p, x))(
+    params, jnp.asarray(expected["images"])
+  )
   u, v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (y, v))
   logits = text.scale * u @ v.T
   np.testing.assert_allclose(logits, expected["logits"], atol=1e-4)

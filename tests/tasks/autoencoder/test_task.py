@@ -121,7 +121,7 @@ def test_an_image_of_one_colour_has_a_finite_loss_and_gradient():
   def loss(pixels):
     return (normalized(pixels)[0] ** 2).sum()
 
-  value, slope = jax.value_and_grad(loss)(flat)
+  value, slope = jax.jit(jax.value_and_grad(loss))(flat)
   assert value == 0 and jnp.isfinite(slope).all()
   totals = {"loss": 2.0, "variance": 0.0, "examples": 2, "skipped_images": 0}
   assert np.isfinite(ReconstructionOutcome(totals).scores["explained"])
