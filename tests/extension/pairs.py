@@ -114,7 +114,6 @@ class PairsTask(Task):
   """Finding the caption of an image."""
 
   name, labels = "pairs", Captions("columns")
-  couples_examples = True
   scores = Scores((Metric("recall", "recall@1"),))
 
   def adapted(self, model):

@@ -291,8 +291,10 @@ def test_images_keep_their_proportions():
     np.testing.assert_array_equal(row["real"].reshape(4, 4), expected)
 
 
-def test_a_loss_over_the_batch_is_not_computed_in_parts(photos):
-  accumulated = config("pairs", photos, accumulation_steps=2)
+@pytest.mark.parametrize("size", [8, 16])
+def test_a_loss_over_the_batch_is_not_computed_in_parts(photos, size):
+  """No size of the batch is advised first, with which it would be refused."""
+  accumulated = config("pairs", photos, accumulation_steps=2, batch_size=size)
   with pytest.raises(ValueError, match="accumulation_steps=2 computes a batch"):
     make_plan(read(accumulated))
 

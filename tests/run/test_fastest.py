@@ -29,6 +29,7 @@ CHOICE = {"accumulation_steps": 2, "mesh.fsdp": 8, "scoped_vmem_mib": 24}
 def chosen(changes=(), devices=V5E, **fields):
   """The keys that a run of B/16 takes, and the line about them."""
   settings = replaced(Settings(), {**OWN, **dict(changes)})
+  settings = build.resolved(settings, None)
   model = make_vit("B/16", 1000, **{"dtype": "bfloat16", **fields})
   task = build.task_of(settings)
   found = fastest.chosen(settings, task, model, devices)

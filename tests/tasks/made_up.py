@@ -8,6 +8,7 @@ from vit_jax.run import build
 from vit_jax.run.plan import Plan, absent_splits
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import replaced
+from vit_jax.tasks.metrics import Evaluator
 from vit_jax.training import sharding
 from vit_jax.training.state import Extras
 
@@ -55,6 +56,11 @@ def plan(given, task, model, extras=Extras(), *, classes=1, examples=100):
     model=model,
     extras=extras,
   )
+
+
+def evaluator(given, model, stream):
+  """Evaluates parameters of a model of a task."""
+  return Evaluator(given.measure(model, stream), stream)
 
 
 def rows_of(outcome, tmp_path, source):

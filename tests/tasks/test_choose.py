@@ -55,10 +55,6 @@ class ShiftedSettings(Section):
 class ShiftedTask(Task):
   name = "shifted"
 
-  @classmethod
-  def enabled(cls, sections):
-    return bool(sections["shifted"].by)
-
 
 def test_an_objective_is_a_row_of_the_table(monkeypatch):
   package = types.ModuleType("vit_jax.tasks.shifted")

@@ -29,6 +29,7 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.student import student
 from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import two_towers
+from vit_jax.tasks import choose
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.losses import Moment
 from vit_jax.training.settings import DistillSettings
@@ -218,7 +219,7 @@ def test_a_step_has_finite_gradients_and_the_encoder_is_read_back(
 ):
   task, model, trained, arrays = made(objective, encoder)
   params = drawn(init_of(model))
-  left = task.described(json.loads(json.dumps(to_fields(model)))).trunk
+  left = choose.model_of(task, json.loads(json.dumps(to_fields(model)))).trunk
   assert left == model.trunk
   shapes = param_shapes(left, (SIZE[0] // model.stride,) * 2)
   own = {path: flat(params)[path] for path in shapes}

@@ -21,6 +21,7 @@ from tests.tasks.answering import (
   OneBatch,
   rows_of,
 )
+from tests.tasks.made_up import evaluator
 from vit_jax.tasks import finite
 from vit_jax.tasks.classification import calibration
 from vit_jax.tasks.multilabel.task import MultiLabel
@@ -42,7 +43,7 @@ REPRESENTS = "the model represents images by NaN: its parameters are damaged"
 def test_an_answer_that_is_none_scores_worst(name):
   """By every metric, also if only some answers are none, and it is said."""
   given, model, label = TASKS[name]()
-  evaluate = given.evaluator(model, OneBatch(label))
+  evaluate = evaluator(given, model, OneBatch(label))
   good = rows_of(given, model, label)
 
   def measured(rows):
@@ -74,7 +75,7 @@ def test_an_answer_that_is_none_scores_worst(name):
 @pytest.mark.parametrize("name", sorted({*TASKS} - {"own"}))
 def test_one_answer_for_all_examples_is_said(name):
   given, model, label = TASKS[name]()
-  evaluate = given.evaluator(model, OneBatch(label))
+  evaluate = evaluator(given, model, OneBatch(label))
   rows = np.ones((N, math.prod(model.shape)), np.float32)
   outcome = evaluate(jnp.asarray(rows), detail=True)
   lines = "\n".join(outcome.remarks)

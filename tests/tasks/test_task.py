@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.rows import some_slow
-from tests.tasks.made_up import HALF, Split, rows_of, settings, task
+from tests.tasks.made_up import HALF, Split, evaluator, rows_of, settings, task
 from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.data.batch import batched, row_spec
@@ -113,7 +113,7 @@ class Batch(Stream):
     self.source = Split(labels, NAMES)
     self.batch_size = B
     self.texts = {}
-    if given.reads_texts:
+    if given.texts is not None:
       self.source.label_spec = given.labels.spec(len(NAMES))
       self.texts = {TEXT: labels[:, 0]}
 
@@ -142,7 +142,7 @@ def test_the_second_batch_of_an_evaluation_is_not_traced_again(monkeypatch):
   monkeypatch.setattr(ClassificationTask, "class_logits", counted)
   given = task()
   model = make_vit("Ti/4", len(NAMES), num_layers=1, hidden_size=8, num_heads=2)
-  outcome = given.evaluator(model, Batches(given))(
+  outcome = evaluator(given, model, Batches(given))(
     random_params(model, (8, 8), 0)
   )
   assert outcome.metrics["eval/examples"] == 2 * (B - 2)
@@ -156,7 +156,10 @@ def test_the_second_batch_of_an_evaluation_is_not_traced_again(monkeypatch):
   ),
 )
 def test_what_every_task_does(name, tmp_path):
-  given = task(**TASKS[name]).with_text(TOKENIZER, None)
+  given = task(**TASKS[name])
+  if given.texts is not None:
+    texts = given.texts.opened(given.pairs, TOKENIZER, None)
+    given = dataclasses.replace(given, texts=texts)
   stream = Batch(given)
   given.check_evaluation(stream.source)
   given = given.fitted(stream.source)
@@ -173,7 +176,7 @@ def test_what_every_task_does(name, tmp_path):
   model = given.adapted(model)
   params = random_params(model, (8, 8), 0)
   objective = given.objective(model, stream.preprocessing)
-  outcome = given.evaluator(model, stream)(
+  outcome = evaluator(given, model, stream)(
     params, detail=True, examples=name not in SILENT
   )
   found = outcome.metrics | outcome.details
@@ -210,7 +213,7 @@ def test_what_every_task_does(name, tmp_path):
   for array, one in zip(*map(jax.tree.leaves, (inputs, specs)), strict=True):
     assert array.shape == (B, *one.shape[1:])
   # Pairs are compared with each other, so those to skip are left out before.
-  rows = slice(B - 2 if given.reads_texts else B)
+  rows = slice(B - 2 if given.texts is not None else B)
   step_batch = {key: np.asarray(array)[rows] for key, array in batch.items()}
   loss = np.asarray(loss_of(params, step_batch))[: B - 2].mean()
   assert found["eval/loss"] == pytest.approx(loss, rel=1e-5)

@@ -134,3 +134,9 @@ def test_the_loss_of_a_label_beyond_the_classes_is_nan():
   assert np.isnan(found).all(axis=1).tolist() == [False, True, True, False]
   loss = losses.cross_entropy("softmax", jnp.zeros((4, 3)), found)
   assert np.isnan(loss).tolist() == [False, True, True, False]
+
+
+def test_an_objective_without_answers_learns_none_of_a_teacher():
+  says = "distill.teacher has answers .* objective Objective has none: leave"
+  with pytest.raises(ValueError, match=says):
+    losses.Objective().with_answers(None)

@@ -68,7 +68,10 @@ def open_run_checkpoint(
     if "block" in fields:
       model_fields["block"] = fields.pop("block")
     adapted = model_fields.get(ADAPTED)
-    make_model = saved.open_task(task).described if adapted else from_fields
+    make_model: Any = from_fields
+    if adapted:
+      own = saved.open_task(task)
+      make_model = functools.partial(choose.model_of, own)
     trained = make_model(model_fields).clone(origin=origin)
     check_depth(trained)
     model = trained if as_trained else trained.trunk

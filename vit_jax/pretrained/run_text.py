@@ -23,7 +23,7 @@ def text_of_run(loaded: Loaded) -> LoadedText:
       "of images and text."
     )
   task: Any = loaded.task
-  files = task.tokenizer
+  files = task.texts.tokenizer
 
   numbers: dict[str, float] = {}  # Those of the pair, once they are read.
 

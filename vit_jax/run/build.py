@@ -61,9 +61,9 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
     options["as_trained"] = True
   # A task of whole images or of pairs reads a vector of each.
   whole = task.answers is not None and not task.answers.are_of_patches
-  options["reads_patches"] = not (whole or task.reads_texts)
+  options["reads_patches"] = not (whole or task.texts is not None)
   loaded = open_checkpoint(settings.pretrained, **options)
-  if not task.reads_texts:
+  if task.texts is None:
     return loaded
   from vit_jax.run import texts
 
@@ -155,13 +155,6 @@ def _check_task(settings: Settings, task: Task) -> None:
   unlabelled = bool(settings.data.root) and not settings.data.labels
   if task.refuses or unlabelled:
     _check_keys(settings, task, unlabelled)
-  parts = settings.parts
-  if task.couples_examples and parts > 1:
-    raise ValueError(
-      f"accumulation_steps={parts} computes a batch in parts, and in "
-      f"data.task={task.name!r} the loss of an example depends on the whole "
-      "batch: set it to 1."
-    )
 
 
 def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
@@ -194,7 +187,7 @@ def with_texts(
   with_data: bool = True,
 ) -> tuple[Settings, Task]:
   """`texts.with_texts` for a task that reads texts, or both as they are."""
-  if not task.reads_texts:
+  if task.texts is None:
     return settings, task
   from vit_jax.run import texts
 
@@ -289,7 +282,7 @@ def build_model(
     keep: Any = {**vars(settings.transfer)}
     for later in ("interpolation", "probe_head"):  # They are for the arrays.
       del keep[later]
-    keep["keep_pre_logits"] |= task.reads_texts  # CLIP's projection.
+    keep["keep_pre_logits"] |= task.texts is not None  # CLIP's projection.
     return task.adapted(transfer.fit(start, class_names, fields, **keep))
   if "variant" not in fields:
     raise ValueError(

@@ -15,6 +15,7 @@ from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Split, Track
 from vit_jax.tasks import intervals
 from vit_jax.tasks.finite import NotFiniteError
+from vit_jax.tasks.metrics import Evaluator
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.task import Task
 
@@ -58,7 +59,8 @@ class RunEvaluation:
 
   def __post_init__(self):
     mesh, preprocessing = self.stream.mesh, self.stream.preprocessing
-    self._evaluator = self.task.evaluator(self.model, self.stream)
+    measure = self.task.measure(self.model, self.stream)
+    self._evaluator = Evaluator(measure, self.stream)
     self._pictures = None
     settings, self.probe_splits = probe_data(self.settings, self.splits)
     self._probes = make_probes(

@@ -119,7 +119,7 @@ def check_teacher(
       f"{teacher.preprocessing.channels} channel(s), and the student of "
       f"{channels}: they must be the same."
     )
-  if task.learns_features:
+  if task.answers is None:  # The teacher's features are learned.
     return
   names = teacher.class_names
   num_classes = teacher.model.num_classes
@@ -164,8 +164,6 @@ def with_teacher(
   `saved` is the run's description. Raises ValueError if the teacher cannot be
   opened or has changed.
   """
-  if not task.learns_features:
-    return task
   loaded, task = open_teacher(settings, task, saved)
   assert loaded is not None
   dtype = jnp.dtype(saved["model"]["dtype"])

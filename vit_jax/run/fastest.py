@@ -17,6 +17,7 @@ from vit_jax.models import Model, Vit, make_vit, to_fields
 from vit_jax.models.grid import grid_of
 from vit_jax.models.partitioning import chip_of
 from vit_jax.models.variants import variant_of
+from vit_jax.run.build import make_preprocessing
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.task import Task
@@ -87,7 +88,9 @@ def row_of(
   chip, optimizer = chip_of(devices[0]), settings.optimizer
   others = settings.lora.rank or settings.distill.teacher
   others = others or optimizer.freeze_layers or optimizer.kind != "adam"
-  if chip is None or others or task.couples_examples or not _is_plain(model):
+  if chip is None or others or not _is_plain(model):
+    return None
+  if task.objective(model, make_preprocessing(settings)).couples:
     return None
   searched = [row for row in rows() if row.fits(chip, variant_of(model))]
   if not searched:

@@ -157,13 +157,12 @@ class Plan:
   @functools.cached_property
   def objective(self) -> Objective:
     """The objective, with the answers of a teacher if there is one."""
-    objective = self.task.train_objective(
-      self.model, self.preprocessing, self.length
-    )
+    plain = self.task.objective(self.model, self.preprocessing)
+    objective = plain.for_run(self.model, self.length)
     teacher = self.extras.teacher
     if teacher is None:
       return objective
-    return self.task.with_answers(objective, teacher)
+    return objective.with_answers(teacher)
 
   @functools.cached_property
   def init(self) -> Callable[[jax.Array], TrainState]:
@@ -299,11 +298,12 @@ class Plan:
     optimizer and objective do not fit.
     """
     settings = self.settings
+    _ = self.train_step  # It may be none that is computed in parts.
     rows = settings.batch_size
     sharding.check_batch("batch_size", rows, self.mesh, settings.parts)
     if self.model.num_layers:
       grid_of(self.model, self.preprocessing.image_size)
-    _ = self.train_step, self.shapes
+    _ = self.shapes
     return self
 
 
@@ -330,8 +330,8 @@ def make_plan(
   if saved is not None:
     settings = begun.as_begun(settings, saved)
   mesh = sharding.make_mesh(**vars(settings.mesh))
-  rows = settings.batch_size
-  sharding.check_batch("batch_size", rows, mesh, settings.parts)
+  if settings.parts == 1:  # Else it may be refused in parts of any size.
+    sharding.check_batch("batch_size", settings.batch_size, mesh)
   windowed = settings.normalization.window is not None
   splits = open_splits(settings.data, windowed, task.labels)
   settings = begun.with_sides(settings, splits.train)
@@ -474,4 +474,4 @@ def _as_saved(
     fields |= with_block({"block": settings.model.block})
   chosen = settings.model.given()
   changed = {key: chosen[key] for key in build.EXECUTION if key in chosen}
-  return task.described(fields).clone(**changed)
+  return choose.model_of(task, fields).clone(**changed)

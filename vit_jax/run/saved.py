@@ -117,7 +117,8 @@ def opened(
     raise ValueError(
       f"{workdir} records no data: name the folder, as in --root=DIR."
     )
-  if fitted.learns_features:
+  if settings.distill.teacher and fitted.answers is None:
+    # It is measured by the features that it learned.
     fitted = _with_teacher(fitted, settings, loaded, base)
   split = "test" if test else "eval"
   if folder is None:
@@ -131,7 +132,7 @@ def opened(
     settings, fitted, _mesh(loaded), loaded.preprocessing, source
   )
   with contextlib.closing(stream):
-    evaluator = fitted.evaluator(loaded.model, stream)
+    measure = fitted.measure(loaded.model, stream)
     yield SavedRun(
       loaded=loaded,
       task=fitted,
@@ -139,7 +140,7 @@ def opened(
       source=source,
       params=loaded.held,
       stream=stream,
-      evaluator=evaluator,
+      evaluator=Evaluator(measure, stream),
     )
 
 
@@ -245,7 +246,8 @@ def test_run(
   )
   task = plan.extras.taught(task.for_test())
   with contextlib.closing(stream):
-    metrics = task.evaluator(model, stream)(params).metrics
+    evaluator = Evaluator(task.measure(model, stream), stream)
+    metrics = evaluator(params).metrics
   tested = moved(metrics, Split.EVAL, Split.TEST)
   return {Split.TEST.key("step"): step, **tested}
 

@@ -28,6 +28,7 @@ from vit_jax.runtime.display import (
 )
 from vit_jax.runtime.meter import shares
 from vit_jax.tasks import intervals
+from vit_jax.tasks.choose import is_own
 from vit_jax.training.optimizer import trainable_filter
 from vit_jax.training.step import share_of_start
 
@@ -65,8 +66,7 @@ def header(
     rows.append(("LoRA", _lora(plan)))
   if plan.extras.teacher is not None:
     rows.append(("teacher", _teacher(plan)))
-  changes = settings.train_transform
-  if crops := plan.task.about_images(plan.preprocessing, changes, plan.source):
+  if crops := _crops(plan):
     rows.append(("crops", crops))
   if settings.data.sampling == "classes":
     rows.append(("sampling", _evenly(plan)))
@@ -84,6 +84,14 @@ def header(
     text = "none, so that no weights are left: set save_every_epochs or _steps"
     rows.append(("checkpoints", text))
   return rows
+
+
+def _crops(plan: Plan) -> str:
+  """The line of the transform's method `about`, if any, on the images."""
+  changes = plan.settings.train_transform
+  transform = plan.task.train_transform(plan.preprocessing, changes)
+  about = getattr(transform, "about", None)
+  return about(plan.source) if about else ""
 
 
 def _for_tpu(plan: Plan) -> list[tuple[str, str]]:
@@ -143,7 +151,7 @@ def _better_command(plan: Plan) -> str | None:
   is_folder = data.root and not data.labels_file
   if (
     not is_folder
-    or task.is_own
+    or is_own(task)
     or task.labels not in (SINGLE, NONE)
     or plan.preprocessing.channels != 3
     or plan.settings.distill.teacher
@@ -253,11 +261,11 @@ def closing(
     if best is not None:
       options.append("--best")
     report = " ".join(["vit_jax report", *options])
-    if plan.task.is_own:  # No checkpoint imports it.
+    if is_own(plan.task):  # No checkpoint imports it.
       options.append(f"--task={shlex.quote(plan.settings.data.task)}")
     evaluate = " ".join(["vit_jax evaluate", *options])
     lines.append(f"Evaluate its checkpoint with: {evaluate}")
-    if not plan.task.is_own:
+    if not is_own(plan.task):
       lines.append(f"See its curves and mistakes with: {report}")
   return "\n".join(lines)
 

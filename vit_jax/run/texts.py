@@ -23,7 +23,6 @@ from vit_jax.pretrained.text import Leaves, LoadedText
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import replaced
-from vit_jax.tasks.task import Task
 from vit_jax.workdir.checkpoint import is_run
 
 # The image tower of a run that names none, for two cores.
@@ -42,11 +41,11 @@ _MOST = 100_000  # Images of records whose captions a tokenizer is made of.
 
 def with_texts(
   settings: Settings,
-  task: Task,
+  task: Any,
   saved: Mapping[str, Any] | None = None,
   *,
   with_data: bool = True,
-) -> tuple[Settings, Task]:
+) -> tuple[Settings, Any]:
   """The settings and the task with the text tower and the tokenizer.
 
   `saved` is the description of the run that goes on. Without data, the
@@ -61,12 +60,14 @@ def with_texts(
   if text is not None:
     # On the towers of a run, a run begins with the scale that a new one has.
     of_run = is_run(text.source)
-    return settings, task.with_text(
+    texts = task.texts.opened(
+      pairs,
       text.files,
       text.tower,
       weights=(IMAGE, TEXT),
       pair=(None, None) if of_run else text.pair,
     )
+    return settings, dataclasses.replace(task, texts=texts)
   _check_new(settings)
   tokenizer = None
   if pairs.tokenizer:
@@ -75,7 +76,8 @@ def with_texts(
   elif with_data:
     tokenizer = _made(settings)
   weights = (IMAGE,) if settings.pretrained else ()
-  return settings, task.with_text(tokenizer, None, weights=weights)
+  texts = task.texts.opened(pairs, tokenizer, None, weights)
+  return settings, dataclasses.replace(task, texts=texts)
 
 
 def _with_image_tower(settings: Settings) -> Settings:

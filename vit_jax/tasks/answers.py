@@ -1,4 +1,4 @@
-"""What the outputs of a trained model answer, for whoever asks about an image.
+"""The answers of a trained model, for whoever asks about an image.
 
 A task whose models answer has `answers`. Predictions, reports, exports and
 calibration ask them, each for its own method.
@@ -125,7 +125,7 @@ def answers_of(task: Any) -> Answers:
 def calibrator_of(
   task: Any, model: nn.Module, stream: Stream
 ) -> Callable[..., Any]:
-  """What fits temperatures of a task's answers on a split.
+  """The function that fits temperatures of a task's answers on a split.
 
   Raises ValueError if they have no probabilities of the model's own.
   """

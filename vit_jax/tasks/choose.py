@@ -11,6 +11,8 @@ from typing import Any
 
 import cloudpickle
 
+from vit_jax.models import Model, from_fields
+from vit_jax.models.variants import ADAPTED
 from vit_jax.runtime.display import Split
 from vit_jax.runtime.settings import from_dict
 from vit_jax.tasks.table import OBJECTIVES, TASKS, sections
@@ -56,6 +58,7 @@ _MOVED = {
   **dict.fromkeys(("answer_text", "leaf_in_unit", "make_mark"), "answers"),
   **dict.fromkeys(("headline", "score_text"), "scores"),
   **dict.fromkeys(("make_panels", "panel_text"), "panels"),
+  **dict.fromkeys(("train_objective", "couples_examples"), "objective"),
   "label_text": "labels",
 }
 
@@ -104,22 +107,19 @@ def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
 def _enabled(sections: Mapping[str, Any]) -> type[Task] | None:
   """The task that its own section of the configuration enables, if any.
 
-  Such a section has the name of its task, and its defaults enable nothing.
+  Such a section has the name of its task.
   """
-  changed = (
+  enabled = [
     name
-    for name in OBJECTIVES
-    if name in sections and sections[name] != type(sections[name])()
-  )
-  kinds = [*map(task_class, changed)]
-  enabled = [kind for kind in kinds if kind.enabled(sections)]
+    for name, record in OBJECTIVES.items()
+    if name in sections and record.is_on(sections[name])
+  ]
   if len(enabled) > 1:
-    names = " and ".join(kind.name for kind in enabled)
     raise ValueError(
-      f"the sections {names} each choose a task, and a run has one: leave all "
-      "but one out."
+      f"the sections {' and '.join(enabled)} each choose a task, and a run has "
+      "one: leave all but one out."
     )
-  return enabled[0] if enabled else None
+  return task_class(enabled[0]) if enabled else None
 
 
 def saved(
@@ -134,17 +134,17 @@ def saved(
   task, as "file.py:Class", if the description names one. No class is imported
   because a checkpoint names it.
   """
-  name, is_own = _named(description)
-  if is_own and given is None:
+  name, named_own = _named(description)
+  if named_own and given is None:
     raise OwnTaskError(
       f"its task is {name}, a class of your own: give it, as in "
       f"--task=file.py:{name.split(':')[-1]}."
     )
   sections = {**_sections(description), "loss": loss}
-  task = configured(given if given and is_own else name, sections)
+  task = configured(given if given and named_own else name, sections)
   if given is not None:
     kind = task_class(given)
-    recorded_name = name if is_own else task.name
+    recorded_name = name if named_own else task.name
     if recorded_name.split(":")[-1] not in (kind.__qualname__, kind.name):
       raise OwnTaskError(
         f"task={given!r} is given, and the run's task is {recorded_name}."
@@ -154,8 +154,8 @@ def saved(
 
 def check_same(task: Task, description: Mapping[str, Any]) -> None:
   """Raises ValueError if a checkpoint is of another task of this package."""
-  name, is_own = _named(description)
-  if is_own or task.is_own:
+  name, named_own = _named(description)
+  if named_own or is_own(task):
     return
   saved_kind = _enabled(_sections(description)) or task_class(name)
   if saved_kind.name != task.name:
@@ -203,6 +203,21 @@ def answering(loss: str) -> Task:
   return kind(LossSettings(kind=loss))
 
 
+def is_own(task: Task) -> bool:
+  """Whether the class of a task is the user's own."""
+  return not type(task).__module__.startswith("vit_jax.")
+
+
+def model_of(task: Task, fields: Mapping[str, Any]) -> Model:
+  """The model of a task that a description's fields stand for.
+
+  Raises ValueError as `from_fields` does.
+  """
+  plain = {key: value for key, value in fields.items() if key != ADAPTED}
+  model = from_fields(plain)
+  return task.adapted(model) if fields.get(ADAPTED) else model
+
+
 def record(task: Task) -> dict[str, Any]:
   """The entries of a checkpoint's description about a task, as JSON.
 
@@ -211,7 +226,7 @@ def record(task: Task) -> dict[str, Any]:
   facts = task.facts()
   entries: dict[str, Any] = {"targets": facts} if facts else {}
   kind = type(task)
-  if task.is_own:
+  if is_own(task):
     entries["task"] = f"{kind.__module__}:{kind.__qualname__}"
     entries["score"] = task.scores.key
   return entries

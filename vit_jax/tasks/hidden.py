@@ -1,4 +1,4 @@
-"""What the objectives share that hide patches and predict them.
+"""Evaluation and pictures of objectives that hide patches and predict them.
 
 Such an objective has `predict`, as `masked.objective.Masking` has it. An image
 has the same patches hidden in every evaluation, and in its picture.

@@ -1,4 +1,4 @@
-"""What an evaluation of a task measures, and its result in words."""
+"""The metrics of a task's evaluation, and its result in words."""
 
 import dataclasses
 import math

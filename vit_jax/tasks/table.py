@@ -37,6 +37,13 @@ class Record:
     """The need of the keys of its section: that `data.task` names it."""
     return f"data.task={self.name}" if self.labels else ""
 
+  def is_on(self, section: Any) -> bool:
+    """Whether its section chooses it, where no labels do: by the first key."""
+    if self.labels:
+      return False
+    first, *_ = dataclasses.fields(section)
+    return getattr(section, first.name) != first.default
+
   def task_class(self) -> Any:
     """The class of the task, which is imported."""
     return getattr(self._module("task"), self.task)

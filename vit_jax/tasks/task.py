@@ -17,11 +17,9 @@ from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import TrainTransformSettings
-from vit_jax.models import Model, from_fields
 from vit_jax.models.parts import Parts
-from vit_jax.models.variants import ADAPTED
 from vit_jax.tasks.answers import Answers
-from vit_jax.tasks.metrics import Evaluator, Measure
+from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.pictures import Panels
 from vit_jax.tasks.scores import Scores
@@ -33,6 +31,20 @@ if TYPE_CHECKING:
   from vit_jax.training.distillation import Teacher
 
 
+OF_CLASSES = (
+  "loss.kind",
+  "loss.label_smoothing",
+  "loss.mixup_alpha",
+  "loss.cutmix_alpha",
+  "loss.class_weights",
+  "model.num_classes",
+  "model.head_bias",
+  "transfer.probe_head",
+)
+"""Keys that say nothing for a task without classes of whole images."""
+UNLABELLED = (*OF_CLASSES, "eval_per_class", "data.task")
+"""Keys that say nothing for a task without labels."""
+_OF_A_RUN = ("image_size", "ema_decay")
 # Attributes of classes of a user's own from before `Scores`, and its fields.
 _OF_SCORES = {"metrics": "metrics", "score": "best", "curves": "curves"}
 
@@ -43,6 +55,8 @@ class Task:
 
   Attributes:
     loss: The loss, of a kind that the task takes.
+    texts: The tools to read texts beside images, which are opened before its
+      data; None if it reads none.
     name: The task's name, as `data.task` has it.
     labels: The kind of its labels, such as `labels.SINGLE`.
     scores: The metrics of an evaluation, and the score among them.
@@ -51,20 +65,12 @@ class Task:
     panels: Pictures of its own, in which it draws examples; None to draw the
       answers.
     probe_note: A line on the representations, where `probed` changes the model.
-    couples_examples: Whether the loss of an example depends on the others of
-      its batch, and the objective is no `losses.CoupledObjective`. A batch is
-      then not computed in parts.
-    learns_features: Whether it learns a teacher's features, and not the
-      teacher's answers beside the labels.
-    reads_texts: Whether it reads texts beside images, for which it needs a
-      tokenizer before its data are opened (`run.texts`).
-    learns_from_average: Whether training reads the average of the parameters,
-      which the run then keeps.
     asked_by: The flag of `predict` that asks a run whose images have no class,
       and what it does; "" if they have, or nothing is asked.
   """
 
   loss: LossSettings = LossSettings()
+  texts: Any = dataclasses.field(default=None, kw_only=True)
   name: ClassVar[str]
   labels: ClassVar[Labels] = SINGLE
   scores: ClassVar[Scores]
@@ -73,10 +79,6 @@ class Task:
   asked_by: ClassVar[str] = ""
   panels: ClassVar[Panels | None] = None
   probe_note: ClassVar[str] = ""
-  couples_examples: ClassVar[bool] = False
-  learns_features: ClassVar[bool] = False
-  learns_from_average: ClassVar[bool] = False
-  reads_texts: ClassVar[bool] = False
 
   def __init_subclass__(cls, **more: Any):
     """Takes `metrics`, `score` and `curves` of a class into its `scores`."""
@@ -95,32 +97,32 @@ class Task:
   def configured(cls, sections: Mapping[str, Any]) -> "Task":
     """The task of a configuration, with its default loss if none is set.
 
-    Raises ValueError if the loss is not one of the task's. `sections` has
-    the sections by their names, such as `loss`.
+    A field with the name of the task gets the section of that name, and fields
+    `image_size` and `ema_decay` get these keys of a run; a description has none
+    of them. Raises ValueError if the loss is not one of the task's. `sections`
+    has the sections by their names, such as `loss`.
     """
     loss = sections["loss"]
-    if loss.kind not in cls.losses:
+    fields = {field.name for field in dataclasses.fields(cls)} & sections.keys()
+    given = {n: sections[n] for n in fields & {cls.name, *_OF_A_RUN}}
+    if "loss.kind" not in cls.refuses and loss.kind not in cls.losses:
       if loss.kind != LossSettings().kind:
         raise ValueError(
           f"loss.kind={loss.kind!r} does not fit data.task={cls.name!r}, which "
           f"takes {' or '.join(cls.losses)}: leave it out."
         )
       loss = dataclasses.replace(loss, kind=cls.losses[0])
-    return cls(loss)
-
-  @classmethod
-  def enabled(cls, sections: Mapping[str, Any]) -> bool:
-    """Whether the section of the configuration with its name asks for it."""
-    return False
-
-  @property
-  def is_own(self) -> bool:
-    """Whether it is a class of the user's own."""
-    return not type(self).__module__.startswith("vit_jax.")
+    return cls(loss, **given)
 
   @property
   def why_refused(self) -> str:
     """Why the keys of `refuses` say nothing, after the key and its value."""
+    section = vars(self).get(self.name)
+    if not self.labels.are_used and section is not None:
+      key, value = next(iter(vars(section).items()))
+      return (
+        f"applies to labels, and {self.name}.{key}={value!r} trains without"
+      )
     return f"applies to classes, and data.task={self.name!r} has none"
 
   @property
@@ -153,7 +155,7 @@ class Task:
 
   @property
   def answers(self) -> Answers | None:
-    """What its models answer, once they are trained; None for nothing."""
+    """The answers of its models, once they are trained; None for none."""
     return None
 
   def num_outputs(self, names: Sequence[str]) -> int:
@@ -162,17 +164,6 @@ class Task:
     A task that answers nothing has no such head.
     """
     return 0 if self.answers is None else len(names)
-
-  def with_text(
-    self,
-    tokenizer: Any,
-    tower: Any,
-    weights: Sequence[str] = (),
-    pair: tuple[float | None, float | None] = (None, None),
-  ) -> "Task":
-    """The task with a text tower and its tokenizer, if it reads texts."""
-    del tokenizer, tower, weights, pair
-    return self
 
   def taught(self, teacher: "Teacher", params: Any = None) -> "Task":
     """The task with its teacher, which a run opens before it makes its model.
@@ -198,17 +189,6 @@ class Task:
     """The model to train, from the one that the settings choose."""
     return model
 
-  def described(self, fields: Mapping[str, Any]) -> Model:
-    """The model that a description's fields stand for.
-
-    Raises ValueError as `from_fields` does.
-    """
-    model_fields = {
-      key: value for key, value in fields.items() if key != ADAPTED
-    }
-    model = from_fields(model_fields)
-    return self.adapted(model) if fields.get(ADAPTED) else model
-
   def probed(self, model: Any) -> dict[str, Any]:
     """The models whose representations a probe reads, by a metric's suffix."""
     return {"": model}
@@ -221,20 +201,6 @@ class Task:
   ) -> Transform:
     """From an example to its arrays in a batch to train on."""
     return preprocessing.train_transform(settings)
-
-  def about_images(
-    self,
-    preprocessing: Preprocessing,
-    settings: TrainTransformSettings,
-    source: Source,
-  ) -> str:
-    """The header's line on the images to train on; empty for none.
-
-    It is what the transform's method `about`, if any, says of the source.
-    """
-    transform = self.train_transform(preprocessing, settings)
-    about = getattr(transform, "about", None)
-    return about(source) if about else ""
 
   def eval_transform(self, preprocessing: Preprocessing) -> Transform:
     """From an example to its arrays in a batch to evaluate."""
@@ -249,22 +215,6 @@ class Task:
     """
     raise NotImplementedError
 
-  def train_objective(
-    self, model: nn.Module, preprocessing: Preprocessing, length: RunLength
-  ) -> Objective:
-    """The objective of a run of this length, which has schedules of its own.
-
-    Raises ValueError as `objective` does.
-    """
-    del length
-    return self.objective(model, preprocessing)
-
-  def with_answers(self, objective: Any, teacher: "Teacher") -> Objective:
-    """The objective that learns a teacher's answers, too."""
-    from vit_jax.training.distillation import Distilled
-
-    return Distilled(objective, teacher)
-
   def optimizer(
     self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
   ) -> optax.GradientTransformation:
@@ -278,10 +228,6 @@ class Task:
 
     objective = self.objective(model, stream.preprocessing)
     return means(objective, model, self.scores.best)
-
-  def evaluator(self, model: nn.Module, stream: Stream) -> Evaluator:
-    """Evaluates parameters of the model on a split, by `measure`."""
-    return Evaluator(self.measure(model, stream), stream)
 
   def in_unit(self) -> "Task":
     """The task once `Answers.leaf_in_unit` was applied to the heads."""

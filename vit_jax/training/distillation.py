@@ -73,6 +73,10 @@ class Teacher:
     size = size or self.image_size
     return jax.image.resize(images, (B, *size, C), "linear")
 
+  def beside(self, labelled: Classification) -> "Distilled":
+    """The objective of the labels and of this teacher's answers."""
+    return Distilled(labelled, self)
+
   def loss(
     self, kind: str, logits: Targets, taught: Targets, labelled: Losses
   ) -> Losses:

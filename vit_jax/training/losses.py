@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from vit_jax.models.layer import Images
 from vit_jax.models.model import normalize
+from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
 
 Targets = Float[Array, "B K"]
@@ -228,14 +229,36 @@ class Objective:
   Attributes:
     metric: The name of the score of a `Loss`, such as "top1".
     couples: Whether the loss of an example depends on the others of its batch.
+    reads_average: Whether it reads the average of the parameters, which the run
+      then keeps.
   """
 
   metric: str
   couples: ClassVar[bool] = False
+  reads_average: ClassVar[bool] = False
 
   def init(self) -> Any:
     """The first state: arrays that name their logical axes; None for none."""
     return None
+
+  def for_run(self, model: Any, length: RunLength) -> "Objective":
+    """The objective of a run of this length, which has schedules of its own.
+
+    Raises ValueError if it does not fit the run's model or its batches.
+    """
+    del model, length
+    return self
+
+  def with_answers(self, teacher: Any) -> "Objective":
+    """The objective that learns a teacher's answers, too.
+
+    The teacher is a `distillation.Teacher`. Raises ValueError if the objective
+    has no answers to compare with them.
+    """
+    raise ValueError(
+      "distill.teacher has answers for whole images, and the objective "
+      f"{type(self).__name__} has none: leave it out."
+    )
 
   def inputs(self, batch: Mapping[str, Array]) -> Any:
     """Returns the model's inputs for a batch, without random changes."""
@@ -332,6 +355,10 @@ class Classification(TakesImages, Objective):
   std: Sequence[float]
   class_weights: Sequence[float] | None = None
   metric = "top1"
+
+  def with_answers(self, teacher: Any) -> Objective:
+    """The loss of the labels and of the teacher's answers."""
+    return teacher.beside(self)
 
   def prepare(
     self, batch: Mapping[str, Array], key: Array

@@ -269,8 +269,8 @@ def _gradient(
   if parts > 1 and objective.couples:
     if not isinstance(objective, CoupledObjective):
       raise ValueError(
-        f"accumulation_steps={parts}: the objective takes a whole batch, as "
-        "the loss of an example depends on the others: set it to 1."
+        f"accumulation_steps={parts} computes a batch in parts, and the loss "
+        "of an example depends on the whole batch: set it to 1."
       )
     return _coupled_in_parts(model_of, objective, parts)
   loss_of = _loss_function(model_of, objective)

@@ -18,8 +18,10 @@ def task(**settings):
 
 REFUSED = {
   "a batch of one image": (
-    lambda model: task(small_size=8).train_objective(
-      model, Preprocessing((16, 16)), LENGTH
+    lambda model: (
+      task(small_size=8)
+      .objective(model, Preprocessing((16, 16)))
+      .for_run(model, LENGTH)
     ),
     "^batch_size=1: LeJEPA compares the distribution",
   ),

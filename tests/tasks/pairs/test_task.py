@@ -1,5 +1,6 @@
 """Pairs of images and captions: the task, and whole runs."""
 
+import dataclasses
 import pathlib
 
 import jax
@@ -233,7 +234,9 @@ def test_what_is_trained_is_said(settings, said):
 
 @pytest.mark.slow
 def test_towers_that_begin_with_weights_learn_slowly():
-  given = task(start_lr=0.1, vocabulary=20).with_text(None, None, ("image",))
+  given = task(start_lr=0.1, vocabulary=20)
+  texts = given.texts.opened(given.pairs, None, None, ("image",))
+  given = dataclasses.replace(given, texts=texts)
   before, after = one_update(given, 1.0)
   for path, array in before.items():
     factor = 0.1 if tower_of(path) == "image" else 1.0

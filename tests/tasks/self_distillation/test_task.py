@@ -234,9 +234,8 @@ def test_a_step_is_made_of_its_parts(centering, separate):
     self_distillation__separate_head=separate,
     self_distillation__temperature_warmup_steps=5,
   )
-  objective = task.train_objective(
-    model, Preprocessing((8, 8)), RunLength(10, B, B)
-  )
+  plain = task.objective(model, Preprocessing((8, 8)))
+  objective = plain.for_run(model, RunLength(10, B, B))
   student, teacher = (random_params(model, (8, 8), seed) for seed in (0, 1))
   assert ("patch_head" in student) == separate
   one = batch()
@@ -359,7 +358,6 @@ def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
       "small_size=12 is more than the large crops' image_size=.8, 8.: set a",
     ),
     ({}, "Ti/4", 1, "batch_size=1: KoLeo compares the images of a batch, so t"),
-    ({"accumulation_steps": 2}, "Ti/4", 4, "accumulation_steps=2 computes a"),
     ({}, "R50x1", 4, "a ResNet has no patches in its layers"),
     ({"image_size": None}, "Ti/4", 4, "image_size is not set, and the model's"),
     (
@@ -381,7 +379,17 @@ def test_what_cannot_be_distilled_is_refused(changes, variant, rows, message):
     task = made_up.task(**SMALL | changes)
     fields = SIZES if variant.startswith("Ti") else {}
     model = task.adapted(make_model(variant, 0, **fields))
-    task.train_objective(model, Preprocessing((8, 8)), RunLength(10, rows, 9))
+    objective = task.objective(model, Preprocessing((8, 8)))
+    objective.for_run(model, RunLength(10, rows, 9))
+
+
+def test_a_batch_is_not_computed_in_parts():
+  task, model = task_and_model()
+  given = made_up.settings(**SMALL | {"accumulation_steps": 2})
+  with pytest.raises(
+    ValueError, match="^accumulation_steps=2 computes a batch"
+  ):
+    _ = made_up.plan(given, task, model).train_step
 
 
 def test_features_are_drawn_as_colours():

@@ -222,4 +222,4 @@ def test_a_student_of_too_small_images_or_without_all_patches_is_refused():
 
 def test_the_settings_name_the_task():
   task = build.task_of(made_up.settings(**LEARNS))
-  assert task.name == "student" and task.learns_features
+  assert task.name == "student" and task.answers is None

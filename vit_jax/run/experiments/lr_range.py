@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.run import build
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
 from vit_jax.run.start import fresh_state
@@ -78,13 +77,11 @@ def find_lr(
   folder = output_folder(out)
   display = Display()
   length = dict(total_steps=steps, total_epochs=0.0, total_examples=0)
-  no_average = {"ema_decay": 0.0, "ema_warmup": True}
-  if build.task_of(settings).learns_from_average:
-    no_average = {}
-  plan = make_plan(
-    replaced(settings, {**length, **no_average}),
-    may_lower_batch=may_lower_batch,
-  )
+  plan = make_plan(replaced(settings, length), may_lower_batch=may_lower_batch)
+  if not plan.objective.reads_average:
+    no_average = {"ema_decay": 0.0, "ema_warmup": True}
+    settings = replaced(plan.settings, no_average)
+    plan = dataclasses.replace(plan, settings=settings)
   rates, losses = _losses(plan, steps, lowest, highest, display)
   outcome = suggest(rates, losses)
   with replacing(folder / "lr_range.csv") as file:

@@ -22,7 +22,7 @@ from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
 from vit_jax.tasks.scores import Scores
-from vit_jax.tasks.task import Task
+from vit_jax.tasks.task import UNLABELLED, Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,25 +51,7 @@ class AutoencoderTask(Task):
     ),
   )
   panels = hidden_patches(make_panels)
-  refuses = (
-    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
-    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
-    *("model.head_bias", "eval_per_class", "data.task"),
-    *("lora.rank", "distill.teacher", "transfer.probe_head"),
-  )
-
-  @classmethod
-  def enabled(cls, sections: Mapping[str, Any]) -> bool:
-    return bool(sections["autoencoder"].rate)
-
-  @classmethod
-  def configured(cls, sections: Mapping[str, Any]) -> Task:
-    return cls(sections["loss"], sections["autoencoder"])
-
-  @property
-  def why_refused(self) -> str:
-    rate = self.autoencoder.rate
-    return f"applies to labels, and autoencoder.rate={rate} trains without"
+  refuses = (*UNLABELLED, "lora.rank", "distill.teacher")
 
   def adapted(self, model: Any) -> Any:
     settings = self.autoencoder

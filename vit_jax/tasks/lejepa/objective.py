@@ -15,8 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from vit_jax.models.model import normalize, unit
+from vit_jax.tasks.crops import check_positions
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
 from vit_jax.training.losses import Apply, Loss, Moment, Objective
+from vit_jax.training.schedules import RunLength
 
 _KNOTS, _FARTHEST = 17, 5.0  # The integral is from -5 to 5.
 
@@ -39,6 +41,20 @@ class LeJepa(Objective):
   std: Sequence[float]
   metric = "prediction"
   couples = True
+
+  def for_run(self, model: Any, length: RunLength) -> "LeJepa":
+    """The objective of a run.
+
+    Raises ValueError for a batch of one image, which is no distribution, and if
+    the model's positions fit one size of images alone.
+    """
+    if length.batch_size < 2:
+      raise ValueError(
+        f"batch_size={length.batch_size}: LeJEPA compares the distribution of "
+        "a batch's images with a normal one, so take 2 or more."
+      )
+    check_positions(self.settings, model)
+    return self
 
   def inputs(self, batch: Mapping[str, Array]) -> Any:
     """The images, or the crops: large (2B, H, W, C) and small (n B, h, w, C).

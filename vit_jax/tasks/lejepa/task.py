@@ -5,7 +5,6 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
@@ -13,12 +12,7 @@ from vit_jax.data.reading.labels import NONE
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.multi_crop import MultiCrop
 from vit_jax.runtime.display import Metric, Split
-from vit_jax.tasks.crops import (
-  check_positions,
-  check_small_size,
-  large_grid,
-  multi_crop,
-)
+from vit_jax.tasks.crops import check_small_size, large_grid, multi_crop
 from vit_jax.tasks.features import features_measure
 from vit_jax.tasks.lejepa.model import Projected, projected
 from vit_jax.tasks.lejepa.objective import LeJepa
@@ -26,8 +20,7 @@ from vit_jax.tasks.lejepa.settings import LeJepaSettings
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
 from vit_jax.tasks.scores import Scores
-from vit_jax.tasks.task import Task
-from vit_jax.training.schedules import RunLength
+from vit_jax.tasks.task import UNLABELLED, Task
 
 _PLAIN = LeJepaSettings()
 _BLUR_AND_SOLARIZE = 0.5, 0.2  # Chances, of every crop.
@@ -73,35 +66,7 @@ class LeJepaTask(Task):
       PROBES,
     ),
   )
-  refuses = (
-    "loss.kind",
-    "loss.label_smoothing",
-    "loss.mixup_alpha",
-    "loss.cutmix_alpha",
-    "loss.class_weights",
-    "model.num_classes",
-    "model.head_bias",
-    "eval_per_class",
-    "eval_pictures",
-    "data.task",
-    "distill.teacher",
-    "transfer.probe_head",
-  )
-  couples_examples = True
-
-  @classmethod
-  def enabled(cls, sections: Mapping[str, Any]) -> bool:
-    return bool(sections["lejepa"].weight)
-
-  @classmethod
-  def configured(cls, sections: Mapping[str, Any]) -> Task:
-    size = sections.get("image_size")
-    return cls(sections["loss"], sections["lejepa"], size)
-
-  @property
-  def why_refused(self) -> str:
-    weight = self.lejepa.weight
-    return f"applies to labels, and lejepa.weight={weight} trains without"
+  refuses = (*UNLABELLED, "eval_pictures", "distill.teacher")
 
   def adapted(self, model: Any) -> Projected:
     s = self.lejepa
@@ -127,22 +92,6 @@ class LeJepaTask(Task):
     s = self.lejepa
     check_small_size(self.name, s, model, preprocessing.image_size)
     return LeJepa(s, preprocessing.mean, preprocessing.std)
-
-  def train_objective(
-    self, model: Any, preprocessing: Preprocessing, length: RunLength
-  ) -> LeJepa:
-    """The objective of a run.
-
-    Raises ValueError for a batch of one image, which is no distribution, and if
-    the model's positions fit one size of images alone.
-    """
-    if length.batch_size < 2:
-      raise ValueError(
-        f"batch_size={length.batch_size}: LeJEPA compares the distribution of "
-        "a batch's images with a normal one, so take 2 or more."
-      )
-    check_positions(self.lejepa, model)
-    return self.objective(model, preprocessing)
 
   def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)

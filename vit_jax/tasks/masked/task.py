@@ -24,7 +24,7 @@ from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Curves, Stream
 from vit_jax.tasks.scores import Scores
-from vit_jax.tasks.task import Task
+from vit_jax.tasks.task import UNLABELLED, Task
 
 
 class ColourScores(Scores):
@@ -77,29 +77,11 @@ class MaskedPatchesTask(Task):
     ),
   )
   panels = hidden_patches(make_panels)
-  refuses = (
-    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
-    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
-    *("model.head_bias", "eval_per_class", "data.task"),
-    *("lora.rank", "distill.teacher", "transfer.probe_head"),
-  )
+  refuses = (*UNLABELLED, "lora.rank", "distill.teacher")
   probe_note = (
     "The probe reads the mean of the patches: masked patches did not train the "
     "class token's output."
   )
-
-  @classmethod
-  def enabled(cls, sections: Mapping[str, Any]) -> bool:
-    return bool(sections["masked"].rate)
-
-  @classmethod
-  def configured(cls, sections: Mapping[str, Any]) -> Task:
-    return cls(sections["loss"], sections["masked"])
-
-  @property
-  def why_refused(self) -> str:
-    rate = self.masked.rate
-    return f"applies to labels, and masked.rate={rate} trains without"
 
   def adapted(self, model: Any) -> Any:
     rate, target = self.masked.rate, self.masked.target

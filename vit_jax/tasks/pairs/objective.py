@@ -17,6 +17,7 @@ from vit_jax.training.losses import (
   Moment,
   TakesImages,
 )
+from vit_jax.training.schedules import RunLength
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,16 @@ class Contrast(TakesImages, CoupledObjective):
   mean: Sequence[float]
   std: Sequence[float]
   metric = "cosine"
+
+  def for_run(self, model: Any, length: RunLength) -> "Contrast":
+    """The objective; raises ValueError for a batch of one pair."""
+    del model
+    if length.batch_size < 2:
+      raise ValueError(
+        f"batch_size={length.batch_size}: a pair is compared with the others "
+        "of its batch, so take 2 or more."
+      )
+    return self
 
   def prepare(
     self, batch: Mapping[str, Array], key: Array

@@ -18,7 +18,6 @@ from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.captions import Captions, no_captions
 from vit_jax.data.reading.labels import Labels
-from vit_jax.data.reading.tokenizer_files import TokenizerFiles
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.with_texts import WithTexts
 from vit_jax.models.parts import Parts
@@ -31,51 +30,32 @@ from vit_jax.models.two_towers import (
   tower_of,
   two_towers,
 )
-from vit_jax.runtime.checks import CLASSES, DEPTH, WIDTH, checked, up_to
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Curves, Stream
 from vit_jax.tasks.pairs.objective import Contrast
 from vit_jax.tasks.pairs.settings import PairsSettings
+from vit_jax.tasks.pairs.texts import Texts, from_facts
 from vit_jax.tasks.scores import Scores
-from vit_jax.tasks.task import Task
+from vit_jax.tasks.task import OF_CLASSES, Task
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.schedules import RunLength
 
 _PLAIN = PairsSettings()
-_FIRST = {"sigmoid": (math.log(10), -10.0), "softmax": (math.log(1 / 0.07), 0)}
+_NO_TEXTS = Texts()
 MOST_SCALE = 100.0
 """The largest scale of the softmax loss, as in CLIP."""
-# The fields of a text tower that its facts have.
-_FIELDS = (
-  *("vocabulary", "length", "hidden_size", "num_layers", "mlp_size"),
-  *("num_heads", "pooling", "causal", "position", "embedding_scale"),
-  *("end_token", "pad_token", "representation_size", "projection_bias"),
-  *("gelu", "layer_norm_epsilon"),
-)
-_LENGTHS = up_to(65_536, "no text tower is known to read as many tokens")
-# The sizes of a stored text tower.
-_SIZES = {"vocabulary": CLASSES, "length": _LENGTHS, "num_layers": DEPTH}
-_SIZES |= dict.fromkeys(("hidden_size", "mlp_size", "num_heads"), WIDTH)
-_MLP_RATIO = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class PairsTask(Task):
   """Finding the text of an image and the image of a text.
 
-  Attributes:
-    tokenizer: The files of the tokenizer, a fact.
-    text: The text tower's fields, a fact; without, it is a new one.
-    weights: The towers that begin with weights.
-    first: The first logarithm of the scale, and the first bias.
+  `texts` are its facts.
   """
 
   pairs: PairsSettings = _PLAIN
-  tokenizer: TokenizerFiles | None = None
-  text: tuple[tuple[str, Any], ...] = ()
-  weights: tuple[str, ...] = ()
-  first: tuple[float, float] | None = None
+  texts: Texts = dataclasses.field(default=_NO_TEXTS, kw_only=True)
   name = "pairs"
   scores = Scores(
     (
@@ -116,13 +96,14 @@ class PairsTask(Task):
   )
   asked_by = '--texts="a cat,two dogs" to choose the text that fits an image'
   refuses = (
-    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
-    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
-    *("model.head_bias", "eval_per_class", "eval_pictures"),
-    *("transfer.keep_head", "transfer.probe_head", "distill.teacher"),
-    *("fewshot.shots", "fewshot.neighbours"),
+    *OF_CLASSES,
+    "eval_per_class",
+    "eval_pictures",
+    "transfer.keep_head",
+    "distill.teacher",
+    "fewshot.shots",
+    "fewshot.neighbours",
   )
-  reads_texts = True
 
   @classmethod
   def configured(cls, sections: Mapping[str, Any]) -> Task:
@@ -144,13 +125,15 @@ class PairsTask(Task):
         "pairs.image='frozen' and pairs.text='frozen' leave nothing to train: "
         "freeze one of them."
       )
-    return cls(sections["loss"], pairs)
+    return super().configured(sections)
 
   def _labels(self) -> Labels:
     """The captions, with the run's tokenizer once it is known."""
     pairs = self.pairs
     return Captions(
-      tokenizer=self.tokenizer, most=pairs.captions, length=self._length
+      tokenizer=self.texts.tokenizer,
+      most=pairs.captions,
+      length=self.texts.length(pairs),
     )
 
   labels: ClassVar[Any] = property(_labels)
@@ -164,99 +147,12 @@ class PairsTask(Task):
     (other,) = (t for t in TOWERS if t not in frozen)
     return f"the {other} tower; the {frozen[0]} tower stays as it is"
 
-  @property
-  def _length(self) -> int:
-    return dict(self.text).get("length", self.pairs.text_length)
-
   def facts(self) -> dict[str, Any]:
-    return {
-      "task": self.name,
-      "text": dict(self.text),
-      "weights": list(self.weights),
-      "first": list(self._first),
-      "tokenizer": self._stored,
-    }
-
-  @functools.cached_property
-  def _stored(self) -> dict[str, Any] | None:
-    return None if self.tokenizer is None else self.tokenizer.as_json()
+    return {"task": self.name, **self.texts.facts(self.pairs)}
 
   def with_facts(self, description: Mapping[str, Any]) -> "PairsTask":
-    targets = description["targets"]
-    text = {**targets["text"]}
-    for name, must in _SIZES.items():
-      text[name] = checked(name, int, text[name], must)
-    weights = checked("weights", tuple[str, ...], targets["weights"])
-    first = checked("first", tuple[float, float], targets["first"])
-    tokenizer = TokenizerFiles.from_json(targets["tokenizer"])
-    return dataclasses.replace(
-      self,
-      tokenizer=dataclasses.replace(
-        tokenizer, vocabulary=checked("vocabulary", int, text["vocabulary"])
-      ),
-      text=tuple((name, text[name]) for name in _FIELDS if name in text),
-      weights=tuple(tower for tower in TOWERS if tower in weights),
-      first=first,
-    )
-
-  def with_text(
-    self,
-    tokenizer: TokenizerFiles | None,
-    tower: TextTower | None,
-    weights: Sequence[str] = (),
-    pair: tuple[float | None, float | None] = (None, None),
-  ) -> "PairsTask":
-    """The task with its tokenizer and its text tower.
-
-    Args:
-      tokenizer: The files; None if there is none yet.
-      tower: The tower; None for a new one.
-      weights: The towers that begin with weights.
-      pair: The scale and the bias of the weights, as far as they are known.
-    """
-    if tower is not None:
-      fields = {name: getattr(tower, name) for name in _FIELDS}
-    elif tokenizer is not None:
-      opened = tokenizer.tokenizer
-      fields = self._new_text(opened.size, opened.pad)
-    else:
-      fields = self._new_text(self.pairs.vocabulary)
-    scale, bias = pair
-    log_scale, first_bias = _FIRST[self.pairs.loss]
-    if scale is not None:
-      log_scale = math.log(scale)
-    if bias is not None:
-      first_bias = bias
-    return dataclasses.replace(
-      self,
-      tokenizer=tokenizer,
-      text=tuple(fields.items()),
-      weights=tuple(weights),
-      first=(log_scale, float(first_bias)),
-    )
-
-  def _new_text(self, vocabulary: int, pad: int = 0) -> dict[str, Any]:
-    pairs = self.pairs
-    return {
-      "vocabulary": vocabulary,
-      "length": pairs.text_length,
-      "hidden_size": pairs.text_size,
-      "num_layers": pairs.text_layers,
-      "mlp_size": _MLP_RATIO * pairs.text_size,
-      "num_heads": pairs.text_heads,
-      "pooling": "mean",
-      "pad_token": pad,
-    }
-
-  @property
-  def _first(self) -> tuple[float, float]:
-    """The first logarithm of the scale and the first bias."""
-    log_scale, bias = self.first or _FIRST[self.pairs.loss]
-    if self.pairs.scale is not None:
-      log_scale = math.log(self.pairs.scale)
-    if self.pairs.bias is not None:
-      bias = self.pairs.bias
-    return log_scale, bias
+    texts = from_facts(description["targets"])
+    return dataclasses.replace(self, texts=texts)
 
   def fitted(self, train: Source) -> "PairsTask":
     """The task; raises ValueError if its examples have no captions."""
@@ -277,13 +173,13 @@ class PairsTask(Task):
       raise ValueError(no_captions(source.name))
 
   def adapted(self, model: Any) -> Any:
-    pairs = self.pairs
-    fields = dict(self.text) or self._new_text(pairs.vocabulary)
-    is_new = TEXT not in self.weights
+    pairs, texts = self.pairs, self.texts
+    fields = texts.fields(pairs)
+    is_new = TEXT not in texts.weights
     if is_new and fields.get("representation_size") is None:
       fields["representation_size"] = _width(model)
     tower = TextTower(num_classes=0, **fields)
-    log_scale, bias = self._first
+    log_scale, bias = texts.first_pair(pairs)
     return two_towers(
       model,
       tower,
@@ -297,23 +193,12 @@ class PairsTask(Task):
     self, preprocessing: Preprocessing, settings: TrainTransformSettings
   ) -> Transform:
     images = preprocessing.train_transform(settings)
-    return WithTexts(images, self._length)
+    return WithTexts(images, self.texts.length(self.pairs))
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> Contrast:
     return Contrast(
       self.pairs.loss, self.pairs.distinct, **preprocessing.normalization
     )
-
-  def train_objective(
-    self, model: Any, preprocessing: Preprocessing, length: RunLength
-  ) -> Contrast:
-    """The objective; raises ValueError for a batch of one pair."""
-    if length.batch_size < 2:
-      raise ValueError(
-        f"batch_size={length.batch_size}: a pair is compared with the others "
-        "of its batch, so take 2 or more."
-      )
-    return self.objective(model, preprocessing)
 
   def optimizer(
     self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
@@ -325,7 +210,7 @@ class PairsTask(Task):
     del parts, length
     chain = [tx]
     how = {tower: getattr(self.pairs, tower) for tower in TOWERS}
-    slow = [t for t in self.weights if how[t] == "trained"]
+    slow = [t for t in self.texts.weights if how[t] == "trained"]
     if slow and self.pairs.start_lr != 1:
       chain.append(_scaled(slow, self.pairs.start_lr))
     if self.pairs.loss == "softmax":

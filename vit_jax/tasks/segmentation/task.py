@@ -41,7 +41,7 @@ from vit_jax.tasks.segmentation.objective import PixelClasses, enlarged
 from vit_jax.tasks.segmentation.pictures import make_panels
 from vit_jax.tasks.segmentation.settings import SegmentationSettings
 from vit_jax.tasks.table import labels_of
-from vit_jax.tasks.task import Task, class_name
+from vit_jax.tasks.task import OF_CLASSES, Task, class_name
 
 _SHOWN = 6  # Examples of each kind in a report.
 _PLAIN = SegmentationSettings()
@@ -82,11 +82,12 @@ class SegmentationTask(Task):
   )
   asked_by = "--masks=FOLDER to write the masks of images"
   refuses = (
-    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
-    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
-    *("model.head_bias", "transfer.keep_head", "transfer.probe_head"),
-    *("train_transform.randaugment_layers", "distill.teacher"),
-    *("fewshot.shots", "fewshot.neighbours"),
+    *OF_CLASSES,
+    "transfer.keep_head",
+    "train_transform.randaugment_layers",
+    "distill.teacher",
+    "fewshot.shots",
+    "fewshot.neighbours",
   )
   panels = Panels(
     make_panels,
@@ -95,10 +96,6 @@ class SegmentationTask(Task):
     "class has a colour, and pixels of no class are as they are.",
     "Three panels: the image, its mask, the model's answer",
   )
-
-  @classmethod
-  def configured(cls, sections: Mapping[str, Any]) -> Task:
-    return cls(sections["loss"], sections.get("segmentation", _PLAIN))
 
   @property
   def why_refused(self) -> str:

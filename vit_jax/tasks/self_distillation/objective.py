@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from vit_jax.models.model import normalize
 from vit_jax.models.partitioning import named
+from vit_jax.tasks.crops import check_positions
 from vit_jax.tasks.self_distillation.losses import (
   centered,
   class_loss,
@@ -32,7 +33,7 @@ from vit_jax.tasks.self_distillation.losses import (
 )
 from vit_jax.tasks.self_distillation.settings import SelfDistillationSettings
 from vit_jax.training.losses import Apply, Loss, Moment, Objective
-from vit_jax.training.schedules import cosine, ramp
+from vit_jax.training.schedules import RunLength, cosine, ramp
 
 FINAL_MOMENTUM = 1.0
 _ATTEMPTS = 10  # Failing ones in a row, after which a mask is complete.
@@ -70,6 +71,26 @@ class SelfDistillation(Objective):
   warmup_steps: int = 0
   metric = "entropy"
   couples = True
+  reads_average = True
+
+  def for_run(self, model: Any, length: RunLength) -> "SelfDistillation":
+    """The objective of a run.
+
+    Raises ValueError for a batch of one image, if the loss needs others, and if
+    the model's positions fit one size of images alone.
+    """
+    s = self.settings
+    if s.koleo_weight and length.batch_size < 2:
+      raise ValueError(
+        f"batch_size={length.batch_size}: KoLeo compares the images of a "
+        "batch, so take 2 or more, or self_distillation.koleo_weight=0."
+      )
+    check_positions(s, model)
+    return dataclasses.replace(
+      self,
+      total_steps=length.total_steps,
+      warmup_steps=length.steps(s.temperature_warmup),
+    )
 
   def inputs(self, batch: Mapping[str, Array]) -> Any:
     """The images, or the large (2B, H, W, C) and small crops (n B, h, w, C).

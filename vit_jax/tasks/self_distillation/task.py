@@ -21,12 +21,7 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.paths import ends_with
 from vit_jax.models.self_distilled import Heads, self_distilled
 from vit_jax.runtime.display import Metric, Split
-from vit_jax.tasks.crops import (
-  check_positions,
-  check_small_size,
-  large_grid,
-  multi_crop,
-)
+from vit_jax.tasks.crops import check_small_size, large_grid, multi_crop
 from vit_jax.tasks.features import features_measure
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
@@ -35,7 +30,7 @@ from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.self_distillation.objective import SelfDistillation
 from vit_jax.tasks.self_distillation.pictures import make_panels
 from vit_jax.tasks.self_distillation.settings import SelfDistillationSettings
-from vit_jax.tasks.task import Task
+from vit_jax.tasks.task import UNLABELLED, Task
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.schedules import RunLength
 
@@ -46,14 +41,14 @@ _ADVICE = ", raise ema_decay, or take self_distillation.centering=sinkhorn"
 class SelfDistillationTask(Task):
   """Learning an average of one's own answers to other crops of an image.
 
-  `image_size` and `momentum` are those of the run, where there is one.
+  `image_size` and `ema_decay` are those of the run, where there is one.
   """
 
   self_distillation: SelfDistillationSettings = SelfDistillationSettings()
   image_size: tuple[int, int] | None = dataclasses.field(
     default=None, compare=False
   )
-  momentum: float = dataclasses.field(default=0.0, compare=False)
+  ema_decay: float | None = dataclasses.field(default=None, compare=False)
   name = "self_distillation"
   labels = NONE
   scores = Scores(
@@ -94,12 +89,7 @@ class SelfDistillationTask(Task):
       PROBES,
     ),
   )
-  refuses = (
-    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
-    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
-    *("model.head_bias", "eval_per_class", "data.task"),
-    *("distill.teacher", "transfer.probe_head"),
-  )
+  refuses = (*UNLABELLED, "distill.teacher")
   panels = Panels(
     make_panels,
     "Features of patches",
@@ -108,12 +98,6 @@ class SelfDistillationTask(Task):
     "and blue.",
     "Two panels: the image, and its patches' features as colours",
   )
-  couples_examples = True
-  learns_from_average = True
-
-  @classmethod
-  def enabled(cls, sections: Mapping[str, Any]) -> bool:
-    return bool(sections["self_distillation"].prototypes)
 
   @classmethod
   def configured(cls, sections: Mapping[str, Any]) -> Task:
@@ -121,26 +105,12 @@ class SelfDistillationTask(Task):
 
     Raises ValueError if it keeps no average, which is the teacher.
     """
-    momentum = sections.get("ema_decay")
-    if momentum == 0:
+    if sections.get("ema_decay") == 0:
       raise ValueError(
         "ema_decay=0.0 leaves self-distillation without its teacher, the "
         "average of the parameters: set it, such as 0.992."
       )
-    return cls(
-      sections["loss"],
-      sections["self_distillation"],
-      sections.get("image_size"),
-      momentum or 0.0,
-    )
-
-  @property
-  def why_refused(self) -> str:
-    prototypes = self.self_distillation.prototypes
-    return (
-      f"applies to labels, and self_distillation.prototypes={prototypes} "
-      "trains without"
-    )
+    return super().configured(sections)
 
   def adapted(self, model: Any) -> Any:
     s = self.self_distillation
@@ -175,28 +145,7 @@ class SelfDistillationTask(Task):
       grid_of(model, size),
       preprocessing.mean,
       preprocessing.std,
-      momentum=self.momentum,
-    )
-
-  def train_objective(
-    self, model: Any, preprocessing: Preprocessing, length: RunLength
-  ) -> SelfDistillation:
-    """The objective of a run.
-
-    Raises ValueError for a batch of one image, if the loss needs others, and if
-    the model's positions fit one size of images alone.
-    """
-    s = self.self_distillation
-    if s.koleo_weight and length.batch_size < 2:
-      raise ValueError(
-        f"batch_size={length.batch_size}: KoLeo compares the images of a "
-        "batch, so take 2 or more, or self_distillation.koleo_weight=0."
-      )
-    check_positions(s, model)
-    return dataclasses.replace(
-      self.objective(model, preprocessing),
-      total_steps=length.total_steps,
-      warmup_steps=length.steps(s.temperature_warmup),
+      momentum=self.ema_decay or 0.0,
     )
 
   def optimizer(

@@ -85,6 +85,11 @@ class Imitation(TakesImages, Objective):
   std: Sequence[float]
   metric = "cosine"
 
+  def with_answers(self, teacher: Teacher) -> "Imitation":
+    """The same: it has the teacher."""
+    del teacher
+    return self
+
   def prepare(
     self, batch: Mapping[str, Array], key: Array
   ) -> tuple[Images, dict[str, Any]]:

@@ -22,7 +22,7 @@ from vit_jax.tasks.outcome import PROBES, Curves, Stream
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.student.objective import Imitation, grids, learned, size_for
 from vit_jax.tasks.student.settings import StudentSettings
-from vit_jax.tasks.task import Task
+from vit_jax.tasks.task import UNLABELLED, Task
 from vit_jax.training.distillation import Teacher
 
 _PLAIN = StudentSettings()
@@ -61,17 +61,14 @@ class StudentTask(Task):
     ),
   )
   refuses = (
-    *("loss.kind", "loss.label_smoothing", "loss.mixup_alpha"),
-    *("loss.cutmix_alpha", "loss.class_weights", "model.num_classes"),
-    *("model.head_bias", "eval_per_class", "eval_pictures", "data.task"),
-    *("lora.rank", "transfer.probe_head", "distill.form", "distill.kind"),
-    *("distill.temperature", "distill.weight"),
+    *UNLABELLED,
+    "eval_pictures",
+    "lora.rank",
+    "distill.form",
+    "distill.kind",
+    "distill.temperature",
+    "distill.weight",
   )
-  learns_features = True
-
-  @classmethod
-  def enabled(cls, sections: Mapping[str, Any]) -> bool:
-    return sections["student"].learns is not None
 
   @classmethod
   def configured(cls, sections: Mapping[str, Any]) -> Task:
@@ -87,12 +84,7 @@ class StudentTask(Task):
         "distill.teacher to a published encoder or a run, as in "
         "--config.distill.teacher=hf_s14_dinov2."
       )
-    return cls(sections["loss"], settings)
-
-  @property
-  def why_refused(self) -> str:
-    learns = self.student.learns
-    return f"applies to labels, and student.learns={learns!r} trains without"
+    return super().configured(sections)
 
   def facts(self) -> dict[str, Any]:
     return {"task": self.name, "widths": dict(self.widths)}
@@ -144,10 +136,6 @@ class StudentTask(Task):
       preprocessing.mean,
       preprocessing.std,
     )
-
-  def with_answers(self, objective: Imitation, teacher: Teacher) -> Imitation:
-    del teacher  # The objective has it.
-    return objective
 
   def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)
