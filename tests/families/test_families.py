@@ -45,7 +45,7 @@ def test_the_fields_of_a_family_are_those_of_a_model(name):
 def test_arguments_are_those_of_timms_class():
   """Each pattern has arguments that its class has, or the norms' epsilon."""
   known = {"epsilon"}.union(*timm_arguments.ARGUMENTS.values())
-  for family in families.TIMM:
+  for family in families.records("TIMM"):
     assert isinstance(family, Timm)
     for arguments in family.own.values():
       assert arguments.keys() <= known
@@ -79,6 +79,6 @@ def test_a_name_tells_the_class_and_unusual_heads(name, initial, heads):
 
 def test_a_pattern_is_for_the_beginning_of_a_name():
   """Of a name that it matches, the same holds with anything after it."""
-  for family in families.TIMM:
+  for family in families.records("TIMM"):
     for pattern in (*family.classes, *family.own, *family.heads):
       assert re.compile(pattern) and not pattern.startswith("^")

@@ -49,6 +49,20 @@ def test_an_error_inside_frees_the_workdir(tmp_path):
     pass
 
 
+def test_a_folder_that_nothing_was_written_to_is_left_as_it_was(tmp_path):
+  """A run whose data are missing must not leave an empty workdir."""
+  with pytest.raises(KeyError), sole_writer(str(tmp_path / "new" / "run")):
+    assert (tmp_path / "new" / "run" / "lock").exists()
+    raise KeyError
+  assert not [*tmp_path.iterdir()]
+  with sole_writer(str(tmp_path)):
+    pass
+  assert not [*tmp_path.iterdir()]
+  with sole_writer(str(tmp_path / "run")):
+    (tmp_path / "run" / "log.txt").write_text("begun")
+  assert (tmp_path / "run" / "lock").exists()
+
+
 @pytest.fixture
 def address(store, monkeypatch):
   """A workdir on a store, where hearts beat fast."""

@@ -1,15 +1,16 @@
 """Families of encoders: a file for each, and this list of them.
 
 A file has what differs between families, as plain data: `FIELDS`, those of the
-model that make it one (`model.block` is the name of the file), and `TIMM`, what
-timm tells by the names of its architectures alone. A new family is its file and
-its name in the list.
+model that make it one (`model.block` is the name of the file), and records of
+what publishers' files of it are like, such as `TIMM`, what timm tells by the
+names of its architectures alone. A new family is its file and its name in the
+list. A file is imported when it is asked for.
 """
 
+import functools
 import importlib
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-from vit_jax.families.family import Timm
 
 # In the order in which their names and arrays are tried.
 _FILES = (
@@ -18,16 +19,38 @@ _FILES = (
   *("tipsv2", "aimv2", "internvit", "radio", "pixio", "parallel"),
   *("siglip", "relpos", "vit"),
 )
-_MODULES = {
-  name: importlib.import_module(f"vit_jax.families.{name}") for name in _FILES
-}
-FAMILIES: dict[str, dict[str, Any]] = {
-  name: module.FIELDS
-  for name, module in _MODULES.items()
-  if hasattr(module, "FIELDS")
-}
+# The paper's model, which has no fields of a family.
+_PLAIN = ("siglip", "relpos", "vit")
+
+
+def _file(name: str) -> Any:
+  return importlib.import_module(f"vit_jax.families.{name}")
+
+
+class _Families(Mapping[str, Mapping[str, Any]]):
+  """The fields of each family, from its file once they are asked for."""
+
+  def __getitem__(self, name: str) -> Mapping[str, Any]:
+    if name not in self:
+      raise KeyError(name)
+    return _file(name).FIELDS
+
+  def __contains__(self, name: object) -> bool:
+    return name in _FILES and name not in _PLAIN
+
+  def __iter__(self) -> Iterator[str]:
+    return filter(self.__contains__, _FILES)
+
+  def __len__(self) -> int:
+    return len(_FILES) - len(_PLAIN)
+
+
+FAMILIES: Mapping[str, Mapping[str, Any]] = _Families()
 """The name of a family, `model.block` -> the fields that make it one."""
-TIMM: tuple[Timm, ...] = tuple(
-  module.TIMM for module in _MODULES.values() if hasattr(module, "TIMM")
-)
-"""Facts that timm's names tell, of each family that has any."""
+
+
+@functools.cache
+def records(kind: str) -> tuple[Any, ...]:
+  """The records of a kind, such as "TIMM", of all families that have one."""
+  files = map(_file, _FILES)
+  return tuple(getattr(file, kind) for file in files if hasattr(file, kind))

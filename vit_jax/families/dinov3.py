@@ -26,11 +26,11 @@ TIMM = Timm(
   heads={r"vit_huge_plus_patch16_dinov3": 20, r"vit_7b_patch16_dinov3": 32},
   evas=(
     Eva(
-      "vit_small_plus_patch16_dinov3",
-      "timm_eva",
-      (GAMMA, "cls_token"),
-      (FUSED, APART, "pos_embed"),
-      dict(
+      architecture="vit_small_plus_patch16_dinov3",
+      table="timm_eva",
+      has=(GAMMA, "cls_token"),
+      lacks=(FUSED, APART, "pos_embed"),
+      fields=dict(
         rope_theta=100.0,
         rope_side=None,
         rope_kind="axial",
@@ -38,7 +38,7 @@ TIMM = Timm(
         class_token=True,
         layer_norm_epsilon=1e-5,
       ),
-      ("qv", ""),
+      biases=("qv", ""),
       pooling="avg",
     ),
   ),

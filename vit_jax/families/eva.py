@@ -12,11 +12,11 @@ TIMM = Timm(
   classes={r"eva_giant_": "e", r"eva_large_": "v"},
   evas=(
     Eva(
-      "eva_giant_patch14_224",
-      "timm_eva",
-      (Q_BIAS,),
-      (GAMMA,),
-      dict(rope_theta=None, norm_inner_msa=False, layer_scale=None),
+      architecture="eva_giant_patch14_224",
+      table="timm_eva",
+      has=(Q_BIAS,),
+      lacks=(GAMMA,),
+      fields=dict(rope_theta=None, norm_inner_msa=False, layer_scale=None),
       gated=False,
     ),
   ),

@@ -10,7 +10,7 @@ FUSED, APART = "blocks.0.attn.qkv.bias", "blocks.0.attn.q_proj.weight"
 Q_BIAS = "blocks.0.attn.q_bias"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Eva:
   """Some architectures of timm's class `Eva`.
 

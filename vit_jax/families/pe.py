@@ -32,17 +32,17 @@ TIMM = Timm(
   heads={r"vit_pe_\w+_gigantic": 16},
   evas=(
     Eva(
-      "vit_pe_",
-      "timm_rope",
-      ("norm_pre.weight", FUSED),
-      (FREQS,),
-      dict(
+      architecture="vit_pe_",
+      table="timm_rope",
+      has=("norm_pre.weight", FUSED),
+      lacks=(FREQS,),
+      fields=dict(
         rope_theta=10_000.0,
         rope_x_first=True,
         norm_pre=True,
         layer_norm_epsilon=1e-5,
       ),
-      ("qkv",),
+      biases=("qkv",),
       named="vit_pe_",
       pooling="avg",
     ),

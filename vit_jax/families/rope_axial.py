@@ -20,12 +20,12 @@ TIMM = Timm(
   },
   evas=(
     Eva(
-      "vit_small_patch16_rope_224",
-      "timm_rope",
-      (GAMMA, FUSED),
-      ("norm_pre.weight", FREQS),
-      dict(rope_kind="counted", rope_theta=100.0, rope_x_first=True),
-      ("qkv",),
+      architecture="vit_small_patch16_rope_224",
+      table="timm_rope",
+      has=(GAMMA, FUSED),
+      lacks=("norm_pre.weight", FREQS),
+      fields=dict(rope_kind="counted", rope_theta=100.0, rope_x_first=True),
+      biases=("qkv",),
     ),
   ),
 )

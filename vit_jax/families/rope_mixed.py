@@ -22,12 +22,12 @@ TIMM = Timm(
   },
   evas=(
     Eva(
-      "vit_small_patch16_rope_mixed_224",
-      "timm_rope",
-      (FREQS, FUSED),
-      (),
-      dict(rope_kind="mixed", rope_theta=10.0),
-      ("qkv",),
+      architecture="vit_small_patch16_rope_mixed_224",
+      table="timm_rope",
+      has=(FREQS, FUSED),
+      lacks=(),
+      fields=dict(rope_kind="mixed", rope_theta=10.0),
+      biases=("qkv",),
     ),
   ),
 )

@@ -16,11 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.families import FAMILIES
-from vit_jax.models.axial import AxialBlock
-from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.grid import check_depth
 from vit_jax.models.layer import DTYPE_FIELDS
-from vit_jax.models.masked_vit import masked
 from vit_jax.models.model import Model
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.vit import BaseVit, Vit
@@ -56,11 +53,13 @@ RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
 # Architecture").
 _HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
 # Our blocks for a plain `Vit`, by the names that descriptions hold.
-BLOCKS = {"axial": AxialBlock}
-# The names of families that descriptions hold; the last is an older one.
-_NAMES = {
-  **{kind: kind.__name__ for kind in (Vit, ResNet)},
-  ExtendedVit: "ModernVit",
+BLOCKS = {"axial": "vit_jax.models.axial:AxialBlock"}
+# The kinds of models by the names that descriptions hold; the last is an older
+# one. Few runs load more than one.
+_KINDS = {
+  "Vit": "vit_jax.models.vit:Vit",
+  "ResNet": "vit_jax.models.resnet:ResNet",
+  "ModernVit": "vit_jax.models.extended_vit:ExtendedVit",
 }
 _MASKED = "MaskedVit"
 """The kind of older descriptions of models for masked patches."""
@@ -121,7 +120,7 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
   defaults: dict[str, Any] = dict(zip(_COLUMNS, VITS[match[2]], strict=True))
   defaults["patch_size"] = int(match[3])
   if match[1] == "Axial-":
-    defaults |= {"block": AxialBlock, "pooling": "gap"}
+    defaults |= {"block": _imported(BLOCKS["axial"]), "pooling": "gap"}
   elif match[1]:
     if (stride := int(match[3])) not in _HYBRID_LAYERS:
       raise ValueError(
@@ -134,7 +133,8 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
   if not isinstance(family, str):
     return _build(Vit, num_classes, defaults | fields)
   del fields["block"]
-  return _build(ExtendedVit, num_classes, defaults | FAMILIES[family] | fields)
+  fields = {**defaults, **FAMILIES[family], **fields}
+  return _build(_imported(_KINDS["ModernVit"]), num_classes, fields)
 
 
 def _plain_name(variant: str) -> str:
@@ -156,16 +156,35 @@ def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
   block = fields.get("block")
   if not isinstance(block, str) or block in FAMILIES:
     return dict(fields)
-  if block in BLOCKS:
-    return {**fields, "block": BLOCKS[block]}
-  module, _, name = block.partition(":")
   try:
-    return {**fields, "block": getattr(importlib.import_module(module), name)}
+    return {**fields, "block": _imported(BLOCKS.get(block, block))}
   except (ImportError, AttributeError, ValueError) as error:
     raise ValueError(
       f"block={block!r} is unknown ({error}); choose one of "
       f"{', '.join([*FAMILIES, *BLOCKS])}, or your own as package.module:Class."
     ) from error
+
+
+def _imported(path: str) -> Any:
+  """The class with this path, as in "package.module:Class"."""
+  module, _, name = path.partition(":")
+  return getattr(importlib.import_module(module), name)
+
+
+def _path(kind: Any) -> str:
+  """The path to import a class by."""
+  return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def is_ours(block: Any) -> bool:
+  """Whether a class of layers is one of `BLOCKS`."""
+  return isinstance(block, type) and _path(block) in BLOCKS.values()
+
+
+def _name_of(kind: Any) -> str | None:
+  """The name in `_KINDS` of a class of models; None if it is another's."""
+  names = {path: name for name, path in _KINDS.items()}
+  return names.get(_path(kind)) if isinstance(kind, type) else None
 
 
 def make_resnet(variant: str, num_classes: int = 1000, **fields) -> ResNet:
@@ -262,7 +281,7 @@ def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
     near = difflib.get_close_matches(unknown[0], names, n=1, cutoff=0.7)
     hint = f"did you mean {near[0]}? It" if near else "it"
     hint += f" has {', '.join(sorted(names))}."
-    if unknown[0] in _field_names(ExtendedVit):
+    if unknown[0] in _field_names(_imported(_KINDS["ModernVit"])):
       hint = 'models of a family have it, as block="deit3".'
     hint = _ELSEWHERE.get(unknown[0], hint)
     raise ValueError(
@@ -297,7 +316,7 @@ def variant_of(model: Model) -> str | None:
   row = tuple(getattr(model, column) for column in _COLUMNS)
   name = next((name for name, sizes in VITS.items() if sizes == row), None)
   if name is None or not model.resnet_layers:
-    axial = "Axial-" if model.block is AxialBlock else ""
+    axial = "Axial-" if is_ours(model.block) else ""
     return f"{axial}{name}/{model.patch_size}" if name else None
   stem = tuple(model.resnet_layers)
   stride = next((n for n, s in _HYBRID_LAYERS.items() if s == stem), None)
@@ -340,7 +359,8 @@ def to_fields(model: Model) -> dict[str, Any]:
   ('Vit', 12, 'float32')
   """
   kind = type(model)
-  if kind not in _NAMES:
+  name = _name_of(kind)
+  if name is None:
     if type(model.trunk) is kind:
       raise ValueError(
         f"{kind.__name__} is a model of your own: give it a property `trunk`, "
@@ -349,12 +369,12 @@ def to_fields(model: Model) -> dict[str, Any]:
     return {**to_fields(model.trunk), ADAPTED: True}
   fields = {name: getattr(model, name) for name in sorted(_field_names(kind))}
   if (block := fields.pop("block", None)) is not None:
-    names = {cls: name for name, cls in BLOCKS.items()}
-    path = f"{block.__module__}:{block.__qualname__}"
-    fields["block"] = names.get(block, path)
-  for name in fields.keys() & {*DTYPE_FIELDS}:
-    fields[name] = jnp.dtype(fields[name]).name
-  return {"kind": _NAMES[kind], **fields}
+    names = {path: name for name, path in BLOCKS.items()}
+    path = _path(block)
+    fields["block"] = names.get(path, path)
+  for dtype in fields.keys() & {*DTYPE_FIELDS}:
+    fields[dtype] = jnp.dtype(fields[dtype]).name
+  return {"kind": name, **fields}
 
 
 def from_fields(fields: Mapping[str, Any]) -> Model:
@@ -374,7 +394,7 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
   fields = dict(fields)
   block = fields.get("block")
   if isinstance(block, str) and block in BLOCKS:
-    block = fields["block"] = BLOCKS[block]
+    block = fields["block"] = _imported(BLOCKS[block])
   if isinstance(block, str) and block in FAMILIES:
     raise ValueError(
       f"block={block!r} chooses the layers of a new model, and this one has "
@@ -388,14 +408,16 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
   if not (block is None or callable(block)):
     raise ValueError(f"block={block!r} is no class of layers.")
   if fields.get("kind") == _MASKED:
+    from vit_jax.models.masked_vit import masked  # Few runs are that old.
+
     vit = from_fields({**fields, "kind": "Vit"})
     return masked(vit, vit.num_classes)
-  kinds = {name: kind for kind, name in _NAMES.items()}
-  kind = fields.pop("kind", None)
-  kind = kinds.get(kind, kind) if isinstance(kind, str) else kind
-  if not isinstance(kind, type) or kind not in _NAMES:
+  given = fields.pop("kind", None)
+  is_name = isinstance(given, str) and given in _KINDS
+  kind: Any = _imported(_KINDS[given]) if is_name else given
+  if (kind_name := _name_of(kind)) is None:
     raise ValueError(
-      f"kind={kind!r} of model; choose one of {', '.join(kinds)}."
+      f"kind={given!r} of model; choose one of {', '.join(_KINDS)}."
     )
   for name, value in fields.items():
     if isinstance(value, list):
@@ -403,7 +425,7 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
     if name in DTYPE_FIELDS:
       fields[name] = _dtype(name, value)
     fields[name] = _typed(kind, name, fields[name])
-  if kind is ExtendedVit:
+  if kind_name == "ModernVit":
     old = _ONLY_VIT.items()
     fields = {k: v for k, v in fields.items() if (k, v) not in old}
   model = _build(kind, fields.pop("num_classes"), fields)

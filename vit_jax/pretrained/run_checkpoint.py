@@ -15,7 +15,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Model, Origin, from_fields
 from vit_jax.models.grid import check_depth, grid_of, param_shapes
 from vit_jax.models.parts import Parts
-from vit_jax.models.variants import ADAPTED, BLOCKS, OwnBlockError
+from vit_jax.models.variants import ADAPTED, OwnBlockError, is_ours
 from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
 from vit_jax.pretrained.loaded import Leaves, Loaded, with_inputs
@@ -133,7 +133,7 @@ class Added:
   def base_fields(self) -> dict[str, Any]:
     """The fields of the base's model that JSON cannot hold."""
     block = self.model.block
-    return {} if block in (None, *BLOCKS.values()) else {"block": block}
+    return {} if block is None or is_ours(block) else {"block": block}
 
   def merged(self, base: Loaded) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, array) of every parameter, with LoRA's products merged.

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from vit_jax.runtime.stops import StopSignal, Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
-from vit_jax.workdir.checkpoint import Checkpoints, is_run
+from vit_jax.workdir.checkpoint import Checkpoints, is_run, latest_description
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.records import read_metrics
 
@@ -62,24 +62,21 @@ def train(
   """
   spent = Stopwatch()
   bucket.check(workdir, writes=True)
-  # The plan of a new run comes first: if it fails, no folder is left behind.
-  plan_run = functools.partial(
-    make_plan, settings, may_lower_batch=may_lower_batch
-  )
-  plan = None if is_run(workdir) else _new_plan(settings, workdir, plan_run)
+  if not is_run(workdir):
+    build.check_workdir(settings, workdir)
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
     stack.push(functools.partial(outputs.say_interrupted, display))
     signal = stack.enter_context(StopSignal().awaited())
     with signal.waiting():
       check_lock = stack.enter_context(sole_writer(workdir, display.note))
+      saved = latest_description(workdir)
+      plan = make_plan(settings, saved, may_lower_batch=may_lower_batch)
     watchdog = _watchdog(settings, workdir)
     stack.enter_context(watchdog.watching())
     # Closed after the checkpoints, which a slow network must not keep waiting.
     writers = stack.enter_context(contextlib.ExitStack())
-    checkpoints, plan = _open_run(
-      settings, workdir, plan, plan_run, display, stack
-    )
+    checkpoints = _open_run(plan, workdir, display, stack)
     newest = checkpoints.latest_step
     kind = "starting" if newest is None else "restoring"
     with step_compiled(plan, newest), spent.on(kind):
@@ -113,45 +110,28 @@ def train(
   return state, evaluated
 
 
-def _new_plan(
-  settings: Settings, workdir: str, plan_run: Callable[[], Plan]
-) -> Plan:
-  """The plan of a run that begins, if its workdir is no folder of images."""
-  build.check_workdir(settings, workdir)
-  return plan_run()
-
-
 def _watchdog(settings: Settings, workdir: str) -> Watchdog:
   stacks = f"{workdir.rstrip('/')}/stacks_{jax.process_index()}.txt"
   return Watchdog(settings.hang_factor, epath.Path(stacks).expanduser())
 
 
 def _open_run(
-  settings: Settings,
-  workdir: str,
-  plan: Plan | None,
-  plan_run: Callable[[Mapping[str, Any] | None], Plan],
-  display: Display,
-  stack: contextlib.ExitStack,
-) -> tuple[Checkpoints, Plan]:
+  plan: Plan, workdir: str, display: Display, stack: contextlib.ExitStack
+) -> Checkpoints:
   """Opens a run's checkpoints and log, and shows the header.
 
-  `plan` is that of a new run; without one, `plan_run` makes it from the
-  description of the newest checkpoint. `stack` closes all that is opened.
+  `stack` closes all that is opened.
   """
-  score = build.task_of(settings).scores.key
-  checkpoints = Checkpoints(workdir, settings.keep_last, keys=[score])
+  keep_last, score = plan.settings.keep_last, plan.task.scores.key
+  checkpoints = Checkpoints(workdir, keep_last, keys=[score])
   stack.callback(checkpoints.close)
-  if plan is None:
-    newest = checkpoints.newest_description()
-    plan = plan_run(newest and newest[1])
   stack.callback(plan.evaluation.stream.close)
   display.copy_to(stack.enter_context(outputs.log_file(checkpoints, display)))
   is_new = checkpoints.latest_step is None
   display.header(header(plan, workdir, is_new=is_new))
   for note in (*plan.splits.warnings, *checkpoints.notes):
     display.note(note)
-  return checkpoints, plan
+  return checkpoints
 
 
 def step_compiled(

@@ -30,12 +30,13 @@ def sole_writer(
   """Locks a workdir while inside; the first process does it for all.
 
   Raises ValueError if another run has locked it. The lock of a local folder
-  ends with this process, however that ends. On gs://, the lock is an object
-  that its owner rewrites every 20 seconds; another run may take it over after a
-  minute without a rewrite. `say` gets a line if the lock of a dead run has to
-  be waited for. Yields a function that raises OSError if another run has taken
-  the workdir over, which can happen on gs:// to a machine that slept or was cut
-  off.
+  ends with this process, however that ends; if nothing else was written there,
+  the folder is left as it was, or goes if it is new. On gs://, the lock is an
+  object that its owner rewrites every 20 seconds; another run may take it over
+  after a minute without a rewrite. `say` gets a line if the lock of a dead run
+  has to be waited for. Yields a function that raises OSError if another run has
+  taken the workdir over, which can happen on gs:// to a machine that slept or
+  was cut off.
   """
   if jax.process_index() != 0:
     yield lambda: None
@@ -50,8 +51,10 @@ def sole_writer(
 @contextlib.contextmanager
 def _local_lock(workdir: str) -> Iterator[None]:
   folder = epath.Path(workdir).expanduser()
+  made = [p for p in (folder, *folder.parents) if not p.exists()]
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / "lock"
+  there = {*folder.iterdir()}
   lock = filelock.FileLock(os.fspath(path), timeout=0)
   try:
     guard = lock.acquire()
@@ -62,7 +65,14 @@ def _local_lock(workdir: str) -> Iterator[None]:
     raise _taken(workdir, owner) from None
   with guard:
     path.write_text(_this_process())
-    yield
+    try:
+      yield
+    finally:
+      with contextlib.suppress(OSError):
+        if {*folder.iterdir()} - there == {path}:
+          path.unlink()
+          for empty in made:
+            empty.rmdir()
 
 
 def _taken(workdir: str, owner: str) -> ValueError:

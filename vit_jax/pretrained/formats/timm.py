@@ -62,7 +62,7 @@ def table(name: str) -> Table:
   return Table(name, _STACKS, shared="timm_any")
 
 
-SIDES = {k: v for family in families.TIMM for k, v in family.sides.items()}
+SIDES = {k: v for row in families.records("TIMM") for k, v in row.sides.items()}
 """A part of a plain layer -> its name in layers with several side by side."""
 
 

@@ -129,7 +129,7 @@ def own(name: Any) -> dict[str, Any]:
 
 def matching(name: Any, what: str) -> Iterator[Any]:
   """The values that patterns of families give a name, by a field of `Timm`."""
-  for family in families.TIMM:
+  for family in families.records("TIMM"):
     for start, told in getattr(family, what).items():
       if re.match(start, str(name or "")):
         yield told

@@ -19,8 +19,15 @@ from vit_jax.runtime.printable import quoted
 SIGNATURES = (GAMMA, FREQS, APART, Q_BIAS, "blocks.0.mlp.fc1_g.weight")
 _PE = "vit_pe_"
 # timm's other classes, which `find` never returns.
-VIT = Eva("", "timm", (), (), dict(rope_theta=None), ("qkv", ""))
-ROWS = tuple(row for family in families.TIMM for row in family.evas)
+VIT = Eva(
+  architecture="",
+  table="timm",
+  has=(),
+  lacks=(),
+  fields=dict(rope_theta=None),
+  biases=("qkv", ""),
+)
+ROWS = tuple(row for x in families.records("TIMM") for row in x.evas)
 
 
 def _fits(row: Eva, shapes: Shapes, gated: bool, name: str) -> bool:
