@@ -82,6 +82,24 @@ assert not {{"vit_jax", "flax"}} & set(sys.modules)
     np.testing.assert_allclose(logits, expected[:count], atol=1e-5)
 
 
+def test_a_loaded_model_is_written_as_its_checkpoint_is(tmp_path, capsys):
+  """With what was changed at loading, which no checkpoint has."""
+  _save_run(tmp_path / "run")
+  loaded = load_pretrained(str(tmp_path / "run"), num_classes=2)
+  out = tmp_path / "out.stablehlo"
+  loaded.export(out, platforms=["cpu"])
+  said = capsys.readouterr().out
+  assert said.startswith(f"Wrote {out}: ")
+  assert said.endswith("# uint8 (b, 16, 24, 3) -> float32 (b, 2)\n")
+  exported = jax.export.deserialize(bytearray(out.read_bytes()))
+  expected = _logits(*loaded)
+  np.testing.assert_allclose(exported.call(IMAGES), expected, atol=1e-5)
+  with pytest.raises(ValueError, match="platforms and param_dtype are for"):
+    loaded.export(tmp_path / "out.onnx", platforms=["cpu"])
+  with pytest.raises(ValueError, match="has no text tower: take a run on"):
+    loaded.export(out, tower="text")
+
+
 TEXTS = pathlib.Path(__file__).parent / "checkpoints" / "texts"
 
 

@@ -69,7 +69,7 @@ class _Program:
 
 
 def export_checkpoint(
-  checkpoint: str,
+  checkpoint: "str | Loaded",
   path: str,
   *,
   to: str | None = None,
@@ -80,11 +80,13 @@ def export_checkpoint(
 ) -> None:
   """Exports a checkpoint to a file, and prints how to run it.
 
-  The arguments are those of the command. Raises ValueError as `export_model`
-  and `export_onnx` do, and OSError if the file cannot be written.
+  The arguments are those of the command; a loaded model stands for its
+  checkpoint. Raises ValueError as `export_model` and `export_onnx` do, and
+  OSError if the file cannot be written.
   """
   from vit_jax.inference import exporter
   from vit_jax.pretrained.load import load_pretrained
+  from vit_jax.pretrained.loaded import Loaded
   from vit_jax.runtime.files import output_file, replacing
 
   exporter.check_platforms(platforms)
@@ -99,7 +101,11 @@ def export_checkpoint(
       source, about = _text(checkpoint, overrides)
       model, params = source.tower, source.params
     else:
-      model, params = source = load_pretrained(checkpoint, **overrides)
+      is_loaded = isinstance(checkpoint, Loaded)
+      source = (
+        checkpoint if is_loaded else load_pretrained(checkpoint, **overrides)
+      )
+      model, params = source
       about = f"It normalises images itself; they are {source.preprocessing}."
     form = exporter.form_of(model)
     if to == "onnx":
@@ -127,17 +133,19 @@ def export_checkpoint(
 
 
 def _text(
-  checkpoint: str, overrides: Mapping[str, Any]
+  checkpoint: "str | Loaded", overrides: Mapping[str, Any]
 ) -> tuple["LoadedText", str]:
   """The text tower of a checkpoint, and a line on its input."""
   from vit_jax.pretrained.load import load_text
+  from vit_jax.pretrained.loaded import Loaded
 
   if overrides:
     raise ValueError(
       f"{', '.join(overrides)}: these are for image towers; leave them out "
       "with tower=text."
     )
-  text = load_text(checkpoint)
+  is_loaded = isinstance(checkpoint, Loaded)
+  text = checkpoint.text_tower if is_loaded else load_text(checkpoint)
   tokenizer = text.tokenizer
   where = "before" if tokenizer.left else "after"
   about = (

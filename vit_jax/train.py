@@ -111,11 +111,12 @@ def train(
     settings: Values of the configuration by their dotted keys, such as
       `{"optimizer.weight_decay": 0.1}`.
     **keywords: Further such values: `epochs`, `batch_size`, `lr`, `image_size`,
-      keys without a dot, and sections, as in `optimizer={"kind": "adam"}`.
+      keys without a dot, and sections, as in `optimizer={"kind": "sgd"}`, or
+      `optimizer="sgd"`, `model="S/16"` and `loss="sigmoid"` for short.
 
   Returns:
-    The run, with its folder, its last metrics, `predict(images)`, and `load()`
-    for its model.
+    The run, with its folder, its last metrics and their `history`,
+    `predict(images)`, `evaluate(folder)`, and `load()` for its model.
 
   Raises:
     ValueError: if the settings or the data do not fit, before anything is

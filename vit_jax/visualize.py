@@ -53,7 +53,8 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "layer",
     None,
-    "Layer whose attention is drawn, counted from 1; the last by default.",
+    "Layer whose attention is drawn, counted from 1, or from -1, the last "
+    "and the default.",
   )
   flags.DEFINE_string(
     "class_name",

@@ -95,6 +95,31 @@ def test_features_of_all_kinds_of_images_are_the_heads_input(loaded, photos):
   np.testing.assert_array_equal(maps.reshape(3, 4, -1), tokens[:, 1:])
 
 
+def test_logits_are_the_outputs_of_the_head(loaded, photos):
+  expected = logits_of(VIT, PARAMS, normalized([*map(pixels_of, photos)]))
+  found = loaded.logits(pathlib.Path(photos[0]).parent, batch_size=2)
+  assert found.dtype == np.float32
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+  with pytest.raises(ValueError, match=r"x\]\.pn: No such file"):
+    loaded.logits([photos[0], "x].pn"])
+  with pytest.raises(ValueError, match="there are no images"):
+    loaded.logits([])
+
+
+def test_layers_count_from_the_last_too(loaded, photos):
+  """The maps of patches are those of the last layer."""
+  (maps,) = loaded.features(photos[:2], layers=[1], as_maps=True)
+  (last,) = loaded.features(photos[:2], layers=[-1], as_maps=True)
+  np.testing.assert_array_equal(last, maps)
+  found = loaded.patch_features(photos[:2])
+  np.testing.assert_array_equal(found, maps)
+  pictures = [loaded.attention(photos[0], layer=n) for n in (1, -1)]
+  np.testing.assert_array_equal(*map(np.asarray, pictures))
+  for layer in (-2, 0, 2):
+    with pytest.raises(ValueError, match=f"layer={layer}: the .* are 1 to 1;"):
+      loaded.attention(photos[0], layer=layer)
+
+
 def test_images_are_prepared_for_the_model(loaded, photos):
   """Of every kind, one or several; they are what `model.apply` takes."""
   x = normalized([pixels_of(path) for path in photos[:3]])
@@ -127,6 +152,8 @@ def test_attention_is_a_picture_of_the_photograph_and_its_maps(
 def test_a_model_without_classes_has_features(photos):
   loaded, _ = loaded_of(VIT.clone(num_classes=0))
   assert loaded.features(photos[0]).shape == (1, VIT.hidden_size)
+  with pytest.raises(ValueError, match="no head, and no logits: loaded.feat"):
+    loaded.logits(photos[0])
 
 
 def test_a_shell_completes_what_is_meant_to_be_used(loaded):
@@ -139,9 +166,9 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
 @pytest.mark.parametrize(
   "name, meant",
   [
-    ("logits", 'model.apply({"params": params}, loaded.preprocess(images))'),
-    ("export", "vit_jax.export_model(loaded), or `vit_jax export`"),
-    ("patch_features", "loaded.features(images, layers=[12], as_maps=True)"),
+    ("to_onnx", 'loaded.export("model.onnx")'),
+    ("patch_tokens", "loaded.patch_features(images)"),
+    ("get_intermediate_layers", "loaded.features(images, layers=[6, 12])"),
     ("save", 'vit_jax.save(loaded, folder, to="hf")'),
     ("param", "loaded.params"),
     ("classes", "loaded.class_names"),

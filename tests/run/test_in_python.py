@@ -1,6 +1,7 @@
 """Runs that are started from Python take what the command's short form does."""
 
 import dataclasses
+import json
 import pathlib
 import re
 import sys
@@ -69,6 +70,42 @@ def test_a_folder_and_short_keywords_suffice(photos, started, capsys):
 
 
 @pytest.mark.parametrize(
+  "section, key, value",
+  [
+    ("optimizer", "kind", "sgd"),
+    ("model", "variant", "Ti/16"),
+    ("loss", "kind", "sigmoid"),
+  ],
+)
+def test_a_text_for_a_section_is_its_kind(started, section, key, value):
+  own = {section: value}
+  vit_jax.train(config="digits", workdir="runs/own", **own)
+  vit_jax.train(config="digits", workdir="runs/own", **{section: {key: value}})
+  (short, _, _), (written_out, _, _) = started
+  assert short == written_out
+  assert getattr(getattr(short, section), key) == value
+
+
+def test_a_run_has_its_rows_and_evaluates_by_itself(tmp_path, monkeypatch):
+  rows = [{"step": 1, "train/loss": 2.0}, {"step": 2, "eval/top1": 0.5}]
+  lines = "".join(json.dumps(row) + "\n" for row in rows)
+  (tmp_path / "metrics.jsonl").write_text(lines)
+  run = in_python.FinishedRun(str(tmp_path), 2, {})
+  assert run.history == rows
+  monkeypatch.setattr(
+    "vit_jax.run.saved.evaluate_checkpoint",
+    lambda *given, **options: {"given": given, **options},
+  )
+  for found in (
+    run.evaluate("new", num_workers=2, test=True),
+    vit_jax.evaluate(run, "new", num_workers=2, test=True),
+  ):
+    assert found["given"] == (str(tmp_path),)
+    assert (found["folder"], found["num_workers"]) == ("new", 2)
+    assert found["test"]
+
+
+@pytest.mark.parametrize(
   "rows, task",
   [
     ("file,label\n{}/0.png,0.5\n{}/1.png,2.5\n", "regression"),
@@ -117,7 +154,9 @@ def test_a_script_is_not_imported_by_workers(
     ({}, r"give a folder of images, as in vit_jax\.train\(\"my_photos\"\)"),
     ({"config": "digits"}, "or both config and workdir"),
     ({"data": "my_photo"}, "'my_photo' is neither .* did you mean my_photos?"),
-    ({"optimizer": "sgd"}, r"optimizer is not .*settings=\{.optimizer\.kind.:"),
+    ({"optimizer": "sgdd"}, r"^optimizer\.kind='sgdd' is unknown"),
+    ({"optimizer": 3}, r"optimizer is not .*settings=\{.optimizer\.kind.:"),
+    ({"model": "S/16", "settings": {"model.variant": "B/16"}}, "given twice"),
     ({"callbacks": []}, "callbacks is not a setting of a run; `vit_jax train "),
     ({"learning_rate": 1e-3}, "learning_rate is not .* did you mean lr?"),
     (
@@ -128,10 +167,6 @@ def test_a_script_is_not_imported_by_workers(
     ({"resume": True}, "resume is not needed: .* workdir='runs/my_photos'"),
     ({"device": "cpu"}, "device is not a .* JAX chooses: JAX_PLATFORMS=cpu"),
     ({"pretrained": True}, "pretrained=True: name the weights .*, as in pretr"),
-    (
-      {"model": "B/16"},
-      r"settings=\{.model\.variant.: \.\.\.\}",
-    ),
     ({"optimizer": {"lr": 1}}, r"optimizer\.lr is not .* did you mean lr?"),
     (
       {"lr": "fast"},
@@ -157,7 +192,7 @@ def test_a_wrong_argument_is_one_line(photos, started, arguments, message):
 @pytest.mark.parametrize(
   "name, meant",
   [
-    ("evaluate", "run.metrics"),
+    ("evaluation", "run.evaluate"),
     ("model", "run.load()"),
     ("prediction", "run.predict"),
     ("accuracy", "run.metrics"),

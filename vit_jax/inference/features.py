@@ -46,8 +46,8 @@ def features(
 
   Args:
     images: Floats, normalised as the model expects (`vit_jax.normalize`).
-    layers: Layers to take the tokens of, counted from 1. By default the result
-      is the head's input.
+    layers: Layers to take the tokens of, counted from 1, or from the last,
+      which is -1. By default the result is the head's input.
     as_maps: Whether to give the tokens of the patches alone, as a map (B, h, w,
       D); class, distillation and register tokens are left out.
     norm: Whether the final layer norm is applied to the tokens.
@@ -73,10 +73,10 @@ def features(
       "normalised by vit_jax.normalize, or what load_pretrained returned, as "
       "in features(loaded, images)."
     )
-  check_layers(model, layers, as_maps)
-  if layers is None:
+  numbers = layer_numbers(model, layers, as_maps)
+  if numbers is None:
     return _represent(model, nn.unbox(params), images)
-  tokens = _tokens(model, tuple(layers), norm, nn.unbox(params), images)
+  tokens = _tokens(model, numbers, norm, nn.unbox(params), images)
   if not as_maps:
     return tokens
   _, H, W, _ = images.shape
@@ -90,20 +90,38 @@ def are_floats(images: Any) -> bool:
   return jnp.issubdtype(getattr(images, "dtype", np.uint8), jnp.floating)
 
 
-def check_layers(
+def layer_number(layer: int, layers: int) -> int:
+  """The number of a layer, from 1 to `layers`; 0 if there is none.
+
+  Negative ones count from the end, as of sequences.
+
+  >>> layer_number(-1, layers=12)
+  12
+  """
+  number = layer + layers + 1 if layer < 0 else layer
+  return number if 1 <= number <= layers else 0
+
+
+def layer_numbers(
   model: Model, layers: Sequence[int] | None, as_maps: bool
-) -> None:
-  """Raises ValueError unless a model has features of these `layers`."""
+) -> tuple[int, ...] | None:
+  """The numbers of `layers`, counted from 1; None without layers.
+
+  Raises ValueError unless the model has features of them.
+  """
   if layers is None:
     if as_maps:
       raise ValueError("as_maps=True needs layers, such as layers=(12,).")
-    return
+    return None
   if not model.num_layers:
     raise ValueError("a ResNet has no layers of tokens: leave out layers.")
-  if not layers or not all(1 <= n <= model.num_layers for n in layers):
+  numbers = tuple(layer_number(layer, model.num_layers) for layer in layers)
+  if not numbers or not all(numbers):
     raise ValueError(
-      f"layers={tuple(layers)}: the model has layers 1 to {model.num_layers}."
+      f"layers={tuple(layers)}: the model has layers 1 to {model.num_layers}; "
+      "-1 is the last."
     )
+  return numbers
 
 
 _represent = jax.jit(represent, static_argnums=0)

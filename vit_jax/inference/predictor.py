@@ -20,8 +20,8 @@ from jaxtyping import Array, UInt8
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforming.transforms import EvalTransform
 from vit_jax.inference import reading
-from vit_jax.inference.features import check_layers
 from vit_jax.inference.features import features as features_of
+from vit_jax.inference.features import layer_numbers
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import Model
 from vit_jax.models.loaded_first import KnowsItsInputs
@@ -271,7 +271,7 @@ def image_features(
     ValueError: if an image cannot be read, or as `predict_images` and
       `features` do.
   """
-  check_layers(model, layers, as_maps)
+  layers = layer_numbers(model, layers, as_maps)
   batches = predict(
     model,
     params,
@@ -281,7 +281,7 @@ def image_features(
     top=1,
     batch_size=batch_size,
     features=True,
-    layers=tuple(layers or ()),
+    layers=layers or (),
     tokens=not as_maps,
   )
   rows = []
@@ -293,6 +293,42 @@ def image_features(
     raise ValueError("there are no images: give at least one.")
   stacked = np.stack(rows)
   return stacked if layers is None else [*np.moveaxis(stacked, 1, 0)]
+
+
+def image_logits(
+  model: Model,
+  params: Any,
+  images: reading.Pictures,
+  *,
+  preprocessing: Preprocessing,
+  batch_size: int = 32,
+) -> np.ndarray:
+  """The outputs of the head, (N, K), for images as in `predict_images`.
+
+  Raises ValueError if the model has no head, an image cannot be read, there is
+  none, or as `predict_images` does.
+  """
+  if not model.num_classes:
+    raise ValueError(
+      "the model has no head, and no logits: loaded.features(images) gives the "
+      "features of images."
+    )
+  batches = predict(
+    model,
+    params,
+    images,
+    preprocessing=preprocessing,
+    task=answering("mse"),  # It answers with the outputs as they are.
+    batch_size=batch_size,
+  )
+  rows = []
+  for prediction in itertools.chain.from_iterable(batches):
+    if prediction.error is not None:
+      raise unreadable(prediction)
+    rows.append(prediction.values)
+  if not rows:
+    raise ValueError("there are no images: give at least one.")
+  return np.asarray(rows, np.float32)
 
 
 def unreadable(prediction: Prediction) -> ValueError:

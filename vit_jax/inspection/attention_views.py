@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from vit_jax.inference.features import features
+from vit_jax.inference.features import features, layer_number
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection.attention_capture import capture_with_gradients
 from vit_jax.models import BaseVit, Origin
@@ -127,12 +127,13 @@ def batch_size(model: BaseVit, images: int, size: tuple[int, int]) -> int:
 def _layer(model: BaseVit, layer: int | None) -> int:
   """The number of the requested layer, counted from 1; by default the last."""
   L = model.num_layers
-  if layer is not None and not 1 <= layer <= L:
+  number = L if layer is None else layer_number(layer, L)
+  if not number:
     raise ValueError(
       f"layer={layer}: the model's layers are 1 to {L}; leave it out for the "
       "last."
     )
-  return layer or L
+  return number
 
 
 def _class_index(

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import importlib
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +17,12 @@ from jax.sharding import Mesh
 from PIL import Image
 
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.inference import PLATFORMS
 from vit_jax.inference.predictor import (
   Prediction,
   Predictions,
   image_features,
+  image_logits,
   predict,
   unreadable,
 )
@@ -36,13 +40,15 @@ from vit_jax.training.state import make_params_init
 
 # The attributes for users, which a shell completes.
 _FOR_USERS = (
-  *("attention", "class_names", "description", "features", "guessed", "loss"),
+  *("attention", "class_names", "description", "export", "features"),
+  *("guessed", "logits", "loss"),
   *(
     "model",
     "notes",
     "num_classes",
     "origin",
     "params",
+    "patch_features",
     "predict",
     "preprocess",
     "preprocessing",
@@ -55,14 +61,9 @@ _ELSEWHERE = {
     ("save", "save_pretrained", "push_to_hub"),
     'vit_jax.save(loaded, folder, to="hf")',
   ),
-  **dict.fromkeys(
-    ("export", "to_onnx"), "vit_jax.export_model(loaded), or `vit_jax export`"
-  ),
-  "logits": 'model.apply({"params": params}, loaded.preprocess(images))',
-  **dict.fromkeys(
-    ("patch_features", "patch_tokens", "get_intermediate_layers"),
-    "loaded.features(images, layers=[12], as_maps=True)",
-  ),
+  "to_onnx": 'loaded.export("model.onnx")',
+  "patch_tokens": "loaded.patch_features(images)",
+  "get_intermediate_layers": "loaded.features(images, layers=[6, 12])",
   **dict.fromkeys(
     ("apply", "forward", "eval", "classify", "top_k"), "loaded.predict(images)"
   ),
@@ -324,8 +325,8 @@ class Loaded:
 
     Args:
       images: As in `predict`.
-      layers: Layers to take the tokens of, counted from 1. By default the
-        result is the head's input.
+      layers: Layers to take the tokens of, counted from 1, or from the last,
+        which is -1. By default the result is the head's input.
       as_maps: Whether to give the tokens of the patches alone, as a map.
       batch_size: Images per step.
 
@@ -343,6 +344,35 @@ class Loaded:
       preprocessing=self.preprocessing,
       layers=layers,
       as_maps=as_maps,
+      batch_size=batch_size,
+    )
+
+  @hints.accepts("loaded.patch_features(images)")
+  def patch_features(
+    self, images: Pictures, *, batch_size: int = 32
+  ) -> np.ndarray:
+    """The features of patches after the last layer, as maps, (B, h, w, D).
+
+    Raises ValueError as `features`, which gives those of other layers.
+    """
+    (maps,) = self.features(
+      images, layers=[-1], as_maps=True, batch_size=batch_size
+    )
+    return maps
+
+  @hints.accepts("loaded.logits(images)")
+  def logits(self, images: Pictures, *, batch_size: int = 32) -> np.ndarray:
+    """The outputs of the head, (B, K), before a softmax or sigmoid.
+
+    Those of a regression are not in the unit of its targets yet, and no
+    temperature that `evaluate --calibrate` fitted divides them. Raises
+    ValueError if the model has no head or an image cannot be read.
+    """
+    return image_logits(
+      self.model,
+      self.params,
+      images,
+      preprocessing=self.preprocessing,
       batch_size=batch_size,
     )
 
@@ -396,8 +426,8 @@ class Loaded:
 
     Args:
       image: One path, Pillow image or array, uint8 (H, W, 3).
-      layer: Layer whose attention is drawn, counted from 1; the last by
-        default.
+      layer: Layer whose attention is drawn, counted from 1, or from the last,
+        which is -1 and the default.
       class_name: Name or number of the class that patches support; the
         likeliest by default.
 
@@ -412,6 +442,41 @@ class Loaded:
     draw = extras.load("vit_jax.inspection.draw", "figures")
     return draw.attention_picture(
       self, image, layer=layer, class_name=class_name
+    )
+
+  def export(
+    self,
+    path: str | os.PathLike[str],
+    *,
+    to: str | None = None,
+    platforms: Sequence[str] = PLATFORMS,
+    param_dtype: str = "float32",
+    tower: str = "image",
+  ) -> None:
+    """Writes one file that runs without vit_jax, and prints how to run it.
+
+    As `vit_jax export` does. It takes uint8 images (b, H, W, C) and gives their
+    logits, (b, K).
+
+    Args:
+      path: The file: ONNX if it ends in .onnx, else StableHLO.
+      to: "onnx" or "stablehlo", if the ending does not say it.
+      platforms, param_dtype: As in `vit_jax.export_model`, for StableHLO.
+      tower: "text" for the text tower beside it, from ids of tokens.
+
+    Raises:
+      ValueError: if the file cannot hold the model, or an argument is wrong.
+      OSError: if it cannot be written.
+    """
+    # On the floor of commands, and not imported by a model that is only asked.
+    command = importlib.import_module("vit_jax.export")
+    command.export_checkpoint(
+      self,
+      os.fspath(path),
+      to=to,
+      platforms=platforms,
+      param_dtype=param_dtype,
+      tower=tower,
     )
 
   def read_params(self, shapes: Any = None) -> dict[str, Any]:

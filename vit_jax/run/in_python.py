@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -28,20 +29,31 @@ from vit_jax.workdir.records import read_metrics
 Config = str | os.PathLike[str] | ConfigDict
 """A configuration: a file, a name, or its keys and values."""
 
-_OF_A_RUN = ("load", "metrics", "predict", "step", "workdir")
+_OF_A_RUN = (
+  "evaluate",
+  "history",
+  "load",
+  "metrics",
+  "predict",
+  "step",
+  "workdir",
+)
 # Attributes in other libraries, and the way to do the same here.
 _ELSEWHERE = {
-  **dict.fromkeys(
-    ("eval", "score", "history", "accuracy", "top1", "loss"), "run.metrics"
-  ),
+  **dict.fromkeys(("eval", "score", "accuracy", "top1", "loss"), "run.metrics"),
   **dict.fromkeys(("best", "best_model"), "run.load(best=True)"),
-  "evaluate": "run.metrics, or vit_jax.evaluate(run)",
   **dict.fromkeys(("model", "params", "state"), "run.load().model or .params"),
   **dict.fromkeys(("report", "plot"), "vit_jax.report(run)"),
   **dict.fromkeys(("features", "embed"), "run.load().features(images)"),
-  **dict.fromkeys(
-    ("save", "export"), 'vit_jax.convert(run.workdir, folder, to="hf")'
-  ),
+  "save": 'vit_jax.convert(run.workdir, folder, to="hf")',
+  "export": 'run.load().export("model.onnx")',
+}
+
+# The key that a text stands for in the place of a section.
+_NAMED_BY = {
+  "loss": "loss.kind",
+  "model": "model.variant",
+  "optimizer": "optimizer.kind",
 }
 
 
@@ -78,6 +90,26 @@ class FinishedRun:
   def predict(self, images: Pictures, **options: Any) -> list[Prediction]:
     """The answers of its last checkpoint, as `Loaded.predict` gives them."""
     return self._loaded.predict(images, **options)
+
+  def evaluate(
+    self, folder: str | os.PathLike[str] | None = None, **options: Any
+  ) -> dict[str, Any]:
+    """Evaluates its last checkpoint, as `vit_jax.evaluate(run, folder)` does.
+
+    Its keywords, metrics and errors are those of `vit_jax.evaluate`.
+    """
+    # On the floor of commands, and not imported by a run that is only trained.
+    command = importlib.import_module("vit_jax.evaluate")
+    return command.evaluate(self.workdir, folder, **options)
+
+  @property
+  def history(self) -> list[dict[str, Any]]:
+    """All metrics that were measured, a row for each time, by `step`.
+
+    As `metrics.jsonl` in its folder has them: `pandas.DataFrame(run.history)`.
+    Raises OSError if the file cannot be read.
+    """
+    return read_metrics(epath.Path(self.workdir).expanduser()).rows
 
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what may be meant by the name."""
@@ -140,10 +172,11 @@ def start(
   )
   step = int(state.step)
   metrics: dict[str, Any] = {}
-  for row in read_metrics(epath.Path(workdir).expanduser()).rows:
+  run = FinishedRun(workdir, step, metrics)
+  for row in run.history:
     if row["step"] == step:
       metrics |= {k: v for k, v in row.items() if parse(k).split is not None}
-  return FinishedRun(workdir, step, metrics)
+  return run
 
 
 def find_lr(
@@ -198,6 +231,8 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
   values = {}
   for name, value in flat(settings).items():
     key = flags.SHORT.get(name, name)
+    if isinstance(value, str):
+      key = _NAMED_BY.get(name, key)
     if key not in all_keys(Settings):
       near = nearest(key, Settings)
       short = {key: name for name, key in flags.SHORT.items()}
