@@ -257,7 +257,7 @@ class Models:
 
     on_gpu = jax.default_backend() == "gpu"
     device, predicts = "cuda" if on_gpu else "cpu", self.forward
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(num_cores())
     dtype = getattr(torch, self.dtype.name)
     model = model.to(device, dtype if predicts else torch.float32)
     model.train(not predicts)
@@ -290,6 +290,13 @@ class Models:
         torch.cuda.synchronize()
 
     return run
+
+
+def num_cores() -> int:
+  """The cores that this process may use, as with `taskset`."""
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
 
 
 def _scaled(images: jax.Array) -> jax.Array:
