@@ -20,6 +20,7 @@ from vit_jax.models.layer import (
   init_zeros,
   layer_norm,
 )
+from vit_jax.models.mask import AttentionMask
 from vit_jax.models.partitioning import (
   Projection,
   for_tpu,
@@ -60,9 +61,9 @@ class Msa(nn.Module):
   (B, T, D). If `R` is given, each query is also compared with the embedding of
   its offset to each key (App. D.4); `where` says which patches are there.
 
-  Given a `mask`, (B, S), no query attends to a token that does not count: its
-  weight in A is 0, and the other weights are what they would be without it. If
-  none counts, all weights are 0.
+  Given a `mask`, booleans (B, S) or an `AttentionMask`, no query attends to a
+  token that it does not see: its weight in A is 0, and the other weights are
+  what they would be without it. If it sees none, all weights are 0.
 
   With `read`, the queries are those of the first `read` tokens, and the result
   is (B, read, D).
@@ -76,6 +77,7 @@ class Msa(nn.Module):
   qkv_bias = "qkv"  # Initials of the projections that have a bias.
   branch_bias = True  # Whether the last projection has one.
   turns = False  # Whether `_compared` may change queries and keys.
+  causal = False  # Whether a token sees itself and those before it alone.
 
   @nn.compact
   def __call__(
@@ -84,22 +86,28 @@ class Msa(nn.Module):
     R: Offsets = None,
     *,
     queries: Float[Array, "B T D"] | None = None,
-    mask: Mask = None,
+    mask: Mask | AttentionMask = None,
     where: Where = None,
     read: int | None = None,
     train: bool = False,
     scale: Float[Array, " D"] | None = None,
   ) -> Float[Array, "B T D"]:
     c = self.config
-    D = z.shape[-1]
+    S, D = z.shape[1:]
+    seen = AttentionMask.of(mask)
+    if self.causal:
+      seen = seen.replace(causal=True)
+    if queries is not None:
+      seen = seen.of_keys(S)
     if read is not None and not self._by_place(R):
       queries = z[:, :read]
     U_q, U_k, U_v, U_msa = U = self.projections(D)
     replaced = products_are_replaced()
-    special = replaced or any(x is not None for x in (R, queries, mask))
-    form = form_of(z.shape[1], special or self._needs_A(train), c.splash)
+    special = replaced or R is not None or queries is not None
+    form = form_of(S, special or self._needs_A(train), c.splash)
     if form != "plain":
-      return self._on_tpu(form, z.astype(c.dtype), U, scale, where)[:, :read]
+      z = z.astype(c.dtype)
+      return self._on_tpu(form, z, U, scale, where, seen)[:, :read]
     dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
     few = queries is not None and queries.shape[1] < D // self.num_heads
     few = few and R is None and type(self) is Msa  # Others may turn queries.
@@ -111,7 +119,7 @@ class Msa(nn.Module):
     else:
       q, k = self._compared(q, to_heads(U_k, z), where)
       logits = self._logits(q, k, R, where)[:, :, :read]
-    A = masked_softmax(logits, mask, c.attention_dtype)  # Eq. 6
+    A = masked_softmax(logits, seen, c.attention_dtype)  # Eq. 6
     A = self._show(A)
     A = dropout(A)
     SA = result_of_few(A, U_v, z) if few else A @ to_heads(U_v, z)  # Eq. 7
@@ -173,6 +181,7 @@ class Msa(nn.Module):
     U: tuple[Any, ...],
     scale: Any,
     where: Where,
+    mask: AttentionMask,
   ) -> TokenValues:
     """Eq. 5-8 as `models.tpu` computes them; `scale` multiplies the output."""
     from vit_jax.models import tpu
@@ -188,7 +197,8 @@ class Msa(nn.Module):
     W_v, b_v = U_v.weights()
     W, b = U_msa.weights(factors)
     b = jnp.zeros(z.shape[-1:], z.dtype) if b is None else b
-    return attend(q, k, z, W_v, b_v, W, b, self.config.attention_dtype)
+    seen = mask if mask.hides else None
+    return attend(q, k, z, W_v, b_v, W, b, self.config.attention_dtype, seen)
 
   def _compared_on_tpu(
     self,
@@ -278,20 +288,26 @@ def _softmax_jvp(
 
 
 def masked_softmax(
-  logits: Float[Array, "B k T S"], mask: Mask, dtype: DTypeLike
+  logits: Float[Array, "B k T S"],
+  mask: Mask | AttentionMask,
+  dtype: DTypeLike,
 ) -> Float[Array, "B k T S"]:
-  """`softmax` over the keys that count, and 0 for the others.
+  """`softmax` over the keys that a query sees, and 0 for the others.
 
-  Logits of keys that do not count are replaced before the softmax, so that none
+  Logits of keys that are not seen are replaced before the softmax, so that none
   is its maximum, and have no gradient, however large they are.
   """
-  if mask is None:
+  mask = AttentionMask.of(mask)
+  seen = mask.pairs(*logits.shape[2:])
+  if seen is None:
     return softmax(logits, dtype)
-  counts = mask[:, None, None]  # (B, 1, 1, S)
+  seen = seen[:, None]  # For all heads.
   # The lowest number of both types: of float32's alone, bfloat16 makes -inf.
   lowest = max(float(jnp.finfo(t).min) for t in (logits.dtype, dtype))
-  A = softmax(jnp.where(counts, logits, lowest), dtype)
-  return jnp.where(counts, A, 0)  # Not 0 yet where no key counts.
+  A = softmax(jnp.where(seen, logits, lowest), dtype)
+  if mask.sees(*logits.shape[2:]) is None:
+    return A
+  return jnp.where(seen, A, 0)  # Not 0 yet where no key is seen.
 
 
 class MapHead(nn.Module):

@@ -31,6 +31,7 @@ from vit_jax.models.layer import (
   each_token,
   layer_norm,
 )
+from vit_jax.models.mask import AttentionMask
 from vit_jax.models.partitioning import Projection, for_tpu, named
 from vit_jax.models.relative import Relative, RelativeBiases, relative_bias
 from vit_jax.models.rotary import Rope, rotate
@@ -185,13 +186,14 @@ class ExtendedMsa(Msa):
     U: tuple[Any, ...],
     scale: Any,
     where: Where,
+    mask: AttentionMask,
   ) -> TokenValues:
     if not self.config.norm_inner_msa:
-      return super()._on_tpu(form, z, U, scale, where)
+      return super()._on_tpu(form, z, U, scale, where, mask)
     *U_qkv, U_msa = U
     heads = U_msa.shape[:2]
     apart = _Apart(heads, self.config.dtype)
-    SA = super()._on_tpu(form, z, (*U_qkv, apart), None, where)
+    SA = super()._on_tpu(form, z, (*U_qkv, apart), None, where, mask)
     norm = layer_norm(self.config, name="norm_inner", axis=(2, 3))
     W, b = U_msa.weights(1.0 if scale is None else scale)
     y = jnp.einsum("bnhe,hed->bnd", norm(SA.reshape(*SA.shape[:2], *heads)), W)
@@ -267,7 +269,7 @@ class ExtendedBlock(nn.Module):
     z: TokenValues,
     R: Offsets = None,
     *,
-    mask: Mask = None,
+    mask: Mask | AttentionMask = None,
     where: Where = None,
     read: int | None = None,
     train: bool = False,

@@ -129,22 +129,34 @@ def in_use(x: ArrayLike, axes: Axes) -> Array:
   return jax.lax.with_sharding_constraint(x, layout(axes))
 
 
-def on_each_device(f: Callable, axes: Axes) -> Callable:
+def on_each_device(f: Callable, axes: Axes, takes: Any = None) -> Callable:
   """Has each device apply f to its own part of all arrays, which have `axes`.
 
-  The compiler would gather the arrays that a loop in f goes through.
+  The compiler would gather the arrays that a loop in f goes through. If the
+  arguments of f have other axes than its result, `takes` is a tuple of theirs.
   """
   layout = _layout.get()
   if layout is None:
     return f
   sharding: Any = layout(axes)
+  spec: Any = sharding.spec
+  if takes is not None:
+    spec = jax.tree.map(_spec_of(layout), takes, is_leaf=_are_axes)
   return jax.shard_map(
     f,
     mesh=sharding.mesh,
-    in_specs=sharding.spec,
+    in_specs=spec,
     out_specs=sharding.spec,
     check_vma=False,
   )
+
+
+def _spec_of(layout: Callable[[Axes], Any]) -> Callable[[Axes], Any]:
+  return lambda axes: layout(axes).spec
+
+
+def _are_axes(x: Any) -> bool:
+  return type(x) is tuple and all(isinstance(a, str | None) for a in x)
 
 
 class Dense(nn.Dense):

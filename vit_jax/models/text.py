@@ -17,11 +17,10 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from vit_jax.models.attention import Keys, Msa, Queries
+from vit_jax.models.attention import Msa
 from vit_jax.models.layer import (
   REMATS,
   LayerConfig,
-  Offsets,
   Pooled,
   TokenValues,
   check_choice,
@@ -33,7 +32,7 @@ from vit_jax.models.model import Model, check_size
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import ENCODER, HEAD, Part, Stack
 from vit_jax.models.position import Positions
-from vit_jax.models.tokens import Tokens, Where
+from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import EncoderBlock
 
 Ids = Array  # Integers (B, T), which `TextTower` checks.
@@ -45,15 +44,7 @@ _SIZES = ("vocabulary", "length", "hidden_size", "num_layers", "mlp_size")
 class CausalMsa(Msa):
   """`Msa` where a token attends to itself and to those before it."""
 
-  def _logits(
-    self, q: Queries, k: Keys, R: Offsets, where: Where
-  ) -> Float[Array, "B k T S"]:
-    logits = super()._logits(q, k, R, where)
-    before = jnp.tril(jnp.ones(logits.shape[-2:], bool))[None, None]
-    return jnp.where(before, logits, jnp.finfo(logits.dtype).min)
-
-  def _needs_A(self, train: bool) -> bool:
-    return True  # The forms for TPUs attend to all tokens.
+  causal = True
 
 
 class CausalBlock(EncoderBlock):

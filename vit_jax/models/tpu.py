@@ -22,7 +22,7 @@ XLA then joins the softmax to the products around it. There chips differ, and
 Only reverse-mode differentiation is defined.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.mask import NO_KEY, AttentionMask, Segments
 from vit_jax.models.partitioning import chip, in_use, on_each_device, splits
 
 Heads = Float[Array, "k B D_h S"]
@@ -201,40 +202,49 @@ def attend(
   W_out: Float[Array, "k D_h D"],
   b_out: Float[Array, " D"],
   dtype: DTypeLike = jnp.float32,
+  mask: AttentionMask | None = None,
 ) -> Float[Array, "B S D"]:
   """Self-attention, Eq. 5-8, given the queries, scaled, and the keys.
 
-  Logits and exponentials are of type `dtype`, their sums float32.
+  Logits and exponentials are of type `dtype`, their sums float32. A query
+  attends to the keys that `mask` lets it see, and to none if it sees none.
   """
   form = forward_form(z.shape[-1])
   if form.apart:
     q, k = barrier(q), barrier(k)
   q, k, v = (x.transpose(1, 3, 0, 2) for x in (q, k, project(z, W_v, b_v)))
   logits = _logits("bqhe,bkhe->bhqk", q, k, dtype)
-  E = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
+  seen = None if mask is None else _pairs(mask, z)[:, None]
+  E, _ = _exponentials(logits, seen, -1)
   E = E.astype(z.dtype if form.narrow else jnp.float32).astype(jnp.float32)
-  A = (E / E.sum(axis=-1, keepdims=True)).astype(z.dtype)  # Eq. 6
+  total = _or_one(E.sum(axis=-1, keepdims=True), seen)
+  A = (E / total).astype(z.dtype)  # Eq. 6
   SA = _product("bhqk,bkhe->bqhe", A, v)  # Eq. 7
   return _product("bqhe,hed->bqd", SA, W_out) + b_out[None, None]  # Eq. 8
 
 
-def _forward(q, k, z, W_v, b_v, W_out, b_out, dtype=jnp.float32):
+def _forward(q, k, z, W_v, b_v, W_out, b_out, dtype=jnp.float32, mask=None):
   v, (z, *_) = _project_forward(z, W_v, b_v)
   logits = _logits("hbeq,hbek->hbkq", q, k, dtype)  # (k, B, S, S)
-  top = logits.max(axis=2, keepdims=True)
-  E = jnp.exp(logits - top).astype(z.dtype)
-  scale = 1 / E.astype(jnp.float32).sum(axis=2, keepdims=True)  # (k, B, 1, S)
+  seen = None if mask is None else _pairs(mask, z).mT[None]
+  E = _exponentials(logits, seen, 2)[0].astype(z.dtype)
+  total = E.astype(jnp.float32).sum(axis=2, keepdims=True)  # (k, B, 1, S)
+  scale = 1 / _or_one(total, seen)
   SA = _in_order(
     (_sums("hbkq,hbek->hbeq", E, v) * scale).astype(z.dtype)
   )  # Eq. 6, 7
   y = _product("hben,hed->bnd", SA, W_out) + b_out[None, None]  # Eq. 8
-  return y, (z, W_v, b_v, W_out, q, k, v, E, scale, SA)
+  return y, (z, W_v, b_v, W_out, q, k, v, E, scale, SA, mask)
 
 
 def _backward(dtype: DTypeLike, saved: tuple, dy: Array) -> tuple:
-  z, W_v, b_v, W_out, q, k, v, E, scale, SA = saved
+  z, W_v, b_v, W_out, q, k, v, E, scale, SA, mask = saved
   db_out = dy.astype(jnp.float32).sum(axis=(0, 1))
-  db_v = jnp.einsum("hed,d->he", W_out.astype(jnp.float32), db_out)
+  of_sums = db_out  # The weights of a query that sees a key sum to 1.
+  if mask is not None and (sees := mask.sees(*2 * z.shape[1:2])) is not None:
+    of_sums = jnp.where(sees[..., None], dy, 0).astype(jnp.float32)
+    of_sums = of_sums.sum(axis=(0, 1))
+  db_v = jnp.einsum("hed,d->he", W_out.astype(jnp.float32), of_sums)
   dy = _in_order(dy)
   dW_out = _product("hben,bnd->hed", SA, dy)
   # dSA is the gradient of the sums E v before `scale` multiplies them, and
@@ -258,6 +268,7 @@ def _backward(dtype: DTypeLike, saved: tuple, dy: Array) -> tuple:
     None if b_v is None else db_v.astype(z.dtype),
     dW_out,
     db_out.astype(z.dtype),
+    None,
   )
 
 
@@ -266,11 +277,11 @@ attend.defvjp(_forward, _backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(7,))
 def attend_in_order(
-  q, k, z, W_v, b_v, W_out, b_out, dtype: DTypeLike = jnp.float32
+  q, k, z, W_v, b_v, W_out, b_out, dtype=jnp.float32, mask=None
 ) -> Array:
   """`attend`, for what was turned: with heads inside, turning costs more."""
   q, k = _in_order(q), _in_order(k)
-  return _forward(q, k, z, W_v, b_v, W_out, b_out, dtype)[0]
+  return _forward(q, k, z, W_v, b_v, W_out, b_out, dtype, mask)[0]
 
 
 attend_in_order.defvjp(_forward, _backward)
@@ -290,6 +301,7 @@ def attend_in_blocks(
   W_out,
   b_out,
   dtype: DTypeLike = jnp.float32,
+  mask: AttentionMask | None = None,
   *,
   splash: bool = False,
 ) -> Array:
@@ -299,39 +311,65 @@ def attend_in_blocks(
   """
   q, k, v = map(_in_order, (q, k, project(z, W_v, None)))
   core = _splash if splash else partial(_by_queries, dtype=dtype)
-  SA = on_each_device(core, ("heads", "batch", None, None))(q, k, v)
-  if b_v is not None:  # The weights of a query sum to 1.
-    b_out += _sums("he,hed->d", b_v, W_out).astype(b_out.dtype)
-  return _product("hben,hed->bnd", SA, W_out) + b_out[None, None]  # Eq. 8
+  axes = "heads", "batch", None, None
+  S = z.shape[1]
+  seen = None if mask is None else mask.segments(len(z), S, S)
+  sees = None if mask is None else mask.sees(S, S)
+  of_seen = None if seen is None else seen.axes
+  core = on_each_device(core, axes, (axes, axes, axes, of_seen))
+  SA = core(q, k, v, seen)
+  if sees is not None:
+    SA = jnp.where(sees[None, :, None], SA, 0)
+  b = b_out
+  if b_v is not None:  # The weights of a query that sees a key sum to 1.
+    b = b_out + _sums("he,hed->d", b_v, W_out).astype(b_out.dtype)
+  y = _product("hben,hed->bnd", SA, W_out)  # Eq. 8
+  if sees is None:
+    return y + b[None, None]
+  return y + jnp.where(sees[..., None], b[None, None], b_out[None, None])
 
 
-def _by_queries(q: Heads, k: Heads, v: Heads, dtype: DTypeLike) -> Heads:
+def _by_queries(
+  q: Heads,
+  k: Heads,
+  v: Heads,
+  seen: Segments | None = None,
+  *,
+  dtype: DTypeLike,
+) -> Heads:
   """Some queries at a time, where even those of one head are too many."""
   S = q.shape[3]
   parts = -(-_logit_bytes(S, S) // BLOCK_BYTES)
   most = -(-S // (128 * parts)) * 128
   cuts = [*range(most, S, most)]
-  outputs = [_in_blocks(x, k, v, dtype) for x in jnp.split(q, cuts, axis=3)]
+  outputs = [
+    _in_blocks(x, k, v, dtype, None if seen is None else seen.cut(start, most))
+    for start, x in zip([0, *cuts], jnp.split(q, cuts, axis=3), strict=True)
+  ]
   return jnp.concatenate(outputs, axis=3)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _in_blocks(q: Heads, k: Heads, v: Heads, dtype: DTypeLike) -> Heads:
-  return _blocks_forward(q, k, v, dtype)[0]
+def _in_blocks(
+  q: Heads, k: Heads, v: Heads, dtype: DTypeLike, seen: Segments | None
+) -> Heads:
+  return _blocks_forward(q, k, v, dtype, seen)[0]
 
 
-def _blocks_forward(q, k, v, dtype):
+def _blocks_forward(q, k, v, dtype, seen):
   split = _blocks(q, k, v)
+  seen_in = _seen_in_blocks(seen, len(q))
 
   def block(i, results):
     q, k, v = (x[i] for x in split)
     logits = _logits("neq,nek->nkq", q, k, dtype)
-    top = logits.max(axis=1, keepdims=True)
-    E = jnp.exp(logits - top).astype(q.dtype)
+    E, top = _exponentials(logits, seen_in(i), 1)
+    E = E.astype(q.dtype)
     # With a row of ones, the product has the sums of E as well.
     v = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
     sums = _sums("nkq,nek->neq", E, v)
     SA, total = jnp.split(sums, [sums.shape[1] - 1], axis=1)
+    total = _or_one(total, seen)
     log_sum = top.astype(jnp.float32) + jnp.log(total)
     block_results = (SA / total).astype(q.dtype), log_sum
     pairs = zip(results, block_results, strict=True)
@@ -341,11 +379,12 @@ def _blocks_forward(q, k, v, dtype):
   log_sums = jnp.zeros((*like.shape[:2], 1, like.shape[3]))
   start = [jnp.zeros_like(like), log_sums]
   SA, log_sums = jax.lax.fori_loop(0, len(like), block, start)
-  return SA.reshape(q.shape), (q, k, v, log_sums)
+  return SA.reshape(q.shape), (q, k, v, log_sums, seen)
 
 
 def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
-  *arrays, log_sums = saved
+  *arrays, log_sums, seen = saved
+  seen_in = _seen_in_blocks(seen, len(dSA))
   dSA, *split = _blocks(dSA, *arrays)
 
   def block(i, arrays):
@@ -354,6 +393,8 @@ def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
     q, k, v = barrier([x[i] for x in arrays])
     logits = _logits("neq,nek->nkq", q, k, dtype)
     A = jnp.exp(logits.astype(jnp.float32) - log_sums[i])
+    if seen is not None:
+      A = jnp.where(seen_in(i), A, 0)
     dA = _sums("neq,nek->nkq", dSA[i], v)
     dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA[i])
     both = A, dA, (A * dA).sum(axis=1, keepdims=True)
@@ -367,7 +408,7 @@ def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
 
   gradients = jax.lax.fori_loop(0, len(dSA), block, split)
   pairs = zip(gradients, arrays, strict=True)
-  return tuple(d.reshape(x.shape) for d, x in pairs)
+  return *(d.reshape(x.shape) for d, x in pairs), None
 
 
 def _softmax_gradient(both: tuple[Array, ...], dtype: Any) -> Array:
@@ -389,12 +430,34 @@ def _blocks(*arrays: Array) -> list[Array]:
   return [x.reshape(k * B // n, n, *x.shape[2:]) for x in arrays]
 
 
+def _seen_in_blocks(seen: Segments | None, heads: int) -> Callable:
+  """A function of a block that gives which keys its queries see, (n, S, T)."""
+  if seen is None:
+    return lambda i: None
+  ids = (
+    jnp.broadcast_to(x[None, :, None], (heads, len(x), 1, x.shape[1]))
+    for x in seen[:2]
+  )
+  query, key = _blocks(*ids)
+
+  def seen_in(i):
+    pairs = query[i] == key[i].mT
+    if seen.order is None:
+      return pairs
+    places = jnp.arange(key.shape[-1])
+    return pairs & (places[:, None] <= seen.order[None])[None]
+
+  return seen_in
+
+
 def _logit_bytes(keys: int, queries: int) -> int:
   """Bytes of a head's float32 logits, whose rows are registers of 128."""
   return 4 * keys * -(-queries // 128) * 128
 
 
-def _splash(q: Heads, k: Heads, v: Heads) -> Heads:
+def _splash(
+  q: Heads, k: Heads, v: Heads, seen: Segments | None = None
+) -> Heads:
   """As `_in_blocks`, by JAX's kernel for TPUs, on (heads, S, D_h)."""
   from jax.experimental.pallas.ops.tpu import splash_attention
 
@@ -421,20 +484,58 @@ def _splash(q: Heads, k: Heads, v: Heads) -> Heads:
     k_layout=layout,
     v_layout=layout,
   )
-  masks = [kernels.FullMask((tokens, tokens))] * heads
+  shape = tokens, tokens
+  if seen is None:
+    masks = [kernels.FullMask(shape)] * heads
+  else:
+    kind = kernels.FullMask if seen.order is None else kernels.CausalMask
+    masks = [kind(shape)] * len(q)
   attend = kernels.make_splash_mha_single_device(
     kernels.MultiHeadMask(masks), block_sizes=sizes
   )
   # Tokens attend to their own segment, and those of the padding are another.
   segment = (jnp.arange(tokens) >= S).astype(jnp.int32)
-  SA = attend(queries, *others, kernels.SegmentIds(segment, segment))
-  return SA.mT[..., :S].reshape(q.shape)
+  if seen is None:
+    SA = attend(queries, *others, kernels.SegmentIds(segment, segment))
+    return SA.mT[..., :S].reshape(q.shape)
+  of_images = (
+    x.reshape(*q.shape[:2], *x.shape[1:]) for x in (queries, *others)
+  )
+  ids = (
+    jnp.pad(x, padding[1:], constant_values=NO_KEY)
+    for x in (seen.query, seen.key)
+  )
+  attend_each = jax.vmap(attend, in_axes=(1, 1, 1, 0), out_axes=1)
+  SA = attend_each(*of_images, kernels.SegmentIds(*ids))
+  return SA.mT[..., :S]
 
 
 def _projection_gradients(z: Array, d: Array, W: Array) -> tuple[Array, Array]:
   """The gradients of W and z, from that of their product."""
   dW = barrier(_product("hben,bnd->hed", d, z))
   return dW.transpose(2, 0, 1), _product("hben,dhe->bnd", d, W)
+
+
+def _pairs(mask: AttentionMask, z: Array) -> Any:
+  """Whether each token sees each, (B, S or 1, S)."""
+  S = z.shape[1]
+  return mask.pairs(S, S)
+
+
+def _exponentials(
+  logits: Array, seen: Array | None, axis: int
+) -> tuple[Array, Array]:
+  """exp(logits - top), and top, the highest; 0 for keys that are not seen."""
+  if seen is not None:
+    logits = jnp.where(seen, logits, jnp.finfo(logits.dtype).min)
+  top = logits.max(axis=axis, keepdims=True)
+  E = jnp.exp(logits - top)
+  return (E if seen is None else jnp.where(seen, E, 0)), top
+
+
+def _or_one(total: Array, seen: Any) -> Array:
+  """The sums of exponentials, to divide by; 1 for those of no key."""
+  return total if seen is None else jnp.where(total == 0, 1, total)
 
 
 def _product(axes: str, a: Array, b: Array) -> Array:

@@ -34,6 +34,7 @@ from vit_jax.models.layer import (
   make_blocks,
   taken,
 )
+from vit_jax.models.mask import AttentionMask
 from vit_jax.models.model import VitFields, check_images
 from vit_jax.models.partitioning import for_tpu, named
 from vit_jax.models.parts import ENCODER, Part, Stack, heads
@@ -143,7 +144,7 @@ class EncoderBlock(nn.Module):
     z: TokenValues,
     R: Offsets = None,
     *,
-    mask: Mask = None,
+    mask: Mask | AttentionMask = None,
     where: Where = None,
     read: int | None = None,
     train: bool = False,

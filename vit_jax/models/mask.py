@@ -1,0 +1,134 @@
+"""The mask of attention: which keys a query sees.
+
+Every form of attention makes from it what it needs: the plain form and XLA's
+form for TPUs a boolean for each pair, kernels the segments of tokens, or how
+many of them count. T queries and S keys, which are tokens of a row.
+"""
+
+from typing import Any, NamedTuple, Self
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Int
+
+# Segments that no token of the other side has, so that they see nothing.
+NO_KEY, NO_QUERY = -1, -2
+
+
+class Segments(NamedTuple):
+  """A mask as kernels take it: a query sees the keys of its own segment.
+
+  Attributes:
+    query: The segment of each query, (B, T).
+    key: The segment of each key, (B, S).
+    order: The place of each query among the keys, (T,), if it sees no later
+      ones; else None.
+  """
+
+  query: Int[Array, "B T"]
+  key: Int[Array, "B S"]
+  order: Int[Array, " T"] | None
+
+  @property
+  def axes(self) -> "Segments":
+    """The logical axes of each array, as `partitioning` names them."""
+    rows: Any = ("batch", None)
+    order: Any = None if self.order is None else (None,)
+    return Segments(rows, rows, order)
+
+  def cut(self, start: int, count: int) -> "Segments":
+    """Those of some of the queries."""
+    cut = slice(start, start + count)
+    order = None if self.order is None else self.order[cut]
+    return Segments(self.query[:, cut], self.key, order)
+
+
+class AttentionMask(struct.PyTreeNode):
+  """Which keys each query sees: those that meet all of what is given.
+
+  Attributes:
+    counts: Which keys count, booleans (B, S).
+    lengths: How many of the first keys count, integers (B,).
+    image: Which image of its row each token is of, integers (B, S), -1 for
+      padding: images of a row do not see each other. Text is one "image".
+    causal: Whether a token sees itself and those before it alone.
+
+  The queries are the first T of the tokens, unless `of_keys` was asked for.
+
+  >>> import jax.numpy as jnp
+  >>> two_images = AttentionMask(image=jnp.array([[0, 0, 1, -1]]))
+  >>> two_images.pairs(4, 4)[0].astype(int).tolist()
+  [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+  """
+
+  counts: Bool[Array, "B S"] | None = None
+  lengths: Int[Array, " B"] | None = None
+  image: Int[Array, "B S"] | None = None
+  causal: bool = struct.field(pytree_node=False, default=False)
+
+  @classmethod
+  def of(cls, mask: Any) -> Self:
+    """The mask itself, or that of booleans (B, S); None masks nothing."""
+    if isinstance(mask, cls):
+      return mask
+    return cls(counts=None if mask is None else jnp.asarray(mask))
+
+  @property
+  def hides(self) -> bool:
+    """Whether anything is given, so that keys may be hidden."""
+    return self.causal or self._by_key or self.image is not None
+
+  @property
+  def _by_key(self) -> bool:
+    return self.counts is not None or self.lengths is not None
+
+  def keys(self, S: int) -> Bool[Array, "B S"] | None:
+    """Which keys count for some query; None if all do."""
+    counts = self.counts
+    if self.lengths is not None:
+      counts = _both(counts, jnp.arange(S)[None] < self.lengths[:, None])
+    if self.image is not None:
+      counts = _both(counts, self.image >= 0)
+    return counts
+
+  def of_keys(self, S: int) -> "AttentionMask":
+    """The mask for queries that are no tokens: they see all that counts."""
+    return AttentionMask(counts=self.keys(S))
+
+  def pairs(self, T: int, S: int) -> Bool[Array, "b t S"] | None:
+    """Whether a query sees a key; None if each sees all.
+
+    b is 1 where it is the same for all rows, t where it is for all queries.
+    """
+    seen = self.keys(S)
+    seen = None if seen is None else seen[:, None]
+    if self.image is not None:
+      same = self.image[:, :T, None] == self.image[:, None]
+      seen = _both(seen, same)
+    if self.causal:
+      seen = _both(seen, jnp.tril(jnp.ones((T, S), bool))[None])
+    return seen
+
+  def sees(self, T: int, S: int) -> Bool[Array, "b t"] | None:
+    """Whether a query sees any key; None where each sees itself at least."""
+    if not self._by_key and self.image is None:
+      return None
+    pairs = self.pairs(T, S)
+    return None if pairs is None else pairs.any(axis=-1)
+
+  def segments(self, B: int, T: int, S: int) -> Segments | None:
+    """The mask as kernels take it; None if each query sees all keys."""
+    if not self.hides:
+      return None
+    query = key = jnp.zeros((B, S), jnp.int32)
+    if self.image is not None:
+      key = self.image.astype(jnp.int32)
+      query = jnp.where(key < 0, NO_QUERY, key)
+    counts = self.keys(S)
+    if counts is not None:
+      key = jnp.where(counts, key, NO_KEY)
+    return Segments(query[:, :T], key, jnp.arange(T) if self.causal else None)
+
+
+def _both(a: Bool[Array, "..."] | None, b: Array) -> Bool[Array, "..."]:
+  return b if a is None else a & b
