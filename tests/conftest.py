@@ -70,8 +70,11 @@ def check_shapes(*, typechecker):
 
 
 # The hook decorates every function and every class by its public name. To check
-# them all took a third of the time of tracing a model.
-JAXTYPED, jaxtyping.jaxtyped = jaxtyping.jaxtyped, check_shapes
+# them all took a third of the time of tracing a model. A fork of a process that
+# has run this file before runs it again.
+JAXTYPED = getattr(jaxtyping.jaxtyped, "wrapped", jaxtyping.jaxtyped)
+check_shapes.wrapped = JAXTYPED
+jaxtyping.jaxtyped = check_shapes
 MODELS = pathlib.Path(__file__).parents[1] / "vit_jax" / "models"
 # Modules in which jaxtyping checks every call's shapes: those that name any.
 # `vit_jax.data` is left out, because its worker processes lack the hook.
