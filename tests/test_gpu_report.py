@@ -160,15 +160,18 @@ def test_the_block_with_flash_attention_computes_the_papers(monkeypatch):
 @pytest.mark.slow
 def test_the_step_that_is_timed_counts_forward_and_twice_backward():
   models = bench_models.Models("Ti/16", 3, 32, "bfloat16", forward=False)
-  _, hidden, mlp, _ = models.sizes
+  _, hidden, mlp, heads = models.sizes
   tokens = (32 // 16) ** 2 + 1
-  layer = 4 * hidden**2 + 2 * hidden * mlp + 2 * tokens * hidden
-  macs = 4 * 768 * hidden + 12 * tokens * layer + hidden * 1000
+  dense = 4 * hidden**2 + 2 * hidden * mlp
+  layer = tokens * (dense + 2 * tokens * hidden)
+  # The head reads the class token alone, which has neither keys nor values of
+  # the tokens made: each head's query and weights meet the tokens themselves.
+  last = dense + 2 * heads * tokens * hidden
+  macs = 4 * 768 * hidden + 11 * layer + last + hidden * 1000
   assert bench_step.operations(models) == pytest.approx(3 * 3 * 2 * macs)
   bare, count = bench_step.products(models)
   bare(1)
-  dense = 12 * 3 * tokens * (4 * hidden**2 + 2 * hidden * mlp)
-  assert count == 3 * 2 * dense
+  assert count == 3 * 2 * 12 * 3 * tokens * dense
   assert models.dtype == jnp.bfloat16
 
 

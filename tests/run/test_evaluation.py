@@ -215,7 +215,9 @@ def test_a_run_on_masks_marks_resumes_and_trains_a_head(
     if side is None:
       share = pytest.approx(evaluated["eval/pixels_right"], abs=0.05)
       assert np.mean(right) == share
-  with pytest.raises(ValueError, match="or --masks=FOLDER if it is a run of"):
+  with pytest.raises(
+    ValueError, match="give --masks=FOLDER to write the masks of"
+  ):
     predict_files(workdir, images)
 
   model, params = load_pretrained(workdir)
