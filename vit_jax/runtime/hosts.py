@@ -116,6 +116,7 @@ def together(function: Any) -> Any:
   def call(*arguments: Any) -> Any:
     nonlocal compiled
     if not compiled:
+      _barrier()  # After its import, JAX would trace the function once more.
       function.lower(*arguments).compile()
       meet("compiled")
       compiled = True
@@ -134,12 +135,14 @@ def meet(name: str) -> None:
   import jax
 
   if jax.process_count() > 1:
-    from orbax.checkpoint import v1
-
-    met = v1.multihost.sync_global_processes(
-      name, operation_id="vit_jax", timeout=_MEET_SECONDS
-    )
+    met = _barrier()(name, operation_id="vit_jax", timeout=_MEET_SECONDS)
     asyncio.run(met)
+
+
+def _barrier() -> Any:
+  from orbax.checkpoint import v1
+
+  return v1.multihost.sync_global_processes
 
 
 @contextlib.contextmanager
