@@ -78,10 +78,16 @@ def made(name):
 
 def answer(model, x, keep=None, mask=None):
   """What the model answers; from the patches `keep` alone if they are given."""
-  tokens = model.embed(x, mask=mask)
+  vit = getattr(model, "encoder", model)
+  if vit is not model:
+    model.representation(jnp.zeros((1, 16)))  # Sets up the model that holds it.
+  tokens = vit.embed(x, mask=mask)
   if keep is not None:
     tokens = tokens.take(keep)
-  return model.head(model.pool(model.run(tokens)))
+  tokens = vit.run(tokens)
+  if vit is model:
+    return model.head(model.pool(tokens))
+  return model.head(vit.normed(tokens).mean())  # Of masked patches.
 
 
 def gradients(model, method=answer, **options):

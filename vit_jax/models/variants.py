@@ -165,9 +165,9 @@ def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
     ) from error
 
 
-def _imported(path: str) -> Any:
-  """The class with this path, as in "package.module:Class"."""
-  module, _, name = path.partition(":")
+def _imported(place: str) -> Any:
+  """The class with this place, as in "package.module:Class"."""
+  module, _, name = place.partition(":")
   return getattr(importlib.import_module(module), name)
 
 
