@@ -143,3 +143,20 @@ def test_methods_that_nobody_asks_any_more_are_refused():
       patch.setitem(sys.modules, module.__name__, module)
       with pytest.raises(OwnTaskError, match=says):
         task_class(given)
+
+
+@pytest.mark.parametrize(
+  "name, part",
+  [
+    ("has_answers", "answers"),
+    ("temperatures", "answers"),
+    ("learns_from_average", "objective"),
+    ("reads_texts", "texts"),
+    ("evaluator", "measure"),
+  ],
+)
+def test_what_nobody_reads_of_a_task_is_refused(name, part):
+  kind = type("Before", (ClassificationTask,), {name: True})
+  says = f"^Before has {name}, which nobody .* belong to its {part}, as in"
+  with pytest.raises(OwnTaskError, match=says):
+    task_class(kind)

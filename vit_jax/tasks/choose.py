@@ -56,9 +56,16 @@ def task_class(name: str | type[Task]) -> type[Task]:
 _MOVED = {
   **dict.fromkeys(("outputs", "as_json", "lines", "legend"), "answers"),
   **dict.fromkeys(("answer_text", "leaf_in_unit", "make_mark"), "answers"),
+  **dict.fromkeys(("meaning", "mark", "ranked", "given_from"), "answers"),
+  **dict.fromkeys(("calibrator", "temperatures"), "answers"),
+  **dict.fromkeys(("has_answers", "has_rows"), "answers"),
   **dict.fromkeys(("headline", "score_text"), "scores"),
   **dict.fromkeys(("make_panels", "panel_text"), "panels"),
   **dict.fromkeys(("train_objective", "couples_examples"), "objective"),
+  **dict.fromkeys(("learns_from_average", "with_answers"), "objective"),
+  "learns_features": "objective",
+  "reads_texts": "texts",
+  "evaluator": "measure",
   "label_text": "labels",
 }
 
