@@ -114,7 +114,8 @@ class AttentionMask(struct.PyTreeNode):
     if not self._by_key and self.image is None:
       return None
     pairs = self.pairs(T, S)
-    return None if pairs is None else pairs.any(axis=-1)
+    # The highest, and not `any`, of which ONNX has no form.
+    return None if pairs is None else pairs.astype(jnp.int32).max(axis=-1) > 0
 
   def segments(self, B: int, T: int, S: int) -> Segments | None:
     """The mask as kernels take it; None if each query sees all keys."""

@@ -317,6 +317,7 @@ def tokenizer_files(loaded: Loaded) -> dict[str, bytes]:
   if not isinstance(loaded.model, TwoTowers):
     return {}
   task: Any = loaded.task
-  if (tokenizer := getattr(task, "tokenizer", None)) is not None:  # A run's.
-    return dict(tokenizer.files)
+  texts = getattr(task, "texts", None)
+  if texts is not None and texts.tokenizer is not None:  # A run's.
+    return dict(texts.tokenizer.files)
   return loaded.inputs["text"].contents()
