@@ -151,6 +151,7 @@ def test_a_store_that_fails_for_a_while_ends_no_run(
   store.fault = fail
   code, _, errors = _train(data_dir, folder)
   assert (code, errors) == (0, [])
+  store.fault = lambda *_: None  # What follows are requests of this test.
   assert _saved(folder) == local
 
 
