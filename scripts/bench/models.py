@@ -1,7 +1,6 @@
 """The models that step.py times: ours, a plain one, and PyTorch's."""
 
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import optax
 
 from vit_jax import make_vit
+from vit_jax.data.batching.loader import num_cores
 from vit_jax.models.attention import Msa
 from vit_jax.models.layer import LayerConfig, each_token, layer_norm
 from vit_jax.models.variants import VITS
@@ -290,13 +290,6 @@ class Models:
         torch.cuda.synchronize()
 
     return run
-
-
-def num_cores() -> int:
-  """The cores that this process may use, as with `taskset`."""
-  if hasattr(os, "sched_getaffinity"):
-    return len(os.sched_getaffinity(0))
-  return os.cpu_count() or 1
 
 
 def _scaled(images: jax.Array) -> jax.Array:

@@ -79,9 +79,10 @@ def made(name):
 def answer(model, x, keep=None, mask=None):
   """What the model answers; from the patches `keep` alone if they are given."""
   vit = getattr(model, "encoder", model)
-  if vit is not model:
-    model.representation(jnp.zeros((1, 16)))  # Sets up the model that holds it.
-  tokens = vit.embed(x, mask=mask)
+  if vit is model:
+    tokens = vit.embed(x, mask=mask)
+  else:
+    tokens = model.by_encoder("embed", x, mask=mask)
   if keep is not None:
     tokens = tokens.take(keep)
   tokens = vit.run(tokens)

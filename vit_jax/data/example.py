@@ -105,37 +105,57 @@ class Subset(Source):
     return self._source.read([self._indices[index] for index in indices])
 
 
-def evenly(source: Any) -> Subset:
-  """The examples of a source, of each class as many as of the largest.
+def read_labels(source: Any, key: str, instead: str) -> np.ndarray:
+  """All labels of a source, which a key of the configuration has to know.
 
-  Those of a class come in turn, so that one comes once more than another at
-  most. Raises ValueError if labels cannot be read without the images, or are
-  not of two classes or more.
+  Raises ValueError, which begins with the key and ends with what to do
+  `instead`, if the source gives them with the images alone.
   """
-  key = "data.sampling"
   read = getattr(source, "labels", None)
   if read is None:
     raise ValueError(
-      f"{key}='classes' has to know the classes of all images, and "
-      f"{source.name} gives them with the images alone: set loss.class_weights "
-      "to a list instead."
+      f"{key} has to know the labels of all images, and {source.name} gives "
+      f"them with the images alone: {instead}."
     )
-  labels = np.asarray(read(range(len(source))))
-  if labels.ndim != 1 or labels.dtype.kind not in "iu":
-    raise ValueError(
-      f"{key}='classes' is for single classes: leave it out, and for several "
-      "labels set loss.class_weights=balanced."
-    )
-  _, counts = np.unique(labels, return_counts=True)
-  if len(counts) < 2:
-    raise ValueError(
-      f"{key}='classes' needs two classes, and {source.name} has one: leave "
-      "it out."
-    )
-  order = np.argsort(labels, kind="stable")
-  starts = np.cumsum(counts) - counts
-  turns = np.arange(counts.max())[:, None] % counts + starts
-  return Subset(source, order[turns].ravel())
+  return np.asarray(read(range(len(source))))
+
+
+class Evenly(Subset):
+  """The examples of a source, of each class as many as of the largest.
+
+  Those of a class come in turn, so that one comes once more than another at
+  most.
+
+  Attributes:
+    rarest: The name of the class with the fewest examples.
+    often: How often an example of it comes for one of the largest class.
+
+  Raises:
+    ValueError: if labels cannot be read without the images, or are not of two
+      classes or more.
+  """
+
+  def __init__(self, source: Any):
+    instead = "set loss.class_weights to a list instead"
+    labels = read_labels(source, "data.sampling='classes'", instead)
+    key = "data.sampling"
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+      raise ValueError(
+        f"{key}='classes' is for single classes: leave it out, and for several "
+        "labels set loss.class_weights=balanced."
+      )
+    there, counts = np.unique(labels, return_counts=True)
+    if len(counts) < 2:
+      raise ValueError(
+        f"{key}='classes' needs two classes, and {source.name} has one: leave "
+        "it out."
+      )
+    self.rarest = source.class_names[there[counts.argmin()]]
+    self.often = float(counts.max() / counts.min())
+    order = np.argsort(labels, kind="stable")
+    starts = np.cumsum(counts) - counts
+    turns = np.arange(counts.max())[:, None] % counts + starts
+    super().__init__(source, order[turns].ravel())
 
 
 class UnreadableImageError(ValueError):

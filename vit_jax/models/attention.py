@@ -305,7 +305,7 @@ def masked_softmax(
   # The lowest number of both types: of float32's alone, bfloat16 makes -inf.
   lowest = max(float(jnp.finfo(t).min) for t in (logits.dtype, dtype))
   A = softmax(jnp.where(seen, logits, lowest), dtype)
-  if mask.sees(*logits.shape[2:]) is None:
+  if mask.itself:
     return A
   return jnp.where(seen, A, 0)  # Not 0 yet where no key is seen.
 

@@ -109,13 +109,15 @@ class AttentionMask(struct.PyTreeNode):
       seen = _both(seen, jnp.tril(jnp.ones((T, S), bool))[None])
     return seen
 
+  @property
+  def itself(self) -> bool:
+    """Whether each token sees itself at least."""
+    return not self._by_key and self.image is None
+
   def sees(self, T: int, S: int) -> Bool[Array, "b t"] | None:
     """Whether a query sees any key; None where each sees itself at least."""
-    if not self._by_key and self.image is None:
-      return None
-    pairs = self.pairs(T, S)
-    # The highest, and not `any`, of which ONNX has no form.
-    return None if pairs is None else pairs.astype(jnp.int32).max(axis=-1) > 0
+    pairs = None if self.itself else self.pairs(T, S)
+    return None if pairs is None else pairs.any(axis=-1)
 
   def segments(self, B: int, T: int, S: int) -> Segments | None:
     """The mask as kernels take it; None if each query sees all keys."""

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from vit_jax.data.batch import ArraySpec, Spec, batched, label_spec, row_spec
 from vit_jax.data.batching.workers import BatchIterator
-from vit_jax.data.example import Example, Source, evenly
+from vit_jax.data.example import Evenly, Example, Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model, to_fields
@@ -96,7 +96,7 @@ class Plan:
     """The training split as it is shown: its examples, or classes evenly."""
     if self.settings.data.sampling == "images":
       return self.source
-    return evenly(self.source)
+    return Evenly(self.source)
 
   @functools.cached_property
   def preprocessing(self) -> Preprocessing:

@@ -8,7 +8,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax.traverse_util import flatten_dict
 
 from vit_jax.data.reading.labels import NONE, SINGLE
@@ -116,14 +115,10 @@ def _model(plan: Plan) -> str:
 
 def _evenly(plan: Plan) -> str:
   """How often images of the rarest class are shown, in words."""
-  source: Any = plan.source
-  labels = source.labels(range(len(source)))
-  there, counts = np.unique(labels, return_counts=True)
-  name = source.class_names[there[counts.argmin()]]
-  often = counts.max() / counts.min()
+  shown: Any = plan.shown
   return (
-    "all classes equally often: an image of the rarest, "
-    f"{name}, comes {often:.3g} times as often as one of the commonest"
+    f"all classes equally often: an image of the rarest, {shown.rarest}, "
+    f"comes {shown.often:.3g} times as often as one of the commonest"
   )
 
 

@@ -11,10 +11,20 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from vit_jax.models.model import unit
+from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure, Parts
+from vit_jax.tasks.outcome import Curves
 from vit_jax.training.losses import Objective
 
+RANK = Metric("rank", "rank of the features")
+DEVIATION = Metric("deviation", "deviation of the features", format="{:.3f}")
+"""What `features_measure` says of features, beside the objective's score."""
+RANKS = Curves(
+  "Rank of the features, as a share of their channels",
+  {Split.EVAL.key("rank"): "evaluation"},
+  percent=True,
+)
 LOW_DEVIATION = 0.1
 LOW_RANK = 1.5
 """Below one of these, features are taken to have collapsed."""

@@ -234,7 +234,7 @@ def make_loader(
   workers = settings.num_workers
   if workers == -1:
     tiny = not photographs and math.prod(image_size) <= _SMALL_IMAGE
-    workers = 0 if tiny else min(_MOST_WORKERS, _num_cores())
+    workers = 0 if tiny else min(_MOST_WORKERS, num_cores())
   return Loader(workers, settings.on_unreadable, process_index, process_count)
 
 
@@ -243,7 +243,7 @@ def _started(sequence, first: int, num_workers: int) -> BatchIterator:
   return BatchIterator(sequence, first, num_workers, sequence.spec)
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
   """Cores this process may use, which can be fewer than the machine has."""
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from vit_jax.data.example import Source
+from vit_jax.data.example import Source, read_labels
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.runtime.checks import PerChannel, checked
 from vit_jax.runtime.display import Metric, Split
@@ -223,13 +223,8 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
         f"{len(names)} classes: give one for each, in the order of their names."
       )
     return tuple(listed)
-  read: Any = getattr(train, "labels", None)
-  if read is None:
-    raise ValueError(
-      f"loss.class_weights='balanced' has to count the labels, and "
-      f"{train.name} gives them with the images alone: list the weights."
-    )
-  labels = np.asarray(read(range(len(train))))
+  key = "loss.class_weights='balanced'"
+  labels = read_labels(train, key, "list the weights")
   count = len(labels)
   several = labels.ndim > 1
   counts = (

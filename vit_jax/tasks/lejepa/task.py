@@ -13,7 +13,7 @@ from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.multi_crop import MultiCrop
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.crops import check_small_size, large_grid, multi_crop
-from vit_jax.tasks.features import features_measure
+from vit_jax.tasks.features import DEVIATION, RANK, RANKS, features_measure
 from vit_jax.tasks.lejepa.model import Projected, projected
 from vit_jax.tasks.lejepa.objective import LeJepa
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
@@ -41,21 +41,17 @@ class LeJepaTask(Task):
   labels = NONE
   scores = Scores(
     (
-      Metric("rank", "rank of the features"),
+      RANK,
       Metric(
         "prediction",
         "distance from the mean",
         format="{:.4f}",
         higher_is_better=False,
       ),
-      Metric("deviation", "deviation of the features", format="{:.3f}"),
+      DEVIATION,
     ),
     curves=(
-      Curves(
-        "Rank of the features, as a share of their channels",
-        {Split.EVAL.key("rank"): "evaluation"},
-        percent=True,
-      ),
+      RANKS,
       Curves(
         "Parts of the loss",
         {

@@ -22,7 +22,7 @@ from vit_jax.models.paths import ends_with
 from vit_jax.models.self_distilled import Heads, self_distilled
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.crops import check_small_size, large_grid, multi_crop
-from vit_jax.tasks.features import features_measure
+from vit_jax.tasks.features import DEVIATION, RANK, RANKS, features_measure
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
 from vit_jax.tasks.pictures import Panels
@@ -53,16 +53,12 @@ class SelfDistillationTask(Task):
   labels = NONE
   scores = Scores(
     (
-      Metric("rank", "rank of the features"),
+      RANK,
       Metric("entropy", "entropy of the answers", higher_is_better=None),
-      Metric("deviation", "deviation of the features", format="{:.3f}"),
+      DEVIATION,
     ),
     curves=(
-      Curves(
-        "Rank of the features, as a share of their channels",
-        {Split.EVAL.key("rank"): "evaluation"},
-        percent=True,
-      ),
+      RANKS,
       Curves(
         "Deviation of the features, 0 if all images get the same",
         {
