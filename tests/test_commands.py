@@ -18,7 +18,8 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
   monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
   monkeypatch.setenv("VIT_JAX_CACHE", str(tmp_path / "cache"))
   workdir = str(tmp_path / "run")
-  trained = run(
+  trained = python(  # No fork: the cache is set before JAX is imported.
+    "-m",
     "vit_jax.train",
     "--config=configs/digits.py",
     f"--workdir={workdir}",
@@ -32,7 +33,9 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
   kept = list((tmp_path / "cache" / "compiled").glob("*-cache"))
   assert any("train_step" in path.name for path in kept)
   last = [r for r in trained.stdout.splitlines() if r.startswith("eval")][-1]
-  evaluated = run("vit_jax.evaluate", workdir, JAX_COMPILATION_CACHE_DIR="")
+  evaluated = python(
+    "-m", "vit_jax.evaluate", workdir, JAX_COMPILATION_CACHE_DIR=""
+  )
   assert evaluated.returncode == 0, evaluated.stderr
   assert kept == list((tmp_path / "cache" / "compiled").glob("*-cache"))
   found = evaluated.stdout.strip().split("digits/1.0.0: ")[1]

@@ -6,6 +6,7 @@ import re
 import subprocess
 import tomllib
 
+import pytest
 import yaml
 
 import vit_jax
@@ -155,6 +156,8 @@ def test_what_the_script_leaves_out_is_there_and_the_workflow_runs_it():
     code = (ROOT / path).read_text()
     # Marked itself, or some of its rows are.
     assert re.search(rf"^def {name}\(", code, re.M) and "slow" in code, name
+  if not (ROOT / ".github").exists():
+    pytest.skip("this is a source distribution; it has no workflow")
   assert "--left-out=$tenth" in (ROOT / ".ci/run").read_text()
   jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
   commands = [step.get("run", "") for j in jobs.values() for step in j["steps"]]
