@@ -31,7 +31,9 @@ def test_every_reader_gives_the_pixels(width):
 def test_a_box_is_that_part_of_the_image():
   image = _noise(37, 53)
   box = decode.decode_box(
-    bitmap.encode(image), (8, 8), lambda h, w: (h - 30, w - 50, 20, 40)
+    bitmap.encode(image),
+    lambda shape: (8, 8),
+    lambda h, w: (h - 30, w - 50, 20, 40),
   )
   np.testing.assert_array_equal(box, image[7:27, 3:43])
 

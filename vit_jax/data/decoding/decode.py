@@ -100,7 +100,7 @@ def image_size(encoded: bytes) -> tuple[int, int]:
 
 def decode_box(
   encoded: bytes,
-  size: tuple[int, int],
+  size_of: Callable[[tuple[int, int]], tuple[int, int]],
   draw: Callable[[int, int], tuple[int, int, int, int]],
   spec: ImageSpec = RGB,
 ) -> np.ndarray:
@@ -113,13 +113,15 @@ def decode_box(
   long. Errors are those of `decode_image`.
 
   Args:
-    size: Height and width that the caller will resize the box to.
+    size_of: Takes the height and width of the box and returns those that the
+      caller will resize it to.
     draw: Takes the height and width of the upright image and returns the box,
       (top, left, h, w). It is called again if the first decoder fails.
   """
   if header := jpeg.read_header(encoded):
     top, left, h, w = draw(*header.upright_size)
-    reduce = reduction(header, min(h / size[0], w / size[1]))
+    height, width = size_of((h, w))
+    reduce = reduction(header, min(h / height, w / width))
     image = decode_jpeg(encoded, header, reduce, top + h, spec)
     if image is not None:
       rows, columns = (

@@ -25,6 +25,7 @@ from vit_jax.data.settings import (
   EvalTransformSettings,
   TrainTransformSettings,
 )
+from vit_jax.data.transforming.sizes import AnySize, OneSize
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 
 # How a training image is resized; random boxes are faster where it is "fast".
@@ -33,12 +34,14 @@ _FILTERS = {
   "bicubic": EvalTransformSettings(interpolation="bicubic"),
   **{name: EvalTransformSettings(resizer=name) for name in TENSORFLOW},
 }
+# A size that no box is shrunk to, so that no JPEG is decoded at a reduced size.
+_ENLARGED = OneSize((MAX_PIXELS, MAX_PIXELS))
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
 EvalTransform = Callable[[bytes], np.ndarray]
 
 
 def make_train_transform(
-  image_size: int | tuple[int, int],
+  image_size: int | tuple[int, int] | AnySize,
   settings: TrainTransformSettings = TrainTransformSettings(),
   spec: ImageSpec = RGB,
 ) -> ImageTransform:
@@ -48,8 +51,8 @@ def make_train_transform(
   edge and crops at random (for small images); "resize" takes the whole image.
   Returns a picklable transform, called as (encoded, rng) -> uint8 (H, W,
   channels). Raises ValueError if the size is not positive, or as
-  `check_colours` does. `image_size` is the height and width of the result, or
-  one number for both.
+  `check_colours` does. `image_size` is the height and width of the result, one
+  number for both, or an `AnySize`, which keeps the proportions of each image.
 
   >>> import numpy as np
   >>> from vit_jax import data
@@ -61,11 +64,11 @@ def make_train_transform(
   """
   check_colours(settings, spec.channels)
   spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
-  return _TrainTransform(_height_width(image_size), spec, settings)
+  return _TrainTransform(_sizes(image_size), spec, settings)
 
 
 def make_eval_transform(
-  image_size: int | tuple[int, int],
+  image_size: int | tuple[int, int] | AnySize,
   settings: EvalTransformSettings = EvalTransformSettings(),
   spec: ImageSpec = RGB,
 ) -> ImageTransform:
@@ -76,7 +79,8 @@ def make_eval_transform(
   keeps 7/8 of the short side); "squash" resizes it to exactly that, and cuts.
   Returns a picklable transform, called as encoded -> uint8 (H, W, channels).
   Raises ValueError if the size is not positive. `image_size` is the height and
-  width of the result, or one number for both.
+  width of the result, one number for both, or an `AnySize`, which keeps the
+  proportions of each image.
 
   >>> from vit_jax import data
   >>> digits = data.open_source("test", data.DataSettings(name="digits"))
@@ -84,7 +88,7 @@ def make_eval_transform(
   (16, 16, 3)
   """
   spec = dataclasses.replace(spec, fast_dct=settings.resizer in TENSORFLOW)
-  return _EvalTransform(_height_width(image_size), spec, settings)
+  return _EvalTransform(_sizes(image_size), spec, settings)
 
 
 def check_colours(settings: TrainTransformSettings, channels: int) -> None:
@@ -187,21 +191,23 @@ class UpperLeft(ImageTransform):
     return image[:height, :width], places.cut(0, 0, self.size)
 
 
-def _height_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
+def _sizes(image_size: int | tuple[int, int] | AnySize) -> OneSize | AnySize:
+  if isinstance(image_size, AnySize):
+    return image_size
   kind, must = IMAGE_VALUES["image_size"]
-  return checked("image_size", kind, image_size, must)
+  return OneSize(checked("image_size", kind, image_size, must))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sized(ImageTransform):
-  """Images of one size, made of files by a specification."""
+  """Images of certain sizes, made of files by a specification."""
 
-  size: tuple[int, int]
+  sizes: OneSize | AnySize
   pixels: ImageSpec
 
   @property
   def image_shape(self) -> tuple[int, int, int]:
-    return (*self.size, self.pixels.channels)
+    return (*self.sizes.height_width, self.pixels.channels)
 
   def __call__(
     self, image: bytes | Picture, *rng: np.random.Generator
@@ -235,8 +241,9 @@ class _TrainTransform(_Sized):
     else:
       image = decode_image(encoded, self.pixels)
       shape = image.shape[:2]
-      places = Places.of_box((0, 0, *shape), self.size, shape)
-      image = filtered(image, self.size, _FILTERS[settings.resizer])
+      size = self.sizes.of(shape)
+      places = Places.of_box((0, 0, *shape), size, shape)
+      image = filtered(image, size, _FILTERS[settings.resizer])
     if settings.crop == "pad" and settings.pad:
       image, places = _pad_crop(image, places, settings.pad, rng)
     if settings.flip and rng.random() < 0.5:
@@ -252,24 +259,21 @@ class _TrainTransform(_Sized):
     self, encoded: bytes, rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
     """Returns a random box, resized, and decodes no more than it shows."""
-    from vit_jax.data.transforming.augment import inception_box, published_box
-
-    kind = published_box if self.settings.as_published else inception_box
-    places = None
+    drawn: list[Places] = []  # A second decoder draws anew; the last counts.
 
     def draw(height: int, width: int) -> tuple[int, int, int, int]:
-      nonlocal places  # A second decoder draws anew; the last draw counts.
-      box = kind(height, width, min_area=self.settings.min_area, rng=rng)
-      places = Places.of_box(box, self.size, (height, width))
+      box = self.sizes.box((height, width), self.settings, rng)
+      size = self.sizes.of(box[2:])
+      drawn.append(Places.of_box(box, size, (height, width)))
       return box
 
-    if self.settings.resizer == "fast":
-      box = decode_box(encoded, self.size, draw, self.pixels)
-      image = resize_fast(box, self.size)
-    else:
-      box = decode_box(encoded, (MAX_PIXELS, MAX_PIXELS), draw, self.pixels)
-      image = filtered(box, self.size, _FILTERS[self.settings.resizer])
-    assert places is not None
+    fast = self.settings.resizer == "fast"
+    size_of = self.sizes.of if fast else _ENLARGED.of
+    box = decode_box(encoded, size_of, draw, self.pixels)
+    places = drawn[-1]
+    if fast:
+      return resize_fast(box, places.size), places
+    image = filtered(box, places.size, _FILTERS[self.settings.resizer])
     return image, places
 
 
@@ -296,13 +300,14 @@ class _EvalTransform(_Sized):
   ) -> tuple[np.ndarray, Places]:
     image = decode_image(encoded, self.pixels)
     shape = image.shape[:2]
-    h, w = resized_shape(shape, self.size, self.settings)
+    size = self.sizes.of(shape)
+    h, w = resized_shape(shape, size, self.settings)
     places = Places.of_box((0, 0, *shape), (h, w), shape)
     if shape != (h, w):
       image = filtered(image, (h, w), self.settings)
-    H, W = self.size
+    H, W = size
     if h < H or w < W:
-      image = _padded(image, self.size)
+      image = _padded(image, size)
       above, before = (max(0, S - s) // 2 for S, s in ((H, h), (W, w)))
       h, w = image.shape[:2]
       places = places.cut(-above, -before, (h, w))
@@ -310,7 +315,7 @@ class _EvalTransform(_Sized):
     top = half((h - H) / 2)
     left = half((w - W) / 2)
     part = image[top : top + H, left : left + W]
-    return part, places.cut(top, left, self.size)
+    return part, places.cut(top, left, size)
 
 
 def _padded(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -1,0 +1,118 @@
+"""The sizes that images are resized to: one for all, or each image its own.
+
+An image of its own size keeps its proportions, and at most so many patches
+cover it, as in SigLIP 2 (NaFlex, arXiv:2502.14786).
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from vit_jax.data.settings import TrainTransformSettings
+
+Shape = tuple[int, int]
+"""Height and width."""
+Box = tuple[int, int, int, int]
+"""Top, left, height and width."""
+
+# The scales between which the size of an image is searched, and how closely.
+_SMALLEST, _LARGEST = 1e-6, 100.0
+_CLOSE = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class OneSize:
+  """All images get the same height and width."""
+
+  height_width: Shape
+
+  def of(self, shape: Shape) -> Shape:
+    """The size that a box of this shape is resized to."""
+    del shape
+    return self.height_width
+
+  def box(
+    self,
+    shape: Shape,
+    settings: TrainTransformSettings,
+    rng: np.random.Generator,
+  ) -> Box:
+    """Draws the random box of an image that is shown."""
+    from vit_jax.data.transforming.augment import inception_box, published_box
+
+    draw = published_box if settings.as_published else inception_box
+    return draw(*shape, min_area=settings.min_area, rng=rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class AnySize:
+  """Each image keeps its proportions, and becomes as large as its patches let.
+
+  Both sides are multiples of `patch_size`, at least one. An image is enlarged a
+  hundredfold at most.
+
+  >>> from vit_jax.data.transforming.sizes import AnySize
+  >>> size = AnySize(tokens=256, patch_size=16)
+  >>> size.of((480, 640)), size.of((640, 480)), size.of((1, 1000))
+  ((224, 288), (288, 224), (16, 4096))
+
+  Attributes:
+    tokens: The most patches that cover an image.
+    patch_size: P, the side of a patch in pixels.
+  """
+
+  tokens: int
+  patch_size: int
+
+  @property
+  def height_width(self) -> Shape:
+    """Raises ValueError, as there is none for all images."""
+    raise ValueError(
+      "images that keep their proportions have no common height and width."
+    )
+
+  def of(self, shape: Shape) -> Shape:
+    """The size that a box of this shape is resized to."""
+    h, w = self.grid(shape)
+    return h * self.patch_size, w * self.patch_size
+
+  def grid(self, shape: Shape) -> Shape:
+    """Patches along height and width that cover a box of this shape.
+
+    The scale is the largest at which they are `tokens` or fewer, found by
+    bisection; sides of a part of a patch are rounded up.
+    """
+    # One patch has to be enough for the longest side that there may be.
+    least = min(_SMALLEST, self.patch_size / max(shape))
+    most = _LARGEST
+    while most - least >= _CLOSE:
+      middle = (least + most) / 2
+      if math.prod(self._grid_at(middle, shape)) <= self.tokens:
+        least = middle
+      else:
+        most = middle
+    return self._grid_at(least, shape)
+
+  def _grid_at(self, scale: float, shape: Shape) -> Shape:
+    height, width = (
+      max(1, math.ceil(side * scale / self.patch_size)) for side in shape
+    )
+    return height, width
+
+  def box(
+    self,
+    shape: Shape,
+    settings: TrainTransformSettings,
+    rng: np.random.Generator,
+  ) -> Box:
+    """Draws a random box that has the image's own proportions.
+
+    Its share of the area is uniform between `min_area` and 1, and its place is
+    uniform.
+    """
+    side = math.sqrt(rng.uniform(settings.min_area, 1.0))
+    height, width = shape
+    h, w = (max(1, round(length * side)) for length in shape)
+    top = int(rng.integers(height - h, endpoint=True))
+    return top, int(rng.integers(width - w, endpoint=True)), h, w
