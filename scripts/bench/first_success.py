@@ -273,13 +273,37 @@ def row(name: str, job: Job, install: Spent, spent: Spent) -> str:
   return f"| {name} | {' | '.join(cells)} | {job.aim} s |"
 
 
+def jobs_named(names: str) -> dict[str, Job]:
+  """The jobs of names with commas between, in their order.
+
+  A job that goes on from another brings that along, and capitals make no
+  difference. Raises argparse.ArgumentTypeError for a name that is none.
+  """
+  by_plain = {name.lower(): name for name in JOBS}
+  chosen: dict[str, Job] = {}
+  for given in filter(None, (part.strip() for part in names.split(","))):
+    if given.lower() not in by_plain:
+      raise argparse.ArgumentTypeError(
+        f"there is no job {given!r}: the jobs are {', '.join(JOBS)}."
+      )
+    name = by_plain[given.lower()]
+    needed = filter(None, (JOBS[name].after, name))
+    chosen |= {each: JOBS[each] for each in needed}
+  return chosen
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(
     description=(__doc__ or "").partition("\n")[0]
   )
   parser.add_argument("--root", required=True, help="photographs by class")
   parser.add_argument("--model", required=True, help="a folder of weights")
-  parser.add_argument("--jobs", default=",".join(JOBS), help="with commas")
+  parser.add_argument(
+    "--jobs",
+    type=jobs_named,
+    default=",".join(JOBS),
+    help=f"some of {', '.join(JOBS)}, with commas between",
+  )
   parser.add_argument("--out", help="new folder for what they write")
   options = parser.parse_args()
   paths = (options.root, options.model)
@@ -287,8 +311,7 @@ def main() -> None:
   out = pathlib.Path(options.out or tempfile.mkdtemp()).resolve()
   wheel = build(out / "wheel")
   print(HEADER, flush=True)
-  for name in options.jobs.split(","):
-    job = JOBS[name]
+  for name, job in options.jobs.items():
     install, spent = do(job, out / (job.after or name), wheel, given)
     print(row(name, job, install, spent), flush=True)
   for folder in out.glob("*/venv"):

@@ -1,5 +1,6 @@
 """Whole runs on the digits: what they write, and that they resume exactly."""
 
+import contextlib
 import csv
 import json
 import re
@@ -100,6 +101,32 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
   # Each of the two starts is replayed, from its own layout.
   assert verify(str(tmp_path / "stopped"), "5:8")
   assert verify(str(tmp_path / "stopped"), "9:12")
+
+
+def test_workers_prepare_batches_while_the_step_is_compiled(
+  data_dir, tmp_path, monkeypatch
+):
+  seen = []
+
+  @contextlib.contextmanager
+  def compiling(*_):
+    yield
+    seen.append("compiled")
+
+  def open_batches(*_):
+    seen.append("batches")
+    return contextlib.nullcontext()
+
+  def begin(**_):
+    raise Interrupted("enough")
+
+  monkeypatch.setattr(loop, "step_compiled", compiling)
+  monkeypatch.setattr(loop, "first_state", lambda *_: (None, 0))
+  monkeypatch.setattr(loop, "_open_batches", open_batches)
+  monkeypatch.setattr(loop, "TrainLoop", begin)
+  with pytest.raises(Interrupted, match="enough"):
+    loop.train(read(runs.config(data_dir)), str(tmp_path / "run"))
+  assert seen == ["batches", "compiled"]
 
 
 def test_a_run_writes_what_it_promises(whole_run, tmp_path, capsys):

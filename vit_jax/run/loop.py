@@ -79,11 +79,12 @@ def train(
     checkpoints = _open_run(plan, workdir, display, stack)
     newest = checkpoints.latest_step
     kind = "starting" if newest is None else "restoring"
-    with step_compiled(plan, newest), spent.on(kind):
-      state, first = first_state(plan, checkpoints, display, allow_changes)
-    out = outputs.open_outputs(plan, checkpoints, display, spent, first)
-    writers.push(out.close)
-    batches = _open_batches(plan, first, out, stack)
+    with step_compiled(plan, newest):
+      with spent.on(kind):
+        state, first = first_state(plan, checkpoints, display, allow_changes)
+      out = outputs.open_outputs(plan, checkpoints, display, spent, first)
+      writers.push(out.close)
+      batches = _open_batches(plan, first, out, stack)
     stack.callback(display.stop)
     start = time.perf_counter()
     spent.set_up()
