@@ -14,14 +14,9 @@ from tests import libraries, published
 from tests.checkpoints import make_pixels
 from tests.data.pictures import noise, photographs, png, scene
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.families.family import IMAGENET_MEAN, IMAGENET_STD
 from vit_jax.pretrained.folder import open_folder
-from vit_jax.pretrained.formats import (
-  architecture,
-  open_clip,
-  processor,
-  timm,
-  torchvision,
-)
+from vit_jax.pretrained.formats import open_clip, processor, timm, torchvision
 
 with np.load(published.path("pixels.npz")) as stored:
   PIXELS = {k: stored[k] for k in stored}
@@ -99,8 +94,8 @@ def test_pixels_are_those_of_the_class_that_is_chosen_by_default(tmp_path):
 
 
 IMAGENET = {
-  "image_mean": architecture.IMAGENET_MEAN,
-  "image_std": architecture.IMAGENET_STD,
+  "image_mean": IMAGENET_MEAN,
+  "image_std": IMAGENET_STD,
 }
 SQUARE = {"height": 224, "width": 224}
 # What the publishers' files say, as far as it is not the default of the class.

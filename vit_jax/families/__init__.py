@@ -2,8 +2,9 @@
 
 A file has what differs between families, as plain data: `FIELDS`, those of the
 model that make it one (`model.block` is the name of the file), and records of
-what publishers' files of it are like, such as `TIMM`, what timm tells by the
-names of its architectures alone. A new family is its file and its name in the
+what publishers' files of it are like: `TIMM`, what timm tells by the names of
+its architectures alone, and `TRANSFORMERS`, the arrays and the configuration
+that transformers saves. A new family is its file and its name in the
 list. A file is imported when it is asked for.
 """
 
@@ -15,8 +16,8 @@ from typing import Any
 # In the order in which their names and arrays are tried.
 _FILES = (
   *("dinov2", "pe", "rope_mixed", "rope_axial", "dinov3", "eva02", "eva"),
-  *("clip", "mlcd", "deit", "deit3", "beit", "beit3"),
-  *("tipsv2", "aimv2", "internvit", "radio", "pixio", "parallel"),
+  *("deit", "deit3", "mlcd", "clip", "beit3"),
+  *("tipsv2", "aimv2", "internvit", "radio", "pixio", "beit", "parallel"),
   *("siglip", "relpos", "vit"),
 )
 # The paper's model, which has no fields of a family.

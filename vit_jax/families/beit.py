@@ -1,6 +1,9 @@
 """BEiT (arXiv:2106.08254)."""
 
-from vit_jax.families.family import Timm
+import dataclasses
+from typing import Any
+
+from vit_jax.families.family import Stored, Timm, Transformers
 
 FIELDS = dict(
   layer_scale=0.1,
@@ -12,3 +15,77 @@ FIELDS = dict(
   norm_pooled=True,
 )
 TIMM = Timm(classes={r"beit(v2)?_": "b"})
+_BASES = ("beit.", "", "data2vec_vision.")
+
+
+def _token(file: Stored) -> dict[str, Any]:
+  shapes = file.shapes
+  scaled = "encoder.layer.0.lambda_1" in shapes
+  normed = any(f"{x}layernorm.weight" in shapes for x in ("", "pooler."))
+  bare = {} if normed else dict(norm_final=False, pooling="gap")
+  positions = "embeddings.position_embeddings"
+  return dict(
+    position="learned" if positions in shapes else "none",
+    layer_scale=file.number("layer_scale_init_value", 0.1) if scaled else None,
+    qkv_bias="qv",  # Always, with these classes.
+    relative_bilinear=True,
+    **bare,
+  )
+
+
+def _mean(file: Stored) -> dict[str, Any]:
+  return _token(file) | dict(pooling="gap", norm_pooled=True)
+
+
+def _config(vit: Any, _: Any) -> dict[str, Any]:
+  if not vit.norm_final:
+    raise ValueError(
+      "it has no norm after the last layer, and BeitModel has one."
+    )
+  return dict(
+    model_type="beit",
+    intermediate_size=vit.mlp_size,
+    hidden_dropout_prob=vit.dropout_rate,
+    attention_probs_dropout_prob=vit.attention_dropout_rate,
+    drop_path_rate=vit.drop_path_rate,
+    layer_scale_init_value=vit.layer_scale or 0.0,
+    use_mask_token=False,
+    use_mean_pooling=vit.norm_pooled,
+    use_absolute_position_embeddings=vit.position != "none",
+    use_relative_position_bias=bool(vit.relative and not vit.relative_shared),
+    use_shared_relative_position_bias=bool(vit.relative_shared),
+  )
+
+
+# It reads the class token, or the average over the patches, which a norm
+# follows. A model that was pre-trained alone has that norm in its objective,
+# with which it is left out: its tokens are those of the last layer, as
+# `BeitModel` and `Data2VecVisionModel` give them.
+_TOKEN = Transformers(
+  types=("beit", "data2vec-vision"),
+  signature="encoder.layer.0.lambda_1",
+  bases=_BASES,
+  one_base=False,
+  layers="encoder.layer.{}.",
+  table="beit",
+  fields=_token,
+  config=_config,
+  classes=("BeitModel", "BeitForImageClassification"),
+  defaults={
+    "layer_norm_eps": 1e-12,
+    "layer_scale_init_value": 0.1,
+    "num_attention_heads": 12,
+  },
+  relative=True,
+  unused=tuple(f"{base}embeddings.mask_token" for base in _BASES),
+  objective=("lm_head.", "layernorm."),
+  mean=(0.5,) * 3,
+  std=(0.5,) * 3,
+)
+_MEAN = dataclasses.replace(
+  _TOKEN,
+  signature="pooler.layernorm.weight",
+  table="beit_mean",
+  fields=_mean,
+)
+TRANSFORMERS = (_MEAN, _TOKEN)

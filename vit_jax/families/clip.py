@@ -1,6 +1,14 @@
 """CLIP (arXiv:2103.00020)."""
 
-from vit_jax.families.family import Timm
+from typing import Any
+
+from vit_jax.families.family import (
+  CLIP_MEAN,
+  CLIP_STD,
+  Stored,
+  Timm,
+  Transformers,
+)
 
 FIELDS = dict(
   gelu="quick",
@@ -12,3 +20,100 @@ TIMM = Timm(
   own={r"vit_\w+_clip_": dict(epsilon=1e-5)},
   activations={r".*quickgelu": "quick_gelu"},
 )
+BASES = ("vision_model.", "", "vision_model.vision_model.")
+TEXT = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
+
+
+def fields(file: Stored) -> dict[str, Any]:
+  """Fields of an image tower of CLIP's, and of those that are like it."""
+  headed = "classifier.bias" in file.shapes
+  width = None if headed else file.axis("visual_projection.weight", 0)
+  return dict(
+    pooling="gap" if headed else "token",
+    pool_unnormed=headed,
+    norm_pre=True,
+    patch_bias=False,
+    projection=width is not None,
+    representation_size=width,
+  )
+
+
+def tower(name: str, vit: Any, **more: Any) -> dict[str, Any]:
+  """The configuration of an image tower, alone or as a classifier's part."""
+  values = dict(
+    model_type=f"{name}_vision_model",
+    intermediate_size=vit.mlp_size,
+    attention_dropout=vit.attention_dropout_rate,
+    **more,
+  )
+  if not vit.num_classes:
+    return values
+  return {"model_type": name, "vision_config": values}
+
+
+def _config(vit: Any, _: Any) -> dict[str, Any]:
+  size = vit.representation_size
+  if size is None:
+    return tower("clip", vit)
+  name = "CLIPVisionModelWithProjection"
+  return tower("clip", vit) | dict(architectures=[name], projection_dim=size)
+
+
+CLIP = Transformers(
+  types=(
+    *("clip_vision_model", "clip"),
+    *("metaclip_2_vision_model", "metaclip_2"),  # arXiv:2507.22062
+  ),
+  signature="pre_layrnorm.weight",  # Sic.
+  bases=BASES,
+  layers="encoder.layers.{}.",
+  table="clip",
+  fields=fields,
+  config=_config,
+  classes=("CLIPVisionModel", "CLIPForImageClassification"),
+  defaults={
+    "layer_norm_eps": 1e-5,
+    "hidden_act": "quick_gelu",
+    "num_attention_heads": 12,
+  },
+  unused=TEXT,
+  mean=CLIP_MEAN,
+  std=CLIP_STD,
+)
+
+
+def _open_fields(file: Stored) -> dict[str, Any]:
+  width = file.axis("proj", -1)
+  return dict(
+    pooling="token",
+    norm_pre=True,
+    patch_bias=False,
+    projection=width is not None,
+    representation_size=width,
+  )
+
+
+def _no_config(vit: Any, _: Any) -> dict[str, Any]:
+  raise ValueError("open_clip's files are not written here.")
+
+
+# The image tower of open_clip's own Transformer, which is only read: SigLIP's
+# and others have one of timm's, under `visual.trunk.`.
+_OPEN_CLIP = Transformers(
+  types=("open_clip",),
+  signature="class_embedding",
+  bases=("visual.",),
+  layers="transformer.resblocks.{}.",
+  table="open_clip",
+  fields=_open_fields,
+  config=_no_config,
+  classes=(None, None),
+  defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu"},
+  unused=(
+    *("transformer.", "token_embedding.", "positional_embedding", "ln_final."),
+    *("text_projection", "text.", "logit_scale", "logit_bias"),
+  ),
+  mean=CLIP_MEAN,
+  std=CLIP_STD,
+)
+TRANSFORMERS = (CLIP, _OPEN_CLIP)

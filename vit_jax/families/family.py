@@ -1,8 +1,15 @@
 """Records that the files of families fill in; no library is imported here."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+# Mean and deviation of each channel.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+Shapes = Mapping[str, tuple[int, ...]]
 
 # Arrays of timm's class `Eva` by which its rows are told apart.
 GAMMA, FREQS = "blocks.0.gamma_1", "rope.freqs"
@@ -65,3 +72,153 @@ class Timm:
   activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
   evas: tuple[Eva, ...] = ()
   sides: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class Stored(Protocol):
+  """A model's file and the config.json beside it, while they are read.
+
+  Names of arrays are without the base. A method that checks a value raises
+  ValueError with the line that a user sees.
+
+  Attributes:
+    shapes: The shape of each array, by its name.
+    config: The configuration, with the defaults of the library.
+  """
+
+  @property
+  def shapes(self) -> Shapes: ...
+
+  @property
+  def config(self) -> Mapping[str, Any]: ...
+
+  def axis(self, name: str, i: int, default: Any = None) -> Any:
+    """The length of an array's axis, the default if there is no such axis."""
+    ...
+
+  def length(self, name: str) -> int | None:
+    """The length of an array that must have one axis; None without it."""
+    ...
+
+  def number(self, key: str, default: float, positive: bool = False) -> float:
+    """A value of the configuration, which must be a finite number."""
+    ...
+
+  def whole_numbers(
+    self, key: str, default: tuple[int, ...]
+  ) -> tuple[int, ...]: ...
+
+  def choice(self, key: str, default: str, choices: tuple[str, ...]) -> str:
+    """A value of the configuration, which must be one of these."""
+    ...
+
+  def section(self, key: str) -> "Stored":
+    """The same arrays with a part of the configuration."""
+    ...
+
+  def says(self, key: str) -> str:
+    """The beginning of a message on a value of the configuration."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Transformers:
+  """A family of encoders as transformers saves them.
+
+  Attributes:
+    types: The `model_type`s of its configurations.
+    signature: Name of an array that only this family has, after its base.
+    fits: Whether arrays with the signature, after a base, are this family's.
+    bases: Prefixes that names of arrays may have; the first one is written.
+    one_base: Whether the first base is written without a head, too.
+    layers: Beginning of the names of a layer, with {} for its number.
+    names: A line for each array: the part of the table, its name, the path of
+      our parameter and the pattern from its axes to ours, as in
+      `formats/names.csv`.
+    table: The table of `names.csv` whose rows it has as well; "" for none.
+    fields: Returns fields of the model that are particular to the family, and
+      lines on what no file tells as `notes`.
+    config: Returns the part of a configuration that is particular to it, from
+      a model and the size in pixels that its positions are for.
+    classes: The library's classes without and with a head; None for none.
+    defaults: Values that the library has where a configuration has none.
+    epsilon: The configuration's name of the epsilon of all norms.
+    positions_for: Its name of the size of images that positions are for.
+    position_resize: How the library resizes positions, as in `ExtendedVit`.
+    antialiased: Whether it does so with antialiasing.
+    normalizes: Beginning of the names of the mean and deviation by which the
+      library's model normalises its images itself; "" if its preprocessor
+      does.
+    gated_by_act: Whether the activation that its configuration names is that
+      of gates; else theirs is SiLU.
+    extended: Whether its models may be `ExtendedVit`s.
+    relative: Whether it may have relative positions.
+    any_shape: Whether its table may be for images that are no squares.
+    mask_token: Name of the token of masked pre-training, which is not read and
+      written as zeros; "" if there is none.
+    mask_axes: Number of axes of length 1 that this token has.
+    unused: Beginnings of the names of other arrays that are not read.
+    objective: The same of a pre-training objective, if there is an array like
+      the first.
+    mean: Where no preprocessor tells it, the mean of each channel.
+    std: The same of the deviation.
+  """
+
+  types: tuple[str, ...]
+  signature: str
+  fits: Callable[[Shapes, str], bool] = lambda shapes, base: True
+  bases: tuple[str, ...] = ("",)
+  one_base: bool = True
+  layers: str
+  names: str = ""
+  table: str = ""
+  fields: Callable[[Stored], dict[str, Any]]
+  config: Callable[[Any, tuple[int, int] | None], dict[str, Any]]
+  classes: tuple[str | None, str | None]
+  defaults: Mapping[str, Any]
+  epsilon: str = "layer_norm_eps"
+  positions_for: str = "image_size"
+  position_resize: str = "bicubic"
+  antialiased: bool = False
+  normalizes: str = ""
+  gated_by_act: bool = False
+  extended: bool = True
+  relative: bool = False
+  any_shape: bool = False
+  mask_token: str = ""
+  mask_axes: int = 1
+  unused: tuple[str, ...] = ()
+  objective: tuple[str, ...] = ()
+  mean: tuple[float, ...] = IMAGENET_MEAN
+  std: tuple[float, ...] = IMAGENET_STD
+
+  def base(self, vit: Any) -> str:
+    """Prefix of the base's names in a file that is written."""
+    if self.one_base:
+      return self.bases[0]
+    name = self.config(vit, None)["model_type"]
+    return f"{name}." if vit.num_classes else ""
+
+
+def dropouts(vit: Any) -> dict[str, Any]:
+  """The part of a configuration that most families of transformers share."""
+  return dict(
+    hidden_dropout_prob=vit.dropout_rate,
+    attention_probs_dropout_prob=vit.attention_dropout_rate,
+    qkv_bias=bool(vit.qkv_bias),
+  )
+
+
+def mlp_ratio(vit: Any, whole: bool = False) -> float | None:
+  """The ratio from which the library computes an MLP's width, rounded down.
+
+  None if there is none. Of a gated MLP's it takes two thirds, rounded up to a
+  multiple of 8.
+  """
+  D, size = vit.hidden_size, vit.mlp_size
+  if vit.gated_mlp:
+    if size % 8:
+      return None
+    size = size * 3 // 2
+  if not size % D:
+    return size // D
+  return None if whole else (size + 0.5) / D

@@ -7,13 +7,13 @@ import pytest
 
 from tests import encoders, published
 from vit_jax.data.preprocessing import HALF
-from vit_jax.pretrained.formats import guesses
-from vit_jax.pretrained.formats.architecture import (
+from vit_jax.families.family import (
   CLIP_MEAN,
   CLIP_STD,
   IMAGENET_MEAN,
   IMAGENET_STD,
 )
+from vit_jax.pretrained.formats import guesses
 from vit_jax.pretrained.load import open_checkpoint
 
 

@@ -14,10 +14,6 @@ from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.runtime.printable import quoted
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 T = TypeVar("T")
 # Hidden size -> head size, for published models whose heads are not of size 64.
 _HEAD_SIZES = {1152: 72, 1280: 80, 1408: 88, 1664: 104}

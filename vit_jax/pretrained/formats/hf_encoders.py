@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import BaseVit
+from vit_jax.families.family import Transformers
+from vit_jax.families.vit import VIT
+from vit_jax.models import BaseVit, ExtendedVit, Vit
 from vit_jax.models.autoencoder import Autoencoder
 from vit_jax.models.grid import grid_of
 from vit_jax.pretrained.formats import (
   architecture,
   guesses,
-  hf_beit,
   hf_mae,
   huggingface,
   processor,
@@ -23,28 +24,14 @@ from vit_jax.pretrained.formats import (
 )
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
-from vit_jax.pretrained.formats.hf_clip import CLIP, MLCD, SIGLIP
-from vit_jax.pretrained.formats.hf_towers import (
-  AIMV2,
-  INTERNVL,
-  PIXIO,
-  RADIO,
-  RADIO_OWN,
-  TIPS,
-  TIPS_OWN,
-)
-from vit_jax.pretrained.formats.hf_vit import (
-  DEIT,
-  DINOV2,
-  DINOV3,
-  MSN,
-  REGISTERS,
-  TEACHER,
-  VIT,
+from vit_jax.pretrained.formats.hf_family import (
+  FAMILIES,
+  File,
+  rules_of,
+  table_of,
 )
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.open_clip_image import OPEN_CLIP
-from vit_jax.pretrained.formats.table import Config, Family, Table, unmapped
+from vit_jax.pretrained.formats.table import Config, Table, unmapped
 from vit_jax.runtime.checks import (
   CHANNELS,
   COUNT,
@@ -57,12 +44,7 @@ from vit_jax.runtime.checks import (
 )
 from vit_jax.runtime.printable import quoted
 
-# In the order in which their signatures are looked for.
-FAMILIES = (
-  *(DINOV2, DINOV3, TEACHER, DEIT, MLCD, CLIP, SIGLIP, TIPS, TIPS_OWN, AIMV2),
-  *(INTERNVL, RADIO_OWN, RADIO, PIXIO, OPEN_CLIP),
-  *(hf_beit.MEAN, hf_beit.TOKEN, VIT, MSN),
-)
+_REGISTERS = "embeddings.register_tokens"
 _MOST_CHANNELS = 64
 _RADIO_SIDE = 512  # Pixels, as timm takes it.
 # `hidden_act` -> `Vit.gelu`; the first name of each is written.
@@ -95,7 +77,7 @@ def unused(shapes: Shapes) -> list[str]:
     name
     for name in shapes
     if name == base + family.mask_token
-    or (name == base + REGISTERS and 0 in shapes[name])
+    or (name == base + _REGISTERS and 0 in shapes[name])
     or name.startswith((*family.unused, *pooled, *objective))
     or name.endswith(("position_ids", "relative_position_index"))
   ]
@@ -113,20 +95,23 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   vision = architecture.section("vision_config", written.get("vision_config"))
   config = {**(family.defaults if written else {}), **written, **vision}
   local = {name.removeprefix(base): shape for name, shape in shapes.items()}
-  particular = family.fields(local, config)
+  table = table_of(family)
+  particular = _relative(family, local) | family.fields(File(local, config))
   untold = particular.pop("notes", ())
   gated = particular.get("gated_mlp", False)
-  D, P = _width_and_patch(family.table, local, config)
+  D, P = _width_and_patch(table, local, config)
   likely_heads = architecture.guess_num_heads(D)
   num_heads = config.get("num_attention_heads", likely_heads)
   epsilon = config.get(family.epsilon, family.defaults[family.epsilon])
-  head = _name(family.table, "root", "head/bias")
+  head = _name(table, "root", "head/bias")
+  plain = particular.keys() <= Vit.__dataclass_fields__.keys()
   fields: dict[str, Any] = dict(
+    **({} if plain else dict(kind=ExtendedVit)),
     num_classes=architecture.length(shapes, head, 0),
     patch_size=P,
     hidden_size=D,
-    num_layers=family.table.stacks[0].count(local),
-    mlp_size=_mlp_size(family.table, local, gated),
+    num_layers=table.stacks[0].count(local),
+    mlp_size=_mlp_size(table, local, gated),
     num_heads=checked("num_attention_heads", int | None, num_heads, COUNT),
     **_activation(family, config, gated),
     layer_norm_epsilon=checked(family.epsilon, float, epsilon, POSITIVE),
@@ -143,7 +128,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   return Architecture(
     "hf",
     fields | particular,
-    _tokens(family.table, local, particular.get("position")),
+    _tokens(table, local, particular.get("position")),
     image_size=checked(family.positions_for, Sides | None, size, SIDES),
     preprocessing=_pictures(family, config),
     normalizes=bool(family.normalizes),
@@ -153,6 +138,20 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     guessed=frozenset(guessed),
     notes=(*notes, *untold),
   )
+
+
+def _relative(family: Transformers, shapes: Shapes) -> dict[str, Any]:
+  """The fields of relative positions, of a family that may have them."""
+  if not family.relative:
+    return {}
+  table = table_of(family)
+  patches = relative.tokens(table, shapes, True)
+  if patches and architecture.square(patches) is None:
+    raise ValueError(
+      "its relative positions are not for a square of patches, and "
+      "transformers mixes up height and width then: it is not read."
+    )
+  return relative.fields(table, shapes)
 
 
 def _width_and_patch(
@@ -168,7 +167,7 @@ def _width_and_patch(
   return D, math.isqrt(pixels // channels)
 
 
-def _pictures(family: Family, config: Config) -> Preprocessing:
+def _pictures(family: Transformers, config: Config) -> Preprocessing:
   """The family's colours; those by which a C-RADIO normalises, and its size."""
   mean, std = family.mean, family.std
   if not family.normalizes:
@@ -205,7 +204,7 @@ def with_colours(
   return dataclasses.replace(architecture, preprocessing=pictures)
 
 
-def _of_type(shapes: Shapes, model_type: Any) -> tuple[Family, str]:
+def _of_type(shapes: Shapes, model_type: Any) -> tuple[Transformers, str]:
   """The family that names and configuration tell, and the base of the names.
 
   Raises ValueError if the configuration names another one.
@@ -226,7 +225,9 @@ def _of_type(shapes: Shapes, model_type: Any) -> tuple[Family, str]:
   )
 
 
-def _activation(family: Family, config: Config, gated: bool) -> dict[str, str]:
+def _activation(
+  family: Transformers, config: Config, gated: bool
+) -> dict[str, str]:
   """The fields that tell the activation of the MLPs, or of their gates."""
   default = family.defaults.get("hidden_act", "gelu")
   name = config.get("hidden_act", default)
@@ -272,9 +273,9 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   if shapes is None:
     decoder = hf_mae.rules(vit) if isinstance(vit, Autoencoder) else []
-    return family_of(vit).rules(vit) + decoder
+    return rules_of(family_of(vit), vit) + decoder
   family, base = _candidates(shapes)[0]
-  return family.table.rules(vit, base)
+  return table_of(family).rules(vit, base)
 
 
 def equivalent(vit: Any) -> Any:
@@ -295,7 +296,7 @@ def equivalent(vit: Any) -> Any:
   return vit
 
 
-def family_of(vit: Any) -> Family:
+def family_of(vit: Any) -> Transformers:
   """The family whose form expresses a model for which `reasons` has none."""
   return _closest(vit)[0] if is_encoder(vit) else VIT
 
@@ -313,13 +314,13 @@ def reasons(vit: Any) -> list[str]:
 
 
 @functools.lru_cache(maxsize=8)
-def _closest(vit: Any) -> tuple[Family, list[str]]:
+def _closest(vit: Any) -> tuple[Transformers, list[str]]:
   """The family with the fewest reasons against it, and these reasons."""
   one_layer = vit.clone(num_layers=1)
   families = [family for family in FAMILIES if family.extended == vit.extended]
   judged = [(family, *_against(family, one_layer)) for family in families]
 
-  def distance(item: tuple[Family, int, list[str]]) -> tuple[int, ...]:
+  def distance(item: tuple[Transformers, int, list[str]]) -> tuple[int, ...]:
     family, lost, why = item
     unlike = bool(why) and family.relative != bool(vit.relative)
     # If two fit, prefer the one whose library resizes positions as we do.
@@ -330,9 +331,9 @@ def _closest(vit: Any) -> tuple[Family, list[str]]:
   return family, why
 
 
-def _against(family: Family, vit: Any) -> tuple[int, list[str]]:
+def _against(family: Transformers, vit: Any) -> tuple[int, list[str]]:
   """How badly a model fits the family, 0 if it does, and the reasons."""
-  rows = family.table.rules(vit)
+  rows = table_of(family).rules(vit)
   if lost := unmapped(vit, rows):
     return len(lost), [f"it has no place for {', '.join(lost[:3])}"]
   if all(row.theirs != family.signature for row in rows):
@@ -341,7 +342,7 @@ def _against(family: Family, vit: Any) -> tuple[int, list[str]]:
     head = "with" if vit.num_classes else "without"
     return 1, [f"it has no class {head} a head"]
   try:
-    shapes = shapes_of(vit, family.rules(vit))
+    shapes = shapes_of(vit, rules_of(family, vit))
     if not family.fits(shapes, family.base(vit)):
       return 99, [f"{vit.registers} registers are not its number"]
     config = _config(family, vit)
@@ -377,14 +378,14 @@ def losses(vit: Any) -> Iterator[str]:
       "pictures of another size than the positions' get other positions: "
       f"transformers resizes {family.types[0]}'s by another rule"
     )
-  elif vit.antialias and family not in (DINOV2, TIPS):
+  elif vit.antialias and not family.antialiased:
     yield (
       "pictures of another size than the positions' get slightly other "
       "positions: transformers interpolates them without antialiasing"
     )
 
 
-def _resized_otherwise(family: Family, vit: Any) -> bool:
+def _resized_otherwise(family: Transformers, vit: Any) -> bool:
   """Whether the library would resize a model's positions by another rule."""
   if vit.position == "none" or not vit.extended:
     return False
@@ -406,7 +407,7 @@ def constants(vit: Any) -> dict[str, np.ndarray]:
     arrays[family.base(vit) + family.mask_token] = zeros
   if _config(family, vit).get("num_register_tokens") == 0:
     none = np.zeros((1, 0, vit.hidden_size), np.float32)
-    arrays[family.base(vit) + REGISTERS] = none
+    arrays[family.base(vit) + _REGISTERS] = none
   if family.normalizes:
     for name, values in _colours(vit).items():
       column = np.asarray(values, np.float32)[:, None, None]
@@ -443,7 +444,7 @@ def class_name(vit: Any) -> str:
   return _config(family_of(vit), vit)["architectures"][0]
 
 
-def _config(family: Family, vit: Any) -> dict[str, Any]:
+def _config(family: Transformers, vit: Any) -> dict[str, Any]:
   size = architecture.table_size(vit)
   acts = GELUS | _GATES
   names = {ours: theirs for theirs, ours in reversed(acts.items())}
@@ -462,7 +463,7 @@ def _config(family: Family, vit: Any) -> dict[str, Any]:
     "architectures": [family.classes[bool(vit.num_classes)]],
     **huggingface.labels(vit),
   }
-  particular = family.config(vit)
+  particular = family.config(vit, size)
   if "vision_config" in particular:
     particular["vision_config"] |= tower
     tower = {}
@@ -471,11 +472,9 @@ def _config(family: Family, vit: Any) -> dict[str, Any]:
   return {**tower, **head, **particular}
 
 
-def _candidates(shapes: Shapes) -> list[tuple[Family, str]]:
+def _candidates(shapes: Shapes) -> list[tuple[Transformers, str]]:
   """The families that these names fit, and the base before them; best first."""
-  one_head = "cls_classifier.bias" not in shapes
-  families = (f for f in FAMILIES if not (one_head and f is TEACHER))
-  pairs = ((family, base) for family in families for base in family.bases)
+  pairs = ((family, base) for family in FAMILIES for base in family.bases)
   return [
     (f, base)
     for f, base in pairs

@@ -1,7 +1,8 @@
 """The decoder of transformers' masked autoencoders, `ViTMAEForPreTraining`.
 
-`hf_vit` has their encoder. The decoder's positions are computed here, and
-stored there: release 5 makes new models with zeros in their place, which stay.
+`vit_jax.families.vit` has their encoder. The decoder's positions are computed
+here, and stored there: release 5 makes new models with zeros in their place,
+which stay.
 """
 
 import math

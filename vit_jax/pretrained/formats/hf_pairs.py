@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.families.clip import CLIP
+from vit_jax.families.family import Transformers
+from vit_jax.families.siglip import SIGLIP
+from vit_jax.families.tipsv2 import TIPS
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import BIAS, LOG_SCALE, SHARED, TEXT, TwoTowers
-from vit_jax.pretrained.formats import (
-  hf_clip,
-  hf_encoders,
-  hf_text,
-  hf_towers,
-  processor,
-)
+from vit_jax.pretrained.formats import hf_encoders, hf_text, processor
+from vit_jax.pretrained.formats.hf_family import table_of
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
-from vit_jax.pretrained.formats.table import Family
 from vit_jax.pretrained.formats.text_family import ACTIVATIONS, TextFamily
 
 _WRONG_END = hf_text.WRONG_END
@@ -32,7 +30,7 @@ _WRONG_END = hf_text.WRONG_END
 class _Kind:
   """One of the library's classes, and what its files have."""
 
-  image: Family
+  image: Transformers
   text: TextFamily
   bases: tuple[str, str]  # Prefixes of the names of the towers' arrays.
   name: str  # The beginning of the classes' names.
@@ -43,7 +41,7 @@ class _Kind:
 
 
 _CLIP = _Kind(
-  hf_clip.CLIP,
+  CLIP,
   hf_text.CLIP,
   ("vision_model.", "text_model."),
   "CLIP",
@@ -53,7 +51,7 @@ _METACLIP = dataclasses.replace(
   _CLIP, name="MetaClip2", model_type="metaclip_2"
 )
 _SIGLIP = _Kind(
-  hf_clip.SIGLIP,
+  SIGLIP,
   hf_text.SIGLIP,
   ("vision_model.", "text_model."),
   "Siglip",
@@ -62,7 +60,7 @@ _SIGLIP = _Kind(
   axes="1",
 )
 _TIPS = _Kind(
-  hf_towers.TIPS,
+  TIPS,
   hf_text.TIPS,
   ("vision_encoder.", "text_encoder."),
   "Tipsv2",
@@ -119,7 +117,7 @@ def reasons(model: Any) -> list[str]:
   if model.first_bias is not None and not kind.bias:
     against.append(f"{kind.name}Model has no bias of the similarities")
   projected = (image.representation_size, text.representation_size)
-  if kind.image is hf_clip.CLIP and None in projected:
+  if kind.image is CLIP and None in projected:
     against.append(f"{kind.name}Model projects the outputs of both towers")
   return against
 
@@ -152,7 +150,7 @@ def rules(model: Any) -> list[Rule]:
   """The rules for all arrays of a pair to write."""
   image, text = _towers(model)
   kind = _kind(text)
-  own = kind.image.table.rules(image, kind.bases[0])
+  own = table_of(kind.image).rules(image, kind.bases[0])
   for rule in kind.text.table.rules(text, kind.bases[1]):
     ours = tuple(f"{TEXT}/{path}" for path in rule.ours)
     own.append(dataclasses.replace(rule, ours=ours))

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.pretrained.formats import architecture
+from vit_jax.families.family import CLIP_MEAN, CLIP_STD
 from vit_jax.pretrained.formats.architecture import section
 from vit_jax.runtime.checks import COUNT, Sides, checked
 from vit_jax.runtime.checks import SIDES as ALL_SIDES
@@ -166,6 +166,6 @@ def pictures(content: Mapping[str, Any]) -> dict[str, Any]:
     # It resizes pictures of Pillow's, and torchvision cuts them.
     "resizer": "pillow",
     "corner": "even",
-    "image_mean": given.get("mean", [*architecture.CLIP_MEAN]),
-    "image_std": given.get("std", [*architecture.CLIP_STD]),
+    "image_mean": given.get("mean", [*CLIP_MEAN]),
+    "image_std": given.get("std", [*CLIP_STD]),
   }

@@ -13,7 +13,12 @@ import numpy as np
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import FILTERS, TENSORFLOW, EvalTransformSettings
-from vit_jax.pretrained.formats import architecture
+from vit_jax.families.family import (
+  CLIP_MEAN,
+  CLIP_STD,
+  IMAGENET_MEAN,
+  IMAGENET_STD,
+)
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import COUNT, PerChannel, Sides, checked
 from vit_jax.runtime.printable import quoted
@@ -27,12 +32,12 @@ _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 _OVERSHOOTING = (1, 3)  # Those whose weights may be below 0.
 _VIT = {"size": 224, "resample": 2, "image_mean": HALF, "image_std": HALF}
 _VIT |= {"resizer": "torchvision"}  # Since release 5.
-_IMAGENET = {"image_mean": architecture.IMAGENET_MEAN}
-_IMAGENET |= {"image_std": architecture.IMAGENET_STD}
+_IMAGENET = {"image_mean": IMAGENET_MEAN}
+_IMAGENET |= {"image_std": IMAGENET_STD}
 _CROP = {"do_center_crop": True, "crop_size": 224, "resample": 3}
 _CLIP = {**_VIT, **_CROP, "size": {"shortest_edge": 224}}
-_CLIP |= {"image_mean": architecture.CLIP_MEAN}
-_CLIP |= {"image_std": architecture.CLIP_STD}
+_CLIP |= {"image_mean": CLIP_MEAN}
+_CLIP |= {"image_std": CLIP_STD}
 # The defaults of each class, by its name without "ImageProcessor".
 _KINDS: Mapping[str, Mapping[str, Any]] = {
   "ViT": _VIT,

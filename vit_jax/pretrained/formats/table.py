@@ -1,6 +1,7 @@
 """Tables of names: which published array holds which of our parameters.
 
-`names.csv` has a row for each array, with the tables that it belongs to. One
+`names.csv` has a row for each array, with the tables that it belongs to; rows
+of one family of transformers' alone are in its file of `vit_jax.families`. One
 table serves a whole family of models: a row applies to a model that has the
 row's parameters, so rows for a bias, registers or LayerScale are skipped for
 models without them. A table has one or several stacks of layers, each with its
@@ -17,20 +18,18 @@ import dataclasses
 import functools
 import importlib.resources
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from vit_jax.models import BaseVit
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.paths import below, within
-from vit_jax.pretrained.formats.architecture import (
-  IMAGENET_MEAN,
-  IMAGENET_STD,
-  count_layers,
-)
+from vit_jax.pretrained.formats.architecture import count_layers
 from vit_jax.pretrained.formats.mapping import SAME, Rule, Shapes
 
 Config = Mapping[str, Any]
+
+
+_COLUMNS = ("part", "theirs", "ours", "pattern")
 
 
 @functools.cache
@@ -102,6 +101,7 @@ class Table:
   stacks: tuple[Layers, ...]
   units: Units | None = None  # None for a family without hybrids.
   shared: str = ""  # Name of the rows that it shares with other tables.
+  names: str = ""  # Rows of its own, as in `names.csv` without their tables.
 
   @functools.cache  # noqa: B019
   def rows(self, *parts: str, table: str = "") -> tuple[Rule, ...]:
@@ -115,10 +115,14 @@ class Table:
     unit of a ResNet, without `Units.theirs` and "resnet/stage0_unit0/".
     """
     names = {table} if table else {self.name, self.shared}
+    rows = [x for x in _names_csv() if names & {*x["tables"].split()}]
+    if not table:
+      own = self.names.strip().splitlines()
+      rows += [*csv.DictReader(own, fieldnames=[*_COLUMNS])]
     return tuple(
       Rule(row["theirs"], tuple(row["ours"].split()), row["pattern"] or SAME)
-      for row in _names_csv()
-      if names & {*row["tables"].split()} and row["part"] in parts
+      for row in rows
+      if row["part"] in parts
     )
 
   def rules(self, vit: Any, base: str = "") -> list[Rule]:
@@ -224,63 +228,3 @@ def unmapped(vit: Any, rules: list[Rule]) -> list[str]:
   return sorted(
     _shapes(vit).keys() - {path for rule in rules for path in rule.ours}
   )
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-  """A family of encoders."""
-
-  types: tuple[str, ...]  # The `model_type`s of its configurations.
-  signature: str  # Name of an array that only this family has, after its base.
-  table: Table
-  bases: tuple[str, ...]  # Prefixes that names of the table's base may have.
-  # Returns fields of the model that are particular to the family, and lines on
-  # what no file tells as `notes`.
-  fields: Callable[[Shapes, Config], dict[str, Any]]
-  # Returns the part of a configuration that is particular to it.
-  config: Callable[[Any], dict[str, Any]]
-  # The library's classes without and with a head; None for none.
-  classes: tuple[str | None, str | None]
-  # Values that the library has where a configuration has none.
-  defaults: Config
-  # Whether arrays with the signature, after a base, are this family's.
-  fits: Callable[[Shapes, str], bool] = lambda shapes, base: True
-  # The configuration's name of the epsilon of all norms.
-  epsilon: str = "layer_norm_eps"
-  # How the library resizes positions, see `ExtendedVit.position_resize`.
-  position_resize: str = "bicubic"
-  # The configuration's name of the size of images that positions are for.
-  positions_for: str = "image_size"
-  # Beginning of the names of the mean and deviation by which the library's
-  # model normalises its images itself; "" if its preprocessor does.
-  normalizes: str = ""
-  # Whether the activation that its configuration names is that of gates; else
-  # theirs is SiLU.
-  gated_by_act: bool = False
-  extended: bool = True  # Whether its models may be `ExtendedVit`s.
-  relative: bool = False  # Whether it may have relative positions.
-  # Whether its table may be for images that are no squares.
-  any_shape: bool = False
-  # Whether the first base is written, also without a head.
-  one_base: bool = True
-  # Name of the token of masked pre-training, which is not read and written as
-  # zeros; "" if there is none.
-  mask_token: str = ""
-  mask_axes: int = 1  # Number of axes of length 1 that this token has.
-  # Beginnings of the names of other arrays that are not read.
-  unused: tuple[str, ...] = ()
-  # The same of a pre-training objective, if there is an array like the first.
-  objective: tuple[str, ...] = ()
-  # Where no preprocessor tells them, mean and deviation of each channel.
-  mean: tuple[float, ...] = IMAGENET_MEAN
-  std: tuple[float, ...] = IMAGENET_STD
-
-  def base(self, vit: Any) -> str:
-    """Prefix of the base's names in a file that is written."""
-    if self.one_base:
-      return self.bases[0]
-    return f"{self.config(vit)['model_type']}." if vit.num_classes else ""
-
-  def rules(self, vit: BaseVit) -> list[Rule]:
-    """The rules for the arrays of a file that is written."""
-    return self.table.rules(vit, self.base(vit))

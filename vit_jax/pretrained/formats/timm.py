@@ -16,6 +16,12 @@ from typing import Any
 from vit_jax import families
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import PILLOW_FILTERS, EvalTransformSettings
+from vit_jax.families.family import (
+  CLIP_MEAN,
+  CLIP_STD,
+  IMAGENET_MEAN,
+  IMAGENET_STD,
+)
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
@@ -183,7 +189,7 @@ def usual_pictures(shapes: Shapes) -> dict[str, Any]:
   SigLIPs, or ViTs of timm's own with registers alone.
   """
   half = {"crop_pct": 0.9, "mean": HALF, "std": HALF}
-  clip = {"mean": architecture.CLIP_MEAN, "std": architecture.CLIP_STD}
+  clip = {"mean": CLIP_MEAN, "std": CLIP_STD}
   if {"norm_pre.weight", "patch_embed.norm.weight"} & shapes.keys():
     return {"crop_pct": 1.0, **clip}
   scaled = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
@@ -195,8 +201,8 @@ def usual_pictures(shapes: Shapes) -> dict[str, Any]:
   if not scaled and apart & shapes.keys():
     return {"crop_pct": 0.9, **clip}
   colours = {
-    "mean": architecture.IMAGENET_MEAN,
-    "std": architecture.IMAGENET_STD,
+    "mean": IMAGENET_MEAN,
+    "std": IMAGENET_STD,
   }
   if "blocks.0.attn.norm.weight" in shapes:
     return {"crop_pct": 1.0, **colours}
@@ -219,8 +225,8 @@ def preprocessing(
     "crop_pct": 0.875,
     "crop_mode": "center",
     "interpolation": "bicubic",
-    "mean": architecture.IMAGENET_MEAN,
-    "std": architecture.IMAGENET_STD,
+    "mean": IMAGENET_MEAN,
+    "std": IMAGENET_STD,
   }
   if not published:
     values |= usual_pictures(shapes or {})

@@ -10,6 +10,7 @@ from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
+from vit_jax.families.family import IMAGENET_MEAN, IMAGENET_STD
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import architecture
 from vit_jax.pretrained.formats.architecture import Architecture, length, need
@@ -82,9 +83,7 @@ def preprocessing(file: str) -> tuple[Preprocessing, frozenset[str]]:
   side, short, interpolation = _RESIZE[(names or [*_RESIZE])[0]]
   ratio = short / side
   crop = EvalTransformSettings("center", ratio, interpolation, corner="even")
-  pictures = Preprocessing(
-    None, crop, mean=architecture.IMAGENET_MEAN, std=architecture.IMAGENET_STD
-  )
+  pictures = Preprocessing(None, crop, mean=IMAGENET_MEAN, std=IMAGENET_STD)
   return pictures, frozenset(() if names else ("crop",))
 
 
