@@ -71,6 +71,8 @@ NORMS = ("layer", "rms")
 ATTENTION_DTYPES = ("float32", "bfloat16")
 DTYPE_FIELDS = ("dtype", "param_dtype", "attention_dtype")
 """Fields of a model that hold types; descriptions hold their names."""
+EXECUTION = ("scan", "remat", "splash")
+"""Fields that change how a model is executed, but not its result."""
 
 
 @dataclasses.dataclass(frozen=True)

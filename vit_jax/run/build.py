@@ -17,7 +17,7 @@ from vit_jax.data.reading.sources import Splits, check_same_classes
 from vit_jax.data.settings import NormalizationSettings
 from vit_jax.data.transforming.transforms import check_colours
 from vit_jax.models import Model, make_model
-from vit_jax.models.layer import DTYPE_FIELDS
+from vit_jax.models.layer import DTYPE_FIELDS, EXECUTION
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import with_block
 from vit_jax.run.settings import ProbeSettings, Settings
@@ -33,8 +33,6 @@ from vit_jax.training.state import make_params_init
 if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
 
-# Fields that change how a model is executed, but not its result.
-EXECUTION = ("scan", "remat", "splash")
 # Fields that may differ between a run and the checkpoint it starts from.
 _FREE_FIELDS = ("num_classes", "representation_size", *DTYPE_FIELDS, *EXECUTION)
 

@@ -20,6 +20,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model, to_fields
 from vit_jax.models.grid import grid_of
+from vit_jax.models.layer import EXECUTION
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import begun, build, fastest
@@ -473,5 +474,5 @@ def _as_saved(
   if fields.get("block", "axial") not in BLOCKS:  # A class of the user's own.
     fields |= with_block({"block": settings.model.block})
   chosen = settings.model.given()
-  changed = {key: chosen[key] for key in build.EXECUTION if key in chosen}
+  changed = {key: chosen[key] for key in EXECUTION if key in chosen}
   return choose.model_of(task, fields).clone(**changed)

@@ -21,6 +21,7 @@ from jaxtyping import Array, UInt32
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.reading.split_names import OLDER
 from vit_jax.data.settings import EvalTransformSettings, NormalizationSettings
+from vit_jax.models.layer import EXECUTION
 from vit_jax.runtime.checks import SIDES, Sides
 from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import Section, flat, from_dict, section, setting
@@ -42,10 +43,10 @@ _FREE_KEYS = (
   *("log_every", "eval_every", "save_every", "keep_last", "profile_steps"),
   *("early_stop_evaluations", "max_skipped_steps", "hang_factor", "fewshot."),
   *("eval_batch_size", "eval_per_class", "eval_pictures", "eval_transform."),
-  *("model.scan", "model.remat", "loader.", "mesh.", "wandb_project"),
+  *("loader.", "mesh.", "wandb_project", "digest_every"),
   *("data.data_dir", "data.root", "data.dir", "data.labels_file"),
   *("data.eval_labels_file", "data.eval_split", "teacher.source"),
-  *("model.splash", "digest_every"),
+  *(f"model.{name}" for name in EXECUTION),
 )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from vit_jax.models import Vit, from_fields, to_fields
 from vit_jax.models.grid import grid_of, param_shapes
-from vit_jax.models.layer import DTYPE_FIELDS
+from vit_jax.models.layer import DTYPE_FIELDS, EXECUTION
 from vit_jax.models.parts import OURS
 from vit_jax.models.paths import below, within
 from vit_jax.models.position import PositionEmbedding
@@ -25,7 +25,7 @@ _FREE = {
   *("relative_bilinear", "position_resize"),
   *("dropout_rate", "attention_dropout_rate", "embedding_dropout_rate"),
   *("patch_dropout_rate", "drop_path_rate", "drop_path_grows"),
-  *("scan", "remat", "splash", *DTYPE_FIELDS),
+  *(*EXECUTION, *DTYPE_FIELDS),
 }
 _FLAGS = ("gelu", "layer_norm_epsilon")  # `convert` has a flag for each.
 # The factors of LayerScale -> the layer whose output they multiply.
