@@ -120,6 +120,7 @@ def test_layers_take_their_settings_from_the_fields_of_a_vit():
     gelu="exact",
     layer_norm_epsilon=1e-3,
     splash=True,
+    attention="plain",
     dtype=jnp.bfloat16,
     param_dtype=jnp.float16,
     attention_dtype=jnp.float32,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.models.tiny_vit import HEADS, D, random_params
 from tests.rows import some_slow
-from vit_jax.models import attention, partitioning, tpu
+from vit_jax.models import attention, gpu, partitioning, tpu
 from vit_jax.models.attention import Msa
 from vit_jax.models.layer import LayerConfig
 from vit_jax.models.mask import AttentionMask
@@ -36,7 +36,7 @@ MASKS = {
   ),
   "keys of a text": (dict(counts=COUNTS), True, COUNTS[:, None] & BEFORE),
 }
-FORMS = ("plain", "whole", "blocks", "splash")
+FORMS = ("plain", "whole", "blocks", "splash", "cudnn")
 
 
 def _numpy(z, params, pairs):
@@ -59,7 +59,10 @@ def _results(monkeypatch, form, name, z, params, dtype=jnp.float32):
   given, causal, _ = MASKS[name]
   mask = AttentionMask(**jax.tree.map(jnp.asarray, given))
   kind = CausalMsa if causal else Msa
-  layer = kind(HEADS, LayerConfig(splash=form == "splash", dtype=dtype))
+  options = {"splash": form == "splash", "dtype": dtype}
+  if form == "cudnn":
+    options["attention"] = form
+  layer = kind(HEADS, LayerConfig(**options))
   weights = jax.random.normal(jax.random.key(9), z.shape)
 
   def loss(params, z):
@@ -67,7 +70,11 @@ def _results(monkeypatch, form, name, z, params, dtype=jnp.float32):
     return (weights * y).sum(), y
 
   with monkeypatch.context() as patch:
-    if form != "plain":
+    if form == "cudnn":  # By JAX's function, of which XLA has a form here.
+      patch.setattr(gpu, "IMPLEMENTATION", "xla")
+      patch.setattr(gpu, "TYPES", ("float32",))
+      patch.setattr(partitioning, "platform", lambda: "gpu")
+    elif form != "plain":
       patch.setattr(partitioning, "platform", lambda: "tpu")
     if form in ("blocks", "splash"):
       patch.setattr(attention, "WHOLE", S - 1)

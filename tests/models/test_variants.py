@@ -127,7 +127,7 @@ def test_names_of_half_a_model_are_refused():
 @pytest.mark.parametrize(
   "variant, message",
   [
-    ("B/16", "Vit has no field depth, widht; it has attention_dropout_rate, "),
+    ("B/16", "Vit has no field depth, widht; it has attention, attention_"),
     ("R50x1", "ResNet has no field depth, widht; it has dtype, epsilon, "),
   ],
 )

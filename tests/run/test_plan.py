@@ -10,7 +10,7 @@ from PIL import Image
 
 from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models import attention, partitioning
+from vit_jax.models import attention, gpu, partitioning
 from vit_jax.pretrained import load
 from vit_jax.run import build, loop
 from vit_jax.run.plan import make_plan, plan_of_shapes
@@ -205,6 +205,23 @@ def test_the_form_of_attention_on_a_tpu_is_said(
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
   monkeypatch.setattr(attention, "WHOLE", whole)
   assert dict(header(plan(config), "runs/x")).get("attention") == said
+
+
+def test_the_form_of_attention_on_a_gpu_is_said(config, monkeypatch):
+  auto = plan(config)
+  config.model.attention = "cudnn"
+  asked = plan(config)
+  said = "as written, A as an array; cuDNN's kernels are not used: "
+  found = dict(header(asked, "runs/x"))["attention"]
+  assert found == said + "it needs a GPU, and this is a CPU"
+  monkeypatch.setattr(partitioning, "platform", lambda: "gpu")
+  found = dict(header(asked, "runs/x"))["attention"]
+  assert found == said + "it needs bfloat16 or float16, and dtype is float32"
+  monkeypatch.setattr(gpu, "refusal", lambda *_: "")
+  found = dict(header(asked, "runs/x"))["attention"]
+  assert found == "cuDNN's kernels"
+  found = dict(header(auto, "runs/x"))["attention"]
+  assert found.endswith("; model.attention=cudnn takes cuDNN's kernels")
 
 
 def test_a_cut_is_said_and_described(config):

@@ -372,6 +372,7 @@ def test_choices_are_those_of_the_code_that_implements_them():
   assert settings.PLACES == position.PLACES
   assert settings.GELUS == tuple(layer.GELUS)
   assert settings.REMATS == tuple(layer.REMATS)
+  assert settings.ATTENTIONS == layer.ATTENTIONS
   assert pair_settings.HOW == two_towers.HOW
 
 

@@ -39,19 +39,33 @@ FORMS = {
   "whole": "our form for TPUs",
   "blocks": "our form for TPUs, some heads and images at a time",
   "splash": "JAX's splash attention kernel",
+  "cudnn": "cuDNN's kernels",
 }
 WHOLE = 512  # Tokens of which a TPU keeps all attention weights.
 
 
-def form_of(tokens: int, needs_A: bool, splash: bool) -> str:
+def form_of(
+  tokens: int,
+  needs_A: bool,
+  config: LayerConfig,
+  head_size: int,
+  mask: AttentionMask | None = None,
+) -> str:
   """The name of the form, in `FORMS`, in which attention is computed.
 
   Only the plain form has A as an array.
   """
-  if needs_A or not for_tpu():
+  if needs_A or config.attention == "plain":
     return "plain"
-  many = "splash" if splash else "blocks"
-  return "whole" if tokens <= WHOLE else many
+  if for_tpu():
+    many = "splash" if config.splash else "blocks"
+    return "whole" if tokens <= WHOLE else many
+  if config.attention == "cudnn" and (mask is None or mask.is_at_end):
+    from vit_jax.models import gpu
+
+    refused = gpu.refusal(config.dtype, head_size)
+    return "plain" if refused else "cudnn"
+  return "plain"
 
 
 class Msa(nn.Module):
@@ -104,7 +118,14 @@ class Msa(nn.Module):
     U_q, U_k, U_v, U_msa = U = self.projections(D)
     replaced = products_are_replaced()
     special = replaced or R is not None or queries is not None
-    form = form_of(S, special or self._needs_A(train), c.splash)
+    needs_A = special or self._needs_A(train)
+    form = form_of(S, needs_A, c, D // self.num_heads, seen)
+    if form == "cudnn":
+      from vit_jax.models import gpu
+
+      q, k, v = (to_heads(one, z) for one in U[:3])
+      SA = gpu.attend(*self._compared(q, k, where), v, seen)
+      return self._scaled(self._joined(U_msa, SA), scale)[:, :read]
     if form != "plain":
       z = z.astype(c.dtype)
       return self._on_tpu(form, z, U, scale, where, seen)[:, :read]
@@ -123,8 +144,7 @@ class Msa(nn.Module):
     A = self._show(A)
     A = dropout(A)
     SA = result_of_few(A, U_v, z) if few else A @ to_heads(U_v, z)  # Eq. 7
-    y = self._joined(U_msa, SA)  # Eq. 8
-    return y if scale is None else y * scale.astype(y.dtype)[None, None]
+    return self._scaled(self._joined(U_msa, SA), scale)  # Eq. 8
 
   def projections(self, D: int) -> tuple[Projection, ...]:
     """U_q, U_k, U_v, each (D, k, D_h), and U_msa, (k, D_h, D)."""
@@ -164,6 +184,10 @@ class Msa(nn.Module):
   def _joined(self, U_msa: Projection, SA: Keys) -> TokenValues:
     """The heads' results as one, Eq. 8, before which a subclass may act."""
     return from_heads(U_msa, SA)
+
+  def _scaled(self, y: TokenValues, scale: Any) -> TokenValues:
+    """The output, times the factors of LayerScale if there are any."""
+    return y if scale is None else y * scale.astype(y.dtype)[None, None]
 
   def _needs_A(self, train: bool) -> bool:
     """Whether A has to be an array: something drops, sows or offsets it."""

@@ -91,7 +91,7 @@ class Composed(Model):
     return self.encoder.stride
 
   def attention_form(self, size: tuple[int, int]) -> str | None:
-    """How attention is computed on images of (height, width), if known."""
+    """How attention is computed on images of (height, width)."""
     return self.encoder.attention_form(size)
 
   def parts(self) -> tuple[Part, ...]:

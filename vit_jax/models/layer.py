@@ -69,9 +69,10 @@ GELUS = {
 ACTIVATIONS = GELUS | {"relu": nn.relu}
 NORMS = ("layer", "rms")
 ATTENTION_DTYPES = ("float32", "bfloat16")
+ATTENTIONS = ("auto", "plain", "cudnn")
 DTYPE_FIELDS = ("dtype", "param_dtype", "attention_dtype")
 """Fields of a model that hold types; descriptions hold their names."""
-EXECUTION = ("scan", "remat", "splash")
+EXECUTION = ("scan", "remat", "splash", "attention")
 """Fields that change how a model is executed, but not its result."""
 
 
@@ -88,6 +89,7 @@ class LayerConfig:
   layer_norm_epsilon: float = 1e-6
   norm_kind: str = "layer"
   splash: bool = False
+  attention: str = "auto"
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
   attention_dtype: DTypeLike = jnp.float32
@@ -95,6 +97,7 @@ class LayerConfig:
   def __post_init__(self):
     check_choice("gelu", self.gelu, ACTIVATIONS)
     check_choice("norm_kind", self.norm_kind, NORMS)
+    check_choice("attention", self.attention, ATTENTIONS)
     check_rate("dropout_rate", self.dropout_rate)
     check_rate("attention_dropout_rate", self.attention_dropout_rate)
     if not self.layer_norm_epsilon > 0:

@@ -110,6 +110,11 @@ class AttentionMask(struct.PyTreeNode):
     return seen
 
   @property
+  def is_at_end(self) -> bool:
+    """Whether only a row's last keys are hidden, or those after a query."""
+    return self.counts is None and self.image is None
+
+  @property
   def itself(self) -> bool:
     """Whether each token sees itself at least."""
     return not self._by_key and self.image is None

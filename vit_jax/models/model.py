@@ -207,7 +207,10 @@ class Model(nn.Module):
     raise NotImplementedError
 
   def attention_form(self, size: tuple[int, int]) -> str | None:
-    """How attention is computed on images of (height, width), if known."""
+    """How attention is computed on images of (height, width).
+
+    None if that is not known, or nothing else could be chosen.
+    """
     return None
 
   @property
@@ -388,6 +391,9 @@ class VitFields(Model):
       `layer.REMATS`.
     splash: On TPUs, computes attention between more than 512 tokens by JAX's
       kernel instead of our form, unless something needs A.
+    attention: How attention is computed: "auto" is our form on TPUs, and as
+      written elsewhere; "plain" is as written; "cudnn" is by cuDNN's kernels
+      where they can (`models.gpu`), else as "auto".
     dtype, param_dtype: Types of the computation and of the parameters.
     attention_dtype: Type of the logits and the exponentials of attention,
       float32 or bfloat16 (`attention.softmax`).
@@ -410,6 +416,7 @@ class VitFields(Model):
   scan: bool = False
   remat: str = "none"
   splash: bool = False
+  attention: str = "auto"
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
   attention_dtype: DTypeLike = jnp.float32

@@ -96,6 +96,7 @@ class TextTower(Model):
   layer_norm_epsilon: float = 1e-6
   scan: bool = False
   remat: str = "none"
+  attention: str = "auto"
   dtype: DTypeLike = jnp.float32
   param_dtype: DTypeLike = jnp.float32
   attention_dtype: DTypeLike = jnp.float32
@@ -212,6 +213,7 @@ class TextTower(Model):
     return LayerConfig(
       gelu=self.gelu,
       layer_norm_epsilon=self.layer_norm_epsilon,
+      attention=self.attention,
       dtype=self.dtype,
       param_dtype=self.param_dtype,
       attention_dtype=self.attention_dtype,

@@ -27,7 +27,7 @@ LOG_SCALE, BIAS = "log_scale", "bias"
 _MOST_LOG_SCALE = 20
 """Paths of the two parameters that belong to none of the towers."""
 HOW = ("trained", "frozen", "lora")
-SHARED = ("scan", "remat", *DTYPE_FIELDS)
+SHARED = ("scan", "remat", "attention", *DTYPE_FIELDS)
 """Fields that the text tower takes from the image tower."""
 _NEEDS = Needs("data.task='pairs'", patches=False, all_patches=False)
 

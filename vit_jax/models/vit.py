@@ -36,7 +36,7 @@ from vit_jax.models.layer import (
 )
 from vit_jax.models.mask import AttentionMask
 from vit_jax.models.model import VitFields, check_images
-from vit_jax.models.partitioning import for_tpu, named
+from vit_jax.models.partitioning import for_cpu, for_tpu, named
 from vit_jax.models.parts import ENCODER, Part, Stack, heads
 from vit_jax.models.position import (
   Grid,
@@ -200,9 +200,18 @@ class BaseVit(VitFields):
     patches = max(round((1 - self.patch_dropout_rate) * patches), 1)
     offset = self.relative or self.position == "relative"
     needs_A = self.attention_dropout_rate > 0 or bool(offset)
-    form = FORMS[form_of(self.prefix + patches, needs_A, self.splash)]
+    tokens, head_size = (
+      self.prefix + patches,
+      self.hidden_size // self.num_heads,
+    )
+    form = FORMS[form_of(tokens, needs_A, self._config, head_size)]
     if not for_tpu():
-      return form
+      if self.attention != "cudnn" and for_cpu():
+        return None
+      from vit_jax.models import gpu
+
+      about = gpu.about(self.attention, self.dtype, head_size)
+      return f"{form}{about}" if about is not None else None
     from vit_jax.models import tpu
 
     forward = str(tpu.forward_form(self.hidden_size))

@@ -33,7 +33,7 @@ KEYS = {
 
 
 _FREE = {
-  *("representation_size", "head_bias", "splash"),
+  *("representation_size", "head_bias", "splash", "attention"),
   *("dropout_rate", "embedding_dropout_rate"),
 }
 """Fields of a model that its row holds for whatever they are."""

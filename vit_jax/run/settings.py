@@ -55,6 +55,7 @@ POSITIONS = (
 PLACES = ("input", "every_layer", "shared")
 GELUS = ("tanh", "exact", "quick")
 REMATS = ("none", "dots", "full")
+ATTENTIONS = ("auto", "plain", "cudnn")
 _unset = functools.partial(setting, None)
 
 
@@ -120,6 +121,12 @@ class ModelSettings(Section):
   )
   splash: bool | None = _unset(
     "Use JAX's splash attention on TPUs, above 512 tokens; not yet confirmed."
+  )
+  attention: str | None = _unset(
+    "How attention is computed: by our form on TPUs and as written elsewhere "
+    '("auto"), as written ("plain"), or by cuDNN\'s kernels on GPUs ("cudnn"), '
+    "in bfloat16 or float16; not yet measured.",
+    choices=ATTENTIONS,
   )
   block: str | None = _unset(
     '"axial" (App. D.6), layers after the paper ("dinov2", "dinov3", "clip", '

@@ -71,8 +71,7 @@ def header(
     rows.append(("sampling", _evenly(plan)))
   if plan.preprocessing.cut_from:
     rows.append(("images", str(plan.preprocessing)))
-  if for_tpu():
-    rows += _for_tpu(plan)
+  rows += _for_chips(plan)
   full = settings.optimizer.warmup.in_steps(settings.batch_size, examples)
   if (warmup := plan.warmup_steps) < full:
     text = f"shortened from {full:,} to {warmup:,} steps, as the run is short"
@@ -93,10 +92,12 @@ def _crops(plan: Plan) -> str:
   return about(plan.source) if about else ""
 
 
-def _for_tpu(plan: Plan) -> list[tuple[str, str]]:
+def _for_chips(plan: Plan) -> list[tuple[str, str]]:
   """The settings and forms that are for the chips, as far as there are any."""
   settings, model = plan.settings, plan.model
-  fast = fastest.described(settings, plan.task, model, jax.devices())
+  fast = ""
+  if for_tpu():
+    fast = fastest.described(settings, plan.task, model, jax.devices())
   form = model.attention_form(plan.preprocessing.image_size)
   return [(k, v) for k, v in (("settings", fast), ("attention", form)) if v]
 
