@@ -95,7 +95,7 @@ def test_batches_change_nothing_and_compile_once(photos, monkeypatch):
 
   def counting(*arguments, **options):
     step = make(*arguments, **options)
-    return lambda *xs: (traced.append(xs[1].shape), step(*xs))[1]
+    return lambda *xs: (traced.append(xs[1]["image"].shape), step(*xs))[1]
 
   monkeypatch.setattr(predictor, "make_predict_step", counting)
   predictor._compiled.cache_clear()

@@ -11,11 +11,11 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
+from vit_jax.data.batch import batched
 from vit_jax.estimate import hlo, network
 from vit_jax.inference.predictor import make_predict_step
 from vit_jax.models.grid import forward_gflops
@@ -200,9 +200,12 @@ def lower_forward(
     nn.unbox(shapes),
   )
   rows = sharding.batch_sharding(mesh)
-  images = jax.ShapeDtypeStruct((size, *shape), jnp.uint8, sharding=rows)
+  batch = {
+    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
+    for name, array in batched(preprocessing.transform().spec, size).items()
+  }
   gflops = forward_gflops(model, params, shape)
-  return sharding.jit_replicated(step, mesh).lower(params, images), gflops
+  return sharding.jit_replicated(step, mesh).lower(params, batch), gflops
 
 
 def devices_of(name: str) -> tuple[Chip, list[Any]]:

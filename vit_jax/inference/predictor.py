@@ -8,30 +8,30 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, UInt8
+from jaxtyping import Array
 
+from vit_jax.data.batch import Batch, Transform, allocate, batched, put
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.transforming.transforms import EvalTransform
 from vit_jax.inference import reading
 from vit_jax.inference.features import features as features_of
 from vit_jax.inference.features import layer_numbers
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import Model
 from vit_jax.models.loaded_first import KnowsItsInputs
-from vit_jax.models.model import normalize
 from vit_jax.runtime import hints
 from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.choose import answering
 from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.task import Task, class_name
 from vit_jax.training import sharding
+from vit_jax.training.inputs import ImageInputs
 
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
 
@@ -139,7 +139,6 @@ def predict(
   Raises:
     ValueError: if the image size is unknown, or the model's outputs are NaN.
   """
-  shape = preprocessing.image_shape
   transform = preprocessing.transform()
   mesh = sharding.make_mesh()
   replicated = sharding.replicated(mesh)
@@ -153,8 +152,8 @@ def predict(
   rows = sharding.padded_batch_size(len(first), mesh)
   every_image = itertools.chain(first, pictures)
   running = (
-    (names, step(params, jax.device_put(pixels, split)))
-    for names, pixels in _batches(every_image, transform, rows, shape)
+    (names, step(params, jax.device_put(batch, split)))
+    for names, batch in _batches(every_image, transform, rows)
   )
   for names, answers in sharding.begun_ahead(running, sharding.steps_ahead()):
     yield _predictions(names, answers, class_names)
@@ -351,13 +350,14 @@ def make_predict_step(
   layers: Sequence[int] = (),
   tokens: bool = False,
   text_head: TextHead | None = None,
-) -> Callable[[Any, UInt8[Array, "B H W C"]], dict[str, Array]]:
-  """Returns a function from (params, images) to a dictionary of answers.
+) -> Callable[[Any, Mapping[str, Array]], dict[str, Array]]:
+  """Returns a function from (params, batch) to a dictionary of answers.
 
-  The dictionary has the `outputs` of the task if the model has a head, and
-  `features` if they are asked for: the head's input, (B, D), or the tokens
-  after `layers` and the final layer norm, (B, L, h, w, D), or (B, L, S, D) with
-  `tokens`.
+  The batch has the arrays of `Preprocessing.transform`, such as `image`, uint8
+  (B, H, W, C). The dictionary has the `outputs` of the task if the model has a
+  head, and `features` if they are asked for: the head's input, (B, D), or the
+  tokens after `layers` and the final layer norm, (B, L, h, w, D), or (B, L, S,
+  D) with `tokens`.
 
   Args:
     mean: Mean subtracted from each channel, in units of full scale.
@@ -370,20 +370,19 @@ def make_predict_step(
     text_head: Takes the place of the model's head and of `task`.
   """
   task = answering(text_head.loss) if text_head else task
+  prepared = ImageInputs(mean, std)
 
   def features_and_logits(bound: Any, x: Array) -> tuple[Any, Any]:
     pooled = bound.pooled(x)
     return bound.representation(pooled), bound.head(pooled)
 
-  def predict_step(
-    params: Any, images: UInt8[Array, "B H W C"]
-  ) -> dict[str, Array]:
-    x = normalize(images, mean, std)
-    y, logits = cast(
-      Any, model.apply({"params": params}, x, method=features_and_logits)
+  def predict_step(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+    y, logits = prepared.model_outputs(
+      model, params, batch, features_and_logits
     )
     answers = {}
     if layers:
+      x = prepared.inputs(batch)
       dense = features_of(model, params, x, layers=layers, as_maps=not tokens)
       answers["features"] = jnp.stack(dense, axis=1).astype(jnp.float32)
     elif features:
@@ -440,20 +439,21 @@ def _named(
 
 def _batches(
   images: Iterable[reading.Picture],
-  transform: EvalTransform,
+  transform: Transform,
   rows: int,
-  shape: tuple[int, int, int],
-) -> Iterator[tuple[Names, np.ndarray]]:
-  """Yields names and pixels (rows, H, W, C); rows without an image are 0."""
+) -> Iterator[tuple[Names, Batch]]:
+  """Yields names and batches of `rows`; rows without an image are 0."""
+  read = reading.arrays_by(transform)
   decoded = enumerate(
-    reading.decode_ahead(images, transform, _BATCHES_AHEAD * rows), start=1
+    reading.decode_ahead(images, read, _BATCHES_AHEAD * rows), start=1
   )
+  spec = batched(transform.spec, rows)
   while group := list(itertools.islice(decoded, rows)):
-    pixels = np.zeros((rows, *shape), np.uint8)
+    batch = allocate(spec)
     names: Names = []
-    for row, (number, (picture, image)) in enumerate(group):
-      error = image if isinstance(image, str) else None
-      if error is None:
-        pixels[row] = image
+    for row, (number, (picture, arrays)) in enumerate(group):
+      error = arrays if isinstance(arrays, str) else None
+      if not isinstance(arrays, str):
+        put(batch, row, arrays)
       names.append((reading.name_of(picture, number), error))
-    yield names, pixels
+    yield names, batch

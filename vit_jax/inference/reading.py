@@ -1,7 +1,7 @@
 """Reads and preprocesses images: files, Pillow images and arrays."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from vit_jax.data.batch import Batch, Transform
 from vit_jax.data.decoding.picture import Picture, as_file, is_picture
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.image_files import find_images
-from vit_jax.data.transforming.transforms import EvalTransform
 from vit_jax.runtime.printable import printable_path
 from vit_jax.training.sharding import begun_ahead
 
@@ -64,16 +64,33 @@ def read_images(
   there is none, or the image size is unknown. The images should be few, as all
   are held in memory.
   """
-  transform = preprocessing.transform()
-  pixels = []
+  return read_batch(preprocessing, images)["image"]
+
+
+def read_batch(preprocessing: Preprocessing, images: Pictures) -> Batch:
+  """The batch of images, with all arrays of the preprocessing's transform.
+
+  Raises ValueError as `read_images`.
+  """
+  read = arrays_by(preprocessing.transform())
+  rows: list[Mapping[str, Any]] = []
   for number, picture in enumerate(each_picture(images), start=1):
-    image = read_image(picture, transform)
-    if isinstance(image, str):
-      raise ValueError(f"{name_of(picture, number)}: {image}")
-    pixels.append(image)
-  if not pixels:
+    arrays = read_image(picture, read)
+    if isinstance(arrays, str):
+      raise ValueError(f"{name_of(picture, number)}: {arrays}")
+    rows.append(arrays)
+  if not rows:
     raise ValueError("there is no image: give at least one.")
-  return np.stack(pixels)
+  return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def arrays_by(transform: Transform) -> Callable[[bytes], Mapping[str, Any]]:
+  """The arrays that a transform makes of an image file, which has no label."""
+
+  def read(encoded: bytes) -> Mapping[str, Any]:
+    return transform.row({"image": encoded, "label": 0, "id": ""})
+
+  return read
 
 
 def name_of(picture: Picture, number: int) -> str:
@@ -84,9 +101,9 @@ def name_of(picture: Picture, number: int) -> str:
 
 
 def decode_ahead(
-  images: Iterable[Picture], transform: EvalTransform, ahead: int
-) -> Iterator[tuple[Any, np.ndarray | str]]:
-  """Yields each picture with its pixels, or why it cannot be read.
+  images: Iterable[Picture], transform: Callable[[bytes], Any], ahead: int
+) -> Iterator[tuple[Any, Any | str]]:
+  """Yields each picture with what is made of it, or why it cannot be read.
 
   Threads read `ahead` pictures in advance.
   """
@@ -99,8 +116,10 @@ def decode_ahead(
     pool.shutdown(wait=False, cancel_futures=True)  # A read may hang.
 
 
-def read_image(picture: Picture, transform: EvalTransform) -> np.ndarray | str:
-  """Returns an image, uint8 (H, W, C), or the reason it cannot be read.
+def read_image(
+  picture: Picture, transform: Callable[[bytes], Any]
+) -> Any | str:
+  """Returns what is made of an image, or the reason it cannot be read.
 
   Raises ValueError for an array of another type or shape.
   """

@@ -94,7 +94,7 @@ def _make_answers(
 
   def sheet(params: Any, image: np.ndarray, label: Any) -> Any:
     """Draws an example, the model's answer and its attention rollout."""
-    best = jax.device_get(predict_step(params, image[None]))
+    best = jax.device_get(predict_step(params, {"image": image[None]}))
     row = {key: array[0] for key, array in best.items()}
     several = np.ndim(label) > 0
     true = task.labels.told(label, names)

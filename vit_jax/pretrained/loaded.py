@@ -26,9 +26,8 @@ from vit_jax.inference.predictor import (
   predict,
   unreadable,
 )
-from vit_jax.inference.reading import Pictures, read_images
+from vit_jax.inference.reading import Pictures, read_batch
 from vit_jax.models import Model, Origin, variant_of
-from vit_jax.models.model import normalize
 from vit_jax.models.parts import Parts
 from vit_jax.pretrained import trained_on
 from vit_jax.pretrained.text import Leaves, LoadedText
@@ -36,6 +35,7 @@ from vit_jax.runtime import extras, hints
 from vit_jax.runtime.printable import say
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
+from vit_jax.training.inputs import ImageInputs
 from vit_jax.training.state import make_params_init
 
 # The attributes for users, which a shell completes.
@@ -309,8 +309,8 @@ class Loaded:
         images is not known.
     """
     preprocessing = self.preprocessing
-    pixels = read_images(preprocessing, images)
-    return normalize(jnp.asarray(pixels), **preprocessing.normalization)
+    batch = jax.tree.map(jnp.asarray, read_batch(preprocessing, images))
+    return ImageInputs(**preprocessing.normalization).inputs(batch)
 
   @hints.accepts("loaded.features(images)", elsewhere={"layer": "layers=[6]"})
   def features(

@@ -49,7 +49,7 @@ def outputs_measure(
   names = stream.source.class_names
 
   def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
-    logits: Any = model.apply({"params": params}, plain.inputs(batch))
+    logits: Any = plain.model_outputs(model, params, batch)
     label = batch["label"]
     loss, _ = plain.loss_and_score(logits, plain.targets(label))
     return {

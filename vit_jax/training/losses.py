@@ -10,9 +10,11 @@ import optax
 from jaxtyping import Array, Float, Int, Key
 
 from vit_jax.models.layer import Images
-from vit_jax.models.model import normalize
+from vit_jax.training.inputs import ImageInputs, TakesImages
 from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
+
+__all__ = ["ImageInputs", "TakesImages"]
 
 Targets = Float[Array, "B K"]
 Mixed = tuple[Images, Targets]
@@ -316,25 +318,6 @@ class CoupledObjective(Objective):
   ) -> Loss:
     """The loss and the score of each example: `couple` after `embed`."""
     return self.couple(*self.embed(apply, inputs, moment), targets)
-
-
-class TakesImages:
-  """An objective whose model takes images alone."""
-
-  mean: Sequence[float]
-  std: Sequence[float]
-
-  def inputs(self, batch: Mapping[str, Array]) -> Images:
-    """The images of a batch, from uint8 (B, H, W, C), normalised."""
-    return normalize(batch["image"], self.mean, self.std)
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageInputs(TakesImages):
-  """The images of a batch as a model takes them, without any objective."""
-
-  mean: Sequence[float]
-  std: Sequence[float]
 
 
 @dataclasses.dataclass(frozen=True)

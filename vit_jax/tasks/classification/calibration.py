@@ -104,7 +104,7 @@ def calibrator(
   plain = objective.for_evaluation()
 
   def rows(params: Any, batch: Any) -> dict[str, Any]:
-    logits: Any = model.apply({"params": params}, plain.inputs(batch))
+    logits: Any = plain.model_outputs(model, params, batch)
     targets = plain.targets(batch["label"])
     return {"logits": logits.astype(jnp.float32), "targets": targets}
 

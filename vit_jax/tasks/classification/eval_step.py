@@ -56,8 +56,7 @@ def make_eval_step(
     params: Any, batch: Mapping[str, Array], first: Any = 0
   ) -> tuple[Totals, Predictions]:
     del first
-    inputs = objective.inputs(batch)
-    outputs: Any = model.apply({"params": params}, inputs)
+    outputs: Any = objective.model_outputs(model, params, batch)
     label = batch["label"]
     mask = batch.get("mask", jnp.ones(label.shape)).astype(jnp.float32)
     skipped = batch.get("skipped", jnp.zeros(label.shape, bool))
