@@ -25,7 +25,6 @@ from vit_jax.data.batch import (
   put,
   row_spec,
 )
-from vit_jax.data.batching.shuffle import shuffle_indices
 from vit_jax.data.example import Example, Source, UnreadableImageError
 
 _Read = Example | UnreadableImageError
@@ -222,6 +221,9 @@ def _part_of_order(
   if num_examples <= _MAX_LISTED:
     order = _order(num_examples, seed, epoch)
     return order[places.start : places.stop].tolist()
+  # Few data sets are so large.
+  from vit_jax.data.batching.shuffle import shuffle_indices
+
   # Mixed, so that seed 0's second epoch is not seed 1's first.
   mixed = np.random.SeedSequence((seed, epoch)).generate_state(1)
   indices = np.arange(places.start, places.stop, dtype=np.uint64)

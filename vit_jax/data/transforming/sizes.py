@@ -1,7 +1,7 @@
-"""The sizes that images are resized to: one for all, or each image its own.
+"""Sizes of images that keep their proportions.
 
-An image of its own size keeps its proportions, and at most so many patches
-cover it, as in SigLIP 2 (NaFlex, arXiv:2502.14786).
+At most so many patches cover an image, as in SigLIP 2 (NaFlex,
+arXiv:2502.14786).
 """
 
 import dataclasses
@@ -19,30 +19,6 @@ Box = tuple[int, int, int, int]
 # The scales between which the size of an image is searched, and how closely.
 _SMALLEST, _LARGEST = 1e-6, 100.0
 _CLOSE = 1e-5
-
-
-@dataclasses.dataclass(frozen=True)
-class OneSize:
-  """All images get the same height and width."""
-
-  height_width: Shape
-
-  def of(self, shape: Shape) -> Shape:
-    """The size that a box of this shape is resized to."""
-    del shape
-    return self.height_width
-
-  def box(
-    self,
-    shape: Shape,
-    settings: TrainTransformSettings,
-    rng: np.random.Generator,
-  ) -> Box:
-    """Draws the random box of an image that is shown."""
-    from vit_jax.data.transforming.augment import inception_box, published_box
-
-    draw = published_box if settings.as_published else inception_box
-    return draw(*shape, min_area=settings.min_area, rng=rng)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ Pillow's, which gives the pixels that PyTorch's libraries give.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import cv2
 import numpy as np
@@ -25,8 +25,11 @@ from vit_jax.data.settings import (
   EvalTransformSettings,
   TrainTransformSettings,
 )
-from vit_jax.data.transforming.sizes import AnySize, OneSize
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
+
+# Imported only by the runs whose images keep their proportions.
+if TYPE_CHECKING:
+  from vit_jax.data.transforming.sizes import AnySize
 
 # How a training image is resized; random boxes are faster where it is "fast".
 _FILTERS = {
@@ -34,14 +37,12 @@ _FILTERS = {
   "bicubic": EvalTransformSettings(interpolation="bicubic"),
   **{name: EvalTransformSettings(resizer=name) for name in TENSORFLOW},
 }
-# A size that no box is shrunk to, so that no JPEG is decoded at a reduced size.
-_ENLARGED = OneSize((MAX_PIXELS, MAX_PIXELS))
 TrainTransform = Callable[[bytes, np.random.Generator], np.ndarray]
 EvalTransform = Callable[[bytes], np.ndarray]
 
 
 def make_train_transform(
-  image_size: int | tuple[int, int] | AnySize,
+  image_size: Union[int, tuple[int, int], "AnySize"],
   settings: TrainTransformSettings = TrainTransformSettings(),
   spec: ImageSpec = RGB,
 ) -> ImageTransform:
@@ -68,7 +69,7 @@ def make_train_transform(
 
 
 def make_eval_transform(
-  image_size: int | tuple[int, int] | AnySize,
+  image_size: Union[int, tuple[int, int], "AnySize"],
   settings: EvalTransformSettings = EvalTransformSettings(),
   spec: ImageSpec = RGB,
 ) -> ImageTransform:
@@ -191,8 +192,32 @@ class UpperLeft(ImageTransform):
     return image[:height, :width], places.cut(0, 0, self.size)
 
 
-def _sizes(image_size: int | tuple[int, int] | AnySize) -> OneSize | AnySize:
-  if isinstance(image_size, AnySize):
+@dataclasses.dataclass(frozen=True)
+class OneSize:
+  """All images get the same height and width."""
+
+  height_width: tuple[int, int]
+
+  def of(self, shape: tuple[int, int]) -> tuple[int, int]:
+    """The size that a box of this shape is resized to."""
+    del shape
+    return self.height_width
+
+  def box(
+    self,
+    shape: tuple[int, int],
+    settings: TrainTransformSettings,
+    rng: np.random.Generator,
+  ) -> tuple[int, int, int, int]:
+    """Draws the random box of an image that is shown."""
+    from vit_jax.data.transforming.augment import inception_box, published_box
+
+    draw = published_box if settings.as_published else inception_box
+    return draw(*shape, min_area=settings.min_area, rng=rng)
+
+
+def _sizes(image_size: Any) -> Union[OneSize, "AnySize"]:
+  if hasattr(image_size, "of"):
     return image_size
   kind, must = IMAGE_VALUES["image_size"]
   return OneSize(checked("image_size", kind, image_size, must))
@@ -202,7 +227,7 @@ def _sizes(image_size: int | tuple[int, int] | AnySize) -> OneSize | AnySize:
 class _Sized(ImageTransform):
   """Images of certain sizes, made of files by a specification."""
 
-  sizes: OneSize | AnySize
+  sizes: Union[OneSize, "AnySize"]
   pixels: ImageSpec
 
   @property
@@ -268,7 +293,8 @@ class _TrainTransform(_Sized):
       return box
 
     fast = self.settings.resizer == "fast"
-    size_of = self.sizes.of if fast else _ENLARGED.of
+    # A box that is enlarged is decoded at its full size.
+    size_of = self.sizes.of if fast else OneSize((MAX_PIXELS, MAX_PIXELS)).of
     box = decode_box(encoded, size_of, draw, self.pixels)
     places = drawn[-1]
     if fast:
