@@ -1,6 +1,7 @@
 """What a user installs: the wheel alone, and the model with little else."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -68,13 +69,70 @@ def tools(tmp_path_factory):
   return venv
 
 
+def _unpacked(sdist, folder):
+  with tarfile.open(sdist) as archive:
+    archive.extractall(folder, filter="data")
+  return folder / sdist.name.removesuffix(".tar.gz")
+
+
+# What only the repository's host, or git, reads.
+_NOT_DISTRIBUTED = (
+  ".dockerignore",
+  ".gitignore",
+  ".pre-commit-config.yaml",
+  ".github/",
+)
+
+
+@pytest.mark.slow
+def test_the_source_distribution_holds_every_file_of_the_repository(
+  built, tmp_path
+):
+  """So its tests have all that they have in a clone."""
+  if not (ROOT / ".git").exists():
+    pytest.skip("this is a source distribution; its files came from one")
+  names = _run("git", "ls-files", "-z", cwd=ROOT).split("\0")[:-1]
+  wanted = [n for n in names if not n.startswith(_NOT_DISTRIBUTED)]
+  assert "Makefile" in wanted and "tests/test_install.py" in wanted
+  folder = _unpacked(built[0], tmp_path)
+  assert [n for n in wanted if not (folder / n).exists()] == []
+  for name in wanted:
+    held, ours = folder / name, ROOT / name
+    assert held.read_bytes() == ours.read_bytes(), name
+    assert os.access(held, os.X_OK) == os.access(ours, os.X_OK), name
+
+
+# Tests of files outside the package, some of which lie in the repository alone.
+_OF_FILES = (
+  "test_configs.py",
+  "test_docstrings.py",
+  "test_documents.py",
+  "test_project.py",
+  "test_scripts.py",
+  "test_supply_chain.py",
+)
+
+
+@pytest.mark.slow
+def test_the_source_distribution_needs_nothing_of_the_repository(
+  built, tmp_path
+):
+  """Every test's file is imported there, and what looks for files is run.
+
+  Its other tests read nothing that a clone has in another form.
+  """
+  chosen = " or ".join(_OF_FILES)
+  command = (sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", chosen)
+  folder = _unpacked(built[0], tmp_path)
+  said = _run(*command, "-p", "no:cacheprovider", cwd=folder)
+  assert re.search(r"\d{3} passed", said), said
+
+
 @pytest.mark.slow
 def test_another_build_has_the_same_bytes(built, tmp_path):
   """At another time, of files of another date, by a user with other rights."""
   sdist, wheel = built
-  with tarfile.open(sdist) as archive:
-    archive.extractall(tmp_path, filter="data")
-  (unpacked,) = tmp_path.iterdir()
+  unpacked = _unpacked(sdist, tmp_path)
   for path in unpacked.rglob("*"):
     os.utime(path, (10**9, 10**9))
     path.chmod(0o700)
