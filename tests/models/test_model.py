@@ -8,6 +8,7 @@ import pytest
 from tests import tinted
 from tests.models.tiny_vit import images, random_params, tiny
 from vit_jax import ResNet
+from vit_jax.models import composed, make_resnet, make_vit
 from vit_jax.models.masked_vit import masked
 from vit_jax.models.model import normalize, represent
 
@@ -155,3 +156,15 @@ def test_parameters_of_another_model_are_one_line():
     jax.eval_shape(other.apply, {"params": params}, images())
   text = str(caught.value)
   assert "this model needs (24, 31)" in text and "\n" not in text
+
+
+def test_a_field_that_a_class_lacks_has_its_plain_value():
+  """Generic code asks every model; one that holds an encoder asks that."""
+  resnet = make_resnet("R50x1", num_classes=3)
+  assert (resnet.registers, resnet.qkv_bias, resnet.block) == (0, "qkv", None)
+  vit = make_vit("Ti/16", 0, block="dinov3")
+  held = composed.Composed(num_classes=0, encoder=vit)
+  fields = ("registers", "qkv_bias", "extended", "resizes_positions", "scan")
+  assert [getattr(held, x) for x in fields] == [getattr(vit, x) for x in fields]
+  assert (held.registers, held.extended) == (4, True)
+  assert not hasattr(held, "norm_of_nothing")

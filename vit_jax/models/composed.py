@@ -8,15 +8,14 @@ encoder offers: `patches`, `place`, `run`, `normed` and `pool`.
 """
 
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import Images, Pooled
-from vit_jax.models.model import FACTS, Model
+from vit_jax.models.layer import Images, Pooled, taken
+from vit_jax.models.model import Model
 from vit_jax.models.parts import Part
 from vit_jax.models.position import Grid
 from vit_jax.models.resnet import ResNet
@@ -198,7 +197,7 @@ def _unfit_layers(vit: Any, needs: Needs) -> Iterator[str]:
       "a few: take another block"
     )
   if needs.some_patches and vit.position == "relative" and vit.block:
-    if "where" not in inspect.signature(vit.block.__call__).parameters:
+    if "where" not in taken(vit.block):
       yield (
         f"position='relative' and block={vit.block.__name__}: its layers take "
         "no `where`, so they do not know which patches they get: take another "
@@ -221,11 +220,3 @@ def _unfit_layers(vit: Any, needs: Needs) -> Iterator[str]:
       f"block={vit.block.__name__}: its layers are for one grid of patches, "
       "and small crops have another: take another block"
     )
-
-
-def _encoders(name: str) -> property:
-  return property(lambda self: getattr(self.encoder, name))
-
-
-for _fact in FACTS:
-  setattr(Composed, _fact, _encoders(_fact))

@@ -322,8 +322,12 @@ def make_blocks(
   ]
 
 
-def taken(layer: nn.Module) -> Collection[str]:
-  """The names of what a layer's call takes; one of a user's may take less."""
+def taken(layer: Any) -> Collection[str]:
+  """The names of what a call of a layer, or of a class of layers, takes.
+
+  A user's own class may take less than ours, whatever it derives from, so its
+  `__call__` alone can say it. Nobody else asks a signature.
+  """
   return inspect.signature(layer.__call__).parameters.keys()
 
 

@@ -48,13 +48,30 @@ _FULL_SCALE = 2.0  # A larger mean or deviation is one of 255 levels.
 _LARGEST = 20.0  # Normalised pixels stay far below, unnormalised ones do not.
 _STEMS = ("E", "conv_root")  # Modules that read the channels of images.
 _SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
-FACTS = (
-  *("head_bias", "param_dtype", "registers", "resnet_layers", "position_at"),
-  *("patch_bias", "qkv_bias", "position_grid", "representation_size", "block"),
-  *("antialias", "distilled", "scan", "projection", "norm_kind", "norm_final"),
-  *("norm_patches", "pooled_tokens", "extended", "resizes_positions"),
-)
-"""Attributes for which `Model` has values that a family may replace."""
+ABSENT: Mapping[str, Any] = {
+  "antialias": False,
+  "block": None,
+  "distilled": False,
+  # Whether it may have what encoders have added since the paper.
+  "extended": False,
+  "head_bias": 0.0,
+  "norm_final": True,
+  "norm_kind": "layer",
+  "norm_patches": False,
+  "param_dtype": jnp.float32,
+  "patch_bias": True,
+  "pooled_tokens": (0,),
+  "position_at": "input",
+  "position_grid": None,
+  "projection": False,
+  "qkv_bias": "qkv",
+  "registers": 0,
+  "representation_size": None,
+  "resizes_positions": False,  # To the grid of each image.
+  "resnet_layers": (),
+  "scan": False,
+}
+"""The values that fields have in a model whose class does not have them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,16 +107,6 @@ class Model(nn.Module):
   """
 
   num_classes: int
-  # The values of fields that only some families have, in the others (`FACTS`).
-  head_bias, param_dtype, registers = 0.0, jnp.float32, 0
-  resnet_layers, position_at, patch_bias, qkv_bias = (), "input", True, "qkv"
-  position_grid = representation_size = block = None
-  antialias = distilled = scan = projection = False
-  norm_kind, norm_final, norm_patches = "layer", True, False
-  pooled_tokens = (0,)
-  # Whether it may have what encoders have added since the paper, and whether it
-  # interpolates its positions to the grid of each image.
-  extended = resizes_positions = False
 
   @classmethod
   def like(cls, model: "Model", **fields: Any) -> Any:
@@ -126,7 +133,12 @@ class Model(nn.Module):
     return super().__new__(cls)
 
   def __getattr__(self, name: str) -> Any:
-    """As Flax does; of names of other libraries, it says what is meant."""
+    """As Flax does; of names of other libraries, it says what is meant.
+
+    A field that its class does not have has the value of `ABSENT`.
+    """
+    if name in ABSENT:
+      return ABSENT[name]
     if name in _OF_LOADED:
       raise AttributeError(
         f"a model has no {name}: {_OF_LOADED[name]} of what "
