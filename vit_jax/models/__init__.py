@@ -9,6 +9,7 @@ from etils import epy
 with epy.lazy_api_imports(globals()):
   from vit_jax.models.extended_vit import ExtendedVit
   from vit_jax.models.model import Model, Origin
+  from vit_jax.models.patches import Patches
   from vit_jax.models.resnet import ResNet
   from vit_jax.models.tokens import Tokens
   from vit_jax.models.variants import (
@@ -26,6 +27,7 @@ __all__ = [
   "ExtendedVit",
   "Model",
   "Origin",
+  "Patches",
   "ResNet",
   "Tokens",
   "Vit",

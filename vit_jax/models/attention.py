@@ -337,6 +337,8 @@ def masked_softmax(
 class MapHead(nn.Module):
   """Attention pooling (arXiv:2106.04560); (B, S, D) -> (B, D).
 
+  If a mask has `queries`, one for each of M images, it is (B, M, D).
+
   A learned probe takes the place of the class token: it attends to all tokens
   once, or to those that count, and an MLP with a residual follows, which
   `make_mlp` builds from a name. There is no dropout.
@@ -347,18 +349,22 @@ class MapHead(nn.Module):
   config: LayerConfig = LayerConfig()
 
   @nn.compact
-  def __call__(self, z: TokenValues, mask: Mask = None) -> Float[Array, "B D"]:
+  def __call__(
+    self, z: TokenValues, mask: Mask | AttentionMask = None
+  ) -> Float[Array, "B *M D"]:
     B, _, D = z.shape
+    mask = AttentionMask.of(mask)
     init = named(init_kernel, (None, None))
     probe: Any = self.param("probe", init, (1, D), self.config.param_dtype)
     msa = Msa(self.num_heads, self.config, name="msa")
     norm = layer_norm(self.config, name="norm")
     mlp = self.make_mlp(name="mlp")
 
-    queries = jnp.tile(probe[None].astype(self.config.dtype), (B, 1, 1))
-    y = msa(z, queries=queries, mask=mask)  # (B, 1, D)
+    M = 1 if mask.queries is None else mask.queries.shape[1]
+    queries = jnp.tile(probe[None].astype(self.config.dtype), (B, M, 1))
+    y = msa(z, queries=queries, mask=mask)  # (B, M, D)
     y = mlp(norm(y)) + y
-    return y[:, 0]
+    return y[:, 0] if mask.queries is None else y
 
 
 class QueryPool(nn.Module):
@@ -366,15 +372,19 @@ class QueryPool(nn.Module):
 
   A learned query for each head attends to all tokens, or to those that count:
   softmax(q k^T / sqrt(D_h)) v, whose heads a dense layer joins. Keys and values
-  have no bias.
+  have no bias. If a mask has `queries`, one for each of M images, it is
+  (B, M, D).
   """
 
   num_heads: int
   config: LayerConfig = LayerConfig()
 
   @nn.compact
-  def __call__(self, z: TokenValues, mask: Mask = None) -> Float[Array, "B D"]:
+  def __call__(
+    self, z: TokenValues, mask: Mask | AttentionMask = None
+  ) -> Float[Array, "B *M D"]:
     D = z.shape[-1]
+    mask = AttentionMask.of(mask)
     k = self.num_heads
     make = partial(Projection, kernel_init=init_kernel, **self.config.dtypes)
     heads = ("heads", "head_size")
@@ -390,6 +400,9 @@ class QueryPool(nn.Module):
 
     keys, values = to_heads(U_k, z), to_heads(U_v, z)  # (B, k, S, D_h)
     q = query.astype(keys.dtype)[None, :, None]  # (1, k, 1, D_h)
+    if mask.queries is not None:
+      q = jnp.tile(q, (1, 1, mask.queries.shape[1], 1))
     logits = (q @ keys.mT) / math.sqrt(D // k)
     A = masked_softmax(logits, mask, self.config.attention_dtype)
-    return from_heads(U, A @ values)[:, 0]
+    y = from_heads(U, A @ values)
+    return y[:, 0] if mask.queries is None else y

@@ -159,8 +159,9 @@ class Decoder(nn.Module):
     z = embed(tokens.z)  # (B, prefix + K, D)
     E_pos = sincos(*tokens.grid, D).astype(z.dtype)
     E_pos = E_pos if self.positions else jnp.zeros_like(E_pos)
+    where: Any = tokens.where
     z = jnp.concatenate(
-      [z[:, :prefix], z[:, prefix:] + at(E_pos, tokens.where)], axis=1
+      [z[:, :prefix], z[:, prefix:] + at(E_pos, where)], axis=1
     )
     first = prefix
     if hidden is not None:

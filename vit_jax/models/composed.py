@@ -104,7 +104,7 @@ class Composed(Model):
     """The encoder's last output z, before any norm, and what its head reads."""
     return self.encoder.encode(x, train=train)
 
-  def representation(self, y: Pooled) -> Float[Array, "B R"]:
+  def representation(self, y: Pooled) -> Float[Array, "B *M R"]:
     """Features of an image, from what the encoder's head reads."""
     return self.encoder.representation(y)
 

@@ -37,7 +37,15 @@ from vit_jax.models.layer import (
 from vit_jax.models.model import check_size, classifier
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import HEAD, OURS, Part
-from vit_jax.models.position import RESIZES, Grid, Positions, ResizedPositions
+from vit_jax.models.patches import Layout, table_grid
+from vit_jax.models.placed import of_rows
+from vit_jax.models.position import (
+  RESIZES,
+  Extent,
+  Grid,
+  Positions,
+  ResizedPositions,
+)
 from vit_jax.models.relative import KINDS, Relative, RelativeBiases
 from vit_jax.models.rotary import ROPE_KINDS, Rope
 from vit_jax.models.tokens import Tokens
@@ -266,7 +274,7 @@ class ExtendedVit(BaseVit, BlockFields):
     token: Any = self.param(name, init, shape, self.param_dtype)
     return token.astype(self.dtype).reshape(-1, self.hidden_size)
 
-  def _E_pos(self, grid: Grid, table: Grid | None) -> Array | int:
+  def _E_pos(self, grid: Extent, table: Grid | None) -> Array | int:
     if self.position == "none":
       return 0
     entries = {
@@ -275,7 +283,7 @@ class ExtendedVit(BaseVit, BlockFields):
     }
     prefix = entries.get(self.position, 0)  # Rows that are no patches.
     resized = ResizedPositions(
-      self.position_grid or table or grid,
+      self.position_grid or table or table_grid(grid),
       self.hidden_size,
       prefix=prefix,
       antialias=self.antialias,
@@ -283,12 +291,18 @@ class ExtendedVit(BaseVit, BlockFields):
       param_dtype=self.param_dtype,
       name="position",
     )
-    first, patches = jnp.split(resized(grid), [prefix])
-    no_place = jnp.zeros((self.prefix - prefix, self.hidden_size), first.dtype)
-    E_pos = jnp.concatenate([first, no_place, patches]).astype(self.dtype)
-    return E_pos[None]
+    first, patches = jnp.split(resized(grid), [prefix], axis=-2)
+    shape = (self.prefix - prefix, self.hidden_size)
+    no_place = jnp.zeros((*first.shape[:-2], *shape), first.dtype)
+    E_pos = jnp.concatenate([first, no_place, patches], axis=-2)
+    E_pos = E_pos.astype(self.dtype)
+    return (
+      of_rows(E_pos, self.prefix, grid)
+      if isinstance(grid, Layout)
+      else E_pos[None]
+    )
 
-  def _positions(self, grid: Grid) -> Positions:
+  def _positions(self, grid: Extent) -> Positions:
     none: list[Array | None] = [None] * self.num_layers
     relative = self._relative(grid)
     if relative is None or not self.relative_shared:
@@ -298,10 +312,11 @@ class ExtendedVit(BaseVit, BlockFields):
     )()
     return Positions(none, [biases] * self.num_layers)
 
-  def _relative(self, grid: Grid) -> Relative | None:
+  def _relative(self, grid: Extent) -> Relative | None:
     """How the biases of these patches are made, if there are any."""
     if self.relative is None:
       return None
+    assert not isinstance(grid, Layout)  # `check_any_size` refuses them.
     return Relative(
       self.relative,
       grid,
@@ -311,18 +326,20 @@ class ExtendedVit(BaseVit, BlockFields):
       self.relative_bilinear,
     )
 
-  def _layers(self, grid: Grid, train: bool, read: int | None = None) -> Layers:
+  def _layers(
+    self, grid: Extent, train: bool, read: int | None = None
+  ) -> Layers:
     layers = super()._layers(grid, train, read)
     if not self.norm_pre:
       return layers
     norm = layer_norm(self._config, name="norm_pre")
     return [lambda tokens: tokens.replace(z=norm(tokens.z)), *layers]
 
-  def _layer(self, grid: Grid) -> Callable[..., nn.Module]:
+  def _layer(self, grid: Extent) -> Callable[..., nn.Module]:
     rope = None
     if self.rope_theta:
       rope = Rope(
-        grid,
+        None if isinstance(grid, Layout) else grid,
         self.rope_theta,
         self.rope_side,
         self.rope_kind,
@@ -377,22 +394,22 @@ class ExtendedVit(BaseVit, BlockFields):
       if not self.pool_unnormed:
         tokens = tokens.replace(z=normed)
     if self.distilled:
-      return tokens.z[:, :2]
+      return tokens.prefixes(2)
     if self.pooling == "token":
-      read = [tokens.z[:, i] for i in self.pooled_tokens]
-      return jnp.concatenate(read, axis=1) if len(read) > 1 else read[0]
+      read = [tokens.first(i) for i in self.pooled_tokens]
+      return jnp.concatenate(read, axis=-1) if len(read) > 1 else read[0]
     if self.pooling == "prefix":
-      return tokens.z[:, : self.prefix].mean(axis=1)
+      return tokens.prefixes(self.prefix).mean(axis=-2)
     if self.pooling == "query":
       attend = QueryPool(self.num_heads, self._config, name="map_head")
-      return attend(tokens.patches, tokens.mask)
+      return attend(tokens.patches, tokens.pooled_by(prefix=False))
     if self.pooling == "map":
       if self.pool_prefix:
-        return self._map_head()(tokens.z, tokens.seen)
-      return self._map_head()(tokens.patches, tokens.mask)
+        return self._map_head()(tokens.z, tokens.pooled_by())
+      return self._map_head()(tokens.patches, tokens.pooled_by(prefix=False))
     mean = tokens.mean()
     both = self.pooling == "token_gap"
-    return jnp.concatenate([tokens.z[:, 0], mean], axis=1) if both else mean
+    return jnp.concatenate([tokens.first(0), mean], axis=-1) if both else mean
 
   def _map_head(self) -> MapHead:
     size = self.pool_mlp_size or self.mlp_size
@@ -401,7 +418,7 @@ class ExtendedVit(BaseVit, BlockFields):
     return MapHead(num_heads, mlp, self._config, name="map_head")
 
   @nn.compact
-  def head(self, y: Pooled) -> Float[Array, "B K"]:
+  def head(self, y: Pooled) -> Float[Array, "B *M K"]:
     """The logits, the average of both heads' if there are two."""
     if not self.distilled or not self.num_classes:
       return super().head(y)
@@ -409,18 +426,18 @@ class ExtendedVit(BaseVit, BlockFields):
     return (first + second) / 2
 
   @nn.compact
-  def _heads(self, y: Pooled) -> list[Float[Array, "B K"]]:
+  def _heads(self, y: Pooled) -> list[Float[Array, "B *M K"]]:
     options = self.num_classes, self.head_bias, self.param_dtype
     names = "head", "head_dist"
-    return [classifier(*options, n)(y[:, i]) for i, n in enumerate(names)]
+    return [classifier(*options, n)(y[..., i, :]) for i, n in enumerate(names)]
 
   def by_head(self, x: Images, *, train: bool = False) -> list[Array]:
     """The logits (B, K) of the class and of the distillation token."""
     return self._heads(self.pooled(x, train=train))
 
   @nn.compact
-  def representation(self, y: Pooled) -> Float[Array, "B R"]:
+  def representation(self, y: Pooled) -> Float[Array, "B *M R"]:
     """Features of an image; of two rows for two heads, their average."""
     if self.distilled:
-      return y.mean(axis=1)
+      return y.mean(axis=-2)
     return super().representation(y)

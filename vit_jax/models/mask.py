@@ -52,8 +52,11 @@ class AttentionMask(struct.PyTreeNode):
     image: Which image of its row each token is of, integers (B, S), -1 for
       padding: images of a row do not see each other. Text is one "image".
     causal: Whether a token sees itself and those before it alone.
+    queries: Which image each query sees, integers (b, T), if the queries are
+      no tokens, but read whole images.
 
-  The queries are the first T of the tokens, unless `of_keys` was asked for.
+  The queries are the first T of the tokens, unless there are `queries` or
+  `of_keys` was asked for.
 
   >>> import jax.numpy as jnp
   >>> two_images = AttentionMask(image=jnp.array([[0, 0, 1, -1]]))
@@ -65,6 +68,7 @@ class AttentionMask(struct.PyTreeNode):
   lengths: Int[Array, " B"] | None = None
   image: Int[Array, "B S"] | None = None
   causal: bool = struct.field(pytree_node=False, default=False)
+  queries: Int[Array, "b T"] | None = None
 
   @classmethod
   def of(cls, mask: Any) -> Self:
@@ -92,7 +96,12 @@ class AttentionMask(struct.PyTreeNode):
     return counts
 
   def of_keys(self, S: int) -> "AttentionMask":
-    """The mask for queries that are no tokens: they see all that counts."""
+    """The mask for queries that are no tokens: they see all that counts.
+
+    If they read images, each sees what counts of its own.
+    """
+    if self.queries is not None:
+      return self
     return AttentionMask(counts=self.keys(S))
 
   def pairs(self, T: int, S: int) -> Bool[Array, "b t S"] | None:
@@ -103,7 +112,8 @@ class AttentionMask(struct.PyTreeNode):
     seen = self.keys(S)
     seen = None if seen is None else seen[:, None]
     if self.image is not None:
-      same = self.image[:, :T, None] == self.image[:, None]
+      query = self.image[:, :T] if self.queries is None else self.queries
+      same = query[..., None] == self.image[:, None]
       seen = _both(seen, same)
     if self.causal:
       seen = _both(seen, jnp.tril(jnp.ones((T, S), bool))[None])
@@ -132,6 +142,8 @@ class AttentionMask(struct.PyTreeNode):
     if self.image is not None:
       key = self.image.astype(jnp.int32)
       query = jnp.where(key < 0, NO_QUERY, key)
+      if self.queries is not None:
+        query = jnp.broadcast_to(self.queries, (B, T)).astype(jnp.int32)
     counts = self.keys(S)
     if counts is not None:
       key = jnp.where(counts, key, NO_KEY)

@@ -30,6 +30,7 @@ from vit_jax.models.layer import (
 )
 from vit_jax.models.partitioning import Dense, named
 from vit_jax.models.parts import Part
+from vit_jax.models.patches import Patches
 
 # Methods of models that hold their parameters, and what has them here.
 _OF_LOADED = {
@@ -162,9 +163,15 @@ class Model(nn.Module):
   def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls the model as Flax does, with {"params": params} and inputs.
 
-    Raises ValueError for the parameters alone, which Flax would not name, and
-    for parameters of another model, or of images of other channels.
+    Raises ValueError for the parameters alone, which Flax would not name, for
+    parameters of another model, or of images of other channels, and for
+    `Patches` if the model takes images of one size.
     """
+    if not self.any_size and any(isinstance(x, Patches) for x in args):
+      raise ValueError(
+        f"a {type(self).__name__} takes images of one size, and no Patches: "
+        "resize all images to one size."
+      )
     names = [*variables] if isinstance(variables, Mapping) else []
     if names and "params" not in names:
       raise ValueError(
@@ -185,14 +192,14 @@ class Model(nn.Module):
     raise NotImplementedError
 
   @nn.compact
-  def head(self, y: Pooled) -> Float[Array, "B K"]:
+  def head(self, y: Pooled) -> Float[Array, "B *M K"]:
     """The logits; without classes the representation."""
     y = self.representation(y)
     if not self.num_classes:
       return y
     return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)
 
-  def representation(self, y: Pooled) -> Float[Array, "B R"]:
+  def representation(self, y: Pooled) -> Float[Array, "B *M R"]:
     """Features of an image, from what the head reads."""
     return y
 
@@ -207,6 +214,11 @@ class Model(nn.Module):
     (`parts.guessed`).
     """
     return ()
+
+  @property
+  def any_size(self) -> bool:
+    """Whether a call takes `Patches` of images of any size for images."""
+    return False
 
   @property
   def trunk(self) -> "Model":
@@ -459,7 +471,7 @@ class VitFields(Model):
     return self.patch_size * super().stride
 
   @nn.compact
-  def representation(self, y: Pooled) -> Float[Array, "B R"]:
+  def representation(self, y: Pooled) -> Float[Array, "B *M R"]:
     """Features of an image: y, or to pre-train an MLP's hidden layer of it."""
     if self.representation_size is None:
       return y
@@ -509,7 +521,7 @@ def _check_patch_dropout(vit: Any) -> None:
 
 def represent(
   model: Model, params: Any, images: Images, *, pre_logits: bool = True
-) -> Float[Array, "B R"]:
+) -> Float[Array, "B *M R"]:
   """The representation of normalised images, below the head's last layer.
 
   The head's parameters are not used, and may be absent. With `pre_logits=False`

@@ -13,8 +13,18 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from vit_jax.models.interpolation import bicubic, linear
 from vit_jax.models.layer import LayerConfig, Positions, check_choice
-from vit_jax.models.partitioning import Axes, named
+from vit_jax.models.patches import Layout
+from vit_jax.models.placed import (
+  Grid,
+  PlacedPositions,
+  learned_table,
+  of_rows,
+  resized_at,
+  sincos1d,
+  sincos2d,
+)
 from vit_jax.models.tokens import Where, places
 
 LEARNED = ("learned", "learned_grid", "learned2d")
@@ -26,8 +36,8 @@ PLACES = ("input", "every_layer", "shared")
 # as the longer side of the patches, which is then cut.
 RESIZES = ("bicubic", "bilinear", "square")
 
-Grid = tuple[int, int]
-_init_E_pos = nn.initializers.normal(0.02)
+Extent = Grid | Layout
+"""Patches along height and width of all images, or where each patch lies."""
 
 
 class PositionEmbedding(nn.Module):
@@ -79,6 +89,8 @@ class PositionEmbedding(nn.Module):
 class ResizedPositions(nn.Module):
   """A learned table for one grid of patches, used at any other; (S, D).
 
+  For images of any size, which a `Layout` gives, it is (B, S, D).
+
   Attributes:
     table: The grid that the table is for, (h, w).
     prefix: Number of tokens before the patches that have a vector in the table.
@@ -94,10 +106,13 @@ class ResizedPositions(nn.Module):
   param_dtype: DTypeLike = jnp.float32
 
   @nn.compact
-  def __call__(self, grid: Grid) -> Float[Array, "S D"]:
+  def __call__(self, grid: Extent) -> Float[Array, "*b S D"]:
     (h, w), D = self.table, self.hidden_size
     shape, axes = (self.prefix + h * w, D), ("position", None)
     E_pos = learned_table(self, "E_pos", shape, axes)
+    if isinstance(grid, Layout):
+      way = self.resize, self.antialias
+      return resized_at(E_pos, self.prefix, self.table, grid, *way)
     if grid == self.table:
       return E_pos
     rows, columns = map(jnp.asarray, self._weights(grid))
@@ -136,22 +151,6 @@ class RelativeOffsets(nn.Module):
     return learned_table(self, "R", shape, ("position", "heads", "head_size"))
 
 
-def learned_table(
-  module: Any, name: str, shape: tuple[int, ...], axes: Axes
-) -> Array:
-  """A learned table; raises ValueError if one of another shape was loaded."""
-  if module.has_variable("params", name):
-    stored = nn.unbox(module.get_variable("params", name)).shape
-    if stored != shape:
-      way = "load the model as load_pretrained(source, image_size=(H, W))"
-      raise ValueError(
-        f"{name} was learned with shape {stored}, and these images need "
-        f"{shape}: use images of the size the model was trained on"
-        + (f", or {way} to resize the table." if name != "R" else ".")
-      )
-  return module.param(name, named(_init_E_pos, axes), shape, module.param_dtype)
-
-
 def relative_logits(
   q: Float[Array, "B k S D_h"],
   R: Float[Array, "offsets k D_h"],
@@ -164,32 +163,10 @@ def relative_logits(
   """
   R = R.astype(q.dtype)
   every_offset = jnp.einsum("bkqd,okd->bkqo", q, R)  # (B, k, S, offsets)
+  assert not isinstance(where, Layout)  # `check_any_size` refuses them.
   at = places(where, q.shape[2])  # (b, S)
   offset = at[:, :, None] - at[:, None, :] + len(R) // 2  # (b, S, S)
   return jnp.take_along_axis(every_offset, offset[:, None], axis=-1)
-
-
-def sincos1d(S: int, D: int) -> Float[Array, "S D"]:
-  """Sines and cosines interleaved ("Attention is all you need", Sec. 3.5).
-
-  Entry 2i of position p is sin(p / 10000^(2i / D)), and entry 2i + 1 is the
-  cosine of the same angle.
-  """
-  frequency = 10_000.0 ** (-jnp.arange(0, D, 2) / D)  # (D / 2,)
-  angle = jnp.arange(S)[:, None] * frequency[None, :]
-  return jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1).reshape(S, D)
-
-
-def sincos2d(h: int, w: int, D: int) -> Float[Array, "N D"]:
-  """Sine and cosine of x, then of y, each D / 4 entries, as in big_vision.
-
-  Frequencies fall geometrically from 1 to 1 / 10,000.
-  """
-  frequency = 10_000.0 ** -jnp.linspace(0.0, 1.0, D // 4)  # (D / 4,)
-  y, x = jnp.meshgrid(jnp.arange(h), jnp.arange(w), indexing="ij")
-  x, y = (p.reshape(-1, 1) * frequency[None, :] for p in (x, y))  # (N, D / 4)
-  waves = [jnp.sin(x), jnp.cos(x), jnp.sin(y), jnp.cos(y)]
-  return jnp.concatenate(waves, axis=1)
 
 
 def check_position(kind: str, place: str, hidden_size: int) -> None:
@@ -209,15 +186,20 @@ def check_position(kind: str, place: str, hidden_size: int) -> None:
 
 
 def input_position(
-  vit: Any, grid: Grid, config: LayerConfig, table: Grid | None = None
+  vit: Any, grid: Extent, config: LayerConfig, table: Grid | None = None
 ) -> Array | int:
   """E_pos of Eq. 1, (1, S, D); 0 if nothing is added before the first layer.
 
-  `grid` holds the patches along height and width, and `table` those that
-  learned positions are for, if they are others. Called inside the model.
+  `grid` holds the patches along height and width, or where each patch lies,
+  which gives (B, S, D). `table` holds those that learned positions are for, if
+  they are others. Called inside the model.
   """
   if vit.position in ("none", "relative"):
     return 0
+  if isinstance(grid, Layout):
+    every = vit.position_at == "every_layer"
+    name = "position_0" if every else "position"
+    return _placed(vit, grid, config, name, table)
   if table not in (None, grid) and vit.position in ("learned", "learned_grid"):
     return _resized(vit, grid, config, table)
   every = vit.position_at == "every_layer"
@@ -242,7 +224,7 @@ def _resized(
   return jnp.pad(E_pos, ((no_place, 0), (0, 0)))[None]
 
 
-def make_positions(vit: Any, grid: Grid, config: LayerConfig) -> Positions:
+def make_positions(vit: Any, grid: Extent, config: LayerConfig) -> Positions:
   """The position embeddings of a model's layers; called inside the model.
 
   Relative offsets act inside the attention of every layer, so position_at
@@ -264,7 +246,25 @@ def make_positions(vit: Any, grid: Grid, config: LayerConfig) -> Positions:
   )
 
 
-def _offsets(vit: Any, grid: Grid, config: LayerConfig, name: str) -> Array:
+def _placed(
+  vit: Any,
+  layout: Layout,
+  config: LayerConfig,
+  name: str,
+  table: Grid | None = None,
+) -> Float[Array, "B S D"]:
+  make = PlacedPositions(
+    vit.position,
+    vit.hidden_size,
+    class_token=vit.class_token,
+    param_dtype=config.param_dtype,
+    table=table,
+    name=name,
+  )
+  return of_rows(make(layout).astype(config.dtype), vit.prefix, layout)
+
+
+def _offsets(vit: Any, grid: Any, config: LayerConfig, name: str) -> Array:
   make = RelativeOffsets(
     num_tokens=grid[0] * grid[1] + (vit.pooling == "token"),
     num_heads=vit.num_heads,
@@ -275,7 +275,9 @@ def _offsets(vit: Any, grid: Grid, config: LayerConfig, name: str) -> Array:
   return make()
 
 
-def _embedding(vit: Any, grid: Grid, config: LayerConfig, name: str) -> Array:
+def _embedding(vit: Any, grid: Extent, config: LayerConfig, name: str) -> Array:
+  if isinstance(grid, Layout):
+    return _placed(vit, grid, config, name)
   make = PositionEmbedding(
     vit.position,
     grid,
@@ -285,53 +287,3 @@ def _embedding(vit: Any, grid: Grid, config: LayerConfig, name: str) -> Array:
     name=name,
   )
   return make()[None].astype(config.dtype)  # (1, S, D)
-
-
-def linear(
-  old: int, new: int, *, antialias: bool
-) -> Float[np.ndarray, "new old"]:
-  """Weights of linear interpolation from `old` points to `new`, as PyTorch's.
-
-  It repeats the border; with antialiasing the weights are widened when it
-  shrinks, and cut off at the border.
-  """
-  scale = old / new
-  centres = (np.arange(new)[:, None] + 0.5) * scale - 0.5
-  if not antialias:
-    scale = 1.0
-    centres = centres.clip(0, old - 1)
-  distances = np.abs(np.arange(old) - centres) / max(scale, 1.0)
-  weights = np.maximum(1 - distances, 0)
-  return weights / weights.sum(axis=1, keepdims=True)
-
-
-def bicubic(
-  old: int, new: int, *, antialias: bool, corners: bool = False
-) -> Float[np.ndarray, "new old"]:
-  """Weights of bicubic interpolation from `old` points to `new`, as PyTorch's.
-
-  Cubic convolution (Keys, 1981) with a = -0.75 that repeats the border, or with
-  antialiasing a = -0.5, widened when it shrinks and cut off at the border. The
-  first point and the last lie half a step from the image's edges, or with
-  `corners` in the same places as those of the old grid.
-  """
-  scale = old / new
-  centres = (np.arange(new)[:, None] + 0.5) * scale - 0.5
-  if corners:
-    centres = np.linspace(0, old - 1, new)[:, None]
-  if antialias:
-    weights = _cubic((np.arange(old) - centres) / max(scale, 1.0), -0.5)
-    return weights / weights.sum(axis=1, keepdims=True)
-  taps = np.floor(centres).astype(int) + np.arange(-1, 3)  # (new, 4)
-  weights = np.zeros((new, old))
-  rows = np.broadcast_to(np.arange(new)[:, None], taps.shape)
-  points = rows, taps.clip(0, old - 1)
-  np.add.at(weights, points, _cubic(taps - centres, -0.75))
-  return weights
-
-
-def _cubic(x: np.ndarray, a: float) -> np.ndarray:
-  x = np.abs(x)
-  near = (a + 2) * x**3 - (a + 3) * x**2 + 1
-  far = a * (x**3 - 5 * x**2 + 8 * x - 4)
-  return np.where(x <= 1, near, np.where(x < 2, far, 0.0))

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layer import init_kernel, init_zeros
 from vit_jax.models.partitioning import Dense, named
+from vit_jax.models.patches import Layout
 from vit_jax.models.position import Grid, learned_table
 from vit_jax.models.tokens import Where
 
@@ -106,6 +107,7 @@ def relative_bias(
   B: Float[Array, "T k"], relative: Relative, where: Where = None
 ) -> Float[Array, "b k S S"]:
   """The bias of each query for each key; `where` has the patches' places."""
+  assert not isinstance(where, Layout)  # `check_any_size` refuses them.
   h, w = relative.grid
   # NumPy's divisions where all patches stay: computed once, not in the program.
   at = np.arange(h * w, dtype=np.int32)[None] if where is None else where

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.models.attention import Keys
+from vit_jax.models.patches import Layout
 from vit_jax.models.position import Grid
 from vit_jax.models.tokens import Where
 
@@ -35,7 +36,8 @@ class Rope:
     learns (RoPE-Mixed, Eq. 14 there); y and x are the row and the column.
 
   Attributes:
-    grid: Patches along height and width, (h, w).
+    grid: Patches along height and width, (h, w); None for images of any size,
+      whose places have their sizes.
     theta: Ratio of the highest to the lowest frequency.
     side: Number of steps that y and x count up to, at any number of patches.
     kind: One of `ROPE_KINDS`.
@@ -46,7 +48,7 @@ class Rope:
       for 0 (MLCD, arXiv:2407.17331).
   """
 
-  grid: Grid
+  grid: Grid | None
   theta: float
   side: int | None = None
   kind: str = "axial"
@@ -89,39 +91,66 @@ class Rope:
     else (S, D_h / 2). If heads have their own, it is (k, b, S, D_h / 2), with
     b = 1 without `where`.
     """
-    angles = self._angles(D_h)  # (k, N, D_h / 2), or (N, D_h / 2).
-    if where is not None:
-      angles = angles[..., where, :]
-    elif self.learned:
-      angles = angles[:, None]
+    angles = self._angles_of(where, D_h)
     before = S - angles.shape[-2]
     padding = [(0, 0)] * (angles.ndim - 2)
     angles = jnp.pad(angles, [*padding, (before, 0), (0, 0)])
     if self.first is not None:
-      angles = angles.at[..., 0, :].set(self.first.astype(jnp.float32))
+      first = self.first.astype(jnp.float32)
+      if isinstance(where, Layout):  # The first of the tokens of each image.
+        each = before // where.images
+        angles = angles.at[..., :before:each, :].set(first)
+      else:
+        angles = angles.at[..., 0, :].set(first)
     return [jnp.cos(angles), jnp.sin(angles)]
 
-  def _angles(self, D_h: int) -> Float[Array, "*k N half"]:
+  def _angles_of(self, where: Where, D_h: int) -> Float[Array, "*k_b K half"]:
+    """The angles of the patches, without the tokens before them."""
+    if isinstance(where, Layout):
+      places = [
+        self._places(where.extent[..., i], where.place[..., i])[..., None]
+        for i in (0, 1)
+      ]
+      # (k, B, K, D_h / 2), or (B, K, D_h / 2).
+      return self._angles(places, D_h)
+    assert self.grid is not None
     N = math.prod(self.grid)
     places = jnp.meshgrid(*map(self._places, self.grid), indexing="ij")
     places = [p.reshape(N, 1) for p in places]  # y and x.
+    angles = self._angles(places, D_h)  # (k, N, D_h / 2), or (N, D_h / 2).
+    if where is not None:
+      return angles[..., where, :]
+    return angles[:, None] if self.learned else angles
+
+  def _angles(
+    self, places: list[Float[Array, "*axes 1"]], D_h: int
+  ) -> Float[Array, "*k_axes half"]:
+    """The angles of patches at y and x, for each head if they are learned."""
+    axes = range(places[0].ndim - 1)
     if self.learned:
       assert self.frequencies is not None
-      f_x, f_y = self.frequencies.astype(jnp.float32)[:, :, None]
+      f = self.frequencies.astype(jnp.float32)
+      f_x, f_y = jnp.expand_dims(f, [2 + axis for axis in axes])
       return f_x * places[1][None] + f_y * places[0][None]
     periods = self.theta ** (jnp.arange(D_h // 4) * 4 / D_h)  # (D_h / 4,)
     if self.x_first:
-      places.reverse()
-    return jnp.concatenate([p / periods[None] for p in places], axis=1)
+      places = places[::-1]
+    return jnp.concatenate(
+      [p / jnp.expand_dims(periods, axes) for p in places], axis=-1
+    )
 
-  def _places(self, n: int) -> Float[Array, " n"]:
-    """y or x of n patches."""
-    counted = jnp.arange(self.start, self.start + n)
+  def _places(self, n: Any, at: Any = None) -> Float[Array, "*axes"]:
+    """y or x of n patches, or of those at the places `at` of n."""
+    given = at is not None
+    counted = (
+      at + self.start if given else jnp.arange(self.start, self.start + n)
+    )
     if self.side is not None:
       return counted / n * self.side
     if self.kind != "axial":
       return counted.astype(jnp.float32)
-    return 2 * math.pi * ((2 * jnp.arange(n) + 1) / n - 1)
+    number = at if given else jnp.arange(n)
+    return 2 * math.pi * ((2 * number + 1) / n - 1)
 
 
 def rotate(x: Keys, rope: Rope, where: Where = None) -> Keys:

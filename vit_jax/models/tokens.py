@@ -10,8 +10,14 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-Where = Int[Array, "b N"] | None
-"""The place of each patch on its grid, row by row; None: all, in order."""
+from vit_jax.models.mask import AttentionMask
+from vit_jax.models.patches import Layout
+
+Where = Int[Array, "b N"] | Layout | None
+"""The place of each patch on its grid, row by row; None: all, in order.
+
+Images of any size have a `Layout`.
+"""
 Mask = Bool[Array, "B S"] | None
 """Which tokens count; None if all do."""
 
@@ -27,11 +33,13 @@ class Tokens(struct.PyTreeNode):
     z: The values, (B, S, D), S = prefix + K.
     where: The place of each patch on the grid, counted row by row from 0;
       integers (B, K), or (1, K) if it is the same for all images. None means
-      every patch of the grid, in order.
+      every patch of the grid, in order. Images of any size have a `Layout`.
     mask: Which patches count, booleans (B, K); None if all do. The tokens
       before the patches always count.
-    prefix: Number of tokens before the patches.
+    prefix: Number of tokens before the patches. A row of M images has those of
+      each image, one image after the other.
     grid: Patches along height and width of a whole image, (h, w); N = h w.
+      Images of any size have none: their sizes are in the `Layout`.
     E_pos: The position embeddings that every layer adds again, (B, S, D) or
       (1, S, D), if the model's `position_at` is "shared".
 
@@ -43,7 +51,7 @@ class Tokens(struct.PyTreeNode):
   """
 
   z: Float[Array, "B S D"]
-  where: Int[Array, "b K"] | None = None
+  where: Int[Array, "b K"] | Layout | None = None
   mask: Bool[Array, "B K"] | None = None
   prefix: int = struct.field(pytree_node=False, default=0)
   grid: tuple[int, int] = struct.field(pytree_node=False, default=(1, 1))
@@ -59,11 +67,72 @@ class Tokens(struct.PyTreeNode):
     return self.replace(z=self.patches, prefix=0, E_pos=None)
 
   @property
-  def seen(self) -> Mask:
+  def layout(self) -> Layout | None:
+    """Where the patches of images of any size lie; None for one size."""
+    return self.where if isinstance(self.where, Layout) else None
+
+  @property
+  def extent(self) -> tuple[int, int] | Layout:
+    """What positions are computed from: the grid, or the layout."""
+    return self.grid if self.layout is None else self.layout
+
+  @property
+  def counts(self) -> Mask:
     """Which of all tokens count, (B, S); None if all do."""
     if self.mask is None:
       return None
     return jnp.pad(self.mask, ((0, 0), (self.prefix, 0)), constant_values=True)
+
+  @property
+  def seen(self) -> Mask | AttentionMask:
+    """The mask of attention between the tokens; None if all see all."""
+    if self.layout is None or self.layout.images == 1:
+      return self.counts
+    return AttentionMask(image=self.image)
+
+  @property
+  def image(self) -> Int[Array, "B S"]:
+    """Which image of its row each token is of; -1 if it is of none."""
+    layout = self.layout
+    assert layout is not None
+    number = jnp.arange(layout.images, dtype=layout.image.dtype)[None]
+    each = self.prefix // layout.images
+    first = jnp.repeat(jnp.where(layout.exists, number, -1), each, axis=1)
+    return jnp.concatenate([first, layout.image], axis=1)
+
+  def pooled_by(self, prefix: bool = True) -> Mask | AttentionMask:
+    """The mask of queries that read whole images, one for each of a row.
+
+    With `prefix`, they read all tokens of the image, else its patches.
+    """
+    layout = self.layout
+    if layout is None:
+      return self.counts if prefix else self.mask
+    image = self.image if prefix else layout.image
+    queries = jnp.arange(layout.images, dtype=image.dtype)[None]
+    return AttentionMask(image=image, queries=queries)
+
+  def first(self, i: int) -> Float[Array, "B *M D"]:
+    """Token i of the prefix of each image."""
+    if self.layout is None:
+      return self.z[:, i]
+    return self.z[:, i : self.prefix : self.prefix // self.layout.images]
+
+  def prefixes(self, count: int) -> Float[Array, "B *M T D"]:
+    """The first `count` tokens of the prefix of each image."""
+    if self.layout is None:
+      return self.z[:, :count]
+    B, M = self.layout.exists.shape
+    if M == 1:
+      return self.z[:, None, :count]
+    z = self.z[:, : self.prefix]
+    return z.reshape(B, M, self.prefix // M, z.shape[-1])[:, :, :count]
+
+  def reading(self, count: int | None) -> int | None:
+    """How many first tokens have the first `count` tokens of each image."""
+    if count is None or self.layout is None or self.layout.images == 1:
+      return count
+    return self.prefix
 
   def take(self, keep: Any) -> "Tokens":
     """The prefix and the patches `keep`, with their places and their mask.
@@ -89,7 +158,9 @@ class Tokens(struct.PyTreeNode):
     where = keep
     mask = self.mask
     E_pos = self.E_pos
-    if self.where is not None:
+    if isinstance(self.where, Layout):
+      where = self.where.take(keep)
+    elif self.where is not None:
       where = jnp.take_along_axis(self.where, keep, axis=1)
     if mask is not None:
       mask = jnp.take_along_axis(mask, keep, axis=1)
@@ -107,14 +178,19 @@ class Tokens(struct.PyTreeNode):
     first = jnp.broadcast_to(first, (len(patches), *first.shape[1:]))
     return jnp.concatenate([first, patches], axis=1)
 
-  def of_places(self, table: Float[Array, "1 S D"]) -> Float[Array, "b s D"]:
-    """The rows of a table for a whole image's tokens that these tokens have."""
-    if self.where is None:
+  def of_places(self, table: Float[Array, "b S D"]) -> Float[Array, "b s D"]:
+    """The rows of a table for a whole image's tokens that these tokens have.
+
+    Images of any size have a table for the tokens that there are.
+    """
+    if self.where is None or isinstance(self.where, Layout):
       return table
     return table[0, places(self.where, self.z.shape[1])]
 
-  def mean(self) -> Float[Array, "B D"]:
-    """The mean of the patches that count; zeros where none does."""
+  def mean(self) -> Float[Array, "B *M D"]:
+    """The mean of an image's patches that count; zeros where none does."""
+    if self.layout is not None:
+      return self._mean_of_rows(self.layout)
     if self.mask is None:
       return self.patches.mean(axis=1)
     counts = self.mask[..., None]
@@ -122,15 +198,28 @@ class Tokens(struct.PyTreeNode):
     mean = total / jnp.maximum(counts.sum(axis=1), 1)
     return mean.astype(self.z.dtype)
 
+  def _mean_of_rows(self, layout: Layout) -> Float[Array, "B M D"]:
+    number = jnp.arange(layout.images, dtype=layout.image.dtype)
+    of_image = layout.image[:, None] == number[None, :, None]  # (B, M, K)
+    patches = jnp.where(layout.counts[..., None], self.patches, 0)
+    total = jnp.einsum(
+      "bmk,bkd->bmd",
+      of_image.astype(patches.dtype),
+      patches,
+      preferred_element_type=jnp.float32,
+    )
+    count = jnp.maximum(of_image.sum(axis=-1), 1)
+    return (total / count[..., None]).astype(self.z.dtype)
+
   def cleared(self) -> "Tokens":
     """The tokens with zeros for what does not count.
 
     Without this, NaN and infinities would reach gradients, as 0 times NaN.
     """
-    seen = self.seen
-    if seen is None:
+    counts = self.counts
+    if counts is None:
       return self
-    return self.replace(z=jnp.where(seen[..., None], self.z, 0))
+    return self.replace(z=jnp.where(counts[..., None], self.z, 0))
 
 
 def check_mask(mask: Any, B: int, h: int, w: int) -> None:
@@ -143,7 +232,7 @@ def check_mask(mask: Any, B: int, h: int, w: int) -> None:
     )
 
 
-def places(where: Where, S: int) -> Int[Array, "b S"]:
+def places(where: Int[Array, "b N"] | None, S: int) -> Int[Array, "b S"]:
   """The place of each of S tokens in the sequence of a whole image."""
   if where is None:
     return jnp.arange(S)[None]

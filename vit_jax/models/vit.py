@@ -38,7 +38,14 @@ from vit_jax.models.mask import AttentionMask
 from vit_jax.models.model import VitFields, check_images
 from vit_jax.models.partitioning import for_cpu, for_tpu, named
 from vit_jax.models.parts import ENCODER, Part, Stack, heads
+from vit_jax.models.patches import (
+  Patches,
+  check_any_size,
+  check_patches,
+  patchify,
+)
 from vit_jax.models.position import (
+  Extent,
   Grid,
   Positions,
   check_position,
@@ -49,6 +56,11 @@ from vit_jax.models.resnet import ResNet
 from vit_jax.models.tokens import Mask, Tokens, Where, check_mask
 
 POOLINGS = ("token", "gap", "map")
+
+Inputs = Images | Patches
+"""Images of one size, or the patches of images of any size."""
+Embedded = Float[Array, "B h w D"] | Patches
+"""The vectors of patches, of images of one size or of any."""
 
 
 class PatchEmbedding(nn.Module):
@@ -75,25 +87,6 @@ class PatchEmbedding(nn.Module):
       x_p = jnp.where(mask.reshape(*x_p.shape[:3], 1), x_p, 0)
     E = dense(self.hidden_size, axes, c, use_bias=self.use_bias, name="E")
     return layer_norm(c, name="norm")(E(x_p)) if self.use_norm else E(x_p)
-
-
-def patchify(x: Float[Array, "B H W C"], P: int) -> Float[Array, "B h w P2C"]:
-  """Cuts images into patches of P x P pixels, each flattened to P^2 C values.
-
-  Raises ValueError if P does not divide height and width.
-  """
-  B, H, W, C = x.shape
-  if H % P or W % P or not H or not W:
-    fits = [max(P, side // P * P) for side in (H, W)]
-    raise ValueError(
-      f"images of {H} x {W} do not split into patches of {P} x {P}; "
-      f"{fits[0]} x {fits[1]} would."
-    )
-  h, w = H // P, W // P
-  # A row of a patch stays one axis: with colours as one of their own, TPUs,
-  # whose registers are 128 wide, take up to 3 times as long.
-  x = x.reshape(B, h, P, w, P * C).transpose(0, 1, 3, 2, 4)
-  return x.reshape(B, h, w, P * P * C)
 
 
 class Mlp(nn.Module):
@@ -174,6 +167,11 @@ class BaseVit(VitFields):
   relative = None  # `Relative.kind` of biases between patches, if there are.
 
   @property
+  def any_size(self) -> bool:
+    """Whether a call takes `Patches` of images of any size for images."""
+    return True
+
+  @property
   def class_token(self) -> bool:
     """Whether the first token is the class token."""
     return self.pooling == "token"
@@ -218,21 +216,23 @@ class BaseVit(VitFields):
     return f"{form}; without gradients, {forward}" if forward else form
 
   def __call__(
-    self, x: Images, *, mask: Any = None, train: bool = False
+    self, x: Inputs, *, mask: Any = None, train: bool = False
   ) -> Pooled:
     self.check_has_parameters()
     return self.head(self.pooled(x, mask=mask, train=train))
 
   def pooled(
-    self, x: Images, *, mask: Any = None, train: bool = False
+    self, x: Inputs, *, mask: Any = None, train: bool = False
   ) -> Pooled:
     """The outputs that the head reads, (B, D) or a row for each head.
 
     They are those of `encode`. If a few tokens have them, the last layer
-    computes theirs alone. Raises ValueError as `embed` and `run` do.
+    computes theirs alone. With `Patches`, there is a row for each image of a
+    row, (B, M, D). Raises ValueError as `embed` and `run` do.
     """
     tokens = self.embed(x, mask=mask, train=train)
-    tokens = self.run(tokens, train=train, read=self._read)  # Eq. 2, 3
+    read = tokens.reading(self._read)
+    tokens = self.run(tokens, train=train, read=read)  # Eq. 2, 3
     return self.pool(tokens)  # Eq. 4
 
   @property
@@ -253,7 +253,7 @@ class BaseVit(VitFields):
     super().__init_subclass__(**options)
 
   def encode(
-    self, x: Images, *, mask: Any = None, train: bool = False
+    self, x: Inputs, *, mask: Any = None, train: bool = False
   ) -> tuple[TokenValues, Pooled]:
     """The last layer's output z, before any norm, and what the head reads.
 
@@ -261,6 +261,7 @@ class BaseVit(VitFields):
     `run(embed(x).take(keep))` is an encoder that sees the patches `keep` alone.
 
     Args:
+      x: Images of one size, or `Patches` of images of any size.
       mask: Which patches count, booleans (B, N); None if all do. The result is
         as if the others were left out, whatever they show.
 
@@ -272,35 +273,43 @@ class BaseVit(VitFields):
     return tokens.z, self.pool(tokens)  # Eq. 4
 
   def embed(
-    self, x: Images, *, mask: Any = None, train: bool = False
+    self, x: Inputs, *, mask: Any = None, train: bool = False
   ) -> Tokens:
-    """The tokens of images (B, H, W, C), with their positions, Eq. 1.
+    """The tokens of images, with their positions, Eq. 1.
 
     It is `place(patches(x))`.
 
     Args:
+      x: Images (B, H, W, C), or `Patches` of images of any size.
       mask: Which patches count, booleans (B, N); None if all do.
 
     Raises:
-      ValueError: if images or mask are of a wrong shape or type, or a hybrid is
-        given a mask.
+      ValueError: if images or mask are of a wrong shape or type, a hybrid is
+        given a mask, or a model of one size `Patches`.
     """
     mask = None if mask is None else jnp.asarray(mask)
     return self.place(self.patches(x, mask=mask), mask=mask, train=train)
 
   @nn.compact
-  def patches(self, x: Images, *, mask: Any = None) -> Float[Array, "B h w D"]:
+  def patches(self, x: Inputs, *, mask: Any = None) -> Embedded:
     """The products x_p E of Eq. 1, the embedded patches of images.
 
-    The arguments are those of `embed`, which says what is raised.
+    The arguments are those of `embed`, which says what is raised. Those of
+    `Patches` are `Patches` of vectors.
     """
+    if isinstance(x, Patches):
+      check_any_size(self)
+      check_patches(x, self.patch_size)
+      x = x if mask is None else x.only(mask)
+      E = self._patches(x.column(self.patch_size), x.layout.counts)
+      return x.replace(values=E[:, :, 0])
     check_images(x)
     return self._patches(x, mask)
 
   @nn.compact
   def place(
     self,
-    x_p: Float[Array, "B h w D"],
+    x_p: Embedded,
     *,
     mask: Any = None,
     train: bool = False,
@@ -313,10 +322,12 @@ class BaseVit(VitFields):
       table: Patches along height and width that learned positions are for,
         which are then resized to those of `x_p`; None if they are for these.
     """
-    B, h, w, D = x_p.shape
-    x_p = x_p.reshape(B, h * w, D)
-    E_pos = self._E_pos((h, w), table)
-    x_class = self._x_class(B)
+    tokens = self._without_positions(x_p, mask)
+    x_p = tokens.z
+    E_pos = self._E_pos(tokens.extent, table)
+    x_class = self._x_class(x_p.shape[0])
+    if tokens.layout is not None:  # Those of each image of a row.
+      x_class = jnp.tile(x_class, (1, tokens.layout.images, 1))
     dropout = nn.Dropout(self._embedding_dropout_rate, deterministic=not train)
     patch_dropout = PatchDropout(self.patch_dropout_rate)
 
@@ -325,7 +336,7 @@ class BaseVit(VitFields):
     again = None
     if self.position_at == "shared" and not isinstance(E_pos, int):
       again = E_pos  # At every layer, App. D.4.
-    tokens = Tokens(z, None, mask, self.prefix, (h, w), again)
+    tokens = tokens.replace(z=z, prefix=x_class.shape[1], E_pos=again)
     return patch_dropout(tokens, train=train)
 
   @nn.compact
@@ -348,7 +359,7 @@ class BaseVit(VitFields):
     shows = self.is_mutable_collection("intermediates")
     if drops or shows or self.variables.get("perturbations"):
       read = None
-    for layer in self._layers(tokens.grid, train, read):
+    for layer in self._layers(tokens.extent, train, read):
       tokens = layer(tokens)
     return tokens
 
@@ -361,7 +372,7 @@ class BaseVit(VitFields):
     They are counted from 1. If layers are scanned, only the last can be given.
     """
     tokens = tokens.cleared()
-    functions = self._layers(tokens.grid, train)
+    functions = self._layers(tokens.extent, train)
     outputs = {}
     first = self.num_layers - len(functions) + 1  # A norm may come before.
     for number, layer in enumerate(functions, start=first):
@@ -385,16 +396,24 @@ class BaseVit(VitFields):
     """
     norm = layer_norm(self._config, name="norm")
     if self.pooling == "token":
-      return norm(tokens.z[:, 0])
+      return norm(tokens.first(0))
     tokens = tokens.replace(z=norm(tokens.z))
     if self.pooling == "gap":
       return tokens.mean()
-    return self._map_head()(tokens.z, tokens.seen)
+    return self._map_head()(tokens.z, tokens.pooled_by())
 
   def _map_head(self) -> MapHead:
     """The attention pooling of "map"."""
     mlp = partial(Mlp, self.mlp_size, self._config)
     return MapHead(self.num_heads, mlp, self._config, name="map_head")
+
+  def _without_positions(self, x_p: Embedded, mask: Any) -> Tokens:
+    """The patches alone as tokens."""
+    if isinstance(x_p, Patches):
+      layout = (x_p if mask is None else x_p.only(mask)).layout
+      return Tokens(x_p.values, layout, layout.counts)
+    B, h, w, D = x_p.shape
+    return Tokens(x_p.reshape(B, h * w, D), None, mask, grid=(h, w))
 
   def _patches(self, x: Images, mask: Any) -> Float[Array, "B h w D"]:
     """The embedded patches of images, or of feature maps."""
@@ -417,20 +436,22 @@ class BaseVit(VitFields):
     x_class: Any = self.param("x_class", zeros, shape, self.param_dtype)
     return jnp.tile(x_class.astype(self.dtype), (B, 1, 1))
 
-  def _E_pos(self, grid: Grid, table: Grid | None) -> Array | int:
-    """E_pos of Eq. 1, (1, S, D); 0 if nothing is added."""
+  def _E_pos(self, grid: Extent, table: Grid | None) -> Array | int:
+    """E_pos of Eq. 1, (1, S, D) or (B, S, D); 0 if nothing is added."""
     return input_position(self, grid, self._config, table)
 
-  def _layers(self, grid: Grid, train: bool, read: int | None = None) -> Layers:
+  def _layers(
+    self, grid: Extent, train: bool, read: int | None = None
+  ) -> Layers:
     """The layers, as functions of tokens to call in turn."""
     positions = self._positions(grid)
     return make_blocks(self, self._layer(grid), positions, train, read)
 
-  def _positions(self, grid: Grid) -> Positions:
+  def _positions(self, grid: Extent) -> Positions:
     """The position embeddings that the layers use."""
     return make_positions(self, grid, self._config)
 
-  def _layer(self, grid: Grid) -> Callable[..., nn.Module]:
+  def _layer(self, grid: Extent) -> Callable[..., nn.Module]:
     """Builds a layer from the name of its parameters."""
     block = self.block or EncoderBlock
     options = {"grid": grid} if hasattr(block, "grid") else {}
