@@ -183,13 +183,22 @@ def with_texts(
   saved: Mapping[str, Any] | None = None,
   *,
   with_data: bool = True,
-) -> tuple[Settings, Task]:
-  """`texts.with_texts` for a task that reads texts, or both as they are."""
+) -> tuple[Settings, Task, Optional["Loaded"]]:
+  """`texts.with_texts` for a task that reads texts, or both as they are.
+
+  The checkpoint that a new run begins with is opened for its text tower, and
+  given as well; None where it was not opened.
+  """
   if task.texts is None:
-    return settings, task
+    return settings, task, None
   from vit_jax.run import texts
 
-  return texts.with_texts(settings, task, saved, with_data=with_data)
+  new = saved is None and settings.pretrained
+  start = open_start(settings, task) if new else None
+  settings, task = texts.with_texts(
+    settings, task, saved, start=start, with_data=with_data
+  )
+  return settings, task, start
 
 
 def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:

@@ -326,7 +326,7 @@ def make_plan(
   build.check_run(settings, task, is_new=saved is None)
   if saved is not None:
     choose.check_same(task, saved)
-  settings, task = build.with_texts(settings, task, saved)
+  settings, task, start = build.with_texts(settings, task, saved)
   settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
     settings = begun.as_begun(settings, saved)
@@ -340,9 +340,13 @@ def make_plan(
     settings = begun.with_lower_batch(settings, mesh, splits.train)
   task = _fitted(task, settings, splits)
   _check_length(settings, splits.train)
-  plan = again_if_deleted(
-    lambda: _assembled(settings, task, splits, saved).checked(), say
-  )
+  starts = iter([start])  # Of a run that deletes it, the next one is opened.
+
+  def assembled() -> Plan:
+    start = next(starts, None)
+    return _assembled(settings, task, splits, saved, start=start).checked()
+
+  plan = again_if_deleted(assembled, say)
   _ = plan.evaluation  # It raises ValueError, too.
   return plan
 
@@ -360,9 +364,9 @@ def plan_of_shapes(
   not fit together.
   """
   task = build.task_of(settings)
-  settings, task = build.with_texts(settings, task, with_data=False)
+  settings, task, start = build.with_texts(settings, task, with_data=False)
   splits = absent_splits(task, num_classes, num_examples)
-  return _assembled(settings, task, splits, None, devices)
+  return _assembled(settings, task, splits, None, devices, start=start)
 
 
 def absent_splits(task: Task, num_classes: int, num_examples: int) -> Splits:
@@ -402,11 +406,14 @@ def _assembled(
   splits: Splits,
   saved: Mapping[str, Any] | None,
   devices: Sequence[Any] | None = None,
+  *,
+  start: Optional["Loaded"] = None,
 ) -> Plan:
   """Opens the checkpoints that the run needs, and fills in what they decide.
 
   They decide the model, and this the mesh, where the settings leave it open.
-  With `devices`, which may be mere descriptions, no array is read.
+  With `devices`, which may be mere descriptions, no array is read. `start` is
+  the checkpoint to begin with, if it is open already.
 
   The arrays of `Extras` are read, so they are those of the same step as the
   start. They are opened last, since they may have to be downloaded.
@@ -417,7 +424,9 @@ def _assembled(
     from vit_jax.run.extras import open_teacher
 
     teacher, task = open_teacher(settings, task, saved)
-  start, model, start_preprocessing = _model(settings, task, names, saved)
+  if start is None and saved is None and settings.pretrained:
+    start = build.open_start(settings, task)
+  model, start_preprocessing = _model(settings, task, names, start, saved)
   settings = build.resolved(settings, start_preprocessing)
   if saved is None:
     settings = fastest.chosen(settings, task, model, devices or jax.devices())
@@ -456,15 +465,15 @@ def _model(
   settings: Settings,
   task: Task,
   class_names: tuple[str, ...],
+  start: Optional["Loaded"],
   saved: Mapping[str, Any] | None,
-) -> tuple[Optional["Loaded"], Model, Preprocessing | None]:
-  """The checkpoint to start from, the model, and the preprocessing it had."""
+) -> tuple[Model, Preprocessing | None]:
+  """The model, and the preprocessing that it had where it comes from."""
   if saved is not None:
     preprocessing = descriptions.preprocessing(saved)
-    return None, _as_saved(settings, task, saved), preprocessing
-  start = build.open_start(settings, task) if settings.pretrained else None
+    return _as_saved(settings, task, saved), preprocessing
   model = build.build_model(settings, task, class_names, start)
-  return start, model, start.preprocessing if start else None
+  return model, start.preprocessing if start else None
 
 
 def _as_saved(

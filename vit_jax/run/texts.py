@@ -16,7 +16,6 @@ from vit_jax.data.reading.sources import open_source
 from vit_jax.data.reading.tokenizer_files import TokenizerFiles, new_tokenizer
 from vit_jax.models.two_towers import IMAGE, TEXT
 from vit_jax.pretrained.formats.texts import NoTextTowerError
-from vit_jax.pretrained.load import open_text
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.pair import of_both
 from vit_jax.pretrained.text import Leaves, LoadedText
@@ -44,19 +43,21 @@ def with_texts(
   task: Any,
   saved: Mapping[str, Any] | None = None,
   *,
+  start: Loaded | None = None,
   with_data: bool = True,
 ) -> tuple[Settings, Any]:
   """The settings and the task with the text tower and the tokenizer.
 
-  `saved` is the description of the run that goes on. Without data, the
-  tokenizer of a new text tower is as large as the settings say. Raises
-  ValueError if a tokenizer cannot be opened or made.
+  `saved` is the description of the run that goes on, and `start` the checkpoint
+  that a new one begins with. Without data, the tokenizer of a new text tower is
+  as large as the settings say. Raises ValueError if a tokenizer cannot be
+  opened or made.
   """
   settings = _with_image_tower(settings)
   if saved is not None:
     return settings, task.with_facts(saved)
   pairs = vars(settings)["pairs"]
-  text = _beside(settings.pretrained) if settings.pretrained else None
+  text = _beside(start)
   if text is not None:
     # On the towers of a run, a run begins with the scale that a new one has.
     of_run = is_run(text.source)
@@ -121,29 +122,29 @@ def _is_of_pieces(place: str) -> bool:
   return place.endswith(".model")
 
 
-def _beside(source: str) -> LoadedText | None:
+def _beside(start: Loaded | None) -> LoadedText | None:
   """The text tower of a checkpoint; None if it has none.
 
-  Raises ValueError if there is no such checkpoint, or the tokenizer is not
-  beside it.
+  Raises ValueError if the tokenizer is not beside it.
   """
   try:
-    return open_text(source)
+    return start and start.text_tower
   except NoTextTowerError:
     return None
 
 
 def with_text_weights(loaded: Loaded) -> Loaded:
   """An image tower with the parameters of the text tower beside it, if any."""
-  try:
-    text = loaded.text_tower
-  except NoTextTowerError:
+  text = _beside(loaded)
+  if text is None:
     return loaded
 
   def read() -> Leaves:
     return of_both(loaded.read(), text.read())
 
-  return dataclasses.replace(loaded, read=read, restore=None)
+  return dataclasses.replace(
+    loaded, read=read, restore=None, open_text=lambda: text
+  )
 
 
 def _made(settings: Settings) -> TokenizerFiles:

@@ -16,8 +16,9 @@ from tests import captioned, encoders, runs
 from vit_jax import init_params, make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import open_source
-from vit_jax.models.two_towers import tower_of
+from vit_jax.models.two_towers import IMAGE, TEXT, tower_of
 from vit_jax.predict import predict_files
+from vit_jax.pretrained import text as text_towers
 from vit_jax.pretrained.load import load_pretrained, load_text
 from vit_jax.report.write import report_files
 from vit_jax.run import loop
@@ -323,3 +324,27 @@ def test_a_new_text_tower_learns_beside_a_published_encoder(
   found = evaluate_checkpoint(str(tmp_path / "run"))
   for key, value in found.items():
     assert value == pytest.approx(evaluated[key], rel=1e-4), key
+
+
+def test_a_text_tower_is_opened_once(photos, monkeypatch):
+  """Its tokenizer and its weights come from the same file."""
+  opened = []
+  open_text = text_towers.open_text
+
+  def counted(*arguments):
+    opened.append(open_text(*arguments))
+    return opened[-1]
+
+  monkeypatch.setattr(text_towers, "open_text", counted)
+  c = config(photos)
+  c.model.update(dict.fromkeys(("variant", "num_layers", "hidden_size")))
+  c.model.update(mlp_size=None, num_heads=None, pooling=None, position=None)
+  c.image_size = None
+  c.pretrained = str(encoders.FOLDER.parent / "texts" / "hf_clip")
+  plan = make_plan(read(c))
+  (text,) = opened
+  assert plan.start is not None and plan.start.text_tower is text
+  assert plan.task.texts.tokenizer == text.files
+  assert plan.task.texts.weights == (IMAGE, TEXT)
+  paths = {path for path, _ in plan.start.read()}
+  assert {f"{TEXT}/{path}" for path, _ in text.read()} <= paths
