@@ -213,6 +213,7 @@ OTHERS = {
   "data.group_column": "patient",
   "data.uncertain": "ignore",
   "data.empty_cells": "absent",
+  "self_distillation.gram_weight": 1.0,
   "distill.form": "deit",
   "distill.kind": "hard",
   "eval_per_class": True,

@@ -47,6 +47,7 @@ OBJECTIVES = {
     self_distillation__bottleneck=4,
     self_distillation__small_size=8,
     self_distillation__small_crops=1,
+    self_distillation__gram_weight=1.0,
   ),
   "lejepa": dict(
     image_size=SIZE,

@@ -96,8 +96,9 @@ class SelfDistilled(Composed):
   """An encoder with a mask token and heads, as student and as teacher.
 
   Images (B, H, W, C) -> a dictionary with `y`, the normalised output of the
-  class token (or what else the encoder's head would read), (B, D), and
-  `answers`, those of its head, (B, K). The draw is given as a collection of
+  class token (or what else the encoder's head would read), (B, D), `answers`,
+  those of its head, (B, K), and `features`, the normalised outputs of the
+  patches, (B, N, D). The draw is given as a collection of
   variables, `model.apply({"params": params, "draw": draw}, images)`:
 
   - `masks`, booleans (B, N): which patches a learned vector replaces;
@@ -137,6 +138,12 @@ class SelfDistilled(Composed):
     tokens = vit.run(tokens, train=train)
     return self.answer(tokens, vit.normed(tokens))
 
+  def patch_features(self, x: Images) -> Float[Array, "B N D"]:
+    """The normalised outputs of the patches, of which none is masked."""
+    vit: Any = self.encoder
+    tokens = vit.place(vit.patches(x), table=self.position_grid)
+    return vit.normed(vit.run(tokens)).patches
+
   @nn.compact
   def masked(self, x_p: Float[Array, "B h w D"]) -> Float[Array, "B h w D"]:
     """The embedded patches, with the mask's vector as the draw says."""
@@ -160,7 +167,7 @@ class SelfDistilled(Composed):
     of_patches = head
     if self.heads.separate:
       of_patches = PrototypeHead(self.heads, config, name="patch_head")
-    answers = {"y": y, "answers": head(y)}
+    answers = {"y": y, "answers": head(y), "features": normed.patches}
     where: Any = self.get_variable("draw", "where")
     if where is not None:
       B, M = where.shape

@@ -22,6 +22,8 @@ CHANGES = dict(
   self_distillation__bottleneck=8,
   self_distillation__small_size=4,
   self_distillation__small_crops=3,
+  self_distillation__gram_weight=1.0,
+  self_distillation__gram_every_steps=2,
   optimizer__weight_decay=0.1,
 )
 EIGHT = dict(data=2, fsdp=2, tensor=2)

@@ -1,5 +1,10 @@
 """Self-distillation: losses, centers, masks and measures, by NumPy."""
 
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -304,6 +309,68 @@ def test_a_step_is_made_of_its_parts(centering, separate):
   assert float(metrics["teacher_momentum"]) == pytest.approx(momentum)
 
 
+def test_gram_anchoring_compares_the_products_of_patches():
+  ours, theirs = normal(3, N, 5), normal(3, N, 5)
+  products = [
+    np.einsum("rnd,rmd->rnm", x, x)
+    for x in (
+      x / np.linalg.norm(x, axis=2, keepdims=True)
+      for x in (np.float64(ours), np.float64(theirs))
+    )
+  ]
+  expected = ((products[0] - products[1]) ** 2).mean(axis=(1, 2))
+  found = losses.gram(jnp.array(ours), jnp.array(theirs))
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  turned, _ = np.linalg.qr(normal(5, 5))  # Products know no directions.
+  same = losses.gram(jnp.array(ours), jnp.array(3 * ours @ turned))
+  np.testing.assert_allclose(same, np.zeros(3), atol=1e-10)
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_gram_anchoring_keeps_an_earlier_teacher_and_renews_it(every):
+  task, model = task_and_model(
+    self_distillation__gram_weight=2.0,
+    self_distillation__gram_every_steps=every,
+    self_distillation__patch_weight=0.0,
+  )
+  plain: Any = task.objective(model, Preprocessing((8, 8)))
+  objective = plain.for_run(model, RunLength(10, B, B))
+  without = dataclasses.replace(
+    objective, settings=dataclasses.replace(objective.settings, gram_weight=0.0)
+  )
+  teachers = [random_params(model, (8, 8), seed) for seed in range(4)]
+  student = teachers[3]
+  inputs, targets = objective.prepare(batch(), jax.random.key(0))
+
+  def apply(images, **variables):
+    return model.apply({"params": student, **variables}, images)
+
+  def features(params):
+    x_p = np.asarray(apply(inputs["large"])["features"])
+    anchors = model.apply({"params": params}, inputs["large"])["features"]
+    return losses.gram(jnp.array(x_p), anchors).reshape(B, 2).mean(axis=1)
+
+  state = nn.unbox(objective.init())
+  assert not any(x.any() for x in jax.tree.leaves(state["gram"]))
+  for step, kept in enumerate([0, 0, 2 if every else 0, 2 if every else 0]):
+    moment = Moment(
+      jnp.int32(step),
+      state,
+      average_of=functools.partial(list.__getitem__, teachers, step),
+    )
+    found = objective.loss(apply, inputs, targets, moment)
+    rest = without.loss(apply, inputs, targets, moment)
+    expected = features(teachers[kept])
+    np.testing.assert_allclose(
+      found.value - rest.value, 2 * expected, rtol=1e-4, atol=1e-5
+    )
+    state = found.state
+    encoder = {k: teachers[kept][k] for k in state["gram"]}
+    own = teachers[kept].keys() - encoder.keys()
+    assert own == {"class_head", "mask_token"}
+    jax.tree.map(np.testing.assert_array_equal, state["gram"], encoder)
+
+
 @pytest.mark.slow
 def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
   task, model = task_and_model()
@@ -371,6 +438,12 @@ def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
       "Ti/4",
       4,
       "mask_from=0.6 is more than mask_to=0.5: swap them",
+    ),
+    (
+      {"self_distillation__gram_every_steps": 5},
+      "Ti/4",
+      4,
+      "self_distillation.gram_every has no effect without gram_weight: set a",
     ),
   ],
 )

@@ -109,6 +109,18 @@ def patch_loss(
   return total / jnp.maximum(counts.sum(axis=1), 1)
 
 
+def gram(
+  features: Float[Array, "R N D"], anchors: Float[Array, "R N D"]
+) -> Float[Array, " R"]:
+  """The mean square difference of the products of all pairs of N patches.
+
+  Each patch has length 1. It is Gram anchoring (arXiv:2508.10104, Section 4),
+  for each of R crops, where `anchors` are an earlier teacher's features.
+  """
+  products = [u @ u.mT for u in (unit(features), unit(anchors))]
+  return jnp.square(products[0] - products[1]).mean(axis=(1, 2))
+
+
 def koleo(features: Float[Array, "B D"]) -> Float[Array, " B"]:
   """-log of each feature's distance to its nearest neighbour in the batch.
 

@@ -26,6 +26,7 @@ from vit_jax.tasks.self_distillation.losses import (
   cross_entropy,
   deviation,
   entropy,
+  gram,
   koleo,
   next_center,
   patch_loss,
@@ -59,6 +60,8 @@ class SelfDistillation(Objective):
     momentum: Decay of the teacher's average at first; it rises to 1.
     total_steps: Length of the run.
     warmup_steps: Steps in which the teacher's temperature rises.
+    gram_steps: Steps after which the teacher that Gram anchoring keeps is
+      renewed; 0 keeps that of the first step.
   """
 
   model: Any
@@ -69,6 +72,7 @@ class SelfDistillation(Objective):
   momentum: float = 0.992
   total_steps: int = 1
   warmup_steps: int = 0
+  gram_steps: int = 0
   metric = "entropy"
   couples = True
   reads_average = True
@@ -76,8 +80,9 @@ class SelfDistillation(Objective):
   def for_run(self, model: Any, length: RunLength) -> "SelfDistillation":
     """The objective of a run.
 
-    Raises ValueError for a batch of one image, if the loss needs others, and if
-    the model's positions fit one size of images alone.
+    Raises ValueError for a batch of one image, if the loss needs others, if the
+    model's positions fit one size of images alone, and for a teacher to renew
+    where Gram anchoring keeps none.
     """
     s = self.settings
     if s.koleo_weight and length.batch_size < 2:
@@ -86,10 +91,17 @@ class SelfDistillation(Objective):
         "batch, so take 2 or more, or self_distillation.koleo_weight=0."
       )
     check_positions(s, model)
+    gram_steps = length.steps(s.gram_every)
+    if gram_steps and not s.gram_weight:
+      raise ValueError(
+        "self_distillation.gram_every has no effect without gram_weight: set a "
+        "weight, such as 1.0, or leave it out."
+      )
     return dataclasses.replace(
       self,
       total_steps=length.total_steps,
       warmup_steps=length.steps(s.temperature_warmup),
+      gram_steps=gram_steps,
     )
 
   def inputs(self, batch: Mapping[str, Array]) -> Any:
@@ -131,13 +143,41 @@ class SelfDistillation(Objective):
     return {"masks": masks, **masked(masks, most_masked(h * w, s.mask_to))}
 
   def init(self) -> Any:
-    """Centers of zeros for both kinds of tokens, (K,), if there are any."""
-    if self.settings.centering != "mean":
-      return None
-    zeros = named(nn.initializers.zeros_init(), ("prototypes",))
-    shape = (self.model.heads.prototypes,)
-    names = ["class"] + ["patch"] * bool(self.settings.patch_weight)
-    return {n: zeros(jax.random.key(0), shape, jnp.float32) for n in names}
+    """Zeros in place of the centers, and of the teacher of Gram anchoring.
+
+    The centers of both kinds of tokens are (K,). That teacher has the encoder's
+    parameters, which the first step puts there. None if there are neither.
+    """
+    state: dict[str, Any] = {}
+    if self.settings.centering == "mean":
+      zeros = named(nn.initializers.zeros_init(), ("prototypes",))
+      shape = (self.model.heads.prototypes,)
+      names = ["class"] + ["patch"] * bool(self.settings.patch_weight)
+      for name in names:
+        state[name] = zeros(jax.random.key(0), shape, jnp.float32)
+    if self.settings.gram_weight:
+      state["gram"] = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._encoder_shapes()
+      )
+    return state or None
+
+  def _encoder_shapes(self) -> dict[str, Any]:
+    """Shapes of the encoder's parameters, boxed with their logical axes."""
+    sides = (side * self.model.stride for side in self.grid)
+    inputs = self.model.inputs((*sides, len(self.mean)))
+    init = jax.eval_shape(self.model.init, jax.random.key(0), inputs)
+    own = {part.prefix for part in self.model.parts() if part.own_task}
+    return {k: v for k, v in init["params"].items() if k not in own}
+
+  def anchor(self, moment: Moment) -> dict[str, Any]:
+    """The parameters of the teacher of Gram anchoring at a step."""
+    kept = moment.state["gram"]
+    now = {name: moment.averaged[name] for name in kept}
+    due = moment.step == 0
+    if self.gram_steps:
+      due = moment.step % self.gram_steps == 0
+    renewed = functools.partial(jnp.where, due)
+    return jax.tree.map(renewed, now, kept)
 
   def decay(self, step: Array) -> Array:
     """The teacher's momentum."""
@@ -191,6 +231,16 @@ class SelfDistillation(Objective):
       )
       parts["patch_loss"] = patches.reshape(B, 2).mean(axis=1)
       loss += s.patch_weight * parts["patch_loss"]
+    state = taught["state"]
+    if s.gram_weight:
+      anchor = self.anchor(moment)
+      anchors = self.model.apply(
+        {"params": anchor}, crops["large"], method="patch_features"
+      )
+      anchored = gram(large["features"], jax.lax.stop_gradient(anchors))
+      parts["gram_loss"] = anchored.reshape(B, 2).mean(axis=1)
+      loss += s.gram_weight * parts["gram_loss"]
+      state = {**(state or {}), "gram": anchor}
     metrics = {name: value.mean() for name, value in parts.items()}
     metrics |= taught["metrics"]
     metrics |= {
@@ -198,7 +248,7 @@ class SelfDistillation(Objective):
       "teacher_temperature": self.temperature(moment.step),
     }
     score = entropy(taught["class"]).mean(axis=1)
-    return Loss(loss, score, metrics, taught["state"])
+    return Loss(loss, score, metrics, state)
 
   def teacher_draw(self, targets: dict[str, Array]) -> dict[str, Array]:
     """The teacher's draw: it answers for masked patches, and sees them."""

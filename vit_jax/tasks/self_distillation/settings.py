@@ -105,6 +105,18 @@ class SelfDistillationSettings(Section):
     must=NOT_NEGATIVE,
     needs="prototypes",
   )
+  gram_weight: float = setting(
+    0.0,
+    "Weight of the loss that keeps the products of an image's patches near "
+    "those of an earlier teacher (Gram anchoring), 1 to 2 in DINOv3; 0 is off.",
+    must=NOT_NEGATIVE,
+    needs="prototypes",
+  )
+  gram_every: Duration = setting(
+    Duration(),
+    "Time after which that earlier teacher is renewed, 10,000 steps in DINOv3; "
+    "0 keeps the first weights.",
+  )
   mask_probability: float = setting(
     0.5,
     "Share of the large crops with masked patches.",

@@ -80,6 +80,7 @@ class SelfDistillationTask(Task):
           Split.TRAIN.key("class_loss"): "class token",
           Split.TRAIN.key("patch_loss"): "masked patches",
           Split.TRAIN.key("koleo_loss"): "KoLeo",
+          Split.TRAIN.key("gram_loss"): "Gram anchoring",
         },
       ),
       PROBES,
