@@ -9,18 +9,19 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from vit_jax.families import FAMILIES
 from vit_jax.models.grid import check_depth
 from vit_jax.models.layer import DTYPE_FIELDS
 from vit_jax.models.model import Model
-from vit_jax.models.resnet import ResNet
 from vit_jax.models.vit import BaseVit, Vit
+
+if TYPE_CHECKING:
+  from vit_jax.models.resnet import ResNet
 
 # Table 1; Ti and S from DeiT (arXiv:2012.12877), g and G from "Scaling Vision
 # Transformers" (arXiv:2106.04560).
@@ -133,7 +134,7 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
   if not isinstance(family, str):
     return _build(Vit, num_classes, defaults | fields)
   del fields["block"]
-  fields = {**defaults, **FAMILIES[family], **fields}
+  fields = {**defaults, **_families()[family], **fields}
   return _build(_imported(_KINDS["ModernVit"]), num_classes, fields)
 
 
@@ -154,15 +155,25 @@ def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
   class.
   """
   block = fields.get("block")
-  if not isinstance(block, str) or block in FAMILIES:
+  if not isinstance(block, str):
+    return dict(fields)
+  if block in _families():
     return dict(fields)
   try:
     return {**fields, "block": _imported(BLOCKS.get(block, block))}
   except (ImportError, AttributeError, ValueError) as error:
+    known = ", ".join([*_families(), *BLOCKS])
     raise ValueError(
-      f"block={block!r} is unknown ({error}); choose one of "
-      f"{', '.join([*FAMILIES, *BLOCKS])}, or your own as package.module:Class."
+      f"block={block!r} is unknown ({error}); choose one of {known}, or your "
+      "own as package.module:Class."
     ) from error
+
+
+def _families() -> Mapping[str, Mapping[str, Any]]:
+  """The fields of each family; few runs name one."""
+  from vit_jax.families import FAMILIES
+
+  return FAMILIES
 
 
 def _imported(place: str) -> Any:
@@ -187,7 +198,7 @@ def _name_of(kind: Any) -> str | None:
   return names.get(_path(kind)) if isinstance(kind, type) else None
 
 
-def make_resnet(variant: str, num_classes: int = 1000, **fields) -> ResNet:
+def make_resnet(variant: str, num_classes: int = 1000, **fields) -> "ResNet":
   """A BiT ResNet of Table 3, such as "R50x1" or "R152x2".
 
   Raises ValueError if the variant or a field is unknown.
@@ -203,7 +214,7 @@ def make_resnet(variant: str, num_classes: int = 1000, **fields) -> ResNet:
       "its width multiple, as in R50x1."
     )
   defaults = {"layers": RESNETS[match[1]], "width": 64 * int(match[2])}
-  return _build(ResNet, num_classes, defaults | fields)
+  return _build(_imported(_KINDS["ResNet"]), num_classes, defaults | fields)
 
 
 def make_model(variant: str, num_classes: int = 1000, **fields) -> Model:
@@ -395,7 +406,7 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
   block = fields.get("block")
   if isinstance(block, str) and block in BLOCKS:
     block = fields["block"] = _imported(BLOCKS[block])
-  if isinstance(block, str) and block in FAMILIES:
+  if isinstance(block, str) and block in _families():
     raise ValueError(
       f"block={block!r} chooses the layers of a new model, and this one has "
       "its own: leave it out."

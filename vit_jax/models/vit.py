@@ -52,7 +52,6 @@ from vit_jax.models.position import (
   input_position,
   make_positions,
 )
-from vit_jax.models.resnet import ResNet
 from vit_jax.models.tokens import Mask, Tokens, Where, check_mask
 
 POOLINGS = ("token", "gap", "map")
@@ -514,6 +513,8 @@ class Vit(BaseVit):
     return super()._patches(self._features(x), None)
 
   def _features(self, x: Images) -> Float[Array, "B h w features"]:
+    from vit_jax.models.resnet import ResNet  # Few models are hybrids.
+
     options: Any = dict(self._config.dtypes, epsilon=self.resnet_epsilon)
     layers, width = self.resnet_layers, self.resnet_width
     resnet = ResNet(0, layers, width, **options, name="resnet")

@@ -21,13 +21,13 @@ from vit_jax.models.parts import Parts
 from vit_jax.tasks.answers import Answers
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Stream
-from vit_jax.tasks.pictures import Panels
 from vit_jax.tasks.scores import Scores
 from vit_jax.training.losses import Objective
 from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
 
 if TYPE_CHECKING:
+  from vit_jax.tasks.pictures import Panels
   from vit_jax.training.distillation import Teacher
 
 
@@ -77,7 +77,7 @@ class Task:
   losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
   refuses: ClassVar[tuple[str, ...]] = ()
   asked_by: ClassVar[str] = ""
-  panels: ClassVar[Panels | None] = None
+  panels: ClassVar["Panels | None"] = None
   probe_note: ClassVar[str] = ""
 
   def __init_subclass__(cls, **more: Any):

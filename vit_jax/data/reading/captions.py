@@ -12,7 +12,8 @@ from jaxtyping import Int
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.reading.cells import Encode, Row
-from vit_jax.data.reading.labels import SINGLE, Labels, Names, joined
+from vit_jax.data.reading.class_rows import joined
+from vit_jax.data.reading.labels import SINGLE, Labels, Names
 from vit_jax.data.reading.tables import column, fail
 from vit_jax.data.reading.tokenizer import cut
 from vit_jax.data.reading.tokenizer_files import TokenizerFiles

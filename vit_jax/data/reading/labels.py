@@ -4,19 +4,17 @@ A kind of one's own derives from `Labels`, and is a task's `labels`.
 """
 
 import dataclasses
-import functools
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from vit_jax.data.batch import CLASS, ArraySpec
-from vit_jax.data.reading.cells import Encode, Row, put_together
-from vit_jax.data.reading.columns import as_bit, one_hot
-from vit_jax.data.reading.tables import column, fail, listed
 from vit_jax.data.settings import DataSettings
-from vit_jax.runtime.printable import printable
+
+# Imported only by a run with a file of labels.
+if TYPE_CHECKING:
+  from vit_jax.data.reading.cells import Encode, Row
 
 USUAL = ("label", "labels", "class")
 """Columns of labels, the likeliest first."""
@@ -73,6 +71,8 @@ class Labels:
     `names` are those of all columns but that of the files and `split`. What is
     returned need not be among them: a message then says what is missing.
     """
+    from vit_jax.data.reading.tables import column
+
     return (column((*USUAL, *_FURTHER), names) or USUAL[0],)
 
   def guessed(self, first: Mapping[str, Any]) -> Sequence[str]:
@@ -81,12 +81,14 @@ class Labels:
     These are all of two or more whose cells in the first row are 0 or 1.
     `first` has these cells, without those of the files and of `split`.
     """
+    from vit_jax.data.reading.columns import as_bit
+
     are_bits = all(as_bit(value) is not None for value in first.values())
     return [*first] if are_bits and len(first) > 1 else ()
 
   def settled(
-    self, columns: Sequence[str], rows: Sequence[Row], settings: DataSettings
-  ) -> tuple[Sequence[Row], list[str]]:
+    self, columns: Sequence[str], rows: Sequence["Row"], settings: DataSettings
+  ) -> tuple[Sequence["Row"], list[str]]:
     """The rows with what their cells mean by the settings, and lines on it.
 
     Raises ValueError if a setting is of another kind of labels, or a cell has
@@ -103,33 +105,36 @@ class Labels:
         )
     return rows, []
 
-  def joined(self, rows: Sequence[Row]) -> list[Row]:
+  def joined(self, rows: Sequence["Row"]) -> list["Row"]:
     """The rows of a file with one for each image.
 
     Raises ValueError if two rows of an image are of different splits or groups,
     or their labels cannot be put together.
     """
+    from vit_jax.data.reading.class_rows import joined
+
     return joined(rows, self.together)
 
-  def together(self, before: Row, row: Row) -> Row:
+  def together(self, before: "Row", row: "Row") -> "Row":
     """One row of two of the same image; raises ValueError if they disagree."""
-    if before.values == row.values:
-      return before
-    problem = f"names {row.file!r} as {before.place} does, with another label"
-    several = " (data.task=multilabel takes several)" * self.are_classes
-    fail(row.place, f"{problem}: keep one row for a file{several}")
+    from vit_jax.data.reading.class_rows import alike
 
-  def remarks(self, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    several = " (data.task=multilabel takes several)" * self.are_classes
+    return alike(before, row, several)
+
+  def remarks(self, columns: Sequence[str], rows: Sequence["Row"]) -> list[str]:
     """Lines on how all rows of a file are read, after `joined`."""
     del rows
     if len(columns) == 1 or not self.are_classes:
       return []
+    from vit_jax.data.reading.tables import listed
+
     why = "are the classes, as each row has a single 1"
     return [f"the columns {listed(columns)} {why}."]
 
   def fit(
-    self, columns: Sequence[str], rows: Sequence[Row]
-  ) -> tuple[Names, Encode]:
+    self, columns: Sequence[str], rows: Sequence["Row"]
+  ) -> tuple[Names, "Encode"]:
     """The names of classes, labels or targets, and how rows are encoded.
 
     Args:
@@ -139,19 +144,11 @@ class Labels:
     Raises:
       ValueError: if a row has no such label. The message names its line.
     """
-    if len(columns) > 1:
-      encode = functools.partial(one_hot, columns)
-      encode(rows)
-      return tuple(columns), encode
-    read = functools.partial(_single, columns[0])
-    names, places = indexed(read, rows, least=2)
+    from vit_jax.data.reading.class_rows import fit
 
-    def encode(rows: Sequence[Row]) -> np.ndarray:
-      return np.array([*map(places, rows)], np.int32).reshape(len(rows))
+    return fit(columns, rows)
 
-    return names, encode
-
-  def note_training(self, rows: Sequence[Row]) -> None:
+  def note_training(self, rows: Sequence["Row"]) -> None:
     """Is given the rows of a file to train on, once others are held out."""
 
   def check(self, path: str, names: Sequence[str], labels: np.ndarray) -> None:
@@ -160,7 +157,7 @@ class Labels:
     `path` is that of their file, and `labels` are those of all examples.
     """
 
-  def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+  def warnings(self, names: Sequence[str], rows: Sequence["Row"]) -> list[str]:
     """Warnings about labels of a file that may be a mistake, a line each.
 
     Those about the names of any classes come from `ImageFiles.warnings`.
@@ -171,6 +168,8 @@ class Labels:
     by = "--config.data.task=multilabel"
     odd = [name for name in names if {*BETWEEN} & {*name}]
     if not odd:
+      from vit_jax.data.reading.cells import put_together
+
       mark, odd = put_together(names)
       by += f" --config.data.label_separator={mark!r}"
     if not odd:
@@ -223,59 +222,3 @@ class Unused(Labels):
 SINGLE = Labels()
 NONE = Unused(are_used=False)
 """Labels of a task that ignores them."""
-
-
-def joined(
-  rows: Iterable[Row], together: Callable[[Row, Row], Row]
-) -> list[Row]:
-  """One row for each image, by what makes one of two; raises ValueError too."""
-  first: dict[str, Row] = {}
-  for row in rows:
-    file = os.path.normpath(row.file)
-    before = first.setdefault(file, row)
-    if before is row:
-      continue
-    if before.split != row.split:
-      fail(
-        row.place,
-        f"puts {row.file!r} into another split than {before.place} does: an "
-        "image belongs to one",
-      )
-    if before.group != row.group:
-      fail(
-        row.place,
-        f"puts {row.file!r} into the group {row.group!r}, and {before.place} "
-        f"into {before.group!r}: an image belongs to one",
-      )
-    first[file] = together(before, row)
-  return [*first.values()]
-
-
-def indexed(
-  read: Callable[[Row], list[str]], rows: Sequence[Row], least: int
-) -> tuple[Names, Callable[[Row], list[int]]]:
-  """The names in the rows, in their order, and the places of those of a row."""
-  names = sorted({name for row in rows for name in read(row)})
-  if all(name.isdecimal() for name in names):
-    names.sort(key=int)
-  if len(names) < least:
-    problem = f"and all others have {len(names)} different labels"
-    fail(rows[0].place, f"{problem}: give {least} or more")
-  index = {name: k for k, name in enumerate(names)}
-
-  def places(row: Row) -> list[int]:
-    for name in read(row):
-      if name not in index:
-        fail(row.place, f"has the label {name!r}, which no training row has")
-    return [index[name] for name in read(row)]
-
-  return tuple(names), places
-
-
-def _single(column: str, row: Row) -> list[str]:
-  (value,) = row.values
-  if isinstance(value, list):
-    fail(row.place, f"has {column}={value!r}; data.task=multilabel takes lists")
-  if isinstance(value, dict) or value in (None, ""):
-    fail(row.place, f"has {column}={value!r}, which is not a class")
-  return [printable(str(value))]

@@ -13,6 +13,7 @@ import numpy as np
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.reading.cells import Encode, Row, parts_of, put_together
+from vit_jax.data.reading.class_rows import indexed
 from vit_jax.data.reading.columns import (
   UNKNOWN,
   as_bit,
@@ -22,7 +23,7 @@ from vit_jax.data.reading.columns import (
   read_bit,
 )
 from vit_jax.data.reading.image_files import doubtful_names
-from vit_jax.data.reading.labels import BETWEEN, Labels, Names, indexed
+from vit_jax.data.reading.labels import BETWEEN, Labels, Names
 from vit_jax.data.reading.tables import fail, listed
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable

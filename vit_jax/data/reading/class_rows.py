@@ -1,0 +1,97 @@
+"""Classes in the rows of a file of labels: a row for each image, and its index.
+
+`labels.Labels` reads them by these functions, and other kinds of labels use
+some as well.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from vit_jax.data.reading.cells import Encode, Row
+from vit_jax.data.reading.columns import one_hot
+from vit_jax.data.reading.tables import fail
+from vit_jax.runtime.printable import printable
+
+Names = tuple[str, ...]
+
+
+def fit(columns: Sequence[str], rows: Sequence[Row]) -> tuple[Names, Encode]:
+  """The names of the classes, and how rows are encoded; `Labels.fit`."""
+  if len(columns) > 1:
+    encode = functools.partial(one_hot, columns)
+    encode(rows)
+    return tuple(columns), encode
+  read = functools.partial(_single, columns[0])
+  names, places = indexed(read, rows, least=2)
+
+  def encode(rows: Sequence[Row]) -> np.ndarray:
+    return np.array([*map(places, rows)], np.int32).reshape(len(rows))
+
+  return names, encode
+
+
+def alike(before: Row, row: Row, hint: str) -> Row:
+  """The first of two rows of an image; raises ValueError if they disagree."""
+  if before.values == row.values:
+    return before
+  problem = f"names {row.file!r} as {before.place} does, with another label"
+  fail(row.place, f"{problem}: keep one row for a file{hint}")
+
+
+def joined(
+  rows: Iterable[Row], together: Callable[[Row, Row], Row]
+) -> list[Row]:
+  """One row for each image, by what makes one of two; raises ValueError too."""
+  first: dict[str, Row] = {}
+  for row in rows:
+    file = os.path.normpath(row.file)
+    before = first.setdefault(file, row)
+    if before is row:
+      continue
+    if before.split != row.split:
+      fail(
+        row.place,
+        f"puts {row.file!r} into another split than {before.place} does: an "
+        "image belongs to one",
+      )
+    if before.group != row.group:
+      fail(
+        row.place,
+        f"puts {row.file!r} into the group {row.group!r}, and {before.place} "
+        f"into {before.group!r}: an image belongs to one",
+      )
+    first[file] = together(before, row)
+  return [*first.values()]
+
+
+def indexed(
+  read: Callable[[Row], list[str]], rows: Sequence[Row], least: int
+) -> tuple[Names, Callable[[Row], list[int]]]:
+  """The names in the rows, in their order, and the places of those of a row."""
+  names = sorted({name for row in rows for name in read(row)})
+  if all(name.isdecimal() for name in names):
+    names.sort(key=int)
+  if len(names) < least:
+    problem = f"and all others have {len(names)} different labels"
+    fail(rows[0].place, f"{problem}: give {least} or more")
+  index = {name: k for k, name in enumerate(names)}
+
+  def places(row: Row) -> list[int]:
+    for name in read(row):
+      if name not in index:
+        fail(row.place, f"has the label {name!r}, which no training row has")
+    return [index[name] for name in read(row)]
+
+  return tuple(names), places
+
+
+def _single(column: str, row: Row) -> list[str]:
+  (value,) = row.values
+  if isinstance(value, list):
+    fail(row.place, f"has {column}={value!r}; data.task=multilabel takes lists")
+  if isinstance(value, dict) or value in (None, ""):
+    fail(row.place, f"has {column}={value!r}, which is not a class")
+  return [printable(str(value))]
