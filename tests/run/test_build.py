@@ -33,6 +33,7 @@ DINO = dict(
   [
     ({}, True),
     ({"data.task": "segmentation"}, False),
+    ({"data.task": "pairs"}, True),
     ({"autoencoder.rate": 0.5}, False),
   ],
 )

@@ -57,9 +57,7 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
   options = start_fields(settings)
   if settings.transfer.keep_head and task.answers is None:
     options["as_trained"] = True
-  # A task of whole images or of pairs reads a vector of each.
-  whole = task.answers is not None and not task.answers.are_of_patches
-  options["reads_patches"] = not (whole or task.texts is not None)
+  options["reads_patches"] = task.reads_patches
   loaded = open_checkpoint(settings.pretrained, **options)
   if task.texts is None:
     return loaded

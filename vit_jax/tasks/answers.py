@@ -35,11 +35,6 @@ class Answers:
   """
 
   @property
-  def are_of_patches(self) -> bool:
-    """Whether they are made of an image's patches, and not of its vector."""
-    return False
-
-  @property
   def meaning(self) -> str:
     """A sentence on what the model's outputs mean."""
     return ""

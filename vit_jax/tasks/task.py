@@ -158,6 +158,11 @@ class Task:
     """The answers of its models, once they are trained; None for none."""
     return None
 
+  @property
+  def reads_patches(self) -> bool:
+    """Whether it reads the tokens of patches, and no vector of an image."""
+    return self.answers is None
+
   def num_outputs(self, names: Sequence[str]) -> int:
     """The size of the head, for data with these classes or targets.
 

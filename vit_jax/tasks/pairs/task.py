@@ -139,6 +139,10 @@ class PairsTask(Task):
   labels: ClassVar[Any] = property(_labels)
 
   @property
+  def reads_patches(self) -> bool:
+    return False  # Pairs are of the vectors of images and of texts.
+
+  @property
   def trained(self) -> str:
     """The towers that are trained, as LoRA has words of its own."""
     frozen = [t for t in TOWERS if getattr(self.pairs, t) == "frozen"]

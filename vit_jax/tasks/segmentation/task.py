@@ -108,6 +108,10 @@ class SegmentationTask(Task):
   def answers(self) -> "PixelAnswers":
     return PixelAnswers()
 
+  @property
+  def reads_patches(self) -> bool:
+    return True
+
   def facts(self) -> dict[str, Any]:
     return {"task": self.name, "classes": self.classes}
 
@@ -150,10 +154,6 @@ class SegmentationTask(Task):
 
 class PixelAnswers(Answers):
   """The class of each pixel; none for a whole image."""
-
-  @property
-  def are_of_patches(self) -> bool:
-    return True
 
   def marker(
     self,
