@@ -46,8 +46,9 @@ _FREE_KEYS = (
   *("loader.", "mesh.", "wandb_project", "digest_every"),
   *("data.data_dir", "data.root", "data.dir", "data.labels_file"),
   *("data.eval_labels_file", "data.eval_split", "teacher.source"),
-  *(f"model.{name}" for name in EXECUTION),
 )
+# Their names begin those of others: attention_dtype changes what is learned.
+_FREE_OF_MODEL = {f"model.{name}" for name in EXECUTION}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +124,9 @@ def check_same_run(
   changed = [
     f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
     for key in sorted(there.keys() | here.keys())
-    if there.get(key) != here.get(key) and not key.startswith(_FREE_KEYS)
+    if there.get(key) != here.get(key)
+    and not key.startswith(_FREE_KEYS)
+    and key not in _FREE_OF_MODEL
   ]
   if changed:
     of_folder = here.get("data.root") and not here.get("data.labels_file")
