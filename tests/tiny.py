@@ -54,7 +54,7 @@ def random_params(model, size, seed, unbox=nn.unbox):
   """Draws every parameter, also the head's, for images of this size."""
   rng = np.random.default_rng(seed)
   return jax.tree.map(
-    lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), jnp.float32),
+    lambda x: jnp.asarray(np.float32(rng.normal(0, 0.3, x.shape))),
     unbox(_shapes(model, size)),
   )
 

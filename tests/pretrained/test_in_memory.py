@@ -7,6 +7,7 @@ import pytest
 
 import vit_jax
 from tests import published
+from tests.tiny import random_params
 from vit_jax.data import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.models import Origin
@@ -19,9 +20,7 @@ X = np.random.default_rng(0).normal(size=(2, 16, 24, 3)).astype(np.float32)
 def drawn(**fields):
   """A tiny model that has no origin, with a head that is not zeros."""
   model = vit_jax.make_vit("Ti/8", num_classes=2, **SIZES, **fields)
-  params = vit_jax.init_params(model, jax.random.key(0), (16, 24))
-  params["head"]["kernel"] = jax.random.normal(jax.random.key(1), (24, 2))
-  return model, params
+  return model, random_params(model, (16, 24), 0)
 
 
 def logits_of(model, params, x=X):

@@ -4,12 +4,12 @@ import json
 import pathlib
 import shutil
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 import vit_jax
+from tests.tiny import random_params
 from vit_jax.pretrained.load import load_pretrained, load_text, open_checkpoint
 
 WEIGHT = "vit.encoder.layer.0.attention.attention.query.weight"
@@ -22,7 +22,7 @@ def weights(tmp_path_factory):
   vit = vit_jax.make_vit(
     "Ti/8", num_classes=3, num_layers=1, hidden_size=12, mlp_size=24
   )
-  params = vit_jax.init_params(vit, jax.random.key(0), image_size=32)
+  params = random_params(vit, (32, 32), 0)
   vit_jax.save(vit, params, folder, image_size=32)
   return folder
 

@@ -6,7 +6,6 @@ import shutil
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -56,13 +55,10 @@ RUN = Vit(3, 8, 24, 1, 48, 3, pooling="gap")
 @pytest.fixture(scope="module")
 def saved_run(tmp_path_factory):
   """The folder of a run after training."""
-  init = jax.jit(RUN.init)
-  params = init(jax.random.key(0), jnp.zeros((1, 16, 16, 3)))["params"]
+  params = tiny.random_params(RUN, (16, 16), 0)
   folder, half = tmp_path_factory.mktemp("saved") / "run", (0.5, 0.5, 0.5)
   options = dict(steps=[2], mean=half, std=half)
-  return tiny.save_run(
-    folder, RUN, nn.unbox(params), (16, 16), "abc", **options
-  )
+  return tiny.save_run(folder, RUN, params, (16, 16), "abc", **options)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import os
 import shutil
 import zlib
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,16 +31,14 @@ def elsewhere(tmp_path, monkeypatch):
 
   monkeypatch.setattr(saved, "open_source", refuse)
   model = Vit(3, 8, 24, 1, 48, 3)
-  params = nn.unbox(
-    jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 16, 16, 3)))
-  )
+  params = tiny.random_params(model, (16, 16), 0)
 
   def make(section="data", **changes):
     config = base_config()
     config[section].update(changes)
     options = dict(config=config, mean=(0.5,) * 3, std=(0.5,) * 3)
     folder = tmp_path / "run"
-    tiny.save_run(folder, model, params["params"], (16, 16), "abc", **options)
+    tiny.save_run(folder, model, params, (16, 16), "abc", **options)
     return str(folder)
 
   return make

@@ -108,8 +108,8 @@ def masked(target):
 
 def pairs():
   def compared(rows):
-    z = rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
-    u, v = z[:, :4], z[:, 4:]
+    halves = rows[:, :4], rows[:, 4:]
+    u, v = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in halves)
     return Compared(u, v, jnp.float32(0), jnp.float32(-1))
 
   captions = np.arange(1, N + 1).reshape(N, 1, 1)

@@ -151,9 +151,7 @@ def test_the_second_batch_of_an_evaluation_is_not_traced_again(monkeypatch):
 
 @pytest.mark.parametrize(
   "name",
-  some_slow(
-    TASKS, ["classification", "multilabel", "regression", "segmentation"]
-  ),
+  some_slow(TASKS, ["classification", "segmentation"]),
 )
 def test_what_every_task_does(name, tmp_path):
   given = task(**TASKS[name])

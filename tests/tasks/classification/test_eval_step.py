@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax import make_vit
+from tests.tiny import random_params
+from vit_jax import init_params, make_vit
 from vit_jax.tasks.classification.eval_step import (
   Predictions,
   class_accuracy,
@@ -16,6 +17,8 @@ from vit_jax.tasks.classification.evaluation import make_measure
 from vit_jax.tasks.metrics import evaluate
 from vit_jax.training import sharding
 
+RANK = jax.jit(label_rank)
+
 
 def test_rank_agrees_with_a_stable_sort():
   rng = np.random.default_rng(0)
@@ -25,13 +28,13 @@ def test_rank_agrees_with_a_stable_sort():
   expected = [
     list(row).index(right) for row, right in zip(order, label, strict=True)
   ]
-  found = label_rank(jnp.asarray(logits), jnp.asarray(label))
+  found = RANK(logits, label)
   np.testing.assert_array_equal(found, expected)
 
 
 def test_a_head_of_zeros_is_right_by_chance_only():
   label = jnp.arange(10)
-  assert int((label_rank(jnp.zeros((10, 10)), label) == 0).sum()) == 1
+  assert int((RANK(jnp.zeros((10, 10)), label) == 0).sum()) == 1
 
 
 @pytest.mark.parametrize("K", [3, 7])
@@ -39,7 +42,7 @@ def test_a_row_that_is_not_finite_is_in_no_top_five(K):
   logits = np.zeros((4, K), np.float32)
   logits[:, 1] = 1, jnp.inf, 1, 1
   logits[0, 0], logits[2, 2] = jnp.nan, -jnp.inf
-  rank = label_rank(jnp.asarray(logits), jnp.array([1, 1, 1, 1]))
+  rank = RANK(logits, np.array([1, 1, 1, 1]))
   assert (rank[:2] >= 5).all()
   np.testing.assert_array_equal(rank[2:], [0, 0])
 
@@ -97,10 +100,7 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
     mlp_size=32,
     num_heads=2,
   )
-  init = jax.jit(model.init)
-  params = init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
-  head = jax.random.normal(jax.random.key(1), (16, 7))
-  params["head"]["kernel"] = params["head"]["kernel"].replace_boxed(head)
+  params = random_params(model, (8, 8), 0)
 
   rows = sharding.batch_sharding(sharding.make_mesh())
   batches = sharding.to_device(_batches(images, label, batch_size), rows, 1)
@@ -146,8 +146,7 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
 @pytest.mark.slow
 def test_without_a_mask_every_row_counts():
   model = make_vit("Ti/4", num_classes=7, num_layers=1, hidden_size=12)
-  init = jax.jit(model.init)
-  params = init(jax.random.key(0), jnp.zeros((1, 8, 8, 3)))["params"]
+  params = init_params(model, jax.random.key(0), 8)
   batch = {
     "image": jnp.zeros((5, 8, 8, 3), jnp.uint8),
     "label": jnp.array([0, 1, 0, 0, 6]),

@@ -1,5 +1,7 @@
 """Projections are an MLP of what the encoder's head would read."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,15 +11,16 @@ from vit_jax import init_params, make_vit
 from vit_jax.tasks.lejepa.model import projected
 
 SIZES = dict(num_layers=1, hidden_size=8, mlp_size=8, num_heads=2)
+KEY = jax.random.key(0)
 
 
 def made(**fields):
   """A model of two sizes of crops, and parameters none of which is zero."""
   model = projected(make_vit("Ti/4", 0, **SIZES, **fields), 5, 6, (4, 4))
-  params = init_params(model, jax.random.key(0), 16)
+  shapes = jax.eval_shape(partial(init_params, model, image_size=16), KEY)
   rng = np.random.default_rng(0)
   return model, jax.tree.map(
-    lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), params
+    lambda x: jnp.asarray(np.float32(rng.normal(size=x.shape))), shapes
   )
 
 
@@ -41,9 +44,13 @@ def mlp(y, params):
 def test_projections_are_of_what_the_head_reads():
   model, params = made(pooling="gap")
   x = jax.random.normal(jax.random.key(1), (2, 16, 16, 3))
-  outputs = jax.jit(model.apply)({"params": params}, x)
   encoder = {k: v for k, v in params.items() if k != "projector"}
-  y = jax.jit(model.trunk.apply)({"params": encoder}, x)
+  outputs, y = jax.jit(
+    lambda p, e: (
+      model.apply({"params": p}, x),
+      model.trunk.apply({"params": e}, x),
+    )
+  )(params, encoder)
   np.testing.assert_allclose(outputs["y"], y, rtol=1e-5, atol=1e-5)
   params = jax.tree.map(lambda p: np.asarray(p, np.float64), params)
   expected = mlp(np.asarray(y, np.float64), params["projector"])

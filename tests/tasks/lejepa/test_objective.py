@@ -34,9 +34,10 @@ def test_the_loss_is_the_papers(small, weight):
     inputs["small"] = crops[2:].swapaxes(0, 1).reshape(-1, K)
   settings = LeJepaSettings(weight=weight, directions=64)
   key = jax.random.key(3)
-  found = LeJepa(settings, HALF, HALF).loss(
-    lambda z: {"z": z}, inputs, key, Moment()
-  )
+  objective = LeJepa(settings, HALF, HALF)
+  found = jax.jit(
+    lambda *given: objective.loss(lambda z: {"z": z}, *given, Moment())
+  )(inputs, key)
   keys = jax.random.split(key, len(crops))
   tests = [sigreg(z, k, 64) for z, k in zip(crops, keys, strict=True)]
   distance = ((crops - crops[:2].mean(0)) ** 2).mean((0, 2))
@@ -81,7 +82,7 @@ def test_batches_have_crops_in_the_order_of_their_images():
     }.items()
   }
   objective = LeJepa(LeJepaSettings(weight=0.05), HALF, HALF)
-  crops = objective.inputs(jax.tree.map(jnp.asarray, batch))
+  crops = jax.jit(objective.inputs)(batch)
   of_image = batch["image"][3] / 127.5 - 1
   np.testing.assert_allclose(crops["large"][3], of_image, atol=1e-6)
   of_second = batch["second"][3] / 127.5 - 1
