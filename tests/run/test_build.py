@@ -33,7 +33,7 @@ DINO = dict(
   [
     ({}, True),
     ({"data.task": "segmentation"}, False),
-    ({"data.task": "pairs"}, True),
+    ({"data.task": "pairs", "data.labels_file": "pairs.csv"}, True),
     ({"autoencoder.rate": 0.5}, False),
   ],
 )
