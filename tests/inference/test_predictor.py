@@ -316,6 +316,19 @@ def test_what_is_missing_for_an_answer_is_named(photos):
     predict_images(VIT, PARAMS, preprocessing=PREPROCESSING)
 
 
+def test_an_answer_has_the_likeliest_class_and_is_pairs_of_all():
+  named = Prediction("a.png", None, (2, 0), (0.7, 0.3), names=("c", "a"))
+  assert (named.label, named.score) == ("c", 0.7)
+  assert dict(named) == {"c": 0.7, "a": 0.3}
+  bare = Prediction("a.png", None, (2, 0), (0.7, 0.3))
+  assert (bare.label, [*bare][1]) == ("class 2", ("class 0", 0.3))
+  numbers = Prediction("a.png", values=(4.0,), names=("age",))
+  assert (numbers.label, numbers.score) == (None, None)
+  assert dict(numbers) == {"age": 4.0}
+  assert dict(Prediction("a.png", values=(4.0,))) == {"target 0": 4.0}
+  assert [*Prediction("a.png", "No such file")] == []
+
+
 def test_a_list_of_answers_says_that_it_is_one():
   answers = predictor.Predictions([Prediction("a.png")])
   with pytest.raises(AttributeError, match=r"answers\[0\]\.names\[0\]$"):
@@ -326,7 +339,7 @@ def test_a_list_of_answers_says_that_it_is_one():
 @pytest.mark.parametrize(
   "name, meant",
   [
-    ("label", "answer.names[0]"),
+    ("class_name", "answer.label"),
     ("confidence", "answer.probability"),
     ("probabilty", "answer.probability"),
   ],
@@ -336,7 +349,7 @@ def test_an_attribute_that_an_answer_lacks_names_the_near_one(name, meant):
   with pytest.raises(AttributeError, match=re.escape(f"did you mean {meant}?")):
     getattr(answer, name)
   with pytest.raises(
-    TypeError, match=r"neither a dictionary .*: give answer\.names"
+    TypeError, match=r"neither a dictionary .*: give answer\.label"
   ):
     answer[name]
   assert pickle.loads(pickle.dumps(answer)) == answer

@@ -15,7 +15,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Origin
 from vit_jax.pretrained.arrays import save_arrays
 from vit_jax.pretrained.load import open_checkpoint
-from vit_jax.pretrained.loaded import with_preprocessing
+from vit_jax.pretrained.opened import with_preprocessing
 from vit_jax.workdir.checkpoint import is_run, open_run
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -169,22 +170,82 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
     ("to_onnx", 'loaded.export("model.onnx")'),
     ("patch_tokens", "loaded.patch_features(images)"),
     ("get_intermediate_layers", "loaded.features(images, layers=[6, 12])"),
-    ("save", 'vit_jax.save(loaded, folder, to="hf")'),
+    ("save_pretrained", "loaded.save(folder)"),
     ("param", "loaded.params"),
     ("classes", "loaded.class_names"),
-    ("forward", "loaded.predict(images)"),
+    ("forward", "loaded.model.apply("),
+    ("zero_shot", "loaded.predict(images, texts="),
+    ("knn", "loaded.find_similar(image, folder)"),
+    ("reset_classifier", "load_pretrained(NAME, num_classes=3)"),
     ("attention_map", "loaded.attention(image)"),
     ("processor", "loaded.preprocess(images)"),
-    ("image_size", "loaded.preprocessing"),
+    ("img_size", "loaded.image_size"),
+    ("num_parameters", "loaded.num_params"),
     ("to", "jax.device_put(params)"),
-    ("summary", "loaded.model.tabulate("),
   ],
 )
 def test_an_attribute_that_is_none_names_the_near_one(loaded, name, meant):
   text = f"no attribute '{name}'; did you mean {meant}"
   with pytest.raises(AttributeError, match=re.escape(text)):
     getattr(loaded, name)
-  assert not hasattr(loaded, "_repr_html_")  # As IPython asks.
+  assert not hasattr(loaded, "_repr_png_")  # As IPython asks.
+
+
+def test_a_notebook_shows_a_table_in_which_nothing_is_markup():
+  origin = dataclasses.replace(
+    ORIGIN, source="hf_s14_dinov2", class_names=("<b>", *NAMES[1:])
+  )
+  loaded = loaded_of(VIT.clone(origin=origin))[0]
+  count = sum(value.size for value in jax.tree.leaves(PARAMS))
+  assert loaded.num_params == count and loaded.image_size == (16, 16)
+  text = loaded._repr_html_()
+  rows = re.findall(r"<tr><th[^>]*>(.*?)</th><td[^>]*>(.*?)</td></tr>", text)
+  assert len(rows) == text.count("<tr>")
+  shown = dict(rows)
+  assert shown["parameters"] == f"{count:,}"
+  assert shown["classes"] == "5: &lt;b&gt;, bee, cat, dog, eel"
+  assert shown["licence"] == "apache-2.0"
+  assert "16 x 16" in shown["images"]
+
+
+def test_the_summary_is_a_table_of_all_layers(loaded):
+  text = loaded.summary()
+  assert repr(text) == str(text)
+  rows = {row.split()[0]: row.split(None, 2)[1:] for row in text.splitlines()}
+  count, *_ = rows.pop("all")
+  assert count == f"{loaded.num_params:,}"
+  counts = {
+    k: int(row[0].replace(",", "")) for k, row in rows.items() if k != "layer"
+  }
+  assert sum(counts.values()) == loaded.num_params
+  D, M = VIT.hidden_size, VIT.mlp_size
+  assert counts["block_0/mlp"] == 2 * D * M + D + M
+  assert f"kernel {(D, 5)}" in rows["head"][1]
+
+
+def test_attention_maps_are_the_class_tokens_attention(loaded, photos):
+  x = normalized([pixels_of(path) for path in photos])
+  A = attention_weights(VIT, PARAMS, x).layers[-1]  # (B, k, S, S)
+  found = loaded.attention_maps(photos)
+  assert found.shape[2:] == (2, 2)
+  np.testing.assert_allclose(
+    found.reshape(*A.shape[:2], -1), A[:, :, 0, 1:], atol=1e-6
+  )
+  with pytest.raises(ValueError, match="layer=2: the .* are 1 to 1;"):
+    loaded.attention_maps(photos[0], layer=2)
+
+
+def test_a_loaded_model_is_saved_and_read_again(loaded, photos, tmp_path):
+  loaded.save(tmp_path / "mine", to="timm")
+  again = vit_jax.load_pretrained(tmp_path / "mine")
+  np.testing.assert_allclose(
+    again.logits(photos[:3]), loaded.logits(photos[:3]), atol=1e-5
+  )
+
+
+def test_what_is_no_run_is_not_evaluated(loaded):
+  with pytest.raises(ValueError, match="test is no run, whose task is known"):
+    loaded.evaluate("folder")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests import runs, tiny
-from vit_jax import data
+from vit_jax import data, load_pretrained
 from vit_jax.config import base_config
 from vit_jax.models.vit import Vit
 from vit_jax.report.measure import read_run
@@ -104,6 +104,14 @@ def test_all_images_of_another_folder_are_evaluated(
   assert " on new: loss" in capsys.readouterr().out
   with pytest.raises(ValueError, match="^--test takes .* leave it out, or"):
     evaluate_checkpoint(run, test=True, **options)
+  loaded = load_pretrained(run)
+  assert loaded.evaluate(photos) == found
+  pairs = np.repeat(np.arange(3), 4), np.argmax(logits, axis=1)
+  expected = np.zeros((3, 3), int)
+  np.add.at(expected, pairs, 1)
+  np.testing.assert_array_equal(loaded.confusion_matrix(photos), expected)
+  with pytest.raises(ValueError, match="loaded with other settings than"):
+    load_pretrained(run, image_size=32).evaluate(photos)
 
 
 def test_the_evaluation_split_of_another_folder_is_taken(elsewhere, tmp_path):

@@ -41,11 +41,10 @@ Names = list[tuple[str, str | None]]
 # Attributes of answers in other libraries, and the way to do the same here.
 _ELSEWHERE = {
   **dict.fromkeys(
-    ("label", "class_name", "prediction", "name", "answer"), "answer.names[0]"
+    ("class_name", "class_", "prediction", "name", "answer"), "answer.label"
   ),
   **dict.fromkeys(
-    ("score", "prob", "probs", "confidence", "probabilities"),
-    "answer.probability",
+    ("prob", "probs", "confidence", "probabilities"), "answer.probability"
   ),
 }
 
@@ -76,6 +75,24 @@ class Prediction:
   features: np.ndarray | None = None
   names: tuple[str, ...] = ()
 
+  @property
+  def label(self) -> str | None:
+    """The likeliest class; None if there is none, as for a regression."""
+    return next(iter(self))[0] if self.index else None
+
+  @property
+  def score(self) -> float | None:
+    """The probability of `label`, or None."""
+    return self.probability[0] if self.index else None
+
+  def __iter__(self) -> Iterator[tuple[str, float]]:
+    """Pairs of a class and its probability, or of a target and its value."""
+    numbers = self.values or self.probability
+    kind = "class" if self.index else "target"
+    places = self.index or range(len(numbers))
+    names = self.names or [f"{kind} {place}" for place in places]
+    return zip(names, numbers, strict=True)
+
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what may be meant by the name."""
     hint = ""
@@ -92,7 +109,7 @@ class Prediction:
     """Raises TypeError: an answer has attributes."""
     raise TypeError(
       f"an answer is neither a dictionary nor a list ({name!r}): give "
-      "answer.names[0] and answer.probability[0]."
+      "answer.label and answer.score, or dict(answer) for all of its classes."
     )
 
   def __repr__(self) -> str:

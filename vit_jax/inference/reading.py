@@ -55,6 +55,26 @@ def each_picture(images: Pictures) -> Iterable[Picture]:
   return pictures
 
 
+def among(images: Pictures, query: Picture) -> list[Any]:
+  """The pictures to search, without the one that is asked about.
+
+  Raises ValueError if none is left.
+  """
+  own = None
+  if isinstance(query, str | os.PathLike):
+    own = os.path.realpath(os.path.expanduser(query))
+  found = [
+    one
+    for one in each_picture(images)
+    if not (isinstance(one, str | os.PathLike) and os.path.realpath(one) == own)
+  ]
+  if not found:
+    raise ValueError(
+      "there are no other images to search: give a folder or a list of them."
+    )
+  return found
+
+
 def read_images(
   preprocessing: Preprocessing, images: Pictures
 ) -> UInt8[np.ndarray, "B H W C"]:

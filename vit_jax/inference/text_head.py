@@ -147,9 +147,29 @@ def names_of(texts: Sequence[str]) -> tuple[list[str], bool]:
     if os.path.exists(given) or given.lower().endswith(".txt"):
       return read_names(given), False
     texts = given.split(",")
-  names = [text.strip() for text in texts if text.strip()]
+  names = _stripped(texts)
   _check_names(names, "--texts", "give them with commas between.")
-  return names, all(name.lower().startswith(_ARTICLES) for name in names)
+  return names, _are_whole(names)
+
+
+def of_list(texts: str | Sequence[str]) -> tuple[list[str], bool]:
+  """As `names_of`, for texts in Python, of which none is a file.
+
+  Raises ValueError if there is none, or one stands there twice.
+  """
+  names = _stripped([texts] if isinstance(texts, str) else texts)
+  how = 'give a list, as in texts=["a cat", "a dog"].'
+  _check_names(names, "texts", how)
+  return names, _are_whole(names)
+
+
+def _stripped(texts: Sequence[str]) -> list[str]:
+  return [text.strip() for text in texts if text.strip()]
+
+
+def _are_whole(names: Sequence[str]) -> bool:
+  """Whether each begins with an article, and is not the name of a thing."""
+  return all(name.lower().startswith(_ARTICLES) for name in names)
 
 
 def taken(

@@ -7,14 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from vit_jax.inference.features import features, layer_number
+from vit_jax.inference.reading import Pictures, each_picture
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection.attention_capture import capture_with_gradients
+from vit_jax.inspection.embedding_maps import check_vit
 from vit_jax.models import BaseVit, Origin
 from vit_jax.models.grid import grid_of
 from vit_jax.models.model import normalize
+from vit_jax.pretrained.loaded import Loaded
 from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.task import Task
@@ -112,6 +115,25 @@ def make_look(
     ]
 
   return look
+
+
+def attention_of(
+  loaded: Loaded, images: Pictures, layer: int | None
+) -> Float[np.ndarray, "B k h w"]:
+  """What the heads of a layer attend to; see `Loaded.attention_maps`."""
+  model = check_vit(loaded.model)
+  number = _layer(model, layer)
+  params: Any = loaded.params
+  pictures = [*each_picture(images)]
+  step = batch_size(model, len(pictures), loaded.image_size)
+  parts = []
+  for first in range(0, len(pictures), step):
+    x: Any = loaded.preprocess(pictures[first : first + step])
+    A = maps.attention_weights(model, params, x)
+    parts.append(maps.output_attention(A, number - 1))
+  if not parts:
+    raise ValueError("there are no images: give at least one.")
+  return np.concatenate(parts)
 
 
 def batch_size(model: BaseVit, images: int, size: tuple[int, int]) -> int:

@@ -12,13 +12,14 @@ from vit_jax.pretrained import interpolation, whole
 from vit_jax.pretrained import text as towers
 from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.folder import OF_TEXTS
-from vit_jax.pretrained.loaded import Leaves, Loaded, with_preprocessing
+from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.locate import check_named, locate
+from vit_jax.pretrained.opened import with_preprocessing
 from vit_jax.pretrained.published import open_published
 from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
 from vit_jax.pretrained.run_text import text_of_run
 from vit_jax.pretrained.settings import INTERPOLATIONS
-from vit_jax.pretrained.text import LoadedText
+from vit_jax.pretrained.text import Leaves, LoadedText
 from vit_jax.pretrained.transfer import with_head
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable, say_once

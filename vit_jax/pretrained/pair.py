@@ -10,8 +10,8 @@ import numpy as np
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.two_towers import BIAS, LOG_SCALE, TEXT, two_towers
 from vit_jax.pretrained.formats.texts import NoTextTowerError
-from vit_jax.pretrained.loaded import Leaves, Loaded
-from vit_jax.pretrained.text import open_text
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.text import Leaves, open_text
 from vit_jax.runtime.printable import say
 
 

@@ -27,9 +27,10 @@ from vit_jax.pretrained.formats.mapping import (
   check,
   read_all,
 )
-from vit_jax.pretrained.loaded import Loaded, with_inputs
+from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.locate import drop_download
 from vit_jax.pretrained.naming import recognise, say_left_out
+from vit_jax.pretrained.opened import with_inputs
 from vit_jax.runtime.printable import printable, say
 from vit_jax.tasks.choose import answering
 

@@ -18,7 +18,9 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED, OwnBlockError, is_ours
 from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
-from vit_jax.pretrained.loaded import Leaves, Loaded, with_inputs
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.opened import with_inputs
+from vit_jax.pretrained.text import Leaves
 from vit_jax.runtime.printable import one_line
 from vit_jax.tasks import choose
 from vit_jax.tasks.task import Task

@@ -6,8 +6,8 @@ from typing import Any
 from vit_jax.models.paths import below, within
 from vit_jax.models.two_towers import BIAS, LOG_SCALE, TEXT, TwoTowers, scale_of
 from vit_jax.pretrained.formats.texts import NoTextTowerError
-from vit_jax.pretrained.loaded import Leaves, Loaded
-from vit_jax.pretrained.text import LoadedText
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.text import Leaves, LoadedText
 
 
 def text_of_run(loaded: Loaded) -> LoadedText:

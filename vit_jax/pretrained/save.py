@@ -29,7 +29,8 @@ from vit_jax.pretrained.formats import (
 )
 from vit_jax.pretrained.formats.architecture import channels_of
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
-from vit_jax.pretrained.loaded import Loaded, with_preprocessing
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.pretrained.opened import with_preprocessing
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.runtime.files import check_new_folder, filling
 from vit_jax.tasks.autoencoder.task import AutoencoderTask

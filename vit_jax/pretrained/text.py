@@ -132,8 +132,16 @@ class LoadedText:
     template, all scaled to length 1, as CLIP has it (arXiv:2103.00020, Sec.
     3.1.4).
 
+    Equal classifiers are one, for which an image's step is compiled once.
     Raises ValueError if there is no name, or a template has no {} for it.
     """
+    return self._head_of(tuple(names), tuple(templates))
+
+  @functools.cached_property
+  def _head_of(self) -> Callable[..., TextHead]:
+    return functools.lru_cache(8)(self._made)
+
+  def _made(self, names: Sequence[str], templates: Sequence[str]) -> TextHead:
     for template in templates:
       if "{}" not in template:
         raise ValueError(

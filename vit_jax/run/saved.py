@@ -171,7 +171,7 @@ def evaluate_checkpoint(
     )
     metrics = outcome.metrics
     if per_class:
-      metrics |= outcome.by_class()
+      metrics |= outcome.by_class() | outcome.confusions()
     if path is not None and first:
       outcome.write(path, run.source)
   shown = evaluation_text(metrics, run.task.scores.metrics) + outcome.remark

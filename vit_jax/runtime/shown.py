@@ -5,6 +5,7 @@ import dataclasses
 import html
 import os
 import pathlib
+from collections.abc import Mapping
 
 _MOST = 12  # Pictures that are shown.
 
@@ -34,6 +35,23 @@ class Shown:
       folder = os.path.dirname(self.paths[-1])
       parts += [f"<p>{more} more in {html.escape(folder)}</p>"] * (more > 0)
     return "".join(parts)
+
+
+class Text(str):
+  """A text of several lines, which a notebook shows as it is printed."""
+
+  def __repr__(self) -> str:
+    return str(self)
+
+
+def table(facts: Mapping[str, str]) -> str:
+  """Names and values as a table of HTML, escaped."""
+  rows = "".join(
+    f'<tr><th style="text-align:left">{html.escape(name)}</th>'
+    f'<td style="text-align:left">{html.escape(value)}</td></tr>'
+    for name, value in facts.items()
+  )
+  return f"<table>{rows}</table>"
 
 
 def path_of_run(run: object) -> str:

@@ -152,6 +152,10 @@ class Outcome:
     """Metrics of each class or target, as dictionaries by its name."""
     return {}
 
+  def confusions(self) -> dict[str, Any]:
+    """The confusion matrix by its key, (K, K), if one class is answered."""
+    return {}
+
   def show(self, display: Display) -> None:
     """Prints the scores of each class or target."""
 

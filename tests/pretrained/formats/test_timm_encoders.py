@@ -22,7 +22,7 @@ from vit_jax.models import Origin, Vit, make_vit
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.formats import timm_encoders
 from vit_jax.pretrained.load import open_checkpoint
-from vit_jax.pretrained.loaded import with_inputs
+from vit_jax.pretrained.opened import with_inputs
 from vit_jax.pretrained.save import check_expressible, save_as
 
 NAMES = (

@@ -119,6 +119,10 @@ class ClassificationOutcome(Outcome):
     top1 = class_accuracy(self.totals, self.names)
     return Split.EVAL.keyed({"top1_by_class": top1})
 
+  def confusions(self) -> dict[str, Any]:
+    matrix = self.counts.matrix(range(len(self.names)))
+    return Split.EVAL.keyed({"confusion": np.asarray(matrix)})
+
   def show(self, display: Display) -> None:
     columns = ("class", "examples", "precision", "recall", "F1")
     scores = self.counts.class_scores()
