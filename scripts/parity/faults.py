@@ -332,6 +332,18 @@ FAULTS: dict[str, Fault] = {
   "KoLeo on unnormalised features": _patch(
     self_distillation_objective, "koleo", self_distillation.raw_koleo
   ),
+  "Gram of features as they are": _patch(
+    self_distillation_objective, "gram", self_distillation.raw_gram
+  ),
+  "Gram without products below 0": _patch(
+    self_distillation_objective, "gram", self_distillation.positive_gram
+  ),
+  "Gram's teacher a step late": _patch(
+    SelfDistillation, "anchor", self_distillation.late_anchor
+  ),
+  "Gram's teacher never renewed": _settings(
+    "self_distillation", gram_every=Duration()
+  ),
   "momentum at its end value": _patch(
     SelfDistillation, "decay", self_distillation.end_momentum
   ),

@@ -29,7 +29,7 @@ import numpy as np  # noqa: E402
 from scripts.parity import ours, recording, rows  # noqa: E402
 from scripts.parity.row import build, normalized  # noqa: E402
 
-# Where the libraries of the reference are, if not where PYTHON looks.
+# Where other libraries of the reference are, if not where PYTHON looks.
 EXTRA = os.environ.get("PARITY_PYTHONPATH", "")
 
 
@@ -113,7 +113,8 @@ def run(
     given, taken = f"{place}/given.npz", f"{place}/taken.npz"
     np.savez(given, **arrays)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    environment["PYTHONPATH"] = str(folder.resolve()) if folder else EXTRA
+    places = [str(folder.resolve())] if folder else []
+    environment["PYTHONPATH"] = os.pathsep.join([*places, EXTRA])
     subprocess.run(
       [python, str(program), given, taken], check=True, env=environment
     )

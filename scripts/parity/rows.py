@@ -169,6 +169,9 @@ _DINOV2 = dict(
   held=self_distillation.HELD,
   temperature_warmup=self_distillation.WARM,
 )
+_GRAM = dict(
+  _DINOV2, gram=self_distillation.GRAM, renewed=self_distillation.RENEWED
+)
 _OTHER_WARM_UPS = (
   "The learning rate rises as t / w, and theirs as t / (w - 1); positions of "
   "small crops are interpolated to their grid, and theirs to one that is 0.1 "
@@ -422,6 +425,29 @@ ROWS: dict[str, Row] = {
       "a last layer that is not held",
       "a constant weight decay",
       "biases decayed",
+    ),
+  ),
+  "dinov3_gram": self_distillation.SelfDistilled(
+    title="DINOv3's Gram anchoring in DINOv2's training",
+    reference="facebookresearch/dinov3",
+    program="run_dinov2.py",
+    recipe=_GRAM,
+    config=self_distillation.gram_config,
+    rules=self_distillation.rules,
+    different=(
+      _OTHER_WARM_UPS,
+      (
+        "GramLoss is DINOv3's, and the rest DINOv2's, whose clone "
+        "PARITY_PYTHONPATH names. The earlier teacher sees the crops at their "
+        "own size."
+      ),
+    ),
+    faults=(
+      "Gram of features as they are",
+      "Gram without products below 0",
+      "Gram's teacher a step late",
+      "Gram's teacher never renewed",
+      "the teacher's temperature",
     ),
   ),
   "siglip": pairs.Paired(

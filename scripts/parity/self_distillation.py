@@ -15,6 +15,7 @@ from scripts.parity import ours
 from scripts.parity.inputs import SIDE, Arrays, Inputs
 from scripts.parity.ours import Setup, Trajectory
 from scripts.parity.row import BATCH, STEPS, Row, normalized
+from vit_jax.models.model import unit
 from vit_jax.pretrained.formats import dinov2
 from vit_jax.pretrained.formats.mapping import Rule
 from vit_jax.run import build
@@ -23,6 +24,7 @@ from vit_jax.training.losses import Moment
 PROTOTYPES, HEAD, BOTTLENECK, SMALL = 40, 24, 8, 3
 HELD, WARM = 10, 30  # Steps.
 RATE = 2e-3
+GRAM, RENEWED = 2.0, 25
 
 
 def config() -> Any:
@@ -40,6 +42,13 @@ def config() -> Any:
   c.model.drop_path_rate = None
   c.optimizer.peak_lr = RATE
   c.fewshot.neighbours = 0
+  return c
+
+
+def gram_config() -> Any:
+  """The same with Gram anchoring, whose teacher is renewed a few times."""
+  c = config()
+  c.self_distillation.update(gram_weight=GRAM, gram_every_steps=RENEWED)
   return c
 
 
@@ -189,6 +198,35 @@ def raw_koleo(_: Any) -> Any:
     return -jnp.log(jnp.sqrt(squared) + 1e-8)
 
   return found
+
+
+def raw_gram(_: Any) -> Any:
+  """Gram anchoring of features as they are."""
+
+  def found(x: Any, y: Any) -> Any:
+    return jnp.square(x @ x.mT - y @ y.mT).mean(axis=(1, 2))
+
+  return found
+
+
+def positive_gram(_: Any) -> Any:
+  """Gram anchoring without products below 0."""
+
+  def found(x: Any, y: Any) -> Any:
+    x, y = (jnp.maximum(unit(z) @ unit(z).mT, 0) for z in (x, y))
+    return jnp.square(x - y).mean(axis=(1, 2))
+
+  return found
+
+
+def late_anchor(anchor: Any) -> Any:
+  """The teacher of Gram anchoring renewed a step late."""
+
+  def late(self: Any, moment: Moment) -> Any:
+    step = jnp.maximum(moment.step - 1, 0)
+    return anchor(self, dataclasses.replace(moment, step=step))
+
+  return late
 
 
 def end_momentum(_: Any) -> Any:

@@ -5,6 +5,7 @@ attention is its own without xFormers. `fmha`, which only joins and splits
 rows, is written here.
 """
 
+import copy
 import math
 import os
 import sys
@@ -41,7 +42,7 @@ def stand_in() -> None:
   xformers: Any = types.ModuleType("xformers")
   xformers.ops = ops
   sys.modules |= {"xformers": xformers, "xformers.ops": ops}
-  Stubs("fvcore", "omegaconf")
+  Stubs("fvcore", "omegaconf", "torchvision")
   tensor: Any = torch.Tensor
   tensor.cuda = lambda x, *_, **__: x
 
@@ -137,6 +138,33 @@ def crops_of(job: Job, t: int) -> dict[str, Any]:
   }
 
 
+class Gram:
+  """Adds DINOv3's GramLoss of the student's patches of large crops."""
+
+  def __init__(self, model: Any, c: dict[str, Any]):
+    from dinov3.loss.gram_loss import GramLoss
+
+    self.compare = GramLoss(apply_norm=True, img_level=True, remove_neg=False)
+    self.weight = c["gram"]
+    self.earlier: Any = None
+    self.crops: Any = None
+    self.student: Any = None
+    model.student.backbone.register_forward_hook(self.keep)
+
+  def keep(self, _: Any, inputs: Any, outputs: Any) -> None:
+    if isinstance(outputs, list):  # Of all crops, the large ones first.
+      self.student = outputs[0]["x_norm_patchtokens"]
+
+  def renew(self, teacher: Any) -> None:
+    self.earlier = copy.deepcopy(teacher.backbone).eval()
+
+  def __call__(self) -> Any:
+    with torch.no_grad():
+      told = self.earlier(self.crops, is_training=True)
+    patches = told["x_norm_patchtokens"]
+    return self.weight * self.compare(self.student, patches)
+
+
 def schedules(c: dict[str, Any], steps: int) -> dict[str, Any]:
   """As in dinov2/train/train.py, but that the rate rises as t / w."""
   warm, w = c["temperature_warmup"], c["warmup"]
@@ -168,7 +196,11 @@ def main() -> None:
     network.load_state_dict(arrays)
   losses: list[Any] = []
 
+  gram = Gram(model, c) if "gram" in c else None
+
   def backward(loss: Any) -> None:
+    if gram:
+      loss = loss + gram()
     losses.append(loss.item())
     loss.backward()
 
@@ -188,7 +220,12 @@ def main() -> None:
         rates[names[id(p)]] = group["lr"]
         decays[names[id(p)]] = group["lr"] * group["weight_decay"]
     optimizer.zero_grad(set_to_none=True)
-    model.forward_backward(crops_of(job, t), at["temperature"][t])
+    crops = crops_of(job, t)
+    if gram:
+      gram.crops = crops["collated_global_crops"]
+      if t % c["renewed"] == 0:
+        gram.renew(teacher)
+    model.forward_backward(crops, at["temperature"][t])
     for network in student.values():
       torch.nn.utils.clip_grad_norm_(network.parameters(), 3.0)
     optimizer.step()
