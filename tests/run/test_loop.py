@@ -23,6 +23,7 @@ from vit_jax.run.settings import ProbeSettings, read
 from vit_jax.runtime.settings import replaced
 from vit_jax.runtime.stops import Interrupted, StopSignal
 from vit_jax.training.step import make_train_step
+from vit_jax.workdir import orbax_files
 from vit_jax.workdir.checkpoint import Checkpoints
 
 
@@ -307,9 +308,19 @@ def test_a_run_traces_its_step_once(data_dir, tmp_path, monkeypatch):
   assert len(traced) == 1
 
 
-def test_a_complete_run_says_so(run_copy, data_dir, capsys):
+def test_a_complete_run_says_so(run_copy, data_dir, monkeypatch, capsys):
+  """It is resumed by the description that its plan was made of."""
+  steps = []
+  describe = orbax_files.read_description
+
+  def counted(folder):
+    steps.append(int(folder.name))
+    return describe(folder)
+
+  monkeypatch.setattr(orbax_files, "read_description", counted)
   loop.train(read(runs.config(data_dir)), str(run_copy))
   assert "The run is complete: 12 steps are done." in capsys.readouterr().out
+  assert steps == [12]
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from vit_jax.runtime.stops import StopSignal, Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
-from vit_jax.workdir.checkpoint import Checkpoints, is_run, latest_description
+from vit_jax.workdir.checkpoint import Checkpoints, is_run, latest_described
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.records import read_metrics
 
@@ -70,13 +70,14 @@ def train(
     signal = stack.enter_context(StopSignal().awaited())
     with signal.waiting():
       check_lock = stack.enter_context(sole_writer(workdir, display.note))
-      saved = latest_description(workdir)
+      described = latest_described(workdir)
+      saved = next(iter(described.values()), None)
       plan = make_plan(settings, saved, may_lower_batch=may_lower_batch)
     watchdog = _watchdog(settings, workdir)
     stack.enter_context(watchdog.watching())
     # Closed after the checkpoints, which a slow network must not keep waiting.
     writers = stack.enter_context(contextlib.ExitStack())
-    checkpoints = _open_run(plan, workdir, display, stack)
+    checkpoints = _open_run(plan, workdir, described, display, stack)
     newest = checkpoints.latest_step
     kind = "starting" if newest is None else "restoring"
     with step_compiled(plan, newest):
@@ -117,14 +118,21 @@ def _watchdog(settings: Settings, workdir: str) -> Watchdog:
 
 
 def _open_run(
-  plan: Plan, workdir: str, display: Display, stack: contextlib.ExitStack
+  plan: Plan,
+  workdir: str,
+  described: Mapping[int, dict[str, Any]],
+  display: Display,
+  stack: contextlib.ExitStack,
 ) -> Checkpoints:
   """Opens a run's checkpoints and log, and shows the header.
 
-  `stack` closes all that is opened.
+  `described` has the descriptions that were read for the plan. `stack` closes
+  all that is opened.
   """
   keep_last, score = plan.settings.keep_last, plan.task.scores.key
-  checkpoints = Checkpoints(workdir, keep_last, keys=[score])
+  checkpoints = Checkpoints(
+    workdir, keep_last, keys=[score], described=described
+  )
   stack.callback(checkpoints.close)
   stack.callback(plan.evaluation.stream.close)
   display.copy_to(stack.enter_context(outputs.log_file(checkpoints, display)))

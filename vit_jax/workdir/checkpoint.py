@@ -13,7 +13,7 @@ import itertools
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -43,6 +43,7 @@ class Checkpoints(CheckpointReader):
     read_only: Never write to the folder, to which another process may write.
     keys: The metrics that may be the score by which the best is found; the
       first that an evaluation has is.
+    described: The descriptions that have been read already, by their steps.
   """
 
   def __init__(
@@ -52,10 +53,12 @@ class Checkpoints(CheckpointReader):
     *,
     read_only: bool = False,
     keys: Sequence[str] = CLASSES,
+    described: Mapping[int, dict[str, Any]] | None = None,
   ):
     if keep_last < 1:
       raise ValueError(f"keep_last={keep_last} must be 1 or more.")
     super().__init__(workdir, read_only=read_only, keys=keys)
+    self._descriptions |= described or {}
     self._keep_last = keep_last
     self._saving: tuple[int, concurrent.futures.Future[Any]] | None = None
     self._problem: str | None = None  # Why the newest save failed.
@@ -202,10 +205,15 @@ def open_run(workdir: str, keys: Sequence[str] = CLASSES) -> Checkpoints:
   return Checkpoints(workdir, read_only=True, keys=keys)
 
 
-def latest_description(workdir: str) -> dict[str, Any] | None:
-  """A folder's newest good description; None if it has no checkpoint."""
+def latest_described(workdir: str) -> dict[int, dict[str, Any]]:
+  """A folder's newest good description, by its step; {} without checkpoint."""
   if not is_run(workdir):
-    return None
+    return {}
   with contextlib.closing(open_run(workdir)) as checkpoints:
     newest = checkpoints.newest_description()
-  return None if newest is None else newest[1]
+  return dict([newest] if newest else [])
+
+
+def latest_description(workdir: str) -> dict[str, Any] | None:
+  """A folder's newest good description; None if it has no checkpoint."""
+  return next(iter(latest_described(workdir).values()), None)
