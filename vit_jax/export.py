@@ -105,6 +105,7 @@ def export_checkpoint(
       source = (
         checkpoint if is_loaded else load_pretrained(checkpoint, **overrides)
       )
+      source.preprocessing.check_one_size("an exported file takes")
       model, params = source
       about = f"It normalises images itself; they are {source.preprocessing}."
     form = exporter.form_of(model)

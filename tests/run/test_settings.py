@@ -45,7 +45,7 @@ ZERO_MEANS_NOTHING = {
   *("accumulation_steps", "batch_size", "channels", "data.eval_fraction"),
   *("distill.temperature", "distill.weight"),
   *("eval_transform.resize_ratio", "eval_transform.longest_ratio"),
-  "fewshot.data.eval_fraction",
+  *("data.tokens", "fewshot.data.eval_fraction", "fewshot.data.tokens"),
   *("fewshot.seeds", "fewshot.most_images"),
   *("keep_last", "lora.alpha", "mesh.data", "mesh.fsdp"),
   *(

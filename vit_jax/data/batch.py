@@ -22,6 +22,9 @@ LABEL, SKIPPED, MASK = "label", "skipped", "mask"
 A transform may make the label, of the example's.
 """
 
+SIZE = "size"
+"""Name of the patches along height and width of images of any size."""
+
 _ALIGNED = 64  # Bytes; arrays that share memory begin at multiples of it.
 
 

@@ -1,7 +1,7 @@
 """How an image is prepared before a model sees it."""
 
 import dataclasses
-from typing import TypedDict
+from typing import TYPE_CHECKING, Optional, TypedDict
 
 from vit_jax.data.batch import ImageTransform
 from vit_jax.data.example import ImageSpec
@@ -11,6 +11,10 @@ from vit_jax.data.transforming.transforms import (
   make_eval_transform,
   make_train_transform,
 )
+
+# Imported only by the runs whose images keep their proportions.
+if TYPE_CHECKING:
+  from vit_jax.data.transforming.sizes import AnySize
 
 HALF = (0.5, 0.5, 0.5)
 
@@ -47,6 +51,9 @@ class Preprocessing:
     window: See `ImageSpec`.
     cut_from: The size to which an image is resized before its upper-left part
       of `size` is kept; None resizes it to `size`.
+    patches: Keeps the proportions of each image, which is then cut into
+      patches; `size` is that of the images that the positions belong to. None
+      resizes it to `size`.
   """
 
   size: tuple[int, int] | None
@@ -55,6 +62,7 @@ class Preprocessing:
   std: tuple[float, ...] = HALF
   window: tuple[float, float] | None = None
   cut_from: tuple[int, int] | None = None
+  patches: Optional["AnySize"] = None
 
   def __post_init__(self):
     if len(self.mean) != len(self.std):
@@ -98,19 +106,34 @@ class Preprocessing:
     """How a file becomes pixels, before they are cut to size."""
     return ImageSpec(self.channels, self.window)
 
+  def check_one_size(self, what: str) -> None:
+    """Raises ValueError, which says for `what`, if images keep proportions."""
+    if self.patches is not None:
+      raise ValueError(
+        f"data.tokens={self.patches.tokens} keeps the proportions of this "
+        f"model's images, and {what} images of one size."
+      )
+
   def transform(self) -> ImageTransform:
     """The part done on the host: an image to uint8 pixels (H, W, C).
 
     It takes the bytes of a file, a path, a Pillow image or an array, uint8 (H,
-    W, 3). It raises ValueError as `image_size` does.
+    W, 3). It raises ValueError as `image_size` does. With `patches`, it is an
+    `IntoPatches`.
     """
-    return self._cut(make_eval_transform(self.whole, self.crop, self.spec))
+    size = self.patches or self.whole
+    return self._cut(make_eval_transform(size, self.crop, self.spec))
 
   def train_transform(self, settings: TrainTransformSettings) -> ImageTransform:
     """The same for training: (image, rng) to uint8 pixels (H, W, C)."""
-    return self._cut(make_train_transform(self.whole, settings, self.spec))
+    size = self.patches or self.whole
+    return self._cut(make_train_transform(size, settings, self.spec))
 
   def _cut(self, transform: ImageTransform) -> ImageTransform:
+    if self.patches is not None:
+      from vit_jax.data.transforming.patches import IntoPatches
+
+      return IntoPatches(transform, self.patches, self.channels)
     if self.cut_from is None:
       return transform
     return UpperLeft(transform, self.image_size)
@@ -123,7 +146,9 @@ class Preprocessing:
       text = "scaled from {:g} to {:g} where it has 16 bits, ".format(
         *self.window
       )
-    if not self.size:
+    if self.patches is not None:
+      text += f"resized in proportion to {self.patches}"
+    elif not self.size:
       text += "taken at any size"
     elif crop.crop == "resize":
       text += "resized to {} x {}".format(*self.whole)

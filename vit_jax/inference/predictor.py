@@ -156,6 +156,8 @@ def predict(
   Raises:
     ValueError: if the image size is unknown, or the model's outputs are NaN.
   """
+  if options.get("layers"):
+    preprocessing.check_one_size("layers need")
   transform = preprocessing.transform()
   mesh = sharding.make_mesh()
   replicated = sharding.replicated(mesh)

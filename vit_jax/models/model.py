@@ -520,7 +520,11 @@ def _check_patch_dropout(vit: Any) -> None:
 
 
 def represent(
-  model: Model, params: Any, images: Images, *, pre_logits: bool = True
+  model: Model,
+  params: Any,
+  images: Images | Patches,
+  *,
+  pre_logits: bool = True,
 ) -> Float[Array, "B *M R"]:
   """The representation of normalised images, below the head's last layer.
 
@@ -530,7 +534,7 @@ def represent(
   if model.representation_size is not None and not pre_logits:
     model = model.clone(representation_size=None)
 
-  def run(bound: Any, x: Array) -> Array:
+  def run(bound: Any, x: Any) -> Array:
     return bound.representation(bound.pooled(x))
 
   y: Any = model.apply({"params": params}, images, method=run)

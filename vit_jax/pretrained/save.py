@@ -184,6 +184,8 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
     yield f"the format does not record how images are cut: {preprocessing}"
   if crop.longest_ratio is not None and name in ("timm", "torchvision"):
     yield f"{name} cannot limit the long side of a picture: {preprocessing}"
+  if preprocessing.patches is not None:
+    yield f"the format does not record how images are resized: {preprocessing}"
   if preprocessing.window is not None:
     low, high = preprocessing.window
     yield (

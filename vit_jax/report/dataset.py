@@ -11,6 +11,7 @@ from vit_jax.data.batching.batches import TrainBatches
 from vit_jax.data.decoding.decode import image_size
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.reading.sources import check_same_classes, open_source
+from vit_jax.data.transforming.patches import pictures
 from vit_jax.inspection.photograph import Photograph
 from vit_jax.run.saved import SavedRun
 
@@ -75,11 +76,12 @@ def look_at(run: SavedRun) -> Dataset:
     skip=True,
   )
   first = batches.compute(0)
+  images = pictures(first, preprocessing.channels)
   return Dataset(
     train=_sizes(train),
     evaluation=_sizes(run.source),
     counts=counts,
-    augmented=[*zip(first["image"], first["label"], strict=True)],
+    augmented=[*zip(images, first["label"], strict=True)],
   )
 
 

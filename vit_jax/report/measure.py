@@ -265,13 +265,14 @@ def _measure(run: SavedRun, track: Track) -> Measured:
 def _shown(run: SavedRun, example: Example, draw: Draw | None) -> Shown:
   source_example = run.source[example.index]
   preprocessing = run.loaded.preprocessing
-  pixels = preprocessing.transform()(source_example["image"])
-  rollout = drawn = None
-  if draw is None:
+  rollout = drawn = pixels = None
+  if preprocessing.patches is None:  # Images of any size have no maps yet.
+    pixels = preprocessing.transform()(source_example["image"])
+  if pixels is not None and draw is None:
     rollout = attention_maps.image_rollout(
       run.loaded.model, run.params, pixels, **preprocessing.normalization
     )
-  else:
+  elif draw is not None:
     place_pixels_label = (example.index, pixels, source_example["label"])
     (drawn,) = draw(run.params, [place_pixels_label])
   root = os.path.join(run.settings.data.root or "", "")

@@ -117,9 +117,18 @@ def _normalization(
   return dataclasses.replace(own_values, mean=mean, std=std, window=window)
 
 
-def make_preprocessing(settings: Settings) -> Preprocessing:
-  """The preprocessing of a run whose settings are resolved."""
+def make_preprocessing(
+  settings: Settings, model: Model | None = None
+) -> Preprocessing:
+  """The preprocessing of a run whose settings are resolved.
+
+  With `data.tokens`, the model says the size of a patch.
+  """
   fields: Any = {**vars(settings.normalization), "cut_from": settings.cut_from}
+  if model is not None and settings.data.tokens is not None:
+    from vit_jax.data.transforming.sizes import AnySize
+
+    fields["patches"] = AnySize(settings.data.tokens, model.stride)
   return Preprocessing(settings.image_size, settings.eval_transform, **fields)
 
 

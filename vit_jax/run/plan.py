@@ -102,7 +102,7 @@ class Plan:
   @functools.cached_property
   def preprocessing(self) -> Preprocessing:
     """The preprocessing of images, by the settings."""
-    return build.make_preprocessing(self.settings)
+    return build.make_preprocessing(self.settings, self.model)
 
   @functools.cached_property
   def length(self) -> RunLength:
@@ -428,6 +428,10 @@ def _assembled(
     start = build.open_start(settings, task)
   model, start_preprocessing = _model(settings, task, names, start, saved)
   settings = build.resolved(settings, start_preprocessing)
+  if settings.data.tokens is not None:
+    from vit_jax.run import any_size
+
+    any_size.check(settings, task, model)
   if saved is None:
     settings = fastest.chosen(settings, task, model, devices or jax.devices())
   mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)

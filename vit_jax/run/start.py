@@ -21,6 +21,7 @@ from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks.outcome import Stream
 from vit_jax.training import sharding
+from vit_jax.training.inputs import Inputs, mirrored
 from vit_jax.training.state import TrainState, with_params
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.checkpoint_reader import DamagedError, again_if_deleted
@@ -176,9 +177,11 @@ def probe_head(plan: Plan, params: Any) -> "Probe":
       "out."
     )
 
-  def views(params: Any, x: Float[Array, "B H W C"]) -> Float[Array, "B V R"]:
-    images = [x, x[:, :, ::-1]][: 1 + settings.train_transform.flip]
-    return jnp.stack([represent(model, params, x) for x in images], axis=1)
+  def views(params: Any, x: Inputs) -> Float[Array, "B ... V R"]:
+    images = [x]
+    if settings.train_transform.flip:
+      images.append(mirrored(x, plan.preprocessing.channels))
+    return jnp.stack([represent(model, params, x) for x in images], axis=-2)
 
   count = len(plan.source)
   if jax.process_index() == 0:

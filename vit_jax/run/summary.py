@@ -43,12 +43,12 @@ def header(
   """The name and value of each line of the header; a resumed run is not new."""
   settings, total = plan.settings, plan.lengths.total
   examples = len(plan.source)
-  height_width = plan.preprocessing.image_size
+  images = plan.preprocessing
   gflops = plan.operations.forward
   epochs = total * settings.batch_size / examples
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
   devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
-  size = "{} x {}".format(*height_width)
+  size = images.patches or "{} x {}".format(*images.image_size)
   steps = f"{total:,} step{'s' * (total != 1)} of {settings.batch_size} images"
   rows = [
     ("devices", f"{devices}, mesh {axes}"),
@@ -69,7 +69,9 @@ def header(
     rows.append(("crops", crops))
   if settings.data.sampling == "classes":
     rows.append(("sampling", _evenly(plan)))
-  if plan.preprocessing.cut_from:
+  if plan.preprocessing.patches is not None:
+    rows.append(("images", _any_size(plan)))
+  elif plan.preprocessing.cut_from:
     rows.append(("images", str(plan.preprocessing)))
   rows += _for_chips(plan)
   full = settings.optimizer.warmup.in_steps(settings.batch_size, examples)
@@ -100,6 +102,16 @@ def _for_chips(plan: Plan) -> list[tuple[str, str]]:
     fast = fastest.described(settings, plan.task, model, jax.devices())
   form = model.attention_form(plan.preprocessing.image_size)
   return [(k, v) for k, v in (("settings", fast), ("attention", form)) if v]
+
+
+def _any_size(plan: Plan) -> str:
+  """How images are resized, and the share of the padding, in words."""
+  from vit_jax.data.transforming.patches import padding
+
+  patches = plan.preprocessing.patches
+  assert patches is not None
+  share = padding(patches, plan.source)
+  return f"{plan.preprocessing}; {share:.1%} of the patches are padding"
 
 
 def _model(plan: Plan) -> str:
@@ -383,8 +395,10 @@ def _calls(model: nn.Module, inputs: Any) -> dict[str, tuple[str, str]]:
   calls: dict[str, tuple[str, str]] = {}
 
   def watch(call: Any, args: tuple, kwargs: dict, context: Any) -> Any:
+    if context.method_name != "__call__":  # A property may be asked unbound.
+      return call(*args, **kwargs)
     path = context.module.path
-    if context.method_name != "__call__" or not 0 < len(path) <= _DEPTH:
+    if not 0 < len(path) <= _DEPTH:
       return call(*args, **kwargs)
     name = "/".join(path)
     calls.setdefault(name, ("", ""))  # Before the layers inside it.

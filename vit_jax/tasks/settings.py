@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from vit_jax.data import settings as data_settings
+from vit_jax.runtime import checks
 from vit_jax.runtime.checks import Rule
 from vit_jax.runtime.settings import setting
 from vit_jax.tasks.table import TASKS, labels_of
@@ -32,6 +33,14 @@ class DataSettings(data_settings.DataSettings):
       f"be one of {', '.join(TASKS)}, or file.py:Class",
       lambda name: name in TASKS or ":" in name,
     ),
+  )
+
+  tokens: int | None = setting(
+    None,
+    "Keep the proportions of each image, and resize it so that at most this "
+    "many patches cover it, such as 256; None resizes all images to "
+    "`image_size`.",
+    must=checks.up_to(16_384, "an image of 1792 x 1792 has as many of 14 x 14"),
   )
 
   @property

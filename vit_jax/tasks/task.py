@@ -64,6 +64,7 @@ class Task:
     refuses: Keys of the configuration that say nothing for this task.
     panels: Pictures of its own, in which it draws examples; None to draw the
       answers.
+    takes_any_size: Whether it takes images that keep their proportions.
     probe_note: A line on the representations, where `probed` changes the model.
     asked_by: The flag of `predict` that asks a run whose images have no class,
       and what it does; "" if they have, or nothing is asked.
@@ -78,6 +79,7 @@ class Task:
   refuses: ClassVar[tuple[str, ...]] = ()
   asked_by: ClassVar[str] = ""
   panels: ClassVar["Panels | None"] = None
+  takes_any_size: ClassVar[bool] = False
   probe_note: ClassVar[str] = ""
 
   def __init_subclass__(cls, **more: Any):

@@ -1,13 +1,19 @@
 """From the arrays of a batch to what a model takes, and to its outputs."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxtyping import Array
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from vit_jax.models.layer import Images
 from vit_jax.models.model import normalize
+from vit_jax.models.patches import Patches
+
+Inputs = Images | Patches
 
 
 class TakesImages:
@@ -16,9 +22,13 @@ class TakesImages:
   mean: Sequence[float]
   std: Sequence[float]
 
-  def inputs(self, batch: Mapping[str, Array]) -> Images:
-    """The images of a batch, from uint8 (B, H, W, C), normalised."""
-    return normalize(batch["image"], self.mean, self.std)
+  def inputs(self, batch: Mapping[str, Array]) -> Any:
+    """The images of a batch, normalised.
+
+    They are uint8 (B, H, W, C), or the patches of images of any size, as
+    `IntoPatches` makes them.
+    """
+    return inputs_of(batch, self.mean, self.std)
 
   def model_outputs(
     self,
@@ -29,7 +39,8 @@ class TakesImages:
   ) -> Any:
     """The outputs of a model, or of a `method` of it, for each image."""
     inputs = self.inputs(batch)
-    return model.apply({"params": params}, inputs, method=method)
+    outputs = model.apply({"params": params}, inputs, method=method)
+    return by_image(outputs, inputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,3 +49,68 @@ class ImageInputs(TakesImages):
 
   mean: Sequence[float]
   std: Sequence[float]
+
+
+def inputs_of(
+  batch: Mapping[str, Array], mean: Sequence[float], std: Sequence[float]
+) -> Inputs:
+  """The images of a batch, or their patches where it says their sizes."""
+  if "size" not in batch:
+    return normalize(batch["image"], mean, std)
+  patches = batch["image"]  # (B, N, P^2 C)
+  B, N, _ = patches.shape
+  pixels = normalize(patches.reshape(B, N, -1, len(mean)), mean, std)
+  size = batch["size"].reshape(B, -1, 2)
+  place, image = places(size, N)
+  return Patches(pixels.reshape(patches.shape), place, image, size)
+
+
+def places(
+  size: Int[Array, "B M 2"], N: int
+) -> tuple[Int[Array, "B N 2"], Int[Array, "B N"]]:
+  """Row and column of each of N patches, and the image that it is of.
+
+  The images of a row follow one another, each of them row by row. What is left
+  is padding, of no image: -1.
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.training.inputs import places
+  >>> place, image = places(jnp.array([[[2, 1], [1, 2]]]), N=5)
+  >>> place.tolist(), image.tolist()
+  ([[[0, 0], [1, 0], [0, 0], [0, 1], [0, 0]]], [[0, 0, 1, 1, -1]])
+  """
+  ends = jnp.cumsum(size.prod(axis=-1), axis=1)  # (B, M)
+  number = jnp.arange(N, dtype=size.dtype)[None]  # (1, N)
+  image = (number[..., None] >= ends[:, None]).sum(-1)  # (B, N)
+  pads = image == size.shape[1]
+  image = jnp.where(pads, 0, image)
+  starts = jnp.concatenate([jnp.zeros_like(ends[:, :1]), ends[:, :-1]], axis=1)
+  within = number - jnp.take_along_axis(starts, image, axis=1)
+  width = jnp.take_along_axis(size[..., 1], image, axis=1)
+  width = jnp.maximum(width, 1)
+  place = jnp.stack([within // width, within % width], axis=-1)
+  place = jnp.where(pads[..., None], 0, place)
+  return place.astype(jnp.int32), jnp.where(pads, -1, image).astype(jnp.int32)
+
+
+def by_image(outputs: Any, inputs: Any) -> Any:
+  """Outputs with a row for each image, as those of images of one size are.
+
+  Rows of several images have (B, M, ...), which become (B M, ...).
+  """
+  if not isinstance(inputs, Patches):
+    return outputs
+  return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs)
+
+
+def mirrored(inputs: Inputs, channels: int) -> Inputs:
+  """The images, mirrored left to right."""
+  if not isinstance(inputs, Patches):
+    return inputs[:, :, ::-1]
+  x: Float[Array, "B N P2C"] = inputs.values
+  P = math.isqrt(x.shape[-1] // channels)
+  flipped = x.reshape(*x.shape[:2], P, P, channels)[:, :, :, ::-1]
+  row, column = inputs.place[..., 0], inputs.place[..., 1]
+  column = inputs.layout.extent[..., 1] - 1 - column
+  place = jnp.stack([row, column], axis=-1)
+  return inputs.replace(values=flipped.reshape(x.shape), place=place)

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int, Key
 
 from vit_jax.models.layer import Images
-from vit_jax.training.inputs import ImageInputs, TakesImages
+from vit_jax.training.inputs import ImageInputs, TakesImages, by_image
 from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
 
@@ -367,7 +367,8 @@ class Classification(TakesImages, Objective):
   ) -> Loss:
     """The loss and the score of each example; `apply` gives the logits."""
     del moment
-    return Loss(*self.loss_and_score(apply(inputs), targets))
+    logits = by_image(apply(inputs), inputs)
+    return Loss(*self.loss_and_score(logits, targets))
 
   def loss_and_score(self, logits: Any, targets: Array) -> tuple[Array, Array]:
     """The loss of each example, and whether the answer is correct.

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,14 @@ from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.reading.split_names import OLDER
 from vit_jax.data.settings import EvalTransformSettings, NormalizationSettings
 from vit_jax.models.layer import EXECUTION
-from vit_jax.runtime.checks import SIDES, Sides
+from vit_jax.runtime.checks import COUNT, SIDES, Sides, checked
 from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import Section, flat, from_dict, section, setting
 from vit_jax.training.settings import LoraSettings, LossSettings
+
+# Imported only by the runs whose images keep their proportions.
+if TYPE_CHECKING:
+  from vit_jax.data.transforming.sizes import AnySize
 
 _ELEMENTS = 1 << 16  # So many of an array are summed at a time.
 # Facts about data and teacher that the configuration does not tell.
@@ -83,7 +87,20 @@ def preprocessing(description: Mapping[str, Any]) -> Preprocessing:
     std or HALF,
     window=record.normalization.window,
     cut_from=record.cut_from,
+    patches=_patches(description),
   )
+
+
+def _patches(description: Mapping[str, Any]) -> Optional["AnySize"]:
+  """The patches of a run on images that keep their proportions."""
+  data = description["config"].get("data", {})
+  tokens = checked("data.tokens", int | None, data.get("tokens"), COUNT)
+  if tokens is None:
+    return None
+  from vit_jax.data.transforming.sizes import AnySize
+
+  size = description["model"].get("patch_size")
+  return AnySize(tokens, checked("model.patch_size", int, size, COUNT))
 
 
 def class_names(description: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from PIL import Image
 from tests.data.pictures import coordinates, encode, noise, png, rngs
 from vit_jax.data import make_eval_transform, make_train_transform
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
-from vit_jax.data.transforming.patches import IntoPatches
+from vit_jax.data.transforming.patches import IntoPatches, pictures
 from vit_jax.data.transforming.sizes import AnySize
 
 # Height, width, P, tokens and the size, by transformers 5.24's
@@ -121,3 +121,15 @@ def test_images_of_any_size_have_no_common_shape():
   transform = make_eval_transform(AnySize(16, 4), EvalTransformSettings())
   with pytest.raises(ValueError, match="no common height and width"):
     _ = transform.image_shape
+
+
+def test_a_picture_is_put_together_from_its_patches():
+  size = AnySize(tokens=24, patch_size=8)
+  images = make_eval_transform(size)
+  transform = IntoPatches(images, size, 3)
+  file = png(noise(41, 60))
+  row = transform.row({"image": file, "label": 0, "id": ""})
+  (found,) = pictures({name: x[None] for name, x in row.items()}, 3)
+  np.testing.assert_array_equal(found, images(file))
+  with pytest.raises(ValueError, match="^data.tokens=24 .* this needs"):
+    transform(file)

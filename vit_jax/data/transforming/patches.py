@@ -1,22 +1,24 @@
 """Images of any size, cut into patches, as many rows for each."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
-from vit_jax.data.batch import ArraySpec, Spec, Transform
-from vit_jax.data.example import Example
+from vit_jax.data.batch import SIZE, ArraySpec, ImageTransform, Spec
+from vit_jax.data.decoding.decode import image_size
+from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.data.transforming.sizes import AnySize
 
-SIZE = "size"
-"""Name of the array of images' sizes: patches along height and width."""
+_MEASURED = 256  # Images whose sizes tell the share of padding.
 
 
 @dataclasses.dataclass(frozen=True)
-class IntoPatches(Transform):
+class IntoPatches(ImageTransform):
   """The patches of another transform's images, padded to a fixed number.
 
   `image` has their pixels, uint8 (N, P * P * C) for N = `tokens`, in the order
@@ -33,6 +35,18 @@ class IntoPatches(Transform):
   images: Any
   size: AnySize
   channels: int
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    """Raises ValueError, as there is none for all images."""
+    return (*self.size.height_width, self.channels)
+
+  def __call__(self, image: Any, *rng: np.random.Generator) -> np.ndarray:
+    """Raises ValueError: `row` gives the patches of an image, with its size."""
+    raise ValueError(
+      f"data.tokens={self.size.tokens} keeps the proportions of this model's "
+      "images, and this needs images of one size."
+    )
 
   @property
   def spec(self) -> Spec:
@@ -52,6 +66,38 @@ class IntoPatches(Transform):
     rows[: len(patches)] = patches
     height, width, _ = image.shape
     return {"image": rows, SIZE: np.array([[height // P, width // P]])}
+
+
+def pictures(
+  batch: Mapping[str, np.ndarray], channels: int
+) -> Iterable[UInt8[np.ndarray, "H W C"]]:
+  """The images of a batch, which may have been cut into patches."""
+  if SIZE not in batch:
+    return batch["image"]
+  P = math.isqrt(batch["image"].shape[-1] // channels)
+  images = []
+  for rows, (size,) in zip(batch["image"], batch[SIZE], strict=True):
+    h, w = size.tolist()
+    grid = rows[: h * w].reshape(h, w, P, P, channels).swapaxes(1, 2)
+    images.append(grid.reshape(h * P, w * P, channels))
+  return images
+
+
+def padding(size: AnySize, source: Source) -> float:
+  """The share of the rows that no patch fills, if images are shown whole.
+
+  It is that of some images, spread over the source, of which the headers are
+  read; 0 if none can be read.
+  """
+  count = min(_MEASURED, len(source))
+  places = np.linspace(0, len(source) - 1, count).round().astype(int)
+  filled = []
+  for index in places.tolist():
+    # A file that cannot be read has no patches either.
+    with contextlib.suppress(UnreadableImageError, OSError):
+      shape = image_size(source[index]["image"])
+      filled.append(math.prod(size.grid(shape)) / size.tokens)
+  return 1 - float(np.mean(filled)) if filled else 0.0
 
 
 def cut(

@@ -41,6 +41,11 @@ class AnySize:
   tokens: int
   patch_size: int
 
+  def __str__(self) -> str:
+    """How many patches there may be, and their size in pixels."""
+    P = self.patch_size
+    return f"at most {self.tokens} patches of {P} x {P}"
+
   @property
   def height_width(self) -> Shape:
     """Raises ValueError, as there is none for all images."""

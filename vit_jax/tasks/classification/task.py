@@ -45,6 +45,7 @@ class ClassificationTask(Task):
   outcome: ClassVar[type[ClassificationOutcome]] = ClassificationOutcome
   counts_answers: ClassVar[bool] = False
   has_several: ClassVar[bool] = False
+  takes_any_size = True
   objective_class: ClassVar[type[Classification]] = Classification
   name = "classification"
   scores = Scores(

@@ -42,3 +42,11 @@ class FewShotSettings(Section):
     legacy_default=False,
   )
   data: DataSettings = section(DataSettings)
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.data.tokens is not None:
+      raise ValueError(
+        f"data.tokens={self.data.tokens}: images to probe are prepared as the "
+        "run's: set the run's own data.tokens, and leave this out."
+      )

@@ -23,7 +23,7 @@ from vit_jax.tasks.outcome import Stream, check_readable
 from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.probes.linear_probe import Probe
 from vit_jax.training import sharding
-from vit_jax.training.losses import ImageInputs
+from vit_jax.training.inputs import ImageInputs, by_image
 
 # The weight of a neighbour is exp(similarity / 0.07), as DINO has it.
 TEMPERATURE = 0.07
@@ -52,7 +52,8 @@ def make_represent(
   def represent_batch(params: Any, batch: dict[str, Array]):
     images = prepared.inputs(batch)
     row_info = {k: batch[k] for k in ("label", "mask", "skipped")}
-    return represent(params, images).astype(jnp.float32), row_info
+    y = by_image(represent(params, images), images)
+    return y.astype(jnp.float32), row_info
 
   step = sharding.jit_replicated(represent_batch, mesh)
 

@@ -83,6 +83,7 @@ class RegressionTask(Task):
   target_mean: tuple[float, ...] = ()
   target_std: tuple[float, ...] = ()  # Standard deviation of each, likewise.
   name = "regression"
+  takes_any_size = True
   labels = labels_of(name)
   scores = NumberScores(
     (
