@@ -314,7 +314,7 @@ def test_a_query_of_its_own_attends_to_the_tokens(masked):
   A = A * np.asarray(mask)[:, None] if masked else A
   y = np.einsum("bks,bkse->bke", A / A.sum(axis=-1, keepdims=True), v)
   expected = np.einsum("bke,ked->bd", y, p["out"]["kernel"]) + p["out"]["bias"]
-  found = pool.apply({"params": p}, z, mask if masked else None)
+  found = jax.jit(pool.apply)({"params": p}, z, mask if masked else None)
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
