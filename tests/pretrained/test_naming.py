@@ -173,7 +173,7 @@ def as_dinov2(arrays):
 @pytest.mark.parametrize(
   "name, size",
   [
-    ("hf_dinov2", "32x32"),
+    pytest.param("hf_dinov2", "32x32", marks=pytest.mark.slow),
     ("hf_dinov2_reg", "24x40"),
     ("hf_dinov2_giant", "32x32"),
   ],

@@ -179,6 +179,9 @@ TASKS = {
   "segmentation": segmenter,
   "own": lambda: (Own(SOFTMAX), Answers(), LABELS),
 }
+# Tasks whose answers are measured by the formula of another of these.
+REPEATED = {"sigmoid", "masked", "self_distillation", "own"}
+FIRST = {*TASKS} - REPEATED
 
 
 def rows_of(given, model, label):

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.rows import some_slow
 from tests.tasks.answering import (
+  FIRST,
   FLAGS,
   HALF,
   LABELS,
@@ -39,7 +41,7 @@ FOR = ("train", "test")
 REPRESENTS = "the model represents images by NaN: its parameters are damaged"
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", some_slow(TASKS, FIRST))
 def test_an_answer_that_is_none_scores_worst(name):
   """By every metric, also if only some answers are none, and it is said."""
   given, model, label = TASKS[name]()

@@ -13,6 +13,7 @@ from sklearn.metrics import average_precision_score, confusion_matrix, r2_score
 
 from tests.rows import some_slow
 from tests.tasks.answering import (
+  FIRST,
   FLAGS,
   LABELS,
   NUMBERS,
@@ -150,11 +151,7 @@ def part(batch, start, stop):
   return some | {"mask": some["mask"] * counts, "skipped": np.zeros(ROWS, bool)}
 
 
-# Its formula is that of another, which is fast.
-SLOW = {"sigmoid", "masked", "self_distillation", "own"}
-
-
-@pytest.mark.parametrize("name", some_slow(TASKS, {*TASKS} - SLOW))
+@pytest.mark.parametrize("name", some_slow(TASKS, FIRST))
 def test_parts_add_up_to_the_whole_as_numpy_has_it(name):
   """The whole is on eight devices, and parts of any size are on one."""
   given, model, label = TASKS[name]()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests import encoders, published
+from tests.rows import some_slow
 from vit_jax import load_pretrained
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.pretrained.arrays import save_arrays
@@ -85,7 +86,7 @@ def stacked(arrays):
   return found
 
 
-@pytest.mark.parametrize("scanned", [False, True])
+@pytest.mark.parametrize("scanned", some_slow([False, True], [True]))
 def test_siglip_answers_in_big_visions_form_as_in_transformers(
   tmp_path, scanned
 ):
