@@ -75,7 +75,7 @@ _ELSEWHERE = {
   ),
   **dict.fromkeys(
     ("confusion_matrix", "accuracy", "plot_history"),
-    "vit_jax.report(run), or vit_jax.evaluate(run)",
+    "vit_jax.report(run), vit_jax.evaluate(run) or loaded.confusion_matrix()",
   ),
   **dict.fromkeys(
     ("optimizer", "make_optimizer", "AdamW", "SGD", "adamw", "sgd"),
@@ -95,12 +95,29 @@ _ELSEWHERE = {
   "attention_weights": "vit_jax.inspection.attention_maps.attention_weights",
   **dict.fromkeys(
     ("count_params", "num_params", "summary"),
-    "print(loaded), or model.tabulate(jax.random.key(0), images)",
+    "loaded.num_params, or print(loaded.summary())",
   ),
   **dict.fromkeys(
-    ("list_configs", "load_config", "get_config", "configs"),
+    ("load_config", "get_config"),
+    'vit_jax.config.load_config("digits"), which vit_jax.train takes',
+  ),
+  **dict.fromkeys(
+    ("list_configs", "configs"),
     'config=NAME of vit_jax.train; "vit_jax configs" in a shell lists them',
   ),
+  **dict.fromkeys(
+    ("knn", "kNN", "linear_probe", "few_shot"),
+    "`vit_jax fewshot NAME FOLDER --probe=knn` in a shell, or scikit-learn on "
+    "loaded.features(folder)",
+  ),
+  **dict.fromkeys(
+    ("find_similar", "similar", "nearest", "find_duplicates", "similarity"),
+    "loaded.find_similar(image, folder)",
+  ),
+  **dict.fromkeys(
+    ("zero_shot", "zeroshot"), "loaded.predict(images, texts=[...])"
+  ),
+  "Loaded": "vit_jax.load_pretrained(name)",
   "load_run": "vit_jax.load_pretrained(run)",
 }
 

@@ -132,18 +132,21 @@ def evaluate(
       a thread, in a script unless it is given.
 
   Returns:
-    The metrics of the task by their keys, such as "eval/top1".
+    The metrics of the task by their keys, such as "eval/top1", or "accuracy".
 
   Raises:
     ValueError: if the folder holds no run, or its data are not there.
   """
+  from vit_jax.run.measured import Metrics
   from vit_jax.run.saved import evaluate_checkpoint
 
   if folder is not None:
     options["folder"] = os.fspath(folder)
   options = in_a_thread("vit_jax.evaluate", options)
-  return evaluate_checkpoint(
-    path_of_run(run), test=test, per_class=per_class, out=out, **options
+  return Metrics(
+    evaluate_checkpoint(
+      path_of_run(run), test=test, per_class=per_class, out=out, **options
+    )
   )
 
 

@@ -102,8 +102,8 @@ def train(
     run.predict("holiday.jpg")
 
   Args:
-    data: A folder of images, a file of labels, or a configuration, as a file or
-      a name.
+    data: A folder of images, a file of labels, or a configuration, as a file, a
+      name or what `vit_jax.config.load_config` returned.
     config: The configuration, if not the one that suits a folder.
     workdir: The run's folder; by default `runs/NAME`.
     pretrained: Weights to start from; anything that `load_pretrained` reads.
@@ -111,8 +111,9 @@ def train(
     settings: Values of the configuration by their dotted keys, such as
       `{"optimizer.weight_decay": 0.1}`.
     **keywords: Further such values: `epochs`, `batch_size`, `lr`, `image_size`,
-      keys without a dot, and sections, as in `optimizer={"kind": "sgd"}`, or
-      `optimizer="sgd"`, `model="S/16"` and `loss="sigmoid"` for short.
+      `task`, such as "regression", `freeze_backbone`, keys without a dot, and
+      sections, as in `optimizer={"kind": "sgd"}`, or `optimizer="sgd"`,
+      `model="S/16"` and `loss="sigmoid"` for short.
 
   Returns:
     The run, with its folder, its last metrics and their `history`,

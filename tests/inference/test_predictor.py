@@ -334,6 +334,8 @@ def test_a_list_of_answers_says_that_it_is_one():
   with pytest.raises(AttributeError, match=r"answers\[0\]\.names\[0\]$"):
     operator.attrgetter("names")(answers)
   assert answers == [Prediction("a.png")]
+  with pytest.raises(AttributeError, match=r"; pandas\.DataFrame\(answers\) m"):
+    operator.attrgetter("to_pandas")(answers)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,9 @@ def test_masks_take_weights(made):
   data = made("images/0.png", "masks/0.png")
   with pytest.raises(ValueError, match="is for segmentation, as it has images"):
     data_choice.suited(data, {})
-  found, why = data_choice.suited(data, {"pretrained": "b16"})
-  assert found == {"config": "segmentation"} and "images and masks" in why
+  for said in ({}, {"data.task": "segmentation"}):
+    found, why = data_choice.suited(data, {"pretrained": "b16", **said})
+    assert found == {"config": "segmentation"} and "images and masks" in why
 
 
 def test_images_without_labels_are_answered_by_the_commands_for_them(

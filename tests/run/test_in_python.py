@@ -206,6 +206,53 @@ def test_an_attribute_that_a_run_lacks_names_the_near_one(name, meant):
     getattr(run, name)
 
 
+def test_a_task_and_frozen_layers_are_keywords(photos, started):
+  vit_jax.train(photos, task="classification", freeze_backbone=True)
+  vit_jax.train(photos, freeze_backbone=False, workdir="runs/all")
+  pathlib.Path("ages.csv").write_text(
+    "image,age\nmy_photos/red/0.png,2\nmy_photos/red/1.png,3.5\n"
+  )
+  vit_jax.train("ages.csv", task="regression")
+  frozen, whole, ages = (settings for settings, _, _ in started)
+  assert frozen.optimizer.freeze_layers == -1
+  assert whole.optimizer.freeze_layers == 0
+  assert [s.data.task for s in (frozen, ages)] == [
+    "classification",
+    "regression",
+  ]
+
+
+@pytest.mark.parametrize(
+  "name, meant",
+  [
+    ("multi_label", 'task="multilabel"'),
+    ("unfreeze", "freeze_backbone=False"),
+    ("validation_data", 'folders "train" and "val" in the data, or'),
+    ("augment", 'settings={"train_transform.randaugment_layers": 2}'),
+  ],
+)
+def test_a_keyword_of_other_libraries_names_ours(photos, name, meant):
+  message = re.escape(f"{name} is not a setting of a run; did you mean {meant}")
+  with pytest.raises(ValueError, match=f"^{message}"):
+    vit_jax.train(photos, **{name: True})
+
+
+def test_a_configuration_can_come_first(started, tmp_path):
+  config = load_config("digits")
+  config.optimizer.peak_lr = 0.5
+  run = vit_jax.train(config, workdir=tmp_path / "run")
+  ((settings, workdir, _),) = started
+  assert settings.optimizer.peak_lr == 0.5 and settings.data.name == "digits"
+  assert workdir == run.workdir == str(tmp_path / "run")
+
+
+def test_a_notebook_shows_where_a_run_is_and_what_it_measured():
+  run = in_python.FinishedRun("runs/<x>", 3, {"eval/top1": 0.51234, "n": 7})
+  text = run._repr_html_()
+  assert "runs/&lt;x&gt;" in text and "<x>" not in text
+  assert ">0.5123<" in text and ">7<" in text and ">3<" in text
+
+
 @pytest.mark.slow
 def test_a_run_is_trained_loaded_and_asked(photos, capsys):
   keywords = dict(epochs=2, settings={"eval_every_epochs": 1}, **TINY_MODEL)
@@ -250,7 +297,7 @@ def test_a_script_evaluates_without_workers(monkeypatch, capsys, main, workers):
   asked = []
   monkeypatch.setattr(
     "vit_jax.run.saved.evaluate_checkpoint",
-    lambda *_, **options: asked.append(options.get("num_workers")),
+    lambda *_, **options: asked.append(options.get("num_workers")) or {},
   )
   monkeypatch.setattr(
     "vit_jax.report.write.write_report",

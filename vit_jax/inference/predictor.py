@@ -48,6 +48,8 @@ _ELSEWHERE = {
   ),
 }
 
+_TABLES = ("to_pandas", "to_df", "to_dataframe", "to_csv", "head")
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Prediction:
@@ -130,6 +132,8 @@ class Predictions(list[Prediction]):
     hint = ""
     if not name.startswith("_"):
       hint = "; there is an answer for each image: answers[0].names[0]"
+      if name in _TABLES:
+        hint = "; pandas.DataFrame(answers) makes a table of them"
     raise AttributeError(
       f"answers have no attribute {name!r}{hint}", name=name, obj=self
     )

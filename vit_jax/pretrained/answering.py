@@ -199,8 +199,8 @@ class Answering(Opened):
   ) -> list[Similar]:
     """The images of a folder whose features are most similar, by cosine.
 
-    The features of the whole folder are computed at each call:
-    `vit_jax report` keeps them, and finds near-duplicates in a folder.
+    The features of the whole folder are computed at each call; `vit_jax
+    similar` keeps them, and finds near-duplicates.
 
     Args:
       image: One image, as in `predict`. It is left out of what is found.

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _TABLES = (".csv", ".tsv", ".jsonl")  # A .txt may be anything.
 _ON_FEATURES = ("segmentation",)  # Tasks whose head reads trained features.
 # Keys, and beginnings of keys, that say what is to be learned.
-_SAYS = ("data.task", "data.labels", "data.label_columns")
+_TASK = "data.task"
+_SAYS = (_TASK, "data.labels", "data.label_columns")
 _TOLD = tuple(f"{section}." for section in SECTIONS if section in TASKS)
 _SECTIONS = ("distill.", *(f"{section}." for section in SECTIONS))
 
@@ -43,7 +44,7 @@ def suited(
   """
   said = [key for key in values if key in _SAYS or key.startswith(_SECTIONS)]
   # Keys of a task that the data may tell do not say that they are for it.
-  if all(key.startswith(_TOLD) for key in said):
+  if all(key.startswith(_TOLD) or key == _TASK for key in said):
     # Imported here so that --help answers at once.
     from vit_jax.data.reading import recognise
 
@@ -51,7 +52,8 @@ def suited(
     own = f"{_task(found)}." if found is not None else ""
     if (
       found is not None
-      and all(key.startswith(own) for key in said)
+      and all(key.startswith(own) for key in said if key != _TASK)
+      and values.get(_TASK, _task(found)) == _task(found)
       and _may_begin(_task(found), workdir)
     ):
       return _for_kind(data, found, values, workdir)

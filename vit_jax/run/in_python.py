@@ -19,8 +19,9 @@ from vit_jax.run.config_file import ALL_KEYS, load_config, nearest, other_units
 from vit_jax.run.experiments import lr_range
 from vit_jax.run.experiments.lr_range import Found
 from vit_jax.run.loop import train
+from vit_jax.run.measured import History, Metrics
 from vit_jax.run.settings import Settings, base_config, read
-from vit_jax.runtime import callable_module, hints, usage
+from vit_jax.runtime import callable_module, hints, shown, usage
 from vit_jax.runtime.display import Split, parse
 from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.settings import all_keys, flat
@@ -47,6 +48,30 @@ _ELSEWHERE = {
   **dict.fromkeys(("features", "embed"), "run.load().features(images)"),
   "save": 'vit_jax.convert(run.workdir, folder, to="hf")',
   "export": 'run.load().export("model.onnx")',
+}
+
+# Keywords that stand for a key of the configuration, beside those of a shell.
+_SHORT = {**flags.SHORT, "task": "data.task"}
+# Values of a key by the value of a keyword of other libraries.
+_SWITCHES = {
+  "freeze_backbone": ("optimizer.freeze_layers", {True: -1, False: 0}),
+}
+# Keywords of other libraries, and the way to do the same here.
+_INSTEAD = {
+  **dict.fromkeys(("multi_label", "multilabel"), 'task="multilabel"'),
+  **dict.fromkeys(
+    ("train_backbone", "unfreeze", "trainable"), "freeze_backbone=False"
+  ),
+  **dict.fromkeys(
+    ("val", "valid", "validation", "val_data", "validation_data", "eval_data"),
+    'folders "train" and "val" in the data, or '
+    'settings={"data.eval_fraction": 0.2}',
+  ),
+  **dict.fromkeys(
+    ("augment", "augmentation", "augmentations", "aug", "auto_augment"),
+    'settings={"train_transform.randaugment_layers": 2}, or another key of '
+    "train_transform",
+  ),
 }
 
 # The key that a text stands for in the place of a section.
@@ -103,13 +128,23 @@ class FinishedRun:
     return command.evaluate(self.workdir, folder, **options)
 
   @property
-  def history(self) -> list[dict[str, Any]]:
+  def history(self) -> History:
     """All metrics that were measured, a row for each time, by `step`.
 
     As `metrics.jsonl` in its folder has them: `pandas.DataFrame(run.history)`.
+    `run.history["loss"]` is the list of one of them.
     Raises OSError if the file cannot be read.
     """
-    return read_metrics(epath.Path(self.workdir).expanduser()).rows
+    return History(read_metrics(epath.Path(self.workdir).expanduser()).rows)
+
+  def _repr_html_(self) -> str:
+    """Where it is and what it measured as a table, for a notebook."""
+    measured = {
+      key: f"{value:.4g}" if isinstance(value, float) else str(value)
+      for key, value in self.metrics.items()
+    }
+    facts = {"run": self.workdir, "step": f"{self.step:,}"}
+    return shown.table(facts | measured)
 
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what may be meant by the name."""
@@ -151,6 +186,8 @@ def start(
 
   Raises ValueError if one of them is wrong or missing, and as `loop.train`.
   """
+  if isinstance(data, ConfigDict) and config is None:
+    data, config = None, data
   values = _values(pretrained, settings)
   given_batch = "batch_size" in values
   if data is not None:
@@ -171,7 +208,7 @@ def start(
     may_lower_batch=not given_batch,
   )
   step = int(state.step)
-  metrics: dict[str, Any] = {}
+  metrics = Metrics()
   run = FinishedRun(workdir, step, metrics)
   for row in run.history:
     if row["step"] == step:
@@ -230,16 +267,21 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
   """Settings by their dotted keys; raises ValueError for one that is none."""
   values = {}
   for name, value in flat(settings).items():
-    key = flags.SHORT.get(name, name)
+    key = _SHORT.get(name, name)
+    if name in _SWITCHES and isinstance(value, bool):
+      key, by_value = _SWITCHES[name]
+      value = by_value[value]
     if isinstance(value, str):
       key = _NAMED_BY.get(name, key)
     if key not in all_keys(Settings):
       near = nearest(key, Settings)
-      short = {key: name for name, key in flags.SHORT.items()}
+      short = {key: name for name, key in _SHORT.items()}
       keyword = short.get(near, near)
       if "." in keyword:  # It is no keyword of Python's.
         keyword = f'settings={{"{keyword}": ...}}'
       hint = f"did you mean {keyword}?" if near else ALL_KEYS
+      if name in _INSTEAD:
+        hint = f"did you mean {_INSTEAD[name]}?"
       if name in usage.DEVICES:
         hint = "JAX chooses: JAX_PLATFORMS=cpu before Python takes the CPU."
       if says := usage.going_on(name, _named(value), "workdir"):

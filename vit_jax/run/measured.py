@@ -1,0 +1,57 @@
+"""What a run has measured, found by the names that people use for it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from vit_jax.runtime.display import Split
+
+_OTHERS = {"accuracy": "top1", "acc": "top1", "top1_accuracy": "top1"}
+# `val_loss`, as other trainers write it, is of the evaluation split.
+_SPLITS = {"val_": Split.EVAL.key(""), "test_": Split.TEST.key("")}
+
+
+def key_of(name: str, keys: Iterable[str], first: str) -> str:
+  """The key that a name stands for, such as "eval/top1" for "accuracy".
+
+  Args:
+    name: A key, its part after the split, or what other trainers call it.
+    keys: The keys that there are.
+    first: The split that is meant where several have it, such as "eval/".
+
+  Raises:
+    KeyError: if there is none, with those that there are.
+  """
+  keys = [*keys]
+  if name in keys:
+    return name
+  plain, splits = name, [first, *_SPLITS.values()]
+  for start, split in _SPLITS.items():
+    if name.startswith(start):
+      plain, splits = name.removeprefix(start), [split]
+  plain = _OTHERS.get(plain, plain)
+  for split in splits:
+    if split + plain in keys:
+      return split + plain
+  raise KeyError(f"there is no {name!r}; measured are {', '.join(keys)}")
+
+
+class Metrics(dict[str, Any]):
+  """Metrics by their keys; `metrics["accuracy"]` is that of "eval/top1"."""
+
+  def __missing__(self, name: str) -> Any:
+    return self[key_of(name, self, Split.EVAL.key(""))]
+
+
+class History(list[dict[str, Any]]):
+  """Rows of metrics by step; `history["loss"]` is the list of training losses.
+
+  A name is a key, or its part after the split: that of training where it has
+  it, and `val_loss` of the evaluation.
+  """
+
+  def __getitem__(self, index: Any) -> Any:
+    if not isinstance(index, str):
+      return super().__getitem__(index)
+    keys = dict.fromkeys(key for row in self for key in row)
+    key = key_of(index, keys, Split.TRAIN.key(""))
+    return [row[key] for row in self if key in row]
