@@ -74,7 +74,7 @@ def test_an_answer_that_is_none_scores_worst(name):
         assert score <= (outcome.chance or 0), (key, value)
 
 
-@pytest.mark.parametrize("name", sorted({*TASKS} - {"own"}))
+@pytest.mark.parametrize("name", some_slow(sorted({*TASKS} - {"own"}), FIRST))
 def test_one_answer_for_all_examples_is_said(name):
   given, model, label = TASKS[name]()
   evaluate = evaluator(given, model, OneBatch(label))

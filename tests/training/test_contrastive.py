@@ -1,6 +1,7 @@
 """Contrastive losses against their formulas in NumPy, on any mesh."""
 
 import functools
+import itertools
 import re
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import libraries
+from tests.rows import some_slow
 from vit_jax.training import contrastive, sharding
 
 B, R = 24, 5
@@ -92,15 +94,18 @@ def _assert_close(found, expected, rtol=1e-5):
 
 
 @pytest.mark.parametrize(
-  "most", [pytest.param(2**22, marks=pytest.mark.slow), 5 * B - 1, 1]
+  "alike, most",
+  some_slow(
+    itertools.product((False, True), (2**22, 5 * B - 1, 1)),
+    [(False, 1), (True, 5 * B - 1)],
+  ),
 )
-@pytest.mark.parametrize("same", [None, SAME], ids=["all differ", "some same"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_and_gradients(monkeypatch, kind, same, most):
+def test_losses_and_gradients(monkeypatch, kind, alike, most):
   """In one block, in six of which the last is not full, and by columns."""
   monkeypatch.setattr(contrastive, "_BLOCK", most)
   loss, numpy, given = KINDS[kind]
-  ids = np.arange(B) if same is None else same
+  same, ids = (SAME, SAME) if alike else (None, np.arange(B))
   found = _with_gradients(loss, same, *given)
   _assert_close(found, numpy(*given, same=ids))
 

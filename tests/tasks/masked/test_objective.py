@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.rows import some_slow
 from vit_jax.models import make_vit
 from vit_jax.models.masked_vit import MASK, masked
 from vit_jax.tasks.masked.objective import (
@@ -32,7 +33,9 @@ def _images(B=3, H=8, W=12, seed=0):
   return rng.integers(0, 256, (B, H, W, 3), np.uint8)
 
 
-@pytest.mark.parametrize("N, rate, M", [(9, 0.5, 4), (16, 0.15, 2)])
+@pytest.mark.parametrize(
+  "N, rate, M", some_slow([(9, 0.5, 4), (16, 0.15, 2)], [(9, 0.5, 4)])
+)
 def test_shares_of_the_corrupted_patches(N, rate, M):
   B = 4000
   found = jax.device_get(draw(KEY, jnp.arange(B), N, rate))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.rows import some_slow
 from tests.tasks import made_up
 from tests.tasks.made_up import HALF
 from tests.tiny import random_params
@@ -325,7 +326,7 @@ def test_gram_anchoring_compares_the_products_of_patches():
   np.testing.assert_allclose(same, np.zeros(3), atol=1e-10)
 
 
-@pytest.mark.parametrize("every", [0, 2])
+@pytest.mark.parametrize("every", some_slow([0, 2], [2]))
 def test_gram_anchoring_keeps_an_earlier_teacher_and_renews_it(every):
   task, model = task_and_model(
     self_distillation__gram_weight=2.0,
