@@ -16,6 +16,7 @@ from vit_jax.pretrained.formats import (
   hf_family,
   timm_arguments,
   timm_evas,
+  timm_naflex,
 )
 from vit_jax.pretrained.formats.mapping import axis_sizes
 
@@ -52,6 +53,7 @@ def test_the_fields_of_a_family_are_those_of_a_model(name):
 def test_arguments_are_those_of_timms_class():
   """Each pattern has arguments that its class has, or the norms' epsilon."""
   known = {"epsilon"}.union(*timm_arguments.ARGUMENTS.values())
+  known |= timm_naflex.ARGUMENTS
   for family in families.records("TIMM"):
     assert isinstance(family, Timm)
     for arguments in family.own.values():

@@ -26,9 +26,10 @@ from vit_jax.models.extended_block import (
   ExtendedMsa,
 )
 from vit_jax.models.grid import param_shapes
+from vit_jax.models.interpolation import bicubic, linear
 from vit_jax.models.layer import LayerConfig, layer_norm
 from vit_jax.models.parts import stack
-from vit_jax.models.position import ResizedPositions, bicubic, linear
+from vit_jax.models.position import ResizedPositions
 from vit_jax.models.rotary import Rope, rotate
 from vit_jax.models.variants import OwnBlockError
 from vit_jax.models.vit import EncoderBlock, Mlp

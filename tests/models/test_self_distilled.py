@@ -8,8 +8,8 @@ import pytest
 from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.models import to_fields
+from vit_jax.models.interpolation import bicubic
 from vit_jax.models.parts import Parts
-from vit_jax.models.position import bicubic
 from vit_jax.models.self_distilled import Heads, self_distilled
 
 HEADS = Heads(prototypes=10, hidden=12, bottleneck=6)

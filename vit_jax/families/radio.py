@@ -7,6 +7,7 @@ from vit_jax.families.family import (
   CLIP_MEAN,
   CLIP_STD,
   Stored,
+  Timm,
   Transformers,
   dropouts,
   mlp_ratio,
@@ -18,6 +19,17 @@ FIELDS = dict(
   position="learned_grid",
   position_resize="square",
   norm_final=False,
+)
+TIMM = Timm(
+  own={
+    r"naflexvit_\w+_radio_": dict(
+      global_pool="token",
+      pos_embed_interp_mode="bilinear",
+      pos_embed_ar_preserving=True,
+      pos_embed_antialias=False,
+    ),
+    r"naflexvit_(base|huge)_\w+_radio_v3": dict(pos_embed_align_corners=True),
+  }
 )
 _FIRST = "model.blocks.0."
 _NAMES = """

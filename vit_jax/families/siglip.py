@@ -1,24 +1,26 @@
-"""SigLIP (arXiv:2303.15343) and SigLIP 2: the paper's ViT with a MAP head."""
+"""SigLIP (arXiv:2303.15343) and SigLIP 2: the paper's ViT with a MAP head.
 
+SigLIP 2 for images of any size (NaFlex, arXiv:2502.14786) has patches as rows.
+"""
+
+import dataclasses
 from typing import Any
 
 from vit_jax.families import clip
 from vit_jax.families.family import Stored, Timm, Transformers
 
 TIMM = Timm(
+  own={r"naflexvit_\w+_siglip": dict(pos_embed_interp_mode="bilinear")},
   heads={r"vit_giantopt_patch16_siglip": 16},
   activations={
     r"vit_(base_patch32|giantopt_patch16|so400m_patch16)_siglip_": "gelu_tanh",
     r"vit_large_patch16_siglip_(gap_)?512": "gelu_tanh",
+    r"naflexvit_\w+_siglip": "gelu_tanh",
   },
 )
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  if len(file.shapes.get("embeddings.patch_embedding.weight", ())) == 2:
-    raise ValueError(
-      "it is a SigLIP 2 for any aspect ratio (NaFlex), which is not supported."
-    )
   # With a head, the library averages the patches; without, it attends to them.
   shapes = file.shapes
   attends = "head.probe" in shapes and "classifier.bias" not in shapes
@@ -29,9 +31,23 @@ def _config(vit: Any, _: Any) -> dict[str, Any]:
   return clip.tower("siglip", vit, vision_use_head=vit.pooling == "map")
 
 
+def _naflex_fields(file: Stored) -> dict[str, Any]:
+  return _fields(file) | dict(
+    class_token=False, position="learned", antialias=True
+  )
+
+
+def _naflex_config(vit: Any, _: Any) -> dict[str, Any]:
+  h, w = vit.position_grid or (0, 0)
+  heads = dict(vision_use_head=vit.pooling == "map", num_patches=h * w)
+  return clip.tower("siglip2", vit, **heads)
+
+
+_KERNEL = "embeddings.patch_embedding.weight"
 SIGLIP = Transformers(
   types=("siglip_vision_model", "siglip"),
-  signature="embeddings.patch_embedding.weight",
+  signature=_KERNEL,
+  fits=lambda shapes, base: len(shapes[base + _KERNEL]) != 2,
   bases=clip.BASES,
   layers="encoder.layers.{}.",
   table="siglip",
@@ -48,4 +64,17 @@ SIGLIP = Transformers(
   mean=(0.5,) * 3,
   std=(0.5,) * 3,
 )
-TRANSFORMERS = (SIGLIP,)
+NAFLEX = dataclasses.replace(
+  SIGLIP,
+  types=("siglip2_vision_model", "siglip2"),
+  fits=lambda shapes, base: len(shapes[base + _KERNEL]) == 2,
+  table="siglip2",
+  names=f"base,{_KERNEL},patches/E/kernel,O I -> I O",
+  fields=_naflex_fields,
+  config=_naflex_config,
+  classes=("Siglip2VisionModel", "Siglip2ForImageClassification"),
+  position_resize="bilinear",
+  antialiased=True,
+  extended=True,
+)
+TRANSFORMERS = (SIGLIP, NAFLEX)

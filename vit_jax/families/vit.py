@@ -7,7 +7,10 @@ from vit_jax.families.family import Stored, Timm, Transformers, dropouts
 
 TIMM = Timm(
   classes={r"vit_|flexivit_|test_vit": "v"},  # After the others.
-  own={r"test_vit3$": dict(pool_include_prefix=True)},
+  own={
+    r"test_vit3$": dict(pool_include_prefix=True),
+    r"naflexvit_\w+_par(fac)?_gap": dict(pos_embed_ar_preserving=True),
+  },
   heads={
     r"vit_base_patch16_gap_224": 16,
     r"test_vit2?$": 2,

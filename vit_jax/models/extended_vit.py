@@ -52,7 +52,7 @@ from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import BaseVit, Mlp
 
 POOLINGS = ("token", "gap", "token_gap", "map", "query", "prefix")
-_POSITIONS = ("learned", "learned_grid", "learned_all", "none")
+_POSITIONS = ("learned", "learned_grid", "learned_all", "factorized", "none")
 
 
 class ExtendedVit(BaseVit, BlockFields):
@@ -71,11 +71,12 @@ class ExtendedVit(BaseVit, BlockFields):
     pool_mlp_size: Width of the hidden layer of its MLP; None for the layers'.
     pool_prefix: Whether "map" attends to the tokens before the patches, too.
     position: "learned", with vectors for class and distillation token,
-      "learned_all", for registers as well, "learned_grid" or "none".
+      "learned_all", for registers as well, "learned_grid", "factorized", the
+      sum of a vector for the row and one for the column, or "none".
     position_grid: Patches along height and width that the positions are for;
       they are interpolated to those of an image. None takes the image's.
     antialias: Whether that interpolation is smoothed when it shrinks.
-    position_resize: Which it is, one of `position.RESIZES`.
+    position_resize: Which it is, one of `placed.RESIZES`.
     class_token: Whether there is a class token.
     registers: Number of register tokens.
     distilled: Whether there is a distillation token. It has a head of its own,
@@ -289,6 +290,7 @@ class ExtendedVit(BaseVit, BlockFields):
       antialias=self.antialias,
       resize=self.position_resize,
       param_dtype=self.param_dtype,
+      factorized=self.position == "factorized",
       name="position",
     )
     first, patches = jnp.split(resized(grid), [prefix], axis=-2)

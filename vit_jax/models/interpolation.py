@@ -15,18 +15,29 @@ Weights = Any  # (new, old), or of each point (*points, old).
 
 
 def linear(
-  old: int, new: Any, *, antialias: bool, at: Array | None = None
+  old: int,
+  new: Any,
+  *,
+  antialias: bool,
+  corners: bool = False,
+  at: Array | None = None,
 ) -> Weights:
   """Weights of linear interpolation from `old` points to `new`, as PyTorch's.
 
   It repeats the border; with antialiasing the weights are widened when it
-  shrinks, and cut off at the border.
+  shrinks, and cut off at the border. The first point and the last lie half a
+  step from the image's edges, or with `corners` in the same places as those of
+  the old grid.
 
   Args:
     at: The numbers of the new points to compute, an array, of each of which
       `new` has the number of points. None computes all of `new` points.
   """
   xp, centres, scale, points = _centres(old, new, at)
+  if corners:
+    steps = (old - 1) / xp.maximum(new - 1, 1)
+    steps = steps if at is None else steps[..., None]
+    centres = (np.arange(new)[:, None] if at is None else at[..., None]) * steps
   if not antialias:
     scale = 1.0
     centres = centres.clip(0, old - 1)

@@ -4,7 +4,9 @@ Learned tables, which are resized to the grid of each image, and sines and
 cosines. `position` says which of them a model uses, and where.
 """
 
+import functools
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -17,6 +19,17 @@ from vit_jax.models.partitioning import Axes, named
 from vit_jax.models.patches import Layout
 
 Grid = tuple[int, int]
+RESIZES: Mapping[str, tuple[Callable[..., Any], bool]] = {
+  "bicubic": (bicubic, False),
+  "bilinear": (linear, False),
+  "square": (linear, True),
+  "square_bicubic": (bicubic, True),
+  "square_corners": (functools.partial(linear, corners=True), True),
+}
+"""How a table of positions is resized: its weights, and whether to a square.
+
+The square is as long as the longer side of the patches, and is then cut.
+"""
 _init_E_pos = nn.initializers.normal(0.02)
 
 
@@ -100,9 +113,9 @@ def resized_at(
 
   The first `prefix` of the table, which are of no patch, come first.
   """
-  weigh = bicubic if resize == "bicubic" else linear
+  weigh, square = RESIZES[resize]
   size = layout.extent
-  if resize == "square":
+  if square:
     size = jnp.broadcast_to(size.max(axis=-1, keepdims=True), size.shape)
   rows, columns = (
     weigh(old, size[..., i], antialias=antialias, at=layout.place[..., i])

@@ -13,10 +13,10 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models.interpolation import bicubic, linear
 from vit_jax.models.layer import LayerConfig, Positions, check_choice
 from vit_jax.models.patches import Layout
 from vit_jax.models.placed import (
+  RESIZES,
   Grid,
   PlacedPositions,
   learned_table,
@@ -32,9 +32,6 @@ FIXED = ("sincos1d", "sincos2d")
 POSITIONS = (*LEARNED, *FIXED, "relative", "none")
 PLACES = ("input", "every_layer", "shared")
 
-# How a table of positions is resized. "square" is bilinear, to a square as long
-# as the longer side of the patches, which is then cut.
-RESIZES = ("bicubic", "bilinear", "square")
 
 Extent = Grid | Layout
 """Patches along height and width of all images, or where each patch lies."""
@@ -96,6 +93,8 @@ class ResizedPositions(nn.Module):
     prefix: Number of tokens before the patches that have a vector in the table.
     antialias: Whether a table that shrinks is smoothed first.
     resize: How it is resized, one of `RESIZES`.
+    factorized: Whether a vector is the sum of one for the row and one for the
+      column (arXiv:2307.06304); it has no prefix then.
   """
 
   table: Grid
@@ -104,12 +103,18 @@ class ResizedPositions(nn.Module):
   antialias: bool
   resize: str = "bicubic"
   param_dtype: DTypeLike = jnp.float32
+  factorized: bool = False
 
   @nn.compact
   def __call__(self, grid: Extent) -> Float[Array, "*b S D"]:
     (h, w), D = self.table, self.hidden_size
     shape, axes = (self.prefix + h * w, D), ("position", None)
-    E_pos = learned_table(self, "E_pos", shape, axes)
+    if self.factorized:
+      X = learned_table(self, "X_pos", (w, D), axes)
+      Y = learned_table(self, "Y_pos", (h, D), axes)
+      E_pos = (Y[:, None] + X[None]).reshape(shape)
+    else:
+      E_pos = learned_table(self, "E_pos", shape, axes)
     if isinstance(grid, Layout):
       way = self.resize, self.antialias
       return resized_at(E_pos, self.prefix, self.table, grid, *way)
@@ -123,10 +128,9 @@ class ResizedPositions(nn.Module):
 
   def _weights(self, grid: Grid) -> list[Float[np.ndarray, "new old"]]:
     """The weights of the table's rows, and of its columns, for a grid."""
-    weights = bicubic if self.resize == "bicubic" else linear
-    cut = self.resize == "square"
+    weigh, square = RESIZES[self.resize]
     return [
-      weights(old, max(grid) if cut else new, antialias=self.antialias)[
+      weigh(old, max(grid) if square else new, antialias=self.antialias)[
         :new
       ].astype(np.float32)
       for old, new in zip(self.table, grid, strict=True)

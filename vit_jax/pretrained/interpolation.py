@@ -8,7 +8,7 @@ a way of its own.
 import numpy as np
 
 from vit_jax.models.grid import Grid
-from vit_jax.models.position import bicubic
+from vit_jax.models.interpolation import bicubic
 
 
 def resized(

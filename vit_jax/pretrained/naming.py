@@ -14,6 +14,7 @@ from vit_jax.pretrained.formats import (
   hf_encoders,
   huggingface,
   timm_encoders,
+  timm_naflex,
   tips,
   torchvision,
 )
@@ -21,7 +22,15 @@ from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.runtime.printable import quoted, say_once
 
 # In the order in which they are tried; each recognises its own names.
-FORMATS = (google, tips, hf_encoders, dinov2, timm_encoders, torchvision)
+FORMATS = (
+  google,
+  tips,
+  hf_encoders,
+  dinov2,
+  timm_naflex,
+  timm_encoders,
+  torchvision,
+)
 # Ends of the names of patch embeddings, in the formats that have dots in names.
 _ENDS = (
   "patch_embed.proj.weight",

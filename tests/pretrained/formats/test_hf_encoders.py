@@ -252,7 +252,11 @@ def test_a_deit_of_pre_training_is_the_same_encoder(tmp_path, capsys):
       dict(summary_idxs=[9]),
       r"pooled_tokens=\(9,\) must be number",
     ),
-    ("hf_siglip", dict(model_type="siglip2"), "any aspect ratio .NaFlex. is"),
+    (
+      "hf_siglip",
+      dict(model_type="siglip2"),
+      "are named as those of siglip_vi",
+    ),
     ("hf_siglip", dict(model_type="sapiens2"), "2, whose heads share keys"),
     ("hf_dinov2", dict(model_type="clip"), "='clip', and its arrays are named"),
     ("hf_clip", dict(model_type="mlcd2"), "'mlcd2', which is not known here"),
@@ -282,7 +286,7 @@ def test_a_wrong_configuration_is_one_line(tmp_path, name, config, message):
     ),
     ("hf_dinov3", "layer.1.layer_scale2.lambda1", "1 missing: layer.1.layer_s"),
     ("hf_dinov3", "layer.1.attention.q_proj.bias", "1 missing: .*q_proj.bias"),
-    ("hf_siglip", f"+{NAFLEX}.weight", "aspect ratio .NaFlex., which is"),
+    ("hf_siglip", f"+{NAFLEX}.weight", "are named as those of siglip2"),
     ("hf_clip_head", "classifier.weight", "1 missing: classifier.weight"),
     ("hf_deit", "+classifier.bias", "1 unknown: classifier.bias .9, 9."),
     (

@@ -125,7 +125,7 @@ def test_the_range_of_values_is_in_mean_and_std(config, mean, std):
     ({"rescale_factor": 0}, "rescale_factor=0 must be more than 0"),
     ({"do_center_crop": "yes"}, "do_center_crop='yes' must be True or False"),
     ({"do_center_crop": True, "size": [256, 300]}, "multiple of it, not .256"),
-    ({TYPE: "Siglip2ImageProcessor"}, "it must be one of ViT, Beit"),
+    ({TYPE: "Sam3ImageProcessor"}, "it must be one of ViT, Beit"),
     ({TYPE: ["\n"]}, "image_processor_type=.* must be a te"),
   ],
 )

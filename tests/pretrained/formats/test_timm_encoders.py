@@ -370,13 +370,12 @@ def test_norms_that_may_follow_the_branches_are_refused(tmp_path):
       ["blocks.0.in_proj.weight", "blocks.0.lambda_q1"],
       "in one product and differential attention: this is not supported",
     ),
-    (["embeds.proj.weight"], "patches of images of any size and shape .NaFlex"),
     (["patch_embed.backbone.conv1.0.weight"], "other than the paper's ResNets"),
     (["patch_embed.backbone.conv.weight"], "other than the paper's ResNets"),
   ],
 )
 def test_parts_that_are_not_supported_are_named(tmp_path, arrays, message):
-  """Names as in xp, d, NaFlex and other hybrids of timm."""
+  """Names as in xp, d and other hybrids of timm."""
   names = ["patch_embed.proj.weight", "blocks.0.norm1.weight", *arrays]
   path = tmp_path / "model.safetensors"
   safetensors.numpy.save_file({k: np.zeros(1, "f4") for k in names}, path)

@@ -21,8 +21,6 @@ NAFLEX = "SigLIP 2 for any aspect ratio (NaFlex)"
 # `model_type` of transformers, or beginning of timm's `architecture`.
 UNSUPPORTED = {
   "sapiens2": "Sapiens2, whose heads share keys and values,",
-  "siglip2": NAFLEX,
-  "naflexvit": "NaFlex ViT, for any aspect ratio",
 }
 
 

@@ -6,6 +6,7 @@ a tokenizer, it keeps in a section of `processor_config.json`.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,11 +39,13 @@ _CROP = {"do_center_crop": True, "crop_size": 224, "resample": 3}
 _CLIP = {**_VIT, **_CROP, "size": {"shortest_edge": 224}}
 _CLIP |= {"image_mean": CLIP_MEAN}
 _CLIP |= {"image_std": CLIP_STD}
+_ANY_SIZE = "Siglip2"  # Of images that keep their proportions (NaFlex).
 # The defaults of each class, by its name without "ImageProcessor".
 _KINDS: Mapping[str, Mapping[str, Any]] = {
   "ViT": _VIT,
   "Beit": _VIT | {"resample": 3},
   "Siglip": _VIT | {"resample": 3},
+  _ANY_SIZE: _VIT | {"max_num_patches": 256, "patch_size": 16},
   "DeiT": _VIT | _CROP | {"size": 256},
   "DINOv3ViT": _VIT | _IMAGENET | {"resizer": "torchvision_float"},
   "CLIP": _CLIP,
@@ -85,9 +88,20 @@ def _read(config: Mapping[str, Any]) -> Preprocessing:
       raise _refusal(key, settings[key], "this is not supported")
   if not settings.get("do_resize", True):
     raise _refusal("do_resize", False, "pictures must be resized")
+  if kind == _ANY_SIZE:
+    settings["size"] = _square(settings)
   size, crop = _crop(settings, kind)
   mean, std = _normalization(settings)
   return Preprocessing(size, crop, mean, std)
+
+
+def _square(settings: Mapping[str, Any]) -> int:
+  """The side of the largest square that so many patches cover."""
+  patches, side = (
+    checked(name, int, settings[name], COUNT)
+    for name in ("max_num_patches", "patch_size")
+  )
+  return math.isqrt(patches) * side
 
 
 def then(first: Preprocessing, second: Preprocessing) -> Preprocessing:
@@ -109,6 +123,12 @@ def taken(config: Mapping[str, Any], file: str) -> list[str]:
     lines.append(
       f"its {file} says crop_to_patches, by which its library cuts a picture "
       "into tiles; here a picture is seen whole"
+    )
+  if str(config.get(KIND)).startswith(_ANY_SIZE):
+    side = _square({**_KINDS[_ANY_SIZE], **config})
+    lines.append(
+      f"its {file} keeps the proportions of pictures; they are resized to "
+      f"{side} x {side}, unless the model is given Patches"
     )
   lacking = [key for key in _VIT if key != "resizer" and key not in config]
   named = {KIND, "feature_extractor_type"} & {*config}

@@ -39,7 +39,6 @@ _USUAL_HEADS = re.compile(
 # Pattern of an array's name -> the part of a model that it tells of, which is
 # not supported.
 _UNSUPPORTED = {
-  r"^embeds\.": "patches of images of any size and shape (NaFlex)",
   r"^blocks\.0\.in_proj\.": "attention and MLP side by side in one product",
   r"^blocks\.0\.attn\.lambda_q1$|^blocks\.0\.lambda_q1$": (
     "differential attention"

@@ -69,7 +69,7 @@ _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 def prefix(shapes: Shapes) -> str | None:
   """The empty prefix; None for other formats."""
   num_layers = timm.VIT.stacks[0].count(shapes)
-  starts = ("patch_embed.proj.weight", "patch_embed.backbone.", "embeds.proj.")
+  starts = ("patch_embed.proj.weight", "patch_embed.backbone.")
   embedded = any(name.startswith(starts) for name in shapes)
   return "" if embedded and num_layers else None
 

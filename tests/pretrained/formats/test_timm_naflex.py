@@ -1,0 +1,126 @@
+"""Published encoders of images of any size answer as their libraries do."""
+
+import json
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import vit_jax
+from tests.checkpoints.encoders import drawn
+from tests.models.tiny_vit import apply
+from tests.rows import some_slow
+from vit_jax import load_pretrained
+from vit_jax.models import Patches
+
+FOLDER = pathlib.Path(__file__).parents[2] / "checkpoints" / "any_size"
+ENCODERS = json.loads((FOLDER / "encoders.json").read_text())
+QUICK = ("hf_siglip2", "naflexvit_base_patch16_par_gap")
+TIMM = "naflexvit_base_patch16_par_gap"
+
+
+def written(tmp_path, name, arrays=(), **config):
+  """The folder of an encoder, with other arrays and another configuration."""
+  told = ENCODERS[name]
+  shapes = {**told["shapes"], **dict(arrays)}
+  kept = {k: v for k, v in shapes.items() if v is not None}
+  save_file(drawn.parameters(kept), tmp_path / "model.safetensors")
+  config = json.dumps({**told["config"], **config})
+  (tmp_path / "config.json").write_text(config)
+  return str(tmp_path)
+
+
+def given():
+  """Patches, a row for each image, and what is expected of them."""
+  arrays = {**np.load(FOLDER / "expected.npz")}
+  counts = arrays["counts"]
+  place = np.where(counts[..., None], arrays["place"], 0)
+  patches = Patches(
+    jnp.asarray(arrays["values"]),
+    jnp.asarray(place, jnp.int32),
+    jnp.asarray(np.where(counts, 0, -1), jnp.int32),
+    jnp.asarray(place.max(axis=1, keepdims=True) + 1, jnp.int32),
+  )
+  return patches, arrays
+
+
+def answers(loaded, patches):
+  return np.asarray(apply(loaded.model, loaded.params, patches))[:, 0]
+
+
+@pytest.mark.parametrize("name", some_slow(ENCODERS, QUICK))
+def test_answers_are_the_librarys(tmp_path, name):
+  loaded = load_pretrained(written(tmp_path, name))
+  patches, arrays = given()
+  near: Any = dict(rtol=1e-5, atol=1e-5)
+  found = answers(loaded, patches)
+  np.testing.assert_allclose(found, arrays[f"answer_{name}"], **near)
+  if f"tokens_{name}" not in arrays:
+    return
+  vit = loaded.model
+  tokens = apply(vit, loaded.params, patches, method="embed")
+  tokens = apply(vit, loaded.params, tokens, method="run")
+  if not vit.norm_pooled:
+    tokens = apply(vit, loaded.params, tokens, method="normed")
+  counts = np.asarray(tokens.counts)
+  expected = arrays[f"tokens_{name}"][counts]
+  np.testing.assert_allclose(np.asarray(tokens.z)[counts], expected, **near)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hf_siglip2", "hf_siglip2_head"])
+def test_a_siglip2_is_written_as_it_was_read(tmp_path, name):
+  (tmp_path / "read").mkdir()
+  loaded = load_pretrained(written(tmp_path / "read", name))
+  vit_jax.save(loaded, str(tmp_path / "new"), to="hf")
+  patches, arrays = given()
+  found = answers(load_pretrained(str(tmp_path / "new")), patches)
+  expected = arrays[f"answer_{name}"]
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_processor_that_keeps_proportions_is_said(tmp_path, capsys):
+  processor = dict(
+    image_processor_type="Siglip2ImageProcessorFast",
+    max_num_patches=256,
+    patch_size=4,
+    image_mean=[0.1] * 3,
+    resample=2,
+  )
+  (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+  loaded = load_pretrained(written(tmp_path, "hf_siglip2"))
+  assert loaded.preprocessing.image_size == (64, 64)
+  assert loaded.preprocessing.mean == (0.1,) * 3
+  said = capsys.readouterr().err
+  assert (
+    "keeps the proportions of pictures; they are resized to 64 x 64" in said
+  )
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (dict(rope_type="axial"), "'rope_type'='axial' in model_args"),
+    (dict(dynamic_img_pad=True), "only False is"),
+    (dict(pos_embed_use_grid_sample=True), "only False is"),
+    (dict(block_fn="Block"), "only its own is"),
+    (dict(unheard=1), "NaFlexVit has no such argument"),
+    (dict(pos_embed_interp_mode="area"), "resized bicubically or bilinearly"),
+    (dict(patch_size=5), "48 values, which are no patches of 5 x 5"),
+    (dict(pool_include_prefix=True), "average is over all tokens"),
+  ],
+)
+def test_arguments_that_are_not_read_are_refused(tmp_path, arguments, message):
+  told = ENCODERS[TIMM]["config"]["model_args"]
+  folder = written(tmp_path, TIMM, model_args={**told, **arguments})
+  with pytest.raises(ValueError, match=message) as info:
+    load_pretrained(folder)
+  assert "\n" not in str(info.value)
+
+
+def test_an_unnamed_architecture_is_said(tmp_path, capsys):
+  load_pretrained(written(tmp_path, TIMM, architecture=None))
+  assert "how its positions are resized is guessed" in capsys.readouterr().err

@@ -1,0 +1,271 @@
+"""timm's `NaFlexVit`, for images of any size, which is only read.
+
+Its arrays are those of a plain `VisionTransformer`, but for the patches, which
+are rows of pixels, and the table of positions, which has the axes of its grid.
+How that table is resized, only the architecture's name or `model_args` tell.
+"""
+
+import dataclasses
+import re
+from typing import Any
+
+from vit_jax.models.extended_vit import ExtendedVit
+from vit_jax.models.grid import Grid
+from vit_jax.pretrained.formats import architecture, timm, timm_arguments
+from vit_jax.pretrained.formats.architecture import Architecture, need
+from vit_jax.pretrained.formats.mapping import Rule, Shapes
+from vit_jax.pretrained.formats.table import Config
+from vit_jax.runtime.checks import COUNT, checked
+
+_KERNEL, _TABLE = "embeds.proj.weight", "embeds.pos_embed"
+_ROWS, _COLUMNS = f"{_TABLE}_y", f"{_TABLE}_x"
+_POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
+# Arguments that the names and shapes of arrays tell, or that change no answer.
+_TOLD = """
+embed_dim depth mlp_ratio qkv_bias qk_norm proj_bias init_values class_token
+reg_tokens in_chans num_classes pre_norm final_norm fc_norm embed_proj_type
+attn_pool_mlp_ratio pos_embed_grid_size scale_mlp_norm scale_attn_inner_norm
+img_size attn_drop_rate drop_rate pos_drop_rate patch_drop_rate proj_drop_rate
+drop_path_rate weight_init fix_init use_key_only_attn_mask
+enable_patch_interpolator swiglu_align_to qkv_fused rope_temperature
+rope_ref_feat_shape rope_grid_offset rope_grid_indexing rope_rotate_half
+rope_shift_coords rope_jitter_coords rope_rescale_coords rope_mrope_section
+""".split()
+_READ = """
+patch_size num_heads act_layer global_pool pool_include_prefix
+pos_embed_interp_mode pos_embed_ar_preserving pos_embed_antialias
+pos_embed_align_corners
+""".split()
+_ONLY: dict[str, tuple[Any, ...]] = {
+  "pos_embed": ("learned", "factorized", "none"),
+  "rope_type": ("", "none"),
+  "attn_type": ("standard",),
+  "norm_layer": ("layernorm",),
+  "attn_layer": ("attn",),
+  **dict.fromkeys(
+    (
+      *("dynamic_img_pad", "pos_embed_use_grid_sample", "attn_gated"),
+      *("swiglu_mlp", "attn_only_layer_scale"),
+    ),
+    (False,),
+  ),
+  "patchify_channels_last": (True,),
+  **dict.fromkeys(
+    (
+      *("attn_pool_num_heads", "num_kv_heads", "input_norm_layer"),
+      *("embed_norm_layer", "block_fn", "mlp_layer"),
+    ),
+    (),
+  ),
+}
+_UNNAMED = (
+  "no config.json names its architecture: how its positions are resized is "
+  "guessed, as most of timm's are (bicubic)"
+)
+ARGUMENTS = frozenset((*_TOLD, *_READ, *_ONLY))
+"""The arguments of timm's `NaFlexVit`."""
+# (mode, kept in proportion, corners aligned) -> `position_resize`.
+_RESIZES = {
+  ("bicubic", False, False): "bicubic",
+  ("bilinear", False, False): "bilinear",
+  ("bicubic", True, False): "square_bicubic",
+  ("bilinear", True, False): "square",
+  ("bilinear", True, True): "square_corners",
+}
+
+
+def prefix(shapes: Shapes) -> str | None:
+  """The empty prefix; None for other formats."""
+  return "" if _KERNEL in shapes and timm.VIT.stacks[0].count(shapes) else None
+
+
+def infer(
+  shapes: Shapes, config: Config | None = None, _: Grid | None = None
+) -> Architecture:
+  """Infers the model that these arrays are the parameters of.
+
+  Raises ValueError if the configuration is of another library or asks for what
+  is not supported, or if an array that tells a size is missing.
+  """
+  config = config or {}
+  architecture.check_timms(config)
+  given = timm_arguments.given(config)
+  _check(given)
+  _check_arrays(shapes)
+  name = config.get("architecture")
+  told = {**timm_arguments.own(name), **given}
+  published = architecture.section(
+    "pretrained_cfg", config.get("pretrained_cfg")
+  )
+  D, P = _width_and_patch(shapes, told, name)
+  plain = str(name or "").removeprefix("naflex")
+  usual_heads, gelu, guessed = timm.by_name(plain, D)
+  gelu = timm.by_name(name, D)[1]
+  num_heads = told.get("num_heads", usual_heads)
+  pooled = "attn_pool.latent" in shapes
+  norm_pooled = "fc_norm.weight" in shapes
+  natural = "map" if pooled else "avg" if norm_pooled else "token"
+  theirs = told.get("global_pool", natural)
+  theirs = checked("global_pool", str, theirs, choices=(*_POOLINGS,))
+  registers = shapes.get("embeds.reg_token", (1, 0, 0))[1]
+  table, position = _table(shapes)
+  fields: dict[str, Any] = dict(
+    kind=ExtendedVit,
+    num_classes=architecture.length(shapes, "head.bias", 0),
+    patch_size=P,
+    hidden_size=D,
+    num_layers=timm.VIT.stacks[0].count(shapes),
+    mlp_size=need(shapes, "blocks.0.mlp.fc2.weight", 2)[1],
+    num_heads=checked("num_heads", int | None, num_heads, COUNT),
+    pooling=_POOLINGS[theirs],
+    pool_prefix=checked(
+      "pool_include_prefix", bool, told.get("pool_include_prefix", False)
+    ),
+    position=position,
+    class_token="embeds.cls_token" in shapes,
+    registers=registers,
+    norm_pre="norm_pre.weight" in shapes,
+    norm_pooled=norm_pooled,
+    norm_final=norm_pooled or "norm.weight" in shapes,
+    norm_inner_msa="blocks.0.attn.norm.weight" in shapes,
+    norm_inner_mlp="blocks.0.mlp.norm.weight" in shapes,
+    layer_scale=1e-5 if "blocks.0.ls1.gamma" in shapes else None,
+    qkv_bias="qkv" if "blocks.0.attn.qkv.bias" in shapes else "",
+    qk_norm="blocks.0.attn.q_norm.weight" in shapes,
+    patch_bias="embeds.proj.bias" in shapes,
+    layer_norm_epsilon=1e-6,
+    **timm_arguments.activation(given, gelu, gated=False),
+    **_resizing(told),
+  )
+  if position == "factorized":
+    fields |= _factorized(fields)
+  if fields["pool_prefix"] and fields["pooling"] != "map":
+    raise ValueError(
+      "its average is over all tokens (pool_include_prefix): this is not "
+      "supported."
+    )
+  pictures = timm.preprocessing(published or config)
+  size = timm.image_size({}, published or config)
+  return Architecture(
+    "timm",
+    fields,
+    table and table[0] * table[1],
+    image_size=table and (table[0] * P, table[1] * P),
+    preprocessing=dataclasses.replace(pictures, size=size),
+    class_names=timm.class_names(config, published),
+    interpolation="bicubic_antialias",
+    guessed=frozenset(
+      (guessed - given.keys()) | timm.untold(published or config)
+    ),
+    notes=() if name else (_UNNAMED,),
+  )
+
+
+def _check(arguments: Config) -> None:
+  """Raises ValueError for an argument that the code does not express."""
+  for key, value in arguments.items():
+    if key in _ONLY and value not in _ONLY[key]:
+      only = " or ".join(map(repr, _ONLY[key])) or "its own"
+      raise timm_arguments.refusal(key, value, f"only {only} is")
+    if key not in ARGUMENTS:
+      raise timm_arguments.refusal(
+        key, value, "timm's NaFlexVit has no such argument"
+      )
+
+
+def _check_arrays(shapes: Shapes) -> None:
+  """Raises ValueError if arrays are of parts that are not supported."""
+  parts = {
+    "blocks.0.gamma_1": "layers as an EVA's",
+    "blocks.0.attn.q_proj.weight": "layers as an EVA's",
+    "embeds.norm_input.weight": "a norm of pixels",
+  }
+  for name, part in parts.items():
+    if name in shapes:
+      raise ValueError(f"it has {part} ({name}): this is not supported.")
+
+
+def _table(shapes: Shapes) -> tuple[Grid | None, str]:
+  """The grid of patches that positions are for, and their kind."""
+  if _TABLE in shapes:
+    _, h, w, _ = need(shapes, _TABLE, 4)
+    return (h, w), "learned_grid"
+  if _ROWS not in shapes:
+    return None, "none"
+  h, w = (need(shapes, name, 3)[1] for name in (_ROWS, _COLUMNS))
+  return (h, w), "factorized"
+
+
+def _width_and_patch(
+  shapes: Shapes, told: Config, name: Any
+) -> tuple[int, int]:
+  """The width of tokens and the side of a patch, which a name may tell."""
+  if len(shapes[_KERNEL]) == 4:
+    D, _, P, _ = shapes[_KERNEL]
+    return D, P
+  D, pixels = need(shapes, _KERNEL, 2)
+  named = re.search(r"_patch(\d+)(_|$)", str(name or ""))
+  P = told.get("patch_size", int(named[1]) if named else 16)
+  P = checked("patch_size", int, P, COUNT)
+  if pixels % (P * P):
+    raise ValueError(
+      f"its patches have {pixels} values, which are no patches of {P} x {P} "
+      "pixels: give patch_size in model_args of its config.json."
+    )
+  return D, P
+
+
+def _resizing(told: Config) -> dict[str, Any]:
+  """The fields of how the table of positions is resized."""
+  mode = told.get("pos_embed_interp_mode", "bicubic")
+  defaults = dict(ar_preserving=False, align_corners=False, antialias=True)
+  square, corners, antialias = (
+    checked(f"pos_embed_{key}", bool, told.get(f"pos_embed_{key}", default))
+    for key, default in defaults.items()
+  )
+  resize = _RESIZES.get((str(mode), square, corners))
+  if resize is None:
+    raise timm_arguments.refusal(
+      "pos_embed_interp_mode",
+      mode,
+      "its tables are resized bicubically or bilinearly, and corners are "
+      "aligned bilinearly in a square alone",
+    )
+  return dict(position_resize=resize, antialias=antialias)
+
+
+def _factorized(fields: dict[str, Any]) -> dict[str, Any]:
+  """Both tables are resized linearly, and never smoothed."""
+  square = fields["position_resize"].startswith("square")
+  resize = "square" if square else "bilinear"
+  return dict(position_resize=resize, antialias=False)
+
+
+def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
+  """The rules for all arrays of a checkpoint to read."""
+  flat = len((shapes or {}).get(_KERNEL, ())) == 2
+  changes = {
+    "patch_embed.proj.weight": dict(
+      theirs=_KERNEL, **(dict(pattern="O I -> I O") if flat else {})
+    ),
+    "patch_embed.proj.bias": dict(theirs="embeds.proj.bias"),
+    "cls_token": dict(theirs="embeds.cls_token"),
+    "reg_token": dict(theirs="embeds.reg_token"),
+    "pos_embed": dict(theirs=_TABLE, pattern="1 y x D -> (y x) D"),
+  }
+  factors = [
+    Rule(_ROWS, ("position/Y_pos",), "1 S D -> S D"),
+    Rule(_COLUMNS, ("position/X_pos",), "1 S D -> S D"),
+  ]
+  factors = factors if vit.position == "factorized" else []
+  fc = "fc_" if vit.norm_pooled else ""
+  return [
+    dataclasses.replace(
+      rule,
+      **{
+        "theirs": re.sub(r"^norm\.", f"{fc}norm.", rule.theirs),
+        **changes.get(rule.theirs, {}),
+      },
+    )
+    for rule in timm.VIT.rules(vit)
+  ] + factors
