@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from etils import epath
 
 from configs import dino, mae, masked_patches, student
 from tests.old_runs import CHECKPOINTS
@@ -20,6 +21,7 @@ from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
 from vit_jax.run.summary import header
+from vit_jax.workdir.records import read_metrics
 
 TEACHER = str(CHECKPOINTS / "workdirs" / "plain")
 # Each task's configuration, and the sizes of what only training needs.
@@ -169,3 +171,31 @@ def test_packed_images_do_as_well_as_a_folder(name, data, tmp_path):
   assert "batch/image" in arrays
   crops = {"batch/second", "batch/small"}
   assert (crops <= arrays) == (name == "self_distillation")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["autoencoder", "self_distillation"])
+def test_published_features_are_measured_before_they_are_trained(
+  name, data, tmp_path, capsys
+):
+  """They are those of the first run's end; what became of them is said."""
+  first, second = (str(tmp_path / k) for k in ("first", "second"))
+  config = config_of(name)
+  config.data.dir = str(data / "packed")
+  config.fewshot.neighbours = 3
+  _, ended = loop.train(read(config), first)
+  assert "at the start" not in capsys.readouterr().out
+  config.model.update(
+    {key: None for key, value in config.model.items() if value is not None}
+  )
+  config.update(pretrained=first, eval_every_steps=2)
+  _, evaluated = loop.train(read(config), second)
+  rows = read_metrics(epath.Path(second)).rows
+  probes = [(r["step"], r["knn/top1"]) for r in rows if "knn/top1" in r]
+  assert [step for step, _ in probes] == [0, 2, 4]
+  assert probes[0][1] == ended["knn/top1"]
+  was, now = (f"{probes[k][1]:.1%}" for k in (0, -1))
+  out = " ".join(capsys.readouterr().out.split())
+  assert f"Features: k-NN {was} at the start and {now} now." in out
+  worse = f"they are worse than those that the run began with: use {first}"
+  assert (worse in out) == (evaluated["knn/top1"] < ended["knn/top1"])

@@ -83,6 +83,11 @@ class RunEvaluation:
         count=self.settings.eval_pictures,
       )
 
+  @property
+  def probed(self) -> bool:
+    """Whether probes measure features by labels."""
+    return bool(self._probes)
+
   def __call__(
     self, params: Any, track: Track, plain_params: Any = None
   ) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -102,10 +102,11 @@ def train(
       state, evaluated = loop(state, first)
     saved = None if checkpoints.latest_step is None else workdir
     best = _best(plan, checkpoints)
+    began = _began(checkpoints)
     tested = _test(plan, out, state, saved) if evaluated else None
   seconds = time.perf_counter() - start
   kinds = out.time_spent()
-  results = evaluated, seconds, saved, tested, kinds, best
+  results = evaluated, seconds, saved, tested, kinds, best, began
   display.note(closing(plan, *results, diverged=bool(loop.diverged)))
   if loop.diverged:
     raise DivergedError(f"the run has diverged: {loop.diverged}. {ADVICE}")
@@ -182,6 +183,14 @@ def _best(plan: Plan, checkpoints: Checkpoints) -> tuple[int, str] | None:
     rows = read_metrics(checkpoints.folder).rows
     texts = [metric.text(row) for row in rows if row["step"] == step]
   return step, next(filter(None, reversed(texts)), f"the best {metric.label}")
+
+
+def _began(checkpoints: Checkpoints) -> dict[str, Any]:
+  """What was measured before the first step; empty if nothing was."""
+  with contextlib.suppress(OSError):
+    rows = read_metrics(checkpoints.folder).rows
+    return next((dict(row) for row in rows if not row["step"]), {})
+  return {}
 
 
 def _test(

@@ -17,6 +17,7 @@ from vit_jax.data.batch import ArraySpec, Spec, batched, label_spec, row_spec
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import Evenly, Example, Source
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.labels import NONE
 from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model, to_fields
 from vit_jax.models.grid import grid_of
@@ -164,6 +165,13 @@ class Plan:
     if teacher is None:
       return objective
     return objective.with_answers(teacher)
+
+  @property
+  def may_spoil_features(self) -> bool:
+    """Whether published features are trained without labels, and probed."""
+    published = self.settings.pretrained is not None
+    learns = self.task.labels is NONE and self.lengths.eval_every > 0
+    return published and learns and self.evaluation.probed
 
   @functools.cached_property
   def init(self) -> Callable[[jax.Array], TrainState]:

@@ -2,7 +2,8 @@
 
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
@@ -34,6 +35,7 @@ from vit_jax.training.step import share_of_start
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
 _MOST_OF_START = 0.1  # Of an average of the parameters, without a warning.
 _EXAMPLES = Split.EVAL.key("examples")
+_PROBED = {Split.FEW_SHOT: "few-shot", Split.NEIGHBOURS: "k-NN"}
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 
 
@@ -235,6 +237,7 @@ def closing(
   tested: dict[str, Any] | None = None,
   spent: dict[str, float] | None = None,
   best: tuple[int, str] | None = None,
+  began: Mapping[str, Any] = MappingProxyType({}),
   *,
   diverged: bool = False,
 ) -> str:
@@ -247,6 +250,7 @@ def closing(
     tested: The metrics of the test split, if the run has one.
     spent: Seconds on each kind of work since the first start, if known.
     best: Step and score of the best checkpoint, if it is not the last.
+    began: What was measured before the first step.
     diverged: Whether the training diverged.
   """
   ended = "Ended" if diverged else "Done"
@@ -256,6 +260,7 @@ def closing(
     lines.append(f"Of {clock(sum(spent.values()))} in all: {parts}.")
   if not diverged:
     lines += _judgement(plan, evaluated)
+    lines += _since_start(plan, began, evaluated)
   if best is not None:
     lines.append("Best checkpoint: step {:,} with {}.".format(*best))
   if tested is not None:
@@ -290,6 +295,31 @@ def _judgement(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
   seen = plan.lengths.total * plan.settings.batch_size
   if seen >= len(plan.source) and _learned_nothing(plan, score, count):
     lines.append(_at_chance(plan, metric.text(evaluated), score))
+  return lines
+
+
+def _since_start(
+  plan: Plan, began: Mapping[str, Any], evaluated: Mapping[str, Any]
+) -> list[str]:
+  """Lines on what became of the features that the run began with."""
+  key = "top1"
+  changes, fallen = [], []
+  for split, name in _PROBED.items():
+    before, now = (row.get(split.key(key)) for row in (began, evaluated))
+    if before is None or now is None:
+      continue
+    changes.append(f"{name} {before:.1%} at the start and {now:.1%} now")
+    if now < before:
+      fallen.append(name)
+  if not changes:
+    return []
+  lines = [f"Features: {', '.join(changes)}."]
+  if fallen:
+    lines.append(
+      f"By {' and '.join(fallen)} they are worse than those that the run began "
+      f"with: use {plan.settings.pretrained} as it is, or train with less "
+      "optimizer.peak_lr or with lora.rank=8."
+    )
   return lines
 
 

@@ -93,6 +93,8 @@ class TrainLoop:
     """Runs the steps after `first`; returns the state and last evaluation."""
     if first and self._is_over(state, first):
       return state, self._evaluated
+    if not first and self.plan.may_spoil_features:
+      self._evaluate_start(state)
     self._first_step = first + 1
     if self.plan.settings.profile_steps:
       self._train_step = self._traced(first)
@@ -124,13 +126,21 @@ class TrainLoop:
     self._judge(state)
     return state, self._evaluated
 
+  def _evaluate_start(self, state: TrainState) -> None:
+    """Measures published features, which the steps may make worse."""
+    past = []
+    with contextlib.suppress(OSError):
+      past = read_metrics(self.outputs.checkpoints.folder).rows
+    if all(row["step"] for row in past):
+      self._evaluate(state, 0)
+
   def _is_over(self, state: TrainState, first: int) -> bool:
     """Reads what earlier starts measured; returns whether no step is left."""
     plan, key = self.plan, self.plan.task.scores.key
     past = []
     with contextlib.suppress(OSError):
       past = read_metrics(self.outputs.checkpoints.folder).rows
-    past = [row for row in past if row["step"] <= first]
+    past = [row for row in past if 0 < row["step"] <= first]
     loss = Split.TRAIN.key("loss")
     losses = (row[loss] for row in past if loss in row)
     self._first_loss = next(losses, None)
@@ -233,10 +243,17 @@ class TrainLoop:
       out.display.report(step, Split.TRAIN.keyed(values))
 
   def _evaluate_if_due(self, state: TrainState, step: int) -> Scores:
-    """Evaluates, writes and shows the metrics; a stop gives it up."""
-    plan, lengths, out = self.plan, self.plan.lengths, self.outputs
+    """The metrics, which count for stopping early, if an evaluation is due."""
+    plan, lengths = self.plan, self.plan.lengths
     if not due(step, lengths.eval_every, lengths.total):
       return None
+    metrics = self._evaluate(state, step)
+    self._scores.append(metrics[plan.task.scores.key])
+    return metrics
+
+  def _evaluate(self, state: TrainState, step: int) -> dict[str, Any]:
+    """Evaluates, writes and shows the metrics; a stop gives it up."""
+    plan, out = self.plan, self.outputs
     with (
       self._saved_if_told(state, step),
       self.signal.waiting(),
@@ -254,7 +271,6 @@ class TrainLoop:
     for line in plan.evaluation.warnings:
       out.display.note(line)
     self._evaluated = metrics
-    self._scores.append(metrics[plan.task.scores.key])
     return metrics
 
   def _has_stalled(self) -> bool:
