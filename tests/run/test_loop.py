@@ -161,6 +161,9 @@ def test_a_run_writes_what_it_promises(whole_run, tmp_path, capsys):
 
   answers = str(tmp_path / "out.csv")
   again = evaluate_checkpoint(str(folder), per_class=True, out=answers)
+  counts = again.pop("eval/confusion")
+  share = np.trace(counts) / counts.sum()
+  assert share == pytest.approx(evaluated["eval/top1"])
   assert evaluated == again | {"eval/top1_not_averaged": ANY}
   out = capsys.readouterr().out
   assert "step 12 on digits" in out
