@@ -4,6 +4,7 @@ An objective's model holds its encoder, so each takes all families. Those that
 cannot be are listed with the reason.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -12,11 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import linen as nn
 from flax import traverse_util
 
+from tests import runs
 from tests.tasks import made_up
+from tests.workdir import saved
 from vit_jax import make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.captions import TEXT
@@ -33,6 +37,9 @@ from vit_jax.tasks import choose
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.losses import Moment
 from vit_jax.training.settings import DistillSettings
+from vit_jax.training.state import Extras, TrainState
+from vit_jax.training.step import make_train_step
+from vit_jax.workdir.checkpoint import Checkpoints, open_run
 
 SIZE, HALF = (16, 16), (0.5, 0.5, 0.5)
 SIZES = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
@@ -107,6 +114,19 @@ REFUSED = {
 }
 # A head of attention, and crops of two sizes.
 TRACED = {("self_distillation", "pe")}
+# Each objective, and each encoder that computes what no other does.
+RESUMED = [
+  ("classification", "hybrid"),
+  ("classification", "resnet"),
+  ("student", "pe_token"),
+  ("self_distillation", "dinov3"),
+  ("lejepa", "radio"),
+  ("pairs", "axial"),
+  ("pairs", "aimv2"),
+  ("autoencoder", "rope_mixed"),
+  ("masked", "beit"),
+  ("segmentation", "relative"),
+]
 CELLS = [(o, e) for o in OBJECTIVES for e in ENCODERS]
 QUICKLY = {
   "xla_backend_optimization_level": 0,
@@ -243,6 +263,48 @@ def test_a_step_has_finite_gradients_and_the_encoder_is_read_back(
     assert np.isfinite(grad).all(), path
   assert any(np.any(flat(grads)[path]) for path in own)
   np.testing.assert_allclose(inside, alone, rtol=1e-5, atol=1e-6)
+
+
+def first_state(model, objective, tx):
+  params = drawn(init_of(model))
+  own = nn.unbox(objective.init())
+  averaged = jax.tree.map(jnp.copy, params)
+  return TrainState(jnp.int32(0), params, tx.init(params), averaged, own)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective, encoder", RESUMED)
+def test_a_run_goes_on_to_the_bit(objective, encoder, tmp_path):
+  """Of a saved state, the next step is that of the state that was not saved."""
+  noise = {} if ENCODERS[encoder] is None else {"dropout_rate": 0.1}
+  task, model, trained, arrays = made(objective, encoder, **noise)
+  assert (
+    choose.model_of(task, json.loads(json.dumps(to_fields(model)))) == model
+  )
+  frozen = {}
+  if objective == "student":
+    frozen["teacher"] = drawn(init_of(teacher().model))
+  tx = optax.adam(1e-2)
+  state = first_state(model, trained, tx)
+  step = make_train_step(
+    model,
+    tx,
+    1e-2,
+    objective=trained,
+    extras=Extras(frozen_params=(frozen,)),
+    ema_decay=0.9,
+  )
+  compiled = jax.jit(step).lower(state, arrays, frozen).compile(QUICKLY)
+  state, metrics = compiled(state, arrays, frozen)
+  assert not int(metrics["skipped_steps"])
+  with contextlib.closing(Checkpoints(str(tmp_path))) as checkpoints:
+    assert checkpoints.save(state, 1, saved.description(), None) is None
+  with contextlib.closing(open_run(str(tmp_path))) as checkpoints:
+    restored = checkpoints.restore(1, saved.shapes(state))
+  found, expected = (compiled(x, arrays, frozen)[0] for x in (restored, state))
+  assert int(found.step) == 2
+  assert runs.identical(found, expected)
+  assert not runs.identical(found.params, restored.params)
 
 
 @pytest.mark.parametrize(
