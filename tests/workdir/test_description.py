@@ -29,7 +29,7 @@ ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize("array", ARRAYS, ids=str)
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{a.dtype}{a.shape}")
 def test_the_formula(array):
   bits = np.ascontiguousarray(array).reshape(-1)
   bits = bits.view(f"uint{8 * array.dtype.itemsize}").tolist()

@@ -80,7 +80,7 @@ def test_targets_and_losses_by_numpy(norm_pixels):
   mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
   objective = Reconstruction(0.75, norm_pixels, P, mean, std)
   one = batch(2)
-  images, targets = objective.prepare(one, jax.random.key(3))
+  images, targets = jax.jit(objective.prepare)(one, jax.random.key(3))
   rng = np.random.default_rng(1)
   predicted = rng.normal(size=(2, N - K, P * P * 3)).astype(np.float32)
   loss, score, *_ = objective.loss(

@@ -39,9 +39,7 @@ def test_the_loss_is_the_sum_over_what_is_known(weights):
   of_weights = np.ones(3) if weights is None else np.array(weights)
   p = scipy.special.expit(LOGITS.astype(np.float64))
   terms = -of_weights * LABELS * np.log(p) - (1 - LABELS) * np.log(1 - p)
-  found, share = objective(weights).loss_and_score(
-    jnp.array(LOGITS), jnp.array(LABELS)
-  )
+  found, share = jax.jit(objective(weights).loss_and_score)(LOGITS, LABELS)
   np.testing.assert_allclose(found, np.nansum(terms, axis=1), rtol=1e-5)
   right = np.where(KNOWN, (LOGITS > 0) == (LABELS > 0), 0).sum(axis=1)
   expected = right / np.maximum(KNOWN.sum(axis=1), 1)
@@ -62,7 +60,7 @@ def test_a_mixture_is_known_where_both_are(binary):
   mixing = objective(mixup_alpha=0.5, binary_targets=binary)
   image = jnp.zeros((60, 2, 2, 3), jnp.uint8)
   batch = {"image": image, "label": jnp.array(LABELS)}
-  _, targets = mixing.prepare(batch, jax.random.key(0))
+  _, targets = jax.jit(mixing.prepare)(batch, jax.random.key(0))
   both = KNOWN & np.roll(KNOWN, 1, axis=0)
   np.testing.assert_array_equal(~np.isnan(targets), both)
   some = both & ((LABELS > 0) | (np.roll(LABELS, 1, axis=0) > 0))
