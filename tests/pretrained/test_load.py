@@ -260,3 +260,10 @@ def test_a_fault_of_ours_is_not_called_damage(monkeypatch, place, fault):
   monkeypatch.setattr(place, broken)
   with pytest.raises(fault, match="^a slip$"):
     load_pretrained(published.path("google_vit.npz"))
+
+
+def test_the_device_that_jax_uses_may_be_named():
+  source = published.path("timm_vit.safetensors")
+  assert load_pretrained(source, num_heads=3, device="cpu").num_params > 0
+  with pytest.raises(ValueError, match="no field device; JAX chooses"):
+    load_pretrained(source, num_heads=3, device="cuda")

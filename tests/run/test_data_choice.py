@@ -76,6 +76,18 @@ def test_what_is_asked_for_is_not_guessed(made, values):
   assert (found, why) == ({"config": "image_folder"}, "")
 
 
+@pytest.mark.parametrize("task", ["multilabel", "regression"])
+@pytest.mark.parametrize("weights", [{}, {"pretrained": "b16"}])
+def test_a_task_that_is_said_has_no_labels_to_smooth(made, task, weights):
+  """Whatever the file looks like: of numbers, few differ."""
+  file = made(text="image,age\n0.png,1.5\n1.png,1.5\n2.png,2\n")
+  values = {"data.labels_file": file, "data.task": task, **weights}
+  chosen, _ = data_choice.suited(file, values)
+  assert chosen["loss.label_smoothing"] == "0.0"
+  given = {**values, "loss.label_smoothing": "0.2"}
+  assert "loss.label_smoothing" not in data_choice.suited(file, given)[0]
+
+
 def test_masks_take_weights(made):
   data = made("images/0.png", "masks/0.png")
   with pytest.raises(ValueError, match="is for segmentation, as it has images"):

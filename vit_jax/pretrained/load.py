@@ -1,11 +1,14 @@
 """Loads published checkpoints of all supported formats, and our workdirs."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import jax
 
 from vit_jax.models.grid import Grid, grid_of, param_shapes
 from vit_jax.pretrained import interpolation, whole
@@ -34,6 +37,11 @@ _PREPROCESSING: dict[str, tuple] = {
 # Keywords for workdirs.
 _OF_RUNS = {"step", "best", "task", "base"}
 _OF_THE_USER = ("task", "base")  # Of these, those that no file may name.
+
+# Names of a device in other libraries, by what JAX calls its kind.
+_SAME = collections.defaultdict[str, tuple[str, ...]](
+  tuple, cpu=("cpu",), gpu=("cuda", "gpu"), tpu=("tpu",)
+)
 
 
 def load_pretrained(source: str, **overrides: Any) -> Loaded:
@@ -199,6 +207,8 @@ def open_checkpoint(
       'address, as in load_pretrained("runs/my_photos").'
     )
   source = os.fspath(source)
+  if overrides.get("device") in _SAME[jax.default_backend()]:
+    del overrides["device"]  # It is where JAX is.
   image_options: dict[str, Any] = {}
   for name, (kind, *rules) in _PREPROCESSING.items():
     value = overrides.pop(name, None)

@@ -21,6 +21,9 @@ _TABLES = (".csv", ".tsv", ".jsonl")  # A .txt may be anything.
 _ON_FEATURES = ("segmentation",)  # Tasks whose head reads trained features.
 # Keys, and beginnings of keys, that say what is to be learned.
 _TASK = "data.task"
+# Both configurations smooth labels of classes, which these tasks have none of.
+_SMOOTHING = "loss.label_smoothing"
+_UNSMOOTHED = ("multilabel", "regression")
 _SAYS = (_TASK, "data.labels", "data.label_columns")
 _TOLD = tuple(f"{section}." for section in SECTIONS if section in TASKS)
 _SECTIONS = ("distill.", *(f"{section}." for section in SECTIONS))
@@ -57,7 +60,10 @@ def suited(
       and _may_begin(_task(found), workdir)
     ):
       return _for_kind(data, found, values, workdir)
-  return _for_classes(values, workdir)
+  chosen, why = _for_classes(values, workdir)
+  if values.get(_TASK) in _UNSMOOTHED and _SMOOTHING not in values:
+    chosen[_SMOOTHING] = "0.0"
+  return chosen, why
 
 
 def _for_classes(
@@ -114,8 +120,8 @@ def _for_kind(
     return {"config": task}, why
   config = "finetune" if "pretrained" in values else FOR_CLASSES
   chosen = {"config": config, "data.task": task}
-  if "loss.label_smoothing" not in values:  # Both smooth labels of classes.
-    chosen["loss.label_smoothing"] = "0.0"
+  if _SMOOTHING not in values:
+    chosen[_SMOOTHING] = "0.0"
   if found.columns:
     chosen["data.label_columns"] = ",".join(found.columns)
   return chosen, why
