@@ -263,6 +263,8 @@ def test_what_needs_images_of_one_size_says_so(run, photos, tmp_path):
     loaded.export(str(tmp_path / "a.onnx"))
   with pytest.raises(ValueError, match=message + "this needs"):
     loaded.attention(file)
+  with pytest.raises(ValueError, match="and image_size is for images of one"):
+    load_pretrained(str(run[0]), image_size=32)
 
 
 @pytest.mark.slow

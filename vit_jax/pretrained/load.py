@@ -356,6 +356,7 @@ def _at_size(
   """Resizes the positions to the requested image size, if there is one."""
   if "image_size" not in image_options:
     return loaded
+  loaded.preprocessing.check_one_size("image_size is for")
   size = image_options["image_size"]
   if size == loaded.preprocessing.cut_from:
     return loaded  # Its last pixels belong to no patch.
