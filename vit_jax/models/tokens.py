@@ -178,7 +178,7 @@ class Tokens(struct.PyTreeNode):
     first = jnp.broadcast_to(first, (len(patches), *first.shape[1:]))
     return jnp.concatenate([first, patches], axis=1)
 
-  def of_places(self, table: Float[Array, "b S D"]) -> Float[Array, "b s D"]:
+  def of_places(self, table: Float[Array, "a S D"]) -> Float[Array, "b s D"]:
     """The rows of a table for a whole image's tokens that these tokens have.
 
     Images of any size have a table for the tokens that there are.
