@@ -120,7 +120,7 @@ def make_look(
 def attention_of(
   loaded: Loaded, images: Pictures, layer: int | None
 ) -> Float[np.ndarray, "B k h w"]:
-  """What the heads of a layer attend to; see `Loaded.attention_maps`."""
+  """The attention maps of a layer's heads; see `Loaded.attention_maps`."""
   model = check_vit(loaded.model)
   number = _layer(model, layer)
   params: Any = loaded.params

@@ -33,7 +33,7 @@ def refusal(dtype: DTypeLike, head_size: int) -> str:
 
 
 def about(attention: str, dtype: DTypeLike, head_size: int) -> str | None:
-  """What to say beside the form; None if cuDNN's kernels are no choice."""
+  """A remark beside the form; None if cuDNN's kernels are no choice."""
   refused = refusal(dtype, head_size)
   if attention == "cudnn":
     return f"; cuDNN's kernels are not used: {refused}" if refused else ""
@@ -44,7 +44,7 @@ def about(attention: str, dtype: DTypeLike, head_size: int) -> str | None:
 
 @functools.cache
 def _asked(implementation: Any, dtype: str, head_size: int) -> str:
-  """What JAX says of a train step on these types: "" if it takes them."""
+  """Why JAX refuses a train step on these types; "" if it takes them."""
   one = jax.ShapeDtypeStruct((1, 2, 1, head_size), dtype)
 
   def total(q: Array, k: Array, v: Array) -> Array:

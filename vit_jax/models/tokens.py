@@ -73,7 +73,7 @@ class Tokens(struct.PyTreeNode):
 
   @property
   def extent(self) -> tuple[int, int] | Layout:
-    """What positions are computed from: the grid, or the layout."""
+    """The grid or the layout, from which positions are computed."""
     return self.grid if self.layout is None else self.layout
 
   @property

@@ -1,4 +1,4 @@
-"""What a loaded model answers about images and texts."""
+"""The answers of a loaded model about images and texts."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

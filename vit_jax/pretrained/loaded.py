@@ -18,7 +18,7 @@ from vit_jax.inference import PLATFORMS
 from vit_jax.inference.reading import Pictures
 from vit_jax.pretrained.answering import Answering
 from vit_jax.runtime import extras, hints, shown
-from vit_jax.runtime.display import table_lines
+from vit_jax.runtime.display import Split, table_lines
 
 # The attributes for users, which a shell completes.
 _FOR_USERS = (
@@ -84,7 +84,7 @@ class Loaded(Answering):
   def attention_maps(
     self, images: Pictures, *, layer: int | None = None
   ) -> np.ndarray:
-    """What each head of a layer attends to, as arrays, (B, k, h, w).
+    """The attention maps of each head of a layer, arrays (B, k, h, w).
 
     They have a value for each patch: the class token's attention to it, or the
     mean over all tokens where there is none.
@@ -155,12 +155,13 @@ class Loaded(Answering):
     Raises ValueError as `evaluate`, or if the model names no single class.
     """
     metrics = self.evaluate(folder, per_class=True)
-    if "eval/confusion" not in metrics:
+    key = Split.EVAL.key("confusion")
+    if key not in metrics:
       raise ValueError(
         f"{self.origin.source} does not answer with one class of an image: "
         "loaded.evaluate(folder, per_class=True) has its scores."
       )
-    return metrics["eval/confusion"]
+    return metrics[key]
 
   def summary(self) -> str:
     """A table of the layers with their parameters, to print."""

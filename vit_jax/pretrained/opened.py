@@ -139,7 +139,7 @@ class Opened:
 
   @property
   def facts(self) -> dict[str, str]:
-    """What it is, by what each is called, for people to read."""
+    """A table of the model for people to read: names and values."""
     source, names = self.origin.source, self.class_names
     step = "" if self.step is None else f", step {self.step:,}"
     some = ", ".join(names[:_SOME]) + ", ..." * (len(names) > _SOME)

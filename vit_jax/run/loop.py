@@ -186,7 +186,7 @@ def _best(plan: Plan, checkpoints: Checkpoints) -> tuple[int, str] | None:
 
 
 def _began(checkpoints: Checkpoints) -> dict[str, Any]:
-  """What was measured before the first step; empty if nothing was."""
+  """The metrics before the first step; empty if there are none."""
   with contextlib.suppress(OSError):
     rows = read_metrics(checkpoints.folder).rows
     return next((dict(row) for row in rows if not row["step"]), {})

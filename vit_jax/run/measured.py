@@ -1,4 +1,4 @@
-"""What a run has measured, found by the names that people use for it."""
+"""The metrics of a run, found by the names that people use for them."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -348,7 +348,7 @@ def make_plan(
     settings = begun.with_lower_batch(settings, mesh, splits.train)
   task = _fitted(task, settings, splits)
   _check_length(settings, splits.train)
-  starts = iter([start])  # Of a run that deletes it, the next one is opened.
+  starts = iter([start])  # If a run deletes it, the next one is opened.
 
   def assembled() -> Plan:
     start = next(starts, None)

@@ -250,7 +250,7 @@ def closing(
     tested: The metrics of the test split, if the run has one.
     spent: Seconds on each kind of work since the first start, if known.
     best: Step and score of the best checkpoint, if it is not the last.
-    began: What was measured before the first step.
+    began: The metrics before the first step.
     diverged: Whether the training diverged.
   """
   ended = "Ended" if diverged else "Done"

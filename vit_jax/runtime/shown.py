@@ -61,7 +61,7 @@ def path_of_run(run: object) -> str:
   """
   if isinstance(run, str | os.PathLike):
     return os.fspath(run)
-  # What `load_pretrained` returned may differ from the run that it is of.
+  # The result of `load_pretrained` may differ from its run.
   source = getattr(getattr(run, "origin", None), "source", "runs/my_photos")
   raise ValueError(
     f"a run is of type {type(run).__name__}: give its folder, as in "

@@ -39,7 +39,7 @@ _CROP = {"do_center_crop": True, "crop_size": 224, "resample": 3}
 _CLIP = {**_VIT, **_CROP, "size": {"shortest_edge": 224}}
 _CLIP |= {"image_mean": CLIP_MEAN}
 _CLIP |= {"image_std": CLIP_STD}
-_ANY_SIZE = "Siglip2"  # Of images that keep their proportions (NaFlex).
+_ANY_SIZE = "Siglip2"  # Its images keep their proportions (NaFlex).
 # The defaults of each class, by its name without "ImageProcessor".
 _KINDS: Mapping[str, Mapping[str, Any]] = {
   "ViT": _VIT,
