@@ -133,6 +133,7 @@ class Model(nn.Module):
       )
     return super().__new__(cls)
 
+  @nn.nowrap
   def __getattr__(self, name: str) -> Any:
     """As Flax does; of names of other libraries, it says what is meant.
 
