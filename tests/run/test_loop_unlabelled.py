@@ -178,7 +178,11 @@ def test_packed_images_do_as_well_as_a_folder(name, data, tmp_path):
 def test_published_features_are_measured_before_they_are_trained(
   name, data, tmp_path, capsys
 ):
-  """They are those of the first run's end; what became of them is said."""
+  """They are those of the first run's end; what became of them is said.
+
+  The best checkpoint is the one whose neighbours are best, of equal ones the
+  last; it may be that of before the first step.
+  """
   first, second = (str(tmp_path / k) for k in ("first", "second"))
   config = config_of(name)
   config.data.dir = str(data / "packed")
@@ -199,3 +203,6 @@ def test_published_features_are_measured_before_they_are_trained(
   assert f"Features: k-NN {was} at the start and {now} now." in out
   worse = f"they are worse than those that the run began with: use {first}"
   assert (worse in out) == (evaluated["knn/top1"] < ended["knn/top1"])
+  best = max((score, step) for step, score in probes)[1]
+  assert load_pretrained(second, best=True).step == best
+  assert (f"Best checkpoint: step {best} with k-NN" in out) == (best < 4)

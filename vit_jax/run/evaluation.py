@@ -17,6 +17,7 @@ from vit_jax.tasks import intervals
 from vit_jax.tasks.finite import NotFiniteError
 from vit_jax.tasks.metrics import Evaluator
 from vit_jax.tasks.outcome import Stream
+from vit_jax.tasks.scores import PROBES, Score
 from vit_jax.tasks.task import Task
 
 ProbeMetrics = Callable[[Any, Track], dict[str, Any]]
@@ -84,9 +85,10 @@ class RunEvaluation:
       )
 
   @property
-  def probed(self) -> bool:
-    """Whether probes measure features by labels."""
-    return bool(self._probes)
+  def probe(self) -> Score | None:
+    """The score of features by labels, where probes measure it."""
+    measured = [score for score in PROBES if score.split in self._probes]
+    return next(iter(measured), None)
 
   def __call__(
     self, params: Any, track: Track, plain_params: Any = None
@@ -108,7 +110,7 @@ class RunEvaluation:
       metrics[f"{key}_not_averaged"] = plain[key]
     if self._pictures is not None:
       pictures = self._pictures(params, outcome)
-    for measure in self._probes:
+    for measure in self._probes.values():
       try:
         metrics |= measure(params, track)
       except NotFiniteError as error:  # Training may come back.
@@ -140,24 +142,24 @@ def make_probes(
   mesh: Mesh,
   preprocessing: Preprocessing,
   splits: Splits,
-) -> list[ProbeMetrics]:
+) -> dict[Split, ProbeMetrics]:
   """Makes the few-shot and the k-NN evaluation of a run, where it has them.
 
   `settings` and `splits` come from `probe_data`.
   """
-  return [
-    make(settings, task, model, mesh, preprocessing, splits)
-    for make in _makers(settings)
-  ]
+  return {
+    split: make(settings, task, model, mesh, preprocessing, splits)
+    for split, make in _makers(settings).items()
+  }
 
 
-def _makers(settings: Settings) -> list[Callable[..., ProbeMetrics]]:
+def _makers(settings: Settings) -> dict[Split, Callable[..., ProbeMetrics]]:
   few_shot = settings.fewshot
-  makers = []
+  makers: dict[Split, Callable[..., ProbeMetrics]] = {}
   if few_shot.shots:
-    makers.append(make_few_shot)
+    makers[Split.FEW_SHOT] = make_few_shot
   if few_shot.neighbours and has_labels(settings):
-    makers.append(make_neighbours)
+    makers[Split.NEIGHBOURS] = make_neighbours
   return makers
 
 

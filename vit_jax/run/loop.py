@@ -130,7 +130,7 @@ def _open_run(
   `described` has the descriptions that were read for the plan. `stack` closes
   all that is opened.
   """
-  keep_last, score = plan.settings.keep_last, plan.task.scores.key
+  keep_last, score = plan.settings.keep_last, plan.score.key
   checkpoints = Checkpoints(
     workdir, keep_last, keys=[score], described=described
   )
@@ -175,14 +175,15 @@ def _open_batches(
 def _best(plan: Plan, checkpoints: Checkpoints) -> tuple[int, str] | None:
   """Step and score of the best checkpoint; None if it is the last one."""
   checkpoints.wait()
-  step, metric = checkpoints.best_step, plan.task.scores.metric
+  step, score = checkpoints.best_step, plan.score
   if step in (None, checkpoints.latest_step):
     return None
   texts = []
   with contextlib.suppress(OSError):
     rows = read_metrics(checkpoints.folder).rows
-    texts = [metric.text(row) for row in rows if row["step"] == step]
-  return step, next(filter(None, reversed(texts)), f"the best {metric.label}")
+    texts = [score.text(row) for row in rows if row["step"] == step]
+  label = score.metric.label
+  return step, next(filter(None, reversed(texts)), f"the best {label}")
 
 
 def _began(checkpoints: Checkpoints) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from vit_jax.run.settings import Settings
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks import choose
+from vit_jax.tasks.scores import Score
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.losses import Objective
@@ -171,7 +172,14 @@ class Plan:
     """Whether published features are trained without labels, and probed."""
     published = self.settings.pretrained is not None
     learns = self.task.labels is NONE and self.lengths.eval_every > 0
-    return published and learns and self.evaluation.probed
+    return published and learns and self.evaluation.probe is not None
+
+  @property
+  def score(self) -> Score:
+    """The score of a checkpoint, that of a probe if features may get worse."""
+    if self.may_spoil_features and self.evaluation.probe:
+      return self.evaluation.probe
+    return self.task.scores.score
 
   @functools.cached_property
   def init(self) -> Callable[[jax.Array], TrainState]:
@@ -295,10 +303,16 @@ class Plan:
       "class_names": list(self.source.class_names),
       "train_examples": len(self.source),
       **choose.record(self.task),
+      **self._scored(),
       # These two values determine the stream of batches.
       "data_iterator": {"seed": self.settings.seed, "next_batch": step},
       **self.extras.sources,
     }
+
+  def _scored(self) -> dict[str, str]:
+    """The entry of a description on a score that is not the task's."""
+    key = self.score.key
+    return {} if key == self.task.scores.key else {"score": key}
 
   def checked(self) -> "Plan":
     """The same plan, after all that raises ValueError before a compilation.

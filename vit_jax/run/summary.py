@@ -29,13 +29,13 @@ from vit_jax.runtime.display import (
 from vit_jax.runtime.meter import shares
 from vit_jax.tasks import intervals
 from vit_jax.tasks.choose import is_own
+from vit_jax.tasks.scores import PROBES
 from vit_jax.training.optimizer import trainable_filter
 from vit_jax.training.step import share_of_start
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
 _MOST_OF_START = 0.1  # Of an average of the parameters, without a warning.
 _EXAMPLES = Split.EVAL.key("examples")
-_PROBED = {Split.FEW_SHOT: "few-shot", Split.NEIGHBOURS: "k-NN"}
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 
 
@@ -302,10 +302,10 @@ def _since_start(
   plan: Plan, began: Mapping[str, Any], evaluated: Mapping[str, Any]
 ) -> list[str]:
   """Lines on what became of the features that the run began with."""
-  key = "top1"
   changes, fallen = [], []
-  for split, name in _PROBED.items():
-    before, now = (row.get(split.key(key)) for row in (began, evaluated))
+  for score in PROBES:
+    name = score.metric.label
+    before, now = (row.get(score.key) for row in (began, evaluated))
     if before is None or now is None:
       continue
     changes.append(f"{name} {before:.1%} at the start and {now:.1%} now")

@@ -127,16 +127,16 @@ class TrainLoop:
     return state, self._evaluated
 
   def _evaluate_start(self, state: TrainState) -> None:
-    """Measures published features, which the steps may make worse."""
+    """Measures and saves published features, which may be the best ones."""
     past = []
     with contextlib.suppress(OSError):
       past = read_metrics(self.outputs.checkpoints.folder).rows
     if all(row["step"] for row in past):
-      self._evaluate(state, 0)
+      self._save(state, 0, self._evaluate(state, 0))
 
   def _is_over(self, state: TrainState, first: int) -> bool:
     """Reads what earlier starts measured; returns whether no step is left."""
-    plan, key = self.plan, self.plan.task.scores.key
+    plan, key = self.plan, self.plan.score.key
     past = []
     with contextlib.suppress(OSError):
       past = read_metrics(self.outputs.checkpoints.folder).rows
@@ -248,7 +248,7 @@ class TrainLoop:
     if not due(step, lengths.eval_every, lengths.total):
       return None
     metrics = self._evaluate(state, step)
-    self._scores.append(metrics[plan.task.scores.key])
+    self._scores.append(metrics[plan.score.key])
     return metrics
 
   def _evaluate(self, state: TrainState, step: int) -> dict[str, Any]:

@@ -11,6 +11,33 @@ from vit_jax.tasks.outcome import Curves
 
 
 @dataclasses.dataclass(frozen=True)
+class Score:
+  """What the best checkpoint of a run is found by: a metric, and on what data.
+
+  It is at most 1, and higher is better.
+  """
+
+  metric: Metric
+  split: Split = Split.EVAL
+
+  @property
+  def key(self) -> str:
+    """Its key among the metrics of an evaluation."""
+    return self.split.key(self.metric.key)
+
+  def text(self, metrics: Mapping[str, Any]) -> str | None:
+    """The score in words, as "top-1 98.33%"; None if it was not measured."""
+    return self.metric.text(metrics, self.split)
+
+
+PROBES = (
+  Score(Metric("top1", "k-NN"), Split.NEIGHBOURS),
+  Score(Metric("top1", "few-shot"), Split.FEW_SHOT),
+)
+"""The scores that labels give to features, the first to be asked first."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Scores:
   """The metrics of a task, and the one by which the best checkpoint is found.
 
@@ -44,9 +71,14 @@ class Scores:
     return next(m for m in self.metrics if m.key == self.best)
 
   @property
+  def score(self) -> Score:
+    """The score of a checkpoint."""
+    return Score(self.metric)
+
+  @property
   def key(self) -> str:
     """The key of the score among the metrics of an evaluation."""
-    return Split.EVAL.key(self.best)
+    return self.score.key
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
     """The result in a phrase, without a full stop."""

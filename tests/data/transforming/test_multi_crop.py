@@ -1,5 +1,6 @@
 """Crops of two sizes: which part they show, and how they are changed."""
 
+import dataclasses
 import io
 
 import numpy as np
@@ -50,6 +51,23 @@ def test_a_row_has_crops_of_two_sizes():
   again = crops.row(png(picture), np.random.default_rng(0))
   assert all((row[k] == again[k]).all() for k in row)
   assert "small" not in MultiCrop((8, 8), (4, 4), 0, (0.1, 0.3, 1.0)).spec
+
+
+def test_large_crops_come_in_detail_as_well():
+  """They show the same place, with their own colours, and change no draw."""
+  y, x = np.mgrid[:128, :128]
+  picture = png(np.stack([2 * y, 2 * x, 0 * x], axis=-1).astype(np.uint8))
+  plain = MultiCrop((16, 12), (8, 8), 2, (0.05, 0.3, 1.0))
+  crops = dataclasses.replace(plain, detail=2)
+  assert crops.spec["detailed"].shape == (2, 32, 24, 3)
+  for seed in range(8):
+    row = crops.row(picture, np.random.default_rng(seed))
+    other = plain.row(picture, np.random.default_rng(seed))
+    assert all((row[name] == other[name]).all() for name in other)
+    own = dataclasses.replace(crops, colours=False)
+    row = own.row(picture, np.random.default_rng(seed))
+    halved = row["detailed"][0].reshape(16, 2, 12, 2, 3).mean(axis=(1, 3))
+    np.testing.assert_allclose(halved, row["image"], atol=3)
 
 
 def test_colours_are_changed_with_their_chances():

@@ -155,9 +155,10 @@ def test_a_run_measures_on_its_own_data_or_on_others(
     own_splits = Splits(*sources, test=None, found="", warnings=[])
     task = task_of(settings)
     settings, splits = evaluation.probe_data(settings, own_splits)
-    (measure, *others) = evaluation.make_probes(
+    probes = evaluation.make_probes(
       settings, task, model, mesh, tinted.PREPROCESSING, splits
     )
+    (measure, *others) = probes.values()
     neighbours = others[0](params, untracked) if others else {}
     return measure(params, untracked) | neighbours
 

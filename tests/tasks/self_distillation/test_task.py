@@ -16,6 +16,7 @@ from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.data.batch import allocate
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.models import make_model
 from vit_jax.models.parts import Parts
 from vit_jax.tasks.features import FeaturesOutcome, Moments
@@ -369,8 +370,49 @@ def test_gram_anchoring_keeps_an_earlier_teacher_and_renews_it(every):
     jax.tree.map(np.testing.assert_array_equal, state["gram"], encoder)
 
 
+def test_gram_anchoring_may_see_crops_at_twice_their_size():
+  """By the cubic convolution half-way between points (a = -0.75), in NumPy."""
+  task, model = task_and_model(
+    self_distillation__gram_weight=1.0, self_distillation__gram_scale=2
+  )
+  assert task.train_transform(
+    Preprocessing((8, 8)), TrainTransformSettings()
+  ).spec["detailed"].shape == (2, 16, 16, 3)
+  objective: Any = task.objective(model, Preprocessing((8, 8)))
+  detailed = RNG.integers(0, 256, (B, 2, 16, 16, 3)).astype(np.uint8)
+  inputs = objective.inputs(batch() | {"detailed": jnp.array(detailed)})
+  assert inputs["detailed"].shape == (2 * B, 16, 16, 3)
+  params = random_params(model, (8, 8), 0)
+  features = model.apply(
+    {"params": params}, inputs["detailed"], method="patch_features"
+  )
+  features = np.float64(features).reshape(2 * B, 4, 4, -1)
+  weights = np.array([[16, 19, -3, 0], [0, -3, 19, 16]]) / 32
+  expected = np.einsum("Hh,Ww,rhwd->rHWd", weights, weights, features)
+  anchors = jax.jit(lambda p, x: objective.anchors(p, x))(
+    params, inputs["detailed"]
+  )
+  np.testing.assert_allclose(
+    anchors, expected.reshape(anchors.shape), atol=1e-5
+  )
+  state = nn.unbox(objective.init())
+  moment = Moment(jnp.int32(0), state, average_of=lambda: params)
+
+  def apply(images, **variables):
+    return model.apply({"params": params, **variables}, images)
+
+  inputs, targets = objective.prepare(
+    batch() | {"detailed": jnp.array(detailed)}, jax.random.key(0)
+  )
+  found = objective.loss(apply, inputs, targets, moment).metrics["gram_loss"]
+  x_p = apply(inputs["large"], draw={"masks": targets["masks"]})["features"]
+  assert float(found) == pytest.approx(
+    float(losses.gram(x_p, anchors).mean()), rel=1e-4
+  )
+
+
 @pytest.mark.slow
-def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
+def test_gradients_are_clipped_by_part_and_parts_can_be_held():
   task, model = task_and_model()
   params = random_params(model, (8, 8), 0)
   parts = Parts.of(model, params)
@@ -398,6 +440,15 @@ def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
     updates, state = update(params, state, params)
     moved = np.abs(updates["class_head"]["direction"]).sum() > 0
     assert moved == (step == 2)
+  task, _ = task_and_model(self_distillation__heads_first_steps=2)
+  tx = task.optimizer(clip_by_part(1e9, parts), parts, RunLength(10, B, B))
+  state, update = tx.init(params), jax.jit(tx.update)
+  for step in range(3):
+    updates, state = update(params, state, params)
+    moved = {
+      k for k, x in updates.items() if any(map(np.any, jax.tree.leaves(x)))
+    }
+    assert moved == (heads if step < 2 else params.keys())
     assert np.abs(updates["class_head"]["layer_0"]["kernel"]).sum() > 0
 
 

@@ -6,7 +6,7 @@ made grey, blurred or solarized with the chances of arXiv:2006.07733.
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cv2
@@ -39,7 +39,9 @@ class MultiCrop:
   """From an example to its crops: a `data.batch.Transform`.
 
   A row has the large crops, `image` and `second`, uint8 (H, W, C), and the
-  small ones, `small`, (n, h, w, C), unless there are none.
+  small ones, `small`, (n, h, w, C), unless there are none. With a `detail` of
+  k, it has `detailed` too: the two large crops at k times their size, (2, k H,
+  k W, C), mirrored as they are and with their colours left alone.
 
   Attributes:
     size, small: Height and width of large and of small crops.
@@ -52,6 +54,7 @@ class MultiCrop:
     chances: Those to blur and to solarize the first, the second and a small
       crop.
     section: The section of the configuration that its messages name.
+    detail: Times the size of large crops at which they come as well; 0 is none.
   """
 
   size: tuple[int, int]
@@ -63,6 +66,7 @@ class MultiCrop:
   pixels: ImageSpec = RGB
   chances: tuple[tuple[float, float], ...] = _CHANCES
   section: str = "self_distillation"
+  detail: int = 0
 
   def __post_init__(self):
     channels = self.pixels.channels
@@ -79,7 +83,14 @@ class MultiCrop:
     arrays = {"image": large, "second": large}
     if self.count:
       arrays["small"] = ArraySpec((self.count, *self.small, C))
+    if self.detail:
+      arrays["detailed"] = ArraySpec((2, *self._detailed_size, C))
     return arrays
+
+  @property
+  def _detailed_size(self) -> tuple[int, int]:
+    height, width = self.size
+    return self.detail * height, self.detail * width
 
   def about(self, source: Source) -> str:
     """A line if a few images are smaller than a large crop; else empty."""
@@ -107,32 +118,45 @@ class MultiCrop:
     image = decode_image(example["image"], self.pixels)
     least, between, most = self.areas
     *of_large, of_small = self.chances
-    row: dict[str, Any] = {
-      name: self._crop(image, self.size, (between, most), chances, draw)
-      for name, chances in zip(("image", "second"), of_large, strict=True)
-    }
+    row: dict[str, Any] = {}
+    detailed = []
+    sizes = [self.size, self._detailed_size][: 1 + bool(self.detail)]
+    for name, chances in zip(("image", "second"), of_large, strict=True):
+      crop, *others = self._crops(image, sizes, (between, most), draw)
+      row[name] = self._coloured(crop, chances, draw)
+      detailed += others
     if self.count:
-      row["small"] = np.stack(
-        [
-          self._crop(image, self.small, (least, between), of_small, draw)
-          for _ in range(self.count)
-        ]
-      )
+      small = []
+      for _ in range(self.count):
+        (crop,) = self._crops(image, [self.small], (least, between), draw)
+        small.append(self._coloured(crop, of_small, draw))
+      row["small"] = np.stack(small)
+    if detailed:
+      row["detailed"] = np.stack(detailed)
     return row
 
-  def _crop(
+  def _crops(
     self,
     image: np.ndarray,
-    size: tuple[int, int],
+    sizes: Sequence[tuple[int, int]],
     areas: tuple[float, float],
+    rng: np.random.Generator,
+  ) -> list[np.ndarray]:
+    """A random part of the image at each size, all of them mirrored or none."""
+    height, width, _ = image.shape
+    top, left, h, w = random_box(height, width, areas, rng)
+    part = image[top : top + h, left : left + w]
+    crops = [resize_fast(part, size) for size in sizes]
+    if self.flip and rng.random() < 0.5:
+      crops = [by_fours(lambda x: cv2.flip(x, 1), crop) for crop in crops]
+    return crops
+
+  def _coloured(
+    self,
+    crop: np.ndarray,
     chances: tuple[float, float],
     rng: np.random.Generator,
   ) -> np.ndarray:
-    height, width, _ = image.shape
-    top, left, h, w = random_box(height, width, areas, rng)
-    crop = resize_fast(image[top : top + h, left : left + w], size)
-    if self.flip and rng.random() < 0.5:
-      crop = by_fours(lambda part: cv2.flip(part, 1), crop)
     return changed(crop, chances, rng) if self.colours else crop
 
 

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
+from vit_jax.models.grid import grid_of
+from vit_jax.models.interpolation import bicubic
 from vit_jax.models.model import normalize
 from vit_jax.models.partitioning import named
 from vit_jax.tasks.crops import check_positions
@@ -107,17 +109,18 @@ class SelfDistillation(Objective):
   def inputs(self, batch: Mapping[str, Array]) -> Any:
     """The images, or the large (2B, H, W, C) and small crops (n B, h, w, C).
 
-    The crops of an image follow one another.
+    The crops of an image follow one another. Those that the teacher of Gram
+    anchoring sees are `detailed`, (2B, k H, k W, C), if it has its own.
     """
     images = self._normalized(batch["image"])
     if "second" not in batch:
       return images
     large = jnp.stack([images, self._normalized(batch["second"])], axis=1)
     crops = {"large": large.reshape(-1, *large.shape[2:])}
-    if "small" in batch:
-      small = batch["small"]
-      flat = small.reshape(-1, *small.shape[2:])
-      crops["small"] = self._normalized(flat)
+    for name in ("small", "detailed"):
+      if name in batch:
+        flat = batch[name].reshape(-1, *batch[name].shape[2:])
+        crops[name] = self._normalized(flat)
     return crops
 
   def _normalized(self, pixels: Array) -> Float[Array, "B H W C"]:
@@ -179,6 +182,29 @@ class SelfDistillation(Objective):
     renewed = functools.partial(jnp.where, due)
     return jax.tree.map(renewed, now, kept)
 
+  def anchors(
+    self, params: dict[str, Any], images: Float[Array, "R H W C"]
+  ) -> Float[Array, "R N D"]:
+    """An earlier teacher's features of the patches of large crops.
+
+    Those of larger images are resized to the crops' patches by bicubic
+    interpolation without antialiasing, as in DINOv3.
+    """
+    features = self.model.apply(
+      {"params": params}, images, method="patch_features"
+    )
+    height, width = images.shape[1:3]
+    grid = grid_of(self.model, (height, width))
+    if grid == self.grid:
+      return features
+    rows, columns = (
+      bicubic(old, new, antialias=False)
+      for old, new in zip(grid, self.grid, strict=True)
+    )
+    features = features.reshape(len(images), *grid, -1)
+    resized = jnp.einsum("Hh,Ww,rhwd->rHWd", rows, columns, features)
+    return resized.reshape(len(images), -1, features.shape[-1])
+
   def decay(self, step: Array) -> Array:
     """The teacher's momentum."""
     return cosine(step, self.momentum, FINAL_MOMENTUM, self.total_steps)
@@ -234,9 +260,7 @@ class SelfDistillation(Objective):
     state = taught["state"]
     if s.gram_weight:
       anchor = self.anchor(moment)
-      anchors = self.model.apply(
-        {"params": anchor}, crops["large"], method="patch_features"
-      )
+      anchors = self.anchors(anchor, crops.get("detailed", crops["large"]))
       anchored = gram(large["features"], jax.lax.stop_gradient(anchors))
       parts["gram_loss"] = anchored.reshape(B, 2).mean(axis=1)
       loss += s.gram_weight * parts["gram_loss"]

@@ -112,6 +112,13 @@ class SelfDistillationSettings(Section):
     must=NOT_NEGATIVE,
     needs="prototypes",
   )
+  gram_scale: int = setting(
+    1,
+    "Times the size of large crops at which that earlier teacher sees them, 2 "
+    "in DINOv3; its features are then resized to the crops' patches.",
+    must=up_to(4, "that teacher sees its square as many patches", 1),
+    needs="gram_weight",
+  )
   gram_every: Duration = setting(
     Duration(),
     "Time after which that earlier teacher is renewed, 10,000 steps in DINOv3; "
@@ -177,6 +184,11 @@ class SelfDistillationSettings(Section):
   freeze_last: Duration = setting(
     Duration(),
     "Time in which the heads' last layer stays as it is, one epoch in DINOv2.",
+  )
+  heads_first: Duration = setting(
+    Duration(),
+    "Time in which the heads alone are trained, so that their first, random "
+    "answers do not move a published encoder; 0 trains all from the start.",
   )
   clip_norm: float = setting(
     3.0,
