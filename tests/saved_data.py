@@ -97,6 +97,22 @@ def write_scenes(folder: pathlib.Path) -> None:
     _save(folder / "scenes" / "masks" / split / f"{k:02}.png", mask)
 
 
+def write_depth(folder: pathlib.Path) -> None:
+  """Writes `depths/`: images with a stripe, and its depth in millimetres."""
+  rng = np.random.default_rng(4)
+  for k in range(ALL):
+    split = "train" if k < TRAIN else "val"
+    depth = np.full((12, 20), 8000, np.uint16)
+    left = rng.integers(0, 6)
+    depth[:, left : left + 14] = rng.integers(1000, 6000)
+    noise = rng.integers(0, 20, (12, 20, 3))
+    depth_in_levels = 255 - depth[..., None] // 40
+    image = np.clip(depth_in_levels + noise, 0, 255).astype(np.uint8)
+    depth[0, :3] = 0
+    _save(folder / "depths" / "images" / split / f"{k:02}.png", image)
+    _save(folder / "depths" / "depth" / split / f"{k:02}.png", depth)
+
+
 def write_pictures(folder: pathlib.Path) -> None:
   """Writes pictures to predict, none of them square, in each kind of file.
 

@@ -14,6 +14,7 @@ import pytest
 
 from configs import (
   deit3,
+  dense_regression,
   dino,
   finetune,
   mae,
@@ -91,6 +92,7 @@ def test_every_row_of_a_study_builds_and_can_be_drawn(path, tmp_path):
     (mae, "B/8", "'B/8': give one of B/16, L/16, H/14, with ,finetune"),
     (mae, "B/16,probe", "'B/16,probe': give one of"),
     (deit3, "H/14", "'H/14': give one of S/16, B/16, L/16"),
+    (dense_regression, "all", "'all': give one of head, lora, whole"),
     (segmentation, "all", "'all': give one of head, lora, whole"),
   ],
 )
@@ -106,14 +108,21 @@ def test_a_few_images_train_a_head_from_a_probe():
   assert config.image_size is settings.image_size is None
 
 
-def test_segmentation_trains_a_head_alone_or_more():
-  head, lora, whole = map(segmentation.get_config, segmentation.KINDS)
+@pytest.mark.parametrize(
+  "module, name, score",
+  [
+    (segmentation, "segmentation", "mean_iou"),
+    (dense_regression, "dense_regression", "r2"),
+  ],
+)
+def test_tasks_of_pixels_train_a_head_alone_or_more(module, name, score):
+  head, lora, whole = map(module.get_config, module.KINDS)
   frozen = [c.optimizer.freeze_layers for c in (head, lora, whole)]
   assert frozen == [-1, 0, 0]
   assert [c.lora.rank for c in (head, lora, whole)] == [0, 16, 0]
   for c in (head, lora, whole):
     task = build.task_of(read(c))
-    assert (task.name, task.scores.best) == ("segmentation", "mean_iou")
+    assert (task.name, task.scores.best) == (name, score)
 
 
 def test_rows_carry_the_papers_numbers():

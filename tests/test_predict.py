@@ -287,6 +287,7 @@ def test_rows_of_labels_and_of_numbers():
   "task, flag",
   [
     ("segmentation", "--masks=FOLDER"),
+    ("dense_regression", "--masks=FOLDER"),
     ("pairs", '--texts="'),
     ("autoencoder", "--features=FILE.npz"),
   ],

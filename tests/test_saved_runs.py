@@ -19,6 +19,7 @@ from tests.saved_data import (
   ParallelBlock,
   write_captions,
   write_data,
+  write_depth,
   write_pictures,
   write_scenes,
 )
@@ -104,6 +105,21 @@ WORDS = {
     "model.adapted": True,
     "targets": {"task": "segmentation", "classes": 3},
   },
+  "dense_regression": {
+    "config.data.task": "dense_regression",
+    "config.data.target_scale": 0.001,
+    "config.dense_regression.loss": "silog",
+    "model.adapted": True,
+    "targets": {
+      "task": "dense_regression",
+      "mean": 4.804944644409393,
+      "std": 2.3748055733406472,
+      "log_mean": 1.420946942912733,
+      "log_std": 0.5809641352595488,
+      "levels": 0.001,
+    },
+    "class_names": ["depth"],
+  },
   "lora": {
     "config.lora.rank": 2,
     "config.pretrained": "workdirs/scanned",
@@ -174,7 +190,7 @@ FAST = ("multilabel",)
 NO_ANSWERS = (
   *("masked", "autoencoder", "student", "self_distillation"),
   *("pairs", "segmentation", "autoencoder_scanned", "self_distillation_lora"),
-  *("towers_frozen", "towers_lora", "lejepa"),
+  *("towers_frozen", "towers_lora", "lejepa", "dense_regression"),
 )
 # What a description cannot hold, and the reader of a run has to give.
 GIVEN = {"own_block": {"block": ParallelBlock}}
@@ -187,6 +203,7 @@ def place(tmp_path_factory):
   write_data(folder)
   write_captions(folder)
   write_scenes(folder)
+  write_depth(folder)
   write_pictures(folder / "pictures")
   for name in ("plain", "scanned"):
     shutil.copytree(CHECKPOINTS / "workdirs" / name, folder / "workdirs" / name)

@@ -83,7 +83,8 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "masks",
     None,
-    "Folder for masks and overlays of a segmentation run.",
+    "Folder for masks and overlays of a segmentation run, or the numbers of a "
+    "run of dense regression.",
   )
   flags.DEFINE_integer(
     "short_side",
@@ -232,11 +233,12 @@ def mark_files(
   preprocessing = loaded.preprocessing
   given = loaded.task.answers
   mark = given and given.marker(loaded.model, preprocessing, short_side)
-  if mark is None:
+  if mark is None or given is None:
     raise ValueError(
       f"{checkpoint} was trained on the task {loaded.task.name}: --masks is "
-      "for a run with data.task=segmentation."
+      "for a run with data.task=segmentation or dense_regression."
     )
+  kind = given.pixel_files(loaded.class_names)
   images = [*find_images(files)]
   _say_trained_on(loaded, files)
   count, unreadable, lines = write_masks(
@@ -244,12 +246,13 @@ def mark_files(
     images,
     folder,
     preprocessing.spec,
-    loaded.class_names,
+    kind,
     lambda files: Display().track(files, "marking", len(files)),
   )
   for line in lines:
     say(line, sys.stdout)
-  _say_written([f"{count:,} mask{'s' * (count != 1)} and overlays to {masks}"])
+  what = f"{kind.one}{'s' * (count != 1)}"
+  _say_written([f"{count:,} {what} and overlays to {masks}"])
   return 1 if missing or unreadable else 0
 
 

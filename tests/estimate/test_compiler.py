@@ -136,6 +136,7 @@ TEACHER = str(encoders.FOLDER / "hf_dinov2")
       "64x8x4x4x3xui8",
     ),
     ({"data.task": "segmentation"}, "64x8x8xi32"),
+    ({"data.task": "dense_regression"}, "64x8x8xf32"),
     ({"data.task": "pairs", "pairs.text_length": 6}, "64x6xi32"),
     ({"data.task": "OWN"}, "64x2x8x8x3xui8"),
   ],
@@ -147,7 +148,7 @@ def test_every_task_can_be_estimated(changes, label, forward, tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     changes = {"data.task": f"{tmp_path}/own.py:Own"}
   elif "data.task" in changes:
-    is_folder = changes["data.task"] == "segmentation"
+    is_folder = changes["data.task"] in ("segmentation", "dense_regression")
     where = "data.root" if is_folder else "data.labels_file"
     changes = {**changes, "data.name": None, where: "labels.csv"}
   plain = {"loss.label_smoothing": 0.0, **changes}

@@ -7,10 +7,10 @@ from PIL import Image
 from tests.memory import bounded_memory
 from vit_jax.data.example import RGB, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.inference import mask_files
 from vit_jax.inference.mask_files import mask_names, write_masks
 from vit_jax.tasks.segmentation import marking
 from vit_jax.tasks.segmentation import pictures as segmentation_pictures
+from vit_jax.tasks.segmentation.files import MaskFiles
 from vit_jax.tasks.segmentation.pictures import overlay, palette
 
 
@@ -70,7 +70,9 @@ def test_every_image_has_a_mask_of_its_own(tmp_path, capsys):
   def mark(image):
     return np.full(image.shape[:2], next(number), np.int32)
 
-  done = write_masks(mark, files, str(tmp_path / "out"), RGB, list("0123"))
+  done = write_masks(
+    mark, files, str(tmp_path / "out"), RGB, MaskFiles([*"0123"])
+  )
   shares = [f" 25.0%  {k}" for k in range(4)]
   assert done == (4, 0, shares)
   masks = _written(tmp_path, "masks")
@@ -98,7 +100,7 @@ def test_an_image_that_cannot_be_marked_is_named(tmp_path, capsys):
 
   mark.first = True
   count, unreadable, _ = write_masks(
-    mark, files, str(tmp_path / "out"), RGB, ["sky"]
+    mark, files, str(tmp_path / "out"), RGB, MaskFiles(["sky"])
   )
   assert (count, unreadable) == (1, 1)
   assert capsys.readouterr().err == f"{files[0]}: it is too large.\n"
@@ -116,8 +118,9 @@ def test_strips_change_no_overlay(monkeypatch, most):
   for strip in (1 << 21, 15, 1):
     monkeypatch.setattr(segmentation_pictures, "_STRIP", strip)
     np.testing.assert_array_equal(overlay(image, mask), wanted)
-    found = mask_files._with_pixels(np.zeros(0, np.int64), mask)
-    np.testing.assert_array_equal(found, counts)
+    kind = MaskFiles(())
+    kind.add(mask)
+    np.testing.assert_array_equal(kind.counts, counts)
 
 
 def test_a_large_image_takes_few_times_its_pixels():
@@ -127,7 +130,7 @@ def test_a_large_image_takes_few_times_its_pixels():
   mask = np.zeros((side, side), np.int32)
   with bounded_memory(3 * image.nbytes + 2**28):
     overlay(image, mask)
-    mask_files._with_pixels(np.zeros(0, np.int64), mask)
+    MaskFiles(()).add(mask)
 
 
 class _Model:

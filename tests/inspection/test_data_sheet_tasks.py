@@ -11,7 +11,13 @@ from tests import commands
 from tests.data.pictures import encode, noise
 from tests.data.reading.archives import COCO, some
 from tests.data.reading.layouts import write
-from vit_jax.data.reading import labels, mask_folder, several, targets
+from vit_jax.data.reading import (
+  labels,
+  mask_folder,
+  number_folder,
+  several,
+  targets,
+)
 from vit_jax.data.reading.captions import Captions
 from vit_jax.inspection import data_sheet
 from vit_jax.inspection.settings import InspectSettings
@@ -47,6 +53,21 @@ def masks(root):
     for kind, content in (
       ("images", encode(Image.fromarray(noise(20, 16)), "PNG")),
       ("masks", encode(Image.fromarray(mask), "PNG")),
+    ):
+      folder = root / kind / split
+      folder.mkdir(parents=True, exist_ok=True)
+      (folder / f"{number}.png").write_bytes(content)
+  return root
+
+
+def numbers(root):
+  """Images of 20 x 16 with depth of 1 to 4 m, a quarter of which is unknown."""
+  depth = np.full((20, 16), 1000, np.uint16)
+  depth[10:], depth[:5] = 4000, 0
+  for number, split in enumerate(SPLITS):
+    for kind, content in (
+      ("images", encode(Image.fromarray(noise(20, 16)), "PNG")),
+      ("depth", encode(Image.fromarray(depth), "PNG")),
     ):
       folder = root / kind / split
       folder.mkdir(parents=True, exist_ok=True)
@@ -102,6 +123,10 @@ KINDS = {
     ],
   ),
 }
+KINDS[number_folder.PixelNumbers] = (
+  numbers,
+  [["depth", *2 * "1000 to 4000, mean 3000, 25.0% unknown".split()]],
+)
 COLUMNS = {several.Several: "cat,dog,rare", targets.Numbers: "age,size"}
 
 
@@ -222,6 +247,7 @@ def test_captions_of_coco_are_looked_through(tmp_path, capsys):
   "make, why, row",
   [
     (masks, "it has images and masks", "0"),
+    (numbers, "it has images and depth", "depth"),
     (
       lambda root: table(root, "cat,dog", ["1,0", "1,1", "0,0"] * 2),
       "cat, dog are 0 or 1, and a row may have several 1s or none",

@@ -11,6 +11,7 @@ from vit_jax.config import base_config
 from vit_jax.data.reading import labels, several, targets
 from vit_jax.data.reading.captions import Captions
 from vit_jax.data.reading.mask_folder import Masks
+from vit_jax.data.reading.number_folder import PixelNumbers
 from vit_jax.inspection import show_batch as module
 
 DIGITS = vit_jax.DataSettings(name="digits")
@@ -20,6 +21,7 @@ TASKS = {
   targets.Numbers: "regression",
   Captions: "pairs",
   Masks: "segmentation",
+  PixelNumbers: "dense_regression",
 }
 
 

@@ -33,6 +33,7 @@ DINO = dict(
   [
     ({}, True),
     ({"data.task": "segmentation"}, False),
+    ({"data.task": "dense_regression"}, False),
     ({"data.task": "pairs", "data.labels_file": "pairs.csv"}, True),
     ({"autoencoder.rate": 0.5}, False),
   ],

@@ -1,6 +1,8 @@
 """The configuration that data choose, as commands and as Python have it."""
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.image_files import GOOD
 from vit_jax.run import data_choice, few_images
@@ -95,6 +97,35 @@ def test_masks_take_weights(made):
   for said in ({}, {"data.task": "segmentation"}):
     found, why = data_choice.suited(data, {"pretrained": "b16", **said})
     assert found == {"config": "segmentation"} and "images and masks" in why
+
+
+def test_numbers_of_pixels_take_weights_and_masks_stay_masks(tmp_path):
+  """By the folder's name, or by files that hold more than classes."""
+  rng = np.random.default_rng(0)
+  pictures = {
+    "depth": np.full((8, 8), 3, np.uint8),
+    "masks": rng.integers(0, 3, (8, 8)).astype(np.uint16),
+    "labels": rng.permutation(1024).reshape(32, 32).astype(np.uint16),
+    "mask": rng.normal(size=(8, 8)).astype(np.float32),
+  }
+  chosen = {}
+  for name, picture in pictures.items():
+    root = tmp_path / f"of_{name}"
+    ending = ".tif" if picture.dtype == np.float32 else ".png"
+    for kind, pixels in (
+      ("images", np.zeros((8, 8), np.uint8)),
+      (name, picture),
+    ):
+      (root / kind).mkdir(parents=True)
+      Image.fromarray(pixels).save(root / kind / f"0{ending}")
+    found, _ = data_choice.suited(str(root), {"pretrained": "b16"})
+    chosen[name] = found["config"]
+  assert chosen == {
+    "depth": "dense_regression",
+    "masks": "segmentation",
+    "labels": "dense_regression",
+    "mask": "dense_regression",
+  }
 
 
 def test_images_without_labels_are_answered_by_the_commands_for_them(

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import image_folder, pairs, segmentation
+from configs import dense_regression, image_folder, pairs, segmentation
 from tests import captioned, runs
 from tests.old_runs import CHECKPOINTS
 from tests.report.example import Page
+from tests.saved_data import write_depth
 from tests.scenes import write_all
 from vit_jax import load_pretrained, predict_images
 from vit_jax.config import base_config
@@ -238,6 +239,54 @@ def test_a_run_on_masks_marks_resumes_and_trains_a_head(
       assert runs.identical(kept, jax.device_get(params))
     assert verify(str(again))
     assert mark_files(str(again), images, str(again / "marked")) == 0
+
+
+@pytest.mark.slow
+def test_a_run_on_numbers_of_pixels_answers_and_resumes(
+  tmp_path, capsys, monkeypatch
+):
+  write_depth(tmp_path)
+  config = dense_regression.get_config("whole")
+  config.update(batch_size=8, image_size=(12, 20), total_epochs=0.0)
+  config.update(total_steps=60, eval_every_epochs=0.0, eval_every_steps=30)
+  config.update(save_every_epochs=0.0, save_every_steps=30, eval_pictures=2)
+  config.update(log_every_epochs=0.0, log_every_steps=6, accumulation_steps=2)
+  config.update(ema_decay=0.9, digest_every=10)
+  config.data.update(root=str(tmp_path / "depths"), target_scale=0.001)
+  config.dense_regression.update(unit="m", layers=(1, 2), head_size=16)
+  config.optimizer.update(warmup_epochs=0.0, peak_lr=3e-3)
+  sizes = dict(hidden_size=32, num_layers=2, mlp_size=32, num_heads=4)
+  config.model.update(variant="Ti/4", dropout_rate=0.1, **sizes)
+  config.loader.num_workers = 0
+  config.mesh.update(MESH)
+  workdir = str(tmp_path / "whole")
+  state, evaluated = train(read(config), workdir)
+  assert evaluated["eval/r2"] > 0.6
+  tags = {tag for _, tag, _ in runs.events(tmp_path / "whole")}
+  assert {"eval/dense_regression_2", "eval/delta1"} <= tags
+  assert "0 is taken for unknown depth" in capsys.readouterr().out
+  out = tmp_path / "answers.csv"
+  found = evaluate_checkpoint(workdir, per_class=True, out=str(out))
+  assert found == pytest.approx({k: evaluated[k] for k in found})
+  assert len(out.read_text().splitlines()) == 1 + 16
+  told, alts = reported(workdir, "R2", "Mean absolute error")
+  assert any(cell.endswith(" m") for cell in told.texts("td"))
+  assert sum(alt.startswith("An image, its target") for alt in alts) == 12
+  assert_resumes(config, tmp_path, monkeypatch, 30, state, evaluated)
+  images = sorted((tmp_path / "depths" / "images" / "val").iterdir())
+  marked = tmp_path / "marked"
+  assert mark_files(workdir, [*map(str, images)], str(marked)) == 0
+  errors = []
+  for image in images:
+    with Image.open(marked / "numbers" / image.name) as answer:
+      assert answer.mode == "I;16" and answer.size == (20, 12)
+      numbers = np.asarray(answer).astype(float)
+    target = np.asarray(Image.open(tmp_path / "depths/depth/val" / image.name))
+    errors.append(np.abs(numbers - target)[target > 0].sum() / 1000)
+  pixels = 16 * (12 * 20 - 3)
+  assert sum(errors) / pixels == pytest.approx(evaluated["eval/mae"], abs=2e-3)
+  pictures = tmp_path / "drawn"
+  assert visualize_files(workdir, str(images[0]), out=str(pictures)) == 0
 
 
 def tiny_pairs(root):

@@ -45,6 +45,7 @@ KEYWORDS = {
   },
   "pairs": {"pairs": {"text_layers": 1, "text_size": 16, "text_heads": 2}},
   "segmentation": {"config": "segmentation"},
+  "dense_regression": {"config": "dense_regression"},
 }
 
 
@@ -60,7 +61,7 @@ def arguments(tmp_path, name, weights=None):
   keywords = {**TINY, **KEYWORDS.get(name, {})}
   if name == "student":
     keywords["distill"] = {"teacher": weights}
-  if name == "segmentation":
+  if name in ("segmentation", "dense_regression"):
     keywords["pretrained"] = weights
   return place, {"workdir": str(tmp_path / f"run_{name}"), **keywords}
 
@@ -90,7 +91,7 @@ def test_a_run_of_every_task(tmp_path, monkeypatch, name):
   one = jax.devices()[:1]  # For batches as small as the data.
   monkeypatch.setattr(jax, "devices", lambda *_: one)
   weights = None
-  if name in ("student", "segmentation"):
+  if name in ("student", "segmentation", "dense_regression"):
     place, keywords = arguments(tmp_path, "classification")
     weights = vit_jax.train(place, **keywords).workdir
   place, keywords = arguments(tmp_path, name, weights)

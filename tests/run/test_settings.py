@@ -47,6 +47,7 @@ ZERO_MEANS_NOTHING = {
   *("distill.temperature", "distill.weight"),
   *("eval_transform.resize_ratio", "eval_transform.longest_ratio"),
   *("data.tokens", "fewshot.data.eval_fraction", "fewshot.data.tokens"),
+  *("data.target_scale", "fewshot.data.target_scale"),
   *("fewshot.seeds", "fewshot.most_images"),
   *("keep_last", "lora.alpha", "mesh.data", "mesh.fsdp"),
   *(
@@ -219,6 +220,9 @@ OTHERS = {
   "distill.form": "deit",
   "distill.kind": "hard",
   "eval_per_class": True,
+  "dense_regression.layers": (1, 2),
+  "dense_regression.loss": "silog",
+  "dense_regression.unit": "m",
   "fewshot.data.root": "photos",
   "fewshot.pre_logits": False,
   "lejepa.colours": False,

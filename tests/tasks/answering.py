@@ -18,6 +18,8 @@ from vit_jax.runtime.display import Metric
 from vit_jax.tasks.autoencoder.settings import AutoencoderSettings
 from vit_jax.tasks.autoencoder.task import AutoencoderTask
 from vit_jax.tasks.classification.task import ClassificationTask
+from vit_jax.tasks.dense_regression.objective import Scaling
+from vit_jax.tasks.dense_regression.task import DenseRegressionTask
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
 from vit_jax.tasks.lejepa.task import LeJepaTask
 from vit_jax.tasks.masked.objective import COLOURS
@@ -123,6 +125,20 @@ def segmenter():
   return given, Answers(shape=(2, 2, K)), masks.astype(np.int32)
 
 
+NUMBER_OF = np.arange(1, 1 + N, dtype=np.float32)
+
+
+def dense():
+  """Numbers of pixels, of which a row of each image is unknown."""
+  numbers = np.repeat(NUMBER_OF, SIDE * SIDE).reshape(N, SIDE, SIDE)
+  numbers[:, 0] = np.nan
+  given = task(data__task="dense_regression")
+  assert isinstance(given, DenseRegressionTask)
+  scaling = Scaling(4.5, 2.0, 1.0, 0.5)
+  given = dataclasses.replace(given, scaling=scaling)
+  return given, Answers(shape=(2, 2, 1)), numbers
+
+
 @dataclasses.dataclass(frozen=True)
 class Own(ClassificationTask):
   """A task of a user's own, evaluated by its objective's means."""
@@ -177,6 +193,7 @@ TASKS = {
   "student": student,
   "pairs": pairs,
   "segmentation": segmenter,
+  "dense_regression": dense,
   "own": lambda: (Own(SOFTMAX), Answers(), LABELS),
 }
 # Tasks whose answers are measured by the formula of another of these.
@@ -191,6 +208,9 @@ def rows_of(given, model, label):
     rows = 9 * FLAGS if label.ndim == 1 or label is FLAGS else label
   if given.name == "segmentation":
     rows = np.tile(9 * FLAGS, 4)
+  if given.name == "dense_regression":
+    logs = (np.log(NUMBER_OF) - 1.0) / 0.5
+    rows = np.repeat(logs[:, None], 4, axis=1) + 0.01 * rows
   if model.shape == (2, COLOURS):
     one = np.zeros((N, COLOURS))
     one[np.arange(N), np.where(IS_LIGHT, COLOURS - 1, 0)] = 9

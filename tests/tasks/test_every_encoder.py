@@ -80,6 +80,7 @@ OBJECTIVES = {
   ),
   "masked": dict(masked__rate=0.5),
   "segmentation": dict(data__task="segmentation"),
+  "dense_regression": dict(data__task="dense_regression"),
 }
 ENCODERS = {
   "vit": {},
@@ -107,6 +108,7 @@ REFUSED = {
   ("autoencoder", "resnet"): _NO_PATCHES,
   ("masked", "resnet"): _NO_PATCHES,
   ("segmentation", "resnet"): _NO_PATCHES,
+  ("dense_regression", "resnet"): _NO_PATCHES,
   ("autoencoder", "map"): _POOLS,
   ("autoencoder", "pe"): _POOLS,
   ("masked", "map"): _POOLS,
@@ -173,6 +175,8 @@ def batch(objective):
     images["label"] = np.array([0, 2])
   elif objective == "segmentation":
     images["label"] = rng.integers(0, 3, (2, *SIZE)).astype(np.int32)
+  elif objective == "dense_regression":
+    images["label"] = rng.uniform(1, 9, (2, *SIZE)).astype(np.float32)
   elif objective == "pairs":
     images[TEXT] = np.array([[1, 2, 0, 0], [3, 4, 5, 0]])
   elif objective in ("self_distillation", "lejepa"):

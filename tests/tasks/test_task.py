@@ -17,6 +17,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.captions import TEXT, Captions
 from vit_jax.data.reading.labels import NONE, SINGLE
 from vit_jax.data.reading.mask_folder import IGNORED, MASKS
+from vit_jax.data.reading.number_folder import PIXEL_NUMBERS
 from vit_jax.data.reading.several import SEVERAL
 from vit_jax.data.reading.targets import NUMBERS
 from vit_jax.data.reading.tokenizer_files import new_tokenizer
@@ -50,6 +51,9 @@ LABELS = {
   NUMBERS: (100 + 50 * RNG.normal(size=(B, 7))).astype(np.float32),
   NONE: CLASSES,
   MASKS: RNG.choice([*range(7), IGNORED], (B, 8, 8)).astype(np.int32),
+  PIXEL_NUMBERS: np.where(
+    RNG.random((B, 8, 8)) < 0.2, np.nan, RNG.uniform(1, 9, (B, 8, 8))
+  ).astype(np.float32),
   CAPTIONS: CAPTIONS.ids(TEXTS),
 }
 TASKS = {
@@ -58,6 +62,7 @@ TASKS = {
   "multilabel": {"data__task": "multilabel"},
   "regression": {"data__task": "regression"},
   "segmentation": {"data__task": "segmentation"},
+  "dense_regression": {"data__task": "dense_regression"},
   "pairs": {
     "data__task": "pairs",
     "pairs__captions": 2,
@@ -91,6 +96,7 @@ TASKS = {
 UNMEASURED = {"eval/zero_shot", "eval/calibration_error"}
 # These answer nothing for a whole image.
 SILENT = {*TASKS} - {"classification", "sigmoid", "multilabel", "regression"}
+OF_PIXELS = {"segmentation", "dense_regression"}
 every_task = pytest.mark.parametrize("name", TASKS)
 
 
@@ -246,7 +252,7 @@ def test_what_every_task_does(name, tmp_path):
   assert saved.facts() == given.facts()
   assert choose.record(saved) == choose.record(given)
 
-  assert (given.answers is None) == (name in SILENT - {"segmentation"})
+  assert (given.answers is None) == (name in SILENT - OF_PIXELS)
   if name not in SILENT:
     _check_answers(given, model, params, batch, outcome, tmp_path, stream)
 
@@ -320,6 +326,9 @@ def test_keys_that_say_nothing_for_a_task_are_refused(name, key):
   switched_on = {*SECTIONS} - {*NAMED}
   if name == "segmentation":
     kind = f"does not fit masks, and data.task={name!r} has them as labels"
+  elif name == "dense_regression":
+    kind = "does not fit numbers of pixels, and "
+    kind += f"data.task={name!r} has them as labels"
   elif name in switched_on:
     first = dataclasses.fields(OBJECTIVES[name].settings())[0].name
     value = TASKS[name][f"{name}__{first}"]

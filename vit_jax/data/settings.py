@@ -122,9 +122,11 @@ class DataSettings(Section):
   )
   unknown: str | None = setting(
     None,
-    "Cells of columns of 0 and 1 that do not say whether an image has the "
-    'label, such as "?" or "9,99"; the loss and the metrics leave them out.',
-    needs="labels_file",
+    "What says nothing, and is left out of the loss and the metrics: cells of "
+    'columns of 0 and 1, such as "?" or "9,99"; or the values of targets of '
+    'pixels, such as "0,65535". None takes 0 of depth for unknown, and "none" '
+    "nothing.",
+    needs="labels_file or root",
   )
   uncertain: str | None = setting(
     None,
@@ -205,6 +207,14 @@ class DataSettings(Section):
     choices=MASK_VALUES,
     needs="root",
     legacy_default="index",
+  )
+
+  target_scale: float | None = setting(
+    None,
+    "Factor from the values of files to the numbers of pixels, such as 0.001 "
+    "for depth in millimetres that is learned in metres; None is 1.",
+    must=Rule("be above 0", lambda scale: 0 < scale < float("inf")),
+    needs="data.task=dense_regression",
   )
 
   @property

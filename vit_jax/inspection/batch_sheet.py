@@ -8,10 +8,12 @@ import numpy as np
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.letters import Letters
 from vit_jax.data.reading.mask_folder import IGNORED, MASKS, resize_mask
+from vit_jax.data.reading.number_folder import PIXEL_NUMBERS, PixelNumbers
 from vit_jax.data.reading.several import SEVERAL
 from vit_jax.data.reading.targets import NUMBERS
 from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import Photograph, in_colours
+from vit_jax.tasks.dense_regression.pictures import heat, span
 from vit_jax.tasks.segmentation.pictures import overlay
 from vit_jax.tasks.task import class_name
 
@@ -35,13 +37,16 @@ def batch_sheet(
   texts = [""] * len(pictures)
   if labels is not None:
     kind = kind or _kind_of(labels)
-    labels = labels.astype(np.int32) if labels.ndim == 3 else labels
+    if labels.ndim == 3 and not isinstance(kind, PixelNumbers):
+      labels = labels.astype(np.int32)
     texts = [_text(kind, label, names) for label in labels]
     if labels.ndim == 3 and isinstance(kind, type(MASKS)):
       pictures = [
         _masked(image, mask, len(names))
         for image, mask in zip(pictures, labels, strict=True)
       ]
+    if isinstance(kind, PixelNumbers):
+      pictures = [*map(_with_numbers, pictures, labels)]
   times = max(1, _TILE // max(images.shape[1:3]))
   letters = _LETTERS * max(1, round(times * images.shape[2] / _TILE))
   panels = [
@@ -60,7 +65,9 @@ def _kind_of(labels: np.ndarray) -> Labels:
     return SINGLE
   if labels.ndim == 1 or labels.ndim == 2:
     return SEVERAL if np.isin(labels, (0, 1)).all() else NUMBERS
-  return Letters() if labels.shape[1] == 1 else MASKS
+  if labels.shape[1] == 1:
+    return Letters()
+  return PIXEL_NUMBERS if labels.dtype.kind == "f" else MASKS
 
 
 def _text(kind: Labels, label: np.ndarray, names: Sequence[str]) -> str:
@@ -76,6 +83,8 @@ def _text(kind: Labels, label: np.ndarray, names: Sequence[str]) -> str:
       pairs = zip(names, label, strict=True)
       return ", ".join(f"{name} {value:.6g}" for name, value in pairs)
   count = label.size
+  if isinstance(kind, PixelNumbers):
+    return kind.shown(label, tuple(names))
   if label.ndim == 2:  # More classes than names, if there are none.
     count = int(label.max(initial=0, where=label != IGNORED)) + 1
   every = [class_name(names, k) for k in range(max(count, len(names)))]
@@ -86,3 +95,10 @@ def _masked(image: Photograph, mask: np.ndarray, count: int) -> Photograph:
   if mask.shape != image.shape[:2]:
     mask = resize_mask(mask, (image.shape[0], image.shape[1]))
   return overlay(image, mask, count)
+
+
+def _with_numbers(image: Photograph, numbers: np.ndarray) -> Photograph:
+  """An image above the colours of its numbers."""
+  if numbers.shape != image.shape[:2]:
+    numbers = resize_mask(numbers, (image.shape[0], image.shape[1]))
+  return np.concatenate([image, heat(numbers, *span(numbers))])

@@ -17,7 +17,6 @@ from vit_jax.models.model import classifier
 from vit_jax.models.parts import HEAD, Part
 
 _HIDDEN = "head_hidden"
-_NEEDS = Needs("data.task='segmentation'")
 
 
 class Segmenter(Composed):
@@ -77,21 +76,24 @@ def segmenter(
   num_classes: int,
   layers: tuple[int, ...] = (),
   head_size: int = 0,
+  task: str = "segmentation",
 ) -> Segmenter:
-  """A model of this encoder that names one of K classes for each patch.
+  """A model of this encoder that has K outputs for each patch.
 
-  `layers` and `head_size` are the fields of `Segmenter`. Raises ValueError if
+  `layers` and `head_size` are the fields of `Segmenter`, and `task` is the name
+  of the task and of its section of the configuration. Raises ValueError if
   it has no patches, leaves some out, or lacks one of the layers.
   """
-  encoder = held(model, _NEEDS).clone(representation_size=None)
+  encoder = held(model, Needs(f"data.task={task!r}")).clone(
+    representation_size=None
+  )
   if max(layers, default=1) > model.num_layers:
     raise ValueError(
-      f"segmentation.layers={layers}: the model has layers 1 to "
-      f"{model.num_layers}."
+      f"{task}.layers={layers}: the model has layers 1 to {model.num_layers}."
     )
   if model.scan and layers not in ((), (model.num_layers,)):
     raise ValueError(
-      f"segmentation.layers={layers} reads layers before the last, and scan="
+      f"{task}.layers={layers} reads layers before the last, and scan="
       "True compiles all as one: set model.scan=False."
     )
   return Segmenter(num_classes, encoder, layers, head_size)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
   from vit_jax.data.reading.recognise import Recognised
 
 _TABLES = (".csv", ".tsv", ".jsonl")  # A .txt may be anything.
-_ON_FEATURES = ("segmentation",)  # Tasks whose head reads trained features.
+# Tasks whose head reads trained features.
+_ON_FEATURES = ("segmentation", "dense_regression")
 # Keys, and beginnings of keys, that say what is to be learned.
 _TASK = "data.task"
 # Both configurations smooth labels of classes, which these tasks have none of.

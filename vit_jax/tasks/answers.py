@@ -27,6 +27,38 @@ class Answer(Protocol):
   def values(self) -> tuple[float, ...]: ...
 
 
+class PixelFiles(Protocol):
+  """Writes masks, or other answers for each pixel, and counts what they hold.
+
+  Attributes:
+    one: The word for one of them.
+    folder, ending: The name of their folder, and the ending of their files.
+  """
+
+  @property
+  def one(self) -> str: ...
+  @property
+  def folder(self) -> str: ...
+  @property
+  def ending(self) -> str: ...
+
+  def add(self, mask: np.ndarray) -> None:
+    """Counts what one more mask holds."""
+    ...
+
+  def save(self, mask: np.ndarray, out: Any) -> None:
+    """Writes a mask to an open file."""
+    ...
+
+  def overlay(self, image: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The mask in colours, both uint8 (H, W, 3), which may show the image."""
+    ...
+
+  def lines(self) -> list[str]:
+    """Lines on the contents of all masks."""
+    ...
+
+
 class Answers:
   """The answers of a task's models; each kind derives from it.
 
@@ -88,6 +120,10 @@ class Answers:
     size, to its mask (H, W). With `short_side`, the image is read in windows.
     """
     return None
+
+  def pixel_files(self, names: Sequence[str]) -> "PixelFiles":
+    """A writer of the masks of `marker`; `names` are those of the classes."""
+    raise NotImplementedError
 
   def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
     """An output head's parameter such that its outputs are the answer."""

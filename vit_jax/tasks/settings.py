@@ -21,14 +21,18 @@ class DataSettings(data_settings.DataSettings):
   other.
   """
 
-  _of_labels_file = (*data_settings.DataSettings._of_labels_file, "task")
+  _of_labels_file = (
+    *data_settings.DataSettings._of_labels_file,
+    "task",
+    "unknown",
+  )
 
   task: str = setting(
     "classification",
     "What the file of labels has for an image: a class, several labels "
     '("multilabel"), numbers ("regression"), or captions ("pairs"); masks in a '
-    'folder of their own ("segmentation"); or a task of your own, as '
-    '"file.py:Class".',
+    'folder of their own ("segmentation"), or numbers of pixels '
+    '("dense_regression"); or a task of your own, as "file.py:Class".',
     must=Rule(
       f"be one of {', '.join(TASKS)}, or file.py:Class",
       lambda name: name in TASKS or ":" in name,
@@ -48,7 +52,14 @@ class DataSettings(data_settings.DataSettings):
     """The `Labels` that the task reads of a file of labels."""
     return labels_of(self.task)
 
+  @property
+  def _pixels_may_be_unknown(self) -> bool:
+    return labels_of(self.task).pixels_may_be_unknown
+
   def _reads_labels(self, name: str) -> bool:
+    if name == "unknown":
+      # Without any folder, it says nothing for another reason.
+      return bool(self.root) and not self._pixels_may_be_unknown
     if name != "task":
       return True
     if self.task not in TASKS:

@@ -119,6 +119,13 @@ _EVERY = (
     labels="mask_folder.MASKS",
     section="SegmentationSettings",
   ),
+  Record(
+    "dense_regression",
+    "a number for each pixel",
+    task="DenseRegressionTask",
+    labels="number_folder.PIXEL_NUMBERS",
+    section="DenseRegressionSettings",
+  ),
 )
 OBJECTIVES = {record.name: record for record in _EVERY}
 TASKS = tuple(record.name for record in _EVERY if record.labels)

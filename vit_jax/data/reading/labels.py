@@ -38,6 +38,7 @@ class Labels:
       of TFDS; "" if none does, and they are in a file.
     may_be_several: Whether a cell may have several, parted by a separator.
     may_be_unknown: Whether a cell may leave open what a label is.
+    pixels_may_be_unknown: Whether `data.unknown` is for values of pixels.
     again: The effect of further rows of an image in words; "" if usual.
     heading: The word for a name, above all names of a table.
     twice, apart: What is said of equal images with equal labels, and with
@@ -50,6 +51,7 @@ class Labels:
   records: ClassVar[str] = "tfds.labels"
   may_be_several: ClassVar[bool] = False
   may_be_unknown: ClassVar[bool] = False
+  pixels_may_be_unknown: ClassVar[bool] = False
   again: ClassVar[str] = "repeat an image and its label count once"
   heading: ClassVar[str] = "class"
   twice: ClassVar[str] = "twice in a class"

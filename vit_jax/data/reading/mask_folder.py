@@ -1,25 +1,16 @@
 """Reads images and masks of classes from folders beside each other."""
 
-import contextlib
-import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
-from PIL import Image
 
 from vit_jax.data.batch import ArraySpec
-from vit_jax.data.decoding.decode import image_size
-from vit_jax.data.decoding.orientation import of_picture
-from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.data.reading import folders
-from vit_jax.data.reading.holdout import Holdout
-from vit_jax.data.reading.image_files import content
 from vit_jax.data.reading.labels import Labels, Names
 from vit_jax.data.reading.masks import decision as mask_decision
-from vit_jax.data.reading.masks import names as mask_names
+from vit_jax.data.reading.masks.beside import MASKS as MASK_FILES
 from vit_jax.data.reading.masks.census import census
 from vit_jax.data.reading.masks.classes import (
   CLASSES,
@@ -29,15 +20,13 @@ from vit_jax.data.reading.masks.classes import (
   ignored,
   read_classes,
 )
-from vit_jax.data.reading.masks.lookup import MaskLookup
 from vit_jax.data.reading.masks.meaning import Meaning
-from vit_jax.data.reading.split_names import split_named
+from vit_jax.data.reading.paired_folder import PairedFolder, opened, resize_mask
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
-__all__ = ["IGNORED", "MASKS", "SegmentationFolder", "ignored"]
+__all__ = ["IGNORED", "MASKS", "SegmentationFolder", "ignored", "resize_mask"]
 
-_LOOKED_AT = 16  # Images whose Exif is read.
 _NAMED = 2  # Classes below an image.
 
 
@@ -90,7 +79,7 @@ class Masks(Labels):
 MASKS = Masks()
 
 
-class SegmentationFolder(Source):
+class SegmentationFolder(PairedFolder):
   """One split of a folder of images and index masks.
 
   The folder holds `images` and `masks` (or `annotations`, `labels`), and each
@@ -100,11 +89,6 @@ class SegmentationFolder(Source):
   for each pixel; 255 is ignored, and 65535 in a mask of 16 bits.
 
   Attributes:
-    root: The whole folder.
-    split: "train", "val" or "test"; without folders what was asked for.
-    folder_name: The name of the whole folder.
-    name: The same, and that of the split's folder.
-    has_test: Whether there is a folder to test on.
     label_spec: Masks of int32 are resized to this height and width, by the
       nearest neighbour of each pixel's centre; or they keep their own.
   """
@@ -123,60 +107,16 @@ class SegmentationFolder(Source):
     missing, there are fewer than two classes, or a mask that is looked at is
     none.
     """
-    root = os.fsencode(settings.root or "")
     self._earlier = settings.mask_values == "index"
-    places, left_out = mask_names.places(root, self._earlier)
-    self.has_test = "test" in places
-    self.split = split
-    whole = "" in places
-    chosen = "" if whole and split != "test" else None
-    chosen = chosen if whole else _chosen(places, split, settings)
-    if chosen is None:
-      missing = "test" if split == "test" else "val"
-      lacks = "no test folder" if whole else f"a train folder but no {missing}"
-      raise ValueError(f"{text(root)!r} has {lacks}.")
-    images, masks = places[chosen]
-    self.split = chosen or split
-    files = [*folders.images_below(images)]
-    if not chosen:
-      self.held_out = Holdout.of(
-        len(files),
-        settings.eval_fraction,
-        settings.held_out_by,
-        settings.held_out_below,
-      )
-      evaluated = self.held_out.of_class(0, files)
-      files = [f for f in files if (f in evaluated) != (split == "train")]
-    if not files:
-      raise ValueError(f"{text(images)!r} has no images for {split}.")
-    self.root = text(root)
-    lookup = MaskLookup(masks, self._earlier)
-    self._pairs = [(os.path.join(images, f), lookup.find(f)) for f in files]
-    self._lines = [*left_out, *lookup.lines()]
-    self.folder_name = text(os.path.basename(os.path.abspath(root)))
-    self.name = f"{self.folder_name}, {self.split}"
-    self._size = size
-    self.meaning = meaning or self._found(self._read_classes(root))
+    super().__init__(settings, split, MASK_FILES, size, self._earlier)
+    self.meaning = meaning or self._found(self._read_classes())
     self.class_names = self.meaning.classes.names
     self.label_spec = MASKS.spec(1)
     if size is not None:
       self.label_spec = ArraySpec(size, np.int32)
 
-  def __len__(self) -> int:
-    return len(self._pairs)
-
-  def __getitem__(self, index: int) -> Example:
-    image, mask = self._pairs[index]
-    encoded = content(image)
-    label = self.meaning.read(mask)
-    _check_proportions(image, encoded, label.shape)
-    if self._size is not None:
-      label = resize_mask(label, self._size)
-    return {"image": encoded, "label": label, "id": text(image)}
-
-  def ids(self, indices: Sequence[int]) -> list[str]:
-    """The paths of these examples' images, without reading them."""
-    return [text(self._pairs[index][0]) for index in indices]
+  def _read(self, path: bytes) -> Int[np.ndarray, "h w"]:
+    return self.meaning.read(path)
 
   def _found(self, classes: Classes | None) -> Meaning:
     """The meaning of masks, by their contents."""
@@ -186,20 +126,12 @@ class SegmentationFolder(Source):
     found = census(masks, classes)
     meaning = mask_decision.decided(found, classes)
     self._lines += mask_decision.lines(found, meaning)
-    self._lines += _turned([image for image, _ in self._pairs])
+    self._lines += self._turned()
     return meaning
 
-  def warnings(self) -> list[str]:
-    """Lines on the contents of the masks, and on possible mistakes."""
-    return self._lines
-
-  def exposure(self) -> list[str]:
-    """Warnings about images of 16 bits: none."""
-    return []
-
-  def _read_classes(self, root: bytes) -> Classes | None:
+  def _read_classes(self) -> Classes | None:
     """The classes that a file names; None without the file."""
-    path = find_classes(root, self._earlier)
+    path = find_classes(self._root, self._earlier)
     if path is None:
       return None
     if os.path.basename(path) != os.fsencode(CLASSES):
@@ -233,13 +165,14 @@ def open_folder(
   size: tuple[int, int] | None = None,
 ) -> dict[str, SegmentationFolder]:
   """Opens "train", "eval" and, if there is one, "test"; see `open_split`."""
-  train = open_split(settings, "train", labels, size)
-  splits = ["eval", "test"] if train.has_test else ["eval"]
-  others = {
-    split: SegmentationFolder(settings, split, size, train.meaning)
-    for split in splits
-  }
-  return {"train": train, **others}
+
+  def open_one(split: str, train: Any) -> SegmentationFolder:
+    meaning = train.meaning if train else None
+    return SegmentationFolder(settings, split, size, meaning)
+
+  del labels
+  _check(settings)
+  return opened(open_one)
 
 
 def summary(splits: Sequence[SegmentationFolder]) -> str:
@@ -254,69 +187,4 @@ def _check(settings: DataSettings) -> None:
     raise ValueError(
       "data.task=segmentation takes --config.data.root, a folder that holds "
       "images and masks."
-    )
-
-
-def resize_mask(
-  mask: Int[np.ndarray, "h w"], size: tuple[int, int]
-) -> Int[np.ndarray, "H W"]:
-  """Takes the pixel that lies nearest to the centre of each new one."""
-  rows, columns = (
-    ((np.arange(new) + 0.5) * old / new).astype(int)
-    for old, new in zip(mask.shape, size, strict=True)
-  )
-  return mask[rows[:, None], columns[None]]
-
-
-def _chosen(
-  places: Mapping[str, mask_names.Places], split: str, settings: DataSettings
-) -> str | None:
-  """The split with folders of its own that is asked for; None without one."""
-  if split in ("train", "test"):
-    return split if split in places else None
-  wanted = os.fsencode(settings.eval_split or "val")
-  order = (split_named(wanted), "test")
-  return next((name for name in order if name in places), None)
-
-
-def _turned(images: Sequence[bytes]) -> list[str]:
-  """A line on images that Exif turns, where sizes cannot tell of the masks."""
-  places = np.linspace(0, len(images) - 1, min(_LOOKED_AT, len(images)))
-  turned = []
-  for place in places.astype(int).tolist():
-    with contextlib.suppress(Exception):  # Decoding it will report the error.
-      with Image.open(io.BytesIO(content(images[place]))) as image:
-        orientation = of_picture(image)
-        if orientation in (2, 3, 4) or (
-          orientation in (5, 6, 7, 8) and image.width == image.height
-        ):
-          turned.append(images[place])
-  if not turned:
-    return []
-  line = (
-    f"{len(turned)} of {len(places)} images looked at, such as "
-    f"{text(turned[0])}, are turned by their Exif and keep their size: check "
-    "that their masks are turned as the images are shown."
-  )
-  return [line]
-
-
-def _check_proportions(
-  path: bytes, encoded: bytes, mask: tuple[int, ...]
-) -> None:
-  """Raises UnreadableImageError if an image and its mask differ in proportions.
-
-  A mask may be smaller than its image. The image may be turned by its Exif; its
-  mask is not turned with it.
-  """
-  try:
-    height, width = image_size(encoded)
-  except UnreadableImageError:
-    return  # Decoding it will report the error.
-  if abs(mask[0] * width - mask[1] * height) > width + height:
-    raise UnreadableImageError(
-      f"{text(path)}: the image is {height} x {width}, turned as its Exif "
-      f"says, and its mask {mask[0]} x {mask[1]}: they need the same "
-      "proportions. Turn the mask as the image is shown, or remove the "
-      "orientation from the image's Exif."
     )

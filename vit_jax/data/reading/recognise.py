@@ -11,6 +11,8 @@ from vit_jax.data.reading.folders import holds_images, subfolders
 from vit_jax.data.reading.labels import BETWEEN, NONE, SINGLE, Labels
 from vit_jax.data.reading.mask_folder import MASKS
 from vit_jax.data.reading.masks import names as mask_names
+from vit_jax.data.reading.masks.beside import NUMBERS as NUMBER_FILES
+from vit_jax.data.reading.number_folder import PIXEL_NUMBERS, why_numbers
 from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.several import SEVERAL
 from vit_jax.data.reading.tables import cells_of, column, column_of_files
@@ -55,7 +57,13 @@ def of_folder(root: str) -> Recognised:
   pair = mask_names.pair(base, names)
   if pair is not None and mask_names.are_read(base, pair):
     both = f"{text(pair.images)} and {text(pair.masks)}"
+    if why := why_numbers(base):
+      return Recognised(PIXEL_NUMBERS, f"it has {both}, {why}")
     return Recognised(MASKS, f"it has {both}")
+  pair = mask_names.pair(base, names, NUMBER_FILES)
+  if pair is not None and mask_names.are_read(base, pair, NUMBER_FILES):
+    both = f"{text(pair.images)} and {text(pair.masks)}"
+    return Recognised(PIXEL_NUMBERS, f"it has {both}")
   if not names and holds_images(base):
     return Recognised(NONE, "it holds images and no class folders")
   return Recognised(SINGLE)

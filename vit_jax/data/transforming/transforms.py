@@ -143,7 +143,7 @@ class Places(NamedTuple):
       left = width - left - new_width
     return self._replace(part=(above + top, before + left, height, new_width))
 
-  def taken(self, picture: np.ndarray, outside: int) -> np.ndarray:
+  def taken(self, picture: np.ndarray, outside: float) -> np.ndarray:
     """A picture (h, w) of the same scene, by its pixels nearest to the places.
 
     It may have another resolution than the image. What lies outside of it

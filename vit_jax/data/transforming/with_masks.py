@@ -15,22 +15,24 @@ from vit_jax.data.reading.mask_folder import IGNORED, ignored
 class WithMasks(Transform):
   """A transform of images that takes their masks along.
 
-  The label of an example, a mask of its own size, becomes one of int32 of the
-  image's height and width, by its nearest pixels. What lies outside of the
-  image has no class.
+  The label of an example, a mask of its own size, becomes one of the image's
+  height and width, by its nearest pixels, so that no two are mixed. What lies
+  outside of the image has no class, or no number.
 
   Attributes:
     images: One of `transforms`, which says where its pixels lie.
-    outside: The label of pixels of no class.
+    outside: The label of pixels of no class; NaN for numbers.
+    dtype: The type of labels.
   """
 
   images: Any
-  outside: int = IGNORED
+  outside: float = IGNORED
+  dtype: Any = np.int32
 
   @property
   def spec(self) -> Spec:
     height, width, _ = self.images.image_shape
-    return {**self.images.spec, LABEL: ArraySpec((height, width), np.int32)}
+    return {**self.images.spec, LABEL: ArraySpec((height, width), self.dtype)}
 
   def row(
     self, example: Example, *rng: np.random.Generator
@@ -42,9 +44,16 @@ class WithMasks(Transform):
 def with_label(images: Any, label: ArraySpec, classes: int) -> Transform:
   """The transform of images that takes the labels along that lie on pixels.
 
-  Those are pictures of any size, (0, 0), of so many classes; others stay as
-  they are.
+  Those are pictures of any size, (0, 0), of so many classes or of floats;
+  others stay as they are.
   """
   if label.shape != (0, 0):
     return images
+  if label.dtype.kind == "f":
+    return with_numbers(images)
   return WithMasks(images, ignored(classes))
+
+
+def with_numbers(images: Any) -> WithMasks:
+  """The transform of images that takes pictures of float32 along."""
+  return WithMasks(images, float("nan"), np.float32)

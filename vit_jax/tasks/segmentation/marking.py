@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
@@ -25,9 +25,15 @@ Logits = Float[np.ndarray, "h w K"]
 
 
 def make_mark(
-  model: Any, preprocessing: Preprocessing, short_side: int | None = None
-) -> Callable[[Any, Pixels], Int[np.ndarray, "H W"]]:
+  model: Any,
+  preprocessing: Preprocessing,
+  short_side: int | None = None,
+  answer: Callable[[Logits, int, int], np.ndarray] | None = None,
+) -> Callable[[Any, Pixels], Shaped[np.ndarray, "H W"]]:
   """Returns a function from parameters and an image to the class of each pixel.
+
+  Or `answer` makes something else of the logits of an image and its height and
+  width.
 
   The whole image is resized to the model's size. With `short_side`, its shorter
   side is brought to that length instead, in about its own proportions, and the
@@ -63,7 +69,9 @@ def make_mark(
       for (top, left), one in zip(some, logits, strict=False):
         yield top // P, left // P, one
 
-  def mark(params: Any, image: Pixels) -> Int[np.ndarray, "H W"]:
+  answered = answer or classes
+
+  def mark(params: Any, image: Pixels) -> Shaped[np.ndarray, "H W"]:
     seen = size if short_side is None else _sides(image, short_side, P)
     seen_image = image
     if image.shape[:2] != seen:
@@ -80,7 +88,7 @@ def make_mark(
       count[top : top + h, left : left + w] += 1
     check_finite(total)
     total /= count
-    return classes(total, *image.shape[:2])
+    return answered(total, *image.shape[:2])
 
   return mark
 
@@ -131,15 +139,23 @@ def classes(
   logits: Logits, height: int, width: int
 ) -> Int[np.ndarray, "height width"]:
   """The class of each pixel, by logits enlarged bilinearly, strip by strip."""
-  _, _, K = logits.shape
   answer = np.empty((height, width), np.int32)
+  for rows, values in enlarged_in_strips(logits, height, width):
+    answer[rows] = values.argmax(axis=2)
+  return answer
+
+
+def enlarged_in_strips(
+  logits: Logits, height: int, width: int
+) -> Iterator[tuple[slice, Float[np.ndarray, "s width K"]]]:
+  """The rows of strips of an image, and their logits enlarged bilinearly."""
+  _, _, K = logits.shape
   strip = max(1, _MOST_VALUES // (width * K))
   for first in range(0, height, strip):
     rows = np.arange(first, min(first + strip, height))
     tall = _between(logits, rows, height, axis=0)
-    whole = _between(tall, np.arange(width), width, axis=1)
-    answer[rows] = whole.argmax(axis=2)
-  return answer
+    values = _between(tall, np.arange(width), width, axis=1)
+    yield slice(first, first + len(rows)), values
 
 
 def _between(

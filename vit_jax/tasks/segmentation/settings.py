@@ -7,8 +7,8 @@ from vit_jax.runtime.settings import Section, setting
 
 
 @dataclasses.dataclass(frozen=True)
-class SegmentationSettings(Section):
-  """A class for each pixel, with data.task=segmentation."""
+class PatchHeadSettings(Section):
+  """A head that reads the patches of an encoder."""
 
   layers: tuple[int, ...] = setting(
     (),
@@ -21,3 +21,8 @@ class SegmentationSettings(Section):
     "Width of a hidden layer of the head; 0 is a linear head.",
     must=WIDTH_OR_0,
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentationSettings(PatchHeadSettings):
+  """A class for each pixel, with data.task=segmentation."""

@@ -45,6 +45,15 @@ from vit_jax.tasks.task import OF_CLASSES, Task, class_name
 
 _SHOWN = 6  # Examples of each kind in a report.
 _PLAIN = SegmentationSettings()
+NOT_OF_PIXELS = (
+  *OF_CLASSES,
+  "transfer.keep_head",
+  "train_transform.randaugment_layers",
+  "distill.teacher",
+  "fewshot.shots",
+  "fewshot.neighbours",
+)
+"""Keys that say nothing for labels of pixels."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,14 +90,7 @@ class SegmentationTask(Task):
     ),
   )
   asked_by = "--masks=FOLDER to write the masks of images"
-  refuses = (
-    *OF_CLASSES,
-    "transfer.keep_head",
-    "train_transform.randaugment_layers",
-    "distill.teacher",
-    "fewshot.shots",
-    "fewshot.neighbours",
-  )
+  refuses = NOT_OF_PIXELS
   panels = Panels(
     make_panels,
     "What it marks",
@@ -164,6 +166,11 @@ class PixelAnswers(Answers):
     from vit_jax.tasks.segmentation.marking import make_mark
 
     return make_mark(model, preprocessing, short_side)
+
+  def pixel_files(self, names: Sequence[str]) -> Any:
+    from vit_jax.tasks.segmentation.files import MaskFiles
+
+    return MaskFiles(names)
 
 
 def counts(

@@ -55,10 +55,26 @@ def read_stored(path: bytes, earlier: bool = False) -> Stored:
     UnreadableImageError: the file is missing, damaged or too large.
     ValueError: it has several pages, or pixels that no class can have.
   """
-  encoded = content(path)
+  image, scale = read_picture(
+    path, content(path), "mask", "the number of its class", earlier
+  )
+  modes = _EARLIER_NUMBERS if earlier else (*_NUMBERS, "LA", "RGBA")
+  if image.mode not in (*modes, "RGB"):
+    raise ValueError(no_numbers(path, image.mode))
+  return _stored(path, image, scale)
+
+
+def read_picture(
+  path: bytes, encoded: bytes, one: str, has: str, earlier: bool = False
+) -> tuple[Image.Image, int]:
+  """An upright picture of exact values, and Pillow's factor for them.
+
+  `one` is the word for the picture and `has` what a pixel has, in messages.
+  With `earlier` as `read_stored`, which says what is raised.
+  """
   if encoded.startswith(b"\xff\xd8"):
     raise ValueError(
-      f"{text(path)} is a JPEG, whose values are not exact: save masks as PNG."
+      f"{text(path)} is a JPEG, whose values are not exact: save {one}s as PNG."
     )
   try:
     with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
@@ -78,13 +94,10 @@ def read_stored(path: bytes, earlier: bool = False) -> Stored:
   if pages > 1:
     count = f"{pages:,}" if pages < _MOST_PAGES else f"{_MOST_PAGES:,} or more"
     raise ValueError(
-      f"{text(path)} has {count} pages, and a mask has one: save one page that "
-      "has the number of its class for each pixel."
+      f"{text(path)} has {count} pages, and a {one} has one: save one page "
+      f"that has {has} for each pixel."
     )
-  modes = _EARLIER_NUMBERS if earlier else (*_NUMBERS, "LA", "RGBA")
-  if image.mode not in (*modes, "RGB"):
-    raise ValueError(no_numbers(path, image.mode))
-  return _stored(path, image, scale)
+  return image, scale
 
 
 def no_numbers(path: bytes, mode: str) -> str:
@@ -192,9 +205,7 @@ def _narrowed(
   path: bytes, image: Image.Image, pixels: np.ndarray
 ) -> Int[np.ndarray, "h w"]:
   """Numbers of more than 8 bits as uint16, which has all that classes have."""
-  tags: Any = getattr(image, "tag_v2", {})
-  if image.mode == "I" and {*tags.get(_SAMPLE_FORMAT, ())} == {_UNSIGNED}:
-    pixels = pixels.view(np.uint32)
+  pixels = unsigned(image, pixels)
   least, most = int(pixels.min()), int(pixels.max())
   if least < 0:
     raise ValueError(
@@ -207,3 +218,14 @@ def _narrowed(
       f"{MOST_NUMBER - 1:,}: number them from 0 on."
     )
   return pixels.astype(np.uint16)
+
+
+def unsigned(image: Image.Image, pixels: np.ndarray) -> np.ndarray:
+  """The pixels of an image, as uint32 if its samples of 32 bits are unsigned.
+
+  Pillow takes them for signed.
+  """
+  tags: Any = getattr(image, "tag_v2", {})
+  if image.mode == "I" and {*tags.get(_SAMPLE_FORMAT, ())} == {_UNSIGNED}:
+    return pixels.view(np.uint32)
+  return pixels

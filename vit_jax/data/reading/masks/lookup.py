@@ -5,14 +5,9 @@ from collections.abc import Sequence
 
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.lookup import Lookup
-from vit_jax.data.reading.masks.files import ENDINGS
+from vit_jax.data.reading.masks.beside import MASKS, Beside
 from vit_jax.runtime.printable import printable_path as text
 
-_SUFFIXES = (
-  *(b"_mask", b"-mask", b"_masks", b"_gt", b"_GT", b"_seg", b"_segmentation"),
-  *(b"_label", b"_labels", b"_L", b"_lab", b"_annotation", b"_groundtruth"),
-  *(b"_gtFine_labelIds", b"_gtFine_labelTrainIds", b"_gtCoarse_labelIds"),
-)
 # Endings of an image's name, by those of its mask's.
 _OF_IMAGES = (b"", b"_leftImg8bit", b"_image", b"_img", b"_rgb", b"_sat")
 _LOSSY = (b".jpg", b".jpeg", b".jfif")
@@ -24,7 +19,7 @@ def with_image(folder: bytes, files: Sequence[bytes]) -> list[bytes]:
   found = []
   for file in files:
     stem, ending = os.path.splitext(os.path.join(folder, file))
-    of = next((s for s in _SUFFIXES if stem.endswith(s)), None)
+    of = next((s for s in MASKS.suffixes if stem.endswith(s)), None)
     if of is None:
       continue
     image = stem.removesuffix(of)
@@ -41,11 +36,15 @@ class MaskLookup:
   the first image decides.
   """
 
-  def __init__(self, folder: bytes, earlier: bool = False):
-    """With `earlier`, names are the same and endings in lower case."""
+  def __init__(self, folder: bytes, earlier: bool = False, of: Beside = MASKS):
+    """With `earlier`, names are the same and endings in lower case.
+
+    `of` is the kind of the files, where they are no masks.
+    """
     self._folder = folder
     self._earlier = earlier
-    self._lookup = Lookup(folder, ENDINGS)
+    self._of = of
+    self._lookup = Lookup(folder, of.endings)
     self._suffix: tuple[bytes, bytes] | None = None  # An image's, and a mask's.
     self._example: tuple[bytes, bytes] | None = None
 
@@ -73,13 +72,13 @@ class MaskLookup:
     if self._example is not None and self._suffix is not None:
       file, found = map(text, self._example)
       said.append(
-        f"masks are named with {text(self._suffix[1])}, such as {found} for "
-        f"{file}."
+        f"{self._of.plural} are named with {text(self._suffix[1])}, such as "
+        f"{found} for {file}."
       )
     return said
 
   def _named(self, stem: bytes) -> bytes | None:
-    for ending in ENDINGS:
+    for ending in self._of.endings:
       if os.path.isfile(os.path.join(self._folder, stem + ending)):
         return stem + ending
     return None if self._earlier else self._lookup.find(stem)
@@ -87,7 +86,9 @@ class MaskLookup:
   def _with_suffix(self, file: bytes, stem: bytes) -> bytes | None:
     """The only mask with a known suffix, which all others must have."""
     found = {}
-    for suffix in ((one, two) for one in _OF_IMAGES for two in _SUFFIXES):
+    for suffix in (
+      (one, two) for one in _OF_IMAGES for two in self._of.suffixes
+    ):
       if stem.endswith(suffix[0]):
         name = _renamed(stem, *suffix)
         if path := self._lookup.find(name):
@@ -95,7 +96,7 @@ class MaskLookup:
     if len(found) > 1:
       one, other, *_ = sorted(map(text, found))
       raise ValueError(
-        f"{text(file)!r} may have the mask {one!r} or {other!r} in "
+        f"{text(file)!r} may have the {self._of.one} {one!r} or {other!r} in "
         f"{text(self._folder)!r}: keep one of them there."
       )
     for path, suffix in found.items():
@@ -107,14 +108,14 @@ class MaskLookup:
     """The message for an image without a mask."""
     wanted = _renamed(stem, *self._suffix) if self._suffix else stem
     where = os.path.join(self._folder, wanted)
-    said = f"there is no mask {text(where)}.png for {text(file)!r}"
-    names = [wanted, stem, *(stem + suffix for suffix in _SUFFIXES)]
+    said = f"there is no {self._of.one} {text(where)}.png for {text(file)!r}"
+    names = [wanted, stem, *(stem + suffix for suffix in self._of.suffixes)]
     lossy = Lookup(self._folder, _LOSSY)
     jpeg = next(filter(None, map(lossy.find, names)), None)
     if jpeg is not None:
       return (
         f"{said}: {text(jpeg)} is a JPEG, whose values are not exact; save "
-        "masks as PNG."
+        f"{self._of.plural} as PNG."
       )
     others = Lookup(self._folder, _OTHERS)
     near = next(filter(None, map(others.find, names)), None)

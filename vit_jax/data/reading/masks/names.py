@@ -12,22 +12,17 @@ from vit_jax.data.reading.folders import (
   images_below,
   subfolders,
 )
+from vit_jax.data.reading.masks.beside import MASKS, NUMBERS, Beside
 from vit_jax.data.reading.masks.lookup import MaskLookup
 from vit_jax.data.reading.split_names import EXACT, among, named, words
 from vit_jax.runtime.printable import printable_path as text
 
 IMAGES = (b"images", b"image", b"img")
-MASKS = (b"masks", b"mask", b"annotations", b"labels")
-"""Names of the folders that segmentation reads, in lower case."""
+"""Names of a folder of images beside others, in lower case."""
 _LOOKED_AT = 1_000  # Files in a folder of masks.
 _IMAGES_LOOKED_AT = 16  # Whose masks are looked for.
 _IMAGES = frozenset(
   "images image img imgs jpegimages leftimgbit input inputs rgb".split()
-)
-_MASKS = frozenset(
-  "annotation annotations groundtruth gt gtcoarse gtfine gts label labels mask "
-  "masks segmentation segmentationclass segmentationclassaug "
-  "segmentationobject segmentations trimaps".split()
 )
 
 
@@ -38,13 +33,17 @@ class Pair(NamedTuple):
   masks: bytes
 
 
-def pair(root: bytes, names: Sequence[bytes]) -> Pair | None:
+def pair(
+  root: bytes, names: Sequence[bytes], of: Beside = MASKS
+) -> Pair | None:
   """The folders of images and of their masks or boxes, if two are called so.
+
+  `of` is the kind of what lies beside the images, where it is no masks.
 
   Beside class folders of images, a folder without pictures is no such one.
   """
   kinds = {name: _kind(name) for name in names}
-  masks = [n for n, (_, kind) in kinds.items() if kind in _MASKS]
+  masks = [n for n, (_, kind) in kinds.items() if kind in of.words]
   for name, (split, kind) in kinds.items():
     # A folder of images may say no more than their split, as train.
     if kind not in _IMAGES and not (split and not kind):
@@ -52,11 +51,12 @@ def pair(root: bytes, names: Sequence[bytes]) -> Pair | None:
     of_split = [other for other in masks if kinds[other][0] == split]
     if not of_split or not holds_images(os.path.join(root, name)):
       continue
-    with_pictures = [n for n in of_split if holds_images(os.path.join(root, n))]
+    with_pictures = [n for n in of_split if of.are_in(os.path.join(root, n))]
     inside = subfolders(os.path.join(root, name))
     if not with_pictures and len(inside) > 1 and not any(map(named, inside)):
       return None
-    return Pair(name, min(with_pictures or of_split, key=_preferred))
+    usual = [n for n in with_pictures or of_split if n.lower() in of.names]
+    return Pair(name, min(usual or with_pictures or of_split))
   return None
 
 
@@ -68,7 +68,7 @@ class Places(NamedTuple):
 
 
 def places(
-  root: bytes, earlier: bool = False
+  root: bytes, earlier: bool = False, of: Beside = MASKS
 ) -> tuple[dict[str, Places], list[str]]:
   """The folders of each split, by "train", "val" and "test", or "" for all.
 
@@ -80,17 +80,19 @@ def places(
   Args:
     earlier: Reads what earlier versions did alone: images and masks by their
       plain names, which may hold splits by theirs.
+    of: The kind of what lies beside the images.
   """
   names = subfolders(root) if os.path.isdir(root) else []
-  found = _plain_pair(root, names, earlier)
+  found = _plain_pair(root, names, earlier, of)
   if found is not None:
     images, masks = (os.path.join(root, name) for name in found)
-    return _by_split(images, masks, earlier)
+    return _by_split(images, masks, earlier, of)
   by_split = {} if earlier else _splits(root, names)
   within: dict[str, Places] = {}
   for split, name in by_split.items():
     folder = os.path.join(root, name)
-    one = pair(folder, subfolders(folder)) or _of_split(root, names, split)
+    one = pair(folder, subfolders(folder), of)
+    one = one or _of_split(root, names, split, of)
     if one is None:
       continue
     above = folder if one.images in subfolders(folder) else root
@@ -99,50 +101,51 @@ def places(
     lost = [name for split, name in by_split.items() if split not in within]
     if [*within] == ["train"]:  # A part of it is held out.
       within = {"": within["train"]}
-    return within, [_left_out(os.path.join(root, name)) for name in lost]
+    return within, [_left_out(os.path.join(root, name), of) for name in lost]
   # Names may say a split though there is one.
-  if not earlier and (found := pair(root, names)):
+  if not earlier and (found := pair(root, names, of)):
     images, masks = (os.path.join(root, name) for name in found)
     return {"": Places(images, masks)}, []
-  lacking = IMAGES if not {n.lower() for n in names} & {*IMAGES} else MASKS
+  lacking = IMAGES if not {n.lower() for n in names} & {*IMAGES} else of.names
   raise ValueError(
-    f"{text(root)!r} has 0 folders named {_listed(lacking)}, and segmentation "
-    "needs one: images, and masks of the same file names, which may lie in the "
-    "folders of the splits."
+    f"{text(root)!r} has 0 folders named {_listed(lacking)}, and {of.task} "
+    f"needs one: images, and {of.plural} of the same file names, which may lie "
+    "in the folders of the splits."
   )
 
 
 def _plain_pair(
-  root: bytes, names: Sequence[bytes], earlier: bool
+  root: bytes, names: Sequence[bytes], earlier: bool, of: Beside
 ) -> Pair | None:
   """The two folders in `root`; raises ValueError if several are called so."""
   chosen = []
-  for kinds in (IMAGES, MASKS):
+  for kinds in (IMAGES, of.names):
     matches = [name for name in names if name.lower() in kinds]
     if len(matches) > 1 and not earlier:
-      here = [n for n in matches if holds_images(os.path.join(root, n))]
+      here = [n for n in matches if of.are_in(os.path.join(root, n))]
       matches = here if len(here) == 1 else matches
     if len(matches) > 1:
       raise ValueError(
         f"{text(root)!r} has {len(matches)} folders named {_listed(kinds)}, "
-        "and segmentation needs one: images, and masks of the same file names."
+        f"and {of.task} needs one: images, and {of.plural} of the same file "
+        "names."
       )
     chosen += matches
   if len(chosen) == 2:
     return Pair(*chosen)
-  found = None if earlier else pair(root, names)
+  found = None if earlier else pair(root, names, of)
   return found if found and not named(found.images) else None
 
 
 def _by_split(
-  images: bytes, masks: bytes, earlier: bool
+  images: bytes, masks: bytes, earlier: bool, of: Beside
 ) -> tuple[dict[str, Places], list[str]]:
   """The splits in a folder of images and one of masks, if they have any."""
   of_images, of_masks = (
     _splits(folder, subfolders(folder), earlier) for folder in (images, masks)
   )
   if "train" not in of_images:
-    masks = masks if earlier else _only_with_pictures(images, masks)
+    masks = masks if earlier else _only_with_pictures(images, masks, of)
     return {"": Places(images, masks)}, []
   found, lines = {}, []
   for split, name in of_images.items():
@@ -151,7 +154,7 @@ def _by_split(
       beside = os.path.join(masks, of_masks[split])
       found[split] = Places(folder, beside)
     elif split == "test" and not earlier:
-      lines.append(_left_out(folder))
+      lines.append(_left_out(folder, of))
     else:
       raise ValueError(f"{text(masks)!r} has no folder {text(name)!r}.")
   if [*found] == ["train"] and not earlier:  # A part of it is held out.
@@ -159,15 +162,15 @@ def _by_split(
   return found, lines
 
 
-def _only_with_pictures(images: bytes, masks: bytes) -> bytes:
+def _only_with_pictures(images: bytes, masks: bytes, of: Beside) -> bytes:
   """The only folder of pictures among the masks, such as trimaps.
 
   It is `masks` itself if that has pictures, or the images have such a folder.
   """
-  if not {*_endings(masks)}.isdisjoint(EXTENSIONS):
+  if not {*_endings(masks)}.isdisjoint((*of.also_seen, *of.endings)):
     return masks
   folders = subfolders(masks)
-  inside = [n for n in folders if holds_images(os.path.join(masks, n))]
+  inside = [n for n in folders if of.are_in(os.path.join(masks, n))]
   if len(inside) != 1 or inside[0] in subfolders(images):
     return masks
   return os.path.join(masks, inside[0])
@@ -192,14 +195,16 @@ def _splits(
   return splits
 
 
-def _of_split(root: bytes, names: Sequence[bytes], split: str) -> Pair | None:
+def _of_split(
+  root: bytes, names: Sequence[bytes], split: str, of: Beside
+) -> Pair | None:
   """The folders of one split that lie beside each other, if there are two."""
   of_split = [name for name in names if _kind(name)[0] == split]
-  return pair(root, of_split)
+  return pair(root, of_split, of)
 
 
-def _left_out(folder: bytes) -> str:
-  return f"{text(folder)} has no masks, and is left out."
+def _left_out(folder: bytes, of: Beside) -> str:
+  return f"{text(folder)} has no {of.plural}, and is left out."
 
 
 def _listed(names: Sequence[bytes]) -> str:
@@ -209,6 +214,14 @@ def _listed(names: Sequence[bytes]) -> str:
 def refuse(root: bytes, names: Sequence[bytes]) -> None:
   """Raises ValueError if two of the folders in `root` are such a pair."""
   found = pair(root, names)
+  numbers = pair(root, names, NUMBERS) if found is None else None
+  if numbers is not None and are_read(root, numbers, NUMBERS):
+    images, targets = map(text, numbers)
+    raise ValueError(
+      f"{text(root)!r} has {images} and {targets}, which are not classes: "
+      "--config dense_regression reads this folder as images and numbers of "
+      "their pixels."
+    )
   if found is None:
     return
   images, masks = map(text, found)
@@ -261,25 +274,25 @@ def _advice(root: bytes, found: Pair) -> str:
   )
 
 
-def are_read(root: bytes, found: Pair) -> bool:
-  """Whether segmentation reads the folder, as images have pictures for masks.
+def are_read(root: bytes, found: Pair, of: Beside = MASKS) -> bool:
+  """Whether the task of masks reads the folder, as images have pictures.
 
   Some images are looked at.
   """
-  if endings_in(os.path.join(root, found.masks)).isdisjoint(EXTENSIONS):
+  if not of.are_in(os.path.join(root, found.masks)):
     return False
-  return _lacking(root) == ""
+  return _lacking(root, of) == ""
 
 
-def _lacking(root: bytes) -> str | None:
+def _lacking(root: bytes, of: Beside = MASKS) -> str | None:
   """Which of some images lacks its mask; "" for none, None without places."""
   try:
-    found, _ = places(root)
+    found, _ = places(root, of=of)
   except ValueError:
     return None
   for images, masks in found.values():
     files = [*images_below(images)]
-    lookup = MaskLookup(masks)
+    lookup = MaskLookup(masks, of=of)
     for file in files[:: max(1, len(files) // _IMAGES_LOOKED_AT)]:
       try:
         lookup.find(file)
@@ -296,7 +309,3 @@ def _kind(name: bytes) -> tuple[str, str]:
     return "", "".join(found)
   plain = [w for w in found if w in _IMAGES]
   return one.split, one.rest.replace(" ", "") or "".join(plain[:1])
-
-
-def _preferred(name: bytes) -> tuple[bool, bytes]:
-  return name.lower() not in MASKS, name

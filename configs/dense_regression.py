@@ -1,0 +1,37 @@
+"""A head that predicts the number of each pixel, on a frozen encoder.
+
+vit_jax train --config dense_regression --pretrained hf_s14_dinov2 \
+  --config.data.root=my_depth --workdir runs/my_depth
+
+The folder holds images and depth, see docs/howto/dense_regression.md. "lora" or
+"whole" as the argument, as in --config dense_regression:lora, trains LoRA's
+matrices in all layers, or all layers, with the head.
+"""
+
+from vit_jax.config import base_config
+
+KINDS = ("head", "lora", "whole")
+
+
+def get_config(argument: str = "head"):
+  if argument not in KINDS:
+    raise ValueError(f"{argument!r}: give one of {', '.join(KINDS)}.")
+  c = base_config()
+  c.data.task = "dense_regression"
+  c.image_size = None  # Takes the checkpoint's own.
+  c.total_epochs = 20.0
+  c.batch_size = 16
+  c.train_transform.min_area = 0.3
+  c.optimizer.update(kind="adam", peak_lr=1e-2, warmup_epochs=1.0)
+  c.optimizer.update(decay="cosine", weight_decay=0.0)
+  if argument == "head":  # It learns more from whole scenes than from parts.
+    c.train_transform.crop = "resize"
+    c.optimizer.freeze_layers = -1
+  else:
+    c.optimizer.update(peak_lr=1e-4)
+  if argument == "lora":
+    c.lora.rank = 16
+  c.log_every_epochs, c.log_every_steps = 1.0, 0
+  c.eval_every_epochs, c.eval_every_steps = 5.0, 0
+  c.save_every_epochs, c.save_every_steps = 5.0, 0
+  return c

@@ -1,0 +1,86 @@
+"""The kinds of files that lie beside images: masks of classes, or numbers."""
+
+import dataclasses
+
+from vit_jax.data.reading.folders import EXTENSIONS, endings_in
+from vit_jax.data.reading.masks.files import ENDINGS
+
+_OF_MASKS = (b"masks", b"mask", b"annotations", b"labels")
+_OF_NUMBERS = (
+  *(b"depth", b"depths", b"depth_maps", b"disparity", b"disparities"),
+  *(b"height", b"heights", b"dsm", b"ndsm", b"elevation"),
+  *(b"density", b"densities", b"density_maps", b"targets"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+  """A kind of files beside images, and how they are found.
+
+  Attributes:
+    key: The key of the configuration that reads them.
+    one, plural: The words for such files.
+    names: Names of their folder, in lower case, the usual first.
+    words: Further names, in lower-case letters alone.
+    suffixes: Endings of the files' names after those of their images.
+    endings: Endings of the files that are read.
+    also_seen: Endings of files that tell such a folder as well.
+  """
+
+  key: str
+  one: str
+  plural: str
+  names: tuple[bytes, ...]
+  words: frozenset[str]
+  suffixes: tuple[bytes, ...]
+  endings: tuple[bytes, ...]
+  also_seen: tuple[bytes, ...] = EXTENSIONS
+
+  @property
+  def task(self) -> str:
+    """The name of the task that reads them."""
+    return self.key.partition("=")[2]
+
+  def are_in(self, folder: bytes) -> bool:
+    """Whether such a file is among the first of a folder, at any depth."""
+    seen = {*self.also_seen, *self.endings}
+    return not endings_in(folder).isdisjoint(seen)
+
+
+MASKS = Beside(
+  key="data.task=segmentation",
+  one="mask",
+  plural="masks",
+  names=_OF_MASKS,
+  words=frozenset(
+    "annotation annotations groundtruth gt gtcoarse gtfine gts label labels "
+    "mask masks segmentation segmentationclass segmentationclassaug "
+    "segmentationobject segmentations trimaps".split()
+  ),
+  suffixes=(
+    *(b"_mask", b"-mask", b"_masks", b"_gt", b"_GT", b"_seg", b"_segmentation"),
+    *(b"_label", b"_labels", b"_L", b"_lab", b"_annotation", b"_groundtruth"),
+    *(b"_gtFine_labelIds", b"_gtFine_labelTrainIds", b"_gtCoarse_labelIds"),
+  ),
+  endings=ENDINGS,
+)
+NUMBERS = Beside(
+  key="data.task=dense_regression",
+  one="target",
+  plural="targets",
+  names=_OF_NUMBERS,
+  words=frozenset(
+    "depth depths depthmap depthmaps disparity disparities height heights "
+    "heightmap heightmaps dsm ndsm elevation elevations density densities "
+    "densitymap densitymaps target targets".split()
+  ),
+  suffixes=(
+    *(b"_depth", b"-depth", b"_disparity", b"_disp", b"_height", b"_dsm"),
+    *(b"_density", b"_target", b"_gt", b"_GT"),
+  ),
+  endings=(b".png", b".tif", b".tiff", b".npy"),
+)
+NUMBERS_AS_MASKS = dataclasses.replace(
+  NUMBERS, names=MASKS.names, words=MASKS.words, suffixes=MASKS.suffixes
+)
+"""Numbers in a folder that is called as one of masks."""

@@ -1,0 +1,320 @@
+"""Reads images, and numbers of their pixels from a folder beside theirs."""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from vit_jax.data.batch import ArraySpec
+from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.reading import folders
+from vit_jax.data.reading.labels import Labels, Names
+from vit_jax.data.reading.masks import names as mask_names
+from vit_jax.data.reading.masks.beside import NUMBERS as NUMBER_FILES
+from vit_jax.data.reading.masks.beside import NUMBERS_AS_MASKS
+from vit_jax.data.reading.paired_folder import PairedFolder, opened
+from vit_jax.data.reading.pixel_numbers.files import Reading, stored
+from vit_jax.data.reading.pixel_numbers.statistics import Statistics
+from vit_jax.data.reading.split_names import words
+from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.printable import printable_path as text
+
+_LOOKED_AT = 48  # Files that are read as a folder is opened.
+_ZERO_IS_UNKNOWN = ("depth", "disparit")  # Beginnings of names.
+_LEVELS = 255  # Above it, files have more than 8 bits.
+_FEW = 4  # Files of a folder of masks that are looked at.
+_MOST_CLASSES = 256  # In one picture.
+NO_VALUE = "none"
+"""The `data.unknown` by which every number of a file counts."""
+
+
+class PixelNumbers(Labels):
+  """A picture of numbers, NaN where they are unknown."""
+
+  reader = "number_folder"
+  heading = "target"
+  twice = "twice"
+  apart = "there with different targets"
+  records = ""
+  pixels_may_be_unknown = True
+
+  def spec(self, count: int) -> ArraySpec:
+    """One of any height and width; a transform gives it a size."""
+    del count
+    return ArraySpec((0, 0), np.float32)
+
+  def kept(self, label: np.ndarray, count: int) -> np.ndarray:
+    """The least, the greatest, the sum and the count of known numbers.
+
+    The count of all pixels is the last of these five.
+    """
+    del count
+    known = label[~np.isnan(label)].astype(np.float64)
+    ends = (known.min(), known.max()) if known.size else (np.inf, -np.inf)
+    return np.array([*ends, known.sum(), known.size, label.size])
+
+  def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
+    """The least, the mean and the greatest, and the share of the unknown."""
+    least, most = kept[:, 0].min(), kept[:, 1].max()
+    total, known, pixels = kept[:, 2:].sum(axis=0)
+    if not known:
+      return {names[0]: "unknown"}
+    said = f"{least:.6g} to {most:.6g}, mean {total / known:.6g}"
+    if known < pixels:
+      said += f", {1 - known / pixels:.1%} unknown"
+    return {names[0]: said}
+
+  def spread(self, kept: np.ndarray, names: Names) -> str:
+    return ""
+
+  def shown(self, label: np.ndarray, names: Names) -> str:
+    """The range of the known numbers."""
+    return self.told(label, names)
+
+  def told(self, label: Any, names: Sequence[str]) -> str:
+    numbers = np.asarray(label)
+    known = numbers[~np.isnan(numbers)]
+    name = names[0] if len(names) else "numbers"
+    if not known.size:
+      return f"{name} unknown"
+    return f"{name} {known.min():.4g} to {known.max():.4g}"
+
+
+PIXEL_NUMBERS = PixelNumbers("targets")
+
+
+class NumberFolder(PairedFolder):
+  """One split of a folder of images and the numbers of their pixels.
+
+  The folder holds `images`, and `depth` (or `height`, `density`, `targets` and
+  the like, or `masks`) in the layouts of segmentation. The file beside an image
+  is a PNG of 8 or 16 bits, a TIFF, or an .npy file of one array.
+
+  Attributes:
+    label_spec: Pictures of float32 of this height and width, or of any.
+    reading: How files become numbers, in the unit.
+    statistics: Those of some files of the training split.
+    is_whole: Whether these files have whole numbers.
+  """
+
+  def __init__(
+    self,
+    settings: DataSettings,
+    split: str,
+    size: tuple[int, int] | None = None,
+    train: Any = None,
+  ):
+    """Lists the files, and looks at some unless `train` has done that.
+
+    Raises ValueError if a folder or a target is missing, or one that is looked
+    at has no numbers.
+    """
+    of = train._of if train else _kind(settings)
+    super().__init__(settings, split, of, size)
+    if train:
+      self.reading, self.is_whole = train.reading, train.is_whole
+      self.statistics = train.statistics
+    else:
+      self._look(settings)
+    self.class_names = (self.reading.name,)
+    self.label_spec = ArraySpec(size or (0, 0), np.float32)
+
+  def _read(self, path: bytes) -> Float[np.ndarray, "h w"]:
+    return self.reading.read(path)
+
+  def _look(self, settings: DataSettings) -> None:
+    """Reads some files, and says what they hold and how they are read."""
+    inside = os.path.relpath(self.beside, self._root)
+    self.reading, is_guess = _reading(settings, inside)
+    seen = _Seen()
+    self.statistics = Statistics.of(self._some(seen))
+    self.is_whole = seen.are_whole
+    self._lines += [
+      *_found(self.reading, self.statistics, len(self._pairs)),
+      *_zeros(self.reading, seen.zeros / seen.pixels, is_guess, settings),
+      *self._turned(),
+    ]
+    if seen.are_whole and settings.target_scale is None and seen.most > _LEVELS:
+      self._lines.append(
+        f"targets are whole numbers of up to {seen.most:,.0f}, and 1 is taken "
+        "for one unit: data.target_scale=0.001 takes millimetres for metres."
+      )
+
+  def _some(self, seen: "_Seen") -> Iterator[Float[np.ndarray, "h w"]]:
+    """The numbers of some files, whose values are `seen`.
+
+    Files that cannot be read are left out, as training may skip them, unless
+    all of them are.
+    """
+    count = min(_LOOKED_AT, len(self._pairs))
+    places = np.linspace(0, len(self._pairs) - 1, count).astype(int)
+    unreadable = None
+    for place in places.tolist():
+      try:
+        values = stored(self._pairs[place][1])
+      except UnreadableImageError as error:
+        unreadable = error
+        continue
+      seen.look(values)
+      yield self.reading.numbers(values)
+    if unreadable and not seen.pixels:
+      raise unreadable
+
+
+@dataclasses.dataclass
+class _Seen:
+  """Facts about the values of the files that were looked at."""
+
+  are_whole: bool = True
+  most: float = 0.0
+  zeros: int = 0
+  pixels: int = 0
+
+  def look(self, values: np.ndarray) -> None:
+    self.are_whole &= values.dtype.kind != "f"
+    self.most = max(self.most, float(values.max()))
+    self.zeros += int((values == 0).sum())
+    self.pixels += values.size
+
+
+def _kind(settings: DataSettings) -> Any:
+  """The kind of the folder of targets: of its own name, or of masks."""
+  root = os.fsencode(settings.root or "")
+  try:
+    mask_names.places(root, of=NUMBER_FILES)
+  except ValueError:
+    try:
+      mask_names.places(root, of=NUMBERS_AS_MASKS)
+    except ValueError:
+      return NUMBER_FILES  # Its message says what is missing.
+    return NUMBERS_AS_MASKS
+  return NUMBER_FILES
+
+
+def _reading(settings: DataSettings, folder: bytes) -> tuple[Reading, bool]:
+  """How files are read, and whether 0 is unknown by the folder's name alone."""
+  own = [word for word in words(folder) if word in NUMBER_FILES.words]
+  name = own[0] if own else "target"
+  scale = settings.target_scale or 1.0
+  if settings.unknown is None and name.startswith(_ZERO_IS_UNKNOWN):
+    return Reading(name, scale, (0.0,)), True
+  return Reading(name, scale, _unknown(settings.unknown)), False
+
+
+def _unknown(given: str | None) -> tuple[float, ...]:
+  """The values of files that stand for no number."""
+  if given is None or given.strip().lower() == NO_VALUE:
+    return ()
+  try:
+    return tuple(float(part) for part in given.split(","))
+  except ValueError:
+    raise ValueError(
+      f"data.unknown={given!r}: give the values that stand for no number in "
+      f"the files, such as 0 or 0,65535, or {NO_VALUE!r}."
+    ) from None
+
+
+def _found(reading: Reading, seen: Statistics, of: int) -> list[str]:
+  which = "all" if seen.files == of else f"{seen.files:,} of"
+  unknown = f", {seen.unknown:.1%} of the pixels unknown" * (seen.unknown > 0)
+  line = (
+    f"{reading.name} of {which} {of:,} training images: {seen.least:.6g} to "
+    f"{seen.most:.6g}, mean {seen.mean:.6g}{unknown}."
+  )
+  return [line]
+
+
+def _zeros(
+  reading: Reading, share: float, is_guess: bool, settings: DataSettings
+) -> list[str]:
+  """A line on 0, if files have it and no setting says what it is."""
+  line = ""
+  if is_guess and share:
+    line = (
+      f"0 is taken for unknown {reading.name} ({share:.1%} of the pixels): "
+      f"data.unknown={NO_VALUE} takes it for a number."
+    )
+  elif share and settings.unknown is None:
+    line = (
+      f"0 is taken for a number ({share:.1%} of the pixels): data.unknown=0 "
+      "leaves it out."
+    )
+  return [line] if line else []
+
+
+def open_split(
+  settings: DataSettings,
+  split: str,
+  labels: Labels = PIXEL_NUMBERS,
+  size: tuple[int, int] | None = None,
+) -> NumberFolder:
+  """Opens the split "train", "eval" or "test" of the folder `settings.root`.
+
+  Targets are read as those of "train" are. They are resized to `size`, or keep
+  their own. Raises ValueError if there is no such folder, image or target.
+  """
+  del labels
+  _check(settings)
+  train = NumberFolder(settings, "train", size)
+  if split == "train":
+    return train
+  return NumberFolder(settings, split, size, train)
+
+
+def open_folder(
+  settings: DataSettings,
+  labels: Labels = PIXEL_NUMBERS,
+  size: tuple[int, int] | None = None,
+) -> dict[str, NumberFolder]:
+  """Opens "train", "eval" and, if there is one, "test"; see `open_split`."""
+
+  def open_one(split: str, train: Any) -> NumberFolder:
+    return NumberFolder(settings, split, size, train)
+
+  del labels
+  _check(settings)
+  return opened(open_one)
+
+
+def summary(splits: Sequence[NumberFolder]) -> str:
+  """The number of images found, such as "train 8, test 2 images"."""
+  counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
+  name = splits[0].reading.name
+  return f"{splits[0].folder_name}: {counts} images, {name} of each pixel"
+
+
+def _check(settings: DataSettings) -> None:
+  if not settings.root or settings.labels_file:
+    raise ValueError(
+      "data.task=dense_regression takes --config.data.root, a folder that "
+      "holds images and targets, such as images and depth."
+    )
+
+
+def why_numbers(root: bytes) -> str:
+  """Why the files of a folder of masks hold numbers and no classes, or "".
+
+  Some are looked at: floats, or more values in one picture than classes have.
+  """
+  try:
+    places, _ = mask_names.places(root, of=NUMBERS_AS_MASKS)
+  except ValueError:
+    return ""
+  _, folder = next(iter(places.values()))
+  endings = NUMBERS_AS_MASKS.endings
+  for file in itertools.islice(
+    folders.images_below(folder, None, endings), _FEW
+  ):
+    try:
+      values = stored(os.path.join(folder, file))
+    except ValueError:  # They are colours, or damaged.
+      return ""
+    if values.dtype.kind == "f":
+      return f"whose files have floats, such as {text(file)}"
+    if len(np.unique(values)) > _MOST_CLASSES:
+      return f"whose files have more values than classes, such as {text(file)}"
+  return ""

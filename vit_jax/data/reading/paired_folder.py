@@ -1,0 +1,202 @@
+"""A folder of images, each with a picture beside it: of classes, or numbers."""
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+from PIL import Image
+
+from vit_jax.data.decoding.decode import image_size
+from vit_jax.data.decoding.orientation import of_picture
+from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.reading import folders
+from vit_jax.data.reading.holdout import Holdout
+from vit_jax.data.reading.image_files import content
+from vit_jax.data.reading.masks import names as mask_names
+from vit_jax.data.reading.masks.beside import Beside
+from vit_jax.data.reading.masks.lookup import MaskLookup
+from vit_jax.data.reading.split_names import split_named
+from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.printable import printable_path as text
+
+_LOOKED_AT = 16  # Images whose Exif is read.
+
+Picture = Shaped[np.ndarray, "h w"]
+
+
+class PairedFolder(Source):
+  """One split of a folder of images, and of the files beside them.
+
+  A reader derives from it: it says what lies beside the images, and how a file
+  becomes the number of each pixel.
+
+  Attributes:
+    root: The whole folder.
+    split: "train", "val" or "test"; without folders what was asked for.
+    folder_name: The name of the whole folder.
+    name: The same, and that of the split's folder.
+    has_test: Whether there is a folder to test on.
+    beside: The folder of the files beside the images.
+  """
+
+  def __init__(
+    self,
+    settings: DataSettings,
+    split: str,
+    of: Beside,
+    size: tuple[int, int] | None = None,
+    earlier: bool = False,
+  ):
+    """Lists the files.
+
+    `split` is "train", "test", or what is evaluated on by any other name. With
+    no `size`, pictures keep their own. Raises ValueError if a folder or a file
+    beside an image is missing.
+    """
+    root = self._root = os.fsencode(settings.root or "")
+    places, left_out = mask_names.places(root, earlier, of)
+    self.has_test = "test" in places
+    self.split = split
+    whole = "" in places
+    chosen = "" if whole and split != "test" else None
+    chosen = chosen if whole else _chosen(places, split, settings)
+    if chosen is None:
+      missing = "test" if split == "test" else "val"
+      lacks = "no test folder" if whole else f"a train folder but no {missing}"
+      raise ValueError(f"{text(root)!r} has {lacks}.")
+    images, self.beside = places[chosen]
+    self.split = chosen or split
+    files = [*folders.images_below(images)]
+    if not chosen:
+      self.held_out = Holdout.of(
+        len(files),
+        settings.eval_fraction,
+        settings.held_out_by,
+        settings.held_out_below,
+      )
+      evaluated = self.held_out.of_class(0, files)
+      files = [f for f in files if (f in evaluated) != (split == "train")]
+    if not files:
+      raise ValueError(f"{text(images)!r} has no images for {split}.")
+    self.root = text(root)
+    lookup = MaskLookup(self.beside, earlier, of)
+    self._pairs = [(os.path.join(images, f), lookup.find(f)) for f in files]
+    self._lines: list[str] = [*left_out, *lookup.lines()]
+    self.folder_name = text(os.path.basename(os.path.abspath(root)))
+    self.name = f"{self.folder_name}, {self.split}"
+    self._size = size
+    self._of = of
+
+  def _read(self, path: bytes) -> Picture:
+    """The label of each pixel of a file beside an image."""
+    raise NotImplementedError
+
+  def __len__(self) -> int:
+    return len(self._pairs)
+
+  def __getitem__(self, index: int) -> Example:
+    image, beside = self._pairs[index]
+    encoded = content(image)
+    label = self._read(beside)
+    _check_proportions(image, encoded, label.shape, self._of.one)
+    if self._size is not None:
+      label = resize_mask(label, self._size)
+    return {"image": encoded, "label": label, "id": text(image)}
+
+  def ids(self, indices: Sequence[int]) -> list[str]:
+    """The paths of these examples' images, without reading them."""
+    return [text(self._pairs[index][0]) for index in indices]
+
+  def warnings(self) -> list[str]:
+    """Lines on the files beside the images, and on possible mistakes."""
+    return self._lines
+
+  def exposure(self) -> list[str]:
+    """Warnings about images of 16 bits: none."""
+    return []
+
+  def _turned(self) -> list[str]:
+    """A line on images that Exif turns, where sizes do not tell."""
+    return _turned([image for image, _ in self._pairs], self._of.plural)
+
+
+def opened(
+  open_one: Callable[[str, Any], Any],
+) -> dict[str, Any]:
+  """All splits of a folder: "train", "eval" and, if there is one, "test".
+
+  `open_one` opens a split by its name, as the given training split reads its
+  files; that is None for the training split.
+  """
+  train = open_one("train", None)
+  splits = ["eval", "test"] if train.has_test else ["eval"]
+  return {"train": train, **{s: open_one(s, train) for s in splits}}
+
+
+def resize_mask(
+  mask: Picture, size: tuple[int, int]
+) -> Shaped[np.ndarray, "H W"]:
+  """Takes the pixel that lies nearest to the centre of each new one."""
+  rows, columns = (
+    ((np.arange(new) + 0.5) * old / new).astype(int)
+    for old, new in zip(mask.shape, size, strict=True)
+  )
+  return mask[rows[:, None], columns[None]]
+
+
+def _chosen(
+  places: Mapping[str, mask_names.Places], split: str, settings: DataSettings
+) -> str | None:
+  """The split with folders of its own that is asked for; None without one."""
+  if split in ("train", "test"):
+    return split if split in places else None
+  wanted = os.fsencode(settings.eval_split or "val")
+  order = (split_named(wanted), "test")
+  return next((name for name in order if name in places), None)
+
+
+def _turned(images: Sequence[bytes], plural: str) -> list[str]:
+  """A line on images that Exif turns, where sizes do not tell."""
+  places = np.linspace(0, len(images) - 1, min(_LOOKED_AT, len(images)))
+  turned = []
+  for place in places.astype(int).tolist():
+    with contextlib.suppress(Exception):  # Decoding it will report the error.
+      with Image.open(io.BytesIO(content(images[place]))) as image:
+        orientation = of_picture(image)
+        if orientation in (2, 3, 4) or (
+          orientation in (5, 6, 7, 8) and image.width == image.height
+        ):
+          turned.append(images[place])
+  if not turned:
+    return []
+  line = (
+    f"{len(turned)} of {len(places)} images looked at, such as "
+    f"{text(turned[0])}, are turned by their Exif and keep their size: check "
+    f"that their {plural} are turned as the images are shown."
+  )
+  return [line]
+
+
+def _check_proportions(
+  path: bytes, encoded: bytes, mask: tuple[int, ...], one: str
+) -> None:
+  """Raises UnreadableImageError if an image and its mask differ in proportions.
+
+  A mask may be smaller than its image. The image may be turned by its Exif; its
+  mask is not turned with it. `one` is the word for what `mask` is the shape of.
+  """
+  try:
+    height, width = image_size(encoded)
+  except UnreadableImageError:
+    return  # Decoding it will report the error.
+  if abs(mask[0] * width - mask[1] * height) > width + height:
+    raise UnreadableImageError(
+      f"{text(path)}: the image is {height} x {width}, turned as its Exif "
+      f"says, and its {one} {mask[0]} x {mask[1]}: they need the same "
+      f"proportions. Turn the {one} as the image is shown, or remove the "
+      "orientation from the image's Exif."
+    )

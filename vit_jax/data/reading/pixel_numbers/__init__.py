@@ -1,0 +1,1 @@
+"""Reads the number of each pixel: depth, height, density."""

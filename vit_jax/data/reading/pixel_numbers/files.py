@@ -1,0 +1,127 @@
+"""Reads the number of each pixel from a PNG, TIFF or .npy file."""
+
+import dataclasses
+import io
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from PIL import Image
+
+from vit_jax.data.example import UnreadableImageError, check_size
+from vit_jax.data.reading.image_files import content
+from vit_jax.data.reading.masks.files import read_picture, unsigned
+from vit_jax.runtime.printable import one_line
+from vit_jax.runtime.printable import printable_path as text
+
+_ARRAY = b"\x93NUMPY"
+_GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L", "F")  # A number a pixel.
+_NO_DATA = 42113  # GDAL's tag of TIFF, for pixels without a number.
+_KINDS = "uif"  # Types of arrays: whole numbers, and floats.
+_INSTEAD = (
+  "save a grey PNG of 8 or 16 bits, a float TIFF or an .npy file of one number "
+  "for each pixel"
+)
+
+Values = Shaped[np.ndarray, "h w"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+  """How the files of a folder become numbers.
+
+  Attributes:
+    name: The name of the numbers, such as "depth".
+    scale: The factor from a file's values to the numbers.
+    unknown: Values of files that stand for no number.
+  """
+
+  name: str
+  scale: float = 1.0
+  unknown: tuple[float, ...] = ()
+
+  def read(self, path: bytes) -> Float[np.ndarray, "h w"]:
+    """The numbers of a file, float32, and NaN for what is unknown.
+
+    Raises as `stored` does.
+    """
+    return self.numbers(stored(path))
+
+  def numbers(self, values: Values) -> Float[np.ndarray, "h w"]:
+    """The same from a file's values."""
+    found = values.astype(np.float32)
+    found *= np.float32(self.scale)
+    for value in self.unknown:
+      found[values == value] = np.nan
+    found[~np.isfinite(found)] = np.nan
+    return found
+
+
+def stored(path: bytes) -> Values:
+  """The values of a file, of the type that it has; NaN by a TIFF's no-data tag.
+
+  Raises:
+    UnreadableImageError: the file is missing, damaged or too large.
+    ValueError: it has not one number for each pixel.
+  """
+  encoded = content(path)
+  if encoded.startswith(_ARRAY):
+    return _of_array(path, encoded)
+  image, scale = read_picture(path, encoded, "target", "a number")
+  pixels = np.asarray(image)
+  if image.mode in ("RGB", "RGBA", "LA"):
+    pixels = _of_equal(path, image.mode, pixels)
+  elif image.mode not in _GREY:
+    raise ValueError(_no_numbers(path, f"has the mode {image.mode}"))
+  if pixels.dtype == bool:
+    pixels = pixels.astype(np.uint8)
+  if scale > 1:
+    pixels = pixels // np.uint8(scale)
+  return _without_no_data(image, unsigned(image, pixels))
+
+
+def _of_equal(path: bytes, mode: str, pixels: np.ndarray) -> Values:
+  """The levels of a grey picture that is stored in colours."""
+  colours = pixels if mode == "RGB" else pixels[..., :-1]
+  is_opaque = mode == "RGB" or pixels[..., -1].min() == 255
+  if not is_opaque or (colours != colours[..., :1]).any():
+    raise ValueError(_no_numbers(path, "has colours"))
+  return colours[..., 0]
+
+
+def _without_no_data(image: Image.Image, pixels: Values) -> Values:
+  tags: Any = getattr(image, "tag_v2", {})
+  try:
+    value = float(str(tags.get(_NO_DATA, "")).strip("\0 "))
+  except ValueError:
+    return pixels
+  return np.where(pixels == pixels.dtype.type(value), np.nan, pixels)
+
+
+def _of_array(path: bytes, encoded: bytes) -> Values:
+  """The array of an .npy file, whose header is checked before it is made."""
+  file = io.BytesIO(encoded)
+  npy = np.lib.format
+  try:
+    version = npy.read_magic(file)
+    read = npy.read_array_header_1_0
+    if version != (1, 0):
+      read = npy.read_array_header_2_0
+    shape, by_columns, dtype = read(file)
+  except Exception as error:  # A header is a Python expression.
+    why = one_line(error) or type(error).__name__
+    raise UnreadableImageError(f"{text(path)}: {why}.") from error
+  sides = [n for n in shape if n != 1] if len(shape) > 2 else [*shape]
+  if dtype.kind not in _KINDS or len(sides) != 2 or 0 in sides:
+    sizes = " x ".join(map(str, shape)) or "no"
+    raise ValueError(_no_numbers(path, f"has {sizes} values of type {dtype}"))
+  try:
+    check_size(*sides)
+    flat = np.frombuffer(encoded, dtype, sides[0] * sides[1], file.tell())
+  except ValueError as error:
+    raise UnreadableImageError(f"{text(path)}: {one_line(error)}.") from error
+  return flat.reshape(sides, order="F" if by_columns else "C")
+
+
+def _no_numbers(path: bytes, what: str) -> str:
+  return f"{text(path)} {what}: {_INSTEAD}."

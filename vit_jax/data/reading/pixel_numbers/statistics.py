@@ -1,0 +1,82 @@
+"""Statistics of the numbers of some files."""
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+from jaxtyping import Float
+
+Numbers = Float[np.ndarray, "h w"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+  """The numbers of the pixels of some files, of which NaN is unknown.
+
+  Attributes:
+    files: The number of files.
+    pixels: The number of their pixels.
+    known: The number of pixels that have a number.
+    least, most: The least and the greatest number.
+    mean, std: Mean and deviation of the numbers.
+    log_mean, log_std: Mean and deviation of the logarithms; NaN unless all
+      numbers are positive.
+  """
+
+  files: int
+  pixels: int
+  known: int
+  least: float
+  most: float
+  mean: float
+  std: float
+  log_mean: float
+  log_std: float
+
+  @classmethod
+  def of(cls, pictures: Iterable[Numbers]) -> "Statistics":
+    """Those of pictures; raises ValueError if no pixel is known."""
+    files = pixels = known = 0
+    least, most = np.inf, -np.inf
+    sums = np.zeros(4)  # Numbers, squares, logarithms, their squares.
+    for picture in pictures:
+      numbers = picture[~np.isnan(picture)].astype(np.float64)
+      files, pixels = files + 1, pixels + picture.size
+      known += numbers.size
+      if not numbers.size:
+        continue
+      least, most = min(least, numbers.min()), max(most, numbers.max())
+      sums[:2] += numbers.sum(), (numbers**2).sum()
+      if least > 0:
+        logs = np.log(numbers)
+        sums[2:] += logs.sum(), (logs**2).sum()
+    if not known:
+      raise ValueError(
+        f"none of the {files:,} targets looked at has a known number: check "
+        "the files, and which of their values are unknown."
+      )
+    mean, square, log_mean, log_square = (sums / known).tolist()
+    spread, log_spread = square - mean**2, log_square - log_mean**2
+    if least <= 0:
+      log_mean = log_spread = np.nan
+    return cls(
+      files,
+      pixels,
+      known,
+      float(least),
+      float(most),
+      mean,
+      float(np.sqrt(max(spread, 0.0))),
+      float(log_mean),
+      float(np.sqrt(np.maximum(log_spread, 0.0))),
+    )
+
+  @property
+  def unknown(self) -> float:
+    """The share of the pixels without a number."""
+    return 1 - self.known / self.pixels
+
+  @property
+  def are_positive(self) -> bool:
+    """Whether all numbers are above 0."""
+    return self.least > 0

@@ -1,0 +1,1 @@
+"""Dense regression: a number for each pixel."""

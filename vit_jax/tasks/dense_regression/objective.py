@@ -1,0 +1,114 @@
+"""The objective of dense regression: the error of the number of each pixel.
+
+Symbols: y is the number of a pixel, y* its target, and a pixel without a target
+is unknown, NaN.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from vit_jax.models.layer import Images
+from vit_jax.tasks.dense_regression.settings import DenseRegressionSettings
+from vit_jax.tasks.segmentation.objective import enlarged
+from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
+
+Numbers = Float[Array, "B H W"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+  """The meaning of an output: a standardised number, or its logarithm.
+
+  Attributes:
+    mean, std: Mean and deviation of the targets.
+    log_mean, log_std: Mean and deviation of their logarithms, which the outputs
+      then are; 0 where not all targets are above 0.
+  """
+
+  mean: float = 0.0
+  std: float = 1.0
+  log_mean: float = 0.0
+  log_std: float = 0.0
+
+  @property
+  def of_logarithms(self) -> bool:
+    return self.log_std > 0
+
+  def numbers(self, outputs: Any) -> Any:
+    """The numbers of outputs, NumPy's or JAX's; NaN for what is not finite."""
+    if not self.of_logarithms:
+      return outputs * self.std + self.mean
+    finite = jnp.where(jnp.isfinite(outputs), outputs, jnp.nan)
+    return jnp.exp(finite * self.log_std + self.log_mean)
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelErrors(TakesImages, Objective):
+  """The objective of dense regression, a `losses.Objective`.
+
+  The outputs of patches are enlarged to the size of the targets. An image's
+  loss is the mean over its known pixels, and 0 without any.
+
+  Attributes:
+    mean, std: The normalisation of the images.
+    scaling: The meaning of the outputs.
+    settings: The loss.
+  """
+
+  mean: Sequence[float]
+  std: Sequence[float]
+  scaling: Scaling
+  settings: DenseRegressionSettings
+  metric = "mae"
+
+  def prepare(
+    self, batch: Mapping[str, Array], key: Array
+  ) -> tuple[Images, Numbers]:
+    """Returns a batch's normalised images, and their targets."""
+    del key
+    return self.inputs(batch), batch["label"]
+
+  def loss(
+    self,
+    apply: Callable[..., Any],
+    inputs: Images,
+    targets: Numbers,
+    moment: Moment,
+  ) -> Loss:
+    """The loss of each image, and its mean absolute error."""
+    del moment
+    return Loss(*self.compare(apply(inputs), targets))
+
+  def numbers(
+    self, outputs: Float[Array, "B h w 1"], height: int, width: int
+  ) -> Numbers:
+    """The number of each pixel."""
+    return self.scaling.numbers(enlarged(outputs, height, width)[..., 0])
+
+  def compare(
+    self, outputs: Float[Array, "B h w 1"], targets: Numbers
+  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """The loss and the mean absolute error, from the outputs of the patches."""
+    y = self.numbers(outputs, *targets.shape[1:])
+    known = ~jnp.isnan(targets)
+    # Unknown targets are replaced, so that their gradient is 0 and not NaN.
+    target = jnp.where(known, targets, y)
+    error = mean_of(jnp.abs(y - target), known)
+    if self.settings.loss == "l1":
+      return error / self.scaling.std, error
+    known &= targets > 0
+    ratio = jnp.where(known, targets, 1.0)
+    d = jnp.where(known, jnp.log(jnp.where(known, y, 1.0)) - jnp.log(ratio), 0)
+    common = mean_of(d, known)
+    # Eq. 4 of arXiv:1406.2283, with the settings' lambda.
+    return mean_of(d**2, known) - self.settings.silog_lambda * common**2, error
+
+
+def mean_of(values: Numbers, known: Bool[Array, "B H W"]) -> Float[Array, " B"]:
+  """The mean over the known pixels of each image; 0 without any."""
+  count = jnp.maximum(known.sum(axis=(1, 2)), 1)
+  return jnp.where(known, values, 0).sum(axis=(1, 2)) / count

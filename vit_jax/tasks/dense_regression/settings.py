@@ -1,0 +1,31 @@
+"""Settings of dense regression; imports the standard library alone."""
+
+import dataclasses
+
+from vit_jax.runtime.checks import Rule
+from vit_jax.runtime.settings import setting
+from vit_jax.tasks.segmentation.settings import PatchHeadSettings
+
+LOSSES = ("l1", "silog")
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseRegressionSettings(PatchHeadSettings):
+  """A number for each pixel, with data.task=dense_regression."""
+
+  loss: str = setting(
+    "l1",
+    'The mean absolute error ("l1"), over the deviation of the targets; or the '
+    'scale-invariant one of logarithms ("silog", arXiv:1406.2283), for numbers '
+    "above 0.",
+    choices=LOSSES,
+  )
+  silog_lambda: float = setting(
+    0.5,
+    "Share of the common factor of an image that silog forgives: 0 for none, 1 "
+    "for all of it.",
+    must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
+  )
+  unit: str = setting(
+    "", 'The unit of the numbers in reports, such as "m"; "" names none.'
+  )

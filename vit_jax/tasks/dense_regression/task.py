@@ -1,0 +1,208 @@
+"""Dense regression as a task: a number for each pixel, such as its depth.
+
+`models.segmenter` has the model. Labels are pictures of numbers.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from vit_jax.data.batch import Transform
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.pixel_numbers.statistics import Statistics
+from vit_jax.data.settings import TrainTransformSettings
+from vit_jax.data.transforming.with_masks import with_numbers
+from vit_jax.models.segmenter import segmenter
+from vit_jax.runtime.checks import checked
+from vit_jax.runtime.display import Metric, Split
+from vit_jax.tasks.answers import Answers
+from vit_jax.tasks.dense_regression.objective import PixelErrors, Scaling
+from vit_jax.tasks.dense_regression.outcome import PixelNumbersOutcome, sums
+from vit_jax.tasks.dense_regression.pictures import make_panels
+from vit_jax.tasks.dense_regression.settings import DenseRegressionSettings
+from vit_jax.tasks.metrics import Measure, gathering
+from vit_jax.tasks.outcome import Curves, Stream
+from vit_jax.tasks.pictures import Panels
+from vit_jax.tasks.scores import Scores
+from vit_jax.tasks.segmentation.task import NOT_OF_PIXELS
+from vit_jax.tasks.table import labels_of
+from vit_jax.tasks.task import Task
+
+_PLAIN, _UNSCALED = DenseRegressionSettings(), Scaling()
+_LOOKED_AT = 48  # Examples of a source without statistics of its own.
+_LEVELS = (1 << 16) - 1  # The greatest value of a PNG of 16 bits.
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseRegressionTask(Task):
+  """Predicting the number of each pixel.
+
+  Attributes:
+    scaling: The meaning of outputs, a fact of the training targets.
+    levels: The number that is one level of a PNG of 16 bits, if the training
+      targets are whole numbers of them; 0 if they are not.
+  """
+
+  dense_regression: DenseRegressionSettings = _PLAIN
+  scaling: Scaling = _UNSCALED
+  levels: float = 0.0
+  name = "dense_regression"
+  labels = labels_of(name)
+  scores = Scores(
+    (
+      Metric("mae", "MAE", "{:.4g}", higher_is_better=False),
+      Metric("rmse", "RMSE", "{:.4g}", higher_is_better=False),
+      Metric("abs_rel", "AbsRel", "{:.4f}", higher_is_better=False),
+      Metric("delta1", "delta < 1.25"),
+      Metric("r2", "R2", "{:.4f}"),
+    ),
+    best="r2",
+    curves=(
+      Curves(
+        "Mean absolute error",
+        {
+          Split.TRAIN.key("mae"): "training",
+          Split.EVAL.key("mae"): "evaluation",
+        },
+      ),
+      Curves("R2", {Split.EVAL.key("r2"): "evaluation"}),
+    ),
+    sentence="Pixels are off by {mae:.4g} on average on {examples:,} images",
+  )
+  asked_by = "--masks=FOLDER to write the numbers of images"
+  refuses = NOT_OF_PIXELS
+  panels = Panels(
+    make_panels,
+    "What it answers",
+    "The image is on the left, then its target and the model's answer, from "
+    "dark for the target's least number to yellow for its greatest. Unknown "
+    "pixels are grey.",
+    "Three panels: the image, its target, the model's answer",
+  )
+
+  @property
+  def why_refused(self) -> str:
+    return (
+      "does not fit numbers of pixels, and data.task='dense_regression' has "
+      "them as labels"
+    )
+
+  def fitted(self, train: Source) -> "DenseRegressionTask":
+    """Raises ValueError for equal targets, or what the loss cannot take."""
+    folder: Any = train
+    seen = getattr(train, "statistics", None)
+    if seen is None:
+      some = range(min(_LOOKED_AT, len(train)))
+      seen = Statistics.of(folder.labels(some))
+    if not seen.std:
+      raise ValueError(
+        f"all targets looked at are {seen.mean:.6g}: give images whose numbers "
+        "differ."
+      )
+    if self.dense_regression.loss == "silog" and not seen.are_positive:
+      raise ValueError(
+        f"dense_regression.loss='silog' needs targets above 0, and they are "
+        f"{seen.least:.6g} or more: set data.unknown to what is no number, or "
+        "take the loss l1."
+      )
+    scaling = Scaling(seen.mean, seen.std)
+    if seen.are_positive and seen.log_std > 0:
+      scaling = Scaling(seen.mean, seen.std, seen.log_mean, seen.log_std)
+    levels = 0.0
+    if getattr(train, "is_whole", False) and seen.least >= 0:
+      levels = folder.reading.scale
+      levels *= seen.most <= levels * _LEVELS
+    return dataclasses.replace(self, scaling=scaling, levels=levels)
+
+  def facts(self) -> dict[str, Any]:
+    facts = dataclasses.asdict(self.scaling)
+    return {"task": self.name, **facts, "levels": self.levels}
+
+  def with_facts(self, description: Mapping[str, Any]) -> "DenseRegressionTask":
+    stored = description["targets"]
+    names = [field.name for field in dataclasses.fields(Scaling)]
+    mean, *others = (checked(key, float, stored[key]) for key in names)
+    levels = checked("levels", float, stored["levels"])
+    scaling = Scaling(mean, *others)
+    return dataclasses.replace(self, scaling=scaling, levels=levels)
+
+  @property
+  def answers(self) -> "PixelNumbersAnswers":
+    return PixelNumbersAnswers(self)
+
+  @property
+  def reads_patches(self) -> bool:
+    return True
+
+  def num_outputs(self, names: Any) -> int:
+    del names
+    return 1
+
+  def adapted(self, model: Any) -> Any:
+    settings = self.dense_regression
+    return segmenter(
+      model, 1, settings.layers, settings.head_size, task=self.name
+    )
+
+  def train_transform(
+    self, preprocessing: Preprocessing, settings: TrainTransformSettings
+  ) -> Transform:
+    return with_numbers(preprocessing.train_transform(settings))
+
+  def eval_transform(self, preprocessing: Preprocessing) -> Transform:
+    return with_numbers(preprocessing.transform())
+
+  def objective(self, model: Any, preprocessing: Preprocessing) -> PixelErrors:
+    mean, std = preprocessing.mean, preprocessing.std
+    return PixelErrors(mean, std, self.scaling, self.dense_regression)
+
+  def measure(self, model: Any, stream: Stream) -> Measure:
+    objective = self.objective(model, stream.preprocessing)
+    middle, spread = self.scaling.mean, self.scaling.std
+    name, *_ = stream.source.class_names
+
+    def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+      outputs = model.apply({"params": params}, objective.inputs(batch))
+      targets = batch["label"]
+      loss, _ = objective.compare(outputs, targets)
+      y = objective.numbers(outputs, *targets.shape[1:])
+      return {"loss": loss, **sums(y, targets, middle, spread)}
+
+    unit = self.dense_regression.unit
+    outcome = functools.partial(PixelNumbersOutcome, name, unit, spread)
+    return gathering(rows, outcome)
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelNumbersAnswers(Answers):
+  """The number of each pixel; none for a whole image."""
+
+  task: DenseRegressionTask
+
+  def marker(
+    self,
+    model: Any,
+    preprocessing: Preprocessing,
+    short_side: int | None = None,
+  ) -> Callable[[Any, np.ndarray], Float[np.ndarray, "H W"]]:
+    from vit_jax.tasks.segmentation.marking import enlarged_in_strips, make_mark
+
+    def numbers(outputs: np.ndarray, height: int, width: int) -> np.ndarray:
+      answer = np.empty((height, width), np.float32)
+      for rows, values in enlarged_in_strips(outputs, height, width):
+        answer[rows] = self.task.scaling.numbers(values[..., 0])
+      return answer
+
+    return make_mark(model, preprocessing, short_side, numbers)
+
+  def pixel_files(self, names: Any) -> Any:
+    from vit_jax.tasks.dense_regression.files import NumberFiles
+
+    settings = self.task.dense_regression
+    name = names[0] if names else "numbers"
+    return NumberFiles(name, settings.unit, self.task.levels)
