@@ -48,6 +48,9 @@ ZERO_MEANS_NOTHING = {
   *("eval_transform.resize_ratio", "eval_transform.longest_ratio"),
   *("data.tokens", "fewshot.data.eval_fraction", "fewshot.data.tokens"),
   *("data.target_scale", "fewshot.data.target_scale"),
+  *("data.images_per_row", "data.row_tokens", "data.min_tokens"),
+  *("fewshot.data.images_per_row", "fewshot.data.row_tokens"),
+  "fewshot.data.min_tokens",
   *("fewshot.seeds", "fewshot.most_images"),
   *("keep_last", "lora.alpha", "mesh.data", "mesh.fsdp"),
   *(

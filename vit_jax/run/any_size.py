@@ -17,6 +17,7 @@ _REFUSED = {
   "distill.teacher": "answers for images of one size",
   "eval_pictures": "draws images of one size",
 }
+_OF_PACKED_ROWS = {"data.row_tokens", "data.min_tokens"}
 
 
 def check(settings: Settings, task: Task, model: Model) -> None:
@@ -27,6 +28,7 @@ def check(settings: Settings, task: Task, model: Model) -> None:
       f"data.tokens={tokens} keeps the proportions of images, and the task "
       f"{task.name} takes images of one size: leave it out."
     )
+  _check_packing(settings, task)
   changes = changed(settings)
   for name in changes.keys() & _REFUSED.keys():
     value, default = changes[name]
@@ -45,3 +47,33 @@ def check(settings: Settings, task: Task, model: Model) -> None:
     check_any_size(model)
   except ValueError as error:
     raise ValueError(f"data.tokens={tokens}: {error}") from error
+
+
+def _check_packing(settings: Settings, task: Task) -> None:
+  """Raises ValueError if images cannot share rows as the settings say."""
+  data = settings.data
+  images, tokens, row = data.images_per_row, data.tokens or 0, data.row_tokens
+  if images == 1:
+    for name in _OF_PACKED_ROWS & changed(settings).keys():
+      value, _ = changed(settings)[name]
+      raise ValueError(
+        f"{name}={value} is for images that share rows: set "
+        "data.images_per_row, or leave it out."
+      )
+    return
+  if not task.packs_images:
+    raise ValueError(
+      f"data.images_per_row={images} packs images into rows, and the task "
+      f"{task.name} takes rows of one image: leave it out."
+    )
+  if row is not None and row < max(tokens, images):
+    raise ValueError(
+      f"data.row_tokens={row} has no room for an image of data.tokens={tokens}"
+      f", or for data.images_per_row={images} images of a patch: set it to "
+      f"{max(tokens, images)} or more."
+    )
+  if data.min_tokens is not None and data.min_tokens > tokens:
+    raise ValueError(
+      f"data.min_tokens={data.min_tokens} is more than data.tokens={tokens}, "
+      "the most of an image: set it to that or less."
+    )

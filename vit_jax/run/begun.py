@@ -69,6 +69,7 @@ def with_lower_batch(settings: Settings, mesh: Mesh, train: Source) -> Settings:
   size = settings.batch_size
   shards = sharding.batch_shards(mesh) * settings.parts
   unit = math.lcm(shards, jax.process_count())
+  unit *= settings.data.images_per_row
   lower = len(train) // unit * unit
   if size <= len(train) or lower < max(1, settings.train_transform.repeats):
     return settings

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from vit_jax.data.batching.loader import Loader, make_loader
 from vit_jax.data.preprocessing import Preprocessing
@@ -27,10 +28,12 @@ from vit_jax.runtime.settings import changed, check_needs, deprecations
 from vit_jax.tasks import choose
 from vit_jax.tasks.table import switches
 from vit_jax.tasks.task import Task
+from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
 
 # Imported only by the runs that start from a checkpoint.
 if TYPE_CHECKING:
+  from vit_jax.data.batching.packing import Packing
   from vit_jax.pretrained.loaded import Loaded
 
 # Fields that may differ between a run and the checkpoint it starts from.
@@ -130,6 +133,32 @@ def make_preprocessing(
 
     fields["patches"] = AnySize(settings.data.tokens, model.stride)
   return Preprocessing(settings.image_size, settings.eval_transform, **fields)
+
+
+def make_packing(settings: Settings) -> Optional["Packing"]:
+  """How the images of a batch share its rows; None if each has its own."""
+  data = settings.data
+  if data.tokens is None or data.images_per_row == 1:
+    return None
+  from vit_jax.data.batching.packing import Packing
+
+  images = data.images_per_row
+  tokens = data.row_tokens or images * data.tokens
+  return Packing(images, tokens, data.min_tokens)
+
+
+def check_rows(settings: Settings, mesh: Mesh) -> None:
+  """Raises ValueError unless the rows of a batch split over the devices."""
+  name, images = "batch_size", settings.data.images_per_row
+  if images > 1:
+    if settings.batch_size % images:
+      fits = -(-settings.batch_size // images) * images
+      raise ValueError(
+        f"batch_size={settings.batch_size} is no multiple of "
+        f"data.images_per_row={images}; the next size that is is {fits}."
+      )
+    name = f"batch_size / {images} images in a row"
+  sharding.check_batch(name, settings.rows, mesh, settings.parts)
 
 
 def open_loader(

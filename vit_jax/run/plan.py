@@ -52,6 +52,7 @@ from vit_jax.workdir.checkpoint_reader import again_if_deleted
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
+  from vit_jax.data.batching.packing import Packing
   from vit_jax.pretrained.loaded import Loaded
 
 
@@ -105,6 +106,11 @@ class Plan:
   def preprocessing(self) -> Preprocessing:
     """The preprocessing of images, by the settings."""
     return build.make_preprocessing(self.settings, self.model)
+
+  @functools.cached_property
+  def packing(self) -> Optional["Packing"]:
+    """How images share the rows of a batch; None if each has its own."""
+    return build.make_packing(self.settings)
 
   @functools.cached_property
   def length(self) -> RunLength:
@@ -242,9 +248,11 @@ class Plan:
   @functools.cached_property
   def operations(self) -> Operations:
     """The operations of a train step for an image."""
-    return step_gflops(
+    found = step_gflops(
       self.model, self.objective, self.extras, *self.step_shapes
     )
+    images = self.settings.data.images_per_row
+    return Operations(found.forward / images, found.step / images)
 
   @property
   def param_shapes(self) -> Any:
@@ -261,8 +269,10 @@ class Plan:
     """The arrays of a batch to train on."""
     changes = self.settings.train_transform
     transform = self.task.train_transform(self.preprocessing, changes)
-    rows = row_spec(transform, label_spec(self.source))
-    return batched(rows, self.settings.batch_size)
+    row = row_spec(transform, label_spec(self.source))
+    if self.packing is not None:
+      row = self.packing.spec(row)
+    return batched(row, self.settings.rows)
 
   def open_batches(self, first_batch: int) -> BatchIterator:
     """Opens the training batches, starting at a batch number."""
@@ -271,7 +281,7 @@ class Plan:
     order: Any = {"seed": settings.seed, "first_batch": first_batch}
     order |= {"batch_size": settings.batch_size, "repeats": changes.repeats}
     loader = build.open_loader(settings, self.preprocessing)
-    return loader.train(self.shown, transform, **order)
+    return loader.train(self.shown, transform, packing=self.packing, **order)
 
   @functools.cached_property
   def evaluation(self) -> RunEvaluation:
@@ -322,8 +332,7 @@ class Plan:
     """
     settings = self.settings
     _ = self.train_step  # It may be none that is computed in parts.
-    rows = settings.batch_size
-    sharding.check_batch("batch_size", rows, self.mesh, settings.parts)
+    build.check_rows(settings, self.mesh)
     if self.model.num_layers:
       grid_of(self.model, self.preprocessing.image_size)
     _ = self.shapes
@@ -354,7 +363,7 @@ def make_plan(
     settings = begun.as_begun(settings, saved)
   mesh = sharding.make_mesh(**vars(settings.mesh))
   if settings.parts == 1:  # Else it may be refused in parts of any size.
-    sharding.check_batch("batch_size", settings.batch_size, mesh)
+    build.check_rows(settings, mesh)
   windowed = settings.normalization.window is not None
   splits = open_splits(settings.data, windowed, task.labels)
   settings = begun.with_sides(settings, splits.train)

@@ -315,6 +315,11 @@ class Settings(_WithObjectives):
   mesh: MeshSettings = section(MeshSettings)
 
   @property
+  def rows(self) -> int:
+    """Rows of a training batch, which may hold several images each."""
+    return self.batch_size // self.data.images_per_row
+
+  @property
   def parts(self) -> int:
     """Number of parts that each batch is split into."""
     return self.accumulation_steps or 1

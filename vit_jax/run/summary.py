@@ -108,12 +108,25 @@ def _for_chips(plan: Plan) -> list[tuple[str, str]]:
 
 def _any_size(plan: Plan) -> str:
   """How images are resized, and the share of the padding, in words."""
-  from vit_jax.data.transforming.patches import padding
+  from vit_jax.data.transforming.patches import padding, some_shapes
 
   patches = plan.preprocessing.patches
   assert patches is not None
-  share = padding(patches, plan.source)
-  return f"{plan.preprocessing}; {share:.1%} of the patches are padding"
+  shapes = some_shapes(plan.source)
+  if plan.packing is None:
+    share = padding(patches, shapes)
+    return f"{plan.preprocessing}; {share:.1%} of the patches are padding"
+  rows, seed = plan.settings.rows, plan.settings.seed
+  found = plan.packing.padding(patches, shapes, rows, seed)
+  text = (
+    f"{plan.preprocessing}, and packed into rows of {plan.packing}; "
+    f"{found.share:.1%} of the patches are padding, and {found.alone:.1%} "
+    "would be in a row for each image"
+  )
+  if found.crowded:
+    text += f"; {found.crowded:.0%} of the rows are too full for all images, "
+    text += "of which the larger ones are shown with fewer patches"
+  return text
 
 
 def _model(plan: Plan) -> str:

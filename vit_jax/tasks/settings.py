@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_jax.data import settings as data_settings
 from vit_jax.runtime import checks
-from vit_jax.runtime.checks import Rule
+from vit_jax.runtime.checks import COUNT, Rule
 from vit_jax.runtime.settings import setting
 from vit_jax.tasks.table import TASKS, labels_of
 
@@ -45,6 +45,29 @@ class DataSettings(data_settings.DataSettings):
     "many patches cover it, such as 256; None resizes all images to "
     "`image_size`.",
     must=checks.up_to(16_384, "an image of 1792 x 1792 has as many of 14 x 14"),
+  )
+
+  images_per_row: int = setting(
+    1,
+    "Images that share a row of a training batch, on average: a batch has "
+    "batch_size / images_per_row rows.",
+    must=checks.up_to(256, "a row would be longer than a device can take"),
+    needs="tokens",
+  )
+  row_tokens: int | None = setting(
+    None,
+    "Patches of a row that several images share; None takes `tokens` for each "
+    "of `images_per_row`. Where the images of a few rows do not fit, the "
+    "larger ones are shown with fewer patches.",
+    must=COUNT,
+    needs="tokens",
+  )
+  min_tokens: int | None = setting(
+    None,
+    "Draw the most patches of each training image between this and `tokens`, "
+    "for images that share rows; None always takes `tokens`.",
+    must=COUNT,
+    needs="tokens",
   )
 
   @property

@@ -65,6 +65,7 @@ class Task:
     panels: Pictures of its own, in which it draws examples; None to draw the
       answers.
     takes_any_size: Whether it takes images that keep their proportions.
+    packs_images: Whether several of them may then share a row of a batch.
     probe_note: A line on the representations, where `probed` changes the model.
     asked_by: The flag of `predict` that asks a run whose images have no class,
       and what it does; "" if they have, or nothing is asked.
@@ -80,6 +81,7 @@ class Task:
   asked_by: ClassVar[str] = ""
   panels: ClassVar["Panels | None"] = None
   takes_any_size: ClassVar[bool] = False
+  packs_images: ClassVar[bool] = False
   probe_note: ClassVar[str] = ""
 
   def __init_subclass__(cls, **more: Any):

@@ -103,6 +103,16 @@ def by_image(outputs: Any, inputs: Any) -> Any:
   return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs)
 
 
+def weights_of(inputs: Any) -> Float[Array, " BM"] | None:
+  """1 for each image that there is, in the order of `by_image`, and 0 else.
+
+  None if every row holds one image: then there is nothing to leave out.
+  """
+  if not isinstance(inputs, Patches) or inputs.size.shape[1] == 1:
+    return None
+  return inputs.exists.reshape(-1).astype(jnp.float32)
+
+
 def mirrored(inputs: Inputs, channels: int) -> Inputs:
   """The images, mirrored left to right."""
   if not isinstance(inputs, Patches):

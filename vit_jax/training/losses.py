@@ -10,7 +10,12 @@ import optax
 from jaxtyping import Array, Float, Int, Key
 
 from vit_jax.models.layer import Images
-from vit_jax.training.inputs import ImageInputs, TakesImages, by_image
+from vit_jax.training.inputs import (
+  ImageInputs,
+  TakesImages,
+  by_image,
+  weights_of,
+)
 from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
 
@@ -217,12 +222,16 @@ class Loss(NamedTuple):
     score: The score of each example, (B,), which `Objective.metric` names.
     metrics: Further numbers by name.
     state: The objective's state after the step; None if it keeps none.
+    weight: The weight of each example in the mean loss and the mean score,
+      (B,), such as 0 where rows of several images lack one; None weighs all
+      alike. What has no weight may be anything that is finite.
   """
 
   value: Array
   score: Array
   metrics: dict[str, Array] = {}
   state: Any = None
+  weight: Array | None = None
 
 
 class Objective:
@@ -349,13 +358,20 @@ class Classification(TakesImages, Objective):
     """Returns a batch's images and targets; the key is Mixup's and CutMix's."""
     settings = self.settings
     images = self.inputs(batch)
-    targets = self.targets(batch["label"])
+    targets = self._targets_of(batch["label"], images)
     alphas = settings.mixup_alpha, settings.cutmix_alpha
     if any(alphas):
       images, targets = mixup_or_cutmix(key, images, targets, *alphas)
     if settings.binary_targets:
       targets = jnp.sign(targets)  # 1 above 0; an unknown label stays NaN.
     return images, targets
+
+  def _targets_of(self, label: Array, images: Any) -> Array:
+    """The targets (B, K), or (B, M, K) of rows of several images."""
+    if weights_of(images) is None:
+      return self.targets(label)
+    each = self.targets(label.reshape(-1, *label.shape[2:]))
+    return each.reshape(*label.shape[:2], -1)
 
   def targets(self, label: Array) -> Array:
     """The targets (B, K) of the labels of a batch."""
@@ -368,7 +384,10 @@ class Classification(TakesImages, Objective):
     """The loss and the score of each example; `apply` gives the logits."""
     del moment
     logits = by_image(apply(inputs), inputs)
-    return Loss(*self.loss_and_score(logits, targets))
+    weight = weights_of(inputs)
+    if weight is not None:
+      targets = targets.reshape(-1, targets.shape[-1])
+    return Loss(*self.loss_and_score(logits, targets), weight=weight)
 
   def loss_and_score(self, logits: Any, targets: Array) -> tuple[Array, Array]:
     """The loss of each example, and whether the answer is correct.

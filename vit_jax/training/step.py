@@ -113,7 +113,7 @@ def make_train_step(
     objective_key, dropout_key = jax.random.split(key)
     inputs, targets = objective.prepare(batch, objective_key)
     moment = _moment(extras, state, frozen_params)
-    (mean_loss, (score, measured, own_state)), grads = gradient(
+    (mean_loss, (score, measured, own_state, _)), grads = gradient(
       state.params, moment, dropout_key, inputs, targets
     )
     norm = optax.tree.norm(grads)
@@ -262,9 +262,9 @@ def _gradient(
 ) -> Callable:
   """A function from (params, moment, key, inputs, targets).
 
-  It returns the mean loss, with the mean score, the metrics and the next state
-  of the objective; and the gradient. Raises ValueError if the objective does
-  not allow for so many parts.
+  It returns the mean loss, with the mean score, the metrics, the next state of
+  the objective and the sum of the weights; and the gradient. Raises ValueError
+  if the objective does not allow for so many parts.
   """
   if parts > 1 and objective.couples:
     if not isinstance(objective, CoupledObjective):
@@ -295,8 +295,23 @@ def _loss_function(
 
 
 def _means(loss: Loss) -> tuple[Array, Any]:
-  """The mean loss; the mean score, the metrics and the state."""
-  return loss.value.mean(), (loss.score.mean(), loss.metrics, loss.state)
+  """The mean loss; the mean score, the metrics, the state and the weights.
+
+  The last is the sum of the weights, by which parts add up; None if all
+  examples count alike.
+  """
+  if loss.weight is None:
+    means = loss.score.mean(), loss.metrics, loss.state, None
+    return loss.value.mean(), means
+  weight, sum_of = loss.weight, loss.weight.sum()
+
+  def mean(values: Array) -> Array:
+    # A part may have no example that counts.
+    total = jnp.where(weight > 0, values * weight, 0).sum()
+    return total / jnp.where(sum_of > 0, sum_of, 1)
+
+  means = mean(loss.score), loss.metrics, loss.state, sum_of
+  return mean(loss.value), means
 
 
 def _check_batch(batch: Any) -> None:
@@ -377,7 +392,8 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
   """Averages `gradient` over equal parts, each with its own random key.
 
   It maps (params, moment, key, inputs, targets) to ((mean loss, (mean score,
-  mean metrics, None)), gradient).
+  mean metrics, None, sum of weights)), gradient). Parts of which examples have
+  weights count as much as these.
   """
   if parts == 1:
     return gradient
@@ -387,22 +403,28 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
       part, (part_inputs, part_targets) = xs
       part_key = jax.random.fold_in(key, part)
       found = gradient(params, moment, part_key, part_inputs, part_targets)
-      (loss, (score, metrics, state)), grads = found
+      (loss, (score, metrics, state, weight)), grads = found
       if state is not None:
         raise ValueError(
           f"accumulation_steps={parts}: the objective keeps a state, and takes "
           "a whole batch: set it to 1."
         )
-      total = jax.tree.map(jnp.add, total, ((loss, score), grads))
-      return total, metrics
+      sums = (loss, score), grads
+      if weight is not None:
+        sums = jax.tree.map(functools.partial(jnp.multiply, weight), sums)
+      total = jax.tree.map(jnp.add, total, sums)
+      return total, (metrics, weight)
 
     data = jax.tree.map(lambda x: _split(x, parts), (inputs, targets))
     zeros = jnp.zeros(()), jnp.zeros(())
     zero = (zeros, jax.tree.map(jnp.zeros_like, params))
-    total, metrics = jax.lax.scan(add_part, zero, (jnp.arange(parts), data))
-    (loss, score), grads = jax.tree.map(lambda x: x / parts, total)
+    found = jax.lax.scan(add_part, zero, (jnp.arange(parts), data))
+    total, (metrics, weights) = found
+    whole = parts if weights is None else weights.sum()
+    (loss, score), grads = jax.tree.map(lambda x: x / whole, total)
     metrics = jax.tree.map(lambda x: x.mean(axis=0), metrics)
-    return (loss, (score, metrics, None)), grads
+    weight = None if weights is None else whole
+    return (loss, (score, metrics, None, weight)), grads
 
   return mean
 

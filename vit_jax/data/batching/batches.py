@@ -107,17 +107,30 @@ class TrainBatches(_Batches):
     positions = range(first + self.rows.start, first + self.rows.stop)
     indices = self._indices(k, positions)
     batch = allocate(self.spec) if out is None else out
-    random = _KeyedRandom(self.seed)
+    random = KeyedRandom(self.seed)
     unreadable: list[str] = []
     for row, example in enumerate(read(self.source, indices)):
-      missed: list[str] = []
-      arrays = self._try(example, missed, random.at(positions[row]))
-      if arrays is None:
-        rng = functools.partial(random.at, positions[row])
-        arrays = self._replacement(indices[row], rng, missed)
-      put(batch, row, {**arrays, SKIPPED: bool(missed)})
-      unreadable += missed
+      rng = functools.partial(random.at, positions[row])
+      put(batch, row, self._shown(example, indices[row], rng, unreadable))
     return {**batch, UNREADABLE: np.array(unreadable, object)}
+
+  def _shown(
+    self,
+    example: _Read,
+    index: int,
+    rng: Callable[[], np.random.Generator],
+    unreadable: list[str],
+  ) -> dict[str, Any]:
+    """The arrays of an example, or of the next one that is readable.
+
+    What could not be read is added to `unreadable`.
+    """
+    missed: list[str] = []
+    arrays = self._try(example, missed, rng())
+    if arrays is None:
+      arrays = self._replacement(index, rng, missed)
+    unreadable += missed
+    return {**arrays, SKIPPED: bool(missed)}
 
   def _indices(self, k: int, positions: range) -> list[int]:
     n = len(self.source)
@@ -125,7 +138,7 @@ class TrainBatches(_Batches):
     if self.repeats == 1:
       return example_indices(positions, n, self.seed)
     shown = example_indices(range(k * m, (k + 1) * m), n, self.seed)
-    return [shown[row % m] for row in self.rows]
+    return [shown[p % self.batch_size % m] for p in positions]
 
   def _replacement(
     self, index: int, rng: Callable[[], np.random.Generator], missed: list[str]
@@ -237,7 +250,7 @@ def _order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
   return order
 
 
-class _KeyedRandom:
+class KeyedRandom:
   """Generators keyed by (seed, position).
 
   They equal `Generator(Philox(key=[seed, position]))`, but one generator is

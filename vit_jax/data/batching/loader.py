@@ -8,9 +8,11 @@ resumes at batch k by asking for batch k.
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Optional
 
 from vit_jax.data.batch import Batch, Transform, as_transform
 from vit_jax.data.batching import batches
@@ -19,6 +21,10 @@ from vit_jax.data.example import Source
 from vit_jax.data.settings import ON_UNREADABLE, LoaderSettings
 from vit_jax.data.transforming.transforms import EvalTransform, TrainTransform
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
+
+# Imported only by the runs whose images share rows.
+if TYPE_CHECKING:
+  from vit_jax.data.batching.packing import Packing
 
 _SMALL_IMAGE = 64 * 64  # Pixels; processes for smaller ones do not pay off.
 _MOST_WORKERS = 16
@@ -142,6 +148,7 @@ class Loader:
     seed: int,
     first_batch: int = 0,
     repeats: int = 1,
+    packing: Optional["Packing"] = None,
   ) -> BatchIterator:
     """Endless shuffled batches; every example once an epoch, epochs run on.
 
@@ -159,14 +166,22 @@ class Loader:
       seed: Seed of the order and the augmentation; from 0 up to 2**63 - 1.
       first_batch: The number of the first batch; a resumed run's next.
       repeats: Times that a batch shows an example, augmented anew each time.
+      packing: How the images share rows; None gives each a row of its own. The
+        transform is then an `IntoPatches`.
     """
     self.check(source, batch_size, seed)
     checked("first_batch", int, first_batch, NOT_NEGATIVE)
-    endless = batches.TrainBatches(
+    kind, rows = batches.TrainBatches, batch_size
+    if packing is not None:
+      from vit_jax.data.batching.packing import PackedBatches
+
+      rows = packing.rows(batch_size)
+      kind = functools.partial(PackedBatches, packing=packing)
+    endless = kind(
       source=source,
       transform=as_transform(transform, source, train=True),
       batch_size=batch_size,
-      rows=self._rows(batch_size),
+      rows=self._rows(rows),
       skip=self._skip,
       seed=seed,
       repeats=repeats,

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from vit_jax.data.batch import SIZE, ArraySpec, ImageTransform, Spec
 from vit_jax.data.decoding.decode import image_size
 from vit_jax.data.example import Example, Source, UnreadableImageError
-from vit_jax.data.transforming.sizes import AnySize
+from vit_jax.data.transforming.sizes import AnySize, Shape
 
 _MEASURED = 256  # Images whose sizes tell the share of padding.
 
@@ -67,6 +67,19 @@ class IntoPatches(ImageTransform):
     height, width, _ = image.shape
     return {"image": rows, SIZE: np.array([[height // P, width // P]])}
 
+  def within(self, tokens: int) -> "IntoPatches":
+    """The same, with at most so many patches."""
+    size = dataclasses.replace(self.size, tokens=tokens)
+    images = dataclasses.replace(self.images, sizes=size)
+    return dataclasses.replace(self, images=images, size=size)
+
+  def shape(self, example: Example, rng: np.random.Generator) -> Shape:
+    """The height and width of what `row` resizes, by the file's header.
+
+    Raises UnreadableImageError as `image_size` does.
+    """
+    return self.images.shape(example["image"], rng)
+
 
 def pictures(
   batch: Mapping[str, np.ndarray], channels: int
@@ -83,20 +96,27 @@ def pictures(
   return images
 
 
-def padding(size: AnySize, source: Source) -> float:
-  """The share of the rows that no patch fills, if images are shown whole.
+def some_shapes(source: Source) -> list[Shape]:
+  """Heights and widths of some images, spread over the source.
 
-  It is that of some images, spread over the source, of which the headers are
-  read; 0 if none can be read.
+  Of up to 256 files the headers are read; those that cannot be are left out.
   """
   count = min(_MEASURED, len(source))
   places = np.linspace(0, len(source) - 1, count).round().astype(int)
-  filled = []
+  shapes = []
   for index in places.tolist():
     # A file that cannot be read has no patches either.
     with contextlib.suppress(UnreadableImageError, OSError):
-      shape = image_size(source[index]["image"])
-      filled.append(math.prod(size.grid(shape)) / size.tokens)
+      shapes.append(image_size(source[index]["image"]))
+  return shapes
+
+
+def padding(size: AnySize, shapes: Sequence[Shape]) -> float:
+  """The share of the rows that no patch of these images fills; 0 for none.
+
+  Each image has a row of its own, and is shown whole.
+  """
+  filled = [math.prod(size.grid(shape)) / size.tokens for shape in shapes]
   return 1 - float(np.mean(filled)) if filled else 0.0
 
 

@@ -17,7 +17,12 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.data.batch import ImageTransform
-from vit_jax.data.decoding.decode import by_fours, decode_box, decode_image
+from vit_jax.data.decoding.decode import (
+  by_fours,
+  decode_box,
+  decode_image,
+  image_size,
+)
 from vit_jax.data.decoding.picture import Picture, as_file
 from vit_jax.data.example import MAX_PIXELS, RGB, ImageSpec
 from vit_jax.data.settings import (
@@ -256,6 +261,17 @@ class _TrainTransform(_Sized):
     self, encoded: bytes, *rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
     return self._changed(encoded, *rng)
+
+  def shape(self, encoded: bytes, rng: np.random.Generator) -> tuple[int, int]:
+    """The height and width of what is resized, by the header of a file.
+
+    A generator in the same state then draws the same box. Raises
+    UnreadableImageError as `image_size` does.
+    """
+    shape = image_size(encoded)
+    if self.settings.crop != "inception":
+      return shape
+    return self.sizes.box(shape, self.settings, rng)[2:]
 
   def _changed(
     self, encoded: bytes, rng: np.random.Generator

@@ -46,6 +46,7 @@ class ClassificationTask(Task):
   counts_answers: ClassVar[bool] = False
   has_several: ClassVar[bool] = False
   takes_any_size = True
+  packs_images = True
   objective_class: ClassVar[type[Classification]] = Classification
   name = "classification"
   scores = Scores(

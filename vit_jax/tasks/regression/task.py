@@ -84,6 +84,7 @@ class RegressionTask(Task):
   target_std: tuple[float, ...] = ()  # Standard deviation of each, likewise.
   name = "regression"
   takes_any_size = True
+  packs_images = True
   labels = labels_of(name)
   scores = NumberScores(
     (
