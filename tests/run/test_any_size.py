@@ -256,15 +256,15 @@ def test_the_header_says_the_share_of_padding(config):
 def test_what_needs_images_of_one_size_says_so(run, photos, tmp_path):
   loaded = load_pretrained(str(run[0]))
   file = f"{photos}/test/red/1.png"
-  message = "^data.tokens=12 keeps the proportions of this model's images, and "
+  message = r"^this model's images keep their proportions \(at most 12 .*, and "
   with pytest.raises(ValueError, match=message + "layers need images of one"):
     loaded.features(file, layers=[1])
   with pytest.raises(ValueError, match=message + "an exported file takes"):
     loaded.export(str(tmp_path / "a.onnx"))
   with pytest.raises(ValueError, match=message + "this needs"):
     loaded.attention(file)
-  with pytest.raises(ValueError, match="and image_size is for images of one"):
-    load_pretrained(str(run[0]), image_size=32)
+  square = load_pretrained(str(run[0]), image_size=24)
+  assert square.features(file, layers=[1])[0].shape == (1, 9, 24)
 
 
 @pytest.mark.slow

@@ -110,8 +110,8 @@ class Preprocessing:
     """Raises ValueError, which says for `what`, if images keep proportions."""
     if self.patches is not None:
       raise ValueError(
-        f"data.tokens={self.patches.tokens} keeps the proportions of this "
-        f"model's images, and {what} images of one size."
+        f"this model's images keep their proportions ({self.patches}), and "
+        f"{what} images of one size: load it with an image_size."
       )
 
   def transform(self) -> ImageTransform:

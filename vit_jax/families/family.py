@@ -145,6 +145,7 @@ class Transformers:
     positions_for: Its name of the size of images that positions are for.
     position_resize: How the library resizes positions, as in `ExtendedVit`.
     antialiased: Whether it does so with antialiasing.
+    any_size: Whether its pictures may keep their proportions.
     normalizes: Beginning of the names of the mean and deviation by which the
       library's model normalises its images itself; "" if its preprocessor
       does.
@@ -179,6 +180,7 @@ class Transformers:
   positions_for: str = "image_size"
   position_resize: str = "bicubic"
   antialiased: bool = False
+  any_size: bool = False
   normalizes: str = ""
   gated_by_act: bool = False
   extended: bool = True

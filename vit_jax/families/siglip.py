@@ -75,6 +75,7 @@ NAFLEX = dataclasses.replace(
   classes=("Siglip2VisionModel", "Siglip2ForImageClassification"),
   position_resize="bilinear",
   antialiased=True,
+  any_size=True,
   extended=True,
 )
 TRANSFORMERS = (SIGLIP, NAFLEX)

@@ -135,11 +135,22 @@ class TwoTowers(Composed):
     tower = tower_of(path)
     return tower is not None and self._how(tower) == "frozen"
 
+  @property
+  def any_size(self) -> bool:
+    """Whether the image tower takes `Patches`."""
+    encoder: Any = self.encoder
+    return encoder.any_size
+
   def __call__(self, inputs: Any, *, train: bool = False) -> Any:
-    """The outputs of both towers for images and texts, `(images, ids)`."""
+    """The outputs of both towers for images and texts, `(images, ids)`.
+
+    Images of `Patches`, of which a row has M, are B M rows of the outputs.
+    """
     self.check_has_parameters()
     images, ids = inputs if isinstance(inputs, tuple) else (inputs, None)
     u = None if images is None else self.embed_images(images, train=train)
+    if u is not None:
+      u = u.reshape(-1, u.shape[-1])  # (B M, R) for patches.
     v = None if ids is None else self.embed_texts(ids, train=train)
     if u is not None and v is not None and u.shape[-1] != v.shape[-1]:
       raise ValueError(different_widths(u.shape[-1], v.shape[-1]))

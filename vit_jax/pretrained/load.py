@@ -356,13 +356,12 @@ def _at_size(
   """Resizes the positions to the requested image size, if there is one."""
   if "image_size" not in image_options:
     return loaded
-  loaded.preprocessing.check_one_size("image_size is for")
   size = image_options["image_size"]
   if size == loaded.preprocessing.cut_from:
     return loaded  # Its last pixels belong to no patch.
   method = image_options.get("interpolation", loaded.interpolation)
   new = grid_of(loaded.model, size)
-  resized = with_preprocessing(loaded, size=size)
+  resized = with_preprocessing(loaded, size=size, patches=None)
   if (loaded.model.position_grid or new) == new:
     return resized.mapped(
       lambda path, array: interpolation.resized(path, array, grid, new, method),

@@ -14,6 +14,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Origin, from_fields
 from vit_jax.models.grid import Grid, param_shapes
 from vit_jax.models.parts import Parts
+from vit_jax.models.patches import check_any_size
 from vit_jax.pretrained import known, quantised
 from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
 from vit_jax.pretrained.folder import Files, open_folder
@@ -118,6 +119,11 @@ def _opened(
   lines = [*naming.notes, *architecture.notes]
   lines += _other_sizes(model, architecture)
   lines += _other_channels(preprocessing, architecture, image_options)
+  if architecture.preprocessing.patches and _one_size(model):
+    lines.append(
+      "its preprocessor keeps the proportions of pictures, and this model "
+      f"takes images of one size: they are {preprocessing}"
+    )
   if line := guesses.line(guessed, model, preprocessing):
     lines.append(line)
   for line in lines:
@@ -336,8 +342,9 @@ def _build(
   if model.resizes_positions and architecture.tokens is not None:
     model = model.clone(position_grid=grid)
   colours = {k: image_options[k] for k in ("mean", "std") if k in image_options}
+  patches = _patches_of(model, pictures, image_options)
   pictures = dataclasses.replace(
-    pictures, **_sizes(model, architecture, grid), **colours
+    pictures, **_sizes(model, architecture, grid), **colours, patches=patches
   )
   names = tuple(printable(str(name)) for name in architecture.class_names)
   names = names or known.class_names(source, fields["num_classes"])
@@ -364,6 +371,35 @@ def _sizes(
   if grid is not None:
     return dict(size=(grid[0] * stride, grid[1] * stride))
   return dict(size=sizes[0])
+
+
+def _one_size(model: Any) -> bool:
+  """Whether a model takes images of one size alone."""
+  try:
+    check_any_size(model)
+  except ValueError:
+    return True
+  return not model.any_size
+
+
+def _patches_of(
+  model: Any, pictures: Preprocessing, image_options: Mapping[str, Any]
+) -> Any:
+  """The patches of pictures that keep their proportions; None for one size.
+
+  Raises ValueError if the preprocessor's are not the model's.
+  """
+  patches = pictures.patches
+  if patches is None or "image_size" in image_options or _one_size(model):
+    return None
+  if patches.patch_size != model.stride:
+    P, own = patches.patch_size, model.stride
+    raise ValueError(
+      f"its preprocessor cuts patches of {P} x {P}, and its model has patches "
+      f"of {own} x {own}: set patch_size to {own} in its preprocessor, or give "
+      "--image_size for pictures of one size."
+    )
+  return patches
 
 
 def _patches(size: tuple[int, int], model: Any) -> Grid:

@@ -184,7 +184,9 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
     yield f"the format does not record how images are cut: {preprocessing}"
   if crop.longest_ratio is not None and name in ("timm", "torchvision"):
     yield f"{name} cannot limit the long side of a picture: {preprocessing}"
-  if preprocessing.patches is not None:
+  writer = TARGETS[name].writer(loaded.model)
+  keeps = getattr(writer, "keeps_proportions", lambda model: False)
+  if preprocessing.patches is not None and not keeps(loaded.model):
     yield f"the format does not record how images are resized: {preprocessing}"
   if preprocessing.window is not None:
     low, high = preprocessing.window
@@ -310,7 +312,9 @@ def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
       told = hf_mae.objective_config(loaded.task.autoencoder)
       contents["config.json"] |= told
   elif preprocessing.size and not processor.reason(preprocessing):
-    contents = {processor.FILE: processor.write(preprocessing)}
+    # A model without a configuration of its own takes pictures of one size.
+    plain = dataclasses.replace(preprocessing, patches=None)
+    contents = {processor.FILE: processor.write(plain)}
   texts = {file: json.dumps(contents[file], indent=2) for file in contents}
   return texts if module or not names else {**texts, "labels.txt": names}
 

@@ -75,6 +75,10 @@ def header(
     rows.append(("images", _any_size(plan)))
   elif plan.preprocessing.cut_from:
     rows.append(("images", str(plan.preprocessing)))
+  elif plan.start and (patches := plan.start.preprocessing.patches):
+    tokens = patches.tokens
+    why = f"data.tokens={tokens} would keep the proportions, as the checkpoint"
+    rows.append(("images", f"{plan.preprocessing}; {why} does"))
   rows += _for_chips(plan)
   full = settings.optimizer.warmup.in_steps(settings.batch_size, examples)
   if (warmup := plan.warmup_steps) < full:

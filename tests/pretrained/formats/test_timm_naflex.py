@@ -1,5 +1,6 @@
 """Published encoders of images of any size answer as their libraries do."""
 
+import dataclasses
 import json
 import pathlib
 from typing import Any
@@ -7,17 +8,23 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import save_file
 
 import vit_jax
 from tests.checkpoints.encoders import drawn
+from tests.libraries import needed
 from tests.models.tiny_vit import apply
 from tests.rows import some_slow
 from vit_jax import load_pretrained
+from vit_jax.data.transforming.sizes import AnySize
 from vit_jax.models import Patches
+from vit_jax.pretrained.convert import convert
+from vit_jax.pretrained.formats import processor
 
 FOLDER = pathlib.Path(__file__).parents[2] / "checkpoints" / "any_size"
 ENCODERS = json.loads((FOLDER / "encoders.json").read_text())
+SIZES = ((40, 60), (60, 40), (5, 7), (1, 90), (70, 9), (64, 64))
 QUICK = ("hf_siglip2", "naflexvit_base_patch16_par_gap")
 TIMM = "naflexvit_base_patch16_par_gap"
 
@@ -82,22 +89,80 @@ def test_a_siglip2_is_written_as_it_was_read(tmp_path, name):
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_processor_that_keeps_proportions_is_said(tmp_path, capsys):
+def with_processor(tmp_path, **changes):
   processor = dict(
     image_processor_type="Siglip2ImageProcessorFast",
-    max_num_patches=256,
+    max_num_patches=20,
     patch_size=4,
     image_mean=[0.1] * 3,
     resample=2,
   )
-  (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
-  loaded = load_pretrained(written(tmp_path, "hf_siglip2"))
-  assert loaded.preprocessing.image_size == (64, 64)
-  assert loaded.preprocessing.mean == (0.1,) * 3
-  said = capsys.readouterr().err
-  assert (
-    "keeps the proportions of pictures; they are resized to 64 x 64" in said
-  )
+  file = tmp_path / "preprocessor_config.json"
+  file.write_text(json.dumps(processor | changes))
+  return written(tmp_path, "hf_siglip2")
+
+
+def pictures():
+  draw = np.random.default_rng(0)
+  return [draw.integers(0, 256, (*size, 3), np.uint8) for size in SIZES]
+
+
+def test_pictures_keep_the_proportions_that_their_processor_keeps(tmp_path):
+  loaded = load_pretrained(with_processor(tmp_path))
+  images = loaded.preprocessing
+  assert images.patches == AnySize(20, 4) and images.mean == (0.1,) * 3
+  found = loaded.features(pictures())
+  for row, picture in zip(found, pictures(), strict=True):
+    size = AnySize(20, 4).of(picture.shape[:2])
+    alone = dataclasses.replace(images, size=size, patches=None)
+    pixels = alone.transform()(picture) / 255
+    x = jnp.asarray((pixels - 0.1) / 0.5, jnp.float32)[None]
+    expected = apply(loaded.model, loaded.params, x, method="pooled")[0]
+    np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_image_size_takes_the_place_of_proportions(tmp_path):
+  folder = with_processor(tmp_path)
+  loaded = load_pretrained(folder, image_size=(12, 16))
+  assert loaded.preprocessing.patches is None
+  assert loaded.preprocess(pictures()).shape == (6, 12, 16, 3)
+
+
+def test_a_processor_of_other_patches_is_refused(tmp_path):
+  folder = with_processor(tmp_path, patch_size=8)
+  with pytest.raises(ValueError, match="patches of 8 x 8, and its model has"):
+    load_pretrained(folder)
+
+
+@pytest.mark.slow
+def test_a_processor_is_written_as_it_was_read(tmp_path, capsys):
+  (tmp_path / "read").mkdir()
+  loaded = load_pretrained(with_processor(tmp_path / "read"))
+  convert(loaded, str(tmp_path / "new"), to="hf")
+  assert "how images are resized" not in capsys.readouterr().err
+  again = load_pretrained(str(tmp_path / "new"))
+  assert again.preprocessing == loaded.preprocessing
+  found, expected = again.features(pictures()), loaded.features(pictures())
+  np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind, resizer", [("", None), ("Pil", "pillow")])
+def test_pixels_are_those_of_transformers(kind, resizer):
+  (transformers,) = needed("transformers")
+  config: Any = dict(max_num_patches=20, patch_size=4, resample=2)
+  made = getattr(transformers, f"Siglip2ImageProcessor{kind}")(**config)
+  config["image_processor_type"] = "Siglip2ImageProcessor"
+  transform = processor.read(config | dict(resizer=resizer)).transform()
+  for picture in pictures():
+    theirs = made([Image.fromarray(picture)], return_tensors="np")
+    example: Any = {"image": picture, "label": 0, "id": ""}
+    row = transform.row(example)
+    assert row["size"].tolist() == theirs["spatial_shapes"].tolist()
+    pixels = row["image"][: row["size"].prod()] / 255 * 2 - 1
+    expected = theirs["pixel_values"][0, : len(pixels)]
+    np.testing.assert_allclose(pixels, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

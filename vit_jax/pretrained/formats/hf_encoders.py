@@ -385,6 +385,11 @@ def losses(vit: Any) -> Iterator[str]:
     )
 
 
+def keeps_proportions(vit: Any) -> bool:
+  """Whether its files record pictures that keep their proportions."""
+  return family_of(vit).any_size
+
+
 def _resized_otherwise(family: Transformers, vit: Any) -> bool:
   """Whether the library would resize a model's positions by another rule."""
   if vit.position == "none" or not vit.extended:
@@ -429,6 +434,8 @@ def _colours(vit: Any) -> dict[str, tuple[float, ...]]:
 def files(vit: Any, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
   """The JSON files that the library reads beside the weights, by name."""
   family = family_of(vit)
+  if not family.any_size:
+    preprocessing = dataclasses.replace(preprocessing, patches=None)
   config = _config(family, vit) | huggingface.problem(loss)
   if family.normalizes:  # The model does so, not its preprocessor.
     config |= {name: [*values] for name, values in _colours(vit).items()}

@@ -205,6 +205,11 @@ def files(
   return {"config.json": config, processor.FILE: own[processor.FILE]}
 
 
+def keeps_proportions(model: Any) -> bool:
+  """Whether its files record pictures that keep their proportions."""
+  return hf_encoders.keeps_proportions(_towers(model)[0])
+
+
 def class_name(model: Any) -> str:
   """The library's class that loads a pair, once it is written."""
   return f"{_kind(_towers(model)[1]).name}Model"

@@ -14,6 +14,7 @@ import numpy as np
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import FILTERS, TENSORFLOW, EvalTransformSettings
+from vit_jax.data.transforming.sizes import AnySize
 from vit_jax.families.family import (
   CLIP_MEAN,
   CLIP_STD,
@@ -40,6 +41,7 @@ _CLIP = {**_VIT, **_CROP, "size": {"shortest_edge": 224}}
 _CLIP |= {"image_mean": CLIP_MEAN}
 _CLIP |= {"image_std": CLIP_STD}
 _ANY_SIZE = "Siglip2"  # Its images keep their proportions (NaFlex).
+_OF_PATCHES = ("max_num_patches", "patch_size")
 # The defaults of each class, by its name without "ImageProcessor".
 _KINDS: Mapping[str, Mapping[str, Any]] = {
   "ViT": _VIT,
@@ -88,20 +90,16 @@ def _read(config: Mapping[str, Any]) -> Preprocessing:
       raise _refusal(key, settings[key], "this is not supported")
   if not settings.get("do_resize", True):
     raise _refusal("do_resize", False, "pictures must be resized")
+  patches = None
   if kind == _ANY_SIZE:
-    settings["size"] = _square(settings)
+    patches = AnySize(
+      *(checked(name, int, settings[name], COUNT) for name in _OF_PATCHES)
+    )
+    # The positions belong to the largest square that so many patches cover.
+    settings["size"] = math.isqrt(patches.tokens) * patches.patch_size
   size, crop = _crop(settings, kind)
   mean, std = _normalization(settings)
-  return Preprocessing(size, crop, mean, std)
-
-
-def _square(settings: Mapping[str, Any]) -> int:
-  """The side of the largest square that so many patches cover."""
-  patches, side = (
-    checked(name, int, settings[name], COUNT)
-    for name in ("max_num_patches", "patch_size")
-  )
-  return math.isqrt(patches) * side
+  return Preprocessing(size, crop, mean, std, patches=patches)
 
 
 def then(first: Preprocessing, second: Preprocessing) -> Preprocessing:
@@ -123,12 +121,6 @@ def taken(config: Mapping[str, Any], file: str) -> list[str]:
     lines.append(
       f"its {file} says crop_to_patches, by which its library cuts a picture "
       "into tiles; here a picture is seen whole"
-    )
-  if str(config.get(KIND)).startswith(_ANY_SIZE):
-    side = _square({**_KINDS[_ANY_SIZE], **config})
-    lines.append(
-      f"its {file} keeps the proportions of pictures; they are resized to "
-      f"{side} x {side}, unless the model is given Patches"
     )
   lacking = [key for key in _VIT if key != "resizer" and key not in config]
   named = {KIND, "feature_extractor_type"} & {*config}
@@ -322,6 +314,10 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
   tall, wide = (round(crop.resize_ratio * side) for side in (height, width))
   name, size = "ViTImageProcessor", {"height": height, "width": width}
   cut: dict[str, Any] = {}
+  if (patches := preprocessing.patches) is not None:
+    name = f"{_ANY_SIZE}ImageProcessor"
+    sides = patches.tokens, patches.patch_size
+    cut = dict(zip(_OF_PATCHES, sides, strict=True))
   if crop.crop != "resize":
     cut = {"do_center_crop": True, "crop_size": size}
     name, size = "DeiTImageProcessor", {"height": tall, "width": wide}
@@ -342,7 +338,7 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
   return {
     "image_processor_type": name,
     "do_resize": True,
-    "size": size,
+    **({"size": size} if patches is None else {}),
     "resample": _FILTERS.index(near.interpolation),
     **cut,
     **ours,

@@ -8,6 +8,7 @@ GELU is its tanh approximation, which PyTorch's form of the same weights has
 not.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,4 +125,5 @@ def files(vit: Any, preprocessing: Preprocessing, _: str) -> dict[str, Any]:
   """The JSON files beside the weights, of which TIPS reads none."""
   if not preprocessing.size or processor.reason(preprocessing):
     return {}
-  return {processor.FILE: processor.write(preprocessing)}
+  plain = dataclasses.replace(preprocessing, patches=None)
+  return {processor.FILE: processor.write(plain)}
