@@ -3,10 +3,13 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 
+from configs import dino
+from vit_jax.data.reading.sources import Splits
 from vit_jax.pretrained.known import KNOWN
-from vit_jax.run import few_images
+from vit_jax.run import few_images, flags
 from vit_jax.workdir import checkpoint
 
 
@@ -84,6 +87,53 @@ def test_weights_that_are_gone_are_used_as_the_run_did(
   expected = pooling if pooling == "token_gap" else None
   assert chosen.get("model.pooling") == expected
   assert "model.pooling" not in choose(workdir="runs/new", **gone)[0]
+
+
+def test_going_on_fits_the_number_of_images(folder, monkeypatch):
+  values = {"config": "dino:continue", "data.root": folder}
+  chosen, why = few_images.continued(values)
+  assert chosen.keys() == {
+    *("lora.rank", "optimizer.peak_lr", "ema_decay", "data.labels")
+  }
+  assert why.startswith(", which has 24 training images (so few train low-rank")
+  assert why.endswith("; their classes measure the features by k-NN),")
+  monkeypatch.setattr(few_images, "FEW", 24)
+  assert "lora.rank" not in few_images.continued(values)[0]
+  given = values | {"ema_decay": "0.996", "data.labels": "False"}
+  assert few_images.continued(given)[0] == {}
+
+
+@pytest.mark.parametrize("count", [500, 2_000, 100_000])
+def test_the_first_weights_are_a_small_share_of_the_result(count, monkeypatch):
+  """It is the product of the decays, which rise to 1 along a cosine."""
+  splits = Splits(range(count), range(9), None, "", [])
+  monkeypatch.setattr(few_images, "_splits", lambda *_, **__: splits)
+  config = dino.get_config("continue")
+  chosen, _ = few_images.continued({"config": "dino:continue"})
+  momentum = float(chosen.get("ema_decay", config.ema_decay))
+  steps = round(config.total_epochs * count / config.batch_size)
+  part = (1 + np.cos(np.pi * np.arange(steps) / steps)) / 2
+  assert np.prod(1 - (1 - momentum) * part) < 0.06
+  assert ("ema_decay" in chosen) == (count < 100_000)
+
+
+def test_a_run_goes_on_as_it_began(folder, monkeypatch):
+  saved = dino.get_config("continue").to_dict()
+  saved["lora"]["rank"], saved["ema_decay"] = 8, 0.9
+  runs = {"runs/own": {"config": saved}}
+  monkeypatch.setattr(checkpoint, "latest_description", runs.get)
+  values = {"config": "dino:continue", "data.root": folder}
+  assert few_images.continued(values, "runs/own") == (
+    {"lora.rank": "8", "ema_decay": "0.9"},
+    ", whose run goes on as it began,",
+  )
+
+
+def test_only_its_own_configuration_is_fitted(folder):
+  for config, fitted in (("dino:continue", True), ("image_folder", False)):
+    words = [f"--config={config}"]
+    words = flags.meant(folder, words, ["config"], workdir=False)
+    assert ("--config.lora.rank=8" in words) == fitted
 
 
 def test_the_suggested_weights_are_known_and_their_size_is_told():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _TABLES = (".csv", ".tsv", ".jsonl")  # A .txt may be anything.
 # Tasks whose head reads trained features.
 _ON_FEATURES = ("segmentation", "dense_regression")
+GOING_ON = "dino:continue"  # What it takes depends on the number of images.
 # Keys, and beginnings of keys, that say what is to be learned.
 _TASK = "data.task"
 # Both configurations smooth labels of classes, which these tasks have none of.
@@ -35,8 +36,8 @@ def suited(
 ) -> tuple[dict[str, str], str]:
   """The configuration for DATA, and why.
 
-  Returns keys with their values, of which "config" names the configuration,
-  and the words that say why, for a sentence on the data.
+  Returns keys with their values, of which "config" names the configuration
+  unless one is given, and the words that say why, for a sentence on the data.
 
   Args:
     data: A folder of images, a file of labels, or a packed folder.
@@ -46,6 +47,8 @@ def suited(
   Raises:
     ValueError: if it takes a choice, or weights, with the command that does.
   """
+  if "config" in values:
+    return _for_config(values, workdir)
   said = [key for key in values if key in _SAYS or key.startswith(_SECTIONS)]
   # Keys of a task that the data may tell do not say that they are for it.
   if all(key.startswith(_TOLD) or key == _TASK for key in said):
@@ -65,6 +68,18 @@ def suited(
   if values.get(_TASK) in _UNSMOOTHED and _SMOOTHING not in values:
     chosen[_SMOOTHING] = "0.0"
   return chosen, why
+
+
+def _for_config(
+  values: Mapping[str, str], workdir: str
+) -> tuple[dict[str, str], str]:
+  """What a configuration that is given takes for the data, and why."""
+  if values["config"] != GOING_ON:
+    return {}, ""
+  # Imported here, as it reads the list of known weights.
+  from vit_jax.run import few_images
+
+  return few_images.continued(values, workdir)
 
 
 def _for_classes(

@@ -1,7 +1,8 @@
 """The choice for few images: weights to start from, and layers to train.
 
-`vit_jax train DATA --pretrained NAME` takes its configuration from here, and
-the header of a run from scratch the better command.
+`vit_jax train DATA --pretrained NAME` takes its configuration from here,
+`vit_jax train DATA --config dino:continue` what suits this many images, and the
+header of a run from scratch the better command.
 """
 
 import contextlib
@@ -9,6 +10,9 @@ import pathlib
 import shlex
 from collections.abc import Mapping
 from typing import Any
+
+from ml_collections import ConfigDict
+from ml_collections.config_flags import config_path
 
 from vit_jax.data.settings import DataSettings
 from vit_jax.pretrained import known
@@ -25,6 +29,12 @@ _NO_PROBE = (
   *(f"{section}." for section in SECTIONS),
 )
 _BOTH = "token_gap"  # The pooling that reads the class token and the patches.
+# The momentum that leaves 5 % of the first weights in the average of a run: the
+# product over its steps of the decays, which rise to 1 along a cosine, is about
+# exp(-(1 - momentum) steps / 2).
+_MOMENTA = 6.0
+_LEAST_MOMENTUM = 0.9
+_FITTED = ("lora.rank", "optimizer.peak_lr", "ema_decay", "data.labels")
 
 
 def fine_tuning(
@@ -54,6 +64,81 @@ def fine_tuning(
   return chosen, f", which has only {count:,} training images,"
 
 
+def continued(
+  values: Mapping[str, str], workdir: str = ""
+) -> tuple[dict[str, str], str]:
+  """What `dino:continue` takes for these images, and why.
+
+  Returns keys with their values, and the words that say why, for a sentence on
+  the images. A run that is there keeps what it took.
+
+  Args:
+    values: The values on the command line, as text, by dotted key.
+    workdir: The run's folder.
+  """
+  # Imported here so that --help answers at once.
+  from vit_jax.run.config_file import load_config
+
+  config = load_config(values["config"])
+  if kept := _kept(config, workdir):
+    return _not_given(kept, values), ", whose run goes on as it began,"
+  splits = _splits(values, labels=False)
+  if splits is None:
+    return {}, ""
+  count = len(splits.train)
+  chosen: dict[str, str] = {}
+  reasons = []
+  if count < FEW:
+    chosen |= {"lora.rank": "8", "optimizer.peak_lr": "0.0002"}
+    reasons.append("so few train low-rank changes alone, LoRA")
+  steps = config.total_epochs * count / config.batch_size
+  momentum = max(1 - _MOMENTA / max(steps, 1), _LEAST_MOMENTUM)
+  if momentum < config.ema_decay:
+    chosen["ema_decay"] = f"{momentum:.3f}"
+    reasons.append(f"in {steps:,.0f} steps the teacher has to follow faster")
+  labelled = None
+  if "data.root" in values:  # All others keep their labels.
+    labelled = _splits(values, labels=True)
+  if labelled and _total(labelled) == _total(splits):
+    chosen["data.labels"] = "True"
+    reasons.append("their classes measure the features by k-NN")
+  why = f" ({'; '.join(reasons)})" if reasons else ""
+  return (
+    _not_given(chosen, values),
+    f", which has {count:,} training images{why},",
+  )
+
+
+def _kept(config: ConfigDict, workdir: str) -> dict[str, str]:
+  """What a run that is there has otherwise than its configuration."""
+  from vit_jax.workdir.checkpoint import latest_description
+
+  saved = None
+  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
+    saved = latest_description(workdir)
+  if saved is None:
+    return {}
+  kept = {}
+  for key in _FITTED:
+    section, _, name = key.rpartition(".")
+    value = (saved["config"][section] if section else saved["config"])[name]
+    if value != config_path.get_value(key, config):
+      kept[key] = str(value)
+  return kept
+
+
+def _not_given(
+  chosen: Mapping[str, str], values: Mapping[str, str]
+) -> dict[str, str]:
+  return {key: value for key, value in chosen.items() if key not in values}
+
+
+def _total(splits: Any) -> int:
+  """The number of images of all splits."""
+  opened = (splits.train, splits.eval, splits.test)
+  return sum(len(split) for split in opened if split is not None)
+
+
 def better_command(data: str) -> str:
   """The command that trains on few images with published weights."""
   return shlex.join(["vit_jax", "train", data, "--pretrained", SUGGESTED])
@@ -74,17 +159,31 @@ def download() -> str:
 
 def _count(values: Mapping[str, str]) -> int | None:
   """The number of training images; None if the data cannot be opened so."""
+  # Imported here so that --help answers at once.
+  from vit_jax.data.reading.sources import open_source
+
+  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
+    return len(open_source("train", _data(values)))
+  return None
+
+
+def _splits(values: Mapping[str, str], *, labels: bool) -> Any:
+  """The splits with labels or without; None if they cannot be opened so."""
+  from vit_jax.data.reading.sources import open_splits
+
+  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
+    return open_splits(_data(values, labels=labels))
+  return None
+
+
+def _data(values: Mapping[str, str], *, labels: bool = True) -> DataSettings:
+  """The settings of the data on the command line, as far as they are texts."""
   texts: dict[str, Any] = {
     name: values[f"data.{name}"]
     for name, kind in types_of(DataSettings).items()
     if f"data.{name}" in values and checks.without_none(kind)[0] is str
   }
-  # Imported here so that --help answers at once.
-  from vit_jax.data.reading.sources import open_source
-
-  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
-    return len(open_source("train", DataSettings(**texts)))
-  return None
+  return DataSettings(**texts, labels=labels)
 
 
 def _pooling(source: str, workdir: str) -> str | None:

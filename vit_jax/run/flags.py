@@ -160,15 +160,18 @@ def meant(
     if weights and (needs_config or "pretrained" in flag_names):
       sources.append(weights)
     folder = _run_folder(sources)
-  if needs_config:
+  if flag != "config":
     from vit_jax.run import data_choice
 
     chosen, why = data_choice.suited(data, values, folder)
-    name = chosen.pop("config")
-    flag_words.insert(0, f"--config={name}")
+    config = chosen.pop("config", None)
+    if config is not None:
+      flag_words.insert(0, f"--config={config}")
     flag_words += [f"--config.{key}={value}" for key, value in chosen.items()]
-    parts = [f"{text}{why} with the configuration {name}"]
-    text = " and ".join(parts + [f"{k}={v}" for k, v in chosen.items()])
+    if config is not None or chosen:
+      config = config or values["config"]
+      parts = [f"{text}{why} with the configuration {config}"]
+      text = " and ".join(parts + [f"{k}={v}" for k, v in chosen.items()])
   if workdir and "workdir" not in flag_names:
     flag_words.append(f"--workdir={folder}")
     text += f"; the run goes to {folder}"

@@ -412,7 +412,7 @@ def test_gram_anchoring_may_see_crops_at_twice_their_size():
 
 
 @pytest.mark.slow
-def test_gradients_are_clipped_by_part_and_parts_can_be_held():
+def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
   task, model = task_and_model()
   params = random_params(model, (8, 8), 0)
   parts = Parts.of(model, params)
@@ -440,15 +440,6 @@ def test_gradients_are_clipped_by_part_and_parts_can_be_held():
     updates, state = update(params, state, params)
     moved = np.abs(updates["class_head"]["direction"]).sum() > 0
     assert moved == (step == 2)
-  task, _ = task_and_model(self_distillation__heads_first_steps=2)
-  tx = task.optimizer(clip_by_part(1e9, parts), parts, RunLength(10, B, B))
-  state, update = tx.init(params), jax.jit(tx.update)
-  for step in range(3):
-    updates, state = update(params, state, params)
-    moved = {
-      k for k, x in updates.items() if any(map(np.any, jax.tree.leaves(x)))
-    }
-    assert moved == (heads if step < 2 else params.keys())
     assert np.abs(updates["class_head"]["layer_0"]["kernel"]).sum() > 0
 
 

@@ -185,11 +185,6 @@ class SelfDistillationSettings(Section):
     Duration(),
     "Time in which the heads' last layer stays as it is, one epoch in DINOv2.",
   )
-  heads_first: Duration = setting(
-    Duration(),
-    "Time in which the heads alone are trained, so that their first, random "
-    "answers do not move a published encoder; 0 trains all from the start.",
-  )
   clip_norm: float = setting(
     3.0,
     "Largest norm of the gradient of the encoder, and of each head; 0 is off. "

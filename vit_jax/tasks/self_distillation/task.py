@@ -5,8 +5,7 @@ crops. What leaves a run is the teacher's encoder.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -152,34 +151,22 @@ class SelfDistillationTask(Task):
   def optimizer(
     self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
   ) -> optax.GradientTransformation:
-    """Clips the gradient by part, and holds some parts at first."""
+    """Clips the gradient by part, and holds the last layers at first."""
     s = self.self_distillation
     chain = [tx]
     if s.clip_norm:
       chain.insert(0, clip_by_part(s.clip_norm, parts))
-    if steps := length.steps(s.freeze_last):
-      chain.append(held(steps, last_layers))
-    if steps := length.steps(s.heads_first):
-      chain.append(held(steps, functools.partial(encoder, parts=parts)))
+    if frozen_steps := length.steps(s.freeze_last):
+      constants = map(optax.constant_schedule, (0.0, 1.0))
+      later = optax.scale_by_schedule(
+        optax.join_schedules([*constants], [frozen_steps])
+      )
+      chain.append(optax.masked(later, last_layers))
     return optax.chain(*chain) if len(chain) > 1 else tx
 
   def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)
     return features_measure(model, objective, _ADVICE)
-
-
-def held(
-  steps: int, chosen: Callable[[Any], Any]
-) -> optax.GradientTransformation:
-  """Leaves the parameters that are chosen as they are, for so many steps."""
-  constants = [optax.constant_schedule(factor) for factor in (0.0, 1.0)]
-  later = optax.scale_by_schedule(optax.join_schedules(constants, [steps]))
-  return optax.masked(later, chosen)
-
-
-def encoder(params: Any, parts: Parts) -> Any:
-  """Which parameters are of the encoder, and not of a head."""
-  return map_paths(lambda path, _: not parts.is_head(path), params)
 
 
 def last_layers(params: Any) -> Any:
