@@ -42,13 +42,24 @@ _lazy_name = globals()["__getattr__"]  # It has the names from above.
 
 
 def __getattr__(name: str) -> Any:
-  """A public name; AttributeError says which one may have been meant."""
+  """A public name, or what answers to one of another library.
+
+  AttributeError says which one may have been meant.
+  """
   try:
     return _lazy_name(name)
   except AttributeError as error:
+    if not name.startswith("_") and (alias := _aliases().get(name)):
+      return alias.of(None)
     if name.startswith("_") or not (hint := _meant(name)):
       raise
     raise AttributeError(f"{error}; {hint}", name=name) from None
+
+
+def _aliases() -> dict[str, Any]:
+  from vit_jax.pretrained.aliases import aliases
+
+  return aliases("vit_jax")
 
 
 _WEIGHTS = (
@@ -58,14 +69,14 @@ _PREPARED = "loaded.preprocess(images) of loaded = vit_jax.load_pretrained(...)"
 
 # Names in other libraries, and those of the same here.
 _ELSEWHERE = {
-  **dict.fromkeys(("fit", "finetune", "fine_tune", "Trainer"), "vit_jax.train"),
+  "Trainer": "vit_jax.train",
   **dict.fromkeys(("ViT", "vit", "VisionTransformer"), "vit_jax.make_vit"),
   **dict.fromkeys(
     ("Dataset", "DataLoader", "dataset", "ImageFolder", "load_data"),
     "vit_jax.open_data",
   ),
   **dict.fromkeys(
-    ("create_model", "get_model", "from_pretrained"),
+    ("create_model", "get_model"),
     _WEIGHTS,
   ),
   "pipeline": "vit_jax.load_pretrained(name).predict(images)",
@@ -92,14 +103,9 @@ _ELSEWHERE = {
     ("attention", "attention_map", "plot_attention", "attention_rollout"),
     "loaded.attention(image) of loaded = vit_jax.load_pretrained(...)",
   ),
-  "attention_weights": "vit_jax.inspection.attention_maps.attention_weights",
   **dict.fromkeys(
     ("count_params", "num_params", "summary"),
     "loaded.num_params, or print(loaded.summary())",
-  ),
-  **dict.fromkeys(
-    ("load_config", "get_config"),
-    'vit_jax.config.load_config("digits"), which vit_jax.train takes',
   ),
   **dict.fromkeys(
     ("list_configs", "configs"),
@@ -118,7 +124,6 @@ _ELSEWHERE = {
     ("zero_shot", "zeroshot"), "loaded.predict(images, texts=[...])"
   ),
   "Loaded": "vit_jax.load_pretrained(name)",
-  "load_run": "vit_jax.load_pretrained(run)",
 }
 
 

@@ -23,6 +23,7 @@ from absl import flags
 from vit_jax.runtime import callable_module, command, hosts, restarts
 
 if TYPE_CHECKING:
+  from vit_jax.pretrained.loaded import Loaded
   from vit_jax.run.in_python import Config, FinishedRun
 
 
@@ -89,7 +90,7 @@ def train(
   *,
   config: "Config | None" = None,
   workdir: str | os.PathLike[str] | None = None,
-  pretrained: str | os.PathLike[str] | None = None,
+  pretrained: "str | os.PathLike[str] | Loaded | None" = None,
   allow_changes: bool = False,
   settings: Mapping[str, Any] | None = None,
   **keywords: Any,
@@ -106,7 +107,8 @@ def train(
       name or what `vit_jax.config.load_config` returned.
     config: The configuration, if not the one that suits a folder.
     workdir: The run's folder; by default `runs/NAME`.
-    pretrained: Weights to start from; anything that `load_pretrained` reads.
+    pretrained: Weights to start from; anything that `load_pretrained` reads,
+      or what it returned.
     allow_changes: Whether to resume a run of other settings or data.
     settings: Values of the configuration by their dotted keys, such as
       `{"optimizer.weight_decay": 0.1}`.

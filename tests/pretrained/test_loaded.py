@@ -167,20 +167,16 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
 @pytest.mark.parametrize(
   "name, meant",
   [
-    ("to_onnx", 'loaded.export("model.onnx")'),
     ("patch_tokens", "loaded.patch_features(images)"),
     ("get_intermediate_layers", "loaded.features(images, layers=[6, 12])"),
-    ("save_pretrained", "loaded.save(folder)"),
+    ("push_to_hub", "loaded.save(folder)"),
     ("param", "loaded.params"),
-    ("classes", "loaded.class_names"),
+    ("labels", "loaded.class_names"),
     ("forward", "loaded.model.apply("),
-    ("zero_shot", "loaded.predict(images, texts="),
     ("knn", "loaded.find_similar(image, folder)"),
     ("reset_classifier", "load_pretrained(NAME, num_classes=3)"),
     ("attention_map", "loaded.attention(image)"),
     ("processor", "loaded.preprocess(images)"),
-    ("img_size", "loaded.image_size"),
-    ("num_parameters", "loaded.num_params"),
     ("to", "jax.device_put(params)"),
   ],
 )

@@ -16,6 +16,7 @@ from vit_jax.config import load_config
 from vit_jax.run import in_python
 from vit_jax.run.settings import read
 
+CHECKPOINTS = pathlib.Path(__file__).parents[1] / "checkpoints"
 TINY_MODEL = {"model": {"num_layers": 1, "hidden_size": 32}}
 
 
@@ -158,7 +159,7 @@ def test_a_script_is_not_imported_by_workers(
     ({"optimizer": 3}, r"optimizer is not .*settings=\{.optimizer\.kind.:"),
     ({"model": "S/16", "settings": {"model.variant": "B/16"}}, "given twice"),
     ({"callbacks": []}, "callbacks is not a setting of a run; `vit_jax train "),
-    ({"learning_rate": 1e-3}, "learning_rate is not .* did you mean lr?"),
+    ({"base_lr": 1e-3}, "base_lr is not .* did you mean lr?"),
     (
       {"data": 3},
       "data is of type int: give a folder, a file of lab",
@@ -213,6 +214,9 @@ def test_a_task_and_frozen_layers_are_keywords(photos, started):
     "image,age\nmy_photos/red/0.png,2\nmy_photos/red/1.png,3.5\n"
   )
   vit_jax.train("ages.csv", task="regression")
+  vit_jax.train(photos, learning_rate=0.5, validation_split=0.3)
+  given = started.pop()[0]
+  assert (given.optimizer.peak_lr, given.data.eval_fraction) == (0.5, 0.3)
   frozen, whole, ages = (settings for settings, _, _ in started)
   assert frozen.optimizer.freeze_layers == -1
   assert whole.optimizer.freeze_layers == 0
@@ -225,7 +229,6 @@ def test_a_task_and_frozen_layers_are_keywords(photos, started):
 @pytest.mark.parametrize(
   "name, meant",
   [
-    ("multi_label", 'task="multilabel"'),
     ("unfreeze", "freeze_backbone=False"),
     ("validation_data", 'folders "train" and "val" in the data, or'),
     ("augment", 'settings={"train_transform.randaugment_layers": 2}'),
@@ -235,6 +238,31 @@ def test_a_keyword_of_other_libraries_names_ours(photos, name, meant):
   message = re.escape(f"{name} is not a setting of a run; did you mean {meant}")
   with pytest.raises(ValueError, match=f"^{message}"):
     vit_jax.train(photos, **{name: True})
+
+
+def test_several_labels_are_a_switch(photos, started):
+  pathlib.Path("tags.csv").write_text(
+    "image,labels\nmy_photos/red/0.png,a;b\nmy_photos/red/1.png,b\n"
+  )
+  vit_jax.train("tags.csv", multi_label=True)
+  vit_jax.train("tags.csv", task="multilabel")
+  assert started[0] == started[1]
+  with pytest.raises(ValueError, match="multi_label is not .* multi_label=T"):
+    vit_jax.train(photos, multi_label=False)
+
+
+def test_weights_may_be_loaded_already(photos, started):
+  source = str(CHECKPOINTS / "hf_vit")
+  loaded = vit_jax.load_pretrained(source)
+  vit_jax.train(photos, pretrained=source)
+  vit_jax.train(photos, pretrained=loaded)
+  loaded.fit(photos)
+  vit_jax.load_pretrained(source, num_classes=2).fit(photos)
+  first, *others = started
+  assert others == [first] * 3 and first[0].pretrained == source
+  other_size = vit_jax.load_pretrained(source, image_size=64)
+  with pytest.raises(ValueError, match="was loaded with other settings than"):
+    other_size.fit(photos)
 
 
 def test_a_configuration_can_come_first(started, tmp_path):
@@ -266,8 +294,6 @@ def test_a_run_is_trained_loaded_and_asked(photos, capsys):
   assert len(answers) == 12 and {*answers[0].names} <= {"green", "red"}
   again = vit_jax.train(photos, **keywords)  # The run is complete.
   assert dataclasses.astuple(again) == dataclasses.astuple(run)
-  with pytest.raises(ValueError, match="name or the path of weights, not what"):
-    vit_jax.train(photos, pretrained=loaded)
 
 
 @pytest.mark.slow

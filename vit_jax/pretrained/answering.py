@@ -150,7 +150,16 @@ class Answering(Opened):
     batch = jax.tree.map(jnp.asarray, read_batch(preprocessing, images))
     return ImageInputs(**preprocessing.normalization).inputs(batch)
 
-  @hints.accepts("loaded.features(images)", elsewhere={"layer": "layers=[6]"})
+  @hints.accepts(
+    "loaded.features(images)",
+    elsewhere={
+      "layer": "layers=[6]",
+      **dict.fromkeys(
+        ("normalize", "normalized", "normalise"),
+        "y / numpy.linalg.norm(y, axis=1, keepdims=True) of the features y",
+      ),
+    },
+  )
   def features(
     self,
     images: Pictures,

@@ -16,6 +16,7 @@ from PIL import Image
 
 from vit_jax.inference import PLATFORMS
 from vit_jax.inference.reading import Pictures
+from vit_jax.pretrained.aliases import aliases
 from vit_jax.pretrained.answering import Answering
 from vit_jax.runtime import extras, hints, shown
 from vit_jax.runtime.display import Split, table_lines
@@ -221,9 +222,14 @@ class Loaded(Answering):
     return shown.table(self.facts)
 
   def __getattr__(self, name: str) -> Any:
-    """Raises AttributeError, with what may be meant by the name."""
+    """The attribute that answers to a name of another library.
+
+    Raises AttributeError, with what may be meant by the name.
+    """
     if hasattr(type(self), name):  # A property of ours has raised its own.
       return object.__getattribute__(self, name)
+    if alias := aliases("loaded").get(name):
+      return alias.of(self)
     hint = ""
     if not name.startswith("_"):
       hint = hints.of_attribute(name, "loaded", _FOR_USERS, _elsewhere())

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from vit_jax.inference.predictor import Prediction
 from vit_jax.inference.reading import Pictures
-from vit_jax.pretrained.load import load_pretrained
+from vit_jax.pretrained.load import load_pretrained, open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import flags
 from vit_jax.run.config_file import ALL_KEYS, load_config, nearest, other_units
@@ -51,14 +51,24 @@ _ELSEWHERE = {
 }
 
 # Keywords that stand for a key of the configuration, beside those of a shell.
-_SHORT = {**flags.SHORT, "task": "data.task"}
+_SHORT = {
+  **flags.SHORT,
+  "task": "data.task",
+  "learning_rate": "optimizer.peak_lr",
+  "validation_split": "data.eval_fraction",
+}
 # Values of a key by the value of a keyword of other libraries.
 _SWITCHES = {
   "freeze_backbone": ("optimizer.freeze_layers", {True: -1, False: 0}),
+  **dict.fromkeys(
+    ("multi_label", "multilabel"), ("data.task", {True: "multilabel"})
+  ),
 }
 # Keywords of other libraries, and the way to do the same here.
 _INSTEAD = {
-  **dict.fromkeys(("multi_label", "multilabel"), 'task="multilabel"'),
+  **dict.fromkeys(
+    ("multi_label", "multilabel"), 'multi_label=True, or task="multilabel"'
+  ),
   **dict.fromkeys(
     ("train_backbone", "unfreeze", "trainable"), "freeze_backbone=False"
   ),
@@ -178,7 +188,7 @@ def start(
   *,
   config: Config | None = None,
   workdir: str | os.PathLike[str] | None = None,
-  pretrained: str | os.PathLike[str] | None = None,
+  pretrained: str | os.PathLike[str] | Loaded | None = None,
   settings: Mapping[str, Any],
   allow_changes: bool = False,
 ) -> FinishedRun:
@@ -220,7 +230,7 @@ def find_lr(
   data: str | os.PathLike[str] | None,
   *,
   config: Config | None,
-  pretrained: str | os.PathLike[str] | None,
+  pretrained: str | os.PathLike[str] | Loaded | None,
   settings: Mapping[str, Any],
   out: str,
   **options: Any,
@@ -249,10 +259,7 @@ def _values(pretrained: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
   """Settings by their dotted keys, with the weights to start from."""
   values = _by_key(settings)
   if isinstance(pretrained, Loaded):
-    raise ValueError(
-      "pretrained takes the name or the path of weights, not what was loaded "
-      f"from it: give {pretrained.origin.source!r}."
-    )
+    pretrained = _source_of(pretrained)
   if pretrained is not None and not isinstance(pretrained, str | os.PathLike):
     raise ValueError(
       f"pretrained={quoted(pretrained)}: name the weights to start from, as in "
@@ -263,14 +270,36 @@ def _values(pretrained: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
   return values
 
 
+def _source_of(loaded: Loaded) -> str:
+  """The checkpoint that was loaded; ValueError if it was changed besides.
+
+  Another number of classes is no change, as a run makes a head for its data.
+  """
+  source = loaded.origin.source
+  step: dict[str, Any] = {} if loaded.step is None else {"step": loaded.step}
+  saved = open_checkpoint(source, **step)
+
+  def what(one: Loaded) -> Any:
+    return one.model.clone(num_classes=0, origin=None), one.inputs
+
+  if what(saved) != what(loaded):
+    raise ValueError(
+      f"{source} was loaded with other settings than it has by itself, which a "
+      f"run does not take over: give pretrained={source!r} and those of the "
+      "run, such as image_size=448."
+    )
+  return source
+
+
 def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
   """Settings by their dotted keys; raises ValueError for one that is none."""
   values = {}
   for name, value in flat(settings).items():
     key = _SHORT.get(name, name)
-    if name in _SWITCHES and isinstance(value, bool):
-      key, by_value = _SWITCHES[name]
-      value = by_value[value]
+    by_value: dict[Any, Any]
+    switched, by_value = _SWITCHES.get(name, (key, {}))
+    if isinstance(value, bool) and value in by_value:
+      key, value = switched, by_value[value]
     if isinstance(value, str):
       key = _NAMED_BY.get(name, key)
     if key not in all_keys(Settings):
