@@ -32,6 +32,8 @@ from vit_jax.models.partitioning import Dense, named
 from vit_jax.models.parts import Part
 from vit_jax.models.patches import Patches
 
+Inputs = Images | Patches
+"""Images of one size, or the patches of images of any size."""
 # Methods of models that hold their parameters, and what has them here.
 _OF_LOADED = {
   "predict": "loaded.predict(images)",
@@ -120,7 +122,7 @@ class Model(nn.Module):
     of_model = {n: getattr(model, n) for n in names if hasattr(model, n)}
     return cls(**{**of_model, **fields})
 
-  def __call__(self, x: Images, *, train: bool = False) -> Pooled:
+  def __call__(self, x: Inputs, *, train: bool = False) -> Pooled:
     self.check_has_parameters()
     return self.head(self.pooled(x, train=train))
 
@@ -184,11 +186,11 @@ class Model(nn.Module):
     except errors.ScopeParamShapeError as error:
       raise ValueError(_misfit(str(error), args)) from error
 
-  def pooled(self, x: Images, *, train: bool = False) -> Pooled:
+  def pooled(self, x: Inputs, *, train: bool = False) -> Pooled:
     """The outputs that the head reads, (B, D) or a row for each head."""
     return self.encode(x, train=train)[1]
 
-  def encode(self, x: Images, *, train: bool = False) -> tuple[Array, Pooled]:
+  def encode(self, x: Inputs, *, train: bool = False) -> tuple[Array, Pooled]:
     """The last layer's output z, before any norm, and what the head reads."""
     raise NotImplementedError
 

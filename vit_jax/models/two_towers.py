@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.models.composed import Composed, Needs, held
-from vit_jax.models.layer import DTYPE_FIELDS, Images, check_choice
-from vit_jax.models.model import unit
+from vit_jax.models.layer import DTYPE_FIELDS, check_choice
+from vit_jax.models.model import Inputs, unit
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import ENCODER, HEAD, INPUT, Part
 from vit_jax.models.paths import within
@@ -150,7 +150,7 @@ class TwoTowers(Composed):
     images, ids = inputs if isinstance(inputs, tuple) else (inputs, None)
     u = None if images is None else self.embed_images(images, train=train)
     if u is not None:
-      u = u.reshape(-1, u.shape[-1])  # (B M, R) for patches.
+      u = u.reshape(-1, u.shape[-1])  # (B M, R)
     v = None if ids is None else self.embed_texts(ids, train=train)
     if u is not None and v is not None and u.shape[-1] != v.shape[-1]:
       raise ValueError(different_widths(u.shape[-1], v.shape[-1]))
@@ -158,8 +158,8 @@ class TwoTowers(Composed):
     return Compared(u, v, log_scale, bias)
 
   def embed_images(
-    self, images: Images, *, train: bool = False
-  ) -> Float[Array, "B R"]:
+    self, images: Inputs, *, train: bool = False
+  ) -> Float[Array, "B *M R"]:
     """The representations of images, of length 1."""
     is_frozen = self._how(IMAGE) == "frozen"
     y = self.pooled(images, train=train and not is_frozen)

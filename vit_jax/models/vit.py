@@ -35,7 +35,7 @@ from vit_jax.models.layer import (
   taken,
 )
 from vit_jax.models.mask import AttentionMask
-from vit_jax.models.model import VitFields, check_images
+from vit_jax.models.model import Inputs, VitFields, check_images
 from vit_jax.models.partitioning import for_cpu, for_tpu, named
 from vit_jax.models.parts import ENCODER, Part, Stack, heads
 from vit_jax.models.patches import (
@@ -55,9 +55,6 @@ from vit_jax.models.position import (
 from vit_jax.models.tokens import Mask, Tokens, Where, check_mask
 
 POOLINGS = ("token", "gap", "map")
-
-Inputs = Images | Patches
-"""Images of one size, or the patches of images of any size."""
 Embedded = Float[Array, "B h w D"] | Patches
 """The vectors of patches, of images of one size or of any."""
 

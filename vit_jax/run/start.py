@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from vit_jax.models.model import represent
+from vit_jax.models.model import Inputs, represent
 from vit_jax.run import build
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import read_saved
@@ -21,7 +21,7 @@ from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks.outcome import Stream
 from vit_jax.training import sharding
-from vit_jax.training.inputs import Inputs, mirrored
+from vit_jax.training.inputs import mirrored
 from vit_jax.training.state import TrainState, with_params
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.checkpoint_reader import DamagedError, again_if_deleted

@@ -9,11 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from vit_jax.models.layer import Images
-from vit_jax.models.model import normalize
+from vit_jax.models.model import Inputs, normalize
 from vit_jax.models.patches import Patches
-
-Inputs = Images | Patches
 
 
 class TakesImages:

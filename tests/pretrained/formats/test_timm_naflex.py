@@ -77,6 +77,28 @@ def test_answers_are_the_librarys(tmp_path, name):
   np.testing.assert_allclose(np.asarray(tokens.z)[counts], expected, **near)
 
 
+@pytest.mark.parametrize("name", some_slow(ENCODERS, QUICK))
+def test_answers_in_bfloat16_are_near(tmp_path, name):
+  loaded = load_pretrained(written(tmp_path, name))
+  patches, _ = given()
+  half = loaded.model.clone(dtype=jnp.bfloat16)
+
+  def tokens_and_pooled(model):
+    tokens = apply(model, loaded.params, patches, method="embed")
+    tokens = apply(model, loaded.params, tokens, method="run")
+    pooled = apply(model, loaded.params, tokens, method="pool")
+    z = apply(model, loaded.params, tokens, method="normed").z
+    return np.asarray(z, np.float32)[np.asarray(tokens.counts)], pooled
+
+  both = zip(
+    tokens_and_pooled(half), tokens_and_pooled(loaded.model), strict=True
+  )
+  for found, expected in both:
+    most = np.abs(np.asarray(expected)).max()
+    error = np.abs(np.asarray(found, np.float32) - expected).max()
+    assert error < 2e-2 * most
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hf_siglip2", "hf_siglip2_head"])
 def test_a_siglip2_is_written_as_it_was_read(tmp_path, name):

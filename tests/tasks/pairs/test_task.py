@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -106,6 +107,28 @@ def test_a_run_is_resumed_evaluated_verified_and_answers_in_words(
   names = str(tmp_path / "names.txt")
   assert predict_files(run, images, texts=names, as_json=True) == 0
   assert capsys.readouterr().out.count("red") > 5
+
+
+@pytest.mark.slow
+def test_a_run_on_images_of_any_size(photos, tmp_path):
+  changed = config(photos)
+  changed.data.tokens = 6
+  changed.pairs.zero_shot = str(photos / "labelled")
+  run = str(tmp_path / "run")
+  _, evaluated = loop.train(read(changed), run)
+  found = evaluate_checkpoint(run)
+  for key, value in found.items():
+    assert value == pytest.approx(evaluated[key], rel=1e-5), key
+  loaded = load_pretrained(run)
+  files = str(photos / "labelled" / "val" / "red")
+  answers = loaded.predict(files, texts=["a red picture", "blue"])
+  features = loaded.features(files)
+  patches: Any = loaded.preprocess(files)
+  assert patches.values.shape[1] == 6 and len(answers) == len(features)
+  variables = {"params": loaded.params}
+  pooled = loaded.model.apply(variables, patches, method="pooled")
+  expected = loaded.model.apply(variables, pooled, method="representation")
+  np.testing.assert_allclose(features, expected[:, 0], atol=1e-5)
 
 
 def test_a_tokenizer_is_made_of_no_caption_that_is_held_out(tmp_path):

@@ -57,6 +57,7 @@ class PairsTask(Task):
   pairs: PairsSettings = _PLAIN
   texts: Texts = dataclasses.field(default=_NO_TEXTS, kw_only=True)
   name = "pairs"
+  takes_any_size = True
   scores = Scores(
     (
       Metric("recall1", "recall@1"),
