@@ -23,7 +23,9 @@ With --forward, the step is the prediction of a batch: the command prints how
 many images a chip classifies in a second, and the memory that it needs.
 
 No data is read. For data sets other than the paper's, --num_classes and
---num_examples give the sizes.
+--num_examples give the sizes. For images that keep their proportions
+(data.tokens), the headers of up to 256 images of --config.data.root tell how
+many of the patches are padding.
 """
 
 import json
@@ -229,6 +231,10 @@ def _table(row: dict[str, Any]) -> str:
   }
   texts["collectives"] = texts["collectives"] or "nothing"
   text = [_TABLE.format(**row | texts)]
+  if row.get("padding"):
+    from vit_jax.estimate import padding
+
+    text.append(f"padding        {padding.described(row['padding'])}")
   if row["fastest"]:
     text.append(f"settings       {row['fastest']}")
   for source, shape, times, cycles in row["by_op"]:

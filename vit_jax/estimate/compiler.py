@@ -7,7 +7,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -18,9 +18,9 @@ from jax.sharding import Mesh
 from vit_jax.data.batch import batched
 from vit_jax.estimate import hlo, network
 from vit_jax.inference.predictor import make_predict_step
-from vit_jax.models.grid import forward_gflops
+from vit_jax.models.grid import count_operations, forward_gflops
 from vit_jax.run import fastest
-from vit_jax.run.plan import plan_of_shapes
+from vit_jax.run.plan import Plan, plan_of_shapes
 from vit_jax.run.settings import Settings
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
@@ -57,6 +57,22 @@ CHIPS = {
 }
 
 
+class Lowered(NamedTuple):
+  """A step that is ready to be compiled.
+
+  Attributes:
+    step: The lowered program.
+    gflops: Its operations for an image, in units of 1e9.
+    fastest: A line if it takes the fastest known settings.
+  """
+
+  step: Any
+  gflops: float
+  mesh: Mesh
+  plan: Plan
+  fastest: str | None = None
+
+
 class DoesNotFit(ValueError):
   """Raised if the program needs more memory than a chip has."""
 
@@ -76,20 +92,27 @@ def estimate(
   """Compiles the train step; returns its cost and its program's text.
 
   With `forward`, it compiles the prediction of a batch instead. The row's
-  `fastest` says which settings the step took from `run.fastest`, if any. Raises
+  `fastest` says which settings the step took from `run.fastest`, if any, and
+  `padding` has `padding.shares` for images that keep their proportions. Raises
   DoesNotFit if the step needs more memory than a chip has, NotCompiled if the
   compiler fails otherwise, and ValueError if the configuration cannot be built.
   """
-  chosen = None
   if forward:
     mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
-    lowered, gflops = lower_forward(settings, mesh, num_classes)
+    found = lower_forward(settings, mesh, num_classes)
   else:
-    sizes = num_classes, num_examples
-    lowered, gflops, mesh, chosen = lower(settings, devices, *sizes)
+    found = lower(settings, devices, num_classes, num_examples)
   images = settings.batch_size / len(devices)
-  row, text = cost(lowered, chip, mesh, images, gflops)
-  return {**row, "fastest": chosen}, text
+  row, text = cost(found.step, chip, found.mesh, images, found.gflops)
+  row |= {"fastest": found.fastest, "padding": None}
+  patches = found.plan.preprocessing.patches
+  if patches is not None:
+    from vit_jax.estimate import padding
+
+    packing = None if forward else found.plan.packing
+    tflop = row["model_tflop"]
+    row["padding"] = padding.shares(settings, patches, packing, tflop)
+  return row, text
 
 
 def cost(
@@ -157,12 +180,8 @@ def cost(
 
 def lower(
   settings: Settings, devices: list[Any], num_classes: int, num_examples: int
-) -> tuple[Any, float, Mesh, str | None]:
-  """Lowers the settings' train step.
-
-  Returns it, the GFLOP for an image, the mesh, and a line that says which
-  settings are the fastest known ones, if they are.
-  """
+) -> Lowered:
+  """Lowers the settings' train step."""
   plan = plan_of_shapes(
     settings,
     num_classes=num_classes,
@@ -170,13 +189,12 @@ def lower(
     devices=devices,
   ).checked()
   line = fastest.described(plan.settings, plan.task, plan.model, devices)
-  return plan.lower_step(), plan.operations.step, plan.mesh, line
+  step, gflops = plan.lower_step(), plan.operations.step
+  return Lowered(step, gflops, plan.mesh, plan, line)
 
 
-def lower_forward(
-  settings: Settings, mesh: Mesh, num_classes: int
-) -> tuple[Any, float]:
-  """Lowers the prediction of a batch; also counts GFLOP per image.
+def lower_forward(settings: Settings, mesh: Mesh, num_classes: int) -> Lowered:
+  """Lowers the prediction of a batch.
 
   Every device holds all parameters, in the dtype in which the model computes.
   """
@@ -204,8 +222,12 @@ def lower_forward(
     name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
     for name, array in batched(preprocessing.transform().spec, size).items()
   }
-  gflops = forward_gflops(model, params, shape)
-  return sharding.jit_replicated(step, mesh).lower(params, batch), gflops
+  if preprocessing.patches is None:
+    gflops = forward_gflops(model, params, shape)
+  else:  # The shape is that of the images that the positions belong to.
+    gflops = count_operations(step, params, batch) / size / 1e9
+  lowered = sharding.jit_replicated(step, mesh).lower(params, batch)
+  return Lowered(lowered, gflops, mesh, plan)
 
 
 def devices_of(name: str) -> tuple[Chip, list[Any]]:

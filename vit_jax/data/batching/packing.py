@@ -135,9 +135,9 @@ class Packing:
     most: int,
     rows: int,
   ) -> tuple[np.ndarray, np.ndarray] | None:
-    """What `fit` returns if no image has more patches than `most`, if it can.
+    """The result of `fit` with at most `most` patches an image; None for none.
 
-    The limits are those of each image.
+    `limits` has the most patches that each image may have.
     """
     each = zip(shapes, np.minimum(limits, most).tolist(), strict=True)
     sizes = (

@@ -1,0 +1,82 @@
+"""The padding's share of patches, where images keep their proportions.
+
+It is told from the headers of some of the training images.
+"""
+
+import dataclasses
+from typing import Any
+
+from vit_jax.data.batching.packing import Packing
+from vit_jax.data.reading.sources import open_source
+from vit_jax.data.transforming.patches import padding, some_shapes
+from vit_jax.data.transforming.sizes import AnySize, Shape
+from vit_jax.run.settings import Settings
+
+_IMAGES = 4  # In a row, where the settings pack none.
+
+
+def shares(
+  settings: Settings, size: AnySize, packing: Packing | None, tflop: float
+) -> dict[str, Any]:
+  """The padding's share of the patches, and of a chip's work.
+
+  `share` is that of the settings, and `tflop` its part of the work, in which
+  padding costs what patches do. The other way to fill rows is beside it: with
+  `alone`, each image has a row; with `packed`, 4 share one on average, whose
+  length `row_tokens` is the least at which no image has to shrink. `share` is
+  None if the settings name no folder. Raises ValueError if it cannot be opened.
+  """
+  data = settings.data
+  if not (data.root or data.dir):
+    return {"share": None}
+  shapes = some_shapes(open_source("train", data))
+  if packing is not None:
+    found = packing.padding(size, shapes, settings.rows, settings.seed)
+    beside: dict[str, Any] = {
+      "alone": found.alone,
+      "crowded": found.crowded,
+      "images_per_row": packing.images,
+      "row_tokens": packing.tokens,
+    }
+    return {"share": found.share, "tflop": found.share * tflop, **beside}
+  share = padding(size, shapes)
+  rows = max(1, settings.batch_size // _IMAGES)
+  tight = _tightest(size, shapes, rows, settings.seed)
+  return {
+    "share": share,
+    "tflop": share * tflop,
+    "packed": tight.padding(size, shapes, rows, settings.seed).share,
+    "images_per_row": tight.images,
+    "row_tokens": tight.tokens,
+  }
+
+
+def described(found: dict[str, Any]) -> str:
+  """The line of a table on the result of `shares`."""
+  if found["share"] is None:
+    return (
+      "unknown: give --config.data.root, of whose images the sizes are read"
+    )
+  text = f"{found['share']:.1%} of the patches, {found['tflop']:.2f} TFLOP/chip"
+  keys = ("images_per_row", "row_tokens")
+  names = ", ".join(f"data.{key}={found[key]}" for key in keys)
+  if "packed" in found:
+    return f"{text}; {found['packed']:.1%} with {names}"
+  text += f" with {names}; {found['alone']:.1%} with a row for each image"
+  if found["crowded"]:
+    text += f"; {found['crowded']:.0%} of the rows are too full for all images"
+  return text
+
+
+def _tightest(
+  size: AnySize, shapes: list[Shape], rows: int, seed: int
+) -> Packing:
+  """The shortest rows in which all images of these shapes fit."""
+  roomy = Packing(_IMAGES, _IMAGES * size.tokens)
+  least, most = size.tokens, roomy.tokens
+  while most - least > 1:
+    middle = (least + most) // 2
+    tried = dataclasses.replace(roomy, tokens=middle)
+    crowded = tried.padding(size, shapes, rows, seed).crowded
+    least, most = (middle, most) if crowded else (least, middle)
+  return dataclasses.replace(roomy, tokens=most)
