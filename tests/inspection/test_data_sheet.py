@@ -1,6 +1,10 @@
 """The lines about a folder, and the picture of an augmented batch."""
 
+import re
+
+import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from tests import captioned
@@ -8,6 +12,7 @@ from tests.data.pictures import encode, noise
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.inspection.data_sheet import inspect_folder
 from vit_jax.inspection.settings import InspectSettings
+from vit_jax.tasks.settings import DataSettings
 
 SETTINGS = InspectSettings(image_size=(18, 18))
 
@@ -57,6 +62,32 @@ def test_lines_and_picture(tmp_path, capsys):
     assert sheet.format == "JPEG"
   with pytest.raises(ValueError, match="is a folder; name the file"):
     inspect_folder(str(root), settings, str(tmp_path))
+
+
+def test_the_normalization_of_bands_is_measured(tmp_path, capsys):
+  """Of the training images, as shares of full scale, by NumPy."""
+  rng = np.random.default_rng(0)
+  images = []
+  for i in range(4):
+    split = "train" if i < 3 else "val"
+    for label in "ab":
+      pixels = rng.integers(0, 50 * (i + 1), (40, 40, 4), np.uint8)
+      file = tmp_path / "tiles" / split / label / f"{i}.tif"
+      file.parent.mkdir(parents=True, exist_ok=True)
+      tifffile.imwrite(file, pixels)
+      images += [pixels / 255] * (split == "train")
+  mean, std = np.mean(images, (0, 1, 2)), np.std(images, (0, 1, 2))
+  settings = InspectSettings(
+    image_size=(18, 18), data=DataSettings(bands="blue,green, red,nir")
+  )
+  inspect_folder(str(tmp_path / "tiles"), settings, str(tmp_path / "b.png"))
+  said = capsys.readouterr().out
+  (line,) = (x for x in said.splitlines() if x.startswith("mean and deviation"))
+  assert line.startswith(
+    "mean and deviation of blue, green, red, nir: --config"
+  )
+  found = [float(x) for x in re.findall(r"0\.\d+", line)]
+  np.testing.assert_allclose(found, [*mean, *std], atol=6e-4)
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "labels.tsv"])

@@ -388,6 +388,54 @@ def test_more_channels_take_the_kernels_in_turn():
 
 
 @pytest.mark.parametrize(
+  "bands, line",
+  [
+    ("nir Blue green red", ", and those of nir begin at 0"),
+    ("blue green red", "the weights of its first kernel"),
+  ],
+)
+def test_named_bands_are_seen_as_the_rgb_picture_was(bands, line):
+  rng = np.random.default_rng(0)
+  names = bands.split()
+  images = rng.normal(size=(2, 4, 4, len(names)))
+  rgb = images[..., [names.index(c) for c in (names[-1], "green", names[-3])]]
+  kernel = rng.normal(size=(4 * 4 * 3, 5))
+  found, said = transfer._for_channels(kernel, 3, len(names), names)
+  np.testing.assert_allclose(seen_by(found, images), seen_by(kernel, rgb))
+  assert said.startswith("red, green and blue keep the") and said.endswith(line)
+
+
+def test_bands_without_all_of_red_green_and_blue_take_the_kernels_in_turn():
+  kernel = np.random.default_rng(0).normal(size=(4 * 4 * 3, 5))
+  for bands in ((), ("red", "green", "nir", "swir")):
+    found, said = transfer._for_channels(kernel, 3, 4, bands)
+    np.testing.assert_array_equal(
+      found, transfer._for_channels(kernel, 3, 4)[0]
+    )
+    assert "are repeated for images of 4" in said
+
+
+@pytest.mark.parametrize(
+  "bands, differs",
+  [
+    ((), False),
+    (("red", "green", "blue"), False),
+    (("b", "g", "r"), False),
+    (("blue", "green", "red"), True),
+  ],
+)
+def test_a_run_takes_over_bands_in_their_order(bands, differs):
+  loaded = open_checkpoint(published.path("google_vit.npz"))
+  size = loaded.preprocessing.image_size
+  kept, found = (
+    dict(transfer.leaves(loaded, loaded.model, size, bands=names))
+    for names in ((), bands)
+  )
+  changed = [k for k in kept if (kept[k] != found[k]).any()]
+  assert changed == (["patches/E/kernel"] if differs else [])
+
+
+@pytest.mark.parametrize(
   "name",
   ["google_vit.npz", pytest.param("google_hybrid.npz", marks=pytest.mark.slow)],
 )

@@ -47,6 +47,23 @@ def test_the_vector_of_an_image_is_told_to_tasks_that_read_it(
   assert ("its features are" in capsys.readouterr().err) == is_said
 
 
+def test_bands_are_the_channels_and_have_a_mean_each():
+  sizes = {"image_size": (8, 8), "data.bands": "red, green,blue,nir"}
+  values = {"normalization.mean": (0.5,) * 4, "normalization.std": (0.5,) * 4}
+  preprocessing = build.make_preprocessing(
+    build.resolved(replaced(Settings(), sizes | values), None)
+  )
+  assert preprocessing.channels == 4
+  assert preprocessing.bands == ("red", "green", "blue", "nir")
+  for more, message in (
+    ({}, "channels=4 needs as many means and standard deviations, and there"),
+    (values | {"channels": 5}, "data.bands names 4 bands and channels=5: name"),
+    ({"data.bands": "red,,nir"}, "bands='red,,nir' must name each band once"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      build.resolved(replaced(Settings(), sizes | more), None)
+
+
 def embedded(N, D):
   return 2 * N * P2C * D
 

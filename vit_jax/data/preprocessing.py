@@ -54,6 +54,7 @@ class Preprocessing:
     patches: Keeps the proportions of each image, which is then cut into
       patches; `size` is that of the images that the positions belong to. None
       resizes it to `size`.
+    bands: The names of the channels, if the data name them.
   """
 
   size: tuple[int, int] | None
@@ -63,6 +64,7 @@ class Preprocessing:
   window: tuple[float, float] | None = None
   cut_from: tuple[int, int] | None = None
   patches: Optional["AnySize"] = None
+  bands: tuple[str, ...] = ()
 
   def __post_init__(self):
     if len(self.mean) != len(self.std):

@@ -216,6 +216,19 @@ class DataSettings(Section):
     must=Rule("be above 0", lambda scale: 0 < scale < float("inf")),
     needs="data.task=dense_regression",
   )
+  bands: str | None = setting(
+    None,
+    "Names of the bands of the files in their order, separated by commas, such "
+    "as 'blue,green,red,nir': the images have as many channels, and red, green "
+    "and blue keep the weights of a checkpoint of RGB.",
+  )
+
+  @property
+  def band_names(self) -> tuple[str, ...]:
+    """The names of the bands; () if they have none."""
+    if self.bands is None:
+      return ()
+    return tuple(name.strip() for name in self.bands.split(","))
 
   @property
   def label_kind(self) -> Any:
@@ -229,6 +242,12 @@ class DataSettings(Section):
 
   def __post_init__(self):
     super().__post_init__()
+    names = self.band_names
+    if not all(names) or len(names) > len({*names}):
+      raise ValueError(
+        f"bands={self.bands!r} must name each band once, with commas between "
+        "them, as in 'blue,green,red,nir'."
+      )
     folder = self.root or self.labels_file or self.dir
     self._check_addresses()
     if (self.name or "").startswith((".", "~", "/")):

@@ -64,7 +64,9 @@ def inspect_folder(
         "the label errors."
       )
   issue_files = IssueFiles.named(issues, probabilities) if model else None
-  spec = ImageSpec(settings.channels, settings.normalization.window)
+  bands = settings.data.band_names
+  channels = len(bands) or settings.channels
+  spec = ImageSpec(channels, settings.normalization.window)
   data, labels, told = recognised(root, settings.data)
   splits = opened(root, data, labels, spec.window is not None)
   if model:
@@ -83,6 +85,8 @@ def inspect_folder(
   survey = Survey(splits.train.class_names, list(files), labels)
   for line in survey_lines(survey, settings.image_size):
     display.note(line)
+  if channels != 3 or bands:
+    display.note(_channels(survey, splits.train.split, bands))
   images = make_train_transform(
     settings.image_size, settings.train_transform, spec
   )
@@ -159,6 +163,19 @@ def _sizes(sizes: np.ndarray, image_size: tuple[int, int]) -> list[str]:
   if enlarged:
     line += f"; {enlarged:,} are smaller than {width} x {height}"
   return [line]
+
+
+def _channels(survey: Survey, split: str, bands: Sequence[str]) -> str:
+  """A line with the keys for the mean and deviation of the training images."""
+  texts = [
+    "({},)".format(",".join(f"{value:.3f}" for value in values))
+    for values in survey.normalization(split)
+  ]
+  of = f" of {', '.join(bands)}" if bands else ""
+  return (
+    f"mean and deviation{of}: --config.normalization.mean='{texts[0]}' "
+    f"--config.normalization.std='{texts[1]}'"
+  )
 
 
 def _first(names: Sequence[str]) -> str:

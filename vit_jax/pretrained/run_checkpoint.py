@@ -150,6 +150,7 @@ class Added:
       self.model,
       self.images.image_size,
       channels=self.images.channels,
+      bands=self.images.bands,
     )
     for path, array in leaves:
       if not self.parts.is_head(path):

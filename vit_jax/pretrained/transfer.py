@@ -5,7 +5,7 @@ dropped, and the positions are interpolated to the grid of the new image size.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime import hints
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
 from vit_jax.runtime.printable import printable, say
+
+_RGB = ("red", "green", "blue")
 
 
 def fit(
@@ -161,9 +163,12 @@ def leaves(
   interpolation: str | None = None,
   *,
   channels: int = 3,
+  bands: Sequence[str] = (),
   keep_head: bool = False,
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Yields (path, array) for all parameters that the model takes over.
+
+  `bands` are the names of the channels, if they have any.
 
   A line says how the first kernel is adapted to other channels. Raises
   ValueError if one of them does not fit or is missing.
@@ -183,8 +188,9 @@ def leaves(
       continue
     method = interpolation or loaded.interpolation
     array = resized(path, array, old, new, method)
-    if channels != before and parts.reads_pixels(path):
-      array, how = _for_channels(array, before, channels)
+    differ = channels != before or (before == 3 and not _are_rgb(bands))
+    if differ and parts.reads_pixels(path):
+      array, how = _for_channels(array, before, channels, bands)
       say(f"{loaded.origin.source}: {how}.")
     shape = missing.pop(path)
     if array.shape != shape:
@@ -200,17 +206,41 @@ def leaves(
     )
 
 
+def _are_rgb(bands: Sequence[str]) -> bool:
+  """Whether bands, if they are named, are red, green and blue in this order."""
+  return _order(bands) in (None, [0, 1, 2])
+
+
+def _order(bands: Sequence[str]) -> list[int] | None:
+  """The places of red, green and blue among the bands; None unless all are."""
+  names = [name.lower() for name in bands]
+  if not {*_RGB} <= {*names}:
+    return None
+  return [names.index(colour) for colour in _RGB]
+
+
 def _for_channels(
-  kernel: np.ndarray, before: int, channels: int
+  kernel: np.ndarray, before: int, channels: int, bands: Sequence[str] = ()
 ) -> tuple[np.ndarray, str]:
   """A kernel for images of other channels, and a line about it, as in timm.
 
+  Where the bands name red, green and blue, these keep theirs and the others
+  begin at 0, so that an image's first features are those of its RGB picture.
   For one channel, those `before` are added up; for more, they are repeated in
   turn and multiplied by before / channels. The kernel is (P^2 C, D) or (P, P,
   C, D), for images of C = `before` channels.
   """
   parts = kernel.reshape(-1, before, kernel.shape[-1])
-  if channels == 1:
+  order = _order(bands)
+  if order and before == 3:
+    of_bands = np.zeros((len(parts), channels, kernel.shape[-1]), kernel.dtype)
+    of_bands[:, order] = parts
+    parts = of_bands
+    others = [name for name in bands if name.lower() not in _RGB]
+    how = "red, green and blue keep the weights of its first kernel"
+    if others:
+      how += f", and those of {', '.join(others)} begin at 0"
+  elif channels == 1:
     parts = parts.sum(axis=1, keepdims=True)
     how = f"{before} channels of its first kernel are added up for grey images"
   else:

@@ -105,7 +105,13 @@ def _normalization(
   settings: Settings, start: Preprocessing
 ) -> NormalizationSettings:
   own_values = settings.normalization
-  channels = settings.channels or start.channels
+  bands = settings.data.band_names
+  channels = settings.channels or len(bands) or start.channels
+  if bands and len(bands) != channels:
+    raise ValueError(
+      f"data.bands names {len(bands)} bands and channels={channels}: name as "
+      "many, or leave channels out."
+    )
   mean = own_values.mean or start.mean
   std = own_values.std or start.std
   if not len(mean) == len(std) == channels:
@@ -113,7 +119,8 @@ def _normalization(
     raise ValueError(
       f"channels={channels} needs as many means and standard deviations, and "
       f"there are {len(mean)} and {len(std)}: set channels, normalization.mean "
-      f"and normalization.std, such as {half}."
+      f"and normalization.std, such as {half}; `vit_jax inspect_data` "
+      "measures them."
     )
   check_colours(settings.train_transform, channels)
   window = own_values.window or start.window
@@ -128,6 +135,7 @@ def make_preprocessing(
   With `data.tokens`, the model says the size of a patch.
   """
   fields: Any = {**vars(settings.normalization), "cut_from": settings.cut_from}
+  fields["bands"] = settings.data.band_names
   if model is not None and settings.data.tokens is not None:
     from vit_jax.data.transforming.sizes import AnySize
 

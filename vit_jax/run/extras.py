@@ -220,6 +220,7 @@ def _read_base(
     preprocessing.image_size,
     method,
     channels=preprocessing.channels,
+    bands=preprocessing.bands,
   )
   parts = build.parts_of(model, preprocessing.image_shape)
   base_leaves = ((path, x) for path, x in leaves if not parts.is_head(path))

@@ -154,6 +154,7 @@ def _transferred(
     plan.preprocessing.image_size,
     plan.settings.transfer.interpolation,
     channels=plan.preprocessing.channels,
+    bands=plan.preprocessing.bands,
     keep_head=plan.settings.transfer.keep_head,
   )
   rank = plan.settings.lora.rank  # With LoRA, the rest is in `plan.extras`.

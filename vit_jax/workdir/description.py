@@ -20,7 +20,11 @@ from jaxtyping import Array, UInt32
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.reading.split_names import OLDER
-from vit_jax.data.settings import EvalTransformSettings, NormalizationSettings
+from vit_jax.data.settings import (
+  DataSettings,
+  EvalTransformSettings,
+  NormalizationSettings,
+)
 from vit_jax.models.layer import EXECUTION
 from vit_jax.runtime.checks import COUNT, SIDES, Sides, checked
 from vit_jax.runtime.printable import printable
@@ -88,7 +92,15 @@ def preprocessing(description: Mapping[str, Any]) -> Preprocessing:
     window=record.normalization.window,
     cut_from=record.cut_from,
     patches=_patches(description),
+    bands=_bands(description),
   )
+
+
+def _bands(description: Mapping[str, Any]) -> tuple[str, ...]:
+  """The names of the bands of a run's images."""
+  data = description["config"].get("data", {})
+  bands = checked("data.bands", str | None, data.get("bands"))
+  return DataSettings(bands=bands).band_names
 
 
 def _patches(description: Mapping[str, Any]) -> Optional["AnySize"]:

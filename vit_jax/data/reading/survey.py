@@ -44,6 +44,8 @@ class Look:
   odd: tuple[str, ...]  # Words for each unusual property.
   # Equal for images of equal pixels; None if it is unreadable.
   digest: bytes | None
+  # The mean of each channel, and of its square, (2, C), of full scale.
+  moments: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,15 @@ class Survey:
     """Heights and widths of the readable images, (N, 2)."""
     sizes = [look.size for look in self.looks if look.size is not None]
     return np.array(sizes, int).reshape(-1, 2)
+
+  def normalization(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and the standard deviation of each channel of a split's images.
+
+    They are (C,), as shares of full scale; each image counts alike.
+    """
+    found = [look.moments for look in self.looks if look.split == split]
+    moments = np.mean([x for x in found if x is not None], axis=0)
+    return moments[0], np.sqrt(np.maximum(moments[1] - moments[0] ** 2, 0))
 
   @property
   def odd(self) -> dict[str, list[str]]:
@@ -152,4 +163,15 @@ def _look(source: Any, index: int, spec: ImageSpec, kind: Labels) -> Look:
   ending = os.path.splitext(name)[1].lower()
   if form not in _KINDS.get(ending, (form,)):
     odd.append("of another format than their name")
-  return Look(source.split, label, inside, form, size, tuple(odd), digest)
+  x = pixels.reshape(-1, pixels.shape[-1]) / np.float32(255)
+  moments = np.stack([x.mean(axis=0), np.square(x).mean(axis=0)])
+  return Look(
+    split=source.split,
+    label=label,
+    id=inside,
+    kind=form,
+    size=size,
+    odd=tuple(odd),
+    digest=digest,
+    moments=np.float64(moments),
+  )
