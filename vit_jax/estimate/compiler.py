@@ -15,7 +15,6 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from vit_jax.data.batch import batched
 from vit_jax.estimate import hlo, network
 from vit_jax.inference.predictor import make_predict_step
 from vit_jax.models.grid import count_operations, forward_gflops
@@ -219,8 +218,8 @@ def lower_forward(settings: Settings, mesh: Mesh, num_classes: int) -> Lowered:
   )
   rows = sharding.batch_sharding(mesh)
   batch = {
-    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
-    for name, array in batched(preprocessing.transform().spec, size).items()
+    name: jax.ShapeDtypeStruct((size, *one.shape), one.dtype, sharding=rows)
+    for name, one in preprocessing.transform().spec.items()
   }
   if preprocessing.patches is None:
     gflops = forward_gflops(model, params, shape)

@@ -101,8 +101,7 @@ def train(
       )
       state, evaluated = loop(state, first)
     saved = None if checkpoints.latest_step is None else workdir
-    best = _best(plan, checkpoints)
-    began = _began(checkpoints)
+    best, began = _best_and_first(plan, checkpoints)
     tested = _test(plan, out, state, saved) if evaluated else None
   seconds = time.perf_counter() - start
   kinds = out.time_spent()
@@ -172,26 +171,26 @@ def _open_batches(
   return batches
 
 
-def _best(plan: Plan, checkpoints: Checkpoints) -> tuple[int, str] | None:
-  """Step and score of the best checkpoint; None if it is the last one."""
+def _best_and_first(
+  plan: Plan, checkpoints: Checkpoints
+) -> tuple[tuple[int, str] | None, dict[str, Any]]:
+  """Step and score of the best checkpoint, and the metrics of step 0.
+
+  The first is None if the best is the last one, the second is empty if nothing
+  was measured before the first step.
+  """
   checkpoints.wait()
+  rows = []
+  with contextlib.suppress(OSError):
+    rows = read_metrics(checkpoints.folder).rows
+  first = next((dict(row) for row in rows if not row["step"]), {})
   step, score = checkpoints.best_step, plan.score
   if step in (None, checkpoints.latest_step):
-    return None
-  texts = []
-  with contextlib.suppress(OSError):
-    rows = read_metrics(checkpoints.folder).rows
-    texts = [score.text(row) for row in rows if row["step"] == step]
+    return None, first
+  texts = [score.text(row) for row in rows if row["step"] == step]
   label = score.metric.label
-  return step, next(filter(None, reversed(texts)), f"the best {label}")
-
-
-def _began(checkpoints: Checkpoints) -> dict[str, Any]:
-  """The metrics before the first step; empty if there are none."""
-  with contextlib.suppress(OSError):
-    rows = read_metrics(checkpoints.folder).rows
-    return next((dict(row) for row in rows if not row["step"]), {})
-  return {}
+  text = next(filter(None, reversed(texts)), f"the best {label}")
+  return (step, text), first
 
 
 def _test(
