@@ -12,11 +12,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.dpt import WIDTH, DptHead, layers_of
 from vit_jax.models.layer import GELUS, Images, LayerConfig, dense
 from vit_jax.models.model import classifier
 from vit_jax.models.parts import HEAD, Part
+from vit_jax.models.tokens import Tokens
 
-_HIDDEN = "head_hidden"
+_HIDDEN, _DPT = "head_hidden", "dpt"
 
 
 class Segmenter(Composed):
@@ -40,10 +42,14 @@ class Segmenter(Composed):
 
     Raises ValueError if there is a `mask`: each patch has a class.
     """
+    self.check_whole(mask)
+    return self.patch_logits(self.patch_features(x, train=train))
+
+  def check_whole(self, mask: Any) -> None:
+    """Raises ValueError if there is a mask, or no parameters."""
     if mask is not None:
       raise ValueError("a segmenter names the class of each patch: no mask.")
     self.check_has_parameters()
-    return self.patch_logits(self.patch_features(x, train=train))
 
   def patch_features(
     self, x: Images, *, train: bool = False
@@ -52,14 +58,23 @@ class Segmenter(Composed):
 
     With scanned layers, only the last can be read.
     """
+    outputs = self.read(x, train=train)
+    y = jnp.concatenate([tokens.z for tokens in outputs], axis=-1)
+    return y.reshape(len(y), *outputs[0].grid, -1)
+
+  def read(
+    self, x: Images, *, train: bool = False, prefix: bool = False
+  ) -> list[Tokens]:
+    """The tokens of each layer to read, after the final norm.
+
+    They are those of the patches alone, or with the prefix as well.
+    """
     vit: Any = self.encoder
     layers = self.read_layers or (vit.num_layers,)
     tokens = vit.embed(x, train=train)
-    tokens, outputs = vit.run_to(tokens, layers, train=train)
+    tokens, outputs = vit.run_to(tokens, layers, train=train, prefix=prefix)
     vit.pool(tokens)  # The trunk has its parameters, also the norm's.
-    chosen = [vit.normed(patches).z for patches in outputs]
-    y = jnp.concatenate(chosen, axis=-1)
-    return y.reshape(len(y), *tokens.grid, -1)
+    return [vit.normed(one) for one in outputs]
 
   @nn.compact
   def patch_logits(self, y: Float[Array, "B h w F"]) -> Float[Array, "B h w K"]:
@@ -71,19 +86,67 @@ class Segmenter(Composed):
     return classifier(self.num_classes, 0.0, self.param_dtype)(y)
 
 
+class DptSegmenter(Segmenter):
+  """An encoder with a DPT head; `head_size` is the width of the fused maps.
+
+  The head reads the layers' outputs after the final norm, and the class token
+  beside each patch if there is one.
+  """
+
+  def parts(self) -> tuple[Part, ...]:
+    return *super().parts(), Part(_DPT, HEAD, own_task=True)
+
+  def __call__(
+    self, x: Images, *, mask: Any = None, train: bool = False
+  ) -> Float[Array, "B h w K"]:
+    """The outputs; raises ValueError if there is a `mask`, as `Segmenter`."""
+    self.check_whole(mask)
+    vit: Any = self.encoder
+    outputs = self.read(x, train=train, prefix=True)
+    B, (h, w), D = len(x), outputs[0].grid, vit.hidden_size
+    has_class = vit.class_token
+    maps = [tokens.patches.reshape(B, h, w, D) for tokens in outputs]
+    classes = [tokens.first(0) if has_class else None for tokens in outputs]
+    return self.fused(maps, classes)
+
+  @nn.compact
+  def fused(self, maps: list[Any], classes: list[Any]) -> Array:
+    """The outputs of the head."""
+    vit: Any = self.encoder
+    return DptHead(
+      self.num_classes,
+      self.head_size or WIDTH,
+      vit.hidden_size,
+      LayerConfig.of(vit),
+      self.param_dtype,
+      name=_DPT,
+    )(maps, classes)
+
+
 def segmenter(
   model: Any,
   num_classes: int,
   layers: tuple[int, ...] = (),
   head_size: int = 0,
   task: str = "segmentation",
+  head: str | None = None,
 ) -> Segmenter:
   """A model of this encoder that has K outputs for each patch.
 
-  `layers` and `head_size` are the fields of `Segmenter`, and `task` is the name
-  of the task and of its section of the configuration. Raises ValueError if
-  it has no patches, leaves some out, or lacks one of the layers.
+  Raises ValueError if it has no patches, leaves some out, or lacks one of the
+  layers.
+
+  Args:
+    layers, head_size: The fields of `Segmenter`.
+    task: The name of the task, and of its section of the configuration.
+    head: "linear", "small" with a hidden layer, or "dpt"; None for one of the
+      first two, by `head_size`.
   """
+  kind = Segmenter
+  if head == "dpt":
+    kind, layers = DptSegmenter, layers_of(model, layers, task)
+  elif head == "small":
+    head_size = head_size or WIDTH
   encoder = held(model, Needs(f"data.task={task!r}")).clone(
     representation_size=None
   )
@@ -96,4 +159,4 @@ def segmenter(
       f"{task}.layers={layers} reads layers before the last, and scan="
       "True compiles all as one: set model.scan=False."
     )
-  return Segmenter(num_classes, encoder, layers, head_size)
+  return kind(num_classes, encoder, layers, head_size)

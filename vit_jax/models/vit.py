@@ -361,11 +361,17 @@ class BaseVit(VitFields):
 
   @nn.compact
   def run_to(
-    self, tokens: Tokens, layers: Sequence[int], *, train: bool = False
+    self,
+    tokens: Tokens,
+    layers: Sequence[int],
+    *,
+    train: bool = False,
+    prefix: bool = False,
   ) -> tuple[Tokens, list[Tokens]]:
     """The result of `run`, and the patches after each of these layers.
 
     They are counted from 1. If layers are scanned, only the last can be given.
+    With `prefix`, the tokens before the patches are given as well.
     """
     tokens = tokens.cleared()
     functions = self._layers(tokens.extent, train)
@@ -373,7 +379,7 @@ class BaseVit(VitFields):
     first = self.num_layers - len(functions) + 1  # A norm may come before.
     for number, layer in enumerate(functions, start=first):
       tokens = layer(tokens)
-      outputs[number] = tokens.without_prefix()
+      outputs[number] = tokens if prefix else tokens.without_prefix()
     return tokens, [outputs[number] for number in layers]
 
   @nn.compact

@@ -173,6 +173,34 @@ def test_models_that_do_not_fit_are_refused(settings, fields, message):
     given.adapted(make_vit("Ti/4", K, **SIZES, **fields))
 
 
+@pytest.mark.slow
+def test_a_dpt_head_marks_by_windows_that_overlap():
+  """As many of its cells for each patch as fit; where all are alike, so is
+  the mean.
+  """
+  given, model, params = segmenter(head="dpt", head_size=8)
+  image = RNG.integers(0, 256, (12, 12, 3), np.uint8)
+  preprocessing = Preprocessing((12, 12), mean=HALF, std=HALF)  # 3 x 3 patches.
+  mark = given.answers.marker(model, preprocessing)
+  x = jnp.array(image[None] / np.float32(127.5) - 1)
+  logits = model.apply({"params": params}, x)
+  assert logits.shape == (1, 64, 64, K)
+  expected = np.asarray(enlarged(logits, 12, 12)[0].argmax(axis=-1))
+  assert (mark(params, image) == expected).mean() > 0.99
+  windows = given.answers.marker(model, preprocessing, 16)
+  params["dpt"]["outputs"]["kernel"] *= 0
+  params["dpt"]["outputs"]["bias"] = np.float32([0, 2, 1])
+  assert (windows(params, image) == 1).all()
+
+
+def test_a_head_has_one_width():
+  with pytest.raises(ValueError, match="head_size=8 is the width of a hidden"):
+    segmenter(head="linear", head_size=8)
+  assert segmenter(head="small")[1].head_size == 256
+  assert segmenter(head_size=8)[1].head_size == 8
+  assert segmenter(head="linear")[1].head_size == 0
+
+
 def test_a_resnet_and_odd_layers_are_refused():
   from vit_jax.models import make_model
 

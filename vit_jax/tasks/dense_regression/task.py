@@ -144,9 +144,8 @@ class DenseRegressionTask(Task):
     return 1
 
   def adapted(self, model: Any) -> Any:
-    settings = self.dense_regression
     return segmenter(
-      model, 1, settings.layers, settings.head_size, task=self.name
+      model, 1, task=self.name, **self.dense_regression.of_head()
     )
 
   def train_transform(

@@ -69,6 +69,24 @@ def make_mark(
       for (top, left), one in zip(some, logits, strict=False):
         yield top // P, left // P, one
 
+  def averaged(params: Any, image: Pixels, short_side: int | None) -> Logits:
+    """The mean of the logits of all windows of an image."""
+    h, w = (side // P for side in size)  # The patches of a window.
+    total, count = np.zeros(0), np.zeros(0)
+    for top, left, logits in windows(params, image):
+      # As many cells for each patch in all windows, so that they overlap.
+      c, K = max(1, logits.shape[0] // h), logits.shape[2]
+      if not count.size:
+        rows, columns = (side // P * c for side in image.shape[:2])
+        _check_size(image.shape[:2], short_side, rows * columns * K)
+        total = np.zeros((rows, columns, K), np.float32)
+        count = np.zeros((rows, columns, 1), np.float32)
+      top, left = top * c, left * c
+      place = slice(top, top + h * c), slice(left, left + w * c)
+      total[place] += resized(logits, h * c, w * c)
+      count[place] += 1
+    return total / count
+
   answered = answer or classes
 
   def mark(params: Any, image: Pixels) -> Shaped[np.ndarray, "H W"]:
@@ -77,17 +95,11 @@ def make_mark(
     if image.shape[:2] != seen:
       _check_size(seen, short_side)
       seen_image = filtered(image, seen, preprocessing.crop)
-    total: Any = 0.0
-    count = np.zeros((seen[0] // P, seen[1] // P, 1), np.float32)
-    for top, left, logits in windows(params, seen_image):
-      h, w, K = logits.shape
-      if not isinstance(total, np.ndarray):
-        _check_size(seen, short_side, count.size * K)
-        total = np.zeros((*count.shape[:2], K), np.float32)
-      total[top : top + h, left : left + w] += logits
-      count[top : top + h, left : left + w] += 1
+    if seen == size:
+      _, _, total = next(windows(params, seen_image))
+    else:
+      total = averaged(params, seen_image, short_side)
     check_finite(total)
-    total /= count
     return answered(total, *image.shape[:2])
 
   return mark
@@ -143,6 +155,16 @@ def classes(
   for rows, values in enlarged_in_strips(logits, height, width):
     answer[rows] = values.argmax(axis=2)
   return answer
+
+
+def resized(
+  logits: Logits, height: int, width: int
+) -> Float[np.ndarray, "height width K"]:
+  """Logits for another number of cells, bilinearly."""
+  if logits.shape[:2] == (height, width):
+    return logits
+  tall = _between(logits, np.arange(height), height, axis=0)
+  return _between(tall, np.arange(width), width, axis=1)
 
 
 def enlarged_in_strips(

@@ -19,11 +19,13 @@ Masks = Int[Array, "B H W"]
 def enlarged(
   logits: Float[Array, "B h w K"], height: int, width: int
 ) -> Float[Array, "B H W K"]:
-  """The logits of pixels from those of patches, bilinearly."""
+  """The logits of pixels from those of patches or parts of them, bilinearly."""
   B, h, w, K = logits.shape
   if (h, w) == (height, width):
     return logits
-  return jax.image.resize(logits, (B, height, width, K), "bilinear")
+  size = B, height, width, K
+  # A DPT head may have more outputs than there are pixels.
+  return jax.image.resize(logits, size, "bilinear", antialias=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,20 @@
 """Settings of segmentation; imports the standard library alone."""
 
 import dataclasses
+from typing import Any
 
 from vit_jax.runtime.checks import IN_ORDER, WIDTH_OR_0
 from vit_jax.runtime.settings import Section, setting
+
+_KINDS = ("linear", "small", "dpt")
+
+
+def _check_head_size(settings: Any) -> None:
+  if settings.head == "linear":
+    raise ValueError(
+      f"head_size={settings.head_size} is the width of a hidden layer, and "
+      "head='linear' has none: leave one of them out."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,14 +24,29 @@ class PatchHeadSettings(Section):
   layers: tuple[int, ...] = setting(
     (),
     "Layers whose patches the head reads, counted from 1, such as (3,6,9,12); "
-    "() is the last.",
+    "() is the last, or for dpt those at each quarter of the model.",
     must=IN_ORDER,
+  )
+  head: str | None = setting(
+    None,
+    'What reads the patches: a layer ("linear"), two ("small"), or a DPT head '
+    "of convolutions that fuses four layers at four resolutions "
+    '("dpt", arXiv:2103.13413). None takes small if head_size is set, and '
+    "linear if it is not.",
+    choices=_KINDS,
   )
   head_size: int = setting(
     0,
-    "Width of a hidden layer of the head; 0 is a linear head.",
+    "Width of a hidden layer of the head, or of DPT's fused maps; 0 is a "
+    "linear head, or 256 if `head` is another.",
     must=WIDTH_OR_0,
+    fits=_check_head_size,
   )
+
+  def of_head(self) -> dict[str, Any]:
+    """The arguments of `models.segmenter.segmenter` that the keys set."""
+    layers, head, size = self.layers, self.head, self.head_size
+    return {"layers": layers, "head": head, "head_size": size}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,9 +123,10 @@ class SegmentationTask(Task):
     return dataclasses.replace(self, classes=classes)
 
   def adapted(self, model: Any) -> Any:
-    settings = self.segmentation
     classes = self.classes or model.num_classes
-    return segmenter(model, classes, settings.layers, settings.head_size)
+    return segmenter(
+      model, classes, task=self.name, **self.segmentation.of_head()
+    )
 
   def train_transform(
     self, preprocessing: Preprocessing, settings: TrainTransformSettings
