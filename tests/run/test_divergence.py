@@ -17,6 +17,7 @@ from vit_jax.tasks.masked.task import MaskedOutcome
 from vit_jax.tasks.multilabel.task import MultiLabelOutcome, MultiLabelTask
 from vit_jax.tasks.outcome import Outcome
 from vit_jax.tasks.regression.task import RegressionOutcome, RegressionTask
+from vit_jax.tasks.segmentation.task import SegmentationTask
 
 NAN = float("nan")
 
@@ -70,11 +71,16 @@ def test_the_tasks_know_what_one_answer_for_all_scores():
   assert Outcome().chance is None
 
 
-def _closing(top1, chance, steps=40, count=500, probe=False, **more):
+CLASSES = ClassificationTask()
+
+
+def _closing(
+  top1, chance, steps=40, count=500, probe=False, task=CLASSES, **more
+):
   """The lines after the first of a run on 100 images, 10 of them a step."""
   names = types.SimpleNamespace
   plan = names(
-    task=ClassificationTask(),
+    task=task,
     evaluation=names(chance=chance),
     lengths=names(total=steps),
     settings=names(batch_size=10, transfer=names(probe_head=probe)),
@@ -128,6 +134,28 @@ def test_few_examples_get_no_verdict_but_an_interval():
     "top-1 76% (95 % interval 67 to 84 %) by five folds of the training "
     f"images; {alone}"
   )
+
+
+@pytest.mark.parametrize(
+  "task, key, shown",
+  [
+    (RegressionTask(), "r2", "R2 -0.0300"),
+    (MultiLabelTask(), "map", "mAP -3.0"),
+  ],
+)
+def test_numbers_and_labels_of_few_examples_get_no_verdict(task, key, shown):
+  found = {f"eval/{key}": -0.03}
+  (line,) = _closing(0, 0, count=4, task=task, **found)
+  assert line.startswith(shown)
+  assert line.endswith(" on 4 evaluated images, which are too few to judge by.")
+  (line,) = _closing(0, 0, count=50, task=task, **found)
+  assert "nothing was learned. Train longer" in line
+
+
+def test_pixels_of_few_examples_get_a_verdict():
+  found = {"eval/mean_iou": 0.3}
+  (line,) = _closing(0, 0.3, count=4, task=SegmentationTask(), **found)
+  assert "mean IoU 30.00% is no better than one answer for all" in line
 
 
 def test_a_head_from_a_probe_is_not_told_to_train_longer():

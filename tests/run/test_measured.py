@@ -25,6 +25,6 @@ def test_a_history_is_rows_and_columns():
   assert history == rows and history[1] == rows[1]
   assert history["loss"] == history["train/loss"] == [2.0, 1.0]
   assert (history["val_loss"], history["accuracy"]) == ([4.0], [0.25])
-  assert history["step"] == [1, 2]
+  assert history["step"] == history.history["step"] == [1, 2]
   with pytest.raises(KeyError, match="there is no 'val_acc5'; measured are st"):
     history["val_acc5"]

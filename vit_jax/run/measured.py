@@ -49,6 +49,11 @@ class History(list[dict[str, Any]]):
   it, and `val_loss` of the evaluation.
   """
 
+  @property
+  def history(self) -> "History":
+    """Itself: Keras has the metrics of `fit` in `history.history`."""
+    return self
+
   def __getitem__(self, index: Any) -> Any:
     if not isinstance(index, str):
       return super().__getitem__(index)

@@ -36,6 +36,7 @@ from vit_jax.training.step import share_of_start
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
 _MOST_OF_START = 0.1  # Of an average of the parameters, without a warning.
 _EXAMPLES = Split.EVAL.key("examples")
+_TOO_FEW = "which are too few to judge by"
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 
 
@@ -307,8 +308,14 @@ def _judgement(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
   if score is None or math.isnan(score) or not count:
     return []
   lines = []
+  few = metric.by_example and count < intervals.FEW
   if metric.of_examples:
     lines.append(_trusted(evaluated, metric, score, count))
+  elif few:
+    shown = metric.text(evaluated)
+    lines.append(f"{shown} on {count:,} evaluated images, {_TOO_FEW}.")
+  if few:
+    return lines
   seen = plan.lengths.total * plan.settings.batch_size
   if seen >= len(plan.source) and _learned_nothing(plan, score, count):
     lines.append(_at_chance(plan, metric.text(evaluated), score))
@@ -345,7 +352,7 @@ def _trusted(
 ) -> str:
   """The score with its interval, by five folds if there are any."""
   interval = intervals.wilson(score, count)
-  few = ", which are too few to judge by" if count < intervals.FEW else ""
+  few = f", {_TOO_FEW}" if count < intervals.FEW else ""
   found = (
     f"{metric.label} {score:.0%} (95 % interval {interval}) on {count:,} "
     f"evaluated images{few}"
@@ -367,9 +374,7 @@ def _learned_nothing(plan: Plan, score: float, count: int) -> bool:
     return False
   if not plan.task.scores.metric.of_examples:
     return score <= chance
-  return count >= intervals.FEW and intervals.may_be_chance(
-    score, chance, count
-  )
+  return intervals.may_be_chance(score, chance, count)
 
 
 def _at_chance(plan: Plan, said: str | None, score: float) -> str:

@@ -104,6 +104,9 @@ class Metric:
   words: str | None = None
   # Whether it is the share of the examples that were answered rightly.
   of_examples: bool = False
+  # Whether an example counts once, so that few of them may say anything. Pixels
+  # and patches count otherwise.
+  by_example: bool = False
 
   def text(
     self, values: Mapping[str, Any], kind: str = Split.EVAL

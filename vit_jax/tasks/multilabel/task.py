@@ -69,7 +69,7 @@ class MultiLabelTask(ClassificationTask):
   labels = labels_of(name)
   scores = Scores(
     (
-      Metric("map", "mAP"),
+      Metric("map", "mAP", by_example=True),
       Metric("auroc", "AUROC"),
       Metric("f1", "F1"),
       Metric("threshold", "threshold", "{:.3g}", None, words="at"),

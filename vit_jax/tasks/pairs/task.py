@@ -60,7 +60,7 @@ class PairsTask(Task):
   takes_any_size = True
   scores = Scores(
     (
-      Metric("recall1", "recall@1"),
+      Metric("recall1", "recall@1", by_example=True),
       Metric(
         "cosine", "cosine of pairs", format="{:.3f}", higher_is_better=None
       ),

@@ -89,7 +89,7 @@ class RegressionTask(Task):
   scores = NumberScores(
     (
       Metric("mae", "MAE", "{:.4g}", higher_is_better=False),
-      Metric("r2", "R2", "{:.4f}"),
+      Metric("r2", "R2", "{:.4f}", by_example=True),
     ),
     best="r2",
     curves=(
