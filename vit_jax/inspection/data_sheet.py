@@ -86,13 +86,13 @@ def inspect_folder(
   for line in survey_lines(survey, settings.image_size):
     display.note(line)
   if channels != 3 or bands:
-    display.note(_channels(survey, splits.train.split, bands))
+    display.note(_channels(survey, folders[0].split, bands))
   images = make_train_transform(
     settings.image_size, settings.train_transform, spec
   )
   classes = len(splits.train.class_names)
   transform = with_label(images, label_spec(splits.train), classes)
-  order = {"batch_size": min(_BATCH, len(splits.train)), "seed": 0}
+  order: Any = {"batch_size": min(_BATCH, len(splits.train)), "seed": 0}
   loader = Loader(on_unreadable="skip")
   with loader.train(splits.train, transform, **order) as batches:
     batch = next(batches)
