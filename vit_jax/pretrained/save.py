@@ -24,6 +24,7 @@ from vit_jax.pretrained.formats import (
   hf_pairs,
   processor,
   timm_encoders,
+  timm_naflex,
   tips,
   torchvision,
 )
@@ -56,6 +57,7 @@ class Target:
   # well, and models with more than the paper's have.
   module: Any = None
   pairs: Any = None  # The same for pairs of towers.
+  any_size: Any = None  # The same for models that it has for any size alone.
 
   def encoders(self, model: Any) -> Any:
     """The module that writes the model, if it has more than the paper's.
@@ -67,12 +69,16 @@ class Target:
 
   def writer(self, model: Any) -> Any:
     """The module that writes JSON files beside the weights, if one does."""
-    return self.pairs if isinstance(model, TwoTowers) else self.module
+    if isinstance(model, TwoTowers):
+      return self.pairs
+    if self.any_size is not None and self.any_size.is_own(model):
+      return self.any_size
+    return self.module
 
   def rules_for(self, model: Any) -> list[Rule]:
     """Which array holds which parameter of the model."""
-    writer: Any = self.pairs if isinstance(model, TwoTowers) else self
-    return writer.rules(model)
+    writer = self.writer(model)
+    return (self if writer is self.module else writer).rules(model)
 
 
 _NPZ, _ANY = "model.npz", (True, False)
@@ -97,6 +103,7 @@ TARGETS = {
     ("token", "gap"),
     ("exact", "tanh"),
     module=timm_encoders,
+    any_size=timm_naflex,
   ),
   "torchvision": Target(
     torchvision.rules, ("token",), ("exact",), pre_logits=_ANY, any_shape=False

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 import vit_jax
 from tests.checkpoints.encoders import drawn
@@ -18,9 +18,10 @@ from tests.models.tiny_vit import apply
 from tests.rows import some_slow
 from vit_jax import load_pretrained
 from vit_jax.data.transforming.sizes import AnySize
-from vit_jax.models import Patches
+from vit_jax.models import Patches, to_fields
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.formats import processor
+from vit_jax.pretrained.save import check_expressible
 
 FOLDER = pathlib.Path(__file__).parents[2] / "checkpoints" / "any_size"
 ENCODERS = json.loads((FOLDER / "encoders.json").read_text())
@@ -97,6 +98,57 @@ def test_answers_in_bfloat16_are_near(tmp_path, name):
     most = np.abs(np.asarray(expected)).max()
     error = np.abs(np.asarray(found, np.float32) - expected).max()
     assert error < 2e-2 * most
+
+
+OF_TIMM = [name for name in ENCODERS if name.startswith("naflexvit")]
+
+
+@pytest.mark.parametrize("name", some_slow(OF_TIMM, QUICK))
+def test_what_timm_has_for_any_size_is_written_as_it_was_read(tmp_path, name):
+  (tmp_path / "read").mkdir()
+  loaded = load_pretrained(written(tmp_path / "read", name))
+  assert not check_expressible(loaded, "timm")
+  vit_jax.save(loaded, str(tmp_path / "new"), to="timm")
+  again = load_pretrained(str(tmp_path / "new"))
+  assert fields_of(again.model) == fields_of(loaded.model)
+  assert again.preprocessing == loaded.preprocessing
+  old, new = (
+    load_file(tmp_path / place / "model.safetensors")
+    for place in ("read", "new")
+  )
+  assert old.keys() == new.keys()
+  for key, array in new.items():
+    np.testing.assert_allclose(array, old[key], rtol=1e-6, atol=1e-7)
+
+
+def fields_of(vit):
+  fields = to_fields(vit)
+  free = ("layer_scale", "dtype")  # Its first value changes no answer.
+  return {k: v for k, v in fields.items() if k not in free}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", OF_TIMM)
+def test_timm_answers_alike_for_what_is_written(tmp_path, name):
+  (timm,) = needed("timm")
+  import torch  # pyright: ignore[reportMissingImports]
+
+  (tmp_path / "read").mkdir()
+  loaded = load_pretrained(written(tmp_path / "read", name))
+  vit_jax.save(loaded, str(tmp_path / "new"), to="timm")
+  place = f"local-dir:{tmp_path / 'new'}"
+  model = timm.create_model(place, pretrained=True).eval()
+  _, arrays = given()
+  with torch.no_grad():
+    inputs = dict(
+      patches=torch.tensor(arrays["values"]),
+      patch_coord=torch.tensor(arrays["place"]),
+      patch_valid=torch.tensor(arrays["counts"]),
+    )
+    found = model(inputs)
+  near: Any = dict(rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(found, arrays[f"answer_{name}"], **near)
 
 
 @pytest.mark.slow

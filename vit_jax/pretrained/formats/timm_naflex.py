@@ -1,4 +1,4 @@
-"""timm's `NaFlexVit`, for images of any size, which is only read.
+"""timm's `NaFlexVit`, for images of any size, read and written.
 
 Its arrays are those of a plain `VisionTransformer`, but for the patches, which
 are rows of pixels, and the table of positions, which has the axes of its grid.
@@ -7,16 +7,20 @@ How that table is resized, only the architecture's name or `model_args` tell.
 
 import dataclasses
 import re
+from collections.abc import Iterator
 from typing import Any
 
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.grid import Grid
 from vit_jax.pretrained.formats import architecture, timm, timm_arguments
 from vit_jax.pretrained.formats.architecture import Architecture, need
+from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Config
+from vit_jax.pretrained.formats.table import Config, unmapped
 from vit_jax.runtime.checks import COUNT, checked
 
+FORMAT = "timm NaFlex"
 _KERNEL, _TABLE = "embeds.proj.weight", "embeds.pos_embed"
 _ROWS, _COLUMNS = f"{_TABLE}_y", f"{_TABLE}_x"
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
@@ -58,6 +62,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     (),
   ),
 }
+_POSITIONS = {"learned_grid": "learned"}  # Our positions -> timm's.
 _UNNAMED = (
   "no config.json names its architecture: how its positions are resized is "
   "guessed, as most of timm's are (bicubic)"
@@ -147,7 +152,7 @@ def infer(
   pictures = timm.preprocessing(published or config)
   size = timm.image_size({}, published or config)
   return Architecture(
-    "timm",
+    FORMAT,
     fields,
     table and table[0] * table[1],
     image_size=table and (table[0] * P, table[1] * P),
@@ -242,9 +247,12 @@ def _factorized(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
-  """The rules for all arrays of a checkpoint to read."""
-  flat = len((shapes or {}).get(_KERNEL, ())) == 2
-  changes = {
+  """The rules for all arrays of a checkpoint to read, or of one to write.
+
+  Patches are written as rows of pixels, as most of timm's have them.
+  """
+  flat = shapes is None or len(shapes.get(_KERNEL, ())) == 2
+  renamed = {
     "patch_embed.proj.weight": dict(
       theirs=_KERNEL, **(dict(pattern="O I -> I O") if flat else {})
     ),
@@ -264,8 +272,94 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
       rule,
       **{
         "theirs": re.sub(r"^norm\.", f"{fc}norm.", rule.theirs),
-        **changes.get(rule.theirs, {}),
+        **renamed.get(rule.theirs, {}),
       },
     )
     for rule in timm.VIT.rules(vit)
   ] + factors
+
+
+def is_own(vit: Any) -> bool:
+  """Whether timm has a model as a `NaFlexVit`, and not as a ViT of one size.
+
+  Such models come from one, or have positions that only they have.
+  """
+  own = bool(vit.origin) and vit.origin.format == FORMAT
+  if not vit.extended or vit.resnet_layers:
+    return False
+  of_its_own = vit.position_resize == "square_bicubic"
+  return own or of_its_own or vit.position == "factorized"
+
+
+def is_encoder(vit: Any) -> bool:
+  """Whether a model has more than the paper's, as all of these."""
+  return vit.extended
+
+
+def equivalent(vit: Any) -> Any:
+  """The model to write in place of a model: itself."""
+  return vit
+
+
+def reasons(vit: Any) -> list[str]:
+  """Why timm's `NaFlexVit` cannot express a model."""
+  one_layer = vit.clone(num_layers=1)
+  written = rules(one_layer)
+  if lost := unmapped(one_layer, written):
+    return [f"timm's NaFlexVit has no place for {', '.join(lost[:3])}"]
+  try:
+    found = infer(shapes_of(one_layer, written), _config(one_layer)).fields
+  except ValueError as error:
+    return [str(error).removesuffix(".")]
+  resizes = vit.position_resize, vit.antialias
+  if (found["position_resize"], found["antialias"]) != resizes:
+    kind = f"position_resize={resizes[0]!r} with antialias={resizes[1]}"
+    return [f"{kind}, and NaFlexVit resizes no such positions so"]
+  return [*changes(one_layer, found)]
+
+
+def losses(vit: Any) -> Iterator[str]:
+  """Lines on what the format does not keep: none."""
+  del vit
+  return iter(())
+
+
+def files(vit: Any, preprocessing: Preprocessing, _: str) -> dict[str, Any]:
+  """The JSON file that timm reads beside the weights."""
+  config = _config(vit) | timm.published(vit, preprocessing)
+  config["pretrained_cfg"]["first_conv"] = "embeds.proj"
+  return {"config.json": config}
+
+
+def _config(vit: Any) -> dict[str, Any]:
+  """The part of the JSON file that makes the model.
+
+  timm leaves out null, so that LayerScale needs a name that has it.
+  """
+  resizes = {ours: theirs for theirs, ours in _RESIZES.items()}
+  mode, in_proportion, corners = resizes.get(
+    vit.position_resize, ("", False, False)
+  )
+  name = "gap" if vit.layer_scale is not None else "siglip"
+  more = dict(
+    init_values=vit.layer_scale,
+    qkv_bias=bool(vit.qkv_bias),
+    qk_norm=vit.qk_norm,
+    class_token=vit.class_token,
+    reg_tokens=vit.registers,
+    pre_norm=vit.norm_pre,
+    final_norm=vit.norm_final,
+    fc_norm=vit.norm_pooled,
+    scale_mlp_norm=vit.norm_inner_mlp,
+    scale_attn_inner_norm=vit.norm_inner_msa,
+    pool_include_prefix=vit.pool_prefix,
+    pos_embed=_POSITIONS.get(vit.position, vit.position),
+    pos_embed_grid_size=vit.position_grid and [*vit.position_grid],
+    pos_embed_interp_mode=mode,
+    pos_embed_ar_preserving=in_proportion,
+    pos_embed_antialias=vit.antialias,
+    pos_embed_align_corners=corners,
+  )
+  config = timm.configuration(vit, f"naflexvit_base_patch16_{name}", more)
+  del config["model_args"]["img_size"]
+  return config
