@@ -261,12 +261,6 @@ def padded_batch_size(batch_size: int, mesh: Mesh) -> int:
   return -(-batch_size // shards) * shards
 
 
-def put_replicated(tree: Any, mesh: Mesh) -> Any:
-  """Puts whole arrays, equal on every host, on each device of the mesh."""
-  put = jax.make_array_from_process_local_data
-  return jax.tree.map(functools.partial(put, replicated(mesh)), tree)
-
-
 def to_device(
   batches: Iterable[dict[str, np.ndarray]], sharding: NamedSharding, ahead: int
 ) -> Iterator[dict[str, jax.Array]]:

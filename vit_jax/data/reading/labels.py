@@ -37,7 +37,6 @@ class Labels:
     records: The module of `data.reading` that finds such labels in the records
       of TFDS; "" if none does, and they are in a file.
     may_be_several: Whether a cell may have several, parted by a separator.
-    may_be_unknown: Whether a cell may leave open what a label is.
     pixels_may_be_unknown: Whether `data.unknown` is for values of pixels.
     again: The effect of further rows of an image in words; "" if usual.
     heading: The word for a name, above all names of a table.
@@ -50,7 +49,6 @@ class Labels:
   reader: ClassVar[str] = ""
   records: ClassVar[str] = "tfds.labels"
   may_be_several: ClassVar[bool] = False
-  may_be_unknown: ClassVar[bool] = False
   pixels_may_be_unknown: ClassVar[bool] = False
   again: ClassVar[str] = "repeat an image and its label count once"
   heading: ClassVar[str] = "class"

@@ -38,7 +38,6 @@ class Several(Labels):
 
   records = ""
   may_be_several = True
-  may_be_unknown = True
   again = "name an image again add their labels to it"
   heading = "label"
   twice = "twice with the same labels"
