@@ -4,6 +4,7 @@ import pathlib
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,10 +12,12 @@ from PIL import Image
 from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import attention, gpu, partitioning
+from vit_jax.models.vit import Vit
 from vit_jax.pretrained import load
 from vit_jax.run import build, loop
 from vit_jax.run.plan import make_plan, plan_of_shapes
 from vit_jax.run.settings import read
+from vit_jax.run.start import fresh_state
 from vit_jax.run.summary import header
 from vit_jax.workdir import description as descriptions
 
@@ -285,3 +288,21 @@ def test_a_run_of_another_task_does_not_go_on(config):
   message = "of the task autoencoder, .* of classification: choose another"
   with pytest.raises(ValueError, match=message):
     make_plan(read(config), without_labels)
+
+
+def test_shapes_and_first_arrays_come_of_one_trace(config, monkeypatch):
+  traced, trace = [], Vit.__call__
+
+  def counted(self, *args, **options):
+    traced.append(self)
+    return trace(self, *args, **options)
+
+  monkeypatch.setattr(Vit, "__call__", counted)
+  made = plan(config)
+  shapes = made.shapes
+  assert len(traced) == 1
+  state = fresh_state(made)
+  assert len(traced) == 1
+  assert jax.tree.map(jnp.shape, state.params) == jax.tree.map(
+    lambda x: x.shape, shapes.params
+  )

@@ -1,5 +1,6 @@
 """The mesh, its sharding rules, and the transfer of batches to it."""
 
+import threading
 import types
 
 import jax
@@ -153,3 +154,31 @@ def test_results_are_fetched_before_too_many_steps_are_under_way(
     assert isinstance(result, np.ndarray)
     assert (result == i).all()
     assert len(begun) == min(i + most, 5)
+
+
+def test_a_step_is_traced_before_the_work_and_compiled_beside_it():
+  seen, traced = [], threading.current_thread()
+  compiling = threading.Event()
+
+  class Step:
+    def lower(self, *arguments):
+      seen.append((arguments, threading.current_thread() is traced))
+      return self
+
+    def compile(self):
+      seen.append(threading.current_thread() is not traced)
+      assert compiling.wait(10)
+      raise ValueError("the call raises it again")
+
+  with sharding.compiled_meanwhile(Step(), "state", "batch"):
+    assert seen[0] == (("state", "batch"), True)
+    compiling.set()
+  assert seen[1:] == [True]
+
+
+def test_a_step_that_cannot_be_traced_delays_no_work():
+  def fail(*_):
+    raise ValueError("the call raises it again")
+
+  with sharding.compiled_meanwhile(types.SimpleNamespace(lower=fail)):
+    pass

@@ -189,8 +189,11 @@ class Plan:
 
   @functools.cached_property
   def init(self) -> Callable[[jax.Array], TrainState]:
-    """Makes the initial state from a random key."""
-    return make_init(
+    """Makes the initial state from a random key.
+
+    It is jitted, so that its shapes and its arrays come of one trace.
+    """
+    init = make_init(
       self.model,
       self.optimizer,
       self.preprocessing.image_shape,
@@ -198,6 +201,7 @@ class Plan:
       self.extras,
       self.objective,
     )
+    return jax.jit(init)
 
   @functools.cached_property
   def train_step(self) -> TrainStep:

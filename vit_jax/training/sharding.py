@@ -209,12 +209,18 @@ def compiled_meanwhile(function: Any, *arguments: Any) -> Iterator[None]:
   """Compiles a jitted function in a thread, beside the work inside.
 
   The arguments may be shapes with shardings. A call with such arrays then finds
-  the program; it also raises the error, if compiling failed.
+  the program; it also raises the error, if compiling failed. The function is
+  traced before the work begins: in the thread, Python would take turns between
+  both, and the compiler would have to wait for the end of the work.
   """
+  lowered = None
+  with contextlib.suppress(Exception):
+    lowered = function.lower(*arguments)
 
   def compile_it() -> None:
     with contextlib.suppress(Exception):
-      function.lower(*arguments).compile()
+      if lowered is not None:
+        lowered.compile()
 
   thread = threading.Thread(target=compile_it)
   thread.start()
