@@ -62,7 +62,7 @@ def param_shapes(
   check_depth(model)
   size = grid[0] * model.stride, grid[1] * model.stride
   channels = channels or (len(model.origin.mean) if model.origin else 3)
-  # Of the same model, reading a checkpoint asks several times.
+  # Reading a checkpoint asks several times for the same model.
   traced = _param_shapes if _hashable(model) else _param_shapes.__wrapped__
   same: Any = model
   return dict(traced(same, (*size, channels)))

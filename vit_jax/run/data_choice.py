@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _TABLES = (".csv", ".tsv", ".jsonl")  # A .txt may be anything.
 # Tasks whose head reads trained features.
 _ON_FEATURES = ("segmentation", "dense_regression")
-GOING_ON = "dino:continue"  # What it takes depends on the number of images.
+GOING_ON = "dino:continue"  # It sets keys by the number of images.
 # Keys, and beginnings of keys, that say what is to be learned.
 _TASK = "data.task"
 # Both configurations smooth labels of classes, which these tasks have none of.
@@ -73,7 +73,7 @@ def suited(
 def _for_config(
   values: Mapping[str, str], workdir: str
 ) -> tuple[dict[str, str], str]:
-  """What a configuration that is given takes for the data, and why."""
+  """The keys that a given configuration sets for the data, and why."""
   if values["config"] != GOING_ON:
     return {}, ""
   # Imported here, as it reads the list of known weights.

@@ -40,7 +40,7 @@ _FREE = {
 
 
 class Row(NamedTuple):
-  """What is known of one model on one chip; `untuned` is 0 where it is not."""
+  """The fastest settings of a model on a chip; `untuned` is 0 if not known."""
 
   chip: str
   model: str

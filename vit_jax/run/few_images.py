@@ -67,7 +67,7 @@ def fine_tuning(
 def continued(
   values: Mapping[str, str], workdir: str = ""
 ) -> tuple[dict[str, str], str]:
-  """What `dino:continue` takes for these images, and why.
+  """The keys that `dino:continue` sets for these images, and why.
 
   Returns keys with their values, and the words that say why, for a sentence on
   the images. A run that is there keeps what it took.
@@ -110,7 +110,7 @@ def continued(
 
 
 def _kept(config: ConfigDict, workdir: str) -> dict[str, str]:
-  """What a run that is there has otherwise than its configuration."""
+  """The values of a begun run that differ from its configuration."""
   from vit_jax.workdir.checkpoint import latest_description
 
   saved = None

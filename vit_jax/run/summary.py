@@ -34,7 +34,8 @@ from vit_jax.training.optimizer import trainable_filter
 from vit_jax.training.step import share_of_start
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
-_MOST_OF_START = 0.1  # Of an average of the parameters, without a warning.
+# A larger share of the first parameters in their average is warned of.
+_MOST_OF_START = 0.1
 _EXAMPLES = Split.EVAL.key("examples")
 _TOO_FEW = "which are too few to judge by"
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
@@ -226,7 +227,7 @@ def _products(plan: Plan, shapes: Any) -> Any:
 
 
 def _average(plan: Plan) -> str | None:
-  """What is wrong with the average of the parameters; None if nothing is."""
+  """A warning on the average of the parameters; None if nothing is wrong."""
   settings, total = plan.settings, plan.lengths.total
   decay = settings.ema_decay
   share = share_of_start(plan.objective, decay, settings.ema_warmup, total)

@@ -12,7 +12,7 @@ from vit_jax.tasks.outcome import Curves
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """What the best checkpoint of a run is found by: a metric, and on what data.
+  """The metric, and its data, by which a run's best checkpoint is found.
 
   It is at most 1, and higher is better.
   """
