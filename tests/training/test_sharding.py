@@ -29,10 +29,16 @@ def test_mesh_covers_all_devices(asked, shape):
   assert set(mesh.devices.flat) == set(jax.devices())
 
 
+class Device(types.SimpleNamespace):
+  """A stand-in for a device, which is equal to itself alone."""
+
+  __eq__, __hash__ = object.__eq__, object.__hash__
+
+
 def _in_slices(count, slices):
-  """Stand-ins for `count` devices in `slices` slices, four on each host."""
+  """`count` devices in `slices` slices, four on each host."""
   return [
-    types.SimpleNamespace(
+    Device(
       id=i,
       process_index=i // 4,
       slice_index=i * slices // count,
@@ -44,30 +50,30 @@ def _in_slices(count, slices):
 
 
 def test_only_the_data_axis_crosses_slices():
-  found = sharding._across_slices([4, 2, 2], 2, _in_slices(16, 2))
+  devices = _in_slices(16, 2)
+  found = sharding.make_mesh(4, 2, 2, devices=devices).devices
   assert found.shape == (4, 2, 2)
   for part in found:
     assert len({device.slice_index for device in part.flat}) == 1
   assert {device.id for device in found.flat} == set(range(16))
 
 
-def test_a_data_axis_too_short_for_the_slices_is_refused():
-  with pytest.raises(ValueError, match="data=1 must be a multiple of the 2"):
-    sharding._across_slices([1, 8, 1], 2, _in_slices(8, 2))
-
-
 @pytest.mark.parametrize(
-  "asked",
+  "asked, message",
   [
-    dict(data=3),
-    dict(data=4),
-    dict(data=-1, fsdp=-1),
-    dict(data=0),
-    dict(fsdp=3),
+    (dict(data=3), "does not lay out 8 devices"),
+    (dict(data=4), "does not lay out 8 devices"),
+    (dict(data=-1, fsdp=-1), "does not lay out 8 devices"),
+    (dict(data=0), "does not lay out 8 devices"),
+    (dict(fsdp=3), "does not lay out 8 devices"),
+    (
+      dict(data=1, fsdp=8, devices=_in_slices(8, 2)),
+      "data=1 must be a multiple of the 2",
+    ),
   ],
 )
-def test_a_mesh_that_does_not_fit_is_refused(asked):
-  with pytest.raises(ValueError, match="does not lay out 8 devices"):
+def test_a_mesh_that_does_not_fit_is_refused(asked, message):
+  with pytest.raises(ValueError, match=message):
     sharding.make_mesh(**asked)
 
 
