@@ -343,6 +343,8 @@ def test_a_list_of_answers_says_that_it_is_one():
   [
     ("class_name", "answer.label"),
     ("confidence", "answer.probability"),
+    ("path", "answer.image"),
+    ("_asdict", "dict(answer), or pandas.DataFrame(answers)"),
     ("probabilty", "answer.probability"),
   ],
 )

@@ -172,6 +172,7 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
     ("push_to_hub", "loaded.save(folder)"),
     ("param", "loaded.params"),
     ("labels", "loaded.class_names"),
+    ("layers", "loaded.summary(), or loaded.model.num_layers"),
     ("forward", "loaded.model.apply("),
     ("knn", "loaded.find_similar(image, folder)"),
     ("reset_classifier", "load_pretrained(NAME, num_classes=3)"),

@@ -162,7 +162,7 @@ def test_a_script_is_not_imported_by_workers(
     ({"base_lr": 1e-3}, "base_lr is not .* did you mean lr?"),
     (
       {"data": 3},
-      "data is of type int: give a folder, a file of lab",
+      "data is of type int: .* arrays. Give a folder, a f",
     ),
     ({"resume": "runs/cc"}, "resume is not needed: .* workdir='runs/cc'; "),
     ({"resume": True}, "resume is not needed: .* workdir='runs/my_photos'"),
@@ -238,6 +238,14 @@ def test_a_keyword_of_other_libraries_names_ours(photos, name, meant):
   message = re.escape(f"{name} is not a setting of a run; did you mean {meant}")
   with pytest.raises(ValueError, match=f"^{message}"):
     vit_jax.train(photos, **{name: True})
+
+
+def test_a_table_is_written_first():
+  table = types.SimpleNamespace(to_csv=None)
+  with pytest.raises(
+    ValueError, match="data is a table: write it with data.to"
+  ):
+    vit_jax.train(table)
 
 
 def test_several_labels_are_a_switch(photos, started):

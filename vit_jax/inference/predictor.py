@@ -46,6 +46,11 @@ _ELSEWHERE = {
   **dict.fromkeys(
     ("prob", "probs", "confidence", "probabilities"), "answer.probability"
   ),
+  **dict.fromkeys(("path", "file", "filename", "file_name"), "answer.image"),
+  **dict.fromkeys(
+    ("_asdict", "to_dict", "asdict", "items", "keys"),
+    "dict(answer), or pandas.DataFrame(answers) for all fields of all answers",
+  ),
 }
 
 _TABLES = ("to_pandas", "to_df", "to_dataframe", "to_csv", "head")
@@ -98,7 +103,7 @@ class Prediction:
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what may be meant by the name."""
     hint = ""
-    if not name.startswith("_"):
+    if not name.startswith("_") or name in _ELSEWHERE:
       own = [field.name for field in dataclasses.fields(self)]
       hint = hints.of_attribute(name, "answer", own, _ELSEWHERE)
     raise AttributeError(

@@ -324,11 +324,17 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _path(data: Any) -> str:
   """The path of data; raises ValueError for what is none."""
+  if hasattr(data, "to_csv"):
+    raise ValueError(
+      "data is a table: write it with data.to_csv('labels.csv', index=False), "
+      "and give that file; its columns are the image and the labels."
+    )
   if not isinstance(data, str | os.PathLike):
     raise ValueError(
-      f"data is of type {type(data).__name__}: give a folder, a file of labels "
-      "or a configuration by its path, and values of the configuration as "
-      'settings={"data.task": "multilabel"}.'
+      f"data is of type {type(data).__name__}: images and labels are read from "
+      "files, and docs/howto/own_loop.md trains on arrays. Give a folder, a "
+      "file of labels or a configuration by its path, and values of the "
+      'configuration as settings={"data.task": "multilabel"}.'
     )
   return os.path.expanduser(os.fspath(data))
 

@@ -1,5 +1,7 @@
 """Probes on a whole training split, against NumPy on all its examples."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -153,3 +155,19 @@ def test_no_group_is_fitted_and_held_out():
   assert np.mean(fitted(of_all).folds) < 0.7
   with pytest.raises(ValueError, match="data.group_column: the training imag"):
     fitted(0 * of_all)
+
+
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_a_head_starts_from_as_few_images_as_there_are(count):
+  """Its folds have one or two images, and each is answered once."""
+  labels = np.arange(count) % 2
+  y = np.eye(2, 8, dtype=np.float32)[labels] + np.arange(8) / 100
+  probe = whole_set.fit(whole_set.Readable(_batches(y, labels)), 2, count)
+  np.testing.assert_array_equal(probe.predict(y), labels)
+  assert len(probe.folds) == min(count, 5)
+  score = functools.partial(whole_set.linear, num_classes=2, train_examples=8)
+  message = f"^{count} readable .* give 10 or more, or --probe=few_shot"
+  with pytest.raises(ValueError, match=message):
+    score(_batches(y, labels), _batches(y, labels))
+  with pytest.raises(ValueError, match="^1 readable .* give 2 or more.$"):
+    whole_set.fit(whole_set.Readable(_batches(y[:1], labels[:1])), 2, 1)

@@ -28,7 +28,8 @@ from vit_jax.training.inputs import ImageInputs, by_image
 # The weight of a neighbour is exp(similarity / 0.07), as DINO has it.
 TEMPERATURE = 0.07
 _MOST_HELD_OUT = 5_000  # Training images that choose the linear probe's L2.
-_FOLDS, _LEAST = 5, 10  # Folds of these, and training images to have at least.
+_FOLDS = 5  # Folds of the training images.
+_LEAST = 10  # Training images of a score; a head may start from fewer.
 _MOST_VOTES = 1 << 24  # Votes (images times classes) counted at a time.
 
 Represented = Iterable[tuple[Array, dict[str, Array]]]
@@ -188,7 +189,13 @@ def linear(
   """
   trained = Readable(train)
   tested = Readable(test)
-  probe = fit(trained, num_classes, train_examples)
+  probe = fit(
+    trained,
+    num_classes,
+    train_examples,
+    least=_LEAST,
+    instead=", or --probe=few_shot",
+  )
   right = sum((probe.predict(y) == labels).sum() for y, labels in tested)
   check_readable(tested.examples)
   return Score(
@@ -205,12 +212,15 @@ def fit(
   num_classes: int,
   train_examples: int,
   groups: Int[np.ndarray, " N"] | None = None,
+  least: int = 2,
+  instead: str = "",
 ) -> Probe:
   """Fits the probe of `linear_probe` to all readable training images.
 
   Representations are (B, D), or (B, V, D) for V views of each image. `groups`
   has the number of each image's group, from 0 on: no group is in two folds.
-  Raises ValueError if there are fewer than 10 images, or one group.
+  Raises ValueError if there are fewer than `least` images, or one group; the
+  message ends with what to do `instead`.
   """
   every = max(1, -(-train_examples // _MOST_HELD_OUT))
   if groups is not None:
@@ -231,10 +241,10 @@ def fit(
       views = 1 if y.ndim == 2 else y.shape[1]
       y = y.reshape(len(labels) * views, y.shape[-1])
       yield y, labels.repeat(views), fold.repeat(views)
-    if train.examples < _LEAST:
+    if train.examples < least:
       raise ValueError(
         f"{train.examples} readable training images are too few for a linear "
-        f"probe; give {_LEAST} or more, or --probe=few_shot."
+        f"probe; give {least} or more{instead}."
       )
 
   return linear_probe.fit_in_parts(parts(), num_classes)
