@@ -16,9 +16,9 @@ import numpy as np
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.decoding.decode import decode_rgb
+from vit_jax.models.composed import Composed
 from vit_jax.models.model import classifier
 from vit_jax.models.parts import HEAD, Part
-from vit_jax.models.vit import Vit
 from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.training.losses import Classification, cross_entropy
 
@@ -54,10 +54,8 @@ class Padded:
     return {"image": image, "real": real.ravel()}
 
 
-class PaddedVit(Vit):
+class PaddedVit(Composed):
   """Images, and which patches are real -> logits of images and of patches."""
-
-  trunk = property(Vit.like)
 
   def parts(self):
     return (*super().parts(), Part("patch_head", HEAD, own_task=True))
@@ -69,9 +67,9 @@ class PaddedVit(Vit):
     return super().inputs(image_shape), real
 
   def __call__(self, inputs, *, train=False):
-    images, real = inputs
-    tokens = self.run(self.embed(images, mask=real, train=train), train=train)
-    return self.head(self.pool(tokens)), self.by_patch(tokens), real
+    (images, real), vit = inputs, self.encoder
+    tokens = vit.run(vit.embed(images, mask=real, train=train), train=train)
+    return vit.head(vit.pool(tokens)), self.by_patch(tokens), real
 
   @nn.compact
   def by_patch(self, tokens):
@@ -109,7 +107,7 @@ class PaddedTask(ClassificationTask):
     return Padded(preprocessing.image_size, self.patch)
 
   def adapted(self, model):
-    return PaddedVit.like(model)
+    return PaddedVit(model.num_classes, model)
 
   def class_logits(self, outputs):
     return outputs[0] if isinstance(outputs, tuple) else outputs

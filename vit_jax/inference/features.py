@@ -12,10 +12,10 @@ from jaxtyping import Array, Float
 
 from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
-from vit_jax.models.layer import LayerConfig, layer_norm
 from vit_jax.models.loaded_first import KnowsItsInputs
 from vit_jax.models.model import represent
 from vit_jax.models.parts import OURS
+from vit_jax.models.tokens import Tokens
 
 
 def features(
@@ -151,7 +151,7 @@ def _tokens(
     tokens = [stacked[layer - 1] for layer in layers]
   else:
     tokens = [outputs[name]["__call__"][0] for name in names]
-  if not (norm and model.norm_final):
+  if not norm:
     return tokens
-  final: Any = layer_norm(LayerConfig.of(model), "norm")
-  return [final.apply({"params": params["norm"]}, z) for z in tokens]
+  of_encoder: Any = partial(model.apply, {"params": params}, method="normed")
+  return [of_encoder(Tokens(z, prefix=model.prefix)).z for z in tokens]
