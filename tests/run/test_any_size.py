@@ -21,6 +21,7 @@ from vit_jax.data.transforming.sizes import AnySize
 from vit_jax.report.measure import read_run
 from vit_jax.run import any_size, build, loop
 from vit_jax.run.plan import make_plan
+from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
 from vit_jax.run.summary import header
 from vit_jax.training import inputs
@@ -188,6 +189,26 @@ def test_labels_of_other_kinds(config, photos, tmp_path, task, columns):
   loaded = load_pretrained(str(tmp_path / "run"))
   logits = loaded.logits([f"{photos}/test/red/{k}.png" for k in range(6)])
   assert logits.shape == (6, 2) and len(np.unique(logits, axis=0)) == 6
+
+
+@pytest.mark.slow
+def test_an_autoencoder_of_images_of_any_size(config, photos, tmp_path):
+  config.autoencoder.update(
+    rate=0.5, decoder_size=8, decoder_layers=1, decoder_heads=2
+  )
+  config.loss.label_smoothing = 0.0
+  config.data.labels = False
+  config.update(eval_every_steps=4)
+  run = str(tmp_path / "run")
+  with contextlib.redirect_stdout(io.StringIO()):
+    _, evaluated = loop.train(read(config), run)
+  assert np.isfinite(evaluated["eval/loss"])
+  found = evaluate_checkpoint(run)
+  assert found["eval/loss"] == pytest.approx(evaluated["eval/loss"], rel=1e-5)
+  loaded = load_pretrained(run)
+  files = [f"{photos}/test/red/{k}.png" for k in range(6)]
+  assert loaded.features(files).shape == (6, 24)
+  assert read_run(run).problem is None
 
 
 @pytest.mark.slow

@@ -10,9 +10,12 @@ import pytest
 from tests.models.tiny_vit import random_params
 from vit_jax.data.preprocessing import HALF
 from vit_jax.models import make_vit
+from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import two_towers
+from vit_jax.tasks.autoencoder.objective import Reconstruction, draw_of_rows
 from vit_jax.tasks.pairs.objective import Contrast
+from vit_jax.training.inputs import inputs_of
 from vit_jax.training.losses import Classification, Moment
 from vit_jax.training.settings import LossSettings
 
@@ -23,7 +26,7 @@ DRAW = np.random.default_rng(0)
 PIXELS = DRAW.integers(0, 256, (B, TOKENS, P * P * 3), np.uint8)
 LABELS = np.arange(B) % 3
 TEXTS = DRAW.integers(1, 9, (B, 5)).astype(np.int32)
-SIZES = dict(num_layers=2, hidden_size=16, mlp_size=32, num_heads=2)
+SIZES = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
 COLOURS: Any = dict(mean=HALF, std=HALF)
 
 
@@ -84,6 +87,7 @@ def alone(model, params):
   return apply
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_the_loss_of_padded_rows_is_that_of_each_image_alone(name):
   make, objective, targets = KINDS[name]
@@ -107,3 +111,87 @@ def test_the_loss_of_padded_rows_is_that_of_each_image_alone(name):
     (found.score, expected.score),
   ):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def autoencoder_of(encoder, rate):
+  sizes = dict(decoder_size=8, decoder_layers=1, decoder_heads=2)
+  model = autoencoder(encoder, **sizes)
+  return model, Reconstruction(rate, True, P, HALF, HALF)
+
+
+@pytest.mark.parametrize("rate", [0.75, 0.4])
+def test_an_image_hides_its_own_share_of_its_own_patches(rate):
+  patches: Any = inputs_of(batch(), HALF, HALF)
+  layout = patches.layout
+  draw = draw_of_rows(jax.random.key(0), jnp.arange(B), layout, rate)
+  for row, (h, w) in enumerate(GRIDS):
+    n = h * w
+    shown = max(1, int(n * (1 - rate)))
+    seen, hidden = (np.asarray(draw[k][row]) for k in ("seen", "hidden"))
+    seen, hidden = seen[seen < n], hidden[hidden < n]
+    assert len(seen) == shown and len(hidden) == n - shown
+    assert sorted([*seen, *hidden]) == [*range(n)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["gap", "token"])
+@pytest.mark.parametrize("rate", [0.75, 0.4])
+def test_an_autoencoder_fills_in_each_image_as_if_it_were_alone(rate, pooling):
+  encoder = make_vit("Ti/4", 0, **SIZES, pooling=pooling, position="sincos2d")
+  model, objective = autoencoder_of(encoder, rate)
+  example = jnp.zeros((1, 12, 12, 3))
+  params = jax.tree.map(jnp.asarray, random_params(model, example))
+  images: Any
+  images, targets = objective.prepare(batch(), jax.random.key(1))
+  moment = Moment(step=jnp.int32(0), state=None, frozen={})
+
+  def apply(inputs, draw):
+    return model.apply({"params": params, "draw": draw}, inputs)
+
+  found = objective.loss(apply, images, targets, moment).value
+  for row, (h, w) in enumerate(GRIDS):
+    # The same patches hidden of the image, as one of a single size.
+    n = h * w
+    kept = {}
+    for name, places in targets["draw"].items():
+      places = np.asarray(places[row])
+      kept[name] = jnp.asarray(places[places < n])[None]
+    grid = images.values[row, :n].reshape(h, w, P, P, 3)
+    image = grid.swapaxes(1, 2).reshape(1, h * P, w * P, 3)
+    alone = {"draw": kept, "pixels": objective.targets(image, kept)}
+    expected = objective.loss(apply, image, alone, moment).value
+    np.testing.assert_allclose(found[row], expected[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_padding_changes_no_draw_and_no_gradient():
+  model, objective = autoencoder_of(vit(position="sincos2d"), 0.75)
+  example = jnp.zeros((1, 12, 12, 3))
+  params = jax.tree.map(jnp.asarray, random_params(model, example))
+  moment = Moment(step=jnp.int32(0), state=None, frozen={})
+  short = batch(rows=slice(0, 1), tokens=9)  # Nine patches, and no padding.
+  long = batch(rows=slice(0, 1))
+
+  def loss(params, data):
+    images, targets = objective.prepare(data, jax.random.key(1))
+
+    def apply(inputs, draw):
+      return model.apply({"params": params, "draw": draw}, inputs)
+
+    return objective.loss(apply, images, targets, moment).value.mean()
+
+  for one, other in zip(
+    jax.tree.leaves(jax.value_and_grad(loss)(params, short)),
+    jax.tree.leaves(jax.value_and_grad(loss)(params, long)),
+    strict=True,
+  ):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_an_autoencoder_takes_rows_of_one_image():
+  model, _ = autoencoder_of(vit(position="sincos2d"), 0.75)
+  example = jnp.zeros((1, 12, 12, 3))
+  params = jax.tree.map(jnp.asarray, random_params(model, example))
+  two = {"image": batch()["image"][:1], "size": jnp.ones((1, 2, 2), jnp.int32)}
+  with pytest.raises(ValueError, match="up to 2 images, and an autoencoder"):
+    model.apply({"params": params}, inputs_of(two, HALF, HALF))

@@ -15,16 +15,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from vit_jax.models.composed import Composed, Needs, held
-from vit_jax.models.layer import (
-  Images,
-  LayerConfig,
-  dense,
-  layer_norm,
-  make_blocks,
-)
-from vit_jax.models.model import check_size
+from vit_jax.models.layer import LayerConfig, dense, layer_norm, make_blocks
+from vit_jax.models.model import Inputs, check_size
 from vit_jax.models.partitioning import named
 from vit_jax.models.parts import DECODER, Part, Stack
+from vit_jax.models.patches import Layout, Patches
 from vit_jax.models.position import Positions
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import EncoderBlock
@@ -41,6 +36,9 @@ _MLP_RATIO = 4  # Width of a decoder's MLP over that of its tokens.
 
 class Autoencoder(Composed):
   """An encoder and a decoder; images (B, H, W, C) -> pixels (B, M, P^2 C).
+
+  It takes `Patches` as well, rows of one image each: places then count along
+  the row, and those of its padding neither see nor are seen.
 
   The draw is given as a collection of variables, `model.apply({"params":
   params, "draw": {"seen": seen, "hidden": hidden}}, images)`: the places of the
@@ -78,30 +76,48 @@ class Autoencoder(Composed):
     """Width of the MLPs of the decoder's layers."""
     return self.decoder_mlp_size or _MLP_RATIO * self.decoder_size
 
+  @property
+  def any_size(self) -> bool:
+    """Whether the encoder takes `Patches`."""
+    encoder: Any = self.encoder
+    return encoder.any_size
+
   def parts(self) -> tuple[Part, ...]:
     stack = Stack(self.decoder_layers, after=("norm", "predict"))
     return *super().parts(), Part("decoder", DECODER, stack, own_task=True)
 
   def __call__(
-    self, x: Images, *, mask: Any = None, train: bool = False
+    self, x: Inputs, *, mask: Any = None, train: bool = False
   ) -> Float[Array, "B M P2C"]:
     """The predicted pixels of the hidden patches.
 
-    Raises ValueError if there is a `mask`, which a decoder does not know.
+    Raises ValueError if there is a `mask`, which a decoder does not know, or a
+    row of `Patches` has several images.
     """
     if mask is not None:
       raise ValueError(
         "an autoencoder takes no mask of patches: give those to see and those "
         "to predict as the collection `draw`."
       )
+    if isinstance(x, Patches):
+      if x.layout.images > 1:
+        raise ValueError(
+          f"a row of Patches has up to {x.layout.images} images, and an "
+          "autoencoder takes rows of one: give each image its own row."
+        )
+      channels = x.values.shape[-1] // self.patch_size**2
+    else:
+      channels = x.shape[-1]
     vit: Any = self.encoder
     tokens = vit.embed(x, train=train)
     seen: Any = self.get_variable("draw", "seen")
-    hidden = self.get_variable("draw", "hidden")
+    hidden: Any = self.get_variable("draw", "hidden")
+    if (layout := tokens.layout) is not None and hidden is not None:
+      hidden = layout.take(hidden)
     if seen is not None:
       tokens = tokens.take(seen)
     tokens = vit.normed(vit.run(tokens, train=train))
-    return self.decode(tokens, hidden, x.shape[-1], train=train)
+    return self.decode(tokens, hidden, channels, train=train)
 
   @nn.compact
   def decode(
@@ -157,21 +173,35 @@ class Decoder(nn.Module):
     mask: Any = self.param("mask", init, (D,), c.param_dtype)
 
     z = embed(tokens.z)  # (B, prefix + K, D)
-    E_pos = sincos(*tokens.grid, D).astype(z.dtype)
-    E_pos = E_pos if self.positions else jnp.zeros_like(E_pos)
+    positions = functools.partial(self._positions, tokens.grid, z.dtype)
     where: Any = tokens.where
     z = jnp.concatenate(
-      [z[:, :prefix], z[:, prefix:] + at(E_pos, where)], axis=1
+      [z[:, :prefix], z[:, prefix:] + positions(where)], axis=1
     )
     first = prefix
     if hidden is not None:
       first = z.shape[1]
-      masks = mask.astype(z.dtype)[None, None] + at(E_pos, jnp.asarray(hidden))
+      masks = mask.astype(z.dtype)[None, None] + positions(hidden)
       z = jnp.concatenate([z, masks], axis=1)  # (B, prefix + N, D)
+    tokens = tokens.replace(where=None, mask=None, E_pos=None)
+    if isinstance(where, Layout):
+      layout = where if hidden is None else where.beside(hidden)
+      tokens = tokens.replace(where=layout, mask=layout.counts)
     for layer in self._layers(train):
-      tokens = layer(tokens.replace(z=z, where=None, mask=None, E_pos=None))
+      tokens = layer(tokens.replace(z=z))
       z = tokens.z
     return predict(norm(z[:, first:]))
+
+  def _positions(self, grid: Any, dtype: Any, where: Any) -> Any:
+    """The positions of patches at these places, (b, K, D)."""
+    D = self.hidden_size
+    if isinstance(where, Layout):
+      found = sincos_at(where.place, D).astype(dtype)
+    else:
+      where = None if where is None else jnp.asarray(where)
+      h, w = grid
+      found = at(sincos(h, w, D).astype(dtype), where)
+    return found if self.positions else jnp.zeros_like(found)
 
   def _layers(self, train: bool) -> Any:
     sizes = self.num_heads, self.mlp_size, self.config
@@ -201,6 +231,15 @@ def sincos(h: int, w: int, D: int) -> Float[Array, "N D"]:
     for wave in (np.sin, np.cos)
   ]
   return jnp.array(np.concatenate(waves, axis=1), jnp.float32)
+
+
+def sincos_at(place: Int[Array, "B K 2"], D: int) -> Float[Array, "B K D"]:
+  """The entries of `sincos` at rows and columns of any grid."""
+  frequency = 10_000.0 ** (-np.arange(D // 4) / (D // 4))
+  table = jnp.float32(frequency)[None, None]
+  y, x = (place[..., axis, None] * table for axis in (0, 1))
+  waves = [wave(angle) for angle in (x, y) for wave in (jnp.sin, jnp.cos)]
+  return jnp.concatenate(waves, axis=-1)
 
 
 def autoencoder(vit: nn.Module, **sizes: Any) -> Autoencoder:

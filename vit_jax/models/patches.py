@@ -57,6 +57,13 @@ class Layout(struct.PyTreeNode):
       image=jnp.take_along_axis(self.image, keep, axis=1),
     )
 
+  def beside(self, other: "Layout") -> "Layout":
+    """The layout of these patches and, after them, of others of the images."""
+    return self.replace(
+      place=jnp.concatenate([self.place, other.place], axis=1),
+      image=jnp.concatenate([self.image, other.image], axis=1),
+    )
+
 
 class Patches(struct.PyTreeNode):
   """The patches of images of any size, as an encoder takes them for images.

@@ -220,7 +220,8 @@ def _measure(run: SavedRun, track: Track) -> Measured:
   panels: Sequence[Photograph] = ()
   groups = outcome.telling()
   draw, own = None, run.task.panels
-  if own is not None:
+  # Pictures of a task are of images of one size.
+  if own is not None and preprocessing.patches is None:
     draw = own.make(model, run.task.objective(model, preprocessing))
   if draw and not groups:  # Else it draws the telling examples.
     chosen = chosen_examples(run.source, preprocessing, _PANELS)

@@ -10,9 +10,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from vit_jax.models.vit import patchify
+from vit_jax.models.model import Inputs
+from vit_jax.models.patches import Layout, Patches, patchify
 from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
 
 LEAST = 1e-6
@@ -46,6 +48,31 @@ def draw_patches(
   return {"seen": order[:, :K], "hidden": order[:, K:]}
 
 
+def draw_of_rows(
+  key: Key[Array, ""], examples: Int[Array, " B"], layout: Layout, rate: float
+) -> dict[str, Int[Array, "B ..."]]:
+  """The same for rows of an image of any size each.
+
+  An image hides `rate` of its own patches, and shows one at least. The draw
+  does not depend on the padding, of which places are left to fill both.
+  """
+  N = layout.image.shape[1]
+  K = num_seen(N, rate)
+  shown = np.array([max(1, num_seen(n, rate)) for n in range(N + 1)])
+  s = jnp.asarray(shown)[layout.counts.sum(axis=1), None]  # (B, 1)
+
+  def one(example: Array, counts: Array) -> Array:
+    drawn = jax.random.uniform(jax.random.fold_in(key, example), (N,))
+    return jnp.argsort(jnp.where(counts, drawn, jnp.inf))  # Padding last.
+
+  order = jax.vmap(one)(examples, layout.counts)
+  first = jnp.arange(K)[None]
+  first = jnp.where(first < s, first, N - 1)
+  then = jnp.minimum(s + jnp.arange(N - K)[None], N - 1)
+  seen, hidden = (jnp.take_along_axis(order, x, axis=1) for x in (first, then))
+  return {"seen": seen, "hidden": hidden}
+
+
 def normalized(
   pixels: Float[Array, "B M P2C"],
 ) -> tuple[Float[Array, "B M P2C"], Float[Array, "B M 1"], Array]:
@@ -57,6 +84,11 @@ def normalized(
   variance = pixels.var(axis=-1, keepdims=True, ddof=1)
   deviation = jnp.sqrt(variance + LEAST)
   return (pixels - mean) / deviation, mean, deviation
+
+
+def compared(targets: Mapping[str, Any]) -> dict[str, Any]:
+  """What predictions are compared with, of the targets."""
+  return {k: v for k, v in targets.items() if k in ("pixels", "counts")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,41 +107,49 @@ class Reconstruction(TakesImages, Objective):
     batch: Mapping[str, Array],
     key: Key[Array, ""],
     examples: Int[Array, " B"] | None = None,
-  ) -> tuple[Float[Array, "B H W C"], dict[str, Any]]:
+  ) -> tuple[Inputs, dict[str, Any]]:
     """Returns a batch's normalised images, and what to hide and to predict.
 
     The key and each example's number, by default its place in the batch, decide
     which patches are hidden.
     """
     images = self.inputs(batch)
-    P = self.patch_size
-    B, H, W, _ = images.shape
     if examples is None:
-      examples = jnp.arange(B)
+      examples = jnp.arange(len(batch["image"]))
+    if isinstance(images, Patches):
+      draw = draw_of_rows(key, examples, images.layout, self.rate)
+      counts = images.layout.take(draw["hidden"]).counts
+      targets = self.targets(images, draw)
+      return images, {"draw": draw, "pixels": targets, "counts": counts}
+    P = self.patch_size
+    _, H, W, _ = images.shape
     N = H // P * (W // P)
     draw = draw_patches(key, examples, N, self.rate)
     return images, {"draw": draw, "pixels": self.targets(images, draw)}
 
   def targets(
-    self, images: Float[Array, "B H W C"], draw: Mapping[str, Array]
+    self, images: Inputs, draw: Mapping[str, Array]
   ) -> Float[Array, "B M P2C"]:
     """The values to predict for the hidden patches of images."""
     pixels = self.hidden(images, draw)
     return normalized(pixels)[0] if self.norm_pixels else pixels
 
   def hidden(
-    self, images: Float[Array, "B H W C"], draw: Mapping[str, Array]
+    self, images: Inputs, draw: Mapping[str, Array]
   ) -> Float[Array, "B M P2C"]:
     """The pixels of the hidden patches, as the images have them."""
-    patches = patchify(images, self.patch_size)
-    patches = patches.reshape(len(images), -1, patches.shape[-1])
+    if isinstance(images, Patches):
+      patches = images.values
+    else:
+      patches = patchify(images, self.patch_size)
+      patches = patches.reshape(len(images), -1, patches.shape[-1])
     places = draw["hidden"][..., None]
     return jnp.take_along_axis(patches, places, axis=1)
 
   def loss(
     self,
     apply: Callable[..., Any],
-    inputs: Float[Array, "B H W C"],
+    inputs: Inputs,
     targets: dict[str, Any],
     moment: Moment,
   ) -> Loss:
@@ -120,15 +160,30 @@ class Reconstruction(TakesImages, Objective):
     """
     del moment
     predicted = apply(inputs, draw=targets["draw"])
-    error, variance = self.errors(predicted, targets["pixels"])
+    error, variance = self.errors(predicted, **compared(targets))
     return Loss(error, 1 - error / jnp.maximum(variance.mean(), LEAST))
 
   def errors(
-    self, predicted: Float[Array, "B M P2C"], pixels: Float[Array, "B M P2C"]
+    self,
+    predicted: Float[Array, "B M P2C"],
+    pixels: Float[Array, "B M P2C"],
+    counts: Bool[Array, "B M"] | None = None,
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """The mean squared error of each image, and the variance of its targets."""
-    error = ((predicted.astype(jnp.float32) - pixels) ** 2).mean(axis=(1, 2))
-    return error, pixels.var(axis=(1, 2))
+    """The mean squared error of each image, and the variance of its targets.
+
+    `counts` says which of the hidden patches there are, None if all. Where an
+    image has none, both are 0.
+    """
+    squares = (predicted.astype(jnp.float32) - pixels) ** 2
+    if counts is None:
+      return squares.mean(axis=(1, 2)), pixels.var(axis=(1, 2))
+
+    def mean(values: Array) -> Array:
+      total = jnp.where(counts, values.mean(axis=2), 0).sum(axis=1)
+      return total / jnp.maximum(counts.sum(axis=1), 1)
+
+    around = pixels - mean(pixels)[:, None, None]
+    return mean(squares), mean(around**2)
 
   def predict(
     self, model: Any, params: Any, batch: dict[str, Array], examples: Array

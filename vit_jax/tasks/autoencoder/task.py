@@ -14,7 +14,12 @@ from vit_jax.data.reading.labels import NONE
 from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.grid import grid_of
 from vit_jax.runtime.display import Metric, Split
-from vit_jax.tasks.autoencoder.objective import LEAST, Reconstruction, num_seen
+from vit_jax.tasks.autoencoder.objective import (
+  LEAST,
+  Reconstruction,
+  compared,
+  num_seen,
+)
 from vit_jax.tasks.autoencoder.pictures import make_panels
 from vit_jax.tasks.autoencoder.settings import AutoencoderSettings
 from vit_jax.tasks.hidden import hidden_measure, hidden_patches
@@ -31,6 +36,7 @@ class AutoencoderTask(Task):
 
   autoencoder: AutoencoderSettings = AutoencoderSettings()
   name = "autoencoder"
+  takes_any_size = True
   labels = NONE
   scores = Scores(
     (Metric("explained", "variance explained"),),
@@ -70,12 +76,16 @@ class AutoencoderTask(Task):
     """
     settings, rate = self.autoencoder, self.autoencoder.rate
     h, w = grid_of(model, preprocessing.image_size)
-    seen = num_seen(h * w, rate)
-    if not 0 < seen < h * w:
+    N, patches, larger = h * w, f"{h} x {w}", "image_size"
+    if preprocessing.patches is not None:
+      N = preprocessing.patches.tokens
+      patches, larger = f"at most {N}", "data.tokens"
+    seen = num_seen(N, rate)
+    if not 0 < seen < N:
       hidden = "none" if seen else "all"
       raise ValueError(
-        f"autoencoder.rate={rate} hides {hidden} of the {h} x {w} patches: set "
-        f"a {'higher' if seen else 'lower'} rate, or a larger image_size for "
+        f"autoencoder.rate={rate} hides {hidden} of the {patches} patches: set "
+        f"a {'higher' if seen else 'lower'} rate, or a larger {larger} for "
         "more patches."
       )
     mean, std = preprocessing.mean, preprocessing.std
@@ -95,7 +105,7 @@ def sums(
   predicted: Array,
 ) -> dict[str, Array]:
   """Sums over a batch, of its targets and predictions."""
-  error, variance = objective.errors(predicted, targets["pixels"])
+  error, variance = objective.errors(predicted, **compared(targets))
   return sums_of(batch, error, {"variance": variance}, predicted.mean(axis=1))
 
 
