@@ -167,6 +167,29 @@ def test_one_program_takes_all_packed_batches(config):
   assert len(found) == 1
 
 
+@pytest.mark.slow
+def test_answers_in_bfloat16(config):
+  config.data.update(CROWDED)
+  plan = make_plan(read(config))
+  params = jax.jit(plan.init)(jax.random.key(0)).params
+  with plan.open_batches(0) as batches:
+    batch = dict(next(batches))
+  patches = plan.objective.inputs(jax.tree.map(jax.numpy.asarray, batch))
+
+  def answers(dtype):
+    model = plan.model.clone(dtype=dtype)
+    return jax.jit(lambda p, x: model.apply({"params": p}, x, method="pooled"))(
+      params, patches
+    )
+
+  exact, found = map(answers, (jax.numpy.float32, jax.numpy.bfloat16))
+  there = np.asarray(patches.exists)
+  assert len(np.unique(there.sum(axis=1))) > 1
+  np.testing.assert_allclose(
+    np.asarray(found, np.float32)[there], np.asarray(exact)[there], atol=2e-2
+  )
+
+
 def test_operations_are_those_of_an_image(config):
   """Rows twice as long for half of them, with attention over both images."""
   padded = make_plan(read(config)).operations

@@ -41,7 +41,7 @@ def shares(
     return {"share": found.share, "tflop": found.share * tflop, **beside}
   share = padding(size, shapes)
   rows = max(1, settings.batch_size // _IMAGES)
-  tight = _tightest(size, shapes, rows, settings.seed)
+  tight = tightest(size, shapes, rows, settings.seed)
   return {
     "share": share,
     "tflop": share * tflop,
@@ -68,15 +68,22 @@ def described(found: dict[str, Any]) -> str:
   return text
 
 
-def _tightest(
-  size: AnySize, shapes: list[Shape], rows: int, seed: int
+def tightest(
+  size: AnySize,
+  shapes: list[Shape],
+  rows: int,
+  seed: int,
+  least: int | None = None,
 ) -> Packing:
-  """The shortest rows in which all images of these shapes fit."""
-  roomy = Packing(_IMAGES, _IMAGES * size.tokens)
-  least, most = size.tokens, roomy.tokens
-  while most - least > 1:
-    middle = (least + most) // 2
+  """The shortest rows that 4 images of these shapes share with none smaller.
+
+  `least` is that of `Packing`.
+  """
+  roomy = Packing(_IMAGES, _IMAGES * size.tokens, least)
+  short, most = size.tokens, roomy.tokens
+  while most - short > 1:
+    middle = (short + most) // 2
     tried = dataclasses.replace(roomy, tokens=middle)
     crowded = tried.padding(size, shapes, rows, seed).crowded
-    least, most = (middle, most) if crowded else (least, middle)
+    short, most = (middle, most) if crowded else (short, middle)
   return dataclasses.replace(roomy, tokens=most)

@@ -46,9 +46,10 @@ def transform(**changes):
   return IntoPatches(make_train_transform(SIZE, settings), SIZE, 3)
 
 
-def packed(source, count, packing=PACKING, **arguments):
+def packed(source, count, packing=PACKING, changes=None, **arguments):
   arguments = {"batch_size": 20, **arguments}
-  return train(source, count, transform(), packing=packing, **arguments)
+  images = transform(**(changes or {}))
+  return train(source, count, images, packing=packing, **arguments)
 
 
 def images(batch):
@@ -98,11 +99,16 @@ def test_all_images_of_a_window_fit(tokens, least):
       np.testing.assert_array_equal(counts, [h * w for h, w in grids])
 
 
-def test_a_batch_has_the_images_of_rows_of_one():
+@pytest.mark.parametrize(
+  "changes",
+  [{}, {"crop": "pad", "pad": 2, "randaugment_layers": 2, "erase": 1}],
+)
+def test_a_batch_has_the_images_of_rows_of_one(changes):
+  """With the same random changes of each."""
   roomy = Packing(images=2, tokens=24)
   source = Shaped(50)
-  padded = train(source, 4, transform(), batch_size=20)
-  found = packed(source, 4, roomy)
+  padded = train(source, 4, transform(**changes), batch_size=20)
+  found = packed(source, 4, roomy, changes)
   assert found[0]["image"].shape == (10, 24, P * P * 3)
   assert found[0]["size"].shape == (10, 4, 2)
   assert found[0]["label"].shape == found[0]["skipped"].shape == (10, 4)
