@@ -392,7 +392,7 @@ def test_choices_are_those_of_the_code_that_implements_them():
 ABOUT_ANOTHER = (
   *("a data worker ended", "{}; set normalization.window", "the checkpoint "),
   *("{} takes one class for each image", "{} of shape {} does not divide over"),
-  "data is of type {}",
+  *("data is of type {}", "{} was loaded with other settings than it has"),
   "{} If the folder {} is meant, it is data.root",
   "{} If the folder {} is meant",  # After a message that begins with its key.
 )
