@@ -222,6 +222,22 @@ def test_a_processor_is_written_as_it_was_read(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+def test_transformers_sees_the_same_in_pictures(tmp_path):
+  (transformers,) = needed("transformers")
+  (tmp_path / "read").mkdir()
+  loaded = load_pretrained(with_processor(tmp_path / "read"))
+  new = str(tmp_path / "new")
+  convert(loaded, new, to="hf")
+  made = transformers.AutoImageProcessor.from_pretrained(new)
+  model = transformers.Siglip2VisionModel.from_pretrained(new).eval()
+  images = [Image.fromarray(picture) for picture in pictures()]
+  theirs = model(**made(images, return_tensors="pt")).pooler_output
+  found = loaded.features(pictures())
+  np.testing.assert_allclose(found, theirs.detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind, resizer", [("", None), ("Pil", "pillow")])
 def test_pixels_are_those_of_transformers(kind, resizer):
   (transformers,) = needed("transformers")
