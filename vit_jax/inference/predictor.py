@@ -49,7 +49,7 @@ _ELSEWHERE = {
   **dict.fromkeys(("path", "file", "filename", "file_name"), "answer.image"),
   **dict.fromkeys(
     ("_asdict", "to_dict", "asdict", "items", "keys"),
-    "dict(answer), or pandas.DataFrame(answers) for all fields of all answers",
+    "dict(answer), or pandas.DataFrame(answers)",
   ),
 }
 
