@@ -15,7 +15,7 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.models.layer import Pooled, taken
-from vit_jax.models.model import Inputs, Model
+from vit_jax.models.model import Model
 from vit_jax.models.parts import Part
 from vit_jax.models.position import Grid
 from vit_jax.models.resnet import ResNet
@@ -96,11 +96,11 @@ class Composed(Model):
   def parts(self) -> tuple[Part, ...]:
     return self.encoder.parts()
 
-  def pooled(self, x: Inputs, *, train: bool = False) -> Pooled:
+  def pooled(self, x: Any, *, train: bool = False) -> Pooled:
     """The outputs that the encoder's head would read."""
     return self.encoder.pooled(x, train=train)
 
-  def encode(self, x: Inputs, *, train: bool = False) -> tuple[Array, Pooled]:
+  def encode(self, x: Any, *, train: bool = False) -> tuple[Array, Pooled]:
     """The encoder's last output z, before any norm, and what its head reads."""
     return self.encoder.encode(x, train=train)
 

@@ -103,6 +103,7 @@ class Model(nn.Module):
   """Images (B, H, W, C) -> logits (B, K), K = `num_classes`.
 
   Images are floats, normalised as in the training run ([-1, 1] by default).
+  Encoders of any size take `Patches` in their place, and those of texts ids.
   Logits are float32. With `num_classes=0` the result is the representation.
 
   Attributes:
@@ -122,7 +123,7 @@ class Model(nn.Module):
     of_model = {n: getattr(model, n) for n in names if hasattr(model, n)}
     return cls(**{**of_model, **fields})
 
-  def __call__(self, x: Inputs, *, train: bool = False) -> Pooled:
+  def __call__(self, x: Any, *, train: bool = False) -> Pooled:
     self.check_has_parameters()
     return self.head(self.pooled(x, train=train))
 
@@ -186,11 +187,11 @@ class Model(nn.Module):
     except errors.ScopeParamShapeError as error:
       raise ValueError(_misfit(str(error), args)) from error
 
-  def pooled(self, x: Inputs, *, train: bool = False) -> Pooled:
+  def pooled(self, x: Any, *, train: bool = False) -> Pooled:
     """The outputs that the head reads, (B, D) or a row for each head."""
     return self.encode(x, train=train)[1]
 
-  def encode(self, x: Inputs, *, train: bool = False) -> tuple[Array, Pooled]:
+  def encode(self, x: Any, *, train: bool = False) -> tuple[Array, Pooled]:
     """The last layer's output z, before any norm, and what the head reads."""
     raise NotImplementedError
 

@@ -164,7 +164,7 @@ def _look(source: Any, index: int, spec: ImageSpec, kind: Labels) -> Look:
   if form not in _KINDS.get(ending, (form,)):
     odd.append("of another format than their name")
   x = pixels.reshape(-1, pixels.shape[-1]) / np.float32(255)
-  moments = np.stack([x.mean(axis=0), np.square(x).mean(axis=0)])
+  moments = np.stack([x.mean(axis=0), np.square(x).mean(axis=0)]).astype(float)
   return Look(
     split=source.split,
     label=label,
@@ -173,5 +173,5 @@ def _look(source: Any, index: int, spec: ImageSpec, kind: Labels) -> Look:
     size=size,
     odd=tuple(odd),
     digest=digest,
-    moments=np.float64(moments),
+    moments=moments,
   )
