@@ -83,8 +83,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "masks",
     None,
-    "Folder for masks and overlays of a segmentation run, or the numbers of a "
-    "run of dense regression.",
+    "Folder for the classes of pixels, with overlays, or numbers.",
   )
   flags.DEFINE_integer(
     "short_side",
