@@ -83,7 +83,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "masks",
     None,
-    "Folder for the classes of pixels, with overlays, or numbers.",
+    "Folder for the class or the number of each pixel.",
   )
   flags.DEFINE_integer(
     "short_side",
