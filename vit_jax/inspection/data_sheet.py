@@ -81,12 +81,14 @@ def inspect_folder(
   every: Any = [splits.train, splits.eval, splits.test]
   folders = [folder for folder in every if folder is not None]
   total = sum(map(len, folders))
-  files = display.track(looks(folders, spec, labels), "reading", total)
+  # The mean and deviation of RGB are those of the weights to start from.
+  measured = channels != 3 or bool(bands)
+  each = looks(folders, spec, labels, measured=measured)
+  files = display.track(each, "reading", total)
   survey = Survey(splits.train.class_names, list(files), labels)
-  for line in survey_lines(survey, settings.image_size):
+  lines = survey_lines(survey, settings.image_size)
+  for line in (*lines, *_channels(survey, folders[0].split, bands)):
     display.note(line)
-  if channels != 3 or bands:
-    display.note(_channels(survey, folders[0].split, bands))
   images = make_train_transform(
     settings.image_size, settings.train_transform, spec
   )
@@ -165,17 +167,18 @@ def _sizes(sizes: np.ndarray, image_size: tuple[int, int]) -> list[str]:
   return [line]
 
 
-def _channels(survey: Survey, split: str, bands: Sequence[str]) -> str:
-  """A line with the keys for the mean and deviation of the training images."""
-  texts = [
-    "({},)".format(",".join(f"{value:.3f}" for value in values))
-    for values in survey.normalization(split)
+def _channels(survey: Survey, split: str, bands: Sequence[str]) -> list[str]:
+  """The keys for the mean and deviation of a split's images, if measured."""
+  keys = [
+    "--config.normalization.{}='({},)'".format(
+      name, ",".join(f"{value:.3f}" for value in values)
+    )
+    for name, values in zip(
+      ("mean", "std"), survey.normalization(split), strict=False
+    )
   ]
   of = f" of {', '.join(bands)}" if bands else ""
-  return (
-    f"mean and deviation{of}: --config.normalization.mean='{texts[0]}' "
-    f"--config.normalization.std='{texts[1]}'"
-  )
+  return [f"mean and deviation{of}: {' '.join(keys)}"] if keys else []
 
 
 def _first(names: Sequence[str]) -> str:

@@ -44,8 +44,7 @@ class Look:
   odd: tuple[str, ...]  # Words for each unusual property.
   # Equal for images of equal pixels; None if it is unreadable.
   digest: bytes | None
-  # The mean of each channel, and of its square, (2, C), of full scale.
-  moments: np.ndarray | None = None
+  moments: np.ndarray | None = None  # See `_moments`; None if not measured.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +84,18 @@ class Survey:
     sizes = [look.size for look in self.looks if look.size is not None]
     return np.array(sizes, int).reshape(-1, 2)
 
-  def normalization(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+  def normalization(self, split: str) -> list[np.ndarray]:
     """The mean and the standard deviation of each channel of a split's images.
 
-    They are (C,), as shares of full scale; each image counts alike.
+    They are (C,), as shares of full scale; each image counts alike. There are
+    none if no image was measured.
     """
-    found = [look.moments for look in self.looks if look.split == split]
-    moments = np.mean([x for x in found if x is not None], axis=0)
-    return moments[0], np.sqrt(np.maximum(moments[1] - moments[0] ** 2, 0))
+    of_split = (look.moments for look in self.looks if look.split == split)
+    found = [moments for moments in of_split if moments is not None]
+    if not found:
+      return []
+    mean, square = np.mean(found, axis=0)
+    return [mean, np.sqrt(np.maximum(square - mean**2, 0))]
 
   @property
   def odd(self) -> dict[str, list[str]]:
@@ -122,21 +125,30 @@ class Survey:
 
 
 def looks(
-  splits: Sequence[Any], spec: ImageSpec = RGB, kind: Labels = SINGLE
+  splits: Sequence[Any],
+  spec: ImageSpec = RGB,
+  kind: Labels = SINGLE,
+  *,
+  measured: bool = False,
 ) -> Iterator[Look]:
   """Reads and decodes every file once, in threads.
 
   `splits` are sources of files below their attribute `root`, whose labels are
-  of this kind.
+  of this kind. The moments of channels are `measured` if that is asked for.
   """
   with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
     for source in splits:
       for first in range(0, len(source), _CHUNK):
         chunk = range(first, min(first + _CHUNK, len(source)))
-        yield from pool.map(lambda i, s=source: _look(s, i, spec, kind), chunk)
+        look = functools.partial(
+          _look, source, spec=spec, kind=kind, measured=measured
+        )
+        yield from pool.map(look, chunk)
 
 
-def _look(source: Any, index: int, spec: ImageSpec, kind: Labels) -> Look:
+def _look(
+  source: Any, index: int, spec: ImageSpec, kind: Labels, measured: bool
+) -> Look:
   count = len(source.class_names)
   # A label in a file of its own is read with its image.
   known = None if kind.reader else source.labels([index])[0]
@@ -163,8 +175,6 @@ def _look(source: Any, index: int, spec: ImageSpec, kind: Labels) -> Look:
   ending = os.path.splitext(name)[1].lower()
   if form not in _KINDS.get(ending, (form,)):
     odd.append("of another format than their name")
-  x = pixels.reshape(-1, pixels.shape[-1]) / np.float32(255)
-  moments = np.stack([x.mean(axis=0), np.square(x).mean(axis=0)]).astype(float)
   return Look(
     split=source.split,
     label=label,
@@ -173,5 +183,11 @@ def _look(source: Any, index: int, spec: ImageSpec, kind: Labels) -> Look:
     size=size,
     odd=tuple(odd),
     digest=digest,
-    moments=moments,
+    moments=_moments(pixels) if measured else None,
   )
+
+
+def _moments(pixels: np.ndarray) -> np.ndarray:
+  """The mean of each channel, and of its square, (2, C), of full scale."""
+  x = pixels.reshape(-1, pixels.shape[-1]) / np.float32(255)
+  return np.stack([x.mean(axis=0), np.square(x).mean(axis=0)]).astype(float)
