@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
+from vit_jax.data.batch import batched
 from vit_jax.estimate import hlo, network
 from vit_jax.inference.predictor import make_predict_step
 from vit_jax.models.grid import count_operations, forward_gflops
@@ -218,8 +219,8 @@ def lower_forward(settings: Settings, mesh: Mesh, num_classes: int) -> Lowered:
   )
   rows = sharding.batch_sharding(mesh)
   batch = {
-    name: jax.ShapeDtypeStruct((size, *one.shape), one.dtype, sharding=rows)
-    for name, one in preprocessing.transform().spec.items()
+    name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
+    for name, array in batched(preprocessing.transform().spec, size).items()
   }
   if preprocessing.patches is None:
     gflops = forward_gflops(model, params, shape)
