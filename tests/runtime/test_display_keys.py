@@ -96,3 +96,12 @@ def test_no_other_module_writes_a_key():
       and glued.match(node.value)
     ]
   assert not writers, "make the key with `Split.key`"
+
+
+@pytest.mark.parametrize(
+  "fields", [{"of_examples": True}, {"by_example": True}]
+)
+def test_a_share_of_examples_counts_each_once(fields):
+  """A task of one's own need not say so again."""
+  assert Metric("right", "right", **fields).by_example
+  assert not Metric("iou", "IoU").by_example

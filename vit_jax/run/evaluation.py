@@ -87,8 +87,7 @@ class RunEvaluation:
   @property
   def probe(self) -> Score | None:
     """The score of features by labels, where probes measure it."""
-    measured = [score for score in PROBES if score.split in self._probes]
-    return next(iter(measured), None)
+    return next((s for s in PROBES if s.split in self._probes), None)
 
   def __call__(
     self, params: Any, track: Track, plain_params: Any = None

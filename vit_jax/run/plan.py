@@ -183,9 +183,8 @@ class Plan:
   @property
   def score(self) -> Score:
     """The score of a checkpoint, that of a probe if features may get worse."""
-    if self.may_spoil_features and self.evaluation.probe:
-      return self.evaluation.probe
-    return self.task.scores.score
+    probe = self.evaluation.probe if self.may_spoil_features else None
+    return probe or self.task.scores.score
 
   @functools.cached_property
   def init(self) -> Callable[[jax.Array], TrainState]:

@@ -105,8 +105,12 @@ class Metric:
   # Whether it is the share of the examples that were answered rightly.
   of_examples: bool = False
   # Whether an example counts once, so that few of them may say anything. Pixels
-  # and patches count otherwise.
+  # and patches count otherwise; a share of examples does by itself.
   by_example: bool = False
+
+  def __post_init__(self):
+    if self.of_examples:
+      object.__setattr__(self, "by_example", True)
 
   def text(
     self, values: Mapping[str, Any], kind: str = Split.EVAL

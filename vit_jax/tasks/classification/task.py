@@ -51,7 +51,7 @@ class ClassificationTask(Task):
   name = "classification"
   scores = Scores(
     (
-      Metric("top1", "top-1", of_examples=True, by_example=True),
+      Metric("top1", "top-1", of_examples=True),
       Metric("macro_f1", "macro-F1"),
       Metric("balanced_accuracy", "balanced accuracy"),
       Metric("top5", "top-5"),
