@@ -54,7 +54,7 @@ class MultiCrop:
     chances: Those to blur and to solarize the first, the second and a small
       crop.
     section: The section of the configuration that its messages name.
-    detail: Times the size of large crops at which they come as well; 0 is none.
+    detail: Times the size of large crops at which they come as well; 1 is none.
   """
 
   size: tuple[int, int]
@@ -66,7 +66,7 @@ class MultiCrop:
   pixels: ImageSpec = RGB
   chances: tuple[tuple[float, float], ...] = _CHANCES
   section: str = "self_distillation"
-  detail: int = 0
+  detail: int = 1
 
   def __post_init__(self):
     channels = self.pixels.channels
@@ -83,14 +83,16 @@ class MultiCrop:
     arrays = {"image": large, "second": large}
     if self.count:
       arrays["small"] = ArraySpec((self.count, *self.small, C))
-    if self.detail:
-      arrays["detailed"] = ArraySpec((2, *self._detailed_size, C))
+    for height, width in self._larger:
+      arrays["detailed"] = ArraySpec((2, height, width, C))
     return arrays
 
   @property
-  def _detailed_size(self) -> tuple[int, int]:
+  def _larger(self) -> list[tuple[int, int]]:
+    """The further size of the large crops, if they have one."""
     height, width = self.size
-    return self.detail * height, self.detail * width
+    k = self.detail
+    return [(k * height, k * width)] if k > 1 else []
 
   def about(self, source: Source) -> str:
     """A line if a few images are smaller than a large crop; else empty."""
@@ -120,7 +122,7 @@ class MultiCrop:
     *of_large, of_small = self.chances
     row: dict[str, Any] = {}
     detailed = []
-    sizes = [self.size, self._detailed_size][: 1 + bool(self.detail)]
+    sizes = [self.size, *self._larger]
     for name, chances in zip(("image", "second"), of_large, strict=True):
       crop, *others = self._crops(image, sizes, (between, most), draw)
       row[name] = self._coloured(crop, chances, draw)

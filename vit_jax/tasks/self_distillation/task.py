@@ -124,9 +124,8 @@ class SelfDistillationTask(Task):
     self, preprocessing: Preprocessing, settings: TrainTransformSettings
   ) -> MultiCrop:
     s = self.self_distillation
-    detail = s.gram_scale if s.gram_scale > 1 else 0
     return multi_crop(
-      self.name, s, preprocessing, flip=settings.flip, detail=detail
+      self.name, s, preprocessing, flip=settings.flip, detail=s.gram_scale
     )
 
   def objective(
