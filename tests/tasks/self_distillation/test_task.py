@@ -256,7 +256,8 @@ def test_a_step_is_made_of_its_parts(centering, separate):
   def apply(images, **variables):
     return model.apply({"params": student, **variables}, images)
 
-  loss, _, metrics, after = objective.loss(apply, inputs, targets, moment)
+  found = objective.loss(apply, inputs, targets, moment)
+  loss, metrics, after = found.value, found.metrics, found.state
   mask, where, counts = (
     np.asarray(targets[k]) for k in ("masks", "where", "counts")
   )
