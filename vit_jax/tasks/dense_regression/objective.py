@@ -5,16 +5,13 @@ is unknown, NaN.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from vit_jax.models.layer import Images
 from vit_jax.tasks.dense_regression.settings import DenseRegressionSettings
-from vit_jax.tasks.segmentation.objective import enlarged
-from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
+from vit_jax.tasks.segmentation.objective import OfPixels, enlarged, mean_of
 
 Numbers = Float[Array, "B H W"]
 
@@ -47,41 +44,20 @@ class Scaling:
 
 
 @dataclasses.dataclass(frozen=True)
-class PixelErrors(TakesImages, Objective):
+class PixelErrors(OfPixels):
   """The objective of dense regression, a `losses.Objective`.
 
   The outputs of patches are enlarged to the size of the targets. An image's
   loss is the mean over its known pixels, and 0 without any.
 
   Attributes:
-    mean, std: The normalisation of the images.
     scaling: The meaning of the outputs.
     settings: The loss.
   """
 
-  mean: Sequence[float]
-  std: Sequence[float]
   scaling: Scaling
   settings: DenseRegressionSettings
   metric = "mae"
-
-  def prepare(
-    self, batch: Mapping[str, Array], key: Array
-  ) -> tuple[Images, Numbers]:
-    """Returns a batch's normalised images, and their targets."""
-    del key
-    return self.inputs(batch), batch["label"]
-
-  def loss(
-    self,
-    apply: Callable[..., Any],
-    inputs: Images,
-    targets: Numbers,
-    moment: Moment,
-  ) -> Loss:
-    """The loss of each image, and its mean absolute error."""
-    del moment
-    return Loss(*self.compare(apply(inputs), targets))
 
   def numbers(
     self, outputs: Float[Array, "B h w 1"], height: int, width: int
@@ -92,7 +68,7 @@ class PixelErrors(TakesImages, Objective):
   def compare(
     self, outputs: Float[Array, "B h w 1"], targets: Numbers
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """The loss and the mean absolute error, from the outputs of the patches."""
+    """The loss and the mean absolute error of each image."""
     y = self.numbers(outputs, *targets.shape[1:])
     known = ~jnp.isnan(targets)
     # Unknown targets are replaced, so that their gradient is 0 and not NaN.
@@ -106,9 +82,3 @@ class PixelErrors(TakesImages, Objective):
     common = mean_of(d, known)
     # Eq. 4 of arXiv:1406.2283, with the settings' lambda.
     return mean_of(d**2, known) - self.settings.silog_lambda * common**2, error
-
-
-def mean_of(values: Numbers, known: Bool[Array, "B H W"]) -> Float[Array, " B"]:
-  """The mean over the known pixels of each image; 0 without any."""
-  count = jnp.maximum(known.sum(axis=(1, 2)), 1)
-  return jnp.where(known, values, 0).sum(axis=(1, 2)) / count

@@ -1,4 +1,4 @@
-"""The objective of segmentation: cross-entropy of the class of each pixel."""
+"""Objectives of pixels, and that of segmentation: cross-entropy of classes."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -7,13 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from vit_jax.data.reading.mask_folder import ignored
 from vit_jax.models.layer import Images
 from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
 
 Masks = Int[Array, "B H W"]
+Pictures = Shaped[Array, "B H W"]
 
 
 def enlarged(
@@ -28,12 +29,17 @@ def enlarged(
   return jax.image.resize(logits, size, "bilinear", antialias=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class PixelClasses(TakesImages, Objective):
-  """The objective of segmentation, a `losses.Objective`.
+def mean_of(
+  values: Shaped[Array, "B H W"], which: Bool[Array, "B H W"]
+) -> Float[Array, " B"]:
+  """The mean over these pixels of each image; 0 without any."""
+  count = jnp.maximum(which.sum(axis=(1, 2)), 1)
+  return jnp.where(which, values, 0).sum(axis=(1, 2)) / count
 
-  The logits of patches are enlarged to the mask's size. An image's loss is the
-  mean over its pixels of a class, and 0 without any.
+
+@dataclasses.dataclass(frozen=True)
+class OfPixels(TakesImages, Objective):
+  """An objective whose labels are pictures, as large as the images.
 
   Attributes:
     mean, std: The normalisation of the images.
@@ -41,12 +47,11 @@ class PixelClasses(TakesImages, Objective):
 
   mean: Sequence[float]
   std: Sequence[float]
-  metric = "pixels_right"
 
   def prepare(
     self, batch: Mapping[str, Array], key: Array
-  ) -> tuple[Images, Masks]:
-    """Returns a batch's normalised images, and their masks."""
+  ) -> tuple[Images, Pictures]:
+    """Returns a batch's normalised images, and their labels."""
     del key
     return self.inputs(batch), batch["label"]
 
@@ -54,28 +59,40 @@ class PixelClasses(TakesImages, Objective):
     self,
     apply: Callable[..., Any],
     inputs: Images,
-    targets: Masks,
+    targets: Pictures,
     moment: Moment,
   ) -> Loss:
-    """The loss of each image, and the share of its pixels that are right."""
+    """The loss and the score of each image, see `compare`."""
     del moment
     return Loss(*self.compare(apply(inputs), targets))
 
   def compare(
-    self, logits: Float[Array, "B h w K"], masks: Masks
+    self, outputs: Float[Array, "B h w K"], targets: Any
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """The same, from the logits of the patches."""
-    of_pixels = enlarged(logits, *masks.shape[1:])
-    has_class = masks != ignored(logits.shape[-1])
-    classes = jnp.where(has_class, masks, 0)
+    """The loss and the score of each image, from the outputs of patches."""
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelClasses(OfPixels):
+  """The objective of segmentation, a `losses.Objective`.
+
+  The logits of patches are enlarged to the mask's size. An image's loss is the
+  mean over its pixels of a class, and 0 without any.
+  """
+
+  metric = "pixels_right"
+
+  def compare(
+    self, outputs: Float[Array, "B h w K"], targets: Masks
+  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """The loss of each image, and the share of its pixels that are right."""
+    of_pixels = enlarged(outputs, *targets.shape[1:])
+    has_class = targets != ignored(outputs.shape[-1])
+    classes = jnp.where(has_class, targets, 0)
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(
       of_pixels, classes
     )
     right = of_pixels.argmax(axis=-1) == classes
     right &= jnp.isfinite(losses)  # NaN is no answer.
-    count = jnp.maximum(has_class.sum(axis=(1, 2)), 1)
-    loss, score = (
-      jnp.where(has_class, x, 0).sum(axis=(1, 2)) / count
-      for x in (losses, right)
-    )
-    return loss, score
+    return mean_of(losses, has_class), mean_of(right, has_class)
