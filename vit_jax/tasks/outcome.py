@@ -50,6 +50,19 @@ PROBES = Curves(
 """The chart of the probes of a run without labels."""
 
 
+OF_NUMBERS = (
+  Curves(
+    "Mean absolute error",
+    {
+      Split.TRAIN.key("mae"): "training",
+      Split.EVAL.key("mae"): "evaluation",
+    },
+  ),
+  Curves("R2", {Split.EVAL.key("r2"): "evaluation"}),
+)
+"""The charts of a run that learns numbers."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Chart:
   """A chart of an evaluation, as arrays.

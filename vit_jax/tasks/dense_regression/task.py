@@ -19,14 +19,14 @@ from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.with_masks import with_numbers
 from vit_jax.models.segmenter import segmenter
 from vit_jax.runtime.checks import checked
-from vit_jax.runtime.display import Metric, Split
+from vit_jax.runtime.display import Metric
 from vit_jax.tasks.answers import Answers
 from vit_jax.tasks.dense_regression.objective import PixelErrors, Scaling
 from vit_jax.tasks.dense_regression.outcome import PixelNumbersOutcome, sums
 from vit_jax.tasks.dense_regression.pictures import make_panels
 from vit_jax.tasks.dense_regression.settings import DenseRegressionSettings
 from vit_jax.tasks.metrics import Measure, gathering
-from vit_jax.tasks.outcome import Curves, Stream
+from vit_jax.tasks.outcome import OF_NUMBERS, Stream
 from vit_jax.tasks.pictures import Panels
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.segmentation.task import NOT_OF_PIXELS
@@ -62,16 +62,7 @@ class DenseRegressionTask(Task):
       Metric("r2", "R2", "{:.4f}"),
     ),
     best="r2",
-    curves=(
-      Curves(
-        "Mean absolute error",
-        {
-          Split.TRAIN.key("mae"): "training",
-          Split.EVAL.key("mae"): "evaluation",
-        },
-      ),
-      Curves("R2", {Split.EVAL.key("r2"): "evaluation"}),
-    ),
+    curves=OF_NUMBERS,
     sentence="Pixels are off by {mae:.4g} on average on {examples:,} images",
   )
   asked_by = "--masks=FOLDER to write the numbers of images"

@@ -18,7 +18,7 @@ from vit_jax.runtime.checks import PerChannel, checked
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.answers import Answer, Answers
 from vit_jax.tasks.metrics import Measure
-from vit_jax.tasks.outcome import Chart, Curves, Stream, Table
+from vit_jax.tasks.outcome import OF_NUMBERS, Chart, Stream, Table
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.table import labels_of
@@ -92,16 +92,7 @@ class RegressionTask(Task):
       Metric("r2", "R2", "{:.4f}", by_example=True),
     ),
     best="r2",
-    curves=(
-      Curves(
-        "Mean absolute error",
-        {
-          Split.TRAIN.key("mae"): "training",
-          Split.EVAL.key("mae"): "evaluation",
-        },
-      ),
-      Curves("R2", {Split.EVAL.key("r2"): "evaluation"}),
-    ),
+    curves=OF_NUMBERS,
   )
   losses = ("mse",)
   refuses = (
