@@ -197,8 +197,8 @@ def table_grid(grid: Any) -> tuple[int, int]:
   return grid
 
 
-def check_any_size(vit: Any) -> None:
-  """Raises ValueError if an encoder takes images of one size alone."""
+def why_one_size(vit: Any) -> str | None:
+  """Why an encoder takes images of one size alone; None if it takes any."""
   reasons = {
     "its ResNet reads whole images": bool(vit.resnet_layers),
     f"block={getattr(vit.block, '__name__', '')} goes along the rows and "
@@ -206,9 +206,13 @@ def check_any_size(vit: Any) -> None:
     "position='relative' counts along one sequence": vit.position == "relative",
     f"relative={vit.relative!r} has biases for one grid": bool(vit.relative),
   }
-  for reason, holds in reasons.items():
-    if holds:
-      raise ValueError(
-        f"this model takes images of one size, and no Patches: {reason}. Take "
-        "another model, such as B/16, or resize all images to one size."
-      )
+  return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def check_any_size(vit: Any) -> None:
+  """Raises ValueError if an encoder takes images of one size alone."""
+  if reason := why_one_size(vit):
+    raise ValueError(
+      f"this model takes images of one size, and no Patches: {reason}. Take "
+      "another model, such as B/16, or resize all images to one size."
+    )

@@ -14,7 +14,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Origin, from_fields
 from vit_jax.models.grid import Grid, param_shapes
 from vit_jax.models.parts import Parts
-from vit_jax.models.patches import check_any_size
+from vit_jax.models.patches import why_one_size
 from vit_jax.pretrained import known, quantised
 from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
 from vit_jax.pretrained.folder import Files, open_folder
@@ -375,11 +375,7 @@ def _sizes(
 
 def _one_size(model: Any) -> bool:
   """Whether a model takes images of one size alone."""
-  try:
-    check_any_size(model)
-  except ValueError:
-    return True
-  return not model.any_size
+  return not model.any_size or why_one_size(model) is not None
 
 
 def _patches_of(

@@ -310,7 +310,6 @@ def _expressed(loaded: Loaded, name: str) -> tuple[Any, equivalent.Params]:
 def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
   """The name and text of each file that a format keeps beside its weights."""
   preprocessing = loaded.preprocessing
-  contents = {}
   names = "".join(f"{label}\n" for label in loaded.class_names)
   if module := TARGETS[name].writer(loaded.model):
     near = processor.nearest(preprocessing)
@@ -318,10 +317,8 @@ def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
     if isinstance(loaded.task, AutoencoderTask) and name == "hf":
       told = hf_mae.objective_config(loaded.task.autoencoder)
       contents["config.json"] |= told
-  elif preprocessing.size and not processor.reason(preprocessing):
-    # A model without a configuration of its own takes pictures of one size.
-    plain = dataclasses.replace(preprocessing, patches=None)
-    contents = {processor.FILE: processor.write(plain)}
+  else:
+    contents = processor.of_one_size(preprocessing)
   texts = {file: json.dumps(contents[file], indent=2) for file in contents}
   return texts if module or not names else {**texts, "labels.txt": names}
 

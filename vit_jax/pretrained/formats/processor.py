@@ -350,6 +350,17 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
   }
 
 
+def of_one_size(preprocessing: Preprocessing) -> dict[str, Any]:
+  """The file beside a model without a configuration, by its name.
+
+  Such a model takes pictures of one size. {} if the file cannot tell how they
+  are prepared.
+  """
+  if not preprocessing.size or reason(preprocessing):
+    return {}
+  return {FILE: write(dataclasses.replace(preprocessing, patches=None))}
+
+
 def nearest(preprocessing: Preprocessing) -> Preprocessing:
   """The most similar preprocessing that Hugging Face's library can do."""
   name = preprocessing.crop.interpolation

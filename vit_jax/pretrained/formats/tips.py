@@ -8,7 +8,6 @@ GELU is its tanh approximation, which PyTorch's form of the same weights has
 not.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -123,7 +122,4 @@ def losses(vit: Any) -> Iterator[str]:
 
 def files(vit: Any, preprocessing: Preprocessing, _: str) -> dict[str, Any]:
   """The JSON files beside the weights, of which TIPS reads none."""
-  if not preprocessing.size or processor.reason(preprocessing):
-    return {}
-  plain = dataclasses.replace(preprocessing, patches=None)
-  return {processor.FILE: processor.write(plain)}
+  return processor.of_one_size(preprocessing)
