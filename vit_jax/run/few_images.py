@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
-from ml_collections.config_flags import config_path
 
 from vit_jax.data.settings import DataSettings
 from vit_jax.pretrained import known
 from vit_jax.runtime import checks
-from vit_jax.runtime.settings import types_of
+from vit_jax.runtime.settings import flat, types_of
 from vit_jax.tasks.table import SECTIONS
 
 FEW = 1_000  # Fewer training images are few; VTAB-1k's tasks have 1,000.
@@ -118,13 +117,9 @@ def _kept(config: ConfigDict, workdir: str) -> dict[str, str]:
     saved = latest_description(workdir)
   if saved is None:
     return {}
-  kept = {}
-  for key in _FITTED:
-    section, _, name = key.rpartition(".")
-    value = (saved["config"][section] if section else saved["config"])[name]
-    if value != config_path.get_value(key, config):
-      kept[key] = str(value)
-  return kept
+  took, given = flat(saved["config"]), flat(config.to_dict())
+  kept = {key: took.get(key, given[key]) for key in _FITTED}
+  return {key: str(x) for key, x in kept.items() if x != given[key]}
 
 
 def _not_given(

@@ -24,7 +24,7 @@ from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, latest_described
 from vit_jax.workdir.lock import sole_writer
-from vit_jax.workdir.records import read_metrics
+from vit_jax.workdir.records import metrics_so_far
 
 
 def train(
@@ -180,9 +180,7 @@ def _best_and_first(
   was measured before the first step.
   """
   checkpoints.wait()
-  rows = []
-  with contextlib.suppress(OSError):
-    rows = read_metrics(checkpoints.folder).rows
+  rows = metrics_so_far(checkpoints.folder)
   first = next((dict(row) for row in rows if not row["step"]), {})
   step, score = checkpoints.best_step, plan.score
   if step in (None, checkpoints.latest_step):

@@ -22,7 +22,7 @@ from vit_jax.runtime.meter import RECENT, why_diverged
 from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
-from vit_jax.workdir.records import read_metrics
+from vit_jax.workdir.records import metrics_so_far
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 # Steps after a start before the trace begins; all is compiled by then.
@@ -128,18 +128,14 @@ class TrainLoop:
 
   def _evaluate_start(self, state: TrainState) -> None:
     """Measures and saves published features, which may be the best ones."""
-    past = []
-    with contextlib.suppress(OSError):
-      past = read_metrics(self.outputs.checkpoints.folder).rows
+    past = metrics_so_far(self.outputs.checkpoints.folder)
     if all(row["step"] for row in past):
       self._save(state, 0, self._evaluate(state, 0))
 
   def _is_over(self, state: TrainState, first: int) -> bool:
     """Reads what earlier starts measured; returns whether no step is left."""
     plan, key = self.plan, self.plan.score.key
-    past = []
-    with contextlib.suppress(OSError):
-      past = read_metrics(self.outputs.checkpoints.folder).rows
+    past = metrics_so_far(self.outputs.checkpoints.folder)
     past = [row for row in past if 0 < row["step"] <= first]
     loss = Split.TRAIN.key("loss")
     losses = (row[loss] for row in past if loss in row)

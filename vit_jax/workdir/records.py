@@ -5,6 +5,7 @@ line, the machine and the versions of the packages. Metrics are written to
 WORKDIR/metrics.jsonl, TensorBoard and Weights & Biases.
 """
 
+import contextlib
 import datetime
 import importlib.metadata
 import os
@@ -156,6 +157,13 @@ def read_metrics(workdir: epath.Path) -> Rows:
   table = read_rows(workdir / METRICS, holds_numbers)
   rows = sorted(table.rows, key=lambda row: row["step"])
   return table._replace(rows=rows)
+
+
+def metrics_so_far(workdir: epath.Path) -> list[dict[str, Any]]:
+  """The rows of a run's metrics, by step; none if they cannot be read."""
+  with contextlib.suppress(OSError):
+    return read_metrics(workdir).rows
+  return []
 
 
 def read_digests(workdir: epath.Path) -> Rows:
