@@ -1,7 +1,7 @@
 """Reads images and masks of classes from folders beside each other."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,12 @@ from vit_jax.data.reading.masks.classes import (
   read_classes,
 )
 from vit_jax.data.reading.masks.meaning import Meaning
-from vit_jax.data.reading.paired_folder import PairedFolder, opened, resize_mask
+from vit_jax.data.reading.paired_folder import (
+  PairedFolder,
+  opened,
+  opened_split,
+  resize_mask,
+)
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
@@ -152,11 +157,7 @@ def open_split(
   training masks have no two classes.
   """
   del labels
-  _check(settings)
-  train = SegmentationFolder(settings, "train", size)
-  if split == "train":
-    return train
-  return SegmentationFolder(settings, split, size, train.meaning)
+  return opened_split(_opener(settings, size), split)
 
 
 def open_folder(
@@ -165,14 +166,8 @@ def open_folder(
   size: tuple[int, int] | None = None,
 ) -> dict[str, SegmentationFolder]:
   """Opens "train", "eval" and, if there is one, "test"; see `open_split`."""
-
-  def open_one(split: str, train: Any) -> SegmentationFolder:
-    meaning = train.meaning if train else None
-    return SegmentationFolder(settings, split, size, meaning)
-
   del labels
-  _check(settings)
-  return opened(open_one)
+  return opened(_opener(settings, size))
 
 
 def summary(splits: Sequence[SegmentationFolder]) -> str:
@@ -182,9 +177,18 @@ def summary(splits: Sequence[SegmentationFolder]) -> str:
   return f"{splits[0].folder_name}: {counts} images, masks of {classes}"
 
 
-def _check(settings: DataSettings) -> None:
+def _opener(
+  settings: DataSettings, size: tuple[int, int] | None
+) -> Callable[[str, Any], SegmentationFolder]:
+  """A function that opens a split, as `paired_folder.opened` takes it."""
   if not settings.root or settings.labels_file:
     raise ValueError(
       "data.task=segmentation takes --config.data.root, a folder that holds "
       "images and masks."
     )
+
+  def open_one(split: str, train: Any) -> SegmentationFolder:
+    meaning = train.meaning if train else None
+    return SegmentationFolder(settings, split, size, meaning)
+
+  return open_one

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,11 @@ from vit_jax.data.reading.labels import Labels, Names
 from vit_jax.data.reading.masks import names as mask_names
 from vit_jax.data.reading.masks.beside import NUMBERS as NUMBER_FILES
 from vit_jax.data.reading.masks.beside import NUMBERS_AS_MASKS
-from vit_jax.data.reading.paired_folder import PairedFolder, opened
+from vit_jax.data.reading.paired_folder import (
+  PairedFolder,
+  opened,
+  opened_split,
+)
 from vit_jax.data.reading.pixel_numbers.files import Reading, stored
 from vit_jax.data.reading.pixel_numbers.statistics import Statistics
 from vit_jax.data.reading.split_names import words
@@ -258,11 +262,7 @@ def open_split(
   their own. Raises ValueError if there is no such folder, image or target.
   """
   del labels
-  _check(settings)
-  train = NumberFolder(settings, "train", size)
-  if split == "train":
-    return train
-  return NumberFolder(settings, split, size, train)
+  return opened_split(_opener(settings, size), split)
 
 
 def open_folder(
@@ -271,13 +271,8 @@ def open_folder(
   size: tuple[int, int] | None = None,
 ) -> dict[str, NumberFolder]:
   """Opens "train", "eval" and, if there is one, "test"; see `open_split`."""
-
-  def open_one(split: str, train: Any) -> NumberFolder:
-    return NumberFolder(settings, split, size, train)
-
   del labels
-  _check(settings)
-  return opened(open_one)
+  return opened(_opener(settings, size))
 
 
 def summary(splits: Sequence[NumberFolder]) -> str:
@@ -287,12 +282,20 @@ def summary(splits: Sequence[NumberFolder]) -> str:
   return f"{splits[0].folder_name}: {counts} images, {name} of each pixel"
 
 
-def _check(settings: DataSettings) -> None:
+def _opener(
+  settings: DataSettings, size: tuple[int, int] | None
+) -> Callable[[str, Any], NumberFolder]:
+  """A function that opens a split, as `paired_folder.opened` takes it."""
   if not settings.root or settings.labels_file:
     raise ValueError(
       "data.task=dense_regression takes --config.data.root, a folder that "
       "holds images and targets, such as images and depth."
     )
+
+  def open_one(split: str, train: Any) -> NumberFolder:
+    return NumberFolder(settings, split, size, train)
+
+  return open_one
 
 
 def why_numbers(root: bytes) -> str:

@@ -124,13 +124,20 @@ class PairedFolder(Source):
     return _turned([image for image, _ in self._pairs], self._of.plural)
 
 
-def opened(
-  open_one: Callable[[str, Any], Any],
-) -> dict[str, Any]:
-  """All splits of a folder: "train", "eval" and, if there is one, "test".
+def opened_split(open_one: Callable[[str, Any], Any], split: str) -> Any:
+  """One split of a folder, whose files are read as those to train on are.
 
   `open_one` opens a split by its name, as the given training split reads its
   files; that is None for the training split.
+  """
+  train = open_one("train", None)
+  return train if split == "train" else open_one(split, train)
+
+
+def opened(open_one: Callable[[str, Any], Any]) -> dict[str, Any]:
+  """All splits of a folder: "train", "eval" and, if there is one, "test".
+
+  `open_one` is that of `opened_split`.
   """
   train = open_one("train", None)
   splits = ["eval", "test"] if train.has_test else ["eval"]
