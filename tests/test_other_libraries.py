@@ -122,7 +122,7 @@ def test_timm_is_told_how_to_crop(crop, ratio, share, mode):
   """It rounds the side before the crop down: 32 / share."""
   loaded, _ = tiny.random_model((32, 32))
   cut = Preprocessing((32, 32), EvalTransformSettings(crop, ratio, "bicubic"))
-  (config,) = timm_encoders.files(loaded.model, cut, "softmax").values()
+  (config,) = timm_encoders.files(loaded.model, cut, loaded.task).values()
   found = config["pretrained_cfg"]
   assert found["crop_pct"] == pytest.approx(share, rel=0.02)
   assert (found["crop_mode"], found["interpolation"]) == (mode, "bicubic")

@@ -20,7 +20,6 @@ from vit_jax.pretrained.formats import (
   equivalent,
   google,
   hf_encoders,
-  hf_mae,
   hf_pairs,
   processor,
   timm_encoders,
@@ -34,7 +33,6 @@ from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.opened import with_preprocessing
 from vit_jax.runtime.display import Track, untracked
 from vit_jax.runtime.files import check_new_folder, filling
-from vit_jax.tasks.autoencoder.task import AutoencoderTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,10 +311,7 @@ def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
   names = "".join(f"{label}\n" for label in loaded.class_names)
   if module := TARGETS[name].writer(loaded.model):
     near = processor.nearest(preprocessing)
-    contents = module.files(loaded.model, near, loaded.loss)
-    if isinstance(loaded.task, AutoencoderTask) and name == "hf":
-      told = hf_mae.objective_config(loaded.task.autoencoder)
-      contents["config.json"] |= told
+    contents = module.files(loaded.model, near, loaded.task)
   else:
     contents = processor.of_one_size(preprocessing)
   texts = {file: json.dumps(contents[file], indent=2) for file in contents}

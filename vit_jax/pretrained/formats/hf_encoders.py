@@ -431,12 +431,14 @@ def _colours(vit: Any) -> dict[str, tuple[float, ...]]:
   return dict(norm_mean=vit.origin.mean, norm_std=vit.origin.std)
 
 
-def files(vit: Any, preprocessing: Preprocessing, loss: str) -> dict[str, Any]:
+def files(vit: Any, preprocessing: Preprocessing, task: Any) -> dict[str, Any]:
   """The JSON files that the library reads beside the weights, by name."""
   family = family_of(vit)
   if not family.any_size:
     preprocessing = dataclasses.replace(preprocessing, patches=None)
-  config = _config(family, vit) | huggingface.problem(loss)
+  config = _config(family, vit) | huggingface.problem(task.loss.kind)
+  if isinstance(vit, Autoencoder):
+    config |= hf_mae.objective_config(task.autoencoder)
   if family.normalizes:  # The model does so, not its preprocessor.
     config |= {name: [*values] for name, values in _colours(vit).items()}
     channels = preprocessing.channels

@@ -184,12 +184,12 @@ def constants(model: Any) -> dict[str, np.ndarray]:
 
 
 def files(
-  model: Any, preprocessing: Preprocessing, loss: str
+  model: Any, preprocessing: Preprocessing, task: Any
 ) -> dict[str, Any]:
   """The JSON files that the library reads beside the weights, by name."""
   image, text = _towers(model)
   kind = _kind(text)
-  own = hf_encoders.files(image, preprocessing, loss)
+  own = hf_encoders.files(image, preprocessing, task)
   vision = own["config.json"]
   for name in ("architectures", "id2label", "label2id", "problem_type"):
     vision.pop(name, None)

@@ -529,7 +529,7 @@ def losses(vit: Any) -> Iterator[str]:
     )
 
 
-def files(vit: Any, preprocessing: Preprocessing, _: str) -> dict[str, Any]:
+def files(vit: Any, preprocessing: Preprocessing, _: Any) -> dict[str, Any]:
   """The JSON file that timm reads beside the weights; it records no loss."""
   config = _config(vit) | timm.published(vit, preprocessing)
   return {"config.json": config}

@@ -324,7 +324,7 @@ def losses(vit: Any) -> Iterator[str]:
   return iter(())
 
 
-def files(vit: Any, preprocessing: Preprocessing, _: str) -> dict[str, Any]:
+def files(vit: Any, preprocessing: Preprocessing, _: Any) -> dict[str, Any]:
   """The JSON file that timm reads beside the weights."""
   config = _config(vit) | timm.published(vit, preprocessing)
   config["pretrained_cfg"]["first_conv"] = "embeds.proj"

@@ -120,6 +120,6 @@ def losses(vit: Any) -> Iterator[str]:
     )
 
 
-def files(vit: Any, preprocessing: Preprocessing, _: str) -> dict[str, Any]:
+def files(vit: Any, preprocessing: Preprocessing, _: Any) -> dict[str, Any]:
   """The JSON files beside the weights, of which TIPS reads none."""
   return processor.of_one_size(preprocessing)
