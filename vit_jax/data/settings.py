@@ -95,12 +95,13 @@ class DataSettings(Section):
   file_column: str | None = setting(
     None,
     "Column of the images' names, which may lack an ending such as .jpg; None "
-    "takes file, path, image, image_id, id or the like.",
+    "takes the one whose cells name images, of several that which is called "
+    "file, path, image, image_id, id or the like.",
   )
   label_columns: str | None = setting(
     None,
     "Columns of the labels, separated by commas; None takes the column label, "
-    "and for numbers every column but file and split.",
+    "else the only other one, and for numbers every column but file and split.",
   )
   label_separator: str | None = setting(
     None,

@@ -3,6 +3,7 @@
 import dataclasses
 
 from vit_jax.data.reading import recognise
+from vit_jax.data.reading.column_roles import as_text
 from vit_jax.data.reading.label_file import located
 from vit_jax.data.reading.labels import NONE as UNUSED
 from vit_jax.data.reading.labels import SINGLE, Labels
@@ -43,17 +44,17 @@ def recognised(
   file = root if path and path.is_file else data.labels_file
   if not data.labels:
     kind = UNUSED
-  elif kind == SINGLE and not data.label_columns:
+  elif kind == SINGLE:
     if file:
       place = located(dataclasses.replace(data, root=root), file)
-      found = recognise.of_file(place)
+      found = recognise.of_file(place, data if data.labels_file else None)
     else:
       found = recognise.of_folder(root)
     if found.why:
       kind = found.labels if found.labels.are_used else UNUSED
       told = [f"There are no class labels, as {found.why}."]
       data = dataclasses.replace(data, labels=found.labels.are_used)
-    if found.columns:
-      columns = ",".join(found.columns)
+    if found.columns and not data.label_columns:
+      columns = as_text(found.columns)
       data = dataclasses.replace(data, labels_file=file, label_columns=columns)
   return data, without_tokens(kind), told

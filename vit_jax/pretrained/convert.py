@@ -255,7 +255,7 @@ def _training(loaded: Loaded) -> str:
   if "train_examples" in description:  # A loop of one's own may not say it.
     text += (
       f": {description['train_examples']:,} examples of "
-      f"{len(description['class_names'])} classes"
+      f"{loaded.task.labels.counted(len(description['class_names']))}"
     )
   if start:
     text += f", starting from `{start}`"

@@ -17,6 +17,7 @@ from vit_jax.models import Model, Origin, variant_of
 from vit_jax.models.parts import Parts
 from vit_jax.pretrained import known
 from vit_jax.pretrained.text import Leaves, LoadedText
+from vit_jax.runtime.printable import counted
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
@@ -90,7 +91,7 @@ class Opened:
     ]
     return (
       f"Loaded {name}: {self.num_params:,} parameters, "
-      f"{self.num_classes:,} classes\n"
+      f"{counted(self.num_classes, 'class', 'classes')}\n"
       f"  from {origin.source} ({origin.format}{step})\n"
       f"  for {' and '.join(inputs)}"
     )

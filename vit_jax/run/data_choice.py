@@ -9,8 +9,10 @@ import itertools
 import os
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from vit_jax.data.reading.places import place_of
+from vit_jax.data.settings import DataSettings
 from vit_jax.run.config_file import FOR_CLASSES
 from vit_jax.tasks.table import SECTIONS, TASKS, labels_of
 
@@ -26,7 +28,9 @@ _TASK = "data.task"
 # Both configurations smooth labels of classes, which these tasks have none of.
 _SMOOTHING = "loss.label_smoothing"
 _UNSMOOTHED = ("multilabel", "regression")
-_SAYS = (_TASK, "data.labels", "data.label_columns")
+_SAYS = (_TASK, "data.labels")
+# Keys of `data` that say how a file of labels is read.
+_COLUMNS = ("root", "file_column", "label_columns", "group_column")
 _TOLD = tuple(f"{section}." for section in SECTIONS if section in TASKS)
 _SECTIONS = ("distill.", *(f"{section}." for section in SECTIONS))
 
@@ -55,7 +59,7 @@ def suited(
     # Imported here so that --help answers at once.
     from vit_jax.data.reading import recognise
 
-    found = recognise.of_path(data)
+    found = recognise.of_path(data, _of_table(data, values))
     own = f"{_task(found)}." if found is not None else ""
     if (
       found is not None
@@ -68,6 +72,17 @@ def suited(
   if values.get(_TASK) in _UNSMOOTHED and _SMOOTHING not in values:
     chosen[_SMOOTHING] = "0.0"
   return chosen, why
+
+
+def _of_table(data: str, values: Mapping[str, str]) -> DataSettings | None:
+  """The settings by which a file of labels is read; None for a folder."""
+  place = place_of(data)
+  if place is None or not place.is_file:
+    return None
+  given: dict[str, Any] = {
+    name: values.get(f"data.{name}") for name in _COLUMNS
+  }
+  return DataSettings(labels_file=data, **given)
 
 
 def _for_config(
@@ -138,8 +153,10 @@ def _for_kind(
   chosen = {"config": config, "data.task": task}
   if _SMOOTHING not in values:
     chosen[_SMOOTHING] = "0.0"
-  if found.columns:
-    chosen["data.label_columns"] = ",".join(found.columns)
+  if found.columns and "data.label_columns" not in values:
+    from vit_jax.data.reading.column_roles import as_text
+
+    chosen["data.label_columns"] = as_text(found.columns)
   return chosen, why
 
 

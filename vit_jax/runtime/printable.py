@@ -24,6 +24,16 @@ def printable(text: str) -> str:
   return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def counted(count: int, one: str, several: str = "") -> str:
+  """A number with its noun, as in "1 target" and "2 targets".
+
+  >>> from vit_jax.runtime.printable import counted
+  >>> counted(1, "target"), counted(1_200, "class", "classes")
+  ('1 target', '1,200 classes')
+  """
+  return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
 def printable_lines(text: str) -> str:
   """Escapes as `printable`, but keeps the ends of lines."""
   return "\n".join(map(printable, text.split("\n")))

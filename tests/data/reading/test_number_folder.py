@@ -175,7 +175,7 @@ def test_other_mistakes_are_a_line(tmp_path):
   with pytest.raises(ValueError, match="takes --config.data.root, a folder"):
     open_split(DataSettings(name="digits"), "train")
   empty = write(tmp_path / "empty", *2 * [picture(0 * DEPTH)])
-  with pytest.raises(ValueError, match="none of the 1 targets looked at has"):
+  with pytest.raises(ValueError, match="none of 1 target looked at has"):
     open_split(DataSettings(root=empty), "train")
 
 

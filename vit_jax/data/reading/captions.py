@@ -39,6 +39,7 @@ class Captions(Labels):
   """
 
   plural: str = "column of captions"
+  one = "column of captions"
   records = "tfds.captions"
   may_be_several = True
   again = ""

@@ -73,7 +73,12 @@ def read_number(row: Row, column: str, value: Any) -> np.float32:
     number = math.nan
   if not abs(number) < _LARGEST:  # False for NaN.
     problem = f"has {column}={value!r}, which is not a number such as 3.5"
-    fail(row.place, f"{problem}; data.label_columns chooses the columns")
+    advice = "data.label_columns chooses the columns"
+    if is_empty(value):
+      advice = "fill it in, or leave out the line"
+    elif isinstance(value, str) and "," in value:
+      advice = "write a point for the fraction, and no mark for thousands"
+    fail(row.place, f"{problem}: {advice}")
   return np.float32(number)
 
 

@@ -137,7 +137,7 @@ def summary(splits: Sequence[LabelledImages]) -> str:
   """The numbers of images found, such as "train 8, val 2 images, 3 classes"."""
   counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
   first = splits[0]
-  what = f"{len(first.class_names):,} {first.kind.plural}"
+  what = first.kind.counted(len(first.class_names))
   return f"{first.name}: {counts} images, {what}"
 
 
@@ -147,9 +147,7 @@ def _rows(
   """The columns of labels, a row for each image, and lines on what was read."""
   _check_separator(settings, labels)
   notes: list[str] = []
-  columns, rows = read_rows(
-    path, settings, labels.columns, labels.guessed, notes
-  )
+  columns, rows = read_rows(path, settings, labels, notes)
   if settings.eval_labels_file:
     rows += _eval_rows(path, columns, rows, settings, labels)
   chosen = settings.label_columns or [*labels.columns(columns)] == columns
@@ -187,9 +185,7 @@ def _eval_rows(
   """The rows of `eval_labels_file`, all of the split "val"."""
   assert settings.eval_labels_file
   other = located(settings, settings.eval_labels_file)
-  other_columns, other_rows = read_rows(
-    other, settings, labels.columns, labels.guessed
-  )
+  other_columns, other_rows = read_rows(other, settings, labels)
   if columns != other_columns:
     theirs = ", ".join(other_columns)
     ours = ", ".join(columns)

@@ -1,72 +1,61 @@
 """The rows of a file of labels: each an image, its split and its labels."""
 
+import itertools
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from vit_jax.data.reading import cells
 from vit_jax.data.reading.cells import Row
+from vit_jax.data.reading.column_roles import LOOKED_AT, SPLIT, roles_of
 from vit_jax.data.reading.columns import is_empty
-from vit_jax.data.reading.folders import EXTENSIONS
+from vit_jax.data.reading.labels import Labels
 from vit_jax.data.reading.lookup import Lookup
 from vit_jax.data.reading.split_names import split_named
-from vit_jax.data.reading.tables import (
-  FILE,
-  cells_of,
-  column_of_files,
-  fail,
-  listed,
-)
+from vit_jax.data.reading.tables import cells_of, fail, listed
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable, quoted
 
-_ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
-_SPLIT = "split"
 # The columns of Open Images, where a confidence of 0 denies the label.
 _CONFIDENCE = "Confidence"
 _OPEN_IMAGES = frozenset(("ImageID", "Source", "LabelName", _CONFIDENCE))
 
 
-Columns = Callable[[Sequence[str]], Sequence[str]]
-"""The names of the columns of a file to those that have labels."""
-Guess = Callable[[Mapping[str, Any]], Sequence[str]]
-"""The cells of the first row to the columns that have labels; may be none."""
-
-
 def read_rows(
   path: str,
   settings: DataSettings,
-  default_columns: Columns,
-  guess: Guess | None = None,
+  labels: Labels,
   notes: list[str] | None = None,
 ) -> tuple[list[str], list[Row]]:
   """The names of the label columns, and the rows of a file.
 
-  `default_columns` gives the label columns if the settings do not, from the
-  names of all columns but that of the files and `split`; where they are not
-  there, `guess` does. `notes` is extended by a line on rows that are left out.
-  Raises ValueError, which names the line, for a row that cannot be read.
+  `notes` is extended by lines on what the columns are taken for, and on rows
+  that are left out. Raises ValueError, which names the line, for a row that
+  cannot be read.
   """
-  key = ""
-  columns: list[str] = []
   rows: list[Row] = []
   denied = 0
-  separator = None
   lookup = Lookup(os.fsencode(settings.root or "."))
-  for where, by_column, comma in cells_of(
+  every = cells_of(
     path, settings.file_column, lambda name: bool(lookup.find(name.encode()))
-  ):
+  )
+  first = [*itertools.islice(every, LOOKED_AT)]
+  if not first:
+    _fail_empty(path)
+  roles = roles_of(
+    f"{path}, {first[0].place}",
+    [row.by_column for row in first],
+    settings,
+    labels,
+  )
+  key, columns = roles.file, roles.labels
+  separator = settings.label_separator
+  if len(columns) > 1 and separator != cells.AS_BEFORE:
+    separator = None  # Each has a cell of its own.
+  if notes is not None:
+    notes += roles.notes
+  for where, by_column, comma in itertools.chain(first, every):
     place = f"{path}, {where}"
-    if not columns:
-      key, columns = _columns(
-        place, by_column, settings, default_columns, guess
-      )
-      separator = settings.label_separator
-      if notes is not None:
-        read = (key, *columns, settings.group_column)
-        notes += _not_read(by_column, read)
-      if len(columns) > 1 and separator != cells.AS_BEFORE:
-        separator = None  # Each has a cell of its own.
     if missing := [name for name in (key, *columns) if name not in by_column]:
       fail(place, f"has no {missing[0]!r}")
     if _CONFIDENCE in by_column and _is_denied(by_column):
@@ -74,10 +63,10 @@ def read_rows(
       continue
     file = _file(place, key, by_column[key], settings)
     split = None
-    if _SPLIT in by_column:
-      split = split_named(os.fsencode(str(by_column[_SPLIT]).strip()))
+    if SPLIT in by_column:
+      split = split_named(os.fsencode(str(by_column[SPLIT]).strip()))
       if split is None:
-        fail(place, f"split={by_column[_SPLIT]!r} is not train, val or test")
+        fail(place, f"split={by_column[SPLIT]!r} is not train, val or test")
     values = [by_column[name] for name in columns]
     for k, value in enumerate(values):
       if isinstance(value, str):
@@ -88,14 +77,18 @@ def read_rows(
     group = _group(place, by_column, settings.group_column)
     rows.append(Row(place, file, split, values, comma, group))
   if not rows:
-    advice = "write the line file,label and a line for each image"
-    fail(path, f"has no rows; {advice}")
+    _fail_empty(path)
   if denied and notes is not None:
     notes.append(
       f"rows with {_CONFIDENCE}=0, by which Open Images says that a label is "
       f"absent, are left out: {denied:,}."
     )
   return columns, rows
+
+
+def _fail_empty(path: str) -> NoReturn:
+  advice = "write the line file,label and a line for each image"
+  fail(path, f"has no rows; {advice}")
 
 
 def columns_of(path: str) -> list[str]:
@@ -118,25 +111,6 @@ def _group(place: str, row: Mapping[str, Any], column: str | None) -> str:
   if is_empty(group):
     fail(place, f"has no {column}: give each image a group, if need be its own")
   return group
-
-
-def _not_read(
-  first: Mapping[str, Any], read: Collection[str | None]
-) -> list[str]:
-  """A line on a column that names splits but is not called so, if any.
-
-  `first` has the cells of the first row, and `read` the columns that are read.
-  """
-  if _SPLIT in first:
-    return []
-  return [
-    f"the column {name!r} seems to name splits, and is not read: rename it "
-    f"{_SPLIT} to use it."
-    for name, value in first.items()
-    if name not in read
-    and isinstance(value, str)
-    and split_named(os.fsencode(value.strip())) is not None
-  ]
 
 
 def _is_denied(row: Mapping[str, Any]) -> bool:
@@ -178,41 +152,3 @@ def _inside(root: str, file: str) -> bool:
     return True
   top = os.path.join(os.path.abspath(root), "")
   return os.path.abspath(os.path.join(top, file)).startswith(top)
-
-
-def _columns(
-  place: str,
-  first: Mapping[str, Any],
-  settings: DataSettings,
-  default_columns: Columns,
-  guess: Guess | None,
-) -> tuple[str, list[str]]:
-  """The column of files, and those of labels.
-
-  `first` has the cells of the first row.
-  """
-  header = [*first]
-  key = column_of_files(header, settings.file_column)
-  if key is None:
-    name = settings.file_column or FILE[0]
-    problem = f"has no column {name!r}; its columns are {listed(header)}"
-    advice = "data.file_column names the column of the files"
-    if any(ending in cell.lower() for cell in header for ending in _ENDINGS):
-      advice = "a first line such as file,label has to name them"
-    fail(place, f"{problem}, and {advice}")
-  apart = (key, _SPLIT, settings.group_column)
-  others = [name for name in header if name not in apart]
-  if settings.label_columns:
-    columns = [name.strip() for name in settings.label_columns.split(",")]
-  else:
-    columns = [*default_columns(others)]
-    if guess is not None and not {*columns} <= {*others}:
-      columns = [*guess({name: first[name] for name in others})] or columns
-  there = {*others}
-  if lacks := [name for name in columns if name not in there]:
-    problem = f"has no column {lacks[0]!r}; its columns are {listed(header)}"
-    fail(
-      place,
-      (f"{problem}, and data.label_columns names the columns of the labels"),
-    )
-  return key, columns

@@ -11,6 +11,7 @@ import numpy as np
 
 from vit_jax.data.batch import CLASS, ArraySpec
 from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.printable import counted
 
 # Imported only by a run with a file of labels.
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Labels:
   """A kind of labels; this one is the index of a class.
 
   Attributes:
-    plural: The word for the names of a source with such labels.
+    one, plural: The words for the names of a source with such labels.
     are_used: False if the task ignores the labels.
     reader: The module of `data.reading` that reads a folder of images with such
       labels; "" for class folders, or a file of labels.
@@ -45,6 +46,7 @@ class Labels:
   """
 
   plural: str = "classes"
+  one: ClassVar[str] = "class"
   are_used: bool = True
   reader: ClassVar[str] = ""
   records: ClassVar[str] = "tfds.labels"
@@ -59,6 +61,10 @@ class Labels:
   def are_classes(self) -> bool:
     """Whether a label is the index of one class."""
     return self.spec(1) == CLASS
+
+  def counted(self, count: int) -> str:
+    """The number of names in words, such as "1 target" or "3 classes"."""
+    return counted(count, self.one, self.plural)
 
   def spec(self, count: int) -> ArraySpec:
     """Shape and type of the label of an example, if there are `count` names."""

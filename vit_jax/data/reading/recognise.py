@@ -2,11 +2,18 @@
 
 import itertools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax.data.reading import cells
 from vit_jax.data.reading.captions import CAPTIONS, captions_and_classes
+from vit_jax.data.reading.column_roles import (
+  LOOKED_AT,
+  may_have_labels,
+  names_in,
+)
+from vit_jax.data.reading.columns import is_empty
 from vit_jax.data.reading.folders import holds_images, subfolders
 from vit_jax.data.reading.labels import BETWEEN, NONE, SINGLE, Labels
 from vit_jax.data.reading.mask_folder import MASKS
@@ -15,12 +22,18 @@ from vit_jax.data.reading.masks.beside import NUMBERS as NUMBER_FILES
 from vit_jax.data.reading.number_folder import PIXEL_NUMBERS, why_numbers
 from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.several import SEVERAL
-from vit_jax.data.reading.tables import cells_of, column, column_of_files
+from vit_jax.data.reading.tables import cells_of
 from vit_jax.data.reading.targets import NUMBERS
+from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
 _LOOKED_AT = 1_000  # Rows of a file of labels.
-_SPLIT = "split"
+_LEAST = 10  # Different whole numbers that may be none of classes.
+_COMMA = re.compile(r"[-+]?\d+,\d+")
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+\.\d+")
+
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 class Recognised(NamedTuple):
@@ -37,7 +50,9 @@ class Recognised(NamedTuple):
   columns: tuple[str, ...] = ()
 
 
-def of_path(path: str) -> Recognised | None:
+def of_path(
+  path: str, settings: DataSettings | None = None
+) -> Recognised | None:
   """Recognises a folder or a file of labels; None for what is neither.
 
   Packed images are neither. Raises ValueError as `of_file` does.
@@ -45,7 +60,7 @@ def of_path(path: str) -> Recognised | None:
   place = place_of(path)
   if place is None or place.is_packed:
     return None
-  return of_file(path) if place.is_file else of_folder(path)
+  return of_file(path, settings) if place.is_file else of_folder(path)
 
 
 def of_folder(root: str) -> Recognised:
@@ -69,28 +84,48 @@ def of_folder(root: str) -> Recognised:
   return Recognised(SINGLE)
 
 
-def of_file(path: str) -> Recognised:
+def of_file(path: str, settings: DataSettings | None = None) -> Recognised:
   """Recognises a file of labels, by its columns and its first rows.
 
-  Raises ValueError, which names the line, for what is no such file.
+  `settings` say where its images are, and may choose its columns. Raises
+  ValueError, which names the line, for what is no such file.
   """
-  rows = [row.by_column for row in itertools.islice(cells_of(path), _LOOKED_AT)]
-  names = [*rows[0]] if rows else []
+  settings = settings or DataSettings(labels_file=path)
+  first = [*itertools.islice(cells_of(path), _LOOKED_AT)]
+  if not first:
+    return Recognised(SINGLE)
+  rows = [row.by_column for row in first]
+  names = [*rows[0]]
+  if settings.label_columns:
+    return _of_chosen(names_in(settings.label_columns, names), rows)
   captions, classes = captions_and_classes(names)
   if captions and not classes:
     return Recognised(CAPTIONS, f"it has the column {captions[0]}")
   if classes:
-    return _of_column(classes[0], [row.get(classes[0]) for row in rows])
-  others = [
-    name
-    for name in names
-    if name not in (column_of_files(names, None), column((_SPLIT,), names))
-  ]
-  return _of_columns(others, rows)
+    return _of_column(classes[0], rows)
+  place = f"{path}, {first[0].place}"
+  others = may_have_labels(place, rows[:LOOKED_AT], settings)
+  found = _of_chosen(others, rows)
+  if not found.why and len(others) > 1:
+    return found
+  return found._replace(columns=tuple(others))
 
 
-def _of_column(name: str, values: Sequence[Any]) -> Recognised:
-  """Recognises one column: several labels in a cell, numbers, or classes."""
+def _of_chosen(names: Sequence[str], rows: Rows) -> Recognised:
+  """Recognises the columns that have the labels."""
+  if len(names) == 1:
+    return _of_column(names[0], rows)
+  return _of_columns(names, rows)
+
+
+def _of_column(name: str, rows: Rows) -> Recognised:
+  """Recognises one column: several labels in a cell, numbers, or classes.
+
+  Numbers are those with fractions, and whole ones of a short file that mostly
+  occur once. Empty cells say nothing.
+  """
+  values = [row.get(name) for row in rows]
+  values = [value for value in values if not is_empty(value)]
   for value in values:
     parts = cells.values_of(value, None)
     several = isinstance(parts, list)
@@ -98,33 +133,46 @@ def _of_column(name: str, values: Sequence[Any]) -> Recognised:
       several = any(mark in parts for mark in BETWEEN)
     if several:
       return Recognised(SEVERAL, f"{name} has {value!r}")
-  numbers = [_number(value) for value in values]
+  numbers = [*map(_number, values)]
+  if None in numbers:
+    return Recognised(SINGLE)
   fractions = [x for x in numbers if x is not None and x % 1]
-  if fractions and None not in numbers:
+  if fractions:
     return Recognised(NUMBERS, f"{name} has numbers such as {fractions[0]:g}")
+  different = len({*numbers})
+  if different >= _LEAST and 2 * different > len(rows) < _LOOKED_AT:
+    why = f"{name} has {different:,} different numbers in {len(rows):,} rows"
+    return Recognised(NUMBERS, why)
   return Recognised(SINGLE)
 
 
-def _of_columns(
-  names: Sequence[str], rows: Sequence[Mapping[str, Any]]
-) -> Recognised:
+def _of_columns(names: Sequence[str], rows: Rows) -> Recognised:
   """Recognises several columns, none of which is called label."""
   table = [[_number(row.get(name)) for name in names] for row in rows]
   if len(names) < 2 or any(None in row for row in table):
     return Recognised(SINGLE)
   listed = ", ".join(names[:3]) + (", ..." if names[3:] else "")
   if any(x not in (0, 1) for row in table for x in row):
-    return Recognised(NUMBERS, f"{listed} have numbers", tuple(names))
+    return Recognised(NUMBERS, f"{listed} have numbers")
   if any(sum(filter(None, row)) != 1 for row in table):
     why = f"{listed} are 0 or 1, and a row may have several 1s or none"
-    return Recognised(SEVERAL, why, tuple(names))
+    return Recognised(SEVERAL, why)
   return Recognised(SINGLE)
 
 
 def _number(value: Any) -> float | None:
-  """The number in a cell; None if it is none, or not finite."""
+  """The number in a cell; None if it is none, or not finite.
+
+  It may have a decimal comma, or marks for thousands, which
+  `columns.read_number` takes or refuses.
+  """
+  text = str(value).strip()
+  if _COMMA.fullmatch(text):
+    text = text.replace(",", ".")
+  elif _THOUSANDS.fullmatch(text):
+    text = text.replace(",", "")
   try:
-    number = float(str(value).strip())
+    number = float(text)
   except ValueError:
     return None
   return number if abs(number) < float("inf") else None

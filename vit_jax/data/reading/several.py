@@ -39,6 +39,7 @@ class Several(Labels):
   records = ""
   may_be_several = True
   again = "name an image again add their labels to it"
+  one = "label"
   heading = "label"
   twice = "twice with the same labels"
   apart = "there with different labels"

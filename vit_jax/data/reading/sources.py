@@ -16,7 +16,7 @@ from vit_jax.data.example import Example, Source
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
-from vit_jax.runtime.printable import composed, printable, quoted
+from vit_jax.runtime.printable import composed, counted, printable, quoted
 
 _SIZES = {"train": 1438, "test": 359}
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
@@ -56,7 +56,7 @@ def open_splits(
     return _open_folder(settings, windowed, kind)
   train = open_source("train", settings, labels)
   examples = f"{len(train):,} training examples"
-  names = f"{len(train.class_names):,} {kind.plural}"
+  names = kind.counted(len(train.class_names))
   warnings: Any = getattr(train, "warnings", list)
   return Splits(
     train=train,
@@ -188,7 +188,8 @@ def check_same_classes(
     differing = sorted({*ours} ^ {*theirs})[:5]
     only = ", ".join(map(printable, differing))
     raise ValueError(
-      f"{of} has {len(names)} classes and {of_others} {len(others)}, and they "
+      f"{of} has {counted(len(names), 'class', 'classes')} and {of_others} "
+      f"{len(others):,}, and they "
       "must be the same, in the same order; in one of them only: "
       f"{only or 'none'}.{why}"
     )

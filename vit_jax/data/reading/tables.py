@@ -17,7 +17,8 @@ FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
 """Columns of the images' names, the likeliest first."""
 _MORE_FILE = ("image_name", "image_path", "file_path", "image_file")
 _MORE_FILE += ("image_index", "img", "img_name", "img_path")
-_ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
+ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
+"""Those of the names of images, in lower case."""
 _MOST_BYTES = 2**30  # The largest file that is read: ten million rows.
 _MOST_IN_ONE = 2**28  # The largest JSON in one piece, which takes ten times it.
 _NAMED = 12  # Columns that a message names.
@@ -87,23 +88,32 @@ def column(candidates: Iterable[str], names: Sequence[str]) -> str | None:
 
   Else it is the first that differs in case, spaces, "-" and "_" alone.
   """
+  return next(iter(_called(candidates, names)), None)
+
+
+def columns_called_files(names: Sequence[str]) -> list[str]:
+  """The columns that are called as those of images' names, likeliest first."""
+  return _called((*FILE, *_MORE_FILE), names)
+
+
+def _called(candidates: Iterable[str], names: Sequence[str]) -> list[str]:
+  """The candidates among the names, and then those that are spelled alike."""
   candidates = [*candidates]
   there = {*names}
-  for name in candidates:
-    if name in there:
-      return name
   plain: dict[str, list[str]] = collections.defaultdict(list)
   for name in names:
     plain[_plain(name)].append(name)
   matches = (plain[_plain(name)] for name in candidates)
-  return next((each[0] for each in matches if len(each) == 1), None)
+  alike = (each[0] for each in matches if len(each) == 1)
+  same = (name for name in candidates if name in there)
+  return [*dict.fromkeys((*same, *alike))]
 
 
 def column_of_files(names: Sequence[str], chosen: str | None) -> str | None:
-  """The column of the images' names, `chosen` if it is given."""
+  """The column of the images' names by the names alone, or `chosen`."""
   if chosen:
     return chosen if chosen in names else None
-  return column((*FILE, *_MORE_FILE), names)
+  return next(iter(columns_called_files(names)), None)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -280,8 +290,8 @@ def _are_alike(file: str, other: str, is_row: bool) -> bool:
 
   `is_row` tells whether the line has as many cells as a row.
   """
-  if file.lower().endswith(_ENDINGS):
-    return other.lower().endswith(_ENDINGS)
+  if file.lower().endswith(ENDINGS):
+    return other.lower().endswith(ENDINGS)
   if not is_row or not any(map(str.isdigit, other)):
     return False
   if file.isdecimal() and other.isdecimal() and int(other) == int(file) + 1:

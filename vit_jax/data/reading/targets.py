@@ -19,6 +19,7 @@ class Numbers(Labels):
   """Numbers, one for each column."""
 
   records = ""
+  one = "target"
   heading = "target"
   twice = "twice with the same targets"
   apart = "there with different targets"

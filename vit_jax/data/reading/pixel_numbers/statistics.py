@@ -6,6 +6,8 @@ from collections.abc import Iterable
 import numpy as np
 from jaxtyping import Float
 
+from vit_jax.runtime.printable import counted
+
 Numbers = Float[np.ndarray, "h w"]
 
 
@@ -52,8 +54,8 @@ class Statistics:
         sums[2:] += logs.sum(), (logs**2).sum()
     if not known:
       raise ValueError(
-        f"none of the {files:,} targets looked at has a known number: check "
-        "the files, and which of their values are unknown."
+        f"none of {counted(files, 'target')} looked at has a known number: "
+        "check the files, and which of their values are unknown."
       )
     mean, square, log_mean, log_square = (sums / known).tolist()
     spread, log_spread = square - mean**2, log_square - log_mean**2
