@@ -62,7 +62,9 @@ class DataSettings(Section):
 
   # The fields that say nothing without a file of labels.
   _of_labels_file: ClassVar[tuple[str, ...]] = (
-    *("eval_labels_file", "file_column", "label_columns"),
+    "eval_labels_file",
+    "file_column",
+    "label_columns",
   )
 
   name: str | None = setting(None, 'A TFDS data set, or "digits".')

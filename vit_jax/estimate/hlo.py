@@ -13,8 +13,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 COLLECTIVES = (
-  *("all-gather", "all-reduce", "reduce-scatter"),
-  *("all-to-all", "collective-permute"),
+  "all-gather",
+  "all-reduce",
+  "reduce-scatter",
+  "all-to-all",
+  "collective-permute",
 )
 # Operations that only name values and cost nothing.
 _FREE = {"bitcast", "constant", "get-tuple-element", "parameter"}

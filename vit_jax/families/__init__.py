@@ -15,10 +15,28 @@ from typing import Any
 
 # In the order in which their names and arrays are tried.
 _FILES = (
-  *("dinov2", "pe", "rope_mixed", "rope_axial", "dinov3", "eva02", "eva"),
-  *("deit", "deit3", "mlcd", "clip", "beit3"),
-  *("tipsv2", "aimv2", "internvit", "radio", "pixio", "beit", "parallel"),
-  *("siglip", "relpos", "vit"),
+  "dinov2",
+  "pe",
+  "rope_mixed",
+  "rope_axial",
+  "dinov3",
+  "eva02",
+  "eva",
+  "deit",
+  "deit3",
+  "mlcd",
+  "clip",
+  "beit3",
+  "tipsv2",
+  "aimv2",
+  "internvit",
+  "radio",
+  "pixio",
+  "beit",
+  "parallel",
+  "siglip",
+  "relpos",
+  "vit",
 )
 # The paper's model, which has no fields of a family.
 _PLAIN = ("siglip", "relpos", "vit")

@@ -61,8 +61,10 @@ def _config(vit: Any, _: Any) -> dict[str, Any]:
 
 CLIP = Transformers(
   types=(
-    *("clip_vision_model", "clip"),
-    *("metaclip_2_vision_model", "metaclip_2"),  # arXiv:2507.22062
+    "clip_vision_model",
+    "clip",
+    "metaclip_2_vision_model",
+    "metaclip_2",  # arXiv:2507.22062
   ),
   signature="pre_layrnorm.weight",  # Sic.
   bases=BASES,
@@ -110,8 +112,14 @@ _OPEN_CLIP = Transformers(
   classes=(None, None),
   defaults={"layer_norm_eps": 1e-5, "hidden_act": "gelu"},
   unused=(
-    *("transformer.", "token_embedding.", "positional_embedding", "ln_final."),
-    *("text_projection", "text.", "logit_scale", "logit_bias"),
+    "transformer.",
+    "token_embedding.",
+    "positional_embedding",
+    "ln_final.",
+    "text_projection",
+    "text.",
+    "logit_scale",
+    "logit_bias",
   ),
   mean=CLIP_MEAN,
   std=CLIP_STD,

@@ -113,8 +113,11 @@ _RADIO = Transformers(
   positions_for="max_img_size",
   normalizes="radio_model.input_conditioner.",
   unused=(
-    *("radio_model.input_conditioner.", "radio_model.summary_idxs"),
-    *("adaptors.", "radio_model.adaptors.", "radio_model.model.head."),
+    "radio_model.input_conditioner.",
+    "radio_model.summary_idxs",
+    "adaptors.",
+    "radio_model.adaptors.",
+    "radio_model.model.head.",
     "radio_model.model.patch_generator.video_embedder.",
   ),
   mean=CLIP_MEAN,

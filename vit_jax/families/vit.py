@@ -55,7 +55,9 @@ VIT = Transformers(
   defaults={"layer_norm_eps": 1e-12},
   any_shape=True,
   unused=(
-    *("decoder.decoder_", "decoder.mask_token", "decoder.0."),
+    "decoder.decoder_",
+    "decoder.mask_token",
+    "decoder.0.",
     *(f"{base}embeddings.mask_token" for base in ("vit.", "", "ijepa.")),
   ),
   mean=(0.5,) * 3,

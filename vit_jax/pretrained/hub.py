@@ -27,7 +27,9 @@ _FILES = (*_CONFIGS, *_WEIGHTS, "model-*.safetensors")
 # Files to fetch where there are no weights of these names: weights in another
 # precision, those of open_clip and Flax, and what tells that it is an adapter.
 _OTHERS = (
-  *("model.*.safetensors", open_clip.WEIGHTS, FLAX),
+  "model.*.safetensors",
+  open_clip.WEIGHTS,
+  FLAX,
   "adapter_config.json",
 )
 _PICKLE = "pytorch_model.bin"

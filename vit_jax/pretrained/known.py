@@ -130,8 +130,13 @@ class Models(dict[str, Known]):
 
 # The heads of the columns of `rows`.
 COLUMNS = (
-  *("name", "model", "parameters", "trained on", "top-1"),
-  *("licence", "address"),
+  "name",
+  "model",
+  "parameters",
+  "trained on",
+  "top-1",
+  "licence",
+  "address",
 )
 
 

@@ -5,7 +5,10 @@ import dataclasses
 from vit_jax.runtime.settings import Section, setting
 
 INTERPOLATIONS = (
-  *("linear", "bicubic", "bicubic_antialias", "bicubic_corners"),
+  "linear",
+  "bicubic",
+  "bicubic_antialias",
+  "bicubic_corners",
 )
 
 

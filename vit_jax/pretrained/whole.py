@@ -21,8 +21,14 @@ from vit_jax.pretrained.quantised import check_floats
 from vit_jax.tasks.autoencoder.task import AutoencoderTask
 
 OTHERS = (
-  *("decoder.", "text", "logit_", "temperature", "transformer."),
-  *("token_embedding.", "positional_embedding", "ln_final."),
+  "decoder.",
+  "text",
+  "logit_",
+  "temperature",
+  "transformer.",
+  "token_embedding.",
+  "positional_embedding",
+  "ln_final.",
 )
 """Beginnings of the names of arrays that are read here."""
 _NO_PLACES = (

@@ -33,8 +33,12 @@ KEYS = {
 
 
 _FREE = {
-  *("representation_size", "head_bias", "splash", "attention"),
-  *("dropout_rate", "embedding_dropout_rate"),
+  "representation_size",
+  "head_bias",
+  "splash",
+  "attention",
+  "dropout_rate",
+  "embedding_dropout_rate",
 }
 """Fields of a model that its row holds for whatever they are."""
 

@@ -49,8 +49,13 @@ from vit_jax.training.settings import (
 
 POOLINGS = ("token", "gap", "map", "token_gap", "query", "prefix")
 POSITIONS = (
-  *("learned", "learned_grid", "learned2d"),
-  *("sincos1d", "sincos2d", "relative", "none"),
+  "learned",
+  "learned_grid",
+  "learned2d",
+  "sincos1d",
+  "sincos2d",
+  "relative",
+  "none",
 )
 PLACES = ("input", "every_layer", "shared")
 GELUS = ("tanh", "exact", "quick")

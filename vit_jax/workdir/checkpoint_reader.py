@@ -22,13 +22,19 @@ T = TypeVar("T")
 _RETRY_AFTER = (1, 4)  # Seconds between attempts to read.
 # Statuses with which TensorStore reports bytes that are gone or do not decode.
 _STATUSES = (
-  *("DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND"),
+  "DATA_LOSS",
+  "FAILED_PRECONDITION",
+  "INVALID_ARGUMENT",
+  "NOT_FOUND",
   "OUT_OF_RANGE",
 )
 # Orbax and parsers raise these on files that are gone or do not parse.
 _GONE = (
-  *(FileNotFoundError, IsADirectoryError, NotADirectoryError),
-  *(NotRegularError, TooLargeError),
+  FileNotFoundError,
+  IsADirectoryError,
+  NotADirectoryError,
+  NotRegularError,
+  TooLargeError,
 )
 _UNPARSED = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 

@@ -48,12 +48,30 @@ _JSON = {dict: "JSON object", list: "list", str: "text"}
 # Beginnings of keys that may differ when a run is resumed, as they do not
 # change what the model learns.
 _FREE_KEYS = (
-  *("log_every", "eval_every", "save_every", "keep_last", "profile_steps"),
-  *("early_stop_evaluations", "max_skipped_steps", "hang_factor", "fewshot."),
-  *("eval_batch_size", "eval_per_class", "eval_pictures", "eval_transform."),
-  *("loader.", "mesh.", "wandb_project", "digest_every"),
-  *("data.data_dir", "data.root", "data.dir", "data.labels_file"),
-  *("data.eval_labels_file", "data.eval_split", "teacher.source"),
+  "log_every",
+  "eval_every",
+  "save_every",
+  "keep_last",
+  "profile_steps",
+  "early_stop_evaluations",
+  "max_skipped_steps",
+  "hang_factor",
+  "fewshot.",
+  "eval_batch_size",
+  "eval_per_class",
+  "eval_pictures",
+  "eval_transform.",
+  "loader.",
+  "mesh.",
+  "wandb_project",
+  "digest_every",
+  "data.data_dir",
+  "data.root",
+  "data.dir",
+  "data.labels_file",
+  "data.eval_labels_file",
+  "data.eval_split",
+  "teacher.source",
 )
 # Their names begin those of others: attention_dtype changes what is learned.
 _FREE_OF_MODEL = {f"model.{name}" for name in EXECUTION}

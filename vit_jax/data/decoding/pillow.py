@@ -21,7 +21,13 @@ from vit_jax.runtime.printable import printable
 
 # Pillow reads many more formats, and runs another program for some (EPS).
 _PILLOW_FORMATS = (
-  *("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF"),
+  "JPEG",
+  "PNG",
+  "WEBP",
+  "BMP",
+  "GIF",
+  "TIFF",
+  "AVIF",
   "JPEG2000",
 )
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")

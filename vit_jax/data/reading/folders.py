@@ -10,8 +10,18 @@ from collections.abc import Collection, Iterator, Mapping
 
 HEIF = (b".heic", b".heif")
 EXTENSIONS = (
-  *(b".jpg", b".jpeg", b".jfif", b".png", b".webp", b".bmp", b".gif"),
-  *(b".tif", b".tiff", b".avif", b".jp2", b".j2k"),
+  b".jpg",
+  b".jpeg",
+  b".jfif",
+  b".png",
+  b".webp",
+  b".bmp",
+  b".gif",
+  b".tif",
+  b".tiff",
+  b".avif",
+  b".jp2",
+  b".j2k",
   *(HEIF if importlib.util.find_spec("pillow_heif") else ()),
 )
 """Endings of the files that are taken for images, in lower case."""
@@ -19,9 +29,24 @@ EXTENSIONS = (
 # Image files that are not read here; they are reported by their endings.
 _UNREAD = (
   *HEIF,
-  *(b".arw", b".cr2", b".cr3", b".dcm", b".dng", b".jxl", b".mpo"),
-  *(b".nef", b".npy", b".orf", b".ppm", b".pgm", b".psd", b".raw", b".rw2"),
-  *(b".svg", b".tfrecord", b".tga"),
+  b".arw",
+  b".cr2",
+  b".cr3",
+  b".dcm",
+  b".dng",
+  b".jxl",
+  b".mpo",
+  b".nef",
+  b".npy",
+  b".orf",
+  b".ppm",
+  b".pgm",
+  b".psd",
+  b".raw",
+  b".rw2",
+  b".svg",
+  b".tfrecord",
+  b".tga",
 )
 _JUNK = (b"__macosx", b"@eadir", b"$recycle.bin", b"system volume information")
 _LOOKED_AT = 5_000  # Entries of a folder that is not read as a whole.

@@ -8,7 +8,12 @@ from typing import NamedTuple
 NAMES = {
   "train": (b"train", b"training"),
   "val": (
-    *(b"val", b"valid", b"validation", b"validate", b"dev", b"eval"),
+    b"val",
+    b"valid",
+    b"validation",
+    b"validate",
+    b"dev",
+    b"eval",
     b"evaluation",
   ),
   "test": (b"test", b"testing"),

@@ -26,8 +26,15 @@ _OPSET = 18  # Its ReduceMax takes axes as an input, as ReduceSum does.
 _FORMAT = 8  # The version of the file's format that came with it.
 # Primitives that run a program of their own.
 _CALLS = (
-  *("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2"),
-  *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
+  "jit",
+  "pjit",
+  "closed_call",
+  "core_call",
+  "checkpoint",
+  "remat2",
+  "custom_jvp_call",
+  "custom_vjp_call",
+  "custom_vjp_call_jaxpr",
 )
 
 

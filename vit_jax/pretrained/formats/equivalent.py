@@ -21,11 +21,20 @@ Params = dict[str, np.ndarray]
 # of images only (antialias), or are said by `save` (resnet_epsilon).
 _FREE = {
   "resnet_epsilon",
-  *("layer_scale", "position_grid", "antialias", "head_bias"),
-  *("relative_bilinear", "position_resize"),
-  *("dropout_rate", "attention_dropout_rate", "embedding_dropout_rate"),
-  *("patch_dropout_rate", "drop_path_rate", "drop_path_grows"),
-  *(*EXECUTION, *DTYPE_FIELDS),
+  "layer_scale",
+  "position_grid",
+  "antialias",
+  "head_bias",
+  "relative_bilinear",
+  "position_resize",
+  "dropout_rate",
+  "attention_dropout_rate",
+  "embedding_dropout_rate",
+  "patch_dropout_rate",
+  "drop_path_rate",
+  "drop_path_grows",
+  *EXECUTION,
+  *DTYPE_FIELDS,
 }
 _FLAGS = ("gelu", "layer_norm_epsilon")  # `convert` has a flag for each.
 # The factors of LayerScale -> the layer whose output they multiply.

@@ -9,7 +9,8 @@ from vit_jax.pretrained.formats.text_family import TextLayout
 
 # In the order in which their signatures are looked for.
 FAMILIES = (
-  *(hf_text.SIGLIP, hf_text.CLIP),
+  hf_text.SIGLIP,
+  hf_text.CLIP,
   *open_clip_text.FAMILIES,
   hf_text.TIPS,
 )

@@ -32,14 +32,15 @@ from vit_jax.runtime.checks import COUNT, checked
 
 # Names of arrays that the paper's model does not have.
 _SIGNATURES = (
-  *("reg_token", "dist_token", "norm_pre.weight"),
-  *(
-    "patch_embed.norm.weight",
-    "fc_norm.weight",
-    "blocks.0.ls1.gamma",
-    "blocks.0.attn.q_norm.weight",
-  ),
-  *("blocks.0.attn.norm.weight", "blocks.0.mlp.norm.weight"),
+  "reg_token",
+  "dist_token",
+  "norm_pre.weight",
+  "patch_embed.norm.weight",
+  "fc_norm.weight",
+  "blocks.0.ls1.gamma",
+  "blocks.0.attn.q_norm.weight",
+  "blocks.0.attn.norm.weight",
+  "blocks.0.mlp.norm.weight",
   *timm_evas.SIGNATURES,
 )
 # Names that ViTs do not have, but EVAs and BEiTs.
@@ -50,7 +51,10 @@ _EVA = (
 )
 # Names that no model of timm's has beside relative positions.
 _NOT_RELATIVE = (
-  *("norm_pre.weight", "reg_token", "dist_token", "attn_pool.latent"),
+  "norm_pre.weight",
+  "reg_token",
+  "dist_token",
+  "attn_pool.latent",
 )
 # In the names of models whose norms follow the branches.
 _RES_POST_NORM = "_rpn_"
@@ -309,8 +313,10 @@ def _particular(
   default = "map" if "attn_pool.latent" in shapes else default
   # An epsilon of 1e-5: CLIPs, AIMv2 and BEiT-3, whose layers have more norms.
   coarse = {
-    *("norm_pre.weight", _AIM),
-    *("blocks.0.attn.norm.weight", "blocks.0.mlp.norm.weight"),
+    "norm_pre.weight",
+    _AIM,
+    "blocks.0.attn.norm.weight",
+    "blocks.0.mlp.norm.weight",
   } & shapes.keys()
   name = config.get("architecture")
   pooling = _pooling(config, arguments, default)

@@ -48,16 +48,23 @@ _ONLY: dict[str, tuple[Any, ...]] = {
   "attn_layer": ("attn",),
   **dict.fromkeys(
     (
-      *("dynamic_img_pad", "pos_embed_use_grid_sample", "attn_gated"),
-      *("swiglu_mlp", "attn_only_layer_scale"),
+      "dynamic_img_pad",
+      "pos_embed_use_grid_sample",
+      "attn_gated",
+      "swiglu_mlp",
+      "attn_only_layer_scale",
     ),
     (False,),
   ),
   "patchify_channels_last": (True,),
   **dict.fromkeys(
     (
-      *("attn_pool_num_heads", "num_kv_heads", "input_norm_layer"),
-      *("embed_norm_layer", "block_fn", "mlp_layer"),
+      "attn_pool_num_heads",
+      "num_kv_heads",
+      "input_norm_layer",
+      "embed_norm_layer",
+      "block_fn",
+      "mlp_layer",
     ),
     (),
   ),

@@ -243,8 +243,11 @@ def _run(
   result = _read(workdir)
   if result is None:
     command = (
-      *(sys.executable, "-m", "vit_jax.train"),
-      *(f"--config={study.configs[row]}", f"--workdir={workdir}"),
+      sys.executable,
+      "-m",
+      "vit_jax.train",
+      f"--config={study.configs[row]}",
+      f"--workdir={workdir}",
       *(f"--config.{key}={value}" for key, value in changes.items()),
     )
     newest = functools.partial(restarts.newest_step, str(workdir))

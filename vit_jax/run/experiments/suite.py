@@ -35,8 +35,11 @@ from vit_jax.tasks.settings import DataSettings
 from vit_jax.training import sharding
 
 FEW_SHOT = (
-  *("caltech101", "cifar100", "dtd"),
-  *("oxford_flowers102", "oxford_iiit_pet"),
+  "caltech101",
+  "cifar100",
+  "dtd",
+  "oxford_flowers102",
+  "oxford_iiit_pet",
 )
 SHOTS = (1, 5, 10, 25)
 NAMES = (*SETS, "c", *(f"few_shot/{name}" for name in FEW_SHOT))

@@ -93,8 +93,11 @@ class MultiLabelTask(ClassificationTask):
   losses = ("sigmoid",)
   objective_class = MultiLabel
   refuses = (
-    *("loss.label_smoothing", "model.num_classes"),
-    *("fewshot.shots", "distill.teacher", "transfer.probe_head"),
+    "loss.label_smoothing",
+    "model.num_classes",
+    "fewshot.shots",
+    "distill.teacher",
+    "transfer.probe_head",
   )
 
   def facts(self) -> dict[str, Any]:

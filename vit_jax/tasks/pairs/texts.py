@@ -16,10 +16,22 @@ from vit_jax.tasks.pairs.settings import PairsSettings
 _FIRST = {"sigmoid": (math.log(10), -10.0), "softmax": (math.log(1 / 0.07), 0)}
 # The fields of a text tower that its facts have.
 _FIELDS = (
-  *("vocabulary", "length", "hidden_size", "num_layers", "mlp_size"),
-  *("num_heads", "pooling", "causal", "position", "embedding_scale"),
-  *("end_token", "pad_token", "representation_size", "projection_bias"),
-  *("gelu", "layer_norm_epsilon"),
+  "vocabulary",
+  "length",
+  "hidden_size",
+  "num_layers",
+  "mlp_size",
+  "num_heads",
+  "pooling",
+  "causal",
+  "position",
+  "embedding_scale",
+  "end_token",
+  "pad_token",
+  "representation_size",
+  "projection_bias",
+  "gelu",
+  "layer_norm_epsilon",
 )
 _LENGTHS = up_to(65_536, "no text tower is known to read as many tokens")
 # The sizes of a stored text tower.

@@ -96,9 +96,15 @@ class RegressionTask(Task):
   )
   losses = ("mse",)
   refuses = (
-    *("loss.label_smoothing", "loss.mixup_alpha", "loss.cutmix_alpha"),
-    *("loss.class_weights", "model.num_classes", "model.head_bias"),
-    *("transfer.keep_head", "fewshot.shots", "distill.teacher"),
+    "loss.label_smoothing",
+    "loss.mixup_alpha",
+    "loss.cutmix_alpha",
+    "loss.class_weights",
+    "model.num_classes",
+    "model.head_bias",
+    "transfer.keep_head",
+    "fewshot.shots",
+    "distill.teacher",
     "transfer.probe_head",
   )
 

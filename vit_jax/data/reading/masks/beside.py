@@ -7,9 +7,20 @@ from vit_jax.data.reading.masks.files import ENDINGS
 
 _OF_MASKS = (b"masks", b"mask", b"annotations", b"labels")
 _OF_NUMBERS = (
-  *(b"depth", b"depths", b"depth_maps", b"disparity", b"disparities"),
-  *(b"height", b"heights", b"dsm", b"ndsm", b"elevation"),
-  *(b"density", b"densities", b"density_maps", b"targets"),
+  b"depth",
+  b"depths",
+  b"depth_maps",
+  b"disparity",
+  b"disparities",
+  b"height",
+  b"heights",
+  b"dsm",
+  b"ndsm",
+  b"elevation",
+  b"density",
+  b"densities",
+  b"density_maps",
+  b"targets",
 )
 
 
@@ -58,9 +69,22 @@ MASKS = Beside(
     "segmentationobject segmentations trimaps".split()
   ),
   suffixes=(
-    *(b"_mask", b"-mask", b"_masks", b"_gt", b"_GT", b"_seg", b"_segmentation"),
-    *(b"_label", b"_labels", b"_L", b"_lab", b"_annotation", b"_groundtruth"),
-    *(b"_gtFine_labelIds", b"_gtFine_labelTrainIds", b"_gtCoarse_labelIds"),
+    b"_mask",
+    b"-mask",
+    b"_masks",
+    b"_gt",
+    b"_GT",
+    b"_seg",
+    b"_segmentation",
+    b"_label",
+    b"_labels",
+    b"_L",
+    b"_lab",
+    b"_annotation",
+    b"_groundtruth",
+    b"_gtFine_labelIds",
+    b"_gtFine_labelTrainIds",
+    b"_gtCoarse_labelIds",
   ),
   endings=ENDINGS,
 )
@@ -75,8 +99,16 @@ NUMBERS = Beside(
     "densitymap densitymaps target targets".split()
   ),
   suffixes=(
-    *(b"_depth", b"-depth", b"_disparity", b"_disp", b"_height", b"_dsm"),
-    *(b"_density", b"_target", b"_gt", b"_GT"),
+    b"_depth",
+    b"-depth",
+    b"_disparity",
+    b"_disp",
+    b"_height",
+    b"_dsm",
+    b"_density",
+    b"_target",
+    b"_gt",
+    b"_GT",
   ),
   endings=(b".png", b".tif", b".tiff", b".npy"),
 )
