@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> None:
   if flags.FLAGS.to is not None:
     conversion.check_format(flags.FLAGS.to)
   if len(arguments) != 2 or flags.FLAGS.to is None:
-    missing = "the folder to write is missing: " * (len(arguments) == 1)
+    missing = "the folder to write is missing: " if len(arguments) == 1 else ""
     raise ValueError(
       f"{missing}give a source, a folder to write and a format, as in: "
       f"vit_jax convert {(arguments or ['runs/mine'])[0]} out_dir --to hf"

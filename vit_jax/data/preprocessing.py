@@ -156,7 +156,7 @@ class Preprocessing:
       text += "resized to {} x {}".format(*self.whole)
     else:
       height, width = (round(crop.resize_ratio * side) for side in self.whole)
-      cover = "cover " * (crop.crop == "center")
+      cover = "cover " if crop.crop == "center" else ""
       text += f"resized to {cover}{height} x {width}"
       if crop.longest_ratio is not None and cover:
         longest = round(crop.longest_ratio * max(self.whole))

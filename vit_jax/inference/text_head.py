@@ -22,7 +22,7 @@ from vit_jax.runtime.files import (
   read_regular,
   replacing,
 )
-from vit_jax.runtime.printable import printable, quoted
+from vit_jax.runtime.printable import first_of, printable, quoted
 
 AS_IT_IS = "{}"
 """The template of a text with nothing around it."""
@@ -181,10 +181,10 @@ def taken(
   """
   if len(texts) == 1 and os.path.exists(texts[0]):
     return []
-  shown = ", ".join(map(quoted, names[:3])) + ", ..." * (len(names) > 3)
-  around = f"in {quoted(templates[0])}" + ", ..." * (len(templates) > 1)
+  shown = first_of([*map(quoted, names)], 3)
+  around = f"in {first_of([*map(quoted, templates)], 1)}"
   how = "as they are" if tuple(templates) == (AS_IT_IS,) else around
-  few = "; repeat --texts for a text with a comma" * (len(texts) == 1)
+  few = "; repeat --texts for a text with a comma" if len(texts) == 1 else ""
   return [f"Comparing with {len(names):,} texts, {how}: {shown}{few}."]
 
 

@@ -22,6 +22,7 @@ from vit_jax.inspection.label_issues import (
 from vit_jax.inspection.settings import InspectSettings
 from vit_jax.runtime.display import Display, table_lines
 from vit_jax.runtime.files import output_file, replacing
+from vit_jax.runtime.printable import first_of
 
 _SHOWN = 3  # Files named for each finding.
 _CLASSES = 30  # Classes listed.
@@ -111,10 +112,13 @@ def inspect_folder(
 
 def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:
   """The classes, the sizes, the odd files and the duplicates, in lines."""
-  odd = [f"{len(f):,} {what}: {_first(f)}" for what, f in survey.odd.items()]
+  odd = [
+    f"{len(files):,} {what}: {first_of(files, _SHOWN)}"
+    for what, files in survey.odd.items()
+  ]
   same = [
     f"{len(groups):,} {'picture is' if len(groups) == 1 else 'pictures are'} "
-    f"{extent}: {_first([' = '.join(group) for group in groups])}"
+    f"{extent}: {first_of([' = '.join(group) for group in groups], _SHOWN)}"
     for extent, groups in survey.same.items()
   ]
   return [
@@ -179,8 +183,3 @@ def _channels(survey: Survey, split: str, bands: Sequence[str]) -> list[str]:
   ]
   of = f" of {', '.join(bands)}" if bands else ""
   return [f"mean and deviation{of}: {' '.join(keys)}"] if keys else []
-
-
-def _first(names: Sequence[str]) -> str:
-  more = ", ..." if len(names) > _SHOWN else ""
-  return ", ".join(names[:_SHOWN]) + more

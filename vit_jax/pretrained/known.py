@@ -149,14 +149,22 @@ def rows(pattern: str = "*") -> list[tuple[str, ...]]:
       f"{checkpoint.parameters / 1e6:.0f} M",
       checkpoint.trained_on,
       "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}",
-      checkpoint.license + ", gated" * checkpoint.gated,
-      checkpoint.url
-      + " (a pickle: convert it once)" * checkpoint.url.endswith(PICKLES),
+      f"{checkpoint.license}, gated"
+      if checkpoint.gated
+      else checkpoint.license,
+      _address(checkpoint.url),
     )
     for name, checkpoint in (
       _matching(pattern) or _matching(f"*{pattern}*")
     ).items()
   ]
+
+
+def _address(url: str) -> str:
+  """A checkpoint's address, and what it takes to read a pickle."""
+  if url.endswith(PICKLES):
+    return f"{url} (a pickle: convert it once)"
+  return url
 
 
 @hints.accepts(

@@ -17,7 +17,7 @@ from vit_jax.models import Model, Origin, variant_of
 from vit_jax.models.parts import Parts
 from vit_jax.pretrained import known
 from vit_jax.pretrained.text import Leaves, LoadedText
-from vit_jax.runtime.printable import counted
+from vit_jax.runtime.printable import counted, first_of
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
@@ -143,7 +143,7 @@ class Opened:
     """A table of the model for people to read: names and values."""
     source, names = self.origin.source, self.class_names
     step = "" if self.step is None else f", step {self.step:,}"
-    some = ", ".join(names[:_SOME]) + ", ..." * (len(names) > _SOME)
+    some = first_of(names, _SOME)
     began = str((self.description or {}).get("config", {}).get("pretrained"))
     license = known.license_of(source)
     if license is None and (first := known.license_of(began)):
@@ -156,7 +156,7 @@ class Opened:
         "images" if key == "image" else key: str(value)
         for key, value in self.inputs.items()
       },
-      "classes": f"{self.num_classes:,}" + f": {some}" * bool(some),
+      "classes": f"{self.num_classes:,}" + (f": {some}" if some else ""),
       "licence": license or "not known",
     }
 

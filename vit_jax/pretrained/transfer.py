@@ -20,7 +20,7 @@ from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime import hints
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
-from vit_jax.runtime.printable import printable, say
+from vit_jax.runtime.printable import first_of, printable, say
 
 _RGB = ("red", "green", "blue")
 
@@ -68,8 +68,7 @@ def fit(
 
 def few(names: tuple[str, ...]) -> str:
   """The first of some class names, for a message."""
-  shown = ", ".join(map(printable, names[:3])) or "not named"
-  return f"{shown}, ..." if len(names) > 3 else shown
+  return first_of([*map(printable, names)], 3) or "not named"
 
 
 def with_head(loaded: Loaded, num_classes: int) -> Loaded:

@@ -53,7 +53,9 @@ def header(
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
   devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
   size = images.patches or "{} x {}".format(*images.image_size)
-  steps = f"{total:,} step{'s' * (total != 1)} of {settings.batch_size} images"
+  steps = (
+    f"{total:,} step{'s' if total != 1 else ''} of {settings.batch_size} images"
+  )
   rows = [
     ("devices", f"{devices}, mesh {axes}"),
     ("model", f"{_model(plan)}, {gflops:.3g} GFLOP per image of {size}"),

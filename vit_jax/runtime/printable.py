@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import unicodedata
+from collections.abc import Sequence
 from typing import TextIO
 
 _WIDTH = 80  # Columns, if a terminal does not tell its own.
@@ -37,6 +38,16 @@ def counted(count: int, one: str, several: str = "") -> str:
 def printable_lines(text: str) -> str:
   """Escapes as `printable`, but keeps the ends of lines."""
   return "\n".join(map(printable, text.split("\n")))
+
+
+def first_of(texts: Sequence[str], most: int) -> str:
+  """The first of several texts, with commas, and dots if there are more.
+
+  >>> from vit_jax.runtime.printable import first_of
+  >>> first_of(["cat", "dog", "eel"], most=2)
+  'cat, dog, ...'
+  """
+  return ", ".join([*texts[:most], *(["..."] if len(texts) > most else [])])
 
 
 def say(text: str, stream: TextIO | None = None, whole: bool = False) -> None:

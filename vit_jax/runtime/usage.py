@@ -52,7 +52,7 @@ def text(doc: str, takes: str, form: str) -> str:
   the examples, which are the second paragraph; the whole one has all of both.
   """
   has_keys = "config" in flags.FLAGS
-  command = [_program(), takes or "[DATA]" * has_keys]
+  command = [_program(), takes or ("[DATA]" if has_keys else "")]
   says, examples, *more_paragraphs = inspect.cleandoc(doc).split("\n\n")
   parts = [" ".join(filter(None, [*command, "[--flag=value ...]"])), says]
   parts.append(textwrap.indent(examples, "  "))
@@ -65,7 +65,7 @@ def text(doc: str, takes: str, form: str) -> str:
     rows = [row for row in _ARGUMENTS.items() if row[0] in " ".join(command)]
     rows += map(_name_and_help, key_flags)
     parts.append("\n".join(_in_columns(*row) for row in rows))
-    more = " and the keys of --config" * has_keys
+    more = " and the keys of --config" if has_keys else ""
     parts.append(f"--help=all shows all of the explanations{more}.")
   return "\n\n".join(parts)
 

@@ -21,7 +21,7 @@ from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.runtime import hints
 from vit_jax.runtime.files import open_regular
-from vit_jax.runtime.printable import composed, say
+from vit_jax.runtime.printable import composed, first_of, say
 from vit_jax.runtime.printable import printable_path as text
 
 # Without the library for HEIC, reading such a file says what to install.
@@ -169,10 +169,10 @@ class ImageFiles(Source):
     counts = np.bincount(self._labels, minlength=len(self.class_names))
     few = np.flatnonzero(counts < _FEW)
     if len(few) and len(counts) > 1:  # With labels.
-      named = [f"{self.class_names[i]} {counts[i]}" for i in few[:5].tolist()]
+      named = [f"{self.class_names[i]} {counts[i]}" for i in few.tolist()]
       lines.append(
         f"{len(few):,} of {len(counts):,} classes have fewer than {_FEW} "
-        f"training images: {', '.join(named)}{', ...' * (len(few) > 5)}."
+        f"training images: {first_of(named, 5)}."
       )
     lines += doubtful_names(self.class_names)
     return lines

@@ -105,7 +105,7 @@ def _by_class(
 
 def _lacks(source: Source, whole: int) -> str:
   count = len(source.class_names)
-  return f"only {count} of {whole} classes are there" * (count < whole)
+  return f"only {count} of {whole} classes are there" if count < whole else ""
 
 
 def _objectnet(root: str | None, data_dir: str | None) -> TestSet:

@@ -224,7 +224,9 @@ def _unknown(given: str | None) -> tuple[float, ...]:
 
 def _found(reading: Reading, seen: Statistics, of: int) -> list[str]:
   which = "all" if seen.files == of else f"{seen.files:,} of"
-  unknown = f", {seen.unknown:.1%} of the pixels unknown" * (seen.unknown > 0)
+  unknown = (
+    f", {seen.unknown:.1%} of the pixels unknown" if seen.unknown > 0 else ""
+  )
   line = (
     f"{reading.name} of {which} {of:,} training images: {seen.least:.6g} to "
     f"{seen.most:.6g}, mean {seen.mean:.6g}{unknown}."

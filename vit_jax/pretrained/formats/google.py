@@ -66,7 +66,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     raise ValueError(f"it is a {architecture.NAFLEX}, which is not supported.")
   P, _, _, D = need(shapes, "embedding/kernel", 4)
   stacked = int("encoderblock" in _blocks(shapes))
-  first = "Transformer/encoderblock" + "_0" * (not stacked)
+  first = "Transformer/encoderblock" + ("" if stacked else "_0")
   msa, mlp = (numbering(shapes)[part] for part in ("msa", "mlp"))
   query = need(shapes, f"{first}/{msa}/query/kernel", 3 + stacked)
   expand = need(shapes, f"{first}/{mlp}/Dense_0/kernel", 2 + stacked)

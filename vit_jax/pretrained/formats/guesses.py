@@ -42,7 +42,9 @@ def line(
   text = " ".join(flags)
   if "crop" in facts:
     ways = f"pictures are {preprocessing}, unless a preprocessor_config.json "
-    text += ", and " * bool(flags) + f"{ways}beside model.safetensors differs"
+    if flags:
+      text += ", and "
+    text += f"{ways}beside model.safetensors differs"
   return (
     (f"no file says the following, which is guessed: {text}") if text else None
   )

@@ -407,7 +407,7 @@ def _biases(shapes: Shapes) -> str:
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write."""
   layout = _names(vit, shapes).rules(vit)
-  fc = "fc_" * getattr(vit, "norm_pooled", False)
+  fc = "fc_" if getattr(vit, "norm_pooled", False) else ""
   layout = [
     dataclasses.replace(
       rule, theirs=re.sub(r"^norm\.", f"{fc}norm.", rule.theirs)
@@ -636,7 +636,7 @@ def _related(vit: Any) -> tuple[str, dict[str, Any]]:
     }
   names = {ours: theirs for theirs, ours in _RELATIVE.items()}
   base = "vit_relpos_base_patch16"
-  return f"{base}{'_rpn' * vit.norm_after}_224", both | {
+  return f"{base}{'_rpn' if vit.norm_after else ''}_224", both | {
     "rel_pos_type": names[vit.relative],
     "rel_pos_dim": vit.relative_hidden,
     "shared_rel_pos": shared,

@@ -35,7 +35,7 @@ def infer(shapes: Shapes) -> TextLayout | None:
   names = google.numbering(own)
   first = f"{base}Encoder_0/encoderblock"
   scanned = f"{first}/{names['msa']}/query/kernel" in own
-  first += "_0" * (not scanned)
+  first += "" if scanned else "_0"
   V, D = need(own, base + _EMBEDDING, 2)
   query = need(own, f"{first}/{names['msa']}/query/kernel", 3 + scanned)
   mlp = need(own, f"{first}/{names['mlp']}/Dense_0/kernel", 2 + scanned)

@@ -68,7 +68,7 @@ class NumberFiles:
     """Lines on the files that were written."""
     if not self.pixels:
       return []
-    unit = f" {self.unit}" * bool(self.unit)
+    unit = f" {self.unit}" if self.unit else ""
     kind = "floats in TIFF files"
     if self.level:
       kind = f"PNG files of 16 bits, whose levels are {self.level:g}{unit} each"

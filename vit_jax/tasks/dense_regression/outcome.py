@@ -136,7 +136,7 @@ class PixelNumbersOutcome(Outcome):
       "delta1": (f"within a factor of {_CLOSE}", ""),
     }
     rows = [
-      [words, f"{scores[key]:.5g}{' ' * bool(unit)}{unit}"]
+      [words, f"{scores[key]:.5g}{' ' if unit else ''}{unit}"]
       for key, (words, unit) in names.items()
       if key in scores
     ]
@@ -175,7 +175,7 @@ class PixelNumbersOutcome(Outcome):
     ]
 
   def _example(self, row: Any) -> Example:
-    unit = f" {self.unit}" * bool(self.unit)
+    unit = f" {self.unit}" if self.unit else ""
     caption = f"mean absolute error {self.each_error[row]:.4g}{unit}"
     alt = f"An image, its target, and the model's answer, {caption}"
     return Example(int(self.gathered.index[row]), caption, alt)

@@ -25,6 +25,7 @@ from vit_jax.data.reading.masks.meaning import (
   WHITE,
   Meaning,
 )
+from vit_jax.runtime.printable import first_of
 from vit_jax.runtime.printable import printable_path as text
 
 _MOST_SPARSE = 1000  # Classes without names, of which most may have no pixel.
@@ -218,7 +219,7 @@ def _absent(
   absent = [names[k] for k in range(len(names)) if not labels[k]]
   if not absent:
     return []
-  shown = ", ".join(absent[:_SHOWN]) + ", ..." * (len(absent) > _SHOWN)
+  shown = first_of(absent, _SHOWN)
   of = f"{len(absent):,} of {len(names):,} classes"
   line = f"{of} have no pixel in {_masks(found)}: {shown}"
   numbered = Meaning.numbered(len(names)).classes.names
