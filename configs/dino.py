@@ -7,8 +7,8 @@ sees. On a folder with images of your own, at any depth:
 vit_jax train my_photos --config dino --workdir runs/dino
 
 The model is as small as that of configs/image_folder.py. A few thousand images
-are too few to start from nothing: go on with a published encoder instead, whole
-or, for a few hundred images, with LoRA (--config.lora.rank=8):
+are too few to start from nothing: go on with a published encoder instead. With
+less than 1,000 images, LoRA is trained in place of all layers:
 
 vit_jax train my_photos --config dino:continue \
   --config.pretrained=hf_s14_dinov2 --workdir runs/dino

@@ -133,7 +133,9 @@ def test_images_without_labels_are_answered_by_the_commands_for_them(
 ):
   data = made("0.png", "1.png", "2.png")
   for enough, says in (
-    (10, f"{data} --config dino:continue --pretrained hf_s14_dinov2 .*rank=8$"),
+    (10, f"{data} --config dino:continue --pretrained hf_s14_dinov2 .goes on"),
+    (10, f": vit_jax similar hf_s14_dinov2 {data} "),
+    (10, f", vit_jax predict hf_s14_dinov2 {data} --features="),
     (3, f"; or an encoder of your own: vit_jax train {data} --config mae$"),
   ):
     monkeypatch.setattr(few_images, "ENOUGH", enough)

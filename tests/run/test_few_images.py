@@ -10,6 +10,7 @@ from configs import dino
 from vit_jax.data.reading.sources import Splits
 from vit_jax.pretrained.known import KNOWN
 from vit_jax.run import few_images, flags
+from vit_jax.runtime import hints
 from vit_jax.workdir import checkpoint
 
 
@@ -93,14 +94,17 @@ def test_going_on_fits_the_number_of_images(folder, monkeypatch):
   values = {"config": "dino:continue", "data.root": folder}
   chosen, why = few_images.continued(values)
   assert chosen.keys() == {
-    *("lora.rank", "optimizer.peak_lr", "ema_decay", "data.labels")
+    *("lora.rank", "optimizer.peak_lr", "ema_decay", "data.labels"),
+    "batch_size",
   }
   assert why.startswith(", which has 24 training images (so few train low-rank")
   assert why.endswith("; their classes measure the features by k-NN),")
   monkeypatch.setattr(few_images, "FEW", 24)
   assert "lora.rank" not in few_images.continued(values)[0]
   given = values | {"ema_decay": "0.996", "data.labels": "False"}
-  assert few_images.continued(given)[0] == {}
+  given["batch_size"] = "8"
+  chosen, why = few_images.continued(given)
+  assert chosen == {} and why == ", which has 24 training images,"
 
 
 @pytest.mark.parametrize("count", [500, 2_000, 100_000])
@@ -112,9 +116,59 @@ def test_the_first_weights_are_a_small_share_of_the_result(count, monkeypatch):
   chosen, _ = few_images.continued({"config": "dino:continue"})
   momentum = float(chosen.get("ema_decay", config.ema_decay))
   steps = round(config.total_epochs * count / config.batch_size)
-  part = (1 + np.cos(np.pi * np.arange(steps) / steps)) / 2
-  assert np.prod(1 - (1 - momentum) * part) < 0.06
+  assert share_of_first(momentum, steps) < 0.06
   assert ("ema_decay" in chosen) == (count < 100_000)
+
+
+def share_of_first(momentum, steps):
+  part = (1 + np.cos(np.pi * np.arange(steps) / steps)) / 2
+  return np.prod(1 - (1 - momentum) * part)
+
+
+@pytest.mark.parametrize(
+  "given, steps",
+  [
+    ({"total_steps": "400"}, 400),
+    ({"total_epochs": "40"}, 1_250),
+    ({"total_examples": "8000"}, 250),
+    ({"batch_size": "16"}, 20 * 1_000 // 16),
+    ({"batch_size": "4", "total_epochs": "2"}, 500),
+    ({"batch_size": "4_000"}, 20),  # As large as the folder.
+  ],
+)
+def test_the_momentum_is_for_the_length_of_this_run(given, steps, monkeypatch):
+  splits = Splits(range(1_000), range(9), None, "", [])
+  monkeypatch.setattr(few_images, "_splits", lambda *_, **__: splits)
+  values = {"config": "dino:continue", **given}
+  chosen, why = few_images.continued(values)
+  momentum = float(chosen["ema_decay"])
+  assert f" in {steps:,} steps " in why.replace("(", " ")
+  if momentum > 0.9:  # It is not lower in runs of less than 60 steps.
+    assert 0.04 < share_of_first(momentum, steps) < 0.06
+
+
+@pytest.mark.parametrize(
+  "count, size",
+  [(3, 2), (7, 4), (29, 8), (36, 8), (64, 16), (100, 16), (128, 32), (900, 32)],
+)
+def test_a_small_folder_gets_small_batches(count, size, monkeypatch):
+  """Powers of two, at most a quarter of the images or 8, and 32 at most."""
+  splits = Splits(range(count), range(9), None, "", [])
+  monkeypatch.setattr(few_images, "_splits", lambda *_, **__: splits)
+  values = {"config": "dino:continue"}
+  chosen, why = few_images.continued(values)
+  assert int(chosen.get("batch_size", 32)) == size
+  assert ("smaller batches" in why) == (size < 32)
+  chosen, why = few_images.continued(values | {"batch_size": "16"})
+  assert "batch_size" not in chosen and "smaller batches" not in why
+
+
+@pytest.mark.parametrize("bad", ["x", "None", "0", "-3", "inf", "nan"])
+def test_a_length_that_is_none_is_left_to_the_run(bad, monkeypatch):
+  splits = Splits(range(29), range(9), None, "", [])
+  monkeypatch.setattr(few_images, "_splits", lambda *_, **__: splits)
+  values = {"config": "dino:continue", "total_steps": bad, "batch_size": bad}
+  assert "ema_decay" in few_images.continued(values)[0]
 
 
 def test_a_run_goes_on_as_it_began(folder, monkeypatch):
@@ -137,7 +191,7 @@ def test_only_its_own_configuration_is_fitted(folder):
 
 
 def test_the_suggested_weights_are_known_and_their_size_is_told():
-  assert few_images.SUGGESTED in KNOWN
+  assert hints.WEIGHTS in KNOWN
   assert few_images.download() == "88 MB"  # 22.06 M floats of four bytes.
   assert few_images.better_command("my photos") == (
     "vit_jax train 'my photos' --pretrained hf_s14_dinov2"

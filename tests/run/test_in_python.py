@@ -226,6 +226,15 @@ def test_a_task_and_frozen_layers_are_keywords(photos, started):
   ]
 
 
+def test_what_the_images_decide_has_the_type_of_its_key(photos, started):
+  """Whole numbers, fractions and switches, as dino:continue sets them."""
+  options = {"pretrained": "b16_augreg", "total_steps": 100}
+  vit_jax.train(photos, config="dino:continue", **options)
+  ((settings, _, _),) = started
+  assert (settings.lora.rank, settings.batch_size) == (8, 8)
+  assert (settings.ema_decay, settings.data.labels) == (0.94, True)
+
+
 @pytest.mark.parametrize(
   "name, meant",
   [

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vit_jax.data.reading.places import place_of
 from vit_jax.data.settings import DataSettings
 from vit_jax.run.config_file import FOR_CLASSES
+from vit_jax.runtime import hints
 from vit_jax.tasks.table import SECTIONS, TASKS, labels_of
 
 if TYPE_CHECKING:
@@ -140,9 +141,7 @@ def _for_kind(
   if not found.labels.are_used:
     raise ValueError(_without_labels(data, found, values))
   if task in _ON_FEATURES and "pretrained" not in values:
-    from vit_jax.run.few_images import SUGGESTED
-
-    command = _command(data, "--config", task, "--pretrained", SUGGESTED)
+    command = _command(data, "--config", task, "--pretrained", hints.WEIGHTS)
     raise ValueError(
       f"{data!r} is for {task}, as {found.why}, and its head reads the "
       f"features of published weights: {command}"
@@ -169,9 +168,8 @@ def _without_labels(
 
   images = images_below(os.fsencode(data))
   count = sum(1 for _ in itertools.islice(images, few_images.ENOUGH))
-  weights = values.get("pretrained", few_images.SUGGESTED)
-  going_on = few_images.going_on(data, count, weights)
-  advice = f"to go on training published weights on them: {going_on}"
+  weights = values.get("pretrained", hints.WEIGHTS)
+  advice = hints.without_labels(data, weights)
   if count == few_images.ENOUGH:
     anew = _command(data, "--config", "mae")
     advice += f"; or an encoder of your own: {anew}"

@@ -15,13 +15,12 @@ from ml_collections import ConfigDict
 
 from vit_jax.data.settings import DataSettings
 from vit_jax.pretrained import known
-from vit_jax.runtime import checks
-from vit_jax.runtime.settings import flat, types_of
+from vit_jax.runtime import checks, hints
+from vit_jax.runtime.settings import UNITS, flat, types_of
 from vit_jax.tasks.table import SECTIONS
 
 FEW = 1_000  # Fewer training images are few; VTAB-1k's tasks have 1,000.
 ENOUGH = 10_000  # Images from which on an encoder of one's own can be tried.
-SUGGESTED = "hf_s14_dinov2"  # The best start in docs/evidence/results.md.
 # Beginnings of keys that a linear probe of classes has no use for.
 _NO_PROBE = (
   *("data.task", "lora.", "transfer.keep_head", "transfer.probe_head"),
@@ -33,7 +32,15 @@ _BOTH = "token_gap"  # The pooling that reads the class token and the patches.
 # exp(-(1 - momentum) steps / 2).
 _MOMENTA = 6.0
 _LEAST_MOMENTUM = 0.9
-_FITTED = ("lora.rank", "optimizer.peak_lr", "ema_decay", "data.labels")
+# An epoch has at least so many steps, unless batches of `_LEAST_BATCH` images
+# or less would be needed for it.
+_STEPS_AN_EPOCH = 4
+_LEAST_BATCH = 8
+_LENGTHS = ("batch_size", *(f"total_{unit}" for unit in UNITS))
+_FITTED = (
+  *("lora.rank", "optimizer.peak_lr", "ema_decay", "data.labels"),
+  "batch_size",
+)
 
 
 def fine_tuning(
@@ -85,27 +92,49 @@ def continued(
   if splits is None:
     return {}, ""
   count = len(splits.train)
-  chosen: dict[str, str] = {}
-  reasons = []
-  if count < FEW:
-    chosen |= {"lora.rank": "8", "optimizer.peak_lr": "0.0002"}
-    reasons.append("so few train low-rank changes alone, LoRA")
-  steps = config.total_epochs * count / config.batch_size
-  momentum = max(1 - _MOMENTA / max(steps, 1), _LEAST_MOMENTUM)
-  if momentum < config.ema_decay:
-    chosen["ema_decay"] = f"{momentum:.3f}"
-    reasons.append(f"in {steps:,.0f} steps the teacher has to follow faster")
+  choices = _of_count(config, values, count)
   labelled = None
   if "data.root" in values:  # All others keep their labels.
     labelled = _splits(values, labels=True)
   if labelled and _total(labelled) == _total(splits):
-    chosen["data.labels"] = "True"
-    reasons.append("their classes measure the features by k-NN")
-  why = f" ({'; '.join(reasons)})" if reasons else ""
-  return (
-    _not_given(chosen, values),
-    f", which has {count:,} training images{why},",
-  )
+    why = "their classes measure the features by k-NN"
+    choices.append(({"data.labels": "True"}, why))
+  chosen: dict[str, str] = {}
+  reasons = []
+  for keys, why in choices:
+    if left := _not_given(keys, values):
+      chosen |= left
+      reasons.append(why)
+  text = f" ({'; '.join(reasons)})" if reasons else ""
+  return chosen, f", which has {count:,} training images{text},"
+
+
+def _of_count(
+  config: ConfigDict, values: Mapping[str, str], count: int
+) -> list[tuple[dict[str, str], str]]:
+  """What so many training images decide: keys with their values, and why."""
+  from vit_jax.run.settings import read
+
+  choices = []
+  if count < FEW:
+    keys = {"lora.rank": "8", "optimizer.peak_lr": "0.0002"}
+    choices.append((keys, "so few train low-rank changes alone, LoRA"))
+  settings = read(config)
+  size = _batch(settings.batch_size, count)
+  fitting = {}
+  if size < settings.batch_size:
+    fitting = {"batch_size": str(size)}
+    choices.append((fitting, "with smaller batches an epoch has more steps"))
+  config.update_from_flattened_dict(_lengths(config, {**fitting, **values}))
+  settings = read(config)
+  steps = settings.total.in_steps(min(settings.batch_size, count), count)
+  momentum = max(1 - _MOMENTA / max(steps, 1), _LEAST_MOMENTUM)
+  if momentum < settings.ema_decay:
+    why = (
+      f"in {steps:,} step{'s' * (steps != 1)} the teacher must follow faster"
+    )
+    choices.append(({"ema_decay": f"{momentum:.3f}"}, why))
+  return choices
 
 
 def _kept(config: ConfigDict, workdir: str) -> dict[str, str]:
@@ -122,6 +151,29 @@ def _kept(config: ConfigDict, workdir: str) -> dict[str, str]:
   return {key: str(x) for key, x in kept.items() if x != given[key]}
 
 
+def _batch(usual: int, count: int) -> int:
+  """The batch size for so many training images."""
+  most = min(max(count // _STEPS_AN_EPOCH, _LEAST_BATCH), count)
+  return min(usual, 1 << max(most.bit_length() - 1, 1))
+
+
+def _lengths(config: ConfigDict, values: Mapping[str, str]) -> dict[str, Any]:
+  """The length of the run and its batch size, as far as they are given.
+
+  What is no positive number is left out; the run itself refuses it.
+  """
+  from vit_jax.run.config_file import other_units
+
+  given: dict[str, Any] = {}
+  defaults: dict[str, Any] = config.to_dict()
+  for key in _LENGTHS:
+    with contextlib.suppress(KeyError, ValueError, OverflowError):
+      number = type(defaults[key])(float(values[key]))
+      if number > 0:
+        given[key] = number
+  return other_units(given) | given
+
+
 def _not_given(
   chosen: Mapping[str, str], values: Mapping[str, str]
 ) -> dict[str, str]:
@@ -136,20 +188,12 @@ def _total(splits: Any) -> int:
 
 def better_command(data: str) -> str:
   """The command that trains on few images with published weights."""
-  return shlex.join(["vit_jax", "train", data, "--pretrained", SUGGESTED])
-
-
-def going_on(data: str, count: int, weights: str = SUGGESTED) -> str:
-  """The command that goes on training published weights without labels."""
-  words = ["--config", "dino:continue", "--pretrained", weights]
-  if count < FEW:  # LoRA keeps the features of the weights; see the docs.
-    words.append("--config.lora.rank=8")
-  return shlex.join(["vit_jax", "train", data, *words])
+  return shlex.join(["vit_jax", "train", data, "--pretrained", hints.WEIGHTS])
 
 
 def download() -> str:
   """The size of these weights, which are downloaded once."""
-  return f"{known.KNOWN[SUGGESTED].parameters * 4 / 1e6:.0f} MB"
+  return f"{known.KNOWN[hints.WEIGHTS].parameters * 4 / 1e6:.0f} MB"
 
 
 def _count(values: Mapping[str, str]) -> int | None:

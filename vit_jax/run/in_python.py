@@ -361,9 +361,15 @@ def _meant(
   implied = dict(map(flags.key_and_value, new_words))
   defaults = flat(base_config().to_dict())
   return {
-    key: float(text) if isinstance(defaults.get(key), float) else text
-    for key, text in implied.items()
+    key: _of_kind(defaults.get(key), text) for key, text in implied.items()
   }
+
+
+def _of_kind(default: Any, text: str) -> Any:
+  """The value of a text for a key with this default."""
+  if isinstance(default, bool):
+    return text == "True"
+  return type(default)(text) if isinstance(default, int | float) else text
 
 
 def _settings(config: Any, values: Mapping[str, Any]) -> Settings:

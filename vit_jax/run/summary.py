@@ -18,6 +18,7 @@ from vit_jax.models.variants import described
 from vit_jax.run import fastest
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
+from vit_jax.runtime import hints
 from vit_jax.runtime.display import (
   Display,
   Metric,
@@ -193,7 +194,7 @@ def _better_command(plan: Plan) -> str | None:
 
   count, root = len(plan.source), data.root or ""
   if task.labels is NONE:
-    enough, command = few_images.ENOUGH, few_images.going_on(root, count)
+    enough, command = few_images.ENOUGH, hints.going_on(root)
   else:
     enough, command = few_images.FEW, few_images.better_command(root)
   if count >= enough:

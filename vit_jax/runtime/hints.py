@@ -4,11 +4,15 @@ import difflib
 import functools
 import inspect
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+WEIGHTS = "hf_s14_dinov2"
+"""The best start in docs/evidence/results.md, for commands that need one."""
 
 
 def near_names(name: str, candidates: Iterable[str]) -> list[str]:
@@ -110,6 +114,30 @@ def of_path(path: str, names: Iterable[str] = ()) -> str:
   while folder and not os.path.exists(folder):
     folder, name = os.path.split(folder)
   return f"there is no {name!r} in {os.path.abspath(folder or os.curdir)}."
+
+
+def going_on(data: str, weights: str = WEIGHTS) -> str:
+  """The command that goes on training published weights without labels."""
+  words = ["--config", "dino:continue", "--pretrained", weights]
+  return shlex.join(["vit_jax", "train", data, *words])
+
+
+def without_labels(data: str, weights: str = WEIGHTS) -> str:
+  """What images without labels are good for: a clause with the commands.
+
+  >>> from vit_jax.runtime.hints import without_labels
+  >>> without_labels("photos").split(": ")[1].split(" (")[0]
+  'vit_jax similar hf_s14_dinov2 photos'
+  """
+  encoder = [weights, data]
+  features = [*encoder, "--features=features.npz"]
+  return (
+    "without labels there are: "
+    f"{shlex.join(['vit_jax', 'similar', *encoder])} (near-duplicates and "
+    "groups of like images), "
+    f"{shlex.join(['vit_jax', 'predict', *features])} (a vector of each image) "
+    f"and {going_on(data, weights)} (goes on training these weights)"
+  )
 
 
 def run_of(path: str) -> str:

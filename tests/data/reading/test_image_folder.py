@@ -167,7 +167,11 @@ def test_folders_that_are_not_datasets(tmp_path):
     data.DataSettings(root="gs://b/c")
   fails("has no folders; put the images of each class")
   (tmp_path / "cat").mkdir()
-  fails("has only one folder, 'cat'; put the images .* for two classes or more")
+  fails("has only one folder, 'cat'; put the images .* two classes or more.$")
+  (tmp_path / "cat" / "0.png").touch()
+  what = f"vit_jax train {tmp_path} --config dino:continue"
+  fails(f"two classes or more. Or without labels there are: vit_jax .*{what}")
+  (tmp_path / "cat" / "0.png").unlink()
   (tmp_path / "cat").rmdir()
   fails(r"eval_fraction=1\.5 must lie", eval_fraction=1.5)
   make_folder(tmp_path, {"train/cat/1.png": 1, "train/cow/1.png": 1})

@@ -335,9 +335,12 @@ def _classes(layout: Layout) -> list[bytes]:
   classes = [same[0] for same in _spellings(layout, folder).values()]
   if len(classes) < 2:
     only = f"only one folder, {text(classes[0])!r}" if classes else "no folders"
+    advice = ""
+    if folders.holds_images(folder):
+      advice = f" Or {hints.without_labels(text(layout.root))}."
     raise ValueError(
       f"{text(folder)!r} has {only}; put the images of each class into a "
-      "folder of its own, for two classes or more."
+      f"folder of its own, for two classes or more.{advice}"
     )
   return classes
 
