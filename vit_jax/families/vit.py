@@ -20,7 +20,10 @@ TIMM = Timm(
 
 
 def fields(file: Stored) -> dict[str, Any]:
-  """Fields of a ViT of transformers', whose pooler is the representation."""
+  """Fields of a ViT of transformers', whose pooler is the representation.
+
+  Raises ValueError if the pooler has another activation than the paper's.
+  """
   size = file.length("pooler.dense.bias")
   if size and file.config.get("pooler_act", "tanh") != "tanh":
     raise ValueError(f"{file.says('pooler_act')}; only 'tanh' is the paper's.")

@@ -120,7 +120,10 @@ def make_look(
 def attention_of(
   loaded: Loaded, images: Pictures, layer: int | None
 ) -> Float[np.ndarray, "B k h w"]:
-  """The attention maps of a layer's heads; see `Loaded.attention_maps`."""
+  """The attention maps of a layer's heads; see `Loaded.attention_maps`.
+
+  Raises ValueError if there is no image, or the model has no such layer.
+  """
   model = check_vit(loaded.model)
   number = _layer(model, layer)
   params: Any = loaded.params

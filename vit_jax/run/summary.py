@@ -28,6 +28,7 @@ from vit_jax.runtime.display import (
   moved,
 )
 from vit_jax.runtime.meter import shares
+from vit_jax.runtime.printable import counted
 from vit_jax.tasks import intervals
 from vit_jax.tasks.choose import is_own
 from vit_jax.tasks.scores import PROBES
@@ -54,9 +55,7 @@ def header(
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
   devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
   size = images.patches or "{} x {}".format(*images.image_size)
-  steps = (
-    f"{total:,} step{'s' if total != 1 else ''} of {settings.batch_size} images"
-  )
+  steps = f"{counted(total, 'step')} of {counted(settings.batch_size, 'image')}"
   rows = [
     ("devices", f"{devices}, mesh {axes}"),
     ("model", f"{_model(plan)}, {gflops:.3g} GFLOP per image of {size}"),

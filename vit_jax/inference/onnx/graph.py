@@ -123,7 +123,7 @@ class Graph:
     return self.node("Expand", name, self._vector(parts))
 
   def reshaped(self, name: str, shape: Sequence[Dim]) -> str:
-    """Reshapes to a shape with at most one symbolic dimension."""
+    """Reshapes to a shape; raises `Unsupported` if two of it are symbolic."""
     if sum(map(is_symbolic, shape)) > 1:
       raise Unsupported(f"a reshape to {(*shape,)}")
     sizes = [-1 if is_symbolic(dim) else dim for dim in shape]

@@ -107,7 +107,10 @@ def closest(vit: Any) -> Eva:
 def fields(
   row: Eva, shapes: Shapes, config: Config, arguments: Config
 ) -> dict[str, Any]:
-  """The fields of the model, apart from those that all of timm's have."""
+  """The fields of the model, apart from those that all of timm's have.
+
+  Raises ValueError if an argument contradicts the arrays of such models.
+  """
   told = ("position", "layer_norm_epsilon", "class_token")
   values = {k: v for k, v in row.fields.items() if k not in told}
   name = config.get("architecture")

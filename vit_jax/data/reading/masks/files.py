@@ -70,7 +70,8 @@ def read_picture(
   """An upright picture of exact values, and Pillow's factor for them.
 
   `one` is the word for the picture and `has` what a pixel has, in messages.
-  With `earlier` as `read_stored`, which says what is raised.
+  With `earlier` as `read_stored`. Raises ValueError for a JPEG or several
+  pages, and UnreadableImageError if the file is damaged or too large.
   """
   if encoded.startswith(b"\xff\xd8"):
     raise ValueError(

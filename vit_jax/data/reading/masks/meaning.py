@@ -68,7 +68,10 @@ class Meaning:
     return self.labels(path, read_stored(path, self.earlier))
 
   def labels(self, path: bytes, stored: Stored) -> Int[np.ndarray, "h w"]:
-    """The class of each pixel as stored in a file; see `read`."""
+    """The class of each pixel as stored in a file.
+
+    Raises ValueError if a pixel has a value that is no class's; see `read`.
+    """
     if stored.kind == "colours" and not self.classes.colours:
       if self.earlier:
         raise ValueError(no_numbers(path, "RGB"))
