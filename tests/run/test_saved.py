@@ -1,6 +1,7 @@
 """A run on a folder with three splits, and its test split at the end."""
 
 import hashlib
+import json
 import os
 import shutil
 import zlib
@@ -16,10 +17,13 @@ from vit_jax import data, load_pretrained
 from vit_jax.config import base_config
 from vit_jax.models.vit import Vit
 from vit_jax.report.measure import read_run
+from vit_jax.report.page import headline_of
 from vit_jax.run import loop, saved
+from vit_jax.run.in_python import FinishedRun
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint, opened
 from vit_jax.run.settings import read
+from vit_jax.tasks.scores import of_folds
 
 
 @pytest.fixture
@@ -112,6 +116,33 @@ def test_all_images_of_another_folder_are_evaluated(
   np.testing.assert_array_equal(loaded.confusion_matrix(photos), expected)
   with pytest.raises(ValueError, match="loaded with other settings than"):
     load_pretrained(run, image_size=32).evaluate(photos)
+
+
+@pytest.mark.slow
+def test_the_folds_of_a_run_are_shown_wherever_its_images_are_evaluated(
+  elsewhere, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.undo()  # Its data may be opened.
+  photos = _noise(tmp_path / "photos", 5)
+  run = elsewhere(root=photos)
+  folds = of_folds([0.3, 0.4, 0.3, 0.4, 0.3], 12)
+  rows = [{"step": 1, "eval/top1": 0.5} | folds, {"step": 2, "eval/top1": 0.4}]
+  lines = "".join(json.dumps(row) + "\n" for row in rows)
+  (tmp_path / "run" / "metrics.jsonl").write_text(lines)
+  found = evaluate_checkpoint(run, num_workers=0)
+  assert folds.items() <= found.items()
+  verdict = FinishedRun(run, 1, found).verdict
+  assert f"\n{verdict}\n" in capsys.readouterr().out
+  assert "by five folds of the 12 training images, and " in verdict
+  assert verdict in repr(FinishedRun(run, 1, found))
+  facts = read_run(run, num_workers=0)
+  assert folds.items() <= facts.scores.items()
+  headline = headline_of(["run"], [facts])
+  assert headline.startswith("top-1 34% (95 % interval ")
+  assert headline.endswith(facts.task.scores.verdict(found).advice)
+  others = evaluate_checkpoint(run, folder=photos, num_workers=0)
+  assert not folds.keys() & others.keys()
+  assert "% interval" in capsys.readouterr().out
 
 
 def test_the_evaluation_split_of_another_folder_is_taken(elsewhere, tmp_path):

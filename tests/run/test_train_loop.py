@@ -1,11 +1,14 @@
 """What is due at a step, and when a run stops early."""
 
+import json
+
 import pytest
 
 from tests import runs
 from vit_jax.run import loop, train_loop
 from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import read
+from vit_jax.tasks import scores
 from vit_jax.workdir.checkpoint import Checkpoints
 
 
@@ -63,3 +66,18 @@ def test_a_run_stops_early_and_stays_stopped(
   checkpoints = Checkpoints(str(tmp_path), read_only=True)
   assert checkpoints.all_steps == [4]
   checkpoints.close()
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_keeps_the_folds_of_its_first_head(
+  data_dir, tmp_path, monkeypatch, capsys
+):
+  config = runs.config(data_dir)
+  runs.stop(config, tmp_path, monkeypatch, step=4)
+  folds = scores.of_folds([0.5, 0.6, 0.5, 0.6, 0.5], 1_438)
+  with (tmp_path / "metrics.jsonl").open("a") as file:
+    file.write(json.dumps({"step": 4, **folds}) + "\n")
+  capsys.readouterr()
+  loop.train(read(config), str(tmp_path))
+  assert folds.items() <= runs.rows(tmp_path)[-1].items()
+  assert "by five folds of the 1,438 training" in capsys.readouterr().out

@@ -22,6 +22,7 @@ from vit_jax.runtime.display import Split, Track, parse, untracked
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.outcome import Example, Outcome
+from vit_jax.tasks.scores import kept_folds
 from vit_jax.tasks.task import Task, class_names
 from vit_jax.workdir.checkpoint import latest_description, open_run
 from vit_jax.workdir.records import METRICS, STARTS, read_metrics, read_starts
@@ -131,7 +132,8 @@ class RunFacts:
   def scores(self) -> dict[str, Any]:
     """Metrics of the checkpoint, or else of the last evaluation in training."""
     if self.measured is not None:
-      return self.measured.metrics | {"step": self.measured.step}
+      folds = kept_folds(self.rows)
+      return self.measured.metrics | folds | {"step": self.measured.step}
     examples = Split.EVAL.key("examples")
     evaluations = (
       row for row in reversed(self.rows) if row.get(examples) is not None

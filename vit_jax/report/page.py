@@ -113,7 +113,9 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
     more = run.measured.outcome.headline() if run.measured else ""
     if run.score is None or not run.task:
       return ""
-    return f"{run.task.scores.headline(run.scores)}{more}."
+    scores = run.task.scores
+    said = f"{scores.headline(run.scores)}{more}."
+    return f"{said} {scores.verdict(run.scores).advice}".rstrip()
   pairs = zip(names, runs, strict=True)
   scored = {name: run for name, run in pairs if run.score is not None}
   if len(scored) < 2:

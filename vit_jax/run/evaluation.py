@@ -1,7 +1,7 @@
 """Evaluates a run: on its split, few-shot, and in pictures."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jax.sharding import Mesh
@@ -13,7 +13,6 @@ from vit_jax.models import Model
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Split, Track
-from vit_jax.tasks import intervals
 from vit_jax.tasks.finite import NotFiniteError
 from vit_jax.tasks.metrics import Evaluator
 from vit_jax.tasks.outcome import Stream
@@ -44,7 +43,7 @@ class RunEvaluation:
   The settings are resolved, the task has its facts, and the stream is that of
   the evaluation split. After a call, `chance` is the score of one answer for
   all examples, if the task knows it, and `warnings` are the outcome's. `folds`
-  are those of the probe that the head started from, if it did in this process.
+  are the metrics of the probe that the head started from, if it did.
   `probe_splits` are what the probes measure on.
   """
 
@@ -55,7 +54,7 @@ class RunEvaluation:
   splits: Splits
   chance: float | None = dataclasses.field(default=None, init=False)
   warnings: list[str] = dataclasses.field(default_factory=list, init=False)
-  folds: tuple[float, ...] = dataclasses.field(default=(), init=False)
+  folds: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
   probe_splits: Splits = dataclasses.field(init=False)
 
   def __post_init__(self):
@@ -114,16 +113,7 @@ class RunEvaluation:
         metrics |= measure(params, track)
       except NotFiniteError as error:  # Training may come back.
         self.warnings.append(str(error))
-    if self.folds:
-      count = len(self.splits.train)
-      metrics |= Split.FOLDS.keyed(_of_folds(self.folds, count))
-    return metrics, pictures
-
-
-def _of_folds(shares: Sequence[float], count: int) -> dict[str, float]:
-  """The mean accuracy of folds of so many images in all, and its interval."""
-  low, high = intervals.of_folds(shares, count)
-  return {"top1": sum(shares) / len(shares), "low": low, "high": high}
+    return metrics | self.folds, pictures
 
 
 def has_labels(settings: Settings) -> bool:

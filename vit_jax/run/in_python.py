@@ -25,6 +25,7 @@ from vit_jax.runtime import callable_module, hints, shown, usage
 from vit_jax.runtime.display import Split, parse
 from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.settings import all_keys, flat
+from vit_jax.tasks import choose
 from vit_jax.workdir.records import read_metrics
 
 Config = str | os.PathLike[str] | ConfigDict
@@ -37,6 +38,7 @@ _OF_A_RUN = (
   "metrics",
   "predict",
   "step",
+  "verdict",
   "workdir",
 )
 # Attributes in other libraries, and the way to do the same here.
@@ -118,6 +120,15 @@ class FinishedRun:
     """
     return load_pretrained(self.workdir, **overrides)
 
+  @property
+  def verdict(self) -> str:
+    """How good it is, and how far that can be trusted, in a sentence or two.
+
+    It is empty if the run was not evaluated, or there is nothing to add.
+    """
+    task = choose.by_metrics(self.metrics)
+    return "" if task is None else str(task.scores.verdict(self.metrics))
+
   @functools.cached_property
   def _loaded(self) -> Loaded:
     return self.load()
@@ -154,6 +165,8 @@ class FinishedRun:
       for key, value in self.metrics.items()
     }
     facts = {"run": self.workdir, "step": f"{self.step:,}"}
+    if verdict := self.verdict:
+      facts["verdict"] = verdict
     return shown.table(facts | measured)
 
   def __getattr__(self, name: str) -> Any:
@@ -175,9 +188,10 @@ class FinishedRun:
       if key.startswith((Split.EVAL.key(""), Split.TEST.key("")))
       and isinstance(value, float)
     ]
+    verdict = f"  {self.verdict}\n" if self.verdict else ""
     return (
       f"Run in {self.workdir}, step {self.step:,}\n"
-      f"  {', '.join(measured) or 'not evaluated'}\n"
+      f"  {', '.join(measured) or 'not evaluated'}\n{verdict}"
       f"  run.predict(images) asks the model; "
       "vit_jax.report(run) shows the run"
     )

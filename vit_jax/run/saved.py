@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
@@ -28,10 +29,12 @@ from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.answers import calibrator_of
 from vit_jax.tasks.metrics import Evaluator
 from vit_jax.tasks.outcome import Stream
+from vit_jax.tasks.scores import kept_folds
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import calibration
+from vit_jax.workdir.records import metrics_so_far
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,8 +179,12 @@ def evaluate_checkpoint(
       outcome.write(path, run.source)
   shown = evaluation_text(metrics, run.task.scores.metrics) + outcome.remark
   shown = f"step {run.loaded.step:,} on {run.source.name}: {shown}"
-  for note in (*run.loaded.notes, shown, *outcome.remarks):
-    display.note(note)
+  if options.get("folder") is None:  # Of other images the folds say nothing.
+    metrics |= kept_folds(metrics_so_far(epath.Path(workdir).expanduser()))
+  verdict = str(run.task.scores.verdict(metrics))
+  for note in (*run.loaded.notes, shown, verdict, *outcome.remarks):
+    if note:
+      display.note(note)
   if per_class:
     outcome.show(display)
   if path is not None:

@@ -20,6 +20,7 @@ from vit_jax.runtime.display import Display
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks.outcome import Stream
+from vit_jax.tasks.scores import of_folds
 from vit_jax.training import sharding
 from vit_jax.training.inputs import mirrored
 from vit_jax.training.state import TrainState, with_params
@@ -117,7 +118,8 @@ def fresh_state(plan: Plan) -> TrainState:
   if not plan.settings.transfer.probe_head:
     return state
   probe = probe_head(plan, state.params)
-  plan.evaluation.folds = probe.folds
+  if probe.folds:
+    plan.evaluation.folds = of_folds(probe.folds, probe.judged)
   return with_params(state, probe.head().items())
 
 

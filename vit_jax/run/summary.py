@@ -1,6 +1,5 @@
 """Writes the first and the last lines of a run, and the table of layers."""
 
-import math
 import shlex
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -21,7 +20,6 @@ from vit_jax.run.settings import Settings
 from vit_jax.runtime import hints
 from vit_jax.runtime.display import (
   Display,
-  Metric,
   Split,
   clock,
   evaluation_text,
@@ -38,8 +36,6 @@ from vit_jax.training.step import share_of_start
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
 # A larger share of the first parameters in their average is warned of.
 _MOST_OF_START = 0.1
-_EXAMPLES = Split.EVAL.key("examples")
-_TOO_FEW = "which are too few to judge by"
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 
 
@@ -285,7 +281,9 @@ def closing(
   if best is not None:
     lines.append("Best checkpoint: step {:,} with {}.".format(*best))
   if tested is not None:
-    shown = evaluation_text(moved(tested, Split.TEST, Split.EVAL), metrics)
+    found = moved(tested, Split.TEST, Split.EVAL)
+    shown = evaluation_text(found, metrics)
+    shown += plan.task.scores.verdict(found).aside
     best_step = tested[Split.TEST.key("step")]
     lines.append(
       f"Test split, with the best checkpoint (step {best_step:,}): {shown}."
@@ -306,19 +304,14 @@ def closing(
 
 def _judgement(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
   """Lines on how far the score can be trusted, and if it may be chance."""
-  metric, count = plan.task.scores.metric, evaluated.get(_EXAMPLES, 0)
-  score = evaluated.get(plan.task.scores.key)
-  if score is None or math.isnan(score) or not count:
+  verdict = plan.task.scores.verdict(evaluated)
+  if not verdict.count:
     return []
-  lines = []
-  few = metric.by_example and count < intervals.FEW
-  if metric.of_examples:
-    lines.append(_trusted(evaluated, metric, score, count))
-  elif few:
-    shown = metric.text(evaluated)
-    lines.append(f"{shown} on {count:,} evaluated images, {_TOO_FEW}.")
-  if few:
+  metric = verdict.metric
+  lines = [str(verdict)] if str(verdict) else []
+  if metric.by_example and verdict.few:
     return lines
+  score, count = evaluated[plan.task.scores.key], verdict.count
   seen = plan.lengths.total * plan.settings.batch_size
   if seen >= len(plan.source) and _learned_nothing(plan, score, count):
     lines.append(_at_chance(plan, metric.text(evaluated), score))
@@ -348,26 +341,6 @@ def _since_start(
       "optimizer.peak_lr or with lora.rank=8."
     )
   return lines
-
-
-def _trusted(
-  evaluated: dict[str, Any], metric: Metric, score: float, count: int
-) -> str:
-  """The score with its interval, by five folds if there are any."""
-  interval = intervals.wilson(score, count)
-  few = f", {_TOO_FEW}" if count < intervals.FEW else ""
-  found = (
-    f"{metric.label} {score:.0%} (95 % interval {interval}) on {count:,} "
-    f"evaluated images{few}"
-  )
-  folds = Split.FOLDS.scores(evaluated)
-  if not folds:
-    return f"{found}."
-  interval = intervals.Interval(folds["low"], folds["high"])
-  return (
-    f"{metric.label} {folds['top1']:.0%} (95 % interval {interval}) by five "
-    f"folds of the training images; {found}."
-  )
 
 
 def _learned_nothing(plan: Plan, score: float, count: int) -> bool:

@@ -20,6 +20,7 @@ from vit_jax.run.plan import Plan
 from vit_jax.runtime.display import Split
 from vit_jax.runtime.meter import RECENT, why_diverged
 from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
+from vit_jax.tasks.scores import kept_folds
 from vit_jax.training import sharding
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.records import metrics_so_far
@@ -137,6 +138,7 @@ class TrainLoop:
     plan, key = self.plan, self.plan.score.key
     past = metrics_so_far(self.outputs.checkpoints.folder)
     past = [row for row in past if 0 < row["step"] <= first]
+    plan.evaluation.folds = kept_folds(past)
     loss = Split.TRAIN.key("loss")
     losses = (row[loss] for row in past if loss in row)
     self._first_loss = next(losses, None)
@@ -293,6 +295,9 @@ class TrainLoop:
   def _stopped(self, state: TrainState, step: int) -> Interrupted:
     if step and step != self.outputs.checkpoints.latest_step:
       self._save(state, step, None)
+    folds = self.plan.evaluation.folds
+    if step and folds and not self._evaluated:  # No row has them yet.
+      self.outputs.write(step, folds)
     saved = f"step {step:,} is saved" if step else "no step was taken"
     return self.signal.interrupted(f"told to stop; {saved}")
 

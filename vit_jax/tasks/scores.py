@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vit_jax.runtime.display import Metric, Split
@@ -35,6 +35,137 @@ PROBES = (
   Score(Metric("top1", "few-shot"), Split.FEW_SHOT),
 )
 """The scores that labels give to features, the first to be asked first."""
+
+
+_WORDS = {2: "two", 3: "three", 4: "four", 5: "five"}
+
+
+def of_folds(shares: Sequence[float], count: int) -> dict[str, Any]:
+  """The metrics of folds of `count` images in all, from the share of each."""
+  low, high = intervals.of_folds(shares, count)
+  return Split.FOLDS.keyed(
+    {
+      "top1": sum(shares) / len(shares),
+      "low": low,
+      "high": high,
+      "examples": count,
+      "parts": len(shares),
+    }
+  )
+
+
+def kept_folds(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+  """The metrics of folds among the rows of a run; empty if it had none."""
+  found: dict[str, Any] = {}
+  for row in rows:
+    found = Split.FOLDS.keyed(Split.FOLDS.scores(row)) or found
+  return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """How good a model is, how far that can be trusted, and what to believe.
+
+  Attributes:
+    metric: The metric of the score.
+    found: The scores of the evaluation.
+    folds: Those of the folds of the training images, each judged by a linear
+      head that was fitted to the others, as by `of_folds`; may be empty.
+  """
+
+  metric: Metric
+  found: Mapping[str, Any]
+  folds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def count(self) -> int:
+    """The number of images evaluated; 0 if none gave a score."""
+    score = self.found.get(self.metric.key)
+    unknown = score is None or math.isnan(score)
+    return 0 if unknown else self.found.get("examples", 0)
+
+  @property
+  def few(self) -> bool:
+    """Whether the images are too few to judge by, whatever was measured."""
+    return 0 < self.count < intervals.FEW
+
+  @property
+  def aside(self) -> str:
+    """How far a result can be trusted, in brackets after it; may be empty."""
+    if not self.metric.of_examples:
+      return " (too few images to judge by)" if self.few else ""
+    few = ", too few to judge by" if self.few else ""
+    return f" (95 % interval {self._interval}{few})" if self.count else ""
+
+  @property
+  def by_folds(self) -> str:
+    """The score by the folds, in words; empty if there are none."""
+    if not self._has_folds:
+      return ""
+    parts = self.folds.get("parts", 5)
+    count = self.folds.get("examples")
+    images = (
+      "training images" if count is None else f"{count:,} training images"
+    )
+    return (
+      f"{self.metric.label} {self.folds['top1']:.0%} (95 % interval "
+      f"{self._of_folds}) by {_WORDS.get(parts, parts)} folds of the {images}"
+    )
+
+  @property
+  def advice(self) -> str:
+    """What to believe where there are two numbers; empty where there is one."""
+    if not self.count or not self._has_folds:
+      return ""
+    folds, found = self._of_folds, self._interval
+    if folds.low > found.high or found.low > folds.high:
+      return (
+        "The two do not fit together: the folds judge the head that the run "
+        "started from, and the held-out images the trained model. Training "
+        "changed it, or the held-out images are of another kind."
+      )
+    if not self.few:
+      return (
+        "Believe the held-out images: they judge the trained model, and the "
+        "folds the head that it started from."
+      )
+    return (
+      "Believe the folds: each training image was judged by a head that had "
+      f"not seen it, and {self.count:,} held-out images are too few to judge "
+      "by."
+    )
+
+  def __str__(self) -> str:
+    """All of it in a sentence or two; empty if there is nothing to add."""
+    label, count = self.metric.label, self.count
+    few = ", which are too few to judge by" if self.few else ""
+    if not self.metric.of_examples:
+      shown = self.metric.text(Split.EVAL.keyed(self.found))
+      return f"{shown} on {count:,} evaluated images{few}." if few else ""
+    if not count:
+      return ""
+    share = f"{self.found[self.metric.key]:.0%}"
+    if not self._has_folds:
+      return (
+        f"{label} {share} (95 % interval {self._interval}) on {count:,} "
+        f"evaluated images{few}."
+      )
+    return (
+      f"{self.by_folds}, and {share} ({self._interval}) on {count:,} held-out "
+      f"images. {self.advice}"
+    )
+
+  @property
+  def _has_folds(self) -> bool:
+    return self.metric.of_examples and "top1" in self.folds
+
+  @property
+  def _interval(self) -> intervals.Interval:
+    return intervals.wilson(self.found[self.metric.key], self.count)
+
+  @property
+  def _of_folds(self) -> intervals.Interval:
+    return intervals.Interval(self.folds["low"], self.folds["high"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,23 +211,23 @@ class Scores:
     """The key of the score among the metrics of an evaluation."""
     return self.score.key
 
-  def headline(self, metrics: Mapping[str, Any]) -> str:
-    """The result in a phrase, without a full stop."""
-    scores = Split.EVAL.scores(metrics)
-    found = self.sentence.format(**scores)
-    if not found:
-      found = f"{self.metric.text(metrics)} on {scores['examples']:,} images"
-    return found + self.trust(metrics)
+  def verdict(self, metrics: Mapping[str, Any]) -> Verdict:
+    """How far an evaluation, and the folds with it, can be trusted."""
+    folds = Split.FOLDS.scores(metrics)
+    return Verdict(self.metric, Split.EVAL.scores(metrics), folds)
 
-  def trust(self, metrics: Mapping[str, Any]) -> str:
-    """How far a share of right answers can be trusted, to follow a headline."""
-    count = metrics[Split.EVAL.key("examples")]
-    score = metrics[self.key]
-    if not self.metric.of_examples or not count or math.isnan(score):
-      return ""
-    interval = intervals.wilson(score, count)
-    few = ", too few to judge by" if count < intervals.FEW else ""
-    return f" (95 % interval {interval}{few})"
+  def headline(self, metrics: Mapping[str, Any]) -> str:
+    """The result in a phrase, and its trust, without a full stop."""
+    verdict = self.verdict(metrics)
+    first = f"{verdict.by_folds}; " if verdict.by_folds else ""
+    return f"{first}{self.result(metrics)}{verdict.aside}"
+
+  def result(self, metrics: Mapping[str, Any]) -> str:
+    """What was measured on the evaluated images, in a phrase."""
+    scores = Split.EVAL.scores(metrics)
+    return self.sentence.format(**scores) or (
+      f"{self.metric.text(metrics)} on {scores['examples']:,} images"
+    )
 
   def text(self, metrics: Mapping[str, Any]) -> str:
     """The score in words."""

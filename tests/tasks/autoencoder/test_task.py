@@ -108,10 +108,10 @@ def test_targets_and_losses_by_numpy(norm_pixels):
 
 def test_a_headline_is_a_sentence():
   told = AutoencoderTask.scores.headline(
-    {"eval/explained": -0.0542, "eval/examples": 41}
+    {"eval/explained": -0.0542, "eval/examples": 50}
   )
   assert (
-    told == "-5.4% of the hidden pixels' variance is explained on 41 images"
+    told == "-5.4% of the hidden pixels' variance is explained on 50 images"
   )
 
 

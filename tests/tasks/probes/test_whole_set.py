@@ -109,6 +109,7 @@ def test_five_folds_choose_the_linear_probe(views, most, every, monkeypatch):
   numbers = np.arange(40)
   folds = np.where(numbers % every == 0, numbers // every % 5, -1)
   found = whole_set.fit(whole_set.Readable(_batches(y, labels)), K, 40)
+  assert found.judged == (folds >= 0).sum()
   flat = y.reshape(-1, D), labels.repeat(views), folds.repeat(views)
   assert (found.l2, found.sharpness) == _chosen(*flat)
   expected = linear_probe.fit(*flat[:2], K, found.l2)

@@ -30,7 +30,7 @@ from vit_jax.tasks.task import UNLABELLED, Task
 class ColourScores(Scores):
   """The commonest colour's share beside that of the right ones."""
 
-  def headline(self, metrics: Mapping[str, Any]) -> str:
+  def result(self, metrics: Mapping[str, Any]) -> str:
     scores = Split.EVAL.scores(metrics)
     correct, common = (scores.get(metric.key) for metric in self.metrics)
     share = f"{correct:.1%} of the masked patches' colours are right"

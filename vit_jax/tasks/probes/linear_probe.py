@@ -40,6 +40,7 @@ class Probe:
     sharpness: Factor that makes logits of scores, by `fit_in_parts`.
     folds: The share of right answers on each fold that chose L2, by a probe of
       the others; empty if none did.
+    judged: Number of images in these folds.
   """
 
   mean: Float[np.ndarray, " D"]
@@ -48,6 +49,7 @@ class Probe:
   l2: float
   sharpness: float = 1.0
   folds: tuple[float, ...] = ()
+  judged: int = 0
 
   def scores(
     self, features: Float[np.ndarray, "N D"]

@@ -232,12 +232,16 @@ def fit(
         "probe takes two, to be fitted to some and tried on others."
       )
 
+  judged = 0
+
   def parts() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    nonlocal judged
     for y, labels in train:
       numbers = train.examples - len(labels) + np.arange(len(labels))
       if groups is not None:
         numbers = groups[train.places]
       fold = np.where(numbers % every == 0, numbers // every % _FOLDS, -1)
+      judged += int((fold >= 0).sum())
       views = 1 if y.ndim == 2 else y.shape[1]
       y = y.reshape(len(labels) * views, y.shape[-1])
       yield y, labels.repeat(views), fold.repeat(views)
@@ -247,4 +251,5 @@ def fit(
         f"probe; give {least} or more{instead}."
       )
 
-  return linear_probe.fit_in_parts(parts(), num_classes)
+  probe = linear_probe.fit_in_parts(parts(), num_classes)
+  return dataclasses.replace(probe, judged=judged)

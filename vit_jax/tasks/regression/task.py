@@ -61,7 +61,7 @@ class Regression(Classification):
 class NumberScores(Scores):
   """The error of each target in the headline."""
 
-  def headline(self, metrics: Mapping[str, Any]) -> str:
+  def result(self, metrics: Mapping[str, Any]) -> str:
     """The error of each target: their units differ, so there is no mean."""
     scores = Split.EVAL.scores(metrics)
     each = scores.get("mae_by_target", {})

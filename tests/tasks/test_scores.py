@@ -1,0 +1,74 @@
+"""What an evaluation is said to be worth, for every task."""
+
+import math
+from unittest import mock
+
+import pytest
+
+from vit_jax.tasks import choose, scores
+from vit_jax.tasks.classification.task import ClassificationTask
+from vit_jax.tasks.table import OBJECTIVES
+
+# Five folds of 48 images; Wilson's interval of 6 of 12 is 25.4 to 74.6 %.
+FOLDS = scores.of_folds([0.8, 0.9, 0.8, 0.9, 0.8], 48)
+BY_FOLDS = "top-1 84% (95 % interval 64 to 94 %) by five folds of the 48 trai"
+
+
+def _verdict(top1, count, **folds):
+  found = {"eval/top1": top1, "eval/examples": count}
+  return ClassificationTask().scores.verdict(found | FOLDS | folds)
+
+
+@pytest.mark.parametrize(
+  "top1, count, says",
+  [
+    (0.5, 12, "Believe the folds: each training image was judged by a head "),
+    (0.83, 12, "and 12 held-out images are too few to judge by."),
+    (0.8, 100, "Believe the held-out images: they judge the trained model"),
+    (0.0, 12, "The two do not fit together: the folds judge the head that"),
+    (0.3, 100, "The two do not fit together"),
+  ],
+)
+def test_of_two_numbers_one_is_to_be_believed(top1, count, says):
+  said = str(_verdict(top1, count))
+  assert said.startswith(BY_FOLDS)
+  assert f", and {top1:.0%} (" in said and f" on {count} held-out im" in said
+  assert says in said and said.endswith(_verdict(top1, count).advice)
+
+
+def test_folds_of_an_older_run_do_not_say_how_many_they_are():
+  folds = {"folds/top1": 0.76, "folds/low": 0.667, "folds/high": 0.84}
+  found = {"eval/top1": 0.625, "eval/examples": 8}
+  said = str(ClassificationTask().scores.verdict(found | folds))
+  assert said.startswith(
+    "top-1 76% (95 % interval 67 to 84 %) by five folds of the training images,"
+    " and 62% (31 to 86 %) on 8 held-out images. Believe the folds"
+  )
+
+
+def test_a_row_without_folds_does_not_hide_those_of_one_before():
+  rows = [{"step": 1}, {"step": 2, "eval/top1": 0.5} | FOLDS, {"step": 3}]
+  assert scores.kept_folds(rows) == FOLDS
+  assert scores.kept_folds(rows[::2]) == {}
+
+
+@pytest.mark.parametrize("score", [None, math.nan])
+def test_nothing_is_said_of_what_was_not_measured(score):
+  verdict = _verdict(score, 12)
+  assert (str(verdict), verdict.aside, verdict.advice) == ("", "", "")
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_few_images_are_too_few_for_every_task(name):
+  told = choose.task_class(name)().scores
+  found = {f"eval/{metric.key}": 0.9766 for metric in told.metrics}
+  few = found | {"eval/examples": 2}
+  enough = found | {"eval/examples": 50}
+  assert str(told.verdict(few)).endswith(
+    " on 2 evaluated images, which are too few to judge by."
+  )
+  assert "too few" not in str(told.verdict(enough))
+  # The headline of a task may take what is not among its metrics.
+  with mock.patch.object(type(told), "result", lambda *_: "a result"):
+    assert "to judge by)" in told.headline(few)
+    assert "too few" not in told.headline(enough)
