@@ -5,6 +5,7 @@ import csv
 import json
 import re
 import shutil
+import types
 from unittest.mock import ANY
 
 import jax
@@ -128,6 +129,29 @@ def test_workers_prepare_batches_while_the_step_is_compiled(
   with pytest.raises(Interrupted, match="enough"):
     loop.train(read(runs.config(data_dir)), str(tmp_path / "run"))
   assert seen == ["batches", "compiled"]
+
+
+@pytest.mark.parametrize("free, lacks", [(10_000, True), (None, False)])
+def test_too_little_memory_is_said_before_the_first_step(
+  data_dir, tmp_path, monkeypatch, capsys, free, lacks
+):
+  sizes = {"argument": 500, "temp": 9_000, "output": 2_000, "alias": 500}
+  sizes = {f"{name}_size_in_bytes": size for name, size in sizes.items()}
+  program = types.SimpleNamespace(
+    memory_analysis=lambda: types.SimpleNamespace(**sizes)
+  )
+
+  def begin(**_):
+    raise Interrupted("enough")
+
+  step = contextlib.nullcontext(types.SimpleNamespace(program=program))
+  monkeypatch.setattr(loop, "step_compiled", lambda *_: step)
+  monkeypatch.setattr(loop.memory, "host_free", lambda: free)
+  monkeypatch.setattr(loop, "first_state", lambda *_: (None, 0))
+  monkeypatch.setattr(loop, "TrainLoop", begin)
+  with pytest.raises(Interrupted, match="enough"):
+    loop.train(read(runs.config(data_dir)), str(tmp_path / "run"))
+  assert ("\nMemory: a step needs" in capsys.readouterr().out) == lacks
 
 
 def test_a_run_writes_what_it_promises(whole_run, tmp_path, capsys):

@@ -176,10 +176,17 @@ def test_a_step_is_traced_before_the_work_and_compiled_beside_it():
       assert compiling.wait(10)
       raise ValueError("the call raises it again")
 
-  with sharding.compiled_meanwhile(Step(), "state", "batch"):
+  with sharding.compiled_meanwhile(Step(), "state", "batch") as step:
     assert seen[0] == (("state", "batch"), True)
     compiling.set()
-  assert seen[1:] == [True]
+  assert seen[1:] == [True] and step.program is None
+
+
+def test_the_program_is_there_after_the_work():
+  jitted = jax.jit(lambda x: x + 1)
+  with sharding.compiled_meanwhile(jitted, np.float32(0)) as step:
+    pass
+  assert step.program(np.float32(1)) == 2
 
 
 def test_a_step_that_cannot_be_traced_delays_no_work():

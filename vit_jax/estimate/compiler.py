@@ -22,7 +22,7 @@ from vit_jax.models.grid import count_operations, forward_gflops
 from vit_jax.run import fastest
 from vit_jax.run.plan import Plan, plan_of_shapes
 from vit_jax.run.settings import Settings
-from vit_jax.training import sharding
+from vit_jax.training import memory, sharding
 from vit_jax.training.state import make_params_init
 
 GIB = 2**30
@@ -143,10 +143,9 @@ def cost(
   waiting = network.step_cycles(ops, coords, rate, chip.ring)
   # XLA's count, in which a loop's body counts once.
   compiled_flop = compiled.cost_analysis().get("flops", 0.0)
-  memory = compiled.memory_analysis()
-  per_device = chip.hbm_gib / chip.devices
-  peak = memory.argument_size_in_bytes + memory.temp_size_in_bytes
-  peak += memory.output_size_in_bytes - memory.alias_size_in_bytes
+  needs = memory.Needs.of(compiled)
+  assert needs is not None  # The TPU compiler tells it.
+  per_device, peak = chip.hbm_gib / chip.devices, needs.total
   if peak > per_device * GIB:  # The compiler may let this pass.
     raise DoesNotFit(_memory(f"{peak / GIB:.2f}G", f"{per_device:g}G"))
   row = {
@@ -154,8 +153,8 @@ def cost(
     "mesh": dict(mesh.shape),
     "images_per_chip": images * chip.devices,
     "hbm_gib": {
-      "arguments": memory.argument_size_in_bytes * chip.devices / GIB,
-      "temporaries": memory.temp_size_in_bytes * chip.devices / GIB,
+      "arguments": needs.arguments * chip.devices / GIB,
+      "temporaries": needs.temporaries * chip.devices / GIB,
       "peak": peak * chip.devices / GIB,
       "of": per_device * chip.devices,
     },

@@ -19,7 +19,7 @@ from vit_jax.run.train_loop import OnStep, TrainLoop
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.meter import ADVICE, DivergedError, Stopwatch
 from vit_jax.runtime.stops import StopSignal, Watchdog
-from vit_jax.training import sharding
+from vit_jax.training import memory, sharding
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, latest_described
@@ -80,12 +80,14 @@ def train(
     checkpoints = _open_run(plan, workdir, described, display, stack)
     newest = checkpoints.latest_step
     kind = "starting" if newest is None else "restoring"
-    with step_compiled(plan, newest):
+    with step_compiled(plan, newest) as step:
       with spent.on(kind):
         state, first = first_state(plan, checkpoints, display, allow_changes)
       out = outputs.open_outputs(plan, checkpoints, display, spent, first)
       writers.push(out.close)
       batches = _open_batches(plan, first, out, stack)
+    if step is not None:
+      _check_memory(plan, step.program, display)
     stack.callback(display.stop)
     start = time.perf_counter()
     spent.set_up()
@@ -145,7 +147,7 @@ def _open_run(
 
 def step_compiled(
   plan: Plan, newest: int | None
-) -> contextlib.AbstractContextManager[None]:
+) -> contextlib.AbstractContextManager[sharding.Compiling | None]:
   """Compiles the train step beside the work inside, unless no step is left.
 
   `newest` is the step of the newest checkpoint, if there is one.
@@ -153,6 +155,18 @@ def step_compiled(
   if newest == plan.lengths.total:
     return contextlib.nullcontext()
   return sharding.compiled_meanwhile(plan.jitted_step, *plan.step_shapes)
+
+
+def _check_memory(plan: Plan, step: Any, display: Display) -> None:
+  """Says if the memory that is free is too little for the compiled step."""
+  if step is None:  # The call says why.
+    return
+  lacking = memory.lacking(step, plan.mesh.local_devices)
+  if lacking is not None:
+    unit = sharding.batch_shards(plan.mesh) * plan.settings.parts
+    recomputes = getattr(plan.model.trunk, "remat", "") == "none"
+    size = plan.settings.batch_size
+    display.note(memory.warning(lacking, size, unit, recomputes=recomputes))
 
 
 def _open_batches(

@@ -37,7 +37,8 @@ _GONE = (
   "paths."
 )
 # From glibc's malloc.h.
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
+_MMAP_MAX, _LARGE = 65_536, 32 * 2**20  # Its default; the largest threshold.
 # Flags that take several numbers, with their help texts.
 _SEVERAL = {
   "image_size": (
@@ -135,12 +136,31 @@ def keep_freed_memory() -> None:
   a third of a train step. It is kept in one heap, because the others, of
   threads, are too small for such buffers.
   """
-  if sys.platform == "linux":
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # The C library is glibc.
-      mallopt(_M_ARENA_MAX, 1)
-      mallopt(_M_MMAP_MAX, 0)
-      mallopt(_M_TRIM_THRESHOLD, -1)  # Never give it back.
+  if libc := _glibc():
+    libc.mallopt(_M_ARENA_MAX, 1)
+    libc.mallopt(_M_MMAP_MAX, 0)
+    libc.mallopt(_M_TRIM_THRESHOLD, -1)  # Never give it back.
+
+
+def give_back_freed_memory() -> None:
+  """Has glibc's malloc give large buffers back to the system once freed.
+
+  Kept ones are parted by small buffers, so that a large one may not fit into
+  what was freed: then two of them are there at once.
+  """
+  if libc := _glibc():
+    libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+    libc.mallopt(_M_MMAP_MAX, _MMAP_MAX)
+    libc.mallopt(_M_TRIM_THRESHOLD, _LARGE)
+    libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+  """The C library, if it is glibc."""
+  if sys.platform != "linux":
+    return None
+  libc = ctypes.CDLL(None)
+  return libc if hasattr(libc, "mallopt") else None
 
 
 def values(*names: str) -> dict[str, Any]:

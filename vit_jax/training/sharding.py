@@ -204,28 +204,41 @@ def jit_train_step(
   )
 
 
+class Compiling:
+  """A program that is compiled in a thread.
+
+  Attributes:
+    program: What `jax.stages.Lowered.compile` returned; None before, or if it
+      failed.
+  """
+
+  program: Any = None
+
+
 @contextlib.contextmanager
-def compiled_meanwhile(function: Any, *arguments: Any) -> Iterator[None]:
+def compiled_meanwhile(function: Any, *arguments: Any) -> Iterator[Compiling]:
   """Compiles a jitted function in a thread, beside the work inside.
+
+  The program is there once the work has ended.
 
   The arguments may be shapes with shardings. A call with such arrays then finds
   the program; it also raises the error, if compiling failed. The function is
   traced before the work begins: in the thread, Python would take turns between
   both, and the compiler would have to wait for the end of the work.
   """
-  lowered = None
+  lowered, compiling = None, Compiling()
   with contextlib.suppress(Exception):
     lowered = function.lower(*arguments)
 
   def compile_it() -> None:
     with contextlib.suppress(Exception):
       if lowered is not None:
-        lowered.compile()
+        compiling.program = lowered.compile()
 
   thread = threading.Thread(target=compile_it)
   thread.start()
   try:
-    yield
+    yield compiling
   finally:
     thread.join()
 
