@@ -2,10 +2,12 @@
 
 vit_jax evaluate runs/digits --per_class --out predictions.csv
 vit_jax evaluate runs/my_photos new_photos
+vit_jax evaluate runs/prices new_prices.csv
 
 The checkpoint's description holds the data, the preprocessing and the model.
-FOLDER has other class folders, of which all images are taken if it has no
-splits, and its val or test split if it has.
+FOLDER has other class folders, or is another file of labels, whose images are
+in --root, beside it, or where those of the run are. All images are taken if
+there are no splits, and the val or test split if there are.
 With --suite, MODEL is any checkpoint with ImageNet's classes, and a table has
 its scores on ImageNet-ReaL, V2, Sketch, A, R, C and ObjectNet, and few-shot on
 other data sets. The test sets are read from --root or from TFDS; those that are
@@ -70,8 +72,8 @@ def main(arguments: list[str]) -> None:
   others = {"folder": folders[1]} if folders[1:] else {}
   if others and (options.calibrate or options.suite not in (None, "false")):
     raise ValueError(
-      f"{folders[1]!r} is a second folder, which is not for --calibrate or "
-      "--suite: leave it out, or give it as --root."
+      f"{folders[1]!r} is not for --calibrate or --suite: leave it out, or "
+      "give a folder as --root."
     )
   if options.suite not in (None, "false"):
     return _run_suite(folders[0])
@@ -122,8 +124,9 @@ def evaluate(
 
   Args:
     run: The run's folder, or what `vit_jax.train` returned.
-    folder: Other class folders, such as "new_photos", in place of the run's
-      evaluation split: all their images, or their val or test split.
+    folder: Other class folders, such as "new_photos", or another file of
+      labels, in place of the run's evaluation split: all their images, or their
+      val or test split.
     test: Whether to evaluate on a folder's test split instead.
     per_class: Whether to print precision, recall and F1 of each class as well.
     out: CSV file for the answer to every example, the highest loss first.

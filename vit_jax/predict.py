@@ -5,7 +5,8 @@ vit_jax predict b16_augreg_i1k_224 cat.jpg --top 5
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `vit_jax convert --list` shows. IMAGE is a file, a folder,
-which is searched recursively, or a quoted pattern such as "photos/**/*.jpg".
+which is searched recursively, a table such as new.csv, for the images that it
+names, or a quoted pattern such as "photos/**/*.jpg".
 With --out, the answers go to a CSV file, or to JSON Lines if it ends in .jsonl,
 and the number of images of each class is shown. The exit code is 1 if a name
 matches no image or an image cannot be read; all others are predicted. It is 2

@@ -161,10 +161,29 @@ def test_the_data_set_of_the_run_is_no_other_folder(elsewhere):
     evaluate_checkpoint(run, folder="digits")
 
 
-def test_another_folder_needs_a_run_on_class_folders(elsewhere):
+def test_another_folder_needs_a_run_on_class_folders(elsewhere, tmp_path):
   run = elsewhere("autoencoder", rate=0.75)
   with pytest.raises(ValueError, match="task autoencoder: .* by --root=new, "):
     evaluate_checkpoint(run, folder="new")
+  (tmp_path / "new.csv").write_text("file,label\n0.png,a\n")
+  with pytest.raises(ValueError, match="file of labels, and .* autoencoder: "):
+    evaluate_checkpoint(run, folder=str(tmp_path / "new.csv"))
+
+
+def test_another_table_is_read_with_the_classes_of_the_run(elsewhere, tmp_path):
+  _noise(tmp_path / "new", 1)
+  table = tmp_path / "new.csv"
+  table.write_text("pic,what\nnew/a/0.png,c\nnew/b/0.png,a\n")
+  run = elsewhere()
+  with opened(run, folder=str(table)) as there:
+    assert there.source.labels([0, 1]).tolist() == [2, 0]
+    assert there.source.class_names == ("a", "b", "c")
+  with pytest.raises(
+    ValueError, match=r"'no.csv' is not a file here, relative"
+  ):
+    evaluate_checkpoint(run, folder="no.csv")
+  with pytest.raises(ValueError, match=r"run's own data: leave it out.$"):
+    evaluate_checkpoint(run, folder=str(table), test=True)
 
 
 @pytest.fixture

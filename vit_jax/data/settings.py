@@ -19,7 +19,8 @@ FILTERS = ("area", *PILLOW_FILTERS)
 TENSORFLOW = ("vision_transformer", "big_vision")
 RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
 # Endings of files of labels that commands know.
-LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
+TABLES = (".csv", ".tsv", ".jsonl")
+LABEL_FILES = (*TABLES, ".json", ".txt")  # These two may be anything.
 SAMPLING = ("images", "classes")
 HELD_OUT_BY = ("name", "count", "rank")
 MASK_VALUES = ("meant", "index")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vit_jax.data.reading.places import place_of
-from vit_jax.data.settings import DataSettings
+from vit_jax.data.settings import TABLES, DataSettings
 from vit_jax.run.config_file import FOR_CLASSES
 from vit_jax.runtime import hints
 from vit_jax.tasks.table import SECTIONS, TASKS, labels_of
@@ -20,7 +20,6 @@ from vit_jax.tasks.table import SECTIONS, TASKS, labels_of
 if TYPE_CHECKING:
   from vit_jax.data.reading.recognise import Recognised
 
-_TABLES = (".csv", ".tsv", ".jsonl")  # A .txt may be anything.
 # Tasks whose head reads trained features.
 _ON_FEATURES = ("segmentation", "dense_regression")
 GOING_ON = "dino:continue"  # It sets keys by the number of images.
@@ -184,7 +183,7 @@ def _without_labels(
 
 def _tables(folder: str) -> list[str]:
   """The files in a folder that may have labels or captions of its images."""
-  names = [n for n in os.listdir(folder) if n.lower().endswith(_TABLES)]
+  names = [n for n in os.listdir(folder) if n.lower().endswith(TABLES)]
   return [os.path.join(folder, name) for name in sorted(names)]
 
 

@@ -11,11 +11,13 @@ from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
+from vit_jax.data.reading import other_table
 from vit_jax.data.reading.image_folder import open_whole
 from vit_jax.data.reading.labels import SINGLE
+from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.data.reading.split_names import OLDER
-from vit_jax.data.settings import DataSettings
+from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.locate import check_named
@@ -91,8 +93,9 @@ def opened(
     root: The place of the folder of images or of packed images now, if it has
       moved.
     test: Whether to take a folder's test split, not the one of evaluation.
-    folder: Other class folders to evaluate on, all of whose images count if it
-      has no splits.
+    folder: Other class folders to evaluate on, or another file of labels, all
+      of whose images count if it has no splits. The images of a file are in
+      `root`, beside it, or where those of the run are.
     num_workers: Worker processes that prepare batches, 0 for a thread; by
       default those of the run.
   """
@@ -110,7 +113,7 @@ def opened(
   if num_workers is not None:
     settings = replaced(settings, {"loader.num_workers": num_workers})
   if folder is not None:
-    settings = _of_folder(settings, loaded.task, folder, test)
+    settings = _of_other(settings, loaded.task, folder, test, root)
   for flag, place in prepared(settings.data).items():
     if {"root": root, "data_dir": data_dir}[flag] is None:
       check_named(place, "the data of this run", flag, workdir)
@@ -124,11 +127,14 @@ def opened(
     # It is measured by the features that it learned.
     fitted = _with_teacher(fitted, settings, loaded, base)
   split = "test" if test else "eval"
+  names = tuple(description["class_names"])
   if folder is None:
     source = open_source(split, settings.data, fitted.labels)
+  elif settings.data.labels_file:
+    source = other_table.open_whole(settings.data, fitted.labels, names)
   else:
     source = open_whole(settings.data)
-  trained = tuple(description["class_names"]), "the checkpoint"
+  trained = names, "the checkpoint"
   why = OLDER if data.root and not data.labels_file else ""
   check_same_classes(*trained, source.class_names, "the evaluation split", why)
   stream = open_stream(
@@ -182,7 +188,8 @@ def evaluate_checkpoint(
   if options.get("folder") is None:  # Of other images the folds say nothing.
     metrics |= kept_folds(metrics_so_far(epath.Path(workdir).expanduser()))
   verdict = str(run.task.scores.verdict(metrics))
-  for note in (*run.loaded.notes, shown, verdict, *outcome.remarks):
+  read: Any = getattr(run.source, "notes", ())
+  for note in (*run.loaded.notes, *read, shown, verdict, *outcome.remarks):
     if note:
       display.note(note)
   if per_class:
@@ -275,25 +282,72 @@ def _with_teacher(
   return with_teacher(task, settings, description, _mesh(loaded))
 
 
-def _of_folder(
-  settings: Settings, task: Task, folder: str, test: bool
+def _of_other(
+  settings: Settings, task: Task, other: str, test: bool, root: str | None
 ) -> Settings:
-  """The settings with other class folders as the data.
+  """The settings with other images as the data: a file of labels, or a folder.
 
-  Raises ValueError if the run is on no classes of images, or the folder's test
-  split is asked for as well.
+  Raises ValueError if they cannot have the labels of the run, or the test split
+  is asked for as well.
   """
-  data = settings.data
-  if task.labels is not SINGLE or task.answers is None or not data.labels:
+  place = place_of(os.path.expanduser(other))
+  is_file = place is not None and place.is_file
+  if place is None and other.lower().endswith(LABEL_FILES):
     raise ValueError(
-      "a folder of its own is for a run on class folders, and this one is of "
-      f"the task {task.name}: evaluate it on {folder} by --root={folder}, of "
-      "which its val split is taken, or a part is held out."
+      f"{other!r} is not a file here, relative to {os.getcwd()!r}."
     )
   if test:
+    instead = (
+      "" if is_file else f", or give --root={other} in place of the folder"
+    )
     raise ValueError(
-      f"--test takes the test split of the run's own data: leave it out, or "
-      f"give --root={folder} in place of the folder."
+      "--test takes the test split of the run's own data: leave it "
+      f"out{instead}."
+    )
+  if is_file:
+    data = _of_file(settings.data, task, os.path.expanduser(other), root)
+  else:
+    data = _of_folder(settings.data, task, other)
+  return dataclasses.replace(settings, data=data)
+
+
+def _of_file(
+  data: DataSettings, task: Task, file: str, root: str | None
+) -> DataSettings:
+  """The settings of the data with another file of labels.
+
+  Its images are in `root`, or beside it, or where those of the run are.
+  """
+  if task.labels.reader or not (task.labels.are_used and data.labels):
+    raise ValueError(
+      f"{file} is a file of labels, and this run is of the task {task.name}: "
+      "evaluate it on a folder, by --root=DIR."
+    )
+  own: Any = data
+  if not data.labels_file:
+    own = type(own)(labels_file=file, task=own.task)
+  if root is None:
+    beside = os.path.dirname(file) or "."
+    root = other_table.root_of(file, (beside, data.root or beside))
+  changes = {"labels_file": file, "eval_labels_file": None, "root": root}
+  return dataclasses.replace(own, group_column=None, **changes)
+
+
+def _of_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
+  """The settings of the data with other class folders.
+
+  Raises ValueError if the run is on no classes of images.
+  """
+  if task.labels is not SINGLE or task.answers is None or not data.labels:
+    instead = (
+      f"by --root={folder}, of which its val split is taken, or a part is held "
+      "out"
+    )
+    if data.labels_file:
+      instead = "by a file of labels such as its own, in place of the folder"
+    raise ValueError(
+      "a folder of its own is for a run on class folders, and this one is of "
+      f"the task {task.name}: evaluate it on {folder} {instead}."
     )
   root = os.path.expanduser(folder)
   if not os.path.isdir(root) and folder == data.name:
@@ -301,8 +355,7 @@ def _of_folder(
       f"{folder} is the data set of the run, which is evaluated on it where no "
       "folder is given: leave it out."
     )
-  others = type(data)(root=root)
-  return dataclasses.replace(settings, data=others)
+  return type(data)(root=root)
 
 
 def _mesh(loaded: Loaded) -> Mesh:

@@ -13,9 +13,10 @@ import numpy as np
 from vit_jax.data.reading.cells import Encode, Row
 from vit_jax.data.reading.columns import one_hot
 from vit_jax.data.reading.tables import fail
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import composed, printable
 
 Names = tuple[str, ...]
+_NAMED = 12  # Labels that a message names.
 
 
 def fit(columns: Sequence[str], rows: Sequence[Row]) -> tuple[Names, Encode]:
@@ -31,6 +32,39 @@ def fit(columns: Sequence[str], rows: Sequence[Row]) -> tuple[Names, Encode]:
     return np.array([*map(places, rows)], np.int32).reshape(len(rows))
 
   return names, encode
+
+
+def fit_to(columns: Sequence[str], names: Names) -> Encode:
+  """How rows are encoded for names that are known already; `Labels.fit_to`."""
+  if len(columns) == 1:
+    places = known(functools.partial(_single, columns[0]), names)
+    return lambda rows: np.array([places(row)[0] for row in rows], np.int32)
+  place = {composed(name): k for k, name in enumerate(names)}
+  if lacks := [name for name in columns if composed(name) not in place]:
+    raise ValueError(f"{_unknown(lacks[0], names)}.")
+  order = np.array([place[composed(name)] for name in columns], np.int32)
+  return lambda rows: order[one_hot(columns, rows)]
+
+
+def known(
+  read: Callable[[Row], list[str]], names: Names
+) -> Callable[[Row], list[int]]:
+  """The places in `names` of those of a row, which must be among them."""
+  index = {composed(name): k for k, name in enumerate(names)}
+
+  def places(row: Row) -> list[int]:
+    read_names = read(row)
+    for name in read_names:
+      if composed(name) not in index:
+        fail(row.place, f"has {_unknown(name, names)}")
+    return [index[composed(name)] for name in read_names]
+
+  return places
+
+
+def _unknown(name: str, names: Names) -> str:
+  shown = ", ".join(names[:_NAMED]) + (", ..." if names[_NAMED:] else "")
+  return f"the label {name!r}, which the run does not know; it has {shown}"
 
 
 def alike(before: Row, row: Row, hint: str) -> Row:

@@ -76,6 +76,13 @@ def roles_of(
   return Roles(file, columns, others, are_named, notes + unread)
 
 
+def images_column(
+  place: str, rows: Sequence[Cells], settings: DataSettings
+) -> str:
+  """The column that names the images; raises ValueError as `roles_of`."""
+  return _files(place, rows, settings)[0]
+
+
 def may_have_labels(
   place: str, rows: Sequence[Cells], settings: DataSettings
 ) -> list[str]:

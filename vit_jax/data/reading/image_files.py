@@ -19,6 +19,8 @@ from vit_jax.data.example import (
 )
 from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
 from vit_jax.data.reading.holdout import Holdout
+from vit_jax.data.reading.lookup import Lookup
+from vit_jax.data.settings import TABLES, DataSettings
 from vit_jax.runtime import hints
 from vit_jax.runtime.files import open_regular
 from vit_jax.runtime.printable import composed, first_of, say
@@ -39,7 +41,8 @@ def find_images(names: Path | Iterable[Path]) -> Iterator[str]:
 
   One name is as good as a list of it.
 
-  A name is a file with any extension; a folder, which is searched at any depth
+  A name is a file with any extension; a file of labels, such as a CSV file, for
+  the images that it names; a folder, which is searched at any depth
   for images of all kinds that are read; or a pattern such as
   "photos/**/*.jpg" that matches such files and folders. Hidden files have to be
   named in full.
@@ -84,9 +87,22 @@ def _each(names: Path | Iterable[Path]) -> Iterator[str]:
     yield os.fspath(name)
 
 
+def _of_table(path: str) -> Iterator[str]:
+  """The files that a file of labels names, from its folder on."""
+  from vit_jax.data.reading.label_rows import images_of
+
+  root = os.path.dirname(path)
+  lookup = Lookup(os.fsencode(root or "."))
+  for name in images_of(path, DataSettings(labels_file=path)):
+    found = lookup.find(os.fsencode(name))
+    yield os.path.join(root, name if found is None else os.fsdecode(found))
+
+
 def _named(path: str) -> Iterator[str]:
   if os.path.isdir(path):
     yield from _below(path)
+  elif os.path.isfile(path) and path.lower().endswith(TABLES):
+    yield from _of_table(path)
   elif os.path.exists(path):  # Even if the name could be read as a pattern.
     yield path
   else:

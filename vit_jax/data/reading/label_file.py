@@ -91,7 +91,7 @@ def open_folder(
   """
   assert settings.labels_file
   path = located(settings, settings.labels_file)
-  columns, rows, notes = _rows(path, settings, labels)
+  columns, rows, notes = image_rows(path, settings, labels)
   parts: dict[str, list[Row]] = collections.defaultdict(list)
   for row in rows:
     parts[row.split or "train"].append(row)
@@ -141,7 +141,7 @@ def summary(splits: Sequence[LabelledImages]) -> str:
   return f"{first.name}: {counts} images, {what}"
 
 
-def _rows(
+def image_rows(
   path: str, settings: DataSettings, labels: Labels
 ) -> tuple[list[str], list[Row], list[str]]:
   """The columns of labels, a row for each image, and lines on what was read."""

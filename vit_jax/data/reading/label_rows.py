@@ -2,12 +2,17 @@
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from vit_jax.data.reading import cells
 from vit_jax.data.reading.cells import Row
-from vit_jax.data.reading.column_roles import LOOKED_AT, SPLIT, roles_of
+from vit_jax.data.reading.column_roles import (
+  LOOKED_AT,
+  SPLIT,
+  images_column,
+  roles_of,
+)
 from vit_jax.data.reading.columns import is_empty
 from vit_jax.data.reading.labels import Labels
 from vit_jax.data.reading.lookup import Lookup
@@ -96,6 +101,26 @@ def columns_of(path: str) -> list[str]:
   for row in cells_of(path):
     return [*row.by_column]
   return []
+
+
+def images_of(path: str, settings: DataSettings) -> Iterator[str]:
+  """The names of the images of a file, each once, as it has them.
+
+  Raises ValueError if no column names images.
+  """
+  every = cells_of(path, settings.file_column)
+  first = [*itertools.islice(every, LOOKED_AT)]
+  if not first:
+    _fail_empty(path)
+  key = images_column(
+    f"{path}, {first[0].place}", [row.by_column for row in first], settings
+  )
+  seen: set[str] = set()
+  for row in itertools.chain(first, every):
+    name = str(row.by_column.get(key, ""))
+    if name and name not in seen:
+      seen.add(name)
+      yield name
 
 
 def _group(place: str, row: Mapping[str, Any], column: str | None) -> str:

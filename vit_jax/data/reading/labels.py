@@ -154,6 +154,26 @@ class Labels:
 
     return fit(columns, rows)
 
+  def fit_to(
+    self, columns: Sequence[str], rows: Sequence["Row"], names: Names
+  ) -> "Encode":
+    """How rows of another file are encoded for names that are known already.
+
+    The file need not have all of the names. Raises ValueError, with the line,
+    for a label that is none of them.
+    """
+    if self.are_classes:
+      from vit_jax.data.reading.class_rows import fit_to
+
+      return fit_to(columns, names)
+    theirs, encode = self.fit(columns, rows)
+    if theirs != names:
+      raise ValueError(
+        f"the {self.plural} are {', '.join(theirs)}, and those of the run "
+        f"{', '.join(names)}: they must be the same, in the same order."
+      )
+    return encode
+
   def note_training(self, rows: Sequence["Row"]) -> None:
     """Is given the rows of a file to train on, once others are held out."""
 

@@ -6,14 +6,14 @@ It is NaN where nobody knows. Losses and metrics leave such labels out.
 import dataclasses
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.reading.cells import Encode, Row, parts_of, put_together
-from vit_jax.data.reading.class_rows import indexed
+from vit_jax.data.reading.class_rows import indexed, known
 from vit_jax.data.reading.columns import (
   UNKNOWN,
   as_bit,
@@ -54,14 +54,15 @@ class Several(Labels):
       return tuple(columns), functools.partial(_flags, columns)
     read = functools.partial(_several, columns[0])
     names, places = indexed(read, rows, least=1)
+    return names, functools.partial(_at, places, len(names))
 
-    def encode(rows: Sequence[Row]) -> np.ndarray:
-      labels = np.zeros((len(rows), len(names)), np.uint8)
-      for n, row in enumerate(rows):
-        labels[n, places(row)] = 1
-      return labels
-
-    return names, encode
+  def fit_to(
+    self, columns: Sequence[str], rows: Sequence[Row], names: Names
+  ) -> Encode:
+    if len(columns) > 1:
+      return super().fit_to(columns, rows, names)
+    read = functools.partial(_several, columns[0])
+    return functools.partial(_at, known(read, names), len(names))
 
   def guessed(self, first: Mapping[str, Any]) -> Sequence[str]:
     """As of `Labels`; a cell may also be empty or -1, if one is 0 or 1."""
@@ -222,6 +223,16 @@ def _counted(counts: dict[str, int], total: int, what: str) -> list[str]:
   each = [f"{name} {count:,}" for name, count in counts.items() if count]
   line = f"{sum(counts.values()):,} of {total:,} cells {what}"
   return [f"{line}: {listed(each)}."]
+
+
+def _at(
+  places: Callable[[Row], list[int]], count: int, rows: Sequence[Row]
+) -> np.ndarray:
+  """The labels of rows (N, K), 1 at the places that each has."""
+  labels = np.zeros((len(rows), count), np.uint8)
+  for n, row in enumerate(rows):
+    labels[n, places(row)] = 1
+  return labels
 
 
 def _flags(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:

@@ -35,6 +35,14 @@ class Numbers(Labels):
   ) -> tuple[Names, Encode]:
     return tuple(columns), functools.partial(in_columns, columns, read_number)
 
+  def fit_to(
+    self, columns: Sequence[str], rows: Sequence[Row], names: Names
+  ) -> Encode:
+    """As of `Labels`; a single target may be called otherwise there."""
+    if len(columns) == len(names) == 1:
+      return self.fit(columns, rows)[1]
+    return super().fit_to(columns, rows, names)
+
   def check(self, path: str, names: Sequence[str], labels: np.ndarray) -> None:
     """Raises ValueError for a target that hardly varies."""
     labels = labels.astype(np.float64)

@@ -1,0 +1,111 @@
+"""Opens a file of labels that is new to a run, with the labels of the run."""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Sequence
+
+from vit_jax.data.reading.column_roles import (
+  LOOKED_AT,
+  as_text,
+  may_have_labels,
+  names_in,
+)
+from vit_jax.data.reading.label_file import LabelledImages, image_rows, located
+from vit_jax.data.reading.label_rows import columns_of, images_of
+from vit_jax.data.reading.labels import USUAL, Labels
+from vit_jax.data.reading.lookup import Lookup
+from vit_jax.data.reading.tables import cells_of, fail, listed
+from vit_jax.data.settings import DataSettings
+
+_LOOKED_FOR = 16  # Images of a file that are looked for.
+
+
+def open_whole(
+  settings: DataSettings, labels: Labels, names: tuple[str, ...]
+) -> LabelledImages:
+  """All images of a file, or else its split "val" or "test", if it has one.
+
+  It is for a file that is new to a run, whose `names` its labels are encoded
+  for: the file need not have all of them. Raises ValueError as `open_folder`,
+  and for a label that is none of the names.
+  """
+  assert settings.labels_file
+  path = located(settings, settings.labels_file)
+  settings = _columns_for(path, settings, labels, names)
+  columns, rows, notes = image_rows(path, settings, labels)
+  encode = labels.fit_to(columns, rows, names)
+  splits = {row.split for row in rows}
+  split = next((split for split in ("val", "test") if split in splits), "train")
+  if split != "train":
+    rows = [row for row in rows if row.split == split]
+  source = LabelledImages(settings, split, rows, names, encode(rows), labels)
+  # Keys are for the commands that begin with data.
+  if settings.root != (os.path.dirname(path) or "."):
+    notes.append(f"the images are read from {settings.root!r}.")
+  answered = "" if labels.are_classes else names[0]
+  if len(columns) == len(names) == 1 and answered not in ("", columns[0]):
+    notes.append(f"{columns[0]!r} is compared with the run's {answered!r}.")
+  source.notes = [re.sub(r"; --config\..*", ".", note) for note in notes]
+  return source
+
+
+def _columns_for(
+  path: str, settings: DataSettings, labels: Labels, names: tuple[str, ...]
+) -> DataSettings:
+  """The settings, whose columns are those that the file has of a run's.
+
+  Columns of numbers, or of 0 and 1, are called as the run's names. Raises
+  ValueError if none of several columns is called as that of the run.
+  """
+  there = columns_of(path)
+  file = settings.file_column if settings.file_column in there else None
+  chosen = settings.label_columns
+  if {*names} <= {*there} and not labels.are_classes:
+    chosen = as_text(names)
+  elif chosen and not {*names_in(chosen, there)} <= {*there}:
+    chosen = None
+  new = dataclasses.replace(settings, label_columns=chosen, file_column=file)
+  wanted = settings.label_columns or as_text(names)
+  if labels.are_classes or labels.may_be_several:
+    wanted = settings.label_columns or USUAL[0]
+  if chosen is None and not _says_labels(path, new, labels):
+    fail(
+      path,
+      f"has no column {wanted!r}, from which the run learned; its columns are "
+      f"{listed(there)}: rename the one that has the labels to {wanted}",
+    )
+  return new
+
+
+def root_of(file: str, folders: Sequence[str]) -> str:
+  """The first of the folders that has the images of a file; else the first."""
+  for root in folders:
+    if _images_are_there(file, DataSettings(labels_file=file, root=root)):
+      return root
+  return folders[0]
+
+
+def _images_are_there(path: str, settings: DataSettings) -> bool:
+  """Whether the first images that a file names are in the folder `root`."""
+  lookup = Lookup(os.fsencode(settings.root or "."))
+  names = images_of(path, settings)
+  with contextlib.suppress(ValueError):  # No column has images of this folder.
+    first = itertools.islice(names, _LOOKED_FOR)
+    return all(lookup.find(os.fsencode(name)) is not None for name in first)
+  return False
+
+
+def _says_labels(path: str, settings: DataSettings, labels: Labels) -> bool:
+  """Whether a file says by itself which of its columns have the labels."""
+  first = [*itertools.islice(cells_of(path, settings.file_column), LOOKED_AT)]
+  rows = [row.by_column for row in first]
+  others = may_have_labels(path, rows, settings) if rows else []
+  if len(others) < 2 or labels.guessed(
+    {name: rows[0][name] for name in others}
+  ):
+    return True
+  by_name = {*labels.columns(others)}
+  return by_name <= {*others} and by_name != {*others}
