@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from absl import flags
 
 from vit_jax.runtime import command
-from vit_jax.runtime.printable import fitted, say
+from vit_jax.runtime.printable import fit, say
 
 if TYPE_CHECKING:
   from vit_jax.inference.answers import Lines
@@ -479,7 +479,7 @@ def _report(
         features.add(prediction.image, prediction.features)
     try:
       texts = [f"{line}\n" for line in lines(batch)]
-      stream.writelines(texts if whole else (fitted(t, stream) for t in texts))
+      stream.writelines(texts if whole else (fit(t, stream) for t in texts))
       stream.flush()
     except BrokenPipeError:  # The reader, such as `head`, has closed the pipe.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

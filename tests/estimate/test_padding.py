@@ -41,7 +41,7 @@ def test_rows_of_one_image(config):
   assert 0 <= found["packed"] < found["share"]
   # No shorter row has room for all images.
   assert 12 < found["row_tokens"] < 48
-  text = padding.described(found)
+  text = padding.describe(found)
   assert text == (
     f"{found['share']:.1%} of the patches, {found['tflop']:.2f} TFLOP/chip; "
     f"{found['packed']:.1%} with data.images_per_row=4, "
@@ -60,7 +60,7 @@ def test_rows_of_several_images(config):
   assert found["alone"] > ALONE  # Images have fewer patches than they may.
   assert 0 < found["share"] < found["alone"]
   assert "with data.images_per_row=2, data.row_tokens=15; " in (
-    padding.described(found)
+    padding.describe(found)
   )
 
 
@@ -68,7 +68,7 @@ def test_without_a_folder_the_share_is_unknown(config):
   config.data.root = None
   config.data.name = "imagenet2012"
   found = padding.shares(read(config), SIZE, None, tflop=2.0)
-  assert padding.described(found).startswith("unknown: give --config.data.root")
+  assert padding.describe(found).startswith("unknown: give --config.data.root")
 
 
 def test_a_prediction_counts_the_patches_of_a_row(config):

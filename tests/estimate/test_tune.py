@@ -202,7 +202,7 @@ def test_a_mesh_that_is_given_in_full_stays(tmp_path, compiles, sizes, fsdp):
 
 def test_a_search_that_was_stopped_continues_from_its_folder(tmp_path):
   def through(steps, facts):
-    return lambda choice: tune.kept(steps, tmp_path, facts, choice)
+    return lambda choice: tune.measure_once(steps, tmp_path, facts, choice)
 
   first = Steps(stop_after=3)
   with pytest.raises(KeyboardInterrupt):
@@ -216,10 +216,10 @@ def test_a_search_that_was_stopped_continues_from_its_folder(tmp_path):
   assert tune.search([RULE], AXES, through(again, "a"), 100) == (best, rows)
   assert not again.calls
   # Other facts, such as another libtpu, are measured anew; so is a broken file.
-  tune.kept(again, tmp_path, "b", RULE)
+  tune.measure_once(again, tmp_path, "b", RULE)
   for path in tmp_path.glob("*.json"):
     path.write_text("{")
-  tune.kept(again, tmp_path, "a", RULE)
+  tune.measure_once(again, tmp_path, "a", RULE)
   assert again.calls == [RULE, RULE]
 
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax.data.reading.labels import NONE
-from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.composed import Composed, Needs, encoder_of
 from vit_jax.models.layer import LayerConfig, dense, layer_norm
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import with_axes
 from vit_jax.models.parts import DECODER, Part, Stack
 from vit_jax.models.vit import EncoderBlock, patchify
 from vit_jax.runtime.display import Metric
@@ -69,10 +69,12 @@ class Decoder(nn.Module):
     into, out = ("embed", "decoder"), ("decoder", "embed")
     z = dense(SIZE, into, c, name="embed")(z)
     mask = self.param(
-      "mask", named(nn.initializers.normal(0.02), (None,)), (SIZE,)
+      "mask", with_axes(nn.initializers.normal(0.02), (None,)), (SIZE,)
     )
     E_pos = self.param(
-      "E_pos", named(nn.initializers.normal(0.02), (None,) * 3), (1, N, SIZE)
+      "E_pos",
+      with_axes(nn.initializers.normal(0.02), (None,) * 3),
+      (1, N, SIZE),
     )
     first, seen = z[:, : self.prefix], z[:, self.prefix :]
     K = seen.shape[1]
@@ -123,7 +125,7 @@ class AutoencoderTask(Task):
   refuses = ("loss.label_smoothing", "loss.mixup_alpha", "model.num_classes")
 
   def adapted(self, model):
-    return Autoencoder(0, held(model, NEEDS))
+    return Autoencoder(0, encoder_of(model, NEEDS))
 
   def objective(self, model, preprocessing):
     normalization = preprocessing.normalization

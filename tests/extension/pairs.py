@@ -12,10 +12,10 @@ import numpy as np
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.reading.labels import Labels
-from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.composed import Composed, Needs, encoder_of
 from vit_jax.models.layer import LayerConfig, dense, layer_norm
 from vit_jax.models.model import unit
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import with_axes
 from vit_jax.models.parts import ENCODER, HEAD, Part, Stack
 from vit_jax.models.vit import EncoderBlock
 from vit_jax.runtime.display import Metric
@@ -55,7 +55,7 @@ class TextTower(nn.Module):
 
   @nn.compact
   def __call__(self, ids):
-    normal = named(nn.initializers.normal(0.02), (None, "embed"))
+    normal = with_axes(nn.initializers.normal(0.02), (None, "embed"))
     E = self.param("E", normal, (WORDS, SIZE))
     E_pos = self.param("E_pos", normal, (LENGTH, SIZE))
     z, real = (E[ids] + E_pos[None]).astype(self.config.dtype), ids > 0
@@ -117,7 +117,7 @@ class PairsTask(Task):
   scores = Scores((Metric("recall", "recall@1"),))
 
   def adapted(self, model):
-    return TwoTowers(0, held(model, Needs("data.task", patches=False)))
+    return TwoTowers(0, encoder_of(model, Needs("data.task", patches=False)))
 
   def objective(self, model, preprocessing):
     return Contrast(**preprocessing.normalization)

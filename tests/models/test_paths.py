@@ -12,8 +12,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def test_a_path_and_its_modules():
   path = "block_0/msa/query/kernel"
-  assert paths.joined(path) == "block_0/msa/kernel"
-  assert paths.joined("block_0/msa/out/kernel") == "block_0/msa/out/kernel"
+  assert paths.merge_qkv(path) == "block_0/msa/kernel"
+  assert paths.merge_qkv("block_0/msa/out/kernel") == "block_0/msa/out/kernel"
   assert paths.beside(path, "bias") == "block_0/msa/query/bias"
   assert paths.beside("x_class", "E_pos") == "E_pos"
   assert paths.is_kernel(path) and paths.is_kernel("kernel")

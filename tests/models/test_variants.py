@@ -10,7 +10,7 @@ import pytest
 
 from vit_jax import ResNet, Vit, make_model, make_resnet, make_vit
 from vit_jax.models import from_fields, to_fields, variant_of
-from vit_jax.models.variants import described
+from vit_jax.models.variants import describe
 
 # Layers, hidden size, MLP size and heads, by Table 1 and the papers after it.
 TABLE = {
@@ -188,8 +188,8 @@ def test_a_model_knows_its_name(name):
 def test_a_model_of_other_sizes_has_no_name(name, fields, sizes):
   model = make_model(name, 10, **fields)
   assert variant_of(model) is None
-  assert described(model) == sizes
-  assert described(make_model(name, 10)) == name
+  assert describe(model) == sizes
+  assert describe(make_model(name, 10)) == name
 
 
 @pytest.mark.parametrize("name", ["S/8", "R50+S/32", "R50x1"])

@@ -26,7 +26,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.captions import TEXT
 from vit_jax.families import FAMILIES
 from vit_jax.models import make_model, to_fields
-from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.composed import Composed, Needs, encoder_of
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.model import ABSENT, Model
 from vit_jax.models.parts import Parts
@@ -137,7 +137,7 @@ QUICKLY = {
 QUICK = {("segmentation", "radio")}  # The others take two to five seconds.
 
 
-def encoder_of(name, **fields):
+def tiny_encoder(name, **fields):
   given = ENCODERS[name]
   if given is None:
     return make_model("R50x1", 0, layers=(1, 1), width=32)
@@ -162,7 +162,7 @@ def made(objective, encoder, **fields):
   if headed and ENCODERS[encoder] is None:
     vit = make_model("R50x1", 3, layers=(1, 1), width=32)
   else:
-    vit = encoder_of(encoder, headed=headed, **fields)
+    vit = tiny_encoder(encoder, headed=headed, **fields)
   model = task.adapted(vit)
   preprocessing = Preprocessing(SIZE, mean=HALF, std=HALF)
   return task, model, task.objective(model, preprocessing), batch(objective)
@@ -382,7 +382,7 @@ def test_only_a_model_of_images_is_held():
   inner = student(make_vit("Ti/4", 0, **SIZES), {})
   for model in (text, inner, two_towers(make_vit("Ti/4", 0, **SIZES), text)):
     with pytest.raises(ValueError, match="key: a .* is no encoder of images"):
-      held(model, Needs("key"))
+      encoder_of(model, Needs("key"))
 
 
 def test_layers_that_cannot_tell_places_see_no_part_of_an_image():

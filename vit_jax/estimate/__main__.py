@@ -234,7 +234,7 @@ def _table(row: dict[str, Any]) -> str:
   if row.get("padding"):
     from vit_jax.estimate import padding
 
-    text.append(f"padding        {padding.described(row['padding'])}")
+    text.append(f"padding        {padding.describe(row['padding'])}")
   if row["fastest"]:
     text.append(f"settings       {row['fastest']}")
   for source, shape, times, cycles in row["by_op"]:

@@ -51,7 +51,7 @@ def shares(
   }
 
 
-def described(found: dict[str, Any]) -> str:
+def describe(found: dict[str, Any]) -> str:
   """The line of a table on the result of `shares`."""
   if found["share"] is None:
     return (

@@ -241,17 +241,17 @@ def tuned(
       return {"why": str(error)}
     return {"topology": topology, **row, "by_op": []}
 
-  def tried(choice: Choice) -> Row:
+  def try_choice(choice: Choice) -> Row:
     """The row of a choice; what fails for another cause is not kept."""
     try:
-      return kept(compiled, folder, facts, choice)
+      return measure_once(compiled, folder, facts, choice)
     except ValueError as error:
       compiles = not isinstance(error, compiler.NotCompiled)
       if compiles and choice == begin[0]:
         raise  # It says what is wrong with the configuration.
       return {"why": str(error)}
 
-  best, rows = search(begin, axes, said(tried), most)
+  best, rows = search(begin, axes, say_each(try_choice), most)
   if best is None:
     raise ValueError(
       f"no choice can be compiled for {topology}, the first because "
@@ -269,7 +269,7 @@ def _rest(settings: Settings, mesh: Mesh) -> dict[str, int]:
   return {f"mesh.{k}": mesh.shape[k] for k, n in sizes.items() if n == -1}
 
 
-def said(measure: Callable[[Choice], Row]) -> Callable[[Choice], Row]:
+def say_each(measure: Callable[[Choice], Row]) -> Callable[[Choice], Row]:
   """`measure`, which also prints a line of each result."""
 
   def one(choice: Choice) -> Row:
@@ -289,7 +289,7 @@ def _result(row: Row) -> str:
   return f"{row['mcycles']:.1f} Mcycles, {time or ''}{peak:.1f} GiB"
 
 
-def kept(
+def measure_once(
   measure: Callable[[Choice], Row],
   folder: pathlib.Path,
   facts: Any,

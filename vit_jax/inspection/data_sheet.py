@@ -13,7 +13,7 @@ from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
 from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.data.transforming.with_masks import with_label
 from vit_jax.inspection.batch_sheet import batch_sheet
-from vit_jax.inspection.found_data import opened, recognised
+from vit_jax.inspection.found_data import open_found, recognised
 from vit_jax.inspection.label_issues import (
   IssueFiles,
   inspect_labels,
@@ -69,7 +69,7 @@ def inspect_folder(
   channels = len(bands) or settings.channels
   spec = ImageSpec(channels, settings.normalization.window)
   data, labels, told = recognised(root, settings.data)
-  splits = opened(root, data, labels, spec.window is not None)
+  splits = open_found(root, data, labels, spec.window is not None)
   if model:
     check_classes(splits.train, "--model")
   loaded = open_for_features(model, **overrides) if model else None

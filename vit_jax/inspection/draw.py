@@ -221,7 +221,9 @@ def _draw_parameters(
   size: tuple[int, int],
 ) -> Arrays:
   """Draws the figures of the model alone, and returns their arrays."""
-  components, similarity = embedding_maps.learned(model, params, size)
+  components, similarity = embedding_maps.filters_and_positions(
+    model, params, size
+  )
   _save(folder / "filters.png", figures.filters_figure(components))
   arrays = {"filters": components}
   if similarity is not None:

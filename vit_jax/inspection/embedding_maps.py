@@ -87,7 +87,7 @@ def position_similarity(
   return np.einsum("ijd,mnd->ijmn", unit, unit)
 
 
-def learned(
+def filters_and_positions(
   model: Model, params: Any, image_size: tuple[int, int]
 ) -> tuple[Float[np.ndarray, "n P P C"], Float[np.ndarray, "h w h w"] | None]:
   """Components of the filters, and the similarity of positions or None.

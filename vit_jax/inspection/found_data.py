@@ -13,7 +13,7 @@ from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.tasks.settings import DataSettings
 
 
-def opened(
+def open_found(
   root: str, data: DataSettings, labels: Labels, windowed: bool
 ) -> Splits:
   """The splits of a folder or a file.

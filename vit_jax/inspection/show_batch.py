@@ -19,7 +19,7 @@ from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.data.transforming.with_masks import with_label
 from vit_jax.inspection.batch_sheet import batch_sheet
-from vit_jax.inspection.found_data import opened, recognised
+from vit_jax.inspection.found_data import open_found, recognised
 from vit_jax.runtime.settings import from_dict
 from vit_jax.tasks.settings import DataSettings
 from vit_jax.workdir.checkpoint import latest_description
@@ -103,7 +103,7 @@ def _of_folder(
     train = open_source("train", settings, kind and without_tokens(kind))
   else:
     data, kind, _ = recognised(path, DataSettings())
-    train = opened(path, data, kind, windowed=False).train
+    train = open_found(path, data, kind, windowed=False).train
   images = make_train_transform(_SIZE, TrainTransformSettings())
   transform = with_label(images, label_spec(train), len(train.class_names))
   loader = Loader(on_unreadable="skip")

@@ -24,8 +24,8 @@ from vit_jax.models.mask import AttentionMask
 from vit_jax.models.partitioning import (
   Projection,
   for_tpu,
-  named,
   products_are_replaced,
+  with_axes,
 )
 from vit_jax.models.position import relative_logits
 from vit_jax.models.tokens import Mask, Where
@@ -354,7 +354,7 @@ class MapHead(nn.Module):
   ) -> Float[Array, "B *M D"]:
     B, _, D = z.shape
     mask = AttentionMask.of(mask)
-    init = named(init_kernel, (None, None))
+    init = with_axes(init_kernel, (None, None))
     probe: Any = self.param("probe", init, (1, D), self.config.param_dtype)
     msa = Msa(self.num_heads, self.config, name="msa")
     norm = layer_norm(self.config, name="norm")
@@ -395,7 +395,7 @@ class QueryPool(nn.Module):
     )
     axes = (*heads, "embed"), (None,)
     U = make((*shape[1:], D), 2, *axes, bias_init=init_zeros, name="out")
-    init = named(nn.initializers.normal(0.02), (None, None))
+    init = with_axes(nn.initializers.normal(0.02), (None, None))
     query: Any = self.param("query", init, shape[1:], self.config.param_dtype)
 
     keys, values = to_heads(U_k, z), to_heads(U_v, z)  # (B, k, S, D_h)

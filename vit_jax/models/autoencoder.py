@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.composed import Composed, Needs, encoder_of
 from vit_jax.models.layer import LayerConfig, dense, layer_norm, make_blocks
 from vit_jax.models.model import Inputs, check_size
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import with_axes
 from vit_jax.models.parts import DECODER, Part, Stack
 from vit_jax.models.patches import Layout, Patches
 from vit_jax.models.position import Positions
@@ -169,7 +169,7 @@ class Decoder(nn.Module):
     embed = dense(D, ("embed", "decoder"), c, name="embed")
     norm = layer_norm(c, name="norm")
     predict = dense(self.pixels, ("embed", "pixels"), c, name="predict")
-    init = named(nn.initializers.normal(0.02), (None,))
+    init = with_axes(nn.initializers.normal(0.02), (None,))
     mask: Any = self.param("mask", init, (D,), c.param_dtype)
 
     z = embed(tokens.z)  # (B, prefix + K, D)
@@ -247,4 +247,4 @@ def autoencoder(vit: nn.Module, **sizes: Any) -> Autoencoder:
 
   Raises ValueError if its fields leave no tokens to hide.
   """
-  return Autoencoder(0, held(vit, _NEEDS), **sizes)
+  return Autoencoder(0, encoder_of(vit, _NEEDS), **sizes)

@@ -14,7 +14,7 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import Pooled, taken
+from vit_jax.models.layer import Pooled, call_parameters
 from vit_jax.models.model import Model
 from vit_jax.models.parts import Part
 from vit_jax.models.position import Grid
@@ -134,12 +134,12 @@ class Needs:
   features: bool = False
 
 
-def held(model: Any, needs: Needs) -> Any:
+def encoder_of(model: Any, needs: Needs) -> Any:
   """The encoder of an objective's model: `model` without its head.
 
   Raises ValueError with the reason if it lacks what the objective needs.
   """
-  if reason := next(_refused(model, needs), None):
+  if reason := next(_reasons(model, needs), None):
     raise ValueError(f"{needs.key}: {reason}.")
   return model.clone(num_classes=0, head_bias=0.0)
 
@@ -155,7 +155,7 @@ def of_two_sizes(encoder: Any, grid: Grid | None) -> tuple[Any, Grid | None]:
   return encoder, grid
 
 
-def _refused(model: Any, needs: Needs) -> Iterator[str]:
+def _reasons(model: Any, needs: Needs) -> Iterator[str]:
   """Why a model cannot be the encoder; nothing if it can."""
   kind = type(model).__name__
   choose = "choose a model such as model.variant=B/16"
@@ -197,7 +197,7 @@ def _unfit_layers(vit: Any, needs: Needs) -> Iterator[str]:
       "a few: take another block"
     )
   if needs.some_patches and vit.position == "relative" and vit.block:
-    if "where" not in taken(vit.block):
+    if "where" not in call_parameters(vit.block):
       yield (
         f"position='relative' and block={vit.block.__name__}: its layers take "
         "no `where`, so they do not know which patches they get: take another "

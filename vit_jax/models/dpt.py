@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.layer import GELUS, LayerConfig, dense
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import with_axes
 
 NUM_MAPS = 4
 """The number of layers that are read."""
@@ -113,7 +113,7 @@ class DptHead(nn.Module):
     last = max(_LAST, self.num_outputs)
     y = nn.relu(conv(last, 3, name="conv_last")(y))
     types = dict(dtype=jnp.float32, param_dtype=self.param_dtype)
-    zeros = named(nn.initializers.zeros_init(), _AXES)
+    zeros = with_axes(nn.initializers.zeros_init(), _AXES)
     return _conv(self.num_outputs, 1, types, kernel_init=zeros, name="outputs")(
       y
     )
@@ -158,7 +158,7 @@ class DptHead(nn.Module):
 
 def _conv(width: int, side: int, dtypes: Any, **options: Any) -> nn.Conv:
   """A convolution with as many zeros around the map as keep its size."""
-  init = named(nn.initializers.lecun_normal(), _AXES)
+  init = with_axes(nn.initializers.lecun_normal(), _AXES)
   pad = ((side // 2, side // 2),) * 2
   given: Any = dict(padding=pad, kernel_init=init, **dtypes) | options
   return nn.Conv(width, (side, side), **given)

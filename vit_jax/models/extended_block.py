@@ -32,7 +32,7 @@ from vit_jax.models.layer import (
   layer_norm,
 )
 from vit_jax.models.mask import AttentionMask
-from vit_jax.models.partitioning import Projection, for_tpu, named
+from vit_jax.models.partitioning import Projection, for_tpu, with_axes
 from vit_jax.models.relative import Relative, RelativeBiases, relative_bias
 from vit_jax.models.rotary import Rope, rotate
 from vit_jax.models.tokens import Mask, Where
@@ -164,14 +164,14 @@ class ExtendedMsa(Msa):
       cos, sin = turn[0].mT, turn[1].mT
       if self.rope and self.rope.has_gradients:
         halves = jnp.split(tpu.project(z, W, b), 2, axis=2)
-        return tpu.turned(halves, cos, sin)
+        return tpu.rotate_halves(halves, cos, sin)
       return tpu.project_turned(z, W, b, cos, sin)
     axis = (0, 2) if self.config.qk_norm_whole else 2  # Heads come first there.
     norm = layer_norm(self.config, name=f"norm_{name}", axis=axis)
     x = norm(tpu.project(z, *U.weights())) * scale
     if turn is None:
       return x
-    return tpu.turned(jnp.split(x, 2, axis=2), turn[0].mT, turn[1].mT)
+    return tpu.rotate_halves(jnp.split(x, 2, axis=2), turn[0].mT, turn[1].mT)
 
   def _joined(self, U_msa: Projection, SA: Keys) -> TokenValues:
     if not self.config.norm_inner_msa:
@@ -338,7 +338,7 @@ class ExtendedBlock(nn.Module):
     rope = self.rope
     if rope is None or not rope.learned:
       return rope
-    init = named(rope.init, (None, "heads", "head_size"))
+    init = with_axes(rope.init, (None, "heads", "head_size"))
     shape = (2, self.num_heads, D // self.num_heads // 2)
     learned: Any = self.param(
       "frequencies", init, shape, self.config.param_dtype
@@ -354,7 +354,7 @@ class ExtendedBlock(nn.Module):
     factor = self.config.layer_scale
     if factor is None:
       return None, lambda y: y
-    init = named(nn.initializers.constant(factor), (None,))
+    init = with_axes(nn.initializers.constant(factor), (None,))
     shape = z.shape[-1:]
     scale: Any = self.param(name, init, shape, self.config.param_dtype)
     if for_tpu():

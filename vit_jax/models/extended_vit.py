@@ -35,7 +35,7 @@ from vit_jax.models.layer import (
   layer_norm,
 )
 from vit_jax.models.model import check_size, classifier
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import with_axes
 from vit_jax.models.parts import HEAD, OURS, Part
 from vit_jax.models.patches import Layout, table_grid
 from vit_jax.models.placed import of_rows
@@ -271,7 +271,7 @@ class ExtendedVit(BaseVit, BlockFields):
 
   def _token(self, name: str, init: Any, *count: int) -> Float[Array, "T D"]:
     shape = (*count, self.hidden_size)
-    init = named(init, (None,) * len(shape))
+    init = with_axes(init, (None,) * len(shape))
     token: Any = self.param(name, init, shape, self.param_dtype)
     return token.astype(self.dtype).reshape(-1, self.hidden_size)
 
@@ -371,7 +371,7 @@ class ExtendedVit(BaseVit, BlockFields):
   def _first_angles(self) -> Float[Array, " half"]:
     """The angles by which the class token turns in all heads and layers."""
     half = self.hidden_size // self.num_heads // 2
-    init = named(nn.initializers.normal(half**-0.5), (None,))
+    init = with_axes(nn.initializers.normal(half**-0.5), (None,))
     angles: Any = self.param("x_class_angles", init, (half,), self.param_dtype)
     return angles
 

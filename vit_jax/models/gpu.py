@@ -29,7 +29,7 @@ def refusal(dtype: DTypeLike, head_size: int) -> str:
   name = jnp.dtype(dtype).name
   if name not in TYPES:
     return f"it needs {' or '.join(TYPES)}, and dtype is {name}"
-  return _asked(IMPLEMENTATION, name, head_size)
+  return _why_refused(IMPLEMENTATION, name, head_size)
 
 
 def about(attention: str, dtype: DTypeLike, head_size: int) -> str | None:
@@ -43,7 +43,7 @@ def about(attention: str, dtype: DTypeLike, head_size: int) -> str | None:
 
 
 @functools.cache
-def _asked(implementation: Any, dtype: str, head_size: int) -> str:
+def _why_refused(implementation: Any, dtype: str, head_size: int) -> str:
   """Why JAX refuses a train step on these types; "" if it takes them."""
   one = jax.ShapeDtypeStruct((1, 2, 1, head_size), dtype)
 

@@ -19,7 +19,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models import cpu
-from vit_jax.models.partitioning import Dense, for_cpu, for_tpu, in_use, named
+from vit_jax.models.partitioning import (
+  Dense,
+  for_cpu,
+  for_tpu,
+  in_use,
+  with_axes,
+)
 from vit_jax.models.parts import OURS
 from vit_jax.models.tokens import Tokens
 
@@ -160,8 +166,8 @@ def dense(
   return Dense(
     features,
     use_bias=use_bias,
-    kernel_init=named(kernel_init, axes),
-    bias_init=named(bias_init, (bias_axis,)),
+    kernel_init=with_axes(kernel_init, axes),
+    bias_init=with_axes(bias_init, (bias_axis,)),
     scale=scale,
     **config.dtypes,
     name=name,
@@ -196,14 +202,14 @@ def layer_norm(
     feature_axes=axis,
     epsilon=config.layer_norm_epsilon,
     use_fast_variance=fast_variance(config.dtype),
-    scale_init=named(nn.initializers.ones_init(), axes),
+    scale_init=with_axes(nn.initializers.ones_init(), axes),
     **config.dtypes,
     name=name,
     **fields,
   )
   if config.norm_kind == "rms":
     return nn.RMSNorm(**options)
-  zeros = named(nn.initializers.zeros_init(), axes)
+  zeros = with_axes(nn.initializers.zeros_init(), axes)
   return nn.LayerNorm(bias_init=zeros, **options)
 
 
@@ -322,7 +328,7 @@ def make_blocks(
   ]
 
 
-def taken(layer: Any) -> Collection[str]:
+def call_parameters(layer: Any) -> Collection[str]:
   """The names of what a call of a layer, or of a class of layers, takes.
 
   A user's own class may take less than ours, whatever it derives from, so its
@@ -338,7 +344,7 @@ def _seen(
 
   A class of layers that takes no `where` uses no places of patches but in R.
   """
-  takes = taken(block)
+  takes = call_parameters(block)
   if tokens.mask is not None and "mask" not in takes:
     raise ValueError(
       f"layers of class {type(block).__name__} take no mask, so they cannot "

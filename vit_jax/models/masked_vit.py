@@ -12,10 +12,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.composed import Composed, Needs, encoder_of
 from vit_jax.models.layer import Images, Pooled
 from vit_jax.models.model import classifier
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import with_axes
 from vit_jax.models.parts import INPUT, Part
 
 MASK = -1
@@ -78,7 +78,7 @@ class MaskedVit(Composed):
     if source is None and not self.is_initializing():
       return x_p
     B, h, w, D = x_p.shape
-    init = named(nn.initializers.normal(0.02), (None,))
+    init = with_axes(nn.initializers.normal(0.02), (None,))
     embedding: Any = self.param("mask", init, (D,), self.param_dtype)
     if source is None:
       return x_p
@@ -111,4 +111,4 @@ def masked(vit: nn.Module, outputs: int) -> MaskedVit:
 
   Raises ValueError if it has no outputs of patches, or leaves some out.
   """
-  return MaskedVit(outputs, held(vit, _NEEDS))
+  return MaskedVit(outputs, encoder_of(vit, _NEEDS))

@@ -28,7 +28,7 @@ from vit_jax.models.layer import (
   check_rate,
   dense,
 )
-from vit_jax.models.partitioning import Dense, named
+from vit_jax.models.partitioning import Dense, with_axes
 from vit_jax.models.parts import Part
 from vit_jax.models.patches import Patches
 
@@ -381,8 +381,8 @@ def classifier(
   """The last dense layer, which starts at zero and computes in float32."""
   return Dense(
     num_classes,
-    kernel_init=named(nn.initializers.zeros_init(), ("embed", "classes")),
-    bias_init=named(nn.initializers.constant(bias), ("classes",)),
+    kernel_init=with_axes(nn.initializers.zeros_init(), ("embed", "classes")),
+    bias_init=with_axes(nn.initializers.constant(bias), ("classes",)),
     dtype=jnp.float32,
     param_dtype=param_dtype,
     name=name,

@@ -49,7 +49,7 @@ class _Named:
     return nn.with_logical_partitioning(self.init, self.axes)(*args, **kwargs)
 
 
-def named(init: Callable[..., Array], axes: Axes) -> _Named:
+def with_axes(init: Callable[..., Array], axes: Axes) -> _Named:
   """An initializer whose parameter carries the names of its axes."""
   return _Named(init, axes)
 
@@ -194,12 +194,12 @@ class Projection(nn.Module):
 
   def setup(self) -> None:
     outputs = self.shape[self.num_inputs :]
-    init = named(self._init_kernel, self.axes)
+    init = with_axes(self._init_kernel, self.axes)
     dtype = self.param_dtype
     self.kernel: Any = self.param("kernel", init, self.shape, dtype)
     self.bias: Any = None
     if self.bias_init is not None:
-      init = named(self.bias_init, self.bias_axes)
+      init = with_axes(self.bias_init, self.bias_axes)
       self.bias = self.param("bias", init, outputs, dtype)
 
   def _init_kernel(

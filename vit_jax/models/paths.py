@@ -5,7 +5,7 @@ import re
 _QKV = re.compile("/(query|key|value)/")
 
 
-def joined(path: str) -> str:
+def merge_qkv(path: str) -> str:
   """The same name for the query, the key and the value of a layer."""
   return _QKV.sub("/", path)
 

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from vit_jax.models.interpolation import bicubic, linear
-from vit_jax.models.partitioning import Axes, named
+from vit_jax.models.partitioning import Axes, with_axes
 from vit_jax.models.patches import Layout
 
 Grid = tuple[int, int]
@@ -149,7 +149,9 @@ def learned_table(
         f"{shape}: use images of the size the model was trained on"
         + (f", or {way} to resize the table." if name != "R" else ".")
       )
-  return module.param(name, named(_init_E_pos, axes), shape, module.param_dtype)
+  return module.param(
+    name, with_axes(_init_E_pos, axes), shape, module.param_dtype
+  )
 
 
 def sincos1d(S: int, D: int) -> Float[Array, "S D"]:

@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.layer import init_kernel, init_zeros
-from vit_jax.models.partitioning import Dense, named
+from vit_jax.models.partitioning import Dense, with_axes
 from vit_jax.models.patches import Layout
 from vit_jax.models.position import Grid, learned_table
 from vit_jax.models.tokens import Where
@@ -92,8 +92,8 @@ class RelativeBiases(nn.Module):
     def layer(features: int, name: str) -> Dense:
       return Dense(
         features,
-        kernel_init=named(init_kernel, (None, None)),
-        bias_init=named(init_zeros, (None,)),
+        kernel_init=with_axes(init_kernel, (None, None)),
+        bias_init=with_axes(init_zeros, (None,)),
         dtype=jnp.float32,
         param_dtype=self.param_dtype,
         name=name,

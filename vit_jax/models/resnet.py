@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layer import Images, Pooled, fast_variance
 from vit_jax.models.model import Model, Origin, check_images
-from vit_jax.models.partitioning import in_use, named
+from vit_jax.models.partitioning import in_use, with_axes
 from vit_jax.models.parts import ENCODER, Part, heads
 
 _CONV_AXES = (None, None, "channels_in", "channels_out")
@@ -38,7 +38,7 @@ class StdConv(nn.Module):
 
   @nn.compact
   def __call__(self, x: Images) -> Float[Array, "B h w K"]:
-    init = named(nn.initializers.lecun_normal(), _CONV_AXES)
+    init = with_axes(nn.initializers.lecun_normal(), _CONV_AXES)
     shape = *self.kernel_size, x.shape[-1], self.features
     kernel: Any = self.param("kernel", init, shape, self.param_dtype)
     centred = kernel - kernel.mean(axis=(0, 1, 2), keepdims=True)
@@ -149,7 +149,7 @@ def _group_norm(
     num_groups=32,
     use_fast_variance=fast_variance(dtype),
     dtype=dtype,
-    scale_init=named(scale_init, (None,)),
-    bias_init=named(nn.initializers.zeros_init(), (None,)),
+    scale_init=with_axes(scale_init, (None,)),
+    bias_init=with_axes(nn.initializers.zeros_init(), (None,)),
     **fields,
   )

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.composed import Composed, Needs, encoder_of
 from vit_jax.models.dpt import WIDTH, DptHead, layers_of
 from vit_jax.models.layer import GELUS, Images, LayerConfig, dense
 from vit_jax.models.model import classifier
@@ -147,7 +147,7 @@ def segmenter(
     kind, layers = DptSegmenter, layers_of(model, layers, task)
   elif head == "small":
     head_size = head_size or WIDTH
-  encoder = held(model, Needs(f"data.task={task!r}")).clone(
+  encoder = encoder_of(model, Needs(f"data.task={task!r}")).clone(
     representation_size=None
   )
   if max(layers, default=1) > model.num_layers:

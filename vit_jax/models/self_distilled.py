@@ -13,10 +13,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.composed import Composed, Needs, held, of_two_sizes
+from vit_jax.models.composed import Composed, Needs, encoder_of, of_two_sizes
 from vit_jax.models.layer import GELUS, Images, LayerConfig
 from vit_jax.models.model import check_size, unit
-from vit_jax.models.partitioning import Dense, in_use, named
+from vit_jax.models.partitioning import Dense, in_use, with_axes
 from vit_jax.models.parts import HEAD, INPUT, Part
 from vit_jax.models.position import Grid
 from vit_jax.models.tokens import Tokens
@@ -71,8 +71,8 @@ class PrototypeHead(nn.Module):
       bias_axis = None if axes[1] == "embed" else "mlp"
       linear = Dense(
         width,
-        kernel_init=named(_init_kernel, axes),
-        bias_init=named(nn.initializers.zeros_init(), (bias_axis,)),
+        kernel_init=with_axes(_init_kernel, axes),
+        bias_init=with_axes(nn.initializers.zeros_init(), (bias_axis,)),
         **c.dtypes,
         name=f"layer_{layer}",
       )
@@ -83,8 +83,8 @@ class PrototypeHead(nn.Module):
 
     axes = ("embed", "prototypes")
     shape = (sizes.bottleneck, sizes.prototypes)
-    normal = named(nn.initializers.normal(1.0), axes)
-    ones = named(nn.initializers.ones_init(), axes[1:])
+    normal = with_axes(nn.initializers.normal(1.0), axes)
+    ones = with_axes(nn.initializers.ones_init(), axes[1:])
     v: Any = self.param("direction", normal, shape, c.param_dtype)
     g: Any = self.param("length", ones, shape[1:], c.param_dtype)
     W = unit(v, axis=0) * g.astype(jnp.float32)[None]
@@ -150,7 +150,7 @@ class SelfDistilled(Composed):
     masks: Any = self.get_variable("draw", "masks")
     if masks is None and not self.is_initializing():
       return x_p
-    zeros = named(nn.initializers.zeros_init(), (None,))
+    zeros = with_axes(nn.initializers.zeros_init(), (None,))
     shape = x_p.shape[-1:]
     token: Any = self.param("mask_token", zeros, shape, self.param_dtype)
     if masks is None:
@@ -195,7 +195,7 @@ def self_distilled(
   set. Raises ValueError if `vit` is no Vision Transformer, or its fields leave
   no patches to learn from, or one head does not fit class and patches.
   """
-  encoder: Any = held(vit, _NEEDS)
+  encoder: Any = encoder_of(vit, _NEEDS)
   both = encoder.pooling == "token_gap" or len(encoder.pooled_tokens) > 1
   if both and not heads.separate:
     raise ValueError(

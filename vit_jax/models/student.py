@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.composed import Composed, Needs, encoder_of
 from vit_jax.models.layer import Images, LayerConfig, dense
 from vit_jax.models.model import Model
 from vit_jax.models.parts import HEAD, Part
@@ -96,4 +96,4 @@ def student(model: Any, widths: Mapping[str, int]) -> Student:
 
   Raises ValueError if it has no outputs of images, or leaves out patches.
   """
-  return Student(0, held(model, _NEEDS), tuple(widths.items()))
+  return Student(0, encoder_of(model, _NEEDS), tuple(widths.items()))

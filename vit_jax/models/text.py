@@ -29,7 +29,7 @@ from vit_jax.models.layer import (
   make_blocks,
 )
 from vit_jax.models.model import Model, check_size
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import with_axes
 from vit_jax.models.parts import ENCODER, HEAD, Part, Stack
 from vit_jax.models.position import Positions
 from vit_jax.models.tokens import Tokens
@@ -221,7 +221,7 @@ class TextTower(Model):
 
 
 def _normal(*axes: str | None):
-  return named(nn.initializers.normal(0.02), axes)
+  return with_axes(nn.initializers.normal(0.02), axes)
 
 
 def sincos1d(length: int, D: int) -> Float[Array, "T D"]:

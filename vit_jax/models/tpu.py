@@ -152,10 +152,10 @@ def project_turned(
     project(z, W[..., cut], None if b is None else b[:, cut])
     for cut in (slice(half), slice(half, None))
   ]
-  return turned(parts, cos, sin)
+  return rotate_halves(parts, cos, sin)
 
 
-def turned(halves: Sequence[Array], cos: Array, sin: Array) -> Array:
+def rotate_halves(halves: Sequence[Array], cos: Array, sin: Array) -> Array:
   """Halves of D_h entries, turned and joined.
 
   The angles are (D_h / 2, S), or (B, D_h / 2, S).
@@ -182,9 +182,9 @@ def _turned_backward(saved: tuple, d: Array) -> tuple:
   if cos.ndim == 2:
     sums = sums.sum(axis=1)
     axes = 2
-  sums = turned(jnp.split(sums, 2, axis=-2), cos, -sin)
+  sums = rotate_halves(jnp.split(sums, 2, axis=-2), cos, -sin)
   db = None if b is None else sums.sum(axis=axes)
-  d = turned(jnp.split(d, 2, axis=2), cos, -sin)
+  d = rotate_halves(jnp.split(d, 2, axis=2), cos, -sin)
   dW, dz = _projection_gradients(z, d, W)
   return dz, dW, None if db is None else db.astype(z.dtype), None, None
 

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.composed import Composed, Needs, held
+from vit_jax.models.composed import Composed, Needs, encoder_of
 from vit_jax.models.layer import DTYPE_FIELDS, check_choice
 from vit_jax.models.model import Inputs, unit
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import with_axes
 from vit_jax.models.parts import ENCODER, HEAD, INPUT, Part
 from vit_jax.models.paths import within
 from vit_jax.models.text import Ids, TextTower
@@ -117,10 +117,10 @@ class TwoTowers(Composed):
       Part(name, HEAD, own_task=True)
       for name in (LOG_SCALE, *([BIAS] if self.first_bias is not None else ()))
     ]
-    image = map(self._counted(IMAGE), super().parts())
-    return *image, *map(self._counted(TEXT), of_text), *both
+    image = map(self._place_for_lora(IMAGE), super().parts())
+    return *image, *map(self._place_for_lora(TEXT), of_text), *both
 
-  def _counted(self, tower: str) -> Any:
+  def _place_for_lora(self, tower: str) -> Any:
     """Gives the part of a tower the place by which LoRA counts it."""
     whole = "lora" in self.towers and self._how(tower) == "trained"
 
@@ -179,7 +179,7 @@ class TwoTowers(Composed):
       None
       if value is None
       else self.param(
-        name, named(nn.initializers.constant(value), ()), (), jnp.float32
+        name, with_axes(nn.initializers.constant(value), ()), (), jnp.float32
       )
       for name, value in values.items()
     )
@@ -239,4 +239,4 @@ def two_towers(model: Any, text: TextTower, **fields: Any) -> TwoTowers:
   `fields` are those of `TwoTowers`. Raises ValueError if the image tower is of
   another kind.
   """
-  return TwoTowers(0, held(model, _NEEDS), text=text, **fields)
+  return TwoTowers(0, encoder_of(model, _NEEDS), text=text, **fields)

@@ -335,7 +335,7 @@ def variant_of(model: Model) -> str | None:
   return f"R50+{name}/{stride}" if is_r50 else None
 
 
-def described(model: Model) -> str:
+def describe(model: Model) -> str:
   """The paper's name for a model, or its sizes, where it has none.
 
   >>> from vit_jax.models.variants import described, make_model

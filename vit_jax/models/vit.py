@@ -28,15 +28,15 @@ from vit_jax.models.layer import (
   PatchDropout,
   Pooled,
   TokenValues,
+  call_parameters,
   dense,
   each_token,
   layer_norm,
   make_blocks,
-  taken,
 )
 from vit_jax.models.mask import AttentionMask
 from vit_jax.models.model import Inputs, VitFields, check_images
-from vit_jax.models.partitioning import for_cpu, for_tpu, named
+from vit_jax.models.partitioning import for_cpu, for_tpu, with_axes
 from vit_jax.models.parts import ENCODER, Part, Stack, heads
 from vit_jax.models.patches import (
   Patches,
@@ -146,7 +146,7 @@ class EncoderBlock(nn.Module):
 
     y = norm_msa(z)
     seen = {"mask": mask, "where": where, "read": read}
-    if "read" not in taken(msa):
+    if "read" not in call_parameters(msa):
       del seen["read"]  # It computes all tokens.
     y = msa(y, R, **seen, train=train)[:, :read]
     z = dropout(y) + z[:, :read]  # Eq. 2
@@ -433,7 +433,7 @@ class BaseVit(VitFields):
     """The learned class token of every image; (B, 0, D) if there is none."""
     if self.pooling != "token":
       return jnp.zeros((B, 0, self.hidden_size), self.dtype)
-    zeros = named(nn.initializers.zeros_init(), (None,))
+    zeros = with_axes(nn.initializers.zeros_init(), (None,))
     shape = (self.hidden_size,)
     x_class: Any = self.param("x_class", zeros, shape, self.param_dtype)
     return jnp.tile(x_class.astype(self.dtype), (B, 1, 1))

@@ -34,7 +34,7 @@ class Hidden:
       )
 
 
-def opened(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
+def open_archive(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
   """Opens an archive; raises ValueError if it is compressed or none."""
   bounded: Any = _Bounded(file, path)
   try:

@@ -94,7 +94,7 @@ class ParquetImages(Source):
     name = self.columns[1]
     for path in dict.fromkeys(path for path, _ in self._groups):
       with open_anywhere(path) as file, _damage(path):
-        opened = _opened(file, path)
+        opened = _open(file, path)
         if name not in opened.schema_arrow.names:
           rows = opened.metadata.num_rows
           yield path, np.zeros(rows, np.int64), np.ones(rows, bool)
@@ -115,7 +115,7 @@ class ParquetImages(Source):
       path, number = self._groups[group]
       image, _ = self.columns
       with open_anywhere(path) as file, _damage(path):
-        opened = _opened(file, path)
+        opened = _open(file, path)
         stored = opened.metadata.row_group(number)
         names = _check_group(stored, self.columns, f"{path}, {number}")
         # Images that are equal, and stored once, stay so in memory.
@@ -127,7 +127,7 @@ class ParquetImages(Source):
     return self._read[1]
 
 
-def _opened(file: IO[bytes], path: str) -> pq.ParquetFile:
+def _open(file: IO[bytes], path: str) -> pq.ParquetFile:
   """Opens a Parquet file; raises ValueError if its footer is too large."""
   end = file.seek(0, os.SEEK_END)
   file.seek(max(end - 8, 0))
@@ -217,7 +217,7 @@ def _names(
 def _about(path: str) -> tuple[pa.Schema, pq.FileMetaData]:
   """A file's columns and its footer; raises ValueError if it is damaged."""
   with open_anywhere(path) as file, _damage(path):
-    opened = _opened(file, path)
+    opened = _open(file, path)
     return opened.schema_arrow, opened.metadata
 
 

@@ -92,7 +92,7 @@ def _png(image: np.ndarray) -> bytes:
   return encoded.tobytes()
 
 
-def written(
+def write_missing(
   processes: int, job: tuple, parts: list[np.ndarray], missing: list[int]
 ) -> Iterator[None]:
   """Writes the missing shards of `_write_shard`'s job; yields after each."""

@@ -64,7 +64,7 @@ def open_sources(
         "packed; for others, give the folder that holds them."
       )
     settings = DataSettings(labels_file=source, outside=outside, **held_out)
-    return _named(captioned.open_rows(settings))
+    return _by_tfds_names(captioned.open_rows(settings))
   if not is_folder:
     raise ValueError(f"there is no folder or file {source!r} to pack.")
   if _has(names, ".tar"):
@@ -74,7 +74,7 @@ def open_sources(
   if "://" in source:
     return open_bucket(source)
   settings = DataSettings(root=source, **held_out)
-  return _named(image_folder.open_folder(settings))
+  return _by_tfds_names(image_folder.open_folder(settings))
 
 
 def _visible(folder: epath.Path) -> list[str]:
@@ -94,7 +94,7 @@ def _parquet_files(folder: epath.Path, names: Sequence[str]) -> Files:
   return parquet_files(folder, names)
 
 
-def _named(splits: dict[str, Any]) -> Splits:
+def _by_tfds_names(splits: dict[str, Any]) -> Splits:
   """Names splits as TFDS does; "eval" is left out if it is the test split."""
   if splits["eval"].split == "test":
     del splits["eval"]

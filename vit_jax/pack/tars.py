@@ -123,7 +123,7 @@ def _samples(
   Raises ValueError for an image that has neither, or a label in either reading,
   and for two images of a sample with equally many dots.
   """
-  with open_anywhere(path) as file, archives.opened(file, path) as tar:
+  with open_anywhere(path) as file, archives.open_archive(file, path) as tar:
     for key, group in itertools.groupby(
       archives.members(tar, path, hidden), _key
     ):
@@ -273,14 +273,14 @@ def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
   names: list[str] = []
   hidden = Hidden()
   path = folder / _TRAIN
-  with open_anywhere(path) as file, archives.opened(file, path) as tar:
+  with open_anywhere(path) as file, archives.open_archive(file, path) as tar:
     # The outer file lists the classes in any order.
     members = archives.members(tar, path, hidden)
     classes = [member for member in members if member.name.endswith(".tar")]
     for label, of_class in enumerate(sorted(classes, key=_name)):
       names.append(pathlib.PurePosixPath(of_class.name).stem)
       inner_file: Any = tar.extractfile(of_class)
-      with archives.opened(inner_file, path / of_class.name) as inner:
+      with archives.open_archive(inner_file, path / of_class.name) as inner:
         members = archives.members(inner, path / of_class.name, hidden)
         for member in filter(tarfile.TarInfo.isfile, members):
           start = of_class.offset_data + member.offset_data
@@ -305,7 +305,7 @@ def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
 def _validation(folder: epath.Path, names: list[str], labels: str) -> Records:
   listing = Listing(files=[str(folder / _VAL)])
   path = folder / _VAL
-  with open_anywhere(path) as file, archives.opened(file, path) as tar:
+  with open_anywhere(path) as file, archives.open_archive(file, path) as tar:
     hidden = Hidden()
     files = filter(tarfile.TarInfo.isfile, archives.members(tar, path, hidden))
     members = sorted(files, key=_name)

@@ -145,7 +145,9 @@ def _write_split(
     _say(f"{'':<11}{count - len(missing)} of them are as they were packed")
   if not missing:
     return
-  written = shards.written(min(processes, len(missing)), job, parts, missing)
+  written = shards.write_missing(
+    min(processes, len(missing)), job, parts, missing
+  )
   for done, _ in enumerate(written, 1):
     _say(f"{'':<11}{done} of {len(missing)} written")
 
@@ -187,7 +189,7 @@ def _describe(
     for line in _from_1(splits[split], split, classes.sum(axis=0)):
       _say(line)
     _say(
-      f"{split:<11}{_counted(splits[split], classes.sum(axis=0))}, "
+      f"{split:<11}{_counts(splits[split], classes.sum(axis=0))}, "
       f"{num_bytes / 2**20:,.0f} MiB"
       + (f"; {len(lost):,} unreadable" if lost else "")
     )
@@ -235,7 +237,7 @@ def _from_1(source: Source, split: str, classes: np.ndarray) -> list[str]:
   return [line]
 
 
-def _counted(source: Source, classes: np.ndarray) -> str:
+def _counts(source: Source, classes: np.ndarray) -> str:
   """The numbers of images, of each class and of captions, in words."""
   parts = [f"{classes.sum():,} images"]
   if source.class_names:

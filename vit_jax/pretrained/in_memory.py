@@ -12,7 +12,7 @@ from vit_jax.models import Model, Origin
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.parts import unstack
 from vit_jax.pretrained.convert import convert
-from vit_jax.pretrained.formats.mapping import differences, listed
+from vit_jax.pretrained.formats.mapping import differences, differences_text
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable_path, say
@@ -140,7 +140,7 @@ def loaded_from(
     shapes=needed,
     read=lambda: (),
   ).read_from(params)
-  if wrong := listed(differences(loaded.shapes, needed)):
+  if wrong := differences_text(differences(loaded.shapes, needed)):
     height, width = preprocessing.image_size
     raise ValueError(
       f"the parameters are not those of the model for images of {height} x "

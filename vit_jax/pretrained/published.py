@@ -257,7 +257,7 @@ def _with_folder(architecture: Architecture, files: Files) -> Architecture:
   if files.pictures:
     config, file = files.pictures, files.pictures_file
     built_in = architecture.preprocessing
-    notes = processor.taken(config, file)
+    notes = processor.assumptions(config, file)
     if architecture.normalizes and built_in.size:
       config, lines = processor.resizing(config, built_in.size, file)
       notes += lines

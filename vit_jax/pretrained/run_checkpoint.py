@@ -17,7 +17,11 @@ from vit_jax.models.grid import check_depth, grid_of, param_shapes
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED, OwnBlockError, is_ours
 from vit_jax.pretrained import pinned, transfer
-from vit_jax.pretrained.formats.mapping import Shapes, differences, listed
+from vit_jax.pretrained.formats.mapping import (
+  Shapes,
+  differences,
+  differences_text,
+)
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.opened import with_inputs
 from vit_jax.pretrained.text import Leaves
@@ -271,6 +275,6 @@ def _check_fields(
   if any(groups.values()):
     changes = ", ".join(f"{name}={value!r}" for name, value in fields.items())
     raise ValueError(
-      f"{workdir} was not trained with {changes}: {listed(groups)}. Leave out "
-      "the fields that change its arrays."
+      f"{workdir} was not trained with {changes}: {differences_text(groups)}. "
+      "Leave out the fields that change its arrays."
     )

@@ -57,8 +57,8 @@ class Measured:
 
   Attributes:
     groups: The telling examples of each kind, as (title, text, examples).
-    filters: From `embedding_maps.learned`; None if the model has none or its
-      parameters are not finite.
+    filters: From `embedding_maps.filters_and_positions`; None if the model has
+      none or its parameters are not finite.
     positions: The same.
     panels: Pictures that the task draws of examples, if it does.
     dataset: None if the training split cannot be read, because of
@@ -232,7 +232,7 @@ def _measure(run: SavedRun, track: Track) -> Measured:
   if model.num_layers:
     # If training has diverged, the report has numbers but no embeddings.
     with contextlib.suppress(ValueError):
-      filters, positions = embedding_maps.learned(
+      filters, positions = embedding_maps.filters_and_positions(
         model, run.params, preprocessing.image_size
       )
   dataset = problem = None
@@ -253,7 +253,7 @@ def _measure(run: SavedRun, track: Track) -> Measured:
       (
         group.title,
         group.text,
-        [_shown(run, one, draw) for one in group.examples],
+        [_show_example(run, one, draw) for one in group.examples],
       )
       for group in groups
     ],
@@ -265,7 +265,7 @@ def _measure(run: SavedRun, track: Track) -> Measured:
   )
 
 
-def _shown(run: SavedRun, example: Example, draw: Draw | None) -> Shown:
+def _show_example(run: SavedRun, example: Example, draw: Draw | None) -> Shown:
   source_example = run.source[example.index]
   preprocessing = run.loaded.preprocessing
   rollout = drawn = pixels = None

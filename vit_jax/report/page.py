@@ -93,14 +93,14 @@ def template_of(name: str) -> jinja2.Template:
     loader=jinja2.PackageLoader("vit_jax.report", ""),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
-    finalize=_shown,
+    finalize=_plain,
     trim_blocks=True,
     lstrip_blocks=True,
   )
   return environment.get_template(name)
 
 
-def _shown(value: Any) -> Any:
+def _plain(value: Any) -> Any:
   """A value as a template shows it, without characters that HTML forbids."""
   plain = isinstance(value, str) and not isinstance(value, markupsafe.Markup)
   return printable_lines(value) if plain else value

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from vit_jax.data.reading.labels import NONE, SINGLE
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.models.paths import within
-from vit_jax.models.variants import described
+from vit_jax.models.variants import describe
 from vit_jax.run import fastest
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
@@ -139,7 +139,7 @@ def _model(plan: Plan) -> str:
   chosen = settings.lora.rank or settings.optimizer.freeze_layers
   trained = _trained(plan) if chosen else params
   of = f"{trained:,} trained / " if trained < params else ""
-  name = described(plan.model.trunk)
+  name = describe(plan.model.trunk)
   if settings.pretrained:
     name += f" from {settings.pretrained}"
   return f"{name}, {of}{params:,} parameters"

@@ -196,7 +196,7 @@ def overrides() -> dict[str, Any]:
   keywords = values("step", "best", "task", "base", "num_heads", "gelu")
   keywords |= values("layer_norm_epsilon", "pooling")
   keywords |= {name: _several(name) for name in _SEVERAL}
-  return _given(keywords)
+  return _given_keywords(keywords)
 
 
 def define_choice() -> None:
@@ -226,10 +226,10 @@ def _define_own() -> None:
 def choice() -> dict[str, Any]:
   """Keywords for `run.saved.opened`, from the flags that were given."""
   keywords = values("step", "best", "task", "base", "root", "data_dir")
-  return _given(keywords)
+  return _given_keywords(keywords)
 
 
-def _given(keywords: dict[str, Any]) -> dict[str, Any]:
+def _given_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
   """The keywords whose flags were given."""
   return {k: v for k, v in keywords.items() if v is not None and v is not False}
 

@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column
 
-from vit_jax.runtime.printable import fitted, printable_lines
+from vit_jax.runtime.printable import fit, printable_lines
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
@@ -256,7 +256,7 @@ class Display:
   def note(self, text: str, whole: bool = False) -> None:
     """Prints a line, or several, as `printable.say` does."""
     text = printable_lines(text)
-    shown = text if whole else fitted(text, sys.stdout)
+    shown = text if whole else fit(text, sys.stdout)
     self._console.print(shown, soft_wrap=True)
     self._copied(text)
 

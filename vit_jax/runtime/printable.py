@@ -59,7 +59,7 @@ def say(text: str, stream: TextIO | None = None, whole: bool = False) -> None:
   """
   to = sys.stderr if stream is None else stream
   text = printable_lines(text)
-  print(text if whole else fitted(text, to), file=to, flush=True)
+  print(text if whole else fit(text, to), file=to, flush=True)
 
 
 _said: set[str] = set()
@@ -72,7 +72,7 @@ def say_once(text: str) -> None:
     say(text)
 
 
-def fitted(text: str, stream: TextIO) -> str:
+def fit(text: str, stream: TextIO) -> str:
   """The lines wrapped to the width of a terminal; unchanged for a pipe."""
   if not stream.isatty():
     return text

@@ -15,7 +15,7 @@ import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array
 
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import with_axes
 from vit_jax.models.parts import Parts, guessed
 from vit_jax.models.paths import beside, is_kernel
 from vit_jax.training.settings import LoraSettings
@@ -118,8 +118,8 @@ def _product(
   lead = parts.stacked_axes(path)
   cut = outputs[0]
   normal = nn.initializers.normal(1 / math.sqrt(math.prod(shape[lead:cut])))
-  a = named(normal, (*axes[:cut], None))
-  b = named(nn.initializers.zeros_init(), (*axes[:lead], None, *axes[cut:]))
+  a = with_axes(normal, (*axes[:cut], None))
+  b = with_axes(nn.initializers.zeros_init(), (*axes[:lead], None, *axes[cut:]))
   return (
     a(key, (*shape[:cut], rank), array.dtype),
     b(key, (*shape[:lead], rank, *shape[cut:]), array.dtype),

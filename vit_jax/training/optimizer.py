@@ -14,7 +14,7 @@ from jaxtyping import Array
 from optax import contrib
 
 from vit_jax.models.parts import Parts, guessed
-from vit_jax.models.paths import beside, is_kernel, joined
+from vit_jax.models.paths import beside, is_kernel, merge_qkv
 from vit_jax.training.schedules import cosine
 from vit_jax.training.settings import OptimizerSettings
 
@@ -193,11 +193,11 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
     def add(path: str, *pair: Any) -> None:
       axes = tuple(range(model_parts.stacked_axes(path), pair[0].ndim))
       squares = [jnp.sum(jnp.square(x), axes, keepdims=True) for x in pair]
-      name = joined(path)
+      name = merge_qkv(path)
       totals[name] = totals.get(name, 0) + jnp.stack(squares)
 
     def scaled(path: str, update: Any) -> Any:
-      below, above = jnp.sqrt(totals[joined(path)])
+      below, above = jnp.sqrt(totals[merge_qkv(path)])
       zero = (above == 0) | (below == 0)
       return update * jnp.where(zero, 1, above / jnp.where(zero, 1, below))
 

@@ -110,7 +110,7 @@ def names(folder: epath.Path) -> list[str]:
   """Names of the folders in a folder, from gs:// itself: epath may be stale."""
   if not is_address(folder):
     return [path.name for path in folder.iterdir()]
-  blobs, prefix = _listed(folder, delimiter="/")
+  blobs, prefix = _list_below(folder, delimiter="/")
   list(blobs)  # Listing fills in the prefixes.
   return [name.removeprefix(prefix).rstrip("/") for name in blobs.prefixes]
 
@@ -120,7 +120,7 @@ def sizes(folder: epath.Path) -> dict[str, int]:
   if not is_address(folder):
     files = (p for p in pathlib.Path(folder).rglob("*") if p.is_file())
     return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}
-  blobs, prefix = _listed(folder)
+  blobs, prefix = _list_below(folder)
   return {
     item.name.removeprefix(prefix): item.size
     for item in blobs
@@ -128,7 +128,7 @@ def sizes(folder: epath.Path) -> dict[str, int]:
   }
 
 
-def _listed(folder: epath.Path, **options: Any) -> tuple[Any, str]:
+def _list_below(folder: epath.Path, **options: Any) -> tuple[Any, str]:
   """The objects below an address, and what their names begin with."""
   prefix = f"{blob(folder).name.rstrip('/')}/"
   bucket = blob(folder).bucket

@@ -62,7 +62,7 @@ def _local_lock(workdir: str) -> Iterator[None]:
     owner = "which is starting"
     with contextlib.suppress(OSError, UnicodeDecodeError):
       owner = read_regular(path, _MOST_OWNER).decode() or owner
-    raise _taken(workdir, owner) from None
+    raise _in_use(workdir, owner) from None
   with guard:
     path.write_text(_this_process())
     try:
@@ -75,7 +75,7 @@ def _local_lock(workdir: str) -> Iterator[None]:
             empty.rmdir()
 
 
-def _taken(workdir: str, owner: str) -> ValueError:
+def _in_use(workdir: str, owner: str) -> ValueError:
   then = "wait for its end, or choose another --workdir."
   return ValueError(f"{workdir} belongs to a run that goes on, {owner}: {then}")
 
@@ -174,7 +174,7 @@ class _ObjectLock:
       if not now:
         return now
       if now != generation:
-        raise _taken(self._workdir, owner)
+        raise _in_use(self._workdir, owner)
     return generation
 
   def _beat(self) -> None:

@@ -227,5 +227,5 @@ def test_what_a_model_normalises_itself_comes_after_its_processor():
 def test_levels_beyond_white_are_cut_with_a_line(resample, lines):
   config = {TYPE: "DINOv3ViTImageProcessorFast", "resample": resample}
   config |= {"size": 32, "image_mean": 0.5, "image_std": 0.5}
-  said = processor.taken(config, "file.json")
+  said = processor.assumptions(config, "file.json")
   assert len(said) == lines and all("beyond black and" in x for x in said)

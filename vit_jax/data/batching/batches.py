@@ -111,10 +111,10 @@ class TrainBatches(_Batches):
     unreadable: list[str] = []
     for row, example in enumerate(read(self.source, indices)):
       rng = functools.partial(random.at, positions[row])
-      put(batch, row, self._shown(example, indices[row], rng, unreadable))
+      put(batch, row, self._arrays_of(example, indices[row], rng, unreadable))
     return {**batch, UNREADABLE: np.array(unreadable, object)}
 
-  def _shown(
+  def _arrays_of(
     self,
     example: _Read,
     index: int,

@@ -76,7 +76,7 @@ def decode_image(encoded: bytes, spec: ImageSpec = RGB) -> np.ndarray:
     return image
   from vit_jax.data.decoding import pillow  # Few runs have files for it.
 
-  return _turned(*pillow.decode(encoded, spec))
+  return _turn(*pillow.decode(encoded, spec))
 
 
 def image_size(encoded: bytes) -> tuple[int, int]:
@@ -192,7 +192,7 @@ def decode_jpeg(
     )
   except ValueError:
     return None
-  return _turned(_with_alpha(image, spec.channels), header.orientation)
+  return _turn(_with_alpha(image, spec.channels), header.orientation)
 
 
 def _check_size(header: jpeg.Header) -> None:
@@ -215,7 +215,7 @@ def by_fours(
   return changed.reshape(*changed.shape[:2], image.shape[2])
 
 
-def _turned(stored: np.ndarray, orientation: int) -> np.ndarray:
+def _turn(stored: np.ndarray, orientation: int) -> np.ndarray:
   turn = _TURNS.get(orientation)
   return by_fours(turn, stored) if turn else stored
 

@@ -49,7 +49,7 @@ def brightest(encoded: bytes) -> float | None:
   samples = None
   with contextlib.suppress(Exception):  # Decoding it for the run says why.
     try:
-      with _opened(encoded) as image:
+      with _open(encoded) as image:
         example.check_size(image.height, image.width)
         image.load()
         samples = _wide_samples(image, encoded, window=(0, 1))
@@ -63,7 +63,7 @@ def brightest(encoded: bytes) -> float | None:
 def describe(encoded: bytes) -> tuple[str, list[str]]:
   """The format of a readable image, and what is unusual about it, in words."""
   try:
-    image = _opened(encoded)
+    image = _open(encoded)
   except Exception:  # Another decoder may be less strict than Pillow.
     return "unknown", []
   with image:
@@ -94,7 +94,7 @@ def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
         return _eight_bits(samples, window), turn
       example.check_channels(channels, samples.shape[2])
     example.check_channels(channels)
-    with _opened(encoded) as image:
+    with _open(encoded) as image:
       example.check_size(image.height, image.width)
       if encoded.startswith(_JPEG_START):
         example.check_scans(encoded)
@@ -116,7 +116,7 @@ def size(encoded: bytes) -> tuple[int, int]:
   """
   with _refusals():
     try:
-      with _opened(encoded) as image:
+      with _open(encoded) as image:
         height, width = image.height, image.width
         # Pillow has turned the sides of a TIFF file already.
         turned = (
@@ -190,7 +190,7 @@ def _sides(series: Any) -> dict[str, int]:
   return dict(zip(axes, shape, strict=True))
 
 
-def _opened(encoded: bytes) -> Image.Image:
+def _open(encoded: bytes) -> Image.Image:
   """Opens an image, and reads no more than its header."""
   formats = _PILLOW_FORMATS
   if encoded[4:8] == b"ftyp" and encoded[8:12] in _HEIF_BRANDS:

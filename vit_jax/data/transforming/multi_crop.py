@@ -196,13 +196,13 @@ def _jittered(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
     kind, strength = kinds[index]
     change = rng.uniform(-strength, strength)
     if kind is None:
-      picture = _turned(picture, change)
+      picture = _turn_hue(picture, change)
     else:
       picture = kind(picture).enhance(1 + change)
   return picture
 
 
-def _turned(picture: Image.Image, turn: float) -> Image.Image:
+def _turn_hue(picture: Image.Image, turn: float) -> Image.Image:
   """Turns the hue by a part of the circle."""
   hsv = np.array(picture.convert("HSV"))
   hsv[..., 0] += np.uint8(round(turn * 255) % 256)

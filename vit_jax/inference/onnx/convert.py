@@ -67,8 +67,8 @@ def to_onnx(
   (about,) = program.out_avals
   made = graph.finished(
     graph.whole(output),
-    _described(onnx, name, inputs),
-    _described(onnx, result, about),
+    _value_info(onnx, name, inputs),
+    _value_info(onnx, result, about),
     "vit_jax",
   )
   model = onnx.helper.make_model(
@@ -82,7 +82,7 @@ def to_onnx(
   return model.SerializeToString()
 
 
-def _described(onnx: Any, name: str, about: Any) -> Any:
+def _value_info(onnx: Any, name: str, about: Any) -> Any:
   kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(about.dtype))
   shape = ["B" if is_symbolic(dim) else int(dim) for dim in about.shape]
   return onnx.helper.make_tensor_value_info(name, kind, shape)

@@ -48,7 +48,9 @@ class Call:
 Lower = Callable[[Call], list[Value]]
 
 
-def joined(values: Sequence[Value], shape: Sequence[Dim]) -> tuple[Dim, ...]:
+def joint_shape(
+  values: Sequence[Value], shape: Sequence[Dim]
+) -> tuple[Dim, ...]:
   """The shape that arrays have together, before they are broadcast further."""
   rank = max(len(value.stored) for value in values)
   padded = [(1,) * (rank - len(v.stored)) + v.stored for v in values]
@@ -69,15 +71,15 @@ def _elementwise(op: str, neutral: float | None = None) -> Lower:
         if call.inputs[other].is_all(neutral):
           kept_value = call.inputs[kept]
           return [dataclasses.replace(kept_value, shape=call.shape)]
-    return written(call, op)
+    return write_node(call, op)
 
   return lower
 
 
-def written(call: Call, op: str) -> list[Value]:
+def write_node(call: Call, op: str) -> list[Value]:
   """A node of the inputs as they are stored."""
   names = [call.graph.stored(value) for value in call.inputs]
-  stored = joined(call.inputs, call.shape)
+  stored = joint_shape(call.inputs, call.shape)
   return [Value(call.graph.node(op, *names), call.shape, stored)]
 
 
@@ -122,7 +124,7 @@ def _erfc(call: Call) -> list[Value]:
 
 
 def _not_equal(call: Call) -> list[Value]:
-  (equal,) = written(call, "Equal")
+  (equal,) = write_node(call, "Equal")
   name = call.graph.node("Not", call.graph.stored(equal))
   return [dataclasses.replace(equal, content=name)]
 
@@ -131,13 +133,13 @@ def _select(call: Call) -> list[Value]:
   if len(call.inputs) != 3:
     raise Unsupported("a choice between more than two arrays")
   which, no, yes = call.inputs
-  return written(dataclasses.replace(call, inputs=(which, yes, no)), "Where")
+  return write_node(dataclasses.replace(call, inputs=(which, yes, no)), "Where")
 
 
 def _clamp(call: Call) -> list[Value]:
   low, x, high = call.inputs
-  (bounded,) = written(dataclasses.replace(call, inputs=(x, low)), "Max")
-  return written(dataclasses.replace(call, inputs=(bounded, high)), "Min")
+  (bounded,) = write_node(dataclasses.replace(call, inputs=(x, low)), "Max")
+  return write_node(dataclasses.replace(call, inputs=(bounded, high)), "Min")
 
 
 def _cast(call: Call) -> list[Value]:

@@ -140,7 +140,8 @@ def check(
   groups = differences(theirs, needed)
   if any(groups.values()):
     raise ValueError(
-      f"{what}: {listed(groups)}. Likely cause: {_cause(*groups.values())}."
+      f"{what}: {differences_text(groups)}. Likely cause: "
+      f"{_cause(*groups.values())}."
     )
 
 
@@ -157,7 +158,7 @@ def differences(shapes: Shapes, needed: Shapes) -> dict[str, list[str]]:
   }
 
 
-def listed(groups: Mapping[str, list[str]]) -> str:
+def differences_text(groups: Mapping[str, list[str]]) -> str:
   """The differences as text, with the first few names of each kind."""
   texts = []
   for name, group in groups.items():

@@ -114,7 +114,7 @@ def then(first: Preprocessing, second: Preprocessing) -> Preprocessing:
   return dataclasses.replace(first, mean=mean, std=std)
 
 
-def taken(config: Mapping[str, Any], file: str) -> list[str]:
+def assumptions(config: Mapping[str, Any], file: str) -> list[str]:
   """Lines on values that a file does not tell, and on what is not done."""
   lines = []
   if config.get("crop_to_patches"):

@@ -128,8 +128,8 @@ class Table:
   def rules(self, vit: Any, base: str = "") -> list[Rule]:
     """The rules for a model's arrays, whose names start with `base`."""
     shapes = _shapes(vit)
-    rules = _held(self.rows("root"), shapes)
-    for rule in _held(self.rows("base"), shapes):
+    rules = _rows_of(self.rows("root"), shapes)
+    for rule in _rows_of(self.rows("base"), shapes):
       heads = _heads(rule.pattern, shapes[rule.ours[0]])
       theirs = base + rule.theirs
       rules.append(dataclasses.replace(rule, theirs=theirs, heads=heads))
@@ -147,7 +147,7 @@ class Table:
       for unit in range(units):
         inside = f"resnet/stage{stage}_unit{unit}"
         theirs = base + self.units.name(stage, unit)
-        for row in _held(self.rows("unit"), _inside(_shapes(vit), inside)):
+        for row in _rows_of(self.rows("unit"), _inside(_shapes(vit), inside)):
           paths = tuple(f"{inside}/{path}" for path in row.ours)
           rules.append(Rule(theirs + row.theirs, paths, row.pattern))
     return rules
@@ -162,7 +162,7 @@ class Table:
     shapes = _inside(_shapes(vit), f"{inside}{stack.names.of(0)}")
     mlp = "gated_mlp" if "mlp/gate/kernel" in shapes else "mlp"
     rules = []
-    rows = _held(self.rows("layer", mlp, table=layers.rows), shapes)
+    rows = _rows_of(self.rows("layer", mlp, table=layers.rows), shapes)
     for i in range(stack.num_layers):
       theirs = base + layers.theirs.format(i)
       ours = f"{inside}{stack.names.of(i)}/"
@@ -189,7 +189,7 @@ def _inside(shapes: Shapes, module: str) -> Shapes:
   return {below(k, module): v for k, v in shapes.items() if within(k, module)}
 
 
-def _held(rows: tuple[Rule, ...], shapes: Shapes) -> list[Rule]:
+def _rows_of(rows: tuple[Rule, ...], shapes: Shapes) -> list[Rule]:
   """The rows of which a model has the parameters, with as many axes."""
   return [
     row

@@ -105,7 +105,7 @@ GATES = {"silu": "silu", "swish": "silu"}
 """timm's names of activations -> `gelu`, or those of gates alone -> `gate`."""
 
 
-def given(config: Config) -> dict[str, Any]:
+def arguments_of(config: Config) -> dict[str, Any]:
   """The arguments that a configuration records; timm takes null for none.
 
   Raises ValueError if they are no JSON object.

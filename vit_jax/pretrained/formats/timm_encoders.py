@@ -154,7 +154,7 @@ def infer(
   """
   config = config or {}
   architecture.check_timms(config)
-  arguments = timm_arguments.given(config)
+  arguments = timm_arguments.arguments_of(config)
   published = architecture.section(
     "pretrained_cfg", config.get("pretrained_cfg")
   )
@@ -418,7 +418,7 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
     layout = timm.on_sides(layout, sides)
   rope = getattr(vit, "rope_theta", None)
   paired = rope and (vit.rope_side or vit.rope_kind != "axial")
-  return [*map(_halved, layout)] if paired else layout
+  return [*map(_to_halves, layout)] if paired else layout
 
 
 def _names(vit: Any, shapes: Shapes | None) -> Table:
@@ -437,7 +437,7 @@ def _is_beit(vit: Any) -> bool:
   return vit.relative == "table" and vit.qkv_bias == "qv"
 
 
-def _halved(rule: Rule) -> Rule:
+def _to_halves(rule: Rule) -> Rule:
   """The rule for heads that turn pairs of neighbours; ours turn halves.
 
   Those of attention pooling do not turn.

@@ -101,7 +101,7 @@ def infer(
   """
   config = config or {}
   architecture.check_timms(config)
-  given = timm_arguments.given(config)
+  given = timm_arguments.arguments_of(config)
   _check(given)
   _check_arrays(shapes)
   name = config.get("architecture")

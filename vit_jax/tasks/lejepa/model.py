@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.composed import Composed, Needs, held, of_two_sizes
+from vit_jax.models.composed import Composed, Needs, encoder_of, of_two_sizes
 from vit_jax.models.layer import (
   GELUS,
   Images,
@@ -102,5 +102,5 @@ def projected(
   `position_grid` has the patches of a large crop, for a model whose own is not
   set. Raises ValueError if the model takes images of one size alone.
   """
-  encoder, grid = of_two_sizes(held(model, _NEEDS), position_grid)
+  encoder, grid = of_two_sizes(encoder_of(model, _NEEDS), position_grid)
   return Projected(0, encoder, width, hidden, grid)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Key
 from vit_jax.models.grid import grid_of
 from vit_jax.models.interpolation import bicubic
 from vit_jax.models.model import normalize
-from vit_jax.models.partitioning import named
+from vit_jax.models.partitioning import with_axes
 from vit_jax.tasks.crops import check_positions
 from vit_jax.tasks.self_distillation.losses import (
   centered,
@@ -153,7 +153,7 @@ class SelfDistillation(Objective):
     """
     state: dict[str, Any] = {}
     if self.settings.centering == "mean":
-      zeros = named(nn.initializers.zeros_init(), ("prototypes",))
+      zeros = with_axes(nn.initializers.zeros_init(), ("prototypes",))
       shape = (self.model.heads.prototypes,)
       names = ["class"] + ["patch"] * bool(self.settings.patch_weight)
       for name in names:
