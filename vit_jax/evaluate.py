@@ -2,7 +2,6 @@
 
 vit_jax evaluate runs/digits --per_class --out predictions.csv
 vit_jax evaluate runs/my_photos new_photos
-vit_jax evaluate runs/prices new_prices.csv
 
 The checkpoint's description holds the data, the preprocessing and the model.
 FOLDER has other class folders, or is another file of labels, whose images are
@@ -25,7 +24,9 @@ from vit_jax.runtime.shown import path_of_run
 
 
 def define_flags() -> None:
-  flags.DEFINE_string("workdir", None, "Folder of the run, as WORKDIR.")
+  flags.DEFINE_string(
+    "workdir", None, "Folder of the run, as the argument WORKDIR."
+  )
   flags.DEFINE_bool(
     "per_class",
     False,

@@ -109,8 +109,8 @@ class DataSettings(Section):
   label_separator: str | None = setting(
     None,
     "Characters that separate several labels or captions in a cell, such as ' "
-    "' or ','; None separates at ; and |, and reads a text such as [\"cat\", "
-    '"dog"] as a list. ";|" reads no such lists, as in earlier versions.',
+    "' or ','. By default ; and | separate them, and a text such as [\"cat\", "
+    '"dog"] is a list. ";|" reads no such lists, as in earlier versions.',
     must=Rule(
       "be spaces or punctuation, without letters and digits",
       lambda text: text and not any(map(str.isalnum, text)),
@@ -126,10 +126,10 @@ class DataSettings(Section):
   )
   unknown: str | None = setting(
     None,
-    "What says nothing, and is left out of the loss and the metrics: cells of "
-    'columns of 0 and 1, such as "?" or "9,99"; or the values of targets of '
-    'pixels, such as "0,65535". None takes 0 of depth for unknown, and "none" '
-    "nothing.",
+    'Values that mean "unknown", which the loss and the metrics leave out: '
+    'cells of columns of 0 and 1, such as "?" or "9,99"; or the values of '
+    'targets of pixels, such as "0,65535". By default, 0 is unknown in targets '
+    'of depth; "none" takes no value for unknown.',
     needs="labels_file or root",
   )
   uncertain: str | None = setting(
@@ -163,8 +163,9 @@ class DataSettings(Section):
   )
   eval_split: str | None = setting(
     None,
-    "Split to evaluate on; None takes test of a TFDS set, validation of a "
-    "packed folder, and of a folder val, else test, else a part of train.",
+    "Split to evaluate on. By default it is test of a TFDS set, validation of "
+    "a packed folder, and for a folder val, else test, else a held-out part of "
+    "train.",
     legacy_default="test",
   )
   eval_fraction: float = setting(
@@ -443,8 +444,8 @@ class EvalTransformSettings(Section):
     "pillow",
     'Library whose rounding the filters reproduce: "pillow", "torchvision" '
     'for its 8-bit tensors, "torchvision_float", which rounds at the end, or '
-    "TensorFlow without antialiasing, as either repository decodes and "
-    "filters.",
+    "TensorFlow's without antialiasing, as vision_transformer or big_vision "
+    "decodes and filters.",
     choices=RESIZERS,
     fits=_fit_resizer,
   )

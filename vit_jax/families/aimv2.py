@@ -80,7 +80,9 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
   if vit.representation_size is not None:
-    raise ValueError("it has no class for a projection without a text tower.")
+    raise ValueError(
+      "it has no class for a projected image tower without a text tower."
+    )
   return dict(
     model_type="aimv2_vision_model",
     intermediate_size=vit.mlp_size,

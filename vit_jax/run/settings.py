@@ -232,8 +232,8 @@ class _Leading(Section):
   )
   ema_warmup: bool = setting(
     True,
-    "Average over the last tenth of the steps while a run is still short for "
-    "`ema_decay`.",
+    "Average over the last tenth of the steps so far, for as long as that is "
+    "shorter than the window of `ema_decay`.",
     legacy_default=False,
   )
   eval_per_class: bool = setting(

@@ -101,8 +101,8 @@ def _check_new(settings: Settings) -> None:
   pairs = vars(settings)["pairs"]
   if pairs.text != "trained":
     raise ValueError(
-      f"pairs.text={pairs.text!r}, and the text tower is new: set it to "
-      "'trained', or pretrained to weights that have a text tower."
+      f"pairs.text={pairs.text!r} needs a pretrained text tower: set "
+      "pretrained to weights that have one, or pairs.text='trained'."
     )
   if settings.lora.rank and pairs.image != "lora":
     raise ValueError(
@@ -111,8 +111,8 @@ def _check_new(settings: Settings) -> None:
     )
   if pairs.image != "trained" and not settings.pretrained:
     raise ValueError(
-      f"pairs.image={pairs.image!r}, and the image tower is new: set it to "
-      "'trained', or set pretrained to its weights."
+      f"pairs.image={pairs.image!r} needs a pretrained image tower: set "
+      "pretrained, or pairs.image='trained'."
     )
 
 

@@ -64,8 +64,8 @@ class DataSettings(data_settings.DataSettings):
   )
   min_tokens: int | None = setting(
     None,
-    "Draw the most patches of each training image between this and `tokens`, "
-    "for images that share rows; None always takes `tokens`.",
+    "Draw each training image's maximum number of patches between this and "
+    "`tokens`, for images that share rows; None always takes `tokens`.",
     must=COUNT,
     needs="tokens",
   )

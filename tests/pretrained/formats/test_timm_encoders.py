@@ -280,7 +280,7 @@ def test_every_architecture_is_read_as_it_is_or_refused(tmp_path):
       "rel_pos_type='mlp-swin' is unknown; choose one of mlp, bias",
     ),
     ("timm_dinov3", dict(architecture="vit_5b_sapiens2"), {}, ": Sapiens2, w"),
-    ("timm_eva", dict(architecture=None), {}, "may precede the branches or fo"),
+    ("timm_eva", dict(architecture=None), {}, "may be pre-norm or post-norm"),
     ("timm_pe", dict(architecture=None), {}, "it may be a Perception Encoder,"),
     ("timm_pe", {}, dict(ref_feat_shape=[14, 16]), "both sides have to be the"),
     ("timm_pe", {}, dict(ref_feat_shape=0), "ref_feat_shape=0 must be"),
@@ -356,9 +356,7 @@ def test_norms_that_may_follow_the_branches_are_refused(tmp_path):
   )
   safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
   (tmp_path / "config.json").write_text("{}")
-  assert_refused(
-    tmp_path, "may precede the branches or follow them, and no config.json"
-  )
+  assert_refused(tmp_path, "may be pre-norm or post-norm, and no config.json")
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_outputs_are_logarithms_where_all_targets_are_positive():
   with pytest.raises(ValueError, match="all targets looked at are 3"):
     given.fitted(of([[3.0, 3.0]]))
   given = task(data__task="dense_regression", dense_regression__loss="silog")
-  with pytest.raises(ValueError, match="silog' needs targets above 0, and"):
+  with pytest.raises(ValueError, match="silog' needs targets above 0, but"):
     given.fitted(of(numbers, [[0.0]]))
 
 

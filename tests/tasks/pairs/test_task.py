@@ -203,8 +203,11 @@ def test_eight_devices_share_the_parameters(photos, tmp_path):
 @pytest.mark.parametrize(
   "changes, message",
   [
-    ({"pairs.image": "frozen"}, "pairs.image='frozen', and the image tower is"),
-    ({"pairs.text": "frozen"}, "pairs.text='frozen', and the text tower is"),
+    (
+      {"pairs.image": "frozen"},
+      "pairs.image='frozen' needs a pretrained image",
+    ),
+    ({"pairs.text": "frozen"}, "pairs.text='frozen' needs a pretrained text"),
     ({"pairs.image": "lora"}, "lora.rank=0 leaves pairs.image='lora' without"),
     ({"batch_size": 1}, "batch_size=1: a pair is compared with the others"),
     ({"pairs.tokenizer": "nowhere"}, "pairs.tokenizer='nowhere' is not a to"),

@@ -76,7 +76,10 @@ def of_json(content: bytes, length: int) -> int:
   for step in _steps(tree.get("post_processor")):
     tokens = tokens.then(_of_template(step))
   if tokens.of(length) > 2 * MOST_LENGTH:
-    raise ValueError(f"it may make {length:,} tokens {tokens.of(length):,.0f}")
+    raise ValueError(
+      f"its post_processor may turn {length:,} tokens into "
+      f"{tokens.of(length):,.0f}"
+    )
   return longest
 
 

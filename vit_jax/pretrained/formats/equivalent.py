@@ -141,8 +141,8 @@ def _position_table(model: Any, params: Params) -> np.ndarray:
   size = model.origin.image_size if model.origin else None
   if size is None:
     raise ValueError(
-      f"position={model.position!r} is computed for any image size, and a "
-      "table needs one: give --image_size=224, for example."
+      f"position={model.position!r} is computed for any image size, but the "
+      "format stores a table for one size: give --image_size=224, for example."
     )
   h, w = grid_of(model, size)
   class_token = model.pooling == "token"

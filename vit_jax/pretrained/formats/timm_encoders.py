@@ -389,11 +389,7 @@ def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
     return
   if _AIM in shapes:
     return
-  if config.get("architecture") is None:
-    raise ValueError(
-      "its layer norms may precede the branches or follow them, and no "
-      "config.json beside it names its architecture: add it."
-    )
+  timm_evas.check_place_of_norms(config.get("architecture"))
 
 
 def _biases(shapes: Shapes) -> str:

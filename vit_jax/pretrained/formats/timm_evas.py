@@ -93,7 +93,7 @@ def find(shapes: Shapes, config: Config) -> Eva | None:
       "arrays."
     )
   if rows[0].architecture.startswith("eva_giant"):
-    _check_place_of_norms(name)
+    check_place_of_norms(name)
   return rows[0]
 
 
@@ -206,9 +206,10 @@ def _check_heads(shapes: Shapes) -> None:
       )
 
 
-def _check_place_of_norms(name: str) -> None:
+def check_place_of_norms(name: str | None) -> None:
+  """Raises ValueError if no architecture is named, which alone tells it."""
   if not name:
     raise ValueError(
-      "its layer norms may precede the branches or follow them, and no "
-      "config.json beside it names its architecture: add it."
+      "its layers may be pre-norm or post-norm, and no config.json beside it "
+      "names its architecture: add it."
     )

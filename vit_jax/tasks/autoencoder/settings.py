@@ -18,8 +18,8 @@ class AutoencoderSettings(Section):
   )
   norm_pixels: bool = setting(
     True,
-    "Predict the pixels of a patch less their mean, over their standard "
-    "deviation.",
+    "Normalise the pixels of each patch to predict by its own mean and "
+    "standard deviation.",
     needs="rate",
   )
   decoder_size: int = setting(

@@ -15,15 +15,15 @@ class DenseRegressionSettings(PatchHeadSettings):
 
   loss: str = setting(
     "l1",
-    'The mean absolute error ("l1"), over the deviation of the targets; or the '
-    'scale-invariant one of logarithms ("silog", arXiv:1406.2283), for numbers '
-    "above 0.",
+    'The mean absolute error ("l1"), divided by the standard deviation of the '
+    'targets; or the scale-invariant error of logarithms ("silog", '
+    "arXiv:1406.2283), for numbers above 0.",
     choices=LOSSES,
   )
   silog_lambda: float = setting(
     0.5,
-    "Share of the common factor of an image that silog forgives: 0 for none, 1 "
-    "for all of it.",
+    "How much of an error of an image's overall scale silog ignores: 0 for "
+    "none, 1 for all of it.",
     must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
   )
   unit: str = setting(

@@ -97,9 +97,9 @@ class DenseRegressionTask(Task):
       )
     if self.dense_regression.loss == "silog" and not seen.are_positive:
       raise ValueError(
-        f"dense_regression.loss='silog' needs targets above 0, and they are "
-        f"{seen.least:.6g} or more: set data.unknown to what is no number, or "
-        "take the loss l1."
+        "dense_regression.loss='silog' needs targets above 0, but the smallest "
+        f"is {seen.least:.6g}: list invalid values in data.unknown, or take "
+        "the loss l1."
       )
     scaling = Scaling(seen.mean, seen.std)
     if seen.are_positive and seen.log_std > 0:

@@ -30,8 +30,9 @@ class PairsSettings(Section):
 
   loss: str = setting(
     "sigmoid",
-    'SigLIP\'s loss, of each image and text by themselves ("sigmoid"), or '
-    'CLIP\'s, which compares them with the rest of the batch ("softmax").',
+    "SigLIP's loss, which scores each image and text independently "
+    '("sigmoid"), or CLIP\'s, which compares them with the rest of the batch '
+    '("softmax").',
     choices=LOSSES,
   )
   image: str = setting(
@@ -43,7 +44,7 @@ class PairsSettings(Section):
   text: str = setting("trained", "The same for the text tower.", choices=HOW)
   start_lr: float = setting(
     0.02,
-    "Factor of the learning rate of towers that begin with weights.",
+    "Factor of the learning rate for pretrained towers.",
     must=POSITIVE,
   )
   distinct: bool = setting(

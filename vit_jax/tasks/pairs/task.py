@@ -208,7 +208,7 @@ class PairsTask(Task):
   def optimizer(
     self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
   ) -> optax.GradientTransformation:
-    """Slows down towers that begin with weights, and leaves frozen ones.
+    """Lowers the learning rate of pretrained towers, and leaves frozen ones.
 
     The softmax loss has its scale held at `MOST_SCALE`.
     """

@@ -47,7 +47,7 @@ class Texts:
   Attributes:
     tokenizer: The files of the tokenizer.
     tower: The text tower's fields; without, it is a new one.
-    weights: The towers that begin with weights.
+    weights: The pretrained towers.
     first: The first logarithm of the scale, and the first bias.
   """
 
@@ -70,7 +70,7 @@ class Texts:
       pairs: The settings.
       tokenizer: The files; None if there is none yet.
       tower: The tower; None for a new one.
-      weights: The towers that begin with weights.
+      weights: The pretrained towers.
       pair: The scale and the bias of the weights, as far as they are known.
     """
     if tower is not None:

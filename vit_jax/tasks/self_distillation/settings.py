@@ -114,9 +114,9 @@ class SelfDistillationSettings(Section):
   )
   gram_scale: int = setting(
     1,
-    "Times the size of large crops at which that earlier teacher sees them, 2 "
-    "in DINOv3; its features are then resized to the crops' patches.",
-    must=up_to(4, "that teacher sees its square as many patches", 1),
+    "Factor by which large crops are enlarged for that earlier teacher, 2 in "
+    "DINOv3; its features are then resized to the crops' patches.",
+    must=up_to(4, "the teacher's patches grow with its square", 1),
     needs="gram_weight",
   )
   gram_every: Duration = setting(
