@@ -73,8 +73,8 @@ def test_every_image_has_a_mask_of_its_own(tmp_path, capsys):
   done = write_masks(
     mark, files, str(tmp_path / "out"), RGB, MaskFiles([*"0123"])
   )
-  shares = [f" 25.0%  {k}" for k in range(4)]
-  assert done == (4, 0, shares)
+  shares = [f" 25.0%  class {k}" for k in range(4)]
+  assert done == (4, 0, ["Of the pixels of 4 images are", *shares])
   masks = _written(tmp_path, "masks")
   assert {name: int(mask[0, 0]) for name, mask in masks.items()} == {
     "a/x.png": 0,
@@ -99,10 +99,11 @@ def test_an_image_that_cannot_be_marked_is_named(tmp_path, capsys):
     return np.zeros(image.shape[:2], np.int32)
 
   mark.first = True
-  count, unreadable, _ = write_masks(
+  count, unreadable, lines = write_masks(
     mark, files, str(tmp_path / "out"), RGB, MaskFiles(["sky"])
   )
   assert (count, unreadable) == (1, 1)
+  assert lines == ["Of the pixels of 1 image are", "100.0%  sky"]
   assert capsys.readouterr().err == f"{files[0]}: it is too large.\n"
   assert [*_written(tmp_path, "masks")] == ["y.png"]
 

@@ -7,6 +7,7 @@ import pytest
 import safetensors.numpy
 
 from tests import encoders, published
+from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import open_checkpoint
 
 TIMM = published.path("timm_vit.safetensors")
@@ -107,11 +108,14 @@ def test_what_only_pre_training_needs_is_left_out(tmp_path, capsys):
   own = {k: np.zeros(3, "f4") for k in ("mask_token", "decoder_embed.weight")}
   path = renamed(tmp_path, TIMM, lambda arrays: arrays | own)
   loaded = open_checkpoint(path, num_heads=3)
+  assert {*loaded.unread} == own.keys()
+  assert "not read" not in capsys.readouterr().err
+  assert_same_arrays(loaded, open_checkpoint(TIMM, num_heads=3))
+  convert(path, str(tmp_path / "out"), "timm", num_heads=3)
   said = capsys.readouterr().err
   assert "2 arrays are not read, as this model does not use them (" in said
-  open_checkpoint(path, num_heads=3)
+  convert(path, str(tmp_path / "again"), "timm", num_heads=3)
   assert "not read" not in capsys.readouterr().err  # It is said once.
-  assert_same_arrays(loaded, open_checkpoint(TIMM, num_heads=3))
 
 
 def of_dinov2(name):

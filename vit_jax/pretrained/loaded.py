@@ -35,7 +35,7 @@ _FOR_USERS = (
   ),
   *("logits", "loss", "model", "notes", "num_classes", "num_params", "origin"),
   *("params", "patch_features", "predict", "predict_proba", "preprocess"),
-  *("preprocessing", "save", "step", "summary", "task", "threshold"),
+  *("preprocessing", "save", "step", "summary", "task", "threshold", "unread"),
 )
 
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.

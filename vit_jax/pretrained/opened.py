@@ -55,6 +55,8 @@ class Opened:
     guessed: Names of the facts that no file states and that were guessed:
       num_heads, gelu, layer_norm_epsilon, mean, std, or crop, which is how
       images are resized.
+    unread: Names of the arrays in its file that its format knows to be of no
+      use to this model, such as a mask token.
     open_text: Opens the text tower beside it, `text_tower`; None where nobody
       can know of one.
   """
@@ -71,6 +73,7 @@ class Opened:
   restore: Callable[[Any], Any] | None = None
   held: dict[str, Any] | None = None
   guessed: tuple[str, ...] = ()
+  unread: tuple[str, ...] = ()
   open_text: Callable[[], LoadedText] | None = None
 
   def __post_init__(self):

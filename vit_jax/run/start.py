@@ -10,9 +10,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Float
 
 from vit_jax.models.model import Inputs, represent
+from vit_jax.models.parts import HEAD
 from vit_jax.run import build
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import read_saved
@@ -149,7 +151,10 @@ def _transferred(
 ) -> Iterator[tuple[str, np.ndarray]]:
   """The parameters of the state that come from a checkpoint, by path."""
   from vit_jax.pretrained import transfer
+  from vit_jax.pretrained.naming import say_left_out
 
+  if _hides_patches(plan):  # A pre-trained token or decoder may be missed.
+    say_left_out(loaded.origin.source, [*loaded.unread])
   leaves = transfer.leaves(
     loaded,
     plan.model.clone(scan=False) if plan.model.scan else plan.model,
@@ -162,6 +167,13 @@ def _transferred(
   rank = plan.settings.lora.rank  # With LoRA, the rest is in `plan.extras`.
   parts = plan.parts
   return (x for x in leaves if not rank or parts.is_new(x[0]))
+
+
+def _hides_patches(plan: Plan) -> bool:
+  """Whether the task has parts beside heads that pre-training has as well."""
+  paths = flatten_dict(plan.param_shapes, sep="/")
+  parts = map(plan.parts.part, paths)
+  return any(part.own_task and part.place != HEAD for part in parts)
 
 
 def probe_head(plan: Plan, params: Any) -> "Probe":

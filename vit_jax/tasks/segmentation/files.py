@@ -27,9 +27,11 @@ class MaskFiles:
   def __init__(self, names: Sequence[str]):
     self._names = names
     self.counts = np.zeros(0, np.int64)
+    self.masks = 0
 
   def add(self, mask: Mask) -> None:
     """Counts the pixels of each class of one more mask."""
+    self.masks += 1
     for rows in strips(mask.shape):
       more = np.bincount(mask[rows].ravel(), minlength=len(self.counts))
       more[: len(self.counts)] += self.counts
@@ -50,9 +52,19 @@ class MaskFiles:
 
   def lines(self) -> list[str]:
     """The share of the pixels that each class has."""
-    total = max(int(self.counts.sum()), 1)
-    return [
-      f"{self.counts[k] / total:6.1%}  {class_name(self._names, int(k))}"
+    if not self.masks:
+      return []
+    total = int(self.counts.sum())
+    shares = [
+      f"{self.counts[k] / total:6.1%}  {_told(self._names, int(k))}"
       for k in np.argsort(-self.counts, kind="stable")
       if self.counts[k]
     ]
+    of = "1 image" if self.masks == 1 else f"{self.masks:,} images"
+    return [f"Of the pixels of {of} are", *shares]
+
+
+def _told(names: Sequence[str], index: int) -> str:
+  """A class in words; one that has but its number for a name is "class 0"."""
+  name = class_name(names, index)
+  return f"class {name}" if name.isdecimal() else name

@@ -180,7 +180,10 @@ def _shares(found: Census, values: collections.Counter[str]) -> list[str]:
   total = sum(values.values())
   if not total:
     return []
-  shown = [f"{v} {n / total:.1%}" for v, n in values.most_common(_SHOWN)]
+  shown = [
+    f"{'class ' if v.isdecimal() else ''}{v} {n / total:.1%}"
+    for v, n in values.most_common(_SHOWN)
+  ]
   if len(values) > _SHOWN:
     shown.append(f"{len(values) - _SHOWN:,} more")
   return [f"pixels of {_masks(found)}: {', '.join(shown)}."]

@@ -1,0 +1,53 @@
+"""What is said of the weights that a run starts from."""
+
+import types
+from typing import Any
+
+import pytest
+from flax.traverse_util import unflatten_dict
+
+from vit_jax.models.autoencoder import autoencoder
+from vit_jax.models.grid import param_shapes
+from vit_jax.models.masked_vit import masked
+from vit_jax.models.parts import Parts
+from vit_jax.models.segmenter import segmenter
+from vit_jax.models.variants import make_vit
+from vit_jax.pretrained import transfer
+from vit_jax.run import start
+
+VIT = make_vit(
+  "Ti/8", 3, num_layers=1, hidden_size=16, mlp_size=16, num_heads=2
+)
+TRUNK = VIT.clone(num_classes=0)
+DECODER = dict(decoder_size=16, decoder_layers=1, decoder_heads=2)
+
+
+@pytest.mark.parametrize(
+  "model, said",
+  [
+    (VIT, False),
+    (segmenter(TRUNK, 3), False),
+    (masked(TRUNK, 48), True),
+    (autoencoder(TRUNK, **DECODER), True),
+  ],
+)
+def test_a_mask_token_that_is_not_read_matters_to_who_hides_patches(
+  monkeypatch, capsys, model, said
+):
+  shapes = param_shapes(model, (2, 2))
+  plan: Any = types.SimpleNamespace(
+    param_shapes=unflatten_dict(shapes, sep="/"),
+    parts=Parts.of(model, shapes),
+    model=model,
+    settings=types.SimpleNamespace(
+      transfer=types.SimpleNamespace(interpolation="", keep_head=False),
+      lora=types.SimpleNamespace(rank=0),
+    ),
+    preprocessing=types.SimpleNamespace(image_size=0, channels=3, bands=()),
+  )
+  origin = types.SimpleNamespace(source=f"weights for {model}")
+  loaded: Any = types.SimpleNamespace(origin=origin, unread=("mask_token",))
+  monkeypatch.setattr(transfer, "leaves", lambda *args, **options: ())
+  assert [*start._transferred(plan, loaded)] == []
+  err = capsys.readouterr().err
+  assert ("1 array is not read, as this model does not use it" in err) == said
