@@ -19,7 +19,7 @@ from tests.commands import run
 from vit_jax.run import few_images, loop
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
-from vit_jax.run.summary import header, layer_rows
+from vit_jax.run.summary import closing, header, layer_rows
 from vit_jax.runtime import hints
 from vit_jax.runtime.settings import replaced
 from vit_jax.workdir.description import preprocessing
@@ -144,6 +144,17 @@ def test_few_images_without_labels_get_the_command_that_goes_on(
   assert rows[at + 1] == ("", f"{going_on}  (downloads 88 MB)")
   monkeypatch.setattr(few_images, "ENOUGH", len(plan.source))
   assert "training" not in dict(header(plan, "runs/x"))
+
+
+def test_a_run_without_labels_ends_with_what_its_features_are_for(config):
+  ends = {}
+  for name, change in (("classes", lambda _: None), ("none", without_labels)):
+    change(config)
+    ends[name] = closing(make_plan(read(config)), {}, 1.0, "runs/x")
+  assert "See its curves and mistakes with: vit_jax report" in ends["classes"]
+  assert "features" not in ends["classes"]
+  assert "See its curves with: vit_jax report runs/x\n" in ends["none"]
+  assert f"vit_jax similar runs/x {config.data.root} (" in ends["none"]
 
 
 @pytest.mark.parametrize("change", [in_grey, digits])

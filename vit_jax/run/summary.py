@@ -298,7 +298,9 @@ def closing(
     evaluate = " ".join(["vit_jax evaluate", *options])
     lines.append(f"Evaluate its checkpoint with: {evaluate}")
     if not is_own(plan.task):
-      lines.append(f"See its curves and mistakes with: {report}")
+      lines.append(f"See its {plan.task.reported} with: {report}")
+    data, is_best = plan.settings.data.root, best is not None
+    lines += plan.task.advice(workdir, data, evaluated, best=is_best)
   return "\n".join(lines)
 
 

@@ -129,14 +129,25 @@ def without_labels(data: str, weights: str = WEIGHTS) -> str:
   >>> without_labels("photos").split(": ")[1].split(" (")[0]
   'vit_jax similar hf_s14_dinov2 photos'
   """
-  encoder = [weights, data]
-  features = [*encoder, "--features=features.npz"]
   return (
-    "without labels there are: "
-    f"{shlex.join(['vit_jax', 'similar', *encoder])} (near-duplicates and "
-    "groups of like images), "
-    f"{shlex.join(['vit_jax', 'predict', *features])} (a vector of each image) "
-    f"and {going_on(data, weights)} (goes on training these weights)"
+    f"without labels there are: {uses_of_features(data, weights)}, "
+    f"{going_on(data, weights)} (goes on training these weights)"
+  )
+
+
+def uses_of_features(data: str, encoder: str, *options: str) -> str:
+  """The commands on the features of images, which need no labels.
+
+  >>> from vit_jax.runtime.hints import uses_of_features
+  >>> uses_of_features("photos", "runs/mine").split(" (")[0]
+  'vit_jax similar runs/mine photos'
+  """
+  words = [encoder, data, *options]
+  features = [*words, "--features=features.npz"]
+  return (
+    f"{shlex.join(['vit_jax', 'similar', *words])} (near-duplicates and groups "
+    f"of like images), {shlex.join(['vit_jax', 'predict', *features])} (a "
+    "vector of each image)"
   )
 
 

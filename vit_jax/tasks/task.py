@@ -67,6 +67,7 @@ class Task:
     takes_any_size: Whether it takes images that keep their proportions.
     packs_images: Whether several of them may then share a row of a batch.
     probe_note: A line on the representations, where `probed` changes the model.
+    reported: What `vit_jax report` shows of a run, in words.
     asked_by: The flag of `predict` that asks a run whose images have no class,
       and what it does; "" if they have, or nothing is asked.
   """
@@ -78,6 +79,7 @@ class Task:
   scores: ClassVar[Scores]
   losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
   refuses: ClassVar[tuple[str, ...]] = ()
+  reported: ClassVar[str] = "curves and mistakes"
   asked_by: ClassVar[str] = ""
   panels: ClassVar["Panels | None"] = None
   takes_any_size: ClassVar[bool] = False
@@ -237,6 +239,25 @@ class Task:
 
     objective = self.objective(model, stream.preprocessing)
     return means(objective, model, self.scores.best)
+
+  def advice(
+    self,
+    run: str,
+    data: str | None,
+    evaluated: Mapping[str, Any],
+    *,
+    best: bool,
+  ) -> list[str]:
+    """Lines on what can be done with a run, beside its evaluation and report.
+
+    Args:
+      run: Its folder.
+      data: The folder of its images, if they are in one.
+      evaluated: Its last evaluation; empty if there was none.
+      best: Whether its best checkpoint is meant, which is not the last.
+    """
+    del run, data, evaluated, best
+    return []
 
   def in_unit(self) -> "Task":
     """The task once `Answers.leaf_in_unit` was applied to the heads."""

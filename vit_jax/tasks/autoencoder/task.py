@@ -10,7 +10,6 @@ from typing import Any
 from jaxtyping import Array
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.labels import NONE
 from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.grid import grid_of
 from vit_jax.runtime.display import Metric, Split
@@ -27,17 +26,17 @@ from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
 from vit_jax.tasks.scores import Scores
-from vit_jax.tasks.task import UNLABELLED, Task
+from vit_jax.tasks.task import UNLABELLED
+from vit_jax.tasks.unlabelled import UnlabelledTask
 
 
 @dataclasses.dataclass(frozen=True)
-class AutoencoderTask(Task):
+class AutoencoderTask(UnlabelledTask):
   """Reconstructing the pixels of most patches from the others."""
 
   autoencoder: AutoencoderSettings = AutoencoderSettings()
   name = "autoencoder"
   takes_any_size = True
-  labels = NONE
   scores = Scores(
     (Metric("explained", "variance explained"),),
     curves=(

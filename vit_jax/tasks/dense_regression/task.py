@@ -67,6 +67,7 @@ class DenseRegressionTask(Task):
   )
   asked_by = "--masks=FOLDER to write the numbers of images"
   refuses = NOT_OF_PIXELS
+  reported = "curves, and best and worst images"
   panels = Panels(
     make_panels,
     "What it answers",

@@ -8,7 +8,6 @@ import dataclasses
 from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.labels import NONE
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.multi_crop import MultiCrop
 from vit_jax.runtime.display import Metric, Split
@@ -20,14 +19,15 @@ from vit_jax.tasks.lejepa.settings import LeJepaSettings
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
 from vit_jax.tasks.scores import Scores
-from vit_jax.tasks.task import UNLABELLED, Task
+from vit_jax.tasks.task import UNLABELLED
+from vit_jax.tasks.unlabelled import UnlabelledTask
 
 _PLAIN = LeJepaSettings()
 _BLUR_AND_SOLARIZE = 0.5, 0.2  # Chances, of every crop.
 
 
 @dataclasses.dataclass(frozen=True)
-class LeJepaTask(Task):
+class LeJepaTask(UnlabelledTask):
   """Learning features in which all crops of an image are alike.
 
   `image_size` is that of the run, where there is one.
@@ -38,7 +38,6 @@ class LeJepaTask(Task):
     default=None, compare=False
   )
   name = "lejepa"
-  labels = NONE
   scores = Scores(
     (
       RANK,

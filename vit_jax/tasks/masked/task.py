@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
-from vit_jax.data.reading.labels import NONE
 from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked
 from vit_jax.runtime.display import Metric, Split
@@ -24,7 +23,8 @@ from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Curves, Stream
 from vit_jax.tasks.scores import Scores
-from vit_jax.tasks.task import UNLABELLED, Task
+from vit_jax.tasks.task import UNLABELLED
+from vit_jax.tasks.unlabelled import UnlabelledTask
 
 
 class ColourScores(Scores):
@@ -40,12 +40,11 @@ class ColourScores(Scores):
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedPatchesTask(Task):
+class MaskedPatchesTask(UnlabelledTask):
   """Predicting the colours or the pixels of corrupted patches."""
 
   masked: MaskedSettings = MaskedSettings()
   name = "masked"
-  labels = NONE
   scores = ColourScores(
     (
       Metric("colours_right", "colours right"),

@@ -96,6 +96,7 @@ class PairsTask(Task):
     ),
   )
   asked_by = '--texts="a cat,two dogs" to choose the text that fits an image'
+  reported = "curves, and best and worst pairs"
   refuses = (
     *OF_CLASSES,
     "eval_per_class",

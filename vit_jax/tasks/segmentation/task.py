@@ -91,6 +91,7 @@ class SegmentationTask(Task):
   )
   asked_by = "--masks=FOLDER to write the masks of images"
   refuses = NOT_OF_PIXELS
+  reported = "curves, and best and worst images"
   panels = Panels(
     make_panels,
     "What it marks",

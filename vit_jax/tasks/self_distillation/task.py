@@ -13,7 +13,6 @@ import optax
 from jaxtyping import Array
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.labels import NONE
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.multi_crop import MultiCrop
 from vit_jax.models.grid import grid_of
@@ -31,6 +30,7 @@ from vit_jax.tasks.self_distillation.objective import SelfDistillation
 from vit_jax.tasks.self_distillation.pictures import make_panels
 from vit_jax.tasks.self_distillation.settings import SelfDistillationSettings
 from vit_jax.tasks.task import UNLABELLED, Task
+from vit_jax.tasks.unlabelled import UnlabelledTask
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.schedules import RunLength
 
@@ -38,7 +38,7 @@ _ADVICE = ", raise ema_decay, or take self_distillation.centering=sinkhorn"
 
 
 @dataclasses.dataclass(frozen=True)
-class SelfDistillationTask(Task):
+class SelfDistillationTask(UnlabelledTask):
   """Learning an average of one's own answers to other crops of an image.
 
   `image_size` and `ema_decay` are those of the run, where there is one.
@@ -50,7 +50,6 @@ class SelfDistillationTask(Task):
   )
   ema_decay: float | None = dataclasses.field(default=None, compare=False)
   name = "self_distillation"
-  labels = NONE
   scores = Scores(
     (
       RANK,

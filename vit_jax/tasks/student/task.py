@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.labels import NONE
 from vit_jax.models.student import student, widths_of
 from vit_jax.runtime.checks import WIDTH, checked
 from vit_jax.runtime.display import Metric, Split
@@ -23,13 +22,14 @@ from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.student.objective import Imitation, grids, learned, size_for
 from vit_jax.tasks.student.settings import StudentSettings
 from vit_jax.tasks.task import UNLABELLED, Task
+from vit_jax.tasks.unlabelled import UnlabelledTask
 from vit_jax.training.distillation import Teacher
 
 _PLAIN = StudentSettings()
 
 
 @dataclasses.dataclass(frozen=True)
-class StudentTask(Task):
+class StudentTask(UnlabelledTask):
   """Learning the outputs of a frozen encoder, its teacher.
 
   Attributes:
@@ -44,7 +44,6 @@ class StudentTask(Task):
     default=None, compare=False, repr=False
   )
   name = "student"
-  labels = NONE
   scores = Scores(
     (Metric("cosine", "cosine to the teacher", format="{:.4f}"),),
     curves=(

@@ -1,0 +1,42 @@
+"""The base of the tasks that learn from images alone, without labels."""
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from vit_jax.data.reading.labels import NONE
+from vit_jax.runtime import hints
+from vit_jax.tasks.scores import PROBES
+from vit_jax.tasks.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class UnlabelledTask(Task):
+  """A task whose runs leave an encoder, and answer nothing by themselves."""
+
+  labels = NONE
+  reported = "curves"
+
+  def advice(
+    self,
+    run: str,
+    data: str | None,
+    evaluated: Mapping[str, Any],
+    *,
+    best: bool,
+  ) -> list[str]:
+    """What the encoder is good for, and how one learns if it is better."""
+    which = ["--best"] if best else []
+    shown = hints.uses_of_features(data or "my_photos", run, *which)
+    probe = shlex.join(["vit_jax", "fewshot", run, "CLASSES", *which])
+    tuned = shlex.join(["vit_jax", "train", "CLASSES", "--pretrained", run])
+    lines = [f"Use its features: {shown}."]
+    ways = f"{tuned} fine-tunes it"
+    if not any(score.key in evaluated for score in PROBES):
+      ways = f"{probe} measures its features by labels, as nothing else here "
+      ways += f"does, and {tuned} fine-tunes it"
+    lines.append(
+      f"With CLASSES, a folder with a folder for each class: {ways}."
+    )
+    return lines
