@@ -269,7 +269,7 @@ class PackedBatches(TrainBatches):
           self, transform=transform.within(int(counts[place]))
         )
         again = functools.partial(random.at, positions[place])
-        arrays = fitted._shown(
+        arrays = fitted._arrays_of(
           examples[place], indices[place], again, unreadable
         )
         yield row - self.rows.start, arrays
