@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
+from PIL import Image
 
 import vit_jax
 from configs import digits, finetune
@@ -21,6 +22,7 @@ from vit_jax.run.settings import read
 from vit_jax.run.start import fresh_state
 from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.probes import linear_probe
+from vit_jax.tasks.probes.number_probe import Numbers
 
 CLASSES = tuple(map(str, range(10)))
 
@@ -126,6 +128,39 @@ def test_a_head_may_start_from_a_probe(data_dir, flip, capsys):
       )
     )
   assert any(heads) and params["head/bias"].any()
+
+
+@pytest.mark.slow
+def test_a_head_of_numbers_may_start_from_a_probe(tmp_path):
+  rng = np.random.default_rng(0)
+  lines = ["photo,price"]
+  for k in range(12):
+    pixels = rng.integers(0, 256, (32, 32, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / f"{k}.png")
+    lines.append(f"{k}.png,{k}.5")
+  (tmp_path / "t.csv").write_text("\n".join(lines))
+  config = fine_tuning(tmp_path, published.path("google_vit.npz"))
+  config.data.update(
+    name=None, labels_file=str(tmp_path / "t.csv"), task="regression"
+  )
+  config.loss.label_smoothing = 0.0
+  config.transfer.probe_head = True
+  config.batch_size = 8
+  config.train_transform.flip = False
+  params, plan = first_params(config)
+  labels = plan.source.labels(range(len(plan.source)))
+  tree = traverse_util.unflatten_dict(params, sep="/")
+  transform = plan.preprocessing.transform()
+  pixels = np.stack([transform(e["image"]) for e in plan.source])
+  x = vit_jax.normalize(jnp.asarray(pixels), **plan.preprocessing.normalization)
+  y = represent(plan.model, jax.tree.map(jnp.asarray, tree), x)
+  kind = Numbers(labels.mean(axis=0).tolist(), labels.std(axis=0).tolist())
+  solutions = kind.solutions(np.asarray(y), labels)
+  assert any(  # All L2 that may be chosen; one of them is it.
+    np.allclose(params["head/kernel"], head["head/kernel"], atol=1e-5)
+    and np.allclose(params["head/bias"], head["head/bias"], atol=1e-4)
+    for head in (solutions.probe(l2).head() for l2 in linear_probe.L2S)
+  )
 
 
 @pytest.mark.slow

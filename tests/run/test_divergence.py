@@ -140,7 +140,8 @@ def test_numbers_and_labels_of_few_examples_get_no_verdict(task, key, shown):
   found = {f"eval/{key}": -0.03}
   (line,) = _closing(0, 0, count=4, task=task, **found)
   assert line.startswith(shown)
-  assert line.endswith(" on 4 evaluated images, which are too few to judge by.")
+  assert " on 4 evaluated images, which are too few to judge by." in line
+  assert line.endswith("mean of their numbers.") == (key == "r2")
   (line,) = _closing(0, 0, count=50, task=task, **found)
   assert "nothing was learned. Train longer" in line
 

@@ -9,7 +9,7 @@ import pytest
 from configs import dino
 from vit_jax.data.reading.sources import Splits
 from vit_jax.pretrained.known import KNOWN
-from vit_jax.run import few_images, flags
+from vit_jax.run import data_choice, few_images, flags
 from vit_jax.runtime import hints
 from vit_jax.workdir import checkpoint
 
@@ -58,6 +58,43 @@ def test_a_file_of_labels_is_counted_by_its_rows(folder, choose, tmp_path):
     rows.writerow(["a/7.png", "x", "val"])
   given = {"data.root": f"{folder}/train", "data.labels_file": str(path)}
   assert choose(**given)[1] == ", which has only 5 training images,"
+
+
+def test_few_numbers_train_the_head_as_few_classes_do(folder, tmp_path):
+  path = tmp_path / "prices.csv"
+  with path.open("w") as file:
+    rows = csv.writer(file)
+    rows.writerow(["photo", "price"])
+    rows.writerows([f"a/{k}.png", f"{k}.5"] for k in range(8))
+  given = {
+    "data.root": f"{folder}/train",
+    "data.labels_file": str(path),
+    "pretrained": "b16_augreg",
+  }
+  chosen, why = data_choice.suited(str(path), given)
+  assert chosen == {
+    "config": "finetune:small",
+    "data.task": "regression",
+    "data.label_columns": "price",
+    "loss.label_smoothing": "0.0",
+  }
+  assert why == (
+    ", as price has numbers such as 0.5, which has only 6 training images,"
+  )
+  given["data.task"] = "regression"
+  assert data_choice.suited(str(path), given)[0]["config"] == "finetune:small"
+  del given["pretrained"]
+  assert data_choice.suited(str(path), given)[0]["config"] == "image_folder"
+
+
+@pytest.mark.parametrize("probed", [True, False])
+def test_a_run_that_is_there_trains_what_it_trained(
+  choose, monkeypatch, probed
+):
+  runs = {"runs/own": {"config": {"transfer": {"probe_head": probed}}}}
+  monkeypatch.setattr(checkpoint, "latest_description", runs.get)
+  small = choose(workdir="runs/own")[0]["config"] == "finetune:small"
+  assert small == probed
 
 
 def test_heads_for_dinov2_read_both_poolings_and_others_what_they_did(

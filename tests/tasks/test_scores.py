@@ -7,6 +7,8 @@ import pytest
 
 from vit_jax.tasks import choose, scores
 from vit_jax.tasks.classification.task import ClassificationTask
+from vit_jax.tasks.dense_regression.task import DenseRegressionTask
+from vit_jax.tasks.regression.task import RegressionTask
 from vit_jax.tasks.table import OBJECTIVES
 
 # Five folds of 48 images; Wilson's interval of 6 of 12 is 25.4 to 74.6 %.
@@ -72,3 +74,19 @@ def test_few_images_are_too_few_for_every_task(name):
   with mock.patch.object(type(told), "result", lambda *_: "a result"):
     assert "to judge by)" in told.headline(few)
     assert "too few" not in told.headline(enough)
+
+
+@pytest.mark.parametrize("task", [RegressionTask, DenseRegressionTask])
+def test_an_r2_below_zero_is_explained(task):
+  told = task.scores
+  found = {"eval/mae": 2.0, "eval/examples": 99}
+  below = str(told.verdict(found | {"eval/r2": -1.08}))
+  assert below == (
+    "R2 is below 0: the answers are further off than one answer for all images "
+    "would be, the mean of their numbers."
+  )
+  assert str(told.verdict(found | {"eval/r2": 0.1})) == ""
+  few = found | {"eval/r2": -1.08, "eval/examples": 5}
+  said = str(RegressionTask.scores.verdict(few))
+  assert said.startswith("R2 -1.0800 on 5 evaluated images, which are too few")
+  assert said.endswith(below)

@@ -69,9 +69,14 @@ def suited(
     ):
       return _for_kind(data, found, values, workdir)
   chosen, why = _for_classes(values, workdir)
-  if values.get(_TASK) in _UNSMOOTHED and _SMOOTHING not in values:
-    chosen[_SMOOTHING] = "0.0"
-  return chosen, why
+  return {**chosen, **_unsmoothed(values.get(_TASK, ""), values)}, why
+
+
+def _unsmoothed(task: str, values: Mapping[str, str]) -> dict[str, str]:
+  """The key that smooths no labels, for a task that refuses smoothing."""
+  if task not in _UNSMOOTHED or _SMOOTHING in values:
+    return {}
+  return {_SMOOTHING: "0.0"}
 
 
 def _of_table(data: str, values: Mapping[str, str]) -> DataSettings | None:
@@ -147,15 +152,15 @@ def _for_kind(
     )
   if task in SECTIONS:  # It has a configuration of its name.
     return {"config": task}, why
-  config = "finetune" if "pretrained" in values else FOR_CLASSES
-  chosen = {"config": config, "data.task": task}
-  if _SMOOTHING not in values:
-    chosen[_SMOOTHING] = "0.0"
+  chosen = {"data.task": task}
   if found.columns and "data.label_columns" not in values:
     from vit_jax.data.reading.column_roles import as_text
 
     chosen["data.label_columns"] = as_text(found.columns)
-  return chosen, why
+  config, few = _for_classes({**values, **chosen}, workdir)
+  return {**config, **chosen, **_unsmoothed(task, values)}, (
+    why.removesuffix(",") + (few or ",")
+  )
 
 
 def _without_labels(

@@ -17,13 +17,13 @@ from vit_jax.data.settings import DataSettings
 from vit_jax.pretrained import known
 from vit_jax.runtime import checks, hints
 from vit_jax.runtime.settings import UNITS, flat, types_of
-from vit_jax.tasks.table import SECTIONS
+from vit_jax.tasks.table import SECTIONS, labels_of
 
 FEW = 1_000  # Fewer training images are few; VTAB-1k's tasks have 1,000.
 ENOUGH = 10_000  # Images from which on an encoder of one's own can be tried.
-# Beginnings of keys that a linear probe of classes has no use for.
+# Beginnings of keys that a run from a linear probe has no use for.
 _NO_PROBE = (
-  *("data.task", "lora.", "transfer.keep_head", "transfer.probe_head"),
+  *("lora.", "transfer.keep_head", "transfer.probe_head"),
   *(f"{section}." for section in SECTIONS),
 )
 _BOTH = "token_gap"  # The pooling that reads the class token and the patches.
@@ -57,11 +57,12 @@ def fine_tuning(
       are no longer there.
   """
   count = None
-  if not any(key.startswith(_NO_PROBE) for key in values):
-    count = _count(values)
+  task = values.get("data.task", "classification")
+  if not any(key.startswith(_NO_PROBE) for key in values) and may_probe(task):
+    count = _count(values, task)
   if count is None:
     return {"config": "finetune"}, ""
-  if count >= FEW:
+  if count >= FEW or _trains_all(workdir):
     return {"config": "finetune"}, f", which has {count:,} training images,"
   chosen = {"config": "finetune:small"}
   pooling = _pooling(values["pretrained"], workdir)
@@ -196,13 +197,34 @@ def download() -> str:
   return f"{known.KNOWN[hints.WEIGHTS].parameters * 4 / 1e6:.0f} MB"
 
 
-def _count(values: Mapping[str, str]) -> int | None:
+def _trains_all(workdir: str) -> bool:
+  """Whether a run that is there began without a probe, and goes on so."""
+  from vit_jax.workdir.checkpoint import latest_description
+
+  saved = None
+  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
+    saved = latest_description(workdir)
+  if saved is None:
+    return False
+  return saved["config"].get("transfer", {}).get("probe_head") is False
+
+
+def may_probe(task: str) -> bool:
+  """Whether the head of a task may start from a linear probe."""
+  from vit_jax.tasks.choose import task_class
+
+  with contextlib.suppress(ValueError):  # The run itself says why.
+    return "transfer.probe_head" not in task_class(task).refuses
+  return False
+
+
+def _count(values: Mapping[str, str], task: str) -> int | None:
   """The number of training images; None if the data cannot be opened so."""
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.sources import open_source
 
   with contextlib.suppress(ValueError, OSError):  # The run itself says why.
-    return len(open_source("train", _data(values)))
+    return len(open_source("train", _data(values), labels_of(task)))
   return None
 
 

@@ -184,6 +184,7 @@ def probe_head(plan: Plan, params: Any) -> "Probe":
   the model has two heads, or there are too few images.
   """
   from vit_jax.tasks.probes import whole_set
+  from vit_jax.tasks.probes.linear_probe import Classes
 
   model, settings = plan.model, plan.settings
   if model.distilled:
@@ -210,7 +211,8 @@ def probe_head(plan: Plan, params: Any) -> "Probe":
     batches = read(plan.extras.merge(params), stream, "fitting the head")
     images = whole_set.Readable(batches)
     groups = getattr(plan.source, "groups", None)
-    return whole_set.fit(images, model.num_classes, count, groups)
+    kind = plan.task.head_probe or Classes(model.num_classes)
+    return whole_set.fit(images, kind, count, groups)
 
 
 def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:

@@ -316,6 +316,8 @@ def _judgement(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
   score, count = evaluated[plan.task.scores.key], verdict.count
   seen = plan.lengths.total * plan.settings.batch_size
   if seen >= len(plan.source) and _learned_nothing(plan, score, count):
+    if lines == [verdict.below_zero]:  # The next line says it with advice.
+      lines = []
     lines.append(_at_chance(plan, metric.text(evaluated), score))
   return lines
 
@@ -366,7 +368,8 @@ def _at_chance(plan: Plan, said: str | None, score: float) -> str:
     "Train longer, or with the learning rate that vit_jax find_lr suggests."
   )
   if plan.settings.transfer.probe_head:
-    advice = "Give more images of each class, or another encoder."
+    each = " of each class" if plan.task.labels.are_classes else ""
+    advice = f"Give more images{each}, or another encoder."
   shown = plan.task.scores.metric.format.format(chance)
   return (
     f"{said} is {how} better than one answer for all images ({shown}): {so}. "

@@ -50,6 +50,12 @@ PROBES = Curves(
 """The chart of the probes of a run without labels."""
 
 
+R2_BELOW_ZERO = (
+  "the answers are further off than one answer for all images would be, the "
+  "mean of their numbers"
+)
+"""What an R2 below 0 says."""
+
 OF_NUMBERS = (
   Curves(
     "Mean absolute error",

@@ -98,6 +98,14 @@ class Verdict:
     return f" (95 % interval {self._interval}{few})" if self.count else ""
 
   @property
+  def below_zero(self) -> str:
+    """What a score below 0 says, in a sentence; empty for others."""
+    metric = self.metric
+    if not (self.count and metric.below_zero and self.found[metric.key] < 0):
+      return ""
+    return f"{metric.label} is below 0: {metric.below_zero}."
+
+  @property
   def by_folds(self) -> str:
     """The score by the folds, in words; empty if there are none."""
     if not self._has_folds:
@@ -141,7 +149,8 @@ class Verdict:
     few = ", which are too few to judge by" if self.few else ""
     if not self.metric.of_examples:
       shown = self.metric.text(Split.EVAL.keyed(self.found))
-      return f"{shown} on {count:,} evaluated images{few}." if few else ""
+      said = f"{shown} on {count:,} evaluated images{few}." if few else ""
+      return f"{said} {self.below_zero}".strip()
     if not count:
       return ""
     share = f"{self.found[self.metric.key]:.0%}"

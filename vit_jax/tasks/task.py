@@ -165,6 +165,14 @@ class Task:
     return None
 
   @property
+  def head_probe(self) -> Any:
+    """What a linear probe answers from which its head may start.
+
+    It is a `probes.linear_probe.Kind`; None answers classes.
+    """
+    return None
+
+  @property
   def reads_patches(self) -> bool:
     """Whether it reads the tokens of patches, and no vector of an image."""
     return self.answers is None

@@ -108,7 +108,9 @@ def test_five_folds_choose_the_linear_probe(views, most, every, monkeypatch):
     y = np.stack([y, y + RNG.normal(size=y.shape).astype(np.float32)], axis=1)
   numbers = np.arange(40)
   folds = np.where(numbers % every == 0, numbers // every % 5, -1)
-  found = whole_set.fit(whole_set.Readable(_batches(y, labels)), K, 40)
+  found = whole_set.fit(
+    whole_set.Readable(_batches(y, labels)), linear_probe.Classes(K), 40
+  )
   assert found.judged == (folds >= 0).sum()
   flat = y.reshape(-1, D), labels.repeat(views), folds.repeat(views)
   assert (found.l2, found.sharpness) == _chosen(*flat)
@@ -150,7 +152,7 @@ def test_no_group_is_fitted_and_held_out():
 
   def fitted(groups=None):
     readable = whole_set.Readable(_batches(y, labels))
-    return whole_set.fit(readable, 2, len(labels), groups)
+    return whole_set.fit(readable, linear_probe.Classes(2), len(labels), groups)
 
   assert np.mean(fitted().folds) > 0.99
   assert np.mean(fitted(of_all).folds) < 0.7
@@ -163,7 +165,9 @@ def test_a_head_starts_from_as_few_images_as_there_are(count):
   """Its folds have one or two images, and each is answered once."""
   labels = np.arange(count) % 2
   y = np.eye(2, 8, dtype=np.float32)[labels] + np.arange(8) / 100
-  probe = whole_set.fit(whole_set.Readable(_batches(y, labels)), 2, count)
+  probe = whole_set.fit(
+    whole_set.Readable(_batches(y, labels)), linear_probe.Classes(2), count
+  )
   np.testing.assert_array_equal(probe.predict(y), labels)
   assert len(probe.folds) == min(count, 5)
   score = functools.partial(whole_set.linear, num_classes=2, train_examples=8)
@@ -171,4 +175,8 @@ def test_a_head_starts_from_as_few_images_as_there_are(count):
   with pytest.raises(ValueError, match=message):
     score(_batches(y, labels), _batches(y, labels))
   with pytest.raises(ValueError, match="^1 readable .* give 2 or more.$"):
-    whole_set.fit(whole_set.Readable(_batches(y[:1], labels[:1])), 2, 1)
+    whole_set.fit(
+      whole_set.Readable(_batches(y[:1], labels[:1])),
+      linear_probe.Classes(2),
+      1,
+    )

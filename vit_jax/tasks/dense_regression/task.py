@@ -26,7 +26,7 @@ from vit_jax.tasks.dense_regression.outcome import PixelNumbersOutcome, sums
 from vit_jax.tasks.dense_regression.pictures import make_panels
 from vit_jax.tasks.dense_regression.settings import DenseRegressionSettings
 from vit_jax.tasks.metrics import Measure, gathering
-from vit_jax.tasks.outcome import OF_NUMBERS, Stream
+from vit_jax.tasks.outcome import OF_NUMBERS, R2_BELOW_ZERO, Stream
 from vit_jax.tasks.pictures import Panels
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.segmentation.task import NOT_OF_PIXELS
@@ -59,7 +59,7 @@ class DenseRegressionTask(Task):
       Metric("rmse", "RMSE", "{:.4g}", higher_is_better=False),
       Metric("abs_rel", "AbsRel", "{:.4f}", higher_is_better=False),
       Metric("delta1", "delta < 1.25"),
-      Metric("r2", "R2", "{:.4f}"),
+      Metric("r2", "R2", "{:.4f}", below_zero=R2_BELOW_ZERO),
     ),
     best="r2",
     curves=OF_NUMBERS,

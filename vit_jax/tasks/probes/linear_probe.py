@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -23,6 +24,8 @@ from jaxtyping import Float, Int
 L2S = tuple(2.0**power for power in range(-10, 21))
 
 SHARPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 13))
+Answers = Sequence[tuple["Solutions", *tuple[np.ndarray, ...]]]
+"""The solutions without each fold, its features and its labels."""
 _EPSILON = 1e-6  # Added to the standard deviation of each feature.
 _MOST_HELD_OUT = 5_000  # Held-out examples that suffice to choose L2.
 _MOST_SCORES = 1 << 22  # Scores per block; as float64 they take 32 MB.
@@ -98,7 +101,7 @@ def fit(
   >>> probe.predict(np.array([[2.0], [9.0]])).tolist()
   [0, 1]
   """
-  return _Path.of_examples(features, labels, num_classes).probe(l2)
+  return Solutions.of_examples(features, labels, num_classes).probe(l2)
 
 
 def fit_shots(features: Float[np.ndarray, "K n D"]) -> Probe:
@@ -134,7 +137,7 @@ def choose_l2(features: Float[np.ndarray, "K n D"]) -> float:
   error = np.zeros(len(L2S))
   for turn in range(turns):
     others = np.delete(features, turn, axis=1).reshape(-1, D)
-    path = _Path.of_examples(others, other_labels, K)
+    path = Solutions.of_examples(others, other_labels, K)
     for i, scores, labels in path.try_out(features[:, turn]):
       right[i] += (scores.argmax(axis=1) == labels).sum()
       # The squares of scores - Y, summed without building Y.
@@ -142,6 +145,21 @@ def choose_l2(features: Float[np.ndarray, "K n D"]) -> float:
       error[i] += np.sum((scores + 1) ** 2) - 4 * np.sum(right_scores)
   best = min(range(len(L2S)), key=lambda i: (-right[i], error[i]))
   return L2S[best]
+
+
+def whitened(
+  total: Float[np.ndarray, " D"],
+  squares: Float[np.ndarray, "D D"],
+  count: float,
+) -> tuple[np.ndarray, np.ndarray, Float[np.ndarray, "D+1 D+1"]]:
+  """Mean and scale of each feature, and Z^T Z, from sums over examples."""
+  mean = total / count
+  covariance = squares / count - np.outer(mean, mean)
+  scale = np.sqrt(np.maximum(covariance.diagonal(), 0)) + _EPSILON
+  ZtZ = np.zeros((len(mean) + 1, len(mean) + 1))
+  ZtZ[:-1, :-1] = count * covariance / np.outer(scale, scale)
+  ZtZ[-1, -1] = count
+  return mean, scale, ZtZ
 
 
 class Moments:
@@ -171,32 +189,67 @@ class Moments:
       setattr(difference, name, total - vars(difference)[name])
     return difference
 
-  def path(self) -> "_Path":
+  def path(self) -> "Solutions":
     """The solutions for every L2 of the probe of all examples added so far."""
     count = self._counts.sum()
-    mean = self._total / count
-    covariance = self._squares / count - np.outer(mean, mean)
-    scale = np.sqrt(np.maximum(covariance.diagonal(), 0)) + _EPSILON
-    ZtZ = np.zeros((len(mean) + 1, len(mean) + 1))
-    ZtZ[:-1, :-1] = count * covariance / np.outer(scale, scale)
-    ZtZ[-1, -1] = count
+    mean, scale, ZtZ = whitened(self._total, self._squares, count)
     # Y is 2 for the example's class and 0 for the others, minus 1; the sum of
     # the centred features is 0.
     class_sums = (self._by_class - self._counts[:, None] * mean) / scale
     ZtY = np.concatenate([2 * class_sums.T, (2 * self._counts - count)[None]])
     s, V = np.linalg.eigh(ZtZ)
-    return _Path(mean, scale, s, V, V.T @ ZtY)
+    return Solutions(mean, scale, s, V, V.T @ ZtY)
+
+
+class Kind:
+  """What a probe answers: how its labels enter the problem, and its L2."""
+
+  def moments(self, num_features: int) -> Any:
+    """Empty sums, as `Moments`, of examples with such labels."""
+    raise NotImplementedError
+
+  def solutions(self, features: np.ndarray, labels: np.ndarray) -> "Solutions":
+    """Those of all examples, for every L2."""
+    raise NotImplementedError
+
+  def choose(self, whole: "Solutions", answers: Answers) -> Probe:
+    """The probe of all examples whose L2 answers the held-out folds best."""
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes(Kind):
+  """Answers the index of a class."""
+
+  num_classes: int
+
+  def moments(self, num_features: int) -> Moments:
+    return Moments(num_features, self.num_classes)
+
+  def solutions(self, features: np.ndarray, labels: np.ndarray) -> "Solutions":
+    return Solutions.of_examples(features, labels, self.num_classes)
+
+  def choose(self, whole: "Solutions", answers: Answers) -> Probe:
+    return _by_lowest_loss(whole, answers)
 
 
 def fit_in_parts(
   parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], num_classes: int
 ) -> Probe:
+  """Fits a probe of classes to examples; see `fit_kind`."""
+  return fit_kind(parts, Classes(num_classes))
+
+
+def fit_kind(
+  parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], kind: Kind
+) -> Probe:
   """Fits a probe to examples of which only those that choose L2 are kept.
 
   Each fold is held out in turn and predicted by a probe of all other examples.
-  The lowest cross-entropy of all chooses the L2 and the probe's `sharpness`.
-  `parts` are features (N, D), labels (N,), and the fold of each, int (N,); -1
-  is never held out. They go to `fit_in_folds` if it is the faster.
+  The lowest cross-entropy of all chooses the L2 and the probe's `sharpness`; of
+  numbers, the lowest squared error the L2. `parts` are features (N, D), labels
+  (N, ...), and the fold of each, int (N,); -1 is never held out. They are
+  fitted as by `fit_in_folds` if that is the faster.
   """
   parts = iter(parts)
   few, count = [], 0
@@ -207,8 +260,8 @@ def fit_in_parts(
       break
   else:
     features, labels, folds = map(np.concatenate, zip(*few, strict=True))
-    return fit_in_folds(features, labels, folds, num_classes)
-  whole = Moments(few[0][0].shape[1], num_classes)
+    return _in_folds(features, labels, folds, kind)
+  whole = kind.moments(few[0][0].shape[1])
   by_fold = collections.defaultdict(list)
   for features, labels, folds in itertools.chain(few, parts):
     whole.add(features, labels)
@@ -218,7 +271,7 @@ def fit_in_parts(
     [*map(np.concatenate, zip(*x, strict=True))] for x in by_fold.values()
   ]
   answers = [(whole.without(*fold).path(), *fold) for fold in examples]
-  return _by_lowest_loss(whole.path(), answers)
+  return kind.choose(whole.path(), answers)
 
 
 def fit_in_folds(
@@ -231,18 +284,24 @@ def fit_in_folds(
 
   It is fast where they are fewer than their features.
   """
+  return _in_folds(features, labels, folds, Classes(num_classes))
+
+
+def _in_folds(
+  features: Float[np.ndarray, "N D"],
+  labels: np.ndarray,
+  folds: Int[np.ndarray, " N"],
+  kind: Kind,
+) -> Probe:
   answers = []
   for fold in {*folds.tolist()} - {-1}:
     out = folds == fold
-    path = _Path.of_examples(features[~out], labels[~out], num_classes)
+    path = kind.solutions(features[~out], labels[~out])
     answers.append((path, features[out], labels[out]))
-  whole = _Path.of_examples(features, labels, num_classes)
-  return _by_lowest_loss(whole, answers)
+  return kind.choose(kind.solutions(features, labels), answers)
 
 
-def _by_lowest_loss(
-  whole: "_Path", answers: Sequence[tuple["_Path", *tuple[np.ndarray, ...]]]
-) -> Probe:
+def _by_lowest_loss(whole: "Solutions", answers: Answers) -> Probe:
   """The probe whose L2 and sharpness give the lowest loss of held-out folds.
 
   `answers` has the solutions without each fold, its features and its labels.
@@ -267,7 +326,7 @@ def _by_lowest_loss(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Path:
+class Solutions:
   """Solutions of one problem for every L2, from one factorisation.
 
   With Z^T Z = V diag(s) V^T the solution is V (V^T Z^T Y / (s + l2)). With
@@ -288,13 +347,19 @@ class _Path:
     features: Float[np.ndarray, "N D"],
     labels: Int[np.ndarray, " N"],
     num_classes: int,
-  ) -> "_Path":
+  ) -> "Solutions":
+    Y = np.full((len(labels), num_classes), -1.0)
+    Y[np.arange(len(labels)), labels] = 1
+    return cls.of_targets(features, Y)
+
+  @classmethod
+  def of_targets(
+    cls, features: Float[np.ndarray, "N D"], Y: Float[np.ndarray, "N K"]
+  ) -> "Solutions":
     x = features.astype(np.float64)
     mean = x.mean(axis=0)
     scale = x.std(axis=0) + _EPSILON
     Z = whiten(features, mean, scale)
-    Y = np.full((len(labels), num_classes), -1.0)
-    Y[np.arange(len(labels)), labels] = 1
     if len(Z) < Z.shape[1]:
       s, U = np.linalg.eigh(Z @ Z.T)
       return cls(mean, scale, s, Z.T @ U, U.T @ Y)

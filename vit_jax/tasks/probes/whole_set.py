@@ -191,7 +191,7 @@ def linear(
   tested = Readable(test)
   probe = fit(
     trained,
-    num_classes,
+    linear_probe.Classes(num_classes),
     train_examples,
     least=_LEAST,
     instead=", or --probe=few_shot",
@@ -209,13 +209,13 @@ def linear(
 
 def fit(
   train: Readable,
-  num_classes: int,
+  kind: linear_probe.Kind,
   train_examples: int,
   groups: Int[np.ndarray, " N"] | None = None,
   least: int = 2,
   instead: str = "",
 ) -> Probe:
-  """Fits the probe of `linear_probe` to all readable training images.
+  """Fits a probe of a kind to all readable training images.
 
   Representations are (B, D), or (B, V, D) for V views of each image. `groups`
   has the number of each image's group, from 0 on: no group is in two folds.
@@ -244,12 +244,12 @@ def fit(
       judged += int((fold >= 0).sum())
       views = 1 if y.ndim == 2 else y.shape[1]
       y = y.reshape(len(labels) * views, y.shape[-1])
-      yield y, labels.repeat(views), fold.repeat(views)
+      yield y, labels.repeat(views, axis=0), fold.repeat(views)
     if train.examples < least:
       raise ValueError(
         f"{train.examples} readable training images are too few for a linear "
         f"probe; give {least} or more{instead}."
       )
 
-  probe = linear_probe.fit_in_parts(parts(), num_classes)
+  probe = linear_probe.fit_kind(parts(), kind)
   return dataclasses.replace(probe, judged=judged)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -18,12 +18,21 @@ from vit_jax.runtime.checks import PerChannel, checked
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.answers import Answer, Answers
 from vit_jax.tasks.metrics import Measure
-from vit_jax.tasks.outcome import OF_NUMBERS, Chart, Stream, Table
+from vit_jax.tasks.outcome import (
+  OF_NUMBERS,
+  R2_BELOW_ZERO,
+  Chart,
+  Stream,
+  Table,
+)
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import Task, all_labels, class_name
 from vit_jax.training.losses import Classification
+
+if TYPE_CHECKING:
+  from vit_jax.tasks.probes.number_probe import Numbers
 
 _MOST_CHARTS = 12  # Most targets whose predictions are drawn.
 
@@ -89,7 +98,7 @@ class RegressionTask(Task):
   scores = NumberScores(
     (
       Metric("mae", "MAE", "{:.4g}", higher_is_better=False),
-      Metric("r2", "R2", "{:.4f}", by_example=True),
+      Metric("r2", "R2", "{:.4f}", by_example=True, below_zero=R2_BELOW_ZERO),
     ),
     best="r2",
     curves=OF_NUMBERS,
@@ -105,7 +114,6 @@ class RegressionTask(Task):
     "transfer.keep_head",
     "fewshot.shots",
     "distill.teacher",
-    "transfer.probe_head",
   )
 
   def fitted(self, train: Source) -> "RegressionTask":
@@ -133,6 +141,12 @@ class RegressionTask(Task):
         f"{name} is the same in all images of {source.name}, so there is no "
         "R2 to measure: evaluate on more images."
       )
+
+  @property
+  def head_probe(self) -> "Numbers":
+    from vit_jax.tasks.probes.number_probe import Numbers
+
+    return Numbers(self.target_mean, self.target_std)
 
   def objective(
     self, model: nn.Module, preprocessing: Preprocessing

@@ -1,0 +1,97 @@
+"""Linear probes of numbers: ridge regression on features, in closed form.
+
+It is the problem of `linear_probe` with standardised numbers as targets. The L2
+is the one whose probes of the other folds have the lowest squared error on each
+fold, summed over the targets in units of their deviation.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from vit_jax.tasks.probes.linear_probe import (
+  L2S,
+  Answers,
+  Kind,
+  Probe,
+  Solutions,
+  whitened,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers(Kind):
+  """Answers numbers, standardised by their mean and deviation."""
+
+  mean: Sequence[float]
+  std: Sequence[float]
+
+  def targets(
+    self, labels: Float[np.ndarray, "N K"]
+  ) -> Float[np.ndarray, "N K"]:
+    return (labels.astype(np.float64) - self.mean) / np.asarray(self.std)
+
+  def moments(self, num_features: int) -> "NumberMoments":
+    return NumberMoments(num_features, self)
+
+  def solutions(self, features: np.ndarray, labels: np.ndarray) -> Solutions:
+    return Solutions.of_targets(features, self.targets(labels))
+
+  def choose(self, whole: Solutions, answers: Answers) -> Probe:
+    """The probe of all examples; of equal errors, that of the largest L2."""
+
+    def error(l2: float) -> float:
+      return sum(
+        np.square(path.probe(l2).scores(x) - self.targets(y)).sum()
+        for path, x, y in answers
+      )
+
+    return whole.probe(min(reversed(L2S), key=error))
+
+
+class NumberMoments:
+  """Sums over examples, as `linear_probe.Moments`, whose labels are numbers."""
+
+  def __init__(self, num_features: int, kind: Numbers):
+    D, K = num_features, len(kind.std)
+    self._kind = kind
+    self._count = 0.0
+    self._total = np.zeros(D)
+    self._squares = np.zeros((D, D))
+    self._targets = np.zeros(K)
+    self._products = np.zeros((D, K))
+
+  def add(
+    self,
+    features: Float[np.ndarray, "N D"],
+    labels: Float[np.ndarray, "N K"],
+    sign: int = 1,
+  ) -> None:
+    """Adds examples; with `sign` -1 it takes them away."""
+    x, Y = features.astype(np.float64), self._kind.targets(labels)
+    self._count += sign * len(x)
+    self._total += sign * x.sum(axis=0)
+    self._squares += sign * (x.T @ x)
+    self._targets += sign * Y.sum(axis=0)
+    self._products += sign * (x.T @ Y)
+
+  def without(
+    self, features: np.ndarray, labels: np.ndarray
+  ) -> "NumberMoments":
+    """The sums without some of the examples."""
+    others = NumberMoments(len(self._total), self._kind)
+    for name in ("_total", "_squares", "_targets", "_products"):
+      setattr(others, name, getattr(self, name).copy())
+    others._count = self._count
+    others.add(features, labels, sign=-1)
+    return others
+
+  def path(self) -> Solutions:
+    """The solutions for every L2 of the probe of all examples added so far."""
+    mean, scale, ZtZ = whitened(self._total, self._squares, self._count)
+    centred = (self._products - np.outer(mean, self._targets)) / scale[:, None]
+    ZtY = np.concatenate([centred, self._targets[None]])
+    s, V = np.linalg.eigh(ZtZ)
+    return Solutions(mean, scale, s, V, V.T @ ZtY)
