@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests import tiny
 from tests.tiny import MEAN, STD, random_params
@@ -62,7 +63,10 @@ def test_the_file_runs_where_vit_jax_is_not(tmp_path):
   said, code = text.split("\n\n")
   assert said.startswith(f"Wrote {out}: 0.1 MB, for tpu, cpu.\n")
   assert code.endswith("# uint8 (b, 16, 24, 3) -> float32 (b, 5)\n")
-  assert len(code.splitlines()) == 4
+  made = "images = numpy.asarray(image).reshape(1, 16, 24, 3)"
+  assert made in code
+  code = code.replace(made, "")  # Others are given in its place.
+  Image.fromarray(IMAGES[0]).save(tmp_path / "photo.jpg")
 
   np.save(tmp_path / "images.npy", IMAGES)
   program = f"""
@@ -82,7 +86,9 @@ assert not {{"vit_jax", "flax"}} & set(sys.modules)
     np.testing.assert_allclose(logits, expected[:count], atol=1e-5)
 
 
-def test_a_loaded_model_is_written_as_its_checkpoint_is(tmp_path, capsys):
+def test_a_loaded_model_is_written_as_its_checkpoint_is(
+  tmp_path, capsys, monkeypatch
+):
   """With what was changed at loading, which no checkpoint has."""
   _save_run(tmp_path / "run")
   loaded = load_pretrained(str(tmp_path / "run"), num_classes=2)
@@ -91,6 +97,11 @@ def test_a_loaded_model_is_written_as_its_checkpoint_is(tmp_path, capsys):
   said = capsys.readouterr().out
   assert said.startswith(f"Wrote {out}: ")
   assert said.endswith("# uint8 (b, 16, 24, 3) -> float32 (b, 2)\n")
+  monkeypatch.chdir(tmp_path)
+  Image.fromarray(IMAGES[0]).save("photo.jpg")
+  pasted = {}  # The code runs as it is printed.
+  exec(said.partition("installed:\n")[2], pasted)
+  assert pasted["logits"].shape == (1, 2)
   exported = jax.export.deserialize(bytearray(out.read_bytes()))
   expected = _logits(*loaded)
   np.testing.assert_allclose(exported.call(IMAGES), expected, atol=1e-5)
@@ -112,6 +123,9 @@ def test_a_text_tower_gives_its_embeddings(tmp_path, capsys, name):
   said = capsys.readouterr().out
   assert "It takes the ids that " in said and ", 20 for a text, filled" in said
   assert said.endswith("embed(ids)  # int32 (b, 20) -> float32 (b, 16)\n")
+  pasted = {}
+  exec(said.partition("installed:\n")[2], pasted)
+  assert pasted["embeddings"].shape == (1, 16)
   with np.load(TEXTS / name / "expected.npz") as stored:
     ids, expected = stored["ids"], stored["features"]
   exported = jax.export.deserialize(bytearray(out.read_bytes()))

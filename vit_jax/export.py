@@ -35,15 +35,21 @@ TOWERS = ("image", "text")
 TARGETS = {"stablehlo": (".stablehlo",), "onnx": (".onnx",)}
 _RUN = """\
 import jax
-exported = jax.export.deserialize(bytearray(open({path}, "rb").read()))
+{make}
+content = bytearray(numpy.fromfile({path}, numpy.uint8))
+exported = jax.export.deserialize(content)
 {call} = jax.jit(exported.call)
 {outputs} = {call}({inputs})  # {takes} -> {gives}"""
 _RUN_ONNX = """\
+import json
 import onnxruntime
+{make}
 session = onnxruntime.InferenceSession({path})
-facts = session.get_modelmeta().custom_metadata_map  # Texts, and JSON.
 # {takes} -> {gives}
-({outputs},) = session.run(["{outputs}"], {{"{inputs}": {inputs}}})"""
+({outputs},) = session.run(["{outputs}"], {{"{inputs}": {inputs}}})
+facts = session.get_modelmeta().custom_metadata_map  # Texts, and JSON."""
+_NAMED = """
+print(json.loads(facts["class_names"])[{outputs}[0].argmax()])"""
 _CALLS = {"logits": "classify", "embeddings": "embed"}
 
 
@@ -54,8 +60,9 @@ class _Program:
   Attributes:
     runtimes: Platforms that it runs on, such as "cpu, tpu".
     needs: Packages that have to be installed to run it.
-    run: Code that runs it, with fields for `path`, `takes`, `gives`, and the
-      names `call`, `inputs` and `outputs`.
+    run: Code that runs it, with fields for `path`, `takes`, `gives`, the code
+      that makes its inputs, `make`, and the names `call`, `inputs` and
+      `outputs`.
     takes: Type and shape of its input.
     gives: Type and shape of its output.
   """
@@ -85,6 +92,7 @@ def export_checkpoint(
   OSError if the file cannot be written.
   """
   from vit_jax.inference import exporter
+  from vit_jax.inference.pillow_code import ids_code, images_code
   from vit_jax.pretrained.load import load_pretrained
   from vit_jax.pretrained.loaded import Loaded
   from vit_jax.runtime.files import output_file, replacing
@@ -100,6 +108,7 @@ def export_checkpoint(
     if tower == "text":
       source, about = _text(checkpoint, overrides)
       model, params = source.tower, source.params
+      make, pillow = ids_code(source.tokenizer), ""
     else:
       is_loaded = isinstance(checkpoint, Loaded)
       source = (
@@ -108,6 +117,7 @@ def export_checkpoint(
       source.preprocessing.check_one_size("an exported file takes")
       model, params = source
       about = f"It normalises images itself; they are {source.preprocessing}."
+      make, pillow = images_code(source.preprocessing), ", Pillow"
     form = exporter.form_of(model)
     if to == "onnx":
       program = _onnx(model, source, form)
@@ -118,12 +128,13 @@ def export_checkpoint(
     f"Wrote {out}: {len(program.content) / 1e6:,.1f} MB, for "
     f"{program.runtimes}.\n"
     f"{about}\n"
-    f"To run it, where {program.needs} installed:\n",
+    f"To run it, where {program.needs.format(pillow)} installed:\n",
     sys.stdout,
   )
   path = json.dumps(str(out))
   code = program.run.format(
     path=path,
+    make=make,
     takes=program.takes,
     gives=program.gives,
     call=_CALLS[form.outputs],
@@ -163,12 +174,15 @@ def _onnx(
   from vit_jax.pretrained.facts import facts_of
 
   shape = ", ".join(map(str, form.shape))
+  facts = facts_of(source)
+  is_class = facts.get("loss") in ("softmax", "sigmoid")
+  named = is_class and facts["class_names"] != "[]"
   width = "R" if form.outputs == "embeddings" else model.num_classes or "D"
   return _Program(
-    content=export_onnx(model, source.params, facts_of(source)),
+    content=export_onnx(model, source.params, facts),
     runtimes="ONNX Runtime",
-    needs="onnxruntime is",
-    run=_RUN_ONNX,
+    needs="onnxruntime{} and NumPy are",
+    run=_RUN_ONNX + (_NAMED if named else ""),
     takes=f"{form.dtype.__name__} (B, {shape})",
     gives=f"float32 (B, {width})",
   )
@@ -187,7 +201,7 @@ def _stablehlo(
   return _Program(
     content=exported.serialize(),
     runtimes=", ".join(exported.platforms),
-    needs="JAX and flatbuffers are",
+    needs="JAX{} and flatbuffers are",
     run=_RUN,
     takes=f"{inputs.dtype} {inputs.shape!s}",
     gives=f"{outputs.dtype} {outputs.shape!s}",

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests import tiny
 from tests.tiny import MEAN, STD, random_params
@@ -67,7 +68,9 @@ def test_a_file_holds_its_parameters_once_and_nothing_that_changes_nothing():
 
 
 @pytest.mark.slow
-def test_a_file_says_how_it_is_used_and_answers_as_the_run(tmp_path, capsys):
+def test_a_file_says_how_it_is_used_and_answers_as_the_run(
+  tmp_path, capsys, monkeypatch
+):
   """The pictures are not of the model's size, nor of its proportions."""
   _needs_onnx()
   run, out = tmp_path / "run", tmp_path / "model.onnx"
@@ -89,6 +92,12 @@ def test_a_file_says_how_it_is_used_and_answers_as_the_run(tmp_path, capsys):
 
   loaded = load_pretrained(str(run))
   rng = np.random.default_rng(0)
+  photograph = rng.integers(0, 256, (40, 30, 3), np.uint8)
+  Image.fromarray(photograph).save(tmp_path / "photo.jpg")
+  monkeypatch.chdir(tmp_path)
+  exec(said.partition("installed:\n")[2], {})  # As it is printed.
+  (answer,) = loaded.predict("photo.jpg", top=1)
+  assert capsys.readouterr().out == f"{answer.names[0]}\n"
   pictures = [*rng.integers(0, 256, (3, 31, 50, 3), np.uint8)]
   pixels = np.stack([loaded.preprocessing.transform()(x) for x in pictures])
   (logits,) = session.run(["logits"], {"images": pixels})

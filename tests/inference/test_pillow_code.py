@@ -1,0 +1,63 @@
+"""Code for users of an exported file makes what the model takes."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.settings import EvalTransformSettings
+from vit_jax.inference.pillow_code import FILE, images_code
+
+BANDS = dict(mean=(0.5,) * 4, std=(0.5,) * 4)
+
+
+def _crop(crop, ratio=8 / 7, how="bicubic", longest=None):
+  return EvalTransformSettings(
+    crop=crop, resize_ratio=ratio, interpolation=how, longest_ratio=longest
+  )
+
+
+@pytest.mark.parametrize("shape", [(90, 61), (40, 200)])
+@pytest.mark.parametrize(
+  "fields",
+  [
+    dict(),
+    dict(crop=_crop("center")),
+    dict(crop=_crop("center", 1.0, "lanczos")),
+    dict(crop=_crop("center", longest=1.0)),
+    dict(crop=_crop("center"), size=(40, 56)),
+    dict(crop=_crop("center", how="area")),
+    dict(crop=_crop("squash", how="nearest")),
+    dict(cut_from=(60, 60)),
+    dict(mean=(0.5,), std=(0.5,)),
+  ],
+  ids=str,
+)
+def test_a_picture_becomes_what_the_model_takes(
+  tmp_path, monkeypatch, shape, fields
+):
+  rng = np.random.default_rng(0)
+  coarse = rng.integers(0, 256, (5, 7, 3), np.uint8)
+  Image.fromarray(coarse).resize(shape).save(tmp_path / "photo.png")
+  monkeypatch.chdir(tmp_path)
+  images = Preprocessing(**{"size": (56, 56), **fields})
+  found = {}
+  exec(images_code(images).replace(FILE, "photo.png"), found)
+  expected = images.transform()("photo.png")[None]
+  assert found["images"].dtype == np.uint8
+  assert found["images"].shape == expected.shape
+  difference = np.abs(found["images"].astype(int) - expected)
+  # Pillow has no areas; its box filter is near.
+  is_area = images.crop.interpolation == "area"
+  assert difference.max() <= (32 if is_area else 1)
+
+
+@pytest.mark.parametrize("fields", [BANDS, dict(window=(0.0, 4095.0))])
+def test_what_pillow_does_not_read_is_left_to_the_user(fields):
+  images = Preprocessing((16, 24), **fields)
+  found = {}
+  exec(images_code(images), found)
+  assert found["images"].shape == (1, *images.image_shape)
+  assert "In the place of these zeros, give your images, " in images_code(
+    images
+  )
