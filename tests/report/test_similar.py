@@ -44,7 +44,7 @@ def table(folder):
 @pytest.mark.slow
 def test_neighbours_and_near_duplicates_across_splits(photos, tmp_path, capsys):
   out = tmp_path / "found"
-  assert find_similar(MODEL, [str(photos)], out=str(out), duplicates=0.98) == 0
+  assert find_similar(MODEL, [str(photos)], out=str(out)) == 0
   rows = {row["file"].replace(os.sep, "/"): row for row in table(out)}
   assert len(rows) == 7
   group = {name for name, row in rows.items() if row["duplicates"] == "1"}

@@ -5,7 +5,7 @@ so no array has a cell for each pair of images.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -204,10 +204,16 @@ def _top(
   return top, group * _GROUP + place % _GROUP
 
 
-def duplicate_groups(nearby: Neighbours, least: float) -> list[np.ndarray]:
+def duplicate_groups(
+  nearby: Neighbours,
+  least: float,
+  confirm: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+) -> list[np.ndarray]:
   """Groups of rows that a chain of cosines of at least `least` joins.
 
-  `nearby` are the neighbours of each row. The largest groups come first.
+  `nearby` are the neighbours of each row, and `confirm` tells of the rows and
+  the others of such pairs which are joined; by default all are. The largest
+  groups come first.
 
   >>> import numpy as np
   >>> from vit_jax.inference.nearest import Neighbours, duplicate_groups
@@ -220,6 +226,9 @@ def duplicate_groups(nearby: Neighbours, least: float) -> list[np.ndarray]:
   count = len(nearby.place)
   row, column = np.nonzero(nearby.cosine >= least)
   other = nearby.place[row, column]
+  if confirm is not None:
+    is_joined = confirm(row, other)
+    row, other = row[is_joined], other[is_joined]
   joined = scipy.sparse.coo_matrix(
     (np.ones(len(row), bool), (row, other)), shape=(count, count)
   )

@@ -23,7 +23,11 @@ def define_flags() -> None:
     "neighbours", 5, "Number of nearest images to show.", 1, 1000
   )
   flags.DEFINE_float(
-    "duplicates", 0.975, "Least cosine of near-duplicates.", 0.0, 1.0
+    "duplicates",
+    0.93,
+    "Least cosine of images whose pixels are compared for near-duplicates.",
+    0.0,
+    1.0,
   )
   flags.DEFINE_integer(
     "clusters",

@@ -41,7 +41,7 @@ def find_similar(
   out: str = "found",
   query: Sequence[str] = (),
   neighbours: int = 5,
-  duplicates: float = 0.975,
+  duplicates: float = 0.93,
   clusters: int | None = None,
   batch_size: int = 32,
   **overrides: Any,
@@ -75,7 +75,8 @@ def find_similar(
     result = Answers.of(query, _queried(loaded, query), *images)
   else:
     splits = splits_of(files, folders)
-    result = Similar.of(*images, duplicates, clusters, splits)
+    spec = loaded.preprocessing.spec
+    result = Similar.of(*images, duplicates, clusters, splits, spec)
   with replacing(folder / TABLE) as file:
     writer = csv.writer(codecs.getwriter("utf-8")(file))
     writer.writerows(result.table(neighbours))

@@ -105,9 +105,9 @@ def _duplicates(result: Similar, least: float, spec: ImageSpec) -> Section:
     captions = ((row, result.names[row]) for row in group)
     sheets.append(_sheet(title, result.files, captions, len(group), spec))
   text = (
-    f"Images whose cosine is {least:g} or more, or that a chain of such images "
-    "joins. Groups across splits come first. Different photographs of one kind "
-    "of thing may be as similar: then raise --duplicates."
+    f"Images whose cosine is {least:g} or more and whose pixels agree: copies "
+    "of another size, quality or brightness, mirrored, turned or cut a little. "
+    "A chain of such images is one group. Groups across splits come first."
   )
   return Section(
     "Near-duplicates", text, sheets, _left(len(result.groups), len(sheets))

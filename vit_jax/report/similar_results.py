@@ -9,7 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
+from vit_jax.data.example import ImageSpec
 from vit_jax.inference import nearest
+from vit_jax.inference.copies import Copies
 from vit_jax.inference.nearest import Clusters, Neighbours
 from vit_jax.runtime.printable import printable
 
@@ -53,6 +55,7 @@ class Similar:
     duplicates: float,
     count: int | None,
     splits: Sequence[str],
+    spec: ImageSpec,
   ) -> "Similar":
     """Compares all images with each other.
 
@@ -60,13 +63,15 @@ class Similar:
       files, names: As the attributes.
       rows: The images' vectors, of length 1.
       k: Neighbours that the table has.
-      duplicates: The least cosine of near-duplicates.
+      duplicates: The least cosine of images that are compared by pixels.
       count: The number of clusters; None chooses it.
       splits: As the attribute.
+      spec: What the images are, to read them.
     """
     nearby = nearest.neighbours(rows, max(k, _FOR_GROUPS))
     count = count or min(_MOST_CLUSTERS, math.ceil(math.sqrt(len(rows) / 2)))
-    groups = nearest.duplicate_groups(nearby, duplicates)
+    copies = Copies(files, spec)
+    groups = nearest.duplicate_groups(nearby, duplicates, copies)
     groups.sort(key=lambda group: len({splits[row] for row in group}) == 1)
     return cls(
       tuple(files),
