@@ -139,7 +139,7 @@ def inspect_labels(
   written = str(files.issues)
   if len(order):
     spec = loaded.preprocessing.spec
-    captions = list(map("{}, likely {}".format, given, likely))
+    captions = list(map("{}, perhaps {}".format, given, likely))
     sheet = issue_sheet(source, order, captions, spec)
     with replacing(files.picture) as file:
       sheet.savefig(file)
@@ -228,16 +228,24 @@ def issue_lines(
   images: int,
   right: float,
 ) -> list[str]:
-  """Lines on the list; `shown` are the first files, with both labels."""
-  answers = f"{images:,} images, of which the probe answers {right:.1%} right"
+  """Lines on the list; `shown` are the first files, with both labels.
+
+  `right` is the share of the images that the probe answers as labelled.
+  """
+  answers = f"a probe of the others, which answers {right:.1%} as labelled"
   if not given:
-    return [f"no label of {answers}, is likely wrong"]
-  lines = [f"{len(given):,} likely wrong labels of {answers}"]
-  lines += [f"  {name}: {a}, likely {b}" for name, a, b in shown]
+    return [f"no label of {images:,} images is contradicted by {answers}"]
+  count = "1 label" if len(given) == 1 else f"{len(given):,} labels"
+  verb = "is" if len(given) == 1 else "are"
+  lines = [f"{count} of {images:,} images {verb} contradicted by {answers}"]
+  lines.append(
+    "  some of them may be right, of hard images: look at the first ones first"
+  )
+  lines += [f"  {name}: {a}, perhaps {b}" for name, a, b in shown]
   pairs = collections.Counter(zip(given, likely, strict=True)).most_common(1)
-  (a, b), count = pairs[0]
-  if count > 1:
-    lines.append(f"  most often {a}, likely {b}: {count:,}")
+  (a, b), most = pairs[0]
+  if most > 1:
+    lines.append(f"  most often {a}, perhaps {b}: {most:,}")
   return lines
 
 

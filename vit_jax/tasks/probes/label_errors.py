@@ -40,7 +40,7 @@ class LabelErrors:
     likely: The class that each counts for, or else its most probable one.
     margin: The probability of its label minus the highest of another class, in
       [-1, 1].
-    listed: Whether its label is likely wrong.
+    listed: Whether another class contradicts its label.
   """
 
   index: Int[np.ndarray, " N"]
@@ -170,7 +170,7 @@ def counted_for(
 def label_errors(
   labels: Int[np.ndarray, " N"], probabilities: Float[np.ndarray, "N K"]
 ) -> LabelErrors:
-  """Ranks the images by their labels, and lists those that are likely wrong.
+  """Ranks the images by their labels, and lists those that are contradicted.
 
   The probabilities of an image have to come from a model that was not fitted
   to it, such as those of `out_of_fold`. Of fewer than 300 images, whose means
