@@ -117,6 +117,27 @@ def test_names_decide_between_columns_that_both_fit(folder):
     ("s00.png,cat", "s{k:02}.png,dog", "a first line such as file,label has"),
     ("s00,cat", "s{k:02},dog", "a first line such as file,label has"),
     ("photo,x", "s{k:02}.png,", "has x='', which is not a cla"),
+    (
+      "photo",
+      "s{k:02}.png",
+      "'label': its columns are photo, and none is left",
+    ),
+    ("photo,x", "C:\\me\\s{k:02}.png,{k}.5", "on another machine: write the n"),
+    (
+      "photo,x",
+      "/no/s{k:02}.png,{k}.5",
+      "no such file; if it is the path on an",
+    ),
+    (
+      "photo,x",
+      "s{k:02}.png,${k}.5",
+      "12 classes, .* one: .* alone, as in 3.5.",
+    ),
+    (
+      "photo,x",
+      "s{k:02}.png,kind {k}",
+      "12 classes, .*more images of each cla",
+    ),
   ],
 )
 def test_what_cannot_be_told_is_said_in_one_line(folder, head, row, message):
@@ -152,6 +173,24 @@ def test_chosen_columns_are_numbers_or_classes_by_their_cells(folder):
   splits, found = opened(path, label_columns="n,price")
   assert splits.train.class_names == ("n", "price")
   assert found.labels == NUMBERS
+
+
+def test_whole_numbers_that_are_classes_may_be_learned_as_numbers(folder):
+  path = table(folder, "photo,stars", lambda k: f"s{k:02}.png,{k % 3}")
+  splits, _ = opened(path)
+  assert splits.train.class_names == ("0", "1", "2")
+  line = "--config.data.task=regression learns them as numbers."
+  assert [text for text in splits.warnings if text.endswith(line)]
+  path = table(folder, "photo,stars", lambda k: f"s{k:02}.png,{k % 2}")
+  assert not [t for t in opened(path)[0].warnings if t.endswith(line)]
+
+
+def test_the_folder_of_absolute_paths_is_told(folder, tmp_path_factory):
+  elsewhere = tmp_path_factory.mktemp("elsewhere")
+  path = table(elsewhere, "photo,x", lambda k: f"{folder}/s{k:02}.png,{k}.5")
+  with pytest.raises(ValueError, match=f"in --config.data.root={folder}, or"):
+    opened(path)
+  assert len(opened(path, root=str(folder))[0].train) == 10
 
 
 def test_names_of_columns_survive_their_list():

@@ -116,7 +116,11 @@ def indexed(
   def places(row: Row) -> list[int]:
     for name in read(row):
       if name not in index:
-        fail(row.place, f"has the label {name!r}, which no training row has")
+        advice = ""
+        if name.isdecimal():
+          advice = "; --config.data.task=regression learns numbers"
+        problem = f"has the label {name!r}, which no training row has"
+        fail(row.place, f"{problem}{advice}")
     return [index[name] for name in read(row)]
 
   return tuple(names), places

@@ -232,7 +232,11 @@ def _labels(
   if guessed := labels.guessed({name: rows[0][name] for name in others}):
     return [*guessed], True  # `label_file` says so.
   if not others:
-    _fail_without(place, columns[0], header)
+    fail(
+      place,
+      f"has no column {columns[0]!r}: its columns are {listed(header)}, and "
+      "none is left for the labels; add one",
+    )
   example = next((n for n in others if _repeats(_filled(n, rows))), others[0])
   fail(
     place,

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -247,6 +248,9 @@ def _fail_absent(
   if near and near.endswith(end):
     folder = os.path.join(root, os.fsdecode(near.removesuffix(end)))
     hint += f": set --config.data.root={text(folder)}"
+  if re.match(r"[A-Za-z]:[\\/]", row.file):
+    hint += "; it is a path on another machine: write the names from "
+    hint += f"the folder {root!r} on"
   fail(row.place, f"{problem} ({share}){hint}")
 
 
@@ -302,8 +306,24 @@ def _hold_out(
   for row, is_out in zip(train, is_held_out, strict=True):
     parts["held out" if is_out else "train"].append(row)
   if not parts["held out"]:
-    fail(train[0].place, "and the other rows are too few to hold some out")
+    _fail_to_hold_out(train)
   return rule
+
+
+def _fail_to_hold_out(rows: Sequence[Row]) -> NoReturn:
+  """Raises ValueError for rows of which none can be held out."""
+  cells = {str(row.values[0]) for row in rows if len(row.values) == 1}
+  if len(cells) > 1:
+    example = min(cells)
+    advice = "give more images of each class"
+    if any(map(str.isdigit, example)):
+      advice += "; numbers to learn are written alone, as in 3.5"
+    fail(
+      rows[0].place,
+      f"and the other {len(rows) - 1:,} rows have {len(cells):,} classes, such "
+      f"as {example!r}, too many to hold out images of one: {advice}",
+    )
+  fail(rows[0].place, "and the other rows are too few to hold some out")
 
 
 def _of_classes(

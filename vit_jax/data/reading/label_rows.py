@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -155,12 +156,21 @@ def _file(place: str, key: str, file: Any, settings: DataSettings) -> str:
     fail(place, f"names '{printable(file)}', {half}")
   root = settings.root or "."
   if not settings.outside and not _inside(root, file.replace("\\", "/")):
-    fail(
-      place,
-      f"names {file!r}, which is outside of {root!r}: set data.root to a "
-      "folder above it, or if you trust the file data.outside=True "
-      "(--outside of vit_jax.pack)",
+    example = ","
+    if os.path.isabs(file) and os.path.isfile(file):
+      folder = shlex.quote(os.path.dirname(file))
+      example = f", as in --config.data.root={folder},"
+    advice = (
+      f"set data.root to a folder above it{example} or if you trust the file "
+      "data.outside=True (--outside of vit_jax.pack)"
     )
+    if os.path.isabs(file) and example == ",":
+      advice = (
+        "there is no such file; if it is the path on another machine, write "
+        "the names from the folder of the images on, and give that as "
+        "--config.data.root"
+      )
+    fail(place, f"names {file!r}, which is outside of {root!r}: {advice}")
   return file
 
 

@@ -24,6 +24,7 @@ BETWEEN = ";|"
 """The characters between several labels in a cell."""
 
 Names = tuple[str, ...]
+_FEWEST = 2  # Whole numbers that are more may be no classes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,9 +189,15 @@ class Labels:
 
     Those about the names of any classes come from `ImageFiles.warnings`.
     """
-    del rows
     if not self.are_classes:
       return []
+    if _FEWEST < len(names) < len(rows) and all(map(str.isdecimal, names)):
+      return [
+        (
+          "the labels are whole numbers and taken for classes; "
+          "--config.data.task=regression learns them as numbers."
+        )
+      ]
     by = "--config.data.task=multilabel"
     odd = [name for name in names if {*BETWEEN} & {*name}]
     if not odd:
