@@ -378,22 +378,23 @@ def _python(code):
   "name, hint",
   [
     ("predict", "did you mean vit_jax.predict_images?"),
-    ("load", "did you mean vit_jax.load_pretrained?"),
-    ("create_model", "did you mean vit_jax.load_pretrained, or vit_jax.make_v"),
+    ("load", "did you mean vit_jax.load_pretrained(name)?"),
+    ("create_model", "did you mean vit_jax.load_pretrained(name), or vit_ja"),
     ("export", "did you mean vit_jax.export_model?"),
-    ("vit_b_16", "did you mean vit_jax.load_pretrained(name), with a nam"),
-    ("ViTModel", "did you mean vit_jax.load_pretrained, or vit_jax.make_vit"),
+    ("vit_b_16", "did you mean vit_jax.load_pretrained(name) with a nam"),
+    ("ViTModel", "did you mean vit_jax.load_pretrained(name), or vit_jax.mak"),
     ("AutoImageProcessor", "did you mean loaded.preprocess(images) of"),
-    ("ImageFolder", "did you mean vit_jax.open_data?"),
+    ("ImageFolder", "did you mean vit_jax.open_data("),
     ("knn", "did you mean `vit_jax fewshot NAME FOLDER --probe=knn`"),
     ("zero_shot", "did you mean loaded.predict(images, texts="),
     ("find_duplicates", "did you mean loaded.find_similar(image, folder)"),
     ("VisionTransformer", "did you mean vit_jax.make_vit?"),
     ("load_pretrain", "did you mean vit_jax.load_pretrained?"),
     ("inspect_data", "`vit_jax inspect_data` is for a shell; in a notebook, "),
+    ("fewshot", "did you mean `vit_jax fewshot NAME FOLDER --probe=knn` in"),
     (
-      "fewshot",
-      "`vit_jax fewshot` is for a shell; in a notebook, !vit_jax fewshot.",
+      "estimate",
+      "`vit_jax estimate` is for a shell; in a notebook, !vit_jax estimate.",
     ),
   ],
 )
@@ -403,7 +404,9 @@ def test_a_name_that_the_package_lacks_gets_the_near_one(name, hint):
   assert f"has no attribute {name!r}; {hint}" in str(info.value)
   with pytest.raises(AttributeError) as info:
     vit_jax.__getattr__("zzz")
-  assert str(info.value).endswith("has no attribute 'zzz'")
+  assert str(info.value).endswith(
+    "has no attribute 'zzz'; dir(vit_jax) lists what there is."
+  )
 
 
 def test_importing_the_package_loads_nothing_heavy():

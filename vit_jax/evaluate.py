@@ -146,7 +146,7 @@ def evaluate(
 
   if folder is not None:
     options["folder"] = os.fspath(folder)
-  options = in_a_thread("vit_jax.evaluate", options)
+  options = in_a_thread(options)
   return Metrics(
     evaluate_checkpoint(
       path_of_run(run), test=test, per_class=per_class, out=out, **options

@@ -332,10 +332,39 @@ def test_an_answer_has_the_likeliest_class_and_is_pairs_of_all():
 def test_a_list_of_answers_says_that_it_is_one():
   answers = predictor.Predictions([Prediction("a.png")])
   with pytest.raises(AttributeError, match=r"answers\[0\]\.names\[0\]$"):
+    operator.attrgetter("zzz")(answers)
+  with pytest.raises(
+    AttributeError, match=r"\[answer\.label for answer in ans"
+  ):
     operator.attrgetter("names")(answers)
   assert answers == [Prediction("a.png")]
-  with pytest.raises(AttributeError, match=r"; pandas\.DataFrame\(answers\) m"):
+  with pytest.raises(AttributeError, match=r"did you mean pandas\.DataFrame\("):
     operator.attrgetter("to_pandas")(answers)
+
+
+def test_answers_show_a_line_each_and_a_notebook_their_pictures(tmp_path):
+  Image.new("RGB", (300, 200), "red").save(tmp_path / "<b>.png")
+  cat = {
+    "index": (1, 0),
+    "probability": (0.982, 0.018),
+    "names": ("cat", "dog"),
+  }
+  answers = predictor.Predictions(
+    [
+      Prediction(str(tmp_path / "<b>.png"), **cat),
+      Prediction("b.png", "No such file."),
+      Prediction("c.png", values=(4.25,), names=("age",)),
+      *[Prediction("d.png", **cat)] * 20,
+    ]
+  )
+  lines = [" ".join(line.split()) for line in repr(answers).splitlines()]
+  assert lines[0].endswith("<b>.png cat 98.2%, dog 1.8%")
+  assert lines[1:3] == ["b.png No such file.", "c.png age 4.25"]
+  assert lines[-1] == "... and 3 more" and len(lines) == 21
+  page = answers._repr_html_()
+  assert page.count("<img") == 1 and "&lt;b&gt;.png: cat" in page
+  assert "<b>" not in page and "... and 3 more" in page
+  assert repr(predictor.Predictions()) == "no answers"
 
 
 @pytest.mark.parametrize(

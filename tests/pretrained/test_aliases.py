@@ -9,12 +9,19 @@ from tests.photos import write_photos
 from vit_jax.config import load_config
 from vit_jax.inspection.attention_maps import attention_weights
 from vit_jax.pretrained.aliases import aliases
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.run.in_python import FinishedRun
 
 TEXTS = ["a red image", "a green image"]
 SIGLIP = pathlib.Path(__file__).parents[1] / "checkpoints/texts/hf_siglip"
 
 OF_LOADED = {
-  "features": ("embed", "encode_image", "get_image_features"),
+  "features": (
+    "embed",
+    "encode_image",
+    "extract_features",
+    "get_image_features",
+  ),
   "embed_texts": ("encode_text", "get_text_features"),
   "predict": ("classify",),
   "find_similar": ("nearest", "similar"),
@@ -73,3 +80,32 @@ def test_every_alias_is_tested():
   of_loaded = {name for _, name in PAIRS} | {*NUMBERS, *ZERO_SHOT, *TRAINED}
   assert {*aliases("loaded")} == of_loaded
   assert {*aliases("vit_jax")} == {*OF_PACKAGE}
+
+
+class _Model:
+  """Answers with the name that was asked for."""
+
+  def __getattr__(self, name):
+    return f"its {name}"
+
+
+@pytest.mark.parametrize("name", [*aliases("run")])
+def test_a_run_answers_as_its_model(name, monkeypatch):
+  run = FinishedRun("runs/x", 3, {})
+  run.__dict__["loaded"] = _Model()
+  monkeypatch.setattr("vit_jax.report", lambda *, run: f"report on {run}")
+  answers = aliases("run")[name].answers
+  given = getattr(run, name)
+  if name == "report":
+    assert given() == f"report on {run}"
+  elif answers == "workdir":
+    assert given == "runs/x"
+  elif name == "zero_shot":
+    assert given.__wrapped__ == "its predict"
+  else:
+    shown = given() if callable(given) else given
+    assert shown == f"its {answers.removeprefix('loaded.')}"
+  assert hasattr(Loaded, answers.removeprefix("loaded.")) or name in (
+    *("report", "path", "folder", "dir"),
+    *("output_dir", "log_dir", "save_dir"),
+  )

@@ -5,6 +5,7 @@ What `predict` and `features` give is in `test_loaded.py`.
 
 import dataclasses
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -103,3 +104,104 @@ def test_what_is_no_search_is_refused(loaded, photos):
     loaded.find_similar(photos[:2], photos)
   with pytest.raises(ValueError, match="no other images to search"):
     loaded.find_similar(photos[0], photos[:1])
+
+
+@pytest.mark.parametrize(
+  "query, said",
+  [
+    ("a red car", "a red car: there is no such file. A text takes a model of"),
+    ("photo", r"no such file; did you mean photos\? A text takes a model of"),
+    ("photo.png", r"photo\.png: No such file or directory"),
+    ("other/photos", "other/photos: No such file or directory"),
+  ],
+)
+def test_a_query_without_a_text_tower(
+  loaded, photos, tmp_path, monkeypatch, query, said
+):
+  (tmp_path / "photos").mkdir()
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ValueError, match=said):
+    loaded.find_similar(query, photos)
+
+
+def test_a_text_finds_the_images_that_it_is_nearest_to(photos, capsys):
+  clip = vit_jax.load_pretrained(str(TEXTS / "hf_siglip"))
+  y, t = clip.features(photos), clip.embed_texts("a cat")
+  y, t = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (y, t))
+  cosines = (y @ t.T)[:, 0]
+  found = clip.find_similar("a cat", pathlib.Path(photos[0]).parent, top=3)
+  best = np.argsort(-cosines)[:3]
+  assert [one.image for one in found] == [photos[k] for k in best]
+  np.testing.assert_allclose(
+    [x.cosine for x in found], cosines[best], atol=1e-5
+  )
+  assert (
+    "'a cat' is no file, and is taken for a text." in capsys.readouterr().err
+  )
+  first = f"{found[0].cosine:.3f}  {found[0].image}"
+  assert repr(found).splitlines()[0] == first
+  assert found._repr_html_().count("<img") == 3
+
+
+def test_a_model_without_classes_names_what_gives_it_some(loaded, photos):
+  bare = dataclasses.replace(
+    loaded, model=loaded.model.clone(num_classes=0), held=None
+  )
+  said = (
+    r"has no classes .* loaded\.fit\(\"my_photos\"\) .* loaded\.features\(i"
+  )
+  with pytest.raises(ValueError, match=said):
+    bare.predict(photos[0])
+
+
+@pytest.fixture
+def classes(tmp_path):
+  """A folder of two class folders, and its files and their labels."""
+  folder = tmp_path / "class_folders"
+  for name in ("dog", "cat"):
+    (folder / name).mkdir(parents=True)
+    write_photos(folder / name)
+  files = sorted(str(path) for path in folder.rglob("*.*"))
+  return folder, files, [int("/dog/" in path) for path in files]
+
+
+def test_the_features_of_a_folder_come_with_its_labels(loaded, classes):
+  folder, files, labels = classes
+  x, y, class_names, images = loaded.labelled_features(folder)
+  np.testing.assert_array_equal(x, loaded.features(folder))
+  assert (list(y), class_names) == (labels, ("cat", "dog"))
+  assert list(images) == files
+  parts = [loaded.labelled_features(folder, split=s) for s in ("train", "eval")]
+  assert len(parts[1].labels) and all({*p.labels} == {0, 1} for p in parts)
+  assert sorted(parts[0].images + parts[1].images) == files
+  count = len(files)
+  assert repr(loaded.labelled_features(folder)) == (
+    f"features {x.shape} and labels ({count},) of {count} images, class_names "
+    "('cat', 'dog')"
+  )
+
+
+def test_a_file_of_labels_gives_them_too(loaded, classes):
+  folder, files, labels = classes
+  table = folder.parent / "labels.csv"
+  rows = [
+    f"{path},{'ab'[label]}" for path, label in zip(files, labels, strict=True)
+  ]
+  table.write_text("\n".join(["image,label", *rows]))
+  found = loaded.labelled_features(str(table))
+  assert (list(found.labels), found.class_names) == (labels, ("a", "b"))
+  assert list(found.images) == files
+
+
+def test_a_folder_with_splits_has_each_image_once(loaded, classes, tmp_path):
+  folder, files, labels = classes
+  for split in ("train", "test"):
+    shutil.copytree(folder, tmp_path / "split" / split)
+  found = loaded.labelled_features(tmp_path / "split")
+  assert list(found.labels) == labels * 2
+  assert len({*found.images}) == len(found.images) == 2 * len(files)
+
+
+def test_a_folder_without_classes_has_no_labels(loaded, photos):
+  with pytest.raises(ValueError, match="class"):
+    loaded.labelled_features(pathlib.Path(photos[0]).parent)

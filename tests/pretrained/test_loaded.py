@@ -169,16 +169,18 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
   [
     ("patch_tokens", "loaded.patch_features(images)"),
     ("get_intermediate_layers", "loaded.features(images, layers=[6, 12])"),
-    ("push_to_hub", "loaded.save(folder)"),
+    ("push_to_hub", "loaded.save(folder), whose folder another program"),
     ("param", "loaded.params"),
     ("labels", "loaded.class_names"),
     ("layers", "loaded.summary(), or loaded.model.num_layers"),
     ("forward", "loaded.model.apply("),
     ("knn", "loaded.find_similar(image, folder)"),
-    ("reset_classifier", "load_pretrained(NAME, num_classes=3)"),
+    ("reset_classifier", "vit_jax.load_pretrained(name, num_classes=3)"),
     ("attention_map", "loaded.attention(image)"),
     ("processor", "loaded.preprocess(images)"),
-    ("to", "jax.device_put(params)"),
+    ("to", "jax.device_put(loaded.params, device)"),
+    ("add_head", "loaded.fit(folder), which trains a head"),
+    ("probe", "loaded.fit(folder), which trains a head"),
   ],
 )
 def test_an_attribute_that_is_none_names_the_near_one(loaded, name, meant):
@@ -234,6 +236,12 @@ def test_attention_maps_are_the_class_tokens_attention(loaded, photos):
 
 def test_a_loaded_model_is_saved_and_read_again(loaded, photos, tmp_path):
   loaded.save(tmp_path / "mine", to="timm")
+  with pytest.raises(
+    ValueError, match="mine exists .* written over: choose an"
+  ):
+    loaded.save(tmp_path / "mine")
+  with pytest.raises(TypeError, match="'overwrite'; another folder, or shutil"):
+    loaded.save(tmp_path / "mine", overwrite=True)
   again = vit_jax.load_pretrained(tmp_path / "mine")
   np.testing.assert_allclose(
     again.logits(photos[:3]), loaded.logits(photos[:3]), atol=1e-5

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from vit_jax.models.model import represent
+from vit_jax.pretrained import known
 from vit_jax.pretrained.arrays import open_arrays, save_arrays
 from vit_jax.pretrained.load import load_pretrained, load_text
 from vit_jax.runtime.printable import quoted
@@ -262,8 +264,11 @@ def test_tokenizers_that_lower_texts_say_nothing(name, capsys):
 
 def test_what_has_no_text_tower_is_refused():
   encoder = FOLDER.parent / "encoders" / "hf_dinov2"
-  with pytest.raises(ValueError, match="hold no text tower of CLIP, SigLIP or"):
+  with pytest.raises(ValueError, match="hf_dinov2 has no text tower") as raised:
     load_text(str(encoder))
+  advised = re.search(r"such as (.*)\.$", str(raised.value))
+  assert advised
+  assert known.KNOWN[advised[1]].url.startswith("hf://")
 
 
 @pytest.mark.parametrize("name", ["hf_clip", "open_clip", "two_towers"])

@@ -15,6 +15,7 @@ import vit_jax
 from vit_jax.config import load_config
 from vit_jax.run import in_python
 from vit_jax.run.settings import read
+from vit_jax.runtime import callable_module
 
 CHECKPOINTS = pathlib.Path(__file__).parents[1] / "checkpoints"
 TINY_MODEL = {"model": {"num_layers": 1, "hidden_size": 32}}
@@ -140,13 +141,18 @@ def test_a_length_in_another_unit_replaces_that_of_the_configuration(started):
 
 @pytest.mark.parametrize("file, workers", [("own.py", 0), (None, -1)])
 def test_a_script_is_not_imported_by_workers(
-  started, capsys, monkeypatch, file, workers
+  photos, started, capsys, monkeypatch, file, workers
 ):
   main = types.SimpleNamespace(__file__=file, __spec__=None)
   monkeypatch.setitem(sys.modules, "__main__", main)
-  vit_jax.train(config="digits", workdir="runs/own")
-  assert started[0][0].loader.num_workers == workers
-  assert ("in a thread" in capsys.readouterr().err) == (workers == 0)
+  monkeypatch.setattr(callable_module, "_said", False)
+  vit_jax.train(config="digits", workdir="runs/own")  # Needs no processes.
+  assert "in a thread" not in capsys.readouterr().err
+  vit_jax.train(photos)
+  vit_jax.train(photos, workdir="runs/again")  # It is said once.
+  assert [run[0].loader.num_workers for run in started] == [workers] * 3
+  said = capsys.readouterr().err.count("in a thread")
+  assert said == (1 if workers == 0 else 0)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +164,8 @@ def test_a_script_is_not_imported_by_workers(
     ({"optimizer": "sgdd"}, r"^optimizer\.kind='sgdd' is unknown"),
     ({"optimizer": 3}, r"optimizer is not .*settings=\{.optimizer\.kind.:"),
     ({"model": "S/16", "settings": {"model.variant": "B/16"}}, "given twice"),
-    ({"callbacks": []}, "callbacks is not a setting of a run; `vit_jax train "),
+    ({"callbacks": []}, "callbacks is not .* are not needed, .*: leave it out"),
+    ({"zzz": 1}, "zzz is not a setting of a run; `vit_jax train --help=all`"),
     ({"base_lr": 1e-3}, "base_lr is not .* did you mean lr?"),
     (
       {"data": 3},
@@ -196,9 +203,10 @@ def test_a_wrong_argument_is_one_line(photos, started, arguments, message):
     ("evaluation", "run.evaluate"),
     ("model", "run.load()"),
     ("prediction", "run.predict"),
-    ("accuracy", "run.metrics"),
+    ("accuracy", "run.evaluate(), or run.metrics"),
     ("best", "run.load(best=True)"),
-    ("report", "vit_jax.report(run)"),
+    ("plot_loss", "vit_jax.report(run)"),
+    ("fit", "vit_jax.train(folder, workdir=run.workdir)"),
   ],
 )
 def test_an_attribute_that_a_run_lacks_names_the_near_one(name, meant):
@@ -348,11 +356,12 @@ def test_a_script_evaluates_without_workers(monkeypatch, capsys, main, workers):
   )
   there = types.SimpleNamespace(__file__=main, __spec__=None)
   monkeypatch.setitem(sys.modules, "__main__", there)
+  monkeypatch.setattr(callable_module, "_said", False)
   vit_jax.evaluate("runs/a")
   vit_jax.report("runs/a", "runs/b")
   vit_jax.evaluate("runs/a", "new", num_workers=2)
   assert asked == [workers, workers, 2]
-  assert capsys.readouterr().err.count("in a thread") == 2 * (workers == 0)
+  assert capsys.readouterr().err.count("in a thread") == (workers == 0)
 
 
 @pytest.mark.parametrize(

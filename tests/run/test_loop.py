@@ -346,7 +346,11 @@ def test_a_complete_run_says_so(run_copy, data_dir, monkeypatch, capsys):
 
   monkeypatch.setattr(orbax_files, "read_description", counted)
   loop.train(read(runs.config(data_dir)), str(run_copy))
-  assert "The run is complete: 12 steps are done." in capsys.readouterr().out
+  said = " ".join(capsys.readouterr().out.split())
+  assert "The run is complete: 12 steps are done. top-1 " in said
+  assert re.search(
+    r"evaluated images.*\. To train anew, give another work", said
+  )
   assert steps == [12]
 
 

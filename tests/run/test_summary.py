@@ -8,6 +8,7 @@ import io
 import os
 
 import cv2
+import jax
 import numpy as np
 import pillow_heif
 import pytest
@@ -193,11 +194,19 @@ def test_the_header_says_what_of_the_weights_is_trained(config):
     rows = dict(header(dataclasses.replace(plan, settings=changed), "runs/x"))
     assert rows["training"] == words
     assert "" not in rows
+    if "head alone" in words:
+      head = sum(
+        int(np.prod(x.shape))
+        for x in jax.tree.leaves(plan.param_shapes["head"])
+      )
+      assert f"trains {head:,} of " in rows["model"]
+    assert ("trains" in rows["model"]) == ("all layers" not in words)
   tuned.transfer.probe_head = False
   tuned.optimizer.freeze_layers = 0
   tuned.lora.rank = 2
   rows = dict(header(make_plan(read(tuned)), "runs/x"))
   assert rows["training"] == "LoRA's matrices and the head"
+  assert "trains " in rows["model"]
 
 
 @pytest.mark.slow

@@ -1,9 +1,20 @@
 """What is meant by a path or a name that does not exist."""
 
+import csv
+import dataclasses
+import importlib
+import importlib.resources
 import os
+import re
 
 import pytest
 
+import vit_jax
+from vit_jax.data.reading.image_folder import ImageFolder
+from vit_jax.inference.predictor import Prediction
+from vit_jax.pretrained.aliases import aliases
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.run.in_python import FinishedRun
 from vit_jax.runtime import hints
 
 
@@ -27,7 +38,7 @@ def test_a_path_is_near_by_its_name_not_its_ending(
   assert hints.beside(typed) == meant
 
 
-@hints.accepts("f(1, top=3)", same={"k": "top"}, elsewhere={"texts": "-t"})
+@hints.accepts("loaded.save(1, top=3)", same={"k": "top"})
 def _f(x, *, top=3):
   return x, top
 
@@ -39,10 +50,11 @@ def test_arguments_are_known_by_their_names_elsewhere():
 @pytest.mark.parametrize(
   "keywords, said",
   [
-    ({}, "missing a required argument: 'x'; as in f(1, top=3)"),
-    ({"x": 1, "text": 2}, "argument 'text'; did you mean -t?"),
+    ({}, "missing a required argument: 'x'; as in loaded.save(1, top=3)"),
+    ({"x": 1, "format": 2}, "argument 'format'; did you mean to=\"timm\"?"),
+    ({"x": 1, "force": 2}, "before: nothing is written over."),
     ({"x": 1, "topp": 2}, "argument 'topp'; did you mean top?"),
-    ({"x": 1, "zzzzzz": 2}, "argument 'zzzzzz'; as in f(1, top=3)"),
+    ({"x": 1, "zzzzzz": 2}, "argument 'zzzzzz'; as in loaded.save(1, top=3)"),
     ({"x": 1, "k": 2, "top": 2}, "top is given twice: leave k out."),
   ],
 )
@@ -50,6 +62,73 @@ def test_a_wrong_argument_names_the_right_one(keywords, said):
   with pytest.raises(TypeError) as caught:
     _f(**keywords)
   assert str(caught.value).endswith(said)
+
+
+TABLE = importlib.resources.files("vit_jax.runtime") / "hints.csv"
+ROWS = [*csv.DictReader(TABLE.read_text("utf-8").splitlines())]
+OWN = {
+  "vit_jax": vit_jax,  # It has a `__dir__` of its names.
+  "loaded": Loaded,
+  "run": FinishedRun,
+  "answer": Prediction,
+  "source": ImageFolder,
+}
+OF_AN_INSTANCE = {
+  "answer": {field.name for field in dataclasses.fields(Prediction)},
+  "loaded": {"model", "params", "description", "notes"},
+  "run": {"workdir", "metrics", "step"},
+  "source": {"class_names", "name"},
+}
+
+
+def has(of, name):
+  alias = of in ("loaded", "run", "vit_jax") and name in aliases(of)
+  own = name in OF_AN_INSTANCE.get(of, ())
+  return alias or own or name in dir(OWN[of])
+
+
+def test_a_name_of_another_library_has_one_hint():
+  names = [(row["of"], name) for row in ROWS for name in row["others"].split()]
+  assert len(names) == len({*names})
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["instead"][:30])
+def test_what_a_hint_advises_is_there(row):
+  text = row["instead"]
+  for module, name in re.findall(r"(vit_jax\.[a-z_]+\.[a-z_]+)\.(\w+)", text):
+    assert hasattr(importlib.import_module(module), name)
+    text = text.replace(f"{module}.{name}", "")
+  names = re.findall(r"\b(vit_jax|loaded|run|answer|source)\.([a-z_]+)", text)
+  for of, name in names:
+    assert has(of, name), text
+
+
+@pytest.mark.parametrize("of", OWN)
+def test_what_works_has_no_hint(of):
+  for name in hints.elsewhere(of):
+    assert not (of != "vit_jax" and has(of, name)), name
+    assert name not in vit_jax.__all__ or of != "vit_jax", name
+
+
+@pytest.mark.parametrize(
+  "name, said",
+  [
+    ("predictt", "; did you mean loaded.predict?"),  # It is misspelt.
+    ("get_weights", "; did you mean loaded.params?"),
+    ("Get-Weights", "; did you mean loaded.params?"),
+    ("clone", "; nothing is changed in a loaded model: no copy is needed."),
+    ("zzzzzz", "; dir(loaded) lists what there is."),
+    ("weightz_of_it", "; dir(loaded) lists what there is."),  # None is near.
+  ],
+)
+def test_an_attribute_always_has_a_line(name, said):
+  assert hints.of_attribute(name, "loaded", ("predict", "params")) == said
+
+
+def test_a_pattern_stands_for_names():
+  text = hints.instead_of("ViTImageProcessor", "vit_jax")
+  assert text.startswith("; did you mean loaded.preprocess(images)")
+  assert not hints.instead_of("processor_of", "vit_jax")
 
 
 @pytest.mark.parametrize(

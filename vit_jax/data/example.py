@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import numpy as np
 
+from vit_jax.runtime import hints
 from vit_jax.runtime.checks import MAX_PIXELS
 
 MAX_BYTES = 8 * MAX_PIXELS
@@ -14,6 +15,7 @@ MAX_BYTES = 8 * MAX_PIXELS
 _MAX_SCANS = 100
 """A scan costs hardly a byte, but as much time as decoding the whole image."""
 _SCAN = b"\xff\xda"
+_SHOWN = 5  # Names of classes.
 
 Window = tuple[float, float]
 """The values of samples of more than 8 bits that become black and white."""
@@ -29,14 +31,6 @@ class Example(TypedDict):
   `label_spec` says, such as a 0 or 1 for each name, or as many numbers."""
   id: str
   """Names the example in messages; unique within its source."""
-
-
-# Attributes in other libraries, and the way to do the same here.
-_ELSEWHERE = {
-  **dict.fromkeys(("classes", "class_to_idx", "vocab"), "source.class_names"),
-  **dict.fromkeys(("num_classes", "n_classes"), "len(source.class_names)"),
-  **dict.fromkeys(("targets", "samples", "imgs"), 'source[0]["label"]'),
-}
 
 
 class Source(Protocol):
@@ -64,14 +58,22 @@ class Source(Protocol):
     """Returns several examples; some sources are faster than one by one."""
     return [self[index] for index in indices]
 
+  def __repr__(self) -> str:
+    """The number of its examples, and the first names."""
+    names = self.class_names
+    text = f"{self.name}: {len(self):,} examples"
+    if names:
+      some = [*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])]
+      text += f", {len(names):,} class names ({', '.join(some)})"
+    return text
+
   if not TYPE_CHECKING:  # A protocol with it would have any attribute.
 
     def __getattr__(self, name: str) -> Any:
       """Raises AttributeError, with what may be meant by the name."""
-      hint = _ELSEWHERE.get(name, "")
       raise AttributeError(
         f"{type(self).__name__!r} object has no attribute {name!r}"
-        + (f"; did you mean {hint}?" if hint else ""),
+        + hints.instead_of(name, "source"),
         name=name,
         obj=self,
       )

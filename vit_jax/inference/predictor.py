@@ -25,7 +25,8 @@ from vit_jax.inference.features import layer_numbers
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import Model
 from vit_jax.models.loaded_first import KnowsItsInputs
-from vit_jax.runtime import hints
+from vit_jax.runtime import hints, shown
+from vit_jax.runtime.display import table_lines
 from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.choose import answering
 from vit_jax.tasks.finite import check_finite
@@ -33,27 +34,11 @@ from vit_jax.tasks.task import Task, class_name
 from vit_jax.training import sharding
 from vit_jax.training.inputs import ImageInputs
 
+_SHOWN = 20  # Answers that a list of them shows.
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
 
 # Names of a batch's images, each with the reason it is unreadable, or None.
 Names = list[tuple[str, str | None]]
-
-# Attributes of answers in other libraries, and the way to do the same here.
-_ELSEWHERE = {
-  **dict.fromkeys(
-    ("class_name", "class_", "prediction", "name", "answer"), "answer.label"
-  ),
-  **dict.fromkeys(
-    ("prob", "probs", "confidence", "probabilities"), "answer.probability"
-  ),
-  **dict.fromkeys(("path", "file", "filename", "file_name"), "answer.image"),
-  **dict.fromkeys(
-    ("_asdict", "to_dict", "asdict", "items", "keys"),
-    "dict(answer), or pandas.DataFrame(answers)",
-  ),
-}
-
-_TABLES = ("to_pandas", "to_df", "to_dataframe", "to_csv", "head")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -92,6 +77,14 @@ class Prediction:
     """The probability of `label`, or None."""
     return self.probability[0] if self.index else None
 
+  @property
+  def text(self) -> str:
+    """The answer in a few words, such as "cat 98.2%, dog 1.1%"."""
+    if self.error is not None:
+      return self.error
+    form = ".4g" if self.values else ".1%"
+    return ", ".join(f"{name} {number:{form}}" for name, number in self)
+
   def __iter__(self) -> Iterator[tuple[str, float]]:
     """Pairs of a class and its probability, or of a target and its value."""
     numbers = self.values or self.probability
@@ -102,10 +95,10 @@ class Prediction:
 
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what may be meant by the name."""
-    hint = ""
-    if not name.startswith("_") or name in _ELSEWHERE:
+    hint = hints.instead_of(name, "answer")
+    if not name.startswith("_"):
       own = [field.name for field in dataclasses.fields(self)]
-      hint = hints.of_attribute(name, "answer", own, _ELSEWHERE)
+      hint = hints.of_attribute(name, "answer", own)
     raise AttributeError(
       f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
       name=name,
@@ -121,24 +114,39 @@ class Prediction:
 
   def __repr__(self) -> str:
     """The fields that are not empty."""
-    shown = [
+    parts = [
       f"{field.name}={getattr(self, field.name)!r}"
       for field in dataclasses.fields(self)
       if getattr(self, field.name) is not field.default
     ]
-    return f"Prediction({', '.join(shown)})"
+    return f"Prediction({', '.join(parts)})"
 
 
 class Predictions(list[Prediction]):
   """The answers for images, in their order."""
 
+  def __repr__(self) -> str:
+    """A line for each of the first answers: its image and what was found."""
+    rows = [(one.image, one.text) for one in self[:_SHOWN]]
+    lines = table_lines(rows) if rows else ["no answers"]
+    if more := len(self) - len(rows):
+      lines.append(f"... and {more:,} more")
+    return "\n".join(lines)
+
+  def _repr_html_(self) -> str:
+    """The same beside small pictures of the files, for a notebook."""
+    rows = [(one.image, f"{one.image}: {one.text}") for one in self[:_SHOWN]]
+    if more := len(self) - len(rows):
+      rows.append(("", f"... and {more:,} more"))
+    return shown.pictures(rows)
+
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError: each of the answers has attributes."""
     hint = ""
     if not name.startswith("_"):
-      hint = "; there is an answer for each image: answers[0].names[0]"
-      if name in _TABLES:
-        hint = "; pandas.DataFrame(answers) makes a table of them"
+      hint = hints.instead_of(name, "answers") or (
+        "; there is an answer for each image: answers[0].names[0]"
+      )
     raise AttributeError(
       f"answers have no attribute {name!r}{hint}", name=name, obj=self
     )

@@ -13,6 +13,7 @@ from vit_jax.data.batch import Batch, Transform
 from vit_jax.data.decoding.picture import Picture, as_file, is_picture
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.image_files import find_images
 from vit_jax.runtime.printable import printable_path
 from vit_jax.training.sharding import begun_ahead
@@ -53,6 +54,17 @@ def each_picture(images: Pictures) -> Iterable[Picture]:
       "grey pictures as (B, H, W, 1)."
     )
   return pictures
+
+
+def is_text(query: Any) -> bool:
+  """Whether a query is a text, and neither a file nor what is meant as one."""
+  if not isinstance(query, str) or os.path.lexists(os.path.expanduser(query)):
+    return False
+  ending = os.path.splitext(query)[1].lower()
+  return not (
+    any(sign in query for sign in (os.sep, "*"))
+    or os.fsencode(ending) in EXTENSIONS
+  )
 
 
 def among(images: Pictures, query: Picture) -> list[Any]:

@@ -1,17 +1,19 @@
 """Names of other libraries that answer here, as `aliases.csv` lists them.
 
-A row says whose names they are, those of the package ("vit_jax") or of what
-`load_pretrained` returns ("loaded"), and what answers: an attribute of it, or a
-function by its full name. A name that ends in "()" is called where ours is a
-number. `arguments` are the keywords that our function takes for what follows
-the first argument, and `itself` is the one that it takes for the object.
-Names that may mean several things have a hint instead, in `other_names.csv`.
+A row says whose names they are, those of the package ("vit_jax"), of what
+`load_pretrained` returns ("loaded") or of what `vit_jax.train` returns ("run"),
+and what answers: an attribute, which may be one of an attribute, or a function
+by its full name. A name that ends in "()" is called where ours is a number.
+`arguments` are the keywords that our function takes for what follows the first
+argument, and `itself` is the one that it takes for the object. Names that may
+mean several things have a hint instead, in `runtime/hints.csv`.
 """
 
 import csv
 import functools
 import importlib
 import importlib.resources
+import operator
 from typing import Any, NamedTuple
 
 _CALLED = "()"
@@ -45,13 +47,15 @@ class Alias(NamedTuple):
 
 
 def _found(owner: Any, answers: str) -> Any:
+  if not answers.startswith("vit_jax."):
+    return operator.attrgetter(answers)(owner)
   module, _, name = answers.rpartition(".")
-  return getattr(importlib.import_module(module) if module else owner, name)
+  return getattr(importlib.import_module(module), name)
 
 
 @functools.cache
 def aliases(of: str) -> dict[str, Alias]:
-  """The aliases of "vit_jax" or "loaded", by name."""
+  """The aliases of "vit_jax", "loaded" or "run", by name."""
   table = importlib.resources.files("vit_jax.pretrained") / "aliases.csv"
   rows = csv.DictReader(table.read_text("utf-8").splitlines())
   return {

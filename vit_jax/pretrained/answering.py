@@ -1,5 +1,6 @@
 """The answers of a loaded model about images and texts."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vit_jax.data.reading.sources import labelled_files
 from vit_jax.inference import text_head
 from vit_jax.inference.predictor import (
   Prediction,
@@ -16,13 +18,21 @@ from vit_jax.inference.predictor import (
   predict,
   unreadable,
 )
-from vit_jax.inference.reading import Picture, Pictures, among, read_batch
+from vit_jax.inference.reading import (
+  Picture,
+  Pictures,
+  among,
+  each_picture,
+  is_text,
+  read_batch,
+)
 from vit_jax.inference.text_head import TextHead
 from vit_jax.pretrained import trained_on
+from vit_jax.pretrained.formats.texts import NoTextTowerError
 from vit_jax.pretrained.opened import Opened
 from vit_jax.pretrained.text import TEMPLATES
-from vit_jax.runtime import hints
-from vit_jax.runtime.printable import say
+from vit_jax.runtime import hints, shown
+from vit_jax.runtime.printable import quoted, say
 from vit_jax.training.inputs import ImageInputs
 
 
@@ -33,16 +43,50 @@ class Similar(NamedTuple):
   cosine: float
 
 
+class SimilarImages(list[Similar]):
+  """The most similar images, the most similar first."""
+
+  def __repr__(self) -> str:
+    """A line for each: its cosine and its file."""
+    return "\n".join(f"{cosine:.3f}  {image}" for image, cosine in self)
+
+  def _repr_html_(self) -> str:
+    """The same beside small pictures of the files, for a notebook."""
+    return shown.pictures(
+      [(str(image), f"{cosine:.3f}  {image}") for image, cosine in self]
+    )
+
+
+class LabelledFeatures(NamedTuple):
+  """The features of images with their labels, as for scikit-learn.
+
+  Attributes:
+    features: The head's inputs, (N, D).
+    labels: Their labels, (N,), which are places in `class_names`; or several
+      labels or numbers of each, (N, K).
+    class_names: The names of the classes, sorted, or of the numbers.
+    images: The image files.
+  """
+
+  features: np.ndarray
+  labels: np.ndarray
+  class_names: tuple[str, ...]
+  images: tuple[str, ...]
+
+  def __repr__(self) -> str:
+    """The shapes, and the names of the classes."""
+    return (
+      f"features {self.features.shape} and labels {self.labels.shape} of "
+      f"{len(self.images):,} images, class_names {self.class_names}"
+    )
+
+
 class Answering(Opened):
   """A checkpoint that was opened, asked about images and texts."""
 
   @hints.accepts(
     "loaded.predict(images, top=3)",
     same=dict.fromkeys(("top_k", "topk", "k", "n"), "top"),
-    elsewhere=dict.fromkeys(
-      ("candidate_labels", "class_names", "classes", "labels", "prompts"),
-      'texts=["a cat", "a dog"]',
-    ),
   )
   def predict(
     self,
@@ -79,8 +123,10 @@ class Answering(Opened):
     head = None if texts is None else self._text_head(texts)
     if not self.model.num_classes and head is None:
       raise ValueError(
-        f"{self.origin.source} has no classes to choose from: "
-        "loaded.features(images) gives the features of images."
+        f"{self.origin.source} has no classes to choose from: run = "
+        'loaded.fit("my_photos") trains a head for the classes of a folder, '
+        "for run.predict(images); loaded.features(images) gives the features "
+        "of images."
       )
     batches = predict(
       self.model,
@@ -150,16 +196,7 @@ class Answering(Opened):
     batch = jax.tree.map(jnp.asarray, read_batch(preprocessing, images))
     return ImageInputs(**preprocessing.normalization).inputs(batch)
 
-  @hints.accepts(
-    "loaded.features(images)",
-    elsewhere={
-      "layer": "layers=[6]",
-      **dict.fromkeys(
-        ("normalize", "normalized", "normalise"),
-        "y / numpy.linalg.norm(y, axis=1, keepdims=True) of the features y",
-      ),
-    },
-  )
+  @hints.accepts("loaded.features(images)")
   def features(
     self,
     images: Pictures,
@@ -212,32 +249,70 @@ class Answering(Opened):
     similar` keeps them, and finds near-duplicates.
 
     Args:
-      image: One image, as in `predict`. It is left out of what is found.
+      image: One image, as in `predict`, which is left out of what is found; or
+        a text, for a model of images and text.
       folder: Paths, a folder or a pattern, for all images that it stands for.
       top: Number of images to return, the most similar first.
       batch_size: Images per step.
 
     Raises:
       ValueError: if it is not one image, the folder has no other, or an image
-        cannot be read.
+        cannot be read; or it is a text, and the model has no text tower.
     """
     # Imported here because it imports SciPy.
     from vit_jax.inference import nearest
 
-    files = among(folder, image)
-    query = self.features(image)
+    if is_text(image):
+      query = self._embed_query(str(image))
+      files = [*each_picture(folder)]
+    else:
+      files = among(folder, image)
+      query = self.features(image)
     if len(query) != 1:
       raise ValueError(
         f"{len(query)} images were given: call find_similar for each."
       )
     rows = nearest.unit(self.features(files, batch_size=batch_size))
+    if rows.shape[1] != query.shape[1]:
+      raise ValueError(
+        f"{self.origin.source} gives {rows.shape[1]} numbers for an image and "
+        f"{query.shape[1]} for a text, which are not compared."
+      )
     found = nearest.neighbours(rows, top, nearest.unit(query))
-    return [
+    return SimilarImages(
       Similar(files[place], cosine)
       for place, cosine in zip(
         found.place[0].tolist(), found.cosine[0].tolist(), strict=True
       )
-    ]
+    )
+
+  @hints.accepts("loaded.labelled_features(folder)")
+  def labelled_features(
+    self,
+    folder: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    batch_size: int = 32,
+  ) -> LabelledFeatures:
+    """The features and the labels of the images of a folder.
+
+    In the order of `features`, as for a classifier of scikit-learn::
+
+      x, y, class_names, images = loaded.labelled_features("my_photos")
+      LogisticRegression(max_iter=1000).fit(x, y)
+
+    Args:
+      folder: A folder of class folders, split or not, or a file of labels.
+      split: "train", "eval" or "test", as a run parts the images; by default
+        all of them.
+      batch_size: Images per step.
+
+    Raises:
+      ValueError: if the folder has no classes, or an image cannot be read.
+    """
+    files, labels, names = labelled_files(os.fspath(folder), split)
+    x = self.features(files, batch_size=batch_size)
+    return LabelledFeatures(x, labels, names, files)
 
   @hints.accepts("loaded.patch_features(images)")
   def patch_features(
@@ -288,6 +363,19 @@ class Answering(Opened):
     """
     texts = [texts] if isinstance(texts, str) else [*texts]
     return self.text_tower.embed(texts, batch_size=batch_size)
+
+  def _embed_query(self, text: str) -> np.ndarray:
+    """The vector of a text that stands where an image could."""
+    try:
+      query = self.embed_texts(text)
+    except NoTextTowerError as error:
+      near = hints.of_path(text)
+      raise ValueError(
+        f"{text}: there is no such file{f'; {near}' if near else '.'} A text "
+        f"takes a model of images and text: {error}"
+      ) from None
+    say(f"{quoted(text)} is no file, and is taken for a text.")
+    return query
 
   def _text_head(self, texts: Sequence[str]) -> TextHead:
     names, are_whole = text_head.of_list(texts)

@@ -170,7 +170,6 @@ def _address(url: str) -> str:
 @hints.accepts(
   'vit_jax.list_models("*dinov2*")',
   same={"filter": "pattern"},
-  elsewhere={"pretrained": "list_models(), as all of them have weights"},
 )
 def list_models(pattern: str = "*") -> Models:
   """The published checkpoints that `load_pretrained` knows, by their names.

@@ -24,6 +24,7 @@ from vit_jax.pretrained.run_text import text_of_run
 from vit_jax.pretrained.settings import INTERPOLATIONS
 from vit_jax.pretrained.text import Leaves, LoadedText
 from vit_jax.pretrained.transfer import with_head
+from vit_jax.runtime import hints
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable, say_once
 from vit_jax.workdir.checkpoint import is_run
@@ -44,6 +45,7 @@ _SAME = collections.defaultdict[str, tuple[str, ...]](
 )
 
 
+@hints.accepts('vit_jax.load_pretrained("b16_augreg")')
 def load_pretrained(source: str, **overrides: Any) -> Loaded:
   """Loads a published model and its parameters, as `model, params`.
 
@@ -89,6 +91,9 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       unknown, or its arrays are not those of the model; the message lists the
       differences.
   """
+  for name in overrides:
+    if hint := hints.instead_of(name, "vit_jax.load_pretrained()"):
+      raise ValueError(f"{name} is not a setting of a model{hint}")
   return _held(
     lambda: open_checkpoint(source, **overrides).in_unit(), Loaded.read_params
   )

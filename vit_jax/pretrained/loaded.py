@@ -1,10 +1,7 @@
 """A loaded model, with everything that is needed to use it."""
 
 import collections
-import csv
-import functools
 import importlib
-import importlib.resources
 import math
 import os
 import re
@@ -30,6 +27,8 @@ _FOR_USERS = (
     "export",
     "features",
     "find_similar",
+    "labelled_features",
+    "fit",
     "guessed",
     "image_size",
   ),
@@ -102,9 +101,7 @@ class Loaded(Answering):
     views = importlib.import_module("vit_jax.inspection.attention_views")
     return views.attention_of(self, images, layer)
 
-  @hints.accepts(
-    "loaded.save(folder)", elsewhere={"format": 'to="timm"', "path": "folder"}
-  )
+  @hints.accepts("loaded.save(folder)")
   def save(
     self,
     folder: str | os.PathLike[str],
@@ -182,6 +179,7 @@ class Loaded(Answering):
     rows.append(("all", f"{self.num_params:,}", ""))
     return shown.Text("\n".join(table_lines(rows)))
 
+  @hints.accepts('loaded.export("model.onnx")')
   def export(
     self,
     path: str | os.PathLike[str],
@@ -232,7 +230,7 @@ class Loaded(Answering):
       return alias.of(self)
     hint = ""
     if not name.startswith("_"):
-      hint = hints.of_attribute(name, "loaded", _FOR_USERS, _elsewhere())
+      hint = hints.of_attribute(name, "loaded", _FOR_USERS)
     raise AttributeError(
       f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
       name=name,
@@ -247,13 +245,3 @@ class Loaded(Answering):
 def _by_number(layer: tuple[str, Any]) -> str:
   """Sorts block_10 after block_9."""
   return re.sub(r"\d+", lambda number: number[0].zfill(6), layer[0])
-
-
-@functools.cache
-def _elsewhere() -> dict[str, str]:
-  """Attributes in other libraries, and the way to do the same here."""
-  table = importlib.resources.files("vit_jax.pretrained") / "other_names.csv"
-  rows = csv.DictReader(table.read_text("utf-8").splitlines())
-  return {
-    name: row["instead"] for row in rows for name in row["others"].split()
-  }

@@ -16,6 +16,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Model, Origin, variant_of
 from vit_jax.models.parts import Parts
 from vit_jax.pretrained import known
+from vit_jax.pretrained.formats.texts import NoTextTowerError
 from vit_jax.pretrained.text import Leaves, LoadedText
 from vit_jax.runtime.printable import counted, first_of
 from vit_jax.tasks.task import Task
@@ -197,13 +198,11 @@ class Opened:
   def text_tower(self) -> LoadedText:
     """The text tower beside it, with its tokenizer.
 
-    Raises ValueError if there is none, or its tokenizer is missing.
+    Raises NoTextTowerError if there is none, and ValueError if its tokenizer is
+    missing.
     """
     if self.open_text is None:
-      raise ValueError(
-        f"{self.origin.source} has no text tower: load a run on pairs, or "
-        "published weights of images and text."
-      )
+      raise NoTextTowerError(self.origin.source)
     return self.open_text()
 
   def read_params(self, shapes: Any = None) -> dict[str, Any]:

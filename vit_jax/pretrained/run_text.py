@@ -18,10 +18,7 @@ def text_of_run(loaded: Loaded) -> LoadedText:
   model: Any = loaded.model
   source = loaded.origin.source
   if not isinstance(model, TwoTowers) or model.text is None:
-    raise NoTextTowerError(
-      f"{source} has no text tower: take a run on pairs, or published weights "
-      "of images and text."
-    )
+    raise NoTextTowerError(source)
   task: Any = loaded.task
   files = task.texts.tokenizer
 

@@ -167,7 +167,7 @@ def open_text(
   files = open_folder(_weights(path))
   folder = pathlib.Path(files.weights).parent
   with explained(files.config), open_arrays(files.weights) as arrays:
-    layout = texts.infer(arrays.shapes, files.config)
+    layout = texts.infer(arrays.shapes, files.config, source)
     projected = [x for x in arrays.shapes if x.startswith(_PROJECTIONS)]
     check_floats(arrays, (rule.theirs for rule in layout.rules))
     tower = layout.tower

@@ -103,7 +103,6 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
 @hints.accepts(
   "vit_jax.new_head(loaded, num_classes=2)",
   same={"n_classes": "num_classes"},
-  elsewhere={"class_names": "num_classes, and class_names of vit_jax.save"},
 )
 def new_head(
   model: Model, params: Mapping[str, Any], num_classes: int

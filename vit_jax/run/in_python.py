@@ -10,8 +10,10 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
+from vit_jax.data.batching.loader import workers_for
 from vit_jax.inference.predictor import Prediction
 from vit_jax.inference.reading import Pictures
+from vit_jax.pretrained.aliases import aliases
 from vit_jax.pretrained.load import load_pretrained, open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import flags
@@ -35,23 +37,13 @@ _OF_A_RUN = (
   "evaluate",
   "history",
   "load",
+  "loaded",
   "metrics",
   "predict",
   "step",
   "verdict",
   "workdir",
 )
-# Attributes in other libraries, and the way to do the same here.
-_ELSEWHERE = {
-  **dict.fromkeys(("eval", "score", "accuracy", "top1", "loss"), "run.metrics"),
-  **dict.fromkeys(("best", "best_model"), "run.load(best=True)"),
-  **dict.fromkeys(("model", "params", "state"), "run.load().model or .params"),
-  **dict.fromkeys(("report", "plot"), "vit_jax.report(run)"),
-  **dict.fromkeys(("features", "embed"), "run.load().features(images)"),
-  "save": 'vit_jax.convert(run.workdir, folder, to="hf")',
-  "export": 'run.load().export("model.onnx")',
-}
-
 # Keywords that stand for a key of the configuration, beside those of a shell.
 _SHORT = {
   **flags.SHORT,
@@ -66,26 +58,6 @@ _SWITCHES = {
     ("multi_label", "multilabel"), ("data.task", {True: "multilabel"})
   ),
 }
-# Keywords of other libraries, and the way to do the same here.
-_INSTEAD = {
-  **dict.fromkeys(
-    ("multi_label", "multilabel"), 'multi_label=True, or task="multilabel"'
-  ),
-  **dict.fromkeys(
-    ("train_backbone", "unfreeze", "trainable"), "freeze_backbone=False"
-  ),
-  **dict.fromkeys(
-    ("val", "valid", "validation", "val_data", "validation_data", "eval_data"),
-    'folders "train" and "val" in the data, or '
-    'settings={"data.eval_fraction": 0.2}',
-  ),
-  **dict.fromkeys(
-    ("augment", "augmentation", "augmentations", "aug", "auto_augment"),
-    'settings={"train_transform.randaugment_layers": 2}, or another key of '
-    "train_transform",
-  ),
-}
-
 # The key that a text stands for in the place of a section.
 _NAMED_BY = {
   "loss": "loss.kind",
@@ -130,12 +102,13 @@ class FinishedRun:
     return "" if task is None else str(task.scores.verdict(self.metrics))
 
   @functools.cached_property
-  def _loaded(self) -> Loaded:
+  def loaded(self) -> Loaded:
+    """The model of its last checkpoint, which is read once."""
     return self.load()
 
   def predict(self, images: Pictures, **options: Any) -> list[Prediction]:
     """The answers of its last checkpoint, as `Loaded.predict` gives them."""
-    return self._loaded.predict(images, **options)
+    return self.loaded.predict(images, **options)
 
   def evaluate(
     self, folder: str | os.PathLike[str] | None = None, **options: Any
@@ -170,10 +143,15 @@ class FinishedRun:
     return shown.table(facts | measured)
 
   def __getattr__(self, name: str) -> Any:
-    """Raises AttributeError, with what may be meant by the name."""
+    """What its model or a command of that name answers.
+
+    Raises AttributeError, with what may be meant by the name.
+    """
+    if alias := aliases("run").get(name):
+      return alias.of(self)
     hint = ""
     if not name.startswith("_"):
-      hint = hints.of_attribute(name, "run", _OF_A_RUN, _ELSEWHERE)
+      hint = hints.of_attribute(name, "run", _OF_A_RUN)
     raise AttributeError(
       f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
       name=name,
@@ -322,14 +300,11 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
       keyword = short.get(near, near)
       if "." in keyword:  # It is no keyword of Python's.
         keyword = f'settings={{"{keyword}": ...}}'
-      hint = f"did you mean {keyword}?" if near else ALL_KEYS
-      if name in _INSTEAD:
-        hint = f"did you mean {_INSTEAD[name]}?"
-      if name in usage.DEVICES:
-        hint = "JAX chooses: JAX_PLATFORMS=cpu before Python takes the CPU."
+      hint = f"; did you mean {keyword}?" if near else f"; {ALL_KEYS}"
+      hint = hints.instead_of(name, "vit_jax.train()") or hint
       if says := usage.going_on(name, _named(value), "workdir"):
         raise ValueError(says)
-      raise ValueError(f"{name} is not a setting of a run; {hint}")
+      raise ValueError(f"{name} is not a setting of a run{hint}")
     if key in values:
       raise ValueError(f"{name} is given twice: drop one.")
     values[key] = value
@@ -414,6 +389,8 @@ def _settings(config: Any, values: Mapping[str, Any]) -> Settings:
   settings = read(config)
   if settings.loader.num_workers >= 0 or not callable_module.is_script():
     return settings
-  callable_module.say_in_a_thread("vit_jax.train", "loader={'num_workers': 4}")
+  size = settings.image_size or (0, 0)
+  if workers_for(settings.data.photographs, size):
+    callable_module.say_in_a_thread("loader={'num_workers': 4}")
   loader = dataclasses.replace(settings.loader, num_workers=0)
   return dataclasses.replace(settings, loader=loader)

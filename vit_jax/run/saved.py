@@ -60,14 +60,7 @@ class SavedRun:
   evaluator: Evaluator
 
 
-@hints.accepts(
-  'vit_jax.evaluate("runs/my_photos", best=True)',
-  elsewhere={
-    "split": "test=True",
-    **dict.fromkeys(("data", "dataset", "images"), "folder"),
-    **dict.fromkeys(("batch_size", "device"), "that of the run; leave it out"),
-  },
-)
+@hints.accepts('vit_jax.evaluate("runs/my_photos", best=True)')
 @contextlib.contextmanager
 def opened(
   workdir: str,

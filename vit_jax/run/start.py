@@ -22,13 +22,14 @@ from vit_jax.runtime.display import Display
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks.outcome import Stream
-from vit_jax.tasks.scores import of_folds
+from vit_jax.tasks.scores import kept_folds, of_folds
 from vit_jax.training import sharding
 from vit_jax.training.inputs import mirrored
 from vit_jax.training.state import TrainState, with_params
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.checkpoint_reader import DamagedError, again_if_deleted
 from vit_jax.workdir.description import check_same_run
+from vit_jax.workdir.records import metrics_so_far
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
@@ -68,12 +69,26 @@ def _newest_intact(
     display.note(
       f"Resuming from the checkpoint of step {step:,}."
       if step < plan.lengths.total
-      else f"The run is complete: {step:,} steps are done."
+      else _completion(plan, checkpoints, step)
     )
     return state_and_step
   raise ValueError(
     f"{next(iter(damaged.values()))} No older one is intact either: choose "
     "another --workdir to start over."
+  )
+
+
+def _completion(plan: Plan, checkpoints: Checkpoints, step: int) -> str:
+  """A line on a run without steps left: its result, and how to train anew."""
+  past = metrics_so_far(checkpoints.folder)
+  measured: dict[str, Any] = kept_folds(past)
+  for row in past:
+    measured |= row if row["step"] == step else {}
+  verdict = plan.task.scores.verdict(measured)
+  shown = str(verdict) or (plan.score.text(measured) or "It was not measured")
+  return (
+    f"The run is complete: {step:,} steps are done. {shown.rstrip('.')}. "
+    "To train anew, give another workdir."
   )
 
 

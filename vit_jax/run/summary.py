@@ -136,9 +136,8 @@ def _any_size(plan: Plan) -> str:
 def _model(plan: Plan) -> str:
   settings = plan.settings
   params = sum(x.size for x in jax.tree.leaves(plan.param_shapes))
-  chosen = settings.lora.rank or settings.optimizer.freeze_layers
-  trained = _trained(plan) if chosen else params
-  of = f"{trained:,} trained / " if trained < params else ""
+  trained = _trained(plan)
+  of = f"trains {trained:,} of " if trained < params else ""
   name = describe(plan.model.trunk)
   if settings.pretrained:
     name += f" from {settings.pretrained}"
@@ -200,10 +199,12 @@ def _better_command(plan: Plan) -> str | None:
 def _trained(plan: Plan) -> int:
   """The number of values that are trained; LoRA's state holds no others."""
   params: dict[str, Any] = flatten_dict(plan.shapes.params, sep="/")
+  frozen = plan.task.is_frozen
+  trained = {path: x for path, x in params.items() if not frozen(path)}
   if not plan.settings.lora.rank:
-    trained = _is_trained(plan, params)
-    params = {path: x for path, x in params.items() if trained(path)}
-  return sum(x.size for x in params.values())
+    is_trained = _is_trained(plan, params)
+    trained = {path: x for path, x in trained.items() if is_trained(path)}
+  return sum(x.size for x in trained.values())
 
 
 def _lora(plan: Plan) -> str:
@@ -414,8 +415,9 @@ def _is_trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
     adapted = _products(plan, shapes)
     return lambda path: path in adapted or parts.is_head(path)
   frozen = settings.optimizer.freeze_layers
-  only = trainable_filter(frozen, parts, model.scan)
-  return only or (lambda path: True)
+  only = trainable_filter(frozen, parts, model.scan) or (lambda path: True)
+  still = plan.task.is_frozen
+  return lambda path: only(path) and not still(path)
 
 
 def _shapes(arrays: Any) -> str:

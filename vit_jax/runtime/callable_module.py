@@ -7,6 +7,8 @@ from typing import Any
 
 from vit_jax.runtime.printable import say
 
+_said = False
+
 
 def make_callable(name: str, function: Callable[..., Any]) -> None:
   """Makes calling an imported module call a function.
@@ -27,20 +29,24 @@ def is_script() -> bool:
   return is_module or getattr(main, "__file__", None) is not None
 
 
-def say_in_a_thread(name: str, given: str) -> None:
-  """Says that a function of a script starts no workers, and how it would."""
-  say(
-    "Batches are prepared in a thread. For worker processes, which import this "
-    f'script, call {name} under `if __name__ == "__main__":`, and give {given}.'
-  )
+def say_in_a_thread(given: str = "num_workers=4") -> None:
+  """Says, once, that a function of a script starts no workers, and how to."""
+  global _said
+  if not _said:
+    _said = True
+    say(
+      "Batches are prepared in a thread. For worker processes, which import "
+      'this script, put what it does under `if __name__ == "__main__":`, and '
+      f"give {given}."
+    )
 
 
-def in_a_thread(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-  """Options of a function called `name`, with no workers in a script.
+def in_a_thread(options: Mapping[str, Any]) -> dict[str, Any]:
+  """Options of a function, with no workers in a script.
 
   They are as given if they have `num_workers`, or in a notebook.
   """
   if "num_workers" in options or not is_script():
     return dict(options)
-  say_in_a_thread(name, "num_workers=4")
+  say_in_a_thread()
   return {**options, "num_workers": 0}

@@ -191,7 +191,10 @@ def output_folder(name: str) -> pathlib.Path:
 def check_new_folder(folder: pathlib.Path | epath.Path) -> None:
   """Raises ValueError unless a folder to write is new or empty."""
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-    raise ValueError(f"{folder} exists and is not empty: choose another name.")
+    raise ValueError(
+      f"{folder} exists and is not empty, and nothing is written over: choose "
+      "another name, or delete it first."
+    )
 
 
 @contextlib.contextmanager

@@ -1,11 +1,20 @@
-"""Finds the name that was likely meant by one that does not exist."""
+"""Finds the name that was likely meant by one that does not exist.
 
+`hints.csv` lists names of other libraries: of an object, as pages call its
+variable ("loaded"), or keywords of a call ("loaded.predict()"), with what to
+write instead. That is code, or a sentence if it ends in a full stop. A name may
+be a pattern, such as "*Processor", in which capitals count.
+"""
+
+import csv
 import difflib
+import fnmatch
 import functools
+import importlib.resources
 import inspect
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -15,46 +24,84 @@ WEIGHTS = "hf_s14_dinov2"
 """The best start in docs/evidence/results.md, for commands that need one."""
 
 
-def near_names(name: str, candidates: Iterable[str]) -> list[str]:
+_NEAR = 0.75
+"""From this similarity on, an attribute is taken for one that is misspelt."""
+
+
+def near_names(
+  name: str, candidates: Iterable[str], cutoff: float = 0.6
+) -> list[str]:
   """The candidate that is most similar to `name`, if any is similar.
 
   Capitals, "-", "_" and spaces make no difference.
   """
   by_plain = {_plain(other): other for other in candidates}
-  near = difflib.get_close_matches(_plain(name), by_plain, n=1)
+  near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=cutoff)
   return [by_plain[plain] for plain in near]
 
 
-def of_attribute(
-  name: str,
-  owner: str,
-  names: Iterable[str],
-  elsewhere: Mapping[str, str],
-) -> str:
-  """The end of a message on an attribute that does not exist; may be "".
+def of_attribute(name: str, owner: str, names: Iterable[str]) -> str:
+  """The end of a message on an attribute that does not exist.
 
   Args:
     name: The attribute's name, as typed.
     owner: The variable that pages use for the object, such as "loaded".
     names: The object's own attributes.
-    elsewhere: Other names, with the text to write in their place.
   """
-  texts = {other: f"{owner}.{other}" for other in names} | dict(elsewhere)
-  near = near_names(name, texts)
-  return f"; did you mean {texts[near[0]]}?" if near else ""
+  own = {other: f"{owner}.{other}" for other in names}
+  return (
+    instead_of(name, owner)
+    or _nearest(name, own, _NEAR)
+    or _nearest(name, elsewhere(owner), _NEAR)
+    or f"; dir({owner}) lists what there is."
+  )
+
+
+def instead_of(name: str, of: str) -> str:
+  """The end of a message on a name that `hints.csv` has; "" if it has none."""
+  texts = elsewhere(of)
+  by_plain = {_plain(other): text for other, text in texts.items()}
+  found = texts.get(name) or by_plain.get(_plain(name), "")
+  for pattern, text in texts.items():
+    if not found and fnmatch.fnmatchcase(name, pattern):
+      found = text
+  return _ending(found)
+
+
+@functools.cache
+def elsewhere(of: str) -> dict[str, str]:
+  """Names in other libraries, with what to write here in their place."""
+  table = importlib.resources.files("vit_jax.runtime") / "hints.csv"
+  rows = csv.DictReader(table.read_text("utf-8").splitlines())
+  return {
+    name: row["instead"]
+    for row in rows
+    if row["of"] == of
+    for name in row["others"].split()
+  }
+
+
+def _nearest(name: str, texts: Mapping[str, str], cutoff: float = 0.6) -> str:
+  near = near_names(name, texts, cutoff)
+  return _ending(texts[near[0]]) if near else ""
+
+
+def _ending(text: str) -> str:
+  """What to write instead, as the end of a message."""
+  if not text or text.endswith("."):
+    return text and f"; {text}"
+  return f"; did you mean {text}?"
 
 
 def accepts(
-  example: str,
-  same: Mapping[str, str] = {},
-  elsewhere: Mapping[str, str] = {},
+  example: str, same: Mapping[str, str] = {}
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
   """Has wrong arguments of a public function answered by the right ones.
 
   Args:
-    example: A call of the function, as pages write it.
+    example: A call of the function, as pages write it. Rows of `hints.csv` are
+      its keywords in other libraries.
     same: Keywords of other libraries that are taken for its own.
-    elsewhere: Other keywords, with the text to write in their place.
   """
 
   def explained(function: Callable[P, R]) -> Callable[P, R]:
@@ -71,7 +118,8 @@ def accepts(
       try:
         signature.bind(*args, **given)
       except TypeError as error:
-        end = _of_arguments(given, names, elsewhere) or f"; as in {example}"
+        of = f"{example.partition('(')[0]}()"
+        end = _of_arguments(given, names, of) or f"; as in {example}"
         raise TypeError(f"{error}{end}") from None
       kwargs.clear()
       kwargs.update(given)
@@ -82,16 +130,13 @@ def accepts(
   return explained
 
 
-def _of_arguments(
-  given: Iterable[str], names: Iterable[str], elsewhere: Mapping[str, str]
-) -> str:
+def _of_arguments(given: Iterable[str], names: Sequence[str], of: str) -> str:
   """The keyword that may be meant by the first that a function lacks."""
-  unknown = [name for name in given if name not in {*names}]
+  unknown = [name for name in given if name not in names]
   if not unknown:
     return ""
-  texts = {name: name for name in names} | dict(elsewhere)
-  near = near_names(unknown[0], texts)
-  return f"; did you mean {texts[near[0]]}?" if near else ""
+  own = {name: name for name in names}
+  return instead_of(unknown[0], of) or _nearest(unknown[0], own, _NEAR)
 
 
 def of_path(path: str, names: Iterable[str] = ()) -> str:

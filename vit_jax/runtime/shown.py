@@ -3,11 +3,13 @@
 import base64
 import dataclasses
 import html
+import io
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _MOST = 12  # Pictures that are shown.
+_SIDE = 96  # Longest side of a small one, in pixels.
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -52,6 +54,37 @@ def table(facts: Mapping[str, str]) -> str:
     for name, value in facts.items()
   )
   return f"<table>{rows}</table>"
+
+
+def pictures(captions: Sequence[tuple[str, str]]) -> str:
+  """Small pictures of image files beside captions, as HTML, escaped.
+
+  A file that cannot be read has its caption alone, and so have those after the
+  first ones.
+  """
+  rows = []
+  for number, (path, caption) in enumerate(captions):
+    picture = _thumbnail(path) if number < _MOST else ""
+    rows.append(
+      f'<tr><td>{picture}</td><td style="text-align:left">'
+      f"{html.escape(caption)}</td></tr>"
+    )
+  return f"<table>{''.join(rows)}</table>"
+
+
+def _thumbnail(path: str) -> str:
+  # Only a notebook draws them.
+  from PIL import Image
+
+  file = io.BytesIO()
+  try:
+    with Image.open(path) as image:
+      image.thumbnail((_SIDE, _SIDE))
+      image.convert("RGB").save(file, "png")
+  except (OSError, ValueError, Image.DecompressionBombError):
+    return ""
+  data = base64.b64encode(file.getvalue()).decode()
+  return f'<img src="data:image/png;base64,{data}">'
 
 
 def path_of_run(run: object) -> str:

@@ -136,6 +136,11 @@ class Task:
     """The part of its first weights that a run trains, in words."""
     return "all layers"
 
+  def is_frozen(self, path: str) -> bool:
+    """Whether its optimizer leaves the parameter at a path as it is."""
+    del path
+    return False
+
   def fitted(self, train: Source) -> "Task":
     """The task with the facts that it needs of the training labels.
 

@@ -1,7 +1,9 @@
 """Pairs of images and captions: the task, and whole runs."""
 
 import dataclasses
+import math
 import pathlib
+import re
 from typing import Any
 
 import jax
@@ -20,7 +22,7 @@ from vit_jax.data.reading.sources import open_source
 from vit_jax.models.two_towers import IMAGE, TEXT, tower_of
 from vit_jax.predict import predict_files
 from vit_jax.pretrained import text as text_towers
-from vit_jax.pretrained.load import load_pretrained, load_text
+from vit_jax.pretrained.load import load_pretrained, load_text, open_checkpoint
 from vit_jax.report.write import report_files
 from vit_jax.run import loop
 from vit_jax.run.experiments.replay import verify
@@ -337,7 +339,7 @@ def test_the_loss_is_the_papers_in_numpy(kind, distinct):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["frozen", "lora"])
 def test_a_new_text_tower_learns_beside_a_published_encoder(
-  photos, tmp_path, how
+  photos, tmp_path, how, capsys
 ):
   """Frozen, as in LiT, or with LoRA, whose base no checkpoint holds."""
   c = config(photos, total_steps=2, eval_every_steps=2, save_every_steps=2)
@@ -347,6 +349,14 @@ def test_a_new_text_tower_learns_beside_a_published_encoder(
   c.pairs.image = how
   c.lora.rank = 2 if how == "lora" else 0
   _, evaluated = loop.train(read(c), str(tmp_path / "run"))
+  said = re.search(r"trains ([\d,]+) of ([\d,]+) p", capsys.readouterr().out)
+  assert said
+  trained, whole = (int(number.replace(",", "")) for number in said.groups())
+  shapes = open_checkpoint(str(tmp_path / "run"), as_trained=True).shapes
+  sizes = {path: math.prod(shape) for path, shape in shapes.items()}
+  others = sum(size for p, size in sizes.items() if tower_of(p) != "image")
+  assert whole == sum(sizes.values()) > trained >= others
+  assert how == "lora" or trained == others
   found = evaluate_checkpoint(str(tmp_path / "run"))
   for key, value in found.items():
     assert value == pytest.approx(evaluated[key], rel=1e-4), key

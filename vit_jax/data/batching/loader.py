@@ -12,7 +12,7 @@ import functools
 import math
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from vit_jax.data.batch import Batch, Transform, as_transform
 from vit_jax.data.batching import batches
@@ -20,6 +20,7 @@ from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import Source
 from vit_jax.data.settings import ON_UNREADABLE, LoaderSettings
 from vit_jax.data.transforming.transforms import EvalTransform, TrainTransform
+from vit_jax.runtime import hints
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
 
 # Imported only by the runs whose images share rows.
@@ -49,6 +50,21 @@ class EvalPasses(contextlib.AbstractContextManager):
     self.unreadable: dict[str, None] = {}
     self._iterator: BatchIterator | None = None
     self._midway = False
+
+  def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError, with what may be meant by the name."""
+    raise AttributeError(
+      f"batches have no attribute {name!r}{hints.instead_of(name, 'batches')}",
+      name=name,
+      obj=self,
+    )
+
+  def __repr__(self) -> str:
+    """How many there are, and how they are drawn."""
+    return (
+      f"{len(self):,} batches, once through the split: for batch in batches. "
+      "Each is a dictionary of arrays, and vit_jax.show_batch(batch) draws it"
+    )
 
   def __len__(self) -> int:
     return self._batches.num_batches
@@ -248,9 +264,14 @@ def make_loader(
   """
   workers = settings.num_workers
   if workers == -1:
-    tiny = not photographs and math.prod(image_size) <= _SMALL_IMAGE
-    workers = 0 if tiny else min(_MOST_WORKERS, num_cores())
+    workers = workers_for(photographs, image_size)
   return Loader(workers, settings.on_unreadable, process_index, process_count)
+
+
+def workers_for(photographs: bool, image_size: tuple[int, int]) -> int:
+  """The number of processes that `make_loader` takes by itself."""
+  tiny = not photographs and math.prod(image_size) <= _SMALL_IMAGE
+  return 0 if tiny else min(_MOST_WORKERS, num_cores())
 
 
 def _started(sequence, first: int, num_workers: int) -> BatchIterator:

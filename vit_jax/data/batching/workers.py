@@ -28,6 +28,7 @@ import cv2
 
 from vit_jax.data.batch import Batch, Spec, in_memory, size_in_memory
 from vit_jax.data.batching.batches import UNREADABLE
+from vit_jax.runtime import hints
 
 _CONTEXT = multiprocessing.get_context("spawn")
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
@@ -76,6 +77,21 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     for start in range(first, first + num_workers):
       numbers = range(start, sys.maxsize, num_workers)
       self._lanes.append(_Process(memory, numbers, spec or {}))
+
+  def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError, with what may be meant by the name."""
+    raise AttributeError(
+      f"batches have no attribute {name!r}{hints.instead_of(name, 'batches')}",
+      name=name,
+      obj=self,
+    )
+
+  def __repr__(self) -> str:
+    """How the next is taken and drawn."""
+    return (
+      "batches without end: next(batches) is a dictionary of arrays, and "
+      "vit_jax.show_batch(batches) draws one"
+    )
 
   def __next__(self) -> Batch:
     """Returns the next batch.

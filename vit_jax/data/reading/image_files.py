@@ -175,6 +175,10 @@ class ImageFiles(Source):
     """Returns the ids of some examples without reading any file."""
     return [text(self._path(int(i))) for i in indices]
 
+  def files(self) -> list[str]:
+    """The paths of all files, as they are opened."""
+    return [os.fsdecode(self._path(i)) for i in range(len(self))]
+
   def labels(self, indices: Sequence[int]) -> np.ndarray:
     """Returns the labels of some examples without reading any file."""
     return self._labels[np.asarray(indices, np.int64)]

@@ -6,7 +6,7 @@ import os
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import cv2
 import numpy as np
@@ -118,6 +118,40 @@ def open_source(
   if settings.name == "digits" and not settings.dir:
     return Digits(part or "test")
   return _open_tfds(settings, part, kind)
+
+
+def labelled_files(
+  root: str, split: str | None = None
+) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:
+  """The image files of a folder or of a file of labels, labels and their names.
+
+  They are sorted by path. The labels are places among the names, (N,), or what
+  a file of labels has, (N, K). Raises ValueError as `open_source`, or if the
+  labels are no classes or numbers. Without a split, all of them are taken.
+  """
+  # Not imported by a run on data without files.
+  from vit_jax.data.reading.image_files import ImageFiles
+
+  path = os.path.expanduser(root)
+  settings = DataSettings(root=path)
+  if os.path.isfile(path):
+    folder = os.path.dirname(path) or os.curdir
+    settings = DataSettings(root=folder, labels_file=os.path.abspath(path))
+  parts: list[Any]
+  if split is not None:
+    parts = [open_source(cast("Any", split), settings)]
+  else:
+    opened = _open_folder(settings, True, settings.label_kind or SINGLE)
+    parts = [x for x in (opened.train, opened.eval, opened.test) if x]
+  if not all(isinstance(part, ImageFiles) for part in parts):
+    raise ValueError(
+      f"{root} has no labels for an image as a whole: give class folders or a "
+      "file of labels."
+    )
+  files = [path for part in parts for path in part.files()]
+  labels = np.concatenate([part.labels(range(len(part))) for part in parts])
+  order = sorted(range(len(files)), key=files.__getitem__)
+  return tuple(files[i] for i in order), labels[order], parts[0].class_names
 
 
 def _open_tfds(

@@ -17,15 +17,22 @@ FAMILIES = (
 
 
 class NoTextTowerError(ValueError):
-  """A file holds no text tower."""
+  """A checkpoint, which it names, has no text tower."""
+
+  def __init__(self, source: str):
+    super().__init__(
+      f"{source} has no text tower, and cannot compare images with texts: take "
+      "a run on pairs, or published weights of images and text, CLIP, SigLIP "
+      "or TIPSv2, such as hf_b16_siglip2_224."
+    )
 
 
-def infer(shapes: Shapes, config: Mapping[str, Any]) -> TextLayout:
+def infer(shapes: Shapes, config: Mapping[str, Any], source: str) -> TextLayout:
   """Finds the text tower among the arrays of a file.
 
-  Raises NoTextTowerError if there is none, and ValueError if `config`, the
-  library's configuration, holds a value that is not supported, or an array that
-  tells a size is missing.
+  Raises NoTextTowerError on `source` if there is none, and ValueError if
+  `config`, the library's configuration, holds a value that is not supported, or
+  an array that tells a size is missing.
   """
   layout = two_towers.infer(shapes)
   if layout is not None:
@@ -34,8 +41,4 @@ def infer(shapes: Shapes, config: Mapping[str, Any]) -> TextLayout:
     base = family.base(shapes)
     if base is not None:
       return family.layout(base, shapes, config)
-  raise NoTextTowerError(
-    f"its {len(shapes)} arrays ({', '.join([*shapes][:3])}, ...) hold no "
-    "text tower of CLIP, SigLIP or TIPSv2 as transformers, open_clip or "
-    "big_vision saves them: take a model of images and text."
-  )
+  raise NoTextTowerError(source)

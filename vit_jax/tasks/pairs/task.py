@@ -153,6 +153,9 @@ class PairsTask(Task):
     (other,) = (t for t in TOWERS if t not in frozen)
     return f"the {other} tower; the {frozen[0]} tower stays as it is"
 
+  def is_frozen(self, path: str) -> bool:
+    return getattr(self.pairs, tower_of(path) or "", "") == "frozen"
+
   def facts(self) -> dict[str, Any]:
     return {"task": self.name, **self.texts.facts(self.pairs)}
 
@@ -222,12 +225,11 @@ class PairsTask(Task):
     if self.pairs.loss == "softmax":
       chain.append(_held_below(math.log(MOST_SCALE)))
     tx = optax.chain(*chain) if len(chain) > 1 else tx
-    frozen = [tower for tower in TOWERS if how[tower] == "frozen"]
-    if not frozen:
+    if "frozen" not in how.values():
       return tx
 
     def label(path: str, _: Any) -> str:
-      return "frozen" if tower_of(path) in frozen else "trained"
+      return "frozen" if self.is_frozen(path) else "trained"
 
     kinds: dict[Any, Any] = {"trained": tx, "frozen": optax.set_to_zero()}
     return optax.partition(kinds, functools.partial(map_paths, label))
