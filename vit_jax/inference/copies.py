@@ -16,7 +16,7 @@ from vit_jax.data.example import MAX_BYTES, ImageSpec
 from vit_jax.runtime.files import read_regular
 
 _SIDE = 32  # Pixels of a thumbnail.
-# Of one image, a part of at least 4/5 of its sides may be the whole other one.
+# A copy may show only a part of the image, of at least 4/5 of its sides.
 _CUT = range(_SIDE - 1, _SIDE * 4 // 5, -1)
 _COARSE = [(29, 29), (26, 26), (26, _SIDE), (_SIDE, 26)]
 _FINE = [
