@@ -182,7 +182,7 @@ def _without_labels(
     beside = f" To learn what {tables[0]} says: {_command(tables[0])}."
   return (
     f"{data!r} has no labels, as {found.why}.{beside} To learn classes, put "
-    f"the images of each into a folder of its own; {advice}"
+    f"the images of each into a folder of its own. {advice}"
   )
 
 

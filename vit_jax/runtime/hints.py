@@ -168,14 +168,14 @@ def going_on(data: str, weights: str = WEIGHTS) -> str:
 
 
 def without_labels(data: str, weights: str = WEIGHTS) -> str:
-  """What images without labels are good for: a clause with the commands.
+  """What images without labels are good for, with the commands.
 
   >>> from vit_jax.runtime.hints import without_labels
   >>> without_labels("photos").split(": ")[1].split(" (")[0]
   'vit_jax similar hf_s14_dinov2 photos'
   """
   return (
-    f"without labels there are: {uses_of_features(data, weights)}, "
+    f"Without labels there are: {uses_of_features(data, weights)}, and "
     f"{going_on(data, weights)} (goes on training these weights)"
   )
 

@@ -170,7 +170,7 @@ def test_folders_that_are_not_datasets(tmp_path):
   fails("has only one folder, 'cat'; put the images .* two classes or more.$")
   (tmp_path / "cat" / "0.png").touch()
   what = f"vit_jax train {tmp_path} --config dino:continue"
-  fails(f"two classes or more. Or without labels there are: vit_jax .*{what}")
+  fails(f"two classes or more. Without labels there are: vit_jax .*{what}")
   (tmp_path / "cat" / "0.png").unlink()
   (tmp_path / "cat").rmdir()
   fails(r"eval_fraction=1\.5 must lie", eval_fraction=1.5)

@@ -337,7 +337,7 @@ def _classes(layout: Layout) -> list[bytes]:
     only = f"only one folder, {text(classes[0])!r}" if classes else "no folders"
     advice = ""
     if folders.holds_images(folder):
-      advice = f" Or {hints.without_labels(text(layout.root))}."
+      advice = f" {hints.without_labels(text(layout.root))}."
     raise ValueError(
       f"{text(folder)!r} has {only}; put the images of each class into a "
       f"folder of its own, for two classes or more.{advice}"
