@@ -239,7 +239,8 @@ def issue_lines(
   verb = "is" if len(given) == 1 else "are"
   lines = [f"{count} of {images:,} images {verb} contradicted by {answers}"]
   lines.append(
-    "  some of them may be right, of hard images: look at the first ones first"
+    "  some of these labels may be right, as hard images are contradicted too: "
+    "look at the first ones first"
   )
   lines += [f"  {name}: {a}, perhaps {b}" for name, a, b in shown]
   pairs = collections.Counter(zip(given, likely, strict=True)).most_common(1)
