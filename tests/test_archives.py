@@ -11,7 +11,7 @@ from tests.data.reading.layouts import write
 from tests.pages import ROOT
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.tasks.settings import DataSettings
-from vit_jax.tasks.table import TASKS
+from vit_jax.tasks.table import LABELLED_TASKS
 
 PAGE = (ROOT / "docs" / "howto" / "data.md").read_text("utf-8")
 ROW = re.compile(r"^\| ([^|`]+?) \| `([^`]+)` \| (.+) \|$", re.MULTILINE)
@@ -26,7 +26,7 @@ def settings_of(command, folder):
   fields: Any = {"root" if place.is_dir() else "labels_file": str(place)}
   for word in words:
     name, value = word.split("=", 1)
-    if name == "--config" and value in TASKS:
+    if name == "--config" and value in LABELLED_TASKS:
       fields["task"] = value
     key = name.removeprefix("--config.data.")
     if key != name:

@@ -17,7 +17,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.inference.predictor import predict
 from vit_jax.pretrained.convert import convert, usage
-from vit_jax.pretrained.formats import processor, timm, timm_encoders
+from vit_jax.pretrained.formats import processor, timm, timm_shared
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.save import check_expressible, save_as, sidecar_files
 
@@ -122,13 +122,13 @@ def test_timm_is_told_how_to_crop(crop, ratio, share, mode):
   """It rounds the side before the crop down: 32 / share."""
   loaded, _ = tiny.random_model((32, 32))
   cut = Preprocessing((32, 32), EvalTransformSettings(crop, ratio, "bicubic"))
-  (config,) = timm_encoders.files(loaded.model, cut, loaded.task).values()
+  (config,) = timm.files(loaded.model, cut, loaded.task).values()
   found = config["pretrained_cfg"]
   assert found["crop_pct"] == pytest.approx(share, rel=0.02)
   assert (found["crop_mode"], found["interpolation"]) == (mode, "bicubic")
   before = 32 if crop == "resize" else round(32 * ratio)
   assert math.floor(32 / found["crop_pct"]) == before
-  assert timm.preprocessing(found).crop.crop == crop
+  assert timm_shared.preprocessing(found).crop.crop == crop
 
 
 @pytest.mark.slow

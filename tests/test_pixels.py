@@ -16,7 +16,12 @@ from tests.data.pictures import noise, photographs, png, scene
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.families.family import IMAGENET_MEAN, IMAGENET_STD
 from vit_jax.pretrained.folder import open_folder
-from vit_jax.pretrained.formats import open_clip, processor, timm, torchvision
+from vit_jax.pretrained.formats import (
+  open_clip,
+  processor,
+  timm_shared,
+  torchvision,
+)
 
 with np.load(published.path("pixels.npz")) as stored:
   PIXELS = {k: stored[k] for k in stored}
@@ -27,7 +32,7 @@ FILES = {name: json.loads(str(PIXELS[f"{name}.json"])) for name in NAMES}
 def described(name: str) -> Preprocessing:
   """The preprocessing that the library's own description gives."""
   if name.startswith("timm"):
-    found = timm.preprocessing(FILES[name])
+    found = timm_shared.preprocessing(FILES[name])
   elif name == "torchvision":
     found, _ = torchvision.preprocessing("vit_b_16-c867db91.safetensors")
   else:
@@ -201,8 +206,8 @@ def test_pixels_of_every_way_that_timm_has_are_its_own():
       ways.setdefault(way, (name, config, chosen))
   assert len(ways) > 45
   for name, config, chosen in ways.values():
-    size = timm.image_size({}, config)
-    ours = dataclasses.replace(timm.preprocessing(config), size=size)
+    size = timm_shared.image_size({}, config)
+    ours = dataclasses.replace(timm_shared.preprocessing(config), size=size)
     theirs, transform = (
       library.data.create_transform(**chosen),
       ours.transform(),

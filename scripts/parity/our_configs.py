@@ -15,7 +15,7 @@ from scripts.parity.ours import CLASSES
 from vit_jax.config import base_config
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.paths import within
-from vit_jax.pretrained.formats import hf_encoders, timm_encoders
+from vit_jax.pretrained.formats import hf_encoders, timm
 from vit_jax.pretrained.formats.mapping import Rule, axis_sizes
 from vit_jax.run import build
 from vit_jax.tasks.autoencoder.objective import draw_patches
@@ -86,7 +86,7 @@ def distilled(**settings: Any) -> Callable[[], Any]:
 def teacher(settings: Any, model: Any) -> tuple[Extras, Arrays]:
   """A teacher of the student's sizes, with one head and its own arrays."""
   own = model.clone(distilled=False, drop_path_rate=0.0)
-  params, theirs = frozen(own, timm_encoders.rules, seed=99)
+  params, theirs = frozen(own, timm.rules, seed=99)
   pixels = build.make_preprocessing(settings)
   size = given_inputs.SIDE, given_inputs.SIDE
   made = Teacher(own, size, pixels.mean, pixels.std, settings.distill)

@@ -9,12 +9,7 @@ from scripts.parity.inputs import SIDE
 from scripts.parity.ours import CLASSES
 from scripts.parity.recording import Tolerances
 from scripts.parity.row import BATCH, SIZES, WARMUP, Row
-from vit_jax.pretrained.formats import (
-  google,
-  hf_encoders,
-  hf_pairs,
-  timm_encoders,
-)
+from vit_jax.pretrained.formats import google, hf_encoders, hf_pairs, timm
 
 _TINY = dict(SIZES, side=SIDE, warmup=WARMUP)
 _google = functools.partial(
@@ -33,13 +28,13 @@ _deit = functools.partial(
   Row,
   reference="facebookresearch/deit",
   program="run_deit.py",
-  rules=timm_encoders.rules,
+  rules=timm.rules,
 )
 _layers = functools.partial(
   Row,
   program="run_layer_decay.py",
   config=configs.layer_decay,
-  rules=timm_encoders.rules,
+  rules=timm.rules,
   adapt=configs.plain,
 )
 _TABLE_4 = dict(

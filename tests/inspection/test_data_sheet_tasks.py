@@ -23,7 +23,7 @@ from vit_jax.inspection import data_sheet
 from vit_jax.inspection.settings import InspectSettings
 from vit_jax.tasks import choose
 from vit_jax.tasks.settings import DataSettings
-from vit_jax.tasks.table import OBJECTIVES, TASKS
+from vit_jax.tasks.table import ALL_TASKS, LABELLED_TASKS
 
 SPLITS = ("train", "train", "train", "train", "val", "val")
 """The splits of six images."""
@@ -134,10 +134,10 @@ def settings_of(kind, task):
   """The settings of data whose labels are of a kind."""
   if not kind.are_used:
     return {"labels": False}
-  return {"task": task if task in TASKS else "classification"}
+  return {"task": task if task in LABELLED_TASKS else "classification"}
 
 
-@pytest.mark.parametrize("task", OBJECTIVES)
+@pytest.mark.parametrize("task", ALL_TASKS)
 def test_every_task_has_its_labels_counted_and_shown(tmp_path, capsys, task):
   kind = choose.task_class(task)().labels
   make, expected = KINDS[type(kind)]

@@ -11,7 +11,7 @@ import vit_jax
 from tests.inspection.test_data_sheet_tasks import KINDS
 from vit_jax.run import in_python
 from vit_jax.tasks import choose
-from vit_jax.tasks.table import OBJECTIVES, SECTIONS
+from vit_jax.tasks.table import ALL_TASKS, SECTIONS
 
 SIZES = {"num_layers": 1, "hidden_size": 32, "mlp_size": 32, "num_heads": 2}
 TINY = {
@@ -66,7 +66,7 @@ def arguments(tmp_path, name, weights=None):
   return place, {"workdir": str(tmp_path / f"run_{name}"), **keywords}
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ALL_TASKS)
 def test_the_data_and_the_keywords_choose_the_task(tmp_path, monkeypatch, name):
   calls = []
 
@@ -84,7 +84,7 @@ def test_the_data_and_the_keywords_choose_the_task(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ALL_TASKS)
 def test_a_run_of_every_task(tmp_path, monkeypatch, name):
   """It measures the score of its task, and loads as a model of its task."""
   monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import Section, setting, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.masked.settings import MaskedSettings
-from vit_jax.tasks.table import OBJECTIVES, Record, switches
+from vit_jax.tasks.table import ALL_TASKS, Record, switches
 from vit_jax.tasks.task import Task
 from vit_jax.training.settings import LossSettings
 
@@ -65,7 +65,7 @@ def test_an_objective_is_a_row_of_the_table(monkeypatch):
   record = Record(
     "shifted", "shifts", task="ShiftedTask", section="ShiftedSettings"
   )
-  monkeypatch.setitem(OBJECTIVES, "shifted", record)
+  monkeypatch.setitem(ALL_TASKS, "shifted", record)
   assert switches()[-1] == "shifted.by"
   config = {**to_dict(Settings()), "shifted": {"by": 2.0}}
   saved = choose.saved({"config": config}, LossSettings())

@@ -9,7 +9,7 @@ from vit_jax.tasks import choose, scores
 from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.dense_regression.task import DenseRegressionTask
 from vit_jax.tasks.regression.task import RegressionTask
-from vit_jax.tasks.table import OBJECTIVES
+from vit_jax.tasks.table import ALL_TASKS
 
 # Five folds of 48 images; Wilson's interval of 6 of 12 is 25.4 to 74.6 %.
 FOLDS = scores.of_folds([0.8, 0.9, 0.8, 0.9, 0.8], 48)
@@ -60,7 +60,7 @@ def test_nothing_is_said_of_what_was_not_measured(score):
   assert (str(verdict), verdict.aside, verdict.advice) == ("", "", "")
 
 
-@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+@pytest.mark.parametrize("name", sorted(ALL_TASKS))
 def test_few_images_are_too_few_for_every_task(name):
   told = choose.task_class(name)().scores
   found = {f"eval/{metric.key}": 0.9766 for metric in told.metrics}

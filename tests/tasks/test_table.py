@@ -11,7 +11,7 @@ from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import types_of
 from vit_jax.tasks import choose, table
 from vit_jax.tasks.settings import DataSettings
-from vit_jax.tasks.table import OBJECTIVES, SECTIONS, TASKS
+from vit_jax.tasks.table import ALL_TASKS, LABELLED_TASKS, SECTIONS
 from vit_jax.training.settings import LossSettings
 
 FOLDER = pathlib.Path(table.__file__).parent
@@ -28,9 +28,9 @@ def test_neither_the_table_nor_the_settings_load_jax():
   assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ALL_TASKS)
 def test_a_record_names_what_its_folder_has(name):
-  record = OBJECTIVES[name]
+  record = ALL_TASKS[name]
   kind = record.task_class()
   assert kind.name == record.name == name
   assert kind.__module__ == f"vit_jax.tasks.{name}.task"
@@ -47,7 +47,7 @@ def test_settings_have_the_sections_of_the_table():
   names = [field.name for field in dataclasses.fields(Settings)]
   start = names.index("loss") + 1
   assert tuple(names[start : start + len(SECTIONS)]) == SECTIONS
-  for name in TASKS:
+  for name in LABELLED_TASKS:
     assert DataSettings(task=name, labels_file="labels.csv").task == name
 
 
@@ -56,7 +56,7 @@ def test_every_section_turns_its_task_on_by_its_first_key():
     name, first = key.split(".")
     others = {"student": "both", "self_distillation": 8}
     value = others.get(name, 0.5)
-    section = OBJECTIVES[name].settings()(**{first: value})
+    section = ALL_TASKS[name].settings()(**{first: value})
     sections = {"loss": LossSettings(), name: section}
     assert choose.configured("classification", sections).name == name
 

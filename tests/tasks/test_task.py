@@ -29,8 +29,8 @@ from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.outcome import Stream
-from vit_jax.tasks.table import OBJECTIVES, SECTIONS
-from vit_jax.tasks.table import TASKS as NAMED
+from vit_jax.tasks.table import ALL_TASKS, SECTIONS
+from vit_jax.tasks.table import LABELLED_TASKS as NAMED
 from vit_jax.training import sharding
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.losses import Moment
@@ -330,7 +330,7 @@ def test_keys_that_say_nothing_for_a_task_are_refused(name, key):
     kind = "does not fit numbers of pixels, and "
     kind += f"data.task={name!r} has them as labels"
   elif name in switched_on:
-    first = dataclasses.fields(OBJECTIVES[name].settings())[0].name
+    first = dataclasses.fields(ALL_TASKS[name].settings())[0].name
     value = TASKS[name][f"{name}__{first}"]
     kind = f"applies to labels, and {name}.{first}={value!r} trains without"
   message = f"{key}={REFUSED[key]!r} {kind}: set it to {default!r}."

@@ -131,7 +131,7 @@ def test_alone_among_the_same_an_example_has_its_own_term_left(kind):
 
 def test_ids_of_texts_are_equal_if_texts_are():
   tokens = RNG.integers(0, 4, (2000, 6)).astype(np.int32)
-  ids = np.asarray(contrastive.text_ids(jnp.asarray(tokens)))
+  ids = np.asarray(contrastive.text_groups(jnp.asarray(tokens)))
   texts = {tuple(row) for row in tokens.tolist()}
   both = {(one, *row) for one, row in zip(ids, tokens.tolist(), strict=True)}
   assert len(set(ids.tolist())) == len(both) == len(texts) < 2000

@@ -15,7 +15,7 @@ import jax
 from flax import traverse_util
 from jax.extend import core
 
-from vit_jax.models.model import Model, inputs_of
+from vit_jax.models.model import Model, input_shapes
 
 Grid = tuple[int, int]  # Patches along height and width.
 
@@ -145,5 +145,5 @@ def forward_gflops(
     rngs = {"dropout": jax.random.key(0)}
     return model.apply({"params": params}, inputs, train=train, rngs=rngs)
 
-  inputs = inputs_of(model, image_shape)
+  inputs = input_shapes(model, image_shape)
   return count_operations(forward, params, inputs) / 1e9

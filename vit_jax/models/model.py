@@ -278,7 +278,7 @@ def stem_stride(resnet_layers: tuple[int, ...]) -> int:
   return 4 * 2 ** (stages - 1) if stages else 1
 
 
-def inputs_of(model: nn.Module, image_shape: tuple[int, int, int]) -> Any:
+def input_shapes(model: nn.Module, image_shape: tuple[int, int, int]) -> Any:
   """`Model.inputs`; a module of another kind takes an image."""
   if isinstance(model, Model):
     return model.inputs(image_shape)

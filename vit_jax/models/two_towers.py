@@ -24,8 +24,8 @@ from vit_jax.models.text import Ids, TextTower
 
 IMAGE, TEXT = TOWERS = ("image", "text")
 LOG_SCALE, BIAS = "log_scale", "bias"
-_MOST_LOG_SCALE = 20
 """Paths of the two parameters that belong to none of the towers."""
+_MOST_LOG_SCALE = 20
 HOW = ("trained", "frozen", "lora")
 SHARED = ("scan", "remat", "attention", *DTYPE_FIELDS)
 """Fields that the text tower takes from the image tower."""

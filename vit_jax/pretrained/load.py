@@ -94,7 +94,7 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
   for name in overrides:
     if hint := hints.instead_of(name, "vit_jax.load_pretrained()"):
       raise ValueError(f"{name} is not a setting of a model{hint}")
-  return _held(
+  return _open_and_read(
     lambda: open_checkpoint(source, **overrides).in_unit(), Loaded.read_params
   )
 
@@ -200,7 +200,7 @@ def open_checkpoint(
       "reads_patches": reads_patches,
       **overrides,
     }
-    return _held(lambda: open_checkpoint(source, **options), hold)
+    return _open_and_read(lambda: open_checkpoint(source, **options), hold)
   if as_trained:
     return _with_text(_open_as_trained(os.fspath(source), overrides), overrides)
   if "num_classes" in overrides:
@@ -328,7 +328,9 @@ def open_base(
   return dataclasses.replace(loaded, interpolation=method)
 
 
-def _held(open_: Callable[[], Loaded], read: Callable[[Loaded], Any]) -> Loaded:
+def _open_and_read(
+  open_: Callable[[], Loaded], read: Callable[[Loaded], Any]
+) -> Loaded:
   """Opens a checkpoint and reads its parameters, which it then holds.
 
   If its run deletes it meanwhile, the next that fits is opened, with a note;

@@ -13,7 +13,7 @@ from vit_jax.pretrained.formats import (
   google,
   hf_encoders,
   huggingface,
-  timm_encoders,
+  timm,
   timm_naflex,
   tips,
   torchvision,
@@ -21,14 +21,15 @@ from vit_jax.pretrained.formats import (
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.runtime.printable import quoted, say_once
 
-# In the order in which they are tried; each recognises its own names.
+# In the order in which they are tried: the first that fits is taken, as
+# timm would take files of DINOv2 as well.
 FORMATS = (
   google,
   tips,
   hf_encoders,
   dinov2,
   timm_naflex,
-  timm_encoders,
+  timm,
   torchvision,
 )
 # Ends of the names of patch embeddings, in the formats that have dots in names.

@@ -22,7 +22,7 @@ from vit_jax.pretrained.formats import (
   hf_encoders,
   hf_pairs,
   processor,
-  timm_encoders,
+  timm,
   timm_naflex,
   tips,
   torchvision,
@@ -97,10 +97,10 @@ TARGETS = {
     pairs=hf_pairs,
   ),
   "timm": Target(
-    timm_encoders.rules,
+    timm.rules,
     ("token", "gap"),
     ("exact", "tanh"),
-    module=timm_encoders,
+    module=timm,
     any_size=timm_naflex,
   ),
   "torchvision": Target(

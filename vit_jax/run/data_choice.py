@@ -15,7 +15,7 @@ from vit_jax.data.reading.places import place_of
 from vit_jax.data.settings import TABLES, DataSettings
 from vit_jax.run.config_file import FOR_CLASSES
 from vit_jax.runtime import hints
-from vit_jax.tasks.table import SECTIONS, TASKS, labels_of
+from vit_jax.tasks.table import LABELLED_TASKS, SECTIONS, labels_of
 
 if TYPE_CHECKING:
   from vit_jax.data.reading.recognise import Recognised
@@ -31,7 +31,9 @@ _UNSMOOTHED = ("multilabel", "regression")
 _SAYS = (_TASK, "data.labels")
 # Keys of `data` that say how a file of labels is read.
 _COLUMNS = ("root", "file_column", "label_columns", "group_column")
-_TOLD = tuple(f"{section}." for section in SECTIONS if section in TASKS)
+_TOLD = tuple(
+  f"{section}." for section in SECTIONS if section in LABELLED_TASKS
+)
 _SECTIONS = ("distill.", *(f"{section}." for section in SECTIONS))
 
 
@@ -115,7 +117,7 @@ def _for_classes(
 
 def _task(found: "Recognised") -> str:
   """The name of the task of `data.task` that learns such labels, or ""."""
-  names = (name for name in TASKS if labels_of(name) == found.labels)
+  names = (name for name in LABELLED_TASKS if labels_of(name) == found.labels)
   return next(names, "")
 
 

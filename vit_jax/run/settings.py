@@ -38,7 +38,7 @@ from vit_jax.runtime.settings import (
 )
 from vit_jax.tasks.probes.settings import FewShotSettings
 from vit_jax.tasks.settings import DataSettings
-from vit_jax.tasks.table import OBJECTIVES, sections
+from vit_jax.tasks.table import ALL_TASKS, sections
 from vit_jax.training.settings import (
   DistillSettings,
   LoraSettings,
@@ -295,7 +295,7 @@ else:
   _WithObjectives = dataclasses.make_dataclass(
     "_WithObjectives",
     [
-      (name, kind, section(kind, needs=OBJECTIVES[name].needs))
+      (name, kind, section(kind, needs=ALL_TASKS[name].needs))
       for name, kind in sections().items()
     ],
     bases=(_Leading,),

@@ -1,4 +1,7 @@
-"""Opens the text tower and the tokenizer of a run on pairs, before its data."""
+"""Opens the text tower and the tokenizer of a run on pairs, before its data.
+
+A new tokenizer is trained first, on the captions of the training split.
+"""
 
 import dataclasses
 import os

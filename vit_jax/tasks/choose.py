@@ -15,7 +15,7 @@ from vit_jax.models import Model, from_fields
 from vit_jax.models.variants import ADAPTED
 from vit_jax.runtime.display import Split
 from vit_jax.runtime.settings import from_dict
-from vit_jax.tasks.table import OBJECTIVES, TASKS, sections
+from vit_jax.tasks.table import ALL_TASKS, LABELLED_TASKS, sections
 from vit_jax.tasks.task import Task
 from vit_jax.training.settings import LossSettings
 
@@ -36,15 +36,15 @@ def task_class(name: str | type[Task]) -> type[Task]:
   if isinstance(name, type):
     _check_moved(name)
     return name
-  if name in OBJECTIVES:
-    return OBJECTIVES[name].task_class()
+  if name in ALL_TASKS:
+    return ALL_TASKS[name].task_class()
   place, _, class_name = name.rpartition(":")
   try:
     kind = getattr(_imported(place), class_name)
   except (ImportError, AttributeError, OSError, ValueError) as error:
     raise OwnTaskError(
       f"task={name!r} is unknown ({error}); choose one of "
-      f"{', '.join(TASKS)}, or your own as file.py:Class."
+      f"{', '.join(LABELLED_TASKS)}, or your own as file.py:Class."
     ) from error
   if not (inspect.isclass(kind) and issubclass(kind, Task)):
     raise OwnTaskError(f"task={name!r} is no class of vit_jax.tasks.task.Task.")
@@ -118,7 +118,7 @@ def _enabled(sections: Mapping[str, Any]) -> type[Task] | None:
   """
   enabled = [
     name
-    for name, record in OBJECTIVES.items()
+    for name, record in ALL_TASKS.items()
     if name in sections and record.is_on(sections[name])
   ]
   if len(enabled) > 1:
@@ -191,7 +191,7 @@ def _named(description: Mapping[str, Any]) -> tuple[str, bool]:
   if (own_class := description.get("task")) is not None:
     return own_class, True
   name = description.get("targets", {}).get("task", "classification")
-  if not isinstance(name, str) or name not in OBJECTIVES:  # It is not imported.
+  if not isinstance(name, str) or name not in ALL_TASKS:  # It is not imported.
     raise ValueError(f"targets.task={name!r} is unknown")
   return name, False
 
@@ -205,7 +205,7 @@ def answering(loss: str) -> Task:
   >>> answering("sigmoid").name
   'classification'
   """
-  kinds = map(task_class, OBJECTIVES)
+  kinds = map(task_class, ALL_TASKS)
   kind = next(kind for kind in kinds if loss in kind.losses)
   return kind(LossSettings(kind=loss))
 
@@ -241,7 +241,7 @@ def record(task: Task) -> dict[str, Any]:
 
 def score_keys() -> tuple[str, ...]:
   """The metrics by which the best checkpoint of a run may be found."""
-  return tuple(task_class(name).scores.key for name in OBJECTIVES)
+  return tuple(task_class(name).scores.key for name in ALL_TASKS)
 
 
 def by_metrics(keys: Iterable[str]) -> Task | None:
@@ -255,7 +255,7 @@ def by_metrics(keys: Iterable[str]) -> Task | None:
   'multilabel'
   """
   metric_keys = {*keys}
-  tasks = [task_class(name)() for name in OBJECTIVES]
+  tasks = [task_class(name)() for name in ALL_TASKS]
   scored = [task for task in tasks if task.scores.key in metric_keys]
 
   def measured(task: Task) -> int:

@@ -10,7 +10,7 @@ from vit_jax.data import settings as data_settings
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import COUNT, Rule
 from vit_jax.runtime.settings import setting
-from vit_jax.tasks.table import TASKS, labels_of
+from vit_jax.tasks.table import LABELLED_TASKS, labels_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +34,8 @@ class DataSettings(data_settings.DataSettings):
     'folder of their own ("segmentation"), or numbers of pixels '
     '("dense_regression"); or a task of your own, as "file.py:Class".',
     must=Rule(
-      f"be one of {', '.join(TASKS)}, or file.py:Class",
-      lambda name: name in TASKS or ":" in name,
+      f"be one of {', '.join(LABELLED_TASKS)}, or file.py:Class",
+      lambda name: name in LABELLED_TASKS or ":" in name,
     ),
   )
 
@@ -85,7 +85,7 @@ class DataSettings(data_settings.DataSettings):
       return bool(self.root) and not self._pixels_may_be_unknown
     if name != "task":
       return True
-    if self.task not in TASKS:
+    if self.task not in LABELLED_TASKS:
       return False
     kind = labels_of(self.task)
     # A reader of their own takes labels from folders, not from a file.

@@ -127,8 +127,8 @@ _EVERY = (
     section="DenseRegressionSettings",
   ),
 )
-OBJECTIVES = {record.name: record for record in _EVERY}
-TASKS = tuple(record.name for record in _EVERY if record.labels)
+ALL_TASKS = {record.name: record for record in _EVERY}
+LABELLED_TASKS = tuple(record.name for record in _EVERY if record.labels)
 """The objectives that `data.task` names."""
 SECTIONS = tuple(record.name for record in _EVERY if record.section)
 """The sections of a configuration that objectives of the same name have."""
@@ -140,7 +140,7 @@ def labels_of(task: str) -> Any:
   For a class of the user's own they are single classes, unless its `labels` are
   given to what opens the data.
   """
-  record = OBJECTIVES.get(task)
+  record = ALL_TASKS.get(task)
   place = (record.labels if record else "") or "labels.SINGLE"
   module, _, name = place.rpartition(".")
   return getattr(
@@ -152,7 +152,7 @@ def sections() -> dict[str, Any]:
   """The class of the section of each objective that has one, by its name."""
   return {
     record.name: record.settings()
-    for record in OBJECTIVES.values()
+    for record in ALL_TASKS.values()
     if record.section
   }
 
@@ -162,6 +162,6 @@ def switches() -> tuple[str, ...]:
   first = {
     name: dataclasses.fields(kind)[0]
     for name, kind in sections().items()
-    if not OBJECTIVES[name].labels
+    if not ALL_TASKS[name].labels
   }
   return tuple(f"{name}.{field.name}" for name, field in first.items())

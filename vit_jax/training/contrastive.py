@@ -104,16 +104,16 @@ def softmax_loss(
   return (denominator(u, v) + denominator(v, u)) / 2 - positive
 
 
-def text_ids(tokens: Int[Array, "B T"]) -> UInt32[Array, " B"]:
+def text_groups(tokens: Int[Array, "B T"]) -> UInt32[Array, " B"]:
   """An id of each text, the same for equal texts.
 
   It is a hash of 32 bits: two texts of 4,096 that differ have the same id in
   one batch of 500.
 
   >>> import jax.numpy as jnp
-  >>> from vit_jax.training.contrastive import text_ids
-  >>> ids = text_ids(jnp.array([[1, 2], [2, 1], [1, 2]]))
-  >>> bool(ids[0] == ids[2]), bool(ids[0] == ids[1])
+  >>> from vit_jax.training.contrastive import text_groups
+  >>> groups = text_groups(jnp.array([[1, 2], [2, 1], [1, 2]]))
+  >>> bool(groups[0] == groups[2]), bool(groups[0] == groups[1])
   (True, False)
   """
   places = jnp.arange(tokens.shape[1], dtype=jnp.uint32)

@@ -14,7 +14,7 @@ from flax import struct
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Int
 
-from vit_jax.models.model import inputs_of
+from vit_jax.models.model import input_shapes
 from vit_jax.models.parts import Parts
 from vit_jax.runtime.printable import quoted
 from vit_jax.training.losses import Objective
@@ -119,7 +119,7 @@ def make_params_init(
   The model says what it takes for an image of (H, W, C). The parameters are
   boxed with their logical axes; `nn.unbox` unboxes them.
   """
-  inputs = inputs_of(model, image_shape)
+  inputs = input_shapes(model, image_shape)
 
   def init(key: Array) -> Any:
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), inputs)

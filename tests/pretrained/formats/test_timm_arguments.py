@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests import encoders, libraries
-from vit_jax.pretrained.formats import timm_arguments, timm_encoders
+from vit_jax.pretrained.formats import timm, timm_arguments
 from vit_jax.pretrained.load import open_checkpoint
 
 # Class -> its module in timm.
@@ -111,7 +111,7 @@ def test_the_name_and_the_arguments_tell_epsilon_and_activation(
     "blocks.0.mlp.fc2.weight": (48, 96),
   }
   config = {"architecture": name, "model_args": arguments}
-  found = timm_encoders.infer(shapes, config).fields
+  found = timm.infer(shapes, config).fields
   assert {key: found[key] for key in fields} == fields
 
 

@@ -1,5 +1,8 @@
 """Decodes image files to pixels of 8 bits, RGB unless told otherwise.
 
+A transform calls it: in training the crop is drawn first, from the header, and
+only that box is decoded.
+
 Whatever the file holds, RGB is as a person would see it on a white page. Grey
 levels are repeated, palettes looked up, CMYK is converted, 16-bit samples keep
 their high byte or are scaled by a window, transparent pixels are blended with

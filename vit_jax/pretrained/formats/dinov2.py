@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.models import BaseVit
-from vit_jax.pretrained.formats import timm_encoders
+from vit_jax.pretrained.formats import timm
 from vit_jax.pretrained.formats.architecture import (
   Architecture,
   check_timms,
@@ -31,7 +31,7 @@ def prefix(shapes: Shapes) -> str | None:
   scaled = {"cls_token", "blocks.0.ls1.gamma"} <= shapes.keys()
   if not scaled or not _OWN & shapes.keys():
     return None
-  return timm_encoders.prefix(shapes)
+  return timm.prefix(shapes)
 
 
 def unused(shapes: Shapes) -> list[str]:
@@ -43,7 +43,7 @@ def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
   """Infers the model of these arrays; the format has no configuration.
 
   Raises ValueError if the file is a DINOv3, if a configuration lies beside it
-  that is of another format, or as `timm_encoders.infer` does.
+  that is of another format, or as `timm.infer` does.
   """
   check_timms(config or {})
   if "rope_embed.periods" in shapes:
@@ -53,7 +53,7 @@ def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
     )
   timms = dict(zip(_NAMES.values(), _NAMES, strict=True))
   renamed = {_renamed(name, timms): shape for name, shape in shapes.items()}
-  architecture = timm_encoders.infer(renamed, None, grid)
+  architecture = timm.infer(renamed, None, grid)
   registers = "register_tokens" in shapes
   changes = dict(position="learned", antialias=registers)
   return dataclasses.replace(
@@ -71,7 +71,7 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   names = {k: v for k, v in _NAMES.items() if gated or ".mlp." not in k}
   return [
     dataclasses.replace(rule, theirs=_renamed(rule.theirs, names))
-    for rule in timm_encoders.rules(vit, shapes or {})
+    for rule in timm.rules(vit, shapes or {})
   ]
 
 

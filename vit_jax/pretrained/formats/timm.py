@@ -1,338 +1,648 @@
-"""timm's `VisionTransformer`, and the names of its arrays and of DINOv3's.
+"""Encoders as timm saves them: ViTs with all of its options, and EVAs.
 
-Kernels are transposed; query, key and value are fused into one layer. The class
-token is optional, and so is its position. timm's average pooling equals ours
-only if its `fc_norm` is off. The activation, the number of heads and the
-preprocessing cannot be read off the arrays; timm's hub format records them in
-the `config.json` beside the weights.
+The arrays tell most; `config.json` tells the heads, the activation and the
+pooling. `timm_evas` has the EVAs. BEiTs have names of EVAs, and ViTs with
+relative positions (relpos) those of ViTs.
 """
 
 import dataclasses
-import functools
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
-from vit_jax import families
-from vit_jax.data.preprocessing import HALF, Preprocessing
-from vit_jax.data.settings import PILLOW_FILTERS, EvalTransformSettings
-from vit_jax.families.family import (
-  CLIP_MEAN,
-  CLIP_STD,
-  IMAGENET_MEAN,
-  IMAGENET_STD,
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.families.family import Eva
+from vit_jax.models.extended_vit import ExtendedVit
+from vit_jax.models.grid import Grid
+from vit_jax.models.model import stem_stride
+from vit_jax.models.paths import within
+from vit_jax.pretrained.formats import (
+  architecture,
+  relative,
+  timm_arguments,
+  timm_evas,
+  timm_shared,
 )
-from vit_jax.models import BaseVit
-from vit_jax.pretrained.formats import architecture
+from vit_jax.pretrained.formats.architecture import Architecture, need
+from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
-from vit_jax.pretrained.formats.table import Config, Layers, Table, Units
-from vit_jax.pretrained.formats.timm_arguments import GATES, GELUS, matching
-from vit_jax.runtime import checks
-from vit_jax.runtime.checks import checked
-from vit_jax.runtime.printable import quoted
+from vit_jax.pretrained.formats.table import Config, Table, unmapped
+from vit_jax.runtime.checks import COUNT, checked
 
-# Names whose heads follow from the width, as of timm 1.0.31.
-_USUAL_HEADS = re.compile(
-  r"(eva(02)?|(flexi)?vit(_pe_(core|lang|spatial))?)_(tiny|xsmall|small|mediumd?|base|large|huge|giant|gigantic"
-  r"|so\d+m2?|intern300m|betwixt|d?little|d?p?wee)(_|$)"
+# Names of arrays that the paper's model does not have.
+_SIGNATURES = (
+  "reg_token",
+  "dist_token",
+  "norm_pre.weight",
+  "patch_embed.norm.weight",
+  "fc_norm.weight",
+  "blocks.0.ls1.gamma",
+  "blocks.0.attn.q_norm.weight",
+  "blocks.0.attn.norm.weight",
+  "blocks.0.mlp.norm.weight",
+  *timm_evas.SIGNATURES,
 )
-# Pattern of an array's name -> the part of a model that it tells of, which is
-# not supported.
-_UNSUPPORTED = {
-  r"^blocks\.0\.in_proj\.": "attention and MLP side by side in one product",
-  r"^blocks\.0\.attn\.lambda_q1$|^blocks\.0\.lambda_q1$": (
-    "differential attention"
-  ),
-  r"^patch_embed\.backbone\.(?!stem\.conv\.)(?!stem\.norm\.)(?!stages\.)": (
-    "patches of a convolutional network other than the paper's ResNets"
-  ),
+# Names that ViTs do not have, but EVAs and BEiTs.
+_EVA = (
+  "blocks.0.gamma_1",
+  "blocks.0.attn.relative_position_bias_table",
+  "rel_pos_bias.relative_position_bias_table",
+)
+# Names that no model of timm's has beside relative positions.
+_NOT_RELATIVE = (
+  "norm_pre.weight",
+  "reg_token",
+  "dist_token",
+  "attn_pool.latent",
+)
+# In the names of models whose norms follow the branches.
+_RES_POST_NORM = "_rpn_"
+_AIM, _AIM_HEAD_SIZE = "patch_embed.norm.weight", 128  # AIMv2's alone.
+# `rel_pos_type` -> `ExtendedVit.relative`.
+_RELATIVE = {"mlp": "mlp", "bias": "table"}
+# Poolings that timm's models do not have, and how to say so.
+_UNPOOLED = {
+  "token_gap": "timm cannot pool both the class token and the patches' average",
+  "query": "timm has no attention pooling with a query of its own",
+  "prefix": "timm cannot average the tokens before the patches",
 }
-# A hybrid's residual units in each stage -> the architecture that has them.
-HYBRIDS = {
-  (2, 2, 2, 2): "vit_base_r26_s32_224",
-  (3, 4, 9): "vit_base_r50_s16_224",
-  (3, 4, 6, 3): "vit_large_r50_s32_224",
-}
-_MODES = ("center", "squash")
-_STACKS = (Layers("blocks.{}."),)
-_UNITS = Units("patch_embed.backbone.stages.{stage}.blocks.{unit}.")
-STEM = "patch_embed.backbone.stem.conv"
-VIT = Table("timm", _STACKS, _UNITS, shared="timm_any")
-EVA = Table("timm_eva", _STACKS, shared="timm_any")
+_POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 
 
-@functools.cache
-def table(name: str) -> Table:
-  """The names of arrays of timm's other classes; one of them is `EVA`."""
-  return Table(name, _STACKS, shared="timm_any")
+def prefix(shapes: Shapes) -> str | None:
+  """The empty prefix; None for other formats."""
+  num_layers = timm_shared.VIT.stacks[0].count(shapes)
+  starts = ("patch_embed.proj.weight", "patch_embed.backbone.")
+  embedded = any(name.startswith(starts) for name in shapes)
+  return "" if embedded and num_layers else None
 
 
-SIDES = {k: v for row in families.records("TIMM") for k, v in row.sides.items()}
-"""A part of a plain layer -> its name in layers with several side by side."""
-
-
-def first_side(shapes: Shapes) -> tuple[Shapes, int]:
-  """The arrays of the first of several sides, named as in a plain layer.
-
-  The second result is the number of sides, 1 for layers that have none.
-  """
-  begins = f"blocks.0.{SIDES['attn'].split('{')[0]}"
-  count = architecture.count_layers(shapes, begins)
-  if not count:
-    return shapes, 1
-  plain = {f"{v.format(0)}.": f"{k}." for k, v in SIDES.items()}
-  others = tuple(v.split("{")[0] for v in SIDES.values())
-  found = {}
-  for name, shape in shapes.items():
-    layer = "".join(re.findall(r"^blocks\.\d+\.", name))
-    part = name.removeprefix(layer)
-    for theirs, ours in plain.items():
-      part = part.replace(theirs, ours) if part.startswith(theirs) else part
-    if not (layer and part.startswith(others)):
-      found[layer + part] = shape
-  return found, count
-
-
-def on_sides(rules: list[Rule], count: int) -> list[Rule]:
-  """The rules for layers that have each part so many times, side by side."""
-  result = []
-  for rule in rules:
-    block, number, part, *rest = rule.theirs.split(".", 3) + [""] * 3
-    if block != "blocks" or part not in SIDES:
-      result.append(rule)
-      continue
-    for i in range(count):
-      theirs = ".".join([block, number, SIDES[part].format(i), rest[0]])
-      layers = (path.split("/", 1) for path in rule.ours)
-      inside = f"side_{i}/" if i else ""
-      ours = tuple(f"{layer}/{inside}{path}" for layer, path in layers)
-      result.append(dataclasses.replace(rule, theirs=theirs, ours=ours))
-  return result
-
-
-def check_parts(shapes: Shapes) -> None:
-  """Raises ValueError if the arrays are of parts that are not supported."""
-  parts = [
-    part
-    for pattern, part in _UNSUPPORTED.items()
-    if any(re.search(pattern, name) for name in shapes)
+def unused(shapes: Shapes) -> list[str]:
+  """Names of the arrays that only MAE's pre-training needs."""
+  beginnings = ("mask_token", "decoder_")
+  index = "relative_position_index"  # In old files; it is computed.
+  return [
+    name
+    for name in shapes
+    if name.startswith(beginnings) or name.endswith(index)
   ]
-  if parts:
-    raise ValueError(f"it has {' and '.join(parts)}: this is not supported.")
 
 
-def pooling(shapes: Shapes, arguments: Config, config: Config) -> str:
-  """The paper's pooling; raises ValueError if timm would pool otherwise."""
-  class_token = "cls_token" in shapes
-  ours = "token" if class_token else "avg"
-  theirs = arguments.get("global_pool", config.get("global_pool", ours))
-  if theirs != ours:
-    token = "a class token" if class_token else "no class token"
-    raise ValueError(
-      f"its config.json says global_pool={quoted(theirs)}, and there is "
-      f"{token}: only global_pool={ours!r} is supported then."
-    )
-  return "token" if class_token else "gap"
-
-
-def positions(
-  shapes: Shapes, arguments: Config, config: Config, grid: int | None
-) -> tuple[int | None, str]:
-  """The patches that the positions are for, and the kind of positions.
-
-  `no_embed_class` tells whether tokens have none, or else `grid`, the patches
-  of an image; by timm's default all have one, but for most models with
-  registers. Raises ValueError if the shapes fit more than one of these.
-  """
-  if "pos_embed" not in shapes:
-    return None, "none"
-  count = architecture.need(shapes, "pos_embed", 3)[1]
-  tokens = ("cls_token" in shapes) + ("dist_token" in shapes)
-  registers = shapes.get("reg_token", (1, 0, 0))[1]
-  square = architecture.square(count) is not None
-  certain = config or count in (grid, (grid or 0) + tokens)
-  likely = square if registers and grid is None else count == grid
-  alone = arguments.get("no_embed_class", likely)
-  if tokens and not (certain or registers) and square:
-    raise ValueError(
-      f"its {count} positions are for a square of patches, or for "
-      f"{count - tokens} patches and {tokens} token(s): give grid=(h, w), the "
-      "number of patches along height and width."
-    )
-  if alone and tokens + registers:
-    return count, "learned_grid"
-  kind = "learned_all" if registers else "learned"
-  return count - tokens - registers, kind
-
-
-def by_name(model: Any, width: int) -> tuple[int | None, str, set[str]]:
-  """The heads and GELU that a model's name tells, and which are guesses."""
-  name = str(model or "")
-  gelu = next(matching(name, "activations"), "gelu")
-  for head_size in matching(name, "head_sizes"):
-    return width // head_size, gelu, set()
-  for num_heads in matching(name, "heads"):
-    return num_heads, gelu, set()
-  num_heads = architecture.guess_num_heads(width)
-  guessed = {"num_heads", "gelu", "layer_norm_epsilon"}
-  return num_heads, gelu, set() if _USUAL_HEADS.match(name) else guessed
-
-
-def usual_pictures(shapes: Shapes) -> dict[str, Any]:
-  """How timm prepares pictures for most of its models with these arrays.
-
-  EVAs have no LayerScale, and BEiT-3 norms inside its layers. CLIPs are normed
-  before the first layer, AIMv2's patches are, and C-RADIO has
-  registers and no norm after the last layer. DINOv2, DINOv3 and DeiT have
-  LayerScale or a second token, and a class token. The others are AugReg's,
-  SigLIPs, or ViTs of timm's own with registers alone.
-  """
-  half = {"crop_pct": 0.9, "mean": HALF, "std": HALF}
-  clip = {"mean": CLIP_MEAN, "std": CLIP_STD}
-  if {"norm_pre.weight", "patch_embed.norm.weight"} & shapes.keys():
-    return {"crop_pct": 1.0, **clip}
-  scaled = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
-  if "reg_token" in shapes and not {"norm.weight", "fc_norm.weight"} & {
-    *shapes
-  }:
-    return {"crop_pct": 1.0, **clip}
-  apart = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight"}
-  if not scaled and apart & shapes.keys():
-    return {"crop_pct": 0.9, **clip}
-  colours = {
-    "mean": IMAGENET_MEAN,
-    "std": IMAGENET_STD,
-  }
-  if "blocks.0.attn.norm.weight" in shapes:
-    return {"crop_pct": 1.0, **colours}
-  related = any("relative_position" in name for name in shapes)
-  is_known = "cls_token" in shapes and (scaled or "dist_token" in shapes)
-  if related or not is_known:
-    return half
-  return {"crop_pct": 1.0 if scaled else 0.9, **colours}
-
-
-def preprocessing(
-  published: Config, shapes: Shapes | None = None
-) -> Preprocessing:
-  """Reads timm's evaluation transform; its defaults depend on the file.
-
-  A file without any configuration is taken for one of timm's own models, of
-  which the names of its arrays tell the kind.
-  """
-  values: dict[str, Any] = {
-    "crop_pct": 0.875,
-    "crop_mode": "center",
-    "interpolation": "bicubic",
-    "mean": IMAGENET_MEAN,
-    "std": IMAGENET_STD,
-  }
-  if not published:
-    values |= usual_pictures(shapes or {})
-  values |= {k: published[k] for k in values if published.get(k)}
-  share = checked("crop_pct", float, values["crop_pct"], checks.SHARE)
-  shape = published.get("input_size")
-  side = shape[-1] if isinstance(shape, list) and shape else 224
-  side = checked("input_size", int, side, checks.COUNT)
-  ratio = math.floor(side / share) / side
-  mode = checked("crop_mode", str, values["crop_mode"], None, _MODES)
-  if mode == "squash" and ratio == 1:
-    mode = "resize"
-  name = values["interpolation"]
-  name = checked("interpolation", str, name, None, PILLOW_FILTERS)
-  return Preprocessing(
-    None,
-    EvalTransformSettings(mode, ratio, name, corner="even"),
-    checked("mean", checks.PerChannel, values["mean"], checks.CHANNELS),
-    checked("std", checks.PerChannel, values["std"], checks.POSITIVE_CHANNELS),
+def _table(shapes: Shapes) -> Table:
+  """The names that these arrays have."""
+  return (
+    timm_shared.EVA if any(name in shapes for name in _EVA) else timm_shared.VIT
   )
 
 
-def untold(published: Config) -> set[str]:
-  """Names of `guesses.PICTURES` that the evaluation transform does not tell."""
-  missing = {name for name in ("mean", "std") if not published.get(name)}
-  cut = {"crop_pct", "interpolation"} - {k for k, v in published.items() if v}
-  return missing | {*["crop"] * bool(cut)}
+def _is_plain(shapes: Shapes) -> bool:
+  """Whether these are the arrays of the paper's model, or of a SigLIP."""
+  fused = [name for name in shapes if ".attn.qkv." in name]
+  unbiased = fused and all(name.endswith(".weight") for name in fused)
+  related = relative.fields(_table(shapes), shapes)
+  without = any(
+    name not in shapes
+    for name in ("blocks.0.norm1.bias", "blocks.0.attn.proj.bias")
+    if name.replace("bias", "weight") in shapes
+  )
+  other = unbiased or related or without
+  return not other and not any(name in shapes for name in _SIGNATURES)
 
 
-def image_size(arguments: Config, published: Config) -> tuple[int, int] | None:
-  """The model's image size, or else the one that its preprocessing gives."""
-  size = arguments.get("img_size")
-  if size is None:
-    shape = published.get("input_size")
-    # (channels, height, width).
-    size = shape[1:] if isinstance(shape, list) and len(shape) == 3 else shape
-  return checked("img_size", checks.Sides | None, size, checks.SIDES)
+def _pools_plainly(shapes: Shapes, config: Config, arguments: Config) -> bool:
+  """Whether the paper's model, or a SigLIP, has its positions and pooling."""
+  if "pos_embed" not in shapes or "norm.weight" not in shapes:
+    return False
+  class_token, pooled = "cls_token" in shapes, "attn_pool.latent" in shapes
+  natural = "token" if class_token else "map" if pooled else "avg"
+  theirs = arguments.get("global_pool", config.get("global_pool")) or natural
+  asked = theirs in ("map", "avg") and class_token
+  hybrid = any(name.startswith("patch_embed.backbone.") for name in shapes)
+  return hybrid or not asked
 
 
-def class_names(config: Config, published: Config) -> tuple[str, ...]:
-  """The names of the classes, if there are any.
+def _norms_follow(config: Config) -> bool:
+  """Whether the norms come after the branches."""
+  return _RES_POST_NORM in str(config.get("architecture"))
 
-  Raises ValueError if `label_names` is not a list.
+
+def _extended(
+  shapes: Shapes,
+  config: Config,
+  arguments: Config,
+  eva: Eva | None,
+) -> dict[str, Any]:
+  """The fields of a model that the paper's block does not express."""
+  if eva is None:
+    _check_place_of_norms(shapes, config)
+  fields = _particular(shapes, config, arguments, eva)
+  return fields | {"norm_after": True} if _norms_follow(config) else fields
+
+
+def infer(
+  shapes: Shapes, config: Config | None = None, patches: Grid | None = None
+) -> Architecture:
+  """Infers the model that these arrays are the parameters of.
+
+  Args:
+    shapes: The shape of each array.
+    config: timm's config.json, if there is one.
+    patches: The patches of an image along height and width, if a user says so.
+
+  Raises ValueError if the configuration is of another library or asks for what
+  is not supported, if an array that tells a size is missing, and if positions
+  could be of several kinds.
   """
-  names = config.get("label_names") or published.get("label_names") or ()
-  if not isinstance(names, list | tuple):
+  config = config or {}
+  architecture.check_timms(config)
+  arguments = timm_arguments.arguments_of(config)
+  published = architecture.section(
+    "pretrained_cfg", config.get("pretrained_cfg")
+  )
+  published = published or config
+  timm_shared.check_parts(shapes)
+  shapes, sides = timm_shared.first_side(shapes)
+  D, _, P, _ = need(shapes, "patch_embed.proj.weight", 4)
+  num_heads, gelu, guessed = _heads_and_gelu(config, arguments, shapes, D)
+  size = timm_shared.image_size(arguments, published)
+  assert timm_shared.VIT.units
+  resnet_layers = timm_shared.VIT.units.layers(shapes)
+  stride = P * stem_stride(resnet_layers)
+  patches = patches or (size and (size[0] // stride, size[1] // stride))
+  grid = math.prod(patches) if patches else None
+  pictures = timm_shared.preprocessing(published, shapes)
+  tokens, position = timm_shared.positions(shapes, arguments, config, grid)
+  if tokens is None:
+    class_token = "cls_token" in shapes
+    tokens = relative.tokens(_table(shapes), shapes, class_token, grid)
+  _check_filled(arguments, size, stride)
+  eva = _eva(shapes, config)
+  timm_arguments.check(_class(shapes, config), arguments)
+  plain = _is_plain(shapes) and _pools_plainly(shapes, config, arguments)
+  if eva is None and plain and sides == 1 and not _norms_follow(config):
+    particular = _plain(shapes, config, arguments, resnet_layers)
+  else:
+    particular = _extended(shapes, config, arguments, eva)
+    particular |= {"parallel": sides} if sides > 1 else {}
+    if arguments.get("dynamic_img_size") or tokens is None:
+      pictures = dataclasses.replace(
+        pictures, size=timm_shared.image_size({}, published)
+      )
+  fields: dict[str, Any] = dict(
+    num_classes=architecture.length(shapes, "head.bias", 0),
+    patch_size=P,
+    hidden_size=D,
+    num_layers=timm_shared.VIT.stacks[0].count(shapes),
+    mlp_size=need(shapes, "blocks.0.mlp.fc2.weight", 2)[1],
+    num_heads=checked("num_heads", int | None, num_heads, COUNT),
+    representation_size=architecture.length(shapes, "pre_logits.fc.bias", None),
+    position=position,
+    **particular,
+    **gelu,
+  )
+  return Architecture(
+    "timm",
+    fields,
+    tokens,
+    image_size=size,
+    preprocessing=pictures,
+    class_names=timm_shared.class_names(config, published),
+    interpolation="bicubic_antialias",
+    guessed=frozenset(guessed | timm_shared.untold(published)),
+  )
+
+
+def _eva(shapes: Shapes, config: Config) -> Eva | None:
+  """The EVAs that these arrays are of; None for others, such as BEiTs."""
+  if _AIM in shapes or relative.fields(_table(shapes), shapes):
+    return None
+  return timm_evas.find(shapes, config)
+
+
+def _plain(
+  shapes: Shapes,
+  config: Config,
+  arguments: Config,
+  resnet_layers: tuple[int, ...],
+) -> dict[str, Any]:
+  """The pooling and epsilon of the paper's model or a SigLIP; its ResNet."""
+  if "attn_pool.latent" in shapes:
+    fields: dict[str, Any] = dict(pooling=_pooling(config, arguments, "map"))
+  else:
+    fields = dict(pooling=timm_shared.pooling(shapes, arguments, config))
+  if resnet_layers:
+    stem = need(shapes, f"{timm_shared.STEM}.weight", 4)
+    fields |= dict(resnet_layers=resnet_layers, resnet_width=stem[0])
+    fields["resnet_epsilon"] = 1e-8
+  norms = timm_arguments.norm(
+    shapes, arguments, config.get("architecture"), 1e-6
+  )
+  return fields | dict(layer_norm_epsilon=norms["layer_norm_epsilon"])
+
+
+def _pooling(config: Config, arguments: Config, default: str) -> str:
+  """The pooling that the configuration tells, or else the default."""
+  name = config.get("architecture")
+  default = timm_arguments.own(name).get("global_pool", default)
+  theirs = arguments.get("global_pool", config.get("global_pool")) or default
+  return _POOLINGS[checked("global_pool", str, theirs, choices=(*_POOLINGS,))]
+
+
+def _class(shapes: Shapes, config: Config) -> str:
+  """The initial of timm's class, by the architecture's name or the arrays."""
+  if initial := timm_arguments.known(config.get("architecture")):
+    return initial
+  if relative.fields(table := _table(shapes), shapes):
+    return "b" if table is timm_shared.EVA else "r"
+  return "e" if any(name in shapes for name in timm_evas.SIGNATURES) else "v"
+
+
+def _heads_and_gelu(
+  config: Config, arguments: Config, shapes: Shapes, width: int
+) -> tuple[Any, dict[str, str], set[str]]:
+  """The heads, the activation's fields, and which facts are guesses."""
+  num_heads, gelu, guessed = timm_shared.by_name(
+    config.get("architecture"), width
+  )
+  if "num_heads" in arguments:
+    num_heads = arguments["num_heads"]
+  name = config.get("architecture")
+  if "act_layer" in arguments or timm_arguments.known(name):
+    guessed -= {"gelu"}
+  if "norm_layer" in arguments or timm_arguments.known(name):
+    guessed -= {"layer_norm_epsilon"}
+  guessed -= arguments.keys()
+  gated = timm_evas.is_gated(shapes)
+  act = timm_arguments.activation(arguments, gelu, gated)
+  if relative_heads := relative.num_heads(_table(shapes), shapes):
+    num_heads = relative_heads
+    guessed -= {"num_heads"}
+  if _AIM in shapes and not (name or "num_heads" in arguments):
+    num_heads = width // _AIM_HEAD_SIZE
+  if gated and "attn_pool.latent" in shapes and "silu" in act.values():
+    if _class(shapes, config) != "e":
+      raise ValueError(
+        "it has attention pooling and gated MLPs, which would share an "
+        "activation: this is not supported."
+      )
+  return num_heads, act, guessed
+
+
+def _check_filled(
+  arguments: Config, size: tuple[int, int] | None, patch_size: int
+) -> None:
+  """Raises ValueError if patches reach beyond an image, on zeros there."""
+  padded = arguments.get("dynamic_img_pad")
+  if padded and size and any(side % patch_size for side in size):
     raise ValueError(
-      f"label_names={quoted(names)} must be a list of names: correct it."
+      f"its config.json says dynamic_img_pad, and patches of {patch_size} do "
+      f"not fill {size[0]} x {size[1]}: padding images with zeros is not "
+      "supported."
     )
-  return tuple(map(str, names))
 
 
-def configuration(vit: Any, name: str, arguments: Config) -> dict[str, Any]:
-  """The part of the JSON file that makes the model.
+def _particular(
+  shapes: Shapes,
+  config: Config,
+  arguments: Config,
+  eva: Eva | None,
+) -> dict[str, Any]:
+  """The fields that only an encoder has, and its pooling."""
+  gated = timm_evas.is_gated(shapes)
+  class_token = "cls_token" in shapes
+  norm_pooled = "fc_norm.weight" in shapes
+  default = eva.pooling if eva else "token"
+  default = "avg" if norm_pooled or not class_token else default
+  default = "map" if "attn_pool.latent" in shapes else default
+  # An epsilon of 1e-5: CLIPs, AIMv2 and BEiT-3, whose layers have more norms.
+  coarse = {
+    "norm_pre.weight",
+    _AIM,
+    "blocks.0.attn.norm.weight",
+    "blocks.0.mlp.norm.weight",
+  } & shapes.keys()
+  name = config.get("architecture")
+  pooling = _pooling(config, arguments, default)
+  pool_prefix = {**timm_arguments.own(name), **arguments}.get(
+    "pool_include_prefix"
+  )
+  if pool_prefix and pooling != "map":
+    raise ValueError(
+      "its average is over all tokens (pool_include_prefix): this is not "
+      "supported."
+    )
+  fields: dict[str, Any] = dict(
+    kind=ExtendedVit,
+    pooling=pooling,
+    pool_prefix=bool(pool_prefix),
+    antialias=True,
+    class_token=class_token,
+    registers=shapes.get("reg_token", (1, 0, 0))[1],
+    distilled="dist_token" in shapes,
+    norm_pre="norm_pre.weight" in shapes,
+    norm_pooled=norm_pooled,
+    qkv_bias=_biases(shapes),
+    patch_bias="patch_embed.proj.bias" in shapes,
+    qk_norm="blocks.0.attn.q_norm.weight" in shapes,
+    gated_mlp=gated,
+    branch_bias="blocks.0.attn.proj.bias" in shapes,
+    norm_patches=_AIM in shapes,
+    norm_final=norm_pooled or "norm.weight" in shapes,
+    norm_inner_msa="blocks.0.attn.norm.weight" in shapes,
+    norm_inner_mlp="blocks.0.mlp.norm.weight" in shapes,
+  )
+  epsilon = 1e-5 if coarse else 1e-6
+  if eva is not None:
+    epsilon = eva.fields.get("layer_norm_epsilon", 1e-6)
+  fields |= timm_arguments.norm(shapes, arguments, name, epsilon)
+  if {"blocks.0.gamma_1", "blocks.0.ls1.gamma"} & shapes.keys():
+    fields["layer_scale"] = 1e-5
+  if eva is not None:
+    fields |= timm_evas.fields(eva, shapes, config, arguments)
+  return fields | _relative(shapes, arguments)
 
-  The arguments, and those that every model has, replace the values that timm's
-  architecture of this name has.
+
+def _relative(shapes: Shapes, arguments: Config) -> dict[str, Any]:
+  """The fields of relative positions, {} if there are none.
+
+  Raises ValueError if no model of timm's has them with the other arrays, or if
+  they are of a kind that is not supported.
   """
-  pooling = {"gap": "avg"}.get(vit.pooling, vit.pooling)
-  acts = GELUS | GATES
-  act = vit.gate if getattr(vit, "gated_mlp", False) else vit.gelu
-  sizes = {
-    "img_size": architecture.one_or_both(vit),
-    "patch_size": vit.patch_size,
-    "in_chans": architecture.channels_of(vit),
-    "embed_dim": vit.hidden_size,
-    "depth": vit.num_layers,
-    "num_heads": vit.num_heads,
-    # timm rounds the product down.
-    "mlp_ratio": (vit.mlp_size + 0.5) / vit.hidden_size,
-    "act_layer": {v: k for k, v in reversed(acts.items())}[act],
-    "global_pool": pooling,
+  table = _table(shapes)
+  fields = relative.fields(table, shapes)
+  if not fields:
+    return {}
+  kind = arguments.get("rel_pos_type", "mlp")
+  checked("rel_pos_type", str, kind, choices=(*_RELATIVE,))
+  others = [*_NOT_RELATIVE, *["pos_embed"] * (table is timm_shared.VIT)]
+  if absolute := [name for name in others if name in shapes]:
+    raise ValueError(
+      f"it has relative positions beside {absolute[0]}, which none of timm's "
+      "models has."
+    )
+  return fields
+
+
+def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
+  """Raises ValueError if nothing tells whether layer norms follow the branches.
+
+  Their arrays have the names and shapes of those before the branches.
+  """
+  if {"cls_token", "reg_token", "blocks.0.ls1.gamma"} & shapes.keys():
+    return
+  if _AIM in shapes:
+    return
+  timm_evas.check_place_of_norms(config.get("architecture"))
+
+
+def _biases(shapes: Shapes) -> str:
+  """Initials of the projections that have a bias."""
+  if "blocks.0.attn.qkv.bias" in shapes:
+    return "qkv"
+  apart = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias"}
+  return "qv" if apart & shapes.keys() else ""
+
+
+def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
+  """The rules for all arrays of a checkpoint to read, or of one to write."""
+  layout = _names(vit, shapes).rules(vit)
+  fc = "fc_" if getattr(vit, "norm_pooled", False) else ""
+  layout = [
+    dataclasses.replace(
+      rule, theirs=re.sub(r"^norm\.", f"{fc}norm.", rule.theirs)
+    )
+    for rule in layout
+  ]
+  if (sides := getattr(vit, "parallel", 1)) > 1:
+    layout = timm_shared.on_sides(layout, sides)
+  rope = getattr(vit, "rope_theta", None)
+  paired = rope and (vit.rope_side or vit.rope_kind != "axial")
+  return [*map(_to_halves, layout)] if paired else layout
+
+
+def _names(vit: Any, shapes: Shapes | None) -> Table:
+  """The names of the arrays to read, or to write a model with."""
+  if shapes and relative.fields(table := _table(shapes), shapes):
+    return table
+  if vit.relative:
+    return timm_shared.EVA if _is_beit(vit) else timm_shared.VIT
+  if vit.norm_patches:  # AIMv2's are an EVA's.
+    return timm_shared.EVA
+  return timm_evas.table_of(vit) if vit.extended else timm_shared.VIT
+
+
+def _is_beit(vit: Any) -> bool:
+  """Whether a model with relative positions is a BEiT; others are relpos."""
+  return vit.relative == "table" and vit.qkv_bias == "qv"
+
+
+def _to_halves(rule: Rule) -> Rule:
+  """The rule for heads that turn pairs of neighbours; ours turn halves.
+
+  Those of attention pooling do not turn.
+  """
+  if within(rule.ours[0], "map_head"):
+    return rule
+  left, right = rule.pattern.split("->")
+  left = left.replace("k d", "k e m")
+  right = right.replace("k d", "k (m e)")
+  return dataclasses.replace(rule, pattern=f"{left}->{right}")
+
+
+def is_encoder(vit: Any) -> bool:
+  """Whether a model has more than the paper's ViTs.
+
+  It is a hybrid, or a SigLIP, which a MAP head makes it.
+  """
+  if vit.resnet_layers:
+    return vit.position != "relative" and vit.position_at == "input"
+  return vit.extended or (vit.position == "learned" and vit.pooling == "map")
+
+
+def equivalent(vit: Any) -> Any:
+  """The model to write in place of a model, which gives the same answers."""
+  if not vit.extended:
+    native = vit.position in ("learned", "learned_grid")
+    return vit if native else vit.clone(position="learned")
+  if vit.registers and vit.position == "learned" and not vit.distilled:
+    vit = vit.clone(position="learned_grid")  # Registers have no position.
+  if vit.relative and vit.position == "learned_grid":
+    vit = vit.clone(position="learned")
+  if (width := vit.representation_size) and not vit.num_classes:
+    plain = dict(projection=False, representation_size=None)
+    vit = vit.clone(num_classes=width, **plain) if vit.projection else vit
+  return timm_evas.equivalent(vit)
+
+
+def reasons(vit: Any) -> list[str]:
+  """Why timm cannot express a model."""
+  one_layer = equivalent(vit).clone(num_layers=1)
+  if one_layer.representation_size is not None:
+    return ["it has a representation layer (pre_logits), and timm has none"]
+  written = rules(one_layer)
+  if vit.pooling not in _POOLINGS.values():
+    return [_UNPOOLED[vit.pooling]]
+  if lost := unmapped(one_layer, written):
+    return [f"timm has no place for {', '.join(lost[:3])}"]
+  shapes, sides = timm_shared.first_side(shapes_of(one_layer, written))
+  plain = sides == 1 and _is_plain(shapes)
+  plain = plain and vit.extended and not vit.norm_after
+  rms = vit.norm_kind == "rms"
+  unbiased = not getattr(vit, "branch_bias", True)
+  aim = {vit.norm_patches, unbiased, rms and getattr(vit, "gated_mlp", False)}
+  mixed = len(aim) > 1 or (True in aim and not rms)
+  mixed = mixed or (vit.extended and _is_mixed(one_layer))
+  if plain or mixed or (vit.registers and vit.distilled):
+    return ["none of timm's models has these parts together"]
+  try:
+    named = shapes_of(one_layer, written)
+    return [*changes(one_layer, infer(named, _config(one_layer)).fields)]
+  except ValueError as error:
+    return [str(error).removesuffix(".")]
+
+
+def _is_mixed(vit: Any) -> bool:
+  """Whether its norms are where none of timm's models has them together."""
+  inner = vit.norm_inner_msa or vit.norm_inner_mlp
+  if vit.relative and (vit.parallel > 1 or not vit.norm_final):
+    return True
+  if timm_evas.closest(vit) is not timm_evas.VIT:
+    return vit.parallel > 1
+  others = [vit.gated_mlp, vit.distilled, vit.norm_patches]
+  others.append(vit.norm_kind == "rms")
+  if vit.parallel > 1:
+    return vit.parallel > 2 or inner or vit.norm_after or any(others)
+  if vit.norm_after:
+    return inner or vit.norm_pre or any(others)
+  return inner and (any(others) or bool(vit.relative))
+
+
+def losses(vit: Any) -> Iterator[str]:
+  """Lines on what the format does not keep."""
+  if equivalent(vit).num_classes != vit.num_classes:
+    yield "timm keeps the projection as a head, with a bias of zeros"
+  tabled = getattr(vit, "position_grid", None)
+  if tabled and vit.position_resize != "bicubic":
+    yield (
+      "pictures of another size than the positions' get other positions: timm "
+      "resizes by another rule, so give the size of yours to timm's img_size"
+    )
+  elif tabled and not vit.antialias:
+    yield (
+      "pictures of another size than the positions' get slightly other "
+      "positions: timm smooths positions that it shrinks"
+    )
+
+
+def files(vit: Any, preprocessing: Preprocessing, _: Any) -> dict[str, Any]:
+  """The JSON file that timm reads beside the weights; it records no loss."""
+  config = _config(vit) | timm_shared.pictures_json(vit, preprocessing)
+  return {"config.json": config}
+
+
+def _config(vit: Any) -> dict[str, Any]:
+  if vit.extended:
+    name, arguments = _modern(vit)
+  elif vit.pooling == "map":
+    name, arguments = "vit_base_patch16_siglip_224", {}
+  else:
+    name = _paper_name(vit)
+    arguments = {"no_embed_class": vit.position == "learned_grid"}
+    if vit.pooling == "gap":
+      arguments |= {"class_token": False, "fc_norm": False}
+  config = timm_shared.configuration(vit, name, arguments)
+  arguments = config["model_args"]
+  table = timm_arguments.ARGUMENTS[timm_arguments.known(name) or "v"]
+  if "act_layer" not in table:  # That of an Eva or a Beit is fixed.
+    del arguments["act_layer"]
+  if timm_arguments.own(name).get("epsilon", 1e-6) != vit.layer_norm_epsilon:
+    if "norm_layer" in table:
+      rms = getattr(vit, "norm_kind", "layer") == "rms"
+      arguments["norm_layer"] = "rmsnorm" if rms else "layernorm"
+  return config
+
+
+def _paper_name(vit: Any) -> str:
+  """An architecture with the ResNet of one of the paper's models, or without.
+
+  Raises ValueError if timm has none with that ResNet.
+  """
+  layers = tuple(vit.resnet_layers)
+  if not layers:
+    return "vit_base_patch16_224"
+  if layers not in timm_shared.HYBRIDS or vit.resnet_width != 64:
+    hybrids = ", ".join(
+      "-".join(map(str, stem)) for stem in timm_shared.HYBRIDS
+    )
+    raise ValueError(
+      f"its ResNet has {'-'.join(map(str, layers))} units of width "
+      f"{vit.resnet_width}, and timm's hybrids have {hybrids} of width 64"
+    )
+  return timm_shared.HYBRIDS[layers]
+
+
+def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
+  """The name of a similar architecture of timm's, and what differs from it."""
+  if vit.relative:
+    return _related(vit)
+  size = architecture.table_size(vit) or (0, 0)
+  # It refuses other sizes whose last pixels belong to no patch.
+  filled = all(side % vit.patch_size == 0 for side in size)
+  if timm_evas.closest(vit) is not timm_evas.VIT:
+    name, arguments = timm_evas.arguments_of(vit)
+    return name, arguments | {"dynamic_img_size": filled}
+  arguments: dict[str, Any] = {"qkv_bias": bool(vit.qkv_bias)}
+  arguments |= {"init_values": vit.layer_scale, "dynamic_img_size": filled}
+  arguments["class_token"] = vit.class_token
+  arguments |= {"no_embed_class": vit.position == "learned_grid"}
+  arguments["reg_tokens"] = vit.registers
+  if vit.pooling == "map":
+    arguments["pool_include_prefix"] = vit.pool_prefix
+  arguments |= {"pre_norm": vit.norm_pre, "fc_norm": vit.norm_pooled}
+  arguments["qk_norm"] = vit.qk_norm
+  arguments["final_norm"] = vit.norm_final
+  if vit.norm_after:
+    return "vit_base_patch16_rpn_224", arguments
+  if vit.parallel > 1:
+    return "vit_small_patch16_18x2_224", arguments
+  if vit.norm_inner_msa or vit.norm_inner_mlp:
+    arguments["scale_attn_norm"] = vit.norm_inner_msa
+    arguments["scale_mlp_norm"] = vit.norm_inner_mlp
+    return "beit3_base_patch16_224", arguments
+  if vit.norm_patches:
+    return "aimv2_large_patch14_224", arguments
+  if vit.norm_kind == "rms":
+    arguments["norm_layer"] = "rmsnorm"
+  if vit.gated_mlp:  # Gate and expansion are one layer.
+    arguments["mlp_ratio"] = (2 * vit.mlp_size + 0.5) / vit.hidden_size
+  if vit.distilled:
+    return "deit_small_distilled_patch16_224", arguments
+  if vit.norm_pre:  # Its layer norms have an epsilon of 1e-5.
+    return "vit_base_patch16_clip_224", arguments
+  size = "giant" if vit.gated_mlp else "small"
+  return f"vit_{size}_patch14_dinov2", arguments
+
+
+def _related(vit: Any) -> tuple[str, dict[str, Any]]:
+  """The same for models with relative positions."""
+  shared = vit.relative_shared
+  both = {"qkv_bias": bool(vit.qkv_bias), "init_values": vit.layer_scale}
+  if _is_beit(vit):
+    return "beit_base_patch16_224", both | {
+      "use_abs_pos_emb": vit.position != "none",
+      "use_rel_pos_bias": not shared,
+      "use_shared_rel_pos_bias": shared,
+      "use_fc_norm": vit.norm_pooled,
+      "swiglu_mlp": vit.gated_mlp,
+    }
+  names = {ours: theirs for theirs, ours in _RELATIVE.items()}
+  base = "vit_relpos_base_patch16"
+  return f"{base}{'_rpn' if vit.norm_after else ''}_224", both | {
+    "rel_pos_type": names[vit.relative],
+    "rel_pos_dim": vit.relative_hidden,
+    "shared_rel_pos": shared,
+    "class_token": vit.class_token,
+    "fc_norm": vit.norm_pooled,
+    "qk_norm": vit.qk_norm,
   }
-  return {
-    "architecture": name,
-    "num_classes": vit.num_classes,
-    "num_features": vit.hidden_size,
-    "global_pool": pooling,
-    "model_args": sizes | dict(arguments),
-  }
-
-
-def published(vit: BaseVit, preprocessing: Preprocessing) -> dict[str, Any]:
-  """The part of the JSON file on pictures and classes."""
-  origin, crop = vit.origin, preprocessing.crop
-  assert origin is not None
-  return {
-    "label_names": list(origin.class_names),
-    "pretrained_cfg": {
-      "num_classes": vit.num_classes,
-      "input_size": [preprocessing.channels, *preprocessing.image_size],
-      "interpolation": crop.interpolation,
-      "crop_pct": _share(preprocessing),
-      "crop_mode": "center" if crop.crop == "center" else "squash",
-      "mean": list(preprocessing.mean),
-      "std": list(preprocessing.std),
-      "first_conv": STEM if vit.resnet_layers else "patch_embed.proj",
-      "classifier": "head",
-    },
-  }
-
-
-def _share(preprocessing: Preprocessing) -> float:
-  """`crop_pct`, from which timm has the side before the crop, rounded down."""
-  if preprocessing.crop.crop == "resize":
-    return 1.0
-  side = preprocessing.image_size[0]
-  before = round(side * preprocessing.crop.resize_ratio)
-  exact = side / before
-  return exact if math.floor(side / exact) == before else side / (before + 0.5)

@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_jax import families
 from vit_jax.families.family import APART, FREQS, GAMMA, Q_BIAS, Eva
-from vit_jax.pretrained.formats import architecture, timm, timm_arguments
+from vit_jax.pretrained.formats import architecture, timm_arguments, timm_shared
 from vit_jax.pretrained.formats.architecture import need
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.pretrained.formats.table import Config, Table
@@ -52,7 +52,7 @@ def _differs(row: Eva, vit: Any) -> tuple[bool, int]:
 def table_of(vit: Any) -> Table:
   """The names of the arrays that a model is written with."""
   row = closest(vit)
-  return timm.VIT if row is VIT else timm.table(row.table)
+  return timm_shared.VIT if row is VIT else timm_shared.table(row.table)
 
 
 def is_gated(shapes: Shapes) -> bool:
@@ -170,7 +170,7 @@ def arguments_of(vit: Any) -> tuple[str, dict[str, Any]]:
     "no_embed_class": vit.position == "learned_grid",
     "swiglu_mlp": vit.gated_mlp,
     # Whether gate and expansion are two layers.
-    "swiglu_align_to": int(row.table == timm.EVA.name),
+    "swiglu_align_to": int(row.table == timm_shared.EVA.name),
     "use_post_norm": vit.norm_after,
     "scale_mlp": vit.norm_inner_mlp,
     "scale_attn_inner": vit.norm_inner_msa,

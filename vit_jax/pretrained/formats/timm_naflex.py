@@ -13,7 +13,7 @@ from typing import Any
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.models.grid import Grid
-from vit_jax.pretrained.formats import architecture, timm, timm_arguments
+from vit_jax.pretrained.formats import architecture, timm_arguments, timm_shared
 from vit_jax.pretrained.formats.architecture import Architecture, need
 from vit_jax.pretrained.formats.equivalent import changes, shapes_of
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
@@ -88,7 +88,11 @@ _RESIZES = {
 
 def prefix(shapes: Shapes) -> str | None:
   """The empty prefix; None for other formats."""
-  return "" if _KERNEL in shapes and timm.VIT.stacks[0].count(shapes) else None
+  return (
+    ""
+    if _KERNEL in shapes and timm_shared.VIT.stacks[0].count(shapes)
+    else None
+  )
 
 
 def infer(
@@ -111,8 +115,8 @@ def infer(
   )
   D, P = _width_and_patch(shapes, told, name)
   plain = str(name or "").removeprefix("naflex")
-  usual_heads, gelu, guessed = timm.by_name(plain, D)
-  gelu = timm.by_name(name, D)[1]
+  usual_heads, gelu, guessed = timm_shared.by_name(plain, D)
+  gelu = timm_shared.by_name(name, D)[1]
   num_heads = told.get("num_heads", usual_heads)
   pooled = "attn_pool.latent" in shapes
   norm_pooled = "fc_norm.weight" in shapes
@@ -126,7 +130,7 @@ def infer(
     num_classes=architecture.length(shapes, "head.bias", 0),
     patch_size=P,
     hidden_size=D,
-    num_layers=timm.VIT.stacks[0].count(shapes),
+    num_layers=timm_shared.VIT.stacks[0].count(shapes),
     mlp_size=need(shapes, "blocks.0.mlp.fc2.weight", 2)[1],
     num_heads=checked("num_heads", int | None, num_heads, COUNT),
     pooling=_POOLINGS[theirs],
@@ -156,18 +160,18 @@ def infer(
       "its average is over all tokens (pool_include_prefix): this is not "
       "supported."
     )
-  pictures = timm.preprocessing(published or config)
-  size = timm.image_size({}, published or config)
+  pictures = timm_shared.preprocessing(published or config)
+  size = timm_shared.image_size({}, published or config)
   return Architecture(
     FORMAT,
     fields,
     table and table[0] * table[1],
     image_size=table and (table[0] * P, table[1] * P),
     preprocessing=dataclasses.replace(pictures, size=size),
-    class_names=timm.class_names(config, published),
+    class_names=timm_shared.class_names(config, published),
     interpolation="bicubic_antialias",
     guessed=frozenset(
-      (guessed - given.keys()) | timm.untold(published or config)
+      (guessed - given.keys()) | timm_shared.untold(published or config)
     ),
     notes=() if name else (_UNNAMED,),
   )
@@ -282,7 +286,7 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
         **renamed.get(rule.theirs, {}),
       },
     )
-    for rule in timm.VIT.rules(vit)
+    for rule in timm_shared.VIT.rules(vit)
   ] + factors
 
 
@@ -333,7 +337,7 @@ def losses(vit: Any) -> Iterator[str]:
 
 def files(vit: Any, preprocessing: Preprocessing, _: Any) -> dict[str, Any]:
   """The JSON file that timm reads beside the weights."""
-  config = _config(vit) | timm.published(vit, preprocessing)
+  config = _config(vit) | timm_shared.pictures_json(vit, preprocessing)
   config["pretrained_cfg"]["first_conv"] = "embeds.proj"
   return {"config.json": config}
 
@@ -367,6 +371,8 @@ def _config(vit: Any) -> dict[str, Any]:
     pos_embed_antialias=vit.antialias,
     pos_embed_align_corners=corners,
   )
-  config = timm.configuration(vit, f"naflexvit_base_patch16_{name}", more)
+  config = timm_shared.configuration(
+    vit, f"naflexvit_base_patch16_{name}", more
+  )
   del config["model_args"]["img_size"]
   return config

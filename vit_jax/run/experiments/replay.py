@@ -19,7 +19,7 @@ from vit_jax.run.start import fresh_state, restored
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.printable import printable, quoted
 from vit_jax.runtime.settings import flat
-from vit_jax.tasks.table import TASKS
+from vit_jax.tasks.table import LABELLED_TASKS
 from vit_jax.training import sharding
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
@@ -160,7 +160,7 @@ def _check_trusted(
   `moved` has the places of the data that the user names.
   """
   named = {settings.model.block} - {None, *BLOCKS, *FAMILIES}
-  named |= {settings.data.task} - {*TASKS}
+  named |= {settings.data.task} - {*LABELLED_TASKS}
   sources = {settings.distill.teacher}
   if not start or settings.lora.rank:
     sources.add(settings.pretrained)

@@ -23,7 +23,7 @@ from vit_jax.tasks.outcome import Example, Examples, Outcome, Stream, Table
 from vit_jax.tasks.outputs import alike
 from vit_jax.tasks.pairs.retrieval import RECALLS, WAYS, Ranks, ranks
 from vit_jax.training import sharding
-from vit_jax.training.contrastive import text_ids
+from vit_jax.training.contrastive import text_groups
 
 _PLACES = ", ".join(map(str, RECALLS))
 
@@ -48,7 +48,7 @@ def pairs_measure(task: Any, model: Any, stream: Stream) -> Measure:
       "u": compared.image,
       "v": compared.text.reshape(B, M, -1),
       "has": captions[..., 0] != NONE,
-      "ids": text_ids(ids).reshape(B, M),
+      "ids": text_groups(ids).reshape(B, M),
       "first": captions[:, 0],
       **{
         k: jnp.broadcast_to(x, B) for k, x in numbers.items() if x is not None

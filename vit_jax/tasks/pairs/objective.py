@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from vit_jax.data.reading.captions import TEXT
 from vit_jax.models.two_towers import Compared
-from vit_jax.training.contrastive import sigmoid_loss, softmax_loss, text_ids
+from vit_jax.training.contrastive import sigmoid_loss, softmax_loss, text_groups
 from vit_jax.training.losses import (
   Apply,
   CoupledObjective,
@@ -54,7 +54,7 @@ class Contrast(TakesImages, CoupledObjective):
     """Returns the images and texts, and an id of each text; draws nothing."""
     del key
     texts = batch[TEXT]
-    ids = text_ids(texts) if self.distinct else jnp.arange(len(texts))
+    ids = text_groups(texts) if self.distinct else jnp.arange(len(texts))
     return (self.inputs(batch), texts), ids
 
   def embed(self, apply: Apply, inputs: Any, moment: Moment) -> tuple[Any, Any]:

@@ -42,7 +42,9 @@ _MLP_RATIO = 4
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-  """The tools to read texts, which are known before the data are opened.
+  """What reads the texts of a run: its tokenizer and its text tower.
+
+  It holds no texts, and is known before batches are read.
 
   Attributes:
     tokenizer: The files of the tokenizer.

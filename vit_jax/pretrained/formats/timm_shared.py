@@ -1,0 +1,340 @@
+"""What the readers of files that timm saved share; `timm` is the format itself.
+
+Its `VisionTransformer`, and the names of its arrays and of DINOv3's.
+
+Kernels are transposed; query, key and value are fused into one layer. The class
+token is optional, and so is its position. timm's average pooling equals ours
+only if its `fc_norm` is off. The activation, the number of heads and the
+preprocessing cannot be read off the arrays; timm's hub format records them in
+the `config.json` beside the weights.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from typing import Any
+
+from vit_jax import families
+from vit_jax.data.preprocessing import HALF, Preprocessing
+from vit_jax.data.settings import PILLOW_FILTERS, EvalTransformSettings
+from vit_jax.families.family import (
+  CLIP_MEAN,
+  CLIP_STD,
+  IMAGENET_MEAN,
+  IMAGENET_STD,
+)
+from vit_jax.models import BaseVit
+from vit_jax.pretrained.formats import architecture
+from vit_jax.pretrained.formats.mapping import Rule, Shapes
+from vit_jax.pretrained.formats.table import Config, Layers, Table, Units
+from vit_jax.pretrained.formats.timm_arguments import GATES, GELUS, matching
+from vit_jax.runtime import checks
+from vit_jax.runtime.checks import checked
+from vit_jax.runtime.printable import quoted
+
+# Names whose heads follow from the width, as of timm 1.0.31.
+_USUAL_HEADS = re.compile(
+  r"(eva(02)?|(flexi)?vit(_pe_(core|lang|spatial))?)_(tiny|xsmall|small|mediumd?|base|large|huge|giant|gigantic"
+  r"|so\d+m2?|intern300m|betwixt|d?little|d?p?wee)(_|$)"
+)
+# Pattern of an array's name -> the part of a model that it tells of, which is
+# not supported.
+_UNSUPPORTED = {
+  r"^blocks\.0\.in_proj\.": "attention and MLP side by side in one product",
+  r"^blocks\.0\.attn\.lambda_q1$|^blocks\.0\.lambda_q1$": (
+    "differential attention"
+  ),
+  r"^patch_embed\.backbone\.(?!stem\.conv\.)(?!stem\.norm\.)(?!stages\.)": (
+    "patches of a convolutional network other than the paper's ResNets"
+  ),
+}
+# A hybrid's residual units in each stage -> the architecture that has them.
+HYBRIDS = {
+  (2, 2, 2, 2): "vit_base_r26_s32_224",
+  (3, 4, 9): "vit_base_r50_s16_224",
+  (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+_MODES = ("center", "squash")
+_STACKS = (Layers("blocks.{}."),)
+_UNITS = Units("patch_embed.backbone.stages.{stage}.blocks.{unit}.")
+STEM = "patch_embed.backbone.stem.conv"
+VIT = Table("timm", _STACKS, _UNITS, shared="timm_any")
+EVA = Table("timm_eva", _STACKS, shared="timm_any")
+
+
+@functools.cache
+def table(name: str) -> Table:
+  """The names of arrays of timm's other classes; one of them is `EVA`."""
+  return Table(name, _STACKS, shared="timm_any")
+
+
+SIDES = {k: v for row in families.records("TIMM") for k, v in row.sides.items()}
+"""A part of a plain layer -> its name in layers with several side by side."""
+
+
+def first_side(shapes: Shapes) -> tuple[Shapes, int]:
+  """The arrays of the first of several sides, named as in a plain layer.
+
+  The second result is the number of sides, 1 for layers that have none.
+  """
+  begins = f"blocks.0.{SIDES['attn'].split('{')[0]}"
+  count = architecture.count_layers(shapes, begins)
+  if not count:
+    return shapes, 1
+  plain = {f"{v.format(0)}.": f"{k}." for k, v in SIDES.items()}
+  others = tuple(v.split("{")[0] for v in SIDES.values())
+  found = {}
+  for name, shape in shapes.items():
+    layer = "".join(re.findall(r"^blocks\.\d+\.", name))
+    part = name.removeprefix(layer)
+    for theirs, ours in plain.items():
+      part = part.replace(theirs, ours) if part.startswith(theirs) else part
+    if not (layer and part.startswith(others)):
+      found[layer + part] = shape
+  return found, count
+
+
+def on_sides(rules: list[Rule], count: int) -> list[Rule]:
+  """The rules for layers that have each part so many times, side by side."""
+  result = []
+  for rule in rules:
+    block, number, part, *rest = rule.theirs.split(".", 3) + [""] * 3
+    if block != "blocks" or part not in SIDES:
+      result.append(rule)
+      continue
+    for i in range(count):
+      theirs = ".".join([block, number, SIDES[part].format(i), rest[0]])
+      layers = (path.split("/", 1) for path in rule.ours)
+      inside = f"side_{i}/" if i else ""
+      ours = tuple(f"{layer}/{inside}{path}" for layer, path in layers)
+      result.append(dataclasses.replace(rule, theirs=theirs, ours=ours))
+  return result
+
+
+def check_parts(shapes: Shapes) -> None:
+  """Raises ValueError if the arrays are of parts that are not supported."""
+  parts = [
+    part
+    for pattern, part in _UNSUPPORTED.items()
+    if any(re.search(pattern, name) for name in shapes)
+  ]
+  if parts:
+    raise ValueError(f"it has {' and '.join(parts)}: this is not supported.")
+
+
+def pooling(shapes: Shapes, arguments: Config, config: Config) -> str:
+  """The paper's pooling; raises ValueError if timm would pool otherwise."""
+  class_token = "cls_token" in shapes
+  ours = "token" if class_token else "avg"
+  theirs = arguments.get("global_pool", config.get("global_pool", ours))
+  if theirs != ours:
+    token = "a class token" if class_token else "no class token"
+    raise ValueError(
+      f"its config.json says global_pool={quoted(theirs)}, and there is "
+      f"{token}: only global_pool={ours!r} is supported then."
+    )
+  return "token" if class_token else "gap"
+
+
+def positions(
+  shapes: Shapes, arguments: Config, config: Config, grid: int | None
+) -> tuple[int | None, str]:
+  """The patches that the positions are for, and the kind of positions.
+
+  `no_embed_class` tells whether tokens have none, or else `grid`, the patches
+  of an image; by timm's default all have one, but for most models with
+  registers. Raises ValueError if the shapes fit more than one of these.
+  """
+  if "pos_embed" not in shapes:
+    return None, "none"
+  count = architecture.need(shapes, "pos_embed", 3)[1]
+  tokens = ("cls_token" in shapes) + ("dist_token" in shapes)
+  registers = shapes.get("reg_token", (1, 0, 0))[1]
+  square = architecture.square(count) is not None
+  certain = config or count in (grid, (grid or 0) + tokens)
+  likely = square if registers and grid is None else count == grid
+  alone = arguments.get("no_embed_class", likely)
+  if tokens and not (certain or registers) and square:
+    raise ValueError(
+      f"its {count} positions are for a square of patches, or for "
+      f"{count - tokens} patches and {tokens} token(s): give grid=(h, w), the "
+      "number of patches along height and width."
+    )
+  if alone and tokens + registers:
+    return count, "learned_grid"
+  kind = "learned_all" if registers else "learned"
+  return count - tokens - registers, kind
+
+
+def by_name(model: Any, width: int) -> tuple[int | None, str, set[str]]:
+  """The heads and GELU that a model's name tells, and which are guesses."""
+  name = str(model or "")
+  gelu = next(matching(name, "activations"), "gelu")
+  for head_size in matching(name, "head_sizes"):
+    return width // head_size, gelu, set()
+  for num_heads in matching(name, "heads"):
+    return num_heads, gelu, set()
+  num_heads = architecture.guess_num_heads(width)
+  guessed = {"num_heads", "gelu", "layer_norm_epsilon"}
+  return num_heads, gelu, set() if _USUAL_HEADS.match(name) else guessed
+
+
+def usual_pictures(shapes: Shapes) -> dict[str, Any]:
+  """How timm prepares pictures for most of its models with these arrays.
+
+  EVAs have no LayerScale, and BEiT-3 norms inside its layers. CLIPs are normed
+  before the first layer, AIMv2's patches are, and C-RADIO has
+  registers and no norm after the last layer. DINOv2, DINOv3 and DeiT have
+  LayerScale or a second token, and a class token. The others are AugReg's,
+  SigLIPs, or ViTs of timm's own with registers alone.
+  """
+  half = {"crop_pct": 0.9, "mean": HALF, "std": HALF}
+  clip = {"mean": CLIP_MEAN, "std": CLIP_STD}
+  if {"norm_pre.weight", "patch_embed.norm.weight"} & shapes.keys():
+    return {"crop_pct": 1.0, **clip}
+  scaled = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
+  if "reg_token" in shapes and not {"norm.weight", "fc_norm.weight"} & {
+    *shapes
+  }:
+    return {"crop_pct": 1.0, **clip}
+  apart = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight"}
+  if not scaled and apart & shapes.keys():
+    return {"crop_pct": 0.9, **clip}
+  colours = {
+    "mean": IMAGENET_MEAN,
+    "std": IMAGENET_STD,
+  }
+  if "blocks.0.attn.norm.weight" in shapes:
+    return {"crop_pct": 1.0, **colours}
+  related = any("relative_position" in name for name in shapes)
+  is_known = "cls_token" in shapes and (scaled or "dist_token" in shapes)
+  if related or not is_known:
+    return half
+  return {"crop_pct": 1.0 if scaled else 0.9, **colours}
+
+
+def preprocessing(
+  published: Config, shapes: Shapes | None = None
+) -> Preprocessing:
+  """Reads timm's evaluation transform; its defaults depend on the file.
+
+  A file without any configuration is taken for one of timm's own models, of
+  which the names of its arrays tell the kind.
+  """
+  values: dict[str, Any] = {
+    "crop_pct": 0.875,
+    "crop_mode": "center",
+    "interpolation": "bicubic",
+    "mean": IMAGENET_MEAN,
+    "std": IMAGENET_STD,
+  }
+  if not published:
+    values |= usual_pictures(shapes or {})
+  values |= {k: published[k] for k in values if published.get(k)}
+  share = checked("crop_pct", float, values["crop_pct"], checks.SHARE)
+  shape = published.get("input_size")
+  side = shape[-1] if isinstance(shape, list) and shape else 224
+  side = checked("input_size", int, side, checks.COUNT)
+  ratio = math.floor(side / share) / side
+  mode = checked("crop_mode", str, values["crop_mode"], None, _MODES)
+  if mode == "squash" and ratio == 1:
+    mode = "resize"
+  name = values["interpolation"]
+  name = checked("interpolation", str, name, None, PILLOW_FILTERS)
+  return Preprocessing(
+    None,
+    EvalTransformSettings(mode, ratio, name, corner="even"),
+    checked("mean", checks.PerChannel, values["mean"], checks.CHANNELS),
+    checked("std", checks.PerChannel, values["std"], checks.POSITIVE_CHANNELS),
+  )
+
+
+def untold(published: Config) -> set[str]:
+  """Names of `guesses.PICTURES` that the evaluation transform does not tell."""
+  missing = {name for name in ("mean", "std") if not published.get(name)}
+  cut = {"crop_pct", "interpolation"} - {k for k, v in published.items() if v}
+  return missing | {*["crop"] * bool(cut)}
+
+
+def image_size(arguments: Config, published: Config) -> tuple[int, int] | None:
+  """The model's image size, or else the one that its preprocessing gives."""
+  size = arguments.get("img_size")
+  if size is None:
+    shape = published.get("input_size")
+    # (channels, height, width).
+    size = shape[1:] if isinstance(shape, list) and len(shape) == 3 else shape
+  return checked("img_size", checks.Sides | None, size, checks.SIDES)
+
+
+def class_names(config: Config, published: Config) -> tuple[str, ...]:
+  """The names of the classes, if there are any.
+
+  Raises ValueError if `label_names` is not a list.
+  """
+  names = config.get("label_names") or published.get("label_names") or ()
+  if not isinstance(names, list | tuple):
+    raise ValueError(
+      f"label_names={quoted(names)} must be a list of names: correct it."
+    )
+  return tuple(map(str, names))
+
+
+def configuration(vit: Any, name: str, arguments: Config) -> dict[str, Any]:
+  """The part of the JSON file that makes the model.
+
+  The arguments, and those that every model has, replace the values that timm's
+  architecture of this name has.
+  """
+  pooling = {"gap": "avg"}.get(vit.pooling, vit.pooling)
+  acts = GELUS | GATES
+  act = vit.gate if getattr(vit, "gated_mlp", False) else vit.gelu
+  sizes = {
+    "img_size": architecture.one_or_both(vit),
+    "patch_size": vit.patch_size,
+    "in_chans": architecture.channels_of(vit),
+    "embed_dim": vit.hidden_size,
+    "depth": vit.num_layers,
+    "num_heads": vit.num_heads,
+    # timm rounds the product down.
+    "mlp_ratio": (vit.mlp_size + 0.5) / vit.hidden_size,
+    "act_layer": {v: k for k, v in reversed(acts.items())}[act],
+    "global_pool": pooling,
+  }
+  return {
+    "architecture": name,
+    "num_classes": vit.num_classes,
+    "num_features": vit.hidden_size,
+    "global_pool": pooling,
+    "model_args": sizes | dict(arguments),
+  }
+
+
+def pictures_json(vit: BaseVit, preprocessing: Preprocessing) -> dict[str, Any]:
+  """The part of the JSON file on pictures and classes."""
+  origin, crop = vit.origin, preprocessing.crop
+  assert origin is not None
+  return {
+    "label_names": list(origin.class_names),
+    "pretrained_cfg": {
+      "num_classes": vit.num_classes,
+      "input_size": [preprocessing.channels, *preprocessing.image_size],
+      "interpolation": crop.interpolation,
+      "crop_pct": _share(preprocessing),
+      "crop_mode": "center" if crop.crop == "center" else "squash",
+      "mean": list(preprocessing.mean),
+      "std": list(preprocessing.std),
+      "first_conv": STEM if vit.resnet_layers else "patch_embed.proj",
+      "classifier": "head",
+    },
+  }
+
+
+def _share(preprocessing: Preprocessing) -> float:
+  """`crop_pct`, from which timm has the side before the crop, rounded down."""
+  if preprocessing.crop.crop == "resize":
+    return 1.0
+  side = preprocessing.image_size[0]
+  before = round(side * preprocessing.crop.resize_ratio)
+  exact = side / before
+  return exact if math.floor(side / exact) == before else side / (before + 0.5)
