@@ -7,13 +7,13 @@ import pytest
 from vit_jax.data.reading.labels import NONE
 from vit_jax.runtime.display import Split
 from vit_jax.tasks import choose
-from vit_jax.tasks.table import OBJECTIVES
+from vit_jax.tasks.table import ALL_TASKS
 from vit_jax.tasks.unlabelled import UnlabelledTask
 
 KNN = {Split.EVAL.key("loss"): 1.0, "knn/top1": 0.5}
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ALL_TASKS)
 def test_tasks_without_labels_say_what_their_features_are_for(name):
   cls = choose.task_class(name)
   advice = "\n".join(cls().advice("runs/x", "my cats", {}, best=False))
