@@ -48,7 +48,7 @@ def _resizing(images: Preprocessing) -> list[str]:
   lines = [f"image = image.resize(({w}, {h}), {how})"]
   if crop.crop == "center":
     lines = [*_covering(images, h, w), f"image = image.resize(sides, {how})"]
-  # What is cut out beyond the image is black.
+  # The cut is black beyond the image.
   return [
     *lines,
     f"left, top = int((image.width - {W}) / 2), int((image.height - {H}) / 2)",
