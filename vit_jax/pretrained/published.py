@@ -115,7 +115,7 @@ def _opened(
   if files.pictures:
     explicit |= {*guesses.PICTURES}
   guessed = guesses.facts(architecture.guessed, explicit, model)
-  say_left_out(source, outside)  # Who trains or converts says what is unused.
+  say_left_out(source, outside)  # Training, converting name the rest.
   lines = [*naming.notes, *architecture.notes]
   lines += _other_sizes(model, architecture)
   lines += _other_channels(preprocessing, architecture, image_options)

@@ -178,7 +178,7 @@ def evaluate_checkpoint(
       outcome.write(path, run.source)
   shown = evaluation_text(metrics, run.task.scores.metrics) + outcome.remark
   shown = f"step {run.loaded.step:,} on {run.source.name}: {shown}"
-  if options.get("folder") is None:  # Of other images the folds say nothing.
+  if options.get("folder") is None:  # The folds are of its own.
     metrics |= kept_folds(metrics_so_far(epath.Path(workdir).expanduser()))
   verdict = str(run.task.scores.verdict(metrics))
   read: Any = getattr(run.source, "notes", ())

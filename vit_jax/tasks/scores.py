@@ -122,7 +122,7 @@ class Verdict:
 
   @property
   def advice(self) -> str:
-    """What to believe where there are two numbers; empty where there is one."""
+    """Says which of two numbers to believe; empty where there is one."""
     if not self.count or not self._has_folds:
       return ""
     folds, found = self._of_folds, self._interval
@@ -232,7 +232,7 @@ class Scores:
     return f"{first}{self.result(metrics)}{verdict.aside}"
 
   def result(self, metrics: Mapping[str, Any]) -> str:
-    """What was measured on the evaluated images, in a phrase."""
+    """The scores of the evaluated images, in a phrase."""
     scores = Split.EVAL.scores(metrics)
     return self.sentence.format(**scores) or (
       f"{self.metric.text(metrics)} on {scores['examples']:,} images"
