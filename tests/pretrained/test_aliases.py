@@ -90,15 +90,12 @@ class _Model:
 
 
 @pytest.mark.parametrize("name", [*aliases("run")])
-def test_a_run_answers_as_its_model(name, monkeypatch):
+def test_a_run_answers_as_its_model(name):
   run = FinishedRun("runs/x", 3, {})
   run.__dict__["loaded"] = _Model()
-  monkeypatch.setattr("vit_jax.report", lambda *, run: f"report on {run}")
   answers = aliases("run")[name].answers
   given = getattr(run, name)
-  if name == "report":
-    assert given() == f"report on {run}"
-  elif answers == "workdir":
+  if answers == "workdir":
     assert given == "runs/x"
   elif name == "zero_shot":
     assert given.__wrapped__ == "its predict"
@@ -106,6 +103,6 @@ def test_a_run_answers_as_its_model(name, monkeypatch):
     shown = given() if callable(given) else given
     assert shown == f"its {answers.removeprefix('loaded.')}"
   assert hasattr(Loaded, answers.removeprefix("loaded.")) or name in (
-    *("report", "path", "folder", "dir"),
+    *("path", "folder", "dir"),
     *("output_dir", "log_dir", "save_dir"),
   )
