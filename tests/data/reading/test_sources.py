@@ -76,10 +76,20 @@ def test_no_module_has_a_name_of_a_task():
     assert not [name for name in LABELLED_TASKS if name in values], module
 
 
-def test_without_the_extra_tfds_one_line_says_so(monkeypatch):
+@pytest.fixture
+def _without_tfds(monkeypatch):
+  """As if TFDS were not installed.
+
+  Our reader would go on with a TFDS that it has imported, which looks for its
+  data sets once in a process and would remember that it found none.
+  """
   monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
   reader = "vit_jax.data.reading.tfds.source"
   monkeypatch.delitem(sys.modules, reader, raising=False)
+
+
+@pytest.mark.usefixtures("_without_tfds")
+def test_without_the_extra_tfds_one_line_says_so():
   settings = data.DataSettings(name="cifar10")
   with pytest.raises(ValueError, match="tensorflow_datasets is not") as caught:
     data.open_source("train", settings)
@@ -87,12 +97,12 @@ def test_without_the_extra_tfds_one_line_says_so(monkeypatch):
   assert len(data.open_source("train", DIGITS)) == 1438
 
 
+@pytest.mark.usefixtures("_without_tfds")
 def test_a_folder_by_name_is_said_to_be_a_root(tmp_path, monkeypatch):
   with pytest.raises(ValueError, match=r"is a path.*: give root='\.\./photos'"):
     data.DataSettings("../photos")
   monkeypatch.chdir(tmp_path)
   (tmp_path / "photos").mkdir()
-  monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
   with pytest.raises(ValueError, match=r"If .* DataSettings\(root='photo"):
     data.open_source("train", data.DataSettings("photos"))
 
