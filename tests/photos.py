@@ -35,8 +35,7 @@ def normalized(pixels):
 
 
 def logits_of(model, params, images):
-  apply = jax.jit(lambda x: model.apply({"params": params}, x))
-  return np.asarray(apply(images))
+  return np.asarray(jax.jit(model.apply)({"params": params}, images))
 
 
 def softmax(logits):

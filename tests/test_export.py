@@ -29,7 +29,7 @@ GAP_PARAMS = random_params(GAP, (16, 24), 1)
 
 def _logits(model, params, mean=MEAN, std=STD):
   images = ((IMAGES / 255 - mean) / std).astype(np.float32)
-  return jax.jit(lambda x: model.apply({"params": params}, x))(images)
+  return jax.jit(model.apply)({"params": params}, images)
 
 
 def _save_run(folder):

@@ -88,7 +88,8 @@ def of_size(params, grid):
 
 @functools.cache
 def model_of(kind):
-  model = tiny(**{"hidden_size": 48, **KINDS[kind]})
+  layers = 2 if "every" in kind or kind == "shared" else 1
+  model = tiny(**{"hidden_size": 48, "num_layers": layers, **KINDS[kind]})
   square = jnp.zeros((1, TABLE[0] * P, TABLE[1] * P, 3))
   params = random_params(model, square)
   return model, jax.tree.map(jnp.asarray, params)
@@ -107,8 +108,8 @@ def test_packed_and_padded_are_one_by_one(kind):
   together = apply(model, params, packed(images, ROWS))
   assert together.shape == (3, 3, 5)
   assert np.isfinite(together).all()
-  answer: Any = jax.jit(lambda x: model.apply({"params": params}, x))
-  padded = [answer(packed(images, [(i,)])) for i in range(6)]
+  answer: Any = jax.jit(lambda p, x: model.apply({"params": p}, x))
+  padded = [answer(params, packed(images, [(i,)])) for i in range(6)]
   assert answer._cache_size() == 1  # One program for six proportions.
   for b, row in enumerate(ROWS):
     for m, i in enumerate(row):

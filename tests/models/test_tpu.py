@@ -323,7 +323,7 @@ FORMS = {form for forms in tpu.FORWARD.values() for form in forms.values()}
 )
 def test_a_chip_has_the_answers_of_any_other(for_tpu, monkeypatch, form):
   """In the forms of its own for passes without gradients, and with them."""
-  x, model = images(8, 12), tiny()
+  x, model = images(8, 12), tiny(num_layers=1)
   params = random_params(model, x)
 
   def loss(params, x):
@@ -343,8 +343,7 @@ def test_a_chip_has_the_answers_of_any_other(for_tpu, monkeypatch, form):
   grads, y = gradients()
   assert relative_difference(y, expected) < 1e-6
   for side in (grads, expected_grads):
-    for block in ("block_0", "block_1"):  # 0, but for rounding.
-      side[0][block]["msa"]["key"].pop("bias")
+    side[0]["block_0"]["msa"]["key"].pop("bias")  # 0, but for rounding.
   for a, b in zip(*map(jax.tree.leaves, (grads, expected_grads)), strict=True):
     assert relative_difference(a, b) < 2e-6
 

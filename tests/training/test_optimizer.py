@@ -1,6 +1,7 @@
 """The optimizer against its formulas, in NumPy."""
 
 import dataclasses
+import functools
 
 import flax
 import jax
@@ -41,11 +42,17 @@ def _tree(seed):
   }
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _updates(tx, grads, params):
+  """The first updates, by one program instead of one for each operation."""
+  return tx.update(grads, tx.init(params), params)[0]
+
+
 def _run(tx, steps):
   params = _tree(0)
-  state = tx.init(params)
+  state, update = tx.init(params), jax.jit(tx.update)
   for step in range(steps):
-    updates, state = tx.update(_tree(step + 1), state, params)
+    updates, state = update(_tree(step + 1), state, params)
     params = optax.apply_updates(params, updates)
   return params
 
@@ -93,7 +100,7 @@ def test_the_embedding_of_patches_has_a_rate_of_its_own():
   parts = Parts((Part("", ENCODER, Stack(1), pixels="patches/E/kernel"),))
   settings = OptimizerSettings(patches_lr=0.2, **options)
   tx = make_optimizer(settings, lambda _: 1.0, parts=parts)
-  updates, _ = tx.update(ones, tx.init(ones), ones)
+  updates = _updates(tx, ones, ones)
   rates = jax.tree.map(lambda x: -float(x.ravel()[0]), updates)
   assert rates["patches"]["E"] == pytest.approx({"kernel": 0.05, "bias": 0.05})
   assert rates["position"] == pytest.approx({"E_pos": 0.25})
@@ -159,7 +166,7 @@ def test_a_sum_over_the_classes_is_a_mean_with_other_settings():
     tx = make_optimizer(OptimizerSettings(**settings), lambda _: 0.01)
     params = _tree(0)
     grads = jax.tree.map(lambda x, s=scale: x * s, _tree(1))
-    updates.append(tx.update(grads, tx.init(params), params)[0])
+    updates.append(_updates(tx, grads, params))
   jax.tree.map(
     lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), *updates
   )
@@ -179,7 +186,7 @@ def test_lamb_scales_query_key_and_value_as_one_array():
       {place: {k: {"kernel": x[part]} for k, x in arrays.items()}}
       for arrays in (first, grads)
     )
-    found = tx.update(own, tx.init(params), params)[0]
+    found = _updates(tx, own, params)
     return [found[place][k]["kernel"] for k in names]
 
   layers = update("msa", 0), update("msa", 1)
@@ -267,7 +274,7 @@ def test_lamb_takes_the_norm_of_each_scanned_block():
   kernel = jnp.float32(np.random.default_rng(0).normal(size=(2, 3, 4)))
   kernel *= jnp.array([1.0, 10.0])[:, None, None]
   params = {"blocks": {"kernel": kernel}}
-  updates, _ = tx.update(params, tx.init(params), params)
+  updates = _updates(tx, params, params)
   for update, block in zip(updates["blocks"]["kernel"], kernel, strict=True):
     # Adam's first update is the gradient's sign, scaled to the block's norm.
     expected = -jnp.sign(block) * jnp.linalg.norm(block) / 12**0.5
@@ -303,7 +310,7 @@ def test_muon_makes_the_momentum_of_a_matrix_orthogonal(name, shape, inputs):
   grads = flax.traverse_util.unflatten_dict(grads, sep="/")
   tx = make_optimizer(MUON, lambda _: 1.0)
   params = jax.tree.map(jnp.zeros_like, grads)
-  updates, _ = tx.update(grads, tx.init(params), params)
+  updates = _updates(tx, grads, params)
   updates = flax.traverse_util.flatten_dict(updates, sep="/")
 
   rows = np.prod(shape[:inputs])
@@ -328,6 +335,7 @@ def test_muon_has_the_momentum_of_optax_or_of_its_authors(correction):
   tx = make_optimizer(settings, lambda _: 1.0)
   path = {"block_0": {"mlp": {"expand": {"kernel": jnp.zeros((4, 6))}}}}
   state, m, b = tx.init(path), np.zeros((4, 6)), MUON.momentum
+  update = jax.jit(tx.update)
   rng = np.random.default_rng(0)
   for t in range(4):
     g = rng.normal(size=(4, 6))
@@ -339,8 +347,8 @@ def test_muon_has_the_momentum_of_optax_or_of_its_authors(correction):
     singular = singular / np.sqrt(np.sum(singular**2))
     for _ in range(5):
       singular = 3.4445 * singular - 4.7750 * singular**3 + 2.0315 * singular**5
-    grads = jax.tree.map(lambda _: jnp.asarray(g, jnp.float32), path)  # noqa: B023
-    updates, state = tx.update(grads, state, path)
+    grads = jax.tree.map(lambda _: np.float32(g), path)  # noqa: B023
+    updates, state = update(grads, state, path)
     found = updates["block_0"]["mlp"]["expand"]["kernel"]
     expected = -0.2 * 6**0.5 * (U * singular) @ V
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
@@ -352,7 +360,7 @@ def test_muon_leaves_all_but_the_kernels_of_blocks_to_adam():
   grads["head"] = {"kernel": jnp.array([[1.0, -2.0], [3.0, 4.0]])}
   mlp["contract"] = {"kernel": jnp.eye(2)}
   tx = make_optimizer(MUON, lambda _: 0.5)
-  updates, _ = tx.update(grads, tx.init(grads), grads)
+  updates = _updates(tx, grads, grads)
   del mlp["contract"], updates["block_0"]["mlp"]["contract"]
   # Adam's first update is the sign of the gradient.
   jax.tree.map(
@@ -372,7 +380,7 @@ def test_decay_follows_the_expression():
   )
   params = _tree(0)
   zeros = jax.tree.map(jnp.zeros_like, params)
-  updates, _ = tx.update(zeros, tx.init(params), params)
+  updates = _updates(tx, zeros, params)
   np.testing.assert_allclose(
     updates["norm"]["scale"], -0.5 * params["norm"]["scale"], rtol=1e-6
   )
@@ -384,7 +392,7 @@ def test_the_gradient_is_clipped_by_its_global_norm():
     OptimizerSettings(kind="sgd", momentum=0.0, clip_norm=0.25), lambda _: 1.0
   )
   grads = _tree(1)
-  updates, _ = tx.update(grads, tx.init(_tree(0)), _tree(0))
+  updates = _updates(tx, grads, _tree(0))
   squares = sum((np.float64(g) ** 2).sum() for g in jax.tree.leaves(grads))
   scale = 0.25 / np.sqrt(squares)
   np.testing.assert_allclose(
@@ -444,7 +452,7 @@ def test_the_learning_rate_falls_from_layer_to_layer():
     lambda _: 0.1,
     parts=Parts.plain(2),
   )
-  updates, _ = tx.update(params, tx.init(params), params)
+  updates = _updates(tx, params, params)
   new = optax.apply_updates(params, updates)
   # A gradient of 1, and a decay of 0.5 where the name is "kernel".
   for name, scale, decay in (

@@ -79,7 +79,7 @@ def objective(kind="sigmoid"):
 @functools.cache
 def params():
   inputs = objective().inputs({k: jnp.asarray(v) for k, v in BATCH.items()})
-  return Towers().init(jax.random.key(0), inputs)["params"]
+  return jax.jit(Towers().init)(jax.random.key(0), inputs)["params"]
 
 
 def update(parts, kind="sigmoid", mesh=None, **fields):

@@ -108,8 +108,8 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
   outcome = evaluate(measure, params, batches, examples=True).result()
   seen, totals = outcome.predictions, outcome.totals
 
-  apply = jax.jit(lambda x: model.apply({"params": params}, x))
-  logits = np.float64(apply(images / np.float32(127.5) - 1))
+  pixels = images / np.float32(127.5) - 1
+  logits = np.float64(jax.jit(model.apply)({"params": params}, pixels))
   log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
   losses = -log_p[np.arange(37), label]
   if loss == "sigmoid":
