@@ -276,13 +276,13 @@ class DataSettings(Section):
       return
     for name in self._of_labels_file:
       value = getattr(self, name)
-      if value != getattr(type(self), name) and self._reads_labels(name):
+      if value != getattr(type(self), name) and self._needs_labels_file(name):
         raise ValueError(
           f"{name}={value!r} needs labels_file, the CSV or JSONL file with "
           f"labels{self._or_else(name)}."
         )
 
-  def _reads_labels(self, name: str) -> bool:
+  def _needs_labels_file(self, name: str) -> bool:
     """Whether a field of `_of_labels_file`, as it is set, needs such a file."""
     del name
     return True
@@ -406,7 +406,7 @@ class TrainTransformSettings(Section):
     return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
-def _fit_resizer(transform: "EvalTransformSettings") -> None:
+def _check_resizer(transform: "EvalTransformSettings") -> None:
   name = transform.interpolation
   if transform.resizer in TENSORFLOW and name not in ("area", "bilinear"):
     raise ValueError(
@@ -447,7 +447,7 @@ class EvalTransformSettings(Section):
     "TensorFlow's without antialiasing, as vision_transformer or big_vision "
     "decodes and filters.",
     choices=RESIZERS,
-    fits=_fit_resizer,
+    fits=_check_resizer,
   )
   corner: str = setting(
     "floor",

@@ -38,11 +38,12 @@ def write(
   changes: dict[str, Any],
   topology: str,
 ) -> None:
-  """Writes a configuration: another one of this name, with changes.
+  """Writes a configuration file that loads another one and changes it.
 
   Args:
-    name: The configuration as `--config` takes it.
+    name: The other configuration, as `--config` takes it.
     changes: Values of dotted keys, of the command line and of the search.
+    topology: The devices that it was tuned for, such as "v5e:2x4".
   """
   source = [_head(name), f"It is for {topology}."]
   source += ['"""', "", "from vit_jax.run.config_file import load_config", ""]

@@ -88,7 +88,7 @@ def inspect_folder(
   files = display.track(each, "reading", total)
   survey = Survey(splits.train.class_names, list(files), labels)
   lines = survey_lines(survey, settings.image_size)
-  for line in (*lines, *_channels(survey, folders[0].split, bands)):
+  for line in (*lines, *_normalization_lines(survey, folders[0].split, bands)):
     display.note(line)
   images = make_train_transform(
     settings.image_size, settings.train_transform, spec
@@ -171,7 +171,9 @@ def _sizes(sizes: np.ndarray, image_size: tuple[int, int]) -> list[str]:
   return [line]
 
 
-def _channels(survey: Survey, split: str, bands: Sequence[str]) -> list[str]:
+def _normalization_lines(
+  survey: Survey, split: str, bands: Sequence[str]
+) -> list[str]:
   """The keys for the mean and deviation of a split's images, if measured."""
   keys = [
     "--config.normalization.{}='({},)'".format(

@@ -107,7 +107,7 @@ class DptHead(nn.Module):
       )
       for i, x in enumerate(maps)
     ]
-    fused = self._fused(features)
+    fused = self._fuse(features)
     fused = nn.relu(conv(self.width, 3, name="project")(fused))
     y = twice(conv(self.width // 2, 3, name="conv_half")(fused))
     last = max(_LAST, self.num_outputs)
@@ -140,8 +140,8 @@ class DptHead(nn.Module):
     types = self.config.dtypes
     return _conv(width, 3, types, strides=(2, 2), name=f"resize{i}")(x)
 
-  def _fused(self, features: Sequence[Any]) -> Float[Array, "B H W C"]:
-    """The maps from the last to the first, each at twice the resolution."""
+  def _fuse(self, features: Sequence[Any]) -> Float[Array, "B H W C"]:
+    """Fuses the maps from the last to the first; each doubles the sides."""
     types = self.config.dtypes
     fused: Any = None
     for i, x in reversed([*enumerate(features)]):

@@ -143,11 +143,15 @@ def learned_table(
   if module.has_variable("params", name):
     stored = nn.unbox(module.get_variable("params", name)).shape
     if stored != shape:
-      way = "load the model as load_pretrained(source, image_size=(H, W))"
+      advice = "use images of the size the model was trained on"
+      if name != "R":  # Relative positions cannot be resized at loading.
+        advice += (
+          ", or load the model as load_pretrained(source, image_size=(H, W)) "
+          "to resize the table"
+        )
       raise ValueError(
         f"{name} was learned with shape {stored}, and these images need "
-        f"{shape}: use images of the size the model was trained on"
-        + (f", or {way} to resize the table." if name != "R" else ".")
+        f"{shape}: {advice}."
       )
   return module.param(
     name, with_axes(_init_E_pos, axes), shape, module.param_dtype

@@ -104,14 +104,15 @@ class DptSegmenter(Segmenter):
     vit: Any = self.encoder
     outputs = self.read(x, train=train, prefix=True)
     B, (h, w), D = len(x), outputs[0].grid, vit.hidden_size
-    has_class = vit.class_token
     maps = [tokens.patches.reshape(B, h, w, D) for tokens in outputs]
-    classes = [tokens.first(0) if has_class else None for tokens in outputs]
-    return self.fused(maps, classes)
+    class_tokens: list[Any] = [None for _ in outputs]
+    if vit.class_token:
+      class_tokens = [tokens.first(0) for tokens in outputs]
+    return self.dpt_outputs(maps, class_tokens)
 
   @nn.compact
-  def fused(self, maps: list[Any], classes: list[Any]) -> Array:
-    """The outputs of the head."""
+  def dpt_outputs(self, maps: list[Any], class_tokens: list[Any]) -> Array:
+    """Applies the DPT head to the maps of several layers."""
     vit: Any = self.encoder
     return DptHead(
       self.num_classes,
@@ -120,7 +121,7 @@ class DptSegmenter(Segmenter):
       LayerConfig.of(vit),
       self.param_dtype,
       name=_DPT,
-    )(maps, classes)
+    )(maps, class_tokens)
 
 
 def segmenter(

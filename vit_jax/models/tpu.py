@@ -96,7 +96,7 @@ def forward_form(width: int) -> Forward:
 
 
 @jax.custom_vjp
-def on_its_own(x: Array) -> Array:
+def unfused(x: Array) -> Array:
   """The array, which XLA computes before what takes it, if without gradients.
 
   It would compute the first product of an MLP within the second, more slowly.
@@ -104,7 +104,7 @@ def on_its_own(x: Array) -> Array:
   return barrier(x)
 
 
-on_its_own.defvjp(lambda x: (x, None), lambda _, d: (d,))
+unfused.defvjp(lambda x: (x, None), lambda _, d: (d,))
 
 
 @jax.custom_vjp

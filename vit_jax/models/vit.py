@@ -111,7 +111,7 @@ class Mlp(nn.Module):
     if for_tpu():
       from vit_jax.models import tpu
 
-      hidden = tpu.on_its_own(hidden)
+      hidden = tpu.unfused(hidden)
     return dropout(each_token(contract, hidden))
 
 

@@ -186,7 +186,7 @@ def _describe(
     unreadable += lost
     if lost and not classes.sum():
       without.append(split)
-    for line in _from_1(splits[split], split, classes.sum(axis=0)):
+    for line in _one_based(splits[split], split, classes.sum(axis=0)):
       _say(line)
     _say(
       f"{split:<11}{_counts(splits[split], classes.sum(axis=0))}, "
@@ -224,11 +224,11 @@ def _without_images(
   )
 
 
-def _from_1(source: Source, split: str, classes: np.ndarray) -> list[str]:
-  """A line if all classes but the first have images to train on."""
-  if split != "train" or len(classes) < 3:
+def _one_based(source: Source, split: str, counts: np.ndarray) -> list[str]:
+  """A line if only class 0 has no image: labels probably count from 1."""
+  if split != "train" or len(counts) < 3:
     return []
-  if classes[0] or not classes[1:].all():
+  if counts[0] or not counts[1:].all():
     return []
   line = (
     f"class 0 ({source.class_names[0]}) has no image and all others have some: "

@@ -170,10 +170,10 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
     raise ValueError(
       f"{name} cannot express this model: {'; '.join(reasons)}{hint}."
     )
-  return [*_losses(as_recorded(loaded, name), name)]
+  return [*_not_kept(as_recorded(loaded, name), name)]
 
 
-def _losses(loaded: Loaded, name: str) -> Iterator[str]:
+def _not_kept(loaded: Loaded, name: str) -> Iterator[str]:
   preprocessing = loaded.preprocessing
   near = processor.nearest(preprocessing)
   crop = preprocessing.crop
@@ -212,7 +212,7 @@ def _losses(loaded: Loaded, name: str) -> Iterator[str]:
       "change by about a ten-thousandth"
     )
   if encoders := TARGETS[name].encoders(model):
-    yield from encoders.losses(model)
+    yield from encoders.not_kept(model)
   if loaded.loss in _UNRECORDED and name != "hf":
     yield f"the format does not record that {_UNRECORDED[loaded.loss]}"
 

@@ -87,12 +87,13 @@ def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
 
 
 def _check_argument(path: pathlib.Path, module: Any, *argument: str) -> None:
+  """Raises ValueError if a file does not take what follows its colon."""
   rows = getattr(module, "ROWS", {})
   if rows and (not argument or argument[0] not in rows):
-    came = (
-      f"no row {argument[0]!r}" if argument else "a study, not a single run"
-    )
-    raise ValueError(f"{path} has {came}; its rows are {', '.join(rows)}.")
+    problem = "a study, not a single run"
+    if argument:
+      problem = f"no row {argument[0]!r}"
+    raise ValueError(f"{path} has {problem}; its rows are {', '.join(rows)}.")
   if argument and not inspect.signature(module.get_config).parameters:
     raise ValueError(f"{path} takes no argument after a colon.")
 

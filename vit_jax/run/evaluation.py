@@ -162,7 +162,7 @@ def make_neighbours(
 ) -> ProbeMetrics:
   """Makes the k-NN evaluation of a run, on the data of the settings.
 
-  Of the models that the task has probed, the first is measured.
+  The task's main model is measured, whose metrics have no suffix.
   """
   from vit_jax.tasks.probes.neighbours import Neighbours
 

@@ -335,7 +335,7 @@ def _folder_is_gone() -> bool:
 def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
   if _folder_is_gone():
     message = f"{message.removesuffix('.')}; {_GONE}"
-  # Whatever it quotes, from a file or a flag, moves no cursor of a terminal.
+  # The message may quote control characters of a file or a flag.
   say(printable(f"error: {message}"))
   hosts.leave_soon(code)
   raise SystemExit(code)

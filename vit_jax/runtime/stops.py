@@ -183,12 +183,15 @@ class Watchdog:
       self._last, self._silent, self._paused = None, 0.0, False
 
   def _watch(self) -> None:
+    """Leaves once no step has ended for longer than it may take."""
     while not self._end.wait(_TICK):
       # Ticks are counted, as the clock goes on while the process is stopped.
       self._silent += _TICK
       median = statistics.median([*self._seconds] or [0.0])
-      longest = max(_LEAST, self._times * median)
-      if self._silent > (longest if median and not self._paused else _ASIDE):
+      longest = _ASIDE
+      if median and not self._paused:
+        longest = max(_LEAST, self._times * median)
+      if self._silent > longest:
         self._leave(median)
 
   def _leave(self, median: float) -> None:

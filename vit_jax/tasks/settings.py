@@ -79,9 +79,10 @@ class DataSettings(data_settings.DataSettings):
   def _pixels_may_be_unknown(self) -> bool:
     return labels_of(self.task).pixels_may_be_unknown
 
-  def _reads_labels(self, name: str) -> bool:
+  def _needs_labels_file(self, name: str) -> bool:
+    """Whether a key says nothing without a file of labels."""
     if name == "unknown":
-      # Without any folder, it says nothing for another reason.
+      # Another check refuses it where there is no folder.
       return bool(self.root) and not self._pixels_may_be_unknown
     if name != "task":
       return True
@@ -89,8 +90,8 @@ class DataSettings(data_settings.DataSettings):
       return False
     kind = labels_of(self.task)
     # A reader of their own takes labels from folders, not from a file.
-    are_there = kind.reader or (kind.records and (self.dir or self.name))
-    return not are_there
+    come_with_images = kind.reader or (kind.records and (self.dir or self.name))
+    return not come_with_images
 
   def _or_else(self, name: str) -> str:
     if name == "task" and labels_of(self.task).records:

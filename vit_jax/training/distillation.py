@@ -132,14 +132,16 @@ class Distilled(Objective):
     self, apply: Apply, inputs: Array, targets: Any, moment: Moment
   ) -> Loss:
     """The mixed loss of each example, and the score under its labels."""
-    labelled, images = self.labelled, inputs
-    params = moment.frozen["teacher"]
-    both = self.teacher.settings.form == "deit"
-    heads: Any = apply(images, method="by_head") if both else [apply(images)]
+    labelled = self.labelled
+    has_two_heads = self.teacher.settings.form == "deit"
+    heads: Any = [apply(inputs)]
+    if has_two_heads:
+      heads = apply(inputs, method="by_head")
     loss, _ = labelled.loss_and_score(heads[0], targets)
-    average = jnp.add(heads[0], heads[-1]) / 2  # One head alone stays itself.
+    average = jnp.add(heads[0], heads[-1]) / 2  # Of one head, that head.
     _, score = labelled.loss_and_score(average, targets)
-    taught = self.teacher.logits(params, images, labelled.mean, labelled.std)
+    params = moment.frozen["teacher"]
+    answers = self.teacher.logits(params, inputs, labelled.mean, labelled.std)
     kind = labelled.settings.kind
-    mixed = self.teacher.loss(kind, heads[-1], taught, loss)
+    mixed = self.teacher.loss(kind, heads[-1], answers, loss)
     return Loss(mixed, score)

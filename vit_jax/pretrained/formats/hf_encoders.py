@@ -359,7 +359,7 @@ def _against(family: Transformers, vit: Any) -> tuple[int, list[str]]:
   return 0, against
 
 
-def losses(vit: Any) -> Iterator[str]:
+def not_kept(vit: Any) -> Iterator[str]:
   """Lines on what the format does not keep."""
   if equivalent(vit).pooling != vit.pooling:
     yield (

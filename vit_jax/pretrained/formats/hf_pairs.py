@@ -215,9 +215,9 @@ def class_name(model: Any) -> str:
   return f"{_kind(_towers(model)[1]).name}Model"
 
 
-def losses(model: Any) -> Iterator[str]:
+def not_kept(model: Any) -> Iterator[str]:
   """Lines on what the format does not keep."""
-  yield from hf_encoders.losses(_towers(model)[0])
+  yield from hf_encoders.not_kept(_towers(model)[0])
 
 
 def _text_config(kind: _Kind, text: TextTower) -> dict[str, Any]:

@@ -518,7 +518,7 @@ def _is_mixed(vit: Any) -> bool:
   return inner and (any(others) or bool(vit.relative))
 
 
-def losses(vit: Any) -> Iterator[str]:
+def not_kept(vit: Any) -> Iterator[str]:
   """Lines on what the format does not keep."""
   if equivalent(vit).num_classes != vit.num_classes:
     yield "timm keeps the projection as a head, with a bias of zeros"

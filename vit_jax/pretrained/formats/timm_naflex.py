@@ -329,7 +329,7 @@ def reasons(vit: Any) -> list[str]:
   return [*changes(one_layer, found)]
 
 
-def losses(vit: Any) -> Iterator[str]:
+def not_kept(vit: Any) -> Iterator[str]:
   """Lines on what the format does not keep: none."""
   del vit
   return iter(())

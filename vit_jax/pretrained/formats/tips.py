@@ -111,7 +111,7 @@ def reasons(vit: Any) -> list[str]:
     return [str(error).removesuffix(".")]
 
 
-def losses(vit: Any) -> Iterator[str]:
+def not_kept(vit: Any) -> Iterator[str]:
   """Lines on what the format does not keep."""
   if vit.position_resize != "bilinear":
     yield (

@@ -96,7 +96,7 @@ class Calibration:
 def calibrator(
   objective: Classification, model: nn.Module, stream: Stream, *, each: bool
 ) -> Callable[[Any, Track], Calibration]:
-  """Returns what fits temperatures on a split, from parameters.
+  """Returns a function from parameters to temperatures, fitted on the split.
 
   `each` fits one for each label instead of one for all classes. The function
   raises ValueError as `fit`.

@@ -119,7 +119,7 @@ class Masking(TakesImages, Objective):
   def colours(
     self, predicted: Float[Array, "B M K"]
   ) -> Int[Array, "B M parts"]:
-    """The predicted colours; of pixels, that of their mean.
+    """The indices of the predicted colours; for pixels, that of their mean.
 
     They are `NO_ANSWER` where a prediction is not finite.
     """

@@ -55,7 +55,7 @@ def pairs_measure(task: Any, model: Any, stream: Stream) -> Measure:
       },
     }
 
-  loss = _batch_loss(objective, stream.batch_size)
+  loss = _make_batch_loss(objective, stream.batch_size)
 
   def outcome(gathered: Gathered, **more: float) -> PairsOutcome:
     return PairsOutcome(task, gathered, loss(gathered), more)
@@ -74,11 +74,12 @@ def _most_captions(source: Source) -> int | None:
   return max(1, int((every[..., 0] != NONE).sum(axis=1).max()))
 
 
-def _batch_loss(objective: Any, batch_size: int) -> Any:
-  """A function to the mean loss over batches of the first captions.
+def _make_batch_loss(objective: Any, batch_size: int) -> Any:
+  """Returns a function from the embeddings of a split to the mean loss.
 
-  The loss of a pair depends on the others, so that of a whole split would say
-  nothing beside that of training.
+  It is computed in batches, of the first caption of each image: a pair's loss
+  depends on its batch, so a loss over the whole split at once could not be
+  compared with the training loss.
   """
 
   def compare(u: Any, v: Any, log_scale: Any, bias: Any, ids: Any) -> Array:

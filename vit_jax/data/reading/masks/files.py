@@ -177,7 +177,7 @@ def _stored(path: bytes, image: Image.Image, scale: int) -> Stored:
   if image.mode in ("L", "LA"):
     levels = np.arange(0, 256, scale, dtype=np.int32)
     return Stored("grey", pixels // np.uint8(scale), levels * _GREY)
-  return Stored("wide", _narrowed(path, image, pixels))
+  return Stored("wide", _as_uint16(path, image, pixels))
 
 
 def _codes(pixels: np.ndarray) -> Int[np.ndarray, "h w"]:
@@ -202,10 +202,13 @@ def _palette(image: Image.Image) -> Int[np.ndarray, " n"]:
   return codes
 
 
-def _narrowed(
+def _as_uint16(
   path: bytes, image: Image.Image, pixels: np.ndarray
 ) -> Int[np.ndarray, "h w"]:
-  """Numbers of more than 8 bits as uint16, which has all that classes have."""
+  """The values of a mask as uint16.
+
+  Raises ValueError for one below 0 or above `MOST_NUMBER`.
+  """
   pixels = unsigned(image, pixels)
   least, most = int(pixels.min()), int(pixels.max())
   if least < 0:
