@@ -105,7 +105,8 @@ def open_folder(
   rule = None
   if chosen is None:
     chosen = "held out"
-    rule = _hold_out(parts, encode, settings)
+    one_each = labels.spec(len(names)).shape == ()
+    rule = _hold_out(parts, encode if one_each else None, settings)
   labels.note_training(parts["train"])
   sources = {"train": "train", "eval": chosen, "test": "test"}
   notes += _on_groups(
@@ -281,11 +282,12 @@ def _on_groups(
 
 
 def _hold_out(
-  parts: dict[str, list[Row]], encode: Encode, settings: DataSettings
+  parts: dict[str, list[Row]], encode: Encode | None, settings: DataSettings
 ) -> Holdout:
   """Moves a fixed part of the training rows to "held out".
 
-  Returns the rule that chose it.
+  With `encode`, a part of each class; without, of all rows. Returns the rule
+  that chose it.
   """
   train = parts["train"]
   root = os.fsencode(settings.root or ".")
@@ -300,7 +302,10 @@ def _hold_out(
     groups = rule.of_groups([row.group for row in train])
     is_held_out = [row.group in groups for row in train]
   else:
-    files = _of_classes(rule, train, encode(train))
+    classes = [0] * len(train)
+    if encode is not None:
+      classes = encode(train).tolist()
+    files = _of_classes(rule, train, classes)
     is_held_out = [os.fsencode(row.file) in files for row in train]
   parts["train"] = []
   for row, is_out in zip(train, is_held_out, strict=True):
@@ -327,14 +332,13 @@ def _fail_to_hold_out(rows: Sequence[Row]) -> NoReturn:
 
 
 def _of_classes(
-  rule: Holdout, rows: Sequence[Row], labels: np.ndarray
+  rule: Holdout, rows: Sequence[Row], classes: Sequence[float]
 ) -> set[bytes]:
-  """The files that a rule holds out of each class; of all without classes."""
+  """The files that a rule holds out of each class."""
   by_class: dict[int, list[bytes]] = collections.defaultdict(list)
-  for row, label in zip(rows, labels, strict=True):
-    place = int(label) if labels.ndim == 1 else 0
-    by_class[place].append(os.fsencode(row.file))
+  for row, label in zip(rows, classes, strict=True):
+    by_class[int(label)].append(os.fsencode(row.file))
   files: set[bytes] = set()
-  for place in sorted(by_class):
-    files |= rule.of_class(place, by_class[place])
+  for label in sorted(by_class):
+    files |= rule.of_class(label, by_class[label])
   return files

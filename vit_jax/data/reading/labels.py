@@ -31,6 +31,14 @@ _FEWEST = 2  # Whole numbers that are more may be no classes.
 class Labels:
   """A kind of labels; this one is the index of a class.
 
+  A file of labels is opened by these calls, in their order: `columns`, or else
+  `guessed`, choose its columns; `settled` reads the cells by the settings;
+  `joined` makes one row of all rows of an image, two at a time by `together`,
+  and `remarks` says how that went; `fit` takes the names from the training
+  rows; once some rows are held out, `note_training` is given the others, and
+  `check` the labels to train on. `kept`, `overview`, `spread`, `shown` and
+  `told` are for people who look at the data.
+
   Attributes:
     one, plural: The words for the names of a source with such labels.
     are_used: False if the task ignores the labels.
