@@ -16,6 +16,7 @@ from vit_jax.models.relative import (
 )
 
 GRID = (2, 3)
+compiled_bias = jax.jit(relative_bias, static_argnums=1)
 RNG = np.random.default_rng(0)
 
 
@@ -28,7 +29,7 @@ def test_the_bias_of_two_patches_is_the_entry_of_their_offset(class_token):
   h, w = GRID
   T = (2 * h - 1) * (2 * w - 1)
   B = RNG.normal(size=(T + 3 * class_token, 2)).astype(np.float32)
-  bias = relative_bias(jnp.asarray(B), relative(class_token=class_token))
+  bias = np.asarray(compiled_bias(B, relative(class_token=class_token)))
   assert bias.shape == (1, 2, h * w + class_token, h * w + class_token)
   patches = np.asarray(bias[0, :, class_token:, class_token:])
   for q in range(h * w):
@@ -47,10 +48,10 @@ def test_the_bias_of_two_patches_is_the_entry_of_their_offset(class_token):
 
 def test_patches_that_are_taken_keep_their_offsets():
   B = RNG.normal(size=(18, 2)).astype(np.float32)
-  whole = relative_bias(jnp.asarray(B), relative())
-  where = jnp.array([[4, 0, 5], [1, 2, 3]])
-  part = relative_bias(jnp.asarray(B), relative(), where)
-  for row, places in enumerate(np.asarray(where)):
+  whole = compiled_bias(B, relative())
+  where = np.array([[4, 0, 5], [1, 2, 3]])
+  part = np.asarray(compiled_bias(B, relative(), where))
+  for row, places in enumerate(where):
     tokens = np.concatenate([[0], places + 1])
     expected = np.asarray(whole)[0][:, tokens][:, :, tokens]
     np.testing.assert_array_equal(part[row], expected)
@@ -58,12 +59,11 @@ def test_patches_that_are_taken_keep_their_offsets():
 
 def test_the_mlp_reads_logarithms_of_offsets():
   module = RelativeBiases(2, relative("mlp"))
-  params = module.init(jax.random.key(0))["params"]
+  params = jax.eval_shape(module.init, jax.random.key(0))["params"]
   params = jax.tree.map(
-    lambda x: RNG.normal(size=jnp.shape(x)).astype(np.float32),
-    jax.tree.map(jnp.asarray, nn.unbox(params)),
+    lambda x: RNG.normal(size=x.shape).astype(np.float32), nn.unbox(params)
   )
-  B = module.apply({"params": params})
+  B = np.asarray(jax.jit(module.apply)({"params": params}))
   first, second = params["expand"], params["contract"]
   rows = [
     np.sign([y, x]) * np.log(1 + np.abs([y, x]))

@@ -121,13 +121,17 @@ def autoencoder_of(encoder, rate):
 
 @pytest.mark.parametrize("rate", [0.75, 0.4])
 def test_an_image_hides_its_own_share_of_its_own_patches(rate):
-  patches: Any = inputs_of(batch(), HALF, HALF)
-  layout = patches.layout
-  draw = draw_of_rows(jax.random.key(0), jnp.arange(B), layout, rate)
+
+  @jax.jit
+  def drawn(batch):
+    patches: Any = inputs_of(batch, HALF, HALF)
+    return draw_of_rows(jax.random.key(0), jnp.arange(B), patches.layout, rate)
+
+  draw = jax.device_get(drawn(batch()))
   for row, (h, w) in enumerate(GRIDS):
     n = h * w
     shown = max(1, int(n * (1 - rate)))
-    seen, hidden = (np.asarray(draw[k][row]) for k in ("seen", "hidden"))
+    seen, hidden = (draw[k][row] for k in ("seen", "hidden"))
     seen, hidden = seen[seen < n], hidden[hidden < n]
     assert len(seen) == shown and len(hidden) == n - shown
     assert sorted([*seen, *hidden]) == [*range(n)]
