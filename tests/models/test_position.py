@@ -12,6 +12,8 @@ from vit_jax import make_vit
 from vit_jax.models import attention, position, vit
 
 HIDDEN_SIZE, HEADS, LAYERS = 24, 3, 2
+sincos1d = jax.jit(position.sincos1d, static_argnums=(0, 1))
+sincos2d = jax.jit(position.sincos2d, static_argnums=(0, 1, 2))
 
 
 def tiny(**fields):
@@ -49,7 +51,7 @@ def test_sincos1d_is_the_formula():
   for p, i in itertools.product(range(S), range(D // 2)):
     angle = p / 10_000 ** (2 * i / D)
     expected[p, 2 * i : 2 * i + 2] = np.sin(angle), np.cos(angle)
-  np.testing.assert_allclose(position.sincos1d(S, D), expected, atol=1e-5)
+  np.testing.assert_allclose(sincos1d(S, D), expected, atol=1e-5)
 
 
 def test_sincos2d_is_the_formula():
@@ -63,12 +65,12 @@ def test_sincos2d_is_the_formula():
     expected[y, x, i :: D // 4] = [
       wave(angle) for angle in angles for wave in (np.sin, np.cos)
     ]
-  found = position.sincos2d(h, w, D)
+  found = sincos2d(h, w, D)
   np.testing.assert_allclose(found, expected.reshape(h * w, D), atol=1e-5)
 
 
 def test_sincos2d_is_ordered_as_in_big_vision():
-  found = np.asarray(position.sincos2d(2, 3, 8)).reshape(2, 3, 4, 2)
+  found = np.asarray(sincos2d(2, 3, 8)).reshape(2, 3, 4, 2)
   sin, cos = np.sin(1), np.cos(1)
   # Column 1 of row 0, then column 0 of row 1, at frequency 1.
   np.testing.assert_allclose(found[0, 1, :, 0], [sin, cos, 0, 1], atol=1e-6)
@@ -94,11 +96,12 @@ def test_learned2d_joins_column_and_row(class_token):
 @pytest.mark.parametrize("class_token", [True, False])
 def test_fixed_embeddings_and_the_class_token(class_token):
   def embed(kind):
-    return position.PositionEmbedding(kind, (2, 3), 8, class_token).apply({})
+    made = position.PositionEmbedding(kind, (2, 3), 8, class_token)
+    return jax.jit(made.apply)({})
 
-  expected = position.sincos1d(6 + class_token, 8)
+  expected = sincos1d(6 + class_token, 8)
   np.testing.assert_array_equal(embed("sincos1d"), expected)
-  expected = position.sincos2d(2, 3, 8)
+  expected = sincos2d(2, 3, 8)
   if class_token:
     expected = np.concatenate([np.zeros((1, 8)), expected])
   np.testing.assert_array_equal(embed("sincos2d"), expected)
@@ -112,7 +115,7 @@ def test_relative_logits_are_a_triple_loop():
   expected = np.zeros((B, HEADS, S, S))
   for head, i, j in itertools.product(range(HEADS), range(S), range(S)):
     expected[:, head, i, j] = q[:, head, i] @ R[i - j + S - 1, head]
-  found = position.relative_logits(jnp.asarray(q), jnp.asarray(R))
+  found = jax.jit(position.relative_logits)(q, R)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 

@@ -26,9 +26,14 @@ from tests.pretrained.test_text import FOLDER as TEXTS
 from vit_jax.tasks.choose import answering
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def loaded():
   return loaded_of(VIT)[0]
+
+
+@pytest.fixture(scope="module")
+def clip():
+  return vit_jax.load_pretrained(str(TEXTS / "hf_siglip"))
 
 
 @pytest.fixture
@@ -64,9 +69,8 @@ def test_the_similar_images_are_those_of_the_highest_cosine(loaded, photos):
   assert same.cosine == pytest.approx(1, abs=1e-5)
 
 
-def test_texts_take_the_place_of_classes(photos):
+def test_texts_take_the_place_of_classes(clip, photos):
   """SigLIP: the sigmoid of scaled cosines and a bias, for each text."""
-  clip = vit_jax.load_pretrained(str(TEXTS / "hf_siglip"))
   text = clip.text_tower
   for texts, whole in (
     (["a cat", "the dog"], ["a cat", "the dog"]),
@@ -124,8 +128,7 @@ def test_a_query_without_a_text_tower(
     loaded.find_similar(query, photos)
 
 
-def test_a_text_finds_the_images_that_it_is_nearest_to(photos, capsys):
-  clip = vit_jax.load_pretrained(str(TEXTS / "hf_siglip"))
+def test_a_text_finds_the_images_that_it_is_nearest_to(clip, photos, capsys):
   y, t = clip.features(photos), clip.embed_texts("a cat")
   y, t = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (y, t))
   cosines = (y @ t.T)[:, 0]

@@ -45,7 +45,7 @@ def loaded_of(model):
   return tiny.loaded(model, shapes, read), reads
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def loaded():
   origin = dataclasses.replace(ORIGIN, class_names=NAMES)
   return loaded_of(VIT.clone(origin=origin))[0]
