@@ -105,8 +105,11 @@ def open_folder(
   rule = None
   if chosen is None:
     chosen = "held out"
-    one_each = labels.spec(len(names)).shape == ()
-    rule = _hold_out(parts, encode if one_each else None, settings)
+    has_class = labels.spec(len(names)).shape == ()
+    rule = _hold_out(parts, encode if has_class else None, settings)
+    if not parts["held out"]:
+      encode(parts["train"])  # A mistake in a cell is the better message.
+      _fail_to_hold_out(parts["train"])
   labels.note_training(parts["train"])
   sources = {"train": "train", "eval": chosen, "test": "test"}
   notes += _on_groups(
@@ -310,8 +313,6 @@ def _hold_out(
   parts["train"] = []
   for row, is_out in zip(train, is_held_out, strict=True):
     parts["held out" if is_out else "train"].append(row)
-  if not parts["held out"]:
-    _fail_to_hold_out(train)
   return rule
 
 
