@@ -37,7 +37,7 @@ _PREPROCESSING: dict[str, tuple] = {
 }
 # Keywords for workdirs.
 _OF_RUNS = {"step", "best", "task", "base"}
-_OF_THE_USER = ("task", "base")  # Of these, those that no file may name.
+_OF_THE_USER = ("task", "base")  # No file may name these.
 
 # Names of a device in other libraries, by what JAX calls its kind.
 _SAME = collections.defaultdict[str, tuple[str, ...]](

@@ -114,11 +114,11 @@ def open_run_checkpoint(
 
 @dataclasses.dataclass(frozen=True)
 class Added:
-  """What a run with LoRA trained, to be merged into its base.
+  """The changes that a run with LoRA trained, to be merged into its base.
 
   Attributes:
     model: The model, which the base with LoRA's products is.
-    description: That of the checkpoint.
+    description: The checkpoint's description.
     images: How the run's images are prepared.
     parts: Those of the model that was trained.
     read: Yields (path, array) of what was trained.

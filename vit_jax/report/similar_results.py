@@ -66,7 +66,7 @@ class Similar:
       duplicates: The least cosine of images that are compared by pixels.
       count: The number of clusters; None chooses it.
       splits: As the attribute.
-      spec: What the images are, to read them.
+      spec: The channels and the type of the images, to read them.
     """
     nearby = nearest.neighbours(rows, max(k, _FOR_GROUPS))
     count = count or min(_MOST_CLUSTERS, math.ceil(math.sqrt(len(rows) / 2)))

@@ -113,7 +113,7 @@ def continued(
 def _of_count(
   config: ConfigDict, values: Mapping[str, str], count: int
 ) -> list[tuple[dict[str, str], str]]:
-  """What so many training images decide: keys with their values, and why."""
+  """Keys, with values and why, that the number of images decides."""
   from vit_jax.run.settings import read
 
   choices = []

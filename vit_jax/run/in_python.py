@@ -143,7 +143,7 @@ class FinishedRun:
     return shown.table(facts | measured)
 
   def __getattr__(self, name: str) -> Any:
-    """What its model or a command of that name answers.
+    """The answer of the run's model, or of a command of that name.
 
     Raises AttributeError, with what may be meant by the name.
     """

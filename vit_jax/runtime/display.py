@@ -107,7 +107,8 @@ class Metric:
   # Whether an example counts once, so that few of them may say anything. Pixels
   # and patches count otherwise; a share of examples does by itself.
   by_example: bool = False
-  below_zero: str = ""  # What a value below 0 says, where there may be one.
+  # The meaning of a value below 0, for metrics that may have one.
+  below_zero: str = ""
 
   def __post_init__(self):
     if self.of_examples:

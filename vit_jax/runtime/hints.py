@@ -87,7 +87,7 @@ def _nearest(name: str, texts: Mapping[str, str], cutoff: float = 0.6) -> str:
 
 
 def _ending(text: str) -> str:
-  """What to write instead, as the end of a message."""
+  """The end of a message, which says what to write instead."""
   if not text or text.endswith("."):
     return text and f"; {text}"
   return f"; did you mean {text}?"
@@ -168,7 +168,7 @@ def going_on(data: str, weights: str = WEIGHTS) -> str:
 
 
 def without_labels(data: str, weights: str = WEIGHTS) -> str:
-  """What images without labels are good for, with the commands.
+  """A sentence on the uses of images without labels, with the commands.
 
   >>> from vit_jax.runtime.hints import without_labels
   >>> without_labels("photos").split(": ")[1].split(" (")[0]
@@ -207,7 +207,7 @@ def run_of(path: str) -> str:
   name = os.path.basename(os.path.abspath(path))
   candidates = [
     os.path.join("runs", name),
-    os.path.join("runs", os.path.splitext(name)[0]),  # Of a file of labels.
+    os.path.join("runs", os.path.splitext(name)[0]),  # A file of labels.
     *filter(None, [above, os.path.dirname(above)]),
     *sorted(filter(os.path.isdir, inside), key=os.path.getmtime, reverse=True),
   ]

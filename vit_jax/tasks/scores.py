@@ -99,7 +99,7 @@ class Verdict:
 
   @property
   def below_zero(self) -> str:
-    """What a score below 0 says, in a sentence; empty for others."""
+    """A sentence on a score that is below 0; empty for others."""
     metric = self.metric
     if not (self.count and metric.below_zero and self.found[metric.key] < 0):
       return ""

@@ -67,7 +67,7 @@ class Task:
     takes_any_size: Whether it takes images that keep their proportions.
     packs_images: Whether several of them may then share a row of a batch.
     probe_note: A line on the representations, where `probed` changes the model.
-    reported: What `vit_jax report` shows of a run, in words.
+    reported: Words for the parts of a run that `vit_jax report` shows.
     asked_by: The flag of `predict` that asks a run whose images have no class,
       and what it does; "" if they have, or nothing is asked.
   """
@@ -171,7 +171,7 @@ class Task:
 
   @property
   def head_probe(self) -> Any:
-    """What a linear probe answers from which its head may start.
+    """The answers of a linear probe, from which its head may start.
 
     It is a `probes.linear_probe.Kind`; None answers classes.
     """

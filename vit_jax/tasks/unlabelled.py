@@ -26,7 +26,7 @@ class UnlabelledTask(Task):
     *,
     best: bool,
   ) -> list[str]:
-    """What the encoder is good for, and how one learns if it is better."""
+    """Lines on using the encoder, and on how one learns if it is better."""
     which = ["--best"] if best else []
     shown = hints.uses_of_features(data or "my_photos", run, *which)
     probe = shlex.join(["vit_jax", "fewshot", run, "CLASSES", *which])

@@ -138,7 +138,7 @@ class Distilled(Objective):
     if has_two_heads:
       heads = apply(inputs, method="by_head")
     loss, _ = labelled.loss_and_score(heads[0], targets)
-    average = jnp.add(heads[0], heads[-1]) / 2  # Of one head, that head.
+    average = jnp.add(heads[0], heads[-1]) / 2  # One head is its own average.
     _, score = labelled.loss_and_score(average, targets)
     params = moment.frozen["teacher"]
     answers = self.teacher.logits(params, inputs, labelled.mean, labelled.std)

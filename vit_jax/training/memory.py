@@ -34,7 +34,7 @@ class Needs:
 
   Attributes:
     arguments: Its arguments, which are there before it runs.
-    temporaries: What it takes while it runs.
+    temporaries: Its intermediate values, while it runs.
     results: Its results that do not replace an argument.
   """
 
@@ -44,7 +44,7 @@ class Needs:
 
   @property
   def more(self) -> int:
-    """What it takes beside its arguments."""
+    """Bytes beside those of its arguments."""
     return self.temporaries + self.results
 
   @property
@@ -102,9 +102,9 @@ def warning(
   """A line on a step that does not fit, with what to do.
 
   Args:
-    found: What `lacking` returned.
-    batch_size: That of the step.
-    unit: What a batch size has to be a multiple of.
+    found: The bytes needed and free, from `lacking`.
+    batch_size: The step's batch size.
+    unit: A batch size has to be a multiple of this.
     recomputes: Whether `model.remat` is there to be set.
   """
   needed, free = found

@@ -208,7 +208,7 @@ class Compiling:
   """A program that is compiled in a thread.
 
   Attributes:
-    program: What `jax.stages.Lowered.compile` returned; None before, or if it
+    program: The result of `jax.stages.Lowered.compile`; None before, or if it
       failed.
   """
 

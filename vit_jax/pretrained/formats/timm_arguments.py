@@ -24,8 +24,8 @@ _CLASSES = {
   "b": "Beit",
   "r": "VisionTransformerRelPos",
 }
-# What is made of an argument: the names and shapes of arrays tell it; it
-# changes no answer; it is read; or it has to have one of these values.
+# An argument is one of four: the names and shapes of arrays tell it; it changes
+# no answer; it is read; or it has to have one of these values.
 _TOLD, _IDLE, _READ = "told", "idle", "read"
 _ROPE = "rope_rotate_half rope_grid_indexing rope_grid_offset rope_temperature"
 _TABLE: Mapping[str, tuple[tuple[str, Any], ...]] = {

@@ -1,4 +1,4 @@
-"""What the readers of files that timm saved share; `timm` is the format itself.
+"""Shared by the readers of files that timm saved; `timm` is the format itself.
 
 Its `VisionTransformer`, and the names of its arrays and of DINOv3's.
 

@@ -87,7 +87,7 @@ def normalized(
 
 
 def compared(targets: Mapping[str, Any]) -> dict[str, Any]:
-  """What predictions are compared with, of the targets."""
+  """The targets that predictions are compared with."""
   return {k: v for k, v in targets.items() if k in ("pixels", "counts")}
 
 

@@ -42,7 +42,7 @@ _MLP_RATIO = 4
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-  """What reads the texts of a run: its tokenizer and its text tower.
+  """The tokenizer and the text tower, which read the texts of a run.
 
   It holds no texts, and is known before batches are read.
 

@@ -202,7 +202,7 @@ class Moments:
 
 
 class Kind:
-  """What a probe answers: how its labels enter the problem, and its L2."""
+  """A kind of answers: how its labels enter the problem, and its L2."""
 
   def moments(self, num_features: int) -> Any:
     """Empty sums, as `Moments`, of examples with such labels."""
