@@ -505,25 +505,36 @@ def test_products_that_are_replaced_are_those_of_the_projections(
 
 def test_patch_dropout_leaves_out_padding_first():
   """Of 12 patches 6 stay, and 4 of them count."""
-  x_p = jnp.zeros((B, N, 1))
-  tokens = Tokens(x_p, mask=jnp.asarray(REAL), grid=(H, W))
-  key = {"dropout": jax.random.key(0)}
-  tokens = PatchDropout(0.5).apply({}, tokens, train=True, rngs=key)
-  kept = np.take_along_axis(REAL, np.asarray(tokens.where), axis=1)
-  np.testing.assert_array_equal(kept, tokens.mask)
+
+  @jax.jit
+  def dropped(mask, key):
+    tokens = Tokens(jnp.zeros((B, N, 1)), mask=mask, grid=(H, W))
+    rngs = {"dropout": key}
+    tokens = PatchDropout(0.5).apply({}, tokens, train=True, rngs=rngs)
+    return tokens.where, tokens.mask
+
+  where, mask = dropped(REAL, jax.random.key(0))
+  kept = np.take_along_axis(REAL, np.asarray(where), axis=1)
+  np.testing.assert_array_equal(kept, mask)
   np.testing.assert_array_equal(kept.sum(axis=1), [4, 4])
   assert kept.shape == (B, 6)
 
 
 def test_taking_twice_is_taking_once():
-  z = jnp.arange(5.0)[None, :, None] + jnp.zeros((2, 1, 1))
-  mask = jnp.array([[True, False, True, True], [True] * 4])
-  tokens = Tokens(z, mask=mask, prefix=1, grid=(2, 2))
-  tokens = tokens.take(jnp.array([[3, 1, 0]])).take(jnp.array([[1], [2]]))
-  np.testing.assert_array_equal(tokens.where, [[1], [0]])
-  np.testing.assert_array_equal(tokens.z[..., 0], [[0, 2], [0, 1]])
-  np.testing.assert_array_equal(tokens.mask, [[False], [True]])
-  np.testing.assert_array_equal(tokens.patches[..., 0], [[2], [1]])
+  z = np.broadcast_to(np.arange(5, dtype=np.float32)[:, None], (2, 5, 1))
+  mask = np.array([[True, False, True, True], [True] * 4])
+
+  @jax.jit
+  def taken(z, mask):
+    tokens = Tokens(z, mask=mask, prefix=1, grid=(2, 2))
+    tokens = tokens.take(jnp.array([[3, 1, 0]])).take(jnp.array([[1], [2]]))
+    return tokens.where, tokens.z, tokens.mask, tokens.patches
+
+  where, z, mask, patches = jax.device_get(taken(z, mask))
+  np.testing.assert_array_equal(where, [[1], [0]])
+  np.testing.assert_array_equal(z[..., 0], [[0, 2], [0, 1]])
+  np.testing.assert_array_equal(mask, [[False], [True]])
+  np.testing.assert_array_equal(patches[..., 0], [[2], [1]])
 
 
 def test_the_mean_is_over_the_patches_that_count():
