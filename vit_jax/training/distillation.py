@@ -134,9 +134,11 @@ class Distilled(Objective):
     """The mixed loss of each example, and the score under its labels."""
     labelled = self.labelled
     has_two_heads = self.teacher.settings.form == "deit"
-    heads: Any = [apply(inputs)]
+    heads: Any
     if has_two_heads:
       heads = apply(inputs, method="by_head")
+    else:
+      heads = [apply(inputs)]
     loss, _ = labelled.loss_and_score(heads[0], targets)
     average = jnp.add(heads[0], heads[-1]) / 2  # One head is its own average.
     _, score = labelled.loss_and_score(average, targets)

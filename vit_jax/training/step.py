@@ -113,7 +113,7 @@ def make_train_step(
     objective_key, dropout_key = jax.random.split(key)
     inputs, targets = objective.prepare(batch, objective_key)
     moment = _moment(extras, state, frozen_params)
-    (mean_loss, (score, measured, own_state, _)), grads = gradient(
+    (mean_loss, means), grads = gradient(
       state.params, moment, dropout_key, inputs, targets
     )
     norm = optax.tree.norm(grads)
@@ -123,16 +123,16 @@ def make_train_step(
       updates, opt_state = tx.update(grads, state.opt_state, state.params)
       params = optax.apply_updates(state.params, updates)
       averaged = average(state, params)
-      return TrainState(state.step, params, opt_state, averaged, own_state)
+      return TrainState(state.step, params, opt_state, averaged, means.state)
 
     next_state: Any = _updated_if(finite, updated, state)
     metrics = {
       "loss": mean_loss,
-      objective.metric: score,
+      objective.metric: means.score,
       "gradient_norm": norm,
       "learning_rate": schedule(_updates(state)),
       "skipped_steps": 1 - finite.astype(jnp.int32),
-      **measured,
+      **means.metrics,
     }
     if "skipped" in batch:
       metrics["skipped_images"] = batch["skipped"].sum()
@@ -161,6 +161,23 @@ def _as(new: Any, old: Any) -> Any:
   """The new array in the type of the old one."""
   dtype = jnp.result_type(old)
   return new if jnp.result_type(new) == dtype else jnp.asarray(new, dtype)
+
+
+class Means(NamedTuple):
+  """Means over a batch, or a part of it, beside that of the loss.
+
+  Attributes:
+    score: The mean score.
+    metrics: The objective's own metrics.
+    state: The next state of the objective; None without any.
+    weight: The sum of the examples' weights, by which parts add up; None if all
+      examples count alike.
+  """
+
+  score: Array
+  metrics: Any
+  state: Any
+  weight: Array | None
 
 
 class Operations(NamedTuple):
@@ -262,9 +279,9 @@ def _gradient(
 ) -> Callable:
   """A function from (params, moment, key, inputs, targets).
 
-  It returns the mean loss, with the mean score, the metrics, the next state of
-  the objective and the sum of the weights; and the gradient. Raises ValueError
-  if the objective does not allow for so many parts.
+  It returns ((mean loss, `Means`), gradient), as `jax.value_and_grad` does; in
+  one part it is that. Raises ValueError if the objective does not allow for so
+  many parts.
   """
   if parts > 1 and objective.couples:
     if not isinstance(objective, CoupledObjective):
@@ -279,29 +296,25 @@ def _gradient(
 
 def _loss_function(
   model_of: Callable[..., Apply], objective: Objective
-) -> Callable[..., tuple[Array, Any]]:
+) -> Callable[..., tuple[Array, Means]]:
   """A function from (params, moment, key, inputs, targets).
 
-  It returns what `_gradient` does, without the gradient.
+  It returns the mean loss and `Means`.
   """
 
   def loss_of(
     params: Any, moment: Moment, key: Array, inputs: Any, targets: Any
-  ) -> tuple[Array, Any]:
+  ) -> tuple[Array, Means]:
     apply = model_of(params, moment.frozen, key)
     return _means(objective.loss(apply, inputs, targets, moment))
 
   return loss_of
 
 
-def _means(loss: Loss) -> tuple[Array, Any]:
-  """The mean loss; the mean score, the metrics, the state and the weights.
-
-  The last is the sum of the weights, by which parts add up; None if all
-  examples count alike.
-  """
+def _means(loss: Loss) -> tuple[Array, Means]:
+  """The mean loss over a batch, and the other means."""
   if loss.weight is None:
-    means = loss.score.mean(), loss.metrics, loss.state, None
+    means = Means(loss.score.mean(), loss.metrics, loss.state, None)
     return loss.value.mean(), means
   weight, sum_of = loss.weight, loss.weight.sum()
 
@@ -310,7 +323,7 @@ def _means(loss: Loss) -> tuple[Array, Any]:
     total = jnp.where(weight > 0, values * weight, 0).sum()
     return total / jnp.where(sum_of > 0, sum_of, 1)
 
-  means = mean(loss.score), loss.metrics, loss.state, sum_of
+  means = Means(mean(loss.score), loss.metrics, loss.state, sum_of)
   return mean(loss.value), means
 
 
@@ -391,9 +404,7 @@ def _split(x: Array, parts: int) -> Array:
 def _in_parts(gradient: Callable, parts: int) -> Callable:
   """Averages `gradient` over equal parts, each with its own random key.
 
-  It maps (params, moment, key, inputs, targets) to ((mean loss, (mean score,
-  mean metrics, None, sum of weights)), gradient). Parts of which examples have
-  weights count as much as these.
+  Parts of which examples have weights count as much as these.
   """
   if parts == 1:
     return gradient
@@ -403,28 +414,29 @@ def _in_parts(gradient: Callable, parts: int) -> Callable:
       part, (part_inputs, part_targets) = xs
       part_key = jax.random.fold_in(key, part)
       found = gradient(params, moment, part_key, part_inputs, part_targets)
-      (loss, (score, metrics, state, weight)), grads = found
-      if state is not None:
+      (loss, means), grads = found
+      if means.state is not None:
         raise ValueError(
           f"accumulation_steps={parts}: the objective keeps a state, and takes "
           "a whole batch: set it to 1."
         )
-      sums = (loss, score), grads
-      if weight is not None:
-        sums = jax.tree.map(functools.partial(jnp.multiply, weight), sums)
+      sums = (loss, means.score), grads
+      if means.weight is not None:
+        times = functools.partial(jnp.multiply, means.weight)
+        sums = jax.tree.map(times, sums)
       total = jax.tree.map(jnp.add, total, sums)
-      return total, (metrics, weight)
+      return total, (means.metrics, means.weight)
 
     data = jax.tree.map(lambda x: _split(x, parts), (inputs, targets))
     zeros = jnp.zeros(()), jnp.zeros(())
     zero = (zeros, jax.tree.map(jnp.zeros_like, params))
     found = jax.lax.scan(add_part, zero, (jnp.arange(parts), data))
     total, (metrics, weights) = found
-    whole = parts if weights is None else weights.sum()
+    weight = None if weights is None else weights.sum()
+    whole = parts if weight is None else weight
     (loss, score), grads = jax.tree.map(lambda x: x / whole, total)
     metrics = jax.tree.map(lambda x: x.mean(axis=0), metrics)
-    weight = None if weights is None else whole
-    return (loss, (score, metrics, None, weight)), grads
+    return (loss, Means(score, metrics, None, weight)), grads
 
   return mean
 
@@ -449,13 +461,13 @@ def _coupled_in_parts(
     def embed_part(none: None, xs: tuple[Array, Any]):
       return none, embed(params, *xs)
 
-    def coupled(rows: Any, shared: Any) -> tuple[Array, Any]:
+    def coupled(rows: Any, shared: Any) -> tuple[Array, Means]:
       return _means(objective.couple(rows, shared, targets))
 
     def add_part(total: Any, xs: tuple[Array, Any, Any]):
-      part, part_inputs, by_rows = xs
+      part, part_inputs, rows_gradient = xs
       back = jax.vjp(lambda p: embed(p, part, part_inputs), params)[1]
-      (part_gradient,) = back((by_rows, by_shared))
+      (part_gradient,) = back((rows_gradient, shared_gradient))
       return jax.tree.map(jnp.add, total, part_gradient), None
 
     split = functools.partial(jax.tree.map, lambda x: _split(x, parts))
@@ -466,10 +478,11 @@ def _coupled_in_parts(
     )
     shared = jax.tree.map(lambda x: x[0], shared)  # The same in all parts.
     both = jax.value_and_grad(coupled, argnums=(0, 1), has_aux=True)
-    means, (by_rows, by_shared) = both(rows, shared)
-    by_shared = jax.tree.map(lambda x: x / parts, by_shared)
+    means, (rows_gradient, shared_gradient) = both(rows, shared)
+    # The backward pass of each part adds it once.
+    shared_gradient = jax.tree.map(lambda x: x / parts, shared_gradient)
     zero = jax.tree.map(jnp.zeros_like, params)
-    total, _ = jax.lax.scan(add_part, zero, (*xs, split(by_rows)))
+    total, _ = jax.lax.scan(add_part, zero, (*xs, split(rows_gradient)))
     return means, total
 
   return gradient
