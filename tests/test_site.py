@@ -116,12 +116,12 @@ def test_code_of_a_page_is_whole_and_can_be_copied(browser, site, width):
     tab.goto((site / "howto" / "data.html").as_uri())
     lines = [height for height, fits in tab.evaluate(_LINES) if fits]
     assert len(lines) > 20 and max(lines) < 1.5  # No flag is broken.
-    block = tab.locator(".highlight").filter(has_text="vit_jax pack").first
+    block = tab.locator(".highlight").filter(has_text="vit_jax inspect_data").first
     block.hover()
     block.get_by_role("button", name="Copy").click()
     block.get_by_role("button", name="Copied").wait_for()
     text = tab.evaluate("navigator.clipboard.readText()")
-    assert text.startswith("vit_jax pack my_photos packed/my_photos --size=256")
+    assert text.startswith("vit_jax inspect_data my_photos --out=augmented.png")
     # What goes on to the right can be reached by keys, and its edge is shaded.
     wide = tab.locator(".table-wrapper[tabindex], .highlight pre[tabindex]")
     assert wide.count() > 0 or width > 390
