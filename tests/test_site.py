@@ -116,7 +116,7 @@ def test_code_of_a_page_is_whole_and_can_be_copied(browser, site, width):
     tab.goto((site / "howto" / "data.html").as_uri())
     lines = [height for height, fits in tab.evaluate(_LINES) if fits]
     assert len(lines) > 20 and max(lines) < 1.5  # No flag is broken.
-    block = tab.locator(".highlight").filter(has_text="vit_jax inspect_data").first
+    block = tab.locator(".highlight").filter(has_text="inspect_data").first
     block.hover()
     block.get_by_role("button", name="Copy").click()
     block.get_by_role("button", name="Copied").wait_for()
