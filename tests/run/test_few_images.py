@@ -39,7 +39,7 @@ def test_few_images_train_the_head_and_many_the_whole_model(choose):
   "key, value",
   [
     ("lora.rank", "8"),
-    ("data.task", "multilabel"),
+    ("data.task", "segmentation"),
     ("transfer.keep_head", ""),
     ("masked.rate", "0.5"),
     ("data.root", "nowhere"),
@@ -85,6 +85,24 @@ def test_few_numbers_train_the_head_as_few_classes_do(folder, tmp_path):
   assert data_choice.suited(str(path), given)[0]["config"] == "finetune:small"
   del given["pretrained"]
   assert data_choice.suited(str(path), given)[0]["config"] == "image_folder"
+
+
+def test_few_tags_train_the_head_as_few_classes_do(folder, tmp_path):
+  path = tmp_path / "tags.csv"
+  with path.open("w") as file:
+    rows = csv.writer(file)
+    rows.writerow(["photo", "red", "wide"])
+    rows.writerows([f"a/{k}.png", k % 2, int(k < 5)] for k in range(8))
+  given = {
+    "data.root": f"{folder}/train",
+    "data.labels_file": str(path),
+    "data.task": "multilabel",
+    "pretrained": "b16_augreg",
+  }
+  chosen, why = data_choice.suited(str(path), given)
+  assert chosen["config"] == "finetune:small"
+  assert chosen["loss.label_smoothing"] == "0.0"
+  assert why.endswith("which has only 6 training images,")
 
 
 @pytest.mark.parametrize("probed", [True, False])

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import all_labels
 from vit_jax.training import losses
 from vit_jax.training.losses import Classification
+
+if TYPE_CHECKING:
+  from vit_jax.tasks.probes.label_probe import SeveralLabels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +100,6 @@ class MultiLabelTask(ClassificationTask):
     "model.num_classes",
     "fewshot.shots",
     "distill.teacher",
-    "transfer.probe_head",
   )
 
   def facts(self) -> dict[str, Any]:
@@ -119,6 +121,12 @@ class MultiLabelTask(ClassificationTask):
   @property
   def answers(self) -> "LabelAnswers":
     return LabelAnswers(self)
+
+  @property
+  def head_probe(self) -> "SeveralLabels":
+    from vit_jax.tasks.probes.label_probe import SeveralLabels
+
+    return SeveralLabels()
 
   def for_test(self) -> "MultiLabelTask":
     return dataclasses.replace(self, threshold=self.answers.given_from)

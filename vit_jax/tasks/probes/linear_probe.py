@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 L2S = tuple(2.0**power for power in range(-10, 21))
 
 SHARPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 13))
-Answers = Sequence[tuple["Solutions", *tuple[np.ndarray, ...]]]
+Answers = Sequence[tuple[Any, *tuple[np.ndarray, ...]]]
 """The solutions without each fold, its features and its labels."""
 _EPSILON = 1e-6  # Added to the standard deviation of each feature.
 _MOST_HELD_OUT = 5_000  # Held-out examples that suffice to choose L2.
@@ -197,8 +197,7 @@ class Moments:
     # the centred features is 0.
     class_sums = (self._by_class - self._counts[:, None] * mean) / scale
     ZtY = np.concatenate([2 * class_sums.T, (2 * self._counts - count)[None]])
-    s, V = np.linalg.eigh(ZtZ)
-    return Solutions(mean, scale, s, V, V.T @ ZtY)
+    return Solutions.of_sums(mean, scale, ZtZ, ZtY)
 
 
 class Kind:
@@ -208,11 +207,11 @@ class Kind:
     """Empty sums, as `Moments`, of examples with such labels."""
     raise NotImplementedError
 
-  def solutions(self, features: np.ndarray, labels: np.ndarray) -> "Solutions":
-    """Those of all examples, for every L2."""
+  def solutions(self, features: np.ndarray, labels: np.ndarray) -> Any:
+    """Those of all examples, as `Solutions`, for every L2."""
     raise NotImplementedError
 
-  def choose(self, whole: "Solutions", answers: Answers) -> Probe:
+  def choose(self, whole: Any, answers: Answers) -> Probe:
     """The probe of all examples whose L2 answers the held-out folds best."""
     raise NotImplementedError
 
@@ -246,10 +245,10 @@ def fit_kind(
   """Fits a probe to examples of which only those that choose L2 are kept.
 
   Each fold is held out in turn and predicted by a probe of all other examples.
-  The lowest cross-entropy of all chooses the L2 and the probe's `sharpness`; of
-  numbers, the lowest squared error the L2. `parts` are features (N, D), labels
-  (N, ...), and the fold of each, int (N,); -1 is never held out. They are
-  fitted as by `fit_in_folds` if that is the faster.
+  The lowest cross-entropy of all chooses the L2 and the probe's `sharpness`;
+  the lowest squared error the L2 of numbers and of several labels. `parts` are
+  features (N, D), labels (N, ...), and the fold of each, int (N,); -1 is never
+  held out. They are fitted as by `fit_in_folds` if that is the faster.
   """
   parts = iter(parts)
   few, count = [], 0
@@ -359,12 +358,25 @@ class Solutions:
     x = features.astype(np.float64)
     mean = x.mean(axis=0)
     scale = x.std(axis=0) + _EPSILON
-    Z = whiten(features, mean, scale)
-    if len(Z) < Z.shape[1]:
-      s, U = np.linalg.eigh(Z @ Z.T)
-      return cls(mean, scale, s, Z.T @ U, U.T @ Y)
-    s, V = np.linalg.eigh(Z.T @ Z)
-    return cls(mean, scale, s, V, V.T @ (Z.T @ Y))
+    return cls.of_rows(mean, scale, whiten(features, mean, scale), Y)
+
+  @classmethod
+  def of_rows(
+    cls, mean: np.ndarray, scale: np.ndarray, Z: np.ndarray, Y: np.ndarray
+  ) -> "Solutions":
+    """The solutions for whitened features (N, D+1) and targets (N, K)."""
+    if len(Z) >= Z.shape[1]:
+      return cls.of_sums(mean, scale, Z.T @ Z, Z.T @ Y)
+    s, U = np.linalg.eigh(Z @ Z.T)
+    return cls(mean, scale, s, Z.T @ U, U.T @ Y)
+
+  @classmethod
+  def of_sums(
+    cls, mean: np.ndarray, scale: np.ndarray, ZtZ: np.ndarray, ZtY: np.ndarray
+  ) -> "Solutions":
+    """The solutions from Z^T Z and Z^T Y."""
+    s, V = np.linalg.eigh(ZtZ)
+    return cls(mean, scale, s, V, V.T @ ZtY)
 
   def probe(self, l2: float) -> Probe:
     W = self.basis @ self._shrunken(l2)

@@ -93,5 +93,4 @@ class NumberMoments:
     mean, scale, ZtZ = whitened(self._total, self._squares, self._count)
     centred = (self._products - np.outer(mean, self._targets)) / scale[:, None]
     ZtY = np.concatenate([centred, self._targets[None]])
-    s, V = np.linalg.eigh(ZtZ)
-    return Solutions(mean, scale, s, V, V.T @ ZtY)
+    return Solutions.of_sums(mean, scale, ZtZ, ZtY)

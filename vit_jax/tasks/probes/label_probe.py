@@ -1,0 +1,237 @@
+"""Linear probes of several labels: ridge regression on features, per label.
+
+Each label is the problem of `linear_probe` by itself, over the examples of
+which it is known: its targets are 0 and 1, less their mean. One L2 serves all
+labels. It is the one whose probes of the other folds have the lowest squared
+error on each fold, summed over the labels in units of their variance.
+
+Such a score is a probability that knows no bounds. Its logit is a (score - p) +
+b, as Platt scaling has it: p is the label's share, and a and b give the answers
+on the folds the lowest cross-entropy, where a is a multiple of 1 / p (1 - p),
+the slope of the logit at p.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.special import expit
+
+from vit_jax.tasks.probes.linear_probe import (
+  L2S,
+  SHARPNESS,
+  Answers,
+  Kind,
+  Probe,
+  Solutions,
+  whiten,
+  whitened,
+)
+
+_HALVINGS = 40  # They find b to 1e-9 of where it may lie.
+_SURE = 30.0  # The logit of a probability that is 1 in all but name.
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelSolutions:
+  """The solutions of all labels for every L2, of those known alike in one.
+
+  Attributes:
+    share: The mean of each label's targets; 0 if it is never known.
+    parts: The places of some of the labels, and their solutions.
+  """
+
+  share: Float[np.ndarray, " K"]
+  parts: Sequence[tuple[Int[np.ndarray, " k"], Solutions]]
+
+  @classmethod
+  def of_examples(
+    cls, features: Float[np.ndarray, "N D"], labels: Float[np.ndarray, "N K"]
+  ) -> "LabelSolutions":
+    every = Solutions.of_targets(features, np.zeros((len(labels), 0)))
+    mean, scale = every.mean, every.scale
+    Z = whiten(features, mean, scale)
+    known = ~np.isnan(labels)
+    share = _share(np.nansum(labels, axis=0), known.sum(axis=0))
+    columns, column_of = np.unique(known, axis=1, return_inverse=True)
+    parts = []
+    for number, rows in enumerate(columns.T):
+      of = np.flatnonzero(column_of.reshape(-1) == number)
+      Y = labels[rows][:, of].astype(np.float64) - share[of]
+      parts.append((of, Solutions.of_rows(mean, scale, Z[rows], Y)))
+    return cls(share, parts)
+
+  def probe(self, l2: float) -> Probe:
+    """The probe whose scores are probabilities that know no bounds."""
+    _, first = self.parts[0]
+    W = np.empty((len(first.mean) + 1, len(self.share)))
+    for of, solutions in self.parts:
+      W[:, of] = solutions.probe(l2).W
+    W[-1] += self.share
+    return Probe(first.mean, first.scale, W, l2)
+
+
+@dataclasses.dataclass(frozen=True)
+class SeveralLabels(Kind):
+  """Answers the logit of each label, which is 0, 1, or NaN where unknown."""
+
+  def moments(self, num_features: int) -> "LabelMoments":
+    return LabelMoments(num_features)
+
+  def solutions(
+    self, features: np.ndarray, labels: np.ndarray
+  ) -> LabelSolutions:
+    return LabelSolutions.of_examples(features, labels)
+
+  def choose(self, whole: LabelSolutions, answers: Answers) -> Probe:
+    """The probe of all examples; of equal errors, that of the largest L2."""
+    y = np.concatenate([labels for _, _, labels in answers])
+    known = ~np.isnan(y)
+    share = _share(np.nansum(y, axis=0), known.sum(axis=0))
+    variance = share * (1 - share)
+    weight = np.divide(1, variance, where=variance > 0, out=0 * variance)
+
+    def scores(l2: float) -> np.ndarray:
+      return np.concatenate([p.probe(l2).scores(x) for p, x, _ in answers])
+
+    def error(l2: float) -> float:
+      squares = np.where(known, scores(l2) - np.nan_to_num(y), 0) ** 2
+      return float((squares.sum(axis=0) * weight).sum())
+
+    l2 = min(reversed(L2S), key=error)
+    a, b = logits_of(scores(l2), np.nan_to_num(y), known)
+    probe = whole.probe(l2)
+    W = probe.W * a
+    W[-1] += b
+    return dataclasses.replace(probe, W=W)
+
+
+def logits_of(
+  scores: Float[np.ndarray, "N K"],
+  labels: Float[np.ndarray, "N K"],
+  known: Bool[np.ndarray, "N K"],
+) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+  """The factor a and the offset b that make logits of each label's scores.
+
+  Of n known examples of which m have the label, the targets are
+  (m + 1) / (m + 2) and 1 / (n - m + 2), as Platt has them, so that few examples
+  make no answer certain.
+  """
+  n, m = known.sum(axis=0), (labels * known).sum(axis=0)
+  targets = np.where(labels > 0, (m + 1) / (m + 2), 1 / (n - m + 2)) * known
+  # Of a label that is never known, the logit is 0.
+  p = np.where(n > 0, targets.sum(axis=0) / np.maximum(n, 1), 0.5)
+  best = np.full(len(p), np.inf), np.zeros(len(p)), np.zeros(len(p))
+  for t in SHARPNESS:
+    a = t / (p * (1 - p))
+    z = a * scores
+    b = _offset(z, p, known)
+    u = z + b
+    terms = np.where(known, np.logaddexp(0, u) - targets * u, 0)
+    new = terms.sum(axis=0), a, b
+    better = new[0] < best[0]
+    best = tuple(
+      np.where(better, *pair) for pair in zip(new, best, strict=True)
+    )
+  return best[1], best[2]
+
+
+def _offset(
+  z: Float[np.ndarray, "N K"],
+  p: Float[np.ndarray, " K"],
+  known: Bool[np.ndarray, "N K"],
+) -> Float[np.ndarray, " K"]:
+  """The b for which the mean of sigmoid(z + b) over known examples is p."""
+  low = -z.max(axis=0, where=known, initial=-np.inf) - _SURE
+  high = -z.min(axis=0, where=known, initial=np.inf) + _SURE
+  none = ~known.any(axis=0)
+  low, high = np.where(none, 0, low), np.where(none, 0, high)
+  n = known.sum(axis=0)
+  for _ in range(_HALVINGS):
+    b = (low + high) / 2
+    above = np.where(known, expit(z + b), 0).sum(axis=0) > n * p
+    low, high = np.where(above, low, b), np.where(above, b, high)
+  return (low + high) / 2
+
+
+class LabelMoments:
+  """Sums over examples, as `linear_probe.Moments`, of several labels.
+
+  A label that is unknown for some examples takes D^2 numbers of its own.
+  """
+
+  def __init__(self, num_features: int):
+    D = num_features
+    self._count = 0.0
+    self._total = np.zeros(D)
+    self._squares = np.zeros((D, D))
+    self._known: np.ndarray = np.zeros(0)  # (K,), as the next.
+    self._positives: np.ndarray = np.zeros(0)
+    self._known_total: np.ndarray = np.zeros((D, 0))
+    self._products: np.ndarray = np.zeros((D, 0))
+    self._unknown: dict[int, np.ndarray] = {}  # Squares of these examples.
+
+  def add(
+    self,
+    features: Float[np.ndarray, "N D"],
+    labels: Float[np.ndarray, "N K"],
+    sign: int = 1,
+  ) -> None:
+    """Adds examples; with `sign` -1 it takes them away."""
+    x = features.astype(np.float64)
+    known, y = ~np.isnan(labels), np.nan_to_num(labels.astype(np.float64))
+    self._count += sign * len(x)
+    self._total = self._total + sign * x.sum(axis=0)
+    self._squares = self._squares + sign * (x.T @ x)
+    sums = {
+      "_known": known.sum(axis=0),
+      "_positives": y.sum(axis=0),
+      "_known_total": x.T @ known,
+      "_products": x.T @ y,
+    }
+    for name, new in sums.items():
+      old = getattr(self, name)
+      setattr(self, name, (old if old.size else 0) + sign * new)
+    for k in np.flatnonzero(~known.all(axis=0)).tolist():
+      of = x[~known[:, k]]
+      self._unknown[k] = self._unknown.get(k, 0) + sign * (of.T @ of)
+
+  def without(self, features: np.ndarray, labels: np.ndarray) -> "LabelMoments":
+    """The sums without some of the examples."""
+    others = copy.copy(self)  # Sums are replaced, and never changed in place.
+    others._unknown = dict(self._unknown)
+    others.add(features, labels, sign=-1)
+    return others
+
+  def path(self) -> LabelSolutions:
+    """The solutions for every L2 of the probe of all examples added so far."""
+    mean, scale, ZtZ = whitened(self._total, self._squares, self._count)
+    share = _share(self._positives, self._known)
+    # The sums of whitened features over the examples that are known.
+    sums = (self._known_total - np.outer(mean, self._known)) / scale[:, None]
+    products = self._products - np.outer(mean, self._positives)
+    products = products / scale[:, None] - share * sums
+    ZtY = np.concatenate([products, np.zeros((1, len(share)))])
+    complete = [k for k in range(len(share)) if k not in self._unknown]
+    parts = []
+    if complete:
+      of = np.array(complete)
+      parts.append((of, Solutions.of_sums(mean, scale, ZtZ, ZtY[:, of])))
+    for k, unknown in self._unknown.items():
+      t, n = self._known_total[:, k], self._known[k]
+      cross = np.outer(t, mean)
+      squares = self._squares - unknown - cross - cross.T
+      own = np.empty_like(ZtZ)
+      own[:-1, :-1] = squares + n * np.outer(mean, mean)
+      own[:-1, :-1] /= np.outer(scale, scale)
+      own[:-1, -1] = own[-1, :-1] = sums[:, k]
+      own[-1, -1] = n
+      of = np.array([k])
+      parts.append((of, Solutions.of_sums(mean, scale, own, ZtY[:, of])))
+    return LabelSolutions(share, parts)
+
+
+def _share(positives: np.ndarray, known: np.ndarray) -> np.ndarray:
+  return positives / np.maximum(known, 1)
