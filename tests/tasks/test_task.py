@@ -1,10 +1,12 @@
 """What every task has to do, and what each refuses."""
 
+import contextlib
 import dataclasses
 import json
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -24,6 +26,8 @@ from vit_jax.data.reading.tokenizer_files import new_tokenizer
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.inference.predictor import Prediction
 from vit_jax.inspection.charts import figure_of_chart
+from vit_jax.models import to_fields
+from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
@@ -35,6 +39,8 @@ from vit_jax.training import sharding
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.losses import Moment
 from vit_jax.training.settings import DistillSettings, LossSettings
+from vit_jax.training.state import TrainState
+from vit_jax.workdir.checkpoint import Checkpoints
 
 B, NAMES = 24, tuple("abcdefg")
 WORDS = [f"{colour} {name}" for name in NAMES for colour in ("red", "blue")]
@@ -228,7 +234,7 @@ def test_what_every_task_does(name, tmp_path):
   keys = {f"eval/{metric.key}" for metric in given.scores.metrics}
   assert keys <= found.keys() | {f"eval/{objective.metric}"} | UNMEASURED
   score = f"eval/{given.scores.best}"
-  assert score in found and score in choose.score_keys()
+  assert score in found
   assert given.scores.metric.higher_is_better and found[score] <= 1
   assert type(choose.by_metrics(found)) is type(given)
   shown = {key for chart in given.scores.curves for key in chart.curves}
@@ -407,3 +413,33 @@ def test_an_unknown_task_is_refused():
     choose.saved(saved, plain, "regression")
   with pytest.raises(ValueError, match="run's task is classification."):
     choose.saved({"config": {}}, plain, "regression")
+
+
+@every_task
+def test_best_opens_the_checkpoint_that_the_closing_line_names(tmp_path, name):
+  own = task(**TASKS[name])
+  description = {
+    "config": to_dict(settings(**TASKS[name])),
+    "model": to_fields(make_vit("Ti/4", num_classes=7)),
+    "class_names": [*NAMES],
+    **choose.record(own),
+  }
+  # By each metric of another task, and by its other ones, the newest is best.
+  metrics = {
+    f"eval/{metric.key}"
+    for record in ALL_TASKS.values()
+    for metric in record.task_class().scores.metrics
+  }
+  good, late = dict.fromkeys(metrics, 0.1), dict.fromkeys(metrics, 0.9)
+  key = own.scores.key
+  rows = {10: good | {key: 0.5}, 20: late | {key: 0.25}}
+  workdir = str(tmp_path / "run")
+  with contextlib.closing(Checkpoints(workdir, keys=(key,))) as saved:
+    for step, row in rows.items():
+      state = TrainState(jnp.int32(step), {"a": np.ones(1)}, None)
+      assert saved.save(state, step, description, row) is None
+    saved.wait()
+    assert saved.best_step == 10
+  loaded, _ = open_run_checkpoint(workdir, best=True)
+  assert loaded.step == 10
+  assert open_run_checkpoint(workdir)[0].step == 20

@@ -243,7 +243,7 @@ def _opened(
   workdir: str,
 ) -> contextlib.AbstractContextManager[Checkpoints]:
   """The checkpoints of a run, to be read only."""
-  return contextlib.closing(open_run(workdir, choose.score_keys()))
+  return contextlib.closing(open_run(workdir, choose.score_key))
 
 
 @contextlib.contextmanager

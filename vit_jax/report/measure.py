@@ -209,7 +209,7 @@ def _best(
   workdir: str, task: Task, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[int, str] | None:
   metric = task.scores.metric
-  with contextlib.closing(open_run(workdir, [task.scores.key])) as saved:
+  with contextlib.closing(open_run(workdir, choose.score_key)) as saved:
     step = saved.best_step
   texts = [metric.text(row) for row in rows if row["step"] == step]
   return next(((step, t) for t in reversed(texts) if step and t), None)

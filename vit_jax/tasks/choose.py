@@ -239,9 +239,19 @@ def record(task: Task) -> dict[str, Any]:
   return entries
 
 
-def score_keys() -> tuple[str, ...]:
-  """The metrics by which the best checkpoint of a run may be found."""
-  return tuple(task_class(name).scores.key for name in ALL_TASKS)
+def score_key(description: Mapping[str, Any]) -> str:
+  """The metric by which the best checkpoint of a run is found.
+
+  It is the one that the description names, or else its task's. Another task's
+  may be among the metrics of an evaluation too: pairs have a cosine, which is
+  the score of a student. Raises ValueError if the description is damaged.
+  """
+  if "score" in description:
+    return description["score"]
+  name, named_own = _named(description)
+  # No class of the user's own is imported, and its description has a score.
+  kind = task_class("classification" if named_own else name)
+  return (_enabled(_sections(description)) or kind).scores.key
 
 
 def by_metrics(keys: Iterable[str]) -> Task | None:

@@ -22,7 +22,7 @@ from etils import epath
 from vit_jax.runtime import hints, hosts
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket, orbax_files
-from vit_jax.workdir.checkpoint_reader import CheckpointReader, items
+from vit_jax.workdir.checkpoint_reader import CheckpointReader, KeyOf, items
 from vit_jax.workdir.description import checksums
 from vit_jax.workdir.orbax_files import CLASSES
 
@@ -43,6 +43,8 @@ class Checkpoints(CheckpointReader):
     read_only: Never write to the folder, to which another process may write.
     keys: The metrics that may be the score by which the best is found; the
       first that an evaluation has is.
+    key_of: The metric that is the score, from the description of a run that is
+      only read; by default the one that it names, or `keys`.
     described: The descriptions that have been read already, by their steps.
   """
 
@@ -53,11 +55,12 @@ class Checkpoints(CheckpointReader):
     *,
     read_only: bool = False,
     keys: Sequence[str] = CLASSES,
+    key_of: KeyOf | None = None,
     described: Mapping[int, dict[str, Any]] | None = None,
   ):
     if keep_last < 1:
       raise ValueError(f"keep_last={keep_last} must be 1 or more.")
-    super().__init__(workdir, read_only=read_only, keys=keys)
+    super().__init__(workdir, read_only=read_only, keys=keys, key_of=key_of)
     self._descriptions |= described or {}
     self._keep_last = keep_last
     self._saving: tuple[int, concurrent.futures.Future[Any]] | None = None
@@ -190,8 +193,8 @@ def is_run(path: str) -> bool:
     return False
 
 
-def open_run(workdir: str, keys: Sequence[str] = CLASSES) -> Checkpoints:
-  """The checkpoints of a run, to be read only; `keys` as for `Checkpoints`.
+def open_run(workdir: str, key_of: KeyOf | None = None) -> Checkpoints:
+  """The checkpoints of a run, to be read only; `key_of` as for `Checkpoints`.
 
   Raises ValueError if the folder holds none, and OSError if it cannot be read.
   """
@@ -202,7 +205,7 @@ def open_run(workdir: str, keys: Sequence[str] = CLASSES) -> Checkpoints:
     if run := hints.run_of(workdir):
       hint = f"did you mean {run}?"
     raise ValueError(f"{workdir} {needed}{f'; {hint}' if hint else '.'}")
-  return Checkpoints(workdir, read_only=True, keys=keys)
+  return Checkpoints(workdir, read_only=True, key_of=key_of)
 
 
 def latest_described(workdir: str) -> dict[int, dict[str, Any]]:

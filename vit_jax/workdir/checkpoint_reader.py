@@ -19,6 +19,8 @@ from vit_jax.workdir import bucket, orbax_files
 from vit_jax.workdir.description import checksums, named_leaves, verify_digest
 
 T = TypeVar("T")
+KeyOf = Callable[[dict[str, Any]], str]
+"""Says which metric is a run's score, from one of its descriptions."""
 _RETRY_AFTER = (1, 4)  # Seconds between attempts to read.
 # Statuses with which TensorStore reports bytes that are gone or do not decode.
 _STATUSES = (
@@ -53,11 +55,18 @@ class CheckpointReader:
   `notes` has a line for each thing that was damaged and skipped.
   """
 
-  def __init__(self, workdir: str, *, read_only: bool, keys: Sequence[str]):
+  def __init__(
+    self,
+    workdir: str,
+    *,
+    read_only: bool,
+    keys: Sequence[str],
+    key_of: KeyOf | None = None,
+  ):
     path = epath.Path(workdir).expanduser()
     self.folder = path if bucket.is_address(workdir) else path.resolve()
     self.notes: list[str] = []
-    self._read_only, self._keys = read_only, keys
+    self._read_only, self._keys, self._key_of = read_only, keys, key_of
     self._descriptions: dict[int, dict[str, Any]] = {}  # By step, once read.
     self._steps_folder = folder = self.folder / "checkpoints"
     try:
@@ -85,13 +94,14 @@ class CheckpointReader:
   def best_step(self) -> int | None:
     """The step with the best score; the newest if none has one.
 
-    A description names the score of a task of the user's own. A run that saves
-    knows the scores of its own.
+    A run that saves knows its score; of another, its description tells it.
     """
     scores = self._steps
     if self._read_only:
       newest = self.newest_description()
-      if newest and "score" in newest[1]:
+      if newest and self._key_of:
+        self._keys = (self._key_of(newest[1]),)
+      elif newest and "score" in newest[1]:
         self._keys = (newest[1]["score"],)
       scores = self._scores()
     best = orbax_files.best(scores)

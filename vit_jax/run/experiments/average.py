@@ -289,7 +289,7 @@ def _write(
   state = TrainState(step=jnp.int32(source.step), params=params, opt_state=None)
   with _filling(out) as place:
     with contextlib.closing(
-      Checkpoints(place, keys=choose.score_keys())
+      Checkpoints(place, keys=[choose.score_key(description)])
     ) as checkpoints:
       problem = checkpoints.save(state, source.step, description, metrics)
       if problem:
