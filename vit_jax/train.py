@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from vit_jax.runtime import callable_module, command, hosts, restarts
+from vit_jax.runtime import callable_module, command, hints, hosts, restarts
 
 if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
@@ -85,6 +85,7 @@ def main(_: list[str]) -> int | None:
   return None
 
 
+@hints.accepts('vit_jax.train("my_photos", pretrained=WEIGHTS)')
 def train(
   data: str | os.PathLike[str] | None = None,
   *,

@@ -132,6 +132,8 @@ def test_a_text_finds_the_images_that_it_is_nearest_to(clip, photos, capsys):
   y, t = clip.features(photos), clip.embed_texts("a cat")
   y, t = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (y, t))
   cosines = (y @ t.T)[:, 0]
+  with pytest.raises(ValueError, match="images are searched here.*texts="):
+    clip.find_similar(photos[0], ["a cat", "a dog"])
   found = clip.find_similar("a cat", pathlib.Path(photos[0]).parent, top=3)
   best = np.argsort(-cosines)[:3]
   assert [one.image for one in found] == [photos[k] for k in best]

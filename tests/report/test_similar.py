@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import vit_jax
 from tests import published
 from tests.data.pictures import noise, scene
+from tests.pretrained.test_text import FOLDER as TEXTS
 from vit_jax.inference.predictor import image_features
 from vit_jax.predict import mark_files
 from vit_jax.pretrained.load import open_checkpoint
@@ -198,3 +200,25 @@ def test_addresses_are_not_written(photos, name, monkeypatch, tmp_path):
   with pytest.raises(ValueError, match="is an address, and only local files"):
     mark_files(MODEL, [str(photos)], name)
   assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+def test_a_text_is_a_query_of_a_model_of_images_and_texts(photos, tmp_path):
+  """The nearest are those of the product of the unit vectors."""
+  folder = tmp_path / "found"
+  pair = str(TEXTS / "hf_siglip")
+  find_similar(pair, [str(photos)], out=str(folder), query=["a cat"])
+  loaded = vit_jax.load_pretrained(pair)
+  rows = table(folder)
+  text = loaded.embed_texts("a cat")[0]
+  for row in rows:
+    image = loaded.features(str(photos / row["file"]))[0]
+    cosine = image @ text / np.linalg.norm(image) / np.linalg.norm(text)
+    assert float(row["cosine"]) == pytest.approx(float(cosine), abs=1e-5)
+  assert [row["query"] for row in rows] == ["a cat"] * len(rows)
+  assert "query: a cat" in (folder / "index.html").read_text("utf-8")
+
+
+def test_a_text_without_a_text_tower_is_refused_at_once(photos, tmp_path):
+  with pytest.raises(ValueError, match="a cat: there is no such file"):
+    find_similar(MODEL, [str(photos)], out=str(tmp_path), query=["a cat"])
+  assert not (tmp_path / "vectors.npz").exists()

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import importlib
 import importlib.resources
+import operator
 import os
 import re
 
@@ -62,6 +63,11 @@ def test_a_wrong_argument_names_the_right_one(keywords, said):
   with pytest.raises(TypeError) as caught:
     _f(**keywords)
   assert str(caught.value).endswith(said)
+
+
+def test_several_arguments_in_front_are_answered_by_an_example():
+  with pytest.raises(TypeError, match="by their names: vit_jax.train"):
+    operator.call(vit_jax.train, "weights", "my_photos")
 
 
 TABLE = importlib.resources.files("vit_jax.runtime") / "hints.csv"

@@ -262,8 +262,15 @@ class Answering(Opened):
     # Imported here because it imports SciPy.
     from vit_jax.inference import nearest
 
+    if (
+      isinstance(folder, list | tuple) and folder and all(map(is_text, folder))
+    ):
+      raise ValueError(
+        f"{quoted(str(folder[0]))} is no file: images are searched here. To "
+        "compare an image with texts, call loaded.predict(image, texts=[...])."
+      )
     if is_text(image):
-      query = self._embed_query(str(image))
+      query = self.embed_query(str(image))
       files = [*each_picture(folder)]
     else:
       files = among(folder, image)
@@ -364,7 +371,7 @@ class Answering(Opened):
     texts = [texts] if isinstance(texts, str) else [*texts]
     return self.text_tower.embed(texts, batch_size=batch_size)
 
-  def _embed_query(self, text: str) -> np.ndarray:
+  def embed_query(self, text: str) -> np.ndarray:
     """The vector of a text that stands where an image could."""
     try:
       query = self.embed_texts(text)

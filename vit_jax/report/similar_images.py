@@ -20,6 +20,7 @@ from vit_jax.inference.kept_vectors import (
   stamps_of,
 )
 from vit_jax.inference.predictor import predict
+from vit_jax.inference.reading import is_text
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.published import FEATURES
@@ -60,6 +61,7 @@ def find_similar(
   loaded = open_checkpoint(checkpoint, hold=Loaded.read_params, **overrides)
   for note in loaded.notes:
     say(note)
+  queried = _queried(loaded, query) if query else None
   files, vectors, skipped = _vectors_of(
     loaded, files, folder, batch_size, display
   )
@@ -71,8 +73,13 @@ def find_similar(
   rows = nearest.unit(vectors)
   names = _names(files, folders)
   images = files, names, rows, neighbours
-  if query:
-    result = Answers.of(query, _queried(loaded, query), *images)
+  if queried is not None:
+    if queried.shape[1] != rows.shape[1]:
+      raise ValueError(
+        f"{checkpoint} gives {rows.shape[1]} numbers for an image and "
+        f"{queried.shape[1]} for a text, which are not compared."
+      )
+    result = Answers.of(query, queried, *images)
   else:
     splits = splits_of(files, folders)
     spec = loaded.preprocessing.spec
@@ -163,13 +170,26 @@ def _predictions(loaded: Loaded, files: Sequence[str], batch_size: int) -> Any:
 
 
 def _queried(loaded: Loaded, query: Sequence[str]) -> Float[np.ndarray, "Q D"]:
-  """The vector of each query; raises ValueError if one cannot be read."""
-  vectors = []
-  batches = _predictions(loaded, query, min(32, len(query)))
-  for one in itertools.chain.from_iterable(batches):
+  """The vector of each query, an image or a text.
+
+  Raises ValueError if an image cannot be read, it is a text and there is no
+  text tower, or the two have vectors of other lengths.
+  """
+  by_query: dict[str, np.ndarray] = {}
+  files = [name for name in query if not is_text(name)]
+  batches = _predictions(loaded, files, min(32, len(query)))
+  for name, one in zip(
+    files, itertools.chain.from_iterable(batches), strict=True
+  ):
     if one.features is None:
       raise ValueError(f"--query={one.image}: {one.error}")
-    vectors.append(np.asarray(one.features, np.float32).ravel())
+    by_query[name] = np.asarray(one.features, np.float32).ravel()
+  for name in query:
+    if name not in by_query:
+      by_query[name] = loaded.embed_query(name)[0]
+  vectors = [by_query[name] for name in query]
+  if len({*map(len, vectors)}) > 1:
+    raise ValueError("--query: images and texts have vectors of other lengths.")
   return nearest.unit(np.stack(vectors))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.example import MAX_BYTES, ImageSpec
+from vit_jax.inference.reading import is_text
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.report.page import template_of
 from vit_jax.report.pictures import Picture, photograph
@@ -158,6 +159,9 @@ def _nearest(result: Answers, spec: ImageSpec) -> Section:
       for row, cosine in zip(places, cosines, strict=True)
     )
     sheet = _sheet("", result.files, captions, len(places), spec)
+    if is_text(name):
+      sheets.append(dataclasses.replace(sheet, title=f"query: {name}"))
+      continue
     query = _picture(name, f"query: {name}", spec)
     sheets.append(dataclasses.replace(sheet, pictures=[query, *sheet.pictures]))
   text = "Each query, and then its nearest images with their cosine."

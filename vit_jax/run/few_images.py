@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from vit_jax.data.settings import DataSettings
 from vit_jax.pretrained import known
 from vit_jax.runtime import checks, hints
+from vit_jax.runtime.printable import counted
 from vit_jax.runtime.settings import UNITS, flat, types_of
 from vit_jax.tasks.table import SECTIONS, labels_of
 
@@ -131,9 +132,9 @@ def _of_count(
   steps = settings.total.in_steps(min(settings.batch_size, count), count)
   momentum = max(1 - _MOMENTA / max(steps, 1), _LEAST_MOMENTUM)
   if momentum < settings.ema_decay:
-    why = (
-      f"in {steps:,} step{'s' * (steps != 1)} the teacher must follow faster"
-    )
+    why = f"in {counted(steps, 'step')} the teacher must follow faster"
+    if momentum == _LEAST_MOMENTUM:
+      why += f"; {momentum:g} is the least that is chosen"
     choices.append(({"ema_decay": f"{momentum:.3f}"}, why))
   return choices
 

@@ -234,7 +234,7 @@ def _average(plan: Plan) -> str | None:
     return None
   return (
     f"with ema_decay={decay:g}, {share:.0%} of what this run gives are the "
-    "parameters that it starts from: set a lower ema_decay, or train longer"
+    "parameters that it starts from: train longer, or set a lower ema_decay"
   )
 
 

@@ -120,6 +120,8 @@ def accepts(
       except TypeError as error:
         of = f"{example.partition('(')[0]}()"
         end = _of_arguments(given, names, of) or f"; as in {example}"
+        if args and len(args) > 1 and "positional" in str(error):
+          end = f"; one goes in front and others by their names: {example}"
         raise TypeError(f"{error}{end}") from None
       kwargs.clear()
       kwargs.update(given)

@@ -91,6 +91,8 @@ def filled(*folders):
       {"": ("images", "annotations/trimaps")},
     ),
     (["images/a", "masks/a"], {"": ("images", "masks")}),
+    (["photos", "masks"], {"": ("photos", "masks")}),
+    (["scans", "labels"], {"": ("scans", "labels")}),
   ],
 )
 def test_images_and_masks(tmp_path, folders, expected):

@@ -22,7 +22,10 @@ IMAGES = (b"images", b"image", b"img")
 _LOOKED_AT = 1_000  # Files in a folder of masks.
 _IMAGES_LOOKED_AT = 16  # Whose masks are looked for.
 _IMAGES = frozenset(
-  "images image img imgs jpegimages leftimgbit input inputs rgb".split()
+  (
+    "images image img imgs jpegimages leftimgbit input inputs rgb "
+    "photos photo photographs pictures picture pics frames scans"
+  ).split()
 )
 
 
