@@ -4,6 +4,7 @@ import base64
 import collections
 import dataclasses
 import io
+import itertools
 import math
 import os
 import re
@@ -20,6 +21,7 @@ from vit_jax.report import page as report_page
 from vit_jax.report.page import headline_of, page
 from vit_jax.tasks.classification.confusion import ConfusionMatrix
 from vit_jax.tasks.classification.eval_step import Predictions
+from vit_jax.tasks.scores import of_folds
 
 
 @pytest.fixture(scope="module")
@@ -126,21 +128,13 @@ def test_short_windows_are_averaged_with_the_one_before(measured):
 
 
 def test_the_result_comes_first_and_in_words(measured):
-  better = measured.metrics | {"eval/top1": 13 / 15}
-  runs = [
-    example.facts("a", measured),
-    example.facts("b", dataclasses.replace(measured, metrics=better)),
-  ]
+  runs = [example.facts(name, measured) for name in "ab"]
   alone = headline_of(["a"], runs[:1])
-  both = headline_of(["a", "b"], runs)
-  same = headline_of(["1: a", "2: a"], [runs[0], runs[0]])
   assert alone.startswith(
     "80.0% of 15 images are right (95 % interval 55 to 93 %, too few to judge "
     'by); "dog & co" is'
   )
   assert alone.endswith(" in 2 of 5.")
-  assert both.endswith('86.7% are right, 6.7 points more than "a".')
-  assert "are equally good: 80.0% are right." in same
   other = {**runs[1].config, "data.eval_split": "test[:15]"}
   runs[1] = dataclasses.replace(runs[1], config=other)
   told = headline_of(["a", "b"], runs)
@@ -153,6 +147,83 @@ def test_the_result_comes_first_and_in_words(measured):
     )
     told = headline_of(["a", "b"], runs)
     assert ("evaluated on different images" in told) == is_other
+
+
+def _scored(measured, count, shares, folds=()):
+  """A run for each share of right answers, with the folds that it keeps."""
+  runs = []
+  for name, share, kept in itertools.zip_longest(
+    "abc"[: len(shares)], shares, folds
+  ):
+    found = {"eval/top1": share, "eval/examples": count}
+    metrics = measured.metrics | found
+    run = example.facts(name, dataclasses.replace(measured, metrics=metrics))
+    run.rows.append({"step": 5} | (kept or {}))
+    runs.append(run)
+  return runs
+
+
+@pytest.mark.parametrize(
+  "count, shares, says",
+  [
+    # 9 and 7 of 12 are right: Wilson's intervals are 47-91 and 32-81 %.
+    (
+      12,
+      [7 / 12, 9 / 12],
+      (
+        '"b" and "a" cannot be told apart on 12 images, which are too few to '
+        'judge by: 75.0% are right with "b", 58.3% are right with "a".'
+      ),
+    ),
+    # Those of 80 and 86 of 100 are 71-87 and 78-91 %.
+    (
+      100,
+      [0.8, 0.86],
+      (
+        '"b" and "a" cannot be told apart on 100 images: 86.0% are right with '
+        '"b", 80.0% are right with "a".'
+      ),
+    ),
+    (
+      1000,
+      [0.8, 0.3, 0.8],
+      (
+        '"a" and "c", the first two of 3 runs, cannot be told apart on 1,000 '
+        'images: 80.0% are right with "a", 80.0% are right with "c".'
+      ),
+    ),
+    (
+      1000,
+      [0.8, 0.86],
+      '"b" is the best of 2 runs: 86.0% are right, 6.0 points more than "a".',
+    ),
+  ],
+)
+def test_a_run_is_best_only_where_the_images_tell(
+  measured, count, shares, says
+):
+  runs = _scored(measured, count, shares)
+  assert headline_of("abc"[: len(runs)], runs) == says
+  marked = example.Page(page(runs)).best
+  assert (marked > 0) == ("best of" in says)
+
+
+def test_runs_that_are_alike_are_told_with_their_folds(measured):
+  folds = of_folds([0.8, 0.9, 0.8, 0.9, 0.8], 48)
+  other = of_folds([0.7, 0.9, 0.8, 0.9, 0.8], 48)
+  same = headline_of("ab", _scored(measured, 12, [0.75, 0.5], [folds, folds]))
+  by = "top-1 84% (95 % interval 64 to 94 %) by five folds of the 48 training i"
+  assert f'right with "b". Both have {by}' in same
+  told = headline_of("ab", _scored(measured, 12, [0.75, 0.5], [folds, other]))
+  assert f'"a" has {by}mages, and "b" top-1 82% (95 ' in told
+  one = headline_of("ab", _scored(measured, 12, [0.75, 0.5], [folds, None]))
+  assert one.endswith('50.0% are right with "b".')
+
+
+def test_runs_on_different_images_have_no_best(measured):
+  runs = _scored(measured, 1000, [0.8, 0.5])
+  runs[1].config["data.eval_split"] = "test[:15]"
+  assert example.Page(page(runs)).best == 0
 
 
 def test_the_page_refers_to_nothing_else_and_every_picture_has_a_text(measured):

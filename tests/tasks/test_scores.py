@@ -60,6 +60,29 @@ def test_nothing_is_said_of_what_was_not_measured(score):
   assert (str(verdict), verdict.aside, verdict.advice) == ("", "", "")
 
 
+@pytest.mark.parametrize(
+  "task, count, scores_of, alike",
+  [
+    (ClassificationTask, 49, (0.9, 0.2), True),
+    (ClassificationTask, 50, (0.9, 0.2), False),
+    (ClassificationTask, 100, (0.86, 0.80), True),
+    (ClassificationTask, 1000, (0.86, 0.80), False),
+    (ClassificationTask, 1000, (math.nan, 0.80), False),
+    (RegressionTask, 49, (0.9, 0.2), True),  # It has no interval.
+    (RegressionTask, 50, (0.9, 0.8), False),
+  ],
+)
+def test_two_models_are_alike_if_the_images_cannot_tell(
+  task, count, scores_of, alike
+):
+  told = task().scores
+  one, other = (
+    told.verdict({told.key: score, "eval/examples": count})
+    for score in scores_of
+  )
+  assert one.like(other) == other.like(one) == alike
+
+
 @pytest.mark.parametrize("name", sorted(ALL_TASKS))
 def test_few_images_are_too_few_for_every_task(name):
   told = choose.task_class(name)().scores

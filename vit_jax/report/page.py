@@ -20,6 +20,7 @@ from vit_jax.report.pictures import Picture
 from vit_jax.runtime.display import Split
 from vit_jax.runtime.printable import printable_lines
 from vit_jax.tasks.outcome import Curves
+from vit_jax.tasks.scores import Verdict
 
 MOST_BYTES = 5_000_000
 _MOST = f"{MOST_BYTES / 1e6:.0f} MB"
@@ -47,6 +48,7 @@ def page(runs: Sequence[RunFacts]) -> str:
   always stay.
   """
   names = _names([run.workdir for run in runs])
+  mark = _have_best(_ranked(names, runs))
   template = template_of("report.html.jinja")
   now = datetime.datetime.now().astimezone()
   several = len(runs) > 1
@@ -61,12 +63,14 @@ def page(runs: Sequence[RunFacts]) -> str:
     "title": f"{len(runs)} runs compared" if several else f"Run {names[0]}",
     "date": f"{now:%Y-%m-%d %H:%M}",
     "headline": headline_of(names, runs),
-    "results": tables.results(names, runs),
+    "results": tables.results(names, runs, mark=mark),
     "alone": not several,
     "curves": curves,
     "more_curves": more_curves,
     "points": [*points, *more_points],
-    "differences": tables.differences(names, runs) if several else None,
+    "differences": (
+      tables.differences(names, runs, mark=mark) if several else None
+    ),
     "shrunk": None,
   }
   html = ""
@@ -116,26 +120,75 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
     scores = run.task.scores
     said = f"{scores.headline(run.scores)}{more}."
     return f"{said} {scores.verdict(run.scores).advice}".rstrip()
-  pairs = zip(names, runs, strict=True)
-  scored = {name: run for name, run in pairs if run.score is not None}
-  if len(scored) < 2:
+  ranked = _ranked(names, runs)
+  if len(ranked) < 2:
     return ""
-  if len({_evaluated_on(run) for run in scored.values()}) > 1:
+  if not _same_images(ranked):
     return (
       "The runs were evaluated on different images: do not compare their "
       "figures."
     )
-  scores = {name: run.score or 0.0 for name, run in scored.items()}
-  first, second = sorted(scored, key=lambda name: -scores[name])[:2]
-  task = scored[first].task
-  assert task is not None
-  score = task.scores.text(scored[first].scores)
-  ahead = task.scores.ahead(scores[first], scores[second])
+  if not _have_best(ranked):
+    return _alike(ranked)
+  (first, best), (second, other) = ranked[:2]
+  assert best.task is not None
+  score = best.task.scores.text(best.scores)
+  ahead = best.task.scores.ahead(best.score or 0.0, other.score or 0.0)
   if not ahead:
     return f'"{first}" and "{second}" are equally good: {score}.'
   return (
-    f'"{first}" is the best of {len(scored)} runs: {score}, {ahead} "{second}".'
+    f'"{first}" is the best of {len(ranked)} runs: {score}, {ahead} "{second}".'
   )
+
+
+_Ranked = Sequence[tuple[str, RunFacts]]
+
+
+def _ranked(names: Sequence[str], runs: Sequence[RunFacts]) -> _Ranked:
+  """The runs with a score and their names, the best first."""
+  pairs = zip(names, runs, strict=True)
+  scored = [(name, run) for name, run in pairs if run.score is not None]
+  return sorted(scored, key=lambda pair: -(pair[1].score or 0.0))
+
+
+def _have_best(ranked: _Ranked) -> bool:
+  """Whether one run may be called the best, as far as the images can tell."""
+  if len(ranked) < 2:
+    return True
+  first, second = (_verdict(run) for _, run in ranked[:2])
+  return _same_images(ranked) and not first.like(second)
+
+
+def _same_images(ranked: _Ranked) -> bool:
+  return len({_evaluated_on(run) for _, run in ranked}) == 1
+
+
+def _verdict(run: RunFacts) -> Verdict:
+  assert run.task is not None  # A run with a score has a task.
+  return run.task.scores.verdict(run.scores)
+
+
+def _alike(ranked: _Ranked) -> str:
+  """Says that the images cannot tell the first two runs apart."""
+  verdicts = [_verdict(run) for _, run in ranked[:2]]
+  told = [
+    f'{run.task.scores.text(run.scores)} with "{name}"'
+    for name, run in ranked[:2]
+    if run.task
+  ]
+  (first, _), (second, _) = ranked[:2]
+  of = f", the first two of {len(ranked)} runs," if len(ranked) > 2 else ""
+  few = ", which are too few to judge by" if verdicts[0].few else ""
+  said = (
+    f'"{first}" and "{second}"{of} cannot be told apart on '
+    f"{verdicts[0].count:,} images{few}: {', '.join(told)}."
+  )
+  folds, others = (verdict.by_folds for verdict in verdicts)
+  if not (folds and others):
+    return said
+  if folds == others:
+    return f"{said} Both have {folds}."
+  return f'{said} "{first}" has {folds}, and "{second}" {others}.'
 
 
 def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:

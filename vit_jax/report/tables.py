@@ -40,8 +40,13 @@ class Table:
     return [(name, value) for name, value in pairs if value != _ABSENT]
 
 
-def results(names: list[str], runs: Sequence[RunFacts]) -> Table:
-  """The table that compares the runs, with a row for each."""
+def results(
+  names: list[str], runs: Sequence[RunFacts], *, mark: bool = True
+) -> Table:
+  """The table that compares the runs, with a row for each.
+
+  The best values are marked only if `mark`.
+  """
   columns = ["run"]
   cells = [names]
   best = set()
@@ -52,7 +57,7 @@ def results(names: list[str], runs: Sequence[RunFacts]) -> Table:
     numbers = [value for value in values if _is_number(value)]
     if not numbers:
       continue
-    if choose and len({*numbers}) > 1:
+    if mark and choose and len({*numbers}) > 1:
       chosen = choose(numbers)
       best |= {(n, len(columns)) for n, v in enumerate(values) if v == chosen}
     columns.append(title)
@@ -89,8 +94,13 @@ def _results(run: RunFacts) -> dict[Column, Any]:
   }
 
 
-def differences(names: list[str], runs: Sequence[RunFacts]) -> Table | None:
-  """The configuration keys that differ between the runs, or None."""
+def differences(
+  names: list[str], runs: Sequence[RunFacts], *, mark: bool = True
+) -> Table | None:
+  """The configuration keys that differ between the runs, or None.
+
+  The best score is marked only if `mark`.
+  """
   pairs = [(n, r) for n, r in zip(names, runs, strict=True) if r.config]
   # A key that was added after a run has, for that run, its default value.
   configs = [defaults() | run.config for _, run in pairs]
@@ -108,7 +118,7 @@ def differences(names: list[str], runs: Sequence[RunFacts]) -> Table | None:
     (metric,) = metrics
     scores = [run.score for _, run in pairs]
     rates = {rate for rate in scores if rate is not None}
-    if len(rates) > 1:
+    if mark and len(rates) > 1:
       best = {(0, n) for n, rate in enumerate(scores, 1) if rate == max(rates)}
     row = [_text(rate, metric.format) for rate in scores]
     different.insert(0, [metric.label, *row])

@@ -18,6 +18,10 @@ class Interval(NamedTuple):
   low: float
   high: float
 
+  def overlaps(self, other: "Interval") -> bool:
+    """Whether a share lies in both."""
+    return self.low <= other.high and other.low <= self.high
+
   def __str__(self) -> str:
     """Such as "67 to 84 %"; with a decimal where a whole number says little."""
     digits = 0 if self.high - self.low >= 0.05 else 1

@@ -125,8 +125,7 @@ class Verdict:
     """Says which of two numbers to believe; empty where there is one."""
     if not self.count or not self._has_folds:
       return ""
-    folds, found = self._of_folds, self._interval
-    if folds.low > found.high or found.low > folds.high:
+    if not self._of_folds.overlaps(self._interval):
       return (
         "The two do not fit together: the folds judge the head that the run "
         "started from, and the held-out images the trained model. Training "
@@ -142,6 +141,17 @@ class Verdict:
       f"not seen it, and {self.count:,} held-out images are too few to judge "
       "by."
     )
+
+  def like(self, other: "Verdict") -> bool:
+    """Whether these images cannot tell two models apart.
+
+    So it is if they are too few to judge by, or if the intervals of the two
+    shares overlap.
+    """
+    if self.few or other.few:
+      return True
+    known = self.metric.of_examples and self.count and other.count
+    return bool(known) and self._interval.overlaps(other._interval)
 
   def __str__(self) -> str:
     """All of it in a sentence or two; empty if there is nothing to add."""
