@@ -92,6 +92,14 @@ def test_a_class_that_looks_like_several_labels_is_said(tmp_path):
     assert f"--config.data.label_separator={key!r} reads" in line
 
 
+def test_a_single_column_is_not_said_to_have_0_and_1(tmp_path):
+  text = COMMAS.replace("file,label", "photo,seen")
+  assert text != COMMAS
+  lines = opened(tmp_path, text, SEVERAL).warnings()
+  assert any("seen is the label" in line for line in lines)
+  assert not any("have 0 and 1" in line for line in lines)
+
+
 @pytest.mark.parametrize(
   "cells",
   [

@@ -8,7 +8,7 @@ import json
 import re
 import tokenize
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,8 @@ def put_together(
   """The separators that seem to part labels in names, and such names.
 
   Of such a name, all parts occur in others. Where each image has `of_one`
-  label, it suffices that one does. Both are empty if there are none.
+  label, or commas part what is combined anew, it suffices that one does. Both
+  are empty if there are none.
   """
   names = [*names]
   for brackets in _BRACKETS:
@@ -91,6 +92,8 @@ def put_together(
     counts.update(part for each in several.values() for part in {*each})
     likely = mark in _MARKS or (of_one and mark == " ")
     some = any if of_one and mark in (",", " ") else all
+    if mark == "," and _are_combined(several.values(), counts, there):
+      some = any
     found = [
       name
       for name, each in several.items()
@@ -100,6 +103,18 @@ def put_together(
     if found and 2 * len(found) >= len(several):
       return mark, found
   return "", []
+
+
+def _are_combined(
+  lists: Iterable[Sequence[str]], counts: Mapping[str, int], there: set[str]
+) -> bool:
+  """Whether parts of names are labels that images have together.
+
+  Either two parts of a name recur, or one of them is a name by itself. That
+  only one recurs says nothing: places have their country behind a comma.
+  """
+  recur = [{part for part in each if counts[part] > 1} for each in lists]
+  return any(len(parts) > 1 or parts & there for parts in recur)
 
 
 def _literal(text: str) -> Any:

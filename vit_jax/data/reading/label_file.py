@@ -156,7 +156,7 @@ def image_rows(
   if settings.eval_labels_file:
     rows += _eval_rows(path, columns, rows, settings, labels)
   chosen = settings.label_columns or [*labels.columns(columns)] == columns
-  if labels.may_be_several and not chosen:
+  if len(columns) > 1 and labels.may_be_several and not chosen:
     notes.append(
       f"the columns {listed(columns)} have 0 and 1, and are taken for the "
       "labels; --config.data.label_columns chooses."
