@@ -57,6 +57,32 @@ def test_the_images_of_the_training_split_are_counted(folder, by):
   )
 
 
+def test_a_score_on_images_that_were_trained_on_says_so(folder, monkeypatch):
+  rule, held_out = _rule(folder, "name")
+  description = _described(folder, rule)
+  every = [str(path) for path in sorted(folder.rglob("*.png"))]
+  others = [path for path in every if pathlib.Path(path) not in held_out]
+
+  def line(files):
+    return trained_on.line_on_score(description, SINGLE, files)
+
+  assert line(every) == (
+    f"{len(others)} of these 20 images were trained on: the score says little "
+    "about new ones."
+  )
+  assert line(others) == (
+    f"All {len(others)} images were trained on: the score says nothing about "
+    "new ones."
+  )
+  assert line(others[:1]) == (
+    "This image was trained on: its score says nothing about new ones."
+  )
+  assert line([str(path) for path in held_out]) == ""
+  monkeypatch.setattr(trained_on, "_MOST", 5)
+  said = line(every)
+  assert said.endswith(": the score says little about new ones.")
+
+
 def test_other_images_and_other_models_get_no_line(folder, tmp_path):
   rule, _ = _rule(folder, "name")
   description = _described(folder, rule)

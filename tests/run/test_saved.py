@@ -145,6 +145,37 @@ def test_the_folds_of_a_run_are_shown_wherever_its_images_are_evaluated(
   assert "% interval" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_a_score_says_how_many_of_its_images_were_trained_on(
+  elsewhere, tmp_path, monkeypatch, capsys
+):
+  monkeypatch.undo()  # Its data may be opened.
+  photos = _noise(tmp_path / "photos", 5)
+  run = elsewhere(root=photos)
+  names = [f"{name}/{k}.png" for name in "abc" for k in range(5)]
+  rows = "".join(f"{name},{name[0]}\n" for name in names)
+  (tmp_path / "photos.csv").write_text(f"file,label\n{rows}")
+  table = {"folder": str(tmp_path / "photos.csv"), "root": photos}
+  with opened(run, num_workers=0) as own:
+    count = 15 - len(own.source)
+  said = f"{count} of these 15 images were trained on: the score says little "
+  loaded = load_pretrained(run)
+  for score in (
+    lambda: evaluate_checkpoint(run, folder=photos, num_workers=0),
+    lambda: evaluate_checkpoint(run, **table, num_workers=0),
+    lambda: loaded.evaluate(photos),
+    lambda: loaded.confusion_matrix(photos),
+  ):
+    score()
+    shown = capsys.readouterr().out
+    assert f"\n{said}about new ones. top-1 " in shown
+    assert "on 15 evaluated images.\n" in shown and "too few" not in shown
+  evaluate_checkpoint(run, num_workers=0)
+  evaluate_checkpoint(run, folder=_noise(tmp_path / "new", 5), num_workers=0)
+  shown = capsys.readouterr().out
+  assert "trained on" not in shown and "too few to judge by" in shown
+
+
 def test_the_evaluation_split_of_another_folder_is_taken(elsewhere, tmp_path):
   run = elsewhere()
   for split, count in (("train", 1), ("test", 2)):

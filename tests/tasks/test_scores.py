@@ -113,3 +113,13 @@ def test_an_r2_below_zero_is_explained(task):
   said = str(RegressionTask.scores.verdict(few))
   assert said.startswith("R2 -1.0800 on 5 evaluated images, which are too few")
   assert said.endswith(below)
+
+
+def test_few_images_are_not_the_reason_where_they_were_trained_on():
+  found = {"eval/top1": 0.96, "eval/examples": 45}
+  known = "36 of these 45 images were trained on."
+  said = str(ClassificationTask.scores.verdict(found, known))
+  assert said.startswith(f"{known} top-1 96% (95 % interval 8")
+  assert said.endswith(" on 45 evaluated images.")
+  found = {"eval/r2": 0.5, "eval/examples": 5}
+  assert str(RegressionTask.scores.verdict(found, known)) == known

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from vit_jax.data.reading.folders import images_below
 from vit_jax.data.reading.image_files import find_images
@@ -31,19 +31,42 @@ def line_on(
     labels: The kind of its task's labels.
     images: Paths, folders and patterns; anything else is passed over.
   """
+  return _line_on(description, labels, _files(images), "answer")
+
+
+def line_on_score(
+  description: Mapping[str, Any] | None, labels: Any, files: Iterable[str]
+) -> str:
+  """The same of the images that a score is of, which may be "".
+
+  Args:
+    description, labels: As in `line_on`.
+    files: The paths of the images.
+  """
+  return _line_on(description, labels, files, "score")
+
+
+def _line_on(
+  description: Mapping[str, Any] | None,
+  labels: Any,
+  files: Iterable[str],
+  what: Literal["answer", "score"],
+) -> str:
   data = (description or {}).get("config", {}).get("data", {})
   root = data.get("root")
   if not (root and os.path.isdir(root)):
     return ""
-  asked = [*itertools.islice(_files(images), _MOST + 1)]
+  asked = [*itertools.islice(files, _MOST + 1)]
   inside = _inside(asked, root)
   if not inside:
     return ""
   if len(asked) > _MOST or _has_more(root):
-    return (
-      f"This run was trained on images of {printable_path(os.fsencode(root))}: "
-      "its answers for those say nothing about new images."
-    )
+    said = {
+      "answer": "its answers for those say nothing about new images.",
+      "score": "the score says little about new ones.",
+    }
+    place = printable_path(os.fsencode(root))
+    return f"This run was trained on images of {place}: {said[what]}"
   kept = {name: data[name] for name in types_of(DataSettings) if name in data}
   with contextlib.suppress(ValueError, OSError):
     source: Any = open_source(
@@ -51,17 +74,20 @@ def line_on(
     )
     trained = {*source.ids(range(len(source)))} & inside
     if trained:
-      return _line(len(trained), len(asked))
+      return _line(len(trained), len(asked), what)
   return ""
 
 
-def _line(trained: int, asked: int) -> str:
+def _line(trained: int, asked: int, what: str) -> str:
   if trained == asked == 1:
-    return "This image was trained on: its answer says nothing about new ones."
+    return f"This image was trained on: its {what} says nothing about new ones."
   if trained == asked:
     which = f"All {asked:,} images were"
   else:
     which = f"{trained:,} of these {asked:,} images were"
+  if what == "score":
+    says = "nothing" if trained == asked else "little"
+    return f"{which} trained on: the score says {says} about new ones."
   return f"{which} trained on: their answers say nothing about new images."
 
 

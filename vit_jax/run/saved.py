@@ -18,6 +18,7 @@ from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.data.reading.split_names import OLDER
 from vit_jax.data.settings import LABEL_FILES, DataSettings
+from vit_jax.pretrained import trained_on
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.locate import check_named
@@ -178,9 +179,15 @@ def evaluate_checkpoint(
       outcome.write(path, run.source)
   shown = evaluation_text(metrics, run.task.scores.metrics) + outcome.remark
   shown = f"step {run.loaded.step:,} on {run.source.name}: {shown}"
+  known = ""
   if options.get("folder") is None:  # The folds are of its own.
     metrics |= kept_folds(metrics_so_far(epath.Path(workdir).expanduser()))
-  verdict = str(run.task.scores.verdict(metrics))
+  elif first:
+    files: Any = run.source
+    known = trained_on.line_on_score(
+      run.loaded.description, run.task.labels, files.files()
+    )
+  verdict = str(run.task.scores.verdict(metrics, known))
   read: Any = getattr(run.source, "notes", ())
   for note in (*run.loaded.notes, *read, shown, verdict, *outcome.remarks):
     if note:

@@ -71,11 +71,14 @@ class Verdict:
     found: The scores of the evaluation.
     folds: Those of the folds of the training images, each judged by a linear
       head that was fitted to the others, as by `of_folds`; may be empty.
+    known: A sentence on how many of the images the model was trained on, which
+      is said first, whatever their number; may be empty.
   """
 
   metric: Metric
   found: Mapping[str, Any]
   folds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  known: str = ""
 
   @property
   def count(self) -> int:
@@ -155,8 +158,14 @@ class Verdict:
 
   def __str__(self) -> str:
     """All of it in a sentence or two; empty if there is nothing to add."""
+    return f"{self.known} {self._of_the_score}".strip()
+
+  @property
+  def _of_the_score(self) -> str:
     label, count = self.metric.label, self.count
-    few = ", which are too few to judge by" if self.few else ""
+    few = ""
+    if self.few and not self.known:
+      few = ", which are too few to judge by"
     if not self.metric.of_examples:
       shown = self.metric.text(Split.EVAL.keyed(self.found))
       said = f"{shown} on {count:,} evaluated images{few}." if few else ""
@@ -230,10 +239,10 @@ class Scores:
     """The key of the score among the metrics of an evaluation."""
     return self.score.key
 
-  def verdict(self, metrics: Mapping[str, Any]) -> Verdict:
+  def verdict(self, metrics: Mapping[str, Any], known: str = "") -> Verdict:
     """How far an evaluation, and the folds with it, can be trusted."""
     folds = Split.FOLDS.scores(metrics)
-    return Verdict(self.metric, Split.EVAL.scores(metrics), folds)
+    return Verdict(self.metric, Split.EVAL.scores(metrics), folds, known)
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
     """The result in a phrase, and its trust, without a full stop."""
