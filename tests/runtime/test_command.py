@@ -6,6 +6,7 @@ import platform
 import pytest
 
 from tests import commands
+from vit_jax.runtime import usage
 from vit_jax.runtime.command import cache_folder
 
 CODE = """
@@ -83,3 +84,22 @@ def test_a_message_carries_no_escape_sequences():
   done = commands.python("-c", code)
   expected = r"error: the class \x1b[2J\x07\x9b31m is unknown"
   assert (done.returncode, done.stderr) == (2, f"{expected}\n")
+
+
+@pytest.mark.parametrize(
+  "flags, line, told",
+  [
+    (["root"], "set --config.data.root=a/b.", "set --root=a/b."),
+    (["data_dir"], "set --config.data.root=a.", "set --config.data.root=a."),
+    (
+      ["root"],
+      "as in vit_jax train --config.data.root=a.",
+      "as in vit_jax train --config.data.root=a.",
+    ),
+  ],
+)
+def test_a_place_is_told_as_the_flag_of_the_command(
+  monkeypatch, flags, line, told
+):
+  monkeypatch.setattr(usage.flags, "FLAGS", flags)
+  assert usage.in_flags(line) == told

@@ -39,6 +39,8 @@ _NUMBERS = {
 }
 # Flags of commands that open a run, by the last part of a key they stand for.
 _OWN_FLAGS: dict[str, str] = dict.fromkeys(("dir", "labels_file"), "root")
+# Keys that commands which open a run have as flags of the same name.
+_PLACE = re.compile(r"--config\.data\.(?P<flag>root|data_dir)\b")
 # Words of other programs for a run to go on with.
 _GOING_ON = ("resume", "resume_from", "resume_from_checkpoint", "continue")
 # Flags of other programs for the choice that JAX makes.
@@ -167,13 +169,25 @@ def in_flags(line: str) -> str:
     key = SHORT.get(key.removeprefix("config."), key)
     why = next((says for part, says in _NUMBERS.items() if part in why), why)
     return f"--{key}={text}: {why}"
-  config: Any = flags.FLAGS["config"].value if "config" in flags.FLAGS else None
+  if "config" not in flags.FLAGS:
+    return _PLACE.sub(_own_flag, line)
+  config: Any = flags.FLAGS["config"].value
   for part in line.partition("=")[0].split("."):  # A key is told as its flag.
     if not hasattr(config, "keys") or part not in config:
       return line
     config = config[part]
   key, *value = line.partition("=")
   return "".join(["--", SHORT.get(key, f"config.{key}"), *value])
+
+
+def _own_flag(found: re.Match[str]) -> str:
+  """The key of a place as the command's own flag, unless it has none.
+
+  It stays in a command that the message gives.
+  """
+  before = found.string[: found.start()]
+  is_own = found["flag"] in flags.FLAGS and "vit_jax " not in before
+  return f"--{found['flag']}" if is_own else found[0]
 
 
 def _program() -> str:
