@@ -18,7 +18,7 @@ from vit_jax.run.experiments.probe import probe_checkpoint
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.display import untracked
 from vit_jax.runtime.settings import replaced
-from vit_jax.tasks.probes import linear_probe
+from vit_jax.tasks.probes import few_shot, linear_probe, whole_set
 
 
 def _probe_settings(tinted_root):
@@ -64,6 +64,7 @@ def test_a_probe_may_take_the_whole_training_split(
     fitted = votes.sum(axis=1).argmax(axis=1)
   assert score.top1 == (fitted == test[1]).mean()
   assert (score.examples, score.train_examples) == (11, 30)
+  assert score.verdict.aside.endswith(" %, too few to judge by)")
   with pytest.raises(
     ValueError, match="probe='svm' is unknown; choose one of few_"
   ):
@@ -87,6 +88,8 @@ def test_a_checkpoint_gets_the_preprocessing_of_its_run(
   larger = probe_checkpoint(workdir, settings, shots=3, seeds=1, **options)
   assert larger.examples == 11 and larger.top1_std is None
   assert ("model", f"{workdir} at 16 x 16") in shown
+  fitted = "a linear classifier, fitted to 3 training images of each class: "
+  assert ("probe", f"{fitted}9 of the 30 are used in all") in shown
 
 
 @pytest.mark.slow
@@ -160,6 +163,35 @@ def test_the_command_prints_json(tinted_root, workdir):
 )
 def test_bad_input_is_one_line(arguments, message):
   assert message in refused("vit_jax.fewshot", *arguments)
+
+
+@pytest.mark.parametrize(
+  "count, trust",
+  [
+    # Wilson's intervals of 6 of 12 and of 50 of 100.
+    (12, "(95 % interval 25 to 75 %, too few to judge by)"),
+    (100, "(95 % interval 40 to 60 %)"),
+  ],
+)
+@pytest.mark.parametrize("probe", ["few_shot", "knn", "linear"])
+def test_a_result_says_how_far_it_can_be_trusted(
+  probe, count, trust, monkeypatch
+):
+  given = types.SimpleNamespace(probe=probe, shots=5, neighbours=20)
+  monkeypatch.setattr(fewshot.flags, "FLAGS", given)
+  lines: list[str] = []
+  display: Any = types.SimpleNamespace(note=lines.append)
+  if probe == "few_shot":
+    draws = few_shot.Draw(0, 0.1, 0.4), few_shot.Draw(1, 0.1, 0.6)
+    found = few_shot.Outcome(draws, count, 0)
+    fewshot._show_few_shot(display, found, "")
+    assert "top-1 50.00% +- 14.14%  (" in lines[-1]
+  else:
+    l2 = 0.1 if probe == "linear" else None
+    score = whole_set.Score(0.5, count, 30, 0, l2)
+    fewshot._show_score(display, score, "")
+  assert lines[-1].endswith(f") {trust}")
+  assert f"({count} examples" in lines[-1]
 
 
 def test_the_command_names_the_probes_that_there_are():

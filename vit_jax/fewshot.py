@@ -126,6 +126,7 @@ def _show_score(display: "Display", score: "Score", unreadable: str) -> None:
   display.note(
     f"{flags.FLAGS.probe:<9}top-1 {score.top1:.2%}  ({score.examples:,} "
     f"examples; {how} of {score.train_examples:,} training images{unreadable})"
+    f"{score.verdict.aside}"
   )
 
 
@@ -140,7 +141,7 @@ def _show_few_shot(
     deviation = f" +- {outcome.top1_std:.2%}"
   display.note(
     f"{name:<9}top-1 {outcome.top1:.2%}{deviation}  "
-    f"({outcome.examples:,} examples{unreadable})"
+    f"({outcome.examples:,} examples{unreadable}){outcome.verdict.aside}"
   )
 
 

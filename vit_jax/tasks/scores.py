@@ -196,6 +196,12 @@ class Verdict:
     return intervals.Interval(self.folds["low"], self.folds["high"])
 
 
+def of_probe(top1: float, examples: int) -> Verdict:
+  """How far the top-1 of a probe of features can be trusted."""
+  metric = Metric("top1", "top-1", of_examples=True)
+  return Verdict(metric, {"top1": top1, "examples": examples})
+
+
 @dataclasses.dataclass(frozen=True)
 class Scores:
   """The metrics of a task, and the one by which the best checkpoint is found.

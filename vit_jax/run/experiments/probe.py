@@ -74,6 +74,7 @@ def probe_checkpoint(
   )
   most = len(splits[0])
   score = partial(linear, train_examples=most)
+  fitted = f"a linear classifier, fitted to all {most:,} training images"
   if probe == "knn":
     score = partial(nearest_neighbours, k=neighbours)
     if neighbours > most:
@@ -81,8 +82,9 @@ def probe_checkpoint(
         f"neighbours={neighbours} is more than the {most:,} training images: "
         "give fewer."
       )
+    fitted = f"the {neighbours:,} nearest of all {most:,} training images vote"
   opened = _Opened(checkpoint, settings, overrides)
-  params, track = opened.params(splits, most, display)
+  params, track = opened.params(splits, fitted, display)
   read = partial(represent, opened.model, pre_logits=pre_logits)
   with opened.reading(read, splits, params, track) as (train, test):
     return score(train, test, len(names[0]))
@@ -118,7 +120,13 @@ def probe_shots(
     seeds=seeds,
     pre_logits=pre_logits,
   )
-  params, track = opened.params(splits, few_shot.num_shots, display)
+  times = f" in each of {seeds:,} random draws" if seeds > 1 else ""
+  fitted = (
+    f"a linear classifier, fitted to {max(shots):,} training images of each "
+    f"class{times}: {few_shot.num_shots:,} of the {len(train):,} are used in "
+    "all"
+  )
+  params, track = opened.params(splits, fitted, display)
   return few_shot.measure_each(params, shots, track)
 
 
@@ -205,18 +213,20 @@ class _Opened:
   def params(
     self,
     splits: tuple[Source, Source],
-    num_fitted: int,
+    probe: str,
     display: Display | None,
   ) -> tuple[Any, Track]:
-    """Shows the header; returns the parameters and what shows the progress."""
+    """Shows the header; returns the parameters and what shows the progress.
+
+    `probe` says in words what is fitted, and to what.
+    """
     if display is not None:
       if self.model is not self.loaded.model:
         display.note(self.loaded.task.probe_note)
       train, test = splits
       classes = f"{len(train.class_names):,} classes"
       data = f"{train.name}, {classes}, {len(test):,} test images"
-      fitted = f"fitted to {num_fitted:,} training images"
-      self.show(display, [("data", data), ("probe", fitted)])
+      self.show(display, [("data", data), ("probe", probe)])
     return self.loaded.held, display.track if display else untracked
 
   def show(self, display: Display, rows: Sequence[tuple[str, str]]) -> None:

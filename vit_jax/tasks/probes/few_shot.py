@@ -33,6 +33,7 @@ from vit_jax.tasks.outcome import Stream, check_readable
 from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.probes.shots import draw_shots
 from vit_jax.tasks.probes.whole_set import make_represent
+from vit_jax.tasks.scores import Verdict, of_probe
 from vit_jax.training import sharding
 
 
@@ -64,6 +65,11 @@ class Outcome:
     if len(self.draws) == 1:
       return None
     return float(np.std([draw.top1 for draw in self.draws], ddof=1))
+
+  @property
+  def verdict(self) -> Verdict:
+    """How far `top1` can be trusted."""
+    return of_probe(self.top1, self.examples)
 
 
 class FewShot:

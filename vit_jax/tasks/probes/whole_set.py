@@ -22,6 +22,7 @@ from vit_jax.tasks.finite import check_representations
 from vit_jax.tasks.outcome import Stream, check_readable
 from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.probes.linear_probe import Probe
+from vit_jax.tasks.scores import Verdict, of_probe
 from vit_jax.training import sharding
 from vit_jax.training.inputs import ImageInputs, by_image
 
@@ -104,6 +105,11 @@ class Score:
   train_examples: int
   skipped_images: int
   l2: float | None = None
+
+  @property
+  def verdict(self) -> Verdict:
+    """How far `top1` can be trusted."""
+    return of_probe(self.top1, self.examples)
 
 
 def nearest_neighbours(
