@@ -92,6 +92,39 @@ def test_a_class_that_looks_like_several_labels_is_said(tmp_path):
     assert f"--config.data.label_separator={key!r} reads" in line
 
 
+SENTENCES = [f"a dog, by tree {k} of it" for k in range(12)]
+
+
+def test_sentences_in_place_of_classes_are_told_as_captions(tmp_path):
+  path = tmp_path / "l.csv"
+  command = re.escape(f"vit_jax train {path} --config pairs")
+  text = rows(*(f'"{cell}"' for cell in SENTENCES), head="photo,what you see")
+  with pytest.raises(
+    ValueError, match=f"12 classes, too .*captions.*{command}"
+  ):
+    opened(tmp_path, text, eval_split=None)
+  line = about(opened(tmp_path, text), "look like captions")
+  assert re.search(command, line) and "several labels" not in line
+  again = text + "\nim0.jpg,another view of it"
+  with pytest.raises(ValueError, match=f"one row for a file, or .*{command}"):
+    opened(tmp_path, again)
+  captions = opened(tmp_path, again, CAPTIONS)
+  assert len(captions) == 12 and captions.kind is CAPTIONS
+
+
+@pytest.mark.parametrize(
+  "cells",
+  [
+    ["American pit bull terrier", "great white shark"] * 6,
+    [f"plate {k}" for k in range(12)],
+    [f"warm, cheese {k}, raw" for k in range(12)],
+  ],
+)
+def test_other_names_are_not_told_as_captions(tmp_path, cells):
+  source = opened(tmp_path, rows(*(f'"{cell}"' for cell in cells)))
+  assert not any("captions" in line for line in source.warnings())
+
+
 def test_a_single_column_is_not_said_to_have_0_and_1(tmp_path):
   text = COMMAS.replace("file,label", "photo,seen")
   assert text != COMMAS

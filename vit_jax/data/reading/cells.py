@@ -23,6 +23,8 @@ _LONGEST = 1 << 16  # Letters of a list in Python's notation.
 _MARKS = (",", ";", "|", "/", "+", "&", ":")
 _BRACKETS = ("[]", "{}", "()")
 _IN_NAMES = (" ", "_", "-")
+_AT_MARKS = re.compile(f"[{re.escape(''.join(_MARKS))}]")
+_WORDS = 3  # A sentence has as many at least.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +105,17 @@ def put_together(
     if found and 2 * len(found) >= len(several):
       return mark, found
   return "", []
+
+
+def are_sentences(texts: Sequence[Any], of: int) -> bool:
+  """Whether the different texts of so many cells are captions, it seems.
+
+  Most cells are different, and have three words or more without a mark that
+  parts labels.
+  """
+  parts = [_AT_MARKS.split(str(text)) for text in texts]
+  long = sum(any(len(p.split()) >= _WORDS for p in each) for each in parts)
+  return 2 * long > len(texts) and 2 * len(texts) > of
 
 
 def _are_combined(

@@ -109,7 +109,7 @@ def open_folder(
     rule = _hold_out(parts, encode if has_class else None, settings)
     if not parts["held out"]:
       encode(parts["train"])  # A mistake in a cell is the better message.
-      _fail_to_hold_out(parts["train"])
+      _fail_to_hold_out(parts["train"], labels.warnings(names, parts["train"]))
   labels.note_training(parts["train"])
   sources = {"train": "train", "eval": chosen, "test": "test"}
   notes += _on_groups(
@@ -316,18 +316,26 @@ def _hold_out(
   return rule
 
 
-def _fail_to_hold_out(rows: Sequence[Row]) -> NoReturn:
-  """Raises ValueError for rows of which none can be held out."""
+def _fail_to_hold_out(rows: Sequence[Row], lines: Sequence[str]) -> NoReturn:
+  """Raises ValueError for rows of which none can be held out.
+
+  Of the lines on their labels, the first is the advice.
+  """
   cells = {str(row.values[0]) for row in rows if len(row.values) == 1}
   if len(cells) > 1:
     example = min(cells)
+    has = f"{len(cells):,} classes,"
     advice = "give more images of each class"
-    if any(map(str.isdigit, example)):
-      advice += "; numbers to learn are written alone, as in 3.5"
+    if lines:
+      advice = lines[0].removesuffix(".")
+    else:
+      has += f" such as {example!r},"
+      if any(map(str.isdigit, example)):
+        advice += "; numbers to learn are written alone, as in 3.5"
     fail(
       rows[0].place,
-      f"and the other {len(rows) - 1:,} rows have {len(cells):,} classes, such "
-      f"as {example!r}, too many to hold out images of one: {advice}",
+      f"and the other {len(rows) - 1:,} rows have {has} too many to hold out "
+      f"images of one: {advice}",
     )
   fail(rows[0].place, "and the other rows are too few to hold some out")
 

@@ -4,6 +4,7 @@ A kind of one's own derives from `Labels`, and is a task's `labels`.
 """
 
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -132,9 +133,14 @@ class Labels:
 
   def together(self, before: "Row", row: "Row") -> "Row":
     """One row of two of the same image; raises ValueError if they disagree."""
+    from vit_jax.data.reading.cells import are_sentences
     from vit_jax.data.reading.class_rows import alike
 
-    several = " (data.task=multilabel takes several)" * self.are_classes
+    several = ""
+    if self.are_classes:
+      several = " (data.task=multilabel takes several)"
+      if are_sentences([*before.values, *row.values], 2):
+        several = f", or train on captions with {_pairs_of(row)}"
     return alike(before, row, several)
 
   def remarks(self, columns: Sequence[str], rows: Sequence["Row"]) -> list[str]:
@@ -206,11 +212,14 @@ class Labels:
           "--config.data.task=regression learns them as numbers."
         )
       ]
+    from vit_jax.data.reading.cells import are_sentences, put_together
+
+    if rows and are_sentences(names, len(rows)):
+      like = f"classes, such as {names[0]!r}, look like captions: train on them"
+      return [f"the {len(names):,} {like} with {_pairs_of(rows[0])}"]
     by = "--config.data.task=multilabel"
     odd = [name for name in names if {*BETWEEN} & {*name}]
     if not odd:
-      from vit_jax.data.reading.cells import put_together
-
       mark, odd = put_together(names)
       by += f" --config.data.label_separator={mark!r}"
     if not odd:
@@ -258,6 +267,12 @@ class Unused(Labels):
   def shown(self, label: np.ndarray, names: Names) -> str:
     del label, names
     return ""
+
+
+def _pairs_of(row: "Row") -> str:
+  """The command that trains on the captions of the file of a row."""
+  file, _, _ = row.place.rpartition(", ")
+  return f"vit_jax train {shlex.quote(file)} --config pairs"
 
 
 SINGLE = Labels()
