@@ -316,7 +316,8 @@ def open_base(
   # A class to import and an address to open are the user's alone to name.
   model = {k: v for k, v in saved["fields"].items() if k not in _OF_THE_USER}
   try:
-    # Its own features are not what the run answers with: no line on them.
+    # With reads_patches no line says which vector the base gives for an image,
+    # as the run answers with its own.
     loaded = open_checkpoint(source, reads_patches=True, **model, **fields)
   except ValueError as error:
     raise ValueError(

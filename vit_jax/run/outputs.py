@@ -144,10 +144,11 @@ def log_file(
 
 
 def jit_digest(plan: Plan) -> Callable:
-  """A function from a state, the batch before it and the step's metrics.
+  """A function from a state, the batch that led to it and the step's metrics.
 
-  Two runs whose steps have equal digests have done the same.
-  It returns the state, which the next step is to take, and the step's digest.
+  It returns the state and the step's digest: two runs with equal digests
+  computed the same steps. The next step is to take the state that is returned:
+  its `step` comes out of the checksums' program, so one runs after the other.
   """
   seed = np.int64(plan.settings.seed)
   whole = sharding.replicated(plan.mesh)
