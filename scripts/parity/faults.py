@@ -306,7 +306,7 @@ FAULTS: dict[str, Fault] = {
     pair_objective, "sigmoid_loss", pairs.scaled_bias
   ),
   "equal captions are negatives": _patch(
-    pair_objective, "text_ids", pairs.all_distinct
+    pair_objective, "text_groups", pairs.all_distinct
   ),
   "vectors that are not normalised": _patch(
     two_towers, "unit", pairs.as_they_are
@@ -363,7 +363,7 @@ FAULTS: dict[str, Fault] = {
   ),
   "LAMB for all arrays": _patch(optax, "masked", lambda _: lambda tx, _: tx),
   "query, key and value by themselves": _patch(
-    optimizer, "joined", lambda _: lambda path: path
+    optimizer, "merge_qkv", lambda _: lambda path: path
   ),
   "Hinton's form": _teaching(form="hinton"),
   "soft for hard": _teaching(kind="soft"),

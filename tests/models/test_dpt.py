@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import libraries
-from tests.tasks.test_every_encoder import ENCODERS, SIZE, encoder_of
+from tests.tasks.test_every_encoder import ENCODERS, SIZE, tiny_encoder
 from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.models.dpt import DptHead, layers_of, twice
@@ -69,7 +69,7 @@ def test_the_head_trains_all_its_parameters(pooling):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*ENCODERS} - {"resnet"}))
 def test_the_head_fits_every_encoder(name):
-  model = segmenter(encoder_of(name), 3, head="dpt", head_size=8)
+  model = segmenter(tiny_encoder(name), 3, head="dpt", head_size=8)
   image = jax.ShapeDtypeStruct((2, *SIZE, 3), jnp.float32)
   out, _ = jax.eval_shape(model.init_with_output, jax.random.key(0), image)
   patches = (side // model.stride for side in SIZE)
