@@ -71,12 +71,8 @@ class Source(Protocol):
 
     def __getattr__(self, name: str) -> Any:
       """Raises AttributeError, with what may be meant by the name."""
-      raise AttributeError(
-        f"{type(self).__name__!r} object has no attribute {name!r}"
-        + hints.instead_of(name, "source"),
-        name=name,
-        obj=self,
-      )
+      who = f"{type(self).__name__!r} object has"
+      raise hints.no_attribute(self, name, "source", who)
 
 
 class Subset(Source):

@@ -29,7 +29,7 @@ from vit_jax.report.similar_splits import splits_of
 from vit_jax.runtime import extras
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import output_folder, replacing
-from vit_jax.runtime.printable import printable, printable_path, say
+from vit_jax.runtime.printable import counted, printable, printable_path, say
 from vit_jax.tasks.choose import answering
 
 VECTORS, PAGE = "vectors.npz", "index.html"
@@ -67,7 +67,7 @@ def find_similar(
   )
   if len(files) < 2:
     raise ValueError(
-      f"{len(files)} image{'s' * (len(files) != 1)} could be read, and images "
+      f"{counted(len(files), 'image')} could be read, and images "
       "are compared with others: give a folder with two or more."
     )
   rows = nearest.unit(vectors)

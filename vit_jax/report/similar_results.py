@@ -13,7 +13,7 @@ from vit_jax.data.example import ImageSpec
 from vit_jax.inference import nearest
 from vit_jax.inference.copies import Copies
 from vit_jax.inference.nearest import Clusters, Neighbours
-from vit_jax.runtime.printable import printable
+from vit_jax.runtime.printable import counted, printable
 
 TABLE = "similar.csv"
 """The file of the rows."""
@@ -120,13 +120,13 @@ class Similar:
     across = sum(map(self.across, self.groups))
     count = len(self.groups)
     line = (
-      f"{len(self.files):,} images: {count:,} group{'s' * (count != 1)} of "
+      f"{len(self.files):,} images: {counted(count, 'group')} of "
       f"near-duplicates ({images:,} images)"
     )
     if across:
       line += f", {across:,} of them across splits"
     clusters = int(self.clusters.label.max()) + 1
-    return f"{line}; {clusters:,} cluster{'s' * (clusters != 1)}."
+    return f"{line}; {counted(clusters, 'cluster')}."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,10 +194,9 @@ class Answers:
   @property
   def summary(self) -> str:
     """One line on what was found."""
-    count = len(self.queries)
+    queries = counted(len(self.queries), "query", "queries")
     return (
-      f"The nearest of {count:,} quer{'ies' if count > 1 else 'y'} among "
-      f"{len(self.files):,} images; the first is "
-      f"{self.names[self.nearest.place[0, 0]]} "
+      f"The nearest of {queries} among {len(self.files):,} images; the first "
+      f"is {self.names[self.nearest.place[0, 0]]} "
       f"({self.nearest.cosine[0, 0]:.3f})."
     )

@@ -57,6 +57,19 @@ def of_attribute(name: str, owner: str, names: Iterable[str]) -> str:
   )
 
 
+def no_attribute(obj: object, name: str, of: str, who: str) -> AttributeError:
+  """The error on an attribute that an object does not have.
+
+  Args:
+    obj: The object.
+    name: The attribute's name, as typed.
+    of: The object's name in `hints.csv`.
+    who: The subject and the verb of the message, such as "batches have".
+  """
+  text = f"{who} no attribute {name!r}{instead_of(name, of)}"
+  return AttributeError(text, name=name, obj=obj)
+
+
 def instead_of(name: str, of: str) -> str:
   """The end of a message on a name that `hints.csv` has; "" if it has none."""
   texts = elsewhere(of)

@@ -80,11 +80,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
 
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what may be meant by the name."""
-    raise AttributeError(
-      f"batches have no attribute {name!r}{hints.instead_of(name, 'batches')}",
-      name=name,
-      obj=self,
-    )
+    raise hints.no_attribute(self, name, "batches", "batches have")
 
   def __repr__(self) -> str:
     """How the next is taken and drawn."""

@@ -13,7 +13,7 @@ import numpy as np
 from vit_jax.data.reading.cells import Encode, Row
 from vit_jax.data.reading.columns import one_hot
 from vit_jax.data.reading.tables import fail
-from vit_jax.runtime.printable import composed, printable
+from vit_jax.runtime.printable import composed, first_of, printable
 
 Names = tuple[str, ...]
 _NAMED = 12  # Labels that a message names.
@@ -63,7 +63,7 @@ def known(
 
 
 def _unknown(name: str, names: Names) -> str:
-  shown = ", ".join(names[:_NAMED]) + (", ..." if names[_NAMED:] else "")
+  shown = first_of(names, _NAMED)
   return f"the label {name!r}, which the run does not know; it has {shown}"
 
 

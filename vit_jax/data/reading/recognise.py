@@ -25,6 +25,7 @@ from vit_jax.data.reading.several import SEVERAL
 from vit_jax.data.reading.tables import cells_of
 from vit_jax.data.reading.targets import NUMBERS
 from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.printable import first_of
 from vit_jax.runtime.printable import printable_path as text
 
 _LOOKED_AT = 1_000  # Rows of a file of labels.
@@ -151,7 +152,7 @@ def _of_columns(names: Sequence[str], rows: Rows) -> Recognised:
   table = [[_number(row.get(name)) for name in names] for row in rows]
   if len(names) < 2 or any(None in row for row in table):
     return Recognised(SINGLE)
-  listed = ", ".join(names[:3]) + (", ..." if names[3:] else "")
+  listed = first_of(names, 3)
   if any(x not in (0, 1) for row in table for x in row):
     return Recognised(NUMBERS, f"{listed} have numbers")
   if any(sum(filter(None, row)) != 1 for row in table):
