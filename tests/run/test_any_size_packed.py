@@ -16,6 +16,8 @@ from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
 from vit_jax.run.start import fresh_state
 from vit_jax.run.summary import header
+from vit_jax.tasks.choose import task_class
+from vit_jax.tasks.table import ALL_TASKS
 from vit_jax.training import sharding
 
 SHAPES = ((20, 20), (40, 20), (20, 40), (90, 10), (10, 70), (33, 29))
@@ -243,12 +245,20 @@ def test_rows_that_do_not_fit_are_refused(config, changes, message):
   assert "\n" not in str(info.value)
 
 
-def test_a_task_that_takes_rows_of_one_image_is_refused(config, monkeypatch):
-  from vit_jax.tasks.classification.task import ClassificationTask
+PACKS = {"classification", "multilabel", "regression"}
+TAKES_ANY_SIZE = {*PACKS, "pairs", "autoencoder"}
 
-  monkeypatch.setattr(ClassificationTask, "packs_images", False)
-  config.data.update(PACKED)
-  with pytest.raises(
-    ValueError, match="^data.images_per_row=2 packs images in"
-  ):
-    make_plan(read(config))
+
+@pytest.mark.parametrize("name", sorted(ALL_TASKS))
+def test_each_task_says_which_images_it_takes(name):
+  task = task_class(name)()
+  if name not in TAKES_ANY_SIZE:
+    with pytest.raises(ValueError, match=f"{name} takes images of one size"):
+      task.check_any_size(tokens=9, images_per_row=1)
+    return
+  task.check_any_size(tokens=9, images_per_row=1)
+  if name in PACKS:
+    task.check_any_size(tokens=9, images_per_row=2)
+    return
+  with pytest.raises(ValueError, match=f"^data.images_per_row=2 .* {name} "):
+    task.check_any_size(tokens=9, images_per_row=2)

@@ -23,12 +23,9 @@ _OF_PACKED_ROWS = {"data.row_tokens", "data.min_tokens"}
 def check(settings: Settings, task: Task, model: Model) -> None:
   """Raises ValueError if a run cannot take `data.tokens`, which is set."""
   tokens = settings.data.tokens
-  if not task.takes_any_size:
-    raise ValueError(
-      f"data.tokens={tokens} keeps the proportions of images, and the task "
-      f"{task.name} takes images of one size: leave it out."
-    )
-  _check_packing(settings, task)
+  assert tokens is not None
+  task.check_any_size(tokens, settings.data.images_per_row)
+  _check_packing(settings)
   changes = changed(settings)
   for name in changes.keys() & _REFUSED.keys():
     value, default = changes[name]
@@ -49,7 +46,7 @@ def check(settings: Settings, task: Task, model: Model) -> None:
     raise ValueError(f"data.tokens={tokens}: {error}") from error
 
 
-def _check_packing(settings: Settings, task: Task) -> None:
+def _check_packing(settings: Settings) -> None:
   """Raises ValueError if images cannot share rows as the settings say."""
   data = settings.data
   images, tokens, row = data.images_per_row, data.tokens or 0, data.row_tokens
@@ -61,11 +58,6 @@ def _check_packing(settings: Settings, task: Task) -> None:
         "data.images_per_row, or leave it out."
       )
     return
-  if not task.packs_images:
-    raise ValueError(
-      f"data.images_per_row={images} packs images into rows, and the task "
-      f"{task.name} takes rows of one image: leave it out."
-    )
   if row is not None and row < max(tokens, images):
     raise ValueError(
       f"data.row_tokens={row} has no room for an image of data.tokens={tokens}"

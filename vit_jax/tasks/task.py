@@ -64,8 +64,6 @@ class Task:
     refuses: Keys of the configuration that say nothing for this task.
     panels: Pictures of its own, in which it draws examples; None to draw the
       answers.
-    takes_any_size: Whether it takes images that keep their proportions.
-    packs_images: Whether several of them may then share a row of a batch.
     probe_note: A line on the representations, where `probed` changes the model.
     reported: Words for the parts of a run that `vit_jax report` shows.
     asked_by: The flag of `predict` that asks a run whose images have no class,
@@ -82,8 +80,6 @@ class Task:
   reported: ClassVar[str] = "curves and mistakes"
   asked_by: ClassVar[str] = ""
   panels: ClassVar["Panels | None"] = None
-  takes_any_size: ClassVar[bool] = False
-  packs_images: ClassVar[bool] = False
   probe_note: ClassVar[str] = ""
 
   def __init_subclass__(cls, **more: Any):
@@ -135,6 +131,26 @@ class Task:
   def trained(self) -> str:
     """The part of its first weights that a run trains, in words."""
     return "all layers"
+
+  def check_any_size(self, tokens: int, images_per_row: int) -> None:
+    """Raises ValueError if it takes no images that keep their proportions.
+
+    An image has at most `tokens` patches, and a row of a batch has up to
+    `images_per_row` images.
+    """
+    del images_per_row
+    raise ValueError(
+      f"data.tokens={tokens} keeps the proportions of images, and the task "
+      f"{self.name} takes images of one size: leave it out."
+    )
+
+  def check_row_of_one(self, images_per_row: int) -> None:
+    """Raises ValueError if several images share a row of a batch."""
+    if images_per_row > 1:
+      raise ValueError(
+        f"data.images_per_row={images_per_row} packs images into rows, and the "
+        f"task {self.name} takes rows of one image: leave it out."
+      )
 
   def is_frozen(self, path: str) -> bool:
     """Whether its optimizer leaves the parameter at a path as it is."""

@@ -45,8 +45,6 @@ class ClassificationTask(Task):
   outcome: ClassVar[type[ClassificationOutcome]] = ClassificationOutcome
   counts_answers: ClassVar[bool] = False
   has_several: ClassVar[bool] = False
-  takes_any_size = True
-  packs_images = True
   objective_class: ClassVar[type[Classification]] = Classification
   name = "classification"
   scores = Scores(
@@ -71,6 +69,9 @@ class ClassificationTask(Task):
     sentence="{top1:.1%} of {examples:,} images are right",
     phrase="{top1:.1%} are right",
   )
+
+  def check_any_size(self, tokens: int, images_per_row: int) -> None:
+    """Raises nothing: images may have any size, and may share rows."""
 
   def fitted(self, train: Source) -> "ClassificationTask":
     if not self.loss.class_weights:

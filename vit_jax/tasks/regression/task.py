@@ -92,8 +92,6 @@ class RegressionTask(Task):
   target_mean: tuple[float, ...] = ()
   target_std: tuple[float, ...] = ()  # Standard deviation of each, likewise.
   name = "regression"
-  takes_any_size = True
-  packs_images = True
   labels = labels_of(name)
   scores = NumberScores(
     (
@@ -115,6 +113,9 @@ class RegressionTask(Task):
     "fewshot.shots",
     "distill.teacher",
   )
+
+  def check_any_size(self, tokens: int, images_per_row: int) -> None:
+    """Raises nothing: images may have any size, and may share rows."""
 
   def fitted(self, train: Source) -> "RegressionTask":
     labels = all_labels(train)
