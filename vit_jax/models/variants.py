@@ -162,11 +162,16 @@ def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
   try:
     return {**fields, "block": _imported(BLOCKS.get(block, block))}
   except (ImportError, AttributeError, ValueError) as error:
-    known = ", ".join([*_families(), *BLOCKS])
+    known = ", ".join(block_names())
     raise ValueError(
       f"block={block!r} is unknown ({error}); choose one of {known}, or your "
       "own as package.module:Class."
     ) from error
+
+
+def block_names() -> list[str]:
+  """The names that `block` may have: those of the families, and of `BLOCKS`."""
+  return [*_families(), *BLOCKS]
 
 
 def _families() -> Mapping[str, Mapping[str, Any]]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import jax
 
-from vit_jax.families import FAMILIES
-from vit_jax.models.variants import BLOCKS
+from vit_jax.models.variants import block_names
 from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.locate import is_trusted
 from vit_jax.run.outputs import DIGESTED, jit_digest
@@ -159,7 +158,7 @@ def _check_trusted(
 
   `moved` has the places of the data that the user names.
   """
-  named = {settings.model.block} - {None, *BLOCKS, *FAMILIES}
+  named = {settings.model.block} - {None, *block_names()}
   named |= {settings.data.task} - {*LABELLED_TASKS}
   sources = {settings.distill.teacher}
   if not start or settings.lora.rank:
