@@ -20,7 +20,6 @@ from vit_jax.report.pictures import Picture
 from vit_jax.runtime.display import Split
 from vit_jax.runtime.printable import printable_lines
 from vit_jax.tasks.outcome import Curves
-from vit_jax.tasks.scores import Verdict
 
 MOST_BYTES = 5_000_000
 _MOST = f"{MOST_BYTES / 1e6:.0f} MB"
@@ -128,8 +127,8 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
       "The runs were evaluated on different images: do not compare their "
       "figures."
     )
-  if not _have_best(ranked):
-    return _alike(ranked)
+  if alike := _alike(ranked):
+    return alike
   (first, best), (second, other) = ranked[:2]
   assert best.task is not None
   score = best.task.scores.text(best.scores)
@@ -155,40 +154,18 @@ def _have_best(ranked: _Ranked) -> bool:
   """Whether one run may be called the best, as far as the images can tell."""
   if len(ranked) < 2:
     return True
-  first, second = (_verdict(run) for _, run in ranked[:2])
-  return _same_images(ranked) and not first.like(second)
+  return _same_images(ranked) and not _alike(ranked)
 
 
 def _same_images(ranked: _Ranked) -> bool:
   return len({_evaluated_on(run) for _, run in ranked}) == 1
 
 
-def _verdict(run: RunFacts) -> Verdict:
-  assert run.task is not None  # A run with a score has a task.
-  return run.task.scores.verdict(run.scores)
-
-
 def _alike(ranked: _Ranked) -> str:
-  """Says that the images cannot tell the first two runs apart."""
-  verdicts = [_verdict(run) for _, run in ranked[:2]]
-  told = [
-    f'{run.task.scores.text(run.scores)} with "{name}"'
-    for name, run in ranked[:2]
-    if run.task
-  ]
-  (first, _), (second, _) = ranked[:2]
-  of = f", the first two of {len(ranked)} runs," if len(ranked) > 2 else ""
-  few = ", which are too few to judge by" if verdicts[0].few else ""
-  said = (
-    f'"{first}" and "{second}"{of} cannot be told apart on '
-    f"{verdicts[0].count:,} images{few}: {', '.join(told)}."
-  )
-  folds, others = (verdict.by_folds for verdict in verdicts)
-  if not (folds and others):
-    return said
-  if folds == others:
-    return f"{said} Both have {folds}."
-  return f'{said} "{first}" has {folds}, and "{second}" {others}.'
+  """Says that the images cannot tell the first two runs apart; may be empty."""
+  (_, first), *_ = ranked
+  assert first.task is not None  # A run with a score has a task.
+  return first.task.scores.alike([(name, run.scores) for name, run in ranked])
 
 
 def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:

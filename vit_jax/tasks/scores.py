@@ -269,6 +269,36 @@ class Scores:
       return self.phrase.format(**Split.EVAL.scores(metrics))
     return self.metric.text(metrics) or "it was not measured"
 
+  def alike(self, ranked: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Says that the images cannot tell the first two models apart.
+
+    Args:
+      ranked: Names of models with their evaluations, on the same images, the
+        best first.
+
+    Returns:
+      Two sentences at most; empty if the first may be called the best.
+    """
+    if len(ranked) < 2:
+      return ""
+    (first, one), (second, other) = ranked[:2]
+    verdicts = self.verdict(one), self.verdict(other)
+    if not verdicts[0].like(verdicts[1]):
+      return ""
+    of = f", the first two of {len(ranked)} runs," if len(ranked) > 2 else ""
+    few = ", which are too few to judge by" if verdicts[0].few else ""
+    said = (
+      f'"{first}" and "{second}"{of} cannot be told apart on '
+      f"{verdicts[0].count:,} images{few}: {self.text(one)} with "
+      f'"{first}", {self.text(other)} with "{second}".'
+    )
+    folds, others = (verdict.by_folds for verdict in verdicts)
+    if not (folds and others):
+      return said
+    if folds == others:
+      return f"{said} Both have {folds}."
+    return f'{said} "{first}" has {folds}, and "{second}" {others}.'
+
   def ahead(self, better: float, worse: float) -> str:
     """How far one score is above another; empty if that cannot be seen."""
     difference = better - worse

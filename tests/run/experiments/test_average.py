@@ -175,7 +175,9 @@ def test_an_average_is_a_run_that_every_command_takes(
 ):
   out = str(tmp_path / "soup")
   metrics = merge(members, out)
-  assert "did not begin from" not in capsys.readouterr().out
+  shown = capsys.readouterr().out
+  assert "did not begin from" not in shown
+  assert 'soup" cannot be told apart on 359 images: ' in shown
   trees = [
     traverse_util.flatten_dict(load_pretrained(name).params, sep="/")
     for name in members

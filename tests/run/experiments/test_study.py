@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,6 +112,34 @@ def test_rows_are_run_once_and_collected(file, trained, tmp_path, capsys):
   }
 
 
+@pytest.mark.parametrize(
+  "count, shares, says",
+  [
+    (40, (0.9, 0.5, 0.7, 0.6), "on 40 images, which are too few to judge by: "),
+    (100, (0.8, 0.5, 0.75, 0.6), "on 100 images: 80.0% are right "),
+    (1000, (0.8, 0.5, 0.7, 0.6), ""),
+  ],
+)
+def test_no_row_is_the_best_if_the_images_cannot_tell(
+  file, trained, tmp_path, capsys, count, shares, says
+):
+  folder = tmp_path / "runs"
+  run_study(str(file), str(folder))
+  for row, share in zip(("a_0", "a_1", "b_0", "b_1"), shares, strict=True):
+    path = folder / row / "row.json"
+    found = json.loads(path.read_text())
+    found["metrics"] |= {"eval/top1": share, "eval/examples": count}
+    path.write_text(json.dumps(found))
+  capsys.readouterr()
+  run_study(str(file), str(folder))
+  last = capsys.readouterr().out.splitlines()[-1]
+  if not says:
+    assert last == "Best: a_0 with top-1 80.00%."
+    return
+  first = '"a_0" and "b_0", the first two of 4 runs, cannot be told apart '
+  assert last.startswith(first + says)
+
+
 def test_a_last_score_that_is_nan_is_none(file, trained, tmp_path, capsys):
   """An earlier one does not stand for it, so such a row is not the best."""
   folder = tmp_path / "runs"
@@ -160,6 +189,17 @@ def test_the_best_rate_is_selected_on_images_held_out(
   shown = "0.2 is best on train[90%:] (0.1: 65.00%, 0.2: 75.00%, 0.4: 55.00%)"
   assert shown in capsys.readouterr().out
   assert [row["eval/top1"] for row in table(folder)] == ["0.75"]
+  for rate in ("0.1", "0.2", "0.4"):
+    path = folder / f"b_1.select_{rate}" / "row.json"
+    result = json.loads(path.read_text())
+    result["metrics"]["eval/examples"] = 100
+    path.write_text(json.dumps(result))
+  shutil.rmtree(folder / "b_1")
+  assert run_study(str(file), str(folder), index=4, select=True) == 0
+  shown = "0.2 is taken, though 0.1 cannot be told apart from it on train[90%:]"
+  assert shown in capsys.readouterr().out
+  assert len(commands) == 5  # The last alone.
+  commands.pop()
   assert run_study(str(file), str(folder), index=4, select=True) == 0
   assert len(commands) == 4  # Nothing is run again.
 

@@ -137,8 +137,17 @@ def merge(
     merged, metrics, says = average(arrays, members, score, key)
     display.note(f"{out}, {says}: {first.task.scores.text(metrics)}")
     _write(out, first, trees[0].on_devices(merged), metrics, runs)
-  better = metrics[key] - max(each[key] for each in members)
-  ahead = first.task.scores.ahead(abs(better), 0)
+  scores = first.task.scores
+  name, highest = max(
+    zip(runs, members, strict=True), key=lambda pair: pair[1][key]
+  )
+  better = metrics[key] - highest[key]
+  ranked = [(out, metrics), (name, highest)]
+  alike = scores.alike(ranked if better >= 0 else ranked[::-1])
+  ahead = scores.ahead(abs(better), 0)
+  if alike:
+    display.note(f"{alike} Wrote {out}.")
+    return metrics
   if not ahead:
     text = "as much as the best of them"
   else:

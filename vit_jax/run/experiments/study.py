@@ -43,6 +43,7 @@ _SAID = {
   Split.EVAL: "",
   Split.FEW_SHOT: "few-shot ",
   Split.NEIGHBOURS: "k-NN ",
+  Split.FOLDS: "folds ",
   Split.TEST: "test ",
 }
 
@@ -133,8 +134,10 @@ def _show_best(study: Study, rows: Sequence[Any], display: Display) -> None:
   if scored := [row for row in rows if rated(row.get(key)) > -math.inf]:
     texts = [(row["row"], metric.format.format(row[key])) for row in scored]
     display.table(("row", metric.label), texts)
-    best = max(scored, key=lambda row: row[key])
-    display.note(f"Best: {best['row']} with {metric.text(best)}.")
+    scored.sort(key=lambda row: -row[key])
+    alike = task.scores.alike([(row["row"], row) for row in scored])
+    best = f"Best: {scored[0]['row']} with {metric.text(scored[0])}."
+    display.note(alike or best)
 
 
 def means(study: Study, rows: Sequence[Mapping]) -> list[dict[str, Any]]:
@@ -185,7 +188,7 @@ def _selected(study: Study, row: str, display: Display) -> dict | None:
   """Tries a row's learning rates, then trains with the best; its result."""
   rates, parts = _choices(study, row)
   task = build.task_of(study.settings[row])
-  scores = {}
+  found = {}
   for rate in rates:
     changes = {
       "optimizer.peak_lr": rate,
@@ -195,17 +198,23 @@ def _selected(study: Study, row: str, display: Display) -> dict | None:
     result = _run(study, row, display, changes, f"{row}.select_{rate:g}")
     if result is None:
       return None
-    value = result["metrics"].get(task.scores.key)
-    scores[rate] = rated(value)
+    found[rate] = result["metrics"]
+  scores = {rate: rated(m.get(task.scores.key)) for rate, m in found.items()}
   if all(map(math.isinf, scores.values())):
     display.note(f"{row}: none of its learning rates gives a score.")
     return None
-  best = max(scores, key=lambda rate: scores[rate])
+  best, *others = sorted(rates, key=lambda rate: -scores[rate])
   tried = ", ".join(
     f"{rate:g}: {task.scores.metric.format.format(value)}"
     for rate, value in scores.items()
   )
-  display.note(f"Learning rate {best:g} is best on {parts[1]} ({tried}).")
+  alike = others and task.scores.verdict(found[best]).like(
+    task.scores.verdict(found[others[0]])
+  )
+  says = "is best"
+  if alike:
+    says = f"is taken, though {others[0]:g} cannot be told apart from it"
+  display.note(f"Learning rate {best:g} {says} on {parts[1]} ({tried}).")
   return _run(study, row, display, {"optimizer.peak_lr": best})
 
 
