@@ -12,6 +12,7 @@ import pytest
 
 from tests.data.pictures import png
 from vit_jax.data.batching.batches import EvalBatches, TrainBatches
+from vit_jax.data.reading.image_files import find_images
 from vit_jax.data.reading.sources import open_source, open_splits
 from vit_jax.data.transforming.transforms import (
   make_eval_transform,
@@ -409,7 +410,7 @@ def test_files_are_found_by_other_spellings(tmp_path, there, named, said):
       "'x/1.png', which is not .*; the most similar .* '1.png'.",
     ),
     (ONE + '"a, b.png",b\n', "the most similar name there is 'deep/a, b.png'."),
-    (ONE + '"a, b.png",b\n', "deep/a, b.png': set --config.data.root=.*/deep."),
+    (ONE + '"a, b.png",b\n', "deep/a, b.png': write the names with their fol"),
     (
       ONE + "unlike/any.jpg,b\n",
       "missing.; --config.data.root is the folder from whi",
@@ -426,6 +427,45 @@ def test_what_is_missing_is_answered_by_what_is_there(folder, text, message):
   with pytest.raises(ValueError, match=message) as error:
     open_splits(settings(folder, text))
   assert "\n" not in str(error.value)
+
+
+def _in_subfolders(folder, *subfolders):
+  """The ten images lie in each of these folders, and no longer beside."""
+  for subfolder in subfolders:
+    (folder / subfolder).mkdir()
+    for name in FILES:
+      shutil.copy(folder / name, folder / subfolder)
+  for name in FILES:
+    (folder / name).unlink()
+
+
+def test_images_in_the_only_subfolder_are_read_there(folder):
+  _in_subfolders(folder, "images")
+  splits = open_splits(settings(folder, rows(*"abababab")), windowed=True)
+  found = {**labels(splits.train), **labels(splits.eval)}
+  assert found == {f"{k}.png": k % 2 for k in range(8)}
+  assert splits.train[0]["image"] in {
+    (folder / f"images/{k}.png").read_bytes() for k in range(8)
+  }
+  says = (
+    f"the images are read from the folder 'images', the only one in '{folder}'"
+  )
+  assert any(says in line for line in splits.warnings)
+  found = [*find_images(str(folder / "labels.csv"))]
+  assert found == [str(folder / f"images/{k}.png") for k in range(8)]
+
+
+def test_of_two_subfolders_one_is_asked_for(folder):
+  _in_subfolders(folder, "images", "more")
+  says = "/images' and '.*/more' both have all of them: choose one by --config"
+  with pytest.raises(ValueError, match=says):
+    open_splits(settings(folder, rows(*"abab")))
+  # One file is in neither of them.
+  shutil.rmtree(folder / "more")
+  (folder / "images/0.png").unlink()
+  says = r"4 of 4 files .*; most are in '.*images': set --config.data.root=/"
+  with pytest.raises(ValueError, match=says):
+    open_splits(settings(folder, rows(*"abab")))
 
 
 def test_an_id_in_json_names_a_file(folder):

@@ -19,7 +19,7 @@ from vit_jax.data.example import (
 )
 from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
 from vit_jax.data.reading.holdout import Holdout
-from vit_jax.data.reading.lookup import Lookup
+from vit_jax.data.reading.lookup import Lookup, folders_of_all
 from vit_jax.data.settings import TABLES, DataSettings
 from vit_jax.runtime import hints
 from vit_jax.runtime.files import open_regular
@@ -92,8 +92,12 @@ def _of_table(path: str) -> Iterator[str]:
   from vit_jax.data.reading.label_rows import images_of
 
   root = os.path.dirname(path)
+  names = [*images_of(path, DataSettings(labels_file=path))]
+  holding = folders_of_all(root, [*map(os.fsencode, names)])
+  if len(holding) == 1:  # As in training.
+    root = os.path.join(root, os.fsdecode(holding[0]))
   lookup = Lookup(os.fsencode(root or "."))
-  for name in images_of(path, DataSettings(labels_file=path)):
+  for name in names:
     found = lookup.find(os.fsencode(name))
     yield os.path.join(root, name if found is None else os.fsdecode(found))
 

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -16,10 +17,12 @@ from vit_jax.data.reading.image_files import ImageFiles
 from vit_jax.data.reading.label_rows import read_rows
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.layouts import Layout
-from vit_jax.data.reading.lookup import Lookup
+from vit_jax.data.reading.lookup import Lookup, folders_of_all
 from vit_jax.data.reading.tables import fail, listed
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
+
+_LOOKED_FOR = 100  # Files that are missing, which are looked for elsewhere.
 
 
 class LabelledImages(ImageFiles):
@@ -207,6 +210,11 @@ def _there(rows: Sequence[Row], root: str) -> tuple[list[Row], list[str]]:
 
   Raises ValueError for files that are missing.
   """
+  names = dict.fromkeys(os.fsencode(row.file) for row in rows)
+  holding = [*map(os.fsdecode, folders_of_all(root, [*names]))]
+  if len(holding) == 1:
+    (folder,) = holding
+    return _below(folder, rows, root)
   lookup = Lookup(os.fsencode(root))
   paths: dict[str, str] = {}
   spelled: dict[str, list[str]] = collections.defaultdict(list)
@@ -226,7 +234,7 @@ def _there(rows: Sequence[Row], root: str) -> tuple[list[Row], list[str]]:
       if path in called or len(names) > 1:
         paths |= dict.fromkeys(names, "")
   if not all(paths.values()):
-    _fail_absent(rows, paths, lookup, root)
+    _fail_absent(rows, paths, lookup, root, holding)
   found = [
     row
     if paths[row.file] == row.file
@@ -236,8 +244,22 @@ def _there(rows: Sequence[Row], root: str) -> tuple[list[Row], list[str]]:
   return found, lookup.lines()
 
 
+def _below(
+  folder: str, rows: Sequence[Row], root: str
+) -> tuple[list[Row], list[str]]:
+  """As `_there`, for rows whose files all lie in one folder of the root."""
+  found, lines = _there(rows, os.path.join(root, folder))
+  rows = [dataclasses.replace(r, file=f"{folder}/{r.file}") for r in found]
+  taken = f"the images are read from the folder {text(folder)!r}, the only one "
+  return rows, [f"{taken}in {root!r} that has all of them.", *lines]
+
+
 def _fail_absent(
-  rows: Sequence[Row], paths: Mapping[str, str], lookup: Lookup, root: str
+  rows: Sequence[Row],
+  paths: Mapping[str, str],
+  lookup: Lookup,
+  root: str,
+  holding: Sequence[str],
 ) -> NoReturn:
   """Raises ValueError, which names the first row without a path."""
   row = next(row for row in rows if not paths[row.file])
@@ -248,14 +270,29 @@ def _fail_absent(
   hint = "; --config.data.root is the folder from which names are read"
   if near:
     hint = f"; the most similar name there is {text(near)!r}"
-  end = b"/" + os.fsencode(row.file)
-  if near and near.endswith(end):
-    folder = os.path.join(root, os.fsdecode(near.removesuffix(end)))
-    hint += f": set --config.data.root={text(folder)}"
+  if holding:
+    first, second = (text(os.path.join(root, name)) for name in holding[:2])
+    hint = f"; {first!r} and {second!r} both have all of them: choose one by "
+    hint += f"--config.data.root={shlex.quote(first)}"
+  elif folder := _of_most([*paths], lookup):
+    place = text(os.path.join(root, folder))
+    hint = f"; most are in {place!r}: set "
+    hint += f"--config.data.root={shlex.quote(place)}"
+  elif near and near.endswith(b"/" + os.fsencode(row.file)):
+    hint += ": write the names with their folders"
   if re.match(r"[A-Za-z]:[\\/]", row.file):
     hint += "; it is a path on another machine: write the names from "
     hint += f"the folder {root!r} on"
   fail(row.place, f"{problem} ({share}){hint}")
+
+
+def _of_most(files: Sequence[str], lookup: Lookup) -> str | None:
+  """The folder that has more than half of the files, by the first of them."""
+  names = [*map(os.fsencode, files[:_LOOKED_FOR])]
+  for folder in lookup.folders():
+    if 2 * sum(map(bool, map(lookup.inside(folder).find, names))) > len(names):
+      return os.fsdecode(folder)
+  return None
 
 
 def _on_groups(

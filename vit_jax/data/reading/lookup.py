@@ -102,6 +102,17 @@ class Lookup:
     near = difflib.get_close_matches(plain, beside, n=1)
     return os.path.join(found, min(files[near[0]])) if near else None
 
+  def folders(self) -> list[bytes]:
+    """The names of the folders directly in this one, at most 200."""
+    inside = [
+      each for same in self._list(b"").folders.values() for each in same
+    ]
+    return sorted(inside)[:_ENTERED]
+
+  def inside(self, folder: bytes) -> "Lookup":
+    """The files below a folder of this one."""
+    return Lookup(os.path.join(self._root, folder), self._endings)
+
   def _similar(self, name: bytes) -> bytes | None:
     """The only file whose name differs in spelling alone."""
     folder, base = os.path.split(name)
@@ -138,10 +149,7 @@ class Lookup:
     parts = name.split(b"/")
     for start in range(1, len(parts)):
       yield b"/".join(parts[start:])
-    inside = [
-      each for same in self._list(b"").folders.values() for each in same
-    ]
-    for folder in sorted(inside)[:_ENTERED]:
+    for folder in self.folders():
       for file in dict.fromkeys((name, parts[-1])):
         for ending in (b"",) if self._ending(file) else (b"", *self._endings):
           yield os.path.join(folder, file + ending)
@@ -192,6 +200,21 @@ class Lookup:
 
   def _stem(self, name: bytes) -> bytes:
     return name[: len(name) - len(self._ending(name))]
+
+
+def folders_of_all(root: str, names: Sequence[bytes]) -> list[bytes]:
+  """The folders in one folder that have all of these files.
+
+  There are none if the first file is where its name says.
+  """
+  lookup = Lookup(os.fsencode(root or "."))
+  if not names or lookup.find(names[0]) is not None:
+    return []
+  return [
+    folder
+    for folder in lookup.folders()
+    if all(map(lookup.inside(folder).find, names))
+  ]
 
 
 def _only(
