@@ -48,12 +48,16 @@ def define_flags() -> None:
 def main(arguments: list[str]) -> int:
   from vit_jax.inspection.data_sheet import inspect_folder
   from vit_jax.inspection.settings import InspectSettings
-  from vit_jax.run.flags import config_settings, data_keys
+  from vit_jax.run.flags import config_settings, data_keys, is_given
 
   settings = config_settings(InspectSettings, data_keys(arguments[0]))
   names = ("out", "model", "issues", "probabilities")
   return inspect_folder(
-    arguments[0], settings, **command.values(*names), **command.overrides()
+    arguments[0],
+    settings,
+    task_is_given=is_given("data.task"),
+    **command.values(*names),
+    **command.overrides(),
   )
 
 

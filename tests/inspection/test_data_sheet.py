@@ -7,8 +7,8 @@ import pytest
 import tifffile
 from PIL import Image
 
-from tests import captioned
-from tests.data.pictures import encode, noise
+from tests import captioned, commands
+from tests.data.pictures import encode, noise, png
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.inspection.data_sheet import inspect_folder
 from vit_jax.inspection.settings import InspectSettings
@@ -103,6 +103,30 @@ def test_a_file_of_labels_is_looked_through(tmp_path, capsys, name):
   said = capsys.readouterr().out
   assert f"{name}: train 4, held out 4 images, 2 classes" in said
   assert "sizes: 16 x 20 to 23 x 20" in said
+
+
+@pytest.mark.parametrize(
+  "given, found, says",
+  [
+    ([], "1 target", "There are no class labels, as age has 12 different nu"),
+    (
+      ["--config.data.task=classification"],
+      "12 classes",
+      "the labels are whole numbers and taken for classes; --config.data.task",
+    ),
+  ],
+)
+def test_a_task_that_is_given_is_taken(tmp_path, given, found, says):
+  lines = ["file,age"]
+  for k in range(20):
+    (tmp_path / f"{k}.png").write_bytes(png(np.full((4, 4, 3), k, np.uint8)))
+    lines.append(f"{k}.png,{20 + k % 12}")
+  file = tmp_path / "ages.csv"
+  file.write_text("\n".join(lines))
+  out = f"--out={tmp_path / 'batch.png'}"
+  done = commands.run("vit_jax.inspect_data", str(file), out, *given)
+  assert f"images, {found}\n" in done.stdout, done.stderr
+  assert says in done.stdout
 
 
 def test_captions_are_counted_and_shown(tmp_path, capsys):

@@ -38,6 +38,7 @@ def inspect_folder(
   model: str | None = None,
   issues: str = "issues.csv",
   probabilities: str | None = None,
+  task_is_given: bool = False,
   **overrides: Any,
 ) -> int:
   """Prints what is in a folder, and draws an augmented batch.
@@ -52,6 +53,8 @@ def inspect_folder(
     model: A checkpoint whose representations tell likely label errors.
     issues: The CSV file for them; a picture of them is written beside it.
     probabilities: An .npz file for the out-of-fold probabilities.
+    task_is_given: Whether `data.task` is meant as it is; otherwise the images
+      and the labels tell the task, if it is the default one.
     **overrides: What `load_pretrained` takes beside the checkpoint.
   """
   path, kind = output_file(out, _PICTURES)
@@ -68,7 +71,7 @@ def inspect_folder(
   bands = settings.data.band_names
   channels = len(bands) or settings.channels
   spec = ImageSpec(channels, settings.normalization.window)
-  data, labels, told = recognised(root, settings.data)
+  data, labels, told = recognised(root, settings.data, task_is_given)
   splits = open_found(root, data, labels, spec.window is not None)
   if model:
     check_classes(splits.train, "--model")

@@ -31,12 +31,12 @@ def open_found(
 
 
 def recognised(
-  root: str, data: DataSettings
+  root: str, data: DataSettings, task_is_given: bool = False
 ) -> tuple[DataSettings, Labels, list[str]]:
   """The settings, the kind of labels, and a line if the data tell it.
 
   Without a task or columns, what the data are for is told as `vit_jax train`
-  does.
+  does. A task that is given, if it is the default one, is not second-guessed.
   """
   kind: Labels = data.label_kind or SINGLE
   told: list[str] = []
@@ -44,7 +44,7 @@ def recognised(
   file = root if path and path.is_file else data.labels_file
   if not data.labels:
     kind = UNUSED
-  elif kind == SINGLE:
+  elif kind == SINGLE and not task_is_given:
     if file:
       place = located(dataclasses.replace(data, root=root), file)
       found = recognise.of_file(place, data if data.labels_file else None)

@@ -4,6 +4,7 @@ A kind of one's own derives from `Labels`, and is a task's `labels`.
 """
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,7 +26,10 @@ BETWEEN = ";|"
 """The characters between several labels in a cell."""
 
 Names = tuple[str, ...]
-_FEWEST = 2  # Whole numbers that are more may be no classes.
+# Numbers that are more may be no classes: if some occur again, or none does.
+_FEWEST = 2
+_MANY = 10
+_NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,10 +209,12 @@ class Labels:
     """
     if not self.are_classes:
       return []
-    if _FEWEST < len(names) < len(rows) and all(map(str.isdecimal, names)):
+    many = _FEWEST < len(names) < len(rows) or len(names) >= _MANY
+    if many and all(map(_NUMBER.match, names)):
+      what = "whole numbers" if all(map(str.isdecimal, names)) else "numbers"
       return [
         (
-          "the labels are whole numbers and taken for classes; "
+          f"the labels are {what} and taken for classes; "
           "--config.data.task=regression learns them as numbers."
         )
       ]
