@@ -158,7 +158,7 @@ def _one_step(config, size: int, batch_size: int, num_classes: int, mesh=None):
     opened = extras.open_extras(
       made.settings, made.model, mesh, teacher, None, None
     )
-    task = opened.taught(made.task)
+    task = opened.with_teacher(made.task)
     made = dataclasses.replace(made, extras=opened, task=task)
   classes = np.arange(batch_size, dtype=np.int32) % num_classes
   batch = {name: one.zeros() for name, one in made.batch_spec.items()}

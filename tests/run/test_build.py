@@ -151,7 +151,9 @@ def taught(task):
   init = make_params_init(model, (16, 16, 3))
   shapes = sharding.array_shapes(init, sharding.make_mesh())
   frozen = ({"teacher": shapes},)
-  return task.taught(teacher), Extras(teacher=teacher, frozen_params=frozen)
+  return task.with_teacher(teacher), Extras(
+    teacher=teacher, frozen_params=frozen
+  )
 
 
 def test_layers_computed_again_do_not_count():

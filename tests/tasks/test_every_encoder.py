@@ -155,7 +155,7 @@ def made(objective, encoder, **fields):
   """The task, its model, its objective, and a batch."""
   task = made_up.task(**OBJECTIVES[objective])
   if objective == "student":
-    task = task.taught(teacher())
+    task = task.with_teacher(teacher())
   if objective == "segmentation":
     task = dataclasses.replace(task, classes=3)
   headed = objective == "classification"

@@ -174,7 +174,7 @@ def test_what_every_task_does(name, tmp_path):
   given.check_evaluation(stream.source)
   given = given.fitted(stream.source)
   teacher, teacher_params = a_teacher()
-  given = given.taught(teacher, teacher_params)
+  given = given.with_teacher(teacher, teacher_params)
   model = make_vit(
     "Ti/4",
     given.num_outputs(NAMES),

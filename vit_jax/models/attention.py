@@ -90,7 +90,7 @@ class Msa(nn.Module):
   config: LayerConfig = LayerConfig()
   qkv_bias = "qkv"  # Initials of the projections that have a bias.
   branch_bias = True  # Whether the last projection has one.
-  turns = False  # Whether `_compared` may change queries and keys.
+  turns = False  # Whether a subclass's `_prepare_qk` changes q and k.
   causal = False  # Whether a token sees itself and those before it alone.
 
   @nn.compact
@@ -124,8 +124,8 @@ class Msa(nn.Module):
       from vit_jax.models import gpu
 
       q, k, v = (to_heads(one, z) for one in U[:3])
-      SA = gpu.attend(*self._compared(q, k, where), v, seen)
-      return self._scaled(self._joined(U_msa, SA), scale)[:, :read]
+      SA = gpu.attend(*self._prepare_qk(q, k, where), v, seen)
+      return self._scaled(self._join_heads(U_msa, SA), scale)[:, :read]
     if form != "plain":
       z = z.astype(c.dtype)
       return self._on_tpu(form, z, U, scale, where, seen)[:, :read]
@@ -138,13 +138,13 @@ class Msa(nn.Module):
     if few:
       logits = logits_of_few(q, U_k, z)
     else:
-      q, k = self._compared(q, to_heads(U_k, z), where)
+      q, k = self._prepare_qk(q, to_heads(U_k, z), where)
       logits = self._logits(q, k, R, where)[:, :, :read]
     A = masked_softmax(logits, seen, c.attention_dtype)  # Eq. 6
     A = self._show(A)
     A = dropout(A)
     SA = result_of_few(A, U_v, z) if few else A @ to_heads(U_v, z)  # Eq. 7
-    return self._scaled(self._joined(U_msa, SA), scale)  # Eq. 8
+    return self._scaled(self._join_heads(U_msa, SA), scale)  # Eq. 8
 
   def projections(self, D: int) -> tuple[Projection, ...]:
     """U_q, U_k, U_v, each (D, k, D_h), and U_msa, (k, D_h, D)."""
@@ -168,21 +168,21 @@ class Msa(nn.Module):
     """Whether a query is compared by the place of its token."""
     return R is not None
 
-  def _compared(
+  def _prepare_qk(
     self, q: Queries, k: Keys, where: Where
   ) -> tuple[Queries, Keys]:
-    """The queries and keys as Eq. 6 takes them, which a subclass may change."""
+    """Returns q and k for Eq. 6; a subclass may normalise or rotate them."""
     return q, k
 
   def _logits(
     self, q: Queries, k: Keys, R: Offsets, where: Where
   ) -> Float[Array, "B k T S"]:
-    """The logits of A, of which a subclass may have others."""
+    """The logits of A; a subclass may compute others."""
     b = 0 if R is None else relative_logits(q, R, where)
     return (q @ k.mT + b) / math.sqrt(q.shape[-1])
 
-  def _joined(self, U_msa: Projection, SA: Keys) -> TokenValues:
-    """The heads' results as one, Eq. 8, before which a subclass may act."""
+  def _join_heads(self, U_msa: Projection, SA: Keys) -> TokenValues:
+    """Joins the heads' results, Eq. 8; a subclass may normalise them first."""
     return from_heads(U_msa, SA)
 
   def _scaled(self, y: TokenValues, scale: Any) -> TokenValues:
@@ -212,8 +212,8 @@ class Msa(nn.Module):
 
     U_q, U_k, U_v, U_msa = U
     sqrt_D_h = math.sqrt(z.shape[-1] // self.num_heads)
-    q = self._compared_on_tpu("query", z, U_q, 1 / sqrt_D_h, where)
-    k = self._compared_on_tpu("key", z, U_k, 1.0, where)
+    q = self._project_on_tpu("query", z, U_q, 1 / sqrt_D_h, where)
+    k = self._project_on_tpu("key", z, U_k, 1.0, where)
     factors = 1.0 if scale is None else scale
     whole = tpu.attend_in_order if self.turns else tpu.attend
     blocks = partial(tpu.attend_in_blocks, splash=form == "splash")
@@ -224,7 +224,7 @@ class Msa(nn.Module):
     seen = mask if mask.hides else None
     return attend(q, k, z, W_v, b_v, W, b, self.config.attention_dtype, seen)
 
-  def _compared_on_tpu(
+  def _project_on_tpu(
     self,
     name: str,
     z: TokenValues,
@@ -232,7 +232,11 @@ class Msa(nn.Module):
     scale: float,
     where: Where,
   ) -> Array:
-    """`_compared` of z U, times `scale`, in the order of `models.tpu`."""
+    """z U times `scale`, prepared as by `_prepare_qk`, for `models.tpu`.
+
+    `name` is "query" or "key". The result has the order of axes that
+    `tpu.project` gives.
+    """
     from vit_jax.models import tpu
 
     W, b = U.weights(scale)

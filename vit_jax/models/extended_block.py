@@ -133,9 +133,10 @@ class ExtendedMsa(Msa):
     # An array of all logits, also on a TPU, as for the paper's R.
     return logits + relative_bias(R, self.relative, where).astype(logits.dtype)
 
-  def _compared(
+  def _prepare_qk(
     self, q: Queries, k: Keys, where: Where
   ) -> tuple[Queries, Keys]:
+    """Normalises q and k (`qk_norm`), and rotates them by their places."""
     if self.config.qk_norm:
       axis = (1, 3) if self.config.qk_norm_whole else -1
       q = layer_norm(self.config, name="norm_query", axis=axis)(q)
@@ -144,7 +145,7 @@ class ExtendedMsa(Msa):
       q, k = (rotate(x, self.rope, where) for x in (q, k))
     return q, k
 
-  def _compared_on_tpu(
+  def _project_on_tpu(
     self,
     name: str,
     z: TokenValues,
@@ -152,30 +153,30 @@ class ExtendedMsa(Msa):
     scale: float,
     where: Where,
   ) -> Array:
+    """As in `Msa`, with the norm and the rotation of `_prepare_qk`."""
     from vit_jax.models import tpu
 
-    turn = None
-    if self.rope:
-      turn = self.rope.turns(z.shape[1], U.shape[-1], where)
-    if not self.config.qk_norm:
-      if turn is None:
-        return super()._compared_on_tpu(name, z, U, scale, where)
+    if self.config.qk_norm:
+      # `tpu.project` puts the heads first.
+      axis = (0, 2) if self.config.qk_norm_whole else 2
+      norm = layer_norm(self.config, name=f"norm_{name}", axis=axis)
+      x = norm(tpu.project(z, *U.weights())) * scale
+    elif self.rope is None:
+      return super()._project_on_tpu(name, z, U, scale, where)
+    elif self.rope.has_gradients:
+      x = tpu.project(z, *U.weights(scale))
+    else:
       W, b = U.weights(scale)
-      cos, sin = turn[0].mT, turn[1].mT
-      if self.rope and self.rope.has_gradients:
-        halves = jnp.split(tpu.project(z, W, b), 2, axis=2)
-        return tpu.rotate_halves(halves, cos, sin)
-      return tpu.project_turned(z, W, b, cos, sin)
-    axis = (0, 2) if self.config.qk_norm_whole else 2  # Heads come first there.
-    norm = layer_norm(self.config, name=f"norm_{name}", axis=axis)
-    x = norm(tpu.project(z, *U.weights())) * scale
-    if turn is None:
+      cos, sin = self.rope.turns(z.shape[1], U.shape[-1], where)
+      return tpu.project_turned(z, W, b, cos.mT, sin.mT)
+    if self.rope is None:
       return x
-    return tpu.rotate_halves(jnp.split(x, 2, axis=2), turn[0].mT, turn[1].mT)
+    cos, sin = self.rope.turns(z.shape[1], U.shape[-1], where)
+    return tpu.rotate_halves(jnp.split(x, 2, axis=2), cos.mT, sin.mT)
 
-  def _joined(self, U_msa: Projection, SA: Keys) -> TokenValues:
+  def _join_heads(self, U_msa: Projection, SA: Keys) -> TokenValues:
     if not self.config.norm_inner_msa:
-      return super()._joined(U_msa, SA)
+      return super()._join_heads(U_msa, SA)
     norm = layer_norm(self.config, name="norm_inner", axis=(2, 3))
     return each_token(U_msa, norm(SA.swapaxes(1, 2)))
 

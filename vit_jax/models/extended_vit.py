@@ -337,7 +337,7 @@ class ExtendedVit(BaseVit, BlockFields):
     norm = layer_norm(self._config, name="norm_pre")
     return [lambda tokens: tokens.replace(z=norm(tokens.z)), *layers]
 
-  def _layer(self, grid: Extent) -> Callable[..., nn.Module]:
+  def _layer_builder(self, grid: Extent) -> Callable[..., nn.Module]:
     rope = None
     if self.rope_theta:
       rope = Rope(

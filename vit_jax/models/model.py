@@ -476,7 +476,7 @@ class VitFields(Model):
 
   @nn.compact
   def representation(self, y: Pooled) -> Float[Array, "B *M R"]:
-    """Features of an image: y, or to pre-train an MLP's hidden layer of it."""
+    """Features of an image: y, or the hidden layer of the pre-training head."""
     if self.representation_size is None:
       return y
     linear, axes = self.projection, ("embed", "representation")

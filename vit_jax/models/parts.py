@@ -6,8 +6,8 @@ LoRA, transfer and the stacked form of scanned layers. Nothing else looks at the
 names in a parameter's path, such as "block_0/msa/out/bias", but for `paths`,
 which this module asks. The parts of a model that lists none are guessed.
 
-To add a part to a model, give it to the list. An encoder, with a decoder that
-no other task takes over, and a head:
+To add a part to a model, give it to the list. This model has an encoder, a
+decoder that serves its own task alone, and a head:
 
     def parts(self):
       return (

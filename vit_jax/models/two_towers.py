@@ -117,18 +117,22 @@ class TwoTowers(Composed):
       Part(name, HEAD, own_task=True)
       for name in (LOG_SCALE, *([BIAS] if self.first_bias is not None else ()))
     ]
-    image = map(self._place_for_lora(IMAGE), super().parts())
-    return *image, *map(self._place_for_lora(TEXT), of_text), *both
+    of_image = super().parts()
+    return (
+      *(self._part_for_lora(IMAGE, part) for part in of_image),
+      *(self._part_for_lora(TEXT, part) for part in of_text),
+      *both,
+    )
 
-  def _place_for_lora(self, tower: str) -> Any:
-    """Gives the part of a tower the place by which LoRA counts it."""
-    whole = "lora" in self.towers and self._how(tower) == "trained"
+  def _part_for_lora(self, tower: str, part: Part) -> Part:
+    """A part of a tower; as a head if it is trained beside a tower with LoRA.
 
-    def place(part: Part) -> Part:
-      moves = whole and part.place in (INPUT, ENCODER)
-      return dataclasses.replace(part, place=HEAD) if moves else part
-
-    return place
+    LoRA trains the parameters of a head themselves, without its matrices.
+    """
+    beside_lora = "lora" in self.towers and self._how(tower) == "trained"
+    if beside_lora and part.place in (INPUT, ENCODER):
+      return dataclasses.replace(part, place=HEAD)
+    return part
 
   def frozen(self, path: str) -> bool:
     """Whether the parameter at a path is of a tower that is frozen."""

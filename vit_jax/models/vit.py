@@ -447,18 +447,19 @@ class BaseVit(VitFields):
   ) -> Layers:
     """The layers, as functions of tokens to call in turn."""
     positions = self._positions(grid)
-    return make_blocks(self, self._layer(grid), positions, train, read)
+    return make_blocks(self, self._layer_builder(grid), positions, train, read)
 
   def _positions(self, grid: Extent) -> Positions:
     """The position embeddings that the layers use."""
     return make_positions(self, grid, self._config)
 
-  def _layer(self, grid: Extent) -> Callable[..., nn.Module]:
-    """Builds a layer from the name of its parameters."""
+  def _layer_builder(self, grid: Extent) -> Callable[..., nn.Module]:
+    """A function that builds a layer, given the name of its parameters."""
     block = self.block or EncoderBlock
     options = {"grid": grid} if hasattr(block, "grid") else {}
-    sizes = self.num_heads, self.mlp_size
-    return partial(block, *sizes, self._config, **options)
+    return partial(
+      block, self.num_heads, self.mlp_size, self._config, **options
+    )
 
 
 class Vit(BaseVit):

@@ -265,21 +265,24 @@ def license_of(source: str) -> str | None:
 
 def refuse_pickle(source: str) -> None:
   """Raises ValueError if a path or an address has the ending of a pickle."""
-  name, get = source, ""
+  name, download = source, ""
   if "://" in source:
     name = unquote(source).rpartition("/")[2]
-    get = f"curl -LO {shlex.quote(source)} && "
+    download = f"curl -LO {shlex.quote(source)} && "
   if name.lower().endswith(PICKLES) and not os.path.isdir(source):
     raise ValueError(
-      f"{source} is a pickle, {conversion(name, get)}, and give that file."
+      f"{source} is a pickle, {conversion(name, download)}, and give that file."
     )
 
 
-def conversion(name: str, first: str = "") -> str:
-  """Says why a pickle is refused, and what converts it, after a command."""
+def conversion(name: str, download: str = "") -> str:
+  """Says why a pickle is refused, and gives the command that converts it.
+
+  `download` is shell text that goes before this command.
+  """
   return (
     "which can run code when it is loaded; convert it once on a machine with "
-    f"PyTorch, `{first}{_command(name)}`"
+    f"PyTorch, `{download}{_command(name)}`"
   )
 
 

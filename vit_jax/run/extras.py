@@ -66,14 +66,14 @@ def shapes_of_extras(
   parts = build.parts_of(model, shape)
   if settings.lora.rank:
     frozen_shapes["base"] = sharding.array_shapes(base_init(init, parts), mesh)
-  taught = None
+  teacher_model = None
   if teacher is not None:
-    taught = _taught(teacher, settings, model.dtype)
+    teacher_model = _teacher_of(teacher, settings, model.dtype)
     frozen_shapes["teacher"] = _shapes_of_teacher(teacher, mesh, model.dtype)
   param_shapes = sharding.array_shapes(init, mesh)
   return Extras(
     settings.lora,
-    taught,
+    teacher_model,
     (frozen_shapes,),
     param_shapes=param_shapes,
     parts=parts,
@@ -93,7 +93,9 @@ def open_teacher(
     return None, task
   step = ((saved or {}).get("teacher") or {}).get("step")
   teacher = open_checkpoint(source, **({} if step is None else {"step": step}))
-  return teacher, task.taught(_taught(teacher, settings, teacher.model.dtype))
+  return teacher, task.with_teacher(
+    _teacher_of(teacher, settings, teacher.model.dtype)
+  )
 
 
 def check_teacher(
@@ -144,7 +146,7 @@ def check_teacher(
     )
 
 
-def _taught(loaded: Loaded, settings: Settings, dtype: Any) -> Teacher:
+def _teacher_of(loaded: Loaded, settings: Settings, dtype: Any) -> Teacher:
   """A teacher without its parameters, which computes in this type."""
   images = loaded.preprocessing
   return Teacher(
@@ -176,7 +178,7 @@ def with_teacher(
       f"digest of its arrays was {before} and is {record['digest']}. Put the "
       "old one back."
     )
-  return task.taught(_taught(loaded, settings, dtype), params)
+  return task.with_teacher(_teacher_of(loaded, settings, dtype), params)
 
 
 def _shapes_of_teacher(loaded: Loaded, mesh: Mesh, dtype: Any) -> Any:

@@ -478,7 +478,7 @@ def _assembled(
       extras = shapes_of_extras(settings, model, teacher, mesh)
     else:
       extras = open_extras(settings, model, mesh, teacher, start, saved)
-    task = extras.taught(task)
+    task = extras.with_teacher(task)
   return Plan(
     settings=settings,
     task=task,

@@ -258,7 +258,7 @@ def test_run(
   stream = open_stream(
     plan.settings, task, plan.mesh, plan.preprocessing, plan.splits.test
   )
-  task = plan.extras.taught(task.for_test())
+  task = plan.extras.with_teacher(task.for_test())
   with contextlib.closing(stream):
     evaluator = Evaluator(task.measure(model, stream), stream)
     metrics = evaluator(params).metrics

@@ -184,9 +184,10 @@ def _sections(description: Mapping[str, Any]) -> dict[str, Any]:
 def _named(description: Mapping[str, Any]) -> tuple[str, bool]:
   """The task that a description names, and whether it is the user's own.
 
-  A class of the user's own stands in `task`, and another one in its facts,
-  `targets`; classification has neither. One that a section of the configuration
-  enables is found by `configured`. Raises ValueError if the name is unknown.
+  The entry `task` names a class of the user's own, and `targets` a task of this
+  package; without either the task is classification, or the one that a section
+  of the configuration enables, which `configured` finds. Raises ValueError if
+  the name is unknown.
   """
   if (own_class := description.get("task")) is not None:
     return own_class, True

@@ -38,20 +38,20 @@ def outputs_measure(
   answers: Callable[[np.ndarray], np.ndarray],
   outcome: type["OutputsOutcome"],
 ) -> Measure:
-  """Returns the measure of outputs on a split, without weights of classes.
+  """Returns the measure that keeps each example's outputs, loss and labels.
 
-  The task's objective is a `Classification`. `answers` maps outputs (N, K) of
-  the model, float64, to answers (N, K), and `outcome` is the class of the
-  result.
+  The task's objective is a `Classification`; the loss is taken without its
+  class weights and smoothing. `answers` maps outputs (N, K) of the model,
+  float64, to answers (N, K), and `outcome` is the class of the result.
   """
-  objective: Any = task.objective(model, stream.preprocessing)
-  plain = objective.for_evaluation()
+  trained_with: Any = task.objective(model, stream.preprocessing)
+  objective = trained_with.for_evaluation()
   names = stream.source.class_names
 
   def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
-    logits: Any = plain.model_outputs(model, params, batch)
+    logits: Any = objective.model_outputs(model, params, batch)
     label = batch["label"]
-    loss, _ = plain.loss_and_score(logits, plain.targets(label))
+    loss, _ = objective.loss_and_score(logits, objective.targets(label))
     return {
       "logits": logits.astype(jnp.float32),
       "loss": loss,

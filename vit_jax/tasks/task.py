@@ -205,7 +205,7 @@ class Task:
     """
     return 0 if self.answers is None else len(names)
 
-  def taught(self, teacher: "Teacher", params: Any = None) -> "Task":
+  def with_teacher(self, teacher: "Teacher", params: Any = None) -> "Task":
     """The task with its teacher, which a run opens before it makes its model.
 
     `params` are the teacher's, once they have been read. Raises ValueError if

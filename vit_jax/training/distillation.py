@@ -78,25 +78,26 @@ class Teacher:
     return Distilled(labelled, self)
 
   def loss(
-    self, kind: str, logits: Targets, taught: Targets, labelled: Losses
+    self, kind: str, logits: Targets, teacher_logits: Targets, labelled: Losses
   ) -> Losses:
     """(1 - w) times the loss under the labels, plus w times the teacher's.
 
     Soft answers give T^2 KL(teacher || student) at temperature T, summed over
     the classes if the loss is sigmoid; DeiT's form divides it by the number of
-    classes. Hard ones are taken for labels. The logits are the student's, and
-    `taught` the teacher's; `labelled` is the loss of each example under its
-    labels.
+    classes. Hard ones are taken for labels. `logits` are the student's;
+    `labelled` is the loss of each example under its labels.
     """
     settings, T = self.settings, self.settings.temperature
-    K = taught.shape[1]
+    K = teacher_logits.shape[1]
     if settings.kind == "hard":
-      one_hot = jax.nn.one_hot(taught.argmax(axis=1), K)
-      answers = one_hot if kind == "softmax" else (taught > 0).astype(float)
-      teacher_loss = losses.cross_entropy(kind, logits, answers)
+      if kind == "softmax":
+        hard = jax.nn.one_hot(teacher_logits.argmax(axis=1), K)
+      else:
+        hard = (teacher_logits > 0).astype(float)
+      teacher_loss = losses.cross_entropy(kind, logits, hard)
     else:
-      soft = losses.probabilities(kind, taught / T)
-      entropy = losses.cross_entropy(kind, taught / T, soft)
+      soft = losses.probabilities(kind, teacher_logits / T)
+      entropy = losses.cross_entropy(kind, teacher_logits / T, soft)
       crossed = losses.cross_entropy(kind, logits / T, soft)
       teacher_loss = T**2 * (crossed - entropy)
       teacher_loss = (

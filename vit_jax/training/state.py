@@ -82,11 +82,11 @@ class Extras:
 
     return lora.trained_init(params_init, self.lora, self.parts)
 
-  def taught(self, task: Any) -> Any:
+  def with_teacher(self, task: Any) -> Any:
     """A task with the teacher and its parameters, if there is one."""
     if self.teacher is None:
       return task
-    return task.taught(self.teacher, self.frozen_params[0]["teacher"])
+    return task.with_teacher(self.teacher, self.frozen_params[0]["teacher"])
 
   def merged_params(self, params: Any, frozen_params: Any) -> Any:
     """All parameters of the model, from those of a state.

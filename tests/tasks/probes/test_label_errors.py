@@ -116,10 +116,10 @@ def test_answers_are_out_of_fold():
   found = label_errors.out_of_fold(
     x.astype(np.float32), labels, K, seed=4, draws=1
   )
-  fold = label_errors.stratified(labels, 5, 4)
+  fold = label_errors.stratified_folds(labels, 5, 4)
   for k in range(5):
     train, y = x[fold != k], labels[fold != k]
-    inner = label_errors.stratified(y, 5, 0)
+    inner = label_errors.stratified_folds(y, 5, 0)
     losses = {}
     for l2 in L2S:
       scores = np.zeros((len(y), K))
@@ -136,11 +136,13 @@ def test_answers_are_out_of_fold():
 
 def test_folds_share_out_every_class():
   labels = np.repeat([0, 1, 2], [12, 31, 2])
-  fold = label_errors.stratified(labels, 5, seed=0)
+  fold = label_errors.stratified_folds(labels, 5, seed=0)
   for k, n in enumerate((12, 31, 2)):
     counts = np.bincount(fold[labels == k], minlength=5)
     assert counts.sum() == n and np.ptp(counts) <= 1
-  assert not np.array_equal(fold, label_errors.stratified(labels, 5, seed=1))
+  assert not np.array_equal(
+    fold, label_errors.stratified_folds(labels, 5, seed=1)
+  )
 
 
 @pytest.mark.slow
@@ -200,7 +202,7 @@ def test_images_of_a_group_share_a_fold():
   assert (known.argmax(axis=1) == labels).all()
   unknown = label_errors.out_of_fold(features, labels, 2, groups=groups)
   assert (unknown.argmax(axis=1) == labels).mean() < 0.6
-  fold = label_errors.stratified(labels, 5, 1, groups)
+  fold = label_errors.stratified_folds(labels, 5, 1, groups)
   assert all(len({*fold[groups == g]}) == 1 for g in range(20))
   assert [*np.bincount(fold)] == [20] * 5
   with pytest.raises(ValueError, match="data.group_column: all images are of "):

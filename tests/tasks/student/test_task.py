@@ -38,7 +38,7 @@ def teacher_of(model, size=(12, 12)):
 
 
 def imitation(teacher, size=(16, 16), **changes):
-  task = made_up.task(**LEARNS | changes).taught(teacher)
+  task = made_up.task(**LEARNS | changes).with_teacher(teacher)
   model = task.adapted(make_vit("Ti/4", 0, **SIZES))
   preprocessing = Preprocessing(size, mean=OWN_MEAN, std=OWN_STD)
   return model, task.objective(model, preprocessing)
@@ -122,7 +122,7 @@ def test_the_teacher_sees_the_same_images_with_its_own_normalisation(model):
   _, objective = imitation(teacher)
   one = batch()
   images, _ = objective.prepare(one, jax.random.key(0))
-  found = jax.jit(objective.taught)(params, images)
+  found = jax.jit(objective.teacher_outputs)(params, images)
   pixels = (np.asarray(one["image"]) / 255 - MEAN) / STD
   x = jnp.float32(pixels)
   options = {} if model.representation_size is None else dict(num_classes=0)
@@ -138,7 +138,7 @@ def test_a_resnet_teaches_and_learns_its_feature_map():
   model = ResNet(num_classes=2, layers=(1, 1), width=32)
   teacher = teacher_of(model, size=(64, 64))
   assert widths_of(model, (64, 64, 3)) == {"class": 256, "patches": 256}
-  task = made_up.task(**LEARNS).taught(teacher)
+  task = made_up.task(**LEARNS).with_teacher(teacher)
   learner = task.adapted(model)
   assert type(learner.trunk) is ResNet
   images = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
@@ -155,7 +155,7 @@ def test_grids_are_brought_together_by_the_teacher_or_by_interpolation():
   assert objective.size == (28, 28)
   fixed = teacher_of(make_vit("Ti/4", 0, **SIZES))
   assert size_for(fixed, (4, 4)) == (12, 12)
-  task = made_up.task(**LEARNS).taught(fixed)
+  task = made_up.task(**LEARNS).with_teacher(fixed)
   about = task.about_teacher(
     fixed, make_vit("Ti/4", 0, **SIZES), Preprocessing((16, 8))
   )
@@ -208,7 +208,7 @@ def test_what_a_student_cannot_do_is_refused(changes, message):
 
 
 def test_a_student_of_too_small_images_or_without_all_patches_is_refused():
-  task = made_up.task(**LEARNS).taught(teacher_of(dinov2()))
+  task = made_up.task(**LEARNS).with_teacher(teacher_of(dinov2()))
   model = task.adapted(make_vit("Ti/16", 0, **SIZES))
   with pytest.raises(ValueError, match="does not divide by the model's stride"):
     task.objective(model, Preprocessing((8, 8)))

@@ -136,7 +136,10 @@ def matching(name: Any, what: str) -> Iterator[Any]:
 
 
 def check(initial: str, arguments: Config) -> None:
-  """Raises ValueError if a class has no such argument, or we not its value."""
+  """Raises ValueError for an argument that timm's class does not have.
+
+  Also for one whose value is not supported here.
+  """
   table = ARGUMENTS[initial]
   for key, value in arguments.items():
     if key not in table:

@@ -113,7 +113,7 @@ def out_of_fold(
   turns = [(draw, k) for draw in range(draws) for k in range(folds)]
   what = "fitting the probes of label errors"
   for draw, k in track(turns, what, len(turns)):
-    fold = stratified(labels, folds, seed + draw, groups)
+    fold = stratified_folds(labels, folds, seed + draw, groups)
     fitted = np.flatnonzero(fold != k)
     probe = _probe(features, labels, fitted, num_classes, groups)
     for rows in _blocks(np.flatnonzero(fold == k)):
@@ -122,19 +122,20 @@ def out_of_fold(
   return answers
 
 
-def stratified(
+def stratified_folds(
   labels: Int[np.ndarray, " N"],
   folds: int,
   seed: int,
   groups: Int[np.ndarray, " N"] | None = None,
 ) -> Int[np.ndarray, " N"]:
-  """The fold of each image; folds share out each class, and all images.
+  """The fold of each image, so that all folds have about equal class shares.
 
-  With `groups`, they share out the groups, by the class of the first image.
+  With `groups`, the images of a group are in one fold, and a group counts as of
+  the class of its first image.
   """
   if groups is not None:
     _, first, group = np.unique(groups, return_index=True, return_inverse=True)
-    return stratified(labels[first], folds, seed)[group]
+    return stratified_folds(labels[first], folds, seed)[group]
   shuffled = np.random.default_rng(seed).permutation(len(labels))
   fold = np.empty(len(labels), int)
   fold[np.lexsort((shuffled, labels))] = np.arange(len(labels)) % folds
@@ -201,7 +202,7 @@ def _probe(
 ) -> Probe:
   """A probe of some images, whose own folds choose its L2 and sharpness."""
   of_fitted = None if groups is None else groups[fitted]
-  folds = stratified(labels[fitted], FOLDS, seed=0, groups=of_fitted)
+  folds = stratified_folds(labels[fitted], FOLDS, seed=0, groups=of_fitted)
   if len(fitted) < features.shape[1]:
     return linear_probe.fit_in_folds(
       features[fitted], labels[fitted], folds, num_classes

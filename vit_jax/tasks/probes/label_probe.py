@@ -5,10 +5,10 @@ which it is known: its targets are 0 and 1, less their mean. One L2 serves all
 labels. It is the one whose probes of the other folds have the lowest squared
 error on each fold, summed over the labels in units of their variance.
 
-Such a score is a probability that knows no bounds. Its logit is a (score - p) +
-b, as Platt scaling has it: p is the label's share, and a and b give the answers
-on the folds the lowest cross-entropy, where a is a multiple of 1 / p (1 - p),
-the slope of the logit at p.
+Such a score estimates a probability, and may lie below 0 or above 1. Its logit
+is a (score - p) + b, as Platt scaling has it: p is the label's share, and a and
+b are those with the lowest cross-entropy on the held-out folds. a is a multiple
+of 1 / p (1 - p), the slope of the logit at p.
 """
 
 import copy
@@ -36,11 +36,13 @@ _SURE = 30.0  # The logit of a probability that is 1 in all but name.
 
 @dataclasses.dataclass(frozen=True)
 class LabelSolutions:
-  """The solutions of all labels for every L2, of those known alike in one.
+  """The solutions of all labels for every L2.
+
+  Labels that are known of the same examples are solved together.
 
   Attributes:
     share: The mean of each label's targets; 0 if it is never known.
-    parts: The places of some of the labels, and their solutions.
+    parts: The indices of labels that are solved together, and their solutions.
   """
 
   share: Float[np.ndarray, " K"]
@@ -58,17 +60,17 @@ class LabelSolutions:
     columns, column_of = np.unique(known, axis=1, return_inverse=True)
     parts = []
     for number, rows in enumerate(columns.T):
-      of = np.flatnonzero(column_of.reshape(-1) == number)
-      Y = labels[rows][:, of].astype(np.float64) - share[of]
-      parts.append((of, Solutions.of_rows(mean, scale, Z[rows], Y)))
+      group = np.flatnonzero(column_of.reshape(-1) == number)
+      Y = labels[rows][:, group].astype(np.float64) - share[group]
+      parts.append((group, Solutions.of_rows(mean, scale, Z[rows], Y)))
     return cls(share, parts)
 
   def probe(self, l2: float) -> Probe:
-    """The probe whose scores are probabilities that know no bounds."""
+    """The probe for an L2; its scores estimate probabilities, unbounded."""
     _, first = self.parts[0]
     W = np.empty((len(first.mean) + 1, len(self.share)))
-    for of, solutions in self.parts:
-      W[:, of] = solutions.probe(l2).W
+    for group, solutions in self.parts:
+      W[:, group] = solutions.probe(l2).W
     W[-1] += self.share
     return Probe(first.mean, first.scale, W, l2)
 

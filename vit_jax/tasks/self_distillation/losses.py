@@ -1,7 +1,7 @@
 """The losses of self-distillation: DINO, iBOT, KoLeo, and their centering.
 
 Formulas are those of arXiv:2104.14294 and arXiv:2304.07193. K prototypes; rows
-are crops or patches.
+are crops or patches. Logits are what a head answers, one for each prototype.
 """
 
 import jax
@@ -13,52 +13,53 @@ from vit_jax.models.model import unit
 _LEAST = 1e-8
 """Added to distances, and the least length of a feature, as in KoLeo's code."""
 _TINY = 1e-30  # The least sum that is divided by.
-Answers = Float[Array, "*rows K"]
+Logits = Float[Array, "*rows K"]
+Probabilities = Float[Array, "*rows K"]
 
 
 def centered(
-  answers: Answers, center: Float[Array, " K"], temperature: Array | float
-) -> Answers:
-  """The teacher's probabilities: softmax((answers - center) / temperature)."""
-  center = center.reshape((1,) * (answers.ndim - 1) + (-1,))
-  return jax.nn.softmax((answers - center) / temperature, axis=-1)
+  logits: Logits, center: Float[Array, " K"], temperature: Array | float
+) -> Probabilities:
+  """The teacher's probabilities: softmax((logits - center) / temperature)."""
+  center = center.reshape((1,) * (logits.ndim - 1) + (-1,))
+  return jax.nn.softmax((logits - center) / temperature, axis=-1)
 
 
 def next_center(
   center: Float[Array, " K"],
-  answers: Float[Array, "R K"],
+  logits: Float[Array, "R K"],
   momentum: float = 0.9,
   counts: Bool[Array, " R"] | None = None,
 ) -> Float[Array, " K"]:
-  """The center after a batch: it moves to the mean of the teacher's answers.
+  """The center after a batch: it moves to the mean of the teacher's logits.
 
-  `counts` tells which rows count; if none does, it stays.
+  `counts` tells which rows count; if none does, the center stays.
   """
   if counts is None:
-    counts = jnp.ones(len(answers), bool)
+    counts = jnp.ones(len(logits), bool)
   rows = counts.sum()
-  total = jnp.where(counts[:, None], answers, 0).sum(axis=0)
+  total = jnp.where(counts[:, None], logits, 0).sum(axis=0)
   mean = jnp.where(rows > 0, total / jnp.maximum(rows, 1), center)
   return center * momentum + mean * (1 - momentum)
 
 
 def sinkhorn_knopp(
-  answers: Float[Array, "R K"],
+  logits: Float[Array, "R K"],
   temperature: Array | float,
   counts: Bool[Array, " R"] | None = None,
   iterations: int = 3,
 ) -> Float[Array, "R K"]:
   """The teacher's probabilities, such that prototypes are used alike.
 
-  Rows and columns of exp(answers / temperature) are scaled in turn, until each
+  Rows and columns of exp(logits / temperature) are scaled in turn, until each
   prototype has a share of 1 / K, and each row sums to 1. Rows that do not count
   are zero.
   """
-  R, K = answers.shape
+  R, K = logits.shape
   if counts is None:
     counts = jnp.ones(R, bool)
   rows = jnp.maximum(counts.sum(), 1)
-  scaled = jnp.where(counts[:, None], answers / temperature, -jnp.inf)
+  scaled = jnp.where(counts[:, None], logits / temperature, -jnp.inf)
   highest = jnp.where(counts.any(), scaled.max(), 0.0)
   Q = jnp.exp(scaled - highest)  # The sum is divided out.
   Q = Q / jnp.maximum(Q.sum(), _TINY)
@@ -69,42 +70,52 @@ def sinkhorn_knopp(
 
 
 def cross_entropy(
-  taught: Float[Array, "*#rows K"], answers: Answers, temperature: float
+  teacher: Float[Array, "*#rows K"], student: Logits, temperature: float
 ) -> Float[Array, "*rows"]:
-  """-sum_k t_k log softmax(answers / temperature)_k of each row."""
-  logs = jax.nn.log_softmax(answers / temperature, axis=-1)
-  return -(taught * logs).sum(axis=-1)
+  """-sum_k t_k log softmax(s / temperature)_k of each row.
+
+  t are the teacher's probabilities, and s the student's logits.
+  """
+  logs = jax.nn.log_softmax(student / temperature, axis=-1)
+  return -(teacher * logs).sum(axis=-1)
 
 
 def class_loss(
-  taught: Float[Array, "B 2 K"],
+  teacher: Float[Array, "B 2 K"],
   large: Float[Array, "B 2 K"],
   small: Float[Array, "B n K"] | None,
   temperature: float,
 ) -> Float[Array, " B"]:
-  """The loss of the class token's answers, of each image.
+  """The loss of the class token, of each image.
 
   The student's answer to a large crop learns the teacher's to the other one,
   and that to a small crop both. It is the sum over these pairs, divided by
   their number; without small crops, by 3, as in DINOv2's code.
+
+  Args:
+    teacher: The teacher's probabilities for the two large crops.
+    large, small: The student's logits for the large and the small crops.
   """
   n = 0 if small is None else small.shape[1]
   pairs = 2 + max(2 * n, 1)
-  total = cross_entropy(taught[:, ::-1], large, temperature).sum(axis=1)
+  total = cross_entropy(teacher[:, ::-1], large, temperature).sum(axis=1)
   if small is not None:
-    both = taught.sum(axis=1, keepdims=True)
+    both = teacher.sum(axis=1, keepdims=True)
     total += cross_entropy(both, small, temperature).sum(axis=1)
   return total / pairs
 
 
 def patch_loss(
-  taught: Float[Array, "R M K"],
-  answers: Float[Array, "R M K"],
+  teacher: Float[Array, "R M K"],
+  student: Float[Array, "R M K"],
   counts: Bool[Array, "R M"],
   temperature: float,
 ) -> Float[Array, " R"]:
-  """The mean loss of the masked patches of each crop; 0 if there is none."""
-  losses = cross_entropy(taught, answers, temperature)
+  """The mean loss of the masked patches of each crop; 0 if there is none.
+
+  `teacher` are probabilities, and `student` logits, as of `cross_entropy`.
+  """
+  losses = cross_entropy(teacher, student, temperature)
   total = jnp.where(counts, losses, 0).sum(axis=1)
   return total / jnp.maximum(counts.sum(axis=1), 1)
 
@@ -148,7 +159,7 @@ def _nearest(x: Float[Array, "B D"]) -> Int[Array, " B"]:
 
 
 def entropy(
-  probabilities: Answers,
+  probabilities: Probabilities,
 ) -> Float[Array, "*rows"]:
   """The entropy of each row over that of a uniform one, in [0, 1]."""
   K = probabilities.shape[-1]

@@ -229,7 +229,7 @@ class SelfDistillation(Objective):
     s = self.settings
     crops = inputs
     B = len(crops["large"]) // 2
-    taught = self._teach(crops["large"], targets, moment)
+    teacher = self._teach(crops["large"], targets, moment)
     draw = {k: v for k, v in targets.items() if k != "counts"}
     large = apply(crops["large"], **({"draw": draw} if draw else {}))
     small = None
@@ -239,7 +239,7 @@ class SelfDistillation(Objective):
     answers = large["answers"].reshape(B, 2, -1)
     parts = {
       "class_loss": class_loss(
-        taught["class"], answers, small, s.student_temperature
+        teacher["class"], answers, small, s.student_temperature
       )
     }
     loss = s.class_weight * parts["class_loss"]
@@ -250,14 +250,14 @@ class SelfDistillation(Objective):
       loss += s.koleo_weight * spread
     if draw:
       patches = patch_loss(
-        taught["patches"],
+        teacher["patches"],
         large["patches"],
         targets["counts"],
         s.student_temperature,
       )
       parts["patch_loss"] = patches.reshape(B, 2).mean(axis=1)
       loss += s.patch_weight * parts["patch_loss"]
-    state = taught["state"]
+    state = teacher["state"]
     if s.gram_weight:
       anchor = self.anchor(moment)
       anchors = self.anchors(anchor, crops.get("detailed", crops["large"]))
@@ -266,12 +266,12 @@ class SelfDistillation(Objective):
       loss += s.gram_weight * parts["gram_loss"]
       state = {**(state or {}), "gram": anchor}
     metrics = {name: value.mean() for name, value in parts.items()}
-    metrics |= taught["metrics"]
+    metrics |= teacher["metrics"]
     metrics |= {
       "teacher_momentum": self.decay(moment.step),
       "teacher_temperature": self.temperature(moment.step),
     }
-    score = entropy(taught["class"]).mean(axis=1)
+    score = entropy(teacher["class"]).mean(axis=1)
     return Loss(loss, score, metrics, state)
 
   def teacher_draw(self, targets: dict[str, Array]) -> dict[str, Array]:
@@ -281,7 +281,11 @@ class SelfDistillation(Objective):
   def _teach(
     self, large: Array, targets: dict[str, Array], moment: Moment
   ) -> dict[str, Any]:
-    """The teacher's probabilities, which sees the large crops without masks."""
+    """What the teacher says of the large crops, which it sees without masks.
+
+    "class" and "patches" are its probabilities, "metrics" what is logged, and
+    "state" the centers for the next step.
+    """
     s = self.settings
     variables = {"params": moment.averaged}
     if targets:
@@ -304,15 +308,17 @@ class SelfDistillation(Objective):
         )
         for name, (rows, counts) in kinds.items()
       }
-    taught = {
+    probabilities = {
       name: self._probabilities(rows, counts, moment, name, temperature)
       for name, (rows, counts) in kinds.items()
     }
-    metrics["entropy_of_mean"] = entropy(taught["class"].mean(axis=0))
+    for_class = probabilities["class"]
+    metrics["entropy_of_mean"] = entropy(for_class.mean(axis=0))
     result = {"state": state, "metrics": metrics}
-    result["class"] = taught["class"].reshape(len(large) // 2, 2, -1)
+    result["class"] = for_class.reshape(len(large) // 2, 2, -1)
     if targets:
-      result["patches"] = taught["patch"].reshape(outputs["patches"].shape)
+      shape = outputs["patches"].shape
+      result["patches"] = probabilities["patch"].reshape(shape)
     return jax.lax.stop_gradient(result)
 
   def _probabilities(
@@ -332,9 +338,9 @@ class SelfDistillation(Objective):
     pair = [apply(x)["answers"] for x in (images, images[:, :, ::-1])]
     s = self.settings
     loss, score = 0.0, 0.0
-    for taught, answers in (pair, pair[::-1]):
-      sharp = jax.nn.softmax(taught / s.teacher_temperature)
-      loss += cross_entropy(sharp, answers, s.student_temperature) / 2
+    for teacher, student in (pair, pair[::-1]):
+      sharp = jax.nn.softmax(teacher / s.teacher_temperature)
+      loss += cross_entropy(sharp, student, s.student_temperature) / 2
       score += entropy(sharp) / 2
     return jnp.asarray(loss), jnp.asarray(score)
 

@@ -107,11 +107,11 @@ class Imitation(TakesImages, Objective):
     """The loss of each image, and the mean cosine of what it learns."""
     del targets
     predicted = apply(inputs)
-    taught = self.taught(moment.frozen["teacher"], inputs)
-    losses, cosines = self.compare(predicted, taught)
+    teacher = self.teacher_outputs(moment.frozen["teacher"], inputs)
+    losses, cosines = self.compare(predicted, teacher)
     return Loss(losses, jnp.stack([*cosines.values()]).mean(axis=0))
 
-  def taught(self, params: Any, images: Images) -> Outputs:
+  def teacher_outputs(self, params: Any, images: Images) -> Outputs:
     """The teacher's outputs for the student's images, without gradient."""
     seen = self.teacher.images(images, self.mean, self.std, self.size)
     variables = {"params": params}
@@ -120,7 +120,7 @@ class Imitation(TakesImages, Objective):
     return jax.lax.stop_gradient(outputs)
 
   def compare(
-    self, predicted: Outputs, taught: Outputs
+    self, predicted: Outputs, teacher: Outputs
   ) -> tuple[Float[Array, " B"], dict[str, Float[Array, " B"]]]:
     """The loss of each image, and the cosine of each output, both (B,).
 
@@ -133,7 +133,7 @@ class Imitation(TakesImages, Objective):
     total: Any = 0.0
     cosines = {}
     for name, output in predicted.items():
-      target = taught[name].astype(jnp.float32)
+      target = teacher[name].astype(jnp.float32)
       if name == PATCHES:
         _, h, w, _ = output.shape
         target = resized(target, (h, w))

@@ -96,7 +96,7 @@ class StudentTask(UnlabelledTask):
     )
     return dataclasses.replace(self, widths=tuple(checked_widths))
 
-  def taught(self, teacher: Teacher, params: Any = None) -> "StudentTask":
+  def with_teacher(self, teacher: Teacher, params: Any = None) -> "StudentTask":
     model: Any = teacher.model
     shape = (*teacher.image_size, len(teacher.mean))
     widths = widths_of(model, shape)
@@ -163,8 +163,8 @@ def make_sums(
     del first
     images = objective.inputs(batch)
     predicted: Any = model.apply({"params": params}, images)
-    taught = objective.taught(teacher_params, images)
-    loss, cosines = objective.compare(predicted, taught)
+    teacher = objective.teacher_outputs(teacher_params, images)
+    loss, cosines = objective.compare(predicted, teacher)
     each = {"cosine": jnp.stack([*cosines.values()]).mean(axis=0)}
     each |= {f"cosine_{name}": near for name, near in cosines.items()}
     answers = [x.reshape(len(x), -1) for x in predicted.values()]

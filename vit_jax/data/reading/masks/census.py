@@ -148,7 +148,7 @@ def _size(path: bytes) -> int:
 
 
 def _counted(values: Int[np.ndarray, "h w"], size: int) -> np.ndarray:
-  """The pixels of each number below `size`, without a copy of them all."""
+  """The number of pixels of each value below `size`, without copying all."""
   counts = np.zeros(size, np.int64)
   rows = max(1, _PIXELS // values.shape[1])
   for first in range(0, len(values), rows):

@@ -265,10 +265,10 @@ def _advice(root: bytes, found: Pair) -> str:
     )
   if are_read(root, found):
     return "--config segmentation reads this folder as images and their masks"
-  if lacking := _lacking(root):
+  if error := _first_error(root):
     return (
       "--config segmentation reads such a folder if each image has a mask, but "
-      f"{lacking}"
+      f"{error}"
     )
   return (
     "they look like images and masks, and --config segmentation reads a folder "
@@ -278,17 +278,21 @@ def _advice(root: bytes, found: Pair) -> str:
 
 
 def are_read(root: bytes, found: Pair, of: Beside = MASKS) -> bool:
-  """Whether the task of masks reads the folder, as images have pictures.
+  """Whether the task of masks reads the folder, since each image has a mask.
 
-  Some images are looked at.
+  Only some of the images are looked up.
   """
   if not of.are_in(os.path.join(root, found.masks)):
     return False
-  return _lacking(root, of) == ""
+  return _first_error(root, of) == ""
 
 
-def _lacking(root: bytes, of: Beside = MASKS) -> str | None:
-  """Which of some images lacks its mask; "" for none, None without places."""
+def _first_error(root: bytes, of: Beside = MASKS) -> str | None:
+  """Looks up the masks of some images, and says what is wrong with the first.
+
+  Returns "" if each has a mask, and None if `places` finds no folders of images
+  and masks.
+  """
   try:
     found, _ = places(root, of=of)
   except ValueError:
