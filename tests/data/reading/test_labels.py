@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import png
-from vit_jax.data.reading import label_file
+from vit_jax.data.reading import cells, label_file
 from vit_jax.data.reading.captions import CAPTIONS
 from vit_jax.data.reading.labels import SINGLE
 from vit_jax.data.reading.several import SEVERAL
@@ -463,3 +463,57 @@ def test_the_keys_survive_a_change_of_the_file(tmp_path):
     labels_file="l.csv", task="multilabel", label_separator=" "
   )
   assert dataclasses.replace(given, labels_file="m.csv").label_separator == " "
+
+
+HEAD = "file,red,round,large"
+
+
+def test_flags_are_found_whatever_the_first_row_leaves_open(tmp_path):
+  text = rows(",?,1", "1,0,0", "0,1,1", head=HEAD)
+  source = opened(tmp_path, text, SEVERAL, unknown="?")
+  assert source.class_names == ("red", "round", "large")
+  np.testing.assert_array_equal(
+    source.labels(range(3)),
+    [[np.nan, np.nan, 1], [1, 0, 0], [0, 1, 1]],
+  )
+
+
+@pytest.mark.parametrize(
+  "marks, kind, message",
+  [
+    (
+      ("1,0,1", "0,?,1", "1,1,0"),
+      SINGLE,
+      (
+        "red, round, large have 0 and 1, and '?' besides. Several labels of an "
+        "image, of which some are unknown, are learned with "
+        "--config.data.task=multilabel --config.data.unknown='?'."
+      ),
+    ),
+    (
+      ("1,0,1", "0,u,1", "1,1,x"),
+      SINGLE,
+      "and 'u' and 'x' besides. Several",
+    ),
+    (("1,a,1", "0,b,1"), SINGLE, "and several that may be it"),
+  ],
+)
+def test_values_beside_0_and_1_are_named(tmp_path, marks, kind, message):
+  with pytest.raises(ValueError, match=re.escape(message)):
+    opened(tmp_path, rows(*marks, head=HEAD), kind)
+
+
+def test_a_value_beside_0_and_1_has_its_flag(tmp_path):
+  message = re.escape("add --config.data.unknown='?'.")
+  with pytest.raises(ValueError, match=f"round='.', which .* {message}"):
+    text = rows("1,?,1", head=HEAD)
+    opened(tmp_path, text, SEVERAL, label_columns="red,round")
+
+
+@pytest.mark.parametrize("cell", ["red large", "red/large", "red_large"])
+def test_labels_of_another_file_between_other_marks_are_told(tmp_path, cell):
+  source = opened(tmp_path, rows("red;large", "round", "red"), SEVERAL)
+  row = cells.Row("l.csv, line 2", "im0.jpg", None, [cell])
+  message = "write 'red;large' in its place, with a ; between labels"
+  with pytest.raises(ValueError, match=f"line 2 has .*{message}"):
+    SEVERAL.fit_to(["label"], [row], source.class_names)([row])

@@ -66,6 +66,10 @@ def test_boxes_beside_images_are_no_masks(tmp_path):
     ("file,x,y,split\na.png,0,1,train", Recognised(SINGLE)),
     ("file,x,y\na.png,0,1\nb.png,1,1", (SEVERAL, "x, y are 0 or 1")),
     ("file,x,y\na.png,0,1\nb.png,,1", Recognised(SINGLE)),
+    ("file,x,y\na.png,1,1\nb.png,,0", (SEVERAL, "cells may be unknown")),
+    ("file,x,y\na.png,1,1\nb.png,-1,0", (SEVERAL, "cells may be unknown")),
+    ("file,x,y\na.png,1,\nb.png,0,", Recognised(SINGLE)),
+    ("file,x,y\na.png,1,0\nb.png,?,0", Recognised(SINGLE)),
   ],
 )
 def test_a_file_is_recognised_by_its_columns_and_cells(

@@ -23,6 +23,8 @@ _LONGEST = 1 << 16  # Letters of a list in Python's notation.
 _MARKS = (",", ";", "|", "/", "+", "&", ":")
 _BRACKETS = ("[]", "{}", "()")
 _IN_NAMES = (" ", "_", "-")
+MARKS = (*_MARKS, *_IN_NAMES)
+"""Characters that may separate labels in a text."""
 _AT_MARKS = re.compile(f"[{re.escape(''.join(_MARKS))}]")
 _WORDS = 3  # A sentence has as many at least.
 
@@ -86,7 +88,7 @@ def put_together(
       inside = [brackets[0] + name + brackets[1] for name in found]
       return (brackets + mark, inside) if mark.strip() else ("", [])
   there = {*names}
-  for mark in (*_MARKS, *_IN_NAMES):
+  for mark in MARKS:
     parts = {name: parts_of(name, mark) for name in names if mark in name}
     several = {name: each for name, each in parts.items() if len(each) > 1}
     whole = (name for name in names if name not in several)

@@ -47,16 +47,22 @@ def fit_to(columns: Sequence[str], names: Names) -> Encode:
 
 
 def known(
-  read: Callable[[Row], list[str]], names: Names
+  read: Callable[[Row], list[str]],
+  names: Names,
+  advice: Callable[[str], str] | None = None,
 ) -> Callable[[Row], list[int]]:
-  """The places in `names` of those of a row, which must be among them."""
+  """The places in `names` of those of a row, which must be among them.
+
+  `advice` ends the message on a name that is not.
+  """
   index = {composed(name): k for k, name in enumerate(names)}
 
   def places(row: Row) -> list[int]:
     read_names = read(row)
     for name in read_names:
       if composed(name) not in index:
-        fail(row.place, f"has {_unknown(name, names)}")
+        problem = f"has {_unknown(name, names)}"
+        fail(row.place, problem + (advice(name) if advice else ""))
     return [index[composed(name)] for name in read_names]
 
   return places

@@ -7,10 +7,11 @@ files. The name of a column decides only between several that fit.
 import csv
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax.data.reading.columns import is_empty
+from vit_jax.data.reading.columns import as_bit, is_empty, plain
 from vit_jax.data.reading.labels import Labels
 from vit_jax.data.reading.lookup import Lookup
 from vit_jax.data.reading.split_names import split_named
@@ -26,6 +27,7 @@ SPLIT = "split"
 LOOKED_AT = 64
 """The rows whose cells are looked at."""
 _LOOKED_FOR = 16  # Those whose files are looked for.
+_MOST_ODD = 3  # Values beside 0 and 1 that may all mean "unknown".
 # Columns that number the rows; pandas writes the first two kinds.
 _INDEX = re.compile(r"|unnamed: ?\d+|level_0|index|id|idx|no\.?|nr\.?|row|#")
 
@@ -229,7 +231,17 @@ def _labels(
     return columns, True
   if len(others) == 1:
     return [*others], False
-  if guessed := labels.guessed({name: rows[0][name] for name in others}):
+  if not labels.may_be_several and (odd := _in_bits(others, rows)):
+    flag = f"--config.data.unknown={shlex.quote(','.join(odd))}"
+    fail(
+      place,
+      f"has no column {columns[0]!r}; {listed(others)} have 0 and 1, and "
+      f"{' and '.join(map(repr, odd))} besides. Several labels of an image, of "
+      f"which some are unknown, are learned with "
+      f"--config.data.task=multilabel {flag}",
+    )
+  first = {name: _first(name, rows, settings) for name in others}
+  if guessed := labels.guessed(first):
     return [*guessed], True  # `label_file` says so.
   if not others:
     fail(
@@ -246,6 +258,28 @@ def _labels(
     "fractions are learned as numbers, and all else as classes",
   )
   raise AssertionError
+
+
+def _first(name: str, rows: Sequence[Cells], settings: DataSettings) -> Any:
+  """The first cell of a column that says something; "" if there is none."""
+  unknown = {*map(plain, (settings.unknown or "").split(","))}
+  told = (cell for cell in _filled(name, rows) if plain(cell) not in unknown)
+  return next(told, "")
+
+
+def _in_bits(others: Sequence[str], rows: Sequence[Cells]) -> list[str]:
+  """The few words and marks in columns that mostly have 0 and 1; else none.
+
+  Numbers beside 0 and 1 may be what is to be learned.
+  """
+  odd: set[str] = set()
+  for name in others:
+    cells = _filled(name, rows)
+    there = [str(cell).strip() for cell in cells if as_bit(cell) is None]
+    if 2 * len(there) >= len(cells) or any(map(str.isdecimal, there)):
+      return []
+    odd |= {*there}
+  return sorted(odd) if len(others) > 1 and len(odd) <= _MOST_ODD else []
 
 
 def _fail_without(place: str, name: str, header: Sequence[str]) -> None:

@@ -14,6 +14,8 @@ _EMPTY = ("", "nan", "none", "null", "na", "n/a")  # They count as 0.
 _LARGEST = 3e38  # In float32.
 UNKNOWN = math.nan
 """A cell that does not say whether an image has a label. It is this object."""
+UNCERTAIN = "-1"
+"""A cell by which a reader was not sure, as in CheXpert."""
 
 
 def is_empty(value: Any) -> bool:
@@ -31,11 +33,11 @@ def as_bit(value: Any) -> int | None:
   return _BINARY.get(plain(value))
 
 
-def read_bit(row: Row, name: str, value: Any) -> np.uint8:
+def read_bit(row: Row, name: str, value: Any, advice: str = "") -> np.uint8:
   """0 or 1; raises ValueError if a cell has neither and is not empty."""
   bit = 0 if is_empty(value) else as_bit(value)
   if bit is None:
-    fail(row.place, f"has {name}={value!r}, which is not 0 or 1")
+    fail(row.place, f"has {name}={value!r}, which is not 0 or 1{advice}")
   return np.uint8(bit)
 
 

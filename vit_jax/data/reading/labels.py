@@ -98,8 +98,9 @@ class Labels:
   def guessed(self, first: Mapping[str, Any]) -> Sequence[str]:
     """The columns that have the labels, if `columns` are not there.
 
-    These are all of two or more whose cells in the first row are 0 or 1.
-    `first` has these cells, without those of the files and of `split`.
+    These are all of two or more whose first cells are 0 or 1. `first` has the
+    first cell of each column that says something, or else "", without the
+    columns of the files and of `split`.
     """
     from vit_jax.data.reading.columns import as_bit
 

@@ -13,7 +13,7 @@ from vit_jax.data.reading.column_roles import (
   may_have_labels,
   names_in,
 )
-from vit_jax.data.reading.columns import is_empty
+from vit_jax.data.reading.columns import UNCERTAIN, as_bit, is_empty, plain
 from vit_jax.data.reading.folders import holds_images, subfolders
 from vit_jax.data.reading.labels import BETWEEN, NONE, SINGLE, Labels
 from vit_jax.data.reading.mask_folder import MASKS
@@ -98,7 +98,8 @@ def of_file(path: str, settings: DataSettings | None = None) -> Recognised:
   rows = [row.by_column for row in first]
   names = [*rows[0]]
   if settings.label_columns:
-    return _of_chosen(names_in(settings.label_columns, names), rows)
+    chosen = names_in(settings.label_columns, names)
+    return _of_chosen(chosen, rows, settings)
   captions, classes = captions_and_classes(names)
   if captions and not classes:
     return Recognised(CAPTIONS, f"it has the column {captions[0]}")
@@ -106,17 +107,19 @@ def of_file(path: str, settings: DataSettings | None = None) -> Recognised:
     return _of_column(classes[0], rows)
   place = f"{path}, {first[0].place}"
   others = may_have_labels(place, rows[:LOOKED_AT], settings)
-  found = _of_chosen(others, rows)
+  found = _of_chosen(others, rows, settings)
   if not found.why and len(others) > 1:
     return found
   return found._replace(columns=tuple(others))
 
 
-def _of_chosen(names: Sequence[str], rows: Rows) -> Recognised:
+def _of_chosen(
+  names: Sequence[str], rows: Rows, settings: DataSettings
+) -> Recognised:
   """Recognises the columns that have the labels."""
   if len(names) == 1:
     return _of_column(names[0], rows)
-  return _of_columns(names, rows)
+  return _of_flags(names, rows, settings) or _of_columns(names, rows)
 
 
 def _of_column(name: str, rows: Rows) -> Recognised:
@@ -147,18 +150,42 @@ def _of_column(name: str, rows: Rows) -> Recognised:
   return Recognised(SINGLE)
 
 
+def _of_flags(
+  names: Sequence[str], rows: Rows, settings: DataSettings
+) -> Recognised | None:
+  """Recognises columns of 0 and 1, of which cells may be empty or unknown.
+
+  It is None for other columns. Where each row has a single 1, they are classes.
+  """
+  if len(names) < 2:
+    return None
+  unknown = {*map(plain, (settings.unknown or "").split(",")), UNCERTAIN}
+  table = [[row.get(name) for name in names] for row in rows]
+  bits = [[as_bit(cell) for cell in row] for row in table]
+  pairs = zip(itertools.chain(*table), itertools.chain(*bits), strict=True)
+  open_ones = [cell for cell, bit in pairs if bit is None]
+  if not all(is_empty(cell) or plain(cell) in unknown for cell in open_ones):
+    return None
+  if any(
+    all(bit is None for bit in column) for column in zip(*bits, strict=True)
+  ):
+    return None
+  if all(sum(bit or 0 for bit in row) == 1 for row in bits):
+    return Recognised(SINGLE)
+  why = (
+    f"{first_of(names, 3)} are 0 or 1, and a row may have several 1s or none"
+  )
+  if open_ones:
+    why += "; cells may be unknown"
+  return Recognised(SEVERAL, why)
+
+
 def _of_columns(names: Sequence[str], rows: Rows) -> Recognised:
   """Recognises several columns, none of which is called label."""
   table = [[_number(row.get(name)) for name in names] for row in rows]
   if len(names) < 2 or any(None in row for row in table):
     return Recognised(SINGLE)
-  listed = first_of(names, 3)
-  if any(x not in (0, 1) for row in table for x in row):
-    return Recognised(NUMBERS, f"{listed} have numbers")
-  if any(sum(filter(None, row)) != 1 for row in table):
-    why = f"{listed} are 0 or 1, and a row may have several 1s or none"
-    return Recognised(SEVERAL, why)
-  return Recognised(SINGLE)
+  return Recognised(NUMBERS, f"{first_of(names, 3)} have numbers")
 
 
 def _number(value: Any) -> float | None:

@@ -6,15 +6,23 @@ It is NaN where nobody knows. Losses and metrics leave such labels out.
 import dataclasses
 import functools
 import operator
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from vit_jax.data.batch import ArraySpec
-from vit_jax.data.reading.cells import Encode, Row, parts_of, put_together
+from vit_jax.data.reading.cells import (
+  MARKS,
+  Encode,
+  Row,
+  parts_of,
+  put_together,
+)
 from vit_jax.data.reading.class_rows import indexed, known
 from vit_jax.data.reading.columns import (
+  UNCERTAIN,
   UNKNOWN,
   as_bit,
   in_columns,
@@ -28,7 +36,6 @@ from vit_jax.data.reading.tables import fail, listed
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable
 
-_UNCERTAIN = "-1"
 _MEANING = {"ignore": UNKNOWN, "positive": 1, "negative": 0}
 """What `data.uncertain` makes of a cell."""
 
@@ -62,13 +69,14 @@ class Several(Labels):
     if len(columns) > 1:
       return super().fit_to(columns, rows, names)
     read = functools.partial(_several, columns[0])
-    return functools.partial(_at, known(read, names), len(names))
+    places = known(read, names, functools.partial(_separated, names))
+    return functools.partial(_at, places, len(names))
 
   def guessed(self, first: Mapping[str, Any]) -> Sequence[str]:
-    """As of `Labels`; a cell may also be empty or -1, if one is 0 or 1."""
+    """As of `Labels`; a column may also be empty or -1, if one is 0 or 1."""
     bits = [as_bit(value) is not None for value in first.values()]
     open_ones = [
-      is_empty(value) or plain(value) == _UNCERTAIN for value in first.values()
+      is_empty(value) or plain(value) == UNCERTAIN for value in first.values()
     ]
     are_flags = all(map(operator.or_, bits, open_ones)) and any(bits)
     return [*first] if are_flags and len(first) > 1 else ()
@@ -183,7 +191,7 @@ class _Meaning:
     text = plain(cell)
     if text in self.unknown:
       return UNKNOWN
-    if text == _UNCERTAIN and self.uncertain is not None:
+    if text == UNCERTAIN and self.uncertain is not None:
       return self.uncertain
     return self.empty if is_empty(cell) else cell
 
@@ -245,13 +253,15 @@ def _flag(row: Row, name: str, value: Any) -> np.float32:
   """0, 1 or NaN; raises ValueError if a cell has none of them."""
   if value is UNKNOWN:
     return np.float32(UNKNOWN)
-  if plain(value) == _UNCERTAIN:
+  if plain(value) == UNCERTAIN:
     fail(
       row.place,
       f"has {name}={value!r}, an uncertain label, it seems: set "
       "data.uncertain=ignore, positive or negative, or data.unknown=-1",
     )
-  return np.float32(read_bit(row, name, value))
+  flag = f"--config.data.unknown={shlex.quote(str(value).strip())}"
+  advice = f"; if it means that nobody knows, add {flag}"
+  return np.float32(read_bit(row, name, value, advice))
 
 
 def _together(ours: Any, theirs: Any) -> Any:
@@ -272,6 +282,16 @@ def _several(name: str, row: Row) -> list[str]:
       (f"has {name}={row.values[0]!r}, which is not a list of labels"),
     )
   return [printable(str(part)) for part in parts if part != ""]
+
+
+def _separated(names: Sequence[str], text: str) -> str:
+  """Advice on a text that is no label, if it is several of these labels."""
+  for mark in MARKS:
+    parts = parts_of(text, mark)
+    if len(parts) > 1 and {*parts} <= {*names}:
+      between = ";".join(parts)
+      return f": write {between!r} in its place, with a ; between labels"
+  return ""
 
 
 def _parts(row: Row) -> list[Any]:
