@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from absl import flags
 
 from vit_jax.runtime import command
-from vit_jax.runtime.printable import fit, say
+from vit_jax.runtime.printable import counted, fit, say
 
 if TYPE_CHECKING:
   from vit_jax.inference.answers import Lines
@@ -189,9 +189,11 @@ def predict_files(
     else:
       batches, images = _tracked(batches, files, batch_size)
       to_rows = _file_lines(kind, given, names, top, outputs)
-      counted = functools.partial(answers.counted, to_rows, given, names, top)
-      code = _write_counted(path, batches, counted, rows, images)
-      outcomes.append(f"{images:,} row{'s' * (images != 1)} to {out}")
+      to_counted = functools.partial(
+        answers.counted, to_rows, given, names, top
+      )
+      code = _write_counted(path, batches, to_counted, rows, images)
+      outcomes.append(f"{counted(images, 'row')} to {out}")
   if rows is not None and not as_json:  # JSON is for programs.
     outcomes.append(f"features {rows.shape} to {features}")
   _say_written(outcomes)
@@ -486,7 +488,7 @@ def _report(
       if features is None:
         break
   if unreadable:
-    say(f"{unreadable:,} of {count:,} images could not be read.")
+    say(f"{unreadable:,} of {counted(count, 'image')} could not be read.")
   return 1 if unreadable else 0
 
 

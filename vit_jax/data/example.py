@@ -9,6 +9,7 @@ import numpy as np
 
 from vit_jax.runtime import hints
 from vit_jax.runtime.checks import MAX_PIXELS
+from vit_jax.runtime.printable import counted
 
 MAX_BYTES = 8 * MAX_PIXELS
 """Bytes of a file, and of samples: four of 16 bits for each of the pixels."""
@@ -61,10 +62,10 @@ class Source(Protocol):
   def __repr__(self) -> str:
     """The number of its examples, and the first names."""
     names = self.class_names
-    text = f"{self.name}: {len(self):,} examples"
+    text = f"{self.name}: {counted(len(self), 'example')}"
     if names:
       some = [*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])]
-      text += f", {len(names):,} class names ({', '.join(some)})"
+      text += f", {counted(len(names), 'class name')} ({', '.join(some)})"
     return text
 
   if not TYPE_CHECKING:  # A protocol with it would have any attribute.

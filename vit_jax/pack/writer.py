@@ -27,7 +27,7 @@ from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.reading.class_lists import SUMS, check_names
 from vit_jax.pack import notes, shards
 from vit_jax.pack.shards import Encoding
-from vit_jax.runtime.printable import say
+from vit_jax.runtime.printable import counted, say
 
 _UNREADABLE = "unreadable.txt"
 _TEXTS = (".json", ".txt")  # Endings of the files of a description.
@@ -79,7 +79,8 @@ def pack(
   notes.remove_drafts(folder)
   digest = notes.digest(plan)
   for split, source in splits.items():
-    _say(f"{split:<11}{len(source):,} images in {counts[split]} files")
+    files_of_split = counted(counts[split], "file")
+    _say(f"{split:<11}{counted(len(source), 'image')} in {files_of_split}")
     parts = np.array_split(_order(source, seed), counts[split])
     job = (source, encoding, folder, name, split, counts[split], digest)
     trust_older = remade is None
@@ -239,10 +240,10 @@ def _one_based(source: Source, split: str, counts: np.ndarray) -> list[str]:
 
 def _counts(source: Source, classes: np.ndarray) -> str:
   """The numbers of images, of each class and of captions, in words."""
-  parts = [f"{classes.sum():,} images"]
+  parts = [counted(int(classes.sum()), "image")]
   if source.class_names:
     parts = [
-      f"{parts[0]} of {len(source.class_names):,} classes",
+      f"{parts[0]} of {counted(len(source.class_names), 'class', 'classes')}",
       f"{classes.min():,} to {classes.max():,} of a class",
     ]
   if captions := getattr(source, "captions", None):

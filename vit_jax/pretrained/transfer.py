@@ -20,7 +20,7 @@ from vit_jax.pretrained.interpolation import resized
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime import hints
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
-from vit_jax.runtime.printable import first_of, printable, say
+from vit_jax.runtime.printable import counted, first_of, printable, say
 
 _RGB = ("red", "green", "blue")
 
@@ -54,7 +54,8 @@ def fit(
   )
   if keep_head and other:
     raise ValueError(
-      f"transfer.keep_head: the checkpoint has {old['num_classes']} classes "
+      f"transfer.keep_head: the checkpoint has "
+      f"{counted(old['num_classes'], 'class', 'classes')} "
       f"({few(old_names)}) and the data has {num_classes} "
       f"({few(class_names)}), and they must be the same: leave it out for a "
       "new head."
@@ -89,10 +90,14 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
     yield from ((k, np.zeros(v, np.float32)) for k, v in head.items())
 
   if num_classes:
-    left = f", and its head of {before} classes is left out" if before else ""
+    left = (
+      f", and its head of {counted(before, 'class', 'classes')} is left out"
+      if before
+      else ""
+    )
     say(
-      f"{loaded.origin.source}: the head for {num_classes} classes is new, all "
-      f"zeros{left}."
+      f"{loaded.origin.source}: the head for "
+      f"{counted(num_classes, 'class', 'classes')} is new, all zeros{left}."
     )
   return dataclasses.replace(
     loaded, model=model, shapes={**trunk_shapes, **head}, read=read

@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column
 
-from vit_jax.runtime.printable import fit, printable_lines
+from vit_jax.runtime.printable import counted, fit, printable_lines
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
@@ -344,10 +344,12 @@ def evaluation_text(
   scores = Split.EVAL.scores(values)
   few_shot = Split.FEW_SHOT.scores(values)
   skipped = scores["skipped_images"]
-  unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
+  unreadable = (
+    f", {counted(skipped, 'unreadable image')} skipped" if skipped else ""
+  )
   parts = [f"loss {scores['loss']:z.4f}"]
   parts += [text for metric in metrics if (text := metric.text(values))]
-  parts.append(f"({scores['examples']:,} examples{unreadable})")
+  parts.append(f"({counted(scores['examples'], 'example')}{unreadable})")
   for metric in metrics:
     plain = dataclasses.replace(metric, key=f"{metric.key}{_PLAIN}")
     if text := plain.text(values):

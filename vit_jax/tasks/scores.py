@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vit_jax.runtime.display import Metric, Split
+from vit_jax.runtime.printable import counted
 from vit_jax.tasks import intervals
 from vit_jax.tasks.outcome import Curves
 
@@ -168,15 +169,16 @@ class Verdict:
       few = ", which are too few to judge by"
     if not self.metric.of_examples:
       shown = self.metric.text(Split.EVAL.keyed(self.found))
-      said = f"{shown} on {count:,} evaluated images{few}." if few else ""
+      images = counted(count, "evaluated image")
+      said = f"{shown} on {images}{few}." if few else ""
       return f"{said} {self.below_zero}".strip()
     if not count:
       return ""
     share = f"{self.found[self.metric.key]:.0%}"
     if not self._has_folds:
       return (
-        f"{label} {share} (95 % interval {self._interval}) on {count:,} "
-        f"evaluated images{few}."
+        f"{label} {share} (95 % interval {self._interval}) on "
+        f"{counted(count, 'evaluated image')}{few}."
       )
     return (
       f"{self.by_folds}, and {share} ({self._interval}) on {count:,} held-out "

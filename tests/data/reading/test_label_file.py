@@ -57,7 +57,7 @@ def test_a_split_column_gives_the_splits(folder):
   assert labels(splits.train) == {"0.png": 1, "1.png": 0}
   assert labels(splits.eval) == {"2.png": 0}
   assert splits.test is not None and labels(splits.test) == {"3.png": 1}
-  assert splits.found.startswith("labels.csv: train 2, val 1, test 1 images")
+  assert splits.found.startswith("labels.csv: train 2, val 1, test 1 image")
   assert splits.train[0]["image"] == (folder / "0.png").read_bytes()
   assert splits.train[0]["label"] == 1
   on_test = settings(folder, text, eval_split="test")

@@ -151,7 +151,7 @@ def test_the_splits_of_a_task_share_their_classes(tmp_path):
   assert {s.class_names for s in opened.values()} == {("0", "1", "2")}
   said = mask_folder.summary([*opened.values()])
   assert said == (
-    f"{tmp_path.name}: train 1, val 1, test 1 images, masks of 3 classes"
+    f"{tmp_path.name}: train 1, val 1, test 1 image, masks of 3 classes"
   )
   for split, one in opened.items():
     again = mask_folder.open_split(settings, split)

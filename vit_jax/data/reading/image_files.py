@@ -6,6 +6,7 @@ import glob
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -23,7 +24,7 @@ from vit_jax.data.reading.lookup import Lookup, folders_of_all
 from vit_jax.data.settings import TABLES, DataSettings
 from vit_jax.runtime import hints
 from vit_jax.runtime.files import open_regular
-from vit_jax.runtime.printable import composed, first_of, say
+from vit_jax.runtime.printable import composed, counted, first_of, say
 from vit_jax.runtime.printable import printable_path as text
 
 # Without the library for HEIC, reading such a file says what to install.
@@ -64,6 +65,13 @@ def say_missing(names: Path | Iterable[Path]) -> bool:
   for line in lines:
     say(line)
   return bool(lines)
+
+
+def counts_of(splits: Sequence[Any]) -> str:
+  """The number of images in each split, such as "train 8, test 2 images"."""
+  *others, last = splits
+  counts = [f"{split.split} {len(split):,}" for split in others]
+  return ", ".join([*counts, f"{last.split} {counted(len(last), 'image')}"])
 
 
 def _without_images(name: str) -> str:

@@ -13,13 +13,13 @@ from jaxtyping import Bool
 from vit_jax.data.reading import folders, layouts
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.holdout import Holdout
-from vit_jax.data.reading.image_files import ImageFiles
+from vit_jax.data.reading.image_files import ImageFiles, counts_of
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.layouts import Layout
 from vit_jax.data.reading.masks.lookup import with_image
 from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.runtime import hints
-from vit_jax.runtime.printable import composed
+from vit_jax.runtime.printable import composed, counted
 from vit_jax.runtime.printable import printable_path as text
 
 _LOOKED_AT = 200  # Names of files that may be those of masks.
@@ -293,14 +293,18 @@ def open_folder(
 
 def summary(splits: Sequence[ImageFolder]) -> str:
   """The number of images found, such as "train 8, test 2 images"."""
-  counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
+  counts = counts_of(splits)
   ignored = collections.Counter(splits[0].layout.ignored)
   for of_folder in {s._folder: s.ignored for s in splits}.values():
     ignored += of_folder
   ignored_files = folders.ignored_text(ignored)
   names = splits[0].class_names
-  classes = f"of {len(names):,} classes" if names[1:] else "without labels"
-  return f"{splits[0].name}: {counts} images {classes}" + (
+  classes = (
+    f"of {counted(len(names), 'class', 'classes')}"
+    if names[1:]
+    else "without labels"
+  )
+  return f"{splits[0].name}: {counts} {classes}" + (
     f"; ignored: {ignored_files}" if ignored_files else ""
   )
 

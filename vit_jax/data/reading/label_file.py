@@ -13,7 +13,7 @@ from jaxtyping import Shaped
 
 from vit_jax.data.reading.cells import AS_BEFORE, Encode, Row
 from vit_jax.data.reading.holdout import Holdout
-from vit_jax.data.reading.image_files import ImageFiles
+from vit_jax.data.reading.image_files import ImageFiles, counts_of
 from vit_jax.data.reading.label_rows import read_rows
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.layouts import Layout
@@ -143,10 +143,10 @@ def open_split(
 
 def summary(splits: Sequence[LabelledImages]) -> str:
   """The numbers of images found, such as "train 8, val 2 images, 3 classes"."""
-  counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
+  counts = counts_of(splits)
   first = splits[0]
   what = first.kind.counted(len(first.class_names))
-  return f"{first.name}: {counts} images, {what}"
+  return f"{first.name}: {counts}, {what}"
 
 
 def image_rows(

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from vit_jax.data.batch import ArraySpec
+from vit_jax.data.reading.image_files import counts_of
 from vit_jax.data.reading.labels import Labels, Names
 from vit_jax.data.reading.masks import decision as mask_decision
 from vit_jax.data.reading.masks.beside import MASKS as MASK_FILES
@@ -28,6 +29,7 @@ from vit_jax.data.reading.paired_folder import (
   resize_mask,
 )
 from vit_jax.data.settings import DataSettings
+from vit_jax.runtime.printable import counted
 from vit_jax.runtime.printable import printable_path as text
 
 __all__ = ["IGNORED", "MASKS", "SegmentationFolder", "ignored", "resize_mask"]
@@ -172,9 +174,9 @@ def open_folder(
 
 def summary(splits: Sequence[SegmentationFolder]) -> str:
   """The number of images found, such as "train 8, test 2 images"."""
-  counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
-  classes = f"{len(splits[0].class_names):,} classes"
-  return f"{splits[0].folder_name}: {counts} images, masks of {classes}"
+  counts = counts_of(splits)
+  classes = counted(len(splits[0].class_names), "class", "classes")
+  return f"{splits[0].folder_name}: {counts}, masks of {classes}"
 
 
 def _opener(

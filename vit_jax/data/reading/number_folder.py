@@ -12,6 +12,7 @@ from jaxtyping import Float
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading import folders
+from vit_jax.data.reading.image_files import counts_of
 from vit_jax.data.reading.labels import Labels, Names
 from vit_jax.data.reading.masks import names as mask_names
 from vit_jax.data.reading.masks.beside import NUMBERS as NUMBER_FILES
@@ -279,9 +280,9 @@ def open_folder(
 
 def summary(splits: Sequence[NumberFolder]) -> str:
   """The number of images found, such as "train 8, test 2 images"."""
-  counts = ", ".join(f"{s.split} {len(s):,}" for s in splits)
+  counts = counts_of(splits)
   name = splits[0].reading.name
-  return f"{splits[0].folder_name}: {counts} images, {name} of each pixel"
+  return f"{splits[0].folder_name}: {counts}, {name} of each pixel"
 
 
 def _opener(

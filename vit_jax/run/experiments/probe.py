@@ -21,6 +21,7 @@ from vit_jax.run import build
 from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import Display, Track, untracked
+from vit_jax.runtime.printable import counted
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.probes import PROBES
 from vit_jax.tasks.probes.few_shot import FewShot, Outcome
@@ -121,10 +122,10 @@ def probe_shots(
     pre_logits=pre_logits,
   )
   times = f" in each of {seeds:,} random draws" if seeds > 1 else ""
+  each = counted(max(shots), "training image")
   fitted = (
-    f"a linear classifier, fitted to {max(shots):,} training images of each "
-    f"class{times}: {few_shot.num_shots:,} of the {len(train):,} are used in "
-    "all"
+    f"a linear classifier, fitted to {each} of each class{times}: "
+    f"{few_shot.num_shots:,} of the {len(train):,} are used in all"
   )
   params, track = opened.params(splits, fitted, display)
   return few_shot.measure_each(params, shots, track)
@@ -160,7 +161,9 @@ def probe_segmentation(
   if display is not None:
     counts = " + ".join(f"{len(split):,}" for split in splits)
     names = f"{splits[0].name} + {splits[1].split}"
-    data = f"{names}: {counts} images, {num_classes:,} classes"
+    data = (
+      f"{names}: {counts} images, {counted(num_classes, 'class', 'classes')}"
+    )
     opened.show(display, [("data", data)])
 
   def last_layer(params: Any, x: Any) -> Any:
@@ -224,8 +227,8 @@ class _Opened:
       if self.model is not self.loaded.model:
         display.note(self.loaded.task.probe_note)
       train, test = splits
-      classes = f"{len(train.class_names):,} classes"
-      data = f"{train.name}, {classes}, {len(test):,} test images"
+      classes = counted(len(train.class_names), "class", "classes")
+      data = f"{train.name}, {classes}, {counted(len(test), 'test image')}"
       self.show(display, [("data", data), ("probe", probe)])
     return self.loaded.held, display.track if display else untracked
 
