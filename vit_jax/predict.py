@@ -261,7 +261,10 @@ def mark_files(
 def _say_trained_on(loaded: "Loaded", files: Any) -> None:
   from vit_jax.pretrained import trained_on
 
-  if line := trained_on.line_on(loaded.description, loaded.task.labels, files):
+  run = loaded.description
+  if line := trained_on.line_on(run, loaded.task.labels, files):
+    say(line)
+  if line := trained_on.line_on_digits(run, loaded.preprocessing, files):
     say(line)
 
 

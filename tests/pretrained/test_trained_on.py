@@ -1,17 +1,21 @@
 """The line on images that a run was trained on."""
 
+import functools
 import pathlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from vit_jax import data
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.labels import SINGLE
 from vit_jax.pretrained import trained_on
 
 CLASSES = ("ant", "bee")
 EACH = 10
+DIGITS = data.DataSettings(name="digits")
 
 
 @pytest.fixture
@@ -55,6 +59,30 @@ def test_the_images_of_the_training_split_are_counted(folder, by):
   assert line == (
     "This image was trained on: its answer says nothing about new ones."
   )
+
+
+def test_a_picture_that_is_no_light_digit_on_black_is_told(tmp_path):
+  light, dark = tmp_path / "light.png", tmp_path / "dark.png"
+  pixels = np.zeros((40, 40), np.uint8)
+  pixels[5:35, 15:25] = 255
+  Image.fromarray(pixels).save(light)
+  Image.fromarray(255 - pixels).save(dark)
+  description = {"config": {"data": {"name": "digits"}}}
+  reads = Preprocessing((8, 8))
+  of = functools.partial(trained_on.line_on_digits, description, reads)
+  line = of([str(light)])
+  assert line.startswith("This run was trained on light digits on black that")
+  assert line.endswith("and reads each picture in 8 x 8 pixels.")
+  says = " The border of this picture is bright: invert dark digits on white "
+  assert of(str(dark)) == f"{line}{says}paper first."
+  assert " 1 of these 2 pictures have bright borders: " in of([light, dark])
+  # No digit of the data is said to be so.
+  source = data.open_source("train", DIGITS)
+  for number in range(50):
+    (tmp_path / f"{number}.png").write_bytes(source[number]["image"])
+  assert of([*tmp_path.glob("[0-9]*.png")]) == line
+  other = {"config": {"data": {"name": "digits", "root": str(tmp_path)}}}
+  assert trained_on.line_on_digits(other, reads, str(dark)) == ""
 
 
 def test_a_score_on_images_that_were_trained_on_says_so(folder, monkeypatch):

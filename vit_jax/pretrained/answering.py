@@ -140,8 +140,9 @@ class Answering(Opened):
       text_head=head,
     )
     predictions = Predictions(one for batch in batches for one in batch)
-    if head is None and (line := self._trained_on(images)):
-      say(line)
+    if head is None:
+      for line in filter(None, self._trained_on(images)):
+        say(line)
     if predictions and all(one.error is not None for one in predictions):
       raise unreadable(predictions[0])
     return predictions
@@ -389,5 +390,9 @@ class Answering(Opened):
     templates = (text_head.AS_IT_IS,) if are_whole else TEMPLATES
     return self.text_tower.head(tuple(names), templates)
 
-  def _trained_on(self, images: Pictures) -> str:
-    return trained_on.line_on(self.description, self.task.labels, images)
+  def _trained_on(self, images: Pictures) -> tuple[str, str]:
+    run = self.description
+    return (
+      trained_on.line_on(run, self.task.labels, images),
+      trained_on.line_on_digits(run, self.preprocessing, images),
+    )
