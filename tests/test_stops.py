@@ -163,6 +163,6 @@ def test_a_run_that_hangs_is_started_again(data_dir, tmp_path):
   assert line.startswith("error: no step for ")
   assert restarted.startswith("The run was ended by trouble (exit code 75); re")
   assert "in hang\n" in stacks.read_text()
-  assert " lost to restarts" in done.stdout
+  assert " stopped or redone" in done.stdout
   steps = [row["step"] for row in runs.rows(tmp_path / "run")]
   assert steps == list(range(1, 41))

@@ -171,6 +171,20 @@ def test_what_a_killed_start_left_behind_is_not_lost():
   assert again["lost"] == 100 - 6
 
 
+@pytest.mark.parametrize("command, lost", [("train b", 0), ("train a", 3000)])
+def test_a_run_of_another_command_that_saved_nothing_is_not_counted(
+  command, lost
+):
+  """The first start ended at once; 3,000 s later, the second began anew."""
+  starts = [
+    _start(0, 0) | {"command": "train a"},
+    _start(0, 3000) | {"command": command},
+  ]
+  spent = time_spent([_row(9, steps=20)], starts)
+  assert spent is not None
+  assert (spent["steps"], spent["lost"]) == (20, lost)
+
+
 @pytest.mark.parametrize(
   "rows, starts",
   [

@@ -26,7 +26,7 @@ KINDS = {
   "saving": "saving",
   "restoring": "restoring",
   "starting": "starting and compiling",
-  "lost": "lost to restarts",
+  "lost": "stopped or redone",
 }
 RECENT = 10  # Steps at the end of a run that are looked at.
 DIVERGED = 3  # Exit code of a run that has reached its end, but diverged.
@@ -149,7 +149,9 @@ def time_spent(
 ) -> dict[str, float] | None:
   """Seconds that a run has spent on each of `KINDS`, from its first start on.
 
-  Time between the last row of one start and the next start counts as lost. It
+  Time between the last row of one start and the next start counts as lost,
+  whether the run was stopped or failed. A run that was begun anew by another
+  command, before it had saved anything, has its first start there. It
   is None if the run was begun by a version that did not measure. The rows are
   of `metrics.jsonl` and the starts of `starts.jsonl`; `now` is `Stopwatch.row`
   of the start that is running, if any. A last start after which no row was
@@ -159,6 +161,7 @@ def time_spent(
   while starts and starts[-1]["step"] >= last_row:
     starts = starts[:-1]
     now = None
+  starts = _of_this_run(starts)
   start_times = [at for at in map(_began, starts) if at is not None]
   trained = [row for row in rows if Split.TRAIN.key("loss") in row]
   measured = start_times and len(start_times) == len(starts)
@@ -177,6 +180,17 @@ def time_spent(
   whole = start_times[-1] - start_times[0] + sum(last.get(newest, {}).values())
   spent["lost"] = max(0.0, whole - sum(spent.values())) if newest else 0.0
   return spent
+
+
+def _of_this_run(
+  starts: Sequence[Mapping[str, Any]],
+) -> Sequence[Mapping[str, Any]]:
+  """The starts from the last on that began anew, by another command."""
+  for i in reversed(range(1, len(starts))):
+    commands = [start.get("command") for start in starts[i - 1 : i + 1]]
+    if starts[i]["step"] == 0 and commands[0] != commands[1]:
+      return starts[i:]
+  return starts
 
 
 def shares(spent: Mapping[str, float]) -> list[tuple[str, float]]:
