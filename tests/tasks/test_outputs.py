@@ -45,3 +45,19 @@ def test_answers_are_written_with_the_highest_loss_first(
     skipped=1,
   )
   assert rows_of(outcome, tmp_path, source) == rows
+
+
+def test_a_number_is_written_as_its_file_has_it(tmp_path):
+  """9.94 is stored as the float32 9.9399995803833."""
+  source = Split([])
+  outcome = RegressionOutcome(
+    RegressionTask(),
+    source.class_names,
+    index=np.array([0]),
+    label=np.float32([[9.94, 120000]]).astype(np.float64),
+    output=np.array([[9.5, 0.25]]),
+    loss=np.array([0.5]),
+    skipped=0,
+  )
+  rows = rows_of(outcome, tmp_path, source)
+  assert rows[1] == ["0.png", "9.94", "120000", "9.5", "0.25", "0.5"]

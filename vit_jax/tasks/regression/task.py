@@ -258,8 +258,10 @@ class RegressionOutcome(OutputsOutcome):
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
     def cells(row: int) -> list[str]:
-      every = (*self.label[row], *self.output[row])
-      return [f"{value:.8g}" for value in every]
+      # Labels are float32: the shortest decimal of one is that of its file.
+      labels = self.label[row].astype(np.float32)
+      told = [np.format_float_positional(value, trim="-") for value in labels]
+      return [*told, *(f"{value:.8g}" for value in self.output[row])]
 
     ends = ("", "_predicted")
     return [f"{name}{end}" for end in ends for name in self.names], cells
