@@ -52,6 +52,10 @@ def call(monkeypatch, capsys):
 def test_what_it_prints_itself(call):
   code, out, _ = call()
   assert code == 0 and all(f"  {name} " in out for name in COMMANDS)
+  lines = out.splitlines()
+  assert 24 <= len(lines) <= 40 and max(map(len, lines)) <= 80
+  first = [line.split()[0] for line in lines[3 : lines.index("", 2)]]
+  assert len(first) in (5, 6) and first[0] == "train"
   assert call("--version") == (0, f"vit_jax {__version__}\n", "")
   assert call("help") == (code, out, "")
   error = "error: 'trian' is not a command; did you mean train?\n"

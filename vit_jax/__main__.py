@@ -16,25 +16,36 @@ from vit_jax import __version__
 from vit_jax.runtime import command, hints
 from vit_jax.runtime.printable import say
 
-# Each command's module, and what it does. A test compares the table with the
-# modules and their docstrings.
+# Each command's module, and what it does, by what people come for. A test
+# compares the names with the modules.
+GROUPS = {
+  "What most people come for": {
+    "train": "Trains a model on your images, or goes on with a run.",
+    "evaluate": "Says how good a run is, on its own images or on others.",
+    "predict": "Names the classes of images, by a run or published weights.",
+    "visualize": "Draws what a model looks at, and what it has learned.",
+    "report": "Writes a page on a run: its curves, mistakes and settings.",
+    "convert": "Lists published weights; writes yours for other libraries.",
+  },
+  "Before training": {
+    "inspect_data": "Counts images, finds damaged ones and wrong labels.",
+    "similar": "Finds near-duplicates, lone images, clusters, neighbours.",
+    "pack": "Writes images into a few files that are read quickly.",
+    "find_lr": "Finds a learning rate by a range test.",
+    "estimate": "Tells what a step costs on TPUs, without a TPU.",
+  },
+  "Several runs": {
+    "study": "Trains a list of configurations, and compares them.",
+    "merge": "Averages the weights of runs, as model soups do.",
+    "verify": "Replays steps of a run, and compares their digests.",
+  },
+  "More of a model": {
+    "fewshot": "Tells how good its features are for classes of yours.",
+    "export": "Writes a program that runs without vit_jax: JAX or ONNX.",
+  },
+}
 COMMANDS = {
-  "train": "Trains a Vision Transformer.",
-  "study": "Trains a list of configurations, and compares them.",
-  "find_lr": "Finds a learning rate for a configuration by a range test.",
-  "evaluate": "Evaluates a run's checkpoint on the evaluation split.",
-  "merge": "Averages the weights of runs, or mixes those of a start and a run.",
-  "verify": "Replays steps of a run, and compares them with its digests.",
-  "predict": "Predicts the classes of image files with any checkpoint.",
-  "fewshot": "Measures the accuracy of a probe on a checkpoint's features.",
-  "similar": "Finds images that are alike, near-duplicates and clusters.",
-  "visualize": "Draws what a model has learned, and what it attends to.",
-  "report": "Writes a report on one or several runs as one HTML file.",
-  "convert": "Converts a checkpoint to another library's format.",
-  "export": "Exports a model to one file, for JAX alone or ONNX Runtime.",
-  "pack": "Packs images into files that TFDS and a pod read quickly.",
-  "inspect_data": "Looks through a folder of images before one trains on it.",
-  "estimate": "Estimates what a train step costs on TPUs, without a TPU.",
+  name: says for group in GROUPS.values() for name, says in group.items()
 }
 
 # Where a command is that is no file or folder directly in the package.
@@ -111,15 +122,16 @@ def _text(name: str, texts: dict[str, Callable[[], str]]) -> str:
 
 
 def _help() -> str:
-  lines = (f"  {name:<13}{says}" for name, says in COMMANDS.items())
-  return "\n".join(
-    [
-      "vit_jax COMMAND ..., with --help after it for more:",
-      *lines,
-      "vit_jax configs lists what --config knows by name;",
-      "vit_jax help config [SECTION] lists the keys of a configuration.",
-    ]
-  )
+  lines = ["vit_jax COMMAND ..., and --help after a command for more."]
+  for title, group in GROUPS.items():
+    lines += ["", f"{title}:"]
+    lines += [f"  {name:<14}{says}" for name, says in group.items()]
+  lines += [
+    "",
+    "vit_jax configs lists what --config knows by name;",
+    "vit_jax help config [SECTION] lists the keys of a configuration.",
+  ]
+  return "\n".join(lines)
 
 
 def _keys(section: str = "") -> str:
