@@ -1,10 +1,13 @@
-"""README.md and docs/: blocks are marked; links and names lead somewhere."""
+"""README.md and docs/: blocks are marked; links, names and numbers are true."""
 
 import importlib
 import importlib.util
+import inspect
 import re
+import tomllib
 
 import pytest
+import yaml
 
 from tests.pages import (
   FOR_AN_INDEX,
@@ -18,9 +21,22 @@ from tests.pages import (
   shown,
 )
 from vit_jax.__main__ import module_of
+from vit_jax.data.reading import holdout
+from vit_jax.inference import copies
+from vit_jax.inspection import attention_maps, figures, label_issues, overlay
+from vit_jax.inspection.photograph import LONGEST
 from vit_jax.pretrained.known import KNOWN
+from vit_jax.pretrained.settings import INTERPOLATIONS
+from vit_jax.report.page import MOST_BYTES
+from vit_jax.report.similar_images import find_similar
+from vit_jax.run import few_images
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import all_keys
+from vit_jax.tasks import intervals
+from vit_jax.tasks.classification import calibration
+from vit_jax.tasks.classification.evaluation import MOST_CLASSES
+from vit_jax.tasks.probes import label_errors
+from vit_jax.tasks.table import ALL_TASKS
 
 COMMAND = re.compile(
   r"^\s*(\$|python|pip|make|pytest|git|vit_jax) ", re.MULTILINE
@@ -284,3 +300,85 @@ def test_what_commands_name_exists(name):
 def test_the_page_of_a_package_index_has_no_relative_links():
   links = LINK.findall(FOR_AN_INDEX.read_text())
   assert links and all(link.startswith("https://") for link in links)
+
+
+def _pinned(package, python):
+  """The version of a package in constraints.txt, for a Python from 3.12 on."""
+  pin = rf"^{package}==(\S+)(?: ; python_version {python} \"3.12\")?$"
+  (version,) = re.findall(
+    pin, (ROOT / "constraints.txt").read_text(), re.MULTILINE
+  )
+  return version
+
+
+def _default(function, name):
+  return inspect.signature(function).parameters[name].default
+
+
+def _and(names):
+  return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _tested_pythons():
+  jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+  return [job["strategy"]["matrix"]["python"] for job in jobs.values()]
+
+
+LOW, HIGH = overlay._PERCENTILES
+WITHOUT_PICTURES = [
+  f"`{name}`"
+  for name, record in ALL_TASKS.items()
+  if "eval_pictures" in record.task_class().refuses
+]
+# Words of a page, with the numbers and names of the code.
+TOLD = (
+  ("howto/attention.md", f"{attention_maps.OUTLIER_NORM} times the image's"),
+  ("howto/attention.md", f"above {attention_maps.OUTLIER_SHARE} even shares"),
+  ("howto/attention.md", f"own resolution up to {LONGEST:,} pixels a side"),
+  ("howto/attention.md", f"on the sheet up to {figures._ON_A_SHEET}"),
+  ("howto/attention.md", f"by layer up to {figures._IN_A_GRID}"),
+  ("howto/attention.md", f"from the {LOW}nd to the {HIGH}th percentile"),
+  ("howto/label_errors.md", f"needs {label_errors._LEAST} images or more"),
+  ("howto/label_errors.md", f"fewer than {label_errors._FEW} images"),
+  ("howto/label_errors.md", f"first {label_issues._PICTURES} that are listed"),
+  ("howto/report.md", f"for up to {MOST_CLASSES} classes"),
+  ("howto/report.md", f"from {intervals.FEW} images on"),
+  ("howto/report.md", f"stays below {MOST_BYTES / 1e6:g} MB"),
+  ("howto/report.md", f"It takes {calibration._LEAST} images or more"),
+  ("howto/report.md", f"The tasks {_and(WITHOUT_PICTURES)} draw none"),
+  (
+    "howto/similar.md",
+    f"`--duplicates`, {_default(find_similar, 'duplicates')}",
+  ),
+  (
+    "howto/similar.md",
+    f"`--neighbours`, {_default(find_similar, 'neighbours')}",
+  ),
+  ("howto/similar.md", f"thumbnails of {copies._SIDE} x {copies._SIDE}"),
+  ("howto/verify.md", f"`digest_every` steps ({Settings().digest_every})"),
+  ("tutorial.md", f"for fewer than {few_images.FEW:,} of them"),
+  ("tutorial.md", f"on fewer than {holdout._FEW:,} photographs may choose"),
+  *(("howto/weights.md", f"`{name}` (") for name in INTERPOLATIONS),
+  ("compatibility.md", f"JAX {_pinned('jax', '<')} and Flax"),
+  ("compatibility.md", f"Flax {_pinned('flax', '<')} on Python 3.11"),
+  ("compatibility.md", f"libtpu {_pinned('libtpu', '<')} and"),
+  ("compatibility.md", f"and {_pinned('libtpu', '>=')}: estimates"),
+  ("compatibility.md", f"and {_pinned('flax', '>=')}; qwix"),
+  ("compatibility.md", f"| {_pinned('grain', '')} |"),
+  ("compatibility.md", f"| {_and(_tested_pythons()[0])} | CI"),
+)
+
+
+@pytest.mark.parametrize("name, words", TOLD)
+def test_what_a_page_tells_of_the_code_is_true(name, words):
+  text = " ".join((ROOT / "docs" / name).read_text().split())
+  assert words in text
+
+
+def test_every_extra_is_on_the_page():
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  ours = {"docs", "dev"}  # Of contributors.
+  text = (ROOT / "docs" / "install.md").read_text()
+  rows = re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
+  names = {name for row in rows for name in re.findall(r"`(.+?)`", row)}
+  assert names == {*project["optional-dependencies"]} - ours

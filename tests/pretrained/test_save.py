@@ -135,3 +135,43 @@ def test_a_window_is_lost_and_said(name):
     dataclasses.replace(loaded, inputs={"image": windowed}), name
   )
   assert any("4095 white in 16-bit images" in line for line in lines)
+
+
+def _is_expressible(to, **fields):
+  loaded, _ = tiny.random_model((16, 16), **fields)
+  try:
+    check_expressible(loaded, to)
+  except ValueError:
+    return False
+  return True
+
+
+# The words in a cell of the page -> the models that it is about.
+_POOLINGS = {"token": "token", "average": "gap", "attention": "map"}
+_WITHIN = {
+  "yes, without a head": [dict(num_classes=0)],
+  "yes, with learned positions": [dict(), dict(num_classes=0)],
+  "yes": [dict(), dict(num_classes=0)],
+  "": [],
+}
+_GELUS = {"both": ("exact", "tanh"), "exact": ("exact",), "tanh": ("tanh",)}
+
+
+@pytest.mark.parametrize("to", sorted(TARGETS.keys() - {"tips"}))
+def test_the_page_has_the_models_that_a_format_expresses(to):
+  page = pathlib.Path(__file__).parents[2] / "docs/howto/weights.md"
+  lines = page.read_text().splitlines()
+  titles = next(line for line in lines if line.startswith("| format | token"))
+  row = next(line for line in lines if line.startswith(f"| {to} | yes"))
+  cells = dict(
+    zip(
+      *([c.strip() for c in x.split("|")] for x in (titles, row)), strict=True
+    )
+  )
+  gelus = _GELUS[cells["GELU"]]
+  for gelu in ("exact", "tanh"):
+    assert _is_expressible(to, gelu=gelu) == (gelu in gelus)
+  for name, pooling in _POOLINGS.items():
+    for fields in (dict(), dict(num_classes=0)):
+      given = dict(gelu=gelus[0], pooling=pooling, **fields)
+      assert _is_expressible(to, **given) == (fields in _WITHIN[cells[name]])
