@@ -77,6 +77,10 @@ def test_a_fork_is_as_the_command_of_a_shell(tmp_path, monkeypatch, workdir):
       "not a flag of this command; did you mean --pret",
       marks=pytest.mark.slow,
     ),
+    (
+      ["--weights=b16"],
+      "not a flag of this command; did you mean --pretrained?",
+    ),
     (["--device=gpu"], "JAX chooses: JAX_PLATFORMS=cpu before the command"),
     (["--config=fine_tune"], "no file 'fine_tune'; did you mean finetune?"),
     (["--lr"], "error: --lr needs a value."),

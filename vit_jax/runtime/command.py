@@ -292,7 +292,7 @@ def _parse(
         sys.exit(say(usage.text(doc, takes, help_form), sys.stdout))
     return flags.FLAGS(list(argv))
   except flags.UnrecognizedFlagError as error:
-    _fail(usage.unknown(error))
+    _fail(usage.unknown(error, takes))
   except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:
     _fail(usage.in_flags(_one_line(error)))
 

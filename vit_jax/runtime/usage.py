@@ -43,6 +43,8 @@ _OWN_FLAGS: dict[str, str] = dict.fromkeys(("dir", "labels_file"), "root")
 _PLACE = re.compile(r"--config\.data\.(?P<flag>root|data_dir)\b")
 # Words of other programs for a run to go on with.
 _GOING_ON = ("resume", "resume_from", "resume_from_checkpoint", "continue")
+# Words of other programs for the weights that a command opens.
+_WEIGHTS = ("weights", "pretrained", "checkpoint", "ckpt", "model")
 # Flags of other programs for the choice that JAX makes.
 DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 
@@ -118,8 +120,11 @@ def _in_columns(name: str, help: str) -> str:
   )
 
 
-def unknown(error: flags.UnrecognizedFlagError) -> str:
-  """The message for an unknown flag, with the flag that may be meant."""
+def unknown(error: flags.UnrecognizedFlagError, takes: str = "") -> str:
+  """The message for an unknown flag, with the flag that may be meant.
+
+  `takes` has the names of the command's arguments.
+  """
   name = error.flagname
   if name.startswith("config."):
     if "config" in flags.FLAGS:
@@ -134,9 +139,25 @@ def unknown(error: flags.UnrecognizedFlagError) -> str:
   hint = "--help lists those it has."
   if name in DEVICES:
     hint = "JAX chooses: JAX_PLATFORMS=cpu before the command takes the CPU."
+  elif name in _WEIGHTS and (says := _for_weights(name, takes)):
+    hint = says
   elif near:
     hint = f"did you mean --{flags_by_name[near[0]]}?"
   return f"--{name} is not a flag of this command; {hint}"
+
+
+def _for_weights(name: str, takes: str) -> str:
+  """How a command is given weights; "" if it opens none."""
+  if "pretrained" in flags.FLAGS:
+    hint = "did you mean --pretrained?"
+    if name == "model":
+      hint += " --config.model.variant names an architecture, without weights."
+    return hint
+  if "model" in flags.FLAGS:
+    return "did you mean --model?"
+  if takes.startswith("CHECKPOINT"):
+    return f"the CHECKPOINT is given without a flag, {example()}"
+  return ""
 
 
 def _no_configuration(name: str) -> str:
