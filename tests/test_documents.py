@@ -360,6 +360,7 @@ TOLD = (
   ("tutorial.md", f"on fewer than {holdout._FEW:,} photographs may choose"),
   *(("howto/weights.md", f"`{name}` (") for name in INTERPOLATIONS),
   ("compatibility.md", f"JAX {_pinned('jax', '<')} and Flax"),
+  ("install.md", f"has JAX {_pinned('jax', '<')}, and today's"),
   ("compatibility.md", f"Flax {_pinned('flax', '<')} on Python 3.11"),
   ("compatibility.md", f"libtpu {_pinned('libtpu', '<')} and"),
   ("compatibility.md", f"and {_pinned('libtpu', '>=')}: estimates"),
