@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from configs import dino
+from tests.encoders import FOLDER
 from vit_jax.data.reading.sources import Splits
 from vit_jax.pretrained.known import KNOWN
 from vit_jax.run import data_choice, few_images, flags
@@ -251,3 +252,59 @@ def test_the_suggested_weights_are_known_and_their_size_is_told():
   assert few_images.better_command("my photos") == (
     "vit_jax train 'my photos' --pretrained hf_s14_dinov2"
   )
+
+
+@pytest.fixture
+def pairs_file(folder, tmp_path):
+  """The text of a file of five training pairs, and its values."""
+  path = tmp_path / "pairs.csv"
+  rows = ["file,caption,split"]
+  splits = ["train"] * 5 + ["val"] * 3
+  rows += [f"a/{k}.png,thing {k},{split}" for k, split in enumerate(splits)]
+  path.write_text("\n".join(rows))
+  values = {"data.root": f"{folder}/train", "data.labels_file": str(path)}
+  return str(path), values | {"pretrained": "hf_s14_dinov2"}
+
+
+@pytest.mark.parametrize("config", [{}, {"config": "pairs"}])
+def test_few_pairs_leave_a_published_image_tower_as_it_is(
+  pairs_file, monkeypatch, config
+):
+  path, values = pairs_file
+  chosen, why = data_choice.suited(path, values | config)
+  assert chosen.pop("config", "pairs") == "pairs"
+  assert chosen == {"pairs.image": "frozen"}
+  assert "only 5 training images" in why
+  assert "--config.pairs.image=trained trains it as well" in why
+  monkeypatch.setattr(few_images, "FEW", 5)
+  assert "pairs.image" not in data_choice.suited(path, values | config)[0]
+
+
+@pytest.mark.parametrize(
+  "given",
+  [
+    {"pairs.image": "trained"},
+    {"lora.rank": "4"},
+    {"pretrained": ""},
+    {"pretrained": "hf_b16_siglip2_256"},
+    {"pretrained": str(FOLDER.parent / "texts" / "hf_clip")},
+  ],
+)
+def test_what_is_said_of_the_towers_of_pairs_is_kept(pairs_file, given):
+  assert few_images.paired(pairs_file[1] | given) == ({}, "")
+
+
+def test_few_pairs_beside_a_folder_of_images_alone_are_few(pairs_file):
+  given = pairs_file[1] | {"pretrained": str(FOLDER / "hf_dinov2")}
+  assert few_images.paired(given)[0] == {"pairs.image": "frozen"}
+
+
+@pytest.mark.parametrize("how", ["trained", "frozen", "lora"])
+def test_a_run_of_pairs_goes_on_with_the_towers_it_began(
+  pairs_file, monkeypatch, how
+):
+  """One that began before there was a choice trains both, as it did."""
+  runs = {"runs/own": {"config": {"pairs": {"image": how}}}}
+  monkeypatch.setattr(checkpoint, "latest_description", runs.get)
+  chosen, _ = few_images.paired(pairs_file[1], "runs/own")
+  assert chosen == ({"pairs.image": how} if how == "frozen" else {})

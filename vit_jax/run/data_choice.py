@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Tasks whose head reads trained features.
 _ON_FEATURES = ("segmentation", "dense_regression")
 GOING_ON = "dino:continue"  # It sets keys by the number of images.
+_PAIRS = "pairs"  # So does this one.
 # Keys, and beginnings of keys, that say what is to be learned.
 _TASK = "data.task"
 # Both configurations smooth labels of classes, which these tasks have none of.
@@ -96,11 +97,13 @@ def _for_config(
   values: Mapping[str, str], workdir: str
 ) -> tuple[dict[str, str], str]:
   """The keys that a given configuration sets for the data, and why."""
-  if values["config"] != GOING_ON:
+  if values["config"] not in (GOING_ON, _PAIRS):
     return {}, ""
   # Imported here, as it reads the list of known weights.
   from vit_jax.run import few_images
 
+  if values["config"] == _PAIRS:
+    return few_images.paired(values, workdir)
   return few_images.continued(values, workdir)
 
 
@@ -153,7 +156,8 @@ def _for_kind(
       f"features of published weights: {command}"
     )
   if task in SECTIONS:  # It has a configuration of its name.
-    return {"config": task}, why
+    chosen, few = _for_config({**values, "config": task}, workdir)
+    return {"config": task, **chosen}, why.removesuffix(",") + (few or ",")
   chosen = {"data.task": task}
   if found.columns and "data.label_columns" not in values:
     from vit_jax.data.reading.column_roles import as_text

@@ -1,8 +1,9 @@
 """The choice for few images: weights to start from, and layers to train.
 
 `vit_jax train DATA --pretrained NAME` takes its configuration from here,
-`vit_jax train DATA --config dino:continue` what suits this many images, and the
-header of a run from scratch the better command.
+`vit_jax train DATA --config dino:continue` what suits this many images, a run
+on pairs the tower to leave as it is, and the header of a run from scratch the
+better command.
 """
 
 import contextlib
@@ -26,6 +27,12 @@ ENOUGH = 10_000  # Images from which on an encoder of one's own can be tried.
 _NO_PROBE = (
   *("lora.", "transfer.keep_head", "transfer.probe_head"),
   *(f"{section}." for section in SECTIONS),
+)
+_LIT_KEY = "pairs.image"
+# Families in `known.csv` whose repositories may hold a text tower.
+_OF_TEXTS = (
+  *("CLIP", "MetaCLIP", "MetaCLIP 2", "Perception Encoder"),
+  *("SigLIP", "SigLIP 2", "TIPSv2"),
 )
 _BOTH = "token_gap"  # The pooling that reads the class token and the patches.
 # The momentum that leaves 5 % of the first weights in the average of a run: the
@@ -109,6 +116,57 @@ def continued(
       reasons.append(why)
   text = f" ({'; '.join(reasons)})" if reasons else ""
   return chosen, f", which has {count:,} training images{text},"
+
+
+def paired(
+  values: Mapping[str, str], workdir: str = ""
+) -> tuple[dict[str, str], str]:
+  """The keys that a run on pairs takes for few images, and why.
+
+  Beside a published encoder of images alone, few pairs train the new text tower
+  (LiT, arXiv:2111.07991). Returns keys with their values, and the words that
+  say why, for a sentence on the images. A run that is there keeps what it took.
+
+  Args:
+    values: The values on the command line, as text, by dotted key.
+    workdir: The run's folder.
+  """
+  from vit_jax.workdir.checkpoint import latest_description
+
+  if _LIT_KEY in values or not values.get("pretrained"):
+    return {}, ""
+  saved = None
+  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
+    saved = latest_description(workdir)
+  if saved is not None:
+    if saved["config"].get("pairs", {}).get("image") == "frozen":
+      return {_LIT_KEY: "frozen"}, ", whose run goes on as it began,"
+    return {}, ""
+  if values.get("lora.rank", "0") != "0" or _has_texts(values["pretrained"]):
+    return {}, ""
+  count = _count(values, "pairs")
+  if count is None or count >= FEW:
+    return {}, ""
+  return {_LIT_KEY: "frozen"}, (
+    f", which has only {counted(count, 'training image')} (so the image tower "
+    f"stays as it is; --config.{_LIT_KEY}=trained trains it as well),"
+  )
+
+
+def _has_texts(source: str) -> bool:
+  """Whether a text tower may be beside these weights."""
+  from vit_jax.pretrained.formats.texts import NoTextTowerError
+  from vit_jax.pretrained.load import open_text
+
+  if checkpoint := known.find(source):
+    return checkpoint.family in _OF_TEXTS
+  try:
+    open_text(source)
+  except NoTextTowerError:
+    return False
+  except (ValueError, OSError):  # The run itself says why.
+    return True
+  return True
 
 
 def _of_count(
