@@ -60,6 +60,8 @@ def header(
   ]
   if settings.pretrained:
     rows.append(("training", _adapted(plan)))
+    if quicker := _frozen_image_tower(plan):
+      rows.append(("", quicker))
   elif is_new and (better := _better_command(plan)):
     why = f"with {examples:,} images, published weights are the better start:"
     rows += [("training", f"from scratch; {why}"), ("", better)]
@@ -169,6 +171,22 @@ def _adapted(plan: Plan) -> str:
   elif settings.transfer.keep_head:
     parts += "; the head is kept"
   return parts
+
+
+def _frozen_image_tower(plan: Plan) -> str:
+  """How few pairs train on the features of an image tower as it is, or ""."""
+  settings, count = plan.settings, len(plan.source)
+  how = vars(settings)["pairs"].image
+  if settings.data.task != "pairs" or how != "trained":
+    return ""
+  from vit_jax.run import few_images
+
+  if count >= few_images.FEW:
+    return ""
+  return (
+    f"{count:,} images are few: --config.pairs.image=frozen trains the text "
+    "tower alone, for a third of the image tower's work"
+  )
 
 
 def _better_command(plan: Plan) -> str | None:

@@ -24,11 +24,12 @@ from vit_jax.predict import predict_files
 from vit_jax.pretrained import text as text_towers
 from vit_jax.pretrained.load import load_pretrained, load_text, open_checkpoint
 from vit_jax.report.write import report_files
-from vit_jax.run import loop
+from vit_jax.run import few_images, loop
 from vit_jax.run.experiments.replay import verify
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
+from vit_jax.run.summary import header
 from vit_jax.run.texts import captions_of
 from vit_jax.tasks.pairs.settings import PairsSettings
 from vit_jax.tasks.pairs.task import PairsTask
@@ -362,6 +363,33 @@ def test_a_new_text_tower_learns_beside_a_published_encoder(
     assert value == pytest.approx(evaluated[key], rel=1e-4), key
 
 
+def _published(photos):
+  """The configuration that begins with both towers of a CLIP."""
+  c = config(photos)
+  c.model.update(dict.fromkeys(("variant", "num_layers", "hidden_size")))
+  c.model.update(mlp_size=None, num_heads=None, pooling=None, position=None)
+  c.image_size = None
+  c.pretrained = str(encoders.FOLDER.parent / "texts" / "hf_clip")
+  return c
+
+
+def test_few_pairs_are_told_of_a_frozen_image_tower(photos, monkeypatch):
+  c = _published(photos)
+  plan = make_plan(read(c))
+  says = (
+    f"{len(plan.source)} images are few: --config.pairs.image=frozen trains "
+    "the text tower alone, for a third of the image tower's work"
+  )
+  rows = header(plan, "runs/x")
+  assert ("training", "the image and the text towers") in rows
+  assert ("", says) in rows
+  monkeypatch.setattr(few_images, "FEW", len(plan.source))
+  assert ("", says) not in header(plan, "runs/x")
+  c.pairs.image = "frozen"
+  monkeypatch.setattr(few_images, "FEW", 1000)
+  assert "" not in dict(header(make_plan(read(c)), "runs/x"))
+
+
 def test_a_text_tower_is_opened_once(photos, monkeypatch):
   """Its tokenizer and its weights come from the same file."""
   opened = []
@@ -372,12 +400,7 @@ def test_a_text_tower_is_opened_once(photos, monkeypatch):
     return opened[-1]
 
   monkeypatch.setattr(text_towers, "open_text", counted)
-  c = config(photos)
-  c.model.update(dict.fromkeys(("variant", "num_layers", "hidden_size")))
-  c.model.update(mlp_size=None, num_heads=None, pooling=None, position=None)
-  c.image_size = None
-  c.pretrained = str(encoders.FOLDER.parent / "texts" / "hf_clip")
-  plan = make_plan(read(c))
+  plan = make_plan(read(_published(photos)))
   (text,) = opened
   assert plan.start is not None and plan.start.text_tower is text
   assert plan.task.texts.tokenizer == text.files
