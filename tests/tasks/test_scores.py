@@ -8,6 +8,7 @@ import pytest
 from vit_jax.tasks import choose, scores
 from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.dense_regression.task import DenseRegressionTask
+from vit_jax.tasks.multilabel.task import MultiLabelTask
 from vit_jax.tasks.regression.task import RegressionTask
 from vit_jax.tasks.table import ALL_TASKS
 
@@ -97,6 +98,22 @@ def test_few_images_are_too_few_for_every_task(name):
   with mock.patch.object(type(told), "result", lambda *_: "a result"):
     assert "to judge by)" in told.headline(few)
     assert "too few" not in told.headline(enough)
+
+
+@pytest.mark.parametrize(
+  "task, says",
+  [
+    (RegressionTask, "R2 is NaN: no target differs among these images, so "),
+    (MultiLabelTask, "mAP is NaN: no label is known to be on one of these "),
+    (ClassificationTask, ""),  # A NaN among the answers counts as wrong.
+  ],
+)
+def test_a_score_that_is_nan_is_explained(task, says):
+  told = task().scores
+  found = {told.key: math.nan, "eval/examples": 99}
+  said = str(told.verdict(found))
+  assert said.startswith(says) and bool(said) == bool(says)
+  assert str(told.verdict({"eval/examples": 99})) == ""
 
 
 @pytest.mark.parametrize("task", [RegressionTask, DenseRegressionTask])

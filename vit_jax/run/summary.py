@@ -327,7 +327,7 @@ def _judgement(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
   """Lines on how far the score can be trusted, and if it may be chance."""
   verdict = plan.task.scores.verdict(evaluated)
   if not verdict.count:
-    return []
+    return [verdict.undefined] if verdict.undefined else []
   metric = verdict.metric
   lines = [str(verdict)] if str(verdict) else []
   if metric.by_example and verdict.few:

@@ -109,6 +109,8 @@ class Metric:
   by_example: bool = False
   # The meaning of a value below 0, for metrics that may have one.
   below_zero: str = ""
+  # Why a value may be NaN though the model answers numbers, and what to do.
+  undefined: str = ""
 
   def __post_init__(self):
     if self.of_examples:

@@ -110,6 +110,14 @@ class Verdict:
     return f"{metric.label} is below 0: {metric.below_zero}."
 
   @property
+  def undefined(self) -> str:
+    """A sentence on a score that is NaN; empty for others."""
+    metric, score = self.metric, self.found.get(self.metric.key)
+    if not metric.undefined or score is None or not math.isnan(score):
+      return ""
+    return f"{metric.label} is NaN: {metric.undefined}."
+
+  @property
   def by_folds(self) -> str:
     """The score by the folds, in words; empty if there are none."""
     if not self._has_folds:
@@ -171,7 +179,7 @@ class Verdict:
       shown = self.metric.text(Split.EVAL.keyed(self.found))
       images = counted(count, "evaluated image")
       said = f"{shown} on {images}{few}." if few else ""
-      return f"{said} {self.below_zero}".strip()
+      return f"{said} {self.below_zero}{self.undefined}".strip()
     if not count:
       return ""
     share = f"{self.found[self.metric.key]:.0%}"

@@ -72,7 +72,13 @@ class MultiLabelTask(ClassificationTask):
   labels = labels_of(name)
   scores = Scores(
     (
-      Metric("map", "mAP", by_example=True),
+      Metric(
+        "map",
+        "mAP",
+        by_example=True,
+        undefined="no label is known to be on one of these images, so evaluate "
+        "on images that have some",
+      ),
       Metric("auroc", "AUROC"),
       Metric("f1", "F1"),
       Metric("threshold", "threshold", "{:.3g}", None, words="at"),

@@ -96,7 +96,15 @@ class RegressionTask(Task):
   scores = NumberScores(
     (
       Metric("mae", "MAE", "{:.4g}", higher_is_better=False),
-      Metric("r2", "R2", "{:.4f}", by_example=True, below_zero=R2_BELOW_ZERO),
+      Metric(
+        "r2",
+        "R2",
+        "{:.4f}",
+        by_example=True,
+        below_zero=R2_BELOW_ZERO,
+        undefined="no target differs among these images, so evaluate on "
+        "others, or judge by MAE",
+      ),
     ),
     best="r2",
     curves=OF_NUMBERS,
