@@ -23,7 +23,7 @@ from tests.photos import (
   softmax,
   write_photos,
 )
-from vit_jax.inference.answers import counted, csv_lines
+from vit_jax.inference.answers import count_classes, csv_lines
 from vit_jax.inference.features import features
 from vit_jax.inference.predictor import Prediction
 from vit_jax.predict import predict_files
@@ -269,7 +269,7 @@ def test_rows_of_labels_and_of_numbers():
   counts, names = Counter(), ("sky", "cat", "sea")
   answers = MultiLabelTask(threshold=0.5).answers
   lines = csv_lines(answers, names, 2, 3)
-  lines = counted(lines, answers, names, 2, counts)
+  lines = count_classes(lines, answers, names, 2, counts)
   text = "\n".join(lines([bad]) + lines([sea, sea]))
   first, second, third = csv.DictReader(text.splitlines())
   assert first["error"] == bad.error and not first["class"]

@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
       return alias.of(None)
     if name.startswith("_"):
       raise
-    raise AttributeError(f"{error}{_meant(name)}", name=name) from None
+    raise AttributeError(f"{error}{_suggest(name)}", name=name) from None
 
 
 def _aliases() -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _aliases() -> dict[str, Any]:
   return aliases("vit_jax")
 
 
-def _meant(name: str) -> str:
+def _suggest(name: str) -> str:
   from vit_jax.__main__ import COMMANDS
   from vit_jax.runtime import hints
 

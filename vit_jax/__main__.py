@@ -86,7 +86,7 @@ def main() -> int:
     del sys.argv[1:2]
     runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)
     return 0
-  command.open_closed()
+  command.open_missing_streams()
   texts = {
     "": _help,
     "configs": _configs,

@@ -161,7 +161,7 @@ def predict_files(
       checkpoint, head, texts, templates, save_head, overrides
     )
     options = {**overrides, "reads_patches": bool(layers)}
-    loaded = _opened(checkpoint, bool(text_head or features), options)
+    loaded = _open(checkpoint, bool(text_head or features), options)
     task, names, outputs = _outputs(loaded, text_head)
     given = answers_of(task)
     if not text_head and loaded.model.num_classes:
@@ -190,7 +190,7 @@ def predict_files(
       batches, images = _tracked(batches, files, batch_size)
       to_rows = _file_lines(kind, given, names, top, outputs)
       to_counted = functools.partial(
-        answers.counted, to_rows, given, names, top
+        answers.count_classes, to_rows, given, names, top
       )
       code = _write_counted(path, batches, to_counted, rows, images)
       outcomes.append(f"{counted(images, 'row')} to {out}")
@@ -253,8 +253,7 @@ def mark_files(
   )
   for line in lines:
     say(line, sys.stdout)
-  what = f"{kind.one}{'s' * (count != 1)}"
-  _say_written([f"{count:,} {what} and overlays to {masks}"])
+  _say_written([f"{counted(count, kind.one)} and overlays to {masks}"])
   return 1 if missing or unreadable else 0
 
 
@@ -284,13 +283,13 @@ def _check_masks(masks: str | None) -> None:
 def _write_counted(
   path: pathlib.Path,
   batches: Any,
-  counted: Callable[[collections.Counter[Any]], Any],
+  to_lines: Callable[[collections.Counter[Any]], Any],
   rows: Any,
   images: int,
 ) -> int:
   """Writes a file of answers, and prints how many each class has."""
   counts: collections.Counter[Any] = collections.Counter()
-  code = _write(path, batches, counted(counts), rows)
+  code = _write(path, batches, to_lines(counts), rows)
   _print_counts(counts, images)
   return code
 
@@ -390,7 +389,7 @@ def _text_head(
 
   names, are_whole = text_head.names_of(texts)
   templates = templates or ((text_head.AS_IT_IS,) if are_whole else TEMPLATES)
-  for line in text_head.taken(texts, names, templates):
+  for line in text_head.lines_on_texts(texts, names, templates):
     say(line)
   text_encoder = load_text(checkpoint, **run_choice(overrides))
   classes = text_encoder.head(names, templates)
@@ -399,7 +398,7 @@ def _text_head(
   return classes
 
 
-def _opened(
+def _open(
   checkpoint: str, needs_none: bool, overrides: dict[str, Any]
 ) -> "Loaded":
   """The model; ValueError if it has no classes, and `needs_none` is false."""

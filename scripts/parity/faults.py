@@ -417,7 +417,9 @@ FAULTS: dict[str, Fault] = {
   "b2 of 0.99": _settings("optimizer", b2=0.99),
   "another GELU": _model(gelu=lambda x: "tanh" if x == "exact" else "exact"),
   "1 % more dropout": _model(dropout_rate=lambda x: x + 0.01),
-  "gradient summed over the parts": _patch(step, "_in_parts", _summed),
+  "gradient summed over the parts": _patch(
+    step, "_average_over_parts", _summed
+  ),
   "an average one step late": _patch(step, "_averaging", _late),
   "an average that warms up": _run(ema_warmup=True),
   "drop path that grows": _model(drop_path_grows=True),

@@ -158,7 +158,7 @@ def classes(tmp_path):
 def test_texts_in_the_command(given, names, are_whole):
   assert text_head.names_of(given) == (names, are_whole)
   around = [text_head.AS_IT_IS] if are_whole else ["a photo of a {}.", "{}"]
-  (line,) = text_head.taken(given, names, around)
+  (line,) = text_head.lines_on_texts(given, names, around)
   assert line.startswith(f"Comparing with {len(names)} texts, ")
   assert ("as they are" in line) == are_whole
   assert ("in 'a photo of a {}.', ...: " in line) != are_whole
@@ -168,7 +168,7 @@ def test_texts_in_the_command(given, names, are_whole):
 
 def test_a_file_of_texts_is_read(classes):
   assert text_head.names_of([classes]) == (["cat", "red plate"], False)
-  assert not text_head.taken([classes], ["cat", "red plate"], ["{}"])
+  assert not text_head.lines_on_texts([classes], ["cat", "red plate"], ["{}"])
 
 
 @pytest.mark.slow

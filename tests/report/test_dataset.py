@@ -5,12 +5,12 @@ import pytest
 
 from vit_jax.report.dataset import look_at
 from vit_jax.run.plan import make_plan
-from vit_jax.run.saved import opened
+from vit_jax.run.saved import open_saved_run
 
 
 @pytest.mark.slow
 def test_the_data_are_those_that_the_run_was_trained_on(workdir, root):
-  with opened(str(workdir)) as run:
+  with open_saved_run(str(workdir)) as run:
     found = look_at(run)
     plan = make_plan(run.settings)
   assert found.counts is not None and found.counts.tolist() == [16, 16]
@@ -29,7 +29,7 @@ def test_the_data_are_those_that_the_run_was_trained_on(workdir, root):
 @pytest.mark.slow
 def test_a_training_split_that_is_gone_is_refused(workdir, root):
   away = root / "away"
-  with opened(str(workdir)) as run:
+  with open_saved_run(str(workdir)) as run:
     (root / "train").rename(away)
     try:
       with pytest.raises(ValueError, match="no train folder"):

@@ -33,7 +33,7 @@ def chosen(changes=(), devices=V5E, **fields):
   model = make_vit("B/16", 1000, **{"dtype": "bfloat16", **fields})
   task = build.task_of(settings)
   found = fastest.chosen(settings, task, model, devices)
-  line = fastest.described(found, task, model, devices)
+  line = fastest.fastest_line(found, task, model, devices)
   values: dict[str, Any] = {
     "accumulation_steps": found.accumulation_steps,
     "mesh.fsdp": found.mesh.fsdp,

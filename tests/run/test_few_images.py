@@ -242,7 +242,7 @@ def test_a_run_goes_on_as_it_began(folder, monkeypatch):
 def test_only_its_own_configuration_is_fitted(folder):
   for config, fitted in (("dino:continue", True), ("image_folder", False)):
     words = [f"--config={config}"]
-    words = flags.meant(folder, words, ["config"], workdir=False)
+    words = flags.flags_of_data(folder, words, ["config"], workdir=False)
     assert ("--config.lora.rank=8" in words) == fitted
 
 

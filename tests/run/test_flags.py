@@ -65,13 +65,13 @@ def test_a_separator_is_taken_as_it_is_typed(typed, separator):
 )
 def test_a_file_of_labels_is_known_by_its_ending(tmp_path, name):
   (tmp_path / name).touch()
-  words = flags.meant(str(tmp_path / name), [], [], workdir=False)
+  words = flags.flags_of_data(str(tmp_path / name), [], [], workdir=False)
   assert f"--config.data.labels_file={tmp_path / name}" in words
   (tmp_path / "l.xml").touch()
   with pytest.raises(
     ValueError, match="ends in .csv, .tsv, .jsonl, .json, .txt"
   ):
-    flags.meant(str(tmp_path / "l.xml"), [], [], workdir=False)
+    flags.flags_of_data(str(tmp_path / "l.xml"), [], [], workdir=False)
 
 
 def test_a_text_that_has_to_be_set_cannot_be_none(typed):

@@ -21,7 +21,7 @@ from vit_jax.report.page import headline_of
 from vit_jax.run import loop, saved
 from vit_jax.run.in_python import FinishedRun
 from vit_jax.run.plan import make_plan
-from vit_jax.run.saved import evaluate_checkpoint, opened
+from vit_jax.run.saved import evaluate_checkpoint, open_saved_run
 from vit_jax.run.settings import read
 from vit_jax.tasks.scores import of_folds
 
@@ -96,7 +96,7 @@ def test_all_images_of_another_folder_are_evaluated(
   """Nothing of the run's own data is opened, and nothing is held out."""
   run, photos = elsewhere(), _noise(tmp_path / "new", 4)
   options = {"folder": photos, "num_workers": 0}
-  with opened(run, **options) as there:
+  with open_saved_run(run, **options) as there:
     images = np.stack([data.decode_rgb(e["image"]) for e in there.source])
     params = {"params": there.params}
     model = jax.jit(there.loaded.model.apply)
@@ -156,7 +156,7 @@ def test_a_score_says_how_many_of_its_images_were_trained_on(
   rows = "".join(f"{name},{name[0]}\n" for name in names)
   (tmp_path / "photos.csv").write_text(f"file,label\n{rows}")
   table = {"folder": str(tmp_path / "photos.csv"), "root": photos}
-  with opened(run, num_workers=0) as own:
+  with open_saved_run(run, num_workers=0) as own:
     count = 15 - len(own.source)
   said = f"{count} of these 15 images were trained on: the score says little "
   loaded = load_pretrained(run)
@@ -180,7 +180,7 @@ def test_the_evaluation_split_of_another_folder_is_taken(elsewhere, tmp_path):
   run = elsewhere()
   for split, count in (("train", 1), ("test", 2)):
     _noise(tmp_path / "new" / split, count)
-  with opened(run, folder=str(tmp_path / "new")) as there:
+  with open_saved_run(run, folder=str(tmp_path / "new")) as there:
     assert (there.source.name, len(there.source)) == ("new, test", 6)
 
 
@@ -206,7 +206,7 @@ def test_another_table_is_read_with_the_classes_of_the_run(elsewhere, tmp_path):
   table = tmp_path / "new.csv"
   table.write_text("pic,what\nnew/a/0.png,c\nnew/b/0.png,a\n")
   run = elsewhere()
-  with opened(run, folder=str(table)) as there:
+  with open_saved_run(run, folder=str(table)) as there:
     assert there.source.labels([0, 1]).tolist() == [2, 0]
     assert there.source.class_names == ("a", "b", "c")
   with pytest.raises(
@@ -252,7 +252,7 @@ def test_the_best_on_val_is_reported_on_test_once(
   settings = data.DataSettings(root=three_splits.data.root)
   test = data.open_source("test", settings)
   images = np.stack([data.decode_rgb(e["image"]) for e in test])
-  with opened(run, step=rows[0]["test/step"]) as best:
+  with open_saved_run(run, step=rows[0]["test/step"]) as best:
     params = {"params": best.params}
     logits = best.loaded.model.apply(params, jnp.float32(images) / 127.5 - 1)
   right = np.mean(np.argmax(logits, axis=1) == test.labels(range(15)))

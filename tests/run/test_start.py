@@ -48,6 +48,6 @@ def test_a_mask_token_that_is_not_read_matters_to_who_hides_patches(
   origin = types.SimpleNamespace(source=f"weights for {model}")
   loaded: Any = types.SimpleNamespace(origin=origin, unread=("mask_token",))
   monkeypatch.setattr(transfer, "leaves", lambda *args, **options: ())
-  assert [*start._transferred(plan, loaded)] == []
+  assert [*start._transfer(plan, loaded)] == []
   err = capsys.readouterr().err
   assert ("1 array is not read, as this model does not use it" in err) == said

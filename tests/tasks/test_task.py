@@ -168,7 +168,7 @@ def test_the_second_batch_of_an_evaluation_is_not_traced_again(monkeypatch):
 def test_what_every_task_does(name, tmp_path):
   given = task(**TASKS[name])
   if given.texts is not None:
-    texts = given.texts.opened(given.pairs, TOKENIZER, None)
+    texts = given.texts.open(given.pairs, TOKENIZER, None)
     given = dataclasses.replace(given, texts=texts)
   stream = Batch(given)
   given.check_evaluation(stream.source)

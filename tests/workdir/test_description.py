@@ -12,8 +12,8 @@ from vit_jax.workdir import description
 from vit_jax.workdir.description import (
   check_same_run,
   checksum,
+  checksum_on_host,
   checksums,
-  on_host,
 )
 
 ARRAYS = [
@@ -35,15 +35,17 @@ def test_the_formula(array):
   bits = bits.view(f"uint{8 * array.dtype.itemsize}").tolist()
   expected = sum(b * (2 * i + 1) for i, b in enumerate(bits)) % 2**32
   assert int(checksum(jnp.asarray(array))) == expected
-  assert on_host(array) == on_host(jnp.asarray(array)) == expected
+  assert (
+    checksum_on_host(array) == checksum_on_host(jnp.asarray(array)) == expected
+  )
   turned = np.asarray(array).T  # Its elements do not lie one after the other.
-  assert on_host(turned) == int(checksum(jnp.asarray(turned)))
+  assert checksum_on_host(turned) == int(checksum(jnp.asarray(turned)))
 
 
 def test_on_one_cpu_nothing_is_compiled(monkeypatch):
   monkeypatch.setattr(description, "_jitted", None)
   array = np.random.default_rng(0).normal(size=(16, 24)).astype(np.float32)
-  assert checksums({"a": jnp.asarray(array)}) == {"a": on_host(array)}
+  assert checksums({"a": jnp.asarray(array)}) == {"a": checksum_on_host(array)}
 
 
 @pytest.mark.parametrize("spec", [("data",), (None, "data"), ()])

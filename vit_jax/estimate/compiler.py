@@ -187,7 +187,7 @@ def lower(
     num_examples=num_examples,
     devices=devices,
   ).checked()
-  line = fastest.described(plan.settings, plan.task, plan.model, devices)
+  line = fastest.fastest_line(plan.settings, plan.task, plan.model, devices)
   step, gflops = plan.lower_step(), plan.operations.step
   return Lowered(step, gflops, plan.mesh, plan, line)
 

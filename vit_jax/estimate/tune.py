@@ -29,7 +29,7 @@ from vit_jax.runtime.settings import flat, replaced, to_dict
 from vit_jax.training import sharding
 
 Row = dict[str, Any]
-"""What `compiler.estimate` returns, or {"why": ...} for what cannot be had."""
+"""A result of `compiler.estimate`, or {"why": ...} if there is none."""
 
 PARTS = (1, 2, 4, 8)
 SCOPED_MIB = (None, 24, 32, 48)  # None is the compiler's default.
@@ -242,12 +242,16 @@ def tuned(
     return {"topology": topology, **row, "by_op": []}
 
   def try_choice(choice: Choice) -> Row:
-    """The row of a choice; what fails for another cause is not kept."""
+    """The row of a choice, or why there is none.
+
+    A row is kept in the folder, also that of a choice that does not fit. An
+    error of the compiler or of a setting is not, so it is tried again.
+    """
     try:
       return measure_once(compiled, folder, facts, choice)
     except ValueError as error:
-      compiles = not isinstance(error, compiler.NotCompiled)
-      if compiles and choice == begin[0]:
+      of_setting = not isinstance(error, compiler.NotCompiled)
+      if of_setting and choice == begin[0]:
         raise  # It says what is wrong with the configuration.
       return {"why": str(error)}
 

@@ -45,7 +45,7 @@ def table(
   return rows
 
 
-def counted(
+def count_classes(
   lines: Lines,
   answers: Answers,
   names: Sequence[str],

@@ -77,7 +77,7 @@ def alike(one: Thumbnail, other: Thumbnail) -> bool:
   flat = one.std() < _FLAT, other.std() < _FLAT
   if any(flat):
     return all(flat)
-  near = max(map(_correlation, _turned(one, other)))
+  near = max(map(_correlation, _orientations(one, other)))
   near = max(near, *map(_correlation, _parts(one, other, _COARSE)))
   if not _NEAR <= near < _LEAST:
     return near >= _LEAST
@@ -95,7 +95,7 @@ def _correlation(pair: Pair) -> float:
   return float(cv2.matchTemplate(whole, part, cv2.TM_CCOEFF_NORMED).max())
 
 
-def _turned(one: Thumbnail, other: Thumbnail) -> Iterator[Pair]:
+def _orientations(one: Thumbnail, other: Thumbnail) -> Iterator[Pair]:
   """One thumbnail, mirrored and turned, beside the other."""
   for turns in range(4):
     for view in (np.rot90(one, turns), np.rot90(one[:, ::-1], turns)):

@@ -69,12 +69,12 @@ def neighbours(
   size = min(_ROWS, -(-len(rows) // _GROUP) * _GROUP)
   blocks = _blocks(rows, size)
   if queries is None:
-    best = _of_rows(blocks, min(k, len(rows) - 1), len(rows))
-    return _joined(best, len(rows))
+    best = _search_rows(blocks, min(k, len(rows) - 1), len(rows))
+    return _concatenate(best, len(rows))
   step = min(_QUERIES, len(queries))
   search = functools.partial(_search, k=min(k, len(rows)), count=len(rows))
   found = [search(part, blocks) for part in _blocks(queries, step)]
-  return _joined(found, len(queries))
+  return _concatenate(found, len(queries))
 
 
 Best = tuple[Float[Array, "q k"], Int[Array, "q k"]]
@@ -87,22 +87,24 @@ def _blocks(rows: Float[np.ndarray, "N D"], size: int) -> Float[Array, "n b D"]:
   return jnp.asarray(padded.reshape(-1, size, rows.shape[1]))
 
 
-def _joined(blocks: Sequence[Best], count: int) -> Neighbours:
+def _concatenate(blocks: Sequence[Best], count: int) -> Neighbours:
   cosines, places = zip(*blocks, strict=True)
   return Neighbours(
     np.concatenate(places)[:count], np.concatenate(cosines)[:count]
   )
 
 
-def _none(count: int, k: int) -> Best:
+def _no_neighbours(count: int, k: int) -> Best:
   cosines = jnp.full((count, k), -jnp.inf, jnp.float32)
   return cosines, jnp.zeros((count, k), jnp.int32)
 
 
-def _of_rows(blocks: Float[Array, "n b D"], k: int, count: int) -> list[Best]:
+def _search_rows(
+  blocks: Float[Array, "n b D"], k: int, count: int
+) -> list[Best]:
   """The nearest of the rows of each block, which are `count` in all."""
   parts = [*blocks]
-  best = [_none(blocks.shape[1], k) for _ in parts]
+  best = [_no_neighbours(blocks.shape[1], k) for _ in parts]
   for i in range(len(parts)):
     best[i] = _within(parts[i], i, best[i], count)
     for j in range(i + 1, len(parts)):
@@ -157,7 +159,9 @@ def _search(
     return _merged(best, _cosines(queries, rows), number, count), None
 
   numbers = jnp.arange(len(blocks), dtype=jnp.int32)
-  best, _ = jax.lax.scan(merge, _none(len(queries), k), (blocks, numbers))
+  best, _ = jax.lax.scan(
+    merge, _no_neighbours(len(queries), k), (blocks, numbers)
+  )
   return best
 
 

@@ -34,7 +34,7 @@ def images_code(images: Preprocessing) -> str:
 
 
 def _resizing(images: Preprocessing) -> list[str]:
-  """Lines that bring `image` to the size of the model's."""
+  """Lines that bring `image` to the size of the model's images."""
   (H, W), (height, width) = images.image_size, images.whole
   crop = images.crop
   name = {"area": "box"}.get(crop.interpolation, crop.interpolation)

@@ -457,13 +457,13 @@ def _predictions(
       probability=tuple(probability[row]),
       values=tuple(values[row]),
       features=features[row],
-      names=_named(class_names, index[row], values[row]),
+      names=_names_of(class_names, index[row], values[row]),
     )
     for row, (name, error) in enumerate(names)  # Padding rows have no name.
   ]
 
 
-def _named(
+def _names_of(
   class_names: Sequence[str], index: Sequence[int], values: Sequence[float]
 ) -> tuple[str, ...]:
   """Names of an answer's classes or targets; () if none is known."""

@@ -172,12 +172,12 @@ def _are_whole(names: Sequence[str]) -> bool:
   return all(name.lower().startswith(_ARTICLES) for name in names)
 
 
-def taken(
+def lines_on_texts(
   texts: Sequence[str], names: Sequence[str], templates: Sequence[str]
 ) -> list[str]:
-  """A line on texts that are no file: how many there are, and what is around.
+  """A line on texts that are not in a file: their number, and their template.
 
-  `names` are theirs, from `names_of`.
+  `names` are the names that `names_of` gives for these texts.
   """
   if len(texts) == 1 and os.path.exists(texts[0]):
     return []

@@ -46,7 +46,7 @@ def batch_sheet(
         for image, mask in zip(pictures, labels, strict=True)
       ]
     if isinstance(kind, PixelNumbers):
-      pictures = [*map(_with_numbers, pictures, labels)]
+      pictures = [*map(_draw_numbers, pictures, labels)]
   times = max(1, _TILE // max(images.shape[1:3]))
   letters = _LETTERS * max(1, round(times * images.shape[2] / _TILE))
   panels = [
@@ -97,7 +97,7 @@ def _masked(image: Photograph, mask: np.ndarray, count: int) -> Photograph:
   return overlay(image, mask, count)
 
 
-def _with_numbers(image: Photograph, numbers: np.ndarray) -> Photograph:
+def _draw_numbers(image: Photograph, numbers: np.ndarray) -> Photograph:
   """An image above the colours of its numbers."""
   if numbers.shape != image.shape[:2]:
     numbers = resize_mask(numbers, (image.shape[0], image.shape[1]))

@@ -67,7 +67,7 @@ def inspect_folder(
         f"--{unusable[0]} needs --model=CHECKPOINT, whose representations tell "
         "the label errors."
       )
-  issue_files = IssueFiles.named(issues, probabilities) if model else None
+  issue_files = IssueFiles.of_paths(issues, probabilities) if model else None
   bands = settings.data.band_names
   channels = len(bands) or settings.channels
   spec = ImageSpec(channels, settings.normalization.window)

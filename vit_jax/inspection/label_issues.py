@@ -38,7 +38,11 @@ _PICTURES = 60  # Images in the picture.
 _TILE, _COLUMNS = 192, 6
 _BATCH = 32
 _COLUMN_NAMES = (
-  *("given", "likely", "probability_given", "probability_likely", "margin"),
+  "given",
+  "likely",
+  "probability_given",
+  "probability_likely",
+  "margin",
   "listed",
 )
 
@@ -59,7 +63,7 @@ class IssueFiles:
   probabilities: pathlib.Path | None
 
   @classmethod
-  def named(cls, issues: str, probabilities: str | None) -> "IssueFiles":
+  def of_paths(cls, issues: str, probabilities: str | None) -> "IssueFiles":
     """Raises ValueError if one cannot be written; the picture is beside."""
     path, _ = output_file(issues, CSV)
     beside, _ = output_file(str(path.with_suffix(".png")), {"png": (".png",)})

@@ -63,7 +63,7 @@ def show_batch(
   if count < 1:
     raise ValueError(f"count={count}: at least one image is drawn.")
   if isinstance(batch, str | os.PathLike | Data):
-    batch, class_names = _of_folder(batch, count)
+    batch, class_names = _batch_of_folder(batch, count)
   elif _is_source(batch):  # `show_batch(*vit_jax.open_data(...))`.
     batch, class_names = class_names, batch
   elif isinstance(batch, tuple) and len(batch) == 2:
@@ -84,7 +84,7 @@ def _is_source(given: Any) -> bool:
   return hasattr(given, "class_names") and hasattr(given, "__getitem__")
 
 
-def _of_folder(
+def _batch_of_folder(
   place: str | os.PathLike[str] | Data, count: int
 ) -> tuple[Batch, Source]:
   """A batch of training images, and the split that they are from.

@@ -37,7 +37,7 @@ class Segments(NamedTuple):
     return Segments(rows, rows, order)
 
   def cut(self, start: int, count: int) -> "Segments":
-    """Those of some of the queries."""
+    """The segments for `count` of the queries, from number `start` on."""
     cut = slice(start, start + count)
     order = None if self.order is None else self.order[cut]
     return Segments(self.query[:, cut], self.key, order)

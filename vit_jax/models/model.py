@@ -226,7 +226,7 @@ class Model(nn.Module):
 
   @property
   def trunk(self) -> "Model":
-    """The model that leaves a run, without what only its task needs."""
+    """The model that a run gives, without what only its task needs."""
     return self
 
   @property

@@ -155,7 +155,7 @@ class Parts:
 
   @classmethod
   def plain(cls, num_layers: int) -> "Parts":
-    """Those of one encoder of our layers with our heads."""
+    """The parts of a model with one encoder of our layers, and our heads."""
     return cls((Part("", ENCODER, Stack(num_layers)), *heads()))
 
   @property

@@ -118,7 +118,7 @@ class Patches(struct.PyTreeNode):
     return self.layout.exists
 
   def only(self, mask: Any) -> "Patches":
-    """The patches of which no others count than those that `mask` marks."""
+    """The same patches, of which only those that `mask` marks count."""
     return self.replace(image=jnp.where(mask, self.image, -1))
 
   def column(self, P: int) -> Float[Array, "B H P C"]:

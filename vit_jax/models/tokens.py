@@ -129,7 +129,10 @@ class Tokens(struct.PyTreeNode):
     return z.reshape(B, M, self.prefix // M, z.shape[-1])[:, :, :count]
 
   def reading(self, count: int | None) -> int | None:
-    """How many first tokens have the first `count` tokens of each image."""
+    """The number of leading tokens that hold `prefixes(count)`.
+
+    None, for all tokens, stays None.
+    """
     if count is None or self.layout is None or self.layout.images == 1:
       return count
     return self.prefix

@@ -167,13 +167,13 @@ class TwoTowers(Composed):
     """The representations of images, of length 1."""
     is_frozen = self._how(IMAGE) == "frozen"
     y = self.pooled(images, train=train and not is_frozen)
-    return _embedded(self.representation(y), is_frozen)
+    return _unit_length(self.representation(y), is_frozen)
 
   def embed_texts(self, ids: Ids, *, train: bool = False) -> Any:
     """The representations of texts, of length 1, (B, R)."""
     is_frozen = self._how(TEXT) == "frozen"
     y = self._text(ids, train=train and not is_frozen)
-    return _embedded(y, is_frozen)
+    return _unit_length(y, is_frozen)
 
   @nn.compact
   def scale_and_bias(self) -> tuple[Any, Any]:
@@ -224,7 +224,7 @@ def tower_of(path: str) -> str | None:
   return TEXT if within(path, TEXT) else IMAGE
 
 
-def _embedded(y: Any, is_frozen: bool) -> Array:
+def _unit_length(y: Any, is_frozen: bool) -> Array:
   return unit(jax.lax.stop_gradient(y) if is_frozen else y)
 
 

@@ -28,25 +28,27 @@ def parquet_files(folder: epath.Path, names: Iterable[str]) -> Files:
   names = sorted(names)
   here = [name for name in names if name.endswith(_PARQUET)]
   if here:
-    return _by_split(folder, here)
+    return _files_by_split(folder, here)
   if "://" in os.fspath(folder):
     inside = folder / _DATA
     if _DATA not in names or not inside.is_dir():
       return {}
-    return _by_split(inside, _parquet_in(inside))
-  return _below(os.fspath(folder))
+    return _files_by_split(inside, _parquet_in(inside))
+  return _files_below(os.fspath(folder))
 
 
-def _below(root: str) -> Files:
+def _files_below(root: str) -> Files:
   """The files in the folders of a local folder."""
   folders = [os.fsdecode(name) for name in subfolders(os.fsencode(root))]
   holding = [n for n in folders if _holds_parquet(os.path.join(root, n))]
   if not holding:
     # Such as default/train/0000.parquet, as the Hub converts data sets.
-    return _below(os.path.join(root, folders[0])) if len(folders) == 1 else {}
+    return (
+      _files_below(os.path.join(root, folders[0])) if len(folders) == 1 else {}
+    )
   others = [name for name in folders if name not in holding]
   # A repository may have a folder of pictures, for its README.
-  if _with_images(root, holding) or _with_images(root, others) > 1:
+  if _count_with_images(root, holding) or _count_with_images(root, others) > 1:
     return {}
   if _DATA in holding:
     holding = [_DATA]
@@ -64,10 +66,10 @@ def _below(root: str) -> Files:
       "of these."
     )
   place = epath.Path(root) / holding[0]
-  return _by_split(place, _parquet_in(place))
+  return _files_by_split(place, _parquet_in(place))
 
 
-def _by_split(folder: epath.Path, names: Iterable[str]) -> Files:
+def _files_by_split(folder: epath.Path, names: Iterable[str]) -> Files:
   files: Files = {}
   for name in names:
     files.setdefault(split_of(name), []).extend(_paths(folder, [name]))
@@ -90,7 +92,7 @@ def _holds_parquet(folder: str) -> bool:
     return any(entry.name.endswith(_PARQUET) for entry in first)
 
 
-def _with_images(root: str, names: Iterable[str]) -> int:
+def _count_with_images(root: str, names: Iterable[str]) -> int:
   """How many of these folders hold images: they are classes, or splits."""
   places = (os.fsencode(os.path.join(root, name)) for name in names)
   first = (

@@ -12,6 +12,7 @@ import numpy as np
 import simplejpeg
 import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordWriter
+from etils import epath
 from tensorflow_datasets.core.example_serializer import ExampleSerializer
 
 from vit_jax.data.batching.batches import read
@@ -92,10 +93,43 @@ def _png(image: np.ndarray) -> bytes:
   return encoded.tobytes()
 
 
+@dataclasses.dataclass(frozen=True)
+class SplitJob:
+  """What the shards of a split have in common.
+
+  Attributes:
+    folder: The folder that they are written to.
+    name: The name of the data set.
+    split: The name of the split.
+    count: The number of its shards.
+    plan: The digest of the plan that they are written by.
+  """
+
+  source: Source
+  encoding: Encoding
+  folder: epath.Path
+  name: str
+  split: str
+  count: int
+  plan: str
+
+  def path(self, number: int) -> epath.Path:
+    """The file of a shard."""
+    name = file_name(self.name, self.split, number, self.count)
+    return self.folder / name
+
+  def note_path(self, number: int) -> epath.Path:
+    """The file of the note on a shard."""
+    return notes.path_of(self.folder, self.split, number)
+
+
 def write_missing(
-  processes: int, job: tuple, parts: list[np.ndarray], missing: list[int]
+  processes: int, job: SplitJob, parts: list[np.ndarray], missing: list[int]
 ) -> Iterator[None]:
-  """Writes the missing shards of `_write_shard`'s job; yields after each."""
+  """Writes the missing shards of a split; yields after each.
+
+  `parts` are the indices of the examples of each shard.
+  """
   if processes == 1:
     for k in missing:
       yield _write_shard(k, parts[k], job)
@@ -111,7 +145,7 @@ def write_missing(
 class _Shards:
   """Writes the k-th missing shard as a data worker computes batch k."""
 
-  job: tuple
+  job: SplitJob
   parts: list[np.ndarray]
   missing: list[int]
 
@@ -121,42 +155,52 @@ class _Shards:
     return {}
 
 
-def _write_shard(number: int, indices: np.ndarray, job: tuple) -> None:
-  source, encoding, folder, name, split, count, plan = job
-  root = getattr(source, "root", None)
-  described = features(source)
-  info: Any = described.get_serialized_info()
-  serializer = ExampleSerializer(info)
-  classes = np.zeros(max(1, len(source.class_names)), np.int64)
+def _write_shard(number: int, indices: np.ndarray, job: SplitJob) -> None:
+  """Writes the examples of these indices as a shard, and the note on it."""
+  classes = np.zeros(max(1, len(job.source.class_names)), np.int64)
   unreadable: list[str] = []
-  opened, part = tempfile.mkstemp()
-  with open(opened, "rb") as file:
+  descriptor, temporary = tempfile.mkstemp()
+  with open(descriptor, "rb") as file:
     # Decompressing pixels would take longer than reading them.
-    compression = ",uncompressed" if encoding.quality is None else ""
-    writer = ArrayRecordWriter(part, f"group_size:1{compression}")
-    os.unlink(part)  # Nothing is left behind, however this process ends.
-    for example in examples(source, indices, unreadable):
-      try:
-        image = encoding.encode(example["image"])
-      except UnreadableImageError as error:
-        unreadable.append(f"{example['id']}: {error}")
-        continue
-      # A name that is the same on other machines.
-      name_of = os.path.relpath(example["id"], root) if root else example["id"]
-      id_ = name_of.encode("utf-8", "surrogateescape")
-      texts = [text.encode() for text in example.get("captions", ())]
-      record = {**example, "image": image, "caption": texts, "id": id_}
-      record = {name: record[name] for name in described}
-      packed = serializer.get_tf_example(record)
-      # Otherwise the order of the fields differs from process to process.
-      writer.write(packed.SerializeToString(deterministic=True))
-      classes[example["label"]] += 1
+    compression = ",uncompressed" if job.encoding.quality is None else ""
+    writer = ArrayRecordWriter(temporary, f"group_size:1{compression}")
+    os.unlink(temporary)  # Nothing is left behind, however this process ends.
+    for label, record in _records(job, indices, unreadable):
+      writer.write(record)
+      classes[label] += 1
     writer.close()
     digest = hashlib.file_digest(file, "sha256").hexdigest()
     size = file.tell()
-    notes.publish(file, folder / file_name(name, split, number, count))
-  note = notes.Note(classes.tolist(), size, digest, unreadable, plan)
-  notes.write(notes.path_of(folder, split, number), note)
+    notes.publish(file, job.path(number))
+  note = notes.Note(classes.tolist(), size, digest, unreadable, job.plan)
+  notes.write(job.note_path(number), note)
+
+
+def _records(
+  job: SplitJob, indices: np.ndarray, unreadable: list[str]
+) -> Iterator[tuple[Any, bytes]]:
+  """Yields the label and the record of each example; lists unreadable ones."""
+  root = getattr(job.source, "root", None)
+  described = features(job.source)
+  info: Any = described.get_serialized_info()
+  serializer = ExampleSerializer(info)
+  for example in examples(job.source, indices, unreadable):
+    try:
+      image = job.encoding.encode(example["image"])
+    except UnreadableImageError as error:
+      unreadable.append(f"{example['id']}: {error}")
+      continue
+    # An id that is the same on other machines.
+    id_ = os.path.relpath(example["id"], root) if root else example["id"]
+    values = {
+      **example,
+      "image": image,
+      "caption": [text.encode() for text in example.get("captions", ())],
+      "id": id_.encode("utf-8", "surrogateescape"),
+    }
+    record = serializer.get_tf_example({key: values[key] for key in described})
+    # Otherwise the order of the fields differs from process to process.
+    yield example["label"], record.SerializeToString(deterministic=True)
 
 
 def examples(

@@ -11,8 +11,8 @@ from etils import epath
 from vit_jax.data.example import Example, Source
 from vit_jax.data.reading import image_folder
 from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct
-from vit_jax.data.reading.layouts import surest
-from vit_jax.data.reading.split_names import among
+from vit_jax.data.reading.layouts import surest_splits
+from vit_jax.data.reading.split_names import likely_splits
 from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.pack import captioned
 from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits
@@ -117,8 +117,9 @@ def open_bucket(address: str) -> Splits:
   """Lists the images of a bucket's folder, a thousand names a request.
 
   The folder holds class folders, or `train` and `validation` or `test` (see
-  `split_names.among`) that hold them. Nothing is held out of a folder without
-  splits: choose a part when you train, as in `--config.data.train_split`.
+  `split_names.likely_splits`) that hold them. Nothing is held out of a folder
+  without splits: choose a part when you train, as in
+  `--config.data.train_split`.
   Raises ValueError if the folders are not splits of the same classes.
   """
   system, root = extras.load("fsspec.core", "gcs").url_to_fs(address)
@@ -127,7 +128,7 @@ def open_bucket(address: str) -> Splits:
   def inside(name: bytes) -> list[bytes]:
     return [os.fsencode(_last(p)) for p in _folders(system, paths[name])]
 
-  chosen = surest(os.fsencode(address), among([*paths], inside))
+  chosen = surest_splits(os.fsencode(address), likely_splits([*paths], inside))
   parts = {TFDS_NAMES.get(s, s): paths[name] for s, name in chosen.items()}
   parts = parts or {"train": root}
   if "train" not in parts:

@@ -31,7 +31,7 @@ from vit_jax.runtime.printable import counted, say
 
 _UNREADABLE = "unreadable.txt"
 _TEXTS = (".json", ".txt")  # Endings of the files of a description.
-_LOOKED_AT = 32  # Images of a split whose mean size decides on its shards.
+_SAMPLE_SIZE = 32  # Images of a split, whose mean size decides on its shards.
 
 
 def pack(
@@ -58,17 +58,7 @@ def pack(
     raise ValueError(f"--name={name!r} must be letters, digits and _.")
   for source in splits.values():
     check_names(source.class_names)
-  counts: dict[str, int] = {}
-  planned = {}
-  for split, source in splits.items():
-    few = _looked_at(source)
-    count = len(source)
-    counts[split] = _number_of_shards(few, count, encoding, shard_bytes)
-    planned[split] = [count, counts[split], _digest(source.class_names, few)]
-  images = {**encoding.in_plan(), "splits": planned}
-  plan = {"name": name, "seed": seed, **images}
-  rules = [getattr(source, "held_out", None) for source in splits.values()]
-  plan |= notes.rule_in_plan(next(filter(None, rules), None))
+  counts, plan = _plan(splits, encoding, name, seed, shard_bytes)
   files = {
     split: [shards.file_name(name, split, k, count) for k in range(count)]
     for split, count in counts.items()
@@ -82,31 +72,54 @@ def pack(
     files_of_split = counted(counts[split], "file")
     _say(f"{split:<11}{counted(len(source), 'image')} in {files_of_split}")
     parts = np.array_split(_order(source, seed), counts[split])
-    job = (source, encoding, folder, name, split, counts[split], digest)
+    job = shards.SplitJob(
+      source, encoding, folder, name, split, counts[split], digest
+    )
     trust_older = remade is None
     _write_split(job, parts, trust_older, processes)
   _describe(folder, name, splits, files)
 
 
-def _looked_at(source: Source) -> list[Any]:
+def _plan(
+  splits: Mapping[str, Source],
+  encoding: Encoding,
+  name: str,
+  seed: int,
+  shard_bytes: int,
+) -> tuple[dict[str, int], dict[str, Any]]:
+  """The number of shards of each split, and the plan, which is kept as JSON."""
+  counts: dict[str, int] = {}
+  of_splits = {}
+  for split, source in splits.items():
+    sample = _sample(source)
+    count = len(source)
+    counts[split] = _number_of_shards(sample, count, encoding, shard_bytes)
+    digest = _digest(source.class_names, sample)
+    of_splits[split] = [count, counts[split], digest]
+  plan = {"name": name, "seed": seed, **encoding.in_plan(), "splits": of_splits}
+  rules = [getattr(source, "held_out", None) for source in splits.values()]
+  return counts, plan | notes.rule_in_plan(next(filter(None, rules), None))
+
+
+def _sample(source: Source) -> list[Any]:
   """A few examples, evenly spread; those that cannot be read are left out."""
-  places = np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int)
-  return [*shards.examples(source, np.unique(places), [])]
+  indices = np.linspace(0, len(source) - 1, _SAMPLE_SIZE).astype(int)
+  return [*shards.examples(source, np.unique(indices), [])]
 
 
 def _number_of_shards(
-  looked_at: list[Any], count: int, encoding: Encoding, shard_bytes: int
+  sample: list[Any], count: int, encoding: Encoding, shard_bytes: int
 ) -> int:
   """The number of shards, estimated by packing a few images."""
   sizes = []
-  for example in looked_at:
+  for example in sample:
     with contextlib.suppress(UnreadableImageError):
       sizes.append(len(encoding.encode(example["image"])))
   mean = sum(sizes) / len(sizes) if sizes else 0.0
   return min(count, max(1, round(mean * count / shard_bytes)))
 
 
-def _digest(class_names: tuple[str, ...], looked_at: list[Any]) -> str:
+def _digest(class_names: tuple[str, ...], sample: list[Any]) -> str:
   """A digest of the classes and of some images' ids, labels and captions.
 
   A source with other images or classes has another digest; a change of a few
@@ -114,29 +127,26 @@ def _digest(class_names: tuple[str, ...], looked_at: list[Any]) -> str:
   """
   examples = [
     [e["id"], np.asarray(e["label"]).tolist(), *e.get("captions", ())]
-    for e in looked_at
+    for e in sample
   ]
   text = json.dumps([class_names, examples])
   return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _write_split(
-  job: tuple, parts: list[np.ndarray], trust_older: bool, processes: int
+  job: shards.SplitJob,
+  parts: list[np.ndarray],
+  trust_older: bool,
+  processes: int,
 ) -> None:
-  """Writes the shards that are not there as they were packed."""
-  _, _, folder, name, split, count, plan = job
-  places = [
-    (
-      folder / shards.file_name(name, split, k, count),
-      notes.path_of(folder, split, k),
-    )
-    for k in range(count)
-  ]
-  names = {path.name for path in folder.iterdir()}
+  """Writes the shards that are missing, or are not as they were packed."""
+  count = job.count
+  places = [(job.path(k), job.note_path(k)) for k in range(count)]
+  names = {path.name for path in job.folder.iterdir()}
   if there := sum(shard.name in names for shard, _ in places):
     _say(f"{'':<11}{there} files are there; comparing their checksums")
   missing = []
-  states = notes.whole(places, plan, trust_older, processes)
+  states = notes.whole(places, job.plan, trust_older, processes)
   for k, (is_whole, damage) in enumerate(states):
     if damage:
       _say(damage)

@@ -29,7 +29,7 @@ class Alias(NamedTuple):
 
   def of(self, owner: Any) -> Any:
     """The attribute or the function for a module or an object."""
-    found = _found(owner, self.answers)
+    found = _resolve(owner, self.answers)
     if self.is_called:
       return lambda: found
     if not (self.arguments or self.itself):
@@ -46,7 +46,7 @@ class Alias(NamedTuple):
     return call
 
 
-def _found(owner: Any, answers: str) -> Any:
+def _resolve(owner: Any, answers: str) -> Any:
   if not answers.startswith("vit_jax."):
     return operator.attrgetter(answers)(owner)
   module, _, name = answers.rpartition(".")

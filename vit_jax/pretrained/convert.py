@@ -81,7 +81,7 @@ def convert(
   target = output_folder(folder).resolve()
   display = Display()
 
-  def written() -> tuple[Loaded, list[str]]:
+  def write() -> tuple[Loaded, list[str]]:
     if isinstance(source, Loaded):
       loaded = source.read_from(source.params).in_unit()
     else:
@@ -91,7 +91,7 @@ def convert(
     save_as(loaded, to, target, card, display.track)
     return loaded, lost
 
-  loaded, lost = again_if_deleted(written, display.note)
+  loaded, lost = again_if_deleted(write, display.note)
   say_left_out(name, [*loaded.unread])  # The new file does not have them.
   display.note(f"Wrote {name} as {to} to {folder}. Load it with:")
   display.note(usage(loaded, to, folder))
@@ -154,7 +154,10 @@ def model_card(
 
 
 def _meaning(loaded: Loaded) -> str:
-  """A sentence on the outputs; without any, on those of its kind of loss."""
+  """A sentence on what the model's outputs mean.
+
+  A model without a head is described as one that is trained with its loss.
+  """
   from vit_jax.tasks.answers import answers_of
   from vit_jax.tasks.choose import answering
 

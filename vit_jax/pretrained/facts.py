@@ -13,11 +13,11 @@ from vit_jax.pretrained.text import LoadedText
 def facts_of(source: Loaded | LoadedText) -> dict[str, str]:
   """Facts for users of the file, as texts or JSON by name."""
   if isinstance(source, LoadedText):
-    return _as_json(_of_texts(source.tokenizer))
-  return _as_json(_of_images(source))
+    return _as_json(_text_facts(source.tokenizer))
+  return _as_json(_image_facts(source))
 
 
-def _of_images(loaded: Loaded) -> dict[str, Any]:
+def _image_facts(loaded: Loaded) -> dict[str, Any]:
   images = loaded.preprocessing
   return {
     "class_names": [*loaded.class_names],
@@ -34,7 +34,7 @@ def _of_images(loaded: Loaded) -> dict[str, Any]:
   }
 
 
-def _of_texts(tokenizer: Tokenizer) -> dict[str, Any]:
+def _text_facts(tokenizer: Tokenizer) -> dict[str, Any]:
   return {
     "tokenizer": tokenizer.file,
     "length": tokenizer.length,

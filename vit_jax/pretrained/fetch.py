@@ -111,12 +111,12 @@ def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
   registry: Any = {target.name: sha256}
   shown = {target.name: without_secrets(url)}  # pooch prints it.
   store: Any = pooch.Pooch(target.parent, "", registry, shown)
-  with _said(pooch.get_logger()):
+  with _saying(pooch.get_logger()):
     store.fetch(target.name, downloader=download)
 
 
 @contextlib.contextmanager
-def _said(logger: logging.Logger) -> Iterator[None]:
+def _saying(logger: logging.Logger) -> Iterator[None]:
   """Prints a logger's lines as all others are, which fit the terminal."""
 
   def take(record: logging.LogRecord) -> bool:

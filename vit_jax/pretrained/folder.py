@@ -102,7 +102,7 @@ def open_folder(path: pathlib.Path) -> Files:
     folder = path.parent
     weights = path
   if weights.name.startswith("adapter_"):
-    raise ValueError(_of_adapter(folder))
+    raise ValueError(_why_no_adapter(folder))
   torch = weights.name.endswith((".safetensors", ".json", ".msgpack"))
   config = read_json(folder / "config.json") if torch else {}
   has_our_name = _OWN.fullmatch(weights.name)
@@ -127,7 +127,7 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
     return present[0]
   present = sorted(file for kind in _OTHERS for file in folder.glob(kind))
   if not present and (folder / _ADAPTER).exists():
-    raise ValueError(_of_adapter(folder))
+    raise ValueError(_why_no_adapter(folder))
   present = present or sorted(folder.glob("*.safetensors"))
   if len(present) == 1:
     return present[0]
@@ -146,7 +146,7 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
   pictures = next(iter(below), None) is not None
   pickles = sorted(x for x in folder.iterdir() if x.suffix in known.PICKLES)
   if pickles and ((folder / "config.json").exists() or not pictures):
-    raise ValueError(_of_pickles(folder, pickles))
+    raise ValueError(_why_no_pickles(folder, pickles))
   if pictures:
     raise ValueError(
       f"{folder} is a folder of images, not of weights: "
@@ -160,7 +160,7 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
   )
 
 
-def _of_pickles(folder: pathlib.Path, pickles: list[pathlib.Path]) -> str:
+def _why_no_pickles(folder: pathlib.Path, pickles: list[pathlib.Path]) -> str:
   """Why a folder whose weights are pickles is not read, and what to do."""
   name = pickles[0].name
   if len(pickles) == 1:
@@ -176,7 +176,7 @@ def _of_pickles(folder: pathlib.Path, pickles: list[pathlib.Path]) -> str:
   )
 
 
-def _of_adapter(folder: pathlib.Path) -> str:
+def _why_no_adapter(folder: pathlib.Path) -> str:
   """Why an adapter is not read, with its base, and what to do."""
   base = read_json(folder / _ADAPTER).get("base_model_name_or_path")
   of = f" of {quoted(base)}" if base else ""

@@ -100,7 +100,7 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
 
 
 def run_choice(overrides: Mapping[str, Any]) -> dict[str, Any]:
-  """Those of the overrides that choose a run's checkpoint."""
+  """The overrides that choose a run's checkpoint, without all others."""
   return {k: v for k, v in overrides.items() if k in _OF_RUNS}
 
 
@@ -340,11 +340,11 @@ def _open_and_read(
   """
   gone: list[str] = []
 
-  def opened() -> Loaded:
+  def open_and_hold() -> Loaded:
     loaded = open_().holding(read)
     return dataclasses.replace(loaded, notes=(*gone, *loaded.notes))
 
-  return again_if_deleted(opened, gone.append)
+  return again_if_deleted(open_and_hold, gone.append)
 
 
 @contextlib.contextmanager

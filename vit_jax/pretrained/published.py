@@ -66,14 +66,14 @@ def open_published(
   """
   files = open_folder(path)
   with quantised.explained(files.config):
-    loaded, grid = _opened(source, files, fields, image_options, others)
+    loaded, grid = _open(source, files, fields, image_options, others)
   model = loaded.model
   if says_features and not model.num_classes and "pooling" not in fields:
     say(f"{source}: {_features(model)}.")
   return loaded, grid
 
 
-def _opened(
+def _open(
   source: str,
   files: Files,
   fields: Mapping[str, Any],
@@ -104,7 +104,7 @@ def _opened(
   fit = functools.partial(
     _fit, source, architecture, layout, array_shapes, image_options, floats
   )
-  model, grid, preprocessing, shapes, rules = _fitted(source, fit, fields)
+  model, grid, preprocessing, shapes, rules = _fit_fields(source, fit, fields)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     with _arrays(path) as arrays:
@@ -158,7 +158,7 @@ def _fit(
   rules = layout.rules(model, stored)
   channels = _channels(model, rules, stored, shapes)
   if channels != pictures.channels:
-    architecture = _of_channels(architecture, channels, image_options)
+    architecture = _adapt_channels(architecture, channels, image_options)
     model, grid, pictures = _build(source, architecture, fields, image_options)
     shapes = param_shapes(model, grid)
   check_floats()  # Quantised ones often have other shapes as well.
@@ -185,7 +185,7 @@ def _channels(
   return channels
 
 
-def _of_channels(
+def _adapt_channels(
   architecture: Architecture, channels: int, image_options: Mapping[str, Any]
 ) -> Architecture:
   """The architecture with as many channels: the others' average for each.
@@ -222,7 +222,7 @@ def _other_channels(
     )
 
 
-def _fitted(
+def _fit_fields(
   source: str,
   fit: Callable[[Mapping[str, Any]], tuple[Any, ...]],
   fields: Mapping[str, Any],

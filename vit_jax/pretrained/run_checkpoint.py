@@ -58,7 +58,7 @@ def open_run_checkpoint(
     task: The run's task, as "file.py:Class", if it is one of the user's own.
     **fields: Fields of the model to replace.
   """
-  with _opened(workdir) as checkpoints:
+  with _open_checkpoints(workdir) as checkpoints:
     step = checkpoints.choose(step, best)
     description = checkpoints.describe(step)
   fitted, lines = calibration.find(workdir, description)
@@ -195,7 +195,7 @@ class _Saved:
   def restore(self, shapes: Any) -> Any:
     """The parameters, or their average, laid out on the devices as `shapes`."""
     averaged = bool(descriptions.recorded(self.description).ema_decay)
-    with _opened(self.workdir) as checkpoints:
+    with _open_checkpoints(self.workdir) as checkpoints:
       return checkpoints.restore_params(self.step, shapes, averaged=averaged)
 
   def read(self, shapes: Shapes, parts: Parts) -> Leaves:
@@ -239,7 +239,7 @@ def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
   return {path: leaf.shape for path, leaf in flat.items()}
 
 
-def _opened(
+def _open_checkpoints(
   workdir: str,
 ) -> contextlib.AbstractContextManager[Checkpoints]:
   """The checkpoints of a run, to be read only."""

@@ -139,9 +139,11 @@ class LoadedText:
 
   @functools.cached_property
   def _head_of(self) -> Callable[..., TextHead]:
-    return functools.lru_cache(8)(self._made)
+    return functools.lru_cache(8)(self._make_head)
 
-  def _made(self, names: Sequence[str], templates: Sequence[str]) -> TextHead:
+  def _make_head(
+    self, names: Sequence[str], templates: Sequence[str]
+  ) -> TextHead:
     for template in templates:
       if "{}" not in template:
         raise ValueError(
@@ -173,7 +175,7 @@ def open_text(
     tower = layout.tower
     what = f"{source} is not the text tower of a {layout.family} model"
     check(layout.rules, layout.shapes, param_shapes(tower, (1, 1)), tower, what)
-    scale, bias, notes = _compared(arrays, layout.pair)
+    scale, bias, notes = _scale_and_bias(arrays, layout.pair)
     notes += [_UNPROJECTED.format(projected[0])] if projected else []
 
   def read() -> Leaves:
@@ -210,7 +212,7 @@ def _weights(path: pathlib.Path) -> pathlib.Path:
   return whole if whole.exists() and open_clip.is_whole_beside(path) else path
 
 
-def _compared(
+def _scale_and_bias(
   arrays: Arrays, pair: Mapping[str, str]
 ) -> tuple[float, float | None, list[str]]:
   """The scale and the bias of similarities, and a line if no array tells.

@@ -82,7 +82,7 @@ def line_on_digits(
 def line_on_score(
   description: Mapping[str, Any] | None, labels: Any, files: Iterable[str]
 ) -> str:
-  """The same of the images that a score is of, which may be "".
+  """As `line_on`, for the images that a score was measured on; may be "".
 
   Args:
     description, labels: As in `line_on`.

@@ -183,7 +183,7 @@ def leaves(
   new = model.position_grid or grid
   missing = param_shapes(model, grid, channels)
   parts = Parts.of(model, missing)
-  before = loaded.preprocessing.channels
+  old_channels = loaded.preprocessing.channels
   if not keep_head:
     missing = {k: v for k, v in missing.items() if not parts.own_task(k)}
   for path, array in loaded.read():
@@ -191,9 +191,10 @@ def leaves(
       continue
     method = interpolation or loaded.interpolation
     array = resized(path, array, old, new, method)
-    differ = channels != before or (before == 3 and not _are_rgb(bands))
+    differ = channels != old_channels
+    differ = differ or (old_channels == 3 and not _are_rgb(bands))
     if differ and parts.reads_pixels(path):
-      array, how = _for_channels(array, before, channels, bands)
+      array, how = _adapt_channels(array, old_channels, channels, bands)
       say(f"{loaded.origin.source}: {how}.")
     shape = missing.pop(path)
     if array.shape != shape:
@@ -222,20 +223,20 @@ def _order(bands: Sequence[str]) -> list[int] | None:
   return [names.index(colour) for colour in _RGB]
 
 
-def _for_channels(
-  kernel: np.ndarray, before: int, channels: int, bands: Sequence[str] = ()
+def _adapt_channels(
+  kernel: np.ndarray, old: int, channels: int, bands: Sequence[str] = ()
 ) -> tuple[np.ndarray, str]:
   """A kernel for images of other channels, and a line about it, as in timm.
 
-  Where the bands name red, green and blue, these keep theirs and the others
-  begin at 0, so that an image's first features are those of its RGB picture.
-  For one channel, those `before` are added up; for more, they are repeated in
-  turn and multiplied by before / channels. The kernel is (P^2 C, D) or (P, P,
-  C, D), for images of C = `before` channels.
+  Where the bands name red, green and blue, these keep their weights and the
+  others begin at 0, so that an image's first features are those of its RGB
+  picture. Otherwise, for one channel the weights of the `old` channels are
+  added up; for several, they are repeated in turn and multiplied by old /
+  channels. The kernel is (P^2 C, D) or (P, P, C, D), where C = `old`.
   """
-  parts = kernel.reshape(-1, before, kernel.shape[-1])
+  parts = kernel.reshape(-1, old, kernel.shape[-1])
   order = _order(bands)
-  if order and before == 3:
+  if order and old == 3:
     of_bands = np.zeros((len(parts), channels, kernel.shape[-1]), kernel.dtype)
     of_bands[:, order] = parts
     parts = of_bands
@@ -245,12 +246,12 @@ def _for_channels(
       how += f", and those of {', '.join(others)} begin at 0"
   elif channels == 1:
     parts = parts.sum(axis=1, keepdims=True)
-    how = f"{before} channels of its first kernel are added up for grey images"
+    how = f"{old} channels of its first kernel are added up for grey images"
   else:
-    parts = parts[:, np.arange(channels) % before] * (before / channels)
+    parts = parts[:, np.arange(channels) % old] * (old / channels)
     how = (
-      f"{before} channels of its first kernel are repeated for images of "
-      f"{channels}, times {before}/{channels}"
+      f"{old} channels of its first kernel are repeated for images of "
+      f"{channels}, times {old}/{channels}"
     )
   shape = (-1,) if kernel.ndim == 2 else (*kernel.shape[:2], channels)
   return parts.reshape(*shape, kernel.shape[-1]), how

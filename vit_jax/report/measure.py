@@ -16,7 +16,7 @@ from vit_jax.inspection import attention_maps, embedding_maps
 from vit_jax.inspection.eval_pictures import chosen_examples
 from vit_jax.inspection.photograph import Photograph, seen_part
 from vit_jax.report.dataset import Dataset, look_at
-from vit_jax.run.saved import SavedRun, opened
+from vit_jax.run.saved import SavedRun, open_saved_run
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.display import Split, Track, parse, untracked
 from vit_jax.runtime.settings import flat, to_dict
@@ -157,7 +157,7 @@ def read_run(
 
   Raises ValueError if the folder holds no run, or if options are given and the
   run cannot be evaluated with them. The options are those of
-  `run.saved.opened`.
+  `run.saved.open_saved_run`.
   """
   if "://" in workdir:
     # Fails with a clear message if the address cannot be read.
@@ -173,7 +173,7 @@ def read_run(
   try:
     if (description := latest_description(workdir)) is not None:
       config = _plain(description["config"])
-    with opened(workdir, num_workers=num_workers, **options) as run:
+    with open_saved_run(workdir, num_workers=num_workers, **options) as run:
       config = _plain(to_dict(run.settings))  # The opened checkpoint's own.
       task = run.task
       best = _best(workdir, task, rows)

@@ -57,7 +57,7 @@ def page(
   spec = loaded.preprocessing.spec
   now = datetime.datetime.now().astimezone()
   if isinstance(result, Answers):
-    title, headline = "Nearest images", _asked(result)
+    title, headline = "Nearest images", _query_headline(result)
     sections = [_nearest(result, spec)]
   else:
     title, headline = "Similar images", _headline(result)
@@ -75,7 +75,7 @@ def page(
   )
 
 
-def _asked(result: Answers) -> str:
+def _query_headline(result: Answers) -> str:
   count = len(result.queries)
   queries = "one image" if count == 1 else f"{count:,} images"
   return f"The nearest of {queries} among {len(result.files):,}."
@@ -111,7 +111,7 @@ def _duplicates(result: Similar, least: float, spec: ImageSpec) -> Section:
     "A chain of such images is one group. Groups across splits come first."
   )
   return Section(
-    "Near-duplicates", text, sheets, _left(len(result.groups), len(sheets))
+    "Near-duplicates", text, sheets, _not_shown(len(result.groups), len(sheets))
   )
 
 
@@ -165,7 +165,7 @@ def _nearest(result: Answers, spec: ImageSpec) -> Section:
     query = _picture(name, f"query: {name}", spec)
     sheets.append(dataclasses.replace(sheet, pictures=[query, *sheet.pictures]))
   text = "Each query, and then its nearest images with their cosine."
-  more = _left(len(result.queries), len(sheets))
+  more = _not_shown(len(result.queries), len(sheets))
   return Section("Nearest", text, sheets, more)
 
 
@@ -182,7 +182,7 @@ def _sheet(
     _picture(files[row], caption, spec)
     for (row, caption), _ in zip(captions, range(most), strict=False)
   ]
-  return Sheet(title, shown, _left(count, len(shown)))
+  return Sheet(title, shown, _not_shown(count, len(shown)))
 
 
 def _picture(file: str, caption: str, spec: ImageSpec) -> Picture:
@@ -195,6 +195,6 @@ def _picture(file: str, caption: str, spec: ImageSpec) -> Picture:
   return photograph(pixels, f"Photograph {caption}", _SIDE, caption)
 
 
-def _left(count: int, shown: int) -> str:
+def _not_shown(count: int, shown: int) -> str:
   """A sentence on what is not shown; "" if all is."""
   return f"{count - shown:,} more are in {TABLE}." if count > shown else ""

@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection, Sequence
 
 from vit_jax.data.reading.folders import subfolders
-from vit_jax.data.reading.layouts import alone, folders_in
-from vit_jax.data.reading.split_names import among
+from vit_jax.data.reading.layouts import descend, folders_in
+from vit_jax.data.reading.split_names import likely_splits
 
 
 def splits_of(files: Sequence[str], folders: Sequence[str]) -> list[str]:
@@ -26,8 +26,8 @@ def splits_of(files: Sequence[str], folders: Sequence[str]) -> list[str]:
   tops |= {place for place in places if not _is_below(place, tops)}
   splits = _above(tops)
   for top in tops:
-    root, _ = alone(top)
-    splits |= _named(root, subfolders(root))
+    root, _ = descend(top)
+    splits |= _split_folders(root, subfolders(root))
 
   @functools.cache
   def split_of(folder: bytes) -> str:
@@ -57,10 +57,10 @@ def _above(tops: Collection[bytes]) -> dict[bytes, str]:
   for root, places in beside.items():
     # A single folder above all images parts none of them.
     if len(places) > 1 or places[0] in tops:
-      splits |= _named(root, sorted(map(os.path.basename, places)))
+      splits |= _split_folders(root, sorted(map(os.path.basename, places)))
   return splits
 
 
-def _named(root: bytes, names: Sequence[bytes]) -> dict[bytes, str]:
-  found = among(names, functools.partial(folders_in, root))
+def _split_folders(root: bytes, names: Sequence[bytes]) -> dict[bytes, str]:
+  found = likely_splits(names, functools.partial(folders_in, root))
   return {os.path.join(root, one.name): one.split for one in found}

@@ -32,7 +32,7 @@ def write_report(
   Args:
     out: The file to write; by default report.html in the workdir of a single
       local run, and in the current folder otherwise.
-    num_workers: As in `run.saved.opened`.
+    num_workers: As in `run.saved.open_saved_run`.
     **options: Other options of it, for a single run only.
   """
   if len(workdirs) > 1 and options:

@@ -19,8 +19,10 @@ from vit_jax.training import sharding
 _KEPT = (
   "data.eval_split",
   "data.label_separator",
-  *("data.held_out_by", "data.held_out_below"),
-  *("fewshot.data.held_out_by", "fewshot.data.held_out_below"),
+  "data.held_out_by",
+  "data.held_out_below",
+  "fewshot.data.held_out_by",
+  "fewshot.data.held_out_below",
   *fastest.KEYS,
 )
 

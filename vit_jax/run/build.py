@@ -228,10 +228,11 @@ def with_texts(
   *,
   with_data: bool = True,
 ) -> tuple[Settings, Task, Optional["Loaded"]]:
-  """`texts.with_texts` for a task that reads texts, or both as they are.
+  """The settings and the task, completed by `texts.with_texts`.
 
-  The checkpoint that a new run begins with is opened for its text tower, and
-  given as well; None where it was not opened.
+  A task that reads no texts is returned as it is, and so are its settings. The
+  third result is the checkpoint that a new run begins with, which is opened for
+  its text tower; None if it was not opened.
   """
   if task.texts is None:
     return settings, task, None

@@ -62,7 +62,7 @@ def suited(
     # Imported here so that --help answers at once.
     from vit_jax.data.reading import recognise
 
-    found = recognise.of_path(data, _of_table(data, values))
+    found = recognise.of_path(data, _table_settings(data, values))
     own = f"{_task(found)}." if found is not None else ""
     if (
       found is not None
@@ -82,7 +82,9 @@ def _unsmoothed(task: str, values: Mapping[str, str]) -> dict[str, str]:
   return {_SMOOTHING: "0.0"}
 
 
-def _of_table(data: str, values: Mapping[str, str]) -> DataSettings | None:
+def _table_settings(
+  data: str, values: Mapping[str, str]
+) -> DataSettings | None:
   """The settings by which a file of labels is read; None for a folder."""
   place = place_of(data)
   if place is None or not place.is_file:

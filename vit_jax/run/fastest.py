@@ -132,7 +132,7 @@ def chosen(
   return settings if row is None else replaced(settings, row.changes)
 
 
-def described(
+def fastest_line(
   settings: Settings, task: Task, model: Model, devices: Sequence[Any]
 ) -> str | None:
   """A line that says that the settings are the fastest, if they are."""

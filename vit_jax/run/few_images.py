@@ -25,14 +25,21 @@ FEW = 1_000  # Fewer training images are few; VTAB-1k's tasks have 1,000.
 ENOUGH = 10_000  # Images from which on an encoder of one's own can be tried.
 # Beginnings of keys that a run from a linear probe has no use for.
 _NO_PROBE = (
-  *("lora.", "transfer.keep_head", "transfer.probe_head"),
+  "lora.",
+  "transfer.keep_head",
+  "transfer.probe_head",
   *(f"{section}." for section in SECTIONS),
 )
 _LIT_KEY = "pairs.image"
 # Families in `known.csv` whose repositories may hold a text tower.
 _OF_TEXTS = (
-  *("CLIP", "MetaCLIP", "MetaCLIP 2", "Perception Encoder"),
-  *("SigLIP", "SigLIP 2", "TIPSv2"),
+  "CLIP",
+  "MetaCLIP",
+  "MetaCLIP 2",
+  "Perception Encoder",
+  "SigLIP",
+  "SigLIP 2",
+  "TIPSv2",
 )
 _BOTH = "token_gap"  # The pooling that reads the class token and the patches.
 # The momentum that leaves 5 % of the first weights in the average of a run: the
@@ -46,7 +53,10 @@ _STEPS_AN_EPOCH = 4
 _LEAST_BATCH = 8
 _LENGTHS = ("batch_size", *(f"total_{unit}" for unit in UNITS))
 _FITTED = (
-  *("lora.rank", "optimizer.peak_lr", "ema_decay", "data.labels"),
+  "lora.rank",
+  "optimizer.peak_lr",
+  "ema_decay",
+  "data.labels",
   "batch_size",
 )
 
@@ -95,13 +105,13 @@ def continued(
   from vit_jax.run.config_file import load_config
 
   config = load_config(values["config"])
-  if kept := _kept(config, workdir):
+  if kept := _values_of_begun_run(config, workdir):
     return _not_given(kept, values), ", whose run goes on as it began,"
   splits = _splits(values, labels=False)
   if splits is None:
     return {}, ""
   count = len(splits.train)
-  choices = _of_count(config, values, count)
+  choices = _choices_of_count(config, values, count)
   labelled = None
   if "data.root" in values:  # All others keep their labels.
     labelled = _splits(values, labels=True)
@@ -169,7 +179,7 @@ def _has_texts(source: str) -> bool:
   return True
 
 
-def _of_count(
+def _choices_of_count(
   config: ConfigDict, values: Mapping[str, str], count: int
 ) -> list[tuple[dict[str, str], str]]:
   """Keys, with values and why, that the number of images decides."""
@@ -197,7 +207,7 @@ def _of_count(
   return choices
 
 
-def _kept(config: ConfigDict, workdir: str) -> dict[str, str]:
+def _values_of_begun_run(config: ConfigDict, workdir: str) -> dict[str, str]:
   """The values of a begun run that differ from its configuration."""
   from vit_jax.workdir.checkpoint import latest_description
 
@@ -206,9 +216,10 @@ def _kept(config: ConfigDict, workdir: str) -> dict[str, str]:
     saved = latest_description(workdir)
   if saved is None:
     return {}
-  took, given = flat(saved["config"]), flat(config.to_dict())
-  kept = {key: took.get(key, given[key]) for key in _FITTED}
-  return {key: str(x) for key, x in kept.items() if x != given[key]}
+  of_run = flat(saved["config"])
+  configured = flat(config.to_dict())
+  values = {key: of_run.get(key, configured[key]) for key in _FITTED}
+  return {key: str(x) for key, x in values.items() if x != configured[key]}
 
 
 def _batch(usual: int, count: int) -> int:
@@ -297,7 +308,7 @@ def _splits(values: Mapping[str, str], *, labels: bool) -> Any:
 
 
 def _data(values: Mapping[str, str], *, labels: bool = True) -> DataSettings:
-  """The settings of the data on the command line, as far as they are texts."""
+  """Those settings of the data on the command line whose values are texts."""
   texts: dict[str, Any] = {
     name: values[f"data.{name}"]
     for name, kind in types_of(DataSettings).items()

@@ -5,7 +5,7 @@ import functools
 import itertools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -76,29 +76,7 @@ def expand(workdir: bool = False) -> None:
   is neither a flag nor its value. Raises ValueError if it is none of these, or
   if something is given twice.
   """
-  flag_words: list[str] = []
-  names: list[str] = []  # Those of all flags; a short form has its key too.
-  data: list[str] = []
-  arguments = iter(sys.argv[1:])
-  for word in arguments:
-    if not word.startswith("-"):
-      data.append(word)
-      continue
-    name, *value = word.lstrip("-").split("=", 1)
-    if not value and not _stands_alone(name):
-      value = [*itertools.islice(arguments, 1)]
-    if name == "pretrained" and (not value or value[0].startswith("-")):
-      raise ValueError(_no_weights())
-    if workdir and name not in flags.FLAGS:
-      if says := usage.going_on(name, "".join(value), "--workdir"):
-        raise ValueError(says)
-    is_known = name in flags.FLAGS or name.startswith("config.")
-    if is_known and not _stands_alone(name):
-      if not value or value[0].startswith("--"):
-        raise ValueError(f"--{name} needs a value.")
-    long = f"config.{SHORT[name]}" if name in SHORT else name
-    flag_words.append("=".join([f"--{long}", *value]))
-    names += dict.fromkeys((long, name))
+  flag_words, names, data = _parse(sys.argv[1:], workdir)
   for name, key in SHORT.items():
     if name in names and names.count(f"config.{key}") > 1:
       raise ValueError(f"--{name} or --config.{key} is given twice: drop one.")
@@ -110,9 +88,43 @@ def expand(workdir: bool = False) -> None:
       "folder, file or configuration, in quotes if its name has spaces."
     )
   if data:
-    flag_words += meant(data[0], flag_words, names, workdir)
+    flag_words += flags_of_data(data[0], flag_words, names, workdir)
   flag_words.sort(key=lambda word: "config." in word.partition("=")[0])
   sys.argv[1:] = flag_words  # --config is now before its keys.
+
+
+def _parse(
+  arguments: Iterable[str], workdir: bool
+) -> tuple[list[str], list[str], list[str]]:
+  """The flags as --name=value, their names, and the words that are no flags.
+
+  A short form becomes its key; both are among the names. Raises ValueError if a
+  flag lacks its value, or is a word for resuming a run.
+  """
+  flag_words: list[str] = []
+  names: list[str] = []
+  data: list[str] = []
+  arguments = iter(arguments)
+  for word in arguments:
+    if not word.startswith("-"):
+      data.append(word)
+      continue
+    name, *value = word.lstrip("-").split("=", 1)
+    if not value and not _stands_alone(name):
+      value = [*itertools.islice(arguments, 1)]
+    if name == "pretrained" and (not value or value[0].startswith("-")):
+      raise ValueError(_no_weights())
+    if workdir and name not in flags.FLAGS:
+      if advice := usage.going_on(name, "".join(value), "--workdir"):
+        raise ValueError(advice)
+    is_known = name in flags.FLAGS or name.startswith("config.")
+    if is_known and not _stands_alone(name):
+      if not value or value[0].startswith("--"):
+        raise ValueError(f"--{name} needs a value.")
+    long = f"config.{SHORT[name]}" if name in SHORT else name
+    flag_words.append("=".join([f"--{long}", *value]))
+    names += dict.fromkeys((long, name))
+  return flag_words, names, data
 
 
 def _no_weights() -> str:
@@ -134,7 +146,7 @@ def _stands_alone(name: str) -> bool:
   return key != name and config_path.get_type(key, base_config()) is bool
 
 
-def meant(
+def flags_of_data(
   data: str, given_words: list[str], flag_names: list[str], workdir: bool
 ) -> list[str]:
   """The flags that DATA stands for, beside those given; says what it is.

@@ -132,7 +132,7 @@ class FinishedRun:
     return History(read_metrics(epath.Path(self.workdir).expanduser()).rows)
 
   def _repr_html_(self) -> str:
-    """Where it is and what it measured as a table, for a notebook."""
+    """A table of the run's folder and metrics, for a notebook."""
     measured = {
       key: f"{value:.4g}" if isinstance(value, float) else str(value)
       for key, value in self.metrics.items()
@@ -159,7 +159,7 @@ class FinishedRun:
     )
 
   def __repr__(self) -> str:
-    """Where it is, what it measured, and what to do next."""
+    """The run's folder and metrics, and what to do next."""
     measured = [
       f"{key}={value:.4g}"
       for key, value in self.metrics.items()
@@ -193,7 +193,7 @@ def start(
   values = _values(pretrained, settings)
   given_batch = "batch_size" in values
   if data is not None:
-    implied = _meant(_path(data), config, workdir, values)
+    implied = _implied_settings(_path(data), config, workdir, values)
     config = implied.pop("config", config)
     workdir = implied.pop("workdir", workdir)
     values = {**implied, **values}
@@ -234,7 +234,9 @@ def find_lr(
   values = _values(pretrained, settings)
   may_lower_batch = "batch_size" not in values
   if data is not None:
-    implied = _meant(_path(data), config, None, values, writes_run=False)
+    implied = _implied_settings(
+      _path(data), config, None, values, writes_run=False
+    )
     config = implied.pop("config", config)
     values = {**implied, **values}
   if config is None:
@@ -249,7 +251,7 @@ def find_lr(
 
 def _values(pretrained: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
   """Settings by their dotted keys, with the weights to start from."""
-  values = _by_key(settings)
+  values = _flatten_settings(settings)
   if isinstance(pretrained, Loaded):
     pretrained = _source_of(pretrained)
   if pretrained is not None and not isinstance(pretrained, str | os.PathLike):
@@ -283,7 +285,7 @@ def _source_of(loaded: Loaded) -> str:
   return source
 
 
-def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
   """Settings by their dotted keys; raises ValueError for one that is none."""
   values = {}
   for name, value in flat(settings).items():
@@ -302,7 +304,7 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
         keyword = f'settings={{"{keyword}": ...}}'
       hint = f"; did you mean {keyword}?" if near else f"; {ALL_KEYS}"
       hint = hints.instead_of(name, "vit_jax.train()") or hint
-      if says := usage.going_on(name, _named(value), "workdir"):
+      if says := usage.going_on(name, _run_name(value), "workdir"):
         raise ValueError(says)
       raise ValueError(f"{name} is not a setting of a run{hint}")
     if key in values:
@@ -328,12 +330,12 @@ def _path(data: Any) -> str:
   return os.path.expanduser(os.fspath(data))
 
 
-def _named(value: Any) -> str:
+def _run_name(value: Any) -> str:
   """The run that a value names; "" if it names none, such as True."""
   return os.fspath(value) if isinstance(value, str | os.PathLike) else ""
 
 
-def _meant(
+def _implied_settings(
   data: str,
   config: Any,
   workdir: Any,
@@ -346,15 +348,15 @@ def _meant(
   values_by_flag |= {"workdir": workdir} if workdir is not None else {}
   flag_words = [f"--{name}={value}" for name, value in values_by_flag.items()]
   names = [*values_by_flag, *(["pretrained"] if "pretrained" in values else [])]
-  new_words = flags.meant(data, flag_words, names, workdir=writes_run)
+  new_words = flags.flags_of_data(data, flag_words, names, workdir=writes_run)
   implied = dict(map(flags.key_and_value, new_words))
   defaults = flat(base_config().to_dict())
   return {
-    key: _of_kind(defaults.get(key), text) for key, text in implied.items()
+    key: _parse_value(defaults.get(key), text) for key, text in implied.items()
   }
 
 
-def _of_kind(default: Any, text: str) -> Any:
+def _parse_value(default: Any, text: str) -> Any:
   """The value of a text for a key with this default."""
   if isinstance(default, bool):
     return text == "True"

@@ -169,7 +169,7 @@ def jit_digest(plan: Plan) -> Callable:
 
 
 def _digest_on_host(trees: Any, batch: Any, step: Any) -> tuple[Any, Any]:
-  return step, descriptions.digest(trees, batch, descriptions.on_host)
+  return step, descriptions.digest(trees, batch, descriptions.checksum_on_host)
 
 
 def report_skipped(plan: Plan, outputs: Outputs) -> str:

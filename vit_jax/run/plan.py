@@ -372,13 +372,13 @@ def make_plan(
   settings = begun.with_sides(settings, splits.train)
   if may_lower_batch:
     settings = begun.with_lower_batch(settings, mesh, splits.train)
-  task = _fitted(task, settings, splits)
+  task = _fit_task(task, settings, splits)
   _check_length(settings, splits.train)
   starts = iter([start])  # If a run deletes it, the next one is opened.
 
   def assembled() -> Plan:
     start = next(starts, None)
-    return _assembled(settings, task, splits, saved, start=start).checked()
+    return _assemble(settings, task, splits, saved, start=start).checked()
 
   plan = again_if_deleted(assembled, say)
   _ = plan.evaluation  # It raises ValueError, too.
@@ -400,7 +400,7 @@ def plan_of_shapes(
   task = build.task_of(settings)
   settings, task, start = build.with_texts(settings, task, with_data=False)
   splits = absent_splits(task, num_classes, num_examples)
-  return _assembled(settings, task, splits, None, devices, start=start)
+  return _assemble(settings, task, splits, None, devices, start=start)
 
 
 def absent_splits(task: Task, num_classes: int, num_examples: int) -> Splits:
@@ -427,14 +427,14 @@ class _Absent(Source):
     raise NotImplementedError
 
 
-def _fitted(task: Task, settings: Settings, splits: Splits) -> Task:
+def _fit_task(task: Task, settings: Settings, splits: Splits) -> Task:
   """The task with the facts of its labels, once the splits are checked."""
   build.check_splits(settings, splits)
   task.check_evaluation(splits.eval)
   return task.fitted(splits.train)
 
 
-def _assembled(
+def _assemble(
   settings: Settings,
   task: Task,
   splits: Splits,
@@ -509,12 +509,12 @@ def _model(
   """The model, and the preprocessing that it had where it comes from."""
   if saved is not None:
     preprocessing = descriptions.preprocessing(saved)
-    return _as_saved(settings, task, saved), preprocessing
+    return _saved_model(settings, task, saved), preprocessing
   model = build.build_model(settings, task, class_names, start)
   return model, start.preprocessing if start else None
 
 
-def _as_saved(
+def _saved_model(
   settings: Settings, task: Task, saved: Mapping[str, Any]
 ) -> Model:
   fields = {**saved["model"]}

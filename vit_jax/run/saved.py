@@ -63,7 +63,7 @@ class SavedRun:
 
 @hints.accepts('vit_jax.evaluate("runs/my_photos", best=True)')
 @contextlib.contextmanager
-def opened(
+def open_saved_run(
   workdir: str,
   *,
   step: int | None = None,
@@ -107,8 +107,8 @@ def opened(
   if num_workers is not None:
     settings = replaced(settings, {"loader.num_workers": num_workers})
   if folder is not None:
-    settings = _of_other(settings, loaded.task, folder, test, root)
-  for flag, place in prepared(settings.data).items():
+    settings = _with_other_data(settings, loaded.task, folder, test, root)
+  for flag, place in prepared_place(settings.data).items():
     if {"root": root, "data_dir": data_dir}[flag] is None:
       check_named(place, "the data of this run", flag, workdir)
   fitted = loaded.task.for_test() if test else loaded.task
@@ -163,7 +163,7 @@ def evaluate_checkpoint(
   path = None if out is None else output_file(out, CSV)[0]
   first = jax.process_index() == 0
   display = Display(active=first)
-  with opened(workdir, **options) as run:
+  with open_saved_run(workdir, **options) as run:
     if run.task.answers is None and (per_class or path is not None):
       raise ValueError(
         f"{workdir} was trained on the task {run.task.name}, which gives no "
@@ -215,7 +215,7 @@ def calibrate_checkpoint(workdir: str, **options) -> tuple[float, ...]:
   """
   first = jax.process_index() == 0
   display = Display(active=first)
-  with opened(workdir, **options) as run:
+  with open_saved_run(workdir, **options) as run:
     task: Any = run.task.in_unit()
     loaded: Any = run.loaded
     calibrate = calibrator_of(task, loaded.model, run.stream)
@@ -282,7 +282,7 @@ def _with_teacher(
   return with_teacher(task, settings, description, _mesh(loaded))
 
 
-def _of_other(
+def _with_other_data(
   settings: Settings, task: Task, other: str, test: bool, root: str | None
 ) -> Settings:
   """The settings with other images as the data: a file of labels, or a folder.
@@ -305,35 +305,41 @@ def _of_other(
       f"out{instead}."
     )
   if is_file:
-    data = _of_file(settings.data, task, os.path.expanduser(other), root)
+    data = _with_labels_file(
+      settings.data, task, os.path.expanduser(other), root
+    )
   else:
-    data = _of_folder(settings.data, task, other)
+    data = _with_class_folders(settings.data, task, other)
   return dataclasses.replace(settings, data=data)
 
 
-def _of_file(
+def _with_labels_file(
   data: DataSettings, task: Task, file: str, root: str | None
 ) -> DataSettings:
   """The settings of the data with another file of labels.
 
-  Its images are in `root`, or beside it, or where those of the run are.
+  Its images are in `root`, or beside it, or where those of the run are. A run
+  on other data than a file of labels has no columns and splits for it, so
+  those keys are left at their defaults.
   """
   if task.labels.reader or not (task.labels.are_used and data.labels):
     raise ValueError(
       f"{file} is a file of labels, and this run is of the task {task.name}: "
       "evaluate it on a folder, by --root=DIR."
     )
-  own: Any = data
+  settings: Any = data
   if not data.labels_file:
-    own = type(own)(labels_file=file, task=own.task)
+    settings = type(settings)(labels_file=file, task=settings.task)
   if root is None:
     beside = os.path.dirname(file) or "."
     root = other_table.root_of(file, (beside, data.root or beside))
   changes = {"labels_file": file, "eval_labels_file": None, "root": root}
-  return dataclasses.replace(own, group_column=None, **changes)
+  return dataclasses.replace(settings, group_column=None, **changes)
 
 
-def _of_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
+def _with_class_folders(
+  data: DataSettings, task: Task, folder: str
+) -> DataSettings:
   """The settings of the data with other class folders.
 
   Raises ValueError if the run is on no classes of images.
@@ -363,8 +369,8 @@ def _mesh(loaded: Loaded) -> Mesh:
   return sharding.make_mesh(**vars(settings_here(description["config"]).mesh))
 
 
-def prepared(data: DataSettings) -> dict[str, str]:
-  """The place of prepared data, which may be an address; by its flag.
+def prepared_place(data: DataSettings) -> dict[str, str]:
+  """The folder or address of prepared data, by the flag that replaces it.
 
   It is empty if the data are images, or TFDS keeps them in its own folder.
   """

@@ -118,20 +118,20 @@ def restored(
 def fresh_state(plan: Plan) -> TrainState:
   """Makes the state of step 0, with pre-trained weights if there are any."""
   if plan.start is None:
-    return _drawn(plan, plan.init, plan.shapes)
+    return _draw_missing(plan, plan.init, plan.shapes)
   init, shapes = _start(plan, scanned=False)
   starts = iter([plan.start])
 
   def transferred() -> TrainState:
     start = next(starts, None) or build.open_start(plan.settings, plan.task)
-    return with_params(shapes, _transferred(plan, start))
+    return with_params(shapes, _transfer(plan, start))
 
   # With LoRA, the base has been read, and its head is that of the same step.
   if plan.settings.lora.rank:
     state = transferred()
   else:
     state = again_if_deleted(transferred, say)
-  state = _in_layout(plan, _drawn(plan, init, state), scanned=False)
+  state = _in_layout(plan, _draw_missing(plan, init, state), scanned=False)
   if not plan.settings.transfer.probe_head:
     return state
   probe = probe_head(plan, state.params)
@@ -140,7 +140,7 @@ def fresh_state(plan: Plan) -> TrainState:
   return with_params(state, probe.head().items())
 
 
-def _drawn(plan: Plan, init: Callable, state: TrainState) -> TrainState:
+def _draw_missing(plan: Plan, init: Callable, state: TrainState) -> TrainState:
   """Draws the arrays of which the state has mere shapes.
 
   The others are not computed, so that the program is small if most are given.
@@ -161,14 +161,12 @@ def _drawn(plan: Plan, init: Callable, state: TrainState) -> TrainState:
   )
 
 
-def _transferred(
-  plan: Plan, loaded: "Loaded"
-) -> Iterator[tuple[str, np.ndarray]]:
+def _transfer(plan: Plan, loaded: "Loaded") -> Iterator[tuple[str, np.ndarray]]:
   """The parameters of the state that come from a checkpoint, by path."""
   from vit_jax.pretrained import transfer
   from vit_jax.pretrained.naming import say_left_out
 
-  if _hides_patches(plan):  # A pre-trained token or decoder may be missed.
+  if _hides_patches(plan):  # A user may expect its mask token or decoder.
     say_left_out(loaded.origin.source, [*loaded.unread])
   leaves = transfer.leaves(
     loaded,

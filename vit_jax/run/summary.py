@@ -59,7 +59,7 @@ def header(
     ("run", f"{steps} ({epochs:,.1f} epochs), to {workdir}"),
   ]
   if settings.pretrained:
-    rows.append(("training", _adapted(plan)))
+    rows.append(("training", _trained_part(plan)))
     if quicker := _frozen_image_tower(plan):
       rows.append(("", quicker))
   elif is_new and (better := _better_command(plan)):
@@ -107,7 +107,7 @@ def _for_chips(plan: Plan) -> list[tuple[str, str]]:
   settings, model = plan.settings, plan.model
   fast = ""
   if for_tpu():
-    fast = fastest.described(settings, plan.task, model, jax.devices())
+    fast = fastest.fastest_line(settings, plan.task, model, jax.devices())
   form = model.attention_form(plan.preprocessing.image_size)
   return [(k, v) for k, v in (("settings", fast), ("attention", form)) if v]
 
@@ -138,7 +138,7 @@ def _any_size(plan: Plan) -> str:
 def _model(plan: Plan) -> str:
   settings = plan.settings
   params = sum(x.size for x in jax.tree.leaves(plan.param_shapes))
-  trained = _trained(plan)
+  trained = _count_trained(plan)
   of = f"trains {trained:,} of " if trained < params else ""
   name = describe(plan.model.trunk)
   if settings.pretrained:
@@ -155,8 +155,8 @@ def _evenly(plan: Plan) -> str:
   )
 
 
-def _adapted(plan: Plan) -> str:
-  """The part of the first weights that the run trains, in words."""
+def _trained_part(plan: Plan) -> str:
+  """Which part of the pretrained model the run trains, in words."""
   settings = plan.settings
   layers = settings.optimizer.freeze_layers
   parts = plan.task.trained
@@ -214,7 +214,7 @@ def _better_command(plan: Plan) -> str | None:
   return f"{command}  (downloads {few_images.download()})"
 
 
-def _trained(plan: Plan) -> int:
+def _count_trained(plan: Plan) -> int:
   """The number of values that are trained; LoRA's state holds no others."""
   params: dict[str, Any] = flatten_dict(plan.shapes.params, sep="/")
   frozen = plan.task.is_frozen

@@ -60,11 +60,11 @@ def with_texts(
   if saved is not None:
     return settings, task.with_facts(saved)
   pairs = vars(settings)["pairs"]
-  text = _beside(start)
+  text = _text_tower_of(start)
   if text is not None:
     # On the towers of a run, a run begins with the scale that a new one has.
     of_run = is_run(text.source)
-    texts = task.texts.opened(
+    texts = task.texts.open(
       pairs,
       text.files,
       text.tower,
@@ -78,9 +78,9 @@ def with_texts(
     family = "SigLIP" if _is_of_pieces(pairs.tokenizer) else "CLIP"
     tokenizer = TokenizerFiles.read(pairs.tokenizer, family, pairs.text_length)
   elif with_data:
-    tokenizer = _made(settings)
+    tokenizer = _make_tokenizer(settings)
   weights = (IMAGE,) if settings.pretrained else ()
-  texts = task.texts.opened(pairs, tokenizer, None, weights)
+  texts = task.texts.open(pairs, tokenizer, None, weights)
   return settings, dataclasses.replace(task, texts=texts)
 
 
@@ -125,7 +125,7 @@ def _is_of_pieces(place: str) -> bool:
   return place.endswith(".model")
 
 
-def _beside(start: Loaded | None) -> LoadedText | None:
+def _text_tower_of(start: Loaded | None) -> LoadedText | None:
   """The text tower of a checkpoint; None if it has none.
 
   Raises ValueError if the tokenizer is not beside it.
@@ -138,7 +138,7 @@ def _beside(start: Loaded | None) -> LoadedText | None:
 
 def with_text_weights(loaded: Loaded) -> Loaded:
   """An image tower with the parameters of the text tower beside it, if any."""
-  text = _beside(loaded)
+  text = _text_tower_of(loaded)
   if text is None:
     return loaded
 
@@ -150,7 +150,7 @@ def with_text_weights(loaded: Loaded) -> Loaded:
   )
 
 
-def _made(settings: Settings) -> TokenizerFiles:
+def _make_tokenizer(settings: Settings) -> TokenizerFiles:
   """A tokenizer of the training captions."""
   pairs = vars(settings)["pairs"]
   texts = _Counted(captions_of(settings))
@@ -184,10 +184,10 @@ def captions_of(settings: Settings) -> Iterable[str]:
   source = open_source("train", settings.data, collecting)
   if label_spec(source) != collecting.spec(1):
     raise ValueError(no_captions(source.name))
-  return collecting.texts or _of_records(source)
+  return collecting.texts or _captions_of_records(source)
 
 
-def _of_records(source: Source) -> Iterator[str]:
+def _captions_of_records(source: Source) -> Iterator[str]:
   """The captions of records evenly spread over a source, as they are read."""
   count = min(len(source), _MOST)
   indices = np.linspace(0, len(source) - 1, count).round().astype(int)

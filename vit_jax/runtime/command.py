@@ -98,7 +98,7 @@ def run(
       _explain(error, resumes)
       raise
 
-  was_closed = open_closed()
+  was_closed = open_missing_streams()
   keep_freed_memory()
   _keep_compiled()
   app.run(guarded, flags_parser=functools.partial(_parse, define, takes))
@@ -145,8 +145,8 @@ def keep_freed_memory() -> None:
 def give_back_freed_memory() -> None:
   """Has glibc's malloc give large buffers back to the system once freed.
 
-  Kept ones are parted by small buffers, so that a large one may not fit into
-  what was freed: then two of them are there at once.
+  If malloc kept them, small buffers would lie between them, and a new large one
+  might not fit into the room of a freed one: memory would hold both.
   """
   if libc := _glibc():
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
@@ -224,7 +224,7 @@ def _define_own() -> None:
 
 
 def choice() -> dict[str, Any]:
-  """Keywords for `run.saved.opened`, from the flags that were given."""
+  """Keywords for `run.saved.open_saved_run`, from the flags that were given."""
   keywords = values("step", "best", "task", "base", "root", "data_dir")
   return _given_keywords(keywords)
 
@@ -341,8 +341,8 @@ def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
   raise SystemExit(code)
 
 
-def open_closed() -> bool:
-  """Opens standard streams that were closed at the start, to lead nowhere.
+def open_missing_streams() -> bool:
+  """Opens standard streams that were closed at the start, on the null device.
 
   Python has None in their place, and the next file that is opened gets the
   number of such a stream. Returns whether standard output was closed.

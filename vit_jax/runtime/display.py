@@ -222,7 +222,7 @@ class Display:
       text += f"  {images} unreadable images replaced"
     if steps := values["skipped_steps"]:
       text += f"  {steps} steps not finite, not applied"
-    line = f"step {step:>7,}/{self._last_step:,}  {text}{self._left(step)}"
+    line = f"step {step:>7,}/{self._last_step:,}  {text}{self._time_left(step)}"
     if self._progress is None:
       self.note(line)
     else:
@@ -313,7 +313,7 @@ class Display:
       with contextlib.suppress(OSError):
         self._copy(line)
 
-  def _left(self, step: int) -> str:
+  def _time_left(self, step: int) -> str:
     """The time left; nothing at the first report, which has no speed yet."""
     now = time.perf_counter()
     if self._first is None:

@@ -132,7 +132,7 @@ def accepts(
         signature.bind(*args, **given)
       except TypeError as error:
         of = f"{example.partition('(')[0]}()"
-        end = _of_arguments(given, names, of) or f"; as in {example}"
+        end = _near_argument(given, names, of) or f"; as in {example}"
         if args and len(args) > 1 and "positional" in str(error):
           end = f"; one goes in front and others by their names: {example}"
         raise TypeError(f"{error}{end}") from None
@@ -145,7 +145,7 @@ def accepts(
   return explained
 
 
-def _of_arguments(given: Iterable[str], names: Sequence[str], of: str) -> str:
+def _near_argument(given: Iterable[str], names: Sequence[str], of: str) -> str:
   """The keyword that may be meant by the first that a function lacks."""
   unknown = [name for name in given if name not in names]
   if not unknown:
@@ -164,7 +164,7 @@ def of_path(path: str, names: Iterable[str] = ()) -> str:
   if "://" in path:
     return "it is an address: download it, and give its folder or file."
   if os.path.lexists(os.path.expanduser(path)):
-    return _of_another_kind(path)
+    return _why_another_kind(path)
   near = [*beside(path), *near_names(path, names)]
   if near:
     return f"did you mean {near[0]}?"
@@ -249,7 +249,7 @@ def beside(path: str) -> list[str]:
   return [os.path.join(folder, by_stem[x]) for x in near_names(stem, by_stem)]
 
 
-def _of_another_kind(path: str) -> str:
+def _why_another_kind(path: str) -> str:
   """A phrase on a path that exists, and is not of the kind needed."""
   path = os.path.expanduser(path)
   if not os.path.exists(path):

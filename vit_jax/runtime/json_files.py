@@ -33,7 +33,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     return {}
   text = read_text(path)
   try:
-    content = json.loads(text, object_pairs_hook=_once)
+    content = json.loads(text, object_pairs_hook=_refuse_repeated_numbers)
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is not JSON: {error}.") from error
   if not isinstance(content, dict):
@@ -41,8 +41,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   return content
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """A JSON object; ValueError if it has two values for one number."""
+def _refuse_repeated_numbers(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """A JSON object; ValueError if a key that is a number is there twice."""
   result: dict[str, Any] = {}
   for key, value in pairs:
     if key in result and re.fullmatch(r"[0-9]+", key):

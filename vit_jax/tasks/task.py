@@ -129,7 +129,7 @@ class Task:
 
   @property
   def trained(self) -> str:
-    """The part of its first weights that a run trains, in words."""
+    """Which part of the pretrained model a run trains, in words."""
     return "all layers"
 
   def check_any_size(self, tokens: int, images_per_row: int) -> None:

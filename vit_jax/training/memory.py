@@ -66,9 +66,12 @@ class Needs:
 
 
 class Lacking(NamedTuple):
-  """Bytes that a program needs beside its arguments, and fewer that are free.
+  """The memory of a program that does not fit.
 
-  They are those of the host if the devices are processors, or of a device.
+  Attributes:
+    needed: Bytes that it needs besides its arguments.
+    free: Bytes that are free, fewer than these: of the host if the devices are
+      processors, else of a device.
   """
 
   needed: int
@@ -76,9 +79,9 @@ class Lacking(NamedTuple):
 
 
 def lacking(compiled: Any, devices: Sequence[Any]) -> Lacking | None:
-  """The memory that a program lacks, whose arguments are there already.
+  """The memory that a program lacks once its arguments are in place.
 
-  None if the program fits, or that is not known.
+  None if the program fits, or if it is not known whether it does.
 
   On processors, freed memory is no longer kept if it might be needed: a step
   cannot always use that of the step before, and then takes it a second time.

@@ -147,7 +147,7 @@ def _updated_if(
   """The state after an update, or the old one if that is not finite."""
 
   def of_same_types() -> TrainState:
-    return jax.tree.map(_as, updated(), state)
+    return jax.tree.map(_cast_like, updated(), state)
 
   if for_cpu():
     # XLA's CPU compiler would copy each moment before it is overwritten. Others
@@ -157,7 +157,7 @@ def _updated_if(
   return jax.tree.map(select, of_same_types(), state)
 
 
-def _as(new: Any, old: Any) -> Any:
+def _cast_like(new: Any, old: Any) -> Any:
   """The new array in the type of the old one."""
   dtype = jnp.result_type(old)
   return new if jnp.result_type(new) == dtype else jnp.asarray(new, dtype)
@@ -291,7 +291,7 @@ def _gradient(
       )
     return _coupled_in_parts(model_of, objective, parts)
   loss_of = _loss_function(model_of, objective)
-  return _in_parts(jax.value_and_grad(loss_of, has_aux=True), parts)
+  return _average_over_parts(jax.value_and_grad(loss_of, has_aux=True), parts)
 
 
 def _loss_function(
@@ -401,7 +401,7 @@ def _split(x: Array, parts: int) -> Array:
   return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
-def _in_parts(gradient: Callable, parts: int) -> Callable:
+def _average_over_parts(gradient: Callable, parts: int) -> Callable:
   """Averages `gradient` over equal parts, each with its own random key.
 
   Parts of which examples have weights count as much as these.

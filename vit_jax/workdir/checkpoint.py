@@ -97,7 +97,7 @@ class Checkpoints(CheckpointReader):
       self._make_room(trees)
       if any(there >= step for there in self._steps):
         raise ValueError(f"there is one of step {self.latest_step} already")
-      finish = orbax_files.begin(self._at(step), trees, description)
+      finish = orbax_files.begin(self._path_of_step(step), trees, description)
     except Exception as error:  # Orbax raises errors of all kinds.
       return self._not_saved(step, error)
     done = concurrent.futures.Future[Any]()
@@ -118,7 +118,7 @@ class Checkpoints(CheckpointReader):
     """Deletes what need not be kept, and returns the rest."""
     keep = {*sorted(scores)[-self._keep_last :], orbax_files.best(scores)}
     for old in scores.keys() - keep if jax.process_index() == 0 else ():
-      orbax_files.delete(self._at(old))
+      orbax_files.delete(self._path_of_step(old))
     return {step: scores[step] for step in scores.keys() & keep}
 
   def wait(self) -> str | None:
@@ -149,7 +149,7 @@ class Checkpoints(CheckpointReader):
       orbax_files.delete_partial(folder)
     size = 0.9 * sum(x.nbytes for x in jax.tree.leaves(trees))  # Compressed.
     if self._steps:  # The next is about as large.
-      size = sum(bucket.sizes(self._at(max(self._steps))).values())
+      size = sum(bucket.sizes(self._path_of_step(max(self._steps))).values())
     free = shutil.disk_usage(folder).free
     if size > free and jax.process_count() == 1:  # Hosts may disagree.
       raise OSError(
@@ -167,7 +167,7 @@ class Checkpoints(CheckpointReader):
       place.parent.mkdir(exist_ok=True)
       # On a store, a folder exists once it holds an object.
       (place.parent / "README.txt").write_text(_SET_ASIDE)
-      self._at(step).rename(place)
+      self._path_of_step(step).rename(place)
     hosts.meet(f"set aside {step}")
     self._steps.pop(step)
     return place

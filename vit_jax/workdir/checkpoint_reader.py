@@ -113,13 +113,15 @@ class CheckpointReader:
     scores: dict[int, float | None] = {}
     for step in self._steps:
       try:
-        scores[step] = orbax_files.read_score(self._at(step), self._keys)
+        scores[step] = orbax_files.read_score(
+          self._path_of_step(step), self._keys
+        )
       except ValueError as error:
         self.notes.append(str(error))
         scores[step] = None
     return scores
 
-  def _at(self, step: int) -> epath.Path:
+  def _path_of_step(self, step: int) -> epath.Path:
     return self._steps_folder / str(step)
 
   def choose(self, step: int | None = None, best: bool = False) -> int:
@@ -143,7 +145,7 @@ class CheckpointReader:
     """The description that was saved at `step`; raises as `attempt`."""
 
     def read() -> dict[str, Any]:
-      description = orbax_files.read_description(self._at(step))
+      description = orbax_files.read_description(self._path_of_step(step))
       verify_digest(description)
       return description
 
@@ -190,7 +192,7 @@ class CheckpointReader:
     def read() -> Any:
       # Earlier versions did not note the lengths of the files.
       files = description.get("files", {})
-      arrays = orbax_files.read_arrays(self._at(step), shapes, files)
+      arrays = orbax_files.read_arrays(self._path_of_step(step), shapes, files)
       needed = dict(named_leaves(shapes))
       for path, array in named_leaves(arrays):
         if array.shape != needed[path].shape:
@@ -222,7 +224,9 @@ class CheckpointReader:
     name = f"checkpoint {step} of {self.folder}"
 
     def was_deleted() -> bool:  # That begins with what makes it a checkpoint.
-      return self._read_only and not orbax_files.is_whole(self._at(step))
+      return self._read_only and not orbax_files.is_whole(
+        self._path_of_step(step)
+      )
 
     return attempt(read, name, was_deleted)
 

@@ -209,7 +209,7 @@ def checksums(tree: Any) -> dict[str, int]:
   # One after the other: if many small programs that each sum over devices run
   # at once, on CPUs they can wait for each other for ever.
   return {
-    path: int(on_host(array) if is_near(array) else _compiled(array))
+    path: int(checksum_on_host(array) if is_near(array) else _compiled(array))
     for path, array in named_leaves(tree)
   }
 
@@ -245,7 +245,7 @@ def is_near(array: Any) -> bool:
   return places == ["cpu"] and array.is_fully_addressable
 
 
-def on_host(array: Any) -> np.uint32:
+def checksum_on_host(array: Any) -> np.uint32:
   """The `checksum` of an array that `is_near`; compiles nothing."""
   flat = np.asarray(array).reshape(-1)
   if flat.dtype != bool:
@@ -266,8 +266,9 @@ def digest(
 ) -> dict[str, Any]:
   """Checksums of a state's parameters and of a batch.
 
-  c_j being the checksum of array j, that of a tree is the sum over j of
-  (2 j + 1) c_j. With `on_host`, they are numbers.
+  The checksum of a tree is the sum over j of (2 j + 1) c_j, where c_j is that
+  of its array j. `checksum_of` is `checksum`, which is compiled and gives
+  arrays of JAX, or `checksum_on_host`, which gives numbers of NumPy.
   """
   sums = {f"batch/{path}": checksum_of(x) for path, x in named_leaves(batch)}
   xp = jnp if checksum_of is checksum else np

@@ -7,7 +7,7 @@ from tests.image_files import GOOD
 from vit_jax import data
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.image_folder import lies_among_classes
-from vit_jax.data.reading.layouts import find_layout, unlabelled
+from vit_jax.data.reading.layouts import find_layout, find_unlabelled_layout
 from vit_jax.data.reading.sources import check_same_classes, open_splits
 from vit_jax.data.reading.split_names import OLDER
 from vit_jax.tasks.settings import DataSettings
@@ -419,7 +419,7 @@ def test_large_folders_are_not_looked_through(tmp_path, monkeypatch):
   assert len(peeked) == 64
   monkeypatch.setattr(folders, "_LOOKED_AT", 3)
   assert folders.holds_images(root.encode())
-  assert unlabelled(root.encode()).ignored == {}
+  assert find_unlabelled_layout(root.encode()).ignored == {}
 
 
 def test_other_classes_than_an_older_run_had_are_explained():

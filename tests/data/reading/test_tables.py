@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from vit_jax.data.reading.tables import cells_of, column, listed
+from vit_jax.data.reading.tables import cells_of, column, list_columns
 
 
 def rows_of(folder, text, name="rows.csv", chosen=None):
@@ -138,9 +138,9 @@ def test_a_column_is_found_by_its_name(names, chosen):
 
 
 def test_a_message_names_some_columns():
-  assert listed(["a", "b"]) == "a, b"
-  assert listed(["a\x1b[2J", "\u202eb"]) == "a\\x1b[2J, \\u202eb"
-  assert listed([str(k) for k in range(20_000)]) == (
+  assert list_columns(["a", "b"]) == "a, b"
+  assert list_columns(["a\x1b[2J", "\u202eb"]) == "a\\x1b[2J, \\u202eb"
+  assert list_columns([str(k) for k in range(20_000)]) == (
     "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ... (20,000 columns)"
   )
 

@@ -223,7 +223,7 @@ def test_a_tokenizer_is_compared_with_the_rows_of_its_tower():
     f"tokenizer.json has {size} tokens and the text tower {size - 1}: it is"
   )
   with pytest.raises(ValueError, match=said):
-    fewer.opened()
+    fewer.open()
 
 
 def test_what_ends_a_program_is_no_fault_of_a_file():

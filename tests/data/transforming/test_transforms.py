@@ -323,7 +323,7 @@ def test_a_mask_is_cut_as_its_image(settings, resolution):
     image, places = transform.placed(png(pixels), *((rng,) if is_train else ()))
     for channel in (0, 1):
       mask = pixels[::resolution, ::resolution, channel].astype(int)
-      cut = places.taken(mask, outside=-1)
+      cut = places.take_from(mask, outside=-1)
       assert cut.shape == (40, 50) and cut.dtype == mask.dtype
       inside = cut >= 0
       assert inside.mean() > 0.5
@@ -338,4 +338,6 @@ def test_a_whole_mask_is_resized_by_nearest_neighbour():
   for size in ((5, 7), (24, 9), (12, 30)):
     _, places = make_eval_transform(size).placed(png(noise(12, 15)))
     nearest = Image.fromarray(mask).resize(size[::-1], Image.Resampling.NEAREST)
-    np.testing.assert_array_equal(places.taken(mask, 0), np.asarray(nearest))
+    np.testing.assert_array_equal(
+      places.take_from(mask, 0), np.asarray(nearest)
+    )

@@ -106,9 +106,9 @@ def test_a_run_that_is_not_finite_is_never_taken(
   )
   other = types.SimpleNamespace(held=tree(second))
   monkeypatch.setattr(
-    average, "opened", lambda *_, **__: contextlib.nullcontext(first)
+    average, "open_saved_run", lambda *_, **__: contextlib.nullcontext(first)
   )
-  monkeypatch.setattr(average, "_opened", lambda *_: other)
+  monkeypatch.setattr(average, "_open", lambda *_: other)
   monkeypatch.setattr(average, "_check_fits", lambda *_: None)
   monkeypatch.setattr(average, "_start", lambda _: 0)
   with pytest.raises(finite.NotFiniteError, match=says):

@@ -20,7 +20,12 @@ from vit_jax.run.experiments import replay
 from vit_jax.run.experiments.replay import verify
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime.settings import replaced
-from vit_jax.workdir.description import digest, digest_of, on_host, with_digest
+from vit_jax.workdir.description import (
+  checksum_on_host,
+  digest,
+  digest_of,
+  with_digest,
+)
 
 
 def _rows(folder):
@@ -52,7 +57,7 @@ def test_a_digest_is_the_sum_of_its_formula():
   assert int(found["params"]) == (c(params["a"]) + 3 * c(params["b"])) % 2**32
   assert int(found["batch/image"]) == c(batch["image"]) % 2**32
   assert int(found["batch/skipped"]) == 1
-  near = digest({"params": params}, batch, on_host)
+  near = digest({"params": params}, batch, checksum_on_host)
   assert {k: int(v) for k, v in near.items()} == {
     k: int(v) for k, v in found.items()
   }

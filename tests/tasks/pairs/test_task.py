@@ -265,7 +265,7 @@ def test_what_is_trained_is_said(settings, said):
 @pytest.mark.slow
 def test_towers_that_begin_with_weights_learn_slowly():
   given = task(start_lr=0.1, vocabulary=20)
-  texts = given.texts.opened(given.pairs, None, None, ("image",))
+  texts = given.texts.open(given.pairs, None, None, ("image",))
   given = dataclasses.replace(given, texts=texts)
   before, after = one_update(given, 1.0)
   for path, array in before.items():

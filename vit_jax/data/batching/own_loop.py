@@ -79,10 +79,10 @@ def open_data(
     The split, with its `class_names` and its length, and dictionaries of
     `image`, uint8 (b, H, W, C), `label`, int32 (b,), and what
     `training.step.make_train_step` or
-    `tasks.classification.evaluation.make_measure` may take besides. By
-    `data.task`, a label is several, float32 (b, K), or a mask, int32 (b, H, W),
-    cut and mirrored as its image, or the first 128 letters of the first caption
-    as code points, int32 (b, 1, 128), and -1.
+    `tasks.classification.evaluation.make_measure` may take besides. With
+    another `data.task`, `label` has several labels, float32 (b, K); or a mask,
+    int32 (b, H, W), cut and mirrored as its image; or the first 128 letters of
+    the first caption as code points, int32 (b, 1, 128), filled up with -1.
     `vit_jax.show_batch` shows them.
 
   Raises:

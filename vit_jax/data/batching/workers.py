@@ -175,7 +175,9 @@ class _Process:
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     self._process.start()
     # At exit, it is called before multiprocessing waits for its processes.
-    self.close = util.Finalize(self, _end, [self._process], exitpriority=1)
+    self.close = util.Finalize(
+      self, _stop_process, [self._process], exitpriority=1
+    )
 
   def _send(self, slot: int) -> None:
     with contextlib.suppress(ConnectionError):  # `next` will say why it died.
@@ -217,7 +219,7 @@ def _shared(size: int) -> Any:
     ) from error
 
 
-def _end(process: Any) -> None:
+def _stop_process(process: Any) -> None:
   process.kill()
   process.join(_ENDS)  # It may hang in a read, and end only after that.
 

@@ -69,7 +69,7 @@ class Captions(Labels):
 
     Raises ValueError if two rows of an image are of different splits.
     """
-    return joined(map(_with_texts, rows), self.together)
+    return joined(map(_collect_captions, rows), self.together)
 
   def together(self, before: Row, row: Row) -> Row:
     """The row before, with the captions of both."""
@@ -173,7 +173,7 @@ CAPTIONS = Captions()
 """Captions whose tokenizer is not known yet."""
 
 
-def _with_texts(row: Row) -> Row:
+def _collect_captions(row: Row) -> Row:
   """The row with all of its captions, of whatever cell."""
   texts = [text for value in row.values for text in _texts(row, value)]
   return dataclasses.replace(row, values=texts)

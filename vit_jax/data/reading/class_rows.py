@@ -84,7 +84,11 @@ def alike(before: Row, row: Row, hint: str) -> Row:
 def joined(
   rows: Iterable[Row], together: Callable[[Row, Row], Row]
 ) -> list[Row]:
-  """One row for each image, by what makes one of two; raises ValueError too."""
+  """One row for each image; `together` makes one of two rows of an image.
+
+  Raises ValueError as `together` does, and for rows of an image that name
+  different splits or groups.
+  """
   first: dict[str, Row] = {}
   for row in rows:
     file = os.path.normpath(row.file)

@@ -19,7 +19,7 @@ from vit_jax.data.reading.tables import (
   ENDINGS,
   columns_called_files,
   fail,
-  listed,
+  list_columns,
 )
 from vit_jax.data.settings import DataSettings
 
@@ -67,13 +67,13 @@ def roles_of(
   if file not in columns_called_files(header) and not settings.file_column:
     are_named = False
   if not are_named:
-    what = f"the label{'s' * (len(columns) > 1)}"
-    verb = "are" if columns[1:] else "is"
+    what = "the labels" if len(columns) > 1 else "the label"
+    verb = "are" if len(columns) > 1 else "is"
     notes.insert(
       0,
-      f"the column {file!r} names the images, and {listed(columns)} {verb} "
-      f"{what}; --config.data.file_column and --config.data.label_columns "
-      "choose others.",
+      f"the column {file!r} names the images, and {list_columns(columns)} "
+      f"{verb} {what}; --config.data.file_column and "
+      "--config.data.label_columns choose others.",
     )
   return Roles(file, columns, others, are_named, notes + unread)
 
@@ -119,7 +119,8 @@ def _files(
     fail(
       place,
       f"has no column {settings.file_column!r}; its columns are "
-      f"{listed(header)}, and data.file_column names the column of the files",
+      f"{list_columns(header)}, and data.file_column names the column of the "
+      "files",
     )
   called = columns_called_files(header)
   cells = {name: _filled(name, rows) for name in header if name != SPLIT}
@@ -136,15 +137,16 @@ def _files(
   if any(_ends(name) or _is_there(lookup, name) for name in found):
     fail(
       place,
-      f"follows a line that names no columns ({listed(header)}): a first line "
-      "such as file,label has to name them",
+      f"follows a line that names no columns ({list_columns(header)}): a first "
+      "line such as file,label has to name them",
     )
   if found:
     # A number may happen to name a file as well, but it repeats.
     found.sort(key=lambda name: -len({*map(str, cells[name])}))
     line = (
-      f"the columns {listed(sorted(found, key=header.index))} name images, and "
-      f"{found[0]!r} is taken; --config.data.file_column chooses another."
+      f"the columns {list_columns(sorted(found, key=header.index))} name "
+      f"images, and {found[0]!r} is taken; --config.data.file_column chooses "
+      "another."
     )
     return found[0], [line] if found[1:] else []
   if called:  # A message then says which files are missing.
@@ -160,7 +162,9 @@ def _fail_without_files(
   settings: DataSettings,
 ) -> None:
   """Raises ValueError for a table without a column of images."""
-  problem = f"has no column that names images; its columns are {listed(header)}"
+  problem = (
+    f"has no column that names images; its columns are {list_columns(header)}"
+  )
   advice = (
     f"names are read from the folder {settings.root or '.'!r} on: "
     "--config.data.root gives another, and --config.data.file_column the column"
@@ -235,7 +239,7 @@ def _labels(
     flag = f"--config.data.unknown={shlex.quote(','.join(odd))}"
     fail(
       place,
-      f"has no column {columns[0]!r}; {listed(others)} have 0 and 1, and "
+      f"has no column {columns[0]!r}; {list_columns(others)} have 0 and 1, and "
       f"{' and '.join(map(repr, odd))} besides. Several labels of an image, of "
       f"which some are unknown, are learned with "
       f"--config.data.task=multilabel {flag}",
@@ -246,14 +250,14 @@ def _labels(
   if not others:
     fail(
       place,
-      f"has no column {columns[0]!r}: its columns are {listed(header)}, and "
-      "none is left for the labels; add one",
+      f"has no column {columns[0]!r}: its columns are {list_columns(header)}, "
+      "and none is left for the labels; add one",
     )
   example = next((n for n in others if _repeats(_filled(n, rows))), others[0])
   fail(
     place,
     f"has no column {columns[0]!r}, and several that may be it: "
-    f"{listed(others)}. Name the one to learn, as in "
+    f"{list_columns(others)}. Name the one to learn, as in "
     f"--config.data.label_columns={as_text([example])!r}; its numbers with "
     "fractions are learned as numbers, and all else as classes",
   )
@@ -283,7 +287,7 @@ def _in_bits(others: Sequence[str], rows: Sequence[Cells]) -> list[str]:
 
 
 def _fail_without(place: str, name: str, header: Sequence[str]) -> None:
-  problem = f"has no column {name!r}; its columns are {listed(header)}"
+  problem = f"has no column {name!r}; its columns are {list_columns(header)}"
   advice = "data.label_columns names the columns of the labels"
   fail(place, f"{problem}, and {advice}")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vit_jax.data.reading.cells import Row, has_decimal_comma
-from vit_jax.data.reading.tables import fail, listed
+from vit_jax.data.reading.tables import fail, list_columns
 
 _BINARY = {"1": 1, "true": 1, "0": 0, "false": 0}
 _EMPTY = ("", "nan", "none", "null", "na", "n/a")  # They count as 0.
@@ -58,7 +58,7 @@ def one_hot(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
     fail(
       rows[odd[0]].place,
       f"has {f'{count} times 1' if count else 'no 1'} in the columns "
-      f"{listed(columns)}, as {len(odd):,} of "
+      f"{list_columns(columns)}, as {len(odd):,} of "
       f"{len(rows):,} rows have none or several, and data.task=classification "
       "takes a single 1: data.task=multilabel takes any number",
     )

@@ -110,7 +110,7 @@ def hidden_with_images(folder: bytes) -> list[bytes]:
 
 
 def is_folder(entry: os.DirEntry) -> bool:
-  """Whether an entry is a folder or a link to one, but not to itself."""
+  """Whether an entry is a folder or a link to one; a link to itself is none."""
   try:
     return entry.is_dir()
   except OSError as error:

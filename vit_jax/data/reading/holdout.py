@@ -60,10 +60,11 @@ class Holdout:
     return held_out(files, self.below[place], "name", self.root)
 
   def of_groups(self, groups: Sequence[str]) -> set[str]:
-    """The held-out groups of those of all images, one for each image.
+    """The groups that are held out; `groups` has the group of each image.
 
-    By count, they are those of the lowest hashes that have the fraction of the
-    images, or just more. Raises ValueError if there are fewer than two.
+    By count, they are the groups with the lowest hashes that together have the
+    fraction of the images, or just more. Raises ValueError if there are fewer
+    than two groups.
     """
     sizes = collections.Counter(groups)
     names = {os.fsencode(group): group for group in sizes}

@@ -49,7 +49,7 @@ def find_images(names: Path | Iterable[Path]) -> Iterator[str]:
   named in full.
   """
   for name in _each(names):
-    yield from _named(os.path.expanduser(name))
+    yield from _files_of(os.path.expanduser(name))
 
 
 def say_missing(names: Path | Iterable[Path]) -> bool:
@@ -95,7 +95,7 @@ def _each(names: Path | Iterable[Path]) -> Iterator[str]:
     yield os.fspath(name)
 
 
-def _of_table(path: str) -> Iterator[str]:
+def _files_of_table(path: str) -> Iterator[str]:
   """The files that a file of labels names, from its folder on."""
   from vit_jax.data.reading.label_rows import images_of
 
@@ -110,11 +110,11 @@ def _of_table(path: str) -> Iterator[str]:
     yield os.path.join(root, name if found is None else os.fsdecode(found))
 
 
-def _named(path: str) -> Iterator[str]:
+def _files_of(path: str) -> Iterator[str]:
   if os.path.isdir(path):
-    yield from _below(path)
+    yield from _files_below(path)
   elif os.path.isfile(path) and path.lower().endswith(TABLES):
-    yield from _of_table(path)
+    yield from _files_of_table(path)
   elif os.path.exists(path):  # Even if the name could be read as a pattern.
     yield path
   else:
@@ -127,12 +127,12 @@ def _named(path: str) -> Iterator[str]:
       name = os.fsencode(match).lower()
       if os.path.isdir(match):
         searched = os.path.join(match, "")
-        yield from _below(match)
+        yield from _files_below(match)
       elif name.endswith(_ENDINGS) and os.path.isfile(match):
         yield match
 
 
-def _below(folder: str) -> Iterator[str]:
+def _files_below(folder: str) -> Iterator[str]:
   for path in images_below(os.fsencode(folder), endings=_ENDINGS):
     yield os.path.join(folder, os.fsdecode(path))
 
@@ -169,7 +169,7 @@ class ImageFiles(Source):
     self._labels = labels
 
   def _keep(self, indices: Int[np.ndarray, " n"]) -> None:
-    """Keeps the files at these places alone."""
+    """Keeps only the files with these indices."""
     files = [self._file(index) for index in indices.tolist()]
     self._paths = b"".join(files)
     self._ends = np.cumsum([*map(len, files)], dtype=np.int64)

@@ -78,7 +78,8 @@ class ImageFolder(ImageFiles):
     self.name = text(os.path.basename(os.path.abspath(base)))
     if not os.path.isdir(base):
       raise ValueError(f"data.root={root!r} is not a folder; {_instead(root)}")
-    layout = (layouts.find_layout if labels else layouts.unlabelled)(base)
+    find = layouts.find_layout if labels else layouts.find_unlabelled_layout
+    layout = find(base)
     evaluation = layout.evaluation(eval_split)
     chosen = evaluation if split == "eval" else split
     self.split = chosen or "held out"
@@ -237,10 +238,10 @@ def open_split(
   Class folders give the index of a class, whatever the kind of labels.
   """
   del labels
-  return _opened(settings, split)
+  return _make_folder(settings, split)
 
 
-def _opened(
+def _make_folder(
   settings: DataSettings, split: str, whole: bool = False
 ) -> ImageFolder:
   assert settings.root
@@ -261,9 +262,9 @@ def open_whole(settings: DataSettings) -> ImageFolder:
 
   It is for a folder that is new to a run, which holds nothing out of it.
   """
-  whole = _opened(settings, "train", whole=True)
+  whole = _make_folder(settings, "train", whole=True)
   has_splits = whole.layout.evaluation(settings.eval_split) is not None
-  return _opened(settings, "eval") if has_splits else whole
+  return _make_folder(settings, "eval") if has_splits else whole
 
 
 def open_folder(
@@ -274,7 +275,7 @@ def open_folder(
   A folder without splits is listed once.
   """
   del labels
-  train = _opened(settings, "train", whole=True)
+  train = _make_folder(settings, "train", whole=True)
   if train.layout.evaluation(settings.eval_split) is None:
     rule = Holdout.of(
       len(train),
@@ -284,10 +285,10 @@ def open_folder(
     )
     train, evaluation = train.sides(rule)
   else:
-    evaluation = _opened(settings, "eval")
+    evaluation = _make_folder(settings, "eval")
   opened = {"train": train, "eval": evaluation}
   if train.layout.test is not None:
-    opened["test"] = _opened(settings, "test")
+    opened["test"] = _make_folder(settings, "test")
   return opened
 
 

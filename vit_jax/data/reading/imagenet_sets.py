@@ -74,11 +74,11 @@ def open_set(name: str, root: str | None, data_dir: str | None) -> TestSet:
     _, corruption, severity = name.split("/")
     folder = os.path.join("imagenet-c", corruption, severity)
     tfds = f"imagenet2012_corrupted/{corruption}_{severity}"
-    return _by_class(folder, tfds, "validation", None, root, data_dir)
+    return _open_class_folders(folder, tfds, "validation", None, root, data_dir)
   return SETS[name](root, data_dir)
 
 
-def _by_class(
+def _open_class_folders(
   folder: str,
   tfds: str,
   split: str,
@@ -248,17 +248,25 @@ def _prepared(
 
 
 SETS: dict[str, Callable[..., TestSet]] = {
-  "imagenet": partial(_by_class, "val", "imagenet2012", "validation", None),
+  "imagenet": partial(
+    _open_class_folders, "val", "imagenet2012", "validation", None
+  ),
   "real": _real,
   "v2": partial(
-    _by_class,
+    _open_class_folders,
     "imagenetv2-matched-frequency-format-val",
     "imagenet_v2/matched-frequency",
     "test",
     None,
   ),
-  "sketch": partial(_by_class, "sketch", "imagenet_sketch", "test", None),
-  "a": partial(_by_class, "imagenet-a", "imagenet_a", "test", "imagenet_a"),
-  "r": partial(_by_class, "imagenet-r", "imagenet_r", "test", "imagenet_r"),
+  "sketch": partial(
+    _open_class_folders, "sketch", "imagenet_sketch", "test", None
+  ),
+  "a": partial(
+    _open_class_folders, "imagenet-a", "imagenet_a", "test", "imagenet_a"
+  ),
+  "r": partial(
+    _open_class_folders, "imagenet-r", "imagenet_r", "test", "imagenet_r"
+  ),
   "objectnet": _objectnet,
 }

@@ -18,7 +18,7 @@ from vit_jax.data.reading.label_rows import read_rows
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.layouts import Layout
 from vit_jax.data.reading.lookup import Lookup, folders_of_all
-from vit_jax.data.reading.tables import fail, listed
+from vit_jax.data.reading.tables import fail, list_columns
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
@@ -115,7 +115,7 @@ def open_folder(
       _fail_to_hold_out(parts["train"], labels.warnings(names, parts["train"]))
   labels.note_training(parts["train"])
   sources = {"train": "train", "eval": chosen, "test": "test"}
-  notes += _on_groups(
+  notes += _group_lines(
     {split: parts[split] for split in sources.values()}, settings
   )
   opened = {}
@@ -161,10 +161,10 @@ def image_rows(
   chosen = settings.label_columns or [*labels.columns(columns)] == columns
   if len(columns) > 1 and labels.may_be_several and not chosen:
     notes.append(
-      f"the columns {listed(columns)} have 0 and 1, and are taken for the "
-      "labels; --config.data.label_columns chooses."
+      f"the columns {list_columns(columns)} have 0 and 1, and are taken for "
+      "the labels; --config.data.label_columns chooses."
     )
-  rows, spelled = _there(rows, settings.root or ".")
+  rows, spelled = _with_existing_files(rows, settings.root or ".")
   rows, settled = labels.settled(columns, rows, settings)
   joined = labels.joined(rows)
   if labels.again and (more := len(rows) - len(joined)):
@@ -205,7 +205,9 @@ def _eval_rows(
   return [dataclasses.replace(row, split="val") for row in other_rows]
 
 
-def _there(rows: Sequence[Row], root: str) -> tuple[list[Row], list[str]]:
+def _with_existing_files(
+  rows: Sequence[Row], root: str
+) -> tuple[list[Row], list[str]]:
   """The rows with files as they are called, and lines on other spellings.
 
   Raises ValueError for files that are missing.
@@ -214,7 +216,7 @@ def _there(rows: Sequence[Row], root: str) -> tuple[list[Row], list[str]]:
   holding = [*map(os.fsdecode, folders_of_all(root, [*names]))]
   if len(holding) == 1:
     (folder,) = holding
-    return _below(folder, rows, root)
+    return _with_files_below(folder, rows, root)
   lookup = Lookup(os.fsencode(root))
   paths: dict[str, str] = {}
   spelled: dict[str, list[str]] = collections.defaultdict(list)
@@ -244,11 +246,11 @@ def _there(rows: Sequence[Row], root: str) -> tuple[list[Row], list[str]]:
   return found, lookup.lines()
 
 
-def _below(
+def _with_files_below(
   folder: str, rows: Sequence[Row], root: str
 ) -> tuple[list[Row], list[str]]:
-  """As `_there`, for rows whose files all lie in one folder of the root."""
-  found, lines = _there(rows, os.path.join(root, folder))
+  """As `_with_existing_files`, for rows whose files are all in one folder."""
+  found, lines = _with_existing_files(rows, os.path.join(root, folder))
   rows = [dataclasses.replace(r, file=f"{folder}/{r.file}") for r in found]
   taken = f"the images are read from the folder {text(folder)!r}, the only one "
   return rows, [f"{taken}in {root!r} that has all of them.", *lines]
@@ -274,7 +276,7 @@ def _fail_absent(
     first, second = (text(os.path.join(root, name)) for name in holding[:2])
     hint = f"; {first!r} and {second!r} both have all of them: choose one by "
     hint += f"--config.data.root={shlex.quote(first)}"
-  elif folder := _of_most([*paths], lookup):
+  elif folder := _folder_of_most([*paths], lookup):
     place = text(os.path.join(root, folder))
     hint = f"; most are in {place!r}: set "
     hint += f"--config.data.root={shlex.quote(place)}"
@@ -286,7 +288,7 @@ def _fail_absent(
   fail(row.place, f"{problem} ({share}){hint}")
 
 
-def _of_most(files: Sequence[str], lookup: Lookup) -> str | None:
+def _folder_of_most(files: Sequence[str], lookup: Lookup) -> str | None:
   """The folder that has more than half of the files, by the first of them."""
   names = [*map(os.fsencode, files[:_LOOKED_FOR])]
   for folder in lookup.folders():
@@ -295,7 +297,7 @@ def _of_most(files: Sequence[str], lookup: Lookup) -> str | None:
   return None
 
 
-def _on_groups(
+def _group_lines(
   parts: Mapping[str, Sequence[Row]], settings: DataSettings
 ) -> list[str]:
   """A line that counts the groups of each split, if there are any.
@@ -345,7 +347,7 @@ def _hold_out(
     classes = [0] * len(train)
     if encode is not None:
       classes = encode(train).tolist()
-    files = _of_classes(rule, train, classes)
+    files = _held_out_files(rule, train, classes)
     is_held_out = [os.fsencode(row.file) in files for row in train]
   parts["train"] = []
   for row, is_out in zip(train, is_held_out, strict=True):
@@ -377,7 +379,7 @@ def _fail_to_hold_out(rows: Sequence[Row], lines: Sequence[str]) -> NoReturn:
   fail(rows[0].place, "and the other rows are too few to hold some out")
 
 
-def _of_classes(
+def _held_out_files(
   rule: Holdout, rows: Sequence[Row], classes: Sequence[float]
 ) -> set[bytes]:
   """The files that a rule holds out of each class."""

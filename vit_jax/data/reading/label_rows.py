@@ -18,7 +18,7 @@ from vit_jax.data.reading.columns import is_empty
 from vit_jax.data.reading.labels import Labels
 from vit_jax.data.reading.lookup import Lookup
 from vit_jax.data.reading.split_names import split_named
-from vit_jax.data.reading.tables import cells_of, fail, listed
+from vit_jax.data.reading.tables import cells_of, fail, list_columns
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable, quoted
 
@@ -131,7 +131,7 @@ def _group(place: str, row: Mapping[str, Any], column: str | None) -> str:
   if column not in row:
     raise ValueError(
       f"data.group_column={column!r} is not a column: {place} has "
-      f"{listed([*row])}."
+      f"{list_columns([*row])}."
     )
   group = str(row[column]).strip()
   if is_empty(group):

@@ -51,7 +51,7 @@ class Labels:
       labels; "" for class folders, or a file of labels.
     records: The module of `data.reading` that finds such labels in the records
       of TFDS; "" if none does, and they are in a file.
-    may_be_several: Whether a cell may have several, parted by a separator.
+    may_be_several: Whether a cell may have several, with a separator between.
     pixels_may_be_unknown: Whether `data.unknown` is for values of pixels.
     again: The effect of further rows of an image in words; "" if usual.
     heading: The word for a name, above all names of a table.
@@ -153,10 +153,10 @@ class Labels:
     del rows
     if len(columns) == 1 or not self.are_classes:
       return []
-    from vit_jax.data.reading.tables import listed
+    from vit_jax.data.reading.tables import list_columns
 
     why = "are the classes, as each row has a single 1"
-    return [f"the columns {listed(columns)} {why}."]
+    return [f"the columns {list_columns(columns)} {why}."]
 
   def fit(
     self, columns: Sequence[str], rows: Sequence["Row"]

@@ -17,8 +17,8 @@ from vit_jax.data.reading.masks import names as mask_names
 from vit_jax.data.reading.split_names import (
   EXACT,
   Named,
-  among,
   is_plain,
+  likely_splits,
   split_named,
   words,
 )
@@ -125,15 +125,16 @@ def find_layout(root: bytes) -> Layout:
   )
 
 
-def unlabelled(root: bytes) -> Layout:
-  """Finds the splits in `root`, else takes all of it; class folders or not.
+def find_unlabelled_layout(root: bytes) -> Layout:
+  """Finds the splits below `root`; without splits, all of it is for training.
 
-  Masks beside images are left out, and so are copies.
+  Images may be in class folders or not. Masks beside images are left out, and
+  so are copies.
   """
-  above, path = alone(root)
+  above, path = descend(root)
   names = subfolders(above)
   inside = functools.partial(folders_in, above)
-  chosen = surest(above, among(names, inside))
+  chosen = surest_splits(above, likely_splits(names, inside))
   ignored: Ignored = collections.Counter()
   if "train" in chosen:
     for place in path:
@@ -145,7 +146,7 @@ def unlabelled(root: bytes) -> Layout:
     return Layout(above, train, val, test, ignored)
   if pair := mask_names.pair(above, names):
     _ignore({*names} - {pair.images}, ignored)
-    images = unlabelled(os.path.join(above, pair.images))
+    images = find_unlabelled_layout(os.path.join(above, pair.images))
     return dataclasses.replace(
       images, root=above, ignored=ignored + collections.Counter(images.ignored)
     )
@@ -161,10 +162,10 @@ def _ignore(names: Collection[bytes], ignored: Ignored) -> None:
     ignored[f"folder {text(name)}"] += 1
 
 
-def alone(root: bytes) -> tuple[bytes, list[bytes]]:
+def descend(root: bytes) -> tuple[bytes, list[bytes]]:
   """Goes down as long as a folder holds a single folder of folders.
 
-  Returns the last one, and all of them.
+  Returns the last folder, and the path of folders from `root` to it.
   """
   path = [root]
   seen = {os.path.realpath(root)}
@@ -199,11 +200,11 @@ def _innermost(root: bytes, ignored: Ignored) -> bytes:
   images. Raises ValueError for a folder of images and masks.
   """
   while True:
-    root, path = alone(root)
+    root, path = descend(root)
     for place in path:
       count_loose(place, ignored)
     names = subfolders(root)
-    if not among(names, functools.partial(folders_in, root)):
+    if not likely_splits(names, functools.partial(folders_in, root)):
       mask_names.refuse(root, names)
       only = _only_with_images(root, names)
       if only is not None:
@@ -235,10 +236,10 @@ def _splits(root: bytes, names: Sequence[bytes]) -> dict[str, list[bytes]]:
   folder holds images, not folders. Raises ValueError as `find_layout` does.
   """
   inside = functools.partial(folders_in, root)
-  found = among(names, inside)
+  found = likely_splits(names, inside)
   paths = _paths(root, found)
   flat = [one for one in found if not subfolders(paths[one.name][-1])]
-  chosen = surest(root, [one for one in found if one not in flat])
+  chosen = surest_splits(root, [one for one in found if one not in flat])
   different = len({one.split for one in flat}) > 1
   several = different or sum(one.sure == EXACT for one in flat) > 1
   if "train" not in chosen and (chosen or several):
@@ -262,7 +263,7 @@ def _splits(root: bytes, names: Sequence[bytes]) -> dict[str, list[bytes]]:
   return {split: paths[name] for split, name in chosen.items()}
 
 
-def surest(root: bytes, found: Sequence[Named]) -> dict[str, bytes]:
+def surest_splits(root: bytes, found: Sequence[Named]) -> dict[str, bytes]:
   """The name of each split's folder; raises ValueError if it has two.
 
   One that is named after the split alone goes before others.

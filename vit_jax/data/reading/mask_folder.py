@@ -24,8 +24,8 @@ from vit_jax.data.reading.masks.classes import (
 from vit_jax.data.reading.masks.meaning import Meaning
 from vit_jax.data.reading.paired_folder import (
   PairedFolder,
-  opened,
-  opened_split,
+  open_split_like_train,
+  open_splits_like_train,
   resize_mask,
 )
 from vit_jax.data.settings import DataSettings
@@ -47,7 +47,7 @@ class Masks(Labels):
   records = ""
 
   def spec(self, count: int) -> ArraySpec:
-    """One of any height and width; a transform gives it a size."""
+    """A label of any height and width; a transform gives it a size."""
     del count
     return ArraySpec((0, 0), np.int32)
 
@@ -116,7 +116,7 @@ class SegmentationFolder(PairedFolder):
     """
     self._earlier = settings.mask_values == "index"
     super().__init__(settings, split, MASK_FILES, size, self._earlier)
-    self.meaning = meaning or self._found(self._read_classes())
+    self.meaning = meaning or self._decide_meaning(self._read_classes())
     self.class_names = self.meaning.classes.names
     self.label_spec = MASKS.spec(1)
     if size is not None:
@@ -125,7 +125,7 @@ class SegmentationFolder(PairedFolder):
   def _read(self, path: bytes) -> Int[np.ndarray, "h w"]:
     return self.meaning.read(path)
 
-  def _found(self, classes: Classes | None) -> Meaning:
+  def _decide_meaning(self, classes: Classes | None) -> Meaning:
     """The meaning of masks, by their contents."""
     masks = [mask for _, mask in self._pairs]
     if self._earlier:
@@ -133,7 +133,7 @@ class SegmentationFolder(PairedFolder):
     found = census(masks, classes)
     meaning = mask_decision.decided(found, classes)
     self._lines += mask_decision.lines(found, meaning)
-    self._lines += self._turned()
+    self._lines += self._rotation_lines()
     return meaning
 
   def _read_classes(self) -> Classes | None:
@@ -156,10 +156,10 @@ def open_split(
 
   Its masks mean what those of "train" mean. They are resized to `size`, or keep
   their own. Raises ValueError if there is no such folder, image or mask, or the
-  training masks have no two classes.
+  training masks have fewer than two classes.
   """
   del labels
-  return opened_split(_opener(settings, size), split)
+  return open_split_like_train(_opener(settings, size), split)
 
 
 def open_folder(
@@ -169,7 +169,7 @@ def open_folder(
 ) -> dict[str, SegmentationFolder]:
   """Opens "train", "eval" and, if there is one, "test"; see `open_split`."""
   del labels
-  return opened(_opener(settings, size))
+  return open_splits_like_train(_opener(settings, size))
 
 
 def summary(splits: Sequence[SegmentationFolder]) -> str:
@@ -182,7 +182,7 @@ def summary(splits: Sequence[SegmentationFolder]) -> str:
 def _opener(
   settings: DataSettings, size: tuple[int, int] | None
 ) -> Callable[[str, Any], SegmentationFolder]:
-  """A function that opens a split, as `paired_folder.opened` takes it."""
+  """A function that opens a split, as `open_split_like_train` takes it."""
   if not settings.root or settings.labels_file:
     raise ValueError(
       "data.task=segmentation takes --config.data.root, a folder that holds "

@@ -19,8 +19,8 @@ from vit_jax.data.reading.masks.beside import NUMBERS as NUMBER_FILES
 from vit_jax.data.reading.masks.beside import NUMBERS_AS_MASKS
 from vit_jax.data.reading.paired_folder import (
   PairedFolder,
-  opened,
-  opened_split,
+  open_split_like_train,
+  open_splits_like_train,
 )
 from vit_jax.data.reading.pixel_numbers.files import Reading, stored
 from vit_jax.data.reading.pixel_numbers.statistics import Statistics
@@ -48,7 +48,7 @@ class PixelNumbers(Labels):
   pixels_may_be_unknown = True
 
   def spec(self, count: int) -> ArraySpec:
-    """One of any height and width; a transform gives it a size."""
+    """A label of any height and width; a transform gives it a size."""
     del count
     return ArraySpec((0, 0), np.float32)
 
@@ -139,9 +139,9 @@ class NumberFolder(PairedFolder):
     self.statistics = Statistics.of(self._some(seen))
     self.is_whole = seen.are_whole
     self._lines += [
-      *_found(self.reading, self.statistics, len(self._pairs)),
+      *_range_line(self.reading, self.statistics, len(self._pairs)),
       *_zeros(self.reading, seen.zeros / seen.pixels, is_guess, settings),
-      *self._turned(),
+      *self._rotation_lines(),
     ]
     if seen.are_whole and settings.target_scale is None and seen.most > _LEVELS:
       self._lines.append(
@@ -223,7 +223,7 @@ def _unknown(given: str | None) -> tuple[float, ...]:
     ) from None
 
 
-def _found(reading: Reading, seen: Statistics, of: int) -> list[str]:
+def _range_line(reading: Reading, seen: Statistics, of: int) -> list[str]:
   which = "all" if seen.files == of else f"{seen.files:,} of"
   unknown = (
     f", {seen.unknown:.1%} of the pixels unknown" if seen.unknown > 0 else ""
@@ -265,7 +265,7 @@ def open_split(
   their own. Raises ValueError if there is no such folder, image or target.
   """
   del labels
-  return opened_split(_opener(settings, size), split)
+  return open_split_like_train(_opener(settings, size), split)
 
 
 def open_folder(
@@ -275,7 +275,7 @@ def open_folder(
 ) -> dict[str, NumberFolder]:
   """Opens "train", "eval" and, if there is one, "test"; see `open_split`."""
   del labels
-  return opened(_opener(settings, size))
+  return open_splits_like_train(_opener(settings, size))
 
 
 def summary(splits: Sequence[NumberFolder]) -> str:
@@ -288,7 +288,7 @@ def summary(splits: Sequence[NumberFolder]) -> str:
 def _opener(
   settings: DataSettings, size: tuple[int, int] | None
 ) -> Callable[[str, Any], NumberFolder]:
-  """A function that opens a split, as `paired_folder.opened` takes it."""
+  """A function that opens a split, as `open_split_like_train` takes it."""
   if not settings.root or settings.labels_file:
     raise ValueError(
       "data.task=dense_regression takes --config.data.root, a folder that "

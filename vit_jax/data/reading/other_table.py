@@ -17,7 +17,7 @@ from vit_jax.data.reading.label_file import LabelledImages, image_rows, located
 from vit_jax.data.reading.label_rows import columns_of, images_of
 from vit_jax.data.reading.labels import USUAL, Labels
 from vit_jax.data.reading.lookup import Lookup
-from vit_jax.data.reading.tables import cells_of, fail, listed
+from vit_jax.data.reading.tables import cells_of, fail, list_columns
 from vit_jax.data.settings import DataSettings
 
 _LOOKED_FOR = 16  # Images of a file that are looked for.
@@ -75,7 +75,7 @@ def _columns_for(
     fail(
       path,
       f"has no column {wanted!r}, from which the run learned; its columns are "
-      f"{listed(there)}: rename the one that has the labels to {wanted}",
+      f"{list_columns(there)}: rename the one that has the labels to {wanted}",
     )
   return new
 

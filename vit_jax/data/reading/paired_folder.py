@@ -63,7 +63,7 @@ class PairedFolder(Source):
     self.split = split
     whole = "" in places
     chosen = "" if whole and split != "test" else None
-    chosen = chosen if whole else _chosen(places, split, settings)
+    chosen = chosen if whole else _choose_split(places, split, settings)
     if chosen is None:
       missing = "test" if split == "test" else "val"
       lacks = "no test folder" if whole else f"a train folder but no {missing}"
@@ -119,12 +119,14 @@ class PairedFolder(Source):
     """Warnings about images of 16 bits: none."""
     return []
 
-  def _turned(self) -> list[str]:
+  def _rotation_lines(self) -> list[str]:
     """A line on images that Exif turns, where sizes do not tell."""
-    return _turned([image for image, _ in self._pairs], self._of.plural)
+    return _rotation_lines([image for image, _ in self._pairs], self._of.plural)
 
 
-def opened_split(open_one: Callable[[str, Any], Any], split: str) -> Any:
+def open_split_like_train(
+  open_one: Callable[[str, Any], Any], split: str
+) -> Any:
   """One split of a folder, whose files are read as those to train on are.
 
   `open_one` opens a split by its name, as the given training split reads its
@@ -134,10 +136,12 @@ def opened_split(open_one: Callable[[str, Any], Any], split: str) -> Any:
   return train if split == "train" else open_one(split, train)
 
 
-def opened(open_one: Callable[[str, Any], Any]) -> dict[str, Any]:
+def open_splits_like_train(
+  open_one: Callable[[str, Any], Any],
+) -> dict[str, Any]:
   """All splits of a folder: "train", "eval" and, if there is one, "test".
 
-  `open_one` is that of `opened_split`.
+  `open_one` is that of `open_split_like_train`.
   """
   train = open_one("train", None)
   splits = ["eval", "test"] if train.has_test else ["eval"]
@@ -155,10 +159,10 @@ def resize_mask(
   return mask[rows[:, None], columns[None]]
 
 
-def _chosen(
+def _choose_split(
   places: Mapping[str, mask_names.Places], split: str, settings: DataSettings
 ) -> str | None:
-  """The split with folders of its own that is asked for; None without one."""
+  """The name in `places` of the split that is asked for; None if none is."""
   if split in ("train", "test"):
     return split if split in places else None
   wanted = os.fsencode(settings.eval_split or "val")
@@ -166,7 +170,7 @@ def _chosen(
   return next((name for name in order if name in places), None)
 
 
-def _turned(images: Sequence[bytes], plural: str) -> list[str]:
+def _rotation_lines(images: Sequence[bytes], plural: str) -> list[str]:
   """A line on images that Exif turns, where sizes do not tell."""
   places = np.linspace(0, len(images) - 1, min(_LOOKED_AT, len(images)))
   turned = []

@@ -99,30 +99,32 @@ def of_file(path: str, settings: DataSettings | None = None) -> Recognised:
   names = [*rows[0]]
   if settings.label_columns:
     chosen = names_in(settings.label_columns, names)
-    return _of_chosen(chosen, rows, settings)
+    return _recognise_chosen(chosen, rows, settings)
   captions, classes = captions_and_classes(names)
   if captions and not classes:
     return Recognised(CAPTIONS, f"it has the column {captions[0]}")
   if classes:
-    return _of_column(classes[0], rows)
+    return _recognise_column(classes[0], rows)
   place = f"{path}, {first[0].place}"
   others = may_have_labels(place, rows[:LOOKED_AT], settings)
-  found = _of_chosen(others, rows, settings)
+  found = _recognise_chosen(others, rows, settings)
   if not found.why and len(others) > 1:
     return found
   return found._replace(columns=tuple(others))
 
 
-def _of_chosen(
+def _recognise_chosen(
   names: Sequence[str], rows: Rows, settings: DataSettings
 ) -> Recognised:
   """Recognises the columns that have the labels."""
   if len(names) == 1:
-    return _of_column(names[0], rows)
-  return _of_flags(names, rows, settings) or _of_columns(names, rows)
+    return _recognise_column(names[0], rows)
+  return _recognise_flags(names, rows, settings) or _recognise_columns(
+    names, rows
+  )
 
 
-def _of_column(name: str, rows: Rows) -> Recognised:
+def _recognise_column(name: str, rows: Rows) -> Recognised:
   """Recognises one column: several labels in a cell, numbers, or classes.
 
   Numbers are those with fractions, and whole ones of a short file that mostly
@@ -150,7 +152,7 @@ def _of_column(name: str, rows: Rows) -> Recognised:
   return Recognised(SINGLE)
 
 
-def _of_flags(
+def _recognise_flags(
   names: Sequence[str], rows: Rows, settings: DataSettings
 ) -> Recognised | None:
   """Recognises columns of 0 and 1, of which cells may be empty or unknown.
@@ -180,7 +182,7 @@ def _of_flags(
   return Recognised(SEVERAL, why)
 
 
-def _of_columns(names: Sequence[str], rows: Rows) -> Recognised:
+def _recognise_columns(names: Sequence[str], rows: Rows) -> Recognised:
   """Recognises several columns, none of which is called label."""
   table = [[_number(row.get(name)) for name in names] for row in rows]
   if len(names) < 2 or any(None in row for row in table):

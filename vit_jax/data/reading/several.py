@@ -32,7 +32,7 @@ from vit_jax.data.reading.columns import (
 )
 from vit_jax.data.reading.image_files import doubtful_names
 from vit_jax.data.reading.labels import BETWEEN, Labels, Names
-from vit_jax.data.reading.tables import fail, listed
+from vit_jax.data.reading.tables import fail, list_columns
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable
 
@@ -61,7 +61,7 @@ class Several(Labels):
       return tuple(columns), functools.partial(_flags, columns)
     read = functools.partial(_several, columns[0])
     names, places = indexed(read, rows, least=1)
-    return names, functools.partial(_at, places, len(names))
+    return names, functools.partial(_multi_hot, places, len(names))
 
   def fit_to(
     self, columns: Sequence[str], rows: Sequence[Row], names: Names
@@ -70,7 +70,7 @@ class Several(Labels):
       return super().fit_to(columns, rows, names)
     read = functools.partial(_several, columns[0])
     places = known(read, names, functools.partial(_separated, names))
-    return functools.partial(_at, places, len(names))
+    return functools.partial(_multi_hot, places, len(names))
 
   def guessed(self, first: Mapping[str, Any]) -> Sequence[str]:
     """As of `Labels`; a column may also be empty or -1, if one is 0 or 1."""
@@ -100,7 +100,9 @@ class Several(Labels):
     ]
     if not kept:
       fail(rows[0].place, "and no other row says whether an image has a label")
-    lines = _on_empty(columns, cells, meanings) + _on_unknown(columns, read)
+    lines = _empty_cell_lines(columns, cells, meanings) + _unknown_cell_lines(
+      columns, read
+    )
     if left_out := len(rows) - len(kept):
       lines.append(
         f"{left_out:,} of {len(rows):,} rows are left out, as nothing is known "
@@ -196,7 +198,7 @@ class _Meaning:
     return self.empty if is_empty(cell) else cell
 
 
-def _on_empty(
+def _empty_cell_lines(
   columns: Sequence[str],
   cells: Sequence[Sequence[Any]],
   meanings: Sequence[_Meaning],
@@ -208,10 +210,10 @@ def _on_empty(
     if meaning.empty is not UNKNOWN
   }
   total = sum(map(len, cells))
-  return _counted(empty, total, "are empty and count as 0")
+  return _count_lines(empty, total, "are empty and count as 0")
 
 
-def _on_unknown(
+def _unknown_cell_lines(
   columns: Sequence[str], read: Sequence[Sequence[Any]]
 ) -> list[str]:
   """A line on cells that are left out, if there are any."""
@@ -221,19 +223,19 @@ def _on_unknown(
   }
   total = sum(map(len, read))
   what = "do not say whether an image has the label, and are left out"
-  return _counted(unknown, total, f"{what} of the loss and the metrics")
+  return _count_lines(unknown, total, f"{what} of the loss and the metrics")
 
 
-def _counted(counts: dict[str, int], total: int, what: str) -> list[str]:
+def _count_lines(counts: dict[str, int], total: int, what: str) -> list[str]:
   """A line on how many cells are so, by column; none if there are none."""
   if not any(counts.values()):
     return []
   each = [f"{name} {count:,}" for name, count in counts.items() if count]
   line = f"{sum(counts.values()):,} of {total:,} cells {what}"
-  return [f"{line}: {listed(each)}."]
+  return [f"{line}: {list_columns(each)}."]
 
 
-def _at(
+def _multi_hot(
   places: Callable[[Row], list[int]], count: int, rows: Sequence[Row]
 ) -> np.ndarray:
   """The labels of rows (N, K), 1 at the places that each has."""
@@ -265,7 +267,7 @@ def _flag(row: Row, name: str, value: Any) -> np.float32:
 
 
 def _together(ours: Any, theirs: Any) -> Any:
-  """The cell of an image of two: the label that either has, else what is known.
+  """Merges the cells of two rows of an image: 1 if either is, else 0 if known.
 
   A cell that is no label is kept, to be refused.
   """

@@ -114,7 +114,7 @@ Inside = Callable[[bytes], Collection[bytes]]
 """The names of the folders in a folder of this name."""
 
 
-def among(names: Sequence[bytes], inside: Inside) -> list[Named]:
+def likely_splits(names: Sequence[bytes], inside: Inside) -> list[Named]:
   """The folders beside each other that are likely splits.
 
   One that has other words in its name, as seg_train, is a split beside another
@@ -133,8 +133,8 @@ def among(names: Sequence[bytes], inside: Inside) -> list[Named]:
     for one in candidates
     if one.sure == PLAIN
     and (
-      _to_train_on(one, folders)
-      or _beside(one, candidates)
+      _is_for_training(one, folders)
+      or _has_split_beside(one, candidates)
       or _confirmed(one, candidates, folders, names, inside)
     )
   ]
@@ -146,11 +146,11 @@ def among(names: Sequence[bytes], inside: Inside) -> list[Named]:
   return [*sure, *plain, *by_words]
 
 
-def _to_train_on(one: Named, folders: dict[bytes, set[bytes]]) -> bool:
+def _is_for_training(one: Named, folders: dict[bytes, set[bytes]]) -> bool:
   return one.split == "train" and bool(folders[one.name])
 
 
-def _beside(one: Named, candidates: Sequence[Named]) -> bool:
+def _has_split_beside(one: Named, candidates: Sequence[Named]) -> bool:
   """Whether another split has a name without other words."""
   return any(
     other.split != one.split and other.sure != WORD for other in candidates
@@ -164,7 +164,7 @@ def _confirmed(
   names: Sequence[bytes],
   inside: Inside,
 ) -> bool:
-  """Whether a name with other words is that of a split, see `among`."""
+  """Whether a name with other words is a split's, see `likely_splits`."""
   others = [other for other in candidates if other.split != one.split]
   if any(other.rest == one.rest for other in others):
     if folders[one.name]:

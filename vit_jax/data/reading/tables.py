@@ -18,7 +18,7 @@ FILE = ("file", "file_name", "filename", "path", "image", "image_id", "id")
 _MORE_FILE = ("image_name", "image_path", "file_path", "image_file")
 _MORE_FILE += ("image_index", "img", "img_name", "img_path")
 ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
-"""Those of the names of images, in lower case."""
+"""Endings of the names of images, in lower case."""
 _MOST_BYTES = 2**30  # The largest file that is read: ten million rows.
 _MOST_IN_ONE = 2**28  # The largest JSON in one piece, which takes ten times it.
 _NAMED = 12  # Columns that a message names.
@@ -116,10 +116,12 @@ def column_of_files(names: Sequence[str], chosen: str | None) -> str | None:
   return next(iter(columns_called_files(names)), None)
 
 
-def listed(names: Sequence[str]) -> str:
+def list_columns(names: Sequence[str]) -> str:
   """The names of columns, of which a message shows the first."""
   shown = printable(", ".join(names[:_NAMED]))
-  return shown + f", ... ({len(names):,} columns)" * (len(names) > _NAMED)
+  if len(names) > _NAMED:
+    shown += f", ... ({len(names):,} columns)"
+  return shown
 
 
 def _plain(name: str) -> str:
@@ -197,7 +199,7 @@ class _Records:
   """The cells of each row, of which a quoted one may have several lines.
 
   A double quote that is not closed in its line, and takes in what looks like
-  further rows, is no mark in a file whose cells are parted by tabs or "|". In
+  further rows, is no mark in a file with tabs or "|" between its cells. In
   others it raises ValueError.
   """
 
@@ -303,7 +305,7 @@ def _json_cells(path: str, file: TextIO) -> Iterator[Cells]:
   first = next((line for line in file if line.strip()), "")
   file.seek(0)
   if path.lower().endswith(".json") or first.lstrip().startswith("["):
-    if (whole := _in_one(path, file.read())) is not None:
+    if (whole := _parse_whole(path, file.read())) is not None:
       yield from _cells_in(path, whole)
       return
     file.seek(0)
@@ -316,7 +318,7 @@ def _json_cells(path: str, file: TextIO) -> Iterator[Cells]:
     yield Cells(f"line {number}", row)
 
 
-def _in_one(path: str, text: str) -> Any:
+def _parse_whole(path: str, text: str) -> Any:
   """The content of JSON in one piece; None if each line is an object."""
   start = re.search(r"\S", text)
   if start is None:
@@ -359,7 +361,11 @@ def _cells_in(path: str, content: Any) -> Iterator[Cells]:
     for key in ("images", "annotations")
   )
   if not isinstance(images, list) or not isinstance(annotations, list):
-    keys = listed([*map(str, content)]) if isinstance(content, dict) else "none"
+    keys = (
+      list_columns([*map(str, content)])
+      if isinstance(content, dict)
+      else "none"
+    )
     fail(path, f"is one JSON object (its keys: {keys}); {_AS_TABLES}")
   try:
     files = {image["id"]: image["file_name"] for image in images}

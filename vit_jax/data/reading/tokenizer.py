@@ -113,9 +113,9 @@ def open_tokenizer(
   named = str(config.get("tokenizer_class", ""))
   pieces = family == "TIPSv2" or named.startswith("SiglipTokenizer")
   if own and (pieces or not (folder / JSON).exists()):
-    opened = _of_pieces(own[0], config, family, length)
+    opened = _open_pieces(own[0], config, family, length)
   elif (folder / JSON).exists():
-    opened = _of_json(folder / JSON, config, length)
+    opened = _open_json(folder / JSON, config, length)
     opened = _cleaned(opened, clean) if clean else opened
   else:
     raise ValueError(
@@ -152,7 +152,7 @@ def cut(
   return [line]
 
 
-def _of_json(
+def _open_json(
   path: pathlib.Path, config: Mapping[str, Any], length: int
 ) -> Tokenizer:
   library = extras.load("tokenizers", "text")
@@ -242,7 +242,7 @@ def _same(text: str) -> str:
   return text
 
 
-def _of_pieces(
+def _open_pieces(
   path: pathlib.Path, config: Mapping[str, Any], family: str, length: int
 ) -> Tokenizer:
   library = extras.load("sentencepiece", "text")

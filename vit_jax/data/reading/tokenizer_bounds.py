@@ -67,14 +67,14 @@ def of_json(content: bytes, length: int) -> int:
     raise ValueError("it does not hold a JSON object")
   growth = Growth()
   for stage in ("normalizer", "pre_tokenizer"):
-    growth = _of_steps(growth, tree.get(stage))
+    growth = _growth_of_steps(growth, tree.get(stage))
   longest = longest_text(growth)
-  longest_text(_of_steps(Growth(), tree.get("decoder")))
+  longest_text(_growth_of_steps(Growth(), tree.get("decoder")))
   _check_model(tree.get("model"))
   _check_added(tree.get("added_tokens"), growth)
   tokens = Growth()
   for step in _steps(tree.get("post_processor")):
-    tokens = tokens.then(_of_template(step))
+    tokens = tokens.then(_growth_of_template(step))
   if tokens.of(length) > 2 * MOST_LENGTH:
     raise ValueError(
       f"its post_processor may turn {length:,} tokens into "
@@ -96,11 +96,11 @@ def of_pieces(content: bytes, pieces: Sequence[str]) -> int:
   return longest_text(growth)
 
 
-def _of_steps(growth: Growth, tree: Any) -> Growth:
+def _growth_of_steps(growth: Growth, tree: Any) -> Growth:
   for number, step in enumerate(_steps(tree)):
     if number >= _MOST_STEPS:
       raise ValueError(f"it has more than {_MOST_STEPS:,} steps")
-    growth = growth.then(_of_step(step))
+    growth = growth.then(_growth_of_step(step))
   return growth
 
 
@@ -117,11 +117,11 @@ def _steps(tree: Any) -> Iterator[Mapping[str, Any]]:
         waiting += reversed(inner)
 
 
-def _of_step(step: Mapping[str, Any]) -> Growth:
+def _growth_of_step(step: Mapping[str, Any]) -> Growth:
   """By what a step holds, since old files do not name its type."""
   growth = Growth()
   if "content" in step:
-    growth = growth.then(_of_replacement(step))
+    growth = growth.then(_growth_of_replacement(step))
   if "prepend" in step:
     growth = growth.then(Growth(more=_size(step["prepend"])))
   if "precompiled_charsmap" in step:
@@ -133,7 +133,7 @@ def _of_step(step: Mapping[str, Any]) -> Growth:
   return growth
 
 
-def _of_replacement(step: Mapping[str, Any]) -> Growth:
+def _growth_of_replacement(step: Mapping[str, Any]) -> Growth:
   size = _size(step["content"])
   pattern = step.get("pattern")
   text = pattern.get("String") if isinstance(pattern, dict) else None
@@ -143,7 +143,7 @@ def _of_replacement(step: Mapping[str, Any]) -> Growth:
   return Growth(1.0 + size, float(size))
 
 
-def _of_template(step: Mapping[str, Any]) -> Growth:
+def _growth_of_template(step: Mapping[str, Any]) -> Growth:
   """The tokens that a text gets by a step of the post-processor."""
   template = step.get("single")
   if not isinstance(template, list):
@@ -155,12 +155,12 @@ def _of_template(step: Mapping[str, Any]) -> Growth:
     for name, token in special.items()
     if isinstance(token, dict) and isinstance(token.get("ids"), list)
   }
-  added = sum(counts.get(name, 0) for name in _named(template))
+  added = sum(counts.get(name, 0) for name in _special_tokens(template))
   texts = sum(isinstance(p, dict) and "Sequence" in p for p in template)
   return Growth(float(texts), float(added))
 
 
-def _named(template: list[Any]) -> Iterator[str]:
+def _special_tokens(template: list[Any]) -> Iterator[str]:
   for part in template:
     token = part.get("SpecialToken") if isinstance(part, dict) else None
     if isinstance(token, dict) and isinstance(token.get("id"), str):

@@ -87,7 +87,7 @@ class TokenizerFiles:
       )
     return cls(tuple(files), family, length, clean, source=source)
 
-  def opened(self, length: int | None = None) -> Tokenizer:
+  def open(self, length: int | None = None) -> Tokenizer:
     """The tokenizer, for texts of `length` tokens; by default its own length.
 
     Raises ValueError as `open_tokenizer`, and if the text tower does not know
@@ -126,12 +126,12 @@ class TokenizerFiles:
   @functools.cached_property
   def tokenizer(self) -> Tokenizer:
     """The tokenizer."""
-    return self.opened()
+    return self.open()
 
   @functools.cached_property
   def longer(self) -> Tokenizer:
     """The tokenizer for one token more, which tells what is too long."""
-    return self.opened(self.length + 1)
+    return self.open(self.length + 1)
 
   def text(self, ids: Int[np.ndarray, " T"]) -> str:
     """A text of tokens, about as it was before it became them."""

@@ -51,10 +51,11 @@ class MultiCrop:
     flip: Whether every other crop is mirrored.
     colours: Whether colours are changed.
     pixels: How a file becomes pixels.
-    chances: Those to blur and to solarize the first, the second and a small
-      crop.
+    chances: The probabilities of blur and of solarization, for the first large,
+      the second large and a small crop.
     section: The section of the configuration that its messages name.
-    detail: Times the size of large crops at which they come as well; 1 is none.
+    detail: The factor by which `detailed` is larger than the large crops; 1
+      leaves `detailed` out.
   """
 
   size: tuple[int, int]

@@ -137,22 +137,22 @@ class Places(NamedTuple):
     size: tuple[int, int],
     shape: tuple[int, int],
   ) -> "Places":
-    """Those of a box that is resized to `size` (H, W)."""
+    """The places of a box that is resized to `size` (H, W)."""
     return cls(shape, box, size, (0, 0, *size))
 
   def cut(self, top: int, left: int, size: tuple[int, int]) -> "Places":
-    """Those of a part of the result, which may begin or end outside of it."""
+    """The places of a part of the result; it may begin or end outside of it."""
     above, before, _, width = self.part
     height, new_width = size
     if self.mirrored:
       left = width - left - new_width
     return self._replace(part=(above + top, before + left, height, new_width))
 
-  def taken(self, picture: np.ndarray, outside: float) -> np.ndarray:
-    """A picture (h, w) of the same scene, by its pixels nearest to the places.
+  def take_from(self, picture: np.ndarray, outside: float) -> np.ndarray:
+    """Cuts a picture (h, w) of the same scene as the image, by nearest pixels.
 
-    It may have another resolution than the image. What lies outside of it
-    becomes `outside`.
+    The picture may have another resolution than the image. What lies outside of
+    it becomes `outside`.
     """
     rows, columns = (self._along(axis, picture.shape[axis]) for axis in (0, 1))
     if self.mirrored:

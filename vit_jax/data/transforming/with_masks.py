@@ -38,7 +38,8 @@ class WithMasks(Transform):
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, Any]:
     image, places = self.images.placed(example["image"], *rng)
-    return {"image": image, LABEL: places.taken(example["label"], self.outside)}
+    label = places.take_from(example["label"], self.outside)
+    return {"image": image, LABEL: label}
 
 
 def with_label(images: Any, label: ArraySpec, classes: int) -> Transform:

@@ -108,18 +108,18 @@ def _run(
   for equation in program.eqns:
     taken = [value(variable) for variable in equation.invars]
     values.update(
-      zip(equation.outvars, _lowered(graph, equation, taken), strict=True)
+      zip(equation.outvars, _lower(graph, equation, taken), strict=True)
     )
   return [value(variable) for variable in program.outvars]
 
 
-def _lowered(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
+def _lower(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
   name = equation.primitive.name
   if name in _CALLS:
-    return _called(graph, equation, inputs)
+    return _lower_call(graph, equation, inputs)
   outputs = [variable.aval for variable in equation.outvars]
   if name != "broadcast_in_dim" and _can_be_computed(inputs, outputs):
-    return _computed(equation, inputs)
+    return _compute(equation, inputs)
   if name not in LOWER:
     raise Unsupported(f"JAX's {name}")
   call = Call(
@@ -139,7 +139,7 @@ def _can_be_computed(inputs: Sequence[Value], outputs: Sequence[Any]) -> bool:
   )
 
 
-def _computed(equation: Any, inputs: Sequence[Value]) -> list[Value]:
+def _compute(equation: Any, inputs: Sequence[Value]) -> list[Value]:
   """The outputs of an equation on known arrays."""
   primitive = equation.primitive
   arrays = [np.broadcast_to(value.content, value.shape) for value in inputs]
@@ -147,7 +147,9 @@ def _computed(equation: Any, inputs: Sequence[Value]) -> list[Value]:
   return [*map(known, found if primitive.multiple_results else [found])]
 
 
-def _called(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
+def _lower_call(
+  graph: Graph, equation: Any, inputs: list[Value]
+) -> list[Value]:
   for inner in equation.params.values():
     if isinstance(inner, core.Jaxpr):
       return _run(graph, inner, [], inputs)

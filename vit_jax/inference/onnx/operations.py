@@ -37,7 +37,7 @@ class Call:
     return self.shapes[0]
 
   def whole(self, number: int = 0) -> str:
-    """The name of an input at its full shape."""
+    """The name of an input, expanded to its full shape."""
     return self.graph.whole(self.inputs[number])
 
   def output(self, name: str) -> list[Value]:
@@ -77,7 +77,7 @@ def _elementwise(op: str, neutral: float | None = None) -> Lower:
 
 
 def write_node(call: Call, op: str) -> list[Value]:
-  """A node of the inputs as they are stored."""
+  """Writes a node that takes the inputs as they are stored, unexpanded."""
   names = [call.graph.stored(value) for value in call.inputs]
   stored = joint_shape(call.inputs, call.shape)
   return [Value(call.graph.node(op, *names), call.shape, stored)]
@@ -145,10 +145,10 @@ def _clamp(call: Call) -> list[Value]:
 def _cast(call: Call) -> list[Value]:
   (value,) = call.inputs
   name = call.graph.stored(value)
-  return [dataclasses.replace(value, content=_as(call, name))]
+  return [dataclasses.replace(value, content=_write_cast(call, name))]
 
 
-def _as(call: Call, name: str) -> str:
+def _write_cast(call: Call, name: str) -> str:
   to = call.graph.type_of(call.dtypes[0])
   return call.graph.node("Cast", name, to=to)
 
@@ -255,7 +255,7 @@ def _first_largest(op: str) -> Lower:
     name = call.graph.node("Cast", call.whole(), to=call.graph.type_of("f4"))
     (axis,) = call.params["axes"]
     found = call.graph.node(op, name, axis=axis, keepdims=0)
-    return call.output(_as(call, found))
+    return call.output(_write_cast(call, found))
 
   return lower
 

@@ -68,17 +68,18 @@ def prefix(shapes: Shapes) -> str | None:
 def unused(shapes: Shapes) -> list[str]:
   """Names of the arrays that only pre-training or a text tower needs."""
   family, base = _candidates(shapes)[0]
-  headed = any("classifier." in name for name in shapes)
-  pooled = (f"{base}head.", f"{base}pooler.dense.") if headed else ()
-  first = family.objective[:1]
-  trained = any(first and name.startswith(first) for name in shapes)
-  objective = family.objective if trained else ()
+  unused_prefixes = [*family.unused]
+  if any("classifier." in name for name in shapes):
+    unused_prefixes += [f"{base}head.", f"{base}pooler.dense."]
+  # The first prefix of an objective tells whether the file has any of it.
+  if any(name.startswith(family.objective[:1]) for name in shapes):
+    unused_prefixes += family.objective
   return [
     name
     for name in shapes
     if name == base + family.mask_token
     or (name == base + _REGISTERS and 0 in shapes[name])
-    or name.startswith((*family.unused, *pooled, *objective))
+    or name.startswith(tuple(unused_prefixes))
     or name.endswith(("position_ids", "relative_position_index"))
   ]
 
@@ -91,7 +92,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   missing.
   """
   written = config or {}
-  family, base = _of_type(shapes, written.get("model_type") or None)
+  family, base = _family_of_type(shapes, written.get("model_type") or None)
   vision = architecture.section("vision_config", written.get("vision_config"))
   config = {**(family.defaults if written else {}), **written, **vision}
   local = {name.removeprefix(base): shape for name, shape in shapes.items()}
@@ -204,7 +205,9 @@ def with_colours(
   return dataclasses.replace(architecture, preprocessing=pictures)
 
 
-def _of_type(shapes: Shapes, model_type: Any) -> tuple[Transformers, str]:
+def _family_of_type(
+  shapes: Shapes, model_type: Any
+) -> tuple[Transformers, str]:
   """The family that names and configuration tell, and the base of the names.
 
   Raises ValueError if the configuration names another one.

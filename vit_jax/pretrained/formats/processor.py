@@ -260,7 +260,7 @@ def _normalization(
   mean: PerChannel = (0.0, 0.0, 0.0)
   std: PerChannel = (1.0, 1.0, 1.0)
   if checked("do_normalize", bool, settings.get("do_normalize", True)):
-    mean, std = _for_each(settings["image_mean"], settings["image_std"])
+    mean, std = _per_channel(settings["image_mean"], settings["image_std"])
     mean = checked("image_mean", PerChannel, mean, checks.CHANNELS)
     std = checked("image_std", PerChannel, std, checks.POSITIVE_CHANNELS)
   factor = 1.0
@@ -273,7 +273,7 @@ def _normalization(
   return mean, std
 
 
-def _for_each(*values: Any) -> list[Any]:
+def _per_channel(*values: Any) -> list[Any]:
   """Repeats one number for all channels: those of the other, or 3."""
   lengths = [len(value) for value in values if isinstance(value, list)]
   channels = max(lengths, default=3)

@@ -114,15 +114,18 @@ def infer(
     "pretrained_cfg", config.get("pretrained_cfg")
   )
   D, P = _width_and_patch(shapes, told, name)
-  plain = str(name or "").removeprefix("naflex")
-  usual_heads, gelu, guessed = timm_shared.by_name(plain, D)
+  # The heads are those of the plain ViT of this name, and the GELU is not.
+  plain_name = str(name or "").removeprefix("naflex")
+  usual_heads, gelu, guessed = timm_shared.by_name(plain_name, D)
   gelu = timm_shared.by_name(name, D)[1]
   num_heads = told.get("num_heads", usual_heads)
-  pooled = "attn_pool.latent" in shapes
   norm_pooled = "fc_norm.weight" in shapes
-  natural = "map" if pooled else "avg" if norm_pooled else "token"
-  theirs = told.get("global_pool", natural)
-  theirs = checked("global_pool", str, theirs, choices=(*_POOLINGS,))
+  if "attn_pool.latent" in shapes:
+    usual_pool = "map"
+  else:
+    usual_pool = "avg" if norm_pooled else "token"
+  global_pool = told.get("global_pool", usual_pool)
+  global_pool = checked("global_pool", str, global_pool, choices=(*_POOLINGS,))
   registers = shapes.get("embeds.reg_token", (1, 0, 0))[1]
   table, position = _table(shapes)
   fields: dict[str, Any] = dict(
@@ -133,7 +136,7 @@ def infer(
     num_layers=timm_shared.VIT.stacks[0].count(shapes),
     mlp_size=need(shapes, "blocks.0.mlp.fc2.weight", 2)[1],
     num_heads=checked("num_heads", int | None, num_heads, COUNT),
-    pooling=_POOLINGS[theirs],
+    pooling=_POOLINGS[global_pool],
     pool_prefix=checked(
       "pool_include_prefix", bool, told.get("pool_include_prefix", False)
     ),

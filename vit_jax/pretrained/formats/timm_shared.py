@@ -74,9 +74,10 @@ SIDES = {k: v for row in families.records("TIMM") for k, v in row.sides.items()}
 
 
 def first_side(shapes: Shapes) -> tuple[Shapes, int]:
-  """The arrays of the first of several sides, named as in a plain layer.
+  """The arrays of plain layers, for layers with parts side by side.
 
-  The second result is the number of sides, 1 for layers that have none.
+  Each part is the first of those side by side, named as in a plain layer. The
+  second result is how many there are side by side, 1 in plain layers.
   """
   begins = f"blocks.0.{SIDES['attn'].split('{')[0]}"
   count = architecture.count_layers(shapes, begins)
@@ -181,37 +182,37 @@ def by_name(model: Any, width: int) -> tuple[int | None, str, set[str]]:
 
 
 def usual_pictures(shapes: Shapes) -> dict[str, Any]:
-  """How timm prepares pictures for most of its models with these arrays.
-
-  EVAs have no LayerScale, and BEiT-3 norms inside its layers. CLIPs are normed
-  before the first layer, AIMv2's patches are, and C-RADIO has
-  registers and no norm after the last layer. DINOv2, DINOv3 and DeiT have
-  LayerScale or a second token, and a class token. The others are AugReg's,
-  SigLIPs, or ViTs of timm's own with registers alone.
-  """
+  """How timm prepares pictures for most of its models with these arrays."""
   half = {"crop_pct": 0.9, "mean": HALF, "std": HALF}
   clip = {"mean": CLIP_MEAN, "std": CLIP_STD}
-  if {"norm_pre.weight", "patch_embed.norm.weight"} & shapes.keys():
+  imagenet = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+
+  def has_any(*names: str) -> bool:
+    return not shapes.keys().isdisjoint(names)
+
+  # CLIPs have a norm before the first layer, AIMv2 one on its patches.
+  if has_any("norm_pre.weight", "patch_embed.norm.weight"):
     return {"crop_pct": 1.0, **clip}
-  scaled = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
-  if "reg_token" in shapes and not {"norm.weight", "fc_norm.weight"} & {
-    *shapes
-  }:
+  # C-RADIO has registers, and no norm after the last layer.
+  if has_any("reg_token") and not has_any("norm.weight", "fc_norm.weight"):
     return {"crop_pct": 1.0, **clip}
-  apart = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight"}
-  if not scaled and apart & shapes.keys():
+  # EVAs have arrays of the query alone, and no LayerScale.
+  has_layer_scale = has_any("blocks.0.ls1.gamma", "blocks.0.gamma_1")
+  has_query = has_any("blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight")
+  if has_query and not has_layer_scale:
     return {"crop_pct": 0.9, **clip}
-  colours = {
-    "mean": IMAGENET_MEAN,
-    "std": IMAGENET_STD,
-  }
-  if "blocks.0.attn.norm.weight" in shapes:
-    return {"crop_pct": 1.0, **colours}
-  related = any("relative_position" in name for name in shapes)
-  is_known = "cls_token" in shapes and (scaled or "dist_token" in shapes)
-  if related or not is_known:
-    return half
-  return {"crop_pct": 1.0 if scaled else 0.9, **colours}
+  # BEiT-3 has norms inside its layers.
+  if has_any("blocks.0.attn.norm.weight"):
+    return {"crop_pct": 1.0, **imagenet}
+  # DINOv2, DINOv3 and DeiT have a class token, and LayerScale or a second one.
+  has_relative = any("relative_position" in name for name in shapes)
+  if not has_relative and has_any("cls_token"):
+    if has_layer_scale:
+      return {"crop_pct": 1.0, **imagenet}
+    if has_any("dist_token"):
+      return {"crop_pct": 0.9, **imagenet}
+  # The others are AugReg's, SigLIPs, or timm's own with registers alone.
+  return half
 
 
 def preprocessing(

@@ -15,7 +15,7 @@ from flax import traverse_util
 
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.run.saved import SavedRun, opened
+from vit_jax.run.saved import SavedRun, open_saved_run
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import check_new_folder, filling, local_path
 from vit_jax.tasks import choose
@@ -81,8 +81,8 @@ def merge(
     walk: Takes the best of the mixtures (1 - a) x first + a x second, for a
       from 0 to 1 in steps of 0.1.
     best: Takes the best checkpoint of each run, not the newest.
-    **options: Keywords of `run.saved.opened`: `task`, `base`, `root` and
-      `data_dir`.
+    **options: Keywords of `run.saved.open_saved_run`: `task`, `base`, `root`
+      and `data_dir`.
 
   Raises:
     ValueError: if there are too few runs or too many, they do not fit together,
@@ -100,11 +100,11 @@ def merge(
     )
   _check_out(out)
   display = Display()
-  with opened(runs[0], best=best, **options) as first:
+  with open_saved_run(runs[0], best=best, **options) as first:
     trees = [_Tree.of(first.params)]
     check_finite(trees[0].arrays, f"{runs[0]} cannot be averaged")
     for name in runs[1:]:
-      loaded = _opened(name, best, options)
+      loaded = _open(name, best, options)
       tree = _Tree.of(loaded.held)
       check_finite(tree.arrays, f"{name} cannot be averaged")
       _check_fits(name, loaded, tree, first, trees[0])
@@ -243,7 +243,7 @@ def _filling(out: str) -> Iterator[str]:
     yield str(draft)
 
 
-def _opened(name: str, best: bool, options: Mapping[str, Any]) -> Loaded:
+def _open(name: str, best: bool, options: Mapping[str, Any]) -> Loaded:
   """Another run with its parameters."""
   own = {key: options[key] for key in ("task", "base") if key in options}
   return open_checkpoint(

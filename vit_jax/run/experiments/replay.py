@@ -12,7 +12,7 @@ from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.locate import is_trusted
 from vit_jax.run.outputs import DIGESTED, jit_digest
 from vit_jax.run.plan import make_plan
-from vit_jax.run.saved import prepared, settings_here
+from vit_jax.run.saved import prepared_place, settings_here
 from vit_jax.run.settings import Settings
 from vit_jax.run.start import fresh_state, restored
 from vit_jax.runtime.display import Display
@@ -164,8 +164,8 @@ def _check_trusted(
   if not start or settings.lora.rank:
     sources.add(settings.pretrained)
   if settings.fewshot.shots:
-    sources |= {*prepared(settings.fewshot.data).values()}
-  for flag, place in prepared(settings.data).items():
+    sources |= {*prepared_place(settings.fewshot.data).values()}
+  for flag, place in prepared_place(settings.data).items():
     if moved.get(flag) is None:
       sources.add(place)
   named |= {s for s in sources if s and not is_trusted(s, workdir)}

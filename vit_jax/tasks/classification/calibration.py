@@ -144,7 +144,7 @@ def fit(
   first, second = order[: count // 2], order[count // 2 :]
   if each:
     columns = zip(logits[first].T, labels[first].T, strict=True)
-    fitted = [_of_known(kind, z, y) for z, y in columns]
+    fitted = [_temperature_of_known(kind, z, y) for z, y in columns]
   else:
     fitted = [temperature(kind, logits[first], labels[first])]
   unfitted = [k for k, T in enumerate(fitted) if T is None]
@@ -175,7 +175,9 @@ def fit(
   )
 
 
-def _of_known(kind: str, logits: np.ndarray, labels: np.ndarray) -> Any:
+def _temperature_of_known(
+  kind: str, logits: np.ndarray, labels: np.ndarray
+) -> Any:
   """The temperature of a label from the examples of which it is known."""
   known = ~np.isnan(labels)
   if not known.any():

@@ -98,16 +98,16 @@ class ConfusionMatrix:
       pieces=(collections.Counter(pairs),),
       unanswered=int((counted & ~answered).sum()),
       kinds={
-        "surest": _kept(rows, p, right),
-        "nearest": _kept(rows, -rows["loss"], ~right),
-        "worst": _kept(rows, rows["loss"], ~right),
+        "surest": _highest(rows, p, right),
+        "nearest": _highest(rows, -rows["loss"], ~right),
+        "worst": _highest(rows, rows["loss"], ~right),
       },
       bins=np.stack([np.bincount(place, values, BINS) for values in every]),
     )
 
   def __add__(self, other: "ConfusionMatrix") -> "ConfusionMatrix":
     return ConfusionMatrix(
-      pieces=_joined([*self.pieces, *other.pieces]),
+      pieces=_join([*self.pieces, *other.pieces]),
       unanswered=self.unanswered + other.unanswered,
       kinds={
         kind: sorted([*kept, *other.kinds[kind]], key=lambda one: -one.rank)[
@@ -198,7 +198,7 @@ class ConfusionMatrix:
     return float((count * np.abs(right - probability)).sum() / count.sum())
 
 
-def _kept(
+def _highest(
   rows: Mapping[str, np.ndarray], rank: np.ndarray, eligible: np.ndarray
 ) -> list[Answered]:
   """The `eligible` examples of the highest ranks."""
@@ -210,7 +210,7 @@ def _kept(
   return kept
 
 
-def _joined(pieces: list[Pairs]) -> tuple[Pairs, ...]:
+def _join(pieces: list[Pairs]) -> tuple[Pairs, ...]:
   """Counts, joined until each has at most half the pairs of that before.
 
   They are few, and cheap to add to: one of all pairs would be copied each time.

@@ -118,10 +118,10 @@ class LeJepa(Objective):
   def mirrored_loss(
     self, apply: Apply, images: Float[Array, "B H W C"]
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """The loss of an evaluation, the prediction's part alone, and the same.
+    """The loss of an evaluation, and the score, which is the same.
 
-    It is the mean squared distance of the projections of an image and of its
-    mirror image from the mean of both.
+    It is the part of the loss that compares projections: the mean squared
+    distance of those of an image and of its mirror image from their mean.
     """
     z, mirrored = (apply(x)["z"] for x in (images, images[:, :, ::-1]))
     distance = ((z - mirrored) ** 2).mean(axis=1) / 4

@@ -28,7 +28,7 @@ from vit_jax.tasks.unlabelled import UnlabelledTask
 
 
 class ColourScores(Scores):
-  """The commonest colour's share beside that of the right ones."""
+  """The share of colours that are right, and that of the commonest colour."""
 
   def result(self, metrics: Mapping[str, Any]) -> str:
     scores = Split.EVAL.scores(metrics)

@@ -58,7 +58,7 @@ class Texts:
   weights: tuple[str, ...] = ()
   first: tuple[float, float] | None = None
 
-  def opened(
+  def open(
     self,
     pairs: PairsSettings,
     tokenizer: TokenizerFiles | None,

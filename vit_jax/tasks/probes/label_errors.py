@@ -49,9 +49,13 @@ class LabelErrors:
   listed: Bool[np.ndarray, " N"]
 
   def wrong(self) -> "LabelErrors":
-    """The images that are listed, alone."""
-    fields = (self.index, self.likely, self.margin, self.listed)
-    return LabelErrors(*(field[self.listed] for field in fields))
+    """The images that are listed, without all others."""
+    return LabelErrors(
+      index=self.index[self.listed],
+      likely=self.likely[self.listed],
+      margin=self.margin[self.listed],
+      listed=self.listed[self.listed],
+    )
 
 
 def check_enough(

@@ -22,7 +22,7 @@ from scipy.special import expit
 from vit_jax.tasks.probes.linear_probe import (
   L2S,
   SHARPNESS,
-  Answers,
+  HeldOut,
   Kind,
   Probe,
   Solutions,
@@ -87,16 +87,16 @@ class SeveralLabels(Kind):
   ) -> LabelSolutions:
     return LabelSolutions.of_examples(features, labels)
 
-  def choose(self, whole: LabelSolutions, answers: Answers) -> Probe:
+  def choose(self, whole: LabelSolutions, held_out: HeldOut) -> Probe:
     """The probe of all examples; of equal errors, that of the largest L2."""
-    y = np.concatenate([labels for _, _, labels in answers])
+    y = np.concatenate([labels for _, _, labels in held_out])
     known = ~np.isnan(y)
     share = _share(np.nansum(y, axis=0), known.sum(axis=0))
     variance = share * (1 - share)
     weight = np.divide(1, variance, where=variance > 0, out=0 * variance)
 
     def scores(l2: float) -> np.ndarray:
-      return np.concatenate([p.probe(l2).scores(x) for p, x, _ in answers])
+      return np.concatenate([p.probe(l2).scores(x) for p, x, _ in held_out])
 
     def error(l2: float) -> float:
       squares = np.where(known, scores(l2) - np.nan_to_num(y), 0) ** 2
@@ -115,29 +115,31 @@ def logits_of(
   labels: Float[np.ndarray, "N K"],
   known: Bool[np.ndarray, "N K"],
 ) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
-  """The factor a and the offset b that make logits of each label's scores.
+  """The factor a and the offset b that turn each label's scores into logits.
 
   Of n known examples of which m have the label, the targets are
   (m + 1) / (m + 2) and 1 / (n - m + 2), as Platt has them, so that few examples
   make no answer certain.
   """
-  n, m = known.sum(axis=0), (labels * known).sum(axis=0)
+  n = known.sum(axis=0)
+  m = (labels * known).sum(axis=0)
   targets = np.where(labels > 0, (m + 1) / (m + 2), 1 / (n - m + 2)) * known
   # Of a label that is never known, the logit is 0.
   p = np.where(n > 0, targets.sum(axis=0) / np.maximum(n, 1), 0.5)
-  best = np.full(len(p), np.inf), np.zeros(len(p)), np.zeros(len(p))
+  lowest = np.full(len(p), np.inf)
+  best_a = np.zeros(len(p))
+  best_b = np.zeros(len(p))
   for t in SHARPNESS:
     a = t / (p * (1 - p))
-    z = a * scores
-    b = _offset(z, p, known)
-    u = z + b
-    terms = np.where(known, np.logaddexp(0, u) - targets * u, 0)
-    new = terms.sum(axis=0), a, b
-    better = new[0] < best[0]
-    best = tuple(
-      np.where(better, *pair) for pair in zip(new, best, strict=True)
-    )
-  return best[1], best[2]
+    b = _offset(a * scores, p, known)
+    logits = a * scores + b
+    terms = np.where(known, np.logaddexp(0, logits) - targets * logits, 0)
+    loss = terms.sum(axis=0)
+    is_better = loss < lowest
+    lowest = np.where(is_better, loss, lowest)
+    best_a = np.where(is_better, a, best_a)
+    best_b = np.where(is_better, b, best_b)
+  return best_a, best_b
 
 
 def _offset(

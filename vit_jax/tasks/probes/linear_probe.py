@@ -24,8 +24,8 @@ from jaxtyping import Float, Int
 L2S = tuple(2.0**power for power in range(-10, 21))
 
 SHARPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 13))
-Answers = Sequence[tuple[Any, *tuple[np.ndarray, ...]]]
-"""The solutions without each fold, its features and its labels."""
+HeldOut = Sequence[tuple[Any, *tuple[np.ndarray, ...]]]
+"""For each fold: the solutions without it, its features and its labels."""
 _EPSILON = 1e-6  # Added to the standard deviation of each feature.
 _MOST_HELD_OUT = 5_000  # Held-out examples that suffice to choose L2.
 _MOST_SCORES = 1 << 22  # Scores per block; as float64 they take 32 MB.
@@ -201,18 +201,18 @@ class Moments:
 
 
 class Kind:
-  """A kind of answers: how its labels enter the problem, and its L2."""
+  """A kind of labels: how they enter the problem, and how L2 is chosen."""
 
   def moments(self, num_features: int) -> Any:
     """Empty sums, as `Moments`, of examples with such labels."""
     raise NotImplementedError
 
   def solutions(self, features: np.ndarray, labels: np.ndarray) -> Any:
-    """Those of all examples, as `Solutions`, for every L2."""
+    """The solutions of all examples for every L2, as `Solutions`."""
     raise NotImplementedError
 
-  def choose(self, whole: Any, answers: Answers) -> Probe:
-    """The probe of all examples whose L2 answers the held-out folds best."""
+  def choose(self, whole: Any, held_out: HeldOut) -> Probe:
+    """The probe of all examples, with the L2 that is best on held-out folds."""
     raise NotImplementedError
 
 
@@ -228,8 +228,8 @@ class Classes(Kind):
   def solutions(self, features: np.ndarray, labels: np.ndarray) -> "Solutions":
     return Solutions.of_examples(features, labels, self.num_classes)
 
-  def choose(self, whole: "Solutions", answers: Answers) -> Probe:
-    return _by_lowest_loss(whole, answers)
+  def choose(self, whole: "Solutions", held_out: HeldOut) -> Probe:
+    return _by_lowest_loss(whole, held_out)
 
 
 def fit_in_parts(
@@ -242,35 +242,44 @@ def fit_in_parts(
 def fit_kind(
   parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], kind: Kind
 ) -> Probe:
-  """Fits a probe to examples of which only those that choose L2 are kept.
+  """Fits a probe to examples of which memory holds only those in a fold.
 
   Each fold is held out in turn and predicted by a probe of all other examples.
   The lowest cross-entropy of all chooses the L2 and the probe's `sharpness`;
   the lowest squared error the L2 of numbers and of several labels. `parts` are
   features (N, D), labels (N, ...), and the fold of each, int (N,); -1 is never
-  held out. They are fitted as by `fit_in_folds` if that is the faster.
+  held out. If all are in folds and fewer than their features, they are fitted
+  as by `fit_in_folds`, which is faster then.
   """
   parts = iter(parts)
-  few, count = [], 0
+  first, count = [], 0
   for part in parts:
-    few.append(part)
-    count += len(part[1])
-    if count >= part[0].shape[1] or (part[2] < 0).any():
-      break
-  else:
-    features, labels, folds = map(np.concatenate, zip(*few, strict=True))
-    return _in_folds(features, labels, folds, kind)
-  whole = kind.moments(few[0][0].shape[1])
+    features, labels, folds = part
+    first.append(part)
+    count += len(labels)
+    if count >= features.shape[1] or (folds < 0).any():
+      return _fit_by_sums(itertools.chain(first, parts), kind)
+  features, labels, folds = map(np.concatenate, zip(*first, strict=True))
+  return _fit_in_folds(features, labels, folds, kind)
+
+
+def _fit_by_sums(
+  parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], kind: Kind
+) -> Probe:
+  """As `fit_kind`, from sums over the examples; a fold is subtracted."""
+  parts = iter(parts)
+  first = next(parts)
+  whole = kind.moments(first[0].shape[1])
   by_fold = collections.defaultdict(list)
-  for features, labels, folds in itertools.chain(few, parts):
+  for features, labels, folds in itertools.chain([first], parts):
     whole.add(features, labels)
     for fold in {*folds.tolist()} - {-1}:
       by_fold[fold].append((features[folds == fold], labels[folds == fold]))
   examples = [
     [*map(np.concatenate, zip(*x, strict=True))] for x in by_fold.values()
   ]
-  answers = [(whole.without(*fold).path(), *fold) for fold in examples]
-  return kind.choose(whole.path(), answers)
+  held_out = [(whole.without(*fold).path(), *fold) for fold in examples]
+  return kind.choose(whole.path(), held_out)
 
 
 def fit_in_folds(
@@ -283,32 +292,29 @@ def fit_in_folds(
 
   It is fast where they are fewer than their features.
   """
-  return _in_folds(features, labels, folds, Classes(num_classes))
+  return _fit_in_folds(features, labels, folds, Classes(num_classes))
 
 
-def _in_folds(
+def _fit_in_folds(
   features: Float[np.ndarray, "N D"],
   labels: np.ndarray,
   folds: Int[np.ndarray, " N"],
   kind: Kind,
 ) -> Probe:
-  answers = []
+  held_out = []
   for fold in {*folds.tolist()} - {-1}:
-    out = folds == fold
-    path = kind.solutions(features[~out], labels[~out])
-    answers.append((path, features[out], labels[out]))
-  return kind.choose(kind.solutions(features, labels), answers)
+    is_out = folds == fold
+    path = kind.solutions(features[~is_out], labels[~is_out])
+    held_out.append((path, features[is_out], labels[is_out]))
+  return kind.choose(kind.solutions(features, labels), held_out)
 
 
-def _by_lowest_loss(whole: "Solutions", answers: Answers) -> Probe:
-  """The probe whose L2 and sharpness give the lowest loss of held-out folds.
-
-  `answers` has the solutions without each fold, its features and its labels.
-  """
+def _by_lowest_loss(whole: "Solutions", held_out: HeldOut) -> Probe:
+  """The probe whose L2 and sharpness give the lowest loss on held-out folds."""
   ranks = []
-  y = np.concatenate([labels for _, _, labels in answers])
+  y = np.concatenate([labels for _, _, labels in held_out])
   for l2 in L2S:
-    scores = np.concatenate([p.probe(l2).scores(x) for p, x, _ in answers])
+    scores = np.concatenate([p.probe(l2).scores(x) for p, x, _ in held_out])
     # A row's highest score is 0, so that no exponential overflows.
     scores -= scores.max(axis=1, keepdims=True)
     right = scores[np.arange(len(y)), y]
@@ -316,7 +322,7 @@ def _by_lowest_loss(whole: "Solutions", answers: Answers) -> Probe:
       loss = np.sum(np.log(np.exp(t * scores).sum(axis=1)) - t * right)
       ranks.append((loss, l2, t))
   l2, sharpness = min(ranks)[1:]
-  right = (p.probe(l2).predict(x) == y for p, x, y in answers)
+  right = (p.probe(l2).predict(x) == y for p, x, y in held_out)
   return dataclasses.replace(
     whole.probe(l2),
     sharpness=sharpness,

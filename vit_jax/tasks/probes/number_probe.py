@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from vit_jax.tasks.probes.linear_probe import (
   L2S,
-  Answers,
+  HeldOut,
   Kind,
   Probe,
   Solutions,
@@ -39,13 +39,13 @@ class Numbers(Kind):
   def solutions(self, features: np.ndarray, labels: np.ndarray) -> Solutions:
     return Solutions.of_targets(features, self.targets(labels))
 
-  def choose(self, whole: Solutions, answers: Answers) -> Probe:
+  def choose(self, whole: Solutions, held_out: HeldOut) -> Probe:
     """The probe of all examples; of equal errors, that of the largest L2."""
 
     def error(l2: float) -> float:
       return sum(
         np.square(path.probe(l2).scores(x) - self.targets(y)).sum()
-        for path, x, y in answers
+        for path, x, y in held_out
       )
 
     return whole.probe(min(reversed(L2S), key=error))

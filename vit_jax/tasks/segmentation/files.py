@@ -56,7 +56,7 @@ class MaskFiles:
       return []
     total = int(self.counts.sum())
     shares = [
-      f"{self.counts[k] / total:6.1%}  {_told(self._names, int(k))}"
+      f"{self.counts[k] / total:6.1%}  {_class_text(self._names, int(k))}"
       for k in np.argsort(-self.counts, kind="stable")
       if self.counts[k]
     ]
@@ -64,7 +64,7 @@ class MaskFiles:
     return [f"Of the pixels of {of} are", *shares]
 
 
-def _told(names: Sequence[str], index: int) -> str:
+def _class_text(names: Sequence[str], index: int) -> str:
   """A class in words; one that has but its number for a name is "class 0"."""
   name = class_name(names, index)
   return f"class {name}" if name.isdecimal() else name

@@ -37,10 +37,11 @@ def make_mark(
 
   The whole image is resized to the model's size. With `short_side`, its shorter
   side is brought to that length instead, in about its own proportions, and the
-  logits of overlapping windows of the model's size are averaged. Raises
-  ValueError if that is less than a side of a window; the function does if the
-  model's outputs are not finite, and UnreadableImageError if the image would be
-  too large at that length.
+  logits of overlapping windows of the model's size are averaged.
+
+  Raises ValueError if `short_side` is less than a side of a window. The
+  function raises ValueError if the model's outputs are not finite, and
+  UnreadableImageError if the image would be too large at that length.
   """
   size, P = preprocessing.image_size, model.stride
   if short_side is not None and short_side < max(size):

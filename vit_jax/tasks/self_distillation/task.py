@@ -1,7 +1,7 @@
 """Self-distillation as a task (DINO, iBOT, DINOv2): no labels, no pixels.
 
 `models.self_distilled` has the model, and `data.transforming.multi_crop` the
-crops. What leaves a run is the teacher's encoder.
+crops. The model that a run gives is the teacher's encoder.
 """
 
 import dataclasses

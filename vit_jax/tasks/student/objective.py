@@ -86,7 +86,7 @@ class Imitation(TakesImages, Objective):
   metric = "cosine"
 
   def with_answers(self, teacher: Teacher) -> "Imitation":
-    """The same: it has the teacher."""
+    """Itself, as it has its teacher already."""
     del teacher
     return self
 

@@ -38,7 +38,7 @@ def decided(found: Census, classes: Classes | None) -> Meaning:
 
   Colours that a file names come first, then numbers. Two classes and no numbers
   but 0 and 255 make white class 1. Raises ValueError if masks fit neither, or
-  have no two classes.
+  have fewer than two classes.
   """
   if classes is None:
     return _without_names(found)
@@ -111,13 +111,13 @@ def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
 
 
 def _is_white(found: Census, by_colour: frozenset[str]) -> bool:
-  """Whether masks of numbers hold white, and but for that 0 alone."""
+  """Whether masks of numbers hold white, and otherwise only 0."""
   present = found.numbers(bits=False, leave_out=by_colour)
   return bool(present & {*WHITE}) and present <= {0, *WHITE}
 
 
 def _is_black(found: Census, by_colour: frozenset[str]) -> bool:
-  """Whether masks of numbers hold 0 alone, and no mask of 1 bit has more."""
+  """Whether masks of numbers hold only 0, and no mask of 1 bit holds a 1."""
   present = found.numbers(bits=False, leave_out=by_colour)
   return present == {0} and 1 not in found.numbers(bits=True)
 

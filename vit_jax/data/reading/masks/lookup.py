@@ -15,7 +15,7 @@ _OTHERS = (*EXTENSIONS, b".npy", b".npz", b".mat", b".json", b".xml", b".txt")
 
 
 def with_image(folder: bytes, files: Sequence[bytes]) -> list[bytes]:
-  """Those of these files that are named as masks of an image beside them."""
+  """The files that are named as masks of images in the same folder."""
   found = []
   for file in files:
     stem, ending = os.path.splitext(os.path.join(folder, file))
@@ -56,7 +56,7 @@ class MaskLookup:
     stem = os.path.splitext(file)[0]
     found = None
     if self._suffix in (None, (b"", b"")):
-      found = self._named(stem)
+      found = self._same_name(stem)
     if found is None and self._suffix is None and not self._earlier:
       found = self._with_suffix(file, stem)
     elif self._suffix not in (None, (b"", b"")):
@@ -77,7 +77,7 @@ class MaskLookup:
       )
     return said
 
-  def _named(self, stem: bytes) -> bytes | None:
+  def _same_name(self, stem: bytes) -> bytes | None:
     for ending in self._of.endings:
       if os.path.isfile(os.path.join(self._folder, stem + ending)):
         return stem + ending

@@ -50,7 +50,7 @@ class Meaning:
 
   @classmethod
   def numbered(cls, count: int) -> "Meaning":
-    """That of masks without a file of classes, with so many."""
+    """The meaning of masks of `count` classes that no file names."""
     names = tuple(map(str, range(count)))
     return cls(Classes(names, tuple(range(count)), {}))
 
@@ -79,7 +79,7 @@ class Meaning:
     if stored.palette is not None and stored.kind in self.by_colour:
       labels = self.by_palette(stored.palette)[stored.values]
     elif stored.kind == "colours":
-      labels = self._by_colour(stored.values)
+      labels = self._classes_by_colour(stored.values)
     else:
       labels = self.by_number(stored.kind)[stored.values]
     if labels.min() == STRANGE:
@@ -113,7 +113,9 @@ class Meaning:
       table[MOST_NUMBER] = none
     return table
 
-  def _by_colour(self, codes: Int[np.ndarray, "h w"]) -> Int[np.ndarray, "h w"]:
+  def _classes_by_colour(
+    self, codes: Int[np.ndarray, "h w"]
+  ) -> Int[np.ndarray, "h w"]:
     known = np.array(sorted(self.classes.colours), np.int32)
     classes = self.by_palette(known)
     labels = np.empty(codes.shape, np.int32)

@@ -14,7 +14,7 @@ from vit_jax.data.reading.folders import (
 )
 from vit_jax.data.reading.masks.beside import MASKS, NUMBERS, Beside
 from vit_jax.data.reading.masks.lookup import MaskLookup
-from vit_jax.data.reading.split_names import EXACT, among, named, words
+from vit_jax.data.reading.split_names import EXACT, likely_splits, named, words
 from vit_jax.runtime.printable import printable_path as text
 
 IMAGES = (b"images", b"image", b"img")
@@ -89,29 +89,32 @@ def places(
   found = _plain_pair(root, names, earlier, of)
   if found is not None:
     images, masks = (os.path.join(root, name) for name in found)
-    return _by_split(images, masks, earlier, of)
+    return _places_by_split(images, masks, earlier, of)
   by_split = {} if earlier else _splits(root, names)
   within: dict[str, Places] = {}
   for split, name in by_split.items():
     folder = os.path.join(root, name)
     one = pair(folder, subfolders(folder), of)
-    one = one or _of_split(root, names, split, of)
+    one = one or _pair_of_split(root, names, split, of)
     if one is None:
       continue
     above = folder if one.images in subfolders(folder) else root
-    within[split] = Places(*(os.path.join(above, name) for name in one))
+    images, masks = (os.path.join(above, name) for name in one)
+    within[split] = Places(images, masks)
   if "train" in within:
     lost = [name for split, name in by_split.items() if split not in within]
     if [*within] == ["train"]:  # A part of it is held out.
       within = {"": within["train"]}
-    return within, [_left_out(os.path.join(root, name), of) for name in lost]
+    return within, [
+      _left_out_line(os.path.join(root, name), of) for name in lost
+    ]
   # Names may say a split though there is one.
   if not earlier and (found := pair(root, names, of)):
     images, masks = (os.path.join(root, name) for name in found)
     return {"": Places(images, masks)}, []
   lacking = IMAGES if not {n.lower() for n in names} & {*IMAGES} else of.names
   raise ValueError(
-    f"{text(root)!r} has 0 folders named {_listed(lacking)}, and {of.task} "
+    f"{text(root)!r} has 0 folders named {_join_names(lacking)}, and {of.task} "
     f"needs one: images, and {of.plural} of the same file names, which may lie "
     "in the folders of the splits."
   )
@@ -129,9 +132,9 @@ def _plain_pair(
       matches = here if len(here) == 1 else matches
     if len(matches) > 1:
       raise ValueError(
-        f"{text(root)!r} has {len(matches)} folders named {_listed(kinds)}, "
-        f"and {of.task} needs one: images, and {of.plural} of the same file "
-        "names."
+        f"{text(root)!r} has {len(matches)} folders named "
+        f"{_join_names(kinds)}, and {of.task} needs one: images, and "
+        f"{of.plural} of the same file names."
       )
     chosen += matches
   if len(chosen) == 2:
@@ -140,7 +143,7 @@ def _plain_pair(
   return found if found and not named(found.images) else None
 
 
-def _by_split(
+def _places_by_split(
   images: bytes, masks: bytes, earlier: bool, of: Beside
 ) -> tuple[dict[str, Places], list[str]]:
   """The splits in a folder of images and one of masks, if they have any."""
@@ -157,7 +160,7 @@ def _by_split(
       beside = os.path.join(masks, of_masks[split])
       found[split] = Places(folder, beside)
     elif split == "test" and not earlier:
-      lines.append(_left_out(folder, of))
+      lines.append(_left_out_line(folder, of))
     else:
       raise ValueError(f"{text(masks)!r} has no folder {text(name)!r}.")
   if [*found] == ["train"] and not earlier:  # A part of it is held out.
@@ -192,13 +195,13 @@ def _splits(
 ) -> dict[str, bytes]:
   """The folder of each split among folders beside each other."""
   splits: dict[str, bytes] = {}
-  for one in among(names, lambda n: subfolders(os.path.join(root, n))):
+  for one in likely_splits(names, lambda n: subfolders(os.path.join(root, n))):
     if one.sure == EXACT or not earlier:
       splits.setdefault(one.split, one.name)
   return splits
 
 
-def _of_split(
+def _pair_of_split(
   root: bytes, names: Sequence[bytes], split: str, of: Beside
 ) -> Pair | None:
   """The folders of one split that lie beside each other, if there are two."""
@@ -206,11 +209,11 @@ def _of_split(
   return pair(root, of_split, of)
 
 
-def _left_out(folder: bytes, of: Beside) -> str:
+def _left_out_line(folder: bytes, of: Beside) -> str:
   return f"{text(folder)} has no {of.plural}, and is left out."
 
 
-def _listed(names: Sequence[bytes]) -> str:
+def _join_names(names: Sequence[bytes]) -> str:
   return text(b", ".join(names))
 
 

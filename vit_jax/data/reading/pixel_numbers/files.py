@@ -48,7 +48,7 @@ class Reading:
     return self.numbers(stored(path))
 
   def numbers(self, values: Values) -> Float[np.ndarray, "h w"]:
-    """The same from a file's values."""
+    """As `read`, from the values that `stored` gave."""
     found = values.astype(np.float32)
     found *= np.float32(self.scale)
     for value in self.unknown:
@@ -66,11 +66,11 @@ def stored(path: bytes) -> Values:
   """
   encoded = content(path)
   if encoded.startswith(_ARRAY):
-    return _of_array(path, encoded)
+    return _read_array(path, encoded)
   image, scale = read_picture(path, encoded, "target", "a number")
   pixels = np.asarray(image)
   if image.mode in ("RGB", "RGBA", "LA"):
-    pixels = _of_equal(path, image.mode, pixels)
+    pixels = _single_channel(path, image.mode, pixels)
   elif image.mode not in _GREY:
     raise ValueError(_no_numbers(path, f"has the mode {image.mode}"))
   if pixels.dtype == bool:
@@ -80,8 +80,11 @@ def stored(path: bytes) -> Values:
   return _without_no_data(image, unsigned(image, pixels))
 
 
-def _of_equal(path: bytes, mode: str, pixels: np.ndarray) -> Values:
-  """The levels of a grey picture that is stored in colours."""
+def _single_channel(path: bytes, mode: str, pixels: np.ndarray) -> Values:
+  """The levels of a grey picture that is stored with equal colour channels.
+
+  Raises ValueError if the channels differ, or a pixel is transparent.
+  """
   colours = pixels if mode == "RGB" else pixels[..., :-1]
   is_opaque = mode == "RGB" or pixels[..., -1].min() == 255
   if not is_opaque or (colours != colours[..., :1]).any():
@@ -98,7 +101,7 @@ def _without_no_data(image: Image.Image, pixels: Values) -> Values:
   return np.where(pixels == pixels.dtype.type(value), np.nan, pixels)
 
 
-def _of_array(path: bytes, encoded: bytes) -> Values:
+def _read_array(path: bytes, encoded: bytes) -> Values:
   """The array of an .npy file, whose header is checked before it is made."""
   file = io.BytesIO(encoded)
   npy = np.lib.format

@@ -37,7 +37,7 @@ class Statistics:
 
   @classmethod
   def of(cls, pictures: Iterable[Numbers]) -> "Statistics":
-    """Those of pictures; raises ValueError if no pixel is known."""
+    """The statistics of pictures; raises ValueError if no pixel is known."""
     files = pixels = known = 0
     least, most = np.inf, -np.inf
     sums = np.zeros(4)  # Numbers, squares, logarithms, their squares.

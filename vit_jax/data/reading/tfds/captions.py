@@ -30,7 +30,7 @@ def open_labels(info: Any, kind: Captions, name: str | None) -> Labels:
     if key not in IDS and not isinstance(feature, tfds.features.Dataset)
     for keys, shape in _texts((key,), feature.np_dtype, feature.shape)
   }
-  path = _chosen(info.full_name, [*texts], name)
+  path = _choose_path(info.full_name, [*texts], name)
   keys, shape = texts[path]
   (most,) = shape or (1,)
   lines = []
@@ -63,8 +63,11 @@ def _texts(
     yield keys, shape
 
 
-def _chosen(data_set: str, paths: list[str], name: str | None) -> str:
-  """The path of the captions, of those of all texts."""
+def _choose_path(data_set: str, paths: list[str], name: str | None) -> str:
+  """Chooses the path of the captions among the paths of all texts.
+
+  Raises ValueError if there is no such path, or several and no `name`.
+  """
   if name in paths:
     return name
   listed = ", ".join(paths)

@@ -111,8 +111,8 @@ def check_places(splits: Iterable[Any], folder: Any) -> None:
       if not outside and "\\" not in place and "://" not in place:
         continue
     raise RefusedError(
-      f"{_shown(folder)}/dataset_info.json puts the records of a split at "
-      f"{_shown(place)}, outside its folder: pack the images again."
+      f"{_shorten(folder)}/dataset_info.json puts the records of a split at "
+      f"{_shorten(place)}, outside its folder: pack the images again."
     )
 
 
@@ -120,8 +120,8 @@ def check_config_name(name: Any, folder: Any) -> None:
   """Raises RefusedError unless a file's name of a configuration is a name."""
   if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", str(name)):
     raise RefusedError(
-      f"{_shown(folder)}/.config/metadata.json names the configuration "
-      f"{_shown(name)}, which is not the name of a folder: remove that file."
+      f"{_shorten(folder)}/.config/metadata.json names the configuration "
+      f"{_shorten(name)}, which is not the name of a folder: remove that file."
     )
 
 
@@ -152,7 +152,7 @@ def _check(feature: Any, file: epath.Path) -> None:
     raise ValueError("a feature has no class")
   if name not in FEATURES:
     raise RefusedError(
-      f"{_shown(file)} names the class {_shown(name)}, which is not one of "
+      f"{_shorten(file)} names the class {_shorten(name)}, which is not one of "
       "TFDS's own features, and a data set's own code is not run: pack its "
       "images with vit_jax pack."
     )
@@ -180,8 +180,9 @@ def _check_json(name: str, content: Any, file: epath.Path) -> None:
   for key, value in content.items():
     if not _is_plain(key, value):
       raise RefusedError(
-        f"{_shown(file)} sets {_shown(key)} of {name} to {_shown(value)}, "
-        "which is not supported: pack the images with vit_jax pack."
+        f"{_shorten(file)} sets {_shorten(key)} of {name} to "
+        f"{_shorten(value)}, which is not supported: pack the images with "
+        "vit_jax pack."
       )
   if "dtype" in content:
     _check_dtype(content["dtype"], file)
@@ -209,11 +210,11 @@ def _check_dtype(name: Any, file: epath.Path) -> None:
       np.dtype(name)
   except TypeError as error:
     raise RefusedError(
-      f"{_shown(file)} names the type {_shown(name)}, which NumPy does not "
+      f"{_shorten(file)} names the type {_shorten(name)}, which NumPy does not "
       "know: pack the images with vit_jax pack."
     ) from error
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
   text = printable(str(value))
   return text if len(text) <= 200 else f"{text[:197]}..."

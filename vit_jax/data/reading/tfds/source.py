@@ -182,13 +182,13 @@ def open_prepared(
       f"data.dir={folder!r} holds no data set that TFDS prepared (it has no "
       "dataset_info.json): pack images with vit_jax pack."
     )
-  builder = _described(path)
+  builder = _open_builder(path)
   if split is None:
     split = "validation" if "validation" in builder.info.splits else "test"
   return TfdsSource(builder, split, label, kind)
 
 
-def _described(folder: epath.Path) -> tfds.core.DatasetBuilder:
+def _open_builder(folder: epath.Path) -> tfds.core.DatasetBuilder:
   """The builder of a folder; a ValueError names the file that is damaged."""
   file = folder / "dataset_info.json"
   try:
@@ -267,7 +267,7 @@ def _checked_files() -> Iterator[None]:
   )
 
   def described(folder: Any, file_format: None = None) -> Any:
-    return _described(epath.Path(folder).expanduser())
+    return _open_builder(epath.Path(folder).expanduser())
 
   def default_config(folder: epath.Path) -> str | None:
     name = originals[1](folder)
