@@ -163,9 +163,9 @@ def test_patches_that_do_not_count_are_padding():
   x = packed(pixels(), [(2,), (3,)])
   mask = np.ones((2, N), bool)
   mask[0, 3:] = False
-  found = model.apply({"params": params}, x, mask=jnp.asarray(mask))
+  found = apply(model, params, x, mask=jnp.asarray(mask))
   cut = dataclasses.replace(x, image=x.image.at[0, 3:].set(-1))
-  np.testing.assert_array_equal(found, model.apply({"params": params}, cut))
+  np.testing.assert_array_equal(found, apply(model, params, cut))
 
 
 def test_images_of_one_size_are_patches():
@@ -173,8 +173,9 @@ def test_images_of_one_size_are_patches():
   images = jnp.concatenate([pixels(seed)[1] for seed in (0, 1)])
   x = Patches.of(images, P)
   assert x.exists.tolist() == [[True], [True]]
-  found = apply(model, params, x)
-  np.testing.assert_allclose(found[:, 0], apply(model, params, images), **NEAR)
+  both = apply(model, params, (x, images), method=lambda m, x: [*map(m, x)])
+  found, expected = both
+  np.testing.assert_allclose(found[:, 0], expected, **NEAR)
 
 
 @pytest.mark.parametrize(

@@ -402,10 +402,12 @@ def test_the_last_layer_computes_what_is_read(monkeypatch, platform, fields):
   model = tiny(**fields)
   params = random_params(model, pixels())
   monkeypatch.setattr(partitioning, "platform", lambda: platform)
-  found, expected = (
-    jax.jit(jax.grad(_squares(model, method), has_aux=True))(params)
+  both = [
+    jax.grad(_squares(model, method), has_aux=True)
     for method in _methods(fields)
-  )
+  ]
+  # As one program, which has the layers before the last once.
+  found, expected = jax.jit(lambda p: [one(p) for one in both])(params)
   for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
 
@@ -419,15 +421,16 @@ def test_weights_that_are_perturbed_are_those_of_all_queries(fields):
   block = {"msa": {"attention": jnp.zeros((B, HEADS, S, S))}}
   zeros = {"block_0": block, "block_1": block}
 
-  def gradient(mutable):
+  def gradient(A, mutable):
     def total(A):
       variables = {"params": params, "perturbations": A}
       y = model.apply(variables, pixels(), mutable=mutable)
       return (y[0] if mutable else y).sum()
 
-    return jax.jit(jax.grad(total))(zeros)
+    return jax.grad(total)(A)
 
-  found, expected = map(gradient, (False, "intermediates"))
+  both = jax.jit(lambda A: [gradient(A, m) for m in (False, "intermediates")])
+  found, expected = both(zeros)
   for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
@@ -451,9 +454,8 @@ class Mixed(ReadsTheSecond, Vit):
 def test_a_class_with_a_pool_of_its_own_reads_what_it_likes(cls):
   model = cls.like(tiny())
   params = random_params(model, pixels())
-  found, z = (
-    apply(model, params, pixels(), method=method)
-    for method in (cls.pooled, lambda m, x: m.encode(x)[0])
+  found, z = apply(
+    model, params, pixels(), method=lambda m, x: (m.pooled(x), m.encode(x)[0])
   )
   np.testing.assert_allclose(found, z[:, 1], rtol=1e-5, atol=1e-6)
 
@@ -472,9 +474,13 @@ class WithAll(EncoderBlock):
 
 def test_an_attention_of_ones_own_need_not_know_what_is_read():
   params = random_params(tiny(), pixels())
-  found, expected = (
-    apply(tiny(block=block), params, pixels()) for block in (WithAll, None)
-  )
+  models = tiny(block=WithAll), tiny()
+
+  @jax.jit
+  def answers(params, x):
+    return [model.apply({"params": params}, x) for model in models]
+
+  found, expected = answers(params, pixels())
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 

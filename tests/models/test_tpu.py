@@ -36,14 +36,16 @@ def for_tpu(monkeypatch):
 
 
 def loss_and_gradients(model, params, x, **options):
-  """Value and gradients of a loss that gives each output its own weight."""
+  """A loss that weights each output differently; the outputs; gradients."""
   weights = jax.random.normal(jax.random.key(3), (B, 7, D))
 
   def loss(params, x):
     y = model.apply({"params": params}, x, **options)
-    return (weights * y.astype(jnp.float32)).sum()
+    return (weights * y.astype(jnp.float32)).sum(), y
 
-  return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, x)
+  both = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+  (value, y), gradients = jax.jit(both)(params, x)
+  return value, y, gradients
 
 
 def block_and_params(dtype, q_std=1.0, kind=vit.EncoderBlock, **fields):
@@ -80,8 +82,9 @@ def test_a_block_for_tpu_has_the_value_and_gradients_of_any_other(
   monkeypatch, kind, whole
 ):
   block, params, z = block_and_params(jnp.float32, **kind)
-  expected, (expected_grads, expected_dz) = loss_and_gradients(block, params, z)
-  expected_y = jax.jit(block.apply)({"params": params}, z)
+  expected, expected_y, (expected_grads, expected_dz) = loss_and_gradients(
+    block, params, z
+  )
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
   if not whole:
     monkeypatch.setattr(attention, "WHOLE", 6)
@@ -94,7 +97,7 @@ def test_a_block_for_tpu_has_the_value_and_gradients_of_any_other(
   assert ("layout_constraint" in traced) == (turns or not whole)
   y = jax.jit(block.apply)({"params": params}, z)
   assert relative_difference(y, expected_y) < 1e-6
-  found, (grads, dz) = loss_and_gradients(block, params, z)
+  found, _, (grads, dz) = loss_and_gradients(block, params, z)
   assert float(found) == pytest.approx(float(expected), rel=1e-5)
   assert relative_difference(dz, expected_dz) < 1e-6
   msa, expected_msa = grads["msa"], expected_grads["msa"]
@@ -122,7 +125,9 @@ def test_a_block_for_tpu_has_logits_and_exponentials_of_the_type_of_any_other(
   """Both forms round to bfloat16 at the same places, but not the same sums."""
   kind = kind | {"attention_dtype": jnp.bfloat16}
   block, params, z = block_and_params(jnp.float32, 4.0, **kind)
-  plain = loss_and_gradients(block, params, z)
+  expected, _, (expected_grads, expected_dz) = loss_and_gradients(
+    block, params, z
+  )
   exact, _, _ = block_and_params(jnp.float32, **kind | WIDE)
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
   if not whole:
@@ -138,13 +143,12 @@ def test_a_block_for_tpu_has_logits_and_exponentials_of_the_type_of_any_other(
   exponentials = re.compile(r":bf16\[[^\]]*\] = exp ")
   assert all(map(exponentials.search, passes(block)))
   assert not any("bf16" in one for one in passes(exact))
-  found, (grads, dz) = loss_and_gradients(block, params, z)
-  assert float(found) == pytest.approx(float(plain[0]), rel=0.01)
+  found, _, (grads, dz) = loss_and_gradients(block, params, z)
+  assert float(found) == pytest.approx(float(expected), rel=0.01)
   # Each logit, of up to 16 here, is off by up to 2^-5, one in a few rows.
-  assert relative_difference(dz, plain[1][1]) < 0.02
-  grads, expected = grads["msa"], plain[1][0]["msa"]
+  assert relative_difference(dz, expected_dz) < 0.02
   for name in ("value", "out"):
-    a, b = (g[name]["kernel"] for g in (grads, expected))
+    a, b = (g["msa"][name]["kernel"] for g in (grads, expected_grads))
     assert relative_difference(a, b) < 0.02
 
 
@@ -153,8 +157,8 @@ def test_a_block_for_tpu_has_logits_and_exponentials_of_the_type_of_any_other(
 def test_a_block_for_tpu_is_exact_enough_in_bfloat16(for_tpu, std, tolerance):
   exact, params, z = block_and_params(jnp.float32, std)
   rough, _, _ = block_and_params(jnp.bfloat16)
-  expected, (expected_grads, _) = loss_and_gradients(exact, params, z)
-  found, (grads, _) = loss_and_gradients(rough, params, z)
+  expected, _, (expected_grads, _) = loss_and_gradients(exact, params, z)
+  found, _, (grads, _) = loss_and_gradients(rough, params, z)
   assert float(found) == pytest.approx(float(expected), rel=0.05)
   for name in ("value", "out"):
     a, b = (g["msa"][name]["kernel"] for g in (grads, expected_grads))
@@ -265,13 +269,13 @@ def test_a_block_has_the_splash_kernel_on_tpus_for_many_tokens_alone(
     traced = jax.make_jaxpr(lambda p: block.apply({"params": p}, z))(params)
     return "pallas_call" in str(traced)
 
-  expected, expected_grads = loss_and_gradients(plain, params, z)
+  expected, _, expected_grads = loss_and_gradients(plain, params, z)
   assert not has_kernel()
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
   assert not has_kernel()
   monkeypatch.setattr(attention, "WHOLE", 6)
   assert has_kernel()
-  found, grads = loss_and_gradients(block, params, z)
+  found, _, grads = loss_and_gradients(block, params, z)
   assert float(found) == pytest.approx(float(expected), rel=1e-5)
   for a, b in zip(*map(jax.tree.leaves, (grads, expected_grads)), strict=True):
     assert relative_difference(a, b) < 2e-6

@@ -68,18 +68,22 @@ def test_the_formula_from_the_towers_alone(image):
   # What is left are the parameters of the image tower, by their own paths.
   shapes = jax.eval_shape(lambda: init_params(image, jax.random.key(0), 16))
   assert paths(params) == paths(shapes)
-  u = jax.jit(lambda p: represent(image, p, images()))(params)
-  v = jax.jit(model.text.apply)({"params": of_text}, jnp.asarray(IDS))
+  whole = {**params, "text": of_text, "log_scale": log_scale, "bias": bias}
+
+  @jax.jit
+  def answers(whole, ids):
+    u = represent(image, {key: whole[key] for key in params}, images())
+    v = model.text.apply({"params": whole["text"]}, ids)
+    given = [(images(), ids), (None, ids)]
+    return u, v, *(model.apply({"params": whole}, one) for one in given)
+
+  u, v, both, one = answers(whole, jnp.asarray(IDS))
   u, v = np.asarray(u, np.float64), np.asarray(v, np.float64)
   cosine = (u @ v.T) / np.outer(
     np.linalg.norm(u, axis=1), np.linalg.norm(v, axis=1)
   )
   expected = np.exp(np.float64(log_scale)) * cosine + np.float64(bias)
-  whole = {**params, "text": of_text, "log_scale": log_scale, "bias": bias}
-  answer = jax.jit(model.apply)
-  both = answer({"params": whole}, (images(), jnp.asarray(IDS)))
   np.testing.assert_allclose(both.logits(), expected, rtol=1e-4, atol=1e-5)
-  one = answer({"params": whole}, (None, jnp.asarray(IDS)))
   assert one.image is None
   np.testing.assert_allclose(one.text, both.text, rtol=1e-5, atol=1e-6)
 
