@@ -262,6 +262,16 @@ def test_answers_go_to_a_file_and_are_summed_up(
     assert ranked == [row["class_1"], row["class_2"]]
 
 
+def test_a_label_may_be_named_like_another_column():
+  answers = MultiLabelTask(threshold=0.5).answers
+  one = Prediction("a.png", index=(1, 0), probability=(0.75, 0.25))
+  lines = csv_lines(answers, ("image", "error"), 1, 2)
+  assert lines([one])[0].splitlines() == [
+    "image,class,class_1,probability_1,image,error,error",
+    "a.png,error,error,0.75,0.25,0.75,",
+  ]
+
+
 def test_rows_of_labels_and_of_numbers():
   """Several labels as a file of labels has them, and a column per target."""
   sea = Prediction("a.png", index=(2, 0, 1), probability=(0.9, 0.8, 0.1))
@@ -276,6 +286,8 @@ def test_rows_of_labels_and_of_numbers():
   assert second == third
   assert second["class"] == "sea;sky" and not second["error"]
   assert second["class_2"] == "sky" and second["probability_2"] == "0.8"
+  assert [second[name] for name in names] == ["0.8", "0.1", "0.9"]
+  assert not any(first[name] for name in names)
   assert counts == {"sea": 2, "sky": 2}
   lines = csv_lines(RegressionTask().answers, ("age",), 3, 1)
   numbers = Prediction("a.png", values=(3.5,))

@@ -315,6 +315,14 @@ def test_runs_have_names_that_tell_them_apart(workdirs, names):
   assert example.Page(page(runs)).texts("h2")[-2:] == names
 
 
+def test_a_group_without_examples_has_its_text_alone(measured):
+  groups = [("Worst mistakes", "There is none.", [])]
+  none = dataclasses.replace(measured, groups=groups)
+  text = page([example.facts("a", none)])
+  assert '<p class="soft">There is none.</p>' in text
+  assert '<ul class="examples">' not in text
+
+
 @pytest.mark.slow
 def test_photographs_are_shrunk_before_pictures_are_left_out(
   measured, monkeypatch

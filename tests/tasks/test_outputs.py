@@ -54,7 +54,7 @@ def test_a_number_is_written_as_its_file_has_it(tmp_path):
     RegressionTask(),
     source.class_names,
     index=np.array([0]),
-    label=np.float32([[9.94, 120000]]).astype(np.float64),
+    label=np.array([[9.94, 120000]], np.float32).astype(np.float64),
     output=np.array([[9.5, 0.25]]),
     loss=np.array([0.5]),
     skipped=0,

@@ -9,6 +9,7 @@ from typing import Any
 
 from vit_jax.inference.predictor import Prediction
 from vit_jax.tasks.answers import Answers
+from vit_jax.tasks.task import class_name
 
 Lines = Callable[[list[Prediction]], list[str]]
 
@@ -76,6 +77,7 @@ def csv_lines(
 
   A row has the class, or all labels above the threshold, and the `top`
   likeliest with their probabilities; or a number for each target; or an error.
+  With several labels, it also has the probability of each, under its name.
   `outputs` is the number of classes or targets of the model.
   """
   zeros = (0.0,) * outputs
@@ -83,28 +85,34 @@ def csv_lines(
   blank = Prediction("", None, tuple(range(outputs)), zeros, zeros)
   text = io.StringIO()
 
-  def answer(one: Prediction) -> dict[str, Any]:
+  def answer(one: Prediction) -> list[tuple[str, Any]]:
     record = answers.as_json(one, names, top)
     ranked = record.get("predictions", [])
-    cells = {"image": one.image}
+    cells: list[tuple[str, Any]] = [("image", one.image)]
     if ranked:
-      cells["class"] = ";".join(_predicted_classes(record))
+      cells.append(("class", ";".join(_predicted_classes(record))))
     for n, x in enumerate(ranked[:top], start=1):
-      cells |= {f"class_{n}": x["class"], f"probability_{n}": x["probability"]}
-    return cells | record.get("values", {})
+      cells.append((f"class_{n}", x["class"]))
+      cells.append((f"probability_{n}", x["probability"]))
+    if answers.given_from is not None:
+      every = sorted(zip(one.index, one.probability, strict=True))
+      cells += [(class_name(names, k), p) for k, p in every]
+    return [*cells, *record.get("values", {}).items()]
 
   def rows(batch: list[Prediction]) -> list[str]:
     for one in batch:
-      cells = {"image": one.image, "error": one.error}
       if one.error is None:
-        cells = answer(one)
+        cells = [*(cell for _, cell in answer(one)), None]
+      else:
+        cells = [one.image, *[None] * (len(columns) - 2), one.error]
       writer.writerow(cells)
     written = text.getvalue()[:-1]
     text.seek(0)
     text.truncate()
     return [written]
 
-  columns = [*answer(blank), "error"]
-  writer = csv.DictWriter(text, columns, lineterminator="\n")
-  writer.writeheader()
+  # A list, not a dictionary: a label may be named like another column.
+  columns = [*(column for column, _ in answer(blank)), "error"]
+  writer = csv.writer(text, lineterminator="\n")
+  writer.writerow(columns)
   return rows

@@ -302,7 +302,6 @@ def _examples(measured: Measured | None, longest: int) -> list[dict[str, Any]]:
       "examples": [pictures.example(one, longest) for one in shown],
     }
     for title, text, shown in measured.groups
-    if shown
   ]
 
 

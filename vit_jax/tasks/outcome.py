@@ -99,7 +99,10 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-  """Telling examples of one kind, the most telling first."""
+  """Telling examples of one kind, the most telling first.
+
+  A report shows `text` even if there is no example, so it should then say so.
+  """
 
   title: str
   text: str

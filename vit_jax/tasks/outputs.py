@@ -128,21 +128,27 @@ class OutputsOutcome(Outcome):
     return [(f"Scores of each {columns[0]}", (columns, rows))]
 
   def telling(self) -> list[Examples]:
-    examples = []
-    for row in np.argsort(-self.loss, kind="stable")[:_WORST]:
-      label, answer = (
-        self.task.labels.told(x[row], self.names)
-        for x in (self.label, self.answers)
-      )
-      label_and_answer = f"{label}; answer: {answer}"
-      index = int(self.index[row])
-      examples.append(
-        Example(index, label_and_answer, f"Photograph of {label_and_answer}")
-      )
-    text = (
-      "The mistakes with the highest loss. Look for wrong labels here first."
+    text = "The images with the highest loss. Look for wrong labels here first."
+    return [
+      Examples("Highest loss", text, self.worst(np.arange(len(self.loss))))
+    ]
+
+  def worst(self, rows: np.ndarray) -> list[Example]:
+    """Of these rows, the examples with the highest loss, with their answers."""
+    order = rows[np.argsort(-self.loss[rows], kind="stable")]
+    return [
+      Example(int(self.index[row]), said, f"Photograph of {said}")
+      for row in order[:_WORST]
+      for said in [self.label_and_answer(row)]
+    ]
+
+  def label_and_answer(self, row: int) -> str:
+    """The label of an example and the answer to it, in words."""
+    label, answer = (
+      self.task.labels.told(x[row], self.names)
+      for x in (self.label, self.answers)
     )
-    return [Examples("Worst mistakes", text, examples)]
+    return f"{label}; answer: {answer}"
 
 
 def alike(rows: Float[np.ndarray, "N K"]) -> bool:

@@ -9,6 +9,7 @@ import pytest
 import scipy.special
 from sklearn import metrics as sklearn
 
+from tests.tasks.made_up import Split, rows_of
 from vit_jax.data.reading.several import SEVERAL
 from vit_jax.tasks.classification.calibration import fit
 from vit_jax.tasks.classification.task import ClassificationTask
@@ -160,3 +161,50 @@ def test_an_overview_says_of_how_many_it_is_known():
   cells = SEVERAL.overview(LABELS, NAMES)
   positive, known = (LABELS == 1).sum(axis=0), KNOWN.sum(axis=0)
   assert cells["b"] == f"{positive[1]} of {known[1]} known"
+
+
+def three(label):
+  """Answers a and b to the first image, b to the next, and c to the last."""
+  return MultiLabelOutcome(
+    MultiLabelTask(threshold=0.5),
+    NAMES,
+    index=np.arange(3),
+    label=np.array(label, np.float64),
+    output=np.array([[0.75, 0.5, 0.25], [0.25, 0.75, 0], [0, 0.25, 1]]),
+    loss=np.array([3.0, 1.0, 2.0]),
+    skipped=0,
+  )
+
+
+RIGHT = [[1, np.nan, 0], [0, 1, 0], [0, 0, 1]]
+ONE_WRONG = [[1, np.nan, 0], [np.nan, 0, 0], [0, 0, 1]]
+
+
+def test_an_unknown_label_is_told_from_an_absent_one_in_the_file(tmp_path):
+  rows = rows_of(three(ONE_WRONG), tmp_path, Split([], NAMES))
+  assert [row[:4] for row in rows] == [
+    ["file", "labels", "answers", "unknown"],
+    ["0.png", "a", "a;b", "b"],
+    ["2.png", "c", "c", ""],
+    ["1.png", "", "b", "a"],
+  ]
+
+
+def test_the_worst_mistakes_are_mistakes_in_known_labels():
+  """Image 0 has the highest loss, and what is known of it is right."""
+  (group,) = three(ONE_WRONG).telling()
+  assert [one.index for one in group.examples] == [1]
+  assert group.examples[0].caption == "no label; answer: b; unknown: a"
+  assert group.text.startswith("1 of 3 images has a mistake in a known label.")
+  two = [[0, np.nan, 0], [np.nan, 0, 0], [0, 0, 1]]
+  (group,) = three(two).telling()
+  assert [one.index for one in group.examples] == [0, 1]
+  assert group.text.startswith("2 of 3 images have a mistake")
+
+
+def test_without_a_mistake_the_report_says_so():
+  (group,) = three(RIGHT).telling()
+  assert not group.examples
+  assert group.text == (
+    "There is none: each known label of each image is answered right."
+  )

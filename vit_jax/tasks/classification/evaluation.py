@@ -263,7 +263,8 @@ class ClassificationOutcome(Outcome):
         caption = f"{names_shown}, {one.probability:.1%}"
         alt = f"Photograph of class {label}"
         examples.append(Example(one.index, caption, alt))
-      groups.append(Examples(title, text, examples))
+      if examples:
+        groups.append(Examples(title, text, examples))
     return groups
 
 

@@ -170,8 +170,9 @@ class PixelNumbersOutcome(Outcome):
     best = [row for row in order[::-1][:_SHOWN] if row not in worst]
     panels = "The image, its target, and the model's answer."
     return [
-      Examples("Worst images", panels, [*map(self._example, worst)]),
-      Examples("Best images", panels, [*map(self._example, best)]),
+      Examples(f"{kind} images", panels, [*map(self._example, rows)])
+      for kind, rows in (("Worst", worst), ("Best", best))
+      if rows
     ]
 
   def _example(self, row: Any) -> Example:

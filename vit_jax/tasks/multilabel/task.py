@@ -13,11 +13,12 @@ from jaxtyping import Array, Float
 from vit_jax.data.example import Source
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.display import Metric, Split
+from vit_jax.runtime.printable import counted
 from vit_jax.tasks.answers import Answer
 from vit_jax.tasks.classification.calibration import Calibration, probabilities
 from vit_jax.tasks.classification.task import ClassAnswers, ClassificationTask
 from vit_jax.tasks.metrics import Measure
-from vit_jax.tasks.outcome import Chart, Curves, Stream, Table
+from vit_jax.tasks.outcome import Chart, Curves, Examples, Stream, Table
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.table import labels_of
@@ -282,12 +283,36 @@ class MultiLabelOutcome(OutputsOutcome):
     return ("label", *counts, "AP", "AUROC", "precision", "recall", "F1"), rows
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
-    def cells(row: int) -> list[str]:
-      both = self.label[row], self.answers[row]
-      names_given = [";".join(_only(self.names, flags)) for flags in both]
-      return [*names_given, *(f"{value:.8g}" for value in self.output[row])]
+    flags = {"labels": self.label, "answers": self.answers}
+    if not self.known.all():
+      flags["unknown"] = ~self.known
 
-    return ["labels", "answers", *self.names], cells
+    def cells(row: int) -> list[str]:
+      lists = [";".join(_only(self.names, of[row])) for of in flags.values()]
+      return [*lists, *(f"{value:.8g}" for value in self.output[row])]
+
+    return [*flags, *self.names], cells
+
+  def telling(self) -> list[Examples]:
+    wrong = ((self.label > 0) != self.answers) & self.known
+    rows = np.flatnonzero(wrong.any(axis=1))
+    known = " known" if not self.known.all() else ""
+    share = f"{len(rows):,} of {counted(len(self.loss), 'image')}"
+    text = (
+      f"{share} {'has' if len(rows) == 1 else 'have'} a mistake in a{known} "
+      "label. Those with the highest loss are shown: look for wrong labels "
+      "here first."
+    )
+    if not len(rows):
+      text = (
+        f"There is none: each{known} label of each image is answered right."
+      )
+    return [Examples("Worst mistakes", text, self.worst(rows))]
+
+  def label_and_answer(self, row: int) -> str:
+    said = super().label_and_answer(row)
+    unknown = _only(self.names, ~self.known[row])
+    return f"{said}; unknown: {', '.join(unknown)}" if unknown else said
 
   def charts(self) -> list[Chart]:
     known = self.known
