@@ -63,7 +63,9 @@ def test_arguments_are_those_of_timms_class():
 
 def test_a_row_is_named_as_its_class_is():
   for row in timm_evas.ROWS:
-    assert timm_arguments.known(row.architecture) == "e", row.architecture
+    assert timm_arguments.class_of_name(row.architecture) == "e", (
+      row.architecture
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_a_row_is_named_as_its_class_is():
   ],
 )
 def test_a_name_tells_the_class_and_unusual_heads(name, initial, heads):
-  assert timm_arguments.known(name) == initial
+  assert timm_arguments.class_of_name(name) == initial
   assert next(timm_arguments.matching(name, "heads"), None) == heads
 
 

@@ -168,7 +168,7 @@ def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
 
 
 def _pool(model: BaseVit, tree: Any, grid: tuple[int, int]) -> np.ndarray:
-  """The weights of all tokens in a MAP head, (B, k, S); 0 for those unread."""
+  """The weights of all tokens in a MAP head, (B, k, S); 0 if it skips them."""
   A = _fetch(tree["map_head"])[:, :, 0]
   left_out = model.prefix + grid[0] * grid[1] - A.shape[2]
   return np.pad(A, ((0, 0), (0, 0), (left_out, 0)))

@@ -269,8 +269,8 @@ def define_config_keys(cls: type[Section]) -> None:
 def data_keys(data: str, sets: bool = False) -> dict[str, str]:
   """The keys of the configuration that a folder or a file of labels stands for.
 
-  With `sets`, a configuration of a data set, such as digits, stands for that.
-  Raises ValueError if it is none of these.
+  With `sets`, `data` may also be a configuration, such as digits, and stands
+  for its data set. Raises ValueError if it is none of these.
   """
   flag, text = _kind(data)
   if flag == "config":

@@ -128,7 +128,10 @@ class TrainLoop:
     return state, self._evaluated
 
   def _evaluate_start(self, state: TrainState) -> None:
-    """Measures and saves published features, which may be the best ones."""
+    """Evaluates and saves the weights that the run starts from, as step 0.
+
+    They are published, and may be better than all that training makes of them.
+    """
     past = metrics_so_far(self.outputs.checkpoints.folder)
     if all(row["step"] for row in past):
       self._save(state, 0, self._evaluate(state, 0))

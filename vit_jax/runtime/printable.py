@@ -109,9 +109,9 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def _pieces(line: str, short: int) -> list[tuple[str, str]]:
-  """The spaces before each part that stays whole, and the part.
+  """The parts of a line that are not broken, each after the spaces before it.
 
-  Of a line with columns, cells of at most `short` characters stay whole.
+  They are words; in a line with columns, also cells of up to `short` letters.
   """
   pieces = []
   for cell in _CELL.finditer(line):

@@ -134,7 +134,7 @@ class TokenizerFiles:
     return self.open(self.length + 1)
 
   def text(self, ids: Int[np.ndarray, " T"]) -> str:
-    """A text of tokens, about as it was before it became them."""
+    """The text that token ids stand for, about as it was written."""
     known = [int(k) for k in ids if k >= 0]
     names = dict(self.files)
     file = self.tokenizer.file  # Which has been tried.

@@ -244,14 +244,14 @@ def _plain(
 def _pooling(config: Config, arguments: Config, default: str) -> str:
   """The pooling that the configuration tells, or else the default."""
   name = config.get("architecture")
-  default = timm_arguments.own(name).get("global_pool", default)
+  default = timm_arguments.arguments_of_name(name).get("global_pool", default)
   theirs = arguments.get("global_pool", config.get("global_pool")) or default
   return _POOLINGS[checked("global_pool", str, theirs, choices=(*_POOLINGS,))]
 
 
 def _class(shapes: Shapes, config: Config) -> str:
   """The initial of timm's class, by the architecture's name or the arrays."""
-  if initial := timm_arguments.known(config.get("architecture")):
+  if initial := timm_arguments.class_of_name(config.get("architecture")):
     return initial
   if relative.fields(table := _table(shapes), shapes):
     return "b" if table is timm_shared.EVA else "r"
@@ -268,9 +268,9 @@ def _heads_and_gelu(
   if "num_heads" in arguments:
     num_heads = arguments["num_heads"]
   name = config.get("architecture")
-  if "act_layer" in arguments or timm_arguments.known(name):
+  if "act_layer" in arguments or timm_arguments.class_of_name(name):
     guessed -= {"gelu"}
-  if "norm_layer" in arguments or timm_arguments.known(name):
+  if "norm_layer" in arguments or timm_arguments.class_of_name(name):
     guessed -= {"layer_norm_epsilon"}
   guessed -= arguments.keys()
   gated = timm_evas.is_gated(shapes)
@@ -324,7 +324,7 @@ def _particular(
   } & shapes.keys()
   name = config.get("architecture")
   pooling = _pooling(config, arguments, default)
-  pool_prefix = {**timm_arguments.own(name), **arguments}.get(
+  pool_prefix = {**timm_arguments.arguments_of_name(name), **arguments}.get(
     "pool_include_prefix"
   )
   if pool_prefix and pooling != "map":
@@ -553,10 +553,13 @@ def _config(vit: Any) -> dict[str, Any]:
       arguments |= {"class_token": False, "fc_norm": False}
   config = timm_shared.configuration(vit, name, arguments)
   arguments = config["model_args"]
-  table = timm_arguments.ARGUMENTS[timm_arguments.known(name) or "v"]
+  table = timm_arguments.ARGUMENTS[timm_arguments.class_of_name(name) or "v"]
   if "act_layer" not in table:  # That of an Eva or a Beit is fixed.
     del arguments["act_layer"]
-  if timm_arguments.own(name).get("epsilon", 1e-6) != vit.layer_norm_epsilon:
+  if (
+    timm_arguments.arguments_of_name(name).get("epsilon", 1e-6)
+    != vit.layer_norm_epsilon
+  ):
     if "norm_layer" in table:
       rms = getattr(vit, "norm_kind", "layer") == "rms"
       arguments["norm_layer"] = "rmsnorm" if rms else "layernorm"

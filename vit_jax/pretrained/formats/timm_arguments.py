@@ -114,13 +114,13 @@ def arguments_of(config: Config) -> dict[str, Any]:
   return {key: value for key, value in arguments.items() if value is not None}
 
 
-def known(name: Any) -> str | None:
-  """The initial of the class that an architecture's name tells, if it does."""
+def class_of_name(name: Any) -> str | None:
+  """The initial of timm's class for an architecture of this name, if known."""
   return next(matching(name, "classes"), None)
 
 
-def own(name: Any) -> dict[str, Any]:
-  """The arguments of an architecture that no array tells, by its name."""
+def arguments_of_name(name: Any) -> dict[str, Any]:
+  """The arguments that an architecture of this name has and no array tells."""
   found: dict[str, Any] = {}
   for arguments in matching(name, "own"):
     found |= arguments
@@ -160,7 +160,8 @@ def norm(
   for another norm, or if the arrays are of another than the arguments say.
   """
   kind = _norm_kind(shapes, "blocks.0.norm1")
-  epsilon = own(name).get("epsilon", 1e-6 if known(name) else default)
+  usual = 1e-6 if class_of_name(name) else default
+  epsilon = arguments_of_name(name).get("epsilon", usual)
   if told := arguments.get("norm_layer"):
     _check_norm("norm_layer", told, kind)
     epsilon = 1e-6

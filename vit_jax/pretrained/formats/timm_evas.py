@@ -76,7 +76,7 @@ def find(shapes: Shapes, config: Config) -> Eva | None:
       "heads share keys and values, is not supported."
     )
   signed = any(array in shapes for array in SIGNATURES)
-  eva = signed or timm_arguments.known(name) == "e"
+  eva = signed or timm_arguments.class_of_name(name) == "e"
   if not eva:
     if _may_be_pe(shapes) and not name:
       raise ValueError(
@@ -115,8 +115,8 @@ def fields(
   values = {k: v for k, v in row.fields.items() if k not in told}
   name = config.get("architecture")
   arguments = {
-    **timm_arguments.own(
-      name if timm_arguments.known(name) else row.architecture
+    **timm_arguments.arguments_of_name(
+      name if timm_arguments.class_of_name(name) else row.architecture
     ),
     **arguments,
   }

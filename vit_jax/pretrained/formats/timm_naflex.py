@@ -109,7 +109,7 @@ def infer(
   _check(given)
   _check_arrays(shapes)
   name = config.get("architecture")
-  told = {**timm_arguments.own(name), **given}
+  told = {**timm_arguments.arguments_of_name(name), **given}
   published = architecture.section(
     "pretrained_cfg", config.get("pretrained_cfg")
   )

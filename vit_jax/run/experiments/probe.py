@@ -85,7 +85,7 @@ def probe_checkpoint(
       )
     fitted = f"the {neighbours:,} nearest of all {most:,} training images vote"
   opened = _Opened(checkpoint, settings, overrides)
-  params, track = opened.params(splits, fitted, display)
+  params, track = opened.show_and_read(splits, fitted, display)
   read = partial(represent, opened.model, pre_logits=pre_logits)
   with opened.reading(read, splits, params, track) as (train, test):
     return score(train, test, len(names[0]))
@@ -127,7 +127,7 @@ def probe_shots(
     f"a linear classifier, fitted to {each} of each class{times}: "
     f"{few_shot.num_shots:,} of the {len(train):,} are used in all"
   )
-  params, track = opened.params(splits, fitted, display)
+  params, track = opened.show_and_read(splits, fitted, display)
   return few_shot.measure_each(params, shots, track)
 
 
@@ -213,7 +213,7 @@ class _Opened:
     height, width = self.preprocessing.image_size
     self.name = f"{self.loaded.origin.source} at {height} x {width}"
 
-  def params(
+  def show_and_read(
     self,
     splits: tuple[Source, Source],
     probe: str,

@@ -141,16 +141,19 @@ def _show_best(study: Study, rows: Sequence[Any], display: Display) -> None:
 
 
 def means(study: Study, rows: Sequence[Mapping]) -> list[dict[str, Any]]:
-  """Rows with the means of complete groups of rows, as `MEANS` asks for."""
+  """Rows with the means over groups of rows, if `MEANS` asks for them.
+
+  `MEANS` is explained in `study_file`. A group that lacks a row has no mean.
+  """
   columns = getattr(study.module, "MEANS", None)
   if columns is None:
     return []
   of = columns["of"]
-  apart = (columns["over"], columns["groups"])
+  varying = (columns["over"], columns["groups"])
   scores = {row["row"]: row[of] for row in rows if row.get(of) is not None}
   members: dict[tuple, list[str]] = {}
   for name, values in study.rows.items():
-    same = tuple((k, v) for k, v in values.items() if k not in apart)
+    same = tuple((k, v) for k, v in values.items() if k not in varying)
     for group in (values[columns["groups"]], "all"):
       members.setdefault((group, same), []).append(name)
   return [
