@@ -19,7 +19,7 @@ from vit_jax.models.model import unit
 from vit_jax.pretrained.formats import dinov2
 from vit_jax.pretrained.formats.mapping import Rule
 from vit_jax.run import build
-from vit_jax.training.losses import Moment
+from vit_jax.training.losses import StepContext
 
 PROTOTYPES, HEAD, BOTTLENECK, SMALL = 40, 24, 8, 3
 HELD, WARM = 10, 30  # Steps.
@@ -163,11 +163,11 @@ def _draw(setup: Setup) -> Any:
 def late_center(teach: Any) -> Any:
   """The teacher with the centers of the step before the last one."""
 
-  def late(self: Any, large: Any, targets: Any, moment: Moment) -> Any:
-    old, new = moment.state["old"], moment.state["new"]
+  def late(self: Any, large: Any, targets: Any, context: StepContext) -> Any:
+    old, new = context.state["old"], context.state["new"]
 
-    def of_state(state: Any) -> Moment:
-      return dataclasses.replace(moment, state=state)
+    def of_state(state: Any) -> StepContext:
+      return dataclasses.replace(context, state=state)
 
     found = teach(self, large, targets, of_state(old))
     after = teach(self, large, targets, of_state(new))["state"]
@@ -222,9 +222,9 @@ def positive_gram(_: Any) -> Any:
 def late_anchor(anchor: Any) -> Any:
   """The teacher of Gram anchoring renewed a step late."""
 
-  def late(self: Any, moment: Moment) -> Any:
-    step = jnp.maximum(moment.step - 1, 0)
-    return anchor(self, dataclasses.replace(moment, step=step))
+  def late(self: Any, context: StepContext) -> Any:
+    step = jnp.maximum(context.step - 1, 0)
+    return anchor(self, dataclasses.replace(context, step=step))
 
   return late
 

@@ -110,7 +110,7 @@ class Reconstruction(TakesImages, Objective):
     spread = pixels.var(-1, keepdims=True, ddof=1) + 1e-6
     return images, {"order": order, "pixels": (pixels - middle) / spread**0.5}
 
-  def loss(self, apply, inputs, targets, moment):
+  def loss(self, apply, inputs, targets, context):
     predicted = apply(inputs, draw={"order": targets["order"]})
     error = ((predicted - targets["pixels"]) ** 2).mean((1, 2))
     explained = 1 - error / (targets["pixels"] ** 2).mean((1, 2))

@@ -103,7 +103,7 @@ class Contrast(ImageInputs, Objective):
   def prepare(self, batch, key):
     return self.inputs(batch), jnp.eye(len(batch["label"]))
 
-  def loss(self, apply, inputs, targets, moment):
+  def loss(self, apply, inputs, targets, context):
     u, v = apply(inputs)
     both = jax.nn.log_softmax(u @ v.T), jax.nn.log_softmax(v @ u.T)
     found = both[0].argmax(1) == targets.argmax(1)

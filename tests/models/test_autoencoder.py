@@ -14,7 +14,7 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.vit import Vit
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.tasks.autoencoder.objective import Reconstruction
-from vit_jax.training.losses import Moment
+from vit_jax.training.losses import StepContext
 
 SIZES = dict(decoder_size=16, decoder_layers=2, decoder_heads=2)
 N, K = 16, 4  # Patches, and those that the encoder sees.
@@ -304,7 +304,7 @@ def test_loss_pixels_and_gradients_are_those_of_transformers(
       return ours.apply({"params": params, "draw": draw}, x)
 
     targets = {"draw": choice, "pixels": objective.targets(x, choice)}
-    return objective.loss(apply, x, targets, Moment()).value.mean()
+    return objective.loss(apply, x, targets, StepContext()).value.mean()
 
   params = jax.tree.map(jnp.asarray, params)
   loss, grads = jax.jit(jax.value_and_grad(loss_of))(params)

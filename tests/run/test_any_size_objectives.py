@@ -16,7 +16,7 @@ from vit_jax.models.two_towers import two_towers
 from vit_jax.tasks.autoencoder.objective import Reconstruction, draw_of_rows
 from vit_jax.tasks.pairs.objective import Contrast
 from vit_jax.training.inputs import inputs_of
-from vit_jax.training.losses import Classification, Moment
+from vit_jax.training.losses import Classification, StepContext
 from vit_jax.training.settings import LossSettings
 
 P, TOKENS = 4, 12
@@ -102,9 +102,9 @@ def test_the_loss_of_padded_rows_is_that_of_each_image_alone(name):
   def padded(inputs, **_):
     return model.apply({"params": params}, inputs)
 
-  moment = Moment(step=jnp.int32(0), state=None, frozen={})
-  found = objective.loss(padded, inputs, targets, moment)
-  expected = objective.loss(alone(model, params), inputs, targets, moment)
+  context = StepContext(step=jnp.int32(0), state=None, frozen={})
+  found = objective.loss(padded, inputs, targets, context)
+  expected = objective.loss(alone(model, params), inputs, targets, context)
   assert found.value.shape == (B,)
   for one, other in (
     (found.value, expected.value),
@@ -147,12 +147,12 @@ def test_an_autoencoder_fills_in_each_image_as_if_it_were_alone(rate, pooling):
   params = jax.tree.map(jnp.asarray, random_params(model, example))
   images: Any
   images, targets = objective.prepare(batch(), jax.random.key(1))
-  moment = Moment(step=jnp.int32(0), state=None, frozen={})
+  context = StepContext(step=jnp.int32(0), state=None, frozen={})
 
   def apply(inputs, draw):
     return model.apply({"params": params, "draw": draw}, inputs)
 
-  found = objective.loss(apply, images, targets, moment).value
+  found = objective.loss(apply, images, targets, context).value
   for row, (h, w) in enumerate(GRIDS):
     # The same patches hidden of the image, as one of a single size.
     n = h * w
@@ -163,7 +163,7 @@ def test_an_autoencoder_fills_in_each_image_as_if_it_were_alone(rate, pooling):
     grid = images.values[row, :n].reshape(h, w, P, P, 3)
     image = grid.swapaxes(1, 2).reshape(1, h * P, w * P, 3)
     alone = {"draw": kept, "pixels": objective.targets(image, kept)}
-    expected = objective.loss(apply, image, alone, moment).value
+    expected = objective.loss(apply, image, alone, context).value
     np.testing.assert_allclose(found[row], expected[0], rtol=1e-5, atol=1e-5)
 
 
@@ -172,7 +172,7 @@ def test_padding_changes_no_draw_and_no_gradient():
   model, objective = autoencoder_of(vit(position="sincos2d"), 0.75)
   example = jnp.zeros((1, 12, 12, 3))
   params = jax.tree.map(jnp.asarray, random_params(model, example))
-  moment = Moment(step=jnp.int32(0), state=None, frozen={})
+  context = StepContext(step=jnp.int32(0), state=None, frozen={})
   short = batch(rows=slice(0, 1), tokens=9)  # Nine patches, and no padding.
   long = batch(rows=slice(0, 1))
 
@@ -182,7 +182,7 @@ def test_padding_changes_no_draw_and_no_gradient():
     def apply(inputs, draw):
       return model.apply({"params": params, "draw": draw}, inputs)
 
-    return objective.loss(apply, images, targets, moment).value.mean()
+    return objective.loss(apply, images, targets, context).value.mean()
 
   for one, other in zip(
     jax.tree.leaves(jax.value_and_grad(loss)(params, short)),

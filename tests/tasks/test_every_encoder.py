@@ -35,7 +35,7 @@ from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import two_towers
 from vit_jax.tasks import choose
 from vit_jax.training.distillation import Teacher
-from vit_jax.training.losses import Moment
+from vit_jax.training.losses import StepContext
 from vit_jax.training.settings import DistillSettings
 from vit_jax.training.state import Extras, TrainState
 from vit_jax.training.step import make_train_step
@@ -200,10 +200,10 @@ def step_of(model, objective, arrays):
     if hasattr(objective, "teacher"):
       shapes = init_of(teacher().model)
       frozen["teacher"] = jax.tree.map(lambda x: jnp.full(x.shape, 0.1), shapes)
-    moment = Moment(
+    context = StepContext(
       jnp.int32(0), nn.unbox(objective.init()), frozen, lambda: params
     )
-    return objective.loss(apply, inputs, targets, moment).value.mean()
+    return objective.loss(apply, inputs, targets, context).value.mean()
 
   return loss
 

@@ -37,7 +37,7 @@ from vit_jax.tasks.table import ALL_TASKS, SECTIONS
 from vit_jax.tasks.table import LABELLED_TASKS as NAMED
 from vit_jax.training import sharding
 from vit_jax.training.distillation import Teacher
-from vit_jax.training.losses import Moment
+from vit_jax.training.losses import StepContext
 from vit_jax.training.settings import DistillSettings, LossSettings
 from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
@@ -213,8 +213,8 @@ def test_what_every_task_does(name, tmp_path):
     def apply(images, **variables):
       return model.apply({"params": params, **variables}, images)
 
-    moment = Moment(frozen={"teacher": teacher_params})
-    return objective.loss(apply, images, targets, moment).value
+    context = StepContext(frozen={"teacher": teacher_params})
+    return objective.loss(apply, images, targets, context).value
 
   inputs, _ = objective.prepare(batch, jax.random.key(0))
   images = jax.tree.leaves(inputs)[0]

@@ -32,13 +32,13 @@ SAME = np.arange(B) % 20  # Four pairs of equal texts.
 SHIFTED = (U, V, LOG_SCALE, BIAS)
 
 
-def _numpy_sigmoid(u, v, log_scale, bias, same):
+def _numpy_sigmoid(u, v, log_scale, bias, groups):
   """The losses, and the gradients of their mean."""
   u, v = (np.asarray(x, np.float64) for x in (u, v))
   scale = np.exp(np.float64(log_scale))
   cosines = u @ v.T
   z = 2 * np.eye(len(u)) - 1
-  counts = (same[:, None] != same[None]) | np.eye(len(u), dtype=bool)
+  counts = (groups[:, None] != groups[None]) | np.eye(len(u), dtype=bool)
   log_p = -np.logaddexp(0, -z * (scale * cosines + bias))
   losses = -(log_p * counts).sum(1)
   slope = -z * (1 - np.exp(log_p)) * counts / len(u)
@@ -50,11 +50,11 @@ def _numpy_sigmoid(u, v, log_scale, bias, same):
   )
 
 
-def _numpy_softmax(u, v, log_scale, same):
+def _numpy_softmax(u, v, log_scale, groups):
   u, v = (np.asarray(x, np.float64) for x in (u, v))
   scale = np.exp(np.float64(log_scale))
   cosines, own = u @ v.T, np.eye(len(u))
-  counts = (same[:, None] != same[None]) | own.astype(bool)
+  counts = (groups[:, None] != groups[None]) | own.astype(bool)
   e = np.exp(scale * cosines) * counts
   rows, columns = e / e.sum(1, keepdims=True), e / e.sum(0, keepdims=True)
   losses = -(np.log(rows.diagonal()) + np.log(columns.diagonal())) / 2
@@ -77,7 +77,7 @@ def _with_gradients(loss, same, *given):
   given = [jnp.asarray(x) for x in given]
 
   def mean(*given):
-    losses = loss(*given, same=same)
+    losses = loss(*given, groups=same)
     return losses.mean(), losses
 
   which = tuple(range(len(given)))
@@ -107,7 +107,7 @@ def test_losses_and_gradients(monkeypatch, kind, alike, most):
   loss, numpy, given = KINDS[kind]
   same, ids = (SAME, SAME) if alike else (None, np.arange(B))
   found = _with_gradients(loss, same, *given)
-  _assert_close(found, numpy(*given, same=ids))
+  _assert_close(found, numpy(*given, groups=ids))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,7 +116,7 @@ def test_logits_are_as_large_as_learning_makes_them(kind):
   u, v, _, *rest = given
   given = (u, np.float32(u * 0.6 + v * 0.8), np.float32(np.log(100)), *rest)
   found = _with_gradients(loss, None, *given)
-  _assert_close(found, numpy(*given, same=np.arange(B)), rtol=1e-4)
+  _assert_close(found, numpy(*given, groups=np.arange(B)), rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -152,7 +152,7 @@ def test_eight_devices_do_what_one_does(kind, axes):
   loss, numpy, given = KINDS[kind]
   function, place = _on(axes, loss)
   given = [place(x) for x in (SAME, *given)]
-  _assert_close(function(*given), numpy(*KINDS[kind][2], same=SAME))
+  _assert_close(function(*given), numpy(*KINDS[kind][2], groups=SAME))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.training.distillation import Distilled, Teacher
-from vit_jax.training.losses import Classification, Moment
+from vit_jax.training.losses import Classification, StepContext
 from vit_jax.training.settings import DistillSettings, LossSettings
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -91,8 +91,8 @@ def test_deits_form_has_a_token_for_the_teacher(answers):
       return heads
 
     targets, params = jax.nn.one_hot(label, K), {"scale": jnp.ones(())}
-    moment = Moment(frozen={"teacher": params})
-    loss, score, *_ = objective.loss(apply, images, targets, moment)
+    context = StepContext(frozen={"teacher": params})
+    loss, score, *_ = objective.loss(apply, images, targets, context)
     return loss.mean(), score
 
   heads = tuple(jnp.asarray(x, jnp.float32) for x in (first, second))
@@ -160,8 +160,8 @@ def test_the_teacher_sees_mixed_images_and_gets_no_gradient():
   s = rng.normal(size=(4, 12)).astype(np.float32)
 
   def loss(teacher_params, logits):
-    moment = Moment(frozen={"teacher": teacher_params})
-    return objective.loss(lambda _: logits, images, targets, moment)[0].sum()
+    context = StepContext(frozen={"teacher": teacher_params})
+    return objective.loss(lambda _: logits, images, targets, context)[0].sum()
 
   params = {"scale": jnp.ones(())}
   slopes = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))

@@ -17,8 +17,8 @@ from vit_jax.training.losses import (
   Classification,
   ImageInputs,
   Loss,
-  Moment,
   Objective,
+  StepContext,
 )
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import LossSettings, OptimizerSettings
@@ -120,7 +120,7 @@ def test_top1_counts_the_larger_part_of_a_mixture():
   images = jnp.zeros((16, 8, 8, 3))
   mixed = jnp.array(mixed, jnp.float32)
   right = objective.loss(
-    lambda _: jnp.array(logits), images, mixed, Moment()
+    lambda _: jnp.array(logits), images, mixed, StepContext()
   ).score
   np.testing.assert_array_equal(right, logits.argmax(1) == labels)
   assert 0 < right.sum() < 16
@@ -409,10 +409,10 @@ class Remembering(ImageInputs, Objective):
   def decay(self, step):
     return jnp.where(step == 0, 0.5, 0.75)
 
-  def loss(self, apply, inputs, targets, moment):
+  def loss(self, apply, inputs, targets, context):
     loss = (apply(inputs)[:, 0] - 2.0) ** 2
-    average = moment.averaged["head"]["bias"][0]
-    state = {"seen": moment.state["seen"] + moment.step + 1}
+    average = context.averaged["head"]["bias"][0]
+    state = {"seen": context.state["seen"] + context.step + 1}
     return Loss(loss, loss * 0, {"average": average}, state)
 
 

@@ -58,7 +58,7 @@ class Pairs(ImageInputs, CoupledObjective):
   def prepare(self, batch, key):
     return self.inputs(batch), jnp.arange(B) % (B - 2)
 
-  def embed(self, apply, inputs, moment):
+  def embed(self, apply, inputs, context):
     u, v, *shared = apply(inputs)
     return (u, v), shared
 
@@ -66,9 +66,9 @@ class Pairs(ImageInputs, CoupledObjective):
     u, v = embeddings
     log_scale, bias = shared
     if self.kind == "sigmoid":
-      losses = sigmoid_loss(u, v, log_scale, bias, same=targets)
+      losses = sigmoid_loss(u, v, log_scale, bias, groups=targets)
     else:
-      losses = softmax_loss(u, v, log_scale, same=targets) + 0 * bias
+      losses = softmax_loss(u, v, log_scale, groups=targets) + 0 * bias
     return Loss(losses, (u * v).sum(axis=1))
 
 
@@ -162,7 +162,7 @@ def test_each_part_has_a_dropout_that_stays_the_same():
     u, v = (jnp.stack(list(side)) for side in vectors)
     same = jnp.arange(B) % (B - 2)
     own = (u * v).sum(axis=1).mean()
-    return sigmoid_loss(u, v, *shared, same=same).mean(), own
+    return sigmoid_loss(u, v, *shared, groups=same).mean(), own
 
   value_and_grad = jax.value_and_grad(loss, has_aux=True)
   (value, own), gradient = jax.jit(value_and_grad)(params())

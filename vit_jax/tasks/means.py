@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Outcome, check_readable
-from vit_jax.training.losses import Moment, Objective
+from vit_jax.training.losses import Objective, StepContext
 
 _ROUNDING = 1e-5  # Variance of equal answers, as a share of their squares.
 
@@ -37,7 +37,7 @@ def means(objective: Objective, model: nn.Module, score: str) -> Measure:
       variables = {"params": params, **collections}
       return model.apply(variables, inputs, method=method)
 
-    found = objective.loss(apply, inputs, targets, Moment())
+    found = objective.loss(apply, inputs, targets, StepContext())
     return sums_of(batch, found.value, {score: found.score})
 
   return Measure(compute, partial(MeansOutcome, means=("loss", score)))

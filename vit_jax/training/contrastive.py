@@ -4,8 +4,8 @@ The sigmoid loss is SigLIP's (arXiv:2303.15343), the softmax loss CLIP's
 (arXiv:2103.00020). Each device compares its own examples with those of the
 whole batch, a block of them at a time, so that no array is B x B.
 
-Examples with the same id are no negatives of each other, such as two images of
-one caption: both losses leave these comparisons out. They do not become
+Examples of one group are no negatives of each other, such as two images of one
+caption: both losses leave these comparisons out. They do not become
 positives. Equal captions have equal vectors, and an image compared with a copy
 of its caption is its own pair again: it would count twice, and captions that
 are frequent, which say least, would weigh most.
@@ -23,7 +23,7 @@ from vit_jax.models.partitioning import mesh_axes, on_each_device
 Vectors = Float[Array, "B R"]
 Losses = Float[Array, " B"]
 Number = Float[Array, ""]
-Ids = Int[Array, " B"] | UInt32[Array, " B"]
+Groups = Int[Array, " B"] | UInt32[Array, " B"]
 _BLOCK = 2**22  # Most logits that a device holds at a time: 16 MiB.
 
 
@@ -32,7 +32,7 @@ def sigmoid_loss(
   v: Vectors,
   log_scale: Number,
   bias: Number,
-  same: Ids | None = None,
+  groups: Groups | None = None,
 ) -> Losses:
   """SigLIP's loss of each example, a sum over the texts of the batch.
 
@@ -50,8 +50,8 @@ def sigmoid_loss(
     u, v: Vectors of length 1 of the images and of their texts, (B, R).
     log_scale: Logarithm of the factor of the cosines.
     bias: Is added to the scaled cosines; SigLIP's first value is -10.
-    same: An id of each example; sums leave out others with the same id. By
-      default all ids differ.
+    groups: The number of each example's group, as `text_groups` has it; sums
+      leave out others of the same group. By default each is a group alone.
   """
   x = jnp.exp(log_scale) * u
   shift = jnp.broadcast_to(bias, len(x))
@@ -60,12 +60,12 @@ def sigmoid_loss(
   def add(total: Array, logits: Array) -> Array:
     return total + jax.nn.softplus(logits).sum(axis=1)
 
-  others = _over_others(add, jnp.zeros_like(positive), x, v, shift, same)
+  others = _over_others(add, jnp.zeros_like(positive), x, v, shift, groups)
   return jax.nn.softplus(-positive) + others
 
 
 def softmax_loss(
-  u: Vectors, v: Vectors, log_scale: Number, same: Ids | None = None
+  u: Vectors, v: Vectors, log_scale: Number, groups: Groups | None = None
 ) -> Losses:
   """CLIP's loss of each example, the mean of both directions.
 
@@ -81,8 +81,8 @@ def softmax_loss(
 
   Args:
     u, v, log_scale: As in `sigmoid_loss`.
-    same: An id of each example; the denominators leave out others with the same
-      id. By default all ids differ.
+    groups: As in `sigmoid_loss`; the denominators leave out others of the same
+      group.
   """
   scale = jnp.exp(log_scale)
   positive = scale * (u * v).sum(axis=1)
@@ -98,17 +98,17 @@ def softmax_loss(
     first = jax.lax.stop_gradient(positive)
     start = first, jnp.exp(positive - first)
     zeros = jnp.zeros_like(positive)
-    highest, relative = _over_others(add, start, scale * x, y, zeros, same)
+    highest, relative = _over_others(add, start, scale * x, y, zeros, groups)
     return highest + jnp.log(relative)
 
   return (denominator(u, v) + denominator(v, u)) / 2 - positive
 
 
 def text_groups(tokens: Int[Array, "B T"]) -> UInt32[Array, " B"]:
-  """An id of each text, the same for equal texts.
+  """The number of each text's group; equal texts, by their tokens, are a group.
 
-  It is a hash of 32 bits: two texts of 4,096 that differ have the same id in
-  one batch of 500.
+  It is a hash of 32 bits: two texts of 4,096 that differ have the same number
+  in one batch of 500.
 
   >>> import jax.numpy as jnp
   >>> from vit_jax.training.contrastive import text_groups
@@ -129,42 +129,42 @@ def _over_others(
   x: Vectors,
   y: Vectors,
   shift: Losses,
-  same: Ids | None,
+  groups: Groups | None,
 ) -> Any:
   """Goes through the logits x y^T + shift of each row, block by block.
 
-  `add` maps a total and the logits of a block to the next total. Logits of rows
-  with the same id, among them a row's own, are -inf. `start` is the first
+  `add` maps a total and the logits of a block to the next total. Logits within
+  a group, among them a row's own, are -inf. `start` is the first
   total, whose arrays have a row for each example. The backward pass computes
   the logits again.
   """
-  ids = jnp.arange(len(x)) if same is None else same
+  groups = jnp.arange(len(x)) if groups is None else groups
   axes = mesh_axes("batch")
 
-  def of_device(start: Any, x: Array, y: Array, shift: Array, ids: Array):
-    every, every_id = y, ids
+  def of_device(start: Any, x: Array, y: Array, shift: Array, groups: Array):
+    every, every_group = y, groups
     if axes:
       every = jax.lax.all_gather(y, axes, tiled=True)
-      every_id = jax.lax.all_gather(ids, axes, tiled=True)
-    blocks = _blocks(len(x), every, every_id)
+      every_group = jax.lax.all_gather(groups, axes, tiled=True)
+    blocks = _blocks(len(x), every, every_group)
 
     @jax.checkpoint
     def block(total: Any, columns: tuple[Array, Array, Array]):
-      y, column_ids, counts = columns
+      y, column_groups, counts = columns
       # Cosines times 100 need more than the bfloat16 that TPUs multiply in.
       logits = jnp.matmul(x, y.T, precision="highest") + shift[:, None]
-      others = (ids[:, None] != column_ids[None]) & counts[None]
+      others = (groups[:, None] != column_groups[None]) & counts[None]
       return add(total, jnp.where(others, logits, -jnp.inf)), None
 
     return jax.lax.scan(block, start, blocks)[0]
 
-  return on_each_device(of_device, ("batch",))(start, x, y, shift, ids)
+  return on_each_device(of_device, ("batch",))(start, x, y, shift, groups)
 
 
 def _blocks(
-  rows: int, y: Vectors, ids: Array
+  rows: int, y: Vectors, groups: Array
 ) -> tuple[Float[Array, "n c R"], Array, Array]:
-  """Equal blocks of the columns, their ids, and which of them are columns."""
+  """Equal blocks of the columns, their groups, and which columns there are."""
   count = -(-rows * len(y) // _BLOCK)
   size = -(-len(y) // count)
   padding = count * size - len(y)
@@ -173,4 +173,4 @@ def _blocks(
     padded = jnp.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1))
     return padded.reshape(count, size, *array.shape[1:])
 
-  return cut(y), cut(ids), cut(jnp.ones(len(y), bool))
+  return cut(y), cut(groups), cut(jnp.ones(len(y), bool))

@@ -19,8 +19,8 @@ from vit_jax.training.losses import (
   Apply,
   Classification,
   Loss,
-  Moment,
   Objective,
+  StepContext,
   Targets,
 )
 from vit_jax.training.settings import DistillSettings
@@ -111,7 +111,7 @@ class Distilled(Objective):
   """The objective of a student: that of the labels, and a teacher's answers.
 
   In DeiT's form, the labels teach one of two heads, and the teacher the other.
-  The teacher's parameters are `Moment.frozen["teacher"]`.
+  The teacher's parameters are `StepContext.frozen["teacher"]`.
   """
 
   labelled: Classification
@@ -130,7 +130,7 @@ class Distilled(Objective):
     return self.labelled.prepare(batch, key)
 
   def loss(
-    self, apply: Apply, inputs: Array, targets: Any, moment: Moment
+    self, apply: Apply, inputs: Array, targets: Any, context: StepContext
   ) -> Loss:
     """The mixed loss of each example, and the score under its labels."""
     labelled = self.labelled
@@ -143,7 +143,7 @@ class Distilled(Objective):
     loss, _ = labelled.loss_and_score(heads[0], targets)
     average = jnp.add(heads[0], heads[-1]) / 2  # One head is its own average.
     _, score = labelled.loss_and_score(average, targets)
-    params = moment.frozen["teacher"]
+    params = context.frozen["teacher"]
     answers = self.teacher.logits(params, inputs, labelled.mean, labelled.std)
     kind = labelled.settings.kind
     mixed = self.teacher.loss(kind, heads[-1], answers, loss)

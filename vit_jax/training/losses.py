@@ -189,8 +189,10 @@ def _no_average() -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Moment:
-  """Where a run is, for its objective. No gradient goes through it.
+class StepContext:
+  """The state of a run at a step that a loss may read, beside its batch.
+
+  No gradient goes through it.
 
   Attributes:
     step: Number of the step, counted from 0.
@@ -284,13 +286,16 @@ class Objective:
     raise NotImplementedError
 
   def loss(
-    self, apply: Apply, inputs: Any, targets: Any, moment: Moment
+    self, apply: Apply, inputs: Any, targets: Any, context: StepContext
   ) -> Loss:
     """The loss and the score of each example, and what follows.
 
-    `apply` maps the model's inputs, such as images, and collections of
-    variables by name, to the model's outputs, or those of its `method`. Inputs
-    and targets are those of `prepare`.
+    Args:
+      apply: Maps the model's inputs, such as images, and collections of
+        variables by name, to the model's outputs, or those of its `method`. It
+        is the model with its parameters and its dropout, in training.
+      inputs, targets: Those of `prepare`.
+      context: The step, and parameters that are not trained.
     """
     raise NotImplementedError
 
@@ -311,7 +316,9 @@ class CoupledObjective(Objective):
 
   couples = True
 
-  def embed(self, apply: Apply, inputs: Any, moment: Moment) -> tuple[Any, Any]:
+  def embed(
+    self, apply: Apply, inputs: Any, context: StepContext
+  ) -> tuple[Any, Any]:
     """The embeddings of examples, arrays (B, ...), and what they share.
 
     They share numbers such as a temperature, which the inputs do not change.
@@ -323,10 +330,10 @@ class CoupledObjective(Objective):
     raise NotImplementedError
 
   def loss(
-    self, apply: Apply, inputs: Any, targets: Any, moment: Moment
+    self, apply: Apply, inputs: Any, targets: Any, context: StepContext
   ) -> Loss:
     """The loss and the score of each example: `couple` after `embed`."""
-    return self.couple(*self.embed(apply, inputs, moment), targets)
+    return self.couple(*self.embed(apply, inputs, context), targets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -355,9 +362,13 @@ class Classification(TakesImages, Objective):
   def prepare(
     self, batch: Mapping[str, Array], key: Array
   ) -> tuple[Any, Array]:
-    """Returns a batch's images and targets; the key is Mixup's and CutMix's."""
+    """Returns a batch's images, normalised, and targets (B, K), mixed.
+
+    The batch has `image`, uint8 (B, H, W, C), and `label`, the index of a class
+    (B,). The key is Mixup's and CutMix's.
+    """
     settings = self.settings
-    images = self.inputs(batch)
+    images = self.inputs(batch)  # (x / 255 - mean) / std
     targets = self._targets_of(batch["label"], images)
     alphas = settings.mixup_alpha, settings.cutmix_alpha
     if any(alphas):
@@ -379,10 +390,13 @@ class Classification(TakesImages, Objective):
     return make_targets(label, self.num_classes, smoothing)
 
   def loss(
-    self, apply: Apply, inputs: Any, targets: Any, moment: Moment
+    self, apply: Apply, inputs: Any, targets: Any, context: StepContext
   ) -> Loss:
-    """The loss and the score of each example; `apply` gives the logits."""
-    del moment
+    """The loss and the score of each example; `apply` gives the logits (B, K).
+
+    Of rows of several images, the examples are all of these.
+    """
+    del context
     logits = by_image(apply(inputs), inputs)
     weight = weights_of(inputs)
     if weight is not None:

@@ -17,8 +17,8 @@ from vit_jax.training.losses import (
   Classification,
   CoupledObjective,
   Loss,
-  Moment,
   Objective,
+  StepContext,
 )
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.settings import LossSettings
@@ -112,9 +112,9 @@ def make_train_step(
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     inputs, targets = objective.prepare(batch, objective_key)
-    moment = _moment(extras, state, frozen_params)
+    context = _context(extras, state, frozen_params)
     (mean_loss, means), grads = gradient(
-      state.params, moment, dropout_key, inputs, targets
+      state.params, context, dropout_key, inputs, targets
     )
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
@@ -223,8 +223,8 @@ def step_gflops(
   def forward(state: TrainState, batch: Any, frozen_params: Any) -> Any:
     key = jax.random.key(0)
     inputs, targets = objective.prepare(batch, key)
-    moment = _moment(extras, state, frozen_params)
-    return loss_of(state.params, moment, key, inputs, targets)
+    context = _context(extras, state, frozen_params)
+    return loss_of(state.params, context, key, inputs, targets)
 
   others, _ = traced_operations(forward, state, batch, frozen_params)
   rows = jax.tree.leaves(batch)[0].shape[0]
@@ -234,14 +234,16 @@ def step_gflops(
   )
 
 
-def _moment(extras: Extras, state: TrainState, frozen_params: Any) -> Moment:
+def _context(
+  extras: Extras, state: TrainState, frozen_params: Any
+) -> StepContext:
   """The step, state, average and frozen parameters, for an objective."""
   known: dict[str, Any] = {}
   if state.averaged_params is not None:
     known["average_of"] = functools.partial(
       extras.merged_params, state.averaged_params, frozen_params
     )
-  return Moment(
+  return StepContext(
     step=state.step,
     state=state.objective_state,
     frozen=frozen_params or {},
@@ -277,7 +279,7 @@ def _model_function(
 def _gradient(
   model_of: Callable[..., Apply], objective: Objective, parts: int
 ) -> Callable:
-  """A function from (params, moment, key, inputs, targets).
+  """A function from (params, context, key, inputs, targets).
 
   It returns ((mean loss, `Means`), gradient), as `jax.value_and_grad` does; in
   one part it is that. Raises ValueError if the objective does not allow for so
@@ -297,16 +299,16 @@ def _gradient(
 def _loss_function(
   model_of: Callable[..., Apply], objective: Objective
 ) -> Callable[..., tuple[Array, Means]]:
-  """A function from (params, moment, key, inputs, targets).
+  """A function from (params, context, key, inputs, targets).
 
   It returns the mean loss and `Means`.
   """
 
   def loss_of(
-    params: Any, moment: Moment, key: Array, inputs: Any, targets: Any
+    params: Any, context: StepContext, key: Array, inputs: Any, targets: Any
   ) -> tuple[Array, Means]:
-    apply = model_of(params, moment.frozen, key)
-    return _means(objective.loss(apply, inputs, targets, moment))
+    apply = model_of(params, context.frozen, key)
+    return _means(objective.loss(apply, inputs, targets, context))
 
   return loss_of
 
@@ -409,11 +411,13 @@ def _average_over_parts(gradient: Callable, parts: int) -> Callable:
   if parts == 1:
     return gradient
 
-  def mean(params: Any, moment: Moment, key: Array, inputs: Any, targets: Any):
+  def mean(
+    params: Any, context: StepContext, key: Array, inputs: Any, targets: Any
+  ):
     def add_part(total, xs):
       part, (part_inputs, part_targets) = xs
       part_key = jax.random.fold_in(key, part)
-      found = gradient(params, moment, part_key, part_inputs, part_targets)
+      found = gradient(params, context, part_key, part_inputs, part_targets)
       (loss, means), grads = found
       if means.state is not None:
         raise ValueError(
@@ -452,11 +456,11 @@ def _coupled_in_parts(
   """
 
   def gradient(
-    params: Any, moment: Moment, key: Array, inputs: Any, targets: Any
+    params: Any, context: StepContext, key: Array, inputs: Any, targets: Any
   ):
     def embed(params: Any, part: Array, inputs: Any) -> tuple[Any, Any]:
-      apply = model_of(params, moment.frozen, jax.random.fold_in(key, part))
-      return objective.embed(apply, inputs, moment)
+      apply = model_of(params, context.frozen, jax.random.fold_in(key, part))
+      return objective.embed(apply, inputs, context)
 
     def embed_part(none: None, xs: tuple[Array, Any]):
       return none, embed(params, *xs)

@@ -26,7 +26,7 @@ from vit_jax.tasks.autoencoder.task import (
 from vit_jax.tasks.hidden import hidden_measure
 from vit_jax.tasks.metrics import evaluate
 from vit_jax.tasks.pictures import as_photograph
-from vit_jax.training.losses import Moment
+from vit_jax.training.losses import StepContext
 
 SMALL = dict(
   autoencoder__rate=0.75,
@@ -83,7 +83,9 @@ def test_targets_and_losses_by_numpy(norm_pixels):
   predicted = rng.normal(size=(2, N - K, P * P * 3)).astype(np.float32)
   on_device = jnp.array(predicted)
   found = jax.jit(
-    lambda *given: objective.loss(lambda x, draw: on_device, *given, Moment())
+    lambda *given: objective.loss(
+      lambda x, draw: on_device, *given, StepContext()
+    )
   )(images, targets)
   errors, variances = [], []
   for b in range(2):

@@ -10,7 +10,7 @@ import pytest
 from tests.rows import some_slow
 from vit_jax.tasks.lejepa.objective import LeJepa, normality
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
-from vit_jax.training.losses import Moment
+from vit_jax.training.losses import StepContext
 
 HALF = (0.5,) * 3
 B, K = 6, 5
@@ -41,7 +41,7 @@ def test_the_loss_is_the_papers(small, weight):
   key = jax.random.key(3)
   objective = LeJepa(settings, HALF, HALF)
   found = jax.jit(
-    lambda *given: objective.loss(lambda z: {"z": z}, *given, Moment())
+    lambda *given: objective.loss(lambda z: {"z": z}, *given, StepContext())
   )(inputs, key)
   keys = jax.random.split(key, len(crops))
   tests = [sigreg(z, k, 64) for z, k in zip(crops, keys, strict=True)]
@@ -62,7 +62,9 @@ def test_no_gradient_is_stopped():
     def apply(z):
       return {"z": z * scales[0 if z is inputs["large"] else 1]}
 
-    return objective.loss(apply, inputs, jax.random.key(0), Moment()).value[0]
+    return objective.loss(
+      apply, inputs, jax.random.key(0), StepContext()
+    ).value[0]
 
   gradient = jax.jit(jax.grad(loss))(jnp.ones(2))
   assert np.abs(gradient).min() > 1e-3

@@ -17,7 +17,7 @@ from vit_jax.tasks.masked.objective import (
 )
 from vit_jax.tasks.masked.settings import TARGETS
 from vit_jax.training import sharding
-from vit_jax.training.losses import Moment
+from vit_jax.training.losses import StepContext
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import OptimizerSettings
 from vit_jax.training.state import make_init
@@ -118,7 +118,7 @@ def test_the_loss_of_colours(target, outputs):
   def apply(images, corruption):
     return on_device
 
-  found = jax.jit(lambda *given: masking.loss(apply, *given, Moment()))(
+  found = jax.jit(lambda *given: masking.loss(apply, *given, StepContext()))(
     images, targets
   )
   colours = np.array(targets["colours"])

@@ -13,7 +13,7 @@ from vit_jax.tasks.multilabel.task import (
   best_threshold,
   f1,
 )
-from vit_jax.training.losses import Moment
+from vit_jax.training.losses import StepContext
 from vit_jax.training.settings import LossSettings
 
 
@@ -29,7 +29,7 @@ def test_the_loss_and_mixed_labels():
   images, targets = objective.prepare(batch, jax.random.key(0))
   assert images.shape == (5, 2, 2, 3) and float(images.max()) == -1
   loss, right, *_ = objective.loss(
-    lambda _: jnp.array(logits), images, targets, Moment()
+    lambda _: jnp.array(logits), images, targets, StepContext()
   )
   p = 1 / (1 + np.exp(-logits.astype(np.float64)))
   log_p = np.where(labels > 0, np.log(p), np.log(1 - p))

@@ -34,7 +34,7 @@ from vit_jax.run.texts import captions_of
 from vit_jax.tasks.pairs.settings import PairsSettings
 from vit_jax.tasks.pairs.task import PairsTask
 from vit_jax.training import sharding
-from vit_jax.training.losses import Moment
+from vit_jax.training.losses import StepContext
 from vit_jax.training.schedules import RunLength
 
 COLOURS = captioned.COLOURS
@@ -308,12 +308,12 @@ def test_the_loss_is_the_papers_in_numpy(kind, distinct):
     "text": text,
   }
   params = init_params(model, jax.random.key(0), 16)
-  inputs, ids = objective.prepare(
+  inputs, groups = objective.prepare(
     {k: jnp.asarray(x) for k, x in batch.items()}, jax.random.key(0)
   )
   told = jax.jit(model.apply)({"params": params}, inputs)
   loss, cosine, *_ = jax.jit(
-    lambda told: objective.loss(lambda _: told, inputs, ids, Moment())
+    lambda told: objective.loss(lambda _: told, inputs, groups, StepContext())
   )(told)
   z = np.asarray(told.logits(), np.float64)
   expected = np.zeros(3)

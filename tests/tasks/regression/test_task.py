@@ -14,7 +14,7 @@ from vit_jax.tasks.regression.task import (
   RegressionOutcome,
   RegressionTask,
 )
-from vit_jax.training.losses import Moment
+from vit_jax.training.losses import StepContext
 from vit_jax.training.settings import LossSettings
 
 
@@ -34,7 +34,7 @@ def test_numbers_are_standardised():
   @jax.jit
   def computed(batch):
     images, targets = objective.prepare(batch, jax.random.key(0))
-    found = objective.loss(lambda _: logits, images, targets, Moment())
+    found = objective.loss(lambda _: logits, images, targets, StepContext())
     return found.value, found.score
 
   loss, mae = computed(batch)

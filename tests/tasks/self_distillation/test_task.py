@@ -24,7 +24,7 @@ from vit_jax.tasks.self_distillation import losses
 from vit_jax.tasks.self_distillation.objective import block_masks, masked
 from vit_jax.tasks.self_distillation.pictures import as_colours, make_panels
 from vit_jax.tasks.self_distillation.task import clip_by_part, last_layers
-from vit_jax.training.losses import Moment
+from vit_jax.training.losses import StepContext
 from vit_jax.training.schedules import RunLength
 
 B, K, N = 4, 12, 4
@@ -261,8 +261,8 @@ def test_a_step_is_made_of_its_parts(centering, separate):
 
   @jax.jit
   def computed(state, inputs, targets):
-    moment = Moment(jnp.int32(2), state, average_of=lambda: teacher)
-    return objective.loss(apply, inputs, targets, moment)
+    context = StepContext(jnp.int32(2), state, average_of=lambda: teacher)
+    return objective.loss(apply, inputs, targets, context)
 
   found = computed(state, inputs, targets)
   loss, metrics, after = found.value, found.metrics, found.state
@@ -358,9 +358,9 @@ def test_gram_anchoring_keeps_an_earlier_teacher_and_renews_it(every):
 
   @jax.jit
   def computed(step, state, average, kept):
-    moment = Moment(step, state, average_of=lambda: average)
+    context = StepContext(step, state, average_of=lambda: average)
     found, rest = (
-      one.loss(apply, inputs, targets, moment) for one in (objective, without)
+      one.loss(apply, inputs, targets, context) for one in (objective, without)
     )
     x_p = apply(inputs["large"])["features"]
     anchors = model.apply({"params": kept}, inputs["large"])["features"]
@@ -412,9 +412,9 @@ def test_gram_anchoring_may_see_crops_at_twice_their_size():
 
   @jax.jit
   def computed(batch, state):
-    moment = Moment(jnp.int32(0), state, average_of=lambda: params)
+    context = StepContext(jnp.int32(0), state, average_of=lambda: params)
     inputs, targets = objective.prepare(batch, jax.random.key(0))
-    found = objective.loss(apply, inputs, targets, moment)
+    found = objective.loss(apply, inputs, targets, context)
     x_p = apply(inputs["large"], draw={"masks": targets["masks"]})["features"]
     return found.metrics["gram_loss"], losses.gram(x_p, anchors).mean()
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from vit_jax.models.model import Inputs
 from vit_jax.models.patches import Layout, Patches, patchify
-from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
+from vit_jax.training.losses import Loss, Objective, StepContext, TakesImages
 
 LEAST = 1e-6
 """Added to variances, so that a patch of one colour is not divided by 0."""
@@ -151,14 +151,14 @@ class Reconstruction(TakesImages, Objective):
     apply: Callable[..., Any],
     inputs: Inputs,
     targets: dict[str, Any],
-    moment: Moment,
+    context: StepContext,
   ) -> Loss:
     """The mean squared error, and the share of the variance explained.
 
     The variance is the mean of the batch's, so that an image of one colour does
     not count beyond measure; only the mean over the batch has a meaning.
     """
-    del moment
+    del context
     predicted = apply(inputs, draw=targets["draw"])
     error, variance = self.errors(predicted, **compared(targets))
     return Loss(error, 1 - error / jnp.maximum(variance.mean(), LEAST))

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Key
 from vit_jax.models.model import normalize, unit
 from vit_jax.tasks.crops import check_positions
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
-from vit_jax.training.losses import Apply, Loss, Moment, Objective
+from vit_jax.training.losses import Apply, Loss, Objective, StepContext
 from vit_jax.training.schedules import RunLength
 
 _KNOTS, _FARTHEST = 17, 5.0  # The integral is from -5 to 5.
@@ -81,14 +81,18 @@ class LeJepa(Objective):
     return self.inputs(batch), key
 
   def loss(
-    self, apply: Apply, inputs: Any, targets: Key[Array, ""], moment: Moment
+    self,
+    apply: Apply,
+    inputs: Any,
+    targets: Key[Array, ""],
+    context: StepContext,
   ) -> Loss:
     """The loss of each image: (1 - lambda) its prediction + lambda SIGReg.
 
     The score is the prediction's part, the mean squared distance of the
     projections of an image's crops from the mean of its large ones.
     """
-    del moment
+    del context
     if not isinstance(inputs, dict):  # The batch has `image` alone.
       return Loss(*self.mirrored_loss(apply, inputs))
     crops = self._projections(apply, inputs)  # (V, B, K)

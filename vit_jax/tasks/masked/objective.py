@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, Key, UInt8
 from vit_jax.models.masked_vit import MASK
 from vit_jax.models.vit import patchify
 from vit_jax.tasks.finite import NO_ANSWER, best_class
-from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
+from vit_jax.training.losses import Loss, Objective, StepContext, TakesImages
 
 _LEVELS = 8  # Levels of a channel: 3 bits.
 _LEVEL = 256 // _LEVELS
@@ -88,10 +88,10 @@ class Masking(TakesImages, Objective):
     apply: Callable[..., Any],
     inputs: Float[Array, "B H W C"],
     targets: dict[str, Any],
-    moment: Moment,
+    context: StepContext,
   ) -> Loss:
     """The mean loss, and share of right colours, of each image's patches."""
-    del moment
+    del context
     predicted = apply(inputs, corruption=targets["draw"])
     right = self.colours(predicted) == targets["colours"]
     return Loss(self.loss_of(predicted, targets), right.mean(axis=(1, 2)))

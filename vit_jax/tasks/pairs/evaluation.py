@@ -48,7 +48,7 @@ def pairs_measure(task: Any, model: Any, stream: Stream) -> Measure:
       "u": compared.image,
       "v": compared.text.reshape(B, M, -1),
       "has": captions[..., 0] != NONE,
-      "ids": text_groups(ids).reshape(B, M),
+      "group": text_groups(ids).reshape(B, M),
       "first": captions[:, 0],
       **{
         k: jnp.broadcast_to(x, B) for k, x in numbers.items() if x is not None
@@ -82,8 +82,8 @@ def _make_batch_loss(objective: Any, batch_size: int) -> Any:
   compared with the training loss.
   """
 
-  def compare(u: Any, v: Any, log_scale: Any, bias: Any, ids: Any) -> Array:
-    return objective.compare(Compared(u, v, log_scale, bias), ids)[0]
+  def compare(u: Any, v: Any, log_scale: Any, bias: Any, groups: Any) -> Array:
+    return objective.compare(Compared(u, v, log_scale, bias), groups)[0]
 
   compiled = jax.jit(compare)
 
@@ -98,7 +98,7 @@ def _make_batch_loss(objective: Any, batch_size: int) -> Any:
         arrays["v"][rows, 0],
         arrays["log_scale"][0],
         None if bias is None else bias[0],
-        arrays["ids"][rows, 0],
+        arrays["group"][rows, 0],
       )
       total += float(np.asarray(each, np.float64).sum())
     return total / len(gathered.index)
@@ -171,24 +171,24 @@ class PairsOutcome(Outcome):
 
   @property
   def constant(self) -> bool:
-    v, _, ids = self._texts
-    differ = len(np.unique(ids)) > 1
+    v, _, groups = self._texts
+    differ = len(np.unique(groups)) > 1
     return not self.unanswered and (
       alike(self.gathered.arrays["u"]) or (differ and alike(v))
     )
 
   @functools.cached_property
   def _texts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The vector, the image and the id of each caption."""
+    """The vector, the image and the group of each caption."""
     arrays = self.gathered.arrays
     owner, place = np.nonzero(arrays["has"])
-    return arrays["v"][owner, place], owner, arrays["ids"][owner, place]
+    return arrays["v"][owner, place], owner, arrays["group"][owner, place]
 
   @functools.cached_property
   def ranks(self) -> Ranks:
     """The ranks of what is found."""
-    v, owner, ids = self._texts
-    return ranks(self.gathered.arrays["u"], v, owner, ids)
+    v, owner, groups = self._texts
+    return ranks(self.gathered.arrays["u"], v, owner, groups)
 
   @functools.cached_property
   def cosines(self) -> np.ndarray:

@@ -14,7 +14,7 @@ from vit_jax.training.losses import (
   Apply,
   CoupledObjective,
   Loss,
-  Moment,
+  StepContext,
   TakesImages,
 )
 from vit_jax.training.schedules import RunLength
@@ -24,7 +24,8 @@ from vit_jax.training.schedules import RunLength
 class Contrast(TakesImages, CoupledObjective):
   """The objective of two towers, over all pairs of an image and a text.
 
-  The score is the cosine of an image and its text.
+  The score is the cosine of an image and its text. The loss is `couple` after
+  `embed`; with `accumulation_steps`, a batch is embedded part after part.
 
   Attributes:
     kind: "sigmoid" or "softmax".
@@ -51,31 +52,42 @@ class Contrast(TakesImages, CoupledObjective):
   def prepare(
     self, batch: Mapping[str, Array], key: Array
   ) -> tuple[Any, Array]:
-    """Returns the images and texts, and an id of each text; draws nothing."""
-    del key
-    texts = batch[TEXT]
-    ids = text_groups(texts) if self.distinct else jnp.arange(len(texts))
-    return (self.inputs(batch), texts), ids
+    """Returns images and texts, and the group of each text; draws nothing.
 
-  def embed(self, apply: Apply, inputs: Any, moment: Moment) -> tuple[Any, Any]:
-    """The vectors of images and of texts; the scale's logarithm, the bias."""
-    del moment
+    The batch has `image`, uint8 (B, H, W, C), which is normalised, and `text`,
+    the ids of the tokens of one caption each, (B, T). The groups (B,) are the
+    targets: images of equal texts are no negatives of each other.
+    """
+    del key
+    ids = batch[TEXT]
+    groups = text_groups(ids) if self.distinct else jnp.arange(len(ids))
+    return (self.inputs(batch), ids), groups
+
+  def embed(
+    self, apply: Apply, inputs: Any, context: StepContext
+  ) -> tuple[Any, Any]:
+    """The vectors of images and of texts; the scale's logarithm, the bias.
+
+    `apply` is that of a `models.two_towers.TwoTowers`.
+    """
+    del context
     compared: Compared = apply(inputs)
     shared = compared.log_scale, compared.bias
     return (compared.image, compared.text), shared
 
   def couple(self, embeddings: Any, shared: Any, targets: Any) -> Loss:
+    """The loss of all pairs of a batch; the targets are the texts' groups."""
     image, text = embeddings
     log_scale, bias = shared
     compared = Compared(image, text, log_scale, bias)
     return Loss(*self.compare(compared, targets))
 
-  def compare(self, compared: Compared, ids: Array) -> tuple[Array, Array]:
-    """The loss and the cosine, (B,), of the towers' outputs and texts' ids."""
+  def compare(self, compared: Compared, groups: Array) -> tuple[Array, Array]:
+    """The loss and the cosine of each pair, (B,), whose texts have groups."""
     u, v, log_scale, bias = compared
     assert u is not None and v is not None
     cosine = (u * v).sum(axis=1)
     if self.kind == "softmax":
-      return softmax_loss(u, v, log_scale, ids), cosine
+      return softmax_loss(u, v, log_scale, groups), cosine
     assert bias is not None
-    return sigmoid_loss(u, v, log_scale, bias, ids), cosine
+    return sigmoid_loss(u, v, log_scale, bias, groups), cosine

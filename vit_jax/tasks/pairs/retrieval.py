@@ -45,7 +45,7 @@ def ranks(
   u: Float[np.ndarray, "N R"],
   v: Float[np.ndarray, "K R"],
   owner: Int[np.ndarray, " K"],
-  same: Any = None,
+  groups: Any = None,
 ) -> Ranks:
   """The ranks of images u and texts v, vectors of length 1.
 
@@ -62,22 +62,23 @@ def ranks(
 
   Args:
     owner: The image of each text.
-    same: An id of each text. A text with the id of one of an image's own is
-      right for it too. By default all ids differ.
+    groups: The number of each text's group, such as of equal texts. A text of
+      the group of one of an image's own is right for it too. By default each is
+      a group alone.
   """
-  every = np.arange(len(v)) if same is None else np.asarray(same)
-  _, ids = np.unique(every, return_inverse=True)
+  every = np.arange(len(v)) if groups is None else np.asarray(groups)
+  _, group = np.unique(every, return_inverse=True)
   texts = np.zeros(len(u), int)
   for rows in _blocks(len(u)):
     is_own = owner[None] == np.arange(len(u))[rows, None]  # (b, K)
-    has_id = np.zeros((len(is_own), ids.max() + 1), bool)
+    has_group = np.zeros((len(is_own), group.max() + 1), bool)
     places, columns = np.nonzero(is_own)
-    has_id[places, ids[columns]] = True
-    texts[rows] = _ranks(u[rows] @ v.T, has_id[:, ids])
+    has_group[places, group[columns]] = True
+    texts[rows] = _ranks(u[rows] @ v.T, has_group[:, group])
   images = np.zeros(len(v), int)
   for rows in _blocks(len(v)):
-    is_right = np.zeros((len(ids[rows]), len(u)), bool)
-    places, columns = np.nonzero(ids[rows, None] == ids[None])
+    is_right = np.zeros((len(group[rows]), len(u)), bool)
+    places, columns = np.nonzero(group[rows, None] == group[None])
     is_right[places, owner[columns]] = True
     images[rows] = _ranks(v[rows] @ u.T, is_right)
   return Ranks(texts, images)

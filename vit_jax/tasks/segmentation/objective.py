@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from vit_jax.data.reading.mask_folder import ignored
 from vit_jax.models.layer import Images
-from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
+from vit_jax.training.losses import Loss, Objective, StepContext, TakesImages
 
 Masks = Int[Array, "B H W"]
 Pictures = Shaped[Array, "B H W"]
@@ -60,10 +60,10 @@ class OfPixels(TakesImages, Objective):
     apply: Callable[..., Any],
     inputs: Images,
     targets: Pictures,
-    moment: Moment,
+    context: StepContext,
   ) -> Loss:
     """The loss and the score of each image, see `compare`."""
-    del moment
+    del context
     return Loss(*self.compare(apply(inputs), targets))
 
   def compare(

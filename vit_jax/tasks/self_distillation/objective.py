@@ -35,7 +35,7 @@ from vit_jax.tasks.self_distillation.losses import (
   sinkhorn_knopp,
 )
 from vit_jax.tasks.self_distillation.settings import SelfDistillationSettings
-from vit_jax.training.losses import Apply, Loss, Moment, Objective
+from vit_jax.training.losses import Apply, Loss, Objective, StepContext
 from vit_jax.training.schedules import RunLength, cosine, ramp
 
 FINAL_MOMENTUM = 1.0
@@ -172,13 +172,13 @@ class SelfDistillation(Objective):
     own = {part.prefix for part in self.model.parts() if part.own_task}
     return {k: v for k, v in init["params"].items() if k not in own}
 
-  def anchor(self, moment: Moment) -> dict[str, Any]:
+  def anchor(self, context: StepContext) -> dict[str, Any]:
     """The parameters of the teacher of Gram anchoring at a step."""
-    kept = moment.state["gram"]
-    now = {name: moment.averaged[name] for name in kept}
-    due = moment.step == 0
+    kept = context.state["gram"]
+    now = {name: context.averaged[name] for name in kept}
+    due = context.step == 0
     if self.gram_steps:
-      due = moment.step % self.gram_steps == 0
+      due = context.step % self.gram_steps == 0
     renewed = functools.partial(jnp.where, due)
     return jax.tree.map(renewed, now, kept)
 
@@ -217,7 +217,11 @@ class SelfDistillation(Objective):
     )
 
   def loss(
-    self, apply: Apply, inputs: Any, targets: dict[str, Array], moment: Moment
+    self,
+    apply: Apply,
+    inputs: Any,
+    targets: dict[str, Array],
+    context: StepContext,
   ) -> Loss:
     """The loss of each image, the entropy of its answers, and what follows.
 
@@ -229,7 +233,7 @@ class SelfDistillation(Objective):
     s = self.settings
     crops = inputs
     B = len(crops["large"]) // 2
-    teacher = self._teach(crops["large"], targets, moment)
+    teacher = self._teach(crops["large"], targets, context)
     draw = {k: v for k, v in targets.items() if k != "counts"}
     large = apply(crops["large"], **({"draw": draw} if draw else {}))
     small = None
@@ -259,7 +263,7 @@ class SelfDistillation(Objective):
       loss += s.patch_weight * parts["patch_loss"]
     state = teacher["state"]
     if s.gram_weight:
-      anchor = self.anchor(moment)
+      anchor = self.anchor(context)
       anchors = self.anchors(anchor, crops.get("detailed", crops["large"]))
       anchored = gram(large["features"], jax.lax.stop_gradient(anchors))
       parts["gram_loss"] = anchored.reshape(B, 2).mean(axis=1)
@@ -268,8 +272,8 @@ class SelfDistillation(Objective):
     metrics = {name: value.mean() for name, value in parts.items()}
     metrics |= teacher["metrics"]
     metrics |= {
-      "teacher_momentum": self.decay(moment.step),
-      "teacher_temperature": self.temperature(moment.step),
+      "teacher_momentum": self.decay(context.step),
+      "teacher_temperature": self.temperature(context.step),
     }
     score = entropy(teacher["class"]).mean(axis=1)
     return Loss(loss, score, metrics, state)
@@ -279,7 +283,7 @@ class SelfDistillation(Objective):
     return {"where": targets["where"]}
 
   def _teach(
-    self, large: Array, targets: dict[str, Array], moment: Moment
+    self, large: Array, targets: dict[str, Array], context: StepContext
   ) -> dict[str, Any]:
     """What the teacher says of the large crops, which it sees without masks.
 
@@ -287,11 +291,11 @@ class SelfDistillation(Objective):
     "state" the centers for the next step.
     """
     s = self.settings
-    variables = {"params": moment.averaged}
+    variables = {"params": context.averaged}
     if targets:
       variables["draw"] = self.teacher_draw(targets)
     outputs = self.model.apply(variables, large)
-    temperature = self.temperature(moment.step)
+    temperature = self.temperature(context.step)
     answers = outputs["answers"]
     state, metrics = None, {"deviation": deviation(outputs["y"])}
     kinds: dict[str, tuple[Array, Any]] = {"class": (answers, None)}
@@ -304,12 +308,12 @@ class SelfDistillation(Objective):
     if s.centering == "mean":
       state = {
         name: next_center(
-          moment.state[name], rows, s.center_momentum, counts=counts
+          context.state[name], rows, s.center_momentum, counts=counts
         )
         for name, (rows, counts) in kinds.items()
       }
     probabilities = {
-      name: self._probabilities(rows, counts, moment, name, temperature)
+      name: self._probabilities(rows, counts, context, name, temperature)
       for name, (rows, counts) in kinds.items()
     }
     for_class = probabilities["class"]
@@ -322,10 +326,15 @@ class SelfDistillation(Objective):
     return jax.lax.stop_gradient(result)
 
   def _probabilities(
-    self, rows: Array, counts: Any, moment: Moment, name: str, temperature: Any
+    self,
+    rows: Array,
+    counts: Any,
+    context: StepContext,
+    name: str,
+    temperature: Any,
   ) -> Float[Array, "R K"]:
     if self.settings.centering == "mean":
-      return centered(rows, moment.state[name], temperature)
+      return centered(rows, context.state[name], temperature)
     return sinkhorn_knopp(rows, temperature, counts)
 
   def mirrored_loss(

@@ -20,7 +20,7 @@ from vit_jax.models.model import Model
 from vit_jax.models.student import CLASS, OUTPUTS, PATCHES, outputs_of
 from vit_jax.tasks.student.settings import StudentSettings
 from vit_jax.training.distillation import Teacher
-from vit_jax.training.losses import Loss, Moment, Objective, TakesImages
+from vit_jax.training.losses import Loss, Objective, StepContext, TakesImages
 
 Sides = tuple[int, int]
 Outputs = Mapping[str, Float[Array, "..."]]
@@ -102,12 +102,12 @@ class Imitation(TakesImages, Objective):
     apply: Callable[..., Any],
     inputs: Images,
     targets: Any,
-    moment: Moment,
+    context: StepContext,
   ) -> Loss:
     """The loss of each image, and the mean cosine of what it learns."""
     del targets
     predicted = apply(inputs)
-    teacher = self.teacher_outputs(moment.frozen["teacher"], inputs)
+    teacher = self.teacher_outputs(context.frozen["teacher"], inputs)
     losses, cosines = self.compare(predicted, teacher)
     return Loss(losses, jnp.stack([*cosines.values()]).mean(axis=0))
 
