@@ -9,6 +9,7 @@ lr_range.png, and the rate at which it falls fastest is suggested.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def define_flags() -> None:
-  from vit_jax.run.flags import define_config_file, expand
+  from vit_jax.run.flags import define_config_file, expanded
 
   define_config_file()
   flags.DEFINE_string("out", ".", "Folder to write to.")
   flags.DEFINE_integer("steps", 100, "Number of steps.")
   flags.DEFINE_float("lowest", 1e-6, "Learning rate of the first step.")
   flags.DEFINE_float("highest", 1.0, "Learning rate of the last step.")
-  expand()
+  sys.argv[1:] = expanded(sys.argv[1:])
 
 
 def main(_: list[str]) -> None:

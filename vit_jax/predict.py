@@ -219,14 +219,12 @@ def mark_files(
   from vit_jax.pretrained.load import open_checkpoint
   from vit_jax.runtime.display import Display
   from vit_jax.runtime.files import output_folder
-  from vit_jax.training import sharding
 
   folder = str(output_folder(masks))
   missing = say_missing(files)
-  mesh = sharding.make_mesh()
   loaded = open_checkpoint(
     checkpoint,
-    hold=lambda loaded: loaded.params_on(mesh),
+    hold=lambda loaded: loaded.params_on(),
     as_trained=True,
     **overrides,
   )

@@ -15,6 +15,7 @@ step under way first.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def define_flags() -> None:
-  from vit_jax.run.flags import define_config_file, expand
+  from vit_jax.run.flags import define_config_file, expanded
 
   flags.DEFINE_string(
     "workdir", None, "Folder of the run; runs/DATA if left out."
@@ -51,13 +52,13 @@ def define_flags() -> None:
     "summary", False, "Print a table of the model's layers, and do not train."
   )
   hosts.define_flags()
-  expand(workdir=True)
+  sys.argv[1:] = expanded(sys.argv[1:], workdir=True)
 
 
 def main(_: list[str]) -> int | None:
   # Imported here because data workers import this module and need no models.
+  from vit_jax.run import loop
   from vit_jax.run.flags import config_settings, is_given
-  from vit_jax.run.loop import train
   from vit_jax.run.summary import show_layers
   from vit_jax.runtime.stops import Interrupted, leave
 
@@ -74,7 +75,7 @@ def main(_: list[str]) -> int | None:
     return None
   try:
     with hosts.lost_peers():
-      train(
+      loop.train(
         settings,
         options.workdir,
         allow_changes=options.allow_changes,

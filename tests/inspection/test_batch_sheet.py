@@ -48,7 +48,7 @@ def test_a_sheet_needs_no_matplotlib():
 
 def captions():
   """A kind of labels with a tokenizer, and the label of two captions."""
-  kind = Captions(tokenizer=new_tokenizer(TEXTS, 300, 20), most=2)
+  kind = Captions(files=new_tokenizer(TEXTS, 300, 20), most=2)
   return kind, kind.ids([TEXTS])[0]
 
 

@@ -243,8 +243,8 @@ def expanded(typed, monkeypatch, tmp_path, capsys):
       absl_flags.DEFINE_string("workdir", None, "")
       absl_flags.DEFINE_bool("summary", False, "")
     sys.argv[1:] = line.split()
-    flags.expand(workdir=workdir)
-    return " ".join(sys.argv[1:]), capsys.readouterr().err
+    words = flags.expanded(sys.argv[1:], workdir=workdir)
+    return " ".join(words), capsys.readouterr().err
 
   return expand
 

@@ -151,7 +151,7 @@ def test_methods_that_nobody_asks_any_more_are_refused():
     ("has_answers", "answers"),
     ("temperatures", "answers"),
     ("learns_from_average", "objective"),
-    ("reads_texts", "texts"),
+    ("reads_texts", "text_setup"),
     ("evaluator", "measure"),
   ],
 )

@@ -45,7 +45,7 @@ from vit_jax.workdir.checkpoint import Checkpoints
 B, NAMES = 24, tuple("abcdefg")
 WORDS = [f"{colour} {name}" for name in NAMES for colour in ("red", "blue")]
 TOKENIZER = new_tokenizer(WORDS, 300, 6)
-CAPTIONS = Captions(tokenizer=TOKENIZER, most=2, length=6)
+CAPTIONS = Captions(files=TOKENIZER, most=2, length=6)
 RNG = np.random.default_rng(0)
 CLASSES = RNG.permutation(np.arange(B) % 7).astype(np.int32)
 TEXTS = [
@@ -125,7 +125,7 @@ class Batch(Stream):
     self.source = Split(labels, NAMES)
     self.batch_size = B
     self.texts = {}
-    if given.texts is not None:
+    if given.text_setup is not None:
       self.source.label_spec = given.labels.spec(len(NAMES))
       self.texts = {TEXT: labels[:, 0]}
 
@@ -167,9 +167,9 @@ def test_the_second_batch_of_an_evaluation_is_not_traced_again(monkeypatch):
 )
 def test_what_every_task_does(name, tmp_path):
   given = task(**TASKS[name])
-  if given.texts is not None:
-    texts = given.texts.open(given.pairs, TOKENIZER, None)
-    given = dataclasses.replace(given, texts=texts)
+  if given.text_setup is not None:
+    setup = given.text_setup.of(given.pairs, TOKENIZER, None)
+    given = dataclasses.replace(given, text_setup=setup)
   stream = Batch(given)
   given.check_evaluation(stream.source)
   given = given.fitted(stream.source)
@@ -223,7 +223,7 @@ def test_what_every_task_does(name, tmp_path):
   for array, one in zip(*map(jax.tree.leaves, (inputs, specs)), strict=True):
     assert array.shape == (B, *one.shape[1:])
   # Pairs are compared with each other, so those to skip are left out before.
-  rows = slice(B - 2 if given.texts is not None else B)
+  rows = slice(B - 2 if given.text_setup is not None else B)
   step_batch = {key: np.asarray(array)[rows] for key, array in batch.items()}
   loss = np.asarray(loss_of(params, step_batch))[: B - 2].mean()
   assert found["eval/loss"] == pytest.approx(loss, rel=1e-5)

@@ -107,7 +107,7 @@ class ImageTransform:
   def row(
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, np.ndarray]:
-    """The pixels of an example."""
+    """The pixels of an example, by `__call__`; `image` alone."""
     return {"image": self(example["image"], *rng)}
 
 

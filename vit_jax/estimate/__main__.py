@@ -57,7 +57,7 @@ DATA_SETS = {
 
 
 def define_flags() -> None:
-  from vit_jax.run.flags import define_config_file, expand
+  from vit_jax.run.flags import define_config_file, expanded
 
   define_config_file()
   flags.DEFINE_string("topology", "v5e:2x4", "Kind and arrangement of chips.")
@@ -79,7 +79,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "save_hlo", None, "File to write the compiled program (HLO) to."
   )
-  expand()
+  sys.argv[1:] = expanded(sys.argv[1:])
 
 
 def main(_: list[str]) -> int:

@@ -68,7 +68,8 @@ def logits(u: Any, v: Any, log_scale: Any, bias: Any = None) -> Any:
 class TwoTowers(Composed):
   """Images (B, H, W, C) and token ids (B, T), a pair -> `Compared`.
 
-  Either may be None, and images may come alone. The encoder is the image tower.
+  Either may be None, and images may come alone. The encoder is the image tower:
+  `pooled` and `representation` are the encoder's (`Composed`).
   Raises ValueError if the towers are of different widths.
 
   Attributes:

@@ -240,10 +240,12 @@ class BaseVit(VitFields):
     return 1 if self.pooling == "token" else None
 
   def __init_subclass__(cls, **options: Any):
-    # The first class that has either; a class that is mixed in may have `pool`.
-    both = {"pool", "_read"}
-    first = next(names for c in cls.__mro__ if both & (names := {*vars(c)}))
-    if "_read" not in first:
+    """Has a subclass with a `pool` of its own, and no `_read`, read all tokens.
+
+    A class that is mixed in may have that `pool`.
+    """
+    owner = next(c for c in cls.__mro__ if {"pool", "_read"} & {*vars(c)})
+    if "_read" not in vars(owner):
       reads_all = property(lambda _: None)
       cls._read = reads_all  # pyright: ignore[reportAttributeAccessIssue]
     super().__init_subclass__(**options)

@@ -83,9 +83,9 @@ def convert(
 
   def write() -> tuple[Loaded, list[str]]:
     if isinstance(source, Loaded):
-      loaded = source.read_from(source.params).in_unit()
+      loaded = source.read_from(source.params).with_scaled_head()
     else:
-      loaded = open_checkpoint(name, **overrides).in_unit()
+      loaded = open_checkpoint(name, **overrides).with_scaled_head()
     lost = check_expressible(loaded, to)
     card = model_card(loaded, to, target.name, license)
     save_as(loaded, to, target, card, display.track)

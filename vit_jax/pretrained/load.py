@@ -95,7 +95,8 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
     if hint := hints.instead_of(name, "vit_jax.load_pretrained()"):
       raise ValueError(f"{name} is not a setting of a model{hint}")
   return _open_and_read(
-    lambda: open_checkpoint(source, **overrides).in_unit(), Loaded.read_params
+    lambda: open_checkpoint(source, **overrides).with_scaled_head(),
+    Loaded.read_params,
   )
 
 
@@ -130,7 +131,7 @@ def load_text(
 
   def read() -> LoadedText:
     text = open_text(source, tokenizer, **of_run)
-    _ = text.params, text.pair  # They are read now.
+    _ = text.params, text.scale_and_bias  # They are read now.
     return text
 
   return again_if_deleted(read, lambda line: None)

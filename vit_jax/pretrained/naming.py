@@ -50,13 +50,13 @@ class Naming:
   """A format, and the names that its arrays have in a file.
 
   Attributes:
-    layout: The module that reads the format.
+    reader: The module of `formats` that reads the format, such as `timm`.
     names: The format's name of each array -> the name in the file.
     notes: Lines on what was dropped.
     outside: Names in the file that start otherwise than those of its arrays.
   """
 
-  layout: Any
+  reader: Any
   names: dict[str, str]
   notes: tuple[str, ...] = ()
   outside: tuple[str, ...] = ()
@@ -114,15 +114,15 @@ def _under(stored: Shapes, before: str) -> Naming | None:
   saved = huggingface.saved_names(inside)
   short = {_unchunked(new): inside[old] for new, old in saved.items()}
   shapes = {name: stored[short[name]] for name in short}
-  for layout in FORMATS:
-    prefix = layout.prefix(shapes)
+  for reader in FORMATS:
+    prefix = reader.prefix(shapes)
     if prefix is not None:
       names = {
         name.removeprefix(prefix): short[name]
         for name in short
         if name.startswith(prefix)
       }
-      return Naming(layout, names)
+      return Naming(reader, names)
   return None
 
 

@@ -229,8 +229,12 @@ class Opened:
     }
     return traverse_util.unflatten_dict(flat, sep="/")
 
-  def params_on(self, mesh: Mesh) -> dict[str, Any]:
-    """Reads the parameters onto a mesh, laid out as training lays them out."""
+  def params_on(self, mesh: Mesh | None = None) -> dict[str, Any]:
+    """Reads the parameters onto a mesh, laid out as training lays them out.
+
+    By default it is one of all devices.
+    """
+    mesh = mesh or sharding.make_mesh()
     init = make_params_init(self.model, self.preprocessing.image_shape)
     return self.read_params(sharding.array_shapes(init, mesh))
 
@@ -260,10 +264,12 @@ class Opened:
     changed = {"read": read, "restore": None, "held": None, **fields}
     return dataclasses.replace(self, **changed)
 
-  def in_unit(self) -> Self:
+  def with_scaled_head(self) -> Self:
     """A copy whose outputs mean the answer by themselves, for others' code.
 
-    The head of a regression then gives its targets in their unit.
+    What scales the outputs is multiplied into the head: that of a regression
+    then gives its targets in their unit, and that of a calibrated classifier
+    logits that no temperature divides. Other models stay as they are.
     """
     parts = Parts.of(self.model, self.shapes)
     answers = self.task.answers

@@ -6,7 +6,7 @@ import functools
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,31 +80,41 @@ def _open(
   image_options: Mapping[str, Any],
   others: tuple[str, ...],
 ) -> tuple[Loaded, Grid]:
+  """Opens the arrays of a file as the parameters of a model.
+
+  The names of the arrays tell the format. Its module, such as `formats.timm`,
+  reads the sizes off their shapes and config.json (`infer`), and says which
+  array is which parameter (`rules`); `_fit` builds the model, and checks these
+  rules against its parameters. No array is read before the model's parameters
+  are asked for, and then one at a time (`read`).
+  """
   config, path = files.config, files.weights
   architectures.check_supported(config)
   with _arrays(path) as arrays:
     stored = arrays.shapes
   naming = recognise(stored)
-  layout, names = naming.layout, naming.names
+  reader, names = naming.reader, naming.names
   array_shapes = {short: stored[name] for short, name in names.items()}
-  if layout is torchvision:  # It has no configuration, but names its files.
+  if reader is torchvision:  # It has no configuration, but names its files.
     config = {torchvision.FILE: path.name}
-  unused = getattr(layout, "unused", lambda _: [])(array_shapes)
+  unused = getattr(reader, "unused", lambda _: [])(array_shapes)
   array_shapes = {k: v for k, v in array_shapes.items() if k not in unused}
   unused = [name for name in unused if not name.startswith(others)]
   outside = [name for name in naming.outside if not name.startswith(others)]
-  architecture = layout.infer(array_shapes, config, image_options.get("grid"))
+  architecture = reader.infer(array_shapes, config, image_options.get("grid"))
   if architecture.normalizes:
     with _arrays(path) as arrays:
-      architecture = layout.with_colours(architecture, arrays.renamed(names))
+      architecture = reader.with_colours(architecture, arrays.renamed(names))
   architecture = _with_folder(architecture, files)
   floats = functools.partial(
     quantised.check_floats, arrays, [names[short] for short in array_shapes]
   )
   fit = functools.partial(
-    _fit, source, architecture, layout, array_shapes, image_options, floats
+    _fit, source, architecture, reader, array_shapes, image_options, floats
   )
-  model, grid, preprocessing, shapes, rules = _fit_fields(source, fit, fields)
+  model, grid, preprocessing, shapes, rules = _fit_explained(
+    source, fit, fields
+  )
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     with _arrays(path) as arrays:
@@ -140,22 +150,38 @@ def _open(
   ), grid
 
 
+class _Fit(NamedTuple):
+  """A model that a file's arrays are the parameters of.
+
+  Attributes:
+    grid: The patches that its stored positions are for.
+    shapes: The shapes of its parameters, by path.
+    rules: Which array of the file holds which of them.
+  """
+
+  model: Any
+  grid: Grid
+  preprocessing: Preprocessing
+  shapes: Shapes
+  rules: list[Rule]
+
+
 def _fit(
   source: str,
   architecture: Architecture,
-  layout: Any,
+  reader: Any,
   stored: Shapes,
   image_options: Mapping[str, Any],
   check_floats: Callable[[], None],
   fields: Mapping[str, Any],
-) -> tuple[Any, ...]:
-  """The model of these fields, its grid, pictures, shapes and rules.
+) -> _Fit:
+  """The model of an architecture, in which `fields` replace some of its own.
 
   Raises ValueError if the stored arrays are not its parameters, or no floats.
   """
   model, grid, pictures = _build(source, architecture, fields, image_options)
   shapes = param_shapes(model, grid)
-  rules = layout.rules(model, stored)
+  rules = reader.rules(model, stored)
   channels = _channels(model, rules, stored, shapes)
   if channels != pictures.channels:
     architecture = _adapt_channels(architecture, channels, image_options)
@@ -164,7 +190,7 @@ def _fit(
   check_floats()  # Quantised ones often have other shapes as well.
   what = f"{source} is not a {architecture.format} {_size_text(model)}"
   check(rules, stored, shapes, model, what)
-  return model, grid, pictures, shapes, rules
+  return _Fit(model, grid, pictures, shapes, rules)
 
 
 def _channels(
@@ -222,11 +248,11 @@ def _other_channels(
     )
 
 
-def _fit_fields(
+def _fit_explained(
   source: str,
-  fit: Callable[[Mapping[str, Any]], tuple[Any, ...]],
+  fit: Callable[[Mapping[str, Any]], _Fit],
   fields: Mapping[str, Any],
-) -> tuple[Any, ...]:
+) -> _Fit:
   """The result of `fit` for these fields.
 
   Raises ValueError as `fit` does. If it succeeds once the pooling is left out,
@@ -238,7 +264,7 @@ def _fit_fields(
     if "pooling" not in fields:
       raise
     others = {k: v for k, v in fields.items() if k != "pooling"}
-    model, *_ = fit(others)
+    model = fit(others).model
     if model.pooling == fields["pooling"]:
       raise
     raise ValueError(

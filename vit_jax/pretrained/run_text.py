@@ -20,9 +20,9 @@ def text_of_run(loaded: Loaded) -> LoadedText:
   if not isinstance(model, TwoTowers) or model.text is None:
     raise NoTextTowerError(source)
   task: Any = loaded.task
-  files = task.texts.tokenizer
+  files = task.text_setup.files
 
-  numbers: dict[str, float] = {}  # Those of the pair, once they are read.
+  numbers: dict[str, float] = {}  # Scale and bias, once they are read.
 
   def read() -> Leaves:
     for path, array in loaded.read():
@@ -31,7 +31,7 @@ def text_of_run(loaded: Loaded) -> LoadedText:
       elif within(path, TEXT):
         yield below(path, TEXT), array
 
-  def pair() -> tuple[float, float | None]:
+  def scale_and_bias() -> tuple[float, float | None]:
     if not numbers:
       collections.deque(read(), maxlen=0)
     return scale_of(numbers[LOG_SCALE]), numbers.get(BIAS)
@@ -42,5 +42,5 @@ def text_of_run(loaded: Loaded) -> LoadedText:
     tokenizer=files.tokenizer,
     read=read,
     open_files=lambda: files,
-    open_pair=pair,
+    read_scale_and_bias=scale_and_bias,
   )

@@ -322,8 +322,7 @@ def tokenizer_files(loaded: Loaded) -> dict[str, bytes]:
   """The name and content of each file of a pair's tokenizer; {} for others."""
   if not isinstance(loaded.model, TwoTowers):
     return {}
-  task: Any = loaded.task
-  texts = getattr(task, "texts", None)
-  if texts is not None and texts.tokenizer is not None:  # A run's.
-    return dict(texts.tokenizer.files)
+  setup = loaded.task.text_setup
+  if setup is not None and setup.files is not None:  # A run's.
+    return dict(setup.files.files)
   return loaded.inputs["text"].contents()

@@ -52,7 +52,7 @@ class LoadedText:
     read: Yields (path, array) of its parameters, with one array at a time in
       memory.
     open_files: Reads the tokenizer's files, as a run keeps them.
-    open_pair: Gives `pair`.
+    read_scale_and_bias: Gives `scale_and_bias`.
     notes: Lines on what no file tells.
     projected: Whether the image tower beside it ends in a projection of its
       own, which is not read.
@@ -63,7 +63,7 @@ class LoadedText:
   tokenizer: Tokenizer
   read: Callable[[], Leaves]
   open_files: Callable[[], TokenizerFiles]
-  open_pair: Callable[[], tuple[float, float | None]]
+  read_scale_and_bias: Callable[[], tuple[float, float | None]]
   notes: tuple[str, ...] = ()
   projected: bool = False
 
@@ -74,19 +74,19 @@ class LoadedText:
     return traverse_util.unflatten_dict(flat, sep="/")
 
   @functools.cached_property
-  def pair(self) -> tuple[float, float | None]:
+  def scale_and_bias(self) -> tuple[float, float | None]:
     """`scale` and `bias`."""
-    return self.open_pair()
+    return self.read_scale_and_bias()
 
   @property
   def scale(self) -> float:
     """Factor of the cosine similarities with images."""
-    return self.pair[0]
+    return self.scale_and_bias[0]
 
   @property
   def bias(self) -> float | None:
     """Added to the scaled similarities; None if the towers have none."""
-    return self.pair[1]
+    return self.scale_and_bias[1]
 
   @functools.cached_property
   def files(self) -> TokenizerFiles:
@@ -191,7 +191,6 @@ def open_text(
       f"{source}: {ids.file} has {ids.size:,} tokens and the text tower "
       f"{tower.vocabulary:,}: it is not the tokenizer of these weights."
     )
-  pair = scale, bias
   return LoadedText(
     source=source,
     tower=tower,
@@ -200,7 +199,7 @@ def open_text(
     open_files=lambda: TokenizerFiles.read(
       beside, layout.family, tower.length, clean
     ),
-    open_pair=lambda: pair,
+    read_scale_and_bias=lambda: (scale, bias),
     notes=(*notes, *ids.notes),
     projected=bool(projected),
   )

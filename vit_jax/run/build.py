@@ -62,7 +62,7 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
     options["as_trained"] = True
   options["reads_patches"] = task.reads_patches
   loaded = open_checkpoint(settings.pretrained, **options)
-  if task.texts is None:
+  if task.text_setup is None:
     return loaded
   from vit_jax.run import texts
 
@@ -234,7 +234,7 @@ def with_texts(
   third result is the checkpoint that a new run begins with, which is opened for
   its text tower; None if it was not opened.
   """
-  if task.texts is None:
+  if task.text_setup is None:
     return settings, task, None
   from vit_jax.run import texts
 
@@ -334,7 +334,7 @@ def build_model(
     keep: Any = {**vars(settings.transfer)}
     for later in ("interpolation", "probe_head"):  # They are for the arrays.
       del keep[later]
-    keep["keep_pre_logits"] |= task.texts is not None  # CLIP's projection.
+    keep["keep_pre_logits"] |= task.text_setup is not None  # CLIP's projection.
     return task.adapted(transfer.fit(start, class_names, fields, **keep))
   if "variant" not in fields:
     raise ValueError(

@@ -69,14 +69,20 @@ def define_config_file() -> None:
     flags.DEFINE_string(name, None, says)
 
 
-def expand(workdir: bool = False) -> None:
-  """Replaces short forms and DATA in `sys.argv`, once all flags are defined.
+def expanded(words: Sequence[str], workdir: bool = False) -> list[str]:
+  """The words of a command line, with flags for its short forms and its DATA.
 
   DATA is a folder of images, a file of labels or a configuration: the word that
-  is neither a flag nor its value. Raises ValueError if it is none of these, or
-  if something is given twice.
+  is neither a flag nor its value. All flags have to be defined, and `--config`
+  comes before its keys. The result has to take the place of the words in
+  `sys.argv`, where `config_flags` looks for the keys. Raises ValueError if DATA
+  is none of these, or if something is given twice.
+
+  Args:
+    words: The command line, without the name of the program.
+    workdir: Whether the command has --workdir, which is then named after DATA.
   """
-  flag_words, names, data = _parse(sys.argv[1:], workdir)
+  flag_words, names, data = _parse(words, workdir)
   for name, key in SHORT.items():
     if name in names and names.count(f"config.{key}") > 1:
       raise ValueError(f"--{name} or --config.{key} is given twice: drop one.")
@@ -89,8 +95,7 @@ def expand(workdir: bool = False) -> None:
     )
   if data:
     flag_words += flags_of_data(data[0], flag_words, names, workdir)
-  flag_words.sort(key=lambda word: "config." in word.partition("=")[0])
-  sys.argv[1:] = flag_words  # --config is now before its keys.
+  return sorted(flag_words, key=lambda w: "config." in w.partition("=")[0])
 
 
 def _parse(

@@ -165,7 +165,10 @@ class Plan:
 
   @functools.cached_property
   def objective(self) -> Objective:
-    """The objective, with the answers of a teacher if there is one."""
+    """The task's objective, with the answers of a teacher if there is one.
+
+    That of classification is `losses.Classification`.
+    """
     plain = self.task.objective(self.model, self.preprocessing)
     objective = plain.for_run(self.model, self.length)
     teacher = self.extras.teacher
@@ -278,13 +281,22 @@ class Plan:
     return batched(row, self.settings.rows)
 
   def open_batches(self, first_batch: int) -> BatchIterator:
-    """Opens the training batches, starting at a batch number."""
+    """Opens this host's rows of the training batches, from a number on.
+
+    Batch k is what `batches.TrainBatches.compute(k)` makes of the examples of
+    the source by the task's transform; the loader computes some ahead.
+    """
     settings, changes = self.settings, self.settings.train_transform
-    transform = self.task.train_transform(self.preprocessing, changes)
-    order: Any = {"seed": settings.seed, "first_batch": first_batch}
-    order |= {"batch_size": settings.batch_size, "repeats": changes.repeats}
     loader = build.open_loader(settings, self.preprocessing)
-    return loader.train(self.shown, transform, packing=self.packing, **order)
+    return loader.train(
+      self.shown,
+      self.task.train_transform(self.preprocessing, changes),
+      batch_size=settings.batch_size,
+      seed=settings.seed,
+      first_batch=first_batch,
+      repeats=changes.repeats,
+      packing=self.packing,
+    )
 
   @functools.cached_property
   def evaluation(self) -> RunEvaluation:

@@ -64,24 +64,24 @@ def with_texts(
   if text is not None:
     # On the towers of a run, a run begins with the scale that a new one has.
     of_run = is_run(text.source)
-    texts = task.texts.open(
+    setup = task.text_setup.of(
       pairs,
       text.files,
       text.tower,
       weights=(IMAGE, TEXT),
-      pair=(None, None) if of_run else text.pair,
+      scale_and_bias=(None, None) if of_run else text.scale_and_bias,
     )
-    return settings, dataclasses.replace(task, texts=texts)
+    return settings, dataclasses.replace(task, text_setup=setup)
   _check_new(settings)
-  tokenizer = None
+  files = None
   if pairs.tokenizer:
     family = "SigLIP" if _is_of_pieces(pairs.tokenizer) else "CLIP"
-    tokenizer = TokenizerFiles.read(pairs.tokenizer, family, pairs.text_length)
+    files = TokenizerFiles.read(pairs.tokenizer, family, pairs.text_length)
   elif with_data:
-    tokenizer = _make_tokenizer(settings)
+    files = _make_tokenizer(settings)
   weights = (IMAGE,) if settings.pretrained else ()
-  texts = task.texts.open(pairs, tokenizer, None, weights)
-  return settings, dataclasses.replace(task, texts=texts)
+  setup = task.text_setup.of(pairs, files, None, weights)
+  return settings, dataclasses.replace(task, text_setup=setup)
 
 
 def _with_image_tower(settings: Settings) -> Settings:

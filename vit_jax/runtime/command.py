@@ -276,7 +276,7 @@ def _parse(
 ) -> list[str]:
   """Defines the flags and parses them, or shows the help; a mistake is a line.
 
-  `argv` is `sys.argv`, in which `define` may replace short forms.
+  `argv` is `sys.argv`, in which `define` may put flags for short forms.
   """
   flags.FLAGS.set_gnu_getopt(True)
   help_form = next(filter(None, map(usage.ASKED.get, argv[1:])), "")

@@ -126,7 +126,11 @@ class Answers:
     raise NotImplementedError
 
   def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
-    """An output head's parameter such that its outputs are the answer."""
+    """An output head's parameter, with what scales the outputs put into it.
+
+    The outputs are then the answer in its unit. `path` is the parameter's, such
+    as "head/kernel".
+    """
     return array
 
   def temperatures(self, names: Sequence[str]) -> int:

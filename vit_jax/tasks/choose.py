@@ -64,7 +64,7 @@ _MOVED = {
   **dict.fromkeys(("train_objective", "couples_examples"), "objective"),
   **dict.fromkeys(("learns_from_average", "with_answers"), "objective"),
   "learns_features": "objective",
-  "reads_texts": "texts",
+  **dict.fromkeys(("reads_texts", "texts"), "text_setup"),
   "evaluator": "measure",
   "label_text": "labels",
 }

@@ -55,8 +55,8 @@ class Task:
 
   Attributes:
     loss: The loss, of a kind that the task takes.
-    texts: The tools to read texts beside images, which are opened before its
-      data; None if it reads none.
+    text_setup: The tokenizer and the text tower of a task that reads texts
+      beside images, which are opened before its data; None if it reads none.
     name: The task's name, as `data.task` has it.
     labels: The kind of its labels, such as `labels.SINGLE`.
     scores: The metrics of an evaluation, and the score among them.
@@ -71,7 +71,7 @@ class Task:
   """
 
   loss: LossSettings = LossSettings()
-  texts: Any = dataclasses.field(default=None, kw_only=True)
+  text_setup: Any = dataclasses.field(default=None, kw_only=True)
   name: ClassVar[str]
   labels: ClassVar[Labels] = SINGLE
   scores: ClassVar[Scores]
@@ -289,7 +289,10 @@ class Task:
     return []
 
   def in_unit(self) -> "Task":
-    """The task once `Answers.leaf_in_unit` was applied to the heads."""
+    """The task of a model whose heads went through `Answers.leaf_in_unit`.
+
+    Nothing is left to scale its outputs by.
+    """
     return self
 
 

@@ -448,7 +448,7 @@ def _average_over_parts(gradient: Callable, parts: int) -> Callable:
 def _coupled_in_parts(
   model_of: Callable[..., Apply], objective: CoupledObjective, parts: int
 ) -> Callable:
-  """The same for a loss that couples the parts (arXiv:2101.06983).
+  """As `_gradient`, for a loss that couples the parts (arXiv:2101.06983).
 
   All parts are embedded first, and nothing else of them is kept. The loss gives
   the gradient of the embeddings; it then goes back into the model part by part,

@@ -57,7 +57,7 @@ def opened(folder, rows, labels, **options):
 
 @pytest.mark.parametrize("name", ["pairs.csv", "pairs.jsonl"])
 def test_an_image_has_the_captions_of_all_its_rows(files, tmp_path, name):
-  labels = Captions(tokenizer=files, most=3)
+  labels = Captions(files=files, most=3)
   rows = [
     row("a.png", TEXTS[0], split="train"),
     row("b.png", TEXTS[1], split="train"),
@@ -93,13 +93,13 @@ def test_an_image_has_the_captions_of_all_its_rows(files, tmp_path, name):
 )
 def test_bad_rows_are_one_line(files, tmp_path, rows, message):
   with pytest.raises(ValueError, match=message):
-    opened(tmp_path, rows, Captions(tokenizer=files))
+    opened(tmp_path, rows, Captions(files=files))
 
 
 def test_a_caption_that_is_no_text_is_refused(files, tmp_path):
   rows = [row("a.png", 3), row("b.png", "x")]
   with pytest.raises(ValueError, match="line 1 has the caption 3, which is no"):
-    opened(tmp_path, rows, Captions(tokenizer=files), name="pairs.jsonl")
+    opened(tmp_path, rows, Captions(files=files), name="pairs.jsonl")
 
 
 def test_half_a_character_is_refused(files, tmp_path):
@@ -108,7 +108,7 @@ def test_half_a_character_is_refused(files, tmp_path):
     ValueError,
     match=r"line 2 has the caption .*lone surrogate\): write it whole",
   ) as error:
-    opened(tmp_path, rows, Captions(tokenizer=files), name="pairs.jsonl")
+    opened(tmp_path, rows, Captions(files=files), name="pairs.jsonl")
   assert str(error.value).isprintable()
 
 
@@ -126,7 +126,7 @@ def test_a_list_in_text_is_several_captions(files, tmp_path, name):
     lines = [table.getvalue().replace("raw caption", "Caption")]
   (tmp_path / name).write_text("\n".join(lines))
   settings = DataSettings(labels_file=str(tmp_path / name), eval_split="train")
-  labels = Captions(tokenizer=files, most=3)
+  labels = Captions(files=files, most=3)
   found = label_file.open_folder(settings, labels)["train"].labels(range(2))
   expected = np.full((2, 3, 8), NONE)
   expected[0, :2] = files.tokenizer(TEXTS[:2])
@@ -138,7 +138,7 @@ def test_a_list_in_text_is_several_captions(files, tmp_path, name):
 def test_bad_lists_of_captions_are_one_line(files, tmp_path, cell):
   rows = [row("a.png", cell), row("b.png", "x")]
   with pytest.raises(ValueError, match="line 1 has (no|an empty|the|caption=)"):
-    opened(tmp_path, rows, Captions(tokenizer=files), name="pairs.jsonl")
+    opened(tmp_path, rows, Captions(files=files), name="pairs.jsonl")
 
 
 def test_columns_of_captions_may_have_lists(files, tmp_path):
@@ -148,7 +148,7 @@ def test_columns_of_captions_may_have_lists(files, tmp_path):
   settings = dataclasses.replace(
     settings, label_columns="one,two", eval_split="train"
   )
-  labels = Captions(tokenizer=files, most=3)
+  labels = Captions(files=files, most=3)
   train = label_file.open_folder(settings, labels)["train"]
   np.testing.assert_array_equal(
     train.labels([0])[0], files.tokenizer(TEXTS[:3])
@@ -163,7 +163,7 @@ def test_a_separator_parts_captions(files, tmp_path):
   found = [
     label_file.open_folder(
       DataSettings(labels_file=str(path), eval_split="train", **keys),
-      Captions(tokenizer=files, most=2),
+      Captions(files=files, most=2),
     )["train"].labels([0])[0]
     for keys in ({}, {"label_separator": "|"})
   ]
@@ -183,7 +183,7 @@ def test_captions_of_coco_are_those_of_its_files(files, tmp_path):
   ]
   path = tmp_path / "captions.json"
   path.write_text(json.dumps({"images": images, "annotations": annotations}))
-  labels = Captions(tokenizer=files, most=2)
+  labels = Captions(files=files, most=2)
   settings = DataSettings(labels_file=str(path), eval_split="train")
   found = label_file.open_folder(settings, labels)["train"]
   says = "the images are read from the folder 'train2017', the only one in"
@@ -201,11 +201,11 @@ def test_missing_images_are_counted(files, tmp_path):
   settings = write(tmp_path, [row("a.png", "x"), row("b.png", "y")])
   (tmp_path / "b.png").unlink()
   with pytest.raises(ValueError, match="line 3 names 'b.png', .*1 of 2 files"):
-    label_file.open_folder(settings, Captions(tokenizer=files))
+    label_file.open_folder(settings, Captions(files=files))
 
 
 def test_what_is_cut_and_left_out_is_said(files, tmp_path):
-  labels = Captions(tokenizer=files, most=1)
+  labels = Captions(files=files, most=1)
   long = "a red disc and a blue disc and a red square and so on"
   T = files.length
   exact = next(
@@ -236,7 +236,7 @@ def forms(tmp_path_factory):
 def of_pairs():
   """The captions of all pairs, with a tokenizer of them."""
   texts = [text for pair in captioned.pairs() for text in pair.captions]
-  return Captions(tokenizer=new_tokenizer(texts, 300, 12), most=3)
+  return Captions(files=new_tokenizer(texts, 300, 12), most=3)
 
 
 def in_order(source, split):

@@ -15,7 +15,7 @@ PNG = cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
 
 def test_training_draws_one_caption_of_an_image():
   files = new_tokenizer(TEXTS, 400, 8)
-  labels = Captions(tokenizer=files, most=4)
+  labels = Captions(files=files, most=4)
   transform = WithTexts(Preprocessing((4, 4)).transform(), files.length)
   ids = labels.ids([TEXTS[:3]])[0]
   example = Example(image=PNG, label=ids, id="x")

@@ -265,8 +265,8 @@ def test_what_is_trained_is_said(settings, said):
 @pytest.mark.slow
 def test_towers_that_begin_with_weights_learn_slowly():
   given = task(start_lr=0.1, vocabulary=20)
-  texts = given.texts.open(given.pairs, None, None, ("image",))
-  given = dataclasses.replace(given, texts=texts)
+  setup = given.text_setup.of(given.pairs, None, None, ("image",))
+  given = dataclasses.replace(given, text_setup=setup)
   before, after = one_update(given, 1.0)
   for path, array in before.items():
     factor = 0.1 if tower_of(path) == "image" else 1.0
@@ -403,7 +403,7 @@ def test_a_text_tower_is_opened_once(photos, monkeypatch):
   plan = make_plan(read(_published(photos)))
   (text,) = opened
   assert plan.start is not None and plan.start.text_tower is text
-  assert plan.task.texts.tokenizer == text.files
-  assert plan.task.texts.weights == (IMAGE, TEXT)
+  assert plan.task.text_setup.files == text.files
+  assert plan.task.text_setup.weights == (IMAGE, TEXT)
   paths = {path for path, _ in plan.start.read()}
   assert {f"{TEXT}/{path}" for path, _ in text.read()} <= paths

@@ -103,6 +103,11 @@ class TrainBatches(_Batches):
   repeats: int = 1
 
   def compute(self, k: int, out: Batch | None = None) -> Batch:
+    """This host's rows of batch k, by array; see `spec`.
+
+    An example is drawn, read, and made into the arrays of a row by the
+    transform, with random numbers of its own.
+    """
     first = k * self.batch_size
     positions = range(first + self.rows.start, first + self.rows.stop)
     indices = self._indices(k, positions)

@@ -28,12 +28,14 @@ NONE = -1  # In place of the ids of a caption that an image does not have.
 
 @dataclasses.dataclass(frozen=True)
 class Captions(Labels):
-  """The captions of an image: the ids of their tokens, (M, T).
+  """The captions of an image: the ids of their tokens, int32 (M, T).
 
-  A caption that an image does not have is all `NONE`.
+  `encoded` makes them of the rows of a file, when it is opened, and `of_record`
+  of a record, when it is read. A caption that an image does not have is all
+  `NONE`.
 
   Attributes:
-    tokenizer: The tokenizer's files; without, captions are only read.
+    files: Those of the tokenizer; without, captions are only read.
     most: M, the captions of an image that are kept.
     length: T, where there is no tokenizer.
   """
@@ -46,7 +48,7 @@ class Captions(Labels):
   heading = "images"
   twice = "twice"
   apart = "there with different captions"
-  tokenizer: TokenizerFiles | None = None
+  files: TokenizerFiles | None = None
   most: int = 5
   length: int = 1
   names: ClassVar[Names] = COLUMNS[:1]
@@ -54,7 +56,7 @@ class Captions(Labels):
 
   def spec(self, count: int) -> ArraySpec:
     del count
-    tokens = self.tokenizer.length if self.tokenizer else self.length
+    tokens = self.files.length if self.files else self.length
     return ArraySpec((self.most, tokens), np.int32)
 
   def columns(self, names: Sequence[str]) -> Sequence[str]:
@@ -102,11 +104,11 @@ class Captions(Labels):
     spec = self.spec(1)
     labels = np.full((len(captions), *spec.shape), NONE, np.int32)
     kept = [texts[: self.most] for texts in captions]
-    if self.tokenizer is None:
+    if self.files is None:
       labels[:, 0] = 0
       return labels
     flat = [text for texts in kept for text in texts]
-    rows = iter(self.tokenizer.tokenizer(flat) if flat else ())
+    rows = iter(self.files.tokenizer(flat) if flat else ())
     for label, texts in zip(labels, kept, strict=True):
       for place in range(len(texts)):
         label[place] = next(rows)
@@ -129,9 +131,9 @@ class Captions(Labels):
   def shown(self, label: np.ndarray, names: Names) -> str:
     """The first caption of an image, about as it was written."""
     del names
-    if self.tokenizer is None or label[0, 0] == NONE:
+    if self.files is None or label[0, 0] == NONE:
       return ""
-    return self.tokenizer.text(label[0])
+    return self.files.text(label[0])
 
   def told(self, label: Any, names: Sequence[str]) -> str:
     return self.shown(np.asarray(label), tuple(names))
@@ -143,9 +145,9 @@ class Captions(Labels):
 
   def cut(self, texts: Sequence[str]) -> list[str]:
     """A line if texts have more tokens than the tower reads."""
-    if self.tokenizer is None:
+    files = self.files
+    if files is None:
       return []
-    files = self.tokenizer
     return cut(texts, files.tokenizer, lambda: files.longer, "captions")
 
 

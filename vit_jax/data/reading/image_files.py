@@ -138,7 +138,11 @@ def _files_below(folder: str) -> Iterator[str]:
 
 
 class ImageFiles(Source):
-  """Image files with labels, whose paths share one block of bytes."""
+  """Image files with labels, whose paths share one block of bytes.
+
+  Example i has the bytes of file i, its label and its path. A subclass lists
+  the files: `ImageFolder` by class folders, `LabelledImages` by a table.
+  """
 
   name: str
   split: str

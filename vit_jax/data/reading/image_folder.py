@@ -28,6 +28,9 @@ _LOOKED_AT = 200  # Names of files that may be those of masks.
 class ImageFolder(ImageFiles):
   """One split of a folder of images.
 
+  Example i has the bytes of a file, as they are, the index of its class among
+  `class_names`, and its path; the examples are sorted by class, then by path.
+
   The folder holds `root/train/<class>/...`, with `root/val/<class>/...` or
   `root/test/<class>/...` or both, or `root/<class>/...` alone, where a part of
   each class is kept for evaluation. `layouts.find_layout` says which other

@@ -144,7 +144,7 @@ def find_unlabelled_layout(root: bytes) -> Layout:
     train, val, test = map(places.get, ("train", "val", "test"))
     assert train
     return Layout(above, train, val, test, ignored)
-  if pair := mask_names.pair(above, names):
+  if pair := mask_names.folders_of(above, names):
     _ignore({*names} - {pair.images}, ignored)
     images = find_unlabelled_layout(os.path.join(above, pair.images))
     return dataclasses.replace(

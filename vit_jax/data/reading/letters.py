@@ -49,6 +49,6 @@ class Letters(Captions):
 
 def without_tokens(kind: Labels) -> Labels:
   """The kind of labels, with letters for captions that have no tokenizer."""
-  if isinstance(kind, Captions) and kind.tokenizer is None:
+  if isinstance(kind, Captions) and kind.files is None:
     return Letters()
   return kind

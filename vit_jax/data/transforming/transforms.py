@@ -53,8 +53,10 @@ def make_train_transform(
 ) -> ImageTransform:
   """Builds the training transform: decode, crop, resize, flip, augment.
 
-  The crop "inception" is a random box; "pad" resizes, adds black pixels at each
-  edge and crops at random (for small images); "resize" takes the whole image.
+  The crop "inception" is a random box, of `min_area` of the image or more and
+  about as wide as high (`augment.random_box`); "pad" resizes, adds black pixels
+  at each edge and crops at random (for small images); "resize" takes the whole
+  image.
   Returns a picklable transform, called as (encoded, rng) -> uint8 (H, W,
   channels). Raises ValueError if the size is not positive, or as
   `check_colours` does. `image_size` is the height and width of the result, one
@@ -214,7 +216,7 @@ class OneSize:
     settings: TrainTransformSettings,
     rng: np.random.Generator,
   ) -> tuple[int, int, int, int]:
-    """Draws the random box of an image that is shown."""
+    """Draws the random box of an image (H, W), as (top, left, h, w)."""
     from vit_jax.data.transforming.augment import inception_box, published_box
 
     draw = published_box if settings.as_published else inception_box
@@ -260,7 +262,26 @@ class _TrainTransform(_Sized):
   def placed(
     self, encoded: bytes, *rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
-    return self._changed(encoded, *rng)
+    (generator,) = rng
+    settings = self.settings
+    if settings.crop == "inception":
+      image, places = self._random_box(encoded, generator)
+    else:
+      image = decode_image(encoded, self.pixels)
+      shape = image.shape[:2]
+      size = self.sizes.of(shape)
+      places = Places.of_box((0, 0, *shape), size, shape)
+      image = filtered(image, size, _FILTERS[settings.resizer])
+    if settings.crop == "pad" and settings.pad:
+      image, places = _pad_crop(image, places, settings.pad, generator)
+    if settings.flip and generator.random() < 0.5:
+      image = by_fours(lambda part: cv2.flip(part, 1), image)
+      places = places._replace(mirrored=True)
+    if settings.colour_changes or settings.erase:
+      from vit_jax.data.transforming.augment import augment
+
+      image = augment(image, generator, settings)
+    return image, places
 
   def shape(self, encoded: bytes, rng: np.random.Generator) -> tuple[int, int]:
     """The height and width of what is resized, by the header of a file.
@@ -273,33 +294,10 @@ class _TrainTransform(_Sized):
       return shape
     return self.sizes.box(shape, self.settings, rng)[2:]
 
-  def _changed(
-    self, encoded: bytes, rng: np.random.Generator
-  ) -> tuple[np.ndarray, Places]:
-    settings = self.settings
-    if settings.crop == "inception":
-      image, places = self._random_box(encoded, rng)
-    else:
-      image = decode_image(encoded, self.pixels)
-      shape = image.shape[:2]
-      size = self.sizes.of(shape)
-      places = Places.of_box((0, 0, *shape), size, shape)
-      image = filtered(image, size, _FILTERS[settings.resizer])
-    if settings.crop == "pad" and settings.pad:
-      image, places = _pad_crop(image, places, settings.pad, rng)
-    if settings.flip and rng.random() < 0.5:
-      image = by_fours(lambda part: cv2.flip(part, 1), image)
-      places = places._replace(mirrored=True)
-    if settings.colour_changes or settings.erase:
-      from vit_jax.data.transforming.augment import augment
-
-      image = augment(image, rng, settings)
-    return image, places
-
   def _random_box(
     self, encoded: bytes, rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
-    """Returns a random box, resized, and decodes no more than it shows."""
+    """Draws a box by the image's header, decodes it alone, and resizes it."""
     drawn: list[Places] = []  # A second decoder draws anew; the last counts.
 
     def draw(height: int, width: int) -> tuple[int, int, int, int]:

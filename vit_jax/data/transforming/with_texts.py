@@ -15,7 +15,9 @@ from vit_jax.data.reading.captions import NONE, TEXT
 class WithTexts(Transform):
   """The arrays of another transform, and `text`, the ids of a caption, (T,).
 
-  Of several captions, training draws one, after the image's random changes.
+  The label of an example has the ids of all of its captions, (M, T), as
+  `Captions` makes them. Training draws one, after the image's random changes;
+  an evaluation takes the first.
   """
 
   images: ImageTransform

@@ -131,8 +131,8 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   # Today's Flax keeps one axis of a group norm, the published files four.
   gn_root = (shapes or {}).get("gn_root/scale", (1, 1, 1, 1))
   group_norm = SAME if len(gn_root) == 1 else _GROUP_NORM
-  layout = _rules(vit, names, big_vision, group_norm)
-  return stacked(layout) if scanned else layout
+  found = _rules(vit, names, big_vision, group_norm)
+  return stacked(found) if scanned else found
 
 
 def big_vision_rules(vit: BaseVit) -> list[Rule]:
@@ -158,10 +158,10 @@ def _rules(
   ]
 
 
-def stacked(layout: list[Rule]) -> list[Rule]:
+def stacked(rules: list[Rule]) -> list[Rule]:
   """The rules for blocks whose arrays are stacked in one."""
   paths: dict[tuple[str, str], list[str]] = {}
-  for rule in layout:
+  for rule in rules:
     name = re.sub(r"encoderblock_\d+/", "encoderblock/", rule.theirs)
     paths.setdefault((name, rule.pattern), []).extend(rule.ours)
   return [Rule(name, tuple(x), pattern) for (name, pattern), x in paths.items()]

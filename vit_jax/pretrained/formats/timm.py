@@ -2,7 +2,9 @@
 
 The arrays tell most; `config.json` tells the heads, the activation and the
 pooling. `timm_evas` has the EVAs. BEiTs have names of EVAs, and ViTs with
-relative positions (relpos) those of ViTs.
+relative positions (relpos) those of ViTs. Both tables of names are rows of
+`names.csv`: `timm_any` and `timm` are those of ViTs (`timm_shared.VIT`),
+`timm_any` and `timm_eva` those of EVAs.
 """
 
 import dataclasses
@@ -405,20 +407,24 @@ def _biases(shapes: Shapes) -> str:
 
 
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
-  """The rules for all arrays of a checkpoint to read, or of one to write."""
-  layout = _names(vit, shapes).rules(vit)
+  """The rules for all arrays of a checkpoint to read, or of one to write.
+
+  There is one for each row of the table whose parameters the model has. `vit`
+  is the model that `infer` describes.
+  """
+  found = _names(vit, shapes).rules(vit)
   fc = "fc_" if getattr(vit, "norm_pooled", False) else ""
-  layout = [
+  found = [
     dataclasses.replace(
       rule, theirs=re.sub(r"^norm\.", f"{fc}norm.", rule.theirs)
     )
-    for rule in layout
+    for rule in found
   ]
   if (sides := getattr(vit, "parallel", 1)) > 1:
-    layout = timm_shared.on_sides(layout, sides)
+    found = timm_shared.on_sides(found, sides)
   rope = getattr(vit, "rope_theta", None)
   paired = rope and (vit.rope_side or vit.rope_kind != "axial")
-  return [*map(_to_halves, layout)] if paired else layout
+  return [*map(_to_halves, found)] if paired else found
 
 
 def _names(vit: Any, shapes: Shapes | None) -> Table:

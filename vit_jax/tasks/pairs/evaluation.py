@@ -119,7 +119,7 @@ def _zero_shot(
   texts = [
     task.pairs.template.replace("{}", name) for name in source.class_names
   ]
-  ids = jnp.asarray(task.texts.tokenizer.tokenizer(texts))
+  ids = jnp.asarray(task.text_setup.files.tokenizer(texts))
 
   def embed_texts(params: Any) -> Array:
     return model.apply({"params": params}, (None, ids)).text
@@ -265,7 +265,7 @@ class PairsOutcome(Outcome):
   def _example(self, row: int) -> Example:
     arrays = self.gathered.arrays
     v, owner, _ = self._texts
-    text = self.task.texts.tokenizer.text
+    text = self.task.text_setup.files.text
     own = text(arrays["first"][row])
     rank = int(self.ranks.texts[row])
     caption = f"{own} (rank {rank:,}, cosine {self.cosines[row]:.3f}"

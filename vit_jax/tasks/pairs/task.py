@@ -35,14 +35,14 @@ from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Curves, Stream
 from vit_jax.tasks.pairs.objective import Contrast
 from vit_jax.tasks.pairs.settings import PairsSettings
-from vit_jax.tasks.pairs.texts import Texts, from_facts
+from vit_jax.tasks.pairs.text_setup import TextSetup, from_facts
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import OF_CLASSES, Task
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.schedules import RunLength
 
 _PLAIN = PairsSettings()
-_NO_TEXTS = Texts()
+_NO_SETUP = TextSetup()
 MOST_SCALE = 100.0
 """The largest scale of the softmax loss, as in CLIP."""
 
@@ -51,11 +51,12 @@ MOST_SCALE = 100.0
 class PairsTask(Task):
   """Finding the text of an image and the image of a text.
 
-  `texts` are its facts.
+  `text_setup` has its facts. The model is `two_towers` of the image tower, the
+  batches `WithTexts` of images, and the objective `Contrast`.
   """
 
   pairs: PairsSettings = _PLAIN
-  texts: Texts = dataclasses.field(default=_NO_TEXTS, kw_only=True)
+  text_setup: TextSetup = dataclasses.field(default=_NO_SETUP, kw_only=True)
   name = "pairs"
   scores = Scores(
     (
@@ -132,9 +133,9 @@ class PairsTask(Task):
     """The captions, with the run's tokenizer once it is known."""
     pairs = self.pairs
     return Captions(
-      tokenizer=self.texts.tokenizer,
+      files=self.text_setup.files,
       most=pairs.captions,
-      length=self.texts.length(pairs),
+      length=self.text_setup.length(pairs),
     )
 
   labels: ClassVar[Any] = property(_labels)
@@ -159,11 +160,11 @@ class PairsTask(Task):
     return getattr(self.pairs, tower_of(path) or "", "") == "frozen"
 
   def facts(self) -> dict[str, Any]:
-    return {"task": self.name, **self.texts.facts(self.pairs)}
+    return {"task": self.name, **self.text_setup.facts(self.pairs)}
 
   def with_facts(self, description: Mapping[str, Any]) -> "PairsTask":
-    texts = from_facts(description["targets"])
-    return dataclasses.replace(self, texts=texts)
+    setup = from_facts(description["targets"])
+    return dataclasses.replace(self, text_setup=setup)
 
   def fitted(self, train: Source) -> "PairsTask":
     """The task; raises ValueError if its examples have no captions."""
@@ -184,13 +185,13 @@ class PairsTask(Task):
       raise ValueError(no_captions(source.name))
 
   def adapted(self, model: Any) -> Any:
-    pairs, texts = self.pairs, self.texts
-    fields = texts.fields(pairs)
-    is_new = TEXT not in texts.weights
+    pairs, setup = self.pairs, self.text_setup
+    fields = setup.fields(pairs)
+    is_new = TEXT not in setup.weights
     if is_new and fields.get("representation_size") is None:
       fields["representation_size"] = _width(model)
     tower = TextTower(num_classes=0, **fields)
-    log_scale, bias = texts.first_pair(pairs)
+    log_scale, bias = setup.first_scale_and_bias(pairs)
     return two_towers(
       model,
       tower,
@@ -204,7 +205,7 @@ class PairsTask(Task):
     self, preprocessing: Preprocessing, settings: TrainTransformSettings
   ) -> Transform:
     images = preprocessing.train_transform(settings)
-    return WithTexts(images, self.texts.length(self.pairs))
+    return WithTexts(images, self.text_setup.length(self.pairs))
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> Contrast:
     return Contrast(
@@ -221,7 +222,7 @@ class PairsTask(Task):
     del parts, length
     chain = [tx]
     how = {tower: getattr(self.pairs, tower) for tower in TOWERS}
-    slow = [t for t in self.texts.weights if how[t] == "trained"]
+    slow = [t for t in self.text_setup.weights if how[t] == "trained"]
     if slow and self.pairs.start_lr != 1:
       chain.append(_scaled(slow, self.pairs.start_lr))
     if self.pairs.loss == "softmax":

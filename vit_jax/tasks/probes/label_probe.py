@@ -14,6 +14,7 @@ of 1 / p (1 - p), the slope of the logit at p.
 import copy
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -171,10 +172,11 @@ class LabelMoments:
     self._count = 0.0
     self._total = np.zeros(D)
     self._squares = np.zeros((D, D))
-    self._known: np.ndarray = np.zeros(0)  # (K,), as the next.
-    self._positives: np.ndarray = np.zeros(0)
-    self._known_total: np.ndarray = np.zeros((D, 0))
-    self._products: np.ndarray = np.zeros((D, 0))
+    # Numbers until the first examples say how many labels K there are.
+    self._known: Any = 0  # (K,), as the next.
+    self._positives: Any = 0
+    self._known_total: Any = 0  # (D, K), as the next.
+    self._products: Any = 0
     self._unknown: dict[int, np.ndarray] = {}  # Squares of these examples.
 
   def add(
@@ -189,15 +191,10 @@ class LabelMoments:
     self._count += sign * len(x)
     self._total = self._total + sign * x.sum(axis=0)
     self._squares = self._squares + sign * (x.T @ x)
-    sums = {
-      "_known": known.sum(axis=0),
-      "_positives": y.sum(axis=0),
-      "_known_total": x.T @ known,
-      "_products": x.T @ y,
-    }
-    for name, new in sums.items():
-      old = getattr(self, name)
-      setattr(self, name, (old if old.size else 0) + sign * new)
+    self._known = self._known + sign * known.sum(axis=0)
+    self._positives = self._positives + sign * y.sum(axis=0)
+    self._known_total = self._known_total + sign * (x.T @ known)
+    self._products = self._products + sign * (x.T @ y)
     for k in np.flatnonzero(~known.all(axis=0)).tolist():
       of = x[~known[:, k]]
       self._unknown[k] = self._unknown.get(k, 0) + sign * (of.T @ of)

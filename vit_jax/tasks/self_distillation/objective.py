@@ -231,42 +231,22 @@ class SelfDistillation(Objective):
     if not isinstance(inputs, dict):  # The batch has `image` alone.
       return Loss(*self.mirrored_loss(apply, inputs))
     s = self.settings
-    crops = inputs
-    B = len(crops["large"]) // 2
-    teacher = self._teach(crops["large"], targets, context)
+    teacher = self._teach(inputs["large"], targets, context)
     draw = {k: v for k, v in targets.items() if k != "counts"}
-    large = apply(crops["large"], **({"draw": draw} if draw else {}))
-    small = None
-    if "small" in crops:
-      small = apply(crops["small"])["answers"]
-      small = small.reshape(B, -1, small.shape[-1])
-    answers = large["answers"].reshape(B, 2, -1)
-    parts = {
-      "class_loss": class_loss(
-        teacher["class"], answers, small, s.student_temperature
-      )
-    }
+    large = apply(inputs["large"], **({"draw": draw} if draw else {}))
+    parts = {"class_loss": self._class_loss(apply, inputs, large, teacher)}
     loss = s.class_weight * parts["class_loss"]
     if s.koleo_weight:
-      y = large["y"].reshape(B, 2, -1)
-      spread = koleo(y[:, 0]) + koleo(y[:, 1])
+      spread = _spread(large["y"])
       parts["koleo_loss"] = spread / 2
       loss += s.koleo_weight * spread
     if draw:
-      patches = patch_loss(
-        teacher["patches"],
-        large["patches"],
-        targets["counts"],
-        s.student_temperature,
-      )
-      parts["patch_loss"] = patches.reshape(B, 2).mean(axis=1)
+      parts["patch_loss"] = self._patch_loss(large, targets, teacher)
       loss += s.patch_weight * parts["patch_loss"]
     state = teacher["state"]
     if s.gram_weight:
       anchor = self.anchor(context)
-      anchors = self.anchors(anchor, crops.get("detailed", crops["large"]))
-      anchored = gram(large["features"], jax.lax.stop_gradient(anchors))
-      parts["gram_loss"] = anchored.reshape(B, 2).mean(axis=1)
+      parts["gram_loss"] = self._gram_loss(large, inputs, anchor)
       loss += s.gram_weight * parts["gram_loss"]
       state = {**(state or {}), "gram": anchor}
     metrics = {name: value.mean() for name, value in parts.items()}
@@ -277,6 +257,50 @@ class SelfDistillation(Objective):
     }
     score = entropy(teacher["class"]).mean(axis=1)
     return Loss(loss, score, metrics, state)
+
+  def _class_loss(
+    self,
+    apply: Apply,
+    crops: Mapping[str, Array],
+    large: Mapping[str, Array],
+    teacher: Mapping[str, Any],
+  ) -> Float[Array, " B"]:
+    """The loss of the class tokens; `large` are the outputs of large crops."""
+    B = len(crops["large"]) // 2
+    small = None
+    if "small" in crops:
+      small = apply(crops["small"])["answers"]
+      small = small.reshape(B, -1, small.shape[-1])
+    answers = large["answers"].reshape(B, 2, -1)
+    return class_loss(
+      teacher["class"], answers, small, self.settings.student_temperature
+    )
+
+  def _patch_loss(
+    self,
+    large: Mapping[str, Array],
+    targets: Mapping[str, Array],
+    teacher: Mapping[str, Any],
+  ) -> Float[Array, " B"]:
+    """The loss of the masked patches of the large crops."""
+    patches = patch_loss(
+      teacher["patches"],
+      large["patches"],
+      targets["counts"],
+      self.settings.student_temperature,
+    )
+    return _mean_of_two(patches)
+
+  def _gram_loss(
+    self,
+    large: Mapping[str, Array],
+    crops: Mapping[str, Array],
+    anchor: dict[str, Any],
+  ) -> Float[Array, " B"]:
+    """The loss of the similarities of patches to those of the anchor's."""
+    anchors = self.anchors(anchor, crops.get("detailed", crops["large"]))
+    anchored = gram(large["features"], jax.lax.stop_gradient(anchors))
+    return _mean_of_two(anchored)
 
   def teacher_draw(self, targets: dict[str, Array]) -> dict[str, Array]:
     """The teacher's draw: it answers for masked patches, and sees them."""
@@ -352,6 +376,17 @@ class SelfDistillation(Objective):
       loss += cross_entropy(sharp, student, s.student_temperature) / 2
       score += entropy(sharp) / 2
     return jnp.asarray(loss), jnp.asarray(score)
+
+
+def _spread(y: Float[Array, "R D"]) -> Array:
+  """KoLeo of the first large crops, and of the second, added."""
+  y = y.reshape(len(y) // 2, 2, -1)
+  return koleo(y[:, 0]) + koleo(y[:, 1])
+
+
+def _mean_of_two(values: Float[Array, " R"]) -> Float[Array, " B"]:
+  """The mean over the two large crops of each image."""
+  return values.reshape(-1, 2).mean(axis=1)
 
 
 def most_masked(N: int, share: float) -> int:

@@ -29,21 +29,23 @@ _IMAGES = frozenset(
 )
 
 
-class Pair(NamedTuple):
-  """The folder of images, and that of what is marked in them."""
+class Folders(NamedTuple):
+  """The names of a folder of images, and of that of what is marked in them."""
 
   images: bytes
   masks: bytes
 
 
-def pair(
+def folders_of(
   root: bytes, names: Sequence[bytes], of: Beside = MASKS
-) -> Pair | None:
-  """The folders of images and of their masks or boxes, if two are called so.
+) -> Folders | None:
+  """The folder of images and that of their masks or boxes, by their names.
 
-  `of` is the kind of what lies beside the images, where it is no masks.
+  None if no two of the folders `names` in `root` are called so. Beside class
+  folders of images, a folder without pictures is no such one.
 
-  Beside class folders of images, a folder without pictures is no such one.
+  Args:
+    of: The kind of what lies beside the images, where it is no masks.
   """
   kinds = {name: _kind(name) for name in names}
   masks = [n for n, (_, kind) in kinds.items() if kind in of.words]
@@ -59,7 +61,7 @@ def pair(
     if not with_pictures and len(inside) > 1 and not any(map(named, inside)):
       return None
     usual = [n for n in with_pictures or of_split if n.lower() in of.names]
-    return Pair(name, min(usual or with_pictures or of_split))
+    return Folders(name, min(usual or with_pictures or of_split))
   return None
 
 
@@ -86,7 +88,7 @@ def places(
     of: The kind of what lies beside the images.
   """
   names = subfolders(root) if os.path.isdir(root) else []
-  found = _plain_pair(root, names, earlier, of)
+  found = _plain_folders(root, names, earlier, of)
   if found is not None:
     images, masks = (os.path.join(root, name) for name in found)
     return _places_by_split(images, masks, earlier, of)
@@ -94,7 +96,7 @@ def places(
   within: dict[str, Places] = {}
   for split, name in by_split.items():
     folder = os.path.join(root, name)
-    one = pair(folder, subfolders(folder), of)
+    one = folders_of(folder, subfolders(folder), of)
     one = one or _pair_of_split(root, names, split, of)
     if one is None:
       continue
@@ -109,7 +111,7 @@ def places(
       _left_out_line(os.path.join(root, name), of) for name in lost
     ]
   # Names may say a split though there is one.
-  if not earlier and (found := pair(root, names, of)):
+  if not earlier and (found := folders_of(root, names, of)):
     images, masks = (os.path.join(root, name) for name in found)
     return {"": Places(images, masks)}, []
   lacking = IMAGES if not {n.lower() for n in names} & {*IMAGES} else of.names
@@ -120,9 +122,9 @@ def places(
   )
 
 
-def _plain_pair(
+def _plain_folders(
   root: bytes, names: Sequence[bytes], earlier: bool, of: Beside
-) -> Pair | None:
+) -> Folders | None:
   """The two folders in `root`; raises ValueError if several are called so."""
   chosen = []
   for kinds in (IMAGES, of.names):
@@ -138,8 +140,8 @@ def _plain_pair(
       )
     chosen += matches
   if len(chosen) == 2:
-    return Pair(*chosen)
-  found = None if earlier else pair(root, names, of)
+    return Folders(*chosen)
+  found = None if earlier else folders_of(root, names, of)
   return found if found and not named(found.images) else None
 
 
@@ -203,10 +205,10 @@ def _splits(
 
 def _pair_of_split(
   root: bytes, names: Sequence[bytes], split: str, of: Beside
-) -> Pair | None:
+) -> Folders | None:
   """The folders of one split that lie beside each other, if there are two."""
   of_split = [name for name in names if _kind(name)[0] == split]
-  return pair(root, of_split, of)
+  return folders_of(root, of_split, of)
 
 
 def _left_out_line(folder: bytes, of: Beside) -> str:
@@ -218,9 +220,9 @@ def _join_names(names: Sequence[bytes]) -> str:
 
 
 def refuse(root: bytes, names: Sequence[bytes]) -> None:
-  """Raises ValueError if two of the folders in `root` are such a pair."""
-  found = pair(root, names)
-  numbers = pair(root, names, NUMBERS) if found is None else None
+  """Raises ValueError if two of the folders in `root` are images and masks."""
+  found = folders_of(root, names)
+  numbers = folders_of(root, names, NUMBERS) if found is None else None
   if numbers is not None and are_read(root, numbers, NUMBERS):
     images, targets = map(text, numbers)
     raise ValueError(
@@ -242,7 +244,7 @@ def are_beside(root: bytes, names: Sequence[bytes]) -> bool:
 
   Raises ValueError if masks in another one would be images of the class.
   """
-  found = pair(root, names) if len(names) > 1 else None
+  found = folders_of(root, names) if len(names) > 1 else None
   if found is None:
     return False
   images, masks = map(text, found)
@@ -254,7 +256,7 @@ def are_beside(root: bytes, names: Sequence[bytes]) -> bool:
   return True
 
 
-def _advice(root: bytes, found: Pair) -> str:
+def _advice(root: bytes, found: Folders) -> str:
   """The advice for a folder of images and masks, or boxes."""
   endings = endings_in(os.path.join(root, found.masks))
   if endings.isdisjoint(EXTENSIONS):
@@ -280,7 +282,7 @@ def _advice(root: bytes, found: Pair) -> str:
   )
 
 
-def are_read(root: bytes, found: Pair, of: Beside = MASKS) -> bool:
+def are_read(root: bytes, found: Folders, of: Beside = MASKS) -> bool:
   """Whether the task of masks reads the folder, since each image has a mask.
 
   Only some of the images are looked up.

@@ -1,4 +1,7 @@
-"""The tokenizer and the text tower of a run on pairs, which are its facts."""
+"""The tokenizer and the text tower of a run on pairs, which are its facts.
+
+`run.texts` opens both before the data, and a description keeps them.
+"""
 
 import dataclasses
 import functools
@@ -41,55 +44,54 @@ _MLP_RATIO = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Texts:
-  """The tokenizer and the text tower, which read the texts of a run.
-
-  It holds no texts, and is known before batches are read.
+class TextSetup:
+  """The tokenizer and the text tower of a run, known before its batches.
 
   Attributes:
-    tokenizer: The files of the tokenizer.
+    files: The files of the tokenizer.
     tower: The text tower's fields; without, it is a new one.
     weights: The pretrained towers.
     first: The first logarithm of the scale, and the first bias.
   """
 
-  tokenizer: TokenizerFiles | None = None
+  files: TokenizerFiles | None = None
   tower: tuple[tuple[str, Any], ...] = ()
   weights: tuple[str, ...] = ()
   first: tuple[float, float] | None = None
 
-  def open(
-    self,
+  @classmethod
+  def of(
+    cls,
     pairs: PairsSettings,
-    tokenizer: TokenizerFiles | None,
+    files: TokenizerFiles | None,
     tower: TextTower | None,
     weights: Sequence[str] = (),
-    pair: tuple[float | None, float | None] = (None, None),
-  ) -> "Texts":
-    """The texts of a run with these settings.
+    scale_and_bias: tuple[float | None, float | None] = (None, None),
+  ) -> "TextSetup":
+    """The tokenizer and the tower of a run with these settings.
 
     Args:
       pairs: The settings.
-      tokenizer: The files; None if there is none yet.
+      files: The tokenizer's; None if there is none yet.
       tower: The tower; None for a new one.
       weights: The pretrained towers.
-      pair: The scale and the bias of the weights, as far as they are known.
+      scale_and_bias: Those of the weights, as far as they are known.
     """
     if tower is not None:
       fields = {name: getattr(tower, name) for name in _FIELDS}
-    elif tokenizer is not None:
-      opened = tokenizer.tokenizer
-      fields = _new(pairs, opened.size, opened.pad)
+    elif files is not None:
+      tokenizer = files.tokenizer
+      fields = _new(pairs, tokenizer.size, tokenizer.pad)
     else:
       fields = _new(pairs, pairs.vocabulary)
-    scale, bias = pair
+    scale, bias = scale_and_bias
     log_scale, first_bias = _FIRST[pairs.loss]
     if scale is not None:
       log_scale = math.log(scale)
     if bias is not None:
       first_bias = bias
-    return Texts(
-      tokenizer=tokenizer,
+    return cls(
+      files=files,
       tower=tuple(fields.items()),
       weights=tuple(weights),
       first=(log_scale, float(first_bias)),
@@ -103,8 +105,8 @@ class Texts:
     """The most tokens of a text."""
     return dict(self.tower).get("length", pairs.text_length)
 
-  def first_pair(self, pairs: PairsSettings) -> tuple[float, float]:
-    """The first logarithm of the scale and the first bias."""
+  def first_scale_and_bias(self, pairs: PairsSettings) -> tuple[float, float]:
+    """The logarithm of the scale, and the bias, before the first step."""
     log_scale, bias = self.first or _FIRST[pairs.loss]
     if pairs.scale is not None:
       log_scale = math.log(pairs.scale)
@@ -113,30 +115,30 @@ class Texts:
     return log_scale, bias
 
   def facts(self, pairs: PairsSettings) -> dict[str, Any]:
-    """The texts as JSON."""
+    """The setup as JSON."""
     return {
       "text": dict(self.tower),
       "weights": list(self.weights),
-      "first": list(self.first_pair(pairs)),
+      "first": list(self.first_scale_and_bias(pairs)),
       "tokenizer": self._stored,
     }
 
   @functools.cached_property
   def _stored(self) -> dict[str, Any] | None:
-    return None if self.tokenizer is None else self.tokenizer.as_json()
+    return None if self.files is None else self.files.as_json()
 
 
-def from_facts(facts: Mapping[str, Any]) -> Texts:
-  """The texts of the facts in a checkpoint's description."""
+def from_facts(facts: Mapping[str, Any]) -> TextSetup:
+  """The setup that the facts of a checkpoint's description have."""
   text = {**facts["text"]}
   for name, must in _SIZES.items():
     text[name] = checked(name, int, text[name], must)
   weights = checked("weights", tuple[str, ...], facts["weights"])
   first = checked("first", tuple[float, float], facts["first"])
-  tokenizer = TokenizerFiles.from_json(facts["tokenizer"])
-  return Texts(
-    tokenizer=dataclasses.replace(
-      tokenizer, vocabulary=checked("vocabulary", int, text["vocabulary"])
+  files = TokenizerFiles.from_json(facts["tokenizer"])
+  return TextSetup(
+    files=dataclasses.replace(
+      files, vocabulary=checked("vocabulary", int, text["vocabulary"])
     ),
     tower=tuple((name, text[name]) for name in _FIELDS if name in text),
     weights=tuple(tower for tower in TOWERS if tower in weights),
