@@ -39,8 +39,8 @@ import jax.numpy as jnp
 
 from scripts.bench.models import CLASSES, FlashBlock, Models, Step, repeat
 from vit_jax import make_vit
-from vit_jax.models.grid import forward_gflops
 from vit_jax.runtime.command import keep_freed_memory
+from vit_jax.training.operations import forward_gflops
 
 OTHERS = ("plain", "flash", "hf", "timm")
 # Dense bfloat16 TFLOP/s of NVIDIA's data sheets, by words of a device's name.

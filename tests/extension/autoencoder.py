@@ -20,7 +20,8 @@ from vit_jax.models.vit import EncoderBlock, patchify
 from vit_jax.runtime.display import Metric
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import Task
-from vit_jax.training.losses import Loss, Objective, TakesImages
+from vit_jax.training.inputs import TakesImages
+from vit_jax.training.losses import Loss, Objective
 
 SEEN, LAYERS, SIZE, HEADS = 0.25, 2, 16, 2
 NEEDS = Needs("data.task", hides=True, some_patches=True)

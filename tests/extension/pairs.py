@@ -23,7 +23,8 @@ from vit_jax.tasks.metrics import gathering
 from vit_jax.tasks.outcome import Outcome
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import Task
-from vit_jax.training.losses import ImageInputs, Loss, Objective
+from vit_jax.training.inputs import ImageInputs
+from vit_jax.training.losses import Loss, Objective
 
 LENGTH, WORDS, LAYERS, SIZE, SHARED = 6, 64, 2, 16, 8
 

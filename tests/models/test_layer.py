@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.models.tiny_vit import LAYERS, B, P, apply, images, tiny
 from vit_jax import models
-from vit_jax.models import grid, masked_vit, partitioning
+from vit_jax.models import masked_vit, partitioning
 from vit_jax.models.layer import (
   LayerConfig,
   PatchDropout,
@@ -20,6 +20,7 @@ from vit_jax.models.layer import (
   layer_norm,
 )
 from vit_jax.models.tokens import Tokens
+from vit_jax.training import operations
 
 
 @pytest.fixture(scope="module")
@@ -393,8 +394,8 @@ def test_the_operations_of_a_training_step_are_fewer():
     model.init, jax.random.key(0), jnp.zeros((1, SIDE, SIDE, 3))
   )["params"]
   shape = (SIDE, SIDE, 3)
-  whole = grid.forward_gflops(model, params, shape) * 1e9
-  part = grid.forward_gflops(model, params, shape, train=True) * 1e9
+  whole = operations.forward_gflops(model, params, shape) * 1e9
+  part = operations.forward_gflops(model, params, shape, train=True) * 1e9
   D, M, embed, head = 16, 32, 2 * N * P * P * 3 * 16, 2 * 16 * 5
 
   def encoder(S):

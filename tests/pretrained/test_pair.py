@@ -21,7 +21,7 @@ from vit_jax.data.reading.tokenizer import FILES
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.export import export_checkpoint
 from vit_jax.models.model import represent
-from vit_jax.pretrained import whole
+from vit_jax.pretrained import training_parts
 from vit_jax.pretrained.arrays import open_arrays
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.formats import open_clip, processor
@@ -131,7 +131,7 @@ def test_a_model_without_texts_embeds_none():
     in_memory.embed_texts("a cat")
 
 
-@pytest.mark.parametrize("others", [(), whole.OTHERS])
+@pytest.mark.parametrize("others", [(), training_parts.OTHERS])
 def test_arrays_of_a_text_tower_that_is_read_are_not_left_out(others, capsys):
   folder = FOLDER / "open_siglip"
   open_published(str(folder), folder, {"num_heads": 2}, {}, others)

@@ -13,13 +13,8 @@ from tests.rows import some_slow
 from vit_jax import make_vit
 from vit_jax.models import attention, partitioning
 from vit_jax.training import sharding
-from vit_jax.training.losses import (
-  Classification,
-  ImageInputs,
-  Loss,
-  Objective,
-  StepContext,
-)
+from vit_jax.training.inputs import ImageInputs
+from vit_jax.training.losses import Classification, Loss, Objective, StepContext
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import LossSettings, OptimizerSettings
 from vit_jax.training.state import TrainState, make_init

@@ -15,7 +15,8 @@ from vit_jax.models.model import unit
 from vit_jax.models.partitioning import in_use
 from vit_jax.training import sharding
 from vit_jax.training.contrastive import sigmoid_loss, softmax_loss
-from vit_jax.training.losses import CoupledObjective, ImageInputs, Loss
+from vit_jax.training.inputs import ImageInputs
+from vit_jax.training.losses import CoupledObjective, Loss
 from vit_jax.training.state import TrainState
 from vit_jax.training.step import make_train_step
 

@@ -18,11 +18,11 @@ from jax.sharding import Mesh
 from vit_jax.data.batch import batched
 from vit_jax.estimate import hlo, network
 from vit_jax.inference.predictor import make_predict_step
-from vit_jax.models.grid import count_operations, forward_gflops
 from vit_jax.run import fastest
 from vit_jax.run.plan import Plan, plan_of_shapes
 from vit_jax.run.settings import Settings
 from vit_jax.training import memory, sharding
+from vit_jax.training.operations import count_operations, forward_gflops
 from vit_jax.training.state import make_params_init
 
 GIB = 2**30

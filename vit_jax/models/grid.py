@@ -1,21 +1,13 @@
-"""A model's grid of patches, the shapes of its parameters, and its operations.
-
-Operations are those of matrix products and convolutions, counted in the traced
-program, before a compiler changes it: a product of (m, k) and (k, n) takes
-2 m k n.
-"""
+"""A model's grid of patches, and the shapes of its parameters."""
 
 import functools
-import math
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
 import jax
 from flax import traverse_util
-from jax.extend import core
 
-from vit_jax.models.model import Model, input_shapes
+from vit_jax.models.model import Model
 
 Grid = tuple[int, int]  # Patches along height and width.
 
@@ -85,65 +77,3 @@ def _hashable(model: Any) -> bool:
   except TypeError:
     return False
   return True
-
-
-def count_operations(function: Callable, *args: Any) -> int:
-  """Operations of one call; the arguments may be mere shapes."""
-  return traced_operations(function, *args)[0]
-
-
-def traced_operations(function: Callable, *args: Any) -> tuple[int, Any]:
-  """As `count_operations`, with the shapes of what the call returns."""
-  program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-  return _operations(program.jaxpr), shapes
-
-
-def _operations(jaxpr: core.Jaxpr) -> int:
-  total = 0
-  for equation in jaxpr.eqns:
-    params, name = equation.params, equation.primitive.name
-    shapes: list[Any] = [
-      getattr(var.aval, "shape", ()) for var in equation.invars
-    ]
-    results = [getattr(var.aval, "shape", ()) for var in equation.outvars]
-    if name == "dot_general":
-      (contracted, _), _ = params["dimension_numbers"]
-      depth = math.prod(shapes[0][axis] for axis in contracted)
-      total += 2 * math.prod(results[0]) * depth
-    elif name == "conv_general_dilated":
-      channels_out = shapes[1][params["dimension_numbers"].rhs_spec[0]]
-      depth = math.prod(shapes[1]) // channels_out
-      total += 2 * math.prod(results[0]) * depth
-    else:
-      times = params["length"] if name == "scan" else 1
-      total += times * sum(map(_operations, _called(params)))
-  return total
-
-
-def _called(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
-  """The programs that an equation calls."""
-  for value in params.values():
-    program = getattr(value, "jaxpr", value)  # Some hold their constants.
-    if isinstance(program, core.Jaxpr):
-      yield program
-
-
-def forward_gflops(
-  model: nn.Module,
-  params: Any,
-  image_shape: tuple[int, int, int],
-  *,
-  train: bool = False,
-) -> float:
-  """Billions of floating-point operations to classify one image.
-
-  With `train`, those of a training step's forward pass, from which
-  PatchDropout leaves out patches.
-  """
-
-  def forward(params: Any, inputs: Any) -> Any:
-    rngs = {"dropout": jax.random.key(0)}
-    return model.apply({"params": params}, inputs, train=train, rngs=rngs)
-
-  inputs = input_shapes(model, image_shape)
-  return count_operations(forward, params, inputs) / 1e9

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from vit_jax.models.grid import Grid, grid_of, param_shapes
-from vit_jax.pretrained import interpolation, whole
+from vit_jax.pretrained import interpolation, training_parts
 from vit_jax.pretrained import text as towers
 from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.folder import OF_TEXTS
@@ -269,8 +269,8 @@ def _open_as_trained(workdir: str, overrides: Mapping[str, Any]) -> Loaded:
     path = locate(workdir, OF_TEXTS)
     source = without_secrets(workdir)
     with _naming(source):
-      opened = open_published(source, path, {}, {}, whole.OTHERS)
-      return whole.as_trained(*opened, path)
+      opened = open_published(source, path, {}, {}, training_parts.OTHERS)
+      return training_parts.as_trained(*opened, path)
   return _open_run(workdir, as_trained=True, **overrides)
 
 

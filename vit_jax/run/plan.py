@@ -34,6 +34,7 @@ from vit_jax.tasks.scores import Score
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.losses import Objective
+from vit_jax.training.operations import Operations, step_gflops
 from vit_jax.training.optimizer import (
   make_optimizer,
   make_schedule,
@@ -41,12 +42,7 @@ from vit_jax.training.optimizer import (
 )
 from vit_jax.training.schedules import RunLength
 from vit_jax.training.state import Extras, TrainState, make_init
-from vit_jax.training.step import (
-  Operations,
-  TrainStep,
-  make_train_step,
-  step_gflops,
-)
+from vit_jax.training.step import TrainStep, make_train_step
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
 

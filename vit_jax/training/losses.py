@@ -10,16 +10,9 @@ import optax
 from jaxtyping import Array, Float, Int, Key
 
 from vit_jax.models.layer import Images
-from vit_jax.training.inputs import (
-  ImageInputs,
-  TakesImages,
-  by_image,
-  weights_of,
-)
+from vit_jax.training.inputs import TakesImages, by_image, weights_of
 from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
-
-__all__ = ["ImageInputs", "TakesImages"]
 
 Targets = Float[Array, "B K"]
 Mixed = tuple[Images, Targets]

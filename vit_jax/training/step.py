@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from vit_jax.models.grid import traced_operations
 from vit_jax.models.partitioning import for_cpu
 from vit_jax.training.losses import (
   Apply,
@@ -98,7 +97,7 @@ def make_train_step(
       of the others are zero and are not computed. By default all are trained.
   """
   objective = objective or Classification(model.num_classes, loss, mean, std)
-  model_of = _model_function(model.apply, is_trainable, extras)
+  model_of = model_function(model.apply, is_trainable, extras)
   gradient = _gradient(model_of, objective, accumulation_steps)
   average = _averaging(objective, ema_decay, ema_warmup)
   schedule: Any = learning_rate
@@ -112,7 +111,7 @@ def make_train_step(
     key = jax.random.fold_in(jax.random.key(seed), state.step)
     objective_key, dropout_key = jax.random.split(key)
     inputs, targets = objective.prepare(batch, objective_key)
-    context = _context(extras, state, frozen_params)
+    context = context_of(extras, state, frozen_params)
     (mean_loss, means), grads = gradient(
       state.params, context, dropout_key, inputs, targets
     )
@@ -180,61 +179,7 @@ class Means(NamedTuple):
   weight: Array | None
 
 
-class Operations(NamedTuple):
-  """Operations of a step's matrix products for an image, in units of 1e9.
-
-  Attributes:
-    forward: The loss: all passes of the model, and those of a teacher.
-    step: The loss and its gradient. The backward pass of what is trained
-      takes twice as much as its forward pass, and a teacher has none.
-  """
-
-  forward: float
-  step: float
-
-
-def step_gflops(
-  model: nn.Module,
-  objective: Objective,
-  extras: Extras,
-  state: TrainState,
-  batch: Mapping[str, Any],
-  frozen_params: Any = None,
-) -> Operations:
-  """Counts the operations of a train step; the arrays may be mere shapes.
-
-  A step that keeps less and computes it again counts as one that does not.
-  """
-  trained = 0
-
-  def apply(variables: Any, inputs: Any, *, rngs: Any, **options: Any) -> Any:
-    """Counts a pass of the model, and returns zeros in its place."""
-    nonlocal trained
-
-    def run(variables: Any, inputs: Any, rngs: Any) -> Any:
-      return model.apply(variables, inputs, rngs=rngs, **options)
-
-    operations, shapes = traced_operations(run, variables, inputs, rngs)
-    trained += operations
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-  loss_of = _loss_function(_model_function(apply, None, extras), objective)
-
-  def forward(state: TrainState, batch: Any, frozen_params: Any) -> Any:
-    key = jax.random.key(0)
-    inputs, targets = objective.prepare(batch, key)
-    context = _context(extras, state, frozen_params)
-    return loss_of(state.params, context, key, inputs, targets)
-
-  others, _ = traced_operations(forward, state, batch, frozen_params)
-  rows = jax.tree.leaves(batch)[0].shape[0]
-  return Operations(
-    forward=(trained + others) / rows / 1e9,
-    step=(3 * trained + others) / rows / 1e9,
-  )
-
-
-def _context(
+def context_of(
   extras: Extras, state: TrainState, frozen_params: Any
 ) -> StepContext:
   """The step, state, average and frozen parameters, for an objective."""
@@ -251,7 +196,7 @@ def _context(
   )
 
 
-def _model_function(
+def model_function(
   model_apply: Apply,
   is_trainable: Callable[[str], bool] | None,
   extras: Extras,
@@ -292,11 +237,11 @@ def _gradient(
         "of an example depends on the whole batch: set it to 1."
       )
     return _coupled_in_parts(model_of, objective, parts)
-  loss_of = _loss_function(model_of, objective)
+  loss_of = loss_function(model_of, objective)
   return _average_over_parts(jax.value_and_grad(loss_of, has_aux=True), parts)
 
 
-def _loss_function(
+def loss_function(
   model_of: Callable[..., Apply], objective: Objective
 ) -> Callable[..., tuple[Array, Means]]:
   """A function from (params, context, key, inputs, targets).

@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from vit_jax.models.model import Inputs
 from vit_jax.models.patches import Layout, Patches, patchify
-from vit_jax.training.losses import Loss, Objective, StepContext, TakesImages
+from vit_jax.training.inputs import TakesImages
+from vit_jax.training.losses import Loss, Objective, StepContext
 
 LEAST = 1e-6
 """Added to variances, so that a patch of one colour is not divided by 0."""

@@ -18,7 +18,8 @@ from jaxtyping import Array, Float, Int, Key, UInt8
 from vit_jax.models.masked_vit import MASK
 from vit_jax.models.vit import patchify
 from vit_jax.tasks.finite import NO_ANSWER, best_class
-from vit_jax.training.losses import Loss, Objective, StepContext, TakesImages
+from vit_jax.training.inputs import TakesImages
+from vit_jax.training.losses import Loss, Objective, StepContext
 
 _LEVELS = 8  # Levels of a channel: 3 bits.
 _LEVEL = 256 // _LEVELS

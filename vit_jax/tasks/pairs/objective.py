@@ -10,13 +10,8 @@ from jaxtyping import Array
 from vit_jax.data.reading.captions import TEXT
 from vit_jax.models.two_towers import Compared
 from vit_jax.training.contrastive import sigmoid_loss, softmax_loss, text_groups
-from vit_jax.training.losses import (
-  Apply,
-  CoupledObjective,
-  Loss,
-  StepContext,
-  TakesImages,
-)
+from vit_jax.training.inputs import TakesImages
+from vit_jax.training.losses import Apply, CoupledObjective, Loss, StepContext
 from vit_jax.training.schedules import RunLength
 
 

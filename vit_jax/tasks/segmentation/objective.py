@@ -11,7 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from vit_jax.data.reading.mask_folder import ignored
 from vit_jax.models.layer import Images
-from vit_jax.training.losses import Loss, Objective, StepContext, TakesImages
+from vit_jax.training.inputs import TakesImages
+from vit_jax.training.losses import Loss, Objective, StepContext
 
 Masks = Int[Array, "B H W"]
 Pictures = Shaped[Array, "B H W"]

@@ -20,7 +20,8 @@ from vit_jax.models.model import Model
 from vit_jax.models.student import CLASS, OUTPUTS, PATCHES, outputs_of
 from vit_jax.tasks.student.settings import StudentSettings
 from vit_jax.training.distillation import Teacher
-from vit_jax.training.losses import Loss, Objective, StepContext, TakesImages
+from vit_jax.training.inputs import TakesImages
+from vit_jax.training.losses import Loss, Objective, StepContext
 
 Sides = tuple[int, int]
 Outputs = Mapping[str, Float[Array, "..."]]
