@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from vit_jax.models import cpu
 from vit_jax.models.partitioning import (
   Dense,
   for_cpu,
@@ -258,6 +257,24 @@ class PatchDropout(nn.Module):
     return tokens.take(jnp.sort(highest, axis=1))
 
 
+@jax.custom_jvp
+def on_stream(z: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+  """The input of a layer, whose gradient a CPU computes once.
+
+  That gradient is a sum of the layer's own and of that of the layer above. XLA
+  would fuse the sum into every product that takes it, and so compute it in each
+  of them again, through all layers above: the work would grow with the square
+  of their number.
+  """
+  return z
+
+
+@on_stream.defjvp
+def _on_stream_tangent(primals: Any, tangents: Any) -> tuple[Array, Array]:
+  # The transpose of a barrier is a barrier for the gradient.
+  return primals[0], jax.lax.optimization_barrier(tangents[0])
+
+
 @dataclasses.dataclass(frozen=True)
 class Positions:
   """The position embeddings of a model, by the layer that uses them (App. D.4).
@@ -297,7 +314,7 @@ def make_blocks(
     def run(block: Any, tokens: Tokens, R: Array | None) -> Tokens:
       z = in_use(tokens.z, ("batch", None, None))
       if for_cpu():
-        z = cpu.on_stream(z)
+        z = on_stream(z)
       z = block(z, R, train=train, **_seen(block, tokens, R, read))
       return tokens.replace(z=z)
 
