@@ -51,10 +51,9 @@ class Autoencoder(Composed):
 
   @nn.compact
   def decode(self, seen, order, channels):
-    config = LayerConfig.of(self.encoder)
-    return Decoder(
-      self.patch_size**2 * channels, seen.prefix, config, name="decoder"
-    )(seen.z, order)
+    values, config = self.patch_size**2 * channels, LayerConfig.of(self.encoder)
+    decoder = Decoder(values, seen.prefix, config, name="decoder")
+    return decoder(seen.z, order)
 
 
 class Decoder(nn.Module):
@@ -69,17 +68,12 @@ class Decoder(nn.Module):
     c, (B, N) = self.config, order.shape
     into, out = ("embed", "decoder"), ("decoder", "embed")
     z = dense(SIZE, into, c, name="embed")(z)
-    mask = self.param(
-      "mask", with_axes(nn.initializers.normal(0.02), (None,)), (SIZE,)
-    )
-    E_pos = self.param(
-      "E_pos",
-      with_axes(nn.initializers.normal(0.02), (None,) * 3),
-      (1, N, SIZE),
-    )
+    normal = with_axes(nn.initializers.normal(0.02), (None,) * 3)
+    mask = self.param("mask", normal, (1, 1, SIZE))
+    E_pos = self.param("E_pos", normal, (1, N, SIZE))
     first, seen = z[:, : self.prefix], z[:, self.prefix :]
     K = seen.shape[1]
-    hidden = jnp.broadcast_to(mask[None, None], (B, N - K, SIZE))
+    hidden = jnp.broadcast_to(mask, (B, N - K, SIZE))
     patches = jnp.concatenate([seen, hidden.astype(z.dtype)], axis=1)
     patches += jnp.take_along_axis(E_pos, order[..., None], axis=1)
     z = jnp.concatenate([first, patches], axis=1)
