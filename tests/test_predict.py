@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
+from tests.commands import refused
 from tests.old_runs import CHECKPOINTS
 from tests.photos import (
   PARAMS,
@@ -316,3 +317,10 @@ def test_a_run_without_classes_says_how_it_is_asked(monkeypatch, task, flag):
   ) as caught:
     predict_files("runs/a", __file__)
   assert str(caught.value).count("--") == 1 + (task != "autoencoder")
+
+
+@pytest.mark.parametrize("flag", ["--top=2", "--json", "--layers=1"])
+def test_a_flag_that_says_nothing_of_masks_is_refused(flag):
+  said = refused("vit_jax.predict", "runs/x", "a.png", "--masks=m", flag)
+  name = flag.partition("=")[0]
+  assert f"{name} has no effect with --masks" in said

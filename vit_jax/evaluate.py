@@ -4,9 +4,10 @@ vit_jax evaluate runs/digits --per_class --out predictions.csv
 vit_jax evaluate runs/my_photos new_photos
 
 The checkpoint's description holds the data, the preprocessing and the model.
-FOLDER has other class folders, or is another file of labels, whose images are
-in --root, beside it, or where those of the run are. All images are taken if
-there are no splits, and the val or test split if there are.
+FOLDER has other class folders, or images with masks or numbers of pixels as
+those of the run; or it is another file of labels, whose images are in --root,
+beside it, or where those of the run are. All images are taken if there are no
+splits, and the val or test split if there are.
 With --suite, MODEL is any checkpoint with ImageNet's classes, and a table has
 its scores on ImageNet-ReaL, V2, Sketch, A, R, C and ObjectNet, and few-shot on
 other data sets. The test sets are read from --root or from TFDS; those that are
@@ -125,9 +126,9 @@ def evaluate(
 
   Args:
     run: The run's folder, or what `vit_jax.train` returned.
-    folder: Other class folders, such as "new_photos", or another file of
-      labels, in place of the run's evaluation split: all their images, or their
-      val or test split.
+    folder: Other class folders, such as "new_photos", images with masks as
+      those of the run, or another file of labels, in place of the run's
+      evaluation split: all their images, or their val or test split.
     test: Whether to evaluate on a folder's test split instead.
     per_class: Whether to print precision, recall and F1 of each class as well.
     out: CSV file for the answer to every example, the highest loss first.

@@ -271,7 +271,10 @@ def _check_masks(masks: str | None) -> None:
     raise ValueError("--short_side needs --masks, which is not given.")
   others = ("out", "json", "features", "layers", "tokens", "head", "texts")
   others += ("template", "save_head")
-  if name := command.first_given(*others):
+  name = command.first_given(*others)
+  if name is None and flags.FLAGS["top"].present:
+    name = "top"
+  if name:
     raise ValueError(
       f"--{name} has no effect with --masks, which writes masks and overlays "
       "alone: drop one."

@@ -12,10 +12,13 @@ from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading import other_table
-from vit_jax.data.reading.image_folder import open_whole
 from vit_jax.data.reading.labels import SINGLE
 from vit_jax.data.reading.places import place_of
-from vit_jax.data.reading.sources import check_same_classes, open_source
+from vit_jax.data.reading.sources import (
+  check_same_classes,
+  open_source,
+  open_whole,
+)
 from vit_jax.data.reading.split_names import OLDER
 from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.pretrained import trained_on
@@ -87,9 +90,10 @@ def open_saved_run(
     root: The place of the folder of images or of packed images now, if it has
       moved.
     test: Whether to take a folder's test split, not the one of evaluation.
-    folder: Other class folders to evaluate on, or another file of labels, all
-      of whose images count if it has no splits. The images of a file are in
-      `root`, beside it, or where those of the run are.
+    folder: Other class folders to evaluate on, or images with masks or numbers
+      of pixels, or another file of labels, all of whose images count if it has
+      no splits. The images of a file are in `root`, beside it, or where those
+      of the run are.
     num_workers: Worker processes that prepare batches, 0 for a thread; by
       default those of the run.
   """
@@ -127,7 +131,7 @@ def open_saved_run(
   elif settings.data.labels_file:
     source = other_table.open_whole(settings.data, fitted.labels, names)
   else:
-    source = open_whole(settings.data)
+    source = open_whole(settings.data, fitted.labels)
   trained = names, "the checkpoint"
   why = OLDER if data.root and not data.labels_file else ""
   check_same_classes(*trained, source.class_names, "the evaluation split", why)
@@ -309,7 +313,7 @@ def _with_other_data(
       settings.data, task, os.path.expanduser(other), root
     )
   else:
-    data = _with_class_folders(settings.data, task, other)
+    data = _with_folder(settings.data, task, other)
   return dataclasses.replace(settings, data=data)
 
 
@@ -337,13 +341,13 @@ def _with_labels_file(
   return dataclasses.replace(settings, group_column=None, **changes)
 
 
-def _with_class_folders(
-  data: DataSettings, task: Task, folder: str
-) -> DataSettings:
-  """The settings of the data with other class folders.
+def _with_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
+  """The settings of the data with another folder, of classes or of masks.
 
-  Raises ValueError if the run is on no classes of images.
+  Raises ValueError if the run is on neither.
   """
+  if task.labels.reader and not data.labels_file:
+    return dataclasses.replace(data, root=os.path.expanduser(folder))
   if task.labels is not SINGLE or task.answers is None or not data.labels:
     instead = (
       f"by --root={folder}, of which its val split is taken, or a part is held "

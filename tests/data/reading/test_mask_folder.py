@@ -1,11 +1,19 @@
 """Folders of images and masks, as people have them, and what masks mean."""
 
+import os
+
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.reading.mask_folder import IGNORED, open_folder, open_split
+from vit_jax.data.reading import number_folder
+from vit_jax.data.reading.mask_folder import (
+  IGNORED,
+  open_folder,
+  open_split,
+  open_whole,
+)
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.settings import from_dict, to_dict
 
@@ -379,3 +387,31 @@ def test_few_of_many_masks_are_looked_at(tmp_path, monkeypatch):
   train, _ = opened(write(tmp_path, *masks, classes=NAMES))
   assert "pixels of 4 of 8 training masks" in train.warnings()[0]
   np.testing.assert_array_equal(train[2]["label"], noise)
+
+
+@pytest.mark.parametrize(
+  "folders, expected",
+  [
+    ([""], 5),  # No splits: all.
+    (["val"], 5),  # No other split.
+    (["train", "val"], 5),  # That of evaluation.
+  ],
+)
+@pytest.mark.parametrize("kind", ["masks", "depth"])
+def test_a_folder_that_is_new_to_a_run_is_evaluated_whole(
+  tmp_path, kind, folders, expected
+):
+  for folder in folders:
+    for number in range(3 if folder == "train" else expected):
+      for name, picture in (
+        ("images", Image.new("RGB", (16, 16))),
+        (kind, grey(MASK)),
+      ):
+        path = tmp_path / name / folder / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
+  settings = DataSettings(root=str(tmp_path))
+  opened = open_whole if kind == "masks" else number_folder.open_whole
+  source = opened(settings)
+  assert len(source) == len(source.files()) == expected
+  assert all(map(os.path.isfile, source.files()))

@@ -23,6 +23,7 @@ from vit_jax.data.reading.masks.classes import (
 )
 from vit_jax.data.reading.masks.meaning import Meaning
 from vit_jax.data.reading.paired_folder import (
+  WHOLE,
   PairedFolder,
   open_split_like_train,
   open_splits_like_train,
@@ -170,6 +171,15 @@ def open_folder(
   """Opens "train", "eval" and, if there is one, "test"; see `open_split`."""
   del labels
   return open_splits_like_train(_opener(settings, size))
+
+
+def open_whole(settings: DataSettings) -> SegmentationFolder:
+  """All images of a folder without splits, or else its evaluation split.
+
+  It is for a folder that is new to a run: its masks are read by themselves.
+  Raises ValueError as `open_split`.
+  """
+  return _opener(settings, None)(WHOLE, None)
 
 
 def summary(splits: Sequence[SegmentationFolder]) -> str:

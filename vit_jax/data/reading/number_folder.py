@@ -18,6 +18,7 @@ from vit_jax.data.reading.masks import names as mask_names
 from vit_jax.data.reading.masks.beside import NUMBERS as NUMBER_FILES
 from vit_jax.data.reading.masks.beside import NUMBERS_AS_MASKS
 from vit_jax.data.reading.paired_folder import (
+  WHOLE,
   PairedFolder,
   open_split_like_train,
   open_splits_like_train,
@@ -276,6 +277,15 @@ def open_folder(
   """Opens "train", "eval" and, if there is one, "test"; see `open_split`."""
   del labels
   return open_splits_like_train(_opener(settings, size))
+
+
+def open_whole(settings: DataSettings) -> NumberFolder:
+  """All images of a folder without splits, or else its evaluation split.
+
+  It is for a folder that is new to a run: its targets are read by themselves.
+  Raises ValueError as `open_split`.
+  """
+  return _opener(settings, None)(WHOLE, None)
 
 
 def summary(splits: Sequence[NumberFolder]) -> str:

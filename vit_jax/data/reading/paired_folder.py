@@ -23,6 +23,8 @@ from vit_jax.data.reading.split_names import split_named
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
+WHOLE = "whole"
+"""The split that has all images of a folder without splits, or else "val"."""
 _LOOKED_AT = 16  # Images whose Exif is read.
 
 Picture = Shaped[np.ndarray, "h w"]
@@ -53,9 +55,9 @@ class PairedFolder(Source):
   ):
     """Lists the files.
 
-    `split` is "train", "test", or what is evaluated on by any other name. With
-    no `size`, pictures keep their own. Raises ValueError if a folder or a file
-    beside an image is missing.
+    `split` is "train", "test", `WHOLE`, or what is evaluated on by any other
+    name. With no `size`, pictures keep their own. Raises ValueError if a folder
+    or a file beside an image is missing.
     """
     root = self._root = os.fsencode(settings.root or "")
     places, left_out = mask_names.places(root, earlier, of)
@@ -71,7 +73,7 @@ class PairedFolder(Source):
     images, self.beside = places[chosen]
     self.split = chosen or split
     files = [*folders.images_below(images)]
-    if not chosen:
+    if not chosen and split != WHOLE:
       self.held_out = Holdout.of(
         len(files),
         settings.eval_fraction,
@@ -87,7 +89,9 @@ class PairedFolder(Source):
     self._pairs = [(os.path.join(images, f), lookup.find(f)) for f in files]
     self._lines: list[str] = [*left_out, *lookup.lines()]
     self.folder_name = text(os.path.basename(os.path.abspath(root)))
-    self.name = f"{self.folder_name}, {self.split}"
+    self.name = self.folder_name
+    if self.split != WHOLE:
+      self.name += f", {self.split}"
     self._size = size
     self._of = of
 
@@ -110,6 +114,10 @@ class PairedFolder(Source):
   def ids(self, indices: Sequence[int]) -> list[str]:
     """The paths of these examples' images, without reading them."""
     return [text(self._pairs[index][0]) for index in indices]
+
+  def files(self) -> list[str]:
+    """The paths of all images, as they are opened."""
+    return [os.fsdecode(image) for image, _ in self._pairs]
 
   def warnings(self) -> list[str]:
     """Lines on the files beside the images, and on possible mistakes."""

@@ -120,6 +120,14 @@ def open_source(
   return _open_tfds(settings, part, kind)
 
 
+def open_whole(settings: DataSettings, labels: Labels) -> Source:
+  """All images of a folder without splits, or else its evaluation split.
+
+  It is for a folder that is new to a run. Raises ValueError as `open_source`.
+  """
+  return _folder_reader(settings, labels).open_whole(settings)
+
+
 def labelled_files(
   root: str, split: str | None = None
 ) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:
