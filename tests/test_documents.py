@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import re
 import tomllib
 
@@ -255,7 +256,7 @@ def test_the_new_names_of_the_changelog_exist():
 
 
 def _resolves(name):
-  """Whether a dotted name is a module, or an attribute of one."""
+  """Whether a name is a module, or an attribute of one or of its class."""
   home, _, attribute = name.rpartition(".")
   try:
     if importlib.util.find_spec(name):
@@ -263,8 +264,8 @@ def _resolves(name):
   except ModuleNotFoundError:  # The part before the last dot is no module.
     pass
   try:
-    return hasattr(importlib.import_module(home), attribute)
-  except ModuleNotFoundError:
+    return hasattr(pkgutil.resolve_name(home), attribute)
+  except (ModuleNotFoundError, AttributeError):
     return False
 
 

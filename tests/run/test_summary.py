@@ -266,3 +266,20 @@ def test_the_command_prints_the_table_and_trains_nothing(tmp_path):
   assert done.stdout.splitlines()[0].split()[0] == "layer"
   assert done.stdout.splitlines()[-1].split() == ["all", "137,802"]
   assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_the_header_says_that_images_are_prepared_in_another_way(config):
+  tuned = finetune.get_config("small")
+  tuned.pretrained = str(published.path("google_vit.npz"))
+  tuned.data.root = config.data.root
+  tuned.batch_size, tuned.eval_transform.interpolation = 8, "bicubic"
+  plan = make_plan(read(tuned))
+  size = "{} x {}".format(*plan.preprocessing.image_size)
+  way = "(bilinear, without antialiasing)"
+  own = f"the checkpoint's own are resized to {size} {way}"
+  expected = f"resized to {size} (bicubic); {own} (--config.eval_transform)"
+  assert dict(header(plan, "runs/x"))["images"] == expected
+  same = {"antialias": False, "interpolation": "bilinear"}
+  tuned.eval_transform.update(same)
+  assert "images" not in dict(header(make_plan(read(tuned)), "runs/x"))

@@ -4,9 +4,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from vit_jax import init_params, make_vit
+from vit_jax import TrainState, init_params, make_vit
 
 
 @pytest.mark.slow
@@ -31,3 +32,13 @@ def test_a_number_is_no_key():
   model = make_vit("Ti/16", num_classes=2, num_layers=1)
   with pytest.raises(ValueError, match=r"^key=0 .* give jax\.random\.key\(0\)"):
     init_params(model, 0, 32)
+
+
+def test_a_first_state_is_made_of_parameters_and_an_optimizer():
+  params, tx = {"w": jnp.ones(3)}, optax.adam(1e-3)
+  state = TrainState.create(params=params, tx=tx)
+  assert state.step == 0 and state.step.dtype == jnp.int32
+  assert state.params is params and state.averaged_params is None
+  assert jax.tree.structure(state.opt_state) == (
+    jax.tree.structure(tx.init(params))
+  )

@@ -264,7 +264,8 @@ def predict_images(
     missing = "images are" if images is None else "preprocessing is"
     raise ValueError(
       f"{missing} missing: give predict_images(model, params, images, "
-      "preprocessing=loaded.preprocessing), or loaded.predict(images)."
+      "preprocessing=vit_jax.data.Preprocessing((64, 64))) for a model of "
+      "images of 64 x 64, or loaded.predict(images)."
     )
   batches = predict(
     model,

@@ -81,6 +81,9 @@ def header(
     tokens = patches.tokens
     why = f"data.tokens={tokens} would keep the proportions, as the checkpoint"
     rows.append(("images", f"{plan.preprocessing}; {why} does"))
+  elif plan.start and str(own := plan.start.preprocessing) != str(images):
+    others = f"the checkpoint's own are {own}"
+    rows.append(("images", f"{images}; {others} (--config.eval_transform)"))
   rows += _for_chips(plan)
   full = settings.optimizer.warmup.in_steps(settings.batch_size, examples)
   if (warmup := plan.warmup_steps) < full:

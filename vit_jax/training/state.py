@@ -41,6 +41,13 @@ class TrainState:
   averaged_params: Any = None
   objective_state: Any = None
 
+  @classmethod
+  def create(
+    cls, *, params: Any, tx: optax.GradientTransformation
+  ) -> "TrainState":
+    """The state before the first step of an optimizer."""
+    return cls(jnp.zeros((), jnp.int32), params, tx.init(params))
+
   @property
   def eval_params(self) -> Any:
     """The parameters to evaluate: the averaged ones, if there are any."""

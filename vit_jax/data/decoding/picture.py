@@ -61,8 +61,9 @@ def _from_array(array: Any) -> Image.Image:
     floats = ""
     if dtype is not None and np.dtype(dtype).kind in "fV":  # bfloat16 is V.
       floats = (
-        " Give normalised floats to the model itself: "
-        'model.apply({"params": params}, images).'
+        " Give normalised floats (B, H, W, C) to vit_jax.features(loaded, "
+        'images), or to the model itself: model.apply({"params": params}, '
+        "images)."
       )
     raise ValueError(
       f"an image of shape {tuple(shape)} and type {dtype or type(array)}; give "

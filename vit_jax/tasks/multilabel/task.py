@@ -176,7 +176,8 @@ class LabelAnswers(ClassAnswers):
   @property
   def legend(self) -> str:
     return (
-      f"* marks labels of {self.given_from:.3g} or more, the run's threshold."
+      f"A label is given from {self.given_from:.3g} on, the run's threshold; "
+      "* marks it on the screen."
     )
 
   def as_json(
