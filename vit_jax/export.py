@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 TOWERS = ("image", "text")
 TARGETS = {"stablehlo": (".stablehlo",), "onnx": (".onnx",)}
+_USUAL = ".jaxexport"  # As pages have it, though no format is called so.
 _RUN = """\
 import jax
 {make}
@@ -98,7 +99,14 @@ def export_checkpoint(
   from vit_jax.runtime.files import output_file, replacing
 
   exporter.check_platforms(platforms)
-  out, to = output_file(path, TARGETS, to)
+  chosen = to
+  out, to = output_file(path, TARGETS, chosen)
+  endings = [ending for each in TARGETS.values() for ending in each]
+  if chosen is None and out.suffix.lower() not in ("", _USUAL, *endings):
+    say(
+      f"{out}: {out.suffix} names no format, so it becomes {to}; endings of "
+      f"formats are {' and '.join(endings)}, or --to names one."
+    )
   if to == "onnx" and ((*platforms,) != PLATFORMS or param_dtype != DTYPES[0]):
     raise ValueError(
       "platforms and param_dtype are for StableHLO: an ONNX file holds float32 "

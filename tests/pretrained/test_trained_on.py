@@ -74,7 +74,8 @@ def test_a_picture_that_is_no_light_digit_on_black_is_told(tmp_path):
   assert line.startswith("This run was trained on light digits on black that")
   assert line.endswith("and reads each picture in 8 x 8 pixels.")
   says = " The border of this picture is bright: invert dark digits on white "
-  assert of(str(dark)) == f"{line}{says}paper first."
+  says += "paper, and leave some black beside light ones."
+  assert of(str(dark)) == line + says
   assert " 1 of these 2 pictures have bright borders: " in of([light, dark])
   # No digit of the data is said to be so.
   source = data.open_source("train", DIGITS)

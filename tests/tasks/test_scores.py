@@ -39,6 +39,13 @@ def test_of_two_numbers_one_is_to_be_believed(top1, count, says):
   assert says in said and said.endswith(_verdict(top1, count).advice)
 
 
+def test_folds_of_the_start_are_not_said_to_be_believed():
+  start = scores.of_folds([0.8, 0.9, 0.8, 0.9, 0.8], 48, of_start=True)
+  advice = _verdict(0.5, 12, **start).advice
+  assert "Believe" not in advice
+  assert advice.startswith("The folds judge the head that the run started from")
+
+
 def test_folds_of_an_older_run_do_not_say_how_many_they_are():
   folds = {"folds/top1": 0.76, "folds/low": 0.667, "folds/high": 0.84}
   found = {"eval/top1": 0.625, "eval/examples": 8}

@@ -27,6 +27,7 @@ from vit_jax.pretrained.save import (
 )
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import output_folder
+from vit_jax.tasks.scores import kept_folds
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
 from vit_jax.workdir.records import read_metrics
 
@@ -274,4 +275,6 @@ def _training(loaded: Loaded) -> str:
       f". {score.label[0].upper()}{score.label[1:]} on its evaluation split "
       f"after {last['step']:,} steps: {score.format.format(last[key])}"
     )
+    verdict = loaded.task.scores.verdict({**last, **kept_folds(rows)})
+    return f"{text}. {verdict}".rstrip() + "\n"
   return f"{text}.\n"

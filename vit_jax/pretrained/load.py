@@ -371,10 +371,11 @@ def _at_size(
     return loaded  # Its last pixels belong to no patch.
   method = image_options.get("interpolation", loaded.interpolation)
   new = grid_of(loaded.model, size)
+  old = loaded.model.position_grid or grid
   resized = with_preprocessing(loaded, size=size, patches=None)
   if (loaded.model.position_grid or new) == new:
     return resized.mapped(
-      lambda path, array: interpolation.resized(path, array, grid, new, method),
+      lambda path, array: interpolation.resized(path, array, old, new, method),
       shapes=param_shapes(loaded.model, new),
     )
   if "interpolation" in image_options:

@@ -76,7 +76,10 @@ def line_on_digits(
   which = f"{bright:,} of these {len(borders):,} pictures have bright borders"
   if len(borders) == 1:
     which = "The border of this picture is bright"
-  return f"{line} {which}: invert dark digits on white paper first."
+  return (
+    f"{line} {which}: invert dark digits on white paper, and leave some black "
+    "beside light ones."
+  )
 
 
 def line_on_score(

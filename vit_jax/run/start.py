@@ -136,7 +136,10 @@ def fresh_state(plan: Plan) -> TrainState:
     return state
   probe = probe_head(plan, state.params)
   if probe.folds:
-    plan.evaluation.folds = of_folds(probe.folds, probe.judged)
+    trains_more = plan.settings.optimizer.freeze_layers >= 0
+    plan.evaluation.folds = of_folds(
+      probe.folds, probe.judged, of_start=trains_more
+    )
   return with_params(state, probe.head().items())
 
 

@@ -41,18 +41,22 @@ PROBES = (
 _WORDS = {2: "two", 3: "three", 4: "four", 5: "five"}
 
 
-def of_folds(shares: Sequence[float], count: int) -> dict[str, Any]:
-  """The metrics of folds of `count` images in all, from the share of each."""
+def of_folds(
+  shares: Sequence[float], count: int, *, of_start: bool = False
+) -> dict[str, Any]:
+  """The metrics of folds of `count` images in all, from the share of each.
+
+  `of_start` says that the run then trains more than the head that they judge.
+  """
   low, high = intervals.of_folds(shares, count)
-  return Split.FOLDS.keyed(
-    {
-      "top1": sum(shares) / len(shares),
-      "low": low,
-      "high": high,
-      "examples": count,
-      "parts": len(shares),
-    }
-  )
+  found = {
+    "top1": sum(shares) / len(shares),
+    "low": low,
+    "high": high,
+    "examples": count,
+    "parts": len(shares),
+  }
+  return Split.FOLDS.keyed(found | ({"of_start": 1} if of_start else {}))
 
 
 def kept_folds(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -147,6 +151,12 @@ class Verdict:
       return (
         "Believe the held-out images: they judge the trained model, and the "
         "folds the head that it started from."
+      )
+    if self.folds.get("of_start"):
+      return (
+        "The folds judge the head that the run started from, before other "
+        f"layers were trained, and {self.count:,} held-out images are too few "
+        "to judge by: evaluate on others."
       )
     return (
       "Believe the folds: each training image was judged by a head that had "
