@@ -536,8 +536,9 @@ def not_kept(vit: Any) -> Iterator[str]:
     )
   elif tabled and not vit.antialias:
     yield (
-      "pictures of another size than the positions' get slightly other "
-      "positions: timm smooths positions that it shrinks"
+      "pictures smaller than the positions' get other positions, as timm "
+      "smooths those that it shrinks, and probabilities may differ by some "
+      "points; --to hf keeps them"
     )
 
 
