@@ -94,7 +94,7 @@ def test_every_head_answers_in_the_unit_of_the_targets(block):
     open_task=lambda: task,
     shapes={path: array.shape for path, array in flat.items()},
     read=lambda: flat.items(),
-  ).in_unit()
+  ).with_scaled_head()
   found = dict(loaded.read())
   changed = {k for k in flat if not np.array_equal(found[k], flat[k])}
   heads = ["head", "head_dist"] if block else ["head"]
