@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests import runs, tiny
+from configs import finetune
+from tests import published, runs, tiny
 from vit_jax import data, load_pretrained
 from vit_jax.config import base_config
+from vit_jax.models.grid import grid_of
 from vit_jax.models.vit import Vit
 from vit_jax.report.measure import read_run
 from vit_jax.report.page import headline_of
@@ -353,3 +355,23 @@ def test_a_run_keeps_the_sides_of_its_probes_images_as_they_grow(
   assert (
     resumed.description(2)["config"]["fewshot"] == saved["config"]["fewshot"]
   )
+
+
+@pytest.mark.slow
+def test_a_run_is_opened_at_the_size_of_its_positions(config, tmp_path):
+  source = str(published.path("tips_vit.npz"))
+  start = load_pretrained(source)
+  patch = start.model.patch_size
+  native = [side * patch for side in start.model.position_grid]
+  tuned = finetune.get_config("small")
+  tuned.pretrained, tuned.image_size = source, (2 * patch, 2 * patch)
+  tuned.data.root, tuned.batch_size = config.data.root, 8
+  loop.train(read(tuned), str(tmp_path))
+  for size in (native, (3 * patch, 2 * patch)):
+    run = load_pretrained(str(tmp_path), image_size=tuple(size))
+    assert grid_of(run.model, run.preprocessing.image_size) == tuple(
+      side // patch for side in size
+    )
+    np.testing.assert_array_equal(
+      run.params["position"]["E_pos"], start.params["position"]["E_pos"]
+    )
