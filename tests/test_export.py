@@ -55,7 +55,7 @@ def _python(*arguments, **options):
 def test_the_file_runs_where_vit_jax_is_not(tmp_path):
   """Runs the code that the command prints, on one image and on five."""
   _save_run(tmp_path / "run")
-  workdir, out = str(tmp_path / "run"), str(tmp_path / 'a "b".bin')
+  workdir, out = str(tmp_path / "run"), str(tmp_path / 'a "b".jaxexport')
   flags = ("--platforms=tpu,cpu",)
   text = _python(
     "-m", "vit_jax.export", workdir, out, *flags, env={**os.environ}
@@ -107,6 +107,9 @@ def test_a_loaded_model_is_written_as_its_checkpoint_is(
   np.testing.assert_allclose(exported.call(IMAGES), expected, atol=1e-5)
   with pytest.raises(ValueError, match="platforms and param_dtype are for"):
     loaded.export(tmp_path / "out.onnx", platforms=["cpu"])
+  loaded.export(tmp_path / "out.onx", platforms=["cpu"])
+  said = capsys.readouterr()
+  assert ".onx names no format, so it becomes stablehlo" in said.out + said.err
   with pytest.raises(
     ValueError, match="has no text tower, and cannot .* take a run"
   ):
