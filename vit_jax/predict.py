@@ -270,11 +270,8 @@ def _check_masks(masks: str | None) -> None:
   if masks is None:
     raise ValueError("--short_side needs --masks, which is not given.")
   others = ("out", "json", "features", "layers", "tokens", "head", "texts")
-  others += ("template", "save_head")
-  name = command.first_given(*others)
-  if name is None and flags.FLAGS["top"].present:
-    name = "top"
-  if name:
+  others += ("template", "save_head", "top")
+  if name := command.first_given(*others):
     raise ValueError(
       f"--{name} has no effect with --masks, which writes masks and overlays "
       "alone: drop one."

@@ -4,7 +4,6 @@
 --pretrained by the number of images as well.
 """
 
-import contextlib
 import itertools
 import os
 import shlex
@@ -128,14 +127,12 @@ def _task(found: "Recognised") -> str:
 
 def _may_begin(task_name: str, workdir: str) -> bool:
   """Whether a run there, if there is one, has this task too."""
-  from vit_jax.workdir.checkpoint import latest_description
+  from vit_jax.workdir.checkpoint import begun_config
 
-  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
-    saved = latest_description(workdir)
-    if saved is not None:
-      task = saved["config"].get("data", {}).get("task", "classification")
-      return task_name in ("", task)
-  return True
+  begun = begun_config(workdir)
+  if begun is None:
+    return True
+  return task_name in ("", begun.get("data", {}).get("task", "classification"))
 
 
 def _for_kind(

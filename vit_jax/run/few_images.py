@@ -141,15 +141,13 @@ def paired(
     values: The values on the command line, as text, by dotted key.
     workdir: The run's folder.
   """
-  from vit_jax.workdir.checkpoint import latest_description
+  from vit_jax.workdir.checkpoint import begun_config
 
   if _LIT_KEY in values or not values.get("pretrained"):
     return {}, ""
-  saved = None
-  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
-    saved = latest_description(workdir)
-  if saved is not None:
-    if saved["config"].get("pairs", {}).get("image") == "frozen":
+  begun = begun_config(workdir)
+  if begun is not None:
+    if begun.get("pairs", {}).get("image") == "frozen":
       return {_LIT_KEY: "frozen"}, ", whose run goes on as it began,"
     return {}, ""
   if values.get("lora.rank", "0") != "0" or _has_texts(values["pretrained"]):
@@ -209,14 +207,12 @@ def _choices_of_count(
 
 def _values_of_begun_run(config: ConfigDict, workdir: str) -> dict[str, str]:
   """The values of a begun run that differ from its configuration."""
-  from vit_jax.workdir.checkpoint import latest_description
+  from vit_jax.workdir.checkpoint import begun_config
 
-  saved = None
-  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
-    saved = latest_description(workdir)
-  if saved is None:
+  begun = begun_config(workdir)
+  if begun is None:
     return {}
-  of_run = flat(saved["config"])
+  of_run = flat(begun)
   configured = flat(config.to_dict())
   values = {key: of_run.get(key, configured[key]) for key in _FITTED}
   return {key: str(x) for key, x in values.items() if x != configured[key]}
@@ -269,14 +265,10 @@ def download() -> str:
 
 def _trains_all(workdir: str) -> bool:
   """Whether a run that is there began without a probe, and goes on so."""
-  from vit_jax.workdir.checkpoint import latest_description
+  from vit_jax.workdir.checkpoint import begun_config
 
-  saved = None
-  with contextlib.suppress(ValueError, OSError):  # The run itself says why.
-    saved = latest_description(workdir)
-  if saved is None:
-    return False
-  return saved["config"].get("transfer", {}).get("probe_head") is False
+  begun = begun_config(workdir) or {}
+  return begun.get("transfer", {}).get("probe_head") is False
 
 
 def may_probe(task: str) -> bool:
@@ -326,9 +318,9 @@ def _pooling(source: str, workdir: str) -> str | None:
     if there:
       return probe_pooling(source)
     # A run goes on without the weights that it started from.
-    from vit_jax.workdir.checkpoint import latest_description
+    from vit_jax.workdir.checkpoint import begun_config
 
-    saved = latest_description(workdir) or {"config": {}}
-    kept = saved["config"].get("model", {}).get("pooling")
+    begun = begun_config(workdir) or {}
+    kept = begun.get("model", {}).get("pooling")
     return kept if kept == _BOTH else None
   return None

@@ -169,8 +169,11 @@ def values(*names: str) -> dict[str, Any]:
 
 
 def first_given(*names: str) -> str | None:
-  """The first of these flags that has a value, or None."""
-  return next((name for name in names if flags.FLAGS[name].value), None)
+  """The first of these flags that is given a value, or None."""
+  each = ((name, flags.FLAGS[name]) for name in names)
+  return next(
+    (n for n, f in each if f.value and not f.using_default_value), None
+  )
 
 
 def define_overrides() -> None:

@@ -220,3 +220,15 @@ def latest_described(workdir: str) -> dict[int, dict[str, Any]]:
 def latest_description(workdir: str) -> dict[str, Any] | None:
   """A folder's newest good description; None if it has no checkpoint."""
   return next(iter(latest_described(workdir).values()), None)
+
+
+def begun_config(workdir: str) -> dict[str, Any] | None:
+  """The configuration that the run in a folder began with.
+
+  It is None if there is no run, or if it cannot be read: opening the run says
+  why.
+  """
+  with contextlib.suppress(ValueError, OSError):
+    if (description := latest_description(workdir)) is not None:
+      return description["config"]
+  return None

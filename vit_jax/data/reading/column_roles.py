@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax.data.reading.columns import as_bit, is_empty, plain
+from vit_jax.data.reading.columns import as_bit, is_empty, plain, unknown_cells
 from vit_jax.data.reading.labels import Labels
 from vit_jax.data.reading.lookup import Lookup
 from vit_jax.data.reading.split_names import split_named
@@ -266,7 +266,7 @@ def _labels(
 
 def _first(name: str, rows: Sequence[Cells], settings: DataSettings) -> Any:
   """The first cell of a column that says something; "" if there is none."""
-  unknown = {*map(plain, (settings.unknown or "").split(","))}
+  unknown = unknown_cells(settings.unknown)
   told = (cell for cell in _filled(name, rows) if plain(cell) not in unknown)
   return next(told, "")
 

@@ -28,6 +28,11 @@ def plain(value: Any) -> str:
   return str(value).strip().lower().removesuffix(".0")
 
 
+def unknown_cells(text: str | None) -> frozenset[str]:
+  """The cells that `data.unknown` lists, as `plain` writes them."""
+  return frozenset(map(plain, (text or "").split(","))) - {""}
+
+
 def as_bit(value: Any) -> int | None:
   """0 or 1 in a cell; None for what is neither."""
   return _BINARY.get(plain(value))

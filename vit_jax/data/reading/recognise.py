@@ -13,7 +13,13 @@ from vit_jax.data.reading.column_roles import (
   may_have_labels,
   names_in,
 )
-from vit_jax.data.reading.columns import UNCERTAIN, as_bit, is_empty, plain
+from vit_jax.data.reading.columns import (
+  UNCERTAIN,
+  as_bit,
+  is_empty,
+  plain,
+  unknown_cells,
+)
 from vit_jax.data.reading.folders import holds_images, subfolders
 from vit_jax.data.reading.labels import BETWEEN, NONE, SINGLE, Labels
 from vit_jax.data.reading.mask_folder import MASKS
@@ -161,7 +167,7 @@ def _recognise_flags(
   """
   if len(names) < 2:
     return None
-  unknown = {*map(plain, (settings.unknown or "").split(",")), UNCERTAIN}
+  unknown = unknown_cells(settings.unknown) | {UNCERTAIN}
   table = [[row.get(name) for name in names] for row in rows]
   bits = [[as_bit(cell) for cell in row] for row in table]
   pairs = zip(itertools.chain(*table), itertools.chain(*bits), strict=True)

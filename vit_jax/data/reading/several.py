@@ -29,6 +29,7 @@ from vit_jax.data.reading.columns import (
   is_empty,
   plain,
   read_bit,
+  unknown_cells,
 )
 from vit_jax.data.reading.image_files import doubtful_names
 from vit_jax.data.reading.labels import BETWEEN, Labels, Names
@@ -177,13 +178,13 @@ class _Meaning:
   @classmethod
   def of(cls, cells: Sequence[Any], settings: DataSettings) -> "_Meaning":
     """That by the settings; an empty cell is 0 where no cell of a column is."""
-    unknown = frozenset(map(plain, (settings.unknown or "").split(",")))
+    unknown = unknown_cells(settings.unknown)
     uncertain = _MEANING.get(settings.uncertain or "")
     says = settings.empty_cells
     if says is None:
       says = "unknown" if any(as_bit(cell) == 0 for cell in cells) else "absent"
     empty = UNKNOWN if says == "unknown" else 0
-    return cls(unknown - {""}, uncertain, empty)
+    return cls(unknown, uncertain, empty)
 
   def read(self, cells: Sequence[Any]) -> list[Any]:
     """The cells as 0, 1 or UNKNOWN; what is none of them stays."""
