@@ -8,8 +8,8 @@ from vit_jax import data
 from vit_jax.data.batch import (
   ArraySpec,
   allocate,
-  batched,
-  in_memory,
+  batch_spec,
+  batches_in_memory,
   size_in_memory,
 )
 from vit_jax.data.batching.batches import UNREADABLE, EvalBatches, TrainBatches
@@ -92,7 +92,7 @@ def test_what_another_batch_left_in_memory_is_gone():
   source = Numbered(5, damaged=(1,))
   passes = EvalBatches(source, Views(), 3, range(3), skip=True)
   memory = bytearray(b"\xff" * size_in_memory(passes.spec))
-  (out,) = in_memory(memory, passes.spec, 1)
+  (out,) = batches_in_memory(memory, passes.spec, 1)
   for number in (0, 1):
     clean, used = passes.compute(number), passes.compute(number, out)
     for name in passes.spec:
@@ -102,9 +102,9 @@ def test_what_another_batch_left_in_memory_is_gone():
 
 
 def test_arrays_that_share_memory_do_not_touch():
-  spec = batched(Views.spec, rows=3)
+  spec = batch_spec(Views.spec, rows=3)
   memory = bytearray(2 * size_in_memory(spec))
-  batches = in_memory(memory, spec, 2)
+  batches = batches_in_memory(memory, spec, 2)
   arrays = [array for batch in batches for array in batch.values()]
   for number, array in enumerate(arrays):
     array[...] = number % 2 if array.dtype == bool else number

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.numbered import Numbered
-from vit_jax.data.example import Evenly
+from vit_jax.data.example import BalancedClasses
 
 
 class Labelled(Numbered):
@@ -29,7 +29,7 @@ class Labelled(Numbered):
 def test_classes_are_shown_equally_often(counts):
   labels = np.random.default_rng(0).permutation(np.repeat(np.arange(3), counts))
   source = Labelled(labels)
-  shown = Evenly(source)
+  shown = BalancedClasses(source)
   names = shown.ids(range(len(shown)))
   times = collections.Counter(
     int(name.removeprefix("number ")) for name in names
@@ -51,4 +51,4 @@ def test_classes_are_shown_equally_often(counts):
 )
 def test_classes_that_cannot_be_shown_so_are_refused(source, message):
   with pytest.raises(ValueError, match=f"^data.sampling='classes' .*{message}"):
-    Evenly(source)
+    BalancedClasses(source)

@@ -14,7 +14,7 @@ from tests.rows import some_slow
 from tests.tasks.made_up import HALF, Split, evaluator, rows_of, settings, task
 from tests.tiny import random_params
 from vit_jax import make_vit
-from vit_jax.data.batch import batched, row_spec
+from vit_jax.data.batch import batch_spec, row_spec
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.captions import TEXT, Captions
 from vit_jax.data.reading.labels import NONE, SINGLE
@@ -196,7 +196,7 @@ def test_what_every_task_does(name, tmp_path):
   transform = given.train_transform(
     stream.preprocessing, TrainTransformSettings()
   )
-  spec = batched(row_spec(transform, given.labels.spec(len(NAMES))), B)
+  spec = batch_spec(row_spec(transform, given.labels.spec(len(NAMES))), B)
   arrays = {k: (x.shape, x.dtype) for k, x in batch.items() if k != "mask"}
   crops = {"second", "small"} & spec.keys()
   assert (name in ("self_distillation", "lejepa")) == bool(crops)

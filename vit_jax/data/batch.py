@@ -17,13 +17,16 @@ Batch = dict[str, np.ndarray]
 """The arrays of a batch by name; examples lie along the first axis of each."""
 
 LABEL, SKIPPED, MASK = "label", "skipped", "mask"
-"""Names of the arrays that come from elsewhere than the transform.
+"""Names of the arrays that the loader adds to those of the transform.
 
-A transform may make the label, of the example's.
+A transform may make the label itself, from the label of the example.
 """
 
 SIZE = "size"
-"""Name of the patches along height and width of images of any size."""
+"""Name of the array with an image's patches along height and width.
+
+Only batches of images of any size have it.
+"""
 
 _ALIGNED = 64  # Bytes; arrays that share memory begin at multiples of it.
 
@@ -101,7 +104,7 @@ class ImageTransform:
 
   @property
   def spec(self) -> Spec:
-    """The shape of the image."""
+    """The shape and type of `image`, the only array."""
     return {"image": ArraySpec(self.image_shape)}
 
   def row(
@@ -129,8 +132,8 @@ class _Function(ImageTransform):
 def as_transform(transform: Any, source: Source, *, train: bool) -> Transform:
   """Returns a `Transform` as it is, and makes one of a plain function.
 
-  A function from encoded bytes (and, in training, a generator) to pixels says
-  nothing of their shape, so it is called once, with the first image that it can
+  A function from encoded bytes (and, in training, a generator) to pixels does
+  not tell their shape, so it is called once, with the first image that it can
   read. Raises UnreadableImageError if it can read none.
   """
   if isinstance(transform, Transform):
@@ -148,15 +151,16 @@ def as_transform(transform: Any, source: Source, *, train: bool) -> Transform:
 
 
 def label_spec(source: Source) -> ArraySpec:
-  """The shape and type of a source's labels; by default an index of a class."""
+  """The shape and type of a source's labels; by default a class's index."""
   return getattr(source, "label_spec", CLASS)
 
 
 def row_spec(transform: Transform, label: ArraySpec) -> dict[str, ArraySpec]:
   """The arrays of a row of a training batch.
 
-  `label` is that of the source, unless the transform makes its own. Raises
-  ValueError if the transform takes a name that is used already.
+  `label` is the shape and type of the source's labels, which the transform's
+  own label replaces, if it makes one. Raises ValueError if the transform has an
+  array of a name that the loader uses.
   """
   spec = dict(transform.spec)
   label = spec.pop(LABEL, label)
@@ -168,53 +172,56 @@ def row_spec(transform: Transform, label: ArraySpec) -> dict[str, ArraySpec]:
   return {**spec, LABEL: label, SKIPPED: ArraySpec((), bool)}
 
 
-def batched(spec: Spec, rows: int) -> dict[str, ArraySpec]:
+def batch_spec(spec: Spec, rows: int) -> dict[str, ArraySpec]:
   """The arrays of a batch of `rows` examples."""
   return {
-    name: ArraySpec((rows, *one.shape), one.dtype) for name, one in spec.items()
+    name: ArraySpec((rows, *array.shape), array.dtype)
+    for name, array in spec.items()
   }
 
 
 def allocate(spec: Spec) -> Batch:
   """A new batch of zeros."""
-  return {name: one.zeros() for name, one in spec.items()}
+  return {name: array.zeros() for name, array in spec.items()}
 
 
 def size_in_memory(spec: Spec) -> int:
-  """The bytes that `in_memory` needs."""
-  return sum(_padded(one.nbytes) for one in spec.values())
+  """The bytes that one batch takes in the buffer of `batches_in_memory`."""
+  return sum(_aligned_size(array.nbytes) for array in spec.values())
 
 
-def in_memory(memory: Any, spec: Spec, count: int) -> list[Batch]:
-  """`count` batches whose arrays share a buffer of bytes.
+def batches_in_memory(memory: Any, spec: Spec, count: int) -> list[Batch]:
+  """`count` batches whose arrays are views of one buffer of bytes.
 
-  The buffer has `count` times `size_in_memory` bytes or more.
+  The buffer `memory` has `count` times `size_in_memory` bytes or more.
   """
   size = size_in_memory(spec)
   return [
-    dict(_arrays(memory, spec, start=place * size)) for place in range(count)
+    dict(_arrays(memory, spec, start=number * size)) for number in range(count)
   ]
 
 
 def _arrays(
   memory: Any, spec: Spec, start: int
 ) -> Iterator[tuple[str, np.ndarray]]:
-  for name, one in spec.items():
-    count = math.prod(one.shape)
-    flat = np.frombuffer(memory, one.dtype, count=count, offset=start)
-    yield name, flat.reshape(one.shape)
-    start += _padded(one.nbytes)
+  """Yields the names and the arrays of the batch that begins at `start`."""
+  for name, array in spec.items():
+    count = math.prod(array.shape)
+    flat = np.frombuffer(memory, array.dtype, count=count, offset=start)
+    yield name, flat.reshape(array.shape)
+    start += _aligned_size(array.nbytes)
 
 
-def _padded(size: int) -> int:
+def _aligned_size(size: int) -> int:
+  """`size` rounded up to a multiple of `_ALIGNED`."""
   return -(-size // _ALIGNED) * _ALIGNED
 
 
 def put(batch: Batch, row: int, values: Mapping[str, Any]) -> None:
   """Writes the arrays of an example into a row of a batch.
 
-  Raises ValueError if one has another shape than its place in the batch, which
-  has an array of each name.
+  The batch must have an array of each name. Raises ValueError if an array has
+  another shape than a row of the batch's array.
   """
   for name, value in values.items():
     _check_shape(name, np.shape(value), batch)

@@ -12,11 +12,11 @@ from vit_jax.runtime.checks import MAX_PIXELS
 from vit_jax.runtime.printable import counted
 
 MAX_BYTES = 8 * MAX_PIXELS
-"""Bytes of a file, and of samples: four of 16 bits for each of the pixels."""
+"""The most bytes of a file, and of its samples: four of 16 bits for a pixel."""
 _MAX_SCANS = 100
-"""A scan costs hardly a byte, but as much time as decoding the whole image."""
+"""The most scans of a JPEG; decoding each takes as long as a whole image."""
 _SCAN = b"\xff\xda"
-_SHOWN = 5  # Names of classes.
+_SHOWN = 5  # Names of classes in the text of a source.
 
 Window = tuple[float, float]
 """The values of samples of more than 8 bits that become black and white."""
@@ -28,10 +28,10 @@ class Example(TypedDict):
   image: bytes
   """The encoded file, as stored."""
   label: Any
-  """Index into the source's `class_names`, or an array as the source's
-  `label_spec` says, such as a 0 or 1 for each name, or as many numbers."""
+  """Index into the source's `class_names`, or an array of the shape and type of
+  the source's `label_spec`, such as a 0 or 1, or a number, for each name."""
   id: str
-  """Names the example in messages; unique within its source."""
+  """The example's name in messages; unique within its source."""
 
 
 class Source(Protocol):
@@ -60,7 +60,7 @@ class Source(Protocol):
     return [self[index] for index in indices]
 
   def __repr__(self) -> str:
-    """The number of its examples, and the first names."""
+    """The number of examples, and the names of the first classes."""
     names = self.class_names
     text = f"{self.name}: {counted(len(self), 'example')}"
     if names:
@@ -105,10 +105,11 @@ class Subset(Source):
 
 
 def read_labels(source: Any, key: str, instead: str) -> np.ndarray:
-  """All labels of a source, which a key of the configuration has to know.
+  """Reads all labels of a source, for a key of the configuration.
 
-  Raises ValueError, which begins with the key and ends with what to do
-  `instead`, if the source gives them with the images alone.
+  Returns them as an array (N, ...). Raises ValueError if the source gives
+  labels only together with the images; the message begins with the key and ends
+  with `instead`, what to do.
   """
   read = getattr(source, "labels", None)
   if read is None:
@@ -119,15 +120,15 @@ def read_labels(source: Any, key: str, instead: str) -> np.ndarray:
   return np.asarray(read(range(len(source))))
 
 
-class Evenly(Subset):
-  """The examples of a source, of each class as many as of the largest.
+class BalancedClasses(Subset):
+  """A source with as many examples of every class as of the largest one.
 
-  Those of a class come in turn, so that one comes once more than another at
-  most.
+  The examples of a smaller class are repeated in turn, so none comes more than
+  once more often than another of its class.
 
   Attributes:
     rarest: The name of the class with the fewest examples.
-    often: How often an example of it comes for one of the largest class.
+    repeats_of_rarest: How often an example of that class comes, on average.
 
   Raises:
     ValueError: if labels cannot be read without the images, or are not of two
@@ -143,14 +144,14 @@ class Evenly(Subset):
         f"{key}='classes' is for single classes: leave it out, and for several "
         "labels set loss.class_weights=balanced."
       )
-    there, counts = np.unique(labels, return_counts=True)
+    classes, counts = np.unique(labels, return_counts=True)
     if len(counts) < 2:
       raise ValueError(
         f"{key}='classes' needs two classes, and {source.name} has one: leave "
         "it out."
       )
-    self.rarest = source.class_names[there[counts.argmin()]]
-    self.often = float(counts.max() / counts.min())
+    self.rarest = source.class_names[classes[counts.argmin()]]
+    self.repeats_of_rarest = float(counts.max() / counts.min())
     order = np.argsort(labels, kind="stable")
     starts = np.cumsum(counts) - counts
     turns = np.arange(counts.max())[:, None] % counts + starts
@@ -224,9 +225,9 @@ def check_samples(shape: Sequence[int], itemsize: int) -> None:
 
 
 def check_scans(encoded: bytes) -> None:
-  """Raises UnreadableImageError for a JPEG that takes minutes to decode.
+  """Raises UnreadableImageError for a JPEG of too many scans.
 
-  Cameras write ten scans.
+  Decoding it could take minutes. Cameras write ten scans.
   """
   scans = encoded.count(_SCAN)
   if scans > _MAX_SCANS:
@@ -240,12 +241,12 @@ def check_channels(channels: int, bands: int = 4) -> None:
   """Raises UnreadableImageError for channels that a file does not have.
 
   Any grey or colour image can be converted to 1 to 4 `channels`. A file of more
-  `bands` cannot be converted: `channels` has to be their number.
+  than 4 `bands` cannot be converted: `channels` has to be their number.
   """
   if channels > 4 or bands > 4:
-    reason = (
-      f"it has {bands}" if bands > 4 else ("it is not a TIFF file with bands")
-    )
+    reason = "it is not a TIFF file with bands"
+    if bands > 4:
+      reason = f"it has {bands}"
     raise UnreadableImageError(
       f"{channels} bands are needed, and {reason}: set channels to the bands "
       "of the files."

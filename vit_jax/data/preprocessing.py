@@ -50,10 +50,10 @@ class Preprocessing:
       for both is [-1, 1], 0 and 1 is [0, 1].
     window: See `ImageSpec`.
     cut_from: The size to which an image is resized before its upper-left part
-      of `size` is kept; None resizes it to `size`.
-    patches: Keeps the proportions of each image, which is then cut into
-      patches; `size` is that of the images that the positions belong to. None
-      resizes it to `size`.
+      of `size` is kept; None resizes it to `size` itself.
+    patches: How many patches an image is cut into if it keeps its proportions;
+      `size` is then that of the images that the positions belong to. None
+      resizes every image to `size`.
     bands: The names of the channels, if the data name them.
   """
 
@@ -109,7 +109,11 @@ class Preprocessing:
     return ImageSpec(self.channels, self.window)
 
   def check_one_size(self, what: str) -> None:
-    """Raises ValueError, which says for `what`, if images keep proportions."""
+    """Raises ValueError if images keep their proportions, of several sizes.
+
+    `what` names in the message what needs one size, with its verb, such as "an
+    exported program takes".
+    """
     if self.patches is not None:
       raise ValueError(
         f"this model's images keep their proportions ({self.patches}), and "

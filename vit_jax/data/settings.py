@@ -20,7 +20,7 @@ TENSORFLOW = ("vision_transformer", "big_vision")
 RESIZERS = ("pillow", "torchvision", "torchvision_float", *TENSORFLOW)
 # Endings of files of labels that commands know.
 TABLES = (".csv", ".tsv", ".jsonl")
-LABEL_FILES = (*TABLES, ".json", ".txt")  # These two may be anything.
+LABEL_FILES = (*TABLES, ".json", ".txt")  # .json and .txt may be other files.
 SAMPLING = ("images", "classes")
 HELD_OUT_BY = ("name", "count", "rank")
 MASK_VALUES = ("meant", "index")
@@ -28,7 +28,7 @@ EMPTY_CELLS = ("unknown", "absent")
 UNCERTAIN = ("ignore", "positive", "negative")
 ON_UNREADABLE = ("stop", "skip")
 MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
-# The buckets that epath reads, with the library that it takes.
+# The schemes of addresses that epath reads, with the library that each needs.
 _BUCKETS = {"gs": None, "s3": "s3fs", "az": "adlfs", "hf": "huggingface_hub"}
 _PAD = checks.up_to(4_096, "there would be little else", 0)
 _OPERATIONS = checks.up_to(100, "nothing of an image would be left to see", 0)
@@ -61,7 +61,7 @@ class DataSettings(Section):
   other. A configuration's `data` has a task as well, see `tasks.settings`.
   """
 
-  # The fields that say nothing without a file of labels.
+  # The fields that have no effect without a file of labels.
   _of_labels_file: ClassVar[tuple[str, ...]] = (
     "eval_labels_file",
     "file_column",
@@ -87,7 +87,7 @@ class DataSettings(Section):
     "all splits; its folder is `root` unless that is set.",
   )
   eval_labels_file: str | None = setting(
-    None, "The same for the images to evaluate on."
+    None, "CSV or JSONL file of the images to evaluate on, as labels_file."
   )
   outside: bool = setting(
     False,
@@ -242,7 +242,7 @@ class DataSettings(Section):
 
   @property
   def photographs(self) -> bool:
-    """Whether the images are likely large, and take processes to decode."""
+    """Whether the images are likely large, so that processes decode them."""
     return bool(self.root or self.dir)
 
   def __post_init__(self):
@@ -253,20 +253,15 @@ class DataSettings(Section):
         f"bands={self.bands!r} must name each band once, with commas between "
         "them, as in 'blue,green,red,nir'."
       )
-    folder = self.root or self.labels_file or self.dir
     self._check_addresses()
     if (self.name or "").startswith((".", "~", "/")):
       raise ValueError(
         f"name={self.name!r} is a path, and the name of a TFDS data set was "
         f"needed: give root={self.name!r}."
       )
-    if folder or self.eval_labels_file:
-      self._check_folders()
-    if self.tfds_label and (
-      self.root
-      or self.labels_file
-      or not (self.dir or self.name not in (None, "digits"))
-    ):
+    self._check_folders()
+    is_tfds = self.dir or self.name not in (None, "digits")
+    if self.tfds_label and (self.root or self.labels_file or not is_tfds):
       raise ValueError(
         f"tfds_label={self.tfds_label!r} is for a TFDS data set: leave it out."
       )
@@ -279,7 +274,7 @@ class DataSettings(Section):
       if value != getattr(type(self), name) and self._needs_labels_file(name):
         raise ValueError(
           f"{name}={value!r} needs labels_file, the CSV or JSONL file with "
-          f"labels{self._or_else(name)}."
+          f"labels{self._alternatives(name)}."
         )
 
   def _needs_labels_file(self, name: str) -> bool:
@@ -287,12 +282,13 @@ class DataSettings(Section):
     del name
     return True
 
-  def _or_else(self, name: str) -> str:
-    """Alternatives to a file of labels, for a field of `_of_labels_file`."""
+  def _alternatives(self, name: str) -> str:
+    """The words for what a field of `_of_labels_file` may need instead."""
     del name
     return ""
 
   def _check_addresses(self) -> None:
+    """Raises ValueError for an address that cannot be read, naming its key."""
     for name in ("dir", "data_dir", "root", "labels_file", "eval_labels_file"):
       if "://" not in (value := getattr(self, name) or ""):
         continue
@@ -306,6 +302,7 @@ class DataSettings(Section):
         )
 
   def _check_folders(self) -> None:
+    """Raises ValueError if two settings name images, or labels are not read."""
     if self.dir and (self.root or self.labels_file):
       raise ValueError(
         f"dir={self.dir!r} and root={self.root!r} both name images: give one."

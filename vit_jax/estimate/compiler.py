@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from vit_jax.data.batch import batched
+from vit_jax.data.batch import batch_spec
 from vit_jax.estimate import hlo, network
 from vit_jax.inference.predictor import make_predict_step
 from vit_jax.run import fastest
@@ -219,7 +219,7 @@ def lower_forward(settings: Settings, mesh: Mesh, num_classes: int) -> Lowered:
   rows = sharding.batch_sharding(mesh)
   batch = {
     name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
-    for name, array in batched(preprocessing.transform().spec, size).items()
+    for name, array in batch_spec(preprocessing.transform().spec, size).items()
   }
   if preprocessing.patches is None:
     gflops = forward_gflops(model, params, shape)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from vit_jax.data.batch import Batch, Transform, allocate, batched, put
+from vit_jax.data.batch import Batch, Transform, allocate, batch_spec, put
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import reading
 from vit_jax.inference.features import features as features_of
@@ -484,7 +484,7 @@ def _batches(
   decoded = enumerate(
     reading.decode_ahead(images, read, _BATCHES_AHEAD * rows), start=1
   )
-  spec = batched(transform.spec, rows)
+  spec = batch_spec(transform.spec, rows)
   while group := list(itertools.islice(decoded, rows)):
     batch = allocate(spec)
     names: Names = []

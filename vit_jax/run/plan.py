@@ -13,9 +13,9 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from vit_jax.data.batch import ArraySpec, Spec, batched, label_spec, row_spec
+from vit_jax.data.batch import ArraySpec, Spec, batch_spec, label_spec, row_spec
 from vit_jax.data.batching.workers import BatchIterator
-from vit_jax.data.example import Evenly, Example, Source
+from vit_jax.data.example import BalancedClasses, Example, Source
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.labels import NONE
 from vit_jax.data.reading.sources import Splits, open_splits
@@ -96,7 +96,7 @@ class Plan:
     """The training split as it is shown: its examples, or classes evenly."""
     if self.settings.data.sampling == "images":
       return self.source
-    return Evenly(self.source)
+    return BalancedClasses(self.source)
 
   @functools.cached_property
   def preprocessing(self) -> Preprocessing:
@@ -274,7 +274,7 @@ class Plan:
     row = row_spec(transform, label_spec(self.source))
     if self.packing is not None:
       row = self.packing.spec(row)
-    return batched(row, self.settings.rows)
+    return batch_spec(row, self.settings.rows)
 
   def open_batches(self, first_batch: int) -> BatchIterator:
     """Opens this host's rows of the training batches, from a number on.

@@ -154,7 +154,8 @@ def _evenly(plan: Plan) -> str:
   shown: Any = plan.shown
   return (
     f"all classes equally often: an image of the rarest, {shown.rarest}, "
-    f"comes {shown.often:.3g} times as often as one of the commonest"
+    f"comes {shown.repeats_of_rarest:.3g} times as often as one of the "
+    "commonest"
   )
 
 

@@ -93,7 +93,7 @@ class DataSettings(data_settings.DataSettings):
     come_with_images = kind.reader or (kind.records and (self.dir or self.name))
     return not come_with_images
 
-  def _or_else(self, name: str) -> str:
+  def _alternatives(self, name: str) -> str:
     if name == "task" and labels_of(self.task).records:
       return ", or dir, which vit_jax pack wrote (of .tar files too)"
     return ""

@@ -1,1 +1,1 @@
-"""How batches are made, in which order, and handed over by workers."""
+"""How batches are made, in which order, and how workers hand them over."""

@@ -19,7 +19,7 @@ from vit_jax.data.batch import (
   Batch,
   Transform,
   allocate,
-  batched,
+  batch_spec,
   check_names,
   label_spec,
   put,
@@ -30,7 +30,7 @@ from vit_jax.data.example import Example, Source, UnreadableImageError
 _Read = Example | UnreadableImageError
 
 MAX_REPLACEMENTS = 16
-"""With "skip", how many of the next examples may stand in for a bad one."""
+"""How many of the next examples are tried in place of an unreadable one."""
 
 UNREADABLE = "unreadable"
 """Key of the names of unreadable images and their reasons, as `BatchIterator`
@@ -57,14 +57,14 @@ class _Batches:
   def spec(self) -> dict[str, ArraySpec]:
     """The arrays of this host's rows of a batch."""
     row = row_spec(self.transform, label_spec(self.source))
-    return batched(row, len(self.rows))
+    return batch_spec(row, len(self.rows))
 
   @functools.cached_property
   def _names(self) -> list[str]:
-    """The arrays that the transform makes of an example, maybe its label."""
+    """The names of the arrays that the transform makes of an example."""
     return [*self.transform.spec]
 
-  def _try(
+  def _try_transform(
     self, example: _Read, unreadable: list[str], *rng: np.random.Generator
   ) -> dict[str, Any] | None:
     """The arrays of an example, or None if it is unreadable.
@@ -128,16 +128,17 @@ class TrainBatches(_Batches):
   ) -> dict[str, Any]:
     """The arrays of an example, or of the next one that is readable.
 
-    What could not be read is added to `unreadable`.
+    A line on each example that could not be read is added to `unreadable`.
     """
     missed: list[str] = []
-    arrays = self._try(example, missed, rng())
+    arrays = self._try_transform(example, missed, rng())
     if arrays is None:
       arrays = self._replacement(index, rng, missed)
     unreadable += missed
     return {**arrays, SKIPPED: bool(missed)}
 
   def _indices(self, k: int, positions: range) -> list[int]:
+    """The index of the example at each of these positions of batch k."""
     n = len(self.source)
     m = -(-self.batch_size // self.repeats)
     if self.repeats == 1:
@@ -148,7 +149,10 @@ class TrainBatches(_Batches):
   def _replacement(
     self, index: int, rng: Callable[[], np.random.Generator], missed: list[str]
   ) -> dict[str, Any]:
-    """The arrays of the first readable example after `index`."""
+    """The arrays of the first readable example after `index`.
+
+    Raises UnreadableImageError after more than `MAX_REPLACEMENTS` bad ones.
+    """
     arrays = None
     while arrays is None:
       if len(missed) > MAX_REPLACEMENTS:
@@ -156,7 +160,8 @@ class TrainBatches(_Batches):
           f"{len(missed)} unreadable images in a row, the last: {missed[-1]}"
         )
       index = (index + 1) % len(self.source)
-      arrays = self._try(_read_one(self.source, index), missed, rng())
+      example = _read_one(self.source, index)
+      arrays = self._try_transform(example, missed, rng())
     return arrays
 
 
@@ -183,7 +188,7 @@ class EvalBatches(_Batches):
     batch[SKIPPED][:] = False
     unreadable: list[str] = []
     for row, example in enumerate(read(self.source, indices)):
-      arrays = self._try(example, unreadable)
+      arrays = self._try_transform(example, unreadable)
       if arrays is None:
         batch[SKIPPED][row] = True
       else:
@@ -236,13 +241,15 @@ def example_indices(
 def _part_of_order(
   places: range, num_examples: int, seed: int, epoch: int
 ) -> list[int]:
+  """The indices of the examples at some places of an epoch's order."""
   if num_examples <= _MAX_LISTED:
     order = _order(num_examples, seed, epoch)
     return order[places.start : places.stop].tolist()
-  # Few data sets are so large.
+  # Imported only here, as few data sets are so large.
   from vit_jax.data.batching.shuffle import shuffle_indices
 
-  # Mixed, so that seed 0's second epoch is not seed 1's first.
+  # The seed is mixed with the epoch so that seed 0's second epoch is not seed
+  # 1's first.
   mixed = np.random.SeedSequence((seed, epoch)).generate_state(1)
   indices = np.arange(places.start, places.stop, dtype=np.uint64)
   return shuffle_indices(indices, num_examples - 1, int(mixed[0])).tolist()
@@ -250,6 +257,7 @@ def _part_of_order(
 
 @functools.lru_cache(maxsize=2)  # A batch may end one epoch and begin another.
 def _order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
+  """The shuffled indices of all examples in an epoch."""
   order = np.arange(num_examples, dtype=np.int32)
   np.random.default_rng((seed, epoch)).shuffle(order)
   return order
@@ -287,6 +295,7 @@ def read(
 
 
 def _read_one(source: Source, index: int) -> _Read:
+  """Returns an example, or the error that it raised."""
   try:
     return source[index]
   except UnreadableImageError as error:

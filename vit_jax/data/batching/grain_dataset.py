@@ -10,7 +10,7 @@ from vit_jax.data.example import Source
 from vit_jax.data.transforming.transforms import EvalTransform, TrainTransform
 from vit_jax.runtime import extras
 
-if TYPE_CHECKING:  # It needs the extra `grain`.
+if TYPE_CHECKING:  # Grain is installed by the extra `grain` alone.
   import grain
 
 
@@ -51,7 +51,7 @@ def as_grain(
   library = extras.load("grain", "grain")
   loader = Loader(on_unreadable=on_unreadable)
   loader.check(source, 1, seed or 0)
-  batches_of_one: dict[str, Any] = {
+  options: dict[str, Any] = {
     "source": source,
     "transform": as_transform(transform, source, train=seed is not None),
     "batch_size": 1,
@@ -59,23 +59,23 @@ def as_grain(
     "skip": on_unreadable == "skip",
   }
   if seed is None:
-    ones = EvalBatches(**batches_of_one)
+    batches = EvalBatches(**options)
   else:
-    ones = TrainBatches(**batches_of_one, seed=seed)
+    batches = TrainBatches(**options, seed=seed)
   length = sys.maxsize if epochs is None else epochs * len(source)
-  return library.MapDataset.source(_Elements(ones, length))
+  return library.MapDataset.source(_Elements(batches, length))
 
 
 class _Elements:
-  """Batches of one as a sequence of examples, which Grain sends to workers."""
+  """Batches of one example as a sequence, which Grain sends to its workers."""
 
-  def __init__(self, ones: EvalBatches | TrainBatches, length: int):
-    self._ones = ones
+  def __init__(self, batches: EvalBatches | TrainBatches, length: int):
+    self._batches = batches
     self._length = length
 
   def __len__(self) -> int:
     return self._length
 
   def __getitem__(self, position: int) -> dict[str, Any]:
-    batch = self._ones.compute(int(position))
+    batch = self._batches.compute(int(position))
     return {key: batch[key][0] for key in batch if key != UNREADABLE}

@@ -36,11 +36,12 @@ class EvalPasses(contextlib.AbstractContextManager):
 
   The workers start with `start` or the first pass, stay for the next ones, and
   stop at `close` or the end of a `with` block; a pass that was left early makes
-  the next one start them anew. Its length, batches a pass, is equal on all
-  hosts. A batch holds `image` uint8 (b, H, W, 3), `label` int32 (b,), `mask`
-  float32 (b,), 1 for an example and 0 for padding and skipped images, and
-  `skipped` bool (b,), true for an unreadable image. `unreadable` has those of
-  all passes, as `BatchIterator.unreadable`.
+  the next one start them anew. The length is the number of batches in a pass,
+  and is equal on all hosts. A batch holds `image` uint8 (b, H, W, 3), `label`
+  int32 (b,), `mask` float32 (b,), 1 for an example and 0 for padding and
+  skipped images, and `skipped` bool (b,), true for an unreadable image.
+  `unreadable` has the unreadable images of all passes, as
+  `BatchIterator.unreadable`.
   """
 
   def __init__(self, passes: batches.EvalBatches, num_workers: int):
@@ -56,7 +57,7 @@ class EvalPasses(contextlib.AbstractContextManager):
     raise hints.no_attribute(self, name, "batches", "batches have")
 
   def __repr__(self) -> str:
-    """How many there are, and how they are drawn."""
+    """How many batches there are, and how to draw one."""
     return (
       f"{len(self):,} batches, once through the split: for batch in batches. "
       "Each is a dictionary of arrays, and vit_jax.show_batch(batch) draws it"
@@ -79,7 +80,9 @@ class EvalPasses(contextlib.AbstractContextManager):
   def start(self) -> BatchIterator:
     """Starts the workers, without waiting for the first batch."""
     if self._iterator is None:
-      self._iterator = _started(self._batches, 0, self._num_workers)
+      self._iterator = _start_workers(
+        self._batches, first=0, num_workers=self._num_workers
+      )
       self._iterator.unreadable = self.unreadable
     return self._iterator
 
@@ -141,7 +144,7 @@ class Loader:
     checked("on_unreadable", str, self.on_unreadable, choices=ON_UNREADABLE)
 
   def check(self, source: Source, batch_size: int, seed: int) -> None:
-    """Raises ValueError unless `train` takes these; starts nothing."""
+    """Raises ValueError unless `train` takes these values; starts nothing."""
     self._rows(batch_size)
     if not 0 <= seed < 2**63:
       raise ValueError(f"seed={seed}; it has to lie between 0 and 2**63 - 1.")
@@ -199,7 +202,9 @@ class Loader:
       repeats=repeats,
     )
     # Workers come up while the model is compiled.
-    return _started(endless, first_batch, self.num_workers)
+    return _start_workers(
+      endless, first=first_batch, num_workers=self.num_workers
+    )
 
   def evaluate(
     self, source: Source, transform: Transform | EvalTransform, batch_size: int
@@ -261,17 +266,24 @@ def make_loader(
   workers = settings.num_workers
   if workers == -1:
     workers = workers_for(photographs, image_size)
-  return Loader(workers, settings.on_unreadable, process_index, process_count)
+  return Loader(
+    num_workers=workers,
+    on_unreadable=settings.on_unreadable,
+    process_index=process_index,
+    process_count=process_count,
+  )
 
 
 def workers_for(photographs: bool, image_size: tuple[int, int]) -> int:
-  """The number of processes that `make_loader` takes by itself."""
+  """The number of processes if the settings leave it to `make_loader`."""
   tiny = not photographs and math.prod(image_size) <= _SMALL_IMAGE
   return 0 if tiny else min(_MOST_WORKERS, num_cores())
 
 
-def _started(sequence, first: int, num_workers: int) -> BatchIterator:
-  """Batches from number `first` on, whose workers have started."""
+def _start_workers(
+  sequence: Any, first: int, num_workers: int
+) -> BatchIterator:
+  """Starts to prepare the batches from number `first` on, and returns them."""
   return BatchIterator(sequence, first, num_workers, sequence.spec)
 
 

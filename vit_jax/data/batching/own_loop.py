@@ -1,4 +1,4 @@
-"""Opens a split and its batches, for a training loop of one's own."""
+"""Opens a split and its batches, for a training loop of your own."""
 
 import os
 from typing import Any, Literal
@@ -60,7 +60,7 @@ def open_data(
 
   Args:
     split: "train", "eval", or "test", which only folders have.
-    data: A folder of class folders, or which data, as in
+    data: A folder of class folders, or the settings of other data, such as
       `DataSettings(name="digits")`.
     image_size: Height and width of the images, or one side of square ones.
     batch_size: Examples of a batch, over all hosts.
@@ -93,8 +93,8 @@ def open_data(
   if isinstance(image_size, int):
     image_size = image_size, image_size
   source = _source(split, data)
-  spec = ImageSpec(channels, window)
-  opened = make_loader(
+  image_spec = ImageSpec(channels, window)
+  image_loader = make_loader(
     loader,
     photographs=data.photographs,
     image_size=image_size,
@@ -106,12 +106,13 @@ def open_data(
   if not isinstance(chosen, kind):
     raise ValueError(f'transform of "{split}" must be {kind.__name__}.')
   if isinstance(chosen, EvalTransformSettings):
-    images = make_eval_transform(image_size, chosen, spec)
-    return source, opened.evaluate(
+    images = make_eval_transform(image_size, chosen, image_spec)
+    passes = image_loader.evaluate(
       source, _with_label(images, source), batch_size
     )
-  images = make_train_transform(image_size, chosen, spec)
-  return source, opened.train(
+    return source, passes
+  images = make_train_transform(image_size, chosen, image_spec)
+  batches = image_loader.train(
     source,
     _with_label(images, source),
     batch_size=batch_size,
@@ -119,13 +120,15 @@ def open_data(
     first_batch=first_batch,
     repeats=chosen.repeats,
   )
+  return source, batches
 
 
 def _source(split: Any, data: DataSettings) -> Source:
-  """The split, with what a program without a tokenizer can read of captions."""
+  """Opens the split; captions are read as letters, without a tokenizer."""
   kind = getattr(data, "label_kind", None) or SINGLE
   return open_source(split, data, without_tokens(kind))
 
 
 def _with_label(images: Any, source: Source) -> Any:
+  """The transform of images, which takes masks along if labels are masks."""
   return with_label(images, label_spec(source), len(source.class_names))

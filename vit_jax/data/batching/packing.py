@@ -25,7 +25,7 @@ from vit_jax.data.batch import (
   Batch,
   Spec,
   allocate,
-  batched,
+  batch_spec,
   label_spec,
   put,
   row_spec,
@@ -40,16 +40,16 @@ from vit_jax.data.example import Example, UnreadableImageError
 from vit_jax.data.transforming.sizes import AnySize, Shape
 
 _WINDOW = 8  # Rows that are filled together.
-_LIMITS = 1  # Tells the draws of limits from others of the same seed.
-_UNKNOWN = 1, 1  # The shape of a file without a header: it will be replaced.
+_LIMITS = 1  # Added to the seed of random limits, which no other draw shares.
+_UNKNOWN = 1, 1  # In place of the shape of an unreadable file.
 
 
 class Padding(NamedTuple):
-  """Shares of what is padding, and of what does not fit.
+  """How much of the rows is padding, and how often images do not fit.
 
   Attributes:
     share: The padding's share of the patches in rows that images share.
-    alone: The same if each image had a row of its own.
+    alone: The padding's share if each image had a row of its own.
     crowded: The share of windows whose images do not fit, and are shown with
       fewer patches.
   """
@@ -66,8 +66,8 @@ class Packing:
   Attributes:
     images: m, the images of a row on average.
     tokens: N, the patches of a row: at least as many as an image may have.
-    least: The most patches of an image are drawn between this and those that
-      the image may have; None draws nothing.
+    least: Each image's limit of patches is drawn at random, from this number up
+      to the most that an image may have; None sets the limit to that.
   """
 
   images: int
@@ -84,15 +84,15 @@ class Packing:
     return 2 * self.images
 
   def rows(self, batch_size: int) -> int:
-    """R, the rows of a batch of so many images."""
+    """R, the rows of a batch of `batch_size` images."""
     return batch_size // self.images
 
   def spec(self, row: Spec) -> dict[str, ArraySpec]:
     """The arrays of a row of several images, from those of a row of one."""
     patches = row["image"]
     arrays = {
-      name: ArraySpec((self.most, *one.shape), one.dtype)
-      for name, one in row.items()
+      name: ArraySpec((self.most, *array.shape), array.dtype)
+      for name, array in row.items()
     }
     arrays["image"] = ArraySpec((self.tokens, *patches.shape[1:]))
     arrays[SIZE] = ArraySpec((self.most, 2), row[SIZE].dtype)
@@ -105,47 +105,52 @@ class Packing:
     rows: int,
     rng: np.random.Generator,
   ) -> tuple[np.ndarray, np.ndarray]:
-    """The patches of each image, at most, and the row that it goes to.
+    """The number of patches of each image, and the row that it goes to.
 
-    There are m images for each of the rows. If they do not fit, none has more
-    patches than the most with which they do: N / m at least, since then any
-    row that lacks room has m images.
+    Both are arrays (n,), for n images, m for each of the rows. If the images do
+    not fit, none gets more patches than the largest limit with which they do.
+    That is N / m at least, since then any row that lacks room has m images.
     """
     limits = np.full(len(shapes), size.tokens)
     if self.least is not None:
       limits = rng.integers(self.least, size.tokens, len(shapes), endpoint=True)
+    try_fit = functools.partial(
+      self._try_fit, shapes=shapes, size=size, limits=limits, rows=rows
+    )
     least, most = self.tokens // self.images, size.tokens
-    found = self._try(shapes, size, limits, most, rows)
-    if found is not None:
-      return found
+    fitted = try_fit(most)
+    if fitted is not None:
+      return fitted
     while most - least > 1:
       middle = (least + most) // 2
-      tried = self._try(shapes, size, limits, middle, rows)
-      least, most = (least, middle) if tried is None else (middle, most)
-      found = found if tried is None else tried
-    found = found or self._try(shapes, size, limits, least, rows)
-    assert found is not None
-    return found
+      attempt = try_fit(middle)
+      if attempt is None:
+        most = middle
+      else:
+        least, fitted = middle, attempt
+    if fitted is None:
+      fitted = try_fit(least)
+    assert fitted is not None
+    return fitted
 
-  def _try(
+  def _try_fit(
     self,
+    most: int,
     shapes: Sequence[Shape],
     size: AnySize,
     limits: np.ndarray,
-    most: int,
     rows: int,
   ) -> tuple[np.ndarray, np.ndarray] | None:
-    """The result of `fit` with at most `most` patches an image; None for none.
+    """The result of `fit` with at most `most` patches an image.
 
-    `limits` has the most patches that each image may have.
+    It is None if the images do not fit. `limits` has the most patches that each
+    image may have.
     """
-    each = zip(shapes, np.minimum(limits, most).tolist(), strict=True)
-    sizes = (
-      math.prod(dataclasses.replace(size, tokens=limit).grid(shape))
-      for shape, limit in each
-    )
-    counts = np.fromiter(sizes, int, len(shapes))
-    row = first_fit(counts, rows, self.tokens, self.most)
+    counts = np.zeros(len(shapes), int)
+    for n, limit in enumerate(np.minimum(limits, most).tolist()):
+      limited = dataclasses.replace(size, tokens=limit)
+      counts[n] = math.prod(limited.grid(shapes[n]))
+    row = first_fit(counts, rows=rows, tokens=self.tokens, most=self.most)
     return None if row is None else (counts, row)
 
   def padding(
@@ -153,27 +158,28 @@ class Packing:
   ) -> Padding:
     """The padding of a batch's rows, if images of these shapes are shown whole.
 
-    The last window is filled up from the first.
+    If the images do not fill the last window, it repeats the first ones.
     """
     if not shapes:
       return Padding(0, 0, 0)
     rows = min(rows, _WINDOW)
     count = rows * self.images
     windows = -(-len(shapes) // count)
-    filled, wanted, crowded = 0, 0, 0
-    free = dataclasses.replace(self, tokens=self.images * size.tokens)
+    filled, full, crowded = 0, 0, 0
+    # Rows so long that no image is shown with fewer patches.
+    roomy = dataclasses.replace(self, tokens=self.images * size.tokens)
     for number in range(windows):
       places = range(number * count, (number + 1) * count)
       some = [shapes[place % len(shapes)] for place in places]
-      rng = np.random.default_rng((seed, number, _LIMITS))
-      fitted = int(self.fit(some, size, rows, rng)[0].sum())
-      rng = np.random.default_rng((seed, number, _LIMITS))
-      whole = int(free.fit(some, size, rows, rng)[0].sum())
-      filled, wanted = filled + fitted, wanted + whole
+      key = (seed, number, _LIMITS)
+      counts, _ = self.fit(some, size, rows, np.random.default_rng(key))
+      whole_counts, _ = roomy.fit(some, size, rows, np.random.default_rng(key))
+      fitted, whole = int(counts.sum()), int(whole_counts.sum())
+      filled, full = filled + fitted, full + whole
       crowded += fitted < whole
     return Padding(
       share=1 - filled / (windows * rows * self.tokens),
-      alone=1 - wanted / (windows * count * size.tokens),
+      alone=1 - full / (windows * count * size.tokens),
       crowded=crowded / windows,
     )
 
@@ -219,7 +225,7 @@ class PackedBatches(TrainBatches):
   def spec(self) -> dict[str, ArraySpec]:
     """The arrays of this host's rows of a batch."""
     row = row_spec(self.transform, label_spec(self.source))
-    return batched(self.packing.spec(row), len(self.rows))
+    return batch_spec(self.packing.spec(row), len(self.rows))
 
   def compute(self, k: int, out: Batch | None = None) -> Batch:
     batch = allocate(self.spec) if out is None else out
@@ -228,7 +234,7 @@ class PackedBatches(TrainBatches):
     filled = np.zeros(len(self.rows), int)
     images = np.zeros(len(self.rows), int)
     unreadable: list[str] = []
-    for row, arrays in self._rows(k, unreadable):
+    for row, arrays in self._images_by_row(k, unreadable):
       patches = arrays.pop("image")
       count = int(arrays[SIZE].prod())
       place = {name: batch[name][row] for name in arrays}
@@ -240,20 +246,22 @@ class PackedBatches(TrainBatches):
       batch["image"][row, count:] = 0
     return {**batch, UNREADABLE: np.array(unreadable, object)}
 
-  def _rows(
+  def _images_by_row(
     self, k: int, unreadable: list[str]
   ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The images of this host's rows of batch k, with their rows."""
+    """Yields the row of each image on this host in batch k, and its arrays.
+
+    A line on each image that could not be read is added to `unreadable`.
+    """
     m, total = self.packing.images, self.packing.rows(self.batch_size)
     random = KeyedRandom(self.seed)
-    for start in range(
-      self.rows.start // _WINDOW * _WINDOW, self.rows.stop, _WINDOW
-    ):
+    first_window = self.rows.start // _WINDOW * _WINDOW
+    for start in range(first_window, self.rows.stop, _WINDOW):
       window = range(start, min(start + _WINDOW, total))
       first = k * self.batch_size
       positions = range(first + window.start * m, first + window.stop * m)
       indices = self._indices(k, positions)
-      # All of a window, as the encoded files.
+      # The encoded files of a whole window are in memory at once.
       examples = [*read(self.source, indices)]
       shapes = [
         self._shape(example, random.at(position))
@@ -268,15 +276,17 @@ class PackedBatches(TrainBatches):
         fitted = dataclasses.replace(
           self, transform=transform.within(int(counts[place]))
         )
-        again = functools.partial(random.at, positions[place])
+        # Reset to the state in which the shape was drawn.
+        rng_of_image = functools.partial(random.at, positions[place])
         arrays = fitted._arrays_of(
-          examples[place], indices[place], again, unreadable
+          examples[place], indices[place], rng_of_image, unreadable
         )
         yield row - self.rows.start, arrays
 
   def _shape(
     self, example: Example | UnreadableImageError, rng: np.random.Generator
   ) -> Shape:
+    """The height and width of what is cut into patches, by the header alone."""
     transform: Any = self.transform
     if isinstance(example, UnreadableImageError):
       return _UNKNOWN

@@ -44,14 +44,14 @@ def _encrypt(
   """Puts blocks of two words each through one Feistel round per key."""
   mask = np.uint64((1 << word_bits) - 1)
 
-  def rotated(words: np.ndarray, count: int) -> np.ndarray:
+  def rotate(words: np.ndarray, count: int) -> np.ndarray:
     # The bits that leave the word at its upper end are masked off below.
     return words << np.uint64(count) | words >> np.uint64(word_bits - count)
 
   left = blocks >> np.uint64(word_bits) & mask
   right = blocks & mask
   for key in keys:
-    mixed = rotated(right, 1) & rotated(right, 8) ^ rotated(right, 2)
+    mixed = rotate(right, 1) & rotate(right, 8) ^ rotate(right, 2)
     left, right = right, (left ^ mixed ^ np.uint64(key)) & mask
   return left << np.uint64(word_bits) | right
 
@@ -68,13 +68,13 @@ def _round_keys(seed: int) -> list[int]:
   q = p + 3
   x = [0x8B8B8B8B] * n
   for k, added in enumerate((1, 1 + seed, *range(2, n))):
-    r1 = 1664525 * _scrambled(x[k] ^ x[(k + p) % n] ^ x[k - 1])
+    r1 = 1664525 * _scramble(x[k] ^ x[(k + p) % n] ^ x[k - 1])
     r2 = r1 + added
     x[(k + p) % n] = x[(k + p) % n] + r1 & word
     x[(k + q) % n] = x[(k + q) % n] + r2 & word
     x[k] = r2 & word
   for k in range(n):
-    r3 = 1566083941 * _scrambled(x[k] + x[(k + p) % n] + x[k - 1] & word)
+    r3 = 1566083941 * _scramble(x[k] + x[(k + p) % n] + x[k - 1] & word)
     r4 = r3 - k
     x[(k + p) % n] ^= r3 & word
     x[(k + q) % n] ^= r4 & word
@@ -82,5 +82,6 @@ def _round_keys(seed: int) -> list[int]:
   return x
 
 
-def _scrambled(word: int) -> int:
+def _scramble(word: int) -> int:
+  """The function T of the standard's `seed_seq::generate`."""
   return word ^ word >> 27

@@ -26,14 +26,14 @@ from typing import Any
 import cloudpickle
 import cv2
 
-from vit_jax.data.batch import Batch, Spec, in_memory, size_in_memory
+from vit_jax.data.batch import Batch, Spec, batches_in_memory, size_in_memory
 from vit_jax.data.batching.batches import UNREADABLE
 from vit_jax.runtime import hints
 
 _CONTEXT = multiprocessing.get_context("spawn")
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
 _LONGEST_WAIT = 86_400.0  # Seconds for a batch.
-_ENDS = 10  # Longest wait, in seconds, for a process that was killed.
+_KILL_WAIT = 10  # Longest wait, in seconds, for a process that was killed.
 # glibc's mallopt(3): return no memory, use the heap up to its limit, and one
 # heap for all threads.
 _KEEP_MEMORY = ((-1, 2**30), (-3, 2**25), (-8, 1))
@@ -71,7 +71,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
       return
     # Unlike pickle, this also sends classes that a notebook defines.
     pickled = cloudpickle.dumps(batches)
-    memory = _shared(len(pickled))
+    memory = _shared_memory(len(pickled))
     memoryview(memory).cast("B")[:] = pickled
     # Worker i computes every num_workers-th batch, beginning with the i-th.
     for start in range(first, first + num_workers):
@@ -83,7 +83,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     raise hints.no_attribute(self, name, "batches", "batches have")
 
   def __repr__(self) -> str:
-    """How the next is taken and drawn."""
+    """How to take the next batch, and how to draw one."""
     return (
       "batches without end: next(batches) is a dictionary of arrays, and "
       "vit_jax.show_batch(batches) draws one"
@@ -106,8 +106,8 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
   def __len__(self) -> int:
     """Raises TypeError, as training batches have no end."""
     raise TypeError(
-      "training batches have no end: of the split that open_data gives too, "
-      "len(train) // batch_size are an epoch."
+      "training batches have no end: an epoch has len(train) // batch_size of "
+      "them, where train is the split that open_data gives with them."
     )
 
   def __bool__(self) -> bool:
@@ -157,8 +157,8 @@ class _Process:
   def __init__(self, memory: Any, numbers: range, spec: Spec):
     count = _SLOTS + 1  # The last is for the batch that is being computed.
     size = max(1, size_in_memory(spec))
-    slots = _shared(count * size)
-    self._slots = in_memory(slots, spec, count)
+    slots = _shared_memory(count * size)
+    self._slots = batches_in_memory(slots, spec, count)
     self._memory = memory  # Kept, as the worker may not have read it.
     self._connection, theirs = _CONTEXT.Pipe()
     arguments = (theirs, memory, numbers, slots, spec)
@@ -170,7 +170,8 @@ class _Process:
       self._send(slot)
 
   def _start(self) -> None:
-    resource_tracker.ensure_running()  # Or `start` does, which unblocks both.
+    # Otherwise `start` does this, and then unblocks both signals.
+    resource_tracker.ensure_running()
     # The new process inherits what this thread blocks.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     self._process.start()
@@ -180,7 +181,8 @@ class _Process:
     )
 
   def _send(self, slot: int) -> None:
-    with contextlib.suppress(ConnectionError):  # `next` will say why it died.
+    # If the process has died, `next` will say why.
+    with contextlib.suppress(ConnectionError):
       self._connection.send(slot)
 
   def next(self) -> Batch:
@@ -189,7 +191,7 @@ class _Process:
         raise ChildProcessError(_SLOW)
       received = self._connection.recv()
     except (EOFError, ConnectionError):
-      self._process.join(_ENDS)
+      self._process.join(_KILL_WAIT)
       raise ChildProcessError(
         f"a data worker ended with exit code {self._process.exitcode} (below "
         "0: killed by that signal; 9 mostly means that memory ran out); try "
@@ -203,7 +205,7 @@ class _Process:
     return {**arrays, **other_arrays}
 
 
-def _shared(size: int) -> Any:
+def _shared_memory(size: int) -> Any:
   """Memory of `size` bytes that processes share.
 
   Raises OSError if there is no place for it.
@@ -221,17 +223,20 @@ def _shared(size: int) -> Any:
 
 def _stop_process(process: Any) -> None:
   process.kill()
-  process.join(_ENDS)  # It may hang in a read, and end only after that.
+  process.join(_KILL_WAIT)  # It may hang in a read, and end only after that.
 
 
 def _main(
   connection: Any, memory: Any, numbers: range, slots: Any, spec: Spec
 ) -> None:
-  """Runs in a worker: computes arrays into free slots, and sends the rest."""
+  """Runs in a worker process: computes batches into free slots.
+
+  What `spec` does not name is sent through the connection, and so is an error.
+  """
   keep_memory()
   threading.Thread(target=_leave_with_parent, daemon=True).start()
   cv2.setNumThreads(0)
-  places = in_memory(slots, spec, _SLOTS + 1)
+  places = batches_in_memory(slots, spec, _SLOTS + 1)
   try:
     batches = cloudpickle.loads(memoryview(memory))
     for number in numbers:
@@ -245,10 +250,10 @@ def _main(
 
 
 def keep_memory() -> None:
-  """Uses freed memory again, for every image of this process.
+  """Has this process keep freed memory, and use it again for other images.
 
   Mapping in new memory for the pixels of an image takes longer than reading
-  them. Only glibc is told so; on other systems nothing happens.
+  them. Only glibc has such a setting; on other systems nothing happens.
   """
   library = ctypes.CDLL(None)
   if hasattr(library, "mallopt"):
@@ -257,6 +262,7 @@ def keep_memory() -> None:
 
 
 def _send_error(connection: Any, error: Exception) -> None:
+  """Sends an error with its traceback, or in words if it cannot be pickled."""
   error.add_note("In a data worker:\n" + traceback.format_exc())
   try:
     connection.send(error)
@@ -267,6 +273,7 @@ def _send_error(connection: Any, error: Exception) -> None:
 
 
 def _leave_with_parent() -> None:
+  """Ends this process as soon as its parent has ended."""
   parent: Any = multiprocessing.parent_process()
   parent.join()
   os._exit(1)

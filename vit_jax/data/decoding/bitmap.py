@@ -13,7 +13,7 @@ from vit_jax.data import example
 # The file's and the picture's header: their sizes, where pixels begin, width,
 # height (less than 0 if the top row is first), planes, bits, compression.
 _HEADER = struct.Struct("<2sI4xIIiiHHI20x")
-_PICTURE = 40  # Bytes of the second header.
+_PICTURE = 40  # Bytes of the picture's header.
 
 
 def encode(image: np.ndarray) -> bytes:
@@ -28,10 +28,10 @@ def encode(image: np.ndarray) -> bytes:
 
 
 def read(encoded: bytes) -> np.ndarray | None:
-  """The pixels of such a file, uint8 (H, W, 3), blue first: a view of it.
+  """The pixels of a BMP file as `encode` writes it: a view, blue first.
 
-  It is None for any other file. Raises UnreadableImageError if the image has
-  too many pixels.
+  They are uint8 (H, W, 3); None for any other file. Raises UnreadableImageError
+  if the image has too many pixels.
   """
   if not encoded.startswith(b"BM") or len(encoded) < _HEADER.size:
     return None
@@ -54,4 +54,5 @@ def read(encoded: bytes) -> np.ndarray | None:
 
 
 def _row_bytes(width: int) -> int:
+  """The bytes of a row, which is padded to a multiple of 4."""
   return -(-3 * width // 4) * 4

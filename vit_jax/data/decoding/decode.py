@@ -26,7 +26,7 @@ from vit_jax.data.example import RGB, ImageSpec, UnreadableImageError, Window
 # Chroma may be stored at half or a quarter of the image's rows, and rows in
 # between are interpolated: the last rows need one more row of chroma.
 _ROWS_BEYOND = 8
-_REDUCED = 4  # A JPEG may have so many times MAX_PIXELS, as it can be reduced.
+_REDUCED = 4  # A JPEG may have 4 times MAX_PIXELS, as it is decoded reduced.
 _PNG_END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
 _TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
   2: lambda stored: cv2.flip(stored, 1),
@@ -57,7 +57,7 @@ def decode_rgb(encoded: bytes, window: Window | None = None) -> np.ndarray:
   return decode_image(encoded, ImageSpec(window=window))
 
 
-def decode_image(encoded: bytes, spec: ImageSpec = RGB) -> np.ndarray:
+def decode_image(encoded: bytes, image_spec: ImageSpec = RGB) -> np.ndarray:
   """Decodes a JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF, JPEG 2000 or HEIC file.
 
   Returns the image, uint8 of shape (H, W, channels). A JPEG of more than
@@ -70,16 +70,18 @@ def decode_image(encoded: bytes, spec: ImageSpec = RGB) -> np.ndarray:
   image = None
   if size := _png_size(encoded):
     example.check_size(*size)
-    image = _decode_with_opencv(encoded, spec)
+    image = _decode_with_opencv(encoded, image_spec)
   elif header := jpeg.read_header(encoded):
-    image = decode_jpeg(encoded, header, reduction(header), spec=spec)
-  elif (stored := _stored(encoded, spec)) is not None:
+    image = decode_jpeg(
+      encoded, header, reduction(header), image_spec=image_spec
+    )
+  elif (stored := _bitmap_pixels(encoded, image_spec)) is not None:
     image = cv2.cvtColor(stored, cv2.COLOR_BGR2RGB)
   if image is not None:
     return image
   from vit_jax.data.decoding import pillow  # Few runs have files for it.
 
-  return _turn(*pillow.decode(encoded, spec))
+  return _turn(*pillow.decode(encoded, image_spec))
 
 
 def image_size(encoded: bytes) -> tuple[int, int]:
@@ -105,11 +107,11 @@ def decode_box(
   encoded: bytes,
   size_of: Callable[[tuple[int, int]], tuple[int, int]],
   draw: Callable[[int, int], tuple[int, int, int, int]],
-  spec: ImageSpec = RGB,
+  image_spec: ImageSpec = RGB,
 ) -> np.ndarray:
   """Decodes a box of an image, and often no more than the box shows.
 
-  Of stored pixels it copies the box alone. A JPEG whose box is to be shrunk is
+  From a BMP file it copies the box alone. A JPEG whose box is to be shrunk is
   decoded at a reduced size, which moves the box by a pixel at most; and rows
   below the box are not decoded. Returns the box, uint8 of shape (h, w,
   channels). From a JPEG its sides may be a half, a quarter or an eighth as
@@ -125,26 +127,27 @@ def decode_box(
     top, left, h, w = draw(*header.upright_size)
     height, width = size_of((h, w))
     reduce = reduction(header, min(h / height, w / width))
-    image = decode_jpeg(encoded, header, reduce, top + h, spec)
+    image = decode_jpeg(encoded, header, reduce, top + h, image_spec)
     if image is not None:
       rows, columns = (
         slice(round(start / reduce), round((start + length) / reduce))
         for start, length in ((top, h), (left, w))
       )
       return image[rows, columns]
-  elif (stored := _stored(encoded, spec)) is not None:
+  elif (stored := _bitmap_pixels(encoded, image_spec)) is not None:
     top, left, h, w = draw(*stored.shape[:2])
     box = stored[top : top + h, left : left + w]
     return cv2.cvtColor(box, cv2.COLOR_BGR2RGB)
-  image = decode_image(encoded, spec)
+  image = decode_image(encoded, image_spec)
   top, left, h, w = draw(*image.shape[:2])
   return image[top : top + h, left : left + w]
 
 
 def reduction(header: jpeg.Header, most: float = 1) -> int:
-  """The greatest of `jpeg.REDUCTIONS` up to `most`.
+  """The greatest of `jpeg.REDUCTIONS` that is at most `most`.
 
-  It is greater where that would leave more than `example.MAX_PIXELS`.
+  If that leaves more than `example.MAX_PIXELS` pixels, it is the smallest one
+  that does not.
   """
   pixels = header.height * header.width
   numbers = jpeg.REDUCTIONS
@@ -157,7 +160,7 @@ def decode_jpeg(
   header: jpeg.Header,
   reduce: int = 1,
   rows: int | None = None,
-  spec: ImageSpec = RGB,
+  image_spec: ImageSpec = RGB,
 ) -> np.ndarray | None:
   """Decodes a JPEG file, at a reduced size or down to a given row.
 
@@ -172,7 +175,7 @@ def decode_jpeg(
       None for all. If the header is `top_down` and the image upright as stored,
       decoding stops soon after them.
   """
-  example.check_channels(spec.channels)
+  example.check_channels(image_spec.channels)
   _check_size(header)
   if not header.top_down:
     example.check_scans(encoded)
@@ -186,8 +189,8 @@ def decode_jpeg(
   try:
     image = simplejpeg.decode_jpeg(
       encoded,
-      colorspace="GRAY" if spec.grey else "RGB",
-      fastdct=spec.fast_dct,
+      colorspace="GRAY" if image_spec.grey else "RGB",
+      fastdct=image_spec.fast_dct,
       min_height=-(-height // reduce),
       min_width=-(-header.width // reduce),
       min_factor=reduce,
@@ -195,10 +198,11 @@ def decode_jpeg(
     )
   except ValueError:
     return None
-  return _turn(_with_alpha(image, spec.channels), header.orientation)
+  return _turn(_with_alpha(image, image_spec.channels), header.orientation)
 
 
 def _check_size(header: jpeg.Header) -> None:
+  """Raises UnreadableImageError if a JPEG has too many pixels to be decoded."""
   # Several scans are held in memory whole, however much they are reduced.
   times = _REDUCED if header.top_down else 1
   example.check_size(header.height, header.width, times)
@@ -207,9 +211,10 @@ def _check_size(header: jpeg.Header) -> None:
 def by_fours(
   change: Callable[[np.ndarray], np.ndarray], image: np.ndarray
 ) -> np.ndarray:
-  """Applies an OpenCV function, which takes four channels at most.
+  """Applies an OpenCV function to four channels of an image at a time.
 
-  It also drops the last axis of an image of one channel, which is put back.
+  OpenCV takes no more, and drops the last axis of an image of one channel,
+  which is put back. Returns the result for all channels, (h, w, C).
   """
   if image.shape[2] > 4:
     parts = [image[..., c : c + 4] for c in range(0, image.shape[2], 4)]
@@ -219,6 +224,7 @@ def by_fours(
 
 
 def _turn(stored: np.ndarray, orientation: int) -> np.ndarray:
+  """Makes an image of some EXIF orientation upright."""
   turn = _TURNS.get(orientation)
   return by_fours(turn, stored) if turn else stored
 
@@ -230,9 +236,9 @@ def _with_alpha(opaque: np.ndarray, channels: int) -> np.ndarray:
   return np.dstack([opaque, np.full(opaque.shape[:2], 255, np.uint8)])
 
 
-def _stored(encoded: bytes, spec: ImageSpec) -> np.ndarray | None:
-  """Pixels that only need their colours in another order, else None."""
-  return bitmap.read(encoded) if spec.channels == 3 else None
+def _bitmap_pixels(encoded: bytes, image_spec: ImageSpec) -> np.ndarray | None:
+  """The pixels of a file that `bitmap.encode` wrote, blue first; else None."""
+  return bitmap.read(encoded) if image_spec.channels == 3 else None
 
 
 def _png_size(encoded: bytes) -> tuple[int, int] | None:
@@ -252,12 +258,16 @@ def _png_size(encoded: bytes) -> tuple[int, int] | None:
   return int.from_bytes(encoded[20:24], "big"), width
 
 
-def _decode_with_opencv(encoded: bytes, spec: ImageSpec) -> np.ndarray | None:
+def _decode_with_opencv(
+  encoded: bytes, image_spec: ImageSpec
+) -> np.ndarray | None:
   """Decodes an opaque PNG; None if Pillow has to."""
   coloured = encoded[25]
-  if spec.channels > 4 or (spec.grey and coloured):  # OpenCV rounds luminance.
+  if image_spec.channels > 4 or (
+    image_spec.grey and coloured
+  ):  # OpenCV rounds luminance.
     return None
-  mode = cv2.IMREAD_GRAYSCALE if spec.grey else cv2.IMREAD_COLOR_RGB
+  mode = cv2.IMREAD_GRAYSCALE if image_spec.grey else cv2.IMREAD_COLOR_RGB
   mode |= cv2.IMREAD_IGNORE_ORIENTATION
   try:
     image = cv2.imdecode(np.frombuffer(encoded, np.uint8), mode)
@@ -265,4 +275,4 @@ def _decode_with_opencv(encoded: bytes, spec: ImageSpec) -> np.ndarray | None:
     image = None
   if image is None:
     return None
-  return _with_alpha(image.reshape(*image.shape[:2], -1), spec.channels)
+  return _with_alpha(image.reshape(*image.shape[:2], -1), image_spec.channels)

@@ -33,8 +33,9 @@ class Header(NamedTuple):
   @property
   def upright_size(self) -> tuple[int, int]:
     """Size (H, W) once `orientation` has been applied."""
-    lies = self.orientation in _QUARTER_TURNS
-    return (self.width, self.height) if lies else (self.height, self.width)
+    if self.orientation in _QUARTER_TURNS:
+      return self.width, self.height
+    return self.height, self.width
 
 
 def read_header(encoded: bytes) -> Header | None:
@@ -90,7 +91,10 @@ class _Turn:
 
 
 def _walk(encoded: bytes) -> Header | None:
-  """Reads the segments up to the first scan."""
+  """Reads the segments up to the first scan, for `read_header`.
+
+  Raises IndexError if a segment runs past the end.
+  """
   at = len(_START)
   turn = _Turn()
   frame = None
@@ -125,4 +129,5 @@ def _walk(encoded: bytes) -> Header | None:
 
 
 def _two_bytes(encoded: bytes, at: int) -> int:
+  """The number in two bytes, big endian."""
   return encoded[at] << 8 | encoded[at + 1]

@@ -33,9 +33,9 @@ _TURNS = {
 
 
 def of_exif(exif: bytes) -> int | None:
-  """The orientation in Exif data; None if they have none, or are damaged."""
+  """The orientation in Exif data; None if absent, or the data are damaged."""
   with contextlib.suppress(KeyError, struct.error):
-    return _short(exif.removeprefix(_EXIF))
+    return _read_orientation(exif.removeprefix(_EXIF))
   parsed = Image.Exif()
   try:  # Pillow may still make sense of it.
     parsed.load(exif)
@@ -46,7 +46,7 @@ def of_exif(exif: bytes) -> int | None:
 
 
 def of_xmp(xmp: bytes) -> int | None:
-  """The orientation in XMP data; None if they have none."""
+  """The orientation in XMP data; None if there is none."""
   found = _XMP.search(xmp)
   return int(found[1]) if found else None
 
@@ -67,7 +67,7 @@ def of_picture(image: Image.Image) -> int:
 
 
 def upright(image: Image.Image) -> Image.Image:
-  """An image that Pillow opened, turned as its metadata say."""
+  """An image that Pillow opened, turned upright as its metadata say."""
   image.load()  # This turns a TIFF file.
   turn = _TURNS.get(of_picture(image))
   return image if turn is None else image.transpose(turn)
@@ -88,7 +88,7 @@ def may_be_in(chunk: Chunk, encoded: bytes) -> bool:
   return compressed or _XMP.search(encoded, start, end) is not None
 
 
-def _short(tiff: bytes) -> int | None:
+def _read_orientation(tiff: bytes) -> int | None:
   """The orientation in the first directory of TIFF data; None without one.
 
   Pillow takes longer to parse all tags than to decode a small image. Raises
@@ -96,10 +96,12 @@ def _short(tiff: bytes) -> int | None:
   """
   order = {b"II*\0": "<", b"MM\0*": ">"}[tiff[:4]]
   (start,) = struct.unpack_from(f"{order}I", tiff, 4)
-  (count,) = struct.unpack_from(f"{order}H", tiff, start)
-  tags = struct.unpack_from(f"{order}" + "HHIHxx" * count, tiff, start + 2)
+  (num_tags,) = struct.unpack_from(f"{order}H", tiff, start)
+  tags = struct.unpack_from(f"{order}" + "HHIHxx" * num_tags, tiff, start + 2)
   if _ORIENTATION not in tags[::4]:
     return None
   at = 4 * tags[::4].index(_ORIENTATION)
-  _, kind, values, orientation = tags[at : at + 4]
-  return {(_SHORT, 1): orientation}[kind, values]
+  _, kind, count, orientation = tags[at : at + 4]
+  if (kind, count) != (_SHORT, 1):
+    raise KeyError(kind)
+  return orientation

@@ -1,4 +1,4 @@
-"""Pictures in memory or on disk, as the bytes of a file that is decoded."""
+"""Pictures in memory or on disk, as the bytes of an image file."""
 
 import io
 import os
@@ -33,8 +33,8 @@ def is_picture(shape: tuple[int, ...]) -> bool:
 def as_file(picture: Picture | bytes) -> bytes:
   """The bytes of an image file; an image in memory becomes a PNG file.
 
-  So every image takes the one way whose pixels are tested against other
-  libraries. The bytes of a file are returned as they are.
+  So every image is decoded by the code whose pixels are compared with other
+  libraries in tests. The bytes of a file are returned as they are.
 
   Raises ValueError for an array of another type or shape, and OSError for a
   file that cannot be opened.

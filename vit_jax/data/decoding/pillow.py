@@ -79,15 +79,15 @@ def describe(encoded: bytes) -> tuple[str, list[str]]:
     return image.format or "unknown", oddities
 
 
-def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
+def decode(encoded: bytes, image_spec: ImageSpec) -> tuple[np.ndarray, int]:
   """Decodes a file of any format that Pillow, pillow-heif or tifffile reads.
 
   Returns the image as it is stored, uint8 (H, W, channels), and its EXIF
   orientation. Raises UnreadableImageError if it cannot be decoded.
   """
-  channels = spec.channels
-  window = spec.window
-  with _refusals():
+  channels = image_spec.channels
+  window = image_spec.window
+  with _as_unreadable():
     if channels not in (1, 3) and encoded.startswith(_TIFF_STARTS):
       samples, turn = _bands(encoded)
       if samples.shape[2] == channels:
@@ -99,29 +99,30 @@ def decode(encoded: bytes, spec: ImageSpec) -> tuple[np.ndarray, int]:
       if encoded.startswith(_JPEG_START):
         example.check_scans(encoded)
       # Loading turns a TIFF file, but not the samples that tifffile reads.
-      before = _orientation(image, encoded) if _apart(image) else None
+      before = None
+      if _has_wide_planes(image):
+        before = _orientation(image, encoded)
       image.load()
       turn = before or _orientation(image, encoded)
       samples = _wide_samples(image, encoded, window)
       if samples is not None:
-        return _narrowed(samples, image, spec), turn
-      pixels = np.array(_converted(image, channels))
+        return _narrow(samples, image, image_spec), turn
+      pixels = np.array(_convert(image, channels))
       return pixels.reshape(*pixels.shape[:2], channels), turn
 
 
 def size(encoded: bytes) -> tuple[int, int]:
   """The height and width of the upright image, by its header alone.
 
-  Raises UnreadableImageError if it has none or too many pixels.
+  Raises UnreadableImageError if it has no known header, or too many pixels.
   """
-  with _refusals():
+  with _as_unreadable():
     try:
       with _open(encoded) as image:
         height, width = image.height, image.width
         # Pillow has turned the sides of a TIFF file already.
-        turned = (
-          image.format != "TIFF" and _orientation(image, encoded) in _LYING
-        )
+        is_tiff = image.format == "TIFF"
+        turned = not is_tiff and _orientation(image, encoded) in _LYING
     except Image.UnidentifiedImageError:
       if not encoded.startswith(_TIFF_STARTS):
         raise
@@ -134,8 +135,8 @@ def size(encoded: bytes) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-  """Makes whatever a decoder raises an UnreadableImageError of one line."""
+def _as_unreadable() -> Iterator[None]:
+  """Turns any error of a decoder into an UnreadableImageError of one line."""
   try:
     yield
   except UnreadableImageError:
@@ -172,7 +173,10 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
 
 
 def _tiff(encoded: bytes) -> Any:
-  """Opens a TIFF file whose bands are no colours, for tifffile to read."""
+  """Opens a TIFF file with tifffile.
+
+  Raises UnreadableImageError if that is not installed.
+  """
   try:
     import tifffile
   except ImportError:
@@ -183,7 +187,10 @@ def _tiff(encoded: bytes) -> Any:
 
 
 def _sides(series: Any) -> dict[str, int]:
-  """The size of each axis of a TIFF file's pages."""
+  """The size of each axis of a TIFF file's pages, by the axis's letter.
+
+  Raises UnreadableImageError unless the axes are height, width and bands.
+  """
   axes, shape = series.axes, series.shape
   if not {"Y", "X"} <= set(axes) or len(axes) > 3:
     raise UnreadableImageError(f"its axes are {axes}, of sizes {shape}.")
@@ -201,6 +208,7 @@ def _open(encoded: bytes) -> Image.Image:
 
 @functools.cache
 def _register_heif() -> None:
+  """Lets Pillow open HEIC files; raises UnreadableImageError if it cannot."""
   try:
     import pillow_heif
   except ImportError:
@@ -211,12 +219,13 @@ def _register_heif() -> None:
 
 
 def _orientation(image: Image.Image, encoded: bytes) -> int:
+  """The EXIF orientation of an image that Pillow opened; 1 is upright."""
   if encoded.startswith(_JPEG_START):
     return jpeg.orientation_of(encoded)
   if encoded.startswith(png.START) and not any(
     orientation.may_be_in(chunk, encoded) for chunk in png.chunks(encoded)
   ):
-    return 1  # Pillow would decode the pixels to look behind them.
+    return 1  # Pillow would decode the pixels to find chunks behind them.
   return orientation.of_picture(image)
 
 
@@ -236,7 +245,7 @@ def _wide_samples(
     samples = np.asarray(image)
     unsigned = tags and image.mode == "I" and formats == {_UNSIGNED}
     return samples.view(np.uint32) if unsigned else samples
-  if _apart(image):
+  if _has_wide_planes(image):
     alpha = tags.get(_EXTRA_SAMPLES, (_PLAIN_ALPHA,))
     if image.mode not in ("RGB", "RGBA") or {*alpha} != {_PLAIN_ALPHA}:
       raise UnreadableImageError(
@@ -258,10 +267,10 @@ def _wide_samples(
   return samples[..., [2, 1, 0, 3][: samples.shape[2]]]  # From BGR.
 
 
-def _apart(image: Image.Image) -> bool:
-  """Whether a TIFF file has a plane of 16 bits for each colour.
+def _has_wide_planes(image: Image.Image) -> bool:
+  """Whether a TIFF file stores each colour of 16 bits in a plane of its own.
 
-  Pillow and OpenCV mix up their bytes.
+  Pillow and OpenCV mix up the bytes of such files.
   """
   tags = getattr(image, "tag_v2", {})
   wide = max(tags.get(_BITS_PER_SAMPLE, (8,))) > 8
@@ -282,20 +291,25 @@ def _eight_bits(samples: np.ndarray, window: Window | None) -> np.ndarray:
   if (kind, size) != ("u", 2):
     # Pillow gives signed samples of 16 bits in 32.
     kinds = {"i": "signed", "f": "floating-point"}
-    kind = f"{kinds[kind]} samples" if kind in kinds else "samples of 32 bits"
+    words = f"{kinds[kind]} samples" if kind in kinds else "samples of 32 bits"
     raise UnreadableImageError(
-      f"{kind}; set normalization.window to their smallest and largest value."
+      f"{words}; set normalization.window to their smallest and largest value."
     )
   return (samples >> 8).astype(np.uint8)
 
 
-def _narrowed(
-  samples: np.ndarray, image: Image.Image, spec: ImageSpec
+def _narrow(
+  samples: np.ndarray, image: Image.Image, image_spec: ImageSpec
 ) -> np.ndarray:
-  """Scales samples to 8 bits, and blends transparent ones with white."""
+  """Scales samples to 8 bits, (H, W, channels), with alpha if it is kept.
+
+  Otherwise transparent pixels are blended with white.
+  """
   colours = samples[..., :3] if samples.ndim == 3 else samples
-  mode = "L" if spec.grey else "RGB"
-  pixels = Image.fromarray(_eight_bits(colours, spec.window)).convert(mode)
+  mode = "L" if image_spec.grey else "RGB"
+  pixels = Image.fromarray(_eight_bits(colours, image_spec.window)).convert(
+    mode
+  )
   pixels = np.array(pixels).reshape(*samples.shape[:2], -1)
   # The window's values are those of the file, whichever end is white.
   if getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == _MIN_IS_WHITE:
@@ -306,13 +320,13 @@ def _narrowed(
   elif samples.ndim == 2 and "transparency" in image.info:
     alpha = (samples != image.info["transparency"])[..., None]
   alpha = alpha.astype(np.float32)
-  if spec.channels == pixels.shape[2]:
+  if image_spec.channels == pixels.shape[2]:
     blended = alpha * pixels + (1 - alpha) * 255
     return np.rint(blended).astype(np.uint8)
   return np.dstack([pixels, np.rint(255 * alpha).astype(np.uint8)])
 
 
-def _converted(image: Image.Image, channels: int) -> Image.Image:
+def _convert(image: Image.Image, channels: int) -> Image.Image:
   """Converts any mode of 8 bits, blending alpha with white if it is not kept.
 
   Only modes of colours are converted to grey by way of RGB.
