@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
     return _lazy_name(name)
   except AttributeError as error:
     if not name.startswith("_") and (alias := _aliases().get(name)):
-      return alias.of(None)
+      return alias.resolve(None)
     if name.startswith("_"):
       raise
     raise AttributeError(f"{error}{_suggest(name)}", name=name) from None

@@ -259,9 +259,9 @@ def _say_trained_on(loaded: "Loaded", files: Any) -> None:
   from vit_jax.pretrained import trained_on
 
   run = loaded.description
-  if line := trained_on.line_on(run, loaded.task.labels, files):
+  if line := trained_on.overlap_of_answers(run, loaded.task.labels, files):
     say(line)
-  if line := trained_on.line_on_digits(run, loaded.preprocessing, files):
+  if line := trained_on.digits_advice(run, loaded.preprocessing, files):
     say(line)
 
 

@@ -246,7 +246,7 @@ def test_the_origin_follows_the_inputs_of_a_loaded_model():
     "vit_jax.pretrained.arrays.open_npz",
     "vit_jax.pretrained.npz._read_layout",
     "vit_jax.pretrained.npz._read_array",
-    "vit_jax.pretrained.naming._under",
+    "vit_jax.pretrained.naming._recognise_below",
     "vit_jax.pretrained.published._fit",
     "vit_jax.pretrained.published.read_all",
   ],

@@ -13,7 +13,7 @@ from vit_jax.pretrained import fetch as fetch_module
 from vit_jax.pretrained import known, load, published
 from vit_jax.pretrained.fetch import fetch
 from vit_jax.pretrained.known import TORCH_ADVICE, conversion
-from vit_jax.pretrained.locate import check_named, is_trusted, locate
+from vit_jax.pretrained.locate import check_trusted, is_trusted, locate
 
 BODY = np.random.default_rng(0).bytes(1000)
 
@@ -83,7 +83,7 @@ def test_the_only_weights_of_timms_architecture_are_taken(monkeypatch, capsys):
   assert "taken for" not in capsys.readouterr().err
   assert known.class_names("deit_tiny_patch16_224", 1000)
   for name in ("vit_base_patch16_224", "deit_tiny", whole, "b16_augreg", ""):
-    assert known.only_weights(name) == ""
+    assert known.only_timm_name(name) == ""
 
 
 def test_google_storage_address(site, monkeypatch):
@@ -175,11 +175,11 @@ def test_a_download_that_cannot_be_read_is_fetched_anew(site, cache):
     path = fetch(site.add("/a/x.npz", bad))
     with (
       pytest.raises(ValueError, match=r"x.npz.*; the same command fetches it"),
-      published._arrays(path) as arrays,
+      published._open_or_drop(path) as arrays,
     ):
       arrays["array"]
     assert files(cache) == []
-  with published._arrays(fetch(site.add("/a/x.npz", body))) as arrays:
+  with published._open_or_drop(fetch(site.add("/a/x.npz", body))) as arrays:
     assert arrays["array"][0] == 1
 
 
@@ -226,7 +226,7 @@ def test_what_only_a_file_names_is_asked_in_the_bucket_of_the_run_alone(
 
 def test_a_refusal_names_the_flag_and_no_secret():
   with pytest.raises(ValueError, match="the teacher is") as caught:
-    check_named("https://me:word@e.org/a\x1b?key=1", "the teacher", "base")
+    check_trusted("https://me:word@e.org/a\x1b?key=1", "the teacher", "base")
   assert str(caught.value) == (
     "the teacher is https://e.org/a\\x1b, which only its checkpoint names: if "
     "you trust it, give --base=https://e.org/a\\x1b (base= in Python)."

@@ -221,7 +221,7 @@ def lora_of(tmp_path):
   config = base_config()
   config.lora.rank = 2
   opened, found = open_checkpoint(str(tmp_path / "base.npz")), {}
-  list(pinned.digesting(opened, found).read())
+  list(pinned.with_digests(opened, found).read())
   kept = {**pinned.record(opened, found), "interpolation": "linear"}
   half = (0.5, 0.5, 0.5)
 

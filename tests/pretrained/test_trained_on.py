@@ -49,13 +49,13 @@ def test_the_images_of_the_training_split_are_counted(folder, by):
   description = _described(folder, rule)
   every = sorted(folder.rglob("*.png"))
   trained = len(every) - len(held_out)
-  line = trained_on.line_on(description, SINGLE, str(folder))
+  line = trained_on.overlap_of_answers(description, SINGLE, str(folder))
   assert line.startswith(f"{trained} of these 20 images were trained on: their")
-  assert trained_on.line_on(description, SINGLE, [*held_out]) == ""
+  assert trained_on.overlap_of_answers(description, SINGLE, [*held_out]) == ""
   others = [path for path in every if path not in held_out]
-  line = trained_on.line_on(description, SINGLE, others)
+  line = trained_on.overlap_of_answers(description, SINGLE, others)
   assert line.startswith(f"All {trained} images were trained on")
-  line = trained_on.line_on(description, SINGLE, others[0])
+  line = trained_on.overlap_of_answers(description, SINGLE, others[0])
   assert line == (
     "This image was trained on: its answer says nothing about new ones."
   )
@@ -69,7 +69,7 @@ def test_a_picture_that_is_no_light_digit_on_black_is_told(tmp_path):
   Image.fromarray(255 - pixels).save(dark)
   description = {"config": {"data": {"name": "digits"}}}
   reads = Preprocessing((8, 8))
-  of = functools.partial(trained_on.line_on_digits, description, reads)
+  of = functools.partial(trained_on.digits_advice, description, reads)
   line = of([str(light)])
   assert line.startswith("This run was trained on light digits on black that")
   assert line.endswith("and reads each picture in 8 x 8 pixels.")
@@ -83,7 +83,7 @@ def test_a_picture_that_is_no_light_digit_on_black_is_told(tmp_path):
     (tmp_path / f"{number}.png").write_bytes(source[number]["image"])
   assert of([*tmp_path.glob("[0-9]*.png")]) == line
   other = {"config": {"data": {"name": "digits", "root": str(tmp_path)}}}
-  assert trained_on.line_on_digits(other, reads, str(dark)) == ""
+  assert trained_on.digits_advice(other, reads, str(dark)) == ""
 
 
 def test_a_score_on_images_that_were_trained_on_says_so(folder, monkeypatch):
@@ -93,7 +93,7 @@ def test_a_score_on_images_that_were_trained_on_says_so(folder, monkeypatch):
   others = [path for path in every if pathlib.Path(path) not in held_out]
 
   def line(files):
-    return trained_on.line_on_score(description, SINGLE, files)
+    return trained_on.overlap_of_score(description, SINGLE, files)
 
   assert line(every) == (
     f"{len(others)} of these 20 images were trained on: the score says little "
@@ -118,14 +118,16 @@ def test_other_images_and_other_models_get_no_line(folder, tmp_path):
   Image.new("RGB", (8, 8)).save(tmp_path / "new.png")
   pixels = np.zeros((8, 8, 3), np.uint8)
   for images in (tmp_path / "new.png", pixels, [pixels], []):
-    assert trained_on.line_on(description, SINGLE, images) == ""
-  assert trained_on.line_on(None, SINGLE, folder) == ""
+    assert trained_on.overlap_of_answers(description, SINGLE, images) == ""
+  assert trained_on.overlap_of_answers(None, SINGLE, folder) == ""
   gone = _described(pathlib.Path("gone"), rule)
-  assert trained_on.line_on(gone, SINGLE, folder) == ""
+  assert trained_on.overlap_of_answers(gone, SINGLE, folder) == ""
 
 
 def test_a_large_folder_is_not_listed_whole(folder, monkeypatch):
   rule, _ = _rule(folder, "name")
   monkeypatch.setattr(trained_on, "_MOST", 5)
-  line = trained_on.line_on(_described(folder, rule), SINGLE, folder / "ant")
+  line = trained_on.overlap_of_answers(
+    _described(folder, rule), SINGLE, folder / "ant"
+  )
   assert line.startswith(f"This run was trained on images of {folder}: its")

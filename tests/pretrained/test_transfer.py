@@ -178,7 +178,9 @@ def test_heads_that_no_probe_can_start_are_refused(data_dir):
 def test_a_head_of_other_classes_cannot_stay():
   pretrained = open_checkpoint(published.path("google_vit.npz"))
   with pytest.raises(ValueError, match=r"has 10 classes \(not named\) and the"):
-    transfer.fit(pretrained, ("a", "b"), {"num_classes": 2}, keep_head=True)
+    transfer.adapt_model(
+      pretrained, ("a", "b"), {"num_classes": 2}, keep_head=True
+    )
 
 
 @pytest.mark.slow
@@ -371,10 +373,12 @@ def about_heads(capsys):
 def test_a_new_head_does_not_start_at_the_old_ones_bias():
   loaded, _ = tiny.random_model(head_bias=-6.9)
   fields = {"num_classes": 3}
-  assert transfer.fit(loaded, ("a", "b", "c"), fields).head_bias == 0
+  assert transfer.adapt_model(loaded, ("a", "b", "c"), fields).head_bias == 0
   fields = {"num_classes": 3, "head_bias": -1.0}
-  assert transfer.fit(loaded, ("a", "b", "c"), fields).head_bias == -1
-  kept = transfer.fit(loaded, ("a", "b"), {"num_classes": 2}, keep_head=True)
+  assert transfer.adapt_model(loaded, ("a", "b", "c"), fields).head_bias == -1
+  kept = transfer.adapt_model(
+    loaded, ("a", "b"), {"num_classes": 2}, keep_head=True
+  )
   assert kept.head_bias == -6.9
 
 

@@ -1,1 +1,1 @@
-"""Weights of others, and ours for others: reading, adapting, writing."""
+"""Reads and adapts published weights, and writes ours in their formats."""

@@ -1,12 +1,13 @@
 """Names of other libraries that answer here, as `aliases.csv` lists them.
 
-A row says whose names they are, those of the package ("vit_jax"), of what
-`load_pretrained` returns ("loaded") or of what `vit_jax.train` returns ("run"),
-and what answers: an attribute, which may be one of an attribute, or a function
-by its full name. A name that ends in "()" is called where ours is a number.
-`arguments` are the keywords that our function takes for what follows the first
-argument, and `itself` is the one that it takes for the object. Names that may
-mean several things have a hint instead, in `runtime/hints.csv`.
+A row of the table says to which object the names belong: the package
+("vit_jax"), what `load_pretrained` returns ("loaded"), or what `vit_jax.train`
+returns ("run"). It also says what answers: an attribute of this object, which
+may be nested ("loaded.features"), or a function by its full name. A name that
+ends in "()" is a method in the other library, and a plain value here.
+`arguments` are the keywords of our function for the positional arguments after
+the first, and `itself` is the keyword for the object. Names that may mean
+several things have a hint instead, in `runtime/hints.csv`.
 """
 
 import csv
@@ -27,21 +28,25 @@ class Alias(NamedTuple):
   itself: str = ""
   is_called: bool = False
 
-  def of(self, owner: Any) -> Any:
-    """The attribute or the function for a module or an object."""
-    found = _resolve(owner, self.answers)
-    if self.is_called:
-      return lambda: found
-    if not (self.arguments or self.itself):
-      return found
+  def resolve(self, owner: Any) -> Any:
+    """What `owner`, a module or an object, gives for the name.
 
-    @functools.wraps(found)
+    It is an attribute or a function of ours, or a function that passes the
+    other library's arguments on to ours.
+    """
+    target = _resolve(owner, self.answers)
+    if self.is_called:
+      return lambda: target
+    if not (self.arguments or self.itself):
+      return target
+
+    @functools.wraps(target)
     def call(*args: Any, **keywords: Any) -> Any:
-      more = args[1:]
-      named = dict(zip(self.arguments, more, strict=False))
+      first, others = args[:1], args[1:]
+      renamed = dict(zip(self.arguments, others, strict=False))
       itself = {self.itself: owner} if self.itself else {}
-      rest = args[:1] + more[len(named) :]
-      return found(*rest, **itself, **named, **keywords)
+      positional = first + others[len(renamed) :]
+      return target(*positional, **itself, **renamed, **keywords)
 
     return call
 
@@ -60,10 +65,10 @@ def aliases(of: str) -> dict[str, Alias]:
   rows = csv.DictReader(table.read_text("utf-8").splitlines())
   return {
     name.removesuffix(_CALLED): Alias(
-      row["answers"],
-      tuple(row["arguments"].split()),
-      row["itself"],
-      name.endswith(_CALLED),
+      answers=row["answers"],
+      arguments=tuple(row["arguments"].split()),
+      itself=row["itself"],
+      is_called=name.endswith(_CALLED),
     )
     for row in rows
     if row["of"] == of

@@ -141,7 +141,7 @@ class Answering(Opened):
     )
     predictions = Predictions(one for batch in batches for one in batch)
     if head is None:
-      for line in filter(None, self._trained_on(images)):
+      for line in filter(None, self._training_lines(images)):
         say(line)
     if predictions and all(one.error is not None for one in predictions):
       raise unreadable(predictions[0])
@@ -157,9 +157,9 @@ class Answering(Opened):
   ) -> np.ndarray:
     """The probabilities of all classes, (B, K), in the order of `class_names`.
 
-    They sum to 1 where a class is chosen; each of several labels has its own.
-    Raises ValueError as `predict`, if an image cannot be read, or the model
-    gives numbers.
+    They sum to 1 if the model chooses one class; with several labels, each
+    label has a probability of its own. Raises ValueError as `predict` does, if
+    an image cannot be read, or if the model gives numbers.
     """
     answers = self.predict(
       images, top=max(1, self.num_classes), batch_size=batch_size
@@ -173,10 +173,10 @@ class Answering(Opened):
           "loaded.predict(images)[0].values."
         )
     places = np.array([one.index for one in answers])
-    found = np.empty(places.shape, np.float32)
-    sorted_ones = np.array([one.probability for one in answers], np.float32)
-    np.put_along_axis(found, places, sorted_ones, axis=1)
-    return found
+    by_rank = np.array([one.probability for one in answers], np.float32)
+    by_class = np.empty(places.shape, np.float32)
+    np.put_along_axis(by_class, places, by_rank, axis=1)
+    return by_class
 
   def preprocess(self, images: Pictures) -> jax.Array:
     """Reads images, brings them to size and normalises them, for the model.
@@ -190,8 +190,8 @@ class Answering(Opened):
       Floats (B, H, W, C); a single image is a batch of one.
 
     Raises:
-      ValueError: if an image cannot be read, there is none, or the size of the
-        images is not known.
+      ValueError: if an image cannot be read, there is no image, or the size of
+        the images is not known.
     """
     preprocessing = self.preprocessing
     batch = jax.tree.map(jnp.asarray, read_batch(preprocessing, images))
@@ -216,8 +216,8 @@ class Answering(Opened):
       batch_size: Images per step.
 
     Returns:
-      An array of the head's inputs, (B, D); with `layers` a list with the
-      tokens of each, (B, S, D), or their maps, (B, h, w, D).
+      An array of the head's inputs, (B, D). With `layers`, a list with an array
+      for each layer: its tokens, (B, S, D), or their maps, (B, h, w, D).
 
     Raises:
       ValueError: if an image cannot be read, or the model has no such layer.
@@ -250,8 +250,8 @@ class Answering(Opened):
     similar` keeps them, and finds near-duplicates.
 
     Args:
-      image: One image, as in `predict`, which is left out of what is found; or
-        a text, for a model of images and text.
+      image: One image, as in `predict`, which is itself left out of the result;
+        or a text, for a model of images and text.
       folder: Paths, a folder or a pattern, for all images that it stands for.
       top: Number of images to return, the most similar first.
       batch_size: Images per step.
@@ -286,12 +286,12 @@ class Answering(Opened):
         f"{self.origin.source} gives {rows.shape[1]} numbers for an image and "
         f"{query.shape[1]} for a text, which are not compared."
       )
-    found = nearest.neighbours(rows, top, nearest.unit(query))
+    neighbours = nearest.neighbours(rows, top, nearest.unit(query))
+    places = neighbours.place[0].tolist()
+    cosines = neighbours.cosine[0].tolist()
     return SimilarImages(
       Similar(files[place], cosine)
-      for place, cosine in zip(
-        found.place[0].tolist(), found.cosine[0].tolist(), strict=True
-      )
+      for place, cosine in zip(places, cosines, strict=True)
     )
 
   @hints.accepts("loaded.labelled_features(folder)")
@@ -328,7 +328,7 @@ class Answering(Opened):
   ) -> np.ndarray:
     """The features of patches after the last layer, as maps, (B, h, w, D).
 
-    Raises ValueError as `features`, which gives those of other layers.
+    `features` gives those of other layers, and raises the same errors.
     """
     (maps,) = self.features(
       images, layers=[-1], as_maps=True, batch_size=batch_size
@@ -354,9 +354,9 @@ class Answering(Opened):
   def embed_texts(
     self, texts: str | Sequence[str], *, batch_size: int = 64
   ) -> Any:
-    """The vectors of texts, which are compared with `features` of images.
+    """The vectors of texts, to be compared with `features` of images.
 
-    Both are scaled to length 1 before, as in `docs/howto/image_and_text.md`.
+    Scale both to length 1 first, as in `docs/howto/image_and_text.md`.
 
     Args:
       texts: The texts; a single one need not be in a list.
@@ -367,13 +367,17 @@ class Answering(Opened):
 
     Raises:
       ValueError: if the model has no text tower or tokenizer beside it, a text
-        is empty, or there is none.
+        is empty, or no text is given.
     """
     texts = [texts] if isinstance(texts, str) else [*texts]
     return self.text_tower.embed(texts, batch_size=batch_size)
 
   def embed_query(self, text: str) -> np.ndarray:
-    """The vector of a text that stands where an image could."""
+    """The vector (1, R) of a text that was given in place of an image.
+
+    Raises ValueError if the model has no text tower, as the text may then be a
+    misspelt path.
+    """
     try:
       query = self.embed_texts(text)
     except NoTextTowerError as error:
@@ -390,9 +394,10 @@ class Answering(Opened):
     templates = (text_head.AS_IT_IS,) if are_whole else TEMPLATES
     return self.text_tower.head(tuple(names), templates)
 
-  def _trained_on(self, images: Pictures) -> tuple[str, str]:
+  def _training_lines(self, images: Pictures) -> tuple[str, str]:
+    """Lines on how images compare with the training images; each may be ""."""
     run = self.description
     return (
-      trained_on.line_on(run, self.task.labels, images),
-      trained_on.line_on_digits(run, self.preprocessing, images),
+      trained_on.overlap_of_answers(run, self.task.labels, images),
+      trained_on.digits_advice(run, self.preprocessing, images),
     )

@@ -1,6 +1,6 @@
 """Reads and writes named arrays: .npz and .safetensors, whole or in shards.
 
-A `flax_model.msgpack` is read as well, and is in memory whole.
+A `flax_model.msgpack` is read as well, as a whole into memory.
 
 Files come from anywhere. Nothing in them is run, and what they claim is
 compared with their length before memory is taken for it. An array holds
@@ -61,7 +61,8 @@ _OTHER_FILES = {
 _SHARD = re.compile(
   r"(?P<name>.+)-(?P<i>[0-9]{5})-of-(?P<n>[0-9]{5})(?P<end>.+)"
 )
-_NO_INDEX = (TooLargeError, ValueError, RecursionError)
+# Raised when a text file turns out not to be an index of shards.
+_INDEX_ERRORS = (TooLargeError, ValueError, RecursionError)
 # No damaged file makes the libraries that read it raise these: they are faults
 # of ours, and come out as they are.
 _FAULTS = (AssertionError, AttributeError, NameError, TypeError)
@@ -82,12 +83,12 @@ class Arrays(collections.UserDict[str, np.ndarray]):
     self.dtypes = {name: array.dtype for name, array in stored.items()}
 
   def renamed(self, names: Mapping[str, str]) -> "Arrays":
-    """Some of the arrays under other names; `names` maps each to the stored."""
+    """Some of the arrays under other names; `names` maps new names to old."""
     return Arrays({new: self.data[old] for new, old in names.items()})
 
   def __getitem__(self, key: str) -> np.ndarray:
     stored = self.data[key]
-    with _naming(stored.path):
+    with _name_in_errors(stored.path):
       return stored.read()
 
 
@@ -100,7 +101,7 @@ def open_arrays(path: pathlib.Path) -> Iterator[Arrays]:
   that is named as a shard is read with the others beside it. Raises
   UnreadableFileError if the file is none of these, or is incomplete, damaged,
   of absurd size, or a pickle, and OSError if the system cannot open or read the
-  file. The message is one line, and the error is a ValueError.
+  file. UnreadableFileError is a ValueError whose message is one line.
   """
   path = pathlib.Path(path)
   with contextlib.ExitStack() as files:
@@ -112,7 +113,7 @@ def open_arrays(path: pathlib.Path) -> Iterator[Arrays]:
 
 
 @contextlib.contextmanager
-def _naming(path: pathlib.Path) -> Iterator[None]:
+def _name_in_errors(path: pathlib.Path) -> Iterator[None]:
   """Turns every error about a file into one line that names it."""
   try:
     yield
@@ -134,7 +135,7 @@ def _naming(path: pathlib.Path) -> Iterator[None]:
 def _open(
   path: pathlib.Path, files: contextlib.ExitStack, is_shard: bool = False
 ) -> dict[str, Stored]:
-  with _naming(path):
+  with _name_in_errors(path):
     if path.exists() and not path.is_file():
       raise UnreadableFileError("it is a folder or a device; a file is needed.")
     with open_regular(path) as file:
@@ -168,8 +169,8 @@ def _open_safetensors(
     )
   # By default the library maps the file, which counts as memory in use and
   # kills the process if the file is cut meanwhile.
-  opened = safetensors.safe_open(path, framework="np", backend="pread")
-  file = files.enter_context(opened)
+  library_file = safetensors.safe_open(path, framework="np", backend="pread")
+  file = files.enter_context(library_file)
   contents = {}
   for name in file.offset_keys():
     array = file.get_slice(name)
@@ -188,7 +189,7 @@ def _open_shards(
   path: pathlib.Path, files: contextlib.ExitStack
 ) -> dict[str, Stored]:
   shard_of: Any = None
-  with contextlib.suppress(*_NO_INDEX):
+  with contextlib.suppress(*_INDEX_ERRORS):
     index = json.loads(read_regular(path, MAX_DIRECTORY_BYTES))
     shard_of = index.get("weight_map") if isinstance(index, dict) else None
   if not isinstance(shard_of, dict):
@@ -217,9 +218,9 @@ def _open_shards(
 def _open_siblings(
   path: pathlib.Path, shard: re.Match[str], files: contextlib.ExitStack
 ) -> dict[str, Stored]:
-  """The arrays of all shards of which one is named, without their index."""
+  """The arrays of all shards, from the path of one and without their index."""
   count = int(shard["n"])
-  with _naming(path):
+  with _name_in_errors(path):
     if count > _MOST_SHARDS:
       raise UnreadableFileError(
         f"its name says {count} shards; at most {_MOST_SHARDS} are read."
@@ -244,7 +245,7 @@ def _open_siblings(
 
 
 def save_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
-  """Writes a file in the format that its name ends in.
+  """Writes a file in the format that its ending says, .npz or .safetensors.
 
   Equal arrays in the same order give equal bytes. Arrays are written one after
   the other, without copying them all first.
@@ -264,7 +265,7 @@ def _save_safetensors(
 ) -> None:
   # The library ignores strides and writes the memory as it is.
   assert all(array.flags.c_contiguous for array in arrays.values())
-  # It makes a file that only its owner may read (safetensors' issue 782).
+  # It creates files that only the owner may read (safetensors' issue 782).
   mode = path.stat().st_mode
   try:
     # Hugging Face's libraries look for the framework in the metadata.

@@ -47,10 +47,10 @@ def convert(
   """Converts a checkpoint, and prints how to load the result.
 
   Args:
-    source: Any checkpoint that `load_pretrained` reads, or what it has loaded.
+    source: Any checkpoint that `load_pretrained` reads, or its result.
     folder: The folder to write, which has to be new or empty.
     to: The format: google, big_vision, hf, timm, tips or torchvision.
-    push: Repository of Hugging Face, owner/name, to upload it to.
+    push: Repository on Hugging Face, owner/name, to upload the folder to.
     license: Licence that the card names, such as "apache-2.0"; by default the
       source's.
     **overrides: Keywords of `load_pretrained`, for a source to load.
@@ -103,22 +103,25 @@ def convert(
 
 
 def check_format(to: str) -> None:
-  """Raises ValueError for a format that is not written here."""
+  """Raises ValueError unless `to` is a format that `convert` writes."""
   if to in TARGETS:
     return
-  known_ones = ", ".join(TARGETS)
+  formats = ", ".join(TARGETS)
   other = "For one file that runs with JAX alone, there is `vit_jax export`."
   if to.lower() == "onnx":
     other = "For ONNX, there is `vit_jax export SOURCE model.onnx`."
   raise ValueError(
-    f"the format {to!r} is unknown; choose one of {known_ones}. {other}"
+    f"the format {to!r} is unknown; choose one of {formats}. {other}"
   )
 
 
 def model_card(
   loaded: Loaded, to: str, name: str, license: str | None = None
 ) -> str:
-  """The README.md of a model that is converted `to` a folder of that name."""
+  """The README.md of a model that is converted to the format `to`.
+
+  `name` is that of the folder, and the title of the card.
+  """
   origin, model = loaded.origin, loaded.model
   fields = to_fields(model) | {"kind": type(model).__name__}
   fields = {k: v for k, v in fields.items() if v not in (None, ())}
@@ -162,23 +165,24 @@ def _meaning(loaded: Loaded) -> str:
   from vit_jax.tasks.answers import answers_of
   from vit_jax.tasks.choose import answering
 
-  own = loaded.model.num_classes > 0
-  return answers_of(loaded.task if own else answering(loaded.loss)).meaning
+  has_head = loaded.model.num_classes > 0
+  task = loaded.task if has_head else answering(loaded.loss)
+  return answers_of(task).meaning
 
 
 def metadata(loaded: Loaded, license: str | None) -> str:
   """Lines of the card's header on licence, data and base model."""
   header = {"license": license}
-  known_one = LICENSES.get(license or "")
-  if known_one and known_one.hub == "other":
+  record = LICENSES.get(license or "")
+  if record and record.hub == "other":
     header = dict(
-      license="other", license_name=license, license_link=known_one.url
+      license="other", license_name=license, license_link=record.url
     )
   start = loaded.origin.source
   if loaded.description:
-    header["datasets"], start = _began(loaded.description)
-  if listed := known.find(start):
-    start = listed.url
+    header["datasets"], start = _data_and_start(loaded.description)
+  if checkpoint := known.find(start):
+    start = checkpoint.url
   if start.startswith("hf://"):  # Only the hub's own names are links.
     header["base_model"] = start.removeprefix("hf://").partition("@")[0]
   return "".join(f"{k}: {json.dumps(v)}\n" for k, v in header.items() if v)
@@ -189,7 +193,9 @@ def terms(loaded: Loaded, license: str | None) -> str:
   lines = []
   if license:
     lines.append(f"Licence: {LICENSES.get(license, license)}\n")
-  start = _began(loaded.description)[1] if loaded.description else ""
+  start = ""
+  if loaded.description:
+    _, start = _data_and_start(loaded.description)
   if known.find(start):
     name = known.license_of(start) or "unknown"
     lines.append(f"It started from `{start}`, of licence {LICENSES[name]}\n")
@@ -203,7 +209,8 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
   preprocessing, crop = loaded.preprocessing, loaded.preprocessing.crop
   size = preprocessing.size and preprocessing.size[0]
   arguments = [f'"{folder}/{TARGETS[to].file}"']
-  arguments += [f"{k}={value}" for k, value in _untold(loaded, to).items()]
+  keywords = _keywords_needed(loaded, to)
+  arguments += [f"{name}={value}" for name, value in keywords.items()]
   load = f"model, params = vit_jax.load_pretrained({', '.join(arguments)})"
   resized = size and round(size * crop.resize_ratio)
   if crop.crop != "center":
@@ -224,7 +231,7 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
   )
 
 
-def _untold(loaded: Loaded, to: str) -> dict[str, Any]:
+def _keywords_needed(loaded: Loaded, to: str) -> dict[str, Any]:
   """Keywords that `load_pretrained` needs because the files lack them."""
   model: Any = loaded.model
   origin = loaded.origin
@@ -242,8 +249,11 @@ def _untold(loaded: Loaded, to: str) -> dict[str, Any]:
   return keywords
 
 
-def _began(description: Mapping[str, Any]) -> tuple[str, str]:
-  """Names of a run's data and of its first checkpoint, as far as it says."""
+def _data_and_start(description: Mapping[str, Any]) -> tuple[str, str]:
+  """Names of a run's data and of the checkpoint that it started from.
+
+  Either is "" if the run's description does not give it.
+  """
   config = description["config"]
   data = config.get("data") or {}
   places = (data.get(key) for key in ("root", "dir", "labels_file"))
@@ -256,7 +266,7 @@ def _training(loaded: Loaded) -> str:
   description = loaded.description
   if description is None or loaded.step is None:
     return ""
-  data, start = _began(description)
+  data, start = _data_and_start(description)
   text = f"Trained on {data or 'data that the run does not name'}"
   if "train_examples" in description:  # A loop of one's own may not say it.
     text += (
@@ -266,7 +276,8 @@ def _training(loaded: Loaded) -> str:
   if start:
     text += f", starting from `{start}`"
   workdir = epath.Path(loaded.origin.source).expanduser()
-  rows, score = read_metrics(workdir).rows, loaded.task.scores.metric
+  rows = read_metrics(workdir).rows
+  score = loaded.task.scores.metric
   key = loaded.task.scores.key
   scored = (row for row in rows if row.get(key) is not None)
   if evaluated := [row for row in scored if row["step"] <= loaded.step]:

@@ -11,7 +11,7 @@ from vit_jax.pretrained.text import LoadedText
 
 
 def facts_of(source: Loaded | LoadedText) -> dict[str, str]:
-  """Facts for users of the file, as texts or JSON by name."""
+  """Facts for users of the file, by name; each is a text or JSON."""
   if isinstance(source, LoadedText):
     return _as_json(_text_facts(source.tokenizer))
   return _as_json(_image_facts(source))
@@ -44,7 +44,7 @@ def _text_facts(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _as_json(facts: Mapping[str, Any]) -> dict[str, str]:
-  """Texts as they are, and all else as JSON; what is None is not stated."""
+  """Keeps texts as they are, turns the rest into JSON, and leaves out None."""
   return {
     name: fact if isinstance(fact, str) else json.dumps(fact)
     for name, fact in facts.items()

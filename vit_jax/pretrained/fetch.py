@@ -1,4 +1,4 @@
-"""Downloads a file by https:// into the cache, once.
+"""Downloads files by https:// into the cache, each once.
 
 pooch writes a temporary file and renames it when it is complete, so no file in
 the cache is half written. Processes that want the same file wait for the first.
@@ -41,10 +41,11 @@ _ADVICE = {401: _PRIVATE, 403: _PRIVATE, 404: _MISSING, 410: _MISSING}
 
 
 def fetch(url: str, sha256: str | None = None) -> pathlib.Path:
-  """Downloads one file by https:// or http://, unless the cache has it.
+  """The path of a file in the cache, to which it is downloaded if needed.
 
-  Raises ValueError or OSError if the download fails, or the checksum differs.
-  `sha256` is the file's checksum in hexadecimal, where it is known.
+  `url` is an https:// or http:// address.
+  `sha256` is the file's checksum in hexadecimal, if it is known. Raises
+  ValueError or OSError if the download fails, or the checksum differs.
   """
   target = cached_path(url)
   name = without_secrets(url)
@@ -77,13 +78,13 @@ def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
   """Has pooch download `url`, unless `target` has the right checksum."""
   import pooch
 
-  if not target.exists():  # A process that was killed may have left a part.
-    for part in target.parent.iterdir():
-      if part.name != f"{target.name}.lock":
-        part.unlink()
+  if not target.exists():  # A killed process may have left a partial file.
+    for partial in target.parent.iterdir():
+      if partial.name != f"{target.name}.lock":
+        partial.unlink()
   md5 = ""
 
-  def check(response: requests.Response, **_: Any) -> None:
+  def check_and_take_md5(response: requests.Response, **_: Any) -> None:
     nonlocal md5
     _check_answer(response)
     hashes = response.headers.get("x-goog-hash", "")
@@ -94,7 +95,7 @@ def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
     chunk_size=2**20,
     timeout=TIMEOUT_SECONDS,
     headers={"Accept-Encoding": "identity"},
-    hooks={"response": check},
+    hooks={"response": check_and_take_md5},
   )
 
   def download(_: str, part: str, __: Any) -> None:
@@ -111,32 +112,32 @@ def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
   registry: Any = {target.name: sha256}
   shown = {target.name: without_secrets(url)}  # pooch prints it.
   store: Any = pooch.Pooch(target.parent, "", registry, shown)
-  with _saying(pooch.get_logger()):
+  with _print_log_lines(pooch.get_logger()):
     store.fetch(target.name, downloader=download)
 
 
 @contextlib.contextmanager
-def _saying(logger: logging.Logger) -> Iterator[None]:
-  """Prints a logger's lines as all others are, which fit the terminal."""
+def _print_log_lines(logger: logging.Logger) -> Iterator[None]:
+  """Prints a logger's lines by `say`, which fits them to the terminal."""
 
-  def take(record: logging.LogRecord) -> bool:
+  def print_record(record: logging.LogRecord) -> bool:
     say(record.getMessage())
     return False
 
-  logger.addFilter(take)
+  logger.addFilter(print_record)
   try:
     yield
   finally:
-    logger.removeFilter(take)
+    logger.removeFilter(print_record)
 
 
 def _check_answer(response: requests.Response) -> None:
-  """Refuses a redirect to other than https, and any status but 200."""
+  """Raises ValueError unless the status is 200, or a redirect to https."""
   if response.is_redirect:
-    there = urljoin(response.url, response.headers["Location"])
-    if urlsplit(there).scheme not in ("https", urlsplit(response.url).scheme):
+    target = urljoin(response.url, response.headers["Location"])
+    if urlsplit(target).scheme not in ("https", urlsplit(response.url).scheme):
       response.close()
-      name = without_secrets(there)
+      name = without_secrets(target)
       raise ValueError(f"it redirects to {name}, which is not https.")
   elif (status := response.status_code) != 200:
     response.close()
@@ -146,17 +147,18 @@ def _check_answer(response: requests.Response) -> None:
 
 
 def cached_path(url: str) -> pathlib.Path:
-  """The path in the cache that belongs to `url` and to no other address.
+  """The path in the cache that belongs to `url` alone, downloaded or not.
 
   Raises ValueError if `url` is not an address.
   """
   try:
-    sent = requests.Request("GET", url.partition("#")[0]).prepare().url or ""
-    last = unquote(urlsplit(sent).path).rpartition("/")[2]
+    request = requests.Request("GET", url.partition("#")[0]).prepare()
+    full_url = request.url or ""
+    last = unquote(urlsplit(full_url).path).rpartition("/")[2]
   except (requests.RequestException, ValueError) as error:
     name = without_secrets(url)
     raise ValueError(f"{name!r} is not an address to download from.") from error
-  key = hashlib.sha256(sent.encode()).hexdigest()[:16]
+  key = hashlib.sha256(full_url.encode()).hexdigest()[:16]
   name = re.sub(r"[^A-Za-z0-9._+-]", "_", last)[-100:].lstrip(".") or "file"
   return cache_folder() / key / name
 
@@ -190,9 +192,9 @@ def explain(error: Exception) -> str:
         return "the host does not answer in time"
       case requests.TooManyRedirects():
         return "it redirects in a circle"
-      case http.client.IncompleteRead(partial=int(come), expected=int(missing)):
-        total = come + missing
-        return f"the connection ended after {come:,} of {total:,} bytes"
+      case http.client.IncompleteRead(partial=int(read), expected=int(missing)):
+        total = read + missing
+        return f"the connection ended after {read:,} of {total:,} bytes"
   return f"the download failed or was cut ({type(error).__name__})"
 
 

@@ -1,7 +1,8 @@
 """Arrays of `flax_model.msgpack`, as transformers 4 saved its Flax models.
 
-The tree has the names of the PyTorch model, but for the last part, and kernels
-with their input axis first. So it is read as a file of that model's arrays.
+The tree has the names of the PyTorch model except for their last part, and its
+kernels have their input axis first. Both are converted, so that the file is
+read like one of the PyTorch model.
 """
 
 import functools
@@ -21,7 +22,7 @@ FILE = "flax_model.msgpack"
 _MOST_BYTES = 2**36
 # The last part of a name, in Flax and in PyTorch.
 _LAST = {"kernel": "weight", "scale": "weight", "embedding": "weight"}
-# The axes of a kernel of so many, in PyTorch's order.
+# The transposition of a kernel to PyTorch's order, by its number of axes.
 _AXES = {2: (1, 0), 4: (3, 2, 0, 1)}
 _WRAPPER = "params"
 
@@ -32,10 +33,10 @@ def begins_as_flax(head: bytes) -> bool:
 
 
 def open_flax(path: pathlib.Path) -> dict[str, Stored]:
-  """The arrays of a file by their names in PyTorch, which is read whole.
+  """Reads a whole file, and returns its arrays by their names in PyTorch.
 
   Raises UnreadableFileError if something in it is no array of numbers or it has
-  too many parts, and what msgpack raises for a damaged file.
+  too many parts, and for a damaged file whatever msgpack raises.
   """
   content = read_regular(path, _MOST_BYTES)
   msgpack_items.check(content)

@@ -22,10 +22,11 @@ from vit_jax.workdir.records import METRICS
 # Names of files of weights, as other libraries and `convert` write them.
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", FLAX)
 _WEIGHTS += ("model.npz",)
-# Names of those in another precision, and of a first shard without an index.
-_OTHERS = ("model.*.safetensors", "model.safetensors.index.*.json")
-_OTHERS += ("model-00001-of-*.safetensors",)
-_OWN = re.compile(r"model(-\d+-of-\d+)?(\.\w+)*\.(safetensors|npz|json)")
+# Patterns of weights in another precision, and of a first shard without index.
+_OTHER_WEIGHTS = ("model.*.safetensors", "model.safetensors.index.*.json")
+_OTHER_WEIGHTS += ("model-00001-of-*.safetensors",)
+# The names of weights beside which the other files of a model may lie.
+_USUAL_NAME = re.compile(r"model(-\d+-of-\d+)?(\.\w+)*\.(safetensors|npz|json)")
 OF_TEXTS = (*FILES, open_clip.CONFIG)
 """Files beside the weights that only a text tower needs."""
 _ADAPTER = "adapter_config.json"
@@ -33,7 +34,7 @@ _ADAPTER = "adapter_config.json"
 # their families in `known.csv`.
 _DINO = ("dinov2", "dinov2_with_registers", "dinov3_vit")
 _DINO_FAMILIES = ("DINOv2", "DINOv3")
-_BOTH = "token_gap"  # The class token and the mean of the patches.
+_TOKEN_AND_PATCHES = "token_gap"  # The class token and the patches' mean.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,17 +77,18 @@ class Files:
 def probe_pooling(source: str) -> str | None:
   """The pooling that suits a linear head on a known name or a folder.
 
-  It is both the class token and the patches of DINOv2 and its kin, which were
-  trained without labels; None takes the checkpoint's own. Raises ValueError or
-  OSError if a folder cannot be read.
+  For DINOv2 and DINOv3, which were trained without labels, it is the class
+  token together with the mean of the patches; None means the checkpoint's own.
+  Raises ValueError or OSError if a folder cannot be read.
   """
   if checkpoint := known.find(source):
-    return _BOTH if checkpoint.family in _DINO_FAMILIES else None
+    is_dino = checkpoint.family in _DINO_FAMILIES
+    return _TOKEN_AND_PATCHES if is_dino else None
   path = pathlib.Path(source).expanduser()
   if not path.exists():
     return None
   kind = open_folder(path).config.get("model_type")
-  return _BOTH if kind in _DINO else None
+  return _TOKEN_AND_PATCHES if kind in _DINO else None
 
 
 def open_folder(path: pathlib.Path) -> Files:
@@ -103,9 +105,9 @@ def open_folder(path: pathlib.Path) -> Files:
     weights = path
   if weights.name.startswith("adapter_"):
     raise ValueError(_why_no_adapter(folder))
-  torch = weights.name.endswith((".safetensors", ".json", ".msgpack"))
-  config = read_json(folder / "config.json") if torch else {}
-  has_our_name = _OWN.fullmatch(weights.name)
+  may_have_config = weights.name.endswith((".safetensors", ".json", ".msgpack"))
+  config = read_json(folder / "config.json") if may_have_config else {}
+  has_usual_name = _USUAL_NAME.fullmatch(weights.name)
   pictures: dict[str, Any] = {}
   file = processor.FILE
   if weights.name == open_clip.WEIGHTS:
@@ -113,19 +115,30 @@ def open_folder(path: pathlib.Path) -> Files:
     config = open_clip.read(content) if content else {}
     pictures = open_clip.pictures(content) if content else {}
     file = open_clip.CONFIG
-  elif has_our_name or config:
+  elif has_usual_name or config:
     pictures, file = _pictures(folder)
   labels = folder / "labels.txt"
-  named = labels if has_our_name and labels.exists() else None
-  return Files(weights, config, pictures, file, named)
+  has_labels = has_usual_name and labels.exists()
+  return Files(
+    weights=weights,
+    config=config,
+    pictures=pictures,
+    pictures_file=file,
+    labels=labels if has_labels else None,
+  )
 
 
 def _weights_in(folder: pathlib.Path) -> pathlib.Path:
-  """The file of weights in a folder."""
+  """The file of weights in a folder.
+
+  Raises ValueError if there is none, or it is not clear which one is meant.
+  """
   present = [folder / name for name in _WEIGHTS if (folder / name).exists()]
   if present:
     return present[0]
-  present = sorted(file for kind in _OTHERS for file in folder.glob(kind))
+  present = sorted(
+    file for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern)
+  )
   if not present and (folder / _ADAPTER).exists():
     raise ValueError(_why_no_adapter(folder))
   present = present or sorted(folder.glob("*.safetensors"))
@@ -144,7 +157,8 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
   is_run = (folder / METRICS).exists()
   below = () if is_run else images_below(os.fsencode(folder))
   pictures = next(iter(below), None) is not None
-  pickles = sorted(x for x in folder.iterdir() if x.suffix in known.PICKLES)
+  files = folder.iterdir()
+  pickles = sorted(file for file in files if file.suffix in known.PICKLES)
   if pickles and ((folder / "config.json").exists() or not pictures):
     raise ValueError(_why_no_pickles(folder, pickles))
   if pictures:
@@ -179,18 +193,18 @@ def _why_no_pickles(folder: pathlib.Path, pickles: list[pathlib.Path]) -> str:
 def _why_no_adapter(folder: pathlib.Path) -> str:
   """Why an adapter is not read, with its base, and what to do."""
   base = read_json(folder / _ADAPTER).get("base_model_name_or_path")
-  of = f" of {quoted(base)}" if base else ""
+  of_base = f" of {quoted(base)}" if base else ""
   return (
-    f"{folder} is an adapter{of} that peft saved, which holds only what was "
-    "added to its base: load both in peft, then save what "
+    f"{folder} is an adapter{of_base} that peft saved, which holds only what "
+    "was added to its base: load both in peft, then save what "
     "model.merge_and_unload() returns with save_pretrained, and give that."
   )
 
 
 def _pictures(folder: pathlib.Path) -> tuple[dict[str, Any], str]:
-  """How images are prepared, and the file that says it.
+  """How images are prepared, and the name of the file that says it.
 
-  Where both files do, a section of the newer one counts, as in transformers.
+  If both files say it, the section of the newer one counts, as in transformers.
   """
   section = read_json(folder / processor.NESTED).get(processor.SECTION)
   if section is None:

@@ -24,8 +24,8 @@ REPOSITORY = re.compile(  # owner/name[@revision].
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _CONFIGS = ("config.json", "preprocessor_config.json", "processor_config.json")
 _FILES = (*_CONFIGS, *_WEIGHTS, "model-*.safetensors")
-# Files to fetch where there are no weights of these names: weights in another
-# precision, those of open_clip and Flax, and what tells that it is an adapter.
+# Files to fetch if there are no weights of these names: weights in another
+# precision, those of open_clip and Flax, and the configuration of an adapter.
 _OTHERS = (
   "model.*.safetensors",
   open_clip.WEIGHTS,
@@ -37,14 +37,14 @@ _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 
 
 def fetch_repository(name: str, more: tuple[str, ...] = ()) -> pathlib.Path:
-  """The local folder of `owner/name[@revision]`, downloaded if it has to be.
+  """The local folder of `owner/name[@revision]`, downloaded if needed.
 
-  Weights in another precision are fetched only if there are no others. The
-  files `more` are fetched too, where they are there; with open_clip's
-  configuration among them, so is its file of both towers, if the other weights
-  are timm's image tower alone. Raises
-  ValueError or OSError if there is no such repository, it has no safetensors,
-  the download fails, or the library is not installed.
+  Weights in another precision are fetched only if there are no others. Those
+  files of `more` that exist are fetched too. If `more` has open_clip's
+  configuration, and the other weights are timm's image tower alone, so is
+  open_clip's file of both towers. Raises ValueError or OSError if there is no
+  such repository, it has no safetensors, the download fails, or the library is
+  not installed.
   """
   source = f"hf://{name}"
   if not (match := REPOSITORY.fullmatch(name)):
@@ -167,7 +167,7 @@ def _explain(error: Exception, repository: str) -> str:
 
 
 def drop(path: pathlib.Path) -> bool:
-  """Removes damaged weights from the library's cache; False if none are.
+  """Removes damaged weights from the library's cache; False if there are none.
 
   Other programs use the cache as well, so intact files stay there.
   """

@@ -1,4 +1,4 @@
-"""Models in memory, such as those of a loop of one's own, written to files."""
+"""Writes models in memory, such as those of a user's own loop, to files."""
 
 import dataclasses
 import os
@@ -33,11 +33,11 @@ def save(
   loss: str = "softmax",
   license: str | None = None,
 ) -> None:
-  """Writes a model and its parameters as another library's, with a model card.
+  """Writes a model in another library's format, with a model card.
 
-  It prints how the folder is loaded. `save(loaded, folder)` writes what
-  `load_pretrained` gave, as `convert` does. Of a model that was trained on from
-  there, give `preprocessing=loaded.preprocessing` as well::
+  It prints how to load the folder. `save(loaded, folder)` writes what
+  `load_pretrained` returned, as `convert` does. If you have trained such a
+  model further, give `preprocessing=loaded.preprocessing` as well::
 
     loaded = vit_jax.load_pretrained("b16_augreg")
     model, params = vit_jax.new_head(*loaded, num_classes=2)
@@ -56,6 +56,7 @@ def save(
   Wrote a model in memory as timm to ...
 
   Args:
+    model: The model, or what `load_pretrained` returned.
     params: The parameters, as arrays, of any type and on any devices.
     folder: The folder to write, which has to be new or empty.
     to: The format: hf, timm, google, big_vision, tips or torchvision.
@@ -114,7 +115,7 @@ def loaded_from(
         f"class_names has {len(names)} names, and the model has "
         f"{model.num_classes} classes: give a name for each."
       )
-    names = ()  # They are of a head that the model had before.
+    names = ()  # These names belong to a head that the model had before.
   if preprocessing is None:
     preprocessing = Preprocessing(
       _size(image_size, origin), mean=origin.mean, std=origin.std

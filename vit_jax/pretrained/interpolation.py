@@ -14,7 +14,7 @@ from vit_jax.models.interpolation import bicubic
 def resized(
   path: str, array: np.ndarray, old: Grid, new: Grid, method: str = "linear"
 ) -> np.ndarray:
-  """Adapts a parameter to another grid of patches; only positions change.
+  """A parameter, fitted to another grid of patches if it is a position table.
 
   Raises ValueError if the table does not fit the old grid, or is one of
   relative positions.
@@ -23,7 +23,7 @@ def resized(
     path: The parameter's path. Tables of positions end in E_pos, (h w, D) or,
       with the class token's vector first, (h w + 1, D); X_pos, (w, D / 2); or
       Y_pos, (h, D / 2).
-    array: The stored vectors, if it is a table.
+    array: The parameter's value.
     old: The grid (h, w) of patches that the table was learned for.
     new: The grid of patches to interpolate to.
     method: "linear" aligns the corner patches, as vision_transformer and
@@ -60,7 +60,7 @@ def resized(
 
 
 def _matrix(old: int, new: int, method: str) -> np.ndarray:
-  """The matrix (new, old) of the old points' weights at each new point."""
+  """The matrix (new, old) that interpolates `old` points to `new` ones."""
   if method != "linear":
     smooth, corners = (method.endswith(x) for x in ("antialias", "corners"))
     return bicubic(old, new, antialias=smooth, corners=corners)

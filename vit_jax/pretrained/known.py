@@ -16,21 +16,23 @@ pre-trained with AugReg on ImageNet-21k and fine-tuned on ImageNet at 384 x 384.
 - `hf_...`: models on Hugging Face (extra `hf`) in the form of transformers, by
   their publishers; those of `_dinov2` are trained without labels
   (arXiv:2304.07193);
-- `timm_...`: timm's, on Hugging Face as well. After the model comes the family:
+- `timm_...`: timm's models, also on Hugging Face. After the model comes the
+  family:
   `_dinov3`, `_tipsv2`, `_pe_core`, `_radiov4`, `_siglip2_384` and so on. `s+`
   is written `splus`, and `gopt` is SigLIP 2's giant-opt;
 - `_tipsv2` alone: the publisher's own files for JAX;
 - `torchvision_...`: torchvision's models; `_swag_<size>` ends with the image
   size. They are published only as pickles and have to be converted once.
 
-The table is `known.csv`. AugReg's are those that its README recommends, and at
-224 and for B/8 those that timm chose. Where Hugging Face's main branch has only
-a pickle, the revision is the one in which the hub's own converter offers the
-same weights as safetensors. AugReg's R+Ti/16 is missing, since its stem is the
-root of a ResNet without any stages.
+The table is `known.csv`. The models of AugReg are those that its README
+recommends, and at 224 and for B/8 those that timm chose. Where Hugging Face's
+main branch has only a pickle, the revision is the one in which the hub's own
+converter offers the same weights as safetensors. AugReg's R+Ti/16 is missing,
+since its stem is the root of a ResNet without any stages.
 
-A licence is the one that the publisher's page or model card gives, or else
-timm's configuration of the file; "unknown" where none says it of the weights.
+A licence is the one that the publisher's page or model card gives, or else the
+one in timm's configuration of the file. It is "unknown" if none of these gives
+one for the weights.
 """
 
 import csv
@@ -62,16 +64,17 @@ class Known:
     trained_on: The data sets in the order of training, and the recipe.
     parameters: Number of the encoder's parameters, without head and
       representation layer.
-    timm: timm's name of the same weights; "" if it has none. Of Google's, timm
-      reads the same file.
+    timm: timm's name of the same weights; "" if it has none. For Google's
+      models, timm reads the same file.
     top1: Accuracy on ImageNet's validation images in percent, as its publisher
-      gives it for this very file, or as timm measured it, whose crop differs
-      from that of Google's files; None where neither does.
+      gives it for this very file, or as timm measured it (timm's crop differs
+      from that of Google's files). None if neither has measured it.
     sha256: The file's checksum, if the publisher gives one.
     family: The encoders that it belongs to, a heading of docs/encoders.md.
-    license: The name in `LICENSES` of what its weights are published under.
+    license: The name in `LICENSES` of the licence of its weights.
     gated: Whether Hugging Face gives it only to those who accept its terms.
-    score: The publisher's measurement in words, where it is no `top1`.
+    score: The publisher's measurement in words, if it is no `top1`.
+    score_source: The address of the page that gives the measurement.
   """
 
   url: str
@@ -141,27 +144,29 @@ COLUMNS = (
 
 
 def rows(pattern: str = "*") -> list[tuple[str, ...]]:
-  """A printable row for each that a name or a part of it matches: `COLUMNS`."""
-  return [
-    (
-      name,
-      f"{checkpoint.model} {checkpoint.image_size}",
-      f"{checkpoint.parameters / 1e6:.0f} M",
-      checkpoint.trained_on,
-      "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}",
-      f"{checkpoint.license}, gated"
-      if checkpoint.gated
-      else checkpoint.license,
-      _address(checkpoint.url),
-    )
-    for name, checkpoint in (
-      _matching(pattern) or _matching(f"*{pattern}*")
-    ).items()
-  ]
+  """A printable row of `COLUMNS` for each checkpoint whose name matches.
+
+  If no whole name matches, the pattern may match a part of a name.
+  """
+  models = _matching(pattern) or _matching(f"*{pattern}*")
+  return [_row(name, checkpoint) for name, checkpoint in models.items()]
+
+
+def _row(name: str, checkpoint: Known) -> tuple[str, ...]:
+  gate = ", gated" if checkpoint.gated else ""
+  return (
+    name,
+    f"{checkpoint.model} {checkpoint.image_size}",
+    f"{checkpoint.parameters / 1e6:.0f} M",
+    checkpoint.trained_on,
+    "" if checkpoint.top1 is None else f"{checkpoint.top1:.1f}",
+    f"{checkpoint.license}{gate}",
+    _address(checkpoint.url),
+  )
 
 
 def _address(url: str) -> str:
-  """A checkpoint's address, and what it takes to read a pickle."""
+  """A checkpoint's address, with a note if it is a pickle."""
   if url.endswith(PICKLES):
     return f"{url} (a pickle: convert it once)"
   return url
@@ -174,10 +179,11 @@ def _address(url: str) -> str:
 def list_models(pattern: str = "*") -> Models:
   """The published checkpoints that `load_pretrained` knows, by their names.
 
-  Those of which one of `Known.names` matches a pattern, such as "*dinov2*". A
-  number or a slice of them gives names, as in `list_models()[:2]`.
+  The result has those whose own name, or one of whose `Known.names`, matches
+  the pattern, such as "*dinov2*". A number or a slice as its index gives names,
+  as in `list_models()[:2]`.
 
-  If none matches, a line says how many have the pattern as a part.
+  If none matches, a line says how many names contain the pattern.
 
   >>> import vit_jax
   >>> checkpoint = vit_jax.list_models("b16_augreg")["b16_augreg"]
@@ -214,28 +220,33 @@ def _read() -> dict[str, Known]:
 
 
 KNOWN = _read()
-_BY_NAME = {n: k for k in KNOWN.values() for n in (k.url, *k.names)}
+_BY_NAME = {name: one for one in KNOWN.values() for name in one.names}
 
 
 def find(source: str) -> Known | None:
-  """The checkpoint of our name, timm's, Hugging Face's, or of an address.
+  """The checkpoint with this name or address; None if it is not known.
 
-  timm's name without its last part finds one if `only_weights` does.
+  The name may be ours, timm's or Hugging Face's. timm's name may lack its last
+  part if `only_timm_name` completes it.
   """
-  source = only_weights(source) or source
+  source = only_timm_name(source) or source
   return KNOWN.get(source.lower()) or _BY_NAME.get(source)
 
 
-def only_weights(source: str) -> str:
-  """timm's whole name of the only known weights of its architecture, or "".
+def only_timm_name(source: str) -> str:
+  """Completes timm's name of an architecture to that of its only known weights.
 
-  It is "" too for a whole name, and where several weights are known, as those
-  of vit_base_patch16_224, of which timm chooses one.
+  Returns "" if `source` is a whole name already, or if several weights are
+  known, such as those of vit_base_patch16_224, of which timm chooses one.
   """
   if "/" in source or "." in source:
     return ""
-  whole = {n for n in _BY_NAME if n.startswith(f"{source}.") and "/" not in n}
-  return whole.pop() if len(whole) == 1 else ""
+  whole = [
+    name
+    for name in _BY_NAME
+    if name.startswith(f"{source}.") and "/" not in name
+  ]
+  return whole[0] if len(whole) == 1 else ""
 
 
 def class_names(source: str, num_classes: int) -> tuple[str, ...]:
@@ -287,6 +298,7 @@ def conversion(name: str, download: str = "") -> str:
 
 
 def _command(name: str) -> str:
+  """The shell command that converts the pickle `name` to safetensors."""
   output = f"{name.removesuffix('.tar').rpartition('.')[0]}.safetensors"
   program = (
     "import torch; from safetensors.torch import save_file; "

@@ -1,6 +1,7 @@
 """The licences of published weights, with their meaning and address.
 
-The table is `licenses.csv`. A sentence each cannot replace reading them.
+The table is `licenses.csv`. It has one sentence for each licence, which cannot
+replace reading the licence itself.
 """
 
 import csv
@@ -14,10 +15,11 @@ class License:
 
   Attributes:
     name: SPDX's name in small letters, or that of its publisher.
-    hub: Its name on Hugging Face, "other" if it has none there; "" for none.
+    hub: Its name on Hugging Face, "other" if it has none there; "" if the
+      licence is unknown.
     kind: "free", "non-commercial", "custom" or "unknown".
     meaning: Its meaning, in a few words.
-    url: Where to read it; "" for none.
+    url: Where to read it; "" if the licence is unknown.
   """
 
   name: str

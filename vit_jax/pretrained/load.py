@@ -16,7 +16,7 @@ from vit_jax.pretrained import text as towers
 from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.folder import OF_TEXTS
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.locate import check_named, locate
+from vit_jax.pretrained.locate import check_trusted, locate
 from vit_jax.pretrained.opened import with_preprocessing
 from vit_jax.pretrained.published import open_published
 from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
@@ -30,17 +30,16 @@ from vit_jax.runtime.printable import printable, say_once
 from vit_jax.workdir.checkpoint import is_run
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
 
-# Keywords that are not fields of the model: type, condition and choices.
-_PREPROCESSING: dict[str, tuple] = {
+# Keywords about images, not fields of the model: type, condition and choices.
+_IMAGE_OPTIONS: dict[str, tuple] = {
   **{name: (*values, ()) for name, values in IMAGE_VALUES.items()},
   "interpolation": (str, None, INTERPOLATIONS),
 }
-# Keywords for workdirs.
-_OF_RUNS = {"step", "best", "task", "base"}
-_OF_THE_USER = ("task", "base")  # No file may name these.
+_RUN_KEYWORDS = {"step", "best", "task", "base"}
+_USER_KEYWORDS = ("task", "base")  # A file may not name these.
 
-# Names of a device in other libraries, by what JAX calls its kind.
-_SAME = collections.defaultdict[str, tuple[str, ...]](
+# Names of a device in other libraries, by JAX's name of its kind.
+_DEVICE_NAMES = collections.defaultdict[str, tuple[str, ...]](
   tuple, cpu=("cpu",), gpu=("cuda", "gpu"), tpu=("tpu",)
 )
 
@@ -71,8 +70,8 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       of big_vision or of TIPS; a .safetensors file of timm, torchvision,
       Hugging Face, open_clip or DINOv2's authors, or a flax_model.msgpack; a
       folder that holds such a file and its config.json, or that `convert`
-      wrote; a workdir of ours; an https://, gs:// or hf://owner/name address of
-      one of these; or a name that `vit_jax convert --list` shows.
+      wrote; the workdir of a run; an https://, gs:// or hf://owner/name address
+      of one of these; or a name that `vit_jax convert --list` shows.
     **overrides: Values that replace those of the format: any field of `Vit`
       (`num_heads=3`, `gelu="exact"`), where another `num_classes` gives a new
       head of zeros, and 0 none; `mean` and `std`; `grid`, the number of
@@ -101,8 +100,8 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
 
 
 def run_choice(overrides: Mapping[str, Any]) -> dict[str, Any]:
-  """The overrides that choose a run's checkpoint, without all others."""
-  return {k: v for k, v in overrides.items() if k in _OF_RUNS}
+  """Those of the overrides that choose a run's checkpoint."""
+  return {k: v for k, v in overrides.items() if k in _RUN_KEYWORDS}
 
 
 def load_text(
@@ -126,7 +125,8 @@ def load_text(
   Raises:
     ValueError: if there is no such checkpoint, it has no text tower, its
       tokenizer is missing or has more tokens than the tower, the libraries of
-      the extra `text` are not installed, or `step` goes with what is no run.
+      the extra `text` are not installed, or `step` or `best` is given and
+      `source` is no run.
   """
 
   def read() -> LoadedText:
@@ -140,10 +140,10 @@ def load_text(
 def open_text(
   source: str, tokenizer: str | None = None, **of_run: Any
 ) -> LoadedText:
-  """Opens what `load_text` does, and reads no array until it is needed.
+  """Opens what `load_text` loads, and reads no array until it is needed.
 
-  Raises ValueError as it does, which is a `NoTextTowerError` if there is a
-  checkpoint and it has no text tower.
+  Raises ValueError as `load_text` does. The error is a `NoTextTowerError` if
+  the checkpoint has no text tower.
   """
   source = os.fspath(source)
   if is_run(source):
@@ -171,29 +171,29 @@ def open_checkpoint(
   reads_patches: bool = False,
   **overrides: Any,
 ) -> Loaded:
-  """Opens what `load_pretrained` does, and reads no array until it is needed.
+  """Opens what `load_pretrained` loads, and reads no array until it is needed.
 
-  Every other reader of a checkpoint opens it by this function.
+  All other code opens checkpoints by this function.
 
   Args:
     source: As in `load_pretrained`.
-    hold: Reads the parameters at once, as `Loaded.read_params` does;
-      `Loaded.held` is what it returns. If the run deletes the checkpoint
-      meanwhile, the next that fits is opened, with a note.
+    hold: Reads the parameters at once, as `Loaded.read_params` does; its result
+      becomes `Loaded.held`. If the run deletes the checkpoint meanwhile, the
+      next that fits is opened, with a note.
     as_trained: Whether to give the model as its run trains it, with stacked
       layers and its task's own parts. `source` is then a workdir, and of the
-      overrides only `step`, `best`, `task` and `base` may be given; or it is a
-      `ViTMAEForPreTraining` of transformers, whose decoder is read, or a model
-      of images and text, whose text tower is read.
-    reads_patches: Whether the caller reads the tokens of patches. The line that
-      says which vector an encoder gives for a whole image is then left out.
+      overrides only `step`, `best`, `task` and `base` may be given. It may also
+      be a `ViTMAEForPreTraining` of transformers, whose decoder is then read,
+      or a model of images and text, whose text tower is then read.
+    reads_patches: Whether the caller reads the tokens of patches. If so, no
+      line says which vector an encoder gives for a whole image.
     **overrides: As in `load_pretrained`. For a workdir, `best` takes the
       checkpoint with the best score, and `task` is the run's task, as
       "file.py:Class", if that is one of the user's own.
 
   Raises:
-    ValueError: as `load_pretrained` does; if `as_trained` is asked of what is
-      no workdir, or goes with other overrides.
+    ValueError: as `load_pretrained` does; also if `as_trained` is given with
+      other overrides, or for a source that holds no training parts.
   """
   if hold is not None:
     options: Any = {
@@ -213,13 +213,9 @@ def open_checkpoint(
       'address, as in load_pretrained("runs/my_photos").'
     )
   source = os.fspath(source)
-  if overrides.get("device") in _SAME[jax.default_backend()]:
-    del overrides["device"]  # It is where JAX is.
-  image_options: dict[str, Any] = {}
-  for name, (kind, *rules) in _PREPROCESSING.items():
-    value = overrides.pop(name, None)
-    if value is not None:
-      image_options[name] = checked(name, kind, value, *rules)
+  if overrides.get("device") in _DEVICE_NAMES[jax.default_backend()]:
+    del overrides["device"]  # JAX runs on this device anyway.
+  image_options = _pop_image_options(overrides)
   if overrides.pop("scan", False):
     raise ValueError(
       "scan=True is a setting for training; weights are always read layer by "
@@ -227,21 +223,15 @@ def open_checkpoint(
     )
   try:
     if is_run(source):
-      loaded = _with_text(_open_run(source, **overrides), overrides)
-      colours = {
-        k: image_options[k] for k in ("mean", "std") if k in image_options
-      }
-      loaded = with_preprocessing(loaded, **colours)
-      grid = grid_of(loaded.model, loaded.preprocessing.image_size)
-      return _at_size(loaded, grid, image_options)
+      return _open_run_for_images(source, image_options, overrides)
     path = locate(source)
     source = without_secrets(source)
-    for name in _OF_RUNS & overrides.keys():
+    for name in _RUN_KEYWORDS & overrides.keys():
       raise ValueError(
         f"{name} is for a workdir's checkpoints, and {source} is not a "
         "workdir: leave it out."
       )
-    with _naming(source):
+    with _name_in_errors(source):
       loaded, grid = open_published(
         source,
         path,
@@ -258,25 +248,50 @@ def open_checkpoint(
     raise ValueError(printable(text)) from error
 
 
-def _open_as_trained(workdir: str, overrides: Mapping[str, Any]) -> Loaded:
-  others = sorted(overrides.keys() - _OF_RUNS)
+def _pop_image_options(overrides: dict[str, Any]) -> dict[str, Any]:
+  """Takes the keywords about images out of the overrides, and checks them."""
+  image_options: dict[str, Any] = {}
+  for name, (kind, *rules) in _IMAGE_OPTIONS.items():
+    value = overrides.pop(name, None)
+    if value is not None:
+      image_options[name] = checked(name, kind, value, *rules)
+  return image_options
+
+
+def _open_run_for_images(
+  workdir: str, image_options: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> Loaded:
+  """Opens a checkpoint of a run for images of the given size and colours."""
+  loaded = _with_text(_open_run(workdir, **overrides), overrides)
+  colours = {k: image_options[k] for k in ("mean", "std") if k in image_options}
+  loaded = with_preprocessing(loaded, **colours)
+  grid = grid_of(loaded.model, loaded.preprocessing.image_size)
+  return _at_size(loaded, grid, image_options)
+
+
+def _open_as_trained(source: str, overrides: Mapping[str, Any]) -> Loaded:
+  """Opens a run, or published weights with their training parts."""
+  others = sorted(overrides.keys() - _RUN_KEYWORDS)
   if others:
     raise ValueError(
-      f"as_trained=True opens {workdir} as its run trains it: leave out "
+      f"as_trained=True opens {source} as its run trains it: leave out "
       f"{', '.join(others)}."
     )
-  if not overrides and not is_run(workdir):
-    path = locate(workdir, OF_TEXTS)
-    source = without_secrets(workdir)
-    with _naming(source):
-      opened = open_published(source, path, {}, {}, training_parts.OTHERS)
-      return training_parts.as_trained(*opened, path)
-  return _open_run(workdir, as_trained=True, **overrides)
+  if overrides or is_run(source):
+    return _open_run(source, as_trained=True, **overrides)
+  path = locate(source, OF_TEXTS)
+  source = without_secrets(source)
+  with _name_in_errors(source):
+    loaded, grid = open_published(source, path, {}, {}, training_parts.OTHERS)
+    return training_parts.as_trained(loaded, grid, path)
 
 
 def _with_text(loaded: Loaded, overrides: Mapping[str, Any]) -> Loaded:
-  """A copy that opens the text tower beside it, of a run at the same step."""
-  options = {k: v for k, v in overrides.items() if k in ("task", "base")}
+  """A copy whose `open_text` opens the text tower that lies beside it.
+
+  The text tower of a run is that of the same step.
+  """
+  options = {k: v for k, v in overrides.items() if k in _USER_KEYWORDS}
   if loaded.step is not None:
     options["step"] = loaded.step
   text = functools.partial(open_text, loaded.origin.source, **options)
@@ -284,18 +299,18 @@ def _with_text(loaded: Loaded, overrides: Mapping[str, Any]) -> Loaded:
 
 
 def _open_run(workdir: str, *, base: str | None = None, **options) -> Loaded:
-  """Opens a checkpoint of a run; `base` is where that of its LoRA is now.
+  """Opens a checkpoint of a run; `base` is where the base of its LoRA is now.
 
-  Reading the arrays of a run with LoRA raises ValueError as `open_base`.
+  Reading the arrays of a run with LoRA raises ValueError as `open_base` does.
   """
   loaded, added = open_run_checkpoint(workdir, **options)
   if added is None:
     return loaded
 
   def read() -> Leaves:
-    opened = open_base(added.base, base, **added.base_fields)
-    merged = added.merged(opened)
-    return (leaf for leaf in merged if leaf[0] in loaded.shapes)
+    opened_base = open_base(added.base, base, **added.base_fields)
+    leaves = added.merge_into(opened_base)
+    return ((path, array) for path, array in leaves if path in loaded.shapes)
 
   return dataclasses.replace(loaded, read=read)
 
@@ -305,51 +320,58 @@ def open_base(
 ) -> Loaded:
   """Opens the base of a LoRA run again.
 
-  `saved` is its record, `user_source` its place if the user gives one, and
-  `fields` are those of the model that JSON cannot hold. Raises ValueError if it
-  cannot be read, or only the record names its address.
+  `saved` is the run's record of the base, `user_source` its place if the user
+  gives one, and `fields` are fields of the model that JSON cannot hold. Raises
+  ValueError if the base cannot be read, or if only the record names its
+  address.
   """
   if saved["step"] is not None:
     fields["step"] = saved["step"]
   source = saved["source"] if user_source is None else user_source
   if user_source is None:
-    check_named(source, "the base of this LoRA run", "base")
-  # A class to import and an address to open are the user's alone to name.
-  model = {k: v for k, v in saved["fields"].items() if k not in _OF_THE_USER}
+    check_trusted(source, "the base of this LoRA run", "base")
+  # Only the user may name a class to import or an address to open.
+  saved_fields = {
+    name: value
+    for name, value in saved["fields"].items()
+    if name not in _USER_KEYWORDS
+  }
   try:
     # With reads_patches no line says which vector the base gives for an image,
     # as the run answers with its own.
-    loaded = open_checkpoint(source, reads_patches=True, **model, **fields)
+    loaded = open_checkpoint(
+      source, reads_patches=True, **saved_fields, **fields
+    )
   except ValueError as error:
     raise ValueError(
       f"the base of this LoRA run cannot be opened: {error} The run holds only "
       "what was added to it, so it has to be put back."
     ) from error
-  # Older records have None, and positions were interpolated so then.
-  former = "bicubic" if loaded.model.pooling == "map" else "linear"
-  method = saved["interpolation"] or former
+  # Older records have None; this is how positions were interpolated then.
+  former_method = "bicubic" if loaded.model.pooling == "map" else "linear"
+  method = saved["interpolation"] or former_method
   return dataclasses.replace(loaded, interpolation=method)
 
 
 def _open_and_read(
   open_: Callable[[], Loaded], read: Callable[[Loaded], Any]
 ) -> Loaded:
-  """Opens a checkpoint and reads its parameters, which it then holds.
+  """Opens a checkpoint and reads its parameters, which the result then holds.
 
   If its run deletes it meanwhile, the next that fits is opened, with a note;
-  raises as `again_if_deleted`.
+  raises as `again_if_deleted` does.
   """
-  gone: list[str] = []
+  notes: list[str] = []
 
   def open_and_hold() -> Loaded:
-    loaded = open_().holding(read)
-    return dataclasses.replace(loaded, notes=(*gone, *loaded.notes))
+    loaded = open_().read_and_hold(read)
+    return dataclasses.replace(loaded, notes=(*notes, *loaded.notes))
 
-  return again_if_deleted(open_and_hold, gone.append)
+  return again_if_deleted(open_and_hold, notes.append)
 
 
 @contextlib.contextmanager
-def _naming(source: str) -> Iterator[None]:
+def _name_in_errors(source: str) -> Iterator[None]:
   """Puts the source in front of an error's message."""
   try:
     yield
@@ -363,18 +385,22 @@ def _naming(source: str) -> Iterator[None]:
 def _at_size(
   loaded: Loaded, grid: Grid, image_options: Mapping[str, Any]
 ) -> Loaded:
-  """Resizes the positions to the requested image size, if there is one."""
+  """A copy whose positions fit the requested image size, if there is one.
+
+  `grid` are the patches that the stored positions are for. Raises ValueError if
+  an interpolation is given for a model that interpolates by itself.
+  """
   if "image_size" not in image_options:
     return loaded
   size = image_options["image_size"]
   if size == loaded.preprocessing.cut_from:
-    return loaded  # Its last pixels belong to no patch.
+    return loaded  # The model takes this size already, cut to whole patches.
   method = image_options.get("interpolation", loaded.interpolation)
   new = grid_of(loaded.model, size)
   old = loaded.model.position_grid or grid
   resized = with_preprocessing(loaded, size=size, patches=None)
   if (loaded.model.position_grid or new) == new:
-    return resized.mapped(
+    return resized.map_arrays(
       lambda path, array: interpolation.resized(path, array, old, new, method),
       shapes=param_shapes(loaded.model, new),
     )

@@ -59,10 +59,7 @@ _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 
 
 class Loaded(Answering):
-  """A model whose parameters are read on demand; see `Opened`.
-
-  Published weights and our own workdirs both become one.
-  """
+  """A model of published weights or of a run; `Opened` has its attributes."""
 
   @hints.accepts('loaded.attention(image, layer=6, class_name="cat")')
   def attention(
@@ -92,7 +89,7 @@ class Loaded(Answering):
       ValueError: if it is not one image, it cannot be read, the model has no
         attention or no such layer or class, or matplotlib is missing.
     """
-    # On a floor above, and not imported by a model that is only asked.
+    # `inspection` is on a floor above, so it is imported only when it is used.
     draw = extras.load("vit_jax.inspection.draw", "figures")
     return draw.attention_picture(
       self, image, layer=layer, class_name=class_name
@@ -104,8 +101,8 @@ class Loaded(Answering):
   ) -> np.ndarray:
     """The attention maps of each head of a layer, arrays (B, k, h, w).
 
-    They have a value for each patch: the class token's attention to it, or the
-    mean over all tokens where there is none.
+    They have a value for each patch: the class token's attention to it, or, in
+    a model without class token, the mean attention of all tokens to it.
 
     Args:
       images: As in `predict`; they should be few.
@@ -115,7 +112,7 @@ class Loaded(Answering):
       ValueError: if an image cannot be read, or the model has no attention or
         no such layer.
     """
-    # On a floor above, and not imported by a model that is only asked.
+    # `inspection` is on a floor above, so it is imported only when it is used.
     views = importlib.import_module("vit_jax.inspection.attention_views")
     return views.attention_of(self, images, layer)
 
@@ -141,7 +138,8 @@ class Loaded(Answering):
     """Evaluates its run's checkpoint, as `vit_jax.evaluate(run, folder)` does.
 
     Keywords, metrics and errors are those of `vit_jax.evaluate`. Raises
-    ValueError as well if it is of no run, or was loaded with other settings.
+    ValueError as well if the model is not a run's, or was loaded with other
+    settings than the run's.
     """
     source = self.origin.source
     if self.step is None:
@@ -157,7 +155,7 @@ class Loaded(Answering):
         f"{source} was loaded with other settings than it was trained with: "
         f"vit_jax.evaluate({source!r}) evaluates it as it was trained."
       )
-    # On the floor of commands, and not imported by a model that is only asked.
+    # Commands are on a floor above, so this one is imported only when used.
     command = importlib.import_module("vit_jax.evaluate")
     step = {} if options.get("best") else {"step": self.step}
     return command.evaluate(source, folder, **step, **options)
@@ -168,7 +166,8 @@ class Loaded(Answering):
     """How often each class was answered for each label, (K, K), by `evaluate`.
 
     Rows are labels and columns answers, both in the order of `class_names`.
-    Raises ValueError as `evaluate`, or if the model names no single class.
+    Raises ValueError as `evaluate` does, or if the model does not answer with
+    one class.
     """
     metrics = self.evaluate(folder, per_class=True)
     key = Split.EVAL.key("confusion")
@@ -192,7 +191,7 @@ class Loaded(Answering):
     rows = [("layer", "parameters", "arrays")]
     rows += [
       (name, f"{counts[name]:,}", ", ".join(arrays))
-      for name, arrays in sorted(layers.items(), key=_by_number)
+      for name, arrays in sorted(layers.items(), key=_natural_key)
     ]
     rows.append(("all", f"{self.num_params:,}", ""))
     return shown.Text("\n".join(table_lines(rows)))
@@ -209,20 +208,21 @@ class Loaded(Answering):
   ) -> None:
     """Writes one file that runs without vit_jax, and prints how to run it.
 
-    As `vit_jax export` does. It takes uint8 images (b, H, W, C) and gives their
-    logits, (b, K).
+    `vit_jax export` does the same. The program in the file takes uint8 images
+    (b, H, W, C) and returns their logits, (b, K).
 
     Args:
       path: The file: ONNX if it ends in .onnx, else StableHLO.
       to: "onnx" or "stablehlo", if the ending does not say it.
       platforms, param_dtype: As in `vit_jax.export_model`, for StableHLO.
-      tower: "text" for the text tower beside it, from ids of tokens.
+      tower: "image", or "text" for the text tower beside it, whose program
+        takes the ids of tokens.
 
     Raises:
       ValueError: if the file cannot hold the model, or an argument is wrong.
-      OSError: if it cannot be written.
+      OSError: if the file cannot be written.
     """
-    # On the floor of commands, and not imported by a model that is only asked.
+    # Commands are on a floor above, so this one is imported only when used.
     command = importlib.import_module("vit_jax.export")
     command.export_checkpoint(
       self,
@@ -240,12 +240,12 @@ class Loaded(Answering):
   def __getattr__(self, name: str) -> Any:
     """The attribute that answers to a name of another library.
 
-    Raises AttributeError, with what may be meant by the name.
+    Raises AttributeError for any other name, with a hint at what may be meant.
     """
-    if hasattr(type(self), name):  # A property of ours has raised its own.
+    if hasattr(type(self), name):  # Our property raised an AttributeError.
       return object.__getattribute__(self, name)
     if alias := aliases("loaded").get(name):
-      return alias.of(self)
+      return alias.resolve(self)
     hint = ""
     if not name.startswith("_"):
       hint = hints.of_attribute(name, "loaded", _FOR_USERS)
@@ -256,10 +256,10 @@ class Loaded(Answering):
     )
 
   def __dir__(self) -> list[str]:
-    """The names that are meant to be used, without those for our own code."""
+    """The names for users, without those for our own code."""
     return [*_FOR_USERS]
 
 
-def _by_number(layer: tuple[str, Any]) -> str:
-  """Sorts block_10 after block_9."""
+def _natural_key(layer: tuple[str, Any]) -> str:
+  """The key that sorts block_10 after block_9."""
   return re.sub(r"\d+", lambda number: number[0].zfill(6), layer[0])

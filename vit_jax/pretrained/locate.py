@@ -15,7 +15,7 @@ from vit_jax.pretrained.known import (
   KNOWN,
   PICKLES,
   find,
-  only_weights,
+  only_timm_name,
   refuse_pickle,
 )
 from vit_jax.runtime import hints
@@ -23,38 +23,31 @@ from vit_jax.runtime.printable import printable, say, say_once
 
 
 def locate(source: str, more: tuple[str, ...] = ()) -> pathlib.Path:
-  """The local file or folder of a checkpoint, downloaded if it has to be.
+  """The local file or folder of a checkpoint, downloaded if needed.
 
-  For hf:// it is a folder that holds `config.json`, the safetensors and
-  `preprocessor_config.json` where there is one, under these names, and the
-  files `more` where they are there. Raises
-  ValueError or OSError if there is no such checkpoint, it is a pickle, or the
-  download fails. Before the download of a known checkpoint its licence is
-  printed. `source` is a path that exists, https:// or http://,
-  gs://bucket/object, hf://owner/name[@revision], or a name for `known.find`.
+  `source` is a path that exists, https:// or http://, gs://bucket/object,
+  hf://owner/name[@revision], or a name for `known.find`. For hf:// the result
+  is a folder that holds `config.json`, the safetensors, and, if the repository
+  has them, `preprocessor_config.json` and the files `more`. The licence of a
+  known checkpoint is printed before it is downloaded. Raises ValueError or
+  OSError if there is no such checkpoint, it is a pickle, or the download fails.
   """
   path = os.path.expanduser(source)
   if os.path.exists(path):
     refuse_pickle(path)
     return pathlib.Path(path)
   checkpoint = find(source)
-  if whole := only_weights(source):
+  if whole := only_timm_name(source):
     say_once(
       f"{source} is taken for {whole}, the only such weights known here."
     )
-  if checkpoint and not _is_here(checkpoint.url):
+  if checkpoint and not _needs_no_download(checkpoint.url):
     say(f"{source}: {checkpoint.terms}.")
   if "://" in source:
     return _from_address(source, None, more)
   if checkpoint:
     return _from_address(checkpoint.url, checkpoint.sha256, more)
-  names = [*KNOWN, *(row.timm for row in KNOWN.values())]
-  on_the_hub = (name for row in KNOWN.values() for name in row.names)
-  names += [n for n in on_the_hub if n.count("/") == source.count("/")]
-  names = [*dict.fromkeys(names)]  # A model may be published twice.
-  near = difflib.get_close_matches(source.lower(), names, n=3, cutoff=0.4)
-  near = [*dict.fromkeys((*hints.beside(source), *near))][:3]
-  near = _tagged(source) or near
+  near = _names_with_timms(source) or _nearest_names(source)
   ideas = f"; the nearest names are {', '.join(near)}" if near else ""
   repository = source if "/" in source else f"timm/{source}"
   if hub.REPOSITORY.fullmatch(repository) and {*"/."} & {*source}:
@@ -65,10 +58,21 @@ def locate(source: str, more: tuple[str, ...] = ()) -> pathlib.Path:
   )
 
 
-def _tagged(source: str) -> list[str]:
-  """Our names of the weights of timm's architecture, each with timm's own.
+def _nearest_names(source: str) -> list[str]:
+  """At most three files here or known checkpoints with similar names."""
+  names = [*KNOWN, *(row.timm for row in KNOWN.values())]
+  on_the_hub = (name for row in KNOWN.values() for name in row.names)
+  names += [n for n in on_the_hub if n.count("/") == source.count("/")]
+  names = [*dict.fromkeys(names)]  # A model may be published twice.
+  near = difflib.get_close_matches(source.lower(), names, n=3, cutoff=0.4)
+  return [*dict.fromkeys((*hints.beside(source), *near))][:3]
 
-  timm's name alone, as vit_base_patch16_224, stands for one that it chooses.
+
+def _names_with_timms(source: str) -> list[str]:
+  """Our names of all weights of an architecture of timm's, with timm's names.
+
+  In timm, the name of an architecture alone, such as vit_base_patch16_224,
+  stands for weights that timm chooses.
   """
   return [
     f"{name} ({timm})"
@@ -79,27 +83,28 @@ def _tagged(source: str) -> list[str]:
 
 
 def is_trusted(source: str, workdir: str | None = None) -> bool:
-  """Whether to open what only a file names, such as a run's description.
+  """Whether to open a source that only a file, such as a description, names.
 
-  That is a known checkpoint, whatever is here, and what lies in the same bucket
-  as the `workdir` that the user named.
+  A known checkpoint is trusted, and so are paths on this machine, and addresses
+  in the same bucket as the `workdir` that the user named.
   """
   if "://" in source:
     is_known = source in (checkpoint.url for checkpoint in KNOWN.values())
     return is_known or _bucket(source) in {_bucket(workdir or "")} - {None}
   path = os.path.expanduser(source)  # A pipe or a device might never end.
-  plain = os.path.isfile(path) or os.path.isdir(path)
-  return plain or not os.path.exists(path)
+  is_plain = os.path.isfile(path) or os.path.isdir(path)
+  return is_plain or not os.path.exists(path)
 
 
-def check_named(
+def check_trusted(
   source: str, what: str, flag: str, workdir: str | None = None
 ) -> None:
   """Raises ValueError unless a source that only a file names may be opened.
 
-  Whatever opens an address that a checkpoint has asks here before.
+  Code that opens an address found in a checkpoint calls this first.
 
   Args:
+    source: The path or address.
     what: The source's role, as the subject of the message.
     flag: The flag, and the keyword in Python, by which the user names it.
     workdir: The run, as in `is_trusted`.
@@ -113,7 +118,7 @@ def check_named(
 
 
 def _bucket(address: str) -> str | None:
-  """The bucket of an address; None if it is of another kind, or has a "..".
+  """The bucket of a gs:// address without ".."; None for any other address.
 
   >>> _bucket("gs://photos/packed")
   'photos'
@@ -124,12 +129,12 @@ def _bucket(address: str) -> str | None:
 
 
 def drop_download(path: pathlib.Path) -> bool:
-  """Removes a damaged download, to be fetched anew; False if it is not one."""
+  """Removes a damaged download; False if `path` is not a download."""
   return fetch.drop(path) or hub.drop(path)
 
 
-def _is_here(address: str) -> bool:
-  """Whether the address is downloaded already, or a pickle, which never is."""
+def _needs_no_download(address: str) -> bool:
+  """Whether an address is in the cache, or a pickle, which is not fetched."""
   scheme, _, location = address.partition("://")
   if scheme == "hf":
     return hub.is_cached(location)
@@ -155,7 +160,7 @@ def _from_address(
 
 
 def storage_url(location: str) -> str:
-  """Google Cloud Storage's public address of `bucket/object`.
+  """The https:// address of `bucket/object` in Google Cloud Storage.
 
   Raises ValueError if `location` names no object.
   """

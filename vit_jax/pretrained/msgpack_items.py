@@ -1,8 +1,10 @@
-"""Counts what a file of msgpack holds, before objects are made of it.
+"""Counts the items of a msgpack file, before objects are made of them.
 
 An item of one byte becomes an object of a hundred: 30 MB of empty maps took
 2.3 GB. The headers are those of msgpack's specification.
 """
+
+from typing import NamedTuple
 
 from vit_jax.pretrained.npz import UnreadableFileError
 
@@ -17,16 +19,17 @@ _ARRAYS, _MAPS = {0xDC: 2, 0xDD: 4}, {0xDE: 2, 0xDF: 4}
 
 
 def check(content: bytes) -> None:
-  """Raises UnreadableFileError if there are too many items, or they are cut."""
+  """Raises UnreadableFileError if there are too many items, or one is cut."""
   _count(content, 0, len(content), _MOST, inside=True)
 
 
 def _count(
   content: bytes, at: int, end: int, most: int, inside: bool = False
 ) -> int:
-  """The number of items of one value from `at` on, at most `most`.
+  """The number of items that the value at `at` consists of, itself included.
 
-  With `inside`, those of extensions, which are arrays, count as well.
+  With `inside`, the items in extensions, which hold arrays, count as well.
+  Raises UnreadableFileError for more than `most`, or if the value is cut off.
   """
   left = 1
   seen = 0
@@ -40,43 +43,52 @@ def _count(
     if at >= end:
       raise UnreadableFileError("it is damaged or incomplete; get it again.")
     first = content[at]
-    at += 1
-    items, size, at = _header(first, content, at)
-    left += items
+    header = _read_header(first, content, at + 1)
+    left += header.items
     is_extension = first in _EXTENSIONS or first in _FIXED_EXTENSIONS
-    if is_extension and inside and size > 1:
-      stop = min(at + size, end)
-      seen += _count(content, at + 1, stop, _MOST_IN_ARRAY)
-    at += size
+    at = header.end + header.num_bytes
+    if is_extension and inside and header.num_bytes > 1:
+      array_start = header.end + 1  # The first byte is the extension's type.
+      seen += _count(content, array_start, min(at, end), _MOST_IN_ARRAY)
   return seen
 
 
-def _header(first: int, content: bytes, at: int) -> tuple[int, int, int]:
-  """The items and the bytes that follow a header, and where these begin.
+class _Header(NamedTuple):
+  """What follows the header of an item.
 
-  `first` is the header's first byte. The bytes of an extension begin with its
-  type.
+  Attributes:
+    items: The number of items.
+    num_bytes: The number of bytes; those of an extension begin with its type.
+    end: Where the header ends.
   """
+
+  items: int
+  num_bytes: int
+  end: int
+
+
+def _read_header(first: int, content: bytes, at: int) -> _Header:
+  """Reads a header: its first byte is `first`, the others begin at `at`."""
 
   def number(size: int) -> int:
     return int.from_bytes(content[at : at + size], "big")
 
   if first < 0x80 or first >= 0xE0:  # A small number.
-    return 0, 0, at
-  if first < 0x90:
-    return 2 * (first & 15), 0, at
-  if first < 0xA0:
-    return first & 15, 0, at
-  if first < 0xC0:
-    return 0, first & 31, at
+    return _Header(0, 0, at)
+  if first < 0x90:  # A small map.
+    return _Header(2 * (first & 15), 0, at)
+  if first < 0xA0:  # A small array.
+    return _Header(first & 15, 0, at)
+  if first < 0xC0:  # A short text.
+    return _Header(0, first & 31, at)
   if size := _MAPS.get(first):
-    return 2 * number(size), 0, at + size
+    return _Header(2 * number(size), 0, at + size)
   if size := _ARRAYS.get(first):
-    return number(size), 0, at + size
+    return _Header(number(size), 0, at + size)
   if size := _SIZED.get(first):
-    return 0, number(size), at + size
+    return _Header(0, number(size), at + size)
   if size := _EXTENSIONS.get(first):
-    return 0, 1 + number(size), at + size
+    return _Header(0, 1 + number(size), at + size)
   if size := _FIXED_EXTENSIONS.get(first):
-    return 0, 1 + size, at
-  return 0, _FIXED.get(first, 0) or _INTEGERS.get(first, 0), at
+    return _Header(0, 1 + size, at)
+  return _Header(0, _FIXED.get(first, 0) or _INTEGERS.get(first, 0), at)

@@ -1,7 +1,7 @@
 """Recognises a checkpoint's format by the names of its arrays.
 
-Trainers and larger models put words in front of every name, such as `module.`
-or `visual.trunk.`: they are dropped, with a line.
+Trainers and larger models put a prefix before every name, such as `module.` or
+`visual.trunk.`. It is dropped, and a line says so.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ from vit_jax.pretrained.formats import (
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.runtime.printable import quoted, say_once
 
-# In the order in which they are tried: the first that fits is taken, as
-# timm would take files of DINOv2 as well.
+# The first format that fits is taken. The order matters: timm's would take
+# files of DINOv2 as well.
 FORMATS = (
   google,
   tips,
@@ -40,8 +40,8 @@ _ENDS = (
   "embeddings.patch_embedding.weight",
   "conv_proj.weight",
 )
-_MOST_PARTS = 6  # Words before the name of a patch embedding.
-# Parts of names by which the averaged model is chosen where a file holds more.
+_MOST_PARTS = 6  # In a prefix.
+# Parts of a prefix that mark the averaged model, where a file holds several.
 _AVERAGES = {"teacher", "ema", "model_ema", "target_encoder"}
 
 
@@ -53,7 +53,7 @@ class Naming:
     reader: The module of `formats` that reads the format, such as `timm`.
     names: The format's name of each array -> the name in the file.
     notes: Lines on what was dropped.
-    outside: Names in the file that start otherwise than those of its arrays.
+    outside: Names in the file without the prefix of its arrays.
   """
 
   reader: Any
@@ -63,20 +63,20 @@ class Naming:
 
 
 def recognise(stored: Shapes) -> Naming:
-  """Finds the format of a file's arrays.
+  """The format of a file's arrays, and their names in the file.
 
   Raises ValueError if there is none, or several models are in the file.
   """
-  if (plain := _under(stored, "")) is not None:
+  if (plain := _recognise_below(stored, "")) is not None:
     return plain
   models: dict[str, Naming] = {}
-  for before in _beginnings(stored):
-    inside = any(before.startswith(other) for other in models)
-    naming = None if inside else _under(stored, before)
+  for prefix in _prefixes(stored):
+    is_inside = any(prefix.startswith(other) for other in models)
+    naming = None if is_inside else _recognise_below(stored, prefix)
     if naming is not None:
-      models[before] = naming
+      models[prefix] = naming
   if not models:
-    raise ValueError(_unknown(stored))
+    raise ValueError(_why_unknown(stored))
   chosen = [*models]
   if len(models) > 1:
     chosen = [x for x in models if _AVERAGES & {*x.split(".")}]
@@ -104,15 +104,18 @@ def say_left_out(source: str, names: list[str]) -> None:
   )
 
 
-def _under(stored: Shapes, before: str) -> Naming | None:
-  """The format of the arrays whose names start with `before`, if it is one."""
+def _recognise_below(stored: Shapes, outer_prefix: str) -> Naming | None:
+  """The format of the arrays whose names start with `outer_prefix`.
+
+  None if they are in no known format.
+  """
   inside = {
-    name.removeprefix(before): name
+    name.removeprefix(outer_prefix): name
     for name in stored
-    if name.startswith(before)
+    if name.startswith(outer_prefix)
   }
   saved = huggingface.saved_names(inside)
-  short = {_unchunked(new): inside[old] for new, old in saved.items()}
+  short = {_drop_chunk_number(new): inside[old] for new, old in saved.items()}
   shapes = {name: stored[short[name]] for name in short}
   for reader in FORMATS:
     prefix = reader.prefix(shapes)
@@ -126,28 +129,28 @@ def _under(stored: Shapes, before: str) -> Naming | None:
   return None
 
 
-def _unchunked(name: str) -> str:
-  """The name of an array without the number of its chunk of layers.
+def _drop_chunk_number(name: str) -> str:
+  """Turns blocks.2.17.norm into blocks.17.norm.
 
-  The second number counts all layers.
+  DINOv2's authors store layers in chunks; the second number counts all layers.
   """
   return re.sub(r"^blocks\.[0-9]+\.([0-9]+\.)", r"blocks.\1", name)
 
 
-def _beginnings(stored: Shapes) -> list[str]:
+def _prefixes(stored: Shapes) -> list[str]:
   """The prefixes that all names of one model may share, the shortest first."""
-  beginnings = set()
+  prefixes = set()
   for name in stored:
     for end in _ENDS:
       if name.endswith(f".{end}"):
         parts = name.removesuffix(end).split(".")[:-1][:_MOST_PARTS]
         for count in range(1, len(parts) + 1):
-          beginnings.add(".".join(parts[:count]) + ".")
-  return sorted(beginnings, key=lambda before: (len(before), before))
+          prefixes.add(".".join(parts[:count]) + ".")
+  return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))
 
 
-def _unknown(stored: Shapes) -> str:
-  """Why no format has these names."""
+def _why_unknown(stored: Shapes) -> str:
+  """A message on arrays that are in no known format."""
   if any(".lora_" in name for name in stored):
     return (
       "it holds what LoRA added to a model, and not the model: load both in "

@@ -29,8 +29,6 @@ _MAX_HEADER_BYTES = 2048
 _CHUNK_BYTES = 1 << 18  # Stays in a core's cache between reading and checksum.
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _DTYPES = {np.dtype(code) for code in "?bBhHiIqQefd"} | {_BFLOAT16}
-# (shape, whether in Fortran's order, dtype).
-_Layout = tuple[tuple[int, ...], bool, np.dtype]
 
 
 class UnreadableFileError(ValueError):
@@ -46,8 +44,19 @@ class Stored(NamedTuple):
   read: Callable[[], np.ndarray]
 
 
+class _Layout(NamedTuple):
+  """How an array is stored, from its header."""
+
+  shape: tuple[int, ...]
+  is_fortran: bool  # Whether its first index changes fastest.
+  dtype: np.dtype
+
+
 class _BoundedFile(io.FileIO):
-  """Bounds what `zipfile` reads in one go, which is the list of members."""
+  """A file that limits what one read takes.
+
+  `zipfile` reads the list of members in one read.
+  """
 
   def read(self, size: int | None = -1, /) -> bytes:
     if size is not None and size > MAX_DIRECTORY_BYTES:
@@ -61,9 +70,10 @@ class _BoundedFile(io.FileIO):
 def open_npz(
   path: pathlib.Path, files: contextlib.ExitStack
 ) -> dict[str, Stored]:
-  """Opens a file, which `files` will close, and checks the sizes it claims.
+  """The arrays of a file by name, after checking the sizes that it claims.
 
-  Raises UnreadableFileError if its list of members or a header is damaged.
+  The file stays open until `files` closes it. Raises UnreadableFileError if its
+  list of members or a header is damaged.
   """
   file = files.enter_context(_BoundedFile(path))
   archive = files.enter_context(zipfile.ZipFile(file))
@@ -79,12 +89,15 @@ def open_npz(
     name = member.orig_filename.removesuffix(".npy")
     layout = _read_layout(name, archive, member)
     read = functools.partial(_read_array, archive, member, layout)
-    contents[name] = Stored(path, layout[0], layout[2].name, read)
+    contents[name] = Stored(path, layout.shape, layout.dtype.name, read)
   return contents
 
 
 def _check_members(members: Sequence[zipfile.ZipInfo], size: int) -> None:
-  """Compares what the list of members claims with the size of the file."""
+  """Compares what the list of members claims with the size of the file.
+
+  Raises UnreadableFileError if it cannot be true, or the members are no arrays.
+  """
   names = [member.orig_filename for member in members]
   if any(name.rpartition("/")[2] == "data.pkl" for name in names):
     raise UnreadableFileError(f"it is a PyTorch pickle; {TORCH_ADVICE}")
@@ -117,8 +130,8 @@ def _read_layout(
 ) -> _Layout:
   """Reads a member's header, and compares it with the size of the member.
 
-  NumPy parses the header as a literal, without running it. On a hostile one it
-  raises, or warns of, almost anything.
+  NumPy parses the header as a literal, without running it. A hostile header can
+  make it raise or warn of almost anything.
   """
   with archive.open(member) as file:
     head = io.BytesIO(file.read(_MAX_HEADER_BYTES))
@@ -127,7 +140,7 @@ def _read_layout(
       warnings.simplefilter("ignore")
       is_short = np.lib.format.read_magic(head) == (1, 0)
       parse = read_array_header_1_0 if is_short else read_array_header_2_0
-      shape, fortran, dtype = parse(head)
+      shape, is_fortran, dtype = parse(head)
   except Exception as error:
     raise UnreadableFileError(
       f"array {quoted(name)} has no header as numpy.savez writes it "
@@ -147,7 +160,7 @@ def _read_layout(
       f"array {quoted(name)} of shape {quoted(shape)} and type {dtype} does "
       f"not take the {size} bytes that it has; get the file again."
     )
-  return shape, fortran, dtype
+  return _Layout(shape, is_fortran, dtype)
 
 
 def _read_array(
@@ -156,15 +169,15 @@ def _read_array(
   """Reads an array, whose checksum `zipfile` verifies.
 
   The array starts at a multiple of 64 bytes, because on a CPU `jax.device_put`
-  then uses its memory as it is. It would have to copy what `numpy.load` gives.
+  then uses its memory as it is. An array of `numpy.load` would be copied.
   """
-  shape, fortran, dtype = layout
+  shape, is_fortran, dtype = layout
   size = math.prod(shape) * dtype.itemsize
   buffer = np.empty(size + 64, np.uint8)
   flat = buffer[-buffer.ctypes.data % 64 :][:size]
   with archive.open(member) as stream:
     stream.read(member.file_size - size)
-    for at in range(0, size, _CHUNK_BYTES):  # Fails where a piece is short.
+    for at in range(0, size, _CHUNK_BYTES):  # A short read raises an error.
       flat.data[at : at + _CHUNK_BYTES] = stream.read(_CHUNK_BYTES)
   array = flat.view(dtype).astype(dtype.newbyteorder("="), copy=False)
-  return array.reshape(shape, order="F" if fortran else "C")
+  return array.reshape(shape, order="F" if is_fortran else "C")

@@ -31,35 +31,35 @@ Record = TypeVar("Record", bound="Opened")
 class Opened:
   """A model whose parameters are read on demand.
 
-  Published weights and our own workdirs both become one. It iterates as
+  It stands for published weights as well as for a run. It iterates as
   (model, params), so `model, params = load_pretrained(...)` reads them.
 
   Attributes:
     model: The model that the checkpoint holds. The size and the normalisation
-      of the images in its `origin` are those of `inputs`, whatever it came
-      with.
+      of the images in its `origin` are replaced by those of `inputs`.
     inputs: The object that prepares each input of the model, by the input's
       name in a batch. That of "image" is a `Preprocessing`; a tokenizer may
       prepare another.
     open_task: Gives the task that it was trained on, which says what its
-      outputs mean; a task of the user's own may be missing.
+      outputs mean. It raises ValueError if that is a user's class and missing.
     shapes: Shapes of the parameters by path, such as
       "block_0/mlp/expand/kernel".
     read: Yields (path, array), with one array at a time in memory.
-    interpolation: How positions are fitted to another size by default.
+    interpolation: How positions are fitted to another size by default, see
+      `interpolation.resized`.
     step: The checkpoint's step; None for published weights.
     description: The checkpoint's own description; None for published weights.
     notes: Lines on what was damaged in a workdir and skipped.
     restore: Reads the parameters straight onto the devices, laid out as a tree
-      of shapes says, where nothing has to be done to them on the way.
+      of shapes says; None if they have to be changed while they are read.
     held: The parameters, if they have been read already.
     guessed: Names of the facts that no file states and that were guessed:
       num_heads, gelu, layer_norm_epsilon, mean, std, or crop, which is how
       images are resized.
-    unread: Names of the arrays in its file that its format knows to be of no
-      use to this model, such as a mask token.
-    open_text: Opens the text tower beside it, `text_tower`; None where nobody
-      can know of one.
+    unread: Names of the arrays in its file that its format knows and this model
+      does not use, such as a mask token.
+    open_text: Opens the text tower beside it; None for a model that has no
+      file beside which one may lie.
   """
 
   model: Model
@@ -147,11 +147,11 @@ class Opened:
     """A table of the model for people to read: names and values."""
     source, names = self.origin.source, self.class_names
     step = "" if self.step is None else f", step {self.step:,}"
-    some = first_of(names, _SOME)
-    began = str((self.description or {}).get("config", {}).get("pretrained"))
+    some_names = first_of(names, _SOME)
+    start = str((self.description or {}).get("config", {}).get("pretrained"))
     license = known.license_of(source)
-    if license is None and (first := known.license_of(began)):
-      license = f"{first}, that of {began}, from which it was trained"
+    if license is None and (start_license := known.license_of(start)):
+      license = f"{start_license}, that of {start}, from which it was trained"
     return {
       "model": variant_of(self.model) or type(self.model).__name__,
       "source": f"{source} ({self.origin.format}{step})",
@@ -160,15 +160,16 @@ class Opened:
         "images" if key == "image" else key: str(value)
         for key, value in self.inputs.items()
       },
-      "classes": f"{self.num_classes:,}" + (f": {some}" if some else ""),
+      "classes": f"{self.num_classes:,}"
+      + (f": {some_names}" if some_names else ""),
       "licence": license or "not known",
     }
 
   @functools.cached_property
   def task(self) -> Task:
-    """The task that it was trained on, with its facts.
+    """The task that it was trained on, which says what its outputs mean.
 
-    Raises ValueError if it is one of the user's own, and was not given.
+    Raises ValueError if the task is a user's own class, and was not given.
     """
     return self.open_task()
 
@@ -179,12 +180,12 @@ class Opened:
 
   @property
   def threshold(self) -> float | None:
-    """Probability from which on a label is given; None if labels are classes.
+    """The least probability of a label that is answered; None for classes.
 
     It is 0.5 in a checkpoint at whose step the run was not evaluated.
     """
     answers = self.task.answers
-    return answers and answers.given_from
+    return None if answers is None else answers.given_from
 
   @functools.cached_property
   def params(self) -> dict[str, Any]:
@@ -232,7 +233,7 @@ class Opened:
   def params_on(self, mesh: Mesh | None = None) -> dict[str, Any]:
     """Reads the parameters onto a mesh, laid out as training lays them out.
 
-    By default it is one of all devices.
+    The default is the mesh of all devices.
     """
     mesh = mesh or sharding.make_mesh()
     init = make_params_init(self.model, self.preprocessing.image_shape)
@@ -249,14 +250,14 @@ class Opened:
       held=params,
     )
 
-  def holding(self, read: Callable[[Self], Any]) -> Self:
-    """A copy that holds the parameters, which `read` reads now."""
+  def read_and_hold(self, read: Callable[[Self], Any]) -> Self:
+    """A copy that holds the parameters, which `read` reads at once."""
     return dataclasses.replace(self, held=read(self))
 
-  def mapped(
+  def map_arrays(
     self, change: Callable[[str, np.ndarray], np.ndarray], **fields: Any
   ) -> Self:
-    """A copy whose arrays are `change(path, array)`, and with other fields."""
+    """A copy whose arrays are `change(path, array)`; `fields` are replaced."""
 
     def read() -> Leaves:
       return ((path, change(path, array)) for path, array in self.read())
@@ -265,11 +266,11 @@ class Opened:
     return dataclasses.replace(self, **changed)
 
   def with_scaled_head(self) -> Self:
-    """A copy whose outputs mean the answer by themselves, for others' code.
+    """A copy whose outputs need no further scaling, for other libraries.
 
-    What scales the outputs is multiplied into the head: that of a regression
-    then gives its targets in their unit, and that of a calibrated classifier
-    logits that no temperature divides. Other models stay as they are.
+    The scale is multiplied into the head: a regression then gives its targets
+    in their unit, and a calibrated classifier gives logits that are already
+    divided by its temperature. Other models stay as they are.
     """
     parts = Parts.of(self.model, self.shapes)
     answers = self.task.answers
@@ -280,7 +281,7 @@ class Opened:
       is_output = parts.gives_outputs(path)
       return answers.leaf_in_unit(path, array) if is_output else array
 
-    return self.mapped(change, open_task=self.task.in_unit)
+    return self.map_arrays(change, open_task=self.task.in_unit)
 
   def __iter__(self) -> Iterator[Any]:
     yield self.model
@@ -290,7 +291,7 @@ class Opened:
 def with_inputs(origin: Origin, inputs: Mapping[str, Any]) -> Origin:
   """The record of a source, with the size and normalisation of its images.
 
-  Without images among the inputs it stays as it is.
+  If there are no images among the inputs, it stays as it is.
   """
   if "image" not in inputs:
     return origin
@@ -301,7 +302,7 @@ def with_inputs(origin: Origin, inputs: Mapping[str, Any]) -> Origin:
 
 
 def with_preprocessing(loaded: Record, **changes: Any) -> Record:
-  """A copy whose images have another `size`, `mean` or `std`."""
+  """A copy with other fields of its preprocessing, such as `size` or `mean`."""
   if "size" in changes:
     changes["cut_from"] = None
   images = dataclasses.replace(loaded.preprocessing, **changes)

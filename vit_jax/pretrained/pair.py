@@ -15,14 +15,16 @@ from vit_jax.pretrained.text import Leaves, open_text
 from vit_jax.runtime.printable import say
 
 
-def of_both(image: Leaves, text: Leaves) -> Iterator[tuple[str, np.ndarray]]:
+def join_leaves(
+  image: Leaves, text: Leaves
+) -> Iterator[tuple[str, np.ndarray]]:
   """The leaves of an image tower and, below `text`, of a text tower."""
   yield from image
   yield from ((f"{TEXT}/{path}", array) for path, array in text)
 
 
 def with_text(loaded: Loaded, path: pathlib.Path) -> Loaded:
-  """The image tower of a file, with the text tower that lies beside it.
+  """A pair: the image tower of a file, and the text tower that lies beside it.
 
   The model is one of `models.two_towers`; its inputs are prepared by
   `inputs["image"]` and `inputs["text"]`, the tokenizer. `loaded` is the image
@@ -61,7 +63,7 @@ def with_text(loaded: Loaded, path: pathlib.Path) -> Loaded:
   }
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    yield from of_both(loaded.read(), text.read())
+    yield from join_leaves(loaded.read(), text.read())
     yield from ((k, np.asarray(v, np.float32)) for k, v in first.items())
 
   return dataclasses.replace(

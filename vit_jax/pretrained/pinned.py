@@ -1,7 +1,7 @@
-"""Checkpoints that a run is not complete without: LoRA's base, a teacher.
+"""Checkpoints that a run needs besides its own: LoRA's base, or a teacher.
 
-The run's description has a record of each: its source, its step if that is a
-workdir, and a digest of its arrays, by which a change is noticed.
+The run's description has a record of each: its source, its step if the source
+is a workdir, and a digest of its arrays, which shows whether they have changed.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import numpy as np
 from vit_jax.pretrained.loaded import Loaded
 
 
-def digesting(loaded: Loaded, digests: dict[str, str]) -> Loaded:
+def with_digests(loaded: Loaded, digests: dict[str, str]) -> Loaded:
   """A copy that puts the SHA-256 of each array into `digests` as it is read."""
 
   def digest(path: str, array: np.ndarray) -> np.ndarray:
@@ -23,13 +23,16 @@ def digesting(loaded: Loaded, digests: dict[str, str]) -> Loaded:
     digests[path] = hashlib.sha256(kind + array.tobytes()).hexdigest()
     return array
 
-  return loaded.mapped(digest)
+  return loaded.map_arrays(digest)
 
 
 def record(
   loaded: Loaded, digests: Mapping[str, str], **others: Any
 ) -> dict[str, Any]:
-  """The record of a checkpoint that was read with `digesting`, as JSON."""
+  """The record, for JSON, of a checkpoint that was read with `with_digests`.
+
+  `others` are added to it as they are.
+  """
   source = loaded.origin.source
   place = os.path.abspath(os.path.expanduser(source))
   return {

@@ -44,7 +44,8 @@ FEATURES = {
   "query": "an attention pooling of the patches by a query of its own",
   "prefix": "the mean of the tokens before the patches",
 }
-_OTHERS = ("token", "gap", "token_gap")
+# The poolings that a user may choose for an encoder.
+_POOLING_CHOICES = ("token", "gap", "token_gap")
 
 
 def open_published(
@@ -55,17 +56,28 @@ def open_published(
   others: tuple[str, ...] = (),
   says_features: bool = True,
 ) -> tuple[Loaded, Grid]:
-  """Opens a file of weights, or a folder that holds one, which is `source`.
+  """Opens a file of weights, or a folder that holds one.
 
-  Returns the model, and the grid of patches that its stored positions are for.
-  `fields` of the model replace those of the format, as do `mean`, `std` and
-  `grid` in `image_options`. The caller reads arrays whose names begin with
-  `others`, and says so. With `says_features` a line says which vector an
-  encoder gives for an image. Raises ValueError if the file is of no known
-  format, or its arrays are not those of such a model.
+  Args:
+    source: The user's name for it, for messages and the model's origin.
+    path: The file or the folder.
+    fields: Fields of the model that replace those of the format.
+    image_options: `mean`, `std` and `grid` that replace those of the format,
+      and `image_size`.
+    others: Beginnings of the names of arrays that the caller reads, so that no
+      line lists them as left out.
+    says_features: Whether to print a line on which vector an encoder gives for
+      an image.
+
+  Returns:
+    The model, and the grid of patches that its stored positions are for.
+
+  Raises:
+    ValueError: if the file is of no known format, or its arrays are not those
+      of such a model.
   """
   files = open_folder(path)
-  with quantised.explained(files.config):
+  with quantised.explain_quantisation(files.config):
     loaded, grid = _open(source, files, fields, image_options, others)
   model = loaded.model
   if says_features and not model.num_classes and "pooling" not in fields:
@@ -90,7 +102,7 @@ def _open(
   """
   config, path = files.config, files.weights
   architectures.check_supported(config)
-  with _arrays(path) as arrays:
+  with _open_or_drop(path) as arrays:
     stored = arrays.shapes
   naming = recognise(stored)
   reader, names = naming.reader, naming.names
@@ -103,37 +115,37 @@ def _open(
   outside = [name for name in naming.outside if not name.startswith(others)]
   architecture = reader.infer(array_shapes, config, image_options.get("grid"))
   if architecture.normalizes:
-    with _arrays(path) as arrays:
+    with _open_or_drop(path) as arrays:
       architecture = reader.with_colours(architecture, arrays.renamed(names))
   architecture = _with_folder(architecture, files)
-  floats = functools.partial(
+  check_floats = functools.partial(
     quantised.check_floats, arrays, [names[short] for short in array_shapes]
   )
   fit = functools.partial(
-    _fit, source, architecture, reader, array_shapes, image_options, floats
+    _fit,
+    source=source,
+    architecture=architecture,
+    reader=reader,
+    stored=array_shapes,
+    image_options=image_options,
+    check_floats=check_floats,
   )
-  model, grid, preprocessing, shapes, rules = _fit_explained(
-    source, fit, fields
-  )
+  fitted = _fit_or_explain(source, fit, fields)
+  model, preprocessing = fitted.model, fitted.preprocessing
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    with _arrays(path) as arrays:
-      for leaf, array in read_all(rules, arrays.renamed(names), model):
+    with _open_or_drop(path) as arrays:
+      for leaf, array in read_all(fitted.rules, arrays.renamed(names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
   explicit = {*fields, *image_options}
   if files.pictures:
     explicit |= {*guesses.PICTURES}
   guessed = guesses.facts(architecture.guessed, explicit, model)
-  say_left_out(source, outside)  # Training, converting name the rest.
+  # Only those outside: commands that train or convert list the unused ones.
+  say_left_out(source, outside)
   lines = [*naming.notes, *architecture.notes]
-  lines += _other_sizes(model, architecture)
-  lines += _other_channels(preprocessing, architecture, image_options)
-  if architecture.preprocessing.patches and _one_size(model):
-    lines.append(
-      "its preprocessor keeps the proportions of pictures, and this model "
-      f"takes images of one size: they are {preprocessing}"
-    )
+  lines += _image_lines(model, preprocessing, architecture, image_options)
   if line := guesses.line(guessed, model, preprocessing):
     lines.append(line)
   for line in lines:
@@ -142,16 +154,32 @@ def _open(
     model=model,
     inputs={"image": preprocessing},
     open_task=functools.partial(answering, architecture.loss),
-    shapes=shapes,
+    shapes=fitted.shapes,
     read=read,
     interpolation=architecture.interpolation,
     guessed=guessed,
     unread=tuple(unused),
-  ), grid
+  ), fitted.grid
+
+
+def _image_lines(
+  model: Any,
+  preprocessing: Preprocessing,
+  architecture: Architecture,
+  image_options: Mapping[str, Any],
+) -> Iterator[str]:
+  """Lines on images that are prepared otherwise than the files say."""
+  yield from _other_sizes(model, architecture)
+  yield from _other_channels(preprocessing, architecture, image_options)
+  if architecture.preprocessing.patches and _takes_one_size(model):
+    yield (
+      "its preprocessor keeps the proportions of pictures, and this model "
+      f"takes images of one size: they are {preprocessing}"
+    )
 
 
 class _Fit(NamedTuple):
-  """A model that a file's arrays are the parameters of.
+  """A model whose parameters are the arrays of a file.
 
   Attributes:
     grid: The patches that its stored positions are for.
@@ -167,13 +195,14 @@ class _Fit(NamedTuple):
 
 
 def _fit(
+  fields: Mapping[str, Any],
+  *,
   source: str,
   architecture: Architecture,
   reader: Any,
   stored: Shapes,
   image_options: Mapping[str, Any],
   check_floats: Callable[[], None],
-  fields: Mapping[str, Any],
 ) -> _Fit:
   """The model of an architecture, in which `fields` replace some of its own.
 
@@ -187,7 +216,7 @@ def _fit(
     architecture = _adapt_channels(architecture, channels, image_options)
     model, grid, pictures = _build(source, architecture, fields, image_options)
     shapes = param_shapes(model, grid)
-  check_floats()  # Quantised ones often have other shapes as well.
+  check_floats()  # First, as quantised arrays often have other shapes as well.
   what = f"{source} is not a {architecture.format} {_size_text(model)}"
   check(rules, stored, shapes, model, what)
   return _Fit(model, grid, pictures, shapes, rules)
@@ -196,27 +225,29 @@ def _fit(
 def _channels(
   model: Any, rules: list[Rule], stored: Shapes, shapes: Shapes
 ) -> int:
-  """The channels of a model's images, by the size of its first kernel.
+  """The number of channels of the images, by the size of the first kernel.
 
-  If that is no whole number or there is no such kernel, they are those of the
-  model, and `check` tells the difference.
+  If the size does not fit any number, or there is no such kernel, it is the
+  model's own number, and `check` reports what differs.
   """
-  channels, sizes = architectures.channels_of(model), axis_sizes(model)
+  channels = architectures.channels_of(model)
+  sizes = axis_sizes(model)
   parts = Parts.of(model, shapes)
   for rule in rules:
     if any(map(parts.reads_pixels, rule.ours)) and rule.theirs in stored:
-      each = math.prod(rule.needs(shapes, sizes)) // channels
-      found, rest = divmod(math.prod(stored[rule.theirs]), each)
-      return channels if rest or not found else found
+      per_channel = math.prod(rule.needs(shapes, sizes)) // channels
+      quotient, remainder = divmod(math.prod(stored[rule.theirs]), per_channel)
+      return channels if remainder or not quotient else quotient
   return channels
 
 
 def _adapt_channels(
   architecture: Architecture, channels: int, image_options: Mapping[str, Any]
 ) -> Architecture:
-  """The architecture with as many channels: the others' average for each.
+  """The architecture for images of so many channels.
 
-  Raises ValueError if a user gave other numbers.
+  Each channel gets the average mean and deviation of the architecture's own.
+  Raises ValueError if the user gave another number of means or deviations.
   """
   pictures = architecture.preprocessing
   for name in ("mean", "std"):
@@ -238,17 +269,18 @@ def _other_channels(
   architecture: Architecture,
   image_options: Mapping[str, Any],
 ) -> Iterator[str]:
-  """A line on a mean and a deviation that no file tells for these channels."""
-  told = architecture.preprocessing.channels
-  if pictures.channels != told and not {"mean", "std"} & {*image_options}:
+  """A line if the mean and the deviation are known for other channels."""
+  known_for = architecture.preprocessing.channels
+  user_gave = {"mean", "std"} & {*image_options}
+  if pictures.channels != known_for and not user_gave:
     yield (
       f"its images have {pictures.channels} channel(s), and a mean and a "
-      f"deviation are known for {told}: their average is taken for each, as "
-      "timm does; --mean and --std set others"
+      f"deviation are known for {known_for}: their average is taken for each, "
+      "as timm does; --mean and --std set others"
     )
 
 
-def _fit_explained(
+def _fit_or_explain(
   source: str,
   fit: Callable[[Mapping[str, Any]], _Fit],
   fields: Mapping[str, Any],
@@ -280,7 +312,7 @@ def _size_text(model: Any) -> str:
 
 
 def _with_folder(architecture: Architecture, files: Files) -> Architecture:
-  """The architecture, with what the folder's other files say of it."""
+  """The architecture, completed from the folder's other files."""
   if files.pictures:
     config, file = files.pictures, files.pictures_file
     built_in = architecture.preprocessing
@@ -305,24 +337,28 @@ def _features(model: Any) -> str:
   outputs = FEATURES.get(model.pooling, model.pooling)
   if model.distilled:
     outputs = "the class token and the distillation token"
-  through = "" if model.representation_size is None else ", projected"
-  text = f"its features are {outputs}{through}, as its library gives them"
+  is_projected = model.representation_size is not None
+  projected = ", projected" if is_projected else ""
+  text = f"its features are {outputs}{projected}, as its library gives them"
   fixed = ("norm_pooled", "pool_unnormed", "distilled")
   if not model.extended or not getattr(model, "class_token", False):
     return text
-  if model.pooling not in _OTHERS or any(getattr(model, f) for f in fixed):
+  is_fixed = any(getattr(model, field) for field in fixed)
+  if model.pooling not in _POOLING_CHOICES or is_fixed:
     return text
-  choices = _OTHERS if not through else _OTHERS[:2]  # Both are twice as wide.
+  choices = _POOLING_CHOICES
+  if is_projected:  # The projection does not fit "token_gap", twice as wide.
+    choices = ("token", "gap")
   others = [f"--pooling={name}" for name in choices if name != model.pooling]
   return f"{text}; {' or '.join(others)} takes others"
 
 
 def _other_sizes(model: Any, architecture: Architecture) -> Iterator[str]:
-  """A line on pictures of another size than the positions are for."""
+  """A line if the preprocessor's pictures do not fit the positions."""
   pictures, positions = architecture.preprocessing.size, architecture.image_size
   if model.resizes_positions or not pictures or not positions:
     return
-  if _patches(pictures, model) != _patches(positions, model):
+  if _grid(pictures, model) != _grid(positions, model):
     yield (
       "its preprocessor makes pictures of {} x {}, and its positions are for "
       "{} x {}, which is used".format(*pictures, *positions)
@@ -330,7 +366,7 @@ def _other_sizes(model: Any, architecture: Architecture) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _arrays(path: pathlib.Path) -> Iterator[Arrays]:
+def _open_or_drop(path: pathlib.Path) -> Iterator[Arrays]:
   """Opens the arrays of a file; a download that cannot be read is deleted."""
   try:
     with open_arrays(path) as arrays:
@@ -343,13 +379,24 @@ def _arrays(path: pathlib.Path) -> Iterator[Arrays]:
     ) from error
 
 
+class _Build(NamedTuple):
+  """A model, the grid of its stored positions, and its preprocessing."""
+
+  model: Any
+  grid: Grid
+  preprocessing: Preprocessing
+
+
 def _build(
   source: str,
   architecture: Architecture,
   fields: Mapping[str, Any],
   image_options: Mapping[str, Any],
-) -> tuple[Any, Grid, Preprocessing]:
-  """The model, its preprocessing and the grid its stored positions are for."""
+) -> _Build:
+  """Builds the model of an architecture; see `_fit`.
+
+  Raises ValueError if the number of heads or the grid cannot be inferred.
+  """
   fields = {"kind": "Vit", **architecture.fields, **fields}
   if fields["num_heads"] is None:
     raise ValueError(
@@ -358,7 +405,7 @@ def _build(
     )
   model: Any = from_fields(fields)
   pictures, size = architecture.preprocessing, architecture.image_size
-  grid = image_options.get("grid") or (size and _patches(size, model))
+  grid = image_options.get("grid") or (size and _grid(size, model))
   if grid is None and architecture.tokens is not None:
     grid = architectures.square(architecture.tokens)
     if grid is None:
@@ -369,7 +416,7 @@ def _build(
   if model.resizes_positions and architecture.tokens is not None:
     model = model.clone(position_grid=grid)
   colours = {k: image_options[k] for k in ("mean", "std") if k in image_options}
-  patches = _patches_of(model, pictures, image_options)
+  patches = _patches_of_any_size(model, pictures, image_options)
   pictures = dataclasses.replace(
     pictures, **_sizes(model, architecture, grid), **colours, patches=patches
   )
@@ -377,20 +424,21 @@ def _build(
   names = names or known.class_names(source, fields["num_classes"])
   origin = Origin(source, architecture.format, None, class_names=names)
   origin = with_inputs(origin, {"image": pictures})
-  return model.clone(origin=origin), grid or (1, 1), pictures
+  return _Build(model.clone(origin=origin), grid or (1, 1), pictures)
 
 
 def _sizes(
   model: Any, architecture: Architecture, grid: Grid | None
 ) -> dict[str, Any]:
-  """The size of the model's images, and that from which they are cut.
+  """The fields `size` and `cut_from` of the model's preprocessing.
 
-  Libraries whose patches do not fill an image leave out its last pixels.
+  If patches do not fill an image, libraries leave out its last pixels; `size`
+  is then without these, and `cut_from` with them.
   """
   sizes = architecture.preprocessing.size, architecture.image_size
   stride = model.stride
   for whole in filter(None, sizes):
-    patches = _patches(whole, model)
+    patches = _grid(whole, model)
     fits = model.resizes_positions or grid in (None, patches)
     if fits and min(patches):
       size = patches[0] * stride, patches[1] * stride
@@ -400,31 +448,32 @@ def _sizes(
   return dict(size=sizes[0])
 
 
-def _one_size(model: Any) -> bool:
+def _takes_one_size(model: Any) -> bool:
   """Whether a model takes images of one size alone."""
   return not model.any_size or why_one_size(model) is not None
 
 
-def _patches_of(
+def _patches_of_any_size(
   model: Any, pictures: Preprocessing, image_options: Mapping[str, Any]
 ) -> Any:
-  """The patches of pictures that keep their proportions; None for one size.
+  """The field `patches` of the preprocessing, for pictures of any size.
 
-  Raises ValueError if the preprocessor's are not the model's.
+  It is None if the model takes pictures of one size. Raises ValueError if the
+  preprocessor's patches are of another size than the model's.
   """
   patches = pictures.patches
-  if patches is None or "image_size" in image_options or _one_size(model):
+  if patches is None or "image_size" in image_options or _takes_one_size(model):
     return None
   if patches.patch_size != model.stride:
-    P, own = patches.patch_size, model.stride
+    P, stride = patches.patch_size, model.stride
     raise ValueError(
       f"its preprocessor cuts patches of {P} x {P}, and its model has patches "
-      f"of {own} x {own}: set patch_size to {own} in its preprocessor, or give "
-      "--image_size for pictures of one size."
+      f"of {stride} x {stride}: set patch_size to {stride} in its "
+      "preprocessor, or give --image_size for pictures of one size."
     )
   return patches
 
 
-def _patches(size: tuple[int, int], model: Any) -> Grid:
+def _grid(size: tuple[int, int], model: Any) -> Grid:
   """The patches that fit whole into an image."""
   return size[0] // model.stride, size[1] // model.stride

@@ -1,7 +1,7 @@
-"""Refuses weights that were quantised, which would be read as other numbers.
+"""Refuses quantised weights, which would be read as wrong numbers.
 
-Their integers mean something together with scales alone, and each library keeps
-these in another way.
+Their integers have to be multiplied by scales, which every library stores in a
+way of its own.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ _ADVICE = "quantised weights are not read; get the original weights"
 
 
 def check_floats(arrays: Arrays, needed: Iterable[str]) -> None:
-  """Raises ValueError if one of the `needed` arrays holds no floats.
+  """Raises ValueError if one of the `needed` arrays does not hold floats.
 
-  Others, such as the ids of positions, may hold integers.
+  Other arrays, such as the ids of positions, may hold integers.
   """
   kinds = {n: arrays.dtypes[n] for n in needed if n in arrays.dtypes}
   wrong = [n for n, kind in kinds.items() if "float" not in kind]
@@ -31,10 +31,11 @@ def check_floats(arrays: Arrays, needed: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def explained(config: Mapping[str, Any]) -> Iterator[None]:
-  """Names the quantisation that a config.json states in front of a ValueError.
+def explain_quantisation(config: Mapping[str, Any]) -> Iterator[None]:
+  """Adds the quantisation that a config.json states to a ValueError's message.
 
-  Quantised arrays may have other names, types or shapes.
+  Quantised arrays may have other names, types or shapes, so any check of them
+  may fail. The error is raised again, unchanged if config.json states none.
   """
   try:
     yield
@@ -44,9 +45,9 @@ def explained(config: Mapping[str, Any]) -> Iterator[None]:
       raise
     method = stated.get("quant_method") if isinstance(stated, Mapping) else None
     of_method = f" ({quoted(method)})" if method else ""
-    advice = (
-      "" if _ADVICE in str(error) else f" {_ADVICE[0].upper()}{_ADVICE[1:]}."
-    )
+    advice = ""
+    if _ADVICE not in str(error):
+      advice = f" {_ADVICE[0].upper()}{_ADVICE[1:]}."
     raise ValueError(
       f"its config.json has a {_CONFIG}{of_method}: {error}{advice}"
     ) from error

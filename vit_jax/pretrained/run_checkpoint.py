@@ -46,17 +46,23 @@ def open_run_checkpoint(
 ) -> tuple[Loaded, "Added | None"]:
   """Opens a run's checkpoint, with its Polyak average if the run keeps one.
 
-  A run without labels gives its model without a head. Of a run with LoRA, the
-  second result merges into its base what it trained; it is None for others.
-  Raises ValueError if there is no such checkpoint, it is damaged, or its arrays
-  are not those of a model with these fields.
+  A run without labels gives its model without a head.
 
   Args:
+    workdir: The run's folder.
     step: The checkpoint's step; by default the newest.
     best: Whether to take the checkpoint with the best score instead.
     as_trained: Gives the model with stacked layers and its task's own parts.
     task: The run's task, as "file.py:Class", if it is one of the user's own.
     **fields: Fields of the model to replace.
+
+  Returns:
+    The checkpoint, and for a run with LoRA what it trained, to be merged into
+    its base; None for other runs.
+
+  Raises:
+    ValueError: if there is no such checkpoint, it is damaged, or its arrays are
+      not those of a model with these fields.
   """
   with _open_checkpoints(workdir) as checkpoints:
     step = checkpoints.choose(step, best)
@@ -64,7 +70,7 @@ def open_run_checkpoint(
   fitted, lines = calibration.find(workdir, description)
   saved = _Saved(workdir, step, description, fitted)
   notes = (*checkpoints.notes, *lines)
-  with _describing(workdir, step):
+  with _blame_description(workdir, step):
     preprocessing = descriptions.preprocessing(description)
     inputs = {"image": preprocessing}
     names = descriptions.class_names(description)
@@ -76,8 +82,7 @@ def open_run_checkpoint(
     adapted = model_fields.get(ADAPTED)
     make_model: Any = from_fields
     if adapted:
-      own = saved.open_task(task)
-      make_model = functools.partial(choose.model_of, own)
+      make_model = functools.partial(choose.model_of, saved.open_task(task))
     trained = make_model(model_fields).clone(origin=origin)
     check_depth(trained)
     model = trained if as_trained else trained.trunk
@@ -94,9 +99,15 @@ def open_run_checkpoint(
   read = functools.partial(saved.read, trained_shapes, parts)
   added, restore = None, None
   if "base" in description:
-    added = Added(model, description, preprocessing, parts, read)
+    added = Added(
+      model=model,
+      description=description,
+      images=preprocessing,
+      parts=parts,
+      read=read,
+    )
   elif as_trained:
-    model = model.clone(scan=True) if saved.scanned else model
+    model = model.clone(scan=True) if saved.is_scanned else model
     restore = saved.restore
   loaded = Loaded(
     model=model,
@@ -117,11 +128,11 @@ class Added:
   """The changes that a run with LoRA trained, to be merged into its base.
 
   Attributes:
-    model: The model, which the base with LoRA's products is.
+    model: The model whose parameters are the base's with LoRA's products.
     description: The checkpoint's description.
     images: How the run's images are prepared.
-    parts: Those of the model that was trained.
-    read: Yields (path, array) of what was trained.
+    parts: The parts of the model that was trained.
+    read: Yields (path, array) of every parameter that was trained.
   """
 
   model: Model
@@ -137,11 +148,11 @@ class Added:
 
   @property
   def base_fields(self) -> dict[str, Any]:
-    """The fields of the base's model that JSON cannot hold."""
+    """The fields of the base's model that JSON cannot hold: a user's block."""
     block = self.model.block
     return {} if block is None or is_ours(block) else {"block": block}
 
-  def merged(self, base: Loaded) -> Iterator[tuple[str, np.ndarray]]:
+  def merge_into(self, base: Loaded) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, array) of every parameter, with LoRA's products merged.
 
     Raises ValueError if the base is not the one that the run was trained on.
@@ -150,7 +161,7 @@ class Added:
     digests: dict[str, str] = {}
     trained = dict(self.read())
     leaves = transfer.leaves(
-      pinned.digesting(base, digests),
+      pinned.with_digests(base, digests),
       self.model,
       self.images.image_size,
       channels=self.images.channels,
@@ -160,7 +171,9 @@ class Added:
       if not self.parts.is_head(path):
         yield path, lora.with_product(settings, path, array, trained)
     pinned.check_base(self.base, digests)
-    yield from (leaf for leaf in trained.items() if self.parts.is_head(leaf[0]))
+    for path, array in trained.items():
+      if self.parts.is_head(path):
+        yield path, array
 
 
 class _DescriptionError(ValueError):
@@ -177,14 +190,14 @@ class _Saved:
   fitted: Mapping[str, Any]  # Its calibration; empty if it has none.
 
   @property
-  def scanned(self) -> bool:
+  def is_scanned(self) -> bool:
     """Whether its layers are stacked."""
     return self.description["model"].get("scan", False)
 
   def open_task(self, user_task: str | type[Task] | None) -> Task:
     """The run's task; `user_task` is the user's own, if there is one."""
     loss = descriptions.recorded(self.description).loss
-    with _describing(self.workdir, self.step):
+    with _blame_description(self.workdir, self.step):
       described = {**self.description, "calibration": self.fitted}
       task = choose.saved(described, loss, user_task)
       names = descriptions.class_names(self.description)
@@ -200,13 +213,16 @@ class _Saved:
 
   def read(self, shapes: Shapes, parts: Parts) -> Leaves:
     """The path and array of every parameter in `shapes`, layer by layer."""
-    hollow = traverse_util.unflatten_dict(
-      # These take no memory, whatever size a damaged description claims.
-      {k: np.broadcast_to(np.float32(0), s) for k, s in shapes.items()},
-      sep="/",
-    )
-    params: Any = self.restore(parts.stack(hollow) if self.scanned else hollow)
-    params = parts.unstack(params) if self.scanned else params
+    # These arrays take no memory, whatever size a damaged description claims.
+    empty = {
+      path: np.broadcast_to(np.float32(0), shape)
+      for path, shape in shapes.items()
+    }
+    tree = traverse_util.unflatten_dict(empty, sep="/")
+    if self.is_scanned:
+      params = parts.unstack(self.restore(parts.stack(tree)))
+    else:
+      params = self.restore(tree)
     flat: dict[str, Any] = traverse_util.flatten_dict(params, sep="/")
     return flat.items()
 
@@ -216,7 +232,7 @@ def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
 
 
 def _unstacked(fields: Mapping[str, Any]) -> dict[str, Any]:
-  """A model's fields but stacked layers, which are of use only in training."""
+  """A model's fields without `scan`, as layers are stacked only in training."""
   return {name: value for name, value in fields.items() if name != "scan"}
 
 
@@ -228,6 +244,7 @@ def _trained_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
 
 
 def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
+  """The shapes of the parameters that a run with LoRA trains."""
   shape = descriptions.preprocessing(description).image_shape
   settings = descriptions.recorded(description).lora
   params_init = make_params_init(model, shape)
@@ -242,20 +259,20 @@ def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
 def _open_checkpoints(
   workdir: str,
 ) -> contextlib.AbstractContextManager[Checkpoints]:
-  """The checkpoints of a run, to be read only."""
+  """A context in which a run's checkpoints are open for reading."""
   return contextlib.closing(open_run(workdir, choose.score_key))
 
 
 @contextlib.contextmanager
-def _describing(workdir: str, step: int) -> Iterator[None]:
+def _blame_description(workdir: str, step: int) -> Iterator[None]:
   """Turns errors about a damaged description into one line.
 
-  They are a ValueError, as values are checked, or that a key is not there. A
-  fault of ours is neither, and comes out as it is.
+  These are a ValueError from a check of a value, and a LookupError for a
+  missing key. Other errors are our own faults, and are not changed.
   """
   try:
     yield
-  except _DescriptionError:  # A part of the description.
+  except _DescriptionError:  # Raised in an inner `_blame_description`.
     raise
   except (OwnBlockError, choose.OwnTaskError) as error:
     raise ValueError(f"{workdir}: {error}") from error

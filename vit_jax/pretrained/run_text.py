@@ -1,6 +1,5 @@
 """The text tower of a run on pairs."""
 
-import collections
 from typing import Any
 
 from vit_jax.models.paths import below, within
@@ -11,7 +10,7 @@ from vit_jax.pretrained.text import Leaves, LoadedText
 
 
 def text_of_run(loaded: Loaded) -> LoadedText:
-  """The text tower of a run that is opened as trained, with its tokenizer.
+  """The text tower of a run that was opened `as_trained`, with its tokenizer.
 
   Raises NoTextTowerError if the run has none.
   """
@@ -33,7 +32,8 @@ def text_of_run(loaded: Loaded) -> LoadedText:
 
   def scale_and_bias() -> tuple[float, float | None]:
     if not numbers:
-      collections.deque(read(), maxlen=0)
+      for _ in read():  # Reading the leaves fills `numbers`.
+        pass
     return scale_of(numbers[LOG_SCALE]), numbers.get(BIAS)
 
   return LoadedText(

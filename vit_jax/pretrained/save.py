@@ -37,7 +37,7 @@ from vit_jax.runtime.files import check_new_folder, filling
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-  """A format to write."""
+  """A format to write, and what it can express."""
 
   rules: Callable[[BaseVit], list[Rule]]
   poolings: tuple[str, ...]
@@ -51,16 +51,17 @@ class Target:
   pre_logits: tuple[bool, ...] = ()
   any_shape: bool = True  # Whether images may have another shape than a square.
   file: str = "model.safetensors"
-  # Writes JSON files beside the weights, which record the grid of patches as
-  # well, and models with more than the paper's have.
+  # The module that writes JSON files beside the weights, in which the grid of
+  # patches is recorded as well, and models with other parts than the paper's.
   module: Any = None
   pairs: Any = None  # The same for pairs of towers.
-  any_size: Any = None  # The same for models that it has for any size alone.
+  # The same for models that the format has only for images of any size.
+  any_size: Any = None
 
-  def encoders(self, model: Any) -> Any:
-    """The module that writes the model, if it has more than the paper's.
+  def encoder_writer(self, model: Any) -> Any:
+    """The module that writes a model with other parts than the paper's.
 
-    None for a model of the paper's.
+    None for a model of the paper, or if the format has no such module.
     """
     writer = self.writer(model)
     return writer if writer and writer.is_encoder(model) else None
@@ -109,7 +110,7 @@ TARGETS = {
   "tips": Target(tips.rules, (), file=_NPZ, module=tips),
 }
 
-# Losses that only transformers records, and how to read their outputs.
+# Losses that only transformers records, and what their outputs mean.
 _UNRECORDED = {
   "mse": "the logits are predicted numbers: take them as they are",
   "sigmoid": (
@@ -120,10 +121,10 @@ _UNRECORDED = {
 
 
 def as_recorded(loaded: Loaded, name: str) -> Loaded:
-  """The model with the size of images that the format's files record.
+  """A copy with the image size that the format's files record.
 
-  Where patches do not fill an image, other libraries take all of it, and leave
-  out its last pixels.
+  If patches do not fill an image, other libraries record its whole size, and
+  leave out its last pixels.
   """
   old, model = loaded.preprocessing, loaded.model
   if old.cut_from is None or name == "torchvision":  # It refuses such sizes.
@@ -132,8 +133,8 @@ def as_recorded(loaded: Loaded, name: str) -> Loaded:
     (height // model.stride, width // model.stride)
     for height, width in (old.cut_from, old.image_size)
   )
-  fixed = (model.position_grid or inside) == inside
-  if whole != inside or (name == "timm" and not fixed):
+  positions_fit = (model.position_grid or inside) == inside
+  if whole != inside or (name == "timm" and not positions_fit):
     return loaded
   return with_preprocessing(loaded, size=old.cut_from)
 
@@ -153,8 +154,8 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
       f"{name} cannot express this model: its layers are of the class "
       f"{model.block.__qualname__}, which no format has."
     )
-  if encoders := target.encoders(model):
-    reasons = encoders.reasons(model)
+  if writer := target.encoder_writer(model):
+    reasons = writer.reasons(model)
   elif isinstance(model, TwoTowers):
     reasons = ["it has no place for a text tower"]
   elif model.extended:
@@ -164,16 +165,17 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
   if name == "hf" and preprocessing.size and not preprocessing.cut_from:
     reasons += filter(None, [processor.reason(preprocessing)])
   if reasons:
-    able = {to: kind.encoders(model) for to, kind in TARGETS.items()}
-    can = [to for to, kind in able.items() if kind and not kind.reasons(model)]
-    hint = f" (--to {' or '.join(can)} can)" if can else ""
+    writers = {to: other.encoder_writer(model) for to, other in TARGETS.items()}
+    able = [to for to, w in writers.items() if w and not w.reasons(model)]
+    hint = f" (--to {' or '.join(able)} can)" if able else ""
     raise ValueError(
       f"{name} cannot express this model: {'; '.join(reasons)}{hint}."
     )
-  return [*_not_kept(as_recorded(loaded, name), name)]
+  return [*_losses(as_recorded(loaded, name), name)]
 
 
-def _not_kept(loaded: Loaded, name: str) -> Iterator[str]:
+def _losses(loaded: Loaded, name: str) -> Iterator[str]:
+  """A line on each thing that a format keeps only approximately, or loses."""
   preprocessing = loaded.preprocessing
   near = processor.nearest(preprocessing)
   crop = preprocessing.crop
@@ -206,18 +208,25 @@ def _not_kept(loaded: Loaded, name: str) -> Iterator[str]:
       "odd number of pixels is cut away, its crop lies one pixel off"
     )
   model = loaded.model
-  if model.resnet_layers and (model.resnet_epsilon is None) == (name == "timm"):
+  if model.resnet_layers and _changes_resnet_epsilon(model, name):
     yield (
       f"{name} standardises a ResNet's kernels with another epsilon: logits "
       "change by about a ten-thousandth"
     )
-  if encoders := TARGETS[name].encoders(model):
-    yield from encoders.not_kept(model)
+  if encoder_writer := TARGETS[name].encoder_writer(model):
+    yield from encoder_writer.not_kept(model)
   if loaded.loss in _UNRECORDED and name != "hf":
     yield f"the format does not record that {_UNRECORDED[loaded.loss]}"
 
 
+def _changes_resnet_epsilon(model: Any, name: str) -> bool:
+  """Whether the format's library uses another epsilon in a model's ResNet."""
+  has_timms_epsilon = model.resnet_epsilon is not None
+  return has_timms_epsilon != (name == "timm")
+
+
 def _reasons(model: Any, target: Target) -> Iterator[str]:
+  """Why a format cannot express a model of the paper; nothing if it can."""
   if model.pooling not in target.poolings:
     names = " or ".join(target.poolings)
     yield (
@@ -244,9 +253,10 @@ def _reasons(model: Any, target: Target) -> Iterator[str]:
     )
   if model.resnet_layers and not target.hybrids:
     yield "it is a hybrid, and the format has no ResNet before the patches"
-  headed = bool(model.num_classes)
-  if model.representation_size is not None and headed not in target.pre_logits:
-    place = "below" if headed else "without"
+  has_head = bool(model.num_classes)
+  has_pre_logits = model.representation_size is not None
+  if has_pre_logits and has_head not in target.pre_logits:
+    place = "below" if has_head else "without"
     yield f"it has a representation layer (pre_logits) {place} a head"
   if target is TARGETS["torchvision"] and channels_of(model) != 3:
     yield f"its images have {channels_of(model)} channel(s), and not 3"
@@ -264,21 +274,23 @@ def save_as(
 ) -> None:
   """Writes a folder with the weights, the format's other files and a README.md.
 
-  `check_expressible` accepts the model. The folder appears complete or not at
-  all. Raises ValueError if it exists and is not empty.
+  Call `check_expressible` first. The folder appears complete or not at all.
+  Raises ValueError if the folder exists and is not empty.
   """
   check_new_folder(folder)
-  model, params = _expressed(loaded, name)
+  model, params = _express(loaded, name)
   target = TARGETS[name]
   sizes = axis_sizes(model)
   rules = target.rules_for(model)
   writer = target.writer(model)
-  params = getattr(writer, "stored", lambda _, held: held)(model, params)
+  if hasattr(writer, "stored"):
+    params = writer.stored(model, params)
   arrays = {}
   for rule in track(rules, "converting", len(rules)):
     array = rule.write([params.pop(path) for path in rule.ours], sizes)
     arrays[rule.theirs] = np.asarray(array, order="C")
-  arrays |= getattr(writer, "constants", lambda model: {})(model)
+  if hasattr(writer, "constants"):
+    arrays |= writer.constants(model)
   assert not params, f"no rule writes {list(params)}"
   with filling(folder) as draft:
     save_arrays(draft / target.file, arrays)
@@ -290,12 +302,12 @@ def save_as(
     (draft / "README.md").write_text(card, "utf-8")
 
 
-def _expressed(loaded: Loaded, name: str) -> tuple[Any, equivalent.Params]:
+def _express(loaded: Loaded, name: str) -> tuple[Any, equivalent.Params]:
   """An equivalent model that the format can express, and its parameters."""
   model: Any = loaded.model
   params = dict(loaded.read())
-  if encoders := TARGETS[name].encoders(model):
-    written = encoders.equivalent(model)
+  if encoder_writer := TARGETS[name].encoder_writer(model):
+    written = encoder_writer.equivalent(model)
   else:
     own_position = {"big_vision": "sincos2d", "timm": "learned_grid"}.get(name)
     grid_only = name == "big_vision" and model.pooling == "token"

@@ -26,6 +26,7 @@ class InterpolationSettings(Section):
 
 
 def _one_head(transfer: "TransferSettings") -> None:
+  """Raises ValueError if the head is to be kept and fitted anew."""
   if transfer.keep_head:
     raise ValueError(
       "probe_head=True needs keep_head=False: a head is either kept or fitted."

@@ -1,11 +1,11 @@
-"""Text towers with their weights; opens those of published models."""
+"""Text towers with their weights, and the opening of published ones."""
 
 import dataclasses
 import functools
 import math
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from vit_jax.pretrained.arrays import Arrays, open_arrays
 from vit_jax.pretrained.folder import open_folder
 from vit_jax.pretrained.formats import open_clip, texts
 from vit_jax.pretrained.formats.mapping import check, read_all
-from vit_jax.pretrained.quantised import check_floats, explained
+from vit_jax.pretrained.quantised import check_floats, explain_quantisation
 from vit_jax.runtime.printable import say
 
 _CLIPS_SCALE = 100.0
@@ -43,7 +43,7 @@ TEMPLATES = ("a photo of a {}.",)
 class LoadedText:
   """A text tower with its tokenizer, whose parameters are read on demand.
 
-  Published weights and our own runs on pairs both become one.
+  It stands for a published text tower as well as for that of a run on pairs.
 
   Attributes:
     source: The path or address, as the caller wrote it.
@@ -52,8 +52,8 @@ class LoadedText:
     read: Yields (path, array) of its parameters, with one array at a time in
       memory.
     open_files: Reads the tokenizer's files, as a run keeps them.
-    read_scale_and_bias: Gives `scale_and_bias`.
-    notes: Lines on what no file tells.
+    read_scale_and_bias: Reads `scale_and_bias`.
+    notes: Lines on facts that no file states and that were assumed.
     projected: Whether the image tower beside it ends in a projection of its
       own, which is not read.
   """
@@ -75,17 +75,17 @@ class LoadedText:
 
   @functools.cached_property
   def scale_and_bias(self) -> tuple[float, float | None]:
-    """`scale` and `bias`."""
+    """The pair of `scale` and `bias`, which are read when first asked for."""
     return self.read_scale_and_bias()
 
   @property
   def scale(self) -> float:
-    """Factor of the cosine similarities with images."""
+    """The factor of the cosine similarities with images."""
     return self.scale_and_bias[0]
 
   @property
   def bias(self) -> float | None:
-    """Added to the scaled similarities; None if the towers have none."""
+    """The number added to the scaled similarities; None if there is none."""
     return self.scale_and_bias[1]
 
   @functools.cached_property
@@ -94,7 +94,7 @@ class LoadedText:
     return self.open_files()
 
   def longer(self) -> Tokenizer:
-    """The tokenizer for texts of one token more, which tells what is cut."""
+    """The tokenizer for texts of one more token, which shows what is cut."""
     return self.files.longer
 
   def embed(
@@ -102,8 +102,8 @@ class LoadedText:
   ) -> Float[np.ndarray, "N R"]:
     """The representation of each text, as the tower gives it.
 
-    A text that is longer than the tower reads is cut, as in its library, and a
-    line says so. Raises ValueError if a text is empty, or there is none.
+    A text that is too long for the tower is cut, as in its library, and a line
+    says so. Raises ValueError if a text is empty, or no text is given.
     """
     if not texts:
       raise ValueError("there is no text to embed: give at least one.")
@@ -132,8 +132,9 @@ class LoadedText:
     template, all scaled to length 1, as CLIP has it (arXiv:2103.00020, Sec.
     3.1.4).
 
-    Equal classifiers are one, for which an image's step is compiled once.
-    Raises ValueError if there is no name, or a template has no {} for it.
+    Equal arguments give the same object, so that the step that classifies
+    images is compiled once. Raises ValueError if there is no name, or a
+    template has no {} for it.
     """
     return self._head_of(tuple(names), tuple(templates))
 
@@ -163,58 +164,80 @@ def open_text(
 
   The file is a CLIP, MetaCLIP 2, SigLIP, SigLIP 2 or TIPSv2 that transformers
   saved, or its text tower alone, a model of open_clip, or a SigLIP of
-  big_vision. No array is read but the scale and the bias. Raises
-  NoTextTowerError if there is none, and ValueError as `load.load_text`.
+  big_vision. Of its arrays, only the scale and the bias are read. `tokenizer`
+  is a folder with another tokenizer than that beside the weights. Raises
+  NoTextTowerError if there is no text tower, and ValueError as `load.load_text`
+  does.
   """
-  files = open_folder(_weights(path))
+  files = open_folder(_weights_path(path))
   folder = pathlib.Path(files.weights).parent
-  with explained(files.config), open_arrays(files.weights) as arrays:
+  with explain_quantisation(files.config), open_arrays(files.weights) as arrays:
     layout = texts.infer(arrays.shapes, files.config, source)
     projected = [x for x in arrays.shapes if x.startswith(_PROJECTIONS)]
     check_floats(arrays, (rule.theirs for rule in layout.rules))
     tower = layout.tower
     what = f"{source} is not the text tower of a {layout.family} model"
     check(layout.rules, layout.shapes, param_shapes(tower, (1, 1)), tower, what)
-    scale, bias, notes = _scale_and_bias(arrays, layout.pair)
-    notes += [_UNPROJECTED.format(projected[0])] if projected else []
+    similarity = _similarity(arrays, layout.pair)
+  notes = [similarity.note] if similarity.note else []
+  if projected:
+    notes.append(_UNPROJECTED.format(projected[0]))
 
   def read() -> Leaves:
     with open_arrays(files.weights) as arrays:
       for leaf, array in read_all(layout.rules, arrays, tower):
         yield leaf, array.astype(np.float32, copy=False)
 
-  beside = pathlib.Path(tokenizer).expanduser() if tokenizer else folder
+  tokenizer_folder = (
+    pathlib.Path(tokenizer).expanduser() if tokenizer else folder
+  )
   clean = open_clip.cleaning(files.config)
-  ids = open_tokenizer(beside, layout.family, tower.length, clean)
-  if ids.size > tower.vocabulary:
+  opened_tokenizer = open_tokenizer(
+    tokenizer_folder, layout.family, tower.length, clean
+  )
+  if opened_tokenizer.size > tower.vocabulary:
     raise ValueError(
-      f"{source}: {ids.file} has {ids.size:,} tokens and the text tower "
-      f"{tower.vocabulary:,}: it is not the tokenizer of these weights."
+      f"{source}: {opened_tokenizer.file} has {opened_tokenizer.size:,} tokens "
+      f"and the text tower {tower.vocabulary:,}: it is not the tokenizer of "
+      "these weights."
     )
   return LoadedText(
     source=source,
     tower=tower,
-    tokenizer=dataclasses.replace(ids, folder=beside),
+    tokenizer=dataclasses.replace(opened_tokenizer, folder=tokenizer_folder),
     read=read,
     open_files=lambda: TokenizerFiles.read(
-      beside, layout.family, tower.length, clean
+      tokenizer_folder, layout.family, tower.length, clean
     ),
-    read_scale_and_bias=lambda: (scale, bias),
-    notes=(*notes, *ids.notes),
+    read_scale_and_bias=lambda: (similarity.scale, similarity.bias),
+    notes=(*notes, *opened_tokenizer.notes),
     projected=bool(projected),
   )
 
 
-def _weights(path: pathlib.Path) -> pathlib.Path:
-  """The path; in a folder, open_clip's file if others are an image tower's."""
+def _weights_path(path: pathlib.Path) -> pathlib.Path:
+  """`path` itself, or open_clip's file of both towers in this folder.
+
+  The latter if the folder's other weights are of the image tower alone.
+  """
   whole = path / open_clip.WEIGHTS
   return whole if whole.exists() and open_clip.is_whole_beside(path) else path
 
 
-def _scale_and_bias(
-  arrays: Arrays, pair: Mapping[str, str]
-) -> tuple[float, float | None, list[str]]:
-  """The scale and the bias of similarities, and a line if no array tells.
+class _Similarity(NamedTuple):
+  """How image and text are compared: scale * cosine + bias.
+
+  Attributes:
+    note: A line if no scale is stored, else "".
+  """
+
+  scale: float
+  bias: float | None
+  note: str = ""
+
+
+def _similarity(arrays: Arrays, pair: Mapping[str, str]) -> _Similarity:
+  """Reads the scale and the bias; `pair` tells which array holds which.
 
   Raises ValueError if the scale is out of bounds.
   """
@@ -225,10 +248,11 @@ def _scale_and_bias(
   }
   bias = stored.get("logit_bias")
   if "logit_scale" in stored:
-    return scale_of(stored["logit_scale"]), bias, []
+    return _Similarity(scale_of(stored["logit_scale"]), bias)
   if "temperature" in stored:
     T = stored["temperature"]
-    scale_of(-math.log(T) if T > 0 else math.nan)  # Refuses what is none.
-    return 1 / T, bias, []
+    # Raises an error if 1 / T is out of bounds.
+    scale_of(-math.log(T) if T > 0 else math.nan)
+    return _Similarity(1 / T, bias)
   note = f"no scale is stored: similarities are multiplied by {_CLIPS_SCALE:g}"
-  return _CLIPS_SCALE, bias, [note]
+  return _Similarity(_CLIPS_SCALE, bias, note)

@@ -1,4 +1,4 @@
-"""What is said of images that a run answers, beside those it was trained on."""
+"""Lines on how the images that a run answers relate to its training images."""
 
 import contextlib
 import itertools
@@ -17,41 +17,42 @@ from vit_jax.inference.reading import arrays_by, read_image
 from vit_jax.runtime.printable import printable_path
 from vit_jax.runtime.settings import from_dict, types_of
 
-_LOOKED_AT = 100  # Pictures whose pixels are looked at.
-# A folder with more images is not listed for this, nor are more asked about.
+_MOST_READ = 100  # Pictures whose pixels are read.
+# With more images, in the run's folder or to be answered, none are compared.
 _MOST = 100_000
 
 
-def line_on(
+def overlap_of_answers(
   description: Mapping[str, Any] | None, labels: Any, images: Any
 ) -> str:
-  """A line on how many of some images a run was trained on, or "".
+  """A line on how many of the images that a run answers it was trained on.
 
-  The run keeps its folder and the rule that parts it, so its training split is
-  opened again. Images that are not files, and those of another folder, are not
-  of it, and nothing is listed for them.
+  The description holds the run's folder of images and how it was split, so the
+  training split is opened again. Only files in this folder can be in the split;
+  if there are none, nothing is opened. The line is "" if no image is in it.
 
   Args:
-    description: The run's, as a `Loaded` has it; None is no run of ours.
-    labels: The kind of its task's labels.
-    images: Paths, folders and patterns; anything else is passed over.
+    description: That of a `Loaded`; None for published weights.
+    labels: The kind of the labels of the run's task.
+    images: Paths, folders and patterns; anything else is ignored.
   """
-  return _line_on(description, labels, _files(images), "answer")
+  return _overlap_line(description, labels, _files(images), "answer")
 
 
-def line_on_digits(
+def digits_advice(
   description: Mapping[str, Any] | None,
   preprocessing: Preprocessing,
   images: Any,
 ) -> str:
-  """A line on what pictures have to be like for a run on our digits, or "".
+  """A line on how pictures have to look for a run on the data set `digits`.
 
-  Paper is black in all 1,797 digits, whose border is at most 28 % bright on
-  average. A picture with a border that is brighter than half is unlike them.
+  The line is "" for other runs. All 1,797 digits have a black background, and
+  their borders are at most 28 % bright on average. A picture whose border is
+  brighter than 50 % does not look like them.
 
   Args:
-    description, images: As in `line_on`.
-    preprocessing: The model's.
+    description, images: As in `overlap_of_answers`.
+    preprocessing: The model's preprocessing.
   """
   data = (description or {}).get("config", {}).get("data", {})
   size = preprocessing.image_size
@@ -59,7 +60,7 @@ def line_on_digits(
   if data.get("name") != "digits" or any(places) or size is None:
     return ""
   read = arrays_by(preprocessing.transform())
-  files = itertools.islice(_files(images), _LOOKED_AT)
+  files = itertools.islice(_files(images), _MOST_READ)
   arrays = [read_image(file, read) for file in files]
   borders = [
     _border(each["image"]) for each in arrays if not isinstance(each, str)
@@ -73,78 +74,79 @@ def line_on_digits(
   bright = sum(border > 255 / 2 for border in borders)
   if not bright:
     return line
-  which = f"{bright:,} of these {len(borders):,} pictures have bright borders"
+  count = f"{bright:,} of these {len(borders):,} pictures have bright borders"
   if len(borders) == 1:
-    which = "The border of this picture is bright"
+    count = "The border of this picture is bright"
   return (
-    f"{line} {which}: invert dark digits on white paper, and leave some black "
+    f"{line} {count}: invert dark digits on white paper, and leave some black "
     "beside light ones."
   )
 
 
-def line_on_score(
+def overlap_of_score(
   description: Mapping[str, Any] | None, labels: Any, files: Iterable[str]
 ) -> str:
-  """As `line_on`, for the images that a score was measured on; may be "".
+  """A line on how many of the images of a score a run was trained on.
+
+  It is "" if no image is in the training split, as in `overlap_of_answers`.
 
   Args:
-    description, labels: As in `line_on`.
+    description, labels: As in `overlap_of_answers`.
     files: The paths of the images.
   """
-  return _line_on(description, labels, files, "score")
+  return _overlap_line(description, labels, files, "score")
 
 
-def _line_on(
+def _overlap_line(
   description: Mapping[str, Any] | None,
   labels: Any,
   files: Iterable[str],
   what: Literal["answer", "score"],
 ) -> str:
+  """The line of `overlap_of_answers` or `overlap_of_score`."""
   data = (description or {}).get("config", {}).get("data", {})
   root = data.get("root")
   if not (root and os.path.isdir(root)):
     return ""
-  asked = [*itertools.islice(files, _MOST + 1)]
-  inside = _inside(asked, root)
+  paths = [*itertools.islice(files, _MOST + 1)]
+  inside = _ids_below(root, paths)
   if not inside:
     return ""
-  if len(asked) > _MOST or _has_more(root):
-    said = {
+  if len(paths) > _MOST or _has_too_many(root):
+    verdicts = {
       "answer": "its answers for those say nothing about new images.",
       "score": "the score says little about new ones.",
     }
     place = printable_path(os.fsencode(root))
-    return f"This run was trained on images of {place}: {said[what]}"
-  kept = {name: data[name] for name in types_of(DataSettings) if name in data}
+    return f"This run was trained on images of {place}: {verdicts[what]}"
+  saved = {name: data[name] for name in types_of(DataSettings) if name in data}
   with contextlib.suppress(ValueError, OSError):
-    source: Any = open_source(
-      "train", from_dict(DataSettings, kept, saved=True), labels
-    )
+    settings = from_dict(DataSettings, saved, saved=True)
+    source: Any = open_source("train", settings, labels)
     trained = {*source.ids(range(len(source)))} & inside
     if trained:
-      return _line(len(trained), len(asked), what)
+      return _counts_line(len(trained), len(paths), what)
   return ""
 
 
-def _line(trained: int, asked: int, what: str) -> str:
-  if trained == asked == 1:
+def _counts_line(trained: int, total: int, what: str) -> str:
+  if trained == total == 1:
     return f"This image was trained on: its {what} says nothing about new ones."
-  if trained == asked:
-    which = f"All {asked:,} images were"
+  if trained == total:
+    images = f"All {total:,} images were"
   else:
-    which = f"{trained:,} of these {asked:,} images were"
+    images = f"{trained:,} of these {total:,} images were"
   if what == "score":
-    says = "nothing" if trained == asked else "little"
-    return f"{which} trained on: the score says {says} about new ones."
-  return f"{which} trained on: their answers say nothing about new images."
+    says = "nothing" if trained == total else "little"
+    return f"{images} trained on: the score says {says} about new ones."
+  return f"{images} trained on: their answers say nothing about new images."
 
 
 def _files(images: Any) -> Iterator[str]:
-  """The files among what may also be pictures in memory."""
-  given: Iterable[Any] = (images,)
-  if isinstance(images, list | tuple):
-    given = images
-  paths = (one for one in given if isinstance(one, str | os.PathLike))
+  """The image files that are meant; pictures in memory are left out."""
+  several = isinstance(images, list | tuple)
+  items: Iterable[Any] = images if several else (images,)
+  paths = (one for one in items if isinstance(one, str | os.PathLike))
   return find_images(paths)
 
 
@@ -155,8 +157,8 @@ def _border(pixels: np.ndarray) -> float:
   return float(pixels[outer].mean())
 
 
-def _inside(paths: Iterable[str], root: str) -> set[str]:
-  """The ids of the files that are below the run's folder."""
+def _ids_below(root: str, paths: Iterable[str]) -> set[str]:
+  """The ids of those files that are below the run's folder."""
   top = os.path.join(os.path.realpath(root), "")
   ids = set()
   for path in paths:
@@ -167,7 +169,7 @@ def _inside(paths: Iterable[str], root: str) -> set[str]:
   return ids
 
 
-def _has_more(root: str) -> bool:
-  return any(
-    True for _ in itertools.islice(images_below(os.fsencode(root)), _MOST, None)
-  )
+def _has_too_many(root: str) -> bool:
+  """Whether a folder has more than `_MOST` images."""
+  beyond = itertools.islice(images_below(os.fsencode(root)), _MOST, None)
+  return any(True for _ in beyond)

@@ -1,6 +1,6 @@
-"""Published weights with what only their pre-training needs.
+"""Published weights with the parts that only their pre-training needs.
 
-That is MAE's decoder, or the text tower beside an image tower.
+These are MAE's decoder, or the text tower beside an image tower.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ OTHERS = (
   "positional_embedding",
   "ln_final.",
 )
-"""Beginnings of the names of arrays that are read here."""
-_NO_PLACES = (
+"""Beginnings of the names of arrays that this module reads."""
+_NO_POSITIONS = (
   "its decoder_pos_embed is zero, as in new models of transformers 5, so its "
   "decoder does not know where patches are; that of a run does"
 )
@@ -41,7 +41,7 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
   """A masked autoencoder with its decoder, or a pair of two towers.
 
   `loaded` is the encoder, opened from `path`, with positions for `grid`. Raises
-  ValueError if the file holds neither, or what we cannot express.
+  ValueError if the file holds neither, or if they cannot be expressed here.
   """
   files = open_folder(path)
   with open_arrays(files.weights) as arrays:
@@ -55,11 +55,11 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
   shapes = {short: stored[name] for short, name in names.items()}
   sizes = hf_mae.sizes(shapes, files.config)
   model: Autoencoder = autoencoder(loaded.model, **sizes)
-  with open_arrays(files.weights) as opened:
-    stored_positions = opened.renamed(names)[hf_mae.POSITIONS]
-  placed = hf_mae.has_positions(stored_positions, model)
-  model = model.clone(decoder_positions=placed)
-  notes = [] if placed else [_NO_PLACES]
+  with open_arrays(files.weights) as arrays:
+    stored_positions = arrays.renamed(names)[hf_mae.POSITIONS]
+  has_positions = hf_mae.has_positions(stored_positions, model)
+  model = model.clone(decoder_positions=has_positions)
+  notes = [] if has_positions else [_NO_POSITIONS]
   del shapes[hf_mae.POSITIONS]
   ours = param_shapes(model, grid)
   rules = hf_mae.rules(model)
@@ -69,9 +69,8 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     yield from loaded.read()
-    with open_arrays(files.weights) as opened:
-      arrays = opened.renamed(names)
-      for leaf, array in read_all(rules, arrays, model):
+    with open_arrays(files.weights) as arrays:
+      for leaf, array in read_all(rules, arrays.renamed(names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
   settings = hf_mae.objective(files.config)

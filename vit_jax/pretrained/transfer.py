@@ -25,7 +25,7 @@ from vit_jax.runtime.printable import counted, first_of, printable, say
 _RGB = ("red", "green", "blue")
 
 
-def fit(
+def adapt_model(
   loaded: Loaded,
   class_names: tuple[str, ...],
   fields: Mapping[str, Any],
@@ -33,11 +33,13 @@ def fit(
   keep_head: bool = False,
   keep_pre_logits: bool = False,
 ) -> Model:
-  """Makes the model to fine-tune.
+  """The model to fine-tune: the checkpoint's, for the classes of new data.
 
   Raises ValueError if the head cannot be kept.
 
   Args:
+    loaded: The checkpoint.
+    class_names: Names of the classes of the data; () if it names none.
     fields: Fields of the model that replace the checkpoint's.
     keep_head: Whether to keep the head, and the representation layer with it;
       the classes must then be the same.
@@ -49,25 +51,23 @@ def fit(
     old["block"] = loaded.model.block
   old_names = loaded.class_names
   num_classes = fields["num_classes"]
-  other = old["num_classes"] != num_classes or (
-    old_names and old_names != class_names
-  )
-  if keep_head and other:
+  names_differ = bool(old_names) and old_names != class_names
+  if keep_head and (old["num_classes"] != num_classes or names_differ):
     raise ValueError(
       f"transfer.keep_head: the checkpoint has "
       f"{counted(old['num_classes'], 'class', 'classes')} "
-      f"({few(old_names)}) and the data has {num_classes} "
-      f"({few(class_names)}), and they must be the same: leave it out for a "
-      "new head."
+      f"({first_names(old_names)}) and the data has {num_classes} "
+      f"({first_names(class_names)}), and they must be the same: leave it out "
+      "for a new head."
     )
   if not keep_head:
-    old["head_bias"] = 0.0  # It was chosen for the checkpoint's head.
+    old["head_bias"] = 0.0  # The old value was for the checkpoint's head.
   if "representation_size" in old and not (keep_head or keep_pre_logits):
     old["representation_size"] = None
   return from_fields({**old, **fields})
 
 
-def few(names: tuple[str, ...]) -> str:
+def first_names(names: tuple[str, ...]) -> str:
   """The first of some class names, for a message."""
   return first_of([*map(printable, names)], 3) or "not named"
 
@@ -86,18 +86,20 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
   trunk_shapes = {k: v for k, v in loaded.shapes.items() if not own_task(k)}
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
-    yield from (leaf for leaf in loaded.read() if leaf[0] in trunk_shapes)
-    yield from ((k, np.zeros(v, np.float32)) for k, v in head.items())
+    for path, array in loaded.read():
+      if path in trunk_shapes:
+        yield path, array
+    for path, shape in head.items():
+      yield path, np.zeros(shape, np.float32)
 
   if num_classes:
-    left = (
-      f", and its head of {counted(before, 'class', 'classes')} is left out"
-      if before
-      else ""
-    )
+    left_out = ""
+    if before:
+      old_head = f"its head of {counted(before, 'class', 'classes')}"
+      left_out = f", and {old_head} is left out"
     say(
       f"{loaded.origin.source}: the head for "
-      f"{counted(num_classes, 'class', 'classes')} is new, all zeros{left}."
+      f"{counted(num_classes, 'class', 'classes')} is new, all zeros{left_out}."
     )
   return dataclasses.replace(
     loaded, model=model, shapes={**trunk_shapes, **head}, read=read
@@ -114,7 +116,7 @@ def new_head(
 ) -> tuple[Model, dict[str, Any]]:
   """A model with a new head of zeros, and its parameters.
 
-  The other parameters are those given, and the representation layer stays.
+  The other parameters, the representation layer's among them, stay as given.
   `new_head(loaded, num_classes)` takes what `load_pretrained` returned.
 
   >>> import jax
@@ -133,6 +135,7 @@ def new_head(
   (5, (16, 5))
 
   Args:
+    model: The model.
     params: The model's parameters, as plain arrays.
     num_classes: Classes of the new head; 0 leaves it out.
 
@@ -169,17 +172,17 @@ def leaves(
   bands: Sequence[str] = (),
   keep_head: bool = False,
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields (path, array) for all parameters that the model takes over.
+  """Yields (path, array) for all parameters that `model` takes from `loaded`.
 
-  `bands` are the names of the channels, if they have any.
-
-  A line says how the first kernel is adapted to other channels. Raises
-  ValueError if one of them does not fit or is missing.
+  `image_size`, `channels` and `bands`, the names of the channels if they have
+  any, are those of the new model's images. A line says how the first kernel is
+  adapted to other channels. Raises ValueError if a parameter does not fit or is
+  missing.
   """
   grid = grid_of(model, image_size)
   old_size = loaded.preprocessing.size
-  old = grid_of(loaded.model, old_size) if old_size else grid
-  old = loaded.model.position_grid or old
+  old_images = grid_of(loaded.model, old_size) if old_size else grid
+  old = loaded.model.position_grid or old_images
   new = model.position_grid or grid
   missing = param_shapes(model, grid, channels)
   parts = Parts.of(model, missing)
@@ -191,9 +194,9 @@ def leaves(
       continue
     method = interpolation or loaded.interpolation
     array = resized(path, array, old, new, method)
-    differ = channels != old_channels
-    differ = differ or (old_channels == 3 and not _are_rgb(bands))
-    if differ and parts.reads_pixels(path):
+    other_bands = old_channels == 3 and not _are_rgb(bands)
+    channels_differ = channels != old_channels or other_bands
+    if channels_differ and parts.reads_pixels(path):
       array, how = _adapt_channels(array, old_channels, channels, bands)
       say(f"{loaded.origin.source}: {how}.")
     shape = missing.pop(path)
@@ -216,7 +219,7 @@ def _are_rgb(bands: Sequence[str]) -> bool:
 
 
 def _order(bands: Sequence[str]) -> list[int] | None:
-  """The places of red, green and blue among the bands; None unless all are."""
+  """The places of red, green and blue in the bands; None if one is missing."""
   names = [name.lower() for name in bands]
   if not {*_RGB} <= {*names}:
     return None

@@ -335,7 +335,9 @@ def build_model(
     for later in ("interpolation", "probe_head"):  # They are for the arrays.
       del keep[later]
     keep["keep_pre_logits"] |= task.text_setup is not None  # CLIP's projection.
-    return task.adapted(transfer.fit(start, class_names, fields, **keep))
+    return task.adapted(
+      transfer.adapt_model(start, class_names, fields, **keep)
+    )
   if "variant" not in fields:
     raise ValueError(
       "model.variant is not set: set it, as in --config.model.variant=B/16, or "

@@ -129,9 +129,9 @@ def check_teacher(
   if num_classes != model.num_classes or other:
     raise ValueError(
       f"distill.teacher={source!r} has {num_classes} classes "
-      f"({transfer.few(names)}) and the student {model.num_classes} "
-      f"({transfer.few(class_names)}): they must be the same, in the same "
-      "order."
+      f"({transfer.first_names(names)}) and the student {model.num_classes} "
+      f"({transfer.first_names(class_names)}): they must be the same, in the "
+      "same order."
     )
   if teacher.loss != kind:
     raise ValueError(
@@ -190,7 +190,7 @@ def _shapes_of_teacher(loaded: Loaded, mesh: Mesh, dtype: Any) -> Any:
 def _read_teacher(loaded: Loaded, shapes: Any) -> tuple[Any, dict[str, Any]]:
   """The teacher's arrays on the devices, and its record."""
   digests: dict[str, str] = {}
-  leaves = pinned.digesting(loaded, digests).read()
+  leaves = pinned.with_digests(loaded, digests).read()
   params = _placed(leaves, shapes, Parts.of(loaded.model, shapes))
   return params, pinned.record(loaded, digests)
 
@@ -217,7 +217,7 @@ def _read_base(
   method = settings.transfer.interpolation or start.interpolation
   preprocessing = build.make_preprocessing(settings)
   leaves = transfer.leaves(
-    pinned.digesting(start, digests),
+    pinned.with_digests(start, digests),
     model.clone(scan=False) if model.scan else model,
     preprocessing.image_size,
     method,

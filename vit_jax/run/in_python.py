@@ -148,7 +148,7 @@ class FinishedRun:
     Raises AttributeError, with what may be meant by the name.
     """
     if alias := aliases("run").get(name):
-      return alias.of(self)
+      return alias.resolve(self)
     hint = ""
     if not name.startswith("_"):
       hint = hints.of_attribute(name, "run", _OF_A_RUN)

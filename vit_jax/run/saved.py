@@ -24,7 +24,7 @@ from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.pretrained import trained_on
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.locate import check_named
+from vit_jax.pretrained.locate import check_trusted
 from vit_jax.run.evaluation import open_stream
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
@@ -114,7 +114,7 @@ def open_saved_run(
     settings = _with_other_data(settings, loaded.task, folder, test, root)
   for flag, place in prepared_place(settings.data).items():
     if {"root": root, "data_dir": data_dir}[flag] is None:
-      check_named(place, "the data of this run", flag, workdir)
+      check_trusted(place, "the data of this run", flag, workdir)
   fitted = loaded.task.for_test() if test else loaded.task
   data = settings.data
   if not (data.photographs or data.name or fitted.labels.reader):
@@ -188,7 +188,7 @@ def evaluate_checkpoint(
     metrics |= kept_folds(metrics_so_far(epath.Path(workdir).expanduser()))
   elif first:
     files: Any = run.source
-    known = trained_on.line_on_score(
+    known = trained_on.overlap_of_score(
       run.loaded.description, run.task.labels, files.files()
     )
   verdict = str(run.task.scores.verdict(metrics, known))
@@ -277,7 +277,7 @@ def _with_teacher(
   from vit_jax.run.extras import with_teacher
 
   if source is None:
-    check_named(
+    check_trusted(
       settings.distill.teacher or "", "the teacher of this run", "base"
     )
   else:

@@ -20,7 +20,7 @@ from vit_jax.data.reading.tokenizer_files import TokenizerFiles, new_tokenizer
 from vit_jax.models.two_towers import IMAGE, TEXT
 from vit_jax.pretrained.formats.texts import NoTextTowerError
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.pair import of_both
+from vit_jax.pretrained.pair import join_leaves
 from vit_jax.pretrained.text import Leaves, LoadedText
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.printable import say
@@ -143,7 +143,7 @@ def with_text_weights(loaded: Loaded) -> Loaded:
     return loaded
 
   def read() -> Leaves:
-    return of_both(loaded.read(), text.read())
+    return join_leaves(loaded.read(), text.read())
 
   return dataclasses.replace(
     loaded, read=read, restore=None, open_text=lambda: text

@@ -200,7 +200,7 @@ class _Opened:
       return loaded.params_on(mesh)
 
     if isinstance(checkpoint, Loaded):
-      self.loaded = checkpoint.holding(on_mesh)
+      self.loaded = checkpoint.read_and_hold(on_mesh)
     else:
       self.loaded = open_checkpoint(checkpoint, hold=on_mesh, **overrides)
     self.model = self.loaded.task.probed(self.loaded.model)[""]
