@@ -38,13 +38,13 @@ with epy.lazy_api_imports(globals()):
 
 __version__ = "0.1.0"
 
-_lazy_name = globals()["__getattr__"]  # It has the names from above.
+_lazy_name = globals()["__getattr__"]  # It imports the names above.
 
 
 def __getattr__(name: str) -> Any:
-  """A public name, or what answers to one of another library.
+  """Returns what a public name, or a name of another library, stands for.
 
-  AttributeError says which one may have been meant.
+  The AttributeError for any other name suggests a public one.
   """
   try:
     return _lazy_name(name)
@@ -63,23 +63,26 @@ def _aliases() -> dict[str, Any]:
 
 
 def _suggest(name: str) -> str:
+  """The end of the message on an unknown name: what to use instead."""
   from vit_jax.__main__ import COMMANDS
   from vit_jax.runtime import hints
 
-  if found := hints.instead_of(name, "vit_jax"):
-    return found
+  if hint := hints.instead_of(name, "vit_jax"):
+    return hint
   verb = name.partition("_")[0]  # `load_model` is rather `load_pretrained`.
-  same = [other for other in __all__ if other.startswith(f"{verb}_")]
-  near = same if name == verb else hints.near_names(name, same or __all__)
-  if name in COMMANDS and not same:
+  same_verb = [other for other in __all__ if other.startswith(f"{verb}_")]
+  if name in COMMANDS and not same_verb:
     return f"; `vit_jax {name}` is for a shell; in a notebook, !vit_jax {name}."
-  if near := near or same:
-    return f"; did you mean vit_jax.{near[0]}?"
+  near: list[str] = []
+  if name != verb:
+    near = hints.near_names(name, same_verb or __all__)
+  if candidates := near or same_verb:
+    return f"; did you mean vit_jax.{candidates[0]}?"
   return "; dir(vit_jax) lists what there is."
 
 
 def __dir__() -> list[str]:
-  """The names that are meant to be used, without the modules behind them."""
+  """The public names, without the submodules."""
   return [*__all__, "__version__"]
 
 

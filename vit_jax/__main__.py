@@ -16,8 +16,8 @@ from vit_jax import __version__
 from vit_jax.runtime import command, hints
 from vit_jax.runtime.printable import say
 
-# Each command's module, and what it does, by what people come for. A test
-# compares the names with the modules.
+# The commands and what each does, grouped by purpose. A test compares their
+# names with the modules.
 GROUPS = {
   "What most people come for": {
     "train": "Trains a model on your images, or goes on with a run.",
@@ -48,10 +48,10 @@ COMMANDS = {
   name: says for group in GROUPS.values() for name, says in group.items()
 }
 
-# Where a command is that is no file or folder directly in the package.
+# The modules of the commands that are not directly in the package.
 _PLACES = {"merge": "run.experiments.merge", "similar": "report.similar"}
 
-# Names of these commands in other libraries, and the command to type here.
+# Names that other libraries give to these commands, and what to type here.
 OTHER_NAMES = {
   **dict.fromkeys(("resume", "continue"), "train DATA"),
   **dict.fromkeys(("finetune", "fine_tune"), "train DATA --pretrained NAME"),
@@ -87,13 +87,13 @@ def main() -> int:
     runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)
     return 0
   command.open_missing_streams()
+  command.complete(*COMMANDS, "configs", "help")
   texts = {
     "": _help,
     "configs": _configs,
     "help": lambda: _keys(*arguments[1:2]),
+    "--version": lambda: f"vit_jax {__version__}",
   }
-  command.complete(*COMMANDS, *filter(None, texts))
-  texts["--version"] = lambda: f"vit_jax {__version__}"
   try:
     with command.until_closed():
       say(_text(name, texts), sys.stdout)
@@ -116,25 +116,29 @@ def _text(name: str, texts: dict[str, Callable[[], str]]) -> str:
   near = hints.near_names(name, commands)
   hint = "vit_jax help lists them."
   if near:
-    words = commands[near[0]]
-    hint = f"did you mean {f'`vit_jax {words}`' if ' ' in words else words}?"
+    suggestion = commands[near[0]]
+    if " " in suggestion:
+      suggestion = f"`vit_jax {suggestion}`"
+    hint = f"did you mean {suggestion}?"
   raise ValueError(f"{name!r} is not a command; {hint}")
 
 
 def _help() -> str:
+  """The list of all commands."""
   lines = ["vit_jax COMMAND ..., and --help after a command for more."]
   for title, group in GROUPS.items():
     lines += ["", f"{title}:"]
     lines += [f"  {name:<14}{says}" for name, says in group.items()]
   lines += [
     "",
-    "vit_jax configs lists what --config knows by name;",
+    "vit_jax configs lists the configurations that --config knows by name;",
     "vit_jax help config [SECTION] lists the keys of a configuration.",
   ]
   return "\n".join(lines)
 
 
 def _keys(section: str = "") -> str:
+  """The keys of a configuration, or of one section of it."""
   from vit_jax.run.flags import key_table
 
   return key_table(section)

@@ -32,7 +32,7 @@ def define_flags() -> None:
     "List the published checkpoints whose name matches, such as 'b16*'.",
   )
   flags.DEFINE_string(
-    "push", None, "Repository of Hugging Face, owner/name, to upload it to."
+    "push", None, "Hugging Face repository, owner/name, to upload it to."
   )
   flags.DEFINE_string(
     "license",
@@ -49,13 +49,17 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
-  """Converts or lists; raises ValueError if arguments are missing."""
+  """Converts a checkpoint, or lists the published ones.
+
+  Raises ValueError if arguments are missing or do not fit.
+  """
   from vit_jax.pretrained import convert as conversion
   from vit_jax.pretrained import known
   from vit_jax.runtime.display import Display
 
   if flags.FLAGS.list:
-    if not (rows := known.rows(*arguments[:1])) or arguments[1:]:
+    rows = known.rows(*arguments[:1])
+    if not rows or len(arguments) > 1:
       raise ValueError(
         "--list lists the checkpoints whose names match one pattern, such as "
         f"'*dinov2*', and not {' '.join(arguments)!r}."
@@ -94,7 +98,7 @@ def convert(
 
   Raises:
     ValueError: if the folder is missing, the source cannot be read, or the
-      format is unknown or cannot express it.
+      format is unknown or cannot express the model.
 
   Example:
 

@@ -4,11 +4,11 @@ vit_jax evaluate runs/digits --per_class --out predictions.csv
 vit_jax evaluate runs/my_photos new_photos
 
 The checkpoint's description holds the data, the preprocessing and the model.
-FOLDER has other class folders, or images with masks or numbers of pixels as
-those of the run; or it is another file of labels, whose images are in --root,
-beside it, or where those of the run are. All images are taken if there are no
-splits, and the val or test split if there are.
-With --suite, MODEL is any checkpoint with ImageNet's classes, and a table has
+FOLDER has other class folders, or images with masks or numbers for each pixel,
+as the run's data have. It may also be another file of labels, whose images are
+in --root, beside the file, or where the run's images are. All of FOLDER is
+evaluated unless it has splits; then its val or test split is.
+With --suite, WORKDIR is any checkpoint with ImageNet's classes, and a table has
 its scores on ImageNet-ReaL, V2, Sketch, A, R, C and ObjectNet, and few-shot on
 other data sets. The test sets are read from --root or from TFDS; those that are
 absent are listed.
@@ -71,13 +71,14 @@ def main(arguments: list[str]) -> None:
       "give the folder of a run, as in vit_jax evaluate runs/digits, and of "
       "other images, if it is not to be those of the run."
     )
-  others = {"folder": folders[1]} if folders[1:] else {}
-  if others and (options.calibrate or options.suite not in (None, "false")):
+  other_data = {"folder": folders[1]} if folders[1:] else {}
+  runs_suite = options.suite not in (None, "false")
+  if other_data and (options.calibrate or runs_suite):
     raise ValueError(
       f"{folders[1]!r} is not for --calibrate or --suite: leave it out, or "
       "give a folder as --root."
     )
-  if options.suite not in (None, "false"):
+  if runs_suite:
     return _run_suite(folders[0])
   hosts.join_flags()
   if options.calibrate:
@@ -89,13 +90,13 @@ def main(arguments: list[str]) -> None:
     per_class=options.per_class,
     test=options.test,
     out=options.out,
-    **others,
+    **other_data,
     **command.choice(),
   )
 
 
 def _refuse_beside(flag: str, *names: str) -> None:
-  """Raises ValueError if one of the flags `names` is given beside a flag."""
+  """Raises ValueError if one of the flags `names` is given with `flag`."""
   if name := command.first_given(*names):
     raise ValueError(f"--{name} is not for --{flag}: leave it out.")
 
@@ -126,21 +127,21 @@ def evaluate(
 
   Args:
     run: The run's folder, or what `vit_jax.train` returned.
-    folder: Other class folders, such as "new_photos", images with masks as
-      those of the run, or another file of labels, in place of the run's
-      evaluation split: all their images, or their val or test split.
+    folder: Other class folders, such as "new_photos", other images with masks,
+      or another file of labels, to take in place of the run's evaluation split:
+      all their images, or their val or test split if they have splits.
     test: Whether to evaluate on a folder's test split instead.
     per_class: Whether to print precision, recall and F1 of each class as well.
     out: CSV file for the answer to every example, the highest loss first.
     **options: `step`, or `best=True` for the checkpoint with the best score;
-      `root` or `data_dir` if the data have moved; `num_workers`, which is 0,
-      a thread, in a script unless it is given.
+      `root` or `data_dir` if the data have moved; `num_workers`, by default 0
+      in a script, which prepares batches in a thread.
 
   Returns:
     The metrics of the task by their keys, such as "eval/top1", or "accuracy".
 
   Raises:
-    ValueError: if the folder holds no run, or its data are not there.
+    ValueError: if the folder holds no run, or its data are missing.
   """
   from vit_jax.run.measured import Metrics
   from vit_jax.run.saved import evaluate_checkpoint

@@ -15,9 +15,10 @@ a model of images and text, from the ids of tokens, int32 (b, T), to embeddings
 
 import dataclasses
 import json
+import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 TOWERS = ("image", "text")
 TARGETS = {"stablehlo": (".stablehlo",), "onnx": (".onnx",)}
-_USUAL = ".jaxexport"  # As pages have it, though no format is called so.
+_PLAIN = ".jaxexport"  # Our pages use it, though no format is named after it.
 _RUN = """\
 import jax
 {make}
@@ -49,14 +50,14 @@ session = onnxruntime.InferenceSession({path})
 # {takes} -> {gives}
 ({outputs},) = session.run(["{outputs}"], {{"{inputs}": {inputs}}})
 facts = session.get_modelmeta().custom_metadata_map  # Texts, and JSON."""
-_NAMED = """
+_PRINT_NAME = """
 print(json.loads(facts["class_names"])[{outputs}[0].argmax()])"""
 _CALLS = {"logits": "classify", "embeddings": "embed"}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Program:
-  """The content of an exported file, and what its user has to know.
+  """The content of an exported file, and how to run it.
 
   Attributes:
     runtimes: Platforms that it runs on, such as "cpu, tpu".
@@ -93,20 +94,10 @@ def export_checkpoint(
   OSError if the file cannot be written.
   """
   from vit_jax.inference import exporter
-  from vit_jax.inference.pillow_code import ids_code, images_code
-  from vit_jax.pretrained.load import load_pretrained
-  from vit_jax.pretrained.loaded import Loaded
-  from vit_jax.runtime.files import output_file, replacing
+  from vit_jax.runtime.files import replacing
 
   exporter.check_platforms(platforms)
-  chosen = to
-  out, to = output_file(path, TARGETS, chosen)
-  endings = [ending for each in TARGETS.values() for ending in each]
-  if chosen is None and out.suffix.lower() not in ("", _USUAL, *endings):
-    say(
-      f"{out}: {out.suffix} names no format, so it becomes {to}; endings of "
-      f"formats are {' and '.join(endings)}, or --to names one."
-    )
+  out, to = _output_file(path, to)
   if to == "onnx" and ((*platforms,) != PLATFORMS or param_dtype != DTYPES[0]):
     raise ValueError(
       "platforms and param_dtype are for StableHLO: an ONNX file holds float32 "
@@ -114,35 +105,27 @@ def export_checkpoint(
     )
   with replacing(out) as file:
     if tower == "text":
-      source, about = _text(checkpoint, overrides)
-      model, params = source.tower, source.params
-      make, pillow = ids_code(source.tokenizer), ""
+      chosen = _text_tower(checkpoint, overrides)
     else:
-      is_loaded = isinstance(checkpoint, Loaded)
-      source = (
-        checkpoint if is_loaded else load_pretrained(checkpoint, **overrides)
-      )
-      source.preprocessing.check_one_size("an exported file takes")
-      model, params = source
-      about = f"It normalises images itself; they are {source.preprocessing}."
-      make, pillow = images_code(source.preprocessing), ", Pillow"
-    form = exporter.form_of(model)
+      chosen = _image_tower(checkpoint, overrides)
+    form = exporter.form_of(chosen.model)
     if to == "onnx":
-      program = _onnx(model, source, form)
+      program = _onnx(chosen.model, chosen.source, form)
     else:
-      program = _stablehlo(model, params, platforms, param_dtype)
+      program = _stablehlo(
+        chosen.model, chosen.source.params, platforms, param_dtype
+      )
     file.write(program.content)
   say(
     f"Wrote {out}: {len(program.content) / 1e6:,.1f} MB, for "
     f"{program.runtimes}.\n"
-    f"{about}\n"
-    f"To run it, where {program.needs.format(pillow)} installed:\n",
+    f"{chosen.about}\n"
+    f"To run it, where {program.needs.format(chosen.package)} installed:\n",
     sys.stdout,
   )
-  path = json.dumps(str(out))
   code = program.run.format(
-    path=path,
-    make=make,
+    path=json.dumps(str(out)),
+    make=chosen.make,
     takes=program.takes,
     gives=program.gives,
     call=_CALLS[form.outputs],
@@ -152,10 +135,70 @@ def export_checkpoint(
   say(code, sys.stdout, whole=True)
 
 
-def _text(
+def _output_file(path: str, to: str | None) -> tuple[pathlib.Path, str]:
+  """The file to write and its format; a line says so if none was named.
+
+  Raises ValueError as `runtime.files.output_file` does.
+  """
+  from vit_jax.runtime.files import output_file
+
+  out, target = output_file(path, TARGETS, to)
+  endings = [ending for each in TARGETS.values() for ending in each]
+  if to is None and out.suffix.lower() not in ("", _PLAIN, *endings):
+    say(
+      f"{out}: {out.suffix} names no format, so it becomes {target}; endings "
+      f"of formats are {' and '.join(endings)}, or --to names one."
+    )
+  return out, target
+
+
+class _Tower(NamedTuple):
+  """A tower to export, and how to give it inputs.
+
+  Attributes:
+    about: A sentence on its inputs.
+    make: Code that makes an input.
+    package: A further package which that code needs, after a comma, or "".
+  """
+
+  source: "Loaded | LoadedText"
+  model: "Model"
+  about: str
+  make: str
+  package: str
+
+
+def _image_tower(
   checkpoint: "str | Loaded", overrides: Mapping[str, Any]
-) -> tuple["LoadedText", str]:
-  """The text tower of a checkpoint, and a line on its input."""
+) -> _Tower:
+  """The image tower of a checkpoint.
+
+  Raises ValueError as `load_pretrained` does, and for images of any size.
+  """
+  from vit_jax.inference.pillow_code import images_code
+  from vit_jax.pretrained.load import load_pretrained
+  from vit_jax.pretrained.loaded import Loaded
+
+  is_loaded = isinstance(checkpoint, Loaded)
+  loaded = checkpoint if is_loaded else load_pretrained(checkpoint, **overrides)
+  loaded.preprocessing.check_one_size("an exported file takes")
+  return _Tower(
+    source=loaded,
+    model=loaded.model,
+    about=f"It normalises images itself; they are {loaded.preprocessing}.",
+    make=images_code(loaded.preprocessing),
+    package=", Pillow",
+  )
+
+
+def _text_tower(
+  checkpoint: "str | Loaded", overrides: Mapping[str, Any]
+) -> _Tower:
+  """The text tower of a checkpoint.
+
+  Raises ValueError as `load_text` does, and if there are overrides.
+  """
+  from vit_jax.inference.pillow_code import ids_code
   from vit_jax.pretrained.load import load_text
   from vit_jax.pretrained.loaded import Loaded
 
@@ -167,30 +210,37 @@ def _text(
   is_loaded = isinstance(checkpoint, Loaded)
   text = checkpoint.text_tower if is_loaded else load_text(checkpoint)
   tokenizer = text.tokenizer
-  where = "before" if tokenizer.left else "after"
+  side = "before" if tokenizer.left else "after"
   about = (
     f"It takes the ids that {tokenizer.file} gives, {tokenizer.length} for a "
-    f"text, filled up with {tokenizer.pad} {where} it."
+    f"text, filled up with {tokenizer.pad} {side} it."
   )
-  return text, about
+  return _Tower(
+    source=text,
+    model=text.tower,
+    about=about,
+    make=ids_code(tokenizer),
+    package="",
+  )
 
 
 def _onnx(
   model: "Model", source: "Loaded | LoadedText", form: "Form"
 ) -> _Program:
+  """The model as an ONNX file."""
   from vit_jax.inference.onnx.export import export_onnx
   from vit_jax.pretrained.facts import facts_of
 
   shape = ", ".join(map(str, form.shape))
   facts = facts_of(source)
   is_class = facts.get("loss") in ("softmax", "sigmoid")
-  named = is_class and facts["class_names"] != "[]"
+  has_names = is_class and facts["class_names"] != "[]"
   width = "R" if form.outputs == "embeddings" else model.num_classes or "D"
   return _Program(
     content=export_onnx(model, source.params, facts),
     runtimes="ONNX Runtime",
     needs="onnxruntime{} and NumPy are",
-    run=_RUN_ONNX + (_NAMED if named else ""),
+    run=_RUN_ONNX + (_PRINT_NAME if has_names else ""),
     takes=f"{form.dtype.__name__} (B, {shape})",
     gives=f"float32 (B, {width})",
   )
@@ -199,6 +249,7 @@ def _onnx(
 def _stablehlo(
   model: "Model", params: Any, platforms: Sequence[str], param_dtype: str
 ) -> _Program:
+  """The model as a StableHLO file."""
   from vit_jax.inference import exporter
 
   exported = exporter.export_model(
@@ -221,7 +272,7 @@ def define_flags() -> None:
     "to",
     None,
     [*TARGETS],
-    "Format of the file; by default what its ending says.",
+    "Format of the file; by default the one that its ending stands for.",
   )
   flags.DEFINE_list(
     "platforms",

@@ -60,6 +60,10 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
+  """Runs a probe and prints its scores.
+
+  Raises ValueError if DATA and a key of the configuration name the same thing.
+  """
   # Imported here because data workers import this module and need no models.
   import jax
 
@@ -78,9 +82,9 @@ def main(arguments: list[str]) -> None:
     show = _show_segmentation
     names = []
   data = data_keys(arguments[1], sets=True) if arguments[1:] else {}
-  for key in filter(is_given, data):
+  if twice := next(filter(is_given, data), None):
     raise ValueError(
-      f"{arguments[1]} stands for --config.{key}, which is given as well."
+      f"{arguments[1]} stands for --config.{twice}, which is given as well."
     )
   result: Any = measure(
     arguments[0],
@@ -120,13 +124,13 @@ def _show_segmentation(
 
 
 def _show_score(display: "Display", score: "Score", unreadable: str) -> None:
-  how = f"the {flags.FLAGS.neighbours} nearest"
+  method = f"the {flags.FLAGS.neighbours} nearest"
   if score.l2 is not None:
-    how = f"a linear probe, L2 {score.l2:.2g},"
+    method = f"a linear probe, L2 {score.l2:.2g},"
   display.note(
     f"{flags.FLAGS.probe:<9}top-1 {score.top1:.2%}  ({score.examples:,} "
-    f"examples; {how} of {score.train_examples:,} training images{unreadable})"
-    f"{score.verdict.aside}"
+    f"examples; {method} of {score.train_examples:,} training images"
+    f"{unreadable}){score.verdict.aside}"
   )
 
 

@@ -21,7 +21,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from absl import flags
 
@@ -45,7 +45,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "out",
     None,
-    "CSV or .jsonl file for one row per image, not a table.",
+    "CSV or .jsonl file to write, one row per image.",
   )
   flags.DEFINE_bool(
     "json", False, "Print one JSON object per image instead of a table."
@@ -84,7 +84,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "masks",
     None,
-    "Folder for the class or the number of each pixel.",
+    "Folder to write each pixel's class or number to.",
   )
   flags.DEFINE_integer(
     "short_side",
@@ -99,14 +99,14 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
-  masks, side = flags.FLAGS.masks, flags.FLAGS.short_side
-  if masks or side:
+  masks, short_side = flags.FLAGS.masks, flags.FLAGS.short_side
+  if masks or short_side:
     _check_masks(masks)
     return mark_files(
       arguments[0],
       arguments[1:],
       masks,
-      short_side=side,
+      short_side=short_side,
       **command.overrides(),
     )
   return predict_files(
@@ -115,8 +115,8 @@ def main(arguments: list[str]) -> int:
     as_json=flags.FLAGS.json,
     layers=_layers(flags.FLAGS.layers),
     templates=tuple(flags.FLAGS.template),
-    **command.values("top", "out", "features", "tokens", "batch_size"),
     texts=tuple(flags.FLAGS.texts),
+    **command.values("top", "out", "features", "tokens", "batch_size"),
     **command.values("head", "save_head"),
     **command.overrides(),
   )
@@ -152,18 +152,26 @@ def predict_files(
   from vit_jax.tasks.answers import answers_of
 
   texts = [texts] if isinstance(texts, str) else texts
-  _check_flags(features, layers, tokens, as_json, out)
-  path, kind = _output(out) if out else (None, "")
+  _check_flags(
+    features=features, layers=layers, tokens=tokens, as_json=as_json, out=out
+  )
+  path, kind = _output_file(out) if out else (None, "")
   missing = say_missing(files)
   outcomes: list[str] = []
-  with _collecting(features, layers) as rows:
+  with _open_features(features, layers) as rows:
     text_head = _text_head(
-      checkpoint, head, texts, templates, save_head, overrides
+      checkpoint,
+      head=head,
+      texts=texts,
+      templates=templates,
+      save_head=save_head,
+      overrides=overrides,
     )
     options = {**overrides, "reads_patches": bool(layers)}
-    loaded = _open(checkpoint, bool(text_head or features), options)
-    task, names, outputs = _outputs(loaded, text_head)
-    given = answers_of(task)
+    needs_classes = not (text_head or features)
+    loaded = _open(checkpoint, options, needs_classes=needs_classes)
+    task, names, count = _outputs(loaded, text_head)
+    task_answers = answers_of(task)
     if not text_head and loaded.model.num_classes:
       _say_trained_on(loaded, files)
     batches = predict(
@@ -173,26 +181,26 @@ def predict_files(
       preprocessing=loaded.preprocessing,
       task=task,
       # Any label may reach the threshold.
-      top=top if given.given_from is None else outputs,
+      top=top if task_answers.given_from is None else count,
       batch_size=batch_size,
       features=rows is not None,
       layers=layers,
       tokens=tokens,
       text_head=text_head,
     )
-    if given.legend and not as_json:
-      say(given.legend)
+    if task_answers.legend and not as_json:
+      say(task_answers.legend)
     if path is None:
       to_lines = answers.json_lines if as_json else answers.table
-      lines = to_lines(given, names, top)
+      lines = to_lines(task_answers, names, top)
       code = _report(batches, lines, rows, whole=as_json)
     else:
-      batches, images = _tracked(batches, files, batch_size)
-      to_rows = _file_lines(kind, given, names, top, outputs)
-      to_counted = functools.partial(
-        answers.count_classes, to_rows, given, names, top
+      batches, images = _track(batches, files, batch_size)
+      to_rows = _file_lines(kind, task_answers, names, top=top, outputs=count)
+      count_and_write = functools.partial(
+        answers.count_classes, to_rows, task_answers, names, top
       )
-      code = _write_counted(path, batches, to_counted, rows, images)
+      code = _write_counted(path, batches, count_and_write, rows, images)
       outcomes.append(f"{counted(images, 'row')} to {out}")
   if rows is not None and not as_json:  # JSON is for programs.
     outcomes.append(f"features {rows.shape} to {features}")
@@ -211,8 +219,8 @@ def mark_files(
   """Writes masks and overlays of image files; returns the exit code.
 
   The arguments are those of the command. Raises ValueError if no name matches
-  an image, or the checkpoint is no run of segmentation, and OSError if a file
-  cannot be written.
+  an image, or the checkpoint is no run of segmentation or dense regression, and
+  OSError if a file cannot be written.
   """
   from vit_jax.data.reading.image_files import find_images, say_missing
   from vit_jax.inference.mask_files import write_masks
@@ -231,14 +239,16 @@ def mark_files(
   for note in loaded.notes:
     say(note)
   preprocessing = loaded.preprocessing
-  given = loaded.task.answers
-  mark = given and given.marker(loaded.model, preprocessing, short_side)
-  if mark is None or given is None:
+  task_answers = loaded.task.answers
+  mark = None
+  if task_answers is not None:
+    mark = task_answers.marker(loaded.model, preprocessing, short_side)
+  if task_answers is None or mark is None:
     raise ValueError(
       f"{checkpoint} was trained on the task {loaded.task.name}: --masks is "
       "for a run with data.task=segmentation or dense_regression."
     )
-  kind = given.pixel_files(loaded.class_names)
+  pixel_files = task_answers.pixel_files(loaded.class_names)
   images = [*find_images(files)]
   _say_trained_on(loaded, files)
   count, unreadable, lines = write_masks(
@@ -246,16 +256,17 @@ def mark_files(
     images,
     folder,
     preprocessing.spec,
-    kind,
-    lambda files: Display().track(files, "marking", len(files)),
+    pixel_files,
+    lambda paths: Display().track(paths, "marking", len(paths)),
   )
   for line in lines:
     say(line, sys.stdout)
-  _say_written([f"{counted(count, kind.one)} and overlays to {masks}"])
+  _say_written([f"{counted(count, pixel_files.one)} and overlays to {masks}"])
   return 1 if missing or unreadable else 0
 
 
 def _say_trained_on(loaded: "Loaded", files: Any) -> None:
+  """Says if a run was trained on some of the images, or they suit it badly."""
   from vit_jax.pretrained import trained_on
 
   run = loaded.description
@@ -266,7 +277,7 @@ def _say_trained_on(loaded: "Loaded", files: Any) -> None:
 
 
 def _check_masks(masks: str | None) -> None:
-  """Raises ValueError if a flag needs `masks`, or says nothing with them."""
+  """Raises ValueError if a flag needs `masks`, or has no effect with them."""
   if masks is None:
     raise ValueError("--short_side needs --masks, which is not given.")
   others = ("out", "json", "features", "layers", "tokens", "head", "texts")
@@ -285,17 +296,21 @@ def _write_counted(
   rows: Any,
   images: int,
 ) -> int:
-  """Writes a file of answers, and prints how many each class has."""
+  """Writes a file of answers, and prints the number of images of each class.
+
+  `to_lines` is a function from the counts, which it fills, to a function from
+  predictions to lines. Returns the exit code.
+  """
   counts: collections.Counter[Any] = collections.Counter()
   code = _write(path, batches, to_lines(counts), rows)
   _print_counts(counts, images)
   return code
 
 
-def _collecting(
+def _open_features(
   features: str | None, layers: tuple[int, ...]
 ) -> contextlib.AbstractContextManager[Any]:
-  """The file of features that is written, or None in its place."""
+  """Opens the file of features to write; it is None if none is asked for."""
   from vit_jax.inference.feature_file import feature_file
 
   if not features:
@@ -308,7 +323,7 @@ def _say_written(outcomes: Sequence[str]) -> None:
     say(f"Wrote {' and '.join(outcomes)}.", sys.stdout)
 
 
-def _output(out: str) -> tuple[pathlib.Path, str]:
+def _output_file(out: str) -> tuple[pathlib.Path, str]:
   """The file to write, and the format that its ending stands for."""
   from vit_jax.runtime.files import CSV, output_file
 
@@ -316,10 +331,10 @@ def _output(out: str) -> tuple[pathlib.Path, str]:
   return output_file(out, tables)
 
 
-def _tracked(
+def _track(
   batches: Iterable[Any], files: Any, batch_size: int
 ) -> tuple[Iterable[Any], int]:
-  """The batches, whose progress is shown, and the number of images."""
+  """The batches, with a progress bar, and the number of images."""
   from vit_jax.data.reading.image_files import find_images
   from vit_jax.runtime.display import Display
 
@@ -334,6 +349,7 @@ def _print_counts(counts: collections.Counter[str], images: int) -> None:
 
 
 def _check_flags(
+  *,
   features: str | None,
   layers: tuple[int, ...],
   tokens: bool,
@@ -350,18 +366,27 @@ def _check_flags(
 
 
 def _file_lines(
-  kind: str, given: "Answers", names: Sequence[str], top: int, outputs: int
+  kind: str,
+  task_answers: "Answers",
+  names: Sequence[str],
+  *,
+  top: int,
+  outputs: int,
 ) -> "Lines":
-  """Formats predictions as rows of a CSV or JSON Lines file."""
+  """Formats predictions as rows of a CSV or JSON Lines file.
+
+  `outputs` is the number of the model's outputs.
+  """
   from vit_jax.inference import answers
 
   if kind == "CSV":
-    return answers.csv_lines(given, names, top, outputs)
-  return answers.json_lines(given, names, top)
+    return answers.csv_lines(task_answers, names, top, outputs)
+  return answers.json_lines(task_answers, names, top)
 
 
 def _text_head(
   checkpoint: str,
+  *,
   head: str | None,
   texts: Sequence[str],
   templates: tuple[str, ...],
@@ -397,18 +422,21 @@ def _text_head(
 
 
 def _open(
-  checkpoint: str, needs_none: bool, overrides: dict[str, Any]
+  checkpoint: str, overrides: dict[str, Any], *, needs_classes: bool
 ) -> "Loaded":
-  """The model; ValueError if it has no classes, and `needs_none` is false."""
+  """Opens a checkpoint, and prints the notes on it.
+
+  Raises ValueError if the model `needs_classes`, and has none.
+  """
   from vit_jax.pretrained.load import open_checkpoint
   from vit_jax.pretrained.loaded import Loaded
 
   loaded = open_checkpoint(checkpoint, hold=Loaded.read_params, **overrides)
   for note in loaded.notes:
     say(note)
-  if not (loaded.model.num_classes or needs_none):
+  if needs_classes and not loaded.model.num_classes:
     ways = ["--features=FILE.npz to write its features"]
-    if loaded.step is None:  # Nobody knows what tower was beside it.
+    if loaded.step is None:  # Published weights may have a text tower.
       ways += ["--texts=FILE.txt, or =CLASS,CLASS, if it has a text tower"]
       ways += ["--head=FILE.npz with embeddings of texts"]
     elif asked_by := loaded.task.asked_by:
@@ -419,20 +447,33 @@ def _open(
   return loaded
 
 
-def _outputs(
-  loaded: "Loaded", text_head: "TextHead | None"
-) -> "tuple[Task, Sequence[str], int]":
-  """The task, the names of the classes or targets, and their number.
+class _Outputs(NamedTuple):
+  """The meaning of a model's outputs.
+
+  Attributes:
+    task: The task that they answer.
+    names: The names of the classes or targets, as far as they are known.
+    number: The number of outputs.
+  """
+
+  task: "Task"
+  names: Sequence[str]
+  number: int
+
+
+def _outputs(loaded: "Loaded", text_head: "TextHead | None") -> _Outputs:
+  """What the outputs of a model, or of its head of texts, are.
 
   A model without outputs has no classes to name, whatever its run trained.
   """
   from vit_jax.tasks.choose import answering
 
   if text_head:
-    return answering(text_head.loss), text_head.names, len(text_head.names)
+    names = text_head.names
+    return _Outputs(answering(text_head.loss), names, len(names))
   if not loaded.model.num_classes:
-    return answering("softmax"), (), 0
-  return loaded.task, loaded.class_names, loaded.model.num_classes
+    return _Outputs(answering("softmax"), (), 0)
+  return _Outputs(loaded.task, loaded.class_names, loaded.model.num_classes)
 
 
 def _layers(texts: list[str]) -> tuple[int, ...]:
@@ -455,19 +496,21 @@ def _write(
   from vit_jax.runtime.files import replacing
 
   with replacing(path) as file, io.TextIOWrapper(file, "utf-8") as text:
-    return _report(batches, lines, features, text)
+    return _report(batches, lines, features, to=text)
 
 
 def _report(
   batches: Iterable[list["Prediction"]],
   lines: "Lines",
   features: "FeatureFile | None",
+  *,
   to: TextIO | None = None,
   whole: bool = False,
 ) -> int:
-  """Prints and writes predictions as they come; returns the exit code.
+  """Writes predictions and features as they come; returns the exit code.
 
-  With `whole`, the lines are not wrapped on a terminal.
+  Lines go to the file `to`, by default to stdout, where a terminal wraps them
+  unless they are `whole`. Errors go to stderr.
   """
   stream = to or sys.stdout
   count = unreadable = 0

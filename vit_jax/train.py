@@ -5,9 +5,10 @@ vit_jax train my_photos --pretrained hf_s14_dinov2
 
 DATA is a folder of images or a file of labels, to train on with
 configs/image_folder.py, or a configuration. The workdir is then runs/NAME. With
---pretrained, which names published weights or a run, it is trained on with
-configs/finetune.py, by the number of images, in runs/NAME_WEIGHTS. Any key of
-the configuration can be overridden, as in --config.optimizer.weight_decay=0.1.
+--pretrained, which names published weights or a run, they are fine-tuned with
+configs/finetune.py, or its variant for few images, in runs/NAME_WEIGHTS. Any
+key of the configuration can be overridden, as in
+--config.optimizer.weight_decay=0.1.
 
 The same command resumes a run that was stopped from its newest checkpoint; the
 result is bit for bit the same as without the stop. Ctrl-C and SIGTERM save the
@@ -35,7 +36,8 @@ def define_flags() -> None:
     "workdir", None, "Folder of the run; runs/DATA if left out."
   )
   define_config_file()
-  # A missing configuration, for which DATA suffices, is told first.
+  # Marked after it, so that a missing configuration is reported first: DATA
+  # stands for both.
   flags.mark_flag_as_required("workdir")
   flags.DEFINE_bool(
     "allow_changes",
@@ -111,7 +113,8 @@ def train(
     workdir: The run's folder; by default `runs/NAME`.
     pretrained: Weights to start from; anything that `load_pretrained` reads,
       or what it returned.
-    allow_changes: Whether to resume a run of other settings or data.
+    allow_changes: Whether to resume even if the settings or the data have
+      changed.
     settings: Values of the configuration by their dotted keys, such as
       `{"optimizer.weight_decay": 0.1}`.
     **keywords: Further such values: `epochs`, `batch_size`, `lr`, `image_size`,

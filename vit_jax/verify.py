@@ -4,8 +4,8 @@ vit_jax verify runs/digits
 vit_jax verify runs/digits --steps 400:420
 
 A run writes digests of batches, losses and parameters to digests.jsonl, every
-`digest_every` steps. The steps are taken again from the checkpoint before them,
-or from the seed. The exit code is 1 if they are not the same.
+`digest_every` steps. The steps are computed again from the checkpoint before
+them, or from the seed. The exit code is 1 if a digest differs.
 """
 
 from absl import flags
@@ -17,7 +17,7 @@ def define_flags() -> None:
   flags.DEFINE_string("steps", None, "First and last step, as 400:420.")
   says = "Import classes and contact addresses that only the checkpoint names."
   flags.DEFINE_bool("trust", False, says)
-  flags.DEFINE_string("root", None, "Where the images or packed data are.")
+  flags.DEFINE_string("root", None, "Where the images or packed data are now.")
   flags.DEFINE_string("data_dir", None, "Where the TFDS data sets are now.")
   hosts.define_flags()
 

@@ -104,7 +104,7 @@ def visualize(
 
     vit_jax.visualize("runs/my_photos", "more_photos", layer=3)
 
-  Of a model that is loaded, `loaded.attention(image)` draws one image.
+  For a model that is already loaded, `loaded.attention(image)` draws one image.
 
   Args:
     checkpoint: As `load_pretrained` takes it, or what `vit_jax.train` returned.
@@ -125,16 +125,16 @@ def visualize(
   from vit_jax.inspection.attention_views import Options
   from vit_jax.inspection.draw import visualize_files
 
-  of_figures = {field.name for field in dataclasses.fields(Options)}
-  drawn = {k: v for k, v in options.items() if k in of_figures}
-  others = {k: v for k, v in options.items() if k not in of_figures}
+  figure_keys = {field.name for field in dataclasses.fields(Options)}
+  figure_options = {k: v for k, v in options.items() if k in figure_keys}
+  load_options = {k: v for k, v in options.items() if k not in figure_keys}
   names = [images] if isinstance(images, str | os.PathLike) else [*images]
   visualize_files(
     os.fspath(checkpoint),
     [os.fspath(name) for name in names],
     out=os.fspath(out),
-    options=Options(**drawn),
-    **others,
+    options=Options(**figure_options),
+    **load_options,
   )
   pattern = "*_rollout.png" if names else "*.png"
   return Shown(tuple(map(str, sorted(pathlib.Path(out).glob(pattern)))))

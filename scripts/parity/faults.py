@@ -267,12 +267,13 @@ def _unmixed(mix: Any) -> Any:
 def _biased(_: Any) -> Any:
   """The variance of a patch as the mean of the squares, with ddof=0."""
 
-  def normalized(pixels: Any) -> Any:
+  def normalize(pixels: Any) -> Any:
     mean = pixels.mean(axis=-1, keepdims=True)
     deviation = jnp.sqrt(pixels.var(axis=-1, keepdims=True) + 1e-6)
-    return (pixels - mean) / deviation, mean, deviation
+    values = (pixels - mean) / deviation
+    return reconstruction.Normalized(values, mean, deviation)
 
-  return normalized
+  return normalize
 
 
 def _rows_first(sincos: Any) -> Any:
@@ -312,7 +313,9 @@ FAULTS: dict[str, Fault] = {
     two_towers, "unit", pairs.as_they_are
   ),
   "the mean of a text's tokens": _model(text=lambda x: x.clone(pooling="mean")),
-  "a patch's variance is biased": _patch(reconstruction, "normalized", _biased),
+  "a patch's variance is biased": _patch(
+    reconstruction, "normalize_patches", _biased
+  ),
   "pixels that are not normalised": _settings("autoencoder", norm_pixels=False),
   "the decoder's positions of y first": _patch(
     autoencoder, "sincos", _rows_first

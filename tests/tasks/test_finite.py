@@ -54,7 +54,7 @@ def test_an_answer_that_is_none_scores_worst(name):
     each = {m: outcome.scores.get(m.key) for m in given.scores.metrics}
     signs = {True: 1, False: -1}
     return outcome, {
-      m.key: finite.rated(signs[m.higher_is_better] * score)
+      m.key: finite.comparable(signs[m.higher_is_better] * score)
       for m, score in each.items()
       if score is not None and m.higher_is_better is not None
     }

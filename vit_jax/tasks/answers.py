@@ -1,7 +1,7 @@
-"""The answers of a trained model, for whoever asks about an image.
+"""How the outputs of a trained model become an answer about an image.
 
 A task whose models answer has `answers`. Predictions, reports, exports and
-calibration ask them, each for its own method.
+calibration each call the methods that they need.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +28,10 @@ class Answer(Protocol):
 
 
 class PixelFiles(Protocol):
-  """Writes masks, or other answers for each pixel, and counts what they hold.
+  """Writes masks, or other answers for each pixel, and keeps statistics.
 
   Attributes:
-    one: The word for one of them.
+    one: The word for one of the files, such as "mask".
     folder, ending: The name of their folder, and the ending of their files.
   """
 
@@ -43,7 +43,7 @@ class PixelFiles(Protocol):
   def ending(self) -> str: ...
 
   def add(self, mask: np.ndarray) -> None:
-    """Counts what one more mask holds."""
+    """Adds one more mask to the statistics."""
     ...
 
   def save(self, mask: np.ndarray, out: Any) -> None:
@@ -55,15 +55,15 @@ class PixelFiles(Protocol):
     ...
 
   def lines(self) -> list[str]:
-    """Lines on the contents of all masks."""
+    """Lines with the statistics of all masks."""
     ...
 
 
 class Answers:
-  """The answers of a task's models; each kind derives from it.
+  """The answers of a task's models; the base class of each kind of answer.
 
-  For whole images it has `outputs`, `as_json`, `lines` and `text`, and for each
-  pixel `marker`.
+  Answers for whole images have `outputs`, `as_json`, `lines` and `text`, and
+  answers for each pixel have `marker`.
   """
 
   @property
@@ -78,7 +78,10 @@ class Answers:
 
   @property
   def given_from(self) -> float | None:
-    """The probability from which on a label is given; None for one class."""
+    """The least probability of a label that is given.
+
+    It is None where an image has one class.
+    """
     return None
 
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
@@ -114,10 +117,11 @@ class Answers:
     preprocessing: Preprocessing,
     short_side: int | None = None,
   ) -> Callable[[Any, np.ndarray], np.ndarray] | None:
-    """Makes what names the class of each pixel of an image; None without.
+    """Makes the function that names the class of each pixel of an image.
 
-    Returns a function from parameters and an image's pixels (H, W, C), of any
-    size, to its mask (H, W). With `short_side`, the image is read in windows.
+    It is a function from parameters and an image's pixels (H, W, C), of any
+    size, to its mask (H, W), or None if pixels get no answer. With
+    `short_side`, the image is read in windows.
     """
     return None
 
@@ -126,10 +130,10 @@ class Answers:
     raise NotImplementedError
 
   def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
-    """An output head's parameter, with what scales the outputs put into it.
+    """An output head's parameter, with the scale of the answers folded in.
 
-    The outputs are then the answer in its unit. `path` is the parameter's, such
-    as "head/kernel".
+    The head's outputs are then in the unit of the answers. `path` is the
+    parameter's, such as "head/kernel".
     """
     return array
 
@@ -141,9 +145,9 @@ class Answers:
   def calibrator(
     self, model: nn.Module, stream: Stream
   ) -> Callable[..., Any] | None:
-    """Makes what fits temperatures on a split, from parameters; None without.
+    """Makes the function from parameters to temperatures fitted on the split.
 
-    The answers then have probabilities of the model's own.
+    It is None if the answers are not the probabilities of the model's logits.
     """
     return None
 
@@ -162,7 +166,8 @@ def calibrator_of(
 ) -> Callable[..., Any]:
   """The function that fits temperatures of a task's answers on a split.
 
-  Raises ValueError if they have no probabilities of the model's own.
+  Raises ValueError if the answers are not the probabilities of the model's
+  logits.
   """
   calibrator = task.answers and task.answers.calibrator(model, stream)
   if calibrator is None:

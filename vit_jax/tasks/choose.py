@@ -21,7 +21,7 @@ from vit_jax.training.settings import LossSettings
 
 
 class OwnTaskError(ValueError):
-  """The task that a caller gives, or has to give, does not fit."""
+  """The task that the caller gave does not fit, or one has to be given."""
 
 
 def task_class(name: str | type[Task]) -> type[Task]:
@@ -40,7 +40,7 @@ def task_class(name: str | type[Task]) -> type[Task]:
     return ALL_TASKS[name].task_class()
   place, _, class_name = name.rpartition(":")
   try:
-    kind = getattr(_imported(place), class_name)
+    kind = getattr(_import_place(place), class_name)
   except (ImportError, AttributeError, OSError, ValueError) as error:
     raise OwnTaskError(
       f"task={name!r} is unknown ({error}); choose one of "
@@ -52,7 +52,7 @@ def task_class(name: str | type[Task]) -> type[Task]:
   return kind
 
 
-# Methods that a task had, and the part that is asked in their place.
+# Methods that a task once had, and the part of a task that has them now.
 _MOVED = {
   **dict.fromkeys(("outputs", "as_json", "lines", "legend"), "answers"),
   **dict.fromkeys(("answer_text", "leaf_in_unit", "make_mark"), "answers"),
@@ -71,7 +71,7 @@ _MOVED = {
 
 
 def _check_moved(kind: type[Task]) -> None:
-  """Raises OwnTaskError if a class has methods that nobody calls any more."""
+  """Raises OwnTaskError if a class has methods that are no longer called."""
   moved = {name: part for name, part in _MOVED.items() if hasattr(kind, name)}
   if moved:
     parts = " and ".join(dict.fromkeys(moved.values()))
@@ -82,8 +82,8 @@ def _check_moved(kind: type[Task]) -> None:
 
 
 @functools.cache
-def _imported(place: str) -> Any:
-  """The module of a file, or of a package's name; it is imported once."""
+def _import_place(place: str) -> Any:
+  """Imports a module, by its file or its dotted name, once; returns it."""
   if not place.endswith(".py"):
     return importlib.import_module(place)
   path = pathlib.Path(place).expanduser()
@@ -92,7 +92,7 @@ def _imported(place: str) -> Any:
   module = importlib.util.module_from_spec(spec)
   sys.modules.setdefault(path.stem, module)
   spec.loader.exec_module(module)
-  # Data workers cannot import it, so they get what they need of it itself.
+  # Data workers cannot import this file, so its objects are pickled by value.
   cloudpickle.register_pickle_by_value(module)
   return module
 
@@ -104,14 +104,15 @@ def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
   if several sections enable one.
 
   Args:
-    name: Its `data.task`. A task that its own section enables goes before it.
+    name: Its `data.task`. A task that its own section enables takes precedence.
     sections: The sections of the configuration by name: `loss`, and those that
       tasks have.
   """
-  return (_enabled(sections) or task_class(name)).configured(sections)
+  kind = _enabled_task(sections) or task_class(name)
+  return kind.configured(sections)
 
 
-def _enabled(sections: Mapping[str, Any]) -> type[Task] | None:
+def _enabled_task(sections: Mapping[str, Any]) -> type[Task] | None:
   """The task that its own section of the configuration enables, if any.
 
   Such a section has the name of its task.
@@ -136,22 +137,23 @@ def saved(
 ) -> Task:
   """The task of a checkpoint, with its facts.
 
+  `given` is the user's own task, as "file.py:Class", if the description names
+  one: a class is never imported because a checkpoint names it.
+
   Raises OwnTaskError if the description names a class, and none or another is
-  given, and ValueError if the description is damaged. `given` is the user's own
-  task, as "file.py:Class", if the description names one. No class is imported
-  because a checkpoint names it.
+  given, and ValueError if the description is damaged.
   """
-  name, named_own = _named(description)
-  if named_own and given is None:
+  name, names_own = _task_name(description)
+  if names_own and given is None:
     raise OwnTaskError(
       f"its task is {name}, a class of your own: give it, as in "
       f"--task=file.py:{name.split(':')[-1]}."
     )
   sections = {**_sections(description), "loss": loss}
-  task = configured(given if given and named_own else name, sections)
+  task = configured(given if given and names_own else name, sections)
   if given is not None:
     kind = task_class(given)
-    recorded_name = name if named_own else task.name
+    recorded_name = name if names_own else task.name
     if recorded_name.split(":")[-1] not in (kind.__qualname__, kind.name):
       raise OwnTaskError(
         f"task={given!r} is given, and the run's task is {recorded_name}."
@@ -161,10 +163,10 @@ def saved(
 
 def check_same(task: Task, description: Mapping[str, Any]) -> None:
   """Raises ValueError if a checkpoint is of another task of this package."""
-  name, named_own = _named(description)
-  if named_own or is_own(task):
+  name, names_own = _task_name(description)
+  if names_own or is_own(task):
     return
-  saved_kind = _enabled(_sections(description)) or task_class(name)
+  saved_kind = _enabled_task(_sections(description)) or task_class(name)
   if saved_kind.name != task.name:
     raise ValueError(
       f"the run in this workdir is of the task {saved_kind.name}, and these "
@@ -181,13 +183,12 @@ def _sections(description: Mapping[str, Any]) -> dict[str, Any]:
   }
 
 
-def _named(description: Mapping[str, Any]) -> tuple[str, bool]:
-  """The task that a description names, and whether it is the user's own.
+def _task_name(description: Mapping[str, Any]) -> tuple[str, bool]:
+  """The name of a description's task, and whether it is the user's own class.
 
   The entry `task` names a class of the user's own, and `targets` a task of this
-  package; without either the task is classification, or the one that a section
-  of the configuration enables, which `configured` finds. Raises ValueError if
-  the name is unknown.
+  package. Without either, it is classification, unless a section of the
+  configuration enables another task. Raises ValueError if the name is unknown.
   """
   if (own_class := description.get("task")) is not None:
     return own_class, True
@@ -217,7 +218,7 @@ def is_own(task: Task) -> bool:
 
 
 def model_of(task: Task, fields: Mapping[str, Any]) -> Model:
-  """The model of a task that a description's fields stand for.
+  """Builds a task's model from the fields that its description has.
 
   Raises ValueError as `from_fields` does.
   """
@@ -243,23 +244,24 @@ def record(task: Task) -> dict[str, Any]:
 def score_key(description: Mapping[str, Any]) -> str:
   """The metric by which the best checkpoint of a run is found.
 
-  It is the one that the description names, or else its task's. Another task's
-  may be among the metrics of an evaluation too: pairs have a cosine, which is
-  the score of a student. Raises ValueError if the description is damaged.
+  It is the one that the description names, or else its task's. An evaluation
+  may have the score of another task among its metrics: pairs have a cosine,
+  which is the score of a student. Raises ValueError if the description is
+  damaged.
   """
   if "score" in description:
     return description["score"]
-  name, named_own = _named(description)
+  name, names_own = _task_name(description)
   # No class of the user's own is imported, and its description has a score.
-  kind = task_class("classification" if named_own else name)
-  return (_enabled(_sections(description)) or kind).scores.key
+  kind = task_class("classification" if names_own else name)
+  return (_enabled_task(_sections(description)) or kind).scores.key
 
 
 def by_metrics(keys: Iterable[str]) -> Task | None:
   """The task whose score is among the metrics of an evaluation, if any.
 
-  Of several, it is the one with the most of its metrics among them: pairs have
-  a cosine too, which is the score of a student.
+  Of several such tasks, it is the one with the most of its metrics among them:
+  pairs also have a cosine, which is the score of a student.
 
   >>> from vit_jax.tasks.choose import by_metrics
   >>> by_metrics(["eval/loss", "eval/map"]).name
@@ -269,9 +271,9 @@ def by_metrics(keys: Iterable[str]) -> Task | None:
   tasks = [task_class(name)() for name in ALL_TASKS]
   scored = [task for task in tasks if task.scores.key in metric_keys]
 
-  def measured(task: Task) -> int:
+  def num_metrics(task: Task) -> int:
     return sum(
       Split.EVAL.key(m.key) in metric_keys for m in task.scores.metrics
     )
 
-  return max(scored, key=measured, default=None)
+  return max(scored, key=num_metrics, default=None)

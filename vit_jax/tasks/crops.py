@@ -53,9 +53,10 @@ def large_grid(
 def check_small_size(
   section: str, settings: Any, model: Any, size: tuple[int, int]
 ) -> None:
-  """Raises ValueError unless patches fill small crops, below the large `size`.
+  """Raises ValueError if small crops do not fit the patches or the large crops.
 
-  `section` is the name of the settings' section.
+  `section` is the name of the settings' section, and `size` that of the large
+  crops.
   """
   if not settings.small_crops:
     return

@@ -19,7 +19,7 @@ from vit_jax.training.losses import Objective
 
 RANK = Metric("rank", "rank of the features")
 DEVIATION = Metric("deviation", "deviation of the features", format="{:.3f}")
-"""What `features_measure` says of features, beside the objective's score."""
+"""The scores of features that `features_measure` adds to the objective's."""
 RANKS = Curves(
   "Rank of the features, as a share of their channels",
   {Split.EVAL.key("rank"): "evaluation"},
@@ -27,7 +27,7 @@ RANKS = Curves(
 )
 LOW_DEVIATION = 0.1
 LOW_RANK = 1.5
-"""Below one of these, features are taken to have collapsed."""
+"""Features below either of these are taken to have collapsed."""
 
 
 def features_measure(model: Any, objective: Objective, advice: str) -> Measure:
@@ -44,6 +44,7 @@ def features_measure(model: Any, objective: Objective, advice: str) -> Measure:
 
     def apply(images: Any) -> Any:
       outputs = model.apply({"params": params}, images)
+      # The images come first, and their mirror images second.
       seen.setdefault("y", outputs["y"])
       return outputs
 
@@ -55,9 +56,9 @@ def features_measure(model: Any, objective: Objective, advice: str) -> Measure:
     sums = sums_of(batch, loss, {objective.metric: score})
     return sums, _moments(z, counts)
 
-  def parts(found: tuple[Any, Any], first: int, **_: bool) -> Parts:
+  def parts(computed: tuple[Any, Any], first: int, **_: bool) -> Parts:
     del first
-    sums, moments = jax.tree.map(np.float64, found)
+    sums, moments = jax.tree.map(np.float64, computed)
     return {**sums, "features": Moments(sums["examples"], *moments)}
 
   outcome = functools.partial(
@@ -78,10 +79,11 @@ def _moments(
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-  """Sums over vectors z less a `shift`, and over the products of z with itself.
+  """Sums over vectors z of z - `shift`, and of its outer product with itself.
 
-  They are about a shift near the mean of a batch, since the products of vectors
-  that are alike would cancel about 0. A sum keeps the first one's.
+  The shift is near the mean of a batch: a covariance of nearly equal vectors
+  would lose its digits if the sums were about 0. Moments that are added keep
+  the shift of the first ones.
   """
 
   count: Any
@@ -107,9 +109,10 @@ class FeaturesOutcome(SumsOutcome):
 
   They are scaled to length 1. `deviation` is the root of their mean squared
   distance from their mean. `rank` is the exponential of the entropy of the
-  shares of their singular values (RankMe, arXiv:2210.02885), as a share of the
-  most that it can be. `totals` has sums, and `features` the `Moments`. The
-  `metric` is the score of the objective, and `advice` what else may help.
+  shares of their singular values (RankMe, arXiv:2210.02885), divided by its
+  largest possible value. `totals` has the sums, and as `features` the
+  `Moments`. `metric` is the key of the objective's score, and `advice` ends the
+  warning of a collapse.
   """
 
   metric: str

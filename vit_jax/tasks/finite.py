@@ -1,7 +1,7 @@
-"""Answers that are none: a model whose outputs are not finite gives no answer.
+"""Which outputs are answers: a model whose outputs are not finite gives none.
 
 NaN is neither below nor above a number, so that `argmax` takes it for the
-highest and a rank for the first. Whoever scores an answer asks here.
+highest and a rank for the first. All code that scores answers checks them here.
 """
 
 import math
@@ -41,8 +41,8 @@ def best_class(scores: Any) -> Any:
   return xp.where(is_answer(scores), scores.argmax(axis=-1), NO_ANSWER)
 
 
-def rated(score: float | None) -> float:
-  """A score to compare others with; -inf for NaN and for none."""
+def comparable(score: float | None) -> float:
+  """A score that can be compared with others: -inf in place of NaN or None."""
   return -math.inf if score is None or math.isnan(score) else score
 
 

@@ -59,17 +59,18 @@ def hidden_panels(
       return []
     indices, images, _ = zip(*examples, strict=True)
     results = step(params, np.stack(images), jnp.array(indices, jnp.int32))
-    rows = jax.device_get(results)
-    return [
-      sheet_of(image, jax.tree.map(lambda array, n=n: array[n], rows))
-      for n, image in enumerate(images)
-    ]
+    arrays = jax.device_get(results)
+
+    def rows_of(n: int) -> Any:
+      return jax.tree.map(lambda array: array[n], arrays)
+
+    return [sheet_of(image, rows_of(n)) for n, image in enumerate(images)]
 
   return draw
 
 
-def hidden_patches(make: Callable[[Any, Any], Draw]) -> Panels:
-  """The panels of such an objective."""
+def report_panels(make: Callable[[Any, Any], Draw]) -> Panels:
+  """The panels of a report, with their text; `make` is as in `Panels`."""
   return Panels(
     make,
     "What it fills in",
@@ -87,7 +88,7 @@ def sheet(
   guess: np.ndarray,
   truth: np.ndarray,
 ) -> Photograph:
-  """Three panels: the image as the model saw it, as predicted, and as it is.
+  """Draws three panels: what the model saw, its predictions, and the image.
 
   Args:
     source: The patch that the model saw at each place, or `MASK`, (N,).

@@ -9,7 +9,7 @@ from scipy.special import betainc, ndtri
 FEW = 50
 """Fewer examples are too few to judge a model by."""
 _CONFIDENCE = 0.95
-_LIKELY = 0.05  # Shares that chance reaches more often may be chance.
+_LIKELY = 0.05  # A share that chance reaches more often may be due to chance.
 
 
 class Interval(NamedTuple):
@@ -51,9 +51,9 @@ def of_folds(shares: Sequence[float], count: int) -> Interval:
   It goes from the lowest fold to the highest, and is no narrower at either end
   than Wilson's of all answers: folds of few images may agree by chance. As the
   fits to the folds share most of their examples, the variance of the mean is
-  1 + k n / m times that of as many answers by themselves, with n examples in a
-  fold and m in all others (Nadeau and Bengio, 2003), so n / m = 1 / (k - 1):
-  Wilson's is that of so many times fewer examples.
+  1 + k n / m times that of as many independent answers, with n examples in a
+  fold and m in all others (Nadeau and Bengio, 2003), so n / m = 1 / (k - 1).
+  Wilson's interval is therefore taken for that many times fewer examples.
   """
   mean, k = sum(shares) / len(shares), max(2, len(shares))
   low, high = wilson(mean, count / (1 + k / (k - 1)))
@@ -73,5 +73,5 @@ def by_chance(share: float, chance: float, count: int) -> float:
 
 
 def may_be_chance(share: float, chance: float, count: int) -> bool:
-  """Whether one answer for all examples is as good more than once in 20."""
+  """Whether guesses would be right as often in more than one of 20 cases."""
   return by_chance(share, chance, count) > _LIKELY

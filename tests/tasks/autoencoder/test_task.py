@@ -14,7 +14,7 @@ from vit_jax.models import make_model
 from vit_jax.tasks.autoencoder.objective import (
   Reconstruction,
   draw_patches,
-  normalized,
+  normalize_patches,
   num_seen,
 )
 from vit_jax.tasks.autoencoder.pictures import make_panels
@@ -120,7 +120,7 @@ def test_an_image_of_one_colour_has_a_finite_loss_and_gradient():
   flat = jnp.ones((1, 2, 12))
 
   def loss(pixels):
-    return (normalized(pixels)[0] ** 2).sum()
+    return (normalize_patches(pixels).values ** 2).sum()
 
   value, slope = jax.jit(jax.value_and_grad(loss))(flat)
   assert value == 0 and jnp.isfinite(slope).all()

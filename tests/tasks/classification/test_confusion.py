@@ -138,9 +138,9 @@ def test_a_model_that_answers_nan_is_not_right(answers):
 
 
 def test_a_wide_head_shows_the_classes_that_occur(tally):
-  assert tally.shown(K, most=K) == [*range(K)]
-  assert tally.shown(1000, most=K) == [*range(K)]  # Only these occur.
-  assert tally.shown(K, most=K - 1) == []
+  assert tally.classes_to_draw(K, most=K) == [*range(K)]
+  assert tally.classes_to_draw(1000, most=K) == [*range(K)]  # Only these occur.
+  assert tally.classes_to_draw(K, most=K - 1) == []
 
 
 def test_nothing_answered_has_no_calibration(answers):

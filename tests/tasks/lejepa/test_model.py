@@ -8,7 +8,7 @@ import numpy as np
 from jax.scipy.special import erf
 
 from vit_jax import init_params, make_vit
-from vit_jax.tasks.lejepa.model import projected
+from vit_jax.tasks.lejepa.model import with_projector
 
 SIZES = dict(num_layers=1, hidden_size=8, mlp_size=8, num_heads=2)
 KEY = jax.random.key(0)
@@ -16,7 +16,7 @@ KEY = jax.random.key(0)
 
 def made(**fields):
   """A model of two sizes of crops, and parameters none of which is zero."""
-  model = projected(make_vit("Ti/4", 0, **SIZES, **fields), 5, 6, (4, 4))
+  model = with_projector(make_vit("Ti/4", 0, **SIZES, **fields), 5, 6, (4, 4))
   shapes = jax.eval_shape(partial(init_params, model, image_size=16), KEY)
   rng = np.random.default_rng(0)
   return model, jax.tree.map(

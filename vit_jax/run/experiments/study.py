@@ -22,7 +22,7 @@ from vit_jax.runtime.display import Display, Split, parse
 from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.meter import DIVERGED
 from vit_jax.runtime.settings import flat, to_dict
-from vit_jax.tasks.finite import rated
+from vit_jax.tasks.finite import comparable
 from vit_jax.tasks.task import Task
 from vit_jax.workdir.records import read_metrics
 from vit_jax.workdir.rows import replace
@@ -131,7 +131,7 @@ def collect(study: Study, display: Display) -> list[dict[str, Any]]:
 def _show_best(study: Study, rows: Sequence[Any], display: Display) -> None:
   task = build.task_of(next(iter(study.settings.values())))
   metric, key = task.scores.metric, task.scores.key
-  if scored := [row for row in rows if rated(row.get(key)) > -math.inf]:
+  if scored := [row for row in rows if comparable(row.get(key)) > -math.inf]:
     texts = [(row["row"], metric.format.format(row[key])) for row in scored]
     display.table(("row", metric.label), texts)
     scored.sort(key=lambda row: -row[key])
@@ -202,7 +202,9 @@ def _selected(study: Study, row: str, display: Display) -> dict | None:
     if result is None:
       return None
     found[rate] = result["metrics"]
-  scores = {rate: rated(m.get(task.scores.key)) for rate, m in found.items()}
+  scores = {
+    rate: comparable(m.get(task.scores.key)) for rate, m in found.items()
+  }
   if all(map(math.isinf, scores.values())):
     display.note(f"{row}: none of its learning rates gives a score.")
     return None

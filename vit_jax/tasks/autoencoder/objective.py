@@ -6,7 +6,7 @@ pixels. `models.autoencoder` has the model. Labels are not used.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,16 +35,16 @@ def num_seen(N: int, rate: float) -> int:
 def draw_patches(
   key: Key[Array, ""], examples: Int[Array, " B"], N: int, rate: float
 ) -> dict[str, Int[Array, "B ..."]]:
-  """Draws `seen` and `hidden` of `models.autoencoder`.
+  """Draws the numbers of the patches that are `seen` and `hidden`, (B, ...).
 
-  All choices of patches are equally likely. The draw of an image depends on the
-  key and on its number alone.
+  `models.autoencoder` takes both. All choices of patches are equally likely.
+  The draw of an image depends on the key and on its number alone.
   """
 
-  def one(example: Array) -> Array:
+  def permute(example: Array) -> Array:
     return jax.random.permutation(jax.random.fold_in(key, example), N)
 
-  order = jax.vmap(one)(examples)
+  order = jax.vmap(permute)(examples)
   K = num_seen(N, rate)
   return {"seen": order[:, :K], "hidden": order[:, K:]}
 
@@ -52,43 +52,51 @@ def draw_patches(
 def draw_of_rows(
   key: Key[Array, ""], examples: Int[Array, " B"], layout: Layout, rate: float
 ) -> dict[str, Int[Array, "B ..."]]:
-  """The same for rows of an image of any size each.
+  """As `draw_patches`, for rows that each hold one image of any size.
 
   An image hides `rate` of its own patches, and shows one at least. The draw
-  does not depend on the padding, of which places are left to fill both.
+  does not depend on the number of padding patches, which fill up both arrays.
   """
   N = layout.image.shape[1]
   K = num_seen(N, rate)
-  shown = np.array([max(1, num_seen(n, rate)) for n in range(N + 1)])
-  s = jnp.asarray(shown)[layout.counts.sum(axis=1), None]  # (B, 1)
+  seen_of = np.array([max(1, num_seen(n, rate)) for n in range(N + 1)])
+  num_shown = jnp.asarray(seen_of)[layout.counts.sum(axis=1), None]  # (B, 1)
 
-  def one(example: Array, counts: Array) -> Array:
-    drawn = jax.random.uniform(jax.random.fold_in(key, example), (N,))
-    return jnp.argsort(jnp.where(counts, drawn, jnp.inf))  # Padding last.
+  def permute(example: Array, counts: Array) -> Array:
+    values = jax.random.uniform(jax.random.fold_in(key, example), (N,))
+    return jnp.argsort(jnp.where(counts, values, jnp.inf))  # Padding last.
 
-  order = jax.vmap(one)(examples, layout.counts)
+  order = jax.vmap(permute)(examples, layout.counts)
   first = jnp.arange(K)[None]
-  first = jnp.where(first < s, first, N - 1)
-  then = jnp.minimum(s + jnp.arange(N - K)[None], N - 1)
-  seen, hidden = (jnp.take_along_axis(order, x, axis=1) for x in (first, then))
-  return {"seen": seen, "hidden": hidden}
+  seen_places = jnp.where(first < num_shown, first, N - 1)
+  hidden_places = jnp.minimum(num_shown + jnp.arange(N - K)[None], N - 1)
+  return {
+    "seen": jnp.take_along_axis(order, seen_places, axis=1),
+    "hidden": jnp.take_along_axis(order, hidden_places, axis=1),
+  }
 
 
-def normalized(
-  pixels: Float[Array, "B M P2C"],
-) -> tuple[Float[Array, "B M P2C"], Float[Array, "B M 1"], Array]:
-  """Patches less their mean, over their deviation; with these two, (B, M, 1).
+class Normalized(NamedTuple):
+  """Patches less their mean, divided by their deviation, and these two."""
+
+  values: Float[Array, "B M P2C"]
+  mean: Float[Array, "B M 1"]
+  deviation: Float[Array, "B M 1"]
+
+
+def normalize_patches(pixels: Float[Array, "B M P2C"]) -> Normalized:
+  """Normalises each patch by its own mean and deviation.
 
   The variance is the unbiased one, of all channels together.
   """
   mean = pixels.mean(axis=-1, keepdims=True)
   variance = pixels.var(axis=-1, keepdims=True, ddof=1)
   deviation = jnp.sqrt(variance + LEAST)
-  return (pixels - mean) / deviation, mean, deviation
+  return Normalized((pixels - mean) / deviation, mean, deviation)
 
 
-def compared(targets: Mapping[str, Any]) -> dict[str, Any]:
-  """The targets that predictions are compared with."""
+def error_targets(targets: Mapping[str, Any]) -> dict[str, Any]:
+  """The targets that `Reconstruction.errors` takes."""
   return {k: v for k, v in targets.items() if k in ("pixels", "counts")}
 
 
@@ -97,7 +105,7 @@ class Reconstruction(TakesImages, Objective):
   """The objective of a masked autoencoder, a `losses.Objective`."""
 
   rate: float  # Share of the patches to hide.
-  norm_pixels: bool  # Whether patches are predicted by their own normalisation.
+  norm_pixels: bool  # Whether the targets are normalised patch by patch.
   patch_size: int
   mean: Sequence[float]
   std: Sequence[float]
@@ -133,7 +141,7 @@ class Reconstruction(TakesImages, Objective):
   ) -> Float[Array, "B M P2C"]:
     """The values to predict for the hidden patches of images."""
     pixels = self.hidden(images, draw)
-    return normalized(pixels)[0] if self.norm_pixels else pixels
+    return normalize_patches(pixels).values if self.norm_pixels else pixels
 
   def hidden(
     self, images: Inputs, draw: Mapping[str, Array]
@@ -156,12 +164,12 @@ class Reconstruction(TakesImages, Objective):
   ) -> Loss:
     """The mean squared error, and the share of the variance explained.
 
-    The variance is the mean of the batch's, so that an image of one colour does
-    not count beyond measure; only the mean over the batch has a meaning.
+    An image's share is of the mean variance in the batch, so that an image of
+    one colour does not dominate; only the mean over the batch has a meaning.
     """
     del context
     predicted = apply(inputs, draw=targets["draw"])
-    error, variance = self.errors(predicted, **compared(targets))
+    error, variance = self.errors(predicted, **error_targets(targets))
     return Loss(error, 1 - error / jnp.maximum(variance.mean(), LEAST))
 
   def errors(
@@ -172,8 +180,8 @@ class Reconstruction(TakesImages, Objective):
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """The mean squared error of each image, and the variance of its targets.
 
-    `counts` says which of the hidden patches there are, None if all. Where an
-    image has none, both are 0.
+    `counts` says which of the hidden patches are no padding; None if all are.
+    Both are 0 for an image without any.
     """
     squares = (predicted.astype(jnp.float32) - pixels) ** 2
     if counts is None:
@@ -189,7 +197,10 @@ class Reconstruction(TakesImages, Objective):
   def predict(
     self, model: Any, params: Any, batch: dict[str, Array], examples: Array
   ) -> tuple[dict[str, Any], Float[Array, "B M P2C"]]:
-    """The targets and predictions of an evaluation; an example draws alike."""
+    """The targets and the predictions of an evaluation.
+
+    The same patches of an example are hidden in every evaluation.
+    """
     images, targets = self.prepare(batch, jax.random.key(0), examples)
     variables = {"params": params, "draw": targets["draw"]}
     return targets, model.apply(variables, images)

@@ -6,7 +6,10 @@ import flax.linen as nn
 import numpy as np
 
 from vit_jax.models.masked_vit import MASK
-from vit_jax.tasks.autoencoder.objective import Reconstruction, normalized
+from vit_jax.tasks.autoencoder.objective import (
+  Reconstruction,
+  normalize_patches,
+)
 from vit_jax.tasks.hidden import hidden_panels, sheet
 from vit_jax.tasks.pictures import Draw, Photograph, as_photograph
 
@@ -16,8 +19,7 @@ def make_panels(model: nn.Module, objective: Reconstruction) -> Draw:
 
   An example is its place in the split, its pixels and its label. The same
   patches are hidden as in the evaluation of the split. Predictions of
-  normalised patches get the mean and the deviation that these patches really
-  have.
+  normalised patches are drawn with the patches' true mean and deviation.
   """
 
   def predict(params: Any, images: Any, numbers: Any) -> tuple[Any, Any, Any]:
@@ -25,17 +27,22 @@ def make_panels(model: nn.Module, objective: Reconstruction) -> Draw:
     targets, predicted = objective.predict(model, params, batch, numbers)
     truth = objective.hidden(objective.inputs(batch), targets["draw"])
     if objective.norm_pixels:
-      _, mean, deviation = normalized(truth)
-      predicted = predicted * deviation + mean
+      true = normalize_patches(truth)
+      predicted = predicted * true.deviation + true.mean
     return targets["draw"], predicted, truth
 
   def sheet_of(image: Photograph, rows: tuple[Any, Any, Any]) -> Photograph:
-    draw, *values = rows
+    draw, predicted, truth = rows
     seen, hidden = draw["seen"], draw["hidden"]
     source = np.full(len(seen) + len(hidden), MASK)
     source[seen] = seen
-    guess, truth = (as_photograph(_pixels(objective, one)) for one in values)
-    return sheet(as_photograph(image), source, hidden, guess, truth)
+    return sheet(
+      as_photograph(image),
+      source=source,
+      positions=hidden,
+      guess=as_photograph(_pixels(objective, predicted)),
+      truth=as_photograph(_pixels(objective, truth)),
+    )
 
   return hidden_panels(predict, sheet_of)
 
@@ -43,7 +50,7 @@ def make_panels(model: nn.Module, objective: Reconstruction) -> Draw:
 def _pixels(objective: Reconstruction, values: np.ndarray) -> np.ndarray:
   """Patches (M, P, P, C) in [0, 255], from their normalised values (M, P^2 C).
 
-  They are rounded, so that a true patch is the image's.
+  They are rounded, so that a true patch has exactly the image's pixels.
   """
   P = objective.patch_size
   pixels = values.reshape(len(values), P, P, -1)

@@ -16,12 +16,12 @@ from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.autoencoder.objective import (
   LEAST,
   Reconstruction,
-  compared,
+  error_targets,
   num_seen,
 )
 from vit_jax.tasks.autoencoder.pictures import make_panels
 from vit_jax.tasks.autoencoder.settings import AutoencoderSettings
-from vit_jax.tasks.hidden import hidden_measure, hidden_patches
+from vit_jax.tasks.hidden import hidden_measure, report_panels
 from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
@@ -54,7 +54,7 @@ class AutoencoderTask(UnlabelledTask):
       "{examples:,} images"
     ),
   )
-  panels = hidden_patches(make_panels)
+  panels = report_panels(make_panels)
   refuses = (*UNLABELLED, "lora.rank", "distill.teacher")
 
   def check_any_size(self, tokens: int, images_per_row: int) -> None:
@@ -76,9 +76,11 @@ class AutoencoderTask(UnlabelledTask):
     Raises ValueError if the rate hides all patches of an image, or none.
     """
     settings, rate = self.autoencoder, self.autoencoder.rate
-    h, w = grid_of(model, preprocessing.image_size)
-    N, patches, larger = h * w, f"{h} x {w}", "image_size"
-    if preprocessing.patches is not None:
+    if preprocessing.patches is None:
+      h, w = grid_of(model, preprocessing.image_size)
+      N = h * w
+      patches, larger = f"{h} x {w}", "image_size"
+    else:
       N = preprocessing.patches.tokens
       patches, larger = f"at most {N}", "data.tokens"
     seen = num_seen(N, rate)
@@ -89,9 +91,12 @@ class AutoencoderTask(UnlabelledTask):
         f"a {'higher' if seen else 'lower'} rate, or a larger {larger} for "
         "more patches."
       )
-    mean, std = preprocessing.mean, preprocessing.std
     return Reconstruction(
-      rate, settings.norm_pixels, model.patch_size, mean, std
+      rate=rate,
+      norm_pixels=settings.norm_pixels,
+      patch_size=model.patch_size,
+      mean=preprocessing.mean,
+      std=preprocessing.std,
     )
 
   def measure(self, model: Any, stream: Stream) -> Measure:
@@ -105,8 +110,8 @@ def sums(
   targets: Any,
   predicted: Array,
 ) -> dict[str, Array]:
-  """Sums over a batch, of its targets and predictions."""
-  error, variance = objective.errors(predicted, **compared(targets))
+  """The sums of a batch, as `sums_of`, from its targets and predictions."""
+  error, variance = objective.errors(predicted, **error_targets(targets))
   return sums_of(batch, error, {"variance": variance}, predicted.mean(axis=1))
 
 

@@ -24,14 +24,14 @@ from vit_jax.tasks.outcome import Stream
 from vit_jax.training.losses import Classification
 
 _LARGEST = 100.0  # The highest temperature; its inverse is the lowest.
-_LEAST = 2 * FEW  # Each half has as many as a figure takes.
+_LEAST = 2 * FEW  # Examples, so that each half has `FEW`.
 _HALVINGS = 60  # The interval of log(1 / T) shrinks to 1e-17.
 
 Logits = Float[np.ndarray, "N K"]
 Labels = Float[np.ndarray, "N K"]
 """1 for the class of an example, or for each of its labels; 0 elsewhere.
 
-One of several labels may be NaN, if it is unknown: it has no part in a sum.
+One of several labels may be NaN, if it is unknown; sums leave it out.
 """
 
 
@@ -42,7 +42,7 @@ class Calibration:
   Attributes:
     temperature: One for all classes, or one for each label.
     error_before, error_after: The expected calibration error.
-    loss_before, loss_after: The mean negative logarithm of the likelihood.
+    loss_before, loss_after: The mean negative log-likelihood.
     fitted_on, measured_on: The number of examples of each half.
     unfitted: Labels that every example has, or none, or that the logits
       separate; their temperature is 1.
@@ -99,7 +99,7 @@ def calibrator(
   """Returns a function from parameters to temperatures, fitted on the split.
 
   `each` fits one for each label instead of one for all classes. The function
-  raises ValueError as `fit`.
+  raises ValueError as `fit` does.
   """
   plain = objective.for_evaluation()
 
@@ -123,7 +123,9 @@ def calibrator(
 def fit(
   kind: str, logits: Logits, labels: Labels, *, each: bool = False
 ) -> Calibration:
-  """Fits temperatures on a half of the examples; which half, is always equal.
+  """Fits temperatures on one half of the examples, and tests them on the other.
+
+  The examples are always halved in the same way.
 
   Args:
     kind: The loss, "softmax" or "sigmoid".
@@ -154,19 +156,13 @@ def fit(
       "right, or they are no better than chance. Calibrate on more examples."
     )
   T = np.array([1.0 if one is None else one for one in fitted])
-  before, after = (
-    (
-      calibration_error(kind, z, labels[second], several=each),
-      loss(kind, z, labels[second]),
-    )
-    for z in (logits[second], logits[second] / T)
-  )
+  before, after, y = logits[second], logits[second] / T, labels[second]
   return Calibration(
     temperature=tuple(T.tolist()),
-    error_before=before[0],
-    error_after=after[0],
-    loss_before=before[1],
-    loss_after=after[1],
+    error_before=calibration_error(kind, before, y, several=each),
+    error_after=calibration_error(kind, after, y, several=each),
+    loss_before=loss(kind, before, y),
+    loss_after=loss(kind, after, y),
     fitted_on=len(first),
     measured_on=len(second),
     unfitted=tuple(unfitted),
@@ -177,8 +173,8 @@ def fit(
 
 def _temperature_of_known(
   kind: str, logits: np.ndarray, labels: np.ndarray
-) -> Any:
-  """The temperature of a label from the examples of which it is known."""
+) -> float | None:
+  """The temperature of one label, from the examples whose label is known."""
   known = ~np.isnan(labels)
   if not known.any():
     return None
@@ -224,7 +220,7 @@ def probabilities(kind: str, logits: Logits) -> Logits:
 
 
 def loss(kind: str, logits: Logits, labels: Labels) -> float:
-  """The mean negative logarithm of the likelihood of an example."""
+  """The mean negative log-likelihood of the examples."""
   if kind == "sigmoid":
     terms = np.nan_to_num(np.logaddexp(0, logits) - labels * logits)
   else:
@@ -237,17 +233,24 @@ def calibration_error(
 ) -> float:
   """The expected calibration error (arXiv:1706.04599, Eq. 5).
 
-  It is that of the answers, or of all pairs of an example and a label where an
-  example may have several.
+  It is that of the answers, or, if an example may have `several` labels, that
+  of all pairs of an example and a known label.
   """
   p = probabilities(kind, logits)
   if several:
-    known = ~np.isnan(labels)
-    label = labels[known].astype(int)
-    answer, probability = np.ones_like(label), p[known]
+    is_known = ~np.isnan(labels)
+    label = labels[is_known].astype(int)
+    answer = np.ones_like(label)
+    probability = p[is_known]
   else:
-    label, answer = labels.argmax(axis=1), logits.argmax(axis=1)
+    label = labels.argmax(axis=1)
+    answer = logits.argmax(axis=1)
     probability = p.max(axis=1)
-  counted = np.ones(label.shape, bool)
-  answers = Predictions(label, answer, probability, 0 * probability, counted)
+  answers = Predictions(
+    label=label,
+    answer=answer,
+    probability=probability,
+    loss=np.zeros_like(probability),
+    counted=np.ones(label.shape, bool),
+  )
   return ConfusionMatrix.of(answers).calibration_error()

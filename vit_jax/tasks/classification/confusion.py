@@ -10,6 +10,7 @@ import functools
 import heapq
 import operator
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -23,7 +24,7 @@ Pairs = collections.Counter[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Answered:
+class AnsweredExample:
   """A model's answer to one example, as in `Predictions`.
 
   `rank` orders the kept examples, highest first.
@@ -53,6 +54,14 @@ class ClassScore:
     return [f"{self.examples:,}", *(f"{x:.2%}" for x in shares)]
 
 
+class Mistake(NamedTuple):
+  """A pair of classes that are confused: `answer` was given for `label`."""
+
+  label: int
+  answer: int
+  times: int
+
+
 @dataclasses.dataclass(frozen=True)
 class ConfusionMatrix:
   """Counts of a model's answers; the sum of two is that of all the answers.
@@ -70,7 +79,7 @@ class ConfusionMatrix:
 
   pieces: tuple[Pairs, ...]
   unanswered: int
-  kinds: Mapping[str, list[Answered]]
+  kinds: Mapping[str, list[AnsweredExample]]
   bins: Float[np.ndarray, "3 bins"]
 
   @classmethod
@@ -93,7 +102,7 @@ class ConfusionMatrix:
     # As in the paper, a bin includes its upper edge but not its lower one.
     p = rows["probability"]
     place = np.clip(np.ceil(p * BINS) - 1, 0, BINS - 1).astype(int)
-    every = None, right, p
+    summed = None, right, p  # None counts the answers.
     return cls(
       pieces=(collections.Counter(pairs),),
       unanswered=int((counted & ~answered).sum()),
@@ -102,7 +111,7 @@ class ConfusionMatrix:
         "nearest": _highest(rows, -rows["loss"], ~right),
         "worst": _highest(rows, rows["loss"], ~right),
       },
-      bins=np.stack([np.bincount(place, values, BINS) for values in every]),
+      bins=np.stack([np.bincount(place, values, BINS) for values in summed]),
     )
 
   def __add__(self, other: "ConfusionMatrix") -> "ConfusionMatrix":
@@ -110,10 +119,8 @@ class ConfusionMatrix:
       pieces=_join([*self.pieces, *other.pieces]),
       unanswered=self.unanswered + other.unanswered,
       kinds={
-        kind: sorted([*kept, *other.kinds[kind]], key=lambda one: -one.rank)[
-          :_KEPT
-        ]
-        for kind, kept in self.kinds.items()
+        kind: _keep([*examples, *other.kinds[kind]])
+        for kind, examples in self.kinds.items()
       },
       bins=self.bins + other.bins,
     )
@@ -123,16 +130,16 @@ class ConfusionMatrix:
     """How often each (label, answer) occurred."""
     return functools.reduce(operator.add, self.pieces)
 
-  def shown(self, num_classes: int, most: int) -> list[int]:
+  def classes_to_draw(self, num_classes: int, most: int) -> list[int]:
     """The classes to draw in a confusion matrix, or none if they are too many.
 
-    All classes are shown if they are at most `most`; of a wider head, only the
-    classes that occur are.
+    These are all classes, if there are at most `most`, and otherwise those that
+    occur as a label or an answer.
     """
     if num_classes <= most:
       return [*range(num_classes)]
-    occur = sorted({k for pair in self.pairs for k in pair})
-    return occur if len(occur) <= most else []
+    occurring = sorted({k for pair in self.pairs for k in pair})
+    return occurring if len(occurring) <= most else []
 
   def matrix(self, classes: Sequence[int]) -> Int[np.ndarray, "n n"]:
     """Counts of each true class (rows) and each answer (columns)."""
@@ -143,10 +150,16 @@ class ConfusionMatrix:
         matrix[place[label], place[answer]] = count
     return matrix
 
-  def most_confused(self, count: int) -> list[tuple[int, int, int]]:
-    """The commonest mistakes as (label, answer, count)."""
-    wrong = [(*pair, n) for pair, n in self.pairs.items() if pair[0] != pair[1]]
-    return heapq.nsmallest(count, wrong, key=lambda w: (-w[2], w[:2]))
+  def most_confused(self, count: int) -> list[Mistake]:
+    """The commonest mistakes, at most `count` of them."""
+    mistakes = [
+      Mistake(label, answer, times)
+      for (label, answer), times in self.pairs.items()
+      if label != answer
+    ]
+    return heapq.nsmallest(
+      count, mistakes, key=lambda one: (-one.times, one.label, one.answer)
+    )
 
   def class_scores(self) -> dict[int, "ClassScore"]:
     """Precision, recall and F1 of every class that occurs, as in scikit-learn.
@@ -200,20 +213,26 @@ class ConfusionMatrix:
 
 def _highest(
   rows: Mapping[str, np.ndarray], rank: np.ndarray, eligible: np.ndarray
-) -> list[Answered]:
+) -> list[AnsweredExample]:
   """The `eligible` examples of the highest ranks."""
   first = np.argsort(-rank[eligible], kind="stable")[:_KEPT]
-  kept = []
+  examples = []
   for place in np.flatnonzero(eligible)[first]:
     answer = {key: row[place].item() for key, row in rows.items()}
-    kept.append(Answered(float(rank[place]), **answer))
-  return kept
+    examples.append(AnsweredExample(float(rank[place]), **answer))
+  return examples
+
+
+def _keep(examples: list[AnsweredExample]) -> list[AnsweredExample]:
+  """The examples of the highest ranks, as many as are kept of a kind."""
+  return sorted(examples, key=lambda one: -one.rank)[:_KEPT]
 
 
 def _join(pieces: list[Pairs]) -> tuple[Pairs, ...]:
-  """Counts, joined until each has at most half the pairs of that before.
+  """Merges counters until each has at most half the pairs of the previous one.
 
-  They are few, and cheap to add to: one of all pairs would be copied each time.
+  So there are few, and a batch is cheap to add, where one counter of all pairs
+  would be copied each time.
   """
   while len(pieces) > 1 and 2 * len(pieces[-1]) > len(pieces[-2]):
     last = pieces.pop()

@@ -25,6 +25,7 @@ class Predictions:
 
   Attributes:
     answer: The likeliest class, or the lowest of several equally likely ones.
+    probability: The probability of that class.
     counted: False for padding and for unreadable images.
   """
 
@@ -60,20 +61,24 @@ def make_eval_step(
     label = batch["label"]
     mask = batch.get("mask", jnp.ones(label.shape)).astype(jnp.float32)
     skipped = batch.get("skipped", jnp.zeros(label.shape, bool))
-    loss_of, _ = objective.loss_and_score(outputs, objective.targets(label))
+    loss, _ = objective.loss_and_score(outputs, objective.targets(label))
     logits = class_logits(outputs)  # (B, K)
     rank = label_rank(logits, label)
     by_class = jax.nn.one_hot(label, logits.shape[1]) * mask[:, None]
     kind = objective.settings.kind
-    probability = losses.probabilities(kind, logits).max(axis=1)
     predictions = Predictions(
-      label, logits.argmax(axis=1), probability, loss_of, mask > 0
+      label=label,
+      answer=logits.argmax(axis=1),
+      probability=losses.probabilities(kind, logits).max(axis=1),
+      loss=loss,
+      counted=mask > 0,
     )
+    is_answered = is_answer(logits) & jnp.isfinite(loss)
     totals = {
-      "loss": jnp.where(mask > 0, loss_of, 0).sum(),
+      "loss": jnp.where(mask > 0, loss, 0).sum(),
       "top5": (mask * (rank < 5)).sum(),
       "skipped": skipped.sum().astype(jnp.float32),
-      "unanswered": (mask * ~(is_answer(logits) & jnp.isfinite(loss_of))).sum(),
+      "unanswered": (mask * ~is_answered).sum(),
       "count": by_class.sum(0),
       "correct": (by_class * (rank < 1)[:, None]).sum(0),
     }
@@ -99,15 +104,15 @@ def label_rank(
   """
   true_logit = jnp.take_along_axis(logits, label[:, None], axis=1)  # (B, 1)
   lower = jnp.arange(logits.shape[1])[None, :] < label[:, None]
-  before: Bool[Array, "B K"] = (logits > true_logit) | (
+  is_above: Bool[Array, "B K"] = (logits > true_logit) | (
     (logits == true_logit) & lower
   )
   last = max(logits.shape[1], 5)
-  return jnp.where(is_answer(logits), before.sum(axis=1), last)
+  return jnp.where(is_answer(logits), is_above.sum(axis=1), last)
 
 
 def check_labels(answers: Predictions, num_classes: int) -> None:
-  """Raises ValueError if an example's label is beyond the classes."""
+  """Raises ValueError if an example's label is `num_classes` or more."""
   label = np.max(answers.label, where=answers.counted, initial=0)
   if label >= num_classes:
     raise ValueError(

@@ -59,7 +59,7 @@ class ClassificationOutcome(Outcome):
   """The outcome of an evaluation of classes, whose `scores` are a `summary`.
 
   `confusion` counts the answers, if details were asked for, and `predictions`
-  has those to each batch, if they are to be written.
+  has the answers to each batch, if they are to be written.
   """
 
   scores: Mapping[str, float]
@@ -70,7 +70,7 @@ class ClassificationOutcome(Outcome):
 
   @property
   def counts(self) -> ConfusionMatrix:
-    """The counts of the answers, which details alone have."""
+    """The counts of the answers, which only an outcome with details has."""
     assert self.confusion is not None
     return self.confusion
 
@@ -87,12 +87,12 @@ class ClassificationOutcome(Outcome):
       "macro_f1": self.confusion.macro_f1(),
       "balanced_accuracy": self.confusion.balanced_accuracy(),
     }
-    if self._suffice:
+    if self._has_enough:
       scores["calibration_error"] = self.confusion.calibration_error()
     return Split.EVAL.keyed(scores)
 
   @property
-  def _suffice(self) -> bool:
+  def _has_enough(self) -> bool:
     """Whether there are enough examples to tell a calibration error."""
     return self.totals["count"].sum() >= intervals.FEW
 
@@ -112,7 +112,8 @@ class ClassificationOutcome(Outcome):
   @property
   def constant(self) -> bool:
     pairs = self.confusion.pairs if self.confusion else {}
-    labels, answers = ({pair[k] for pair in pairs} for k in (0, 1))
+    labels = {label for label, _ in pairs}
+    answers = {answer for _, answer in pairs}
     return len(answers) == 1 < len(labels)
 
   def by_class(self) -> dict[str, Any]:
@@ -150,12 +151,12 @@ class ClassificationOutcome(Outcome):
         return lines
     return [
       f"{names[label]} is taken for {names[answer]}: "
-      f"{count:,} of {scores[label].examples:,}"
-      for label, answer, count in self.counts.most_confused(_MISTAKES)
+      f"{times:,} of {scores[label].examples:,}"
+      for label, answer, times in self.counts.most_confused(_MISTAKES)
     ]
 
   def write(self, path: pathlib.Path, source: Source) -> None:
-    """As in `Outcome`; an example whose loss is NaN has no answer."""
+    """As in `Outcome`; a loss that is NaN comes first, without an answer."""
     label, answer, probability, loss, counted = (
       np.concatenate([getattr(batch, field.name) for batch in self.predictions])
       for field in dataclasses.fields(Predictions)
@@ -177,11 +178,11 @@ class ClassificationOutcome(Outcome):
     worst = self.confusion.most_confused(1) if self.confusion else []
     if not worst:
       return ""
-    label, answer, count = worst[0]
+    label, answer, times = worst[0]
     of_class = self.counts.class_scores()[label].examples
     return (
       f'; "{self.names[label]}" is taken for "{self.names[answer]}" in '
-      f"{count:,} of {of_class:,}"
+      f"{times:,} of {of_class:,}"
     )
 
   def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
@@ -193,16 +194,16 @@ class ClassificationOutcome(Outcome):
     if len(shown) > _MOST_ROWS:
       caption = f"The {_MOST_ROWS} classes with the lowest F1"
       shown = sorted(shown, key=lambda k: scores[k].f1)[:_MOST_ROWS]
-    trained = dict(enumerate([] if counts is None else counts))
-    rows = [
-      [names[k], f"{trained[k]:,}" if k in trained else "–", *scores[k].cells]
-      for k in shown
-    ]
+    to_train_on = [] if counts is None else [f"{count:,}" for count in counts]
+    rows = []
+    for k in shown:
+      train_count = to_train_on[k] if k < len(to_train_on) else "–"
+      rows.append([names[k], train_count, *scores[k].cells])
     columns = ("class", "to train on", "evaluated", "precision", "recall", "F1")
     tables: list[tuple[str, Table]] = [(caption, (columns, rows))]
     mistakes = [
-      [names[label], names[answer], f"{count:,}"]
-      for label, answer, count in self.counts.most_confused(_MISTAKES)
+      [names[label], names[answer], f"{times:,}"]
+      for label, answer, times in self.counts.most_confused(_MISTAKES)
     ]
     if mistakes:
       columns = ("class", "answer", "times")
@@ -214,21 +215,28 @@ class ClassificationOutcome(Outcome):
     confusion = self.counts
     names = self.names
     charts = []
-    classes = confusion.shown(len(names), MOST_CLASSES)
+    classes = confusion.classes_to_draw(len(names), MOST_CLASSES)
     if classes and confusion.pairs:
       pairs = "; ".join(
-        f"{names[label]} answered as {names[answer]}, {count:,} times"
-        for label, answer, count in confusion.most_confused(3)
+        f"{names[label]} answered as {names[answer]}, {times:,} times"
+        for label, answer, times in confusion.most_confused(3)
       )
       mistakes = (
         f"Most frequent mistakes: {pairs}." if pairs else "No mistakes."
       )
-      shown = [names[k] for k in classes]
-      arrays = {"matrix": confusion.matrix(classes), "class_names": shown}
-      alt = f"Confusion matrix of {len(classes)} classes. {mistakes}"
-      charts.append(Chart("confusion", arrays, alt, "Confusion matrix", True))
+      matrix = confusion.matrix(classes)
+      class_names = [names[k] for k in classes]
+      charts.append(
+        Chart(
+          "confusion",
+          {"matrix": matrix, "class_names": class_names},
+          alt=f"Confusion matrix of {len(classes)} classes. {mistakes}",
+          caption="Confusion matrix",
+          while_training=True,
+        )
+      )
     bins = confusion.calibration()
-    if len(bins) and self._suffice:
+    if len(bins) and self._has_enough:
       shares = "; ".join(
         f"{right:.0%} of {count:,.0f} answers with a probability of about "
         f"{probability:.0%} are right"
@@ -301,17 +309,18 @@ def class_measure(
     names: Those of all classes.
     class_logits: Maps the model's outputs to one logit for each class.
     outcome: The class of the result.
-    counts_answers: Whether it has the counts of the answers in any case.
+    counts_answers: Whether it has the counts of the answers even without
+      details.
   """
 
   def parts(
-    found: tuple[Totals, Predictions],
+    computed: tuple[Totals, Predictions],
     first: int,
     *,
     detail: bool,
     examples: bool,
   ) -> Parts:
-    totals, answers = found
+    totals, answers = computed
     check_labels(answers, len(names))
     more: Parts = {}
     if detail or counts_answers:
@@ -324,6 +333,12 @@ def class_measure(
     totals = {**parts}
     confusion = totals.pop("confusion", None)
     predictions = totals.pop("predictions", ())
-    return outcome(summary(totals), totals, names, confusion, predictions)
+    return outcome(
+      scores=summary(totals),
+      totals=totals,
+      names=names,
+      confusion=confusion,
+      predictions=predictions,
+    )
 
   return Measure(make_eval_step(model, objective, class_logits), result, parts)

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 class ClassificationTask(Task):
   """Naming the class of an image.
 
-  `counts_answers` tells whether its metrics need the counts of the answers. The
-  logits are divided by `temperature`, one for all classes or one for each
-  label; if it is empty, they are as they are.
+  `counts_answers` tells whether its metrics need the counts of the answers, and
+  `has_several` whether an image may have several labels. The logits are divided
+  by `temperature`, one for all classes or one for each label, unless it is
+  empty.
   """
 
   class_weights: tuple[float, ...] | None = None
@@ -86,30 +87,35 @@ class ClassificationTask(Task):
 
   def with_facts(self, description: Mapping[str, Any]) -> "ClassificationTask":
     weights = description.get("targets", {}).get("weights")
-    fitted = description.get("calibration", {})
+    calibration = description.get("calibration", {})
     return dataclasses.replace(
       self,
       class_weights=checked("weights", PerChannel | None, weights),
-      temperature=tuple(fitted.get("temperature", ())),
+      temperature=tuple(calibration.get("temperature", ())),
     )
 
   def objective(
     self, model: nn.Module, preprocessing: Preprocessing
   ) -> Classification:
-    count, weights = model.num_classes, self.class_weights
+    num_classes, weights = model.num_classes, self.class_weights
     if weights is not None:  # A head may be wider than the data's classes.
-      weights = (*weights, *[1.0] * (count - len(weights)))
-    mean, std = preprocessing.mean, preprocessing.std
-    return self.objective_class(count, self.loss, mean, std, weights)
+      weights = (*weights, *[1.0] * (num_classes - len(weights)))
+    return self.objective_class(
+      num_classes,
+      self.loss,
+      mean=preprocessing.mean,
+      std=preprocessing.std,
+      class_weights=weights,
+    )
 
   def measure(self, model: nn.Module, stream: Stream) -> Measure:
     return class_measure(
       model,
       self.objective(model, stream.preprocessing).for_evaluation(),
       class_names(stream.source.class_names, model.num_classes),
-      self.class_logits,
-      self.outcome,
-      self.counts_answers,
+      class_logits=self.class_logits,
+      outcome=self.outcome,
+      counts_answers=self.counts_answers,
     )
 
   @property
@@ -123,7 +129,7 @@ class ClassificationTask(Task):
     return logits / np.array(self.temperature, np.float32)[None]
 
   def calibration_facts(self, fitted: "Calibration") -> dict[str, Any]:
-    """The part of the checkpoint's description that a calibration makes."""
+    """The entries of a checkpoint's description for a calibration."""
     return {"temperature": [*fitted.temperature]}
 
   def in_unit(self) -> "ClassificationTask":
@@ -152,8 +158,8 @@ class ClassAnswers(Answers):
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
     logits = self.task.class_logits(logits)
     _, index = jax.lax.top_k(logits, min(top, logits.shape[1]))
-    every = losses.probabilities(self.task.loss.kind, logits)
-    probability = jax.numpy.take_along_axis(every, index, axis=1)
+    probabilities = losses.probabilities(self.task.loss.kind, logits)
+    probability = jax.numpy.take_along_axis(probabilities, index, axis=1)
     return {"index": index, "probability": probability}
 
   def as_json(
@@ -200,7 +206,7 @@ class ClassAnswers(Answers):
   def calibrator(
     self, model: nn.Module, stream: Stream
   ) -> Callable[..., "Calibration"] | None:
-    """Nothing, if a subclass computes the logits in its own way."""
+    """As in `Answers`; None if a subclass has its own `class_logits`."""
     task = self.task
     if type(task).class_logits is not ClassificationTask.class_logits:
       return None
@@ -213,9 +219,12 @@ class ClassAnswers(Answers):
 def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
   """The weights that `loss.class_weights` asks for, one for each class.
 
-  Balanced weights of single classes are N / (K n_k); of several labels, those
-  of the positive terms are (N - n_k) / n_k, with n_k of N images having k, of
-  those of which it is known.
+  Balanced weights of single classes are N / (K n_k), where n_k of the N images
+  have class k. For several labels, those of the positive terms are
+  (N - n_k) / n_k, where label k is known for N images and n_k of them have it.
+
+  Raises ValueError if the weights do not fit the classes, or an image lacks a
+  class that is to be balanced.
   """
   names = train.class_names
   listed = settings.listed_weights()
@@ -230,11 +239,10 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
   labels = read_labels(train, key, "list the weights")
   count = len(labels)
   several = labels.ndim > 1
-  counts = (
-    (labels > 0).sum(0)
-    if several
-    else np.bincount(labels, minlength=len(names))
-  )
+  if several:
+    counts = (labels > 0).sum(0)
+  else:
+    counts = np.bincount(labels, minlength=len(names))
   if not counts.all():
     raise ValueError(
       f"loss.class_weights='balanced': no training image has the class "

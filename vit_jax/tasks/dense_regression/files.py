@@ -17,10 +17,11 @@ Numbers = Float[np.ndarray, "H W"]
 
 @dataclasses.dataclass
 class NumberFiles:
-  """Files of numbers, and what they held so far; see `Answers.pixel_files`.
+  """Writes files of numbers, with statistics; see `Answers.pixel_files`.
 
-  A file is a PNG of 16 bits where the training targets were whole numbers of
-  `level`, the number of one level; else a TIFF of float32.
+  A file is a PNG of 16 bits if the training targets were multiples of `level`,
+  the number that one of its levels stands for, and otherwise, with `level` 0, a
+  TIFF of float32. `cut` counts the numbers that 16 bits cannot hold.
   """
 
   name: str
@@ -42,7 +43,7 @@ class NumberFiles:
     return ".png" if self.level else ".tif"
 
   def add(self, numbers: Numbers) -> None:
-    """Counts the numbers of one more image."""
+    """Adds the numbers of one more image to the statistics."""
     least, most = span(numbers)
     self.least, self.most = min(self.least, least), max(self.most, most)
     self.total += float(numbers.sum(dtype=np.float64))
@@ -65,7 +66,7 @@ class NumberFiles:
     return heat(numbers, *span(numbers))
 
   def lines(self) -> list[str]:
-    """Lines on the files that were written."""
+    """Lines with the statistics of the files."""
     if not self.pixels:
       return []
     unit = f" {self.unit}" if self.unit else ""

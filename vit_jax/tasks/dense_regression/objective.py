@@ -18,12 +18,12 @@ Numbers = Float[Array, "B H W"]
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-  """The meaning of an output: a standardised number, or its logarithm.
+  """The meaning of an output: a number or its logarithm, standardised.
 
   Attributes:
     mean, std: Mean and deviation of the targets.
-    log_mean, log_std: Mean and deviation of their logarithms, which the outputs
-      then are; 0 where not all targets are above 0.
+    log_mean, log_std: Mean and deviation of their logarithms. Unless they are
+      0, as where not all targets are above 0, the outputs are logarithms.
   """
 
   mean: float = 0.0
@@ -36,7 +36,10 @@ class Scaling:
     return self.log_std > 0
 
   def numbers(self, outputs: Any) -> Any:
-    """The numbers of outputs, NumPy's or JAX's; NaN for what is not finite."""
+    """The numbers that outputs stand for, in NumPy or JAX.
+
+    A logarithm that is not finite becomes NaN.
+    """
     if not self.of_logarithms:
       return outputs * self.std + self.mean
     finite = jnp.where(jnp.isfinite(outputs), outputs, jnp.nan)
@@ -70,15 +73,17 @@ class PixelErrors(OfPixels):
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """The loss and the mean absolute error of each image."""
     y = self.numbers(outputs, *targets.shape[1:])
-    known = ~jnp.isnan(targets)
+    is_known = ~jnp.isnan(targets)
     # Unknown targets are replaced, so that their gradient is 0 and not NaN.
-    target = jnp.where(known, targets, y)
-    error = mean_of(jnp.abs(y - target), known)
+    target = jnp.where(is_known, targets, y)
+    error = mean_of(jnp.abs(y - target), is_known)
     if self.settings.loss == "l1":
       return error / self.scaling.std, error
-    known &= targets > 0
-    ratio = jnp.where(known, targets, 1.0)
-    d = jnp.where(known, jnp.log(jnp.where(known, y, 1.0)) - jnp.log(ratio), 0)
-    common = mean_of(d, known)
+    is_positive = is_known & (targets > 0)
+    log_y = jnp.log(jnp.where(is_positive, y, 1.0))
+    log_target = jnp.log(jnp.where(is_positive, targets, 1.0))
+    d = jnp.where(is_positive, log_y - log_target, 0)
+    mean_d = mean_of(d, is_positive)
+    mean_square = mean_of(d**2, is_positive)
     # Eq. 4 of arXiv:1406.2283, with the settings' lambda.
-    return mean_of(d**2, known) - self.settings.silog_lambda * common**2, error
+    return mean_square - self.settings.silog_lambda * mean_d**2, error

@@ -28,10 +28,10 @@ def sums(
   middle: float,
   spread: float,
 ) -> dict[str, Float[Array, " B"]]:
-  """Sums over the known pixels of each image, of which all metrics are made.
+  """Sums over the known pixels of each image, from which all metrics follow.
 
-  `middle` and `spread` are about those of the targets: sums of standardised
-  numbers and of their squares keep their digits.
+  `middle` and `spread` are about the mean and the deviation of the targets:
+  sums of standardised numbers and of their squares lose no digits.
   """
   known = ~jnp.isnan(targets)
   target = jnp.where(known, targets, 1.0)
@@ -54,8 +54,8 @@ def sums(
     "close": (positive, close.astype(jnp.float32)),
   }
   return {
-    key: jnp.where(which, x, 0).sum(axis=(1, 2))
-    for key, (which, x) in each.items()
+    key: jnp.where(counts, values, 0).sum(axis=(1, 2))
+    for key, (counts, values) in each.items()
   }
 
 
@@ -97,7 +97,7 @@ class PixelNumbersOutcome(Outcome):
   def scores(self) -> dict[str, Any]:
     """The scores of the split; raises ValueError without a known pixel.
 
-    The ratios are there if all targets are above 0.
+    `abs_rel` and `delta1` are among them if all targets are above 0.
     """
     totals = self._totals
     pixels = totals["pixels"]
@@ -122,7 +122,7 @@ class PixelNumbersOutcome(Outcome):
 
   @property
   def chance(self) -> float:
-    """R2 of the mean."""
+    """The R2 of answering the mean for all pixels."""
     return 0.0
 
   def table(self) -> Table:
@@ -136,8 +136,8 @@ class PixelNumbersOutcome(Outcome):
       "delta1": (f"within a factor of {_CLOSE}", ""),
     }
     rows = [
-      [words, f"{scores[key]:.5g}{' ' if unit else ''}{unit}"]
-      for key, (words, unit) in names.items()
+      [name, f"{scores[key]:.5g} {unit}".rstrip()]
+      for key, (name, unit) in names.items()
       if key in scores
     ]
     return (self.name, "of all known pixels"), rows
@@ -189,4 +189,5 @@ def _variance(totals: Mapping[str, float], key: str) -> float:
 
 
 def _or_worst(score: float, worst: float) -> float:
+  """The score, or the worst one if it is not finite."""
   return score if np.isfinite(score) else worst

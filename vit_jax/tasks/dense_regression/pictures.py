@@ -30,14 +30,14 @@ def heat(numbers: Numbers, least: float, most: float) -> Photograph:
   drawn = np.empty((*numbers.shape, 3), np.uint8)
   places = np.linspace(least, most, len(_COLOURS)) if most > least else [least]
   for rows in strips(numbers.shape):
-    some = numbers[rows]
-    known = np.isfinite(some)
+    is_known = np.isfinite(numbers[rows])
+    values = np.where(is_known, numbers[rows], least)
     colours = [
-      np.interp(np.where(known, some, least), places, channel[: len(places)])
+      np.interp(values, places, channel[: len(places)])
       for channel in _COLOURS.T
     ]
     mixed = np.rint(np.stack(colours, axis=-1))
-    drawn[rows] = np.where(known[..., None], mixed, _UNKNOWN)
+    drawn[rows] = np.where(is_known[..., None], mixed, _UNKNOWN)
   return drawn
 
 

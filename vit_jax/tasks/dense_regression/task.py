@@ -34,7 +34,7 @@ from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import Task
 
 _PLAIN, _UNSCALED = DenseRegressionSettings(), Scaling()
-_LOOKED_AT = 48  # Examples of a source without statistics of its own.
+_LOOKED_AT = 48  # Examples to compute statistics of, where the source has none.
 _LEVELS = (1 << 16) - 1  # The greatest value of a PNG of 16 bits.
 
 
@@ -44,8 +44,8 @@ class DenseRegressionTask(Task):
 
   Attributes:
     scaling: The meaning of outputs, a fact of the training targets.
-    levels: The number that is one level of a PNG of 16 bits, if the training
-      targets are whole numbers of them; 0 if they are not.
+    levels: The number that one level of a PNG of 16 bits stands for, if the
+      training targets are multiples of it; 0 if they are not.
   """
 
   dense_regression: DenseRegressionSettings = _PLAIN
@@ -85,30 +85,36 @@ class DenseRegressionTask(Task):
     )
 
   def fitted(self, train: Source) -> "DenseRegressionTask":
-    """Raises ValueError for equal targets, or what the loss cannot take."""
+    """As in `Task`.
+
+    Raises ValueError if all targets are equal, or the loss cannot take them.
+    """
     folder: Any = train
-    seen = getattr(train, "statistics", None)
-    if seen is None:
-      some = range(min(_LOOKED_AT, len(train)))
-      seen = Statistics.of(folder.labels(some))
-    if not seen.std:
+    statistics = getattr(train, "statistics", None)
+    if statistics is None:
+      first = range(min(_LOOKED_AT, len(train)))
+      statistics = Statistics.of(folder.labels(first))
+    if not statistics.std:
       raise ValueError(
-        f"all targets looked at are {seen.mean:.6g}: give images whose numbers "
-        "differ."
+        f"all targets looked at are {statistics.mean:.6g}: give images whose "
+        "numbers differ."
       )
-    if self.dense_regression.loss == "silog" and not seen.are_positive:
+    if self.dense_regression.loss == "silog" and not statistics.are_positive:
       raise ValueError(
         "dense_regression.loss='silog' needs targets above 0, but the smallest "
-        f"is {seen.least:.6g}: list invalid values in data.unknown, or take "
-        "the loss l1."
+        f"is {statistics.least:.6g}: list invalid values in data.unknown, or "
+        "take the loss l1."
       )
-    scaling = Scaling(seen.mean, seen.std)
-    if seen.are_positive and seen.log_std > 0:
-      scaling = Scaling(seen.mean, seen.std, seen.log_mean, seen.log_std)
+    scaling = Scaling(mean=statistics.mean, std=statistics.std)
+    if statistics.are_positive and statistics.log_std > 0:
+      scaling = dataclasses.replace(
+        scaling, log_mean=statistics.log_mean, log_std=statistics.log_std
+      )
     levels = 0.0
-    if getattr(train, "is_whole", False) and seen.least >= 0:
-      levels = folder.reading.scale
-      levels *= seen.most <= levels * _LEVELS
+    if getattr(train, "is_whole", False) and statistics.least >= 0:
+      level = folder.reading.scale
+      if statistics.most <= level * _LEVELS:
+        levels = level
     return dataclasses.replace(self, scaling=scaling, levels=levels)
 
   def facts(self) -> dict[str, Any]:
@@ -118,10 +124,9 @@ class DenseRegressionTask(Task):
   def with_facts(self, description: Mapping[str, Any]) -> "DenseRegressionTask":
     stored = description["targets"]
     names = [field.name for field in dataclasses.fields(Scaling)]
-    mean, *others = (checked(key, float, stored[key]) for key in names)
+    numbers = {name: checked(name, float, stored[name]) for name in names}
     levels = checked("levels", float, stored["levels"])
-    scaling = Scaling(mean, *others)
-    return dataclasses.replace(self, scaling=scaling, levels=levels)
+    return dataclasses.replace(self, scaling=Scaling(**numbers), levels=levels)
 
   @property
   def answers(self) -> "PixelNumbersAnswers":
@@ -149,8 +154,12 @@ class DenseRegressionTask(Task):
     return with_numbers(preprocessing.transform())
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> PixelErrors:
-    mean, std = preprocessing.mean, preprocessing.std
-    return PixelErrors(mean, std, self.scaling, self.dense_regression)
+    return PixelErrors(
+      mean=preprocessing.mean,
+      std=preprocessing.std,
+      scaling=self.scaling,
+      settings=self.dense_regression,
+    )
 
   def measure(self, model: Any, stream: Stream) -> Measure:
     objective = self.objective(model, stream.preprocessing)

@@ -94,13 +94,13 @@ class Projector(nn.Module):
     return y
 
 
-def projected(
+def with_projector(
   model: Model, width: int, hidden: int, position_grid: Grid | None = None
 ) -> Projected:
   """A model of this encoder and a projector of these widths.
 
-  `position_grid` has the patches of a large crop, for a model whose own is not
-  set. Raises ValueError if the model takes images of one size alone.
+  `position_grid` is the grid of patches of a large crop, for a model that has
+  none. Raises ValueError if the model takes images of one size alone.
   """
   encoder, grid = of_two_sizes(encoder_of(model, _NEEDS), position_grid)
-  return Projected(0, encoder, width, hidden, grid)
+  return Projected(0, encoder, width=width, hidden=hidden, position_grid=grid)

@@ -1,9 +1,9 @@
 """The objective of LeJEPA (arXiv:2511.08544).
 
-All crops of an image predict the mean of its large ones, and the crops of a
-batch are kept a standard normal distribution, in random directions. There is no
-teacher, and no gradient is stopped. K is the width of the projections, and V
-the number of crops of an image.
+The projections of an image's crops predict the mean of those of its large ones,
+and those of a batch are pushed towards a standard normal distribution, along
+random directions. There is no teacher, and no gradient is stopped. K is the
+width of the projections, and V the number of crops of an image.
 """
 
 import dataclasses
@@ -87,10 +87,10 @@ class LeJepa(Objective):
     targets: Key[Array, ""],
     context: StepContext,
   ) -> Loss:
-    """The loss of each image: (1 - lambda) its prediction + lambda SIGReg.
+    """The loss of each image, (1 - lambda) prediction + lambda SIGReg.
 
-    The score is the prediction's part, the mean squared distance of the
-    projections of an image's crops from the mean of its large ones.
+    The score is the prediction loss: the mean squared distance of the
+    projections of an image's crops from the mean of those of its large ones.
     """
     del context
     if not isinstance(inputs, dict):  # The batch has `image` alone.
@@ -111,6 +111,7 @@ class LeJepa(Objective):
   def _projections(
     self, apply: Apply, crops: Mapping[str, Array]
   ) -> Float[Array, "V B K"]:
+    """The projections of all crops, the two large ones first."""
     large = apply(crops["large"])["z"]
     large = large.reshape(2, -1, large.shape[-1])
     if "small" not in crops:

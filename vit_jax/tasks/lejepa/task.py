@@ -1,7 +1,8 @@
 """LeJEPA as a task (arXiv:2511.08544): no labels, no teacher.
 
 `objective` has the loss, `model` the projector, and
-`data.transforming.multi_crop` the crops. What leaves a run is the encoder.
+`data.transforming.multi_crop` the crops. The model that a run gives is the
+encoder.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from vit_jax.data.transforming.multi_crop import MultiCrop
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.crops import check_small_size, large_grid, multi_crop
 from vit_jax.tasks.features import DEVIATION, RANK, RANKS, features_measure
-from vit_jax.tasks.lejepa.model import Projected, projected
+from vit_jax.tasks.lejepa.model import Projected, with_projector
 from vit_jax.tasks.lejepa.objective import LeJepa
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
 from vit_jax.tasks.metrics import Measure
@@ -64,9 +65,12 @@ class LeJepaTask(UnlabelledTask):
   refuses = (*UNLABELLED, "eval_pictures", "distill.teacher")
 
   def adapted(self, model: Any) -> Projected:
-    s = self.lejepa
-    grid = large_grid(model, self.image_size)
-    return projected(model, s.projections, s.projector_size, grid)
+    return with_projector(
+      model,
+      width=self.lejepa.projections,
+      hidden=self.lejepa.projector_size,
+      position_grid=large_grid(model, self.image_size),
+    )
 
   def train_transform(
     self, preprocessing: Preprocessing, settings: TrainTransformSettings

@@ -15,7 +15,7 @@ from vit_jax.models.grid import grid_of
 from vit_jax.models.masked_vit import masked
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.finite import NO_ANSWER
-from vit_jax.tasks.hidden import hidden_measure, hidden_patches
+from vit_jax.tasks.hidden import hidden_measure, report_panels
 from vit_jax.tasks.masked.objective import COLOURS, Masking, num_corrupted
 from vit_jax.tasks.masked.pictures import make_panels
 from vit_jax.tasks.masked.settings import MaskedSettings
@@ -75,7 +75,7 @@ class MaskedPatchesTask(UnlabelledTask):
       ),
     ),
   )
-  panels = hidden_patches(make_panels)
+  panels = report_panels(make_panels)
   refuses = (*UNLABELLED, "lora.rank", "distill.teacher")
   probe_note = (
     "The probe reads the mean of the patches: masked patches did not train the "
