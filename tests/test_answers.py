@@ -24,7 +24,7 @@ from vit_jax.inference.onnx.export import export_onnx
 from vit_jax.inference.predictor import predict
 from vit_jax.inference.reading import read_images
 from vit_jax.models import Origin, ResNet, make_vit
-from vit_jax.models.masked_vit import masked
+from vit_jax.models.masked_vit import masked_vit
 from vit_jax.models.model import normalize, represent
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.tasks.choose import answering
@@ -80,7 +80,7 @@ def opened(name):
     fields["num_classes"] = 0
   variant = fields.pop("variant", "Ti/8")
   model = make_vit(variant, fields.pop("num_classes", 5), **fields)
-  model = masked(model, 0) if name == "masked" else model
+  model = masked_vit(model, 0) if name == "masked" else model
   return _random(model)
 
 

@@ -320,7 +320,9 @@ FAULTS: dict[str, Fault] = {
   "the decoder's positions of y first": _patch(
     autoencoder, "sincos", _rows_first
   ),
-  "the decoder's positions in order": _patch(autoencoder, "at", _at_seen),
+  "the decoder's positions in order": _patch(
+    autoencoder, "positions_at", _at_seen
+  ),
   "one more patch is seen": _settings("autoencoder", rate=0.68),
   "a center one step late": _both(
     _patch(SelfDistillation, "_teach", self_distillation.late_center),

@@ -79,9 +79,9 @@ def test_the_forward_pass_has_the_form_for_the_chips(monkeypatch):
 
   def on_tpu(layout, _):
     device = types.SimpleNamespace(platform="tpu", device_kind="TPU v4")
-    return partitioning.laid_out(layout, device)
+    return partitioning.use_layout(layout, device)
 
-  monkeypatch.setattr(sharding, "laid_out", on_tpu)
+  monkeypatch.setattr(sharding, "use_layout", on_tpu)
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   compiler.lower_forward(read(digits.get_config()), mesh, 10)
   assert len(calls) >= 4  # One for each layer, at least.

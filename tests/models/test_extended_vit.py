@@ -26,7 +26,7 @@ from vit_jax.models.extended_block import (
   ExtendedMsa,
 )
 from vit_jax.models.grid import param_shapes
-from vit_jax.models.interpolation import bicubic, linear
+from vit_jax.models.interpolation import bicubic_weights, linear_weights
 from vit_jax.models.layer import LayerConfig, layer_norm
 from vit_jax.models.parts import stack
 from vit_jax.models.position import ResizedPositions
@@ -95,10 +95,10 @@ def test_the_tokens_before_the_patches_that_have_a_position(fields, places):
 def test_bicubic_weights_are_those_of_opencv_and_pillow(old, new):
   points = np.eye(old, dtype=np.float32)
   plain = cv2.resize(points, (old, new), interpolation=cv2.INTER_CUBIC)
-  found = bicubic(old, new, antialias=False)
+  found = bicubic_weights(old, new, antialias=False)
   np.testing.assert_allclose(found, plain, atol=1e-4)
   smooth = Image.fromarray(points).resize((old, new), Image.Resampling.BICUBIC)
-  found = bicubic(old, new, antialias=True)
+  found = bicubic_weights(old, new, antialias=True)
   np.testing.assert_allclose(found, np.asarray(smooth), atol=1e-5)
 
 
@@ -325,7 +325,7 @@ def test_linear_weights_are_those_of_jax(old, new):
     expected = jax.image.resize(
       np.eye(old), (new, old), "linear", antialias=antialias
     )
-    found = linear(old, new, antialias=antialias)
+    found = linear_weights(old, new, antialias=antialias)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

@@ -141,6 +141,6 @@ def test_why_cudnn_cannot_is_said(monkeypatch):
     "it needs bfloat16 or float16, and dtype is float32"
   )
   assert gpu.refusal(jnp.bfloat16, 64) == "cuDNN is not detected"
-  said = gpu.about("cudnn", jnp.bfloat16, 64)
+  said = gpu.remark("cudnn", jnp.bfloat16, 64)
   assert said == "; cuDNN's kernels are not used: cuDNN is not detected"
-  assert gpu.about("auto", jnp.bfloat16, 64) is None
+  assert gpu.remark("auto", jnp.bfloat16, 64) is None

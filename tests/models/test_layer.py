@@ -256,7 +256,7 @@ def test_only_tpus_take_the_fast_variance_of_bfloat16(
   fields = {} if encoder == "masked" else encoder
   model = tiny(**fields, dtype=dtype)
   if encoder == "masked":
-    model = masked_vit.masked(model, 48)
+    model = masked_vit.masked_vit(model, 48)
   with nn.intercept_methods(watch):
     jax.eval_shape(model.init, jax.random.key(0), images())
   assert len(seen) == norms
@@ -416,4 +416,4 @@ def test_models_that_need_all_patches_are_refused(fields, named):
   with pytest.raises(ValueError, match=named):
     dropping(**({"rate": 0.5} | fields))
   with pytest.raises(ValueError, match="objective reads: set it to 0"):
-    masked_vit.masked(dropping(0.5), 3)
+    masked_vit.masked_vit(dropping(0.5), 3)

@@ -22,7 +22,7 @@ from vit_jax.training.settings import OptimizerSettings
 from vit_jax.training.state import make_init
 from vit_jax.training.step import make_train_step
 
-OURS = "name=on_stream"
+OURS = "name=gradient_barrier"
 DECODER = dict(
   decoder_size=16, decoder_layers=3, decoder_heads=2, decoder_mlp_size=32
 )
@@ -104,7 +104,7 @@ def test_an_exported_program_holds_nothing_of_it():
   vit = tiny().clone(origin=Origin("test", "google", (8, 12)))
   params = jax.tree.map(jnp.asarray, random_params(vit, images()))
   text = export_model(vit, params, platforms=["cpu", "tpu"]).mlir_module()
-  assert "optimization_barrier" not in text and "on_stream" not in text
+  assert "optimization_barrier" not in text and "gradient_barrier" not in text
 
 
 @pytest.mark.slow

@@ -119,4 +119,4 @@ def test_other_names_of_layers():
     stacked["tower"]["layers"]["a"], [[0, 0], [1, 1]]
   )
   jax.tree.map(np.testing.assert_array_equal, parts.unstack(stacked), tree)
-  assert parts.unstacked("tower/layers/a", 1) == ["tower/layer0/a"]
+  assert parts.unstacked_paths("tower/layers/a", 1) == ["tower/layer0/a"]

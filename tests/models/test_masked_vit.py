@@ -7,7 +7,7 @@ import pytest
 
 from tests.tiny import random_params
 from vit_jax.models import from_fields, make_vit, to_fields
-from vit_jax.models.masked_vit import MASK, masked
+from vit_jax.models.masked_vit import MASK, masked_vit
 
 P, GRID, K = 4, (2, 3), 5
 SIZES = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
@@ -19,7 +19,7 @@ def _vit(**fields):
 
 def _model(**fields):
   """A model, its parameters and two images."""
-  model = masked(_vit(**fields), K)
+  model = masked_vit(_vit(**fields), K)
   size = GRID[0] * P, GRID[1] * P
   images = np.random.default_rng(1).normal(size=(2, *size, 3))
   return model, random_params(model, size, 0), jnp.asarray(images, jnp.float32)
@@ -68,7 +68,7 @@ def test_without_a_head_it_gives_the_mean_of_the_patches():
 
 def test_the_trunk_is_the_model_that_was_masked():
   vit = _vit(dropout_rate=0.1)
-  assert masked(vit, K).trunk == vit.clone(num_classes=0)
+  assert masked_vit(vit, K).trunk == vit.clone(num_classes=0)
   assert vit.trunk is vit
   model, params, images = _model()
   del params["mask"], params["head"]
@@ -90,4 +90,4 @@ def test_the_trunk_is_the_model_that_was_masked():
 )
 def test_models_that_masks_cannot_train_are_refused(fields, message):
   with pytest.raises(ValueError, match=message):
-    masked(_vit(**fields), K)
+    masked_vit(_vit(**fields), K)

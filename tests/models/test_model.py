@@ -9,7 +9,7 @@ from tests import tinted
 from tests.models.tiny_vit import images, random_params, tiny
 from vit_jax import ResNet
 from vit_jax.models import composed, make_resnet, make_vit
-from vit_jax.models.masked_vit import masked
+from vit_jax.models.masked_vit import masked_vit
 from vit_jax.models.model import normalize, represent
 
 
@@ -47,7 +47,7 @@ TINY = dict(block="dinov2", representation_size=7)
         (tiny(scan=True, representation_size=7), (24,)),
         (tiny(**TINY, projection=True), (24,)),
         (tiny(block="deit3", distilled=True), (2, 24)),
-        (masked(tiny(), 5), (6, 24)),
+        (masked_vit(tiny(), 5), (6, 24)),
         (ResNet(5, layers=(1,), width=32), (128,)),
       ]
     ),

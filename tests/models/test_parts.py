@@ -19,7 +19,7 @@ from tests.models.towers import (
 )
 from vit_jax import make_resnet, make_vit
 from vit_jax.families import FAMILIES
-from vit_jax.models.masked_vit import masked
+from vit_jax.models.masked_vit import masked_vit
 from vit_jax.models.parts import (
   DECODER,
   ENCODER,
@@ -27,7 +27,7 @@ from vit_jax.models.parts import (
   Part,
   Parts,
   Stack,
-  guessed,
+  guess_parts,
 )
 from vit_jax.models.variants import VITS
 from vit_jax.training import lora
@@ -76,7 +76,7 @@ MODELS = {
     "resnet/conv_root/kernel",
   ),
   "axial": (make_vit("Axial-Ti/4", 5, num_layers=2), GAP, PATCHES),
-  "masked": (masked(tiny(), 8), {**TOKEN, "mask": 3}, PATCHES),
+  "masked": (masked_vit(tiny(), 8), {**TOKEN, "mask": 3}, PATCHES),
   "dinov2": (tiny(block="dinov2", registers=2), DINOV2, PATCHES),
   "dinov3": (
     tiny(block="dinov3", num_heads=2),
@@ -155,7 +155,7 @@ def test_every_parameter_of_every_family(name):
     assert parts.stacked_axes(path) == 0
   assert reads_pixels in shapes
   # The same by the names alone, apart from a model's own kernel of pixels.
-  by_names = guessed(shapes)
+  by_names = guess_parts(shapes)
   for path, root in roots.items():
     assert by_names.depth(path) == depths[root], path
     assert by_names.is_head(path) == (root in HEADS)
@@ -188,14 +188,14 @@ def test_scanned_layers_are_stacked():
   parts = Parts.of(tiny(scan=True), None)
   for path in shapes:
     root = path.split("/")[0]
-    assert parts.stacked_axes(path) == guessed(shapes).stacked_axes(path)
+    assert parts.stacked_axes(path) == guess_parts(shapes).stacked_axes(path)
     assert parts.stacked_axes(path) == (root == "blocks")
     assert parts.in_layer(path) == (root == "blocks")
   path = "blocks/msa/out/kernel"
   each = ["block_0/msa/out/kernel", "block_1/msa/out/kernel"]
-  assert parts.unstacked(path, 2) == each
-  assert parts.unstacked("norm/scale", 2) == ["norm/scale"]
-  np.testing.assert_array_equal(guessed(shapes).depth(path), [2, 1])
+  assert parts.unstacked_paths(path, 2) == each
+  assert parts.unstacked_paths("norm/scale", 2) == ["norm/scale"]
+  np.testing.assert_array_equal(guess_parts(shapes).depth(path), [2, 1])
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_an_encoder_with_a_decoder():
     assert parts.own_task(path) == (module in own)
   scanned = Autoencoder(scan=True)
   stacked = flat_shapes(scanned, TOKENS)
-  for parts in (Parts.of(scanned, None), guessed(stacked)):
+  for parts in (Parts.of(scanned, None), guess_parts(stacked)):
     encoder = parts.depth("encoder/blocks/msa/out/kernel")
     decoder = parts.depth("decoder/blocks/msa/out/kernel")
     np.testing.assert_array_equal(encoder, [6, 5, 4])
@@ -240,7 +240,7 @@ def test_an_encoder_with_a_decoder():
 def test_two_towers_are_counted_each_by_itself():
   model = TwoTowers()
   shapes = flat_shapes(model, TOKENS, TOKENS)
-  parts, by_names = Parts.of(model, None), guessed(shapes)
+  parts, by_names = Parts.of(model, None), guess_parts(shapes)
   for path, module in modules_of(shapes, TOWERS).items():
     assert parts.depth(path) == TOWERS[module], path
     assert (

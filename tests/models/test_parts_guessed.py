@@ -11,7 +11,7 @@ from tests.models.towers import (
   modules_of,
 )
 from vit_jax.models.model import Model
-from vit_jax.models.parts import Parts, guessed
+from vit_jax.models.parts import Parts, guess_parts
 
 
 def test_a_model_that_lists_no_parts_is_taken_by_its_names():
@@ -25,9 +25,9 @@ def test_a_model_that_lists_no_parts_is_taken_by_its_names():
     assert parts.depth(path) == depths[module], path
     assert parts.own_task(path) == (module in own)
   tree = unflatten_dict(shapes, sep="/")
-  assert guessed(tree) == guessed(shapes) == parts
+  assert guess_parts(tree) == guess_parts(shapes) == parts
   others = {"Stem_0/kernel": 1, "EncoderBlock_0/a/kernel": 1}
   others["EncoderBlock_1/a/kernel"] = 1
-  parts = guessed(dict.fromkeys(others, np.ones(2)))
+  parts = guess_parts(dict.fromkeys(others, np.ones(2)))
   assert [parts.depth(path) for path in others] == [3, 2, 1]
   assert [parts.in_layer(path) for path in others] == [False, True, True]

@@ -13,7 +13,7 @@ from flax import traverse_util
 from tests.models.tiny_vit import P, apply, random_params, tiny
 from tests.rows import some_slow
 from vit_jax.models import Patches, make_resnet
-from vit_jax.models.masked_vit import masked
+from vit_jax.models.masked_vit import masked_vit
 from vit_jax.models.patches import patchify
 from vit_jax.pretrained.interpolation import resized
 
@@ -196,7 +196,7 @@ def test_models_of_one_size_refuse_patches(fields, reason):
 
 @pytest.mark.parametrize(
   "model",
-  [make_resnet("R50x1"), masked(tiny(0), 3)],
+  [make_resnet("R50x1"), masked_vit(tiny(0), 3)],
   ids=lambda model: type(model).__name__,
 )
 def test_models_that_are_no_encoders_of_patches_refuse_them(model):

@@ -10,8 +10,8 @@ from vit_jax import init_params, make_vit
 from vit_jax.models.relative import (
   Relative,
   RelativeBiases,
-  bilinear,
-  geometric,
+  bilinear_weights,
+  geometric_weights,
   relative_bias,
 )
 
@@ -76,16 +76,20 @@ def test_the_mlp_reads_logarithms_of_offsets():
   np.testing.assert_array_equal(B[15:], np.zeros((3, 2)))
 
 
-@pytest.mark.parametrize("weights", [bilinear, geometric])
+@pytest.mark.parametrize("weights", [bilinear_weights, geometric_weights])
 def test_a_table_that_is_resized_keeps_a_constant(weights):
   for old, new in ((5, 9), (9, 5), (7, 7)):
     W = weights(old, new)
     assert W.shape == (new, old)
     np.testing.assert_allclose(W.sum(axis=1), np.ones(new), rtol=1e-12)
-  np.testing.assert_allclose(bilinear(7, 7), np.eye(7), atol=1e-12)
+  np.testing.assert_allclose(bilinear_weights(7, 7), np.eye(7), atol=1e-12)
   # The offset of 0 stays where it is, and the two sides are alike.
-  np.testing.assert_allclose(geometric(5, 9)[4], np.eye(5)[2], atol=1e-12)
-  np.testing.assert_allclose(geometric(5, 9), geometric(5, 9)[::-1, ::-1])
+  np.testing.assert_allclose(
+    geometric_weights(5, 9)[4], np.eye(5)[2], atol=1e-12
+  )
+  np.testing.assert_allclose(
+    geometric_weights(5, 9), geometric_weights(5, 9)[::-1, ::-1]
+  )
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from tests.tiny import random_params
 from vit_jax import make_vit
 from vit_jax.models import to_fields
-from vit_jax.models.interpolation import bicubic
+from vit_jax.models.interpolation import bicubic_weights
 from vit_jax.models.parts import Parts
 from vit_jax.models.self_distilled import Heads, self_distilled
 
@@ -54,7 +54,7 @@ def test_small_crops_are_what_the_trunk_would_see(block, fields):
   if "position" in plain and not trunk.resizes_positions:
     table = np.asarray(plain["position"]["E_pos"])
     first = len(table) - 16
-    weights = bicubic(4, 2, antialias=False)
+    weights = bicubic_weights(4, 2, antialias=False)
     grid = table[first:].reshape(4, 4, -1)
     grid = np.einsum("yh,xw,hwd->yxd", weights, weights, grid).reshape(4, -1)
     resized = np.concatenate([table[:first], grid]).astype(np.float32)

@@ -70,7 +70,7 @@ def made(name):
   """A model of a family, and parameters none of which is zero."""
   model = tiny(**FAMILIES[name])
   if name == "masked":
-    model = masked_vit.masked(model, 5).clone(num_classes=0)
+    model = masked_vit.masked_vit(model, 5).clone(num_classes=0)
   unrolled = random_params(model.clone(scan=False), pixels())
   params = stack(unrolled) if model.scan else unrolled
   return model, jax.tree.map(jnp.asarray, params)

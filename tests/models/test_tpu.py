@@ -198,7 +198,7 @@ def test_attention_for_tpu_stays_within_percents(
 
   def attention(z):
     q, key = (
-      tpu.project_turned(z, W, None, *turn)
+      tpu.project_and_rotate(z, W, None, *turn)
       if turns
       else tpu.project(z, W, None)
       for W in (W_q, W_k)

@@ -163,7 +163,7 @@ def test_a_frozen_tower_gets_no_gradient(which):
     for path, grad in traverse_util.flatten_dict(grads, sep="/").items()
   }
   for path, grad in grads.items():
-    if model.frozen(path):
+    if model.is_frozen(path):
       assert not grad.any(), path
   moved = [path for path, grad in grads.items() if grad.any()]
   assert {path.startswith("text/") for path in moved if "/" in path} == {
@@ -176,7 +176,9 @@ def test_beside_lora_the_other_tower_is_trained_itself():
   model = two_towers(vit(), TEXT, towers=("lora", "trained"))
   params = jax.eval_shape(lambda: init_params(model, jax.random.key(0), 16))
   parts = Parts.of(model, params)
-  is_new = {path for path in paths(params) if parts.is_new(path)}
+  is_new = {
+    path for path in paths(params) if parts.is_trained_beside_lora(path)
+  }
   assert is_new == {
     path
     for path in paths(params)

@@ -8,7 +8,7 @@ from flax.traverse_util import unflatten_dict
 
 from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.grid import param_shapes
-from vit_jax.models.masked_vit import masked
+from vit_jax.models.masked_vit import masked_vit
 from vit_jax.models.parts import Parts
 from vit_jax.models.segmenter import segmenter
 from vit_jax.models.variants import make_vit
@@ -27,7 +27,7 @@ DECODER = dict(decoder_size=16, decoder_layers=1, decoder_heads=2)
   [
     (VIT, False),
     (segmenter(TRUNK, 3), False),
-    (masked(TRUNK, 48), True),
+    (masked_vit(TRUNK, 48), True),
     (autoencoder(TRUNK, **DECODER), True),
   ],
 )

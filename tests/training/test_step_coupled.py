@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from vit_jax.models.model import unit
-from vit_jax.models.partitioning import in_use
+from vit_jax.models.partitioning import lay_out
 from vit_jax.training import sharding
 from vit_jax.training.contrastive import sigmoid_loss, softmax_loss
 from vit_jax.training.inputs import ImageInputs
@@ -39,7 +39,7 @@ class Towers(nn.Module):
       y = nn.tanh(nn.Dense(7, name=f"{name}_in")(x.reshape(len(x), -1)))
       y = nn.Dropout(self.dropout_rate, deterministic=not train)(y)
       y = unit(nn.Dense(6, name=f"{name}_out")(y))
-      vectors.append(in_use(y, ("batch", None)))
+      vectors.append(lay_out(y, ("batch", None)))
     constant = nn.initializers.constant
     numbers = [
       self.param(name, constant(value), ())

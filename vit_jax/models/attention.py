@@ -41,7 +41,7 @@ FORMS = {
   "splash": "JAX's splash attention kernel",
   "cudnn": "cuDNN's kernels",
 }
-WHOLE = 512  # Tokens of which a TPU keeps all attention weights.
+WHOLE = 512  # The most tokens for which a TPU computes all of A at once.
 
 
 def form_of(
@@ -90,7 +90,7 @@ class Msa(nn.Module):
   config: LayerConfig = LayerConfig()
   qkv_bias = "qkv"  # Initials of the projections that have a bias.
   branch_bias = True  # Whether the last projection has one.
-  turns = False  # Whether a subclass's `_prepare_qk` changes q and k.
+  changes_qk = False  # Whether `_prepare_qk` of a subclass changes q and k.
   causal = False  # Whether a token sees itself and those before it alone.
 
   @nn.compact
@@ -113,26 +113,29 @@ class Msa(nn.Module):
       seen = seen.replace(causal=True)
     if queries is not None:
       seen = seen.of_keys(S)
-    if read is not None and not self._by_place(R):
+    if read is not None and not self._compares_places(R):
       queries = z[:, :read]
     U_q, U_k, U_v, U_msa = U = self.projections(D)
     replaced = products_are_replaced()
-    special = replaced or R is not None or queries is not None
-    needs_A = special or self._needs_A(train)
+    plain_only = replaced or R is not None or queries is not None
+    needs_A = plain_only or self._needs_A(train)
     form = form_of(S, needs_A, c, D // self.num_heads, seen)
     if form == "cudnn":
       from vit_jax.models import gpu
 
       q, k, v = (to_heads(one, z) for one in U[:3])
       SA = gpu.attend(*self._prepare_qk(q, k, where), v, seen)
-      return self._scaled(self._join_heads(U_msa, SA), scale)[:, :read]
+      return self._apply_layer_scale(self._join_heads(U_msa, SA), scale)[
+        :, :read
+      ]
     if form != "plain":
       z = z.astype(c.dtype)
       return self._on_tpu(form, z, U, scale, where, seen)[:, :read]
     dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
-    few = queries is not None and queries.shape[1] < D // self.num_heads
-    few = few and R is None and type(self) is Msa  # Others may turn queries.
-    few = few and not replaced
+    # A subclass may rotate the queries.
+    as_written = replaced or R is not None or type(self) is not Msa
+    is_few = queries is not None and queries.shape[1] < D // self.num_heads
+    few = is_few and not as_written
 
     q = to_heads(U_q, z if queries is None else queries)  # Eq. 5
     if few:
@@ -141,10 +144,10 @@ class Msa(nn.Module):
       q, k = self._prepare_qk(q, to_heads(U_k, z), where)
       logits = self._logits(q, k, R, where)[:, :, :read]
     A = masked_softmax(logits, seen, c.attention_dtype)  # Eq. 6
-    A = self._show(A)
+    A = self._sow_and_perturb(A)
     A = dropout(A)
     SA = result_of_few(A, U_v, z) if few else A @ to_heads(U_v, z)  # Eq. 7
-    return self._scaled(self._join_heads(U_msa, SA), scale)  # Eq. 8
+    return self._apply_layer_scale(self._join_heads(U_msa, SA), scale)  # Eq. 8
 
   def projections(self, D: int) -> tuple[Projection, ...]:
     """U_q, U_k, U_v, each (D, k, D_h), and U_msa, (k, D_h, D)."""
@@ -164,8 +167,8 @@ class Msa(nn.Module):
     U_msa = make((k, D_h, D), 2, *axes, bias_init=init, name="out")
     return (*U_qkv, U_msa)
 
-  def _by_place(self, R: Offsets) -> bool:
-    """Whether a query is compared by the place of its token."""
+  def _compares_places(self, R: Offsets) -> bool:
+    """Whether the logit of a query depends on the place of its token."""
     return R is not None
 
   def _prepare_qk(
@@ -185,12 +188,12 @@ class Msa(nn.Module):
     """Joins the heads' results, Eq. 8; a subclass may normalise them first."""
     return from_heads(U_msa, SA)
 
-  def _scaled(self, y: TokenValues, scale: Any) -> TokenValues:
-    """The output, times the factors of LayerScale if there are any."""
+  def _apply_layer_scale(self, y: TokenValues, scale: Any) -> TokenValues:
+    """The output times the factors of LayerScale, if there are any."""
     return y if scale is None else y * scale.astype(y.dtype)[None, None]
 
   def _needs_A(self, train: bool) -> bool:
-    """Whether A has to be an array: something drops, sows or offsets it."""
+    """Whether A has to be an array, as it is dropped, sown or perturbed."""
     return (
       (train and self.config.attention_dropout_rate > 0)
       or self.is_initializing()
@@ -215,7 +218,7 @@ class Msa(nn.Module):
     q = self._project_on_tpu("query", z, U_q, 1 / sqrt_D_h, where)
     k = self._project_on_tpu("key", z, U_k, 1.0, where)
     factors = 1.0 if scale is None else scale
-    whole = tpu.attend_in_order if self.turns else tpu.attend
+    whole = tpu.attend_in_order if self.changes_qk else tpu.attend
     blocks = partial(tpu.attend_in_blocks, splash=form == "splash")
     attend = whole if form == "whole" else blocks
     W_v, b_v = U_v.weights()
@@ -244,7 +247,9 @@ class Msa(nn.Module):
     b = jax.lax.stop_gradient(b) if name == "key" else b
     return tpu.project(z, W, b)
 
-  def _show(self, A: Float[Array, "B k T S"]) -> Float[Array, "B k T S"]:
+  def _sow_and_perturb(
+    self, A: Float[Array, "B k T S"]
+  ) -> Float[Array, "B k T S"]:
     """Sows A, and adds its perturbation if one is given."""
     self.sow("intermediates", "attention", A)
     if self.has_variable("perturbations", "attention"):
@@ -330,18 +335,19 @@ def masked_softmax(
   if seen is None:
     return softmax(logits, dtype)
   seen = seen[:, None]  # For all heads.
-  # The lowest number of both types: of float32's alone, bfloat16 makes -inf.
+  # A number that both types have: bfloat16 would round float32's lowest to
+  # -inf.
   lowest = max(float(jnp.finfo(t).min) for t in (logits.dtype, dtype))
   A = softmax(jnp.where(seen, logits, lowest), dtype)
-  if mask.itself:
+  if mask.each_sees_itself:
     return A
-  return jnp.where(seen, A, 0)  # Not 0 yet where no key is seen.
+  return jnp.where(seen, A, 0)  # A query that sees no key had equal weights.
 
 
 class MapHead(nn.Module):
   """Attention pooling (arXiv:2106.04560); (B, S, D) -> (B, D).
 
-  If a mask has `queries`, one for each of M images, it is (B, M, D).
+  If a mask has `queries`, one for each of M images, the result is (B, M, D).
 
   A learned probe takes the place of the class token: it attends to all tokens
   once, or to those that count, and an MLP with a residual follows, which
@@ -376,8 +382,8 @@ class QueryPool(nn.Module):
 
   A learned query for each head attends to all tokens, or to those that count:
   softmax(q k^T / sqrt(D_h)) v, whose heads a dense layer joins. Keys and values
-  have no bias. If a mask has `queries`, one for each of M images, it is
-  (B, M, D).
+  have no bias. If a mask has `queries`, one for each of M images, the result
+  is (B, M, D).
   """
 
   num_heads: int

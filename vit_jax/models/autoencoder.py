@@ -1,7 +1,7 @@
 """A masked autoencoder of any Vision Transformer (arXiv:2111.06377).
 
 The encoder sees a few of an image's patches and nothing in place of the others,
-so that its layers cost as much less. A narrower decoder gets its outputs and a
+so its layers cost less in proportion. A narrower decoder gets its outputs and a
 learned token in place of each hidden patch, and predicts their pixels. Symbols
 as in `vit`; K of the N patches of an image are seen and M are hidden.
 """
@@ -126,14 +126,14 @@ class Autoencoder(Composed):
     """The pixels of the hidden patches, from the encoder's normed outputs."""
     config = LayerConfig.of(self.encoder)
     decoder = Decoder(
-      self.patch_size**2 * channels,
-      self.decoder_size,
-      self.decoder_layers,
-      self.decoder_heads,
-      self.mlp_of_decoder,
-      self.scan,
-      self.remat,
-      config,
+      pixels=self.patch_size**2 * channels,
+      hidden_size=self.decoder_size,
+      num_layers=self.decoder_layers,
+      num_heads=self.decoder_heads,
+      mlp_size=self.mlp_of_decoder,
+      scan=self.scan,
+      remat=self.remat,
+      config=config,
       positions=self.decoder_positions,
       name="decoder",
     )
@@ -193,15 +193,15 @@ class Decoder(nn.Module):
     return predict(norm(z[:, first:]))
 
   def _positions(self, grid: Any, dtype: Any, where: Any) -> Any:
-    """The positions of patches at these places, (b, K, D)."""
+    """Positions of the patches at `where`, (b, K, D); zeros without them."""
     D = self.hidden_size
     if isinstance(where, Layout):
-      found = sincos_at(where.place, D).astype(dtype)
+      positions = sincos_at(where.place, D).astype(dtype)
     else:
       where = None if where is None else jnp.asarray(where)
       h, w = grid
-      found = at(sincos(h, w, D).astype(dtype), where)
-    return found if self.positions else jnp.zeros_like(found)
+      positions = positions_at(sincos(h, w, D).astype(dtype), where)
+    return positions if self.positions else jnp.zeros_like(positions)
 
   def _layers(self, train: bool) -> Any:
     sizes = self.num_heads, self.mlp_size, self.config
@@ -210,10 +210,10 @@ class Decoder(nn.Module):
     return make_blocks(self, block, Positions(none, none), train)
 
 
-def at(
+def positions_at(
   E_pos: Float[Array, "N D"], places: Int[Array, "b K"] | None
 ) -> Float[Array, "b K D"]:
-  """The positions of patches at these places; of all if it is None."""
+  """The positions of patches at these places; all if `places` is None."""
   return E_pos[None] if places is None else E_pos[places]
 
 
@@ -245,6 +245,6 @@ def sincos_at(place: Int[Array, "B K 2"], D: int) -> Float[Array, "B K D"]:
 def autoencoder(vit: nn.Module, **sizes: Any) -> Autoencoder:
   """A model of this encoder with a decoder of these sizes.
 
-  Raises ValueError if its fields leave no tokens to hide.
+  Raises ValueError if the encoder's fields leave no tokens to hide.
   """
   return Autoencoder(0, encoder_of(vit, _NEEDS), **sizes)

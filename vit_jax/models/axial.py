@@ -8,7 +8,7 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from vit_jax.models.layer import LayerConfig, Offsets
-from vit_jax.models.partitioning import in_use
+from vit_jax.models.partitioning import lay_out
 from vit_jax.models.vit import EncoderBlock
 
 
@@ -49,8 +49,8 @@ class AxialBlock(nn.Module):
 
     # Rows and columns lie on the devices as their images do.
     batch = "batch", None, None
-    z = in_use(z.reshape(B * h, w, D), batch)
+    z = lay_out(z.reshape(B * h, w, D), batch)
     z = row(z, train=train).reshape(B, h, w, D)
-    z = in_use(z.swapaxes(1, 2).reshape(B * w, h, D), batch)
+    z = lay_out(z.swapaxes(1, 2).reshape(B * w, h, D), batch)
     z = column(z, train=train).reshape(B, w, h, D)
     return z.swapaxes(1, 2).reshape(B, N, D)

@@ -52,13 +52,14 @@ class Composed(Model):
     """A copy with changed fields, its own or the encoder's."""
     own = {field.name for field in dataclasses.fields(self)}
     of_encoder = {
-      name: changes.pop(name)
-      for name in [*changes]
+      name: value
+      for name, value in changes.items()
       if name not in own and not name.startswith("_")
     }
+    others = {k: v for k, v in changes.items() if k not in of_encoder}
     if of_encoder:
-      changes["encoder"] = self.encoder.clone(**of_encoder)
-    return super().clone(**changes)
+      others["encoder"] = self.encoder.clone(**of_encoder)
+    return super().clone(**others)
 
   @nn.nowrap
   def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
@@ -71,7 +72,7 @@ class Composed(Model):
     return super().apply(variables, *args, **options)
 
   def by_encoder(self, name: str, *args: Any, **options: Any) -> Any:
-    """The result of a method of the encoder."""
+    """Calls the method `name` of the encoder."""
     return getattr(self.encoder, name)(*args, **options)
 
   @property
@@ -111,17 +112,17 @@ class Composed(Model):
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-  """The requirements of an objective on its encoder, which `held` checks.
+  """What an objective requires of its encoder; `encoder_of` checks it.
 
   Attributes:
     key: The key of the configuration that chooses the objective.
     patches: A Transformer, with embeddings and outputs of patches.
     all_patches: No patch may be left out by PatchDropout.
-    hides: Patches are hidden, and must not show in those that are seen.
-    some_patches: The layers run on a part of the patches.
+    hides: Patches are hidden, and must not influence those that are seen.
+    some_patches: The layers run on some of the patches.
     two_sizes: The model takes images of two sizes.
-    tokens: The outputs of tokens are trained, and no layer that pools them.
-    features: No representation layer may follow.
+    tokens: The outputs of tokens are trained, so no layer may pool them.
+    features: No representation layer may follow the pooling.
   """
 
   key: str
@@ -144,10 +145,13 @@ def encoder_of(model: Any, needs: Needs) -> Any:
   return model.clone(num_classes=0, head_bias=0.0)
 
 
-def of_two_sizes(encoder: Any, grid: Grid | None) -> tuple[Any, Grid | None]:
-  """An encoder whose positions are resized, and the grid of patches they have.
+def with_resized_positions(
+  encoder: Any, grid: Grid | None
+) -> tuple[Any, Grid | None]:
+  """The encoder, with positions that are resized, and the grid they are for.
 
-  `grid` has the patches of a large crop, for an encoder whose own is not set.
+  `grid` has the patches of a large crop, for an encoder without a grid of its
+  own.
   """
   grid = encoder.position_grid or grid
   if encoder.resizes_positions:

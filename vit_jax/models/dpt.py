@@ -26,7 +26,7 @@ NUM_MAPS = 4
 """The number of layers that are read."""
 WIDTH = 256
 """The usual width of the fused maps, and of other hidden layers of heads."""
-_LAST = 32  # The least width of the last hidden layer.
+_LAST = 32  # The minimum width of the last hidden layer.
 _AXES = (None, None, "channels_in", "channels_out")
 
 Maps = Float[Array, "B h w C"]
@@ -37,7 +37,7 @@ def layers_of(
 ) -> tuple[int, ...]:
   """The four layers that a head reads, by default at each quarter of a model.
 
-  Raises ValueError if others than four are given.
+  Raises ValueError if `layers` has others than four, or none.
   """
   if layers and len(layers) != NUM_MAPS:
     raise ValueError(
@@ -49,8 +49,11 @@ def layers_of(
   return layers or tuple(quarters)
 
 
-def twice(x: Any) -> Float[Array, "B H W C"]:
-  """A map at twice its resolution, bilinearly between its corners' centres."""
+def upsample_twice(x: Any) -> Float[Array, "B H W C"]:
+  """A map at twice its resolution, interpolated bilinearly.
+
+  The centres of the corner pixels stay where they are (aligned corners).
+  """
   for axis in (1, 2):
     length = x.shape[axis]
     places = np.linspace(0, length - 1, 2 * length)
@@ -101,24 +104,24 @@ class DptHead(nn.Module):
     `classes` has the class token of each of the layers, (B, D), or None.
     """
     conv = partial(_conv, dtypes=self.config.dtypes)
-    features = [
-      conv(self.width, 3, use_bias=False, name=f"conv{i}")(
-        self._reassembled(i, x, classes[i])
-      )
-      for i, x in enumerate(maps)
-    ]
+    features = []
+    for i, x in enumerate(maps):
+      x = self._reassemble(i, x, classes[i])
+      to_width = conv(self.width, 3, use_bias=False, name=f"conv{i}")
+      features.append(to_width(x))
     fused = self._fuse(features)
     fused = nn.relu(conv(self.width, 3, name="project")(fused))
-    y = twice(conv(self.width // 2, 3, name="conv_half")(fused))
+    y = upsample_twice(conv(self.width // 2, 3, name="conv_half")(fused))
     last = max(_LAST, self.num_outputs)
     y = nn.relu(conv(last, 3, name="conv_last")(y))
     types = dict(dtype=jnp.float32, param_dtype=self.param_dtype)
     zeros = with_axes(nn.initializers.zeros_init(), _AXES)
-    return _conv(self.num_outputs, 1, types, kernel_init=zeros, name="outputs")(
-      y
+    outputs = _conv(
+      self.num_outputs, 1, types, kernel_init=zeros, name="outputs"
     )
+    return outputs(y)
 
-  def _reassembled(
+  def _reassemble(
     self, i: int, x: Float[Array, "B h w D"], x_class: Any
   ) -> Float[Array, "B H W C"]:
     """The patches of layer i at 4, 2, 1 or 1/2 times their resolution."""
@@ -152,13 +155,14 @@ class DptHead(nn.Module):
           x = jax.image.resize(x, fused.shape, "bilinear", antialias=False)
         fused = fused + FusionUnit(self.width, types, name=f"beside{i}")(x)
       fused = FusionUnit(self.width, types, name=f"fusion{i}")(fused)
-      fused = _conv(self.width, 1, types, name=f"fused{i}")(twice(fused))
+      project = _conv(self.width, 1, types, name=f"fused{i}")
+      fused = project(upsample_twice(fused))
     return fused
 
 
 def _conv(width: int, side: int, dtypes: Any, **options: Any) -> nn.Conv:
-  """A convolution with as many zeros around the map as keep its size."""
+  """A convolution that pads the map with zeros to keep its size."""
   init = with_axes(nn.initializers.lecun_normal(), _AXES)
   pad = ((side // 2, side // 2),) * 2
-  given: Any = dict(padding=pad, kernel_init=init, **dtypes) | options
-  return nn.Conv(width, (side, side), **given)
+  fields: Any = dict(padding=pad, kernel_init=init, **dtypes) | options
+  return nn.Conv(width, (side, side), **fields)

@@ -61,10 +61,11 @@ class BlockFields:
       have a bias.
     norm_after: Whether the norms of layers follow the branches (res-post-norm,
       arXiv:2111.09883).
-    norm_inner_msa: Whether one precedes the last product of attention.
-    norm_inner_mlp: Whether one precedes the last layer of the MLPs.
-    parallel: Number of attentions side by side, whose sum is added, and then of
-      MLPs (arXiv:2203.09795); those after the first are below `side_1` etc.
+    norm_inner_msa: Whether a norm precedes the last product of attention.
+    norm_inner_mlp: Whether a norm precedes the last layer of the MLPs.
+    parallel: Number of attentions side by side, whose sum is added, and of the
+      MLPs after them (arXiv:2203.09795). The parameters of those after the
+      first are below `side_1` and so on.
   """
 
   layer_scale: float | None = None
@@ -88,7 +89,8 @@ if TYPE_CHECKING:
     def __init__(self, **fields: Any): ...
 
 else:
-  # A dataclass that is frozen inherits from none that is not, as models are.
+  # A frozen dataclass cannot inherit from `BlockFields`, which is not frozen
+  # because models inherit from it.
   ExtendedConfig = dataclasses.make_dataclass(
     "ExtendedConfig",
     [(f.name, f.type, f) for f in dataclasses.fields(BlockFields)],
@@ -109,7 +111,7 @@ class ExtendedMsa(Msa):
   config: ExtendedConfig = ExtendedConfig()  # pyright: ignore[reportIncompatibleVariableOverride]
   rope: Rope | None = None
   relative: Relative | None = None
-  turns = True
+  changes_qk = True
 
   @property
   def qkv_bias(self) -> str:
@@ -121,8 +123,8 @@ class ExtendedMsa(Msa):
     """Whether the last layer has a bias."""
     return self.config.branch_bias
 
-  def _by_place(self, R: Offsets) -> bool:
-    return self.rope is not None or super()._by_place(R)
+  def _compares_places(self, R: Offsets) -> bool:
+    return self.rope is not None or super()._compares_places(R)
 
   def _logits(
     self, q: Queries, k: Keys, R: Offsets, where: Where
@@ -167,11 +169,11 @@ class ExtendedMsa(Msa):
       x = tpu.project(z, *U.weights(scale))
     else:
       W, b = U.weights(scale)
-      cos, sin = self.rope.turns(z.shape[1], U.shape[-1], where)
-      return tpu.project_turned(z, W, b, cos.mT, sin.mT)
+      cos, sin = self.rope.cos_and_sin(z.shape[1], U.shape[-1], where)
+      return tpu.project_and_rotate(z, W, b, cos.mT, sin.mT)
     if self.rope is None:
       return x
-    cos, sin = self.rope.turns(z.shape[1], U.shape[-1], where)
+    cos, sin = self.rope.cos_and_sin(z.shape[1], U.shape[-1], where)
     return tpu.rotate_halves(jnp.split(x, 2, axis=2), cos.mT, sin.mT)
 
   def _join_heads(self, U_msa: Projection, SA: Keys) -> TokenValues:
@@ -193,8 +195,8 @@ class ExtendedMsa(Msa):
       return super()._on_tpu(form, z, U, scale, where, mask)
     *U_qkv, U_msa = U
     heads = U_msa.shape[:2]
-    apart = _Apart(heads, self.config.dtype)
-    SA = super()._on_tpu(form, z, (*U_qkv, apart), None, where, mask)
+    identity = _IdentityProjection(heads, self.config.dtype)
+    SA = super()._on_tpu(form, z, (*U_qkv, identity), None, where, mask)
     norm = layer_norm(self.config, name="norm_inner", axis=(2, 3))
     W, b = U_msa.weights(1.0 if scale is None else scale)
     y = jnp.einsum("bnhe,hed->bnd", norm(SA.reshape(*SA.shape[:2], *heads)), W)
@@ -202,8 +204,8 @@ class ExtendedMsa(Msa):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Apart:
-  """In the place of U_msa, it leaves the results of all heads as they are."""
+class _IdentityProjection:
+  """A stand-in for U_msa that returns the heads' results side by side."""
 
   heads: tuple[int, ...]  # (k, D_h)
   dtype: DTypeLike
@@ -290,37 +292,45 @@ class ExtendedBlock(nn.Module):
     drop_path = nn.Dropout(
       self.drop_path_rate, broadcast_dims=(1, 2), deterministic=not train
     )
-    seen = {"mask": mask, "where": where, "read": read, "train": train}
-    y = [drop_path(side.attended(z, R, dropout, **seen)) for side in sides]
+    options = {"mask": mask, "where": where, "read": read, "train": train}
+    y = []
+    for side in sides:
+      branch = side.attention_branch(z, R, dropout, **options)
+      y.append(drop_path(branch))
     z = functools.reduce(operator.add, y) + z[:, :read]  # Eq. 2
-    y = [drop_path(side.expanded(z, train)) for side in sides]
+    y = [drop_path(side.mlp_branch(z, train)) for side in sides]
     return functools.reduce(operator.add, y) + z  # Eq. 3
 
   @nn.compact
-  def attended(
-    self, z: TokenValues, R: Offsets, dropout: nn.Dropout, **seen: Any
+  def attention_branch(
+    self, z: TokenValues, R: Offsets, dropout: nn.Dropout, **options: Any
   ) -> Float[Array, "B T D"]:
-    """The output of attention, with its norm and LayerScale."""
+    """The output of attention, with its norm and LayerScale.
+
+    `options` are the keyword arguments of `Msa` but `scale`.
+    """
     msa = self._msa(z.shape[-1])
-    first, last = self._in_order(layer_norm(self.config, name="norm_msa"))
+    first, last = self._before_and_after(
+      layer_norm(self.config, name="norm_msa")
+    )
     within, after = self._layer_scale("scale_msa", z)
-    y = msa(first(z), R, **seen, scale=within)
+    y = msa(first(z), R, **options, scale=within)
     return after(last(dropout(y)))
 
   @nn.compact
-  def expanded(self, z: TokenValues, train: bool) -> TokenValues:
+  def mlp_branch(self, z: TokenValues, train: bool) -> TokenValues:
     """The output of the MLP, with its norm and LayerScale."""
     c = self.config
     extended = c.gated_mlp or c.norm_inner_mlp or not c.branch_bias
     mlp = ExtendedMlp if extended else Mlp
     mlp = mlp(self.mlp_size, c, name="mlp")
-    first, last = self._in_order(layer_norm(c, name="norm_mlp"))
+    first, last = self._before_and_after(layer_norm(c, name="norm_mlp"))
     within, after = self._layer_scale("scale_mlp", z)
     return after(last(mlp(first(z), train=train, scale=within)))
 
-  def _in_order(self, norm: Callable) -> tuple[Callable, Callable]:
-    """The functions before and after a branch; one of them is its norm."""
-    return (_same, norm) if self.config.norm_after else (norm, _same)
+  def _before_and_after(self, norm: Callable) -> tuple[Callable, Callable]:
+    """The functions before and after a branch: its norm and the identity."""
+    return (_identity, norm) if self.config.norm_after else (norm, _identity)
 
   def _msa(self, D: int) -> Msa:
     """The paper's attention, unless this one differs from it."""
@@ -363,5 +373,5 @@ class ExtendedBlock(nn.Module):
     return None, lambda y: y * scale.astype(y.dtype)[None, None]
 
 
-def _same(z: TokenValues) -> TokenValues:
+def _identity(z: TokenValues) -> TokenValues:
   return z

@@ -38,7 +38,7 @@ from vit_jax.models.model import check_size, classifier
 from vit_jax.models.partitioning import with_axes
 from vit_jax.models.parts import HEAD, OURS, Part
 from vit_jax.models.patches import Layout, table_grid
-from vit_jax.models.placed import of_rows
+from vit_jax.models.placed import repeat_prefix
 from vit_jax.models.position import (
   RESIZES,
   Extent,
@@ -75,8 +75,8 @@ class ExtendedVit(BaseVit, BlockFields):
       sum of a vector for the row and one for the column, or "none".
     position_grid: Patches along height and width that the positions are for;
       they are interpolated to those of an image. None takes the image's.
-    antialias: Whether that interpolation is smoothed when it shrinks.
-    position_resize: Which it is, one of `placed.RESIZES`.
+    antialias: Whether that interpolation is smoothed when the grid shrinks.
+    position_resize: The kind of interpolation, one of `placed.RESIZES`.
     class_token: Whether there is a class token.
     registers: Number of register tokens.
     distilled: Whether there is a distillation token. It has a head of its own,
@@ -86,18 +86,20 @@ class ExtendedVit(BaseVit, BlockFields):
     norm_final: Whether a norm follows the last layer.
     rope_theta: Ratio of the longest to the shortest period of the patches'
       rotary positions; None for no rotary positions.
-    rope_kind: Which they are, one of `rotary.ROPE_KINDS`. `rotary.Rope` says
-      what it and the next three are.
-    rope_side: The number that their places count up to; None: as DINOv3's.
-    rope_start: The number that their places count from.
+    rope_kind: The kind of rotary positions, one of `rotary.ROPE_KINDS`.
+      `rotary.Rope` explains this field and the next three.
+    rope_side: The number that rows and columns count up to; None as DINOv3 has
+      it.
+    rope_start: The number that rows and columns count from.
     rope_x_first: Whether the first half of the angles is of x.
-    rope_first: Whether the class token turns, too, by angles that it learns.
+    rope_first: Whether the class token is rotated, too, by learned angles.
     relative: "table" or "mlp", the kind of `relative.RelativeBiases` that
       attention adds to its logits for the offset between two patches; None for
       none. A table is for `position_grid`, too.
-    relative_hidden: Hidden units of that MLP.
-    relative_shared: Whether all layers have the same.
-    relative_bilinear: Whether a table is resized as transformers does it.
+    relative_hidden: Hidden units of "mlp".
+    relative_shared: Whether all layers share these biases.
+    relative_bilinear: Whether a table is resized as the library transformers
+      resizes it.
     norm_pre: Whether a layer norm precedes the first layer.
     patch_bias: Whether the embedding of patches has a bias.
     projection: Whether the representation layer is linear and without bias, as
@@ -154,7 +156,7 @@ class ExtendedVit(BaseVit, BlockFields):
     check_choice("gate", self.gate, GATES)
     if self.gate != "silu" and not self.gated_mlp:
       raise ValueError(f"gate={self.gate!r} needs gated_mlp=True.")
-    self._check_new_parts()
+    self._check_norms_and_pooling()
     check_rate("drop_path_rate", self.drop_path_rate)
     if self.relative is not None:
       check_choice("relative", self.relative, KINDS)
@@ -185,7 +187,7 @@ class ExtendedVit(BaseVit, BlockFields):
 
   @nn.nowrap
   def _check_rope(self) -> None:
-    """Raises ValueError if rotary positions are not complete, or not one."""
+    """Raises ValueError if the fields of rotary positions do not fit."""
     check_choice("rope_kind", self.rope_kind, ROPE_KINDS)
     if self.rope_theta and self.hidden_size // self.num_heads % 4:
       raise ValueError(
@@ -208,8 +210,8 @@ class ExtendedVit(BaseVit, BlockFields):
       )
 
   @nn.nowrap
-  def _check_new_parts(self) -> None:
-    """Raises ValueError if biases, norms and pooled tokens do not fit."""
+  def _check_norms_and_pooling(self) -> None:
+    """Raises ValueError if norms, pooling and pooled tokens do not fit."""
     if self.qk_norm_whole and not self.qk_norm:
       raise ValueError("qk_norm_whole=True needs qk_norm=True.")
     if self.norm_after and self.layer_scale is not None:
@@ -282,7 +284,7 @@ class ExtendedVit(BaseVit, BlockFields):
       "learned": self.prefix - self.registers,
       "learned_all": self.prefix,
     }
-    prefix = entries.get(self.position, 0)  # Rows that are no patches.
+    prefix = entries.get(self.position, 0)  # Rows of tokens before the patches.
     resized = ResizedPositions(
       self.position_grid or table or table_grid(grid),
       self.hidden_size,
@@ -298,11 +300,9 @@ class ExtendedVit(BaseVit, BlockFields):
     no_place = jnp.zeros((*first.shape[:-2], *shape), first.dtype)
     E_pos = jnp.concatenate([first, no_place, patches], axis=-2)
     E_pos = E_pos.astype(self.dtype)
-    return (
-      of_rows(E_pos, self.prefix, grid)
-      if isinstance(grid, Layout)
-      else E_pos[None]
-    )
+    if isinstance(grid, Layout):
+      return repeat_prefix(E_pos, self.prefix, grid)
+    return E_pos[None]
 
   def _positions(self, grid: Extent) -> Positions:
     none: list[Array | None] = [None] * self.num_layers
@@ -315,17 +315,17 @@ class ExtendedVit(BaseVit, BlockFields):
     return Positions(none, [biases] * self.num_layers)
 
   def _relative(self, grid: Extent) -> Relative | None:
-    """How the biases of these patches are made, if there are any."""
+    """The settings of the relative biases for this grid; None for no biases."""
     if self.relative is None:
       return None
     assert not isinstance(grid, Layout)  # `check_any_size` refuses them.
     return Relative(
-      self.relative,
-      grid,
-      self.position_grid or grid,
-      self.class_token,
-      self.relative_hidden,
-      self.relative_bilinear,
+      kind=self.relative,
+      grid=grid,
+      table=self.position_grid or grid,
+      class_token=self.class_token,
+      hidden=self.relative_hidden,
+      bilinear=self.relative_bilinear,
     )
 
   def _layers(
@@ -341,12 +341,12 @@ class ExtendedVit(BaseVit, BlockFields):
     rope = None
     if self.rope_theta:
       rope = Rope(
-        None if isinstance(grid, Layout) else grid,
-        self.rope_theta,
-        self.rope_side,
-        self.rope_kind,
-        self.rope_start,
-        self.rope_x_first,
+        grid=None if isinstance(grid, Layout) else grid,
+        theta=self.rope_theta,
+        side=self.rope_side,
+        kind=self.rope_kind,
+        start=self.rope_start,
+        x_first=self.rope_x_first,
         first=self._first_angles() if self.rope_first else None,
       )
 
@@ -369,7 +369,7 @@ class ExtendedVit(BaseVit, BlockFields):
     return make_block
 
   def _first_angles(self) -> Float[Array, " half"]:
-    """The angles by which the class token turns in all heads and layers."""
+    """The angles that rotate the class token in all heads and layers."""
     half = self.hidden_size // self.num_heads // 2
     init = with_axes(nn.initializers.normal(half**-0.5), (None,))
     angles: Any = self.param("x_class_angles", init, (half,), self.param_dtype)

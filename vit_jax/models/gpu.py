@@ -1,10 +1,10 @@
 """Self-attention by cuDNN's fused kernels, for NVIDIA's GPUs.
 
-The mathematics is that of `attention.Msa`, Eq. 6 and 7; A is no array, so what
-shows, drops or perturbs it keeps the plain form. Logits and exponentials are
-float32. Only reverse-mode differentiation is defined, and cuDNN may add the
-gradients of queries in another order each time: for the same bits in each run,
-set XLA_FLAGS=--xla_gpu_exclude_nondeterministic_ops=true.
+The mathematics is that of `attention.Msa`, Eq. 6 and 7. A is never an array, so
+the plain form is used where A is shown, dropped or perturbed. Logits and
+exponentials are float32. Only reverse-mode differentiation is defined, and
+cuDNN may add the gradients of queries in another order each time: for the same
+bits in each run, set XLA_FLAGS=--xla_gpu_exclude_nondeterministic_ops=true.
 """
 
 import functools
@@ -32,8 +32,11 @@ def refusal(dtype: DTypeLike, head_size: int) -> str:
   return _why_refused(IMPLEMENTATION, name, head_size)
 
 
-def about(attention: str, dtype: DTypeLike, head_size: int) -> str | None:
-  """A remark beside the form; None if cuDNN's kernels are no choice."""
+def remark(attention: str, dtype: DTypeLike, head_size: int) -> str | None:
+  """What to add to the name of the form about cuDNN's kernels.
+
+  "" if there is nothing to add, and None if cuDNN's kernels cannot be chosen.
+  """
   refused = refusal(dtype, head_size)
   if attention == "cudnn":
     return f"; cuDNN's kernels are not used: {refused}" if refused else ""
@@ -90,5 +93,5 @@ def attend(
 
 
 def _even(x: Float[Array, "B S k D_h"]) -> Float[Array, "B t k D_h"]:
-  """The tokens, with one of zeros more if their number is odd."""
+  """The tokens, padded by one of zeros if their number is odd."""
   return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))

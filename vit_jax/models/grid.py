@@ -1,7 +1,7 @@
 """A model's grid of patches, and the shapes of its parameters."""
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -11,7 +11,7 @@ from vit_jax.models.model import Model
 
 Grid = tuple[int, int]  # Patches along height and width.
 
-# Every layer takes time to trace, and a file may claim any number of layers.
+# Every layer takes time to trace, and an untrusted file may claim any number.
 _MOST_LAYERS = 300
 _MOST_STAGES = 8  # Each stage of a ResNet halves the image.
 
@@ -56,8 +56,7 @@ def param_shapes(
   channels = channels or (len(model.origin.mean) if model.origin else 3)
   # Reading a checkpoint asks several times for the same model.
   traced = _param_shapes if _hashable(model) else _param_shapes.__wrapped__
-  same: Any = model
-  return dict(traced(same, (*size, channels)))
+  return dict(traced(cast(Any, model), (*size, channels)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -71,7 +70,7 @@ def _param_shapes(
 
 
 def _hashable(model: Any) -> bool:
-  """A model of a user's own may have an array among its fields."""
+  """Whether a model can be hashed; a user's own may have an array field."""
   try:
     hash(model)
   except TypeError:

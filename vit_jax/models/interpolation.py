@@ -1,11 +1,11 @@
 """The weights with which points of a new grid are interpolated from an old one.
 
-Those of all points of a grid are computed once, by NumPy. Images of any size
-have sizes that the program learns only when it runs: for these, JAX computes
-the weights of each point.
+For images of one size, NumPy computes the weights of all points once. Images of
+any size have sizes that are known only when the program runs: for these, JAX
+computes the weights of each point.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ from jaxtyping import Array
 Weights = Any  # (new, old), or of each point (*points, old).
 
 
-def linear(
+def linear_weights(
   old: int,
   new: Any,
   *,
@@ -24,16 +24,17 @@ def linear(
 ) -> Weights:
   """Weights of linear interpolation from `old` points to `new`, as PyTorch's.
 
-  It repeats the border; with antialiasing the weights are widened when it
+  It repeats the border; with antialiasing the weights are widened when the grid
   shrinks, and cut off at the border. The first point and the last lie half a
   step from the image's edges, or with `corners` in the same places as those of
   the old grid.
 
   Args:
-    at: The numbers of the new points to compute, an array, of each of which
-      `new` has the number of points. None computes all of `new` points.
+    at: The indices of the new points to compute, an array; `new` then has the
+      number of points of the grid of each, in the same shape. None computes
+      all `new` points.
   """
-  xp, centres, scale, points = _centres(old, new, at)
+  xp, centres, scale, points = _geometry(old, new, at)
   if corners:
     steps = (old - 1) / xp.maximum(new - 1, 1)
     steps = steps if at is None else steps[..., None]
@@ -46,7 +47,7 @@ def linear(
   return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def bicubic(
+def bicubic_weights(
   old: int,
   new: Any,
   *,
@@ -57,12 +58,13 @@ def bicubic(
   """Weights of bicubic interpolation from `old` points to `new`, as PyTorch's.
 
   Cubic convolution (Keys, 1981) with a = -0.75 that repeats the border, or with
-  antialiasing a = -0.5, widened when it shrinks and cut off at the border. The
+  antialiasing a = -0.5, widened when the grid shrinks and cut off at the
+  border. The
   first point and the last lie half a step from the image's edges, or with
   `corners`, which takes no `at`, in the same places as those of the old grid.
-  `linear` says what `at` is.
+  `linear_weights` says what `at` is.
   """
-  xp, centres, scale, points = _centres(old, new, at)
+  xp, centres, scale, points = _geometry(old, new, at)
   if corners:
     centres = np.linspace(0, old - 1, new)[:, None]
   if antialias:
@@ -77,16 +79,33 @@ def bicubic(
   return weights
 
 
-def _centres(old: int, new: Any, at: Array | None) -> tuple[Any, ...]:
-  """NumPy or JAX, the places of new points, their steps, and the old points."""
+class _Geometry(NamedTuple):
+  """The points of both grids, in steps of the old one.
+
+  Attributes:
+    xp: The module that computes, NumPy or JAX's.
+    centres: The places of the new points, with a last axis of length 1.
+    scale: The step between two new points.
+    points: The places of the old points, along the last axis.
+  """
+
+  xp: Any
+  centres: Any
+  scale: Any
+  points: Any
+
+
+def _geometry(old: int, new: Any, at: Array | None) -> _Geometry:
+  """The points of both grids; the arguments are those of `linear_weights`."""
   xp: Any = np if at is None else jnp
-  number: Any = np.arange(new)[:, None] if at is None else at[..., None]
+  index: Any = np.arange(new)[:, None] if at is None else at[..., None]
   scale = old / new if at is None else old / new[..., None]
-  points = xp.arange(old).reshape(*[1] * (number.ndim - 1), old)
-  return xp, (number + 0.5) * scale - 0.5, scale, points
+  points = xp.arange(old).reshape(*[1] * (index.ndim - 1), old)
+  return _Geometry(xp, (index + 0.5) * scale - 0.5, scale, points)
 
 
 def _cubic(xp: Any, x: Any, a: float) -> Any:
+  """The kernel of cubic convolution with the parameter a, at distances x."""
   x = xp.abs(x)
   near = (a + 2) * x**3 - (a + 3) * x**2 + 1
   far = a * (x**3 - 5 * x**2 + 8 * x - 4)

@@ -22,7 +22,7 @@ from vit_jax.models.partitioning import (
   Dense,
   for_cpu,
   for_tpu,
-  in_use,
+  lay_out,
   with_axes,
 )
 from vit_jax.models.parts import OURS
@@ -49,8 +49,8 @@ REMATS = {
 
 init_kernel = nn.initializers.xavier_uniform()
 init_zeros = nn.initializers.zeros_init()
-# Initializers of a dense layer's kernel and bias: those of both published codes
-# for the embedding of patches, a convolution there, and for all others.
+# Initializers of kernel and bias in both published codes: of the embedding of
+# patches, which is a convolution there, and of all other dense layers.
 _PATCH_INITS = nn.initializers.lecun_normal(), init_zeros
 _DENSE_INITS = init_kernel, nn.initializers.normal(1e-6)
 
@@ -70,7 +70,7 @@ GELUS = {
   "quick": lambda x: x * nn.sigmoid(1.702 * x),  # CLIP's.
 }
 
-# Those of all MLPs; TIPS's text towers have the last.
+# The activations of all MLPs. Only TIPS's text towers have "relu".
 ACTIVATIONS = GELUS | {"relu": nn.relu}
 NORMS = ("layer", "rms")
 ATTENTION_DTYPES = ("float32", "bfloat16")
@@ -130,7 +130,7 @@ class LayerConfig:
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-  """Raises ValueError, which names the field, for an unknown value."""
+  """Raises a ValueError that names the field for an unknown value."""
   choices = tuple(choices)
   if value not in choices:
     raise ValueError(
@@ -139,7 +139,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
 
 
 def check_rate(name: str, value: Any) -> None:
-  """Raises ValueError, which names the field, outside [0, 1)."""
+  """Raises a ValueError that names the field for a value outside [0, 1)."""
   if not 0 <= value < 1:
     raise ValueError(f"{name}={value} must be in [0, 1).")
 
@@ -154,12 +154,13 @@ def dense(
   scale: Any = None,
   name: str,
 ) -> Dense:
-  """A dense layer that starts as those of the published models do.
+  """A dense layer, initialised as in the published models.
 
   Args:
     axes: Logical names of the kernel's axes.
     bias_axis: Logical name of the bias's axis; None keeps the bias whole on
       every device.
+    scale: A factor for each feature, which multiplies kernel and bias.
   """
   kernel_init, bias_init = _PATCH_INITS if axes[0] == "patch" else _DENSE_INITS
   return Dense(
@@ -174,12 +175,12 @@ def dense(
 
 
 def fast_variance(dtype: DTypeLike) -> bool:
-  """Whether a norm takes the mean of x^2 less mean^2 as its variance.
+  """Whether a norm computes its variance as the mean of x^2 less mean^2.
 
-  The mean of (x - mean)^2 is exact where the mean is far larger than the
-  deviation. TPUs take the other form for bfloat16, as it needs one pass for
-  both means: what it loses, about (mean / deviation)^2 / 10^7 of the result, is
-  less than what rounding a row to bfloat16 loses, (mean / deviation) / 2^9.
+  The mean of (x - mean)^2 is accurate even where the mean is far larger than
+  the deviation. TPUs take the first form for bfloat16, as it needs one pass for
+  both means: its error, about (mean / deviation)^2 / 10^7 of the result, is
+  less than that of rounding a row to bfloat16, (mean / deviation) / 2^9.
   """
   return for_tpu() and jnp.dtype(dtype) == jnp.bfloat16
 
@@ -193,7 +194,7 @@ def layer_norm(
   """LN of Eq. 2-4, with its mean and variance in float32, or RMSNorm.
 
   RMSNorm is x / sqrt(mean(x^2) + epsilon), times a factor for each channel
-  (arXiv:1910.07467). `fields` are further ones of Flax's module.
+  (arXiv:1910.07467). `fields` are further fields of Flax's module.
   """
   axes = (None,) * (len(axis) if isinstance(axis, tuple) else 1)
   options: dict[str, Any] = dict(
@@ -234,7 +235,8 @@ class PatchDropout(nn.Module):
   Outside training nothing is left out. Of the N patches of each image, n =
   round((1 - rate) N) stay, at least one: every choice of n is equally likely,
   and drawn anew by the key `dropout`. They keep their order. Nothing is scaled,
-  since no layer sums over patches. Patches that do not count go first.
+  since no layer sums over patches. Patches that do not count are left out
+  first.
 
   Attributes:
     rate: Share of the patches to leave out, in [0, 1).
@@ -258,19 +260,19 @@ class PatchDropout(nn.Module):
 
 
 @jax.custom_jvp
-def on_stream(z: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-  """The input of a layer, whose gradient a CPU computes once.
+def gradient_barrier(z: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+  """Returns z; the barrier has a CPU compute the gradient of z once.
 
-  That gradient is a sum of the layer's own and of that of the layer above. XLA
-  would fuse the sum into every product that takes it, and so compute it in each
-  of them again, through all layers above: the work would grow with the square
+  That gradient is the sum of the layer's own and that of the layer above. XLA
+  would fuse the sum into every product that reads it, and so compute it again
+  in each of them, through all layers above: the work would grow with the square
   of their number.
   """
   return z
 
 
-@on_stream.defjvp
-def _on_stream_tangent(primals: Any, tangents: Any) -> tuple[Array, Array]:
+@gradient_barrier.defjvp
+def _gradient_barrier_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
   # The transpose of a barrier is a barrier for the gradient.
   return primals[0], jax.lax.optimization_barrier(tangents[0])
 
@@ -298,24 +300,24 @@ def make_blocks(
 ) -> Layers:
   """The layers of a model, Eq. 2 and 3, as functions of tokens to call in turn.
 
-  If they are scanned, one function that runs them all. They raise ValueError if
-  there is a mask and the class of the layers takes none.
+  If they are scanned, it is one function that runs them all. The functions
+  raise ValueError if there is a mask and the class of the layers takes none.
 
   Args:
     make_block: Builds a block from the name of its parameters.
     positions: Position embeddings of the layers; Eq. 1 has added the first.
     train: Whether dropout is on.
-    read: How many tokens of the last layer's output are read, the first ones;
-      None for all. It then computes those alone, unless layers are scanned or
-      their class takes no `read`.
+    read: How many of the first tokens of the last layer's output are read; None
+      for all. The layer then computes those alone, unless layers are scanned
+      or their class takes no `read`.
   """
 
   def runner(read: int | None = None) -> Callable[..., Tokens]:
     def run(block: Any, tokens: Tokens, R: Array | None) -> Tokens:
-      z = in_use(tokens.z, ("batch", None, None))
+      z = lay_out(tokens.z, ("batch", None, None))
       if for_cpu():
-        z = on_stream(z)
-      z = block(z, R, train=train, **_seen(block, tokens, R, read))
+        z = gradient_barrier(z)
+      z = block(z, R, train=train, **_token_arguments(block, tokens, R, read))
       return tokens.replace(z=z)
 
     policy = REMATS[vit.remat]
@@ -326,13 +328,13 @@ def make_blocks(
   if vit.scan:
     block = make_block(name=OURS.stacked)
     R = positions.relative[0]  # The same for all layers, or none.
-    return [functools.partial(_scanned(runner(), vit.num_layers), block, R)]
+    return [functools.partial(_scan_layers(runner(), vit.num_layers), block, R)]
 
   def run_layer(layer: int, tokens: Tokens) -> Tokens:
     E_pos = tokens.E_pos if layer else None
     table = positions.added[layer]
     if table is not None:
-      E_pos = tokens.of_places(table)
+      E_pos = tokens.table_rows(table)
     if E_pos is not None:  # Positions at every layer, App. D.4.
       tokens = tokens.replace(z=tokens.z + E_pos)
     block = make_block(name=OURS.of(layer))
@@ -346,20 +348,23 @@ def make_blocks(
 
 
 def call_parameters(layer: Any) -> Collection[str]:
-  """The names of what a call of a layer, or of a class of layers, takes.
+  """The names of the parameters of a layer's, or a class of layers', call.
 
-  A user's own class may take less than ours, whatever it derives from, so its
-  `__call__` alone can say it. Nobody else asks a signature.
+  A user's own class may take fewer than ours, whatever it derives from, so only
+  its signature tells. No other place inspects signatures.
   """
   return inspect.signature(layer.__call__).parameters.keys()
 
 
-def _seen(
+def _token_arguments(
   block: nn.Module, tokens: Tokens, R: Array | None, read: int | None
 ) -> dict[str, Any]:
-  """The arguments of a layer about its tokens, besides their values and R.
+  """The keyword arguments of a layer that describe its tokens.
 
-  A class of layers that takes no `where` uses no places of patches but in R.
+  Only those that are needed and that the layer takes. A class that takes no
+  `where` can use places of patches in R alone. Raises ValueError if a class
+  that takes no mask is given one, or a class without `where` would have to tell
+  relative positions of some of the patches.
   """
   takes = call_parameters(block)
   if tokens.mask is not None and "mask" not in takes:
@@ -378,7 +383,7 @@ def _seen(
   return {k: v for k, v in seen.items() if v is not None and k in takes}
 
 
-def _scanned(run: Callable, num_layers: int) -> Callable:
+def _scan_layers(run: Callable, num_layers: int) -> Callable:
   """A function of (block, R, tokens) that applies `run` L times to tokens."""
 
   def body(

@@ -1,4 +1,4 @@
-"""Functions of a model and its parameters that take what was loaded as well."""
+"""Lets functions of a model and its parameters take a loaded model instead."""
 
 import functools
 from collections.abc import Callable

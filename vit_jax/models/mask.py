@@ -1,8 +1,8 @@
 """The mask of attention: which keys a query sees.
 
 Every form of attention makes from it what it needs: the plain form and XLA's
-form for TPUs a boolean for each pair, kernels the segments of tokens, or how
-many of them count. T queries and S keys, which are tokens of a row.
+form for TPUs make a boolean for each pair, kernels the segments of tokens, or
+the number that count. A row has T queries and S keys, which are its tokens.
 """
 
 from typing import Any, NamedTuple, Self
@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
-# Segments that no token of the other side has, so that they see nothing.
+# Segments that no token of the other side has: these keys are not seen, and
+# these queries see nothing.
 NO_KEY, NO_QUERY = -1, -2
 
 
@@ -21,8 +22,8 @@ class Segments(NamedTuple):
   Attributes:
     query: The segment of each query, (B, T).
     key: The segment of each key, (B, S).
-    order: The place of each query among the keys, (T,), if it sees no later
-      ones; else None.
+    order: The place of each query among the keys, (T,), if no query sees later
+      keys; else None.
   """
 
   query: Int[Array, "B T"]
@@ -37,7 +38,7 @@ class Segments(NamedTuple):
     return Segments(rows, rows, order)
 
   def cut(self, start: int, count: int) -> "Segments":
-    """The segments for `count` of the queries, from number `start` on."""
+    """The segments for `count` of the queries, the first being `start`."""
     cut = slice(start, start + count)
     order = None if self.order is None else self.order[cut]
     return Segments(self.query[:, cut], self.key, order)
@@ -72,14 +73,14 @@ class AttentionMask(struct.PyTreeNode):
 
   @classmethod
   def of(cls, mask: Any) -> Self:
-    """The mask itself, or that of booleans (B, S); None masks nothing."""
+    """The mask itself, or one of booleans (B, S); None masks nothing."""
     if isinstance(mask, cls):
       return mask
     return cls(counts=None if mask is None else jnp.asarray(mask))
 
   @property
   def hides(self) -> bool:
-    """Whether anything is given, so that keys may be hidden."""
+    """Whether it may hide keys: whether any of its fields is given."""
     return self.causal or self._by_key or self.image is not None
 
   @property
@@ -87,7 +88,7 @@ class AttentionMask(struct.PyTreeNode):
     return self.counts is not None or self.lengths is not None
 
   def keys(self, S: int) -> Bool[Array, "B S"] | None:
-    """Which keys count for some query; None if all do."""
+    """Which keys count at all, whatever the query; None if all do."""
     counts = self.counts
     if self.lengths is not None:
       counts = _both(counts, jnp.arange(S)[None] < self.lengths[:, None])
@@ -96,9 +97,9 @@ class AttentionMask(struct.PyTreeNode):
     return counts
 
   def of_keys(self, S: int) -> "AttentionMask":
-    """The mask for queries that are no tokens: they see all that counts.
+    """The mask for queries that are no tokens: each sees all keys that count.
 
-    If they read images, each sees what counts of its own.
+    If queries read images, each sees the keys that count of its own image.
     """
     if self.queries is not None:
       return self
@@ -107,7 +108,7 @@ class AttentionMask(struct.PyTreeNode):
   def pairs(self, T: int, S: int) -> Bool[Array, "b t S"] | None:
     """Whether a query sees a key; None if each sees all.
 
-    b is 1 where it is the same for all rows, t where it is for all queries.
+    b is 1 if the mask is the same for all rows, and t if it is for all queries.
     """
     seen = self.keys(S)
     seen = None if seen is None else seen[:, None]
@@ -125,13 +126,13 @@ class AttentionMask(struct.PyTreeNode):
     return self.counts is None and self.image is None
 
   @property
-  def itself(self) -> bool:
+  def each_sees_itself(self) -> bool:
     """Whether each token sees itself at least."""
     return not self._by_key and self.image is None
 
   def sees(self, T: int, S: int) -> Bool[Array, "b t"] | None:
     """Whether a query sees any key; None where each sees itself at least."""
-    pairs = None if self.itself else self.pairs(T, S)
+    pairs = None if self.each_sees_itself else self.pairs(T, S)
     return None if pairs is None else pairs.any(axis=-1)
 
   def segments(self, B: int, T: int, S: int) -> Segments | None:

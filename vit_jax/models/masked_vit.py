@@ -83,7 +83,7 @@ class MaskedVit(Composed):
     if source is None:
       return x_p
     embedding = embedding.astype(x_p.dtype).reshape(1, 1, D)
-    x_p = corrupted(x_p.reshape(B, h * w, D), embedding, source)
+    x_p = corrupt_patches(x_p.reshape(B, h * w, D), embedding, source)
     return x_p.reshape(B, h, w, D)
 
   @nn.compact
@@ -98,7 +98,7 @@ class MaskedVit(Composed):
     return y.mean(axis=1) if y.ndim == 3 else y
 
 
-def corrupted(
+def corrupt_patches(
   x_p: Float[Array, "B N D"], mask: Float[Array, "1 1 D"], source: Any
 ) -> Float[Array, "B N D"]:
   """Puts at each place the embedding of patch `source`, or `mask` at `MASK`."""
@@ -106,9 +106,10 @@ def corrupted(
   return jnp.where((source == MASK)[..., None], mask, taken)
 
 
-def masked(vit: nn.Module, outputs: int) -> MaskedVit:
-  """A model of this encoder that predicts so many values for a masked patch.
+def masked_vit(vit: nn.Module, outputs: int) -> MaskedVit:
+  """A model of this encoder that predicts `outputs` values per masked patch.
 
-  Raises ValueError if it has no outputs of patches, or leaves some out.
+  Raises ValueError if the encoder has no outputs of patches, or leaves patches
+  out.
   """
   return MaskedVit(outputs, encoder_of(vit, _NEEDS))

@@ -34,7 +34,7 @@ from vit_jax.models.patches import Patches
 
 Inputs = Images | Patches
 """Images of one size, or the patches of images of any size."""
-# Methods of models that hold their parameters, and what has them here.
+# Methods of models in other libraries, and what to use instead here.
 _OF_LOADED = {
   "predict": "loaded.predict(images)",
   "load_weights": "loaded.params",
@@ -138,9 +138,10 @@ class Model(nn.Module):
 
   @nn.nowrap
   def __getattr__(self, name: str) -> Any:
-    """As Flax does; of names of other libraries, it says what is meant.
+    """The value in `ABSENT` of a field that the class does not have.
 
-    A field that its class does not have has the value of `ABSENT`.
+    Raises AttributeError for all else, which for the names of methods of other
+    libraries says what to use here.
     """
     if name in ABSENT:
       return ABSENT[name]
@@ -215,7 +216,7 @@ class Model(nn.Module):
     """The parts that the model is made of, see `models.parts`.
 
     With none, as here, they are derived from the names of the parameters
-    (`parts.guessed`).
+    (`parts.guess_parts`).
     """
     return ()
 
@@ -248,7 +249,7 @@ class Model(nn.Module):
 
 
 def _misfit(text: str, args: tuple[Any, ...]) -> str:
-  """Says what does not fit, of Flax's message on the shape of a parameter."""
+  """The message for a parameter that does not fit, from Flax's message."""
   found = re.search(
     r'parameter "(.*?)" in "/?(.*?)".*?\((.*?)\).*?\((.*?)\)', text, re.S
   )
@@ -297,8 +298,8 @@ def normalize(
   """(x / 255 - mean) / std per channel; 0.5 and 0.5 give [-1, 1].
 
   Raises ValueError unless the images are uint8: nobody can tell whether floats
-  are of [0, 1], of [0, 255] or normalised already. It does so too if the mean
-  or the deviation is above 2, and so counts 255 levels.
+  are of [0, 1], of [0, 255] or normalised already. Raises it as well if the
+  mean or the deviation is above 2, as then it counts 255 levels.
 
   >>> import jax.numpy as jnp
   >>> import vit_jax
@@ -339,7 +340,7 @@ def unit(
 def check_images(x: Any) -> None:
   """Raises ValueError unless images are normalised floats, (B, H, W, C).
 
-  Values so large that the images can hardly have been normalised are warned of,
+  Warns of values so large that the images can hardly have been normalised,
   where the values are known; under `jax.jit` they are not.
   """
   shape = tuple(x.shape)
@@ -365,6 +366,7 @@ def check_images(x: Any) -> None:
 
 
 def _warn_of_large(x: Any) -> None:
+  """Warns if images have values that normalised ones do not have."""
   # By NumPy, as JAX would trace it in a function that closes over images.
   largest = float(np.abs(np.asarray(x)).max())
   if largest > _LARGEST:
@@ -407,17 +409,19 @@ class VitFields(Model):
       (Section 3.1); None for the single dense layer of fine-tuning.
     dropout_rate: Dropout after every dense layer except query, key, value and
       the heads, and after adding position embeddings (App. B.1).
-    embedding_dropout_rate: The latter, if it should differ.
+    embedding_dropout_rate: The rate after adding position embeddings, if it
+      differs.
     attention_dropout_rate: Dropout on the attention weights A of Eq. 6.
     patch_dropout_rate: Share of the patches that training leaves out of an
       image (`layer.PatchDropout`).
     gelu: "tanh" (the published models' approximation), "exact" or "quick".
     layer_norm_epsilon: Added to the variance in every layer norm.
-    scan: Compiles one block for all layers, with their parameters stacked
-      (L, ...) as `blocks` instead of `block_0` and so on; see `models.layer`.
+    scan: Whether one block is compiled for all layers, with their parameters
+      stacked, (L, ...), as `blocks` instead of `block_0` and so on; see
+      `models.layer`.
     remat: How much the backward pass computes again to save memory, one of
       `layer.REMATS`.
-    splash: On TPUs, computes attention between more than 512 tokens by JAX's
+    splash: Whether TPUs compute attention between more than 512 tokens by JAX's
       kernel instead of our form, unless something needs A.
     attention: How attention is computed: "auto" is our form on TPUs, and as
       written elsewhere; "plain" is as written; "cudnn" is by cuDNN's kernels
@@ -464,7 +468,7 @@ class VitFields(Model):
     check_choice("remat", self.remat, REMATS)
     check_rate("embedding_dropout_rate", self._embedding_dropout_rate)
     check_rate("patch_dropout_rate", self.patch_dropout_rate)
-    _ = self._config  # Checks its fields.
+    _ = self._config  # `LayerConfig` checks its fields.
     if self.patch_dropout_rate:
       _check_patch_dropout(self)
     super().__post_init__()
@@ -496,7 +500,7 @@ class VitFields(Model):
 
 
 def check_size(name: str, value: Any, least: int = 1) -> None:
-  """Raises ValueError, which names the field, for a size that is too small."""
+  """Raises ValueError unless a field is a whole number of `least` or more."""
   if not isinstance(value, numbers.Integral):
     raise ValueError(f"{name}={value!r} must be a whole number.")
   if int(value) < least:
@@ -504,6 +508,7 @@ def check_size(name: str, value: Any, least: int = 1) -> None:
 
 
 def _uneven_heads(D: int, num_heads: int) -> ValueError:
+  """The error for heads that do not divide D; it names a number that does."""
   small = [k for k in range(1, math.isqrt(D) + 1) if not D % k]
   fits = small + [D // k for k in small]
   nearest = min(fits, key=lambda k: abs(k - num_heads))

@@ -1,9 +1,9 @@
 """Parameters and activations that name their logical axes.
 
 `vit_jax.training.sharding` maps each logical axis to the axis of devices it is
-split over, once for storage and once for use: under FSDP a device stores a part
-of each kernel, which is cast to the type of the computation and gathered whole
-where it multiplies. Without a layout the names do nothing.
+split over, once for storage and once for computation: under FSDP a device
+stores a part of each kernel, which is cast to the type of the computation and
+gathered whole where it multiplies. Without a layout the names do nothing.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _device = contextvars.ContextVar[Any]("device", default=None)
 
 @dataclasses.dataclass(frozen=True)
 class _Named:
-  """See `named`."""
+  """The initializer that `with_axes` returns."""
 
   init: Callable[..., Array]
   axes: Axes
@@ -55,17 +55,20 @@ def with_axes(init: Callable[..., Array], axes: Axes) -> _Named:
 
 
 @contextlib.contextmanager
-def laid_out(layout: Layout, device: Any) -> Iterator[None]:
-  """Lays out all arrays traced inside the context, for devices like this one.
+def use_layout(layout: Layout, device: Any) -> Iterator[None]:
+  """Sets the layout of all arrays traced inside the context.
 
-  `layout` maps the logical axes of an array to its sharding.
+  Args:
+    layout: Maps the logical axes of an array to its sharding.
+    device: A device like those that the computation is for.
   """
-  tokens = _layout.set(layout), _device.set(device)
+  layout_token = _layout.set(layout)
+  device_token = _device.set(device)
   try:
     yield
   finally:
-    _layout.reset(tokens[0])
-    _device.reset(tokens[1])
+    _layout.reset(layout_token)
+    _device.reset(device_token)
 
 
 def splits(axis: str) -> bool:
@@ -111,17 +114,17 @@ def for_cpu() -> bool:
 
 
 def products_are_replaced() -> bool:
-  """Whether something stands in place of JAX's product of arrays.
+  """Whether a library has replaced `jax.lax.dot_general` by its own.
 
-  Libraries such as qwix put their own there while a model is traced, to adapt
-  or quantize it, and know a product's weights by the module that computes it.
+  Libraries such as qwix do so while a model is traced, to adapt or quantize it,
+  and know a product's weights by the module that computes it.
   """
   product = getattr(jax.lax.dot_general, "__code__", None)
   return product is not _PRODUCT
 
 
-def in_use(x: ArrayLike, axes: Axes) -> Array:
-  """The array, laid out over the devices for its use in a computation."""
+def lay_out(x: ArrayLike, axes: Axes) -> Array:
+  """The array, laid out over the devices for a computation."""
   layout = _layout.get()
   x = jnp.asarray(x)
   if layout is None:
@@ -130,10 +133,15 @@ def in_use(x: ArrayLike, axes: Axes) -> Array:
 
 
 def on_each_device(f: Callable, axes: Axes, takes: Any = None) -> Callable:
-  """Has each device apply f to its own part of all arrays, which have `axes`.
+  """A function by which each device applies f to its own part of all arrays.
 
-  The compiler would gather the arrays that a loop in f goes through. If the
-  arguments of f have other axes than its result, `takes` is a tuple of theirs.
+  Without it, the compiler would gather the arrays that a loop in f goes
+  through.
+
+  Args:
+    f: A function of arrays.
+    axes: Logical axes of the result, and of all arguments without `takes`.
+    takes: A tuple with the logical axes of each argument.
   """
   layout = _layout.get()
   if layout is None:
@@ -152,10 +160,12 @@ def on_each_device(f: Callable, axes: Axes, takes: Any = None) -> Callable:
 
 
 def _spec_of(layout: Callable[[Axes], Any]) -> Callable[[Axes], Any]:
+  """A function from logical axes to the partition spec of the layout."""
   return lambda axes: layout(axes).spec
 
 
 def _are_axes(x: Any) -> bool:
+  """Whether x is a tuple of logical axes, rather than one of several arrays."""
   return type(x) is tuple and all(isinstance(a, str | None) for a in x)
 
 
@@ -174,7 +184,7 @@ class Dense(nn.Dense):
     if self.scale is not None:
       value = value * jnp.broadcast_to(self.scale, value.shape)
     axes = getattr(self, f"{name}_init").axes
-    return in_use(value.astype(self.dtype), axes)
+    return lay_out(value.astype(self.dtype), axes)
 
 
 class Projection(nn.Module):
@@ -219,15 +229,15 @@ class Projection(nn.Module):
     return y if bias is None else y + bias[(None,) * (y.ndim - bias.ndim)]
 
   def weights(self, scale: ArrayLike = 1.0) -> tuple[Array, Any]:
-    """The kernel and the bias, scaled, cast and gathered for their use.
+    """The kernel and the bias, scaled, cast and gathered; None for no bias.
 
     `scale` is one factor, or one for each entry of the last axis.
     """
-    kernel = self._scaled(self.kernel, scale, self.axes)
+    kernel = self._prepare(self.kernel, scale, self.axes)
     if self.bias is None:
       return kernel, None
-    return kernel, self._scaled(self.bias, scale, self.bias_axes)
+    return kernel, self._prepare(self.bias, scale, self.bias_axes)
 
-  def _scaled(self, x: Any, scale: ArrayLike, axes: Axes) -> Array:
+  def _prepare(self, x: Any, scale: ArrayLike, axes: Axes) -> Array:
     x = x * jnp.broadcast_to(scale, x.shape).astype(x.dtype)
-    return in_use(x.astype(self.dtype), axes)
+    return lay_out(x.astype(self.dtype), axes)

@@ -3,8 +3,8 @@
 A model lists its parts in `parts()`. Everything that depends on where a
 parameter lies is answered here from that list: layer decay, freezing, Muon,
 LoRA, transfer and the stacked form of scanned layers. Nothing else looks at the
-names in a parameter's path, such as "block_0/msa/out/bias", but for `paths`,
-which this module asks. The parts of a model that lists none are guessed.
+names in a parameter's path, such as "block_0/msa/out/bias", except `paths`,
+which this module uses. The parts of a model that lists none are guessed.
 
 To add a part to a model, give it to the list. This model has an encoder, a
 decoder that serves its own task alone, and a head:
@@ -98,7 +98,7 @@ class Part:
       its prefix lies in, or before all layers. Without a stack, a part of an
       `ENCODER` or a `DECODER` comes before the layers there.
     stack: Its layers, if it has any.
-    own_task: Whether it serves the task that it was trained for alone, so that
+    own_task: Whether it serves only the task that it was trained for, so that
       no other task takes it over.
     pixels: Path below the prefix of the kernel that is multiplied with the
       images' channels; "" if there is none.
@@ -135,23 +135,23 @@ class _Spot:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-  """The parts of a model, and their answers about the path of a parameter."""
+  """The parts of a model, and what they tell about the path of a parameter."""
 
   parts: tuple[Part, ...]
 
   @classmethod
   def of(cls, model: Any, params: Any) -> "Parts":
-    """The parts that a model lists, or else those that `guessed` sees.
+    """The parts that a model lists, or else those that `guess_parts` finds.
 
     Args:
       model: A model, whose `parts()` may be missing or empty.
-      params: Its parameters or their shapes, as `guessed` takes them, or a
+      params: Its parameters or their shapes, as `guess_parts` takes them, or a
         function that gives them, which is called only if it is needed.
     """
     listed = getattr(model, "parts", tuple)()
     if listed:
       return cls(tuple(listed))
-    return guessed(params() if callable(params) else params)
+    return guess_parts(params() if callable(params) else params)
 
   @classmethod
   def plain(cls, num_layers: int) -> "Parts":
@@ -160,8 +160,8 @@ class Parts:
 
   @property
   def num_layers(self) -> int:
-    """Layers of the encoder; of several, of the one that has the most."""
-    return self._most(ENCODER)
+    """Number of layers of the encoder; of several encoders, the largest."""
+    return self._most_layers(ENCODER)
 
   def part(self, path: str) -> Part:
     """The part that a parameter belongs to."""
@@ -180,14 +180,16 @@ class Parts:
       return 0
     place, L = self._tower(spot.part)
     has_decoder = any(part.place == DECODER for part in self.parts)
-    above = self._most(DECODER) + 1 if place == ENCODER and has_decoder else 0
+    above = (
+      self._most_layers(DECODER) + 1 if place == ENCODER and has_decoder else 0
+    )
     if spot.after:
       return above
     if spot.stacked:
       return above + L - np.arange(L)
     return above + L + 1 if spot.layer is None else above + L - spot.layer
 
-  def frozen(self, path: str, num_layers: int) -> bool:
+  def is_frozen(self, path: str, num_layers: int) -> bool:
     """Whether a parameter comes before layer `num_layers` of its encoder."""
     spot = self._spot(path)
     place, _ = self._tower(spot.part)
@@ -203,10 +205,11 @@ class Parts:
     """Whether a parameter is not taken over by another task."""
     return self.part(path).own_task
 
-  def is_new(self, path: str) -> bool:
-    """Whether LoRA trains a parameter itself: a head's, or an input's.
+  def is_trained_beside_lora(self, path: str) -> bool:
+    """Whether LoRA trains a parameter itself, without its matrices.
 
-    It does so with an input that serves its task alone, as a mask token does.
+    It does so with heads, and with inputs that serve their task alone, such as
+    a mask token.
     """
     part = self.part(path)
     return part.place == HEAD or (part.place == INPUT and part.own_task)
@@ -216,7 +219,7 @@ class Parts:
     return self.is_head(path) and self.own_task(path)
 
   def reads_pixels(self, path: str) -> bool:
-    """Whether it is the kernel that is multiplied with an image's channels."""
+    """Whether a parameter is the kernel that multiplies an image's channels."""
     part = self.part(path)
     return bool(part.pixels) and below(path, part.prefix) == part.pixels
 
@@ -229,7 +232,7 @@ class Parts:
     """Number of first axes that run over layers: 1 if it is stacked, else 0."""
     return int(self._spot(path).stacked)
 
-  def unstacked(self, path: str, num_layers: int) -> list[str]:
+  def unstacked_paths(self, path: str, num_layers: int) -> list[str]:
     """The paths that a parameter has if the layers are not stacked."""
     spot = self._spot(path)
     if not spot.stacked:
@@ -276,15 +279,16 @@ class Parts:
     return list(dict.fromkeys(stack.names for stack in stacks))
 
   def _spot(self, path: str) -> _Spot:
+    """Where a parameter lies in the part that it belongs to."""
     around = [part for part in self.parts if within(path, part.prefix)]
     if not around:
       return _Spot(Part("", INPUT))
     spots = [_spot(path, part) for part in around]
-    # If several have the same prefix, it is in the one whose layers have it.
+    # Of parts with the same prefix, the one whose layers have the parameter.
     return max(spots, key=lambda s: (len(s.part.prefix), s != _Spot(s.part)))
 
   def _tower(self, part: Part) -> tuple[str, int]:
-    """The place and the number of the layers that a part belongs to."""
+    """The place of the stack that a part belongs to, and its length."""
     if part.stack:
       return part.place, part.stack.num_layers
     towers = [p for p in self.parts if p.stack]
@@ -293,12 +297,13 @@ class Parts:
       around = [p for p in around if p.place == part.place]
     if not around:
       place = ENCODER if part.place == INPUT else part.place
-      return place, self._most(place)
+      return place, self._most_layers(place)
     nearest = max(around, key=lambda p: len(p.prefix))
     assert nearest.stack
     return nearest.place, nearest.stack.num_layers
 
-  def _most(self, place: str) -> int:
+  def _most_layers(self, place: str) -> int:
+    """The length of the longest stack at a place; 0 if there is none."""
     stacks = [part.stack for part in self.parts if part.place == place]
     return max((stack.num_layers for stack in stacks if stack), default=0)
 
@@ -308,7 +313,7 @@ def _names(part: Part) -> LayerNames:
 
 
 def _spot(path: str, part: Part) -> _Spot:
-  """Where a parameter lies in the part that it is in."""
+  """Where a parameter lies in this part."""
   stack = part.stack
   if stack is None:
     return _Spot(part)
@@ -321,15 +326,16 @@ def _spot(path: str, part: Part) -> _Spot:
   )
 
 
-def guessed(params: Any) -> Parts:
+def guess_parts(params: Any) -> Parts:
   """The parts of a model that lists none, by the names of its parameters.
 
   Modules `block_0`, `block_1` and so on, or `blocks`, are layers, and so are
-  others whose names end in "block" or "layer" and a number. Layers are of a
-  decoder, for its own task alone, if the module around them is called so, and
-  else of an encoder. `head`, `head_dist` and `pre_logits` are heads, and
-  `mask` and `mask_token` are for the model's own task. Of all else, `norm` and
-  `map_head` beside layers come after them, and the rest comes before.
+  others whose names end in "block" or "layer" and a number. Layers are those of
+  a decoder, for its own task alone, if "decoder" is in the path of the module
+  around them, and else those of an encoder. `head`, `head_dist` and
+  `pre_logits` are heads, and `mask` and `mask_token` are for the model's own
+  task. Of all other parameters, `norm` and `map_head` beside layers come after
+  them, and the rest comes before.
 
   Args:
     params: Parameters or their shapes, as a tree or by their paths.
@@ -355,7 +361,7 @@ def guessed(params: Any) -> Parts:
 def _layers_of(
   path: str, shape: tuple[int, ...]
 ) -> Iterator[tuple[str, LayerNames, int]]:
-  """The stack that a path's outermost layer is of, and its least length."""
+  """The outermost stack in a path, if any: its prefix, names, least length."""
   modules = path.split("/")[:-1]
   for i, name in enumerate(modules):
     prefix = "/".join(modules[:i])
@@ -380,29 +386,29 @@ def _leaves(params: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
 def stack(tree: Any, names: LayerNames = OURS) -> Any:
   """A tree, such as a train state, with its layers in the scanned layout."""
 
-  def holds(node: Any) -> bool:
+  def has_layers(node: Any) -> bool:
     return isinstance(node, dict) and names.of(0) in node
 
-  def stacked(node: Any) -> Any:
-    if not holds(node):
+  def stack_layers(node: Any) -> Any:
+    if not has_layers(node):
       return node
     layers = [name for name in node if names.number(name) is not None]
     layers.sort(key=lambda name: names.number(name) or 0)
-    one = jax.tree.map(_stacked, *(node[name] for name in layers))
+    one = jax.tree.map(_stack_arrays, *(node[name] for name in layers))
     others = {k: stack(v, names) for k, v in node.items() if k not in layers}
     return {**others, names.stacked: one}
 
-  return jax.tree.map(stacked, tree, is_leaf=holds)
+  return jax.tree.map(stack_layers, tree, is_leaf=has_layers)
 
 
 def unstack(tree: Any, names: LayerNames = OURS) -> Any:
   """A tree with its layers in the unrolled layout."""
 
-  def holds(node: Any) -> bool:
+  def has_layers(node: Any) -> bool:
     return isinstance(node, dict) and names.stacked in node
 
-  def unrolled(node: Any) -> Any:
-    if not holds(node):
+  def unroll_layers(node: Any) -> Any:
+    if not has_layers(node):
       return node
     one = node[names.stacked]
     others = {k: v for k, v in node.items() if k != names.stacked}
@@ -413,9 +419,10 @@ def unstack(tree: Any, names: LayerNames = OURS) -> Any:
     }
     return {**others, **layers}
 
-  return jax.tree.map(unrolled, tree, is_leaf=holds)
+  return jax.tree.map(unroll_layers, tree, is_leaf=has_layers)
 
 
-def _stacked(*arrays: Any) -> Any:
+def _stack_arrays(*arrays: Any) -> Any:
+  """The arrays of all layers as one, (L, ...)."""
   on_host = isinstance(arrays[0], np.ndarray)  # NumPy arrays stay on the host.
   return (np if on_host else jnp).stack(arrays)

@@ -3,8 +3,8 @@
 A row of a batch holds the patches of one image or of several, and padding. The
 rows of a batch have one length, so that one compiled program takes images of
 all proportions (NaViT, arXiv:2307.06304; SigLIP 2, arXiv:2502.14786). Symbols
-as in `vit`; M is the number of images in the row that has the most, and N that
-of the patches of a row, with its padding.
+as in `vit`; M is the number of images in the row that has the most, and N the
+number of patches in a row, with its padding.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ class Layout(struct.PyTreeNode):
 
   @property
   def images(self) -> int:
-    """M, the images of the row that has the most."""
+    """M, the number of images in the row that has the most."""
     return self.size.shape[1]
 
   @property
@@ -40,7 +40,7 @@ class Layout(struct.PyTreeNode):
 
   @property
   def exists(self) -> Bool[Array, "B M"]:
-    """Which of the M images of each row there are."""
+    """Which of the M images a row has."""
     return self.size[..., 0] > 0
 
   @property
@@ -66,15 +66,15 @@ class Layout(struct.PyTreeNode):
 
 
 class Patches(struct.PyTreeNode):
-  """The patches of images of any size, as an encoder takes them for images.
+  """The patches of images of any size, which an encoder takes in their place.
 
-  What an encoder gives for each image then has an axis for the images of a row:
-  (B, M, D) in the place of (B, D), also where M is 1. `exists` says which of
-  them there are; the others' answers are finite and mean nothing.
+  What an encoder returns for each image then has an axis for the images of a
+  row: (B, M, D) in the place of (B, D), also where M is 1. `exists` says which
+  images a row has; the results for the others are finite and mean nothing.
 
   Attributes:
-    values: The pixels of each patch, in the order (row, column, channel); any
-      for padding.
+    values: The pixels of each patch, in the order (row, column, channel); those
+      of padding do not matter.
     place, image, size: As in `Layout`.
 
   >>> import jax.numpy as jnp
@@ -101,10 +101,10 @@ class Patches(struct.PyTreeNode):
     B, h, w, _ = x_p.shape
     grid = jnp.indices((h, w), jnp.int32).reshape(2, -1).T
     return cls(
-      x_p.reshape(B, h * w, -1),
-      jnp.tile(grid[None], (B, 1, 1)),
-      jnp.zeros((B, h * w), jnp.int32),
-      jnp.tile(jnp.asarray([[[h, w]]], jnp.int32), (B, 1, 1)),
+      values=x_p.reshape(B, h * w, -1),
+      place=jnp.tile(grid[None], (B, 1, 1)),
+      image=jnp.zeros((B, h * w), jnp.int32),
+      size=jnp.tile(jnp.asarray([[[h, w]]], jnp.int32), (B, 1, 1)),
     )
 
   @property
@@ -114,7 +114,7 @@ class Patches(struct.PyTreeNode):
 
   @property
   def exists(self) -> Bool[Array, "B M"]:
-    """Which of the M images of each row there are."""
+    """Which of the M images a row has."""
     return self.layout.exists
 
   def only(self, mask: Any) -> "Patches":
@@ -185,14 +185,14 @@ def check_patches(x: Patches, P: int) -> None:
 
 
 def table_grid(grid: Any) -> tuple[int, int]:
-  """The grid that a table is for if no model says it: that of the images.
+  """The grid that a learned table is for by default: that of the images.
 
   Raises ValueError for a `Layout`, whose images have grids of their own.
   """
   if isinstance(grid, Layout):
     raise ValueError(
-      "nobody says which grid of patches the learned positions are for: set "
-      "position_grid=(h, w), to which Patches of any size are resized."
+      "the model does not say which grid of patches its learned positions are "
+      "for: set position_grid=(h, w), to which Patches of any size are resized."
     )
   return grid
 

@@ -14,21 +14,21 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from vit_jax.models.interpolation import bicubic, linear
+from vit_jax.models.interpolation import bicubic_weights, linear_weights
 from vit_jax.models.partitioning import Axes, with_axes
 from vit_jax.models.patches import Layout
 
 Grid = tuple[int, int]
 RESIZES: Mapping[str, tuple[Callable[..., Any], bool]] = {
-  "bicubic": (bicubic, False),
-  "bilinear": (linear, False),
-  "square": (linear, True),
-  "square_bicubic": (bicubic, True),
-  "square_corners": (functools.partial(linear, corners=True), True),
+  "bicubic": (bicubic_weights, False),
+  "bilinear": (linear_weights, False),
+  "square": (linear_weights, True),
+  "square_bicubic": (bicubic_weights, True),
+  "square_corners": (functools.partial(linear_weights, corners=True), True),
 }
 """How a table of positions is resized: its weights, and whether to a square.
 
-The square is as long as the longer side of the patches, and is then cut.
+The square has the longer side of the grid, and is then cut to the grid.
 """
 _init_E_pos = nn.initializers.normal(0.02)
 
@@ -67,22 +67,28 @@ class PlacedPositions(nn.Module):
       h, w = self.table or self._square(rows - has_entry)
       shape, axes = (has_entry + h * w, D), ("position", None)
       E_pos = learned_table(self, "E_pos", shape, axes)
-      E_pos = resized_at(E_pos, has_entry, (h, w), layout)
+      E_pos = resize_table_at(E_pos, has_entry, (h, w), layout)
       first -= has_entry
     return jnp.pad(E_pos, ((0, 0), (first, 0), (0, 0)))
 
   def _learned2d(self, layout: Layout) -> Float[Array, "B N D"]:
+    """The vectors of columns and rows, resized to the grid of each image."""
     parts = []
     for name, axis in (("X_pos", 1), ("Y_pos", 0)):
       shape = self._stored(name)
       table = learned_table(self, name, shape, ("position", None))
       places = layout.place[..., axis], layout.extent[..., axis]
-      weights = bicubic(shape[0], places[1], antialias=False, at=places[0])
+      weights = bicubic_weights(
+        shape[0], places[1], antialias=False, at=places[0]
+      )
       parts.append((weights @ table).astype(table.dtype))
     return jnp.concatenate(parts, axis=-1)
 
   def _stored(self, name: str) -> tuple[int, ...]:
-    """The shape of a learned table, which images of one size decide."""
+    """The shape of a learned table among the parameters.
+
+    Raises ValueError while there is none: images of one size decide its shape.
+    """
     if not self.has_variable("params", name):
       raise ValueError(
         "initialise the model with images of one size, whose grid of patches "
@@ -91,6 +97,7 @@ class PlacedPositions(nn.Module):
     return nn.unbox(self.get_variable("params", name)).shape
 
   def _square(self, N: int) -> Grid:
+    """The sides of a square of N patches; ValueError if N is no square."""
     side = math.isqrt(N)
     if side * side != N:
       raise ValueError(
@@ -101,7 +108,7 @@ class PlacedPositions(nn.Module):
     return side, side
 
 
-def resized_at(
+def resize_table_at(
   E_pos: Float[Array, "T D"],
   prefix: int,
   table: Grid,
@@ -111,7 +118,7 @@ def resized_at(
 ) -> Float[Array, "B S D"]:
   """The vectors of each patch from a table, resized to the grid of its image.
 
-  The first `prefix` of the table, which are of no patch, come first.
+  The first `prefix` vectors of the table, which are of no patch, come first.
   """
   weigh, square = RESIZES[resize]
   size = layout.extent
@@ -128,10 +135,14 @@ def resized_at(
   return jnp.concatenate([first, patches], axis=1)
 
 
-def of_rows(
+def repeat_prefix(
   E_pos: Float[Array, "B s D"], prefix: int, layout: Layout
 ) -> Float[Array, "B S D"]:
-  """The vectors of rows, which have the first `prefix` for each image."""
+  """The vectors of rows, with those of the prefix once for each image.
+
+  The first `prefix` vectors of `E_pos` are those of the tokens before the
+  patches; a row has such tokens for each of its images.
+  """
   first = jnp.tile(E_pos[:, :prefix], (1, layout.images, 1))
   return jnp.concatenate([first, E_pos[:, prefix:]], axis=1)
 

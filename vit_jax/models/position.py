@@ -20,8 +20,8 @@ from vit_jax.models.placed import (
   Grid,
   PlacedPositions,
   learned_table,
-  of_rows,
-  resized_at,
+  repeat_prefix,
+  resize_table_at,
   sincos1d,
   sincos2d,
 )
@@ -116,8 +116,14 @@ class ResizedPositions(nn.Module):
     else:
       E_pos = learned_table(self, "E_pos", shape, axes)
     if isinstance(grid, Layout):
-      way = self.resize, self.antialias
-      return resized_at(E_pos, self.prefix, self.table, grid, *way)
+      return resize_table_at(
+        E_pos,
+        self.prefix,
+        self.table,
+        grid,
+        resize=self.resize,
+        antialias=self.antialias,
+      )
     if grid == self.table:
       return E_pos
     rows, columns = map(jnp.asarray, self._weights(grid))
@@ -129,12 +135,12 @@ class ResizedPositions(nn.Module):
   def _weights(self, grid: Grid) -> list[Float[np.ndarray, "new old"]]:
     """The weights of the table's rows, and of its columns, for a grid."""
     weigh, square = RESIZES[self.resize]
-    return [
-      weigh(old, max(grid) if square else new, antialias=self.antialias)[
-        :new
-      ].astype(np.float32)
-      for old, new in zip(self.table, grid, strict=True)
-    ]
+    weights = []
+    for old, new in zip(self.table, grid, strict=True):
+      side = max(grid) if square else new
+      of_side = weigh(old, side, antialias=self.antialias)
+      weights.append(of_side[:new].astype(np.float32))
+    return weights
 
 
 class RelativeOffsets(nn.Module):
@@ -162,8 +168,8 @@ def relative_logits(
 ) -> Float[Array, "B k S S"]:
   """Inner product of each query with the embedding of its offset to each key.
 
-  One matrix product gives those of every query with all offsets; each row then
-  keeps the S it needs. `where` has the places of the patches.
+  One matrix product compares every query with all offsets; of each row, the S
+  entries for its keys are then taken. `where` has the places of the patches.
   """
   R = R.astype(q.dtype)
   every_offset = jnp.einsum("bkqd,okd->bkqo", q, R)  # (B, k, S, offsets)
@@ -194,26 +200,29 @@ def input_position(
 ) -> Array | int:
   """E_pos of Eq. 1, (1, S, D); 0 if nothing is added before the first layer.
 
-  `grid` holds the patches along height and width, or where each patch lies,
-  which gives (B, S, D). `table` holds those that learned positions are for, if
-  they are others. Called inside the model.
+  Called inside the model.
+
+  Args:
+    grid: Patches along height and width, or where each patch lies; with the
+      latter, the result is (B, S, D).
+    table: The grid that learned positions are for; None for that of `grid`.
   """
   if vit.position in ("none", "relative"):
     return 0
   if isinstance(grid, Layout):
     every = vit.position_at == "every_layer"
     name = "position_0" if every else "position"
-    return _placed(vit, grid, config, name, table)
+    return _placed_embedding(vit, grid, config, name, table)
   if table not in (None, grid) and vit.position in ("learned", "learned_grid"):
-    return _resized(vit, grid, config, table)
+    return _resized_embedding(vit, grid, config, table)
   every = vit.position_at == "every_layer"
   return _embedding(vit, grid, config, "position_0" if every else "position")
 
 
-def _resized(
+def _resized_embedding(
   vit: Any, grid: Grid, config: LayerConfig, table: Grid
 ) -> Float[Array, "1 S D"]:
-  """The positions of another grid of patches, bicubically interpolated."""
+  """E_pos, interpolated bicubically from learned positions of another grid."""
   class_has_place = vit.class_token and vit.position == "learned"
   make = ResizedPositions(
     table,
@@ -250,13 +259,14 @@ def make_positions(vit: Any, grid: Extent, config: LayerConfig) -> Positions:
   )
 
 
-def _placed(
+def _placed_embedding(
   vit: Any,
   layout: Layout,
   config: LayerConfig,
   name: str,
   table: Grid | None = None,
 ) -> Float[Array, "B S D"]:
+  """E_pos for images of any size; `name` is that of its parameters."""
   make = PlacedPositions(
     vit.position,
     vit.hidden_size,
@@ -265,10 +275,11 @@ def _placed(
     table=table,
     name=name,
   )
-  return of_rows(make(layout).astype(config.dtype), vit.prefix, layout)
+  return repeat_prefix(make(layout).astype(config.dtype), vit.prefix, layout)
 
 
 def _offsets(vit: Any, grid: Any, config: LayerConfig, name: str) -> Array:
+  """R of a layer, (2S - 1, k, D_h); `name` is that of its parameters."""
   make = RelativeOffsets(
     num_tokens=grid[0] * grid[1] + (vit.pooling == "token"),
     num_heads=vit.num_heads,
@@ -280,8 +291,9 @@ def _offsets(vit: Any, grid: Any, config: LayerConfig, name: str) -> Array:
 
 
 def _embedding(vit: Any, grid: Extent, config: LayerConfig, name: str) -> Array:
+  """E_pos, (1, S, D) or (B, S, D); `name` is that of its parameters."""
   if isinstance(grid, Layout):
-    return _placed(vit, grid, config, name)
+    return _placed_embedding(vit, grid, config, name)
   make = PositionEmbedding(
     vit.position,
     grid,

@@ -5,7 +5,8 @@ offset q - s along height and width. B is a learned table (BEiT,
 arXiv:2106.08254, after arXiv:1910.10683), or a small MLP of the offsets'
 logarithms computes it (arXiv:2111.09883). The class token has no place: three
 more entries are for its logits with the patches, theirs with it, and its own.
-Symbols as in `vit`; the paper's relative positions are `position.R`'s.
+Symbols as in `vit`; `position.RelativeOffsets` has the paper's relative
+positions.
 """
 
 import dataclasses
@@ -36,8 +37,8 @@ class Relative:
     table: The grid that a learned table is for; it is resized to `grid`.
     class_token: Whether the first token is a class token.
     hidden: Hidden units of the MLP.
-    bilinear: Whether a table is resized bilinearly, as transformers does, or
-      along steps that grow geometrically, as BEiT's authors and timm do.
+    bilinear: Whether a table is resized bilinearly, as in transformers, or
+      along steps that grow geometrically, as in BEiT's code and timm.
   """
 
   kind: str
@@ -53,7 +54,7 @@ class RelativeBiases(nn.Module):
 
   Row (y + h - 1) (2w - 1) + x + w - 1 is for the offset (y, x) of a query's
   patch from a key's. The MLP has no entries for the class token: they are 0.
-  timm also drops an eighth of its hidden units in training, which is left out.
+  timm's dropout of an eighth of its hidden units in training is left out.
   """
 
   num_heads: int
@@ -73,7 +74,7 @@ class RelativeBiases(nn.Module):
     B = learned_table(self, "B", shape, ("position", "heads"))
     if r.grid == r.table:
       return B
-    weights = bilinear if r.bilinear else geometric
+    weights = bilinear_weights if r.bilinear else geometric_weights
     rows, columns = (
       jnp.asarray(weights(old, 2 * new - 1), jnp.float32)
       for old, new in zip(sizes, r.grid, strict=True)
@@ -126,17 +127,22 @@ def relative_bias(
   return jnp.take(B.T, entry, axis=1).swapaxes(0, 1)
 
 
-def bilinear(old: int, new: int) -> Float[np.ndarray, "new old"]:
-  """Weights of linear interpolation; the ends lie half a step from an edge."""
+def bilinear_weights(old: int, new: int) -> Float[np.ndarray, "new old"]:
+  """Weights of linear interpolation from `old` to `new` points.
+
+  Both grids have their ends half a step from the same edges.
+  """
   points = (np.arange(new) + 0.5) * old / new - 0.5
   return _linear(points, np.arange(old))
 
 
-def geometric(old: int, new: int) -> Float[np.ndarray, "new old"]:
-  """Weights of linear interpolation between offsets that lie ever wider.
+def geometric_weights(old: int, new: int) -> Float[np.ndarray, "new old"]:
+  """Weights of linear interpolation between offsets that lie ever farther
+  apart.
 
   The old offsets, an odd number, are put at 0 and 1 + q + ... + q^(i-1) on both
-  sides, with q between 1.01 and 1.5 such that they end where the new ones do.
+  sides. Bisection finds the q between 1.01 and 1.5 for which the outermost old
+  and new offsets coincide.
   """
   low, high = 1.01, 1.5
   half = old // 2

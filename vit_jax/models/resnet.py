@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.models.layer import Images, Pooled, fast_variance
 from vit_jax.models.model import Model, Origin, check_images
-from vit_jax.models.partitioning import in_use, with_axes
+from vit_jax.models.partitioning import lay_out, with_axes
 from vit_jax.models.parts import ENCODER, Part, heads
 
 _CONV_AXES = (None, None, "channels_in", "channels_out")
@@ -50,7 +50,7 @@ class StdConv(nn.Module):
     kernel = (centred / std).astype(self.dtype)
     return jax.lax.conv_general_dilated(
       x.astype(self.dtype),
-      in_use(kernel, _CONV_AXES),
+      lay_out(kernel, _CONV_AXES),
       (self.stride, self.stride),
       "SAME",
       dimension_numbers=("NHWC", "HWIO", "NHWC"),

@@ -1,8 +1,8 @@
-"""Rotary positions: queries and keys turn by the places of their patches.
+"""Rotary positions: the place of a patch rotates its query and its key.
 
-Entries i and i + D_h / 2 of a query or a key are a point in the plane, which
-turns by angle i of D_h / 2 (arXiv:2104.09864). The product of a query and a key
-then depends on the offset between their patches. Symbols as in `vit`.
+Entries i and i + D_h / 2 of a query or a key are a point in the plane, which is
+rotated by the i-th of D_h / 2 angles (arXiv:2104.09864). The product of a query
+and a key then depends on the offset between their patches. Symbols as in `vit`.
 """
 
 import dataclasses
@@ -23,29 +23,29 @@ ROPE_KINDS = ("axial", "counted", "mixed")
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-  """The angles by which the patches of an image turn.
+  """The angles by which the patches of an image are rotated.
 
   In "axial" and "counted", D_h / 4 frequencies fall from 1 towards 1 / theta.
   They multiply y for the first half of the angles and x for the second.
 
-  - "axial": y and x count from `start` in steps by which h and w patches are
-    `side` (EVA-02, arXiv:2303.11331). Without a side, they are 2 pi times the
-    place in [-1, 1] (DINOv3, arXiv:2508.10104).
+  - "axial": y and x count from `start`, in units in which h and w patches have
+    the length `side` (EVA-02, arXiv:2303.11331). Without a side, they are 2 pi
+    times the place in [-1, 1] (DINOv3, arXiv:2508.10104).
   - "counted": y and x are the row and the column (RoPE-ViT, arXiv:2403.13298).
   - "mixed": angle i of each head is f_x x + f_y y, by frequencies that the head
     learns (RoPE-Mixed, Eq. 14 there); y and x are the row and the column.
 
   Attributes:
     grid: Patches along height and width, (h, w); None for images of any size,
-      whose places have their sizes.
+      whose sizes are in their `Layout`.
     theta: Ratio of the highest to the lowest frequency.
-    side: Number of steps that y and x count up to, at any number of patches.
+    side: The length of height and width, at any number of patches.
     kind: One of `ROPE_KINDS`.
     start: The number of the first row and column.
     x_first: Whether the first half of the angles is of x.
     frequencies: Those of "mixed", f_x and f_y, (2, k, D_h / 2).
-    first: The angles by which the first token before the patches turns; None
-      for 0 (MLCD, arXiv:2407.17331).
+    first: The angles that rotate the first token before the patches; None for 0
+      (MLCD, arXiv:2407.17331).
   """
 
   grid: Grid | None
@@ -70,8 +70,8 @@ class Rope:
   def init(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """Frequencies (2, k, D_h / 2) to start from.
 
-    Half of them fall from 1 towards 1 / theta in one direction, and the others
-    in the direction that is perpendicular to it, which is drawn for each head.
+    Half of them fall from 1 towards 1 / theta in a direction that is drawn for
+    each head, and the others in the direction perpendicular to it.
     """
     _, k, half = shape
     sizes = self.theta ** (-jnp.arange(half // 2)[None, None] * 2 / half)
@@ -80,16 +80,15 @@ class Rope:
     both = jnp.stack([sizes * jnp.cos(towards), sizes * jnp.sin(towards)])
     return both.reshape(shape).astype(dtype)
 
-  def turns(
+  def cos_and_sin(
     self, S: int, D_h: int, where: Where = None
   ) -> list[Float[Array, "*k_b S half"]]:
     """The cosine and sine of the angles of S tokens, in float32.
 
     The patches are the last tokens, and those before them have angles of 0,
-    except for the first if it has its own.
-    Given the places of patches, `where`, (b, K), the result is (b, S, D_h / 2),
-    else (S, D_h / 2). If heads have their own, it is (k, b, S, D_h / 2), with
-    b = 1 without `where`.
+    except for the first if it has its own. Given the places of patches,
+    `where`, (b, K), each array is (b, S, D_h / 2), else (S, D_h / 2). If heads
+    have their own angles, it is (k, b, S, D_h / 2), with b = 1 without `where`.
     """
     angles = self._angles_of(where, D_h)
     before = S - angles.shape[-2]
@@ -141,24 +140,21 @@ class Rope:
 
   def _places(self, n: Any, at: Any = None) -> Float[Array, "*axes"]:
     """y or x of n patches, or of those at the places `at` of n."""
-    given = at is not None
-    counted = (
-      at + self.start if given else jnp.arange(self.start, self.start + n)
-    )
+    index = jnp.arange(n) if at is None else at
+    counted = index + self.start
     if self.side is not None:
       return counted / n * self.side
     if self.kind != "axial":
       return counted.astype(jnp.float32)
-    number = at if given else jnp.arange(n)
-    return 2 * math.pi * ((2 * number + 1) / n - 1)
+    return 2 * math.pi * ((2 * index + 1) / n - 1)
 
 
 def rotate(x: Keys, rope: Rope, where: Where = None) -> Keys:
-  """Turns queries or keys.
+  """The queries or keys x, rotated by the angles of their tokens.
 
   Cosines, sines and products are float32, whatever the type of `x`.
   """
-  parts = rope.turns(x.shape[2], x.shape[3], where)
+  parts = rope.cos_and_sin(x.shape[2], x.shape[3], where)
   if rope.learned:
     cos, sin = (jnp.tile(f, 2).swapaxes(0, 1) for f in parts)
   else:
@@ -166,5 +162,5 @@ def rotate(x: Keys, rope: Rope, where: Where = None) -> Keys:
     cos, sin = (jnp.expand_dims(jnp.tile(f, 2), axes) for f in parts)
   exact = x.astype(jnp.float32)
   a, b = jnp.split(exact, 2, axis=-1)
-  turned = exact * cos + jnp.concatenate([-b, a], axis=-1) * sin
-  return turned.astype(x.dtype)
+  rotated = exact * cos + jnp.concatenate([-b, a], axis=-1) * sin
+  return rotated.astype(x.dtype)

@@ -54,7 +54,7 @@ class Segmenter(Composed):
   def patch_features(
     self, x: Images, *, train: bool = False
   ) -> Float[Array, "B h w F"]:
-    """The normalised outputs of the patches, those of the layers side by side.
+    """The normalised outputs of the patches, with the layers side by side.
 
     With scanned layers, only the last can be read.
     """
@@ -67,13 +67,13 @@ class Segmenter(Composed):
   ) -> list[Tokens]:
     """The tokens of each layer to read, after the final norm.
 
-    They are those of the patches alone, or with the prefix as well.
+    With `prefix`, they have the tokens before the patches as well.
     """
     vit: Any = self.encoder
     layers = self.read_layers or (vit.num_layers,)
     tokens = vit.embed(x, train=train)
     tokens, outputs = vit.run_to(tokens, layers, train=train, prefix=prefix)
-    vit.pool(tokens)  # The trunk has its parameters, also the norm's.
+    vit.pool(tokens)  # Creates its parameters, which the trunk has.
     return [vit.normed(one) for one in outputs]
 
   @nn.compact
@@ -114,14 +114,15 @@ class DptSegmenter(Segmenter):
   def dpt_outputs(self, maps: list[Any], class_tokens: list[Any]) -> Array:
     """Applies the DPT head to the maps of several layers."""
     vit: Any = self.encoder
-    return DptHead(
-      self.num_classes,
-      self.head_size or WIDTH,
-      vit.hidden_size,
-      LayerConfig.of(vit),
-      self.param_dtype,
+    head = DptHead(
+      num_outputs=self.num_classes,
+      width=self.head_size or WIDTH,
+      hidden_size=vit.hidden_size,
+      config=LayerConfig.of(vit),
+      param_dtype=self.param_dtype,
       name=_DPT,
-    )(maps, class_tokens)
+    )
+    return head(maps, class_tokens)
 
 
 def segmenter(
@@ -134,8 +135,8 @@ def segmenter(
 ) -> Segmenter:
   """A model of this encoder that has K outputs for each patch.
 
-  Raises ValueError if it has no patches, leaves some out, or lacks one of the
-  layers.
+  Raises ValueError if the encoder has no patches, leaves some out, or lacks one
+  of the layers.
 
   Args:
     layers, head_size: The fields of `Segmenter`.

@@ -13,10 +13,15 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.composed import Composed, Needs, encoder_of, of_two_sizes
+from vit_jax.models.composed import (
+  Composed,
+  Needs,
+  encoder_of,
+  with_resized_positions,
+)
 from vit_jax.models.layer import GELUS, Images, LayerConfig
 from vit_jax.models.model import check_size, unit
-from vit_jax.models.partitioning import Dense, in_use, with_axes
+from vit_jax.models.partitioning import Dense, lay_out, with_axes
 from vit_jax.models.parts import HEAD, INPUT, Part
 from vit_jax.models.position import Grid
 from vit_jax.models.tokens import Tokens
@@ -35,7 +40,7 @@ class Heads:
     prototypes: K, the outputs of a head.
     hidden: Width of its MLP.
     layers: Layers of its MLP.
-    bottleneck: Width of the MLP's output, of which the length is dropped.
+    bottleneck: Width of the MLP's output, which is scaled to length 1.
     separate: Whether patches have a head of their own.
   """
 
@@ -88,8 +93,8 @@ class PrototypeHead(nn.Module):
     v: Any = self.param("direction", normal, shape, c.param_dtype)
     g: Any = self.param("length", ones, shape[1:], c.param_dtype)
     W = unit(v, axis=0) * g.astype(jnp.float32)[None]
-    W = in_use(W.astype(c.dtype), (None, "prototypes"))
-    return in_use((x @ W).astype(jnp.float32), ("batch", "prototypes"))
+    W = lay_out(W.astype(c.dtype), (None, "prototypes"))
+    return lay_out((x @ W).astype(jnp.float32), ("batch", "prototypes"))
 
 
 class SelfDistilled(Composed):
@@ -97,12 +102,12 @@ class SelfDistilled(Composed):
 
   Images (B, H, W, C) -> a dictionary with `y`, the normalised output of the
   class token (or what else the encoder's head would read), (B, D), `answers`,
-  those of its head, (B, K), and `features`, the normalised outputs of the
-  patches, (B, N, D). The draw is given as a collection of
+  the outputs of its prototype head, (B, K), and `features`, the normalised
+  outputs of the patches, (B, N, D). The draw is given as a collection of
   variables, `model.apply({"params": params, "draw": draw}, images)`:
 
   - `masks`, booleans (B, N): which patches a learned vector replaces;
-  - `where`, integers (B, M): the patches to answer for, whose answers are
+  - `where`, integers (B, M): the patches whose head's outputs the result has as
     `patches`, (B, M, K).
 
   Attributes:
@@ -125,7 +130,8 @@ class SelfDistilled(Composed):
   ) -> Any:
     """The representation and the answers, a dictionary.
 
-    Raises ValueError if there is a `mask`, which a draw has in its place.
+    Raises ValueError if there is a `mask`: a draw says which patches to
+    replace.
     """
     if mask is not None:
       raise ValueError(
@@ -133,20 +139,22 @@ class SelfDistilled(Composed):
         "replace as the collection `draw`."
       )
     vit: Any = self.encoder
-    x_p = self.masked(vit.patches(x))
+    x_p = self.mask_patches(vit.patches(x))
     tokens = vit.place(x_p, train=train, table=self.position_grid)
     tokens = vit.run(tokens, train=train)
     return self.answer(tokens, vit.normed(tokens))
 
   def patch_features(self, x: Images) -> Float[Array, "B N D"]:
-    """The normalised outputs of the patches, of which none is masked."""
+    """The normalised outputs of the patches, without masking any."""
     vit: Any = self.encoder
     tokens = vit.place(vit.patches(x), table=self.position_grid)
     return vit.normed(vit.run(tokens)).patches
 
   @nn.compact
-  def masked(self, x_p: Float[Array, "B h w D"]) -> Float[Array, "B h w D"]:
-    """The embedded patches, with the mask's vector as the draw says."""
+  def mask_patches(
+    self, x_p: Float[Array, "B h w D"]
+  ) -> Float[Array, "B h w D"]:
+    """The embedded patches, with a learned vector where the draw masks them."""
     masks: Any = self.get_variable("draw", "masks")
     if masks is None and not self.is_initializing():
       return x_p
@@ -161,24 +169,24 @@ class SelfDistilled(Composed):
   @nn.compact
   def answer(self, tokens: Tokens, normed: Tokens) -> dict[str, Array]:
     """The representation and the answers, from the outputs of the layers."""
-    y = self._read(tokens, normed)
+    y = self._head_input(tokens, normed)
     config = LayerConfig.of(self.encoder)
-    head = PrototypeHead(self.heads, config, name="class_head")
-    of_patches = head
+    class_head = PrototypeHead(self.heads, config, name="class_head")
+    patch_head = class_head
     if self.heads.separate:
-      of_patches = PrototypeHead(self.heads, config, name="patch_head")
-    answers = {"y": y, "answers": head(y), "features": normed.patches}
+      patch_head = PrototypeHead(self.heads, config, name="patch_head")
+    answers = {"y": y, "answers": class_head(y), "features": normed.patches}
     where: Any = self.get_variable("draw", "where")
     if where is not None:
       B, M = where.shape
       patches = jnp.take_along_axis(normed.patches, where[..., None], axis=1)
-      rows = of_patches(patches.reshape(B * M, -1))
+      rows = patch_head(patches.reshape(B * M, -1))
       answers["patches"] = rows.reshape(B, M, -1)
     elif self.is_initializing():
-      of_patches(normed.patches[:, 0])
+      patch_head(normed.patches[:, 0])
     return answers
 
-  def _read(self, tokens: Tokens, normed: Tokens) -> Float[Array, "B D"]:
+  def _head_input(self, tokens: Tokens, normed: Tokens) -> Float[Array, "B D"]:
     """The outputs that the encoder's head would read."""
     vit: Any = self.encoder
     if vit.reads_normed:
@@ -191,9 +199,9 @@ def self_distilled(
 ) -> SelfDistilled:
   """A model of this encoder with heads of these sizes.
 
-  `position_grid` has the patches of a large crop, for a model whose own is not
-  set. Raises ValueError if `vit` is no Vision Transformer, or its fields leave
-  no patches to learn from, or one head does not fit class and patches.
+  `position_grid` has the patches of a large crop, for a model without a grid of
+  its own. Raises ValueError if `vit` is no Vision Transformer, or its fields
+  leave no patches to learn from, or one head does not fit class and patches.
   """
   encoder: Any = encoder_of(vit, _NEEDS)
   both = encoder.pooling == "token_gap" or len(encoder.pooled_tokens) > 1
@@ -203,5 +211,5 @@ def self_distilled(
       "head reads is wider than a patch: set "
       "self_distillation.separate_head=True."
     )
-  encoder, grid = of_two_sizes(encoder, position_grid)
+  encoder, grid = with_resized_positions(encoder, position_grid)
   return SelfDistilled(0, encoder, heads, grid)

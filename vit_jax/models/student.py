@@ -1,8 +1,8 @@
 """A student of another encoder: a model with projections of its outputs.
 
-The outputs of an encoder are what its head reads of an image, `class`, and what
-it says of each patch, `patches`. A student has a dense layer for each that it
-learns, from its own width to that of its teacher.
+The outputs of an encoder are the input of its head, `class`, and the outputs of
+the patches, `patches`. A student has a dense layer for each that it learns,
+from its own width to that of its teacher.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _NEEDS = Needs("student.learns", patches=False)
 def outputs_of(
   model: Model, images: Images, *, train: bool = False
 ) -> dict[str, Float[Array, "..."]]:
-  """The outputs of an encoder, a module that is bound to its parameters.
+  """The outputs of an encoder that is bound to its parameters, by their names.
 
   They are `class`, the head's input (B, D), of the class token or pooled, and
   `patches`, the last layer's normalised outputs (B, h, w, D), or a ResNet's
@@ -69,7 +69,9 @@ class Student(Composed):
   widths: tuple[tuple[str, int], ...] = ()
 
   def parts(self) -> tuple[Part, ...]:
-    heads = [Part(_layer(name), HEAD, own_task=True) for name, _ in self.widths]
+    heads = [
+      Part(_layer_name(name), HEAD, own_task=True) for name, _ in self.widths
+    ]
     return *super().parts(), *heads
 
   def __call__(self, x: Images, *, train: bool = False) -> Any:
@@ -82,18 +84,20 @@ class Student(Composed):
     projected = {}
     for name, width in self.widths:
       axes = ("embed", "features")
-      layer = dense(width, axes, config, name=_layer(name))
+      layer = dense(width, axes, config, name=_layer_name(name))
       projected[name] = layer(outputs[name]).astype(jnp.float32)
     return projected
 
 
-def _layer(name: str) -> str:
+def _layer_name(name: str) -> str:
+  """The name of the layer that projects the output `name`."""
   return f"project_{name}"
 
 
 def student(model: Any, widths: Mapping[str, int]) -> Student:
   """A model of this encoder that learns a teacher's outputs of these widths.
 
-  Raises ValueError if it has no outputs of images, or leaves out patches.
+  Raises ValueError if the model has no outputs of images, or leaves out
+  patches.
   """
   return Student(0, encoder_of(model, _NEEDS), tuple(widths.items()))

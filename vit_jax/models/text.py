@@ -3,8 +3,8 @@
 Beside the image towers of `vit` and `extended_vit`, they are the other half of
 models of images and text: CLIP's (arXiv:2103.00020), SigLIP's
 (arXiv:2303.15343) and TIPS's (arXiv:2410.16512). The layers are the paper's,
-Eq. 2 and 3. T is the length of the sequence, V the number of tokens that there
-are; other symbols as in `vit`.
+Eq. 2 and 3. T is the length of the sequence, V the size of the vocabulary;
+other symbols as in `vit`.
 """
 
 import functools
@@ -60,8 +60,8 @@ class TextTower(Model):
   fit together, or ids are of a wrong shape or type.
 
   Attributes:
-    vocabulary: V, the number of tokens that there are.
-    length: The most tokens of a text.
+    vocabulary: V, the size of the vocabulary.
+    length: The maximum number of tokens of a text.
     hidden_size, num_layers, mlp_size, num_heads: As those of a `Vit`.
     pooling: Which outputs are the text's: "end" that of the first token
       `end_token`, "last" that of the last of the T tokens, padding included,
@@ -131,7 +131,7 @@ class TextTower(Model):
     return Part("", ENCODER, Stack(self.num_layers)), projection
 
   def inputs(self, image_shape: tuple[int, int, int]) -> jax.ShapeDtypeStruct:
-    """The shape and type of one text; it has nothing of an image."""
+    """The shape and type of one text, whatever the shape of an image."""
     return jax.ShapeDtypeStruct((1, self.length), jnp.int32)
 
   def __call__(self, ids: Ids, *, train: bool = False) -> Float[Array, "B R"]:
@@ -145,11 +145,11 @@ class TextTower(Model):
     ids = x
     self._check(ids)
     counts = None if self.pad_token is None else ids != self.pad_token
-    tokens = Tokens(self._embedded(ids), mask=counts)
+    tokens = Tokens(self._embed_tokens(ids), mask=counts)
     for layer in self._layers(train):
       tokens = layer(tokens)
     y = layer_norm(self._config, name="norm")(tokens.z)
-    return tokens.z, self._pooled(y, ids, counts)
+    return tokens.z, self._pool(y, ids, counts)
 
   @nn.compact
   def representation(self, y: Pooled) -> Float[Array, "B R"]:
@@ -166,6 +166,7 @@ class TextTower(Model):
     return project(y)
 
   def _check(self, ids: Ids) -> None:
+    """Raises ValueError unless ids are integers (B, T), T <= `length`."""
     if ids.ndim != 2 or not jnp.issubdtype(ids.dtype, jnp.integer):
       raise ValueError(
         f"texts of shape {ids.shape} and type {ids.dtype}; a text tower takes "
@@ -177,8 +178,8 @@ class TextTower(Model):
         f"{self.length}: shorten them."
       )
 
-  def _embedded(self, ids: Ids) -> TokenValues:
-    """The tokens' embeddings and their positions, as Eq. 1 has of patches."""
+  def _embed_tokens(self, ids: Ids) -> TokenValues:
+    """The tokens' embeddings plus positions, as in Eq. 1 for patches."""
     V, D = self.vocabulary, self.hidden_size
     E = self.param("E", _normal(None, "embed"), (V, D), self.param_dtype)
     # An id outside the vocabulary gives NaN.
@@ -197,13 +198,15 @@ class TextTower(Model):
     none: list[Array | None] = [None] * self.num_layers
     return make_blocks(self, block, Positions(none, none), train)
 
-  def _pooled(
+  def _pool(
     self, y: TokenValues, ids: Ids, counts: Bool[Array, "B T"] | None
   ) -> Float[Array, "B D"]:
+    """The pooled output of each text; `counts` says which tokens count."""
     if self.pooling == "last":
       return y[:, -1]
     if self.pooling == "mean":
       return Tokens(y, mask=counts).mean()
+    # `argmax` finds the first of equal values.
     ends = ids if self.end_token is None else ids == self.end_token
     first = jnp.argmax(ends, axis=1)
     return jnp.take_along_axis(y, first[:, None, None], axis=1)[:, 0]
@@ -227,8 +230,8 @@ def _normal(*axes: str | None):
 def sincos1d(length: int, D: int) -> Float[Array, "T D"]:
   """Fixed positions: D // 2 sines of a token's place, then as many cosines.
 
-  Entry i of both has the frequency 10,000^(-i / (D // 2 - 1)); an odd D ends in
-  a zero.
+  Entry i of both has the frequency 10,000^(-i / (D // 2 - 1)), unlike in
+  `position.sincos1d`; an odd D ends in a zero.
   """
   half = D // 2
   frequency = np.exp(-math.log(10_000) / (half - 1) * np.arange(half))

@@ -63,7 +63,7 @@ class Tokens(struct.PyTreeNode):
     return self.z[:, self.prefix :]
 
   def without_prefix(self) -> "Tokens":
-    """The patches alone, of which E_pos has none."""
+    """The patches alone, without `E_pos`."""
     return self.replace(z=self.patches, prefix=0, E_pos=None)
 
   @property
@@ -101,9 +101,9 @@ class Tokens(struct.PyTreeNode):
     return jnp.concatenate([first, layout.image], axis=1)
 
   def pooled_by(self, prefix: bool = True) -> Mask | AttentionMask:
-    """The mask of queries that read whole images, one for each of a row.
+    """The mask of queries that read whole images, one for each image of a row.
 
-    With `prefix`, they read all tokens of the image, else its patches.
+    With `prefix`, they read all tokens of the image, else its patches alone.
     """
     layout = self.layout
     if layout is None:
@@ -128,10 +128,10 @@ class Tokens(struct.PyTreeNode):
     z = self.z[:, : self.prefix]
     return z.reshape(B, M, self.prefix // M, z.shape[-1])[:, :, :count]
 
-  def reading(self, count: int | None) -> int | None:
-    """The number of leading tokens that hold `prefixes(count)`.
+  def count_leading(self, count: int | None) -> int | None:
+    """How many of the first tokens have to be kept for `prefixes(count)`.
 
-    None, for all tokens, stays None.
+    None stands for all tokens, and stays None.
     """
     if count is None or self.layout is None or self.layout.images == 1:
       return count
@@ -175,16 +175,18 @@ class Tokens(struct.PyTreeNode):
   def _take(
     self, rows: Float[Array, "b S D"], keep: Int[Array, "c K"]
   ) -> Float[Array, "d s D"]:
+    """The rows of the prefix, and those of the patches `keep`."""
     first = rows[:, : self.prefix]
     patches = rows[:, self.prefix :]
     patches = jnp.take_along_axis(patches, keep[..., None], axis=1)
     first = jnp.broadcast_to(first, (len(patches), *first.shape[1:]))
     return jnp.concatenate([first, patches], axis=1)
 
-  def of_places(self, table: Float[Array, "a S D"]) -> Float[Array, "b s D"]:
-    """The rows of a table for a whole image's tokens that these tokens have.
+  def table_rows(self, table: Float[Array, "a S D"]) -> Float[Array, "b s D"]:
+    """The rows of a table for these tokens.
 
-    Images of any size have a table for the tokens that there are.
+    The table has a row for each token of a whole image. That of images of any
+    size has only the rows of these tokens already.
     """
     if self.where is None or isinstance(self.where, Layout):
       return table
@@ -202,6 +204,7 @@ class Tokens(struct.PyTreeNode):
     return mean.astype(self.z.dtype)
 
   def _mean_of_rows(self, layout: Layout) -> Float[Array, "B M D"]:
+    """`mean` for rows of several images."""
     number = jnp.arange(layout.images, dtype=layout.image.dtype)
     of_image = layout.image[:, None] == number[None, :, None]  # (B, M, K)
     patches = jnp.where(layout.counts[..., None], self.patches, 0)
@@ -214,10 +217,10 @@ class Tokens(struct.PyTreeNode):
     count = jnp.maximum(of_image.sum(axis=-1), 1)
     return (total / count[..., None]).astype(self.z.dtype)
 
-  def cleared(self) -> "Tokens":
-    """The tokens with zeros for what does not count.
+  def clear_uncounted(self) -> "Tokens":
+    """The tokens, with zeros in the place of those that do not count.
 
-    Without this, NaN and infinities would reach gradients, as 0 times NaN.
+    Their NaN and infinities would otherwise reach gradients, as 0 times NaN.
     """
     counts = self.counts
     if counts is None:
@@ -226,7 +229,7 @@ class Tokens(struct.PyTreeNode):
 
 
 def check_mask(mask: Any, B: int, h: int, w: int) -> None:
-  """Raises ValueError unless it says of each patch whether it counts."""
+  """Raises ValueError unless a mask has a boolean for each patch."""
   if mask.shape != (B, h * w) or mask.dtype != jnp.bool_:
     raise ValueError(
       f"mask of shape {mask.shape} and type {mask.dtype}; {B} images of {h} x "

@@ -15,9 +15,9 @@ slow at:
   to 1, so the gradient of the values' bias is that of the output's bias, taken
   back through the last product.
 
-Where nothing is differentiated or turned, heads are inside and keys innermost:
-XLA then joins the softmax to the products around it. There chips differ, and
-`FORWARD` has the form of each.
+Without gradients and rotations, heads are inside and keys innermost: XLA then
+fuses the softmax with the products around it. Chips differ in what is fastest
+there, and `FORWARD` has the form of each.
 
 Only reverse-mode differentiation is defined.
 """
@@ -33,7 +33,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.mask import NO_KEY, AttentionMask, Segments
-from vit_jax.models.partitioning import chip, in_use, on_each_device, splits
+from vit_jax.models.partitioning import chip, lay_out, on_each_device, splits
 
 Heads = Float[Array, "k B D_h S"]
 barrier = jax.lax.optimization_barrier
@@ -43,21 +43,21 @@ class Forward(NamedTuple):
   """How a pass without gradients is computed, where chips differ.
 
   Attributes:
-    apart: Queries and keys are arrays of their own. Otherwise XLA may compute
-      those of a block anew within the product of both.
-    narrow: Exponentials are rounded to the type of the tokens before they are
-      added, as those of a train step are.
+    apart: Whether queries and keys are computed before their product. Otherwise
+      XLA may compute those of a block again within it.
+    narrow: Whether exponentials are rounded to the type of the tokens before
+      they are added, as in a train step.
   """
 
   apart: bool = False
   narrow: bool = False
 
   def __str__(self) -> str:
-    said = {
+    choices = {
       "queries and keys apart": self.apart,
       "exponentials in the type of the tokens": self.narrow,
     }
-    return ", ".join(text for text, is_so in said.items() if is_so)
+    return ", ".join(text for text, is_on in choices.items() if is_on)
 
 
 FORWARD = {
@@ -86,9 +86,9 @@ FORWARD = {
 
 
 def forward_form(width: int) -> Forward:
-  """The form for the chip that a computation is traced for.
+  """The form in `FORWARD` for the chip that a computation is traced for.
 
-  It is that of the nearest width that was compiled.
+  It is the one found for the nearest width; the default for other chips.
   """
   forms = FORWARD.get(chip() or "", {})
   nearest = min(forms, key=lambda known: abs(known - width), default=0)
@@ -96,15 +96,16 @@ def forward_form(width: int) -> Forward:
 
 
 @jax.custom_vjp
-def unfused(x: Array) -> Array:
-  """The array, which XLA computes before what takes it, if without gradients.
+def keep_unfused(x: Array) -> Array:
+  """The array; without gradients, XLA computes it before what reads it.
 
-  It would compute the first product of an MLP within the second, more slowly.
+  XLA would otherwise compute the first product of an MLP within the second,
+  which is slower.
   """
   return barrier(x)
 
 
-unfused.defvjp(lambda x: (x, None), lambda _, d: (d,))
+keep_unfused.defvjp(lambda x: (x, None), lambda _, d: (d,))
 
 
 @jax.custom_vjp
@@ -135,17 +136,17 @@ project.defvjp(_project_forward, _project_backward)
 
 
 @jax.custom_vjp
-def project_turned(
+def project_and_rotate(
   z: Float[Array, "B S D"],
   W: Float[Array, "D k D_h"],
   b: Float[Array, "k D_h"] | None,
   cos: Float[Array, "*B half S"],
   sin: Float[Array, "*B half S"],
 ) -> Heads:
-  """`project`, then entries i and i + D_h / 2 turned by the angle of i.
+  """`project`, then entries i and i + D_h / 2 rotated by the i-th angle.
 
-  The angles are those of all images, or have a row for each. Both halves are
-  products of their own, as cutting their product would copy.
+  The angles are those of all images, or have a row for each. Each half is a
+  product of its own, as splitting one product would copy.
   """
   half = cos.shape[-2]
   parts = [
@@ -156,9 +157,9 @@ def project_turned(
 
 
 def rotate_halves(halves: Sequence[Array], cos: Array, sin: Array) -> Array:
-  """Halves of D_h entries, turned and joined.
+  """The two halves of D_h entries, rotated by angles and joined.
 
-  The angles are (D_h / 2, S), or (B, D_h / 2, S).
+  `cos` and `sin` of the angles are (D_h / 2, S), or (B, D_h / 2, S).
   """
   x, y = (half.astype(jnp.float32) for half in halves)
   axes = tuple(range(x.ndim - cos.ndim))
@@ -167,12 +168,12 @@ def rotate_halves(halves: Sequence[Array], cos: Array, sin: Array) -> Array:
   return jnp.concatenate(both, axis=-2).astype(halves[0].dtype)
 
 
-def _turned_forward(z, W, b, cos, sin):
+def _project_and_rotate_forward(z, W, b, cos, sin):
   z = _in_order(z)
-  return _in_order(project_turned(z, W, b, cos, sin)), (z, W, b, cos, sin)
+  return _in_order(project_and_rotate(z, W, b, cos, sin)), (z, W, b, cos, sin)
 
 
-def _turned_backward(saved: tuple, d: Array) -> tuple:
+def _project_and_rotate_backward(saved: tuple, d: Array) -> tuple:
   z, W, b, cos, sin = saved
   d = _in_order(d)
   # The sum over images precedes the turn back, as it then fuses with the
@@ -189,7 +190,9 @@ def _turned_backward(saved: tuple, d: Array) -> tuple:
   return dz, dW, None if db is None else db.astype(z.dtype), None, None
 
 
-project_turned.defvjp(_turned_forward, _turned_backward)
+project_and_rotate.defvjp(
+  _project_and_rotate_forward, _project_and_rotate_backward
+)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(7,))
@@ -279,7 +282,10 @@ attend.defvjp(_forward, _backward)
 def attend_in_order(
   q, k, z, W_v, b_v, W_out, b_out, dtype=jnp.float32, mask=None
 ) -> Array:
-  """`attend`, for what was turned: with heads inside, turning costs more."""
+  """`attend` for rotated queries and keys, with heads outermost.
+
+  With heads inside, rotating costs more.
+  """
   q, k = _in_order(q), _in_order(k)
   return _forward(q, k, z, W_v, b_v, W_out, b_out, dtype, mask)[0]
 
@@ -307,7 +313,7 @@ def attend_in_blocks(
 ) -> Array:
   """As `attend`, some heads and images at a time; saves no S x S matrix.
 
-  JAX's kernel, `splash`, computes in float32 alone.
+  With `splash`, JAX's kernel computes it, in float32 alone.
   """
   q, k, v = map(_in_order, (q, k, project(z, W_v, None)))
   core = _splash if splash else partial(_by_queries, dtype=dtype)
@@ -337,7 +343,7 @@ def _by_queries(
   *,
   dtype: DTypeLike,
 ) -> Heads:
-  """Some queries at a time, where even those of one head are too many."""
+  """Attention for some queries at a time, if one head's logits are too many."""
   S = q.shape[3]
   parts = -(-_logit_bytes(S, S) // BLOCK_BYTES)
   most = -(-S // (128 * parts)) * 128
@@ -353,6 +359,7 @@ def _by_queries(
 def _in_blocks(
   q: Heads, k: Heads, v: Heads, dtype: DTypeLike, seen: Segments | None
 ) -> Heads:
+  """Attention, Eq. 6 and 7, for a block of heads and images at a time."""
   return _blocks_forward(q, k, v, dtype, seen)[0]
 
 
@@ -388,8 +395,8 @@ def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
   dSA, *split = _blocks(dSA, *arrays)
 
   def block(i, arrays):
-    # Each gradient takes the place of what it is a gradient of, so that is
-    # read before.
+    # Each gradient overwrites the array it is the gradient of, so these are
+    # read first.
     q, k, v = barrier([x[i] for x in arrays])
     logits = _logits("neq,nek->nkq", q, k, dtype)
     A = jnp.exp(logits.astype(jnp.float32) - log_sums[i])
@@ -397,12 +404,12 @@ def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
       A = jnp.where(seen_in(i), A, 0)
     dA = _sums("neq,nek->nkq", dSA[i], v)
     dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA[i])
-    both = A, dA, (A * dA).sum(axis=1, keepdims=True)
-    dq = _product("nkq,nek->neq", _softmax_gradient(both, q.dtype), k)
+    factors = A, dA, (A * dA).sum(axis=1, keepdims=True)
+    dq = _product("nkq,nek->neq", _softmax_gradient(factors, q.dtype), k)
     # Each product computes the gradient as it reads A and dA: written once in
     # bfloat16 for both, it would cost more than both products.
-    both = barrier(both)
-    dk = _product("nkq,neq->nek", _softmax_gradient(both, q.dtype), q)
+    factors = barrier(factors)
+    dk = _product("nkq,neq->nek", _softmax_gradient(factors, q.dtype), q)
     pairs = zip(arrays, (dq, dk, dv), strict=True)
     return [x.at[i].set(d) for x, d in pairs]
 
@@ -411,8 +418,9 @@ def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
   return *(d.reshape(x.shape) for d, x in pairs), None
 
 
-def _softmax_gradient(both: tuple[Array, ...], dtype: Any) -> Array:
-  A, dA, shift = both
+def _softmax_gradient(factors: tuple[Array, ...], dtype: Any) -> Array:
+  """The gradient of the logits from (A, dA, sum of A dA over keys)."""
+  A, dA, shift = factors
   return (A * (dA - shift)).astype(dtype)
 
 
@@ -431,7 +439,10 @@ def _blocks(*arrays: Array) -> list[Array]:
 
 
 def _seen_in_blocks(seen: Segments | None, heads: int) -> Callable:
-  """A function of a block that gives which keys its queries see, (n, S, T)."""
+  """A function from a block's number to which keys its queries see, (n, S, T).
+
+  It returns None if all queries see all keys.
+  """
   if seen is None:
     return lambda i: None
   ids = (
@@ -463,9 +474,10 @@ def _splash(
 
   kernels: Any = splash_attention
   S = q.shape[3]
-  added = {side: -S % side for side in (640, 512, 384)}  # By a block's side.
-  side = min(added, key=lambda side: added[side])
-  padding = (0, 0), (0, 0), (0, added[side])
+  # Tokens of padding, by the side of a block.
+  padded = {side: -S % side for side in (640, 512, 384)}
+  side = min(padded, key=lambda side: padded[side])
+  padding = (0, 0), (0, 0), (0, padded[side])
   flat = (jnp.pad(x.reshape(-1, *x.shape[2:]), padding) for x in (q, k, v))
   queries, *others = (x.mT for x in flat)  # (k B, S', D_h)
   heads, tokens, _ = queries.shape
@@ -493,7 +505,7 @@ def _splash(
   attend = kernels.make_splash_mha_single_device(
     kernels.MultiHeadMask(masks), block_sizes=sizes
   )
-  # Tokens attend to their own segment, and those of the padding are another.
+  # Tokens attend to their own segment, and the padding is another segment.
   segment = (jnp.arange(tokens) >= S).astype(jnp.int32)
   if seen is None:
     SA = attend(queries, *others, kernels.SegmentIds(segment, segment))
@@ -511,13 +523,13 @@ def _splash(
 
 
 def _projection_gradients(z: Array, d: Array, W: Array) -> tuple[Array, Array]:
-  """The gradients of W and z, from that of their product."""
+  """The gradients of W and z, from the gradient d of their product."""
   dW = barrier(_product("hben,bnd->hed", d, z))
   return dW.transpose(2, 0, 1), _product("hben,dhe->bnd", d, W)
 
 
 def _pairs(mask: AttentionMask, z: Array) -> Any:
-  """Whether each token sees each, (B, S or 1, S)."""
+  """Whether each token sees each other one, (B, S or 1, S)."""
   S = z.shape[1]
   return mask.pairs(S, S)
 
@@ -525,7 +537,7 @@ def _pairs(mask: AttentionMask, z: Array) -> Any:
 def _exponentials(
   logits: Array, seen: Array | None, axis: int
 ) -> tuple[Array, Array]:
-  """exp(logits - top), and top, the highest; 0 for keys that are not seen."""
+  """exp(logits - top), 0 for keys that are not seen, and top, the highest."""
   if seen is not None:
     logits = jnp.where(seen, logits, jnp.finfo(logits.dtype).min)
   top = logits.max(axis=axis, keepdims=True)
@@ -534,11 +546,12 @@ def _exponentials(
 
 
 def _or_one(total: Array, seen: Any) -> Array:
-  """The sums of exponentials, to divide by; 1 for those of no key."""
+  """The sums of exponentials to divide by; 1 where no key is seen."""
   return total if seen is None else jnp.where(total == 0, 1, total)
 
 
 def _product(axes: str, a: Array, b: Array) -> Array:
+  """A product in the type of its first factor."""
   return jnp.einsum(axes, a, b, preferred_element_type=a.dtype)
 
 
@@ -550,16 +563,16 @@ def _sums(axes: str, a: Array, b: Array) -> Array:
 def _logits(axes: str, q: Array, k: Array, dtype: DTypeLike) -> Array:
   """The products of queries and keys, in `dtype`.
 
-  XLA may leave out a rounding that follows the product, but not its own.
+  XLA may leave out a rounding after the product, but not that of the product.
   """
   widest = jnp.promote_types(q.dtype, dtype)
   return jnp.einsum(axes, q, k, preferred_element_type=widest).astype(dtype)
 
 
 def _in_order(x: Array) -> Any:
-  """The array, laid out with its last axis along the registers."""
+  """The array, laid out in memory in the order of its axes."""
   if splits("heads"):  # A layout would make the compiler gather it whole first.
     axes = ("heads", "batch") if x.ndim == 4 else ("batch",)
-    return in_use(x, (*axes, *(None,) * (x.ndim - len(axes))))
+    return lay_out(x, (*axes, *(None,) * (x.ndim - len(axes))))
   layout = Layout(major_to_minor=tuple(range(x.ndim)))
   return with_layout_constraint(x, layout)

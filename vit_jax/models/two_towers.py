@@ -27,6 +27,7 @@ LOG_SCALE, BIAS = "log_scale", "bias"
 """Paths of the two parameters that belong to none of the towers."""
 _MOST_LOG_SCALE = 20
 HOW = ("trained", "frozen", "lora")
+"""How a tower may be trained."""
 SHARED = ("scan", "remat", "attention", *DTYPE_FIELDS)
 """Fields that the text tower takes from the image tower."""
 _NEEDS = Needs("data.task='pairs'", patches=False, all_patches=False)
@@ -73,16 +74,15 @@ class TwoTowers(Composed):
   Raises ValueError if the towers are of different widths.
 
   Attributes:
-    text: The text tower. It is scanned and computed again as the image tower
-      is, and in its types.
+    text: The text tower. It takes the fields `SHARED` from the image tower.
     first_log_scale: The first logarithm of the scale.
     first_bias: The first bias; None for a model without one.
     towers: How the image tower and the text tower are trained: "trained",
       "frozen", or "lora". No gradient goes into a frozen tower, which is run
       without dropout. Beside a tower with LoRA, the parameters of one that is
       "trained" count as those of a head, which LoRA trains themselves.
-    new_text: Whether the text tower begins with drawn values beside an image
-      tower that begins with weights, and not with its own.
+    new_text: Whether the text tower starts from random values, and not from
+      weights of its own, if the image tower starts from weights.
   """
 
   text: TextTower | None = None
@@ -108,37 +108,32 @@ class TwoTowers(Composed):
     return super().inputs(image_shape), self._text.inputs(image_shape)
 
   def parts(self) -> tuple[Part, ...]:
-    of_text = (
-      dataclasses.replace(
-        part, prefix=f"{TEXT}/{part.prefix}".rstrip("/"), own_task=self.new_text
-      )
-      for part in self._text.parts()
-    )
-    both = [
-      Part(name, HEAD, own_task=True)
-      for name in (LOG_SCALE, *([BIAS] if self.first_bias is not None else ()))
-    ]
-    of_image = super().parts()
-    return (
-      *(self._part_for_lora(IMAGE, part) for part in of_image),
-      *(self._part_for_lora(TEXT, part) for part in of_text),
-      *both,
-    )
+    parts = [self._part_for_lora(IMAGE, part) for part in super().parts()]
+    for part in self._text.parts():
+      prefix = f"{TEXT}/{part.prefix}".rstrip("/")
+      part = dataclasses.replace(part, prefix=prefix, own_task=self.new_text)
+      parts.append(self._part_for_lora(TEXT, part))
+    parts.append(Part(LOG_SCALE, HEAD, own_task=True))
+    if self.first_bias is not None:
+      parts.append(Part(BIAS, HEAD, own_task=True))
+    return tuple(parts)
 
   def _part_for_lora(self, tower: str, part: Part) -> Part:
     """A part of a tower; as a head if it is trained beside a tower with LoRA.
 
     LoRA trains the parameters of a head themselves, without its matrices.
     """
-    beside_lora = "lora" in self.towers and self._how(tower) == "trained"
+    beside_lora = (
+      "lora" in self.towers and self._training_of(tower) == "trained"
+    )
     if beside_lora and part.place in (INPUT, ENCODER):
       return dataclasses.replace(part, place=HEAD)
     return part
 
-  def frozen(self, path: str) -> bool:
+  def is_frozen(self, path: str) -> bool:
     """Whether the parameter at a path is of a tower that is frozen."""
     tower = tower_of(path)
-    return tower is not None and self._how(tower) == "frozen"
+    return tower is not None and self._training_of(tower) == "frozen"
 
   @property
   def any_size(self) -> bool:
@@ -149,7 +144,8 @@ class TwoTowers(Composed):
   def __call__(self, inputs: Any, *, train: bool = False) -> Any:
     """The outputs of both towers for images and texts, `(images, ids)`.
 
-    Images of `Patches`, of which a row has M, are B M rows of the outputs.
+    The M images in a row of `Patches` give B M rows of outputs. Raises
+    ValueError if the towers are of different widths.
     """
     self.check_has_parameters()
     images, ids = inputs if isinstance(inputs, tuple) else (inputs, None)
@@ -166,43 +162,42 @@ class TwoTowers(Composed):
     self, images: Inputs, *, train: bool = False
   ) -> Float[Array, "B *M R"]:
     """The representations of images, of length 1."""
-    is_frozen = self._how(IMAGE) == "frozen"
+    is_frozen = self._training_of(IMAGE) == "frozen"
     y = self.pooled(images, train=train and not is_frozen)
     return _unit_length(self.representation(y), is_frozen)
 
   def embed_texts(self, ids: Ids, *, train: bool = False) -> Any:
     """The representations of texts, of length 1, (B, R)."""
-    is_frozen = self._how(TEXT) == "frozen"
+    is_frozen = self._training_of(TEXT) == "frozen"
     y = self._text(ids, train=train and not is_frozen)
     return _unit_length(y, is_frozen)
 
   @nn.compact
   def scale_and_bias(self) -> tuple[Any, Any]:
     """The logarithm of the scale, and the bias or None."""
-    values = {LOG_SCALE: self.first_log_scale, BIAS: self.first_bias}
-    log_scale, bias = (
-      None
-      if value is None
-      else self.param(
-        name, with_axes(nn.initializers.constant(value), ()), (), jnp.float32
-      )
-      for name, value in values.items()
-    )
-    return log_scale, bias
+    log_scale = self._scalar(LOG_SCALE, self.first_log_scale)
+    if self.first_bias is None:
+      return log_scale, None
+    return log_scale, self._scalar(BIAS, self.first_bias)
+
+  def _scalar(self, name: str, first: float) -> Any:
+    """The parameter `name`, one number that starts at `first`."""
+    init = with_axes(nn.initializers.constant(first), ())
+    return self.param(name, init, (), jnp.float32)
 
   @property
   def _text(self) -> TextTower:
     assert self.text is not None
     return self.text
 
-  def _how(self, tower: str) -> str:
+  def _training_of(self, tower: str) -> str:
     return self.towers[TOWERS.index(tower)]
 
 
 def scale_of(log_scale: float) -> float:
-  """The scale of a stored logarithm.
+  """The scale from its stored logarithm, e^x.
 
-  Raises ValueError if it is no number, or e^x is beyond all that is trained.
+  Raises ValueError if the logarithm is NaN, or beyond what training reaches.
   """
   if not abs(log_scale) <= _MOST_LOG_SCALE:  # False for NaN.
     raise ValueError(
@@ -226,6 +221,7 @@ def tower_of(path: str) -> str | None:
 
 
 def _unit_length(y: Any, is_frozen: bool) -> Array:
+  """Vectors y scaled to length 1, with no gradient if the tower is frozen."""
   return unit(jax.lax.stop_gradient(y) if is_frozen else y)
 
 
@@ -241,7 +237,7 @@ def different_widths(image: int, text: int) -> str:
 def two_towers(model: Any, text: TextTower, **fields: Any) -> TwoTowers:
   """A model of this image tower, without classes, and a text tower.
 
-  `fields` are those of `TwoTowers`. Raises ValueError if the image tower is of
-  another kind.
+  `fields` are those of `TwoTowers`. Raises ValueError if `model` cannot be an
+  image tower.
   """
   return TwoTowers(0, encoder_of(model, _NEEDS), text=text, **fields)

@@ -35,7 +35,7 @@ VITS = {
   "g": (40, 1408, 6144, 16),
   "G": (48, 1664, 8192, 16),
 }
-# Sizes by their names in timm, and the forms of a variant elsewhere.
+# Sizes by their names in timm, and a pattern of variants in other libraries.
 _SIZES = {
   "tiny": "Ti",
   "small": "S",
@@ -55,18 +55,18 @@ RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
 _HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
 # Our blocks for a plain `Vit`, by the names that descriptions hold.
 BLOCKS = {"axial": "vit_jax.models.axial:AxialBlock"}
-# The kinds of models by the names that descriptions hold; the last is an older
-# one. Few runs load more than one.
+# The kinds of models by the names that descriptions hold; "ModernVit" is the
+# old name of `ExtendedVit`. They are paths, as few runs load more than one.
 _KINDS = {
   "Vit": "vit_jax.models.vit:Vit",
   "ResNet": "vit_jax.models.resnet:ResNet",
   "ModernVit": "vit_jax.models.extended_vit:ExtendedVit",
 }
 _MASKED = "MaskedVit"
-"""The kind of older descriptions of models for masked patches."""
+"""The kind that older descriptions give to models for masked patches."""
 ADAPTED = "adapted"
 """Marks fields of a model from which `Task.adapted` makes the trained one."""
-# Fields of a `Vit` alone, with the values that fit the other as well.
+# Fields of a `Vit` alone, with the values that an `ExtendedVit` has, too.
 _ONLY_VIT = {
   "position_at": "input",
   "resnet_layers": (),
@@ -75,7 +75,7 @@ _ONLY_VIT = {
 }
 
 
-# The types of the values that a field of a type may have, in code and in words.
+# For the type of a field, the types of its values, in code and in words.
 _TYPES: dict[type, tuple[Any, str]] = {
   int: (numbers.Integral, "a whole number"),
   float: (numbers.Real, "a number"),
@@ -121,7 +121,7 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
   defaults: dict[str, Any] = dict(zip(_COLUMNS, VITS[match[2]], strict=True))
   defaults["patch_size"] = int(match[3])
   if match[1] == "Axial-":
-    defaults |= {"block": _imported(BLOCKS["axial"]), "pooling": "gap"}
+    defaults |= {"block": _import_class(BLOCKS["axial"]), "pooling": "gap"}
   elif match[1]:
     if (stride := int(match[3])) not in _HYBRID_LAYERS:
       raise ValueError(
@@ -135,7 +135,7 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
     return _build(Vit, num_classes, defaults | fields)
   del fields["block"]
   fields = {**defaults, **_families()[family], **fields}
-  return _build(_imported(_KINDS["ModernVit"]), num_classes, fields)
+  return _build(_import_class(_KINDS["ModernVit"]), num_classes, fields)
 
 
 def _plain_name(variant: str) -> str:
@@ -160,7 +160,7 @@ def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
   if block in _families():
     return dict(fields)
   try:
-    return {**fields, "block": _imported(BLOCKS.get(block, block))}
+    return {**fields, "block": _import_class(BLOCKS.get(block, block))}
   except (ImportError, AttributeError, ValueError) as error:
     known = ", ".join(block_names())
     raise ValueError(
@@ -175,14 +175,14 @@ def block_names() -> list[str]:
 
 
 def _families() -> Mapping[str, Mapping[str, Any]]:
-  """The fields of each family; few runs name one."""
+  """The fields of each family, imported here as few runs name a family."""
   from vit_jax.families import FAMILIES
 
   return FAMILIES
 
 
-def _imported(place: str) -> Any:
-  """The class with this place, as in "package.module:Class"."""
+def _import_class(place: str) -> Any:
+  """Imports the class at a path such as "package.module:Class"."""
   module, _, name = place.partition(":")
   return getattr(importlib.import_module(module), name)
 
@@ -198,7 +198,7 @@ def is_ours(block: Any) -> bool:
 
 
 def _name_of(kind: Any) -> str | None:
-  """The name in `_KINDS` of a class of models; None if it is another's."""
+  """The name in `_KINDS` of a class of models; None if it has none there."""
   names = {path: name for name, path in _KINDS.items()}
   return names.get(_path(kind)) if isinstance(kind, type) else None
 
@@ -219,7 +219,7 @@ def make_resnet(variant: str, num_classes: int = 1000, **fields) -> "ResNet":
       "its width multiple, as in R50x1."
     )
   defaults = {"layers": RESNETS[match[1]], "width": 64 * int(match[2])}
-  return _build(_imported(_KINDS["ResNet"]), num_classes, defaults | fields)
+  return _build(_import_class(_KINDS["ResNet"]), num_classes, defaults | fields)
 
 
 def make_model(variant: str, num_classes: int = 1000, **fields) -> Model:
@@ -234,6 +234,7 @@ def make_model(variant: str, num_classes: int = 1000, **fields) -> Model:
 
 
 def _dtype(name: str, value: Any) -> jnp.dtype:
+  """The type in the field `name`; ValueError if it is no type of floats."""
   try:
     dtype = jnp.dtype(value)
   except (TypeError, ValueError):
@@ -247,10 +248,10 @@ def _dtype(name: str, value: Any) -> jnp.dtype:
   return dtype
 
 
-def _typed(module: type[nn.Module], name: str, value: Any) -> Any:
-  """The value of a field, a whole number as a float where that is its type.
+def _check_type(module: type[nn.Module], name: str, value: Any) -> Any:
+  """The value of a field; a whole number becomes a float if the field is one.
 
-  Raises ValueError if it is of another type. Fields of other types than
+  Raises ValueError if the value is of another type. Fields whose type is not in
   `_TYPES`, and unknown ones, are not checked here.
   """
   kind = _hints(module).get(name)
@@ -259,17 +260,17 @@ def _typed(module: type[nn.Module], name: str, value: Any) -> Any:
     if value is None:
       return value
     (kind,) = inner
-  each: list[Any] = [value]
-  several = typing.get_origin(kind) is tuple
-  if several:
-    kind, each = int, list(value) if isinstance(value, tuple) else [None]
+  if typing.get_origin(kind) is tuple:
+    is_tuple = isinstance(value, tuple)
+    if not is_tuple or not all(isinstance(x, numbers.Integral) for x in value):
+      raise ValueError(f"{name}={value!r} must be whole numbers.")
+    return value
   if kind not in _TYPES:
     return value
   allowed, needed = _TYPES[kind]
-  if not all(isinstance(x, allowed) for x in each):
-    needed = "whole numbers" if several else needed
+  if not isinstance(value, allowed):
     raise ValueError(f"{name}={value!r} must be {needed}.")
-  return float(each[0]) if kind is float else value
+  return float(value) if kind is float else value
 
 
 _hints = functools.cache(typing.get_type_hints)
@@ -292,12 +293,17 @@ _ELSEWHERE = {
 
 
 def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
+  """A model of the class `module`.
+
+  Raises ValueError if a field is unknown or missing, or fields do not fit
+  together.
+  """
   names = _field_names(module) - {"num_classes"}
   if unknown := sorted(set(fields) - names):
     near = difflib.get_close_matches(unknown[0], names, n=1, cutoff=0.7)
     hint = f"did you mean {near[0]}? It" if near else "it"
     hint += f" has {', '.join(sorted(names))}."
-    if unknown[0] in _field_names(_imported(_KINDS["ModernVit"])):
+    if unknown[0] in _field_names(_import_class(_KINDS["ModernVit"])):
       hint = 'models of a family have it, as block="deit3".'
     hint = _ELSEWHERE.get(unknown[0], hint)
     raise ValueError(
@@ -343,10 +349,10 @@ def variant_of(model: Model) -> str | None:
 def describe(model: Model) -> str:
   """The paper's name for a model, or its sizes, where it has none.
 
-  >>> from vit_jax.models.variants import described, make_model
-  >>> described(make_model("B/16", 10))
+  >>> from vit_jax.models.variants import describe, make_model
+  >>> describe(make_model("B/16", 10))
   'B/16'
-  >>> described(make_model("B/16", 10, num_layers=6))
+  >>> describe(make_model("B/16", 10, num_layers=6))
   'ViT with 6 layers of width 768, 12 heads, patches of 16 x 16'
   """
   if name := variant_of(model):
@@ -365,8 +371,8 @@ def to_fields(model: Model) -> dict[str, Any]:
   """The fields of a model, as values that JSON can hold.
 
   A class of layers is given by its name in `BLOCKS`, or else by the path to
-  import it by. A model of a class of somebody's own has the fields of its
-  trunk, and is marked as `ADAPTED`. Raises ValueError if it has no trunk of a
+  import it by. A model whose class is not of this package gives the fields of
+  its trunk, marked as `ADAPTED`. Raises ValueError if it has no trunk of a
   known class.
 
   >>> from vit_jax.models import make_model, to_fields
@@ -410,7 +416,7 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
   fields = dict(fields)
   block = fields.get("block")
   if isinstance(block, str) and block in BLOCKS:
-    block = fields["block"] = _imported(BLOCKS[block])
+    block = fields["block"] = _import_class(BLOCKS[block])
   if isinstance(block, str) and block in _families():
     raise ValueError(
       f"block={block!r} chooses the layers of a new model, and this one has "
@@ -424,26 +430,27 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
   if not (block is None or callable(block)):
     raise ValueError(f"block={block!r} is no class of layers.")
   if fields.get("kind") == _MASKED:
-    from vit_jax.models.masked_vit import masked  # Few runs are that old.
+    from vit_jax.models.masked_vit import masked_vit  # Few runs are that old.
 
     vit = from_fields({**fields, "kind": "Vit"})
-    return masked(vit, vit.num_classes)
-  given = fields.pop("kind", None)
-  is_name = isinstance(given, str) and given in _KINDS
-  kind: Any = _imported(_KINDS[given]) if is_name else given
+    return masked_vit(vit, vit.num_classes)
+  name_or_class: Any = fields.pop("kind", None)
+  kind: Any = name_or_class
+  if isinstance(name_or_class, str) and name_or_class in _KINDS:
+    kind = _import_class(_KINDS[name_or_class])
   if (kind_name := _name_of(kind)) is None:
     raise ValueError(
-      f"kind={given!r} of model; choose one of {', '.join(_KINDS)}."
+      f"kind={name_or_class!r} of model; choose one of {', '.join(_KINDS)}."
     )
   for name, value in fields.items():
     if isinstance(value, list):
       fields[name] = tuple(value)
     if name in DTYPE_FIELDS:
       fields[name] = _dtype(name, value)
-    fields[name] = _typed(kind, name, fields[name])
-  if kind_name == "ModernVit":
-    old = _ONLY_VIT.items()
-    fields = {k: v for k, v in fields.items() if (k, v) not in old}
+    fields[name] = _check_type(kind, name, fields[name])
+  if kind_name == "ModernVit":  # Older descriptions have a `Vit`'s fields.
+    only_vit = _ONLY_VIT.items()
+    fields = {k: v for k, v in fields.items() if (k, v) not in only_vit}
   model = _build(kind, fields.pop("num_classes"), fields)
   check_depth(model)
   return model

@@ -111,7 +111,7 @@ class Mlp(nn.Module):
     if for_tpu():
       from vit_jax.models import tpu
 
-      hidden = tpu.unfused(hidden)
+      hidden = tpu.keep_unfused(hidden)
     return dropout(each_token(contract, hidden))
 
 
@@ -145,10 +145,10 @@ class EncoderBlock(nn.Module):
     dropout = nn.Dropout(self.config.dropout_rate, deterministic=not train)
 
     y = norm_msa(z)
-    seen = {"mask": mask, "where": where, "read": read}
+    options = {"mask": mask, "where": where, "read": read}
     if "read" not in call_parameters(msa):
-      del seen["read"]  # It computes all tokens.
-    y = msa(y, R, **seen, train=train)[:, :read]
+      del options["read"]  # It computes all tokens.
+    y = msa(y, R, **options, train=train)[:, :read]
     z = dropout(y) + z[:, :read]  # Eq. 2
     z = mlp(norm_mlp(z), train=train) + z  # Eq. 3
     return z
@@ -160,7 +160,7 @@ class BaseVit(VitFields):
   These are the paper's tokens, layers and poolings; a family may have its own.
   """
 
-  relative = None  # `Relative.kind` of biases between patches, if there are.
+  relative = None  # `Relative.kind` of the biases between patches, if any.
 
   @property
   def any_size(self) -> bool:
@@ -194,18 +194,16 @@ class BaseVit(VitFields):
     patches = max(round((1 - self.patch_dropout_rate) * patches), 1)
     offset = self.relative or self.position == "relative"
     needs_A = self.attention_dropout_rate > 0 or bool(offset)
-    tokens, head_size = (
-      self.prefix + patches,
-      self.hidden_size // self.num_heads,
-    )
+    tokens = self.prefix + patches
+    head_size = self.hidden_size // self.num_heads
     form = FORMS[form_of(tokens, needs_A, self._config, head_size)]
     if not for_tpu():
       if self.attention != "cudnn" and for_cpu():
         return None
       from vit_jax.models import gpu
 
-      about = gpu.about(self.attention, self.dtype, head_size)
-      return f"{form}{about}" if about is not None else None
+      remark = gpu.remark(self.attention, self.dtype, head_size)
+      return f"{form}{remark}" if remark is not None else None
     from vit_jax.models import tpu
 
     forward = str(tpu.forward_form(self.hidden_size))
@@ -222,27 +220,27 @@ class BaseVit(VitFields):
   ) -> Pooled:
     """The outputs that the head reads, (B, D) or a row for each head.
 
-    They are those of `encode`. If a few tokens have them, the last layer
-    computes theirs alone. With `Patches`, there is a row for each image of a
-    row, (B, M, D). Raises ValueError as `embed` and `run` do.
+    They are those of `encode`. If the head reads only a few tokens, the last
+    layer computes those alone. With `Patches`, there is a row for each image of
+    a row, (B, M, D). Raises ValueError as `embed` and `run` do.
     """
     tokens = self.embed(x, mask=mask, train=train)
-    read = tokens.reading(self._read)
+    read = tokens.count_leading(self._read)
     tokens = self.run(tokens, train=train, read=read)  # Eq. 2, 3
     return self.pool(tokens)  # Eq. 4
 
   @property
   def _read(self) -> int | None:
-    """How many tokens, the first ones, `pool` reads; None for all of them.
+    """How many of the first tokens `pool` reads; None for all tokens.
 
-    A class with a `pool` of its own reads all, unless it says otherwise.
+    A class with a `pool` of its own reads all, unless it has a `_read`, too.
     """
     return 1 if self.pooling == "token" else None
 
   def __init_subclass__(cls, **options: Any):
-    """Has a subclass with a `pool` of its own, and no `_read`, read all tokens.
+    """Makes a subclass read all tokens if it has a `pool` but no `_read`.
 
-    A class that is mixed in may have that `pool`.
+    The `pool` may also be that of a mixin.
     """
     owner = next(c for c in cls.__mro__ if {"pool", "_read"} & {*vars(c)})
     if "_read" not in vars(owner):
@@ -292,8 +290,8 @@ class BaseVit(VitFields):
   def patches(self, x: Inputs, *, mask: Any = None) -> Embedded:
     """The products x_p E of Eq. 1, the embedded patches of images.
 
-    The arguments are those of `embed`, which says what is raised. Those of
-    `Patches` are `Patches` of vectors.
+    Of `Patches`, they are `Patches` whose values are the vectors. Arguments and
+    errors are those of `embed`.
     """
     if isinstance(x, Patches):
       check_any_size(self)
@@ -317,24 +315,24 @@ class BaseVit(VitFields):
 
     Args:
       mask: As in `embed`.
-      table: Patches along height and width that learned positions are for,
-        which are then resized to those of `x_p`; None if they are for these.
+      table: Patches along height and width that learned positions are for;
+        they are resized to the grid of `x_p`. None if they are for that grid.
     """
     tokens = self._without_positions(x_p, mask)
     x_p = tokens.z
     E_pos = self._E_pos(tokens.extent, table)
     x_class = self._x_class(x_p.shape[0])
-    if tokens.layout is not None:  # Those of each image of a row.
+    if tokens.layout is not None:  # Each image of a row has its own.
       x_class = jnp.tile(x_class, (1, tokens.layout.images, 1))
     dropout = nn.Dropout(self._embedding_dropout_rate, deterministic=not train)
     patch_dropout = PatchDropout(self.patch_dropout_rate)
 
     z = jnp.concatenate([x_class, x_p], axis=1) + E_pos  # Eq. 1
     z = dropout(z)
-    again = None
+    shared = None
     if self.position_at == "shared" and not isinstance(E_pos, int):
-      again = E_pos  # At every layer, App. D.4.
-    tokens = tokens.replace(z=z, prefix=x_class.shape[1], E_pos=again)
+      shared = E_pos  # Every layer adds it again, App. D.4.
+    tokens = tokens.replace(z=z, prefix=x_class.shape[1], E_pos=shared)
     return patch_dropout(tokens, train=train)
 
   @nn.compact
@@ -344,15 +342,15 @@ class BaseVit(VitFields):
     """The tokens after all layers, before any norm, Eq. 2 and 3.
 
     Args:
-      read: How many of them are read, the first ones; None for all. The values
-        of others may then be left out, and are where that saves work: not if
-        layers are scanned, or attention is shown or perturbed. Nor with
-        dropout, which draws for all tokens: a run keeps its draws.
+      read: How many of the first tokens are read; None for all. The others are
+        left out where that saves work: not if layers are scanned, or attention
+        is shown or perturbed. With dropout, too, all are computed, so that a
+        run draws what it drew before.
 
     Raises:
       ValueError: if there is a mask and the class of the layers takes none.
     """
-    tokens = tokens.cleared()
+    tokens = tokens.clear_uncounted()
     drops = train and (self.dropout_rate or self.attention_dropout_rate)
     shows = self.is_mutable_collection("intermediates")
     if drops or shows or self.variables.get("perturbations"):
@@ -372,10 +370,10 @@ class BaseVit(VitFields):
   ) -> tuple[Tokens, list[Tokens]]:
     """The result of `run`, and the patches after each of these layers.
 
-    They are counted from 1. If layers are scanned, only the last can be given.
-    With `prefix`, the tokens before the patches are given as well.
+    Layers are counted from 1. If they are scanned, only the last can be given.
+    With `prefix`, the result has the tokens before the patches as well.
     """
-    tokens = tokens.cleared()
+    tokens = tokens.clear_uncounted()
     functions = self._layers(tokens.extent, train)
     outputs = {}
     first = self.num_layers - len(functions) + 1  # A norm may come before.
@@ -478,10 +476,10 @@ class Vit(BaseVit):
     resnet_width: Channels of that ResNet's root; 64 is "x1".
     resnet_epsilon: Added to the variance of that ResNet's kernels, as timm
       does; None adds 1e-5 to their deviation, as the paper's code does.
-    block: Class of the layers, called as `EncoderBlock` is, which None takes. A
-      field `grid` of it gets the patches along height and width. It is called
-      with `mask` if there is one, and with `where` if patches were left out and
-      it takes that.
+    block: Class of the layers, called as `EncoderBlock` is; None for that. If
+      it has a field `grid`, that gets the patches along height and width. It is
+      called with `mask` if there is one, and with `where` if patches were left
+      out and it takes that argument.
   """
 
   position_at: str = "input"
@@ -519,6 +517,7 @@ class Vit(BaseVit):
     return super()._patches(self._features(x), None)
 
   def _features(self, x: Images) -> Float[Array, "B h w features"]:
+    """The feature maps of a hybrid's ResNet."""
     from vit_jax.models.resnet import ResNet  # Few models are hybrids.
 
     options: Any = dict(self._config.dtypes, epsilon=self.resnet_epsilon)

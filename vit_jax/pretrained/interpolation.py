@@ -8,7 +8,7 @@ a way of its own.
 import numpy as np
 
 from vit_jax.models.grid import Grid
-from vit_jax.models.interpolation import bicubic
+from vit_jax.models.interpolation import bicubic_weights
 
 
 def resized(
@@ -63,7 +63,7 @@ def _matrix(old: int, new: int, method: str) -> np.ndarray:
   """The matrix (new, old) that interpolates `old` points to `new` ones."""
   if method != "linear":
     smooth, corners = (method.endswith(x) for x in ("antialias", "corners"))
-    return bicubic(old, new, antialias=smooth, corners=corners)
+    return bicubic_weights(old, new, antialias=smooth, corners=corners)
   places = np.linspace(0, old - 1, new)
   rows = [np.interp(places, np.arange(old), point) for point in np.eye(old)]
   return np.stack(rows, axis=1)

@@ -182,7 +182,7 @@ def _transfer(plan: Plan, loaded: "Loaded") -> Iterator[tuple[str, np.ndarray]]:
   )
   rank = plan.settings.lora.rank  # With LoRA, the rest is in `plan.extras`.
   parts = plan.parts
-  return (x for x in leaves if not rank or parts.is_new(x[0]))
+  return (x for x in leaves if not rank or parts.is_trained_beside_lora(x[0]))
 
 
 def _hides_patches(plan: Plan) -> bool:

@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array
 
 from vit_jax.models.partitioning import with_axes
-from vit_jax.models.parts import Parts, guessed
+from vit_jax.models.parts import Parts, guess_parts
 from vit_jax.models.paths import beside, is_kernel
 from vit_jax.training.settings import LoraSettings
 
@@ -30,20 +30,23 @@ def trained_init(
 ) -> Init:
   """Returns a function from a random key to the parameters that are trained.
 
-  These are those that `Parts.is_new` names, as the heads', and beside each
-  chosen kernel `lora_a` (*inputs, r), normal with variance 1 / inputs, and
-  `lora_b` (r, *outputs), zero: at first the model is as it was. Stacked kernels
-  have a product for each layer.
+  These are the heads and what else `Parts.is_trained_beside_lora` names, and
+  beside each chosen kernel `lora_a` (*inputs, r), normal with variance 1 /
+  inputs, and `lora_b` (r, *outputs), zero, so that the model starts unchanged.
+  Stacked kernels have a product for each layer.
+
   `params_init` maps a key to all parameters of the model, boxed with their
   logical axes, as the result is. The model's `parts` are by default those that
-  the names of its parameters suggest (`models.parts.guessed`).
+  the names of its parameters suggest (`models.parts.guess_parts`).
   """
 
   def init(key: Array) -> Any:
     params = flatten_dict(params_init(key), sep="/")
     unboxed = {k: nn.unbox(v) for k, v in params.items()}
-    model_parts = parts or guessed(unboxed)
-    trained = {k: v for k, v in params.items() if model_parts.is_new(k)}
+    model_parts = parts or guess_parts(unboxed)
+    trained = {
+      k: v for k, v in params.items() if model_parts.is_trained_beside_lora(k)
+    }
     kernels = chosen(settings, unboxed, model_parts)
     keys = jax.random.split(jax.random.fold_in(key, 1), len(kernels))
     for path, own_key in zip(kernels, keys, strict=True):
@@ -59,8 +62,12 @@ def base_init(params_init: Init, parts: Parts | None = None) -> Init:
 
   def init(key: Array) -> Any:
     params = flatten_dict(params_init(key), sep="/")
-    model_parts = parts or guessed(params)
-    base = {k: v for k, v in params.items() if not model_parts.is_new(k)}
+    model_parts = parts or guess_parts(params)
+    base = {
+      k: v
+      for k, v in params.items()
+      if not model_parts.is_trained_beside_lora(k)
+    }
     return unflatten_dict(base, sep="/")
 
   return init
@@ -86,12 +93,14 @@ def chosen(
   ['block_0/mlp/expand/kernel']
   """
   pattern = re.compile(settings.kernels)
-  model_parts = parts or guessed(params)
+  model_parts = parts or guess_parts(params)
   paths = sorted(filter(is_kernel, params))
-  kernels = [path for path in paths if not model_parts.is_new(path)]
+  kernels = [
+    path for path in paths if not model_parts.is_trained_beside_lora(path)
+  ]
   chosen_paths = []
   for path in kernels:
-    names = model_parts.unstacked(path, params[path].shape[0])
+    names = model_parts.unstacked_paths(path, params[path].shape[0])
     matches = [pattern.search(name) is not None for name in names]
     if any(matches) and not all(matches):
       raise ValueError(

@@ -13,7 +13,7 @@ import optax
 from jaxtyping import Array
 from optax import contrib
 
-from vit_jax.models.parts import Parts, guessed
+from vit_jax.models.parts import Parts, guess_parts
 from vit_jax.models.paths import beside, is_kernel, merge_qkv
 from vit_jax.training.schedules import cosine
 from vit_jax.training.settings import OptimizerSettings
@@ -120,7 +120,7 @@ def make_optimizer(
     is_trainable: Tells by a parameter's path whether it is trained; by default
       all parameters are.
     parts: The model's parts; by default those that the parameters' names
-      suggest (`models.parts.guessed`), and `settings.layer_decay` then has no
+      suggest (`models.parts.guess_parts`), and `settings.layer_decay` then has no
       effect.
     total_steps: Length of the run, for a weight decay that changes.
   """
@@ -188,7 +188,7 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
 
   def scale(updates: Any, params: Any) -> Any:
     totals: dict[str, Any] = {}
-    model_parts = parts or guessed(updates)
+    model_parts = parts or guess_parts(updates)
 
     def add(path: str, *pair: Any) -> None:
       axes = tuple(range(model_parts.stacked_axes(path), pair[0].ndim))
@@ -237,7 +237,7 @@ def _scale_by_muon(settings: OptimizerSettings, parts: Parts | None) -> Tx:
     )
 
   def each(function: Callable[..., Any], tree: Any) -> Any:
-    model_parts = parts or guessed(tree)
+    model_parts = parts or guess_parts(tree)
     return map_paths(functools.partial(function, model_parts), tree)
 
   # Optax only divides by the norm here: its iteration is on stacks of one
@@ -267,7 +267,7 @@ def _muon_or_adam(parts: Parts | None, params: Any) -> Any:
   Raises ValueError if there is nothing for Muon.
   """
 
-  model_parts = parts or guessed(params)
+  model_parts = parts or guess_parts(params)
 
   def label(path: str, _: Any) -> str:
     return "muon" if model_parts.in_layer(path) and is_kernel(path) else "adam"
@@ -308,7 +308,7 @@ def _scale_patches(factor: float, parts: Parts | None) -> Tx:
   """Multiplies the updates of the embedding of patches."""
 
   def scale(updates: Any, _: Any) -> Any:
-    model_parts = parts or guessed(updates)
+    model_parts = parts or guess_parts(updates)
 
     def scaled(path: str, update: Any) -> Any:
       of_patches = model_parts.reads_pixels(beside(path, "kernel"))
@@ -354,7 +354,7 @@ def trainable_filter(
     return None
   if freeze_layers == -1:
     return model_parts.is_head
-  return lambda path: not model_parts.frozen(path, freeze_layers)
+  return lambda path: not model_parts.is_frozen(path, freeze_layers)
 
 
 def map_paths(function: Callable[..., Any], *trees: Any) -> Any:

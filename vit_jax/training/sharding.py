@@ -20,7 +20,7 @@ from flax.linen.spmd import logical_to_mesh_axes, logical_to_mesh_sharding
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from vit_jax.models.partitioning import laid_out
+from vit_jax.models.partitioning import use_layout
 from vit_jax.runtime import hosts
 
 AXES = ("data", "fsdp", "tensor")
@@ -163,7 +163,7 @@ def on_mesh(function: Callable, mesh: Mesh) -> Callable:
 
   @functools.wraps(function)
   def wrapped(*args, **kwargs):
-    with laid_out(layout, mesh.devices.flat[0]):
+    with use_layout(layout, mesh.devices.flat[0]):
       return function(*args, **kwargs)
 
   return wrapped

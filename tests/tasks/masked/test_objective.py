@@ -8,7 +8,7 @@ import pytest
 
 from tests.rows import some_slow
 from vit_jax.models import make_vit
-from vit_jax.models.masked_vit import MASK, masked
+from vit_jax.models.masked_vit import MASK, masked_vit
 from vit_jax.tasks.masked.objective import (
   COLOURS,
   Masking,
@@ -166,7 +166,7 @@ def _losses(axes, parts):
     "Ti/4", 0, num_layers=1, hidden_size=16, mlp_size=32, num_heads=2
   )
   masking = Masking(0.5, "colour", 4, HALF, HALF)
-  model = masked(model, masking.outputs)
+  model = masked_vit(model, masking.outputs)
   tx = make_optimizer(OptimizerSettings(), lambda _: 1e-2)
   init = make_init(model, tx, (8, 12, 3))
   step = make_train_step(

@@ -6,7 +6,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.composed import Composed, Needs, encoder_of, of_two_sizes
+from vit_jax.models.composed import (
+  Composed,
+  Needs,
+  encoder_of,
+  with_resized_positions,
+)
 from vit_jax.models.layer import (
   GELUS,
   Images,
@@ -102,5 +107,7 @@ def with_projector(
   `position_grid` is the grid of patches of a large crop, for a model that has
   none. Raises ValueError if the model takes images of one size alone.
   """
-  encoder, grid = of_two_sizes(encoder_of(model, _NEEDS), position_grid)
+  encoder, grid = with_resized_positions(
+    encoder_of(model, _NEEDS), position_grid
+  )
   return Projected(0, encoder, width=width, hidden=hidden, position_grid=grid)

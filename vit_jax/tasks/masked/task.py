@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.models.grid import grid_of
-from vit_jax.models.masked_vit import masked
+from vit_jax.models.masked_vit import masked_vit
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.finite import NO_ANSWER
 from vit_jax.tasks.hidden import hidden_measure, report_panels
@@ -85,7 +85,7 @@ class MaskedPatchesTask(UnlabelledTask):
   def adapted(self, model: Any) -> Any:
     rate, target = self.masked.rate, self.masked.target
     masking = Masking(rate, target, model.stride, HALF, HALF)
-    return masked(model, masking.outputs)
+    return masked_vit(model, masking.outputs)
 
   def probed(self, model: Any) -> dict[str, Any]:
     """A model that reads the mean of the patches, and the class token beside.
@@ -95,7 +95,7 @@ class MaskedPatchesTask(UnlabelledTask):
     if model.pooling != "token":
       return {"": model}
     plain = model.trunk
-    return {"": masked(plain, 0), "_class_token": plain}
+    return {"": masked_vit(plain, 0), "_class_token": plain}
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> Masking:
     """The objective of masked patches.

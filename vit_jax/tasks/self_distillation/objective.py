@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from vit_jax.models.grid import grid_of
-from vit_jax.models.interpolation import bicubic
+from vit_jax.models.interpolation import bicubic_weights
 from vit_jax.models.model import normalize
 from vit_jax.models.partitioning import with_axes
 from vit_jax.tasks.crops import check_positions
@@ -198,7 +198,7 @@ class SelfDistillation(Objective):
     if grid == self.grid:
       return features
     rows, columns = (
-      bicubic(old, new, antialias=False)
+      bicubic_weights(old, new, antialias=False)
       for old, new in zip(grid, self.grid, strict=True)
     )
     features = features.reshape(len(images), *grid, -1)
