@@ -92,7 +92,7 @@ def test_main_functions_of_training_and_tasks_have_an_example():
     "training.losses.cutmix",
     "training.losses.mixup",
     "training.sharding.make_mesh",
-    "training.lora.chosen",
+    "training.lora.chosen_kernels",
     "tasks.choose.task_class",
     "tasks.multilabel.task.average_precision",
     "tasks.probes.linear_probe.fit",

@@ -258,7 +258,10 @@ def lowered(library: str, folder: Any, shape: Any, step: str, mesh: Any) -> Any:
   from vit_jax.training.step import make_train_step
 
   model, batch = LIBRARIES[library](folder, shape[:-1]), shape[-1]
-  whole, rows = sharding.replicated(mesh), sharding.batch_sharding(mesh)
+  whole, rows = (
+    sharding.replicated_sharding(mesh),
+    sharding.batch_sharding(mesh),
+  )
   images = jax.ShapeDtypeStruct(
     (batch, SIDE, SIDE, 3), jnp.uint8, sharding=rows
   )

@@ -425,7 +425,7 @@ FAULTS: dict[str, Fault] = {
   "gradient summed over the parts": _patch(
     step, "_average_over_parts", _summed
   ),
-  "an average one step late": _patch(step, "_averaging", _late),
+  "an average one step late": _patch(step, "_make_average", _late),
   "an average that warms up": _run(ema_warmup=True),
   "drop path that grows": _model(drop_path_grows=True),
   "drop path that does not grow": _model(drop_path_grows=False),

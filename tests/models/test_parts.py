@@ -363,7 +363,7 @@ def test_lora_adapts_an_encoder_and_a_decoder_stacked_or_not():
     base = jax.eval_shape(lora.base_init(params_init, parts), jax.random.key(0))
     trained = jax.tree.map(lambda x: jnp.ones(x.shape), shapes)
     whole = jax.eval_shape(
-      lambda base, trained: lora.merged(settings, base, trained),
+      lambda base, trained: lora.merge(settings, base, trained),
       nn.unbox(base),
       trained,
     )

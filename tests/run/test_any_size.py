@@ -319,7 +319,7 @@ def test_mirrored_patches_are_those_of_the_mirrored_image():
 
   @jax.jit
   def both(image):
-    mirrored = inputs.mirrored(of(image, 8), channels=3)
+    mirrored = inputs.mirror(of(image, 8), channels=3)
     return mirrored, of(image[:, :, ::-1], 8)
 
   found, expected = jax.device_get(both(image))

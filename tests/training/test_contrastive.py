@@ -140,7 +140,10 @@ def test_ids_of_texts_are_equal_if_texts_are():
 def _on(axes, loss):
   """The compiled loss and gradients over a mesh, and its arguments' places."""
   mesh = sharding.make_mesh(devices=jax.devices(), **axes)
-  split, whole = sharding.batch_sharding(mesh), sharding.replicated(mesh)
+  split, whole = (
+    sharding.batch_sharding(mesh),
+    sharding.replicated_sharding(mesh),
+  )
   return jax.jit(
     sharding.on_mesh(functools.partial(_with_gradients, loss), mesh)
   ), lambda x: jax.device_put(x, split if np.ndim(x) else whole)

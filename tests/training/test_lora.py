@@ -37,7 +37,7 @@ def parts():
 def test_the_product_is_that_of_the_formula():
   """By einsum, for each kind of kernel; everything else is the base's."""
   whole, base, trained = parts()
-  found = lora.merged(SETTINGS, base, trained)
+  found = lora.merge(SETTINGS, base, trained)
   block, old = trained["block_1"], whole["block_1"]
   new = found["block_1"]
   for place, axes in [
@@ -62,8 +62,8 @@ def test_the_product_is_that_of_the_formula():
 
 def test_stacked_layers_have_the_same_products():
   _, base, trained = parts()
-  stacked = lora.merged(SETTINGS, stack(base), stack(trained))
-  expected = lora.merged(SETTINGS, base, trained)
+  stacked = lora.merge(SETTINGS, stack(base), stack(trained))
+  expected = lora.merge(SETTINGS, base, trained)
   for path, array in flatten_dict(unstack(stacked), sep="/").items():
     other = flatten_dict(expected, sep="/")[path]
     np.testing.assert_allclose(array, other, rtol=1e-5, atol=1e-6)
@@ -79,7 +79,7 @@ def test_at_first_the_model_is_as_it_was():
   init = lora.trained_init(make_params_init(tiny(), (8, 12, 3)), SETTINGS)
   trained = nn.unbox(jax.jit(init)(jax.random.key(0)))
   _, base, _ = parts()
-  found = flatten_dict(lora.merged(SETTINGS, base, trained), sep="/")
+  found = flatten_dict(lora.merge(SETTINGS, base, trained), sep="/")
   for path, array in flatten_dict(base, sep="/").items():
     np.testing.assert_array_equal(found[path], array)
   # Of variance 1 / inputs, which for these kernels are D.
@@ -103,11 +103,11 @@ def test_every_array_has_the_gradient_of_its_kernel(monkeypatch):
   def loss(params):
     return (weights * model.apply({"params": params}, x)).sum()
 
-  merged = lora.merged(SETTINGS, base, trained)
+  merged = lora.merge(SETTINGS, base, trained)
   G = flatten_dict(jax.jit(jax.grad(loss))(merged), sep="/")
 
   def adapted(trained):
-    return loss(lora.merged(SETTINGS, base, trained))
+    return loss(lora.merge(SETTINGS, base, trained))
 
   plain = jax.jit(jax.grad(adapted))(trained)
   monkeypatch.setattr(partitioning, "platform", lambda: "tpu")
@@ -141,11 +141,11 @@ def shapes(**fields):
 def test_kernels_are_chosen_by_their_paths():
   some = LoraSettings(rank=1, kernels="block_1/msa/(query|value)")
   expected = ["block_1/msa/query/kernel", "block_1/msa/value/kernel"]
-  assert lora.chosen(some, shapes()) == expected
-  every = lora.chosen(LoraSettings(rank=1, kernels="."), shapes())
+  assert lora.chosen_kernels(some, shapes()) == expected
+  every = lora.chosen_kernels(LoraSettings(rank=1, kernels="."), shapes())
   assert "patches/E/kernel" in every and "head/kernel" not in every
-  assert len(lora.chosen(SETTINGS, shapes())) == 2 * 6
-  assert len(lora.chosen(SETTINGS, shapes(scan=True))) == 6
+  assert len(lora.chosen_kernels(SETTINGS, shapes())) == 2 * 6
+  assert len(lora.chosen_kernels(SETTINGS, shapes(scan=True))) == 6
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_kernels_are_chosen_by_their_paths():
 )
 def test_a_choice_of_nothing_is_refused(kernels, fields, message):
   with pytest.raises(ValueError, match=message):
-    lora.chosen(LoraSettings(rank=1, kernels=kernels), shapes(**fields))
+    lora.chosen_kernels(LoraSettings(rank=1, kernels=kernels), shapes(**fields))
 
 
 def test_a_pattern_that_is_none_is_refused():

@@ -92,7 +92,7 @@ def failing():
 def test_a_compiler_that_tells_nothing_is_not_cited(analysis):
   program = types.SimpleNamespace(memory_analysis=analysis)
   assert memory.Needs.of(program) is None
-  assert memory.lacking(program, jax.devices()) is None
+  assert memory.find_shortage(program, jax.devices()) is None
 
 
 def test_a_program_that_does_not_fit_is_found(monkeypatch):
@@ -100,16 +100,19 @@ def test_a_program_that_does_not_fit_is_found(monkeypatch):
   give_back = lambda: kept.append(False)  # noqa: E731
   monkeypatch.setattr(memory.command, "give_back_freed_memory", give_back)
   program, device = compiled(), jax.devices()[:1]
-  more = memory.Needs.of(program).more
+  more = memory.Needs.of(program).beyond_arguments
   for free, lacks in ((None, False), (more, False), (more - 1, True)):
     monkeypatch.setattr(memory, "host_free", lambda free=free: free)
     expected = (more, free) if lacks else None
-    assert memory.lacking(program, device) == expected
+    assert memory.find_shortage(program, device) == expected
   assert len(kept) == 2
   monkeypatch.setattr(memory, "host_free", lambda: 2 * more)
-  assert memory.lacking(program, device) is None and len(kept) == 2
+  assert memory.find_shortage(program, device) is None and len(kept) == 2
   # The devices of processors share their memory.
-  assert memory.lacking(program, jax.devices()[:4]) == (4 * more, 2 * more)
+  assert memory.find_shortage(program, jax.devices()[:4]) == (
+    4 * more,
+    2 * more,
+  )
 
 
 def test_accelerators_tell_what_is_free():
@@ -119,8 +122,8 @@ def test_accelerators_tell_what_is_free():
   free = device(bytes_limit=10**6, bytes_in_use=10**5)
   full = device(bytes_limit=10**6, bytes_in_use=999_000)
   assert memory.free_on([free]) == 900_000
-  assert memory.lacking(compiled(), [free]) is None
-  lacking = memory.lacking(compiled(), [free, full])
+  assert memory.find_shortage(compiled(), [free]) is None
+  lacking = memory.find_shortage(compiled(), [free, full])
   assert lacking is not None and lacking.free == 1_000
   assert memory.free_on([device()]) is None
 
@@ -135,8 +138,8 @@ def test_accelerators_tell_what_is_free():
   ],
 )
 def test_the_line_says_what_fits(needed, free, size, unit, recomputes, ways):
-  found = memory.Lacking(int(needed * 1e9), int(free * 1e9))
-  line = memory.warning(found, size, unit, recomputes=recomputes)
+  found = memory.Shortage(int(needed * 1e9), int(free * 1e9))
+  line = memory.shortage_warning(found, size, unit, recomputes=recomputes)
   start = f"Memory: a step needs {needed:.1f} GB more, and only {free:.1f} GB"
   assert line.startswith(start) and f": set {ways}" in line
 

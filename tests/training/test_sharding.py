@@ -156,7 +156,7 @@ def test_results_are_fetched_before_too_many_steps_are_under_way(
       begun.append(i)
       yield jax.device_put(np.full(2, i))
 
-  for i, result in enumerate(sharding.fetched(steps())):
+  for i, result in enumerate(sharding.fetch_results(steps())):
     assert isinstance(result, np.ndarray)
     assert (result == i).all()
     assert len(begun) == min(i + most, 5)
@@ -176,7 +176,7 @@ def test_a_step_is_traced_before_the_work_and_compiled_beside_it():
       assert compiling.wait(10)
       raise ValueError("the call raises it again")
 
-  with sharding.compiled_meanwhile(Step(), "state", "batch") as step:
+  with sharding.compile_meanwhile(Step(), "state", "batch") as step:
     assert seen[0] == (("state", "batch"), True)
     compiling.set()
   assert seen[1:] == [True] and step.program is None
@@ -184,7 +184,7 @@ def test_a_step_is_traced_before_the_work_and_compiled_beside_it():
 
 def test_the_program_is_there_after_the_work():
   jitted = jax.jit(lambda x: x + 1)
-  with sharding.compiled_meanwhile(jitted, np.float32(0)) as step:
+  with sharding.compile_meanwhile(jitted, np.float32(0)) as step:
     pass
   assert step.program(np.float32(1)) == 2
 
@@ -193,5 +193,5 @@ def test_a_step_that_cannot_be_traced_delays_no_work():
   def fail(*_):
     raise ValueError("the call raises it again")
 
-  with sharding.compiled_meanwhile(types.SimpleNamespace(lower=fail)):
+  with sharding.compile_meanwhile(types.SimpleNamespace(lower=fail)):
     pass

@@ -98,7 +98,7 @@ def update(parts, kind="sigmoid", mesh=None, **fields):
   if mesh is None:
     after, metrics = jax.jit(step)(state, BATCH)
   else:
-    whole = sharding.replicated(mesh)
+    whole = sharding.replicated_sharding(mesh)
     state = jax.device_put(jax.tree.map(jnp.copy, state), whole)
     shapes = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), state

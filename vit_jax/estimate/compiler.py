@@ -210,7 +210,7 @@ def lower_forward(settings: Settings, mesh: Mesh, num_classes: int) -> Lowered:
   step = make_predict_step(
     model, **preprocessing.normalization, task=plan.task, top=1
   )
-  whole = sharding.replicated(mesh)
+  whole = sharding.replicated_sharding(mesh)
   shapes = jax.eval_shape(make_params_init(model, shape), jax.random.key(0))
   params = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, model.dtype, sharding=whole),

@@ -177,7 +177,7 @@ def predict(
     preprocessing.check_one_size("layers need")
   transform = preprocessing.transform()
   mesh = sharding.make_mesh()
-  replicated = sharding.replicated(mesh)
+  replicated = sharding.replicated_sharding(mesh)
   split = sharding.batch_sharding(mesh)
   options |= preprocessing.normalization
   hashable: Any = model
@@ -191,7 +191,7 @@ def predict(
     (names, step(params, jax.device_put(batch, split)))
     for names, batch in _batches(every_image, transform, rows)
   )
-  for names, answers in sharding.begun_ahead(running, sharding.steps_ahead()):
+  for names, answers in sharding.start_ahead(running, sharding.steps_ahead()):
     yield _predictions(names, answers, class_names)
 
 

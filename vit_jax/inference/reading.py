@@ -16,7 +16,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.image_files import find_images
 from vit_jax.runtime.printable import printable_path
-from vit_jax.training.sharding import begun_ahead
+from vit_jax.training.sharding import start_ahead
 
 Pictures = Picture | Iterable[Picture]
 """Pictures, a single one, or a folder or a pattern, for all of its images."""
@@ -142,7 +142,7 @@ def decode_ahead(
   pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
   reads = ((p, pool.submit(read_image, p, transform)) for p in images)
   try:
-    for picture, image in begun_ahead(reads, ahead):
+    for picture, image in start_ahead(reads, ahead):
       yield picture, image.result()
   finally:
     pool.shutdown(wait=False, cancel_futures=True)  # A read may hang.

@@ -41,7 +41,9 @@ def make_pictures(
   """
   examples = chosen_examples(source, preprocessing, count)
   draw = _make_draw(task, model, preprocessing, source, examples)
-  gather = jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
+  gather = jax.jit(
+    lambda x: x, out_shardings=sharding.replicated_sharding(mesh)
+  )
 
   def on_first_host(params: Any, outcome: Outcome) -> dict[str, Photograph]:
     whole = gather(params)

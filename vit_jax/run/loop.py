@@ -154,19 +154,21 @@ def step_compiled(
   """
   if newest == plan.lengths.total:
     return contextlib.nullcontext()
-  return sharding.compiled_meanwhile(plan.jitted_step, *plan.step_shapes)
+  return sharding.compile_meanwhile(plan.jitted_step, *plan.step_shapes)
 
 
 def _check_memory(plan: Plan, step: Any, display: Display) -> None:
   """Says if the memory that is free is too little for the compiled step."""
   if step is None:  # The call says why.
     return
-  lacking = memory.lacking(step, plan.mesh.local_devices)
+  lacking = memory.find_shortage(step, plan.mesh.local_devices)
   if lacking is not None:
     unit = sharding.batch_shards(plan.mesh) * plan.settings.parts
     recomputes = getattr(plan.model.trunk, "remat", "") == "none"
     size = plan.settings.batch_size
-    display.note(memory.warning(lacking, size, unit, recomputes=recomputes))
+    display.note(
+      memory.shortage_warning(lacking, size, unit, recomputes=recomputes)
+    )
 
 
 def _open_batches(

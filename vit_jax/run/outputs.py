@@ -151,7 +151,7 @@ def jit_digest(plan: Plan) -> Callable:
   its `step` comes out of the checksums' program, so one runs after the other.
   """
   seed = np.int64(plan.settings.seed)
-  whole = sharding.replicated(plan.mesh)
+  whole = sharding.replicated_sharding(plan.mesh)
   summed = hosts.together(jax.jit(descriptions.digest_of, out_shardings=whole))
   if plan.mesh.size == 1 and jax.default_backend() == "cpu":
     summed = _digest_on_host  # A program takes a second or more to compile.

@@ -244,7 +244,7 @@ def _products(plan: Plan, shapes: Any) -> Any:
   """The kernels that LoRA's matrices are added to, by path."""
   from vit_jax.training import lora
 
-  return lora.chosen(plan.settings.lora, shapes, plan.parts)
+  return lora.chosen_kernels(plan.settings.lora, shapes, plan.parts)
 
 
 def _average(plan: Plan) -> str | None:

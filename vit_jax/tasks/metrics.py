@@ -115,7 +115,7 @@ def evaluate(
       measure,
       measure.parts(found, int(place), detail=detail, examples=examples),
     )
-    for place, found in sharding.fetched(steps())
+    for place, found in sharding.fetch_results(steps())
   )
   metric = next(metrics, None)
   if metric is None:

@@ -6,13 +6,13 @@ whole batch, a block of them at a time, so that no array is B x B.
 
 Examples of one group are no negatives of each other, such as two images of one
 caption: both losses leave these comparisons out. They do not become
-positives. Equal captions have equal vectors, and an image compared with a copy
-of its caption is its own pair again: it would count twice, and captions that
-are frequent, which say least, would weigh most.
+positives: equal captions have equal vectors, so an image compared with a copy
+of its caption is its own pair again. It would count twice, and frequent
+captions, which say least, would weigh most.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ Vectors = Float[Array, "B R"]
 Losses = Float[Array, " B"]
 Number = Float[Array, ""]
 Groups = Int[Array, " B"] | UInt32[Array, " B"]
-_BLOCK = 2**22  # Most logits that a device holds at a time: 16 MiB.
+_BLOCK = 2**22  # The most logits that a device holds at a time: 16 MiB.
 
 
 def sigmoid_loss(
@@ -49,9 +49,10 @@ def sigmoid_loss(
   Args:
     u, v: Vectors of length 1 of the images and of their texts, (B, R).
     log_scale: Logarithm of the factor of the cosines.
-    bias: Is added to the scaled cosines; SigLIP's first value is -10.
-    groups: The number of each example's group, as `text_groups` has it; sums
-      leave out others of the same group. By default each is a group alone.
+    bias: Added to the scaled cosines; SigLIP's first value is -10.
+    groups: The number of each example's group, as from `text_groups`; sums
+      leave out others of the same group. By default each example is a group of
+      its own.
   """
   x = jnp.exp(log_scale) * u
   shift = jnp.broadcast_to(bias, len(x))
@@ -107,8 +108,8 @@ def softmax_loss(
 def text_groups(tokens: Int[Array, "B T"]) -> UInt32[Array, " B"]:
   """The number of each text's group; equal texts, by their tokens, are a group.
 
-  It is a hash of 32 bits: two texts of 4,096 that differ have the same number
-  in one batch of 500.
+  It is a hash of 32 bits: of 500 batches with 4,096 different texts, about one
+  has two texts with the same number.
 
   >>> import jax.numpy as jnp
   >>> from vit_jax.training.contrastive import text_groups
@@ -131,40 +132,52 @@ def _over_others(
   shift: Losses,
   groups: Groups | None,
 ) -> Any:
-  """Goes through the logits x y^T + shift of each row, block by block.
+  """The total over the logits x y^T + shift of each row, block by block.
 
   `add` maps a total and the logits of a block to the next total. Logits within
-  a group, among them a row's own, are -inf. `start` is the first
-  total, whose arrays have a row for each example. The backward pass computes
-  the logits again.
+  a group, among them a row's own, are -inf. `start` is the first total, whose
+  arrays have a row for each example. The backward pass computes the logits
+  again.
   """
   groups = jnp.arange(len(x)) if groups is None else groups
   axes = mesh_axes("batch")
 
-  def of_device(start: Any, x: Array, y: Array, shift: Array, groups: Array):
+  def on_device(start: Any, x: Array, y: Array, shift: Array, groups: Array):
     every, every_group = y, groups
     if axes:
       every = jax.lax.all_gather(y, axes, tiled=True)
       every_group = jax.lax.all_gather(groups, axes, tiled=True)
-    blocks = _blocks(len(x), every, every_group)
+    blocks = _cut_columns(len(x), every, every_group)
 
     @jax.checkpoint
-    def block(total: Any, columns: tuple[Array, Array, Array]):
+    def add_block(total: Any, columns: _Columns):
       y, column_groups, counts = columns
       # Cosines times 100 need more than the bfloat16 that TPUs multiply in.
       logits = jnp.matmul(x, y.T, precision="highest") + shift[:, None]
       others = (groups[:, None] != column_groups[None]) & counts[None]
       return add(total, jnp.where(others, logits, -jnp.inf)), None
 
-    return jax.lax.scan(block, start, blocks)[0]
+    return jax.lax.scan(add_block, start, blocks)[0]
 
-  return on_each_device(of_device, ("batch",))(start, x, y, shift, groups)
+  return on_each_device(on_device, ("batch",))(start, x, y, shift, groups)
 
 
-def _blocks(
-  rows: int, y: Vectors, groups: Array
-) -> tuple[Float[Array, "n c R"], Array, Array]:
-  """Equal blocks of the columns, their groups, and which columns there are."""
+class _Columns(NamedTuple):
+  """Columns of the logits, in n equal blocks of c columns.
+
+  Attributes:
+    y: Their vectors, (n, c, R).
+    groups: Their groups, (n, c).
+    counts: Which of them are no padding, booleans (n, c).
+  """
+
+  y: Array
+  groups: Array
+  counts: Array
+
+
+def _cut_columns(rows: int, y: Vectors, groups: Array) -> _Columns:
+  """Cuts the columns into blocks of at most `_BLOCK` logits with all rows."""
   count = -(-rows * len(y) // _BLOCK)
   size = -(-len(y) // count)
   padding = count * size - len(y)
@@ -173,4 +186,4 @@ def _blocks(
     padded = jnp.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1))
     return padded.reshape(count, size, *array.shape[1:])
 
-  return cut(y), cut(groups), cut(jnp.ones(len(y), bool))
+  return _Columns(cut(y), cut(groups), cut(jnp.ones(len(y), bool)))

@@ -43,13 +43,13 @@ class Teacher:
   settings: DistillSettings
 
   def logits(self, params: Any, images: Images, mean: Any, std: Any) -> Targets:
-    """The teacher's logits, for the crops that the student sees.
+    """The teacher's logits for the crops that the student sees.
 
-    They are the student's images, mixed, and normalised with `mean` and `std`.
-    No gradient goes through.
+    The crops are mixed, and normalised with `mean` and `std`. No gradient goes
+    through the logits.
     """
-    seen = self.images(images, mean, std)
-    logits: Any = self.model.apply({"params": params}, seen)
+    own_images = self.images(images, mean, std)
+    logits: Any = self.model.apply({"params": params}, own_images)
     return jax.lax.stop_gradient(logits)
 
   def images(
@@ -59,21 +59,23 @@ class Teacher:
     std: Any,
     size: tuple[int, int] | None = None,
   ) -> Float[Array, "B height width C"]:
-    """The student's images, which have this mean and std, as the teacher's.
+    """The student's images, normalised by `mean` and `std`, as the teacher's.
 
     They are resized to `size`, by default the teacher's, by linear
     interpolation, smoothed if they shrink.
     """
-    (m, s), (own_m, own_s) = (
-      (jnp.array(x).reshape(1, 1, 1, -1) for x in pair)
-      for pair in ((mean, std), (self.mean, self.std))
-    )
+
+    def per_channel(values: Any) -> Array:
+      return jnp.array(values).reshape(1, 1, 1, -1)
+
+    m, s = per_channel(mean), per_channel(std)
+    own_m, own_s = per_channel(self.mean), per_channel(self.std)
     B, _, _, C = images.shape
     images = images * (s / own_s) + (m - own_m) / own_s
     size = size or self.image_size
     return jax.image.resize(images, (B, *size, C), "linear")
 
-  def beside(self, labelled: Classification) -> "Distilled":
+  def make_objective(self, labelled: Classification) -> "Distilled":
     """The objective of the labels and of this teacher's answers."""
     return Distilled(labelled, self)
 
@@ -84,7 +86,7 @@ class Teacher:
 
     Soft answers give T^2 KL(teacher || student) at temperature T, summed over
     the classes if the loss is sigmoid; DeiT's form divides it by the number of
-    classes. Hard ones are taken for labels. `logits` are the student's;
+    classes. Hard answers are used as labels. `logits` are the student's;
     `labelled` is the loss of each example under its labels.
     """
     settings, T = self.settings, self.settings.temperature
@@ -98,11 +100,10 @@ class Teacher:
     else:
       soft = losses.probabilities(kind, teacher_logits / T)
       entropy = losses.cross_entropy(kind, teacher_logits / T, soft)
-      crossed = losses.cross_entropy(kind, logits / T, soft)
-      teacher_loss = T**2 * (crossed - entropy)
-      teacher_loss = (
-        teacher_loss / K if settings.form == "deit" else teacher_loss
-      )
+      cross = losses.cross_entropy(kind, logits / T, soft)
+      teacher_loss = T**2 * (cross - entropy)
+      if settings.form == "deit":
+        teacher_loss = teacher_loss / K
     return (1 - settings.weight) * labelled + settings.weight * teacher_loss
 
 
@@ -141,7 +142,7 @@ class Distilled(Objective):
     else:
       heads = [apply(inputs)]
     loss, _ = labelled.loss_and_score(heads[0], targets)
-    average = jnp.add(heads[0], heads[-1]) / 2  # One head is its own average.
+    average = jnp.add(heads[0], heads[-1]) / 2  # With one head, its logits.
     _, score = labelled.loss_and_score(average, targets)
     params = context.frozen["teacher"]
     answers = self.teacher.logits(params, inputs, labelled.mean, labelled.std)

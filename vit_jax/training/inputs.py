@@ -1,4 +1,4 @@
-"""From the arrays of a batch to what a model takes, and to its outputs."""
+"""Turns the arrays of a batch into a model's inputs, and into its outputs."""
 
 import dataclasses
 import math
@@ -51,7 +51,7 @@ class ImageInputs(TakesImages):
 def inputs_of(
   batch: Mapping[str, Array], mean: Sequence[float], std: Sequence[float]
 ) -> Inputs:
-  """The images of a batch, or their patches where it says their sizes."""
+  """The normalised images of a batch, or their patches if it has `size`."""
   if "size" not in batch:
     return normalize(batch["image"], mean, std)
   patches = batch["image"]  # (B, N, P^2 C)
@@ -65,10 +65,10 @@ def inputs_of(
 def places(
   size: Int[Array, "B M 2"], N: int
 ) -> tuple[Int[Array, "B N 2"], Int[Array, "B N"]]:
-  """Row and column of each of N patches, and the image that it is of.
+  """Row and column of each of N patches, and the image it belongs to.
 
-  The images of a row follow one another, each of them row by row. What is left
-  is padding, of no image: -1.
+  The images of a row follow one another, each of them row by row. The rest of
+  the row is padding, whose image is -1.
 
   >>> import jax.numpy as jnp
   >>> from vit_jax.training.inputs import places
@@ -101,16 +101,16 @@ def by_image(outputs: Any, inputs: Any) -> Any:
 
 
 def weights_of(inputs: Any) -> Float[Array, " BM"] | None:
-  """1 for each image that there is, in the order of `by_image`, and 0 else.
+  """1 for each image that exists, in the order of `by_image`, and 0 for others.
 
-  None if every row holds one image: then there is nothing to leave out.
+  None if every row holds one image, as there is then nothing to leave out.
   """
   if not isinstance(inputs, Patches) or inputs.size.shape[1] == 1:
     return None
   return inputs.exists.reshape(-1).astype(jnp.float32)
 
 
-def mirrored(inputs: Inputs, channels: int) -> Inputs:
+def mirror(inputs: Inputs, channels: int) -> Inputs:
   """The images, mirrored left to right."""
   if not isinstance(inputs, Patches):
     return inputs[:, :, ::-1]

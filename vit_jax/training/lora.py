@@ -47,10 +47,12 @@ def trained_init(
     trained = {
       k: v for k, v in params.items() if model_parts.is_trained_beside_lora(k)
     }
-    kernels = chosen(settings, unboxed, model_parts)
+    kernels = chosen_kernels(settings, unboxed, model_parts)
     keys = jax.random.split(jax.random.fold_in(key, 1), len(kernels))
     for path, own_key in zip(kernels, keys, strict=True):
-      a, b = _product(model_parts, path, params[path], settings.rank, own_key)
+      a, b = _init_factors(
+        model_parts, path, params[path], settings.rank, own_key
+      )
       trained |= {beside(path, _A): a, beside(path, _B): b}
     return unflatten_dict(trained, sep="/")
 
@@ -58,7 +60,7 @@ def trained_init(
 
 
 def base_init(params_init: Init, parts: Parts | None = None) -> Init:
-  """Returns a function from a random key to the parameters that stay."""
+  """Returns a function from a random key to the parameters that stay fixed."""
 
   def init(key: Array) -> Any:
     params = flatten_dict(params_init(key), sep="/")
@@ -73,23 +75,24 @@ def base_init(params_init: Init, parts: Parts | None = None) -> Init:
   return init
 
 
-def chosen(
+def chosen_kernels(
   settings: LoraSettings,
   params: Mapping[str, Any],
   parts: Parts | None = None,
 ) -> list[str]:
   """The paths of the kernels that get a product, in alphabetical order.
 
-  The heads' are not among them, since these are trained themselves. The pattern
-  is searched in paths such as "block_0/msa/query/kernel", also if the layers
-  are stacked. `params` holds all parameters by path, or their shapes. Raises
-  ValueError if there are none, or only some of the stacked layers' are.
+  Those of the heads get none, since they are trained themselves. The pattern is
+  searched in paths such as "block_0/msa/query/kernel", also if the layers are
+  stacked. `params` holds all parameters by path, or their shapes. Raises
+  ValueError if the pattern chooses no kernel, or those of only some of the
+  stacked layers.
 
   >>> import numpy as np
-  >>> from vit_jax.training.lora import chosen
+  >>> from vit_jax.training.lora import chosen_kernels
   >>> from vit_jax.training.settings import LoraSettings
   >>> paths = ("block_0/mlp/expand/kernel", "patches/kernel", "head/kernel")
-  >>> chosen(LoraSettings(), {path: np.zeros((4, 4)) for path in paths})
+  >>> chosen_kernels(LoraSettings(), {path: np.zeros((4, 4)) for path in paths})
   ['block_0/mlp/expand/kernel']
   """
   pattern = re.compile(settings.kernels)
@@ -116,7 +119,7 @@ def chosen(
   return chosen_paths
 
 
-def _product(
+def _init_factors(
   parts: Parts, path: str, kernel: Any, rank: int, key: Array
 ) -> tuple[Any, Any]:
   """The first A and B of a kernel, boxed with their logical axes."""
@@ -135,7 +138,7 @@ def _product(
   )
 
 
-def merged(settings: LoraSettings, base: Any, trained: Any) -> Any:
+def merge(settings: LoraSettings, base: Any, trained: Any) -> Any:
   """All parameters of the model, with the products added to their kernels."""
   trained_arrays = flatten_dict(trained, sep="/")
   whole = {k: v for k, v in trained_arrays.items() if not is_factor(k)}
@@ -145,16 +148,16 @@ def merged(settings: LoraSettings, base: Any, trained: Any) -> Any:
 
 
 def is_factor(path: str) -> bool:
-  """Whether a trained parameter is a factor of a product, and no head's."""
+  """Whether a trained parameter is A or B of a product, and not a head's."""
   return path in (beside(path, _A), beside(path, _B))
 
 
 def with_product(
   settings: LoraSettings, path: str, array: Any, trained: Mapping[str, Any]
 ) -> Any:
-  """A parameter of the base plus its product, if `trained` has one by its path.
+  """A parameter of the base plus its product, if `trained` has its factors.
 
-  The array is of NumPy or JAX, as the result is.
+  The result is an array of NumPy or JAX, as `array` is.
 
   >>> import numpy as np
   >>> from vit_jax.training.lora import with_product
@@ -171,7 +174,7 @@ def with_product(
     return array
   a = trained[beside(path, _A)]
   b = trained[beside(path, _B)]
-  # Both have the axes of stacked layers, and one of the rank.
+  # Both have the axes of stacked layers, and one axis of length `rank`.
   lead = a.shape[: a.ndim + b.ndim - 2 - array.ndim]
   rank = settings.rank
   product = a.reshape(*lead, -1, rank) @ b.reshape(*lead, rank, -1)

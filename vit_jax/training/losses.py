@@ -27,8 +27,8 @@ def cross_entropy(
 ) -> Float[Array, " B"]:
   """Softmax cross-entropy, or sigmoid cross-entropy summed over classes.
 
-  `weights` has a factor for each class, of its term t log p. Raises ValueError
-  for another kind of loss, which has no classes.
+  `weights` has a factor for each class, which multiplies its term t log p.
+  Raises ValueError for another kind of loss, which has no classes.
 
   >>> import jax.numpy as jnp
   >>> from vit_jax.training.losses import cross_entropy
@@ -127,7 +127,7 @@ def cutmix(
 
   The batch shares one box, whose sides are sqrt(1 - lambda) of the image's for
   a lambda from Beta(alpha, alpha). Its centre lies anywhere in the image, so
-  that edges may cut it; what is left of it is the neighbour's share.
+  that edges may cut it; the share of the area that remains is the neighbour's.
 
   >>> import jax
   >>> import jax.numpy as jnp
@@ -174,7 +174,8 @@ def mixup_or_cutmix(
   )
 
 
-def _no_average() -> Any:
+def _raise_no_average() -> Any:
+  """Raises ValueError, as the run keeps no average of the parameters."""
   raise ValueError(
     "ema_decay=0: the objective reads the average of the parameters, and there "
     "is none: set a decay."
@@ -192,13 +193,13 @@ class StepContext:
     state: The objective's own state before the step; None if it keeps none.
     frozen: Parameters that the run uses but does not train, by name, such as
       `teacher`.
-    average_of: Gives `averaged`, which most objectives do not ask for.
+    average_of: Computes `averaged`, which most objectives do not read.
   """
 
   step: Any = 0
   state: Any = None
   frozen: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  average_of: Callable[[], Any] = _no_average
+  average_of: Callable[[], Any] = _raise_no_average
 
   @property
   def averaged(self) -> Any:
@@ -219,7 +220,7 @@ class Loss(NamedTuple):
     state: The objective's state after the step; None if it keeps none.
     weight: The weight of each example in the mean loss and the mean score,
       (B,), such as 0 where rows of several images lack one; None weighs all
-      alike. What has no weight may be anything that is finite.
+      alike. Where it is 0, the other values may be anything finite.
   """
 
   value: Array
@@ -248,7 +249,7 @@ class Objective:
     return None
 
   def for_run(self, model: Any, length: RunLength) -> "Objective":
-    """The objective of a run of this length, which has schedules of its own.
+    """The objective for a run of this length, on which its schedules depend.
 
     Raises ValueError if it does not fit the run's model or its batches.
     """
@@ -256,10 +257,10 @@ class Objective:
     return self
 
   def with_answers(self, teacher: Any) -> "Objective":
-    """The objective that learns a teacher's answers, too.
+    """The objective that also learns the answers of a teacher.
 
     The teacher is a `distillation.Teacher`. Raises ValueError if the objective
-    has no answers to compare with them.
+    has no answers to compare with the teacher's.
     """
     raise ValueError(
       "distill.teacher has answers for whole images, and the objective "
@@ -281,7 +282,7 @@ class Objective:
   def loss(
     self, apply: Apply, inputs: Any, targets: Any, context: StepContext
   ) -> Loss:
-    """The loss and the score of each example, and what follows.
+    """The loss and the score of each example, as a `Loss`.
 
     Args:
       apply: Maps the model's inputs, such as images, and collections of
@@ -304,7 +305,7 @@ class Objective:
 class CoupledObjective(Objective):
   """An objective that couples examples by their embeddings alone.
 
-  A batch can thus be computed in parts all the same.
+  So a batch can still be computed in parts.
   """
 
   couples = True
@@ -312,14 +313,14 @@ class CoupledObjective(Objective):
   def embed(
     self, apply: Apply, inputs: Any, context: StepContext
   ) -> tuple[Any, Any]:
-    """The embeddings of examples, arrays (B, ...), and what they share.
+    """The embeddings of examples, arrays (B, ...), and what examples share.
 
-    They share numbers such as a temperature, which the inputs do not change.
+    Examples share numbers such as a temperature, which do not depend on inputs.
     """
     raise NotImplementedError
 
   def couple(self, embeddings: Any, shared: Any, targets: Any) -> Loss:
-    """The loss of both that `embed` gives."""
+    """The loss of a batch, from the two results of `embed` for it."""
     raise NotImplementedError
 
   def loss(
@@ -350,7 +351,7 @@ class Classification(TakesImages, Objective):
 
   def with_answers(self, teacher: Any) -> Objective:
     """The loss of the labels and of the teacher's answers."""
-    return teacher.beside(self)
+    return teacher.make_objective(self)
 
   def prepare(
     self, batch: Mapping[str, Array], key: Array
@@ -387,7 +388,7 @@ class Classification(TakesImages, Objective):
   ) -> Loss:
     """The loss and the score of each example; `apply` gives the logits (B, K).
 
-    Of rows of several images, the examples are all of these.
+    In rows of several images, each image is an example.
     """
     del context
     logits = by_image(apply(inputs), inputs)
@@ -404,7 +405,7 @@ class Classification(TakesImages, Objective):
     correct = logits.argmax(axis=-1) == targets.argmax(axis=-1)
     kind, weights = self.settings.kind, self.class_weights
     loss = cross_entropy(kind, logits, targets, weights)
-    return loss, correct & jnp.isfinite(loss)  # NaN is no answer.
+    return loss, correct & jnp.isfinite(loss)  # NaN is never correct.
 
   def for_evaluation(self) -> "Classification":
     """The same loss, without the class weights and without smoothing."""

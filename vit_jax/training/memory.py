@@ -1,7 +1,7 @@
 """The memory that a compiled step needs, and what the devices have.
 
-XLA's own count for a program; the operating system's, or the device's, for the
-rest. What is not known is not said.
+XLA counts what a program needs; the operating system or the device tells what
+is free. A figure that nobody tells is None.
 """
 
 import contextlib
@@ -15,15 +15,38 @@ import jax
 from vit_jax.runtime import command
 
 _GB = 1e9
-# Files of a memory cgroup: its limit, its use, and the part of the use that
-# the system takes back, in `memory.stat`. Version 2 first, then version 1.
+
+
+class _Cgroup(NamedTuple):
+  """A memory cgroup: its folder, and the names of its figures.
+
+  Attributes:
+    folder: The path of the folder, below `sys/fs/cgroup` or whole.
+    limit: The file with the limit.
+    usage: The file with the use.
+    inactive: The key in `memory.stat` of the use that the system can reclaim.
+  """
+
+  folder: pathlib.Path
+  limit: str
+  usage: str
+  inactive: str
+
+
+# The names by the kind of a line of `/proc/self/cgroup`: those of version 2 of
+# cgroups, then those of version 1.
 _CGROUPS = {
-  "": ("", "memory.max", "memory.current", "inactive_file"),
-  "memory": (
-    "memory",
-    "memory.limit_in_bytes",
-    "memory.usage_in_bytes",
-    "total_inactive_file",
+  "": _Cgroup(
+    pathlib.Path(),
+    limit="memory.max",
+    usage="memory.current",
+    inactive="inactive_file",
+  ),
+  "memory": _Cgroup(
+    pathlib.Path("memory"),
+    limit="memory.limit_in_bytes",
+    usage="memory.usage_in_bytes",
+    inactive="total_inactive_file",
   ),
 }
 
@@ -33,9 +56,9 @@ class Needs:
   """Bytes that a program needs on a device.
 
   Attributes:
-    arguments: Its arguments, which are there before it runs.
-    temporaries: Its intermediate values, while it runs.
-    results: Its results that do not replace an argument.
+    arguments: Its arguments, which are in memory before it runs.
+    temporaries: Its intermediate values while it runs.
+    results: Those of its results that do not replace an argument.
   """
 
   arguments: int
@@ -43,17 +66,18 @@ class Needs:
   results: int
 
   @property
-  def more(self) -> int:
-    """Bytes beside those of its arguments."""
+  def beyond_arguments(self) -> int:
+    """Bytes that it needs besides those of its arguments."""
     return self.temporaries + self.results
 
   @property
   def total(self) -> int:
-    return self.arguments + self.more
+    """Bytes that it needs in all."""
+    return self.arguments + self.beyond_arguments
 
   @classmethod
   def of(cls, compiled: Any) -> "Needs | None":
-    """The needs of a compiled program; None where the compiler tells none."""
+    """The needs of a compiled program; None if the compiler does not tell."""
     with contextlib.suppress(NotImplementedError, jax.errors.JaxRuntimeError):
       memory = compiled.memory_analysis()
       if memory is not None:
@@ -65,56 +89,57 @@ class Needs:
     return None
 
 
-class Lacking(NamedTuple):
+class Shortage(NamedTuple):
   """The memory of a program that does not fit.
 
   Attributes:
     needed: Bytes that it needs besides its arguments.
-    free: Bytes that are free, fewer than these: of the host if the devices are
-      processors, else of a device.
+    free: Bytes that are free, fewer than needed: of the host if the devices are
+      CPUs, else of a device.
   """
 
   needed: int
   free: int
 
 
-def lacking(compiled: Any, devices: Sequence[Any]) -> Lacking | None:
+def find_shortage(compiled: Any, devices: Sequence[Any]) -> Shortage | None:
   """The memory that a program lacks once its arguments are in place.
 
   None if the program fits, or if it is not known whether it does.
 
-  On processors, freed memory is no longer kept if it might be needed: a step
-  cannot always use that of the step before, and then takes it a second time.
+  On CPUs, the allocator no longer keeps freed memory if it might be needed: a
+  step cannot always reuse the memory of the step before, and then takes as much
+  again.
   """
   needs = Needs.of(compiled)
   free = free_on(devices)
   if needs is None or free is None:
     return None
-  more = needs.more
+  more = needs.beyond_arguments
   if devices[0].platform == "cpu":
     more *= len(devices)
     if 2 * more > free:
       command.give_back_freed_memory()
       free = free_on(devices) or free
-  return Lacking(more, free) if more > free else None
+  return Shortage(more, free) if more > free else None
 
 
-def warning(
-  found: Lacking, batch_size: int, unit: int, *, recomputes: bool
+def shortage_warning(
+  shortage: Shortage, batch_size: int, unit: int, *, recomputes: bool
 ) -> str:
   """A line on a step that does not fit, with what to do.
 
   Args:
-    found: The bytes needed and free, from `lacking`.
+    shortage: The bytes needed and free, from `find_shortage`.
     batch_size: The step's batch size.
     unit: A batch size has to be a multiple of this.
-    recomputes: Whether `model.remat` is there to be set.
+    recomputes: Whether `model.remat` can be set, so that less is kept.
   """
-  needed, free = found
+  needed, free = shortage
   ways = []
-  share = int(batch_size * free / needed) // unit
-  if share:
-    fits = unit << (share.bit_length() - 1)
+  units = int(batch_size * free / needed) // unit
+  if units:
+    fits = unit << (units.bit_length() - 1)  # A power of two of units.
     ways.append(f"batch_size={fits}")
   if recomputes:
     ways.append("model.remat=full, which computes activations a second time")
@@ -128,7 +153,7 @@ def warning(
 def free_on(devices: Sequence[Any]) -> int | None:
   """Bytes that are free on each of the devices, or on their host.
 
-  None where neither tells.
+  None if neither tells.
   """
   if devices[0].platform == "cpu":
     return host_free()
@@ -147,26 +172,25 @@ def host_free(root: pathlib.Path = pathlib.Path("/")) -> int | None:
   """
   free = []
   with contextlib.suppress(OSError, ValueError, KeyError):
-    free.append(1024 * _numbers(root / "proc/meminfo")["MemAvailable:"])
-  for folder, limit, usage, inactive in _cgroups(root):
+    free.append(1024 * _read_numbers(root / "proc/meminfo")["MemAvailable:"])
+  for cgroup in _cgroups(root):
+    folder = cgroup.folder
     with contextlib.suppress(OSError, ValueError):  # Without a limit, "max".
-      most = int((folder / limit).read_text())
-      used = int((folder / usage).read_text())
-      taken_back = _numbers(folder / "memory.stat").get(inactive, 0)
-      free.append(most - used + taken_back)
+      limit = int((folder / cgroup.limit).read_text())
+      used = int((folder / cgroup.usage).read_text())
+      numbers = _read_numbers(folder / "memory.stat")
+      free.append(limit - used + numbers.get(cgroup.inactive, 0))
   return min(free, default=None)
 
 
-def _numbers(path: pathlib.Path) -> dict[str, int]:
-  """The first two words of each line of a file."""
+def _read_numbers(path: pathlib.Path) -> dict[str, int]:
+  """The name and the number that begin each line of a file."""
   lines = (line.split() for line in path.read_text().splitlines())
   return {words[0]: int(words[1]) for words in lines if len(words) > 1}
 
 
-def _cgroups(
-  root: pathlib.Path,
-) -> Iterator[tuple[pathlib.Path, str, str, str]]:
-  """The folders of this process's memory cgroups and of those above them.
+def _cgroups(root: pathlib.Path) -> Iterator[_Cgroup]:
+  """This process's memory cgroups and those above them.
 
   In a container, the path of the cgroup may be that on its host, and its files
   lie at the top.
@@ -176,10 +200,9 @@ def _cgroups(
     lines = (root / "proc/self/cgroup").read_text().splitlines()
   for line in lines:
     _, kinds, path = line.split(":", 2)
-    for kind, (place, *files) in _CGROUPS.items():
+    for kind, names in _CGROUPS.items():
       if kind in kinds.split(","):
-        limit, usage, inactive = files
-        top = root / "sys/fs/cgroup" / place
+        top = root / "sys/fs/cgroup" / names.folder
         own = pathlib.PurePosixPath(path.lstrip("/"))
         for folder in (own, *own.parents):
-          yield top / folder, limit, usage, inactive
+          yield names._replace(folder=top / folder)

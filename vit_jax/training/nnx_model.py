@@ -26,8 +26,8 @@ class NnxModel(nnx.Module):
   Attributes:
     params: Its parameters, a tree of `nnx.Param`. Those that qwix adds for LoRA
       are `nnx.LoRAParam`, which `wrt=nnx.LoRAParam` trains alone.
-    rngs: Gives the key `dropout` of calls that train; None if each brings its
-      own.
+    rngs: Has the key `dropout` for calls that train; None if each call brings
+      its own.
   """
 
   def __init__(self, model: Model, params: Any, rngs: nnx.Rngs | None = None):
@@ -45,7 +45,7 @@ class NnxModel(nnx.Module):
     **options: Any,
   ) -> Any:
     rngs = rngs or self.rngs
-    if train:  # Not all that `method=` can name has such an argument.
+    if train:  # A method that `method=` names may not have this argument.
       options["train"] = True
     keys = {"dropout": rngs.dropout()} if train and rngs else {}
     variables = {"params": self.linen_params()}
@@ -58,7 +58,7 @@ class NnxModel(nnx.Module):
       ) from error
 
   def linen_params(self) -> dict[str, Any]:
-    """The parameters as a tree of arrays, as every other function takes it."""
+    """The parameters as a tree of arrays, as all other functions take them."""
     return nnx.to_pure_dict(nnx.state(self.params))
 
 
@@ -96,7 +96,7 @@ def as_nnx(
       By default they are drawn with the key `params` of `rngs`.
     rngs: Keys for dropout, unless each call brings its own.
     image_size: Height and width of the images, to draw parameters.
-    channels: Channels of the images, for the same.
+    channels: Channels of the images, to draw parameters.
 
   Raises:
     ValueError: if there are no parameters, and nothing to draw them with.
@@ -112,6 +112,6 @@ def as_nnx(
 
 
 def _variable(path: tuple[Any, ...], array: ArrayLike) -> nnx.Variable:
-  """An array as NNX holds it; qwix names LoRA's "kernel_lora_a"."""
+  """An array as a variable of NNX; qwix names LoRA's "kernel_lora_a"."""
   lora = "_lora_" in jax.tree_util.keystr(path[-1:])
   return (nnx.LoRAParam if lora else nnx.Param)(jnp.asarray(array))

@@ -1,8 +1,7 @@
-"""Operations of a model and of a train step.
+"""Floating-point operations of a model and of a train step.
 
-They are those of matrix products and convolutions, counted in the traced
-program, before a compiler changes it: a product of (m, k) and (k, n) takes
-2 m k n.
+Those of matrix products and convolutions are counted in the traced program,
+before a compiler changes it: a product of (m, k) and (k, n) takes 2 m k n.
 """
 
 import math
@@ -43,7 +42,7 @@ def step_gflops(
 ) -> Operations:
   """Counts the operations of a train step; the arrays may be mere shapes.
 
-  A step that keeps less and computes it again counts as one that does not.
+  What `model.remat` computes a second time is not counted.
   """
   trained = 0
 
@@ -54,7 +53,7 @@ def step_gflops(
     def run(variables: Any, inputs: Any, rngs: Any) -> Any:
       return model.apply(variables, inputs, rngs=rngs, **options)
 
-    operations, shapes = traced_operations(run, variables, inputs, rngs)
+    operations, shapes = trace_operations(run, variables, inputs, rngs)
     trained += operations
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
@@ -66,7 +65,7 @@ def step_gflops(
     context = context_of(extras, state, frozen_params)
     return loss_of(state.params, context, key, inputs, targets)
 
-  others, _ = traced_operations(forward, state, batch, frozen_params)
+  others, _ = trace_operations(forward, state, batch, frozen_params)
   rows = jax.tree.leaves(batch)[0].shape[0]
   return Operations(
     forward=(trained + others) / rows / 1e9,
@@ -76,16 +75,17 @@ def step_gflops(
 
 def count_operations(function: Callable, *args: Any) -> int:
   """Operations of one call; the arguments may be mere shapes."""
-  return traced_operations(function, *args)[0]
+  return trace_operations(function, *args)[0]
 
 
-def traced_operations(function: Callable, *args: Any) -> tuple[int, Any]:
+def trace_operations(function: Callable, *args: Any) -> tuple[int, Any]:
   """As `count_operations`, with the shapes of what the call returns."""
   program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-  return _operations(program.jaxpr), shapes
+  return _count_jaxpr(program.jaxpr), shapes
 
 
-def _operations(jaxpr: core.Jaxpr) -> int:
+def _count_jaxpr(jaxpr: core.Jaxpr) -> int:
+  """Operations of a traced program, with those of the programs it calls."""
   total = 0
   for equation in jaxpr.eqns:
     params, name = equation.params, equation.primitive.name
@@ -103,14 +103,14 @@ def _operations(jaxpr: core.Jaxpr) -> int:
       total += 2 * math.prod(results[0]) * depth
     else:
       times = params["length"] if name == "scan" else 1
-      total += times * sum(map(_operations, _called(params)))
+      total += times * sum(map(_count_jaxpr, _called_programs(params)))
   return total
 
 
-def _called(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
+def _called_programs(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
   """The programs that an equation calls."""
   for value in params.values():
-    program = getattr(value, "jaxpr", value)  # Some hold their constants.
+    program = getattr(value, "jaxpr", value)  # Of a closed one, the program.
     if isinstance(program, core.Jaxpr):
       yield program
 

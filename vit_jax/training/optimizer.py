@@ -33,7 +33,8 @@ def make_schedule(
   With w warm-up steps out of T in all, step t < w gets peak t / w. Later steps
   get final + (peak - final) f(s) with s = (t - w) / (T - w), where f(s) is 1 -
   s for linear and (1 + cos(pi s)) / 2 for cosine decay; the constant schedule
-  stays at the peak. DeiT's has one rate for the `epoch_steps` of an epoch.
+  stays at the peak. DeiT's schedule has one rate for the `epoch_steps` steps of
+  an epoch.
   Raises ValueError if the warm-up leaves no step for the decay.
 
   >>> from vit_jax.training.optimizer import make_schedule
@@ -51,8 +52,13 @@ def make_schedule(
       "_examples) or train longer."
     )
   if settings.decay == "deit":
-    epochs = (steps / epoch_steps for steps in (total_steps, warmup_steps))
-    return _deit_schedule(peak_lr, final_lr, epoch_steps, *epochs)
+    return _deit_schedule(
+      peak=peak_lr,
+      final=final_lr,
+      epoch_steps=epoch_steps,
+      total=total_steps / epoch_steps,
+      warmup=warmup_steps / epoch_steps,
+    )
   decay_steps = max(1, total_steps - warmup_steps)
   if settings.decay == "cosine":
     alpha = final_lr / peak_lr if peak_lr else 0.0
@@ -97,11 +103,11 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
   """Makes the optimizer: clipping, Adam or momentum, weight decay, rate.
 
-  A decaying weight w loses lr * weight_decay * w at each step, but LAMB scales
-  its update, decay included, to the norm of its array, and leaves other arrays
-  to Adam, as apex and timm do. Muon is for the kernels of the blocks, and Adam
-  for all else. Parameters that are not trained keep their values and take no
-  memory in the optimizer.
+  A weight w that decays loses lr * weight_decay * w at each step. LAMB then
+  scales the updates of these arrays, decay included, to the norm of the array,
+  and leaves other arrays to Adam, as apex and timm do. Muon is for the kernels
+  of the blocks, and Adam for all other parameters. Parameters that are not
+  trained keep their values and take no memory in the optimizer.
 
   >>> import jax.numpy as jnp
   >>> import optax
@@ -120,9 +126,9 @@ def make_optimizer(
     is_trainable: Tells by a parameter's path whether it is trained; by default
       all parameters are.
     parts: The model's parts; by default those that the parameters' names
-      suggest (`models.parts.guess_parts`), and `settings.layer_decay` then has no
-      effect.
-    total_steps: Length of the run, for a weight decay that changes.
+      suggest (`models.parts.guess_parts`), and `settings.layer_decay` then has
+      no effect.
+    total_steps: Length of the run, for a weight decay with a schedule.
   """
   clip_norm = settings.clip_norm
   core = optax.scale_by_adam(settings.b1, settings.b2, settings.epsilon)
@@ -132,7 +138,7 @@ def make_optimizer(
     muon = _scale_by_muon(settings, parts)
     kinds: Any = {"muon": muon, "adam": core}
     core = optax.partition(kinds, functools.partial(_muon_or_adam, parts))
-  decays = functools.partial(_decaying, settings)
+  decays = functools.partial(_decay_mask, settings)
   decay = optax.add_decayed_weights(
     _weight_decay(settings, total_steps), mask=decays
   )
@@ -146,7 +152,7 @@ def make_optimizer(
     _scale_by_place(settings, parts),
     optax.scale_by_learning_rate(learning_rate),
   )
-  return tx if is_trainable is None else _only(is_trainable, tx)
+  return tx if is_trainable is None else _train_only(is_trainable, tx)
 
 
 def _weight_decay(settings: OptimizerSettings, total_steps: int) -> Any:
@@ -157,7 +163,11 @@ def _weight_decay(settings: OptimizerSettings, total_steps: int) -> Any:
   return lambda step: cosine(step, first, last, total_steps)
 
 
-def _decaying(settings: OptimizerSettings, params: Any) -> Any:
+def _decay_mask(settings: OptimizerSettings, params: Any) -> Any:
+  """A tree that says of each parameter whether it decays.
+
+  Raises ValueError if weights are to decay and no parameter does.
+  """
   pattern = settings.weight_decay_on
   path_decays = re.compile(pattern).search
   mask = map_paths(lambda path, _: path_decays(path) is not None, params)
@@ -170,7 +180,9 @@ def _decaying(settings: OptimizerSettings, params: Any) -> Any:
   return mask
 
 
-def _only(is_trainable: Callable[[str], bool], tx: Tx) -> Tx:
+def _train_only(is_trainable: Callable[[str], bool], tx: Tx) -> Tx:
+  """The optimizer `tx` for the trained parameters, and none for the others."""
+
   def label(path: str, _: Any) -> str:
     return "trained" if is_trainable(path) else "frozen"
 
@@ -182,8 +194,8 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
   """Scales each array's update to the array's norm (arXiv:1904.00962).
 
   Query, key and value of a layer are one array, as in DeiT III's code. The
-  stacked arrays of scanned blocks have one norm per block. An update whose norm
-  is 0, or whose array's is, stays as it is.
+  stacked arrays of scanned blocks have one norm per block. An update stays as
+  it is if its norm or that of its array is 0.
   """
 
   def scale(updates: Any, params: Any) -> Any:
@@ -196,37 +208,38 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
       name = merge_qkv(path)
       totals[name] = totals.get(name, 0) + jnp.stack(squares)
 
-    def scaled(path: str, update: Any) -> Any:
-      below, above = jnp.sqrt(totals[merge_qkv(path)])
-      zero = (above == 0) | (below == 0)
-      return update * jnp.where(zero, 1, above / jnp.where(zero, 1, below))
+    def scale_one(path: str, update: Any) -> Any:
+      update_norm, norm = jnp.sqrt(totals[merge_qkv(path)])
+      zero = (norm == 0) | (update_norm == 0)
+      return update * jnp.where(zero, 1, norm / jnp.where(zero, 1, update_norm))
 
     map_paths(add, updates, params)
-    return map_paths(scaled, updates)
+    return map_paths(scale_one, updates)
 
   return optax.stateless(scale)
 
 
 def _scale_by_muon(settings: OptimizerSettings, parts: Parts | None) -> Tx:
-  """Turns the momentum of a matrix into its nearest orthogonal one, about.
+  """Replaces the momentum of a matrix by about the nearest orthogonal matrix.
 
   With momentum b, gradient g and m = b m + (1 - b) g, that of Nesterov is
   b m + (1 - b) g; Optax divides its parts by 1 - b^(t + 2) and 1 - b^(t + 1)
   first, for steps t = 0, 1, ..., which the authors' code does not.
 
-  Its factor, 0.2 times the root of the longer side, makes the update's elements
+  A factor of 0.2 times the root of the longer side makes the update's elements
   as large as Adam's, so that the same learning rate fits (arXiv:2502.16982).
   """
 
-  def orthogonal(model_parts: Parts, path: str, update: Array) -> Array:
-    both = model_parts.kernel_axes(path, update.ndim)
-    sides = [math.prod(update.shape[i] for i in axes) for axes in both]
-    x = update.reshape(*update.shape[: both[0][0]], *sides)
+  def orthogonalize(model_parts: Parts, path: str, update: Array) -> Array:
+    inputs, outputs = model_parts.kernel_axes(path, update.ndim)
+    rows = math.prod(update.shape[axis] for axis in inputs)
+    columns = math.prod(update.shape[axis] for axis in outputs)
+    x = update.reshape(*update.shape[: inputs[0]], rows, columns)
     if not settings.momentum_correction:
       norms = jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)
       x = x / (norms + _LEAST_NORM)
-    x = _newton_schulz(x) if sides[0] <= sides[1] else _newton_schulz(x.mT).mT
-    return x.reshape(update.shape) * (0.2 * math.sqrt(max(sides)))
+    x = _newton_schulz(x) if rows <= columns else _newton_schulz(x.mT).mT
+    return x.reshape(update.shape) * (0.2 * math.sqrt(max(rows, columns)))
 
   def dimensions(
     model_parts: Parts, path: str, array: Array
@@ -236,21 +249,23 @@ def _scale_by_muon(settings: OptimizerSettings, parts: Parts | None) -> Tx:
       reduction_axis=inputs, output_axis=outputs
     )
 
-  def each(function: Callable[..., Any], tree: Any) -> Any:
+  def map_kernels(function: Callable[..., Any], tree: Any) -> Any:
     model_parts = parts or guess_parts(tree)
     return map_paths(functools.partial(function, model_parts), tree)
 
   # Optax only divides by the norm here: its iteration is on stacks of one
   # matrix, which takes 1.6 times as long on a CPU.
-  axes = functools.partial(each, dimensions)
+  axes = functools.partial(map_kernels, dimensions)
   momentum = contrib.scale_by_muon(
     beta=settings.momentum, ns_steps=0, weight_dimension_numbers=axes
   )
-  if not settings.momentum_correction:  # But for the factor 1 - b, the same.
+  if not settings.momentum_correction:  # The same but for the factor 1 - b.
     momentum = optax.trace(settings.momentum, nesterov=True)
-  return optax.chain(
-    momentum, optax.stateless(lambda updates, _: each(orthogonal, updates))
-  )
+
+  def orthogonalize_all(updates: Any, _: Any) -> Any:
+    return map_kernels(orthogonalize, updates)
+
+  return optax.chain(momentum, optax.stateless(orthogonalize_all))
 
 
 def _newton_schulz(x: Array) -> Array:
@@ -262,9 +277,9 @@ def _newton_schulz(x: Array) -> Array:
 
 
 def _muon_or_adam(parts: Parts | None, params: Any) -> Any:
-  """The optimizer of each parameter, where Muon is asked for.
+  """A tree with the optimizer of each parameter, "muon" or "adam".
 
-  Raises ValueError if there is nothing for Muon.
+  Raises ValueError if there is no parameter for Muon.
   """
 
   model_parts = parts or guess_parts(params)
@@ -286,17 +301,18 @@ def _scale_by_layer(decay: float, parts: Parts | None) -> Tx:
   if decay == 1 or parts is None:
     return optax.identity()
 
-  def scaled(path: str, update: Any) -> Any:
+  def scale_one(path: str, update: Any) -> Any:
     rate = jnp.asarray(decay ** parts.depth(path), update.dtype)  # () or (L,)
     return update * rate.reshape(rate.shape + (1,) * (update.ndim - rate.ndim))
 
-  return optax.stateless(lambda updates, _: map_paths(scaled, updates))
+  return optax.stateless(lambda updates, _: map_paths(scale_one, updates))
 
 
 def _scale_by_place(settings: OptimizerSettings, parts: Parts | None) -> Tx:
   """Scales updates by where a parameter lies in the model.
 
-  It is one member of the chain, whose state a checkpoint has by its number.
+  It is always one member of the optimizer's chain: a checkpoint stores the
+  states of the members by their numbers.
   """
   by_layer = _scale_by_layer(settings.layer_decay, parts)
   if settings.patches_lr == 1:
@@ -310,11 +326,11 @@ def _scale_patches(factor: float, parts: Parts | None) -> Tx:
   def scale(updates: Any, _: Any) -> Any:
     model_parts = parts or guess_parts(updates)
 
-    def scaled(path: str, update: Any) -> Any:
+    def scale_one(path: str, update: Any) -> Any:
       of_patches = model_parts.reads_pixels(beside(path, "kernel"))
       return update * factor if of_patches else update
 
-    return map_paths(scaled, updates)
+    return map_paths(scale_one, updates)
 
   return optax.stateless(scale)
 
@@ -324,10 +340,10 @@ def trainable_filter(
 ) -> Callable[[str], bool] | None:
   """Returns a function that tells whether the parameter at a path is trained.
 
-  It returns None if all parameters are trained. The embeddings and the first
-  `freeze_layers` of the encoder's L layers are not, of each encoder if there
-  are several; with -1, only the head is. A decoder is always trained but for
-  -1. Raises ValueError if the model has fewer layers, or they are stacked.
+  Returns None if all parameters are trained. Otherwise, the embeddings and the
+  first `freeze_layers` of the encoder's L layers are frozen, in each encoder if
+  there are several, and a decoder is trained. With -1, only the head is
+  trained. Raises ValueError if the model has fewer layers, or they are stacked.
 
   >>> from vit_jax.training.optimizer import trainable_filter
   >>> is_trainable = trainable_filter(freeze_layers=1, parts=12)
@@ -358,7 +374,7 @@ def trainable_filter(
 
 
 def map_paths(function: Callable[..., Any], *trees: Any) -> Any:
-  """Maps function(path, *leaves); "block_0/msa/out/bias" is a path.
+  """The tree of function(path, *leaves); "block_0/msa/out/bias" is a path.
 
   >>> from vit_jax.training.optimizer import map_paths
   >>> params = {"head": {"bias": 1.0, "kernel": 2.0}}

@@ -1,4 +1,4 @@
-"""Schedules by step of what is neither a learning rate nor trained."""
+"""Schedules by step for figures other than the learning rate."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +11,7 @@ from vit_jax.runtime.settings import Duration
 
 @dataclasses.dataclass(frozen=True)
 class RunLength:
-  """The length of a run, and what makes steps of another duration.
+  """The length of a run, and the numbers that convert durations into steps.
 
   Attributes:
     total_steps: Steps of the run.

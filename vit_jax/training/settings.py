@@ -161,19 +161,21 @@ class DistillSettings(Section):
   )
 
 
-def _are_weights(text: str) -> bool:
-  """Whether `class_weights` may be so: "balanced", or numbers above 0."""
+def _is_class_weights(text: str) -> bool:
+  """Whether a text is "balanced" or lists numbers above 0."""
   try:
-    return text == "balanced" or all(0 < w < 1e6 for w in _numbers(text))
+    return text == "balanced" or all(0 < w < 1e6 for w in _parse_numbers(text))
   except ValueError:
     return False
 
 
-def _numbers(text: str) -> tuple[float, ...]:
+def _parse_numbers(text: str) -> tuple[float, ...]:
+  """The numbers of a list such as "1,2.5"."""
   return tuple(map(float, text.split(",")))
 
 
-def _fit_binary_targets(loss: "LossSettings") -> None:
+def _check_binary_targets(loss: "LossSettings") -> None:
+  """Raises ValueError unless the loss is sigmoid without label smoothing."""
   if loss.kind != "sigmoid" or loss.label_smoothing:
     raise ValueError(
       f"binary_targets=True needs kind='sigmoid' and label_smoothing=0.0; "
@@ -195,7 +197,9 @@ class LossSettings(Section):
     None,
     'Weights of the classes, such as "1,2.5", or "balanced" by their number of '
     "training images; for several labels, weights of the positive terms.",
-    must=Rule("be balanced or numbers above 0, such as 1,2.5", _are_weights),
+    must=Rule(
+      "be balanced or numbers above 0, such as 1,2.5", _is_class_weights
+    ),
   )
   label_smoothing: float = setting(
     0.0, "Share of the uniform distribution in the targets.", must=BELOW_1
@@ -215,14 +219,14 @@ class LossSettings(Section):
     False,
     "Raise every target above 0 to 1, as DeiT III does for mixed images.",
     needs="mixup_alpha or cutmix_alpha",
-    fits=_fit_binary_targets,
+    fits=_check_binary_targets,
   )
 
   def listed_weights(self) -> tuple[float, ...] | None:
     """The weights that `class_weights` lists; None if it does not list any."""
     if self.class_weights in (None, "balanced"):
       return None
-    return _numbers(self.class_weights)
+    return _parse_numbers(self.class_weights)
 
 
 @dataclasses.dataclass(frozen=True)

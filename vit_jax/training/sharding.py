@@ -26,7 +26,7 @@ from vit_jax.runtime import hosts
 AXES = ("data", "fsdp", "tensor")
 SCOPED_VMEM = "xla_tpu_scoped_vmem_limit_kib"  # The compiler's name for it.
 Devices = Sequence[Any]
-# A mesh axis may cover part of a row of chips: 32 x 8 fits 16 x 16 chips.
+# Lets a mesh axis cover part of a row of chips: 32 x 8 fits 16 x 16 chips.
 _SPLIT: dict[str, Any] = {"allow_split_physical_axes": True}
 
 # Pairs of a logical axis and the mesh axis that it is split over. `STORED` is
@@ -102,6 +102,10 @@ def make_mesh(
 
 
 def _across_slices(shape: list[int], slices: int, devices: Devices) -> Any:
+  """The devices as an array of this shape, whose first axis crosses slices.
+
+  Raises ValueError if the number of slices does not divide that axis.
+  """
   if shape[0] % slices:
     raise ValueError(
       f"mesh.data={shape[0]} must be a multiple of the {slices} slices: "
@@ -122,7 +126,7 @@ def batch_shards(mesh: Mesh) -> int:
   return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated_sharding(mesh: Mesh) -> NamedSharding:
   """Sharding that keeps the whole array on every device."""
   return NamedSharding(mesh, PartitionSpec())
 
@@ -140,18 +144,19 @@ def array_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
 
 
 def _sharded_shape(
-  path: tuple, array: jax.ShapeDtypeStruct, sharded: NamedSharding
+  path: tuple, array: jax.ShapeDtypeStruct, sharding: NamedSharding
 ) -> jax.ShapeDtypeStruct:
+  """The array's shape with this sharding; ValueError if it does not divide."""
   try:
-    sharded.shard_shape(array.shape)
+    sharding.shard_shape(array.shape)
   except ValueError as error:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     raise ValueError(
       f"{name} of shape {array.shape} does not divide over the mesh axes "
-      f"{tuple(sharded.spec)}: choose mesh.fsdp and mesh.tensor that divide "
+      f"{tuple(sharding.spec)}: choose mesh.fsdp and mesh.tensor that divide "
       "the hidden size, the heads and the MLP."
     ) from error
-  return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharded)
+  return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
 
 
 def on_mesh(function: Callable, mesh: Mesh) -> Callable:
@@ -184,8 +189,8 @@ def jit_train_step(
   """Compiles the step for the mesh; the new state replaces the donated one.
 
   Args:
-    shapes: Those of the state.
-    fixed: The shapes of its other arguments, after state and batch.
+    shapes: The shapes of the state.
+    fixed: The shapes of the step's arguments after state and batch.
     scoped_vmem_mib: MiB of a TPU's own memory that one operation may take; None
       is the compiler's default. Other devices have no such memory.
   """
@@ -197,7 +202,7 @@ def jit_train_step(
     jax.jit(
       on_mesh(train_step, mesh),
       in_shardings=(shardings, batch_sharding(mesh), *map(shardings_of, fixed)),
-      out_shardings=(shardings, replicated(mesh)),
+      out_shardings=(shardings, replicated_sharding(mesh)),
       donate_argnums=0,
       compiler_options=options,
     )
@@ -216,15 +221,15 @@ class Compiling:
 
 
 @contextlib.contextmanager
-def compiled_meanwhile(function: Any, *arguments: Any) -> Iterator[Compiling]:
-  """Compiles a jitted function in a thread, beside the work inside.
+def compile_meanwhile(function: Any, *arguments: Any) -> Iterator[Compiling]:
+  """Compiles a jitted function in a thread while the block of `with` runs.
 
-  The program is there once the work has ended.
+  The program is complete at the end of the block.
 
-  The arguments may be shapes with shardings. A call with such arrays then finds
-  the program; it also raises the error, if compiling failed. The function is
-  traced before the work begins: in the thread, Python would take turns between
-  both, and the compiler would have to wait for the end of the work.
+  The arguments may be shapes with shardings. A later call with such arrays
+  finds the program; if compiling failed, that call raises the error. The
+  function is traced before the block begins: in the thread, tracing would
+  compete with the block for Python's lock, and compiling would start late.
   """
   lowered, compiling = None, Compiling()
   with contextlib.suppress(Exception):
@@ -245,15 +250,15 @@ def compiled_meanwhile(function: Any, *arguments: Any) -> Iterator[Compiling]:
 
 def jit_replicated(function: Callable, mesh: Mesh, **options: Any) -> Any:
   """Compiles a function of the model; every device gets its whole result."""
-  options["out_shardings"] = replicated(mesh)
+  options["out_shardings"] = replicated_sharding(mesh)
   return hosts.together(jax.jit(on_mesh(function, mesh), **options))
 
 
 def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
   """Raises ValueError unless the batch splits evenly.
 
-  `name` is the configuration key, for the message. Each device computes so many
-  equal parts one after another.
+  `name` is the configuration key, for the message. Each device computes its
+  share in `parts` equal parts, one after another.
   """
   shards = batch_shards(mesh)
   needed = shards * parts
@@ -269,7 +274,7 @@ def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:
 def padded_batch_size(batch_size: int, mesh: Mesh) -> int:
   """The size of an evaluation batch, rounded up to split over the mesh.
 
-  The last batch is padded and masked anyway, so any size is made to fit.
+  The last batch is padded and masked anyway, so any size can be made to fit.
 
   >>> import jax
   >>> from vit_jax.training.sharding import make_mesh, padded_batch_size
@@ -283,22 +288,22 @@ def padded_batch_size(batch_size: int, mesh: Mesh) -> int:
 def to_device(
   batches: Iterable[dict[str, np.ndarray]], sharding: NamedSharding, ahead: int
 ) -> Iterator[dict[str, jax.Array]]:
-  """Sends each host's batches to its devices ahead of their use.
+  """Yields batches on the devices, and sends them there ahead of their use.
 
-  A batch is this host's rows, and the sharding is over all hosts. While one
-  batch is in use, `ahead` of them are sent.
+  A batch holds the rows of this host, and the sharding is over all hosts. While
+  one batch is in use, the next `ahead` are sent.
   """
   send = functools.partial(jax.make_array_from_process_local_data, sharding)
   put = functools.partial(jax.tree.map, send)
-  return begun_ahead(map(put, batches), ahead)
+  return start_ahead(map(put, batches), ahead)
 
 
-def begun_ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
-  """Passes items on, each when `count` after it have been taken as well.
+def start_ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
+  """Yields items, each once the next `count` have been taken from the source.
 
-  >>> from vit_jax.training.sharding import begun_ahead
+  >>> from vit_jax.training.sharding import start_ahead
   >>> source = iter("abcde")
-  >>> next(begun_ahead(source, count=2)), next(source)
+  >>> next(start_ahead(source, count=2)), next(source)
   ('a', 'd')
   """
   source = iter(items)
@@ -312,14 +317,14 @@ def begun_ahead(items: Iterable[Any], count: int) -> Iterator[Any]:
 def steps_ahead() -> int:
   """How many steps may be under way while the host reads an older one.
 
-  Two keep an accelerator from waiting for the host. A CPU computes none of them
-  sooner, but takes the memory of each: three train steps of S/16 on 32 images
+  Two keep an accelerator from waiting for the host. On a CPU, nothing is
+  computed sooner, but each takes memory: three train steps of S/16 on 32 images
   take 10 GB instead of 4.
   """
   return 0 if jax.default_backend() == "cpu" else 2
 
 
-def fetched(results: Iterable[Any]) -> Iterator[Any]:
-  """Results of steps, on the host; `steps_ahead` steps are under way."""
-  for result in begun_ahead(results, steps_ahead()):
+def fetch_results(results: Iterable[Any]) -> Iterator[Any]:
+  """Yields the results of steps on the host, with `steps_ahead` under way."""
+  for result in start_ahead(results, steps_ahead()):
     yield jax.device_get(result)

@@ -1,4 +1,4 @@
-"""The state of a training run, and how it starts; LoRA's base, a teacher."""
+"""The state of a training run, its start, and what it uses but never trains."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from vit_jax.runtime.printable import quoted
 from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LoraSettings
 
-# Imported only by the runs that have a teacher.
+# Only runs with a teacher import it.
 if TYPE_CHECKING:
   from vit_jax.training.distillation import Teacher
 
@@ -59,15 +59,16 @@ class TrainState:
 class Extras:
   """LoRA's base and a teacher, which a run uses but does not train.
 
-  It transforms the run's initialisation and parameters. In a plain run, each
-  method returns what it was given.
+  Its methods transform the run's initialisation and parameters. In a plain run,
+  each returns what it was given.
 
   Attributes:
     lora: With a rank, the state holds LoRA's products and the heads alone.
     frozen_params: The train step's arguments after state and batch: a
       dictionary with the trees `base` and `teacher`, as far as the run has
       them, or none. No checkpoint holds them.
-    sources: A record of where each of them came from, for the description.
+    sources: A record of where each of these trees came from, for the
+      description of the run.
     param_shapes: Shapes and shardings of all parameters of the model; only
       LoRA needs them.
     parts: The model's parts, for LoRA; by default as `lora.trained_init` has
@@ -96,15 +97,16 @@ class Extras:
     return task.with_teacher(self.teacher, self.frozen_params[0]["teacher"])
 
   def merged_params(self, params: Any, frozen_params: Any) -> Any:
-    """All parameters of the model, from those of a state.
+    """All parameters of the model, from the trained ones.
 
-    A compiled function is given the element of `frozen_params`.
+    `frozen_params` is the element of the field of that name, as a compiled
+    function gets it; None if there is none.
     """
     if not self.lora.rank:
       return params
     from vit_jax.training import lora
 
-    return lora.merged(self.lora, frozen_params["base"], params)
+    return lora.merge(self.lora, frozen_params["base"], params)
 
   def merge(self, params: Any) -> Any:
     """`merged_params` on the devices, outside a compiled step."""
@@ -144,7 +146,8 @@ def init_params(
   """Draws a model's first parameters, as plain arrays.
 
   Images are `image_size` high and wide, (height, width) or one number for both.
-  Raises ValueError if the key is none, or images do not split into patches.
+  Raises ValueError if `key` is no key of JAX, or images do not split into
+  patches.
 
   >>> import jax
   >>> import vit_jax
@@ -206,8 +209,8 @@ def with_params(
   """Replaces parameters of a state, and starts their average from them.
 
   The parameters and their average may be mere shapes with shardings. `leaves`
-  gives (path, whole array) of each parameter to replace. They are read one at a
-  time, and each device keeps its part.
+  yields (path, whole array) for each parameter to replace. The arrays are read
+  one at a time, and each device keeps its part.
   """
   params: dict[str, Any] = flatten_dict(state.params, sep="/")
   averaged: dict[str, Any] | None = None
@@ -222,8 +225,11 @@ def with_params(
     )
     if averaged is not None:
       averaged[path] = jnp.copy(params[path])
+  whole_average = None
+  if averaged is not None:
+    whole_average = unflatten_dict(averaged, sep="/")
   return dataclasses.replace(
     state,
     params=unflatten_dict(params, sep="/"),
-    averaged_params=averaged and unflatten_dict(averaged, sep="/"),
+    averaged_params=whole_average,
   )

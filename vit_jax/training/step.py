@@ -1,5 +1,6 @@
 """The train step: one pure function from (state, batch) to (state, metrics)."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -85,11 +86,11 @@ def make_train_step(
     learning_rate: The schedule or the number in `tx`, for the metrics.
     seed: Seed of Mixup, dropout and masks.
     mean, std: As in `losses.Classification`, which `loss` describes.
-    objective: Trains on something else than the class of an image; `mean`,
-      `std` and `loss` do not matter then.
-    accumulation_steps: Number of parts that a batch is computed in, to save
-      memory. The gradient is the same, also that of a `CoupledObjective`; each
-      part draws its own dropout.
+    objective: The objective, if it is not the class of an image; `mean`, `std`
+      and `loss` then have no effect.
+    accumulation_steps: Number of parts in which a batch is computed, to save
+      memory. The gradient is the same, also that of a `CoupledObjective`, but
+      each part draws its own dropout.
     ema_decay: Decay of the parameters' Polyak average; 0 is off.
     ema_warmup: Whether the decay after step t is at most (1 + t) / (10 + t), so
       that the first parameters are soon forgotten.
@@ -98,8 +99,8 @@ def make_train_step(
   """
   objective = objective or Classification(model.num_classes, loss, mean, std)
   model_of = model_function(model.apply, is_trainable, extras)
-  gradient = _gradient(model_of, objective, accumulation_steps)
-  average = _averaging(objective, ema_decay, ema_warmup)
+  gradient = _make_gradient(model_of, objective, accumulation_steps)
+  average = _make_average(objective, ema_decay, ema_warmup)
   schedule: Any = learning_rate
   if not callable(schedule):
     schedule = optax.constant_schedule(jnp.float32(schedule))
@@ -118,18 +119,18 @@ def make_train_step(
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
 
-    def updated() -> TrainState:
+    def update() -> TrainState:
       updates, opt_state = tx.update(grads, state.opt_state, state.params)
       params = optax.apply_updates(state.params, updates)
       averaged = average(state, params)
       return TrainState(state.step, params, opt_state, averaged, means.state)
 
-    next_state: Any = _updated_if(finite, updated, state)
+    next_state: Any = _update_if_finite(finite, update, state)
     metrics = {
       "loss": mean_loss,
       objective.metric: means.score,
       "gradient_norm": norm,
-      "learning_rate": schedule(_updates(state)),
+      "learning_rate": schedule(_count_updates(state)),
       "skipped_steps": 1 - finite.astype(jnp.int32),
       **means.metrics,
     }
@@ -140,20 +141,20 @@ def make_train_step(
   return train_step
 
 
-def _updated_if(
-  finite: Array, updated: Callable[[], TrainState], state: TrainState
+def _update_if_finite(
+  finite: Array, update: Callable[[], TrainState], state: TrainState
 ) -> TrainState:
-  """The state after an update, or the old one if that is not finite."""
+  """The state after an update if that is finite, else the old state."""
 
-  def of_same_types() -> TrainState:
-    return jax.tree.map(_cast_like, updated(), state)
+  def update_in_types() -> TrainState:
+    return jax.tree.map(_cast_like, update(), state)
 
   if for_cpu():
-    # XLA's CPU compiler would copy each moment before it is overwritten. Others
-    # might wait for the host to choose a branch.
-    return jax.lax.cond(finite, of_same_types, lambda: state)
+    # With a selection, XLA's CPU compiler would copy each moment before it is
+    # overwritten. Other devices might wait for the host to choose a branch.
+    return jax.lax.cond(finite, update_in_types, lambda: state)
   select = functools.partial(jnp.where, finite)
-  return jax.tree.map(select, of_same_types(), state)
+  return jax.tree.map(select, update_in_types(), state)
 
 
 def _cast_like(new: Any, old: Any) -> Any:
@@ -163,14 +164,14 @@ def _cast_like(new: Any, old: Any) -> Any:
 
 
 class Means(NamedTuple):
-  """Means over a batch, or a part of it, beside that of the loss.
+  """Means over a batch, or a part of it, besides the mean loss.
 
   Attributes:
     score: The mean score.
     metrics: The objective's own metrics.
     state: The next state of the objective; None without any.
-    weight: The sum of the examples' weights, by which parts add up; None if all
-      examples count alike.
+    weight: The sum of the examples' weights, which weighs this part among
+      others; None if all examples count alike.
   """
 
   score: Array
@@ -183,17 +184,15 @@ def context_of(
   extras: Extras, state: TrainState, frozen_params: Any
 ) -> StepContext:
   """The step, state, average and frozen parameters, for an objective."""
-  known: dict[str, Any] = {}
-  if state.averaged_params is not None:
-    known["average_of"] = functools.partial(
-      extras.merged_params, state.averaged_params, frozen_params
-    )
-  return StepContext(
-    step=state.step,
-    state=state.objective_state,
-    frozen=frozen_params or {},
-    **known,
+  context = StepContext(
+    step=state.step, state=state.objective_state, frozen=frozen_params or {}
   )
+  if state.averaged_params is None:
+    return context
+  average_of = functools.partial(
+    extras.merged_params, state.averaged_params, frozen_params
+  )
+  return dataclasses.replace(context, average_of=average_of)
 
 
 def model_function(
@@ -203,32 +202,34 @@ def model_function(
 ) -> Callable[[Any, Any, Array], Apply]:
   """A function from (params, frozen_params, key) to an objective's `apply`."""
 
-  def stopped(path: str, leaf: Array) -> Array:
-    keep = is_trainable is None or is_trainable(path)
-    return leaf if keep else jax.lax.stop_gradient(leaf)
+  def stop_frozen(path: str, leaf: Array) -> Array:
+    is_trained = is_trainable is None or is_trainable(path)
+    return leaf if is_trained else jax.lax.stop_gradient(leaf)
 
   def model_of(params: Any, frozen_params: Any, key: Array) -> Apply:
-    params = map_paths(stopped, params)
+    params = map_paths(stop_frozen, params)
     params = extras.merged_params(params, frozen_params)
 
     def apply(inputs: Any, *, method: Any = None, **collections: Any) -> Any:
       variables = {"params": params, **collections}
-      how: Any = {"method": method, "rngs": {"dropout": key}, "train": True}
-      return model_apply(variables, inputs, **how)
+      rngs = {"dropout": key}
+      return model_apply(
+        variables, inputs, method=method, rngs=rngs, train=True
+      )
 
     return apply
 
   return model_of
 
 
-def _gradient(
+def _make_gradient(
   model_of: Callable[..., Apply], objective: Objective, parts: int
 ) -> Callable:
   """A function from (params, context, key, inputs, targets).
 
-  It returns ((mean loss, `Means`), gradient), as `jax.value_and_grad` does; in
-  one part it is that. Raises ValueError if the objective does not allow for so
-  many parts.
+  It returns ((mean loss, `Means`), gradient), as the result of
+  `jax.value_and_grad` does, and computes them in `parts` parts. Raises
+  ValueError if the objective cannot be computed in several parts.
   """
   if parts > 1 and objective.couples:
     if not isinstance(objective, CoupledObjective):
@@ -236,7 +237,7 @@ def _gradient(
         f"accumulation_steps={parts} computes a batch in parts, and the loss "
         "of an example depends on the whole batch: set it to 1."
       )
-    return _coupled_in_parts(model_of, objective, parts)
+    return _coupled_gradient_in_parts(model_of, objective, parts)
   loss_of = loss_function(model_of, objective)
   return _average_over_parts(jax.value_and_grad(loss_of, has_aux=True), parts)
 
@@ -275,6 +276,7 @@ def _means(loss: Loss) -> tuple[Array, Means]:
 
 
 def _check_batch(batch: Any) -> None:
+  """Raises ValueError if a batch is not a dictionary."""
   if not issubclass(type(batch), Mapping):
     raise ValueError(
       f"a batch is a dictionary with image and label, not a "
@@ -282,13 +284,13 @@ def _check_batch(batch: Any) -> None:
     )
 
 
-def _averaging(
+def _make_average(
   objective: Objective, decay: float, warmup: bool
 ) -> Callable[[TrainState, Any], Any]:
-  """A function of a state and the next parameters: their next average."""
+  """A function from a state and the next parameters to their next average."""
   if not decay:
     return lambda state, params: state.averaged_params
-  decay_at = _decay(objective, decay, warmup)
+  decay_at = _make_decay(objective, decay, warmup)
 
   def average(state: TrainState, params: Any) -> Any:
     share = 1 - decay_at(state.step)
@@ -297,7 +299,7 @@ def _averaging(
   return average
 
 
-def _decay(
+def _make_decay(
   objective: Objective, decay: float, warmup: bool
 ) -> Callable[[Array], Any]:
   """The decay of the parameters' average, as a function of the step."""
@@ -308,7 +310,7 @@ def _decay(
       return own
     if not warmup:
       return decay
-    t = step + 1  # At first, the average is of the last tenth alone.
+    t = step + 1  # Early on, the average covers about the last tenth of steps.
     return jnp.minimum(decay, (1 + t) / (10 + t))
 
   return decay_at
@@ -324,7 +326,7 @@ def share_of_start(
   """
   if not ema_decay:
     return 0.0
-  decay_at = _decay(objective, ema_decay, ema_warmup)
+  decay_at = _make_decay(objective, ema_decay, ema_warmup)
 
   def remaining(step: Array, share: Array) -> Array:
     return share * decay_at(step)
@@ -333,8 +335,8 @@ def share_of_start(
   return float(jax.lax.fori_loop(0, count, remaining, jnp.float32(1)))
 
 
-def _updates(state: TrainState) -> Array:
-  """Number of updates, without skipped steps: the schedule's argument."""
+def _count_updates(state: TrainState) -> Array:
+  """Number of updates, without skipped steps, which the schedule takes."""
   counts = optax.tree.get_all_with_path(state.opt_state, "count")
   return counts[0][1] if counts else state.step
 
@@ -342,16 +344,17 @@ def _updates(state: TrainState) -> Array:
 def _split(x: Array, parts: int) -> Array:
   """Splits (B, ...) into (parts, B / parts, ...).
 
-  Part p takes the rows p, p + parts, ... A device that holds a run of rows thus
-  holds its share of every part, and no row moves between devices.
+  Part p takes the rows p, p + parts, ... So a device that holds consecutive
+  rows has its share of every part, and no row moves between devices.
   """
   return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
 def _average_over_parts(gradient: Callable, parts: int) -> Callable:
-  """Averages `gradient` over equal parts, each with its own random key.
+  """A function that averages `gradient` over parts of equal size.
 
-  Parts of which examples have weights count as much as these.
+  Each part has its own random key. If examples have weights, a part counts as
+  much as the sum of its weights.
   """
   if parts == 1:
     return gradient
@@ -362,8 +365,9 @@ def _average_over_parts(gradient: Callable, parts: int) -> Callable:
     def add_part(total, xs):
       part, (part_inputs, part_targets) = xs
       part_key = jax.random.fold_in(key, part)
-      found = gradient(params, context, part_key, part_inputs, part_targets)
-      (loss, means), grads = found
+      (loss, means), grads = gradient(
+        params, context, part_key, part_inputs, part_targets
+      )
       if means.state is not None:
         raise ValueError(
           f"accumulation_steps={parts}: the objective keeps a state, and takes "
@@ -379,8 +383,9 @@ def _average_over_parts(gradient: Callable, parts: int) -> Callable:
     data = jax.tree.map(lambda x: _split(x, parts), (inputs, targets))
     zeros = jnp.zeros(()), jnp.zeros(())
     zero = (zeros, jax.tree.map(jnp.zeros_like, params))
-    found = jax.lax.scan(add_part, zero, (jnp.arange(parts), data))
-    total, (metrics, weights) = found
+    total, (metrics, weights) = jax.lax.scan(
+      add_part, zero, (jnp.arange(parts), data)
+    )
     weight = None if weights is None else weights.sum()
     whole = parts if weight is None else weight
     (loss, score), grads = jax.tree.map(lambda x: x / whole, total)
@@ -390,14 +395,14 @@ def _average_over_parts(gradient: Callable, parts: int) -> Callable:
   return mean
 
 
-def _coupled_in_parts(
+def _coupled_gradient_in_parts(
   model_of: Callable[..., Apply], objective: CoupledObjective, parts: int
 ) -> Callable:
-  """As `_gradient`, for a loss that couples the parts (arXiv:2101.06983).
+  """As `_make_gradient`, for a loss that couples the parts (arXiv:2101.06983).
 
-  All parts are embedded first, and nothing else of them is kept. The loss gives
-  the gradient of the embeddings; it then goes back into the model part by part,
-  each of which is embedded again with the same dropout.
+  First, all parts are embedded, and only the embeddings are kept. From the
+  gradient of the loss for the embeddings, that for the parameters is computed
+  part by part; each part is embedded again with the same dropout.
   """
 
   def gradient(
@@ -410,7 +415,7 @@ def _coupled_in_parts(
     def embed_part(none: None, xs: tuple[Array, Any]):
       return none, embed(params, *xs)
 
-    def coupled(rows: Any, shared: Any) -> tuple[Array, Means]:
+    def couple(rows: Any, shared: Any) -> tuple[Array, Means]:
       return _means(objective.couple(rows, shared, targets))
 
     def add_part(total: Any, xs: tuple[Array, Any, Any]):
@@ -426,9 +431,10 @@ def _coupled_in_parts(
       lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), rows
     )
     shared = jax.tree.map(lambda x: x[0], shared)  # The same in all parts.
-    both = jax.value_and_grad(coupled, argnums=(0, 1), has_aux=True)
-    means, (rows_gradient, shared_gradient) = both(rows, shared)
-    # The backward pass of each part adds it once.
+    couple_gradient = jax.value_and_grad(couple, argnums=(0, 1), has_aux=True)
+    means, gradients = couple_gradient(rows, shared)
+    rows_gradient, shared_gradient = gradients
+    # Each part's backward pass adds the gradient of what they share.
     shared_gradient = jax.tree.map(lambda x: x / parts, shared_gradient)
     zero = jax.tree.map(jnp.zeros_like, params)
     total, _ = jax.lax.scan(add_part, zero, (*xs, split(rows_gradient)))

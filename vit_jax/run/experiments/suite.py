@@ -124,7 +124,7 @@ class _Scorer:
   def __init__(self, loaded: Loaded, track: Track):
     self._preprocessing, self._track = loaded.preprocessing, track
     self._mesh = sharding.make_mesh()
-    whole = sharding.replicated(self._mesh)
+    whole = sharding.replicated_sharding(self._mesh)
     self._params = jax.device_put(nn.unbox(loaded.params), whole)
     model, normalization = loaded.model, loaded.preprocessing.normalization
 
@@ -164,7 +164,7 @@ class _Scorer:
 
     with contextlib.closing(stream) as batches:
       results = map(answers, batches(self._track, name))
-      parts = zip(*sharding.fetched(results), strict=True)
+      parts = zip(*sharding.fetch_results(results), strict=True)
       best, label, counted, skipped = map(np.concatenate, parts)
     if not counted.any():
       raise ValueError(f"{name}: none of its images is readable.")

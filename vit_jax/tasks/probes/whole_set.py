@@ -82,7 +82,7 @@ class Readable:
 
   def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     first = 0
-    for y, row_info in sharding.fetched(self._batches):
+    for y, row_info in sharding.fetch_results(self._batches):
       readable = row_info["mask"] > 0
       self.places = first + np.flatnonzero(readable)
       first += len(readable)
