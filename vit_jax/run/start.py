@@ -24,7 +24,7 @@ from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.scores import kept_folds, of_folds
 from vit_jax.training import sharding
-from vit_jax.training.inputs import mirrored
+from vit_jax.training.inputs import mirror
 from vit_jax.training.state import TrainState, with_params
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.checkpoint_reader import DamagedError, again_if_deleted
@@ -212,7 +212,7 @@ def probe_head(plan: Plan, params: Any) -> "Probe":
   def views(params: Any, x: Inputs) -> Float[Array, "B ... V R"]:
     images = [x]
     if settings.train_transform.flip:
-      images.append(mirrored(x, plan.preprocessing.channels))
+      images.append(mirror(x, plan.preprocessing.channels))
     return jnp.stack([represent(model, params, x) for x in images], axis=-2)
 
   count = len(plan.source)
