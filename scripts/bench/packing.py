@@ -25,7 +25,7 @@ from vit_jax.data.decoding.decode import image_size
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.transforming.patches import some_shapes
 from vit_jax.data.transforming.sizes import AnySize
-from vit_jax.estimate.padding import tightest
+from vit_jax.estimate.padding import tightest_packing
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import read
 from vit_jax.run.start import fresh_state
@@ -75,7 +75,7 @@ def ways(root: str, tokens: int) -> dict[str, Plan]:
   shapes, size = some_shapes(whole.source), AnySize(tokens, PATCH)
   plans = {"of one size": make(root, tokens, tokens=None), "of one": whole}
   for least in (None, tokens // 4):
-    packing = tightest(size, shapes, BATCH // IN_ROW, 0, least)
+    packing = tightest_packing(size, shapes, BATCH // IN_ROW, 0, least)
     rows = {"images_per_row": IN_ROW, "row_tokens": packing.tokens}
     name = f"of {packing.tokens}, {IN_ROW} images each"
     if least is not None:

@@ -249,17 +249,17 @@ def test_bad_input_is_one_line():
 )
 def test_what_the_compiler_says_of_memory_is_explained(text):
   error = jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
-  found = compiler.explained(error)
+  found = compiler.to_own_error(error)
   assert isinstance(found, compiler.DoesNotFit)
   assert str(found) == "it needs 20.11G of HBM, and a device has 15.75G."
 
 
 def test_another_error_of_the_compiler_is_one_line():
   error = jax.errors.JaxRuntimeError("INTERNAL: another\nat an address")
-  found = compiler.explained(error)
+  found = compiler.to_own_error(error)
   assert isinstance(found, compiler.NotCompiled)
   assert str(found) == "the compiler failed: INTERNAL: another"
-  silent = compiler.explained(jax.errors.JaxRuntimeError(""))
+  silent = compiler.to_own_error(jax.errors.JaxRuntimeError(""))
   assert str(silent) == "the compiler failed: JaxRuntimeError"
 
 

@@ -82,7 +82,7 @@ def test_a_transfer_in_parts_is_one():
 
 
 def test_operations_without_an_estimate_are_listed():
-  assert hlo.without_estimate(hlo.read(TEXT)) == {
+  assert hlo.count_without_estimate(hlo.read(TEXT)) == {
     "fusion": 24,
     "all-gather": 24,
     "reduce-scatter": 24,
@@ -93,7 +93,7 @@ def test_operations_without_an_estimate_are_listed():
 def test_the_largest_number_of_cycles_is_no_estimate():
   text = TEXT.replace('cycles":"10"', f'cycles":"{2**63 - 1}"')
   assert hlo.total_cycles(hlo.read(text)) == 24 * 1000 + 5
-  assert hlo.without_estimate(hlo.read(text))["fusion"] == 48
+  assert hlo.count_without_estimate(hlo.read(text))["fusion"] == 48
 
 
 def test_pallas_kernels_are_told_from_other_custom_calls():
@@ -101,14 +101,14 @@ def test_pallas_kernels_are_told_from_other_custom_calls():
     "fusion(%arg), kind=kCustom, calls=%cut_sum",
     'custom-call(%arg), custom_call_target="tpu_custom_call"',
   )
-  assert hlo.without_estimate(hlo.read(text))["Pallas kernel"] == 24
+  assert hlo.count_without_estimate(hlo.read(text))["Pallas kernel"] == 24
   text = text.replace("tpu_custom_call", "ConcatBitcast")
-  assert hlo.without_estimate(hlo.read(text))["custom-call"] == 24
+  assert hlo.count_without_estimate(hlo.read(text))["custom-call"] == 24
 
 
 def test_blocks_are_taken_together():
   text = TEXT.replace("bf16[2,3]{1,0:T(8,128)(2,1)S(1)}, ", "")
-  rows = hlo.by_source(hlo.read(text))
+  rows = hlo.rows_by_source(hlo.read(text))
   sources = {source: (times, cycles) for source, _, times, cycles in rows}
   assert sources["jit(step)/block/mlp/dot_general"] in [(24, 24_000), (1, 5)]
   assert sum(cycles for *_, cycles in rows) == 24 * 1010 + 5

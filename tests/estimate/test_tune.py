@@ -123,7 +123,7 @@ def test_only_a_lack_of_memory_is_remembered(tmp_path, compiles):
     return row(50)
 
   compiles(with_a_faulty_compiler)
-  search = functools.partial(tune.tuned, topology="v5e:2x4", folder=tmp_path)
+  search = functools.partial(tune.tune, topology="v5e:2x4", folder=tmp_path)
   once, rows = search(settings(), sizes=(10, 1_000), most=16)
   assert rows[once]["mcycles"] == 50 and (24, False) in asked
   del asked[:]
@@ -140,12 +140,12 @@ def test_a_configuration_that_cannot_be_built_ends_the_search(
   for _ in range(2):
     compiles(without_a_checkpoint)
     with pytest.raises(ValueError, match=r"^'late\.npz' is neither"):
-      tune.tuned(settings(), "v5e:2x4", (10, 1_000), 16, tmp_path)
+      tune.tune(settings(), "v5e:2x4", (10, 1_000), 16, tmp_path)
   compiles(lambda _: row(50))
-  assert tune.tuned(settings(), "v5e:2x4", (10, 1_000), 16, tmp_path)[0]
+  assert tune.tune(settings(), "v5e:2x4", (10, 1_000), 16, tmp_path)[0]
   few = replaced(settings(), {"batch_size": 4})
   with pytest.raises(ValueError, match="batch_size=4 does not split over 8"):
-    tune.tuned(few, "v5e:2x4", (10, 1_000), 16, tmp_path)
+    tune.tune(few, "v5e:2x4", (10, 1_000), 16, tmp_path)
 
 
 @pytest.mark.parametrize("key", ["pretrained", "distill.teacher"])
@@ -172,13 +172,13 @@ def test_a_step_is_compiled_anew_for_another_model_of_its_name(
     file.write_text(text)
     for calls in (2, 0):  # The second search finds what was kept.
       del asked[:]
-      tune.tuned(given, "v5e:2x4", sizes, 2, folder)
+      tune.tune(given, "v5e:2x4", sizes, 2, folder)
       assert len(asked) == calls
   file.unlink()
   if checkpoint.exists():
     checkpoint.rmdir()
   with pytest.raises(ValueError, match="is neither a file or folder here"):
-    tune.tuned(given, "v5e:2x4", sizes, 2, folder)
+    tune.tune(given, "v5e:2x4", sizes, 2, folder)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_mesh_that_is_given_in_full_stays(tmp_path, compiles, sizes, fsdp):
     return row(50 if changed.scoped_vmem_mib is None else 60)
 
   compiles(measured)
-  best, rows = tune.tuned(given, "v5e:2x4", (10, 1_000), 16, tmp_path)
+  best, rows = tune.tune(given, "v5e:2x4", (10, 1_000), 16, tmp_path)
   assert best == Choice(fsdp=fsdp) and {*tried} == {fsdp}
   assert "50.0 ms" in tune.report(best, rows, given)[0]
 
@@ -227,7 +227,7 @@ def test_what_is_tried_divides_the_batch_and_the_devices():
   tensor = replaced(settings(), {"mesh.tensor": 2})
   axes = tune.axes_of(tensor, 32)  # 64 images over 16 devices.
   assert axes["parts"] == [1, 2, 4] and axes["fsdp"] == [1, 8, 16]
-  own, rule, *_ = tune.starts(tensor, axes)
+  own, rule, *_ = tune.first_choices(tensor, axes)
   assert rule == Choice(parts=2, fsdp=16, scoped_mib=24)
   assert own == Choice.of(tensor) == Choice()
   changes = {"accumulation_steps": 2, "mesh.fsdp": 16, "scoped_vmem_mib": 24}
@@ -246,7 +246,7 @@ def test_the_choice_is_written_as_a_configuration(tmp_path):
   assert config.model.variant == "B/16" and config.mesh.fsdp == 8
   assert config.batch_size == 512 and config.accumulation_steps == 2
   plain = load_config("pretrain:B/16,imagenet21k")
-  assert tuned_config.different(read(plain), read(config)) == changes
+  assert tuned_config.differing_keys(read(plain), read(config)) == changes
   assert "v5e:2x4" in path.read_text()
   # It may be written again, but not over what it changes, nor another file.
   tuned_config.check_target(path, "pretrain:B/16,imagenet21k")

@@ -57,6 +57,7 @@ DATA_SETS = {
 
 
 def define_flags() -> None:
+  """Defines the flags of this command and those of a configuration."""
   from vit_jax.run.flags import define_config_file, expanded
 
   define_config_file()
@@ -83,7 +84,10 @@ def define_flags() -> None:
 
 
 def main(_: list[str]) -> int:
-  """Raises ValueError if flags do not fit together, or a file has no name."""
+  """Prints the estimate, or tunes with --tune; returns the exit code.
+
+  Raises ValueError if flags do not fit together, or a file has no name.
+  """
   options = flags.FLAGS
   topology = options.topology
   if options.tune:
@@ -122,7 +126,10 @@ def main(_: list[str]) -> int:
 
 
 def _tune(options: Any) -> int:
-  """Searches for settings, prints them, and writes them if --write is given."""
+  """Searches for settings, prints them, and writes them if --write is given.
+
+  Returns the exit code. Raises ValueError if flags do not fit together.
+  """
   if name := command.first_given("forward", "save_hlo"):
     raise ValueError(
       f"--{name} and --tune are both given: --tune is about train steps."
@@ -141,7 +148,7 @@ def _tune(options: Any) -> int:
     tuned_config.check_target(path, config_name())
   sizes = _data_set(settings.data.name)
   topology, most = options.topology, options.trials
-  best, rows = tune.tuned(settings, topology, sizes, most)
+  best, rows = tune.tune(settings, topology, sizes, most=most)
   changes = best.changes(settings)
   text = [*tune.report(best, rows, settings), _table(rows[best])]
   if options.json:
@@ -150,13 +157,16 @@ def _tune(options: Any) -> int:
   say("\n".join(text), sys.stdout, whole=options.json)
   if path:
     name = config_name()
-    overrides = tuned_config.different(read(load_config(name)), settings)
+    overrides = tuned_config.differing_keys(read(load_config(name)), settings)
     tuned_config.write(path, name, {**overrides, **changes}, topology)
   return 0
 
 
 def _data_set(name: str | None) -> tuple[int, int]:
-  """(classes, training images), from the flags or those of a known data set."""
+  """(classes, training images), from the flags or of a known data set.
+
+  Raises ValueError if neither gives them.
+  """
   num_classes, num_examples = DATA_SETS.get(name or "", (0, 0))
   num_classes = flags.FLAGS.num_classes or num_classes
   num_examples = flags.FLAGS.num_examples or num_examples
@@ -171,11 +181,14 @@ def _data_set(name: str | None) -> tuple[int, int]:
 def _suggestion(
   settings: "Settings", chip: "Chip", devices: list[Any], sizes: tuple[int, int]
 ) -> str:
-  """Tries a few changes, the cheapest first, until the step fits."""
+  """Tries a few changes, the cheapest first, until the step fits.
+
+  Returns the line to print: the change that makes it fit, or that none does.
+  """
   from vit_jax.estimate import compiler
   from vit_jax.runtime.settings import replaced
 
-  faults = []
+  failures = []
   for change in compiler.changes(settings, len(devices)):
     text = " ".join(f"--config.{k}={v}" for k, v in change.items())
     say(f"Trying {text} ...")
@@ -183,8 +196,8 @@ def _suggestion(
       trial = replaced(settings, change)
       row, _ = compiler.estimate(trial, chip, devices, *sizes)
     except compiler.NotCompiled as error:
-      faults.append(str(error))
-      say(faults[-1])
+      failures.append(str(error))
+      say(failures[-1])
       continue
     except ValueError:
       continue
@@ -192,10 +205,10 @@ def _suggestion(
     mfu = row["mfu"]
     speed = f"{row['mcycles']:.1f} Mcycles" if mfu is None else f"MFU {mfu:.2f}"
     return f"This fits, with {peak:.1f} GiB per chip and {speed}: {text}"
-  if faults:
+  if failures:
     return (
       "No change that compiles makes it fit; another does not compile: "
-      f"{faults[0]}"
+      f"{failures[0]}"
     )
   return "None of these changes makes it fit: use more chips."
 
@@ -214,6 +227,7 @@ compiled in    {compile_seconds:.0f} s"""
 
 
 def _table(row: dict[str, Any]) -> str:
+  """The table that is printed for a row of `compiler.estimate`."""
   sent = row["collectives"].items()
   unknown = row["without_estimate"].items()
   speed = "and no time: the clock of this chip is not published"

@@ -63,7 +63,9 @@ class Lowered(NamedTuple):
   Attributes:
     step: The lowered program.
     gflops: Its operations for an image, in units of 1e9.
-    fastest: A line if it takes the fastest known settings.
+    mesh: The mesh of the devices.
+    plan: The plan of the run that it is a step of.
+    fastest: A line to print if it takes the fastest known settings, else None.
   """
 
   step: Any
@@ -78,7 +80,7 @@ class DoesNotFit(ValueError):
 
 
 class NotCompiled(ValueError):
-  """Raised if the compiler fails for another cause."""
+  """Raised if the compiler fails for another reason than memory."""
 
 
 def estimate(
@@ -89,7 +91,8 @@ def estimate(
   num_examples: int,
   forward: bool = False,
 ) -> tuple[dict[str, Any], str]:
-  """Compiles the train step; returns its cost and its program's text.
+  """Compiles the train step; returns a row of its costs, and its program's
+  text.
 
   With `forward`, it compiles the prediction of a batch instead. The row's
   `fastest` says which settings the step took from `run.fastest`, if any, and
@@ -99,17 +102,19 @@ def estimate(
   """
   if forward:
     mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
-    found = lower_forward(settings, mesh, num_classes)
+    lowered = lower_forward(settings, mesh, num_classes)
   else:
-    found = lower(settings, devices, num_classes, num_examples)
+    lowered = lower(settings, devices, num_classes, num_examples)
   images = settings.batch_size / len(devices)
-  row, text = cost(found.step, chip, found.mesh, images, found.gflops)
-  row |= {"fastest": found.fastest, "padding": None}
-  patches = found.plan.preprocessing.patches
+  row, text = cost(
+    lowered.step, chip, lowered.mesh, images=images, gflops=lowered.gflops
+  )
+  row |= {"fastest": lowered.fastest, "padding": None}
+  patches = lowered.plan.preprocessing.patches
   if patches is not None:
     from vit_jax.estimate import padding
 
-    packing = None if forward else found.plan.packing
+    packing = None if forward else lowered.plan.packing
     tflop = row["model_tflop"]
     row["padding"] = padding.shares(settings, patches, packing, tflop)
   return row, text
@@ -132,7 +137,7 @@ def cost(
   try:
     compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
-    raise explained(error) from error
+    raise to_own_error(error) from error
   seconds = time.perf_counter() - start
   text = compiled.as_text()
   ops = hlo.read(text)
@@ -141,13 +146,19 @@ def cost(
   coords = np.array([device.coords for device in mesh.devices.flat])
   rate = chip.link_gb * 1e3 / (chip.mhz or 1)
   waiting = network.step_cycles(ops, coords, rate, chip.ring)
-  # XLA's count, in which a loop's body counts once.
+  # XLA counts the body of a loop once.
   compiled_flop = compiled.cost_analysis().get("flops", 0.0)
   needs = memory.Needs.of(compiled)
-  assert needs is not None  # The TPU compiler tells it.
+  assert needs is not None  # The TPU compiler tells them.
   per_device, peak = chip.hbm_gib / chip.devices, needs.total
   if peak > per_device * GIB:  # The compiler may let this pass.
     raise DoesNotFit(_memory(f"{peak / GIB:.2f}G", f"{per_device:g}G"))
+  mfu = images_per_second = step_ms = None
+  if chip.flop_per_cycle:
+    mfu = model_flop * chip.devices / (cycles * chip.flop_per_cycle)
+  if chip.mhz:
+    images_per_second = images * chip.devices / cycles * chip.mhz * 1e6
+    step_ms = [count / chip.mhz / 1e3 for count in waiting]
   row = {
     "chips": mesh.size // chip.devices,
     "mesh": dict(mesh.shape),
@@ -161,17 +172,15 @@ def cost(
     "model_tflop": model_flop * chip.devices / 1e12,
     "compiled_tflop": compiled_flop * chip.devices / 1e12,
     "mcycles": cycles / 1e6,
-    "mfu": (per_cycle := chip.flop_per_cycle)
-    and model_flop * chip.devices / (cycles * per_cycle),
-    "images_per_second": chip.mhz
-    and images * chip.devices / cycles * chip.mhz * 1e6,
-    "step_ms": chip.mhz and [count / chip.mhz / 1e3 for count in waiting],
+    "mfu": mfu,
+    "images_per_second": images_per_second,
+    "step_ms": step_ms,
     "collectives": {
       kind: {"count": count, "mib": size / 2**20}
       for kind, (count, size) in hlo.collective_bytes(ops).items()
     },
-    "without_estimate": hlo.without_estimate(ops),
-    "by_op": hlo.by_source(ops),
+    "without_estimate": hlo.count_without_estimate(ops),
+    "by_op": hlo.rows_by_source(ops),
     "compile_seconds": seconds,
   }
   return row, text
@@ -180,7 +189,10 @@ def cost(
 def lower(
   settings: Settings, devices: list[Any], num_classes: int, num_examples: int
 ) -> Lowered:
-  """Lowers the settings' train step."""
+  """Lowers the settings' train step.
+
+  Raises ValueError if the configuration cannot be built.
+  """
   plan = plan_of_shapes(
     settings,
     num_classes=num_classes,
@@ -244,7 +256,7 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
   if kind == "v5e":
     bounds = (1, 1, 1) if shape == "1x1" else (2, 2, 1)
     options = dict(chip_config_name="default", chips_per_host_bounds=bounds)
-  if kind == "v4":  # Both cores of a chip are one device, as JAX has it there.
+  if kind == "v4":  # JAX sees both cores of a v4 chip as one device.
     bounds = (2, 2, 1)
     options = dict(chip_config_name="megacore", chips_per_host_bounds=bounds)
   try:
@@ -253,17 +265,15 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
     )
   except (jax.errors.JaxRuntimeError, RuntimeError) as error:
     reason = str(error).splitlines()[0]
-    missing = "not installed" in reason or "libtpu" in reason
-    raise ValueError(
-      'the TPU compiler is not installed: pip install "vit_jax[tpu]".'
-      if missing
-      else f"the compiler does not know --topology={name} ({reason})."
-    ) from error
+    message = f"the compiler does not know --topology={name} ({reason})."
+    if "not installed" in reason or "libtpu" in reason:
+      message = 'the TPU compiler is not installed: pip install "vit_jax[tpu]".'
+    raise ValueError(message) from error
   return CHIPS[kind], list(described.devices)
 
 
-def explained(error: Exception) -> Exception:
-  """`DoesNotFit` for an error of lacking memory, else `NotCompiled`."""
+def to_own_error(error: Exception) -> Exception:
+  """`DoesNotFit` for the compiler's error on memory, else `NotCompiled`."""
   sizes = re.search(
     r"Used ([\d.]+\w) of ([\d.]+\w) hbm|"
     r"\(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)",
@@ -278,7 +288,10 @@ def explained(error: Exception) -> Exception:
 
 
 def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:
-  """Changes of settings that save memory, in order of their cost in speed."""
+  """Yields changes of settings that save memory, the least slow ones first.
+
+  Each is a dictionary with the values of dotted keys.
+  """
   if (settings.mesh.fsdp or 1) < num_devices:
     yield {"mesh.fsdp": num_devices}
   yield {"mesh.fsdp": num_devices, "model.remat": "dots"}
@@ -291,4 +304,5 @@ def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:
 
 
 def _memory(needed: str, available: str) -> str:
+  """The message of `DoesNotFit`."""
   return f"it needs {needed} of HBM, and a device has {available}."

@@ -11,6 +11,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 COLLECTIVES = (
   "all-gather",
@@ -36,8 +37,9 @@ class Op:
     shape: The type of the result, as XLA writes it, without layouts.
     source: The operation's name in the traced program.
     cycles: XLA's estimate for running it once, or None without an estimate.
+    times: How often it runs.
     channel: A collective's channel. Operations of the same channel are parts of
-      one transfer, from its start to its end, with what it overlaps in between.
+      one transfer, from its start to its end, and overlap with those between.
     groups: The devices that a collective joins, as XLA writes them.
   """
 
@@ -51,14 +53,40 @@ class Op:
 
   @property
   def num_bytes(self) -> int:
-    """Size of its result on one device, or of a reduce-scatter's operand."""
+    """Bytes of its result on one device, or of a reduce-scatter's operand."""
     return num_bytes(self.shape)
+
+
+class _Instruction(NamedTuple):
+  """An instruction of a computation: its opcode, result type and whole line."""
+
+  opcode: str
+  shape: str
+  line: str
 
 
 @dataclasses.dataclass
 class _Computation:
-  instructions: list[tuple[str, str, str]]  # (opcode, type, the whole line)
+  """A named computation of a program, with the constants in it."""
+
+  instructions: list[_Instruction]
   constants: list[int]
+
+
+class SourceRow(NamedTuple):
+  """All operations of one source and type.
+
+  Attributes:
+    source: Their name in the traced program, without numbers of blocks.
+    shape: The type of their results.
+    times: How often they run.
+    cycles: XLA's estimate for all of them.
+  """
+
+  source: str
+  shape: str
+  times: int
+  cycles: int
 
 
 def read(text: str) -> list[Op]:
@@ -82,7 +110,7 @@ def total_cycles(ops: Iterable[Op]) -> int:
   return sum(cycles)
 
 
-def without_estimate(ops: Sequence[Op]) -> dict[str, int]:
+def count_without_estimate(ops: Sequence[Op]) -> dict[str, int]:
   """How many operations of each kind have no estimate."""
   counts = collections.Counter()
   for op in ops:
@@ -106,10 +134,10 @@ def collective_bytes(ops: Iterable[Op]) -> dict[str, tuple[int, int]]:
   return sums
 
 
-def by_source(ops: Iterable[Op]) -> list[tuple[str, str, int, int]]:
-  """Rows of (source, type, times, total cycles), the most expensive first.
+def rows_by_source(ops: Iterable[Op]) -> list[SourceRow]:
+  """The operations by source and type, the most expensive first.
 
-  Operations that differ only in their block's number share a row.
+  Operations that differ only in the number of their block share a row.
   """
   cycles = collections.Counter()
   times = collections.Counter()
@@ -118,11 +146,14 @@ def by_source(ops: Iterable[Op]) -> list[tuple[str, str, int, int]]:
       key = (re.sub(r"block_\d+", "block", op.source), op.shape)
       cycles[key] += op.cycles * op.times
       times[key] += op.times
-  return [(*key, times[key], total) for key, total in cycles.most_common()]
+  rows = []
+  for (source, shape), total in cycles.most_common():
+    rows.append(SourceRow(source, shape, times[source, shape], total))
+  return rows
 
 
 def num_bytes(shape: str) -> int:
-  """Size of all arrays of a type, as XLA writes it."""
+  """Size in bytes of all arrays of a type, as XLA writes it."""
   return sum(
     _item_bytes(kind) * math.prod(map(int, sizes.split(",") if sizes else ()))
     for kind, sizes in _ARRAY.findall(shape)
@@ -130,6 +161,7 @@ def num_bytes(shape: str) -> int:
 
 
 def _item_bytes(kind: str) -> int:
+  """Bytes of an element of a type such as "bf16"; 0 for what holds no data."""
   bits = re.search(r"\d+", kind)
   return max(1, int(bits[0]) // 8) if bits else int(kind == "pred")
 
@@ -142,7 +174,7 @@ def _computations(text: str) -> tuple[dict[str, _Computation], str]:
     instruction = _INSTRUCTION.match(line)
     if instruction and current is not None:
       shape, opcode = _type_and_opcode(instruction[3])
-      current.instructions.append((opcode, shape, line))
+      current.instructions.append(_Instruction(opcode, shape, line))
       if constant := re.search(r" constant\((\d+)\)", line):
         current.constants.append(int(constant[1]))
     elif header := _HEADER.match(line):
@@ -165,15 +197,18 @@ def _type_and_opcode(definition: str) -> tuple[str, str]:
 def _walk(
   computations: dict[str, _Computation], name: str, times: int
 ) -> Iterator[Op]:
-  """Operations in their order; the end of a transfer repeats its `Op`."""
+  """Yields the operations that a computation runs, in their order.
+
+  `times` is how often it runs. The end of a transfer repeats its `Op`.
+  """
   started: dict[str, list[Op]] = {}  # Transfers, by the name of their start.
   for opcode, shape, line in computations[name].instructions:
     ops: list[Op] = []
     if opcode == "while":
-      rounds = times * _trips(computations, line)
-      ops += _walk(computations, _called(line, "body"), rounds)
+      rounds = times * _trip_count(computations, line)
+      ops += _walk(computations, _called_name(line, "body"), rounds)
     elif opcode in ("call", "call-start"):  # On the SparseCores, meanwhile.
-      ops += _walk(computations, _called(line, "to_apply"), times)
+      ops += _walk(computations, _called_name(line, "to_apply"), times)
     elif opcode.removesuffix("-start") in COLLECTIVES:
       ops.append(_collective(computations[name], opcode, shape, line, times))
     elif opcode.endswith(("-update", "-done")):
@@ -181,14 +216,16 @@ def _walk(
     elif opcode not in _FREE:
       kernel = 'custom_call_target="tpu_custom_call"' in line
       kind = "Pallas kernel" if kernel else opcode
-      source, cycles = _facts(line)
+      source, cycles = _source_and_cycles(line)
       ops.append(Op(kind, shape, source, cycles, times))
       if opcode in ("fusion", "async-start") and "calls=" in line:
-        ops += _fused(computations[_called(line, "calls")], times)
+        fused = computations[_called_name(line, "calls")]
+        ops += _collectives_in_fusion(fused, times)
     if opcode.endswith(("-start", "-update")):
       result = line.partition(" = ")[0].strip(" %")
       started[result] = [op for op in ops if op.channel]
-    has_operands = "-start()" not in line  # Else an update brings them.
+    # A start without operands gets them by an update.
+    has_operands = "-start()" not in line
     yield from (op for op in ops if has_operands or not op.channel)
 
 
@@ -198,20 +235,24 @@ def _operand(opcode: str, line: str) -> str:
   return match[1] if match else ""
 
 
-def _called(line: str, role: str) -> str:
+def _called_name(line: str, role: str) -> str:
+  """The name of the computation that an instruction calls as `role`."""
   match = re.search(rf"{role}=%?([\w.\-]+)", line)
   assert match, line
   return match[1]
 
 
-def _fused(computation: _Computation, times: int) -> Iterator[Op]:
+def _collectives_in_fusion(
+  computation: _Computation, times: int
+) -> Iterator[Op]:
   """The collectives inside a fusion."""
   # An all-reduce of which a device keeps only a slice is a reduce-scatter.
-  cut = "dynamic-slice" in {opcode for opcode, _, _ in computation.instructions}
+  opcodes = {instruction.opcode for instruction in computation.instructions}
+  is_sliced = "dynamic-slice" in opcodes
   for opcode, shape, line in computation.instructions:
     if opcode in COLLECTIVES:
       op = _collective(computation, opcode, shape, line, times)
-      if opcode == "all-reduce" and cut:
+      if opcode == "all-reduce" and is_sliced:
         op = dataclasses.replace(op, kind="reduce-scatter")
       yield op
 
@@ -230,7 +271,7 @@ def _collective(
         shape = other
   channel = re.search(r"channel_id=(\d+)", line)
   groups = re.search(r"replica_groups=(.*?), \w+=", line)
-  source, cycles = _facts(line)
+  source, cycles = _source_and_cycles(line)
   return Op(
     kind=kind,
     shape=shape,
@@ -242,14 +283,14 @@ def _collective(
   )
 
 
-def _trips(computations: dict[str, _Computation], line: str) -> int:
-  """A loop's trip count: XLA's own, or the limit in the loop's condition."""
+def _trip_count(computations: dict[str, _Computation], line: str) -> int:
+  """A loop's trip count: XLA's own, or the largest number in its condition."""
   if count := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
     return int(count[1])
-  return max(computations[_called(line, "condition")].constants, default=1)
+  return max(computations[_called_name(line, "condition")].constants, default=1)
 
 
-def _facts(line: str) -> tuple[str, int | None]:
+def _source_and_cycles(line: str) -> tuple[str, int | None]:
   """(source, cycles) of an instruction; 2^63 - 1 cycles are no estimate."""
   source = re.search(r'op_name="([^"]*)"', line)
   cycles = re.search(r'"estimated_cycles":"(\d{1,18})"', line)

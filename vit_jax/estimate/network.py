@@ -1,6 +1,6 @@
 """How long a program waits for the network, at the published rate of its links.
 
-There is no latency, and no traffic but the program's.
+Latency and the traffic of other programs are left out.
 """
 
 import re
@@ -17,12 +17,14 @@ def step_cycles(
   """(low, high) cycles of a program, with those of its collectives.
 
   In the low figure, the links carry one transfer after another while the chip
-  computes what is between their starts and ends. `coords` are the chips of the
-  mesh's devices (N, axes), a link carries `rate` bytes a cycle each way, and
-  `ring` chips in a row close to a ring.
+  computes what is between their starts and ends. In the high one, nothing
+  overlaps. `coords` are the coordinates of the chips of the mesh's devices, (N,
+  axes), a link carries `rate` bytes a cycle each way, and a row of `ring` chips
+  is closed to a ring.
   """
   last = {op.channel: i for i, op in enumerate(ops)}
-  clock = free = high = 0.0  # When the links are free.
+  clock = high = 0.0
+  free = 0.0  # The time from which the links are free.
   ends: dict[str, float] = {}
   for i, op in enumerate(ops):
     cycles = (op.cycles or 0) * op.times
@@ -45,9 +47,11 @@ def link_bytes(op: Op, coords: np.ndarray, ring: int) -> float:
   links = ((1 + closed) * (extents > 1)).sum()
   if not links:
     return 0.0
-  passes = 2 if op.kind == "all-reduce" else 1  # It scatters, then gathers.
+  # An all-reduce scatters, and then gathers.
+  passes = 2 if op.kind == "all-reduce" else 1
   received = op.num_bytes * (1 - 1 / len(joined)) * passes
-  # Devices between them communicate as well: other groups, and other cores.
+  # Devices between those of the group use the same links: those of other
+  # groups, and other cores.
   among = ((coords >= joined.min(0)) & (coords <= joined.max(0))).all(1).sum()
   return float(received / links * among / len(np.unique(joined, axis=0)))
 

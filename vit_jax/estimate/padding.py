@@ -1,6 +1,6 @@
 """The padding's share of patches, where images keep their proportions.
 
-It is told from the headers of some of the training images.
+It is computed from the sizes in the headers of some of the training images.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from vit_jax.data.transforming.patches import padding, some_shapes
 from vit_jax.data.transforming.sizes import AnySize, Shape
 from vit_jax.run.settings import Settings
 
-_IMAGES = 4  # In a row, where the settings pack none.
+_IMAGES = 4  # Images in a row to compare with, if the settings pack none.
 
 
 def shares(
@@ -20,11 +20,12 @@ def shares(
 ) -> dict[str, Any]:
   """The padding's share of the patches, and of a chip's work.
 
-  `share` is that of the settings, and `tflop` its part of the work, in which
-  padding costs what patches do. The other way to fill rows is beside it: with
-  `alone`, each image has a row; with `packed`, 4 share one on average, whose
-  length `row_tokens` is the least at which no image has to shrink. `share` is
-  None if the settings name no folder. Raises ValueError if it cannot be opened.
+  `share` is that of the settings, and `tflop` its part of `tflop`, the work of
+  a chip, in which padding costs what patches do. The result also has the other
+  way to fill rows: with `alone`, each image has a row; with `packed`, 4 images
+  share one on average, whose length `row_tokens` is the least at which no image
+  has to shrink. `share` is None if the settings name no folder. Raises
+  ValueError if the folder cannot be opened.
   """
   data = settings.data
   if not (data.root or data.dir):
@@ -32,16 +33,17 @@ def shares(
   shapes = some_shapes(open_source("train", data))
   if packing is not None:
     found = packing.padding(size, shapes, settings.rows, settings.seed)
-    beside: dict[str, Any] = {
+    alternative: dict[str, Any] = {
       "alone": found.alone,
       "crowded": found.crowded,
       "images_per_row": packing.images,
       "row_tokens": packing.tokens,
     }
-    return {"share": found.share, "tflop": found.share * tflop, **beside}
+    share = found.share
+    return {"share": share, "tflop": share * tflop, **alternative}
   share = padding(size, shapes)
   rows = max(1, settings.batch_size // _IMAGES)
-  tight = tightest(size, shapes, rows, settings.seed)
+  tight = tightest_packing(size, shapes, rows, settings.seed)
   return {
     "share": share,
     "tflop": share * tflop,
@@ -52,7 +54,7 @@ def shares(
 
 
 def describe(found: dict[str, Any]) -> str:
-  """The line of a table on the result of `shares`."""
+  """The text of a table's line for the result of `shares`."""
   if found["share"] is None:
     return (
       "unknown: give --config.data.root, of whose images the sizes are read"
@@ -68,22 +70,24 @@ def describe(found: dict[str, Any]) -> str:
   return text
 
 
-def tightest(
+def tightest_packing(
   size: AnySize,
   shapes: list[Shape],
   rows: int,
   seed: int,
   least: int | None = None,
 ) -> Packing:
-  """The shortest rows that 4 images of these shapes share with none smaller.
+  """The shortest rows in which 4 images share a row and none has to shrink.
 
-  `least` is that of `Packing`.
+  `shapes` are the images' sizes; `least` is that of `Packing`.
   """
   roomy = Packing(_IMAGES, _IMAGES * size.tokens, least)
   short, most = size.tokens, roomy.tokens
   while most - short > 1:
     middle = (short + most) // 2
-    tried = dataclasses.replace(roomy, tokens=middle)
-    crowded = tried.padding(size, shapes, rows, seed).crowded
-    short, most = (middle, most) if crowded else (short, middle)
+    packing = dataclasses.replace(roomy, tokens=middle)
+    if packing.padding(size, shapes, rows, seed).crowded:
+      short = middle
+    else:
+      most = middle
   return dataclasses.replace(roomy, tokens=most)

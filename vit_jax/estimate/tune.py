@@ -1,11 +1,11 @@
 """Searches for the settings with which a step takes TPUs the least time.
 
-Only what leaves the model and its loss alone is tried: parts of a batch, FSDP,
-`model.scan`, `model.remat`, and the memory of its own that the chip may give to
-one operation ("scoped VMEM"). The search begins with what was best for other
-models or is set already, and tries neighbours of the best choice until none is
-faster. A result is kept in a folder, so that a search that was stopped
-continues, and one that is repeated ends at once.
+Only settings that do not change the model and its loss are tried: parts of a
+batch, FSDP, `model.scan`, `model.remat`, and how much of its own memory the
+chip may give to one operation ("scoped VMEM"). The search begins with what is
+set already and what was best for other models, and tries neighbours of the best
+choice until none is faster. Results are kept in a folder, so a search that was
+stopped continues, and one that is repeated ends at once.
 """
 
 import dataclasses
@@ -34,12 +34,19 @@ Row = dict[str, Any]
 PARTS = (1, 2, 4, 8)
 SCOPED_MIB = (None, 24, 32, 48)  # None is the compiler's default.
 REMATS = ("none", "dots", "full")
-GAIN = 0.002  # Less of a gain than this share of the time is none.
+GAIN = 0.002  # A smaller gain than this share of the time does not count.
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """The settings that the search chooses."""
+  """The settings that the search chooses.
+
+  Attributes:
+    parts: Parts in which a batch is computed.
+    fsdp: Devices along the fsdp axis.
+    scan, remat: As in the settings of the model.
+    scoped_mib: MiB of scoped VMEM; None for the compiler's default.
+  """
 
   parts: int = 1
   fsdp: int = 1
@@ -96,12 +103,15 @@ Axes = dict[str, Sequence[Any]]
 
 
 def axes_of(settings: Settings, devices: int) -> Axes:
-  """The values of each part of a choice, with the settings' own, in order."""
+  """The values to try for each field of a choice, in order.
+
+  They include the settings' own values.
+  """
   of_one_replica = devices // max(1, settings.mesh.tensor)
   present = Choice.of(settings)
   parts = {*PARTS, present.parts}
   fsdp = {1, min(8, of_one_replica), of_one_replica, present.fsdp}
-  if settings.mesh.data != -1:  # Then nothing else multiplies to the devices.
+  if settings.mesh.data != -1:  # Then only this size fits the devices.
     fsdp = {present.fsdp}
   shards = settings.batch_size // of_one_replica
   return {
@@ -113,11 +123,11 @@ def axes_of(settings: Settings, devices: int) -> Axes:
   }
 
 
-def starts(settings: Settings, axes: Axes) -> list[Choice]:
-  """Choices to begin with: that of the settings, and rules.
+def first_choices(settings: Settings, axes: Axes) -> list[Choice]:
+  """Choices to begin with: that of the settings, and three rules.
 
-  These are the best of docs/evidence/scaling.md, then what saves more and more
-  memory.
+  The rules are the best choice of docs/evidence/scaling.md, and two that save
+  more and more memory.
   """
   rule = Choice(
     parts=max(n for n in axes["parts"] if n <= 2 or n == axes["parts"][0]),
@@ -133,7 +143,10 @@ def starts(settings: Settings, axes: Axes) -> list[Choice]:
 
 
 def neighbours(choice: Choice, axes: Axes, first: str) -> Iterator[Choice]:
-  """Choices that differ in one part by one value; those of `first` first."""
+  """Yields choices that differ in one field by one step along its values.
+
+  Those that differ in the field `first` come first.
+  """
   for name in dict.fromkeys((first, *axes)):
     values = list(axes[name])
     place = values.index(getattr(choice, name))
@@ -148,14 +161,15 @@ def search(
   measure: Callable[[Choice], Row],
   most: int,
 ) -> tuple[Choice | None, dict[Choice, Row]]:
-  """The fastest choice that was measured, or None if none can be had.
+  """Searches for the fastest choice.
 
-  It measures the first of `begin`, and the others until one fits, goes from the
-  fastest of them to a faster neighbour as long as there is one, and measures
-  `most` choices at most.
+  It measures the first of `begin`, and the others until one fits. From the
+  fastest of them, it goes to a faster neighbour as long as there is one. It
+  measures `most` choices at most.
 
   Returns:
-    The choice, and the rows of all that were measured, in their order.
+    The fastest choice, or None if none could be measured, and the rows of all
+    that were tried, in their order.
   """
   rows: dict[Choice, Row] = {}
   for place, choice in enumerate(begin[:most]):
@@ -164,16 +178,16 @@ def search(
     if place and "why" not in rows[choice]:
       break
   best = min(rows, key=lambda choice: milliseconds(rows[choice]))
-  turn = next(iter(axes))
+  first = next(iter(axes))  # The field whose neighbours are tried first.
   while "why" not in rows[best]:
-    for choice in neighbours(best, axes, turn):
+    for choice in neighbours(best, axes, first):
       if choice in rows:
         continue
       if len(rows) == most:
         return best, rows
       rows[choice] = measure(choice)
       if milliseconds(rows[choice]) < (1 - GAIN) * milliseconds(rows[best]):
-        turn = _difference(best, choice)
+        first = _difference(best, choice)
         best = choice
         break
     else:
@@ -182,9 +196,10 @@ def search(
 
 
 def milliseconds(row: Row) -> float:
-  """The time of a step with the network, or what stands for it.
+  """The time of a step with the network, to compare rows by.
 
-  It is the lower of `estimate`'s two; Mcycles where a chip's clock is unknown.
+  It is the lower of the two in the row, infinity for a row without a result,
+  and Mcycles if the chip's clock is unknown.
   """
   if "why" in row:
     return float("inf")
@@ -192,22 +207,23 @@ def milliseconds(row: Row) -> float:
 
 
 def _difference(one: Choice, other: Choice) -> str:
+  """The first field in which two choices differ."""
   names = (field.name for field in dataclasses.fields(Choice))
   return next(n for n in names if getattr(one, n) != getattr(other, n))
 
 
-def tuned(
+def tune(
   settings: Settings,
   topology: str,
   sizes: tuple[int, int],
   most: int,
   folder: pathlib.Path | None = None,
 ) -> tuple[Choice, dict[Choice, Row]]:
-  """Searches for a configuration's choice, and says what each trial brings.
+  """Searches for a configuration's fastest choice, and prints each trial.
 
   Args:
-    sizes: Classes, and number of training images.
-    most: How many steps to compile at most.
+    sizes: Number of classes, and of training images.
+    most: The most steps to compile.
     folder: Where results are kept; None takes `tuned` in the cache folder.
 
   Returns:
@@ -215,7 +231,7 @@ def tuned(
 
   Raises:
     ValueError: no choice can be compiled, the configuration cannot be built, or
-      LIBTPU_INIT_ARGS sets what the search does.
+      LIBTPU_INIT_ARGS sets the scoped VMEM.
   """
   vmem = sharding.SCOPED_VMEM
   if vmem in os.environ.get("LIBTPU_INIT_ARGS", ""):
@@ -225,15 +241,15 @@ def tuned(
   chip, devices = compiler.devices_of(topology)
   mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
   sharding.check_batch("batch_size", settings.batch_size, mesh)
-  settings = replaced(settings, _rest(settings, mesh))
+  settings = replaced(settings, _fix_rest(settings, mesh))
   say(f"Compiling up to {most} steps for {topology}; each is kept ...")
   axes = axes_of(settings, len(devices))
-  begin = starts(settings, axes)
+  begin = first_choices(settings, axes)
   folder = folder or cache_folder() / "tuned"
-  facts = (topology, sizes, flat(to_dict(settings)), _files(settings))
-  facts = (*facts, *_versions())
+  values = flat(to_dict(settings))
+  facts = (topology, sizes, values, _files(settings), *_versions())
 
-  def compiled(choice: Choice) -> Row:
+  def compile_choice(choice: Choice) -> Row:
     try:
       changed = replaced(settings, choice.changes(settings))
       row, _ = compiler.estimate(changed, chip, devices, *sizes)
@@ -242,17 +258,17 @@ def tuned(
     return {"topology": topology, **row, "by_op": []}
 
   def try_choice(choice: Choice) -> Row:
-    """The row of a choice, or why there is none.
+    """The row of a choice, or {"why": ...}.
 
-    A row is kept in the folder, also that of a choice that does not fit. An
-    error of the compiler or of a setting is not, so it is tried again.
+    Rows are kept in the folder, also those of choices that do not fit. Errors
+    of the compiler or of a setting are not kept, so these are tried again.
     """
     try:
-      return measure_once(compiled, folder, facts, choice)
+      return measure_once(compile_choice, folder, facts, choice)
     except ValueError as error:
-      of_setting = not isinstance(error, compiler.NotCompiled)
-      if of_setting and choice == begin[0]:
-        raise  # It says what is wrong with the configuration.
+      is_setting = not isinstance(error, compiler.NotCompiled)
+      if is_setting and choice == begin[0]:
+        raise  # The configuration itself is wrong.
       return {"why": str(error)}
 
   best, rows = search(begin, axes, say_each(try_choice), most)
@@ -264,33 +280,33 @@ def tuned(
   return best, rows
 
 
-def _rest(settings: Settings, mesh: Mesh) -> dict[str, int]:
-  """The sizes of axes that are -1, the rest, as values of their keys.
+def _fix_rest(settings: Settings, mesh: Mesh) -> dict[str, int]:
+  """The keys of mesh axes that are -1, the rest, with the sizes these have.
 
-  `data` stays the rest, so that FSDP can be changed.
+  `data` stays -1, so that FSDP can be changed.
   """
   sizes = {"fsdp": settings.mesh.fsdp, "tensor": settings.mesh.tensor}
   return {f"mesh.{k}": mesh.shape[k] for k, n in sizes.items() if n == -1}
 
 
 def say_each(measure: Callable[[Choice], Row]) -> Callable[[Choice], Row]:
-  """`measure`, which also prints a line of each result."""
+  """A function that calls `measure` and prints a line on its result."""
 
-  def one(choice: Choice) -> Row:
+  def measure_and_say(choice: Choice) -> Row:
     row = measure(choice)
     say(f"{choice}: {_result(row)}")
     return row
 
-  return one
+  return measure_and_say
 
 
 def _result(row: Row) -> str:
   """The outcome of a trial, in a few words."""
   if "why" in row:
     return row["why"]
-  time = row["step_ms"] and f"{row['step_ms'][0]:.1f} ms, "
+  time = f"{row['step_ms'][0]:.1f} ms, " if row["step_ms"] else ""
   peak = row["hbm_gib"]["peak"]
-  return f"{row['mcycles']:.1f} Mcycles, {time or ''}{peak:.1f} GiB"
+  return f"{row['mcycles']:.1f} Mcycles, {time}{peak:.1f} GiB"
 
 
 def measure_once(
@@ -299,9 +315,10 @@ def measure_once(
   facts: Any,
   choice: Choice,
 ) -> Row:
-  """The row of a choice from its file in the folder, else measured and kept.
+  """The row of a choice, from its file in the folder, or else measured and
+  kept.
 
-  `facts` is all that a row depends on besides the choice.
+  `facts` has all that a row depends on besides the choice.
   """
   whole = json.dumps([facts, dataclasses.asdict(choice)], default=str)
   name = hashlib.sha256(whole.encode()).hexdigest()[:32]
@@ -318,12 +335,12 @@ def measure_once(
 
 
 def _files(settings: Settings) -> list[tuple[str, int, int]]:
-  """Name, size and time of the local files that the settings' model is of.
+  """Name, size and time of the local files that decide the settings' model.
 
-  Of a folder, these are the JSON files in it, such as a published model's
-  `config.json`: what else is in it does not change what is compiled.
+  Of a folder, these are its JSON files, such as a published model's
+  `config.json`; its other files do not change what is compiled.
   """
-  task = (settings.data.task or "").partition(":")[0]  # It may be of a file.
+  task = (settings.data.task or "").partition(":")[0]  # It may name a file.
   files: list[pathlib.Path] = []
   for name in (settings.pretrained, settings.distill.teacher, task):
     path = pathlib.Path(os.path.expanduser(name or ""))
@@ -339,18 +356,18 @@ def _versions() -> tuple[str, ...]:
   package = pathlib.Path(__file__).parents[1]
   for path in sorted(package.rglob("*.py")):
     code.update(path.read_bytes())
-  flags = [os.environ.get(name, "") for name in ("LIBTPU_INIT_ARGS",)]
+  flags = os.environ.get("LIBTPU_INIT_ARGS", "")
   names = ("jax", "libtpu", "flax", "optax")
   versions = [importlib.metadata.version(name) for name in names]
-  return (*versions, code.hexdigest(), *flags)
+  return (*versions, code.hexdigest(), flags)
 
 
 def report(
   best: Choice, rows: dict[Choice, Row], settings: Settings
 ) -> list[str]:
-  """Lines to print: how many were compiled, and the choice as flags.
+  """Lines to print: how many choices were compiled, and the best one as flags.
 
-  The first of `rows` is of the configuration as it is.
+  The first of `rows` is that of the configuration as it is.
   """
   changes = best.changes(settings)
   flags = " ".join(f"--config.{k}={v}" for k, v in changes.items())

@@ -1,4 +1,4 @@
-"""The configuration that `vit_jax estimate --tune --write` leaves in a file."""
+"""The configuration file that `vit_jax estimate --tune --write` writes."""
 
 import pathlib
 from typing import Any
@@ -8,7 +8,7 @@ from vit_jax.runtime.files import read_regular, replacing
 from vit_jax.runtime.settings import flat, to_dict
 
 
-def different(one: Settings, other: Settings) -> dict[str, Any]:
+def differing_keys(one: Settings, other: Settings) -> dict[str, Any]:
   """The dotted keys whose values differ, with those of `other`."""
   before, after = (flat(to_dict(settings)) for settings in (one, other))
   return {k: v for k, v in after.items() if v != before[k]}
@@ -17,8 +17,8 @@ def different(one: Settings, other: Settings) -> dict[str, Any]:
 def check_target(path: pathlib.Path, name: str) -> None:
   """Raises ValueError if `write` must not write there.
 
-  It replaces only what it has written for the configuration `name`. Another
-  result may be what this configuration is made of.
+  `write` replaces only files that it wrote for the configuration `name`. The
+  file of another one may be a file that this configuration loads.
   """
   config = pathlib.Path(name.split(":", 1)[0])
   if path.resolve() == config.resolve():
@@ -42,7 +42,7 @@ def write(
 
   Args:
     name: The other configuration, as `--config` takes it.
-    changes: Values of dotted keys, of the command line and of the search.
+    changes: Values of dotted keys, from the command line and the search.
     topology: The devices that it was tuned for, such as "v5e:2x4".
   """
   source = [_head(name), f"It is for {topology}."]

@@ -1,11 +1,11 @@
 """Families of encoders: a file for each, and this list of them.
 
-A file has what differs between families, as plain data: `FIELDS`, those of the
-model that make it one (`model.block` is the name of the file), and records of
-what publishers' files of it are like: `TIMM`, what timm tells by the names of
+A file has what differs between families, as plain data: `FIELDS`, the fields of
+the model that make it one of the family (`model.block` is the name of the
+file), and records of published files: `TIMM`, what timm tells by the names of
 its architectures alone, and `TRANSFORMERS`, the arrays and the configuration
-that transformers saves. A new family is its file and its name in the
-list. A file is imported when it is asked for.
+that transformers saves. A new family is its file and its name in the list. A
+file is imported when it is first needed.
 """
 
 import functools
@@ -38,21 +38,22 @@ _FILES = (
   "relpos",
   "vit",
 )
-# The paper's model, which has no fields of a family.
+# Files of the paper's model, which have no `FIELDS`.
 _PLAIN = ("siglip", "relpos", "vit")
 
 
-def _file(name: str) -> Any:
+def _load_file(name: str) -> Any:
+  """The module of a family."""
   return importlib.import_module(f"vit_jax.families.{name}")
 
 
 class _Families(Mapping[str, Mapping[str, Any]]):
-  """The fields of each family, from its file once they are asked for."""
+  """The fields of each family, read from its file when they are looked up."""
 
   def __getitem__(self, name: str) -> Mapping[str, Any]:
     if name not in self:
       raise KeyError(name)
-    return _file(name).FIELDS
+    return _load_file(name).FIELDS
 
   def __contains__(self, name: object) -> bool:
     return name in _FILES and name not in _PLAIN
@@ -65,11 +66,11 @@ class _Families(Mapping[str, Mapping[str, Any]]):
 
 
 FAMILIES: Mapping[str, Mapping[str, Any]] = _Families()
-"""The name of a family, `model.block` -> the fields that make it one."""
+"""The name of a family, as in `model.block` -> the fields of its models."""
 
 
 @functools.cache
 def records(kind: str) -> tuple[Any, ...]:
   """The records of a kind, such as "TIMM", of all families that have one."""
-  files = map(_file, _FILES)
+  files = map(_load_file, _FILES)
   return tuple(getattr(file, kind) for file in files if hasattr(file, kind))

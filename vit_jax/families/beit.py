@@ -18,7 +18,8 @@ TIMM = Timm(classes={r"beit(v2)?_": "b"})
 _BASES = ("beit.", "", "data2vec_vision.")
 
 
-def _token(file: Stored) -> dict[str, Any]:
+def _token_fields(file: Stored) -> dict[str, Any]:
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
   shapes = file.shapes
   scaled = "encoder.layer.0.lambda_1" in shapes
   normed = any(f"{x}layernorm.weight" in shapes for x in ("", "pooler."))
@@ -33,11 +34,13 @@ def _token(file: Stored) -> dict[str, Any]:
   )
 
 
-def _mean(file: Stored) -> dict[str, Any]:
-  return _token(file) | dict(pooling="gap", norm_pooled=True)
+def _mean_fields(file: Stored) -> dict[str, Any]:
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  return _token_fields(file) | dict(pooling="gap", norm_pooled=True)
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
+  """The family's part of config.json, as `Transformers.config` returns."""
   if not vit.norm_final:
     raise ValueError(
       "it has no norm after the last layer, and BeitModel has one."
@@ -57,10 +60,10 @@ def _config(vit: Any, _: Any) -> dict[str, Any]:
   )
 
 
-# It reads the class token, or the average over the patches, which a norm
-# follows. A model that was pre-trained alone has that norm in its objective,
-# with which it is left out: its tokens are those of the last layer, as
-# `BeitModel` and `Data2VecVisionModel` give them.
+# `_TOKEN` reads the class token, and `_MEAN` the average over the patches,
+# which a norm follows. A model that was only pre-trained has that norm in its
+# objective, which is not read: its outputs are those of the last layer, as
+# `BeitModel` and `Data2VecVisionModel` return them.
 _TOKEN = Transformers(
   types=("beit", "data2vec-vision"),
   signature="encoder.layer.0.lambda_1",
@@ -68,7 +71,7 @@ _TOKEN = Transformers(
   one_base=False,
   layers="encoder.layer.{}.",
   table="beit",
-  fields=_token,
+  fields=_token_fields,
   config=_config,
   classes=("BeitModel", "BeitForImageClassification"),
   defaults={
@@ -86,6 +89,6 @@ _MEAN = dataclasses.replace(
   _TOKEN,
   signature="pooler.layernorm.weight",
   table="beit_mean",
-  fields=_mean,
+  fields=_mean_fields,
 )
 TRANSFORMERS = (_MEAN, _TOKEN)

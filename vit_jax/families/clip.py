@@ -25,12 +25,12 @@ TEXT = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
 
 
 def fields(file: Stored) -> dict[str, Any]:
-  """Fields of an image tower of CLIP's, and of those that are like it."""
-  headed = "classifier.bias" in file.shapes
-  width = None if headed else file.axis("visual_projection.weight", 0)
+  """Fields of an image tower of CLIP, or of a family like it."""
+  has_head = "classifier.bias" in file.shapes
+  width = None if has_head else file.axis("visual_projection.weight", 0)
   return dict(
-    pooling="gap" if headed else "token",
-    pool_unnormed=headed,
+    pooling="gap" if has_head else "token",
+    pool_unnormed=has_head,
     norm_pre=True,
     patch_bias=False,
     projection=width is not None,
@@ -39,7 +39,7 @@ def fields(file: Stored) -> dict[str, Any]:
 
 
 def tower(name: str, vit: Any, **more: Any) -> dict[str, Any]:
-  """The configuration of an image tower, alone or as a classifier's part."""
+  """The configuration of an image tower, or of a classifier that has it."""
   values = dict(
     model_type=f"{name}_vision_model",
     intermediate_size=vit.mlp_size,
@@ -52,6 +52,7 @@ def tower(name: str, vit: Any, **more: Any) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
+  """The family's part of config.json, as `Transformers.config` returns."""
   size = vit.representation_size
   if size is None:
     return tower("clip", vit)
@@ -85,6 +86,7 @@ CLIP = Transformers(
 
 
 def _open_fields(file: Stored) -> dict[str, Any]:
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
   width = file.axis("proj", -1)
   return dict(
     pooling="token",
@@ -96,6 +98,7 @@ def _open_fields(file: Stored) -> dict[str, Any]:
 
 
 def _no_config(vit: Any, _: Any) -> dict[str, Any]:
+  """Raises ValueError, as such files are only read."""
   raise ValueError("open_clip's files are not written here.")
 
 

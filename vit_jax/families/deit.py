@@ -13,11 +13,13 @@ FIELDS = dict(
 TIMM = Timm(classes={r"deit(?!3)": "v"})
 
 
-def _token(file: Stored) -> dict[str, Any]:
+def _token_fields(file: Stored) -> dict[str, Any]:
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
   return vit.fields(file) | dict(registers=1, position="learned_all")
 
 
-def _teacher(file: Stored) -> dict[str, Any]:
+def _teacher_fields(file: Stored) -> dict[str, Any]:
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
   return vit.fields(file) | dict(distilled=True)
 
 
@@ -28,7 +30,7 @@ _DEIT = Transformers(
   bases=("deit.", ""),
   layers="encoder.layer.{}.",
   table="vit",
-  fields=_token,
+  fields=_token_fields,
   config=lambda model, _: vit.config("DeiT", model),
   classes=("DeiTForImageClassification", "DeiTForImageClassification"),
   defaults={"layer_norm_eps": 1e-12, "num_attention_heads": 12},
@@ -39,7 +41,7 @@ _TEACHER = dataclasses.replace(
   _DEIT,
   fits=lambda shapes, _: "cls_classifier.bias" in shapes,
   table="teacher",
-  fields=_teacher,
+  fields=_teacher_fields,
   classes=(None, "DeiTForImageClassificationWithTeacher"),
 )
 TRANSFORMERS = (_TEACHER, _DEIT)

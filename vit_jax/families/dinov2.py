@@ -11,6 +11,7 @@ FIELDS = dict(
 
 
 def _fields(file: Stored) -> dict[str, Any]:
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
   layer = "encoder.layer.0."
   if f"{layer}mlp.gate_proj.bias" in file.shapes:
     raise ValueError(
@@ -32,6 +33,7 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
+  """The family's part of config.json, as `Transformers.config` returns."""
   D, registers = vit.hidden_size, vit.registers or vit.antialias
   sizes = [ratio * D for ratio in range(65)]
   if vit.gated_mlp:  # Two thirds, rounded up to a multiple of 8.

@@ -88,6 +88,7 @@ gated_mlp,mlp.down_proj.bias,mlp/contract/bias,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
   layer, shapes = "layer.0.", file.shapes
   biased = (x for x in "qkv" if f"{layer}attention.{x}_proj.bias" in shapes)
   proj = f"{layer}attention.o_proj.bias" in shapes
@@ -108,6 +109,7 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
+  """The family's part of config.json, as `Transformers.config` returns."""
   return dict(
     model_type="dinov3_vit",
     intermediate_size=vit.mlp_size,

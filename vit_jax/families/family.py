@@ -11,7 +11,7 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 Shapes = Mapping[str, tuple[int, ...]]
 
-# Arrays of timm's class `Eva` by which its rows are told apart.
+# Arrays of timm's class `Eva` that tell its rows apart.
 GAMMA, FREQS = "blocks.0.gamma_1", "rope.freqs"
 FUSED, APART = "blocks.0.attn.qkv.bias", "blocks.0.attn.q_proj.weight"
 Q_BIAS = "blocks.0.attn.q_bias"
@@ -29,9 +29,10 @@ class Eva:
     fields: Fields of the model that its arrays do not tell, or that tell these
       architectures from others when a model is written.
     biases: Values that `qkv_bias` may have.
-    gated: Whether their MLPs are gated; None: either.
-    named: Beginning of their names, if the arrays could be of others.
-    pooling: timm's default, beside a class token that no norm follows.
+    gated: Whether their MLPs are gated; None if some are.
+    named: Beginning of their names, if others have the same arrays.
+    pooling: timm's default pooling for files with a class token and without
+      the array `fc_norm.weight`.
   """
 
   architecture: str
@@ -47,7 +48,7 @@ class Eva:
 
 @dataclasses.dataclass(frozen=True)
 class Timm:
-  """Facts that names of timm's architectures tell, as of timm 1.0.31.
+  """Facts that only the names of timm's architectures tell (timm 1.0.31).
 
   A pattern matches the beginning of a name.
 
@@ -55,9 +56,9 @@ class Timm:
     classes: Pattern -> initial of the class of the architecture: v for
       `VisionTransformer`, e for `Eva`, b for `Beit`, r for
       `VisionTransformerRelPos`.
-    own: Pattern -> arguments that the code has and no array tells. If several
-      match, later ones replace earlier ones.
-    heads: Pattern -> number of heads, where width does not tell it.
+    own: Pattern -> arguments that are in timm's code and that no array tells.
+      If several patterns match, later ones override earlier ones.
+    heads: Pattern -> number of heads, where the width does not tell it.
     head_sizes: Pattern -> width of a head, where it is not 64.
     activations: Pattern -> timm's name of the activation, if it is no GELU.
     evas: Rows for the arrays of the class `Eva`.
@@ -105,7 +106,9 @@ class Stored(Protocol):
 
   def whole_numbers(
     self, key: str, default: tuple[int, ...]
-  ) -> tuple[int, ...]: ...
+  ) -> tuple[int, ...]:
+    """A value of the configuration, which must be a list of whole numbers."""
+    ...
 
   def choice(self, key: str, default: str, choices: tuple[str, ...]) -> str:
     """A value of the configuration, which must be one of these."""
@@ -129,39 +132,40 @@ class Transformers:
     signature: Name of an array that only this family has, after its base.
     fits: Whether arrays with the signature, after a base, are this family's.
     bases: Prefixes that names of arrays may have; the first one is written.
-    one_base: Whether the first base is written without a head, too.
+    one_base: Whether the first base is also written for models without a head.
     layers: Beginning of the names of a layer, with {} for its number.
     names: A line for each array: the part of the table, its name, the path of
       our parameter and the pattern from its axes to ours, as in
       `formats/names.csv`.
     table: The table of `names.csv` whose rows it has as well; "" for none.
     fields: Returns fields of the model that are particular to the family, and
-      lines on what no file tells as `notes`.
-    config: Returns the part of a configuration that is particular to it, from
-      a model and the size in pixels that its positions are for.
+      as `notes` lines on what no file tells.
+    config: Returns the part of a configuration that is particular to the
+      family, from a model and the size in pixels that its positions are for.
     classes: The library's classes without and with a head; None for none.
-    defaults: Values that the library has where a configuration has none.
+    defaults: The library's values for keys that a configuration lacks.
     epsilon: The configuration's name of the epsilon of all norms.
-    positions_for: Its name of the size of images that positions are for.
+    positions_for: The configuration's name of the image size that positions are
+      for.
     position_resize: How the library resizes positions, as in `ExtendedVit`.
     antialiased: Whether it does so with antialiasing.
-    any_size: Whether its pictures may keep their proportions.
+    any_size: Whether its images may keep their proportions.
     normalizes: Beginning of the names of the mean and deviation by which the
       library's model normalises its images itself; "" if its preprocessor
       does.
-    gated_by_act: Whether the activation that its configuration names is that
-      of gates; else theirs is SiLU.
+    gated_by_act: Whether the activation in its configuration is that of the
+      gates of gated MLPs; else these have SiLU.
     extended: Whether its models may be `ExtendedVit`s.
     relative: Whether it may have relative positions.
-    any_shape: Whether its table may be for images that are no squares.
-    mask_token: Name of the token of masked pre-training, which is not read and
-      written as zeros; "" if there is none.
+    any_shape: Whether its positions may be for images that are not square.
+    mask_token: Name of the token of masked pre-training, which is not read, and
+      is written as zeros; "" if there is none.
     mask_axes: Number of axes of length 1 that this token has.
     unused: Beginnings of the names of other arrays that are not read.
-    objective: The same of a pre-training objective, if there is an array like
-      the first.
-    mean: Where no preprocessor tells it, the mean of each channel.
-    std: The same of the deviation.
+    objective: Beginnings of the names of a pre-training objective's arrays,
+      which are not read either. The first tells whether a file has any.
+    mean: The mean of each channel, if no preprocessor tells it.
+    std: The standard deviation of each channel, if no preprocessor tells it.
   """
 
   types: tuple[str, ...]
@@ -194,7 +198,7 @@ class Transformers:
   std: tuple[float, ...] = IMAGENET_STD
 
   def base(self, vit: Any) -> str:
-    """Prefix of the base's names in a file that is written."""
+    """The prefix that names of arrays get in a file that is written."""
     if self.one_base:
       return self.bases[0]
     name = self.config(vit, None)["model_type"]
@@ -213,8 +217,9 @@ def dropouts(vit: Any) -> dict[str, Any]:
 def mlp_ratio(vit: Any, whole: bool = False) -> float | None:
   """The ratio from which the library computes an MLP's width, rounded down.
 
-  None if there is none. Of a gated MLP's it takes two thirds, rounded up to a
-  multiple of 8.
+  For a gated MLP, the library takes two thirds of the product, rounded up to a
+  multiple of 8. The result is None if no ratio gives the width, or with `whole`
+  no whole number does.
   """
   D, size = vit.hidden_size, vit.mlp_size
   if vit.gated_mlp:

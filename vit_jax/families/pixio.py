@@ -38,6 +38,7 @@ mlp,output.dense.bias,mlp/contract/bias,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
   biased = "encoder.layer.0.attention.attention.query.bias" in file.shapes
   return dict(
     pooling="prefix",
@@ -48,6 +49,7 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
+  """The family's part of config.json, as `Transformers.config` returns."""
   return dropouts(vit) | dict(
     model_type="pixio",
     mlp_ratio=mlp_ratio(vit, whole=True),

@@ -62,6 +62,7 @@ layer,ls2.grandma,scale_mlp,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
   notes = []
   if file.config.get("summary_idxs") is None:
     notes = ["no summary_idxs in config.json: its summary is tokens 0 and 1"]
@@ -83,15 +84,17 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, size: tuple[int, int] | None) -> dict[str, Any]:
-  origin = vit.origin
-  class_tokens = 1 + max(vit.pooled_tokens)  # It does not say more of others.
+  """The family's part of config.json, as `Transformers.config` returns."""
+  size_of_origin = vit.origin.image_size if vit.origin else None
+  # Only the tokens that are read are known to be class tokens.
+  class_tokens = 1 + max(vit.pooled_tokens)
   return dropouts(vit) | dict(
     model_type="radio",
     mlp_ratio=float(mlp_ratio(vit) or 0),
     layerscale_value=1.0,
     drop_path_rate=vit.drop_path_rate,
-    image_size=origin and origin.image_size and origin.image_size[0],
-    max_img_size=size and size[0],
+    image_size=size_of_origin[0] if size_of_origin else None,
+    max_img_size=size[0] if size else None,
     num_cls_tokens=class_tokens,
     num_registers=vit.prefix - class_tokens,
     summary_idxs=[*vit.pooled_tokens],
@@ -108,7 +111,8 @@ _RADIO = Transformers(
   fields=_fields,
   config=_config,
   classes=("RadioModel", None),
-  defaults={"layer_norm_eps": 1e-6},  # NVIDIA's own files tell no heads.
+  # NVIDIA's own files do not tell the number of heads.
+  defaults={"layer_norm_eps": 1e-6},
   position_resize="square",
   positions_for="max_img_size",
   normalizes="radio_model.input_conditioner.",

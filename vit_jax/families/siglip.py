@@ -21,26 +21,31 @@ TIMM = Timm(
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  # With a head, the library averages the patches; without, it attends to them.
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  # With a classifier, the library averages the patches; without one, it attends
+  # to them.
   shapes = file.shapes
   attends = "head.probe" in shapes and "classifier.bias" not in shapes
   return dict(pooling="map" if attends else "gap")
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
+  """The family's part of config.json, as `Transformers.config` returns."""
   return clip.tower("siglip", vit, vision_use_head=vit.pooling == "map")
 
 
 def _naflex_fields(file: Stored) -> dict[str, Any]:
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
   return _fields(file) | dict(
     class_token=False, position="learned", antialias=True
   )
 
 
 def _naflex_config(vit: Any, _: Any) -> dict[str, Any]:
+  """The family's part of config.json, as `Transformers.config` returns."""
   h, w = vit.position_grid or (0, 0)
-  heads = dict(vision_use_head=vit.pooling == "map", num_patches=h * w)
-  return clip.tower("siglip2", vit, **heads)
+  attends = vit.pooling == "map"
+  return clip.tower("siglip2", vit, vision_use_head=attends, num_patches=h * w)
 
 
 _KERNEL = "embeddings.patch_embedding.weight"

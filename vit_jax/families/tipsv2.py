@@ -58,6 +58,7 @@ mlp,mlp.fc2.bias,mlp/contract/bias,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
+  """The model's fields that a file tells, as `Transformers.fields` returns."""
   return dict(
     registers=file.axis("register_tokens", 1, 0),
     antialias=True,
@@ -68,9 +69,11 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _fits(shapes: Shapes, base: str) -> bool:
-  """Whether names, most of them DINOv2's own as well, are TIPSv2's.
+  """Whether arrays are TIPSv2's in transformers, not those of DINOv2's own
+  code.
 
-  It has one register, and DINOv2 has four or none.
+  Most names are the same, but TIPSv2 has one register, and DINOv2 has four or
+  none.
   """
   registers = shapes[f"{base}register_tokens"]
   if f"{base}{_FIRST}mlp.c_fc.bias" in shapes:
@@ -79,11 +82,13 @@ def _fits(shapes: Shapes, base: str) -> bool:
 
 
 def _fits_own(shapes: Shapes, base: str) -> bool:
+  """Whether arrays are those of TIPSv2's authors; see `_fits`."""
   registers = shapes[f"{base}register_tokens"]
   return registers[1:2] == (1,) and f"{base}{_FIRST}mlp.fc1.bias" in shapes
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
+  """The family's part of config.json, as `Transformers.config` returns."""
   return dropouts(vit) | dict(
     model_type="tipsv2_vision_model",
     mlp_ratio=mlp_ratio(vit),

@@ -1,4 +1,4 @@
-"""The paper's ViT (arXiv:2010.11929), and whatever else is a plain ViT."""
+"""The paper's ViT (arXiv:2010.11929), and all other plain ViTs."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ TIMM = Timm(
 
 
 def fields(file: Stored) -> dict[str, Any]:
-  """Fields of a ViT of transformers', whose pooler is the representation.
+  """Fields of a ViT in transformers, whose pooler is our representation layer.
 
   Raises ValueError if the pooler has another activation than the paper's.
   """
@@ -37,7 +37,7 @@ def fields(file: Stored) -> dict[str, Any]:
 
 
 def config(name: str, vit: Any) -> dict[str, Any]:
-  """The configuration of a class, whose name begins with `name`."""
+  """The configuration for the classes whose names begin with `name`."""
   values = dict(model_type=name.lower()) | dropouts(vit)
   values |= dict(intermediate_size=vit.mlp_size)
   if (size := vit.representation_size) is None:
