@@ -322,7 +322,7 @@ def _with_folder(architecture: Architecture, files: Files) -> Architecture:
       notes += lines
     pictures = processor.read(config, file)
     if architecture.normalizes:
-      pictures = processor.then(pictures, built_in)
+      pictures = processor.compose(pictures, built_in)
     notes = (*architecture.notes, *notes)
     changes: dict[str, Any] = dict(preprocessing=pictures, notes=notes)
     architecture = dataclasses.replace(architecture, **changes)

@@ -70,7 +70,7 @@ class Target:
     """The module that writes JSON files beside the weights, if one does."""
     if isinstance(model, TwoTowers):
       return self.pairs
-    if self.any_size is not None and self.any_size.is_own(model):
+    if self.any_size is not None and self.any_size.is_naflex(model):
       return self.any_size
     return self.module
 
@@ -314,7 +314,7 @@ def _express(loaded: Loaded, name: str) -> tuple[Any, equivalent.Params]:
     native = ("learned_grid",) if grid_only else ("learned", own_position)
     is_native = model.position in native
     written = model if is_native else model.clone(position=native[0])
-  return written, equivalent.refitted(model, written, params)
+  return written, equivalent.refit(model, written, params)
 
 
 def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
@@ -325,7 +325,7 @@ def sidecar_files(loaded: Loaded, name: str) -> dict[str, str]:
     near = processor.nearest(preprocessing)
     contents = module.files(loaded.model, near, loaded.task)
   else:
-    contents = processor.of_one_size(preprocessing)
+    contents = processor.file_of_one_size(preprocessing)
   texts = {file: json.dumps(contents[file], indent=2) for file in contents}
   return texts if module or not names else {**texts, "labels.txt": names}
 

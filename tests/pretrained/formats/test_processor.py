@@ -218,7 +218,7 @@ def test_what_a_model_normalises_itself_comes_after_its_processor():
   second = Preprocessing(None, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
   x = np.linspace(0, 1, 12).reshape(4, 3)
   expected = ((x - first.mean) / first.std - second.mean) / second.std
-  both = processor.then(first, second)
+  both = processor.compose(first, second)
   np.testing.assert_allclose((x - both.mean) / both.std, expected)
   assert both.size == (8, 8)
 

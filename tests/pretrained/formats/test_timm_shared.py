@@ -150,7 +150,7 @@ def test_the_architectures_name_tells_heads_and_gelu(
   architecture, width, heads, gelu, guessed
 ):
   """As timm 1.0.31 makes them; only an unknown name leaves a guess."""
-  found = timm_shared.by_name(architecture, width)
+  found = timm_shared.facts_of_name(architecture, width)
   assert found[:2] == (heads, gelu)
   assert ("num_heads" in found[2]) == guessed
 
@@ -170,7 +170,7 @@ def test_every_architecture_of_timm_is_as_its_name_tells():
     tanh = getattr(act, "approximate", "none") == "tanh"
     if type(act).__name__ not in ("GELU", "GELUTanh", "GELU_"):
       continue  # Of another family.
-    heads, gelu, guesses = timm_shared.by_name(name, model.embed_dim)
+    heads, gelu, guesses = timm_shared.facts_of_name(name, model.embed_dim)
     tanh = tanh or type(act).__name__ == "GELUTanh"
     assert (heads, gelu == "gelu_tanh") == (block.attn.num_heads, tanh), name
     assert not guesses, name

@@ -18,7 +18,7 @@ T = TypeVar("T")
 # Hidden size -> head size, for published models whose heads are not of size 64.
 _HEAD_SIZES = {1152: 72, 1280: 80, 1408: 88, 1664: 104}
 NAFLEX = "SigLIP 2 for any aspect ratio (NaFlex)"
-# `model_type` of transformers, or beginning of timm's `architecture`.
+# Beginning of transformers' `model_type` or of timm's `architecture` -> family.
 UNSUPPORTED = {
   "sapiens2": "Sapiens2, whose heads share keys and values,",
 }
@@ -39,7 +39,7 @@ def check_supported(config: Mapping[str, Any]) -> None:
 def check_timms(config: Mapping[str, Any]) -> None:
   """Raises ValueError if a configuration is of a class of transformers.
 
-  Except for the one that holds a model of timm's.
+  `timm_wrapper` is allowed, since it holds a model of timm's.
   """
   kind = config.get("model_type")
   if kind not in (None, "timm_wrapper"):
@@ -52,7 +52,7 @@ def check_timms(config: Mapping[str, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-  """Everything that a format can tell about a published model."""
+  """Everything that a format can say about a published model."""
 
   format: str
   fields: Mapping[str, Any]
@@ -61,22 +61,22 @@ class Architecture:
   tokens: int | None
   # Height and width that the positions are for, if recorded.
   image_size: tuple[int, int] | None = None
-  # How the publisher prepares a picture; without a size, it is brought to
-  # `image_size`.
+  # How the publisher prepares a picture. If it has no size, pictures are
+  # resized to `image_size`.
   preprocessing: Preprocessing = dataclasses.field(
     default_factory=lambda: Preprocessing(None)
   )
   class_names: tuple[str, ...] = ()
-  # The loss that it was trained with: softmax, sigmoid or numbers.
+  # The loss that it was trained with: "softmax", "sigmoid" or "mse".
   loss: str = "softmax"
   # How the family fits its positions to other sizes.
   interpolation: str = "linear"
-  # Names of the `guesses.FACTS` that no file tells.
+  # Names of the `guesses.FACTS` that no file states.
   guessed: frozenset[str] = frozenset()
   # Whether the library's model normalises its images by the mean and deviation
   # of `preprocessing`, after whatever its preprocessor does.
   normalizes: bool = False
-  # Lines on what a file says that is not taken as it stands.
+  # Lines on what a file says and is not followed to the letter.
   notes: tuple[str, ...] = ()
 
 
@@ -93,8 +93,10 @@ def need(shapes: Shapes, name: str, ndim: int) -> tuple[int, ...]:
     )
   if len(shape := shapes[name]) == ndim and all(shape):
     return shape
-  why = f"; {ndim} axes are needed"
-  why = ", so it is empty" if len(shape) == ndim else why
+  if len(shape) == ndim:
+    why = ", so it is empty"
+  else:
+    why = f"; {ndim} axes are needed"
   raise ValueError(f"its array {name!r} has the shape {shape}{why}.")
 
 
@@ -110,9 +112,9 @@ def count_layers(shapes: Shapes, before: str) -> int:
 
 
 def guess_num_heads(hidden_size: int) -> int | None:
-  """The heads that published models of this width have; None if there is none.
+  """The number of heads of published models of this width; None if unknown.
 
-  The shape of no array reveals them.
+  No array's shape reveals it.
   """
   head_size = _HEAD_SIZES.get(hidden_size, 64)
   if hidden_size < 192 or hidden_size % head_size:
@@ -126,8 +128,8 @@ def square(tokens: int) -> tuple[int, int] | None:
   return (side, side) if side * side == tokens else None
 
 
-def one_or_both(vit: BaseVit) -> int | list[int]:
-  """The size that positions are for, as configurations give it."""
+def size_for_config(vit: BaseVit) -> int | list[int]:
+  """The size that positions are for, one number if it is a square."""
   size = table_size(vit)
   assert size is not None  # A table of positions has one.
   return size[0] if size[0] == size[1] else list(size)
@@ -138,22 +140,23 @@ def table_size(vit: Any) -> tuple[int, int] | None:
 
   The patches may leave out the last pixels of the model's images.
   """
-  size, P = vit.origin and vit.origin.image_size, vit.patch_size
+  size = vit.origin.image_size if vit.origin else None
   if vit.position_grid is None:
     return size
+  P = vit.patch_size
   h, w = vit.position_grid
-  return (
-    size if size and (size[0] // P, size[1] // P) == (h, w) else (h * P, w * P)
-  )
+  if size and (size[0] // P, size[1] // P) == (h, w):
+    return size
+  return h * P, w * P
 
 
 def channels_of(vit: Any) -> int:
-  """Channels of the model's images."""
+  """The number of channels of the model's images."""
   return len(vit.origin.mean) if vit.origin else 3
 
 
 def section(name: str, value: Any) -> Mapping[str, Any]:
-  """Returns a JSON object, {} for null; `name` is said in messages.
+  """Returns a JSON object, {} for null; `name` is its name in messages.
 
   Raises ValueError if the value is neither.
   """

@@ -17,19 +17,19 @@ from vit_jax.pretrained.formats.architecture import (
 )
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 
-# timm's names of some arrays, and theirs here.
+# Parts of timm's names -> the same parts in this format.
 _NAMES = {
   "reg_token": "register_tokens",
   ".mlp.fc1.": ".mlp.w12.",
   ".mlp.fc2.": ".mlp.w3.",
 }
-_OWN = {"mask_token", "register_tokens"}
+_SIGNATURES = {"mask_token", "register_tokens"}
 
 
 def prefix(shapes: Shapes) -> str | None:
   """The empty prefix; None for other formats."""
-  scaled = {"cls_token", "blocks.0.ls1.gamma"} <= shapes.keys()
-  if not scaled or not _OWN & shapes.keys():
+  has_layer_scale = {"cls_token", "blocks.0.ls1.gamma"} <= shapes.keys()
+  if not has_layer_scale or not _SIGNATURES & shapes.keys():
     return None
   return timm.prefix(shapes)
 
@@ -51,9 +51,11 @@ def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
       "it is a DINOv3 as facebookresearch/dinov3 saves it, which is not "
       "supported: take the file that transformers or timm reads."
     )
-  timms = dict(zip(_NAMES.values(), _NAMES, strict=True))
-  renamed = {_renamed(name, timms): shape for name, shape in shapes.items()}
-  architecture = timm.infer(renamed, None, grid)
+  to_timms = {ours: timms for timms, ours in _NAMES.items()}
+  timms_shapes = {
+    _replace_parts(name, to_timms): shape for name, shape in shapes.items()
+  }
+  architecture = timm.infer(timms_shapes, None, grid)
   registers = "register_tokens" in shapes
   changes = dict(position="learned", antialias=registers)
   return dataclasses.replace(
@@ -67,15 +69,15 @@ def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
 
 def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read."""
-  gated = getattr(vit, "gated_mlp", False)  # Another MLP has timm's names.
+  gated = getattr(vit, "gated_mlp", False)  # Plain MLPs have timm's names.
   names = {k: v for k, v in _NAMES.items() if gated or ".mlp." not in k}
   return [
-    dataclasses.replace(rule, theirs=_renamed(rule.theirs, names))
+    dataclasses.replace(rule, theirs=_replace_parts(rule.theirs, names))
     for rule in timm.rules(vit, shapes or {})
   ]
 
 
-def _renamed(name: str, parts: Mapping[str, str]) -> str:
+def _replace_parts(name: str, parts: Mapping[str, str]) -> str:
   """A name in which these parts are replaced."""
   for old, new in parts.items():
     name = name.replace(old, new)

@@ -1,4 +1,4 @@
-"""Equivalent models that a format can express, for those that it cannot."""
+"""Finds an equivalent model that a format can express, and its parameters."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,8 +17,8 @@ from vit_jax.pretrained.formats.mapping import Rule, Shapes, axis_sizes
 
 Params = dict[str, np.ndarray]
 
-# Fields that do not change a trained model's answers, or do so at other sizes
-# of images only (antialias), or are said by `save` (resnet_epsilon).
+# Fields that do not change a trained model's answers, that change them only for
+# images of another size (antialias), or that `save` reports (resnet_epsilon).
 _FREE = {
   "resnet_epsilon",
   "layer_scale",
@@ -38,16 +38,16 @@ _FREE = {
 }
 _FLAGS = ("gelu", "layer_norm_epsilon")  # `convert` has a flag for each.
 # The factors of LayerScale -> the layer whose output they multiply.
-_SCALED = {"scale_msa": "msa/out", "scale_mlp": "mlp/contract"}
+_SCALED_LAYERS = {"scale_msa": "msa/out", "scale_mlp": "mlp/contract"}
 _POSITION, _HEAD = "position", "head/kernel"
 _TABLE = f"{_POSITION}/E_pos"
 
 
 def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
-  """How a model would change if it were read back with these fields.
+  """Lines on how a model would change if it were read back with these fields.
 
-  Fields that only its own class has become that class's defaults. The class is
-  named if it alone would change.
+  A field that only the model's class has counts as unchanged if it has that
+  class's default. A change of the class is listed if it is the only change.
   """
   theirs = to_fields(from_fields({"kind": "Vit", **fields}))
   vit = vit.trunk
@@ -57,11 +57,13 @@ def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
     if name in {"kind", *_FREE} or new == value:
       continue
     changed = True
-    flag = f" (with --{name}={new} it is written nevertheless)"
-    yield f"{name}={value!r} would become {new!r}{flag * (name in _FLAGS)}"
-  kinds = to_fields(vit)["kind"], theirs["kind"]
-  if not changed and kinds[0] != kinds[1]:
-    yield f"kind={kinds[0]!r} would become {kinds[1]!r}"
+    advice = ""
+    if name in _FLAGS:
+      advice = f" (with --{name}={new} it is written nevertheless)"
+    yield f"{name}={value!r} would become {new!r}{advice}"
+  old_kind, new_kind = to_fields(vit)["kind"], theirs["kind"]
+  if not changed and old_kind != new_kind:
+    yield f"kind={old_kind!r} would become {new_kind!r}"
 
 
 def extended_part(vit: Any) -> str:
@@ -74,24 +76,24 @@ def extended_part(vit: Any) -> str:
   return f"pooling={vit.pooling!r} beside a class token"
 
 
-def shapes_of(vit: Any, written: list[Rule]) -> Shapes:
-  """The shapes of the arrays that these rules would write."""
+def shapes_of(vit: Any, rules: list[Rule]) -> Shapes:
+  """The shapes of the arrays that these rules would write for a model."""
   size = table_size(vit)
   sizes = axis_sizes(vit)
   height, width = size or (vit.stride, vit.stride)
   # The last pixels may belong to no patch.
   ours = param_shapes(vit, (height // vit.stride, width // vit.stride))
-  return {rule.theirs: rule.needs(ours, sizes) for rule in written}
+  return {rule.theirs: rule.needs(ours, sizes) for rule in rules}
 
 
-def refitted(vit: Any, new: Any, params: Params) -> Params:
-  """The parameters of an equivalent model, which gives the same answers.
+def refit(vit: Any, new: Any, params: Params) -> Params:
+  """The parameters of an equivalent model `new`, which gives the same answers.
 
-  The new model may differ in these: computed positions, which become a table;
-  the class token's vector in the table of positions, which is added to the
-  token or is zero; the pooling, where the head's new rows are zeros; and the
-  projection, which becomes a head with a bias of zeros. Without LayerScale, it
-  is part of the weights.
+  These may change: computed positions become a table; the class token's vector
+  in the table of positions is added to the token, or becomes zero; for another
+  pooling, the head gets rows of zeros; a projection becomes a head with a bias
+  of zeros; and LayerScale's factors are multiplied into the weights, or become
+  ones.
   """
   new_params = dict(params)
   kinds = vit.position, new.position
@@ -104,8 +106,8 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
     new_params["x_class"] = new_params["x_class"] + first[0]
   elif kinds == ("learned_grid", "learned"):
     tokens = vit.class_token + vit.distilled
-    none = np.zeros((tokens, vit.hidden_size), np.float32)
-    new_params[_TABLE] = np.concatenate([none, new_params[_TABLE]])
+    zeros = np.zeros((tokens, vit.hidden_size), np.float32)
+    new_params[_TABLE] = np.concatenate([zeros, new_params[_TABLE]])
   if vit.pooling != new.pooling:
     halves = [new_params[_HEAD], np.zeros_like(new_params[_HEAD])]
     order = 1 if vit.pooling == "token" else -1
@@ -118,13 +120,17 @@ def refitted(vit: Any, new: Any, params: Params) -> Params:
 
 
 def _refit_layer_scale(vit: Any, new: Any, params: Params) -> None:
-  """Adds LayerScale's factors as ones, or multiplies them into the weights."""
-  before, after = (getattr(x, "layer_scale", None) for x in (vit, new))
+  """Adds LayerScale's factors as ones, or multiplies them into the weights.
+
+  `params` are changed in place.
+  """
+  before = getattr(vit, "layer_scale", None)
+  after = getattr(new, "layer_scale", None)
   if (before is None) == (after is None):
     return
   for i in range(vit.num_layers):
     block = OURS.of(i)
-    for name, layer in _SCALED.items():
+    for name, layer in _SCALED_LAYERS.items():
       if before is None:
         ones = np.ones(vit.hidden_size, np.float32)
         params[f"{block}/{name}"] = ones
@@ -137,7 +143,10 @@ def _refit_layer_scale(vit: Any, new: Any, params: Params) -> None:
 
 
 def _position_table(model: Any, params: Params) -> np.ndarray:
-  """The table E_pos, (S, D), of positions of any kind."""
+  """The table E_pos, (S, D), of positions of any kind.
+
+  Raises ValueError if it depends on the image size, which is unknown.
+  """
   size = model.origin.image_size if model.origin else None
   if size is None:
     raise ValueError(

@@ -21,7 +21,7 @@ from vit_jax.pretrained.formats.architecture import Architecture, length, need
 from vit_jax.pretrained.formats.mapping import SAME, Rule, Shapes
 from vit_jax.pretrained.formats.table import Layers, Table, Units
 
-# The names of a block's submodules, in the two ways.
+# The names of a block's submodules, in the published files and in today's Flax.
 PUBLISHED = {
   "norm_msa": "LayerNorm_0",
   "msa": "MultiHeadDotProductAttention_1",
@@ -109,8 +109,9 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
 def _crop(fields: Mapping[str, Any], is_google: bool) -> EvalTransformSettings:
   """How the publishers' own evaluation resizes pictures, by kind of model.
 
-  In pre-training, it keeps 7/8 of the short side; in fine-tuning and for the
-  image towers of SigLIP, it takes the whole picture, without antialiasing.
+  For pre-trained models, it crops 7/8 of the short side. For fine-tuned models
+  and the image towers of SigLIP, it resizes the whole picture, without
+  antialiasing.
   """
   pre_logits = fields["representation_size"] is not None
   pre_trained = pre_logits or fields["num_classes"] in _IMAGENET_21K
@@ -126,13 +127,13 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   by default it is the one that vision_transformer publishes.
   """
   names = PUBLISHED if shapes is None else numbering(shapes)
-  scanned = shapes is not None and "encoderblock" in _blocks(shapes)
+  is_scanned = shapes is not None and "encoderblock" in _blocks(shapes)
   big_vision = shapes is not None and _GOOGLE_POSITION not in shapes
   # Today's Flax keeps one axis of a group norm, the published files four.
   gn_root = (shapes or {}).get("gn_root/scale", (1, 1, 1, 1))
   group_norm = SAME if len(gn_root) == 1 else _GROUP_NORM
-  found = _rules(vit, names, big_vision, group_norm)
-  return stacked(found) if scanned else found
+  layer_rules = _rules(vit, names, big_vision, group_norm)
+  return stack_rules(layer_rules) if is_scanned else layer_rules
 
 
 def big_vision_rules(vit: BaseVit) -> list[Rule]:
@@ -158,8 +159,8 @@ def _rules(
   ]
 
 
-def stacked(rules: list[Rule]) -> list[Rule]:
-  """The rules for blocks whose arrays are stacked in one."""
+def stack_rules(rules: list[Rule]) -> list[Rule]:
+  """The rules for a file in which each array holds that of all blocks."""
   paths: dict[tuple[str, str], list[str]] = {}
   for rule in rules:
     name = re.sub(r"encoderblock_\d+/", "encoderblock/", rule.theirs)

@@ -1,7 +1,8 @@
-"""Says what of a published model no file tells and was guessed.
+"""Reports the facts about a published model that no file states.
 
-Each format names the facts that it guesses; here they become one line, which
-gives the values as the flags that set them, or keywords of `load_pretrained`.
+Each format names the facts that it guesses. Here they become one line, which
+gives the values as the flags that set them; keywords of `load_pretrained` have
+the same names.
 """
 
 from collections.abc import Collection
@@ -9,7 +10,7 @@ from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
 
-# How the pixels are prepared, and everything that may be a guess.
+# The facts on how pixels are prepared, and all facts that may be guesses.
 PICTURES = ("mean", "std", "crop")
 FACTS = ("num_heads", "gelu", "layer_norm_epsilon", *PICTURES)
 
@@ -17,11 +18,10 @@ FACTS = ("num_heads", "gelu", "layer_norm_epsilon", *PICTURES)
 def facts(
   guessed: Collection[str], explicit: Collection[str], model: Any
 ) -> tuple[str, ...]:
-  """The facts that are guesses, unless a user or another file says them.
-
-  A gated MLP has no GELU to guess.
-  """
-  certain = {*explicit, *["gelu"] * bool(getattr(model, "gated_mlp", False))}
+  """The `guessed` facts, without those that a user or a file gives."""
+  certain = {*explicit}
+  if getattr(model, "gated_mlp", False):
+    certain.add("gelu")  # Such an MLP has no GELU to guess.
   return tuple(
     fact for fact in FACTS if fact in guessed and fact not in certain
   )
@@ -30,10 +30,7 @@ def facts(
 def line(
   facts: Collection[str], model: Any, preprocessing: Preprocessing
 ) -> str | None:
-  """Names the facts that were guessed, with their values; None if all is told.
-
-  The number of heads is a guess from the width.
-  """
+  """A line on the guessed facts and their values; None if there are none."""
   flags = []
   for fact in facts:
     if fact != "crop":
@@ -46,7 +43,7 @@ def line(
       text += ", and "
     text += f"{ways}beside model.safetensors differs"
   return (
-    (f"no file says the following, which is guessed: {text}") if text else None
+    f"no file says the following, which is guessed: {text}" if text else None
   )
 
 

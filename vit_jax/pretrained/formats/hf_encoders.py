@@ -1,10 +1,10 @@
-"""Encoders as transformers saves them, by a table for each family."""
+"""Encoders as transformers saves them; each family has a table of names."""
 
 import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,7 +46,7 @@ from vit_jax.runtime.printable import quoted
 
 _REGISTERS = "embeddings.register_tokens"
 _MOST_CHANNELS = 64
-_RADIO_SIDE = 512  # Pixels, as timm takes it.
+_RADIO_SIDE = 512  # C-RADIO's default image size in timm, in pixels.
 # `hidden_act` -> `Vit.gelu`; the first name of each is written.
 GELUS = {
   "gelu": "exact",
@@ -56,12 +56,12 @@ GELUS = {
   "gelu_fast": "tanh",
   "quick_gelu": "quick",
 }
-# The others that gates may have -> `ExtendedVit.gate`.
+# `hidden_act` of gates that is no GELU -> `ExtendedVit.gate`.
 _GATES = {"silu": "silu", "swish": "silu"}
 
 
 def prefix(shapes: Shapes) -> str | None:
-  """The empty prefix; None for other formats. The base belongs to the names."""
+  """The empty prefix, as names keep their base; None for other formats."""
   return "" if _candidates(shapes) else None
 
 
@@ -91,23 +91,24 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   or holds a value that is not supported, or if an array that tells a size is
   missing.
   """
-  written = config or {}
-  family, base = _family_of_type(shapes, written.get("model_type") or None)
-  vision = architecture.section("vision_config", written.get("vision_config"))
-  config = {**(family.defaults if written else {}), **written, **vision}
+  file_config = config or {}
+  family, base = _family_of_type(shapes, file_config.get("model_type") or None)
+  vision = architecture.section(
+    "vision_config", file_config.get("vision_config")
+  )
+  defaults = family.defaults if file_config else {}
+  config = {**defaults, **file_config, **vision}
   local = {name.removeprefix(base): shape for name, shape in shapes.items()}
   table = table_of(family)
   particular = _relative(family, local) | family.fields(File(local, config))
-  untold = particular.pop("notes", ())
+  family_notes = particular.pop("notes", ())
   gated = particular.get("gated_mlp", False)
   D, P = _width_and_patch(table, local, config)
   likely_heads = architecture.guess_num_heads(D)
   num_heads = config.get("num_attention_heads", likely_heads)
   epsilon = config.get(family.epsilon, family.defaults[family.epsilon])
-  head = _name(table, "root", "head/bias")
-  plain = particular.keys() <= Vit.__dataclass_fields__.keys()
+  head = _published_name(table, "root", "head/bias")
   fields: dict[str, Any] = dict(
-    **({} if plain else dict(kind=ExtendedVit)),
     num_classes=architecture.length(shapes, head, 0),
     patch_size=P,
     hidden_size=D,
@@ -117,10 +118,12 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     **_activation(family, config, gated),
     layer_norm_epsilon=checked(family.epsilon, float, epsilon, POSITIVE),
   )
+  if not particular.keys() <= Vit.__dataclass_fields__.keys():
+    fields["kind"] = ExtendedVit
   if family.position_resize != "bicubic":
     fields["position_resize"] = family.position_resize
   guessed = {*guesses.PICTURES}
-  if not written:
+  if not file_config:
     guessed |= {*guesses.FACTS}
   elif "num_attention_heads" not in config:
     guessed |= {"num_heads"}
@@ -137,7 +140,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     loss=huggingface.loss(config, fields["num_classes"]),
     interpolation="bicubic",
     guessed=frozenset(guessed),
-    notes=(*notes, *untold),
+    notes=(*notes, *family_notes),
   )
 
 
@@ -159,7 +162,7 @@ def _width_and_patch(
   table: Table, shapes: Shapes, config: Config
 ) -> tuple[int, int]:
   """The width of tokens and the side of a patch, from the patches' kernel."""
-  name = _name(table, "base", "patches/E/kernel")
+  name = _published_name(table, "base", "patches/E/kernel")
   if len(shapes.get(name, ())) != 2:
     D, _, P, _ = need(shapes, name, 4)
     return D, P
@@ -169,7 +172,7 @@ def _width_and_patch(
 
 
 def _pictures(family: Transformers, config: Config) -> Preprocessing:
-  """The family's colours; those by which a C-RADIO normalises, and its size."""
+  """The family's preprocessing, and for C-RADIO that of its configuration."""
   mean, std = family.mean, family.std
   if not family.normalizes:
     return Preprocessing(None, mean=mean, std=std)
@@ -187,9 +190,10 @@ def _pictures(family: Transformers, config: Config) -> Preprocessing:
 def with_colours(
   architecture: Architecture, arrays: Mapping[str, np.ndarray]
 ) -> Architecture:
-  """The mean and deviation by which a model normalises are among its arrays.
+  """The architecture with the mean and deviation that its arrays hold.
 
-  Raises ValueError if they are no positive, finite numbers.
+  A model that normalises its images has them among its arrays. Raises
+  ValueError if they are not finite, or the deviation is not positive.
   """
   pictures = architecture.preprocessing
   rules = dict(mean=CHANNELS, std=POSITIVE_CHANNELS)
@@ -199,25 +203,25 @@ def with_colours(
       if not family.normalizes or stored not in arrays:
         continue
       values = [float(x) for x in np.ravel(arrays[stored])[:_MOST_CHANNELS]]
-      told = checked(stored, PerChannel, values, rule)
-      if not np.allclose(told, getattr(pictures, name), rtol=1e-6, atol=0):
-        pictures = dataclasses.replace(pictures, **{name: told})
+      colours = checked(stored, PerChannel, values, rule)
+      if not np.allclose(colours, getattr(pictures, name), rtol=1e-6, atol=0):
+        pictures = dataclasses.replace(pictures, **{name: colours})
   return dataclasses.replace(architecture, preprocessing=pictures)
 
 
 def _family_of_type(
   shapes: Shapes, model_type: Any
 ) -> tuple[Transformers, str]:
-  """The family that names and configuration tell, and the base of the names.
+  """The family of these arrays and this type, and the base of the names.
 
-  Raises ValueError if the configuration names another one.
+  Raises ValueError if the type is that of another family.
   """
   candidates = _candidates(shapes)
-  first = candidates[0][0]
-  alike = [pair for pair in candidates if pair[0].signature == first.signature]
-  fitting = [pair for pair in alike if model_type in (None, *pair[0].types)]
-  if fitting:
-    return fitting[0]
+  first, _ = candidates[0]
+  for family, base in candidates:
+    has_signature = family.signature == first.signature
+    if has_signature and model_type in (None, *family.types):
+      return family, base
   says = f"its config.json says model_type={quoted(model_type)}"
   named = f"its arrays are named as those of {first.types[0]}"
   if any(model_type in family.types for family in FAMILIES):
@@ -236,14 +240,15 @@ def _activation(
   name = config.get("hidden_act", default)
   if gated and not family.gated_by_act:
     return dict(gelu="exact")
-  names = {**(_GATES if gated else {}), **GELUS}
+  names = {**_GATES, **GELUS} if gated else GELUS
   checked("hidden_act", str, name, choices=(*names,))
-  return (
-    dict(gelu="exact", gate=names[name]) if gated else dict(gelu=GELUS[name])
-  )
+  if gated:
+    return dict(gelu="exact", gate=names[name])
+  return dict(gelu=names[name])
 
 
 def _mlp_size(table: Table, shapes: Shapes, gated: bool) -> int:
+  """The width of an MLP's hidden layer, from the expanding kernel."""
   rows = table.rows("gated_mlp" if gated else "mlp")
   row = next(row for row in rows if "mlp/expand/kernel" in row.ours)
   sizes = need(shapes, table.stacks[0].theirs.format(0) + row.theirs, 2)
@@ -252,22 +257,28 @@ def _mlp_size(table: Table, shapes: Shapes, gated: bool) -> int:
 
 def _tokens(table: Table, shapes: Shapes, position: Any) -> int | None:
   """Number of patches that the position table is for, if there is one."""
-  name = _name(table, "base", "position/E_pos")
+  name = _published_name(table, "base", "position/E_pos")
   if not name or position == "none":
-    class_token = _name(table, "base", "x_class") in shapes
+    class_token = _published_name(table, "base", "x_class") in shapes
     return relative.tokens(table, shapes, class_token)
-  placed = [] if position == "learned_grid" else ["x_class", "x_dist"]
-  placed += ["registers"] * (position == "learned_all")
-  rows = {_name(table, "base", token): token for token in reversed(placed)}
-  tokens = sum(
-    shapes[row][-2] if ours == "registers" or len(rows) < len(placed) else 1
-    for row, ours in rows.items()
-    if row in shapes
+  with_position = [] if position == "learned_grid" else ["x_class", "x_dist"]
+  if position == "learned_all":
+    with_position.append("registers")
+  published = {
+    _published_name(table, "base", token): token
+    for token in reversed(with_position)
+  }
+  # One published array may hold several of these tokens.
+  shared = len(published) < len(with_position)
+  num_tokens = sum(
+    shapes[array][-2] if token == "registers" or shared else 1
+    for array, token in published.items()
+    if array in shapes
   )
-  return need(shapes, name, len(shapes.get(name, ())))[-2] - tokens
+  return need(shapes, name, len(shapes.get(name, ())))[-2] - num_tokens
 
 
-def _name(table: Table, part: str, ours: str) -> str:
+def _published_name(table: Table, part: str, ours: str) -> str:
   """The published name of one of our parameters; "" if it has none."""
   return next((row.theirs for row in table.rows(part) if ours in row.ours), "")
 
@@ -282,84 +293,103 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
 
 
 def equivalent(vit: Any) -> Any:
-  """The model to write in place of a model, which gives the same answers."""
-  if not vit.extended:  # A SigLIP, which has a table of positions.
+  """The model to write instead of `vit`; it gives the same answers."""
+  if not vit.extended:
+    # A SigLIP has a table of positions.
     return vit.clone(position="learned") if is_encoder(vit) else vit
   resize = vit.position_resize
   if vit.position == "learned_grid" and resize != "square":
     vit = vit.clone(position="learned")
-  turned = vit.rope_theta or vit.relative
   if resize == "bilinear" and vit.registers and not vit.num_classes:
     vit = vit.clone(layer_scale=vit.layer_scale or 1.0)  # TIPSv2 has one.
-  dinov2 = vit.layer_scale is not None and not turned
-  other = vit.distilled or vit.norm_pooled or vit.pool_unnormed
-  other = other or not vit.norm_final
-  if dinov2 and vit.num_classes and vit.class_token and not other:
+  is_dinov2 = vit.layer_scale is not None and not (
+    vit.rope_theta or vit.relative
+  )
+  pools_otherwise = vit.distilled or vit.norm_pooled or vit.pool_unnormed
+  has_plain_head = vit.num_classes and vit.class_token and vit.norm_final
+  if is_dinov2 and has_plain_head and not pools_otherwise:
     vit = vit.clone(pooling="token_gap")
   return vit
 
 
 def family_of(vit: Any) -> Transformers:
-  """The family whose form expresses a model for which `reasons` has none."""
-  return _closest(vit)[0] if is_encoder(vit) else VIT
+  """The family that expresses a model; call `reasons` before."""
+  return _closest(vit).family if is_encoder(vit) else VIT
 
 
 def is_encoder(vit: Any) -> bool:
-  """Whether a model needs a form beyond the paper's ViT; some are SigLIPs."""
-  tabled = vit.position != "relative" and vit.position_at == "input"
-  return vit.extended or (tabled and vit.pooling != "token")
+  """Whether a model has to be written as another family than the paper's ViT.
+
+  That is so for extended models, and for SigLIPs.
+  """
+  has_table = vit.position != "relative" and vit.position_at == "input"
+  return vit.extended or (has_table and vit.pooling != "token")
 
 
 def reasons(vit: Any) -> list[str]:
   """Why no family can express a model: the reasons of the closest one."""
-  family, against = _closest(equivalent(vit))
-  return [f"as {family.types[0]}, {reason}" for reason in against]
+  closest = _closest(equivalent(vit))
+  return [
+    f"as {closest.family.types[0]}, {reason}" for reason in closest.reasons
+  ]
+
+
+class _Verdict(NamedTuple):
+  """How a model fits a family.
+
+  Attributes:
+    misfit: 0 if its arrays fit, and the larger, the worse they fit.
+    reasons: Why the family cannot express it; none if it can.
+  """
+
+  family: Transformers
+  misfit: int
+  reasons: list[str]
 
 
 @functools.lru_cache(maxsize=8)
-def _closest(vit: Any) -> tuple[Transformers, list[str]]:
-  """The family with the fewest reasons against it, and these reasons."""
+def _closest(vit: Any) -> _Verdict:
+  """The verdict on the family that a model fits best."""
   one_layer = vit.clone(num_layers=1)
   families = [family for family in FAMILIES if family.extended == vit.extended]
-  judged = [(family, *_against(family, one_layer)) for family in families]
 
-  def distance(item: tuple[Transformers, int, list[str]]) -> tuple[int, ...]:
-    family, lost, why = item
-    unlike = bool(why) and family.relative != bool(vit.relative)
+  def distance(verdict: _Verdict) -> tuple[int, ...]:
+    family, misfit, reasons = verdict
+    is_unlike = bool(reasons) and family.relative != bool(vit.relative)
     # If two fit, prefer the one whose library resizes positions as we do.
-    resized = _resized_otherwise(family, vit)
-    return lost > 0, unlike, lost, len(why), resized
+    resizes = _resizes_otherwise(family, vit)
+    return misfit > 0, is_unlike, misfit, len(reasons), resizes
 
-  family, _, why = min(judged, key=distance)
-  return family, why
+  return min((_judge(family, one_layer) for family in families), key=distance)
 
 
-def _against(family: Transformers, vit: Any) -> tuple[int, list[str]]:
-  """How badly a model fits the family, 0 if it does, and the reasons."""
+def _judge(family: Transformers, vit: Any) -> _Verdict:
+  """Whether the family can express a model."""
   rows = table_of(family).rules(vit)
+  verdict = functools.partial(_Verdict, family)
   if lost := unmapped(vit, rows):
-    return len(lost), [f"it has no place for {', '.join(lost[:3])}"]
+    return verdict(len(lost), [f"it has no place for {', '.join(lost[:3])}"])
   if all(row.theirs != family.signature for row in rows):
-    return 99, [f"it has no {family.signature}"]
+    return verdict(99, [f"it has no {family.signature}"])
   if family.classes[bool(vit.num_classes)] is None:
     head = "with" if vit.num_classes else "without"
-    return 1, [f"it has no class {head} a head"]
+    return verdict(1, [f"it has no class {head} a head"])
   try:
     shapes = shapes_of(vit, rules_of(family, vit))
     if not family.fits(shapes, family.base(vit)):
-      return 99, [f"{vit.registers} registers are not its number"]
+      return verdict(99, [f"{vit.registers} registers are not its number"])
     config = _config(family, vit)
-    against = [*changes(vit, infer(shapes, config).fields)]
+    reasons = [*changes(vit, infer(shapes, config).fields)]
   except ValueError as error:
-    return 99, [str(error).removesuffix(".")]
+    return verdict(99, [str(error).removesuffix(".")])
   if config.get("mlp_ratio", 1) is None:
-    against.append(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
-  tabled = vit.position != "none" or vit.relative == "table"
-  square = tabled and not family.any_shape
-  h, w = (square and architecture.table_size(vit)) or (1, 1)
-  if h != w:
-    against.append(f"its positions are for {h} x {w}, not for a square")
-  return 0, against
+    reasons.append(f"mlp_size={vit.mlp_size} does not give a whole mlp_ratio")
+  has_table = vit.position != "none" or vit.relative == "table"
+  if has_table and not family.any_shape:
+    h, w = architecture.table_size(vit) or (1, 1)
+    if h != w:
+      reasons.append(f"its positions are for {h} x {w}, not for a square")
+  return verdict(0, reasons)
 
 
 def not_kept(vit: Any) -> Iterator[str]:
@@ -369,14 +399,14 @@ def not_kept(vit: Any) -> Iterator[str]:
       "DINOv2's head reads the class token and the patches' average: the half "
       "that this model does not read gets weights of zero"
     )
-  bare = not (vit.num_classes or getattr(vit, "norm_pooled", False))
-  if vit.pooling == "gap" and bare:
+  ends_at_tokens = not (vit.num_classes or getattr(vit, "norm_pooled", False))
+  if vit.pooling == "gap" and ends_at_tokens:
     yield (
       "transformers does not average without a head: average its tokens "
       "yourself"
     )
   family = family_of(equivalent(vit))
-  if _resized_otherwise(family, vit):
+  if _resizes_otherwise(family, vit):
     yield (
       "pictures of another size than the positions' get other positions: "
       f"transformers resizes {family.types[0]}'s by another rule"
@@ -393,7 +423,7 @@ def keeps_proportions(vit: Any) -> bool:
   return family_of(vit).any_size
 
 
-def _resized_otherwise(family: Transformers, vit: Any) -> bool:
+def _resizes_otherwise(family: Transformers, vit: Any) -> bool:
   """Whether the library would resize a model's positions by another rule."""
   if vit.position == "none" or not vit.extended:
     return False
@@ -401,11 +431,11 @@ def _resized_otherwise(family: Transformers, vit: Any) -> bool:
 
 
 def constants(vit: Any) -> dict[str, np.ndarray]:
-  """Arrays that only the format has.
+  """Arrays of the format that are no parameters of ours.
 
-  They are the mask token, as zeros, the registers where there are none, and
-  the mean and deviation of C-RADIO's images with the tokens that its summary
-  has.
+  They are the mask token, as zeros; an empty array of registers, if the family
+  has one in any case; for C-RADIO, the mean and deviation of its images and the
+  places of the tokens in its summary; and the positions of MAE's decoder.
   """
   family = family_of(vit)
   arrays: dict[str, np.ndarray] = {}
@@ -414,8 +444,8 @@ def constants(vit: Any) -> dict[str, np.ndarray]:
     zeros = np.zeros(shape, np.float32)
     arrays[family.base(vit) + family.mask_token] = zeros
   if _config(family, vit).get("num_register_tokens") == 0:
-    none = np.zeros((1, 0, vit.hidden_size), np.float32)
-    arrays[family.base(vit) + _REGISTERS] = none
+    no_registers = np.zeros((1, 0, vit.hidden_size), np.float32)
+    arrays[family.base(vit) + _REGISTERS] = no_registers
   if family.normalizes:
     for name, values in _colours(vit).items():
       column = np.asarray(values, np.float32)[:, None, None]
@@ -442,7 +472,7 @@ def files(vit: Any, preprocessing: Preprocessing, task: Any) -> dict[str, Any]:
   config = _config(family, vit) | huggingface.problem(task.loss.kind)
   if isinstance(vit, Autoencoder):
     config |= hf_mae.objective_config(task.autoencoder)
-  if family.normalizes:  # The model does so, not its preprocessor.
+  if family.normalizes:  # The model normalises, not its preprocessor.
     config |= {name: [*values] for name, values in _colours(vit).items()}
     channels = preprocessing.channels
     plain = dict(mean=(0.0,) * channels, std=(1.0,) * channels)
@@ -457,6 +487,7 @@ def class_name(vit: Any) -> str:
 
 
 def _config(family: Transformers, vit: Any) -> dict[str, Any]:
+  """The config.json of a model, as the family has it."""
   size = architecture.table_size(vit)
   acts = GELUS | _GATES
   names = {ours: theirs for theirs, ours in reversed(acts.items())}
@@ -467,7 +498,7 @@ def _config(family: Transformers, vit: Any) -> dict[str, Any]:
     "num_attention_heads": vit.num_heads,
     "hidden_act": names[act],
     family.epsilon: vit.layer_norm_epsilon,
-    "image_size": size and architecture.one_or_both(vit),
+    "image_size": size and architecture.size_for_config(vit),
     "patch_size": vit.patch_size,
     "num_channels": architecture.channels_of(vit),
   }
@@ -485,10 +516,10 @@ def _config(family: Transformers, vit: Any) -> dict[str, Any]:
 
 
 def _candidates(shapes: Shapes) -> list[tuple[Transformers, str]]:
-  """The families that these names fit, and the base before them; best first."""
+  """The families that these names fit, each with its base; best first."""
   pairs = ((family, base) for family in FAMILIES for base in family.bases)
   return [
-    (f, base)
-    for f, base in pairs
-    if base + f.signature in shapes and f.fits(shapes, base)
+    (family, base)
+    for family, base in pairs
+    if base + family.signature in shapes and family.fits(shapes, base)
   ]

@@ -12,7 +12,7 @@ from vit_jax.pretrained.formats.table import Config, Layers, Table
 from vit_jax.runtime.checks import POSITIVE, checked
 from vit_jax.runtime.printable import quoted
 
-# In the order in which their signatures are looked for.
+# The order is that in which their signatures are looked for.
 FAMILIES: tuple[Transformers, ...] = tuple(
   family for file in families.records("TRANSFORMERS") for family in file
 )
@@ -25,13 +25,13 @@ def table_of(family: Transformers) -> Table:
 
 
 def rules_of(family: Transformers, vit: Any) -> list[Rule]:
-  """The rules for the arrays of a file of the family that is written."""
+  """The rules for the arrays of a file to write for the family."""
   return table_of(family).rules(vit, family.base(vit))
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
-  """`vit_jax.families.family.Stored`, of a file that is read."""
+  """What a family asks of a file: a `vit_jax.families.family.Stored`."""
 
   shapes: Shapes
   config: Config

@@ -1,8 +1,8 @@
 """The decoder of transformers' masked autoencoders, `ViTMAEForPreTraining`.
 
-`vit_jax.families.vit` has their encoder. The decoder's positions are computed
-here, and stored there: release 5 makes new models with zeros in their place,
-which stay.
+`vit_jax.families.vit` has their encoder. We compute the decoder's positions,
+and the library stores them. New models of its release 5 have zeros instead, and
+keep them; such a decoder has no positions.
 """
 
 import math
@@ -29,26 +29,27 @@ _TABLE = Table(
 def names(stored: Iterable[str]) -> dict[str, str]:
   """The published name of each array of a decoder -> its name in the file.
 
-  Release 5.23 writes other names of the layers than it has in `state_dict()`.
+  Release 5.23 writes other names of the layers than those of `state_dict()`.
   """
   decoder = (x for x in stored if x.partition(".")[0] == "decoder")
-  return {_published(name): name for name in decoder}
+  return {_published_name(name): name for name in decoder}
 
 
-def _published(name: str) -> str:
+def _published_name(name: str) -> str:
+  """The name of a decoder's array in published files."""
   name = name.replace("decoder_encoder.layer.", "decoder_layers.")
   before, layers, inside = name.partition("decoder_layers.")
-  return (
-    before + saved_name(f"layers.{inside}").replace("encoder.layer.", layers)
-    if layers
-    else name
+  if not layers:
+    return name
+  return before + saved_name(f"layers.{inside}").replace(
+    "encoder.layer.", layers
   )
 
 
 def sizes(shapes: Shapes, config: Config) -> dict[str, Any]:
-  """The decoder's sizes, by the fields of `Autoencoder`.
+  """The decoder's sizes, as fields of `Autoencoder`.
 
-  Raises ValueError if an array that tells one is missing.
+  Raises ValueError if an array that shows a size is missing.
   """
   (D,) = need(shapes, "decoder.decoder_norm.bias", 1)
   heads = config.get("decoder_num_attention_heads", 16)
@@ -92,7 +93,7 @@ def has_positions(stored: np.ndarray, model: Autoencoder) -> bool:
 
 
 def objective(config: Config) -> AutoencoderSettings:
-  """The loss that a configuration tells, with transformers' defaults."""
+  """The loss of a configuration, with transformers' defaults."""
   rate = config.get("mask_ratio", 0.75)
   norm_pixels = config.get("norm_pix_loss", False)
   return AutoencoderSettings(
@@ -102,12 +103,12 @@ def objective(config: Config) -> AutoencoderSettings:
 
 
 def objective_config(settings: AutoencoderSettings) -> dict[str, Any]:
-  """The part of a configuration that tells the loss."""
+  """The part of a configuration on the loss."""
   return dict(mask_ratio=settings.rate, norm_pix_loss=settings.norm_pixels)
 
 
 def config(model: Autoencoder) -> Mapping[str, Any]:
-  """The part of a configuration that tells of the decoder."""
+  """The part of a configuration on the decoder."""
   return dict(
     architectures=["ViTMAEForPreTraining"],
     model_type="vit_mae",

@@ -1,7 +1,7 @@
-"""Pairs of two towers as transformers saves them, to write them.
+"""Writes pairs of towers as transformers saves them.
 
-`CLIPModel`, `MetaClip2Model`, `SiglipModel` and `Tipsv2Model`. The functions
-are those that `pretrained.save` calls for a model.
+Its classes are `CLIPModel`, `MetaClip2Model`, `SiglipModel` and `Tipsv2Model`.
+`pretrained.save` calls these functions.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class _Kind:
   model_type: str
   scale: str = "logit_scale"
   bias: str = ""  # "" if the class has none.
-  axes: str = ""  # Those of the scale and the bias, of length 1.
+  axes: str = ""  # The axes of the scale and the bias, each of length 1.
 
 
 _CLIP = _Kind(
@@ -84,12 +84,12 @@ def _towers(model: TwoTowers) -> tuple[Any, TextTower]:
 
 
 def is_encoder(model: Any) -> bool:
-  """Whether a model needs a form beyond the paper's ViT: a pair always does."""
+  """True: a pair has to be written as another class than the paper's ViT."""
   return True
 
 
 def equivalent(model: Any) -> Any:
-  """The model to write in place of a model, which gives the same answers."""
+  """The model to write instead of `model`; it gives the same answers."""
   trunk = model.trunk
   written = hf_encoders.equivalent(trunk)
   names = (field.name for field in dataclasses.fields(type(written)))
@@ -123,7 +123,7 @@ def reasons(model: Any) -> list[str]:
 
 
 def _changes(kind: _Kind, text: TextTower) -> Iterator[str]:
-  """How a text tower would change if it were read back."""
+  """Lines on how a text tower would change if it were read back."""
   base = kind.bases[1]
   rules = kind.text.table.rules(text, base)
   sizes, ours = axis_sizes(text), param_shapes(text, (1, 1))
@@ -150,27 +150,35 @@ def rules(model: Any) -> list[Rule]:
   """The rules for all arrays of a pair to write."""
   image, text = _towers(model)
   kind = _kind(text)
-  own = table_of(kind.image).rules(image, kind.bases[0])
-  for rule in kind.text.table.rules(text, kind.bases[1]):
+  image_base, text_base = kind.bases
+  pair_rules = table_of(kind.image).rules(image, image_base)
+  for rule in kind.text.table.rules(text, text_base):
     ours = tuple(f"{TEXT}/{path}" for path in rule.ours)
-    own.append(dataclasses.replace(rule, ours=ours))
+    pair_rules.append(dataclasses.replace(rule, ours=ours))
   pattern = f"{kind.axes} -> "
-  own.append(Rule(kind.scale, (LOG_SCALE,), pattern))
+  pair_rules.append(Rule(kind.scale, (LOG_SCALE,), pattern))
   if kind.bias and model.first_bias is not None:
-    own.append(Rule(kind.bias, (BIAS,), pattern))
-  return own
+    pair_rules.append(Rule(kind.bias, (BIAS,), pattern))
+  return pair_rules
 
 
 def stored(model: Any, params: dict[str, Any]) -> dict[str, Any]:
-  """The parameters as they are stored: TIPSv2 has a temperature."""
-  if _kind(_towers(model)[1]).scale != "temperature":
+  """The parameters as the library stores them.
+
+  TIPSv2 stores a temperature instead of the logarithm of the scale.
+  """
+  _, text = _towers(model)
+  if _kind(text).scale != "temperature":
     return params
   temperature = np.asarray(np.exp(-params[LOG_SCALE]), np.float32)
   return {**params, LOG_SCALE: temperature}
 
 
 def constants(model: Any) -> dict[str, np.ndarray]:
-  """Arrays that only the format has, as zeros: a mask token, or a bias."""
+  """Arrays of the format that are no parameters of ours, as zeros.
+
+  They are a mask token and the bias of the similarities.
+  """
   image, text = _towers(model)
   kind = _kind(text)
   arrays = {}
@@ -189,8 +197,8 @@ def files(
   """The JSON files that the library reads beside the weights, by name."""
   image, text = _towers(model)
   kind = _kind(text)
-  own = hf_encoders.files(image, preprocessing, task)
-  vision = own["config.json"]
+  image_files = hf_encoders.files(image, preprocessing, task)
+  vision = image_files["config.json"]
   for name in ("architectures", "id2label", "label2id", "problem_type"):
     vision.pop(name, None)
   vision["model_type"] = f"{kind.model_type}_vision_model"
@@ -202,25 +210,29 @@ def files(
   }
   if text.representation_size is not None:
     config["projection_dim"] = text.representation_size
-  return {"config.json": config, processor.FILE: own[processor.FILE]}
+  return {"config.json": config, processor.FILE: image_files[processor.FILE]}
 
 
 def keeps_proportions(model: Any) -> bool:
   """Whether its files record pictures that keep their proportions."""
-  return hf_encoders.keeps_proportions(_towers(model)[0])
+  image, _ = _towers(model)
+  return hf_encoders.keeps_proportions(image)
 
 
 def class_name(model: Any) -> str:
   """The library's class that loads a pair, once it is written."""
-  return f"{_kind(_towers(model)[1]).name}Model"
+  _, text = _towers(model)
+  return f"{_kind(text).name}Model"
 
 
 def not_kept(model: Any) -> Iterator[str]:
   """Lines on what the format does not keep."""
-  yield from hf_encoders.not_kept(_towers(model)[0])
+  image, _ = _towers(model)
+  yield from hf_encoders.not_kept(image)
 
 
 def _text_config(kind: _Kind, text: TextTower) -> dict[str, Any]:
+  """The section `text_config` of the library's configuration."""
   names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
   config = {
     "model_type": f"{kind.model_type}_text_model",

@@ -1,6 +1,6 @@
 """Text towers as transformers saves them, alone or beside an image tower.
 
-Those of CLIP and MetaCLIP 2, of SigLIP and SigLIP 2, and of TIPSv2.
+The families are CLIP and MetaCLIP 2, SigLIP and SigLIP 2, and TIPSv2.
 """
 
 from typing import Any
@@ -11,8 +11,9 @@ from vit_jax.pretrained.formats.table import Config, Layers, Table
 from vit_jax.pretrained.formats.text_family import TextFamily, width
 from vit_jax.runtime.checks import checked
 
-# Id of the end in configurations of CLIP before transformers 4.31, which was
-# never true: the library then takes the largest id. MetaCLIP 2's is 2.
+# The end token's id in configurations of CLIP before transformers 4.31. It is
+# wrong for CLIP, for which the library then takes the largest id of a text, and
+# right for MetaCLIP 2.
 WRONG_END = 2
 
 

@@ -1,4 +1,4 @@
-"""Names of arrays, classes and the loss, in any checkpoint of transformers."""
+"""Names of arrays, classes and the loss, for any checkpoint of transformers."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats.architecture import section
 from vit_jax.runtime.printable import quoted
 
-# `state_dict()` since release 5 -> what `save_pretrained` writes.
+# Names in `state_dict()` since release 5 -> those that `save_pretrained` has.
 _SAVED = {
   "attention.q_proj.": "attention.attention.query.",
   "attention.k_proj.": "attention.attention.key.",
@@ -58,12 +58,12 @@ def saved_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def loss(config: Mapping[str, Any], num_classes: int) -> str:
-  """The loss that the library infers, and that its pipeline assumes."""
+  """The loss that the library infers from a configuration."""
   kind = config.get("problem_type")
   if kind == "regression":
     return "mse"
-  several = kind == "multi_label_classification"
-  return "sigmoid" if several or num_classes == 1 else "softmax"
+  is_multi_label = kind == "multi_label_classification"
+  return "sigmoid" if is_multi_label or num_classes == 1 else "softmax"
 
 
 def class_names(
@@ -71,9 +71,9 @@ def class_names(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
   """The names in `id2label`, and a line on each thing that is odd about them.
 
-  A class without a name is called by its number. There are none if no class
-  has a name of its own, instead of the library's placeholder. Raises ValueError
-  if a key is not a number, or stands there twice.
+  A class without a name is called by its number. The names are () if all are
+  the library's placeholders. Raises ValueError if a key is not a number or
+  occurs twice, or if a name is not a text or a number.
   """
   names: dict[int, str] = {}
   for key, name in section("id2label", config.get("id2label")).items():
@@ -104,18 +104,18 @@ def class_names(
       f"id2label names a class {beyond[-1]}, and the head has {num_classes} "
       "classes: names from there on are left out"
     )
-  every = (names.get(i, f"class {i}") for i in range(num_classes))
-  return tuple(every), tuple(notes)
+  all_names = (names.get(i, f"class {i}") for i in range(num_classes))
+  return tuple(all_names), tuple(notes)
 
 
 def problem(loss: str) -> dict[str, str]:
-  """The part of a configuration that tells the loss."""
+  """The part of a configuration on the loss."""
   kinds = {"sigmoid": "multi_label_classification", "mse": "regression"}
   return {"problem_type": kinds[loss]} if loss in kinds else {}
 
 
 def labels(vit: BaseVit) -> dict[str, Any]:
-  """The names of the classes, as configurations have them."""
+  """The part of a configuration on the names of the classes."""
   names = vit.origin.class_names[: vit.num_classes] if vit.origin else ()
   # The head may have more classes than the data.
   unnamed = range(len(names), vit.num_classes)

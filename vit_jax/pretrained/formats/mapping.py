@@ -33,7 +33,7 @@ _STRANGERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """One published array and the parameters of ours that it holds."""
+  """One published array, and those of our parameters that it holds."""
 
   theirs: str  # Name of the published array.
   # Paths of our parameters. If there are several, the first axis of the
@@ -42,14 +42,14 @@ class Rule:
   # `einops.rearrange` pattern from their layout to ours. "D + T D" on its right
   # side makes the first row one parameter, and the others a second.
   pattern: str = SAME
-  heads: int | None = None  # Those of its layers; None for the model's.
+  heads: int | None = None  # Heads of its layer; None for the model's number.
 
   def read(
     self, array: np.ndarray, sizes: Mapping[str, int]
   ) -> list[np.ndarray]:
     """Reads our parameters, in the order of `ours`, as views if possible."""
     ours = self._rearrange(array, sizes)
-    if self._first_apart:
+    if self._has_first_row_apart:
       return [ours[0], ours[1:]]
     return list(ours) if len(self.ours) > 1 else [ours]
 
@@ -57,7 +57,7 @@ class Rule:
     self, arrays: list[np.ndarray], sizes: Mapping[str, int]
   ) -> np.ndarray:
     """Makes the published array from our parameters."""
-    if self._first_apart:
+    if self._has_first_row_apart:
       array = np.concatenate([arrays[0][None], arrays[1]])
     else:
       array = np.stack(arrays) if len(self.ours) > 1 else arrays[0]
@@ -66,20 +66,21 @@ class Rule:
   def needs(self, shapes: Shapes, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape that the published array must have, given those of ours."""
     shape = shapes[self.ours[0]]
-    if self._first_apart:
+    if self._has_first_row_apart:
       shape = (1 + shapes[self.ours[1]][0], *shape)
     elif len(self.ours) > 1:
       shape = (len(self.ours), *shape)
-    hollow = np.broadcast_to(np.int8(0), shape)  # It takes no memory.
-    return self._rearrange(hollow, sizes, back=True).shape
+    empty = np.broadcast_to(np.int8(0), shape)  # It takes no memory.
+    return self._rearrange(empty, sizes, back=True).shape
 
   @property
-  def _first_apart(self) -> bool:
+  def _has_first_row_apart(self) -> bool:
     return _APART in self.pattern
 
   def _rearrange(
     self, array: np.ndarray, sizes: Mapping[str, int], back: bool = False
   ) -> np.ndarray:
+    """Applies the pattern to one of their arrays, or with `back` to ours."""
     left, right = self.pattern.replace(_APART, "").split("->")
     pattern = f"{right} -> {left}" if back else f"{left} -> {right}"
     lengths = {**sizes, "n": len(self.ours)}
@@ -90,12 +91,12 @@ class Rule:
 
 
 def axis_sizes(vit: Any) -> dict[str, int]:
-  """Sizes of the named axes that patterns split; einops infers the others.
+  """Sizes of the axes by name, for patterns that split axes.
 
-  There are `k` heads, unless a rule has its own, patches of `P` x `Q` pixels,
-  and `m` = 2 parts of a gated MLP's fused array (gate, expansion) or of a head.
-  A table of positions is for `y` x `x` patches. A rule adds `n`, the number of
-  our parameters in one array.
+  `k` is the number of heads, unless a rule has its own. Patches have `P` x `Q`
+  pixels, and a table of positions is for `y` x `x` patches. `m` = 2 is the
+  number of parts of a gated MLP's fused array (gate, expansion), or of a head.
+  A rule adds `n`, the number of our parameters in one array.
   """
   sizes = {
     "k": vit.num_heads,
@@ -103,7 +104,8 @@ def axis_sizes(vit: Any) -> dict[str, int]:
     "Q": vit.patch_size,
     "m": 2,
   }
-  grid, size = vit.position_grid, vit.origin and vit.origin.image_size
+  grid = vit.position_grid
+  size = vit.origin.image_size if vit.origin else None
   if grid is None and size:
     grid = size[0] // vit.stride, size[1] // vit.stride
   if grid is not None:
@@ -139,14 +141,18 @@ def check(
   needed = {rule.theirs: rule.needs(ours, sizes) for rule in rules}
   groups = differences(theirs, needed)
   if any(groups.values()):
+    cause = _likely_cause(
+      missing=groups["missing"],
+      unknown=groups["unknown"],
+      wrong=groups["wrong shape"],
+    )
     raise ValueError(
-      f"{what}: {differences_text(groups)}. Likely cause: "
-      f"{_cause(*groups.values())}."
+      f"{what}: {differences_text(groups)}. Likely cause: {cause}."
     )
 
 
 def differences(shapes: Shapes, needed: Shapes) -> dict[str, list[str]]:
-  """Describes the arrays that are missing, unknown or of the wrong shape."""
+  """A line on each array, in groups: "missing", "unknown" and "wrong shape"."""
   return {
     "missing": [f"{k} {needed[k]}" for k in needed if k not in shapes],
     "unknown": [f"{k} {shapes[k]}" for k in shapes if k not in needed],
@@ -162,18 +168,27 @@ def differences_text(groups: Mapping[str, list[str]]) -> str:
   """The differences as text, with the first few names of each kind."""
   texts = []
   for name, group in groups.items():
+    if not group:
+      continue
     num_more = len(group) - _MOST_LISTED
     more = f" and {num_more} more" if num_more > 0 else ""
     names = ", ".join(group[:_MOST_LISTED]) + more
-    texts += [f"{len(group)} {name}: {names}"] if group else []
+    texts.append(f"{len(group)} {name}: {names}")
   return "; ".join(texts)
 
 
-def _cause(missing: list[str], extra: list[str], wrong: list[str]) -> str:
-  names = " ".join(extra)
-  strange = [what for k, what in _STRANGERS.items() if re.search(k, names)]
-  if strange:
-    return f"it has {' and '.join(strange)}, which is not supported here"
+def _likely_cause(
+  missing: list[str], unknown: list[str], wrong: list[str]
+) -> str:
+  """The likely cause of differences, from the lines of each group."""
+  names = " ".join(unknown)
+  features = [
+    feature
+    for pattern, feature in _STRANGERS.items()
+    if re.search(pattern, names)
+  ]
+  if features:
+    return f"it has {' and '.join(features)}, which is not supported here"
   if wrong and all("pos" in name.split(" ")[0] for name in wrong):
     return (
       "the positions are for another image size; give grid=(h, w), the number "
@@ -186,7 +201,7 @@ def _cause(missing: list[str], extra: list[str], wrong: list[str]) -> str:
     )
   if missing and all("bias" in name for name in missing):
     return "it was trained without these biases, which this model has"
-  if missing and extra:
+  if missing and unknown:
     return "some names come from another library or version"
   if missing:
     return "only part of the model was saved"

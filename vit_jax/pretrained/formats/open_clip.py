@@ -1,6 +1,7 @@
-"""`open_clip_config.json`: what open_clip's files tell of both towers.
+"""Reads `open_clip_config.json`, the configuration of both towers.
 
-It is read as the files of transformers, or of timm, that would say the same.
+Its contents become a configuration of transformers, or of timm, that says the
+same.
 """
 
 import pathlib
@@ -19,8 +20,8 @@ CONFIG = "open_clip_config.json"
 WEIGHTS = "open_clip_model.safetensors"
 POOLINGS = {"argmax": "end", "eos": "end", "last": "last"}
 CLEANINGS = ("", "whitespace", "lower", "canonicalize")
-# Keys that name a tower or a tokenizer of another kind, and the values under
-# which it is ours.
+# Keys that may ask for another kind of tower or tokenizer, and the values with
+# which they do not.
 _TEXTS = {
   "hf_model_name": (None, ""),
   "text_arch": (None, "clip"),
@@ -36,20 +37,20 @@ _FILTERS = {"nearest": 0, "bilinear": 2, "bicubic": 3}
 
 
 def is_whole_beside(folder: pathlib.Path) -> bool:
-  """Whether weights of transformers' names are but timm's image tower.
+  """Whether a folder's usual weights are only the image tower, timm's.
 
-  The pair is then in open_clip's own file, which may not be there yet.
+  Both towers are then in open_clip's own file, which may not be downloaded yet.
   """
   is_timms = "text_config" not in read_json(folder / "config.json")
   return is_timms and (folder / CONFIG).exists()
 
 
 def read(content: Mapping[str, Any]) -> dict[str, Any]:
-  """The configuration of both towers, `text_config` and that of the image's.
+  """The configuration of both towers.
 
-  An image tower of timm's is told by `architecture`, and one of open_clip's own
-  by `vision_config`. Raises ValueError if `content` holds a value that is not
-  supported.
+  `text_config` is that of the text tower. An image tower of timm's has
+  `architecture`, and one of open_clip's own has `vision_config`. Raises
+  ValueError if `content` holds a value that is not supported.
   """
   model = section("model_cfg", content.get("model_cfg"))
   vision = section("vision_cfg", model.get("vision_cfg"))
@@ -74,6 +75,7 @@ def _act(model: Mapping[str, Any], tower: Mapping[str, Any]) -> dict[str, Any]:
 def _vision(
   model: Mapping[str, Any], vision: Mapping[str, Any]
 ) -> dict[str, Any]:
+  """The configuration of an image tower of open_clip's own."""
   _check(vision, _IMAGES, "image tower")
   width = checked("width", int, vision.get("width", 768), COUNT)
   head = checked("head_width", int, vision.get("head_width", 64), COUNT)
@@ -87,6 +89,7 @@ def _vision(
 def _check(
   tower: Mapping[str, Any], ours: Mapping[str, tuple], what: str
 ) -> None:
+  """Raises ValueError if a tower is of a kind that is not supported."""
   for key, values in ours.items():
     if tower.get(key) not in values:
       raise ValueError(
@@ -98,7 +101,7 @@ def _check(
 def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   """The keys of a text tower's configuration, named as transformers' are.
 
-  `config` is what `read` gives. Raises ValueError if it tells of another
+  `config` is what `read` returns. Raises ValueError if it is of another kind of
   network, or a value is not supported.
   """
   text_section = section("text_config", config.get("text_config"))
@@ -122,9 +125,9 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cleaning(config: Mapping[str, Any]) -> str:
-  """The name of what is done with a text before it is cut into tokens.
+  """How a text is cleaned before it is cut into tokens, one of `CLEANINGS`.
 
-  Raises ValueError if the configuration asks for what is not supported.
+  Raises ValueError if the configuration asks for anything else.
   """
   text_section = section("text_config", config.get("text_config"))
   if NAME not in text_section:
@@ -136,26 +139,31 @@ def cleaning(config: Mapping[str, Any]) -> str:
       f"its {CONFIG} says {key}={quoted(options[key])} for the tokenizer, "
       "which is not supported."
     )
-  own = not text.get("hf_tokenizer_name")  # A tokenizer of its own.
-  clean = options.get("clean", "lower" if own else "whitespace")
+  has_own_tokenizer = not text.get("hf_tokenizer_name")
+  default = "lower" if has_own_tokenizer else "whitespace"
+  clean = options.get("clean", default)
   return checked("clean", str, clean, choices=CLEANINGS)
 
 
 def pictures(content: Mapping[str, Any]) -> dict[str, Any]:
-  """How images are prepared, as a `preprocessor_config.json` says it."""
+  """How images are prepared, in the form of a `preprocessor_config.json`.
+
+  Raises ValueError if a value is not supported.
+  """
   model = section("model_cfg", content.get("model_cfg"))
   vision = section("vision_cfg", model.get("vision_cfg"))
-  given = section("preprocess_cfg", content.get("preprocess_cfg"))
-  size = given.get("size", vision.get("image_size", 224))
+  options = section("preprocess_cfg", content.get("preprocess_cfg"))
+  size = options.get("size", vision.get("image_size", 224))
   height, width = checked("image_size", Sides, size, ALL_SIDES)
-  mode = given.get("resize_mode", "shortest")
+  mode = options.get("resize_mode", "shortest")
   mode = checked("resize_mode", str, mode, choices=("shortest", "squash"))
-  name = given.get("interpolation", "bicubic")
+  name = options.get("interpolation", "bicubic")
   name = checked("interpolation", str, name, choices=(*_FILTERS,))
   size = {"height": height, "width": width}
   cut: dict[str, Any] = {"do_center_crop": False, "size": size}
   if mode == "shortest" and height != width:
-    cut["crop"], name = "center", "bicubic"  # Whatever the filter's name is.
+    # open_clip resizes for such a crop bicubically, whatever its filter is.
+    cut["crop"], name = "center", "bicubic"
   elif mode == "shortest":
     cut = {"do_center_crop": True, "size": {"shortest_edge": height}}
   return {
@@ -163,9 +171,9 @@ def pictures(content: Mapping[str, Any]) -> dict[str, Any]:
     **cut,
     "crop_size": {"height": height, "width": width},
     "resample": _FILTERS[name],
-    # It resizes pictures of Pillow's, and torchvision cuts them.
+    # Its library resizes with Pillow, and crops with torchvision.
     "resizer": "pillow",
     "corner": "even",
-    "image_mean": given.get("mean", [*CLIP_MEAN]),
-    "image_std": given.get("std", [*CLIP_STD]),
+    "image_mean": options.get("mean", [*CLIP_MEAN]),
+    "image_std": options.get("std", [*CLIP_STD]),
   }

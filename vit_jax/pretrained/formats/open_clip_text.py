@@ -1,6 +1,6 @@
 """Text towers as open_clip saves them, beside an image tower.
 
-Those of its own Transformer, which the models of CLIP, PE and SigLIP have.
+They are its own Transformer, as in its models of CLIP, PE and SigLIP.
 """
 
 from typing import Any

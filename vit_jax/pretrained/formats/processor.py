@@ -1,8 +1,9 @@
 """Hugging Face's `preprocessor_config.json`, read and written.
 
 The class that it names decides the defaults of missing keys. `convert` writes
-the same file for formats that have none of their own. What release 5 saves with
-a tokenizer, it keeps in a section of `processor_config.json`.
+the same file for formats that have none of their own. If a model has a
+tokenizer as well, release 5 of transformers writes a section of
+`processor_config.json` instead.
 """
 
 import dataclasses
@@ -27,11 +28,11 @@ from vit_jax.runtime.printable import quoted
 
 FILE = "preprocessor_config.json"
 KIND = "image_processor_type"
-# A file of which a section may stand for it, and that section.
+# The file that may have a section in its place, and the section's name.
 NESTED, SECTION = "processor_config.json", "image_processor"
 # Pillow's numbers of its filters.
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-_OVERSHOOTING = (1, 3)  # Those whose weights may be below 0.
+_OVERSHOOTING = (1, 3)  # Filters that have negative weights.
 _VIT = {"size": 224, "resample": 2, "image_mean": HALF, "image_std": HALF}
 _VIT |= {"resizer": "torchvision"}  # Since release 5.
 _IMAGENET = {"image_mean": IMAGENET_MEAN}
@@ -41,7 +42,7 @@ _CLIP = {**_VIT, **_CROP, "size": {"shortest_edge": 224}}
 _CLIP |= {"image_mean": CLIP_MEAN}
 _CLIP |= {"image_std": CLIP_STD}
 _ANY_SIZE = "Siglip2"  # Its images keep their proportions (NaFlex).
-_OF_PATCHES = ("max_num_patches", "patch_size")
+_PATCH_KEYS = ("max_num_patches", "patch_size")
 # The defaults of each class, by its name without "ImageProcessor".
 _KINDS: Mapping[str, Mapping[str, Any]] = {
   "ViT": _VIT,
@@ -56,16 +57,17 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
   "Tipsv2": _VIT | {"size": 448, "do_normalize": False},
   "GotOcr2": {**_CLIP, "size": 384, "do_center_crop": False},
 }
-_SHORT = ("CLIP", "Bit", "ConvNext")  # One number is the short side's.
+# Classes for which a single number as size is that of the short side.
+_SHORT = ("CLIP", "Bit", "ConvNext")
 _CONVNEXT_PCT = 224 / 256
-_CONVNEXT_WARPED = 384  # From this size on, its pictures are squeezed instead.
+_CONVNEXT_WARPED = 384  # From this size on, ConvNext squeezes whole pictures.
 _ENDINGS = ("Fast", "Pil", "ImageProcessor", "FeatureExtractor")
 
 
 def read(config: Mapping[str, Any], file: str = FILE) -> Preprocessing:
   """The preprocessing that a `preprocessor_config.json` describes.
 
-  Raises ValueError, with the name of the file, if it cannot be done.
+  Raises ValueError, with the name of the file, if it is not supported.
   """
   try:
     return _read(config)
@@ -92,9 +94,10 @@ def _read(config: Mapping[str, Any]) -> Preprocessing:
     raise _refusal("do_resize", False, "pictures must be resized")
   patches = None
   if kind == _ANY_SIZE:
-    patches = AnySize(
-      *(checked(name, int, settings[name], COUNT) for name in _OF_PATCHES)
+    max_patches, patch_size = (
+      checked(key, int, settings[key], COUNT) for key in _PATCH_KEYS
     )
+    patches = AnySize(max_patches, patch_size)
     # The positions belong to the largest square that so many patches cover.
     settings["size"] = math.isqrt(patches.tokens) * patches.patch_size
   size, crop = _crop(settings, kind)
@@ -102,8 +105,8 @@ def _read(config: Mapping[str, Any]) -> Preprocessing:
   return Preprocessing(size, crop, mean, std, patches=patches)
 
 
-def then(first: Preprocessing, second: Preprocessing) -> Preprocessing:
-  """The first, whose result the second normalises once more.
+def compose(first: Preprocessing, second: Preprocessing) -> Preprocessing:
+  """The preprocessing `first`, followed by the normalisation of `second`.
 
   ((x - m) / s - n) / t is (x - (m + s n)) / (s t).
   """
@@ -115,7 +118,7 @@ def then(first: Preprocessing, second: Preprocessing) -> Preprocessing:
 
 
 def assumptions(config: Mapping[str, Any], file: str) -> list[str]:
-  """Lines on values that a file does not tell, and on what is not done."""
+  """Lines on values that a file lacks, and on keys that are not followed."""
   lines = []
   if config.get("crop_to_patches"):
     lines.append(
@@ -123,13 +126,12 @@ def assumptions(config: Mapping[str, Any], file: str) -> list[str]:
       "into tiles; here a picture is seen whole"
     )
   lacking = [key for key in _VIT if key != "resizer" and key not in config]
-  named = {KIND, "feature_extractor_type"} & {*config}
-  if lacking and not named:
+  names_kind = bool({KIND, "feature_extractor_type"} & {*config})
+  if lacking and not names_kind:
     names = ", ".join(lacking)
     lines.append(f"its {file} names no {KIND}, so ViT's {names} are taken")
-  if str(config.get(KIND)).startswith("DINOv3") and config.get("resample") in (
-    *_OVERSHOOTING,
-  ):
+  overshoots = config.get("resample") in _OVERSHOOTING
+  if overshoots and str(config.get(KIND)).startswith("DINOv3"):
     lines.append(
       f"its {file} says resample={config['resample']}, which goes beyond black "
       "and white at edges; its library keeps such values, and here they are "
@@ -141,13 +143,13 @@ def assumptions(config: Mapping[str, Any], file: str) -> list[str]:
 def resizing(
   config: Mapping[str, Any], size: Sides, file: str
 ) -> tuple[Mapping[str, Any], list[str]]:
-  """A file of a model of any size, which brings pictures to one size.
+  """The configuration changed so that pictures are resized to one size.
 
-  The second is a line if pictures keep their own size or shape by the file.
+  The model takes any size. The second result is a line if the file leaves
+  pictures their own size or shape; otherwise nothing is changed.
   """
-  shortest = (
-    isinstance(config.get("size"), dict) and "height" not in config["size"]
-  )
+  size_setting = config.get("size")
+  shortest = isinstance(size_setting, dict) and "height" not in size_setting
   cut = config.get("do_center_crop", True)
   if config.get("do_resize", True) and (cut or not shortest):
     return config, []
@@ -163,7 +165,7 @@ def resizing(
 def _crop(
   settings: Mapping[str, Any], kind: str
 ) -> tuple[Sides, EvalTransformSettings]:
-  """The size of the result, and how a picture is brought to it."""
+  """The size of the result, and how pictures are cropped and resized to it."""
   filters: dict[str, Any] = dict(
     interpolation=_filter(settings),
     antialias=checked("antialias", bool, settings.get("antialias", True)),
@@ -216,7 +218,10 @@ def _crop(
 def _as_clip(
   settings: Mapping[str, Any], size: Any
 ) -> tuple[dict[str, Any], Any]:
-  """ConvNext's rules as CLIP's: a crop of a size that `crop_pct` tells."""
+  """ConvNext's settings and size in CLIP's form.
+
+  CLIP gives the size of the crop, ConvNext its share of the short side.
+  """
   if not isinstance(size, dict) or "shortest_edge" not in size:
     raise _refusal("size", size, "ConvNext needs a shortest_edge")
   side = checked("size['shortest_edge']", int, size["shortest_edge"], COUNT)
@@ -237,6 +242,7 @@ def _sides(name: str, value: Any) -> Sides:
 
 
 def _filter(settings: Mapping[str, Any]) -> str:
+  """The name of the filter by which pictures are resized."""
   if "interpolation" in settings:
     # `write` adds it for a filter without a number.
     name = settings["interpolation"]
@@ -253,7 +259,7 @@ def _filter(settings: Mapping[str, Any]) -> str:
 def _normalization(
   settings: Mapping[str, Any],
 ) -> tuple[PerChannel, PerChannel]:
-  """Mean and standard deviation in units of full scale.
+  """The mean and standard deviation, for pixels from 0 to 1.
 
   (x f - m) / s is (x / 255 - m / 255 f) / (s / 255 f).
   """
@@ -274,23 +280,27 @@ def _normalization(
 
 
 def _per_channel(*values: Any) -> list[Any]:
-  """Repeats one number for all channels: those of the other, or 3."""
+  """The values as lists, where a single number is repeated for all channels.
+
+  There are as many channels as in the longest list, 3 if there is no list.
+  """
   lengths = [len(value) for value in values if isinstance(value, list)]
   channels = max(lengths, default=3)
 
-  def repeated(value: Any) -> Any:
-    single = isinstance(value, int | float) and not isinstance(value, bool)
-    return [value] * channels if single else value
+  def repeat(value: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return [value] * channels if is_number else value
 
-  return [repeated(value) for value in values]
+  return [repeat(value) for value in values]
 
 
 def _refusal(name: str, value: Any, why: str) -> ValueError:
+  """The error for a value that is not supported."""
   return ValueError(f"{name}={quoted(value)}: {why}.")
 
 
 def reason(preprocessing: Preprocessing) -> str | None:
-  """Why no `preprocessor_config.json` can express this; None if one can."""
+  """Why a `preprocessor_config.json` cannot express this; None if it can."""
   height, width = preprocessing.image_size
   if preprocessing.cut_from:
     return "of its pictures at {} x {}, the upper left {} x {} is kept".format(
@@ -316,8 +326,9 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
   cut: dict[str, Any] = {}
   if (patches := preprocessing.patches) is not None:
     name = f"{_ANY_SIZE}ImageProcessor"
-    sides = patches.tokens, patches.patch_size
-    cut = dict(zip(_OF_PATCHES, sides, strict=True))
+    cut = dict(
+      zip(_PATCH_KEYS, (patches.tokens, patches.patch_size), strict=True)
+    )
   if crop.crop != "resize":
     cut = {"do_center_crop": True, "crop_size": size}
     name, size = "DeiTImageProcessor", {"height": tall, "width": wide}
@@ -350,11 +361,11 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
   }
 
 
-def of_one_size(preprocessing: Preprocessing) -> dict[str, Any]:
-  """The file beside a model without a configuration, by its name.
+def file_of_one_size(preprocessing: Preprocessing) -> dict[str, Any]:
+  """The file, by its name, to write beside a model without a configuration.
 
-  Such a model takes pictures of one size. {} if the file cannot tell how they
-  are prepared.
+  Such a model takes pictures of one size. The result is {} if the file cannot
+  express how they are prepared.
   """
   if not preprocessing.size or reason(preprocessing):
     return {}

@@ -1,4 +1,4 @@
-"""Reads relative positions from arrays, wherever a library keeps them."""
+"""Reads the fields of relative positions from the shapes of arrays."""
 
 import math
 from typing import Any
@@ -15,27 +15,28 @@ def fields(table: Table, shapes: Shapes) -> dict[str, Any]:
 
   Raises ValueError if all layers share some, and each has its own as well.
   """
-  by_kind = {ours: _names(table, shapes, ours) for ours in (_TABLE, _HIDDEN)}
-  (names, kind), *more = [
-    (names, "table" if ours == _TABLE else "mlp")
-    for ours, names in by_kind.items()
-    if names
-  ] or [({}, None)]
-  if not names:
+  names_by_kind = {
+    "table": _names(table, shapes, _TABLE),
+    "mlp": _names(table, shapes, _HIDDEN),
+  }
+  kinds = [kind for kind, names in names_by_kind.items() if names]
+  if not kinds:
     return {}
-  if more or len(names) > 1:
+  kind = kinds[0]
+  names = names_by_kind[kind]
+  if len(kinds) > 1 or len(names) > 1:
     raise ValueError(
       "it has relative positions that all layers share beside those of each "
       "layer, which is not supported."
     )
   ((shared, name),) = names.items()
   fields = dict(relative=kind, relative_shared=shared)
-  sizes = need(shapes, name, 2)
-  return fields if kind == "table" else fields | dict(relative_hidden=sizes[1])
+  _, width = need(shapes, name, 2)
+  return fields if kind == "table" else fields | dict(relative_hidden=width)
 
 
 def num_heads(table: Table, shapes: Shapes) -> int | None:
-  """The heads that relative positions are for; None if there are none."""
+  """The number of heads of the relative positions; None if there are none."""
   for ours, axis in ((_TABLE, 1), (_HIDDEN, 0)):
     for name in _names(table, shapes, ours).values():
       return need(shapes, name, 2)[axis]
@@ -45,10 +46,10 @@ def num_heads(table: Table, shapes: Shapes) -> int | None:
 def tokens(
   table: Table, shapes: Shapes, class_token: bool, grid: int | None = None
 ) -> int | None:
-  """Number of patches that a table is for; None if there is no table.
+  """The number of patches that a table is for; None if there is no table.
 
-  A table of a square gives its number of patches. Another one does not tell
-  it: then it is `grid`, or else a number that is no square.
+  The length of a table for a square grid reveals it. For any other table it is
+  `grid`, the number that the caller knows, or else 2, which is no square.
   """
   for name in _names(table, shapes, _TABLE).values():
     offsets = need(shapes, name, 2)[0] - 3 * class_token

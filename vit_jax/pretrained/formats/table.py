@@ -1,11 +1,12 @@
 """Tables of names: which published array holds which of our parameters.
 
-`names.csv` has a row for each array, with the tables that it belongs to; rows
-of one family of transformers' alone are in its file of `vit_jax.families`. One
-table serves a whole family of models: a row applies to a model that has the
-row's parameters, so rows for a bias, registers or LayerScale are skipped for
-models without them. A table has one or several stacks of layers, each with its
-own number of layers and of heads, such as an encoder's and a decoder's:
+`names.csv` has a row for each array, with the tables that it belongs to. Rows
+that only one family of transformers has are in the family's file in
+`vit_jax.families`. One table serves a whole family of models: a row applies to
+a model that has the row's parameters, so rows for a bias, registers or
+LayerScale are skipped for models without them. A table has one or several
+stacks of layers, each with its own number of layers and of heads, such as an
+encoder's and a decoder's:
 
     Table("mae", (
       Layers("encoder.layer.{}."),
@@ -45,9 +46,9 @@ class Layers:
   Attributes:
     theirs: The beginning of a layer's names, with {} for its number.
     ours: `Part.prefix` of the part of our model that has these layers.
-    rows: The table whose rows name the arrays of a layer; "" for the one that
+    rows: The table whose rows name the arrays of a layer; "" for the table that
       the stack belongs to.
-    has_base: Whether the base comes before `theirs`.
+    has_base: Whether the prefix of the family's names comes before `theirs`.
   """
 
   theirs: str
@@ -56,7 +57,7 @@ class Layers:
   has_base: bool = True
 
   def count(self, shapes: Shapes) -> int:
-    """Number of the layers in a file, whose names have lost their base."""
+    """The number of layers in a file, whose names are without their base."""
     return count_layers(shapes, self.theirs.split("{")[0])
 
 
@@ -78,24 +79,25 @@ class Units:
     return self.theirs.format(stage=stage + first, unit=unit + first)
 
   def layers(self, shapes: Shapes) -> tuple[int, ...]:
-    """Number of the units in each stage of a file, () without a ResNet."""
+    """The number of units in each stage of a file; () without a ResNet."""
     counts = []
     while units := self._count(shapes, len(counts)):
       counts.append(units)
     return tuple(counts)
 
   def _count(self, shapes: Shapes, stage: int) -> int:
-    before = self.theirs.partition("{unit}")[0]
-    before = before.format(stage=stage + self.first)
-    names = (name for name in shapes if name.startswith(before))
-    return len(
-      {x.removeprefix(before).split(self.theirs[-1])[0] for x in names}
-    )
+    """The number of units in a stage."""
+    stage_prefix, _, _ = self.theirs.partition("{unit}")
+    stage_prefix = stage_prefix.format(stage=stage + self.first)
+    names = (name for name in shapes if name.startswith(stage_prefix))
+    separator = self.theirs[-1]
+    inside = (name.removeprefix(stage_prefix) for name in names)
+    return len({name.split(separator)[0] for name in inside})
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """The names of a family's arrays, and of its stacks, an encoder's first."""
+  """The names of a family's arrays, and its stacks; the encoder's is first."""
 
   name: str
   stacks: tuple[Layers, ...]
@@ -105,20 +107,24 @@ class Table:
 
   @functools.cache  # noqa: B019
   def rows(self, *parts: str, table: str = "") -> tuple[Rule, ...]:
-    """The rows of these parts of the table, or of the one with another name.
+    """The rows of these parts of the table, or of the table named `table`.
 
-    "root" has the arrays whose names start with no base, such as a head's, and
-    "base" the others outside the layers. "layer" has those of a layer, without
-    `Layers.theirs` and "block_0/", to which "mlp" adds the paper's MLP and
-    "gated_mlp" a gated one. "layers" has those that hold a parameter of every
-    layer, along the axis `n` of their patterns. "unit" has those of a residual
-    unit of a ResNet, without `Units.theirs` and "resnet/stage0_unit0/".
+    The parts are:
+
+    - "root": arrays whose names do not start with the base, such as a head's;
+    - "base": all others outside the layers;
+    - "layer": those of a layer, without `Layers.theirs` and "block_0/"; "mlp"
+      adds the paper's MLP, and "gated_mlp" a gated one;
+    - "layers": those that hold a parameter of every layer, along the axis `n`
+      of their patterns;
+    - "unit": those of a residual unit of a ResNet, without `Units.theirs` and
+      "resnet/stage0_unit0/".
     """
-    names = {table} if table else {self.name, self.shared}
-    rows = [x for x in _names_csv() if names & {*x["tables"].split()}]
+    tables = {table} if table else {self.name, self.shared}
+    rows = [row for row in _names_csv() if tables & {*row["tables"].split()}]
     if not table:
-      own = self.names.strip().splitlines()
-      rows += [*csv.DictReader(own, fieldnames=[*_COLUMNS])]
+      lines = self.names.strip().splitlines()
+      rows += [*csv.DictReader(lines, fieldnames=[*_COLUMNS])]
     return tuple(
       Rule(row["theirs"], tuple(row["ours"].split()), row["pattern"] or SAME)
       for row in rows
@@ -128,8 +134,8 @@ class Table:
   def rules(self, vit: Any, base: str = "") -> list[Rule]:
     """The rules for a model's arrays, whose names start with `base`."""
     shapes = _shapes(vit)
-    rules = _rows_of(self.rows("root"), shapes)
-    for rule in _rows_of(self.rows("base"), shapes):
+    rules = _rows_for(self.rows("root"), shapes)
+    for rule in _rows_for(self.rows("base"), shapes):
       heads = _heads(rule.pattern, shapes[rule.ours[0]])
       theirs = base + rule.theirs
       rules.append(dataclasses.replace(rule, theirs=theirs, heads=heads))
@@ -147,7 +153,9 @@ class Table:
       for unit in range(units):
         inside = f"resnet/stage{stage}_unit{unit}"
         theirs = base + self.units.name(stage, unit)
-        for row in _rows_of(self.rows("unit"), _inside(_shapes(vit), inside)):
+        for row in _rows_for(
+          self.rows("unit"), _shapes_inside(_shapes(vit), inside)
+        ):
           paths = tuple(f"{inside}/{path}" for path in row.ours)
           rules.append(Rule(theirs + row.theirs, paths, row.pattern))
     return rules
@@ -159,10 +167,10 @@ class Table:
       return []
     stack = stacks[layers.ours]
     inside = f"{layers.ours}/" if layers.ours else ""
-    shapes = _inside(_shapes(vit), f"{inside}{stack.names.of(0)}")
+    shapes = _shapes_inside(_shapes(vit), f"{inside}{stack.names.of(0)}")
     mlp = "gated_mlp" if "mlp/gate/kernel" in shapes else "mlp"
     rules = []
-    rows = _rows_of(self.rows("layer", mlp, table=layers.rows), shapes)
+    rows = _rows_for(self.rows("layer", mlp, table=layers.rows), shapes)
     for i in range(stack.num_layers):
       theirs = base + layers.theirs.format(i)
       ours = f"{inside}{stack.names.of(i)}/"
@@ -176,7 +184,7 @@ class Table:
       names = map(stack.names.of, range(stack.num_layers))
       paths = tuple(f"{inside}{name}/{row.ours[0]}" for name in names)
       pattern = row.pattern
-      if len(paths) == 1:  # `n` has no axis then.
+      if len(paths) == 1:  # A single parameter has no axis `n`.
         left, right = pattern.split(" -> n ")
         pattern = f"{left.replace(' n ', ' 1 ')} -> {right}"
       heads = _heads(pattern, shapes[row.ours[0]])
@@ -184,13 +192,13 @@ class Table:
     return rules
 
 
-def _inside(shapes: Shapes, module: str) -> Shapes:
+def _shapes_inside(shapes: Shapes, module: str) -> Shapes:
   """The parameters of a module, by their paths in it."""
   return {below(k, module): v for k, v in shapes.items() if within(k, module)}
 
 
-def _rows_of(rows: tuple[Rule, ...], shapes: Shapes) -> list[Rule]:
-  """The rows of which a model has the parameters, with as many axes."""
+def _rows_for(rows: tuple[Rule, ...], shapes: Shapes) -> list[Rule]:
+  """The rows whose parameters a model has, with as many axes."""
   return [
     row
     for row in rows
@@ -200,12 +208,13 @@ def _rows_of(rows: tuple[Rule, ...], shapes: Shapes) -> list[Rule]:
 
 def _has_axes(row: Rule, shape: tuple[int, ...]) -> bool:
   """Whether the first of a row's parameters has the axes of its pattern."""
-  first, apart, _ = row.pattern.split("->")[1].partition("+")
+  first, plus, _ = row.pattern.split("->")[1].partition("+")
   if "..." in first:
     return True
   axes = re.findall(r"\([^)]*\)|\S+", first)
-  stacked = len(row.ours) > 1 and not apart  # One axis runs over them.
-  return len(axes) - stacked == len(shape)
+  # If a row has several parameters, the first axis runs over them.
+  has_param_axis = len(row.ours) > 1 and not plus
+  return len(axes) - has_param_axis == len(shape)
 
 
 def _heads(pattern: str, shape: tuple[int, ...]) -> int | None:
@@ -218,7 +227,7 @@ def _heads(pattern: str, shape: tuple[int, ...]) -> int | None:
 
 @functools.lru_cache(maxsize=8)
 def _shapes(vit: Any) -> Shapes:
-  """The model's parameters for one patch; of its encoder, the first layer's."""
+  """The parameters of the model with one layer, for an image of one patch."""
   first = vit.clone(num_layers=1, scan=False)
   return param_shapes(first, (1, 1))
 

@@ -1,4 +1,4 @@
-"""Families of text towers, and how one is read; all formats share it."""
+"""Families of text towers, and how to read one, for all formats."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -14,10 +14,10 @@ from vit_jax.runtime.checks import COUNT, POSITIVE, checked
 ACTIVATIONS = {**GELUS, "relu": "relu"}
 _PAIR = ("logit_scale", "logit_bias", "temperature")
 PAIR = {name: name for name in _PAIR}
-"""The arrays of a pair of towers that belong to none of them, and their parts.
+"""The names of the arrays that a pair has beside its two towers -> their roles.
 
-`logit_scale` is the logarithm of a factor, of which `temperature` is the
-reciprocal.
+`logit_scale` is the logarithm of the factor of similarities, and `temperature`
+is the reciprocal of this factor.
 """
 
 
@@ -29,19 +29,19 @@ class TextFamily:
   signature: str  # Name of an array that only this family has, after its base.
   table: Table
   bases: tuple[str, ...]  # Prefixes that the names of its arrays may have.
-  # Values that the library has where a configuration has none.
+  # The library's values of keys that a configuration lacks.
   defaults: Config
   # Returns the fields of the tower that are particular to the family.
   fields: Callable[[Shapes, Shapes, Config], dict[str, Any]]
   # Beginnings of the names of the image tower's arrays, after the base.
   others: tuple[str, ...] = ()
-  # Returns the tower's configuration in that of a file.
+  # Returns the tower's own section of a file's configuration.
   configuration: Callable[[Config], Config] = lambda config: (
     section("text_config", config.get("text_config")) or config
   )
 
   def base(self, shapes: Shapes) -> str | None:
-    """The prefix of its arrays in a file; None if they are not there."""
+    """The prefix of its arrays in a file; None if the file lacks them."""
     return next((x for x in self.bases if x + self.signature in shapes), None)
 
   def layout(
@@ -63,12 +63,16 @@ class TextFamily:
       num_classes=0, **{**_sizes(self.table, local, config), **fields}
     )
     rules = self.table.rules(tower, base)
-    known = {rule.theirs for rule in rules}
-    own = {k: v for k, v in shapes.items() if k in known or self._has(k, base)}
-    return TextLayout(self.name, tower, rules, own)
+    mapped = {rule.theirs for rule in rules}
+    tower_shapes = {
+      name: shape
+      for name, shape in shapes.items()
+      if name in mapped or self._is_of_tower(name, base)
+    }
+    return TextLayout(self.name, tower, rules, tower_shapes)
 
-  def _has(self, name: str, base: str) -> bool:
-    """Whether an array is the tower's, not the image tower's or both's."""
+  def _is_of_tower(self, name: str, base: str) -> bool:
+    """Whether an array is the text tower's alone."""
     if name.endswith("position_ids") or name in PAIR:
       return False
     if name.startswith(tuple(base + other for other in self.others)):
@@ -78,14 +82,14 @@ class TextFamily:
 
 @dataclasses.dataclass(frozen=True)
 class TextLayout:
-  """Where a file has a text tower, and what tower that is.
+  """A text tower in a file, and which arrays hold it.
 
   Attributes:
     family: The name of its family.
     tower: The tower, without parameters.
     rules: Which array holds which of its parameters.
-    shapes: The shapes of the arrays that are the tower's, by their names.
-    pair: The names that arrays of `PAIR` have in this file, and what they are.
+    shapes: The shapes of the tower's arrays, by name.
+    pair: The names in this file of the arrays of `PAIR` -> their roles.
   """
 
   family: str
@@ -96,6 +100,7 @@ class TextLayout:
 
 
 def _sizes(table: Table, local: Shapes, config: Config) -> dict[str, Any]:
+  """The sizes of a tower and its activation, as fields of `TextTower`."""
   names = {row.ours[0]: row.theirs for row in table.rows("base")}
   V, D = need(local, names["E"], 2)
   layers = table.stacks[0]

@@ -7,7 +7,7 @@ from vit_jax.pretrained.formats import hf_text, open_clip_text, two_towers
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.pretrained.formats.text_family import TextLayout
 
-# In the order in which their signatures are looked for.
+# The order is that in which their signatures are looked for.
 FAMILIES = (
   hf_text.SIGLIP,
   hf_text.CLIP,
@@ -17,7 +17,7 @@ FAMILIES = (
 
 
 class NoTextTowerError(ValueError):
-  """A checkpoint, which it names, has no text tower."""
+  """The checkpoint that the message names has no text tower."""
 
   def __init__(self, source: str):
     super().__init__(

@@ -1,17 +1,17 @@
 """Encoders as timm saves them: ViTs with all of its options, and EVAs.
 
-The arrays tell most; `config.json` tells the heads, the activation and the
-pooling. `timm_evas` has the EVAs. BEiTs have names of EVAs, and ViTs with
-relative positions (relpos) those of ViTs. Both tables of names are rows of
-`names.csv`: `timm_any` and `timm` are those of ViTs (`timm_shared.VIT`),
-`timm_any` and `timm_eva` those of EVAs.
+Most of the architecture follows from the arrays; `config.json` gives the heads,
+the activation and the pooling. `timm_evas` reads EVAs. BEiTs have the names of
+EVAs, and ViTs with relative positions (relpos) those of ViTs. Both tables of
+names are rows of `names.csv`: those of `timm_any` and `timm` are for ViTs
+(`timm_shared.VIT`), those of `timm_any` and `timm_eva` for EVAs.
 """
 
 import dataclasses
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.families.family import Eva
@@ -45,25 +45,25 @@ _SIGNATURES = (
   "blocks.0.mlp.norm.weight",
   *timm_evas.SIGNATURES,
 )
-# Names that ViTs do not have, but EVAs and BEiTs.
+# Names that EVAs and BEiTs have, but not ViTs.
 _EVA = (
   "blocks.0.gamma_1",
   "blocks.0.attn.relative_position_bias_table",
   "rel_pos_bias.relative_position_bias_table",
 )
-# Names that no model of timm's has beside relative positions.
+# Names of arrays that no model of timm's with relative positions has.
 _NOT_RELATIVE = (
   "norm_pre.weight",
   "reg_token",
   "dist_token",
   "attn_pool.latent",
 )
-# In the names of models whose norms follow the branches.
+# A part of the names of models whose norms follow the branches.
 _RES_POST_NORM = "_rpn_"
 _AIM, _AIM_HEAD_SIZE = "patch_embed.norm.weight", 128  # AIMv2's alone.
 # `rel_pos_type` -> `ExtendedVit.relative`.
 _RELATIVE = {"mlp": "mlp", "bias": "table"}
-# Poolings that timm's models do not have, and how to say so.
+# Poolings that timm's models do not have -> a reason for the message.
 _UNPOOLED = {
   "token_gap": "timm cannot pool both the class token and the patches' average",
   "query": "timm has no attention pooling with a query of its own",
@@ -92,36 +92,31 @@ def unused(shapes: Shapes) -> list[str]:
 
 
 def _table(shapes: Shapes) -> Table:
-  """The names that these arrays have."""
-  return (
-    timm_shared.EVA if any(name in shapes for name in _EVA) else timm_shared.VIT
-  )
+  """The table of the names of these arrays."""
+  is_eva = any(name in shapes for name in _EVA)
+  return timm_shared.EVA if is_eva else timm_shared.VIT
 
 
 def _is_plain(shapes: Shapes) -> bool:
   """Whether these are the arrays of the paper's model, or of a SigLIP."""
   fused = [name for name in shapes if ".attn.qkv." in name]
   unbiased = fused and all(name.endswith(".weight") for name in fused)
-  related = relative.fields(_table(shapes), shapes)
-  without = any(
-    name not in shapes
-    for name in ("blocks.0.norm1.bias", "blocks.0.attn.proj.bias")
-    if name.replace("bias", "weight") in shapes
-  )
-  other = unbiased or related or without
-  return not other and not any(name in shapes for name in _SIGNATURES)
+  if unbiased or relative.fields(_table(shapes), shapes):
+    return False
+  for layer in ("blocks.0.norm1", "blocks.0.attn.proj"):
+    if f"{layer}.weight" in shapes and f"{layer}.bias" not in shapes:
+      return False
+  return not any(name in shapes for name in _SIGNATURES)
 
 
 def _pools_plainly(shapes: Shapes, config: Config, arguments: Config) -> bool:
-  """Whether the paper's model, or a SigLIP, has its positions and pooling."""
+  """Whether the positions and the pooling are the paper's, or a SigLIP's."""
   if "pos_embed" not in shapes or "norm.weight" not in shapes:
     return False
-  class_token, pooled = "cls_token" in shapes, "attn_pool.latent" in shapes
-  natural = "token" if class_token else "map" if pooled else "avg"
-  theirs = arguments.get("global_pool", config.get("global_pool")) or natural
-  asked = theirs in ("map", "avg") and class_token
-  hybrid = any(name.startswith("patch_embed.backbone.") for name in shapes)
-  return hybrid or not asked
+  if any(name.startswith("patch_embed.backbone.") for name in shapes):
+    return True  # A hybrid, of which there are no others.
+  pool = arguments.get("global_pool", config.get("global_pool"))
+  return "cls_token" not in shapes or pool not in ("map", "avg")
 
 
 def _norms_follow(config: Config) -> bool:
@@ -129,16 +124,19 @@ def _norms_follow(config: Config) -> bool:
   return _RES_POST_NORM in str(config.get("architecture"))
 
 
-def _extended(
+def _extended_fields(
   shapes: Shapes,
   config: Config,
   arguments: Config,
   eva: Eva | None,
 ) -> dict[str, Any]:
-  """The fields of a model that the paper's block does not express."""
+  """The fields of a model that the paper's `Vit` cannot express.
+
+  Raises ValueError if nothing tells whether norms follow the branches.
+  """
   if eva is None:
     _check_place_of_norms(shapes, config)
-  fields = _particular(shapes, config, arguments, eva)
+  fields = _encoder_fields(shapes, config, arguments, eva)
   return fields | {"norm_after": True} if _norms_follow(config) else fields
 
 
@@ -150,11 +148,13 @@ def infer(
   Args:
     shapes: The shape of each array.
     config: timm's config.json, if there is one.
-    patches: The patches of an image along height and width, if a user says so.
+    patches: The patches of an image along height and width, if a user gives
+      them.
 
-  Raises ValueError if the configuration is of another library or asks for what
-  is not supported, if an array that tells a size is missing, and if positions
-  could be of several kinds.
+  Raises:
+    ValueError: if the configuration is of another library or has a value that
+      is not supported, if an array that shows a size is missing, or if the
+      positions could be of several kinds.
   """
   config = config or {}
   architecture.check_timms(config)
@@ -166,7 +166,7 @@ def infer(
   timm_shared.check_parts(shapes)
   shapes, sides = timm_shared.first_side(shapes)
   D, _, P, _ = need(shapes, "patch_embed.proj.weight", 4)
-  num_heads, gelu, guessed = _heads_and_gelu(config, arguments, shapes, D)
+  facts = _heads_and_activation(config, arguments, shapes, D)
   size = timm_shared.image_size(arguments, published)
   assert timm_shared.VIT.units
   resnet_layers = timm_shared.VIT.units.layers(shapes)
@@ -178,14 +178,14 @@ def infer(
   if tokens is None:
     class_token = "cls_token" in shapes
     tokens = relative.tokens(_table(shapes), shapes, class_token, grid)
-  _check_filled(arguments, size, stride)
-  eva = _eva(shapes, config)
-  timm_arguments.check(_class(shapes, config), arguments)
+  _check_padding(arguments, size, stride)
+  eva = _find_eva(shapes, config)
+  timm_arguments.check(_class_initial(shapes, config), arguments)
   plain = _is_plain(shapes) and _pools_plainly(shapes, config, arguments)
   if eva is None and plain and sides == 1 and not _norms_follow(config):
-    particular = _plain(shapes, config, arguments, resnet_layers)
+    particular = _paper_fields(shapes, config, arguments, resnet_layers)
   else:
-    particular = _extended(shapes, config, arguments, eva)
+    particular = _extended_fields(shapes, config, arguments, eva)
     particular |= {"parallel": sides} if sides > 1 else {}
     if arguments.get("dynamic_img_size") or tokens is None:
       pictures = dataclasses.replace(
@@ -197,11 +197,11 @@ def infer(
     hidden_size=D,
     num_layers=timm_shared.VIT.stacks[0].count(shapes),
     mlp_size=need(shapes, "blocks.0.mlp.fc2.weight", 2)[1],
-    num_heads=checked("num_heads", int | None, num_heads, COUNT),
+    num_heads=checked("num_heads", int | None, facts.num_heads, COUNT),
     representation_size=architecture.length(shapes, "pre_logits.fc.bias", None),
     position=position,
     **particular,
-    **gelu,
+    **facts.activation,
   )
   return Architecture(
     "timm",
@@ -211,24 +211,24 @@ def infer(
     preprocessing=pictures,
     class_names=timm_shared.class_names(config, published),
     interpolation="bicubic_antialias",
-    guessed=frozenset(guessed | timm_shared.untold(published)),
+    guessed=frozenset(facts.guessed | timm_shared.guessed_pictures(published)),
   )
 
 
-def _eva(shapes: Shapes, config: Config) -> Eva | None:
-  """The EVAs that these arrays are of; None for others, such as BEiTs."""
+def _find_eva(shapes: Shapes, config: Config) -> Eva | None:
+  """The EVA that these arrays belong to; None for others, such as BEiTs."""
   if _AIM in shapes or relative.fields(_table(shapes), shapes):
     return None
   return timm_evas.find(shapes, config)
 
 
-def _plain(
+def _paper_fields(
   shapes: Shapes,
   config: Config,
   arguments: Config,
   resnet_layers: tuple[int, ...],
 ) -> dict[str, Any]:
-  """The pooling and epsilon of the paper's model or a SigLIP; its ResNet."""
+  """The pooling, ResNet and epsilon of the paper's model or a SigLIP."""
   if "attn_pool.latent" in shapes:
     fields: dict[str, Any] = dict(pooling=_pooling(config, arguments, "map"))
   else:
@@ -244,14 +244,14 @@ def _plain(
 
 
 def _pooling(config: Config, arguments: Config, default: str) -> str:
-  """The pooling that the configuration tells, or else the default."""
+  """The pooling of the configuration, or else the default."""
   name = config.get("architecture")
   default = timm_arguments.arguments_of_name(name).get("global_pool", default)
   theirs = arguments.get("global_pool", config.get("global_pool")) or default
   return _POOLINGS[checked("global_pool", str, theirs, choices=(*_POOLINGS,))]
 
 
-def _class(shapes: Shapes, config: Config) -> str:
+def _class_initial(shapes: Shapes, config: Config) -> str:
   """The initial of timm's class, by the architecture's name or the arrays."""
   if initial := timm_arguments.class_of_name(config.get("architecture")):
     return initial
@@ -260,11 +260,27 @@ def _class(shapes: Shapes, config: Config) -> str:
   return "e" if any(name in shapes for name in timm_evas.SIGNATURES) else "v"
 
 
-def _heads_and_gelu(
+class _Facts(NamedTuple):
+  """Facts that shapes of arrays do not reveal.
+
+  Attributes:
+    activation: The fields of the model on its activation.
+    guessed: The facts that are guesses.
+  """
+
+  num_heads: Any
+  activation: dict[str, str]
+  guessed: set[str]
+
+
+def _heads_and_activation(
   config: Config, arguments: Config, shapes: Shapes, width: int
-) -> tuple[Any, dict[str, str], set[str]]:
-  """The heads, the activation's fields, and which facts are guesses."""
-  num_heads, gelu, guessed = timm_shared.by_name(
+) -> _Facts:
+  """The heads and the activation, by the configuration or as guesses.
+
+  Raises ValueError if an activation is not supported.
+  """
+  num_heads, gelu, guessed = timm_shared.facts_of_name(
     config.get("architecture"), width
   )
   if "num_heads" in arguments:
@@ -276,25 +292,26 @@ def _heads_and_gelu(
     guessed -= {"layer_norm_epsilon"}
   guessed -= arguments.keys()
   gated = timm_evas.is_gated(shapes)
-  act = timm_arguments.activation(arguments, gelu, gated)
+  activation = timm_arguments.activation(arguments, gelu, gated)
   if relative_heads := relative.num_heads(_table(shapes), shapes):
     num_heads = relative_heads
     guessed -= {"num_heads"}
   if _AIM in shapes and not (name or "num_heads" in arguments):
     num_heads = width // _AIM_HEAD_SIZE
-  if gated and "attn_pool.latent" in shapes and "silu" in act.values():
-    if _class(shapes, config) != "e":
+  has_silu = "silu" in activation.values()
+  if gated and "attn_pool.latent" in shapes and has_silu:
+    if _class_initial(shapes, config) != "e":
       raise ValueError(
         "it has attention pooling and gated MLPs, which would share an "
         "activation: this is not supported."
       )
-  return num_heads, act, guessed
+  return _Facts(num_heads, activation, guessed)
 
 
-def _check_filled(
+def _check_padding(
   arguments: Config, size: tuple[int, int] | None, patch_size: int
 ) -> None:
-  """Raises ValueError if patches reach beyond an image, on zeros there."""
+  """Raises ValueError if images would be padded with zeros to whole patches."""
   padded = arguments.get("dynamic_img_pad")
   if padded and size and any(side % patch_size for side in size):
     raise ValueError(
@@ -304,19 +321,22 @@ def _check_filled(
     )
 
 
-def _particular(
+def _encoder_fields(
   shapes: Shapes,
   config: Config,
   arguments: Config,
   eva: Eva | None,
 ) -> dict[str, Any]:
-  """The fields that only an encoder has, and its pooling."""
+  """The fields that only an `ExtendedVit` has, and the pooling."""
   gated = timm_evas.is_gated(shapes)
   class_token = "cls_token" in shapes
   norm_pooled = "fc_norm.weight" in shapes
-  default = eva.pooling if eva else "token"
-  default = "avg" if norm_pooled or not class_token else default
-  default = "map" if "attn_pool.latent" in shapes else default
+  if "attn_pool.latent" in shapes:
+    default = "map"
+  elif norm_pooled or not class_token:
+    default = "avg"
+  else:
+    default = eva.pooling if eva else "token"
   # An epsilon of 1e-5: CLIPs, AIMv2 and BEiT-3, whose layers have more norms.
   coarse = {
     "norm_pre.weight",
@@ -326,9 +346,8 @@ def _particular(
   } & shapes.keys()
   name = config.get("architecture")
   pooling = _pooling(config, arguments, default)
-  pool_prefix = {**timm_arguments.arguments_of_name(name), **arguments}.get(
-    "pool_include_prefix"
-  )
+  all_arguments = {**timm_arguments.arguments_of_name(name), **arguments}
+  pool_prefix = all_arguments.get("pool_include_prefix")
   if pool_prefix and pooling != "map":
     raise ValueError(
       "its average is over all tokens (pool_include_prefix): this is not "
@@ -344,7 +363,7 @@ def _particular(
     distilled="dist_token" in shapes,
     norm_pre="norm_pre.weight" in shapes,
     norm_pooled=norm_pooled,
-    qkv_bias=_biases(shapes),
+    qkv_bias=_projections_with_bias(shapes),
     patch_bias="patch_embed.proj.bias" in shapes,
     qk_norm="blocks.0.attn.q_norm.weight" in shapes,
     gated_mlp=gated,
@@ -362,10 +381,10 @@ def _particular(
     fields["layer_scale"] = 1e-5
   if eva is not None:
     fields |= timm_evas.fields(eva, shapes, config, arguments)
-  return fields | _relative(shapes, arguments)
+  return fields | _relative_fields(shapes, arguments)
 
 
-def _relative(shapes: Shapes, arguments: Config) -> dict[str, Any]:
+def _relative_fields(shapes: Shapes, arguments: Config) -> dict[str, Any]:
   """The fields of relative positions, {} if there are none.
 
   Raises ValueError if no model of timm's has them with the other arrays, or if
@@ -377,7 +396,9 @@ def _relative(shapes: Shapes, arguments: Config) -> dict[str, Any]:
     return {}
   kind = arguments.get("rel_pos_type", "mlp")
   checked("rel_pos_type", str, kind, choices=(*_RELATIVE,))
-  others = [*_NOT_RELATIVE, *["pos_embed"] * (table is timm_shared.VIT)]
+  others = [*_NOT_RELATIVE]
+  if table is timm_shared.VIT:
+    others.append("pos_embed")
   if absolute := [name for name in others if name in shapes]:
     raise ValueError(
       f"it has relative positions beside {absolute[0]}, which none of timm's "
@@ -398,12 +419,12 @@ def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
   timm_evas.check_place_of_norms(config.get("architecture"))
 
 
-def _biases(shapes: Shapes) -> str:
-  """Initials of the projections that have a bias."""
+def _projections_with_bias(shapes: Shapes) -> str:
+  """The initials of query, key and value whose projections have a bias."""
   if "blocks.0.attn.qkv.bias" in shapes:
     return "qkv"
-  apart = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias"}
-  return "qv" if apart & shapes.keys() else ""
+  query_biases = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias"}
+  return "qv" if query_biases & shapes.keys() else ""
 
 
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
@@ -412,23 +433,22 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   There is one for each row of the table whose parameters the model has. `vit`
   is the model that `infer` describes.
   """
-  found = _names(vit, shapes).rules(vit)
   fc = "fc_" if getattr(vit, "norm_pooled", False) else ""
-  found = [
+  all_rules = [
     dataclasses.replace(
       rule, theirs=re.sub(r"^norm\.", f"{fc}norm.", rule.theirs)
     )
-    for rule in found
+    for rule in _table_for(vit, shapes).rules(vit)
   ]
   if (sides := getattr(vit, "parallel", 1)) > 1:
-    found = timm_shared.on_sides(found, sides)
+    all_rules = timm_shared.repeat_on_sides(all_rules, sides)
   rope = getattr(vit, "rope_theta", None)
-  paired = rope and (vit.rope_side or vit.rope_kind != "axial")
-  return [*map(_to_halves, found)] if paired else found
+  rotates_pairs = rope and (vit.rope_side or vit.rope_kind != "axial")
+  return [*map(_to_halves, all_rules)] if rotates_pairs else all_rules
 
 
-def _names(vit: Any, shapes: Shapes | None) -> Table:
-  """The names of the arrays to read, or to write a model with."""
+def _table_for(vit: Any, shapes: Shapes | None) -> Table:
+  """The table of the names of the arrays to read, or of those to write."""
   if shapes and relative.fields(table := _table(shapes), shapes):
     return table
   if vit.relative:
@@ -444,9 +464,9 @@ def _is_beit(vit: Any) -> bool:
 
 
 def _to_halves(rule: Rule) -> Rule:
-  """The rule for heads that turn pairs of neighbours; ours turn halves.
+  """The rule for heads where timm rotates pairs of neighbours, and we halves.
 
-  Those of attention pooling do not turn.
+  The heads of attention pooling are not rotated.
   """
   if within(rule.ours[0], "map_head"):
     return rule
@@ -457,9 +477,10 @@ def _to_halves(rule: Rule) -> Rule:
 
 
 def is_encoder(vit: Any) -> bool:
-  """Whether a model has more than the paper's ViTs.
+  """Whether a model has other parts than the paper's ViTs.
 
-  It is a hybrid, or a SigLIP, which a MAP head makes it.
+  That is so for extended models, for hybrids, and for SigLIPs, which have a MAP
+  head.
   """
   if vit.resnet_layers:
     return vit.position != "relative" and vit.position_at == "input"
@@ -467,17 +488,20 @@ def is_encoder(vit: Any) -> bool:
 
 
 def equivalent(vit: Any) -> Any:
-  """The model to write in place of a model, which gives the same answers."""
+  """The model to write instead of `vit`; it gives the same answers."""
   if not vit.extended:
-    native = vit.position in ("learned", "learned_grid")
-    return vit if native else vit.clone(position="learned")
+    is_native = vit.position in ("learned", "learned_grid")
+    return vit if is_native else vit.clone(position="learned")
   if vit.registers and vit.position == "learned" and not vit.distilled:
     vit = vit.clone(position="learned_grid")  # Registers have no position.
   if vit.relative and vit.position == "learned_grid":
     vit = vit.clone(position="learned")
-  if (width := vit.representation_size) and not vit.num_classes:
-    plain = dict(projection=False, representation_size=None)
-    vit = vit.clone(num_classes=width, **plain) if vit.projection else vit
+  width = vit.representation_size
+  if width and vit.projection and not vit.num_classes:
+    # timm has the projection as a head.
+    vit = vit.clone(
+      num_classes=width, projection=False, representation_size=None
+    )
   return timm_evas.equivalent(vit)
 
 
@@ -492,14 +516,18 @@ def reasons(vit: Any) -> list[str]:
   if lost := unmapped(one_layer, written):
     return [f"timm has no place for {', '.join(lost[:3])}"]
   shapes, sides = timm_shared.first_side(shapes_of(one_layer, written))
-  plain = sides == 1 and _is_plain(shapes)
-  plain = plain and vit.extended and not vit.norm_after
-  rms = vit.norm_kind == "rms"
-  unbiased = not getattr(vit, "branch_bias", True)
-  aim = {vit.norm_patches, unbiased, rms and getattr(vit, "gated_mlp", False)}
-  mixed = len(aim) > 1 or (True in aim and not rms)
-  mixed = mixed or (vit.extended and _is_mixed(one_layer))
-  if plain or mixed or (vit.registers and vit.distilled):
+  looks_plain = sides == 1 and _is_plain(shapes)
+  looks_plain = looks_plain and vit.extended and not vit.norm_after
+  is_rms = vit.norm_kind == "rms"
+  # AIMv2 has all of these parts, and other models have none.
+  aim_parts = {
+    vit.norm_patches,
+    not getattr(vit, "branch_bias", True),
+    is_rms and getattr(vit, "gated_mlp", False),
+  }
+  is_mixed = len(aim_parts) > 1 or (True in aim_parts and not is_rms)
+  is_mixed = is_mixed or (vit.extended and _is_mixed(one_layer))
+  if looks_plain or is_mixed or (vit.registers and vit.distilled):
     return ["none of timm's models has these parts together"]
   try:
     named = shapes_of(one_layer, written)
@@ -509,7 +537,7 @@ def reasons(vit: Any) -> list[str]:
 
 
 def _is_mixed(vit: Any) -> bool:
-  """Whether its norms are where none of timm's models has them together."""
+  """Whether none of timm's models combines its norms and its other parts."""
   inner = vit.norm_inner_msa or vit.norm_inner_mlp
   if vit.relative and (vit.parallel > 1 or not vit.norm_final):
     return True
@@ -528,13 +556,13 @@ def not_kept(vit: Any) -> Iterator[str]:
   """Lines on what the format does not keep."""
   if equivalent(vit).num_classes != vit.num_classes:
     yield "timm keeps the projection as a head, with a bias of zeros"
-  tabled = getattr(vit, "position_grid", None)
-  if tabled and vit.position_resize != "bicubic":
+  has_table = getattr(vit, "position_grid", None)
+  if has_table and vit.position_resize != "bicubic":
     yield (
       "pictures of another size than the positions' get other positions: timm "
       "resizes by another rule, so give the size of yours to timm's img_size"
     )
-  elif tabled and not vit.antialias:
+  elif has_table and not vit.antialias:
     yield (
       "pictures smaller than the positions' get other positions, as timm "
       "smooths those that it shrinks, and probabilities may differ by some "
@@ -549,8 +577,9 @@ def files(vit: Any, preprocessing: Preprocessing, _: Any) -> dict[str, Any]:
 
 
 def _config(vit: Any) -> dict[str, Any]:
+  """The part of config.json that makes the model."""
   if vit.extended:
-    name, arguments = _modern(vit)
+    name, arguments = _encoder_arguments(vit)
   elif vit.pooling == "map":
     name, arguments = "vit_base_patch16_siglip_224", {}
   else:
@@ -563,20 +592,17 @@ def _config(vit: Any) -> dict[str, Any]:
   table = timm_arguments.ARGUMENTS[timm_arguments.class_of_name(name) or "v"]
   if "act_layer" not in table:  # That of an Eva or a Beit is fixed.
     del arguments["act_layer"]
-  if (
-    timm_arguments.arguments_of_name(name).get("epsilon", 1e-6)
-    != vit.layer_norm_epsilon
-  ):
-    if "norm_layer" in table:
-      rms = getattr(vit, "norm_kind", "layer") == "rms"
-      arguments["norm_layer"] = "rmsnorm" if rms else "layernorm"
+  epsilon = timm_arguments.arguments_of_name(name).get("epsilon", 1e-6)
+  if epsilon != vit.layer_norm_epsilon and "norm_layer" in table:
+    rms = getattr(vit, "norm_kind", "layer") == "rms"
+    arguments["norm_layer"] = "rmsnorm" if rms else "layernorm"
   return config
 
 
 def _paper_name(vit: Any) -> str:
-  """An architecture with the ResNet of one of the paper's models, or without.
+  """The name of timm's architecture of a model of the paper.
 
-  Raises ValueError if timm has none with that ResNet.
+  Raises ValueError if timm has no architecture with the model's ResNet.
   """
   layers = tuple(vit.resnet_layers)
   if not layers:
@@ -592,12 +618,12 @@ def _paper_name(vit: Any) -> str:
   return timm_shared.HYBRIDS[layers]
 
 
-def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
-  """The name of a similar architecture of timm's, and what differs from it."""
+def _encoder_arguments(vit: Any) -> tuple[str, dict[str, Any]]:
+  """The name of a similar architecture of timm's, and arguments to change."""
   if vit.relative:
-    return _related(vit)
+    return _relative_arguments(vit)
   size = architecture.table_size(vit) or (0, 0)
-  # It refuses other sizes whose last pixels belong to no patch.
+  # With dynamic_img_size, timm refuses sizes that patches do not fill.
   filled = all(side % vit.patch_size == 0 for side in size)
   if timm_evas.closest(vit) is not timm_evas.VIT:
     name, arguments = timm_evas.arguments_of(vit)
@@ -628,14 +654,14 @@ def _modern(vit: Any) -> tuple[str, dict[str, Any]]:
     arguments["mlp_ratio"] = (2 * vit.mlp_size + 0.5) / vit.hidden_size
   if vit.distilled:
     return "deit_small_distilled_patch16_224", arguments
-  if vit.norm_pre:  # Its layer norms have an epsilon of 1e-5.
+  if vit.norm_pre:  # CLIP's layer norms have an epsilon of 1e-5.
     return "vit_base_patch16_clip_224", arguments
   size = "giant" if vit.gated_mlp else "small"
   return f"vit_{size}_patch14_dinov2", arguments
 
 
-def _related(vit: Any) -> tuple[str, dict[str, Any]]:
-  """The same for models with relative positions."""
+def _relative_arguments(vit: Any) -> tuple[str, dict[str, Any]]:
+  """As `_encoder_arguments`, for models with relative positions."""
   shared = vit.relative_shared
   both = {"qkv_bias": bool(vit.qkv_bias), "init_values": vit.layer_scale}
   if _is_beit(vit):

@@ -1,9 +1,9 @@
-"""The arguments of timm's Vision Transformers, and what is made of each.
+"""The arguments of timm's Vision Transformers, and how each is treated.
 
-timm records in `model_args` what a model was made with, and its code what each
-architecture has, which `vit_jax.families` say. One table says of every argument
-whether the arrays tell it, it changes no answer, or it is read; any other is
-refused, whatever its value.
+timm records in `model_args` the arguments of a model. Those of an architecture
+are in timm's code, and here in `vit_jax.families`. One table says for every
+argument whether the arrays reveal it, it changes no answer, it is read, or it
+must have certain values. Arguments that are not in the table are refused.
 """
 
 import re
@@ -24,8 +24,8 @@ _CLASSES = {
   "b": "Beit",
   "r": "VisionTransformerRelPos",
 }
-# An argument is one of four: the names and shapes of arrays tell it; it changes
-# no answer; it is read; or it has to have one of these values.
+# How an argument is treated: the arrays reveal it, it changes no answer, or it
+# is read. A tuple instead lists the only values that are supported.
 _TOLD, _IDLE, _READ = "told", "idle", "read"
 _ROPE = "rope_rotate_half rope_grid_indexing rope_grid_offset rope_temperature"
 _TABLE: Mapping[str, tuple[tuple[str, Any], ...]] = {
@@ -48,7 +48,7 @@ _TABLE: Mapping[str, tuple[tuple[str, Any], ...]] = {
     ("attn_type num_reg_tokens attn_pool_mlp_ratio", _TOLD),
     ("use_pre_transformer_norm use_post_transformer_norm", _TOLD),
     ("rope_shift_coords rope_jitter_coords rope_rescale_coords", _IDLE),
-    ("rope_mrope_section", _IDLE),  # That of a type that is not read.
+    ("rope_mrope_section", _IDLE),  # For a `rope_type` that is not read.
     (f"use_rot_pos_emb rope_type ref_feat_shape {_ROPE}", _READ),
     ("use_post_norm attn_pool_num_heads", _READ),
     ("attn_only_layer_scale", (False,)),
@@ -77,15 +77,15 @@ _TABLE: Mapping[str, tuple[tuple[str, Any], ...]] = {
 }
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
   initial: {
-    name: what
+    name: treatment
     for classes, rows in _TABLE.items()
     if initial in classes
-    for names, what in rows
+    for names, treatment in rows
     for name in names.split()
   }
   for initial in _CLASSES
 }
-"""Initial of a class -> its arguments -> what is made of each."""
+"""Initial of a class -> its arguments -> how each is treated."""
 
 _EVA_DEFAULTS = dict(
   use_rot_pos_emb=False,
@@ -96,7 +96,7 @@ _EVA_DEFAULTS = dict(
   rope_rotate_half=False,
   use_post_norm=False,
 )
-# timm's names of norms, without underscores -> our kind; their epsilon is 1e-6.
+# timm's names of norms without underscores -> our kind; all have epsilon 1e-6.
 _NORMS = {"layernorm": "layer", "layernormfp32": "layer"}
 _NORMS |= {"rmsnorm": "rms", "rmsnormfp32": "rms"}
 GELUS = {"gelu": "exact", "gelu_erf": "exact"}
@@ -106,9 +106,9 @@ GATES = {"silu": "silu", "swish": "silu"}
 
 
 def arguments_of(config: Config) -> dict[str, Any]:
-  """The arguments that a configuration records; timm takes null for none.
+  """The arguments that a configuration records, without those that are null.
 
-  Raises ValueError if they are no JSON object.
+  Raises ValueError if they are not a JSON object.
   """
   arguments = architecture.section("model_args", config.get("model_args"))
   return {key: value for key, value in arguments.items() if value is not None}
@@ -120,25 +120,28 @@ def class_of_name(name: Any) -> str | None:
 
 
 def arguments_of_name(name: Any) -> dict[str, Any]:
-  """The arguments that an architecture of this name has and no array tells."""
-  found: dict[str, Any] = {}
+  """The arguments of an architecture of this name that arrays do not reveal."""
+  all_arguments: dict[str, Any] = {}
   for arguments in matching(name, "own"):
-    found |= arguments
-  return found
+    all_arguments |= arguments
+  return all_arguments
 
 
-def matching(name: Any, what: str) -> Iterator[Any]:
-  """The values that patterns of families give a name, by a field of `Timm`."""
+def matching(name: Any, field: str) -> Iterator[Any]:
+  """The values of all patterns that match an architecture's name.
+
+  `field` is that of `families.family.Timm` which maps patterns to values.
+  """
   for family in families.records("TIMM"):
-    for start, told in getattr(family, what).items():
-      if re.match(start, str(name or "")):
-        yield told
+    for pattern, value in getattr(family, field).items():
+      if re.match(pattern, str(name or "")):
+        yield value
 
 
 def check(initial: str, arguments: Config) -> None:
   """Raises ValueError for an argument that timm's class does not have.
 
-  Also for one whose value is not supported here.
+  It also does so for a value that is not supported here.
   """
   table = ARGUMENTS[initial]
   for key, value in arguments.items():
@@ -154,22 +157,23 @@ def check(initial: str, arguments: Config) -> None:
 def norm(
   shapes: Shapes, arguments: Config, name: Any, default: float
 ) -> dict[str, Any]:
-  """The kind and the epsilon of all norms.
+  """The fields on the kind and the epsilon of all norms.
 
   `default` is the epsilon of a model that has no known name. Raises ValueError
-  for another norm, or if the arrays are of another than the arguments say.
+  for a norm that is not supported, or if the arrays are those of another norm
+  than the arguments name.
   """
   kind = _norm_kind(shapes, "blocks.0.norm1")
-  usual = 1e-6 if class_of_name(name) else default
-  epsilon = arguments_of_name(name).get("epsilon", usual)
-  if told := arguments.get("norm_layer"):
-    _check_norm("norm_layer", told, kind)
+  usual_epsilon = 1e-6 if class_of_name(name) else default
+  epsilon = arguments_of_name(name).get("epsilon", usual_epsilon)
+  if layer_norm := arguments.get("norm_layer"):
+    _check_norm("norm_layer", layer_norm, kind)
     epsilon = 1e-6
   patches = "patch_embed.norm"
   if f"{patches}.weight" in shapes:
-    told = arguments.get("embed_norm_layer")
-    _check_norm("embed_norm_layer", told or kind + "norm", kind)
-    if _norm_kind(shapes, patches) != kind or (told and epsilon != 1e-6):
+    patch_norm = arguments.get("embed_norm_layer")
+    _check_norm("embed_norm_layer", patch_norm or kind + "norm", kind)
+    if _norm_kind(shapes, patches) != kind or (patch_norm and epsilon != 1e-6):
       raise ValueError(
         "its patches have another norm than its layers, or another epsilon: "
         "this is not supported."
@@ -184,6 +188,7 @@ def _norm_kind(shapes: Shapes, name: str) -> str:
 
 
 def _check_norm(key: str, value: Any, kind: str) -> None:
+  """Raises ValueError if timm's name of a norm is not of this kind."""
   name = checked(key, str, value).replace("_", "").lower()
   if _NORMS.get(name) != kind:
     theirs = {"layer": "layer norms", "rms": "RMSNorm"}[kind]
@@ -215,41 +220,46 @@ def rotary(arguments: Config) -> dict[str, Any]:
 
   Raises ValueError for positions that are not supported.
   """
-  a = {**_EVA_DEFAULTS, **arguments}
+  values = {**_EVA_DEFAULTS, **arguments}
   for key in ("use_rot_pos_emb", "rope_rotate_half"):
-    checked(key, bool, a[key])
-  if not a["use_rot_pos_emb"]:
+    checked(key, bool, values[key])
+  if not values["use_rot_pos_emb"]:
     return dict(rope_theta=None, rope_kind="axial", rope_x_first=False)
-  kind = checked("rope_type", str, a["rope_type"])
-  places = checked("rope_grid_indexing", str, a["rope_grid_indexing"])
-  offset = checked("rope_grid_offset", float, a["rope_grid_offset"])
-  side = _side(a.get("ref_feat_shape")) if kind == "cat" else None
+  kind = checked("rope_type", str, values["rope_type"])
+  indexing = checked("rope_grid_indexing", str, values["rope_grid_indexing"])
+  offset = checked("rope_grid_offset", float, values["rope_grid_offset"])
+  theta = values["rope_temperature"]
+  side = _side(values.get("ref_feat_shape")) if kind == "cat" else None
+  if kind == "cat" and not side:
+    rope_kind = "counted"
+  else:
+    rope_kind = "mixed" if kind == "mixed" else "axial"
   fields = dict(
-    rope_theta=checked(
-      "rope_temperature", float, a["rope_temperature"], POSITIVE
-    ),
-    rope_kind={"mixed": "mixed", "cat": "axial" if side else "counted"}.get(
-      kind, "axial"
-    ),
-    rope_side=side if kind == "cat" else None,
+    rope_theta=checked("rope_temperature", float, theta, POSITIVE),
+    rope_kind=rope_kind,
+    rope_side=side,
     rope_start=int(offset) if kind == "cat" else 0,
-    rope_x_first=places == "xy" and kind != "mixed",
+    rope_x_first=indexing == "xy" and kind != "mixed",
   )
-  told = dict(
+  indexings = ("xy",) if kind == "mixed" else ("xy", "ij")
+  is_supported = dict(
     rope_type=kind in ("cat", "mixed", "dinov3"),
-    rope_rotate_half=a["rope_rotate_half"] == (kind == "dinov3"),
-    rope_grid_indexing=places in ("xy",) + ("ij",) * (kind != "mixed"),
+    rope_rotate_half=values["rope_rotate_half"] == (kind == "dinov3"),
+    rope_grid_indexing=indexing in indexings,
     rope_grid_offset=offset == fields["rope_start"] >= 0,
   )
-  for key, supported in told.items():
+  for key, supported in is_supported.items():
     if not supported:
       why = f"rotary positions of type {quoted(kind)} like that are not read"
-      raise refusal(key, a[key], why)
+      raise refusal(key, values[key], why)
   return fields
 
 
 def _side(value: Any) -> int | None:
-  """Patches along a side, from timm's `ref_feat_shape`."""
+  """The number of patches along a side, from timm's `ref_feat_shape`.
+
+  Raises ValueError if the sides differ.
+  """
   if value is None:
     return None
   sides = value if isinstance(value, list | tuple) else [value]

@@ -1,7 +1,7 @@
 """timm's class `Eva` as rows: EVA, EVA-02, DINOv3, RoPE-ViT and PE.
 
-The arrays tell a row of `vit_jax.families`, and the row what only the code of
-its architectures tells, such as the kind of their rotary positions.
+The names of arrays select a row of `vit_jax.families`. The row has the facts
+that are only in timm's code, such as the kind of rotary positions.
 """
 
 from typing import Any
@@ -42,21 +42,23 @@ def _fits(row: Eva, shapes: Shapes, gated: bool, name: str) -> bool:
 
 def _differs(row: Eva, vit: Any) -> tuple[bool, int]:
   """Whether rotary positions, and how many fields, differ from a model's."""
-  turned = row.fields["rope_theta"] is not None
-  others = [getattr(vit, k) != value for k, value in row.fields.items()]
-  others.append(vit.qkv_bias not in row.biases)
-  others.append(row.gated not in (None, vit.gated_mlp))
-  return turned != bool(vit.rope_theta), sum(others)
+  is_rotary = row.fields["rope_theta"] is not None
+  differences = [
+    getattr(vit, name) != value for name, value in row.fields.items()
+  ]
+  differences.append(vit.qkv_bias not in row.biases)
+  differences.append(row.gated not in (None, vit.gated_mlp))
+  return is_rotary != bool(vit.rope_theta), sum(differences)
 
 
 def table_of(vit: Any) -> Table:
-  """The names of the arrays that a model is written with."""
+  """The table of the names under which a model's arrays are written."""
   row = closest(vit)
   return timm_shared.VIT if row is VIT else timm_shared.table(row.table)
 
 
 def is_gated(shapes: Shapes) -> bool:
-  """Whether gate and expansion are two layers, or one of twice the width."""
+  """Whether MLPs are gated: by two layers, or by one of twice the width."""
   if "blocks.0.mlp.fc1_g.weight" in shapes:
     return True
   expanded = need(shapes, "blocks.0.mlp.fc1.weight", 2)[0]
@@ -64,10 +66,10 @@ def is_gated(shapes: Shapes) -> bool:
 
 
 def find(shapes: Shapes, config: Config) -> Eva | None:
-  """The row of these arrays; None if they are not of the class.
+  """The row of these arrays; None if they are not of timm's class `Eva`.
 
-  Raises ValueError if they are of the class but of no row, or if they do not
-  tell which row it is and there is no name.
+  Raises ValueError if they are of the class and fit no row, or if only the
+  architecture's name could select the row, and there is none.
   """
   name = str(config.get("architecture") or "")
   if "sapiens2" in name:
@@ -75,9 +77,8 @@ def find(shapes: Shapes, config: Config) -> Eva | None:
       f"its config.json says architecture={quoted(name)}: Sapiens2, whose "
       "heads share keys and values, is not supported."
     )
-  signed = any(array in shapes for array in SIGNATURES)
-  eva = signed or timm_arguments.class_of_name(name) == "e"
-  if not eva:
+  has_signature = any(array in shapes for array in SIGNATURES)
+  if not has_signature and timm_arguments.class_of_name(name) != "e":
     if _may_be_pe(shapes) and not name:
       raise ValueError(
         "it may be a Perception Encoder, and no config.json beside it names "
@@ -107,28 +108,25 @@ def closest(vit: Any) -> Eva:
 def fields(
   row: Eva, shapes: Shapes, config: Config, arguments: Config
 ) -> dict[str, Any]:
-  """The fields of the model, apart from those that all of timm's have.
+  """The fields of the model that timm's other classes do not have.
 
   Raises ValueError if an argument contradicts the arrays of such models.
   """
-  told = ("position", "layer_norm_epsilon", "class_token")
-  values = {k: v for k, v in row.fields.items() if k not in told}
+  read_elsewhere = ("position", "layer_norm_epsilon", "class_token")
+  values = {k: v for k, v in row.fields.items() if k not in read_elsewhere}
   name = config.get("architecture")
-  arguments = {
-    **timm_arguments.arguments_of_name(
-      name if timm_arguments.class_of_name(name) else row.architecture
-    ),
-    **arguments,
-  }
+  if not timm_arguments.class_of_name(name):
+    name = row.architecture
+  arguments = {**timm_arguments.arguments_of_name(name), **arguments}
   rotary = timm_arguments.rotary(arguments)
   if (rotary["rope_theta"] is None) != (row.fields["rope_theta"] is None):
-    turned = rotary["rope_theta"] is not None
+    is_rotary = rotary["rope_theta"] is not None
     raise timm_arguments.refusal(
-      "use_rot_pos_emb", turned, "models with such arrays have another value"
+      "use_rot_pos_emb", is_rotary, "models with such arrays have another value"
     )
   values |= rotary
-  follows = arguments.get("use_post_norm", False)
-  values["norm_after"] = checked("use_post_norm", bool, follows)
+  norm_after = arguments.get("use_post_norm", False)
+  values["norm_after"] = checked("use_post_norm", bool, norm_after)
   if "attn_pool.latent" in shapes:
     num_heads = arguments.get("attn_pool_num_heads")
     num_heads = checked("attn_pool_num_heads", int | None, num_heads, COUNT)
@@ -140,7 +138,7 @@ def fields(
 
 
 def equivalent(vit: Any) -> Any:
-  """The model to write in place of one, with the same answers."""
+  """The model to write instead of `vit`; it gives the same answers."""
   row = closest(vit)
   if row is VIT:
     return vit
@@ -154,7 +152,7 @@ def equivalent(vit: Any) -> Any:
 
 
 def arguments_of(vit: Any) -> tuple[str, dict[str, Any]]:
-  """The name of a similar architecture, and what differs from it."""
+  """The name of a similar architecture, and the arguments to change."""
   row = closest(vit)
   name = row.architecture
   if row.named == _PE:
@@ -189,10 +187,13 @@ def arguments_of(vit: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _may_be_pe(shapes: Shapes) -> bool:
-  """Whether CLIPs, whose names these are, do not have them together."""
-  normed = {"norm.weight", "fc_norm.weight"} & shapes.keys()
-  pooled = "attn_pool.latent" in shapes
-  return "norm_pre.weight" in shapes and (pooled or not normed)
+  """Whether the arrays may be those of a Perception Encoder.
+
+  Their names are those of a CLIP, but no CLIP has all of them.
+  """
+  has_last_norm = {"norm.weight", "fc_norm.weight"} & shapes.keys()
+  has_pooling = "attn_pool.latent" in shapes
+  return "norm_pre.weight" in shapes and (has_pooling or not has_last_norm)
 
 
 def _check_heads(shapes: Shapes) -> None:
@@ -207,7 +208,10 @@ def _check_heads(shapes: Shapes) -> None:
 
 
 def check_place_of_norms(name: str | None) -> None:
-  """Raises ValueError if no architecture is named, which alone tells it."""
+  """Raises ValueError if no architecture is named.
+
+  Nothing else says whether norms come before or after the branches.
+  """
   if not name:
     raise ValueError(
       "its layers may be pre-norm or post-norm, and no config.json beside it "

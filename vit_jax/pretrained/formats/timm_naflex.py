@@ -1,8 +1,9 @@
-"""timm's `NaFlexVit`, for images of any size, read and written.
+"""Reads and writes timm's `NaFlexVit`, for images of any size.
 
-Its arrays are those of a plain `VisionTransformer`, but for the patches, which
-are rows of pixels, and the table of positions, which has the axes of its grid.
-How that table is resized, only the architecture's name or `model_args` tell.
+Its arrays are those of a plain `VisionTransformer`, except that the kernel of
+the patches reads rows of pixels, and that the table of positions has the two
+axes of its grid. How that table is resized follows only from the architecture's
+name or from `model_args`.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ FORMAT = "timm NaFlex"
 _KERNEL, _TABLE = "embeds.proj.weight", "embeds.pos_embed"
 _ROWS, _COLUMNS = f"{_TABLE}_y", f"{_TABLE}_x"
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
-# Arguments that the names and shapes of arrays tell, or that change no answer.
+# Arguments that the arrays reveal, or that change no answer.
 _TOLD = """
 embed_dim depth mlp_ratio qkv_bias qk_norm proj_bias init_values class_token
 reg_tokens in_chans num_classes pre_norm final_norm fc_norm embed_proj_type
@@ -40,6 +41,7 @@ patch_size num_heads act_layer global_pool pool_include_prefix
 pos_embed_interp_mode pos_embed_ar_preserving pos_embed_antialias
 pos_embed_align_corners
 """.split()
+# Arguments -> the only values that are supported.
 _ONLY: dict[str, tuple[Any, ...]] = {
   "pos_embed": ("learned", "factorized", "none"),
   "rope_type": ("", "none"),
@@ -76,7 +78,7 @@ _UNNAMED = (
 )
 ARGUMENTS = frozenset((*_TOLD, *_READ, *_ONLY))
 """The arguments of timm's `NaFlexVit`."""
-# (mode, kept in proportion, corners aligned) -> `position_resize`.
+# (mode, keeps proportions, aligns corners) -> `position_resize`.
 _RESIZES = {
   ("bicubic", False, False): "bicubic",
   ("bilinear", False, False): "bilinear",
@@ -88,11 +90,8 @@ _RESIZES = {
 
 def prefix(shapes: Shapes) -> str | None:
   """The empty prefix; None for other formats."""
-  return (
-    ""
-    if _KERNEL in shapes and timm_shared.VIT.stacks[0].count(shapes)
-    else None
-  )
+  num_layers = timm_shared.VIT.stacks[0].count(shapes)
+  return "" if _KERNEL in shapes and num_layers else None
 
 
 def infer(
@@ -100,34 +99,26 @@ def infer(
 ) -> Architecture:
   """Infers the model that these arrays are the parameters of.
 
-  Raises ValueError if the configuration is of another library or asks for what
-  is not supported, or if an array that tells a size is missing.
+  Raises ValueError if the configuration is of another library or has a value
+  that is not supported, or if an array that shows a size is missing.
   """
   config = config or {}
   architecture.check_timms(config)
-  given = timm_arguments.arguments_of(config)
-  _check(given)
+  own_arguments = timm_arguments.arguments_of(config)
+  _check(own_arguments)
   _check_arrays(shapes)
   name = config.get("architecture")
-  told = {**timm_arguments.arguments_of_name(name), **given}
+  arguments = {**timm_arguments.arguments_of_name(name), **own_arguments}
   published = architecture.section(
     "pretrained_cfg", config.get("pretrained_cfg")
   )
-  D, P = _width_and_patch(shapes, told, name)
+  D, P = _width_and_patch(shapes, arguments, name)
   # The heads are those of the plain ViT of this name, and the GELU is not.
   plain_name = str(name or "").removeprefix("naflex")
-  usual_heads, gelu, guessed = timm_shared.by_name(plain_name, D)
-  gelu = timm_shared.by_name(name, D)[1]
-  num_heads = told.get("num_heads", usual_heads)
-  norm_pooled = "fc_norm.weight" in shapes
-  if "attn_pool.latent" in shapes:
-    usual_pool = "map"
-  else:
-    usual_pool = "avg" if norm_pooled else "token"
-  global_pool = told.get("global_pool", usual_pool)
-  global_pool = checked("global_pool", str, global_pool, choices=(*_POOLINGS,))
-  registers = shapes.get("embeds.reg_token", (1, 0, 0))[1]
-  table, position = _table(shapes)
+  usual_heads, gelu, guessed = timm_shared.facts_of_name(plain_name, D)
+  gelu = timm_shared.facts_of_name(name, D).gelu
+  num_heads = arguments.get("num_heads", usual_heads)
+  grid, position = _grid_and_kind(shapes)
   fields: dict[str, Any] = dict(
     kind=ExtendedVit,
     num_classes=architecture.length(shapes, "head.bias", 0),
@@ -136,13 +127,39 @@ def infer(
     num_layers=timm_shared.VIT.stacks[0].count(shapes),
     mlp_size=need(shapes, "blocks.0.mlp.fc2.weight", 2)[1],
     num_heads=checked("num_heads", int | None, num_heads, COUNT),
-    pooling=_POOLINGS[global_pool],
-    pool_prefix=checked(
-      "pool_include_prefix", bool, told.get("pool_include_prefix", False)
-    ),
     position=position,
+    layer_norm_epsilon=1e-6,
+    **_fields_of_arrays(shapes),
+    **_pooling(shapes, arguments),
+    **timm_arguments.activation(own_arguments, gelu, gated=False),
+    **_resizing(arguments),
+  )
+  if position == "factorized":
+    fields |= _resizing_of_factors(fields["position_resize"])
+  pictures = timm_shared.preprocessing(published or config)
+  size = timm_shared.image_size({}, published or config)
+  return Architecture(
+    FORMAT,
+    fields,
+    grid and grid[0] * grid[1],
+    image_size=grid and (grid[0] * P, grid[1] * P),
+    preprocessing=dataclasses.replace(pictures, size=size),
+    class_names=timm_shared.class_names(config, published),
+    interpolation="bicubic_antialias",
+    guessed=frozenset(
+      (guessed - own_arguments.keys())
+      | timm_shared.guessed_pictures(published or config)
+    ),
+    notes=() if name else (_UNNAMED,),
+  )
+
+
+def _fields_of_arrays(shapes: Shapes) -> dict[str, Any]:
+  """The fields on parts that a model has if the file has their arrays."""
+  norm_pooled = "fc_norm.weight" in shapes
+  return dict(
     class_token="embeds.cls_token" in shapes,
-    registers=registers,
+    registers=shapes.get("embeds.reg_token", (1, 0, 0))[1],
     norm_pre="norm_pre.weight" in shapes,
     norm_pooled=norm_pooled,
     norm_final=norm_pooled or "norm.weight" in shapes,
@@ -152,36 +169,32 @@ def infer(
     qkv_bias="qkv" if "blocks.0.attn.qkv.bias" in shapes else "",
     qk_norm="blocks.0.attn.q_norm.weight" in shapes,
     patch_bias="embeds.proj.bias" in shapes,
-    layer_norm_epsilon=1e-6,
-    **timm_arguments.activation(given, gelu, gated=False),
-    **_resizing(told),
   )
-  if position == "factorized":
-    fields |= _factorized(fields)
-  if fields["pool_prefix"] and fields["pooling"] != "map":
+
+
+def _pooling(shapes: Shapes, arguments: Config) -> dict[str, Any]:
+  """The fields on the pooling.
+
+  Raises ValueError if it is not supported.
+  """
+  if "attn_pool.latent" in shapes:
+    default = "map"
+  else:
+    default = "avg" if "fc_norm.weight" in shapes else "token"
+  global_pool = arguments.get("global_pool", default)
+  global_pool = checked("global_pool", str, global_pool, choices=(*_POOLINGS,))
+  pool_prefix = arguments.get("pool_include_prefix", False)
+  pool_prefix = checked("pool_include_prefix", bool, pool_prefix)
+  if pool_prefix and global_pool != "map":
     raise ValueError(
       "its average is over all tokens (pool_include_prefix): this is not "
       "supported."
     )
-  pictures = timm_shared.preprocessing(published or config)
-  size = timm_shared.image_size({}, published or config)
-  return Architecture(
-    FORMAT,
-    fields,
-    table and table[0] * table[1],
-    image_size=table and (table[0] * P, table[1] * P),
-    preprocessing=dataclasses.replace(pictures, size=size),
-    class_names=timm_shared.class_names(config, published),
-    interpolation="bicubic_antialias",
-    guessed=frozenset(
-      (guessed - given.keys()) | timm_shared.untold(published or config)
-    ),
-    notes=() if name else (_UNNAMED,),
-  )
+  return dict(pooling=_POOLINGS[global_pool], pool_prefix=pool_prefix)
 
 
 def _check(arguments: Config) -> None:
-  """Raises ValueError for an argument that the code does not express."""
+  """Raises ValueError for an argument or a value that is not supported."""
   for key, value in arguments.items():
     if key in _ONLY and value not in _ONLY[key]:
       only = " or ".join(map(repr, _ONLY[key])) or "its own"
@@ -204,8 +217,8 @@ def _check_arrays(shapes: Shapes) -> None:
       raise ValueError(f"it has {part} ({name}): this is not supported.")
 
 
-def _table(shapes: Shapes) -> tuple[Grid | None, str]:
-  """The grid of patches that positions are for, and their kind."""
+def _grid_and_kind(shapes: Shapes) -> tuple[Grid | None, str]:
+  """The grid of patches that the positions are for, and their kind."""
   if _TABLE in shapes:
     _, h, w, _ = need(shapes, _TABLE, 4)
     return (h, w), "learned_grid"
@@ -216,15 +229,18 @@ def _table(shapes: Shapes) -> tuple[Grid | None, str]:
 
 
 def _width_and_patch(
-  shapes: Shapes, told: Config, name: Any
+  shapes: Shapes, arguments: Config, name: Any
 ) -> tuple[int, int]:
-  """The width of tokens and the side of a patch, which a name may tell."""
+  """The width of tokens and the side of a patch.
+
+  Raises ValueError if the number of pixels does not fit the side.
+  """
   if len(shapes[_KERNEL]) == 4:
     D, _, P, _ = shapes[_KERNEL]
     return D, P
   D, pixels = need(shapes, _KERNEL, 2)
   named = re.search(r"_patch(\d+)(_|$)", str(name or ""))
-  P = told.get("patch_size", int(named[1]) if named else 16)
+  P = arguments.get("patch_size", int(named[1]) if named else 16)
   P = checked("patch_size", int, P, COUNT)
   if pixels % (P * P):
     raise ValueError(
@@ -234,14 +250,19 @@ def _width_and_patch(
   return D, P
 
 
-def _resizing(told: Config) -> dict[str, Any]:
-  """The fields of how the table of positions is resized."""
-  mode = told.get("pos_embed_interp_mode", "bicubic")
-  defaults = dict(ar_preserving=False, align_corners=False, antialias=True)
-  square, corners, antialias = (
-    checked(f"pos_embed_{key}", bool, told.get(f"pos_embed_{key}", default))
-    for key, default in defaults.items()
-  )
+def _resizing(arguments: Config) -> dict[str, Any]:
+  """The fields on how the table of positions is resized.
+
+  Raises ValueError if it is resized in a way that is not supported.
+  """
+
+  def flag(key: str, default: bool) -> bool:
+    return checked(key, bool, arguments.get(key, default))
+
+  mode = arguments.get("pos_embed_interp_mode", "bicubic")
+  square = flag("pos_embed_ar_preserving", default=False)
+  corners = flag("pos_embed_align_corners", default=False)
+  antialias = flag("pos_embed_antialias", default=True)
   resize = _RESIZES.get((str(mode), square, corners))
   if resize is None:
     raise timm_arguments.refusal(
@@ -253,9 +274,12 @@ def _resizing(told: Config) -> dict[str, Any]:
   return dict(position_resize=resize, antialias=antialias)
 
 
-def _factorized(fields: dict[str, Any]) -> dict[str, Any]:
-  """Both tables are resized linearly, and never smoothed."""
-  square = fields["position_resize"].startswith("square")
+def _resizing_of_factors(position_resize: str) -> dict[str, Any]:
+  """The fields on how tables of rows and columns are resized.
+
+  timm resizes both linearly, and without antialiasing.
+  """
+  square = position_resize.startswith("square")
   resize = "square" if square else "bilinear"
   return dict(position_resize=resize, antialias=False)
 
@@ -265,53 +289,48 @@ def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
 
   Patches are written as rows of pixels, as most of timm's have them.
   """
-  flat = shapes is None or len(shapes.get(_KERNEL, ())) == 2
-  renamed = {
-    "patch_embed.proj.weight": dict(
-      theirs=_KERNEL, **(dict(pattern="O I -> I O") if flat else {})
-    ),
+  changes_by_name = {
+    "patch_embed.proj.weight": dict(theirs=_KERNEL),
     "patch_embed.proj.bias": dict(theirs="embeds.proj.bias"),
     "cls_token": dict(theirs="embeds.cls_token"),
     "reg_token": dict(theirs="embeds.reg_token"),
     "pos_embed": dict(theirs=_TABLE, pattern="1 y x D -> (y x) D"),
   }
-  factors = [
-    Rule(_ROWS, ("position/Y_pos",), "1 S D -> S D"),
-    Rule(_COLUMNS, ("position/X_pos",), "1 S D -> S D"),
-  ]
-  factors = factors if vit.position == "factorized" else []
+  if shapes is None or len(shapes.get(_KERNEL, ())) == 2:
+    changes_by_name["patch_embed.proj.weight"]["pattern"] = "O I -> I O"
   fc = "fc_" if vit.norm_pooled else ""
-  return [
-    dataclasses.replace(
-      rule,
-      **{
-        "theirs": re.sub(r"^norm\.", f"{fc}norm.", rule.theirs),
-        **renamed.get(rule.theirs, {}),
-      },
-    )
-    for rule in timm_shared.VIT.rules(vit)
-  ] + factors
+  all_rules = []
+  for rule in timm_shared.VIT.rules(vit):
+    theirs = re.sub(r"^norm\.", f"{fc}norm.", rule.theirs)
+    rule_changes = {"theirs": theirs, **changes_by_name.get(rule.theirs, {})}
+    all_rules.append(dataclasses.replace(rule, **rule_changes))
+  if vit.position == "factorized":
+    all_rules.append(Rule(_ROWS, ("position/Y_pos",), "1 S D -> S D"))
+    all_rules.append(Rule(_COLUMNS, ("position/X_pos",), "1 S D -> S D"))
+  return all_rules
 
 
-def is_own(vit: Any) -> bool:
-  """Whether timm has a model as a `NaFlexVit`, and not as a ViT of one size.
+def is_naflex(vit: Any) -> bool:
+  """Whether a model is written as a `NaFlexVit`, not as a ViT of one size.
 
-  Such models come from one, or have positions that only they have.
+  That is so if it was read from one, or has positions that only a `NaFlexVit`
+  has.
   """
-  own = bool(vit.origin) and vit.origin.format == FORMAT
   if not vit.extended or vit.resnet_layers:
     return False
-  of_its_own = vit.position_resize == "square_bicubic"
-  return own or of_its_own or vit.position == "factorized"
+  was_read_from_one = bool(vit.origin) and vit.origin.format == FORMAT
+  has_its_resizing = vit.position_resize == "square_bicubic"
+  has_its_table = vit.position == "factorized"
+  return was_read_from_one or has_its_resizing or has_its_table
 
 
 def is_encoder(vit: Any) -> bool:
-  """Whether a model has more than the paper's, as all of these."""
+  """Whether a model has other parts than the paper's ViTs."""
   return vit.extended
 
 
 def equivalent(vit: Any) -> Any:
-  """The model to write in place of a model: itself."""
+  """The model to write instead of `vit`: `vit` itself."""
   return vit
 
 
@@ -322,14 +341,14 @@ def reasons(vit: Any) -> list[str]:
   if lost := unmapped(one_layer, written):
     return [f"timm's NaFlexVit has no place for {', '.join(lost[:3])}"]
   try:
-    found = infer(shapes_of(one_layer, written), _config(one_layer)).fields
+    fields = infer(shapes_of(one_layer, written), _config(one_layer)).fields
   except ValueError as error:
     return [str(error).removesuffix(".")]
-  resizes = vit.position_resize, vit.antialias
-  if (found["position_resize"], found["antialias"]) != resizes:
-    kind = f"position_resize={resizes[0]!r} with antialias={resizes[1]}"
+  resize, antialias = vit.position_resize, vit.antialias
+  if (fields["position_resize"], fields["antialias"]) != (resize, antialias):
+    kind = f"position_resize={resize!r} with antialias={antialias}"
     return [f"{kind}, and NaFlexVit resizes no such positions so"]
-  return [*changes(one_layer, found)]
+  return [*changes(one_layer, fields)]
 
 
 def not_kept(vit: Any) -> Iterator[str]:
@@ -348,7 +367,8 @@ def files(vit: Any, preprocessing: Preprocessing, _: Any) -> dict[str, Any]:
 def _config(vit: Any) -> dict[str, Any]:
   """The part of the JSON file that makes the model.
 
-  timm leaves out null, so that LayerScale needs a name that has it.
+  timm ignores arguments that are null. To have no LayerScale, a model needs the
+  name of an architecture without it.
   """
   resizes = {ours: theirs for theirs, ours in _RESIZES.items()}
   mode, in_proportion, corners = resizes.get(

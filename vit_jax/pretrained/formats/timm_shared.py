@@ -1,19 +1,17 @@
-"""Shared by the readers of files that timm saved; `timm` is the format itself.
+"""What the readers of timm's files share; `timm` is the format itself.
 
-Its `VisionTransformer`, and the names of its arrays and of DINOv3's.
-
-Kernels are transposed; query, key and value are fused into one layer. The class
-token is optional, and so is its position. timm's average pooling equals ours
-only if its `fc_norm` is off. The activation, the number of heads and the
-preprocessing cannot be read off the arrays; timm's hub format records them in
-the `config.json` beside the weights.
+In timm's `VisionTransformer`, kernels are transposed, and query, key and value
+are fused into one layer. The class token is optional, and so is its position.
+timm's average pooling equals ours only if its `fc_norm` is off. The arrays do
+not reveal the activation, the number of heads and the preprocessing; timm
+records them in the `config.json` beside the weights.
 """
 
 import dataclasses
 import functools
 import math
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from vit_jax import families
 from vit_jax.data.preprocessing import HALF, Preprocessing
@@ -38,8 +36,7 @@ _USUAL_HEADS = re.compile(
   r"(eva(02)?|(flexi)?vit(_pe_(core|lang|spatial))?)_(tiny|xsmall|small|mediumd?|base|large|huge|giant|gigantic"
   r"|so\d+m2?|intern300m|betwixt|d?little|d?p?wee)(_|$)"
 )
-# Pattern of an array's name -> the part of a model that it tells of, which is
-# not supported.
+# Pattern of an array's name -> the unsupported part of a model that has it.
 _UNSUPPORTED = {
   r"^blocks\.0\.in_proj\.": "attention and MLP side by side in one product",
   r"^blocks\.0\.attn\.lambda_q1$|^blocks\.0\.lambda_q1$": (
@@ -65,7 +62,7 @@ EVA = Table("timm_eva", _STACKS, shared="timm_any")
 
 @functools.cache
 def table(name: str) -> Table:
-  """The names of arrays of timm's other classes; one of them is `EVA`."""
+  """The table of the names of a class of timm's, such as that of `EVA`."""
   return Table(name, _STACKS, shared="timm_any")
 
 
@@ -74,10 +71,9 @@ SIDES = {k: v for row in families.records("TIMM") for k, v in row.sides.items()}
 
 
 def first_side(shapes: Shapes) -> tuple[Shapes, int]:
-  """The arrays of plain layers, for layers with parts side by side.
+  """The arrays of the first of several parallel parts, with plain names.
 
-  Each part is the first of those side by side, named as in a plain layer. The
-  second result is how many there are side by side, 1 in plain layers.
+  The second result is the number of parallel parts, 1 in plain layers.
   """
   begins = f"blocks.0.{SIDES['attn'].split('{')[0]}"
   count = architecture.count_layers(shapes, begins)
@@ -85,27 +81,27 @@ def first_side(shapes: Shapes) -> tuple[Shapes, int]:
     return shapes, 1
   plain = {f"{v.format(0)}.": f"{k}." for k, v in SIDES.items()}
   others = tuple(v.split("{")[0] for v in SIDES.values())
-  found = {}
+  first_shapes = {}
   for name, shape in shapes.items():
     layer = "".join(re.findall(r"^blocks\.\d+\.", name))
     part = name.removeprefix(layer)
     for theirs, ours in plain.items():
       part = part.replace(theirs, ours) if part.startswith(theirs) else part
     if not (layer and part.startswith(others)):
-      found[layer + part] = shape
-  return found, count
+      first_shapes[layer + part] = shape
+  return first_shapes, count
 
 
-def on_sides(rules: list[Rule], count: int) -> list[Rule]:
-  """The rules for layers that have each part so many times, side by side."""
+def repeat_on_sides(rules: list[Rule], count: int) -> list[Rule]:
+  """The rules for layers that have each part `count` times in parallel."""
   result = []
   for rule in rules:
-    block, number, part, *rest = rule.theirs.split(".", 3) + [""] * 3
-    if block != "blocks" or part not in SIDES:
+    if not re.match(rf"blocks\.\d+\.({'|'.join(SIDES)})\.", rule.theirs):
       result.append(rule)
       continue
+    block, number, part, inside_part = rule.theirs.split(".", 3)
     for i in range(count):
-      theirs = ".".join([block, number, SIDES[part].format(i), rest[0]])
+      theirs = ".".join([block, number, SIDES[part].format(i), inside_part])
       layers = (path.split("/", 1) for path in rule.ours)
       inside = f"side_{i}/" if i else ""
       ours = tuple(f"{layer}/{inside}{path}" for layer, path in layers)
@@ -141,11 +137,12 @@ def pooling(shapes: Shapes, arguments: Config, config: Config) -> str:
 def positions(
   shapes: Shapes, arguments: Config, config: Config, grid: int | None
 ) -> tuple[int | None, str]:
-  """The patches that the positions are for, and the kind of positions.
+  """The number of patches that the positions are for, and their kind.
 
-  `no_embed_class` tells whether tokens have none, or else `grid`, the patches
-  of an image; by timm's default all have one, but for most models with
-  registers. Raises ValueError if the shapes fit more than one of these.
+  `no_embed_class` says whether only patches have positions. Without it, this
+  follows from `grid`, the number of patches of an image. By timm's default all
+  tokens have positions, except in most models with registers. Raises ValueError
+  if both are possible.
   """
   if "pos_embed" not in shapes:
     return None, "none"
@@ -168,17 +165,35 @@ def positions(
   return count - tokens - registers, kind
 
 
-def by_name(model: Any, width: int) -> tuple[int | None, str, set[str]]:
-  """The heads and GELU that a model's name tells, and which are guesses."""
+class NameFacts(NamedTuple):
+  """Facts that follow from a model's name.
+
+  Attributes:
+    num_heads: The number of heads; None if it cannot be guessed.
+    gelu: timm's name of the activation.
+    guessed: Names of the `guesses.FACTS` that the name does not give.
+  """
+
+  num_heads: int | None
+  gelu: str
+  guessed: set[str]
+
+
+def facts_of_name(model: Any, width: int) -> NameFacts:
+  """The heads and the GELU of a model of this name and width.
+
+  Without a known name they are guesses.
+  """
   name = str(model or "")
   gelu = next(matching(name, "activations"), "gelu")
   for head_size in matching(name, "head_sizes"):
-    return width // head_size, gelu, set()
+    return NameFacts(width // head_size, gelu, set())
   for num_heads in matching(name, "heads"):
-    return num_heads, gelu, set()
+    return NameFacts(num_heads, gelu, set())
   num_heads = architecture.guess_num_heads(width)
-  guessed = {"num_heads", "gelu", "layer_norm_epsilon"}
-  return num_heads, gelu, set() if _USUAL_HEADS.match(name) else guessed
+  if _USUAL_HEADS.match(name):
+    return NameFacts(num_heads, gelu, set())
+  return NameFacts(num_heads, gelu, {"num_heads", "gelu", "layer_norm_epsilon"})
 
 
 def usual_pictures(shapes: Shapes) -> dict[str, Any]:
@@ -218,10 +233,11 @@ def usual_pictures(shapes: Shapes) -> dict[str, Any]:
 def preprocessing(
   published: Config, shapes: Shapes | None = None
 ) -> Preprocessing:
-  """Reads timm's evaluation transform; its defaults depend on the file.
+  """Reads timm's evaluation transform.
 
-  A file without any configuration is taken for one of timm's own models, of
-  which the names of its arrays tell the kind.
+  The defaults of a file without any configuration are those of timm's models
+  with arrays of these names. Raises ValueError for a value that is not
+  supported.
   """
   values: dict[str, Any] = {
     "crop_pct": 0.875,
@@ -251,11 +267,12 @@ def preprocessing(
   )
 
 
-def untold(published: Config) -> set[str]:
-  """Names of `guesses.PICTURES` that the evaluation transform does not tell."""
+def guessed_pictures(published: Config) -> set[str]:
+  """Names of `guesses.PICTURES` that the evaluation transform does not give."""
   missing = {name for name in ("mean", "std") if not published.get(name)}
-  cut = {"crop_pct", "interpolation"} - {k for k, v in published.items() if v}
-  return missing | {*["crop"] * bool(cut)}
+  if not published.get("crop_pct") or not published.get("interpolation"):
+    missing.add("crop")
+  return missing
 
 
 def image_size(arguments: Config, published: Config) -> tuple[int, int] | None:
@@ -269,7 +286,7 @@ def image_size(arguments: Config, published: Config) -> tuple[int, int] | None:
 
 
 def class_names(config: Config, published: Config) -> tuple[str, ...]:
-  """The names of the classes, if there are any.
+  """The names of the classes; () if the configuration has none.
 
   Raises ValueError if `label_names` is not a list.
   """
@@ -284,14 +301,14 @@ def class_names(config: Config, published: Config) -> tuple[str, ...]:
 def configuration(vit: Any, name: str, arguments: Config) -> dict[str, Any]:
   """The part of the JSON file that makes the model.
 
-  The arguments, and those that every model has, replace the values that timm's
-  architecture of this name has.
+  `arguments`, and the sizes that every model has, replace the values of timm's
+  architecture of this name.
   """
   pooling = {"gap": "avg"}.get(vit.pooling, vit.pooling)
   acts = GELUS | GATES
   act = vit.gate if getattr(vit, "gated_mlp", False) else vit.gelu
   sizes = {
-    "img_size": architecture.one_or_both(vit),
+    "img_size": architecture.size_for_config(vit),
     "patch_size": vit.patch_size,
     "in_chans": architecture.channels_of(vit),
     "embed_dim": vit.hidden_size,
@@ -332,7 +349,7 @@ def pictures_json(vit: BaseVit, preprocessing: Preprocessing) -> dict[str, Any]:
 
 
 def _share(preprocessing: Preprocessing) -> float:
-  """`crop_pct`, from which timm has the side before the crop, rounded down."""
+  """`crop_pct`, from which timm computes the side before the crop, floored."""
   if preprocessing.crop.crop == "resize":
     return 1.0
   side = preprocessing.image_size[0]

@@ -2,10 +2,9 @@
 
 Names are flat paths, and arrays are laid out as ours are. The two class tokens
 are one array: the first is our class token, and the second a register. Neither
-has a place in the table of positions, a grid that is resized as PyTorch does it
-bilinearly with antialiasing. LayerScale's factors are part of the weights, and
-GELU is its tanh approximation, which PyTorch's form of the same weights has
-not.
+has a place in the table of positions, a grid that is resized bilinearly with
+antialiasing, as in PyTorch. LayerScale's factors are part of the weights. GELU
+is its tanh approximation, unlike in PyTorch's form of the same weights.
 """
 
 from collections.abc import Iterator
@@ -61,7 +60,7 @@ def infer(shapes: Shapes, _: Any = None, __: Any = None) -> Architecture:
     position_resize="bilinear",
     antialias=True,
     gated_mlp=gated in short,
-    gelu="exact" if gated in short else "tanh",  # Gated MLPs have none.
+    gelu="exact" if gated in short else "tanh",  # Gated MLPs have no GELU.
   )
   pictures = Preprocessing(
     None,
@@ -84,12 +83,12 @@ def rules(vit: Any, _: Shapes | None = None) -> list[Rule]:
 
 
 def is_encoder(_: Any) -> bool:
-  """Whether `reasons` says if the format can express a model: always."""
+  """True: `reasons` says for every model whether the format can express it."""
   return True
 
 
 def equivalent(vit: Any) -> Any:
-  """The model to write in place of a model, which gives the same answers."""
+  """The model to write instead of `vit`; it gives the same answers."""
   position = "learned_grid" if vit.position == "learned" else vit.position
   return vit.clone(layer_scale=None, position=position)
 
@@ -122,4 +121,4 @@ def not_kept(vit: Any) -> Iterator[str]:
 
 def files(vit: Any, preprocessing: Preprocessing, _: Any) -> dict[str, Any]:
   """The JSON files beside the weights, of which TIPS reads none."""
-  return processor.of_one_size(preprocessing)
+  return processor.file_of_one_size(preprocessing)

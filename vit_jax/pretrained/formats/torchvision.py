@@ -2,8 +2,8 @@
 
 Kernels are transposed; query, key and value are fused in `in_proj_weight`. The
 GELU is exact, images are normalised with ImageNet's mean and standard
-deviation, and there is always a class token. The files' names tell how pictures
-are resized.
+deviation, and there is always a class token. How pictures are resized follows
+from the files' names.
 """
 
 from typing import Any
@@ -17,8 +17,11 @@ from vit_jax.pretrained.formats.architecture import Architecture, length, need
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Layers, Table
 
-FILE = "_file"  # Key of the configuration under which the name is passed.
-# Side of the crop, short side before it and filter of each published file.
+FILE = (
+  "_file"  # Key of the configuration under which the file's name is passed.
+)
+# Beginning of a published file's name -> side of the crop, short side before
+# the crop, and filter.
 _RESIZE = {
   "vit_b_16-": (224, 256, "bilinear"),
   "vit_b_32-": (224, 256, "bilinear"),
@@ -77,7 +80,8 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
 def preprocessing(file: str) -> tuple[Preprocessing, frozenset[str]]:
   """The evaluation transform of the weights that are published as `file`.
 
-  Under another name it is that of the first weights, which is a guess.
+  For any other name it is that of vit_b_16, which is a guess. The second result
+  has the names of guessed facts.
   """
   names = [name for name in _RESIZE if file.startswith(name)]
   side, short, interpolation = _RESIZE[(names or [*_RESIZE])[0]]

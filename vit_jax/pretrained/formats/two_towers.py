@@ -1,8 +1,8 @@
 """The text tower of big_vision's `two_towers`, beside an image tower.
 
 Arrays are laid out as ours are, and layers named as in `google`, which reads
-the image tower. The files tell no pooling: it is that of SigLIP and SigLIP 2,
-the last token's output.
+the image tower. The files do not record the pooling: it is that of SigLIP and
+SigLIP 2, the last token's output.
 """
 
 import dataclasses
@@ -18,14 +18,14 @@ _TABLE = Table(
   "two_towers_text", (Layers("Encoder_0/encoderblock_{}/", rows="google"),)
 )
 _EMBEDDING = "Embed_0/embedding"
-# Beginnings of the names: of the pair's, and below it of the text tower's.
+# Prefixes of the names of the pair's arrays, and of the text tower's.
 _BASES = (("", "txt/"), ("params/", "params/txt/"), ("", ""))
 
 
 def infer(shapes: Shapes) -> TextLayout | None:
   """The text tower of these arrays; None if they are of another format.
 
-  Raises ValueError if an array that tells a size is missing or of other axes.
+  Raises ValueError if an array that shows a size is missing or has other axes.
   """
   bases = (pair for pair in _BASES if pair[1] + _EMBEDDING in shapes)
   outside, base = next(bases, (None, ""))
@@ -57,13 +57,13 @@ def infer(shapes: Shapes) -> TextLayout | None:
     dataclasses.replace(rule, theirs=rule.theirs.format(**names))
     for rule in _TABLE.rules(tower, base)
   ]
-  rules = google.stacked(rules) if scanned else rules
+  rules = google.stack_rules(rules) if scanned else rules
   pair = {f"{outside}t": "logit_scale", f"{outside}b": "logit_bias"}
   return TextLayout("big_vision's SigLIP", tower, rules, own, pair)
 
 
 def _count(shapes: Shapes, before: str) -> int:
-  """Number of the layers whose names start with `before`."""
+  """The number of layers whose names start with `before`."""
   inside = (x.removeprefix(before) for x in shapes if x.startswith(before))
   layers = {name.split("/")[0] for name in inside}
   return len([name for name in layers if name.startswith("encoderblock_")])
