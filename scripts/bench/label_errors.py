@@ -59,7 +59,7 @@ def measure(
   given = labels.copy()
   given[changed] = (given[changed] + rng.integers(1, K, count)) % K
   probabilities: Any = out_of_fold(features, given, K)
-  listed = label_errors(given, probabilities).wrong().index
+  listed = label_errors(given, probabilities).only_listed().index
   hits = len(np.intersect1d(listed, changed))
   right = (probabilities.argmax(axis=1) == labels).mean()
   return [

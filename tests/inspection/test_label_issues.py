@@ -70,7 +70,7 @@ def test_wrong_labels_of_all_splits_are_listed(tmp_path, capsys):
   assert str(bad) not in files and names.tolist() == ["blue", "red"]
   folders = [pathlib.Path(file).parent.name for file in files]
   assert [names[k] for k in labels] == folders
-  again = label_errors(labels, p).wrong()
+  again = label_errors(labels, p).only_listed()
   assert [files[i] for i in again.index] == [row["file"] for row in rows]
   for i, row in zip(again.index, rows, strict=True):
     own = p[i, labels[i]]

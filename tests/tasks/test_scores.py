@@ -88,7 +88,7 @@ def test_two_models_are_alike_if_the_images_cannot_tell(
     told.verdict({told.key: score, "eval/examples": count})
     for score in scores_of
   )
-  assert one.like(other) == other.like(one) == alike
+  assert one.is_like(other) == other.is_like(one) == alike
 
 
 @pytest.mark.parametrize("name", sorted(ALL_TASKS))

@@ -136,7 +136,7 @@ def inspect_labels(
   ranked = label_errors.label_errors(labels, p)
   rows = _rows(names, labels, p, ranked)
   write_rows(files.issues, source, _COLUMN_NAMES, places[ranked.index], rows)
-  errors = ranked.wrong()
+  errors = ranked.only_listed()
   order = places[errors.index]
   given = [names[k] for k in labels[errors.index]]
   likely = [names[k] for k in errors.likely]

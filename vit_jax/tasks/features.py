@@ -125,7 +125,7 @@ class FeaturesOutcome(SumsOutcome):
     covariance = features.second / examples - np.outer(mean, mean)
     mean = mean + features.shift
     most = min(len(mean), examples)
-    return self.counted(
+    return self.with_counts(
       {
         "loss": self.mean("loss"),
         "rank": effective_rank(covariance + np.outer(mean, mean)) / most,

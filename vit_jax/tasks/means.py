@@ -22,8 +22,9 @@ def means(objective: Objective, model: nn.Module, score: str) -> Measure:
   """Returns the measure of a model by the objective that trained it.
 
   What the objective draws depends on the number of the batch alone, so that
-  every evaluation draws alike. It must not couple the examples of a batch,
-  since some rows of the last are padding. `score` is the key of its score.
+  every evaluation draws the same. It must not couple the examples of a batch,
+  since some rows of the last batch are padding. `score` is the key of its
+  score.
   """
 
   def compute(
@@ -37,8 +38,8 @@ def means(objective: Objective, model: nn.Module, score: str) -> Measure:
       variables = {"params": params, **collections}
       return model.apply(variables, inputs, method=method)
 
-    found = objective.loss(apply, inputs, targets, StepContext())
-    return sums_of(batch, found.value, {score: found.score})
+    loss = objective.loss(apply, inputs, targets, StepContext())
+    return sums_of(batch, loss.value, {score: loss.score})
 
   return Measure(compute, partial(MeansOutcome, means=("loss", score)))
 
@@ -68,13 +69,17 @@ def sums_of(
 def _sums_of_answers(
   answers: Float[Array, "B ..."], counts: Bool[Array, " B"]
 ) -> dict[str, Array]:
+  """The sum of the answers, and that of their squares, for `is_constant`."""
   rows = answers.astype(jnp.float32).reshape(len(answers), -1)
   rows = jnp.where(counts[:, None], rows, 0)
   return {"answer": rows.sum(axis=0), "answer_squared": (rows**2).sum()}
 
 
 def is_constant(totals: Mapping[str, Any]) -> bool:
-  """Whether all answers are alike, by sums of `sums_of`, up to rounding."""
+  """Whether all answers are equal up to rounding, from the sums of `sums_of`.
+
+  They are not if there is one example, or one without an answer.
+  """
   examples = int(totals["examples"])
   if examples < 2 or totals["unanswered"]:
     return False
@@ -105,11 +110,11 @@ class SumsOutcome(Outcome):
     return examples
 
   def mean(self, key: str) -> float:
-    """The mean over the examples of what was summed."""
+    """The mean over the examples, from the sum of this key."""
     examples = self.examples
     return float(self.totals[key]) / examples
 
-  def counted(self, scores: Mapping[str, Any]) -> dict[str, Any]:
+  def with_counts(self, scores: Mapping[str, Any]) -> dict[str, Any]:
     """These scores, with the counts after them."""
     skipped = int(self.totals["skipped_images"])
     return {**scores, "examples": self.examples, "skipped_images": skipped}
@@ -117,11 +122,11 @@ class SumsOutcome(Outcome):
 
 @dataclasses.dataclass(frozen=True)
 class MeansOutcome(SumsOutcome):
-  """Sums over a split, of which some become means."""
+  """Sums over a split; `means` are the keys of those that become scores."""
 
   means: tuple[str, ...]
 
   @property
   def scores(self) -> dict[str, Any]:
     """The means and the counts."""
-    return self.counted({key: self.mean(key) for key in self.means})
+    return self.with_counts({key: self.mean(key) for key in self.means})

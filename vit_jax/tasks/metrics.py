@@ -1,9 +1,9 @@
 """Metrics are sums that add up, and one loop adds those of a split's batches.
 
-A task says by a `Measure` what is computed of a batch. What was found on some
-examples is a `Metric`: that of one part of a split and that of another add up
-to that of both, whichever batches, devices and hosts the parts were on, and its
-`result` is the outcome of an evaluation.
+A task's `Measure` says what is computed on a batch. The measurement of some
+examples is a `Metric`: the metrics of two parts of a split add up to that of
+both, whichever batches, devices and hosts the parts were on. Its `result` is
+the outcome of an evaluation.
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ Parts = dict[str, Any]
 """Parts of a metric by name: arrays, tuples or objects, which add up by `+`."""
 
 
-def _as_found(found: Any, first: int, **_: bool) -> Parts:
+def _as_computed(computed: Any, first: int, **_: bool) -> Parts:
   del first
-  return found
+  return computed
 
 
-def _nothing(params: Any, track: Track) -> Parts:
+def _no_parts(params: Any, track: Track) -> Parts:
   del params, track
   return {}
 
@@ -43,19 +43,20 @@ class Measure:
     compute: A function from (params, batch, first, *frozen) to arrays, which is
       compiled; `first` is the place in the split of the batch's first example.
       A batch is one of `EvalBatches`.
-    outcome: A function from the parts of a metric to what is made of them.
-    parts: A function from (found, first, detail, examples) to the parts of a
-      batch's metric, from the arrays of `compute` on the host. By default they
-      are these arrays. `detail` and `examples` are those of an `Evaluator`.
-    beside: A function from (params, track) to further parts of the whole, which
-      are of another split.
+    outcome: A function from the parts of a metric to the outcome.
+    parts: A function from (computed, first, detail, examples) to the parts of a
+      batch's metric; `computed` are the arrays of `compute` on the host. By
+      default the parts are these arrays. `detail` and `examples` are those of
+      an `Evaluator`.
+    beside: A function from (params, track) to parts that are measured on
+      another split, and added to those of this one.
     frozen: Further arguments of `compute`, such as a teacher's parameters.
   """
 
   compute: Callable[..., Any]
   outcome: Callable[[Parts], Any]
-  parts: Callable[..., Parts] = _as_found
-  beside: Callable[[Any, Track], Parts] = _nothing
+  parts: Callable[..., Parts] = _as_computed
+  beside: Callable[[Any, Track], Parts] = _no_parts
   frozen: tuple[Any, ...] = ()
 
 
@@ -91,9 +92,9 @@ def evaluate(
   detail: bool = False,
   examples: bool = False,
 ) -> Metric:
-  """The metric of parameters on all batches, which every evaluation adds here.
+  """The metric of parameters on all batches; every evaluation computes it here.
 
-  Raises ValueError if there are none.
+  Raises ValueError if there is no batch.
 
   Args:
     compute: The compiled `measure.compute`; by default it is compiled.
@@ -109,22 +110,23 @@ def evaluate(
       yield number, step(params, batch, number, *measure.frozen)
       place += len(jax.tree.leaves(batch)[0])
 
-  # They are begun as they are summed: a list would have begun them all.
-  metrics = (
-    Metric(
-      measure,
-      measure.parts(found, int(place), detail=detail, examples=examples),
-    )
-    for place, found in sharding.fetch_results(steps())
-  )
-  metric = next(metrics, None)
-  if metric is None:
+  def metrics() -> Iterator[Metric]:
+    for place, computed in sharding.fetch_results(steps()):
+      parts = measure.parts(
+        computed, int(place), detail=detail, examples=examples
+      )
+      yield Metric(measure, parts)
+
+  # Metrics are added one by one: a list would start all steps at once.
+  remaining = metrics()
+  total = next(remaining, None)
+  if total is None:
     raise ValueError("there is no batch to evaluate on: give one or more.")
-  return functools.reduce(operator.add, metrics, metric)
+  return functools.reduce(operator.add, remaining, total)
 
 
 class Evaluator:
-  """Evaluates parameters on a split; one may be called many times."""
+  """Evaluates parameters on a split; it may be called many times."""
 
   def __init__(self, measure: Measure, stream: Stream):
     self._measure, self._stream = measure, stream
@@ -138,7 +140,7 @@ class Evaluator:
     detail: bool = False,
     examples: bool = False,
   ) -> Metric:
-    """The metric on every example of the split, once."""
+    """Evaluates every example of the split once; returns their metric."""
     metric = evaluate(
       self._measure,
       params,
@@ -158,10 +160,10 @@ class Evaluator:
     detail: bool = False,
     examples: bool = False,
   ) -> Outcome:
-    """Evaluates every example of the split once.
+    """Evaluates every example of the split once; returns the outcome.
 
-    Raises ValueError if no image can be read. The outcome has more than
-    `metrics` and `by_class` with `detail`, and can `write` with `examples`.
+    Without `detail`, the outcome has no more than `metrics` and `by_class`;
+    with `examples`, it can `write`. Raises ValueError if no image can be read.
     """
     return self.metric(params, track, detail=detail, examples=examples).result()
 
@@ -172,8 +174,8 @@ class Gathered:
 
   Attributes:
     index: Place of each example in the split.
-    arrays: The arrays by name, each with a row for each example. What the data
-      say of it is `label`, and the others are the model's.
+    arrays: The arrays by name, each with a row for each example. `label` comes
+      from the data, and the others from the model.
     skipped: Number of unreadable images.
   """
 
@@ -186,7 +188,7 @@ class Gathered:
     """The number of examples of which an array of the model is not finite."""
     is_finite = np.ones(len(self.index), bool)
     for name, array in self.arrays.items():
-      if name != "label":  # It may be unknown.
+      if name != "label":  # A label may be NaN, as it is unknown.
         is_finite &= np.isfinite(array.reshape(len(array), -1)).all(axis=1)
     return int((~is_finite).sum())
 
@@ -194,35 +196,39 @@ class Gathered:
 def gathering(
   rows: Callable[[Any, Batch], dict[str, Array]],
   outcome: Callable[..., Any] = lambda gathered: gathered,
-  beside: Callable[[Any, Track], Parts] = _nothing,
+  beside: Callable[[Any, Track], Parts] = _no_parts,
 ) -> Measure:
-  """Returns the measure by arrays of all examples, which the host keeps.
+  """Returns the measure that gathers arrays of all examples on the host.
 
   Args:
     rows: A function from parameters and a batch to arrays with a row for each
       example; it is compiled.
-    outcome: A function from `Gathered`, with the parts of `beside` as keywords.
+    outcome: A function from `Gathered`, and the parts of `beside` as keywords,
+      to the outcome.
+    beside: As in `Measure`.
   """
 
   def compute(params: Any, batch: Batch, first: Array) -> tuple[Any, ...]:
     del first
     return rows(params, batch), batch["mask"], batch["skipped"].sum()
 
-  def parts(found: tuple[Any, ...], first: int, **_: bool) -> Parts:
-    arrays, mask, skipped = found
+  def parts(computed: tuple[Any, ...], first: int, **_: bool) -> Parts:
+    arrays, mask, skipped = computed
     places = np.flatnonzero(mask > 0)
     each = {name: array[places] for name, array in arrays.items()}
     return {"rows": ((first + places, each),), "skipped": skipped}
 
   def result(parts: Parts) -> Any:
-    more = {**parts}
-    pieces, skipped = more.pop("rows"), more.pop("skipped")
+    others = {**parts}
+    pieces = others.pop("rows")
+    skipped = others.pop("skipped")
     index = np.concatenate([places for places, _ in pieces])
     check_readable(len(index))
+    arrays_of_pieces = [arrays for _, arrays in pieces]
     joined = {
-      name: np.concatenate([each[name] for _, each in pieces])
-      for name in pieces[0][1]
+      name: np.concatenate([arrays[name] for arrays in arrays_of_pieces])
+      for name in arrays_of_pieces[0]
     }
-    return outcome(Gathered(index, joined, int(skipped)), **more)
+    return outcome(Gathered(index, joined, int(skipped)), **others)
 
   return Measure(compute, result, parts, beside)

@@ -54,7 +54,7 @@ R2_BELOW_ZERO = (
   "the answers are further off than one answer for all images would be, the "
   "mean of their numbers"
 )
-"""What an R2 below 0 says."""
+"""What an R2 below 0 means, in words."""
 
 OF_NUMBERS = (
   Curves(
@@ -113,7 +113,7 @@ class Outcome:
   """The outcome of an evaluation of a split.
 
   `scores` are those of the task, with `loss`, `examples` and `skipped_images`.
-  `unanswered` is the number of examples to which the outputs are not finite.
+  `unanswered` is the number of examples for which the outputs are not finite.
   """
 
   scores: Any
@@ -163,7 +163,7 @@ class Outcome:
 
   @property
   def remarks(self) -> list[str]:
-    """Every line for who reads one evaluation: what is broken or odd."""
+    """All lines for the reader of one evaluation: what is broken or odd."""
     lines = self.broken
     if not lines and self.constant:
       count = f"all {self.scores['examples']:,} examples"
@@ -207,21 +207,23 @@ class Outcome:
 
 @dataclasses.dataclass(eq=False)
 class Stream:
-  """Every example of a split once per pass; `close` ends its processes.
+  """Yields batches with every example of a split once in each pass.
 
   `transform` makes the arrays of an example; by default its image alone.
+  `close` ends the worker processes.
   """
 
   source: Source
   mesh: Mesh
   preprocessing: Preprocessing  # The one that the model expects.
   loader: Loader
-  batch_size: int  # At most so many, but for what the mesh rounds up.
+  batch_size: int  # The most examples of a batch, unless the mesh needs more.
   transform: Transform | None = None
 
   def __post_init__(self):
-    # As many batches of equal size: 48 images by 32 are two of 24. Several have
-    # rows in eights, as accelerators tile them.
+    # Batches of equal size: 48 images with batch_size=32 become two of 24. If
+    # there are several, their size is a multiple of 8, as accelerators tile
+    # rows by 8.
     count = max(1, len(self.source))
     batches = -(-count // self.batch_size)
     even = -(-count // batches)

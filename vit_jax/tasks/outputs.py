@@ -1,7 +1,7 @@
 """Evaluation that keeps the outputs for all examples of a split.
 
-They are kept on the host: their ranking, or their variance, decides on the
-scores.
+They are kept on the host, since the scores depend on their ranking or their
+variance.
 """
 
 import dataclasses
@@ -44,8 +44,8 @@ def outputs_measure(
   class weights and smoothing. `answers` maps outputs (N, K) of the model,
   float64, to answers (N, K), and `outcome` is the class of the result.
   """
-  trained_with: Any = task.objective(model, stream.preprocessing)
-  objective = trained_with.for_evaluation()
+  train_objective: Any = task.objective(model, stream.preprocessing)
+  objective = train_objective.for_evaluation()
   names = stream.source.class_names
 
   def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
@@ -58,12 +58,18 @@ def outputs_measure(
       "label": label,
     }
 
-  def result(seen: Gathered) -> "OutputsOutcome":
-    output = answers(seen.arrays["logits"].astype(np.float64))
-    label = seen.arrays["label"].astype(np.float64)
-    counts = seen.skipped, seen.unanswered
-    loss = seen.arrays["loss"]
-    return outcome(task, names, seen.index, label, output, loss, *counts)
+  def result(gathered: Gathered) -> "OutputsOutcome":
+    arrays = gathered.arrays
+    return outcome(
+      task=task,
+      names=names,
+      index=gathered.index,
+      label=arrays["label"].astype(np.float64),
+      output=answers(arrays["logits"].astype(np.float64)),
+      loss=arrays["loss"],
+      skipped=gathered.skipped,
+      unanswered=gathered.unanswered,
+    )
 
   return gathering(rows, result)
 
@@ -80,7 +86,7 @@ class OutputsOutcome(Outcome):
   output: Float[np.ndarray, "N K"]
   loss: Float[np.ndarray, " N"]
   skipped: int
-  unanswered: int = 0  # Examples to which the outputs are not finite.
+  unanswered: int = 0  # Examples for which the outputs are not finite.
 
   @property
   def constant(self) -> bool:
@@ -107,7 +113,7 @@ class OutputsOutcome(Outcome):
 
   @property
   def answers(self) -> np.ndarray:
-    """The answer to each example, (N, K), as labels are."""
+    """The answer to each example, (N, K), in the form of the labels."""
     return self.output
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
@@ -134,13 +140,14 @@ class OutputsOutcome(Outcome):
     ]
 
   def worst(self, rows: np.ndarray) -> list[Example]:
-    """Of these rows, the examples with the highest loss, with their answers."""
+    """The examples of these rows with the highest loss, with their answers."""
     order = rows[np.argsort(-self.loss[rows], kind="stable")]
-    return [
-      Example(int(self.index[row]), said, f"Photograph of {said}")
-      for row in order[:_WORST]
-      for said in [self.label_and_answer(row)]
-    ]
+    examples = []
+    for row in order[:_WORST]:
+      text = self.label_and_answer(row)
+      alt = f"Photograph of {text}"
+      examples.append(Example(int(self.index[row]), caption=text, alt=alt))
+    return examples
 
   def label_and_answer(self, row: int) -> str:
     """The label of an example and the answer to it, in words."""
@@ -152,14 +159,14 @@ class OutputsOutcome(Outcome):
 
 
 def alike(rows: Float[np.ndarray, "N K"]) -> bool:
-  """Whether two rows or more are the same, up to rounding."""
+  """Whether there are two rows or more, and all are equal up to rounding."""
   if len(rows) < 2:
     return False
   return bool((np.ptp(rows, axis=0) <= _ROUNDING * np.abs(rows).max(0)).all())
 
 
 def mean_of_known(values: np.ndarray) -> float:
-  """The mean of what is not NaN; NaN if nothing is.
+  """The mean of the values that are not NaN; NaN if there are none.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.outputs import mean_of_known

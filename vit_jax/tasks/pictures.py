@@ -1,4 +1,4 @@
-"""Pictures of a task's own, and what they are made of."""
+"""Pictures that a task draws itself, and the functions they share."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ Photograph = UInt8[np.ndarray, "H W 3"]
 
 
 Draw = Callable[[Any, Sequence[tuple]], list[Photograph]]
-"""From parameters and examples to a picture of each example.
+"""A function from parameters and examples to a picture of each example.
 
 An example is its place in the split, its pixels and its label.
 """
@@ -26,7 +26,8 @@ class Panels:
 
   Attributes:
     make: A function from the model and its objective to a `Draw`.
-    title, text, alt: A heading, a sentence, and the picture in words.
+    title, text, alt: A heading, a sentence on the pictures, and the alternative
+      text of each.
   """
 
   make: Callable[[Any, Any], Draw]

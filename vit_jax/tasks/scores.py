@@ -35,7 +35,7 @@ PROBES = (
   Score(Metric("top1", "k-NN"), Split.NEIGHBOURS),
   Score(Metric("top1", "few-shot"), Split.FEW_SHOT),
 )
-"""The scores that labels give to features, the first to be asked first."""
+"""The scores of probes of a run without labels; the first is preferred."""
 
 
 _WORDS = {2: "two", 3: "three", 4: "four", 5: "five"}
@@ -44,27 +44,30 @@ _WORDS = {2: "two", 3: "three", 4: "four", 5: "five"}
 def of_folds(
   shares: Sequence[float], count: int, *, of_start: bool = False
 ) -> dict[str, Any]:
-  """The metrics of folds of `count` images in all, from the share of each.
+  """The metrics of folds, from the share of right answers on each.
 
-  `of_start` says that the run then trains more than the head that they judge.
+  The folds have `count` images in all. `of_start` says that the run then trains
+  more than the head that they judge.
   """
   low, high = intervals.of_folds(shares, count)
-  found = {
+  metrics: dict[str, Any] = {
     "top1": sum(shares) / len(shares),
     "low": low,
     "high": high,
     "examples": count,
     "parts": len(shares),
   }
-  return Split.FOLDS.keyed(found | ({"of_start": 1} if of_start else {}))
+  if of_start:
+    metrics["of_start"] = 1
+  return Split.FOLDS.keyed(metrics)
 
 
 def kept_folds(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-  """The metrics of folds among the rows of a run; empty if it had none."""
-  found: dict[str, Any] = {}
+  """The last metrics of folds among the rows of a run; empty without any."""
+  metrics: dict[str, Any] = {}
   for row in rows:
-    found = Split.FOLDS.keyed(Split.FOLDS.scores(row)) or found
-  return found
+    metrics = Split.FOLDS.keyed(Split.FOLDS.scores(row)) or metrics
+  return metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,24 +76,24 @@ class Verdict:
 
   Attributes:
     metric: The metric of the score.
-    found: The scores of the evaluation.
+    scores: The scores of the evaluation.
     folds: Those of the folds of the training images, each judged by a linear
       head that was fitted to the others, as by `of_folds`; may be empty.
-    known: A sentence on how many of the images the model was trained on, which
-      is said first, whatever their number; may be empty.
+    trained_on: A sentence on how many of the images the model was trained on,
+      which comes first, however many they are; may be empty.
   """
 
   metric: Metric
-  found: Mapping[str, Any]
+  scores: Mapping[str, Any]
   folds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  known: str = ""
+  trained_on: str = ""
 
   @property
   def count(self) -> int:
     """The number of images evaluated; 0 if none gave a score."""
-    score = self.found.get(self.metric.key)
+    score = self.scores.get(self.metric.key)
     unknown = score is None or math.isnan(score)
-    return 0 if unknown else self.found.get("examples", 0)
+    return 0 if unknown else self.scores.get("examples", 0)
 
   @property
   def few(self) -> bool:
@@ -109,14 +112,15 @@ class Verdict:
   def below_zero(self) -> str:
     """A sentence on a score that is below 0; empty for others."""
     metric = self.metric
-    if not (self.count and metric.below_zero and self.found[metric.key] < 0):
+    if not (self.count and metric.below_zero and self.scores[metric.key] < 0):
       return ""
     return f"{metric.label} is below 0: {metric.below_zero}."
 
   @property
   def undefined(self) -> str:
     """A sentence on a score that is NaN; empty for others."""
-    metric, score = self.metric, self.found.get(self.metric.key)
+    metric = self.metric
+    score = self.scores.get(metric.key)
     if not metric.undefined or score is None or not math.isnan(score):
       return ""
     return f"{metric.label} is NaN: {metric.undefined}."
@@ -128,9 +132,9 @@ class Verdict:
       return ""
     parts = self.folds.get("parts", 5)
     count = self.folds.get("examples")
-    images = (
-      "training images" if count is None else f"{count:,} training images"
-    )
+    images = "training images"
+    if count is not None:
+      images = f"{count:,} training images"
     return (
       f"{self.metric.label} {self.folds['top1']:.0%} (95 % interval "
       f"{self._of_folds}) by {_WORDS.get(parts, parts)} folds of the {images}"
@@ -164,35 +168,36 @@ class Verdict:
       "by."
     )
 
-  def like(self, other: "Verdict") -> bool:
-    """Whether these images cannot tell two models apart.
+  def is_like(self, other: "Verdict") -> bool:
+    """Whether the images cannot tell the two models apart.
 
-    So it is if they are too few to judge by, or if the intervals of the two
+    They cannot if they are too few to judge by, or if the intervals of the two
     shares overlap.
     """
     if self.few or other.few:
       return True
-    known = self.metric.of_examples and self.count and other.count
-    return bool(known) and self._interval.overlaps(other._interval)
+    have_intervals = self.metric.of_examples and self.count and other.count
+    return bool(have_intervals) and self._interval.overlaps(other._interval)
 
   def __str__(self) -> str:
     """All of it in a sentence or two; empty if there is nothing to add."""
-    return f"{self.known} {self._of_the_score}".strip()
+    return f"{self.trained_on} {self._score_in_words}".strip()
 
   @property
-  def _of_the_score(self) -> str:
+  def _score_in_words(self) -> str:
     label, count = self.metric.label, self.count
     few = ""
-    if self.few and not self.known:
+    if self.few and not self.trained_on:
       few = ", which are too few to judge by"
     if not self.metric.of_examples:
-      shown = self.metric.text(Split.EVAL.keyed(self.found))
-      images = counted(count, "evaluated image")
-      said = f"{shown} on {images}{few}." if few else ""
-      return f"{said} {self.below_zero}{self.undefined}".strip()
+      text = ""
+      if few:
+        score = self.metric.text(Split.EVAL.keyed(self.scores))
+        text = f"{score} on {counted(count, 'evaluated image')}{few}."
+      return f"{text} {self.below_zero}{self.undefined}".strip()
     if not count:
       return ""
-    share = f"{self.found[self.metric.key]:.0%}"
+    share = f"{self.scores[self.metric.key]:.0%}"
     if not self._has_folds:
       return (
         f"{label} {share} (95 % interval {self._interval}) on "
@@ -209,7 +214,7 @@ class Verdict:
 
   @property
   def _interval(self) -> intervals.Interval:
-    return intervals.wilson(self.found[self.metric.key], self.count)
+    return intervals.wilson(self.scores[self.metric.key], self.count)
 
   @property
   def _of_folds(self) -> intervals.Interval:
@@ -265,10 +270,19 @@ class Scores:
     """The key of the score among the metrics of an evaluation."""
     return self.score.key
 
-  def verdict(self, metrics: Mapping[str, Any], known: str = "") -> Verdict:
-    """How far an evaluation, and the folds with it, can be trusted."""
-    folds = Split.FOLDS.scores(metrics)
-    return Verdict(self.metric, Split.EVAL.scores(metrics), folds, known)
+  def verdict(
+    self, metrics: Mapping[str, Any], trained_on: str = ""
+  ) -> Verdict:
+    """How far an evaluation, and the folds with it, can be trusted.
+
+    `trained_on` is as in `Verdict`.
+    """
+    return Verdict(
+      self.metric,
+      scores=Split.EVAL.scores(metrics),
+      folds=Split.FOLDS.scores(metrics),
+      trained_on=trained_on,
+    )
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
     """The result in a phrase, and its trust, without a full stop."""
@@ -301,23 +315,24 @@ class Scores:
     """
     if len(ranked) < 2:
       return ""
-    (first, one), (second, other) = ranked[:2]
-    verdicts = self.verdict(one), self.verdict(other)
-    if not verdicts[0].like(verdicts[1]):
+    (first, first_metrics), (second, second_metrics) = ranked[:2]
+    verdict = self.verdict(first_metrics)
+    other_verdict = self.verdict(second_metrics)
+    if not verdict.is_like(other_verdict):
       return ""
     of = f", the first two of {len(ranked)} runs," if len(ranked) > 2 else ""
-    few = ", which are too few to judge by" if verdicts[0].few else ""
-    said = (
+    few = ", which are too few to judge by" if verdict.few else ""
+    text = (
       f'"{first}" and "{second}"{of} cannot be told apart on '
-      f"{verdicts[0].count:,} images{few}: {self.text(one)} with "
-      f'"{first}", {self.text(other)} with "{second}".'
+      f"{verdict.count:,} images{few}: {self.text(first_metrics)} with "
+      f'"{first}", {self.text(second_metrics)} with "{second}".'
     )
-    folds, others = (verdict.by_folds for verdict in verdicts)
-    if not (folds and others):
-      return said
-    if folds == others:
-      return f"{said} Both have {folds}."
-    return f'{said} "{first}" has {folds}, and "{second}" {others}.'
+    folds, other_folds = verdict.by_folds, other_verdict.by_folds
+    if not (folds and other_folds):
+      return text
+    if folds == other_folds:
+      return f"{text} Both have {folds}."
+    return f'{text} "{first}" has {folds}, and "{second}" {other_folds}.'
 
   def ahead(self, better: float, worse: float) -> str:
     """How far one score is above another; empty if that cannot be seen."""

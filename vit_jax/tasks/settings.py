@@ -72,7 +72,7 @@ class DataSettings(data_settings.DataSettings):
 
   @property
   def label_kind(self) -> Any:
-    """The `Labels` that the task reads of a file of labels."""
+    """The `Labels` that the task reads from a file of labels."""
     return labels_of(self.task)
 
   @property
@@ -80,7 +80,7 @@ class DataSettings(data_settings.DataSettings):
     return labels_of(self.task).pixels_may_be_unknown
 
   def _needs_labels_file(self, name: str) -> bool:
-    """Whether a key says nothing without a file of labels."""
+    """Whether a key has no effect without a file of labels."""
     if name == "unknown":
       # Another check refuses it where there is no folder.
       return bool(self.root) and not self._pixels_may_be_unknown
@@ -89,7 +89,7 @@ class DataSettings(data_settings.DataSettings):
     if self.task not in LABELLED_TASKS:
       return False
     kind = labels_of(self.task)
-    # A reader of their own takes labels from folders, not from a file.
+    # Some kinds of labels have their own reader, which reads folders, no file.
     come_with_images = kind.reader or (kind.records and (self.dir or self.name))
     return not come_with_images
 

@@ -1,9 +1,9 @@
 """The objectives that come with the package: one record for each.
 
-From it derive the sections of a configuration, the choices of `data.task`, the
-tasks that a checkpoint's description may name, and the list in README.md. Only
-the standard library is imported, and an objective's files once they are asked
-for.
+The sections of a configuration, the choices of `data.task`, and the tasks that
+a checkpoint's description may name derive from it; a test compares the list in
+this folder's README.md. Only the standard library is imported here, and an
+objective's files when they are first used.
 """
 
 import dataclasses
@@ -34,22 +34,25 @@ class Record:
 
   @property
   def needs(self) -> str:
-    """The need of the keys of its section: that `data.task` names it."""
+    """The condition of the keys of its section: that `data.task` names it."""
     return f"data.task={self.name}" if self.labels else ""
 
   def is_on(self, section: Any) -> bool:
-    """Whether its section chooses it, where no labels do: by the first key."""
+    """Whether its section chooses it: if the first key has no default value.
+
+    It does not choose an objective that has labels.
+    """
     if self.labels:
       return False
     first, *_ = dataclasses.fields(section)
     return getattr(section, first.name) != first.default
 
   def task_class(self) -> Any:
-    """The class of the task, which is imported."""
+    """Imports the class of the task, and returns it."""
     return getattr(self._module("task"), self.task)
 
   def settings(self) -> Any:
-    """The class of its section, which is imported."""
+    """Imports the class of its section, and returns it."""
     return getattr(self._module("settings"), self.section)
 
   def _module(self, name: str) -> Any:
@@ -137,8 +140,8 @@ SECTIONS = tuple(record.name for record in _EVERY if record.section)
 def labels_of(task: str) -> Any:
   """The kind of labels of a task by its name, `data.reading.labels.Labels`.
 
-  For a class of the user's own they are single classes, unless its `labels` are
-  given to what opens the data.
+  For a class of the user's own, which is not imported here, they are single
+  classes. Code that opens data takes the `labels` of that class instead.
   """
   record = ALL_TASKS.get(task)
   place = (record.labels if record else "") or "labels.SINGLE"

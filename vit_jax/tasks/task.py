@@ -1,7 +1,7 @@
 """The base of all tasks: keys, facts, objective, metrics and answers.
 
 `tasks.choose` finds the task of a run. Everything that differs between tasks is
-a method or an attribute here; nobody else asks which task it is.
+a method or an attribute here; no other code asks which task it is.
 """
 
 import dataclasses
@@ -41,11 +41,11 @@ OF_CLASSES = (
   "model.head_bias",
   "transfer.probe_head",
 )
-"""Keys that say nothing for a task without classes of whole images."""
+"""Keys that have no effect for a task without classes of whole images."""
 UNLABELLED = (*OF_CLASSES, "eval_per_class", "data.task")
-"""Keys that say nothing for a task without labels."""
+"""Keys that have no effect for a task without labels."""
 _OF_A_RUN = ("image_size", "ema_decay")
-# Attributes of classes of a user's own from before `Scores`, and its fields.
+# Attributes of users' task classes from before `Scores`, and its fields.
 _OF_SCORES = {"metrics": "metrics", "score": "best", "curves": "curves"}
 
 
@@ -61,13 +61,13 @@ class Task:
     labels: The kind of its labels, such as `labels.SINGLE`.
     scores: The metrics of an evaluation, and the score among them.
     losses: The kinds of loss that it takes; the first is its default.
-    refuses: Keys of the configuration that say nothing for this task.
-    panels: Pictures of its own, in which it draws examples; None to draw the
+    refuses: Keys of the configuration that have no effect for this task.
+    panels: Pictures in which the task draws examples itself; None to draw the
       answers.
     probe_note: A line on the representations, where `probed` changes the model.
     reported: Words for the parts of a run that `vit_jax report` shows.
-    asked_by: The flag of `predict` that asks a run whose images have no class,
-      and what it does; "" if they have, or nothing is asked.
+    asked_by: The flag of `predict` for a run whose images have no classes, and
+      what it does; "" for other runs.
   """
 
   loss: LossSettings = LossSettings()
@@ -85,28 +85,31 @@ class Task:
   def __init_subclass__(cls, **more: Any):
     """Takes `metrics`, `score` and `curves` of a class into its `scores`."""
     super().__init_subclass__(**more)
-    given = {
+    fields = {
       field: vars(cls)[name]
       for name, field in _OF_SCORES.items()
       if name in vars(cls)
     }
-    if given:
-      before = getattr(cls, "scores", None)
-      changed = dataclasses.replace(before, **given) if before else None
-      cls.scores = changed or Scores(**given)
+    if not fields:
+      return
+    if inherited := getattr(cls, "scores", None):
+      cls.scores = dataclasses.replace(inherited, **fields)
+    else:
+      cls.scores = Scores(**fields)
 
   @classmethod
   def configured(cls, sections: Mapping[str, Any]) -> "Task":
     """The task of a configuration, with its default loss if none is set.
 
     A field with the name of the task gets the section of that name, and fields
-    `image_size` and `ema_decay` get these keys of a run; a description has none
-    of them. Raises ValueError if the loss is not one of the task's. `sections`
-    has the sections by their names, such as `loss`.
+    `image_size` and `ema_decay` get these keys of a run; without a run, as for
+    a checkpoint, they keep their defaults. `sections` has the sections by their
+    names, such as `loss`. Raises ValueError if the loss is not one of the
+    task's.
     """
     loss = sections["loss"]
     fields = {field.name for field in dataclasses.fields(cls)} & sections.keys()
-    given = {n: sections[n] for n in fields & {cls.name, *_OF_A_RUN}}
+    values = {n: sections[n] for n in fields & {cls.name, *_OF_A_RUN}}
     if "loss.kind" not in cls.refuses and loss.kind not in cls.losses:
       if loss.kind != LossSettings().kind:
         raise ValueError(
@@ -114,11 +117,11 @@ class Task:
           f"takes {' or '.join(cls.losses)}: leave it out."
         )
       loss = dataclasses.replace(loss, kind=cls.losses[0])
-    return cls(loss, **given)
+    return cls(loss, **values)
 
   @property
   def why_refused(self) -> str:
-    """Why the keys of `refuses` say nothing, after the key and its value."""
+    """Why keys of `refuses` have no effect, after the key and its value."""
     section = vars(self).get(self.name)
     if not self.labels.are_used and section is not None:
       key, value = next(iter(vars(section).items()))
@@ -133,7 +136,7 @@ class Task:
     return "all layers"
 
   def check_any_size(self, tokens: int, images_per_row: int) -> None:
-    """Raises ValueError if it takes no images that keep their proportions.
+    """Raises ValueError if the task needs images of one size.
 
     An image has at most `tokens` patches, and a row of a batch has up to
     `images_per_row` images.
@@ -187,15 +190,15 @@ class Task:
 
   @property
   def head_probe(self) -> Any:
-    """The answers of a linear probe, from which its head may start.
+    """The kind of linear probe from which the head may start.
 
-    It is a `probes.linear_probe.Kind`; None answers classes.
+    It is a `probes.linear_probe.Kind`; None stands for a probe of classes.
     """
     return None
 
   @property
   def reads_patches(self) -> bool:
-    """Whether it reads the tokens of patches, and no vector of an image."""
+    """Whether it reads patches' tokens, and not one vector of an image."""
     return self.answers is None
 
   def num_outputs(self, names: Sequence[str]) -> int:
@@ -239,11 +242,11 @@ class Task:
   def train_transform(
     self, preprocessing: Preprocessing, settings: TrainTransformSettings
   ) -> Transform:
-    """From an example to its arrays in a batch to train on."""
+    """The transform from an example to its arrays in a training batch."""
     return preprocessing.train_transform(settings)
 
   def eval_transform(self, preprocessing: Preprocessing) -> Transform:
-    """From an example to its arrays in a batch to evaluate."""
+    """The transform from an example to its arrays in an evaluation batch."""
     return preprocessing.transform()
 
   def objective(
@@ -291,13 +294,13 @@ class Task:
   def in_unit(self) -> "Task":
     """The task of a model whose heads went through `Answers.leaf_in_unit`.
 
-    Nothing is left to scale its outputs by.
+    Its outputs are answers already, and are not scaled again.
     """
     return self
 
 
 def class_name(names: Sequence[str], index: int) -> str:
-  """The name of a class, or its index if there is no name for it.
+  """The name of a class, or "class" and its index if it has no name.
 
   >>> from vit_jax.tasks.task import class_name
   >>> class_name(["cat", "dog"], 1), class_name(["cat", "dog"], 2)

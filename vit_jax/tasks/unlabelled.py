@@ -27,15 +27,15 @@ class UnlabelledTask(Task):
     best: bool,
   ) -> list[str]:
     """Lines on using the encoder, and on how one learns if it is better."""
-    which = ["--best"] if best else []
-    shown = hints.uses_of_features(data or "my_photos", run, *which)
-    probe = shlex.join(["vit_jax", "fewshot", run, "CLASSES", *which])
-    tuned = shlex.join(["vit_jax", "train", "CLASSES", "--pretrained", run])
-    lines = [f"Use its features: {shown}."]
-    ways = f"{tuned} fine-tunes it"
+    flag = ["--best"] if best else []
+    uses = hints.uses_of_features(data or "my_photos", run, *flag)
+    probe = shlex.join(["vit_jax", "fewshot", run, "CLASSES", *flag])
+    tune = shlex.join(["vit_jax", "train", "CLASSES", "--pretrained", run])
+    lines = [f"Use its features: {uses}."]
+    ways = f"{tune} fine-tunes it"
     if not any(score.key in evaluated for score in PROBES):
       ways = f"{probe} measures its features by labels, as nothing else here "
-      ways += f"does, and {tuned} fine-tunes it"
+      ways += f"does, and {tune} fine-tunes it"
     lines.append(
       f"With CLASSES, a folder with a folder for each class: {ways}."
     )

@@ -43,14 +43,14 @@ def by_definition(labels, p):
 def test_the_definition(seed):
   labels, p = noisy(seed)
   joint, listed = by_definition(labels, p)
-  counted = label_errors.counted_for(labels, p)
+  counted = label_errors.confident_classes(labels, p)
   found = np.zeros_like(joint)
   np.add.at(found, (labels[counted >= 0], counted[counted >= 0]), 1)
   np.testing.assert_array_equal(found, joint)
   ranked = label_errors.label_errors(labels, p)
   assert sorted(ranked.index) == [*range(300)]
   assert (np.diff(ranked.margin) >= 0).all()
-  errors = ranked.wrong()
+  errors = ranked.only_listed()
   assert len(listed) > 10
   assert errors.index.tolist() == [i for _, i, _ in listed]
   assert errors.likely.tolist() == [k for _, _, k in listed]
@@ -63,13 +63,13 @@ def test_an_image_that_reaches_no_threshold_or_whose_class_is_best_stays():
   p = [[0.52, 0.2, 0.28], [0.48, 0.42, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
   p += [[0.25, 0.38, 0.37], [0.05, 0.42, 0.53], [0.1, 0.3, 0.6]]
   labels = np.array([0, 0, 1, 2, 1, 1, 2])
-  counted = label_errors.counted_for(labels, np.array(p))
+  counted = label_errors.confident_classes(labels, np.array(p))
   assert counted.tolist() == [0, 1, 1, 2, label_errors.NONE, 1, 2]
   many = np.tile(labels, 50), np.tile(p, (50, 1))
   assert not label_errors.label_errors(*many).listed.any()
   # Of few images, the last but one is listed: its best class is another.
   few = label_errors.label_errors(labels, np.array(p))
-  assert few.wrong().index.tolist() == [5] and few.index[0] == 5
+  assert few.only_listed().index.tolist() == [5] and few.index[0] == 5
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_wrong_labels_among_few_photographs_come_first(seed):
   p = label_errors.out_of_fold(features, labels, 3)
   ranked = label_errors.label_errors(labels, p)
   assert len({*ranked.index[:12]} & {*swapped}) >= 7
-  assert len({*ranked.wrong().index} & {*swapped}) >= 8
+  assert len({*ranked.only_listed().index} & {*swapped}) >= 8
 
 
 def ridge(x, labels, K, l2):

@@ -11,16 +11,16 @@ from vit_jax.data.batching.loader import Loader
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.sources import Digits
 from vit_jax.run.evaluation import has_labels
-from vit_jax.tasks.probes.neighbours import Neighbours, spread
+from vit_jax.tasks.probes.neighbours import Neighbours, draw_examples
 from vit_jax.training import sharding
 
 
 def test_so_many_images_are_read_and_always_the_same():
   digits = Digits("test")
-  few = spread(digits, 20)
-  assert spread(digits, 359) is digits and len(few) == 20
+  few = draw_examples(digits, 20)
+  assert draw_examples(digits, 359) is digits and len(few) == 20
   labels = [example["label"] for example in few.read(range(20))]
-  again = spread(digits, 20)
+  again = draw_examples(digits, 20)
   assert labels == [example["label"] for example in again.read(range(20))]
   assert len({*labels}) > 5
 
@@ -54,7 +54,7 @@ def test_the_score_is_that_of_the_nearest_images():
     unit = y / np.linalg.norm(y, axis=1, keepdims=True)
     return np.asarray(unit), np.array([e["label"] for e in examples])
 
-  (x, labels), (y, true) = read(spread(train, 50)), read(test)
+  (x, labels), (y, true) = read(draw_examples(train, 50)), read(test)
   nearest = labels[(y @ x.T).argmax(1)]
   assert found == {"knn/top1": pytest.approx((nearest == true).mean())}
   assert 0.2 < found["knn/top1"] < 1

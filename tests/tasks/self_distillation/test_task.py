@@ -21,7 +21,7 @@ from vit_jax.models import make_model
 from vit_jax.models.parts import Parts
 from vit_jax.tasks.features import FeaturesOutcome, Moments
 from vit_jax.tasks.self_distillation import losses
-from vit_jax.tasks.self_distillation.objective import block_masks, masked
+from vit_jax.tasks.self_distillation.objective import block_masks, masked_places
 from vit_jax.tasks.self_distillation.pictures import as_colours, make_panels
 from vit_jax.tasks.self_distillation.task import clip_by_part, last_layers
 from vit_jax.training.losses import StepContext
@@ -215,7 +215,7 @@ def test_masks_are_blocks_in_a_share_of_the_crops():
   counts = np.asarray(masks).sum(axis=1)
   assert (counts > 0).sum() == 32 and counts.max() <= 32
   assert 0.2 < counts[counts > 0].mean() / 64 < 0.35  # 0.3 is wanted.
-  found = masked(masks, 32)
+  found = masked_places(masks, 32)
   for mask, where, given in zip(
     *map(np.asarray, (masks, found["where"], found["counts"])), strict=True
   ):

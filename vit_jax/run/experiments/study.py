@@ -213,7 +213,7 @@ def _selected(study: Study, row: str, display: Display) -> dict | None:
     f"{rate:g}: {task.scores.metric.format.format(value)}"
     for rate, value in scores.items()
   )
-  alike = others and task.scores.verdict(found[best]).like(
+  alike = others and task.scores.verdict(found[best]).is_like(
     task.scores.verdict(found[others[0]])
   )
   says = "is best"

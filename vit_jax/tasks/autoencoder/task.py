@@ -125,7 +125,7 @@ class ReconstructionOutcome(SumsOutcome):
 
   @property
   def scores(self) -> dict[str, Any]:
-    error, variance = (float(self.totals[k]) for k in ("loss", "variance"))
-    variance = max(variance, LEAST * self.examples)
+    error = float(self.totals["loss"])
+    variance = max(float(self.totals["variance"]), LEAST * self.examples)
     scores = {"loss": self.mean("loss"), "explained": 1 - error / variance}
-    return self.counted(scores)
+    return self.with_counts(scores)

@@ -35,7 +35,7 @@ class Masking(TakesImages, Objective):
   # Share of the patches to corrupt, rounded to a number of patches.
   rate: float
   target: str  # One of `settings.TARGETS`.
-  # Side of a patch in pixels; in a hybrid, that of what it sees.
+  # Side of a patch in pixels; in a hybrid, pixels of the image for each patch.
   patch_size: int
   mean: Sequence[float]
   std: Sequence[float]
@@ -100,7 +100,10 @@ class Masking(TakesImages, Objective):
   def predict(
     self, model: Any, params: Any, batch: dict[str, Array], examples: Array
   ) -> tuple[dict[str, Any], Float[Array, "B M K"]]:
-    """The targets and predictions of an evaluation; an example draws alike."""
+    """The targets and the predictions of an evaluation.
+
+    The same patches of an example are corrupted in every evaluation.
+    """
     images, targets = self.prepare(batch, jax.random.key(0), examples)
     variables = {"params": params, "corruption": targets["draw"]}
     return targets, model.apply(variables, images)
@@ -108,7 +111,7 @@ class Masking(TakesImages, Objective):
   def loss_of(
     self, predicted: Float[Array, "B M K"], targets: dict[str, Any]
   ) -> Float[Array, " B"]:
-    """The loss alone, of predictions that have been made."""
+    """The loss of each image, from its predictions and its targets."""
     if self.target == "pixels":
       return ((predicted - targets["pixels"]) ** 2).mean(axis=(1, 2))
     logits = _by_colour(predicted)
@@ -137,7 +140,7 @@ class Masking(TakesImages, Objective):
 
 
 def num_corrupted(N: int, rate: float) -> int:
-  """The number of patches to corrupt among N; always the same.
+  """The number of patches to corrupt among N, the same for every image.
 
   >>> from vit_jax.tasks.masked.objective import num_corrupted
   >>> num_corrupted(196, rate=0.5)
@@ -149,14 +152,15 @@ def num_corrupted(N: int, rate: float) -> int:
 def draw_patches(
   key: Key[Array, ""], examples: Int[Array, " B"], N: int, rate: float
 ) -> dict[str, Int[Array, "B ..."]]:
-  """Draws `where` and `source` of `MaskedVit`: what becomes of which patches.
+  """Draws `where` and `source` of `MaskedVit`: which patches become what.
 
-  A corrupted patch's embedding becomes [mask] in 80 %, that of another patch of
-  the image, any with equal chance, in 10 %, and stays in 10 % of the cases. The
-  draw of an image depends on the key and on its number alone.
+  A corrupted patch's embedding becomes [mask] in 80 % of the cases and that of
+  another patch of the image, each with equal probability, in 10 %; in 10 % it
+  stays as it is. The draw of an image depends on the key and on its number
+  alone.
   """
 
-  def one(example: Array) -> dict[str, Array]:
+  def draw(example: Array) -> dict[str, Array]:
     keys = jax.random.split(jax.random.fold_in(key, example), 3)
     positions = jax.random.permutation(keys[0], N)[: num_corrupted(N, rate)]
     fate = jax.random.uniform(keys[1], positions.shape)
@@ -168,7 +172,7 @@ def draw_patches(
       "source": jnp.arange(N).at[positions].set(source),
     }
 
-  return jax.vmap(one)(examples)
+  return jax.vmap(draw)(examples)
 
 
 def mean_colours(

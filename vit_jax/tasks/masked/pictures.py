@@ -25,13 +25,18 @@ def make_panels(model: nn.Module, masking: Masking) -> Draw:
     return targets, predicted, masking.colours(predicted)
 
   def sheet_of(image: Photograph, rows: tuple[Any, Any, Any]) -> Photograph:
-    targets, guess, colours = rows
-    truth = targets["pixels"] if masking.target == "pixels" else None
-    if truth is None:
+    targets, predicted, colours = rows
+    if masking.target == "pixels":
+      guess, truth = predicted, targets["pixels"]
+    else:
       guess, truth = colours, targets["colours"]
-    draw = targets["draw"]
-    patches = (_patches(masking, values) for values in (guess, truth))
-    return sheet(image, draw["source"], draw["where"], *patches)
+    return sheet(
+      image,
+      source=targets["draw"]["source"],
+      positions=targets["draw"]["where"],
+      guess=_patches(masking, guess),
+      truth=_patches(masking, truth),
+    )
 
   return hidden_panels(predict, sheet_of)
 

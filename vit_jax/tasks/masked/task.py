@@ -83,12 +83,17 @@ class MaskedPatchesTask(UnlabelledTask):
   )
 
   def adapted(self, model: Any) -> Any:
-    rate, target = self.masked.rate, self.masked.target
-    masking = Masking(rate, target, model.stride, HALF, HALF)
+    masking = Masking(
+      rate=self.masked.rate,
+      target=self.masked.target,
+      patch_size=model.stride,
+      mean=HALF,
+      std=HALF,
+    )
     return masked_vit(model, masking.outputs)
 
   def probed(self, model: Any) -> dict[str, Any]:
-    """A model that reads the mean of the patches, and the class token beside.
+    """A model that reads the mean of the patches, and one with the class token.
 
     The loss never reads the class token's output.
     """
@@ -115,8 +120,13 @@ class MaskedPatchesTask(UnlabelledTask):
         f"masked.rate={rate} corrupts none of the {h} x {w} patches: set a "
         "higher rate, or a larger image_size for more patches."
       )
-    mean, std = preprocessing.mean, preprocessing.std
-    return Masking(rate, self.masked.target, model.stride, mean, std)
+    return Masking(
+      rate=rate,
+      target=self.masked.target,
+      patch_size=model.stride,
+      mean=preprocessing.mean,
+      std=preprocessing.std,
+    )
 
   def measure(self, model: Any, stream: Stream) -> Measure:
     masking = self.objective(model, stream.preprocessing)
@@ -126,7 +136,7 @@ class MaskedPatchesTask(UnlabelledTask):
 def sums(
   masking: Masking, batch: Mapping[str, Array], targets: Any, predicted: Array
 ) -> dict[str, Array]:
-  """Sums over a batch, of its targets and predictions.
+  """The sums of a batch, as `sums_of`, from its targets and predictions.
 
   `colours` counts the true colours by their number, and `answered` the
   predicted ones.
@@ -137,12 +147,12 @@ def sums(
   weight = jnp.broadcast_to(counts[:, None, None], true.shape).astype(int)
   answers = masking.colours(predicted)
   answered = weight * (answers != NO_ANSWER)
-  none = jnp.zeros(COLOURS, jnp.int32)
+  zeros = jnp.zeros(COLOURS, jnp.int32)
   return {
     **sums_of(batch, loss, {}),
     "correct": ((answers == true) * weight).sum(),
-    "colours": none.at[true].add(weight),
-    "answered": none.at[answers].add(answered),
+    "colours": zeros.at[true].add(weight),
+    "answered": zeros.at[answers].add(answered),
   }
 
 
@@ -170,7 +180,7 @@ class MaskedOutcome(SumsOutcome):
     loss = self.mean("loss")
     correct, colours = self.totals["correct"], self.totals["colours"]
     total = int(colours.sum())
-    return self.counted(
+    return self.with_counts(
       {
         "loss": loss,
         "colours_right": int(correct) / total,

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class MultiLabel(Classification):
   """The objective of several labels: 0 or 1 for each, in (B, K).
 
-  A label that is NaN is unknown. It has no part in the loss, and none in a
-  mixture of two images of which one has it.
+  A label that is NaN is unknown. It has no part in the loss, and in a mixture
+  of two images a label is unknown if it is unknown for either.
   """
 
   metric = "labels_right"
@@ -49,7 +49,7 @@ class MultiLabel(Classification):
   ) -> tuple[Array, Array]:
     """The loss of each example, and its share of correct labels at p = 0.5.
 
-    Both are of the labels that are known: the loss is their sum.
+    Both are over the labels that are known; the loss is the sum of their terms.
     """
     known = ~jnp.isnan(targets)
     targets = jnp.where(known, targets, 0)
@@ -57,16 +57,16 @@ class MultiLabel(Classification):
     loss = jnp.where(known, terms, 0).sum(axis=-1)
     correct = (logits > 0) == (targets > 0.5)
     share = correct.mean(axis=-1, where=known)
-    right = known.any(axis=-1) & jnp.isfinite(loss)
-    return loss, jnp.where(right, share, 0)
+    is_scored = known.any(axis=-1) & jnp.isfinite(loss)
+    return loss, jnp.where(is_scored, share, 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabelTask(ClassificationTask):
   """Naming all labels of an image."""
 
-  # Probability from which on a label is given. None chooses, in an evaluation,
-  # that of the highest F1 over all labels, and is 0.5 elsewhere.
+  # The least probability of a label that is given. With None, an evaluation
+  # chooses the one of the highest F1 over all labels, and answers take 0.5.
   threshold: float | None = None
   name = "multilabel"
   has_several = True
@@ -114,8 +114,8 @@ class MultiLabelTask(ClassificationTask):
 
   def with_facts(self, description: Mapping[str, Any]) -> "MultiLabelTask":
     task: Any = super().with_facts(description)
-    fitted = description.get("calibration", {})
-    threshold = fitted.get("threshold", description.get("threshold"))
+    calibration = description.get("calibration", {})
+    threshold = calibration.get("threshold", description.get("threshold"))
     threshold = checked("threshold", float | None, threshold)
     return dataclasses.replace(task, threshold=threshold)
 
@@ -148,8 +148,8 @@ class MultiLabelTask(ClassificationTask):
 
   def measure(self, model: nn.Module, stream: Stream) -> Measure:
     def answers(logits: np.ndarray) -> np.ndarray:
-      every = probabilities("sigmoid", logits / np.array(self.temperature or 1))
-      return np.where(np.isfinite(logits), every, np.nan)
+      z = logits / np.array(self.temperature or 1)
+      return np.where(np.isfinite(logits), probabilities("sigmoid", z), np.nan)
 
     return outputs_measure(self, model, stream, answers, MultiLabelOutcome)
 
@@ -170,7 +170,7 @@ class LabelAnswers(ClassAnswers):
 
   @property
   def given_from(self) -> float:
-    """The probability from which on a label is given in an answer."""
+    """The least probability of a label that is given in an answer."""
     return 0.5 if self.task.threshold is None else self.task.threshold
 
   @property
@@ -195,10 +195,10 @@ class LabelAnswers(ClassAnswers):
     self, answer: Answer, top: int | None = None
   ) -> list[tuple[int, float]]:
     """The `top` labels, and all others that reach the threshold."""
-    every = super().ranked(answer)
-    first = len(every) if top is None else top
-    others = [one for one in every[first:] if one[1] >= self.given_from]
-    return [*every[:first], *others]
+    pairs = super().ranked(answer)
+    first = len(pairs) if top is None else top
+    others = [(k, p) for k, p in pairs[first:] if p >= self.given_from]
+    return [*pairs[:first], *others]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +240,7 @@ class MultiLabelOutcome(OutputsOutcome):
   def _of_each(self, score: Callable[..., float]) -> np.ndarray:
     """A score of each label, from the examples of which it is known."""
     columns = zip(self.label.T, self.output.T, self.known.T, strict=True)
-    return np.array([score(y[of], p[of]) for y, p, of in columns])
+    return np.array([score(y[known], p[known]) for y, p, known in columns])
 
   @property
   def scores(self) -> dict[str, Any]:
@@ -272,16 +272,21 @@ class MultiLabelOutcome(OutputsOutcome):
       true = self.label[:, k] > 0
       answered = self.answers[:, k] & self.known[:, k]
       hits = (true & answered).sum()
-      precision, recall = (hits / max(1, x.sum()) for x in (answered, true))
-      areas = self.precisions[k], self.areas[k]
-      shares = (*areas, precision, recall, f1(true, answered))
-      cells = ("-" if np.isnan(x) else f"{x:.2%}" for x in shares)
+      scores = (
+        self.precisions[k],
+        self.areas[k],
+        hits / max(1, answered.sum()),
+        hits / max(1, true.sum()),
+        f1(true, answered),
+      )
+      cells = ["-" if np.isnan(x) else f"{x:.2%}" for x in scores]
       counts = [f"{true.sum():,}"]
       if some_unknown:
         counts.append(f"{self.known[:, k].sum():,}")
       rows.append([name, *counts, *cells])
-    counts = ("examples", "known") if some_unknown else ("examples",)
-    return ("label", *counts, "AP", "AUROC", "precision", "recall", "F1"), rows
+    count_names = ("examples", "known") if some_unknown else ("examples",)
+    score_names = ("AP", "AUROC", "precision", "recall", "F1")
+    return ("label", *count_names, *score_names), rows
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
     flags = {"labels": self.label, "answers": self.answers}
@@ -289,7 +294,7 @@ class MultiLabelOutcome(OutputsOutcome):
       flags["unknown"] = ~self.known
 
     def cells(row: int) -> list[str]:
-      lists = [";".join(_only(self.names, of[row])) for of in flags.values()]
+      lists = [";".join(_only(self.names, x[row])) for x in flags.values()]
       return [*lists, *(f"{value:.8g}" for value in self.output[row])]
 
     return [*flags, *self.names], cells
@@ -311,17 +316,21 @@ class MultiLabelOutcome(OutputsOutcome):
     return [Examples("Worst mistakes", text, self.worst(rows))]
 
   def label_and_answer(self, row: int) -> str:
-    said = super().label_and_answer(row)
+    text = super().label_and_answer(row)
     unknown = _only(self.names, ~self.known[row])
-    return f"{said}; unknown: {', '.join(unknown)}" if unknown else said
+    return f"{text}; unknown: {', '.join(unknown)}" if unknown else text
 
   def charts(self) -> list[Chart]:
     known = self.known
-    curve = precision_recall(self.label[known], self.output[known])
-    arrays = {"precision": curve[0], "recall": curve[1]}
-    alt = "Precision by recall, over all labels and thresholds."
-    caption = "Precision by recall of all labels together"
-    return [Chart("precision", arrays, alt, caption)]
+    precision, recall = precision_recall(self.label[known], self.output[known])
+    return [
+      Chart(
+        "precision",
+        {"precision": precision, "recall": recall},
+        alt="Precision by recall, over all labels and thresholds.",
+        caption="Precision by recall of all labels together",
+      )
+    ]
 
 
 def average_precision(
@@ -359,7 +368,7 @@ def auroc(
   0.75
   """
   wrong = np.where(label > 0, -1, 2)  # Below and above all probabilities.
-  hits, counts = _ranked(label, np.where(np.isnan(score), wrong, score))
+  hits, counts = _cumulative(label, np.where(np.isnan(score), wrong, score))
   misses = counts - hits
   pairs = label.sum() * (len(label) - label.sum())
   if not pairs:
@@ -381,7 +390,7 @@ def precision_recall(
   >>> recall.tolist()
   [0.5, 0.5, 1.0, 1.0]
   """
-  hits, counts = _ranked(label, score)
+  hits, counts = _cumulative(label, score)
   return hits / counts, hits / max(1, label.sum())
 
 
@@ -396,7 +405,7 @@ def best_threshold(
   >>> best_threshold(label, np.array([1.0, 0.75, 0.25, 0.0]))
   0.5
   """
-  hits, counts = _ranked(label, score)
+  hits, counts = _cumulative(label, score)
   rates = 2 * hits / (counts + label.sum())
   if not rates.max(initial=0):
     return 0.5
@@ -418,10 +427,13 @@ def f1(label: np.ndarray, answer: np.ndarray) -> float:
   return float(2 * (label & answer).sum() / total) if total else 0.0
 
 
-def _ranked(
+def _cumulative(
   label: np.ndarray, score: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Positives and examples at each distinct score or above, highest first."""
+  """The numbers of positives and of examples at each distinct score or above.
+
+  The highest score is first.
+  """
   score = np.nan_to_num(score, nan=-1)
   order = np.argsort(-score, kind="stable")
   last = np.flatnonzero(np.diff(score[order], append=-np.inf))

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def pairs_measure(task: Any, model: Any, stream: Stream) -> Measure:
   """Returns the measure of retrieval on a split, and of zero-shot accuracy.
 
   `task` is a `PairsTask`. Raises ValueError if the images for zero-shot
-  accuracy are not there, or have no classes.
+  accuracy are missing, or have no classes.
   """
   objective = task.objective(model, stream.preprocessing)
   most = _most_captions(stream.source)
@@ -43,17 +43,17 @@ def pairs_measure(task: Any, model: Any, stream: Stream) -> Measure:
     ids = jnp.maximum(captions, 0).reshape(B * M, T)
     inputs = objective.inputs(batch), ids
     compared = model.apply({"params": params}, inputs)
-    numbers = {"log_scale": compared.log_scale, "bias": compared.bias}
-    return {
+    arrays = {
       "u": compared.image,
       "v": compared.text.reshape(B, M, -1),
       "has": captions[..., 0] != NONE,
       "group": text_groups(ids).reshape(B, M),
       "first": captions[:, 0],
-      **{
-        k: jnp.broadcast_to(x, B) for k, x in numbers.items() if x is not None
-      },
+      "log_scale": jnp.broadcast_to(compared.log_scale, B),
     }
+    if compared.bias is not None:
+      arrays["bias"] = jnp.broadcast_to(compared.bias, B)
+    return arrays
 
   loss = _make_batch_loss(objective, stream.batch_size)
 
@@ -74,7 +74,9 @@ def _most_captions(source: Source) -> int | None:
   return max(1, int((every[..., 0] != NONE).sum(axis=1).max()))
 
 
-def _make_batch_loss(objective: Any, batch_size: int) -> Any:
+def _make_batch_loss(
+  objective: Any, batch_size: int
+) -> Callable[[Gathered], float]:
   """Returns a function from the embeddings of a split to the mean loss.
 
   It is computed in batches, of the first caption of each image: a pair's loss
@@ -109,7 +111,7 @@ def _make_batch_loss(objective: Any, batch_size: int) -> Any:
 def _zero_shot(
   task: Any, model: Any, stream: Stream
 ) -> Callable[[Any, Track], dict[str, float]]:
-  """A function to the accuracy on labelled images.
+  """Returns a function from parameters to the accuracy on labelled images.
 
   The texts of the classes are their names in the template.
   """
@@ -129,14 +131,14 @@ def _zero_shot(
     u = model.apply({"params": params}, inputs).image
     return {"u": u, "label": batch["label"]}
 
-  of_texts = sharding.jit_replicated(embed_texts, stream.mesh)
+  compiled = sharding.jit_replicated(embed_texts, stream.mesh)
   images = dataclasses.replace(stream, source=source, transform=None)
   evaluator = Evaluator(gathering(rows), images)
 
   def measure(params: Any, track: Track) -> dict[str, float]:
     with contextlib.closing(images):
       arrays = evaluator.metric(params, track).result().arrays
-    v = np.asarray(jax.device_get(of_texts(params)))
+    v = np.asarray(jax.device_get(compiled(params)))
     answers = best_class(arrays["u"] @ v.T)
     return {"zero_shot": float((answers == arrays["label"]).mean())}
 
@@ -144,13 +146,21 @@ def _zero_shot(
 
 
 def _in_words(scores: Mapping[str, float]) -> str:
-  """Recall at 1, 5 and 10 and the median rank, both ways."""
+  """Recall at 1, 5 and 10 and the median rank, both ways, in words."""
   parts = []
   for way in WAYS:
     recalls = ", ".join(f"{scores[f'{way}_recall{k}']:.1%}" for k in RECALLS)
     rank = scores[f"{way}_rank"]
     parts.append(f"{way}s {recalls} at {_PLACES}, median rank {rank:g}")
   return "; ".join(parts)
+
+
+class _Captions(NamedTuple):
+  """The captions of a split: each one's vector, image and group."""
+
+  vectors: np.ndarray
+  owner: np.ndarray
+  group: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,24 +181,31 @@ class PairsOutcome(Outcome):
 
   @property
   def constant(self) -> bool:
-    v, _, groups = self._texts
-    differ = len(np.unique(groups)) > 1
-    return not self.unanswered and (
-      alike(self.gathered.arrays["u"]) or (differ and alike(v))
+    if self.unanswered:
+      return False
+    captions_differ = len(np.unique(self._captions.group)) > 1
+    same_text = captions_differ and alike(self._captions.vectors)
+    return same_text or alike(self.gathered.arrays["u"])
+
+  @functools.cached_property
+  def _captions(self) -> _Captions:
+    arrays = self.gathered.arrays
+    owner, place = np.nonzero(arrays["has"])
+    return _Captions(
+      vectors=arrays["v"][owner, place],
+      owner=owner,
+      group=arrays["group"][owner, place],
     )
 
   @functools.cached_property
-  def _texts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The vector, the image and the group of each caption."""
-    arrays = self.gathered.arrays
-    owner, place = np.nonzero(arrays["has"])
-    return arrays["v"][owner, place], owner, arrays["group"][owner, place]
-
-  @functools.cached_property
   def ranks(self) -> Ranks:
-    """The ranks of what is found."""
-    v, owner, groups = self._texts
-    return ranks(self.gathered.arrays["u"], v, owner, groups)
+    """The ranks of the right answers, both ways."""
+    return ranks(
+      self.gathered.arrays["u"],
+      self._captions.vectors,
+      owner=self._captions.owner,
+      groups=self._captions.group,
+    )
 
   @functools.cached_property
   def cosines(self) -> np.ndarray:
@@ -209,9 +226,10 @@ class PairsOutcome(Outcome):
 
   @property
   def chance(self) -> float:
-    """The recall at 1 of answers that are drawn, the same for both ways.
+    """The recall at 1 of random answers, the same for both ways.
 
-    N images with K texts in all have K / N texts each, of the K to draw from.
+    N images with K texts in all have K / N texts each, so a random text is
+    right with a probability of 1 / N.
     """
     return 1 / len(self.gathered.index)
 
@@ -243,35 +261,33 @@ class PairsOutcome(Outcome):
     count = self.task.pairs.best_pairs
     # By rank, and among equal ranks by the cosine.
     order = np.lexsort((-self.cosines, self.ranks.texts))
-    title = "{} pairs"
+    best = order[:count]
+    worst = order[::-1][:count]
     kinds = (
-      ("Best", order[:count], "found first, with the highest cosine"),
-      (
-        "Worst",
-        order[::-1][:count],
-        "found last: look for wrong captions here",
-      ),
+      ("Best pairs", best, "found first, with the highest cosine"),
+      ("Worst pairs", worst, "found last: look for wrong captions here"),
     )
     return [
       Examples(
-        title.format(kind),
+        title,
         f"Images and the captions that are {text}.",
         [self._example(int(row)) for row in rows],
       )
-      for kind, rows, text in kinds
+      for title, rows, text in kinds
       if len(rows)
     ]
 
   def _example(self, row: int) -> Example:
+    """An image with its first caption, and the nearest one if it is another."""
     arrays = self.gathered.arrays
-    v, owner, _ = self._texts
-    text = self.task.text_setup.files.text
-    own = text(arrays["first"][row])
+    decode = self.task.text_setup.files.text
+    text = decode(arrays["first"][row])
     rank = int(self.ranks.texts[row])
-    caption = f"{own} (rank {rank:,}, cosine {self.cosines[row]:.3f}"
-    near = int(best_class(v @ arrays["u"][row]))
-    if rank > 1 and near != NO_ANSWER:
-      first = text(arrays["first"][owner[near]])
-      caption += f"; nearest: {first}"
+    caption = f"{text} (rank {rank:,}, cosine {self.cosines[row]:.3f}"
+    nearest = int(best_class(self._captions.vectors @ arrays["u"][row]))
+    if rank > 1 and nearest != NO_ANSWER:
+      image = self._captions.owner[nearest]
+      caption += f"; nearest: {decode(arrays['first'][image])}"
     caption += ")"
-    return Example(int(self.gathered.index[row]), caption, f"Photograph: {own}")
+    index = int(self.gathered.index[row])
+    return Example(index, caption, alt=f"Photograph: {text}")

@@ -61,9 +61,10 @@ class Contrast(TakesImages, CoupledObjective):
   def embed(
     self, apply: Apply, inputs: Any, context: StepContext
   ) -> tuple[Any, Any]:
-    """The vectors of images and of texts; the scale's logarithm, the bias.
+    """The vectors of images and texts, and what all pairs share.
 
-    `apply` is that of a `models.two_towers.TwoTowers`.
+    The latter are the logarithm of the scale, and the bias. `apply` is that of
+    a `models.two_towers.TwoTowers`.
     """
     del context
     compared: Compared = apply(inputs)
@@ -78,7 +79,7 @@ class Contrast(TakesImages, CoupledObjective):
     return Loss(*self.compare(compared, targets))
 
   def compare(self, compared: Compared, groups: Array) -> tuple[Array, Array]:
-    """The loss and the cosine of each pair, (B,), whose texts have groups."""
+    """The loss and the cosine of each pair, (B,); `groups` are the texts'."""
     u, v, log_scale, bias = compared
     assert u is not None and v is not None
     cosine = (u * v).sum(axis=1)

@@ -62,12 +62,12 @@ def ranks(
 
   Args:
     owner: The image of each text.
-    groups: The number of each text's group, such as of equal texts. A text of
-      the group of one of an image's own is right for it too. By default each is
-      a group alone.
+    groups: The number of each text's group, such as one of equal texts. All
+      texts in the groups of an image's own texts are right for it. By default,
+      each text is a group of its own.
   """
-  every = np.arange(len(v)) if groups is None else np.asarray(groups)
-  _, group = np.unique(every, return_inverse=True)
+  numbers = np.arange(len(v)) if groups is None else np.asarray(groups)
+  _, group = np.unique(numbers, return_inverse=True)
   texts = np.zeros(len(u), int)
   for rows in _blocks(len(u)):
     is_own = owner[None] == np.arange(len(u))[rows, None]  # (b, K)
@@ -85,11 +85,12 @@ def ranks(
 
 
 def _blocks(count: int) -> list[slice]:
+  """Slices that part `count` rows into blocks of `_ROWS`."""
   return [slice(k, k + _ROWS) for k in range(0, count, _ROWS)]
 
 
 def _ranks(cosines: np.ndarray, is_right: np.ndarray) -> np.ndarray:
-  """The rank of the best right answer in each row, of those that have one."""
+  """The rank of the best right answer in each row, counted from 1."""
   cosines = np.where(np.isfinite(cosines), cosines, -np.inf)
   best = np.where(is_right, cosines, -np.inf).max(axis=1)
   return 1 + (~is_right & (cosines >= best[:, None])).sum(axis=1)

@@ -146,7 +146,7 @@ class PairsTask(Task):
 
   @property
   def trained(self) -> str:
-    """The towers that are trained, as LoRA has words of its own."""
+    """The towers that are not frozen, in words; LoRA is described elsewhere."""
     frozen = [t for t in TOWERS if getattr(self.pairs, t) == "frozen"]
     if not frozen:
       return f"the {' and the '.join(TOWERS)} towers"
@@ -167,7 +167,7 @@ class PairsTask(Task):
     return dataclasses.replace(self, text_setup=setup)
 
   def fitted(self, train: Source) -> "PairsTask":
-    """The task; raises ValueError if its examples have no captions."""
+    """The task as it is; raises ValueError if examples have no captions."""
     self._check(train)
     return self
 
@@ -181,6 +181,7 @@ class PairsTask(Task):
       )
 
   def _check(self, source: Source) -> None:
+    """Raises ValueError if the examples of a source have no captions."""
     if label_spec(source) != self.labels.spec(1):
       raise ValueError(no_captions(source.name))
 
@@ -217,18 +218,18 @@ class PairsTask(Task):
   ) -> optax.GradientTransformation:
     """Lowers the learning rate of pretrained towers, and leaves frozen ones.
 
-    The softmax loss has its scale held at `MOST_SCALE`.
+    With the softmax loss, the scale stays at or below `MOST_SCALE`.
     """
     del parts, length
     chain = [tx]
-    how = {tower: getattr(self.pairs, tower) for tower in TOWERS}
-    slow = [t for t in self.text_setup.weights if how[t] == "trained"]
+    modes = {tower: getattr(self.pairs, tower) for tower in TOWERS}
+    slow = [t for t in self.text_setup.weights if modes[t] == "trained"]
     if slow and self.pairs.start_lr != 1:
-      chain.append(_scaled(slow, self.pairs.start_lr))
+      chain.append(_scale_updates(slow, self.pairs.start_lr))
     if self.pairs.loss == "softmax":
-      chain.append(_held_below(math.log(MOST_SCALE)))
+      chain.append(_limit_scale(math.log(MOST_SCALE)))
     tx = optax.chain(*chain) if len(chain) > 1 else tx
-    if "frozen" not in how.values():
+    if "frozen" not in modes.values():
       return tx
 
     def label(path: str, _: Any) -> str:
@@ -243,10 +244,10 @@ class PairsTask(Task):
     return pairs_measure(self, model, stream)
 
 
-def _scaled(
+def _scale_updates(
   towers: Sequence[str], factor: float
 ) -> optax.GradientTransformation:
-  """Multiplies the updates of towers."""
+  """Multiplies the updates of some towers by a factor."""
 
   def scale(path: str, update: Array) -> Array:
     return update * factor if tower_of(path) in towers else update
@@ -254,16 +255,16 @@ def _scaled(
   return optax.stateless(lambda updates, _: map_paths(scale, updates))
 
 
-def _held_below(most: float) -> optax.GradientTransformation:
-  """Lets the logarithm of the scale become at most `most`."""
+def _limit_scale(most: float) -> optax.GradientTransformation:
+  """Keeps the logarithm of the scale at or below `most`."""
 
-  def hold(path: str, update: Array, param: Array) -> Array:
+  def limit(path: str, update: Array, param: Array) -> Array:
     if path != LOG_SCALE:
       return update
     return jnp.minimum(param + update, most) - param
 
   return optax.stateless(
-    lambda updates, params: map_paths(hold, updates, params)
+    lambda updates, params: map_paths(limit, updates, params)
   )
 
 

@@ -49,9 +49,11 @@ class TextSetup:
 
   Attributes:
     files: The files of the tokenizer.
-    tower: The text tower's fields; without, it is a new one.
+    tower: The text tower's fields; if empty, the settings give those of a new
+      one.
     weights: The pretrained towers.
-    first: The first logarithm of the scale, and the first bias.
+    first: The first logarithm of the scale, and the first bias; None takes
+      those of the loss.
   """
 
   files: TokenizerFiles | None = None
@@ -81,9 +83,9 @@ class TextSetup:
       fields = {name: getattr(tower, name) for name in _FIELDS}
     elif files is not None:
       tokenizer = files.tokenizer
-      fields = _new(pairs, tokenizer.size, tokenizer.pad)
+      fields = _new_tower(pairs, tokenizer.size, tokenizer.pad)
     else:
-      fields = _new(pairs, pairs.vocabulary)
+      fields = _new_tower(pairs, pairs.vocabulary)
     scale, bias = scale_and_bias
     log_scale, first_bias = _FIRST[pairs.loss]
     if scale is not None:
@@ -99,10 +101,10 @@ class TextSetup:
 
   def fields(self, pairs: PairsSettings) -> dict[str, Any]:
     """The fields of the text tower."""
-    return dict(self.tower) or _new(pairs, pairs.vocabulary)
+    return dict(self.tower) or _new_tower(pairs, pairs.vocabulary)
 
   def length(self, pairs: PairsSettings) -> int:
-    """The most tokens of a text."""
+    """The number of tokens that the text tower reads at most."""
     return dict(self.tower).get("length", pairs.text_length)
 
   def first_scale_and_bias(self, pairs: PairsSettings) -> tuple[float, float]:
@@ -146,7 +148,9 @@ def from_facts(facts: Mapping[str, Any]) -> TextSetup:
   )
 
 
-def _new(pairs: PairsSettings, vocabulary: int, pad: int = 0) -> dict[str, Any]:
+def _new_tower(
+  pairs: PairsSettings, vocabulary: int, pad: int = 0
+) -> dict[str, Any]:
   """The fields of a new text tower."""
   return {
     "vocabulary": vocabulary,

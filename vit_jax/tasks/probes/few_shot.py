@@ -160,11 +160,16 @@ class FewShot:
     """Tests probes of several numbers of shots in the same two passes.
 
     None may be more than the `shots` of the constructor. Fewer shots are the
-    first ones of each class, as a draw of so many would find them.
+    first ones of each class, which a draw of that many would give as well.
+    Returns an outcome for each of `shots`. Raises ValueError if no test image
+    can be read, or a representation is not finite.
     """
-    drawn = self.read_shots(params, track)
-    fit = linear_probe.fit_shots
-    probes = [fit(shots_of[:, :n]) for n in shots for shots_of in drawn]
+    features_of_draws = self.read_shots(params, track)
+    probes = [
+      linear_probe.fit_shots(features[:, :n])
+      for n in shots
+      for features in features_of_draws
+    ]
     stacked = {
       name: np.stack([getattr(p, name) for p in probes]).astype(np.float32)
       for name in ("mean", "scale", "W")
@@ -180,8 +185,8 @@ class FewShot:
     check_readable(examples)
     top1 = (totals["correct"] / examples).tolist()
     draws = [
-      Draw(number % self._seeds, probe.l2, right)
-      for number, (probe, right) in enumerate(zip(probes, top1, strict=True))
+      Draw(seed=number % self._seeds, l2=probe.l2, top1=share)
+      for number, (probe, share) in enumerate(zip(probes, top1, strict=True))
     ]
     return [
       Outcome(tuple(draws[first : first + self._seeds]), examples, skipped)
@@ -191,8 +196,11 @@ class FewShot:
   def _draw(self) -> np.ndarray:
     """Draws the indices of all shots, (seeds, K, n)."""
     seeds = range(self._seeds)
-    parts = self._train_source, self._shots
-    return np.stack([draw_shots(*parts, s, self._unreadable) for s in seeds])
+    draws = [
+      draw_shots(self._train_source, self._shots, seed, self._unreadable)
+      for seed in seeds
+    ]
+    return np.stack(draws)
 
   def read_shots(
     self, params: Any, track: Track = untracked

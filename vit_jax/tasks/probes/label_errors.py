@@ -21,14 +21,14 @@ from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.probes.linear_probe import Probe
 
 FOLDS = 5
-_LEAST = 10  # Images that the folds, and those within them, are drawn from.
+_LEAST = 10  # Fewer images cannot be parted into folds within folds.
 _MOST_HELD_OUT = 5_000  # Images that choose the L2 of a fold's probe.
 _ROWS = 4_096  # Images taken as float64 at a time.
 _FEW = 300  # Fewer images are answered by several draws of the folds.
 _DRAWS = 5
-_ROUNDING = 1e-6  # A probability as far below a threshold still reaches it.
+_ROUNDING = 1e-6  # A probability this far below a threshold still reaches it.
 
-NONE = -1  # In the place of a class, for images that count for none.
+NONE = -1  # In place of a class, for images that count for none.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +48,8 @@ class LabelErrors:
   margin: Float[np.ndarray, " N"]
   listed: Bool[np.ndarray, " N"]
 
-  def wrong(self) -> "LabelErrors":
-    """The images that are listed, without all others."""
+  def only_listed(self) -> "LabelErrors":
+    """The images that are listed, without the others."""
     return LabelErrors(
       index=self.index[self.listed],
       likely=self.likely[self.listed],
@@ -91,12 +91,13 @@ def out_of_fold(
 ) -> Float[np.ndarray, "N K"]:
   """Probabilities of the classes of each image, by a probe of the other folds.
 
-  The probe's L2 and what makes logits of its scores are chosen by folds within
-  those that it is fitted to. Every class is spread evenly over the folds, which
-  `seed` draws. The answers of `draws` draws are averaged, by default of five
-  for fewer than 300 images, where one draw says little. Images of a group,
-  which have its number in `groups`, share a fold. `track` shows the folds.
-  Raises ValueError if a feature is not finite, or there is one group.
+  The probe's L2, and the factor that turns its scores into logits, are chosen
+  by folds within those that it is fitted to. Every class is spread evenly over
+  the folds, which `seed` draws. The answers of `draws` draws are averaged: by
+  default of five for fewer than 300 images, where one draw says little, and of
+  one for more. Images with the same number in `groups` share a fold. `track`
+  shows the folds. Raises ValueError if a feature is not finite, or there is one
+  group.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.probes.label_errors import out_of_fold
@@ -118,8 +119,13 @@ def out_of_fold(
   what = "fitting the probes of label errors"
   for draw, k in track(turns, what, len(turns)):
     fold = stratified_folds(labels, folds, seed + draw, groups)
-    fitted = np.flatnonzero(fold != k)
-    probe = _probe(features, labels, fitted, num_classes, groups)
+    probe = _fit_probe(
+      features,
+      labels,
+      rows=np.flatnonzero(fold != k),
+      num_classes=num_classes,
+      groups=groups,
+    )
     for rows in _blocks(np.flatnonzero(fold == k)):
       logits = probe.sharpness * probe.scores(features[rows])
       answers[rows] += softmax("softmax", logits) / draws
@@ -134,8 +140,8 @@ def stratified_folds(
 ) -> Int[np.ndarray, " N"]:
   """The fold of each image, so that all folds have about equal class shares.
 
-  With `groups`, the images of a group are in one fold, and a group counts as of
-  the class of its first image.
+  With `groups`, the images of a group are in one fold, and the class of a group
+  is that of its first image.
   """
   if groups is not None:
     _, first, group = np.unique(groups, return_index=True, return_inverse=True)
@@ -146,15 +152,16 @@ def stratified_folds(
   return fold
 
 
-def counted_for(
+def confident_classes(
   labels: Int[np.ndarray, " N"], probabilities: Float[np.ndarray, "N K"]
 ) -> Int[np.ndarray, " N"]:
   """The class that each image counts for, or `NONE`.
 
   >>> import numpy as np
-  >>> from vit_jax.tasks.probes.label_errors import counted_for
+  >>> from vit_jax.tasks.probes.label_errors import confident_classes
+  >>> labels = np.array([0, 0, 0, 1, 1, 1])
   >>> p = np.array([0.9, 0.9, 0.1, 0.3, 0.2, 0.1])
-  >>> counted_for(np.array([0, 0, 0, 1, 1, 1]), np.stack([p, 1 - p], axis=1))
+  >>> confident_classes(labels, np.stack([p, 1 - p], axis=1))
   array([ 0,  0,  1, -1,  1,  1])
   """
   N, K = probabilities.shape
@@ -178,8 +185,9 @@ def label_errors(
   """Ranks the images by their labels, and lists those that are contradicted.
 
   The probabilities of an image have to come from a model that was not fitted
-  to it, such as those of `out_of_fold`. Of fewer than 300 images, whose means
-  say little, those are listed whose most probable class is another one.
+  to it, such as those of `out_of_fold`. With fewer than 300 images, whose mean
+  probabilities say little, an image is listed if its most probable class is
+  not its label.
   """
   others = probabilities.astype(np.float64)
   rows = np.arange(len(labels))
@@ -190,37 +198,47 @@ def label_errors(
   if len(labels) < _FEW:
     likely, listed = most_probable, margin < 0
   else:
-    counted = counted_for(labels, probabilities)
-    listed = (counted != NONE) & (counted != labels) & (margin < 0)
-    likely = np.where(listed, counted, most_probable)
+    classes = confident_classes(labels, probabilities)
+    listed = (classes != NONE) & (classes != labels) & (margin < 0)
+    likely = np.where(listed, classes, most_probable)
   index = np.argsort(margin, kind="stable")
-  return LabelErrors(index, likely[index], margin[index], listed[index])
+  return LabelErrors(
+    index=index,
+    likely=likely[index],
+    margin=margin[index],
+    listed=listed[index],
+  )
 
 
-def _probe(
+def _fit_probe(
   features: Float[np.ndarray, "N D"],
   labels: Int[np.ndarray, " N"],
-  fitted: Int[np.ndarray, " n"],
+  *,
+  rows: Int[np.ndarray, " n"],
   num_classes: int,
   groups: Int[np.ndarray, " N"] | None = None,
 ) -> Probe:
-  """A probe of some images, whose own folds choose its L2 and sharpness."""
-  of_fitted = None if groups is None else groups[fitted]
-  folds = stratified_folds(labels[fitted], FOLDS, seed=0, groups=of_fitted)
-  if len(fitted) < features.shape[1]:
+  """Fits a probe to the images at `rows`.
+
+  Folds of these images choose its L2 and its sharpness.
+  """
+  row_groups = None if groups is None else groups[rows]
+  folds = stratified_folds(labels[rows], FOLDS, seed=0, groups=row_groups)
+  if len(rows) < features.shape[1]:
     return linear_probe.fit_in_folds(
-      features[fitted], labels[fitted], folds, num_classes
+      features[rows], labels[rows], folds, num_classes
     )
-  order = np.random.default_rng(0).permutation(len(fitted))
+  order = np.random.default_rng(0).permutation(len(rows))
   folds[order[_MOST_HELD_OUT:]] = -1  # Fitted, but never held out.
   # A block has images of all classes and folds.
   parts = (
-    (features[fitted[some]], labels[fitted[some]], folds[some])
-    for some in _blocks(order)
+    (features[rows[block]], labels[rows[block]], folds[block])
+    for block in _blocks(order)
   )
   return linear_probe.fit_in_parts(parts, num_classes)
 
 
 def _blocks(rows: Shaped[np.ndarray, " n"]) -> Iterator[np.ndarray]:
+  """Parts the rows into blocks of `_ROWS`."""
   for first in range(0, len(rows), _ROWS):
     yield rows[first : first + _ROWS]

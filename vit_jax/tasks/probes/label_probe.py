@@ -28,7 +28,7 @@ from vit_jax.tasks.probes.linear_probe import (
   Probe,
   Solutions,
   whiten,
-  whitened,
+  whitening,
 )
 
 _HALVINGS = 40  # They find b to 1e-9 of where it may lie.
@@ -39,7 +39,7 @@ _SURE = 30.0  # The logit of a probability that is 1 in all but name.
 class LabelSolutions:
   """The solutions of all labels for every L2.
 
-  Labels that are known of the same examples are solved together.
+  Labels that are known for the same examples are solved together.
 
   Attributes:
     share: The mean of each label's targets; 0 if it is never known.
@@ -53,8 +53,8 @@ class LabelSolutions:
   def of_examples(
     cls, features: Float[np.ndarray, "N D"], labels: Float[np.ndarray, "N K"]
   ) -> "LabelSolutions":
-    every = Solutions.of_targets(features, np.zeros((len(labels), 0)))
-    mean, scale = every.mean, every.scale
+    without_targets = Solutions.of_targets(features, np.zeros((len(labels), 0)))
+    mean, scale = without_targets.mean, without_targets.scale
     Z = whiten(features, mean, scale)
     known = ~np.isnan(labels)
     share = _share(np.nansum(labels, axis=0), known.sum(axis=0))
@@ -89,15 +89,15 @@ class SeveralLabels(Kind):
     return LabelSolutions.of_examples(features, labels)
 
   def choose(self, whole: LabelSolutions, held_out: HeldOut) -> Probe:
-    """The probe of all examples; of equal errors, that of the largest L2."""
-    y = np.concatenate([labels for _, _, labels in held_out])
+    """The probe of all examples; among equal errors, that of the largest L2."""
+    y = np.concatenate([fold.labels for fold in held_out])
     known = ~np.isnan(y)
     share = _share(np.nansum(y, axis=0), known.sum(axis=0))
     variance = share * (1 - share)
     weight = np.divide(1, variance, where=variance > 0, out=0 * variance)
 
     def scores(l2: float) -> np.ndarray:
-      return np.concatenate([p.probe(l2).scores(x) for p, x, _ in held_out])
+      return np.concatenate([fold.scores(l2) for fold in held_out])
 
     def error(l2: float) -> float:
       squares = np.where(known, scores(l2) - np.nan_to_num(y), 0) ** 2
@@ -118,14 +118,14 @@ def logits_of(
 ) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
   """The factor a and the offset b that turn each label's scores into logits.
 
-  Of n known examples of which m have the label, the targets are
-  (m + 1) / (m + 2) and 1 / (n - m + 2), as Platt has them, so that few examples
-  make no answer certain.
+  If a label is known for n examples and m of them have it, the targets are
+  (m + 1) / (m + 2) and 1 / (n - m + 2), as Platt has them, so that no answer
+  becomes certain from few examples.
   """
   n = known.sum(axis=0)
   m = (labels * known).sum(axis=0)
   targets = np.where(labels > 0, (m + 1) / (m + 2), 1 / (n - m + 2)) * known
-  # Of a label that is never known, the logit is 0.
+  # The logit of a label that is never known is 0.
   p = np.where(n > 0, targets.sum(axis=0) / np.maximum(n, 1), 0.5)
   lowest = np.full(len(p), np.inf)
   best_a = np.zeros(len(p))
@@ -162,9 +162,9 @@ def _offset(
 
 
 class LabelMoments:
-  """Sums over examples, as `linear_probe.Moments`, of several labels.
+  """Sums over examples with several labels, as `linear_probe.Moments`.
 
-  A label that is unknown for some examples takes D^2 numbers of its own.
+  A label that is unknown for some examples takes D^2 further numbers.
   """
 
   def __init__(self, num_features: int):
@@ -177,7 +177,8 @@ class LabelMoments:
     self._positives: Any = 0
     self._known_total: Any = 0  # (D, K), as the next.
     self._products: Any = 0
-    self._unknown: dict[int, np.ndarray] = {}  # Squares of these examples.
+    # By label: the squares of the examples for which it is unknown.
+    self._unknown: dict[int, np.ndarray] = {}
 
   def add(
     self,
@@ -187,7 +188,8 @@ class LabelMoments:
   ) -> None:
     """Adds examples; with `sign` -1 it takes them away."""
     x = features.astype(np.float64)
-    known, y = ~np.isnan(labels), np.nan_to_num(labels.astype(np.float64))
+    known = ~np.isnan(labels)
+    y = np.nan_to_num(labels.astype(np.float64))
     self._count += sign * len(x)
     self._total = self._total + sign * x.sum(axis=0)
     self._squares = self._squares + sign * (x.T @ x)
@@ -196,21 +198,23 @@ class LabelMoments:
     self._known_total = self._known_total + sign * (x.T @ known)
     self._products = self._products + sign * (x.T @ y)
     for k in np.flatnonzero(~known.all(axis=0)).tolist():
-      of = x[~known[:, k]]
-      self._unknown[k] = self._unknown.get(k, 0) + sign * (of.T @ of)
+      unknown = x[~known[:, k]]
+      squares = sign * (unknown.T @ unknown)
+      self._unknown[k] = self._unknown.get(k, 0) + squares
 
   def without(self, features: np.ndarray, labels: np.ndarray) -> "LabelMoments":
     """The sums without some of the examples."""
-    others = copy.copy(self)  # Sums are replaced, and never changed in place.
+    # A shallow copy is enough, as `add` replaces sums and changes none.
+    others = copy.copy(self)
     others._unknown = dict(self._unknown)
     others.add(features, labels, sign=-1)
     return others
 
   def path(self) -> LabelSolutions:
     """The solutions for every L2 of the probe of all examples added so far."""
-    mean, scale, ZtZ = whitened(self._total, self._squares, self._count)
+    mean, scale, ZtZ = whitening(self._total, self._squares, self._count)
     share = _share(self._positives, self._known)
-    # The sums of whitened features over the examples that are known.
+    # The sums of whitened features over the examples whose label is known.
     sums = (self._known_total - np.outer(mean, self._known)) / scale[:, None]
     products = self._products - np.outer(mean, self._positives)
     products = products / scale[:, None] - share * sums
@@ -218,21 +222,25 @@ class LabelMoments:
     complete = [k for k in range(len(share)) if k not in self._unknown]
     parts = []
     if complete:
-      of = np.array(complete)
-      parts.append((of, Solutions.of_sums(mean, scale, ZtZ, ZtY[:, of])))
+      group = np.array(complete)
+      solutions = Solutions.of_sums(mean, scale, ZtZ, ZtY[:, group])
+      parts.append((group, solutions))
     for k, unknown in self._unknown.items():
-      t, n = self._known_total[:, k], self._known[k]
-      cross = np.outer(t, mean)
+      total, n = self._known_total[:, k], self._known[k]
+      cross = np.outer(total, mean)
       squares = self._squares - unknown - cross - cross.T
-      own = np.empty_like(ZtZ)
-      own[:-1, :-1] = squares + n * np.outer(mean, mean)
-      own[:-1, :-1] /= np.outer(scale, scale)
-      own[:-1, -1] = own[-1, :-1] = sums[:, k]
-      own[-1, -1] = n
-      of = np.array([k])
-      parts.append((of, Solutions.of_sums(mean, scale, own, ZtY[:, of])))
+      # Z^T Z over the examples whose label k is known.
+      known_ZtZ = np.empty_like(ZtZ)
+      known_ZtZ[:-1, :-1] = squares + n * np.outer(mean, mean)
+      known_ZtZ[:-1, :-1] /= np.outer(scale, scale)
+      known_ZtZ[:-1, -1] = known_ZtZ[-1, :-1] = sums[:, k]
+      known_ZtZ[-1, -1] = n
+      group = np.array([k])
+      solutions = Solutions.of_sums(mean, scale, known_ZtZ, ZtY[:, group])
+      parts.append((group, solutions))
     return LabelSolutions(share, parts)
 
 
 def _share(positives: np.ndarray, known: np.ndarray) -> np.ndarray:
+  """The share of positives among the known examples; 0 without any."""
   return positives / np.maximum(known, 1)

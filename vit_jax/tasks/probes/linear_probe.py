@@ -16,7 +16,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -24,8 +24,7 @@ from jaxtyping import Float, Int
 L2S = tuple(2.0**power for power in range(-10, 21))
 
 SHARPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 13))
-HeldOut = Sequence[tuple[Any, *tuple[np.ndarray, ...]]]
-"""For each fold: the solutions without it, its features and its labels."""
+"""Factors that may turn scores into logits."""
 _EPSILON = 1e-6  # Added to the standard deviation of each feature.
 _MOST_HELD_OUT = 5_000  # Held-out examples that suffice to choose L2.
 _MOST_SCORES = 1 << 22  # Scores per block; as float64 they take 32 MB.
@@ -40,9 +39,10 @@ class Probe:
     scale: Standard deviation of each feature over the shots, plus 1e-6.
     W: The weights; the last row is the bias.
     l2: The L2 regularisation that the weights were fitted with.
-    sharpness: Factor that makes logits of scores, by `fit_in_parts`.
+    sharpness: The factor that turns scores into logits; 1 unless folds chose
+      it.
     folds: The share of right answers on each fold that chose L2, by a probe of
-      the others; empty if none did.
+      the others; empty without folds.
     judged: Number of images in these folds.
   """
 
@@ -147,19 +147,42 @@ def choose_l2(features: Float[np.ndarray, "K n D"]) -> float:
   return L2S[best]
 
 
-def whitened(
+class HeldOutFold(NamedTuple):
+  """A fold, and the solutions of the problem without it."""
+
+  solutions: Any
+  features: np.ndarray
+  labels: np.ndarray
+
+  def scores(self, l2: float) -> np.ndarray:
+    """The scores of the fold's examples, by the probe of all others."""
+    return self.solutions.probe(l2).scores(self.features)
+
+
+HeldOut = Sequence[HeldOutFold]
+
+
+class Whitening(NamedTuple):
+  """Mean and scale of each feature, and Z^T Z of whitened features."""
+
+  mean: np.ndarray
+  scale: np.ndarray
+  ZtZ: Float[np.ndarray, "D+1 D+1"]
+
+
+def whitening(
   total: Float[np.ndarray, " D"],
   squares: Float[np.ndarray, "D D"],
   count: float,
-) -> tuple[np.ndarray, np.ndarray, Float[np.ndarray, "D+1 D+1"]]:
-  """Mean and scale of each feature, and Z^T Z, from sums over examples."""
+) -> Whitening:
+  """The whitening of the features, from sums over `count` examples."""
   mean = total / count
   covariance = squares / count - np.outer(mean, mean)
   scale = np.sqrt(np.maximum(covariance.diagonal(), 0)) + _EPSILON
   ZtZ = np.zeros((len(mean) + 1, len(mean) + 1))
   ZtZ[:-1, :-1] = count * covariance / np.outer(scale, scale)
   ZtZ[-1, -1] = count
-  return mean, scale, ZtZ
+  return Whitening(mean, scale, ZtZ)
 
 
 class Moments:
@@ -175,6 +198,7 @@ class Moments:
   def add(
     self, features: Float[np.ndarray, "N D"], labels: Int[np.ndarray, " N"]
   ) -> None:
+    """Adds examples."""
     x = features.astype(np.float64)
     self._total += x.sum(axis=0)
     self._squares += x.T @ x
@@ -192,7 +216,7 @@ class Moments:
   def path(self) -> "Solutions":
     """The solutions for every L2 of the probe of all examples added so far."""
     count = self._counts.sum()
-    mean, scale, ZtZ = whitened(self._total, self._squares, count)
+    mean, scale, ZtZ = whitening(self._total, self._squares, count)
     # Y is 2 for the example's class and 0 for the others, minus 1; the sum of
     # the centred features is 0.
     class_sums = (self._by_class - self._counts[:, None] * mean) / scale
@@ -242,24 +266,25 @@ def fit_in_parts(
 def fit_kind(
   parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], kind: Kind
 ) -> Probe:
-  """Fits a probe to examples of which memory holds only those in a fold.
+  """Fits a probe to examples, of which memory holds only those in folds.
 
   Each fold is held out in turn and predicted by a probe of all other examples.
-  The lowest cross-entropy of all chooses the L2 and the probe's `sharpness`;
-  the lowest squared error the L2 of numbers and of several labels. `parts` are
-  features (N, D), labels (N, ...), and the fold of each, int (N,); -1 is never
-  held out. If all are in folds and fewer than their features, they are fitted
-  as by `fit_in_folds`, which is faster then.
+  For classes, the lowest cross-entropy chooses the L2 and the probe's
+  `sharpness`; for numbers and for several labels, the lowest squared error
+  chooses the L2. `parts` are features (N, D), labels (N, ...), and the fold of
+  each, int (N,); -1 is never held out. If all examples are in folds, and are
+  fewer than their features, they are fitted as by `fit_in_folds`, which is then
+  faster.
   """
-  parts = iter(parts)
-  first, count = [], 0
-  for part in parts:
+  remaining = iter(parts)
+  in_memory, count = [], 0
+  for part in remaining:
     features, labels, folds = part
-    first.append(part)
+    in_memory.append(part)
     count += len(labels)
     if count >= features.shape[1] or (folds < 0).any():
-      return _fit_by_sums(itertools.chain(first, parts), kind)
-  features, labels, folds = map(np.concatenate, zip(*first, strict=True))
+      return _fit_by_sums(itertools.chain(in_memory, remaining), kind)
+  features, labels, folds = map(np.concatenate, zip(*in_memory, strict=True))
   return _fit_in_folds(features, labels, folds, kind)
 
 
@@ -267,18 +292,19 @@ def _fit_by_sums(
   parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], kind: Kind
 ) -> Probe:
   """As `fit_kind`, from sums over the examples; a fold is subtracted."""
-  parts = iter(parts)
-  first = next(parts)
-  whole = kind.moments(first[0].shape[1])
+  whole: Any = None
   by_fold = collections.defaultdict(list)
-  for features, labels, folds in itertools.chain([first], parts):
+  for features, labels, folds in parts:
+    if whole is None:
+      whole = kind.moments(features.shape[1])
     whole.add(features, labels)
     for fold in {*folds.tolist()} - {-1}:
       by_fold[fold].append((features[folds == fold], labels[folds == fold]))
-  examples = [
-    [*map(np.concatenate, zip(*x, strict=True))] for x in by_fold.values()
-  ]
-  held_out = [(whole.without(*fold).path(), *fold) for fold in examples]
+  held_out = []
+  for pieces in by_fold.values():
+    features, labels = map(np.concatenate, zip(*pieces, strict=True))
+    solutions = whole.without(features, labels).path()
+    held_out.append(HeldOutFold(solutions, features, labels))
   return kind.choose(whole.path(), held_out)
 
 
@@ -301,32 +327,35 @@ def _fit_in_folds(
   folds: Int[np.ndarray, " N"],
   kind: Kind,
 ) -> Probe:
+  """As `fit_in_folds`, for labels of any kind."""
   held_out = []
   for fold in {*folds.tolist()} - {-1}:
     is_out = folds == fold
-    path = kind.solutions(features[~is_out], labels[~is_out])
-    held_out.append((path, features[is_out], labels[is_out]))
+    solutions = kind.solutions(features[~is_out], labels[~is_out])
+    held_out.append(HeldOutFold(solutions, features[is_out], labels[is_out]))
   return kind.choose(kind.solutions(features, labels), held_out)
 
 
 def _by_lowest_loss(whole: "Solutions", held_out: HeldOut) -> Probe:
   """The probe whose L2 and sharpness give the lowest loss on held-out folds."""
-  ranks = []
-  y = np.concatenate([labels for _, _, labels in held_out])
+  candidates = []
+  y = np.concatenate([fold.labels for fold in held_out])
   for l2 in L2S:
-    scores = np.concatenate([p.probe(l2).scores(x) for p, x, _ in held_out])
-    # A row's highest score is 0, so that no exponential overflows.
+    scores = np.concatenate([fold.scores(l2) for fold in held_out])
+    # A row's highest score becomes 0, so that no exponential overflows.
     scores -= scores.max(axis=1, keepdims=True)
     right = scores[np.arange(len(y)), y]
     for t in SHARPNESS:
       loss = np.sum(np.log(np.exp(t * scores).sum(axis=1)) - t * right)
-      ranks.append((loss, l2, t))
-  l2, sharpness = min(ranks)[1:]
-  right = (p.probe(l2).predict(x) == y for p, x, y in held_out)
+      candidates.append((loss, l2, t))
+  _, l2, sharpness = min(candidates)
+  right_of_folds = [
+    fold.scores(l2).argmax(axis=1) == fold.labels for fold in held_out
+  ]
   return dataclasses.replace(
     whole.probe(l2),
     sharpness=sharpness,
-    folds=tuple(float(fold.mean()) for fold in right),
+    folds=tuple(float(right.mean()) for right in right_of_folds),
   )
 
 
@@ -353,6 +382,7 @@ class Solutions:
     labels: Int[np.ndarray, " N"],
     num_classes: int,
   ) -> "Solutions":
+    """The solutions for examples of classes."""
     Y = np.full((len(labels), num_classes), -1.0)
     Y[np.arange(len(labels)), labels] = 1
     return cls.of_targets(features, Y)
@@ -361,6 +391,7 @@ class Solutions:
   def of_targets(
     cls, features: Float[np.ndarray, "N D"], Y: Float[np.ndarray, "N K"]
   ) -> "Solutions":
+    """The solutions for features and targets."""
     x = features.astype(np.float64)
     mean = x.mean(axis=0)
     scale = x.std(axis=0) + _EPSILON
@@ -385,6 +416,7 @@ class Solutions:
     return cls(mean, scale, s, V, V.T @ ZtY)
 
   def probe(self, l2: float) -> Probe:
+    """The probe for an L2."""
     W = self.basis @ self._shrunken(l2)
     return Probe(self.mean, self.scale, W, l2)
 

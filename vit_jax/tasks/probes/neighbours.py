@@ -18,8 +18,8 @@ from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.probes.whole_set import make_represent, nearest_neighbours
 
 
-def spread(source: Source, most: int) -> Source:
-  """A source, or `most` of its examples, drawn with the seed 0."""
+def draw_examples(source: Source, most: int) -> Source:
+  """The source, or `most` of its examples, drawn with the seed 0."""
   if len(source) <= most:
     return source
   draw = np.random.default_rng(0).choice(len(source), most, replace=False)
@@ -35,8 +35,8 @@ class Neighbours:
   Args:
     model: The model, with or without a head.
     train, test: The splits of neighbours, and of the images to classify.
-    k: Neighbours that vote; at most the training images there are.
-    most: Images of each split to read at most.
+    k: Number of neighbours that vote; all, if there are fewer.
+    most: The most images to read of each split.
     pre_logits: Whether a representation layer is kept.
   """
 
@@ -62,7 +62,7 @@ class Neighbours:
       "the evaluation split",
     )
     self._num_classes = len(train.class_names)
-    self._splits = [spread(split, most) for split in (train, test)]
+    self._splits = [draw_examples(split, most) for split in (train, test)]
     self._k = min(k, len(self._splits[0]))
     self._read = make_represent(
       partial(represent, model, pre_logits=pre_logits), mesh, preprocessing

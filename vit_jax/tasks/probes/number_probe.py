@@ -17,7 +17,7 @@ from vit_jax.tasks.probes.linear_probe import (
   Kind,
   Probe,
   Solutions,
-  whitened,
+  whitening,
 )
 
 
@@ -31,6 +31,7 @@ class Numbers(Kind):
   def targets(
     self, labels: Float[np.ndarray, "N K"]
   ) -> Float[np.ndarray, "N K"]:
+    """The standardised numbers."""
     return (labels.astype(np.float64) - self.mean) / np.asarray(self.std)
 
   def moments(self, num_features: int) -> "NumberMoments":
@@ -40,19 +41,19 @@ class Numbers(Kind):
     return Solutions.of_targets(features, self.targets(labels))
 
   def choose(self, whole: Solutions, held_out: HeldOut) -> Probe:
-    """The probe of all examples; of equal errors, that of the largest L2."""
+    """The probe of all examples; among equal errors, that of the largest L2."""
 
     def error(l2: float) -> float:
       return sum(
-        np.square(path.probe(l2).scores(x) - self.targets(y)).sum()
-        for path, x, y in held_out
+        np.square(fold.scores(l2) - self.targets(fold.labels)).sum()
+        for fold in held_out
       )
 
     return whole.probe(min(reversed(L2S), key=error))
 
 
 class NumberMoments:
-  """Sums over examples, as `linear_probe.Moments`, whose labels are numbers."""
+  """Sums over examples whose labels are numbers, as `linear_probe.Moments`."""
 
   def __init__(self, num_features: int, kind: Numbers):
     D, K = num_features, len(kind.std)
@@ -70,7 +71,8 @@ class NumberMoments:
     sign: int = 1,
   ) -> None:
     """Adds examples; with `sign` -1 it takes them away."""
-    x, Y = features.astype(np.float64), self._kind.targets(labels)
+    x = features.astype(np.float64)
+    Y = self._kind.targets(labels)
     self._count += sign * len(x)
     self._total += sign * x.sum(axis=0)
     self._squares += sign * (x.T @ x)
@@ -90,7 +92,7 @@ class NumberMoments:
 
   def path(self) -> Solutions:
     """The solutions for every L2 of the probe of all examples added so far."""
-    mean, scale, ZtZ = whitened(self._total, self._squares, self._count)
+    mean, scale, ZtZ = whitening(self._total, self._squares, self._count)
     centred = (self._products - np.outer(mean, self._targets)) / scale[:, None]
     ZtY = np.concatenate([centred, self._targets[None]])
     return Solutions.of_sums(mean, scale, ZtZ, ZtY)

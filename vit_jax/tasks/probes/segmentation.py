@@ -23,7 +23,7 @@ class Segmentation:
   # Intersection over union of each class, in [0, 1]; None for one that neither
   # a mask nor an answer has.
   iou: tuple[float | None, ...]
-  mean_iou: float  # Mean over the others.
+  mean_iou: float  # Mean over the classes that have one.
   pixels_right: float  # Share of the pixels with a class that are right.
   examples: int
   train_examples: int
@@ -78,14 +78,14 @@ def answers(
     jnp.asarray(x, jnp.float32) for x in (probe.mean, probe.scale, probe.W)
   )
 
-  def one(features: Float[Array, "h w D"]) -> Int[Array, "H W"]:
+  def answer(features: Float[Array, "h w D"]) -> Int[Array, "H W"]:
     z = (features - mean[None, None]) / scale[None, None]
     scores = jnp.dot(z, W[:-1], precision=jax.lax.Precision.HIGHEST)
     scores = scores + W[-1][None, None]
     enlarged = jax.image.resize(scores, (*size, W.shape[1]), "bilinear")
     return best_class(enlarged)
 
-  return jax.lax.map(one, maps)
+  return jax.lax.map(answer, maps)
 
 
 def count(
@@ -119,7 +119,11 @@ def count(
 def _patches(
   train: Readable, num_classes: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-  """Each image's patches of a class; every tenth image's are the one fold."""
+  """Features, classes and folds of each image's patches that have a class.
+
+  The patches of every tenth image are the one fold, and the others are never
+  held out. Raises ValueError for fewer than 10 images.
+  """
   for maps, masks in train:
     numbers = range(train.examples - len(maps), train.examples)
     for number, features, mask in zip(numbers, maps, masks, strict=True):

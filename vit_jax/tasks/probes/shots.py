@@ -30,7 +30,8 @@ def draw_shots(
     for index, label in zip(chunk, _labels(source, chunk), strict=True):
       if len(by_class[label]) < shots and index not in without:
         by_class[label].append(index)
-        unfilled -= len(by_class[label]) == shots
+        if len(by_class[label]) == shots:
+          unfilled -= 1
     if not unfilled:
       return np.array(by_class, np.int64)
   raise ValueError(_too_few(source, by_class, shots, bool(without)))
@@ -47,16 +48,17 @@ def _labels(source: Source, indices: Sequence[int]) -> Sequence[int]:
 def _too_few(
   source: Source, by_class: list[list[int]], shots: int, any_unreadable: bool
 ) -> str:
+  """The message on classes that have fewer images than `shots`."""
   short = [
     f"{name!r} has only {len(indices)}"
     for name, indices in zip(source.class_names, by_class, strict=True)
     if len(indices) < shots
   ]
-  named = ", ".join(short[:_MOST_NAMED])
+  classes = ", ".join(short[:_MOST_NAMED])
   more = len(short) - _MOST_NAMED
   others = f", and {more} more classes have too few" if more > 0 else ""
   readable = "readable " if any_unreadable else ""
   return (
     f"{shots} shots per class need {shots} {readable}training images of every "
-    f"class, but in {source.name} {named}{others}: choose fewer shots."
+    f"class, but in {source.name} {classes}{others}: choose fewer shots."
   )

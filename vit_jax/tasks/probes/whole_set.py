@@ -1,8 +1,8 @@
 """Representations of splits, and probes on all images of the training split.
 
 The probes are nearest neighbours, and a linear one. Both read the training
-split once, and keep of its representations only those that choose the linear
-probe's L2.
+split once. They keep none of its representations but those that choose the
+linear probe's L2.
 """
 
 import dataclasses
@@ -30,11 +30,12 @@ from vit_jax.training.inputs import ImageInputs, by_image
 TEMPERATURE = 0.07
 _MOST_HELD_OUT = 5_000  # Training images that choose the linear probe's L2.
 _FOLDS = 5  # Folds of the training images.
-_LEAST = 10  # Training images of a score; a head may start from fewer.
+_LEAST = 10  # Fewer training images give no score, though a head may start so.
 _MOST_VOTES = 1 << 24  # Votes (images times classes) counted at a time.
 
 Represented = Iterable[tuple[Array, dict[str, Array]]]
-"""Representations (B, ...) of each batch, and its label, mask and skipped."""
+"""The representations (B, ...) of each batch, and its label, mask and skipped.
+"""
 
 
 def make_represent(
@@ -69,9 +70,9 @@ def make_represent(
 class Readable:
   """Iterates over batches on the host, without images that cannot be read.
 
-  `examples` counts the images that were readable so far, and `skipped` others.
-  `places` are those of a batch in the split. Raises ValueError if a
-  representation is not finite.
+  `examples` counts the readable images so far, and `skipped` the unreadable
+  ones. `places` are the places in the split of the last batch's images. Raises
+  ValueError if a representation is not finite.
   """
 
   def __init__(self, batches: Represented):
@@ -144,7 +145,12 @@ def nearest_neighbours(
   similarity, classes = jax.device_get(nearest)
   check_representations(similarity)
   right = (_vote(similarity, classes, num_classes) == labels).mean()
-  return Score(float(right), len(labels), examples, skipped)
+  return Score(
+    top1=float(right),
+    examples=len(labels),
+    train_examples=examples,
+    skipped_images=skipped,
+  )
 
 
 def _add_neighbours(
@@ -156,7 +162,8 @@ def _add_neighbours(
 ) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
   """The k nearest among those so far and a batch of training images."""
   new = jnp.dot(queries, unit(y).T, precision=jax.lax.Precision.HIGHEST)
-  # Nearest of all, so that the caller sees it: NaN may sort first or last.
+  # An image whose vector is not finite becomes the nearest of all, so that the
+  # caller sees it: NaN may sort first or last.
   new = jnp.where(jnp.isfinite(y).all(axis=1)[None], new, jnp.inf)
   new = jnp.where(row_info["mask"][None] > 0, new, -jnp.inf)
   label = jnp.broadcast_to(row_info["label"][None], new.shape)
@@ -205,11 +212,11 @@ def linear(
   right = sum((probe.predict(y) == labels).sum() for y, labels in tested)
   check_readable(tested.examples)
   return Score(
-    int(right) / tested.examples,
-    tested.examples,
-    trained.examples,
-    trained.skipped + tested.skipped,
-    probe.l2,
+    top1=int(right) / tested.examples,
+    examples=tested.examples,
+    train_examples=trained.examples,
+    skipped_images=trained.skipped + tested.skipped,
+    l2=probe.l2,
   )
 
 

@@ -160,9 +160,14 @@ class RegressionTask(Task):
   def objective(
     self, model: nn.Module, preprocessing: Preprocessing
   ) -> Regression:
-    mean, std = preprocessing.mean, preprocessing.std
-    numbers = {"target_mean": self.target_mean, "target_std": self.target_std}
-    return Regression(model.num_classes, self.loss, mean, std, **numbers)
+    return Regression(
+      model.num_classes,
+      self.loss,
+      mean=preprocessing.mean,
+      std=preprocessing.std,
+      target_mean=self.target_mean,
+      target_std=self.target_std,
+    )
 
   def measure(self, model: nn.Module, stream: Stream) -> Measure:
     def answers(logits: np.ndarray) -> np.ndarray:
@@ -212,7 +217,7 @@ class NumberAnswers(Answers):
     return self.task.labels.told(row["values"], names)
 
   def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
-    """The head's arrays times the deviation, its bias plus the mean."""
+    """The head's arrays times the deviation, and the bias plus the mean."""
     if self.task.target_std:
       array = (array * np.array(self.task.target_std)).astype(array.dtype)
       if not is_kernel(path):
@@ -249,7 +254,7 @@ class RegressionOutcome(OutputsOutcome):
 
   @property
   def chance(self) -> float:
-    """R2 of the mean."""
+    """The R2 of answering the mean for all images."""
     return 0.0
 
   def by_class(self) -> dict[str, Any]:
@@ -268,8 +273,8 @@ class RegressionOutcome(OutputsOutcome):
     def cells(row: int) -> list[str]:
       # Labels are float32: the shortest decimal of one is that of its file.
       labels = self.label[row].astype(np.float32)
-      told = [np.format_float_positional(value, trim="-") for value in labels]
-      return [*told, *(f"{value:.8g}" for value in self.output[row])]
+      texts = [np.format_float_positional(value, trim="-") for value in labels]
+      return [*texts, *(f"{value:.8g}" for value in self.output[row])]
 
     ends = ("", "_predicted")
     return [f"{name}{end}" for end in ends for name in self.names], cells
@@ -280,8 +285,8 @@ class RegressionOutcome(OutputsOutcome):
       Chart(
         "numbers",
         {"name": name, "true": label, "predicted": output},
-        f"Predictions of {name} by its true values.",
-        f"{name}: on the dashed line, predictions are right",
+        alt=f"Predictions of {name} by its true values.",
+        caption=f"{name}: on the dashed line, predictions are right",
       )
       for name, label, output in itertools.islice(columns, _MOST_CHARTS)
     ]

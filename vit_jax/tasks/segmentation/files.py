@@ -16,7 +16,7 @@ Mask = Int[np.ndarray, "H W"]
 
 
 class MaskFiles:
-  """Masks, and the pixels of each class so far; see `Answers.pixel_files`.
+  """Writes masks, with counts of each class; see `Answers.pixel_files`.
 
   A mask is a PNG of indices with a palette, or of 16 bits for more than 255
   classes.
@@ -60,11 +60,11 @@ class MaskFiles:
       for k in np.argsort(-self.counts, kind="stable")
       if self.counts[k]
     ]
-    of = "1 image" if self.masks == 1 else f"{self.masks:,} images"
-    return [f"Of the pixels of {of} are", *shares]
+    images = "1 image" if self.masks == 1 else f"{self.masks:,} images"
+    return [f"Of the pixels of {images} are", *shares]
 
 
 def _class_text(names: Sequence[str], index: int) -> str:
-  """A class in words; one that has but its number for a name is "class 0"."""
+  """The name of a class; if it is only a number, "class" before it."""
   name = class_name(names, index)
   return f"class {name}" if name.isdecimal() else name

@@ -4,6 +4,7 @@ Symbols: P is the model's patch size; h x w patches cover an image or a window.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,11 @@ def make_mark(
 ) -> Callable[[Any, Pixels], Shaped[np.ndarray, "H W"]]:
   """Returns a function from parameters and an image to the class of each pixel.
 
-  Or `answer` makes something else of the logits of an image and its height and
-  width.
-
   The whole image is resized to the model's size. With `short_side`, its shorter
   side is brought to that length instead, in about its own proportions, and the
-  logits of overlapping windows of the model's size are averaged.
+  logits of overlapping windows of the model's size are averaged. `answer` is a
+  function from the logits of patches, and the image's height and width, to what
+  is answered for its pixels; by default `classes`.
 
   Raises ValueError if `short_side` is less than a side of a window. The
   function raises ValueError if the model's outputs are not finite, and
@@ -51,59 +51,79 @@ def make_mark(
       "more."
     )
   logits_of = make_logits(model, preprocessing)
-
-  def windows(params: Any, image: Pixels) -> Iterator[tuple[int, int, Logits]]:
-    """The place, in patches, and the logits of each window of an image."""
-    H, W = image.shape[:2]
-    places = [
-      (top, left)
-      for top in starts(H, size[0], P)
-      for left in starts(W, size[1], P)
-    ]
-    rows = min(_ROWS, len(places))
-    for first in range(0, len(places), rows):
-      some = places[first : first + rows]
-      batch = np.zeros((rows, *size, image.shape[2]), np.uint8)
-      for row, (top, left) in enumerate(some):
-        batch[row] = image[top : top + size[0], left : left + size[1]]
-      logits = np.asarray(logits_of(params, batch))
-      for (top, left), one in zip(some, logits, strict=False):
-        yield top // P, left // P, one
-
-  def averaged(params: Any, image: Pixels, short_side: int | None) -> Logits:
-    """The mean of the logits of all windows of an image."""
-    h, w = (side // P for side in size)  # The patches of a window.
-    total, count = np.zeros(0), np.zeros(0)
-    for top, left, logits in windows(params, image):
-      # As many cells for each patch in all windows, so that they overlap.
-      c, K = max(1, logits.shape[0] // h), logits.shape[2]
-      if not count.size:
-        rows, columns = (side // P * c for side in image.shape[:2])
-        _check_size(image.shape[:2], short_side, rows * columns * K)
-        total = np.zeros((rows, columns, K), np.float32)
-        count = np.zeros((rows, columns, 1), np.float32)
-      top, left = top * c, left * c
-      place = slice(top, top + h * c), slice(left, left + w * c)
-      total[place] += resized(logits, h * c, w * c)
-      count[place] += 1
-    return total / count
-
-  answered = answer or classes
+  answer = answer or classes
 
   def mark(params: Any, image: Pixels) -> Shaped[np.ndarray, "H W"]:
-    seen = size if short_side is None else _sides(image, short_side, P)
-    seen_image = image
-    if image.shape[:2] != seen:
-      _check_size(seen, short_side)
-      seen_image = filtered(image, seen, preprocessing.crop)
-    if seen == size:
-      _, _, total = next(windows(params, seen_image))
+    seen_size = size if short_side is None else _sides(image, short_side, P)
+    seen = image
+    if image.shape[:2] != seen_size:
+      _check_size(seen_size, short_side)
+      seen = filtered(image, seen_size, preprocessing.crop)
+    windows = _windows(partial(logits_of, params), seen, size, P)
+    if seen_size == size:
+      _, _, logits = next(windows)
     else:
-      total = averaged(params, seen_image, short_side)
-    check_finite(total)
-    return answered(total, *image.shape[:2])
+      logits = _mean_of_windows(windows, seen, size, P, short_side)
+    check_finite(logits)
+    return answer(logits, *image.shape[:2])
 
   return mark
+
+
+def _windows(
+  logits_of: Callable[[UInt8[np.ndarray, "B H W C"]], Any],
+  image: Pixels,
+  size: tuple[int, int],
+  P: int,
+) -> Iterator[tuple[int, int, Logits]]:
+  """The place, in patches, and the logits of each window of an image.
+
+  A place is the number of patches above the window, and left of it.
+  """
+  H, W = image.shape[:2]
+  places = [
+    (top, left)
+    for top in starts(H, size[0], P)
+    for left in starts(W, size[1], P)
+  ]
+  rows = min(_ROWS, len(places))
+  for first in range(0, len(places), rows):
+    batch_places = places[first : first + rows]
+    batch = np.zeros((rows, *size, image.shape[2]), np.uint8)
+    for row, (top, left) in enumerate(batch_places):
+      batch[row] = image[top : top + size[0], left : left + size[1]]
+    logits = np.asarray(logits_of(batch))
+    for (top, left), window in zip(batch_places, logits, strict=False):
+      yield top // P, left // P, window
+
+
+def _mean_of_windows(
+  windows: Iterator[tuple[int, int, Logits]],
+  image: Pixels,
+  size: tuple[int, int],
+  P: int,
+  short_side: int | None,
+) -> Logits:
+  """The mean of the logits of all windows of an image.
+
+  Raises UnreadableImageError if the image would have too many logits.
+  """
+  h, w = (side // P for side in size)  # The patches of a window.
+  total, count = np.zeros(0), np.zeros(0)
+  for top, left, logits in windows:
+    # Every patch has the same number of cells, so that windows can overlap.
+    cells, K = max(1, logits.shape[0] // h), logits.shape[2]
+    if not count.size:
+      rows, columns = (side // P * cells for side in image.shape[:2])
+      _check_size(image.shape[:2], short_side, rows * columns * K)
+      total = np.zeros((rows, columns, K), np.float32)
+      count = np.zeros((rows, columns, 1), np.float32)
+    y, x = top * cells, left * cells
+    height, width = h * cells, w * cells
+    place = slice(y, y + height), slice(x, x + width)
+    total[place] += resize_logits(logits, height, width)
+    count[place] += 1
+  return total / count
 
 
 def _check_size(
@@ -127,7 +147,7 @@ def _check_size(
 
 
 def starts(length: int, window: int, P: int) -> list[int]:
-  """Where windows begin, a third or more of each in the next, all at patches.
+  """Where windows begin along a side: at patches, overlapping by a third.
 
   >>> from vit_jax.tasks.segmentation.marking import starts
   >>> starts(64, window=32, P=8), starts(32, window=32, P=8)
@@ -158,33 +178,36 @@ def classes(
   return answer
 
 
-def resized(
+def resize_logits(
   logits: Logits, height: int, width: int
 ) -> Float[np.ndarray, "height width K"]:
-  """Logits for another number of cells, bilinearly."""
+  """Interpolates logits bilinearly to another number of cells."""
   if logits.shape[:2] == (height, width):
     return logits
-  tall = _between(logits, np.arange(height), height, axis=0)
-  return _between(tall, np.arange(width), width, axis=1)
+  tall = _interpolate(logits, np.arange(height), height, axis=0)
+  return _interpolate(tall, np.arange(width), width, axis=1)
 
 
 def enlarged_in_strips(
   logits: Logits, height: int, width: int
 ) -> Iterator[tuple[slice, Float[np.ndarray, "s width K"]]]:
-  """The rows of strips of an image, and their logits enlarged bilinearly."""
+  """Enlarges logits bilinearly, strip by strip, to save memory.
+
+  Yields the rows of each strip of the image, and the logits of its pixels.
+  """
   _, _, K = logits.shape
   strip = max(1, _MOST_VALUES // (width * K))
   for first in range(0, height, strip):
     rows = np.arange(first, min(first + strip, height))
-    tall = _between(logits, rows, height, axis=0)
-    values = _between(tall, np.arange(width), width, axis=1)
+    tall = _interpolate(logits, rows, height, axis=0)
+    values = _interpolate(tall, np.arange(width), width, axis=1)
     yield slice(first, first + len(rows)), values
 
 
-def _between(
+def _interpolate(
   values: np.ndarray, numbers: np.ndarray, length: int, axis: int
 ) -> np.ndarray:
-  """Values at pixels by their numbers along an axis of `length` pixels."""
+  """The values at the pixels of these numbers, of `length` along an axis."""
   old = values.shape[axis]
   places = ((numbers + 0.5) * old / length - 0.5).clip(0, old - 1)
   lower = np.floor(places).astype(int)

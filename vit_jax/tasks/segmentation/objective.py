@@ -31,11 +31,11 @@ def enlarged(
 
 
 def mean_of(
-  values: Shaped[Array, "B H W"], which: Bool[Array, "B H W"]
+  values: Shaped[Array, "B H W"], counts: Bool[Array, "B H W"]
 ) -> Float[Array, " B"]:
-  """The mean over these pixels of each image; 0 without any."""
-  count = jnp.maximum(which.sum(axis=(1, 2)), 1)
-  return jnp.where(which, values, 0).sum(axis=(1, 2)) / count
+  """The mean over the pixels of each image that count; 0 without any."""
+  count = jnp.maximum(counts.sum(axis=(1, 2)), 1)
+  return jnp.where(counts, values, 0).sum(axis=(1, 2)) / count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,12 +88,12 @@ class PixelClasses(OfPixels):
     self, outputs: Float[Array, "B h w K"], targets: Masks
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """The loss of each image, and the share of its pixels that are right."""
-    of_pixels = enlarged(outputs, *targets.shape[1:])
+    logits = enlarged(outputs, *targets.shape[1:])
     has_class = targets != ignored(outputs.shape[-1])
     classes = jnp.where(has_class, targets, 0)
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(
-      of_pixels, classes
+      logits, classes
     )
-    right = of_pixels.argmax(axis=-1) == classes
+    right = logits.argmax(axis=-1) == classes
     right &= jnp.isfinite(losses)  # NaN is no answer.
     return mean_of(losses, has_class), mean_of(right, has_class)

@@ -42,21 +42,21 @@ def palette(count: int = 256) -> UInt8[np.ndarray, "count 3"]:
 def overlay(
   image: Photograph, mask: Mask, classes: int = IGNORED
 ) -> Photograph:
-  """An image with the colour of each pixel's class; of no class, as it is.
+  """An image with the colour of each pixel's class mixed in.
 
-  `classes` is the number of classes.
+  Pixels of no class stay as they are. `classes` is the number of classes.
   """
   colours = _SHARE * palette()
   drawn = np.empty_like(image)
   for rows in strips(mask.shape):
     mixed = colours[mask[rows] % 256] + (1 - _SHARE) * image[rows]
-    none = (mask[rows] == ignored(classes))[..., None]
-    drawn[rows] = np.rint(np.where(none, image[rows], mixed))
+    no_class = (mask[rows] == ignored(classes))[..., None]
+    drawn[rows] = np.rint(np.where(no_class, image[rows], mixed))
   return drawn
 
 
 def strips(shape: Sequence[int]) -> Iterator[slice]:
-  """Slices of an image's rows, of few enough pixels for arrays of floats."""
+  """Slices that part an image's rows, so that few pixels are floats at once."""
   step = max(1, _STRIP // max(1, shape[1]))
   return (slice(top, top + step) for top in range(0, shape[0], step))
 

@@ -19,7 +19,7 @@ def _check_head_size(settings: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PatchHeadSettings(Section):
-  """A head that reads the patches of an encoder."""
+  """Settings of a head that reads the patches of an encoder."""
 
   layers: tuple[int, ...] = setting(
     (),

@@ -53,7 +53,7 @@ NOT_OF_PIXELS = (
   "fewshot.shots",
   "fewshot.neighbours",
 )
-"""Keys that say nothing for labels of pixels."""
+"""Keys that have no effect with labels of pixels."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +61,8 @@ class SegmentationTask(Task):
   """Naming the class of each pixel.
 
   Attributes:
-    classes: The number of classes of the training masks, a fact; 0 takes the
-      model's.
+    classes: The number of classes of the training masks, a fact; 0 stands for
+      that of the model's outputs.
   """
 
   segmentation: SegmentationSettings = _PLAIN
@@ -178,20 +178,20 @@ class PixelAnswers(Answers):
 def counts(
   masks: Int[Array, "B H W"], answer: Int[Array, "B H W"], num_classes: int
 ) -> dict[str, Int[Array, "B K"]]:
-  """The pixels of each class in masks, in answers, and in both alike.
+  """The numbers of pixels of each class in masks, in answers, and in both.
 
   Pixels of no class count nowhere.
   """
   has_class = masks != ignored(num_classes)
 
-  def of_class(k: Array) -> dict[str, Array]:
+  def count_class(k: Array) -> dict[str, Array]:
     true = (masks == k) & has_class
     answered = (answer == k) & has_class
     pixels = {"true": true, "answered": answered, "right": true & answered}
     return {key: x.sum(axis=(1, 2)) for key, x in pixels.items()}
 
-  every = jax.lax.map(of_class, jnp.arange(num_classes))
-  return jax.tree.map(jnp.transpose, every)
+  by_class = jax.lax.map(count_class, jnp.arange(num_classes))
+  return jax.tree.map(jnp.transpose, by_class)
 
 
 def iou(
@@ -199,7 +199,7 @@ def iou(
   true: Int[np.ndarray, "*N K"],
   answered: Int[np.ndarray, "*N K"],
 ) -> Float[np.ndarray, "*N K"]:
-  """Intersection over union; NaN for a class that neither has."""
+  """Intersection over union of each class; NaN if it occurs nowhere."""
   union = true + answered - right
   return np.where(union > 0, right / np.maximum(union, 1), np.nan)
 
@@ -233,16 +233,16 @@ class SegmentationOutcome(Outcome):
 
   @functools.cached_property
   def iou(self) -> Float[np.ndarray, " K"]:
-    """That of each class over the split; NaN if it occurs nowhere."""
+    """The IoU of each class over the split; NaN if it occurs nowhere."""
     return iou(**{key: x.sum(axis=0) for key, x in self._pixels.items()})
 
   @functools.cached_property
   def each_iou(self) -> Float[np.ndarray, " N"]:
-    """The mean of each example's classes; 1 if it has no pixel of a class."""
+    """The mean IoU of each example; 1 if it has no pixel of a class."""
     each = iou(**self._pixels)
-    is_there = ~np.isnan(each)
-    count = is_there.sum(axis=1)
-    total = np.where(is_there, each, 0).sum(axis=1)
+    occurs = ~np.isnan(each)
+    count = occurs.sum(axis=1)
+    total = np.where(occurs, each, 0).sum(axis=1)
     return np.where(count > 0, total / np.maximum(count, 1), 1.0)
 
   @property
@@ -262,7 +262,7 @@ class SegmentationOutcome(Outcome):
 
   @property
   def chance(self) -> float:
-    """The mean IoU of the commonest class for all pixels."""
+    """The mean IoU of answering the commonest class for all pixels."""
     true = self._pixels["true"].sum(axis=0)
     return float(true.max() / max(true.sum(), 1) / max((true > 0).sum(), 1))
 

@@ -1,7 +1,8 @@
 """The losses of self-distillation: DINO, iBOT, KoLeo, and their centering.
 
-Formulas are those of arXiv:2104.14294 and arXiv:2304.07193. K prototypes; rows
-are crops or patches. Logits are what a head answers, one for each prototype.
+Formulas are those of arXiv:2104.14294 and arXiv:2304.07193. There are K
+prototypes; rows are crops or patches. Logits are the outputs of a head, one for
+each prototype.
 """
 
 import jax
@@ -12,7 +13,7 @@ from vit_jax.models.model import unit
 
 _LEAST = 1e-8
 """Added to distances, and the least length of a feature, as in KoLeo's code."""
-_TINY = 1e-30  # The least sum that is divided by.
+_TINY = 1e-30  # The least divisor.
 Logits = Float[Array, "*rows K"]
 Probabilities = Float[Array, "*rows K"]
 
@@ -49,7 +50,7 @@ def sinkhorn_knopp(
   counts: Bool[Array, " R"] | None = None,
   iterations: int = 3,
 ) -> Float[Array, "R K"]:
-  """The teacher's probabilities, such that prototypes are used alike.
+  """The teacher's probabilities, such that prototypes are used equally often.
 
   Rows and columns of exp(logits / temperature) are scaled in turn, until each
   prototype has a share of 1 / K, and each row sums to 1. Rows that do not count
@@ -86,11 +87,12 @@ def class_loss(
   small: Float[Array, "B n K"] | None,
   temperature: float,
 ) -> Float[Array, " B"]:
-  """The loss of the class token, of each image.
+  """The loss of each image's class tokens.
 
   The student's answer to a large crop learns the teacher's to the other one,
-  and that to a small crop both. It is the sum over these pairs, divided by
-  their number; without small crops, by 3, as in DINOv2's code.
+  and its answer to a small crop learns both. The loss is the sum over these
+  pairs, divided by their number; without small crops, by 3, as in DINOv2's
+  code.
 
   Args:
     teacher: The teacher's probabilities for the two large crops.
@@ -113,7 +115,7 @@ def patch_loss(
 ) -> Float[Array, " R"]:
   """The mean loss of the masked patches of each crop; 0 if there is none.
 
-  `teacher` are probabilities, and `student` logits, as of `cross_entropy`.
+  `teacher` are probabilities, and `student` logits, as in `cross_entropy`.
   """
   losses = cross_entropy(teacher, student, temperature)
   total = jnp.where(counts, losses, 0).sum(axis=1)
@@ -123,19 +125,19 @@ def patch_loss(
 def gram(
   features: Float[Array, "R N D"], anchors: Float[Array, "R N D"]
 ) -> Float[Array, " R"]:
-  """The mean square difference of the products of all pairs of N patches.
+  """The loss of Gram anchoring (arXiv:2508.10104, Section 4) of each crop.
 
-  Each patch has length 1. It is Gram anchoring (arXiv:2508.10104, Section 4),
-  for each of R crops, where `anchors` are an earlier teacher's features.
+  It is the mean squared difference of the products of all pairs of N patches,
+  scaled to length 1. `anchors` are an earlier teacher's features.
   """
-  products = [u @ u.mT for u in (unit(features), unit(anchors))]
-  return jnp.square(products[0] - products[1]).mean(axis=(1, 2))
+  u, v = unit(features), unit(anchors)
+  return jnp.square(u @ u.mT - v @ v.mT).mean(axis=(1, 2))
 
 
 def koleo(features: Float[Array, "B D"]) -> Float[Array, " B"]:
   """-log of each feature's distance to its nearest neighbour in the batch.
 
-  Features are scaled to length 1 (arXiv:1806.03198). It spreads them out.
+  Features are scaled to length 1 (arXiv:1806.03198). The loss spreads them out.
   """
   x = unit(features, least=_LEAST)
   nearest = _nearest(jax.lax.stop_gradient(x))
@@ -147,8 +149,8 @@ def koleo(features: Float[Array, "B D"]) -> Float[Array, " B"]:
 def _nearest(x: Float[Array, "B D"]) -> Int[Array, " B"]:
   """The number of each row's nearest other row.
 
-  Distances are of rows less their mean: where all are nearly equal, their
-  cosines are 1 but for rounding, which would pick the nearest.
+  The mean of the rows is subtracted first: the products of rows that are nearly
+  equal differ by rounding alone, which would then pick the nearest.
   """
   x = x - x.mean(axis=0, keepdims=True)
   squares = (x**2).sum(axis=1)
@@ -161,7 +163,7 @@ def _nearest(x: Float[Array, "B D"]) -> Int[Array, " B"]:
 def entropy(
   probabilities: Probabilities,
 ) -> Float[Array, "*rows"]:
-  """The entropy of each row over that of a uniform one, in [0, 1]."""
+  """The entropy of each row, divided by that of a uniform one: in [0, 1]."""
   K = probabilities.shape[-1]
   logs = jnp.log(jnp.maximum(probabilities, _TINY))
   return -(probabilities * logs).sum(axis=-1) / jnp.log(max(K, 2))

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -39,9 +39,25 @@ from vit_jax.training.losses import Apply, Loss, Objective, StepContext
 from vit_jax.training.schedules import RunLength, cosine, ramp
 
 FINAL_MOMENTUM = 1.0
-_ATTEMPTS = 10  # Failing ones in a row, after which a mask is complete.
+_ATTEMPTS = 10  # A mask is complete after this many failures in a row.
 _LEAST_BLOCK = 4  # Patches.
 _LOG_RATIOS = math.log(0.3), math.log(1 / 0.3)
+
+
+class TeacherAnswers(NamedTuple):
+  """The teacher's answers to the large crops.
+
+  Attributes:
+    classes: Probabilities for the class tokens of the two crops of each image.
+    patches: Probabilities for the masked patches; None without masks.
+    metrics: Metrics of the answers.
+    state: The centers for the next step; None without centers.
+  """
+
+  classes: Float[Array, "B 2 K"]
+  patches: Float[Array, "R M K"] | None
+  metrics: dict[str, Any]
+  state: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +78,8 @@ class SelfDistillation(Objective):
     momentum: Decay of the teacher's average at first; it rises to 1.
     total_steps: Length of the run.
     warmup_steps: Steps in which the teacher's temperature rises.
-    gram_steps: Steps after which the teacher that Gram anchoring keeps is
-      renewed; 0 keeps that of the first step.
+    gram_steps: Number of steps after which Gram anchoring takes a new teacher;
+      0 keeps that of the first step.
   """
 
   model: Any
@@ -82,9 +98,9 @@ class SelfDistillation(Objective):
   def for_run(self, model: Any, length: RunLength) -> "SelfDistillation":
     """The objective of a run.
 
-    Raises ValueError for a batch of one image, if the loss needs others, if the
-    model's positions fit one size of images alone, and for a teacher to renew
-    where Gram anchoring keeps none.
+    Raises ValueError for a batch of one image, if the loss needs more, for a
+    model whose positions fit one size of images alone, and for `gram_every`
+    without Gram anchoring.
     """
     s = self.settings
     if s.koleo_weight and length.batch_size < 2:
@@ -109,8 +125,8 @@ class SelfDistillation(Objective):
   def inputs(self, batch: Mapping[str, Array]) -> Any:
     """The images, or the large (2B, H, W, C) and small crops (n B, h, w, C).
 
-    The crops of an image follow one another. Those that the teacher of Gram
-    anchoring sees are `detailed`, (2B, k H, k W, C), if it has its own.
+    The crops of an image follow one another. If the teacher of Gram anchoring
+    sees larger ones, these are `detailed`, (2B, k H, k W, C).
     """
     images = self._normalized(batch["image"])
     if "second" not in batch:
@@ -136,26 +152,34 @@ class SelfDistillation(Objective):
     return inputs, self.draw(key, 2 * len(batch["image"]))
 
   def draw(self, key: Key[Array, ""], crops: int) -> dict[str, Array]:
-    """The masks of so many crops, (R, N), as the model's draw has them.
+    """Draws the masks of this number of crops, (R, N), for the model.
 
-    The masked patches are `where`, (R, M), as far as `counts` says.
+    The numbers of the masked patches are `where`, (R, M), and `counts` tells
+    which of these entries are used.
     """
-    s, (h, w) = self.settings, self.grid
-    share = (s.mask_from, s.mask_to)
-    masks = block_masks(key, crops, self.grid, s.mask_probability, share)
-    return {"masks": masks, **masked(masks, most_masked(h * w, s.mask_to))}
+    s = self.settings
+    h, w = self.grid
+    masks = block_masks(
+      key,
+      crops,
+      self.grid,
+      probability=s.mask_probability,
+      share=(s.mask_from, s.mask_to),
+    )
+    most = most_masked(h * w, s.mask_to)
+    return {"masks": masks, **masked_places(masks, most)}
 
   def init(self) -> Any:
-    """Zeros in place of the centers, and of the teacher of Gram anchoring.
+    """The first state: zeros for the centers and the teacher of Gram anchoring.
 
-    The centers of both kinds of tokens are (K,). That teacher has the encoder's
-    parameters, which the first step puts there. None if there are neither.
+    The centers of both kinds of tokens are (K,). The teacher has the encoder's
+    parameters, which the first step fills in. None if there are neither.
     """
     state: dict[str, Any] = {}
     if self.settings.centering == "mean":
       zeros = with_axes(nn.initializers.zeros_init(), ("prototypes",))
       shape = (self.model.heads.prototypes,)
-      names = ["class"] + ["patch"] * bool(self.settings.patch_weight)
+      names = ["class", "patch"] if self.settings.patch_weight else ["class"]
       for name in names:
         state[name] = zeros(jax.random.key(0), shape, jnp.float32)
     if self.settings.gram_weight:
@@ -169,26 +193,26 @@ class SelfDistillation(Objective):
     sides = (side * self.model.stride for side in self.grid)
     inputs = self.model.inputs((*sides, len(self.mean)))
     init = jax.eval_shape(self.model.init, jax.random.key(0), inputs)
-    own = {part.prefix for part in self.model.parts() if part.own_task}
-    return {k: v for k, v in init["params"].items() if k not in own}
+    heads = {part.prefix for part in self.model.parts() if part.own_task}
+    return {k: v for k, v in init["params"].items() if k not in heads}
 
-  def anchor(self, context: StepContext) -> dict[str, Any]:
+  def gram_teacher(self, context: StepContext) -> dict[str, Any]:
     """The parameters of the teacher of Gram anchoring at a step."""
-    kept = context.state["gram"]
-    now = {name: context.averaged[name] for name in kept}
-    due = context.step == 0
+    previous = context.state["gram"]
+    current = {name: context.averaged[name] for name in previous}
+    is_due = context.step == 0
     if self.gram_steps:
-      due = context.step % self.gram_steps == 0
-    renewed = functools.partial(jnp.where, due)
-    return jax.tree.map(renewed, now, kept)
+      is_due = context.step % self.gram_steps == 0
+    choose = functools.partial(jnp.where, is_due)
+    return jax.tree.map(choose, current, previous)
 
   def anchors(
     self, params: dict[str, Any], images: Float[Array, "R H W C"]
   ) -> Float[Array, "R N D"]:
     """An earlier teacher's features of the patches of large crops.
 
-    Those of larger images are resized to the crops' patches by bicubic
-    interpolation without antialiasing, as in DINOv3.
+    If it sees larger images, their features are resized to the crops' patches
+    by bicubic interpolation without antialiasing, as in DINOv3.
     """
     features = self.model.apply(
       {"params": params}, images, method="patch_features"
@@ -223,10 +247,10 @@ class SelfDistillation(Objective):
     targets: dict[str, Array],
     context: StepContext,
   ) -> Loss:
-    """The loss of each image, the entropy of its answers, and what follows.
+    """The loss of each image, its score, the metrics, and the next state.
 
-    The score and the metrics are of the teacher's answers, but for the parts of
-    the loss.
+    The score is the entropy of the teacher's answers. The metrics are the parts
+    of the loss, and those of the teacher's answers.
     """
     if not isinstance(inputs, dict):  # The batch has `image` alone.
       return Loss(*self.mirrored_loss(apply, inputs))
@@ -243,19 +267,19 @@ class SelfDistillation(Objective):
     if draw:
       parts["patch_loss"] = self._patch_loss(large, targets, teacher)
       loss += s.patch_weight * parts["patch_loss"]
-    state = teacher["state"]
+    state = teacher.state
     if s.gram_weight:
-      anchor = self.anchor(context)
-      parts["gram_loss"] = self._gram_loss(large, inputs, anchor)
+      gram_params = self.gram_teacher(context)
+      parts["gram_loss"] = self._gram_loss(large, inputs, gram_params)
       loss += s.gram_weight * parts["gram_loss"]
-      state = {**(state or {}), "gram": anchor}
+      state = {**(state or {}), "gram": gram_params}
     metrics = {name: value.mean() for name, value in parts.items()}
-    metrics |= teacher["metrics"]
+    metrics |= teacher.metrics
     metrics |= {
       "teacher_momentum": self.decay(context.step),
       "teacher_temperature": self.temperature(context.step),
     }
-    score = entropy(teacher["class"]).mean(axis=1)
+    score = entropy(teacher.classes).mean(axis=1)
     return Loss(loss, score, metrics, state)
 
   def _class_loss(
@@ -263,7 +287,7 @@ class SelfDistillation(Objective):
     apply: Apply,
     crops: Mapping[str, Array],
     large: Mapping[str, Array],
-    teacher: Mapping[str, Any],
+    teacher: TeacherAnswers,
   ) -> Float[Array, " B"]:
     """The loss of the class tokens; `large` are the outputs of large crops."""
     B = len(crops["large"]) // 2
@@ -273,34 +297,38 @@ class SelfDistillation(Objective):
       small = small.reshape(B, -1, small.shape[-1])
     answers = large["answers"].reshape(B, 2, -1)
     return class_loss(
-      teacher["class"], answers, small, self.settings.student_temperature
+      teacher.classes,
+      large=answers,
+      small=small,
+      temperature=self.settings.student_temperature,
     )
 
   def _patch_loss(
     self,
     large: Mapping[str, Array],
     targets: Mapping[str, Array],
-    teacher: Mapping[str, Any],
+    teacher: TeacherAnswers,
   ) -> Float[Array, " B"]:
     """The loss of the masked patches of the large crops."""
-    patches = patch_loss(
-      teacher["patches"],
-      large["patches"],
-      targets["counts"],
-      self.settings.student_temperature,
+    assert teacher.patches is not None
+    losses = patch_loss(
+      teacher.patches,
+      student=large["patches"],
+      counts=targets["counts"],
+      temperature=self.settings.student_temperature,
     )
-    return _mean_of_two(patches)
+    return _mean_of_two(losses)
 
   def _gram_loss(
     self,
     large: Mapping[str, Array],
     crops: Mapping[str, Array],
-    anchor: dict[str, Any],
+    gram_params: dict[str, Any],
   ) -> Float[Array, " B"]:
-    """The loss of the similarities of patches to those of the anchor's."""
-    anchors = self.anchors(anchor, crops.get("detailed", crops["large"]))
-    anchored = gram(large["features"], jax.lax.stop_gradient(anchors))
-    return _mean_of_two(anchored)
+    """The loss of Gram anchoring; `gram_params` are its teacher's."""
+    anchors = self.anchors(gram_params, crops.get("detailed", crops["large"]))
+    losses = gram(large["features"], jax.lax.stop_gradient(anchors))
+    return _mean_of_two(losses)
 
   def teacher_draw(self, targets: dict[str, Array]) -> dict[str, Array]:
     """The teacher's draw: it answers for masked patches, and sees them."""
@@ -308,12 +336,8 @@ class SelfDistillation(Objective):
 
   def _teach(
     self, large: Array, targets: dict[str, Array], context: StepContext
-  ) -> dict[str, Any]:
-    """What the teacher says of the large crops, which it sees without masks.
-
-    "class" and "patches" are its probabilities, "metrics" what is logged, and
-    "state" the centers for the next step.
-    """
+  ) -> TeacherAnswers:
+    """The teacher's answers to the large crops, which it sees without masks."""
     s = self.settings
     variables = {"params": context.averaged}
     if targets:
@@ -321,7 +345,6 @@ class SelfDistillation(Objective):
     outputs = self.model.apply(variables, large)
     temperature = self.temperature(context.step)
     answers = outputs["answers"]
-    state, metrics = None, {"deviation": deviation(outputs["y"])}
     kinds: dict[str, tuple[Array, Any]] = {"class": (answers, None)}
     if targets:
       K = answers.shape[-1]
@@ -329,6 +352,7 @@ class SelfDistillation(Objective):
         outputs["patches"].reshape(-1, K),
         targets["counts"].reshape(-1),
       )
+    state = None
     if s.centering == "mean":
       state = {
         name: next_center(
@@ -340,13 +364,19 @@ class SelfDistillation(Objective):
       name: self._probabilities(rows, counts, context, name, temperature)
       for name, (rows, counts) in kinds.items()
     }
-    for_class = probabilities["class"]
-    metrics["entropy_of_mean"] = entropy(for_class.mean(axis=0))
-    result = {"state": state, "metrics": metrics}
-    result["class"] = for_class.reshape(len(large) // 2, 2, -1)
+    classes = probabilities["class"]
+    patches = None
     if targets:
-      shape = outputs["patches"].shape
-      result["patches"] = probabilities["patch"].reshape(shape)
+      patches = probabilities["patch"].reshape(outputs["patches"].shape)
+    result = TeacherAnswers(
+      classes=classes.reshape(len(large) // 2, 2, -1),
+      patches=patches,
+      metrics={
+        "deviation": deviation(outputs["y"]),
+        "entropy_of_mean": entropy(classes.mean(axis=0)),
+      },
+      state=state,
+    )
     return jax.lax.stop_gradient(result)
 
   def _probabilities(
@@ -357,6 +387,7 @@ class SelfDistillation(Objective):
     name: str,
     temperature: Any,
   ) -> Float[Array, "R K"]:
+    """The teacher's probabilities for one kind of tokens, `name`."""
     if self.settings.centering == "mean":
       return centered(rows, context.state[name], temperature)
     return sinkhorn_knopp(rows, temperature, counts)
@@ -394,8 +425,11 @@ def most_masked(N: int, share: float) -> int:
   return max(1, int(N * share))
 
 
-def masked(masks: Bool[Array, "R N"], most: int) -> dict[str, Array]:
-  """The places of the masked patches in order, (R, M), and which count."""
+def masked_places(masks: Bool[Array, "R N"], most: int) -> dict[str, Array]:
+  """The places of the masked patches in order, (R, M), and which count.
+
+  M is `most`, and the entries that do not count are places of other patches.
+  """
   order = jnp.argsort(~masks, axis=1, stable=True)[:, :most]
   return {
     "where": order,
@@ -413,8 +447,8 @@ def block_masks(
   """Masks of blocks of patches for a share of the crops (arXiv:2106.08254).
 
   As in DINOv2, the shares of patches to mask are spread evenly over their
-  range, one for each masked crop. A mask has at most that share of patches: it
-  ends when no block fits any more.
+  range, one for each masked crop. A mask has at most that share of patches:
+  blocks are added until no more fit.
   """
   h, w = grid
   num_masked = int(crops * probability)
@@ -433,7 +467,7 @@ def block_masks(
 def _block_mask(
   key: Key[Array, ""], count: Array, grid: tuple[int, int]
 ) -> Bool[Array, "h w"]:
-  """Blocks of 4 patches or more, as far as `count` of them leave room."""
+  """A mask of at most `count` patches, from blocks of about 4 or more."""
   h, w = grid
   rows, columns = jnp.arange(h)[:, None], jnp.arange(w)[None]
 
@@ -444,21 +478,22 @@ def _block_mask(
   def add_block(carry: Any) -> Any:
     mask, failures, key = carry
     key, *keys = jax.random.split(key, 5)
-    left = count - mask.sum()
+    room = count - mask.sum()
     low, high = _LOG_RATIOS
-    area = _LEAST_BLOCK + jax.random.uniform(keys[0]) * (left - _LEAST_BLOCK)
+    area = _LEAST_BLOCK + jax.random.uniform(keys[0]) * (room - _LEAST_BLOCK)
     ratio = jnp.exp(jax.random.uniform(keys[1], minval=low, maxval=high))
     height = jnp.round(jnp.sqrt(area * ratio)).astype(jnp.int32)
     width = jnp.round(jnp.sqrt(area / ratio)).astype(jnp.int32)
     fits = (height < h) & (width < w)
     top = jax.random.randint(keys[2], (), 0, jnp.maximum(h - height, 0) + 1)
-    first = jax.random.randint(keys[3], (), 0, jnp.maximum(w - width, 0) + 1)
+    left = jax.random.randint(keys[3], (), 0, jnp.maximum(w - width, 0) + 1)
     block = (rows >= top) & (rows < top + height)
-    block = block & (columns >= first) & (columns < first + width)
+    block = block & (columns >= left) & (columns < left + width)
     new = (block & ~mask).sum()
-    good = fits & (0 < new) & (new <= left)
-    mask = jnp.where(good, mask | block, mask)
-    return mask, jnp.where(good, 0, failures + 1), key
+    is_added = fits & (0 < new) & (new <= room)
+    mask = jnp.where(is_added, mask | block, mask)
+    return mask, jnp.where(is_added, 0, failures + 1), key
 
   start = jnp.zeros(grid, bool), jnp.int32(0), key
-  return jax.lax.while_loop(unfinished, add_block, start)[0]
+  mask, _, _ = jax.lax.while_loop(unfinished, add_block, start)
+  return mask

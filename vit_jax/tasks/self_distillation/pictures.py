@@ -65,6 +65,7 @@ def as_colours(
 
 
 def _sheet(image: Photograph, cells: UInt8[np.ndarray, "h w 3"]) -> Photograph:
+  """An image, and the colours of its patches beside it."""
   P = len(image) // len(cells)
   patches = cells.repeat(P, axis=0).repeat(P, axis=1)
   return side_by_side([image, patches])

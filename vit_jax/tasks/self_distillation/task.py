@@ -140,16 +140,16 @@ class SelfDistillationTask(UnlabelledTask):
     return SelfDistillation(
       model,
       s,
-      grid_of(model, size),
-      preprocessing.mean,
-      preprocessing.std,
+      grid=grid_of(model, size),
+      mean=preprocessing.mean,
+      std=preprocessing.std,
       momentum=self.ema_decay or 0.0,
     )
 
   def optimizer(
     self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
   ) -> optax.GradientTransformation:
-    """Clips the gradient by part, and holds the last layers at first."""
+    """Clips the gradient by part, and freezes the last layers at first."""
     s = self.self_distillation
     chain = [tx]
     if s.clip_norm:
@@ -168,7 +168,7 @@ class SelfDistillationTask(UnlabelledTask):
 
 
 def last_layers(params: Any) -> Any:
-  """Which parameters are of the layers of prototypes."""
+  """Whether each parameter is one of a head's last layer, the prototypes'."""
   names = "direction", "length"
   return map_paths(
     lambda path, _: any(ends_with(path, name) for name in names), params
@@ -176,7 +176,7 @@ def last_layers(params: Any) -> Any:
 
 
 def clip_by_part(norm: float, parts: Parts) -> optax.GradientTransformation:
-  """Scales gradients to a norm of at most `norm`, of the encoder, each head."""
+  """Scales the gradient of the encoder, and of each head, to at most `norm`."""
 
   def clip(updates: Any, _: Any) -> Any:
     def prefix(path: str) -> str:

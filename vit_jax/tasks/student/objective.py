@@ -32,8 +32,9 @@ def cosine(
   x: Float[Array, "*axes D"], y: Float[Array, "*axes D"]
 ) -> Float[Array, "*axes"]:
   """The cosine between the vectors along the last axis."""
-  lengths = (jnp.sum(jnp.square(v), axis=-1) + _LEAST for v in (x, y))
-  return jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(next(lengths) * next(lengths))
+  squared_x = jnp.sum(jnp.square(x), axis=-1) + _LEAST
+  squared_y = jnp.sum(jnp.square(y), axis=-1) + _LEAST
+  return jnp.sum(x * y, axis=-1) * jax.lax.rsqrt(squared_x * squared_y)
 
 
 def smooth_l1(
@@ -46,9 +47,9 @@ def smooth_l1(
 def resized(
   patches: Float[Array, "B h w D"], grid: Sides
 ) -> Float[Array, "B H W D"]:
-  """A map of patches on another grid, linearly interpolated.
+  """Interpolates a map of patches linearly to another grid.
 
-  It is smoothed where the grid gets coarser.
+  It is smoothed if the new grid is coarser.
   """
   B, h, w, D = patches.shape
   if (h, w) == grid:
@@ -146,7 +147,7 @@ class Imitation(TakesImages, Objective):
     return total, cosines
 
 
-def learned(settings: StudentSettings) -> tuple[str, ...]:
+def learned_outputs(settings: StudentSettings) -> tuple[str, ...]:
   """The names of the outputs that a student learns."""
   return OUTPUTS if settings.learns == "both" else (settings.learns or "",)
 

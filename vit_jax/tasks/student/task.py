@@ -19,7 +19,12 @@ from vit_jax.tasks.means import MeansOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, Curves, Stream
 from vit_jax.tasks.scores import Scores
-from vit_jax.tasks.student.objective import Imitation, grids, learned, size_for
+from vit_jax.tasks.student.objective import (
+  Imitation,
+  grids,
+  learned_outputs,
+  size_for,
+)
 from vit_jax.tasks.student.settings import StudentSettings
 from vit_jax.tasks.task import UNLABELLED, Task
 from vit_jax.tasks.unlabelled import UnlabelledTask
@@ -34,7 +39,7 @@ class StudentTask(UnlabelledTask):
 
   Attributes:
     widths: The teacher's width of each output that is learned, a fact.
-    teacher, teacher_params: The teacher; a model alone is used without.
+    teacher, teacher_params: The teacher; None where the model is used alone.
   """
 
   student: StudentSettings = _PLAIN
@@ -92,7 +97,7 @@ class StudentTask(UnlabelledTask):
     widths = description["targets"]["widths"]
     checked_widths = (
       (name, checked(f"widths.{name}", int, widths[name], WIDTH))
-      for name in learned(self.student)
+      for name in learned_outputs(self.student)
     )
     return dataclasses.replace(self, widths=tuple(checked_widths))
 
@@ -100,9 +105,10 @@ class StudentTask(UnlabelledTask):
     model: Any = teacher.model
     shape = (*teacher.image_size, len(teacher.mean))
     widths = widths_of(model, shape)
+    names = learned_outputs(self.student)
     return dataclasses.replace(
       self,
-      widths=tuple((name, widths[name]) for name in learned(self.student)),
+      widths=tuple((name, widths[name]) for name in names),
       teacher=teacher,
       teacher_params=params,
     )
@@ -110,12 +116,12 @@ class StudentTask(UnlabelledTask):
   def about_teacher(
     self, teacher: Teacher, model: Any, preprocessing: Preprocessing
   ) -> str:
-    """The size of the teacher's images, and how both grids are fitted."""
-    grid, own = grids(teacher, model, preprocessing.image_size)
+    """The size of the teacher's images, and how its patches are resized."""
+    grid, teacher_grid = grids(teacher, model, preprocessing.image_size)
     text = "on images of {} x {}".format(*size_for(teacher, grid))
-    if self.student.learns != "class" and own != grid:
-      text += "; its {} x {} patches are resized to the student's".format(*own)
-      text += " {} x {}".format(*grid)
+    if self.student.learns != "class" and teacher_grid != grid:
+      text += "; its {} x {} patches".format(*teacher_grid)
+      text += " are resized to the student's {} x {}".format(*grid)
     return text
 
   def adapted(self, model: Any) -> Any:
@@ -131,9 +137,9 @@ class StudentTask(UnlabelledTask):
     return Imitation(
       self.student,
       self.teacher,
-      size_for(self.teacher, grid),
-      preprocessing.mean,
-      preprocessing.std,
+      size=size_for(self.teacher, grid),
+      mean=preprocessing.mean,
+      std=preprocessing.std,
     )
 
   def measure(self, model: Any, stream: Stream) -> Measure:
@@ -146,16 +152,15 @@ class StudentTask(UnlabelledTask):
 
 
 def _metrics(task: StudentTask) -> tuple[str, ...]:
-  return ("cosine", *(f"cosine_{name}" for name in learned(task.student)))
+  """The keys of the mean cosine, and of that of each output."""
+  names = learned_outputs(task.student)
+  return ("cosine", *(f"cosine_{name}" for name in names))
 
 
 def make_sums(
   model: Any, objective: Imitation
 ) -> Callable[[Any, Mapping[str, Array], Array, Any], dict[str, Array]]:
-  """Returns a function to sums over a batch.
-
-  It is one from (params, batch, first, teacher's params).
-  """
+  """Returns a function from (params, batch, first, teacher_params) to sums."""
 
   def sums(
     params: Any, batch: Mapping[str, Array], first: Array, teacher_params: Any
@@ -166,7 +171,7 @@ def make_sums(
     teacher = objective.teacher_outputs(teacher_params, images)
     loss, cosines = objective.compare(predicted, teacher)
     each = {"cosine": jnp.stack([*cosines.values()]).mean(axis=0)}
-    each |= {f"cosine_{name}": near for name, near in cosines.items()}
+    each |= {f"cosine_{name}": values for name, values in cosines.items()}
     answers = [x.reshape(len(x), -1) for x in predicted.values()]
     return sums_of(batch, loss, each, jnp.concatenate(answers, axis=1))
 
