@@ -67,7 +67,7 @@ def _suggest(name: str) -> str:
   from vit_jax.__main__ import COMMANDS
   from vit_jax.runtime import hints
 
-  if hint := hints.instead_of(name, "vit_jax"):
+  if hint := hints.hint_instead(name, "vit_jax"):
     return hint
   verb = name.partition("_")[0]  # `load_model` is rather `load_pretrained`.
   same_verb = [other for other in __all__ if other.startswith(f"{verb}_")]

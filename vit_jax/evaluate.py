@@ -20,7 +20,7 @@ from typing import Any
 from absl import flags
 
 from vit_jax.runtime import callable_module, command, hints, hosts
-from vit_jax.runtime.callable_module import in_a_thread
+from vit_jax.runtime.callable_module import without_workers
 from vit_jax.runtime.shown import path_of_run
 
 
@@ -148,7 +148,7 @@ def evaluate(
 
   if folder is not None:
     options["folder"] = os.fspath(folder)
-  options = in_a_thread(options)
+  options = without_workers(options)
   return Metrics(
     evaluate_checkpoint(
       path_of_run(run), test=test, per_class=per_class, out=out, **options

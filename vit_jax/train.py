@@ -76,7 +76,7 @@ def main(_: list[str]) -> int | None:
     show_layers(settings, may_lower_batch)
     return None
   try:
-    with hosts.lost_peers():
+    with hosts.detect_lost_peers():
       loop.train(
         settings,
         options.workdir,

@@ -141,7 +141,7 @@ def test_few_images_without_labels_get_the_command_that_goes_on(
   rows = header(plan, "runs/x")
   at = [name for name, _ in rows].index("training")
   assert "published weights are the better start:" in rows[at][1]
-  going_on = hints.going_on(config.data.root)
+  going_on = hints.command_to_continue(config.data.root)
   assert rows[at + 1] == ("", f"{going_on}  (downloads 88 MB)")
   monkeypatch.setattr(few_images, "ENOUGH", len(plan.source))
   assert "training" not in dict(header(plan, "runs/x"))

@@ -102,4 +102,4 @@ def test_a_place_is_told_as_the_flag_of_the_command(
   monkeypatch, flags, line, told
 ):
   monkeypatch.setattr(usage.flags, "FLAGS", flags)
-  assert usage.in_flags(line) == told
+  assert usage.rewrite_in_flags(line) == told

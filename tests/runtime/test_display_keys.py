@@ -7,7 +7,7 @@ import re
 import pytest
 
 import vit_jax
-from vit_jax.runtime.display import Metric, Split, moved, parse
+from vit_jax.runtime.display import Metric, Split, move_split, parse
 from vit_jax.tasks.outcome import Outcome
 
 ROW = {
@@ -51,7 +51,7 @@ def test_metrics_of_a_split_become_those_of_another_and_no_other_key_changes():
   # "test/" stands inside a name too, where nothing may be replaced.
   row = {"test/loss": 1.0, "test/test/x": 2, "latest/test/y": 3, "step": 4}
   expected = {"eval/loss": 1.0, "eval/test/x": 2, "latest/test/y": 3, "step": 4}
-  found = moved(row, Split.TEST, Split.EVAL)
+  found = move_split(row, Split.TEST, Split.EVAL)
   assert found == expected
   assert [*found] == [*expected]
 

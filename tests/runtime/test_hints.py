@@ -36,7 +36,7 @@ def test_a_path_is_near_by_its_name_not_its_ending(
   monkeypatch.chdir(tmp_path)
   for name in ("cat.jpg", "picture.jpg", "my_photos"):
     (tmp_path / name).touch()
-  assert hints.beside(typed) == meant
+  assert hints.similar_path(typed) == meant
 
 
 @hints.accepts("loaded.save(1, top=3)", same={"k": "top"})
@@ -111,7 +111,7 @@ def test_what_a_hint_advises_is_there(row):
 
 @pytest.mark.parametrize("of", OWN)
 def test_what_works_has_no_hint(of):
-  for name in hints.elsewhere(of):
+  for name in hints.names_elsewhere(of):
     assert not (of != "vit_jax" and has(of, name)), name
     assert name not in vit_jax.__all__ or of != "vit_jax", name
 
@@ -128,13 +128,13 @@ def test_what_works_has_no_hint(of):
   ],
 )
 def test_an_attribute_always_has_a_line(name, said):
-  assert hints.of_attribute(name, "loaded", ("predict", "params")) == said
+  assert hints.hint_for_attribute(name, "loaded", ("predict", "params")) == said
 
 
 def test_a_pattern_stands_for_names():
-  text = hints.instead_of("ViTImageProcessor", "vit_jax")
+  text = hints.hint_instead("ViTImageProcessor", "vit_jax")
   assert text.startswith("; did you mean loaded.preprocess(images)")
-  assert not hints.instead_of("processor_of", "vit_jax")
+  assert not hints.hint_instead("processor_of", "vit_jax")
 
 
 @pytest.mark.parametrize(
@@ -153,5 +153,5 @@ def test_a_path_that_is_there_is_never_meant_by_itself(tmp_path, path, said):
   os.mkfifo(tmp_path / "pipe")
   (tmp_path / "link").symlink_to("gone")
   path = str(tmp_path / path)
-  assert path not in hints.beside(path)
-  assert hints.of_path(path) == said
+  assert path not in hints.similar_path(path)
+  assert hints.hint_for_path(path) == said

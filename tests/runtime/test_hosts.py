@@ -236,7 +236,7 @@ def test_a_process_that_compiles_for_longer_is_waited_for():
     "def total(x):\n"
     "  time.sleep(33 * jax.process_index())\n"
     "  return x.sum()\n"
-    "total = hosts.together(jax.jit(total))\n"
+    "total = hosts.compile_together(jax.jit(total))\n"
     "assert int(total(x)) == int(total(x)) == 2\n"
   )
   assert [code for code, _ in _pair(script)] == [0, 0]
@@ -249,7 +249,7 @@ def test_a_process_that_fails_does_not_wait_for_the_others():
     "  time.sleep(100)\n"
     "from vit_jax.runtime import command\n"
     "def main(_):\n"
-    "  with hosts.lost_peers():\n"
+    "  with hosts.detect_lost_peers():\n"
     "    raise jax.errors.JaxRuntimeError('UNKNOWN: Gloo timed out\\nmore')\n"
     "command.run(main)\n"
   )

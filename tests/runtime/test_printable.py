@@ -5,7 +5,7 @@ import io
 import pytest
 
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.printable import say, wrapped
+from vit_jax.runtime.printable import say, wrap
 
 FORTY = "As wide as this terminal of forty signs."
 LINE = "error: no such folder, and a sentence of many words for the reader"
@@ -53,19 +53,19 @@ class Terminal(io.StringIO):
   ],
 )
 def test_lines_are_wrapped_between_words(line, lines):
-  result = wrapped(line, 40).split("\n")
+  result = wrap(line, 40).split("\n")
   assert result[: len(lines)] == lines
   # Nothing is lost or added.
   assert " ".join(result).split() == line.split()
 
 
 def test_further_lines_hang():
-  assert wrapped("model    a ViT of layers", 15).split("\n") == [
+  assert wrap("model    a ViT of layers", 15).split("\n") == [
     "model    a ViT",
     "  of layers",
   ]
   header = "model    a ViT of four layers, width 64"
-  assert wrapped(f"{header}\nnext", 30).split("\n") == [
+  assert wrap(f"{header}\nnext", 30).split("\n") == [
     "model    a ViT of four layers,",
     "         width 64",
     "next",
@@ -80,7 +80,7 @@ def test_a_pipe_and_a_log_get_whole_lines(monkeypatch):
     say(LINE, stream)
     say(LINE, stream, whole=True)
   assert pipe.getvalue() == f"{LINE}\n{LINE}\n"
-  assert terminal.getvalue() == f"{wrapped(LINE, 40)}\n{LINE}\n"
+  assert terminal.getvalue() == f"{wrap(LINE, 40)}\n{LINE}\n"
   logged = []
   drawn = Terminal()
   monkeypatch.setattr("sys.stdout", drawn)
@@ -88,4 +88,4 @@ def test_a_pipe_and_a_log_get_whole_lines(monkeypatch):
   display.copy_to(logged.append)
   display.note(LINE)
   assert logged == [LINE]
-  assert drawn.getvalue() == f"{wrapped(LINE, 40)}\n"
+  assert drawn.getvalue() == f"{wrap(LINE, 40)}\n"

@@ -24,11 +24,11 @@ def handlers():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_recorded(number, capfd):
-  with StopSignal().awaited() as stop:
+  with StopSignal().recording() as stop:
     assert not stop.reached(1)
     os.kill(os.getpid(), number)
     assert stop.reached(2)
-    assert stop.interrupted("x").exit_code == 128 + number
+    assert stop.make_error("x").exit_code == 128 + number
   said = "Ctrl-C again" in capfd.readouterr().err
   assert said == (number == signal.SIGINT)
 
@@ -40,7 +40,7 @@ def test_it_is_not_lost_in_a_callback_that_swallows_errors():
     if phase == "start":
       os.kill(os.getpid(), signal.SIGINT)
 
-  with StopSignal().awaited() as stop:
+  with StopSignal().recording() as stop:
     gc.callbacks.append(interrupted)
     try:
       gc.collect()
@@ -50,7 +50,7 @@ def test_it_is_not_lost_in_a_callback_that_swallows_errors():
 
 
 def test_waiting_is_given_up(capfd):
-  with StopSignal().awaited() as stop:
+  with StopSignal().recording() as stop:
     start = time.perf_counter()
     with pytest.raises(Interrupted), stop.waiting():
       os.kill(os.getpid(), signal.SIGTERM)
@@ -61,13 +61,13 @@ def test_waiting_is_given_up(capfd):
 
 
 def test_without_a_signal_the_handlers_are_as_before(handlers):
-  with StopSignal().awaited():
+  with StopSignal().recording():
     pass
   assert handlers == {number: signal.getsignal(number) for number in handlers}
 
 
 def test_after_a_signal_sigterm_is_ignored(handlers):
-  with StopSignal().awaited():
+  with StopSignal().recording():
     os.kill(os.getpid(), signal.SIGTERM)
   assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
   assert signal.getsignal(signal.SIGINT) is handlers[signal.SIGINT]
@@ -77,7 +77,7 @@ def test_a_second_ctrl_c_leaves_at_once():
   code = (
     "import os, signal, time\n"
     "from vit_jax.runtime.stops import StopSignal\n"
-    "with StopSignal().awaited():\n"
+    "with StopSignal().recording():\n"
     "  os.kill(os.getpid(), signal.SIGINT)\n"
     "  os.kill(os.getpid(), signal.SIGINT)\n"
     "  time.sleep(60)\n"

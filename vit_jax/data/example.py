@@ -73,7 +73,7 @@ class Source(Protocol):
     def __getattr__(self, name: str) -> Any:
       """Raises AttributeError, with what may be meant by the name."""
       who = f"{type(self).__name__!r} object has"
-      raise hints.no_attribute(self, name, "source", who)
+      raise hints.attribute_error(self, name, "source", who)
 
 
 class Subset(Source):

@@ -95,10 +95,10 @@ class Prediction:
 
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what may be meant by the name."""
-    hint = hints.instead_of(name, "answer")
+    hint = hints.hint_instead(name, "answer")
     if not name.startswith("_"):
       own = [field.name for field in dataclasses.fields(self)]
-      hint = hints.of_attribute(name, "answer", own)
+      hint = hints.hint_for_attribute(name, "answer", own)
     raise AttributeError(
       f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
       name=name,
@@ -144,7 +144,7 @@ class Predictions(list[Prediction]):
     """Raises AttributeError: each of the answers has attributes."""
     hint = ""
     if not name.startswith("_"):
-      hint = hints.instead_of(name, "answers") or (
+      hint = hints.hint_instead(name, "answers") or (
         "; there is an answer for each image: answers[0].names[0]"
       )
     raise AttributeError(
@@ -371,7 +371,7 @@ def unreadable(prediction: Prediction) -> ValueError:
   """An error about an image that could not be read, and what may be meant."""
   name = prediction.image
   reason = prediction.error or ""
-  if not os.path.exists(name) and (hint := hints.of_path(name)):
+  if not os.path.exists(name) and (hint := hints.hint_for_path(name)):
     reason = f"{reason.rstrip('.')}; {hint}"
   return ValueError(f"{name}: {reason}")
 

@@ -381,7 +381,7 @@ class Answering(Opened):
     try:
       query = self.embed_texts(text)
     except NoTextTowerError as error:
-      near = hints.of_path(text)
+      near = hints.hint_for_path(text)
       raise ValueError(
         f"{text}: there is no such file{f'; {near}' if near else '.'} A text "
         f"takes a model of images and text: {error}"

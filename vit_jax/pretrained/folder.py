@@ -149,7 +149,7 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
     raise ValueError(
       f"{folder} holds several files of weights, {names}: name one."
     )
-  if run := hints.run_of(str(folder)):
+  if run := hints.find_run(str(folder)):
     raise ValueError(
       f"{folder} is a folder without weights: did you mean {run}?"
     )

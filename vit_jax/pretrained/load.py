@@ -91,7 +91,7 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
       differences.
   """
   for name in overrides:
-    if hint := hints.instead_of(name, "vit_jax.load_pretrained()"):
+    if hint := hints.hint_instead(name, "vit_jax.load_pretrained()"):
       raise ValueError(f"{name} is not a setting of a model{hint}")
   return _open_and_read(
     lambda: open_checkpoint(source, **overrides).with_scaled_head(),

@@ -248,7 +248,7 @@ class Loaded(Answering):
       return alias.resolve(self)
     hint = ""
     if not name.startswith("_"):
-      hint = hints.of_attribute(name, "loaded", _FOR_USERS)
+      hint = hints.hint_for_attribute(name, "loaded", _FOR_USERS)
     raise AttributeError(
       f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
       name=name,

@@ -65,7 +65,7 @@ def _nearest_names(source: str) -> list[str]:
   names += [n for n in on_the_hub if n.count("/") == source.count("/")]
   names = [*dict.fromkeys(names)]  # A model may be published twice.
   near = difflib.get_close_matches(source.lower(), names, n=3, cutoff=0.4)
-  return [*dict.fromkeys((*hints.beside(source), *near))][:3]
+  return [*dict.fromkeys((*hints.similar_path(source), *near))][:3]
 
 
 def _names_with_timms(source: str) -> list[str]:

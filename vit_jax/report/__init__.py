@@ -33,7 +33,7 @@ def report(
   from vit_jax.report.write import write_report
 
   folders = [path_of_run(run) for run in runs]
-  options = callable_module.in_a_thread(options)
+  options = callable_module.without_workers(options)
   return Shown((write_report(folders, out=out, **options),))
 
 

@@ -54,7 +54,7 @@ def load_file(name: str) -> tuple[pathlib.Path, Any]:
     shipped = shipped_configs()
     if name not in shipped:
       every = ", ".join(shipped)
-      hint = hints.of_path(name, shipped)
+      hint = hints.hint_for_path(name, shipped)
       hint = hint or f"the configurations that come with vit_jax are {every}."
       raise ValueError(f"there is no file {name!r}; {hint}")
     path = shipped[name]

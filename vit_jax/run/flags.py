@@ -120,7 +120,7 @@ def _parse(
     if name == "pretrained" and (not value or value[0].startswith("-")):
       raise ValueError(_no_weights())
     if workdir and name not in flags.FLAGS:
-      if advice := usage.going_on(name, "".join(value), "--workdir"):
+      if advice := usage.how_to_resume(name, "".join(value), "--workdir"):
         raise ValueError(advice)
     is_known = name in flags.FLAGS or name.startswith("config.")
     if is_known and not _stands_alone(name):
@@ -205,7 +205,7 @@ def _kind(data: str) -> tuple[str, str]:
     return f"config.data.{place.key}", f"{place.words} {data}"
   file = data.partition(":")[0]
   if not os.path.isfile(file) and file not in shipped_configs():
-    hint = hints.of_path(data, shipped_configs())
+    hint = hints.hint_for_path(data, shipped_configs())
     hint = hint or "`vit_jax configs` lists those that come with it."
     raise ValueError(
       f"{data!r} is neither a folder here nor a configuration; {hint}"

@@ -151,7 +151,7 @@ class FinishedRun:
       return alias.resolve(self)
     hint = ""
     if not name.startswith("_"):
-      hint = hints.of_attribute(name, "run", _OF_A_RUN)
+      hint = hints.hint_for_attribute(name, "run", _OF_A_RUN)
     raise AttributeError(
       f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
       name=name,
@@ -303,8 +303,8 @@ def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
       if "." in keyword:  # It is no keyword of Python's.
         keyword = f'settings={{"{keyword}": ...}}'
       hint = f"; did you mean {keyword}?" if near else f"; {ALL_KEYS}"
-      hint = hints.instead_of(name, "vit_jax.train()") or hint
-      if says := usage.going_on(name, _run_name(value), "workdir"):
+      hint = hints.hint_instead(name, "vit_jax.train()") or hint
+      if says := usage.how_to_resume(name, _run_name(value), "workdir"):
         raise ValueError(says)
       raise ValueError(f"{name} is not a setting of a run{hint}")
     if key in values:
@@ -393,6 +393,6 @@ def _settings(config: Any, values: Mapping[str, Any]) -> Settings:
     return settings
   size = settings.image_size or (0, 0)
   if workers_for(settings.data.photographs, size):
-    callable_module.say_in_a_thread("loader={'num_workers': 4}")
+    callable_module.say_no_workers("loader={'num_workers': 4}")
   loader = dataclasses.replace(settings.loader, num_workers=0)
   return dataclasses.replace(settings, loader=loader)

@@ -67,7 +67,7 @@ def train(
   display = Display(active=jax.process_index() == 0)
   with contextlib.ExitStack() as stack:
     stack.push(functools.partial(outputs.say_interrupted, display))
-    signal = stack.enter_context(StopSignal().awaited())
+    signal = stack.enter_context(StopSignal().recording())
     with signal.waiting():
       check_lock = stack.enter_context(sole_writer(workdir, display.note))
       described = latest_described(workdir)

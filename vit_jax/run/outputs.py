@@ -152,7 +152,9 @@ def jit_digest(plan: Plan) -> Callable:
   """
   seed = np.int64(plan.settings.seed)
   whole = sharding.replicated_sharding(plan.mesh)
-  summed = hosts.together(jax.jit(descriptions.digest_of, out_shardings=whole))
+  summed = hosts.compile_together(
+    jax.jit(descriptions.digest_of, out_shardings=whole)
+  )
   if plan.mesh.size == 1 and jax.default_backend() == "cpu":
     summed = _digest_on_host  # A program takes a second or more to compile.
 

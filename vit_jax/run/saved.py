@@ -29,7 +29,7 @@ from vit_jax.run.evaluation import open_stream
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime import hints
-from vit_jax.runtime.display import Display, Split, evaluation_text, moved
+from vit_jax.runtime.display import Display, Split, evaluation_text, move_split
 from vit_jax.runtime.files import CSV, output_file
 from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.answers import calibrator_of
@@ -266,7 +266,7 @@ def test_run(
   with contextlib.closing(stream):
     evaluator = Evaluator(task.measure(model, stream), stream)
     metrics = evaluator(params).metrics
-  tested = moved(metrics, Split.EVAL, Split.TEST)
+  tested = move_split(metrics, Split.EVAL, Split.TEST)
   return {Split.TEST.key("step"): step, **tested}
 
 

@@ -23,7 +23,7 @@ from vit_jax.runtime.display import (
   Split,
   clock,
   evaluation_text,
-  moved,
+  move_split,
 )
 from vit_jax.runtime.meter import shares
 from vit_jax.runtime.printable import counted
@@ -210,7 +210,7 @@ def _better_command(plan: Plan) -> str | None:
 
   count, root = len(plan.source), data.root or ""
   if task.labels is NONE:
-    enough, command = few_images.ENOUGH, hints.going_on(root)
+    enough, command = few_images.ENOUGH, hints.command_to_continue(root)
   else:
     enough, command = few_images.FEW, few_images.better_command(root)
   if count >= enough:
@@ -304,7 +304,7 @@ def closing(
   if best is not None:
     lines.append("Best checkpoint: step {:,} with {}.".format(*best))
   if tested is not None:
-    found = moved(tested, Split.TEST, Split.EVAL)
+    found = move_split(tested, Split.TEST, Split.EVAL)
     shown = evaluation_text(found, metrics)
     shown += plan.task.scores.verdict(found).aside
     best_step = tested[Split.TEST.key("step")]

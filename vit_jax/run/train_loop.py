@@ -302,7 +302,7 @@ class TrainLoop:
     if step and folds and not self._evaluated:  # No row has them yet.
       self.outputs.write(step, folds)
     saved = f"step {step:,} is saved" if step else "no step was taken"
-    return self.signal.interrupted(f"told to stop; {saved}")
+    return self.signal.make_error(f"told to stop; {saved}")
 
   @contextlib.contextmanager
   def _aside(self, kind: str) -> Iterator[None]:

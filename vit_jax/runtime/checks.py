@@ -19,7 +19,8 @@ PerChannel = tuple[float, ...]
 MAX_PIXELS = 89_478_485
 """Larger images are refused before decoding; the limit is Pillow's own.
 
-JPEG files may have four times as many, as they can be reduced while decoding.
+JPEG files may have four times as many pixels, as they can be reduced while
+decoding.
 """
 _MOST_FLOAT = 3.4e38
 """Larger numbers overflow in float32, in which models compute."""
@@ -29,19 +30,25 @@ _NEEDED |= {bool: "True or False", str: "a text"}
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """A condition on a value, which `text` completes to "must <text>"."""
+  """A condition on a value.
+
+  Attributes:
+    text: The end of a message that says what the value "must ...".
+    holds: Whether a value meets the condition.
+  """
 
   text: str
   holds: Callable[[Any], bool]
 
 
 def up_to(most: float, why: str, least: int = 1) -> Rule:
-  """A size in a range, whose end has a reason."""
+  """A rule for a size from `least` to `most`; `why` explains the limit."""
   text = f"be {least} or more, and at most {most:,}: {why}"
   return Rule(text, lambda x: least <= x <= most)
 
 
 def _is_pattern(text: str) -> bool:
+  """Whether a text is a regular expression."""
   try:
     return re.compile(text) is not None
   except re.error:
@@ -79,7 +86,7 @@ CHANNELS = Rule(f"be a finite number {_EACH}", bool)
 POSITIVE_CHANNELS = Rule(
   f"be a number above 0 {_EACH}", lambda values: min(values, default=0) > 0
 )
-# Type and condition of keywords and flags about images.
+# The type and the rule of keywords and flags about images.
 IMAGE_VALUES = {
   "image_size": (Sides, SIDES),
   "grid": (Sides, SIDES),
@@ -95,19 +102,19 @@ def checked(
   must: Rule | None = None,
   choices: tuple[str, ...] = (),
 ) -> Any:
-  """Converts a value to a type: a list to a tuple, an int to a float.
+  """The value, converted to a type: a list to a tuple, an int to a float.
 
   The type is `int`, `float`, `bool`, `str` or a tuple type such as
   `tuple[int, int]`, for which one number stands for both, or
   `tuple[float, ...]`; with `| None`, None is accepted as well. `must` is a
-  condition on the converted value. Raises ValueError if the value has another
-  type, or is out of range.
+  condition on the converted value. Raises ValueError, which names `name`, if
+  the value is of another type, breaks the rule or is not among `choices`.
   """
   kind, optional = without_none(kind)
   if value is None and optional:
     return None
   try:
-    result = _converted(kind, value)
+    result = _convert(kind, value)
   except TypeError as error:
     several = typing.get_origin(kind) is tuple
     needed = must.text if must and several else f"be {error}"
@@ -129,10 +136,10 @@ def without_none(kind: Any) -> tuple[Any, bool]:
   return inner, True
 
 
-def _converted(kind: Any, value: Any) -> Any:
-  """The value as another type; a TypeError says what is needed instead."""
+def _convert(kind: Any, value: Any) -> Any:
+  """The value as another type; raises TypeError with what is needed instead."""
   if typing.get_origin(kind) is tuple:
-    return _tuple(typing.get_args(kind), value)
+    return _convert_tuple(typing.get_args(kind), value)
   if isinstance(value, bool) and kind is not bool:
     value = None  # Python counts True and False as numbers.
   if kind is int and isinstance(value, numbers.Integral):
@@ -147,7 +154,8 @@ def _converted(kind: Any, value: Any) -> Any:
   raise TypeError(_NEEDED[kind])
 
 
-def _tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+def _convert_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+  """The value as a tuple of these types; raises TypeError as `_convert`."""
   if hasattr(value, "tolist"):  # A NumPy array.
     value = value.tolist()
   if kinds == (int, int) and isinstance(value, numbers.Integral):
@@ -156,4 +164,4 @@ def _tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     kinds = kinds[:1] * len(value)
   if not isinstance(value, list | tuple) or len(value) != len(kinds):
     raise TypeError(f"{len(kinds)} numbers")
-  return tuple(map(_converted, kinds, value))
+  return tuple(map(_convert, kinds, value))

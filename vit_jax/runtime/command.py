@@ -27,7 +27,7 @@ flags.disclaim_key_flags()
 USAGE_EXIT = 2
 _CLOSED_EXIT = 141  # As a shell reports a program that SIGPIPE ended.
 _STREAMS = ("stdin", "stdout", "stderr")
-# The exit codes of errors that are told in one line; the first that fits.
+# Exit codes of errors that are reported in one line; the first match counts.
 _EXITS = dict.fromkeys((ChildProcessError, ConnectionError), MENDABLE)
 _EXITS |= {ValueError: USAGE_EXIT, OSError: USAGE_EXIT, FloatingPointError: 1}
 _COMPILED_BYTES = 4 * 2**30  # Size limit of the cache of compiled programs.
@@ -38,7 +38,7 @@ _GONE = (
 )
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
-_MMAP_MAX, _LARGE = 65_536, 32 * 2**20  # Its default; the largest threshold.
+_MMAP_MAX, _LARGE = 65_536, 32 * 2**20  # The default; the largest threshold.
 # Flags that take several numbers, with their help texts.
 _SEVERAL = {
   "image_size": (
@@ -59,9 +59,9 @@ def run(
 ) -> None:
   """Runs `main` under absl's flags; bad input prints one line and exits with 2.
 
-  A lost worker or peer exits with 75, as the same command may succeed. Our
-  checks raise ValueError or OSError, which are printed without a traceback.
-  VIT_JAX_TRACEBACK=1 shows the traceback.
+  After the loss of a worker or a peer, the exit code is 75, as the same command
+  may then succeed. Our checks raise ValueError or OSError, which are printed
+  without a traceback. VIT_JAX_TRACEBACK=1 shows the traceback.
 
   Args:
     main: The command. It takes the command line's arguments, without the name
@@ -77,11 +77,11 @@ def run(
     if not flags.FLAGS["verbosity"].present:
       # Libraries log every file they read.
       logging.set_verbosity(logging.ERROR)
-    # It logs a traceback of each error that it raises.
+    # This library logs a traceback of each error that it raises.
     std_logging.getLogger("gcsfs").setLevel(std_logging.CRITICAL)
     arguments = argv[1:]
     _check_arguments(arguments, takes)
-    if "coordinator" not in flags.FLAGS:  # It cannot run on several hosts.
+    if "coordinator" not in flags.FLAGS:  # The command runs on one host.
       hosts.stay_alone()
     if was_closed:
       then = _KEPT if resumes else "what this command prints is lost."
@@ -105,13 +105,19 @@ def run(
 
 
 def _explain(error: BaseException, resumes: bool) -> None:
-  """Ends the process with one line, unless the error is a bug of ours."""
+  """Ends the process with one line, unless the error is a bug of ours.
+
+  After a bug, the process has 10 s to end with a traceback.
+  """
   if isinstance(error, KeyboardInterrupt):
     further = "; the same command resumes the run" if resumes else ""
     _fail(f"stopped by Ctrl-C{further}.", code=130)
   for kind, code in _EXITS.items():
     if isinstance(error, kind):
-      _fail(usage.in_flags(_one_line(error)), getattr(error, "exit_code", code))
+      _fail(
+        usage.rewrite_in_flags(_one_line(error)),
+        getattr(error, "exit_code", code),
+      )
   hosts.leave_soon(1)
 
 
@@ -133,13 +139,13 @@ def keep_freed_memory() -> None:
 
   XLA's CPU backend frees its buffers at every step. By default, large ones go
   back to the system, and new ones are mapped in page by page, which takes up to
-  a third of a train step. It is kept in one heap, because the others, of
-  threads, are too small for such buffers.
+  a third of a train step. All memory is kept in one heap, because the heaps of
+  threads are too small for such buffers.
   """
   if libc := _glibc():
     libc.mallopt(_M_ARENA_MAX, 1)
     libc.mallopt(_M_MMAP_MAX, 0)
-    libc.mallopt(_M_TRIM_THRESHOLD, -1)  # Never give it back.
+    libc.mallopt(_M_TRIM_THRESHOLD, -1)  # Never give memory back.
 
 
 def give_back_freed_memory() -> None:
@@ -164,16 +170,17 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def values(*names: str) -> dict[str, Any]:
-  """The values of these flags, as keywords."""
+  """The values of these flags, by their names."""
   return {name: flags.FLAGS[name].value for name in names}
 
 
 def first_given(*names: str) -> str | None:
   """The first of these flags that is given a value, or None."""
-  each = ((name, flags.FLAGS[name]) for name in names)
-  return next(
-    (n for n, f in each if f.value and not f.using_default_value), None
-  )
+  for name in names:
+    flag = flags.FLAGS[name]
+    if flag.value and not flag.using_default_value:
+      return name
+  return None
 
 
 def define_overrides() -> None:
@@ -198,7 +205,7 @@ def overrides() -> dict[str, Any]:
   """Keywords for `load_pretrained`, from the flags that were given."""
   keywords = values("step", "best", "task", "base", "num_heads", "gelu")
   keywords |= values("layer_norm_epsilon", "pooling")
-  keywords |= {name: _several(name) for name in _SEVERAL}
+  keywords |= {name: _numbers_of(name) for name in _SEVERAL}
   return _given_keywords(keywords)
 
 
@@ -215,11 +222,13 @@ def define_choice() -> None:
 
 
 def _define_best() -> None:
+  """Defines the flag --best."""
   says = "Take the run's checkpoint with the best score."
   flags.DEFINE_bool("best", False, says)
 
 
 def _define_own() -> None:
+  """Defines the flags for a task of the user's own, and for moved weights."""
   says = "The run's task as file.py:Class, if it is one of your own."
   flags.DEFINE_string("task", None, says)
   says = "Base of a LoRA run, or a student's teacher, if it moved."
@@ -237,17 +246,21 @@ def _given_keywords(keywords: dict[str, Any]) -> dict[str, Any]:
   return {k: v for k, v in keywords.items() if v is not None and v is not False}
 
 
-def _several(name: str) -> tuple[float, ...] | None:
-  """The numbers given to a flag of `_SEVERAL`, or None."""
+def _numbers_of(name: str) -> tuple[float, ...] | None:
+  """The numbers given to a flag of `_SEVERAL`; None if it was not given.
+
+  Raises ValueError if they are of another type or out of range.
+  """
   value = flags.FLAGS[name].value
   if value is not None:
-    with contextlib.suppress(ValueError, SyntaxError):  # No numbers at all.
+    with contextlib.suppress(ValueError, SyntaxError):  # `checked` refuses it.
       value = ast.literal_eval(value)
   kind, must = IMAGE_VALUES[name]
   return checked(f"--{name}", kind | None, value, must)
 
 
 def _check_arguments(arguments: list[str], takes: str) -> None:
+  """Ends the process with a line if arguments are missing or too many."""
   needed = re.sub(r"\[.*\]", "", takes).split()
   if len(arguments) < len(needed):
     name = needed[len(arguments)].removesuffix("...")
@@ -277,9 +290,10 @@ def _keep_compiled() -> None:
 def _parse(
   define: Callable[[], None] | None, takes: str, argv: list[str]
 ) -> list[str]:
-  """Defines the flags and parses them, or shows the help; a mistake is a line.
+  """Defines and parses the flags, or shows the help; returns other arguments.
 
-  `argv` is `sys.argv`, in which `define` may put flags for short forms.
+  A mistake ends the process with a line. `argv` is `sys.argv`, in which
+  `define` may put flags for short forms.
   """
   flags.FLAGS.set_gnu_getopt(True)
   help_form = next(filter(None, map(usage.ASKED.get, argv[1:])), "")
@@ -292,19 +306,19 @@ def _parse(
     if help_form:
       doc = sys.modules["__main__"].__doc__ or ""
       with until_closed():
-        sys.exit(say(usage.text(doc, takes, help_form), sys.stdout))
+        sys.exit(say(usage.help_text(doc, takes, help_form), sys.stdout))
     return flags.FLAGS(list(argv))
   except flags.UnrecognizedFlagError as error:
-    _fail(usage.unknown(error, takes))
+    _fail(usage.unknown_flag(error, takes))
   except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:
-    _fail(usage.in_flags(_one_line(error)))
+    _fail(usage.rewrite_in_flags(_one_line(error)))
 
 
 def complete(*commands: str) -> None:
   """Answers a shell that asks for completions, and ends the process.
 
   `eval "$(register-python-argcomplete vit_jax)"` makes bash and zsh ask. The
-  first word may be one of `commands`; any, if the command is known already.
+  first word may be one of `commands`, or any word if there are none.
   """
   if "_ARGCOMPLETE" in os.environ:
     import argcomplete
@@ -317,7 +331,7 @@ def complete(*commands: str) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-  """The line of an error's message that says what is wrong, its first."""
+  """The first line of an error's message, which says what is wrong."""
   lines = [line.strip() for line in str(error).splitlines() if line.strip()]
   if not lines:
     return type(error).__name__
@@ -336,6 +350,7 @@ def _folder_is_gone() -> bool:
 
 
 def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
+  """Prints an error in one line, and ends the process."""
   if _folder_is_gone():
     message = f"{message.removesuffix('.')}; {_GONE}"
   # The message may quote control characters of a file or a flag.
@@ -347,8 +362,8 @@ def _fail(message: str, code: int = USAGE_EXIT) -> NoReturn:
 def open_missing_streams() -> bool:
   """Opens standard streams that were closed at the start, on the null device.
 
-  Python has None in their place, and the next file that is opened gets the
-  number of such a stream. Returns whether standard output was closed.
+  Python has None in the place of a closed stream, and the next file that is
+  opened gets its number. Returns whether standard output was closed.
   """
   was_closed = sys.stdout is None
   for number, name in enumerate(_STREAMS):
@@ -356,7 +371,7 @@ def open_missing_streams() -> bool:
       continue
     target = os.open(os.devnull, os.O_RDWR)
     try:
-      os.fstat(number)  # It is another file's by now.
+      os.fstat(number)  # The number may be another file's by now.
     except OSError:
       os.dup2(target, number)
     mode = "w" if number else "r"
@@ -367,9 +382,10 @@ def open_missing_streams() -> bool:
 
 @contextlib.contextmanager
 def until_closed() -> Iterator[None]:
-  """Ends the process quietly if the reader of its output, as `head`, has ended.
+  """Ends the process quietly once the reader of its output, as `head`, has
+  ended.
 
-  Raises SystemExit then, and BrokenPipeError for any other pipe.
+  Raises SystemExit in this case, and BrokenPipeError for any other pipe.
   """
   try:
     yield
@@ -386,10 +402,10 @@ def until_closed() -> Iterator[None]:
 
 
 def outlive_readers(then: str) -> None:
-  """Lets the process go on where its output can no longer be written.
+  """Lets the process go on when its output can no longer be written.
 
-  The reader may have gone, as `head` or a terminal, or the disk may be full
-  that the output is on. One line on standard error says so, and ends in `then`.
+  The reader, such as `head` or a terminal, may have gone, or the disk with the
+  output may be full. One line on standard error says so, and ends in `then`.
   """
 
   def tell(error: OSError) -> None:
@@ -401,22 +417,22 @@ def outlive_readers(then: str) -> None:
     if type(stream) is not io.TextIOWrapper:  # A notebook's, or a test's.
       continue
     stream.flush()
-    raw: Any = _Lasting(stream.fileno(), tell if name == "stdout" else None)
-    setattr(
-      sys,
-      name,
-      io.TextIOWrapper(
-        raw if stream.write_through else io.BufferedWriter(raw),
-        encoding=stream.encoding,
-        errors=stream.errors,
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-      ),
+    raw: Any = _LossyStream(stream.fileno(), tell if name == "stdout" else None)
+    lasting = io.TextIOWrapper(
+      raw if stream.write_through else io.BufferedWriter(raw),
+      encoding=stream.encoding,
+      errors=stream.errors,
+      line_buffering=stream.line_buffering,
+      write_through=stream.write_through,
     )
+    setattr(sys, name, lasting)
 
 
-class _Lasting(io.FileIO):
-  """A stream that drops all that follows its first error."""
+class _LossyStream(io.FileIO):
+  """A stream that drops everything after its first error.
+
+  It calls `tell` once with that error.
+  """
 
   def __init__(self, number: int, tell: Callable[[OSError], None] | None):
     super().__init__(number, "w", closefd=False)

@@ -1,7 +1,7 @@
 """Metrics by their keys, and how a run shows them and its progress.
 
 A key, such as "eval/top1", is the split and the metric's name. Files, charts
-and own tasks have the keys as text. Only this module knows how a key is
+and users' own tasks have the keys as text. Only this module knows how a key is
 written; all others make and read keys through it.
 """
 
@@ -24,7 +24,8 @@ from vit_jax.runtime.printable import counted, fit, printable_lines
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
-_PLAIN = "_not_averaged"  # Ends the score of parameters that are averaged.
+# The end of the name of a score that is measured without averaged parameters.
+_PLAIN = "_not_averaged"
 _NARROW = 100  # Terminals of fewer characters have no room for a bar.
 _BETWEEN = "/"
 
@@ -44,7 +45,7 @@ class Split(enum.StrEnum):
     return f"{self.value}{_BETWEEN}{metric}"
 
   def keyed(self, scores: Mapping[str, Any]) -> dict[str, Any]:
-    """A new row of these scores, which are by metric, with their keys."""
+    """A new row with the keys of this split, from scores by their metrics."""
     return {self.key(metric): value for metric, value in scores.items()}
 
   def scores(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,8 +60,8 @@ _SPLITS = {split.value: split for split in Split}
 class MetricKey(NamedTuple):
   """A key in its two parts.
 
-  `split` is None for what is no metric of a split, such as "step"; `metric` is
-  then the whole key.
+  If a key is no metric of a split, such as "step", `split` is None and `metric`
+  is the whole key.
   """
 
   split: Split | None
@@ -74,7 +75,9 @@ def parse(key: str) -> MetricKey:
   return MetricKey(None, key) if split is None else MetricKey(split, metric)
 
 
-def moved(row: Mapping[str, Any], old: Split, new: Split) -> dict[str, Any]:
+def move_split(
+  row: Mapping[str, Any], old: Split, new: Split
+) -> dict[str, Any]:
   """A new row, with the metrics of one split as those of another.
 
   All other keys stay as they are.
@@ -87,7 +90,7 @@ def moved(row: Mapping[str, Any], old: Split, new: Split) -> dict[str, Any]:
 
 
 def untracked(items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
-  """Does what `Display.track` does, but shows nothing."""
+  """Returns the items: a `Display.track` that shows nothing."""
   del what, total
   return items
 
@@ -102,14 +105,15 @@ class Metric:
   higher_is_better: bool | None = True  # None if it is neither good nor bad.
   # The text before the value in a line; the label by default.
   words: str | None = None
-  # Whether it is the share of the examples that were answered rightly.
+  # Whether it is the share of the examples that were answered correctly.
   of_examples: bool = False
-  # Whether an example counts once, so that few of them may say anything. Pixels
-  # and patches count otherwise; a share of examples does by itself.
+  # Whether each example counts once, so that a value on few examples is
+  # uncertain. Not so if pixels or patches count. True for a share of examples.
   by_example: bool = False
   # The meaning of a value below 0, for metrics that may have one.
   below_zero: str = ""
-  # Why a value may be NaN though the model answers numbers, and what to do.
+  # Why a value may be NaN although the model's answers are numbers, and what to
+  # do about it.
   undefined: str = ""
 
   def __post_init__(self):
@@ -127,7 +131,7 @@ class Metric:
 
 
 class _Console(Console):
-  """Raises BrokenPipeError, which `command.until_closed` handles."""
+  """A console that raises BrokenPipeError, for `command.until_closed`."""
 
   def on_broken_pipe(self) -> None:
     raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -159,7 +163,7 @@ class Display:
     self._trained: list[tuple[int, dict[str, float]]] = []
 
   def copy_to(self, write: Callable[[str], None]) -> None:
-    """Passes every line on, as for a log file; OSError is ignored."""
+    """Passes every line to `write`, as for a log file, and ignores OSError."""
     self._copy = write if self._active else None
 
   @property
@@ -173,7 +177,7 @@ class Display:
       self.note(f"{name:<9}{value}")
 
   def table(self, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Shows rows below the names of their columns, aligned."""
+    """Shows rows below the names of their columns, as an aligned table."""
     for line in table_lines([names, *rows]):
       self.note(line)
 
@@ -182,7 +186,7 @@ class Display:
   ) -> None:
     """Sets the run's last step and the metrics, before anything is shown.
 
-    With `epoch_steps`, those of an epoch, evaluations tell the epoch.
+    With `epoch_steps`, the steps of an epoch, evaluations show the epoch.
     """
     self._metrics, self._epoch_steps = metrics, epoch_steps
     self._last_step = last_step
@@ -190,7 +194,7 @@ class Display:
   def start(self, first_step: int) -> None:
     """Starts showing the progress of the steps after `first_step`."""
     self._reported = first_step
-    # Step and time of the first report, by which all has been compiled.
+    # Step and time of the first report, after which nothing is compiled.
     self._first: tuple[int, float] | None = None
     if self._live:
       self._progress = self._bars(transient=False)
@@ -227,10 +231,10 @@ class Display:
       self.note(line)
     else:
       _advance(self._progress, step, report=text)
-      self._copied(line)
+      self._copy_line(line)
 
   def evaluation(self, step: int, metrics: dict[str, float]) -> None:
-    """Shows an evaluation in a line, beside the training since the last one."""
+    """Shows an evaluation and the training since the last one in a line."""
     line = f"eval {step:>7,}/{self._last_step:,}  "
     if self._epoch_steps:
       line += f"epoch {step / self._epoch_steps:,.1f}  "
@@ -253,25 +257,28 @@ class Display:
     return f"loss {loss:z.4f}{self._first_of(means, Split.TRAIN)}"
 
   def _first_of(self, values: Mapping[str, float], split: Split) -> str:
-    """The first metric that was measured, after a gap; empty if none was."""
+    """The text of the first measured metric, after a gap; "" for none."""
     texts = (metric.text(values, split) for metric in self._metrics)
     return next((f"  {text}" for text in texts if text), "")
 
   def note(self, text: str, whole: bool = False) -> None:
-    """Prints a line, or several, as `printable.say` does."""
+    """Prints a line, or several, as `printable.say`, on standard output."""
     text = printable_lines(text)
     shown = text if whole else fit(text, sys.stdout)
     self._console.print(shown, soft_wrap=True)
-    self._copied(text)
+    self._copy_line(text)
 
   def track(self, items: Iterable[Any], what: str, total: int) -> Iterable[Any]:
-    """Passes items on and shows how many of them are done, on a terminal.
+    """Yields the items, and shows on a terminal how many of them are done.
 
-    `what` is done with them, such as "evaluating".
+    `what` is what is done with them, such as "evaluating".
     """
-    return self._tracked(items, what, total) if self._live else items
+    return self._track_live(items, what, total) if self._live else items
 
-  def _tracked(self, items: Iterable[Any], what: str, total: int) -> Iterator:
+  def _track_live(
+    self, items: Iterable[Any], what: str, total: int
+  ) -> Iterator:
+    """Yields the items, with a progress line for them."""
     bars = self._progress or self._bars(transient=True)
     if self._progress is None:
       bars.start()
@@ -308,7 +315,8 @@ class Display:
     )
     return bars
 
-  def _copied(self, line: str) -> None:
+  def _copy_line(self, line: str) -> None:
+    """Passes a line to the function that `copy_to` was given, if any."""
     if self._copy is not None:
       with contextlib.suppress(OSError):
         self._copy(line)
@@ -325,6 +333,7 @@ class Display:
 
 
 def _advance(bars: progress.Progress, step: int, **fields: Any) -> None:
+  """Sets the bar of the steps, which is the first."""
   bars.update(bars.task_ids[0], completed=step, **fields)
 
 
@@ -346,9 +355,9 @@ def evaluation_text(
   scores = Split.EVAL.scores(values)
   few_shot = Split.FEW_SHOT.scores(values)
   skipped = scores["skipped_images"]
-  unreadable = (
-    f", {counted(skipped, 'unreadable image')} skipped" if skipped else ""
-  )
+  unreadable = ""
+  if skipped:
+    unreadable = f", {counted(skipped, 'unreadable image')} skipped"
   parts = [f"loss {scores['loss']:z.4f}"]
   parts += [text for metric in metrics if (text := metric.text(values))]
   parts.append(f"({counted(scores['examples'], 'example')}{unreadable})")

@@ -1,12 +1,12 @@
-"""Reads files of bounded size, and writes files that are whole.
+"""Reads files of bounded size, and writes files completely or not at all.
 
-Whatever a stranger's folder holds is read through `open_regular` and
-`read_regular`, which take regular files alone: a FIFO would make its reader
-wait for ever, a device such as /dev/zero never ends, and a file of gigabytes in
-the place of a short text fills the memory.
+Files of an unknown folder are read through `open_regular` and `read_regular`,
+which take regular files alone: a FIFO would make its reader wait for ever, a
+device such as /dev/zero never ends, and a file of gigabytes in the place of a
+short text fills the memory.
 
-What `replacing`, `filling` and `commit` write appears whole or not at all, and
-for good.
+What `replacing`, `filling` and `commit` write appears completely or not at all,
+and survives a crash of the machine.
 """
 
 import concurrent.futures
@@ -36,8 +36,8 @@ _KINDS = {
 }
 
 CSV = {"CSV": (".csv", ".txt")}
-# Endings by which people and programs tell what is in a file. Others, such as
-# that of "model.v2", say nothing.
+# Endings by which people and programs tell what is in a file. Other endings,
+# such as that of "model.v2", say nothing.
 _ENDINGS = frozenset(
   """
   .csv .tsv .txt .md .json .jsonl .ndjson .yaml .yml .toml .xml .html .htm .xls
@@ -63,7 +63,7 @@ class TooLargeError(OSError):
 def open_regular(path: Path, at_most: int | None = None) -> io.BufferedReader:
   """Opens a local file to read bytes.
 
-  Links are followed. Nothing is waited for: a FIFO without a writer is refused
+  Links are followed. The call never waits: a FIFO without a writer is refused
   at once.
 
   Raises:
@@ -93,7 +93,7 @@ def open_anywhere(path: Path) -> IO[bytes]:
 
 
 def read_regular(path: Path, at_most: int = MOST_TEXT) -> bytes:
-  """A file's bytes, of which there are at most `at_most`.
+  """The bytes of a file of at most `at_most` bytes.
 
   The path may be an address such as gs://bucket/name.
 
@@ -109,14 +109,16 @@ def read_regular(path: Path, at_most: int = MOST_TEXT) -> bytes:
     return remote.read_bytes()
   with open_regular(path, at_most) as file:
     size = os.fstat(file.fileno()).st_size
-    content = file.read(size + 1)  # Memory is taken for as much as is asked.
-    if len(content) > size:  # The file grows, or is of /proc and says 0 bytes.
+    # `read` takes memory for all bytes that it is asked for.
+    content = file.read(size + 1)
+    if len(content) > size:  # The file grows, or is one of /proc, of 0 bytes.
       content += file.read(at_most + 1 - len(content))
   _check_size(len(content), path, at_most)
   return content
 
 
 def _check_regular(status: os.stat_result, path: Path) -> None:
+  """Raises NotRegularError unless the status is that of a regular file."""
   if stat.S_ISREG(status.st_mode):
     return
   kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no file")
@@ -127,6 +129,7 @@ def _check_regular(status: os.stat_result, path: Path) -> None:
 
 
 def _check_size(size: int, path: Path, at_most: int | None) -> None:
+  """Raises TooLargeError for more than `at_most` bytes."""
   if at_most is not None and size > at_most:
     why = f"larger than the {at_most:,} bytes that such a file may have"
     raise TooLargeError(errno.EFBIG, why, str(path))
@@ -148,13 +151,13 @@ def output_file(
   """The path of a file to write, and the format that its ending stands for.
 
   Args:
-    formats: The endings of each format that can be written. An ending that says
-      nothing, or none, stands for the first format.
-    chosen: The format that was asked for by other means, if it was.
+    formats: The endings of each format that can be written. A name without an
+      ending, or with one that says nothing, stands for the first format.
+    chosen: The format that the user chose by a flag or an argument, if any.
 
   Raises:
-    ValueError: as `local_path` does, for a folder, for the ending of a format
-      that is not among `formats`, or if it is not the chosen one's.
+    ValueError: as `local_path` does, for a folder, and for the ending of a
+      format that is not among `formats` or not the chosen one.
   """
   path = local_path(name)
   if path.is_dir():
@@ -189,7 +192,7 @@ def output_folder(name: str) -> pathlib.Path:
 
 
 def check_new_folder(folder: pathlib.Path | epath.Path) -> None:
-  """Raises ValueError unless a folder to write is new or empty."""
+  """Raises ValueError unless the folder to write does not exist or is empty."""
   if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
     raise ValueError(
       f"{folder} exists and is not empty, and nothing is written over: choose "
@@ -199,7 +202,7 @@ def check_new_folder(folder: pathlib.Path | epath.Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[io.BufferedWriter]:
-  """Opens a file to write, which replaces `path` once it is complete.
+  """Opens a draft to write, which replaces `path` at the end of the context.
 
   Missing parent folders are made.
   """
@@ -236,19 +239,21 @@ def commit(draft: os.PathLike[str], path: os.PathLike[str]) -> None:
 
 
 def remove_drafts(folder: pathlib.Path) -> None:
-  """Removes drafts in a folder, which killed processes have left."""
+  """Removes the drafts that killed processes have left in a folder."""
   for path in folder.glob(".*.part"):
     if _DRAFT.fullmatch(path.name):
       shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def sync(*paths: os.PathLike[str]) -> None:
-  """Forces files, and the names in folders that can be, onto the disk."""
-  with concurrent.futures.ThreadPoolExecutor(16) as pool:  # They share writes.
+  """Forces files, and the names in folders, onto the disk if possible."""
+  # Threads let the system combine writes.
+  with concurrent.futures.ThreadPoolExecutor(16) as pool:
     list(pool.map(_sync, paths))
 
 
 def _sync(path: os.PathLike[str]) -> None:
+  """Forces one file or folder onto the disk, where that is possible."""
   try:
     number = os.open(path, os.O_RDONLY)
     try:
@@ -262,7 +267,11 @@ def _sync(path: os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def _part(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields a name beside `path`; an error cleans up, and then names `path`."""
+  """Yields the path of a draft beside `path`.
+
+  If the context raises an error, the draft is removed, and an OSError about the
+  draft is raised as one about `path`.
+  """
   part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
   try:
     _make_folder(path.parent)

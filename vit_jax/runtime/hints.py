@@ -1,9 +1,10 @@
 """Finds the name that was likely meant by one that does not exist.
 
-`hints.csv` lists names of other libraries: of an object, as pages call its
-variable ("loaded"), or keywords of a call ("loaded.predict()"), with what to
-write instead. That is code, or a sentence if it ends in a full stop. A name may
-be a pattern, such as "*Processor", in which capitals count.
+`hints.csv` lists names in other libraries and what to write here instead, by
+their owner: an object, as pages call its variable ("loaded"), or a call whose
+keywords they are ("loaded.predict()"). What to write is code, or a sentence if
+it ends in a full stop. A name may be a pattern, such as "*Processor", in which
+capitals count.
 """
 
 import csv
@@ -21,11 +22,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 WEIGHTS = "hf_s14_dinov2"
-"""The best start in docs/evidence/results.md, for commands that need one."""
+"""The best weights to start from, by docs/evidence/results.md, for examples."""
 
 
 _NEAR = 0.75
-"""From this similarity on, an attribute is taken for one that is misspelt."""
+"""From this similarity on, a name is taken for a misspelling of another."""
 
 
 def near_names(
@@ -40,8 +41,8 @@ def near_names(
   return [by_plain[plain] for plain in near]
 
 
-def of_attribute(name: str, owner: str, names: Iterable[str]) -> str:
-  """The end of a message on an attribute that does not exist.
+def hint_for_attribute(name: str, owner: str, names: Iterable[str]) -> str:
+  """Returns the end of a message on an attribute that does not exist.
 
   Args:
     name: The attribute's name, as typed.
@@ -50,14 +51,16 @@ def of_attribute(name: str, owner: str, names: Iterable[str]) -> str:
   """
   own = {other: f"{owner}.{other}" for other in names}
   return (
-    instead_of(name, owner)
+    hint_instead(name, owner)
     or _nearest(name, own, _NEAR)
-    or _nearest(name, elsewhere(owner), _NEAR)
+    or _nearest(name, names_elsewhere(owner), _NEAR)
     or f"; dir({owner}) lists what there is."
   )
 
 
-def no_attribute(obj: object, name: str, of: str, who: str) -> AttributeError:
+def attribute_error(
+  obj: object, name: str, of: str, who: str
+) -> AttributeError:
   """The error on an attribute that an object does not have.
 
   Args:
@@ -66,13 +69,13 @@ def no_attribute(obj: object, name: str, of: str, who: str) -> AttributeError:
     of: The object's name in `hints.csv`.
     who: The subject and the verb of the message, such as "batches have".
   """
-  text = f"{who} no attribute {name!r}{instead_of(name, of)}"
+  text = f"{who} no attribute {name!r}{hint_instead(name, of)}"
   return AttributeError(text, name=name, obj=obj)
 
 
-def instead_of(name: str, of: str) -> str:
-  """The end of a message on a name that `hints.csv` has; "" if it has none."""
-  texts = elsewhere(of)
+def hint_instead(name: str, of: str) -> str:
+  """The end of a message on a name; "" if `hints.csv` does not have it."""
+  texts = names_elsewhere(of)
   by_plain = {_plain(other): text for other, text in texts.items()}
   found = texts.get(name) or by_plain.get(_plain(name), "")
   for pattern, text in texts.items():
@@ -82,8 +85,8 @@ def instead_of(name: str, of: str) -> str:
 
 
 @functools.cache
-def elsewhere(of: str) -> dict[str, str]:
-  """Names in other libraries, with what to write here in their place."""
+def names_elsewhere(of: str) -> dict[str, str]:
+  """Names in other libraries -> what to write here, for the owner `of`."""
   table = importlib.resources.files("vit_jax.runtime") / "hints.csv"
   rows = csv.DictReader(table.read_text("utf-8").splitlines())
   return {
@@ -95,29 +98,32 @@ def elsewhere(of: str) -> dict[str, str]:
 
 
 def _nearest(name: str, texts: Mapping[str, str], cutoff: float = 0.6) -> str:
+  """The end of a message with the text of the most similar name, or ""."""
   near = near_names(name, texts, cutoff)
   return _ending(texts[near[0]]) if near else ""
 
 
 def _ending(text: str) -> str:
-  """The end of a message, which says what to write instead."""
-  if not text or text.endswith("."):
-    return text and f"; {text}"
-  return f"; did you mean {text}?"
+  """The end of a message, which says what to write instead; "" for no text."""
+  if not text:
+    return ""
+  return f"; {text}" if text.endswith(".") else f"; did you mean {text}?"
 
 
 def accepts(
   example: str, same: Mapping[str, str] = {}
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-  """Has wrong arguments of a public function answered by the right ones.
+  """A decorator whose function names the right arguments if it gets wrong ones.
+
+  The function then raises TypeError.
 
   Args:
-    example: A call of the function, as pages write it. Rows of `hints.csv` are
-      its keywords in other libraries.
-    same: Keywords of other libraries that are taken for its own.
+    example: A call of the function, as pages write it. `hints.csv` has rows
+      with its keywords in other libraries.
+    same: Keywords in other libraries -> its own, for which they are accepted.
   """
 
-  def explained(function: Callable[P, R]) -> Callable[P, R]:
+  def decorate(function: Callable[P, R]) -> Callable[P, R]:
     signature = inspect.signature(function)
     names = [name for name in signature.parameters if name != "self"]
 
@@ -142,30 +148,30 @@ def accepts(
 
     return call
 
-  return explained
+  return decorate
 
 
 def _near_argument(given: Iterable[str], names: Sequence[str], of: str) -> str:
-  """The keyword that may be meant by the first that a function lacks."""
+  """The end of a message on the first unknown keyword; "" if there is none."""
   unknown = [name for name in given if name not in names]
   if not unknown:
     return ""
   own = {name: name for name in names}
-  return instead_of(unknown[0], of) or _nearest(unknown[0], own, _NEAR)
+  return hint_instead(unknown[0], of) or _nearest(unknown[0], own, _NEAR)
 
 
-def of_path(path: str, names: Iterable[str] = ()) -> str:
+def hint_for_path(path: str, names: Iterable[str] = ()) -> str:
   """The end of a sentence on a path that does not exist; "" if it has none.
 
-  It names what lies beside the path or is one of `names`, and may be meant;
-  else it says what to do about an address, or where a path of several folders
-  breaks off. If the path exists, it is of another kind than was needed.
+  It names a similar path in the same folder, or one of `names`. Otherwise, it
+  says what to do about an address, or which folder of the path is missing. A
+  path that exists is of another kind than was needed.
   """
   if "://" in path:
     return "it is an address: download it, and give its folder or file."
   if os.path.lexists(os.path.expanduser(path)):
     return _why_another_kind(path)
-  near = [*beside(path), *near_names(path, names)]
+  near = [*similar_path(path), *near_names(path, names)]
   if near:
     return f"did you mean {near[0]}?"
   folder, name = os.path.split(os.path.expanduser(path).rstrip(os.sep))
@@ -176,14 +182,14 @@ def of_path(path: str, names: Iterable[str] = ()) -> str:
   return f"there is no {name!r} in {os.path.abspath(folder or os.curdir)}."
 
 
-def going_on(data: str, weights: str = WEIGHTS) -> str:
-  """The command that goes on training published weights without labels."""
+def command_to_continue(data: str, weights: str = WEIGHTS) -> str:
+  """The command that continues to train published weights without labels."""
   words = ["--config", "dino:continue", "--pretrained", weights]
   return shlex.join(["vit_jax", "train", data, *words])
 
 
 def without_labels(data: str, weights: str = WEIGHTS) -> str:
-  """A sentence on the uses of images without labels, with the commands.
+  """A sentence with the commands for images without labels.
 
   >>> from vit_jax.runtime.hints import without_labels
   >>> without_labels("photos").split(": ")[1].split(" (")[0]
@@ -191,7 +197,7 @@ def without_labels(data: str, weights: str = WEIGHTS) -> str:
   """
   return (
     f"Without labels there are: {uses_of_features(data, weights)}, and "
-    f"{going_on(data, weights)} (goes on training these weights)"
+    f"{command_to_continue(data, weights)} (goes on training these weights)"
   )
 
 
@@ -211,11 +217,11 @@ def uses_of_features(data: str, encoder: str, *options: str) -> str:
   )
 
 
-def run_of(path: str) -> str:
-  """The run that is meant by a folder that is none; "" without one.
+def find_run(path: str) -> str:
+  """The run that is likely meant by a folder that is no run; "" without one.
 
-  It is the one that `train` writes for images in `path`, the one that `path` is
-  a part of, or the last changed one in `path`.
+  It is the run that `train` writes for images in `path`, the run that contains
+  `path`, or the run in `path` that was changed last.
   """
   above = os.path.dirname(path.rstrip(os.sep))
   inside = [os.path.join(path, other) for other in _inside(path)]
@@ -232,11 +238,11 @@ def run_of(path: str) -> str:
   return ""
 
 
-def beside(path: str) -> list[str]:
-  """The path, if there is one, whose name is near that of a missing path.
+def similar_path(path: str) -> list[str]:
+  """The path in the same folder whose name is most similar, if any is.
 
-  Endings make no difference, as most images have the same. It is never the path
-  itself, which may exist and not be what was needed.
+  Endings make no difference, as most images have the same one. The path itself
+  is left out, since it may exist and not be what was needed.
   """
   folder, name = os.path.split(os.path.expanduser(path).rstrip(os.sep))
   stem, ending = os.path.splitext(name)
@@ -250,7 +256,7 @@ def beside(path: str) -> list[str]:
 
 
 def _why_another_kind(path: str) -> str:
-  """A phrase on a path that exists, and is not of the kind needed."""
+  """A phrase that says what a path is, as it is not what was needed."""
   path = os.path.expanduser(path)
   if not os.path.exists(path):
     return f"it is a link to {os.readlink(path)!r}, which is not there."
@@ -260,7 +266,7 @@ def _why_another_kind(path: str) -> str:
 
 
 def _inside(folder: str) -> list[str]:
-  """The names in a folder, but for hidden ones; none if it cannot be read."""
+  """The names in a folder without hidden ones; [] if it cannot be read."""
   try:
     return [name for name in os.listdir(folder) if not name.startswith(".")]
   except OSError:
@@ -268,4 +274,5 @@ def _inside(folder: str) -> list[str]:
 
 
 def _plain(name: str) -> str:
+  """A name in lower case, without "-", "_" and spaces."""
   return name.lower().translate(str.maketrans("", "", "-_ "))

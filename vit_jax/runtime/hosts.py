@@ -28,7 +28,7 @@ _TIMEOUT_SECONDS = 300  # Longest wait for the other processes to join.
 _SILENCE_SECONDS = 60  # Heartbeat timeout for another process.
 _MEET_SECONDS = 3600  # Longest wait for the others, which may compile.
 _LEAVE_SECONDS = 10  # Longest wait for the others after an error.
-# Errors of XLA that come again after a restart.
+# Errors of XLA that would occur again after a restart.
 _LASTING = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
 _OPEN_MPI = """\
 mpirun started {0} processes, and JAX does not see the others, as with Open \
@@ -100,11 +100,11 @@ def stay_alone() -> None:
     say(f"{alone}, {then}")
 
 
-def together(function: Any) -> Any:
-  """A jitted function that no process runs before all have compiled it.
+def compile_together(function: Any) -> Any:
+  """A jitted function that waits in its first call until all have compiled it.
 
-  A process that finds the program in its cache would otherwise wait inside it
-  for those that still compile, and a CPU gives up after 30 s.
+  A process that finds the program in its cache would otherwise wait inside the
+  program for those that still compile, and a CPU gives up after 30 s.
   """
   import jax
 
@@ -116,7 +116,8 @@ def together(function: Any) -> Any:
   def call(*arguments: Any) -> Any:
     nonlocal compiled
     if not compiled:
-      _barrier()  # After its import, JAX would trace the function once more.
+      # Imports Orbax first: after that, JAX would trace the function again.
+      _barrier_function()
       function.lower(*arguments).compile()
       meet("compiled")
       compiled = True
@@ -135,18 +136,21 @@ def meet(name: str) -> None:
   import jax
 
   if jax.process_count() > 1:
-    met = _barrier()(name, operation_id="vit_jax", timeout=_MEET_SECONDS)
+    met = _barrier_function()(
+      name, operation_id="vit_jax", timeout=_MEET_SECONDS
+    )
     asyncio.run(met)
 
 
-def _barrier() -> Any:
+def _barrier_function() -> Any:
+  """Orbax's function that waits for all processes."""
   from orbax.checkpoint import v1
 
   return v1.multihost.sync_global_processes
 
 
 @contextlib.contextmanager
-def lost_peers() -> Iterator[None]:
+def detect_lost_peers() -> Iterator[None]:
   """Raises ConnectionError if an exchange with other processes fails."""
   import jax
 
@@ -162,10 +166,11 @@ def lost_peers() -> Iterator[None]:
 
 
 def leave_soon(code: int) -> None:
-  """Ends this process, which has failed, in 10 s at the latest.
+  """Ends this process, which has failed, within 10 s.
 
-  Otherwise JAX waits up to 5 minutes for the others to end as well, and they
-  wait for this one; and a thread that hangs in a read is waited for always.
+  Otherwise JAX waits up to 5 minutes for the other processes to end, and they
+  wait for this one; and Python waits for ever for a thread that hangs in a
+  read.
   """
   timer = threading.Timer(_LEAVE_SECONDS, os._exit, (code,))
   timer.daemon = True
@@ -173,6 +178,7 @@ def leave_soon(code: int) -> None:
 
 
 def _initialize(*arguments, **options) -> None:
+  """Calls `jax.distributed.initialize`; ConnectionError if that fails."""
   import jax  # Data workers import the commands, and must not load JAX.
 
   place = f" at {arguments[0]}" if arguments else ""
@@ -209,10 +215,11 @@ def _give_up(place: str) -> None:
 
 
 def _check_alone() -> None:
-  """Refuses to run alone if this is one of several processes.
+  """Raises ValueError if this is one of several processes.
 
   The pods of an indexed Kubernetes job and the processes that Open MPI 5 starts
-  may not see each other. Each would train alone, and all into one workdir.
+  may not see each other. Each would then train alone, and all would write into
+  one workdir.
   """
   count = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
   if count != "1":
@@ -225,6 +232,7 @@ def _check_alone() -> None:
 def _check(
   coordinator: str | None, num_processes: int | None, process_id: int | None
 ) -> None:
+  """Raises ValueError unless all three are given and valid."""
   if coordinator is None or num_processes is None or process_id is None:
     raise ValueError(
       f"--coordinator={coordinator}, --num_processes={num_processes} and "

@@ -1,7 +1,7 @@
-"""Calls libraries in other languages, whose faults end in one line.
+"""Calls libraries in other languages, and reports their errors in one line.
 
-A library in Rust that meets its own fault panics: that is no Exception, and it
-prints lines of its own.
+When a library in Rust fails, it may panic: that raises no Exception, and prints
+lines on standard error.
 """
 
 import contextlib
@@ -14,15 +14,15 @@ from typing import Any
 
 from vit_jax.runtime.printable import one_line
 
-_PANIC = "PanicException"  # pyo3's, which cannot be imported by a name.
+_PANIC = "PanicException"  # A class of pyo3, which cannot be imported.
 _LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
 def refusing(what: str) -> Iterator[None]:
-  """Makes whatever a library raises a ValueError, "<what>: <why>.".
+  """Turns an error of a library into a ValueError, "<what>: <why>.".
 
-  Raises MemoryError, and what ends a program, as they come.
+  MemoryError, and exceptions that end a program, are raised as they are.
   """
   try:
     yield
@@ -31,17 +31,18 @@ def refusing(what: str) -> Iterator[None]:
   except BaseException as error:
     if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
       raise
-    told: Any = error
-    why = one_line(told) or type(error).__name__
+    exception: Any = error  # A panic is no `Exception`.
+    why = one_line(exception) or type(error).__name__
     raise ValueError(f"{what}: {why}.") from error
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[None]:
-  """Leaves out what libraries print on standard error, if they fail.
+def hold_back_stderr() -> Iterator[None]:
+  """Holds back what libraries print on standard error inside the context.
 
-  Otherwise it is printed at the end. All threads of the process share standard
-  error, so this is for what is done once.
+  It is printed at the end, or dropped if the context raises an error. All
+  threads of the process share standard error, so use this only for work that
+  is done once.
   """
   with _LOCK, contextlib.ExitStack() as stack:
     try:
@@ -60,6 +61,7 @@ def held_back() -> Iterator[None]:
 
 
 def _write(number: int, text: bytes) -> None:
+  """Writes the whole text to an open file, unless its reader has gone."""
   with contextlib.suppress(OSError):  # Its reader may have gone.
     while text:
       text = text[os.write(number, text) :]

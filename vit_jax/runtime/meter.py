@@ -1,7 +1,7 @@
 """Measures a run: its metrics, speed and time, and whether it diverged.
 
-A row of `metrics.jsonl` has the seconds that its start of the run has spent so
-far on each kind of work, under "time".
+Under "time", a row of `metrics.jsonl` has the seconds that the run has spent on
+each kind of work since it was last started.
 """
 
 import collections
@@ -18,7 +18,7 @@ import numpy as np
 
 from vit_jax.runtime.display import Split
 
-# Kinds of work, and what a person reads.
+# Kinds of work, and the words for them that users read.
 KINDS = {
   "steps": "in steps",
   "data": "waiting for data",
@@ -28,10 +28,10 @@ KINDS = {
   "starting": "starting and compiling",
   "lost": "stopped or redone",
 }
-RECENT = 10  # Steps at the end of a run that are looked at.
+RECENT = 10  # Steps at the end of a run that tell whether it diverged.
 DIVERGED = 3  # Exit code of a run that has reached its end, but diverged.
-_FAR = 10.0  # Times the loss at the start.
-_LEAST = 1.0  # A start below this loss, as of a trained head, counts as this.
+_FAR = 10.0  # A run diverged if its loss is this many times that at the start.
+_LEAST = 1.0  # A smaller loss at the start, as of a trained head, counts as 1.
 ADVICE = (
   "Try a smaller optimizer.peak_lr, more warm-up, or optimizer.clip_norm."
 )
@@ -46,7 +46,8 @@ class Meter:
   before last is done, so that the host is never more than two steps ahead.
   `skipped` has (step, metrics) of the most recent consecutive steps that were
   not applied because they were not finite; it is empty if the last was applied.
-  `most` is the most steps between two reads; 0 if it is never read.
+  `most` is the largest number of steps between two reads; 0 if there is no
+  read.
   """
 
   def __init__(self, batch_size: int, most: int):
@@ -106,7 +107,7 @@ class Meter:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Keeps the time spent inside from counting in images per second."""
+    """Leaves the time inside the context out of images per second."""
     self.wait(0)
     start = time.perf_counter()
     yield
@@ -122,7 +123,7 @@ class Stopwatch:
 
   @contextlib.contextmanager
   def on(self, kind: str) -> Iterator[None]:
-    """Counts the time inside as time for this kind of work."""
+    """Counts the time inside the context for this kind of work."""
     begin = time.perf_counter()
     try:
       yield
@@ -139,6 +140,7 @@ class Stopwatch:
     return {"time": {kind: round(value, 3) for kind, value in spent.items()}}
 
   def _rest(self) -> float:
+    """Seconds that no kind of work was counted for."""
     return time.perf_counter() - self._begin - sum(self._seconds.values())
 
 
@@ -150,31 +152,34 @@ def time_spent(
   """Seconds that a run has spent on each of `KINDS`, from its first start on.
 
   Time between the last row of one start and the next start counts as lost,
-  whether the run was stopped or failed. A run that was begun anew by another
-  command, before it had saved anything, has its first start there. It
-  is None if the run was begun by a version that did not measure. The rows are
-  of `metrics.jsonl` and the starts of `starts.jsonl`; `now` is `Stopwatch.row`
-  of the start that is running, if any. A last start after which no row was
-  written took no step, as of a run that is complete, and does not count.
+  whether the run was stopped or failed. If another command began the run anew
+  before it had saved anything, that is its first start. A last start after
+  which no row was written took no step, as when a run is complete, and does not
+  count. The result is None if a version that did not measure began the run.
+
+  Args:
+    rows: The rows of `metrics.jsonl`.
+    starts: The rows of `starts.jsonl`.
+    now: `Stopwatch.row` of the start that is running, if any.
   """
   last_row = max((row["step"] for row in rows), default=math.inf)
   while starts and starts[-1]["step"] >= last_row:
     starts = starts[:-1]
     now = None
-  starts = _of_this_run(starts)
-  start_times = [at for at in map(_began, starts) if at is not None]
+  starts = _starts_of_run(starts)
+  start_times = [at for at in map(_start_time, starts) if at is not None]
   trained = [row for row in rows if Split.TRAIN.key("loss") in row]
   measured = start_times and len(start_times) == len(starts)
-  if not measured or not all(map(_spent, trained)):
+  if not measured or not all(map(_seconds_of, trained)):
     return None
   last: dict[int, dict[str, float]] = {}  # By number of the start.
-  for row in filter(_spent, rows):
+  for row in filter(_seconds_of, rows):
     before = [i for i, s in enumerate(starts) if s["step"] < row["step"]]
     if before:
-      last[before[-1]] = _spent(row)
+      last[before[-1]] = _seconds_of(row)
   newest = len(starts) - 1
   if now is not None:
-    last[newest] = _spent(now)
+    last[newest] = _seconds_of(now)
   spent = {k: sum(of.get(k, 0.0) for of in last.values()) for k in KINDS}
   # Starts are recorded to a second.
   whole = start_times[-1] - start_times[0] + sum(last.get(newest, {}).values())
@@ -182,10 +187,10 @@ def time_spent(
   return spent
 
 
-def _of_this_run(
+def _starts_of_run(
   starts: Sequence[Mapping[str, Any]],
 ) -> Sequence[Mapping[str, Any]]:
-  """The starts from the last on that began anew, by another command."""
+  """The starts since another command last began the run anew, or all."""
   for i in reversed(range(1, len(starts))):
     commands = [start.get("command") for start in starts[i - 1 : i + 1]]
     if starts[i]["step"] == 0 and commands[0] != commands[1]:
@@ -194,19 +199,20 @@ def _of_this_run(
 
 
 def shares(spent: Mapping[str, float]) -> list[tuple[str, float]]:
-  """The name and the share of each kind that took any time."""
+  """The name and the share of each kind of work that took 0.05% or more."""
   whole = sum(spent.values()) or 1.0
   every = [(KINDS[kind], value / whole) for kind, value in spent.items()]
   return [(what, share) for what, share in every if share >= 0.0005]
 
 
-def _spent(row: Mapping[str, Any]) -> dict[str, float]:
+def _seconds_of(row: Mapping[str, Any]) -> dict[str, float]:
+  """The seconds of each kind of work in a row; {} if it has none."""
   seconds = row.get("time")
   seconds = seconds if isinstance(seconds, dict) else {}
   return {k: v for k, v in seconds.items() if isinstance(v, int | float)}
 
 
-def _began(start: Mapping[str, Any]) -> float | None:
+def _start_time(start: Mapping[str, Any]) -> float | None:
   """The time of a start in seconds since 1970; None if it has no valid one."""
   try:
     return datetime.datetime.fromisoformat(start["time"]).timestamp()
@@ -223,15 +229,16 @@ class DivergedError(FloatingPointError):
 def why_diverged(
   losses: Sequence[float], skipped: Sequence[bool], first: float | None
 ) -> str | None:
-  """Says how a run diverged, by its last steps; None if it did not.
+  """How a run diverged, judged by its last steps; None if it did not.
 
-  It did if more than half of these updates were not applied, or if the median
-  loss of the others is ten times that of the first step. A run that goes up
-  for a while and comes back has not diverged.
+  It diverged if more than half of these updates were not applied, or if the
+  median loss of the others is more than ten times that at the start. A run
+  whose loss rises for a while and falls again has not diverged.
 
   Args:
     losses: The loss of each of the last steps.
-    skipped: Whether its update was not finite, so that it was not applied.
+    skipped: For each of these steps, whether its update was not finite, and was
+      therefore not applied.
     first: The loss at the start; None if it is not known.
   """
   count = sum(skipped)

@@ -41,7 +41,7 @@ def printable_lines(text: str) -> str:
 
 
 def first_of(texts: Sequence[str], most: int) -> str:
-  """The first of several texts, with commas, and dots if there are more.
+  """The first `most` texts, joined by commas, with dots if there are more.
 
   >>> from vit_jax.runtime.printable import first_of
   >>> first_of(["cat", "dog", "eel"], most=2)
@@ -51,22 +51,22 @@ def first_of(texts: Sequence[str], most: int) -> str:
 
 
 def say(text: str, stream: TextIO | None = None, whole: bool = False) -> None:
-  """Prints one line or several at once, with what is unprintable escaped.
+  """Prints one line or several at once, with unprintable characters escaped.
 
-  Everything that a command prints goes through here or `Display.note`. It is
-  printed on standard error, or on another `stream`. On a terminal, lines that
-  are too wide are wrapped, unless they are to stay `whole`, as those of code.
+  Everything that a command prints goes through here or `Display.note`. The text
+  is printed on standard error, or on another `stream`. On a terminal, lines
+  that are too wide are wrapped, unless they have to stay `whole`, as code does.
   """
-  to = sys.stderr if stream is None else stream
+  target = sys.stderr if stream is None else stream
   text = printable_lines(text)
-  print(text if whole else fit(text, to), file=to, flush=True)
+  print(text if whole else fit(text, target), file=target, flush=True)
 
 
 _said: set[str] = set()
 
 
 def say_once(text: str) -> None:
-  """Prints as `say`, unless this process has printed the same before."""
+  """Prints as `say`, unless this process has printed the same text before."""
   if text not in _said:
     _said.add(text)
     say(text)
@@ -79,20 +79,22 @@ def fit(text: str, stream: TextIO) -> str:
   width = int(os.environ.get("COLUMNS", "").strip() or 0)
   with contextlib.suppress(OSError):
     width = width or os.get_terminal_size(stream.fileno()).columns
-  return wrapped(text, width or _WIDTH)
+  return wrap(text, width or _WIDTH)
 
 
-def wrapped(text: str, width: int) -> str:
-  """Breaks lines between words to at most `width` columns of a terminal.
+def wrap(text: str, width: int) -> str:
+  """The text with its lines broken between words to at most `width` columns.
 
-  Further lines are indented: to the second column of a line whose first word is
-  followed by several spaces, such as "model    B/16", and else by two spaces. A
-  longer word, such as a path, and what one would copy stay whole.
+  Continuation lines are indented: to the second column if the first word of the
+  line is followed by several spaces, such as "model    B/16", and else by two
+  spaces. Words that are longer, such as paths, and code and commands stay
+  whole.
   """
-  return "\n".join(_wrapped(line, width) for line in text.split("\n"))
+  return "\n".join(_wrap_line(line, width) for line in text.split("\n"))
 
 
-def _wrapped(line: str, width: int) -> str:
+def _wrap_line(line: str, width: int) -> str:
+  """`wrap` for one line."""
   if len(line) <= width and line.isascii():  # Nearly every line.
     return line
   indent = len(line) - len(line.lstrip()) + 2
@@ -109,9 +111,9 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def _pieces(line: str, short: int) -> list[tuple[str, str]]:
-  """The parts of a line that are not broken, each after the spaces before it.
+  """The unbreakable pieces of a line, each with the spaces before it.
 
-  They are words; in a line with columns, also cells of up to `short` letters.
+  Pieces are words and, in a line with columns, cells of up to `short` letters.
   """
   pieces = []
   for cell in _CELL.finditer(line):
@@ -121,7 +123,7 @@ def _pieces(line: str, short: int) -> list[tuple[str, str]]:
 
 
 def _cells(text: str) -> int:
-  """Columns of a terminal that a text takes, whose letters may take two."""
+  """Columns of a terminal that a text takes; some letters take two."""
   if text.isascii():
     return len(text)
   from rich.cells import cell_len
@@ -130,7 +132,7 @@ def _cells(text: str) -> int:
 
 
 def printable_path(path: str | bytes) -> str:
-  """Returns a path as text to print, with non-UTF-8 bytes as \\xNN."""
+  """A path as text to print, with bytes that are not UTF-8 as \\xNN."""
   return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))
 
 
@@ -151,4 +153,5 @@ def one_line(error: Exception) -> str:
 
 
 def _cut(text: str) -> str:
+  """A text of at most 120 characters, with dots if it was cut."""
   return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,9 +1,9 @@
 """Restarts a run after a failure that a restart can mend.
 
-Such failures are a lost peer, a worker or the run itself killed for lack of
+Such failures are a lost peer, a worker or a run that was killed for lack of
 memory, and a crash in compiled code, but not bad input or a loss that is not
-finite. With several hosts, each host's supervisor starts its own process again,
-and all meet at the coordinator.
+finite. With several hosts, each host's supervisor restarts its own process, and
+all processes meet at the coordinator.
 """
 
 import os
@@ -28,14 +28,18 @@ def supervise(
 ) -> int:
   """Runs this command in a child process, and restarts it where that helps.
 
-  Returns the exit code of the last start. There are at most `restarts` in a row
-  without a new checkpoint, the newest of which is of step `newest_step()`.
-  `command` is run instead of this one.
+  Returns the exit code of the last start.
+
+  Args:
+    restarts: The most restarts in a row without a new checkpoint.
+    newest_step: Returns the step of the newest checkpoint, or None.
+    command: The command to run; by default this one, without supervision.
   """
   command = command or [sys.executable, *sys.orig_argv[1:], "--restarts=0"]
   before = newest_step()
   fruitless = 0  # Restarts in a row without a new checkpoint.
-  # Killed, but not as it was told to, or by its exit code asking for a restart.
+  # Restart if its exit code asks for it, or a signal killed it that was not a
+  # request to stop.
   while (code := _run(command)) == MENDABLE or (
     code < 0 and -code not in _TOLD
   ):
@@ -57,7 +61,7 @@ def supervise(
 def newest_step(workdir: str) -> int | None:
   """The newest checkpoint's step, read without JAX; None if there is none.
 
-  On gs://, a checkpoint that was begun counts as well.
+  On gs://, an unfinished checkpoint counts as well.
   """
   folder = f"{os.path.expanduser(workdir)}/checkpoints"
   try:
@@ -75,10 +79,10 @@ def newest_step(workdir: str) -> int | None:
 
 
 def step_of(name: str) -> int | None:
-  """The step whose checkpoint a folder's name is; None if it is no such name.
+  """The step in the name of a checkpoint's folder; None for other names.
 
-  A step is an int32 on the devices, and its name has no other form: neither
-  leading zeros nor the digits of other scripts.
+  A step is an int32 on the devices, and its name has only one form: without
+  leading zeros, and without digits of other scripts.
   """
   if not re.fullmatch("0|[1-9][0-9]{,9}", name):
     return None
@@ -87,6 +91,7 @@ def step_of(name: str) -> int | None:
 
 
 def _run(command: Sequence[str]) -> int:
+  """Runs a command, passes SIGTERM on to it, and returns its exit code."""
   with subprocess.Popen(command) as process:
     passed = {
       # A terminal sends Ctrl-C to both.

@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses that check their own values when they are made.
 
 Each folder has a `settings.py` with the settings of its parts, built from
-`Section`, `setting` and the rules of `checks`, and import nothing else but the
+`Section`, `setting` and the rules of `checks`. It imports nothing else but the
 standard library, so `--help` and data workers load neither JAX nor Flax.
 `vit_jax.run.settings` combines all sections and reads them from a
 configuration.
@@ -18,7 +18,7 @@ from vit_jax.runtime.checks import NOT_NEGATIVE, Rule, checked, without_none
 UNITS = ("steps", "epochs", "examples")
 _MISSING = "the configuration has no {}: start it from base_config()."
 _UNKNOWN = "{} is not a key of the configuration"
-_NEAR = 0.6  # Likeness of a key that may be meant.
+_NEAR = 0.6  # From this similarity on, a key may be the one that was meant.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,10 @@ class Duration:
   examples: int = 0
 
   def in_steps(self, batch_size: int, num_examples: int) -> int:
-    """Steps, at least 1, by `num_examples` an epoch; 0 if it is unset."""
+    """The duration in steps, at least 1; 0 if it is unset.
+
+    `num_examples` is the number of examples in an epoch.
+    """
     if not (self.steps or self.epochs or self.examples):
       return 0
     examples = self.epochs * num_examples + self.examples
@@ -59,16 +62,16 @@ def setting(
     says: One sentence for `--help` and for the documentation.
     must: A condition on the value.
     choices: The values that a text may have.
-    needs: Another key that has to be on, or this one says nothing: a field of
-      the same section, or a dotted key. "key=value" asks for a value, and
-      " or " stands between several.
+    needs: Another key without which this one has no effect: a field of the same
+      section, or a dotted key. "key=value" needs that value; " or " separates
+      alternatives.
     fits: Raises ValueError if the section does not fit the value of this key.
       It is called with the section, and only if the value is not the default.
     legacy_default: The value for descriptions of older checkpoints, which lack
-      this field: the program behaved as with this value before it existed. Only
-      needed if it differs from the default.
-    deprecated: Advice on what to use in place of a key that is to go. The key
-      works as before, and a new run that sets it prints a line.
+      this field: before the field existed, the program behaved as with this
+      value. Only needed if it differs from the default.
+    deprecated: What to use instead of a key that will be removed. The key works
+      as before, and a new run that sets it prints a line.
   """
   if deprecated:
     says = f"{says} Deprecated: {deprecated}"
@@ -80,9 +83,9 @@ def setting(
 
 
 def section(cls: type["Section"], needs: str = "") -> Any:
-  """Defines a field of a `Section` that is a section; `needs` is for its keys.
+  """Defines a field of a `Section` that is a section itself.
 
-  A key that another key of the section needs does not need itself.
+  All its keys have `needs`, as in `setting`, except the keys named there.
   """
   return dataclasses.field(default_factory=cls, metadata=dict(needs=needs))
 
@@ -100,7 +103,7 @@ class Section:
   def __post_init__(self):
     for field in dataclasses.fields(self):
       kind = types_of(type(self))[field.name]
-      value = _checked(field, kind, getattr(self, field.name))
+      value = _check_field(field, kind, getattr(self, field.name))
       object.__setattr__(self, field.name, value)
     for field in dataclasses.fields(self):
       fits = field.metadata.get("fits")
@@ -136,7 +139,7 @@ def is_section(kind: Any) -> TypeGuard[type["Section"]]:
 
 
 def to_dict(settings: Section) -> dict[str, Any]:
-  """The settings as nested dictionaries, with a key for each unit of time."""
+  """The settings as nested dictionaries; a duration has a key for each unit."""
   nested: dict[str, Any] = {}
   for field in dataclasses.fields(settings):
     value = getattr(settings, field.name)
@@ -159,10 +162,10 @@ def from_dict(
 ) -> Any:
   """Makes settings from nested dictionaries, the inverse of `to_dict`.
 
-  If they are `saved`, an older version may have written them, and a missing key
-  gets the value under which that version behaved as it did. If `cls` is a part
-  of the section `whole`, messages have `prefix` before the keys. Raises
-  ValueError, naming the key, if one is unknown, missing or invalid.
+  Values that are `saved` may have been written by an older version: a missing
+  key gets its `legacy_default`. If `cls` is a part of the section `whole`,
+  messages have `prefix` before the keys. Raises ValueError, naming the key, if
+  one is unknown, missing or invalid.
   """
   if not isinstance(values, Mapping):
     raise ValueError(f"{prefix or cls.__name__} must be a section of keys.")
@@ -235,7 +238,7 @@ def changed(settings: Section) -> dict[str, tuple[Any, Any]]:
 def needs(
   cls: type[Section], prefix: str = ""
 ) -> Iterator[tuple[str, list[str]]]:
-  """Yields each dotted key that needs another, with the keys that suffice."""
+  """Yields each dotted key that needs another one, with the alternatives."""
   types = types_of(cls)
   for field in dataclasses.fields(cls):
     name = prefix + field.name
@@ -253,7 +256,7 @@ def needs(
 
 
 def check_needs(settings: Section) -> None:
-  """Raises ValueError for a key that is set, but not the one that it needs."""
+  """Raises ValueError if a key is set without the one that it needs."""
   changes = changed(settings)
   for key, others in needs(type(settings)):
     if key in changes and not any(_is_on(settings, other) for other in others):
@@ -292,7 +295,7 @@ def _deprecated(
 
 
 def _is_on(settings: Section, other: str) -> bool:
-  """Whether "key" is on, or "key=value" holds."""
+  """Whether the settings have "key" on, or the value of "key=value"."""
   key, _, needed = other.partition("=")
   value = functools.reduce(getattr, key.split("."), settings)
   return value == needed if needed else value not in _OFF
@@ -304,7 +307,7 @@ def all_keys(cls: type[Section]) -> list[str]:
 
 
 def nearest_key(key: str, cls: type[Section]) -> str:
-  """The key of a section that is similar to `key`, for a message; or ""."""
+  """The key of a section that is most similar to `key`; "" if none is."""
   import difflib
 
   every = all_keys(cls)
@@ -314,7 +317,7 @@ def nearest_key(key: str, cls: type[Section]) -> str:
   return next(iter((*same_last, *close)), "")
 
 
-def _checked(field: dataclasses.Field, kind: Any, value: Any) -> Any:
+def _check_field(field: dataclasses.Field, kind: Any, value: Any) -> Any:
   """The value converted to the field's type; ValueError if it is invalid."""
   if is_section(kind):
     if not isinstance(value, kind):
@@ -323,13 +326,13 @@ def _checked(field: dataclasses.Field, kind: Any, value: Any) -> Any:
   must = field.metadata["must"]
   choices = field.metadata["choices"]
   if kind is not Duration:
-    return _set(field.name, kind, value, field.default, must, choices)
+    return _check_one(field.name, kind, value, field.default, must, choices)
   units = {}
   for unit, number in vars(value).items():
     default = getattr(field.default, unit)
     name = f"{field.name}_{unit}"
     unit_type = types_of(Duration)[unit]
-    units[unit] = _set(name, unit_type, number, default, NOT_NEGATIVE)
+    units[unit] = _check_one(name, unit_type, number, default, NOT_NEGATIVE)
   nonzero = [
     f"{field.name}_{u}={number}" for u, number in units.items() if number
   ]
@@ -339,10 +342,12 @@ def _checked(field: dataclasses.Field, kind: Any, value: Any) -> Any:
   return Duration(**units)
 
 
-def _set(name: str, kind: Any, value: Any, default: Any, *rules: Any) -> Any:
-  """`checked`, with a hint if the value is None and must not be.
+def _check_one(
+  name: str, kind: Any, value: Any, default: Any, *rules: Any
+) -> Any:
+  """The value by `checked`, with a message of its own if None is not allowed.
 
-  The default is returned as it is, if it is of the field's own type.
+  A value that equals the default, and is of the field's type, is not checked.
   """
   plain, optional = without_none(kind)
   if value == default and type(value) is plain:

@@ -1,4 +1,4 @@
-"""Files that a function has written, as a notebook shows them."""
+"""Results of functions that notebooks show: files, texts, tables, pictures."""
 
 import base64
 import dataclasses
@@ -8,8 +8,8 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
-_MOST = 12  # Pictures that are shown.
-_SIDE = 96  # Longest side of a small one, in pixels.
+_MOST = 12  # The most pictures that are shown.
+_SIDE = 96  # Longest side of a small picture, in pixels.
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -59,8 +59,7 @@ def table(facts: Mapping[str, str]) -> str:
 def pictures(captions: Sequence[tuple[str, str]]) -> str:
   """Small pictures of image files beside captions, as HTML, escaped.
 
-  A file that cannot be read has its caption alone, and so have those after the
-  first ones.
+  A file that cannot be read, and any after the first 12, has a caption alone.
   """
   rows = []
   for number, (path, caption) in enumerate(captions):
@@ -73,7 +72,8 @@ def pictures(captions: Sequence[tuple[str, str]]) -> str:
 
 
 def _thumbnail(path: str) -> str:
-  # Only a notebook draws them.
+  """A small picture of an image file as HTML; "" if it cannot be read."""
+  # Imported here, as only notebooks draw pictures.
   from PIL import Image
 
   file = io.BytesIO()
@@ -88,9 +88,9 @@ def _thumbnail(path: str) -> str:
 
 
 def path_of_run(run: object) -> str:
-  """The folder of a run, for functions that show one.
+  """The folder of a run, given as a path or as the result of `vit_jax.train`.
 
-  Raises ValueError for what is neither a path nor has one.
+  Raises ValueError for an object that has no path.
   """
   if isinstance(run, str | os.PathLike):
     return os.fspath(run)
@@ -103,6 +103,7 @@ def path_of_run(run: object) -> str:
 
 
 def _element(path: str) -> str:
+  """The HTML that shows a picture or a page."""
   content = pathlib.Path(path).read_bytes()
   if path.endswith(".png"):
     data = base64.b64encode(content).decode()

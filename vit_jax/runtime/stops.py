@@ -1,4 +1,4 @@
-"""Ends a run before its time: told to by a signal, or because it hangs.
+"""Ends a run early: because a signal asks for it, or because it hangs.
 
 Spot and preemptible machines, SLURM and Kubernetes send SIGTERM some time
 before they take the machine away. Ctrl-C is handled here as well, since the
@@ -26,14 +26,14 @@ from vit_jax.runtime.restarts import MENDABLE
 
 _SHOW_CURSOR = "\x1b[?25h"  # A progress bar hides it.
 _TICK = 1.0  # Seconds between two checks.
-_LEAST = 600.0  # A shorter wait for a step, in seconds, never ends a run.
-_ASIDE = 86_400.0  # Longest other work, such as an evaluation, in seconds.
+_LEAST = 600.0  # A wait for a step of fewer seconds never ends a run.
+_ASIDE = 86_400.0  # The most seconds for other work, such as an evaluation.
 _STEPS = 100  # Number of recent steps whose median is the usual time.
 _WRITE_SECONDS = 10.0  # Longest wait for the file of stacks.
 
 
 class Interrupted(Exception):
-  """Raised after the run was told to stop and has saved its state."""
+  """Raised to end a run that was told to stop."""
 
   exit_code = 128 + signal.SIGTERM  # A shell's code for it; 0 is "complete".
 
@@ -45,13 +45,13 @@ class StopSignal:
     self._signal, self._waiting = 0, False
 
   def reached(self, step: int) -> bool:
-    """Whether to stop after this step; all hosts must ask at every step."""
+    """Whether to stop after this step; all hosts have to call it every step."""
     if jax.process_count() == 1:
       return self._signal > 0
     # JAX's own service passes the signal on, and chooses the step.
     return multihost_utils.reached_preemption_sync_point(step)
 
-  def interrupted(self, text: str) -> Interrupted:
+  def make_error(self, text: str) -> Interrupted:
     """The error that ends the run, with the exit code of the signal."""
     error = Interrupted(text)
     error.exit_code = 128 + (self._signal or signal.SIGTERM)
@@ -61,11 +61,11 @@ class StopSignal:
   def waiting(self) -> Iterator[None]:
     """Inside this context, a signal raises Interrupted at once.
 
-    It is for work that need not be finished, such as an evaluation, or that
-    may never be, such as a read from a file system that hangs.
+    It is for work that need not be finished, such as an evaluation, or that may
+    never finish, such as a read from a file system that hangs.
     """
     if self._signal:
-      raise self.interrupted("told to stop")
+      raise self.make_error("told to stop")
     self._waiting = True
     try:
       yield
@@ -73,12 +73,13 @@ class StopSignal:
       self._waiting = False
 
   @contextlib.contextmanager
-  def awaited(self) -> Iterator["StopSignal"]:
+  def recording(self) -> Iterator["StopSignal"]:
     """Inside this context, SIGTERM and Ctrl-C are only recorded.
 
-    A second Ctrl-C leaves at once. After a signal, SIGTERM stays ignored: the
-    process is about to end by itself, with the exit code that says so. In other
-    threads than the main one, where Python handles signals, it does nothing.
+    A second Ctrl-C ends the process at once. After a signal, SIGTERM stays
+    ignored: the process is about to end by itself, with the signal's exit code.
+    In other threads than the main one, where Python handles signals, this does
+    nothing.
     """
     if threading.current_thread() is not threading.main_thread():
       yield self
@@ -95,6 +96,7 @@ class StopSignal:
         signal.signal(number, signal.SIG_IGN if ending else handler)
 
   def _record(self, number: int, _: object) -> None:
+    """Handles a signal."""
     again, self._signal = self._signal, number
     if number == signal.SIGINT:
       if again == signal.SIGINT:
@@ -105,7 +107,7 @@ class StopSignal:
         signal.raise_signal(signal.SIGTERM)  # For JAX's service.
     if self._waiting:
       self._waiting = False
-      raise self.interrupted("told to stop")
+      raise self.make_error("told to stop")
 
 
 def leave(code: int) -> NoReturn:
@@ -130,13 +132,15 @@ def _say(text: str) -> None:
 class Watchdog:
   """Ends this process if a step takes many times as long as usual.
 
-  It then writes the stacks of all threads to a file, prints a line, and leaves
-  with the exit code that `--restarts` restarts. Time in which the process was
-  stopped itself, as by Ctrl-Z, does not count. A hang in compiled code that
-  keeps Python's lock is not noticed. A step may take `times` times the median
-  of the last 100 steps, and at least 10 minutes, and anything else a day; 0
-  never ends the process. The file for the stacks is local or such as
-  gs://bucket/run/stacks.txt.
+  It then writes the stacks of all threads to a file, prints a line, and exits
+  with the code after which `--restarts` restarts the run. Time in which the
+  process itself was stopped, as by Ctrl-Z, does not count. A hang in compiled
+  code that keeps Python's lock is not noticed.
+
+  Args:
+    times: A step may take this many times the median of the last 100 steps, but
+      at least 10 minutes, and other work a day; 0 never ends the process.
+    path: The file for the stacks, local or such as gs://bucket/run/stacks.txt.
   """
 
   def __init__(self, times: float, path: epath.Path):
@@ -148,7 +152,7 @@ class Watchdog:
 
   @contextlib.contextmanager
   def watching(self) -> Iterator["Watchdog"]:
-    """Inside this context, ends the process if a step hangs."""
+    """Watches the steps inside this context."""
     thread = threading.Thread(target=self._watch, daemon=True)
     if self._times:
       thread.start()
@@ -166,7 +170,7 @@ class Watchdog:
 
   @contextlib.contextmanager
   def stepping(self) -> Iterator[None]:
-    """Forgets how long a step usually takes when this context ends."""
+    """Forgets at the end of this context how long a step usually takes."""
     try:
       yield
     finally:
@@ -175,7 +179,7 @@ class Watchdog:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Waits longer while inside, and does not count it as part of a step."""
+    """Allows a day for the work inside, which is not part of a step."""
     self._silent, self._paused = 0.0, True
     try:
       yield
@@ -183,7 +187,7 @@ class Watchdog:
       self._last, self._silent, self._paused = None, 0.0, False
 
   def _watch(self) -> None:
-    """Leaves once no step has ended for longer than it may take."""
+    """Ends the process once a step takes longer than it may."""
     while not self._end.wait(_TICK):
       # Ticks are counted, as the clock goes on while the process is stopped.
       self._silent += _TICK
@@ -195,6 +199,7 @@ class Watchdog:
         self._leave(median)
 
   def _leave(self, median: float) -> None:
+    """Writes the stacks, prints a line, and ends the process."""
     written = threading.Event()
     with tempfile.TemporaryFile() as file:
       faulthandler.dump_traceback(file)

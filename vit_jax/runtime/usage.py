@@ -15,12 +15,13 @@ from vit_jax.runtime import hints
 ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
 ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
 _NAMES = 22  # Columns of a screen for the names of flags.
-FURTHER: dict[str, Callable[[], str]] = {}  # More help, by name of the flag.
+# Functions that return further help, by the name of the flag.
+FURTHER: dict[str, Callable[[], str]] = {}
 # Flags that stand for a key of the configuration, by the key.
 SHORT: dict[str, str] = {}
-# Keys by other names that are typed for them, by the flag that has the keys.
+# Functions that return {another name: key}, by the flag that takes the keys.
 OTHER_NAMES: dict[str, Callable[[], Mapping[str, str]]] = {}
-# Arguments of commands beside flags, as the help says it.
+# Arguments of commands other than flags, with their help.
 _ARGUMENTS = {
   "DATA": "A folder of images, a file of labels, or a configuration.",
   "CHECKPOINT": "A run's folder, a file, or a name from `convert --list`.",
@@ -41,7 +42,7 @@ _NUMBERS = {
 _OWN_FLAGS: dict[str, str] = dict.fromkeys(("dir", "labels_file"), "root")
 # Keys that commands which open a run have as flags of the same name.
 _PLACE = re.compile(r"--config\.data\.(?P<flag>root|data_dir)\b")
-# Words of other programs for a run to go on with.
+# Words of other programs for the run to resume.
 _GOING_ON = ("resume", "resume_from", "resume_from_checkpoint", "continue")
 # Words of other programs for the weights that a command opens.
 _WEIGHTS = ("weights", "pretrained", "checkpoint", "ckpt", "model")
@@ -49,11 +50,12 @@ _WEIGHTS = ("weights", "pretrained", "checkpoint", "ckpt", "model")
 DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 
 
-def text(doc: str, takes: str, form: str) -> str:
+def help_text(doc: str, takes: str, form: str) -> str:
   """The help of a command, whose flags are defined.
 
-  The short one fits a screen. It has the first sentence of the docstring and
-  the examples, which are the second paragraph; the whole one has all of both.
+  `form` is "short" or "all". The short help fits a screen: it has the first
+  paragraph of the docstring, and the second, which has the examples. The whole
+  one has all paragraphs, and the whole help of each flag.
   """
   has_keys = "config" in flags.FLAGS
   command = [_program(), takes or ("[DATA]" if has_keys else "")]
@@ -77,7 +79,7 @@ def text(doc: str, takes: str, form: str) -> str:
 def _name_and_help(flag: flags.Flag) -> tuple[str, str]:
   """A flag with its default, and the first line of its help."""
   default = ""
-  # Where it is False or an empty list, the flag is just not given.
+  # A default of False or [] means that the flag is not given.
   if flag.default not in (None, []) and flag.default is not False:
     text = flag.default_as_str or ""
     default = f"={text}".replace("'", "") if text else ""
@@ -85,10 +87,11 @@ def _name_and_help(flag: flags.Flag) -> tuple[str, str]:
   return f"--{flag.name}{default}", first_line.rstrip(":;")
 
 
-def going_on(name: str, value: str, workdir: str) -> str:
-  """How a run is resumed, if `name` is a word for that; "" for another.
+def how_to_resume(name: str, value: str, workdir: str) -> str:
+  """How to resume a run, if `name` is a word for that; "" for other names.
 
-  `value` is what was given with it, and `workdir` names what takes a folder.
+  `value` is the value that was given for the name, and `workdir` is the flag or
+  argument that takes a run's folder.
   """
   name = name.replace("-", "_")
   if name not in _GOING_ON:
@@ -102,7 +105,7 @@ def going_on(name: str, value: str, workdir: str) -> str:
 
 
 def example() -> str:
-  """How to call the command, which ends a sentence on what is wrong."""
+  """The first example of the command, to end a sentence on what is wrong."""
   doc = inspect.cleandoc(sys.modules["__main__"].__doc__ or "")
   _, _, examples = doc.partition("\n\n")
   first_line, *_ = examples.split("\n")
@@ -110,7 +113,7 @@ def example() -> str:
 
 
 def _in_columns(name: str, help: str) -> str:
-  """A name and its help beside it."""
+  """A name and its help in two columns."""
   return textwrap.fill(
     help,
     initial_indent=f"{name:<{_NAMES - 2}}  ",
@@ -120,7 +123,7 @@ def _in_columns(name: str, help: str) -> str:
   )
 
 
-def unknown(error: flags.UnrecognizedFlagError, takes: str = "") -> str:
+def unknown_flag(error: flags.UnrecognizedFlagError, takes: str = "") -> str:
   """The message for an unknown flag, with the flag that may be meant.
 
   `takes` has the names of the command's arguments.
@@ -128,7 +131,7 @@ def unknown(error: flags.UnrecognizedFlagError, takes: str = "") -> str:
   name = error.flagname
   if name.startswith("config."):
     if "config" in flags.FLAGS:
-      return in_flags("flag --config=None: ")
+      return rewrite_in_flags("flag --config=None: ")
     return _no_configuration(name)
   flags_by_name = {}
   for flag, keys_by_name in OTHER_NAMES.items():
@@ -147,7 +150,7 @@ def unknown(error: flags.UnrecognizedFlagError, takes: str = "") -> str:
 
 
 def _for_weights(name: str, takes: str) -> str:
-  """How a command is given weights; "" if it opens none."""
+  """A hint on how to give a command its weights; "" if it opens none."""
   if "pretrained" in flags.FLAGS:
     hint = "did you mean --pretrained?"
     if name == "model":
@@ -161,9 +164,9 @@ def _for_weights(name: str, takes: str) -> str:
 
 
 def _no_configuration(name: str) -> str:
-  """The message for a key, where a command takes no configuration.
+  """The message for a key that was given to a command without a configuration.
 
-  Such a command may have a flag of its own for what the key says.
+  Such a command may have a flag of its own with the meaning of the key.
   """
   key = name.rpartition(".")[2]
   own = _OWN_FLAGS.get(key, key)
@@ -174,8 +177,8 @@ def _no_configuration(name: str) -> str:
   return f"--{name}: this command takes no configuration; {hint}"
 
 
-def in_flags(line: str) -> str:
-  """Rewrites an error that names keys, or missing flags, in terms of flags."""
+def rewrite_in_flags(line: str) -> str:
+  """An error that names keys, or missing flags, rewritten in terms of flags."""
   for name, example in _EXAMPLES.items():
     if line.startswith(f"flag --{name}=None: "):
       with_data = ""
@@ -193,7 +196,7 @@ def in_flags(line: str) -> str:
   if "config" not in flags.FLAGS:
     return _PLACE.sub(_own_flag, line)
   config: Any = flags.FLAGS["config"].value
-  for part in line.partition("=")[0].split("."):  # A key is told as its flag.
+  for part in line.partition("=")[0].split("."):  # Whether the line has a key.
     if not hasattr(config, "keys") or part not in config:
       return line
     config = config[part]
@@ -202,9 +205,9 @@ def in_flags(line: str) -> str:
 
 
 def _own_flag(found: re.Match[str]) -> str:
-  """The key of a place as the command's own flag, unless it has none.
+  """The command's own flag for a key of a place; the key itself without one.
 
-  It stays in a command that the message gives.
+  A key inside a command that the message quotes stays as it is.
   """
   before = found.string[: found.start()]
   is_own = found["flag"] in flags.FLAGS and "vit_jax " not in before

@@ -198,7 +198,7 @@ def jit_train_step(
   options = {}
   if scoped_vmem_mib and mesh.devices.flat[0].platform == "tpu":
     options = {SCOPED_VMEM: str(1024 * scoped_vmem_mib)}
-  return hosts.together(
+  return hosts.compile_together(
     jax.jit(
       on_mesh(train_step, mesh),
       in_shardings=(shardings, batch_sharding(mesh), *map(shardings_of, fixed)),
@@ -251,7 +251,7 @@ def compile_meanwhile(function: Any, *arguments: Any) -> Iterator[Compiling]:
 def jit_replicated(function: Callable, mesh: Mesh, **options: Any) -> Any:
   """Compiles a function of the model; every device gets its whole result."""
   options["out_shardings"] = replicated_sharding(mesh)
-  return hosts.together(jax.jit(on_mesh(function, mesh), **options))
+  return hosts.compile_together(jax.jit(on_mesh(function, mesh), **options))
 
 
 def check_batch(name: str, batch_size: int, mesh: Mesh, parts: int = 1) -> None:

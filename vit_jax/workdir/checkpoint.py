@@ -201,8 +201,8 @@ def open_run(workdir: str, key_of: KeyOf | None = None) -> Checkpoints:
   bucket.check(workdir, writes=False)
   if not is_run(workdir):
     needed = "holds no checkpoints: give the workdir of a training run"
-    hint = "" if os.path.exists(workdir) else hints.of_path(workdir)
-    if run := hints.run_of(workdir):
+    hint = "" if os.path.exists(workdir) else hints.hint_for_path(workdir)
+    if run := hints.find_run(workdir):
       hint = f"did you mean {run}?"
     raise ValueError(f"{workdir} {needed}{f'; {hint}' if hint else '.'}")
   return Checkpoints(workdir, read_only=True, key_of=key_of)

@@ -15,7 +15,7 @@ from tests.pretrained.test_text import FOLDER
 from vit_jax.data.reading import tokenizer_bounds as bounds
 from vit_jax.data.reading.tokenizer import open_tokenizer
 from vit_jax.data.reading.tokenizer_files import TokenizerFiles
-from vit_jax.runtime.libraries import held_back, refusing
+from vit_jax.runtime.libraries import hold_back_stderr, refusing
 
 WORDS = {
   "type": "WordLevel",
@@ -228,7 +228,7 @@ def test_a_tokenizer_is_compared_with_the_rows_of_its_tower():
 
 def test_what_ends_a_program_is_no_fault_of_a_file():
   for kind in (KeyboardInterrupt, SystemExit, MemoryError):
-    with pytest.raises(kind), held_back(), refusing("x"):
+    with pytest.raises(kind), hold_back_stderr(), refusing("x"):
       raise kind
   with pytest.raises(ValueError, match="^x: KeyError.$"), refusing("x"):
     raise KeyError
@@ -237,7 +237,7 @@ def test_what_ends_a_program_is_no_fault_of_a_file():
 
 
 def test_lines_of_a_library_that_succeeds_are_printed(capfd):
-  with held_back():
+  with hold_back_stderr():
     print("a warning", file=sys.__stderr__, flush=True)
   assert capfd.readouterr().err == "a warning\n"
 

@@ -54,7 +54,7 @@ class EvalPasses(contextlib.AbstractContextManager):
 
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what may be meant by the name."""
-    raise hints.no_attribute(self, name, "batches", "batches have")
+    raise hints.attribute_error(self, name, "batches", "batches have")
 
   def __repr__(self) -> str:
     """How many batches there are, and how to draw one."""

@@ -80,7 +80,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
 
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what may be meant by the name."""
-    raise hints.no_attribute(self, name, "batches", "batches have")
+    raise hints.attribute_error(self, name, "batches", "batches have")
 
   def __repr__(self) -> str:
     """How to take the next batch, and how to draw one."""

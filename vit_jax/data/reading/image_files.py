@@ -78,7 +78,7 @@ def _without_images(name: str) -> str:
   if os.path.isdir(os.path.expanduser(name)):
     endings = os.fsdecode(b", ".join(EXTENSIONS))
     return f"folder {name!r} holds no images ({endings})."
-  hint = "" if glob.has_magic(name) else hints.of_path(name)
+  hint = "" if glob.has_magic(name) else hints.hint_for_path(name)
   hint = hint or "give files, folders or quoted patterns."
   if name.isidentifier():  # As "digits", which has no files.
     hint += (

@@ -320,7 +320,7 @@ def _instead(path: str) -> str:
       "a file of labels goes to --config.data.labels_file, and ends in "
       f"{', '.join(LABEL_FILES)}."
     )
-  return hints.of_path(path) or "give one."
+  return hints.hint_for_path(path) or "give one."
 
 
 def _spellings(layout: Layout, folder: bytes) -> dict[str, list[bytes]]:

@@ -22,7 +22,7 @@ from vit_jax.runtime import extras
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.json_files import read_json
-from vit_jax.runtime.libraries import held_back, refusing
+from vit_jax.runtime.libraries import hold_back_stderr, refusing
 from vit_jax.runtime.printable import quoted
 
 JSON = "tokenizer.json"
@@ -161,7 +161,7 @@ def _open_json(
   what = (
     f"{path} is not a tokenizer that the library tokenizers {version} can read"
   )
-  with held_back(), refusing(what):
+  with hold_back_stderr(), refusing(what):
     longest = bounds.of_json(content, length)
     opened = library.Tokenizer.from_buffer(content)
     opened.no_padding()
@@ -251,7 +251,7 @@ def _open_pieces(
     raise ValueError(
       f"{path} is empty: get it from where the weights are from."
     )
-  with held_back(), refusing(f"{path} is not a sentencepiece model"):
+  with hold_back_stderr(), refusing(f"{path} is not a sentencepiece model"):
     model = library.SentencePieceProcessor(model_proto=content)
     size = model.get_piece_size()
     longest = bounds.of_pieces(content, model.id_to_piece([*range(size)]))
@@ -310,7 +310,7 @@ def _bounded(
     _check_ids(max(map(max, filter(None, rows)), default=0), path)
     return rows
 
-  with held_back():
+  with hold_back_stderr():
     tried = encode([_TRIED])
   size = max([tokenizer.size, *(1 + token for token in tried[0])])
   _check_ids(size - 1, path)
