@@ -7,8 +7,8 @@ CHECKPOINT and IMAGE are the same as for `predict`. These figures are written to
 the folder --out:
 
 - for the model: its embedding filters and position similarities (Fig. 7);
-- for each image: its numbered patches; the attention rollout (Fig. 6 and 14)
-  between the raw attention of a layer and the patches that support a class; the
+- for each image: its numbered patches; the raw attention of a layer, the
+  attention rollout (Fig. 6 and 14) and the patches that support a class; the
   raw attention by head and by layer; and a sheet of predictions;
 - with --pca, for each image: the first principal components of the features
   of all images' patches, after --layer, as red, green and blue; with

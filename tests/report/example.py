@@ -6,7 +6,12 @@ import numpy as np
 
 from configs import image_folder
 from vit_jax.report.dataset import Dataset, Sizes
-from vit_jax.report.measure import Measured, RunFacts, Shown
+from vit_jax.report.measure import (
+  ExampleGroup,
+  Measured,
+  RunFacts,
+  ShownExample,
+)
 from vit_jax.tasks.classification.confusion import ConfusionMatrix
 from vit_jax.tasks.classification.eval_step import Predictions
 from vit_jax.tasks.classification.task import (
@@ -71,10 +76,13 @@ def measured():
   rollout = np.zeros((4, 4), np.float32)
   rollout[0, 3] = 1
   groups = [
-    (
+    ExampleGroup(
       kind.title,
       kind.text,
-      [Shown(f"test/{e.index}.jpg", e, photo, rollout) for e in kind.examples],
+      [
+        ShownExample(f"test/{e.index}.jpg", e, photo, rollout)
+        for e in kind.examples
+      ],
     )
     for kind in outcome.telling()
   ]

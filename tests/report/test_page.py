@@ -18,6 +18,7 @@ from tests.browser import opened_page
 from tests.commands import run
 from tests.report import example
 from vit_jax.report import page as report_page
+from vit_jax.report.measure import ExampleGroup
 from vit_jax.report.page import headline_of, page
 from vit_jax.tasks.classification.confusion import ConfusionMatrix
 from vit_jax.tasks.classification.eval_step import Predictions
@@ -316,7 +317,7 @@ def test_runs_have_names_that_tell_them_apart(workdirs, names):
 
 
 def test_a_group_without_examples_has_its_text_alone(measured):
-  groups = [("Worst mistakes", "There is none.", [])]
+  groups = [ExampleGroup("Worst mistakes", "There is none.", [])]
   none = dataclasses.replace(measured, groups=groups)
   text = page([example.facts("a", none)])
   assert '<p class="soft">There is none.</p>' in text
@@ -329,8 +330,12 @@ def test_photographs_are_shrunk_before_pictures_are_left_out(
 ):
   large = np.random.default_rng(0).integers(0, 256, (900, 800, 3), np.uint8)
   groups = [
-    (*told, [dataclasses.replace(one, photograph=large) for one in shown[:1]])
-    for *told, shown in measured.groups
+    group._replace(
+      examples=[
+        dataclasses.replace(one, photograph=large) for one in group.examples[:1]
+      ]
+    )
+    for group in measured.groups
   ]
   run = example.facts("a", dataclasses.replace(measured, groups=groups))
   whole = page([run])

@@ -19,7 +19,7 @@ def report(
     *runs: Folders of runs, or what `vit_jax.train` returned.
     out: The HTML file to write; by default report.html in a single run's
       folder, and in the current folder for several.
-    **options: Of a single run, `step`, or `best=True` for the best checkpoint.
+    **options: For a single run, `step`, or `best=True` for the best checkpoint.
 
   Returns:
     The page, which a notebook shows; `os.fspath` gives its path.

@@ -23,8 +23,10 @@ _AUGMENTED = 12  # Examples shown as the model was trained on them.
 class Sizes:
   """Sizes of some files of a split, spread evenly over it.
 
-  Of each file, `sides` has the width and height in pixels, and `weights` the
-  size in bytes.
+  Attributes:
+    examples: Number of examples of the split.
+    sides: Width and height of each file's image, in pixels.
+    weights: Size of each file, in bytes.
   """
 
   examples: int
@@ -37,8 +39,8 @@ class Dataset:
   """The data of a run.
 
   Attributes:
-    counts: Training examples of each class; None if they would have to be read
-      to be counted, or labels are not single classes.
+    counts: Training examples of each class; None if the examples would have to
+      be read to be counted, or labels are not single classes.
     augmented: The first training examples, as augmented for the first batch,
       with their labels.
   """
@@ -50,7 +52,7 @@ class Dataset:
 
 
 def look_at(run: SavedRun) -> Dataset:
-  """Looks at the data of a run.
+  """Collects the facts about the data of a run.
 
   Raises ValueError if the training split cannot be opened or read, or has other
   classes than the checkpoint.

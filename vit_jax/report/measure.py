@@ -5,7 +5,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ Draw = Callable[[Any, Sequence[tuple]], Sequence[Photograph]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
+class ShownExample:
   """A telling example of the eval split, with its attention rollout.
 
   Attributes:
@@ -40,7 +40,7 @@ class Shown:
     example: The answer in words.
     photograph: The part that the model sees, at the photograph's resolution.
     rollout: The attention rollout; None for a model without attention, or if
-      the task draws.
+      the task draws the example itself.
     drawn: The picture that the task draws of it, in place of a rollout.
   """
 
@@ -51,18 +51,25 @@ class Shown:
   drawn: Photograph | None = None
 
 
+class ExampleGroup(NamedTuple):
+  """Telling examples of one kind, with a heading and a sentence on them."""
+
+  title: str
+  text: str
+  examples: list[ShownExample]
+
+
 @dataclasses.dataclass(frozen=True)
 class Measured:
   """Measurements of a checkpoint on the eval split of its run.
 
   Attributes:
-    groups: The telling examples of each kind, as (title, text, examples).
-    filters: From `embedding_maps.filters_and_positions`; None if the model has
-      none or its parameters are not finite.
-    positions: The same.
+    groups: The telling examples of each kind.
+    filters, positions: From `embedding_maps.filters_and_positions`; None if the
+      model has none or its parameters are not finite.
     panels: Pictures that the task draws of examples, if it does.
-    dataset: None if the training split cannot be read, because of
-      `data_problem`.
+    dataset: Facts about the data; None if the training split cannot be read.
+    data_problem: Why it cannot be read, or None.
   """
 
   step: int
@@ -72,7 +79,7 @@ class Measured:
   outcome: Outcome
   metrics: dict[str, Any]
   class_names: Sequence[str]
-  groups: Sequence[tuple[str, str, list[Shown]]]
+  groups: Sequence[ExampleGroup]
   filters: Float[np.ndarray, "n P P 3"] | None
   positions: Float[np.ndarray, "h w h w"] | None
   panels: Sequence[Photograph] = ()
@@ -92,7 +99,8 @@ class RunFacts:
     measured: The checkpoint's measurements; None if it could not be evaluated.
     problem: Why the checkpoint could not be evaluated, or None.
     best: Step and score of the checkpoint that `--best` chooses, if known.
-    skipped: A line for each file of rows with broken ones, which are left out.
+    skipped: A line for each file of rows that has broken ones; these are left
+      out.
   """
 
   workdir: str
@@ -108,8 +116,9 @@ class RunFacts:
   def curve(self, key: str) -> tuple[list[int], list[float]]:
     """Steps and values of a metric; both are empty if it was never written.
 
-    A value of training is a mean over the steps since the last value. If these
-    are less than half as many as usual, it is averaged with the one before.
+    A value of training is a mean over the steps since the last value. If it is
+    of less than half as many steps as usual, it is averaged with the previous
+    value.
     """
     points = {
       row["step"]: row[key] for row in self.rows if row.get(key) is not None
@@ -208,23 +217,26 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 def _best(
   workdir: str, task: Task, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[int, str] | None:
+  """Step and score of the best checkpoint; None if the score is not known."""
   metric = task.scores.metric
   with contextlib.closing(open_run(workdir, choose.score_key)) as saved:
     step = saved.best_step
   texts = [metric.text(row) for row in rows if row["step"] == step]
-  return next(((step, t) for t in reversed(texts) if step and t), None)
+  text = next(filter(None, reversed(texts)), None)
+  return (step, text) if step and text else None
 
 
 def _measure(run: SavedRun, track: Track) -> Measured:
+  """Evaluates the checkpoint of a run, and collects what a report shows."""
   model = run.loaded.model
   preprocessing = run.loaded.preprocessing
   outcome = run.evaluator(run.params, track, detail=True)
   panels: Sequence[Photograph] = ()
   groups = outcome.telling()
-  draw, own = None, run.task.panels
-  # Pictures of a task are of images of one size.
-  if own is not None and preprocessing.patches is None:
-    draw = own.make(model, run.task.objective(model, preprocessing))
+  draw, task_panels = None, run.task.panels
+  # A task draws images of one size only.
+  if task_panels is not None and preprocessing.patches is None:
+    draw = task_panels.make(model, run.task.objective(model, preprocessing))
   if draw and not groups:  # Else it draws the telling examples.
     chosen = chosen_examples(run.source, preprocessing, _PANELS)
     panels = draw(run.params, chosen)
@@ -250,10 +262,10 @@ def _measure(run: SavedRun, track: Track) -> Measured:
     metrics=outcome.metrics | outcome.by_class(),
     class_names=class_names(run.source.class_names, model.num_classes),
     groups=[
-      (
-        group.title,
-        group.text,
-        [_show_example(run, one, draw) for one in group.examples],
+      ExampleGroup(
+        title=group.title,
+        text=group.text,
+        examples=[_show_example(run, one, draw) for one in group.examples],
       )
       for group in groups
     ],
@@ -265,7 +277,10 @@ def _measure(run: SavedRun, track: Track) -> Measured:
   )
 
 
-def _show_example(run: SavedRun, example: Example, draw: Draw | None) -> Shown:
+def _show_example(
+  run: SavedRun, example: Example, draw: Draw | None
+) -> ShownExample:
+  """The pictures of an example: the task's own with `draw`, or a rollout."""
   source_example = run.source[example.index]
   preprocessing = run.loaded.preprocessing
   rollout = drawn = pixels = None
@@ -279,7 +294,7 @@ def _show_example(run: SavedRun, example: Example, draw: Draw | None) -> Shown:
     place_pixels_label = (example.index, pixels, source_example["label"])
     (drawn,) = draw(run.params, [place_pixels_label])
   root = os.path.join(run.settings.data.root or "", "")
-  return Shown(
+  return ShownExample(
     name=source_example["id"].removeprefix(root),
     example=example,
     photograph=seen_part(source_example["image"], preprocessing),

@@ -6,7 +6,7 @@ an alternative text, and tabular data are real tables, for screen readers.
 
 import datetime
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -23,9 +23,10 @@ from vit_jax.tasks.outcome import Curves
 
 MOST_BYTES = 5_000_000
 _MOST = f"{MOST_BYTES / 1e6:.0f} MB"
-# Longest side of photographs in pixels; the next is tried if they do not fit.
+# Longest side of photographs in pixels. If the page is too large with one, the
+# next is tried.
 _SIDES = LONGEST, 512, 384, 256
-# Charts of every run: before those of its task, and among the rest.
+# Charts of every run: one before those of its task, and some after them.
 _LOSS = Curves(
   "Loss",
   {Split.TRAIN.key("loss"): "training", Split.EVAL.key("loss"): "evaluation"},
@@ -47,7 +48,7 @@ def page(runs: Sequence[RunFacts]) -> str:
   always stay.
   """
   names = _names([run.workdir for run in runs])
-  mark = _have_best(_ranked(names, runs))
+  mark = _is_best_known(_ranked(names, runs))
   template = template_of("report.html.jinja")
   now = datetime.datetime.now().astimezone()
   several = len(runs) > 1
@@ -105,8 +106,9 @@ def template_of(name: str) -> jinja2.Template:
 
 def _plain(value: Any) -> Any:
   """A value as a template shows it, without characters that HTML forbids."""
-  plain = isinstance(value, str) and not isinstance(value, markupsafe.Markup)
-  return printable_lines(value) if plain else value
+  if isinstance(value, str) and not isinstance(value, markupsafe.Markup):
+    return printable_lines(value)
+  return value
 
 
 def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
@@ -117,8 +119,8 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
     if run.score is None or not run.task:
       return ""
     scores = run.task.scores
-    said = f"{scores.headline(run.scores)}{more}."
-    return f"{said} {scores.verdict(run.scores).advice}".rstrip()
+    result = f"{scores.headline(run.scores)}{more}."
+    return f"{result} {scores.verdict(run.scores).advice}".rstrip()
   ranked = _ranked(names, runs)
   if len(ranked) < 2:
     return ""
@@ -150,7 +152,7 @@ def _ranked(names: Sequence[str], runs: Sequence[RunFacts]) -> _Ranked:
   return sorted(scored, key=lambda pair: -(pair[1].score or 0.0))
 
 
-def _have_best(ranked: _Ranked) -> bool:
+def _is_best_known(ranked: _Ranked) -> bool:
   """Whether one run may be called the best, as far as the images can tell."""
   if len(ranked) < 2:
     return True
@@ -158,6 +160,7 @@ def _have_best(ranked: _Ranked) -> bool:
 
 
 def _same_images(ranked: _Ranked) -> bool:
+  """Whether all runs were evaluated on the same images."""
   return len({_evaluated_on(run) for _, run in ranked}) == 1
 
 
@@ -178,8 +181,8 @@ def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
   return (*config, score, run.scores.get(Split.EVAL.key("examples")))
 
 
-def evaluated(run: RunFacts, measured: Measured) -> str:
-  """Names the data evaluated, and what was left out."""
+def _evaluation_text(measured: Measured) -> str:
+  """Names the checkpoint, the data it was evaluated on, and what is odd."""
   scores = Split.EVAL.scores(measured.metrics)
   text = (
     f"Checkpoint of step {measured.step:,}, evaluated on the "
@@ -214,9 +217,9 @@ def _names(workdirs: Sequence[str]) -> list[str]:
 def _curves(
   names: list[str], runs: Sequence[RunFacts], kinds: Sequence[Curves]
 ) -> tuple[list[Picture], list[str]]:
-  """The charts for which a run has values.
+  """The charts for which a run has values, and sentences on single points.
 
-  A chart whose curves have a single point each is a sentence instead.
+  A chart whose curves have a single point each becomes a sentence.
   """
   drawn = []
   sentences = []
@@ -225,33 +228,51 @@ def _curves(
     thin = set()
     for name, run in zip(names, runs, strict=True):
       for key, kind in chart.curves.items():
-        curve = run.curve(key)
+        steps, values = run.curve(key)
         parts = [name, kind] if len(runs) > 1 else [kind]
-        called = ", ".join(filter(None, parts)) or chart.title
-        if curve[0]:
-          curves[called] = curve
+        curve_name = ", ".join(filter(None, parts)) or chart.title
+        if steps:
+          curves[curve_name] = steps, values
         if kind == "training":
-          thin.add(called)
+          thin.add(curve_name)
     if not curves:
       continue
-    form = "{:.2%}" if chart.percent else "{:.4g}"
     if all(len(steps) == 1 for steps, _ in curves.values()):
-      values_once = "; ".join(
-        f"{'' if name == chart.title else name} {form.format(value)} "
-        f"at step {step:,}".lstrip()
-        for name, ((step,), (value,)) in curves.items()
-      )
-      sentences.append(f"{chart.title}, measured once: {values_once}.")
+      sentences.append(_single_points(chart, curves))
       continue
-    ends = "; ".join(
-      f"{name}: from {form.format(values[0])} at step {steps[0]:,} to "
-      f"{form.format(values[-1])} at step {steps[-1]:,}"
-      for name, (steps, values) in curves.items()
+    figure = charts.curves_figure(
+      curves,
+      chart.title,
+      percent=chart.percent,
+      logarithmic=chart.logarithmic,
+      thin=thin,
     )
-    form_of = {"percent": chart.percent, "logarithmic": chart.logarithmic}
-    figure = charts.curves_figure(curves, chart.title, thin=thin, **form_of)
-    drawn.append(pictures.svg(figure, f"{chart.title} by step. {ends}."))
+    drawn.append(pictures.svg(figure, _ends_of_curves(chart, curves)))
   return drawn, sentences
+
+
+_Points = Mapping[str, tuple[Sequence[int], Sequence[float]]]
+
+
+def _single_points(chart: Curves, curves: _Points) -> str:
+  """A sentence on curves that have a single point each."""
+  form = "{:.2%}" if chart.percent else "{:.4g}"
+  texts = []
+  for name, ((step,), (value,)) in curves.items():
+    text = f"{form.format(value)} at step {step:,}"
+    texts.append(text if name == chart.title else f"{name} {text}")
+  return f"{chart.title}, measured once: {'; '.join(texts)}."
+
+
+def _ends_of_curves(chart: Curves, curves: _Points) -> str:
+  """The alternative text of a chart: where its curves begin and end."""
+  form = "{:.2%}" if chart.percent else "{:.4g}"
+  ends = "; ".join(
+    f"{name}: from {form.format(values[0])} at step {steps[0]:,} to "
+    f"{form.format(values[-1])} at step {steps[-1]:,}"
+    for name, (steps, values) in curves.items()
+  )
+  return f"{chart.title} by step. {ends}."
 
 
 def _section(name: str, run: RunFacts) -> dict[str, Any]:
@@ -273,7 +294,7 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
     augmented = pictures.augmented(measured)
     labels = {picture.caption for picture in augmented}
     section |= {
-      "evaluated": evaluated(run, measured),
+      "evaluated": _evaluation_text(measured),
       "best": _better(run, measured),
       "panels": pictures.panels(measured),
       "panel_text": measured.task.panels,
@@ -297,15 +318,16 @@ def _examples(measured: Measured | None, longest: int) -> list[dict[str, Any]]:
     return []
   return [
     {
-      "title": title,
-      "text": text,
-      "examples": [pictures.example(one, longest) for one in shown],
+      "title": group.title,
+      "text": group.text,
+      "examples": [pictures.example(one, longest) for one in group.examples],
     }
-    for title, text, shown in measured.groups
+    for group in measured.groups
   ]
 
 
 def _without_pictures(section: dict[str, Any], alone: bool) -> dict[str, Any]:
+  """A run's section without its pictures, and the reason for the reader."""
   advice = "" if alone else ": make a report of this run alone"
   return section | {
     **dict.fromkeys(("examples", "augmented", "panels", "embeddings"), ()),

@@ -14,7 +14,7 @@ from vit_jax.inspection import charts, figures, overlay
 from vit_jax.inspection.canvas import SMALL
 from vit_jax.inspection.panels import Drawing
 from vit_jax.inspection.photograph import LONGEST, in_colours
-from vit_jax.report.measure import Measured, Shown
+from vit_jax.report.measure import Measured, ShownExample
 from vit_jax.runtime.printable import printable_lines
 
 _PIXELS = 11 * 72 / SMALL  # An inch of a chart whose text has 11 pixels.
@@ -25,9 +25,9 @@ _SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
 class Picture:
   """An image in the page.
 
-  A `small` one is shown with pixels as squares. A chart, whose colours are
-  inverted in dark mode, is `narrow` on narrow screens. Its text needs `least`
-  pixels, if these are more than such a screen has.
+  A `small` one is shown with its pixels as squares. A chart, whose colours are
+  inverted in dark mode, has a `narrow` version for narrow screens; `least` is
+  the width in pixels that its text needs, if such a screen has fewer.
   """
 
   uri: str
@@ -38,7 +38,7 @@ class Picture:
   least: int = 0
 
 
-def example(shown: Shown, longest: int) -> dict[str, Any]:
+def example(shown: ShownExample, longest: int) -> dict[str, Any]:
   """An example's `images`, `name` and `caption`, for the template."""
   alt = shown.example.alt
   if shown.drawn is not None:
@@ -56,14 +56,18 @@ def example(shown: Shown, longest: int) -> dict[str, Any]:
 
 def panels(measured: Measured) -> list[Picture]:
   """The pictures that the task draws of examples."""
-  own = measured.task.panels
-  return [photograph(sheet, own.alt) for sheet in measured.panels if own]
+  task_panels = measured.task.panels
+  if task_panels is None:
+    return []
+  return [photograph(sheet, task_panels.alt) for sheet in measured.panels]
 
 
 def augmented(measured: Measured) -> list[Picture]:
   """The first training examples, as the model was trained on them."""
+  if measured.dataset is None:
+    return []
   pictures = []
-  for image, label in measured.dataset.augmented if measured.dataset else ():
+  for image, label in measured.dataset.augmented:
     text = measured.task.labels.told(label, measured.class_names)
     alt = f"Augmented example of {text}"
     pictures.append(photograph(image, alt, caption=text))
@@ -116,6 +120,7 @@ def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
 
 
 def _png(figure: Figure | Drawing, alt: str, caption: str) -> Picture:
+  """Embeds a figure as PNG."""
   uri = _uri("png", lambda f: figure.savefig(f, format="png", dpi=100))
   return Picture(uri, alt, caption)
 
@@ -134,6 +139,7 @@ def photograph(
 
 
 def _uri(kind: str, write: Callable[[io.BytesIO], Any]) -> str:
+  """The data URI of what `write` writes; `kind` is the MIME subtype."""
   file = io.BytesIO()
   write(file)
   data = base64.b64encode(file.getvalue()).decode()

@@ -4,11 +4,12 @@ vit_jax similar CHECKPOINT my_photos --out found
 vit_jax similar CHECKPOINT my_photos --query x.jpg --out found
 
 CHECKPOINT is what `vit_jax predict` takes, best an encoder such as
-hf_s14_dinov2; images are alike by the cosine of its features. OUT gets
-index.html, a page with the images, and similar.csv, with the nearest of every
-image; with --query, the nearest of these alone. It keeps the vectors too, so a
-second search computes those of new images only. Near-duplicates across training
-and test folders come first: they make results look better than they are.
+hf_s14_dinov2; images are compared by the cosine of its features. The page
+index.html in OUT shows the images, and similar.csv lists the nearest ones of
+every image, or with --query those of the queries. The vectors are kept there
+too, so that a second search computes those of new images only. Near-duplicates
+across training and test folders come first: they make results look better than
+they are.
 """
 
 from absl import flags

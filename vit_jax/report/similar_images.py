@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -61,29 +61,36 @@ def find_similar(
   loaded = open_checkpoint(checkpoint, hold=Loaded.read_params, **overrides)
   for note in loaded.notes:
     say(note)
-  queried = _queried(loaded, query) if query else None
-  files, vectors, skipped = _vectors_of(
-    loaded, files, folder, batch_size, display
-  )
+  query_vectors = _query_vectors(loaded, query) if query else None
+  computed = _vectors_of(loaded, files, folder, batch_size, display)
+  files = computed.files
   if len(files) < 2:
     raise ValueError(
       f"{counted(len(files), 'image')} could be read, and images "
       "are compared with others: give a folder with two or more."
     )
-  rows = nearest.unit(vectors)
+  rows = nearest.unit(computed.vectors)
   names = _names(files, folders)
-  images = files, names, rows, neighbours
-  if queried is not None:
-    if queried.shape[1] != rows.shape[1]:
+  if query_vectors is not None:
+    if query_vectors.shape[1] != rows.shape[1]:
       raise ValueError(
         f"{checkpoint} gives {rows.shape[1]} numbers for an image and "
-        f"{queried.shape[1]} for a text, which are not compared."
+        f"{query_vectors.shape[1]} for a text, which are not compared."
       )
-    result = Answers.of(query, queried, *images)
+    result = Answers.of(
+      query, query_vectors, files=files, names=names, rows=rows, k=neighbours
+    )
   else:
-    splits = splits_of(files, folders)
-    spec = loaded.preprocessing.spec
-    result = Similar.of(*images, duplicates, clusters, splits, spec)
+    result = Similar.of(
+      files,
+      names,
+      rows,
+      k=neighbours,
+      duplicates=duplicates,
+      count=clusters,
+      splits=splits_of(files, folders),
+      spec=loaded.preprocessing.spec,
+    )
   with replacing(folder / TABLE) as file:
     writer = csv.writer(codecs.getwriter("utf-8")(file))
     writer.writerows(result.table(neighbours))
@@ -95,7 +102,15 @@ def find_similar(
     printable_path(str(folder / name)) for name in (PAGE, TABLE)
   )
   say(f"Wrote {written}.", sys.stdout)
-  return 1 if missing or skipped else 0
+  return 1 if missing or computed.skipped else 0
+
+
+class _Vectors(NamedTuple):
+  """The readable files, the vector of each, and how many are left out."""
+
+  files: list[str]
+  vectors: Float[np.ndarray, "N D"]
+  skipped: int
 
 
 def _vectors_of(
@@ -104,10 +119,10 @@ def _vectors_of(
   folder: pathlib.Path,
   batch_size: int,
   display: Display,
-) -> tuple[list[str], Float[np.ndarray, "N D"], int]:
-  """The readable files, the vector of each, and how many are left out.
+) -> _Vectors:
+  """Reads the kept vectors of files in `folder`, and computes the others.
 
-  Those that were computed before a stop or an error are kept all the same.
+  Vectors that were computed before a stop or an error are kept all the same.
   """
   fingerprint = fingerprint_of(
     loaded.model, loaded.params, loaded.preprocessing
@@ -127,9 +142,9 @@ def _vectors_of(
   batches = _predictions(loaded, [files[int(k)] for k in new], batch_size)
   steps = -(-len(new) // batch_size)
   try:
-    left = iter(new)
+    remaining = iter(new)
     for batch in display.track(batches, "computing vectors", steps):
-      for one, place in zip(batch, left, strict=False):
+      for one, place in zip(batch, remaining, strict=False):
         if one.features is None:
           say(f"{one.image}: left out: {one.error}")
           errors += 1
@@ -146,10 +161,10 @@ def _vectors_of(
       stored.write(path, fingerprint)
   rows = stored.rows_of(files, stamps)
   readable = np.flatnonzero(rows >= 0)
-  return (
-    [files[int(k)] for k in readable],
-    stored.vectors[rows[readable]],
-    errors,
+  return _Vectors(
+    files=[files[int(k)] for k in readable],
+    vectors=stored.vectors[rows[readable]],
+    skipped=errors,
   )
 
 
@@ -169,11 +184,13 @@ def _predictions(loaded: Loaded, files: Sequence[str], batch_size: int) -> Any:
   )
 
 
-def _queried(loaded: Loaded, query: Sequence[str]) -> Float[np.ndarray, "Q D"]:
+def _query_vectors(
+  loaded: Loaded, query: Sequence[str]
+) -> Float[np.ndarray, "Q D"]:
   """The vector of each query, an image or a text.
 
-  Raises ValueError if an image cannot be read, it is a text and there is no
-  text tower, or the two have vectors of other lengths.
+  Raises ValueError if an image cannot be read, there is a text and no text
+  tower, or the vectors of images and texts differ in length.
   """
   by_query: dict[str, np.ndarray] = {}
   files = [name for name in query if not is_text(name)]
@@ -202,7 +219,7 @@ def _names(files: Sequence[str], folders: Sequence[str]) -> list[str]:
 
 
 def _about(checkpoint: str, loaded: Loaded) -> str:
-  """A sentence on the vectors: which, of what, how they are compared."""
+  """A sentence on which vectors are compared, and how."""
   pooling = getattr(loaded.model, "pooling", "")
   kind = FEATURES.get(pooling, "the features before the head")
   size = "{} x {}".format(*loaded.preprocessing.image_size)

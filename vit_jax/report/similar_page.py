@@ -5,6 +5,7 @@ It needs no other file or network. `similar.html.jinja` is its layout.
 
 import dataclasses
 import datetime
+import itertools
 import pathlib
 from collections.abc import Iterable, Sequence
 
@@ -57,10 +58,12 @@ def page(
   spec = loaded.preprocessing.spec
   now = datetime.datetime.now().astimezone()
   if isinstance(result, Answers):
-    title, headline = "Nearest images", _query_headline(result)
+    title = "Nearest images"
+    headline = _query_headline(result)
     sections = [_nearest(result, spec)]
   else:
-    title, headline = "Similar images", _headline(result)
+    title = "Similar images"
+    headline = _headline(result)
     sections = [
       _duplicates(result, duplicates, spec),
       _lone(result, spec),
@@ -76,12 +79,14 @@ def page(
 
 
 def _query_headline(result: Answers) -> str:
+  """A sentence on the number of queries and images."""
   count = len(result.queries)
   queries = "one image" if count == 1 else f"{count:,} images"
   return f"The nearest of {queries} among {len(result.files):,}."
 
 
 def _headline(result: Similar) -> str:
+  """A sentence or two on the near-duplicates."""
   count = len(result.files)
   groups = len(result.groups)
   if not groups:
@@ -126,7 +131,7 @@ def _lone(result: Similar, spec: ImageSpec) -> Section:
     "The images farthest from any other: rare ones, and those that do not "
     "belong here."
   )
-  sheet = _sheet("", result.files, captions, len(rows), spec, _LONE)
+  sheet = _sheet("", result.files, captions, len(rows), spec, most=_LONE)
   return Section("Alone", text, [sheet])
 
 
@@ -150,7 +155,7 @@ def _clusters(result: Similar, spec: ImageSpec) -> Section:
 
 
 def _nearest(result: Answers, spec: ImageSpec) -> Section:
-  """Each query and its nearest."""
+  """Each query and its nearest images."""
   sheets = []
   for number, name in enumerate(result.queries[:_SHEETS]):
     places, cosines = (part[number] for part in result.nearest)
@@ -175,12 +180,16 @@ def _sheet(
   captions: Iterable[tuple[int, str]],
   count: int,
   spec: ImageSpec,
+  *,
   most: int = _IN_SHEET,
 ) -> Sheet:
-  """The first images of a sheet that has `count`."""
+  """A sheet of the first `most` images, out of `count`.
+
+  `captions` has the place of each in `files`, and its caption.
+  """
   shown = [
     _picture(files[row], caption, spec)
-    for (row, caption), _ in zip(captions, range(most), strict=False)
+    for row, caption in itertools.islice(captions, most)
   ]
   return Sheet(title, shown, _not_shown(count, len(shown)))
 

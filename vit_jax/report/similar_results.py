@@ -27,9 +27,10 @@ class Similar:
 
   Attributes:
     files: Their paths.
-    names: The same as the page and the table have them: below their folder.
+    names: The paths below their folder, as the page and the table show them.
     splits: The split that each image's folder is named after, or "".
-    nearest: The nearest of each image, at least `_FOR_GROUPS` if there are.
+    nearest: The nearest images of each image, `_FOR_GROUPS` of them or more, if
+      there are so many.
     groups: Near-duplicates; those across splits come first.
     clusters: The clusters.
   """
@@ -64,7 +65,7 @@ class Similar:
       rows: The images' vectors, of length 1.
       k: Neighbours that the table has.
       duplicates: The least cosine of images that are compared by pixels.
-      count: The number of clusters; None chooses it.
+      count: The number of clusters; None derives it from that of the images.
       splits: As the attribute.
       spec: The channels and the type of the images, to read them.
     """
@@ -74,17 +75,17 @@ class Similar:
     groups = nearest.duplicate_groups(nearby, duplicates, copies)
     groups.sort(key=lambda group: len({splits[row] for row in group}) == 1)
     return cls(
-      tuple(files),
-      tuple(names),
-      tuple(splits),
-      nearby,
-      tuple(groups),
-      nearest.clusters(rows, min(count, len(rows))),
+      files=tuple(files),
+      names=tuple(names),
+      splits=tuple(splits),
+      nearest=nearby,
+      groups=tuple(groups),
+      clusters=nearest.clusters(rows, min(count, len(rows))),
     )
 
   @property
   def lone(self) -> Int[np.ndarray, " N"]:
-    """All images, those whose nearest is the farthest first."""
+    """All images, beginning with those farthest from their nearest one."""
     return np.argsort(self.nearest.cosine[:, 0], kind="stable")
 
   def table(self, k: int) -> list[list[str]]:
@@ -115,7 +116,7 @@ class Similar:
 
   @property
   def summary(self) -> str:
-    """One line on what was found."""
+    """One line with the numbers of images, near-duplicates and clusters."""
     images = sum(map(len, self.groups))
     across = sum(map(self.across, self.groups))
     count = len(self.groups)
@@ -154,7 +155,7 @@ class Answers:
     rows: Float[np.ndarray, "N D"],
     k: int,
   ) -> "Answers":
-    """The `k` nearest images of each query, itself left out.
+    """The `k` nearest images of each query, without the query itself.
 
     `vectors` are those of the queries, and `rows` those of the images, of
     length 1.
@@ -169,10 +170,10 @@ class Answers:
     columns = np.array([each[:width] for each in columns_of], int)
     columns = columns.reshape(-1, width)
     return cls(
-      tuple(queries),
-      tuple(files),
-      tuple(names),
-      Neighbours(
+      queries=tuple(queries),
+      files=tuple(files),
+      names=tuple(names),
+      nearest=Neighbours(
         np.take_along_axis(nearby.place, columns, axis=1),
         np.take_along_axis(nearby.cosine, columns, axis=1),
       ),
@@ -193,7 +194,7 @@ class Answers:
 
   @property
   def summary(self) -> str:
-    """One line on what was found."""
+    """One line with the numbers of queries and images, and the first answer."""
     queries = counted(len(self.queries), "query", "queries")
     return (
       f"The nearest of {queries} among {len(self.files):,} images; the first "

@@ -13,8 +13,9 @@ from vit_jax.data.reading.split_names import likely_splits
 def splits_of(files: Sequence[str], folders: Sequence[str]) -> list[str]:
   """The split of each file, or "".
 
-  It is that of a folder in those given, of one of those themselves, or of the
-  folders above several of them, by the rule for images to train on.
+  Folders are taken for splits by their names, as for images to train on: those
+  inside the given folders, the given folders themselves, and their parents if
+  there are several.
 
   Args:
     files: Paths of images from the root of the file system on.
@@ -40,6 +41,7 @@ def splits_of(files: Sequence[str], folders: Sequence[str]) -> list[str]:
 
 
 def _is_below(place: bytes, tops: Collection[bytes]) -> bool:
+  """Whether a folder is one of `tops` or lies inside one."""
   while place not in tops:
     above = os.path.dirname(place)
     if above == place:
@@ -51,16 +53,17 @@ def _is_below(place: bytes, tops: Collection[bytes]) -> bool:
 def _above(tops: Collection[bytes]) -> dict[bytes, str]:
   """The splits that these folders are, or that the folders above them are."""
   splits: dict[bytes, str] = {}
-  beside: dict[bytes, list[bytes]] = collections.defaultdict(list)
+  by_parent: dict[bytes, list[bytes]] = collections.defaultdict(list)
   for place in {*tops, *map(os.path.dirname, tops)}:
-    beside[os.path.dirname(place)].append(place)
-  for root, places in beside.items():
-    # A single folder above all images parts none of them.
+    by_parent[os.path.dirname(place)].append(place)
+  for root, places in by_parent.items():
+    # A single folder above all images does not divide them into splits.
     if len(places) > 1 or places[0] in tops:
       splits |= _split_folders(root, sorted(map(os.path.basename, places)))
   return splits
 
 
 def _split_folders(root: bytes, names: Sequence[bytes]) -> dict[bytes, str]:
-  found = likely_splits(names, functools.partial(folders_in, root))
-  return {os.path.join(root, one.name): one.split for one in found}
+  """The split of each folder in `root` whose name is that of a split."""
+  folders = likely_splits(names, functools.partial(folders_in, root))
+  return {os.path.join(root, one.name): one.split for one in folders}

@@ -1,11 +1,12 @@
 """The tables of a report."""
 
 import dataclasses
+import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,20 @@ from vit_jax.runtime.meter import shares, time_spent
 
 _ABSENT = "–"
 
-# A column of the table of results: name, form, and which value is the best.
-Column = tuple[str, str, Callable | None]
+
+class Column(NamedTuple):
+  """A column of the table of results.
+
+  Attributes:
+    title: Its heading.
+    form: The format of its numbers.
+    choose: `max` or `min`, the function that chooses the best; None if there is
+      no better or worse.
+  """
+
+  title: str
+  form: str
+  choose: Callable | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +48,10 @@ class Table:
   best: Collection[tuple[int, int]] = ()
 
   def tiles(self) -> list[tuple[str, str]]:
-    """Columns of the first row that have a value, without the run's name."""
+    """Names and values of the first row, without the run's name.
+
+    Columns without a value are left out.
+    """
     pairs = zip(self.columns[1:], self.rows[0][1:], strict=True)
     return [(name, value) for name, value in pairs if value != _ABSENT]
 
@@ -50,18 +66,18 @@ def results(
   columns = ["run"]
   cells = [names]
   best = set()
-  of_runs = [_results(run) for run in runs]
-  for column in dict.fromkeys(column for one in of_runs for column in one):
-    title, form, choose = column
-    values = [one.get(column) for one in of_runs]
+  results_of_runs = [_results(run) for run in runs]
+  all_columns = itertools.chain.from_iterable(results_of_runs)
+  for column in dict.fromkeys(all_columns):
+    values = [one.get(column) for one in results_of_runs]
     numbers = [value for value in values if _is_number(value)]
     if not numbers:
       continue
-    if mark and choose and len({*numbers}) > 1:
-      chosen = choose(numbers)
+    if mark and column.choose and len({*numbers}) > 1:
+      chosen = column.choose(numbers)
       best |= {(n, len(columns)) for n, v in enumerate(values) if v == chosen}
-    columns.append(title)
-    cells.append([_text(value, form) for value in values])
+    columns.append(column.title)
+    cells.append([_text(value, column.form) for value in values])
   rows = [*zip(*cells, strict=True)]
   return Table(
     caption="Results on the evaluation split",
@@ -78,19 +94,21 @@ def _results(run: RunFacts) -> dict[Column, Any]:
   scores = run.scores
   details = measured.outcome.details if measured else {}
   values = Split.EVAL.scores({**scores, **details})
-  rates = run.curve(Split.TRAIN.key("images_per_second"))[1]
+  _, rates = run.curve(Split.TRAIN.key("images_per_second"))
   columns: dict[Column, Any] = {}
   for metric in run.task.scores.metrics if run.task else ():
     choose = {True: max, False: min, None: None}[metric.higher_is_better]
-    column = metric.label, metric.format, choose
+    column = Column(metric.label, metric.format, choose)
     columns[column] = values.get(metric.key)
-  columns["at step", "{:,}", None] = scores.get("step")
-  columns["best step", "{:,}", None] = run.best and run.best[0]
+  best_step, _ = run.best or (None, "")
   rate = float(np.median(rates)) if rates else None
+  num_parameters = measured.num_parameters if measured else None
   return columns | {
-    ("loss", "{:z.4f}", min): values.get("loss"),
-    ("parameters", "{:,}", None): measured and measured.num_parameters,
-    ("images/s (median)", "{:,.0f}", None): rate,
+    Column("at step", "{:,}"): scores.get("step"),
+    Column("best step", "{:,}"): best_step,
+    Column("loss", "{:z.4f}", min): values.get("loss"),
+    Column("parameters", "{:,}"): num_parameters,
+    Column("images/s (median)", "{:,.0f}"): rate,
   }
 
 
@@ -101,7 +119,8 @@ def differences(
 
   The best score is marked only if `mark`.
   """
-  pairs = [(n, r) for n, r in zip(names, runs, strict=True) if r.config]
+  named_runs = zip(names, runs, strict=True)
+  pairs = [(name, run) for name, run in named_runs if run.config]
   # A key that was added after a run has, for that run, its default value.
   configs = [defaults() | run.config for _, run in pairs]
   keys = sorted({key for config in configs for key in config})
@@ -117,10 +136,11 @@ def differences(
   if len(metrics) == 1:
     (metric,) = metrics
     scores = [run.score for _, run in pairs]
-    rates = {rate for rate in scores if rate is not None}
-    if mark and len(rates) > 1:
-      best = {(0, n) for n, rate in enumerate(scores, 1) if rate == max(rates)}
-    row = [_text(rate, metric.format) for rate in scores]
+    known = {score for score in scores if score is not None}
+    if mark and len(known) > 1:
+      highest = max(known)
+      best = {(0, n) for n, score in enumerate(scores, 1) if score == highest}
+    row = [_text(score, metric.format) for score in scores]
     different.insert(0, [metric.label, *row])
   columns = ["key", *(name for name, _ in pairs)]
   return Table("What differs between the runs", columns, different, best=best)
@@ -180,10 +200,10 @@ def evaluation(measured: Measured) -> list[Table]:
 
 
 def _numbers(rows: Sequence[Sequence[str]]) -> list[int]:
-  """The columns but the first whose cells are all numbers, or lack one."""
+  """The columns, except the first, that have no cell but numbers and dashes."""
   number = re.compile(r"-?[\d,.]+%?|[-–]|nan|inf")
   columns = enumerate(zip(*rows, strict=True))
-  return [n for n, of in columns if n and all(map(number.fullmatch, of))]
+  return [n for n, cells in columns if n and all(map(number.fullmatch, cells))]
 
 
 def sizes(measured: Measured) -> Table | None:
@@ -213,6 +233,7 @@ def sizes(measured: Measured) -> Table | None:
 
 
 def _text(value: Any, form: str) -> str:
+  """A number as text, or a dash in place of None and NaN."""
   return form.format(value) if _is_number(value) else _ABSENT
 
 

@@ -13,7 +13,7 @@ from vit_jax.runtime.printable import printable_path, say
 def report_files(
   workdirs: list[str], *, out: str | None = None, **options: Any
 ) -> int:
-  """Writes a report, as `write_report`; returns the exit code."""
+  """Writes a report, as `write_report` does; returns the exit code, 0."""
   write_report(workdirs, out=out, **options)
   return 0
 
@@ -27,13 +27,14 @@ def write_report(
 ) -> str:
   """Writes a report on some runs; returns the file's path.
 
-  Raises ValueError if a folder holds no run, or matplotlib or Jinja is missing.
+  Raises ValueError if a folder holds no run, several runs are given options, or
+  matplotlib or Jinja is missing.
 
   Args:
     out: The file to write; by default report.html in the workdir of a single
       local run, and in the current folder otherwise.
     num_workers: As in `run.saved.open_saved_run`.
-    **options: Other options of it, for a single run only.
+    **options: Further options of `open_saved_run`, for a single run only.
   """
   if len(workdirs) > 1 and options:
     names = " and ".join(f"--{name}" for name in options)
