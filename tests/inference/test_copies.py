@@ -7,7 +7,7 @@ from PIL import Image
 
 from tests.data.pictures import noise
 from vit_jax.data.example import ImageSpec
-from vit_jax.inference.copies import Copies, alike, thumbnail
+from vit_jax.inference.copies import Copies, are_copies, thumbnail
 
 H, W = 96, 128
 
@@ -55,20 +55,20 @@ COPIES = {
 def test_a_copy_is_found_from_both_sides(name):
   image = photograph(0)
   one, other = thumbnail(image), thumbnail(COPIES[name](image))
-  assert alike(one, other) and alike(other, one)
+  assert are_copies(one, other) and are_copies(other, one)
 
 
 def test_other_images_of_a_kind_are_none():
   """All pairs of twenty."""
   pictures = [thumbnail(photograph(seed)) for seed in range(20)]
   rows = [(a, b) for a in range(20) for b in range(a)]
-  assert not [1 for a, b in rows if alike(pictures[a], pictures[b])]
+  assert not [1 for a, b in rows if are_copies(pictures[a], pictures[b])]
 
 
 def test_plain_images_are_alike_and_like_no_other():
   plain = np.full((9, 9, 3), 200, np.uint8)
-  assert alike(thumbnail(plain), thumbnail(plain // 2))
-  assert not alike(thumbnail(plain), thumbnail(photograph(0)))
+  assert are_copies(thumbnail(plain), thumbnail(plain // 2))
+  assert not are_copies(thumbnail(plain), thumbnail(photograph(0)))
 
 
 def test_files_are_read_once_and_a_lost_one_is_no_copy(tmp_path, monkeypatch):

@@ -98,7 +98,7 @@ def test_batches_change_nothing_and_compile_once(photos, monkeypatch):
     return lambda *xs: (traced.append(xs[1]["image"].shape), step(*xs))[1]
 
   monkeypatch.setattr(predictor, "make_predict_step", counting)
-  predictor._compiled.cache_clear()
+  predictor._compile_step.cache_clear()
   # Batch sizes are rounded up to multiples of the eight devices: two batches
   # of 8, and one of 16.
   two = list(

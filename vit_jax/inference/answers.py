@@ -17,7 +17,7 @@ Lines = Callable[[list[Prediction]], list[str]]
 def json_lines(
   answers: Answers, names: Sequence[str], top: int | None = None
 ) -> Lines:
-  """Formats predictions as lines, a JSON object per image by `as_json`."""
+  """Returns a function that formats each prediction as a line of JSON."""
 
   def line(prediction: Prediction) -> str:
     record: dict[str, object] = {"image": prediction.image}
@@ -31,7 +31,10 @@ def json_lines(
 def table(
   answers: Answers, names: Sequence[str], top: int | None = None
 ) -> Lines:
-  """Formats predictions as a table, with a row for each of `lines`."""
+  """Returns a function that formats predictions as the rows of a table.
+
+  An image has a row for each line of its answer.
+  """
   width = 0
 
   def rows(batch: list[Prediction]) -> list[str]:
@@ -67,13 +70,15 @@ def count_classes(
 def _predicted_classes(answer: dict[str, Any]) -> list[str]:
   """The likeliest class of an answer, or all labels above the threshold."""
   ranked = answer.get("predictions", [])
-  return [x["class"] for x in ranked if x.get("given", x is ranked[0])]
+  if ranked and "given" not in ranked[0]:
+    return [ranked[0]["class"]]
+  return [one["class"] for one in ranked if one["given"]]
 
 
 def csv_lines(
   answers: Answers, names: Sequence[str], top: int, outputs: int
 ) -> Lines:
-  """Formats predictions as CSV, a row per image.
+  """Returns a function that formats predictions as CSV, a row per image.
 
   A row has the class, or all labels above the threshold, and the `top`
   likeliest with their probabilities; or a number for each target; or an error.
@@ -81,28 +86,30 @@ def csv_lines(
   `outputs` is the number of classes or targets of the model.
   """
   zeros = (0.0,) * outputs
-  # Its answer has a key for each column.
-  blank = Prediction("", None, tuple(range(outputs)), zeros, zeros)
+  # The answer of this prediction has a key for each column.
+  blank = Prediction(
+    image="", index=tuple(range(outputs)), probability=zeros, values=zeros
+  )
   text = io.StringIO()
 
-  def answer(one: Prediction) -> list[tuple[str, Any]]:
+  def named_cells(one: Prediction) -> list[tuple[str, Any]]:
     record = answers.as_json(one, names, top)
     ranked = record.get("predictions", [])
     cells: list[tuple[str, Any]] = [("image", one.image)]
     if ranked:
       cells.append(("class", ";".join(_predicted_classes(record))))
-    for n, x in enumerate(ranked[:top], start=1):
-      cells.append((f"class_{n}", x["class"]))
-      cells.append((f"probability_{n}", x["probability"]))
+    for rank, answer in enumerate(ranked[:top], start=1):
+      cells.append((f"class_{rank}", answer["class"]))
+      cells.append((f"probability_{rank}", answer["probability"]))
     if answers.given_from is not None:
-      every = sorted(zip(one.index, one.probability, strict=True))
-      cells += [(class_name(names, k), p) for k, p in every]
+      by_class = sorted(zip(one.index, one.probability, strict=True))
+      cells += [(class_name(names, k), p) for k, p in by_class]
     return [*cells, *record.get("values", {}).items()]
 
   def rows(batch: list[Prediction]) -> list[str]:
     for one in batch:
       if one.error is None:
-        cells = [*(cell for _, cell in answer(one)), None]
+        cells = [*(cell for _, cell in named_cells(one)), None]
       else:
         cells = [one.image, *[None] * (len(columns) - 2), one.error]
       writer.writerow(cells)
@@ -112,7 +119,7 @@ def csv_lines(
     return [written]
 
   # A list, not a dictionary: a label may be named like another column.
-  columns = [*(column for column, _ in answer(blank)), "error"]
+  columns = [*(column for column, _ in named_cells(blank)), "error"]
   writer = csv.writer(text, lineterminator="\n")
   writer.writerow(columns)
   return rows

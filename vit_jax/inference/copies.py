@@ -1,7 +1,7 @@
 """Tells copies of an image from other images of the same kind, by their pixels.
 
 Features of different photographs of one kind of thing may be as near as those
-of a photograph and its copy. Copies are compared as small grey thumbnails.
+of a photograph and its copy. So images are compared as small grey thumbnails.
 """
 
 import pathlib
@@ -16,15 +16,16 @@ from vit_jax.data.example import MAX_BYTES, ImageSpec
 from vit_jax.runtime.files import read_regular
 
 _SIDE = 32  # Pixels of a thumbnail.
-# A copy may show only a part of the image, of at least 4/5 of its sides.
-_CUT = range(_SIDE - 1, _SIDE * 4 // 5, -1)
+# A copy may show only a part of the image, of at least 4/5 of its sides. These
+# are the sides, and the sizes, that a part may have.
+_PART_SIDES = range(_SIDE - 1, _SIDE * 4 // 5, -1)
 _COARSE = [(29, 29), (26, 26), (26, _SIDE), (_SIDE, 26)]
 _FINE = [
-  *((side, side) for side in _CUT),
-  *((side, _SIDE) for side in _CUT),
-  *((_SIDE, side) for side in _CUT),
+  *((side, side) for side in _PART_SIDES),
+  *((side, _SIDE) for side in _PART_SIDES),
+  *((_SIDE, side) for side in _PART_SIDES),
 ]
-# Correlations of copies, and of what may be one once it is compared finely.
+# Least correlation of copies, and of pairs that are worth a finer comparison.
 _LEAST, _NEAR = 0.9, 0.6
 _FLAT = 1.0  # Deviation of a thumbnail on which there is nothing to compare.
 
@@ -32,71 +33,76 @@ Thumbnail = Float[np.ndarray, "s s"]
 
 
 class Copies:
-  """Whether images are copies of each other, each of which is read once."""
+  """Tells whether images are copies of each other; it reads each image once."""
 
   def __init__(self, files: Sequence[str], spec: ImageSpec):
     self._files, self._spec = files, spec
-    self._kept: dict[int, Thumbnail | None] = {}
+    self._thumbnails: dict[int, Thumbnail | None] = {}
 
   def __call__(
     self, rows: Int[np.ndarray, " P"], others: Int[np.ndarray, " P"]
   ) -> Bool[np.ndarray, " P"]:
     """Whether the files of each pair, given by their places, are copies."""
-    found: dict[tuple[int, int], bool] = {}
+    is_copy: dict[tuple[int, int], bool] = {}
     pairs = np.sort(np.stack([rows, others], axis=1), axis=1).tolist()
     for one, other in pairs:
-      if (one, other) not in found:
-        a, b = self._thumbnail(one), self._thumbnail(other)
-        is_copy = a is not None and b is not None and alike(a, b)
-        found[one, other] = is_copy
-    return np.array([found[one, other] for one, other in pairs], bool)
+      if (one, other) not in is_copy:
+        is_copy[one, other] = self._are_copies(one, other)
+    return np.array([is_copy[one, other] for one, other in pairs], bool)
+
+  def _are_copies(self, one: int, other: int) -> bool:
+    first = self._thumbnail(one)
+    second = self._thumbnail(other)
+    if first is None or second is None:
+      return False
+    return are_copies(first, second)
 
   def _thumbnail(self, place: int) -> Thumbnail | None:
     """The thumbnail of a file; None if it cannot be read any more."""
-    if place not in self._kept:
+    if place not in self._thumbnails:
       try:
         content = read_regular(pathlib.Path(self._files[place]), MAX_BYTES)
-        self._kept[place] = thumbnail(decode_image(content, self._spec))
+        self._thumbnails[place] = thumbnail(decode_image(content, self._spec))
       except (OSError, ValueError):
-        self._kept[place] = None
-    return self._kept[place]
+        self._thumbnails[place] = None
+    return self._thumbnails[place]
 
 
 def thumbnail(pixels: np.ndarray) -> Thumbnail:
-  """The mean over the channels of an image (H, W, C), as a small square."""
+  """A small grey square of an image (H, W, C), the mean of its channels."""
   grey = pixels.mean(axis=-1, dtype=np.float32)
   return cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
 
 
-def alike(one: Thumbnail, other: Thumbnail) -> bool:
+def are_copies(one: Thumbnail, other: Thumbnail) -> bool:
   """Whether two thumbnails are of copies.
 
   A copy may have another size, contrast or brightness, be mirrored or turned by
-  a multiple of 90 degrees, or be a part of at least 4/5 of both or one side.
+  a multiple of 90 degrees, or be cut to at least 4/5 of one or both sides.
   """
-  flat = one.std() < _FLAT, other.std() < _FLAT
-  if any(flat):
-    return all(flat)
-  near = max(map(_correlation, _orientations(one, other)))
-  near = max(near, *map(_correlation, _parts(one, other, _COARSE)))
-  if not _NEAR <= near < _LEAST:
-    return near >= _LEAST
+  are_flat = one.std() < _FLAT, other.std() < _FLAT
+  if any(are_flat):
+    return all(are_flat)
+  highest = max(map(_correlation, _orientations(one, other)))
+  highest = max(highest, *map(_correlation, _parts(one, other, _COARSE)))
+  if not _NEAR <= highest < _LEAST:
+    return highest >= _LEAST
   parts = _parts(one, other, _FINE)
   return any(_correlation(pair) >= _LEAST for pair in parts)
 
 
 Pair = tuple[Thumbnail, Thumbnail]
-"""A part, and the thumbnail that it may be a part of."""
+"""A thumbnail of a part, and the whole that it may be cut from."""
 
 
 def _correlation(pair: Pair) -> float:
-  """The highest one of a part with a place in the other thumbnail."""
+  """The highest correlation of a part with any place in the whole."""
   part, whole = pair
   return float(cv2.matchTemplate(whole, part, cv2.TM_CCOEFF_NORMED).max())
 
 
 def _orientations(one: Thumbnail, other: Thumbnail) -> Iterator[Pair]:
-  """One thumbnail, mirrored and turned, beside the other."""
+  """Pairs of one thumbnail, mirrored and turned, and the other as it is."""
   for turns in range(4):
     for view in (np.rot90(one, turns), np.rot90(one[:, ::-1], turns)):
       yield np.ascontiguousarray(view), other
@@ -105,7 +111,7 @@ def _orientations(one: Thumbnail, other: Thumbnail) -> Iterator[Pair]:
 def _parts(
   one: Thumbnail, other: Thumbnail, sizes: Sequence[tuple[int, int]]
 ) -> Iterator[Pair]:
-  """Each thumbnail, also mirrored, in some sizes as a part of the other."""
+  """Pairs of each thumbnail, also mirrored, resized as a part of the other."""
   for part, whole in ((one, other), (other, one)):
     for view in (part, np.ascontiguousarray(part[:, ::-1])):
       for size in sizes:

@@ -41,8 +41,8 @@ def export_model(
   (b, H, W, C) for any b and normalises them as `model.origin` says, or to
   [-1, 1] if the model has no origin. A model with `num_classes=0` returns its
   features, and a text tower takes ids of tokens, int32 (b, T). Serialising
-  takes memory for about seven copies of the parameters. `export_model(loaded)`
-  takes what `load_pretrained` returned.
+  takes memory for about seven copies of the parameters. Instead of a model and
+  its parameters, `export_model(loaded)` takes what `load_pretrained` returned.
 
   >>> import jax
   >>> import numpy as np
@@ -54,6 +54,8 @@ def export_model(
   (2, 3)
 
   Args:
+    model: The model.
+    params: Its parameters.
     image_size: Height and width, or one number for both; by default that of
       `model.origin`.
     platforms: Platforms that it can run on: "cpu", "cuda", "rocm", "tpu".
@@ -74,13 +76,13 @@ def export_model(
   check_platforms(platforms)
   check_bytes(params, param_dtype)
   # JAX arrays, since NumPy arrays would be cast before they are stored.
-  stored = jax.tree.map(
+  stored_params = jax.tree.map(
     lambda x: jnp.asarray(np.asarray(x), param_dtype), nn.unbox(params)
   )
   (b,) = export.symbolic_shape("b")
   form = form_of(model, image_size)
   inputs = jax.ShapeDtypeStruct((b, *form.shape), form.dtype)
-  to_outputs = jax.jit(outputs_function(model, stored))
+  to_outputs = jax.jit(outputs_function(model, stored_params))
   with warnings.catch_warnings():
     # JAX warns of large constants; here they are the parameters.
     warnings.filterwarnings("ignore", ".* constants were captured")
@@ -92,10 +94,10 @@ class Form:
   """The inputs and the outputs of an exported function.
 
   Attributes:
-    inputs, outputs: Their names.
-    shape: Shape of one input.
-    dtype: Type of the inputs.
-    below: One more than the largest value of an input.
+    inputs, outputs: Names of the input and of the output.
+    shape: Shape of one example.
+    dtype: Type of the input.
+    below: One more than the input's largest value.
   """
 
   inputs: str
@@ -108,7 +110,7 @@ class Form:
 def form_of(
   model: Model, image_size: int | tuple[int, int] | None = None
 ) -> Form:
-  """The inputs and outputs of a model once it is exported.
+  """The inputs and outputs of an exported model.
 
   Raises ValueError if the size of its images is not known.
   """
@@ -178,11 +180,10 @@ def check_bytes(params: Any, param_dtype: str) -> None:
   """Raises ValueError unless the parameters fit into an exported file."""
   checked("param_dtype", str, param_dtype, choices=DTYPES)
   count = sum(x.size for x in jax.tree.leaves(params))
-  wide, narrow = (count * jnp.dtype(dtype).itemsize for dtype in DTYPES)
-  size = narrow if param_dtype == "bfloat16" else wide
+  size = count * jnp.dtype(param_dtype).itemsize
   if size > _MOST_BYTES:
     advice = "run it with vit_jax.load_pretrained instead"
-    if narrow <= _MOST_BYTES:
+    if count * jnp.dtype("bfloat16").itemsize <= _MOST_BYTES:
       advice = "halve their size with param_dtype=bfloat16"
     raise ValueError(
       f"{count:,} parameters take {size / 1e9:.2f} GB, and an exported file "

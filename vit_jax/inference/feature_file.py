@@ -14,7 +14,7 @@ from vit_jax.runtime.files import output_file, replacing
 
 
 class FeatureFile:
-  """Collects rows on disk until their number, `count`, is known."""
+  """Collects features on disk until their number, `count`, is known."""
 
   def __init__(self, rows: IO[bytes], names: IO[str]):
     self.count = 0
@@ -34,7 +34,7 @@ class FeatureFile:
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """The shape of the features of all images so far."""
+    """The shape of the array of all features so far."""
     return self.count, *self._shape
 
   def write(self, file: IO[bytes], layers: Sequence[int] = ()) -> None:
@@ -64,8 +64,8 @@ def feature_file(
 ) -> Iterator[FeatureFile]:
   """Opens an .npz file of `features`, (n, ...), and the names `images`, (n,).
 
-  With layers, it has their numbers as `layers` as well. The file appears at
-  `path` when the block ends without an exception, and only then. Until then,
+  If `layers` are given, their numbers are a third array, `layers`. The file
+  appears at `path` only when the block ends without an exception. Until then,
   the rows are kept in unnamed temporary files in its folder.
   """
   target, _ = output_file(path, {"NumPy arrays": (".npz",)})

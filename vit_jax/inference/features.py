@@ -40,11 +40,13 @@ def features(
   >>> last.shape
   (1, 2, 2, 192)
 
-  `features(loaded, images)` takes what `load_pretrained` returned. Floats are
-  again normalised images, and all else, such as the name of a file, is prepared
-  by `loaded.features(images)`.
+  `features(loaded, images)` takes what `load_pretrained` returned. Images that
+  are floats have to be normalised here too; all others, such as names of files,
+  are prepared by `loaded.features(images)`.
 
   Args:
+    model: The model, or what `load_pretrained` returned.
+    params: The model's parameters.
     images: Floats, normalised as the model expects (`vit_jax.normalize`).
     layers: Layers to take the tokens of, counted from 1, or from the last,
       which is -1. By default the result is the head's input.
@@ -53,12 +55,12 @@ def features(
     norm: Whether the final layer norm is applied to the tokens.
 
   Returns:
-    The head's input, (B, D); with `layers` a list with the tokens of each,
-    (B, S, D), or their maps.
+    The head's input, (B, D). With `layers`, a list with an array for each
+    layer: its tokens, (B, S, D), or their maps.
 
   Raises:
     ValueError: if the model has no such layer, or is a ResNet without layers of
-      tokens, or the images are no floats, which a model alone cannot prepare.
+      tokens, or if a model alone is given images that are not floats.
   """
   if isinstance(model, KnowsItsInputs):
     pictures = params if images is None else images
@@ -91,9 +93,9 @@ def are_floats(images: Any) -> bool:
 
 
 def layer_number(layer: int, layers: int) -> int:
-  """The number of a layer, from 1 to `layers`; 0 if there is none.
+  """The number of a layer, from 1 to `layers`; 0 if there is no such layer.
 
-  Negative ones count from the end, as of sequences.
+  Negative numbers count from the end, as indices of a sequence do.
 
   >>> layer_number(-1, layers=12)
   12
@@ -105,9 +107,9 @@ def layer_number(layer: int, layers: int) -> int:
 def layer_numbers(
   model: Model, layers: Sequence[int] | None, as_maps: bool
 ) -> tuple[int, ...] | None:
-  """The numbers of `layers`, counted from 1; None without layers.
+  """The numbers of `layers`, counted from 1; None if `layers` is None.
 
-  Raises ValueError unless the model has features of them.
+  Raises ValueError unless the model has all of these layers.
   """
   if layers is None:
     if as_maps:
@@ -153,5 +155,5 @@ def _tokens(
     tokens = [outputs[name]["__call__"][0] for name in names]
   if not norm:
     return tokens
-  of_encoder: Any = partial(model.apply, {"params": params}, method="normed")
-  return [of_encoder(Tokens(z, prefix=model.prefix)).z for z in tokens]
+  apply_norm: Any = partial(model.apply, {"params": params}, method="normed")
+  return [apply_norm(Tokens(z, prefix=model.prefix)).z for z in tokens]

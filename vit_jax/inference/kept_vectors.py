@@ -1,7 +1,7 @@
 """The vectors of images, computed once and kept in a file.
 
-A vector is kept with the size and the time of change of its image, and with the
-fingerprint of what computed it.
+A vector is kept with the size and the time of change of its image file. The
+file of vectors has a fingerprint of the model that computed them.
 """
 
 import dataclasses
@@ -49,12 +49,12 @@ def stamps_of(files: Sequence[str]) -> Int[np.ndarray, "N 2"]:
 
 @dataclasses.dataclass(frozen=True)
 class KeptVectors:
-  """Vectors of files.
+  """The vectors of image files.
 
   Attributes:
     files: The files' absolute paths.
-    stamps: The size and the time of change of each, when it was read.
-    vectors: A row for each.
+    stamps: The size and the time of change of each file when it was read.
+    vectors: A row for each file.
   """
 
   files: tuple[str, ...] = ()
@@ -67,11 +67,11 @@ class KeptVectors:
 
   @classmethod
   def read(cls, path: pathlib.Path, fingerprint: str) -> "KeptVectors":
-    """The vectors in a file; none if there is no such file.
+    """The vectors in a file; none if there is no such file, or it is damaged.
 
-    There are none either if the file is damaged, with a line that says so: they
-    are computed anew. Raises ValueError if it holds those of another model, or
-    other arrays, which may be somebody's.
+    A line says that a file is damaged, and that its vectors are computed anew.
+    Raises ValueError if the file holds vectors of another model, or other
+    arrays, which the user may need.
     """
     if path.is_dir():
       raise ValueError(f"{path} is a folder: give another --out.")
@@ -116,11 +116,11 @@ class KeptVectors:
     self, files: Sequence[str], stamps: Int[np.ndarray, "N 2"]
   ) -> Int[np.ndarray, " N"]:
     """The row of each file, or -1 if it is new or has changed."""
-    place = {name: row for row, name in enumerate(self.files)}
-    rows = np.array([place.get(name, -1) for name in files], np.int64)
+    row_of = {name: row for row, name in enumerate(self.files)}
+    rows = np.array([row_of.get(name, -1) for name in files], np.int64)
     is_known = rows >= 0
-    same = (self.stamps[rows[is_known]] == stamps[is_known]).all(axis=1)
-    rows[np.flatnonzero(is_known)[~same]] = -1
+    is_same = (self.stamps[rows[is_known]] == stamps[is_known]).all(axis=1)
+    rows[np.flatnonzero(is_known)[~is_same]] = -1
     return rows
 
   def with_rows(
@@ -129,20 +129,20 @@ class KeptVectors:
     stamps: Int[np.ndarray, "n 2"],
     vectors: Float[np.ndarray, "n D"],
   ) -> "KeptVectors":
-    """These vectors and further ones, which replace those of the same files."""
+    """A copy with the vectors of `files`, new or in place of their old ones."""
     replaced = {*files}
-    stay = [k for k, name in enumerate(self.files) if name not in replaced]
-    if stay:
-      vectors = np.concatenate([self.vectors[stay], vectors])
+    old = [row for row, name in enumerate(self.files) if name not in replaced]
+    if old:
+      vectors = np.concatenate([self.vectors[old], vectors])
     return KeptVectors(
-      files=(*(self.files[k] for k in stay), *files),
-      stamps=np.concatenate([self.stamps[stay], stamps]),
+      files=(*(self.files[row] for row in old), *files),
+      stamps=np.concatenate([self.stamps[old], stamps]),
       vectors=vectors,
     )
 
 
 class _Bounded:
-  """A file of which at most `limit` bytes are read at once."""
+  """A file that refuses to read more than `limit` bytes at once."""
 
   def __init__(self, file: IO[bytes]):
     self.limit = _MOST_LISTED
@@ -157,20 +157,20 @@ class _Bounded:
 
 
 def _arrays_in(path: pathlib.Path) -> dict[str, np.ndarray] | None:
-  """The arrays that `KeptVectors.write` wrote; None if there are others.
+  """The arrays that `KeptVectors.write` wrote; None if the file has others.
 
-  No more memory is taken than the file has bytes. Raises OSError if it is none,
-  and almost anything if it is damaged.
+  They take no more memory than the file has bytes. Raises OSError if it cannot
+  be opened, and almost any error if it is damaged.
   """
   with open_regular(path) as file:
     size = os.fstat(file.fileno()).st_size
     bounded: Any = _Bounded(file)
     with zipfile.ZipFile(bounded) as archive:
       bounded.limit = size
-      there = {*archive.namelist()}
-      if not {f"{name}.npy" for name in _ARRAYS} <= there:
+      members = {*archive.namelist()}
+      if not {f"{name}.npy" for name in _ARRAYS} <= members:
         return None
-      arrays = {name: _array(archive, name, size) for name in _ARRAYS}
+      arrays = {name: _read_array(archive, name, size) for name in _ARRAYS}
   kinds = [(array.dtype.kind, array.ndim) for array in arrays.values()]
   rows = {len(arrays[name]) for name in _ARRAYS[1:]}
   if kinds != [("U", 0), ("U", 1), ("i", 2), ("f", 2)] or len(rows) != 1:
@@ -180,18 +180,20 @@ def _arrays_in(path: pathlib.Path) -> dict[str, np.ndarray] | None:
   return arrays
 
 
-def _array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
-  """One array of an archive of `size` bytes, which stores it as it is."""
+def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
+  """Reads an array of an archive of `size` bytes.
+
+  Raises ValueError if it is compressed, or claims more bytes than there are.
+  """
   member = archive.getinfo(f"{name}.npy")
-  stored = member.compress_type == zipfile.ZIP_STORED
-  if not stored or member.file_size > size:
+  is_stored = member.compress_type == zipfile.ZIP_STORED
+  if not is_stored or member.file_size > size:
     raise ValueError(f"its array {name!r} is packed, or claims too many bytes")
   with archive.open(member) as stream:
     np.lib.format.read_magic(stream)
     shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
     content = stream.read(member.file_size)
-  if dtype.kind not in "Uif" or math.prod(shape) * dtype.itemsize != len(
-    content
-  ):
+  num_bytes = math.prod(shape) * dtype.itemsize
+  if dtype.kind not in "Uif" or num_bytes != len(content):
     raise ValueError(f"its array {name!r} is shorter than it claims")
   return np.frombuffer(content, dtype).reshape(shape)

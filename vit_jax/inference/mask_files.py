@@ -30,24 +30,27 @@ def write_masks(
   kind: PixelFiles,
   track: Track = iter,
 ) -> tuple[int, int, list[str]]:
-  """Writes `masks`, or what `kind` calls them, and `overlays` into a folder.
+  """Writes masks and `overlays` into two folders below `folder`.
 
   Both have the images' names, see `mask_names`.
 
   Args:
-    mark: From an image's pixels (H, W, C) to the answer for each.
+    mark: Computes the mask from an image's pixels (H, W, C).
+    files: The image files.
+    folder: The folder; that of the masks is called as `kind.folder` says.
     spec: How a file becomes pixels.
-    kind: How answers are written and shown.
+    kind: How masks are written and shown.
     track: Passes the files on, and may show how many are done.
 
   Returns:
-    The number of masks, that of unreadable images, and lines on what all masks
-    hold.
+    The number of masks, the number of unreadable images, and lines on what all
+    masks hold.
   """
   files = [*files]
-  place, overlays = (pathlib.Path(folder, n) for n in (kind.folder, "overlays"))
-  for each in (place, overlays):
-    each.mkdir(parents=True, exist_ok=True)
+  masks = pathlib.Path(folder, kind.folder)
+  overlays = pathlib.Path(folder, "overlays")
+  masks.mkdir(parents=True, exist_ok=True)
+  overlays.mkdir(parents=True, exist_ok=True)
   written = 0
 
   def decode(encoded: bytes) -> np.ndarray:
@@ -56,26 +59,26 @@ def write_masks(
   decoded = reading.decode_ahead(track(files), decode, _AHEAD)
   names = mask_names(files, kind.ending)
   for (path, image), name in zip(decoded, names, strict=True):
-    mask = image if isinstance(image, str) else _marked(mark, image)
+    mask = image if isinstance(image, str) else _mask_or_reason(mark, image)
     if isinstance(image, str) or isinstance(mask, str):
       say(f"{reading.name_of(path, 0)}: {mask}")
       continue
     kind.add(mask)
-    drawn = Image.fromarray(kind.overlay(as_photograph(image), mask))
-    _save(place / name, functools.partial(kind.save, mask))
-    shown = (overlays / name).with_suffix(".png")
-    _save(shown, functools.partial(drawn.save, format="PNG"))
+    overlay = Image.fromarray(kind.overlay(as_photograph(image), mask))
+    _save(masks / name, functools.partial(kind.save, mask))
+    overlay_path = (overlays / name).with_suffix(".png")
+    _save(overlay_path, functools.partial(overlay.save, format="PNG"))
     written += 1
     if os.path.splitext(os.path.basename(path))[0] != pathlib.Path(name).stem:
-      say(f"{reading.name_of(path, 0)}: its {kind.one} is {place / name}.")
+      say(f"{reading.name_of(path, 0)}: its {kind.one} is {masks / name}.")
   return written, len(files) - written, kind.lines()
 
 
 def mask_names(files: Sequence[str], ending: str = ".png") -> list[str]:
-  """The name of each image's mask, a path from the folder of all images on.
+  """The name of each image's mask, a relative path with this ending.
 
-  It has the folders that the images lie in below the innermost one that holds
-  them all. Of two images of one name, the second gets a number.
+  It is relative to the innermost folder that holds all images. If two images
+  would get the same name, the second gets a number.
 
   >>> from vit_jax.inference.mask_files import mask_names
   >>> mask_names(["a/x.jpg", "a/y.jpg", "a/x.png"])
@@ -86,7 +89,7 @@ def mask_names(files: Sequence[str], ending: str = ".png") -> list[str]:
   paths = [os.path.abspath(path) for path in files]
   folders = {os.path.dirname(path) for path in paths}
   top = os.path.commonpath(folders) if folders else ""
-  # A folder may be called as a mask would be.
+  # A folder may have the name that a mask would get.
   taken = {os.path.relpath(folder, top) for folder in folders}
   names = []
   for path in paths:
@@ -99,8 +102,8 @@ def mask_names(files: Sequence[str], ending: str = ".png") -> list[str]:
   return names
 
 
-def _marked(mark: Mark, image: np.ndarray) -> np.ndarray | str:
-  """The mask of an image, or why there is none."""
+def _mask_or_reason(mark: Mark, image: np.ndarray) -> np.ndarray | str:
+  """The mask of an image, or the reason why it has none."""
   try:
     return mark(image)
   except UnreadableImageError as error:
@@ -108,6 +111,7 @@ def _marked(mark: Mark, image: np.ndarray) -> np.ndarray | str:
 
 
 def _save(path: pathlib.Path, save: Callable[[Any], None]) -> None:
+  """Has `save` write a file, which appears complete or not at all."""
   path.parent.mkdir(parents=True, exist_ok=True)
   with replacing(path) as out:
     save(out)

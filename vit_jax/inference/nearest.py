@@ -1,7 +1,7 @@
 """Exact nearest neighbours among vectors, near-duplicates and clusters.
 
-All of it is by cosine. The search compares blocks of rows with blocks of rows,
-so no array has a cell for each pair of images.
+Vectors are compared by cosine. The search compares blocks of rows with blocks
+of rows, so no array has a cell for each pair of images.
 """
 
 import functools
@@ -14,17 +14,17 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-_QUERIES, _ROWS = 1024, 4096
-_GROUP = 16  # Columns of which the largest is looked at first.
-_ROUNDS = 20  # k-means updates its means so many times.
+_QUERIES, _ROWS = 1024, 4096  # Rows in a block of queries, and of the others.
+_GROUP = 16  # Columns in a group, whose maximum is compared first.
+_ROUNDS = 20  # Updates of the means in k-means.
 
 
 class Neighbours(NamedTuple):
   """The nearest rows of each query, the nearest first.
 
   Attributes:
-    place: Their places, (Q, k).
-    cosine: Their cosines, (Q, k).
+    place: The places of the nearest rows, (Q, k).
+    cosine: Their cosines with the query, (Q, k).
   """
 
   place: Int[np.ndarray, "Q k"]
@@ -44,7 +44,7 @@ class Clusters(NamedTuple):
 
 
 def unit(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
-  """Rows of length 1; a row of zeros stays.
+  """The rows, scaled to length 1; a row of zeros stays.
 
   >>> import numpy as np
   >>> from vit_jax.inference.nearest import unit
@@ -60,11 +60,11 @@ def neighbours(
   k: int,
   queries: Float[np.ndarray, "Q D"] | None = None,
 ) -> Neighbours:
-  """The `k` nearest rows of each query, or of each row but itself.
+  """The `k` nearest rows of each query.
 
-  Rows and queries have length 1. Of equally near rows the first comes first.
-  There are at most as many neighbours as rows. Without queries, the cosines of
-  two blocks of rows are computed once and serve the rows of both.
+  Rows and queries have length 1. Equally near rows keep their order. There are
+  at most as many neighbours as rows. Without queries, each row is compared with
+  the others; the cosines of two blocks of rows then serve the rows of both.
   """
   size = min(_ROWS, -(-len(rows) // _GROUP) * _GROUP)
   blocks = _blocks(rows, size)
@@ -73,8 +73,8 @@ def neighbours(
     return _concatenate(best, len(rows))
   step = min(_QUERIES, len(queries))
   search = functools.partial(_search, k=min(k, len(rows)), count=len(rows))
-  found = [search(part, blocks) for part in _blocks(queries, step)]
-  return _concatenate(found, len(queries))
+  best = [search(part, blocks) for part in _blocks(queries, step)]
+  return _concatenate(best, len(queries))
 
 
 Best = tuple[Float[Array, "q k"], Int[Array, "q k"]]
@@ -88,9 +88,11 @@ def _blocks(rows: Float[np.ndarray, "N D"], size: int) -> Float[Array, "n b D"]:
 
 
 def _concatenate(blocks: Sequence[Best], count: int) -> Neighbours:
+  """The neighbours of the first `count` rows of all blocks."""
   cosines, places = zip(*blocks, strict=True)
   return Neighbours(
-    np.concatenate(places)[:count], np.concatenate(cosines)[:count]
+    place=np.concatenate(places)[:count],
+    cosine=np.concatenate(cosines)[:count],
   )
 
 
@@ -102,7 +104,7 @@ def _no_neighbours(count: int, k: int) -> Best:
 def _search_rows(
   blocks: Float[Array, "n b D"], k: int, count: int
 ) -> list[Best]:
-  """The nearest of the rows of each block, which are `count` in all."""
+  """The nearest rows of all rows, block by block; `count` is their number."""
   parts = [*blocks]
   best = [_no_neighbours(blocks.shape[1], k) for _ in parts]
   for i in range(len(parts)):
@@ -124,7 +126,7 @@ def _within(
   """Compares the rows of a block with each other, but not with themselves."""
   cosines = _cosines(rows, rows)
   cosines = jnp.where(jnp.eye(len(rows), dtype=bool), -jnp.inf, cosines)
-  return _merged(best, cosines, number, count)
+  return _merge(best, cosines, number, count)
 
 
 @jax.jit
@@ -136,12 +138,12 @@ def _between(
   best_of_others: Best,
   count: int,
 ) -> tuple[Best, Best]:
-  """Compares the rows of two blocks, for both."""
+  """Compares the rows of two blocks, and updates the nearest rows of both."""
   cosines = _cosines(rows, others)
   first, second = numbers
   return (
-    _merged(best, cosines, second, count),
-    _merged(best_of_others, cosines.T, first, count),
+    _merge(best, cosines, second, count),
+    _merge(best_of_others, cosines.T, first, count),
   )
 
 
@@ -156,7 +158,7 @@ def _search(
 
   def merge(best: Best, block: tuple[Array, Array]) -> tuple[Best, None]:
     rows, number = block
-    return _merged(best, _cosines(queries, rows), number, count), None
+    return _merge(best, _cosines(queries, rows), number, count), None
 
   numbers = jnp.arange(len(blocks), dtype=jnp.int32)
   best, _ = jax.lax.scan(
@@ -171,22 +173,23 @@ def _cosines(
   return jnp.matmul(rows, others.T, precision="highest")
 
 
-def _merged(
+def _merge(
   best: Best,
   cosines: Float[Array, "q b"],
   number: Int[Array, ""] | int,
   count: Int[Array, ""] | int,
 ) -> Best:
-  """The nearest so far and those of one more block, whose number is given.
+  """The nearest rows so far, merged with those of block `number`.
 
-  What lies beyond the last of `count` rows is left out.
+  The padding beyond the last of `count` rows is left out.
   """
-  k, size = best[0].shape[1], cosines.shape[1]
+  best_cosines, best_places = best
+  k, size = best_cosines.shape[1], cosines.shape[1]
   first = number * size
   is_row = first + jnp.arange(size, dtype=jnp.int32) < count
   top, column = _top(jnp.where(is_row[None], cosines, -jnp.inf), min(k, size))
-  joined = jnp.concatenate([best[0], top], axis=1)
-  places = jnp.concatenate([best[1], first + column], axis=1)
+  joined = jnp.concatenate([best_cosines, top], axis=1)
+  places = jnp.concatenate([best_places, first + column], axis=1)
   top, column = jax.lax.top_k(joined, k)
   return top, jnp.take_along_axis(places, column, axis=1)
 
@@ -194,14 +197,15 @@ def _merged(
 def _top(
   cosines: Float[Array, "q b"], k: int
 ) -> tuple[Float[Array, "q k"], Int[Array, "q k"]]:
-  """The `k` largest of each row, which lie in the `k` groups of largest maxima.
+  """The `k` largest cosines of each row, and their columns.
 
-  It is several times as fast as a search of whole rows.
+  They lie in the `k` groups of columns with the largest maxima, so only these
+  are searched, which is several times as fast as a search of whole rows.
   """
   count, size = cosines.shape
   groups = cosines.reshape(count, size // _GROUP, _GROUP)
   _, chosen = jax.lax.top_k(groups.max(axis=2), min(k, groups.shape[1]))
-  chosen = jnp.sort(chosen, axis=1)  # So that of equals the first comes first.
+  chosen = jnp.sort(chosen, axis=1)  # Equal cosines then keep their order.
   among = jnp.take_along_axis(groups, chosen[..., None], axis=1)
   top, place = jax.lax.top_k(among.reshape(count, -1), k)
   group = jnp.take_along_axis(chosen, place // _GROUP, axis=1)
@@ -213,11 +217,11 @@ def duplicate_groups(
   least: float,
   confirm: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> list[np.ndarray]:
-  """Groups of rows that a chain of cosines of at least `least` joins.
+  """Groups of rows that chains of pairs with a cosine of `least` or more join.
 
-  `nearby` are the neighbours of each row, and `confirm` tells of the rows and
-  the others of such pairs which are joined; by default all are. The largest
-  groups come first.
+  `nearby` has the neighbours of each row. `confirm` takes the first and the
+  second rows of all such pairs and says which pairs to join; by default all
+  are joined. The largest groups come first.
 
   >>> import numpy as np
   >>> from vit_jax.inference.nearest import Neighbours, duplicate_groups
@@ -239,14 +243,15 @@ def duplicate_groups(
   _, label = scipy.sparse.csgraph.connected_components(joined, directed=False)
   order = np.argsort(label, kind="stable")
   starts = np.flatnonzero(np.diff(label[order], prepend=-1))
-  groups = [g for g in np.split(order, starts[1:]) if len(g) > 1]
+  members = np.split(order, starts[1:])
+  groups = [group for group in members if len(group) > 1]
   return sorted(groups, key=len, reverse=True)
 
 
 def clusters(rows: Float[np.ndarray, "N D"], count: int) -> Clusters:
-  """Clusters of rows of length 1, by k-means of seed 0.
+  """Clusters of rows of length 1, by k-means with seed 0.
 
-  There are at most `count`; empty ones are left out.
+  There are at most `count` clusters, as some may be empty.
   """
   means = rows[_spread(rows, count)]
   label = np.zeros(len(rows), np.int32)
@@ -268,7 +273,7 @@ def clusters(rows: Float[np.ndarray, "N D"], count: int) -> Clusters:
 def _sums(
   rows: Float[np.ndarray, "N D"], label: Int[np.ndarray, " N"], count: int
 ) -> Float[np.ndarray, "C D"]:
-  """The sum of the rows of each label, in a fraction of `np.add.at`'s time."""
+  """The sum of the rows of each label; much faster than `np.add.at`."""
   ones = np.ones(len(rows), rows.dtype)
   members = scipy.sparse.csr_matrix(
     (ones, (label, np.arange(len(rows)))), shape=(count, len(rows))
@@ -277,7 +282,7 @@ def _sums(
 
 
 def _spread(rows: Float[np.ndarray, "N D"], count: int) -> list[int]:
-  """Places of first means, far from each other: k-means++."""
+  """The places of the first means, far from each other (k-means++)."""
   rng = np.random.default_rng(0)
   places = [int(rng.integers(len(rows)))]
   distance = np.full(len(rows), np.inf)

@@ -1,4 +1,4 @@
-"""Python code that makes the inputs of an exported file, to be pasted."""
+"""Python code to paste, which makes the inputs of an exported file."""
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.tokenizer import Tokenizer
@@ -9,11 +9,11 @@ _MODES = {1: "L", 3: "RGB"}
 
 
 def images_code(images: Preprocessing) -> str:
-  """Lines that read a picture with Pillow, into `images` (1, H, W, C).
+  """Lines of code that read a picture with Pillow, into `images` (1, H, W, C).
 
-  Its sizes are those of the preprocessing. The filters are Pillow's, from which
-  those of other libraries differ by rounding. Channels that Pillow does not
-  read are zeros, in the place of a user's own.
+  Its sizes are those of the preprocessing. The filters are Pillow's, which
+  differ by rounding from those of other libraries. For channels that Pillow
+  does not read, the lines make zeros, for the user to replace.
   """
   H, W, C = images.image_shape
   if C not in _MODES or images.window is not None:
@@ -34,8 +34,9 @@ def images_code(images: Preprocessing) -> str:
 
 
 def _resizing(images: Preprocessing) -> list[str]:
-  """Lines that bring `image` to the size of the model's images."""
-  (H, W), (height, width) = images.image_size, images.whole
+  """Lines that resize and crop `image` to the size of the model's images."""
+  H, W = images.image_size
+  height, width = images.whole
   crop = images.crop
   name = {"area": "box"}.get(crop.interpolation, crop.interpolation)
   how = f"Image.Resampling.{name.upper()}"
@@ -48,7 +49,7 @@ def _resizing(images: Preprocessing) -> list[str]:
   lines = [f"image = image.resize(({w}, {h}), {how})"]
   if crop.crop == "center":
     lines = [*_covering(images, h, w), f"image = image.resize(sides, {how})"]
-  # The cut is black beyond the image.
+  # Pillow's crop is black beyond the image.
   return [
     *lines,
     f"left, top = int((image.width - {W}) / 2), int((image.height - {H}) / 2)",
@@ -77,7 +78,7 @@ def _covering(images: Preprocessing, h: int, w: int) -> list[str]:
 
 
 def ids_code(tokenizer: Tokenizer) -> str:
-  """Lines that make `ids` (1, T) of a text without any token."""
+  """Lines that make `ids` (1, T) of padding alone, for the user to replace."""
   return (
     "import numpy\n"
     f"# In the place of these, give the ids that {tokenizer.file} gives.\n"

@@ -1,4 +1,4 @@
-"""Predictions for images, in their order.
+"""Predictions for images, in the order of the images.
 
 Memory does not grow with the number of images, as only a few batches are
 decoded ahead of the device.
@@ -34,7 +34,7 @@ from vit_jax.tasks.task import Task, class_name
 from vit_jax.training import sharding
 from vit_jax.training.inputs import ImageInputs
 
-_SHOWN = 20  # Answers that a list of them shows.
+_SHOWN = 20  # Answers that the text of a list shows.
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
 
 # Names of a batch's images, each with the reason it is unreadable, or None.
@@ -48,9 +48,9 @@ class Prediction:
   Attributes:
     image: The file's name, with unprintable characters escaped; "image 3" for
       the third image of a list that is no file.
-    error: Why the image could not be read, or None; if it could not be, all
-      other fields are empty.
+    error: Why the image could not be read; all other fields are then empty.
     index: Indices of the likeliest classes, the likeliest first.
+    probability: The probabilities of these classes.
     values: The numbers that a regression predicts, in their unit; it has no
       classes.
     features: The head's input (D,), or the tokens after several layers, (L, h,
@@ -94,11 +94,11 @@ class Prediction:
     return zip(names, numbers, strict=True)
 
   def __getattr__(self, name: str) -> Any:
-    """Raises AttributeError, with what may be meant by the name."""
+    """Raises AttributeError, with a hint at what may be meant by the name."""
     hint = hints.hint_instead(name, "answer")
     if not name.startswith("_"):
-      own = [field.name for field in dataclasses.fields(self)]
-      hint = hints.hint_for_attribute(name, "answer", own)
+      field_names = [field.name for field in dataclasses.fields(self)]
+      hint = hints.hint_for_attribute(name, "answer", field_names)
     raise AttributeError(
       f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
       name=name,
@@ -106,7 +106,7 @@ class Prediction:
     )
 
   def __getitem__(self, name: Any) -> Any:
-    """Raises TypeError: an answer has attributes."""
+    """Raises TypeError, with a line that an answer has attributes instead."""
     raise TypeError(
       f"an answer is neither a dictionary nor a list ({name!r}): give "
       "answer.label and answer.score, or dict(answer) for all of its classes."
@@ -126,7 +126,7 @@ class Predictions(list[Prediction]):
   """The answers for images, in their order."""
 
   def __repr__(self) -> str:
-    """A line for each of the first answers: its image and what was found."""
+    """A line for each of the first answers: its image and its text."""
     rows = [(one.image, one.text) for one in self[:_SHOWN]]
     lines = table_lines(rows) if rows else ["no answers"]
     if more := len(self) - len(rows):
@@ -134,19 +134,18 @@ class Predictions(list[Prediction]):
     return "\n".join(lines)
 
   def _repr_html_(self) -> str:
-    """The same beside small pictures of the files, for a notebook."""
+    """The same lines beside small pictures of the files, for a notebook."""
     rows = [(one.image, f"{one.image}: {one.text}") for one in self[:_SHOWN]]
     if more := len(self) - len(rows):
       rows.append(("", f"... and {more:,} more"))
     return shown.pictures(rows)
 
   def __getattr__(self, name: str) -> Any:
-    """Raises AttributeError: each of the answers has attributes."""
+    """Raises AttributeError, with a line that each answer has attributes."""
     hint = ""
     if not name.startswith("_"):
-      hint = hints.hint_instead(name, "answers") or (
-        "; there is an answer for each image: answers[0].names[0]"
-      )
+      general = "; there is an answer for each image: answers[0].names[0]"
+      hint = hints.hint_instead(name, "answers") or general
     raise AttributeError(
       f"answers have no attribute {name!r}{hint}", name=name, obj=self
     )
@@ -165,8 +164,11 @@ def predict(
   """Yields predictions for images, a batch at a time, in their order.
 
   Args:
+    model: The model.
+    params: Its parameters.
     images: Paths, Pillow images or arrays, see `reading.Picture`; or one.
-    batch_size: Images per step, or fewer if there are not as many.
+    preprocessing: How the model needs its images.
+    batch_size: Images per step; fewer if there are fewer images.
     class_names: Names of the classes or targets, for the predictions' `names`.
     **options: What to predict: keywords of `make_predict_step`.
 
@@ -181,22 +183,24 @@ def predict(
   split = sharding.batch_sharding(mesh)
   options |= preprocessing.normalization
   hashable: Any = model
-  step = _compiled(hashable, (replicated, split), **options)
+  step = _compile_step(hashable, (replicated, split), **options)
   params = jax.device_put(nn.unbox(params), replicated)
   pictures = iter(reading.each_picture(images))
-  first = list(itertools.islice(pictures, batch_size))
-  rows = sharding.padded_batch_size(len(first), mesh)
-  every_image = itertools.chain(first, pictures)
-  running = (
+  first_batch = list(itertools.islice(pictures, batch_size))
+  rows = sharding.padded_batch_size(len(first_batch), mesh)
+  all_pictures = itertools.chain(first_batch, pictures)
+  steps = (
     (names, step(params, jax.device_put(batch, split)))
-    for names, batch in _batches(every_image, transform, rows)
+    for names, batch in _batches(all_pictures, transform, rows)
   )
-  for names, answers in sharding.start_ahead(running, sharding.steps_ahead()):
+  for names, answers in sharding.start_ahead(steps, sharding.steps_ahead()):
     yield _predictions(names, answers, class_names)
 
 
 @functools.lru_cache(8)
-def _compiled(model: Model, shardings: tuple[Any, Any], **options: Any) -> Any:
+def _compile_step(
+  model: Model, shardings: tuple[Any, Any], **options: Any
+) -> Any:
   """The predict step, compiled once for all calls with the same options."""
   step = make_predict_step(model, **options)
   return jax.jit(step, in_shardings=shardings, out_shardings=shardings[0])
@@ -227,16 +231,18 @@ def predict_images(
   >>> len(answer.index)
   2
 
-  With what `load_pretrained` returned, it is `loaded.predict`, and the rest
-  follows from the checkpoint::
+  `predict_images(loaded, images)`, with what `load_pretrained` returned, is
+  `loaded.predict(images)`; all else follows from the checkpoint::
 
     loaded = vit_jax.load_pretrained("b16_augreg_i1k_224")
     vit_jax.predict_images(loaded, "cat.jpg")
 
   Args:
+    model: The model, or what `load_pretrained` returned.
+    params: The model's parameters.
     images: Paths, Pillow images of any mode, or arrays, uint8 (H, W, C) or
-      (H, W), before any preprocessing. A single one is as good as a list of it,
-      an array (B, H, W, C) has B of them, and a folder all that are in it.
+      (H, W), before any preprocessing. A single one need not be in a list. An
+      array (B, H, W, C) stands for B images, and a folder for all in it.
     preprocessing: How the model needs its images, such as
       `loaded.preprocessing`.
     loss: The loss the model was trained with; it decides between softmax,
@@ -292,20 +298,23 @@ def image_features(
 ) -> Any:
   """The features of images, given as files, Pillow images or arrays.
 
-  They are what `features` gives for the same images once these are prepared.
+  `features` gives the same for images that are prepared already.
 
   Args:
+    model: The model.
+    params: Its parameters.
     images: As in `predict_images`.
+    preprocessing: As in `predict_images`.
     layers, as_maps: As in `features`.
     batch_size: Images per step.
 
   Returns:
-    An array of the head's inputs, (B, D); with `layers` a list with the tokens
-    of each, (B, S, D), or their maps, (B, h, w, D).
+    An array of the head's inputs, (B, D). With `layers`, a list with an array
+    for each layer: its tokens, (B, S, D), or their maps, (B, h, w, D).
 
   Raises:
-    ValueError: if an image cannot be read, or as `predict_images` and
-      `features` do.
+    ValueError: as `predict_images` and `features` do, or if an image cannot be
+      read.
   """
   layers = layer_numbers(model, layers, as_maps)
   batches = predict(
@@ -341,8 +350,8 @@ def image_logits(
 ) -> np.ndarray:
   """The outputs of the head, (N, K), for images as in `predict_images`.
 
-  Raises ValueError if the model has no head, an image cannot be read, there is
-  none, or as `predict_images` does.
+  Raises ValueError as `predict_images` does, or if the model has no head, an
+  image cannot be read, or no image is given.
   """
   if not model.num_classes:
     raise ValueError(
@@ -354,7 +363,7 @@ def image_logits(
     params,
     images,
     preprocessing=preprocessing,
-    task=answering("mse"),  # It answers with the outputs as they are.
+    task=answering("mse"),  # This task answers with the outputs as they are.
     batch_size=batch_size,
   )
   rows = []
@@ -368,7 +377,7 @@ def image_logits(
 
 
 def unreadable(prediction: Prediction) -> ValueError:
-  """An error about an image that could not be read, and what may be meant."""
+  """The error for an image that could not be read, with a hint at its name."""
   name = prediction.image
   reason = prediction.error or ""
   if not os.path.exists(name) and (hint := hints.hint_for_path(name)):
@@ -397,6 +406,7 @@ def make_predict_step(
   D) with `tokens`.
 
   Args:
+    model: The model.
     mean: Mean subtracted from each channel, in units of full scale.
     std: Standard deviation that then divides each channel.
     task: The task of the model, which says what its outputs mean.
@@ -404,28 +414,32 @@ def make_predict_step(
     features: Whether to return the head's input.
     layers: Return the patches' tokens after these layers instead.
     tokens: Whether to return all tokens of these layers, not the patches' only.
-    text_head: Takes the place of the model's head and of `task`.
+    text_head: Replaces the model's head and `task`.
   """
-  task = answering(text_head.loss) if text_head else task
-  prepared = ImageInputs(mean, std)
+  if text_head is not None:
+    task = answering(text_head.loss)
+  image_inputs = ImageInputs(mean, std)
 
   def features_and_logits(bound: Any, x: Array) -> tuple[Any, Any]:
     pooled = bound.pooled(x)
     return bound.representation(pooled), bound.head(pooled)
 
   def predict_step(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
-    y, logits = prepared.model_outputs(
+    y, logits = image_inputs.model_outputs(
       model, params, batch, features_and_logits
     )
     answers = {}
     if layers:
-      x = prepared.inputs(batch)
-      dense = features_of(model, params, x, layers=layers, as_maps=not tokens)
-      answers["features"] = jnp.stack(dense, axis=1).astype(jnp.float32)
+      x = image_inputs.inputs(batch)
+      by_layer = features_of(
+        model, params, x, layers=layers, as_maps=not tokens
+      )
+      answers["features"] = jnp.stack(by_layer, axis=1).astype(jnp.float32)
     elif features:
       answers["features"] = y.astype(jnp.float32)
-    if text_head or model.num_classes:
-      logits = text_head.logits(y) if text_head else logits
+    if text_head is not None:
+      logits = text_head.logits(y)
+    if text_head is not None or model.num_classes:
       answers |= answers_of(task).outputs(logits, top)
     return answers
 
@@ -435,9 +449,10 @@ def make_predict_step(
 def _predictions(
   names: Names, answers: dict[str, Array], class_names: Sequence[str]
 ) -> list[Prediction]:
-  """Fetches the answers to a batch; those of unreadable images are left out.
+  """The predictions of a batch, from the answers on the device.
 
-  Raises ValueError if the model's outputs are NaN.
+  An unreadable image has an error instead of an answer. Raises ValueError if
+  the model's outputs are NaN.
   """
   arrays = jax.device_get(answers)
   check_finite(arrays)
@@ -449,10 +464,11 @@ def _predictions(
   probability = column("probability")
   values = column("values")
   features = arrays.get("features", [None] * len(names))
-  return [
-    Prediction(name, error)
-    if error is not None
-    else Prediction(
+
+  def prediction(row: int, name: str, error: str | None) -> Prediction:
+    if error is not None:
+      return Prediction(name, error)
+    return Prediction(
       image=name,
       index=tuple(index[row]),
       probability=tuple(probability[row]),
@@ -460,14 +476,15 @@ def _predictions(
       features=features[row],
       names=_names_of(class_names, index[row], values[row]),
     )
-    for row, (name, error) in enumerate(names)  # Padding rows have no name.
-  ]
+
+  # Padding rows have no name, and so no prediction.
+  return [prediction(row, *named) for row, named in enumerate(names)]
 
 
 def _names_of(
   class_names: Sequence[str], index: Sequence[int], values: Sequence[float]
 ) -> tuple[str, ...]:
-  """Names of an answer's classes or targets; () if none is known."""
+  """Names of an answer's classes or targets; () if no names are known."""
   if not class_names:
     return ()
   places = index or range(len(values))
@@ -479,8 +496,11 @@ def _batches(
   transform: Transform,
   rows: int,
 ) -> Iterator[tuple[Names, Batch]]:
-  """Yields names and batches of `rows`; rows without an image are 0."""
-  read = reading.arrays_by(transform)
+  """Yields the names and the batch of `rows` images each.
+
+  Rows without an image, or with an unreadable one, are 0.
+  """
+  read = reading.make_reader(transform)
   decoded = enumerate(
     reading.decode_ahead(images, read, _BATCHES_AHEAD * rows), start=1
   )

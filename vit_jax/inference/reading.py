@@ -19,18 +19,18 @@ from vit_jax.runtime.printable import printable_path
 from vit_jax.training.sharding import start_ahead
 
 Pictures = Picture | Iterable[Picture]
-"""Pictures, a single one, or a folder or a pattern, for all of its images."""
+"""Pictures, a single one, or a folder or a pattern that stands for several."""
 
 _MOST_THREADS = 16
 
 
 def each_picture(images: Pictures) -> Iterable[Picture]:
-  """Iterates over pictures; a single one need not be in a list.
+  """The pictures one by one; a single one need not be in a list.
 
   An array (H, W) or (H, W, 1 to 4) is a single picture, and (B, H, W, C) has B
-  of them. A folder or a pattern, such as "photos/*.jpg", has all images that it
-  stands for. Raises ValueError for other arrays of pixels, and for what is
-  neither a picture nor iterable.
+  pictures. A folder or a pattern, such as "photos/*.jpg", stands for its
+  images. Raises ValueError for other arrays of pixels, and for anything else
+  that is neither a picture nor iterable.
   """
   if isinstance(images, str | os.PathLike):
     return [*find_images(images)] or [images]
@@ -57,34 +57,34 @@ def each_picture(images: Pictures) -> Iterable[Picture]:
 
 
 def is_text(query: Any) -> bool:
-  """Whether a query is a text, and neither a file nor what is meant as one."""
+  """Whether a query is a text, and not the name of a file or a missing file."""
   if not isinstance(query, str) or os.path.lexists(os.path.expanduser(query)):
     return False
+  if os.sep in query or "*" in query:
+    return False
   ending = os.path.splitext(query)[1].lower()
-  return not (
-    any(sign in query for sign in (os.sep, "*"))
-    or os.fsencode(ending) in EXTENSIONS
-  )
+  return os.fsencode(ending) not in EXTENSIONS
 
 
-def among(images: Pictures, query: Picture) -> list[Any]:
-  """The pictures to search, without the one that is asked about.
+def without_query(images: Pictures, query: Picture) -> list[Any]:
+  """The pictures without the file `query`, to which they are compared.
 
-  Raises ValueError if none is left.
+  Raises ValueError if no picture is left.
   """
-  own = None
+  query_path = None
   if isinstance(query, str | os.PathLike):
-    own = os.path.realpath(os.path.expanduser(query))
-  found = [
-    one
-    for one in each_picture(images)
-    if not (isinstance(one, str | os.PathLike) and os.path.realpath(one) == own)
-  ]
-  if not found:
+    query_path = os.path.realpath(os.path.expanduser(query))
+
+  def is_query(picture: Any) -> bool:
+    is_file = isinstance(picture, str | os.PathLike)
+    return is_file and os.path.realpath(picture) == query_path
+
+  others = [one for one in each_picture(images) if not is_query(one)]
+  if not others:
     raise ValueError(
       "there are no other images to search: give a folder or a list of them."
     )
-  return found
+  return others
 
 
 def read_images(
@@ -92,9 +92,9 @@ def read_images(
 ) -> UInt8[np.ndarray, "B H W C"]:
   """Reads images and preprocesses them, except for the normalisation.
 
-  A single one is a batch of one. Raises ValueError if an image cannot be read,
-  there is none, or the image size is unknown. The images should be few, as all
-  are held in memory.
+  A single image is a batch of one. The images should be few, as all are held in
+  memory. Raises ValueError if an image cannot be read, no image is given, or
+  the image size is unknown.
   """
   return read_batch(preprocessing, images)["image"]
 
@@ -102,9 +102,9 @@ def read_images(
 def read_batch(preprocessing: Preprocessing, images: Pictures) -> Batch:
   """The batch of images, with all arrays of the preprocessing's transform.
 
-  Raises ValueError as `read_images`.
+  Raises ValueError as `read_images` does.
   """
-  read = arrays_by(preprocessing.transform())
+  read = make_reader(preprocessing.transform())
   rows: list[Mapping[str, Any]] = []
   for number, picture in enumerate(each_picture(images), start=1):
     arrays = read_image(picture, read)
@@ -116,8 +116,8 @@ def read_batch(preprocessing: Preprocessing, images: Pictures) -> Batch:
   return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def arrays_by(transform: Transform) -> Callable[[bytes], Mapping[str, Any]]:
-  """The arrays that a transform makes of an image file, which has no label."""
+def make_reader(transform: Transform) -> Callable[[bytes], Mapping[str, Any]]:
+  """Returns a function that applies a transform to an image file's bytes."""
 
   def read(encoded: bytes) -> Mapping[str, Any]:
     return transform.row({"image": encoded, "label": 0, "id": ""})
@@ -135,7 +135,7 @@ def name_of(picture: Picture, number: int) -> str:
 def decode_ahead(
   images: Iterable[Picture], transform: Callable[[bytes], Any], ahead: int
 ) -> Iterator[tuple[Any, Any | str]]:
-  """Yields each picture with what is made of it, or why it cannot be read.
+  """Yields each picture, and its transform or the reason it cannot be read.
 
   Threads read `ahead` pictures in advance.
   """
@@ -151,7 +151,7 @@ def decode_ahead(
 def read_image(
   picture: Picture, transform: Callable[[bytes], Any]
 ) -> Any | str:
-  """Returns what is made of an image, or the reason it cannot be read.
+  """Returns the transform of an image, or the reason it cannot be read.
 
   Raises ValueError for an array of another type or shape.
   """

@@ -1,7 +1,8 @@
 """Zero-shot classes: embeddings of texts, compared with those of images.
 
 The image towers of CLIP (arXiv:2103.00020) and SigLIP (arXiv:2303.15343) are
-trained so that an image's representation lies near that of a text on it.
+trained so that the representation of an image lies near that of a text which
+describes it.
 """
 
 import collections
@@ -27,7 +28,8 @@ from vit_jax.runtime.printable import first_of, printable, quoted
 AS_IT_IS = "{}"
 """The template of a text with nothing around it."""
 _ARTICLES = ("a ", "an ", "the ")
-_UNREADABLE = (
+# Errors that a damaged .npz file may raise.
+_READ_ERRORS = (
   OSError,
   KeyError,
   MemoryError,
@@ -76,7 +78,10 @@ class TextHead:
 
 
 def _arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
-  """The arrays of an .npz file; ValueError if they exceed `_MOST_BYTES`."""
+  """The arrays of an .npz file.
+
+  Raises ValueError if they take more than `_MOST_BYTES`.
+  """
   with zipfile.ZipFile(file) as archive:
     size = sum(member.file_size for member in archive.infolist())
   if size > _MOST_BYTES:
@@ -98,7 +103,7 @@ def read_text_head(path: str) -> TextHead:
     embeddings = np.float32(arrays["embeddings"])
     scale = float(arrays.get("scale", 100.0))
     bias = float(arrays["bias"]) if "bias" in arrays else None
-  except _UNREADABLE as error:
+  except _READ_ERRORS as error:
     text = " ".join(str(error).split())
     raise ValueError(f"{path} does not hold {_HOLDS}: {text}") from error
   if (
@@ -136,26 +141,26 @@ def save_text_head(path: str, head: TextHead) -> None:
 
 
 def names_of(texts: Sequence[str]) -> tuple[list[str], bool]:
-  """The texts of zero-shot classes, and whether they are whole.
+  """The texts of zero-shot classes, and whether they are whole phrases.
 
-  One is a file of names, or several texts with commas between them; of several,
-  each is a text. They are whole, and not names of things, if each begins with
-  an article. Raises ValueError as `read_names` does.
+  A single text is a file of names, or several texts with commas between them.
+  Texts are whole phrases, not names of things, if each begins with an article.
+  Raises ValueError as `read_names` does.
   """
   if len(texts) == 1:
-    (given,) = texts
-    if os.path.exists(given) or given.lower().endswith(".txt"):
-      return read_names(given), False
-    texts = given.split(",")
+    (text,) = texts
+    if os.path.exists(text) or text.lower().endswith(".txt"):
+      return read_names(text), False
+    texts = text.split(",")
   names = _stripped(texts)
   _check_names(names, "--texts", "give them with commas between.")
   return names, _are_whole(names)
 
 
-def of_list(texts: str | Sequence[str]) -> tuple[list[str], bool]:
-  """As `names_of`, for texts in Python, of which none is a file.
+def names_of_list(texts: str | Sequence[str]) -> tuple[list[str], bool]:
+  """As `names_of`, for texts in Python, which are never files.
 
-  Raises ValueError if there is none, or one stands there twice.
+  Raises ValueError if there is no text, or one occurs twice.
   """
   names = _stripped([texts] if isinstance(texts, str) else texts)
   how = 'give a list, as in texts=["a cat", "a dog"].'
@@ -168,28 +173,30 @@ def _stripped(texts: Sequence[str]) -> list[str]:
 
 
 def _are_whole(names: Sequence[str]) -> bool:
-  """Whether each begins with an article, and is not the name of a thing."""
+  """Whether each text begins with an article, as names of things do not."""
   return all(name.lower().startswith(_ARTICLES) for name in names)
 
 
 def lines_on_texts(
   texts: Sequence[str], names: Sequence[str], templates: Sequence[str]
 ) -> list[str]:
-  """A line on texts that are not in a file: their number, and their template.
+  """A line on the number of texts and their template; none for texts in a file.
 
-  `names` are the names that `names_of` gives for these texts.
+  `names` are what `names_of` returned for these texts.
   """
   if len(texts) == 1 and os.path.exists(texts[0]):
     return []
   shown = first_of([*map(quoted, names)], 3)
-  around = f"in {first_of([*map(quoted, templates)], 1)}"
-  how = "as they are" if tuple(templates) == (AS_IT_IS,) else around
-  few = "; repeat --texts for a text with a comma" if len(texts) == 1 else ""
-  return [f"Comparing with {len(names):,} texts, {how}: {shown}{few}."]
+  if tuple(templates) == (AS_IT_IS,):
+    how = "as they are"
+  else:
+    how = f"in {first_of([*map(quoted, templates)], 1)}"
+  advice = "; repeat --texts for a text with a comma" if len(texts) == 1 else ""
+  return [f"Comparing with {len(names):,} texts, {how}: {shown}{advice}."]
 
 
 def _check_names(names: Sequence[str], where: str, how: str) -> None:
-  """Raises ValueError if there is no name, or one stands there twice."""
+  """Raises ValueError if there is no name, or one occurs twice."""
   if not names:
     raise ValueError(f"{where} names no class: {how}")
   (name, count), *_ = collections.Counter(names).most_common(1)
@@ -202,7 +209,7 @@ def _check_names(names: Sequence[str], where: str, how: str) -> None:
 def read_names(path: str) -> list[str]:
   """The names in a text file, one in each line; empty lines are left out.
 
-  Raises ValueError if there is none, one stands there twice, or the file is not
+  Raises ValueError if there is no name, one occurs twice, or the file is not
   UTF-8, and OSError if it cannot be read.
   """
   try:

@@ -21,10 +21,10 @@ from vit_jax.inference.predictor import (
 from vit_jax.inference.reading import (
   Picture,
   Pictures,
-  among,
   each_picture,
   is_text,
   read_batch,
+  without_query,
 )
 from vit_jax.inference.text_head import TextHead
 from vit_jax.pretrained import trained_on
@@ -274,7 +274,7 @@ class Answering(Opened):
       query = self.embed_query(str(image))
       files = [*each_picture(folder)]
     else:
-      files = among(folder, image)
+      files = without_query(folder, image)
       query = self.features(image)
     if len(query) != 1:
       raise ValueError(
@@ -390,7 +390,7 @@ class Answering(Opened):
     return query
 
   def _text_head(self, texts: Sequence[str]) -> TextHead:
-    names, are_whole = text_head.of_list(texts)
+    names, are_whole = text_head.names_of_list(texts)
     templates = (text_head.AS_IT_IS,) if are_whole else TEMPLATES
     return self.text_tower.head(tuple(names), templates)
 

@@ -13,7 +13,7 @@ from vit_jax.data.reading.folders import images_below
 from vit_jax.data.reading.image_files import find_images
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import DataSettings
-from vit_jax.inference.reading import arrays_by, read_image
+from vit_jax.inference.reading import make_reader, read_image
 from vit_jax.runtime.printable import printable_path
 from vit_jax.runtime.settings import from_dict, types_of
 
@@ -59,7 +59,7 @@ def digits_advice(
   places = (data.get(key) for key in ("root", "dir", "labels_file"))
   if data.get("name") != "digits" or any(places) or size is None:
     return ""
-  read = arrays_by(preprocessing.transform())
+  read = make_reader(preprocessing.transform())
   files = itertools.islice(_files(images), _MOST_READ)
   arrays = [read_image(file, read) for file in files]
   borders = [

@@ -1,7 +1,7 @@
 """Walks through a JAX program, and writes it as an ONNX graph.
 
-What does not depend on the program's inputs, such as a table of positions, is
-computed here and stored.
+Arrays that do not depend on the program's inputs, such as a table of positions,
+are computed here and stored.
 """
 
 import importlib.metadata
@@ -23,8 +23,8 @@ from vit_jax.inference.onnx.operations import Call
 from vit_jax.inference.onnx.products import LOWER
 
 _OPSET = 18  # Its ReduceMax takes axes as an input, as ReduceSum does.
-_FORMAT = 8  # The version of the file's format that came with it.
-# Primitives that run a program of their own.
+_FORMAT = 8  # The version of the file format that came with this opset.
+# Primitives that call another program.
 _CALLS = (
   "jit",
   "pjit",
@@ -45,7 +45,7 @@ def to_onnx(
   metadata: Mapping[str, str],
   onnx: Any,
 ) -> bytes:
-  """Writes a function of one array as the content of an ONNX file.
+  """The content of an ONNX file that computes a function of one array.
 
   Args:
     function: A function with one output, whose parameters are inside.
@@ -64,15 +64,15 @@ def to_onnx(
   value = Value(name, inputs.shape, inputs.shape)
   constants = [known(array) for array in program.consts]
   (output,) = _run(graph, program.jaxpr, constants, [value])
-  (about,) = program.out_avals
-  made = graph.finished(
-    graph.whole(output),
-    _value_info(onnx, name, inputs),
-    _value_info(onnx, result, about),
-    "vit_jax",
+  (result_type,) = program.out_avals
+  finished_graph = graph.finish(
+    outputs=graph.whole(output),
+    inputs=_value_info(onnx, name, inputs),
+    result=_value_info(onnx, result, result_type),
+    name="vit_jax",
   )
   model = onnx.helper.make_model(
-    made,
+    finished_graph,
     opset_imports=[onnx.helper.make_opsetid("", _OPSET)],
     ir_version=_FORMAT,
     producer_name="vit_jax",
@@ -82,9 +82,10 @@ def to_onnx(
   return model.SerializeToString()
 
 
-def _value_info(onnx: Any, name: str, about: Any) -> Any:
-  kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(about.dtype))
-  shape = ["B" if is_symbolic(dim) else int(dim) for dim in about.shape]
+def _value_info(onnx: Any, name: str, array_type: Any) -> Any:
+  """ONNX's record of the name, the type and the shape of an array."""
+  kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(array_type.dtype))
+  shape = ["B" if is_symbolic(dim) else int(dim) for dim in array_type.shape]
   return onnx.helper.make_tensor_value_info(name, kind, shape)
 
 
@@ -101,19 +102,22 @@ def _run(
 
   def value(variable: Any) -> Value:
     if isinstance(variable, core.Literal):
-      about: Any = variable.aval
-      return known(np.asarray(variable.val, about.dtype))
+      literal_type: Any = variable.aval
+      return known(np.asarray(variable.val, literal_type.dtype))
     return values[variable]
 
   for equation in program.eqns:
-    taken = [value(variable) for variable in equation.invars]
-    values.update(
-      zip(equation.outvars, _lower(graph, equation, taken), strict=True)
-    )
+    arguments = [value(variable) for variable in equation.invars]
+    outputs = _lower(graph, equation, arguments)
+    values.update(zip(equation.outvars, outputs, strict=True))
   return [value(variable) for variable in program.outvars]
 
 
 def _lower(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
+  """Writes an equation, and returns its outputs.
+
+  Raises `Unsupported` if the graph cannot express it.
+  """
   name = equation.primitive.name
   if name in _CALLS:
     return _lower_call(graph, equation, inputs)
@@ -123,37 +127,40 @@ def _lower(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
   if name not in LOWER:
     raise Unsupported(f"JAX's {name}")
   call = Call(
-    graph,
-    inputs,
-    [tuple(aval.shape) for aval in outputs],
-    [aval.dtype for aval in outputs],
-    equation.params,
+    graph=graph,
+    inputs=inputs,
+    shapes=[tuple(aval.shape) for aval in outputs],
+    dtypes=[aval.dtype for aval in outputs],
+    params=equation.params,
   )
   return LOWER[name](call)
 
 
 def _can_be_computed(inputs: Sequence[Value], outputs: Sequence[Any]) -> bool:
-  shapes = [*(each.shape for each in (*inputs, *outputs))]
-  return all(value.known is not None for value in inputs) and not any(
-    is_symbolic(dim) for shape in shapes for dim in shape
-  )
+  """Whether all inputs are known, and no shape depends on the batch."""
+  if any(value.known is None for value in inputs):
+    return False
+  dims = (dim for array in (*inputs, *outputs) for dim in array.shape)
+  return not any(map(is_symbolic, dims))
 
 
 def _compute(equation: Any, inputs: Sequence[Value]) -> list[Value]:
   """The outputs of an equation on known arrays."""
   primitive = equation.primitive
   arrays = [np.broadcast_to(value.content, value.shape) for value in inputs]
-  found = primitive.bind(*map(jax.numpy.asarray, arrays), **equation.params)
-  return [*map(known, found if primitive.multiple_results else [found])]
+  result = primitive.bind(*map(jax.numpy.asarray, arrays), **equation.params)
+  outputs = result if primitive.multiple_results else [result]
+  return [*map(known, outputs)]
 
 
 def _lower_call(
   graph: Graph, equation: Any, inputs: list[Value]
 ) -> list[Value]:
+  """Writes the program that an equation calls, and returns its outputs."""
   for inner in equation.params.values():
     if isinstance(inner, core.Jaxpr):
       return _run(graph, inner, [], inputs)
-    if hasattr(inner, "jaxpr"):  # One with its constants.
+    if hasattr(inner, "jaxpr"):  # A program with its constants.
       constants = [known(array) for array in inner.consts]
       return _run(graph, inner.jaxpr, constants, inputs)
   raise Unsupported(f"JAX's {equation.primitive.name}")

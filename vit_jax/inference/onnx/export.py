@@ -33,11 +33,13 @@ def export_onnx(
   """Exports the function of `export_model` as the content of an ONNX file.
 
   It takes `images`, uint8 (B, H, W, C) for any B, and returns `logits`; that of
-  a text tower takes `ids`, int32 (B, T), and returns `embeddings`. All is
-  computed in float32. ONNX Runtime's outputs for random inputs are compared
-  with the model's.
+  a text tower takes `ids`, int32 (B, T), and returns `embeddings`. It computes
+  in float32. ONNX Runtime's outputs for random inputs are compared with the
+  model's.
 
   Args:
+    model: The model.
+    params: Its parameters.
     metadata: Texts to store in the file's `metadata_props`, by name.
 
   Raises:
@@ -65,7 +67,7 @@ def export_onnx(
 
 
 def _in_float32(model: Model, params: Any) -> tuple[Model, Any]:
-  """The model with all its types float32, and with no layers scanned."""
+  """The model and its parameters, with all types float32 and without scan."""
   fields = {field.name for field in dataclasses.fields(model)}
   names = {"dtype", "param_dtype", "attention_dtype"} & fields
   changes: dict[str, Any] = dict.fromkeys(names, jnp.float32)
@@ -84,7 +86,7 @@ def _compare(runtime: Any, content: bytes, form: Form, function: Any) -> None:
   batch = random.integers(0, form.below, (2, *form.shape), form.dtype)
   expected = np.asarray(jax.jit(function)(jnp.asarray(batch)))
   (outputs,) = session.run([form.outputs], {form.inputs: batch})
-  largest = np.abs(expected).max() or 1.0  # A new head's are all 0.
+  largest = np.abs(expected).max() or 1.0  # All outputs of a new head are 0.
   difference = np.abs(outputs - expected).max() / largest
   if not difference <= _MOST_DIFFERENCE:
     raise ValueError(

@@ -17,11 +17,13 @@ class Unsupported(Exception):
 class Value:
   """An array of the program.
 
-  An array that was broadcast is kept as it was before, since most operations
-  broadcast by themselves: a dimension of `stored` is that of `shape`, or 1.
+  Most operations of ONNX broadcast by themselves. So an array that JAX
+  broadcasts stays as it was before: each dimension of `stored` is that of
+  `shape`, or 1.
 
   Attributes:
-    content: Name of the array in the graph; or the array, if it is known.
+    content: Name of the array in the graph; or the array itself, if it is
+      known.
     shape: Shape in the program, which may hold the symbolic batch.
     stored: Shape of `content`.
   """
@@ -37,7 +39,7 @@ class Value:
 
   @property
   def is_whole(self) -> bool:
-    """Whether nothing of it is still to be broadcast."""
+    """Whether it is stored at its full shape."""
     return self.shape == self.stored
 
   def is_all(self, number: float) -> bool:
@@ -57,7 +59,7 @@ def is_symbolic(dim: Dim) -> bool:
 
 
 class Graph:
-  """Nodes and constants; `onnx` is the library of that name."""
+  """The nodes and constants of a graph; `onnx` is the library of that name."""
 
   def __init__(self, onnx: Any, inputs: str):
     self._onnx = onnx
@@ -115,28 +117,35 @@ class Graph:
     name = self.stored(value)
     if value.is_whole:
       return name
-    size = [1] * (len(value.shape) - len(value.stored)) + [*value.stored]
-    parts = [
-      (1 if dim == have else dim)
-      for dim, have in zip(value.shape, size, strict=True)
+    num_new = len(value.shape) - len(value.stored)
+    stored = (1,) * num_new + value.stored
+    factors = [
+      1 if dim == stored_dim else dim
+      for dim, stored_dim in zip(value.shape, stored, strict=True)
     ]
-    return self.node("Expand", name, self._vector(parts))
+    return self.node("Expand", name, self._vector(factors))
 
-  def reshaped(self, name: str, shape: Sequence[Dim]) -> str:
-    """Reshapes to a shape; raises `Unsupported` if two of it are symbolic."""
+  def reshape(self, name: str, shape: Sequence[Dim]) -> str:
+    """The name of an array in another shape.
+
+    Raises `Unsupported` if the shape has two symbolic dimensions.
+    """
     if sum(map(is_symbolic, shape)) > 1:
       raise Unsupported(f"a reshape to {(*shape,)}")
     sizes = [-1 if is_symbolic(dim) else dim for dim in shape]
     return self.node("Reshape", name, self.ints(*sizes))
 
-  def transposed(self, name: str, order: Sequence[int]) -> str:
-    """Reorders the dimensions, if they are not in that order."""
+  def transpose(self, name: str, order: Sequence[int]) -> str:
+    """The name of an array with its dimensions in this order."""
     if [*order] == [*range(len(order))]:
       return name
     return self.node("Transpose", name, perm=[*order])
 
   def _vector(self, shape: Sequence[Dim]) -> str:
-    """The name of a shape as int64, in which the batch may stand for itself."""
+    """The name of a shape as a vector of int64.
+
+    A dimension may be the batch's. Raises `Unsupported` for any other symbol.
+    """
     if not any(map(is_symbolic, shape)):
       return self.ints(*shape)
     if any(is_symbolic(dim) and str(dim) != "b" for dim in shape):
@@ -146,8 +155,8 @@ class Graph:
     parts = [self._size if is_symbolic(d) else self.ints(d) for d in shape]
     return parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=0)
 
-  def finished(self, outputs: str, inputs: Any, result: Any, name: str) -> Any:
-    """The graph, whose value `outputs` is its result."""
+  def finish(self, outputs: str, inputs: Any, result: Any, name: str) -> Any:
+    """ONNX's graph, named `name`, whose result is the array named `outputs`."""
     helper = self._onnx.helper
     self._nodes.append(helper.make_node("Identity", [outputs], [result.name]))
     constants = [*self._constants.values()]

@@ -1,7 +1,7 @@
 """JAX's primitives as nodes of an ONNX graph.
 
-Each function takes the graph, the values of an equation's inputs, its shapes
-and its parameters, and returns the values of its outputs.
+Each function takes an equation of the program, a `Call`, writes its nodes, and
+returns the values of its outputs.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ class Call:
   """One equation of a program.
 
   Attributes:
-    graph: Where its nodes go.
-    inputs: The values that it takes.
+    graph: The graph to which its nodes are added.
+    inputs: The values of its inputs.
     shapes: Shapes of its outputs.
     dtypes: Types of its outputs.
     params: Parameters of the primitive.
@@ -41,7 +41,7 @@ class Call:
     return self.graph.whole(self.inputs[number])
 
   def output(self, name: str) -> list[Value]:
-    """The only output, at its full shape."""
+    """The list of outputs, for one output at its full shape."""
     return [Value(name, self.shape, self.shape)]
 
 
@@ -51,7 +51,7 @@ Lower = Callable[[Call], list[Value]]
 def joint_shape(
   values: Sequence[Value], shape: Sequence[Dim]
 ) -> tuple[Dim, ...]:
-  """The shape that arrays have together, before they are broadcast further."""
+  """The stored shape of the result of an operation on elements of arrays."""
   rank = max(len(value.stored) for value in values)
   padded = [(1,) * (rank - len(v.stored)) + v.stored for v in values]
   sizes = shape[len(shape) - rank :]
@@ -62,7 +62,10 @@ def joint_shape(
 
 
 def _elementwise(op: str, neutral: float | None = None) -> Lower:
-  """Operations on elements; the second operand changes nothing if `neutral`."""
+  """Lowers an operation on the elements of its inputs.
+
+  If the second operand is `neutral` everywhere, the first is the result.
+  """
 
   def lower(call: Call) -> list[Value]:
     if neutral is not None:
@@ -83,8 +86,8 @@ def write_node(call: Call, op: str) -> list[Value]:
   return [Value(call.graph.node(op, *names), call.shape, stored)]
 
 
-def _composed(*ops: str) -> Lower:
-  """Operations on each element, one after the other."""
+def _compose(*ops: str) -> Lower:
+  """Lowers operations on each element, one after the other."""
 
   def lower(call: Call) -> list[Value]:
     name = call.graph.stored(call.inputs[0])
@@ -104,7 +107,9 @@ def _integer_pow(call: Call) -> list[Value]:
 
 
 def _power(call: Call, exponent: int) -> list[Value]:
-  (value,), graph = call.inputs, call.graph
+  """Writes a square or a cube as products, and any other power as it is."""
+  (value,) = call.inputs
+  graph = call.graph
   name = graph.stored(value)
   if exponent in (2, 3):
     power = name
@@ -117,7 +122,8 @@ def _power(call: Call, exponent: int) -> list[Value]:
 
 
 def _erfc(call: Call) -> list[Value]:
-  (value,), graph = call.inputs, call.graph
+  (value,) = call.inputs
+  graph = call.graph
   one = graph.constant(np.ones((), call.dtypes[0]))
   erf = graph.node("Erf", graph.stored(value))
   return [dataclasses.replace(value, content=graph.node("Sub", one, erf))]
@@ -132,8 +138,10 @@ def _not_equal(call: Call) -> list[Value]:
 def _select(call: Call) -> list[Value]:
   if len(call.inputs) != 3:
     raise Unsupported("a choice between more than two arrays")
-  which, no, yes = call.inputs
-  return write_node(dataclasses.replace(call, inputs=(which, yes, no)), "Where")
+  # JAX takes the array for False first, ONNX that for True.
+  condition, if_false, if_true = call.inputs
+  inputs = (condition, if_true, if_false)
+  return write_node(dataclasses.replace(call, inputs=inputs), "Where")
 
 
 def _clamp(call: Call) -> list[Value]:
@@ -158,7 +166,9 @@ def _same(call: Call) -> list[Value]:
 
 
 def _broadcast(call: Call) -> list[Value]:
-  (value, *_), graph = call.inputs, call.graph
+  """Adds the new dimensions, of size 1; other operations broadcast these."""
+  value, *_ = call.inputs
+  graph = call.graph
   places = call.params["broadcast_dimensions"]
   stored = [1] * len(call.shape)
   for place, dim in zip(places, value.stored, strict=True):
@@ -176,16 +186,14 @@ def _broadcast(call: Call) -> list[Value]:
 def _tile(call: Call) -> list[Value]:
   value, *_ = call.inputs
   repeats = call.params["reps"]
-  if any(
-    size != 1 and times != 1
-    for size, times in zip(value.shape, repeats, strict=True)
-  ):
-    raise Unsupported("a repetition of more than one row")
+  for size, times in zip(value.shape, repeats, strict=True):
+    if size != 1 and times != 1:
+      raise Unsupported("a repetition of more than one row")
   return [dataclasses.replace(value, shape=call.shape)]
 
 
 def _reshape(call: Call) -> list[Value]:
-  return call.output(call.graph.reshaped(call.whole(), call.shape))
+  return call.output(call.graph.reshape(call.whole(), call.shape))
 
 
 def _squeeze(call: Call) -> list[Value]:
@@ -194,8 +202,9 @@ def _squeeze(call: Call) -> list[Value]:
 
 
 def _transpose(call: Call) -> list[Value]:
-  (value,), order = call.inputs, call.params["permutation"]
-  name = call.graph.transposed(call.graph.stored(value), order)
+  (value,) = call.inputs
+  order = call.params["permutation"]
+  name = call.graph.transpose(call.graph.stored(value), order)
   stored = tuple(value.stored[axis] for axis in order)
   return [Value(name, call.shape, stored)]
 
@@ -207,7 +216,8 @@ def _concatenate(call: Call) -> list[Value]:
 
 
 def _slice(call: Call) -> list[Value]:
-  (value,), params = call.inputs, call.params
+  (value,) = call.inputs
+  params = call.params
   strides = params["strides"] or [1] * len(value.shape)
   limits = params["limit_indices"]
   starts = params["start_indices"]
@@ -216,11 +226,12 @@ def _slice(call: Call) -> list[Value]:
     for axis, dim in enumerate(value.shape)
     if (starts[axis], limits[axis], strides[axis]) != (0, dim, 1)
   ]
-  picked = [
+  # ONNX's order of the vectors; each has only the axes that are cut.
+  vectors = [
     call.graph.ints(*(numbers[axis] for axis in axes))
     for numbers in (starts, limits, range(len(starts)), strides)
   ]
-  return call.output(call.graph.node("Slice", call.whole(), *picked))
+  return call.output(call.graph.node("Slice", call.whole(), *vectors))
 
 
 def _split(call: Call) -> list[Value]:
@@ -243,6 +254,8 @@ def _pad(call: Call) -> list[Value]:
 
 
 def _reduce(op: str) -> Lower:
+  """Lowers a reduction over axes."""
+
   def lower(call: Call) -> list[Value]:
     axes = call.graph.ints(*call.params["axes"])
     return call.output(call.graph.node(op, call.whole(), axes, keepdims=0))
@@ -250,12 +263,14 @@ def _reduce(op: str) -> Lower:
   return lower
 
 
-def _first_largest(op: str) -> Lower:
+def _arg_extreme(op: str) -> Lower:
+  """Lowers `argmax` or `argmin`."""
+
   def lower(call: Call) -> list[Value]:
     name = call.graph.node("Cast", call.whole(), to=call.graph.type_of("f4"))
     (axis,) = call.params["axes"]
-    found = call.graph.node(op, name, axis=axis, keepdims=0)
-    return call.output(_write_cast(call, found))
+    places = call.graph.node(op, name, axis=axis, keepdims=0)
+    return call.output(_write_cast(call, places))
 
   return lower
 
@@ -276,21 +291,21 @@ PRIMITIVES: dict[str, Lower] = {
   "ne": _not_equal,
   "and": _elementwise("And"),
   "or": _elementwise("Or"),
-  "not": _composed("Not"),
-  "abs": _composed("Abs"),
-  "exp": _composed("Exp"),
-  "log": _composed("Log"),
-  "tanh": _composed("Tanh"),
-  "sin": _composed("Sin"),
-  "cos": _composed("Cos"),
-  "sign": _composed("Sign"),
-  "floor": _composed("Floor"),
-  "erf": _composed("Erf"),
+  "not": _compose("Not"),
+  "abs": _compose("Abs"),
+  "exp": _compose("Exp"),
+  "log": _compose("Log"),
+  "tanh": _compose("Tanh"),
+  "sin": _compose("Sin"),
+  "cos": _compose("Cos"),
+  "sign": _compose("Sign"),
+  "floor": _compose("Floor"),
+  "erf": _compose("Erf"),
   "erfc": _erfc,
-  "neg": _composed("Neg"),
-  "sqrt": _composed("Sqrt"),
-  "rsqrt": _composed("Sqrt", "Reciprocal"),
-  "logistic": _composed("Sigmoid"),
+  "neg": _compose("Neg"),
+  "sqrt": _compose("Sqrt"),
+  "rsqrt": _compose("Sqrt", "Reciprocal"),
+  "logistic": _compose("Sigmoid"),
   "square": _square,
   "integer_pow": _integer_pow,
   "select_n": _select,
@@ -312,7 +327,7 @@ PRIMITIVES: dict[str, Lower] = {
   "reduce_sum": _reduce("ReduceSum"),
   "reduce_max": _reduce("ReduceMax"),
   "reduce_min": _reduce("ReduceMin"),
-  "argmax": _first_largest("ArgMax"),
-  "argmin": _first_largest("ArgMin"),
+  "argmax": _arg_extreme("ArgMax"),
+  "argmin": _arg_extreme("ArgMin"),
 }
-"""By the primitive's name."""
+"""A primitive's name -> the function that writes it."""
