@@ -21,7 +21,7 @@ from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
 from vit_jax.inspection.label_issues import (
-  Joined,
+  JoinedSplits,
   open_for_features,
   read_features,
 )
@@ -85,7 +85,7 @@ def main() -> None:
   parser.add_argument("--draws", type=int, default=20)
   options = parser.parse_args()
   splits = open_splits(DataSettings(root=options.root))
-  source = Joined([splits.train, splits.eval])
+  source = JoinedSplits([splits.train, splits.eval])
   loaded = open_for_features(options.model)
   features, labels, places = read_features(loaded, source)
   names = source.ids(places.tolist())

@@ -123,7 +123,9 @@ def test_the_commonest_mistake_is_said():
   given = ["steak", "pizza", "steak"]
   likely = ["pizza", "sushi", "pizza"]
   first = [("a.jpg", "steak", "pizza")]
-  title, hard, shown, commonest = issue_lines(given, likely, first, 225, 0.9)
+  title, hard, shown, commonest = issue_lines(
+    given, likely, first, images=225, right=0.9
+  )
   assert title == (
     "3 labels of 225 images are contradicted by a probe of the others, which "
     "answers 90.0% as labelled"

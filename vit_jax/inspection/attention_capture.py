@@ -1,4 +1,4 @@
-"""Attention of a model on images, taken out of it as arrays on the host."""
+"""The attention weights of a model on images, as arrays on the host."""
 
 import dataclasses
 from collections.abc import Callable
@@ -45,7 +45,10 @@ class Attention:
   def maps(
     self, rows: Float[np.ndarray, "*axes S"]
   ) -> Float[np.ndarray, "*axes h w"]:
-    """Reshapes rows over tokens into maps over patches, the last of them."""
+    """Reshapes rows over tokens into maps over patches.
+
+    The patches are the last of the tokens.
+    """
     patches = rows[..., self.prefix :]
     return patches.reshape(*rows.shape[:-1], *self.grid)
 
@@ -65,8 +68,8 @@ def attention_weights(
 ) -> Attention:
   """The attention weights of every layer and head on normalised images.
 
-  `attention_weights(loaded, images)` takes what `load_pretrained` returned;
-  images that are no normalised floats, such as paths, it prepares by
+  `attention_weights(loaded, images)` takes what `load_pretrained` returned, and
+  prepares images that are no normalised floats, such as paths, by
   `loaded.preprocess`. The model's layers may be scanned.
 
   Args:
@@ -95,8 +98,8 @@ def capture_with_gradients(
   """The attention weights, and the gradients of chosen logits by them.
 
   `choose` maps the logits (B, K) and `argument` to the class of each image,
-  (B,), and further arrays, which are returned. It is compiled once per
-  function.
+  (B,), and further arrays. Returns the weights, the gradients, and these
+  arrays. The computation is compiled once for each `choose`.
   """
   vit, params = _unrolled(model, params)
   *both, more = _seen_with_gradients(vit, choose, params, images, argument)
@@ -175,6 +178,7 @@ def _pool(model: BaseVit, tree: Any, grid: tuple[int, int]) -> np.ndarray:
 
 
 def _fetch(module: Any) -> np.ndarray:
+  """The attention weights of a module, on the host."""
   return np.asarray(module["msa"]["attention"], np.float32)
 
 

@@ -51,6 +51,7 @@ def attention_gradients(
 
 
 def _ignore_logits(logits: Array, classes: Array) -> tuple[Array, None]:
+  """Chooses the given classes, whatever the logits are."""
   return classes, None
 
 
@@ -61,9 +62,9 @@ def outliers(
 
   Large models without registers, such as DINOv2, store global information in
   some patches of the background: the norm of their tokens after the last layer
-  is far above the others', and the class token attends to them
-  (arXiv:2309.16588). Smaller models send much of a layer's attention to a few
-  patches of ordinary norm. A patch is an outlier if its norm exceeds
+  is far above that of others, and the class token attends to them
+  (arXiv:2309.16588). In smaller models, a few patches of ordinary norm receive
+  much of a layer's attention. A patch is an outlier if its norm exceeds
   `OUTLIER_NORM` times the image's median, or if in some layer it receives more
   than `OUTLIER_SHARE` times an even share of the attention of all heads and
   queries. `norms` has the norm of each patch's token after the last layer,
@@ -82,9 +83,9 @@ def rollout(
 
   The heads of each layer are fused, the identity is added for the residual of
   Eq. 2, rows are scaled to sum to 1, and the layers' matrices are multiplied
-  (App. D.8, arXiv:2005.00928). The output is the class token. Without one, it
-  is the mean over tokens or the tokens weighted by the MAP head's probe. A map
-  sums to 1, less the share that stays with the class token. Raises ValueError
+  (App. D.8, arXiv:2005.00928). The output is that of the class token. Without
+  one, it is the mean over tokens, or over tokens weighted by the MAP head's
+  probe. A map sums to 1, less the share of the class token. Raises ValueError
   if `fusion` is unknown or `discard` is not in [0, 1).
 
   Args:

@@ -1,4 +1,4 @@
-"""Attention, rollout and relevance of images: the arrays of their figures."""
+"""Computes the arrays of images' figures: attention, rollout, relevance."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from vit_jax.tasks.task import Task
 
 Arrays = dict[str, Any]
 _MOST_IMAGES = 8
-_MEMORY = 2**29  # Bytes of attention and of gradients by it.
+_MEMORY = 2**29  # Most bytes of attention weights and their gradients.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +86,8 @@ def make_look(
     x = normalize(jnp.asarray(images), **normalization)
     arrays: Arrays = {}
     if model.num_classes:
-      A, dA, more = capture_with_gradients(model, params, x, choose, None)
-      arrays |= jax.device_get(more)
+      A, dA, answers = capture_with_gradients(model, params, x, choose, None)
+      arrays |= jax.device_get(answers)
     else:
       A = maps.attention_weights(model, params, x)
       dA = None
@@ -102,12 +102,14 @@ def make_look(
     arrays["rollout"] = maps.rollout(A, options.head_fusion, options.discard)
     arrays["attention"] = maps.output_attention(A, layer - 1)
     arrays["attention_layer"] = np.full(len(images), layer)
-    every = (maps.output_attention(A, n) for n in range(len(A.layers)))
-    arrays["layers"] = np.stack([heads.mean(axis=1) for heads in every], axis=1)
+    by_layer = [
+      maps.output_attention(A, n).mean(axis=1) for n in range(len(A.layers))
+    ]
+    arrays["layers"] = np.stack(by_layer, axis=1)
     arrays["distance"] = maps.mean_attention_distance(A).swapaxes(0, 1)
     if options.pca:
-      (maps_of,) = features(model, params, x, layers=[layer], as_maps=True)
-      arrays["patches"] = np.asarray(maps_of, np.float32)
+      (patches,) = features(model, params, x, layers=[layer], as_maps=True)
+      arrays["patches"] = np.asarray(patches, np.float32)
     check_finite(arrays, "the model outputs NaN")
     return [
       {key: array[b] for key, array in arrays.items()}
@@ -143,7 +145,8 @@ def batch_size(model: BaseVit, images: int, size: tuple[int, int]) -> int:
   """Images per batch, such that their attention takes `_MEMORY` at most."""
   h, w = grid_of(model, size)
   heads = model.num_layers * model.num_heads
-  each = 4 * heads * (h * w + model.prefix) ** 2  # Bytes, and for gradients.
+  each = 4 * heads * (h * w + model.prefix) ** 2  # Bytes of the weights.
+  # The gradients take as many bytes again.
   most = max(1, min(images, _MOST_IMAGES, _MEMORY // (2 * each)))
   # The size whose last batch wastes the fewest rows.
   return min(range(most, most // 2, -1), key=lambda size: -images % size)

@@ -42,7 +42,7 @@ def batch_sheet(
     texts = [_text(kind, label, names) for label in labels]
     if labels.ndim == 3 and isinstance(kind, type(MASKS)):
       pictures = [
-        _masked(image, mask, len(names))
+        _draw_mask(image, mask, len(names))
         for image, mask in zip(pictures, labels, strict=True)
       ]
     if isinstance(kind, PixelNumbers):
@@ -71,7 +71,7 @@ def _kind_of(labels: np.ndarray) -> Labels:
 
 
 def _text(kind: Labels, label: np.ndarray, names: Sequence[str]) -> str:
-  """A label in words; a class, target or label has a number without a name."""
+  """A label in words; classes and targets without names have numbers."""
   label = np.asarray(label)
   if not kind.are_used:
     return ""
@@ -91,7 +91,8 @@ def _text(kind: Labels, label: np.ndarray, names: Sequence[str]) -> str:
   return kind.shown(label, tuple(every))
 
 
-def _masked(image: Photograph, mask: np.ndarray, count: int) -> Photograph:
+def _draw_mask(image: Photograph, mask: np.ndarray, count: int) -> Photograph:
+  """An image in the colours of its mask of `count` classes."""
   if mask.shape != image.shape[:2]:
     mask = resize_mask(mask, (image.shape[0], image.shape[1]))
   return overlay(image, mask, count)

@@ -31,9 +31,9 @@ _LINE = 0.14  # Inches from one line of a legend to the next.
 
 
 class _Figure(Figure):
-  """Draws each text in a font that has its characters.
+  """A figure that draws each text in a font that has its characters.
 
-  Where there is none, it is spelled in Latin, or in SVG left to the browser.
+  A text without such a font is spelled in Latin, or in SVG left to the browser.
   """
 
   _drawn_by: Any = None
@@ -44,14 +44,15 @@ class _Figure(Figure):
       super().draw(renderer)
     self._drawn_by = None
 
-  def _get_renderer(self) -> Any:  # The layout would measure by another one.
+  def _get_renderer(self) -> Any:
+    # The layout has to measure texts by the renderer that draws them.
     make: Any = super()
     return self._drawn_by or make._get_renderer()
 
 
 @contextlib.contextmanager
 def _any_script(renderer: Any) -> Iterator[None]:
-  """Has a renderer measure and draw text of any script."""
+  """Makes a renderer measure and draw text of any script."""
   measure, draw = renderer.get_text_width_height_descent, renderer.draw_text
   is_vector = isinstance(renderer, MixedModeRenderer)
 
@@ -75,7 +76,8 @@ def _any_script(renderer: Any) -> Iterator[None]:
     else:
       draw(gc, x, y, *_drawable(s, prop), angle, ismath, mtext)
 
-  # Matplotlib sets some of its own to draw nothing while it lays out.
+  # While it lays out, matplotlib itself replaces some of these by functions
+  # that draw nothing.
   before = dict(vars(renderer))
   renderer.get_text_width_height_descent = measure_any
   renderer.draw_text = draw_any
@@ -89,7 +91,7 @@ def _any_script(renderer: Any) -> Iterator[None]:
 
 
 def _drawable(text: str, font: FontProperties) -> tuple[str, FontProperties]:
-  """The text as a font has it, and this font."""
+  """The text in characters that a font has, and this font."""
   text = fonts.readable(text)
   if path := fonts.font_file(text):
     font = FontProperties(fname=path, size=font.get_size())
@@ -97,7 +99,7 @@ def _drawable(text: str, font: FontProperties) -> tuple[str, FontProperties]:
 
 
 def width_of(text: Text) -> float:
-  """Inches that a text takes beside others, if it is not turned."""
+  """The width of a text in inches, if it is not rotated."""
   string = text.get_text()
   string = fonts.stand_in(string) if fonts.lacks_font(string) else string
   drawn = _drawable(string, text.get_fontproperties())
@@ -136,25 +138,26 @@ def label(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
 def add_legend(
   figure: Figure, handles: Sequence[Artist], names: Sequence[str]
 ) -> None:
-  """Names what a figure draws, in at most five lines outside of its axes.
+  """Adds a legend of at most five lines outside of a figure's axes.
 
-  They stand to the right, at half the height, as a title may be as wide as the
-  figure; or below the chart, if they would leave it less than two thirds of the
-  width. Names for which there is no room are counted in the last line.
+  It stands to the right, at half the height, as a title may be as wide as the
+  figure; or below the chart, if it would leave the chart less than two thirds
+  of the width. Names for which there is no room are counted in the last line.
   """
-  handles, names = [*handles], [short(name) for name in names]
+  handles = [*handles]
+  names = [short(name) for name in names]
   small = FontProperties(size=SMALL)
   entry = _HANDLE + max(width_of(Text(text=n, font=small)) for n in names)
   width = figure.get_figwidth()
-  beside = len(names) <= _LINES and entry <= width / 3
-  columns = 1 if beside else min(len(names), max(1, int(width / entry)))
+  is_beside = len(names) <= _LINES and entry <= width / 3
+  columns = 1 if is_beside else min(len(names), max(1, int(width / entry)))
   if len(names) > (most := _LINES * columns):
     names = [*names[: most - 1], f"and {len(names) - most + 1} more"]
     handles = [*handles[: most - 1], Line2D([], [], linestyle="")]
-  if not beside:
+  if not is_beside:
     lines = -(-len(names) // columns)
     figure.set_figheight(figure.get_figheight() + _LINE * lines)
-  place = "outside center right" if beside else "outside lower left"
+  place = "outside center right" if is_beside else "outside lower left"
   style: Any = {"fontsize": SMALL, "frameon": False, "columnspacing": 0.8}
   style |= {"handlelength": 1.6, "handletextpad": 0.4, "loc": place}
   legend = figure.legend(handles, names, ncols=columns, **style)
@@ -163,7 +166,7 @@ def add_legend(
 
 
 def short(name: str) -> str:
-  """A name as it fits beside a bar."""
+  """A name, shortened in the middle if it is long."""
   return fonts.shortened(name, lambda some: len(some) <= _LONGEST)
 
 
@@ -172,9 +175,8 @@ def pixels(figure: Figure) -> Photograph:
   figure.set_dpi(100)
   for axes in figure.axes:
     if any(fonts.lacks_font(x.get_text()) for x in axes.get_xticklabels()):
-      axes.tick_params(
-        axis="x", rotation=90
-      )  # Names that are spelled are long.
+      # Names that are spelled in Latin are long.
+      axes.tick_params(axis="x", rotation=90)
   canvas = FigureCanvasAgg(figure)
   canvas.draw()
   return np.array(canvas.buffer_rgba())[..., :3]

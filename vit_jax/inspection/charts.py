@@ -25,9 +25,9 @@ from vit_jax.inspection.canvas import (
 from vit_jax.tasks.outcome import Chart
 
 _NUMBERED = 12  # A matrix of more classes does not show its counts.
-_POINTS = 500  # A longer curve is thinned by averaging neighbours.
+_POINTS = 500  # Neighbouring points of longer curves are averaged.
 _STYLES = ("-", "--", ":", "-.")
-# Inches, in which text is large enough for half a page, and for a telephone.
+# Widths in inches at which text is large enough on half a page, and a phone.
 _WIDE, NARROW = 4.0, 2.8
 _SQUARE = _WIDE, _WIDE
 _RIGHT, _WRONG = np.array(((11, 79, 168), (179, 21, 31))) / 255
@@ -45,19 +45,20 @@ def curves_figure(
   logarithmic: bool = False,
   thin: Collection[str] = (),
 ) -> Figure:
-  """Draws values by step, a line of its own colour and style for each name.
+  """Draws values by step, with a line in a colour and style for each name.
 
   Args:
     curves: (steps, values) of each name.
     percent: Whether to show values, which are fractions, as percentages.
-    thin: Names whose lines are thin and pale, in the colour and style of the
-      next name that is not: training curves beside those of evaluation.
+    thin: Names whose lines are thin and pale, such as training curves beside
+      those of evaluation. Each has the colour and style of the next name that
+      is not thin.
   """
   figure, axes = chart_of(_WIDE, 2.4, "step", title=title)
   axes.grid(axis="y", **PALE)
   number = 0
   for name, (steps, values) in curves.items():
-    steps, values = _thinned(steps, values)
+    steps, values = _average_neighbours(steps, values)
     pale = name in thin
     axes.plot(
       steps,
@@ -72,7 +73,7 @@ def curves_figure(
     )
     number += not pale
   low, high = axes.get_xlim()
-  if high - low < 2:  # A single step; the labels of the next ones differ.
+  if high - low < 2:  # Of a single step, all labels would be the same.
     axes.set_xlim(round((low + high) / 2) - 1, round((low + high) / 2) + 1)
   axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
   axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -82,15 +83,16 @@ def curves_figure(
   if logarithmic:
     axes.set_yscale("log")
   elif percent:
-    # As many decimals as it takes for the labels to differ.
+    # Labels get as many decimals as it takes for them to differ.
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     axes.set_ylim(bottom, min(axes.get_ylim()[1], 1.005))
   else:
     axes.set_ylim(bottom=bottom)
   if len(curves) > 1:
-    # The thin ones, which look like others, are the first to be left out.
-    both = zip(curves, axes.lines, strict=True)
-    lines = dict(sorted(both, key=lambda pair: pair[0] in thin))
+    # Thin lines look like others, so they come last, where names are left out.
+    names = sorted(curves, key=lambda name: name in thin)
+    line_of = dict(zip(curves, axes.lines, strict=True))
+    lines = {name: line_of[name] for name in names}
     add_legend(figure, [*lines.values()], [*lines])
   return figure
 
@@ -227,12 +229,12 @@ def _show_percentages(axes: Axes) -> None:
     axis.set_major_formatter(lambda x, _: f"{x:.0%}")
 
 
-def _thinned(
+def _average_neighbours(
   steps: Sequence[float], values: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Averages neighbouring points so that at most about `_POINTS` are left."""
+  """Averages neighbouring points, so that about `_POINTS` are left at most."""
   every = -(-len(steps) // _POINTS)
-  # The last mean takes what is left over, so that none is of fewer points.
+  # The last mean takes the remaining points too: none is of fewer than `every`.
   starts = np.arange(0, max(len(steps) - every + 1, 1), max(every, 1))
   counts = np.diff(starts, append=len(steps))
   both = np.asarray([steps, values], np.float64)

@@ -1,11 +1,11 @@
 """A survey of a folder in lines, and an augmented batch as a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from vit_jax.data.batch import label_spec
+from vit_jax.data.batch import Batch, label_spec
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import ImageSpec
 from vit_jax.data.reading.sources import check_classes
@@ -24,8 +24,8 @@ from vit_jax.runtime.display import Display, table_lines
 from vit_jax.runtime.files import output_file, replacing
 from vit_jax.runtime.printable import first_of
 
-_SHOWN = 3  # Files named for each finding.
-_CLASSES = 30  # Classes listed.
+_SHOWN = 3  # Most files named for each finding.
+_CLASSES = 30  # Most classes listed.
 _BATCH = 32
 _PICTURES = {"png": (".png",), "jpeg": (".jpg", ".jpeg"), "webp": (".webp",)}
 
@@ -50,28 +50,21 @@ def inspect_folder(
   Args:
     root: A folder, or a file of labels, as for a training run.
     out: The picture to write.
-    model: A checkpoint whose representations tell likely label errors.
+    model: A checkpoint, to find likely label errors by its representations.
     issues: The CSV file for them; a picture of them is written beside it.
     probabilities: An .npz file for the out-of-fold probabilities.
-    task_is_given: Whether `data.task` is meant as it is; otherwise the images
-      and the labels tell the task, if it is the default one.
-    **overrides: What `load_pretrained` takes beside the checkpoint.
+    task_is_given: Whether the user gave `data.task`; otherwise the images and
+      the labels may tell another task than the default one.
+    **overrides: Other options of `load_pretrained`.
   """
   path, kind = output_file(out, _PICTURES)
   if not model:
-    unusable = [*overrides]
-    if probabilities:
-      unusable = ["probabilities", *unusable]
-    if unusable:
-      raise ValueError(
-        f"--{unusable[0]} needs --model=CHECKPOINT, whose representations tell "
-        "the label errors."
-      )
+    _refuse_without_model(probabilities, overrides)
   issue_files = IssueFiles.of_paths(issues, probabilities) if model else None
   bands = settings.data.band_names
   channels = len(bands) or settings.channels
   spec = ImageSpec(channels, settings.normalization.window)
-  data, labels, told = recognised(root, settings.data, task_is_given)
+  data, labels, notes = recognised(root, settings.data, task_is_given)
   splits = open_found(root, data, labels, spec.window is not None)
   if model:
     check_classes(splits.train, "--model")
@@ -79,13 +72,13 @@ def inspect_folder(
   display = Display()
   display.header([("data", splits.found)])
   rule = getattr(splits.train, "held_out", None)
-  kept = rule.lines() if rule else []
-  for line in (*told, *kept, *splits.warnings):
+  held_out_lines = rule.lines() if rule else []
+  for line in (*notes, *held_out_lines, *splits.warnings):
     display.note(line)
-  every: Any = [splits.train, splits.eval, splits.test]
-  folders = [folder for folder in every if folder is not None]
+  all_splits: Any = [splits.train, splits.eval, splits.test]
+  folders = [folder for folder in all_splits if folder is not None]
   total = sum(map(len, folders))
-  # The mean and deviation of RGB are those of the weights to start from.
+  # RGB images take the mean and deviation of the weights that they start from.
   measured = channels != 3 or bool(bands)
   each = looks(folders, spec, labels, measured=measured)
   files = display.track(each, "reading", total)
@@ -93,15 +86,7 @@ def inspect_folder(
   lines = survey_lines(survey, settings.image_size)
   for line in (*lines, *_normalization_lines(survey, folders[0].split, bands)):
     display.note(line)
-  images = make_train_transform(
-    settings.image_size, settings.train_transform, spec
-  )
-  classes = len(splits.train.class_names)
-  transform = with_label(images, label_spec(splits.train), classes)
-  order: Any = {"batch_size": min(_BATCH, len(splits.train)), "seed": 0}
-  loader = Loader(on_unreadable="skip")
-  with loader.train(splits.train, transform, **order) as batches:
-    batch = next(batches)
+  batch = _augmented_batch(splits.train, settings, spec)
   sheet = batch_sheet(
     batch["image"], batch["label"], survey.class_names, labels
   )
@@ -111,6 +96,34 @@ def inspect_folder(
   if loaded and issue_files:
     inspect_labels(loaded, folders, issue_files, display)
   return int(UNREADABLE in survey.odd)
+
+
+def _refuse_without_model(
+  probabilities: str | None, overrides: Mapping[str, Any]
+) -> None:
+  """Raises ValueError if an option is given that needs a model."""
+  unusable = [*overrides]
+  if probabilities:
+    unusable = ["probabilities", *unusable]
+  if unusable:
+    raise ValueError(
+      f"--{unusable[0]} needs --model=CHECKPOINT, whose representations tell "
+      "the label errors."
+    )
+
+
+def _augmented_batch(
+  train: Any, settings: InspectSettings, spec: ImageSpec
+) -> Batch:
+  """The first batch of training images, as a run would augment them."""
+  images = make_train_transform(
+    settings.image_size, settings.train_transform, spec
+  )
+  transform = with_label(images, label_spec(train), len(train.class_names))
+  rows = min(_BATCH, len(train))
+  loader = Loader(on_unreadable="skip")
+  with loader.train(train, transform, batch_size=rows, seed=0) as batches:
+    return next(batches)
 
 
 def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:
@@ -186,5 +199,7 @@ def _normalization_lines(
       ("mean", "std"), survey.normalization(split), strict=False
     )
   ]
-  of = f" of {', '.join(bands)}" if bands else ""
-  return [f"mean and deviation{of}: {' '.join(keys)}"] if keys else []
+  if not keys:
+    return []
+  of_bands = f" of {', '.join(bands)}" if bands else ""
+  return [f"mean and deviation{of_bands}: {' '.join(keys)}"]

@@ -1,4 +1,7 @@
-"""Draws the figures of a checkpoint and of images, into a folder or one."""
+"""Draws the figures of a checkpoint and of images.
+
+They are written to a folder, or one is returned for a notebook.
+"""
 
 import os
 import pathlib
@@ -52,11 +55,10 @@ def visualize_files(
 ) -> int:
   """Writes figures and arrays; returns the exit code.
 
-  Prints one line for each image, with the names of its figures.
-
-  The arguments are those of the command. Without `names` of images, only the
-  model's parameters are drawn. Raises ValueError if no name matches an image,
-  the model is not a `Vit`, or matplotlib is missing.
+  A line for each image has the names of its figures. The arguments are those of
+  the command. Without `names` of images, only the model's parameters are drawn.
+  Raises ValueError if no name matches an image, the model is not a `Vit`, or
+  matplotlib is missing.
   """
   figures = extras.load("vit_jax.inspection.figures", "figures")
   maps.check_rollout(options.head_fusion, options.discard)
@@ -83,8 +85,8 @@ def visualize_files(
     pixels = [image for _, _, (image, _) in batch]
     # The last batch is filled up, so that nothing is compiled anew for it.
     pixels += pixels[:1] * (at_once - len(batch))
-    every = zip(batch, look(np.stack(pixels)), strict=False)
-    for (number, path, (_, photograph)), seen in every:
+    pairs = zip(batch, look(np.stack(pixels)), strict=False)
+    for (number, path, (_, photograph)), seen in pairs:
       stem = folder / _stem(number, path)
       kinds = _draw_image(figures, stem, model, photograph, seen, path, task)
       _say_written(printable_path(path), f"{stem}_", kinds)
@@ -132,7 +134,10 @@ def attention_picture(
 
 
 def _reader(preprocessing: Preprocessing) -> Callable[[bytes], Any]:
-  """Reads the pixels for the model, and the photograph to draw on."""
+  """Returns a function from an encoded image to two arrays.
+
+  They are the pixels for the model, and the photograph to draw on.
+  """
   transform = preprocessing.transform()
 
   def read(encoded: bytes) -> Any:
@@ -178,7 +183,7 @@ def _draw_all(
   drawn: list[tuple[pathlib.Path, np.ndarray]],
   options: Options,
 ) -> Arrays:
-  """Draws what takes all images, and returns the arrays of all.
+  """Draws the figures of all images together; returns the arrays of all.
 
   `drawn` has the stem of the files and the photograph of each image whose
   principal components are to be drawn.
@@ -194,8 +199,8 @@ def _draw_all(
     arrays["pca"] = embedding_maps.patch_colours(
       arrays["patches"], options.foreground
     )
-    every = zip(drawn, arrays["pca"], arrays_of_images, strict=True)
-    for (stem, photograph), colours, seen in every:
+    images = zip(drawn, arrays["pca"], arrays_of_images, strict=True)
+    for (stem, photograph), colours, seen in images:
       _draw_components(figures, stem, photograph, colours, seen)
     names.append("*_pca")
   _say_written("all images", f"{folder}{os.sep}", names)
@@ -205,7 +210,10 @@ def _draw_all(
 def _readable(
   images: Iterable[tuple[str, Any]],
 ) -> Iterator[tuple[int, str, Any]]:
-  """The images that could be read, with numbers; the others are printed."""
+  """Yields the images that could be read, with their numbers.
+
+  A line is printed for each of the others.
+  """
   for number, (path, image) in enumerate(images, 1):
     if isinstance(image, str):
       say(f"{printable_path(path)}: {image}")
@@ -245,9 +253,8 @@ def _draw_image(
 ) -> list[str]:
   """Draws the figures of an image, whose file names begin with `stem`.
 
-  Returns the ends of their names, such as "rollout".
   Their title is the file's name, its label if its folder is a class, and the
-  answer.
+  answer. Returns the ends of the file names, such as "rollout".
   """
   assert model.origin is not None
   class_names = model.origin.class_names
@@ -304,6 +311,7 @@ def _stem(number: int, path: str) -> str:
 
 
 def _save(path: pathlib.Path, figure: Any) -> None:
+  """Writes a figure as PNG, complete or not at all."""
   _write(path, lambda file: figure.savefig(file, format="png"))
 
 

@@ -41,11 +41,10 @@ def filter_components(
 ) -> Float[np.ndarray, "n P P C"]:
   """The first principal components of filters (Fig. 7, left).
 
-  Each is scaled to [0, 1], and drawn by its first three channels, or by its
-  first in grey. N filters have at most N - 1 components.
+  Each is scaled to [0, 1]. N filters have at most N - 1 components.
   """
   X = filters.reshape(len(filters), -1)
-  components = _scaled(_principal(X, min(count, len(filters) - 1)))
+  components = _scale(_principal(X, min(count, len(filters) - 1)))
   components = components.T.reshape(-1, *filters.shape[1:])
   return components.astype(np.float32)
 
@@ -66,8 +65,9 @@ def position_embeddings(
       f"a model with position={model.position!r} adds no position embeddings."
     )
   h, w = model.position_grid or grid_of(model, image_size)
-  every = model.position_at == "every_layer"
-  learned_params = params.get("position_0" if every else "position", {})
+  at_every_layer = model.position_at == "every_layer"
+  name = "position_0" if at_every_layer else "position"
+  learned_params = params.get(name, {})
   if "E_pos" in learned_params:
     # One vector for each patch, after those of the other tokens.
     E_pos: Any = learned_params["E_pos"]
@@ -114,9 +114,9 @@ def patch_colours(
   Raises ValueError if too few patches are kept.
 
   Args:
-    foreground: Share in (0, 1) of the range of the first component, above which
-      a patch is kept; the others become black, and the next three components of
-      those that are kept are the colours. The first component is turned so that
+    foreground: Share in (0, 1) of the range of the first component. Patches
+      above it are kept, and get their next three components as colours; the
+      others become black. The sign of the first component is chosen so that
       patches at the edges of the images lie lower.
   """
   n, h, w, D = maps.shape
@@ -130,14 +130,14 @@ def patch_colours(
     score = scores[:, 0]
     if score[edge.ravel()].mean() > score.mean():
       score = -score
-    mask = _scaled(score[:, None])[:, 0] > foreground
+    mask = _scale(score[:, None])[:, 0] > foreground
     first = 1
     if mask.sum() < 2:
       raise ValueError(
         f"--foreground={foreground} keeps {mask.sum()} patches: lower it."
       )
   colours = np.zeros((len(X), 3))
-  colours[mask] = _scaled(scores[mask, first : first + 3])
+  colours[mask] = _scale(scores[mask, first : first + 3])
   return colours.reshape(n, h, w, 3)
 
 
@@ -166,8 +166,8 @@ def _principal(
   return V * np.sign(V[np.abs(V).argmax(axis=0), np.arange(V.shape[1])])
 
 
-def _scaled(values: np.ndarray) -> np.ndarray:
-  """Each column scaled to [0, 1]."""
+def _scale(values: np.ndarray) -> np.ndarray:
+  """Scales each column to [0, 1]."""
   low = values.min(axis=0)
   high = values.max(axis=0)
   return (values - low) / np.maximum(high - low, np.finfo(np.float32).tiny)

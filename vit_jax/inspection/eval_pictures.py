@@ -1,5 +1,6 @@
 """Pictures of an evaluation: answers, rollouts and charts, or a task's own."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +23,9 @@ from vit_jax.training import sharding
 
 _TOP = 5  # Number of classes shown for an example.
 
-# Draws pictures by name from parameters, sharded in any way over the mesh, and
-# the outcome of an evaluation. All hosts must call it; only the first draws.
+# A function from parameters, sharded in any way over the mesh, and the outcome
+# of an evaluation to pictures by name. All hosts must call it, and only the
+# first draws.
 Pictures = Callable[[Any, Outcome], dict[str, Photograph]]
 
 
@@ -35,9 +37,10 @@ def make_pictures(
   source: Source,
   count: int,
 ) -> Pictures:
-  """Draws the same examples of the eval split at every evaluation.
+  """Returns a function that draws the same examples at every evaluation.
 
-  Raises ValueError if matplotlib is needed and not installed.
+  They are `count` examples of the evaluation split, `source`. Raises ValueError
+  if matplotlib is needed and not installed.
   """
   examples = chosen_examples(source, preprocessing, count)
   draw = _make_draw(task, model, preprocessing, source, examples)
@@ -62,7 +65,7 @@ def _make_draw(
   source: Source,
   examples: list[tuple[int, np.ndarray, Any]],
 ) -> Pictures:
-  """Draws the examples by the task's own panels, or their answers."""
+  """Returns a function that draws the task's own panels, or the answers."""
   if task.panels is None:
     return _make_answers(task, model, preprocessing, source, examples)
   draw = task.panels.make(model, task.objective(model, preprocessing))
@@ -82,7 +85,7 @@ def _make_answers(
   source: Source,
   examples: list[tuple[int, np.ndarray, Any]],
 ) -> Pictures:
-  """Draws a sheet of each example's answer, and charts of the outcome."""
+  """Returns a function that draws each example's answer, and the charts."""
   figures, canvas, charts = (
     extras.load(f"vit_jax.inspection.{name}", "figures")
     for name in ("figures", "canvas", "charts")
@@ -96,8 +99,8 @@ def _make_answers(
 
   def sheet(params: Any, image: np.ndarray, label: Any) -> Any:
     """Draws an example, the model's answer and its attention rollout."""
-    best = jax.device_get(predict_step(params, {"image": image[None]}))
-    row = {key: array[0] for key, array in best.items()}
+    answer = jax.device_get(predict_step(params, {"image": image[None]}))
+    row = {key: array[0] for key, array in answer.items()}
     several = np.ndim(label) > 0
     true = task.labels.told(label, names)
     title = f"{'Labels' if several else 'Class'} {true}"
@@ -136,13 +139,10 @@ def chosen_examples(
   """
   transform = preprocessing.transform()
   count = min(count, len(source))
+  places = np.linspace(0, len(source) - 1, count).round().astype(int)
   examples = []
-  for index in (
-    np.linspace(0, len(source) - 1, count).round().astype(int).tolist()
-  ):
-    try:
+  for index in places.tolist():
+    with contextlib.suppress(UnreadableImageError):
       example = source[index]
       examples.append((index, transform(example["image"]), example["label"]))
-    except UnreadableImageError:
-      continue
   return examples

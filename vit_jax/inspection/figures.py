@@ -21,7 +21,7 @@ from vit_jax.inspection.canvas import SMALL, TEXT, figure_of
 from vit_jax.inspection.panels import PER_LINE, Drawing, Panel, put_together
 from vit_jax.inspection.photograph import Photograph, in_colours
 
-_COLORS = "viridis"  # It gets lighter with the value, and is never white.
+_COLORS = "viridis"  # Its colours get lighter with the value, but never white.
 _RIGHT, _WRONG, _GREY = "#1f5fa8", "#b3261e", "#595959"
 _IN_A_GRID = 256  # Longest side of a photograph in a grid, in pixels.
 _ON_A_SHEET = 400
@@ -136,9 +136,9 @@ def patches_figure(image: Photograph, grid: tuple[int, int]) -> Drawing:
     draw.line([x * wide / w, 0, x * wide / w, tall], "white", thick)
   for y in range(1, h):
     draw.line([0, y * tall / h, wide, y * tall / h], "white", thick)
-  for at in range(h * w):
-    number = _number(at + 1, size, thick)
-    row, column = divmod(at, w)
+  for index in range(h * w):
+    number = _number(index + 1, size, thick)
+    row, column = divmod(index, w)
     x = (column + 0.5) * wide / w
     y = (row + 0.5) * tall / h
     place = round(x - number.width / 2), round(y - number.height / 2)
@@ -170,10 +170,9 @@ def sheet_figure(
 ) -> Drawing:
   """Draws a photograph, its likeliest classes and its attention rollout.
 
-  The rollout is None for a model without attention, and is then left out, as
-  are the classes of a model that has none. Classes that are right, if they are
-  known, are in `true`: they get a tick, and the likeliest, if it is none of
-  them, a cross.
+  The rollout is left out if it is None, as for a model without attention, and
+  the classes if there are none. `true` has the right classes, if they are
+  known: they get a tick, and the likeliest class gets a cross if it is wrong.
   """
   image = _small(image, _ON_A_SHEET)
   panels = [Panel(image, "Input")]
@@ -211,7 +210,10 @@ def _columns(count: int, most: int = 8) -> int:
 
 
 def _small(image: Photograph, side: int) -> Photograph:
-  """A photograph whose longer side has `side` pixels, or less from 256 on."""
+  """A photograph whose longer side has at most `side` pixels.
+
+  Small ones are enlarged first, as by `overlay.enlarged`.
+  """
   picture = Image.fromarray(overlay.enlarged(image))
   picture.thumbnail((side, side))
   return np.asarray(picture)
@@ -239,7 +241,7 @@ def _bars(
       sign, color = "✓", _RIGHT
     elif true is not None and not number:
       sign, color = "✗", _WRONG
-    # The sign is written by itself, as its font may be another one.
+    # The sign is written separately, as it may need another font.
     after = size / 2 + (1.1 * size if sign else 0)
     fonts.write(draw, (size / 2, y), sign, size, width, "lm", color)
     fonts.write(draw, (after, y), name, size, width - after, "lm", color)

@@ -1,9 +1,9 @@
 """Fonts for names in any script, or their transliteration.
 
 DejaVu Sans, which comes with matplotlib, has Latin, Greek, Cyrillic, Arabic and
-Hebrew. For other scripts a font of the machine is taken that has every
-character of a text; if there is none, letters are spelled by their Unicode
-names, or left to the browser that shows an SVG.
+Hebrew. A text in another script takes a font of the machine that has all of its
+characters. If there is none, its letters are spelled by their Unicode names, or
+left to the browser that shows an SVG.
 """
 
 import functools
@@ -36,7 +36,7 @@ _with_script: dict[str, list[str]] = {}
 
 
 def lacks_font(text: str) -> bool:
-  """Whether neither DejaVu nor a font of the machine has its characters."""
+  """Whether neither DejaVu nor a font of the machine has all its characters."""
   if text.isascii() or font_file(text) is not None:
     return False
   return not _has(None, text)
@@ -48,6 +48,7 @@ def stand_in(text: str) -> str:
 
 
 def _as_wide(character: str) -> str:
+  """A character that DejaVu has, about as wide as this one."""
   if unicodedata.category(character).startswith("M"):  # Stands over another.
     return ""
   is_wide = unicodedata.east_asian_width(character) in "WF"
@@ -58,7 +59,7 @@ def readable(text: str) -> str:
   """The text, with characters that no font has spelled in Latin: "neko"."""
   if not lacks_font(text):
     return text
-  return "".join(c if _has(None, c) else _spelled(c) for c in text)
+  return "".join(c if _has(None, c) else _spell(c) for c in text)
 
 
 def pillow_font(text: str, size: float) -> ImageFont.FreeTypeFont:
@@ -101,7 +102,7 @@ def font_file(text: str) -> str | None:
   if not lacking:
     return None
   script = unicodedata.name(lacking[0], "?").split()[0]  # THAI CHARACTER ...
-  if script not in _with_script:  # Asked once, not for each of many names.
+  if script not in _with_script:  # Fonts are searched once for each script.
     probe = lacking[0] + _BESIDE
     _with_script[script] = [f for f in _machine_fonts() if _has(f, probe)]
   return next((f for f in _with_script[script] if _has(f, text)), None)
@@ -109,14 +110,15 @@ def font_file(text: str) -> str | None:
 
 @functools.cache
 def _machine_fonts() -> list[str]:
+  """The font files of the machine, upright ones of ordinary weight first."""
   folders = [pathlib.Path(os.path.expanduser(name)) for name in FOLDERS]
   paths = [path for folder in folders for path in folder.rglob("*.[to]t[fc]")]
-  # Upright and of ordinary weight first.
   return sorted(map(str, paths), key=lambda p: ("Regular" not in p, p))
 
 
 @functools.lru_cache(64)
 def _open(path: str | None, size: int) -> ImageFont.FreeTypeFont:
+  """Opens a font of the machine, or DejaVu."""
   if path is not None:
     return ImageFont.truetype(path, size)
   spec = importlib.util.find_spec("matplotlib")
@@ -130,7 +132,7 @@ def _open(path: str | None, size: int) -> ImageFont.FreeTypeFont:
 
 @functools.lru_cache(64)
 def _unshaped(path: str | None) -> ImageFont.FreeTypeFont:
-  """A font that draws a mark alone as it has it, and adds no circle to it."""
+  """A font without text shaping, which would add a circle to a lone mark."""
   font = _open(path, 16)
   return font.font_variant(layout_engine=ImageFont.Layout.BASIC)
 
@@ -146,7 +148,7 @@ def _has(path: str | None, text: str) -> bool:
   return all(c.isspace() or bytes(drawn(c)) != missing for c in text)
 
 
-def _spelled(character: str) -> str:
+def _spell(character: str) -> str:
   """A character without its marks, or its sound or number in Unicode."""
   plain = unicodedata.normalize("NFKD", character)[0]
   if plain != character and _has(None, plain):

@@ -1,4 +1,4 @@
-"""Opens a folder or a file of labels, and tells what labels it has."""
+"""Opens a folder or a file of labels, and recognises what labels it has."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ def open_found(
 ) -> Splits:
   """The splits of a folder or a file.
 
-  Raises ValueError as `open_splits`, and for a folder of packed images.
+  Raises ValueError as `open_splits` does, and for a folder of packed images.
   """
   place = place_of(root)
   if place and place.is_packed:
@@ -33,13 +33,13 @@ def open_found(
 def recognised(
   root: str, data: DataSettings, task_is_given: bool = False
 ) -> tuple[DataSettings, Labels, list[str]]:
-  """The settings, the kind of labels, and a line if the data tell it.
+  """The settings, the kind of labels, and a line if the data have no classes.
 
-  Without a task or columns, what the data are for is told as `vit_jax train`
-  does. A task that is given, if it is the default one, is not second-guessed.
+  Unless the user gave a task or columns, the kind is recognised from the data,
+  as `vit_jax train` does; a task that is not the default one is always kept.
   """
   kind: Labels = data.label_kind or SINGLE
-  told: list[str] = []
+  notes: list[str] = []
   path = place_of(root)
   file = root if path and path.is_file else data.labels_file
   if not data.labels:
@@ -47,14 +47,14 @@ def recognised(
   elif kind == SINGLE and not task_is_given:
     if file:
       place = located(dataclasses.replace(data, root=root), file)
-      found = recognise.of_file(place, data if data.labels_file else None)
+      result = recognise.of_file(place, data if data.labels_file else None)
     else:
-      found = recognise.of_folder(root)
-    if found.why:
-      kind = found.labels if found.labels.are_used else UNUSED
-      told = [f"There are no class labels, as {found.why}."]
-      data = dataclasses.replace(data, labels=found.labels.are_used)
-    if found.columns and not data.label_columns:
-      columns = as_text(found.columns)
+      result = recognise.of_folder(root)
+    if result.why:
+      kind = result.labels if result.labels.are_used else UNUSED
+      notes = [f"There are no class labels, as {result.why}."]
+      data = dataclasses.replace(data, labels=result.labels.are_used)
+    if result.columns and not data.label_columns:
+      columns = as_text(result.columns)
       data = dataclasses.replace(data, labels_file=file, label_columns=columns)
-  return data, without_tokens(kind), told
+  return data, without_tokens(kind), notes

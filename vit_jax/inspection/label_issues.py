@@ -64,16 +64,19 @@ class IssueFiles:
 
   @classmethod
   def of_paths(cls, issues: str, probabilities: str | None) -> "IssueFiles":
-    """Raises ValueError if one cannot be written; the picture is beside."""
+    """The files by their names; the picture has the name of the CSV file.
+
+    Raises ValueError if one cannot be written.
+    """
     path, _ = output_file(issues, CSV)
-    beside, _ = output_file(str(path.with_suffix(".png")), {"png": (".png",)})
+    picture, _ = output_file(str(path.with_suffix(".png")), {"png": (".png",)})
     if not probabilities:
-      return cls(path, beside, None)
+      return cls(path, picture, None)
     arrays, _ = output_file(probabilities, {"NumPy arrays": (".npz",)})
-    return cls(path, beside, arrays)
+    return cls(path, picture, arrays)
 
 
-class Joined(Source):
+class JoinedSplits(Source):
   """Several splits of one data set, one after the other."""
 
   def __init__(self, splits: Sequence[Any]):
@@ -96,15 +99,18 @@ class Joined(Source):
 
   def groups(self, indices: Int[np.ndarray, " n"]) -> np.ndarray | None:
     """The number of the group of some examples; None if a split has none."""
-    of_splits = [getattr(split, "groups", None) for split in self._splits]
-    known = [groups for groups in of_splits if groups is not None]
-    if len(known) < len(of_splits):
-      return None
-    starts = itertools.accumulate((g.max() + 1 for g in known), initial=0)
-    every = [g + start for g, start in zip(known, starts, strict=False)]
-    return np.concatenate(every)[indices]
+    groups_of_splits = [getattr(one, "groups", None) for one in self._splits]
+    joined = []
+    start = 0
+    for groups in groups_of_splits:
+      if groups is None:
+        return None
+      joined.append(groups + start)
+      start += groups.max() + 1
+    return np.concatenate(joined)[indices]
 
   def _place(self, index: int) -> tuple[Any, int]:
+    """The split of an example, and its place in it."""
     number = bisect.bisect_right(self._starts, index) - 1
     return self._splits[number], index - self._starts[number]
 
@@ -120,7 +126,7 @@ def inspect_labels(
   `loaded` is what `open_for_features` returned. Raises ValueError as
   `check_enough` does.
   """
-  source = Joined(splits)
+  source = JoinedSplits(splits)
   names = source.class_names
   for line in loaded.notes:
     display.note(line)
@@ -138,12 +144,12 @@ def inspect_labels(
   write_rows(files.issues, source, _COLUMN_NAMES, places[ranked.index], rows)
   errors = ranked.only_listed()
   order = places[errors.index]
-  given = [names[k] for k in labels[errors.index]]
-  likely = [names[k] for k in errors.likely]
+  given_names = [names[k] for k in labels[errors.index]]
+  likely_names = [names[k] for k in errors.likely]
   written = str(files.issues)
   if len(order):
     spec = loaded.preprocessing.spec
-    captions = list(map("{}, perhaps {}".format, given, likely))
+    captions = list(map("{}, perhaps {}".format, given_names, likely_names))
     sheet = issue_sheet(source, order, captions, spec)
     with replacing(files.picture) as file:
       sheet.savefig(file)
@@ -161,8 +167,11 @@ def inspect_labels(
     written += f"; out-of-fold probabilities: {files.probabilities}"
   right = float((p.argmax(axis=1) == labels).mean())
   first = source.ids(order[:_SHOWN].tolist())
-  shown = zip(first, given, likely, strict=False)
-  for line in issue_lines(given, likely, [*shown], len(labels), right):
+  shown = zip(first, given_names, likely_names, strict=False)
+  lines = issue_lines(
+    given_names, likely_names, [*shown], images=len(labels), right=right
+  )
+  for line in lines:
     display.note(line)
   display.note(f"label errors: {written}")
 
@@ -174,7 +183,8 @@ def open_for_features(checkpoint: str, **overrides: Any) -> Loaded:
   of a linear head which `vit_jax train` fits to few images.
   """
   if not {"pooling", "as_trained"} & overrides.keys():
-    with contextlib.suppress(ValueError, OSError):  # Opening it says why.
+    # If this fails, opening the checkpoint raises the error that says why.
+    with contextlib.suppress(ValueError, OSError):
       pooling = probe_pooling(checkpoint)
       overrides |= {"pooling": pooling} if pooling else {}
   mesh = sharding.make_mesh()
@@ -229,12 +239,14 @@ def issue_lines(
   given: Sequence[str],
   likely: Sequence[str],
   shown: Sequence[tuple[str, str, str]],
+  *,
   images: int,
   right: float,
 ) -> list[str]:
-  """Lines on the list; `shown` are the first files, with both labels.
+  """Lines on the likely label errors, with the labels given and likely.
 
-  `right` is the share of the images that the probe answers as labelled.
+  `shown` has the first files with both labels, and `images` is the number of
+  images. `right` is the share of the images that the probe answers as labelled.
   """
   answers = f"a probe of the others, which answers {right:.1%} as labelled"
   if not given:
@@ -260,7 +272,7 @@ def issue_sheet(
   captions: Sequence[str],
   spec: ImageSpec,
 ) -> Drawing:
-  """The first images at `order` whole, side by side below their captions."""
+  """Draws the first images at `order`, uncropped, below their captions."""
   panels = [
     Panel(_tile(decode_image(source[int(index)]["image"], spec)), caption)
     for index, caption in zip(order[:_PICTURES], captions, strict=False)
@@ -286,13 +298,17 @@ def _rows(
   probabilities: Float[np.ndarray, "N K"],
   ranked: LabelErrors,
 ) -> Iterator[list[str]]:
-  at = ranked.index
-  own, best = probabilities[at, labels[at]], probabilities[at, ranked.likely]
-  names_of = np.array(names)
-  given, likely = names_of[labels[at]], names_of[ranked.likely]
-  numbers = np.stack([own, best, ranked.margin], axis=1)
-  for a, b, values, listed in zip(
-    given, likely, numbers, ranked.listed, strict=True
-  ):
-    shown = [f"{value:.6f}" for value in values]
-    yield [str(a), str(b), *shown, "yes" if listed else "no"]
+  """The cells of the CSV file for each image, in the order of `ranked`."""
+  for row, index in enumerate(ranked.index.tolist()):
+    label, likely = int(labels[index]), int(ranked.likely[row])
+    numbers = (
+      probabilities[index, label],
+      probabilities[index, likely],
+      ranked.margin[row],
+    )
+    yield [
+      names[label],
+      names[likely],
+      *(f"{number:.6f}" for number in numbers),
+      "yes" if ranked.listed[row] else "no",
+    ]

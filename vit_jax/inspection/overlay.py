@@ -1,7 +1,7 @@
 """Maps over patches, drawn in colour on the photograph that they belong to.
 
-The photograph turns grey and its contrast is stretched, so that a dark one can
-be seen too; the map is smoothly enlarged to the photograph's size and gives the
+The photograph becomes grey, with its contrast stretched so that dark ones are
+visible too. The map is smoothly enlarged to the photograph's size and gives the
 colour. Higher values are lighter, also in black and white.
 """
 
@@ -63,7 +63,8 @@ def coloured(
   `between` are the values at the two ends of the colours; by default `limits`.
   """
   low, high = limits(map_) if between is None else between
-  # Clipped first, or an outlier gets a dark ring; bytes truncate what is left.
+  # Values are clipped first, as an outlier would get a dark ring; 0.5 makes
+  # the conversion to bytes, which truncates, round.
   levels = np.clip((map_ - low) / (high - low), 0, 1)
   levels = np.float32(255 * levels + 0.5)
   color = Image.fromarray(levels).resize(grey.size, Image.Resampling.BICUBIC)
@@ -76,13 +77,13 @@ def coloured(
 @functools.cache
 def palette() -> bytes:
   """R, G and B of the 256 colours, from the lowest value to the highest."""
-  import matplotlib  # Not needed by those that draw photographs alone.
+  import matplotlib  # Pictures without maps need no matplotlib.
 
   return matplotlib.colormaps[COLORS](range(256), bytes=True)[:, :3].tobytes()
 
 
 def enlarged(image: Photograph) -> Photograph:
-  """A small photograph with its pixels as squares."""
+  """A photograph, enlarged to 256 pixels or more with its pixels as squares."""
   return in_squares(image, math.ceil(_LEAST_SIDE / max(image.shape[:2])))
 
 

@@ -18,7 +18,7 @@ from vit_jax.inspection.fonts import write
 from vit_jax.inspection.overlay import Limits
 from vit_jax.inspection.photograph import Photograph
 
-DPI = 150  # Pixels per inch, for those who save at another resolution.
+DPI = 150  # Pixels per inch of a drawing.
 _FAST = (
   cv2.IMWRITE_PNG_COMPRESSION,
   1,
@@ -27,7 +27,7 @@ _FAST = (
   19,  # IMWRITE_PNG_FILTER, which OpenCV 4.11 ignores.
   32,  # IMWRITE_PNG_FILTER_UP.
 )
-PER_LINE = 64  # Height of the text in widths of the picture: 11 px in 720.
+PER_LINE = 64  # A picture is this many times as wide as its text is high.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +78,9 @@ def put_together(
   """Draws panels of one height in rows, with the widths of the first row.
 
   Args:
-    title: A line or several above all.
-    columns: Panels in a row; by default all.
-    between: The ends of a scale that all panels share.
+    title: One or more lines above all panels.
+    columns: Number of panels in a row; by default all.
+    between: The ends of a colour scale that all panels share.
   """
   columns = columns or len(panels)
   rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
@@ -101,10 +101,10 @@ def put_together(
   for number, text in enumerate(titles):
     place = across / 2, gap + line * (number + 0.5)
     write(draw, place, text, size, across - 2 * gap)
-  for row, some in enumerate(rows):
+  for row, row_panels in enumerate(rows):
     x = gap
     y = top + row * each
-    for panel, width in zip(some, widths, strict=False):
+    for panel, width in zip(row_panels, widths, strict=False):
       for number, text in enumerate(panel.caption.splitlines()):
         middle = x + width / 2, y + line * (number + 0.5)
         write(draw, middle, text, size, width)
@@ -126,7 +126,7 @@ def _scale(
   size: float,
   between: Limits,
 ) -> None:
-  """Draws a horizontal colour bar in units of an even share."""
+  """Draws a horizontal colour bar, whose unit is the mean of the map."""
   draw = ImageDraw.Draw(sheet)
   x, y = place
   thick = round(0.4 * size)
@@ -143,7 +143,8 @@ def _scale(
     (x + width / 2, (low + high) / 2, "mm"),
     (x + width, high, "rm"),
   ]
-  for at, value, anchor in labels:
-    write(draw, (at, y), f"{value:.{digits}f}", 0.85 * size, width / 3, anchor)
+  for left, value, anchor in labels:
+    text = f"{value:.{digits}f}"
+    write(draw, (left, y), text, 0.85 * size, width / 3, anchor)
   middle = x + width / 2, y + 1.2 * size
   write(draw, middle, "times the mean", 0.85 * size, width)

@@ -38,9 +38,10 @@ def seen_part(encoded: bytes, preprocessing: Preprocessing) -> Photograph:
 def in_colours(
   image: Shaped[np.ndarray, "*B H W C"],
 ) -> Shaped[np.ndarray, "*B H W 3"]:
-  """Makes pictures of images of any channels.
+  """Makes pictures of images with any number of channels.
 
-  One or two are shown as the first, in grey, and more as the first three.
+  Of one or two channels, the first is shown in grey; of more, the first three
+  are red, green and blue.
   """
   if image.shape[-1] < 3:
     return np.repeat(image[..., :1], 3, axis=-1)

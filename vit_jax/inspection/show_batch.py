@@ -1,4 +1,4 @@
-"""Shows a batch of whatever a notebook has of it: arrays, batches, a folder."""
+"""Shows a batch in a notebook: of arrays, of an iterator, or of a folder."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from vit_jax.tasks.settings import DataSettings
 from vit_jax.workdir.checkpoint import latest_description
 
 _IMAGE = "image"
-_SIZE = 224, 224  # Images of a folder are shown in this size.
+_SIZE = 224, 224  # The size of the images of a folder.
 _NEEDED = (
   "give a batch with an array 'image', (B, H, W, C), images alone, the batches "
   "or the pair that vit_jax.open_data returns, or a folder."
@@ -80,8 +80,9 @@ def show_batch(
   return batch_sheet(images, labels, tuple(names), kind).image
 
 
-def _is_source(given: Any) -> bool:
-  return hasattr(given, "class_names") and hasattr(given, "__getitem__")
+def _is_source(value: Any) -> bool:
+  """Whether a value is a `Source`."""
+  return hasattr(value, "class_names") and hasattr(value, "__getitem__")
 
 
 def _batch_of_folder(
@@ -89,7 +90,7 @@ def _batch_of_folder(
 ) -> tuple[Batch, Source]:
   """A batch of training images, and the split that they are from.
 
-  Raises ValueError as `open_splits` and `open_source`.
+  Raises ValueError as `open_splits` and `open_source` do.
   """
   path = "" if isinstance(place, Data) else os.path.expanduser(os.fspath(place))
   settings = place if isinstance(place, Data) else None
@@ -113,14 +114,14 @@ def _batch_of_folder(
 
 
 def _arrays(batch: Any) -> Mapping[str, Any]:
-  """The arrays of a batch, or of the next of several.
+  """The arrays of a batch, or of the next one of an iterator of batches.
 
-  Raises ValueError if it is none.
+  Raises ValueError for anything else.
   """
   if isinstance(batch, Mapping):
     if _IMAGE not in batch:
-      found = ", ".join(map(str, batch)) or "nothing"
-      raise ValueError(f"the batch has {found}, and no 'image': {_NEEDED}")
+      keys = ", ".join(map(str, batch)) or "nothing"
+      raise ValueError(f"the batch has {keys}, and no 'image': {_NEEDED}")
     return batch
   if hasattr(batch, "shape") or isinstance(batch, list):
     return {_IMAGE: batch}
@@ -134,8 +135,8 @@ def _rows(
 ) -> tuple[np.ndarray, np.ndarray | None]:
   """The first images, uint8 (B, H, W, C), and their labels, if there are any.
 
-  What fills up a batch is left out. Raises ValueError if they are no images, or
-  there is another number of labels.
+  Rows of padding are left out. Raises ValueError if the arrays are no images,
+  or the number of labels differs.
   """
   images = np.asarray(arrays[_IMAGE])
   if images.ndim == 3:

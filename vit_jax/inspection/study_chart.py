@@ -40,8 +40,9 @@ def study_figure(
       a scale of their own, since they are of other models or data.
     x: Column of the horizontal axis: numbers, or names in the table's order.
     y: Column of the score; rows without it are left out.
-    lines: Column whose values are a line each; "" draws one.
-    names: Words for columns and values; in others an underscore is a space.
+    lines: Column with a line for each of its values; "" draws one line.
+    names: Words for columns and values; other names are shown with spaces for
+      underscores.
   """
   ours: dict[str, dict[Any, list[float]]] = {}
   for row in rows:
@@ -65,7 +66,7 @@ def study_figure(
   figure = figure_of(5.2, 4.8 if both else 3.2)
   ratios: Any = {"height_ratios": (3, 2)[: 1 + both]}
   panels = figure.subplots(1 + both, sharex=True, squeeze=False, **ratios)[:, 0]
-  drawn: dict[int, tuple[Any, str]] = {}  # One of each look.
+  drawn: dict[int, tuple[Any, str]] = {}  # A line of each look, for the legend.
   for axes, part in zip(panels, (ours, theirs), strict=False):
     for name, line in part.items():
       number = order.index(name)
@@ -103,7 +104,7 @@ def _draw_line(
   return axes.errorbar(
     [*scores],
     [np.mean(values) for values in scores.values()],
-    # Without a single bar, the legend has none either.
+    # Without any bar, the legend shows none either.
     yerr=None if np.isnan(deviations).all() else deviations,
     color=COLORS[number % 5],
     marker=_MARKERS[number % 5],
