@@ -1,4 +1,4 @@
-"""Runs on images that keep their proportions: what does not fit them."""
+"""Checks the settings of runs on images that keep their proportions."""
 
 from vit_jax.models import Model
 from vit_jax.models.patches import check_any_size
@@ -6,7 +6,7 @@ from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import changed
 from vit_jax.tasks.task import Task
 
-# Keys that say nothing for such images, and why.
+# Keys that do not apply to such images, and why.
 _REFUSED = {
   "loss.mixup_alpha": "mixes images of one size",
   "loss.cutmix_alpha": "mixes images of one size",
@@ -17,11 +17,11 @@ _REFUSED = {
   "distill.teacher": "answers for images of one size",
   "eval_pictures": "draws images of one size",
 }
-_OF_PACKED_ROWS = {"data.row_tokens", "data.min_tokens"}
+_PACKING_KEYS = {"data.row_tokens", "data.min_tokens"}
 
 
 def check(settings: Settings, task: Task, model: Model) -> None:
-  """Raises ValueError if a run cannot take `data.tokens`, which is set."""
+  """Raises ValueError if a run cannot have the `data.tokens` that is set."""
   tokens = settings.data.tokens
   assert tokens is not None
   task.check_any_size(tokens, settings.data.images_per_row)
@@ -51,7 +51,7 @@ def _check_packing(settings: Settings) -> None:
   data = settings.data
   images, tokens, row = data.images_per_row, data.tokens or 0, data.row_tokens
   if images == 1:
-    for name in _OF_PACKED_ROWS & changed(settings).keys():
+    for name in _PACKING_KEYS & changed(settings).keys():
       value, _ = changed(settings)[name]
       raise ValueError(
         f"{name}={value} is for images that share rows: set "

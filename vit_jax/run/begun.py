@@ -28,10 +28,10 @@ _KEPT = (
 
 
 def as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
-  """Keeps the saved value of keys that the command does not set.
+  """The settings of a resumed run: some keys keep the value that was saved.
 
-  These are keys whose default has changed since, the evaluation split, and
-  what the run took as the fastest.
+  If the command does not set them, these are keys whose default has changed
+  since, those of the evaluation split, and those of `fastest`.
   """
   old, before, default, now = (
     flat(to_dict(s))
@@ -45,7 +45,7 @@ def as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
   open_keys = [key for key in _KEPT if now[key] is None]
   old_values |= {key: old[key] for key in open_keys}
   if jax.device_count() % max(1, old_values.get("mesh.fsdp") or 1):
-    del old_values["mesh.fsdp"]  # The run goes on with other devices.
+    del old_values["mesh.fsdp"]  # The old value does not fit these devices.
   return replaced(settings, old_values)
 
 
@@ -65,8 +65,8 @@ def sides(train: Source) -> dict[str, Any]:
 def with_lower_batch(settings: Settings, mesh: Mesh, train: Source) -> Settings:
   """The settings, with a batch that is no larger than the training split.
 
-  They stay as they are, to be refused, if no batch of its size or less splits
-  over the devices or holds all `repeats` of an image.
+  If no such batch splits over the devices, or holds all `repeats` of an image,
+  the settings stay as they are, and a later check refuses them.
   """
   size = settings.batch_size
   shards = sharding.batch_shards(mesh) * settings.parts
@@ -84,7 +84,7 @@ def with_lower_batch(settings: Settings, mesh: Mesh, train: Source) -> Settings:
 
 
 def absolute_places(settings: Settings) -> dict[str, str]:
-  """The paths of the data by their keys, made absolute unless an address."""
+  """The paths of the data by key, made absolute unless they are addresses."""
   places = {}
   for key in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
     if path := getattr(settings.data, key):

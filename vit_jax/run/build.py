@@ -1,7 +1,7 @@
 """Prepares the parts of a run: each function makes or checks one of them.
 
-What does not fit the task or the data, or what a part cannot be made of, is a
-ValueError, before anything is compiled.
+Settings that do not fit the task or the data, or that no part can be made from,
+raise a ValueError before anything is compiled.
 """
 
 import dataclasses
@@ -132,7 +132,7 @@ def make_preprocessing(
 ) -> Preprocessing:
   """The preprocessing of a run whose settings are resolved.
 
-  With `data.tokens`, the model says the size of a patch.
+  With `data.tokens`, the size of a patch is that of the model.
   """
   fields: Any = {**vars(settings.normalization), "cut_from": settings.cut_from}
   fields["bands"] = settings.data.band_names
@@ -185,7 +185,7 @@ def open_loader(
 def task_of(settings: Settings) -> Task:
   """The task of the settings, without the facts of its labels.
 
-  Raises ValueError if keys mean nothing for the task.
+  Raises ValueError if a key that is set does not apply to the task.
   """
   task = choose.configured(settings.data.task, vars(settings))
   _check_task(settings, task)
@@ -193,7 +193,7 @@ def task_of(settings: Settings) -> Task:
 
 
 def _check_task(settings: Settings, task: Task) -> None:
-  """Raises ValueError if keys mean nothing for the task."""
+  """Raises ValueError if a key that is set does not apply to the task."""
   unlabelled = bool(settings.data.root) and not settings.data.labels
   if task.refuses or unlabelled:
     _check_keys(settings, task, unlabelled)
@@ -249,8 +249,9 @@ def with_texts(
 def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:
   """Raises ValueError if settings contradict each other, or lack a library.
 
-  Keys that need another key are checked in a new run alone: a run of an older
-  version may have set one. So is told of keys that are deprecated.
+  Keys that need another key are checked only in a new run, since a run of an
+  older version may have set them. Lines on deprecated keys, too, are printed
+  only for a new run.
   """
   if is_new:
     check_needs(settings)
@@ -332,7 +333,7 @@ def build_model(
     from vit_jax.pretrained import transfer
 
     keep: Any = {**vars(settings.transfer)}
-    for later in ("interpolation", "probe_head"):  # They are for the arrays.
+    for later in ("interpolation", "probe_head"):  # Used for arrays only.
       del keep[later]
     keep["keep_pre_logits"] |= task.text_setup is not None  # CLIP's projection.
     return task.adapted(
@@ -346,7 +347,8 @@ def build_model(
   try:
     return task.adapted(make_model(**fields))
   except ValueError as error:
-    if str(error).partition("=")[0] in fields:  # It is told as its key.
+    # If the message begins with a field, name it by its key.
+    if str(error).partition("=")[0] in fields:
       raise ValueError(f"model.{error}") from error
     raise
 

@@ -1,4 +1,4 @@
-"""Configuration files: where they are, and what a mistake in one means."""
+"""Finds and runs configuration files, and explains mistakes in them."""
 
 import csv
 import importlib.machinery
@@ -36,18 +36,20 @@ def shipped_configs() -> dict[str, pathlib.Path]:
 
 
 def load_config(argument: str) -> Any:
-  """Calls `get_config` of `FILE:ARGUMENT`; FILE may be a shipped one's name.
+  """The locked `ConfigDict` that `get_config` of `FILE:ARGUMENT` returns.
 
-  Returns the `ConfigDict`, locked. Raises as `load_file` and `make_config` do.
+  FILE may be the name of a shipped configuration. Raises ValueError as
+  `load_file` and `make_config` do.
   """
   name, *parameter = argument.split(":", 1)
   return make_config(*load_file(name), *parameter)
 
 
 def load_file(name: str) -> tuple[pathlib.Path, Any]:
-  """Runs a configuration file, or a shipped one of this name, as a module.
+  """Runs a configuration file, or a shipped one of this name.
 
-  Raises ValueError, of one line, if there is no such file or it has a mistake.
+  Returns its path and its module. Raises ValueError with one line if there is
+  no such file or it has a mistake.
   """
   path = pathlib.Path(name)
   if not path.is_file():
@@ -71,7 +73,8 @@ def load_file(name: str) -> tuple[pathlib.Path, Any]:
 def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
   """Calls `get_config` of a file that was loaded.
 
-  Raises ValueError, of one line, if it has a mistake or takes no argument.
+  Raises ValueError with one line if it has a mistake, or an argument is given
+  and it takes none.
   """
   try:
     _check_argument(path, module, *argument)
@@ -87,7 +90,7 @@ def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
 
 
 def _check_argument(path: pathlib.Path, module: Any, *argument: str) -> None:
-  """Raises ValueError if a file does not take what follows its colon."""
+  """Raises ValueError if a file does not take the argument after its colon."""
   rows = getattr(module, "ROWS", {})
   if rows and (not argument or argument[0] not in rows):
     problem = "a study, not a single run"
@@ -118,7 +121,7 @@ def nearest(key: str, cls: type[Section]) -> str:
 def other_units(
   config: Mapping[str, Any], cls: type[Section] = Settings
 ) -> dict[str, int]:
-  """Zeros for the other units of each length that is given in one unit."""
+  """The keys of a length's other units, set to 0, if one unit is given."""
   valid_keys = set(all_keys(cls))
   zeros: dict[str, int] = {}
   for key in config:
@@ -132,7 +135,7 @@ def other_units(
 def _mistake(path: pathlib.Path, error: Exception) -> str:
   """One line about an error that a configuration file raised."""
   text = str(error).strip("'\"").split("\n")[0]
-  if isinstance(error, ValueError):  # From its own check of its argument.
+  if isinstance(error, ValueError):  # A check's message stays as it is.
     return text
   lines = [
     frame.lineno

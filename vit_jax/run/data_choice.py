@@ -1,7 +1,7 @@
-"""The configuration that suits data which come without one.
+"""Chooses a configuration for `vit_jax train DATA`.
 
-`vit_jax train DATA` takes it from here: by the kind of the data, and with
---pretrained by the number of images as well.
+The choice depends on the kind of the data, and with --pretrained on the number
+of images as well.
 """
 
 import itertools
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 # Tasks whose head reads trained features.
 _ON_FEATURES = ("segmentation", "dense_regression")
-GOING_ON = "dino:continue"  # It sets keys by the number of images.
-_PAIRS = "pairs"  # So does this one.
-# Keys, and beginnings of keys, that say what is to be learned.
+# Configurations for which keys are set by the number of images.
+GOING_ON = "dino:continue"
+_PAIRS = "pairs"
 _TASK = "data.task"
-# Both configurations smooth labels of classes, which these tasks have none of.
+# Both configurations for classes smooth labels; these tasks cannot.
 _SMOOTHING = "loss.label_smoothing"
 _UNSMOOTHED = ("multilabel", "regression")
 _SAYS = (_TASK, "data.labels")
@@ -42,8 +42,8 @@ def suited(
 ) -> tuple[dict[str, str], str]:
   """The configuration for DATA, and why.
 
-  Returns keys with their values, of which "config" names the configuration
-  unless one is given, and the words that say why, for a sentence on the data.
+  Returns keys with their values, and the reason, a part of a sentence. The key
+  "config" names the configuration, and is absent if the user gives one.
 
   Args:
     data: A folder of images, a file of labels, or a packed folder.
@@ -51,7 +51,8 @@ def suited(
     workdir: The run's folder; a run that is there keeps its task.
 
   Raises:
-    ValueError: if it takes a choice, or weights, with the command that does.
+    ValueError: if the user has to choose, or to give weights; the message has
+      the commands to choose from.
   """
   if "config" in values:
     return _for_config(values, workdir)
@@ -141,7 +142,7 @@ def _for_kind(
   values: Mapping[str, str],
   workdir: str,
 ) -> tuple[dict[str, str], str]:
-  """The configuration for what was recognised; raises as `suited` does."""
+  """The configuration for recognised data; raises ValueError as `suited`."""
   task = _task(found)
   why = f", as {found.why},"
   if not found.why:

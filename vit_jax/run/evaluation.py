@@ -41,10 +41,10 @@ class RunEvaluation:
   """Everything that is measured at an evaluation of a run.
 
   The settings are resolved, the task has its facts, and the stream is that of
-  the evaluation split. After a call, `chance` is the score of one answer for
-  all examples, if the task knows it, and `warnings` are the outcome's. `folds`
-  are the metrics of the probe that the head started from, if it did.
-  `probe_splits` are what the probes measure on.
+  the evaluation split. After a call, `chance` is the score of giving one answer
+  for all examples, if the task knows it, and `warnings` are those of the
+  outcome. `folds` are the metrics of the linear probe that the head started
+  from, if there was one. `probe_splits` are the data of the probes.
   """
 
   settings: Settings
@@ -85,7 +85,7 @@ class RunEvaluation:
 
   @property
   def probe(self) -> Score | None:
-    """The score of features by labels, where probes measure it."""
+    """The score of features that a probe measures; None without probes."""
     return next((s for s in PROBES if s.split in self._probes), None)
 
   def __call__(
@@ -93,7 +93,8 @@ class RunEvaluation:
   ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the metrics of the parameters, and the pictures by name.
 
-    The score of `plain_params`, which `params` average, is added.
+    If `params` are an average, `plain_params` are the parameters themselves,
+    whose score is added.
     """
     detail = self._pictures is not None
     outcome = self._evaluator(params, track, detail=detail)
@@ -111,7 +112,7 @@ class RunEvaluation:
     for measure in self._probes.values():
       try:
         metrics |= measure(params, track)
-      except NotFiniteError as error:  # Training may come back.
+      except NotFiniteError as error:  # Training may recover.
         self.warnings.append(str(error))
     return metrics | self.folds, pictures
 
@@ -132,7 +133,7 @@ def make_probes(
   preprocessing: Preprocessing,
   splits: Splits,
 ) -> dict[Split, ProbeMetrics]:
-  """Makes the few-shot and the k-NN evaluation of a run, where it has them.
+  """Makes the few-shot and the k-NN evaluation, as far as the run has them.
 
   `settings` and `splits` come from `probe_data`.
   """
@@ -143,6 +144,7 @@ def make_probes(
 
 
 def _makers(settings: Settings) -> dict[Split, Callable[..., ProbeMetrics]]:
+  """The functions that make the probes which the settings ask for."""
   few_shot = settings.fewshot
   makers: dict[Split, Callable[..., ProbeMetrics]] = {}
   if few_shot.shots:
@@ -162,7 +164,7 @@ def make_neighbours(
 ) -> ProbeMetrics:
   """Makes the k-NN evaluation of a run, on the data of the settings.
 
-  The task's main model is measured, whose metrics have no suffix.
+  It measures the task's main model, whose metrics have no suffix.
   """
   from vit_jax.tasks.probes.neighbours import Neighbours
 
@@ -206,7 +208,7 @@ def make_few_shot(
 ) -> ProbeMetrics:
   """Makes the few-shot evaluation of a run, on the data of the settings.
 
-  Of the models that the task has probed, all but the first add only their
+  The task may have several models probed. All but the first add only their
   top-1.
   """
   from vit_jax.tasks.probes.few_shot import FewShot

@@ -1,4 +1,4 @@
-"""Opens what a run uses but does not train: LoRA's base, a teacher."""
+"""Opens weights that a run uses but does not train: LoRA's base, a teacher."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -35,11 +35,12 @@ def open_extras(
   start: Loaded | None,
   saved: Saved,
 ) -> Extras:
-  """Reads what the run uses but does not train.
+  """Reads the weights that the run uses but does not train.
 
-  The settings are resolved, and `loaded` is the teacher, if there is one. A
-  fresh run may start from a checkpoint, and a resumed one has a description.
-  Raises ValueError if the base of a resumed run is gone or has changed.
+  The settings are resolved, and `loaded` is the teacher, if there is one.
+  `start` is the checkpoint that a new run starts from, and `saved` the
+  description of a resumed run. Raises ValueError if the base of a resumed run
+  is gone or has changed.
   """
   shapes = shapes_of_extras(settings, model, loaded, mesh)
   (frozen_shapes,) = shapes.frozen_params
@@ -85,8 +86,8 @@ def open_teacher(
 ) -> tuple[Loaded | None, Task]:
   """Opens the teacher, if the settings name one; no array is read yet.
 
-  Returns it with the task that knows it. Raises ValueError if there is no such
-  checkpoint.
+  Returns the teacher, or None, and the task with the teacher. Raises ValueError
+  if there is no such checkpoint.
   """
   source = settings.distill.teacher
   if not source:
@@ -107,8 +108,8 @@ def check_teacher(
 ) -> None:
   """Raises ValueError if a teacher does not fit student, images or loss.
 
-  The settings are resolved. Of a teacher whose features are learned, only the
-  images matter.
+  The settings are resolved. If the student learns the teacher's features, only
+  the images have to fit.
   """
   source = settings.distill.teacher
   kind = settings.loss.kind
@@ -125,8 +126,8 @@ def check_teacher(
     return
   names = teacher.class_names
   num_classes = teacher.model.num_classes
-  other = names and class_names and names != class_names
-  if num_classes != model.num_classes or other:
+  names_differ = names and class_names and names != class_names
+  if num_classes != model.num_classes or names_differ:
     raise ValueError(
       f"distill.teacher={source!r} has {num_classes} classes "
       f"({transfer.first_names(names)}) and the student {model.num_classes} "

@@ -1,10 +1,10 @@
-"""The settings with which a train step takes TPUs the least time, where known.
+"""The settings with which a train step is known to be fastest on TPUs.
 
-`fastest.csv` has a row for each chip, model, number of tokens and of images on
-a device that was searched (`vit_jax estimate --tune`;
-docs/evidence/scaling.md). Its times are the TPU compiler's estimates of the
-plain supervised step in bfloat16 with Adam and without dropout, in Mcycles. A
-new run that sets none of these keys takes its row.
+`vit_jax estimate --tune` found them (docs/evidence/scaling.md). `fastest.csv`
+has a row for each chip, model, number of tokens, and number of images on a
+device that was searched. Its times are the TPU compiler's estimates, in
+Mcycles, of the plain supervised step in bfloat16 with Adam and without dropout.
+A new run that sets none of these keys takes the values of its row.
 """
 
 import csv
@@ -40,7 +40,7 @@ _FREE = {
   "dropout_rate",
   "embedding_dropout_rate",
 }
-"""Fields of a model that its row holds for whatever they are."""
+"""Fields of a model that may have any value: its row fits all the same."""
 
 
 class Row(NamedTuple):
@@ -57,7 +57,7 @@ class Row(NamedTuple):
   untuned: float
 
   def fits(self, chip: str, model: str | None) -> bool:
-    """Whether it is about this chip and this model, by their names."""
+    """Whether the row is that of this chip and this model, by their names."""
     return (self.chip, self.model) == (chip, model)
 
   @property
@@ -84,10 +84,10 @@ def _row(line: dict[str, str]) -> Row:
 def row_of(
   settings: Settings, task: Task, model: Model, devices: Sequence[Any]
 ) -> Row | None:
-  """The row of a run whose settings are resolved; None if nobody searched it.
+  """The row of a run whose settings are resolved; None if there is no row.
 
-  Rows are of whole models, trained by Adam and a loss of their own outputs
-  alone.
+  All rows are for models trained as a whole, by Adam, with a loss that depends
+  only on their own outputs.
   """
   chip, optimizer = chip_of(devices[0]), settings.optimizer
   others = settings.lora.rank or settings.distill.teacher
@@ -108,7 +108,7 @@ def row_of(
 
 
 def _is_plain(model: Model) -> bool:
-  """Whether it is a model of the paper in bfloat16, as those of the rows."""
+  """Whether a model is one of the paper's in bfloat16, as in all rows."""
   name = variant_of(model)
   if type(model) is not Vit or name is None:
     return False
@@ -121,7 +121,7 @@ def _is_plain(model: Model) -> bool:
 def chosen(
   settings: Settings, task: Task, model: Model, devices: Sequence[Any]
 ) -> Settings:
-  """The settings with what is fastest, if they set none of its keys."""
+  """The settings with the values of their row, if they set none of its keys."""
   is_set = (
     settings.accumulation_steps is not None
     or settings.mesh != MeshSettings()

@@ -1,9 +1,9 @@
-"""The choice for few images: weights to start from, and layers to train.
+"""Chooses settings by the number of images.
 
-`vit_jax train DATA --pretrained NAME` takes its configuration from here,
-`vit_jax train DATA --config dino:continue` what suits this many images, a run
-on pairs the tower to leave as it is, and the header of a run from scratch the
-better command.
+For `vit_jax train DATA --pretrained NAME` it chooses the configuration, for
+`vit_jax train DATA --config dino:continue` some keys, and for a run on pairs
+whether to train the image tower. For a run from scratch on few images it has
+the better command.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from vit_jax.runtime.printable import counted
 from vit_jax.runtime.settings import UNITS, flat, types_of
 from vit_jax.tasks.table import SECTIONS, labels_of
 
-FEW = 1_000  # Fewer training images are few; VTAB-1k's tasks have 1,000.
-ENOUGH = 10_000  # Images from which on an encoder of one's own can be tried.
-# Beginnings of keys that a run from a linear probe has no use for.
+FEW = 1_000  # Fewer training images count as few; VTAB-1k's tasks have 1,000.
+ENOUGH = 10_000  # With so many images, training a new encoder may be tried.
+# Beginnings of keys that do not go with a start from a linear probe.
 _NO_PROBE = (
   "lora.",
   "transfer.keep_head",
@@ -32,7 +32,7 @@ _NO_PROBE = (
 )
 _LIT_KEY = "pairs.image"
 # Families in `known.csv` whose repositories may hold a text tower.
-_OF_TEXTS = (
+_TEXT_FAMILIES = (
   "CLIP",
   "MetaCLIP",
   "MetaCLIP 2",
@@ -66,13 +66,13 @@ def fine_tuning(
 ) -> tuple[dict[str, str], str]:
   """The configuration that suits the images and `pretrained`, and why.
 
-  Returns keys with their values, of which "config" names the configuration,
-  and the words that say why, for a sentence on the images.
+  Returns keys with their values, and the reason, a part of a sentence. The key
+  "config" names the configuration.
 
   Args:
     values: The values on the command line, as text, by dotted key.
-    workdir: The run's folder, which says what it chose before, if the weights
-      are no longer there.
+    workdir: The run's folder. If the run has begun, its choices are kept, even
+      if the weights are no longer there.
   """
   count = None
   task = values.get("data.task", "classification")
@@ -94,8 +94,8 @@ def continued(
 ) -> tuple[dict[str, str], str]:
   """The keys that `dino:continue` sets for these images, and why.
 
-  Returns keys with their values, and the words that say why, for a sentence on
-  the images. A run that is there keeps what it took.
+  Returns keys with their values, and the reason, a part of a sentence. A run
+  that has begun keeps its values.
 
   Args:
     values: The values on the command line, as text, by dotted key.
@@ -133,9 +133,9 @@ def paired(
 ) -> tuple[dict[str, str], str]:
   """The keys that a run on pairs takes for few images, and why.
 
-  Beside a published encoder of images alone, few pairs train the new text tower
-  (LiT, arXiv:2111.07991). Returns keys with their values, and the words that
-  say why, for a sentence on the images. A run that is there keeps what it took.
+  With a published encoder of images alone, few pairs train only the new text
+  tower (LiT, arXiv:2111.07991). Returns keys with their values, and the reason,
+  a part of a sentence. A run that has begun keeps its values.
 
   Args:
     values: The values on the command line, as text, by dotted key.
@@ -167,7 +167,7 @@ def _has_texts(source: str) -> bool:
   from vit_jax.pretrained.load import open_text
 
   if checkpoint := known.find(source):
-    return checkpoint.family in _OF_TEXTS
+    return checkpoint.family in _TEXT_FAMILIES
   try:
     open_text(source)
   except NoTextTowerError:
@@ -180,7 +180,7 @@ def _has_texts(source: str) -> bool:
 def _choices_of_count(
   config: ConfigDict, values: Mapping[str, str], count: int
 ) -> list[tuple[dict[str, str], str]]:
-  """Keys, with values and why, that the number of images decides."""
+  """The keys with values that the number of images decides, and the reasons."""
   from vit_jax.run.settings import read
 
   choices = []
@@ -212,9 +212,9 @@ def _values_of_begun_run(config: ConfigDict, workdir: str) -> dict[str, str]:
   begun = begun_config(workdir)
   if begun is None:
     return {}
-  of_run = flat(begun)
+  run_values = flat(begun)
   configured = flat(config.to_dict())
-  values = {key: of_run.get(key, configured[key]) for key in _FITTED}
+  values = {key: run_values.get(key, configured[key]) for key in _FITTED}
   return {key: str(x) for key, x in values.items() if x != configured[key]}
 
 
@@ -227,7 +227,7 @@ def _batch(usual: int, count: int) -> int:
 def _lengths(config: ConfigDict, values: Mapping[str, str]) -> dict[str, Any]:
   """The length of the run and its batch size, as far as they are given.
 
-  What is no positive number is left out; the run itself refuses it.
+  Values that are not positive numbers are left out; the run refuses them.
   """
   from vit_jax.run.config_file import other_units
 
@@ -259,12 +259,12 @@ def better_command(data: str) -> str:
 
 
 def download() -> str:
-  """The size of these weights, which are downloaded once."""
+  """The size in MB of the weights that `better_command` downloads."""
   return f"{known.KNOWN[hints.WEIGHTS].parameters * 4 / 1e6:.0f} MB"
 
 
 def _trains_all(workdir: str) -> bool:
-  """Whether a run that is there began without a probe, and goes on so."""
+  """Whether a run that has begun in the folder began without a probe."""
   from vit_jax.workdir.checkpoint import begun_config
 
   begun = begun_config(workdir) or {}
@@ -281,7 +281,7 @@ def may_probe(task: str) -> bool:
 
 
 def _count(values: Mapping[str, str], task: str) -> int | None:
-  """The number of training images; None if the data cannot be opened so."""
+  """The number of training images; None if the data cannot be opened."""
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.sources import open_source
 
@@ -291,7 +291,7 @@ def _count(values: Mapping[str, str], task: str) -> int | None:
 
 
 def _splits(values: Mapping[str, str], *, labels: bool) -> Any:
-  """The splits with labels or without; None if they cannot be opened so."""
+  """The splits, with labels or without; None if they cannot be opened."""
   from vit_jax.data.reading.sources import open_splits
 
   with contextlib.suppress(ValueError, OSError):  # The run itself says why.
@@ -300,7 +300,7 @@ def _splits(values: Mapping[str, str], *, labels: bool) -> Any:
 
 
 def _data(values: Mapping[str, str], *, labels: bool = True) -> DataSettings:
-  """Those settings of the data on the command line whose values are texts."""
+  """The settings of the data, from those on the command line that are texts."""
   texts: dict[str, Any] = {
     name: values[f"data.{name}"]
     for name, kind in types_of(DataSettings).items()
@@ -310,14 +310,14 @@ def _data(values: Mapping[str, str], *, labels: bool = True) -> DataSettings:
 
 
 def _pooling(source: str, workdir: str) -> str | None:
-  """The pooling for a head on these weights; None takes their own."""
+  """The pooling for a head on these weights; None means the weights' own."""
   from vit_jax.pretrained.folder import probe_pooling
 
   with contextlib.suppress(ValueError, OSError):  # The run itself says why.
-    there = known.find(source) or pathlib.Path(source).expanduser().exists()
-    if there:
+    is_path = pathlib.Path(source).expanduser().exists()
+    if is_path or known.find(source):
       return probe_pooling(source)
-    # A run goes on without the weights that it started from.
+    # A run can be resumed without the weights that it started from.
     from vit_jax.workdir.checkpoint import begun_config
 
     begun = begun_config(workdir) or {}

@@ -73,10 +73,10 @@ def expanded(words: Sequence[str], workdir: bool = False) -> list[str]:
   """The words of a command line, with flags for its short forms and its DATA.
 
   DATA is a folder of images, a file of labels or a configuration: the word that
-  is neither a flag nor its value. All flags have to be defined, and `--config`
-  comes before its keys. The result has to take the place of the words in
+  is neither a flag nor its value. All flags have to be defined before. In the
+  result, `--config` comes before its keys. It has to replace the words in
   `sys.argv`, where `config_flags` looks for the keys. Raises ValueError if DATA
-  is none of these, or if something is given twice.
+  is none of these, or if a setting is given twice.
 
   Args:
     words: The command line, without the name of the program.
@@ -104,7 +104,7 @@ def _parse(
   """The flags as --name=value, their names, and the words that are no flags.
 
   A short form becomes its key; both are among the names. Raises ValueError if a
-  flag lacks its value, or is a word for resuming a run.
+  flag lacks its value, or is another library's flag for resuming a run.
   """
   flag_words: list[str] = []
   names: list[str] = []
@@ -154,15 +154,17 @@ def _stands_alone(name: str) -> bool:
 def flags_of_data(
   data: str, given_words: list[str], flag_names: list[str], workdir: bool
 ) -> list[str]:
-  """The flags that DATA stands for, beside those given; says what it is.
+  """The flags that DATA stands for, besides those given; prints a line on them.
 
   Args:
+    data: DATA, as on the command line.
     given_words: The flags that are given, as --name=value.
     flag_names: Their names, and those of short forms as well.
     workdir: Whether a run is written, whose folder is named after DATA.
 
-  Raises ValueError if what DATA stands for is given as well, or DATA is
-  neither data nor a configuration.
+  Raises:
+    ValueError: if the flag that DATA stands for is given as well, or DATA is
+      neither data nor a configuration.
   """
   flag, text = _kind(data)
   if flag in flag_names:
@@ -197,7 +199,10 @@ def flags_of_data(
 
 
 def _kind(data: str) -> tuple[str, str]:
-  """The flag that DATA is the value of, and what it is, in words."""
+  """The flag whose value DATA is, and a description of DATA in words.
+
+  Raises ValueError if DATA is neither data nor a configuration.
+  """
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.places import place_of
 
@@ -228,7 +233,8 @@ def key_and_value(word: str) -> tuple[str, str]:
 def _run_folder(sources: Sequence[str]) -> str:
   """The workdir for data or a configuration, and weights if there are any.
 
-  Runs had the endings of files in their names once; one that is there is meant.
+  The names of older runs have the endings of files. If there is such a run, its
+  folder is returned.
   """
   names = [_run_name(source) for source in sources]
   former = os.path.join("runs", "_".join(names))
@@ -248,7 +254,7 @@ def _run_name(source: str) -> str:
 def _without_ending(source: str) -> str:
   """The name without the ending of a file of labels or of weights.
 
-  If a folder of that name is beside it, the ending stays in another form.
+  If a folder of that name lies beside the file, the ending follows after "_".
   """
   name = _run_name(source)
   stem, ending = os.path.splitext(name)
@@ -329,7 +335,10 @@ class _ConfigFile(flags.ArgumentParser):
 
 
 def _other_names() -> dict[str, str]:
-  """The keys by what may be typed for them: their last part, or `nearest`'s."""
+  """The keys by the names that may be typed for them.
+
+  These are a key's last part, and its names in other trainers.
+  """
   deepest_first = sorted(all_keys(Settings), key=lambda key: -key.count("."))
   by_name = {key.rpartition(".")[2]: key for key in deepest_first}
   for key, others in other_names().items():
@@ -338,7 +347,7 @@ def _other_names() -> dict[str, str]:
 
 
 def _check_keys(argv: Sequence[str], cls: type[Section]) -> None:
-  """Raises ValueError for a key that does not exist, and names the nearest."""
+  """Raises ValueError, with the nearest key, for a key that does not exist."""
   for argument in argv[1:]:
     name = argument.lstrip("-").split("=", 1)[0]
     name = name.removeprefix("no") if name.startswith("noconfig.") else name

@@ -1,4 +1,4 @@
-"""Runs that are started from Python, as by the command's short form."""
+"""Starts runs from Python, as the short form of the command does."""
 
 import dataclasses
 import functools
@@ -33,7 +33,8 @@ from vit_jax.workdir.records import read_metrics
 Config = str | os.PathLike[str] | ConfigDict
 """A configuration: a file, a name, or its keys and values."""
 
-_OF_A_RUN = (
+# The attributes for users.
+_FOR_USERS = (
   "evaluate",
   "history",
   "load",
@@ -58,7 +59,7 @@ _SWITCHES = {
     ("multi_label", "multilabel"), ("data.task", {True: "multilabel"})
   ),
 }
-# The key that a text stands for in the place of a section.
+# A section -> the key that a text in its place sets.
 _NAMED_BY = {
   "loss": "loss.kind",
   "model": "model.variant",
@@ -68,7 +69,7 @@ _NAMED_BY = {
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class FinishedRun:
-  """A run that has ended, and what it measured last.
+  """A run that has ended, and its last metrics.
 
   Attributes:
     workdir: The run's folder, which every command and `load_pretrained` take.
@@ -94,9 +95,9 @@ class FinishedRun:
 
   @property
   def verdict(self) -> str:
-    """How good it is, and how far that can be trusted, in a sentence or two.
+    """A sentence or two on the score and how far it can be trusted.
 
-    It is empty if the run was not evaluated, or there is nothing to add.
+    It is "" if the run was not evaluated, or there is nothing to say.
     """
     task = choose.by_metrics(self.metrics)
     return "" if task is None else str(task.scores.verdict(self.metrics))
@@ -117,17 +118,17 @@ class FinishedRun:
 
     Its keywords, metrics and errors are those of `vit_jax.evaluate`.
     """
-    # On the floor of commands, and not imported by a run that is only trained.
+    # Commands are on a floor above, so this one is imported only when used.
     command = importlib.import_module("vit_jax.evaluate")
     return command.evaluate(self.workdir, folder, **options)
 
   @property
   def history(self) -> History:
-    """All metrics that were measured, a row for each time, by `step`.
+    """The rows of `metrics.jsonl` in its folder, each with its `step`.
 
-    As `metrics.jsonl` in its folder has them: `pandas.DataFrame(run.history)`.
-    `run.history["loss"]` is the list of one of them.
-    Raises OSError if the file cannot be read.
+    `pandas.DataFrame(run.history)` makes a table of them, and
+    `run.history["loss"]` is the list of one metric. Raises OSError if the file
+    cannot be read.
     """
     return History(read_metrics(epath.Path(self.workdir).expanduser()).rows)
 
@@ -143,15 +144,15 @@ class FinishedRun:
     return shown.table(facts | measured)
 
   def __getattr__(self, name: str) -> Any:
-    """The answer of the run's model, or of a command of that name.
+    """The attribute that answers to a name of another library.
 
-    Raises AttributeError, with what may be meant by the name.
+    Raises AttributeError for any other name, with a hint at what may be meant.
     """
     if alias := aliases("run").get(name):
       return alias.resolve(self)
     hint = ""
     if not name.startswith("_"):
-      hint = hints.hint_for_attribute(name, "run", _OF_A_RUN)
+      hint = hints.hint_for_attribute(name, "run", _FOR_USERS)
     raise AttributeError(
       f"{type(self).__name__!r} object has no attribute {name!r}{hint}",
       name=name,
@@ -265,9 +266,10 @@ def _values(pretrained: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _source_of(loaded: Loaded) -> str:
-  """The checkpoint that was loaded; ValueError if it was changed besides.
+  """The source of a loaded checkpoint, for a run to start from.
 
-  Another number of classes is no change, as a run makes a head for its data.
+  Raises ValueError if it was loaded with other settings than its own. Another
+  number of classes is allowed, as a run makes a head for its data.
   """
   source = loaded.origin.source
   step: dict[str, Any] = {} if loaded.step is None else {"step": loaded.step}
@@ -286,7 +288,7 @@ def _source_of(loaded: Loaded) -> str:
 
 
 def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-  """Settings by their dotted keys; raises ValueError for one that is none."""
+  """Settings by their dotted keys; raises ValueError for an unknown key."""
   values = {}
   for name, value in flat(settings).items():
     key = _SHORT.get(name, name)

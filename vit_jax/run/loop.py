@@ -75,7 +75,7 @@ def train(
       plan = make_plan(settings, saved, may_lower_batch=may_lower_batch)
     watchdog = _watchdog(settings, workdir)
     stack.enter_context(watchdog.watching())
-    # Closed after the checkpoints, which a slow network must not keep waiting.
+    # Closed after the checkpoints, so that a slow network does not delay these.
     writers = stack.enter_context(contextlib.ExitStack())
     checkpoints = _open_run(plan, workdir, described, display, stack)
     newest = checkpoints.latest_step
@@ -158,8 +158,8 @@ def step_compiled(
 
 
 def _check_memory(plan: Plan, step: Any, display: Display) -> None:
-  """Says if the memory that is free is too little for the compiled step."""
-  if step is None:  # The call says why.
+  """Prints a line if the free memory is too little for the compiled step."""
+  if step is None:  # It did not compile; calling it raises the error.
     return
   lacking = memory.find_shortage(step, plan.mesh.local_devices)
   if lacking is not None:
@@ -176,8 +176,8 @@ def _open_batches(
 ) -> BatchIterator:
   """Opens the training batches after step `first`, for `stack` to close.
 
-  If the run will evaluate, the workers of the evaluation are started too. Last,
-  `stack` lists the images that neither could read.
+  If the run will evaluate, the workers of the evaluation are started too. When
+  `stack` closes, it lists the images that could not be read.
   """
   batches = plan.open_batches(first)
   stack.callback(batches.close)
@@ -190,10 +190,10 @@ def _open_batches(
 def _best_and_first(
   plan: Plan, checkpoints: Checkpoints
 ) -> tuple[tuple[int, str] | None, dict[str, Any]]:
-  """Step and score of the best checkpoint, and the metrics of step 0.
+  """The step and score of the best checkpoint, and the metrics of step 0.
 
-  The first is None if the best is the last one, the second is empty if nothing
-  was measured before the first step.
+  The first result is None if the best checkpoint is the last one. The second is
+  empty if nothing was measured before the first step.
   """
   checkpoints.wait()
   rows = metrics_so_far(checkpoints.folder)

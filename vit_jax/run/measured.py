@@ -1,4 +1,4 @@
-"""The metrics of a run, found by the names that people use for them."""
+"""Finds the metrics of a run by the names that other trainers use for them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,11 +15,11 @@ def key_of(name: str, keys: Iterable[str], first: str) -> str:
 
   Args:
     name: A key, its part after the split, or what other trainers call it.
-    keys: The keys that there are.
-    first: The split that is meant where several have it, such as "eval/".
+    keys: The keys of all metrics.
+    first: The split to take if several have the metric, such as "eval/".
 
   Raises:
-    KeyError: if there is none, with those that there are.
+    KeyError: if no key has this name; the message lists all keys.
   """
   keys = [*keys]
   if name in keys:
@@ -45,13 +45,13 @@ class Metrics(dict[str, Any]):
 class History(list[dict[str, Any]]):
   """Rows of metrics by step; `history["loss"]` is the list of training losses.
 
-  A name is a key, or its part after the split: that of training where it has
-  it, and `val_loss` of the evaluation.
+  A name is a key, or its part after the split. Without a split, the metric of
+  training is taken if there is one; `val_loss` is that of the evaluation.
   """
 
   @property
   def history(self) -> "History":
-    """Itself: Keras has the metrics of `fit` in `history.history`."""
+    """The object itself, as Keras has the metrics in `history.history`."""
     return self
 
   def __getitem__(self, index: Any) -> Any:

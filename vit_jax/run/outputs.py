@@ -1,6 +1,6 @@
-"""Opens, fills and closes what a run writes beside its checkpoints.
+"""Opens, fills and closes the files that a run writes beside its checkpoints.
 
-A failure to write any of it is said in a line and stops no run.
+If one of them cannot be written, a line says so, and the run goes on.
 """
 
 import contextlib
@@ -66,13 +66,13 @@ class Outputs:
       self.writer.write_images(step, images)
 
   def list_unreadable(self, plan: Plan, batches: BatchIterator) -> None:
-    """Says at the end which images were skipped, and keeps their names."""
+    """Prints at the end which images were skipped, and saves their names."""
     with optional_write(self.display, "the list of unreadable images"):
       if images := batches.unreadable | plan.evaluation.stream.unreadable:
         self.display.note(keep_unreadable(self.checkpoints.folder, images))
 
   def time_spent(self) -> dict[str, float] | None:
-    """The run's `time_spent`; None where it cannot be read."""
+    """The run's `time_spent`; None if its files cannot be read."""
     folder = self.checkpoints.folder
     with contextlib.suppress(OSError):
       rows = read_metrics(folder).rows

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-  """Steps of a run, and between its periodic work, where 0 means never."""
+  """The steps of a run, and the steps between its periodic work; 0 is never."""
 
   total: int
   log_every: int
@@ -64,17 +64,17 @@ class Lengths:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The settings of a run, all resolved, and what is built from them.
+  """The resolved settings of a run, and everything that is built from them.
 
-  A plan with another `model` or `rate`, by `dataclasses.replace`, has the
-  optimizer, the step and the shapes of these.
+  `dataclasses.replace` makes a plan with another `model` or `rate`, which
+  builds its own optimizer, step and shapes.
 
   Attributes:
     task: The task, with the facts of its labels.
     splits: The data. Those of `plan_of_shapes` cannot be read.
     start: The checkpoint whose weights the run starts from, if any.
     extras: LoRA's base and a teacher: used, but not trained.
-    rate: The learning rate by step, in place of that of the settings.
+    rate: The learning rate by step, if it replaces that of the settings.
   """
 
   settings: Settings
@@ -93,7 +93,10 @@ class Plan:
 
   @functools.cached_property
   def shown(self) -> Source:
-    """The training split as it is shown: its examples, or classes evenly."""
+    """The training split as training draws from it.
+
+    It has each example once, or all classes equally often.
+    """
     if self.settings.data.sampling == "images":
       return self.source
     return BalancedClasses(self.source)
@@ -189,7 +192,7 @@ class Plan:
   def init(self) -> Callable[[jax.Array], TrainState]:
     """Makes the initial state from a random key.
 
-    It is jitted, so that its shapes and its arrays come of one trace.
+    It is jitted, so that its shapes and its arrays come from one trace.
     """
     init = make_init(
       self.model,
@@ -336,7 +339,7 @@ class Plan:
     return {} if key == self.task.scores.key else {"score": key}
 
   def checked(self) -> "Plan":
-    """The same plan, after all that raises ValueError before a compilation.
+    """The same plan, after all checks that need no compilation.
 
     Raises ValueError if the mesh does not split the batch, or if model, images,
     optimizer and objective do not fit.
@@ -400,10 +403,10 @@ def plan_of_shapes(
   num_examples: int,
   devices: Sequence[Any],
 ) -> Plan:
-  """The plan of a run on such data and devices, neither of which is opened.
+  """The plan of a run on data of these sizes and on these devices.
 
-  Nor is any array of a checkpoint read. Raises ValueError if the settings do
-  not fit together.
+  It opens neither of them, and reads no array of a checkpoint. Raises
+  ValueError if the settings do not fit together.
   """
   task = build.task_of(settings)
   settings, task, start = build.with_texts(settings, task, with_data=False)
@@ -453,11 +456,11 @@ def _assemble(
 ) -> Plan:
   """Opens the checkpoints that the run needs, and fills in what they decide.
 
-  They decide the model, and this the mesh, where the settings leave it open.
-  With `devices`, which may be mere descriptions, no array is read. `start` is
-  the checkpoint to begin with, if it is open already.
+  The checkpoints decide the model, and the model decides the mesh if the
+  settings leave it open. With `devices`, which may be mere descriptions, no
+  array is read. `start` is the checkpoint to begin with, if it is open already.
 
-  The arrays of `Extras` are read, so they are those of the same step as the
+  The arrays of `Extras` are read here, so that they are of the same step as the
   start. They are opened last, since they may have to be downloaded.
   """
   teacher = None
@@ -514,7 +517,10 @@ def _model(
   start: Optional["Loaded"],
   saved: Mapping[str, Any] | None,
 ) -> tuple[Model, Preprocessing | None]:
-  """The model, and the preprocessing that it had where it comes from."""
+  """The model, and the preprocessing of the checkpoint that it comes from.
+
+  The preprocessing is None for a model that comes from no checkpoint.
+  """
   if saved is not None:
     preprocessing = descriptions.preprocessing(saved)
     return _saved_model(settings, task, saved), preprocessing

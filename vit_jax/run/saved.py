@@ -51,8 +51,9 @@ class SavedRun:
     loaded: The checkpoint, with the model as it was trained.
     settings: The run's settings, with the data's current location.
     params: The checkpoint's parameters, averaged if the run averages them.
-    stream: The batches of `source`, the split to evaluate on.
-    evaluator: Evaluates parameters on it.
+    source: The split to evaluate on.
+    stream: The batches of `source`.
+    evaluator: Evaluates parameters on `source`.
   """
 
   loaded: Loaded
@@ -89,10 +90,10 @@ def open_saved_run(
     data_dir: The folder where TFDS data sets are now, if they have moved.
     root: The place of the folder of images or of packed images now, if it has
       moved.
-    test: Whether to take a folder's test split, not the one of evaluation.
-    folder: Other class folders to evaluate on, or images with masks or numbers
-      of pixels, or another file of labels, all of whose images count if it has
-      no splits. The images of a file are in `root`, beside it, or where those
+    test: Whether to take the test split, not the evaluation split.
+    folder: Other data to evaluate on: class folders, images with masks or
+      numbers of pixels, or a file of labels. Without splits, all images are
+      taken. The images of a file are in `root`, beside the file, or where those
       of the run are.
     num_workers: Worker processes that prepare batches, 0 for a thread; by
       default those of the run.
@@ -162,7 +163,7 @@ def evaluate_checkpoint(
     per_class: Whether to show the scores of each class as well, and which
       classes are confused.
     out: A CSV file to write the answer to every example to.
-    **options: Keywords of `opened`, which raises the errors.
+    **options: Keywords of `open_saved_run`, which raises the errors.
   """
   path = None if out is None else output_file(out, CSV)[0]
   first = jax.process_index() == 0
@@ -210,7 +211,7 @@ def calibrate_checkpoint(workdir: str, **options) -> tuple[float, ...]:
   other. `predict`, `convert`, `export` and `evaluate` use them from then on.
 
   Args:
-    **options: Keywords of `opened`, which raises the errors.
+    **options: Keywords of `open_saved_run`, which raises the errors.
 
   Raises:
     ValueError: if the task gives no probabilities, there are too few examples

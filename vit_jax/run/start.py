@@ -1,4 +1,4 @@
-"""How the state of a run begins: restored, or of given weights and drawn."""
+"""Makes the first state of a run: restored, or new with pretrained weights."""
 
 import contextlib
 import dataclasses
@@ -79,7 +79,7 @@ def _newest_intact(
 
 
 def _completion(plan: Plan, checkpoints: Checkpoints, step: int) -> str:
-  """A line on a run without steps left: its result, and how to train anew."""
+  """A line on a complete run: its result, and how to train anew."""
   past = metrics_so_far(checkpoints.folder)
   measured: dict[str, Any] = kept_folds(past)
   for row in past:
@@ -144,9 +144,9 @@ def fresh_state(plan: Plan) -> TrainState:
 
 
 def _draw_missing(plan: Plan, init: Callable, state: TrainState) -> TrainState:
-  """Draws the arrays of which the state has mere shapes.
+  """Draws the arrays for which the state has only shapes.
 
-  The others are not computed, so that the program is small if most are given.
+  The other arrays are not computed, so the program is small if most are given.
   """
   leaves, structure = jax.tree.flatten(state)
   is_shape = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
@@ -186,7 +186,7 @@ def _transfer(plan: Plan, loaded: "Loaded") -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _hides_patches(plan: Plan) -> bool:
-  """Whether the task has parts beside heads that pre-training has as well."""
+  """Whether the task has parts other than heads, such as a decoder."""
   paths = flatten_dict(plan.param_shapes, sep="/")
   parts = map(plan.parts.part, paths)
   return any(part.own_task and part.place != HEAD for part in parts)
@@ -195,9 +195,10 @@ def _hides_patches(plan: Plan) -> bool:
 def probe_head(plan: Plan, params: Any) -> "Probe":
   """The probe of `tasks.probes.linear_probe` that the head starts from.
 
-  The training images are prepared as for evaluation, and fitted mirrored as
-  well if training mirrors them. `params` are the state's. Raises ValueError if
-  the model has two heads, or there are too few images.
+  The training images are prepared as in an evaluation; if training mirrors
+  images, the probe is fitted to mirrored ones as well. `params` are those of
+  the state. Raises ValueError if the model has two heads, or there are too few
+  images.
   """
   from vit_jax.tasks.probes import whole_set
   from vit_jax.tasks.probes.linear_probe import Classes

@@ -34,7 +34,7 @@ from vit_jax.training.optimizer import trainable_filter
 from vit_jax.training.step import share_of_start
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
-# A larger share of the first parameters in their average is warned of.
+# With a larger share of the first parameters in their average, a line warns.
 _MOST_OF_START = 0.1
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 
@@ -42,7 +42,10 @@ _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 def header(
   plan: Plan, workdir: str, *, is_new: bool = True
 ) -> list[tuple[str, str]]:
-  """The name and value of each line of the header; a resumed run is not new."""
+  """The name and value of each line of a run's header.
+
+  `is_new` is false for a run that is resumed.
+  """
   settings, total = plan.settings, plan.lengths.total
   examples = len(plan.source)
   images = plan.preprocessing
@@ -98,7 +101,7 @@ def header(
 
 
 def _crops(plan: Plan) -> str:
-  """The line of the transform's method `about`, if any, on the images."""
+  """The line of the transform's method `about`; "" if it has none."""
   changes = plan.settings.train_transform
   transform = plan.task.train_transform(plan.preprocessing, changes)
   about = getattr(transform, "about", None)
@@ -106,7 +109,7 @@ def _crops(plan: Plan) -> str:
 
 
 def _for_chips(plan: Plan) -> list[tuple[str, str]]:
-  """The settings and forms that are for the chips, as far as there are any."""
+  """Lines on the settings and the form of attention chosen for the chips."""
   settings, model = plan.settings, plan.model
   fast = ""
   if for_tpu():
@@ -328,7 +331,7 @@ def closing(
 
 
 def _judgement(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
-  """Lines on how far the score can be trusted, and if it may be chance."""
+  """Lines on how far the score can be trusted, and whether it may be chance."""
   verdict = plan.task.scores.verdict(evaluated)
   if not verdict.count:
     return [verdict.undefined] if verdict.undefined else []
@@ -348,7 +351,7 @@ def _judgement(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
 def _since_start(
   plan: Plan, began: Mapping[str, Any], evaluated: Mapping[str, Any]
 ) -> list[str]:
-  """Lines on what became of the features that the run began with."""
+  """Lines that compare the features with those that the run began with."""
   changes, fallen = [], []
   for score in PROBES:
     name = score.metric.label
@@ -371,7 +374,7 @@ def _since_start(
 
 
 def _learned_nothing(plan: Plan, score: float, count: int) -> bool:
-  """Whether a score may be that of one answer for all of the examples."""
+  """Whether a score may be that of giving one answer for all examples."""
   chance = plan.evaluation.chance
   if chance is None or not 0 <= chance < 1:
     return False
@@ -408,7 +411,7 @@ def show_layers(settings: Settings, may_lower_batch: bool = False) -> None:
 
 
 def layer_rows(plan: Plan) -> list[list[str]]:
-  """A row for each layer, in the order of the forward pass, and their sum.
+  """A row for each layer, in the order of the forward pass, and one of totals.
 
   Shapes are those of a batch of one image. Parameters outside of any layer,
   such as the class token, have rows of their own.

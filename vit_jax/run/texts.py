@@ -38,7 +38,7 @@ _SMALL = {
   "position": "sincos2d",
 }
 _SMALL_SIDES = (64, 64)
-_MOST = 100_000  # Images of records whose captions a tokenizer is made of.
+_MOST = 100_000  # Images whose captions are read to train a tokenizer.
 
 
 def with_texts(
@@ -51,10 +51,10 @@ def with_texts(
 ) -> tuple[Settings, Any]:
   """The settings and the task with the text tower and the tokenizer.
 
-  `saved` is the description of the run that goes on, and `start` the checkpoint
-  that a new one begins with. Without data, the tokenizer of a new text tower is
-  as large as the settings say. Raises ValueError if a tokenizer cannot be
-  opened or made.
+  `saved` is the description of a resumed run, and `start` the checkpoint that a
+  new run begins with. Without data, no tokenizer is trained, and its size is
+  that of the settings. Raises ValueError if a tokenizer cannot be opened or
+  trained.
   """
   settings = _with_image_tower(settings)
   if saved is not None:
@@ -62,7 +62,7 @@ def with_texts(
   pairs = vars(settings)["pairs"]
   text = _text_tower_of(start)
   if text is not None:
-    # On the towers of a run, a run begins with the scale that a new one has.
+    # A run that starts from another run's towers begins with a new scale.
     of_run = is_run(text.source)
     setup = task.text_setup.of(
       pairs,
@@ -100,7 +100,7 @@ def _with_image_tower(settings: Settings) -> Settings:
 
 
 def _check_new(settings: Settings) -> None:
-  """Raises ValueError if a new text tower is to be trained, and cannot be."""
+  """Raises ValueError if the settings do not allow a new text tower."""
   pairs = vars(settings)["pairs"]
   if pairs.text != "trained":
     raise ValueError(
@@ -151,7 +151,7 @@ def with_text_weights(loaded: Loaded) -> Loaded:
 
 
 def _make_tokenizer(settings: Settings) -> TokenizerFiles:
-  """A tokenizer of the training captions."""
+  """Trains a tokenizer on the training captions."""
   pairs = vars(settings)["pairs"]
   texts = _Counted(captions_of(settings))
   made = new_tokenizer(texts, pairs.vocabulary, pairs.text_length)

@@ -26,15 +26,17 @@ from vit_jax.training.state import TrainState
 from vit_jax.workdir.records import metrics_so_far
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
-# Steps after a start before the trace begins; all is compiled by then.
+# Steps after a start before the trace begins; by then all is compiled.
 _FIRST_TRACED = 10
 
-_JUDGED = ("loss", "skipped_steps")  # Metrics that tell of a divergence.
+_JUDGED = ("loss", "skipped_steps")  # Metrics that show a divergence.
 _DIVERGED = Split.TRAIN.key("diverged")  # A metric of the last step, if it did.
 
 OnStep = Callable[[int, TrainState, dict[str, Any]], None]
-"""Called after a step with its number, the state and its metrics, which are on
-the devices. The state's arrays are given away by the next step."""
+"""A function to call after a step, with its number, the state and its metrics.
+
+Both are on the devices. The next step donates the state's arrays, so they must
+not be used after the call."""
 
 
 Scores = dict[str, Any] | None
@@ -60,8 +62,8 @@ def due(step: int, every: int, last: int) -> bool:
 class TrainLoop:
   """The loop over the steps, with the periodic work between them.
 
-  `batches` are those of this host, from the first that is to be used. Once the
-  loop has ended, `diverged` says how the run diverged, or is None.
+  `batches` are those of this host, beginning with the first one to use. Once
+  the loop has ended, `diverged` says how the run diverged, or is None.
   """
 
   plan: Plan
@@ -130,7 +132,7 @@ class TrainLoop:
   def _evaluate_start(self, state: TrainState) -> None:
     """Evaluates and saves the weights that the run starts from, as step 0.
 
-    They are published, and may be better than all that training makes of them.
+    They are published weights, which may be better than those after training.
     """
     past = metrics_so_far(self.outputs.checkpoints.folder)
     if all(row["step"] for row in past):
@@ -211,7 +213,7 @@ class TrainLoop:
     return digested
 
   def _read(self) -> Iterator[dict]:
-    """The host's batches; waiting for one is given up if told to stop."""
+    """The host's batches; a stop signal ends the wait for one."""
     while True:
       with self.signal.waiting():
         batch = next(self.batches)
@@ -244,7 +246,7 @@ class TrainLoop:
       out.display.report(step, Split.TRAIN.keyed(values))
 
   def _evaluate_if_due(self, state: TrainState, step: int) -> Scores:
-    """The metrics, which count for stopping early, if an evaluation is due."""
+    """The metrics if an evaluation is due; stopping early depends on them."""
     plan, lengths = self.plan, self.plan.lengths
     if not due(step, lengths.eval_every, lengths.total):
       return None
@@ -253,7 +255,7 @@ class TrainLoop:
     return metrics
 
   def _evaluate(self, state: TrainState, step: int) -> dict[str, Any]:
-    """Evaluates, writes and shows the metrics; a stop gives it up."""
+    """Evaluates, writes and shows the metrics; a stop signal aborts it."""
     plan, out = self.plan, self.outputs
     with (
       self._saved_if_told(state, step),
@@ -289,7 +291,7 @@ class TrainLoop:
 
   @contextlib.contextmanager
   def _saved_if_told(self, state: TrainState, step: int) -> Iterator[None]:
-    """If told to stop inside, saves this step, the last that is complete."""
+    """If a stop signal comes inside, saves `step`, the last complete one."""
     try:
       yield
     except Interrupted:
@@ -306,7 +308,7 @@ class TrainLoop:
 
   @contextlib.contextmanager
   def _aside(self, kind: str) -> Iterator[None]:
-    """Times the work inside by its kind, apart from the steps."""
+    """Counts the time inside for this kind of work, not for the steps."""
     out, watchdog = self.outputs, self.watchdog
     with out.meter.paused(), watchdog.paused(), out.spent.on(kind):
       self._write_digests()

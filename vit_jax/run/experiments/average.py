@@ -35,7 +35,7 @@ _Score = Callable[[Arrays], dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class _Tree:
-  """A run's parameters by path on the host, and as they are on the devices."""
+  """A run's parameters: arrays by path on the host, and a tree on devices."""
 
   arrays: Arrays
   params: Any
@@ -49,7 +49,7 @@ class _Tree:
     )
 
   def on_devices(self, arrays: Arrays) -> Any:
-    """Arrays as the run's parameters are: nested, of their type and place."""
+    """A tree of arrays with the types and placement of the run's parameters."""
     nested = traverse_util.unflatten_dict(dict(arrays), sep="/")
     return jax.tree.map(
       lambda x, like: jax.device_put(x.astype(like.dtype), like.sharding),
@@ -178,7 +178,7 @@ def _mean(
 def _greedy(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
-  """Recipe 1 of arXiv:2203.05482."""
+  """The greedy soup, Recipe 1 of arXiv:2203.05482."""
   order = sorted(range(len(trees)), key=lambda n: -members[n][key])
   taken = order[:1]
   merged, metrics = trees[taken[0]], members[taken[0]]
@@ -195,7 +195,7 @@ def _greedy(
 def _walk(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
-  """The best share of the second; of equal ones, the largest."""
+  """The best mixture of two; of equal scores, that with most of the second."""
   start, end = trees
   share = 0.0
   merged, metrics = start, members[0]
@@ -220,9 +220,9 @@ def _score_if_finite(score: _Score, arrays: Arrays) -> dict[str, Any] | None:
 
 
 def _check_out(out: str) -> None:
-  """Raises ValueError unless a run can be written to `out`, which is new.
+  """Raises ValueError unless a new run can be written to `out`.
 
-  What a merge that was cut has left in a bucket is written over.
+  In a bucket, the remains of an interrupted merge are overwritten.
   """
   bucket.check(out, writes=True, name="--out")
   folder = epath.Path(out).expanduser()
@@ -235,7 +235,7 @@ def _check_out(out: str) -> None:
 
 @contextlib.contextmanager
 def _filling(out: str) -> Iterator[str]:
-  """The folder to write to: of a local one a draft, which is renamed."""
+  """The folder to write to; for a local one a draft, which is renamed."""
   if bucket.is_address(out):
     yield out
     return
@@ -244,7 +244,7 @@ def _filling(out: str) -> Iterator[str]:
 
 
 def _open(name: str, best: bool, options: Mapping[str, Any]) -> Loaded:
-  """Another run with its parameters."""
+  """Opens another run, and reads its parameters."""
   own = {key: options[key] for key in ("task", "base") if key in options}
   return open_checkpoint(
     name, hold=Loaded.read_params, as_trained=True, best=best, **own
