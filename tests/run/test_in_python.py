@@ -145,7 +145,7 @@ def test_a_script_is_not_imported_by_workers(
 ):
   main = types.SimpleNamespace(__file__=file, __spec__=None)
   monkeypatch.setitem(sys.modules, "__main__", main)
-  monkeypatch.setattr(callable_module, "_said", False)
+  monkeypatch.setattr(callable_module, "_has_said", False)
   vit_jax.train(config="digits", workdir="runs/own")  # Needs no processes.
   assert "in a thread" not in capsys.readouterr().err
   vit_jax.train(photos)
@@ -356,7 +356,7 @@ def test_a_script_evaluates_without_workers(monkeypatch, capsys, main, workers):
   )
   there = types.SimpleNamespace(__file__=main, __spec__=None)
   monkeypatch.setitem(sys.modules, "__main__", there)
-  monkeypatch.setattr(callable_module, "_said", False)
+  monkeypatch.setattr(callable_module, "_has_said", False)
   vit_jax.evaluate("runs/a")
   vit_jax.report("runs/a", "runs/b")
   vit_jax.evaluate("runs/a", "new", num_workers=2)

@@ -192,7 +192,7 @@ def _read_teacher(loaded: Loaded, shapes: Any) -> tuple[Any, dict[str, Any]]:
   """The teacher's arrays on the devices, and its record."""
   digests: dict[str, str] = {}
   leaves = pinned.with_digests(loaded, digests).read()
-  params = _placed(leaves, shapes, Parts.of(loaded.model, shapes))
+  params = _place_arrays(leaves, shapes, Parts.of(loaded.model, shapes))
   return params, pinned.record(loaded, digests)
 
 
@@ -227,7 +227,7 @@ def _read_base(
   )
   parts = build.parts_of(model, preprocessing.image_shape)
   base_leaves = ((path, x) for path, x in leaves if not parts.is_head(path))
-  base = _placed(base_leaves, shapes, parts)
+  base = _place_arrays(base_leaves, shapes, parts)
   if saved is not None:
     pinned.check_base(saved["base"], digests)
   fields = {k: v for k, v in fields.items() if k != "block"}
@@ -235,7 +235,7 @@ def _read_base(
   return base, pinned.record(start, digests, **options)
 
 
-def _placed(
+def _place_arrays(
   leaves: Iterable[tuple[str, np.ndarray]], shapes: Any, parts: Parts
 ) -> Any:
   """The arrays as a tree on the devices, stacked if `shapes` is."""

@@ -13,9 +13,10 @@ from vit_jax.workdir import bucket
 class Tracer:
   """Writes a trace of some steps, which XProf or TensorBoard shows.
 
-  If that fails, its methods raise OSError, and the run has no trace. Its first
-  step is `begin`; if `steps` is 0, none is traced. The run's last step ends it.
-  The folder is local or such as gs://bucket/run/profile.
+  The trace begins with step `begin` and has `steps` steps; with 0 there is none.
+  It ends with the run's last step at the latest. The folder is local or an
+  address such as gs://bucket/run/profile. If the trace cannot be written, the
+  methods raise OSError.
   """
 
   def __init__(self, folder: str, begin: int, steps: int, last: int):
@@ -25,7 +26,7 @@ class Tracer:
     self._end = min(begin + steps - 1, last) if steps else 0
 
   def before(self, step: int) -> None:
-    """Starts the trace if it is due; if it cannot, raises OSError once."""
+    """Starts the trace if it is due; raises OSError if that fails."""
     if step == self._begin <= self._end:
       with bucket.as_os_error():
         if bucket.is_address(self._folder):
@@ -34,7 +35,7 @@ class Tracer:
         self._tracing = True
 
   def after(self, step: int, metrics: Any) -> None:
-    """Ends the trace if this was its last step, which gave `metrics`."""
+    """Ends the trace if `step`, which returned `metrics`, was its last one."""
     if self._tracing and step == self._end:
       jax.block_until_ready(metrics)
       self._tracing = False

@@ -100,9 +100,9 @@ class TrainLoop:
       self._evaluate_start(state)
     self._first_step = first + 1
     if self.plan.settings.profile_steps:
-      self._train_step = self._traced(first)
+      self._train_step = self._with_trace(first)
     if self.plan.settings.digest_every:
-      self._train_step = self._digested(first)
+      self._train_step = self._with_digests(first)
     self.outputs.display.start(first)
     for step in range(first + 1, self.plan.lengths.total + 1):
       with self._saved_if_told(state, step - 1), self.outputs.spent.on("data"):
@@ -110,7 +110,7 @@ class TrainLoop:
       state, metrics = self._take_step(state, batch, step)
       self._log_if_due(step, metrics)
       if self.signal.reached(step):
-        raise self._stopped(state, step)
+        raise self._save_for_stop(state, step)
       most = self.plan.settings.max_skipped_steps
       broken = 0 < most <= len(self.outputs.meter.skipped)
       scores = None if broken else self._evaluate_if_due(state, step)
@@ -170,7 +170,7 @@ class TrainLoop:
     if self.diverged:
       self.outputs.write(int(state.step), {_DIVERGED: 1})
 
-  def _traced(self, first: int) -> Callable:
+  def _with_trace(self, first: int) -> Callable:
     """The train step, with a trace of some of the steps after `first`."""
     from vit_jax.run.tracer import Tracer
 
@@ -193,7 +193,7 @@ class TrainLoop:
 
     return traced
 
-  def _digested(self, first: int) -> Callable:
+  def _with_digests(self, first: int) -> Callable:
     """The train step, with digests of some of the steps after `first`."""
     plan, take_step = self.plan, self._train_step
     steps = itertools.count(first + 1)
@@ -222,6 +222,7 @@ class TrainLoop:
   def _take_step(
     self, state: TrainState, batch: dict[str, jax.Array], step: int
   ) -> tuple[TrainState, dict[str, jax.Array]]:
+    """Starts a train step, once earlier ones are done; returns its results."""
     frozen = self.plan.extras.frozen_params
     self.outputs.meter.wait(sharding.steps_ahead())
     state, metrics = self._train_step(state, batch, *frozen)
@@ -260,7 +261,7 @@ class TrainLoop:
     with (
       self._saved_if_told(state, step),
       self.signal.waiting(),
-      self._aside("evaluating"),
+      self._time_apart("evaluating"),
     ):
       params = plan.extras.merge(state.eval_params)
       plain = None
@@ -284,7 +285,7 @@ class TrainLoop:
     self.check_lock()
     description = self.plan.description(step)
     description |= self.plan.task.chosen_facts(scores or {})
-    with self._aside("saving"):
+    with self._time_apart("saving"):
       problem = self.outputs.checkpoints.save(state, step, description, scores)
     if problem:
       self.outputs.display.note(f"step {step:,}: {problem}; the run goes on.")
@@ -295,9 +296,10 @@ class TrainLoop:
     try:
       yield
     except Interrupted:
-      raise self._stopped(state, step) from None
+      raise self._save_for_stop(state, step) from None
 
-  def _stopped(self, state: TrainState, step: int) -> Interrupted:
+  def _save_for_stop(self, state: TrainState, step: int) -> Interrupted:
+    """Saves the step at which the run is told to stop; returns the error."""
     if step and step != self.outputs.checkpoints.latest_step:
       self._save(state, step, None)
     folds = self.plan.evaluation.folds
@@ -307,7 +309,7 @@ class TrainLoop:
     return self.signal.make_error(f"told to stop; {saved}")
 
   @contextlib.contextmanager
-  def _aside(self, kind: str) -> Iterator[None]:
+  def _time_apart(self, kind: str) -> Iterator[None]:
     """Counts the time inside for this kind of work, not for the steps."""
     out, watchdog = self.outputs, self.watchdog
     with out.meter.paused(), watchdog.paused(), out.spent.on(kind):

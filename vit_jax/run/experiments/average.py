@@ -156,7 +156,7 @@ def merge(
   return metrics
 
 
-def _mixed(parts: Sequence[tuple[float, Arrays]]) -> Arrays:
+def _mix(parts: Sequence[tuple[float, Arrays]]) -> Arrays:
   """The sum of arrays, each times its share, in float64."""
   return {
     path: np.sum(
@@ -171,7 +171,7 @@ def _mean(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
   del members, key
-  merged = _mixed([(1 / len(trees), tree) for tree in trees])
+  merged = _mix([(1 / len(trees), tree) for tree in trees])
   return merged, score(merged), f"the mean of {len(trees)}"
 
 
@@ -184,7 +184,7 @@ def _greedy(
   merged, metrics = trees[taken[0]], members[taken[0]]
   for number in order[1:]:
     several = [*taken, number]
-    candidate = _mixed([(1 / len(several), trees[n]) for n in several])
+    candidate = _mix([(1 / len(several), trees[n]) for n in several])
     scores = _score_if_finite(score, candidate)
     if scores and scores[key] >= metrics[key]:
       taken, merged, metrics = several, candidate, scores
@@ -203,7 +203,7 @@ def _walk(
     a = step / _STEPS
     mixture, scores = end, members[1]
     if step < _STEPS:
-      mixture = _mixed([(1 - a, start), (a, end)])
+      mixture = _mix([(1 - a, start), (a, end)])
       scores = _score_if_finite(score, mixture)
     if scores and scores[key] >= metrics[key]:
       share, merged, metrics = a, mixture, scores

@@ -103,8 +103,8 @@ def probe_shots(
 ) -> list[Outcome]:
   """Few-shot evaluation for several numbers of shots, which share all passes.
 
-  The arguments are those of `probe_checkpoint`, and so are the errors; the
-  checkpoint may be open already, and its parameters held.
+  The arguments and the errors are those of `probe_checkpoint`. The checkpoint
+  may be open already and hold its parameters.
   """
   splits = _open_splits(settings)
   opened = _Opened(checkpoint, settings, overrides)
@@ -219,9 +219,9 @@ class _Opened:
     probe: str,
     display: Display | None,
   ) -> tuple[Any, Track]:
-    """Shows the header; returns the parameters and what shows the progress.
+    """Shows the header; returns the parameters and a function for progress.
 
-    `probe` says in words what is fitted, and to what.
+    `probe` describes in words what is fitted, and to what.
     """
     if display is not None:
       if self.model is not self.loaded.model:
@@ -233,7 +233,7 @@ class _Opened:
     return self.loaded.held, display.track if display else untracked
 
   def show(self, display: Display, rows: Sequence[tuple[str, str]]) -> None:
-    """Shows a header, after what was skipped in a workdir."""
+    """Shows the notes on a workdir's damaged checkpoints, and then a header."""
     for line in self.loaded.notes:
       display.note(line)
     display.header([("model", self.name), *rows])

@@ -68,9 +68,11 @@ def _verify(
     digests, broken = read_digests(checkpoints.folder)
     saved = checkpoints.all_steps
     _check_replayable(checkpoints, bool(digests))
-    rows, start = _chosen({row["step"]: row for row in digests}, saved, steps)
+    rows, start = _choose_rows(
+      {row["step"]: row for row in digests}, saved, steps
+    )
     last = max(rows)
-    changed, exact = _changed(checkpoints, start, last)
+    changed, exact = _changes_since(checkpoints, start, last)
     if not exact and last - start > _MOST:
       raise ValueError(
         f"{'; '.join(changed)}: on other devices at most {_MOST} steps after "
@@ -81,7 +83,7 @@ def _verify(
     settings = settings_here(config, **moved)
     if not trust:
       _check_trusted(settings, start, workdir, moved)
-    replay = _replayed(settings, checkpoints, start, rows, display)
+    replay = _replay_steps(settings, checkpoints, start, rows, display)
   wrong = _differences(rows, replay, start, exact)
   if broken:
     wrong.append(f"{broken} lines of {DIGESTS} are broken")
@@ -113,7 +115,7 @@ def _check_replayable(checkpoints: Checkpoints, has_digests: bool) -> None:
     )
 
 
-def _chosen(
+def _choose_rows(
   rows: dict[int, Any], saved: list[int], steps: str | None
 ) -> tuple[dict[int, Any], int]:
   """The rows to compare, and the step to begin after."""
@@ -135,7 +137,7 @@ def _chosen(
   return {s: rows[s] for s in (start, *chosen) if s in rows}, start
 
 
-def _changed(
+def _changes_since(
   checkpoints: Checkpoints, start: int, last: int
 ) -> tuple[list[str], bool]:
   """Changes since the steps were taken; whether the devices are the same."""
@@ -177,7 +179,7 @@ def _check_trusted(
     )
 
 
-def _replayed(
+def _replay_steps(
   settings: Settings,
   checkpoints: Checkpoints,
   start: int,
@@ -217,7 +219,9 @@ def _differences(
 ) -> list[str]:
   """Describes which digests differ, and what may have caused it."""
   differ = {
-    s: _differing(rows[s], row, exact) for s, row in replay.items() if s in rows
+    s: _differing_keys(rows[s], row, exact)
+    for s, row in replay.items()
+    if s in rows
   }
   differ = {s: keys for s, keys in differ.items() if keys}
   texts = []
@@ -236,7 +240,7 @@ def _differences(
   return texts
 
 
-def _differing(
+def _differing_keys(
   row: Mapping[str, Any], replay: Mapping[str, Any], exact: bool
 ) -> list[str]:
   """The keys whose values differ between a row and its replay."""

@@ -77,7 +77,7 @@ def run_study(
       continue
     display.note(f"Row {number} of {len(names)}: {name}")
     try:
-      result = (_selected if select else _run)(study, name, display)
+      result = (_select_rate if select else _run)(study, name, display)
     except _Stopped as stopped:
       display.note("Stopped; the same command goes on with this row.")
       return stopped.args[0]
@@ -187,7 +187,7 @@ def held_out(split: str, share: float) -> tuple[str, str]:
   return training, "+".join(f"{name}[{100 - percent}%:]" for name in names)
 
 
-def _selected(study: Study, row: str, display: Display) -> dict | None:
+def _select_rate(study: Study, row: str, display: Display) -> dict | None:
   """Tries a row's learning rates, then trains with the best; its result."""
   rates, parts = _choices(study, row)
   task = build.task_of(study.settings[row])

@@ -58,11 +58,11 @@ def run_suite(
   out: str | None = None,
   **overrides: Any,
 ) -> list[Row]:
-  """Prints a table with a row for each set that is there.
+  """Prints a table with a row for each test set that can be opened.
 
   The arguments are those of the command, and keywords of `load_pretrained`. A
   name is one of `NAMES`, or "few_shot/NAME" for any other data set. Raises
-  ValueError if a name is unknown, or the model is none of ImageNet's.
+  ValueError if a name is unknown, or the model is not for ImageNet's classes.
   """
   path, kind = None, ""
   if out is not None:
