@@ -60,7 +60,7 @@ def _newest_intact(
   damaged: dict[int, DamagedError] = {}
   for step in reversed(checkpoints.all_steps):
     try:
-      state_and_step = restored(plan, checkpoints, step, allow_changes)
+      state_and_step = restore_state(plan, checkpoints, step, allow_changes)
     except DamagedError as error:
       damaged[step] = error
       continue
@@ -92,7 +92,7 @@ def _completion(plan: Plan, checkpoints: Checkpoints, step: int) -> str:
   )
 
 
-def restored(
+def restore_state(
   plan: Plan, checkpoints: Checkpoints, step: int, allow_changes: bool
 ) -> tuple[TrainState, int]:
   """Restores the state at `step`; returns it and the next batch's number.

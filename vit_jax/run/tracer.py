@@ -13,7 +13,7 @@ from vit_jax.workdir import bucket
 class Tracer:
   """Writes a trace of some steps, which XProf or TensorBoard shows.
 
-  The trace begins with step `begin` and has `steps` steps; with 0 there is none.
+  The trace begins with step `begin` and has `steps` steps; 0 writes no trace.
   It ends with the run's last step at the latest. The folder is local or an
   address such as gs://bucket/run/profile. If the trace cannot be written, the
   methods raise OSError.

@@ -14,7 +14,7 @@ from vit_jax.run.outputs import DIGESTED, jit_digest
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import prepared_place, settings_here
 from vit_jax.run.settings import Settings
-from vit_jax.run.start import fresh_state, restored
+from vit_jax.run.start import fresh_state, restore_state
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.printable import printable, quoted
 from vit_jax.runtime.settings import flat
@@ -194,7 +194,7 @@ def _replay_steps(
   train_step = plan.jitted_step
   digests: dict[int, Any] = {}
   if saved is not None:
-    state, _ = restored(plan, checkpoints, start, allow_changes=True)
+    state, _ = restore_state(plan, checkpoints, start, allow_changes=True)
     if saved["model"].get("scan", False) == plan.model.scan:
       state, digests[start] = digest(state, {}, {})
   else:
