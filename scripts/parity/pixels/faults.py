@@ -170,7 +170,7 @@ def _moving(
   how: Image.Resampling = Image.Resampling.BICUBIC,
   fill: tuple[int, ...] = randaugment._IMAGENET,
 ) -> Fault:
-  moves = randaugment._moves(randaugment._filtered, 0, shift, how, fill)
+  moves = randaugment._moves(randaugment._transform, 0, shift, how, fill)
   return _by(moves, randaugment.TIMM)
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from vit_jax.data.example import Example, ImageSpec
 from vit_jax.data.transforming.augment import random_box
-from vit_jax.data.transforming.multi_crop import MultiCrop, changed
+from vit_jax.data.transforming.multi_crop import MultiCrop, change_colours
 
 
 def png(pixels):
@@ -73,7 +73,7 @@ def test_large_crops_come_in_detail_as_well():
 def test_colours_are_changed_with_their_chances():
   rng = np.random.default_rng(0)
   noise = rng.integers(0, 256, (16, 16, 3), np.uint8)
-  many = [changed(noise, (0.0, 0.0), rng) for _ in range(400)]
+  many = [change_colours(noise, (0.0, 0.0), rng) for _ in range(400)]
   same = np.mean([(image == noise).all() for image in many])
   grey = np.mean([(image == image[..., :1]).all() for image in many])
   assert same == pytest.approx(0.2 * 0.8, abs=0.06)
@@ -81,12 +81,13 @@ def test_colours_are_changed_with_their_chances():
   plain = np.full((16, 16, 3), 200, np.uint8)
   plain[8:] = 40
   edges = [
-    np.unique(changed(plain, (1.0, 0.0), rng)[..., 0]).size for _ in range(50)
+    np.unique(change_colours(plain, (1.0, 0.0), rng)[..., 0]).size
+    for _ in range(50)
   ]
   assert np.mean(np.array(edges) > 2) > 0.8  # Blurred.
-  solar = [changed(plain, (0.0, 1.0), rng) for _ in range(50)]
+  solar = [change_colours(plain, (0.0, 1.0), rng) for _ in range(50)]
   assert np.mean([image.max() < 140 for image in solar]) > 0.8
-  one = changed(noise[..., :1], (0.5, 0.5), rng)
+  one = change_colours(noise[..., :1], (0.5, 0.5), rng)
   assert one.shape == (16, 16, 1) and one.dtype == np.uint8
   with pytest.raises(ValueError, match="colours=True is for images of 1 or 3"):
     MultiCrop((8, 8), (4, 4), 1, (0.1, 0.3, 1.0), pixels=ImageSpec(5))

@@ -320,7 +320,9 @@ def test_a_mask_is_cut_as_its_image(settings, resolution):
   transform = UpperLeft(make((45, 52), settings), (40, 50))
   step = resolution * 256 / 200  # A pixel of the mask, in levels.
   for rng in rngs(6):
-    image, places = transform.placed(png(pixels), *((rng,) if is_train else ()))
+    image, places = transform.pixels_and_places(
+      png(pixels), *((rng,) if is_train else ())
+    )
     for channel in (0, 1):
       mask = pixels[::resolution, ::resolution, channel].astype(int)
       cut = places.take_from(mask, outside=-1)
@@ -336,7 +338,7 @@ def test_a_mask_is_cut_as_its_image(settings, resolution):
 def test_a_whole_mask_is_resized_by_nearest_neighbour():
   mask = np.random.default_rng(0).integers(0, 200, (12, 15), np.uint8)
   for size in ((5, 7), (24, 9), (12, 30)):
-    _, places = make_eval_transform(size).placed(png(noise(12, 15)))
+    _, places = make_eval_transform(size).pixels_and_places(png(noise(12, 15)))
     nearest = Image.fromarray(mask).resize(size[::-1], Image.Resampling.NEAREST)
     np.testing.assert_array_equal(
       places.take_from(mask, 0), np.asarray(nearest)

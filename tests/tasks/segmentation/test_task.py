@@ -319,7 +319,7 @@ def test_windows_cover_a_larger_image(shape, monkeypatch):
   found = given.answers.marker(model, preprocessing, 32)(params, image)
   assert found.shape == shape
   sides = [max(32, round(s * 32 / min(shape) / 4) * 4) for s in shape]
-  resized = marking.filtered(image, tuple(sides), preprocessing.crop)
+  resized = marking.resize_by_settings(image, tuple(sides), preprocessing.crop)
   means = make_logits(None, None)(None, resized[None].astype(np.float32))[0]
   np.testing.assert_array_equal(found, marking.classes(means, *shape))
   with pytest.raises(ValueError, match="short_side=8 is less than the windows"):

@@ -274,7 +274,7 @@ class PackedBatches(TrainBatches):
         if row not in self.rows:
           continue
         fitted = dataclasses.replace(
-          self, transform=transform.within(int(counts[place]))
+          self, transform=transform.with_tokens(int(counts[place]))
         )
         # Reset to the state in which the shape was drawn.
         rng_of_image = functools.partial(random.at, positions[place])

@@ -82,9 +82,10 @@ def published_box(
 def augment(
   image: np.ndarray, rng: np.random.Generator, settings: TrainTransformSettings
 ) -> np.ndarray:
-  """Changes the colours, then erases a box, as far as the settings say so.
+  """Changes the colours and erases a box, as far as the settings say so.
 
-  The changes of colours take a grey image as RGB.
+  Changes of colours treat a grey image as RGB. Returns the image, uint8 (H, W,
+  C), as it was given.
   """
   if settings.colour_changes:
     C = image.shape[2]

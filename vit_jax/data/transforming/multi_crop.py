@@ -1,7 +1,7 @@
 """Crops of two sizes of one image, to learn without labels (arXiv:2006.09882).
 
-Two large crops and some small ones are each mirrored, and changed in colour,
-made grey, blurred or solarized with the chances of arXiv:2006.07733.
+Two large crops and some small ones are each mirrored, changed in colour, made
+grey, blurred or solarized, with the probabilities of arXiv:2006.07733.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ from vit_jax.data.example import (
 from vit_jax.data.transforming.augment import random_box
 from vit_jax.data.transforming.transforms import resize_fast
 
-_JITTERED, _GREY = 0.8, 0.2  # Chances of these changes.
+_JITTER, _GREY = 0.8, 0.2  # Probabilities of these changes.
 _BRIGHTNESS = _CONTRAST = 0.4
 _SATURATION, _HUE = 0.2, 0.1
 _LOOKED_AT = 8  # Images whose sizes are compared with a large crop.
 _RADIUS = 0.1, 2.0  # The blur's, in pixels.
-# Chances to blur and to solarize the first, the second and a small crop.
+# Probabilities to blur and to solarize the first, the second and a small crop.
 _CHANCES = (1.0, 0.0), (0.1, 0.2), (0.5, 0.0)
 
 
@@ -84,19 +84,19 @@ class MultiCrop:
     arrays = {"image": large, "second": large}
     if self.count:
       arrays["small"] = ArraySpec((self.count, *self.small, C))
-    for height, width in self._larger:
+    for height, width in self._detail_sizes:
       arrays["detailed"] = ArraySpec((2, height, width, C))
     return arrays
 
   @property
-  def _larger(self) -> list[tuple[int, int]]:
-    """The further size of the large crops, if they have one."""
+  def _detail_sizes(self) -> list[tuple[int, int]]:
+    """The height and width of `detailed`; empty if the row has none."""
     height, width = self.size
     k = self.detail
     return [(k * height, k * width)] if k > 1 else []
 
   def about(self, source: Source) -> str:
-    """A line if a few images are smaller than a large crop; else empty."""
+    """A line if some of a few images are smaller than a large crop, else ""."""
     height, width = self.size
     last = len(source) - 1
     places = {round(x) for x in np.linspace(0, last, _LOOKED_AT)}
@@ -116,23 +116,26 @@ class MultiCrop:
   def row(
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, Any]:
-    """The crops of an example; raises UnreadableImageError."""
-    (draw,) = rng
+    """The crops of an example.
+
+    Raises UnreadableImageError if the image cannot be decoded.
+    """
+    (generator,) = rng
     image = decode_image(example["image"], self.pixels)
     least, between, most = self.areas
     *of_large, of_small = self.chances
     row: dict[str, Any] = {}
     detailed = []
-    sizes = [self.size, *self._larger]
+    sizes = [self.size, *self._detail_sizes]
     for name, chances in zip(("image", "second"), of_large, strict=True):
-      crop, *others = self._crops(image, sizes, (between, most), draw)
-      row[name] = self._coloured(crop, chances, draw)
-      detailed += others
+      crop, *larger = self._crops(image, sizes, (between, most), generator)
+      row[name] = self._change_colours(crop, chances, generator)
+      detailed += larger
     if self.count:
       small = []
       for _ in range(self.count):
-        (crop,) = self._crops(image, [self.small], (least, between), draw)
-        small.append(self._coloured(crop, of_small, draw))
+        (crop,) = self._crops(image, [self.small], (least, between), generator)
+        small.append(self._change_colours(crop, of_small, generator))
       row["small"] = np.stack(small)
     if detailed:
       row["detailed"] = np.stack(detailed)
@@ -154,26 +157,27 @@ class MultiCrop:
       crops = [by_fours(lambda x: cv2.flip(x, 1), crop) for crop in crops]
     return crops
 
-  def _coloured(
+  def _change_colours(
     self,
     crop: np.ndarray,
     chances: tuple[float, float],
     rng: np.random.Generator,
   ) -> np.ndarray:
-    return changed(crop, chances, rng) if self.colours else crop
+    """The crop with its colours changed at random, if `colours` says so."""
+    return change_colours(crop, chances, rng) if self.colours else crop
 
 
-def changed(
+def change_colours(
   image: np.ndarray, chances: tuple[float, float], rng: np.random.Generator
 ) -> np.ndarray:
   """Changes the colours of uint8 (H, W, C), C = 1 or 3, then blurs, solarizes.
 
-  `chances` are those of the last two.
+  `chances` are the probabilities of the blur and of the solarization.
   """
   C = image.shape[2]
   picture = Image.fromarray(np.repeat(image, 3, axis=2) if C == 1 else image)
-  if rng.random() < _JITTERED:
-    picture = _jittered(picture, rng)
+  if rng.random() < _JITTER:
+    picture = _jitter(picture, rng)
   if rng.random() < _GREY:
     picture = picture.convert("L").convert("RGB")
   blurred, solarized = (rng.random() < chance for chance in chances)
@@ -185,7 +189,7 @@ def changed(
   return np.asarray(picture)[..., :C]
 
 
-def _jittered(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
+def _jitter(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
   """Changes brightness, contrast, saturation and hue, in a random order."""
   kinds = (
     (ImageEnhance.Brightness, _BRIGHTNESS),
@@ -204,7 +208,7 @@ def _jittered(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def _turn_hue(picture: Image.Image, turn: float) -> Image.Image:
-  """Turns the hue by a part of the circle."""
+  """Turns the hue by `turn`, a part of the colour circle."""
   hsv = np.array(picture.convert("HSV"))
   hsv[..., 0] += np.uint8(round(turn * 255) % 256)
   return Image.fromarray(hsv, "HSV").convert("RGB")

@@ -1,4 +1,4 @@
-"""Images of any size, cut into patches, as many rows for each."""
+"""Images of any size, each cut into patches and padded to a fixed number."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ class IntoPatches(ImageTransform):
 
   @property
   def image_shape(self) -> tuple[int, int, int]:
-    """Raises ValueError, as there is none for all images."""
+    """Raises ValueError, as images of any size have no common shape."""
     return (*self.size.height_width, self.channels)
 
   def __call__(self, image: Any, *rng: np.random.Generator) -> np.ndarray:
@@ -67,14 +67,14 @@ class IntoPatches(ImageTransform):
     height, width, _ = image.shape
     return {"image": rows, SIZE: np.array([[height // P, width // P]])}
 
-  def within(self, tokens: int) -> "IntoPatches":
-    """The same, with at most so many patches."""
+  def with_tokens(self, tokens: int) -> "IntoPatches":
+    """The same transform with at most `tokens` patches an image."""
     size = dataclasses.replace(self.size, tokens=tokens)
     images = dataclasses.replace(self.images, sizes=size)
     return dataclasses.replace(self, images=images, size=size)
 
   def shape(self, example: Example, rng: np.random.Generator) -> Shape:
-    """The height and width of what `row` resizes, by the file's header.
+    """The height and width of the part that `row` resizes, by the header.
 
     Raises UnreadableImageError as `image_size` does.
     """
@@ -99,7 +99,8 @@ def pictures(
 def some_shapes(source: Source) -> list[Shape]:
   """Heights and widths of some images, spread over the source.
 
-  Of up to 256 files the headers are read; those that cannot be are left out.
+  The headers of up to 256 files are read; files that cannot be read are left
+  out.
   """
   count = min(_MEASURED, len(source))
   places = np.linspace(0, len(source) - 1, count).round().astype(int)
@@ -112,7 +113,7 @@ def some_shapes(source: Source) -> list[Shape]:
 
 
 def padding(size: AnySize, shapes: Sequence[Shape]) -> float:
-  """The share of the rows that no patch of these images fills; 0 for none.
+  """The share of the rows that no patch of these images fills; 0 if none.
 
   Each image has a row of its own, and is shown whole.
   """

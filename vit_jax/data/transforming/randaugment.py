@@ -27,11 +27,11 @@ GREY = 128
 """The value of pixels that come from outside the image, or are cut out."""
 
 _FILL = (GREY, GREY, GREY)
-_IMAGENET = (124, 116, 104)  # The mean colour of its images.
+_IMAGENET = (124, 116, 104)  # The mean colour of ImageNet's images.
 _TRANSLATE = 100 / 224  # The longest shift, as a fraction of the side.
 _CUTOUT = 40 / 224  # Half a square's side over the image's shorter side.
-_CHANCE = 0.5  # How likely timm's policy applies an operation.
-_SPREAD = 0.5  # Standard deviation of its magnitudes.
+_CHANCE = 0.5  # Probability with which timm's policy applies an operation.
+_SPREAD = 0.5  # Standard deviation of the magnitudes of timm's policy.
 _Op = Callable[[Image.Image, float, np.random.Generator], Image.Image]
 
 
@@ -45,62 +45,77 @@ def rand_augment(
 ) -> np.ndarray:
   """Applies `num_layers` operations, drawn from `OPS` with replacement.
 
+  Returns the changed image.
+
   Args:
-    image: uint8 of shape (H, W, 3), as the result is.
+    image: uint8 of shape (H, W, 3), which the result has as well.
     magnitude: strength of every operation, 0 to `settings.MAX_MAGNITUDE`.
     as_published: whether to draw from `PUBLISHED` instead.
     timm: whether to draw from `TIMM`, half of the time and up to 10.
   """
   if num_layers == 0:
     return image
-  ops = tuple((TIMM if timm else PUBLISHED if as_published else OPS).values())
+  table = OPS
+  if timm:
+    table = TIMM
+  elif as_published:
+    table = PUBLISHED
+  ops = tuple(table.values())
   pixels = Image.fromarray(image)
   for choice in rng.integers(len(ops), size=num_layers):
     if timm and rng.random() >= _CHANCE:
       continue
-    by = min(max(rng.normal(magnitude, _SPREAD), 0), 10) if timm else magnitude
-    pixels = ops[choice](pixels, by / 10, rng)
+    strength = magnitude
+    if timm:
+      strength = min(max(rng.normal(magnitude, _SPREAD), 0), 10)
+    pixels = ops[choice](pixels, strength / 10, rng)
   return np.asarray(pixels)
 
 
 def _sign(rng: np.random.Generator) -> int:
+  """1 or -1, each with probability 1/2."""
   return 1 if rng.random() < 0.5 else -1
 
 
 def _blend(other: Callable[[Image.Image], Image.Image]) -> _Op:
-  """Blends towards another image (factor < 1) or away from it."""
+  """An operation that blends an image with another one made from it.
+
+  It blends towards the other image (factor < 1) or away from it.
+  """
   return lambda image, strength, _: Image.blend(
     other(image), image, 0.1 + 1.8 * strength
   )
 
 
 def _posterize(image, strength, _, least=1):
+  """Keeps int(4 * strength) bits of each value, `least` or more."""
   mask = 256 - (256 >> min(max(int(4 * strength), least), 8))
   return image.point([v & mask for v in range(256)] * 3)
 
 
 def _solarize_add(image, strength, _):
+  """Adds up to 110 to each value below 128."""
   added = int(110 * strength)
   table = [min(v + added, 255) if v < 128 else v for v in range(256)]
   return image.point(table * 3)
 
 
-def _filtered(image, matrix, by=Image.Resampling.BILINEAR, fill=_FILL):
+def _transform(image, matrix, by=Image.Resampling.BILINEAR, fill=_FILL):
   """Maps out(x, y) = in(a x + b y + c, d x + e y + f), given (a, ..., f)."""
   kind = Image.Transform.AFFINE
   return image.transform(image.size, kind, matrix, by, fillcolor=fill)
 
 
 def _nearest(image, matrix):
-  """Maps as `_filtered` does, from centre to centre, by nearest neighbour."""
+  """Maps as `_transform` does, from centre to centre, by nearest neighbour."""
   a, b, c, d, e, f = np.array(matrix, np.float32)
   x, y = (np.arange(side, dtype=np.float32) for side in image.size)
   columns = a * x + (b * y)[:, None] + c
   rows = d * x + (e * y)[:, None] + f
   moved = cv2.remap(
     np.asarray(image),
-    _rounded(columns),
-    _rounded(rows),
+    _round_half_away(columns),
+    _round_half_away(rows),
     interpolation=cv2.INTER_NEAREST,
     borderMode=cv2.BORDER_CONSTANT,
     borderValue=_FILL,
@@ -108,7 +123,7 @@ def _nearest(image, matrix):
   return Image.fromarray(moved)
 
 
-def _rounded(x):
+def _round_half_away(x):
   """Rounds to the nearest whole number, and halves away from 0."""
   return np.trunc(x + np.copysign(np.float32(0.5), x))
 
@@ -155,7 +170,7 @@ def _cutout(image, strength, rng):
   return image
 
 
-_MOVES = _moves(_filtered, 0, _TRANSLATE)
+_MOVES = _moves(_transform, 0, _TRANSLATE)
 OPS: dict[str, _Op] = {
   "autocontrast": lambda image, *_: ImageOps.autocontrast(image),
   "equalize": lambda image, *_: ImageOps.equalize(image),
@@ -167,7 +182,7 @@ OPS: dict[str, _Op] = {
   "contrast": _blend(lambda x: ImageEnhance.Contrast(x).degenerate),
   "brightness": _blend(lambda x: ImageEnhance.Brightness(x).degenerate),
   "sharpness": _blend(lambda x: ImageEnhance.Sharpness(x).degenerate),
-  **_MOVES,  # Where they are not above: "rotate" keeps its place.
+  **_MOVES,  # "rotate" keeps its place above.
   "cutout": _cutout,
   "solarize_add": _solarize_add,
 }
@@ -175,12 +190,14 @@ OPS: dict[str, _Op] = {
 
 
 def _grey(image):
+  """The grey image with which the reference blends colours."""
   x = np.asarray(image, np.float32) * np.float32(1 / 255)
   grey = x @ np.array([0.2989, 0.587, 0.114], np.float32) * 255.5
   return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
 
 
 def _smooth(image):
+  """The smoothed image with which the reference blends for sharpness."""
   x = np.array(image)
   inside = np.s_[1:-1, 1:-1]
   kernel = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
@@ -203,7 +220,7 @@ PUBLISHED: dict[str, _Op] = {
 
 TIMM: dict[str, _Op] = {
   **OPS,
-  **_moves(_filtered, 0, 0.45, Image.Resampling.BICUBIC, _IMAGENET),
+  **_moves(_transform, 0, 0.45, Image.Resampling.BICUBIC, _IMAGENET),
   **{
     k: lambda x, by, rng, op=OPS[k]: op(x, (1 + by * _sign(rng)) / 2, rng)
     for k in ("color", "contrast", "brightness", "sharpness")

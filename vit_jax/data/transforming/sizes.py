@@ -23,7 +23,7 @@ _CLOSE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class AnySize:
-  """Each image keeps its proportions, and becomes as large as its patches let.
+  """Each image keeps its proportions, at the largest size of `tokens` patches.
 
   Both sides are multiples of `patch_size`, at least one. An image is enlarged a
   hundredfold at most.
@@ -48,7 +48,7 @@ class AnySize:
 
   @property
   def height_width(self) -> Shape:
-    """Raises ValueError, as there is none for all images."""
+    """Raises ValueError, as images of any size have no common one."""
     raise ValueError(
       "images that keep their proportions have no common height and width."
     )
@@ -59,12 +59,12 @@ class AnySize:
     return h * self.patch_size, w * self.patch_size
 
   def grid(self, shape: Shape) -> Shape:
-    """Patches along height and width that cover a box of this shape.
+    """The numbers of patches along height and width that cover such a box.
 
-    The scale is the largest at which they are `tokens` or fewer, found by
-    bisection; sides of a part of a patch are rounded up.
+    The box is resized by the largest scale at which they are `tokens` or fewer,
+    found by bisection; both sides are rounded up to whole patches.
     """
-    # One patch has to be enough for the longest side that there may be.
+    # At the smallest scale, one patch has to cover the longest side.
     least = min(_SMALLEST, self.patch_size / max(shape))
     most = _LARGEST
     while most - least >= _CLOSE:
@@ -76,6 +76,7 @@ class AnySize:
     return self._grid_at(least, shape)
 
   def _grid_at(self, scale: float, shape: Shape) -> Shape:
+    """The patches along height and width of a box resized by `scale`."""
     height, width = (
       max(1, math.ceil(side * scale / self.patch_size)) for side in shape
     )

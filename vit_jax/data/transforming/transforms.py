@@ -36,7 +36,7 @@ from vit_jax.runtime.checks import IMAGE_VALUES, checked
 if TYPE_CHECKING:
   from vit_jax.data.transforming.sizes import AnySize
 
-# How a training image is resized; random boxes are faster where it is "fast".
+# How a training image is resized; with "fast", random boxes take a faster way.
 _FILTERS = {
   "fast": EvalTransformSettings(interpolation="area"),
   "bicubic": EvalTransformSettings(interpolation="bicubic"),
@@ -187,14 +187,15 @@ class UpperLeft(ImageTransform):
   def __call__(
     self, image: bytes | Picture, *rng: np.random.Generator
   ) -> np.ndarray:
-    return self.placed(as_file(image), *rng)[0]
+    pixels, _ = self.pixels_and_places(as_file(image), *rng)
+    return pixels
 
-  def placed(
+  def pixels_and_places(
     self, encoded: bytes, *rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
     """The pixels of an encoded image, and where they lie in it."""
     transform: Any = self.transform
-    image, places = transform.placed(encoded, *rng)
+    image, places = transform.pixels_and_places(encoded, *rng)
     height, width = self.size
     return image[:height, :width], places.cut(0, 0, self.size)
 
@@ -224,6 +225,7 @@ class OneSize:
 
 
 def _sizes(image_size: Any) -> Union[OneSize, "AnySize"]:
+  """The sizes of a transform's images; raises ValueError for a bad size."""
   if hasattr(image_size, "of"):
     return image_size
   kind, must = IMAGE_VALUES["image_size"]
@@ -231,8 +233,13 @@ def _sizes(image_size: Any) -> Union[OneSize, "AnySize"]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Sized(ImageTransform):
-  """Images of certain sizes, made of files by a specification."""
+class _ResizingTransform(ImageTransform):
+  """A transform that decodes a file and resizes a part of it.
+
+  Attributes:
+    sizes: The height and width of its images.
+    pixels: How a file becomes pixels.
+  """
 
   sizes: Union[OneSize, "AnySize"]
   pixels: ImageSpec
@@ -244,9 +251,10 @@ class _Sized(ImageTransform):
   def __call__(
     self, image: bytes | Picture, *rng: np.random.Generator
   ) -> np.ndarray:
-    return self.placed(as_file(image), *rng)[0]
+    pixels, _ = self.pixels_and_places(as_file(image), *rng)
+    return pixels
 
-  def placed(
+  def pixels_and_places(
     self, encoded: bytes, *rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
     """The pixels of an encoded image, and where they lie in it."""
@@ -254,12 +262,12 @@ class _Sized(ImageTransform):
 
 
 @dataclasses.dataclass(frozen=True)
-class _TrainTransform(_Sized):
+class _TrainTransform(_ResizingTransform):
   """See `make_train_transform`."""
 
   settings: TrainTransformSettings
 
-  def placed(
+  def pixels_and_places(
     self, encoded: bytes, *rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
     (generator,) = rng
@@ -271,7 +279,7 @@ class _TrainTransform(_Sized):
       shape = image.shape[:2]
       size = self.sizes.of(shape)
       places = Places.of_box((0, 0, *shape), size, shape)
-      image = filtered(image, size, _FILTERS[settings.resizer])
+      image = resize_by_settings(image, size, _FILTERS[settings.resizer])
     if settings.crop == "pad" and settings.pad:
       image, places = _pad_crop(image, places, settings.pad, generator)
     if settings.flip and generator.random() < 0.5:
@@ -284,7 +292,7 @@ class _TrainTransform(_Sized):
     return image, places
 
   def shape(self, encoded: bytes, rng: np.random.Generator) -> tuple[int, int]:
-    """The height and width of what is resized, by the header of a file.
+    """The height and width of the part that is resized, by the file's header.
 
     A generator in the same state then draws the same box. Raises
     UnreadableImageError as `image_size` does.
@@ -297,7 +305,10 @@ class _TrainTransform(_Sized):
   def _random_box(
     self, encoded: bytes, rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
-    """Draws a box by the image's header, decodes it alone, and resizes it."""
+    """Draws a box by the image's header, decodes it alone, and resizes it.
+
+    Returns the pixels, and where they lie in the image.
+    """
     drawn: list[Places] = []  # A second decoder draws anew; the last counts.
 
     def draw(height: int, width: int) -> tuple[int, int, int, int]:
@@ -307,20 +318,26 @@ class _TrainTransform(_Sized):
       return box
 
     fast = self.settings.resizer == "fast"
-    # A box that is enlarged is decoded at its full size.
-    size_of = self.sizes.of if fast else OneSize((MAX_PIXELS, MAX_PIXELS)).of
+    size_of = self.sizes.of
+    if not fast:  # A box that is enlarged is decoded at its full size.
+      size_of = OneSize((MAX_PIXELS, MAX_PIXELS)).of
     box = decode_box(encoded, size_of, draw, self.pixels)
     places = drawn[-1]
     if fast:
       return resize_fast(box, places.size), places
-    image = filtered(box, places.size, _FILTERS[self.settings.resizer])
+    image = resize_by_settings(
+      box, places.size, _FILTERS[self.settings.resizer]
+    )
     return image, places
 
 
 def _pad_crop(
   image: np.ndarray, places: Places, pad: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, Places]:
-  """Shifts by up to `pad` pixels each way, filling up with black."""
+  """Shifts an image by up to `pad` pixels each way, and fills up with black.
+
+  Returns it, and where its pixels lie in the file's image.
+  """
   H, W, _ = image.shape
   top, left = rng.integers(2 * pad, endpoint=True, size=2)
   sides = (pad, pad, pad, pad, cv2.BORDER_CONSTANT)
@@ -330,12 +347,12 @@ def _pad_crop(
 
 
 @dataclasses.dataclass(frozen=True)
-class _EvalTransform(_Sized):
+class _EvalTransform(_ResizingTransform):
   """See `make_eval_transform`."""
 
   settings: EvalTransformSettings
 
-  def placed(
+  def pixels_and_places(
     self, encoded: bytes, *_: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
     image = decode_image(encoded, self.pixels)
@@ -344,10 +361,10 @@ class _EvalTransform(_Sized):
     h, w = resized_shape(shape, size, self.settings)
     places = Places.of_box((0, 0, *shape), (h, w), shape)
     if shape != (h, w):
-      image = filtered(image, (h, w), self.settings)
+      image = resize_by_settings(image, (h, w), self.settings)
     H, W = size
     if h < H or w < W:
-      image = _padded(image, size)
+      image = _pad(image, size)
       above, before = (max(0, S - s) // 2 for S, s in ((H, h), (W, w)))
       h, w = image.shape[:2]
       places = places.cut(-above, -before, (h, w))
@@ -358,7 +375,7 @@ class _EvalTransform(_Sized):
     return part, places.cut(top, left, size)
 
 
-def _padded(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def _pad(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   """Adds black on both sides of each axis that is shorter than in `size`."""
   height, width = (max(0, size[axis] - image.shape[axis]) for axis in (0, 1))
   rows, columns = (
@@ -371,13 +388,16 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   """Resizes (h, w, C) to (H, W, C), by areas or bilinear for each axis."""
   least = min(image.shape[0], size[0]), min(image.shape[1], size[1])
   if least != image.shape[:2]:
-    image = _resized(image, least, cv2.INTER_AREA)
+    image = _resize_with_opencv(image, least, cv2.INTER_AREA)
   if least != size:
-    image = _resized(image, size, cv2.INTER_LINEAR)
+    image = _resize_with_opencv(image, size, cv2.INTER_LINEAR)
   return image
 
 
-def _resized(image: np.ndarray, size: tuple[int, int], how: int) -> np.ndarray:
+def _resize_with_opencv(
+  image: np.ndarray, size: tuple[int, int], how: int
+) -> np.ndarray:
+  """Resizes (h, w, C) to (H, W, C) by one of OpenCV's interpolations."""
   return by_fours(
     lambda part: cv2.resize(part, size[::-1], interpolation=how), image
   )
@@ -390,11 +410,11 @@ def resize_fast(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   a multiple of `size`, and averaging whole lines does the rest.
   """
   (h, w, _), (H, W) = image.shape, size
-  several = -(-h // (2 * H)) * H, -(-w // (2 * W)) * W
-  if several != (h, w):
-    image = _resized(image, several, cv2.INTER_LINEAR)
-  if several != size:
-    image = _resized(image, size, cv2.INTER_AREA)
+  multiple = -(-h // (2 * H)) * H, -(-w // (2 * W)) * W
+  if multiple != (h, w):
+    image = _resize_with_opencv(image, multiple, cv2.INTER_LINEAR)
+  if multiple != size:
+    image = _resize_with_opencv(image, size, cv2.INTER_AREA)
   return image
 
 
@@ -414,7 +434,8 @@ def resized_shape(
     return H, W
   h, w = shape
   if settings.longest_ratio is not None:
-    return _at_most(shape, min(H, W), round(settings.longest_ratio * max(size)))
+    longest = round(settings.longest_ratio * max(size))
+    return _size_with_limit(shape, short=min(H, W), longest=longest)
   if settings.interpolation == "area":
     scale = max(H / h, W / w)
     return max(round(h * scale), size[0]), max(round(w * scale), size[1])
@@ -424,54 +445,62 @@ def resized_shape(
   return round(h / ratio), round(w / ratio)
 
 
-def _at_most(shape: tuple[int, int], short: int, longest: int) -> tuple:
-  """Height and width for a short side, unless the long side is too long."""
+def _size_with_limit(
+  shape: tuple[int, int], short: int, longest: int
+) -> tuple[int, int]:
+  """The size with a short side of `short` and the proportions of `shape`.
+
+  If its long side would exceed `longest`, that is the long side instead.
+  """
   least = min(shape)
   most = max(shape)
   exact: float = short
   if most / least * short > longest:
     exact = longest * least / most
   sides = round(exact), int(exact * most / least)
-  return sides if shape[0] <= shape[1] else sides[::-1]
+  short_side, long_side = sides
+  return sides if shape[0] <= shape[1] else (long_side, short_side)
 
 
-def filtered(
+def resize_by_settings(
   image: np.ndarray, size: tuple[int, int], settings: EvalTransformSettings
 ) -> np.ndarray:
   """Resizes (h, w, C) to (H, W, C) by the filter of the settings.
 
   Pillow rounds between its two passes, of which the second may be along the
   width. torchvision resizes along the width first, by coarser weights, or
-  rounds nothing.
+  rounds at the end alone.
   """
   name = settings.interpolation
   if settings.resizer in TENSORFLOW:
     how = {"area": cv2.INTER_AREA, "bilinear": cv2.INTER_LINEAR}[name]
-    exact = _resized(image.astype(np.float32), size, how)
-    whole = np.floor if settings.resizer == "big_vision" else np.rint
-    return whole(exact).astype(np.uint8)
+    exact = _resize_with_opencv(image.astype(np.float32), size, how)
+    to_whole = np.floor if settings.resizer == "big_vision" else np.rint
+    return to_whole(exact).astype(np.uint8)
   if name == "area":
     return resize(image, size)
   if not settings.antialias and name in ("bilinear", "bicubic"):
-    few = cv2.INTER_LINEAR if name == "bilinear" else cv2.INTER_CUBIC
-    return _resized(image, size, few)
+    how = cv2.INTER_LINEAR if name == "bilinear" else cv2.INTER_CUBIC
+    return _resize_with_opencv(image, size, how)
 
   if settings.resizer.startswith("torchvision"):
     from vit_jax.data.transforming import whole_weights
 
     if name == "nearest":
-      return whole_weights.nearest(image, size)
+      return whole_weights.resize_nearest(image, size)
     if settings.resizer == "torchvision" and name in whole_weights.KERNELS:
-      return whole_weights.resized(image, size, name)
+      return whole_weights.resize(image, size, name)
 
-  def one(pixels: np.ndarray) -> np.ndarray:
-    how = Image.Resampling[name.upper()]
-    return np.asarray(Image.fromarray(pixels).resize((size[1], size[0]), how))
+  def resize_with_pillow(pixels: np.ndarray) -> np.ndarray:
+    by = Image.Resampling[name.upper()]
+    return np.asarray(Image.fromarray(pixels).resize((size[1], size[0]), by))
 
-  whole = settings.resizer != "torchvision_float"
-  if image.shape[2] == 3 and whole:
-    return one(image)
-  image = image if whole else image.astype(np.float32)
-  # Each alone, since Pillow would weight colours by what it takes for alpha.
-  bands = [one(band) for band in np.moveaxis(image, 2, 0)]
+  in_floats = settings.resizer == "torchvision_float"
+  if image.shape[2] == 3 and not in_floats:
+    return resize_with_pillow(image)
+  if in_floats:
+    image = image.astype(np.float32)
+  # Bands are resized one by one, since Pillow would take one for alpha, and
+  # weight the others by it.
+  bands = [resize_with_pillow(band) for band in np.moveaxis(image, 2, 0)]
   return np.rint(np.stack(bands, axis=2)).clip(0, 255).astype(np.uint8)

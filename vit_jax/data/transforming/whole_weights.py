@@ -15,6 +15,7 @@ Pixels = UInt8[np.ndarray, "h w C"]
 
 
 def _triangle(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+  """The bilinear kernel, 1 - |x| within one pixel."""
   return np.maximum(1 - np.abs(x), 0)
 
 
@@ -36,13 +37,13 @@ KERNELS = {"bilinear": (_triangle, 1), "bicubic": (_cubic, 2)}
 KERNELS["lanczos"] = (_lanczos, 3)
 
 
-def resized(image: Pixels, size: tuple[int, int], interpolation: str) -> Pixels:
+def resize(image: Pixels, size: tuple[int, int], interpolation: str) -> Pixels:
   """Resizes (h, w, C) to (H, W, C) by one of `KERNELS`."""
-  wide = _along(image.swapaxes(0, 1), size[1], interpolation)
-  return _along(wide.swapaxes(0, 1), size[0], interpolation)
+  wide = _resize_first_axis(image.swapaxes(0, 1), size[1], interpolation)
+  return _resize_first_axis(wide.swapaxes(0, 1), size[0], interpolation)
 
 
-def nearest(image: Pixels, size: tuple[int, int]) -> Pixels:
+def resize_nearest(image: Pixels, size: tuple[int, int]) -> Pixels:
   """Resizes (h, w, C) to (H, W, C) by the pixels that the new centres lie in.
 
   Where a centre lies between two pixels, torchvision's 32 bits choose.
@@ -55,8 +56,8 @@ def nearest(image: Pixels, size: tuple[int, int]) -> Pixels:
   return image[np.ix_(*places)]
 
 
-def _along(lines: Pixels, count: int, interpolation: str) -> Pixels:
-  """Resizes the first axis to a number of lines."""
+def _resize_first_axis(lines: Pixels, count: int, interpolation: str) -> Pixels:
+  """Resizes the first axis of `lines` to `count` lines."""
   if count == len(lines):
     return lines
   places, weights, bits = _weights(len(lines), count, interpolation)
@@ -76,10 +77,10 @@ def _along(lines: Pixels, count: int, interpolation: str) -> Pixels:
 def _weights(
   old: int, new: int, interpolation: str
 ) -> tuple[Int[np.ndarray, "new taps"], Int[np.ndarray, "new taps"], int]:
-  """The lines that each new line is a sum of, their weights, and the bits.
+  """The old lines that each new line sums up, their weights, and the bits.
 
-  The weights of a line sum up to 2^bits, but for rounding. A line beyond the
-  edge has a weight of 0.
+  The weights of a new line add up to 2^bits, but for rounding. An old line
+  beyond the edge has a weight of 0.
   """
   kernel, reach = KERNELS[interpolation]
   wider = max(old / new, 1.0)

@@ -13,11 +13,12 @@ from vit_jax.data.reading.mask_folder import IGNORED, ignored
 
 @dataclasses.dataclass(frozen=True)
 class WithMasks(Transform):
-  """A transform of images that takes their masks along.
+  """A transform of images that cuts and mirrors their masks alike.
 
-  The label of an example, a mask of its own size, becomes one of the image's
-  height and width, by its nearest pixels, so that no two are mixed. What lies
-  outside of the image has no class, or no number.
+  The label of an example, a mask of any size, becomes one of the transformed
+  image's height and width. Each pixel takes the value of the nearest one, so
+  that no two classes are mixed. What lies outside of the image has no class, or
+  no number.
 
   Attributes:
     images: One of `transforms`, which says where its pixels lie.
@@ -37,16 +38,17 @@ class WithMasks(Transform):
   def row(
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, Any]:
-    image, places = self.images.placed(example["image"], *rng)
+    image, places = self.images.pixels_and_places(example["image"], *rng)
     label = places.take_from(example["label"], self.outside)
     return {"image": image, LABEL: label}
 
 
 def with_label(images: Any, label: ArraySpec, classes: int) -> Transform:
-  """The transform of images that takes the labels along that lie on pixels.
+  """The transform of images, which cuts labels alike if these are pictures.
 
-  Those are pictures of any size, (0, 0), of so many classes or of floats;
-  others stay as they are.
+  Labels are pictures if the shape of `label` is (0, 0), for any size: masks of
+  `classes` classes, or numbers if they are floats. For other labels, `images`
+  is returned as it is.
   """
   if label.shape != (0, 0):
     return images
@@ -56,5 +58,5 @@ def with_label(images: Any, label: ArraySpec, classes: int) -> Transform:
 
 
 def with_numbers(images: Any) -> WithMasks:
-  """The transform of images that takes pictures of float32 along."""
+  """The transform of images that cuts their pictures of float32 alike."""
   return WithMasks(images, float("nan"), np.float32)

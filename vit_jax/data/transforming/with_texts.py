@@ -1,4 +1,4 @@
-"""Images with the ids of a caption each."""
+"""Images, each with the ids of one of its captions."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -34,5 +34,8 @@ class WithTexts(Transform):
     arrays = self.images.row(example, *rng)
     captions = np.asarray(example["label"])
     count = int((captions[:, 0] != NONE).sum())
-    place = int(rng[0].integers(count)) if rng and count > 1 else 0
+    place = 0
+    if rng and count > 1:
+      (generator,) = rng
+      place = int(generator.integers(count))
     return {**arrays, TEXT: captions[place]}

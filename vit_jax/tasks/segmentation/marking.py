@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, Shaped, UInt8
 
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.transforming.transforms import filtered
+from vit_jax.data.transforming.transforms import resize_by_settings
 from vit_jax.runtime.checks import MAX_PIXELS
 from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.segmentation.pictures import make_logits
@@ -58,7 +58,7 @@ def make_mark(
     seen = image
     if image.shape[:2] != seen_size:
       _check_size(seen_size, short_side)
-      seen = filtered(image, seen_size, preprocessing.crop)
+      seen = resize_by_settings(image, seen_size, preprocessing.crop)
     windows = _windows(partial(logits_of, params), seen, size, P)
     if seen_size == size:
       _, _, logits = next(windows)
