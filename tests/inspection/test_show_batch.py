@@ -108,9 +108,11 @@ def test_a_batch_of_every_kind_of_labels(tmp_path, drawn, kind):
     if kind is Masks:
       assert label.shape == images.shape[:3] and {*label.ravel()} <= {0, 2, 255}
     if kind is Captions:
-      assert "a thing of" in shown.shown(label[0], ())
+      assert "a thing of" in shown.label_text(label[0], ())
   vit_jax.show_batch(data)
-  if kind is not labels.Unused:  # Two folders are classes to one who looks.
+  if (
+    kind is not labels.IgnoredLabels
+  ):  # Two folders are classes to one who looks.
     vit_jax.show_batch(place)
   for images, *_ in drawn:
     assert images.shape == (4, 224, 224, 3)

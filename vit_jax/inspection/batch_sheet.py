@@ -84,11 +84,11 @@ def _text(kind: Labels, label: np.ndarray, names: Sequence[str]) -> str:
       return ", ".join(f"{name} {value:.6g}" for name, value in pairs)
   count = label.size
   if isinstance(kind, PixelNumbers):
-    return kind.shown(label, tuple(names))
+    return kind.label_text(label, tuple(names))
   if label.ndim == 2:  # More classes than names, if there are none.
     count = int(label.max(initial=0, where=label != IGNORED)) + 1
   every = [class_name(names, k) for k in range(max(count, len(names)))]
-  return kind.shown(label, tuple(every))
+  return kind.label_text(label, tuple(every))
 
 
 def _draw_mask(image: Photograph, mask: np.ndarray, count: int) -> Photograph:

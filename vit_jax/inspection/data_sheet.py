@@ -9,7 +9,7 @@ from vit_jax.data.batch import Batch, label_spec
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import ImageSpec
 from vit_jax.data.reading.sources import check_classes
-from vit_jax.data.reading.survey import UNREADABLE, Survey, looks
+from vit_jax.data.reading.survey import UNREADABLE, Survey, look_at
 from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.data.transforming.with_masks import with_label
 from vit_jax.inspection.batch_sheet import batch_sheet
@@ -80,7 +80,7 @@ def inspect_folder(
   total = sum(map(len, folders))
   # RGB images take the mean and deviation of the weights that they start from.
   measured = channels != 3 or bool(bands)
-  each = looks(folders, spec, labels, measured=measured)
+  each = look_at(folders, spec, labels, measured=measured)
   files = display.track(each, "reading", total)
   survey = Survey(splits.train.class_names, list(files), labels)
   lines = survey_lines(survey, settings.image_size)
@@ -95,7 +95,7 @@ def inspect_folder(
   display.note(f"an augmented batch: {path}")
   if loaded and issue_files:
     inspect_labels(loaded, folders, issue_files, display)
-  return int(UNREADABLE in survey.odd)
+  return int(UNREADABLE in survey.oddities)
 
 
 def _refuse_without_model(
@@ -130,12 +130,12 @@ def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:
   """The classes, the sizes, the odd files and the duplicates, in lines."""
   odd = [
     f"{len(files):,} {what}: {first_of(files, _SHOWN)}"
-    for what, files in survey.odd.items()
+    for what, files in survey.oddities.items()
   ]
   same = [
     f"{len(groups):,} {'picture is' if len(groups) == 1 else 'pictures are'} "
     f"{extent}: {first_of([' = '.join(group) for group in groups], _SHOWN)}"
-    for extent, groups in survey.same.items()
+    for extent, groups in survey.copies.items()
   ]
   return [
     *_names(survey),
@@ -163,7 +163,7 @@ def _names(survey: Survey) -> list[str]:
   if (more := len(survey.class_names) - _CLASSES) > 0:
     spreads = {
       split: survey.kind.spread(labels, survey.class_names)
-      for split, labels in survey.kept.items()
+      for split, labels in survey.summaries.items()
     }
     of_all = ", ".join(f"{split} {s}" for split, s in spreads.items() if s)
     line = f"... and {more:,} more {survey.kind.plural}"

@@ -102,7 +102,7 @@ def _make_answers(
     answer = jax.device_get(predict_step(params, {"image": image[None]}))
     row = {key: array[0] for key, array in answer.items()}
     several = np.ndim(label) > 0
-    true = task.labels.told(label, names)
+    true = task.labels.describe(label, names)
     title = f"{'Labels' if several else 'Class'} {true}"
     if "index" not in row:
       title += f" (answer {answers.text(row, names)})"

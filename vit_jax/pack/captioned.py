@@ -121,7 +121,7 @@ class _Places(Captions):
     del names
     return self.chosen
 
-  def joined(self, rows: Sequence[Row]) -> list[Row]:
+  def join_rows(self, rows: Sequence[Row]) -> list[Row]:
     """One row for each image, with the place of its captions, and its class.
 
     Raises ValueError if two rows of an image are of different classes.
@@ -136,7 +136,7 @@ class _Places(Captions):
         )
     texts = [dataclasses.replace(r, values=r.values[:1]) for r in rows]
     placed = []
-    for row in super().joined(texts):
+    for row in super().join_rows(texts):
       self.counts.add(len(row.values))
       start = len(self.texts)
       self.texts.extend(json.dumps(row.values).encode())

@@ -13,7 +13,7 @@ import numpy as np
 from flax import traverse_util
 from jaxtyping import Float
 
-from vit_jax.data.reading.tokenizer import Tokenizer, cut, open_tokenizer
+from vit_jax.data.reading.tokenizer import Tokenizer, cut_lines, open_tokenizer
 from vit_jax.data.reading.tokenizer_files import TokenizerFiles
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models.grid import param_shapes
@@ -108,7 +108,7 @@ class LoadedText:
     if not texts:
       raise ValueError("there is no text to embed: give at least one.")
     ids = self.tokenizer(texts)
-    for line in cut(texts, self.tokenizer, self.longer):
+    for line in cut_lines(texts, self.tokenizer, self.longer):
       say(f"{self.source}: {line}")
     rows = []
     for start in range(0, len(ids), batch_size):

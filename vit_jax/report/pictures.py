@@ -68,7 +68,7 @@ def augmented(measured: Measured) -> list[Picture]:
     return []
   pictures = []
   for image, label in measured.dataset.augmented:
-    text = measured.task.labels.told(label, measured.class_names)
+    text = measured.task.labels.describe(label, measured.class_names)
     alt = f"Augmented example of {text}"
     pictures.append(photograph(image, alt, caption=text))
   return pictures

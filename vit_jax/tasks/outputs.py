@@ -152,7 +152,7 @@ class OutputsOutcome(Outcome):
   def label_and_answer(self, row: int) -> str:
     """The label of an example and the answer to it, in words."""
     label, answer = (
-      self.task.labels.told(x[row], self.names)
+      self.task.labels.describe(x[row], self.names)
       for x in (self.label, self.answers)
     )
     return f"{label}; answer: {answer}"

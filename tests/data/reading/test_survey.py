@@ -8,7 +8,7 @@ from PIL import Image
 from tests.data.pictures import encode, noise
 from vit_jax import data
 from vit_jax.data.reading.sources import open_splits
-from vit_jax.data.reading.survey import Survey, looks
+from vit_jax.data.reading.survey import Survey, look_at
 
 pillow_heif.register_heif_opener()
 
@@ -45,7 +45,7 @@ def survey(tmp_path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
   splits = open_splits(data.DataSettings(root=str(tmp_path / "odd")))
-  found = looks([splits.train, splits.eval])
+  found = look_at([splits.train, splits.eval])
   return Survey(splits.train.class_names, list(found))
 
 
@@ -62,7 +62,7 @@ def test_counts_and_sizes(survey):
 
 
 def test_odd_files(survey):
-  found = {what: sorted(names) for what, names in survey.odd.items()}
+  found = {what: sorted(names) for what, names in survey.oddities.items()}
   (cut,) = found.pop("unreadable")
   assert cut.startswith("test/y/cut.jpg: ") and "odd/" not in cut
   assert found == {
@@ -85,7 +85,7 @@ def test_duplicates(survey):
   """By pixels: the files differ."""
   found = {
     where: [sorted(group) for group in groups]
-    for where, groups in survey.same.items()
+    for where, groups in survey.copies.items()
   }
   same = ["again.bmp", "same.png", "twice.tif"]
   assert found == {

@@ -51,8 +51,8 @@ def test_a_test_split_chooses_no_threshold():
 
 def test_labels_in_words():
   labels, names = MultiLabelTask.labels, ("a", "b", "c", "d")
-  assert labels.told([1, 0, 0, 1], names) == "a, d"
-  assert labels.told([0, 0, 0, 0], names) == "no label"
+  assert labels.describe([1, 0, 0, 1], names) == "a, d"
+  assert labels.describe([0, 0, 0, 0], names) == "no label"
 
 
 def precision_by_loop(label, score):

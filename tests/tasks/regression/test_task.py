@@ -76,7 +76,7 @@ def test_the_headline_tells_each_target_as_their_units_differ():
 
 
 def test_a_number_in_words():
-  assert RegressionTask.labels.told([31.25], ("age",)) == "age 31.25"
+  assert RegressionTask.labels.describe([31.25], ("age",)) == "age 31.25"
 
 
 @pytest.mark.slow

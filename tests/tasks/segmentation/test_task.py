@@ -362,7 +362,9 @@ def test_the_facts_come_back():
   assert found == given and found.adapted(make_vit("Ti/4", 0)).num_classes == 4
   with pytest.raises(ValueError, match="classes"):
     given.with_facts({"targets": {"classes": "many"}})
-  assert given.labels.told([[0, 2], [IGNORED, 2]], ("a", "b", "c")) == "a, c"
+  assert (
+    given.labels.describe([[0, 2], [IGNORED, 2]], ("a", "b", "c")) == "a, c"
+  )
 
 
 @pytest.mark.slow

@@ -12,17 +12,18 @@ from jaxtyping import Int
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.reading.cells import Encode, Row
-from vit_jax.data.reading.class_rows import joined
+from vit_jax.data.reading.class_rows import join_rows
 from vit_jax.data.reading.labels import SINGLE, Labels, Names
 from vit_jax.data.reading.tables import column, fail
-from vit_jax.data.reading.tokenizer import cut
+from vit_jax.data.reading.tokenizer import cut_lines
 from vit_jax.data.reading.tokenizer_files import TokenizerFiles
 from vit_jax.runtime.printable import quoted
 
 TEXT = "text"
 """The array of a batch that has the ids of one caption of each image."""
 COLUMNS = ("caption", "captions", "text", "texts", "title", "txt")
-_FURTHER = ("comment", "sentence", "sentences")  # In files of labels alone.
+# Columns of captions in files of labels, but not in other sources.
+_FURTHER = ("comment", "sentence", "sentences")
 NONE = -1  # In place of the ids of a caption that an image does not have.
 
 
@@ -30,24 +31,24 @@ NONE = -1  # In place of the ids of a caption that an image does not have.
 class Captions(Labels):
   """The captions of an image: the ids of their tokens, int32 (M, T).
 
-  `encoded` makes them of the rows of a file, when it is opened, and `of_record`
+  `encode` makes them of the rows of a file, when it is opened, and `of_record`
   of a record, when it is read. A caption that an image does not have is all
   `NONE`.
 
   Attributes:
-    files: Those of the tokenizer; without, captions are only read.
-    most: M, the captions of an image that are kept.
-    length: T, where there is no tokenizer.
+    files: The files of the tokenizer; None reads captions without making ids.
+    most: M, the most captions of an image that are used.
+    length: T, if there is no tokenizer.
   """
 
   plural: str = "column of captions"
-  one = "column of captions"
+  singular = "column of captions"
   records = "tfds.captions"
   may_be_several = True
-  again = ""
+  further_rows = ""
   heading = "images"
-  twice = "twice"
-  apart = "there with different captions"
+  copies_alike = "twice"
+  copies_unlike = "there with different captions"
   files: TokenizerFiles | None = None
   most: int = 5
   length: int = 1
@@ -62,19 +63,19 @@ class Captions(Labels):
   def columns(self, names: Sequence[str]) -> Sequence[str]:
     return (column((*COLUMNS, *_FURTHER), names) or COLUMNS[0],)
 
-  def guessed(self, first: Mapping[str, Any]) -> Sequence[str]:
+  def guess_columns(self, first: Mapping[str, Any]) -> Sequence[str]:
     del first
     return ()
 
-  def joined(self, rows: Sequence[Row]) -> list[Row]:
-    """One row for each image, which has the captions of all of its rows.
+  def join_rows(self, rows: Sequence[Row]) -> list[Row]:
+    """One row for each image, with the captions of all of its rows.
 
     Raises ValueError if two rows of an image are of different splits.
     """
-    return joined(map(_collect_captions, rows), self.together)
+    return join_rows(map(_collect_captions, rows), self.merge)
 
-  def together(self, before: Row, row: Row) -> Row:
-    """The row before, with the captions of both."""
+  def merge(self, before: Row, row: Row) -> Row:
+    """The row before, with the captions of both rows."""
     return dataclasses.replace(before, values=[*before.values, *row.values])
 
   def remarks(self, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
@@ -89,10 +90,10 @@ class Captions(Labels):
         "is the only pair to train on: a pair is compared with others, so give "
         "two or more",
       )
-    return self.names, self.encoded
+    return self.names, self.encode
 
-  def encoded(self, rows: Sequence[Row]) -> Int[np.ndarray, "N M T"]:
-    """The captions of rows, from `joined`."""
+  def encode(self, rows: Sequence[Row]) -> Int[np.ndarray, "N M T"]:
+    """The captions of rows, from `join_rows`."""
     return self.ids([row.values for row in rows])
 
   def of_record(self, captions: Sequence[str]) -> Any:
@@ -101,15 +102,15 @@ class Captions(Labels):
 
   def ids(self, captions: Sequence[Sequence[str]]) -> np.ndarray:
     """The ids of the captions of images, (N, M, T)."""
-    spec = self.spec(1)
-    labels = np.full((len(captions), *spec.shape), NONE, np.int32)
-    kept = [texts[: self.most] for texts in captions]
+    shape = self.spec(1).shape
+    labels = np.full((len(captions), *shape), NONE, np.int32)
+    used = [texts[: self.most] for texts in captions]
     if self.files is None:
       labels[:, 0] = 0
       return labels
-    flat = [text for texts in kept for text in texts]
+    flat = [text for texts in used for text in texts]
     rows = iter(self.files.tokenizer(flat) if flat else ())
-    for label, texts in zip(labels, kept, strict=True):
+    for label, texts in zip(labels, used, strict=True):
       for place in range(len(texts)):
         label[place] = next(rows)
     return labels
@@ -125,36 +126,36 @@ class Captions(Labels):
         "captions, and only the first are used: set --config.pairs.captions to "
         "use more."
       )
-    lines += self.cut([t for row in rows for t in row.values[: self.most]])
-    return lines
+    used = [text for row in rows for text in row.values[: self.most]]
+    return lines + self.cut_lines(used)
 
-  def shown(self, label: np.ndarray, names: Names) -> str:
+  def label_text(self, label: np.ndarray, names: Names) -> str:
     """The first caption of an image, about as it was written."""
     del names
     if self.files is None or label[0, 0] == NONE:
       return ""
     return self.files.text(label[0])
 
-  def told(self, label: Any, names: Sequence[str]) -> str:
-    return self.shown(np.asarray(label), tuple(names))
+  def describe(self, label: Any, names: Sequence[str]) -> str:
+    return self.label_text(np.asarray(label), tuple(names))
 
-  def kept(self, label: np.ndarray, count: int) -> np.ndarray:
-    """Nothing: its lines say how many captions there are."""
+  def summarise(self, label: np.ndarray, count: int) -> np.ndarray:
+    """0 for all labels, as `warnings` says how many captions there are."""
     del label, count
     return np.array(0)
 
-  def cut(self, texts: Sequence[str]) -> list[str]:
-    """A line if texts have more tokens than the tower reads."""
+  def cut_lines(self, texts: Sequence[str]) -> list[str]:
+    """A line if texts have more tokens than the text tower reads."""
     files = self.files
     if files is None:
       return []
-    return cut(texts, files.tokenizer, lambda: files.longer, "captions")
+    return cut_lines(texts, files.tokenizer, lambda: files.longer, "captions")
 
 
 def captions_and_classes(columns: Sequence[str]) -> tuple[Names, Names]:
-  """The column of captions and that of classes, each if there is one.
+  """The column of captions and that of classes, each () if there is none.
 
-  Beside classes, captions are sure only if their column says so.
+  Beside a column of classes, only one called caption or captions has captions.
   """
   classes = tuple(name for name in SINGLE.columns(columns) if name in columns)
   candidates = COLUMNS[:2] if classes else (*COLUMNS, *_FURTHER)
@@ -176,13 +177,13 @@ CAPTIONS = Captions()
 
 
 def _collect_captions(row: Row) -> Row:
-  """The row with all of its captions, of whatever cell."""
+  """The row with all of its captions as its values, from whatever cell."""
   texts = [text for value in row.values for text in _texts(row, value)]
   return dataclasses.replace(row, values=texts)
 
 
 def is_whole(text: str) -> bool:
-  """Whether a text has no half of a character, which JSON can hold."""
+  """Whether a text has no lone surrogate, half a character, as JSON can."""
   try:
     text.encode()
   except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""A row of labels: parts what its cells hold, or tells where they may be."""
+"""A row of a file of labels, and how the text of a cell is read."""
 
 import ast
 import collections
@@ -19,14 +19,14 @@ _LIST = re.compile(r"\s*(\[|[({]\s*['\"])")
 _LIST_OF_TEXTS = re.compile(r"\[\s*['\"]")
 _NEIGHBOURS = re.compile(r"['\"]\s*['\"]")
 _LONGEST = 1 << 16  # Letters of a list in Python's notation.
-# Marks that may part labels; _IN_NAMES may also be part of a name.
+# Marks that may separate labels; those of _IN_NAMES may also be part of a name.
 _MARKS = (",", ";", "|", "/", "+", "&", ":")
 _BRACKETS = ("[]", "{}", "()")
 _IN_NAMES = (" ", "_", "-")
 MARKS = (*_MARKS, *_IN_NAMES)
 """Characters that may separate labels in a text."""
 _AT_MARKS = re.compile(f"[{re.escape(''.join(_MARKS))}]")
-_WORDS = 3  # A sentence has as many at least.
+_WORDS = 3  # The fewest words of a sentence.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,16 +47,16 @@ Encode = Callable[[Sequence[Row]], np.ndarray]
 
 
 def values_of(value: Any, separator: str | None) -> Any:
-  """The value of a cell, or a list of those that it holds.
+  """The value of a cell, or a list of the values that it holds.
 
   Args:
     value: A text may hold several values, or be a list in the notation of JSON
-      or Python. Others stay as they are.
-    separator: The characters that part values; None leaves this to the kind of
-      labels.
+      or Python. Other values stay as they are.
+    separator: The characters that separate values; None leaves them to the kind
+      of labels.
 
   Raises:
-    ValueError: if a text begins as such a list, but is damaged.
+    ValueError: if a text begins like such a list, but is none.
   """
   if not isinstance(value, str) or separator == AS_BEFORE:
     return value
@@ -66,58 +66,74 @@ def values_of(value: Any, separator: str | None) -> Any:
 
 
 def parts_of(text: str, separator: str) -> list[str]:
-  """The parts between any of the characters; spaces count if alone."""
+  """The parts of a text between separators, which are single characters.
+
+  Spaces separate parts only if there is no other separator.
+  """
   marks = separator.strip()
   parts = re.split(f"[{re.escape(marks)}]", text) if marks else text.split()
   return [part.strip() for part in parts if part.strip()]
 
 
-def put_together(
+def find_separator(
   names: Iterable[str], of_one: bool = False
 ) -> tuple[str, list[str]]:
-  """The separators that seem to part labels in names, and such names.
+  """The separator that seems to part labels in names, and the names with it.
 
-  Of such a name, all parts occur in others. Where each image has `of_one`
-  label, or commas part what is combined anew, it suffices that one does. Both
-  are empty if there are none.
+  All parts of such a name occur in other names. One part suffices if each image
+  has `of_one` label, or if commas seem to combine labels anew. The separator is
+  "" and there are no names if none seem to be several labels.
   """
   names = [*names]
   for brackets in _BRACKETS:
     if names and all(name[:1] + name[-1:] == brackets for name in names):
-      mark, found = put_together([name[1:-1] for name in names], of_one)
+      mark, found = find_separator([name[1:-1] for name in names], of_one)
       inside = [brackets[0] + name + brackets[1] for name in found]
       return (brackets + mark, inside) if mark.strip() else ("", [])
-  there = {*names}
   for mark in MARKS:
     parts = {name: parts_of(name, mark) for name in names if mark in name}
     several = {name: each for name, each in parts.items() if len(each) > 1}
-    whole = (name for name in names if name not in several)
-    counts = collections.Counter(whole)
-    counts.update(part for each in several.values() for part in {*each})
-    likely = mark in _MARKS or (of_one and mark == " ")
-    some = any if of_one and mark in (",", " ") else all
-    if mark == "," and _are_combined(several.values(), counts, there):
-      some = any
-    found = [
-      name
-      for name, each in several.items()
-      if some(counts[part] > 1 for part in each)
-      and (likely or not there.isdisjoint(each))
-    ]
+    found = _combined_names(mark, names, several, of_one)
     if found and 2 * len(found) >= len(several):
       return mark, found
   return "", []
 
 
-def are_sentences(texts: Sequence[Any], of: int) -> bool:
-  """Whether the different texts of so many cells are captions, it seems.
+def _combined_names(
+  mark: str,
+  names: Sequence[str],
+  several: Mapping[str, Sequence[str]],
+  of_one: bool,
+) -> list[str]:
+  """The names that seem to be several labels, separated by a mark.
 
-  Most cells are different, and have three words or more without a mark that
-  parts labels.
+  `several` has the parts of each name in which the mark occurs.
+  """
+  there = {*names}
+  counts = collections.Counter(name for name in names if name not in several)
+  counts.update(part for each in several.values() for part in {*each})
+  likely = mark in _MARKS or (of_one and mark == " ")
+  one_suffices = of_one and mark in (",", " ")
+  if mark == "," and _are_combined(several.values(), counts, there):
+    one_suffices = True
+  found = []
+  for name, parts in several.items():
+    recur = [counts[part] > 1 for part in parts]
+    are_labels = any(recur) if one_suffices else all(recur)
+    if are_labels and (likely or not there.isdisjoint(parts)):
+      found.append(name)
+  return found
+
+
+def are_sentences(texts: Sequence[Any], num_cells: int) -> bool:
+  """Whether the different texts in `num_cells` cells seem to be captions.
+
+  Then most cells differ, and most texts have three words or more in a row
+  without a mark that may separate labels.
   """
   parts = [_AT_MARKS.split(str(text)) for text in texts]
   long = sum(any(len(p.split()) >= _WORDS for p in each) for each in parts)
-  return 2 * long > len(texts) and 2 * len(texts) > of
+  return 2 * long > len(texts) and 2 * len(texts) > num_cells
 
 
 def _are_combined(
@@ -125,15 +141,19 @@ def _are_combined(
 ) -> bool:
   """Whether parts of names are labels that images have together.
 
-  Either two parts of a name recur, or one of them is a name by itself. That
-  only one recurs says nothing: places have their country behind a comma.
+  They are if two parts of a name recur, or one that recurs is a name by itself.
+  A single part that recurs proves nothing: the name of a city may be followed
+  by a comma and its country.
   """
   recur = [{part for part in each if counts[part] > 1} for each in lists]
   return any(len(parts) > 1 or parts & there for parts in recur)
 
 
 def _literal(text: str) -> Any:
-  """A list that is written as a text, or the text if it is none."""
+  """The list that a text holds, or the text if it holds none.
+
+  Raises ValueError if it begins like a list of texts and is none.
+  """
   values = _evaluated(text.strip())
   if isinstance(values, list | tuple | set) and all(
     isinstance(value, str | int | float) for value in values
@@ -148,14 +168,14 @@ def _literal(text: str) -> Any:
 
 
 def _evaluated(text: str) -> Any:
-  """The value in the notation of JSON or else of Python; None if it is none."""
+  """The value of a text in the notation of JSON or Python; None without one."""
   try:
     return json.loads(text)
   except (ValueError, RecursionError):
     if len(text) > _LONGEST or _joins_texts(text):
       return None
   with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Those about odd escapes.
+    warnings.simplefilter("ignore")  # Python warns about odd escapes.
     try:
       return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
@@ -182,5 +202,5 @@ def _joins_texts(text: str) -> bool:
 
 
 def has_decimal_comma(row: Row, value: Any) -> bool:
-  """Whether the comma in a value such as "1,5" is that of a decimal."""
+  """Whether the comma in a value such as "1,5" is a decimal comma."""
   return row.decimal_comma and isinstance(value, str) and value.count(",") == 1

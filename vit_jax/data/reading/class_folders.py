@@ -1,4 +1,4 @@
-"""Looks into class folders for what says that they are none."""
+"""Looks into class folders for signs that they are no classes."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from vit_jax.data.reading.split_names import (
 )
 from vit_jax.runtime.printable import printable_path as text
 
-_DEEPEST = 8  # Folders that hold a single folder, one in the other.
+_DEEPEST = 8  # Levels of folders that hold a single folder.
 _MOST = 64  # Class folders that are looked into.
 _PARTS = frozenset(
   "batch chunk cv fold folds kfold part partition shard split subset".split()
 )
-"""Words of folders that part one data set, as fold_1."""
+"""Words of folders that hold parts of one data set, as fold_1."""
 _OF_IMAGES = frozenset(
   "image images img imgs photo photos picture pictures".split()
 )
@@ -30,7 +30,7 @@ class Found(NamedTuple):
   """The facts about class folders.
 
   Attributes:
-    copies: Those that hold all the others again.
+    copies: The names of folders that hold copies of all the others.
     notes: Lines on what may be a mistake.
   """
 
@@ -39,7 +39,14 @@ class Found(NamedTuple):
 
 
 class _Inside(NamedTuple):
-  """The names of the folders in a class folder, or in one that it leads to."""
+  """The names of the folders in a class folder.
+
+  Attributes:
+    place: The class folder, or a folder that it leads to: one that lies alone
+    in
+      it, or in a folder that does.
+    names: The names of the folders in `place`.
+  """
 
   place: bytes
   names: frozenset[bytes]
@@ -48,7 +55,8 @@ class _Inside(NamedTuple):
 def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
   """Looks into some of the class folders in a folder, which have these names.
 
-  Raises ValueError if `strict` and they are no classes, or one may be another.
+  With `strict`, raises ValueError if they are no classes, or if one may be a
+  copy of the others.
   """
   insides = _insides(folder, names)
   copies = _copies(folder, names, insides, strict)
@@ -61,11 +69,11 @@ def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
   if first and mask_names.are_beside(first.place, sorted(common)):
     return Found(copies, [])
   if len(common) < 2:
-    return Found(copies, _maybe_parts(folder, names))
+    return Found(copies, _lines_on_parts(folder, names))
   shown = " and ".join(repr(text(name)) for name in sorted(common)[:2])
   if len(insides) == len(names) and not _PARTS.isdisjoint(_alike(names)):
     raise ValueError(
-      f"{text(folder)!r} has {_first(names)}, which look like parts of one "
+      f"{text(folder)!r} has {_shown(names)}, which look like parts of one "
       f"data set, as each holds {shown}: put those to train on together into a "
       "folder train, and the others into val, or give one of them."
     )
@@ -78,7 +86,11 @@ def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
 
 
 def _insides(folder: bytes, names: Sequence[bytes]) -> dict[bytes, _Inside]:
-  """The folders in class folders, in those that may be none before all."""
+  """The folders inside of class folders, by the class folders' names.
+
+  Of many class folders only some are looked into, besides those whose names
+  say that they may be no classes.
+  """
   own = os.path.basename(os.path.abspath(folder)).lower()
   odd = [n for n in names if n.lower() == own or is_plain(n) or named(n)]
   looked_into = [*odd, *names[:_MOST]] if len(names) > _MOST else names
@@ -86,7 +98,10 @@ def _insides(folder: bytes, names: Sequence[bytes]) -> dict[bytes, _Inside]:
 
 
 def _inside(folder: bytes) -> _Inside:
-  """Goes down as long as a folder holds a single one, which is no split."""
+  """The folders in a folder, or in the last of a chain of single folders.
+
+  A folder that is named after a split ends the chain.
+  """
   found = peek(folder)
   for _ in range(_DEEPEST):
     if len(found) != 1 or split_named(found[0]):
@@ -104,7 +119,10 @@ def _copies(
   insides: Mapping[bytes, _Inside],
   strict: bool,
 ) -> frozenset[bytes]:
-  """The folders that hold folders of the same names as all others have."""
+  """The folders that hold folders of the same names as all others.
+
+  With `strict`, raises ValueError for one that holds only some of these names.
+  """
   all_names = {*names}
   repeated = {}
   for name, (place, inside) in insides.items():
@@ -131,7 +149,7 @@ def _copies(
 def _check_splits(insides: Mapping[bytes, _Inside]) -> None:
   """Raises ValueError if a class folder holds the folders of splits.
 
-  A folder train alone is one if it holds class folders.
+  A single folder train counts as a split if it holds class folders.
   """
   for name, (place, inside) in insides.items():
     found = [one for one in map(named, sorted(inside)) if one]
@@ -150,14 +168,14 @@ def _check_splits(insides: Mapping[bytes, _Inside]) -> None:
 
 def _common(insides: Mapping[bytes, _Inside]) -> frozenset[bytes]:
   """The names of the folders that all class folders have."""
-  first, *others = [inside.names for inside in insides.values()] or [
-    frozenset()
-  ]
-  return first.intersection(*others) if others else frozenset()
+  if len(insides) < 2:
+    return frozenset()
+  first, *others = [inside.names for inside in insides.values()]
+  return first.intersection(*others)
 
 
-def _maybe_parts(folder: bytes, names: Sequence[bytes]) -> list[str]:
-  """A line if folders are called as parts of one data set, as part_1.
+def _lines_on_parts(folder: bytes, names: Sequence[bytes]) -> list[str]:
+  """A line if folders are named like parts of one data set, as part_1.
 
   Raises ValueError if their names say that they hold images, as images_001.
   """
@@ -166,7 +184,7 @@ def _maybe_parts(folder: bytes, names: Sequence[bytes]) -> list[str]:
   of_images = not _OF_IMAGES.isdisjoint(alike)
   if of_images and (are_parts or is_plain(names[0])):
     raise ValueError(
-      f"{text(folder)!r} has {_first(names)}, whose names are no more than "
+      f"{text(folder)!r} has {_shown(names)}, whose names are no more than "
       "a word for images and a number: give the labels in a file, "
       "--config.data.labels_file=FILE.csv, or sort the images into a folder "
       "for each class."
@@ -174,7 +192,7 @@ def _maybe_parts(folder: bytes, names: Sequence[bytes]) -> list[str]:
   if not are_parts:
     return []
   line = (
-    f"{_first(names)} are named like parts of one data set, and are taken for "
+    f"{_shown(names)} are named like parts of one data set, and are taken for "
     "classes: if they are not, give the labels in a file, "
     "--config.data.labels_file=FILE.csv."
   )
@@ -182,10 +200,11 @@ def _maybe_parts(folder: bytes, names: Sequence[bytes]) -> list[str]:
 
 
 def _alike(names: Sequence[bytes]) -> set[str]:
-  """The words of two or more names that are alike but for a number."""
+  """The words of the names if all are alike but for a number, else none."""
   found = {tuple(words(name)) for name in names}
   return {*found.pop()} if len(found) == 1 and len(names) > 1 else set()
 
 
-def _first(names: Sequence[bytes]) -> str:
+def _shown(names: Sequence[bytes]) -> str:
+  """The first names, for a message."""
   return ", ".join(map(text, names[:3]))

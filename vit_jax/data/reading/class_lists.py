@@ -1,7 +1,7 @@
 """Checks the lists of class names beside a data set that TFDS prepared.
 
-TFDS believes a list that a power cut or an interrupted copy has shortened, and
-numbers the classes of an empty one.
+TFDS accepts a list that a power cut or an interrupted copy has shortened, and
+names the classes of an empty one by their numbers.
 """
 
 import hashlib
@@ -12,15 +12,15 @@ from etils import epath
 from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.printable import quoted
 
-SUMS = "sha256sums.txt"  # It has the checksums of a packed folder's files.
+SUMS = "sha256sums.txt"  # The file with the checksums of a packed folder.
 
 
 def check_class_lists(folder: epath.Path, counts: Mapping[str, int]) -> None:
-  """Raises ValueError, which names the file, unless the lists are whole.
+  """Raises ValueError, which names the file, unless the lists are complete.
 
   Args:
     folder: The folder of the data set; it may have checksums, as `pack` writes.
-    counts: The number of classes of each feature, by features.json.
+    counts: The number of classes of each feature, as features.json says.
   """
   sums = read_sums(_read(folder / SUMS) or b"")
   for feature, count in counts.items():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from vit_jax.data.reading.cells import Encode, Row
-from vit_jax.data.reading.columns import one_hot
+from vit_jax.data.reading.columns import places_of_ones
 from vit_jax.data.reading.tables import fail
 from vit_jax.runtime.printable import composed, first_of, printable
 
@@ -20,13 +20,13 @@ _NAMED = 12  # Labels that a message names.
 
 
 def fit(columns: Sequence[str], rows: Sequence[Row]) -> tuple[Names, Encode]:
-  """The names of the classes, and how rows are encoded; `Labels.fit`."""
+  """The names of the classes, and a function that encodes rows."""
   if len(columns) > 1:
-    encode = functools.partial(one_hot, columns)
+    encode = functools.partial(places_of_ones, columns)
     encode(rows)
     return tuple(columns), encode
   read = functools.partial(_single, columns[0])
-  names, places = indexed(read, rows, least=2)
+  names, places = index_names(read, rows, least=2)
 
   def encode(rows: Sequence[Row]) -> np.ndarray:
     return np.array([*map(places, rows)], np.int32).reshape(len(rows))
@@ -35,25 +35,26 @@ def fit(columns: Sequence[str], rows: Sequence[Row]) -> tuple[Names, Encode]:
 
 
 def fit_to(columns: Sequence[str], names: Names) -> Encode:
-  """How rows are encoded for names that are known already; `Labels.fit_to`."""
+  """A function that encodes rows for names that are known already."""
   if len(columns) == 1:
-    places = known(functools.partial(_single, columns[0]), names)
+    places = finder_of_places(functools.partial(_single, columns[0]), names)
     return lambda rows: np.array([places(row)[0] for row in rows], np.int32)
   place = {composed(name): k for k, name in enumerate(names)}
   if lacks := [name for name in columns if composed(name) not in place]:
-    raise ValueError(f"{_unknown(lacks[0], names)}.")
+    raise ValueError(f"{_unknown_label(lacks[0], names)}.")
   order = np.array([place[composed(name)] for name in columns], np.int32)
-  return lambda rows: order[one_hot(columns, rows)]
+  return lambda rows: order[places_of_ones(columns, rows)]
 
 
-def known(
+def finder_of_places(
   read: Callable[[Row], list[str]],
   names: Names,
   advice: Callable[[str], str] | None = None,
 ) -> Callable[[Row], list[int]]:
-  """The places in `names` of those of a row, which must be among them.
+  """A function that finds the places in `names` of the names in a row.
 
-  `advice` ends the message on a name that is not.
+  `read` gives the names in a row. The function raises ValueError if one of them
+  is not among `names`; `advice` then gives the end of the message.
   """
   index = {composed(name): k for k, name in enumerate(names)}
 
@@ -61,19 +62,20 @@ def known(
     read_names = read(row)
     for name in read_names:
       if composed(name) not in index:
-        problem = f"has {_unknown(name, names)}"
+        problem = f"has {_unknown_label(name, names)}"
         fail(row.place, problem + (advice(name) if advice else ""))
     return [index[composed(name)] for name in read_names]
 
   return places
 
 
-def _unknown(name: str, names: Names) -> str:
+def _unknown_label(name: str, names: Names) -> str:
+  """The words of a message on a label that is none of a run's names."""
   shown = first_of(names, _NAMED)
   return f"the label {name!r}, which the run does not know; it has {shown}"
 
 
-def alike(before: Row, row: Row, hint: str) -> Row:
+def merge_equal(before: Row, row: Row, hint: str) -> Row:
   """The first of two rows of an image; raises ValueError if they disagree."""
   if before.values == row.values:
     return before
@@ -81,12 +83,12 @@ def alike(before: Row, row: Row, hint: str) -> Row:
   fail(row.place, f"{problem}: keep one row for a file{hint}")
 
 
-def joined(
-  rows: Iterable[Row], together: Callable[[Row, Row], Row]
+def join_rows(
+  rows: Iterable[Row], merge: Callable[[Row, Row], Row]
 ) -> list[Row]:
-  """One row for each image; `together` makes one of two rows of an image.
+  """One row for each image; `merge` makes one of two rows of an image.
 
-  Raises ValueError as `together` does, and for rows of an image that name
+  Raises ValueError as `merge` does, and for rows of an image that name
   different splits or groups.
   """
   first: dict[str, Row] = {}
@@ -107,14 +109,18 @@ def joined(
         f"puts {row.file!r} into the group {row.group!r}, and {before.place} "
         f"into {before.group!r}: an image belongs to one",
       )
-    first[file] = together(before, row)
+    first[file] = merge(before, row)
   return [*first.values()]
 
 
-def indexed(
+def index_names(
   read: Callable[[Row], list[str]], rows: Sequence[Row], least: int
 ) -> tuple[Names, Callable[[Row], list[int]]]:
-  """The names in the rows, in their order, and the places of those of a row."""
+  """The names in the rows, sorted, and a function that finds those of a row.
+
+  The function returns their places among the names, and raises ValueError for
+  a name that no training row has. Raises ValueError for fewer than `least`.
+  """
   names = sorted({name for row in rows for name in read(row)})
   if all(name.isdecimal() for name in names):
     names.sort(key=int)
@@ -137,6 +143,7 @@ def indexed(
 
 
 def _single(column: str, row: Row) -> list[str]:
+  """The only label of a row, in a list; raises ValueError unless it has one."""
   (value,) = row.values
   if isinstance(value, list):
     fail(row.place, f"has {column}={value!r}; data.task=multilabel takes lists")

@@ -1,7 +1,7 @@
-"""Tells which column of a table names the images, and which have the labels.
+"""Finds the column of a table that names the images, and those of the labels.
 
-The cells decide, whatever the columns are called: those of the images name
-files. The name of a column decides only between several that fit.
+The cells decide, whatever the columns are called: those that name images are
+names of files. The name of a column decides only between several that fit.
 """
 
 import csv
@@ -25,8 +25,8 @@ from vit_jax.data.settings import DataSettings
 
 SPLIT = "split"
 LOOKED_AT = 64
-"""The rows whose cells are looked at."""
-_LOOKED_FOR = 16  # Those whose files are looked for.
+"""The number of rows whose cells are looked at."""
+_LOOKED_FOR = 16  # The number of rows whose files are looked for.
 _MOST_ODD = 3  # Values beside 0 and 1 that may all mean "unknown".
 # Columns that number the rows; pandas writes the first two kinds.
 _INDEX = re.compile(r"|unnamed: ?\d+|level_0|index|id|idx|no\.?|nr\.?|row|#")
@@ -42,7 +42,7 @@ class Roles(NamedTuple):
     labels: The columns of the labels.
     others: The columns that may have labels, `labels` among them.
     are_named: Whether the names of the columns, or the settings, say all this.
-    notes: Lines on what was taken.
+    notes: Lines on the columns that were chosen, and on those left out.
   """
 
   file: str
@@ -55,15 +55,15 @@ class Roles(NamedTuple):
 def roles_of(
   place: str, rows: Sequence[Cells], settings: DataSettings, labels: Labels
 ) -> Roles:
-  """The roles of the columns of a table, by its first rows, one or more.
+  """The roles of the columns of a table, by one or more of its first rows.
 
-  Raises ValueError, which names `place`, if none has images, or it cannot be
-  told which have the labels.
+  Raises ValueError, which names `place`, if no column names images, or it
+  cannot be told which columns have the labels.
   """
   header = [*rows[0]]
-  file, notes = _files(place, rows, settings)
-  others, unread = _others(file, rows, settings)
-  columns, are_named = _labels(place, others, rows, settings, labels)
+  file, notes = _image_column(place, rows, settings)
+  others, unread = _label_candidates(file, rows, settings)
+  columns, are_named = _label_columns(place, others, rows, settings, labels)
   if file not in columns_called_files(header) and not settings.file_column:
     are_named = False
   if not are_named:
@@ -78,22 +78,25 @@ def roles_of(
   return Roles(file, columns, others, are_named, notes + unread)
 
 
-def images_column(
+def image_column(
   place: str, rows: Sequence[Cells], settings: DataSettings
 ) -> str:
   """The column that names the images; raises ValueError as `roles_of`."""
-  return _files(place, rows, settings)[0]
+  column, _ = _image_column(place, rows, settings)
+  return column
 
 
-def may_have_labels(
+def label_candidates(
   place: str, rows: Sequence[Cells], settings: DataSettings
 ) -> list[str]:
   """The columns that may have labels; raises ValueError as `roles_of`."""
-  return _others(_files(place, rows, settings)[0], rows, settings)[0]
+  column = image_column(place, rows, settings)
+  candidates, _ = _label_candidates(column, rows, settings)
+  return candidates
 
 
 def names_in(text: str, header: Sequence[str]) -> list[str]:
-  """The columns that `data.label_columns` lists, as it may quote them."""
+  """The columns that `data.label_columns` lists; it may quote their names."""
   if text.strip() in header:
     return [text.strip()]
   names = next(csv.reader([text], skipinitialspace=True), [])
@@ -102,16 +105,21 @@ def names_in(text: str, header: Sequence[str]) -> list[str]:
 
 def as_text(names: Sequence[str]) -> str:
   """The names of columns as `data.label_columns` lists them."""
-  return ",".join(
-    '"{}"'.format(name.replace('"', '""')) if {*',"'} & {*name} else name
-    for name in names
-  )
+  listed = []
+  for name in names:
+    if {*',"'} & {*name}:
+      name = '"{}"'.format(name.replace('"', '""'))
+    listed.append(name)
+  return ",".join(listed)
 
 
-def _files(
+def _image_column(
   place: str, rows: Sequence[Cells], settings: DataSettings
 ) -> tuple[str, list[str]]:
-  """The column that names the images, and a line if another may do so too."""
+  """The column that names the images, and a line if another may do so too.
+
+  Raises ValueError if there is none.
+  """
   header = [*rows[0]]
   if settings.file_column:
     if settings.file_column in header:
@@ -123,18 +131,21 @@ def _files(
       "files",
     )
   called = columns_called_files(header)
-  cells = {name: _filled(name, rows) for name in header if name != SPLIT}
-  fitting = [name for name, each in cells.items() if _mostly(_ends, each)]
+  cells = {name: _cells_of(name, rows) for name in header if name != SPLIT}
+  fitting = [
+    name for name, each in cells.items() if _mostly(_ends_like_image, each)
+  ]
   lookup = Lookup(os.fsencode(settings.root or "."))
 
   def there(name: str) -> bool:
-    return _mostly(lambda cell: _is_there(lookup, cell), cells[name], True)
+    first = cells[name][:_LOOKED_FOR]
+    return _mostly(lambda cell: _is_there(lookup, cell), first)
 
   for name in called:
     if name in fitting or there(name):
       return name, []
   found = [*filter(there, fitting)] or fitting or [*filter(there, cells)]
-  if any(_ends(name) or _is_there(lookup, name) for name in found):
+  if any(_ends_like_image(name) or _is_there(lookup, name) for name in found):
     fail(
       place,
       f"follows a line that names no columns ({list_columns(header)}): a first "
@@ -178,13 +189,13 @@ def _fail_without_files(
   fail(place, f"{problem}, and {advice}")
 
 
-def _others(
+def _label_candidates(
   file: str, rows: Sequence[Cells], settings: DataSettings
 ) -> tuple[list[str], list[str]]:
-  """The columns that may have labels, and lines on what is left out.
+  """The columns that may have labels, and lines on those that are left out.
 
-  They are all but those of the images, splits and groups, and of the numbers of
-  the rows.
+  Left out are the columns of the images, of splits and groups, and of the
+  numbers of the rows.
   """
   apart = (file, SPLIT, settings.group_column)
   names = [name for name in rows[0] if name not in apart]
@@ -194,7 +205,7 @@ def _others(
     read = [name for name in names if name in chosen]
   else:
     read = names
-    splits = [n for n in names if _all(_is_split, _filled(n, rows))]
+    splits = [n for n in names if _all_pass(_is_split, _cells_of(n, rows))]
     index = [n for n in names if n not in splits and _is_index(n, rows)]
     if left := [n for n in names if n not in (*splits, *index)]:
       read = left
@@ -207,19 +218,19 @@ def _others(
       f"the column {name!r} seems to name splits, and is not read: rename it "
       f"{SPLIT} to use it."
       for name in names
-      if name not in read and _all(_is_split, _filled(name, rows))
+      if name not in read and _all_pass(_is_split, _cells_of(name, rows))
     ]
   return (names if settings.label_columns else read), lines
 
 
-def _labels(
+def _label_columns(
   place: str,
   others: Sequence[str],
   rows: Sequence[Cells],
   settings: DataSettings,
   labels: Labels,
 ) -> tuple[list[str], bool]:
-  """The columns of the labels, and whether they are called so.
+  """The columns of the labels, and whether their names say so.
 
   Raises ValueError if it cannot be told which they are.
   """
@@ -228,14 +239,14 @@ def _labels(
   if settings.label_columns:
     columns = names_in(settings.label_columns, others)
     if lacks := [name for name in columns if name not in there]:
-      _fail_without(place, lacks[0], header)
+      _fail_without_column(place, lacks[0], header)
     return columns, True
   columns = [*labels.columns(others)]
   if {*columns} <= there:
     return columns, True
   if len(others) == 1:
     return [*others], False
-  if not labels.may_be_several and (odd := _in_bits(others, rows)):
+  if not labels.may_be_several and (odd := _odd_cells(others, rows)):
     flag = f"--config.data.unknown={shlex.quote(','.join(odd))}"
     fail(
       place,
@@ -244,16 +255,16 @@ def _labels(
       f"which some are unknown, are learned with "
       f"--config.data.task=multilabel {flag}",
     )
-  first = {name: _first(name, rows, settings) for name in others}
-  if guessed := labels.guessed(first):
-    return [*guessed], True  # `label_file` says so.
+  first = {name: _first_known(name, rows, settings) for name in others}
+  if guessed := labels.guess_columns(first):
+    return [*guessed], True  # `label_file` prints a line on them.
   if not others:
     fail(
       place,
       f"has no column {columns[0]!r}: its columns are {list_columns(header)}, "
       "and none is left for the labels; add one",
     )
-  example = next((n for n in others if _repeats(_filled(n, rows))), others[0])
+  example = next((n for n in others if _repeats(_cells_of(n, rows))), others[0])
   fail(
     place,
     f"has no column {columns[0]!r}, and several that may be it: "
@@ -264,21 +275,24 @@ def _labels(
   raise AssertionError
 
 
-def _first(name: str, rows: Sequence[Cells], settings: DataSettings) -> Any:
-  """The first cell of a column that says something; "" if there is none."""
+def _first_known(
+  name: str, rows: Sequence[Cells], settings: DataSettings
+) -> Any:
+  """The first cell of a column with a known value; "" if there is none."""
   unknown = unknown_cells(settings.unknown)
-  told = (cell for cell in _filled(name, rows) if plain(cell) not in unknown)
-  return next(told, "")
+  known = (cell for cell in _cells_of(name, rows) if plain(cell) not in unknown)
+  return next(known, "")
 
 
-def _in_bits(others: Sequence[str], rows: Sequence[Cells]) -> list[str]:
-  """The few words and marks in columns that mostly have 0 and 1; else none.
+def _odd_cells(others: Sequence[str], rows: Sequence[Cells]) -> list[str]:
+  """The few words and marks in columns that mostly have 0 and 1.
 
-  Numbers beside 0 and 1 may be what is to be learned.
+  The list is empty for other columns, and if there are other numbers than 0 and
+  1, which may be what is to be learned.
   """
   odd: set[str] = set()
   for name in others:
-    cells = _filled(name, rows)
+    cells = _cells_of(name, rows)
     there = [str(cell).strip() for cell in cells if as_bit(cell) is None]
     if 2 * len(there) >= len(cells) or any(map(str.isdecimal, there)):
       return []
@@ -286,32 +300,31 @@ def _in_bits(others: Sequence[str], rows: Sequence[Cells]) -> list[str]:
   return sorted(odd) if len(others) > 1 and len(odd) <= _MOST_ODD else []
 
 
-def _fail_without(place: str, name: str, header: Sequence[str]) -> None:
+def _fail_without_column(place: str, name: str, header: Sequence[str]) -> None:
+  """Raises ValueError for a column of labels that the table does not have."""
   problem = f"has no column {name!r}; its columns are {list_columns(header)}"
   advice = "data.label_columns names the columns of the labels"
   fail(place, f"{problem}, and {advice}")
 
 
-def _filled(name: str, rows: Sequence[Cells]) -> list[Any]:
+def _cells_of(name: str, rows: Sequence[Cells]) -> list[Any]:
   """The cells of a column that are not empty."""
   cells = (row.get(name) for row in rows)
   return [cell for cell in cells if not is_empty(cell)]
 
 
-def _all(test: Callable[[Any], bool], cells: Sequence[Any]) -> bool:
+def _all_pass(test: Callable[[Any], bool], cells: Sequence[Any]) -> bool:
+  """Whether there are cells, and all of them pass a test."""
   return bool(cells) and all(map(test, cells))
 
 
-def _mostly(
-  test: Callable[[Any], bool], cells: Sequence[Any], few: bool = False
-) -> bool:
-  """Whether more than half of the cells pass, of `few` the first ones."""
-  looked_at = cells[:_LOOKED_FOR] if few else cells
-  return 2 * sum(map(test, looked_at)) > len(looked_at)
+def _mostly(test: Callable[[Any], bool], cells: Sequence[Any]) -> bool:
+  """Whether more than half of the cells pass a test."""
+  return 2 * sum(map(test, cells)) > len(cells)
 
 
-def _ends(cell: Any) -> bool:
-  """Whether a cell ends as the name of an image file does."""
+def _ends_like_image(cell: Any) -> bool:
+  """Whether a cell ends like the name of an image file."""
   return (
     isinstance(cell, str)
     and cell.lower().endswith(ENDINGS)
@@ -343,7 +356,7 @@ def _is_split(cell: Any) -> bool:
 
 
 def _is_index(name: str, rows: Sequence[Cells]) -> bool:
-  """Whether a column is called as one of row numbers, and has such numbers."""
+  """Whether a column is named like one of row numbers, and has such numbers."""
   if not _INDEX.fullmatch(name.strip().lower()):
     return False
   cells = [str(row.get(name)) for row in rows]
@@ -351,4 +364,5 @@ def _is_index(name: str, rows: Sequence[Cells]) -> bool:
 
 
 def _repeats(cells: Sequence[Any]) -> bool:
+  """Whether some cells are equal."""
   return len({*map(str, cells)}) < len(cells)

@@ -1,4 +1,4 @@
-"""Encodes labels that have a column each: numbers, or bits of 0 and 1."""
+"""Encodes labels that have a column each: numbers, or bits, 0 and 1."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ from vit_jax.data.reading.cells import Row, has_decimal_comma
 from vit_jax.data.reading.tables import fail, list_columns
 
 _BINARY = {"1": 1, "true": 1, "0": 0, "false": 0}
-_EMPTY = ("", "nan", "none", "null", "na", "n/a")  # They count as 0.
+_EMPTY = ("", "nan", "none", "null", "na", "n/a")  # Empty cells.
 _LARGEST = 3e38  # In float32.
 UNKNOWN = math.nan
-"""A cell that does not say whether an image has a label. It is this object."""
+"""A cell that does not say whether an image has a label; compare by `is`."""
 UNCERTAIN = "-1"
-"""A cell by which a reader was not sure, as in CheXpert."""
+"""A cell whose label its annotator was not sure of, as in CheXpert."""
 
 
 def is_empty(value: Any) -> bool:
@@ -24,7 +24,7 @@ def is_empty(value: Any) -> bool:
 
 
 def plain(value: Any) -> str:
-  """A cell as it is compared: in small letters, and -1 for -1.0."""
+  """A cell as it is compared: in lower case, and with -1 for -1.0."""
   return str(value).strip().lower().removesuffix(".0")
 
 
@@ -34,20 +34,26 @@ def unknown_cells(text: str | None) -> frozenset[str]:
 
 
 def as_bit(value: Any) -> int | None:
-  """0 or 1 in a cell; None for what is neither."""
+  """The 0 or 1 in a cell; None if it holds neither."""
   return _BINARY.get(plain(value))
 
 
 def read_bit(row: Row, name: str, value: Any, advice: str = "") -> np.uint8:
-  """0 or 1; raises ValueError if a cell has neither and is not empty."""
+  """The 0 or 1 in a cell, and 0 in an empty one.
+
+  Raises ValueError, which ends with `advice`, for any other cell.
+  """
   bit = 0 if is_empty(value) else as_bit(value)
   if bit is None:
     fail(row.place, f"has {name}={value!r}, which is not 0 or 1{advice}")
   return np.uint8(bit)
 
 
-def one_hot(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
-  """The place of the only 1 in each row; raises ValueError if there is none."""
+def places_of_ones(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
+  """The place of the only 1 in each row, int32 (N,).
+
+  Raises ValueError if a row has none or several.
+  """
   try:
     bits = in_columns(columns, read_bit, rows).reshape(len(rows), len(columns))
   except ValueError as error:
@@ -59,10 +65,11 @@ def one_hot(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
   counts = bits.sum(axis=1)
   odd = np.flatnonzero(counts != 1)
   if len(odd):
-    count = counts[odd[0]]
+    first = odd[0]
+    what = f"{counts[first]} times 1" if counts[first] else "no 1"
     fail(
-      rows[odd[0]].place,
-      f"has {f'{count} times 1' if count else 'no 1'} in the columns "
+      rows[first].place,
+      f"has {what} in the columns "
       f"{list_columns(columns)}, as {len(odd):,} of "
       f"{len(rows):,} rows have none or several, and data.task=classification "
       "takes a single 1: data.task=multilabel takes any number",
@@ -71,7 +78,7 @@ def one_hot(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
 
 
 def read_number(row: Row, column: str, value: Any) -> np.float32:
-  """A number; raises ValueError if a cell has none that is finite."""
+  """The number in a cell; raises ValueError if it holds no finite number."""
   if has_decimal_comma(row, value):
     value = value.replace(",", ".")
   try:
@@ -92,8 +99,9 @@ def read_number(row: Row, column: str, value: Any) -> np.float32:
 def in_columns(
   columns: Sequence[str], read: Callable[..., np.generic], rows: Sequence[Row]
 ) -> np.ndarray:
-  """The values of rows (N, K), each read of its row, column and cell."""
-  pairs = ((row, zip(columns, row.values, strict=True)) for row in rows)
-  return np.array(
-    [[read(row, *cell) for cell in cells] for row, cells in pairs]
-  )
+  """The values of rows (N, K), as `read(row, column, cell)` gives them."""
+  table = []
+  for row in rows:
+    cells = zip(columns, row.values, strict=True)
+    table.append([read(row, column, cell) for column, cell in cells])
+  return np.array(table)

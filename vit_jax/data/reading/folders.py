@@ -49,7 +49,7 @@ _UNREAD = (
   b".tga",
 )
 _JUNK = (b"__macosx", b"@eadir", b"$recycle.bin", b"system volume information")
-_LOOKED_AT = 5_000  # Entries of a folder that is not read as a whole.
+_LOOKED_AT = 5_000  # Entries of a folder that are looked at, if not all are.
 _INSTALL_HEIF = 'pip install "vit_jax[heif]" reads .heic'
 
 Ignored = collections.Counter[str]
@@ -63,14 +63,14 @@ def subfolders(folder: bytes) -> list[bytes]:
 
 
 def peek(folder: bytes, most: int = _LOOKED_AT) -> list[bytes]:
-  """The folders among the first entries of a folder, as `subfolders`."""
+  """The folders among the first `most` entries of a folder, sorted."""
   with os.scandir(folder) as entries:
     first = itertools.islice(entries, most)
     return sorted(e.name for e in first if _visible(e.name) and is_folder(e))
 
 
 def endings_in(folder: bytes, most: int = _LOOKED_AT) -> set[bytes]:
-  """The endings of the first files at any depth, in lower case."""
+  """The endings of the first files in a folder, at any depth, in lower case."""
   endings: set[bytes] = set()
   places = [folder]
   while places and most > 0:
@@ -110,7 +110,7 @@ def hidden_with_images(folder: bytes) -> list[bytes]:
 
 
 def is_folder(entry: os.DirEntry) -> bool:
-  """Whether an entry is a folder or a link to one; a link to itself is none."""
+  """Whether an entry is a folder or a link to one; a link to itself is not."""
   try:
     return entry.is_dir()
   except OSError as error:
@@ -128,10 +128,10 @@ def images_below(
 ) -> Iterator[bytes]:
   """Yields the paths, from `folder` on, of the images at any depth, sorted.
 
-  Memory holds one listing for each level of folders. `ignored` counts the files
-  that are not images, which have other `endings` than `EXTENSIONS` or those
-  given, in lower case; `above` has the folders to which a link may lead back,
-  and `left_out` the names of those in `folder` that are not read.
+  Images have one of `endings`, in lower case, or by default of `EXTENSIONS`.
+  Memory holds one listing for each level of folders. The files that are not
+  images are added to `ignored`, `above` has the folders to which a link may
+  lead back, and `left_out` the names of folders in `folder` that are not read.
   """
   status = os.stat(folder)
   here = status.st_dev, status.st_ino
@@ -159,8 +159,9 @@ def images_below(
 
 
 def ignored_text(ignored: Mapping[str, int]) -> str:
-  """Such as "30 .heic, 2 not images"; "" if nothing was ignored."""
+  """The ignored files in words, such as "30 .heic, 2 not images"; or ""."""
   parts = []
+  # The kinds that are endings come first.
   for kind in sorted(ignored, key=lambda kind: (kind[0] != ".", kind)):
     part = kind if kind.startswith("folder") else f"{ignored[kind]:,} {kind}"
     if os.fsencode(kind) in HEIF:
@@ -179,6 +180,7 @@ def is_byproduct(path: bytes) -> bool:
 
 
 def _visible(name: bytes) -> bool:
+  """Whether a name is neither that of a hidden file nor of a by-product."""
   return not name.startswith(b".") and name.lower() not in _JUNK
 
 
@@ -201,7 +203,7 @@ def _kind(
 
 
 def count_loose(folder: bytes, ignored: Ignored) -> None:
-  """Counts the files in a folder that should hold folders alone."""
+  """Adds to `ignored` the files in a folder that should hold only folders."""
   with os.scandir(folder) as entries:
     for entry in entries:
       if _visible(entry.name) and not is_folder(entry):

@@ -13,22 +13,22 @@ from typing import Any
 
 import numpy as np
 
-_FEW = 1_000  # Fewer images are held out by count, unless a rule is given.
-_LEAST = 2  # Images of a class that are held out by count, if it has enough.
+_FEW = 1_000  # Of fewer images, some are held out by count by default.
+_LEAST = 2  # The fewest images of a class that are held out by count.
 
 
 @dataclasses.dataclass
 class Holdout:
-  """The rule that holds images of each class out, and what it chose.
+  """The rule by which images of each class are held out, and its choice.
 
   Attributes:
     by: "name", "count" or "rank"; see `held_out`.
-    fraction: The share of each class.
+    fraction: The share of each class that is held out.
     below: By count, the hash below which an image of each class is held out,
-      in the order of the classes. What is given is obeyed, and what is chosen
-      is appended: with these numbers a run keeps the sides of its images, as
-      their hashes alone then decide.
-    root: As in `held_out`.
+      in the order of the classes. Given numbers are used, and those chosen for
+      further classes are appended: with these numbers a run keeps the sides of
+      its images, as their hashes alone then decide.
+    root: The folder of the images, as for `held_out`.
   """
 
   by: str
@@ -45,7 +45,7 @@ class Holdout:
     below: Sequence[float] | None = None,
     root: bytes | None = None,
   ) -> "Holdout":
-    """The rule `by`, or if it is None the one that suits so many images."""
+    """The rule `by`; if that is None, the usual one for a number of images."""
     by = by or ("count" if images < _FEW else "name")
     return cls(by, fraction, [*(below or ())], root)
 
@@ -53,7 +53,7 @@ class Holdout:
     """The held-out files of the class at a place in the order of classes."""
     if self.by != "count":
       return held_out(files, self.fraction, self.by, self.root)
-    while place > len(self.below):  # Classes before it that have no file.
+    while place > len(self.below):  # Classes before it may have no file.
       self.below.append(self.fraction)
     if place == len(self.below):
       self.below.append(_bound(files, self.fraction, self.root))
@@ -86,7 +86,7 @@ class Holdout:
     return {names[name] for name in held_out(names, bound)}
 
   def lines(self) -> list[str]:
-    """A line if another opening of the data may choose other images."""
+    """A line if the rule may choose other images when the data change."""
     if self.by != "count":
       return []
     count = "count" if len(self.below) == 1 else "the count of their class"
@@ -164,23 +164,25 @@ def _bound(
 def _bound_of_groups(images: Mapping[bytes, int], fraction: float) -> float:
   """The number that lies just above the hashes of the groups to hold out.
 
-  They have the fraction of all images or more. One group is not held out.
+  Together these have the fraction of all images or more. At least one group is
+  not held out.
   """
   hashes = _hashes(images, None)
   *ranked, _ = sorted(images, key=hashes.__getitem__)
   total = np.cumsum([images[name] for name in ranked])
   count = int(np.searchsorted(total, fraction * sum(images.values()))) + 1
-  return math.nextafter(hashes[ranked[:count][-1]], math.inf)
+  last = ranked[:count][-1]
+  return math.nextafter(hashes[last], math.inf)
 
 
 def _hashes(files: Collection[bytes], root: bytes | None) -> dict[bytes, float]:
-  """The hash of each file by its name."""
+  """The hash of each file's name, without the part that names `root`."""
   top = None if root is None else posixpath.join(_plain(_absolute(root)), "")
   return {file: _hash(file, top) for file in files}
 
 
 def _hash(file: bytes, top: str | None) -> float:
-  """The BLAKE2b hash of a name, 64 bits, as a number in [0, 1].
+  """The BLAKE2b hash of a name, of 64 bits, as a number in [0, 1].
 
   It is the same on all platforms, and however a path is written.
   """

@@ -165,10 +165,10 @@ def image_rows(
       "the labels; --config.data.label_columns chooses."
     )
   rows, spelled = _with_existing_files(rows, settings.root or ".")
-  rows, settled = labels.settled(columns, rows, settings)
-  joined = labels.joined(rows)
-  if labels.again and (more := len(rows) - len(joined)):
-    notes.append(f"rows that {labels.again}: {more:,}.")
+  rows, settled = labels.interpret(columns, rows, settings)
+  joined = labels.join_rows(rows)
+  if labels.further_rows and (more := len(rows) - len(joined)):
+    notes.append(f"rows that {labels.further_rows}: {more:,}.")
   notes = [*spelled, *notes, *settled]
   return columns, joined, notes + labels.remarks(columns, joined)
 

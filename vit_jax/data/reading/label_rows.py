@@ -11,7 +11,7 @@ from vit_jax.data.reading.cells import Row
 from vit_jax.data.reading.column_roles import (
   LOOKED_AT,
   SPLIT,
-  images_column,
+  image_column,
   roles_of,
 )
 from vit_jax.data.reading.columns import is_empty
@@ -113,7 +113,7 @@ def images_of(path: str, settings: DataSettings) -> Iterator[str]:
   first = [*itertools.islice(every, LOOKED_AT)]
   if not first:
     _fail_empty(path)
-  key = images_column(
+  key = image_column(
     f"{path}, {first[0].place}", [row.by_column for row in first], settings
   )
   seen: set[str] = set()

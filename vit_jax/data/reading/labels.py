@@ -1,6 +1,6 @@
 """The kinds of labels: their shape and type, and how a file gives them.
 
-A kind of one's own derives from `Labels`, and is a task's `labels`.
+A kind of your own derives from `Labels`, and is a task's `labels`.
 """
 
 import dataclasses
@@ -23,10 +23,11 @@ USUAL = ("label", "labels", "class")
 """Columns of labels, the likeliest first."""
 _FURTHER = ("label_name",)
 BETWEEN = ";|"
-"""The characters between several labels in a cell."""
+"""The characters that separate several labels in a cell."""
 
 Names = tuple[str, ...]
-# Numbers that are more may be no classes: if some occur again, or none does.
+# Numbers may be no classes if there are more than _FEWEST and some occur again,
+# or if there are _MANY.
 _FEWEST = 2
 _MANY = 10
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
@@ -36,40 +37,42 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")
 class Labels:
   """A kind of labels; this one is the index of a class.
 
-  A file of labels is opened by these calls, in their order: `columns`, or else
-  `guessed`, choose its columns; `settled` reads the cells by the settings;
-  `joined` makes one row of all rows of an image, two at a time by `together`,
-  and `remarks` says how that went; `fit` takes the names from the training
-  rows; once some rows are held out, `note_training` is given the others, and
-  `check` the labels to train on. `kept`, `overview`, `spread`, `shown` and
-  `told` are for people who look at the data.
+  A file of labels is opened by these calls, in this order: `columns`, or else
+  `guess_columns`, chooses its columns; `interpret` reads the cells by the
+  settings; `join_rows` makes one row of all rows of an image, two at a time by
+  `merge`, and `remarks` says in lines how the rows were read; `fit` takes the
+  names from the training rows; once some rows are held out, `note_training` is
+  given the others, and `check` the labels to train on. `summarise`, `overview`,
+  `spread`, `label_text` and `describe` are for people who look at the data.
 
   Attributes:
-    one, plural: The words for the names of a source with such labels.
+    singular, plural: The words for the names of a source with such labels.
     are_used: False if the task ignores the labels.
     reader: The module of `data.reading` that reads a folder of images with such
       labels; "" for class folders, or a file of labels.
     records: The module of `data.reading` that finds such labels in the records
       of TFDS; "" if none does, and they are in a file.
-    may_be_several: Whether a cell may have several, with a separator between.
+    may_be_several: Whether a cell may have several labels, with a separator
+      between them.
     pixels_may_be_unknown: Whether `data.unknown` is for values of pixels.
-    again: The effect of further rows of an image in words; "" if usual.
-    heading: The word for a name, above all names of a table.
-    twice, apart: What is said of equal images with equal labels, and with
-      different ones.
+    further_rows: What further rows of an image do, in words that follow "rows
+      that"; "" if no line says so.
+    heading: The heading of the column of names in a table.
+    copies_alike, copies_unlike: The words for equal images with equal labels,
+      and for those with different labels.
   """
 
   plural: str = "classes"
-  one: ClassVar[str] = "class"
+  singular: ClassVar[str] = "class"
   are_used: bool = True
   reader: ClassVar[str] = ""
   records: ClassVar[str] = "tfds.labels"
   may_be_several: ClassVar[bool] = False
   pixels_may_be_unknown: ClassVar[bool] = False
-  again: ClassVar[str] = "repeat an image and its label count once"
+  further_rows: ClassVar[str] = "repeat an image and its label count once"
   heading: ClassVar[str] = "class"
-  twice: ClassVar[str] = "twice in a class"
-  apart: ClassVar[str] = "in several classes"
+  copies_alike: ClassVar[str] = "twice in a class"
+  copies_unlike: ClassVar[str] = "in several classes"
 
   @property
   def are_classes(self) -> bool:
@@ -78,7 +81,7 @@ class Labels:
 
   def counted(self, count: int) -> str:
     """The number of names in words, such as "1 target" or "3 classes"."""
-    return counted(count, self.one, self.plural)
+    return counted(count, self.singular, self.plural)
 
   def spec(self, count: int) -> ArraySpec:
     """Shape and type of the label of an example, if there are `count` names."""
@@ -88,32 +91,34 @@ class Labels:
   def columns(self, names: Sequence[str]) -> Sequence[str]:
     """The columns of a file of labels that have the labels.
 
-    `names` are those of all columns but that of the files and `split`. What is
-    returned need not be among them: a message then says what is missing.
+    `names` are those of all columns but that of the files and `split`. The
+    returned columns need not be among them: a message then says which is
+    missing.
     """
     from vit_jax.data.reading.tables import column
 
     return (column((*USUAL, *_FURTHER), names) or USUAL[0],)
 
-  def guessed(self, first: Mapping[str, Any]) -> Sequence[str]:
-    """The columns that have the labels, if `columns` are not there.
+  def guess_columns(self, first: Mapping[str, Any]) -> Sequence[str]:
+    """The columns that have the labels, if those of `columns` are not there.
 
-    These are all of two or more whose first cells are 0 or 1. `first` has the
-    first cell of each column that says something, or else "", without the
-    columns of the files and of `split`.
+    These are all columns, if there are two or more and all first cells are 0 or
+    1; otherwise there are none. `first` has the first cell with a known value
+    of each column, or else "", without the columns of the files and of `split`.
     """
     from vit_jax.data.reading.columns import as_bit
 
     are_bits = all(as_bit(value) is not None for value in first.values())
     return [*first] if are_bits and len(first) > 1 else ()
 
-  def settled(
+  def interpret(
     self, columns: Sequence[str], rows: Sequence["Row"], settings: DataSettings
   ) -> tuple[Sequence["Row"], list[str]]:
-    """The rows with what their cells mean by the settings, and lines on it.
+    """Reads the cells as the settings say.
 
-    Raises ValueError if a setting is of another kind of labels, or a cell has
-    no meaning.
+    Returns the rows with the meanings of their cells, and lines on it. Raises
+    ValueError if a setting is for another kind of labels, or a cell has no
+    meaning.
     """
     del columns
     no_change = (None, "absent")  # Empty cells are absent in older runs.
@@ -126,30 +131,33 @@ class Labels:
         )
     return rows, []
 
-  def joined(self, rows: Sequence["Row"]) -> list["Row"]:
-    """The rows of a file with one for each image.
+  def join_rows(self, rows: Sequence["Row"]) -> list["Row"]:
+    """One row for each image, from the rows of a file.
 
     Raises ValueError if two rows of an image are of different splits or groups,
-    or their labels cannot be put together.
+    or their labels cannot be merged.
     """
-    from vit_jax.data.reading.class_rows import joined
+    from vit_jax.data.reading.class_rows import join_rows
 
-    return joined(rows, self.together)
+    return join_rows(rows, self.merge)
 
-  def together(self, before: "Row", row: "Row") -> "Row":
-    """One row of two of the same image; raises ValueError if they disagree."""
+  def merge(self, before: "Row", row: "Row") -> "Row":
+    """Merges two rows of an image into one.
+
+    Raises ValueError if they disagree.
+    """
     from vit_jax.data.reading.cells import are_sentences
-    from vit_jax.data.reading.class_rows import alike
+    from vit_jax.data.reading.class_rows import merge_equal
 
-    several = ""
+    hint = ""
     if self.are_classes:
-      several = " (data.task=multilabel takes several)"
-      if are_sentences([*before.values, *row.values], 2):
-        several = f", or train on captions with {_pairs_of(row)}"
-    return alike(before, row, several)
+      hint = " (data.task=multilabel takes several)"
+      if are_sentences([*before.values, *row.values], num_cells=2):
+        hint = f", or train on captions with {_pairs_of(row)}"
+    return merge_equal(before, row, hint)
 
   def remarks(self, columns: Sequence[str], rows: Sequence["Row"]) -> list[str]:
-    """Lines on how all rows of a file are read, after `joined`."""
+    """Lines on how all rows of a file are read, after `join_rows`."""
     del rows
     if len(columns) == 1 or not self.are_classes:
       return []
@@ -161,7 +169,7 @@ class Labels:
   def fit(
     self, columns: Sequence[str], rows: Sequence["Row"]
   ) -> tuple[Names, "Encode"]:
-    """The names of classes, labels or targets, and how rows are encoded.
+    """The names of classes, labels or targets, and the encoder of rows.
 
     Args:
       columns: The columns that have the labels.
@@ -177,7 +185,7 @@ class Labels:
   def fit_to(
     self, columns: Sequence[str], rows: Sequence["Row"], names: Names
   ) -> "Encode":
-    """How rows of another file are encoded for names that are known already.
+    """A function that encodes rows of another file for names known already.
 
     The file need not have all of the names. Raises ValueError, with the line,
     for a label that is none of them.
@@ -195,7 +203,7 @@ class Labels:
     return encode
 
   def note_training(self, rows: Sequence["Row"]) -> None:
-    """Is given the rows of a file to train on, once others are held out."""
+    """Takes note of the rows to train on, once others are held out."""
 
   def check(self, path: str, names: Sequence[str], labels: np.ndarray) -> None:
     """Raises ValueError if nothing can be learned from the training labels.
@@ -206,72 +214,71 @@ class Labels:
   def warnings(self, names: Sequence[str], rows: Sequence["Row"]) -> list[str]:
     """Warnings about labels of a file that may be a mistake, a line each.
 
-    Those about the names of any classes come from `ImageFiles.warnings`.
+    Warnings about the names of classes come from `ImageFiles.warnings`.
     """
     if not self.are_classes:
       return []
     many = _FEWEST < len(names) < len(rows) or len(names) >= _MANY
     if many and all(map(_NUMBER.match, names)):
       what = "whole numbers" if all(map(str.isdecimal, names)) else "numbers"
-      return [
-        (
-          f"the labels are {what} and taken for classes; "
-          "--config.data.task=regression learns them as numbers."
-        )
-      ]
-    from vit_jax.data.reading.cells import are_sentences, put_together
+      line = (
+        f"the labels are {what} and taken for classes; "
+        "--config.data.task=regression learns them as numbers."
+      )
+      return [line]
+    from vit_jax.data.reading.cells import are_sentences, find_separator
 
-    if rows and are_sentences(names, len(rows)):
+    if rows and are_sentences(names, num_cells=len(rows)):
       like = f"classes, such as {names[0]!r}, look like captions: train on them"
       return [f"the {len(names):,} {like} with {_pairs_of(rows[0])}"]
     by = "--config.data.task=multilabel"
     odd = [name for name in names if {*BETWEEN} & {*name}]
     if not odd:
-      mark, odd = put_together(names)
+      mark, odd = find_separator(names)
       by += f" --config.data.label_separator={mark!r}"
     if not odd:
       return []
     like = f"classes, such as {odd[0]!r}, look like several labels"
     return [f"{len(odd):,} of {len(names):,} {like}, which {by} reads."]
 
-  def kept(self, label: Any, count: int) -> np.ndarray:
-    """The part of a label that an overview needs, of one shape for all labels.
+  def summarise(self, label: Any, count: int) -> np.ndarray:
+    """The summary of a label for `overview`, of one shape for all labels.
 
     `count` is the number of names.
     """
     del count
     return np.asarray(label)
 
-  def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
-    """A few words on each name, from what is kept of the labels of a split.
+  def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
+    """A few words on each name, from the summaries (N, ...) of some labels.
 
-    Of the index of a class, they are how many images have it. `kept` is of
-    shape (N, ...), and what is no name may follow the names.
+    For the index of a class, they are the number of images that have it. Words
+    on what has no name, such as "(no label)", may follow those on the names.
     """
-    counts = np.bincount(kept, minlength=len(names))
+    counts = np.bincount(summaries, minlength=len(names))
     return {name: f"{n:,}" for name, n in zip(names, counts, strict=True)}
 
-  def spread(self, kept: np.ndarray, names: Names) -> str:
-    """How many images the names have, where not all are listed; may be ""."""
-    counts = np.bincount(kept, minlength=len(names))
+  def spread(self, summaries: np.ndarray, names: Names) -> str:
+    """How many images the names have, if not all are listed; may be ""."""
+    counts = np.bincount(summaries, minlength=len(names))
     return f"{counts.min():,} to {counts.max():,} images each"
 
-  def shown(self, label: np.ndarray, names: Names) -> str:
+  def label_text(self, label: np.ndarray, names: Names) -> str:
     """The label of an image in words, to be shown below it."""
     return names[int(label)]
 
-  def told(self, label: Any, names: Sequence[str]) -> str:
+  def describe(self, label: Any, names: Sequence[str]) -> str:
     """A label, or an answer of its kind, in words that stand alone."""
     return names[int(label)]
 
 
-class Unused(Labels):
+class IgnoredLabels(Labels):
   """Labels of a task that ignores them; all are 0."""
 
   heading = "images"
-  twice = "twice"
+  copies_alike = "twice"
 
-  def shown(self, label: np.ndarray, names: Names) -> str:
+  def label_text(self, label: np.ndarray, names: Names) -> str:
     del label, names
     return ""
 
@@ -283,5 +290,5 @@ def _pairs_of(row: "Row") -> str:
 
 
 SINGLE = Labels()
-NONE = Unused(are_used=False)
+NONE = IgnoredLabels(are_used=False)
 """Labels of a task that ignores them."""

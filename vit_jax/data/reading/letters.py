@@ -1,4 +1,4 @@
-"""Captions as their letters, to be shown, or read by a program of one's own."""
+"""Captions as their letters, to be shown, or read by a program of your own."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _LENGTH = 128  # Letters of a caption that are kept.
 class Letters(Captions):
   """The letters of the first caption of an image, as Unicode code points.
 
-  They are of shape (1, T), and `NONE` after the last.
+  A label is of shape (1, T), and has `NONE` after the last letter.
   """
 
   most: int = 1
@@ -29,7 +29,7 @@ class Letters(Captions):
       row[0, : len(letters)] = letters
     return ids
 
-  def shown(self, label: np.ndarray, names: Sequence[str]) -> str:
+  def label_text(self, label: np.ndarray, names: Sequence[str]) -> str:
     del names
     return "".join(map(chr, label[label != NONE]))
 

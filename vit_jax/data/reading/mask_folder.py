@@ -43,8 +43,8 @@ class Masks(Labels):
 
   reader = "mask_folder"
   heading = "share of pixels"
-  twice = "twice"
-  apart = "there with different masks"
+  copies_alike = "twice"
+  copies_unlike = "there with different masks"
   records = ""
 
   def spec(self, count: int) -> ArraySpec:
@@ -52,30 +52,30 @@ class Masks(Labels):
     del count
     return ArraySpec((0, 0), np.int32)
 
-  def kept(self, label: np.ndarray, count: int) -> np.ndarray:
+  def summarise(self, label: np.ndarray, count: int) -> np.ndarray:
     """The pixels of each class, and those of none, (K + 1,)."""
     classes = np.where(label == ignored(count), count, label)
     return np.bincount(classes.ravel(), minlength=count + 1)
 
-  def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
+  def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
     """The share of the pixels that have each class, and none, if any."""
-    pixels = kept.sum(axis=0, dtype=np.int64)
+    pixels = summaries.sum(axis=0, dtype=np.int64)
     shares = [f"{n:.1%}" if n else "none" for n in pixels / pixels.sum()]
     *of_classes, of_none = shares
     cells = dict(zip(names, of_classes, strict=True))
     return cells | ({"(no class)": of_none} if pixels[-1] else {})
 
-  def spread(self, kept: np.ndarray, names: Names) -> str:
-    images = (kept > 0).sum(axis=0)[: len(names)]
+  def spread(self, summaries: np.ndarray, names: Names) -> str:
+    images = (summaries > 0).sum(axis=0)[: len(names)]
     return f"each in {images.min():,} to {images.max():,} images"
 
-  def shown(self, label: np.ndarray, names: Names) -> str:
+  def label_text(self, label: np.ndarray, names: Names) -> str:
     """The classes of most pixels."""
-    pixels = self.kept(label, len(names))[:-1]
+    pixels = self.summarise(label, len(names))[:-1]
     first = np.argsort(-pixels, kind="stable")[:_NAMED]
     return ", ".join(names[k] for k in first if pixels[k])
 
-  def told(self, label: Any, names: Sequence[str]) -> str:
+  def describe(self, label: Any, names: Sequence[str]) -> str:
     """All classes of a mask."""
     none = ignored(len(names))
     classes = np.unique(np.asarray(label)).tolist()

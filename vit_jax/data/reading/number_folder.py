@@ -43,8 +43,8 @@ class PixelNumbers(Labels):
 
   reader = "number_folder"
   heading = "target"
-  twice = "twice"
-  apart = "there with different targets"
+  copies_alike = "twice"
+  copies_unlike = "there with different targets"
   records = ""
   pixels_may_be_unknown = True
 
@@ -53,7 +53,7 @@ class PixelNumbers(Labels):
     del count
     return ArraySpec((0, 0), np.float32)
 
-  def kept(self, label: np.ndarray, count: int) -> np.ndarray:
+  def summarise(self, label: np.ndarray, count: int) -> np.ndarray:
     """The least, the greatest, the sum and the count of known numbers.
 
     The count of all pixels is the last of these five.
@@ -63,10 +63,10 @@ class PixelNumbers(Labels):
     ends = (known.min(), known.max()) if known.size else (np.inf, -np.inf)
     return np.array([*ends, known.sum(), known.size, label.size])
 
-  def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
+  def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
     """The least, the mean and the greatest, and the share of the unknown."""
-    least, most = kept[:, 0].min(), kept[:, 1].max()
-    total, known, pixels = kept[:, 2:].sum(axis=0)
+    least, most = summaries[:, 0].min(), summaries[:, 1].max()
+    total, known, pixels = summaries[:, 2:].sum(axis=0)
     if not known:
       return {names[0]: "unknown"}
     said = f"{least:.6g} to {most:.6g}, mean {total / known:.6g}"
@@ -74,14 +74,14 @@ class PixelNumbers(Labels):
       said += f", {1 - known / pixels:.1%} unknown"
     return {names[0]: said}
 
-  def spread(self, kept: np.ndarray, names: Names) -> str:
+  def spread(self, summaries: np.ndarray, names: Names) -> str:
     return ""
 
-  def shown(self, label: np.ndarray, names: Names) -> str:
+  def label_text(self, label: np.ndarray, names: Names) -> str:
     """The range of the known numbers."""
-    return self.told(label, names)
+    return self.describe(label, names)
 
-  def told(self, label: Any, names: Sequence[str]) -> str:
+  def describe(self, label: Any, names: Sequence[str]) -> str:
     numbers = np.asarray(label)
     known = numbers[~np.isnan(numbers)]
     name = names[0] if len(names) else "numbers"

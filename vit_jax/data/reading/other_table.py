@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from vit_jax.data.reading.column_roles import (
   LOOKED_AT,
   as_text,
-  may_have_labels,
+  label_candidates,
   names_in,
 )
 from vit_jax.data.reading.label_file import LabelledImages, image_rows, located
@@ -102,8 +102,8 @@ def _says_labels(path: str, settings: DataSettings, labels: Labels) -> bool:
   """Whether a file says by itself which of its columns have the labels."""
   first = [*itertools.islice(cells_of(path, settings.file_column), LOOKED_AT)]
   rows = [row.by_column for row in first]
-  others = may_have_labels(path, rows, settings) if rows else []
-  if len(others) < 2 or labels.guessed(
+  others = label_candidates(path, rows, settings) if rows else []
+  if len(others) < 2 or labels.guess_columns(
     {name: rows[0][name] for name in others}
   ):
     return True

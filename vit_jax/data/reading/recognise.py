@@ -10,7 +10,7 @@ from vit_jax.data.reading import cells
 from vit_jax.data.reading.captions import CAPTIONS, captions_and_classes
 from vit_jax.data.reading.column_roles import (
   LOOKED_AT,
-  may_have_labels,
+  label_candidates,
   names_in,
 )
 from vit_jax.data.reading.columns import (
@@ -112,7 +112,7 @@ def of_file(path: str, settings: DataSettings | None = None) -> Recognised:
   if classes:
     return _recognise_column(classes[0], rows)
   place = f"{path}, {first[0].place}"
-  others = may_have_labels(place, rows[:LOOKED_AT], settings)
+  others = label_candidates(place, rows[:LOOKED_AT], settings)
   found = _recognise_chosen(others, rows, settings)
   if not found.why and len(others) > 1:
     return found

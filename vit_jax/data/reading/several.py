@@ -1,6 +1,6 @@
 """Several labels of an image: 1 for each that it has, and 0 for others.
 
-It is NaN where nobody knows. Losses and metrics leave such labels out.
+A label that nobody knows is NaN. Losses and metrics leave such labels out.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from vit_jax.data.reading.cells import (
   MARKS,
   Encode,
   Row,
+  find_separator,
   parts_of,
-  put_together,
 )
-from vit_jax.data.reading.class_rows import indexed, known
+from vit_jax.data.reading.class_rows import finder_of_places, index_names
 from vit_jax.data.reading.columns import (
   UNCERTAIN,
   UNKNOWN,
@@ -41,16 +41,16 @@ _MEANING = {"ignore": UNKNOWN, "positive": 1, "negative": 0}
 """What `data.uncertain` makes of a cell."""
 
 
-class Several(Labels):
+class SeveralLabels(Labels):
   """For each name, 1 if an example has that label, 0 if not, NaN if unknown."""
 
   records = ""
   may_be_several = True
-  again = "name an image again add their labels to it"
-  one = "label"
+  further_rows = "name an image again add their labels to it"
+  singular = "label"
   heading = "label"
-  twice = "twice with the same labels"
-  apart = "there with different labels"
+  copies_alike = "twice with the same labels"
+  copies_unlike = "there with different labels"
 
   def spec(self, count: int) -> ArraySpec:
     return ArraySpec((count,), np.float32)
@@ -60,8 +60,8 @@ class Several(Labels):
   ) -> tuple[Names, Encode]:
     if len(columns) > 1:
       return tuple(columns), functools.partial(_flags, columns)
-    read = functools.partial(_several, columns[0])
-    names, places = indexed(read, rows, least=1)
+    read = functools.partial(_read_labels, columns[0])
+    names, places = index_names(read, rows, least=1)
     return names, functools.partial(_multi_hot, places, len(names))
 
   def fit_to(
@@ -69,57 +69,58 @@ class Several(Labels):
   ) -> Encode:
     if len(columns) > 1:
       return super().fit_to(columns, rows, names)
-    read = functools.partial(_several, columns[0])
-    places = known(read, names, functools.partial(_separated, names))
+    read = functools.partial(_read_labels, columns[0])
+    advice = functools.partial(_separator_advice, names)
+    places = finder_of_places(read, names, advice)
     return functools.partial(_multi_hot, places, len(names))
 
-  def guessed(self, first: Mapping[str, Any]) -> Sequence[str]:
-    """As of `Labels`; a column may also be empty or -1, if one is 0 or 1."""
+  def guess_columns(self, first: Mapping[str, Any]) -> Sequence[str]:
+    """As `Labels.guess_columns`; cells but one may also be empty or -1."""
     bits = [as_bit(value) is not None for value in first.values()]
-    open_ones = [
+    unsaid = [
       is_empty(value) or plain(value) == UNCERTAIN for value in first.values()
     ]
-    are_flags = all(map(operator.or_, bits, open_ones)) and any(bits)
+    are_flags = all(map(operator.or_, bits, unsaid)) and any(bits)
     return [*first] if are_flags and len(first) > 1 else ()
 
-  def settled(
+  def interpret(
     self, columns: Sequence[str], rows: Sequence[Row], settings: DataSettings
   ) -> tuple[Sequence[Row], list[str]]:
-    """The rows whose cells are 1, 0 or `UNKNOWN`; those of a list stay.
+    """Reads cells as 1, 0 or `UNKNOWN`; a single column of lists stays.
 
     A row of which nothing is known is left out. Raises ValueError if all are.
     """
     if len(columns) == 1:
-      return super().settled(columns, rows, settings)
+      return super().interpret(columns, rows, settings)
     cells = [*zip(*(row.values for row in rows), strict=True)]
     meanings = [_Meaning.of(column, settings) for column in cells]
     read = [*map(_Meaning.read, meanings, cells)]
-    kept = [
+    values_of_rows = zip(*read, strict=True)
+    known = [
       dataclasses.replace(row, values=values)
-      for row, values in zip(rows, zip(*read, strict=True), strict=True)
+      for row, values in zip(rows, values_of_rows, strict=True)
       if not all(value is UNKNOWN for value in values)
     ]
-    if not kept:
+    if not known:
       fail(rows[0].place, "and no other row says whether an image has a label")
-    lines = _empty_cell_lines(columns, cells, meanings) + _unknown_cell_lines(
-      columns, read
-    )
-    if left_out := len(rows) - len(kept):
+    lines = _empty_cell_lines(columns, cells, meanings)
+    lines += _unknown_cell_lines(columns, read)
+    if left_out := len(rows) - len(known):
       lines.append(
         f"{left_out:,} of {len(rows):,} rows are left out, as nothing is known "
         "of their labels."
       )
-    return kept, lines
+    return known, lines
 
-  def together(self, before: Row, row: Row) -> Row:
-    """The row before, with the labels of both."""
+  def merge(self, before: Row, row: Row) -> Row:
+    """The row before, with the labels of both rows."""
     if before.values == row.values:
       return before
     if len(row.values) == 1:
       values = [[*_parts(before), *_parts(row)]]
     else:
       pairs = zip(before.values, row.values, strict=True)
-      values = [_together(ours, theirs) for ours, theirs in pairs]
+      values = [_merge_cells(ours, theirs) for ours, theirs in pairs]
     return dataclasses.replace(before, values=values)
 
   def remarks(self, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
@@ -140,31 +141,32 @@ class Several(Labels):
       )
 
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    return [*_may_be_apart(names, rows), *doubtful_names(names)]
+    return [*_separator_line(names, rows), *doubtful_names(names)]
 
-  def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
+  def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
     """How many images have each label, and how many have none, if any."""
-    counts = (kept > 0).sum(axis=0)
-    known = (~np.isnan(kept)).sum(axis=0)
-    cells = {
-      name: f"{n:,}" if of == len(kept) else f"{n:,} of {of:,} known"
-      for name, n, of in zip(names, counts, known, strict=True)
-    }
-    none = int((kept <= 0).all(axis=1).sum())
+    counts = (summaries > 0).sum(axis=0)
+    known = (~np.isnan(summaries)).sum(axis=0)
+    cells = {}
+    for name, count, num_known in zip(names, counts, known, strict=True):
+      cells[name] = f"{count:,}"
+      if num_known < len(summaries):
+        cells[name] += f" of {num_known:,} known"
+    none = int((summaries <= 0).all(axis=1).sum())
     return cells | ({"(no label)": f"{none:,}"} if none else {})
 
-  def spread(self, kept: np.ndarray, names: Names) -> str:
-    counts = (kept > 0).sum(axis=0)
+  def spread(self, summaries: np.ndarray, names: Names) -> str:
+    counts = (summaries > 0).sum(axis=0)
     return f"{counts.min():,} to {counts.max():,} images each"
 
-  def shown(self, label: np.ndarray, names: Names) -> str:
+  def label_text(self, label: np.ndarray, names: Names) -> str:
     return ", ".join(names[k] for k in np.flatnonzero(label > 0))
 
-  def told(self, label: Any, names: Sequence[str]) -> str:
-    return self.shown(np.asarray(label), tuple(names)) or "no label"
+  def describe(self, label: Any, names: Sequence[str]) -> str:
+    return self.label_text(np.asarray(label), tuple(names)) or "no label"
 
 
-SEVERAL = Several("labels")
+SEVERAL = SeveralLabels("labels")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +179,11 @@ class _Meaning:
 
   @classmethod
   def of(cls, cells: Sequence[Any], settings: DataSettings) -> "_Meaning":
-    """That by the settings; an empty cell is 0 where no cell of a column is."""
+    """The meaning of a column's cells, by the settings.
+
+    If these do not tell, an empty cell is unknown in a column that has a 0, and
+    0 in one that has none.
+    """
     unknown = unknown_cells(settings.unknown)
     uncertain = _MEANING.get(settings.uncertain or "")
     says = settings.empty_cells
@@ -187,7 +193,7 @@ class _Meaning:
     return cls(unknown, uncertain, empty)
 
   def read(self, cells: Sequence[Any]) -> list[Any]:
-    """The cells as 0, 1 or UNKNOWN; what is none of them stays."""
+    """The cells as 0, 1 or UNKNOWN; a cell that is none of these stays."""
     return [*map(self._read, cells)]
 
   def _read(self, cell: Any) -> Any:
@@ -228,7 +234,7 @@ def _unknown_cell_lines(
 
 
 def _count_lines(counts: dict[str, int], total: int, what: str) -> list[str]:
-  """A line on how many cells are so, by column; none if there are none."""
+  """A line on how many cells `what` is true of, by column; none for no cell."""
   if not any(counts.values()):
     return []
   each = [f"{name} {count:,}" for name, count in counts.items() if count]
@@ -247,7 +253,7 @@ def _multi_hot(
 
 
 def _flags(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
-  """The labels of rows (N, K); of whole numbers unless one is unknown."""
+  """The labels of rows (N, K), as whole numbers unless one is unknown."""
   flags = in_columns(columns, _flag, rows)
   return flags if np.isnan(flags).any() else flags.astype(np.uint8)
 
@@ -267,7 +273,7 @@ def _flag(row: Row, name: str, value: Any) -> np.float32:
   return np.float32(read_bit(row, name, value, advice))
 
 
-def _together(ours: Any, theirs: Any) -> Any:
+def _merge_cells(ours: Any, theirs: Any) -> Any:
   """Merges the cells of two rows of an image: 1 if either is, else 0 if known.
 
   A cell that is no label is kept, to be refused.
@@ -277,18 +283,22 @@ def _together(ours: Any, theirs: Any) -> Any:
   return ours if theirs is UNKNOWN else theirs
 
 
-def _several(name: str, row: Row) -> list[str]:
+def _read_labels(name: str, row: Row) -> list[str]:
+  """The labels in a row's only cell; raises ValueError if it holds no list."""
   parts = _parts(row)
   if any(isinstance(part, list | dict | None) for part in parts):
     fail(
       row.place,
-      (f"has {name}={row.values[0]!r}, which is not a list of labels"),
+      f"has {name}={row.values[0]!r}, which is not a list of labels",
     )
   return [printable(str(part)) for part in parts if part != ""]
 
 
-def _separated(names: Sequence[str], text: str) -> str:
-  """Advice on a text that is no label, if it is several of these labels."""
+def _separator_advice(names: Sequence[str], text: str) -> str:
+  """The end of a message on a text that is no label; may be "".
+
+  It says how to write the text if it holds several of these labels.
+  """
   for mark in MARKS:
     parts = parts_of(text, mark)
     if len(parts) > 1 and {*parts} <= {*names}:
@@ -298,20 +308,20 @@ def _separated(names: Sequence[str], text: str) -> str:
 
 
 def _parts(row: Row) -> list[Any]:
-  """The labels in the only cell of a row, which may be no labels."""
+  """The labels in the only cell of a row; [None] if it holds no labels."""
   (value,) = row.values
   if isinstance(value, str):
     return parts_of(value, BETWEEN)
   return value if isinstance(value, list) else [None]
 
 
-def _may_be_apart(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
-  """A line if names look like several labels that another separator parts."""
+def _separator_line(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+  """A line if names look like several labels with another separator."""
   if not rows or len(rows[0].values) > 1:
     return []
-  mark, odd = put_together(names)
+  mark, odd = find_separator(names)
   if not odd:
-    mark, odd = put_together(names, of_one=True)
+    mark, odd = find_separator(names, of_one=True)
     if odd and any(len(_parts(row)) > 1 for row in rows):
       return []
   if not odd or any(isinstance(row.values[0], list) for row in rows):

@@ -17,7 +17,7 @@ from vit_jax.data.example import RGB, ImageSpec
 from vit_jax.data.reading.labels import SINGLE, Labels
 
 _SMALL = 32  # Pixels; an image with a shorter side is odd.
-_LONG = 4  # Ratio of the sides above which an image is odd.
+_LONG = 4  # An image with a larger ratio of its sides is odd.
 UNREADABLE = "unreadable"
 _KINDS = {
   **dict.fromkeys((".jpg", ".jpeg", ".jfif"), ("JPEG", "MPO")),
@@ -25,8 +25,8 @@ _KINDS = {
   **dict.fromkeys((".tif", ".tiff"), ("TIFF",)),
   **dict.fromkeys((".heic", ".heif"), ("HEIF",)),
 }
-"""The formats that are usual for the endings of names."""
-_CHUNK = 1000  # Files that the threads are given at once.
+"""The formats that files with these endings usually have."""
+_CHUNK = 1000  # Files that are handed to the threads at once.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,8 @@ class Look:
   """The facts about one file."""
 
   split: str
-  label: (
-    np.ndarray | None
-  )  # As its kind of labels keeps it; None if unreadable.
+  # As `Labels.summarise` gives it; None if it cannot be read.
+  label: np.ndarray | None
   id: str  # The file, from the root on, with the reason if it is unreadable.
   kind: str  # Its format, such as "JPEG"; "unknown" if it cannot be told.
   # Height and width of the upright image; None if it is unreadable.
@@ -62,20 +61,20 @@ class Survey:
   kind: Labels = SINGLE
 
   @functools.cached_property
-  def kept(self) -> dict[str, np.ndarray]:
-    """By split, what is kept of the labels of its files, (N, ...)."""
-    kept: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+  def summaries(self) -> dict[str, np.ndarray]:
+    """By split, the summaries of the labels of its files, (N, ...)."""
+    summaries: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     for look in self.looks:
       if look.label is not None:
-        kept[look.split].append(look.label)
-    return {split: np.stack(labels) for split, labels in kept.items()}
+        summaries[look.split].append(look.label)
+    return {split: np.stack(labels) for split, labels in summaries.items()}
 
   @property
   def overview(self) -> dict[str, dict[str, str]]:
-    """By split, a few words on each name, as `Labels.overview`."""
+    """By split, a few words on each name, as `Labels.overview` gives them."""
     return {
       split: self.kind.overview(labels, self.class_names)
-      for split, labels in self.kept.items()
+      for split, labels in self.summaries.items()
     }
 
   @property
@@ -87,8 +86,8 @@ class Survey:
   def normalization(self, split: str) -> list[np.ndarray]:
     """The mean and the standard deviation of each channel of a split's images.
 
-    They are (C,), as shares of full scale; each image counts alike. There are
-    none if no image was measured.
+    They are (C,), as shares of full scale; each image counts alike. The list is
+    empty if no image was measured.
     """
     of_split = (look.moments for look in self.looks if look.split == split)
     found = [moments for moments in of_split if moments is not None]
@@ -98,7 +97,7 @@ class Survey:
     return [mean, np.sqrt(np.maximum(square - mean**2, 0))]
 
   @property
-  def odd(self) -> dict[str, list[str]]:
+  def oddities(self) -> dict[str, list[str]]:
     """The files with each oddity, the rarest oddity first."""
     files: dict[str, list[str]] = collections.defaultdict(list)
     for look in self.looks:
@@ -107,64 +106,80 @@ class Survey:
     return dict(sorted(files.items(), key=lambda item: len(item[1])))
 
   @property
-  def same(self) -> dict[str, list[list[str]]]:
+  def copies(self) -> dict[str, list[list[str]]]:
     """Groups of files with equal pixels, by where the copies are, in words."""
     groups: dict[bytes, list[Look]] = collections.defaultdict(list)
     for look in self.looks:
       if look.digest is not None:
         groups[look.digest].append(look)
     copies: dict[str, list[list[str]]] = collections.defaultdict(list)
-    for group in (looks for looks in groups.values() if len(looks) > 1):
-      what = self.kind.twice
+    for group in groups.values():
+      if len(group) < 2:
+        continue
+      what = self.kind.copies_alike
       if len({np.asarray(look.label).tobytes() for look in group}) > 1:
-        what = self.kind.apart
+        what = self.kind.copies_unlike
       elif len({look.split for look in group}) > 1:
         what = "in several splits"
       copies[what].append([look.id for look in group])
     return dict(copies)
 
 
-def looks(
+def look_at(
   splits: Sequence[Any],
-  spec: ImageSpec = RGB,
+  image_spec: ImageSpec = RGB,
   kind: Labels = SINGLE,
   *,
   measured: bool = False,
 ) -> Iterator[Look]:
   """Reads and decodes every file once, in threads.
 
-  `splits` are sources of files below their attribute `root`, whose labels are
-  of this kind. The moments of channels are `measured` if that is asked for.
+  Yields a `Look` for each file. `splits` are sources of files below their
+  attribute `root`, whose labels are of this kind. With `measured`, the moments
+  of the channels are computed as well.
   """
   with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
     for source in splits:
       for first in range(0, len(source), _CHUNK):
         chunk = range(first, min(first + _CHUNK, len(source)))
         look = functools.partial(
-          _look, source, spec=spec, kind=kind, measured=measured
+          _look,
+          source,
+          image_spec=image_spec,
+          kind=kind,
+          measured=measured,
         )
         yield from pool.map(look, chunk)
 
 
 def _look(
-  source: Any, index: int, spec: ImageSpec, kind: Labels, measured: bool
+  source: Any, index: int, image_spec: ImageSpec, kind: Labels, measured: bool
 ) -> Look:
+  """Reads and decodes one file, and notes what is odd about it."""
   count = len(source.class_names)
   # A label in a file of its own is read with its image.
   known = None if kind.reader else source.labels([index])[0]
-  label = None if known is None else kind.kept(known, count)
+  label = None if known is None else kind.summarise(known, count)
   name = source.ids([index])[0]
   inside = name.removeprefix(os.path.join(source.root, ""))
   try:
     example = source[index]
     encoded = example["image"]
     if label is None:
-      label = kind.kept(example["label"], count)
-    pixels = decode_image(encoded, spec)
+      label = kind.summarise(example["label"], count)
+    pixels = decode_image(encoded, image_spec)
     form, odd = describe(encoded)
   except ValueError as error:  # The image or its mask is damaged.
     why = f"{inside}: {str(error).removeprefix(f'{name}: ')}"
-    return Look(source.split, label, why, "unknown", None, (UNREADABLE,), None)
+    return Look(
+      split=source.split,
+      label=label,
+      id=why,
+      kind="unknown",
+      size=None,
+      odd=(UNREADABLE,),
+      digest=None,
+    )
   size = pixels.shape[0], pixels.shape[1]
   content = np.array(size).tobytes() + pixels.tobytes()
   digest = hashlib.blake2b(content, digest_size=16).digest()
@@ -188,6 +203,6 @@ def _look(
 
 
 def _moments(pixels: np.ndarray) -> np.ndarray:
-  """The mean of each channel, and of its square, (2, C), of full scale."""
+  """The mean of each channel and of its square, (2, C), scaled to 0 to 1."""
   x = pixels.reshape(-1, pixels.shape[-1]) / np.float32(255)
   return np.stack([x.mean(axis=0), np.square(x).mean(axis=0)]).astype(float)

@@ -19,10 +19,10 @@ class Numbers(Labels):
   """Numbers, one for each column."""
 
   records = ""
-  one = "target"
+  singular = "target"
   heading = "target"
-  twice = "twice with the same targets"
-  apart = "there with different targets"
+  copies_alike = "twice with the same targets"
+  copies_unlike = "there with different targets"
 
   def spec(self, count: int) -> ArraySpec:
     return ArraySpec((count,), np.float32)
@@ -38,9 +38,10 @@ class Numbers(Labels):
   def fit_to(
     self, columns: Sequence[str], rows: Sequence[Row], names: Names
   ) -> Encode:
-    """As of `Labels`; a single target may be called otherwise there."""
+    """As `Labels.fit_to`; a single target may have another name in the file."""
     if len(columns) == len(names) == 1:
-      return self.fit(columns, rows)[1]
+      _, encode = self.fit(columns, rows)
+      return encode
     return super().fit_to(columns, rows, names)
 
   def check(self, path: str, names: Sequence[str], labels: np.ndarray) -> None:
@@ -65,9 +66,9 @@ class Numbers(Labels):
     first = next(values, None)
     return [f"numbers such as {first!r} have a decimal comma."] if first else []
 
-  def overview(self, kept: np.ndarray, names: Names) -> dict[str, str]:
+  def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
     """The least, the mean and the largest of each target."""
-    rows = kept.astype(np.float64)
+    rows = summaries.astype(np.float64)
     spans = zip(
       names, rows.min(axis=0), rows.mean(axis=0), rows.max(axis=0), strict=True
     )
@@ -76,14 +77,14 @@ class Numbers(Labels):
       for name, least, mean, most in spans
     }
 
-  def spread(self, kept: np.ndarray, names: Names) -> str:
+  def spread(self, summaries: np.ndarray, names: Names) -> str:
     return ""
 
-  def shown(self, label: np.ndarray, names: Names) -> str:
+  def label_text(self, label: np.ndarray, names: Names) -> str:
     del names
     return ", ".join(f"{value:.6g}" for value in label)
 
-  def told(self, label: Any, names: Sequence[str]) -> str:
+  def describe(self, label: Any, names: Sequence[str]) -> str:
     pairs = zip(names, np.asarray(label).tolist(), strict=True)
     return ", ".join(f"{name} {value:.4g}" for name, value in pairs)
 

@@ -127,7 +127,7 @@ def open_tokenizer(
   return opened
 
 
-def cut(
+def cut_lines(
   texts: Sequence[str],
   tokenizer: Tokenizer,
   longer: Callable[[], Tokenizer],

@@ -214,7 +214,7 @@ class NumberAnswers(Answers):
     return [f"{value:12.6g}  {class_name(names, k)}" for k, value in pairs]
 
   def text(self, row: Mapping[str, Any], names: Sequence[str]) -> str:
-    return self.task.labels.told(row["values"], names)
+    return self.task.labels.describe(row["values"], names)
 
   def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
     """The head's arrays times the deviation, and the bias plus the mean."""
