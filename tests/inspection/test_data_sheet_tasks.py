@@ -86,7 +86,7 @@ def classes(root):
 # By kind: what makes the data, and the rows of the table that are right.
 KINDS = {
   labels.Labels: (classes, [["a", "2", "1"], ["b", "2", "1"]]),
-  labels.Unused: (classes, [["unlabelled", "4", "2"]]),
+  labels.IgnoredLabels: (classes, [["unlabelled", "4", "2"]]),
   several.Several: (
     lambda root: table(
       root,

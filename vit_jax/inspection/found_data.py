@@ -4,7 +4,7 @@ import dataclasses
 
 from vit_jax.data.reading import recognise
 from vit_jax.data.reading.column_roles import as_text
-from vit_jax.data.reading.label_file import located
+from vit_jax.data.reading.label_file import locate
 from vit_jax.data.reading.labels import NONE as UNUSED
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.letters import without_tokens
@@ -46,10 +46,10 @@ def recognised(
     kind = UNUSED
   elif kind == SINGLE and not task_is_given:
     if file:
-      place = located(dataclasses.replace(data, root=root), file)
-      result = recognise.of_file(place, data if data.labels_file else None)
+      place = locate(dataclasses.replace(data, root=root), file)
+      result = recognise.recognise_file(place, data if data.labels_file else None)
     else:
-      result = recognise.of_folder(root)
+      result = recognise.recognise_folder(root)
     if result.why:
       kind = result.labels if result.labels.are_used else UNUSED
       notes = [f"There are no class labels, as {result.why}."]

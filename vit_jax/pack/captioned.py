@@ -18,7 +18,7 @@ from vit_jax.data.reading.captions import (
   is_whole,
 )
 from vit_jax.data.reading.cells import Encode, Row
-from vit_jax.data.reading.label_rows import columns_of
+from vit_jax.data.reading.label_rows import column_names
 from vit_jax.data.reading.labels import SINGLE, Names
 from vit_jax.data.reading.tables import fail
 from vit_jax.data.settings import DataSettings
@@ -32,7 +32,7 @@ def open_rows(settings: DataSettings) -> dict[str, Any]:
   `open_folder` does.
   """
   assert settings.labels_file
-  columns = columns_of(settings.labels_file)
+  columns = column_names(settings.labels_file)
   captions, classes = captions_and_classes(columns)
   if not captions:
     return label_file.open_folder(settings)

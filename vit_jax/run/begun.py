@@ -89,9 +89,9 @@ def absolute_places(settings: Settings) -> dict[str, str]:
   for key in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
     if path := getattr(settings.data, key):
       if "file" in key:
-        from vit_jax.data.reading.label_file import located
+        from vit_jax.data.reading.label_file import locate
 
-        path = located(settings.data, path)
+        path = locate(settings.data, path)
       path = os.path.expanduser(path)
       places[key] = path if "://" in path else os.path.abspath(path)
   return places

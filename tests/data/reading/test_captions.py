@@ -218,7 +218,7 @@ def test_what_is_cut_and_left_out_is_said(files, tmp_path):
   splits = opened(tmp_path, [*rows, row("3.png", "z")], labels)
   seen = [*splits["train"].warnings(), *splits["eval"].warnings()]
   assert any(f"have more than the {T} tokens" in line for line in seen)
-  cut = labels.cut([long, exact, "x"])
+  cut = labels.cut_lines([long, exact, "x"])
   assert cut[0].startswith(f"1 of 3 captions have more than the {T} tokens")
   more = [line for line in seen if "more than 1 captions" in line]
   assert len(more) == 1 and "1 of" in more[0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit_jax.data.reading.cells import AS_BEFORE, put_together, values_of
+from vit_jax.data.reading.cells import AS_BEFORE, find_separator, values_of
 
 
 @pytest.mark.parametrize(
@@ -120,4 +120,4 @@ def test_names_that_are_put_together(names, of_one, mark, found):
   names = names.split("|")
   several = [name for name in names if mark and mark[-1] in name]
   expected = several if found is None else found
-  assert put_together(names, of_one) == (mark, expected)
+  assert find_separator(names, of_one) == (mark, expected)

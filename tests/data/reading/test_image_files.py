@@ -8,7 +8,7 @@ import pytest
 
 from tests.memory import bounded_memory
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.reading.image_files import content, find_images, say_missing
+from vit_jax.data.reading.image_files import find_images, read_file, say_missing
 
 IN_P = ["p/a-b/3.gif", "p/a/1.jpeg", "p/a/2.JPG", "p/b.png", "p/z.heic"]
 
@@ -85,4 +85,4 @@ def test_what_is_no_regular_file_is_an_unreadable_image(tmp_path):
   for name, reason in reasons.items():
     said = re.escape(f"{name}: {reason}")
     with bounded_memory(2**24), pytest.raises(UnreadableImageError, match=said):
-      content(os.fsencode(tmp_path / name))
+      read_file(os.fsencode(tmp_path / name))

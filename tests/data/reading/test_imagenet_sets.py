@@ -52,9 +52,13 @@ def test_folders_of_wordnet_ids_among_the_200(tmp_path):
   for name in (STINGRAY, "n01531178"):
     save(tmp_path / "imagenet-a" / name / "x.jpg")
   found = open_set("a", str(tmp_path), None)
-  assert found.right == [frozenset([6]), frozenset([11])]
-  assert found.among is not None and len(found.among) == 200
-  assert found.among[0] == 6 and 11 in found.among and 0 not in found.among
+  assert found.correct == [frozenset([6]), frozenset([11])]
+  assert found.candidates is not None and len(found.candidates) == 200
+  assert (
+    found.candidates[0] == 6
+    and 11 in found.candidates
+    and 0 not in found.candidates
+  )
   assert [e["label"] for e in found.source.read([0, 1])] == [0, 1]
 
 
@@ -63,9 +67,9 @@ def test_folders_of_numbers_are_not_sorted_as_text(tmp_path):
   for number in (2, 10, 999):
     save(folder / str(number) / "0.jpeg", number % 250)
   found = open_set("v2", str(tmp_path), None)
-  assert found.among is None
+  assert found.candidates is None
   for example in found.source.read(range(3)):
-    (k,) = found.right[example["label"]]
+    (k,) = found.correct[example["label"]]
     level = int(pathlib.Path(example["id"]).parent.name)
     assert k == level
 
@@ -80,7 +84,7 @@ def test_real_labels_are_sets_and_images_without_any_are_left_out(tmp_path):
   found = open_set("real", str(tmp_path), None)
   assert len(found.source) == 2
   sets = {
-    pathlib.Path(e["id"]).name[-7:-5]: found.right[e["label"]]
+    pathlib.Path(e["id"]).name[-7:-5]: found.correct[e["label"]]
     for e in found.source.read([0, 1])
   }
   assert sets == {"01": {3, 5}, "03": {7}}
@@ -95,8 +99,8 @@ def test_objectnet_has_113_classes_and_no_border(tmp_path):
     pixels[2:-2, 2:-2] = np.random.default_rng(0).integers(0, 99, (5, 8, 3))
     Image.fromarray(pixels).save(folder / "x.png")
   found = open_set("objectnet", str(tmp_path), None)
-  assert found.right == [frozenset([409, 530])] and found.among is None
-  assert found.lacks == "only 1 of 113 classes are there"
+  assert found.correct == [frozenset([409, 530])] and found.candidates is None
+  assert found.missing_note == "only 1 of 113 classes are there"
   seen = decode_rgb(found.source[0]["image"])
   np.testing.assert_array_equal(seen, pixels[2:-2, 2:-2])
 
@@ -112,8 +116,8 @@ def test_a_border_of_a_file_that_is_none():
 def test_corruptions_are_folders_by_severity(tmp_path):
   save(tmp_path / "imagenet-c" / "fog" / "3" / GOLDFISH / "x.JPEG")
   found = open_set("c/fog/3", str(tmp_path), None)
-  assert found.right == [frozenset([1])]
-  assert found.lacks == "only 1 of 1000 classes are there"
+  assert found.correct == [frozenset([1])]
+  assert found.missing_note == "only 1 of 1000 classes are there"
   assert len(ALEXNET_ERRORS) == 15
 
 
@@ -172,9 +176,9 @@ def test_sets_that_tfds_has_prepared(tmp_path):
   for builder in (Imagenet2012Real, ImagenetA):
     builder(data_dir=tmp_path).download_and_prepare(file_format="array_record")
   real = open_set("real", None, str(tmp_path))
-  sets = [real.right[e["label"]] for e in real.source.read(range(2))]
+  sets = [real.correct[e["label"]] for e in real.source.read(range(2))]
   assert sorted(map(sorted, sets)) == [[3, 5], [7]]
   assert len(real.source) == 2
   hard = open_set("a", str(tmp_path / "no_folder"), str(tmp_path))
-  assert hard.right[hard.source[0]["label"]] == {6}
-  assert hard.among is not None and len(hard.among) == 200
+  assert hard.correct[hard.source[0]["label"]] == {6}
+  assert hard.candidates is not None and len(hard.candidates) == 200

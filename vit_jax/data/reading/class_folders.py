@@ -9,7 +9,7 @@ from vit_jax.data.reading.masks import names as mask_names
 from vit_jax.data.reading.split_names import (
   WORD,
   is_plain,
-  named,
+  parse_name,
   split_named,
   words,
 )
@@ -92,7 +92,7 @@ def _insides(folder: bytes, names: Sequence[bytes]) -> dict[bytes, _Inside]:
   say that they may be no classes.
   """
   own = os.path.basename(os.path.abspath(folder)).lower()
-  odd = [n for n in names if n.lower() == own or is_plain(n) or named(n)]
+  odd = [n for n in names if n.lower() == own or is_plain(n) or parse_name(n)]
   looked_into = [*odd, *names[:_MOST]] if len(names) > _MOST else names
   return {name: _inside(os.path.join(folder, name)) for name in looked_into}
 
@@ -152,7 +152,7 @@ def _check_splits(insides: Mapping[bytes, _Inside]) -> None:
   A single folder train counts as a split if it holds class folders.
   """
   for name, (place, inside) in insides.items():
-    found = [one for one in map(named, sorted(inside)) if one]
+    found = [one for one in map(parse_name, sorted(inside)) if one]
     splits = {one.split: text(one.name) for one in found if one.sure != WORD}
     if "train" not in splits:
       continue

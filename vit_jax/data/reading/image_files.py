@@ -1,4 +1,4 @@
-"""Finds image files by names and patterns, and reads those with labels."""
+"""Finds image files by names and patterns, and reads files with labels."""
 
 import collections
 import contextlib
@@ -27,11 +27,12 @@ from vit_jax.runtime.files import open_regular
 from vit_jax.runtime.printable import composed, counted, first_of, say
 from vit_jax.runtime.printable import printable_path as text
 
-# Without the library for HEIC, reading such a file says what to install.
+# HEIC files are found without their library too: reading one says what to
+# install.
 _ENDINGS = tuple(dict.fromkeys((*EXTENSIONS, *HEIF)))
 _LOOKED_AT = 8  # Images whose range of values is looked at.
 _MISSING = ("nan", "na", "n/a", "null", "none", "<na>", "?")
-_FEW = 5  # Images of a class; fewer are hardly enough to learn it.
+_FEW = 5  # With fewer images, a class can hardly be learned.
 
 
 Path = str | os.PathLike[str]
@@ -40,27 +41,26 @@ Path = str | os.PathLike[str]
 def find_images(names: Path | Iterable[Path]) -> Iterator[str]:
   """Yields the image files that names stand for, in the order of the names.
 
-  One name is as good as a list of it.
-
-  A name is a file with any extension; a file of labels, such as a CSV file, for
-  the images that it names; a folder, which is searched at any depth
-  for images of all kinds that are read; or a pattern such as
-  "photos/**/*.jpg" that matches such files and folders. Hidden files have to be
-  named in full.
+  `names` are several names, or a single one. A name is that of a file with any
+  extension; of a file of labels, such as a CSV file, for the images that it
+  names; of a folder, which is searched at any depth for images of all kinds
+  that are read; or a pattern such as "photos/**/*.jpg" that matches such files
+  and folders. Hidden files have to be named in full.
   """
-  for name in _each(names):
+  for name in _as_paths(names):
     yield from _files_of(os.path.expanduser(name))
 
 
 def say_missing(names: Path | Iterable[Path]) -> bool:
-  """Prints a line for each name that stands for no image; returns if any does.
+  """Prints a line for each name that stands for no image.
 
-  Raises ValueError, of the first such line, if all of the names are such.
+  Returns whether there was such a name. Raises ValueError, with the first line,
+  if no name stands for an image.
   """
-  every = [*_each(names)]
-  empty = [name for name in every if next(find_images([name]), None) is None]
-  lines = [_without_images(name) for name in empty]
-  if lines and len(lines) == len(every):
+  paths = [*_as_paths(names)]
+  empty = [path for path in paths if next(find_images([path]), None) is None]
+  lines = [_missing_line(name) for name in empty]
+  if lines and len(lines) == len(paths):
     raise ValueError(lines[0])
   for line in lines:
     say(line)
@@ -74,7 +74,8 @@ def counts_of(splits: Sequence[Any]) -> str:
   return ", ".join([*counts, f"{last.split} {counted(len(last), 'image')}"])
 
 
-def _without_images(name: str) -> str:
+def _missing_line(name: str) -> str:
+  """The message for a name that stands for no image."""
   if os.path.isdir(os.path.expanduser(name)):
     endings = os.fsdecode(b", ".join(EXTENSIONS))
     return f"folder {name!r} holds no images ({endings})."
@@ -88,7 +89,8 @@ def _without_images(name: str) -> str:
   return f"{name!r} matches no image: {hint}"
 
 
-def _each(names: Path | Iterable[Path]) -> Iterator[str]:
+def _as_paths(names: Path | Iterable[Path]) -> Iterator[str]:
+  """Yields each name as text; `names` may be a single name."""
   if isinstance(names, str | os.PathLike):
     names = [names]
   for name in names:
@@ -97,10 +99,10 @@ def _each(names: Path | Iterable[Path]) -> Iterator[str]:
 
 def _files_of_table(path: str) -> Iterator[str]:
   """The files that a file of labels names, from its folder on."""
-  from vit_jax.data.reading.label_rows import images_of
+  from vit_jax.data.reading.label_rows import image_names
 
   root = os.path.dirname(path)
-  names = [*images_of(path, DataSettings(labels_file=path))]
+  names = [*image_names(path, DataSettings(labels_file=path))]
   holding = folders_of_all(root, [*map(os.fsencode, names)])
   if len(holding) == 1:  # As in training.
     root = os.path.join(root, os.fsdecode(holding[0]))
@@ -111,6 +113,7 @@ def _files_of_table(path: str) -> Iterator[str]:
 
 
 def _files_of(path: str) -> Iterator[str]:
+  """Yields the image files that one name stands for; see `find_images`."""
   if os.path.isdir(path):
     yield from _files_below(path)
   elif os.path.isfile(path) and path.lower().endswith(TABLES):
@@ -148,10 +151,11 @@ class ImageFiles(Source):
   split: str
   root: str
   class_names: tuple[str, ...]
-  held_out: Holdout | None = None  # The rule, if a part is held out by it.
+  # The rule by which a part is held out, if there is one.
+  held_out: Holdout | None = None
   _folder: bytes
   _paths: bytes  # From the folder on, one after the other.
-  _ends: np.ndarray
+  _ends: np.ndarray  # Where each path ends in `_paths`.
   _labels: np.ndarray
 
   def __len__(self) -> int:
@@ -161,12 +165,12 @@ class ImageFiles(Source):
     path = self._path(index)
     label = self._labels[index]
     label = label.astype(label_spec(self).dtype) if label.ndim else int(label)
-    return {"image": content(path), "label": label, "id": text(path)}
+    return {"image": read_file(path), "label": label, "id": text(path)}
 
-  def _hold(
+  def _set_files(
     self, folder: bytes, files: Sequence[bytes], labels: np.ndarray
   ) -> None:
-    """Keeps the paths of files, from the folder on, and their labels."""
+    """Sets the files, by their paths from the folder on, and their labels."""
     self._folder = folder
     self._paths = b"".join(files)
     self._ends = np.cumsum([*map(len, files)])
@@ -180,7 +184,7 @@ class ImageFiles(Source):
     self._labels = self._labels[indices]
 
   def _file(self, index: int) -> bytes:
-    """A file, from the folder on."""
+    """The path of a file, from the folder on."""
     start = int(self._ends[index - 1]) if index else 0
     return self._paths[start : int(self._ends[index])]
 
@@ -210,10 +214,10 @@ class ImageFiles(Source):
         f"{len(few):,} of {len(counts):,} classes have fewer than {_FEW} "
         f"training images: {first_of(named, 5)}."
       )
-    lines += doubtful_names(self.class_names)
+    lines += name_warnings(self.class_names)
     return lines
 
-  def exposure(self) -> list[str]:
+  def exposure_warnings(self) -> list[str]:
     """A warning if 16-bit images use less than an eighth of their range."""
     from vit_jax.data.decoding.pillow import brightest
 
@@ -222,7 +226,8 @@ class ImageFiles(Source):
     for index in indices.tolist():
       with contextlib.suppress(UnreadableImageError):
         value = brightest(self[index]["image"])
-        wide += [] if value is None else [value]
+        if value is not None:
+          wide.append(value)
     if not wide or max(wide) >= 2**16 / 8:
       return []
     white = 2 ** max(1, int(max(wide)).bit_length()) - 1
@@ -234,7 +239,7 @@ class ImageFiles(Source):
     return [line]
 
 
-def doubtful_names(names: Sequence[str]) -> list[str]:
+def name_warnings(names: Sequence[str]) -> list[str]:
   """Warnings about names of classes that may be a mistake, a line each."""
   lines = []
   values = [_number(name) for name in names]
@@ -276,7 +281,7 @@ def doubtful_names(names: Sequence[str]) -> list[str]:
 
 
 def _number(name: str) -> float | None:
-  """The number that a name stands for; None if it is no finite number."""
+  """The number that a name stands for; None unless it is a finite number."""
   try:
     value = float(name)
   except ValueError:
@@ -284,7 +289,7 @@ def _number(name: str) -> float | None:
   return value if math.isfinite(value) else None
 
 
-def content(path: bytes) -> bytes:
+def read_file(path: bytes) -> bytes:
   """Reads a file; raises UnreadableImageError if that fails."""
   try:
     with open_regular(os.fsdecode(path), MAX_BYTES) as file:

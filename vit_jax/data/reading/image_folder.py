@@ -22,7 +22,7 @@ from vit_jax.runtime import hints
 from vit_jax.runtime.printable import composed, counted
 from vit_jax.runtime.printable import printable_path as text
 
-_LOOKED_AT = 200  # Names of files that may be those of masks.
+_LOOKED_AT = 200  # Files whose names may be those of masks.
 
 
 class ImageFolder(ImageFiles):
@@ -34,7 +34,7 @@ class ImageFolder(ImageFiles):
   The folder holds `root/train/<class>/...`, with `root/val/<class>/...` or
   `root/test/<class>/...` or both, or `root/<class>/...` alone, where a part of
   each class is kept for evaluation. `layouts.find_layout` says which other
-  names they may have, and what a folder stands for that holds another one.
+  names they may have, and how a folder that holds a single other one is read.
 
   The classes are the folders to train on, sorted by name. A file is an image if
   it has one of `EXTENSIONS`, in upper or lower case, at any depth below its
@@ -74,13 +74,13 @@ class ImageFolder(ImageFiles):
       labels: False takes all images of the split, as of a single class.
       held_out_by, held_out_below: The rule that chooses this part, as the keys
         of `DataSettings` of these names.
-      whole: Whether "train" has all images of a folder without splits, which
-        `sides` then parts.
+      whole: Whether "train" has all images of a folder without splits, of which
+        `split_by` then holds some out.
     """
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))
     if not os.path.isdir(base):
-      raise ValueError(f"data.root={root!r} is not a folder; {_instead(root)}")
+      raise ValueError(f"data.root={root!r} is not a folder; {_advice(root)}")
     find = layouts.find_layout if labels else layouts.find_unlabelled_layout
     layout = find(base)
     evaluation = layout.evaluation(eval_split)
@@ -103,25 +103,28 @@ class ImageFolder(ImageFiles):
       self.class_names = ("unlabelled",)
     if evaluation is None and not whole:
       rule = Holdout.of(len(self), eval_fraction, held_out_by, held_out_below)
-      self._take(rule, self._chosen(rule))
+      self._keep_side(rule, self._held_out_files(rule))
     self._check_not_empty()
 
-  def sides(self, rule: Holdout) -> tuple["ImageFolder", "ImageFolder"]:
-    """The images to train on, and those that the rule holds out of a `whole`.
+  def split_by(self, rule: Holdout) -> tuple["ImageFolder", "ImageFolder"]:
+    """Splits a `whole` into images to train on, and those that are held out.
 
-    Raises ValueError if either has none.
+    Raises ValueError if either has no images.
     """
-    chosen = self._chosen(rule)
+    chosen = self._held_out_files(rule)
     train, held_out = copy.copy(self), copy.copy(self)
     held_out.split = "held out"
     held_out.name += f", {held_out.split}"
     for side in (train, held_out):
-      side._take(rule, chosen)
+      side._keep_side(rule, chosen)
       side._check_not_empty()
     return train, held_out
 
   def _list(self, classes: list[bytes], train: bytes) -> None:
-    """Lists the files of all classes."""
+    """Lists the files of all classes; `train` is the folder to train on.
+
+    Raises ValueError if a training class has no images.
+    """
     if self._folder != train and classes != [b""]:
       _check_classes(self.layout, self._folder, classes)
     spellings, trained = {"": [b""]}, {}
@@ -137,11 +140,11 @@ class ImageFolder(ImageFiles):
       files = [file for spelling in same for file in self._files(spelling)]
       if not files and self._folder == train:
         ignored = folders.ignored_text(self.ignored)
+        more = f" (ignored: {ignored})" if ignored else ""
         kind = "class folder" if name else "folder"
         raise ValueError(
           f"{kind} {text(os.path.join(train, name))!r} has no images "
-          f"({text(b', '.join(EXTENSIONS))}); fill or remove it"
-          + (f" (ignored: {ignored})." if ignored else ".")
+          f"({text(b', '.join(EXTENSIONS))}); fill or remove it{more}."
         )
       for file in files:
         paths += file
@@ -151,10 +154,10 @@ class ImageFolder(ImageFiles):
     self._ends = np.array(ends, np.int64)
     self._labels = np.array(labels, np.int32)
 
-  def _chosen(self, rule: Holdout) -> Bool[np.ndarray, " N"]:
-    """Which files the rule holds out; those of a class are together.
+  def _held_out_files(self, rule: Holdout) -> Bool[np.ndarray, " N"]:
+    """Whether the rule holds out each file; the files are sorted by class.
 
-    One class at a time is in memory as a list.
+    Only the files of one class at a time are in memory as a list.
     """
     starts = np.searchsorted(self._labels, np.arange(len(self.class_names) + 1))
     chosen = np.zeros(len(self), bool)
@@ -164,7 +167,7 @@ class ImageFolder(ImageFiles):
       chosen[first:end] = [file in evaluated for file in files]
     return chosen
 
-  def _take(self, rule: Holdout, chosen: Bool[np.ndarray, " N"]) -> None:
+  def _keep_side(self, rule: Holdout, chosen: Bool[np.ndarray, " N"]) -> None:
     """Keeps the files of this side of the rule."""
     self.held_out = rule
     self._keep(np.flatnonzero(chosen != (self.split == "train")))
@@ -241,12 +244,13 @@ def open_split(
   Class folders give the index of a class, whatever the kind of labels.
   """
   del labels
-  return _make_folder(settings, split)
+  return _open_images(settings, split)
 
 
-def _make_folder(
+def _open_images(
   settings: DataSettings, split: str, whole: bool = False
 ) -> ImageFolder:
+  """Opens an `ImageFolder` by the settings."""
   assert settings.root
   return ImageFolder(
     settings.root,
@@ -265,9 +269,9 @@ def open_whole(settings: DataSettings) -> ImageFolder:
 
   It is for a folder that is new to a run, which holds nothing out of it.
   """
-  whole = _make_folder(settings, "train", whole=True)
+  whole = _open_images(settings, "train", whole=True)
   has_splits = whole.layout.evaluation(settings.eval_split) is not None
-  return _make_folder(settings, "eval") if has_splits else whole
+  return _open_images(settings, "eval") if has_splits else whole
 
 
 def open_folder(
@@ -278,7 +282,7 @@ def open_folder(
   A folder without splits is listed once.
   """
   del labels
-  train = _make_folder(settings, "train", whole=True)
+  train = _open_images(settings, "train", whole=True)
   if train.layout.evaluation(settings.eval_split) is None:
     rule = Holdout.of(
       len(train),
@@ -286,12 +290,12 @@ def open_folder(
       settings.held_out_by,
       settings.held_out_below,
     )
-    train, evaluation = train.sides(rule)
+    train, evaluation = train.split_by(rule)
   else:
-    evaluation = _make_folder(settings, "eval")
+    evaluation = _open_images(settings, "eval")
   opened = {"train": train, "eval": evaluation}
   if train.layout.test is not None:
-    opened["test"] = _make_folder(settings, "test")
+    opened["test"] = _open_images(settings, "test")
   return opened
 
 
@@ -299,22 +303,21 @@ def summary(splits: Sequence[ImageFolder]) -> str:
   """The number of images found, such as "train 8, test 2 images"."""
   counts = counts_of(splits)
   ignored = collections.Counter(splits[0].layout.ignored)
-  for of_folder in {s._folder: s.ignored for s in splits}.values():
+  by_folder = {split._folder: split.ignored for split in splits}
+  for of_folder in by_folder.values():
     ignored += of_folder
-  ignored_files = folders.ignored_text(ignored)
   names = splits[0].class_names
-  classes = (
-    f"of {counted(len(names), 'class', 'classes')}"
-    if names[1:]
-    else "without labels"
-  )
-  return f"{splits[0].name}: {counts} {classes}" + (
-    f"; ignored: {ignored_files}" if ignored_files else ""
-  )
+  classes = "without labels"
+  if names[1:]:
+    classes = f"of {counted(len(names), 'class', 'classes')}"
+  line = f"{splits[0].name}: {counts} {classes}"
+  if ignored_files := folders.ignored_text(ignored):
+    line += f"; ignored: {ignored_files}"
+  return line
 
 
-def _instead(path: str) -> str:
-  """The advice for a path that is no folder."""
+def _advice(path: str) -> str:
+  """What to do about a path that is no folder, for a message."""
   if os.path.isfile(path):
     return (
       "a file of labels goes to --config.data.labels_file, and ends in "
@@ -332,13 +335,20 @@ def _spellings(layout: Layout, folder: bytes) -> dict[str, list[bytes]]:
 
 
 def _class_name(name: bytes, spellings: dict[str, list[bytes]]) -> str:
-  """The name as on the disk, where there is one spelling; runs record it."""
+  """The name of a class, as runs record it.
+
+  It is the name on the disk, or with composed accents if there are several
+  spellings.
+  """
   key = composed(text(name))
   return key if len(spellings.get(key, ())) > 1 else text(name)
 
 
 def _classes(layout: Layout) -> list[bytes]:
-  """A folder of each class, in the order of their names on the disk."""
+  """A folder of each class, in the order of their names on the disk.
+
+  Raises ValueError if there are fewer than two classes.
+  """
   folder = layout.train
   classes = [same[0] for same in _spellings(layout, folder).values()]
   if len(classes) < 2:

@@ -31,7 +31,8 @@ from vit_jax.runtime import extras
 from vit_jax.runtime.files import read_regular
 
 
-def _rows(table: str) -> list[dict[str, str]]:
+def _read_table(table: str) -> list[dict[str, str]]:
+  """The rows of a CSV file beside this one."""
   path = pathlib.Path(__file__).with_name(table)
   return list(csv.DictReader(path.read_text().splitlines()))
 
@@ -39,9 +40,10 @@ def _rows(table: str) -> list[dict[str, str]]:
 # Corruption -> AlexNet's error on it, as github.com/hendrycks/robustness gives
 # it, which the corruption error is divided by (arXiv:1903.12261).
 ALEXNET_ERRORS = {
-  row["corruption"]: float(row["error"]) for row in _rows("alexnet_errors.csv")
+  row["corruption"]: float(row["error"])
+  for row in _read_table("alexnet_errors.csv")
 }
-CLASSES = _rows("imagenet_classes.csv")
+CLASSES = _read_table("imagenet_classes.csv")
 WORDNET_IDS = tuple(row["wordnet_id"] for row in CLASSES)
 SEVERITIES = (1, 2, 3, 4, 5)
 _BORDER = 2  # Pixels of ObjectNet's red border.
@@ -51,12 +53,12 @@ _BORDER = 2  # Pixels of ObjectNet's red border.
 class TestSet:
   """A test set, and the answers that count as correct."""
 
-  source: Source  # The images; a label is an index into `right`.
+  source: Source  # The images; a label is an index into `correct`.
   # For each label, the model's classes that count as correct.
-  right: Sequence[frozenset[int]]
+  correct: Sequence[frozenset[int]]
   # The classes that the model chooses from; None for all.
-  among: tuple[int, ...] | None = None
-  lacks: str = ""  # A note that classes are missing from the folder, or empty.
+  candidates: tuple[int, ...] | None = None
+  missing_note: str = ""  # Says that the folder lacks classes, if it does.
 
 
 class AbsentError(ValueError):
@@ -66,15 +68,17 @@ class AbsentError(ValueError):
 def open_set(name: str, root: str | None, data_dir: str | None) -> TestSet:
   """Opens one of `SETS`, or a corruption such as "c/fog/3".
 
-  The sets' own folders in `root` go before TFDS's in `data_dir`. Raises
-  AbsentError if the set is not there, and ValueError if it has classes that it
-  should not have.
+  The sets' own folders in `root` take precedence over TFDS's in `data_dir`.
+  Raises AbsentError if the set is not there, and ValueError if it has classes
+  that it should not have.
   """
   if name.startswith("c/"):
     _, corruption, severity = name.split("/")
     folder = os.path.join("imagenet-c", corruption, severity)
     tfds = f"imagenet2012_corrupted/{corruption}_{severity}"
-    return _open_class_folders(folder, tfds, "validation", None, root, data_dir)
+    return _open_class_folders(
+      folder, tfds, "validation", only=None, root=root, data_dir=data_dir
+    )
   return SETS[name](root, data_dir)
 
 
@@ -86,8 +90,12 @@ def _open_class_folders(
   root: str | None,
   data_dir: str | None,
 ) -> TestSet:
-  """A set of class folders named by WordNet ids or by numbers."""
-  source = _folder(root, folder) or _prepared(tfds, split, data_dir)
+  """Opens a set of class folders named by WordNet ids or by numbers.
+
+  `only` is the column of `CLASSES` that says which classes the set has; None
+  for all.
+  """
+  source = _open_images(root, folder) or _open_prepared(tfds, split, data_dir)
   ids = {name: k for k, name in enumerate(WORDNET_IDS)}
   ids |= {str(k): k for k in range(len(ids))}
   if odd := [name for name in source.class_names if name not in ids]:
@@ -95,20 +103,21 @@ def _open_class_folders(
       f"{source.name} has the class {odd[0]!r}: its folders must be WordNet "
       "ids of ImageNet's classes, or numbers from 0 to 999."
     )
-  among = None
+  candidates = None
   if only:
-    among = tuple(k for k, row in enumerate(CLASSES) if row[only] == "1")
-  right = [frozenset([ids[name]]) for name in source.class_names]
-  whole = len(among or WORDNET_IDS)
-  return TestSet(source, right, among, _lacks(source, whole))
+    candidates = tuple(k for k, row in enumerate(CLASSES) if row[only] == "1")
+  correct = [frozenset([ids[name]]) for name in source.class_names]
+  whole = len(candidates or WORDNET_IDS)
+  return TestSet(source, correct, candidates, _missing_note(source, whole))
 
 
-def _lacks(source: Source, whole: int) -> str:
+def _missing_note(source: Source, whole: int) -> str:
+  """A note if a source has fewer classes than the `whole` set; else ""."""
   count = len(source.class_names)
   return f"only {count} of {whole} classes are there" if count < whole else ""
 
 
-def _objectnet(root: str | None, data_dir: str | None) -> TestSet:
+def _open_objectnet(root: str | None, data_dir: str | None) -> TestSet:
   """ObjectNet's 113 classes that ImageNet has, without the red border.
 
   As in the authors' code, the model chooses from all of ImageNet's classes, and
@@ -119,14 +128,16 @@ def _objectnet(root: str | None, data_dir: str | None) -> TestSet:
     if row["objectnet"]:
       right.setdefault(row["objectnet"], set()).add(k)
   folder = os.path.join("objectnet-1.0", "images")
-  source = _folder(root, folder, only=right, change=without_border)
+  source = _open_images(root, folder, only=right, change=without_border)
   if source is None:
     raise AbsentError(f"no folder {folder} in --root, and TFDS has none")
   correct = [frozenset(right[name]) for name in source.class_names]
-  return TestSet(source, correct, lacks=_lacks(source, len(right)))
+  return TestSet(
+    source, correct, missing_note=_missing_note(source, len(right))
+  )
 
 
-def _real(root: str | None, data_dir: str | None) -> TestSet:
+def _open_real(root: str | None, data_dir: str | None) -> TestSet:
   """ImageNet-ReaL (arXiv:2006.07159); images without a label are left out.
 
   A folder has `real.json`, the authors' list of the labels of each validation
@@ -134,7 +145,7 @@ def _real(root: str | None, data_dir: str | None) -> TestSet:
   """
   path = os.path.join(root or "", "real.json")
   if root and os.path.exists(path):
-    images = _folder(root, "val", flat=True)
+    images = _open_images(root, "val", flat=True)
     if images is None:
       raise AbsentError("real.json has no folder val beside it")
     real = json.loads(read_regular(path))
@@ -142,13 +153,13 @@ def _real(root: str | None, data_dir: str | None) -> TestSet:
     sets = [frozenset(real[_number(name) - 1]) for name in names]
     source: Source = images
   else:
-    source = _prepared(
+    source = _open_prepared(
       "imagenet2012_real", "validation", data_dir, label="original_label"
     )
     sets = [frozenset(map(int, x)) for x in source.column("real_label")]  # pyright: ignore[reportAttributeAccessIssue]
   labelled = [index for index, labels in enumerate(sets) if labels]
-  right = [sets[index] for index in labelled]
-  return TestSet(_Numbered(source, labelled), right)
+  correct = [sets[index] for index in labelled]
+  return TestSet(_NumberedExamples(source, labelled), correct)
 
 
 def _number(name: str) -> int:
@@ -168,7 +179,7 @@ def without_border(encoded: bytes) -> bytes:
   Raises UnreadableImageError if it cannot be decoded.
   """
   try:
-    image_size(encoded)  # It refuses what is too large.
+    image_size(encoded)  # Raises UnreadableImageError for a too large image.
     image = Image.open(io.BytesIO(encoded)).convert("RGB")
   except UnreadableImageError:
     raise
@@ -205,7 +216,7 @@ class _Files(ImageFiles):
     self.name = self.root = folder
     self.class_names = tuple(map(os.fsdecode, names))
     self._change = change
-    self._hold(base, files, np.array(labels, np.int32))
+    self._set_files(base, files, np.array(labels, np.int32))
 
   def __getitem__(self, index: int) -> Example:
     example = super().__getitem__(index)
@@ -217,8 +228,8 @@ class _Files(ImageFiles):
     return example
 
 
-class _Numbered(Subset):
-  """Some examples of a source, whose labels are their own numbers."""
+class _NumberedExamples(Subset):
+  """Some examples of a source; the label of each is its number."""
 
   def __getitem__(self, index: int) -> Example:
     return {**super().__getitem__(index), "label": index}
@@ -228,15 +239,16 @@ class _Numbered(Subset):
     return [{**example, "label": index} for example, index in pairs]
 
 
-def _folder(root: str | None, folder: str, **how: Any) -> _Files | None:
-  """The images of a set's folder, see `_Files`; None if it is not there."""
+def _open_images(root: str | None, folder: str, **how: Any) -> _Files | None:
+  """The images of a set's folder, as `_Files`; None without the folder."""
   path = os.path.join(os.path.expanduser(root or ""), folder)
   return _Files(path, **how) if root and os.path.isdir(path) else None
 
 
-def _prepared(
+def _open_prepared(
   name: str, split: str, data_dir: str | None, label: str | None = None
 ) -> Source:
+  """Opens a set that TFDS prepared; raises AbsentError if it has not."""
   try:
     extras.check("tensorflow_datasets", "tfds", name)
     settings = DataSettings(
@@ -251,7 +263,7 @@ SETS: dict[str, Callable[..., TestSet]] = {
   "imagenet": partial(
     _open_class_folders, "val", "imagenet2012", "validation", None
   ),
-  "real": _real,
+  "real": _open_real,
   "v2": partial(
     _open_class_folders,
     "imagenetv2-matched-frequency-format-val",
@@ -268,5 +280,5 @@ SETS: dict[str, Callable[..., TestSet]] = {
   "r": partial(
     _open_class_folders, "imagenet-r", "imagenet_r", "test", "imagenet_r"
   ),
-  "objectnet": _objectnet,
+  "objectnet": _open_objectnet,
 }

@@ -1,4 +1,4 @@
-"""Reads images whose labels stand in a CSV or JSONL file beside them."""
+"""Reads images whose labels are in a CSV or JSONL file."""
 
 import collections
 import dataclasses
@@ -22,7 +22,7 @@ from vit_jax.data.reading.tables import fail, list_columns
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
-_LOOKED_FOR = 100  # Files that are missing, which are looked for elsewhere.
+_LOOKED_FOR = 100  # Missing files that are looked for in other folders.
 
 
 class LabelledImages(ImageFiles):
@@ -58,7 +58,7 @@ class LabelledImages(ImageFiles):
     self.label_spec = kind.spec(len(class_names))
     self._warnings = kind.warnings(class_names, rows)
     files = [os.fsencode(row.file) for row in rows]
-    self._hold(os.fsencode(settings.root), files, labels)
+    self._set_files(os.fsencode(settings.root), files, labels)
     if settings.group_column:
       groups = [row.group for row in rows]
       self.groups = np.unique(groups, return_inverse=True)[1]
@@ -69,14 +69,15 @@ class LabelledImages(ImageFiles):
     return [*self.notes, *of_classes, *self._warnings]
 
 
-def located(settings: DataSettings, file: str) -> str:
-  """The path of a file of labels: as it is given, or else below the root.
+def locate(settings: DataSettings, file: str) -> str:
+  """Finds a file of labels: at its path as given, or else below the root.
 
   Raises ValueError if there is no such file.
   """
   file = os.path.expanduser(file)
   root = settings.root or "."
-  inside = (os.path.join(root, f) for f in (file, os.path.basename(file)))
+  names = (file, os.path.basename(file))
+  inside = [os.path.join(root, name) for name in names]
   path = next(filter(os.path.isfile, (file, *inside)), None)
   if path is None:
     raise ValueError(
@@ -94,7 +95,7 @@ def open_folder(
   names its line), or names an image that is missing.
   """
   assert settings.labels_file
-  path = located(settings, settings.labels_file)
+  path = locate(settings, settings.labels_file)
   columns, rows, notes = image_rows(path, settings, labels)
   parts: dict[str, list[Row]] = collections.defaultdict(list)
   for row in rows:
@@ -103,13 +104,14 @@ def open_folder(
     fail(path, "has no row with split=train")
   place = os.fsencode(path)
   val, test = (place if parts[split] else None for split in ("val", "test"))
-  chosen = Layout(place, place, val, test).evaluation(settings.eval_split)
+  layout = Layout(root=place, train=place, val=val, test=test)
+  chosen = layout.evaluation(settings.eval_split)
   names, encode = labels.fit(columns, parts["train"])
   rule = None
   if chosen is None:
     chosen = "held out"
     has_class = labels.spec(len(names)).shape == ()
-    rule = _hold_out(parts, encode if has_class else None, settings)
+    rule = _move_held_out(parts, encode if has_class else None, settings)
     if not parts["held out"]:
       encode(parts["train"])  # A mistake in a cell is the better message.
       _fail_to_hold_out(parts["train"], labels.warnings(names, parts["train"]))
@@ -142,7 +144,7 @@ def open_split(
 
 
 def summary(splits: Sequence[LabelledImages]) -> str:
-  """The numbers of images found, such as "train 8, val 2 images, 3 classes"."""
+  """The numbers of images, such as "train 8, val 2 images, 3 classes"."""
   counts = counts_of(splits)
   first = splits[0]
   what = first.kind.counted(len(first.class_names))
@@ -152,7 +154,10 @@ def summary(splits: Sequence[LabelledImages]) -> str:
 def image_rows(
   path: str, settings: DataSettings, labels: Labels
 ) -> tuple[list[str], list[Row], list[str]]:
-  """The columns of labels, a row for each image, and lines on what was read."""
+  """The columns of labels, a row for each image, and lines on how it was read.
+
+  Raises ValueError as `open_folder` does.
+  """
   _check_separator(settings, labels)
   notes: list[str] = []
   columns, rows = read_rows(path, settings, labels, notes)
@@ -165,16 +170,16 @@ def image_rows(
       "the labels; --config.data.label_columns chooses."
     )
   rows, spelled = _with_existing_files(rows, settings.root or ".")
-  rows, settled = labels.interpret(columns, rows, settings)
+  rows, meanings = labels.interpret(columns, rows, settings)
   joined = labels.join_rows(rows)
   if labels.further_rows and (more := len(rows) - len(joined)):
     notes.append(f"rows that {labels.further_rows}: {more:,}.")
-  notes = [*spelled, *notes, *settled]
+  notes = [*spelled, *notes, *meanings]
   return columns, joined, notes + labels.remarks(columns, joined)
 
 
 def _check_separator(settings: DataSettings, labels: Labels) -> None:
-  """Raises ValueError if a key parts labels, and an image has one."""
+  """Raises ValueError if a key separates labels, and an image has only one."""
   separator = settings.label_separator
   if separator not in (None, AS_BEFORE) and not labels.may_be_several:
     raise ValueError(
@@ -192,7 +197,7 @@ def _eval_rows(
 ) -> list[Row]:
   """The rows of `eval_labels_file`, all of the split "val"."""
   assert settings.eval_labels_file
-  other = located(settings, settings.eval_labels_file)
+  other = locate(settings, settings.eval_labels_file)
   other_columns, other_rows = read_rows(other, settings, labels)
   if columns != other_columns:
     theirs = ", ".join(other_columns)
@@ -208,7 +213,7 @@ def _eval_rows(
 def _with_existing_files(
   rows: Sequence[Row], root: str
 ) -> tuple[list[Row], list[str]]:
-  """The rows with files as they are called, and lines on other spellings.
+  """The rows with the files' own names, and lines on other spellings.
 
   Raises ValueError for files that are missing.
   """
@@ -231,32 +236,32 @@ def _with_existing_files(
       if not path.startswith(row.file.replace("\\", "/")):
         spelled[os.path.normpath(path)].append(row.file)
   if spelled:
-    called = {os.path.normpath(f) for f, path in paths.items() if path == f}
-    for path, names in spelled.items():  # A file is meant by one name alone.
-      if path in called or len(names) > 1:
+    exact = {os.path.normpath(f) for f, path in paths.items() if path == f}
+    for path, names in spelled.items():  # Only one name may mean a file.
+      if path in exact or len(names) > 1:
         paths |= dict.fromkeys(names, "")
   if not all(paths.values()):
-    _fail_absent(rows, paths, lookup, root, holding)
-  found = [
-    row
-    if paths[row.file] == row.file
-    else dataclasses.replace(row, file=paths[row.file])
-    for row in rows
-  ]
+    _fail_missing_files(rows, paths, lookup, root, holding)
+  found = []
+  for row in rows:
+    path = paths[row.file]
+    if path != row.file:
+      row = dataclasses.replace(row, file=path)
+    found.append(row)
   return found, lookup.lines()
 
 
 def _with_files_below(
   folder: str, rows: Sequence[Row], root: str
 ) -> tuple[list[Row], list[str]]:
-  """As `_with_existing_files`, for rows whose files are all in one folder."""
+  """As `_with_existing_files`, if all files are in one folder of the root."""
   found, lines = _with_existing_files(rows, os.path.join(root, folder))
   rows = [dataclasses.replace(r, file=f"{folder}/{r.file}") for r in found]
   taken = f"the images are read from the folder {text(folder)!r}, the only one "
   return rows, [f"{taken}in {root!r} that has all of them.", *lines]
 
 
-def _fail_absent(
+def _fail_missing_files(
   rows: Sequence[Row],
   paths: Mapping[str, str],
   lookup: Lookup,
@@ -289,10 +294,12 @@ def _fail_absent(
 
 
 def _folder_of_most(files: Sequence[str], lookup: Lookup) -> str | None:
-  """The folder that has more than half of the files, by the first of them."""
+  """The folder that has more than half of the first files, if there is one."""
   names = [*map(os.fsencode, files[:_LOOKED_FOR])]
   for folder in lookup.folders():
-    if 2 * sum(map(bool, map(lookup.inside(folder).find, names))) > len(names):
+    find = lookup.inside(folder).find
+    count = sum(find(name) is not None for name in names)
+    if 2 * count > len(names):
       return os.fsdecode(folder)
   return None
 
@@ -323,22 +330,22 @@ def _group_lines(
   return [f"groups by {column!r}: {each}; none is in two splits."]
 
 
-def _hold_out(
+def _move_held_out(
   parts: dict[str, list[Row]], encode: Encode | None, settings: DataSettings
 ) -> Holdout:
   """Moves a fixed part of the training rows to "held out".
 
-  With `encode`, a part of each class; without, of all rows. Returns the rule
-  that chose it.
+  It is a part of each class with `encode`, and of all rows without. Returns the
+  rule that chose it.
   """
   train = parts["train"]
   root = os.fsencode(settings.root or ".")
   rule = Holdout.of(
     len(train),
     settings.eval_fraction,
-    settings.held_out_by,
-    settings.held_out_below,
-    root,
+    by=settings.held_out_by,
+    below=settings.held_out_below,
+    root=root,
   )
   if settings.group_column:
     groups = rule.of_groups([row.group for row in train])
@@ -358,7 +365,7 @@ def _hold_out(
 def _fail_to_hold_out(rows: Sequence[Row], lines: Sequence[str]) -> NoReturn:
   """Raises ValueError for rows of which none can be held out.
 
-  Of the lines on their labels, the first is the advice.
+  `lines` are those on their labels; the message gives the first as advice.
   """
   cells = {str(row.values[0]) for row in rows if len(row.values) == 1}
   if len(cells) > 1:

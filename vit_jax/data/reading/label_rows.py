@@ -1,4 +1,4 @@
-"""The rows of a file of labels: each an image, its split and its labels."""
+"""Reads the rows of a file of labels: an image, its split and its labels."""
 
 import itertools
 import os
@@ -40,12 +40,12 @@ def read_rows(
   cannot be read.
   """
   rows: list[Row] = []
-  denied = 0
+  num_denied = 0
   lookup = Lookup(os.fsencode(settings.root or "."))
-  every = cells_of(
+  all_cells = cells_of(
     path, settings.file_column, lambda name: bool(lookup.find(name.encode()))
   )
-  first = [*itertools.islice(every, LOOKED_AT)]
+  first = [*itertools.islice(all_cells, LOOKED_AT)]
   if not first:
     _fail_empty(path)
   roles = roles_of(
@@ -60,36 +60,53 @@ def read_rows(
     separator = None  # Each has a cell of its own.
   if notes is not None:
     notes += roles.notes
-  for where, by_column, comma in itertools.chain(first, every):
+  for where, by_column, comma in itertools.chain(first, all_cells):
     place = f"{path}, {where}"
     if missing := [name for name in (key, *columns) if name not in by_column]:
       fail(place, f"has no {missing[0]!r}")
     if _CONFIDENCE in by_column and _is_denied(by_column):
-      denied += 1
+      num_denied += 1
       continue
-    file = _file(place, key, by_column[key], settings)
-    split = None
-    if SPLIT in by_column:
-      split = split_named(os.fsencode(str(by_column[SPLIT]).strip()))
-      if split is None:
-        fail(place, f"split={by_column[SPLIT]!r} is not train, val or test")
-    values = [by_column[name] for name in columns]
-    for k, value in enumerate(values):
-      if isinstance(value, str):
-        try:
-          values[k] = cells.values_of(value, separator)
-        except ValueError as error:
-          fail(place, f"has {columns[k]}={quoted(value)}, which {error}")
-    group = _group(place, by_column, settings.group_column)
-    rows.append(Row(place, file, split, values, comma, group))
+    values = [
+      _value(place, name, by_column[name], separator) for name in columns
+    ]
+    row = Row(
+      place=place,
+      file=_file_name(place, key, by_column[key], settings),
+      split=_split_of(place, by_column),
+      values=values,
+      decimal_comma=comma,
+      group=_group_of(place, by_column, settings.group_column),
+    )
+    rows.append(row)
   if not rows:
     _fail_empty(path)
-  if denied and notes is not None:
+  if num_denied and notes is not None:
     notes.append(
       f"rows with {_CONFIDENCE}=0, by which Open Images says that a label is "
-      f"absent, are left out: {denied:,}."
+      f"absent, are left out: {num_denied:,}."
     )
   return columns, rows
+
+
+def _split_of(place: str, row: Mapping[str, Any]) -> str | None:
+  """The split that a row names, or None; raises ValueError for another name."""
+  if SPLIT not in row:
+    return None
+  split = split_named(os.fsencode(str(row[SPLIT]).strip()))
+  if split is None:
+    fail(place, f"split={row[SPLIT]!r} is not train, val or test")
+  return split
+
+
+def _value(place: str, name: str, value: Any, separator: str | None) -> Any:
+  """The value of a cell, or a list of its values; raises ValueError."""
+  if not isinstance(value, str):
+    return value
+  try:
+    return cells.values_of(value, separator)
+  except ValueError as error:
+    fail(place, f"has {name}={quoted(value)}, which {error}")
 
 
 def _fail_empty(path: str) -> NoReturn:
@@ -97,35 +114,38 @@ def _fail_empty(path: str) -> NoReturn:
   fail(path, f"has no rows; {advice}")
 
 
-def columns_of(path: str) -> list[str]:
+def column_names(path: str) -> list[str]:
   """The columns of a file, or the keys of its first row if it is JSON."""
   for row in cells_of(path):
     return [*row.by_column]
   return []
 
 
-def images_of(path: str, settings: DataSettings) -> Iterator[str]:
-  """The names of the images of a file, each once, as it has them.
+def image_names(path: str, settings: DataSettings) -> Iterator[str]:
+  """Yields the names of the images in a file of labels, each once.
 
   Raises ValueError if no column names images.
   """
-  every = cells_of(path, settings.file_column)
-  first = [*itertools.islice(every, LOOKED_AT)]
+  all_cells = cells_of(path, settings.file_column)
+  first = [*itertools.islice(all_cells, LOOKED_AT)]
   if not first:
     _fail_empty(path)
   key = image_column(
     f"{path}, {first[0].place}", [row.by_column for row in first], settings
   )
   seen: set[str] = set()
-  for row in itertools.chain(first, every):
+  for row in itertools.chain(first, all_cells):
     name = str(row.by_column.get(key, ""))
     if name and name not in seen:
       seen.add(name)
       yield name
 
 
-def _group(place: str, row: Mapping[str, Any], column: str | None) -> str:
-  """The group of an image, "" without a column; raises ValueError if empty."""
+def _group_of(place: str, row: Mapping[str, Any], column: str | None) -> str:
+  """The group of an image, "" without a column of groups.
+
+  Raises ValueError if there is no such column, or the cell is empty.
+  """
   if column is None:
     return ""
   if column not in row:
@@ -145,8 +165,11 @@ def _is_denied(row: Mapping[str, Any]) -> bool:
   return denies and row.keys() >= _OPEN_IMAGES
 
 
-def _file(place: str, key: str, file: Any, settings: DataSettings) -> str:
-  """The name of a row's file; raises ValueError if it is none or outside."""
+def _file_name(place: str, key: str, file: Any, settings: DataSettings) -> str:
+  """The name of a row's file.
+
+  Raises ValueError if it is no name, or lies outside of the root and must not.
+  """
   if isinstance(file, int) and not isinstance(file, bool):
     file = str(file)  # An id in JSON.
   if not isinstance(file, str) or not file or "\0" in file:
@@ -155,16 +178,17 @@ def _file(place: str, key: str, file: Any, settings: DataSettings) -> str:
     half = "with half a character (a lone surrogate): write it whole"
     fail(place, f"names '{printable(file)}', {half}")
   root = settings.root or "."
-  if not settings.outside and not _inside(root, file.replace("\\", "/")):
-    example = ","
-    if os.path.isabs(file) and os.path.isfile(file):
+  if not settings.outside and not _is_inside(root, file.replace("\\", "/")):
+    is_file = os.path.isabs(file) and os.path.isfile(file)
+    example = ""
+    if is_file:
       folder = shlex.quote(os.path.dirname(file))
-      example = f", as in --config.data.root={folder},"
+      example = f", as in --config.data.root={folder}"
     advice = (
-      f"set data.root to a folder above it{example} or if you trust the file "
+      f"set data.root to a folder above it{example}, or if you trust the file "
       "data.outside=True (--outside of vit_jax.pack)"
     )
-    if os.path.isabs(file) and example == ",":
+    if os.path.isabs(file) and not is_file:
       advice = (
         "there is no such file; if it is the path on another machine, write "
         "the names from the folder of the images on, and give that as "
@@ -175,13 +199,14 @@ def _file(place: str, key: str, file: Any, settings: DataSettings) -> str:
 
 
 def _is_encodable(file: str) -> bool:
+  """Whether a name can be that of a file: no half of a character."""
   try:
     return bool(os.fsencode(file))
   except UnicodeEncodeError:
     return False
 
 
-def _inside(root: str, file: str) -> bool:
+def _is_inside(root: str, file: str) -> bool:
   """Whether a path names something in a folder; links may lead elsewhere."""
   if not os.path.isabs(file) and ".." not in file:
     return True

@@ -1,4 +1,4 @@
-"""Finds out which folders are splits, which are classes, and which neither."""
+"""Finds out which folders are splits, which are classes and which neither."""
 
 import collections
 import dataclasses
@@ -16,7 +16,7 @@ from vit_jax.data.reading.folders import (
 from vit_jax.data.reading.masks import names as mask_names
 from vit_jax.data.reading.split_names import (
   EXACT,
-  Named,
+  SplitName,
   is_plain,
   likely_splits,
   split_named,
@@ -24,13 +24,13 @@ from vit_jax.data.reading.split_names import (
 )
 from vit_jax.runtime.printable import printable_path as text
 
-_DEEPEST = 8  # Folders that hold a single folder, one in the other.
+_DEEPEST = 8  # Levels of folders that hold a single folder.
 _BESIDE_IMAGES = frozenset(
   "annotation annotations attribute attributes csv code doc docs features "
   "imagesets info json label labels list lists log logs meta metadata model "
   "models notebooks parts script scripts src tables txt xml".split()
 )
-"""Words of folders that lie beside images and hold none."""
+"""Words in the names of folders that lie beside images and hold none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Layout:
 
   Attributes:
     ignored: Files and folders left out, by kind; see `folders.ignored_text`.
-    copies: By the folder of a split, those in it that are no classes.
+    copies: By the folder of a split, the folders in it that are no classes, but
+      copies of the others.
     notes: Lines on what may be a mistake.
   """
 
@@ -56,9 +57,9 @@ class Layout:
   def evaluation(self, eval_split: str | None) -> str | None:
     """The split to evaluate on; None for a part of the training images.
 
-    Without a name it is val, else test, else a part. "test", once the default,
-    falls back to val and then to a part. Raises ValueError if there is no such
-    split.
+    If `eval_split` is None, it is val, else test, else a part. "test", once the
+    default, falls back to val and then to a part. Raises ValueError if there is
+    no such split.
     """
     orders = {"val": ("val",), "test": ("test", "val"), "train": ("train",)}
     order = ("val", "test")
@@ -88,13 +89,13 @@ class Layout:
 def find_layout(root: bytes) -> Layout:
   """Finds the splits below `root`, or below the only folder in it.
 
-  Raises ValueError if a split has two folders or no class folders, there is
-  none to train on, or the folders hold something else than classes.
+  Raises ValueError if a split has two folders or no class folders, there is no
+  split to train on, or the folders hold something else than classes.
   """
   ignored: Ignored = collections.Counter()
-  root = _innermost(root, ignored)
+  root = _go_down(root, ignored)
   names = subfolders(root)
-  splits = _splits(root, names)
+  splits = _paths_of_splits(root, names)
   places = {}
   for split, path in splits.items():
     for place in path:
@@ -107,7 +108,7 @@ def find_layout(root: bytes) -> Layout:
   else:
     places = {"train": root}
   copies = {}
-  notes = [] if splits else _called_as_splits(names)
+  notes = [] if splits else _lines_on_split_names(names)
   for place in places.values():
     found = class_folders.look(place, subfolders(place))
     copies[place] = found.copies
@@ -115,13 +116,13 @@ def find_layout(root: bytes) -> Layout:
     for name in found.copies:
       ignored[f"folder {text(name)} (a copy of its neighbours)"] += 1
   return Layout(
-    root,
-    places["train"],
-    places.get("val"),
-    places.get("test"),
-    ignored,
-    copies,
-    notes,
+    root=root,
+    train=places["train"],
+    val=places.get("val"),
+    test=places.get("test"),
+    ignored=ignored,
+    copies=copies,
+    notes=notes,
   )
 
 
@@ -129,7 +130,7 @@ def find_unlabelled_layout(root: bytes) -> Layout:
   """Finds the splits below `root`; without splits, all of it is for training.
 
   Images may be in class folders or not. Masks beside images are left out, and
-  so are copies.
+  so are copies of class folders.
   """
   above, path = descend(root)
   names = subfolders(above)
@@ -143,7 +144,7 @@ def find_unlabelled_layout(root: bytes) -> Layout:
     places = {s: os.path.join(above, name) for s, name in chosen.items()}
     train, val, test = map(places.get, ("train", "val", "test"))
     assert train
-    return Layout(above, train, val, test, ignored)
+    return Layout(root=above, train=train, val=val, test=test, ignored=ignored)
   if pair := mask_names.folders_of(above, names):
     _ignore({*names} - {pair.images}, ignored)
     images = find_unlabelled_layout(os.path.join(above, pair.images))
@@ -158,6 +159,7 @@ def find_unlabelled_layout(root: bytes) -> Layout:
 
 
 def _ignore(names: Collection[bytes], ignored: Ignored) -> None:
+  """Adds folders to the ignored files and folders."""
   for name in sorted(names):
     ignored[f"folder {text(name)}"] += 1
 
@@ -179,10 +181,10 @@ def descend(root: bytes) -> tuple[bytes, list[bytes]]:
   return path[-1], path
 
 
-def _called_as_splits(names: Sequence[bytes]) -> list[str]:
-  """A line on class folders that may rather hold images to evaluate on.
+def _lines_on_split_names(names: Sequence[bytes]) -> list[str]:
+  """Lines on class folders that may rather hold images to evaluate on.
 
-  There is none on train, which is a vehicle, too.
+  There is none for train, which may be the class of a vehicle.
   """
   return [
     f"the folder {text(name)} is taken for a class, as those beside it are: if "
@@ -193,10 +195,10 @@ def _called_as_splits(names: Sequence[bytes]) -> list[str]:
   ]
 
 
-def _innermost(root: bytes, ignored: Ignored) -> bytes:
-  """Goes down to the folder of the splits or classes.
+def _go_down(root: bytes, ignored: Ignored) -> bytes:
+  """Goes down to the folder of the splits or classes, and returns it.
 
-  Each folder above it holds that one alone, or beside it folders without
+  Each folder on the way holds only the next one, or beside it folders without
   images. Raises ValueError for a folder of images and masks.
   """
   while True:
@@ -206,7 +208,7 @@ def _innermost(root: bytes, ignored: Ignored) -> bytes:
     names = subfolders(root)
     if not likely_splits(names, functools.partial(folders_in, root)):
       mask_names.refuse(root, names)
-      only = _only_with_images(root, names)
+      only = _only_folder_of_classes(root, names)
       if only is not None:
         _ignore({*names} - {only}, ignored)
         root = os.path.join(root, only)
@@ -214,8 +216,14 @@ def _innermost(root: bytes, ignored: Ignored) -> bytes:
     return root
 
 
-def _only_with_images(root: bytes, names: Sequence[bytes]) -> bytes | None:
-  """The folder of class folders beside folders that hold no images, if any."""
+def _only_folder_of_classes(
+  root: bytes, names: Sequence[bytes]
+) -> bytes | None:
+  """The only folder that holds images, if it holds class folders; else None.
+
+  The folders beside it must be named like those of annotations, or the folder
+  itself must be named like one of images.
+  """
   found = None
   for name in names:
     if holds_images(os.path.join(root, name)):
@@ -229,15 +237,18 @@ def _only_with_images(root: bytes, names: Sequence[bytes]) -> bytes | None:
   return found if beside or is_plain(found) else None
 
 
-def _splits(root: bytes, names: Sequence[bytes]) -> dict[str, list[bytes]]:
-  """The folder of each split, and those in it that lead to the classes.
+def _paths_of_splits(
+  root: bytes, names: Sequence[bytes]
+) -> dict[str, list[bytes]]:
+  """For each split, the path from its folder down to that of its classes.
 
   It is empty if there are no splits: a class may be called "test" too, and its
   folder holds images, not folders. Raises ValueError as `find_layout` does.
   """
   inside = functools.partial(folders_in, root)
   found = likely_splits(names, inside)
-  paths = _paths(root, found)
+  paths = _paths_to_classes(root, found)
+  # Folders of images alone.
   flat = [one for one in found if not subfolders(paths[one.name][-1])]
   chosen = surest_splits(root, [one for one in found if one not in flat])
   different = len({one.split for one in flat}) > 1
@@ -263,12 +274,12 @@ def _splits(root: bytes, names: Sequence[bytes]) -> dict[str, list[bytes]]:
   return {split: paths[name] for split, name in chosen.items()}
 
 
-def surest_splits(root: bytes, found: Sequence[Named]) -> dict[str, bytes]:
+def surest_splits(root: bytes, found: Sequence[SplitName]) -> dict[str, bytes]:
   """The name of each split's folder; raises ValueError if it has two.
 
-  One that is named after the split alone goes before others.
+  A folder that is named after the split alone takes precedence.
   """
-  chosen: dict[str, Named] = {}
+  chosen: dict[str, SplitName] = {}
   for one in found:  # The surest come first.
     other = chosen.setdefault(one.split, one)
     if other is not one and other.sure == one.sure:
@@ -280,33 +291,37 @@ def surest_splits(root: bytes, found: Sequence[Named]) -> dict[str, bytes]:
   return {split: one.name for split, one in chosen.items()}
 
 
-def _paths(root: bytes, found: Sequence[Named]) -> dict[bytes, list[bytes]]:
-  """From the folder of each split down to that of its classes.
+def _paths_to_classes(
+  root: bytes, found: Sequence[SplitName]
+) -> dict[bytes, list[bytes]]:
+  """The path from the folder of each split down to that of its classes.
 
-  A single folder in it is a class if another split has it among several.
+  A single folder in a split is a class if another split has it among several.
   """
   classes: set[bytes] = set()
   for one in found:
     inside = subfolders(os.path.join(root, one.name))
     classes |= {*inside} if len(inside) > 1 else set()
-  return {one.name: _entered(root, one.name, classes) for one in found}
+  return {one.name: _path_inside(root, one.name, classes) for one in found}
 
 
-def _entered(
+def _path_inside(
   root: bytes, name: bytes, classes: Collection[bytes] = ()
 ) -> list[bytes]:
-  """The folder of this name, and those that it leads to, one in the other.
+  """The path from the folder of this name to the last that it leads to.
 
-  A single folder in it is entered if it has the same name or says nothing by
-  its name, or holds several folders; and it is none of these classes.
+  A folder that lies alone in another one is entered if its name is the same or
+  says nothing, or if it holds several folders; but not if it is one of
+  `classes`.
   """
   path = [os.path.join(root, name)]
   while len(inside := subfolders(path[-1])) == 1 and len(path) < _DEEPEST:
     (only,) = inside
     lower = only.lower()
     place = os.path.join(path[-1], only)
-    says_nothing = lower == name.lower() or is_plain(only)
-    says_nothing = says_nothing or split_named(lower) is not None
+    says_nothing = (
+      lower == name.lower() or is_plain(only) or split_named(lower) is not None
+    )
     if only in classes or not (says_nothing or len(subfolders(place)) > 1):
       break
     path.append(place)
@@ -314,5 +329,5 @@ def _entered(
 
 
 def folders_in(root: bytes, name: bytes) -> list[bytes]:
-  """The folders in a folder, or in the only one that it leads to."""
-  return subfolders(_entered(root, name)[-1])
+  """The folders in a folder, or in the last folder that it leads to."""
+  return subfolders(_path_inside(root, name)[-1])

@@ -12,17 +12,19 @@ from vit_jax.data.reading.folders import EXTENSIONS, is_folder
 from vit_jax.runtime.printable import composed
 from vit_jax.runtime.printable import printable_path as text
 
-_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")  # Those before a number.
+_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")  # Zeros before a number.
 _COMPARED = 500  # Names that are compared with one that is missing.
-_ENTERED = 200  # Folders in which it is looked for.
+_ENTERED = 200  # Folders in which a missing name is looked for.
 
 
 class _Folder(NamedTuple):
-  """The files in a folder, by the plain form of their names.
+  """The names in a folder, by their plain form; see `_plain`.
 
   Attributes:
-    files: The names without endings, of the files that have one of those taken.
-    folders: The names.
+    files: The names of the files with one of the endings that are looked for,
+    by
+      their plain form without the ending.
+    folders: The names of the folders.
   """
 
   files: dict[str, list[bytes]]
@@ -32,7 +34,8 @@ class _Folder(NamedTuple):
 class Lookup:
   """The files below a folder, found by names that may differ in spelling.
 
-  A folder is listed only if a name is not there as it is written, and once.
+  A folder is listed only once, and only if a name is not there as it is
+  written.
   """
 
   def __init__(self, root: bytes, endings: tuple[bytes, ...] = EXTENSIONS):
@@ -46,12 +49,13 @@ class Lookup:
     self._examples: dict[str, tuple[bytes, bytes]] = {}
 
   def find(self, name: bytes) -> bytes | None:
-    """The path, from the root on, of the file with this name; None without.
+    """The path, from the root on, of the file with this name, or None.
 
     It is the file of exactly this name, with the first of the endings if the
-    name has none. Else it is the only file whose name differs in the encoding
-    of accents, then in case as well, then in the zeros before a number or in
-    its ending as well; None if there are several. A backslash may part folders.
+    name has none. Otherwise it is the only file whose name differs in the
+    encoding of accents; if there is none, in case as well; and if there is
+    none, in the zeros before a number or in its ending as well. It is None if
+    there are several. A backslash may separate folders.
     """
     if name.lower().endswith(self._known) and self._is_file(name):
       return name  # As nearly all are.
@@ -71,7 +75,7 @@ class Lookup:
     return path
 
   def lines(self) -> list[str]:
-    """A line for each kind of difference between names and those of files."""
+    """A line for each kind of difference between names and files' own names."""
     lines = []
     for kind, count in self._counts.items():
       name, path = map(text, self._examples[kind])
@@ -82,9 +86,9 @@ class Lookup:
     return lines
 
   def nearest(self, name: bytes) -> bytes | None:
-    """The file that was most likely meant by a name that is not found.
+    """The file that was most likely meant by a name that is not found, or None.
 
-    It has this name in another folder, or else a similar one in the same.
+    It has this name in another folder, or a similar name in the same folder.
     """
     name = name.replace(b"\\", b"/")
     for path in self._elsewhere(name):
@@ -104,17 +108,17 @@ class Lookup:
 
   def folders(self) -> list[bytes]:
     """The names of the folders directly in this one, at most 200."""
-    inside = [
-      each for same in self._list(b"").folders.values() for each in same
-    ]
-    return sorted(inside)[:_ENTERED]
+    names: list[bytes] = []
+    for spellings in self._list(b"").folders.values():
+      names += spellings
+    return sorted(names)[:_ENTERED]
 
   def inside(self, folder: bytes) -> "Lookup":
-    """The files below a folder of this one."""
+    """A lookup of the files below a folder of this one."""
     return Lookup(os.path.join(self._root, folder), self._endings)
 
   def _similar(self, name: bytes) -> bytes | None:
-    """The only file whose name differs in spelling alone."""
+    """The only file whose name differs in spelling alone, or None."""
     folder, base = os.path.split(name)
     found = self._folder(folder)
     if found is None:
@@ -126,14 +130,14 @@ class Lookup:
       for ending in (*self._endings, *map(bytes.upper, self._endings)):
         if base + ending in candidates:
           return os.path.join(found, base + ending)
-      match = _only(base, candidates, [*map(self._stem, candidates)])
+      match = _only_match(base, candidates, [*map(self._stem, candidates)])
     else:
       candidates += files.get(_plain(base), ())
-      match = _only(base, candidates, candidates)
+      match = _only_match(base, candidates, candidates)
     return None if match is None else os.path.join(found, match)
 
   def _folder(self, name: bytes) -> bytes | None:
-    """The folder of this name, or the only one that is spelled differently."""
+    """The folder of this name, or the only one of another spelling, or None."""
     if not name or os.path.isdir(os.path.join(self._root, name)):
       return name
     above, base = os.path.split(name)
@@ -141,17 +145,18 @@ class Lookup:
     if found is None:
       return None
     candidates = self._list(found).folders.get(_plain(base), ())
-    match = _only(base, candidates, candidates)
+    match = _only_match(base, candidates, candidates)
     return None if match is None else os.path.join(found, match)
 
   def _elsewhere(self, name: bytes) -> Iterator[bytes]:
-    """Paths of files with the same name in folders nearby."""
+    """Yields paths of files of the same name in other folders nearby."""
     parts = name.split(b"/")
     for start in range(1, len(parts)):
       yield b"/".join(parts[start:])
+    endings = (b"",) if self._ending(name) else (b"", *self._endings)
     for folder in self.folders():
       for file in dict.fromkeys((name, parts[-1])):
-        for ending in (b"",) if self._ending(file) else (b"", *self._endings):
+        for ending in endings:
           yield os.path.join(folder, file + ending)
 
   def _list(self, folder: bytes) -> _Folder:
@@ -178,12 +183,12 @@ class Lookup:
     """Counts a name by how it differs from the path that it stands for."""
     ours, theirs = self._stem(name), self._stem(path)
     if _plain(name) == _plain(theirs):
-      ours = name  # It lacks an ending, or has another one more.
-    endings = self._ending(name), self._ending(path)
+      ours = name  # It lacks an ending, or has a further one.
+    ending, other_ending = self._ending(name), self._ending(path)
     kinds = [kind for kind, same in _KINDS.items() if not same(ours, theirs)]
-    if endings[0] and endings[0] != endings[1]:
+    if ending and ending != other_ending:
       kinds.append("the ending")
-    elif endings[0] and name[-len(endings[0]) :] != path[-len(endings[1]) :]:
+    elif ending and name[-len(ending) :] != path[-len(other_ending) :]:
       kinds = [*dict.fromkeys((_CASE, *kinds))]
     if kinds:
       kind = " and ".join(kinds)
@@ -203,9 +208,9 @@ class Lookup:
 
 
 def folders_of_all(root: str, names: Sequence[bytes]) -> list[bytes]:
-  """The folders in one folder that have all of these files.
+  """The folders in `root` that have all of these files.
 
-  There are none if the first file is where its name says.
+  There are none if the first file is in `root` itself.
   """
   lookup = Lookup(os.fsencode(root or "."))
   if not names or lookup.find(names[0]) is not None:
@@ -217,14 +222,14 @@ def folders_of_all(root: str, names: Sequence[bytes]) -> list[bytes]:
   ]
 
 
-def _only(
+def _only_match(
   name: bytes, candidates: Sequence[bytes], spelled: Sequence[bytes]
 ) -> bytes | None:
-  """The only candidate of the nearest spelling; None if there is none or more.
+  """The only candidate of the nearest spelling; None if there is not one.
 
   `spelled` are the candidates as they are compared.
   """
-  for form in (_accents, _case, _plain):
+  for form in (_compose_accents, _fold_case, _plain):
     same = [
       candidate
       for candidate, other in zip(candidates, spelled, strict=True)
@@ -235,36 +240,41 @@ def _only(
   return None
 
 
-def _accents(name: bytes) -> str:
+def _compose_accents(name: bytes) -> str:
+  """A name with composed accents."""
   return composed(os.fsdecode(name))
 
 
-def _case(name: bytes) -> str:
-  return _accents(name).casefold()
+def _fold_case(name: bytes) -> str:
+  """A name with composed accents, in lower case."""
+  return _compose_accents(name).casefold()
 
 
 def _plain(name: bytes) -> str:
-  """A name without what may differ: accents' encoding, case and zeros."""
-  return _ZEROS.sub("", _case(name))
+  """A name with composed accents, in lower case, without leading zeros."""
+  return _ZEROS.sub("", _fold_case(name))
 
 
-def _same_but_for_case(ours: bytes, theirs: bytes) -> bool:
-  """Whether case makes no difference, whatever else does."""
-  one, other = (_ZEROS.sub("", _accents(name)) for name in (ours, theirs))
+def _agree_in_case(ours: bytes, theirs: bytes) -> bool:
+  """Whether case makes no difference, whatever else differs."""
+  one, other = (
+    _ZEROS.sub("", _compose_accents(name)) for name in (ours, theirs)
+  )
   return one == other
 
 
-def _same_but_for_accents(ours: bytes, theirs: bytes) -> bool:
+def _agree_in_accents(ours: bytes, theirs: bytes) -> bool:
+  """Whether the encoding of accents makes no difference."""
   one, other = (os.fsdecode(name).casefold() for name in (ours, theirs))
   return _ZEROS.sub("", one) == _ZEROS.sub("", other)
 
 
 _CASE = "upper and lower case"
-# Each kind of difference, and whether two similar names have none of it.
+# Each kind of difference, with a test whether two similar names agree in it.
 _KINDS = {
-  _CASE: _same_but_for_case,
-  "the encoding of accents": _same_but_for_accents,
+  _CASE: _agree_in_case,
+  "the encoding of accents": _agree_in_accents,
   "the zeros before a number": lambda ours, theirs: (
-    _case(ours) == _case(theirs)
+    _fold_case(ours) == _fold_case(theirs)
   ),
 }

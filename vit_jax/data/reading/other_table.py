@@ -13,8 +13,8 @@ from vit_jax.data.reading.column_roles import (
   label_candidates,
   names_in,
 )
-from vit_jax.data.reading.label_file import LabelledImages, image_rows, located
-from vit_jax.data.reading.label_rows import columns_of, images_of
+from vit_jax.data.reading.label_file import LabelledImages, image_rows, locate
+from vit_jax.data.reading.label_rows import column_names, image_names
 from vit_jax.data.reading.labels import USUAL, Labels
 from vit_jax.data.reading.lookup import Lookup
 from vit_jax.data.reading.tables import cells_of, fail, list_columns
@@ -33,7 +33,7 @@ def open_whole(
   and for a label that is none of the names.
   """
   assert settings.labels_file
-  path = located(settings, settings.labels_file)
+  path = locate(settings, settings.labels_file)
   settings = _columns_for(path, settings, labels, names)
   columns, rows, notes = image_rows(path, settings, labels)
   encode = labels.fit_to(columns, rows, names)
@@ -60,7 +60,7 @@ def _columns_for(
   Columns of numbers, or of 0 and 1, are called as the run's names. Raises
   ValueError if none of several columns is called as that of the run.
   """
-  there = columns_of(path)
+  there = column_names(path)
   file = settings.file_column if settings.file_column in there else None
   chosen = settings.label_columns
   if {*names} <= {*there} and not labels.are_classes:
@@ -91,7 +91,7 @@ def root_of(file: str, folders: Sequence[str]) -> str:
 def _images_are_there(path: str, settings: DataSettings) -> bool:
   """Whether the first images that a file names are in the folder `root`."""
   lookup = Lookup(os.fsencode(settings.root or "."))
-  names = images_of(path, settings)
+  names = image_names(path, settings)
   with contextlib.suppress(ValueError):  # No column has images of this folder.
     first = itertools.islice(names, _LOOKED_FOR)
     return all(lookup.find(os.fsencode(name)) is not None for name in first)

@@ -15,7 +15,7 @@ from vit_jax.data.decoding.orientation import of_picture
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.holdout import Holdout
-from vit_jax.data.reading.image_files import content
+from vit_jax.data.reading.image_files import read_file
 from vit_jax.data.reading.masks import names as mask_names
 from vit_jax.data.reading.masks.beside import Beside
 from vit_jax.data.reading.masks.lookup import MaskLookup
@@ -104,7 +104,7 @@ class PairedFolder(Source):
 
   def __getitem__(self, index: int) -> Example:
     image, beside = self._pairs[index]
-    encoded = content(image)
+    encoded = read_file(image)
     label = self._read(beside)
     _check_proportions(image, encoded, label.shape, self._of.one)
     if self._size is not None:
@@ -123,7 +123,7 @@ class PairedFolder(Source):
     """Lines on the files beside the images, and on possible mistakes."""
     return self._lines
 
-  def exposure(self) -> list[str]:
+  def exposure_warnings(self) -> list[str]:
     """Warnings about images of 16 bits: none."""
     return []
 
@@ -184,7 +184,7 @@ def _rotation_lines(images: Sequence[bytes], plural: str) -> list[str]:
   turned = []
   for place in places.astype(int).tolist():
     with contextlib.suppress(Exception):  # Decoding it will report the error.
-      with Image.open(io.BytesIO(content(images[place]))) as image:
+      with Image.open(io.BytesIO(read_file(images[place]))) as image:
         orientation = of_picture(image)
         if orientation in (2, 3, 4) or (
           orientation in (5, 6, 7, 8) and image.width == image.height

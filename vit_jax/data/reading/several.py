@@ -31,7 +31,7 @@ from vit_jax.data.reading.columns import (
   read_bit,
   unknown_cells,
 )
-from vit_jax.data.reading.image_files import doubtful_names
+from vit_jax.data.reading.image_files import name_warnings
 from vit_jax.data.reading.labels import BETWEEN, Labels, Names
 from vit_jax.data.reading.tables import fail, list_columns
 from vit_jax.data.settings import DataSettings
@@ -141,7 +141,7 @@ class SeveralLabels(Labels):
       )
 
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    return [*_separator_line(names, rows), *doubtful_names(names)]
+    return [*_separator_line(names, rows), *name_warnings(names)]
 
   def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
     """How many images have each label, and how many have none, if any."""

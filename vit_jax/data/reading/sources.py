@@ -81,7 +81,7 @@ def _open_folder(
     eval=opened["eval"],
     test=opened.get("test"),
     found=reader.summary([*opened.values()]),
-    warnings=train.warnings() + ([] if windowed else train.exposure()),
+    warnings=train.warnings() + ([] if windowed else train.exposure_warnings()),
   )
 
 

@@ -1,4 +1,4 @@
-"""Tells by their names which folders are splits."""
+"""Tells which folders are splits, by their names."""
 
 import os
 import re
@@ -21,7 +21,7 @@ NAMES = {
 """Names of the splits' folders, in lower case."""
 
 EXACT, PLAIN, WORD = range(3)
-"""How sure a name is: that of a split, with plain words beside, or others."""
+"""How surely a name is a split's: it is one, or has plain or other words."""
 
 OLDER = (
   " If the folder has not changed: earlier versions knew fewer names of "
@@ -31,7 +31,7 @@ OLDER = (
 """Why the classes or images of an older run may differ, as a sentence."""
 
 _BY_WORD = {os.fsdecode(n): s for s, names in NAMES.items() for n in names}
-# Short for a split beside a plain word alone, as in imagesTr.
+# Short names of splits, which count only beside a plain word, as in imagesTr.
 _SHORT = {"tr": "train", "trn": "train", "ts": "test", "tst": "test"}
 _PLAIN = frozenset(
   "data dataset datasets dir files folder folders full image images img imgs "
@@ -42,13 +42,13 @@ _ENDINGS = ("set", "data", "dataset", "images", "imgs", "img")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 
 
-class Named(NamedTuple):
-  """A folder whose name has the word of a split.
+class SplitName(NamedTuple):
+  """The name of a folder with the word of a split in it.
 
   Attributes:
-    name: The name.
+    name: The name itself.
     split: "train", "val" or "test".
-    sure: `EXACT`, `PLAIN` or `WORD`.
+    sure: How surely it is a split: `EXACT`, `PLAIN` or `WORD`.
     rest: The other words of the name, without plain ones.
   """
 
@@ -59,7 +59,7 @@ class Named(NamedTuple):
 
 
 def split_named(name: bytes) -> str | None:
-  """The split that a name alone stands for, or None."""
+  """The split whose name this is, or None."""
   return next((s for s, names in NAMES.items() if name.lower() in names), None)
 
 
@@ -74,17 +74,17 @@ def is_plain(name: bytes) -> bool:
   return bool(found) and _PLAIN.issuperset(found)
 
 
-def named(name: bytes) -> Named | None:
-  """The split that a name's whole words tell; None if they tell none.
+def parse_name(name: bytes) -> SplitName | None:
+  """The split that the words of a name tell; None if they tell none or several.
 
-  >>> from vit_jax.data.reading.split_names import named
-  >>> [(named(n).split, named(n).rest) for n in (b"seg_train", b"val2017")]
-  [('train', 'seg'), ('val', '')]
-  >>> named(b"trainer") is named(b"train_or_test") is None
+  >>> from vit_jax.data.reading.split_names import parse_name
+  >>> parse_name(b"seg_train")
+  SplitName(name=b'seg_train', split='train', sure=2, rest='seg')
+  >>> parse_name(b"trainer") is parse_name(b"train_or_test") is None
   True
   """
   if split := split_named(name):
-    return Named(name, split, EXACT, "")
+    return SplitName(name, split, EXACT, "")
   found = words(name)
   splits = [*map(_split_of_word, found)]
   rest = [w for w, s in zip(found, splits, strict=True) if s is None]
@@ -98,10 +98,11 @@ def named(name: bytes) -> Named | None:
   others = " ".join(word for word in rest if word not in _PLAIN)
   (split,) = chosen
   assert split
-  return Named(name, split, WORD if others else PLAIN, others)
+  return SplitName(name, split, WORD if others else PLAIN, others)
 
 
 def _split_of_word(word: str) -> str | None:
+  """The split that a word names, maybe with an ending, as in trainset."""
   for ending in ("", *_ENDINGS):
     if word.endswith(ending) and (
       split := _BY_WORD.get(word.removesuffix(ending))
@@ -111,19 +112,19 @@ def _split_of_word(word: str) -> str | None:
 
 
 Inside = Callable[[bytes], Collection[bytes]]
-"""The names of the folders in a folder of this name."""
+"""A function that lists the folders in a folder, by its name."""
 
 
-def likely_splits(names: Sequence[bytes], inside: Inside) -> list[Named]:
-  """The folders beside each other that are likely splits.
+def likely_splits(names: Sequence[bytes], inside: Inside) -> list[SplitName]:
+  """Finds the folders that are likely splits among folders beside each other.
 
-  One that has other words in its name, as seg_train, is a split beside another
-  split with the same words, seg_test, or with some of the same folders inside,
-  which no folder that is no split has; the class freight_train is none. A plain
-  name such as test_images needs another split beside it, unless it is the one
-  to train on.
+  Returns them with the surest first. A folder with other words in its name, as
+  seg_train, is a split if another split beside it has the same words, as
+  seg_test, or has some of the same folders inside, which no folder but splits
+  may have; so the class freight_train is none. A plain name such as test_images
+  needs another split beside it, unless it names the split to train on.
   """
-  candidates = [one for one in map(named, names) if one]
+  candidates = [one for one in map(parse_name, names) if one]
   sure = [one for one in candidates if one.sure == EXACT]
   if len(candidates) == len(sure):
     return sure
@@ -135,41 +136,46 @@ def likely_splits(names: Sequence[bytes], inside: Inside) -> list[Named]:
     and (
       _is_for_training(one, folders)
       or _has_split_beside(one, candidates)
-      or _confirmed(one, candidates, folders, names, inside)
+      or _is_confirmed(one, candidates, folders, names, inside)
     )
   ]
   by_words = [
     one
     for one in candidates
-    if one.sure == WORD and _confirmed(one, candidates, folders, names, inside)
+    if one.sure == WORD
+    and _is_confirmed(one, candidates, folders, names, inside)
   ]
   return [*sure, *plain, *by_words]
 
 
-def _is_for_training(one: Named, folders: dict[bytes, set[bytes]]) -> bool:
+def _is_for_training(one: SplitName, folders: dict[bytes, set[bytes]]) -> bool:
+  """Whether a folder is named after the training split, and holds folders."""
   return one.split == "train" and bool(folders[one.name])
 
 
-def _has_split_beside(one: Named, candidates: Sequence[Named]) -> bool:
-  """Whether another split has a name without other words."""
+def _has_split_beside(one: SplitName, candidates: Sequence[SplitName]) -> bool:
+  """Whether another split has a folder whose name has no other words."""
   return any(
     other.split != one.split and other.sure != WORD for other in candidates
   )
 
 
-def _confirmed(
-  one: Named,
-  candidates: Sequence[Named],
+def _is_confirmed(
+  one: SplitName,
+  candidates: Sequence[SplitName],
   folders: dict[bytes, set[bytes]],
   names: Sequence[bytes],
   inside: Inside,
 ) -> bool:
-  """Whether a name with other words is a split's, see `likely_splits`."""
+  """Whether a folder is a split though it has other words in its name.
+
+  `likely_splits` gives the rule.
+  """
   others = [other for other in candidates if other.split != one.split]
   if any(other.rest == one.rest for other in others):
     if folders[one.name]:
       return True
-    # Folders of images alone may be classes, beside others that are.
+    # Folders that hold images alone may be classes, as others beside them.
     return 2 * len(candidates) > len(names)
   shared = set()
   for other in others:

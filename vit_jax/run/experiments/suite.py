@@ -143,7 +143,7 @@ class _Scorer:
     self._num_classes = model.num_classes
 
   def __call__(self, name: str, test_set: TestSet) -> Row:
-    among = np.array(test_set.among or range(self._num_classes))
+    among = np.array(test_set.candidates or range(self._num_classes))
     loader = make_loader(
       LoaderSettings(on_unreadable="skip"),
       photographs=True,
@@ -170,7 +170,7 @@ class _Scorer:
       raise ValueError(f"{name}: none of its images is readable.")
     pairs = zip(best[counted], label[counted], strict=True)
     right = np.array(
-      [[one in test_set.right[k] for one in ranked] for ranked, k in pairs]
+      [[one in test_set.correct[k] for one in ranked] for ranked, k in pairs]
     )
     return {
       "set": name,
@@ -186,8 +186,8 @@ def _scores(
 ) -> list[Row]:
   if name != "c":
     test_set = imagenet_sets.open_set(name, **places)
-    if test_set.lacks:
-      display.note(f"{name}: {test_set.lacks}.")
+    if test_set.missing_note:
+      display.note(f"{name}: {test_set.missing_note}.")
     return [scorer(name, test_set)]
   errors: dict[str, list[float]] = {}
   rows, missing, lacking = [], [], []
@@ -199,8 +199,8 @@ def _scores(
       except AbsentError:
         missing.append(part)
         continue
-      if test_set.lacks:
-        lacking.append(f"in {part} {test_set.lacks}")
+      if test_set.missing_note:
+        lacking.append(f"in {part} {test_set.missing_note}")
       rows.append(scorer(part, test_set))
       errors.setdefault(corruption, []).append(1 - rows[-1]["top1"])
   if not rows:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from vit_jax.data.decoding.orientation import upright
 from vit_jax.data.example import MAX_PIXELS, UnreadableImageError, check_size
-from vit_jax.data.reading.image_files import content
+from vit_jax.data.reading.image_files import read_file
 from vit_jax.runtime.printable import one_line
 from vit_jax.runtime.printable import printable_path as text
 
@@ -56,7 +56,7 @@ def read_stored(path: bytes, earlier: bool = False) -> Stored:
     ValueError: it has several pages, or pixels that no class can have.
   """
   image, scale = read_picture(
-    path, content(path), "mask", "the number of its class", earlier
+    path, read_file(path), "mask", "the number of its class", earlier
   )
   modes = _EARLIER_NUMBERS if earlier else (*_NUMBERS, "LA", "RGBA")
   if image.mode not in (*modes, "RGB"):

@@ -14,7 +14,12 @@ from vit_jax.data.reading.folders import (
 )
 from vit_jax.data.reading.masks.beside import MASKS, NUMBERS, Beside
 from vit_jax.data.reading.masks.lookup import MaskLookup
-from vit_jax.data.reading.split_names import EXACT, likely_splits, named, words
+from vit_jax.data.reading.split_names import (
+  EXACT,
+  likely_splits,
+  parse_name,
+  words,
+)
 from vit_jax.runtime.printable import printable_path as text
 
 IMAGES = (b"images", b"image", b"img")
@@ -58,7 +63,9 @@ def folders_of(
       continue
     with_pictures = [n for n in of_split if of.are_in(os.path.join(root, n))]
     inside = subfolders(os.path.join(root, name))
-    if not with_pictures and len(inside) > 1 and not any(map(named, inside)):
+    if (
+      not with_pictures and len(inside) > 1 and not any(map(parse_name, inside))
+    ):
       return None
     usual = [n for n in with_pictures or of_split if n.lower() in of.names]
     return Folders(name, min(usual or with_pictures or of_split))
@@ -142,7 +149,7 @@ def _plain_folders(
   if len(chosen) == 2:
     return Folders(*chosen)
   found = None if earlier else folders_of(root, names, of)
-  return found if found and not named(found.images) else None
+  return found if found and not parse_name(found.images) else None
 
 
 def _places_by_split(
@@ -315,7 +322,7 @@ def _first_error(root: bytes, of: Beside = MASKS) -> str | None:
 
 def _kind(name: bytes) -> tuple[str, str]:
   """The split that is in a name, or "", and its other words as one."""
-  one = named(name)
+  one = parse_name(name)
   found = words(name)
   if one is None:
     return "", "".join(found)

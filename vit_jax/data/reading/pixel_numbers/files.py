@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from PIL import Image
 
 from vit_jax.data.example import UnreadableImageError, check_size
-from vit_jax.data.reading.image_files import content
+from vit_jax.data.reading.image_files import read_file
 from vit_jax.data.reading.masks.files import read_picture, unsigned
 from vit_jax.runtime.printable import one_line
 from vit_jax.runtime.printable import printable_path as text
@@ -64,7 +64,7 @@ def stored(path: bytes) -> Values:
     UnreadableImageError: the file is missing, damaged or too large.
     ValueError: it has not one number for each pixel.
   """
-  encoded = content(path)
+  encoded = read_file(path)
   if encoded.startswith(_ARRAY):
     return _read_array(path, encoded)
   image, scale = read_picture(path, encoded, "target", "a number")
