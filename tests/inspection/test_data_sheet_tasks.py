@@ -87,7 +87,7 @@ def classes(root):
 KINDS = {
   labels.Labels: (classes, [["a", "2", "1"], ["b", "2", "1"]]),
   labels.IgnoredLabels: (classes, [["unlabelled", "4", "2"]]),
-  several.Several: (
+  several.SeveralLabels: (
     lambda root: table(
       root,
       "cat,dog,rare",
@@ -127,7 +127,7 @@ KINDS[number_folder.PixelNumbers] = (
   numbers,
   [["depth", *2 * "1000 to 4000, mean 3000, 25.0% unknown".split()]],
 )
-COLUMNS = {several.Several: "cat,dog,rare", targets.Numbers: "age,size"}
+COLUMNS = {several.SeveralLabels: "cat,dog,rare", targets.Numbers: "age,size"}
 
 
 def settings_of(kind, task):

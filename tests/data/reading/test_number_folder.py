@@ -188,13 +188,13 @@ def test_a_folder_of_classes_is_not_taken_for_one(tmp_path):
 
 def test_few_of_many_files_are_looked_at(tmp_path, monkeypatch):
   looked = []
-  stored = files.stored
+  stored = files.read_values
 
   def counted(path):
     looked.append(path)
     return stored(path)
 
-  monkeypatch.setattr(number_folder, "stored", counted)
+  monkeypatch.setattr(number_folder, "read_values", counted)
   monkeypatch.setattr(number_folder, "_LOOKED_AT", 3)
   root = write(tmp_path, *9 * [picture(DEPTH)])
   opened = open_folder(DataSettings(root=root))

@@ -66,7 +66,7 @@ def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
   _check_splits(insides)
   common = _common(insides)
   first = next(iter(insides.values()), None)
-  if first and mask_names.are_beside(first.place, sorted(common)):
+  if first and mask_names.holds_images_and_masks(first.place, sorted(common)):
     return Found(copies, [])
   if len(common) < 2:
     return Found(copies, _lines_on_parts(folder, names))

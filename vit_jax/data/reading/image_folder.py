@@ -16,7 +16,7 @@ from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import ImageFiles, counts_of
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.layouts import Layout
-from vit_jax.data.reading.masks.lookup import with_image
+from vit_jax.data.reading.masks.lookup import files_named_as_masks
 from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.runtime import hints
 from vit_jax.runtime.printable import composed, counted
@@ -102,7 +102,9 @@ class ImageFolder(ImageFiles):
     if not labels:
       self.class_names = ("unlabelled",)
     if evaluation is None and not whole:
-      rule = Holdout.of(len(self), eval_fraction, held_out_by, held_out_below)
+      rule = Holdout.of(
+        len(self), eval_fraction, by=held_out_by, below=held_out_below
+      )
       self._keep_side(rule, self._held_out_files(rule))
     self._check_not_empty()
 
@@ -193,7 +195,7 @@ class ImageFolder(ImageFiles):
     lines = [*super().warnings(), *self.layout.notes]
     places = np.unique(np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int))
     some = [self._file(place) for place in places.tolist()]
-    if masks := with_image(self._folder, some):
+    if masks := files_named_as_masks(self._folder, some):
       lines.append(
         f"{len(masks):,} of {len(some):,} images looked at are named like "
         f"masks of those beside them, such as {text(masks[0])}, and are taken "
@@ -287,8 +289,8 @@ def open_folder(
     rule = Holdout.of(
       len(train),
       settings.eval_fraction,
-      settings.held_out_by,
-      settings.held_out_below,
+      by=settings.held_out_by,
+      below=settings.held_out_below,
     )
     train, evaluation = train.split_by(rule)
   else:

@@ -104,7 +104,9 @@ def find_layout(root: bytes) -> Layout:
   if splits:
     taken = {os.path.relpath(path[0], root) for path in splits.values()}
     _ignore({*names} - taken, ignored)
-    mask_names.refuse(places["train"], subfolders(places["train"]))
+    mask_names.refuse_images_and_masks(
+      places["train"], subfolders(places["train"])
+    )
   else:
     places = {"train": root}
   copies = {}
@@ -145,7 +147,7 @@ def find_unlabelled_layout(root: bytes) -> Layout:
     train, val, test = map(places.get, ("train", "val", "test"))
     assert train
     return Layout(root=above, train=train, val=val, test=test, ignored=ignored)
-  if pair := mask_names.folders_of(above, names):
+  if pair := mask_names.find_folders(above, names):
     _ignore({*names} - {pair.images}, ignored)
     images = find_unlabelled_layout(os.path.join(above, pair.images))
     return dataclasses.replace(
@@ -207,7 +209,7 @@ def _go_down(root: bytes, ignored: Ignored) -> bytes:
       count_loose(place, ignored)
     names = subfolders(root)
     if not likely_splits(names, functools.partial(folders_in, root)):
-      mask_names.refuse(root, names)
+      mask_names.refuse_images_and_masks(root, names)
       only = _only_folder_of_classes(root, names)
       if only is not None:
         _ignore({*names} - {only}, ignored)
@@ -254,7 +256,7 @@ def _paths_of_splits(
   different = len({one.split for one in flat}) > 1
   several = different or sum(one.sure == EXACT for one in flat) > 1
   if "train" not in chosen and (chosen or several):
-    mask_names.refuse(root, names)
+    mask_names.refuse_images_and_masks(root, names)
     listed = [*chosen.values(), *(one.name for one in flat)]
     raise ValueError(
       f"{text(root)!r} has {' and '.join(map(text, listed))}, but no train "

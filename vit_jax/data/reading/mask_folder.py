@@ -12,13 +12,13 @@ from vit_jax.data.reading.image_files import counts_of
 from vit_jax.data.reading.labels import Labels, Names
 from vit_jax.data.reading.masks import decision as mask_decision
 from vit_jax.data.reading.masks.beside import MASKS as MASK_FILES
-from vit_jax.data.reading.masks.census import census
+from vit_jax.data.reading.masks.census import take_census
 from vit_jax.data.reading.masks.classes import (
   CLASSES,
   IGNORED,
   Classes,
   find_classes,
-  ignored,
+  ignored_label,
   read_classes,
 )
 from vit_jax.data.reading.masks.meaning import Meaning
@@ -33,9 +33,15 @@ from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import counted
 from vit_jax.runtime.printable import printable_path as text
 
-__all__ = ["IGNORED", "MASKS", "SegmentationFolder", "ignored", "resize_mask"]
+__all__ = [
+  "IGNORED",
+  "MASKS",
+  "SegmentationFolder",
+  "ignored_label",
+  "resize_mask",
+]
 
-_NAMED = 2  # Classes below an image.
+_NAMED = 2  # Classes that are named below an image.
 
 
 class Masks(Labels):
@@ -53,12 +59,12 @@ class Masks(Labels):
     return ArraySpec((0, 0), np.int32)
 
   def summarise(self, label: np.ndarray, count: int) -> np.ndarray:
-    """The pixels of each class, and those of none, (K + 1,)."""
-    classes = np.where(label == ignored(count), count, label)
+    """The number of pixels of each class, and of no class, (K + 1,)."""
+    classes = np.where(label == ignored_label(count), count, label)
     return np.bincount(classes.ravel(), minlength=count + 1)
 
   def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
-    """The share of the pixels that have each class, and none, if any."""
+    """The share of the pixels of each class, and of no class, if any have none."""
     pixels = summaries.sum(axis=0, dtype=np.int64)
     shares = [f"{n:.1%}" if n else "none" for n in pixels / pixels.sum()]
     *of_classes, of_none = shares
@@ -70,18 +76,20 @@ class Masks(Labels):
     return f"each in {images.min():,} to {images.max():,} images"
 
   def label_text(self, label: np.ndarray, names: Names) -> str:
-    """The classes of most pixels."""
+    """The names of the classes with the most pixels."""
     pixels = self.summarise(label, len(names))[:-1]
     first = np.argsort(-pixels, kind="stable")[:_NAMED]
     return ", ".join(names[k] for k in first if pixels[k])
 
   def describe(self, label: Any, names: Sequence[str]) -> str:
-    """All classes of a mask."""
-    none = ignored(len(names))
+    """The names of all classes of a mask."""
+    none = ignored_label(len(names))
     classes = np.unique(np.asarray(label)).tolist()
-    shown = (k for k in classes if k != none)
-    told = [str(names[k]) if k < len(names) else f"class {k}" for k in shown]
-    return ", ".join(told) or "no class"
+    words = []
+    for k in classes:
+      if k != none:
+        words.append(str(names[k]) if k < len(names) else f"class {k}")
+    return ", ".join(words) or "no class"
 
 
 MASKS = Masks()
@@ -92,9 +100,9 @@ class SegmentationFolder(PairedFolder):
 
   The folder holds `images` and `masks` (or `annotations`, `labels`), and each
   of these the folders `train` and `val` (or other names of splits), or the
-  files themselves, of which a part is then held out; `mask_names.places` lists
-  other layouts. A mask is named as its image, and holds the index of a class
-  for each pixel; 255 is ignored, and 65535 in a mask of 16 bits.
+  files themselves, of which a part is then held out; `mask_names.find_places`
+  lists other layouts. A mask is named as its image, and holds the index of a
+  class for each pixel; 255 is ignored, and 65535 in a mask of 16 bits.
 
   Attributes:
     label_spec: Masks of int32 are resized to this height and width, by the
@@ -108,7 +116,7 @@ class SegmentationFolder(PairedFolder):
     size: tuple[int, int] | None = None,
     meaning: Meaning | None = None,
   ):
-    """Lists the files, and looks at masks if `meaning` does not say theirs.
+    """Lists the files, and looks at masks if no `meaning` is given.
 
     `split` is "train", "test", or what is evaluated on by any other name. With
     no `size`, masks keep their own. Raises ValueError if a folder or a mask is
@@ -127,12 +135,12 @@ class SegmentationFolder(PairedFolder):
     return self.meaning.read(path)
 
   def _decide_meaning(self, classes: Classes | None) -> Meaning:
-    """The meaning of masks, by their contents."""
+    """Decides the meaning of masks by their contents, and adds lines on it."""
     masks = [mask for _, mask in self._pairs]
     if self._earlier:
-      return mask_decision.earlier(masks, classes)
-    found = census(masks, classes)
-    meaning = mask_decision.decided(found, classes)
+      return mask_decision.earlier_meaning(masks, classes)
+    found = take_census(masks, classes)
+    meaning = mask_decision.decide_meaning(found, classes)
     self._lines += mask_decision.lines(found, meaning)
     self._lines += self._rotation_lines()
     return meaning

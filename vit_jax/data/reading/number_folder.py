@@ -23,19 +23,19 @@ from vit_jax.data.reading.paired_folder import (
   open_split_like_train,
   open_splits_like_train,
 )
-from vit_jax.data.reading.pixel_numbers.files import Reading, stored
+from vit_jax.data.reading.pixel_numbers.files import Reading, read_values
 from vit_jax.data.reading.pixel_numbers.statistics import Statistics
 from vit_jax.data.reading.split_names import words
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
 _LOOKED_AT = 48  # Files that are read as a folder is opened.
-_ZERO_IS_UNKNOWN = ("depth", "disparit")  # Beginnings of names.
-_LEVELS = 255  # Above it, files have more than 8 bits.
+_ZERO_IS_UNKNOWN = ("depth", "disparit")  # Beginnings of names of targets.
+_LEVELS = 255  # The greatest value of 8 bits.
 _FEW = 4  # Files of a folder of masks that are looked at.
-_MOST_CLASSES = 256  # In one picture.
+_MOST_CLASSES = 256  # The most values of a picture that may be classes.
 NO_VALUE = "none"
-"""The `data.unknown` by which every number of a file counts."""
+"""The value of `data.unknown` with which every number of a file counts."""
 
 
 class PixelNumbers(Labels):
@@ -54,9 +54,9 @@ class PixelNumbers(Labels):
     return ArraySpec((0, 0), np.float32)
 
   def summarise(self, label: np.ndarray, count: int) -> np.ndarray:
-    """The least, the greatest, the sum and the count of known numbers.
+    """The least, the greatest, the sum and the count of the known numbers.
 
-    The count of all pixels is the last of these five.
+    A fifth number is the count of all pixels.
     """
     del count
     known = label[~np.isnan(label)].astype(np.float64)
@@ -64,15 +64,15 @@ class PixelNumbers(Labels):
     return np.array([*ends, known.sum(), known.size, label.size])
 
   def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
-    """The least, the mean and the greatest, and the share of the unknown."""
+    """The least, the greatest and the mean number, and the unknown share."""
     least, most = summaries[:, 0].min(), summaries[:, 1].max()
     total, known, pixels = summaries[:, 2:].sum(axis=0)
     if not known:
       return {names[0]: "unknown"}
-    said = f"{least:.6g} to {most:.6g}, mean {total / known:.6g}"
+    words = f"{least:.6g} to {most:.6g}, mean {total / known:.6g}"
     if known < pixels:
-      said += f", {1 - known / pixels:.1%} unknown"
-    return {names[0]: said}
+      words += f", {1 - known / pixels:.1%} unknown"
+    return {names[0]: words}
 
   def spread(self, summaries: np.ndarray, names: Names) -> str:
     return ""
@@ -102,9 +102,9 @@ class NumberFolder(PairedFolder):
 
   Attributes:
     label_spec: Pictures of float32 of this height and width, or of any.
-    reading: How files become numbers, in the unit.
+    reading: How files become numbers.
     statistics: Those of some files of the training split.
-    is_whole: Whether these files have whole numbers.
+    is_whole: Whether the values of these files are whole numbers.
   """
 
   def __init__(
@@ -119,7 +119,7 @@ class NumberFolder(PairedFolder):
     Raises ValueError if a folder or a target is missing, or one that is looked
     at has no numbers.
     """
-    of = train._of if train else _kind(settings)
+    of = train._kind if train else _find_kind(settings)
     super().__init__(settings, split, of, size)
     if train:
       self.reading, self.is_whole = train.reading, train.is_whole
@@ -133,15 +133,15 @@ class NumberFolder(PairedFolder):
     return self.reading.read(path)
 
   def _look(self, settings: DataSettings) -> None:
-    """Reads some files, and says what they hold and how they are read."""
+    """Reads some files; sets how they are read, and lines on their values."""
     inside = os.path.relpath(self.beside, self._root)
-    self.reading, is_guess = _reading(settings, inside)
-    seen = _Seen()
-    self.statistics = Statistics.of(self._some(seen))
+    self.reading, is_guess = _choose_reading(settings, inside)
+    seen = _ValueFacts()
+    self.statistics = Statistics.of(self._read_some(seen))
     self.is_whole = seen.are_whole
     self._lines += [
       *_range_line(self.reading, self.statistics, len(self._pairs)),
-      *_zeros(self.reading, seen.zeros / seen.pixels, is_guess, settings),
+      *_zero_lines(self.reading, seen.zeros / seen.pixels, is_guess, settings),
       *self._rotation_lines(),
     ]
     if seen.are_whole and settings.target_scale is None and seen.most > _LEVELS:
@@ -150,18 +150,20 @@ class NumberFolder(PairedFolder):
         "for one unit: data.target_scale=0.001 takes millimetres for metres."
       )
 
-  def _some(self, seen: "_Seen") -> Iterator[Float[np.ndarray, "h w"]]:
-    """The numbers of some files, whose values are `seen`.
+  def _read_some(
+    self, seen: "_ValueFacts"
+  ) -> Iterator[Float[np.ndarray, "h w"]]:
+    """Yields the numbers of some files, and adds their values' facts to `seen`.
 
-    Files that cannot be read are left out, as training may skip them, unless
-    all of them are.
+    Files that cannot be read are left out, as training may skip them. Raises
+    UnreadableImageError if none can be read.
     """
     count = min(_LOOKED_AT, len(self._pairs))
     places = np.linspace(0, len(self._pairs) - 1, count).astype(int)
     unreadable = None
     for place in places.tolist():
       try:
-        values = stored(self._pairs[place][1])
+        values = read_values(self._pairs[place][1])
       except UnreadableImageError as error:
         unreadable = error
         continue
@@ -172,7 +174,7 @@ class NumberFolder(PairedFolder):
 
 
 @dataclasses.dataclass
-class _Seen:
+class _ValueFacts:
   """Facts about the values of the files that were looked at."""
 
   are_whole: bool = True
@@ -181,38 +183,44 @@ class _Seen:
   pixels: int = 0
 
   def look(self, values: np.ndarray) -> None:
+    """Adds the values of a file."""
     self.are_whole &= values.dtype.kind != "f"
     self.most = max(self.most, float(values.max()))
     self.zeros += int((values == 0).sum())
     self.pixels += values.size
 
 
-def _kind(settings: DataSettings) -> Any:
+def _find_kind(settings: DataSettings) -> Any:
   """The kind of the folder of targets: of its own name, or of masks."""
   root = os.fsencode(settings.root or "")
   try:
-    mask_names.places(root, of=NUMBER_FILES)
+    mask_names.find_places(root, kind=NUMBER_FILES)
   except ValueError:
     try:
-      mask_names.places(root, of=NUMBERS_AS_MASKS)
+      mask_names.find_places(root, kind=NUMBERS_AS_MASKS)
     except ValueError:
       return NUMBER_FILES  # Its message says what is missing.
     return NUMBERS_AS_MASKS
   return NUMBER_FILES
 
 
-def _reading(settings: DataSettings, folder: bytes) -> tuple[Reading, bool]:
+def _choose_reading(
+  settings: DataSettings, folder: bytes
+) -> tuple[Reading, bool]:
   """How files are read, and whether 0 is unknown by the folder's name alone."""
   own = [word for word in words(folder) if word in NUMBER_FILES.words]
   name = own[0] if own else "target"
   scale = settings.target_scale or 1.0
   if settings.unknown is None and name.startswith(_ZERO_IS_UNKNOWN):
     return Reading(name, scale, (0.0,)), True
-  return Reading(name, scale, _unknown(settings.unknown)), False
+  return Reading(name, scale, _parse_unknown(settings.unknown)), False
 
 
-def _unknown(given: str | None) -> tuple[float, ...]:
-  """The values of files that stand for no number."""
+def _parse_unknown(given: str | None) -> tuple[float, ...]:
+  """The values of files that stand for no number, by `data.unknown`.
+
+  Raises ValueError if that does not list numbers.
+  """
   if given is None or given.strip().lower() == NO_VALUE:
     return ()
   try:
@@ -224,19 +232,22 @@ def _unknown(given: str | None) -> tuple[float, ...]:
     ) from None
 
 
-def _range_line(reading: Reading, seen: Statistics, of: int) -> list[str]:
-  which = "all" if seen.files == of else f"{seen.files:,} of"
-  unknown = (
-    f", {seen.unknown:.1%} of the pixels unknown" if seen.unknown > 0 else ""
-  )
+def _range_line(
+  reading: Reading, seen: Statistics, num_images: int
+) -> list[str]:
+  """A line on the range of the numbers in the files that were looked at."""
+  which = "all" if seen.files == num_images else f"{seen.files:,} of"
+  unknown = ""
+  if seen.unknown > 0:
+    unknown = f", {seen.unknown:.1%} of the pixels unknown"
   line = (
-    f"{reading.name} of {which} {of:,} training images: {seen.least:.6g} to "
-    f"{seen.most:.6g}, mean {seen.mean:.6g}{unknown}."
+    f"{reading.name} of {which} {num_images:,} training images: "
+    f"{seen.least:.6g} to {seen.most:.6g}, mean {seen.mean:.6g}{unknown}."
   )
   return [line]
 
 
-def _zeros(
+def _zero_lines(
   reading: Reading, share: float, is_guess: bool, settings: DataSettings
 ) -> list[str]:
   """A line on 0, if files have it and no setting says what it is."""
@@ -312,21 +323,20 @@ def _opener(
 
 
 def why_numbers(root: bytes) -> str:
-  """Why the files of a folder of masks hold numbers and no classes, or "".
+  """Why the files of a folder of masks seem to hold numbers; "" if they do not.
 
-  Some are looked at: floats, or more values in one picture than classes have.
+  Some are looked at: floats are numbers, and so are more values in one picture
+  than there are classes.
   """
   try:
-    places, _ = mask_names.places(root, of=NUMBERS_AS_MASKS)
+    places, _ = mask_names.find_places(root, kind=NUMBERS_AS_MASKS)
   except ValueError:
     return ""
   _, folder = next(iter(places.values()))
-  endings = NUMBERS_AS_MASKS.endings
-  for file in itertools.islice(
-    folders.images_below(folder, None, endings), _FEW
-  ):
+  files = folders.images_below(folder, endings=NUMBERS_AS_MASKS.endings)
+  for file in itertools.islice(files, _FEW):
     try:
-      values = stored(os.path.join(folder, file))
+      values = read_values(os.path.join(folder, file))
     except ValueError:  # They are colours, or damaged.
       return ""
     if values.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""A folder of images, each with a picture beside it: of classes, or numbers."""
+"""A folder of images, each paired with a picture of classes or numbers."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ from vit_jax.data.reading import folders
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import read_file
 from vit_jax.data.reading.masks import names as mask_names
-from vit_jax.data.reading.masks.beside import Beside
+from vit_jax.data.reading.masks.beside import PairedFiles
 from vit_jax.data.reading.masks.lookup import MaskLookup
 from vit_jax.data.reading.split_names import split_named
 from vit_jax.data.settings import DataSettings
@@ -38,9 +38,11 @@ class PairedFolder(Source):
 
   Attributes:
     root: The whole folder.
-    split: "train", "val" or "test"; without folders what was asked for.
+    split: "train", "val" or "test"; without folders of splits, the split that
+    was
+      asked for.
     folder_name: The name of the whole folder.
-    name: The same, and that of the split's folder.
+    name: That name, followed by the split's.
     has_test: Whether there is a folder to test on.
     beside: The folder of the files beside the images.
   """
@@ -49,7 +51,7 @@ class PairedFolder(Source):
     self,
     settings: DataSettings,
     split: str,
-    of: Beside,
+    kind: PairedFiles,
     size: tuple[int, int] | None = None,
     earlier: bool = False,
   ):
@@ -60,15 +62,19 @@ class PairedFolder(Source):
     or a file beside an image is missing.
     """
     root = self._root = os.fsencode(settings.root or "")
-    places, left_out = mask_names.places(root, earlier, of)
+    places, left_out = mask_names.find_places(root, earlier, kind)
     self.has_test = "test" in places
     self.split = split
-    whole = "" in places
-    chosen = "" if whole and split != "test" else None
-    chosen = chosen if whole else _choose_split(places, split, settings)
+    has_no_splits = "" in places
+    if has_no_splits:
+      chosen = None if split == "test" else ""
+    else:
+      chosen = _choose_split(places, split, settings)
     if chosen is None:
       missing = "test" if split == "test" else "val"
-      lacks = "no test folder" if whole else f"a train folder but no {missing}"
+      lacks = f"a train folder but no {missing}"
+      if has_no_splits:
+        lacks = "no test folder"
       raise ValueError(f"{text(root)!r} has {lacks}.")
     images, self.beside = places[chosen]
     self.split = chosen or split
@@ -77,15 +83,15 @@ class PairedFolder(Source):
       self.held_out = Holdout.of(
         len(files),
         settings.eval_fraction,
-        settings.held_out_by,
-        settings.held_out_below,
+        by=settings.held_out_by,
+        below=settings.held_out_below,
       )
       evaluated = self.held_out.of_class(0, files)
       files = [f for f in files if (f in evaluated) != (split == "train")]
     if not files:
       raise ValueError(f"{text(images)!r} has no images for {split}.")
     self.root = text(root)
-    lookup = MaskLookup(self.beside, earlier, of)
+    lookup = MaskLookup(self.beside, earlier, kind)
     self._pairs = [(os.path.join(images, f), lookup.find(f)) for f in files]
     self._lines: list[str] = [*left_out, *lookup.lines()]
     self.folder_name = text(os.path.basename(os.path.abspath(root)))
@@ -93,7 +99,7 @@ class PairedFolder(Source):
     if self.split != WHOLE:
       self.name += f", {self.split}"
     self._size = size
-    self._of = of
+    self._kind = kind
 
   def _read(self, path: bytes) -> Picture:
     """The label of each pixel of a file beside an image."""
@@ -106,7 +112,7 @@ class PairedFolder(Source):
     image, beside = self._pairs[index]
     encoded = read_file(image)
     label = self._read(beside)
-    _check_proportions(image, encoded, label.shape, self._of.one)
+    _check_proportions(image, encoded, label.shape, self._kind.singular)
     if self._size is not None:
       label = resize_mask(label, self._size)
     return {"image": encoded, "label": label, "id": text(image)}
@@ -128,17 +134,19 @@ class PairedFolder(Source):
     return []
 
   def _rotation_lines(self) -> list[str]:
-    """A line on images that Exif turns, where sizes do not tell."""
-    return _rotation_lines([image for image, _ in self._pairs], self._of.plural)
+    """A line on images that Exif turns without a change of their size."""
+    return _rotation_lines(
+      [image for image, _ in self._pairs], self._kind.plural
+    )
 
 
 def open_split_like_train(
   open_one: Callable[[str, Any], Any], split: str
 ) -> Any:
-  """One split of a folder, whose files are read as those to train on are.
+  """Opens one split of a folder, whose files are read as those to train on.
 
-  `open_one` opens a split by its name, as the given training split reads its
-  files; that is None for the training split.
+  `open_one` is called with the name of a split, and with the opened training
+  split, or None if it is to open that.
   """
   train = open_one("train", None)
   return train if split == "train" else open_one(split, train)
@@ -147,7 +155,7 @@ def open_split_like_train(
 def open_splits_like_train(
   open_one: Callable[[str, Any], Any],
 ) -> dict[str, Any]:
-  """All splits of a folder: "train", "eval" and, if there is one, "test".
+  """Opens all splits of a folder: "train", "eval" and, if there is one, "test".
 
   `open_one` is that of `open_split_like_train`.
   """
@@ -159,7 +167,7 @@ def open_splits_like_train(
 def resize_mask(
   mask: Picture, size: tuple[int, int]
 ) -> Shaped[np.ndarray, "H W"]:
-  """Takes the pixel that lies nearest to the centre of each new one."""
+  """Resizes a mask: each new pixel takes the value of the one nearest to it."""
   rows, columns = (
     ((np.arange(new) + 0.5) * old / new).astype(int)
     for old, new in zip(mask.shape, size, strict=True)
@@ -173,13 +181,13 @@ def _choose_split(
   """The name in `places` of the split that is asked for; None if none is."""
   if split in ("train", "test"):
     return split if split in places else None
-  wanted = os.fsencode(settings.eval_split or "val")
-  order = (split_named(wanted), "test")
+  name = os.fsencode(settings.eval_split or "val")
+  order = (split_named(name), "test")
   return next((name for name in order if name in places), None)
 
 
 def _rotation_lines(images: Sequence[bytes], plural: str) -> list[str]:
-  """A line on images that Exif turns, where sizes do not tell."""
+  """A line on images that Exif turns without a change of their size."""
   places = np.linspace(0, len(images) - 1, min(_LOOKED_AT, len(images)))
   turned = []
   for place in places.astype(int).tolist():
@@ -201,12 +209,13 @@ def _rotation_lines(images: Sequence[bytes], plural: str) -> list[str]:
 
 
 def _check_proportions(
-  path: bytes, encoded: bytes, mask: tuple[int, ...], one: str
+  path: bytes, encoded: bytes, mask: tuple[int, ...], noun: str
 ) -> None:
   """Raises UnreadableImageError if an image and its mask differ in proportions.
 
   A mask may be smaller than its image. The image may be turned by its Exif; its
-  mask is not turned with it. `one` is the word for what `mask` is the shape of.
+  mask is not turned with it. `mask` is the shape of the mask, and `noun` the
+  word for it.
   """
   try:
     height, width = image_size(encoded)
@@ -215,7 +224,7 @@ def _check_proportions(
   if abs(mask[0] * width - mask[1] * height) > width + height:
     raise UnreadableImageError(
       f"{text(path)}: the image is {height} x {width}, turned as its Exif "
-      f"says, and its {one} {mask[0]} x {mask[1]}: they need the same "
-      f"proportions. Turn the {one} as the image is shown, or remove the "
+      f"says, and its {noun} {mask[0]} x {mask[1]}: they need the same "
+      f"proportions. Turn the {noun} as the image is shown, or remove the "
       "orientation from the image's Exif."
     )

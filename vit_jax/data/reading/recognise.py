@@ -76,14 +76,14 @@ def of_folder(root: str) -> Recognised:
   if not os.path.isdir(base):  # Opening it says what is wrong.
     return Recognised(SINGLE)
   names = subfolders(base)
-  pair = mask_names.folders_of(base, names)
-  if pair is not None and mask_names.are_read(base, pair):
+  pair = mask_names.find_folders(base, names)
+  if pair is not None and mask_names.can_be_read(base, pair):
     both = f"{text(pair.images)} and {text(pair.masks)}"
     if why := why_numbers(base):
       return Recognised(PIXEL_NUMBERS, f"it has {both}, {why}")
     return Recognised(MASKS, f"it has {both}")
-  pair = mask_names.folders_of(base, names, NUMBER_FILES)
-  if pair is not None and mask_names.are_read(base, pair, NUMBER_FILES):
+  pair = mask_names.find_folders(base, names, NUMBER_FILES)
+  if pair is not None and mask_names.can_be_read(base, pair, NUMBER_FILES):
     both = f"{text(pair.images)} and {text(pair.masks)}"
     return Recognised(PIXEL_NUMBERS, f"it has {both}")
   if not names and holds_images(base):

@@ -8,7 +8,7 @@ import numpy as np
 
 from vit_jax.data.batch import LABEL, ArraySpec, Spec, Transform
 from vit_jax.data.example import Example
-from vit_jax.data.reading.mask_folder import IGNORED, ignored
+from vit_jax.data.reading.mask_folder import IGNORED, ignored_label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ def with_label(images: Any, label: ArraySpec, classes: int) -> Transform:
     return images
   if label.dtype.kind == "f":
     return with_numbers(images)
-  return WithMasks(images, ignored(classes))
+  return WithMasks(images, ignored_label(classes))
 
 
 def with_numbers(images: Any) -> WithMasks:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from vit_jax.data.reading.mask_folder import ignored, resize_mask
+from vit_jax.data.reading.mask_folder import ignored_label, resize_mask
 from vit_jax.tasks.finite import NO_ANSWER, best_class, check_representations
 from vit_jax.tasks.probes.linear_probe import Probe, fit_in_parts
 from vit_jax.tasks.probes.whole_set import Readable, Represented
@@ -105,7 +105,7 @@ def count(
   [[1, 1], [2, 1], [1, 2]]
   """
   label = np.asarray(label).astype(np.int64)
-  has_class = label != ignored(num_classes)
+  has_class = label != ignored_label(num_classes)
   if (label[has_class] >= num_classes).any():
     raise ValueError(
       f"a mask to evaluate on has the class {label[has_class].max()}, and the "
@@ -128,7 +128,7 @@ def _patches(
     numbers = range(train.examples - len(maps), train.examples)
     for number, features, mask in zip(numbers, maps, masks, strict=True):
       label = resize_mask(mask.astype(np.int32), features.shape[:2])
-      has_class = label != ignored(num_classes)
+      has_class = label != ignored_label(num_classes)
       fold = 0 if number % 10 == 9 else -1
       yield (
         features[has_class],

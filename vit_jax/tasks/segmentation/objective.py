@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from vit_jax.data.reading.mask_folder import ignored
+from vit_jax.data.reading.mask_folder import ignored_label
 from vit_jax.models.layer import Images
 from vit_jax.training.inputs import TakesImages
 from vit_jax.training.losses import Loss, Objective, StepContext
@@ -89,7 +89,7 @@ class PixelClasses(OfPixels):
   ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """The loss of each image, and the share of its pixels that are right."""
     logits = enlarged(outputs, *targets.shape[1:])
-    has_class = targets != ignored(outputs.shape[-1])
+    has_class = targets != ignored_label(outputs.shape[-1])
     classes = jnp.where(has_class, targets, 0)
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(
       logits, classes

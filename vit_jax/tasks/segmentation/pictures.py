@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
-from vit_jax.data.reading.mask_folder import IGNORED, ignored, resize_mask
+from vit_jax.data.reading.mask_folder import IGNORED, ignored_label, resize_mask
 from vit_jax.models.model import normalize
 from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.tasks.pictures import Draw, Photograph, as_photograph, side_by_side
@@ -50,7 +50,7 @@ def overlay(
   drawn = np.empty_like(image)
   for rows in strips(mask.shape):
     mixed = colours[mask[rows] % 256] + (1 - _SHARE) * image[rows]
-    no_class = (mask[rows] == ignored(classes))[..., None]
+    no_class = (mask[rows] == ignored_label(classes))[..., None]
     drawn[rows] = np.rint(np.where(no_class, image[rows], mixed))
   return drawn
 
@@ -93,7 +93,7 @@ def make_panels(model: Any, objective: Any) -> Draw:
       logits = enlarged(logits_of(params, pixels[None]), height, width)
       answer = best_class(np.asarray(logits[0]))
       K = logits.shape[-1]
-      answer = np.where(answer == NO_ANSWER, ignored(K), answer)
+      answer = np.where(answer == NO_ANSWER, ignored_label(K), answer)
       image = as_photograph(pixels)
       true = resize_mask(np.asarray(mask), size)
       panels = [image, overlay(image, true, K), overlay(image, answer, K)]

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from vit_jax.data.batch import Transform
 from vit_jax.data.example import Source
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.mask_folder import ignored
+from vit_jax.data.reading.mask_folder import ignored_label
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.with_masks import WithMasks
 from vit_jax.models.segmenter import segmenter
@@ -133,11 +133,11 @@ class SegmentationTask(Task):
     self, preprocessing: Preprocessing, settings: TrainTransformSettings
   ) -> Transform:
     return WithMasks(
-      preprocessing.train_transform(settings), ignored(self.classes)
+      preprocessing.train_transform(settings), ignored_label(self.classes)
     )
 
   def eval_transform(self, preprocessing: Preprocessing) -> Transform:
-    return WithMasks(preprocessing.transform(), ignored(self.classes))
+    return WithMasks(preprocessing.transform(), ignored_label(self.classes))
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> PixelClasses:
     return PixelClasses(preprocessing.mean, preprocessing.std)
@@ -182,7 +182,7 @@ def counts(
 
   Pixels of no class count nowhere.
   """
-  has_class = masks != ignored(num_classes)
+  has_class = masks != ignored_label(num_classes)
 
   def count_class(k: Array) -> dict[str, Array]:
     true = (masks == k) & has_class

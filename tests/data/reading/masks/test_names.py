@@ -14,7 +14,7 @@ SPLITS = ("train", "val")
 
 def found(root, **options):
   """The folders of each split, from the root on, and the lines."""
-  places, lines = mask_names.places(os.fsencode(root), **options)
+  places, lines = mask_names.find_places(os.fsencode(root), **options)
   top = os.path.join(root, "")
   below = {
     split: tuple(os.fsdecode(path).removeprefix(top) for path in place)
@@ -135,7 +135,7 @@ def test_a_test_split_without_masks_is_left_out(tmp_path, folders, line):
 def test_folders_without_masks_are_refused(tmp_path, folders, message):
   root = write(tmp_path, filled(*folders))
   with pytest.raises(ValueError, match=message):
-    mask_names.places(os.fsencode(root))
+    mask_names.find_places(os.fsencode(root))
 
 
 def test_earlier_runs_read_what_they_did(tmp_path):

@@ -25,21 +25,21 @@ _OF_NUMBERS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Beside:
-  """A kind of files beside images, and how they are found.
+class PairedFiles:
+  """A kind of files that are paired with images, and how they are found.
 
   Attributes:
-    key: The key of the configuration that reads them.
-    one, plural: The words for such files.
+    key: The setting of the configuration that reads them.
+    singular, plural: The words for such files.
     names: Names of their folder, in lower case, the usual first.
-    words: Further names, in lower-case letters alone.
+    words: Further names of it, as their lower-case letters without other signs.
     suffixes: Endings of the files' names after those of their images.
     endings: Endings of the files that are read.
-    also_seen: Endings of files that tell such a folder as well.
+    also_seen: Endings of further files by which such a folder is recognised.
   """
 
   key: str
-  one: str
+  singular: str
   plural: str
   names: tuple[bytes, ...]
   words: frozenset[str]
@@ -53,14 +53,14 @@ class Beside:
     return self.key.partition("=")[2]
 
   def are_in(self, folder: bytes) -> bool:
-    """Whether such a file is among the first of a folder, at any depth."""
+    """Whether such a file is among a folder's first files, at any depth."""
     seen = {*self.also_seen, *self.endings}
     return not endings_in(folder).isdisjoint(seen)
 
 
-MASKS = Beside(
+MASKS = PairedFiles(
   key="data.task=segmentation",
-  one="mask",
+  singular="mask",
   plural="masks",
   names=_OF_MASKS,
   words=frozenset(
@@ -88,9 +88,9 @@ MASKS = Beside(
   ),
   endings=ENDINGS,
 )
-NUMBERS = Beside(
+NUMBERS = PairedFiles(
   key="data.task=dense_regression",
-  one="target",
+  singular="target",
   plural="targets",
   names=_OF_NUMBERS,
   words=frozenset(
@@ -115,4 +115,4 @@ NUMBERS = Beside(
 NUMBERS_AS_MASKS = dataclasses.replace(
   NUMBERS, names=MASKS.names, words=MASKS.words, suffixes=MASKS.suffixes
 )
-"""Numbers in a folder that is called as one of masks."""
+"""Numbers in a folder that is named like one of masks."""

@@ -1,4 +1,4 @@
-"""Looks at masks as a folder is opened: what is in them, and what it means."""
+"""Looks at masks as a folder is opened, and counts what is in them."""
 
 import collections
 import os
@@ -11,15 +11,16 @@ from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading.masks.classes import Classes
 from vit_jax.data.reading.masks.files import (
   MOST_NUMBER,
-  Stored,
+  StoredMask,
   as_numbers,
   read_stored,
 )
 from vit_jax.data.reading.masks.meaning import STRANGE, Meaning
 
 _LOOKED_AT = 48  # Masks that are read, if a file names the classes.
-_LARGEST, _WEIGHED = 16, 512  # As many more, the largest of so many.
-_PIXELS = 1 << 20  # Counted at once.
+# The 16 largest files of 512 others are read as well.
+_LARGEST, _WEIGHED = 16, 512
+_PIXELS = 1 << 20  # Pixels that are counted at once.
 
 Key = tuple[str, bytes]
 """A kind of masks; and their palette, if a file names the classes' colours."""
@@ -29,8 +30,8 @@ class Census:
   """The contents of the masks that were looked at.
 
   Attributes:
-    of: The number of masks of the folder.
-    looked: The number of those that were looked at.
+    num_masks: The number of masks of the folder.
+    num_looked_at: The number of those that were looked at.
     counts: The pixels of each number, by kind and palette.
     first: The first mask of a kind and palette with a number.
     colours: The pixels of each label in masks of colours.
@@ -38,9 +39,9 @@ class Census:
     grey: The first mask of equal channels whose colours no file names.
   """
 
-  def __init__(self, of: int, classes: Classes | None):
-    self.of = of
-    self.looked = 0
+  def __init__(self, num_masks: int, classes: Classes | None):
+    self.num_masks = num_masks
+    self.num_looked_at = 0
     self.counts: dict[Key, np.ndarray] = {}
     self.colours: collections.Counter[int] = collections.Counter()
     self.first: dict[tuple[Key, int], bytes] = {}
@@ -54,7 +55,7 @@ class Census:
   def look(self, path: bytes) -> None:
     """Counts the pixels of a mask; raises as `read_stored`."""
     stored = read_stored(path)
-    self.looked += 1
+    self.num_looked_at += 1
     if stored.kind == "colours" and self._has_colours:
       self._look_at_colours(path, stored)
       return
@@ -64,7 +65,7 @@ class Census:
     palette = stored.palette if self._has_colours else None
     key = stored.kind, b"" if palette is None else palette.tobytes()
     size = MOST_NUMBER + 1 if stored.kind == "wide" else 256
-    found = _counted(stored.values, size)
+    found = _count_values(stored.values, size)
     before = self.counts.setdefault(key, np.zeros(size, np.int64))
     used = np.flatnonzero(found)
     for number in used[before[used] == 0].tolist():
@@ -76,22 +77,25 @@ class Census:
   def numbers(
     self, *, bits: bool, leave_out: frozenset[str] = frozenset()
   ) -> set[int]:
-    """The numbers in masks of 1 bit, or of the other kinds but for some."""
-    return {
-      number
-      for (kind, _), counts in self.counts.items()
-      if (kind == "bits") == bits and kind not in leave_out
-      for number in np.flatnonzero(counts).tolist()
-    }
+    """The numbers in masks of 1 bit, or in those of the other kinds.
+
+    Kinds in `leave_out` do not count.
+    """
+    numbers: set[int] = set()
+    for (kind, _), counts in self.counts.items():
+      if (kind == "bits") == bits and kind not in leave_out:
+        numbers |= {*np.flatnonzero(counts).tolist()}
+    return numbers
 
   def first_with(self, number: int) -> bytes:
     """The first mask that has a number."""
     return next(p for (_, n), p in self.first.items() if n == number)
 
-  def _look_at_colours(self, path: bytes, stored: Stored) -> None:
+  def _look_at_colours(self, path: bytes, stored: StoredMask) -> None:
+    """Counts the pixels of each label in a mask of colours."""
     assert self._classes is not None
     labels = Meaning(self._classes).labels(path, stored)
-    found = _counted(labels, MOST_NUMBER + 1)
+    found = _count_values(labels, MOST_NUMBER + 1)
     used = np.flatnonzero(found)
     self.colours.update(dict(zip(used.tolist(), found[used], strict=True)))
 
@@ -108,26 +112,27 @@ class Census:
     self._palettes |= dict.fromkeys(new.tolist(), path)
 
 
-def census(masks: Sequence[bytes], classes: Classes | None) -> Census:
+def take_census(masks: Sequence[bytes], classes: Classes | None) -> Census:
   """Looks at all masks, or at some if a file names the classes.
 
-  These are evenly chosen, and the largest files, which have the most values, of
-  more. Raises ValueError for a mask that is none.
+  Some are evenly spaced, and others the largest files, which have the most
+  values, of many more. Raises ValueError for a file that is no mask.
   """
   found = Census(len(masks), classes)
   if classes is None:
     for path in masks:
       found.look(path)
     return found
-  even = {*_even(masks, _LOOKED_AT)}
+  even = {*_evenly_spaced(masks, _LOOKED_AT)}
   _look_at_readable(found, sorted(even))
-  weighed = sorted({*_even(masks, _WEIGHED)} - even)
-  sizes = sorted(weighed, key=_size, reverse=True)[:_LARGEST]
-  _look_at_readable(found, sizes)
+  others = sorted({*_evenly_spaced(masks, _WEIGHED)} - even)
+  largest = sorted(others, key=_size, reverse=True)[:_LARGEST]
+  _look_at_readable(found, largest)
   return found
 
 
 def _look_at_readable(found: Census, masks: Iterable[bytes]) -> None:
+  """Counts the pixels of these masks but those of unreadable files."""
   for path in masks:
     try:
       found.look(path)
@@ -135,20 +140,25 @@ def _look_at_readable(found: Census, masks: Iterable[bytes]) -> None:
       continue  # Reading it for the run reports the error.
 
 
-def _even(masks: Sequence[bytes], most: int) -> list[bytes]:
+def _evenly_spaced(masks: Sequence[bytes], most: int) -> list[bytes]:
+  """At most `most` of the masks, evenly spaced in their order."""
   places = np.linspace(0, len(masks) - 1, min(most, len(masks)))
   return [masks[place] for place in places.astype(int).tolist()]
 
 
 def _size(path: bytes) -> int:
+  """The bytes of a file; 0 if it cannot be read."""
   try:
     return os.stat(path).st_size
   except OSError:
     return 0
 
 
-def _counted(values: Int[np.ndarray, "h w"], size: int) -> np.ndarray:
-  """The number of pixels of each value below `size`, without copying all."""
+def _count_values(values: Int[np.ndarray, "h w"], size: int) -> np.ndarray:
+  """The number of pixels of each value below `size`.
+
+  They are counted in parts, as the whole array would be copied.
+  """
   counts = np.zeros(size, np.int64)
   rows = max(1, _PIXELS // values.shape[1])
   for first in range(0, len(values), rows):

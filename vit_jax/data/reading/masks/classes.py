@@ -19,10 +19,10 @@ in colours. Pixels of the line "ignored" have no class, and it is no class: the
 next line has its index among the classes, but not among masks' numbers.
 """
 NO_CLASS = "ignored"
-NONE = -1  # In place of a class.
+NONE = -1  # In place of a class, for "ignored".
 _CHANNEL = r"([0-9]{1,3})[\s,]++"
-# A line from its end, so that each letter is looked at once.
-_DENIL = re.compile(_CHANNEL * 3 + r"(.*)")
+# It matches a reversed line, so that each letter is looked at once.
+_REVERSED_LINE = re.compile(_CHANNEL * 3 + r"(.*)")
 _MOST_BYTES = 1 << 20
 _MOST_CLASSES = (1 << 16) - 1
 _UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
@@ -32,7 +32,7 @@ class Classes(NamedTuple):
   """The classes of masks.
 
   Attributes:
-    names: Their names, from class 0 on.
+    names: The names of the classes, from class 0 on.
     numbers: The class of each number of a mask, from 0 on; -1 for none.
     colours: The class of each colour, 65536 R + 256 G + B, if masks have them.
   """
@@ -42,11 +42,11 @@ class Classes(NamedTuple):
   colours: dict[int, int]
 
 
-def ignored(classes: int) -> int:
+def ignored_label(classes: int) -> int:
   """The label of a pixel of no class, which no class has.
 
-  >>> from vit_jax.data.reading.masks.classes import ignored
-  >>> ignored(150), ignored(300)
+  >>> from vit_jax.data.reading.masks.classes import ignored_label
+  >>> ignored_label(150), ignored_label(300)
   (255, 65535)
   """
   return IGNORED if classes <= IGNORED else _MOST_CLASSES
@@ -55,7 +55,7 @@ def ignored(classes: int) -> int:
 def find_classes(root: bytes, earlier: bool = False) -> bytes | None:
   """The file of classes in a folder, whatever its case; None if there is none.
 
-  With `earlier`, its name is written as here.
+  With `earlier`, the case counts.
   """
   if os.path.isfile(path := os.path.join(root, os.fsencode(CLASSES))):
     return path
@@ -81,7 +81,7 @@ def read_classes(path: bytes, earlier: bool = False) -> Classes:
   for number, line in enumerate(_lines(path, earlier), start=1):
     if not line:
       continue
-    name, values = _parted(line)
+    name, values = _split_line(line)
     is_class = name.lower() != NO_CLASS
     if not name or name in names or max(values, default=0) > 255:
       raise ValueError(
@@ -125,14 +125,14 @@ def _lines(path: bytes, earlier: bool) -> list[str]:
   return [line.strip() for line in decoded.splitlines()]
 
 
-def _parted(line: str) -> tuple[str, list[int]]:
-  """A name and the three channels after it, if there are any.
+def _split_line(line: str) -> tuple[str, list[int]]:
+  """The name in a line, and the three channels after it, if there are any.
 
-  >>> from vit_jax.data.reading.masks.classes import _parted
-  >>> _parted("the sky 128, 0 7"), _parted("the sky")
+  >>> from vit_jax.data.reading.masks.classes import _split_line
+  >>> _split_line("the sky 128, 0 7"), _split_line("the sky")
   (('the sky', [128, 0, 7]), ('the sky', []))
   """
-  match = _DENIL.fullmatch(line[::-1])
+  match = _REVERSED_LINE.fullmatch(line[::-1])
   if match is None or not match[4]:
     return line, []
   *channels, name = match.groups()

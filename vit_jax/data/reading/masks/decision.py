@@ -12,11 +12,11 @@ from vit_jax.data.reading.masks.classes import (
   IGNORED,
   NO_CLASS,
   Classes,
-  ignored,
+  ignored_label,
 )
 from vit_jax.data.reading.masks.files import (
   MOST_NUMBER,
-  no_numbers,
+  no_numbers_message,
   read_stored,
 )
 from vit_jax.data.reading.masks.meaning import (
@@ -28,20 +28,20 @@ from vit_jax.data.reading.masks.meaning import (
 from vit_jax.runtime.printable import first_of
 from vit_jax.runtime.printable import printable_path as text
 
-_MOST_SPARSE = 1000  # Classes without names, of which most may have no pixel.
+_MOST_SPARSE = 1000  # Of so many classes without names, most may have no pixel.
 _SHOWN = 8  # Values and classes in a line.
 _INDEX = "--config.data.mask_values=index"
 
 
-def decided(found: Census, classes: Classes | None) -> Meaning:
-  """The meaning of masks, of which some were looked at.
+def decide_meaning(found: Census, classes: Classes | None) -> Meaning:
+  """Decides the meaning of masks, of which some were looked at.
 
-  Colours that a file names come first, then numbers. Two classes and no numbers
-  but 0 and 255 make white class 1. Raises ValueError if masks fit neither, or
-  have fewer than two classes.
+  Colours that a file names take precedence over numbers. If there are two
+  classes, and no numbers but 0 and 255, white is class 1. Raises ValueError if
+  masks fit neither, or have fewer than two classes.
   """
   if classes is None:
-    return _without_names(found)
+    return _meaning_without_names(found)
   if len(classes.names) < 2:
     raise ValueError(
       f"{CLASSES} names one class, {''.join(classes.names)}: give two or "
@@ -61,7 +61,7 @@ def decided(found: Census, classes: Classes | None) -> Meaning:
   )
 
 
-def earlier(masks: Sequence[bytes], classes: Classes | None) -> Meaning:
+def earlier_meaning(masks: Sequence[bytes], classes: Classes | None) -> Meaning:
   """The meaning by numbers alone, as in earlier versions.
 
   Without names, all masks are read. Raises ValueError for less than two
@@ -74,7 +74,7 @@ def earlier(masks: Sequence[bytes], classes: Classes | None) -> Meaning:
     for path in masks:
       kind, values, _ = read_stored(path, earlier=True)
       if kind == "colours":
-        raise ValueError(no_numbers(path, "RGB"))
+        raise ValueError(no_numbers_message(path, "RGB"))
       has_class = (values != IGNORED) & (values != MOST_NUMBER)
       highest = max(highest, int(values.max(initial=0, where=has_class)))
     meaning = dataclasses.replace(Meaning.numbered(highest + 1), earlier=True)
@@ -84,18 +84,18 @@ def earlier(masks: Sequence[bytes], classes: Classes | None) -> Meaning:
 
 
 def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
-  """Whether masks of numbers are read by their colours, of this kind.
+  """Whether masks of this kind, of numbers, are read by their colours.
 
   Raises ValueError if they can be read neither by colours nor by numbers, or
   some by colours alone.
   """
-  by_number = meaning.by_number(kind)
+  by_number = meaning.classes_of_numbers(kind)
   all_colours, all_numbers, strange = True, True, None
   for (one, palette), counts in found.counts.items():
     if one != kind:
       continue
     used = np.flatnonzero(counts)
-    table = meaning.by_palette(np.frombuffer(palette, np.int32))
+    table = meaning.classes_of_palette(np.frombuffer(palette, np.int32))
     colours, numbers = table[used], by_number[used]
     if (colours == STRANGE).any():
       all_colours = False
@@ -122,9 +122,12 @@ def _is_black(found: Census, by_colour: frozenset[str]) -> bool:
   return present == {0} and 1 not in found.numbers(bits=True)
 
 
-def _without_names(found: Census) -> Meaning:
-  more = found.numbers(bits=False)
-  present = found.numbers(bits=True) | more
+def _meaning_without_names(found: Census) -> Meaning:
+  """The meaning of masks whose classes no file names.
+
+  Raises ValueError if they have fewer than two classes, or too many gaps.
+  """
+  present = found.numbers(bits=True) | found.numbers(bits=False)
   if _is_white(found, frozenset()) and present != {255}:
     return dataclasses.replace(Meaning.numbered(2), white=True)
   classes = present - {*WHITE}
@@ -149,16 +152,16 @@ def _without_names(found: Census) -> Meaning:
 def lines(found: Census, meaning: Meaning) -> list[str]:
   """Lines on the contents of the masks, and on possible mistakes."""
   names = meaning.classes.names
-  none = ignored(len(names))
+  none = ignored_label(len(names))
   values: collections.Counter[str] = collections.Counter()
   labels = collections.Counter(found.colours)
   for k, pixels in found.colours.items():
     values[NO_CLASS if k == none else names[k]] += pixels
   for (kind, palette), counts in found.counts.items():
     by_colour = kind in meaning.by_colour
-    table = meaning.by_number(kind)
+    table = meaning.classes_of_numbers(kind)
     if by_colour:
-      table = meaning.by_palette(np.frombuffer(palette, np.int32))
+      table = meaning.classes_of_palette(np.frombuffer(palette, np.int32))
     for number in np.flatnonzero(counts).tolist():
       k = int(table[number])
       if k == STRANGE:
@@ -168,15 +171,16 @@ def lines(found: Census, meaning: Meaning) -> list[str]:
       values[name if plain else f"{number} ({name})"] += int(counts[number])
       labels[k] += int(counts[number])
   return [
-    *_shares(found, values),
-    *_grey(found),
-    *_white(found, meaning),
-    *_absent(found, meaning, labels),
-    *_palettes(found, meaning),
+    *_share_lines(found, values),
+    *_grey_lines(found),
+    *_white_lines(found, meaning),
+    *_absent_lines(found, meaning, labels),
+    *_palette_lines(found, meaning),
   ]
 
 
-def _shares(found: Census, values: collections.Counter[str]) -> list[str]:
+def _share_lines(found: Census, values: collections.Counter[str]) -> list[str]:
+  """A line on the share of the pixels that each value has."""
   total = sum(values.values())
   if not total:
     return []
@@ -186,10 +190,11 @@ def _shares(found: Census, values: collections.Counter[str]) -> list[str]:
   ]
   if len(values) > _SHOWN:
     shown.append(f"{len(values) - _SHOWN:,} more")
-  return [f"pixels of {_masks(found)}: {', '.join(shown)}."]
+  return [f"pixels of {_count_of_masks(found)}: {', '.join(shown)}."]
 
 
-def _grey(found: Census) -> list[str]:
+def _grey_lines(found: Census) -> list[str]:
+  """A line on masks of equal channels, if there are any."""
   if found.grey is None:
     return []
   line = (
@@ -199,7 +204,8 @@ def _grey(found: Census) -> list[str]:
   return [line]
 
 
-def _white(found: Census, meaning: Meaning) -> list[str]:
+def _white_lines(found: Census, meaning: Meaning) -> list[str]:
+  """A line on white that is taken for class 1."""
   if not meaning.white:
     return []
   name = meaning.classes.names[1]
@@ -214,41 +220,43 @@ def _white(found: Census, meaning: Meaning) -> list[str]:
   return [line]
 
 
-def _absent(
+def _absent_lines(
   found: Census, meaning: Meaning, labels: collections.Counter[int]
 ) -> list[str]:
-  """A line on classes without a pixel, which are gaps between numbers too."""
+  """A line on classes without a pixel, such as gaps between numbers."""
   names = meaning.classes.names
   absent = [names[k] for k in range(len(names)) if not labels[k]]
   if not absent:
     return []
   shown = first_of(absent, _SHOWN)
-  of = f"{len(absent):,} of {len(names):,} classes"
-  line = f"{of} have no pixel in {_masks(found)}: {shown}"
+  classes = f"{len(absent):,} of {len(names):,} classes"
+  line = f"{classes} have no pixel in {_count_of_masks(found)}: {shown}"
   numbered = Meaning.numbered(len(names)).classes.names
   if 2 * len(absent) > len(names) and names == numbered:
     line += "; number the classes from 0 on, without gaps"
   return [f"{line}."]
 
 
-def _palettes(found: Census, meaning: Meaning) -> list[str]:
-  said = []
+def _palette_lines(found: Census, meaning: Meaning) -> list[str]:
+  """Lines on palettes whose colours are not read."""
+  lines = []
   kinds = {kind for kind, palette in found.counts if palette}
   if others := kinds - meaning.by_colour:
-    said.append(
+    lines.append(
       f"the numbers of masks are read, and not the colours of {CLASSES}, which "
       f"they do not have ({', '.join(sorted(others))})."
     )
   if found.palettes_differ and "palette" not in meaning.by_colour:
     one, other = map(text, found.palettes_differ)
-    said.append(
+    lines.append(
       f"the palettes of {one} and {other} differ, and their numbers are read: "
       f"if colours are the classes, name them in {CLASSES}."
     )
-  return said
+  return lines
 
 
-def _masks(found: Census) -> str:
-  if found.looked == found.of:
-    return f"{found.of:,} training masks"
-  return f"{found.looked:,} of {found.of:,} training masks"
+def _count_of_masks(found: Census) -> str:
+  """The number of masks that were looked at, in words."""
+  if found.num_looked_at == found.num_masks:
+    return f"{found.num_masks:,} training masks"
+  return f"{found.num_looked_at:,} of {found.num_masks:,} training masks"

@@ -18,7 +18,8 @@ ENDINGS = (b".png", b".tif", b".tiff", b".bmp", b".gif")
 MOST_NUMBER = (1 << 16) - 1
 """The greatest number of a pixel; masks of 16 bits have it for no class."""
 _FORMATS = ("PNG", "TIFF", "BMP", "GIF")
-_NUMBERS = ("1", "L", "P", "I", "I;16", "I;16B")  # Modes of one number a pixel.
+# Pillow's modes of one number a pixel.
+_NUMBERS = ("1", "L", "P", "I", "I;16", "I;16B")
 _EARLIER_NUMBERS = ("1", "L", "P", "I", "I;16")
 _CODE = np.array([1 << 16, 1 << 8, 1], np.int32)  # 65536 R + 256 G + B.
 _GREY = int(_CODE.sum())
@@ -26,18 +27,18 @@ _GREY = int(_CODE.sum())
 _SCALES = {"L;2": 85, "L;4": 17}
 _SUBFILE_TYPE, _LESSER = 254, 1 | 4  # A TIFF's smaller copy, or transparency.
 _SAMPLE_FORMAT, _UNSIGNED = 339, 1  # Tags of TIFF.
-_MOST_PAGES = 1000  # Counted.
+_MOST_PAGES = 1000  # Pages that are counted.
 
 
-class Stored(NamedTuple):
+class StoredMask(NamedTuple):
   """The pixels of a mask, as its file has them.
 
   Attributes:
     kind: "bits", "grey", "palette" or "wide" for numbers, of 1 bit, of 8 or
       less, or of more; "colours" for colours.
     values: The number of each pixel, or its colour, 65536 R + 256 G + B.
-    palette: The colour of each number, (n,), as `values` has it, and -1 for
-      none; None for colours and for more than 8 bits.
+    palette: The colour of each number, (n,), in the form of `values`, and -1
+      for a number without one; None for colours and for more than 8 bits.
   """
 
   kind: str
@@ -45,8 +46,8 @@ class Stored(NamedTuple):
   palette: Int[np.ndarray, " n"] | None = None
 
 
-def read_stored(path: bytes, earlier: bool = False) -> Stored:
-  """Reads a file.
+def read_stored(path: bytes, earlier: bool = False) -> StoredMask:
+  """Reads the file of a mask.
 
   With `earlier`, as earlier versions did: the first of several pages, numbers
   of 2 and 4 bits as Pillow multiplies them, and no Exif of the mask's own.
@@ -56,32 +57,43 @@ def read_stored(path: bytes, earlier: bool = False) -> Stored:
     ValueError: it has several pages, or pixels that no class can have.
   """
   image, scale = read_picture(
-    path, read_file(path), "mask", "the number of its class", earlier
+    path,
+    read_file(path),
+    noun="mask",
+    pixel_has="the number of its class",
+    earlier=earlier,
   )
   modes = _EARLIER_NUMBERS if earlier else (*_NUMBERS, "LA", "RGBA")
   if image.mode not in (*modes, "RGB"):
-    raise ValueError(no_numbers(path, image.mode))
-  return _stored(path, image, scale)
+    raise ValueError(no_numbers_message(path, image.mode))
+  return _to_stored_mask(path, image, scale)
 
 
 def read_picture(
-  path: bytes, encoded: bytes, one: str, has: str, earlier: bool = False
+  path: bytes,
+  encoded: bytes,
+  *,
+  noun: str,
+  pixel_has: str,
+  earlier: bool = False,
 ) -> tuple[Image.Image, int]:
   """An upright picture of exact values, and Pillow's factor for them.
 
-  `one` is the word for the picture and `has` what a pixel has, in messages.
-  With `earlier` as `read_stored`. Raises ValueError for a JPEG or several
-  pages, and UnreadableImageError if the file is damaged or too large.
+  In messages, `noun` is the word for the picture, and `pixel_has` says what
+  each pixel has. `earlier` is that of `read_stored`. Raises ValueError for a
+  JPEG or several pages, and UnreadableImageError if the file is damaged or too
+  large.
   """
   if encoded.startswith(b"\xff\xd8"):
     raise ValueError(
-      f"{text(path)} is a JPEG, whose values are not exact: save {one}s as PNG."
+      f"{text(path)} is a JPEG, whose values are not exact: save {noun}s as "
+      "PNG."
     )
   try:
     with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
       check_size(image.height, image.width)
-      pages = 1 if earlier else _pages(image)
-      scale = 1 if earlier else _scale(image)
+      pages = 1 if earlier else _count_pages(image)
+      scale = 1 if earlier else _value_scale(image)
       if pages == 1:
         image.load()
         if not earlier:
@@ -91,17 +103,17 @@ def read_picture(
   # On damaged files, Pillow's plugins raise almost anything, and above its own
   # size limit Pillow warns or raises.
   except Exception as error:
-    raise UnreadableImageError(f"{text(path)}: {_why(error)}.") from error
+    raise UnreadableImageError(f"{text(path)}: {_reason(error)}.") from error
   if pages > 1:
     count = f"{pages:,}" if pages < _MOST_PAGES else f"{_MOST_PAGES:,} or more"
     raise ValueError(
-      f"{text(path)} has {count} pages, and a {one} has one: save one page "
-      f"that has {has} for each pixel."
+      f"{text(path)} has {count} pages, and a {noun} has one: save one page "
+      f"that has {pixel_has} for each pixel."
     )
   return image, scale
 
 
-def no_numbers(path: bytes, mode: str) -> str:
+def no_numbers_message(path: bytes, mode: str) -> str:
   """The message for a mask of neither numbers nor known colours.
 
   `mode` is Pillow's.
@@ -113,16 +125,20 @@ def no_numbers(path: bytes, mode: str) -> str:
   )
 
 
-def as_numbers(path: bytes, stored: Stored) -> Stored:
-  """Colours that are all grey as their levels; others raise ValueError."""
+def as_numbers(path: bytes, stored: StoredMask) -> StoredMask:
+  """A mask of grey colours as one of numbers, which are the grey levels.
+
+  Raises ValueError if a colour is not grey.
+  """
   levels = stored.values // _GREY
   if (levels * _GREY != stored.values).any():
-    raise ValueError(no_numbers(path, "RGB"))
+    raise ValueError(no_numbers_message(path, "RGB"))
   palette = np.arange(256, dtype=np.int32) * _GREY
-  return Stored("grey", levels.astype(np.uint8), palette)
+  return StoredMask("grey", levels.astype(np.uint8), palette)
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+  """Why a file cannot be read, in words."""
   if isinstance(error, Image.UnidentifiedImageError):
     return "it is not a PNG, TIFF, BMP or GIF file"
   bombs = Image.DecompressionBombError, Image.DecompressionBombWarning
@@ -131,7 +147,7 @@ def _why(error: Exception) -> str:
   return one_line(error) or type(error).__name__
 
 
-def _pages(image: Image.Image) -> int:
+def _count_pages(image: Image.Image) -> int:
   """The number of pages or frames, up to a bound.
 
   Smaller copies, which maps have, and pages of transparency do not count.
@@ -150,15 +166,19 @@ def _pages(image: Image.Image) -> int:
   return pages
 
 
-def _scale(image: Image.Image) -> int:
+def _value_scale(image: Image.Image) -> int:
   """Pillow's factor for the numbers of a grey image, by their bits."""
   tiles: Any = getattr(image, "tile", ())
-  raw = tiles[0][3] if tiles else ""
-  raw = raw[0] if isinstance(raw, tuple) and raw else raw
-  return _SCALES.get(str(raw)[:3], 1)
+  if not tiles:
+    return 1
+  *_, raw_mode = tiles[0]
+  if isinstance(raw_mode, tuple) and raw_mode:
+    raw_mode = raw_mode[0]
+  return _SCALES.get(str(raw_mode)[:3], 1)
 
 
-def _stored(path: bytes, image: Image.Image, scale: int) -> Stored:
+def _to_stored_mask(path: bytes, image: Image.Image, scale: int) -> StoredMask:
+  """The pixels of an opened mask; raises ValueError as `read_stored` does."""
   pixels = np.asarray(image)
   if image.mode in ("LA", "RGBA"):
     if pixels[..., -1].min() < 255:
@@ -168,20 +188,20 @@ def _stored(path: bytes, image: Image.Image, scale: int) -> Stored:
       )
     pixels = pixels[..., 0] if image.mode == "LA" else pixels[..., :3]
   if pixels.ndim == 3:
-    return Stored("colours", _codes(pixels))
+    return StoredMask("colours", _codes(pixels))
   if image.mode == "1":
     bits = np.minimum(pixels.view(np.uint8), 1)
-    return Stored("bits", bits, np.array([0, 255 * _GREY], np.int32))
+    return StoredMask("bits", bits, np.array([0, 255 * _GREY], np.int32))
   if image.mode == "P":
-    return Stored("palette", pixels, _palette(image))
+    return StoredMask("palette", pixels, _palette(image))
   if image.mode in ("L", "LA"):
     levels = np.arange(0, 256, scale, dtype=np.int32)
-    return Stored("grey", pixels // np.uint8(scale), levels * _GREY)
-  return Stored("wide", _as_uint16(path, image, pixels))
+    return StoredMask("grey", pixels // np.uint8(scale), levels * _GREY)
+  return StoredMask("wide", _as_uint16(path, image, pixels))
 
 
 def _codes(pixels: np.ndarray) -> Int[np.ndarray, "h w"]:
-  """65536 R + 256 G + B, with no other array of more than 8 bits."""
+  """The colours as 65536 R + 256 G + B, made without further large arrays."""
   codes = pixels[..., 0].astype(np.int32)
   for channel in (1, 2):
     codes <<= 8
@@ -209,7 +229,7 @@ def _as_uint16(
 
   Raises ValueError for one below 0 or above `MOST_NUMBER`.
   """
-  pixels = unsigned(image, pixels)
+  pixels = as_unsigned(image, pixels)
   least, most = int(pixels.min()), int(pixels.max())
   if least < 0:
     raise ValueError(
@@ -224,7 +244,7 @@ def _as_uint16(
   return pixels.astype(np.uint16)
 
 
-def unsigned(image: Image.Image, pixels: np.ndarray) -> np.ndarray:
+def as_unsigned(image: Image.Image, pixels: np.ndarray) -> np.ndarray:
   """The pixels of an image, as uint32 if its samples of 32 bits are unsigned.
 
   Pillow takes them for signed.

@@ -11,30 +11,30 @@ from vit_jax.data.reading.masks.classes import (
   NO_CLASS,
   NONE,
   Classes,
-  ignored,
+  ignored_label,
 )
 from vit_jax.data.reading.masks.files import (
   MOST_NUMBER,
-  Stored,
+  StoredMask,
   as_numbers,
-  no_numbers,
+  no_numbers_message,
   read_stored,
 )
 from vit_jax.runtime.printable import printable_path as text
 
 OF_PALETTES = ("bits", "grey", "palette")  # Kinds of numbers with a colour.
 WHITE = (255, MOST_NUMBER)  # In 8 and in 16 bits.
-STRANGE = -2  # In place of a class, for a number or a colour that is none.
-_PIXELS = 1 << 20  # Whose colours are looked up at once.
+STRANGE = -2  # In place of a class, for a number or a colour of no class.
+_PIXELS = 1 << 20  # Pixels whose colours are looked up at once.
 
 
 @dataclasses.dataclass(frozen=True)
 class Meaning:
-  """The reading of a folder's masks.
+  """How the masks of a folder are read.
 
   Attributes:
-    classes: The names, numbers and colours of the classes; names are numbers
-      without a file of them.
+    classes: The names, numbers and colours of the classes; without a file of
+      them, the names are numbers.
     by_colour: The kinds of masks of numbers whose colours are read, "bits",
       "grey" and "palette".
     white: Whether white is class 1 of two, and no pixel is ignored.
@@ -60,43 +60,43 @@ class Meaning:
     return len(self.classes.names)
 
   def read(self, path: bytes) -> Int[np.ndarray, "h w"]:
-    """The class of each pixel of a file, int32; see `ignored` for none.
+    """The class of each pixel of a file, int32; see `ignored_label` for none.
 
     Raises UnreadableImageError and ValueError as `read_stored` does, and
-    ValueError if a pixel has a number or a colour that is none of a class.
+    ValueError if a pixel has a number or a colour of no class.
     """
     return self.labels(path, read_stored(path, self.earlier))
 
-  def labels(self, path: bytes, stored: Stored) -> Int[np.ndarray, "h w"]:
+  def labels(self, path: bytes, stored: StoredMask) -> Int[np.ndarray, "h w"]:
     """The class of each pixel as stored in a file.
 
     Raises ValueError if a pixel has a value that is no class's; see `read`.
     """
     if stored.kind == "colours" and not self.classes.colours:
       if self.earlier:
-        raise ValueError(no_numbers(path, "RGB"))
+        raise ValueError(no_numbers_message(path, "RGB"))
       stored = as_numbers(path, stored)
     if stored.palette is not None and stored.kind in self.by_colour:
-      labels = self.by_palette(stored.palette)[stored.values]
+      labels = self.classes_of_palette(stored.palette)[stored.values]
     elif stored.kind == "colours":
       labels = self._classes_by_colour(stored.values)
     else:
-      labels = self.by_number(stored.kind)[stored.values]
+      labels = self.classes_of_numbers(stored.kind)[stored.values]
     if labels.min() == STRANGE:
       first = int((labels == STRANGE).argmax())
       row, column = divmod(first, labels.shape[1])
-      raise ValueError(self._strange(path, stored, row, column))
+      raise ValueError(self._strange_message(path, stored, row, column))
     return labels
 
-  def by_palette(self, palette: Int[np.ndarray, " n"]) -> np.ndarray:
-    """The class of each number by its colour; `STRANGE` for no class's."""
-    none = ignored(self.count)
+  def classes_of_palette(self, palette: Int[np.ndarray, " n"]) -> np.ndarray:
+    """The class of each number by its colour; `STRANGE` if it has no class."""
+    none = ignored_label(self.count)
     classes = [self.classes.colours.get(c, STRANGE) for c in palette.tolist()]
     return np.array([none if k == NONE else k for k in classes], np.int32)
 
-  def by_number(self, kind: str) -> Int[np.ndarray, " n"]:
-    """The class of each number of a kind of masks; `STRANGE` for no class's."""
-    none = ignored(self.count)
+  def classes_of_numbers(self, kind: str) -> Int[np.ndarray, " n"]:
+    """The class of each number in masks of a kind; `STRANGE` if it has none."""
+    none = ignored_label(self.count)
     size = MOST_NUMBER + 1 if kind == "wide" else IGNORED + 1
     numbers = np.array(self.classes.numbers[:size], np.int32)
     table = np.full(size, STRANGE, np.int32)
@@ -117,7 +117,7 @@ class Meaning:
     self, codes: Int[np.ndarray, "h w"]
   ) -> Int[np.ndarray, "h w"]:
     known = np.array(sorted(self.classes.colours), np.int32)
-    classes = self.by_palette(known)
+    classes = self.classes_of_palette(known)
     labels = np.empty(codes.shape, np.int32)
     rows = max(1, _PIXELS // codes.shape[1])
     for first in range(0, len(codes), rows):
@@ -128,8 +128,10 @@ class Meaning:
       )
     return labels
 
-  def _strange(self, path: bytes, stored: Stored, row: int, column: int) -> str:
-    """The message for a pixel whose number or colour is no class's."""
+  def _strange_message(
+    self, path: bytes, stored: StoredMask, row: int, column: int
+  ) -> str:
+    """The message for a pixel whose number or colour has no class."""
     number = int(stored.values[row, column])
     place = f"in row {row}, column {column}"
     if stored.kind == "colours" or stored.kind in self.by_colour:
@@ -170,5 +172,5 @@ class Meaning:
     return (
       f"{text(path)} has the class {number}, and the classes are 0 to {last}, "
       f"those of {CLASSES} or of the training masks; a pixel of no class is "
-      f"{ignored(last + 1)}{doubt}."
+      f"{ignored_label(last + 1)}{doubt}."
     )

@@ -1,4 +1,4 @@
-"""Tells by their names which folders hold images and masks, or boxes."""
+"""Tells by their names which folders hold images, masks or boxes."""
 
 import itertools
 import os
@@ -12,7 +12,7 @@ from vit_jax.data.reading.folders import (
   images_below,
   subfolders,
 )
-from vit_jax.data.reading.masks.beside import MASKS, NUMBERS, Beside
+from vit_jax.data.reading.masks.beside import MASKS, NUMBERS, PairedFiles
 from vit_jax.data.reading.masks.lookup import MaskLookup
 from vit_jax.data.reading.split_names import (
   EXACT,
@@ -25,7 +25,7 @@ from vit_jax.runtime.printable import printable_path as text
 IMAGES = (b"images", b"image", b"img")
 """Names of a folder of images beside others, in lower case."""
 _LOOKED_AT = 1_000  # Files in a folder of masks.
-_IMAGES_LOOKED_AT = 16  # Whose masks are looked for.
+_IMAGES_LOOKED_AT = 16  # Images whose masks are looked for.
 _IMAGES = frozenset(
   (
     "images image img imgs jpegimages leftimgbit input inputs rgb "
@@ -35,39 +35,40 @@ _IMAGES = frozenset(
 
 
 class Folders(NamedTuple):
-  """The names of a folder of images, and of that of what is marked in them."""
+  """The names of a folder of images, and of one of their masks or boxes."""
 
   images: bytes
   masks: bytes
 
 
-def folders_of(
-  root: bytes, names: Sequence[bytes], of: Beside = MASKS
+def find_folders(
+  root: bytes, names: Sequence[bytes], kind: PairedFiles = MASKS
 ) -> Folders | None:
   """The folder of images and that of their masks or boxes, by their names.
 
-  None if no two of the folders `names` in `root` are called so. Beside class
-  folders of images, a folder without pictures is no such one.
+  It is None if no two of the folders `names` in `root` are named like these. A
+  folder without pictures does not count beside class folders of images.
 
   Args:
-    of: The kind of what lies beside the images, where it is no masks.
+    kind: The kind of files that are paired with the images.
   """
-  kinds = {name: _kind(name) for name in names}
-  masks = [n for n, (_, kind) in kinds.items() if kind in of.words]
-  for name, (split, kind) in kinds.items():
-    # A folder of images may say no more than their split, as train.
-    if kind not in _IMAGES and not (split and not kind):
+  parsed = {name: _split_and_rest(name) for name in names}
+  masks = [n for n, (_, rest) in parsed.items() if rest in kind.words]
+  for name, (split, rest) in parsed.items():
+    # The name of a folder of images may be that of their split alone.
+    is_split = split and not rest
+    if rest not in _IMAGES and not is_split:
       continue
-    of_split = [other for other in masks if kinds[other][0] == split]
+    of_split = [other for other in masks if parsed[other][0] == split]
     if not of_split or not holds_images(os.path.join(root, name)):
       continue
-    with_pictures = [n for n in of_split if of.are_in(os.path.join(root, n))]
+    with_pictures = [n for n in of_split if kind.are_in(os.path.join(root, n))]
     inside = subfolders(os.path.join(root, name))
     if (
       not with_pictures and len(inside) > 1 and not any(map(parse_name, inside))
     ):
       return None
-    usual = [n for n in with_pictures or of_split if n.lower() in of.names]
+    usual = [n for n in with_pictures or of_split if n.lower() in kind.names]
     return Folders(name, min(usual or with_pictures or of_split))
   return None
 
@@ -79,10 +80,10 @@ class Places(NamedTuple):
   masks: bytes
 
 
-def places(
-  root: bytes, earlier: bool = False, of: Beside = MASKS
+def find_places(
+  root: bytes, earlier: bool = False, kind: PairedFiles = MASKS
 ) -> tuple[dict[str, Places], list[str]]:
-  """The folders of each split, by "train", "val" and "test", or "" for all.
+  """Finds the folders of each split: "train", "val" and "test", or "" for all.
 
   `root` holds a folder of images and one of masks, which may hold the splits;
   or the splits, which hold these two; or both of each split, as train and
@@ -90,21 +91,21 @@ def places(
   ValueError if there are no such folders, or masks of a split are missing.
 
   Args:
-    earlier: Reads what earlier versions did alone: images and masks by their
-      plain names, which may hold splits by theirs.
-    of: The kind of what lies beside the images.
+    earlier: Whether only what earlier versions found is found: folders named
+      images and masks, which may hold splits of plain names.
+    kind: The kind of files that are paired with the images.
   """
   names = subfolders(root) if os.path.isdir(root) else []
-  found = _plain_folders(root, names, earlier, of)
+  found = _plain_folders(root, names, earlier, kind)
   if found is not None:
     images, masks = (os.path.join(root, name) for name in found)
-    return _places_by_split(images, masks, earlier, of)
+    return _places_by_split(images, masks, earlier, kind)
   by_split = {} if earlier else _splits(root, names)
   within: dict[str, Places] = {}
   for split, name in by_split.items():
     folder = os.path.join(root, name)
-    one = folders_of(folder, subfolders(folder), of)
-    one = one or _pair_of_split(root, names, split, of)
+    one = find_folders(folder, subfolders(folder), kind)
+    one = one or _pair_of_split(root, names, split, kind)
     if one is None:
       continue
     above = folder if one.images in subfolders(folder) else root
@@ -115,52 +116,52 @@ def places(
     if [*within] == ["train"]:  # A part of it is held out.
       within = {"": within["train"]}
     return within, [
-      _left_out_line(os.path.join(root, name), of) for name in lost
+      _left_out_line(os.path.join(root, name), kind) for name in lost
     ]
-  # Names may say a split though there is one.
-  if not earlier and (found := folders_of(root, names, of)):
+  # The names may be those of one split, which is then all there is.
+  if not earlier and (found := find_folders(root, names, kind)):
     images, masks = (os.path.join(root, name) for name in found)
     return {"": Places(images, masks)}, []
-  lacking = IMAGES if not {n.lower() for n in names} & {*IMAGES} else of.names
+  lacking = IMAGES if not {n.lower() for n in names} & {*IMAGES} else kind.names
   raise ValueError(
-    f"{text(root)!r} has 0 folders named {_join_names(lacking)}, and {of.task} "
-    f"needs one: images, and {of.plural} of the same file names, which may lie "
-    "in the folders of the splits."
+    f"{text(root)!r} has 0 folders named {_join_names(lacking)}, and "
+    f"{kind.task} needs one: images, and {kind.plural} of the same file names, "
+    "which may lie in the folders of the splits."
   )
 
 
 def _plain_folders(
-  root: bytes, names: Sequence[bytes], earlier: bool, of: Beside
+  root: bytes, names: Sequence[bytes], earlier: bool, kind: PairedFiles
 ) -> Folders | None:
-  """The two folders in `root`; raises ValueError if several are called so."""
+  """The two folders in `root`; raises ValueError if several have such names."""
   chosen = []
-  for kinds in (IMAGES, of.names):
-    matches = [name for name in names if name.lower() in kinds]
+  for usual in (IMAGES, kind.names):
+    matches = [name for name in names if name.lower() in usual]
     if len(matches) > 1 and not earlier:
-      here = [n for n in matches if of.are_in(os.path.join(root, n))]
+      here = [n for n in matches if kind.are_in(os.path.join(root, n))]
       matches = here if len(here) == 1 else matches
     if len(matches) > 1:
       raise ValueError(
         f"{text(root)!r} has {len(matches)} folders named "
-        f"{_join_names(kinds)}, and {of.task} needs one: images, and "
-        f"{of.plural} of the same file names."
+        f"{_join_names(usual)}, and {kind.task} needs one: images, and "
+        f"{kind.plural} of the same file names."
       )
     chosen += matches
   if len(chosen) == 2:
     return Folders(*chosen)
-  found = None if earlier else folders_of(root, names, of)
+  found = None if earlier else find_folders(root, names, kind)
   return found if found and not parse_name(found.images) else None
 
 
 def _places_by_split(
-  images: bytes, masks: bytes, earlier: bool, of: Beside
+  images: bytes, masks: bytes, earlier: bool, kind: PairedFiles
 ) -> tuple[dict[str, Places], list[str]]:
   """The splits in a folder of images and one of masks, if they have any."""
   of_images, of_masks = (
     _splits(folder, subfolders(folder), earlier) for folder in (images, masks)
   )
   if "train" not in of_images:
-    masks = masks if earlier else _only_with_pictures(images, masks, of)
+    masks = masks if earlier else _only_with_pictures(images, masks, kind)
     return {"": Places(images, masks)}, []
   found, lines = {}, []
   for split, name in of_images.items():
@@ -169,7 +170,7 @@ def _places_by_split(
       beside = os.path.join(masks, of_masks[split])
       found[split] = Places(folder, beside)
     elif split == "test" and not earlier:
-      lines.append(_left_out_line(folder, of))
+      lines.append(_left_out_line(folder, kind))
     else:
       raise ValueError(f"{text(masks)!r} has no folder {text(name)!r}.")
   if [*found] == ["train"] and not earlier:  # A part of it is held out.
@@ -177,15 +178,18 @@ def _places_by_split(
   return found, lines
 
 
-def _only_with_pictures(images: bytes, masks: bytes, of: Beside) -> bytes:
-  """The only folder of pictures among the masks, such as trimaps.
+def _only_with_pictures(
+  images: bytes, masks: bytes, kind: PairedFiles
+) -> bytes:
+  """The only folder of pictures in the folder of masks, such as trimaps.
 
-  It is `masks` itself if that has pictures, or the images have such a folder.
+  It is `masks` itself if that has pictures, or if the folder of images has a
+  folder of the same name.
   """
-  if not {*_endings(masks)}.isdisjoint((*of.also_seen, *of.endings)):
+  if not {*_endings(masks)}.isdisjoint((*kind.also_seen, *kind.endings)):
     return masks
   folders = subfolders(masks)
-  inside = [n for n in folders if of.are_in(os.path.join(masks, n))]
+  inside = [n for n in folders if kind.are_in(os.path.join(masks, n))]
   if len(inside) != 1 or inside[0] in subfolders(images):
     return masks
   return os.path.join(masks, inside[0])
@@ -202,7 +206,7 @@ def _endings(folder: bytes) -> Iterator[bytes]:
 def _splits(
   root: bytes, names: Sequence[bytes], earlier: bool = False
 ) -> dict[str, bytes]:
-  """The folder of each split among folders beside each other."""
+  """The name of each split's folder among folders beside each other."""
   splits: dict[str, bytes] = {}
   for one in likely_splits(names, lambda n: subfolders(os.path.join(root, n))):
     if one.sure == EXACT or not earlier:
@@ -211,26 +215,26 @@ def _splits(
 
 
 def _pair_of_split(
-  root: bytes, names: Sequence[bytes], split: str, of: Beside
+  root: bytes, names: Sequence[bytes], split: str, kind: PairedFiles
 ) -> Folders | None:
-  """The folders of one split that lie beside each other, if there are two."""
-  of_split = [name for name in names if _kind(name)[0] == split]
-  return folders_of(root, of_split, of)
+  """The two folders of one split beside each other, if there are two."""
+  of_split = [name for name in names if _split_and_rest(name)[0] == split]
+  return find_folders(root, of_split, kind)
 
 
-def _left_out_line(folder: bytes, of: Beside) -> str:
-  return f"{text(folder)} has no {of.plural}, and is left out."
+def _left_out_line(folder: bytes, kind: PairedFiles) -> str:
+  return f"{text(folder)} has no {kind.plural}, and is left out."
 
 
 def _join_names(names: Sequence[bytes]) -> str:
   return text(b", ".join(names))
 
 
-def refuse(root: bytes, names: Sequence[bytes]) -> None:
+def refuse_images_and_masks(root: bytes, names: Sequence[bytes]) -> None:
   """Raises ValueError if two of the folders in `root` are images and masks."""
-  found = folders_of(root, names)
-  numbers = folders_of(root, names, NUMBERS) if found is None else None
-  if numbers is not None and are_read(root, numbers, NUMBERS):
+  found = find_folders(root, names)
+  numbers = find_folders(root, names, NUMBERS) if found is None else None
+  if numbers is not None and can_be_read(root, numbers, NUMBERS):
     images, targets = map(text, numbers)
     raise ValueError(
       f"{text(root)!r} has {images} and {targets}, which are not classes: "
@@ -246,12 +250,13 @@ def refuse(root: bytes, names: Sequence[bytes]) -> None:
   )
 
 
-def are_beside(root: bytes, names: Sequence[bytes]) -> bool:
-  """Whether a class folder holds its images in one of these folders.
+def holds_images_and_masks(root: bytes, names: Sequence[bytes]) -> bool:
+  """Whether two of the folders in a class folder are images and their masks.
 
-  Raises ValueError if masks in another one would be images of the class.
+  Raises ValueError if the masks are pictures, which would count as images of
+  the class.
   """
-  found = folders_of(root, names) if len(names) > 1 else None
+  found = find_folders(root, names) if len(names) > 1 else None
   if found is None:
     return False
   images, masks = map(text, found)
@@ -268,14 +273,14 @@ def _advice(root: bytes, found: Folders) -> str:
   endings = endings_in(os.path.join(root, found.masks))
   if endings.isdisjoint(EXTENSIONS):
     boxes = {b".txt": "YOLO", b".xml": "VOC", b".json": "COCO"}
-    kind = next((boxes[end] for end in boxes if end in endings), None)
-    of = f" as {kind} writes them" if kind else ""
+    form = next((boxes[end] for end in boxes if end in endings), None)
+    written = f" as {form} writes them" if form else ""
     return (
-      f"{text(found.masks)} likely has boxes{of}, which no task learns "
+      f"{text(found.masks)} likely has boxes{written}, which no task learns "
       "(detection); to learn classes, sort the images into a folder for each, "
       "or give a file of labels, --config.data.labels_file=FILE.csv"
     )
-  if are_read(root, found):
+  if can_be_read(root, found):
     return "--config segmentation reads this folder as images and their masks"
   if error := _first_error(root):
     return (
@@ -289,29 +294,29 @@ def _advice(root: bytes, found: Folders) -> str:
   )
 
 
-def are_read(root: bytes, found: Folders, of: Beside = MASKS) -> bool:
-  """Whether the task of masks reads the folder, since each image has a mask.
+def can_be_read(root: bytes, found: Folders, kind: PairedFiles = MASKS) -> bool:
+  """Whether a task can read the folder, as each image has a paired file.
 
   Only some of the images are looked up.
   """
-  if not of.are_in(os.path.join(root, found.masks)):
+  if not kind.are_in(os.path.join(root, found.masks)):
     return False
-  return _first_error(root, of) == ""
+  return _first_error(root, kind) == ""
 
 
-def _first_error(root: bytes, of: Beside = MASKS) -> str | None:
-  """Looks up the masks of some images, and says what is wrong with the first.
+def _first_error(root: bytes, kind: PairedFiles = MASKS) -> str | None:
+  """Looks up the masks of some images, and returns the first error.
 
-  Returns "" if each has a mask, and None if `places` finds no folders of images
-  and masks.
+  Returns "" if each has a mask, and None if `find_places` finds no folders of
+  images and masks.
   """
   try:
-    found, _ = places(root, of=of)
+    found, _ = find_places(root, kind=kind)
   except ValueError:
     return None
   for images, masks in found.values():
     files = [*images_below(images)]
-    lookup = MaskLookup(masks, of=of)
+    lookup = MaskLookup(masks, kind=kind)
     for file in files[:: max(1, len(files) // _IMAGES_LOOKED_AT)]:
       try:
         lookup.find(file)
@@ -320,8 +325,8 @@ def _first_error(root: bytes, of: Beside = MASKS) -> str | None:
   return ""
 
 
-def _kind(name: bytes) -> tuple[str, str]:
-  """The split that is in a name, or "", and its other words as one."""
+def _split_and_rest(name: bytes) -> tuple[str, str]:
+  """The split that a name tells, or "", and its other words in one."""
   one = parse_name(name)
   found = words(name)
   if one is None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ from PIL import Image
 
 from vit_jax.data.example import UnreadableImageError, check_size
 from vit_jax.data.reading.image_files import read_file
-from vit_jax.data.reading.masks.files import read_picture, unsigned
+from vit_jax.data.reading.masks.files import as_unsigned, read_picture
 from vit_jax.runtime.printable import one_line
 from vit_jax.runtime.printable import printable_path as text
 
 _ARRAY = b"\x93NUMPY"
-_GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L", "F")  # A number a pixel.
+# Pillow's modes of one number a pixel.
+_GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L", "F")
 _NO_DATA = 42113  # GDAL's tag of TIFF, for pixels without a number.
 _KINDS = "uif"  # Types of arrays: whole numbers, and floats.
 _INSTEAD = (
@@ -41,14 +43,14 @@ class Reading:
   unknown: tuple[float, ...] = ()
 
   def read(self, path: bytes) -> Float[np.ndarray, "h w"]:
-    """The numbers of a file, float32, and NaN for what is unknown.
+    """The numbers of a file, float32, NaN where they are unknown.
 
-    Raises as `stored` does.
+    Raises UnreadableImageError and ValueError as `read_values` does.
     """
-    return self.numbers(stored(path))
+    return self.numbers(read_values(path))
 
   def numbers(self, values: Values) -> Float[np.ndarray, "h w"]:
-    """As `read`, from the values that `stored` gave."""
+    """The numbers of values from `read_values`, as `read` gives them."""
     found = values.astype(np.float32)
     found *= np.float32(self.scale)
     for value in self.unknown:
@@ -57,27 +59,29 @@ class Reading:
     return found
 
 
-def stored(path: bytes) -> Values:
-  """The values of a file, of the type that it has; NaN by a TIFF's no-data tag.
+def read_values(path: bytes) -> Values:
+  """The values of a file, in its own type; NaN by a TIFF's no-data tag.
 
   Raises:
     UnreadableImageError: the file is missing, damaged or too large.
-    ValueError: it has not one number for each pixel.
+    ValueError: it does not have one number for each pixel.
   """
   encoded = read_file(path)
   if encoded.startswith(_ARRAY):
     return _read_array(path, encoded)
-  image, scale = read_picture(path, encoded, "target", "a number")
+  image, scale = read_picture(
+    path, encoded, noun="target", pixel_has="a number"
+  )
   pixels = np.asarray(image)
   if image.mode in ("RGB", "RGBA", "LA"):
     pixels = _single_channel(path, image.mode, pixels)
   elif image.mode not in _GREY:
-    raise ValueError(_no_numbers(path, f"has the mode {image.mode}"))
+    raise ValueError(_no_numbers_message(path, f"has the mode {image.mode}"))
   if pixels.dtype == bool:
     pixels = pixels.astype(np.uint8)
   if scale > 1:
     pixels = pixels // np.uint8(scale)
-  return _without_no_data(image, unsigned(image, pixels))
+  return _mask_no_data(image, as_unsigned(image, pixels))
 
 
 def _single_channel(path: bytes, mode: str, pixels: np.ndarray) -> Values:
@@ -88,11 +92,12 @@ def _single_channel(path: bytes, mode: str, pixels: np.ndarray) -> Values:
   colours = pixels if mode == "RGB" else pixels[..., :-1]
   is_opaque = mode == "RGB" or pixels[..., -1].min() == 255
   if not is_opaque or (colours != colours[..., :1]).any():
-    raise ValueError(_no_numbers(path, "has colours"))
+    raise ValueError(_no_numbers_message(path, "has colours"))
   return colours[..., 0]
 
 
-def _without_no_data(image: Image.Image, pixels: Values) -> Values:
+def _mask_no_data(image: Image.Image, pixels: Values) -> Values:
+  """The pixels, with NaN for the value that a TIFF's no-data tag names."""
   tags: Any = getattr(image, "tag_v2", {})
   try:
     value = float(str(tags.get(_NO_DATA, "")).strip("\0 "))
@@ -102,7 +107,11 @@ def _without_no_data(image: Image.Image, pixels: Values) -> Values:
 
 
 def _read_array(path: bytes, encoded: bytes) -> Values:
-  """The array of an .npy file, whose header is checked before it is made."""
+  """The array of an .npy file; its header is checked before it is made.
+
+  Raises UnreadableImageError if the file is damaged or the array too large, and
+  ValueError if it does not have one number for each pixel.
+  """
   file = io.BytesIO(encoded)
   npy = np.lib.format
   try:
@@ -117,14 +126,18 @@ def _read_array(path: bytes, encoded: bytes) -> Values:
   sides = [n for n in shape if n != 1] if len(shape) > 2 else [*shape]
   if dtype.kind not in _KINDS or len(sides) != 2 or 0 in sides:
     sizes = " x ".join(map(str, shape)) or "no"
-    raise ValueError(_no_numbers(path, f"has {sizes} values of type {dtype}"))
+    raise ValueError(
+      _no_numbers_message(path, f"has {sizes} values of type {dtype}")
+    )
   try:
     check_size(*sides)
-    flat = np.frombuffer(encoded, dtype, sides[0] * sides[1], file.tell())
+    count = math.prod(sides)
+    flat = np.frombuffer(encoded, dtype, count=count, offset=file.tell())
   except ValueError as error:
     raise UnreadableImageError(f"{text(path)}: {one_line(error)}.") from error
   return flat.reshape(sides, order="F" if by_columns else "C")
 
 
-def _no_numbers(path: bytes, what: str) -> str:
+def _no_numbers_message(path: bytes, what: str) -> str:
+  """The message for a file that does not have one number for each pixel."""
   return f"{text(path)} {what}: {_INSTEAD}."

@@ -13,15 +13,15 @@ Numbers = Float[np.ndarray, "h w"]
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-  """The numbers of the pixels of some files, of which NaN is unknown.
+  """Statistics of the numbers in some files, where NaN means unknown.
 
   Attributes:
     files: The number of files.
     pixels: The number of their pixels.
     known: The number of pixels that have a number.
     least, most: The least and the greatest number.
-    mean, std: Mean and deviation of the numbers.
-    log_mean, log_std: Mean and deviation of the logarithms; NaN unless all
+    mean, std: Mean and standard deviation of the numbers.
+    log_mean, log_std: Those of the numbers' logarithms; NaN unless all
       numbers are positive.
   """
 
@@ -58,19 +58,19 @@ class Statistics:
         "check the files, and which of their values are unknown."
       )
     mean, square, log_mean, log_square = (sums / known).tolist()
-    spread, log_spread = square - mean**2, log_square - log_mean**2
+    variance, log_variance = square - mean**2, log_square - log_mean**2
     if least <= 0:
-      log_mean = log_spread = np.nan
+      log_mean = log_variance = np.nan
     return cls(
-      files,
-      pixels,
-      known,
-      float(least),
-      float(most),
-      mean,
-      float(np.sqrt(max(spread, 0.0))),
-      float(log_mean),
-      float(np.sqrt(np.maximum(log_spread, 0.0))),
+      files=files,
+      pixels=pixels,
+      known=known,
+      least=float(least),
+      most=float(most),
+      mean=mean,
+      std=float(np.sqrt(max(variance, 0.0))),
+      log_mean=float(log_mean),
+      log_std=float(np.sqrt(np.maximum(log_variance, 0.0))),
     )
 
   @property
