@@ -17,7 +17,7 @@ from vit_jax.inspection import show_batch as module
 DIGITS = vit_jax.DataSettings(name="digits")
 TASKS = {
   labels.Labels: "classification",
-  several.Several: "multilabel",
+  several.SeveralLabels: "multilabel",
   targets.Numbers: "regression",
   Captions: "pairs",
   Masks: "segmentation",
@@ -98,7 +98,7 @@ def test_a_batch_of_every_kind_of_labels(tmp_path, drawn, kind):
   place = KINDS[kind][0](tmp_path)
   fields = settings_of(kind, TASKS.get(kind))
   fields["labels_file" if place.is_file() else "root"] = str(place)
-  if kind is several.Several:
+  if kind is several.SeveralLabels:
     fields["label_columns"] = "cat,dog,rare"
   data = vit_jax.DataSettings(**fields)
   for split in ("train", "eval"):
@@ -110,9 +110,8 @@ def test_a_batch_of_every_kind_of_labels(tmp_path, drawn, kind):
     if kind is Captions:
       assert "a thing of" in shown.label_text(label[0], ())
   vit_jax.show_batch(data)
-  if (
-    kind is not labels.IgnoredLabels
-  ):  # Two folders are classes to one who looks.
+  # Two folders are classes to one who looks.
+  if kind is not labels.IgnoredLabels:
     vit_jax.show_batch(place)
   for images, *_ in drawn:
     assert images.shape == (4, 224, 224, 3)

@@ -62,7 +62,7 @@ def suited(
     # Imported here so that --help answers at once.
     from vit_jax.data.reading import recognise
 
-    found = recognise.of_path(data, _table_settings(data, values))
+    found = recognise.recognise_path(data, _table_settings(data, values))
     own = f"{_task(found)}." if found is not None else ""
     if (
       found is not None

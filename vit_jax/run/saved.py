@@ -337,7 +337,7 @@ def _with_labels_file(
     settings = type(settings)(labels_file=file, task=settings.task)
   if root is None:
     beside = os.path.dirname(file) or "."
-    root = other_table.root_of(file, (beside, data.root or beside))
+    root = other_table.root_with_images(file, (beside, data.root or beside))
   changes = {"labels_file": file, "eval_labels_file": None, "root": root}
   return dataclasses.replace(settings, group_column=None, **changes)
 

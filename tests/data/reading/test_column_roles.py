@@ -32,7 +32,7 @@ def table(folder, head, row, name="t.csv"):
 def opened(path, **keys):
   """The splits as `vit_jax train` opens them, and what it recognised."""
   settings = DataSettings(labels_file=path, **keys)
-  found = recognise.of_file(path, settings)
+  found = recognise.recognise_file(path, settings)
   task = "regression" if found.labels == NUMBERS else "classification"
   if found.columns:
     keys["label_columns"] = as_text(found.columns)

@@ -6,7 +6,7 @@ import pytest
 from tests.data.pictures import png
 from vit_jax.data.reading.image_files import find_images
 from vit_jax.data.reading.labels import SINGLE
-from vit_jax.data.reading.other_table import open_whole, root_of
+from vit_jax.data.reading.other_table import open_whole, root_with_images
 from vit_jax.data.reading.several import SEVERAL
 from vit_jax.data.reading.targets import NUMBERS
 from vit_jax.tasks.settings import DataSettings
@@ -108,10 +108,10 @@ def test_images_are_beside_a_table_or_where_they_were(folder, tmp_path_factory):
   path = elsewhere / "t.csv"
   path.write_text("pic,l\n0,a\n1,b\n0,a\n")
   roots = str(elsewhere), str(folder)
-  assert root_of(str(path), roots) == str(folder)
+  assert root_with_images(str(path), roots) == str(folder)
   (elsewhere / "0.png").touch()
   (elsewhere / "1.png").touch()
-  assert root_of(str(path), roots) == str(elsewhere)
+  assert root_with_images(str(path), roots) == str(elsewhere)
   assert [*find_images(str(path))] == [
     str(elsewhere / "0.png"),
     str(elsewhere / "1.png"),

@@ -30,4 +30,4 @@ def test_a_path_is_told_by_what_is_there(tmp_path, name, content, key):
   place = place_of(str(asked))
   assert (place and place.key) == key
   if key == "dir":
-    assert recognise.of_path(str(asked)) is None
+    assert recognise.recognise_path(str(asked)) is None

@@ -39,7 +39,7 @@ def fill(root, *folders):
   ],
 )
 def test_a_folder_is_recognised_by_its_folders(tmp_path, folders, labels):
-  found = recognise.of_folder(fill(tmp_path, *folders))
+  found = recognise.recognise_folder(fill(tmp_path, *folders))
   assert found.labels == labels
   assert bool(found.why) == (labels != SINGLE)
 
@@ -48,7 +48,7 @@ def test_boxes_beside_images_are_no_masks(tmp_path):
   root = fill(tmp_path, "images")
   (tmp_path / "labels").mkdir()
   (tmp_path / "labels" / "0.txt").write_text("0 0.5 0.5 0.1 0.1")
-  assert recognise.of_folder(root).labels == SINGLE
+  assert recognise.recognise_folder(root).labels == SINGLE
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_file_is_recognised_by_its_columns_and_cells(
 ):
   path = tmp_path / "l.csv"
   path.write_text(text)
-  found = recognise.of_file(str(path))
+  found = recognise.recognise_file(str(path))
   assert found.labels == expected[0] and expected[1] in found.why
   if "x,y" in text and found.labels != SINGLE:
     assert found.columns == ("x", "y")
@@ -87,13 +87,13 @@ def test_a_file_is_recognised_by_its_columns_and_cells(
     path.write_text(
       "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows)
     )
-    assert recognise.of_file(str(path)) == found
+    assert recognise.recognise_file(str(path)) == found
 
 
 def test_lists_in_json_are_several_labels(tmp_path):
   path = tmp_path / "l.jsonl"
   path.write_text(json.dumps({"file": "a.png", "labels": ["cat", "dog"]}))
-  assert recognise.of_file(str(path)).labels == SEVERAL
+  assert recognise.recognise_file(str(path)).labels == SEVERAL
 
 
 def test_a_bounded_number_of_rows_is_looked_at(tmp_path):
@@ -101,7 +101,7 @@ def test_a_bounded_number_of_rows_is_looked_at(tmp_path):
   labels = [*np.repeat("cat", 1_000).tolist(), "cat;dog"]
   rows = [f"{k}.png,{label}" for k, label in enumerate(labels)]
   path.write_text("\n".join(["file,label", *rows]))
-  assert recognise.of_file(str(path)).labels == SINGLE
+  assert recognise.recognise_file(str(path)).labels == SINGLE
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_long_file_is_recognised_by_its_first_rows(tmp_path, name, row):
   head = "" if name.endswith("jsonl") else "file,label\n"
   content = (head + "".join(rows)).encode()
   path.write_bytes(content + b"\xff")
-  assert recognise.of_file(str(path)).labels == SEVERAL
+  assert recognise.recognise_file(str(path)).labels == SEVERAL
   with pytest.raises(
     ValueError, match=rf"is not UTF-8 \(at byte {len(content):,}\): save it as"
   ):

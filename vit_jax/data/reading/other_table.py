@@ -26,15 +26,15 @@ _LOOKED_FOR = 16  # Images of a file that are looked for.
 def open_whole(
   settings: DataSettings, labels: Labels, names: tuple[str, ...]
 ) -> LabelledImages:
-  """All images of a file, or else its split "val" or "test", if it has one.
+  """Opens the split "val" or "test" of a file, or all images if it has neither.
 
-  It is for a file that is new to a run, whose `names` its labels are encoded
-  for: the file need not have all of them. Raises ValueError as `open_folder`,
-  and for a label that is none of the names.
+  The file is new to a run, for whose `names` its labels are encoded; it need
+  not have all of them. Raises ValueError as `open_folder`, and for a label that
+  is none of the names.
   """
   assert settings.labels_file
   path = locate(settings, settings.labels_file)
-  settings = _columns_for(path, settings, labels, names)
+  settings = _settings_for(path, settings, labels, names)
   columns, rows, notes = image_rows(path, settings, labels)
   encode = labels.fit_to(columns, rows, names)
   splits = {row.split for row in rows}
@@ -42,23 +42,23 @@ def open_whole(
   if split != "train":
     rows = [row for row in rows if row.split == split]
   source = LabelledImages(settings, split, rows, names, encode(rows), labels)
-  # Keys are for the commands that begin with data.
+  # Configuration keys are left out below: the commands for runs take none.
   if settings.root != (os.path.dirname(path) or "."):
     notes.append(f"the images are read from {settings.root!r}.")
-  answered = "" if labels.are_classes else names[0]
-  if len(columns) == len(names) == 1 and answered not in ("", columns[0]):
-    notes.append(f"{columns[0]!r} is compared with the run's {answered!r}.")
+  has_one = len(columns) == len(names) == 1
+  if has_one and not labels.are_classes and names != tuple(columns):
+    notes.append(f"{columns[0]!r} is compared with the run's {names[0]!r}.")
   source.notes = [re.sub(r"; --config\..*", ".", note) for note in notes]
   return source
 
 
-def _columns_for(
+def _settings_for(
   path: str, settings: DataSettings, labels: Labels, names: tuple[str, ...]
 ) -> DataSettings:
-  """The settings, whose columns are those that the file has of a run's.
+  """The settings, with only those columns of a run that the file has.
 
-  Columns of numbers, or of 0 and 1, are called as the run's names. Raises
-  ValueError if none of several columns is called as that of the run.
+  Columns of numbers, or of 0 and 1, are those with the run's names. Raises
+  ValueError if it cannot be told which of several columns has the labels.
   """
   there = column_names(path)
   file = settings.file_column if settings.file_column in there else None
@@ -68,19 +68,21 @@ def _columns_for(
   elif chosen and not {*names_in(chosen, there)} <= {*there}:
     chosen = None
   new = dataclasses.replace(settings, label_columns=chosen, file_column=file)
-  wanted = settings.label_columns or as_text(names)
+  usual = as_text(names)
   if labels.are_classes or labels.may_be_several:
-    wanted = settings.label_columns or USUAL[0]
-  if chosen is None and not _says_labels(path, new, labels):
+    usual = USUAL[0]
+  expected = settings.label_columns or usual
+  if chosen is None and not _tells_labels(path, new, labels):
     fail(
       path,
-      f"has no column {wanted!r}, from which the run learned; its columns are "
-      f"{list_columns(there)}: rename the one that has the labels to {wanted}",
+      f"has no column {expected!r}, from which the run learned; its columns "
+      f"are {list_columns(there)}: rename the one that has the labels to "
+      f"{expected}",
     )
   return new
 
 
-def root_of(file: str, folders: Sequence[str]) -> str:
+def root_with_images(file: str, folders: Sequence[str]) -> str:
   """The first of the folders that has the images of a file; else the first."""
   for root in folders:
     if _images_are_there(file, DataSettings(labels_file=file, root=root)):
@@ -98,14 +100,13 @@ def _images_are_there(path: str, settings: DataSettings) -> bool:
   return False
 
 
-def _says_labels(path: str, settings: DataSettings, labels: Labels) -> bool:
+def _tells_labels(path: str, settings: DataSettings, labels: Labels) -> bool:
   """Whether a file says by itself which of its columns have the labels."""
   first = [*itertools.islice(cells_of(path, settings.file_column), LOOKED_AT)]
   rows = [row.by_column for row in first]
   others = label_candidates(path, rows, settings) if rows else []
-  if len(others) < 2 or labels.guess_columns(
-    {name: rows[0][name] for name in others}
-  ):
+  first_cells = {name: rows[0][name] for name in others}
+  if len(others) < 2 or labels.guess_columns(first_cells):
     return True
   by_name = {*labels.columns(others)}
   return by_name <= {*others} and by_name != {*others}

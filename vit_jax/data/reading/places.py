@@ -1,4 +1,4 @@
-"""Tells what a path is: images, packed or not, or a file of labels."""
+"""Tells what a path leads to: images, packed images, or a file of labels."""
 
 import os
 from typing import NamedTuple
@@ -7,12 +7,12 @@ from vit_jax.data.settings import LABEL_FILES
 
 
 class Place(NamedTuple):
-  """Tells images, packed images and files of labels apart by a path.
+  """What a path leads to: images, packed images, or a file of labels.
 
   Attributes:
-    key: The key of `data` that it is the value of: "dir", "root" or
+    key: The key of `data` whose value the path can be: "dir", "root" or
       "labels_file".
-    words: The words for it, as "the folder".
+    words: The words for such a place, as "the folder".
   """
 
   key: str
@@ -30,9 +30,9 @@ class Place(NamedTuple):
 
 
 def place_of(path: str) -> Place | None:
-  """The kind of a path: images, packed or not, a file of labels; or None.
+  """What a path leads to; None if it is nothing of the kind.
 
-  A file is one of labels by its ending alone.
+  Whether a file has labels is told by its ending alone.
   """
   if os.path.isfile(os.path.join(path, "dataset_info.json")):
     return Place("dir", "the packed folder")

@@ -1,4 +1,4 @@
-"""Tells what can be learned from the images of a path."""
+"""Tells which kind of labels the images of a path have."""
 
 import itertools
 import os
@@ -35,7 +35,7 @@ from vit_jax.runtime.printable import first_of
 from vit_jax.runtime.printable import printable_path as text
 
 _LOOKED_AT = 1_000  # Rows of a file of labels.
-_LEAST = 10  # Different whole numbers that may be none of classes.
+_LEAST = 10  # With so many different whole numbers, they may be no classes.
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+\.\d+")
 
@@ -44,7 +44,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class Recognised(NamedTuple):
-  """The labels that data have, and the reason for thinking so.
+  """The kind of labels that data have, and the reason for thinking so.
 
   Attributes:
     labels: The kind of labels; `labels.NONE` for images without any.
@@ -57,20 +57,22 @@ class Recognised(NamedTuple):
   columns: tuple[str, ...] = ()
 
 
-def of_path(
+def recognise_path(
   path: str, settings: DataSettings | None = None
 ) -> Recognised | None:
   """Recognises a folder or a file of labels; None for what is neither.
 
-  Packed images are neither. Raises ValueError as `of_file` does.
+  Packed images are neither. Raises ValueError as `recognise_file` does.
   """
   place = place_of(path)
   if place is None or place.is_packed:
     return None
-  return of_file(path, settings) if place.is_file else of_folder(path)
+  return (
+    recognise_file(path, settings) if place.is_file else recognise_folder(path)
+  )
 
 
-def of_folder(root: str) -> Recognised:
+def recognise_folder(root: str) -> Recognised:
   """Recognises a folder: as classes, if it looks like nothing else."""
   base = os.fsencode(root)
   if not os.path.isdir(base):  # Opening it says what is wrong.
@@ -91,7 +93,9 @@ def of_folder(root: str) -> Recognised:
   return Recognised(SINGLE)
 
 
-def of_file(path: str, settings: DataSettings | None = None) -> Recognised:
+def recognise_file(
+  path: str, settings: DataSettings | None = None
+) -> Recognised:
   """Recognises a file of labels, by its columns and its first rows.
 
   `settings` say where its images are, and may choose its columns. Raises
@@ -161,9 +165,9 @@ def _recognise_column(name: str, rows: Rows) -> Recognised:
 def _recognise_flags(
   names: Sequence[str], rows: Rows, settings: DataSettings
 ) -> Recognised | None:
-  """Recognises columns of 0 and 1, of which cells may be empty or unknown.
+  """Recognises columns of 0 and 1, whose cells may be empty or unknown.
 
-  It is None for other columns. Where each row has a single 1, they are classes.
+  Returns None for other columns. If each row has a single 1, they are classes.
   """
   if len(names) < 2:
     return None
@@ -171,25 +175,24 @@ def _recognise_flags(
   table = [[row.get(name) for name in names] for row in rows]
   bits = [[as_bit(cell) for cell in row] for row in table]
   pairs = zip(itertools.chain(*table), itertools.chain(*bits), strict=True)
-  open_ones = [cell for cell, bit in pairs if bit is None]
-  if not all(is_empty(cell) or plain(cell) in unknown for cell in open_ones):
+  undecided = [cell for cell, bit in pairs if bit is None]
+  if not all(is_empty(cell) or plain(cell) in unknown for cell in undecided):
     return None
-  if any(
-    all(bit is None for bit in column) for column in zip(*bits, strict=True)
-  ):
-    return None
+  for column in zip(*bits, strict=True):
+    if all(bit is None for bit in column):
+      return None
   if all(sum(bit or 0 for bit in row) == 1 for row in bits):
     return Recognised(SINGLE)
   why = (
     f"{first_of(names, 3)} are 0 or 1, and a row may have several 1s or none"
   )
-  if open_ones:
+  if undecided:
     why += "; cells may be unknown"
   return Recognised(SEVERAL, why)
 
 
 def _recognise_columns(names: Sequence[str], rows: Rows) -> Recognised:
-  """Recognises several columns, none of which is called label."""
+  """Recognises several columns: as numbers, or else as classes."""
   table = [[_number(row.get(name)) for name in names] for row in rows]
   if len(names) < 2 or any(None in row for row in table):
     return Recognised(SINGLE)
@@ -197,10 +200,10 @@ def _recognise_columns(names: Sequence[str], rows: Rows) -> Recognised:
 
 
 def _number(value: Any) -> float | None:
-  """The number in a cell; None if it is none, or not finite.
+  """The finite number in a cell, or None.
 
-  It may have a decimal comma, or marks for thousands, which
-  `columns.read_number` takes or refuses.
+  It may have a decimal comma or marks for thousands, though
+  `columns.read_number` may refuse these.
   """
   text = str(value).strip()
   if _COMMA.fullmatch(text):

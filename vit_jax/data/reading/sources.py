@@ -1,4 +1,4 @@
-"""Opens the splits of a data set, whichever reader they need."""
+"""Opens the splits of a data set with the reader that they need."""
 
 import dataclasses
 import importlib
@@ -28,7 +28,7 @@ class Splits:
 
   Attributes:
     test: The split to report on once, at the end; only folders may have it.
-    found: A line with the numbers of images found and of files ignored.
+    found: A line with the numbers of images, and the files that are ignored.
     warnings: Warnings about what may be a mistake, a line each.
   """
 
@@ -47,9 +47,9 @@ def open_splits(
   """Opens the splits of a run.
 
   Raises ValueError if the settings name no data, or the data are not there.
-  `windowed` tells whether the run sets a window for images of 16 bits, and
-  `labels` what its task takes of a file of labels; by default
-  `settings.label_kind`.
+  `windowed` tells whether the run sets a window for images of 16 bits;
+  otherwise there may be a warning about dark ones. `labels` is the kind of
+  labels that its task learns; by default `settings.label_kind`.
   """
   kind = labels or settings.label_kind or SINGLE
   if settings.root or kind.reader:
@@ -70,7 +70,7 @@ def open_splits(
 def _open_folder(
   settings: DataSettings, windowed: bool, labels: Labels
 ) -> Splits:
-  """The splits of a folder of images, read once for all of them."""
+  """Opens the splits of a folder of images, which is listed once for all."""
   reader = _folder_reader(settings, labels)
   opened = reader.open_folder(settings, labels)
   if opened["eval"].split == "test":
@@ -94,8 +94,8 @@ def open_source(
 
   Raises ValueError if the settings name no data, the data are not there, or
   their reader is not installed. `split` is "train", "eval", or "test", which
-  only folders have. Of the settings, a folder, `root`, goes before a `name`.
-  `labels` are those of `open_splits`.
+  only folders have. A folder, `root`, takes precedence over a `name`. `labels`
+  is the kind of labels, as for `open_splits`.
 
   >>> from vit_jax import data
   >>> digits = data.open_source("train", data.DataSettings(name="digits"))
@@ -121,7 +121,7 @@ def open_source(
 
 
 def open_whole(settings: DataSettings, labels: Labels) -> Source:
-  """All images of a folder without splits, or else its evaluation split.
+  """Opens all images of a folder without splits, or else its evaluation split.
 
   It is for a folder that is new to a run. Raises ValueError as `open_source`.
   """
@@ -131,11 +131,12 @@ def open_whole(settings: DataSettings, labels: Labels) -> Source:
 def labelled_files(
   root: str, split: str | None = None
 ) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:
-  """The image files of a folder or of a file of labels, labels and their names.
+  """The image files of a folder or of a file of labels, and their labels.
 
-  They are sorted by path. The labels are places among the names, (N,), or what
-  a file of labels has, (N, K). Raises ValueError as `open_source`, or if the
-  labels are no classes or numbers. Without a split, all of them are taken.
+  Returns the paths, sorted; the labels, as places among the names, (N,), or as
+  a file of labels has them, (N, K); and the names. Without a `split`, all
+  splits are taken. Raises ValueError as `open_source`, or if the labels are not
+  those of whole images.
   """
   # Not imported by a run on data without files.
   from vit_jax.data.reading.image_files import ImageFiles
@@ -149,8 +150,10 @@ def labelled_files(
   if split is not None:
     parts = [open_source(cast("Any", split), settings)]
   else:
-    opened = _open_folder(settings, True, settings.label_kind or SINGLE)
-    parts = [x for x in (opened.train, opened.eval, opened.test) if x]
+    kind = settings.label_kind or SINGLE
+    opened = _open_folder(settings, windowed=True, labels=kind)
+    splits = (opened.train, opened.eval, opened.test)
+    parts = [source for source in splits if source]
   if not all(isinstance(part, ImageFiles) for part in parts):
     raise ValueError(
       f"{root} has no labels for an image as a whole: give class folders or a "
@@ -165,6 +168,7 @@ def labelled_files(
 def _open_tfds(
   settings: DataSettings, part: str | None, kind: Labels
 ) -> Source:
+  """Opens a split, or a part of one, that TFDS or `pack` has prepared."""
   if not settings.dir and not settings.name:
     raise ValueError(
       "data.root (a folder of class folders), data.dir (packed images) or "
@@ -180,7 +184,7 @@ def _open_tfds(
     reader = extras.load("vit_jax.data.reading.tfds.source", "tfds")
     if settings.dir:
       return reader.open_prepared(settings.dir, part, label, kind)
-    builder = reader.find(name, settings.data_dir)
+    builder = reader.find_builder(name, settings.data_dir)
   except ValueError as error:
     if settings.dir or not name or not os.path.isdir(name):
       raise
@@ -192,9 +196,9 @@ def _open_tfds(
 
 
 def _folder_reader(settings: DataSettings, labels: Labels) -> Any:
-  """The module that reads a folder: by a file of labels, or class folders.
+  """The module that reads a folder: by a file of labels, or by class folders.
 
-  Labels may name a reader of their own.
+  A kind of labels may name a reader of its own.
   """
   if labels.reader:
     return importlib.import_module(f"vit_jax.data.reading.{labels.reader}")
@@ -225,7 +229,8 @@ def check_same_classes(
 
   The message ends in `why`.
   """
-  ours, theirs = ([composed(n) for n in each] for each in (names, others))
+  ours = [composed(name) for name in names]
+  theirs = [composed(name) for name in others]
   if ours != theirs:
     differing = sorted({*ours} ^ {*theirs})[:5]
     only = ", ".join(map(printable, differing))
@@ -263,6 +268,7 @@ class Digits(Source):
     self._files = [cv2.imencode(".png", image)[1].tobytes() for image in grey]
 
   def _parts(self, split: str, order: dict[str, np.ndarray]) -> np.ndarray:
+    """The indices of a sum of parts; raises ValueError as `__init__` does."""
     parts = [_part(p, order) for p in re.split(r"\s*\+\s*", split)]
     if not all(map(len, parts)):
       raise ValueError(
@@ -283,7 +289,7 @@ class Digits(Source):
     }
 
   def labels(self, indices: Sequence[int]) -> np.ndarray:
-    """Returns int32 labels."""
+    """Returns the labels of these examples, int32."""
     return self._labels[np.asarray(indices, np.int64)]
 
 
@@ -301,6 +307,7 @@ def _part(text: str, order: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _bound(number: str | None, percent: str | None, size: int) -> int | None:
+  """The index that a bound of a part stands for; None if it is left out."""
   if number is None:
     return None
   return round(int(number) * size / 100) if percent else int(number)

@@ -20,20 +20,20 @@ _MORE_FILE += ("image_index", "img", "img_name", "img_path")
 ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
 """Endings of the names of images, in lower case."""
 _MOST_BYTES = 2**30  # The largest file that is read: ten million rows.
-_MOST_IN_ONE = 2**28  # The largest JSON in one piece, which takes ten times it.
+_MOST_IN_ONE = 2**28  # The largest JSON in one piece; it takes ten times that.
 _NAMED = 12  # Columns that a message names.
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
-_AS_TABLES = (
+_FORMS = (
   "give CSV, TSV, JSONL with an object such as "
   '{"file": "0001.jpg", "label": "cat"} in each line, or a list of such objects'
 )
 
 
 class Cells(NamedTuple):
-  """A row.
+  """The cells of a row.
 
   Attributes:
-    place: Where it stands, such as "line 3".
+    place: Where the row stands, such as "line 3".
     by_column: The value of each column.
     decimal_comma: Whether numbers may have a decimal comma, as where Excel puts
       semicolons between cells.
@@ -54,7 +54,7 @@ def cells_of(
   file_column: str | None = None,
   is_there: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[Cells]:
-  """Yields the rows of a file, which is read no further than they are taken.
+  """Yields the rows of a file, and reads it only as far as rows are taken.
 
   JSON in one piece is read whole.
 
@@ -64,7 +64,7 @@ def cells_of(
     is_there: Whether there is an image of a name, where a row is in doubt.
 
   Raises:
-    ValueError: for what is no such file. The message names the line.
+    ValueError: if the file is none of these. The message names the line.
   """
   is_json = path.lower().endswith((".jsonl", ".json"))
   newline = "\n" if is_json else ""
@@ -84,20 +84,23 @@ def cells_of(
 
 
 def column(candidates: Iterable[str], names: Sequence[str]) -> str | None:
-  """The first candidate that is among the names of columns.
+  """The first candidate that is among the names of columns, or None.
 
-  Else it is the first that differs in case, spaces, "-" and "_" alone.
+  If none is, it is the first name that differs from a candidate only in case,
+  spaces, "-" and "_".
   """
-  return next(iter(_called(candidates, names)), None)
+  return next(iter(_matching_names(candidates, names)), None)
 
 
 def columns_called_files(names: Sequence[str]) -> list[str]:
-  """The columns that are called as those of images' names, likeliest first."""
-  return _called((*FILE, *_MORE_FILE), names)
+  """The columns that are named like those of images' names, likeliest first."""
+  return _matching_names((*FILE, *_MORE_FILE), names)
 
 
-def _called(candidates: Iterable[str], names: Sequence[str]) -> list[str]:
-  """The candidates among the names, and then those that are spelled alike."""
+def _matching_names(
+  candidates: Iterable[str], names: Sequence[str]
+) -> list[str]:
+  """The candidates among the names, and then names that differ in spelling."""
   candidates = [*candidates]
   there = {*names}
   plain: dict[str, list[str]] = collections.defaultdict(list)
@@ -125,12 +128,14 @@ def list_columns(names: Sequence[str]) -> str:
 
 
 def _plain(name: str) -> str:
+  """A name without spaces, "-" and "_", in lower case."""
   return re.sub(r"[-_\s]", "", name).casefold()
 
 
 def _csv_cells(
   path: str, file: TextIO, chosen: str | None, is_there: Callable[[str], bool]
 ) -> Iterator[Cells]:
+  """Yields the rows of CSV after the first, which names the columns."""
   delimiter = _delimiter(file.readline())
   file.seek(0)
   names: list[str] = []
@@ -152,7 +157,7 @@ def _csv_cells(
       problem = f"has {len(cells)} cells, not {len(names)}"
       advice = f"put double quotes around a cell with {delimiter!r}"
       if len(lines.taken) > 1:
-        advice = f"a double quote opens {_before(lines)}: close it there"
+        advice = f"a double quote opens {_first_line_of(lines)}: close it there"
       fail(f"{path}, {place}", f"{problem}: {advice}")
 
 
@@ -164,7 +169,7 @@ def _delimiter(first: str) -> str:
 
 
 class _Lines:
-  """The lines of a file, of which the last may be put back.
+  """The lines of a file, of which the last ones may be put back.
 
   Attributes:
     taken: The lines since it was last cleared.
@@ -187,7 +192,7 @@ class _Lines:
     return line
 
   def put_back(self) -> str:
-    """Puts back the taken lines but for the first, which it returns."""
+    """Puts back all taken lines but the first, and returns that."""
     first, *others = self.taken
     self._again.extendleft(reversed(others))
     self.number -= len(others)
@@ -196,11 +201,11 @@ class _Lines:
 
 
 class _Records:
-  """The cells of each row, of which a quoted one may have several lines.
+  """The cells of each row; a quoted cell may have several lines.
 
-  A double quote that is not closed in its line, and takes in what looks like
-  further rows, is no mark in a file with tabs or "|" between its cells. In
-  others it raises ValueError.
+  If a double quote is not closed in its line, and takes in what looks like
+  further rows, it is part of the text in a file with tabs or "|" between its
+  cells. In other files it raises ValueError.
   """
 
   def __init__(
@@ -217,7 +222,7 @@ class _Records:
     self._chosen = chosen
     self._is_there = is_there
     self._width = 0
-    self._key = 0  # The place of the images' names.
+    self._key = 0  # The place of the column of the images' names.
 
   def __iter__(self) -> Iterator[list[str]]:
     reader = self._reader()
@@ -225,11 +230,13 @@ class _Records:
       self._lines.taken.clear()
       try:
         cells = next(reader, None)
-        problem = self._doubt(cells) if len(self._lines.taken) > 1 else ""
+        problem = (
+          self._problem_with(cells) if len(self._lines.taken) > 1 else ""
+        )
       except csv.Error as error:
         cells, problem = [], f"is not CSV: {error}"
         if len(self._lines.taken) > 1:
-          problem += f"; a double quote opens {_before(self._lines)}"
+          problem += f"; a double quote opens {_first_line_of(self._lines)}"
       if cells is None:
         return
       if problem and self._delimiter in "\t|":
@@ -247,7 +254,7 @@ class _Records:
   def _reader(self) -> Iterator[list[str]]:
     return csv.reader(self._lines, delimiter=self._delimiter, strict=True)
 
-  def _doubt(self, cells: list[str] | None) -> str:
+  def _problem_with(self, cells: list[str] | None) -> str:
     """The problem of a row of several lines; "" if there is none."""
     if not cells or not self._width:
       return ""
@@ -272,9 +279,9 @@ class _Records:
     return "takes in other rows" if plain and len(cells) != self._width else ""
 
   def _without_quotes(self, line: str) -> list[str]:
-    """The cells of a line, in which a quote is part of the text.
+    """The cells of a line in which a quote is part of the text.
 
-    But a cell that is quoted as a whole loses its quotes.
+    A cell that is quoted as a whole loses its quotes all the same.
     """
     cells = line.rstrip("\r\n").split(self._delimiter)
     return [
@@ -283,7 +290,8 @@ class _Records:
     ]
 
 
-def _before(lines: _Lines) -> str:
+def _first_line_of(lines: _Lines) -> str:
+  """The place of the first taken line, in words."""
   return f"in line {lines.number - len(lines.taken) + 1}"
 
 
@@ -302,6 +310,7 @@ def _are_alike(file: str, other: str, is_row: bool) -> bool:
 
 
 def _json_cells(path: str, file: TextIO) -> Iterator[Cells]:
+  """Yields the rows of JSONL, or of JSON in one piece."""
   first = next((line for line in file if line.strip()), "")
   file.seek(0)
   if path.lower().endswith(".json") or first.lstrip().startswith("["):
@@ -312,7 +321,7 @@ def _json_cells(path: str, file: TextIO) -> Iterator[Cells]:
   for number, line in enumerate(file, 1):
     if not line.strip():
       continue
-    row = _loaded(f"{path}, line {number}", line)
+    row = _parse_json(f"{path}, line {number}", line)
     if not isinstance(row, dict):
       fail(f"{path}, line {number}", "is not an object with keys such as file")
     yield Cells(f"line {number}", row)
@@ -336,11 +345,12 @@ def _parse_whole(path: str, text: str) -> Any:
       )
       return row if is_whole else None
   if len(text) > _MOST_IN_ONE:
-    fail(path, f"is JSON in one piece, which is too large: {_AS_TABLES}")
-  return _loaded(path, text)
+    fail(path, f"is JSON in one piece, which is too large: {_FORMS}")
+  return _parse_json(path, text)
 
 
-def _loaded(place: str, text: str) -> Any:
+def _parse_json(place: str, text: str) -> Any:
+  """Parses JSON; raises ValueError, naming the place, if it is none."""
   try:
     return json.loads(text)
   except (ValueError, RecursionError) as error:
@@ -348,7 +358,7 @@ def _loaded(place: str, text: str) -> Any:
 
 
 def _cells_in(path: str, content: Any) -> Iterator[Cells]:
-  """The rows of a list of objects, or of COCO's captions."""
+  """Yields the rows of a list of objects, or of COCO's captions."""
   if isinstance(content, list):
     for number, row in enumerate(content, 1):
       if not isinstance(row, dict):
@@ -356,17 +366,13 @@ def _cells_in(path: str, content: Any) -> Iterator[Cells]:
         fail(place, "is not an object with keys such as file")
       yield Cells(f"item {number}", row)
     return
-  images, annotations = (
-    content.get(key) if isinstance(content, dict) else None
-    for key in ("images", "annotations")
-  )
+  fields = content if isinstance(content, dict) else {}
+  images, annotations = fields.get("images"), fields.get("annotations")
   if not isinstance(images, list) or not isinstance(annotations, list):
-    keys = (
-      list_columns([*map(str, content)])
-      if isinstance(content, dict)
-      else "none"
-    )
-    fail(path, f"is one JSON object (its keys: {keys}); {_AS_TABLES}")
+    keys = "none"
+    if isinstance(content, dict):
+      keys = list_columns([*map(str, content)])
+    fail(path, f"is one JSON object (its keys: {keys}); {_FORMS}")
   try:
     files = {image["id"]: image["file_name"] for image in images}
     for number, annotation in enumerate(annotations, 1):
@@ -374,7 +380,7 @@ def _cells_in(path: str, content: Any) -> Iterator[Cells]:
         fail(
           path,
           "has COCO's annotations of objects, and only COCO's captions are "
-          f"read: for labels of whole images, {_AS_TABLES}",
+          f"read: for labels of whole images, {_FORMS}",
         )
       row = {
         "file": files[annotation["image_id"]],
@@ -382,9 +388,7 @@ def _cells_in(path: str, content: Any) -> Iterator[Cells]:
       }
       yield Cells(f"annotation {number}", row)
   except (KeyError, TypeError) as error:
-    fail(
-      path, (f"is not in the form of COCO's captions ({error!r}); {_AS_TABLES}")
-    )
+    fail(path, f"is not in the form of COCO's captions ({error!r}); {_FORMS}")
 
 
 def _undecodable(path: str) -> int:

@@ -1,4 +1,4 @@
-"""The tokenizer that comes with a text tower: texts -> ids of their tokens.
+"""The tokenizer of a text tower: from texts to the ids of their tokens.
 
 It is read from the files beside the weights, by the libraries that made them:
 `tokenizer.json` by tokenizers, and a `.model` by sentencepiece (extra `text`).
@@ -30,10 +30,11 @@ PIECES = ("spiece.model", "tokenizer.model")
 CONFIG = "tokenizer_config.json"
 FILES = (JSON, *PIECES, CONFIG)
 _MOST_BYTES = 128 << 20  # Gemma's tokenizer.json has 34 MB.
-_TRIED = "a photo of a cat"
+_SAMPLE = "a photo of a cat"
 _UNDERLINE = "\u2581"  # Stands for a space in pieces of sentencepiece.
-_BEFORE = "<unk>"
-# Classes of transformers that fill up the beginning where no file says so.
+_BEFORE = "<unk>"  # Put before a text.
+# Classes of transformers that pad at the beginning unless a file says
+# otherwise.
 _SIGLIP = "SigLIP"
 _LEFT = ("GemmaTokenizer", "GemmaTokenizerFast", "Siglip2Tokenizer")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -44,14 +45,14 @@ class Tokenizer:
   """Texts -> ids (N, T), each text filled up to T tokens.
 
   Attributes:
-    encode: Gives the ids of each text, at most `length`, with its special
-      tokens.
+    encode: The function from texts to the ids of each, special tokens included,
+      at most `length`.
     length: T.
-    pad: The id that fills up a text.
-    left: Whether it is filled up at its beginning.
+    pad: The id that pads a text.
+    left: Whether a text is padded at its beginning.
     file: The file that it was read from.
     size: One more than the largest id that it gives.
-    notes: Lines on what no file tells.
+    notes: Lines on guesses, where no file says what is needed.
     folder: The folder of its files, as far as it is known.
   """
 
@@ -104,9 +105,9 @@ def open_tokenizer(
   Args:
     folder: The folder of the weights.
     family: The name of the text tower's family, such as "SigLIP".
-    clean: The way in which open_clip changes texts first: "" for none,
-      "whitespace", "lower" or "canonicalize". Its repair of wrong encodings,
-      by ftfy, is left out with a note if that is not installed.
+    clean: How open_clip changes texts first: "" for not at all, "whitespace",
+      "lower" or "canonicalize". Its repair of wrong encodings is left out, with
+      a note, if ftfy is not installed.
   """
   config = read_json(folder / CONFIG)
   own = [folder / name for name in PIECES if (folder / name).exists()]
@@ -116,14 +117,14 @@ def open_tokenizer(
     opened = _open_pieces(own[0], config, family, length)
   elif (folder / JSON).exists():
     opened = _open_json(folder / JSON, config, length)
-    opened = _cleaned(opened, clean) if clean else opened
+    opened = _as_open_clip(opened, clean) if clean else opened
   else:
     raise ValueError(
       f"{folder} has no tokenizer beside its weights, {JSON} or {PIECES[0]}: "
       "get it from where the weights came from."
     )
   if _SIGLIP in family or named in _LEFT:
-    return _with_case(opened)
+    return _with_case_note(opened)
   return opened
 
 
@@ -133,10 +134,10 @@ def cut_lines(
   longer: Callable[[], Tokenizer],
   name: str = "texts",
 ) -> list[str]:
-  """A line on the texts that have more tokens than the tower reads, if any.
+  """A line on texts with more tokens than the text tower reads, if any.
 
   `longer` opens the tokenizer for one token more, and is called only if a text
-  fills the tower. `name` is what the texts are called.
+  has as many tokens as the tower reads. `name` is the word for the texts.
   """
   T = tokenizer.length
   encoded = tokenizer.encode(texts) if texts else []
@@ -162,13 +163,13 @@ def _open_json(
     f"{path} is not a tokenizer that the library tokenizers {version} can read"
   )
   with hold_back_stderr(), refusing(what):
-    longest = bounds.of_json(content, length)
+    longest = bounds.longest_text_of_json(content, length)
     opened = library.Tokenizer.from_buffer(content)
     opened.no_padding()
     opened.enable_truncation(length)
     size = 1 + max(opened.get_vocab().values(), default=0)
   notes = []
-  name = _special(config.get("pad_token"))
+  name = _special_token(config.get("pad_token"))
   pad = opened.token_to_id(name) if name else None
   if pad is None:
     pad = 0
@@ -185,24 +186,24 @@ def _open_json(
     return [one.ids for one in opened.encode_batch([*texts])]
 
   tokenizer = Tokenizer(
-    encode,
-    length,
-    pad,
-    path.name,
-    size,
+    encode=encode,
+    length=length,
+    pad=pad,
+    file=path.name,
+    size=size,
     left=side == "left",
     notes=tuple(notes),
   )
-  return _bounded(tokenizer, path, longest)
+  return _with_bounds(tokenizer, path, longest)
 
 
-def _with_case(tokenizer: Tokenizer) -> Tokenizer:
-  """The tokenizer of a SigLIP, with a line if it keeps capital letters.
+def _with_case_note(tokenizer: Tokenizer) -> Tokenizer:
+  """The tokenizer of a SigLIP, with a note if it keeps capital letters.
 
-  SigLIP 2's files name a GemmaTokenizer, by which transformers lowers no text,
-  and its authors' own code and open_clip do.
+  SigLIP 2's files name a GemmaTokenizer, with which transformers does not put
+  texts into lower case, though its authors' own code and open_clip do.
   """
-  small, capital = tokenizer.encode([_TRIED, _TRIED.upper()])
+  small, capital = tokenizer.encode([_SAMPLE, _SAMPLE.upper()])
   if small == capital:
     return tokenizer
   note = (
@@ -212,12 +213,12 @@ def _with_case(tokenizer: Tokenizer) -> Tokenizer:
   return dataclasses.replace(tokenizer, notes=(*tokenizer.notes, note))
 
 
-def _cleaned(tokenizer: Tokenizer, clean: str) -> Tokenizer:
-  """The tokenizer as open_clip uses it, with a note if it lacks ftfy."""
+def _as_open_clip(tokenizer: Tokenizer, clean: str) -> Tokenizer:
+  """The tokenizer as open_clip uses it, with a note if ftfy is missing."""
   notes = tokenizer.notes
-  repaired = _same
+  repair = _unchanged
   try:
-    repaired = extras.load("ftfy", "text").fix_text
+    repair = extras.load("ftfy", "text").fix_text
   except ValueError as error:
     note = (
       "open_clip repairs curly quotes, full-width letters and the like with "
@@ -225,20 +226,21 @@ def _cleaned(tokenizer: Tokenizer, clean: str) -> Tokenizer:
     )
     notes = (*notes, note)
 
-  def cleaned(text: str) -> str:
-    text = html.unescape(html.unescape(repaired(text)))
+  def clean_text(text: str) -> str:
+    text = html.unescape(html.unescape(repair(text)))
     if clean == "canonicalize":
       return canonical(text.replace("_", " "))
     text = " ".join(text.split())
     return text.lower() if clean == "lower" else text
 
   def encode(texts: Sequence[str]) -> list[list[int]]:
-    return tokenizer.encode([cleaned(text) for text in texts])
+    return tokenizer.encode([clean_text(text) for text in texts])
 
   return dataclasses.replace(tokenizer, encode=encode, notes=notes)
 
 
-def _same(text: str) -> str:
+def _unchanged(text: str) -> str:
+  """The text itself."""
   return text
 
 
@@ -254,27 +256,32 @@ def _open_pieces(
   with hold_back_stderr(), refusing(f"{path} is not a sentencepiece model"):
     model = library.SentencePieceProcessor(model_proto=content)
     size = model.get_piece_size()
-    longest = bounds.of_pieces(content, model.id_to_piece([*range(size)]))
+    longest = bounds.longest_text_of_pieces(
+      content, model.id_to_piece([*range(size)])
+    )
   lower = checked("do_lower_case", bool, config.get("do_lower_case", True))
   if family == "TIPSv2":
     encode = functools.partial(_tips_ids, model, lower=lower, length=length)
     pad = max(model.pad_id(), 0)
   else:
-    end = model.piece_to_id(_special(config.get("eos_token")) or "</s>")
+    end = model.piece_to_id(_special_token(config.get("eos_token")) or "</s>")
     encode = functools.partial(
       _siglip_ids, model, end, lower=lower, length=length
     )
-    pad = model.piece_to_id(_special(config.get("pad_token")) or "</s>")
-  tokenizer = Tokenizer(encode, length, pad, path.name, size)
-  return _bounded(tokenizer, path, longest)
+    pad = model.piece_to_id(_special_token(config.get("pad_token")) or "</s>")
+  tokenizer = Tokenizer(
+    encode=encode, length=length, pad=pad, file=path.name, size=size
+  )
+  return _with_bounds(tokenizer, path, longest)
 
 
-def _bounded(
+def _with_bounds(
   tokenizer: Tokenizer, path: pathlib.Path, longest: int
 ) -> Tokenizer:
-  """The tokenizer, whose library ends in one line whatever its file says.
+  """The tokenizer with bounds on texts and ids, and errors of one line.
 
-  A usual text is tried at once. Raises ValueError if that fails, or an id is
+  Its file may come from anywhere. `longest` is the most bytes of a text. A
+  usual text is encoded at once; raises ValueError if that fails, or an id is
   larger than any vocabulary.
   """
   length = tokenizer.length
@@ -311,13 +318,14 @@ def _bounded(
     return rows
 
   with hold_back_stderr():
-    tried = encode([_TRIED])
-  size = max([tokenizer.size, *(1 + token for token in tried[0])])
+    (ids,) = encode([_SAMPLE])
+  size = max([tokenizer.size, *(1 + token for token in ids)])
   _check_ids(size - 1, path)
   return dataclasses.replace(tokenizer, encode=encode, size=size)
 
 
 def _check_characters(text: str) -> None:
+  """Raises ValueError for a text with half a character."""
   try:
     text.encode()
   except UnicodeEncodeError:
@@ -328,6 +336,7 @@ def _check_characters(text: str) -> None:
 
 
 def _check_ids(largest: int, path: pathlib.Path) -> None:
+  """Raises ValueError if the largest id is larger than any vocabulary."""
   if largest >= bounds.MOST_IDS:
     raise ValueError(
       f"{path} has the id {largest:,}, more than any vocabulary."
@@ -337,12 +346,12 @@ def _check_ids(largest: int, path: pathlib.Path) -> None:
 def _siglip_ids(
   model: Any, end: int, texts: Sequence[str], *, lower: bool, length: int
 ) -> list[list[int]]:
-  """Pieces of texts without ASCII punctuation, in lower case, and the end.
+  """The ids of texts without ASCII punctuation, each with the id `end` last.
 
-  As in transformers, the space before a text is added first: one that is there
-  already stays, as a second.
+  As in transformers, a space is put before each text first, even if it begins
+  with one.
   """
-  # Sentencepiece drops a space at the beginning, so something comes before.
+  # Sentencepiece drops a space at the beginning, so a token is put before it.
   before = len(model.encode(_BEFORE))
   cleaned = [
     _BEFORE + canonical(_UNDERLINE + text.replace(_UNDERLINE, " "), lower)
@@ -354,6 +363,7 @@ def _siglip_ids(
 def _tips_ids(
   model: Any, texts: Sequence[str], *, lower: bool, length: int
 ) -> list[list[int]]:
+  """The ids of texts for TIPSv2, with single spaces between words."""
   texts = [" ".join(text.replace(_UNDERLINE, " ").split()) for text in texts]
   texts = [text.lower() if lower else text for text in texts]
   return [ids[:length] for ids in model.encode(texts)]
@@ -370,8 +380,11 @@ def canonical(text: str, lower: bool = True) -> str:
   return re.sub(r"\s+", " ", text).strip()
 
 
-def _special(token: Any) -> str | None:
-  """The text of a special token, which may be an object of that text."""
+def _special_token(token: Any) -> str | None:
+  """The text of a special token, which may be in an object; None if it is null.
+
+  Raises ValueError if it is no text.
+  """
   if isinstance(token, dict):
     token = token.get("content")
   if token is not None and not isinstance(token, str):

@@ -1,9 +1,9 @@
-"""How long a text may be for a tokenizer that came from anywhere.
+"""How long a text may be for a tokenizer whose files may come from anywhere.
 
 The files of a tokenizer say how texts are rewritten before they become tokens.
-A chain of replacements can make a letter gigabytes, so the longest text is the
-one that stays within `_MOST` bytes, and a tokenizer is refused for which even
-short texts would not.
+A chain of replacements can turn a letter into gigabytes. So a text may be as
+long as its rewritten form surely stays within `_MOST` bytes, and a tokenizer is
+refused if even short texts may grow beyond that.
 """
 
 import base64
@@ -17,33 +17,36 @@ import numpy as np
 MOST_IDS = 1 << 24  # The largest vocabulary known has a million tokens.
 MOST_LENGTH = 65_536
 _MOST = 1 << 24  # Bytes of a rewritten text; the library takes 17 times that.
-_SHORT = 1 << 14  # Bytes that any tokenizer has to take.
+_SHORT = 1 << 14  # Bytes of a text that every tokenizer has to take.
 _MOST_STEPS = 1_000
 _LONGEST_PIECE = 2_048  # Characters; a hundred are usual.
 _LONGEST_AFFIX = 256  # "##" and "</w>" are usual.
 _LONGEST_WORD = 1_000  # Characters; BERT has 100.
 _MOST_BRACKETS = 1 << 23  # Each becomes an object of Python's.
-_MOST_FIELDS = 1 << 21  # One for each piece, and a few.
+_MOST_FIELDS = 1 << 21  # There is one for each piece, and a few more.
 _STEPS = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
 class Growth(NamedTuple):
-  """A text of n bytes has at most times * n + more of them afterwards."""
+  """A bound: n bytes of text become at most times * n + more bytes."""
 
   times: float = 1.0
   more: float = 0.0
 
   def then(self, step: "Growth") -> "Growth":
-    """The growth by this and by a step after it."""
+    """The growth by this one and then by another step."""
     return Growth(self.times * step.times, self.more * step.times + step.more)
 
   def of(self, size: int) -> float:
-    """The most bytes of a text that had `size`."""
+    """The most bytes that a text of `size` bytes becomes."""
     return self.times * size + self.more
 
 
 def longest_text(growth: Growth) -> int:
-  """The most bytes of a text; raises ValueError if short ones become huge."""
+  """The most bytes that a text may have, so that it stays within `_MOST`.
+
+  Raises ValueError if even short texts may become larger.
+  """
   if not growth.of(_SHORT) <= _MOST:
     raise ValueError(
       f"it may make {_SHORT:,} bytes of text more than {_MOST:,}, which no "
@@ -52,8 +55,10 @@ def longest_text(growth: Growth) -> int:
   return int((_MOST - growth.more) / growth.times)
 
 
-def of_json(content: bytes, length: int) -> int:
-  """The most bytes of a text for a tokenizer.json, for `length` tokens.
+def longest_text_of_json(content: bytes, length: int) -> int:
+  """The most bytes that a text may have for a tokenizer.json.
+
+  `length` is the number of tokens that are asked of it.
 
   Raises ValueError if it is not JSON, or asks for what no tokenizer does.
   """
@@ -83,8 +88,8 @@ def of_json(content: bytes, length: int) -> int:
   return longest
 
 
-def of_pieces(content: bytes, pieces: Sequence[str]) -> int:
-  """The most bytes of a text for a model of sentencepiece.
+def longest_text_of_pieces(content: bytes, pieces: Sequence[str]) -> int:
+  """The most bytes that a text may have for a model of sentencepiece.
 
   Raises ValueError if it asks for what no tokenizer does.
   """
@@ -97,6 +102,10 @@ def of_pieces(content: bytes, pieces: Sequence[str]) -> int:
 
 
 def _growth_of_steps(growth: Growth, tree: Any) -> Growth:
+  """The growth by `growth` and then by the steps of a stage.
+
+  Raises ValueError if there are too many steps.
+  """
   for number, step in enumerate(_steps(tree)):
     if number >= _MOST_STEPS:
       raise ValueError(f"it has more than {_MOST_STEPS:,} steps")
@@ -105,7 +114,7 @@ def _growth_of_steps(growth: Growth, tree: Any) -> Growth:
 
 
 def _steps(tree: Any) -> Iterator[Mapping[str, Any]]:
-  """The steps of a stage, in their order; sequences may be nested."""
+  """Yields the steps of a stage, in their order; sequences may be nested."""
   waiting = [tree]
   while waiting:
     step = waiting.pop()
@@ -118,14 +127,16 @@ def _steps(tree: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth_of_step(step: Mapping[str, Any]) -> Growth:
-  """By what a step holds, since old files do not name its type."""
+  """The growth by a step, told by its fields, as old files name no types."""
   growth = Growth()
   if "content" in step:
     growth = growth.then(_growth_of_replacement(step))
   if "prepend" in step:
     growth = growth.then(Growth(more=_size(step["prepend"])))
   if "precompiled_charsmap" in step:
-    growth = growth.then(Growth(_of_base64(step["precompiled_charsmap"])))
+    growth = growth.then(
+      Growth(_growth_of_base64(step["precompiled_charsmap"]))
+    )
   if step.get("type") == "ByteLevel":  # A letter of two bytes for each byte.
     growth = growth.then(Growth(4.0, 4.0))
   if "replacement" in step:  # It replaces spaces, and stands before each part.
@@ -134,6 +145,7 @@ def _growth_of_step(step: Mapping[str, Any]) -> Growth:
 
 
 def _growth_of_replacement(step: Mapping[str, Any]) -> Growth:
+  """The growth by a step that replaces a text or a pattern by another text."""
   size = _size(step["content"])
   pattern = step.get("pattern")
   text = pattern.get("String") if isinstance(pattern, dict) else None
@@ -144,7 +156,7 @@ def _growth_of_replacement(step: Mapping[str, Any]) -> Growth:
 
 
 def _growth_of_template(step: Mapping[str, Any]) -> Growth:
-  """The tokens that a text gets by a step of the post-processor."""
+  """The growth of a text's tokens by a step of the post-processor."""
   template = step.get("single")
   if not isinstance(template, list):
     return Growth(more=2.0)
@@ -161,6 +173,7 @@ def _growth_of_template(step: Mapping[str, Any]) -> Growth:
 
 
 def _special_tokens(template: list[Any]) -> Iterator[str]:
+  """Yields the names of the special tokens in a template."""
   for part in template:
     token = part.get("SpecialToken") if isinstance(part, dict) else None
     if isinstance(token, dict) and isinstance(token.get("id"), str):
@@ -168,6 +181,7 @@ def _special_tokens(template: list[Any]) -> Iterator[str]:
 
 
 def _check_model(model: Any) -> None:
+  """Raises ValueError for a model with overlong affixes, words or pieces."""
   if not isinstance(model, dict):
     return
   for name in ("continuing_subword_prefix", "end_of_word_suffix"):
@@ -187,6 +201,7 @@ def _check_model(model: Any) -> None:
 
 
 def _check_pieces(pieces: Sequence[str]) -> None:
+  """Raises ValueError for an overlong piece."""
   if max(map(len, pieces), default=0) > _LONGEST_PIECE:
     raise ValueError(
       f"one of its pieces has more than {_LONGEST_PIECE:,} characters"
@@ -194,7 +209,10 @@ def _check_pieces(pieces: Sequence[str]) -> None:
 
 
 def _check_added(added: Any, growth: Growth) -> None:
-  """Added tokens are rewritten as texts are, when the file is opened."""
+  """Raises ValueError if the added tokens are too many or too long.
+
+  They are rewritten as texts are, when the file is opened.
+  """
   added = added if isinstance(added, list) else []
   contents = [t.get("content") for t in added if isinstance(t, dict)]
   _check_pieces([text for text in contents if isinstance(text, str)])
@@ -202,7 +220,8 @@ def _check_added(added: Any, growth: Growth) -> None:
     raise ValueError("its added_tokens are too many and too long")
 
 
-def _of_base64(charsmap: Any) -> float:
+def _growth_of_base64(charsmap: Any) -> float:
+  """The factor by which a charsmap in base64 may lengthen a text."""
   try:
     return _longest_of_charsmap(base64.b64decode(charsmap))
   except (binascii.Error, TypeError, ValueError):
@@ -210,14 +229,20 @@ def _of_base64(charsmap: Any) -> float:
 
 
 def _longest_of_charsmap(charsmap: bytes) -> float:
-  """The most bytes that a letter becomes; they follow a search tree."""
+  """The most bytes that a letter becomes.
+
+  In a charsmap, the texts that letters become follow a search tree.
+  """
   start = 4 + int.from_bytes(charsmap[:4], "little")
   ends = np.flatnonzero(np.frombuffer(charsmap[start:] + b"\0", np.uint8) == 0)
   return float(max(np.diff(ends, prepend=-1).max() - 1, 1))
 
 
 def _fields(message: bytes, number: int) -> Iterator[bytes]:
-  """The values of a field of texts or messages in a protocol buffer."""
+  """Yields the values of a field of texts or messages in a protocol buffer.
+
+  Raises ValueError if there are too many fields.
+  """
   at = 0
   for _ in range(_MOST_FIELDS):
     if at >= len(message):
@@ -235,6 +260,7 @@ def _fields(message: bytes, number: int) -> Iterator[bytes]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
+  """The number that is stored at a place, and the place after it."""
   value = 0
   for shift in range(0, 70, 7):
     if at >= len(message):
@@ -247,7 +273,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _size(text: Any) -> int:
-  """Bytes of a text; 0 for what is none."""
+  """The bytes of a text; 0 for anything else."""
   if not isinstance(text, str):
     return 0
   return len(text.encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""The files of a tokenizer: of a text tower, of a run, or new."""
+"""The files of a tokenizer: that of a text tower or a run, or a new one."""
 
 import base64
 import binascii
@@ -41,11 +41,12 @@ class TokenizerFiles:
   """The files of a tokenizer, from which it is opened when it is needed.
 
   Attributes:
-    files: The name and the content of each.
+    files: The name and the content of each file.
     family, clean: As `open_tokenizer` takes them.
-    length: Tokens of a text.
-    vocabulary: Ids that the text tower knows, if there is one already.
-    source: Words that messages put before the name of a file.
+    length: The tokens of a text.
+    vocabulary: The number of ids that the text tower knows, if there is one
+    yet.
+    source: The words before the name of a file in messages.
   """
 
   files: tuple[tuple[str, bytes], ...]
@@ -63,9 +64,9 @@ class TokenizerFiles:
     length: int,
     clean: str = "",
   ) -> "TokenizerFiles":
-    """Reads the files in a folder, or one file of it.
+    """Reads the files of a tokenizer in a folder, or one of them by its path.
 
-    Raises ValueError if there is none.
+    Raises ValueError if there is no tokenizer.
     """
     path = pathlib.Path(place).expanduser()
     if path.is_dir():
@@ -98,13 +99,13 @@ class TokenizerFiles:
       place = pathlib.Path(folder)
       for name, content in self.files:
         (place / name).write_bytes(content)
-      with self._naming(folder):
+      with self._naming_source(folder):
         opened = open_tokenizer(
           place, self.family, length or self.length, **options
         )
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
-      with self._naming(folder):
+      with self._naming_source(folder):
         return opened.encode(texts)
 
     if self.vocabulary is not None and opened.size > self.vocabulary:
@@ -115,8 +116,8 @@ class TokenizerFiles:
     return dataclasses.replace(opened, encode=encode)
 
   @contextlib.contextmanager
-  def _naming(self, folder: str) -> Iterator[None]:
-    """Names the files by where they came from, not by a folder of a moment."""
+  def _naming_source(self, folder: str) -> Iterator[None]:
+    """Has errors name the files by their source, not by a temporary folder."""
     try:
       yield
     except ValueError as error:
@@ -137,7 +138,7 @@ class TokenizerFiles:
     """The text that token ids stand for, about as it was written."""
     known = [int(k) for k in ids if k >= 0]
     names = dict(self.files)
-    file = self.tokenizer.file  # Which has been tried.
+    file = self.tokenizer.file  # Opening the tokenizer has checked it.
     with refusing(f"{file} cannot turn tokens into text"):
       if file == JSON:
         library: Any = extras.load("tokenizers", "text")
@@ -166,15 +167,15 @@ class TokenizerFiles:
       if not (isinstance(stored, dict) and isinstance(stored["files"], dict)):
         raise ValueError("it has no files")
       files = tuple(
-        (name, _unpacked(checked(name, str, content)))
+        (name, _unpack(checked(name, str, content)))
         for name, content in stored["files"].items()
         if name in FILES
       )
       return cls(
-        files,
-        checked("family", str, stored["family"]),
-        checked("length", int, stored["length"], _LENGTH),
-        checked("clean", str, stored["clean"]),
+        files=files,
+        family=checked("family", str, stored["family"]),
+        length=checked("length", int, stored["length"], _LENGTH),
+        clean=checked("clean", str, stored["clean"]),
       )
     except _DAMAGED as error:
       raise ValueError(f"its tokenizer is damaged ({error})") from error
@@ -192,8 +193,8 @@ class TokenizerFiles:
     return f"TokenizerFiles({names}, {self.family}, length={self.length})"
 
 
-def _unpacked(content: str) -> bytes:
-  """A stored file, of which a stranger cannot make gigabytes."""
+def _unpack(content: str) -> bytes:
+  """The content of a stored file; raises ValueError if it is too large."""
   unpacking = zlib.decompressobj()
   plain = unpacking.decompress(base64.b64decode(content), _MOST_BYTES)
   if unpacking.unconsumed_tail:
@@ -204,10 +205,10 @@ def _unpacked(content: str) -> bytes:
 def new_tokenizer(
   texts: Iterable[str], most_tokens: int, length: int
 ) -> TokenizerFiles:
-  """A tokenizer of parts of words, by what is frequent in these texts.
+  """Makes a tokenizer of parts of words that are frequent in these texts.
 
   It is a byte pair encoding of the bytes of lower-case texts, so it knows every
-  text. Token 0 fills up a text, and token 1 ends it. Raises ValueError if the
+  text. Token 0 pads a text, and token 1 ends it. Raises ValueError if the
   library is not installed.
   """
   library: Any = extras.load("tokenizers", "text")

@@ -249,7 +249,7 @@ def test_a_configuration_is_the_name_of_a_folder(gift, config):
 )
 def test_names_that_tfds_would_look_up_elsewhere(name):
   with pytest.raises(ValueError, match="not the name of a TFDS data set: giv"):
-    tfds_source.find(name, None)
+    tfds_source.find_builder(name, None)
 
 
 def test_every_feature_of_this_tfds_is_known():

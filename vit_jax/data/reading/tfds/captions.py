@@ -1,4 +1,4 @@
-"""Captions in the records of TFDS data sets: which feature has them."""
+"""Finds the captions in the records of TFDS data sets."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,22 +13,22 @@ from vit_jax.data.reading.cells import Row
 from vit_jax.data.reading.tfds.labels import IDS, Labels, Record
 
 Keys = tuple[str, ...]
-"""The way to a value in a record; a key may have a slash in it."""
+"""The keys that lead to a value in a record; a key may have a slash in it."""
 
 
 def open_labels(info: Any, kind: Captions, name: str | None) -> Labels:
-  """The captions of a data set; `info` is its `tfds.core.DatasetInfo`.
+  """Finds the captions of a data set; `info` is its `tfds.core.DatasetInfo`.
 
   `name` is that of a feature of texts, or the path to it, such as
-  "captions/text". Without, the one that is called as one of `COLUMNS` is taken,
-  or the only one. Raises ValueError if the data set has no image or no such
-  feature, or has several and none is named.
+  "captions/text". Without it, the feature that is named like one of `COLUMNS`
+  is taken, or the only one. Raises ValueError if the data set has no image or
+  no such feature, or has several and none is named.
   """
   texts = {
     "/".join(keys): (keys, shape)
     for key, feature in info.features.items()
     if key not in IDS and not isinstance(feature, tfds.features.Dataset)
-    for keys, shape in _texts((key,), feature.np_dtype, feature.shape)
+    for keys, shape in _text_features((key,), feature.np_dtype, feature.shape)
   }
   path = _choose_path(info.full_name, [*texts], name)
   keys, shape = texts[path]
@@ -41,15 +41,15 @@ def open_labels(info: Any, kind: Captions, name: str | None) -> Labels:
   return Labels(
     class_names=kind.names,
     label=functools.partial(_label, kind, keys),
-    image=_image(info),
+    image=_image_feature(info),
     spec=kind.spec(1),
     most=min(most or kind.most, kind.most),
     lines=lines,
-    look=functools.partial(_look, kind, keys),
+    look=functools.partial(_caption_lines, kind, keys),
   )
 
 
-def _texts(
+def _text_features(
   keys: Keys, dtype: Any, shape: Any
 ) -> Iterator[tuple[Keys, tuple[int | None, ...]]]:
   """Yields the keys and the shape of each text in a feature: (), or (count,).
@@ -58,7 +58,7 @@ def _texts(
   """
   if isinstance(dtype, Mapping):
     for key in dtype:
-      yield from _texts((*keys, key), dtype[key], shape[key])
+      yield from _text_features((*keys, key), dtype[key], shape[key])
   elif dtype == np.object_ and len(shape) < 2:
     yield keys, shape
 
@@ -88,7 +88,7 @@ def _choose_path(data_set: str, paths: list[str], name: str | None) -> str:
   return candidates[0]
 
 
-def _image(info: Any) -> str:
+def _image_feature(info: Any) -> str:
   """The key of the images: the first supervised one, or the only one."""
   images = [
     key
@@ -126,7 +126,9 @@ def _captions(keys: Keys, record: Record) -> list[str]:
   return texts
 
 
-def _look(kind: Captions, keys: Keys, records: Iterable[Record]) -> list[str]:
+def _caption_lines(
+  kind: Captions, keys: Keys, records: Iterable[Record]
+) -> list[str]:
   """Lines on captions that are missing, left out or cut."""
   rows = []
   missing = 0

@@ -1,4 +1,4 @@
-"""Reads what the files of a prepared TFDS data set say about it.
+"""Reads the description of a data set from the files that TFDS prepared.
 
 TFDS imports the class that such a file names for a feature, reads any file that
 an old form of a class label names, and finds records wherever their template
@@ -57,7 +57,7 @@ _TEMPLATE = re.compile(
 )
 
 
-# Their classes are made when they are imported, and no type checker sees them.
+# The classes of these modules are made at import, unseen by type checkers.
 _INFO_PROTO: Any = dataset_info_pb2
 _FEATURE_PROTO: Any = feature_pb2
 
@@ -82,15 +82,15 @@ def read_description(folder: epath.Path) -> Any:
   is read.
 
   Raises:
-    RefusedError: a feature is none of TFDS's own, or names a file.
+    RefusedError: a feature is not one of TFDS's own, or names a file.
     Exception: a file is damaged or missing, as OSError or as the parsers do.
   """
   info = read_info(folder)
-  info.module_name = ""  # TFDS's documentation would look for its code.
+  info.module_name = ""  # Otherwise TFDS would look for the data set's code.
   if not info.HasField("features"):
     text = read_regular(folder / "features.json").decode()
     info.features.CopyFrom(_as_proto(json.loads(text)))
-  _check(info.features, folder / "features.json")
+  _check_feature(info.features, folder / "features.json")
   if "://" not in str(folder):
     for names in folder.glob("*.labels.txt"):
       open_regular(names, MOST_TEXT).close()
@@ -117,7 +117,7 @@ def check_places(splits: Iterable[Any], folder: Any) -> None:
 
 
 def check_config_name(name: Any, folder: Any) -> None:
-  """Raises RefusedError unless a file's name of a configuration is a name."""
+  """Raises RefusedError unless a file names a configuration by a plain name."""
   if name is not None and not re.fullmatch(r"[\w+-][\w.+-]*", str(name)):
     raise RefusedError(
       f"{_shorten(folder)}/.config/metadata.json names the configuration "
@@ -126,7 +126,7 @@ def check_config_name(name: Any, folder: Any) -> None:
 
 
 def _as_proto(value: dict[str, Any]) -> Any:
-  """Parses a feature of features.json; until TFDS 4.3 its class was "type"."""
+  """Parses a feature of features.json; until TFDS 4.3 "type" was its class."""
   if "type" not in value:
     return json_format.ParseDict(value, _FEATURE_PROTO.Feature())
   feature = _FEATURE_PROTO.Feature(python_class_name=value["type"])
@@ -145,7 +145,7 @@ def _as_proto(value: dict[str, Any]) -> Any:
   return feature
 
 
-def _check(feature: Any, file: epath.Path) -> None:
+def _check_feature(feature: Any, file: epath.Path) -> None:
   """Raises RefusedError unless TFDS builds a feature by its own code alone."""
   name = feature.python_class_name
   if not name:
@@ -161,24 +161,24 @@ def _check(feature: Any, file: epath.Path) -> None:
     _check_json(name, json.loads(feature.json_feature.json), file)
   elif kind == "features_dict":
     for child in feature.features_dict.features.values():
-      _check(child, file)
+      _check_feature(child, file)
   elif kind == "sequence":
-    _check(feature.sequence.feature, file)
+    _check_feature(feature.sequence.feature, file)
   elif kind in ("tensor", "image", "video", "audio"):
     _check_dtype(getattr(feature, kind).dtype, file)
 
 
 def _check_json(name: str, content: Any, file: epath.Path) -> None:
-  """Raises RefusedError as `_check` does, for a feature stored as JSON."""
+  """Checks a feature that is stored as JSON, as `_check_feature` does."""
   if name == _DICTS:
     for child in content.values():
-      _check(_as_proto(child), file)
+      _check_feature(_as_proto(child), file)
     return
   content = dict(content)
   if name in _SEQUENCES:
-    _check(_as_proto(content.pop("feature")), file)
+    _check_feature(_as_proto(content.pop("feature")), file)
   for key, value in content.items():
-    if not _is_plain(key, value):
+    if not _is_harmless(key, value):
       raise RefusedError(
         f"{_shorten(file)} sets {_shorten(key)} of {name} to "
         f"{_shorten(value)}, which is not supported: pack the images with "
@@ -188,7 +188,7 @@ def _check_json(name: str, content: Any, file: epath.Path) -> None:
     _check_dtype(content["dtype"], file)
 
 
-def _is_plain(key: str, value: Any) -> bool:
+def _is_harmless(key: str, value: Any) -> bool:
   """Whether a feature's argument is one that leads to no file and no code."""
   number = (bool, int, float, type(None))
   if isinstance(value, list):
@@ -206,7 +206,7 @@ def _check_dtype(name: Any, file: epath.Path) -> None:
   try:
     if not re.fullmatch(r"[a-z]+\d*_?", name):
       raise TypeError(name)
-    if name != "string":  # TFDS's own.
+    if name != "string":  # A type of TFDS's own.
       np.dtype(name)
   except TypeError as error:
     raise RefusedError(
@@ -216,5 +216,6 @@ def _check_dtype(name: Any, file: epath.Path) -> None:
 
 
 def _shorten(value: Any) -> str:
+  """A value in words that can be printed, of at most 200 characters."""
   text = printable(str(value))
   return text if len(text) <= 200 else f"{text[:197]}..."

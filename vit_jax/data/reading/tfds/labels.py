@@ -19,12 +19,13 @@ from vit_jax.data.example import UnreadableImageError
 Record = Mapping[str, Any]
 IDS = ("id", "file_name")
 """Features that name an example."""
-_DISTANCES = 8.0, 8.5, 9.0, 9.5, 10.0  # CLEVR, in its scenes' unit.
-_METRES = 8.0, 20.0, 999.0  # KITTI; beyond the last, there is no vehicle.
-_VEHICLES = 3  # Car, van and truck are KITTI's first types.
+_DISTANCES = 8.0, 8.5, 9.0, 9.5, 10.0  # Those of CLEVR, in its scenes' unit.
+_METRES = 8.0, 20.0, 999.0  # Those of KITTI; the last is for no vehicle.
+_VEHICLES = 3  # The first types of KITTI are car, van and truck.
 
 
-def _nothing(records: Iterable[Record]) -> list[str]:
+def _no_lines(records: Iterable[Record]) -> list[str]:
+  """No lines, for labels of which no records are looked at."""
   del records
   return []
 
@@ -38,9 +39,9 @@ class Labels(NamedTuple):
       class. It raises UnreadableImageError for a record that has none.
     image: The feature of the images.
     spec: The shape and type of a label.
-    most: The most captions of an image; None where labels are none.
+    most: The most captions of an image; None if labels are not captions.
     lines: Lines on which of several labels is taken.
-    look: Looks at some records, and gives lines on what may be a mistake.
+    look: The function from some records to lines on what may be a mistake.
   """
 
   class_names: tuple[str, ...]
@@ -49,16 +50,16 @@ class Labels(NamedTuple):
   spec: ArraySpec = CLASS
   most: int | None = None
   lines: Sequence[str] = ()
-  look: Callable[[Iterable[Record]], list[str]] = _nothing
+  look: Callable[[Iterable[Record]], list[str]] = _no_lines
 
 
 def open_labels(info: Any, kind: Any, name: str | None) -> Labels:
-  """The classes of a data set; `info` is its `tfds.core.DatasetInfo`.
+  """Finds the labels of a data set; `info` is its `tfds.core.DatasetInfo`.
 
-  `name` is that of a label as in `labels_of`; without, the data set's usual one
-  is taken. If `kind` uses no labels, all images are of one class where there
-  are none. Raises ValueError if there is not one image and one class label in
-  an example.
+  `name` is that of a label, as for `labels_of`; without it, the data set's
+  usual label is taken. If `kind` uses no labels and there are none, all images
+  are of one class. Raises ValueError if an example does not have one image and
+  one class label.
   """
   features: Any = dict(info.features)
   if name:
@@ -66,12 +67,13 @@ def open_labels(info: Any, kind: Any, name: str | None) -> Labels:
   image, *labels = info.supervised_keys or ("image", "label")
   is_class = isinstance(features.get(labels[-1]), tfds.features.ClassLabel)
   if not kind.are_used and not is_class:
-    return Labels(("unlabelled",), _unlabelled, image)
+    return Labels(("unlabelled",), _no_class, image)
   image, label = _feature_keys(info)
   return labels_of(features, label)._replace(image=image)
 
 
 def _feature_keys(info: Any) -> tuple[str, str]:
+  """The keys of the image and of its class label; raises ValueError without."""
   keys: Any = info.supervised_keys or ("image", "label")
   features: Any = info.features
   expected = (tfds.features.Image, tfds.features.ClassLabel)
@@ -86,7 +88,8 @@ def _feature_keys(info: Any) -> tuple[str, str]:
   return keys
 
 
-def _unlabelled(record: Record) -> int:
+def _no_class(record: Record) -> int:
+  """The only class of a data set without labels."""
   del record
   return 0
 
@@ -115,7 +118,7 @@ def labels_of(features: Mapping[str, Any], name: str) -> Labels:
     )
   if not groups:
     names = tuple(features[feature].names)
-    return Labels(names, functools.partial(_grouped, feature, 1.0))
+    return Labels(names, functools.partial(_class_group, feature, 1.0))
   if not 1 < int(groups) <= classes:
     raise ValueError(
       f"data.tfds_label={name!r}: {feature} has {classes} classes, which make "
@@ -123,7 +126,7 @@ def labels_of(features: Mapping[str, Any], name: str) -> Labels:
     )
   names = tuple(map(str, range(int(groups))))
   size = classes / int(groups)
-  return Labels(names, functools.partial(_grouped, feature, size))
+  return Labels(names, functools.partial(_class_group, feature, size))
 
 
 def black_and_white(encoded: bytes) -> bytes:
@@ -131,35 +134,38 @@ def black_and_white(encoded: bytes) -> bytes:
 
   Raises UnreadableImageError if it is no PNG file.
   """
-  image_size(encoded)  # It refuses what is too large.
+  image_size(encoded)  # Raises UnreadableImageError for a too large image.
   pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
   if pixels is None:
     raise UnreadableImageError("an image of dSprites that is not a PNG file.")
   return cv2.imencode(".png", pixels * np.uint8(255))[1].tobytes()
 
 
-def _grouped(feature: str, size: float, record: Record) -> int:
+def _class_group(feature: str, size: float, record: Record) -> int:
+  """The group of a record's class, where each group has `size` classes."""
   return int(record[feature] // size)
 
 
 def _count_all(record: Record) -> int:
-  """A scene of CLEVR has 3 to 10 objects."""
+  """The class of the number of objects in a scene of CLEVR, 3 to 10."""
   return len(record["objects"]["size"]) - 3
 
 
 def _closest_object(record: Record) -> int:
+  """The class of the distance of the closest object in a scene of CLEVR."""
   coordinates = np.asarray(record["objects"]["pixel_coords"])
-  return _above(_DISTANCES, coordinates[:, 2].min())
+  return _count_below(_DISTANCES, coordinates[:, 2].min())
 
 
 def _closest_vehicle(record: Record) -> int:
+  """The class of the distance of the closest vehicle in an image of KITTI."""
   objects = record["objects"]
   vehicles = np.asarray(objects["type"]) < _VEHICLES
   forward = np.asarray(objects["location"])[vehicles, 2]
-  return _above(_METRES, forward.min(initial=1000.0))
+  return _count_below(_METRES, forward.min(initial=1000.0))
 
 
-def _above(thresholds: tuple[float, ...], value: float) -> int:
+def _count_below(thresholds: tuple[float, ...], value: float) -> int:
   """The number of thresholds below a value."""
   return int(np.sum(np.array(thresholds, np.float32) < value))
 

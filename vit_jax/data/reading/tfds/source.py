@@ -1,4 +1,4 @@
-"""Reads datasets prepared by TensorFlow Datasets, without TensorFlow."""
+"""Reads data sets that TensorFlow Datasets prepared, without TensorFlow."""
 
 import contextlib
 import difflib
@@ -22,7 +22,8 @@ from vit_jax.data.reading.tfds import labels as tfds_labels
 from vit_jax.runtime.printable import printable
 
 _RANDOM_ACCESS = ("array_record", "parquet")
-# Others have a community's code downloaded, or hand a builder any argument.
+# With other names, TFDS would download a community's code, or give a builder
+# any argument.
 _NAME = re.compile(r"\w+(/[\w+-][\w.+-]*)?(:[\d.*]+)?")
 _LOOKED_AT = 32  # Examples whose labels are looked at for warnings.
 _WAIT = 1e-3  # Seconds; a record of 256 kB in memory takes an eighth of it.
@@ -90,28 +91,32 @@ class TfdsSource:
     return self._example(index, self._record(index))
 
   def read(self, indices: Sequence[int]) -> list[Example]:
-    """Reads several examples, in parallel if the first takes long to come.
+    """Reads several examples, in parallel if the first one takes long.
 
-    What lies in memory already takes two thirds of the time one by one.
+    Examples that are in memory already are read faster one by one, in two
+    thirds of the time.
     """
     start = time.perf_counter()
     read = [self[index] for index in indices[:1]]
     left = indices[1:]
     if time.perf_counter() - start > _WAIT:
-      with contextlib.suppress(Exception):  # One is damaged, and named below.
+      # If one is damaged, it is read again below, and named.
+      with contextlib.suppress(Exception):
         records = self._examples.__getitems__(list(left))
         return read + list(map(self._example, left, records))
     return read + [self[index] for index in left]
 
   def warnings(self) -> list[str]:
-    """Lines on which labels are read, and on what is odd in a few of them."""
+    """Lines on the labels that are read, and on oddities in a few of them."""
     few = np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int)
     few = np.unique(few).tolist()
-    lines = self._labels.look(self._readable(few))
+    lines = self._labels.look(self._readable_records(few))
     among = f"among {len(few):,} examples that were looked at, "
     return [*self._labels.lines, *(among + line for line in lines)]
 
-  def _readable(self, indices: Sequence[int]) -> Iterator[dict[str, Any]]:
+  def _readable_records(
+    self, indices: Sequence[int]
+  ) -> Iterator[dict[str, Any]]:
     for index in indices:
       with contextlib.suppress(UnreadableImageError):
         yield self._record(index)
@@ -121,7 +126,10 @@ class TfdsSource:
     return [self._record(index)[name] for index in range(len(self))]
 
   def _record(self, index: int) -> dict[str, Any]:
-    """Raises UnreadableImageError, which names the file and the record."""
+    """Reads a record.
+
+    Raises UnreadableImageError, which names the file and the record.
+    """
     try:
       return self._examples[index]
     except Exception as error:  # Riegeli, protobuf and others raise it.
@@ -130,9 +138,10 @@ class TfdsSource:
       places = ((p.filename, p.skip + k) for p in parts for k in range(p.take))
       file, record = next(itertools.islice(places, index, None))
       place = f"{file}, record {record},"
-      raise UnreadableImageError(_damaged(place, error)) from error
+      raise UnreadableImageError(_damage_message(place, error)) from error
 
   def _example(self, index: int, record: dict) -> Example:
+    """The example in a record; raises UnreadableImageError without a label."""
     name = f"{self.name}/{self._split}#{index}"
     if self._id is not None:
       stored = record[self._id]
@@ -140,7 +149,8 @@ class TfdsSource:
         stored = stored.decode("utf-8", "backslashreplace")
       name = f"{name} ({printable(str(stored))})"
     image = record[self._image]
-    image = tfds_labels.black_and_white(image) if self._binary else image
+    if self._binary:
+      image = tfds_labels.black_and_white(image)
     try:
       label = self._labels.label(record)
     except UnreadableImageError as error:
@@ -198,22 +208,23 @@ def _open_builder(folder: epath.Path) -> tfds.core.DatasetBuilder:
   except tfds_files.RefusedError:
     raise
   except Exception as error:  # Three libraries parse it.
-    raise ValueError(_damaged(file, error)) from error
+    raise ValueError(_damage_message(file, error)) from error
 
 
-def _damaged(place: Any, error: Exception) -> str:
+def _damage_message(place: Any, error: Exception) -> str:
+  """The message for a file, or a record of it, that cannot be read."""
   why = f"is damaged or missing ({_first_line(error)})"
   return f"{place} {why}: copy it again, or remove it and pack again."
 
 
 def open_all(name: str, data_dir: str | None = None) -> dict[str, TfdsSource]:
-  """Opens every split of a dataset, by its name."""
-  builder = find(name, data_dir)
+  """Opens every split of a data set; raises ValueError as `TfdsSource` does."""
+  builder = find_builder(name, data_dir)
   _check_prepared(builder)
   return {split: TfdsSource(builder, split) for split in builder.info.splits}
 
 
-def find(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+def find_builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
   """The builder of a data set such as "cifar10" or "beans:0.1.0".
 
   Raises ValueError if there is no such data set, or its files are damaged.
@@ -260,30 +271,29 @@ def _no_temporary_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _checked_files() -> Iterator[None]:
-  """Has TFDS take what files say from `tfds_files`, which checks it."""
-  originals = (
-    read_only_builder.builder_from_directory,
-    dataset_builder.load_default_config_name,
-  )
+  """Has TFDS read descriptions through `tfds_files`, which checks them."""
+  open_original = read_only_builder.builder_from_directory
+  name_original = dataset_builder.load_default_config_name
 
-  def described(folder: Any, file_format: None = None) -> Any:
+  def open_checked(folder: Any, file_format: None = None) -> Any:
     return _open_builder(epath.Path(folder).expanduser())
 
-  def default_config(folder: epath.Path) -> str | None:
-    name = originals[1](folder)
+  def name_checked(folder: epath.Path) -> str | None:
+    name = name_original(folder)
     tfds_files.check_config_name(name, folder)
     return name
 
-  read_only_builder.builder_from_directory = described
-  dataset_builder.load_default_config_name = default_config
+  read_only_builder.builder_from_directory = open_checked
+  dataset_builder.load_default_config_name = name_checked
   try:
     yield
   finally:
-    read_only_builder.builder_from_directory = originals[0]
-    dataset_builder.load_default_config_name = originals[1]
+    read_only_builder.builder_from_directory = open_original
+    dataset_builder.load_default_config_name = name_original
 
 
 def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
+  """Raises ValueError unless a data set is prepared for random access."""
   name = builder.name
   root = builder.data_dir_root
   if not builder.info.splits:
@@ -304,5 +314,6 @@ def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
 
 
 def _first_line(error: Exception) -> str:
+  """The first line of an error's message, or else the name of its class."""
   line = (str(error).strip() or type(error).__name__).splitlines()[0]
   return printable(line.strip("."))
