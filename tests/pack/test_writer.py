@@ -338,17 +338,17 @@ def test_a_packing_keeps_what_it_held_out(photographs, tmp_path):
     held[by] = pack(out, by)
     plan = json.loads((out / "notes" / "plan.json").read_text())
     assert plan.get("held_out_by") == (by if by != "rank" else None)
-    kept = notes.held_out(str(out))
+    kept = notes.keys_of_held_out(str(out))
     assert kept["held_out_by"] == by
     assert len(kept["held_out_below"] or ()) == (2 if by == "count" else 0)
-    assert notes.held_out(str(out), other) == {"held_out_by": other}
+    assert notes.keys_of_held_out(str(out), other) == {"held_out_by": other}
     before = _content(out)
     pack(out, by)
     assert _content(out) == before
     with pytest.raises(ValueError, match="from other images or labels, or"):
       pack(out, other)
   assert held["name"] != held["rank"]
-  assert notes.held_out(str(tmp_path / "new")) == {"held_out_by": None}
+  assert notes.keys_of_held_out(str(tmp_path / "new")) == {"held_out_by": None}
   # Where nothing is held out, a plan is as it was.
   _pack(photographs, tmp_path / "split")
   plan = (tmp_path / "split" / "notes" / "plan.json").read_text()

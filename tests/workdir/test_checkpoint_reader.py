@@ -139,7 +139,7 @@ class Store:
 
   def read(self, checkpoint):
     if self._errors:
-      with bucket.answering("gs://bucket/run"):  # As its reader does.
+      with bucket.as_library_error("gs://bucket/run"):  # As its reader does.
         raise self._errors.pop(0)
     return self._read(checkpoint)
 

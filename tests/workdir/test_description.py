@@ -43,7 +43,7 @@ def test_the_formula(array):
 
 
 def test_on_one_cpu_nothing_is_compiled(monkeypatch):
-  monkeypatch.setattr(description, "_jitted", None)
+  monkeypatch.setattr(description, "_jit_checksum", None)
   array = np.random.default_rng(0).normal(size=(16, 24)).astype(np.float32)
   assert checksums({"a": jnp.asarray(array)}) == {"a": checksum_on_host(array)}
 

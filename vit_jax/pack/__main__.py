@@ -41,6 +41,7 @@ from vit_jax.runtime.printable import printable, say
 
 
 def define_flags() -> None:
+  """Defines the flags of the command."""
   flags.DEFINE_integer(
     "size", None, "Shorter side to reduce larger images to, in pixels."
   )
@@ -102,18 +103,19 @@ def main(arguments: list[str]) -> None:
       )
     quality, lossless = None, False
   writer = extras.load("vit_jax.pack.writer", "tfds")
+  source, out = arguments
   splits = open_sources(
-    arguments[0],
-    options.labels,
-    options.data_dir,
-    options.outside,
-    notes.held_out(arguments[1], options.held_out_by),
-    options.label_column,
-    notes.is_begun(arguments[1]),
+    source,
+    labels=options.labels,
+    data_dir=options.data_dir,
+    outside=options.outside,
+    held_out=notes.keys_of_held_out(out, options.held_out_by),
+    label_column=options.label_column,
+    older=notes.is_begun(out),
   )
   writer.pack(
     splits,
-    arguments[1],
+    out,
     writer.Encoding(options.size, quality, lossless),
     name=options.name,
     seed=options.seed,
@@ -151,6 +153,7 @@ def verify(out: str) -> None:
 
 
 def _say(line: str) -> None:
+  """Prints a line to standard output."""
   say(line, sys.stdout)
 
 

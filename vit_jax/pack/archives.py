@@ -1,4 +1,4 @@
-"""Opens .tar files, whose headers may claim anything, for their members."""
+"""Opens .tar files, whose headers may claim any size, and lists members."""
 
 import dataclasses
 import os
@@ -12,15 +12,15 @@ from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct
 from vit_jax.runtime.printable import one_line, say
 
 MOST_TEXT = 2**24
-"""Bytes of a member that is read whole, of which one may claim any number."""
+"""The most bytes of a member that is read whole; headers may claim any size."""
 IMAGES = tuple(ending.decode() for ending in EXTENSIONS)
 """Endings of images, in lower case."""
 _DAMAGED = (tarfile.TarError, OverflowError, RecursionError)
 
 
 @dataclasses.dataclass
-class Hidden:
-  """The number of images that are left out as hidden, and the first of them."""
+class HiddenImages:
+  """The number of images that are left out as hidden, and the first one."""
 
   count: int = 0
   first: str = ""
@@ -35,7 +35,7 @@ class Hidden:
 
 
 def open_archive(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
-  """Opens an archive; raises ValueError if it is compressed or none."""
+  """Opens an archive; raises ValueError if it is compressed, or no archive."""
   bounded: Any = _Bounded(file, path)
   try:
     return tarfile.open(fileobj=bounded, mode="r:")
@@ -46,14 +46,15 @@ def open_archive(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
 
 
 def members(
-  tar: tarfile.TarFile, path: epath.Path, hidden: Hidden
+  tar: tarfile.TarFile, path: epath.Path, hidden: HiddenImages
 ) -> Iterator[tarfile.TarInfo]:
-  """The members of an archive that are not `hidden`.
+  """Yields the members of an archive that are not hidden.
 
-  Raises ValueError for one with holes: its bytes are not stored as they are,
-  and it may claim any size; and for an archive that is cut or damaged.
+  Hidden images are counted in `hidden`. Raises ValueError for a sparse member,
+  whose bytes are not stored as they are and may claim any size, and for an
+  archive that is cut or damaged.
   """
-  for member in _whole(tar, path):
+  for member in _all_members(tar, path):
     if is_byproduct(os.fsencode(member.name)):
       if member.isfile() and member.name.lower().endswith(IMAGES):
         hidden.count += 1
@@ -67,7 +68,10 @@ def members(
     yield member
 
 
-def _whole(tar: tarfile.TarFile, path: epath.Path) -> Iterator[tarfile.TarInfo]:
+def _all_members(
+  tar: tarfile.TarFile, path: epath.Path
+) -> Iterator[tarfile.TarInfo]:
+  """Yields all members; raises ValueError if the archive is damaged."""
   try:
     yield from tar
   except _DAMAGED as error:

@@ -1,4 +1,4 @@
-"""Captions to pack: those of a file of pairs, and in files of WebDataset."""
+"""Captions to pack, in a file of labels or in the files of WebDataset."""
 
 import dataclasses
 import json
@@ -25,18 +25,18 @@ from vit_jax.data.settings import DataSettings
 
 
 def open_rows(settings: DataSettings) -> dict[str, Any]:
-  """The splits of a CSV or JSONL file, as `label_file.open_folder` names them.
+  """Opens the splits of a CSV or JSONL file, as `label_file.open_folder` does.
 
-  They have captions if a column is called as `COLUMNS` says; beside a column of
-  classes, if it is called caption or captions. Raises ValueError as
-  `open_folder` does.
+  They have captions if a column has one of the names in `COLUMNS`; beside a
+  column of classes, only if it is called caption or captions. Raises ValueError
+  as `open_folder` does.
   """
   assert settings.labels_file
   columns = column_names(settings.labels_file)
   captions, classes = captions_and_classes(columns)
   if not captions:
     return label_file.open_folder(settings)
-  kind = _Places(chosen=(*captions, *classes))
+  kind = _CaptionPlaces(chosen=(*captions, *classes))
   opened = label_file.open_folder(settings, kind)
   return {split: CaptionedImages(images) for split, images in opened.items()}
 
@@ -44,8 +44,8 @@ def open_rows(settings: DataSettings) -> dict[str, Any]:
 def captions_in(content: bytes, ending: str) -> list[str]:
   """The captions in a .txt file, which has one, or in a .json file.
 
-  That has one or a list, under one of `COLUMNS`. Raises ValueError if there is
-  none.
+  A .json file has one caption or a list, under one of the keys `COLUMNS`.
+  Raises ValueError if there is none, or one is empty or no text.
   """
   try:
     value: Any = content.decode("utf-8-sig")
@@ -67,9 +67,10 @@ def captions_in(content: bytes, ending: str) -> list[str]:
 
 
 class CaptionedImages(Source):
-  """One split of the images of a file of pairs.
+  """One split of the images of a file of labels that has captions.
 
-  An example has `captions` as well, and its label is that of its class, or 0.
+  An example has `captions` as well, and its label is its class, or 0 without
+  classes.
 
   Attributes:
     captions: The least and the most captions of an image, over all splits.
@@ -97,10 +98,11 @@ class CaptionedImages(Source):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Places(Captions):
-  """Where captions lie in a block of text, and the class, if any: int64 (3,).
+class _CaptionPlaces(Captions):
+  """A label has the start and end of captions in a block of text, and a class.
 
-  The block is shorter than a list of them, and is what worker processes get.
+  It is int64 (3,), with class 0 if there are no classes. Worker processes get
+  the block, which takes less memory than a list of captions.
 
   Attributes:
     chosen: The column of captions, and that of classes, if any.
@@ -159,14 +161,15 @@ class _Places(Captions):
   def _classes(
     self, columns: Sequence[str], rows: Sequence[Row]
   ) -> tuple[Names, Encode]:
+    """The names of the classes, and a function that encodes those of rows."""
     if not columns:
       return (), lambda rows: np.zeros(len(rows), np.int64)
 
-    def of_class(rows: Sequence[Row]) -> list[Row]:
+    def with_class(rows: Sequence[Row]) -> list[Row]:
       return [dataclasses.replace(r, values=r.values[2:]) for r in rows]
 
-    names, encode = SINGLE.fit(columns, of_class(rows))
-    return names, lambda rows: encode(of_class(rows))
+    names, encode = SINGLE.fit(columns, with_class(rows))
+    return names, lambda rows: encode(with_class(rows))
 
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
     del names, rows

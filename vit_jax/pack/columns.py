@@ -1,4 +1,4 @@
-"""Which columns of a Parquet file hold the images and their classes."""
+"""Finds the columns of a Parquet file that hold images and their classes."""
 
 import json
 from typing import Any
@@ -11,12 +11,13 @@ _LABELS = ("label", "labels", "cls", "class")
 def columns_of(
   schema: pa.Schema, source: str, chosen: str | None, older: bool
 ) -> tuple[str, str]:
-  """Names of the column of images and of the column of class numbers.
+  """The names of the column of images and of the column of class numbers.
 
-  Classes are in the column that is `chosen`, else in the one that is called as
-  `_LABELS`, else in the only one that the Hub declares as a ClassLabel. Any
-  other number may be an id. An `older` packing took it if it was the only one.
-  Raises ValueError if there is no such column, or more than one.
+  Classes are in the column `chosen`; without it, in one with a name of
+  `_LABELS`; and otherwise in the only one that the Hub declares as a
+  ClassLabel. Any other number may be an id. For an `older` packing, it has the
+  classes if it is the only one. Raises ValueError if there is no such column,
+  or more than one.
   """
   there = f"{source} has the columns {', '.join(schema.names)}"
   images = [field.name for field in schema if _is_image(field.type)]
@@ -46,11 +47,11 @@ def columns_of(
       return images[0], labels[0]
     if labels:
       break
-  raise ValueError(f"{there}; {_no_labels(schema, numbers)}")
+  raise ValueError(f"{there}; {_no_labels_message(schema, numbers)}")
 
 
 def class_names(schema: pa.Schema, label: str) -> list[str]:
-  """Names of a column's classes, from what the Hub writes into the files."""
+  """The names of a column's classes, if the Hub wrote them into the file."""
   text = (schema.metadata or {}).get(b"huggingface", b"{}")
   try:
     features: Any = json.loads(text)["info"]["features"]
@@ -60,12 +61,13 @@ def class_names(schema: pa.Schema, label: str) -> list[str]:
 
 
 def _is_image(kind: pa.DataType) -> bool:
+  """Whether a column's type is bytes, or has them in a field "bytes"."""
   if pa.types.is_struct(kind):
     return kind.get_field_index("bytes") >= 0
   return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
-def _no_labels(schema: pa.Schema, numbers: list[str]) -> str:
+def _no_labels_message(schema: pa.Schema, numbers: list[str]) -> str:
   """Why no column is taken for the classes, and what to do."""
   named = [field for field in schema if field.name.lower() in _LABELS]
   others = [f for f in named if not pa.types.is_integer(f.type)]
@@ -76,13 +78,14 @@ def _no_labels(schema: pa.Schema, numbers: list[str]) -> str:
     )
   if not numbers:
     return "there must be one of image bytes and one of class numbers."
-  right = [field.name for field in named] or [
-    name for name in numbers if class_names(schema, name)
-  ]
-  *most, last = [f"--label_column={name}" for name in right or ["NAME"]]
+  candidates = [field.name for field in named]
+  if not candidates:
+    candidates = [name for name in numbers if class_names(schema, name)]
+  count = "several" if candidates else "none"
+  *most, last = [f"--label_column={name}" for name in candidates or ["NAME"]]
   several = f"{', '.join(most)} or " if most else ""
   return (
-    f"{'several' if right else 'none'} of them may hold the classes, by the "
+    f"{count} of them may hold the classes, by the "
     f"names {', '.join(_LABELS[:-1])} and {_LABELS[-1]} or as a ClassLabel: "
     f"say which one does, by {several}{last}."
   )

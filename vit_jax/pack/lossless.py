@@ -1,4 +1,4 @@
-"""Which image files hold every pixel as it was: JPEG would change them."""
+"""Tells which image files have a lossless coding: JPEG would change them."""
 
 import io
 import struct
@@ -16,24 +16,24 @@ _STYLES = b"\xff\x52"  # The marker of JPEG 2000 that names its wavelets.
 
 
 def is_lossless(encoded: bytes) -> bool:
-  """Whether a file's coding loses nothing, as far as it is known to.
+  """Whether a file's coding is known to be lossless.
 
-  BMP, GIF and PNG never do, WebP, TIFF and JPEG 2000 say it. AVIF and HEIC are
-  taken for lossy.
+  BMP, GIF and PNG always are; WebP, TIFF and JPEG 2000 say whether they are.
+  AVIF and HEIC are taken for lossy.
   """
   if encoded.startswith(_ALWAYS):
     return True
   if encoded.startswith(_TIFF):
-    return _tiff(encoded)
+    return _is_lossless_tiff(encoded)
   if encoded.startswith(_RIFF) and encoded[8:12] == _WEBP:
-    return _webp(encoded)
+    return _is_lossless_webp(encoded)
   if encoded.startswith(_JP2):
     at = encoded.find(_STYLES)
     return at >= 0 and encoded[at + 13 : at + 14] == b"\1"  # Whole numbers.
   return False
 
 
-def _webp(encoded: bytes) -> bool:
+def _is_lossless_webp(encoded: bytes) -> bool:
   """Whether the first image of a WebP file is in its lossless coding."""
   at = 12
   while at + 8 <= len(encoded):
@@ -44,7 +44,8 @@ def _webp(encoded: bytes) -> bool:
   return False
 
 
-def _tiff(encoded: bytes) -> bool:
+def _is_lossless_tiff(encoded: bytes) -> bool:
+  """Whether a TIFF file is compressed by a lossless method, or not at all."""
   try:
     with Image.open(io.BytesIO(encoded), formats=("TIFF",)) as image:
       tags = getattr(image, "tag_v2", {})

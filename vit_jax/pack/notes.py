@@ -52,10 +52,10 @@ class Note:
 
 
 def publish(file: IO[bytes], path: epath.Path) -> None:
-  """Copies a file to where it belongs; it is on the disk when this returns."""
+  """Copies a file to a path; it is on the disk when this returns."""
   place = os.fspath(path)
   file.seek(0)
-  if "://" in place:  # An object appears whole, and its folder needs no making.
+  if "://" in place:  # An object appears once it is complete.
     with path.open("wb") as copy:
       return shutil.copyfileobj(file, copy, 2**22)
   with replacing(pathlib.Path(place)) as copy:
@@ -73,7 +73,7 @@ def file_digest(path: epath.Path) -> str | None:
 
 
 def path_of(folder: epath.Path, split: str, number: int) -> epath.Path:
-  """Where the note about a complete shard is kept."""
+  """The path of the note about a complete shard."""
   return folder / _FOLDER / f"{split}-{number:05}.json"
 
 
@@ -95,8 +95,9 @@ def read(path: epath.Path) -> Note | None:
     texts = [note.sha256, *note.unreadable]
   except TypeError:
     return None
-  right = all(type(number) is int for number in numbers)
-  return note if right and all(isinstance(t, str) for t in texts) else None
+  are_ints = all(type(number) is int for number in numbers)
+  are_texts = all(isinstance(text, str) for text in texts)
+  return note if are_ints and are_texts else None
 
 
 def digest(content: Mapping[str, Any]) -> str:
@@ -135,18 +136,18 @@ def _read_object(path: epath.Path) -> dict[str, Any] | None:
 
 
 def rule_in_plan(rule: Holdout | None) -> dict[str, Any]:
-  """The part of a plan on the rule that held images out; {} for "rank"."""
+  """The part of a plan on the rule that holds images out; {} for "rank"."""
   if rule is None or rule.by == "rank":
     return {}
   chosen = {k: v for k, v in rule.as_settings().items() if v is not None}
   return json.loads(json.dumps(chosen))
 
 
-def held_out(out: str, by: str | None = None) -> dict[str, Any]:
+def keys_of_held_out(out: str, by: str | None = None) -> dict[str, Any]:
   """The keys of `DataSettings` that choose the images to hold out.
 
-  They are those of a packing in `out`, unless `by` says another rule. A plan
-  that does not say it is of an earlier version, or goes by rank as that did.
+  They are those of a packing in `out`, unless `by` names another rule. A plan
+  without a rule goes by rank, as those of earlier versions do.
   """
   plan = _read_object(epath.Path(out).expanduser() / _FOLDER / _PLAN)
   if plan is None:
@@ -164,9 +165,9 @@ def is_begun(out: str) -> bool:
 
 
 def is_lossless(out: str) -> bool:
-  """Whether a packing stores lossless images as PNG: one in `out` as it does.
+  """Whether lossless images are stored as PNG: as in a packing begun in `out`.
 
-  Earlier versions stored them as JPEG.
+  A new packing stores them so. Earlier versions stored them as JPEG.
   """
   plan = _read_object(epath.Path(out).expanduser() / _FOLDER / _PLAN)
   return plan is None or plan.get("lossless") is True
@@ -177,12 +178,13 @@ def settle_plan(
 ) -> str | None:
   """Writes the plan into the folder, or compares it with the one there.
 
-  Returns a line if the plan there was damaged, and is made again. Notes without
-  a plan's digest are then ignored. Raises ValueError if the folder holds
+  Returns a line if the plan there was damaged or missing, and has been made
+  again; notes without a plan's digest must then be ignored. Otherwise returns
+  None. Raises ValueError if the folder holds
   something else, or another packing.
 
   Args:
-    shards: Names of all shards that the plan leads to.
+    shards: The names of all shards of the plan.
   """
   path = folder / _FOLDER / _PLAN
   there = _read_object(path)
@@ -200,13 +202,13 @@ def settle_plan(
     raise ValueError(_OTHER.format(folder))
   is_first = not plans and not strange and not path.exists()
   publish(io.BytesIO(json.dumps(plan).encode()), path)
-  return (
-    None if is_first else f"{path} is damaged or missing: it is made again."
-  )
+  if is_first:
+    return None
+  return f"{path} is damaged or missing: it is made again."
 
 
 def _names(folder: epath.Path) -> set[str]:
-  """Names in a folder; those of drafts and hidden files begin with a dot."""
+  """Names in a folder, without those of drafts and hidden files."""
   if not folder.exists():
     return set()
   return {p.name for p in folder.iterdir() if not p.name.startswith(".")}
@@ -219,7 +221,7 @@ def remove_drafts(folder: epath.Path) -> None:
       files.remove_drafts(pathlib.Path(place))
 
 
-def whole(
+def compare_shards(
   shards: list[tuple[epath.Path, epath.Path]],
   plan: str,
   trust_older: bool,
@@ -234,8 +236,8 @@ def whole(
     processes: Number of files that are read at the same time.
 
   Returns:
-    Whether each shard is as it was packed; and if not, a line, unless it was
-    never there.
+    For each shard, whether it is as it was packed; and if not, a line on the
+    damage, or None if it was never there.
   """
 
   def check(places: tuple[epath.Path, epath.Path]) -> tuple[bool, str | None]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.pack.columns import class_names, columns_of
-from vit_jax.pack.records import Splits, numbered
+from vit_jax.pack.records import Splits, number_names
 from vit_jax.runtime.files import open_anywhere
 from vit_jax.runtime.printable import one_line, say
 
@@ -26,8 +26,11 @@ _MOST_ROWS = 2**28
 class ParquetImages(Source):
   """One split of Parquet files; fastest in the order of their row groups.
 
-  `blocks` has the number of rows of each row group, in order. Raises ValueError
-  if a file is damaged, or has no column of images.
+  Raises ValueError if a file is damaged, or has no column of images.
+
+  Attributes:
+    columns: The names of the column of images and of that of class numbers.
+    blocks: The number of rows of each row group, in order.
   """
 
   def __init__(self, name: str, files: Sequence[str], columns: tuple[str, str]):
@@ -37,7 +40,7 @@ class ParquetImages(Source):
     self._groups: list[tuple[str, int]] = []
     blocks: list[int] = []
     for path in files:
-      schema, metadata = _about(path)
+      schema, metadata = _read_footer(path)
       if columns[0] not in schema.names:
         raise ValueError(f"{path} has no column {columns[0]!r}.")
       for group in range(metadata.num_row_groups):
@@ -50,7 +53,8 @@ class ParquetImages(Source):
       )
     self.blocks = np.array(blocks, np.int64)
     self._ends = np.cumsum(self.blocks)
-    self._read: tuple[int, pa.Table] | None = None
+    self._group_read = -1
+    self._table_read: pa.Table | None = None
 
   def __len__(self) -> int:
     return int(self._ends[-1]) if len(self._ends) else 0
@@ -70,14 +74,14 @@ class ParquetImages(Source):
     return {"image": encoded, "label": int(label), "id": name}
 
   def labels(self) -> np.ndarray | None:
-    """All labels, read without the images; None if there are none at all.
+    """All labels, (N,), read without the images; None if there are none at all.
 
-    There are none if no file has the column, or all cells are empty or hold -1,
-    as the Hub's files of a test split do. Raises ValueError, with its row, if
-    one cell is empty.
+    There are none if no file has the column, or if all cells are empty or hold
+    -1, as in the Hub's files of a test split. Raises ValueError, with its row,
+    if one cell is empty.
     """
     column = self.columns[1]
-    read = [*self._labels_read()]
+    read = [*self._read_labels()]
     if all((labels[~empty] == -1).all() for _, labels, empty in read):
       return None
     for path, _, empty in read:
@@ -89,11 +93,11 @@ class ParquetImages(Source):
         )
     return np.concatenate([labels for _, labels, _ in read])
 
-  def _labels_read(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields each file with its labels, and which of them are empty."""
+  def _read_labels(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yields the path of each file, its labels, and whether each is empty."""
     name = self.columns[1]
     for path in dict.fromkeys(path for path, _ in self._groups):
-      with open_anywhere(path) as file, _damage(path):
+      with open_anywhere(path) as file, _naming_file(path):
         opened = _open(file, path)
         if name not in opened.schema_arrow.names:
           rows = opened.metadata.num_rows
@@ -111,20 +115,22 @@ class ParquetImages(Source):
       yield path, column.fill_null(0).to_numpy(), empty
 
   def _table(self, group: int) -> pa.Table:
-    if self._read is None or self._read[0] != group:
+    """The rows of a row group, which stay in memory until another is read."""
+    if self._table_read is None or self._group_read != group:
       path, number = self._groups[group]
       image, _ = self.columns
-      with open_anywhere(path) as file, _damage(path):
+      with open_anywhere(path) as file, _naming_file(path):
         opened = _open(file, path)
         stored = opened.metadata.row_group(number)
         names = _check_group(stored, self.columns, f"{path}, {number}")
-        # Images that are equal, and stored once, stay so in memory.
+        # Equal images that are stored once are kept once in memory as well.
         once = [name for name in names if _is_below(name, [image])]
         opened = pq.ParquetFile(
           file, metadata=opened.metadata, read_dictionary=once
         )
-        self._read = group, opened.read_row_group(number, [*self.columns])
-    return self._read[1]
+        self._table_read = opened.read_row_group(number, [*self.columns])
+        self._group_read = group
+    return self._table_read
 
 
 def _open(file: IO[bytes], path: str) -> pq.ParquetFile:
@@ -167,11 +173,11 @@ def open_parquet(
 ) -> Splits:
   """Opens the splits of Parquet files; `files` has the paths of each.
 
-  `name` is that of their folder; for the others see `columns_of`. A split of
-  which no image has a label is left out with a line, but for train. Raises
+  `name` is that of their folder; for the other arguments see `columns_of`. A
+  split of which no image has a label is left out, and a line says so. Raises
   ValueError if a file is damaged, or its columns are not images and labels.
   """
-  schema, _ = _about(files.get("train", next(iter(files.values())))[0])
+  schema, _ = _read_footer(files.get("train", next(iter(files.values())))[0])
   columns = columns_of(schema, name, label_column, older)
   splits: dict[str, Any] = {}
   labels = []
@@ -191,21 +197,23 @@ def open_parquet(
         f"{name}: the split {split} is left out, as none of its "
         f"{len(source):,} images has a label."
       )
-  names = _names(name, class_names(schema, columns[1]), columns[1], labels)
+  names = _class_names(
+    name, class_names(schema, columns[1]), columns[1], labels
+  )
   for source in splits.values():
     source.class_names = tuple(names)
   return splits
 
 
-def _names(
+def _class_names(
   source: str, names: list[str], column: str, labels: Sequence[np.ndarray]
 ) -> list[str]:
-  """Names of the classes; raises ValueError for a label that has none."""
+  """The names of the classes; raises ValueError for a label without a name."""
   least = min(int(of_split.min()) for of_split in labels)
   most = max(int(of_split.max()) for of_split in labels)
   if not names and most >= 0:
     count = sum(map(len, labels))
-    names = numbered(most, count, f"{source}: {column!r}")
+    names = number_names(most, count, f"{source}: {column!r}")
   if not 0 <= least <= most < len(names):
     raise ValueError(
       f"{source}: column {column!r} holds {least} to {most}, and there are "
@@ -214,23 +222,24 @@ def _names(
   return names
 
 
-def _about(path: str) -> tuple[pa.Schema, pq.FileMetaData]:
+def _read_footer(path: str) -> tuple[pa.Schema, pq.FileMetaData]:
   """A file's columns and its footer; raises ValueError if it is damaged."""
-  with open_anywhere(path) as file, _damage(path):
+  with open_anywhere(path) as file, _naming_file(path):
     opened = _open(file, path)
     return opened.schema_arrow, opened.metadata
 
 
 @contextlib.contextmanager
-def _damage(path: str) -> Iterator[None]:
-  """Makes the library's errors on a damaged file a line that names it."""
+def _naming_file(path: str) -> Iterator[None]:
+  """Turns the library's errors on a damaged file into one that names it."""
   try:
     yield
   except (pa.ArrowException, OSError) as error:
     if isinstance(error, OSError) and error.errno is not None:
-      raise  # The disk's, not the file's.
+      raise  # It is an error of the disk, not of the file.
     raise ValueError(f"{path} is damaged: {one_line(error)}.") from error
 
 
 def _is_below(path: str, columns: Sequence[str]) -> bool:
+  """Whether the path of a stored column is one of these columns, or in one."""
   return any(f"{path}.".startswith(f"{column}.") for column in columns)

@@ -1,10 +1,10 @@
-"""Splits by the names of TFDS, and images at known places in larger files."""
+"""TFDS's names of splits, and images that are parts of larger files."""
 
 import os
 import pathlib
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from vit_jax.data.example import (
   MAX_BYTES,
@@ -23,7 +23,7 @@ TFDS_NAMES = {"train": "train", "eval": "validation", "val": "validation"}
 
 
 def split_of(name: str) -> str:
-  """TFDS's name of the split that a file's name begins with; else train."""
+  """TFDS's name of the split with which a file's name begins, or else train."""
   start = pathlib.PurePosixPath(name).name.lower()
   for split, names in NAMES.items():
     # The longer names first: "validation" begins with "val".
@@ -34,10 +34,29 @@ def split_of(name: str) -> str:
   return "train"
 
 
-def numbered(most: int, num_images: int, source: str) -> list[str]:
-  """Names of the classes 0 to `most`; raises ValueError as `check_classes`."""
+def number_names(most: int, num_images: int, source: str) -> list[str]:
+  """The numbers 0 to `most` as names of classes.
+
+  Raises ValueError as `check_classes` does.
+  """
   check_classes(most + 1, num_images, source)
   return [str(number) for number in range(most + 1)]
+
+
+class CaptionPlace(NamedTuple):
+  """The place of the captions of an image in an archive.
+
+  Attributes:
+    start: The offset of the file that has them, in bytes.
+    size: The size of that file; 0 if there is none.
+    is_json: Whether it is JSON.
+    num_captions: The number of captions in it.
+  """
+
+  start: int
+  size: int
+  is_json: bool
+  num_captions: int
 
 
 class Listing:
@@ -46,13 +65,13 @@ class Listing:
   Attributes:
     files: Paths of the files that hold the images.
     names: The images' names, one after another.
-    file: Index in `files` of each image.
-    label: Class of each image.
-    start: Offset of each image in its file, in bytes.
-    size: Size of each image, in bytes.
+    file: The index in `files` of each image's file.
+    label: The class of each image.
+    start: The offset of each image in its file, in bytes.
+    size: The size of each image, in bytes.
     ends: Where each image's name ends in `names`.
-    texts: Offset and size of the file with an image's captions, and 1 if it is
-      JSON; a size of 0 if there is none. Three numbers for each image.
+    texts: The first three numbers of each image's `CaptionPlace`, one after
+      another; empty if there are no captions.
     captions: Every number of captions that an image has.
   """
 
@@ -73,15 +92,12 @@ class Listing:
     size: int,
     label: int,
     name: str,
-    texts: tuple[int, int, bool, int] | None = None,
+    captions: CaptionPlace | None = None,
   ) -> None:
-    """Adds an image of the file that was last added to `files`.
-
-    `texts` are the numbers of `self.texts`, and how many captions there are.
-    """
-    if texts is not None:
-      self.texts.extend(texts[:3])
-      self.captions.add(texts[3])
+    """Adds an image of the file that was last added to `files`."""
+    if captions is not None:
+      self.texts.extend((captions.start, captions.size, captions.is_json))
+      self.captions.add(captions.num_captions)
     self.file.append(len(self.files) - 1)
     self.start.append(start)
     self.size.append(size)
@@ -91,7 +107,7 @@ class Listing:
 
 
 class Records(Source):
-  """One split of images that are parts of files, as members of archives are.
+  """One split of images that are parts of files, such as members of archives.
 
   Attributes:
     captions: The least and the most captions of an image, over all splits; None
@@ -108,28 +124,29 @@ class Records(Source):
     self.name = name
     self.class_names = tuple(class_names)
     self.captions = captions
-    self._at = listing
+    self._listing = listing
 
   def __len__(self) -> int:
-    return len(self._at.label)
+    return len(self._listing.label)
 
   def __getitem__(self, index: int) -> Any:
-    at = self._at
-    start = at.ends[index - 1] if index else 0
-    name = os.fsdecode(bytes(at.names[start : at.ends[index]]))
-    if at.size[index] > MAX_BYTES:
+    listing = self._listing
+    start = listing.ends[index - 1] if index else 0
+    name = os.fsdecode(bytes(listing.names[start : listing.ends[index]]))
+    if listing.size[index] > MAX_BYTES:
       raise UnreadableImageError(
-        f"{name}: it has {at.size[index]:,} bytes, more than {MAX_BYTES:,}."
+        f"{name}: it has {listing.size[index]:,} bytes, more than "
+        f"{MAX_BYTES:,}."
       )
-    with open_anywhere(at.files[at.file[index]]) as file:
-      file.seek(at.start[index])
-      image = file.read(at.size[index])
+    with open_anywhere(listing.files[listing.file[index]]) as file:
+      file.seek(listing.start[index])
+      image = file.read(listing.size[index])
       texts = self._texts(file, index) if self.captions else {}
-    return {"image": image, "label": at.label[index], "id": name, **texts}
+    return {"image": image, "label": listing.label[index], "id": name, **texts}
 
   def _texts(self, file: IO[bytes], index: int) -> Any:
     """The captions of an image, from the archive that it is in."""
-    start, size, is_json = self._at.texts[3 * index : 3 * index + 3]
+    start, size, is_json = self._listing.texts[3 * index : 3 * index + 3]
     file.seek(start)
     ending = "json" if is_json else "txt"
     return {"captions": captions_in(file.read(size), ending)}

@@ -1,4 +1,4 @@
-"""Where a folder keeps its Parquet files: those of a repository of the Hub."""
+"""Finds the Parquet files in a folder, as in repositories of the Hub."""
 
 import itertools
 import os
@@ -12,18 +12,18 @@ from vit_jax.pack.records import TFDS_NAMES, split_of
 
 _PARQUET = ".parquet"
 _DATA = "data"
-_LOOKED_AT = 64  # Entries of a folder.
+_LOOKED_AT = 64  # Entries of a folder that are looked at.
 
 Files = dict[str, list[str]]
 """Paths of the files of each split, by TFDS's names."""
 
 
 def parquet_files(folder: epath.Path, names: Iterable[str]) -> Files:
-  """The Parquet files of each split; none if the folder has none.
+  """The Parquet files of each split; {} if the folder has none.
 
-  They lie in the folder, whose entries have these `names`, or in the folder
-  `data` in it or the only folder in it that has any, or in one folder for each
-  split. Raises ValueError if they lie in several others.
+  `names` are those of the folder's entries. The files lie in the folder itself,
+  in its folder `data`, in its only folder with Parquet files, or in a folder
+  for each split. Raises ValueError if they lie in several other folders.
   """
   names = sorted(names)
   here = [name for name in names if name.endswith(_PARQUET)]
@@ -38,14 +38,17 @@ def parquet_files(folder: epath.Path, names: Iterable[str]) -> Files:
 
 
 def _files_below(root: str) -> Files:
-  """The files in the folders of a local folder."""
+  """The Parquet files of each split in the folders of a local folder.
+
+  Raises ValueError as `parquet_files` does.
+  """
   folders = [os.fsdecode(name) for name in subfolders(os.fsencode(root))]
   holding = [n for n in folders if _holds_parquet(os.path.join(root, n))]
   if not holding:
-    # Such as default/train/0000.parquet, as the Hub converts data sets.
-    return (
-      _files_below(os.path.join(root, folders[0])) if len(folders) == 1 else {}
-    )
+    # The Hub converts data sets to files such as default/train/0000.parquet.
+    if len(folders) != 1:
+      return {}
+    return _files_below(os.path.join(root, folders[0]))
   others = [name for name in folders if name not in holding]
   # A repository may have a folder of pictures, for its README.
   if _count_with_images(root, holding) or _count_with_images(root, others) > 1:
@@ -70,6 +73,7 @@ def _files_below(root: str) -> Files:
 
 
 def _files_by_split(folder: epath.Path, names: Iterable[str]) -> Files:
+  """The paths of files in a folder, by the splits that their names tell."""
   files: Files = {}
   for name in names:
     files.setdefault(split_of(name), []).extend(_paths(folder, [name]))
@@ -81,6 +85,7 @@ def _paths(folder: epath.Path, names: Iterable[str]) -> list[str]:
 
 
 def _parquet_in(folder: epath.Path) -> list[str]:
+  """The names of the Parquet files in a folder, sorted."""
   names = (path.name for path in folder.iterdir())
   return sorted(name for name in names if name.endswith(_PARQUET))
 
@@ -93,7 +98,7 @@ def _holds_parquet(folder: str) -> bool:
 
 
 def _count_with_images(root: str, names: Iterable[str]) -> int:
-  """How many of these folders hold images: they are classes, or splits."""
+  """How many of these folders hold images, as classes or splits do."""
   places = (os.fsencode(os.path.join(root, name)) for name in names)
   first = (
     next(images_below(place, endings=EXTENSIONS), None) for place in places

@@ -23,7 +23,7 @@ from vit_jax.pack import notes
 from vit_jax.pack.lossless import is_lossless
 from vit_jax.runtime.checks import COUNT, checked
 
-_READ = 32  # Images read at a time.
+_READ = 32  # Images that are read at a time.
 _KEPT = (b"\xff\xd8", b"\x89PNG\r\n\x1a\n")  # JPEG and PNG begin so.
 
 
@@ -45,7 +45,10 @@ class Encoding:
     checked("--size", int | None, self.size, COUNT)
 
   def in_plan(self) -> dict[str, Any]:
-    """The part of a plan on the coding; earlier versions' adds nothing."""
+    """The part of a plan on the coding, without `lossless` if that is False.
+
+    Plans of earlier versions have no such key.
+    """
     fields = dataclasses.asdict(self)
     if not self.lossless:
       del fields["lossless"]
@@ -56,24 +59,24 @@ class Encoding:
 
     Raises UnreadableImageError if the image cannot be decoded.
     """
-    image, whole = self._decode(encoded)
+    image, is_full_size = self._decode(encoded)
     height, width = image.shape[:2]
     scale = self.size / min(height, width) if self.size else 1.0
     if scale < 1:
       sides = (max(1, round(width * scale)), max(1, round(height * scale)))
       image = cv2.resize(image, sides, interpolation=cv2.INTER_AREA)
-    elif whole and encoded.startswith(_KEPT) and self.quality:
+    elif is_full_size and encoded.startswith(_KEPT) and self.quality:
       return encoded
     if self.quality is None:
       return bitmap.encode(image)
-    if self.lossless and whole and scale >= 1 and is_lossless(encoded):
-      return _png(image)
+    if self.lossless and is_full_size and scale >= 1 and is_lossless(encoded):
+      return _encode_png(image)
     return simplejpeg.encode_jpeg(
       np.ascontiguousarray(image), self.quality, "RGB", "420"
     )
 
   def _decode(self, encoded: bytes) -> tuple[np.ndarray, bool]:
-    """The image, and whether it has its full size.
+    """Decodes an image; also returns whether it has its full size.
 
     A JPEG that is large enough is decoded at a half of its size or less.
     """
@@ -87,7 +90,8 @@ class Encoding:
     return decode.decode_rgb(encoded), True
 
 
-def _png(image: np.ndarray) -> bytes:
+def _encode_png(image: np.ndarray) -> bytes:
+  """A PNG file of an RGB image."""
   bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
   _, encoded = cv2.imencode(".png", bgr)
   return encoded.tobytes()
@@ -95,14 +99,16 @@ def _png(image: np.ndarray) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class SplitJob:
-  """What the shards of a split have in common.
+  """The facts that all shards of a split share.
 
   Attributes:
-    folder: The folder that they are written to.
+    source: The examples of the split.
+    encoding: How images are stored.
+    folder: The folder that the shards are written to.
     name: The name of the data set.
     split: The name of the split.
-    count: The number of its shards.
-    plan: The digest of the plan that they are written by.
+    count: The number of the split's shards.
+    plan: The digest of the plan by which the shards are written.
   """
 
   source: Source
@@ -135,15 +141,15 @@ def write_missing(
       yield _write_shard(k, parts[k], job)
     return
   shards = _Shards(job, parts, missing)
-  with BatchIterator(shards, 0, processes) as done:
+  with BatchIterator(shards, first=0, num_workers=processes) as written:
     for _ in missing:
-      next(done)
+      next(written)
       yield
 
 
 @dataclasses.dataclass(frozen=True)
 class _Shards:
-  """Writes the k-th missing shard as a data worker computes batch k."""
+  """Has data workers write shards: batch k stands for the k-th missing one."""
 
   job: SplitJob
   parts: list[np.ndarray]
@@ -179,10 +185,13 @@ def _write_shard(number: int, indices: np.ndarray, job: SplitJob) -> None:
 def _records(
   job: SplitJob, indices: np.ndarray, unreadable: list[str]
 ) -> Iterator[tuple[Any, bytes]]:
-  """Yields the label and the record of each example; lists unreadable ones."""
+  """Yields the label and the record of each example.
+
+  A line on each unreadable example is added to `unreadable`.
+  """
   root = getattr(job.source, "root", None)
-  described = features(job.source)
-  info: Any = described.get_serialized_info()
+  feature_dict = features(job.source)
+  info: Any = feature_dict.get_serialized_info()
   serializer = ExampleSerializer(info)
   for example in examples(job.source, indices, unreadable):
     try:
@@ -190,7 +199,7 @@ def _records(
     except UnreadableImageError as error:
       unreadable.append(f"{example['id']}: {error}")
       continue
-    # An id that is the same on other machines.
+    # The id is the same on other machines.
     id_ = os.path.relpath(example["id"], root) if root else example["id"]
     values = {
       **example,
@@ -198,7 +207,8 @@ def _records(
       "caption": [text.encode() for text in example.get("captions", ())],
       "id": id_.encode("utf-8", "surrogateescape"),
     }
-    record = serializer.get_tf_example({key: values[key] for key in described})
+    fields = {key: values[key] for key in feature_dict}
+    record = serializer.get_tf_example(fields)
     # Otherwise the order of the fields differs from process to process.
     yield example["label"], record.SerializeToString(deterministic=True)
 
@@ -206,7 +216,7 @@ def _records(
 def examples(
   source: Source, indices: np.ndarray, unreadable: list[str]
 ) -> Iterator[Any]:
-  """Yields examples, and lists those whose bytes cannot be read."""
+  """Yields examples; a line on each unreadable one is added to `unreadable`."""
   for example in read(source, indices.tolist(), _READ):
     if isinstance(example, UnreadableImageError):
       unreadable.append(str(example))
@@ -217,7 +227,8 @@ def examples(
 def features(source: Source) -> tfds.features.FeaturesDict:
   """The features of an example, as TFDS describes them.
 
-  It has a label if there are classes, and captions if the source has them.
+  An example has a label if there are classes, and captions if the source has
+  them.
   """
   named: dict[str, Any] = {"image": tfds.features.Image(shape=(None, None, 3))}
   if source.class_names:

@@ -1,4 +1,4 @@
-"""Opens what is to be packed: the splits of a source, whatever its form."""
+"""Opens the splits of a source that is to be packed, whatever its form."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits
 from vit_jax.pack.repository import Files, parquet_files
 from vit_jax.runtime import extras
 
-_READERS = 16  # Requests under way at the same time.
+_READERS = 16  # Requests to a bucket at the same time.
 _ENDINGS = tuple(ending.decode() for ending in EXTENSIONS)
 
 
@@ -37,10 +37,11 @@ def open_sources(
   `vit_jax.pack` lists the sources. `labels` are ImageNet's validation labels,
   or the names of WebDataset's classes; TFDS keeps its data sets in `data_dir`;
   with `outside`, a file of labels may name images outside of its folder;
-  `held_out` has the keys of `DataSettings` that choose the images of a split
-  that is held out; and `label_column` has the classes in Parquet files, of
-  which an `older` packing goes on by its own rule (see `columns.columns_of`).
-  Raises ValueError if the source holds no labelled images, or is not there.
+  `held_out` has the settings of `DataSettings` that choose the images to hold
+  out; `label_column` is the column of classes in Parquet files; and `older`
+  says that a packing was begun, whose rule for that column may be an earlier
+  one (see `columns.columns_of`). Raises ValueError if the source holds no
+  labelled images, or is not there.
   """
   folder = epath.Path(source).expanduser()
   is_folder = not source.startswith("tfds:") and folder.is_dir()
@@ -67,7 +68,7 @@ def open_sources(
     return _by_tfds_names(captioned.open_rows(settings))
   if not is_folder:
     raise ValueError(f"there is no folder or file {source!r} to pack.")
-  if _has(names, ".tar"):
+  if _has_ending(names, ".tar"):
     from vit_jax.pack import tars
 
     return tars.open_tars(folder, labels)
@@ -83,13 +84,14 @@ def _visible(folder: epath.Path) -> list[str]:
   return [name for name in names if not is_byproduct(os.fsencode(name))]
 
 
-def _has(names: Sequence[str], ending: str) -> bool:
+def _has_ending(names: Sequence[str], ending: str) -> bool:
+  """Whether one of the names has this ending."""
   return any(name.endswith(ending) for name in names)
 
 
 def _parquet_files(folder: epath.Path, names: Sequence[str]) -> Files:
-  """The Parquet files of each split; none beside .tar files, which are read."""
-  if _has(names, ".tar") and not _has(names, ".parquet"):
+  """The Parquet files of each split; {} if there are .tar files instead."""
+  if _has_ending(names, ".tar") and not _has_ending(names, ".parquet"):
     return {}
   return parquet_files(folder, names)
 
@@ -123,10 +125,12 @@ def open_bucket(address: str) -> Splits:
   Raises ValueError if the folders are not splits of the same classes.
   """
   system, root = extras.load("fsspec.core", "gcs").url_to_fs(address)
-  paths = {os.fsencode(_last(path)): path for path in _folders(system, root)}
+  paths = {
+    os.fsencode(_base_name(path)): path for path in _folders(system, root)
+  }
 
   def inside(name: bytes) -> list[bytes]:
-    return [os.fsencode(_last(p)) for p in _folders(system, paths[name])]
+    return [os.fsencode(_base_name(p)) for p in _folders(system, paths[name])]
 
   chosen = surest_splits(os.fsencode(address), likely_splits([*paths], inside))
   parts = {TFDS_NAMES.get(s, s): paths[name] for s, name in chosen.items()}
@@ -134,23 +138,24 @@ def open_bucket(address: str) -> Splits:
   if "train" not in parts:
     raise ValueError(f"{address} has no train folder beside its other splits.")
   classes = _folders(system, parts["train"])
-  names = [_last(path) for path in classes]
+  names = [_base_name(path) for path in classes]
   if len(names) < 2:
     raise ValueError(
       f"{address} has {len(names)} class folders, and two or more are needed."
     )
   opened: dict[str, Source] = {}
   for split, path in parts.items():
-    if strange := {*map(_last, _folders(system, path))} - {*names}:
+    if strange := {*map(_base_name, _folders(system, path))} - {*names}:
       raise ValueError(
         f"{path} has the class {min(strange)!r}, which the train folder lacks."
       )
     listing = _listing(system, path, names)
-    opened[split] = BucketImages(f"{_last(root)}, {split}", names, listing)
+    opened[split] = BucketImages(f"{_base_name(root)}, {split}", names, listing)
   return opened
 
 
 def _listing(system: Any, folder: str, names: Sequence[str]) -> Listing:
+  """The images in the class folders of these names in a bucket's folder."""
   listing = Listing()
   for label, name in enumerate(names):
     inside = f"{folder}/{name}"
@@ -159,15 +164,17 @@ def _listing(system: Any, folder: str, names: Sequence[str]) -> Listing:
       below = path.removeprefix(f"{inside}/")
       if path.lower().endswith(_ENDINGS) and not is_byproduct(below.encode()):
         listing.files.append(system.unstrip_protocol(path))
-        listing.add(0, about["size"], label, path)
+        listing.add(start=0, size=about["size"], label=label, name=path)
   return listing
 
 
 def _folders(system: Any, path: str) -> list[str]:
+  """The paths of the folders in a bucket's folder, without by-products."""
   entries = system.ls(path, detail=True)
   paths = [e["name"].rstrip("/") for e in entries if e["type"] == "directory"]
-  return sorted(p for p in paths if not is_byproduct(_last(p).encode()))
+  return sorted(p for p in paths if not is_byproduct(_base_name(p).encode()))
 
 
-def _last(path: str) -> str:
+def _base_name(path: str) -> str:
+  """The last part of a path."""
   return path.rstrip("/").rpartition("/")[2]

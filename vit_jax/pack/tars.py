@@ -1,7 +1,7 @@
 """Lists the images in .tar files: WebDataset's, and ImageNet's own.
 
-The files are read through once for the places of their images, and then image
-by image.
+The files are read once from start to end, to list the places of their images;
+images are then read one by one.
 """
 
 import collections
@@ -14,16 +14,23 @@ import pathlib
 import tarfile
 from array import array
 from collections.abc import Collection, Iterator, Mapping
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from etils import epath
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading.folders import is_byproduct
 from vit_jax.pack import archives
-from vit_jax.pack.archives import IMAGES, MOST_TEXT, Hidden
+from vit_jax.pack.archives import IMAGES, MOST_TEXT, HiddenImages
 from vit_jax.pack.captioned import captions_in
-from vit_jax.pack.records import Listing, Records, Splits, numbered, split_of
+from vit_jax.pack.records import (
+  CaptionPlace,
+  Listing,
+  Records,
+  Splits,
+  number_names,
+  split_of,
+)
 from vit_jax.runtime.files import open_anywhere, read_regular
 from vit_jax.runtime.printable import say
 
@@ -42,17 +49,23 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
   file is not such an archive, or an image has neither a label nor a caption.
   """
   if (folder / _TRAIN).exists():
-    return _imagenet(folder, labels)
+    return _open_imagenet(folder, labels)
   paths = (p for p in folder.iterdir() if p.suffix == ".tar")
   files = sorted(p for p in paths if not is_byproduct(os.fsencode(p.name)))
   listings: dict[str, Listing] = {}
   lacks = _Lacks()
-  hidden = Hidden()
+  hidden = HiddenImages()
   for path in files:
     listing = listings.setdefault(split_of(path.name), Listing())
     listing.files.append(str(path))
-    for place, label, name, texts in _samples(path, lacks, hidden):
-      listing.add(*place, -1 if label is None else label, name, texts)
+    for sample in _read_samples(path, lacks, hidden):
+      listing.add(
+        start=sample.start,
+        size=sample.size,
+        label=-1 if sample.label is None else sample.label,
+        name=sample.name,
+        captions=sample.captions,
+      )
   hidden.say()
   for split, listing in listings.items():
     if not listing.label:
@@ -60,13 +73,15 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
   counts = set().union(*(listing.captions for listing in listings.values()))
   seen = sum(len(listing.label) for listing in listings.values())
   most = max(max(listing.label) for listing in listings.values())
-  has_captions = lacks.settled(has_labels=most >= 0, has_captions=any(counts))
+  has_captions = lacks.check_captions(
+    has_labels=most >= 0, has_captions=any(counts)
+  )
   if most < 0:
     names = []
     for listing in listings.values():
       listing.label = array("i", bytes(4 * len(listing.label)))
   else:
-    names = _lines(labels) if labels else numbered(most, seen, str(folder))
+    names = _lines(labels) if labels else number_names(most, seen, str(folder))
   if len(names) <= most:
     raise ValueError(
       f"{labels} has {len(names)} names, and there is an image of class {most}."
@@ -80,17 +95,17 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
 
 @dataclasses.dataclass
 class _Lacks:
-  """The first image without a label, and the first without captions."""
+  """Messages on the first image without a label, and without captions."""
 
   label: str = ""
   caption: str = ""
 
-  def settled(self, *, has_labels: bool, has_captions: bool) -> bool:
-    """Whether captions are packed: if all images have one.
+  def check_captions(self, *, has_labels: bool, has_captions: bool) -> bool:
+    """Returns whether captions are packed, which is so if all images have one.
 
-    Captions of a part of labelled images are left out, and a line says so.
-    Raises ValueError if some images have a label and others have none, or
-    images without a label have no caption.
+    If only some labelled images have captions, these are left out, and a line
+    says so. Raises ValueError if some images have a label and others have none,
+    or images without a label have no caption.
     """
     if has_labels and self.label:
       raise ValueError(self.label)
@@ -103,58 +118,73 @@ class _Lacks:
     return False
 
 
-_Sample = tuple[tuple[int, int], int | None, str, tuple[int, int, bool, int]]
+class _Sample(NamedTuple):
+  """An image of a WebDataset file.
+
+  Attributes:
+    start: The offset of the image in the file, in bytes.
+    size: The size of the image, in bytes.
+    label: Its class; None without a label.
+    name: The name of the image's file.
+    captions: The place of its captions, of size 0 if there are none.
+  """
+
+  start: int
+  size: int
+  label: int | None
+  name: str
+  captions: CaptionPlace
 
 
-def _samples(
-  path: epath.Path, lacks: _Lacks, hidden: Hidden
+def _read_samples(
+  path: epath.Path, lacks: _Lacks, hidden: HiddenImages
 ) -> Iterator[_Sample]:
-  """Yields ((start, size), label, name, texts) of a WebDataset file's images.
+  """Yields the images of a WebDataset file, with their labels and captions.
 
-  `texts` are those of `Listing.add`, and a size of 0 says that there are none.
   The members of a sample stand next to each other. As in WebDataset, their
-  names are equal up to the first dot of the last part, if that is the name of
-  a label: `x.jpg`, `x.seg.png` and `x.cls` are one sample. Else dots are part
+  names are equal up to the first dot of the last part, if a label has that
+  name: `x.jpg`, `x.seg.png` and `x.cls` are one sample. Otherwise dots are part
   of the names, and an image belongs to the label whose name without its ending
-  is the longest to begin its own: `0.1.png` to `0.1.cls`. Of the images of a
-  sample the one with the fewest dots is taken, `x.jpg` before `x.seg.png`.
-  Where no image of these names has a label, captions take its place.
+  is the longest one that begins its own: `0.1.png` to `0.1.cls`. Of the images
+  of a sample the one with the fewest dots is taken, `x.jpg` before `x.seg.png`.
+  If no image of these names has a label, captions take the label's place.
 
-  Raises ValueError for an image that has neither, or a label in either reading,
-  and for two images of a sample with equally many dots.
+  Raises ValueError for an image that has neither, for one that either reading
+  of its name gives a label, and for two images of a sample with equally many
+  dots.
   """
   with open_anywhere(path) as file, archives.open_archive(file, path) as tar:
-    for key, group in itertools.groupby(
-      archives.members(tar, path, hidden), _key
-    ):
+    visible = archives.members(tar, path, hidden)
+    for key, group in itertools.groupby(visible, _key):
       members = {member.name: member for member in group if member.isfile()}
       images = [name for name in members if name.lower().endswith(IMAGES)]
       if not images:
         continue
       labels = _labels(tar, members, key, path)
-      stems = labels or _stems(members, key)
-      chosen = _chosen(images, stems, path)
+      stems = labels or _stems_of_captions(members, key)
+      chosen = _choose_images(images, stems, path)
       names = {name: stem for stem, name in chosen.items()}
       for name in filter(names.__contains__, images):
         stem = names[name]
-        texts, why = _texts(tar, members, stem)
+        captions, why = _find_captions(tar, members, stem)
         if why:
           lacks.caption = lacks.caption or f"{path}: {name} {why}."
         label = labels.get(stem)
         if label is None:
           lacks.label = lacks.label or f"{path}: {name} has no label{_LABEL}."
-        yield (
-          (members[name].offset_data, members[name].size),
-          label,
-          name,
-          texts,
+        yield _Sample(
+          start=members[name].offset_data,
+          size=members[name].size,
+          label=label,
+          name=name,
+          captions=captions,
         )
 
 
-def _chosen(
+def _choose_images(
   images: list[str], stems: Collection[str], path: epath.Path
 ) -> dict[str, str]:
-  """The image of each stem that has one; raises ValueError as `_samples`."""
+  """The image of each stem; raises ValueError as `_read_samples` does."""
   chosen: dict[str, str] = {}
   for name in sorted(images, key=lambda name: name.count(".")):
     begins = [stem for stem in stems if name.startswith(f"{stem}.")]
@@ -172,24 +202,26 @@ def _chosen(
   return chosen
 
 
-def _stems(members: Mapping[str, tarfile.TarInfo], key: str) -> list[str]:
+def _stems_of_captions(
+  members: Mapping[str, tarfile.TarInfo], key: str
+) -> list[str]:
   """The names, without endings, of files that may have captions.
 
-  If there is one of the key itself, the others are passed over.
+  If one has the name of the key itself, it is the only one.
   """
   split = (name.rpartition(".") for name in members)
   stems = [stem for stem, _, ending in split if ending in _CAPTIONS]
   return [key] if key in stems else stems
 
 
-def _texts(
+def _find_captions(
   tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], stem: str
-) -> tuple[tuple[int, int, bool, int], str]:
-  """Where the captions of a sample are, and why there are none.
+) -> tuple[CaptionPlace, str]:
+  """The place of a sample's captions, and the reason if there are none.
 
   Of two files, the one with more captions is taken.
   """
-  place = (0, 0, False, 0)
+  place = CaptionPlace(start=0, size=0, is_json=False, num_captions=0)
   why = f"has no caption{_TEXTS}"
   for ending in _CAPTIONS:
     member = members.get(f"{stem}.{ending}")
@@ -201,10 +233,14 @@ def _texts(
     except ValueError as error:
       why = f"has no caption: {stem}.{ending} {error}"
       continue
-    if count > place[3]:
-      is_json = ending == "json"
-      place = member.offset_data, member.size, is_json, count
-  return place, "" if place[3] else why
+    if count > place.num_captions:
+      place = CaptionPlace(
+        start=member.offset_data,
+        size=member.size,
+        is_json=ending == "json",
+        num_captions=count,
+      )
+  return place, "" if place.num_captions else why
 
 
 def _key(member: tarfile.TarInfo) -> str:
@@ -221,7 +257,8 @@ def _labels(
 ) -> dict[str, int]:
   """The labels of members with equal keys, by the name without its ending.
 
-  If the key itself has a label, the others are passed over.
+  If the key itself has a label, it is the only one. Raises ValueError for an
+  image that may belong to it or to another label.
   """
   files: dict[str, list[str]] = collections.defaultdict(list)
   for name in members:
@@ -251,15 +288,19 @@ def _labels(
 
 
 def _label(file: IO[bytes], ending: str, source: str) -> int | None:
-  """The label in a .cls file, or in a .json file under "label" or "cls"."""
+  """The label in a .cls file, or in a .json file under "label" or "cls".
+
+  It is None if a .json file has none. Raises ValueError if it is no class
+  number.
+  """
   try:
     value: Any = json.loads(file.read(MOST_TEXT))
     if ending == "json":
       value = value.get("label", value.get("cls"))
       if value is None:
         return None
-    whole = 0 <= value < 2**31 and int(value) == value
-    if isinstance(value, bool) or not whole:
+    is_number = 0 <= value < 2**31 and int(value) == value
+    if isinstance(value, bool) or not is_number:
       raise ValueError
     return int(value)
   except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -268,10 +309,11 @@ def _label(file: IO[bytes], ending: str, source: str) -> int | None:
     ) from error
 
 
-def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
+def _open_imagenet(folder: epath.Path, labels: str | None) -> Splits:
+  """Opens the splits of ImageNet's own archives; raises as `open_tars`."""
   train = Listing(files=[str(folder / _TRAIN)])
   names: list[str] = []
-  hidden = Hidden()
+  hidden = HiddenImages()
   path = folder / _TRAIN
   with open_anywhere(path) as file, archives.open_archive(file, path) as tar:
     # The outer file lists the classes in any order.
@@ -298,15 +340,21 @@ def _imagenet(folder: epath.Path, labels: str | None) -> Splits:
       "WordNet id of each image, one per line, in the order of their names; "
       "or move it elsewhere."
     )
-  splits["validation"] = _validation(folder, names, labels)
+  splits["validation"] = _open_validation(folder, names, labels)
   return splits
 
 
-def _validation(folder: epath.Path, names: list[str], labels: str) -> Records:
+def _open_validation(
+  folder: epath.Path, names: list[str], labels: str
+) -> Records:
+  """Opens ImageNet's validation images, with labels from a file.
+
+  Raises ValueError if the file does not fit the images.
+  """
   listing = Listing(files=[str(folder / _VAL)])
   path = folder / _VAL
   with open_anywhere(path) as file, archives.open_archive(file, path) as tar:
-    hidden = Hidden()
+    hidden = HiddenImages()
     files = filter(tarfile.TarInfo.isfile, archives.members(tar, path, hidden))
     members = sorted(files, key=_name)
   hidden.say()
@@ -329,6 +377,7 @@ def _validation(folder: epath.Path, names: list[str], labels: str) -> Records:
 
 
 def _lines(path: str) -> list[str]:
+  """The lines of a file, without spaces around them."""
   content = read_regular(epath.Path(path).expanduser())
   lines = content.decode().splitlines()
   return [line.strip() for line in lines]

@@ -1,8 +1,8 @@
 """Writes splits as shards of ArrayRecord, with TFDS's description of them.
 
-Which image goes into which shard follows from the seed alone, and a shard
-appears when it is complete, with a note of what it holds. So a command that is
-started again makes only the missing ones. While it runs, memory holds the order
+The seed alone decides which image goes into which shard, and a shard appears
+when it is complete, with a note on its contents. So a command that is started
+again writes only the missing shards. While it runs, memory holds the order
 of the images and one shard's ids for each process.
 """
 
@@ -30,7 +30,7 @@ from vit_jax.pack.shards import Encoding
 from vit_jax.runtime.printable import counted, say
 
 _UNREADABLE = "unreadable.txt"
-_TEXTS = (".json", ".txt")  # Endings of the files of a description.
+_TEXTS = (".json", ".txt")  # Endings of the files of TFDS's description.
 _SAMPLE_SIZE = 32  # Images of a split, whose mean size decides on its shards.
 
 
@@ -44,7 +44,7 @@ def pack(
   shard_bytes: int = 2**27,
   workers: int | None = None,
 ) -> None:
-  """Packs splits into a folder, or finishes one that was begun.
+  """Packs splits into a folder, or finishes a packing that was begun.
 
   The arguments are those of the command, with TFDS's names of the splits; `out`
   may be in a bucket, and a shard has about `shard_bytes`. Raises ValueError if
@@ -63,9 +63,11 @@ def pack(
     split: [shards.file_name(name, split, k, count) for k in range(count)]
     for split, count in counts.items()
   }
-  remade = notes.settle_plan(folder, plan, itertools.chain(*files.values()))
-  if remade:
-    _say(remade)
+  damage_line = notes.settle_plan(
+    folder, plan, itertools.chain(*files.values())
+  )
+  if damage_line:
+    _say(damage_line)
   notes.remove_drafts(folder)
   digest = notes.digest(plan)
   for split, source in splits.items():
@@ -73,10 +75,16 @@ def pack(
     _say(f"{split:<11}{counted(len(source), 'image')} in {files_of_split}")
     parts = np.array_split(_order(source, seed), counts[split])
     job = shards.SplitJob(
-      source, encoding, folder, name, split, counts[split], digest
+      source=source,
+      encoding=encoding,
+      folder=folder,
+      name=name,
+      split=split,
+      count=counts[split],
+      plan=digest,
     )
-    trust_older = remade is None
-    _write_split(job, parts, trust_older, processes)
+    trust_older = damage_line is None
+    _write_split(job, parts, trust_older=trust_older, processes=processes)
   _describe(folder, name, splits, files)
 
 
@@ -139,14 +147,16 @@ def _write_split(
   trust_older: bool,
   processes: int,
 ) -> None:
-  """Writes the shards that are missing, or are not as they were packed."""
+  """Writes the shards that are missing, and those that have changed."""
   count = job.count
   places = [(job.path(k), job.note_path(k)) for k in range(count)]
   names = {path.name for path in job.folder.iterdir()}
   if there := sum(shard.name in names for shard, _ in places):
     _say(f"{'':<11}{there} files are there; comparing their checksums")
   missing = []
-  states = notes.whole(places, job.plan, trust_older, processes)
+  states = notes.compare_shards(
+    places, job.plan, trust_older=trust_older, processes=processes
+  )
   for k, (is_whole, damage) in enumerate(states):
     if damage:
       _say(damage)
@@ -159,8 +169,8 @@ def _write_split(
   written = shards.write_missing(
     min(processes, len(missing)), job, parts, missing
   )
-  for done, _ in enumerate(written, 1):
-    _say(f"{'':<11}{done} of {len(missing)} written")
+  for number, _ in enumerate(written, 1):
+    _say(f"{'':<11}{number} of {len(missing)} written")
 
 
 def _order(source: Source, seed: int) -> np.ndarray:
@@ -197,22 +207,24 @@ def _describe(
     unreadable += lost
     if lost and not classes.sum():
       without.append(split)
-    for line in _one_based(splits[split], split, classes.sum(axis=0)):
+    counts = classes.sum(axis=0)
+    for line in _one_based_lines(splits[split], split, counts):
       _say(line)
+    more = f"; {len(lost):,} unreadable" if lost else ""
     _say(
-      f"{split:<11}{_counts(splits[split], classes.sum(axis=0))}, "
-      f"{num_bytes / 2**20:,.0f} MiB"
-      + (f"; {len(lost):,} unreadable" if lost else "")
+      f"{split:<11}{_count_words(splits[split], counts)}, "
+      f"{num_bytes / 2**20:,.0f} MiB{more}"
     )
   if without:
-    raise ValueError(_without_images(folder, without, unreadable))
-  texts = _metadata(name, next(iter(splits.values())), lengths, files)
+    raise ValueError(_report_unreadable(folder, without, unreadable))
+  texts = _description_files(name, next(iter(splits.values())), lengths, files)
   if unreadable:
     texts[_UNREADABLE] = ("\n".join(unreadable) + "\n").encode()
     _say(f"The unreadable images are listed in {folder / _UNREADABLE}.")
   else:
     (folder / _UNREADABLE).unlink(missing_ok=True)
-  # The shards come last: each needs a line, so it is noticed if some are lost.
+  # Lines on the shards come last; each shard needs one, so a lost end is
+  # noticed.
   described = {k: hashlib.sha256(v).hexdigest() for k, v in texts.items()}
   sums = {**described, **notes.sums(folder), **sums}
   lines = "".join(f"{digest}  {file}\n" for file, digest in sums.items())
@@ -222,10 +234,13 @@ def _describe(
   _say(f"Train on it with --config.data.dir={folder}")
 
 
-def _without_images(
+def _report_unreadable(
   folder: epath.Path, splits: list[str], unreadable: list[str]
 ) -> str:
-  """Says why there is nothing to read, and lists it all in a file."""
+  """Lists unreadable images in a file.
+
+  Returns the message for splits none of whose images could be packed.
+  """
   text = "\n".join(unreadable) + "\n"
   notes.publish(io.BytesIO(text.encode()), folder / _UNREADABLE)
   return (
@@ -235,7 +250,9 @@ def _without_images(
   )
 
 
-def _one_based(source: Source, split: str, counts: np.ndarray) -> list[str]:
+def _one_based_lines(
+  source: Source, split: str, counts: np.ndarray
+) -> list[str]:
   """A line if only class 0 has no image: labels probably count from 1."""
   if split != "train" or len(counts) < 3:
     return []
@@ -248,7 +265,7 @@ def _one_based(source: Source, split: str, counts: np.ndarray) -> list[str]:
   return [line]
 
 
-def _counts(source: Source, classes: np.ndarray) -> str:
+def _count_words(source: Source, classes: np.ndarray) -> str:
   """The numbers of images, of each class and of captions, in words."""
   parts = [counted(int(classes.sum()), "image")]
   if source.class_names:
@@ -261,7 +278,7 @@ def _counts(source: Source, classes: np.ndarray) -> str:
   return ", ".join(parts)
 
 
-def _metadata(
+def _description_files(
   name: str,
   source: Source,
   lengths: Mapping[str, tuple[list[int], int]],
@@ -270,8 +287,8 @@ def _metadata(
   """The files of TFDS's description, by name.
 
   Args:
-    lengths: The numbers of examples in a split's shards, and its bytes.
-    files: Names of a split's shards.
+    lengths: The numbers of examples in each split's shards, and its bytes.
+    files: The names of each split's shards.
   """
   with tempfile.TemporaryDirectory() as folder:
     draft = epath.Path(folder)
@@ -305,4 +322,5 @@ def _metadata(
 
 
 def _say(line: str) -> None:
+  """Prints a line to standard output."""
   say(line, sys.stdout)

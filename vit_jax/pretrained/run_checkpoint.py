@@ -157,7 +157,7 @@ class Added:
 
     Raises ValueError if the base is not the one that the run was trained on.
     """
-    settings = descriptions.recorded(self.description).lora
+    settings = descriptions.recorded_settings(self.description).lora
     digests: dict[str, str] = {}
     trained = dict(self.read())
     leaves = transfer.leaves(
@@ -196,7 +196,7 @@ class _Saved:
 
   def open_task(self, user_task: str | type[Task] | None) -> Task:
     """The run's task; `user_task` is the user's own, if there is one."""
-    loss = descriptions.recorded(self.description).loss
+    loss = descriptions.recorded_settings(self.description).loss
     with _blame_description(self.workdir, self.step):
       described = {**self.description, "calibration": self.fitted}
       task = choose.saved(described, loss, user_task)
@@ -207,7 +207,7 @@ class _Saved:
 
   def restore(self, shapes: Any) -> Any:
     """The parameters, or their average, laid out on the devices as `shapes`."""
-    averaged = bool(descriptions.recorded(self.description).ema_decay)
+    averaged = bool(descriptions.recorded_settings(self.description).ema_decay)
     with _open_checkpoints(self.workdir) as checkpoints:
       return checkpoints.restore_params(self.step, shapes, averaged=averaged)
 
@@ -246,7 +246,7 @@ def _trained_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
 def _lora_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
   """The shapes of the parameters that a run with LoRA trains."""
   shape = descriptions.preprocessing(description).image_shape
-  settings = descriptions.recorded(description).lora
+  settings = descriptions.recorded_settings(description).lora
   params_init = make_params_init(model, shape)
   key = jax.random.key(0)
   parts = Parts.of(model, lambda: jax.eval_shape(params_init, key))

@@ -1,7 +1,8 @@
 """Objects on Google Cloud Storage, for runs whose workdir is gs://bucket/run.
 
-epath reads and writes whole objects. What it lacks is here: adding to an
-object, writing one only if nobody else has, and saying why access failed.
+epath reads and writes whole objects. This module adds what it lacks: to append
+to an object, to write one only if nobody else has, and to say why access
+failed.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from etils import epath
 
 from vit_jax.runtime import extras
 
-_PATIENCE = 30  # Seconds for which a failed request is retried.
+_PATIENCE = 30  # Seconds during which a failed request is retried.
 _ROLES = "Storage Object User (roles/storage.objectUser) and "
 _ROLES += "Storage Legacy Bucket Reader (roles/storage.legacyBucketReader)"
 
@@ -38,6 +39,7 @@ def blob(address: Any) -> Any:
 
 @functools.cache
 def _client() -> Any:
+  """The client of Google Cloud Storage; raises as `blob` does."""
   extras.load("gcsfs", "gcs")
   storage = extras.load("google.cloud.storage", "gcs")
   auth = extras.load("google.auth.exceptions", "gcs")
@@ -61,14 +63,15 @@ def status(error: BaseException) -> int | None:
 
 
 class LibraryError(Exception):
-  """Another library's error, of whatever kind; it was raised from that."""
+  """An error of any kind that another library raised; it is the cause."""
 
 
 @contextlib.contextmanager
-def answering(path: Any) -> Iterator[None]:
-  """Gives errors of a store's libraries one class; a local path has its own.
+def as_library_error(path: Any) -> Iterator[None]:
+  """Raises a `LibraryError` for any error of a store's libraries.
 
-  Faults of ours are thus told from what a store says.
+  So they can be told from errors in our own code. Errors on a local path, and
+  OSError and ValueError, are raised as they are.
   """
   try:
     yield
@@ -82,7 +85,7 @@ def answering(path: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_os_error(what: str = "") -> Iterator[None]:
-  """Raises an OSError for any error: one line, which begins with `what`."""
+  """Raises an OSError for any error, of one line that begins with `what`."""
   try:
     yield
   except Exception as error:
@@ -107,7 +110,10 @@ def cause(error: BaseException) -> BaseException:
 
 
 def names(folder: epath.Path) -> list[str]:
-  """Names of the folders in a folder, from gs:// itself: epath may be stale."""
+  """The names of the folders in a folder.
+
+  On gs:// the store itself is asked, as epath may be out of date.
+  """
   if not is_address(folder):
     return [path.name for path in folder.iterdir()]
   blobs, prefix = _list_below(folder, delimiter="/")
@@ -129,7 +135,7 @@ def sizes(folder: epath.Path) -> dict[str, int]:
 
 
 def _list_below(folder: epath.Path, **options: Any) -> tuple[Any, str]:
-  """The objects below an address, and what their names begin with."""
+  """The objects below an address, and the prefix of their names."""
   prefix = f"{blob(folder).name.rstrip('/')}/"
   bucket = blob(folder).bucket
   return bucket.list_blobs(prefix=prefix, retry=retry(), **options), prefix
@@ -180,23 +186,23 @@ def check(workdir: str, *, writes: bool, name: str = "workdir") -> None:
 
 
 def _check_bucket(workdir: str, writes: bool, what: str) -> None:
-  """`check` of an address: tries each permission that a run needs."""
+  """Tries each permission that a run needs on an address; raises as `check`."""
   name, _, key = workdir.removeprefix("gs://").partition("/")
   if not workdir.startswith("gs://") or not name or not key.strip("/"):
     needed = "must be a local folder or gs://bucket/folder."
     raise ValueError(f"{what} {workdir} {needed}")
   probe = blob(f"{workdir.rstrip('/')}/probe_{jax.process_index()}")
-  again = {"retry": retry()}
-  some = {"prefix": key, "max_results": 1, **again}
+  options = {"retry": retry()}
+  some = {"prefix": key, "max_results": 1, **options}
   steps = {
-    "storage.buckets.get": lambda: probe.bucket.reload(**again),
+    "storage.buckets.get": lambda: probe.bucket.reload(**options),
     "storage.objects.list": lambda: [*probe.bucket.list_blobs(**some)],
   }
   if writes:
     steps |= {
-      "storage.objects.create": lambda: probe.upload_from_string("", **again),
-      "storage.objects.get": lambda: probe.download_as_bytes(**again),
-      "storage.objects.delete": lambda: probe.delete(**again),
+      "storage.objects.create": lambda: probe.upload_from_string("", **options),
+      "storage.objects.get": lambda: probe.download_as_bytes(**options),
+      "storage.objects.delete": lambda: probe.delete(**options),
     }
   for permission, step in steps.items():
     try:

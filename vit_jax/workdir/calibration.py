@@ -1,7 +1,7 @@
 """The temperatures of a run's checkpoints: WORKDIR/calibration.jsonl.
 
-Each line has the checkpoint's step, the digest of its description, and what was
-fitted. A checkpoint that was written anew has another digest, so that it does
+Each line has the checkpoint's step, the digest of its description, and the
+fitted values. A checkpoint that was written anew has another digest, so it does
 not take the temperatures of the one before.
 """
 
@@ -14,7 +14,7 @@ from vit_jax.workdir.rows import Row, parse_rows, read, replace, to_line
 
 FILE = "calibration.jsonl"
 _KEPT = ("temperature", "threshold")
-_MOST = 1e3  # The highest temperature that is read; its inverse is the lowest.
+_MOST = 1e3  # The highest temperature that is valid; its inverse is the lowest.
 
 
 def record(
@@ -26,25 +26,27 @@ def record(
   """
   path = epath.Path(workdir) / FILE
   digest = description["digest"]
-  others = [
-    row
-    for row in parse_rows(read(path), _is_valid).rows
-    if row["digest"] != digest
-  ]
+  before = parse_rows(read(path), _is_valid).rows
+  others = [row for row in before if row["digest"] != digest]
   rows = [*others, {"step": step, "digest": digest, **values}]
   replace(path, b"".join(map(to_line, rows)))
   return str(path)
 
 
 class Found(NamedTuple):
-  """The calibration of a checkpoint, empty if it has none, and lines on it."""
+  """The calibration of a checkpoint, and lines on it.
+
+  Attributes:
+    fitted: The fitted values by their keys; empty without a calibration.
+    notes: Lines on the calibration, and on broken lines of the file.
+  """
 
   fitted: dict[str, Any]
   notes: tuple[str, ...]
 
 
 def find(workdir: str, description: Mapping[str, Any]) -> Found:
-  """The calibration of a checkpoint; broken lines are left out, with a line.
+  """Finds the calibration of a checkpoint; leaves out broken lines of the file.
 
   Raises OSError if the file cannot be read.
   """
@@ -77,6 +79,7 @@ def check_count(workdir: str, fitted: Mapping[str, Any], takes: int) -> None:
 
 
 def _is_valid(row: Row) -> bool:
+  """Whether a row has a digest, temperatures, and a valid threshold if any."""
   temperature = row.get("temperature")
   return (
     isinstance(row.get("digest"), str)
@@ -88,5 +91,6 @@ def _is_valid(row: Row) -> bool:
 
 
 def _is_between(value: Any, low: float, high: float) -> bool:
+  """Whether a JSON value is a number from `low` to `high`."""
   is_number = isinstance(value, float | int) and not isinstance(value, bool)
   return is_number and low <= value <= high

@@ -3,8 +3,8 @@
 `workdir/checkpoints/<step>/` holds `params`, `opt_state`, `averaged_params` if
 the run averages, `objective_state` if its objective has one, and a
 `description` (description.py), so that evaluating the run and going on with it
-need nothing else. Whatever is read is compared with
-the checksums in the description. Kept are the newest checkpoints and the best.
+need nothing else. All arrays that are read are compared with the checksums in
+the description. The newest checkpoints and the best one are kept.
 """
 
 import concurrent.futures
@@ -35,16 +35,20 @@ went on from an older one.
 class Checkpoints(CheckpointReader):
   """The checkpoints of one run, to be saved and read.
 
-  Saving returns at once and goes on in the background; `close` waits for it.
+  `save` returns at once, and saving goes on in the background; `close` waits
+  for it.
 
   Args:
     workdir: The run's folder, local or an address such as gs://bucket/run.
     keep_last: How many of the newest checkpoints to keep, beside the best.
-    read_only: Never write to the folder, to which another process may write.
-    keys: The metrics that may be the score by which the best is found; the
-      first that an evaluation has is.
-    key_of: The metric that is the score, from the description of a run that is
-      only read; by default the one that it names, or `keys`.
+    read_only: Whether nothing is written to the folder, to which another
+    process
+      may write.
+    keys: The metrics that may be the score by which the best checkpoint is
+      found; the score is the first of them that an evaluation has.
+    key_of: A function from the description of a run that is only read to the
+      metric that is its score; by default the metric that the description
+      names, or `keys`.
     described: The descriptions that have been read already, by their steps.
   """
 
@@ -82,10 +86,10 @@ class Checkpoints(CheckpointReader):
   ) -> str | None:
     """Begins to save the state after `step` steps.
 
-    The checksums are added to the description. `metrics` are the evaluation
-    after this step, if there was one. A save that fails raises nothing: what
-    went wrong with it, or with the previous one, which ran in the background,
-    is returned in one line; None if nothing did. Checkpoints saved earlier are
+    The checksums are added to the description. `metrics` are those of the
+    evaluation after this step, if there was one. A save that fails raises
+    nothing: a line on what went wrong with it, or with the previous one, which
+    ran in the background, is returned, or None. Checkpoints saved earlier are
     unharmed.
     """
     trees = items(state)
@@ -99,14 +103,14 @@ class Checkpoints(CheckpointReader):
         raise ValueError(f"there is one of step {self.latest_step} already")
       finish = orbax_files.begin(self._path_of_step(step), trees, description)
     except Exception as error:  # Orbax raises errors of all kinds.
-      return self._not_saved(step, error)
+      return self._note_failure(step, error)
     done = concurrent.futures.Future[Any]()
     self._saving = step, done
 
     def run() -> None:
       try:
         finish(metrics)
-        done.set_result(self._keep({**self._steps, step: score}))
+        done.set_result(self._delete_old({**self._steps, step: score}))
       except BaseException as error:
         done.set_exception(error)
 
@@ -114,27 +118,30 @@ class Checkpoints(CheckpointReader):
     threading.Thread(target=run, daemon=True).start()
     return problem
 
-  def _keep(self, scores: dict[int, float | None]) -> dict[int, float | None]:
-    """Deletes what need not be kept, and returns the rest."""
+  def _delete_old(
+    self, scores: dict[int, float | None]
+  ) -> dict[int, float | None]:
+    """Deletes checkpoints that are not kept; returns the scores of the rest."""
     keep = {*sorted(scores)[-self._keep_last :], orbax_files.best(scores)}
     for old in scores.keys() - keep if jax.process_index() == 0 else ():
       orbax_files.delete(self._path_of_step(old))
     return {step: scores[step] for step in scores.keys() & keep}
 
   def wait(self) -> str | None:
-    """Waits until the last save is on disk; returns what went wrong with it."""
+    """Waits until the last save is on disk; returns a line if it failed."""
     if self._saving is None:
       return None
     step, done = self._saving
     try:
       self._steps = done.result()
     except Exception as error:
-      return self._not_saved(step, error)
+      return self._note_failure(step, error)
     finally:
       self._saving = None
     return None
 
-  def _not_saved(self, step: int | None, error: Exception) -> str:
+  def _note_failure(self, step: int | None, error: Exception) -> str:
+    """Notes that a save failed, and returns the line on it."""
     self._failed = True
     why = bucket.reason(error)
     self._problem = f"the checkpoint of step {step} could not be saved ({why})"
@@ -194,7 +201,7 @@ def is_run(path: str) -> bool:
 
 
 def open_run(workdir: str, key_of: KeyOf | None = None) -> Checkpoints:
-  """The checkpoints of a run, to be read only; `key_of` as for `Checkpoints`.
+  """Opens a run's checkpoints, to be read only; `key_of` as for `Checkpoints`.
 
   Raises ValueError if the folder holds none, and OSError if it cannot be read.
   """
@@ -209,7 +216,7 @@ def open_run(workdir: str, key_of: KeyOf | None = None) -> Checkpoints:
 
 
 def latest_described(workdir: str) -> dict[int, dict[str, Any]]:
-  """A folder's newest good description, by its step; {} without checkpoint."""
+  """A folder's newest good description, by its step; {} without checkpoints."""
   if not is_run(workdir):
     return {}
   with contextlib.closing(open_run(workdir)) as checkpoints:

@@ -1,6 +1,6 @@
 """Reads a run's checkpoints; `checkpoint.Checkpoints` also saves them.
 
-Whatever fails is told in one line, which says whether a checkpoint is damaged
+Any failure is reported in one line, which says whether a checkpoint is damaged
 or cannot be read just now.
 """
 
@@ -20,7 +20,7 @@ from vit_jax.workdir.description import checksums, named_leaves, verify_digest
 
 T = TypeVar("T")
 KeyOf = Callable[[dict[str, Any]], str]
-"""Says which metric is a run's score, from one of its descriptions."""
+"""A function from a run's description to the metric that is its score."""
 _RETRY_AFTER = (1, 4)  # Seconds between attempts to read.
 # Statuses with which TensorStore reports bytes that are gone or do not decode.
 _STATUSES = (
@@ -70,7 +70,7 @@ class CheckpointReader:
     self._descriptions: dict[int, dict[str, Any]] = {}  # By step, once read.
     self._steps_folder = folder = self.folder / "checkpoints"
     try:
-      with bucket.answering(folder):
+      with bucket.as_library_error(folder):
         if not read_only:
           orbax_files.prepare(folder)
         # With their scores, if more will be saved.
@@ -100,16 +100,18 @@ class CheckpointReader:
     scores = self._steps
     if self._read_only:
       newest = self.newest_description()
-      if newest and self._key_of:
-        self._keys = (self._key_of(newest[1]),)
-      elif newest and "score" in newest[1]:
-        self._keys = (newest[1]["score"],)
+      if newest is not None:
+        _, description = newest
+        if self._key_of:
+          self._keys = (self._key_of(description),)
+        elif "score" in description:
+          self._keys = (description["score"],)
       scores = self._scores()
     best = orbax_files.best(scores)
     return self.latest_step if best is None else best
 
   def _scores(self) -> dict[int, float | None]:
-    """The scores of the checkpoints, by step; notes those that are damaged."""
+    """The scores of the checkpoints, by step; adds notes on damaged ones."""
     scores: dict[int, float | None] = {}
     for step in self._steps:
       try:
@@ -125,9 +127,10 @@ class CheckpointReader:
     return self._steps_folder / str(step)
 
   def choose(self, step: int | None = None, best: bool = False) -> int:
-    """The step of a checkpoint: the given, the best or the newest.
+    """The step of a checkpoint: the given one, the best or the newest.
 
-    Raises ValueError if there is no checkpoint, or none of this step.
+    Raises ValueError if there is no checkpoint, or none of this step, or both a
+    step and the best are asked for.
     """
     steps = self.all_steps
     if not steps:
@@ -142,7 +145,7 @@ class CheckpointReader:
     return step
 
   def describe(self, step: int) -> dict[str, Any]:
-    """The description that was saved at `step`; raises as `attempt`."""
+    """The description that was saved at `step`; raises as `attempt` does."""
 
     def read() -> dict[str, Any]:
       description = orbax_files.read_description(self._path_of_step(step))
@@ -184,7 +187,7 @@ class CheckpointReader:
     return self._restore(step, {item: shapes})[item]
 
   def _restore(self, step: int, shapes: dict[str, Any]) -> Any:
-    """The arrays of some items, after comparing them with their checksums."""
+    """The arrays of some items, once compared with their checksums."""
     description = self.describe(step)
     saved = description["checksums"]
     self._check_arrays(step, saved, shapes)
@@ -220,10 +223,11 @@ class CheckpointReader:
       )
 
   def _read(self, step: int, read: Callable[[], Any]) -> Any:
-    """Calls `read` and turns any failure into a one-line error."""
+    """Calls `read` for a checkpoint, as `attempt` does."""
     name = f"checkpoint {step} of {self.folder}"
 
-    def was_deleted() -> bool:  # That begins with what makes it a checkpoint.
+    # Deletion begins with the file, or name, that makes it a checkpoint.
+    def was_deleted() -> bool:
       return self._read_only and not orbax_files.is_whole(
         self._path_of_step(step)
       )
@@ -232,7 +236,7 @@ class CheckpointReader:
 
 
 def items(state: TrainState) -> dict[str, Any]:
-  """The trees to save of a state, by name; the folder's name is its step."""
+  """The trees of a state that are saved, by name; its step names the folder."""
   names = ("params", "opt_state", "averaged_params", "objective_state")
   trees = {name: getattr(state, name) for name in names}
   return {name: tree for name, tree in trees.items() if tree is not None}
@@ -241,10 +245,11 @@ def items(state: TrainState) -> dict[str, Any]:
 def attempt(
   read: Callable[[], T], name: str, was_deleted: Callable[[], bool]
 ) -> T:
-  """Calls `read`, and puts into one line why a checkpoint cannot be read.
+  """Calls `read`, and says in one line why a checkpoint cannot be read.
 
-  That is an OSError, a ValueError on what is in its files, or an error of Orbax
-  or a store. Any other is a fault of our own, and comes out as it is.
+  `read` may raise OSError, ValueError for the content of files, or
+  `bucket.LibraryError` for an error of Orbax or a store. Any other error is a
+  fault of our own, and is raised as it is.
 
   Trouble that may pass, such as a lost network, is retried; not on several
   hosts, though, as they would fall out of step. Raises DamagedError if the
@@ -265,7 +270,7 @@ def attempt(
           f"{name} is damaged, or of another version ({why}): choose another "
           "step, or move its folder away."
         ) from error
-      # Asked only now, as the answer starts JAX, which hosts join before that.
+      # The count is asked for only now: that starts JAX, and hosts join before.
       seconds = next(waits, None) if jax.process_count() == 1 else None
       if seconds is None:
         raise OSError(
@@ -275,14 +280,14 @@ def attempt(
 
 
 def again_if_deleted(call: Callable[[], T], tell: Callable[[str], None]) -> T:
-  """Calls `call`, and again where its checkpoint was deleted meanwhile.
+  """Returns `call()`, which is called again if its checkpoint was deleted.
 
-  Every reader of a run that goes on reads through here. `call` chooses a
+  All readers of a run that may go on use this function. `call` chooses a
   checkpoint, opens it and reads what is needed, so another call takes the next
-  newest or best one. `tell` is called with a line on each that is gone. Raises
-  ValueError if the next call finds none that fits, as where `call` asks for one
-  by its step, and DeletedError on several hosts, which would read different
-  checkpoints.
+  newest or best one. `tell` is called with a line on each deleted checkpoint.
+  Raises ValueError if the next call finds none that fits, as where `call` asks
+  for one by its step, and DeletedError on several hosts, which would read
+  different checkpoints.
   """
   gone = ""
   while True:

@@ -1,8 +1,8 @@
 """A checkpoint's description of its run: a JSON object with a digest.
 
 It holds the configuration, the model, the class names, the position of the
-data iterator and the checksums of all arrays, which are computed on the devices
-that hold them. The digest of all these detects damage.
+data iterator, and the checksums of all arrays, which are computed on the
+devices that hold the arrays. The digest of all these detects damage.
 """
 
 import dataclasses
@@ -35,13 +35,13 @@ from vit_jax.training.settings import LoraSettings, LossSettings
 if TYPE_CHECKING:
   from vit_jax.data.transforming.sizes import AnySize
 
-_ELEMENTS = 1 << 16  # So many of an array are summed at a time.
-# Facts about data and teacher that the configuration does not tell.
+_ELEMENTS = 1 << 16  # Elements of an array that are summed at a time.
+# Keys of facts about data and teacher that are not in the configuration.
 _DATA_KEYS = ("class_names", "train_examples", "targets", "task", "teacher")
-# Keys that every reader of a description needs, and what they hold.
+# Keys that every reader of a description needs, and the types of their values.
 _NEEDED = {"config": dict, "model": dict, "class_names": list}
 _NEEDED |= {"checksums": dict}
-# The same of keys that some runs have.
+# Keys that only some runs have, and the types of their values.
 _OTHERS = {"targets": dict, "base": dict, "teacher": dict, "files": dict}
 _OTHERS |= {"data_iterator": dict, "task": str, "score": str}
 _JSON = {dict: "JSON object", list: "list", str: "text"}
@@ -73,12 +73,13 @@ _FREE_KEYS = (
   "data.eval_split",
   "teacher.source",
 )
-# Their names begin those of others: attention_dtype changes what is learned.
+# Compared as whole names, since these begin others: attention_dtype changes
+# what is learned.
 _FREE_OF_MODEL = {f"model.{name}" for name in EXECUTION}
 
 
 @dataclasses.dataclass(frozen=True)
-class Recorded(Section):
+class RecordedSettings(Section):
   """The part of a run's configuration that is needed to use its model."""
 
   image_size: Sides = setting((224, 224), "Height and width.", must=SIDES)
@@ -90,23 +91,26 @@ class Recorded(Section):
   lora: LoraSettings = section(LoraSettings)
 
 
-def recorded(description: Mapping[str, Any]) -> Recorded:
-  """Reads the recorded part from a checkpoint's description."""
+def recorded_settings(description: Mapping[str, Any]) -> RecordedSettings:
+  """The part of a run's configuration that is needed to use its model.
+
+  It is read from a checkpoint's description; raises ValueError for bad values.
+  """
   config = description["config"]
-  names = [field.name for field in dataclasses.fields(Recorded)]
+  names = [field.name for field in dataclasses.fields(RecordedSettings)]
   fields = {name: config[name] for name in names if name in config}
-  return from_dict(Recorded, fields, saved=True)
+  return from_dict(RecordedSettings, fields, saved=True)
 
 
 def preprocessing(description: Mapping[str, Any]) -> Preprocessing:
   """The preprocessing of the images that the run was evaluated on."""
-  record = recorded(description)
+  record = recorded_settings(description)
   mean, std = record.normalization.mean, record.normalization.std
   return Preprocessing(
-    record.image_size,
-    record.eval_transform,
-    mean or HALF,
-    std or HALF,
+    size=record.image_size,
+    crop=record.eval_transform,
+    mean=mean or HALF,
+    std=std or HALF,
     window=record.normalization.window,
     cut_from=record.cut_from,
     patches=_patches(description),
@@ -122,7 +126,7 @@ def _bands(description: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _patches(description: Mapping[str, Any]) -> Optional["AnySize"]:
-  """The patches of a run on images that keep their proportions."""
+  """The patches of a run on images that keep their proportions; else None."""
   data = description["config"].get("data", {})
   tokens = checked("data.tokens", int | None, data.get("tokens"), COUNT)
   if tokens is None:
@@ -164,10 +168,7 @@ def check_same_run(
   saved: dict[str, Any], now: dict[str, Any], workdir: str
 ) -> None:
   """Raises ValueError if the run `now` must not resume from `saved`."""
-  there, here = (
-    flat(_as_json(d["config"] | {k: d[k] for k in _DATA_KEYS if k in d}))
-    for d in (saved, now)
-  )
+  there, here = _facts(saved), _facts(now)
   changed = [
     f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
     for key in sorted(there.keys() | here.keys())
@@ -179,15 +180,22 @@ def check_same_run(
     of_folder = here.get("data.root") and not here.get("data.labels_file")
     facts = ("class_names", "train_examples")
     other_data = any(there.get(key) != here.get(key) for key in facts)
+    hint = OLDER if of_folder and other_data else ""
     raise ValueError(
       f"{workdir} holds a run with another configuration or other data: "
       f"{'; '.join(changed)}. Resume with the old ones, choose another "
-      "--workdir, or pass --allow_changes."
-      + (OLDER if of_folder and other_data else "")
+      f"--workdir, or pass --allow_changes.{hint}"
     )
 
 
+def _facts(description: dict[str, Any]) -> dict[str, Any]:
+  """The configuration and the facts about data, by flat keys."""
+  facts = {key: description[key] for key in _DATA_KEYS if key in description}
+  return flat(_as_json(description["config"] | facts))
+
+
 def _digest(description: dict[str, Any]) -> str:
+  """The SHA-256 of a description."""
   text = json.dumps(description, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
@@ -206,16 +214,17 @@ def checksums(tree: Any) -> dict[str, int]:
   of several goes unnoticed with a probability of 2^-32. The sum does not depend
   on how an array is split over devices.
   """
-  # One after the other: if many small programs that each sum over devices run
-  # at once, on CPUs they can wait for each other for ever.
-  return {
-    path: int(checksum_on_host(array) if is_near(array) else _compiled(array))
-    for path, array in named_leaves(tree)
-  }
+  # They are computed one after the other: on CPUs, many small programs that
+  # each sum over devices can wait for each other for ever.
+  sums = {}
+  for path, array in named_leaves(tree):
+    compute = checksum_on_host if is_on_host(array) else _checksum_on_devices
+    sums[path] = int(compute(array))
+  return sums
 
 
 def named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
-  """The leaves of a tree, each with its path such as `params/head/bias`."""
+  """Yields the leaves of a tree, each after its path, as `params/head/bias`."""
   for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
     yield jax.tree_util.keystr(path, simple=True, separator="/"), leaf
 
@@ -224,8 +233,8 @@ def checksum(array: Array) -> UInt32[Array, ""]:
   """The checksum of one array; `checksums` gives the formula."""
   place = jnp.zeros((), jnp.uint32)  # i; a reshape would gather the parts.
   for axis, length in enumerate(array.shape):
-    along = jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
-    place = place * jnp.uint32(length) + along
+    index = jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
+    place = place * jnp.uint32(length) + index
   bits = array
   if not jnp.isdtype(array.dtype, ("bool", "unsigned integer")):
     width = 8 * array.dtype.itemsize
@@ -233,12 +242,12 @@ def checksum(array: Array) -> UInt32[Array, ""]:
   return jnp.sum(bits.astype(jnp.uint32) * (2 * place + 1), dtype=jnp.uint32)
 
 
-def _compiled(array: Array) -> UInt32[Array, ""]:
-  return _jitted(_whole(array))(array)
+def _checksum_on_devices(array: Array) -> UInt32[Array, ""]:
+  return _jit_checksum(_replicated(array))(array)
 
 
-def is_near(array: Any) -> bool:
-  """Whether NumPy sees the array without a copy from an accelerator."""
+def is_on_host(array: Any) -> bool:
+  """Whether NumPy can read an array without a copy from a device."""
   if not isinstance(array, jax.Array):
     return True
   places = [device.platform for device in array.sharding.device_set]
@@ -246,7 +255,7 @@ def is_near(array: Any) -> bool:
 
 
 def checksum_on_host(array: Any) -> np.uint32:
-  """The `checksum` of an array that `is_near`; compiles nothing."""
+  """The `checksum` of an array that `is_on_host`; compiles nothing."""
   flat = np.asarray(array).reshape(-1)
   if flat.dtype != bool:
     flat = flat.view(f"uint{8 * flat.dtype.itemsize}")
@@ -266,9 +275,10 @@ def digest(
 ) -> dict[str, Any]:
   """Checksums of a state's parameters and of a batch.
 
-  The checksum of a tree is the sum over j of (2 j + 1) c_j, where c_j is that
-  of its array j. `checksum_of` is `checksum`, which is compiled and gives
-  arrays of JAX, or `checksum_on_host`, which gives numbers of NumPy.
+  The checksum of a tree is the sum over j of (2 j + 1) c_j, where c_j is the
+  checksum of its array j. `checksum_of` is `checksum`, which is to be compiled
+  and returns arrays of JAX, or `checksum_on_host`, which returns NumPy's
+  numbers.
   """
   sums = {f"batch/{path}": checksum_of(x) for path, x in named_leaves(batch)}
   xp = jnp if checksum_of is checksum else np
@@ -282,22 +292,25 @@ def digest(
 def digest_of(
   trees: dict[str, Any], batch: Any, step: Array
 ) -> tuple[Array, dict[str, Array]]:
-  """The count of a state's steps, and its `digest` with that of a batch.
+  """The count of a state's steps, and the `digest` of the state and a batch.
 
-  It is to be compiled. The count waits for the checksums, and so does the step
-  that takes it: two programs that sum over several CPU devices at once can wait
-  for each other for ever.
+  This function is to be compiled. The count waits for the checksums, and so
+  does the train step that takes it: two programs that sum over several CPU
+  devices at once can wait for each other for ever.
   """
   return jax.lax.optimization_barrier((step, digest(trees, batch)))
 
 
 @functools.cache
-def _jitted(sharding: NamedSharding | None) -> Any:
+def _jit_checksum(sharding: NamedSharding | None) -> Any:
   return jax.jit(checksum, out_shardings=sharding)
 
 
-def _whole(array: Array) -> NamedSharding | None:
-  """Puts the sum on every device of the array, so that every host has it."""
+def _replicated(array: Array) -> NamedSharding | None:
+  """The sharding that puts a sum on every device of an array; None for one.
+
+  So every host has the sum.
+  """
   sharding = getattr(array, "sharding", None)
   if isinstance(sharding, NamedSharding):
     return NamedSharding(sharding.mesh, PartitionSpec())

@@ -18,25 +18,25 @@ from etils import epath
 from vit_jax.runtime.files import read_regular
 from vit_jax.workdir import bucket
 
-_BEAT = 20  # Seconds between two heartbeats of the owner of an object.
+_BEAT = 20  # Seconds between two heartbeats of a lock's owner on a store.
 _MOST_OWNER = 2**10  # Bytes of a lock.
-_DEAD = 60  # Seconds without one, after which the owner counts as dead.
+_DEAD = 60  # Seconds without a heartbeat after which the owner counts as dead.
 
 
 @contextlib.contextmanager
 def sole_writer(
   workdir: str, say: Callable[[str], None] = print
 ) -> Iterator[Callable[[], None]]:
-  """Locks a workdir while inside; the first process does it for all.
+  """A context in which this run alone may write to a workdir.
 
-  Raises ValueError if another run has locked it. The lock of a local folder
-  ends with this process, however that ends; if nothing else was written there,
-  the folder is left as it was, or goes if it is new. On gs://, the lock is an
-  object that its owner rewrites every 20 seconds; another run may take it over
-  after a minute without a rewrite. `say` gets a line if the lock of a dead run
-  has to be waited for. Yields a function that raises OSError if another run has
-  taken the workdir over, which can happen on gs:// to a machine that slept or
-  was cut off.
+  The first process locks it for all. Raises ValueError if another run has
+  locked it. The lock of a local folder ends with this process, however that
+  ends; if nothing else was written there, the folder is left as it was, or
+  deleted if it is new. On gs://, the lock is an object that its owner rewrites
+  every 20 seconds; another run may take it over after a minute without a
+  rewrite. `say` gets a line if the lock of a dead run has to be waited for.
+  Yields a function that raises OSError if another run has taken the workdir
+  over, which can happen on gs:// to a machine that slept or was cut off.
   """
   if jax.process_index() != 0:
     yield lambda: None
@@ -50,6 +50,7 @@ def sole_writer(
 
 @contextlib.contextmanager
 def _local_lock(workdir: str) -> Iterator[None]:
+  """Locks a local folder while inside; raises as `sole_writer` does."""
   folder = epath.Path(workdir).expanduser()
   made = [p for p in (folder, *folder.parents) if not p.exists()]
   folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +63,7 @@ def _local_lock(workdir: str) -> Iterator[None]:
     owner = "which is starting"
     with contextlib.suppress(OSError, UnicodeDecodeError):
       owner = read_regular(path, _MOST_OWNER).decode() or owner
-    raise _in_use(workdir, owner) from None
+    raise _in_use_error(workdir, owner) from None
   with guard:
     path.write_text(_this_process())
     try:
@@ -75,7 +76,8 @@ def _local_lock(workdir: str) -> Iterator[None]:
             empty.rmdir()
 
 
-def _in_use(workdir: str, owner: str) -> ValueError:
+def _in_use_error(workdir: str, owner: str) -> ValueError:
+  """The error for a workdir that another run has locked."""
   then = "wait for its end, or choose another --workdir."
   return ValueError(f"{workdir} belongs to a run that goes on, {owner}: {then}")
 
@@ -85,13 +87,16 @@ def _this_process() -> str:
 
 
 class _ObjectLock:
-  """A lock on an object store; its generation changes with every write."""
+  """A lock on an object store: an object that its owner rewrites.
+
+  The object's generation changes with every write.
+  """
 
   def __init__(self, workdir: str, say: Callable[[str], None]):
     self._workdir, self._say = workdir, say
     self._blob = bucket.blob(f"{workdir.rstrip('/')}/lock")
-    self._me = {"owner": _this_process(), "token": secrets.token_hex(8)}
-    self._me |= {"pid": os.getpid(), "system": _system()}
+    self._owner = {"owner": _this_process(), "token": secrets.token_hex(8)}
+    self._owner |= {"pid": os.getpid(), "system": _system()}
     self._generation = 0  # The store must still hold this one when we write.
     self._lost = False
     self._end = threading.Event()
@@ -111,41 +116,43 @@ class _ObjectLock:
         self._blob.delete(if_generation_match=self._generation)
 
   def check(self) -> None:
+    """Raises OSError if another run has taken the lock."""
     if self._lost:
       raise OSError(
         f"another run has taken {self._workdir} over, as this one was silent "
         f"for more than {_DEAD} s: this one ends and writes nothing more."
       )
 
-  def _trouble(self, error: Exception) -> OSError:
+  def _store_error(self, error: Exception) -> OSError:
+    """The error for a store that does not do as it was asked."""
     why = bucket.reason(error)
     return OSError(f"{self._workdir} cannot be locked now: {why}")
 
   def _write(self) -> bool:
-    """Writes the object; returns whether it is ours."""
-    again = {"retry": bucket.retry(), "if_generation_match": self._generation}
+    """Writes the object; returns whether this run then owns the lock."""
+    options = {"retry": bucket.retry(), "if_generation_match": self._generation}
     try:
-      self._blob.upload_from_string(json.dumps(self._me), **again)
+      self._blob.upload_from_string(json.dumps(self._owner), **options)
       self._generation = self._blob.generation
     except Exception as error:
       if bucket.status(error) != 412:
-        raise self._trouble(error) from error
+        raise self._store_error(error) from error
       # A retried write may have succeeded the first time.
       now, holder = self._read()
-      if holder.get("token") != self._me["token"]:
+      if holder.get("token") != self._owner["token"]:
         return False
       self._generation = now
     return True
 
   def _read(self) -> tuple[int, dict[str, Any]]:
-    """Generation and content of the object; (0, {}) if there is none."""
-    again = {"retry": bucket.retry()}
+    """The generation and the content of the object; (0, {}) without one."""
+    options = {"retry": bucket.retry()}
     try:
-      blob = self._blob.bucket.get_blob(self._blob.name, **again)
-      content = blob.download_as_bytes(**again) if blob else b"{}"
+      blob = self._blob.bucket.get_blob(self._blob.name, **options)
+      content = blob.download_as_bytes(**options) if blob else b"{}"
     except Exception as error:
       if bucket.status(error) != 404:  # It was deleted between the two.
-        raise self._trouble(error) from error
+        raise self._store_error(error) from error
       return 0, {}
     holder = None
     with contextlib.suppress(ValueError, RecursionError):
@@ -154,10 +161,10 @@ class _ObjectLock:
     return generation, holder if isinstance(holder, dict) else {}
 
   def _wait_for_death(self) -> int:
-    """Returns the generation to replace; raises ValueError if its owner lives.
+    """Waits until the owner counts as dead, and returns the lock's generation.
 
-    Clocks of two machines differ, so ours measures how long the object stays as
-    it is.
+    Raises ValueError if the owner is alive. The clocks of two machines differ,
+    so this machine's clock measures how long the object does not change.
     """
     generation, holder = self._read()
     owner = str(holder.get("owner", "which is unknown"))
@@ -174,15 +181,17 @@ class _ObjectLock:
       if not now:
         return now
       if now != generation:
-        raise _in_use(self._workdir, owner)
+        raise _in_use_error(self._workdir, owner)
     return generation
 
   def _beat(self) -> None:
+    """Rewrites the object until the end, or until another run has the lock."""
     while not self._end.wait(_BEAT):
       with contextlib.suppress(Exception):  # The network may come back.
         if self._write():
           continue
-        if self._read()[0]:
+        generation, _ = self._read()
+        if generation:
           self._lost = True
           return
         self._generation = 0  # Somebody deleted it.
@@ -201,9 +210,9 @@ def _is_dead(holder: dict[str, Any]) -> bool:
 
 
 def _system() -> str:
-  """Names the system in which process numbers are unique."""
+  """A name of the system in which process numbers are unique."""
   try:
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
   except OSError:
-    return secrets.token_hex(8)  # Equal to no other.
+    return secrets.token_hex(8)  # Different from all others.

@@ -1,9 +1,9 @@
-"""Writes and reads the files of a checkpoint with Orbax, and keeps it quiet.
+"""Writes and reads the files of a checkpoint with Orbax, and silences its logs.
 
-Orbax's own manager could not force them onto the disk before they get their
-name, so the folder of a run's checkpoints is looked after here. A checkpoint
-there is whole: it is written under another name, or on an object store, where
-nothing can be renamed, counts from its last object on.
+Orbax's own manager cannot force files onto the disk before they get their name,
+so this module manages the folder of a run's checkpoints. Every checkpoint there
+is complete: it is written under another name first; or, on an object store,
+where nothing can be renamed, it counts once its last object is there.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ from vit_jax.workdir import bucket
 from vit_jax.workdir.description import with_digest
 
 CLASSES = (Split.EVAL.key("top1"),)
-"""The default score, that of classes."""
-_DRAFT = ".orbax-checkpoint-tmp"  # Ends the name of a folder without one.
+"""The key of the default score, that of classes."""
+_DRAFT = ".orbax-checkpoint-tmp"  # Ends the name of an incomplete checkpoint.
 _DESCRIPTION = "description/metadata"  # Written last.
 _METRICS = "metrics/metrics"
 _MOST_TEXT = 2**25  # Bytes of a description, metrics or Orbax's own notes.
-_COMMITTED = "commit_success.txt"  # Written by Orbax after all that it writes.
+_COMMITTED = "commit_success.txt"  # The last file that Orbax writes.
 
 
 def prepare(folder: epath.Path) -> None:
@@ -49,7 +49,7 @@ def prepare(folder: epath.Path) -> None:
 
 
 def delete_partial(folder: epath.Path) -> None:
-  """Deletes what a run that was killed, or a save that failed, has left."""
+  """Deletes the partial checkpoints of a killed run or a failed save."""
   for path in (folder / name for name in bucket.names(folder)):
     partial = path.name.endswith(_DRAFT)
     if bucket.is_address(path):
@@ -82,10 +82,10 @@ def begin(
 ) -> Callable[[Any], None]:
   """Copies arrays to the host, and begins to write them to a folder.
 
-  Returns a function to be called, in the background, with the metrics or None.
-  It waits until all is written by all processes, and makes it the checkpoint.
-  Both raise any error of Orbax, and the function OSError if the first process
-  could not write the checkpoint.
+  Returns a function that is to be called in the background, with the metrics or
+  None. It waits until all processes have written everything, and completes the
+  checkpoint. Both raise any error of Orbax, and the function raises OSError if
+  the first process could not write the checkpoint.
   """
   draft = checkpoint
   if not bucket.is_address(checkpoint):
@@ -109,18 +109,19 @@ def begin(
 
 
 def _options() -> v1.Context:
+  """The context in which Orbax writes."""
   context = v1.Context()
   registry = v1.handlers.local_registry()
   registry.add(v1.handlers.JsonHandler, checkpointable_name="description")
   context.checkpointables.registry = registry
-  # Written to the folder that is given: only we rename it.
+  # Orbax writes to the folder that is given; only this module renames it.
   context.atomicity.mode = v1.options.AtomicityMode.COMMIT_FILE
   # A folder that cannot be made is an error at once.
   context.asynchronous.create_directories_asynchronously = False
   saving = context.array.saving
   saving.use_zarr3 = False  # As in the checkpoints of earlier versions.
-  # It is for arrays that we do not have. If a save fails, that file is written
-  # beside others, which then complain of an event loop that is closed.
+  # This store is for types of arrays that checkpoints here do not have. If a
+  # save fails, writing it fails too, with complaints of a closed event loop.
   saving.array_metadata_store = None
   # Every device that holds a copy of an array saves a part of it, for which
   # Orbax compiles a program for each shape. For a part of less than a MiB, such
@@ -132,7 +133,7 @@ def _options() -> v1.Context:
 def _complete(
   draft: epath.Path, checkpoint: epath.Path, description: Any, metrics: Any
 ) -> None:
-  """Adds metrics, then the description with all lengths, and last the name."""
+  """Adds the metrics, the description with all lengths, and last the name."""
   if metrics:
     (draft / _METRICS).parent.mkdir(exist_ok=True)
     (draft / _METRICS).write_text(json.dumps(metrics))
@@ -146,8 +147,8 @@ def _complete(
 
 
 def delete(checkpoint: epath.Path) -> None:
-  """Deletes a checkpoint; what is left of it, if any, is no checkpoint."""
-  with contextlib.suppress(Exception):  # The rest goes before the next save.
+  """Deletes a checkpoint; if that fails, the rest does not count as one."""
+  with contextlib.suppress(Exception):  # The next save deletes the rest.
     if bucket.is_address(checkpoint):
       (checkpoint / _COMMITTED).unlink()
     else:
@@ -162,7 +163,7 @@ def read_description(checkpoint: epath.Path) -> Any:
   Raises OSError if its file cannot be read, `bucket.LibraryError` for an error
   of a store, and ValueError if it is no JSON.
   """
-  with bucket.answering(checkpoint):
+  with bucket.as_library_error(checkpoint):
     content = read_regular(checkpoint / _DESCRIPTION, _MOST_TEXT)
   try:
     return json.loads(content)
@@ -175,13 +176,13 @@ def read_arrays(
 ) -> Any:
   """Reads some trees of arrays, each laid out as its leaf in `shapes`.
 
-  `files` are the lengths in the description. A file that is cut or missing is
-  noticed by them: all reads of Orbax that are under way when one fails would
-  print a traceback each. Raises ValueError or OSError for such files, and
+  `files` are the lengths in the description, which tell whether a file is cut
+  or missing. Otherwise, each of Orbax's reads that are under way when one fails
+  would print a traceback. Raises ValueError or OSError for such files, and
   `bucket.LibraryError` for any error of Orbax or a store.
   """
   _check_files(checkpoint)
-  with bucket.answering(checkpoint):
+  with bucket.as_library_error(checkpoint):
     there = bucket.sizes(checkpoint) if files else {}
   for name, length in files.items():
     if name.partition("/")[0] in shapes and there.get(name) != length:
@@ -189,7 +190,7 @@ def read_arrays(
       raise ValueError(f"{name} had {length:,} bytes, and now there is {now}")
   try:
     return v1.load_checkpointables(checkpoint, shapes)
-  except Exception as error:  # It wraps even what a signal has raised.
+  except Exception as error:  # Orbax wraps even the exception of a signal.
     cause = bucket.cause(error)
     if isinstance(cause, (MemoryError, jax.errors.JaxRuntimeError)):
       raise cause from None
@@ -201,8 +202,8 @@ def read_arrays(
 def _check_files(checkpoint: epath.Path) -> None:
   """Raises OSError unless a folder holds bounded regular files, and folders.
 
-  TensorStore would wait for a FIFO for ever. What Orbax itself reads whole has
-  a name that begins with "_".
+  TensorStore would wait for a FIFO for ever. Files that Orbax itself reads
+  whole have names that begin with "_".
   """
   if bucket.is_address(checkpoint):
     return
@@ -238,22 +239,29 @@ def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
 
 
 def score_of(metrics: Mapping[str, Any], keys: Sequence[str]) -> float | None:
-  """The first of these metrics that an evaluation has, if it is a score."""
+  """The first of these metrics that an evaluation has; None if no score."""
   score = next((metrics[key] for key in keys if key in metrics), None)
   return score if isinstance(score, int | float) and score <= 1 else None
 
 
 def best(scores: Mapping[int, float | None]) -> int | None:
-  """The step with the best score, of equal ones the last; None without any."""
-  rated = ((score, step) for step, score in scores.items() if score is not None)
-  return max(rated, default=(0, None))[1]
+  """The step with the best score, the last of equal ones; None without."""
+  rated = [(score, step) for step, score in scores.items() if score is not None]
+  if not rated:
+    return None
+  _, step = max(rated)
+  return step
 
 
 def hide_tracebacks() -> Callable[[], None]:
-  """Hides what Orbax logs of failures, which we say in a line; returns undo."""
+  """Hides Orbax's logs of failures, on which a line is printed instead.
+
+  Returns a function that shows them again.
+  """
   logger = absl_logging.get_absl_logger()
 
-  def keeps(record: Any) -> bool:  # A new one, to be removed alone.
+  # A new function for each call, so that only this filter is removed.
+  def keeps(record: Any) -> bool:
     return not (record.exc_info and "orbax" in record.pathname)
 
   logger.addFilter(keeps)

@@ -1,6 +1,6 @@
-"""A run's records: its starts, metrics, digests and unreadable images.
+"""Records of a run: its starts, metrics, digests and unreadable images.
 
-WORKDIR/starts.jsonl has a line of JSON for each start: when it was, the command
+WORKDIR/starts.jsonl has a line of JSON for each start: its time, the command
 line, the machine and the versions of the packages. Metrics are written to
 WORKDIR/metrics.jsonl, TensorBoard and Weights & Biases.
 """
@@ -47,8 +47,8 @@ from vit_jax.workdir.rows import (
 STARTS = "starts.jsonl"
 METRICS, DIGESTS = "metrics.jsonl", "digests.jsonl"
 _MOST_ID = 2**10  # Bytes of the file with the name of a run.
-_LAST_UPLOAD = 60  # Seconds at most; it would never end without a network.
-_event: Any = event_pb2  # Its classes are unknown to type checkers.
+_LAST_UPLOAD = 60  # Seconds; without a network, an upload would never end.
+_event: Any = event_pb2  # Type checkers do not know its classes.
 _Images = Mapping[str, UInt8[np.ndarray, "H W 3"]]
 _PACKAGES = ("vit_jax", "jax", "flax", "optax", "orbax-checkpoint", "numpy")
 _TEXTS = ("time", "devices", "system", "python")  # In a row of starts.jsonl.
@@ -56,7 +56,7 @@ _SHOWN = 3  # Names of unreadable images in a message.
 
 
 def record_start(folder: epath.Path, step: int) -> None:
-  """Adds a start from this step to the workdir; only the first process writes.
+  """Records a start from this step; only the first process writes.
 
   Raises OSError if it cannot be written.
   """
@@ -66,16 +66,16 @@ def record_start(folder: epath.Path, step: int) -> None:
   before = read(path)
   if before and not before.endswith(b"\n"):  # The disk was full.
     before += b"\n"
-  replace(path, before + to_line({"step": step, **here()}))
+  replace(path, before + to_line({"step": step, **describe_start()}))
 
 
 def read_starts(folder: epath.Path) -> Rows:
-  """All recorded starts of a run, oldest first, as `here` describes them."""
+  """All recorded starts of a run, oldest first; see `describe_start`."""
   return read_rows(folder / STARTS, _is_start)
 
 
 def _is_start(row: Row) -> bool:
-  """Whether a row has all that `here` gives, each of its type."""
+  """Whether a row has all that `describe_start` gives, each of its type."""
   if not {"command", "hosts", "cores", "packages", *_TEXTS} <= row.keys():
     return False
   packages = row["packages"]
@@ -93,7 +93,7 @@ def _is_start(row: Row) -> bool:
 
 
 def _is_time(text: str) -> bool:
-  """Whether a text is a time with its zone, as `here` writes it."""
+  """Whether a text is a time with its zone, as `describe_start` writes it."""
   try:
     return datetime.datetime.fromisoformat(text).tzinfo is not None
   except ValueError:
@@ -103,22 +103,23 @@ def _is_time(text: str) -> bool:
 def keep_unreadable(folder: epath.Path, images: Iterable[str]) -> str:
   """Adds images to WORKDIR/unreadable.txt, one a line with its reason.
 
-  A line is such as "photos/cat/1.jpg: the file is empty." Another host's file
-  has the host's number in its name. Raises OSError if it cannot be written.
-  Returns how many there are and the first names, in a line.
+  An example of a line is "photos/cat/1.jpg: the file is empty." The files of
+  other hosts than the first have the host's number in their names. Returns a
+  line with the number of images and the first ones. Raises OSError if the file
+  cannot be written.
   """
   host = f"_{jax.process_index()}" if jax.process_index() else ""
   path = folder / f"unreadable{host}.txt"
   before = read(path).decode(errors="replace")
-  lines = dict.fromkeys([*before.splitlines(), *images])
+  lines = [*dict.fromkeys([*before.splitlines(), *images])]
   replace(path, "".join(f"{line}\n" for line in lines).encode())
-  first = " ".join(list(lines)[:_SHOWN])
+  first = " ".join(lines[:_SHOWN])
   more = "" if len(lines) <= _SHOWN else " ..."
   noun = "image" if len(lines) == 1 else "images"
   return f"{len(lines):,} unreadable {noun}, listed in {path}: {first}{more}"
 
 
-def here() -> dict[str, Any]:
+def describe_start() -> dict[str, Any]:
   """Describes this process, its machine and its packages."""
   now = datetime.datetime.now(datetime.UTC)
   return {
@@ -153,21 +154,21 @@ def _version(package: str) -> str | None:
 
 
 def read_metrics(workdir: epath.Path) -> Rows:
-  """A run's metrics, by step; raises OSError if they cannot be read."""
+  """The rows of a run's metrics, by step; raises OSError if that fails."""
   table = read_rows(workdir / METRICS, holds_numbers)
   rows = sorted(table.rows, key=lambda row: row["step"])
   return table._replace(rows=rows)
 
 
 def metrics_so_far(workdir: epath.Path) -> list[dict[str, Any]]:
-  """The rows of a run's metrics, by step; none if they cannot be read."""
+  """The rows of a run's metrics, sorted by step; [] if they cannot be read."""
   with contextlib.suppress(OSError):
     return read_metrics(workdir).rows
   return []
 
 
 def read_digests(workdir: epath.Path) -> Rows:
-  """A run's digests; raises OSError if they cannot be read."""
+  """The rows of a run's digests; raises OSError if they cannot be read."""
   return read_rows(workdir / DIGESTS, holds_numbers)
 
 
@@ -176,11 +177,11 @@ class MetricWriter:
 
   `workdir/metrics.jsonl` has a JSON object a line, with `step` and keys such as
   `train/loss`. Only the first process writes. If one of the three cannot be
-  written, the others still are. All methods raise an OSError that tells of it
-  once, and again only if it fails after a success. The run starts from
+  written, the others still are. All methods raise an OSError when one begins to
+  fail, and then only if it fails again after a success. The run starts from
   `first_step`, as for `RowFile`. `wandb_log` receives the same metrics, and is
-  closed with this writer. `notes` has a line for each thing that was broken in
-  files of earlier starts.
+  closed with this writer. `notes` has a line for each file of earlier starts
+  with broken lines.
   """
 
   def __init__(
@@ -251,10 +252,10 @@ class MetricWriter:
 class EventFile(AppendFile):
   """TensorBoard's events of one start of a run.
 
-  tensorboardX's own writer has a thread that ends with the first failed write;
-  whoever adds events then waits for it for ever. Here a failed write is an
-  OSError. TensorBoard drops events beyond `first_step`, from which the run
-  starts, that earlier starts wrote. The folder is local or such as
+  tensorboardX's own writer has a thread that ends with the first failed write,
+  after which adding events waits for ever. Here a failed write is an OSError.
+  TensorBoard drops events beyond `first_step`, from which the run starts, that
+  earlier starts wrote. The folder is local or such as
   gs://bucket/run/tensorboard.
   """
 
@@ -267,11 +268,11 @@ class EventFile(AppendFile):
     super().__init__(folder / name, version + purge)
 
   def write(self, step: int, numbers: Mapping[str, float]) -> None:
-    """Adds numbers."""
+    """Adds the numbers of a step; raises OSError as `append` does."""
     self._add(step, [summary.scalar(key, n) for key, n in numbers.items()])
 
   def write_images(self, step: int, images: _Images) -> None:
-    """Adds pictures."""
+    """Adds the pictures of a step; raises OSError as `append` does."""
     values = [summary.image(k, x, dataformats="HWC") for k, x in images.items()]
     self._add(step, values)
 
@@ -282,7 +283,7 @@ class EventFile(AppendFile):
 
 
 def _record(event: Any) -> bytes:
-  """An event in a record of TFRecord: length, data, a checksum of each."""
+  """An event as a record of TFRecord: length and data, each with a checksum."""
   data = event.SerializeToString()
   length = struct.pack("<Q", len(data))
   checks = [struct.pack("<I", masked_crc32c(part)) for part in (length, data)]
@@ -341,6 +342,6 @@ class WandbLog:
       self._run.log(logged, step=step)
 
   def close(self, failed: bool) -> None:
-    """Sends the rest, and how the run ended; raises OSError if it cannot."""
+    """Sends the remaining data and how the run ended; may raise OSError."""
     with bucket.as_os_error():
       self._run.finish(exit_code=int(failed))

@@ -1,7 +1,7 @@
-"""Files that a run appends to, and survives a full disk or a lost network.
+"""Files that a run appends to; a full disk or a lost network does not end it.
 
-Most hold rows of JSON, one a line, each with its `step`. A row is checked here,
-where it is read, and whoever takes rows need not check them again.
+Most hold rows of JSON, one a line, each with its `step`. Rows are checked here,
+where they are read, and need not be checked again.
 """
 
 import collections
@@ -18,10 +18,10 @@ from vit_jax.workdir import bucket
 
 MOST_WAITING = 32 * 2**20  # Bytes that may wait in memory for a write.
 UPLOAD_EVERY = 60  # Seconds between two attempts to add to an object.
-MOST_BYTES = 2**29  # The most of a file: a million rows of metrics.
-_MOST_LINE = 2**24  # Bytes: scores of each of 100,000 classes.
+MOST_BYTES = 2**29  # The most bytes of a file: a million rows of metrics.
+_MOST_LINE = 2**24  # Bytes of a line: the scores of 100,000 classes.
 _LAST_STEP = 2**31 - 1  # The step is an int32 on the devices.
-_MOST_NUMBER = 1e100  # Squares of float32 are below it, and plots bear it.
+_MOST_NUMBER = 1e100  # Above the squares of float32; plots can show it.
 
 Row = dict[str, Any]
 
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
   skipped: int
 
   def note(self, name: str) -> list[str]:
-    """A line that says what was left out of the file `name`, if anything."""
+    """A line on the broken lines of the file `name`, if there are any."""
     if not self.skipped:
       return []
     lines = "line is" if self.skipped == 1 else "lines are"
@@ -48,7 +48,7 @@ def read_rows(
 
 
 def read(path: epath.Path) -> bytes:
-  """A file's content, empty if there is none; raises OSError if that fails."""
+  """A file's content, empty without a file; raises OSError if that fails."""
   with bucket.as_os_error():
     return read_regular(path, MOST_BYTES) if path.exists() else b""
 
@@ -85,7 +85,7 @@ def is_count(value: Any, most: int = _LAST_STEP) -> bool:
 
 
 def is_text(value: Any) -> bool:
-  """Whether a JSON value is a text that UTF-8 can hold: no half a character."""
+  """Whether a JSON value is a text without half a character, as UTF-8 needs."""
   if not isinstance(value, str):
     return False
   try:
@@ -96,27 +96,29 @@ def is_text(value: Any) -> bool:
 
 
 def holds_numbers(row: Row) -> bool:
-  """Whether all values are numbers or None, as those of metrics and digests.
+  """Whether all values are numbers or None, as in rows of metrics and digests.
 
-  "time", and what has the word "by" in its name such as `eval/top1_by_class`,
-  are objects of such values.
+  The value of "time", and of a key with the word "by" in it, such as
+  `eval/top1_by_class`, must be an object of such values.
   """
   return all(map(_is_metric, row.keys(), row.values()))
 
 
 def _is_metric(name: str, value: Any) -> bool:
+  """Whether the value of a key is one that `holds_numbers` allows."""
   if name == "time" or "by" in name.replace("/", "_").split("_"):
     return isinstance(value, dict) and all(map(_is_number, value.values()))
   return _is_number(value)
 
 
 def _is_number(value: Any) -> bool:
+  """Whether a JSON value is None, or a number of a plausible size."""
   is_one = isinstance(value, int | float) and abs(value) <= _MOST_NUMBER
   return value is None or is_one
 
 
 def to_line(row: dict[str, Any]) -> bytes:
-  """A row as JSON, which has no NaN and no infinity: they become null."""
+  """A row as a line of JSON, in which NaN and infinity become null."""
   finite = {
     key: None if isinstance(v, float) and not math.isfinite(v) else v
     for key, v in row.items()
@@ -125,7 +127,7 @@ def to_line(row: dict[str, Any]) -> bytes:
 
 
 def replace(path: epath.Path, content: bytes) -> None:
-  """Replaces a file atomically and for good; raises OSError if that fails."""
+  """Replaces a file atomically and durably; raises OSError if that fails."""
   if bucket.is_address(path):  # An object appears once it is complete.
     with bucket.as_os_error():
       path.write_bytes(content)
@@ -138,10 +140,10 @@ def replace(path: epath.Path, content: bytes) -> None:
 class AppendFile:
   """Appends to a file; data that cannot be written waits for the next append.
 
-  A partial write, as on a full disk, is truncated before the next. If more than
-  `MOST_WAITING` bytes wait, the oldest are dropped. Objects on gs:// are
-  appended to once a minute. The file is made on the first write; `header` are
-  its first bytes.
+  A partial write, as on a full disk, is undone before the next one. If more
+  than `MOST_WAITING` bytes wait, the oldest are dropped. Objects on gs:// are
+  appended to once a minute. The file is made by the first write, and begins
+  with `header`.
   """
 
   def __init__(self, path: epath.Path, header: bytes = b""):
@@ -154,7 +156,7 @@ class AppendFile:
     self._next_upload = 0.0
 
   def append(self, data: bytes) -> None:
-    """Adds to the file, or raises OSError and keeps the data for later."""
+    """Appends data to the file, or raises OSError and keeps it for later."""
     self._waiting.append(data)
     while sum(map(len, self._waiting)) > MOST_WAITING:
       self._waiting.popleft()
@@ -212,9 +214,9 @@ class AppendFile:
 class RowFile(AppendFile):
   """A file to which a run that starts from `first_step` adds rows.
 
-  Rows beyond it, which a run that was stopped wrote and this one will write
-  again, are dropped, and so are the invalid lines, of which there were
-  `skipped`; OSError says that this failed.
+  Rows beyond that step, which a stopped run wrote and this one will write
+  again, are dropped. So are invalid lines, whose number is `skipped`. Raises
+  OSError if the file cannot be read or replaced.
   """
 
   def __init__(self, path: epath.Path, first_step: int):

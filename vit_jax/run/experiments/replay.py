@@ -22,7 +22,12 @@ from vit_jax.tasks.table import LABELLED_TASKS
 from vit_jax.training import sharding
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
-from vit_jax.workdir.records import DIGESTS, here, read_digests, read_starts
+from vit_jax.workdir.records import (
+  DIGESTS,
+  describe_start,
+  read_digests,
+  read_starts,
+)
 from vit_jax.workdir.rows import parse_rows, to_line
 
 _MOST = 100  # Steps for which the tolerance holds on other devices.
@@ -144,7 +149,7 @@ def _changes_since(
   starts = read_starts(checkpoints.folder).rows
   before = (i for i, s in enumerate(starts) if s["step"] <= start)
   first = max(before, default=0)
-  now = flat(here())
+  now = flat(describe_start())
   keys: dict[str, str] = {}  # By the text on its change.
   for was in (flat(s) for s in starts[first:] if s["step"] < last):
     for key in was.keys() - {"step", "time", "command"}:
