@@ -47,7 +47,9 @@ def recognised(
   elif kind == SINGLE and not task_is_given:
     if file:
       place = locate(dataclasses.replace(data, root=root), file)
-      result = recognise.recognise_file(place, data if data.labels_file else None)
+      result = recognise.recognise_file(
+        place, data if data.labels_file else None
+      )
     else:
       result = recognise.recognise_folder(root)
     if result.why:
