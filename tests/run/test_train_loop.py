@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tests import runs
 from vit_jax.run import loop, train_loop
 from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import read
+from vit_jax.runtime.stops import Interrupted, StopSignal
 from vit_jax.tasks import scores
 from vit_jax.workdir.checkpoint import Checkpoints
 
@@ -81,3 +83,20 @@ def test_a_run_that_goes_on_keeps_the_folds_of_its_first_head(
   loop.train(read(config), str(tmp_path))
   assert folds.items() <= runs.rows(tmp_path)[-1].items()
   assert "by five folds of the 1,438 training" in capsys.readouterr().out
+
+
+def test_a_stop_writes_the_steps_since_the_last_row(
+  data_dir, tmp_path, monkeypatch
+):
+  config = runs.config(data_dir, digest_every=1)
+  monkeypatch.setattr(StopSignal, "reached", lambda _, step: step == 5)
+  with pytest.raises(Interrupted, match="step 5 is saved"):
+    loop.train(read(config), str(tmp_path))
+  digests = (tmp_path / "digests.jsonl").read_text().splitlines()
+  losses = {row["step"]: row["loss"] for row in map(json.loads, digests)}
+  rows = runs.rows(tmp_path)
+  assert [row["step"] for row in rows] == [3, 5]
+  last = np.mean([losses[4], losses[5]])
+  assert rows[1]["train/loss"] == pytest.approx(last, rel=1e-6)
+  assert rows[1]["time"]["steps"] > rows[0]["time"]["steps"]
+  assert rows[1]["time"]["saving"] > rows[0]["time"]["saving"]

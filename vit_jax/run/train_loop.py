@@ -239,12 +239,16 @@ class TrainLoop:
   def _log_if_due(self, step: int, metrics: dict[str, jax.Array]) -> None:
     lengths, out = self.plan.lengths, self.outputs
     if due(step, lengths.log_every, lengths.total):
-      row = out.meter.read()
-      out.write(step, row)
-      out.display.report(step, row)
+      self._log(step)
     elif step == self._first_step:  # Shows that training has begun.
       values = jax.device_get(metrics)
       out.display.report(step, Split.TRAIN.keyed(values))
+
+  def _log(self, step: int) -> None:
+    """Writes and shows the means over the steps since the last such row."""
+    row = self.outputs.meter.read()
+    self.outputs.write(step, row)
+    self.outputs.display.report(step, row)
 
   def _evaluate_if_due(self, state: TrainState, step: int) -> Scores:
     """The metrics if an evaluation is due; stopping early depends on them."""
@@ -302,6 +306,8 @@ class TrainLoop:
     """Saves the step at which the run is told to stop; returns the error."""
     if step and step != self.outputs.checkpoints.latest_step:
       self._save(state, step, None)
+    if self.outputs.meter.has_unread:
+      self._log(step)  # The next start knows nothing of these steps.
     folds = self.plan.evaluation.folds
     if step and folds and not self._evaluated:  # No row has them yet.
       self.outputs.write(step, folds)

@@ -79,11 +79,16 @@ class Meter:
       else:
         self.skipped.clear()
 
+  @property
+  def has_unread(self) -> bool:
+    """Whether a step was added since the last read."""
+    return bool(self._window)
+
   def read(self) -> dict[str, float]:
     """The metrics since the last read, by their keys.
 
     Loss, gradient norm and scores are means over the steps that were applied;
-    the learning rate is the last step's.
+    the learning rate is the last step's. At least one step must be unread.
     """
     self.wait(0)
     window = jax.device_get([*self._window])
