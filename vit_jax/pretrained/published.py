@@ -32,6 +32,7 @@ from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.locate import drop_download
 from vit_jax.pretrained.naming import recognise, say_left_out
 from vit_jax.pretrained.opened import with_inputs
+from vit_jax.runtime import usage
 from vit_jax.runtime.printable import printable, say
 from vit_jax.tasks.choose import answering
 
@@ -300,8 +301,8 @@ def _fit_or_explain(
     if model.pooling == fields["pooling"]:
       raise
     raise ValueError(
-      f"{source} has no --pooling={fields['pooling']}: {_features(model)}. "
-      "Leave it out."
+      f"{source} has no {usage.option('pooling', fields['pooling'])}: "
+      f"{_features(model)}. Leave it out."
     ) from error
 
 
@@ -349,7 +350,9 @@ def _features(model: Any) -> str:
   choices = _POOLING_CHOICES
   if is_projected:  # The projection does not fit "token_gap", twice as wide.
     choices = ("token", "gap")
-  others = [f"--pooling={name}" for name in choices if name != model.pooling]
+  others = [
+    usage.option("pooling", name) for name in choices if name != model.pooling
+  ]
   return f"{text}; {' or '.join(others)} takes others"
 
 

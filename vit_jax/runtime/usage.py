@@ -204,6 +204,13 @@ def rewrite_in_flags(line: str) -> str:
   return "".join(["--", SHORT.get(key, f"config.{key}"), *value])
 
 
+def option(name: str, value: str) -> str:
+  """A flag of the command that runs, or else a keyword in Python."""
+  if name in flags.FLAGS:
+    return f"--{name}={value}"
+  return f'{name}="{value}"'
+
+
 def _own_flag(found: re.Match[str]) -> str:
   """The command's own flag for a key of a place; the key itself without one.
 

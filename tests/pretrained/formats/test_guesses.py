@@ -15,6 +15,7 @@ from vit_jax.families.family import (
 )
 from vit_jax.pretrained.formats import guesses
 from vit_jax.pretrained.load import open_checkpoint
+from vit_jax.runtime import usage
 
 
 @pytest.mark.parametrize(
@@ -57,8 +58,11 @@ def test_a_file_of_timm_alone_tells_its_familys_pictures(
     ("hf_clip", "the class token, projected", ("gap",)),
   ],
 )
-def test_the_features_of_an_encoder_are_said(capsys, name, features, others):
+def test_the_features_of_an_encoder_are_said(
+  capsys, monkeypatch, name, features, others
+):
   """Two libraries give other features of the same weights."""
+  monkeypatch.setattr(usage.flags, "FLAGS", {"pooling": None})
   source = encoders.path(name)
   open_checkpoint(source)
   said = f"{source}: its features are {features}, as its library gives them"
@@ -84,14 +88,24 @@ def test_the_features_of_an_encoder_are_said(capsys, name, features, others):
     ("hf_siglip_head", "token_gap"),
   ],
 )
-def test_a_pooling_that_a_checkpoint_has_not_is_the_cause(name, pooling):
+def test_a_pooling_that_a_checkpoint_has_not_is_the_cause(
+  monkeypatch, name, pooling
+):
   """Not a table of another size or a head too many, which the arrays tell."""
   path = published if name in published.CHECKPOINTS else encoders
   source = path.path(name)
-  with pytest.raises(ValueError, match=f" has no --pooling={pooling}: its fea"):
+  monkeypatch.setattr(usage.flags, "FLAGS", {})
+  with pytest.raises(ValueError, match=f' has no pooling="{pooling}": its fea'):
     open_checkpoint(source, pooling=pooling)
   with pytest.raises(ValueError, match="hidden_size=7 does not split"):
     open_checkpoint(source, pooling=pooling, hidden_size=7)
+
+
+def test_a_pooling_is_a_keyword_where_no_command_runs(capsys, monkeypatch):
+  monkeypatch.setattr(usage.flags, "FLAGS", {})
+  open_checkpoint(encoders.path("hf_dinov3"))
+  said = 'pooling="gap" or pooling="token_gap" takes others.'
+  assert said in capsys.readouterr().err
 
 
 def test_a_classifier_has_no_features_to_tell(capsys):
