@@ -4,6 +4,7 @@ What `predict` and `features` give is in `test_loaded.py`.
 """
 
 import dataclasses
+import itertools
 import pathlib
 import shutil
 
@@ -13,6 +14,7 @@ from jax.nn import sigmoid
 
 import vit_jax
 from tests.photos import (
+  ORIGIN,
   PARAMS,
   VIT,
   logits_of,
@@ -23,7 +25,9 @@ from tests.photos import (
 )
 from tests.pretrained.test_loaded import loaded_of
 from tests.pretrained.test_text import FOLDER as TEXTS
+from vit_jax.tasks import choose
 from vit_jax.tasks.choose import answering
+from vit_jax.training.settings import LossSettings
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +202,104 @@ def test_a_file_of_labels_gives_them_too(loaded, classes):
   assert list(found.images) == files
 
 
+def labels_of_run(loaded, name, **data):
+  """A model with the task and the settings of a run."""
+  kind = choose.task_class(name)
+  return dataclasses.replace(
+    loaded,
+    step=1,
+    description={"config": {"data": data}},
+    open_task=kind,
+  )
+
+
+@pytest.fixture
+def write_table(classes):
+  """A function that writes a file of labels, with a row for each image."""
+  folder, files, _ = classes
+
+  def write(header, rows):
+    cells = itertools.cycle(rows)
+    lines = [f"{file},{next(cells)}" for file in files]
+    path = folder.parent / "labels.csv"
+    path.write_text("\n".join([f"image,{header}", *lines]))
+    return path, len(files)
+
+  return write
+
+
+def test_numbers_of_a_file_are_numbers_and_not_places(
+  loaded, write_table, capsys
+):
+  path, count = write_table("weight", ["18.1", "10.2", "30.5"])
+  wanted = np.resize(np.array([18.1, 10.2, 30.5], np.float32), count)
+  for model, options, says in (
+    (loaded, {}, True),
+    (loaded, {"task": "regression"}, False),
+    (labels_of_run(loaded, "regression"), {}, False),
+  ):
+    capsys.readouterr()
+    found = model.labelled_features(path, **options)
+    assert found.labels.dtype == np.float32
+    np.testing.assert_array_equal(found.labels, wanted)
+    assert found.class_names == ("weight",)
+    line = "is read with task='regression', as weight has numbers such as 18.1"
+    assert (line in capsys.readouterr().err) == says
+  asked = loaded.labelled_features(path, task="classification")
+  assert asked.class_names == ("10.2", "18.1", "30.5")
+
+
+def test_several_labels_are_a_matrix_with_nan_for_unknown(loaded, write_table):
+  path, count = write_table("round,red", ["1,0", "0,1", "1,1", "0,"])
+  rows = np.array([[1, 0], [0, 1], [1, 1], [0, np.nan]], np.float32)
+  wanted = np.resize(rows, (count, 2))
+  run = labels_of_run(loaded, "multilabel")
+  for model, options in (
+    (loaded, {}),
+    (loaded, {"task": "multilabel"}),
+    (dataclasses.replace(run, model=named(run.model, "round", "red")), {}),
+  ):
+    found = model.labelled_features(path, **options)
+    np.testing.assert_array_equal(found.labels, wanted)
+    assert found.class_names == ("round", "red")
+
+
+def named(model, *names):
+  return model.clone(origin=dataclasses.replace(ORIGIN, class_names=names))
+
+
+def test_a_task_that_no_labels_have_is_refused(loaded, classes):
+  with pytest.raises(ValueError, match="task='pairs' is unknown here: give 'c"):
+    loaded.labelled_features(classes[0], task="pairs")
+  with pytest.raises(ValueError, match="is no file of labels, from which task"):
+    loaded.labelled_features(classes[0], task="regression")
+
+
+def test_folders_in_a_list_stand_for_their_images(loaded, classes):
+  folder, files, _ = classes
+  dogs = [file for file in files if "/dog/" in file]
+  images = [files[0], str(folder / "dog")]
+  assert [one.image for one in loaded.predict(images)] == [files[0], *dogs]
+  assert len(loaded.features(np.array(images))) == 1 + len(dogs)
+
+
+def test_labels_are_given_from_the_threshold_on(loaded, photos):
+  logits = logits_of(VIT, PARAMS, normalized([pixels_of(photos[0])]))
+  p = np.sort(sigmoid(logits[0]))[::-1]
+  for threshold, given in ((float(p[3]), 4), (1.0, 0)):
+    task = dataclasses.replace(
+      choose.task_class("multilabel")(LossSettings(kind="sigmoid")),
+      threshold=threshold - 1e-6,
+    )
+    several = dataclasses.replace(loaded, open_task=lambda task=task: task)
+    (answer,) = several.predict(photos[0], top=2)
+    assert len(answer.labels) == given
+    assert answer.labels == tuple(name for name, _ in answer)[:given]
+    assert len(answer.probability) == max(2, given)
+  (one,) = loaded.predict(photos[0])
+  assert one.labels == (one.label,)
+
+
 def test_a_folder_with_splits_has_each_image_once(loaded, classes, tmp_path):
   folder, files, labels = classes
   for split in ("train", "test"):
@@ -210,3 +312,11 @@ def test_a_folder_with_splits_has_each_image_once(loaded, classes, tmp_path):
 def test_a_folder_without_classes_has_no_labels(loaded, photos):
   with pytest.raises(ValueError, match="class"):
     loaded.labelled_features(pathlib.Path(photos[0]).parent)
+
+
+def test_outputs_have_the_word_of_their_task(loaded):
+  words = {"classification": "classes", "regression": "targets"}
+  for name, word in words.items():
+    run = labels_of_run(loaded, name)
+    assert repr(run).splitlines()[0].endswith(f" parameters, 5 {word}")
+    assert run.facts[word] == "5"

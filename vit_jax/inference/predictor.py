@@ -57,6 +57,8 @@ class Prediction:
       w, D) or (L, S, D), if they were asked for.
     names: The names of these classes, or of the targets of a regression, if the
       model's source has them.
+    threshold: The least probability of a label that is given, with several
+      labels of an image; None for other answers.
   """
 
   image: str
@@ -66,11 +68,41 @@ class Prediction:
   values: tuple[float, ...] = ()
   features: np.ndarray | None = None
   names: tuple[str, ...] = ()
+  threshold: float | None = None
 
   @property
   def label(self) -> str | None:
-    """The likeliest class; None if there is none, as for a regression."""
+    """The likeliest class; None if there is none, as for a regression.
+
+    With several labels of an image, it may lie below the threshold; `labels`
+    are those that are given.
+    """
     return next(iter(self))[0] if self.index else None
+
+  @property
+  def labels(self) -> tuple[str, ...]:
+    """The names of the labels that are given, the likeliest first.
+
+    With several labels of an image they are those from `threshold` on, possibly
+    none; else the likeliest class, or none for a regression.
+    """
+    if self.threshold is None:
+      return () if self.label is None else (self.label,)
+    return tuple(name for name, p in self if p >= self.threshold)
+
+  def with_threshold(self, threshold: float, top: int) -> "Prediction":
+    """A copy with the `top` labels and all others from a threshold on.
+
+    This one has the probabilities of all labels.
+    """
+    count = max(top, sum(p >= threshold for p in self.probability))
+    return dataclasses.replace(
+      self,
+      index=self.index[:count],
+      probability=self.probability[:count],
+      names=self.names[:count],
+      threshold=threshold,
+    )
 
   @property
   def score(self) -> float | None:

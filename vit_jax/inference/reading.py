@@ -1,5 +1,6 @@
 """Reads and preprocesses images: files, Pillow images and arrays."""
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,11 +30,11 @@ def each_picture(images: Pictures) -> Iterable[Picture]:
 
   An array (H, W) or (H, W, 1 to 4) is a single picture, and (B, H, W, C) has B
   pictures. A folder or a pattern, such as "photos/*.jpg", stands for its
-  images. Raises ValueError for other arrays of pixels, and for anything else
-  that is neither a picture nor iterable.
+  images, in a list too. Raises ValueError for other arrays of pixels, and for
+  anything else that is neither a picture nor iterable.
   """
   if isinstance(images, str | os.PathLike):
-    return [*find_images(images)] or [images]
+    return _images_of(images)
   if isinstance(images, Image.Image):
     return [images]
   pictures: Any = images
@@ -44,16 +45,22 @@ def each_picture(images: Pictures) -> Iterable[Picture]:
         f"images of type {type(pictures).__name__}; give paths, Pillow images "
         "or arrays, uint8 (H, W, 3), one or a list."
       )
-    return pictures
-  if is_picture(shape):
+  elif is_picture(shape):
     return [pictures]
-  if len(shape) not in (1, 4):  # An array of paths has one axis.
+  elif len(shape) not in (1, 4):  # An array of paths has one axis.
     raise ValueError(
       f"an array of shape {tuple(shape)} is neither a picture, (H, W, 3), nor "
       "a batch, (B, H, W, 3): transpose channels that come first, and give "
       "grey pictures as (B, H, W, 1)."
     )
-  return pictures
+  return itertools.chain.from_iterable(map(_images_of, pictures))
+
+
+def _images_of(picture: Picture) -> Iterable[Picture]:
+  """The images that a path stands for, or else the picture itself."""
+  if not isinstance(picture, str | os.PathLike):
+    return [picture]
+  return [*find_images(picture)] or [picture]
 
 
 def is_text(query: Any) -> bool:

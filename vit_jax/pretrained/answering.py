@@ -33,6 +33,7 @@ from vit_jax.pretrained.opened import Opened
 from vit_jax.pretrained.text import TEMPLATES
 from vit_jax.runtime import hints, shown
 from vit_jax.runtime.printable import quoted, say
+from vit_jax.tasks.table import labels_of
 from vit_jax.training.inputs import ImageInputs
 
 
@@ -62,9 +63,10 @@ class LabelledFeatures(NamedTuple):
 
   Attributes:
     features: The head's inputs, (N, D).
-    labels: Their labels, (N,), which are places in `class_names`; or several
-      labels or numbers of each, (N, K).
-    class_names: The names of the classes, sorted, or of the numbers.
+    labels: Their labels: int (N,), which are places in `class_names`; or 0 and
+      1 for each of several labels, (N, K), with NaN for what is unknown; or
+      numbers, float32 (N,), or (N, K) if each image has several.
+    class_names: The names of the classes, sorted, or of the labels or numbers.
     images: The image files.
   """
 
@@ -100,12 +102,14 @@ class Answering(Opened):
 
     Each prediction has `names` and `probability` of the likeliest classes, or
     the `values` of a regression; `label` and `score` are those of the likeliest
-    class.
+    class. With several labels of an image, `labels` are those that are given,
+    from `loaded.threshold` on, and may be none.
 
     Args:
-      images: A path, a Pillow image, an array, uint8 (H, W, 3), a list of
-        these, an array (B, H, W, 3), or a folder, for all images in it.
-      top: Number of the likeliest classes to return for each image.
+      images: A path, a Pillow image, an array, uint8 (H, W, 3), an
+        array (B, H, W, 3), a folder, for all images in it, or a list of these.
+      top: Number of the likeliest classes to return for each image; with
+        several labels, all that are given are returned as well.
       batch_size: Images per step.
       texts: Texts that take the place of classes (zero-shot), for a model of
         images and text. Unless each begins with an article, "a photo of a {}."
@@ -128,18 +132,24 @@ class Answering(Opened):
         "for run.predict(images); loaded.features(images) gives the features "
         "of images."
       )
+    threshold = self.threshold if head is None else None
     batches = predict(
       self.model,
       self.params,
       images,
       preprocessing=self.preprocessing,
       task=self.task,
-      top=top,
+      top=top if threshold is None else self.num_classes,
       batch_size=batch_size,
       class_names=self.class_names if head is None else head.names,
       text_head=head,
     )
     predictions = Predictions(one for batch in batches for one in batch)
+    if threshold is not None:
+      predictions = Predictions(
+        one if one.error else one.with_threshold(threshold, top)
+        for one in predictions
+      )
     if head is None:
       for line in filter(None, self._training_lines(images)):
         say(line)
@@ -300,6 +310,7 @@ class Answering(Opened):
     folder: str | os.PathLike[str],
     *,
     split: str | None = None,
+    task: str | None = None,
     batch_size: int = 32,
   ) -> LabelledFeatures:
     """The features and the labels of the images of a folder.
@@ -313,13 +324,30 @@ class Answering(Opened):
       folder: A folder of class folders, split or not, or a file of labels.
       split: "train", "eval" or "test", as a run parts the images; by default
         all of them.
+      task: What a file of labels has for each image: "classification" a class,
+        "multilabel" several labels, "regression" numbers. By default it is the
+        run's task, or without a run what the columns look like, as for
+        `vit_jax.train`; a line then says so.
       batch_size: Images per step.
 
+    Returns:
+      The features, (N, D), and the labels: places in `class_names`, int (N,);
+      or 0, 1 and NaN (unknown) for each of several labels, (N, K); or numbers,
+      float32 (N,), or (N, K) if each image has several.
+
     Raises:
-      ValueError: if the folder has no classes, or an image cannot be read.
+      ValueError: if the folder has no classes, the file no labels of the task,
+        or an image cannot be read.
     """
-    files, labels, names = labelled_files(os.fspath(folder), split)
+    # Imported here, as it reads all kinds of labels.
+    from vit_jax.pretrained.labelled import choose_labels
+
+    path = os.path.expanduser(folder)
+    settings, kind = choose_labels(path, task, self)
+    files, labels, names = labelled_files(settings, kind, split)
     x = self.features(files, batch_size=batch_size)
+    if kind == labels_of("regression") and labels.shape[1] == 1:
+      labels = labels[:, 0]
     return LabelledFeatures(x, labels, names, files)
 
   @hints.accepts("loaded.patch_features(images)")

@@ -13,12 +13,13 @@ from flax import traverse_util
 from jax.sharding import Mesh
 
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.models import Model, Origin, variant_of
 from vit_jax.models.parts import Parts
 from vit_jax.pretrained import known
 from vit_jax.pretrained.formats.texts import NoTextTowerError
 from vit_jax.pretrained.text import Leaves, LoadedText
-from vit_jax.runtime.printable import counted, first_of
+from vit_jax.runtime.printable import first_of
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
@@ -95,7 +96,7 @@ class Opened:
     ]
     return (
       f"Loaded {name}: {self.num_params:,} parameters, "
-      f"{counted(self.num_classes, 'class', 'classes')}\n"
+      f"{self._labels.counted(self.num_classes)}\n"
       f"  from {origin.source} ({origin.format}{step})\n"
       f"  for {' and '.join(inputs)}"
     )
@@ -160,7 +161,7 @@ class Opened:
         "images" if key == "image" else key: str(value)
         for key, value in self.inputs.items()
       },
-      "classes": f"{self.num_classes:,}"
+      self._labels.plural: f"{self.num_classes:,}"
       + (f": {some_names}" if some_names else ""),
       "licence": license or "not known",
     }
@@ -172,6 +173,18 @@ class Opened:
     Raises ValueError if the task is a user's own class, and was not given.
     """
     return self.open_task()
+
+  @property
+  def _labels(self) -> Labels:
+    """The kind of labels that its outputs are, which has the words for them.
+
+    They are classes if it has no outputs, or its task is a user's own class
+    that was not given.
+    """
+    try:
+      return self.task.labels if self.num_classes else SINGLE
+    except ValueError:
+      return SINGLE
 
   @property
   def loss(self) -> str:

@@ -34,7 +34,7 @@ def open_whole(
   """
   assert settings.labels_file
   path = locate(settings, settings.labels_file)
-  settings = _settings_for(path, settings, labels, names)
+  settings = settings_for(path, settings, labels, names)
   columns, rows, notes = image_rows(path, settings, labels)
   encode = labels.fit_to(columns, rows, names)
   splits = {row.split for row in rows}
@@ -52,7 +52,7 @@ def open_whole(
   return source
 
 
-def _settings_for(
+def settings_for(
   path: str, settings: DataSettings, labels: Labels, names: tuple[str, ...]
 ) -> DataSettings:
   """The settings, with only those columns of a run that the file has.

@@ -129,40 +129,34 @@ def open_whole(settings: DataSettings, labels: Labels) -> Source:
 
 
 def labelled_files(
-  root: str, split: str | None = None
+  settings: DataSettings, labels: Labels, split: str | None = None
 ) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...]]:
   """The image files of a folder or of a file of labels, and their labels.
 
-  Returns the paths, sorted; the labels, as places among the names, (N,), or as
-  a file of labels has them, (N, K); and the names. Without a `split`, all
-  splits are taken. Raises ValueError as `open_source`, or if the labels are not
-  those of whole images.
+  Returns the paths, sorted; the labels of this kind, as places among the names,
+  (N,), or as a file of labels has them, (N, K); and the names. Without a
+  `split`, all splits are taken. Raises ValueError as `open_source`, or if the
+  labels are not those of whole images.
   """
   # Not imported by a run on data without files.
   from vit_jax.data.reading.image_files import ImageFiles
 
-  path = os.path.expanduser(root)
-  settings = DataSettings(root=path)
-  if os.path.isfile(path):
-    folder = os.path.dirname(path) or os.curdir
-    settings = DataSettings(root=folder, labels_file=os.path.abspath(path))
   parts: list[Any]
   if split is not None:
-    parts = [open_source(cast("Any", split), settings)]
+    parts = [open_source(cast("Any", split), settings, labels)]
   else:
-    kind = settings.label_kind or SINGLE
-    opened = _open_folder(settings, windowed=True, labels=kind)
+    opened = _open_folder(settings, windowed=True, labels=labels)
     splits = (opened.train, opened.eval, opened.test)
     parts = [source for source in splits if source]
   if not all(isinstance(part, ImageFiles) for part in parts):
     raise ValueError(
-      f"{root} has no labels for an image as a whole: give class folders or a "
-      "file of labels."
+      f"{settings.root} has no labels for an image as a whole: give class "
+      "folders or a file of labels."
     )
   files = [path for part in parts for path in part.files()]
-  labels = np.concatenate([part.labels(range(len(part))) for part in parts])
+  y = np.concatenate([part.labels(range(len(part))) for part in parts])
   order = sorted(range(len(files)), key=files.__getitem__)
-  return tuple(files[i] for i in order), labels[order], parts[0].class_names
+  return tuple(files[i] for i in order), y[order], parts[0].class_names
 
 
 def _open_tfds(

@@ -1,0 +1,85 @@
+"""Chooses how the labels of a folder or of a file are read for a model."""
+
+import dataclasses
+import os
+
+from vit_jax.data.reading import other_table, recognise
+from vit_jax.data.reading.column_roles import as_text
+from vit_jax.data.reading.labels import SINGLE, Labels
+from vit_jax.data.settings import DataSettings
+from vit_jax.pretrained.opened import Opened
+from vit_jax.runtime.printable import say
+from vit_jax.runtime.settings import from_dict, types_of
+from vit_jax.tasks.table import labels_of
+
+_TASKS = ("classification", "multilabel", "regression")
+
+
+def choose_labels(
+  path: str, task: str | None, loaded: Opened
+) -> tuple[DataSettings, Labels]:
+  """The settings by which labels are read, and their kind.
+
+  A folder has classes. A file has the labels of `task`, or else of the run that
+  `loaded` is, or else those that its columns look like; a line says so unless
+  they are classes.
+
+  Raises:
+    ValueError: if there is no such task, a folder is given for labels that only
+      a file has, or the columns of the labels cannot be told.
+  """
+  if task is not None and task not in _TASKS:
+    raise ValueError(
+      f"task={task!r} is unknown here: give {', '.join(map(repr, _TASKS))}."
+    )
+  if not os.path.isfile(path):
+    if task not in (None, "classification"):
+      raise ValueError(
+        f"{path} is no file of labels, from which task={task!r} is read: give "
+        "a CSV or JSONL file."
+      )
+    return DataSettings(root=path), SINGLE
+  if task is None and loaded.step is not None:
+    learned = loaded.task.labels
+    if learned in map(labels_of, _TASKS):
+      settings = _settings_of_run(path, loaded)
+      names = loaded.class_names
+      return other_table.settings_for(path, settings, learned, names), learned
+  return _recognise(path, task)
+
+
+def _settings_of_run(path: str, loaded: Opened) -> DataSettings:
+  """The settings by which a run read its labels, for another file of labels."""
+  description = loaded.description or {}
+  data = description.get("config", {}).get("data", {})
+  settings = DataSettings(root=data.get("root"))
+  if data.get("labels_file"):  # Other data have no columns.
+    saved = {key: data[key] for key in types_of(DataSettings) if key in data}
+    settings = from_dict(DataSettings, saved, saved=True)
+  beside = os.path.dirname(path) or os.curdir
+  folders = (beside, settings.root or beside)
+  return dataclasses.replace(
+    settings,
+    labels_file=os.path.abspath(path),
+    eval_labels_file=None,
+    group_column=None,
+    root=other_table.root_with_images(path, folders),
+  )
+
+
+def _recognise(path: str, task: str | None) -> tuple[DataSettings, Labels]:
+  """What `choose_labels` returns for a file that no run tells how to read."""
+  root = os.path.dirname(path) or os.curdir
+  settings = DataSettings(root=root, labels_file=os.path.abspath(path))
+  found = recognise.recognise_file(path, settings)
+  names = (name for name in _TASKS if labels_of(name) == found.labels)
+  looks_like = next(names, "classification") if found.why else "classification"
+  if task in (None, looks_like) and found.why and found.columns:
+    columns = as_text(found.columns)
+    settings = dataclasses.replace(settings, label_columns=columns)
+  if task is None and looks_like != "classification":
+    say(
+      f"{path} is read with task={looks_like!r}, as {found.why}; task= chooses "
+      "another."
+    )
+  return settings, labels_of(task or looks_like)
