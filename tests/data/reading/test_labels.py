@@ -300,6 +300,55 @@ def test_cells_say_that_a_label_is_unknown_or_uncertain(
     assert lines[0].startswith("1 of 4 rows are left out, as")
 
 
+def test_yes_and_no_are_1_and_0(tmp_path):
+  text = rows("yes,n", "No,Y", ",on", "y,OFF", head="file,round,red")
+  source = opened(tmp_path, text, SEVERAL)
+  wanted = [[1, 0], [0, 1], [np.nan, 1], [1, 0]]
+  found = source.labels(range(4))
+  np.testing.assert_array_equal(found, wanted)
+  about(source, "have 0 and 1, and are taken for the labels")
+
+
+@pytest.mark.parametrize(
+  "cells, message",
+  [
+    (
+      ("there,1", "gone,0", ",1"),
+      "'there', which is not 0 or 1: in place of 'gone' and 'there', write 1 ",
+    ),
+    (
+      ("yes,1", "no,0", "dim,1"),
+      "'dim', which is not 0 or 1; if it means that nobody knows, add --con",
+    ),
+    (
+      ("there,1", "gone,0", "dim,1"),
+      "'there', which is not 0 or 1: write 1 where an image has the label, a",
+    ),
+  ],
+)
+def test_two_words_are_written_as_1_and_0(tmp_path, cells, message):
+  text = rows(*cells, head="file,round,red")
+  with pytest.raises(ValueError, match=re.escape(message)):
+    opened(tmp_path, text, SEVERAL, label_columns="round,red")
+
+
+@pytest.mark.parametrize(
+  "cells, advice",
+  [
+    (
+      ("circle", "", "square", '"circle, square"', "circle", "square"),
+      "1 of 3 classes, such as 'circle, square', look like several labels, wh",
+    ),
+    (("circle", "", "square"), "fill it in, or leave out the line."),
+  ],
+)
+def test_a_row_without_a_class_says_what_to_do(tmp_path, cells, advice):
+  text = rows(*cells, head="file,tags")
+  message = f"line 3 has tags='', which is not a class: {advice}"
+  with pytest.raises(ValueError, match=re.escape(message)):
+    opened(tmp_path, text)
+
+
 @pytest.mark.parametrize(
   "text, changes, kind, message",
   [

@@ -66,6 +66,7 @@ def test_boxes_beside_images_are_no_masks(tmp_path):
     ("file,x,y,split\na.png,0,1,train", Recognised(SINGLE)),
     ("file,x,y\na.png,0,1\nb.png,1,1", (SEVERAL, "x, y are 0 or 1")),
     ("file,x,y\na.png,0,1\nb.png,,1", Recognised(SINGLE)),
+    ("file,x,y\na.png,yes,no\nb.png,,yes\nc.png,n,n", (SEVERAL, "0 or 1")),
     ("file,x,y\na.png,1,1\nb.png,,0", (SEVERAL, "cells may be unknown")),
     ("file,x,y\na.png,1,1\nb.png,-1,0", (SEVERAL, "cells may be unknown")),
     ("file,x,y\na.png,1,\nb.png,0,", Recognised(SINGLE)),

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+BETWEEN = ";|"
+"""The characters that separate several labels in a cell."""
 AS_BEFORE = ";|"
 """The separators of earlier versions, under which no text is a list."""
 _LIST = re.compile(r"\s*(\[|[({]\s*['\"])")
@@ -123,6 +125,19 @@ def _combined_names(
     if are_labels and (likely or not there.isdisjoint(parts)):
       found.append(name)
   return found
+
+
+def several_labels_hint(names: Sequence[str]) -> str:
+  """How to read names of classes that look like several labels; may be ""."""
+  by = "--config.data.task=multilabel"
+  odd = [name for name in names if {*BETWEEN} & {*name}]
+  if not odd:
+    mark, odd = find_separator(names)
+    by += f" --config.data.label_separator={mark!r}"
+  if not odd:
+    return ""
+  like = f"classes, such as {odd[0]!r}, look like several labels"
+  return f"{len(odd):,} of {len(names):,} {like}, which {by} reads"
 
 
 def are_sentences(texts: Sequence[Any], num_cells: int) -> bool:

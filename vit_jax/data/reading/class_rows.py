@@ -7,10 +7,11 @@ some as well.
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
 
 import numpy as np
 
-from vit_jax.data.reading.cells import Encode, Row
+from vit_jax.data.reading.cells import Encode, Row, several_labels_hint
 from vit_jax.data.reading.columns import places_of_ones
 from vit_jax.data.reading.tables import fail
 from vit_jax.runtime.printable import composed, first_of, printable
@@ -25,7 +26,12 @@ def fit(columns: Sequence[str], rows: Sequence[Row]) -> tuple[Names, Encode]:
     encode = functools.partial(places_of_ones, columns)
     encode(rows)
     return tuple(columns), encode
-  read = functools.partial(_single, columns[0])
+
+  def read(row: Row) -> list[str]:
+    if row.values[0] in (None, ""):
+      _fail_without_class(columns[0], row, rows)
+    return _single(columns[0], row)
+
   names, places = index_names(read, rows, least=2)
 
   def encode(rows: Sequence[Row]) -> np.ndarray:
@@ -147,6 +153,17 @@ def _single(column: str, row: Row) -> list[str]:
   (value,) = row.values
   if isinstance(value, list):
     fail(row.place, f"has {column}={value!r}; data.task=multilabel takes lists")
-  if isinstance(value, dict) or value in (None, ""):
+  if value in (None, ""):
+    _fail_without_class(column, row, [])
+  if isinstance(value, dict):
     fail(row.place, f"has {column}={value!r}, which is not a class")
   return [printable(str(value))]
+
+
+def _fail_without_class(column: str, row: Row, rows: Sequence[Row]) -> NoReturn:
+  """Raises ValueError for an empty cell; other rows may hint at the cause."""
+  (value,) = row.values
+  cells = {cell for row in rows for cell in row.values if isinstance(cell, str)}
+  advice = several_labels_hint(sorted(cells - {""}))
+  advice = advice or "fill it in, or leave out the line"
+  fail(row.place, f"has {column}={value!r}, which is not a class: {advice}")

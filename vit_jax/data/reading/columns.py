@@ -9,7 +9,10 @@ import numpy as np
 from vit_jax.data.reading.cells import Row, has_decimal_comma
 from vit_jax.data.reading.tables import fail, list_columns
 
-_BINARY = {"1": 1, "true": 1, "0": 0, "false": 0}
+_BINARY = {
+  **dict.fromkeys(("1", "true", "yes", "y", "on"), 1),
+  **dict.fromkeys(("0", "false", "no", "n", "off"), 0),
+}
 _EMPTY = ("", "nan", "none", "null", "na", "n/a")  # Empty cells.
 _LARGEST = 3e38  # In float32.
 UNKNOWN = math.nan

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 USUAL = ("label", "labels", "class")
 """Columns of labels, the likeliest first."""
 _FURTHER = ("label_name",)
-BETWEEN = ";|"
-"""The characters that separate several labels in a cell."""
 
 Names = tuple[str, ...]
 # Numbers may be no classes if there are more than _FEWEST and some occur again,
@@ -226,20 +224,13 @@ class Labels:
         "--config.data.task=regression learns them as numbers."
       )
       return [line]
-    from vit_jax.data.reading.cells import are_sentences, find_separator
+    from vit_jax.data.reading.cells import are_sentences, several_labels_hint
 
     if rows and are_sentences(names, num_cells=len(rows)):
       like = f"classes, such as {names[0]!r}, look like captions: train on them"
       return [f"the {len(names):,} {like} with {_pairs_of(rows[0])}"]
-    by = "--config.data.task=multilabel"
-    odd = [name for name in names if {*BETWEEN} & {*name}]
-    if not odd:
-      mark, odd = find_separator(names)
-      by += f" --config.data.label_separator={mark!r}"
-    if not odd:
-      return []
-    like = f"classes, such as {odd[0]!r}, look like several labels"
-    return [f"{len(odd):,} of {len(names):,} {like}, which {by} reads."]
+    hint = several_labels_hint(names)
+    return [f"{hint}."] if hint else []
 
   def summarise(self, label: Any, count: int) -> np.ndarray:
     """The summary of a label for `overview`, of one shape for all labels.

@@ -21,7 +21,7 @@ from vit_jax.data.reading.columns import (
   unknown_cells,
 )
 from vit_jax.data.reading.folders import holds_images, subfolders
-from vit_jax.data.reading.labels import BETWEEN, NONE, SINGLE, Labels
+from vit_jax.data.reading.labels import NONE, SINGLE, Labels
 from vit_jax.data.reading.mask_folder import MASKS
 from vit_jax.data.reading.masks import names as mask_names
 from vit_jax.data.reading.masks.beside import NUMBERS as NUMBER_FILES
@@ -146,7 +146,7 @@ def _recognise_column(name: str, rows: Rows) -> Recognised:
     parts = cells.values_of(value, None)
     several = isinstance(parts, list)
     if isinstance(parts, str):
-      several = any(mark in parts for mark in BETWEEN)
+      several = any(mark in parts for mark in cells.BETWEEN)
     if several:
       return Recognised(SEVERAL, f"{name} has {value!r}")
   numbers = [*map(_number, values)]

@@ -14,6 +14,7 @@ import numpy as np
 
 from vit_jax.data.batch import ArraySpec
 from vit_jax.data.reading.cells import (
+  BETWEEN,
   MARKS,
   Encode,
   Row,
@@ -32,7 +33,7 @@ from vit_jax.data.reading.columns import (
   unknown_cells,
 )
 from vit_jax.data.reading.image_files import name_warnings
-from vit_jax.data.reading.labels import BETWEEN, Labels, Names
+from vit_jax.data.reading.labels import Labels, Names
 from vit_jax.data.reading.tables import fail, list_columns
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable
@@ -254,12 +255,17 @@ def _multi_hot(
 
 def _flags(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
   """The labels of rows (N, K), as whole numbers unless one is unknown."""
-  flags = in_columns(columns, _flag, rows)
+  flags = in_columns(columns, functools.partial(_flag, columns, rows), rows)
   return flags if np.isnan(flags).any() else flags.astype(np.uint8)
 
 
-def _flag(row: Row, name: str, value: Any) -> np.float32:
-  """0, 1 or NaN; raises ValueError if a cell has none of them."""
+def _flag(
+  columns: Sequence[str], rows: Sequence[Row], row: Row, name: str, value: Any
+) -> np.float32:
+  """0, 1 or NaN; raises ValueError if a cell has none of them.
+
+  `rows` are all rows of these columns, for the message.
+  """
   if value is UNKNOWN:
     return np.float32(UNKNOWN)
   if plain(value) == UNCERTAIN:
@@ -268,9 +274,30 @@ def _flag(row: Row, name: str, value: Any) -> np.float32:
       f"has {name}={value!r}, an uncertain label, it seems: set "
       "data.uncertain=ignore, positive or negative, or data.unknown=-1",
     )
-  flag = f"--config.data.unknown={shlex.quote(str(value).strip())}"
-  advice = f"; if it means that nobody knows, add {flag}"
-  return np.float32(read_bit(row, name, value, advice))
+  if as_bit(value) is None and not is_empty(value):
+    place = columns.index(name)
+    advice = _word_advice(value, [row.values[place] for row in rows])
+    return np.float32(read_bit(row, name, value, advice))
+  return np.float32(read_bit(row, name, value))
+
+
+def _word_advice(value: Any, cells: Sequence[Any]) -> str:
+  """The end of a message on a word among the cells of a column of 0 and 1.
+
+  A word may mean that nobody knows only beside two other values. Empty cells
+  may be among the 0s.
+  """
+  said = [cell for cell in cells if cell is not UNKNOWN and not is_empty(cell)]
+  bits = {as_bit(cell) for cell in said} - {None}
+  words = sorted({str(cell).strip() for cell in said if as_bit(cell) is None})
+  unknown = f"--config.data.unknown={shlex.quote(str(value).strip())}"
+  advice = f"; if it means that nobody knows, add {unknown}"
+  if bits == {0, 1}:
+    return advice
+  write = "write 1 where an image has the label, and 0 where it has not"
+  if len(words) == 2:
+    return f": in place of {words[0]!r} and {words[1]!r}, {write}"
+  return f": {write}{advice}"
 
 
 def _merge_cells(ours: Any, theirs: Any) -> Any:
