@@ -30,6 +30,7 @@ crops' positions are interpolated to their grid exactly.
 """
 
 from vit_jax.config import base_config
+from vit_jax.runtime.hints import near_names
 
 MODELS = "S/16", "B/16", "L/16"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -60,10 +61,11 @@ def get_config(argument: str = ""):
   if argument == "continue":
     return _continue(c)
   if argument not in MODELS:
+    meant = near_names(argument, ("continue",))
     raise ValueError(
       f"{argument!r}: give one of {', '.join(MODELS)} for ImageNet, or "
       "continue with --config.pretrained; without either, give a folder of "
-      "your own."
+      f"your own.{' Did you mean continue?' if meant else ''}"
     )
   return _imagenet(c, argument)
 

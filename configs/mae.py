@@ -46,6 +46,7 @@ has standardised. `vit_jax fewshot --probe=linear` gives the start by itself.
 """
 
 from vit_jax.config import base_config
+from vit_jax.runtime.hints import near_names
 
 # Model -> peak learning rate for a batch of 256, layer decay and epochs of
 # fine-tuning.
@@ -63,10 +64,12 @@ def get_config(argument: str = ""):
     return _continue(_small(c)) if argument else _small(c)
   model, _, stage = argument.partition(",")
   if model not in MODELS or stage not in ("", "finetune", "linear"):
+    meant = near_names(argument, ("continue",))
     raise ValueError(
       f"{argument!r}: give one of {', '.join(MODELS)}, with ,finetune behind "
-      "it to fine-tune, or ,linear for a linear probe; without a model, give a "
-      "folder of your own."
+      "it to fine-tune, or ,linear for a linear probe; or continue with "
+      "--config.pretrained; without either, give a folder of your own."
+      f"{' Did you mean continue?' if meant else ''}"
     )
   c.image_size = (224, 224)
   c.data.update(name="imagenet2012", eval_split="validation")

@@ -91,6 +91,7 @@ def test_every_row_of_a_study_builds_and_can_be_drawn(path, tmp_path):
     (masked_patches, "B/16", "'B/16' must be a model and a data set"),
     (mae, "B/8", "'B/8': give one of B/16, L/16, H/14, with ,finetune"),
     (mae, "B/16,probe", "'B/16,probe': give one of"),
+    (mae, "continu", r"for a linear probe; or continue .* mean continue\?$"),
     (deit3, "H/14", "'H/14': give one of S/16, B/16, L/16"),
     (dense_regression, "all", "'all': give one of head, lora, whole"),
     (segmentation, "all", "'all': give one of head, lora, whole"),

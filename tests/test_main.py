@@ -69,6 +69,9 @@ def test_what_it_prints_itself(call):
   ):
     line = f"error: {other!r} is not a command; did you mean {words}?\n"
     assert call(other) == (2, "", line)
+  for other in ("serve", "server", "deploy", "api"):
+    _, _, line = call(other)
+    assert "did you mean `vit_jax export RUN model.onnx`? docs/howto/se" in line
   code, out, _ = call("help", "config", "optimizer")
   names = [line.split("=")[0].split("_steps|")[0] for line in out.split("\n")]
   own = [f"  {key}" for key, *_ in keys(OptimizerSettings, "optimizer.")]

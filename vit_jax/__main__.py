@@ -51,6 +51,7 @@ COMMANDS = {
 # The modules of the commands that are not directly in the package.
 _PLACES = {"merge": "run.experiments.merge", "similar": "report.similar"}
 
+_EXPORT = "export RUN model.onnx"
 # Names that other libraries give to these commands, and what to type here.
 OTHER_NAMES = {
   **dict.fromkeys(("resume", "continue"), "train DATA"),
@@ -70,6 +71,11 @@ OTHER_NAMES = {
     ("soup", "average", "ensemble", "wise_ft"), "merge RUN RUN --out NEW"
   ),
   **dict.fromkeys(("list", "models", "list_models"), "convert --list"),
+  **dict.fromkeys(("serve", "server", "service", "deploy", "api"), _EXPORT),
+}
+# What follows a hint whose command does only a part of the work.
+_MORE = {
+  _EXPORT: ' docs/howto/serve.md ("Serve a model") has a web service for it.'
 }
 
 
@@ -119,7 +125,7 @@ def _text(name: str, texts: dict[str, Callable[[], str]]) -> str:
     suggestion = commands[near[0]]
     if " " in suggestion:
       suggestion = f"`vit_jax {suggestion}`"
-    hint = f"did you mean {suggestion}?"
+    hint = f"did you mean {suggestion}?{_MORE.get(commands[near[0]], '')}"
   raise ValueError(f"{name!r} is not a command; {hint}")
 
 

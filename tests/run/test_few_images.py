@@ -2,10 +2,12 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
 
+import vit_jax
 from configs import dino
 from tests.encoders import FOLDER
 from vit_jax.data.reading.sources import Splits
@@ -155,6 +157,11 @@ def test_going_on_fits_the_number_of_images(folder, monkeypatch):
   }
   assert why.startswith(", which has 24 training images (so few train low-rank")
   assert why.endswith("; their classes measure the features by k-NN),")
+  chosen, why = few_images.continued(values | {"lora.rank": "0"})
+  assert "low-rank" not in why and "optimizer.peak_lr" not in chosen
+  chosen, why = few_images.continued(values | {"lora.rank": "2"})
+  assert "(LoRA takes a higher rate; " in why
+  assert chosen["optimizer.peak_lr"] == "0.0002"
   monkeypatch.setattr(few_images, "FEW", 24)
   assert "lora.rank" not in few_images.continued(values)[0]
   given = values | {"ema_decay": "0.996", "data.labels": "False"}
@@ -239,9 +246,25 @@ def test_a_run_goes_on_as_it_began(folder, monkeypatch):
   )
 
 
+@pytest.mark.parametrize("name", ["dino", "lejepa", "mae"])
+def test_what_goes_on_with_weights_asks_for_them(folder, monkeypatch, name):
+  config = f"{name}:continue"
+  says = re.escape(f"{config} goes on with published weights, and needs --pre")
+  with pytest.raises(ValueError, match=f"^{says}"):
+    vit_jax.train(folder, config=config)
+  words = [f"--config={config}", f"--config.data.root={folder}"]
+  for typed in (words, [config, words[1]]):
+    with pytest.raises(ValueError, match=f"^{says}"):
+      flags.expanded([*typed, "--workdir=runs/new"], workdir=True)
+  # A run that has begun has them.
+  runs = {"runs/own": {"config": {}}}
+  monkeypatch.setattr(checkpoint, "latest_description", runs.get)
+  data_choice.check_weights({"config": config}, "runs/own")
+
+
 def test_only_its_own_configuration_is_fitted(folder):
   for config, fitted in (("dino:continue", True), ("image_folder", False)):
-    words = [f"--config={config}"]
+    words = [f"--config={config}", "--config.pretrained=hf_s14_dinov2"]
     words = flags.flags_of_data(folder, words, ["config"], workdir=False)
     assert ("--config.lora.rank=8" in words) == fitted
 

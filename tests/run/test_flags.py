@@ -185,6 +185,7 @@ def test_a_mistake_in_a_file_is_one_line(typed, tmp_path, text, message):
     ("nope.py", "no file 'nope.py'; .* digits, dino, finetune, "),
     ("digits:x", "digits.py takes no argument after a colon"),
     ("pretrain:B/8,imagenet2012", "Table 3 has no B/8 on imagenet2012"),
+    ("dino:continu", "dino:continu: 'continu': give .* mean continue\\?$"),
   ],
 )
 def test_a_file_that_cannot_be_meant_is_one_line(typed, argument, message):

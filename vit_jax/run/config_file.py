@@ -134,9 +134,10 @@ def other_units(
 
 def _mistake(path: pathlib.Path, error: Exception) -> str:
   """One line about an error that a configuration file raised."""
-  text = str(error).strip("'\"").split("\n")[0]
+  text = str(error).split("\n")[0]
   if isinstance(error, ValueError):  # A check's message stays as it is.
     return text
+  text = text.strip("'\"")  # A KeyError's is in quotes.
   lines = [
     frame.lineno
     for frame in traceback.extract_tb(error.__traceback__)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 # Tasks whose head reads trained features.
 _ON_FEATURES = ("segmentation", "dense_regression")
+CONTINUE = "continue"
+"""The argument of configurations that go on with published weights."""
 # Configurations for which keys are set by the number of images.
-GOING_ON = "dino:continue"
+GOING_ON = f"dino:{CONTINUE}"
 _PAIRS = "pairs"
 _TASK = "data.task"
 # Both configurations for classes smooth labels; these tasks cannot.
@@ -51,9 +53,10 @@ def suited(
     workdir: The run's folder; a run that is there keeps its task.
 
   Raises:
-    ValueError: if the user has to choose, or to give weights; the message has
-      the commands to choose from.
+    ValueError: if the user has to choose; the message has the commands to
+      choose from. Also as `check_weights`.
   """
+  check_weights(values, workdir)
   if "config" in values:
     return _for_config(values, workdir)
   said = [key for key in values if key in _SAYS or key.startswith(_SECTIONS)]
@@ -73,6 +76,26 @@ def suited(
       return _for_kind(data, found, values, workdir)
   chosen, why = _for_classes(values, workdir)
   return {**chosen, **_unsmoothed(values.get(_TASK, ""), values)}, why
+
+
+def check_weights(values: Mapping[str, str], workdir: str = "") -> None:
+  """Raises ValueError if a configuration goes on with weights and has none.
+
+  The arguments are those of `suited`. A run that has begun has its weights.
+  """
+  config = values.get("config", "")
+  has_weights = values.get("pretrained", "") not in ("", "None")
+  if has_weights or config.partition(":")[2] != CONTINUE:
+    return
+  # Imported here so that --help answers at once.
+  from vit_jax.workdir.checkpoint import begun_config
+
+  if begun_config(workdir) is None:
+    raise ValueError(
+      f"{config} goes on with published weights, and needs --pretrained, such "
+      f"as --pretrained {hints.WEIGHTS}; without :{CONTINUE}, it starts with a "
+      "small model."
+    )
 
 
 def _unsmoothed(task: str, values: Mapping[str, str]) -> dict[str, str]:

@@ -184,9 +184,12 @@ def _choices_of_count(
   from vit_jax.run.settings import read
 
   choices = []
-  if count < FEW:
-    keys = {"lora.rank": "8", "optimizer.peak_lr": "0.0002"}
+  rate = {"optimizer.peak_lr": "0.0002"}
+  if count < FEW and "lora.rank" not in values:
+    keys = {"lora.rank": "8", **rate}
     choices.append((keys, "so few train low-rank changes alone, LoRA"))
+  elif count < FEW and values["lora.rank"] != "0":
+    choices.append((rate, "LoRA takes a higher rate"))
   settings = read(config)
   size = _batch(settings.batch_size, count)
   fitting = {}

@@ -95,6 +95,11 @@ def expanded(words: Sequence[str], workdir: bool = False) -> list[str]:
     )
   if data:
     flag_words += flags_of_data(data[0], flag_words, names, workdir)
+  if workdir:
+    from vit_jax.run.data_choice import check_weights
+
+    values = dict(map(key_and_value, flag_words))
+    check_weights(values, values.get("workdir", ""))
   return sorted(flag_words, key=lambda w: "config." in w.partition("=")[0])
 
 
