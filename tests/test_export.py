@@ -62,7 +62,7 @@ def test_the_file_runs_where_vit_jax_is_not(tmp_path):
   )
   said, code = text.split("\n\n")
   assert said.startswith(f"Wrote {out}: 0.1 MB, for tpu, cpu.\n")
-  assert code.endswith("# uint8 (b, 16, 24, 3) -> float32 (b, 5)\n")
+  assert "# uint8 (b, 16, 24, 3) -> float32 (b, 5)\n" in code
   made = "images = numpy.asarray(image).reshape(1, 16, 24, 3)"
   assert made in code
   code = code.replace(made, "")  # Others are given in its place.
@@ -114,6 +114,23 @@ def test_a_loaded_model_is_written_as_its_checkpoint_is(
     ValueError, match="has no text tower, and cannot .* take a run"
   ):
     loaded.export(out, tower="text")
+
+
+def test_the_printed_code_ends_in_the_name_of_the_class(
+  tmp_path, capsys, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  names = ("a{b}", "c'd\"", "\U0001f600", "d", "e")
+  tiny.save_run(tmp_path / "run", VIT, PARAMS, (16, 24), names)
+  Image.fromarray(IMAGES[0]).save("photo.jpg")
+  for most in (5, 4):  # With more classes than are written, their numbers.
+    monkeypatch.setattr("vit_jax.export._MOST_NAMES", most)
+    load_pretrained("run").export("out.stablehlo", platforms=["cpu"])
+    pasted = {}
+    exec(capsys.readouterr().out.partition("installed:\n")[2], pasted)
+    number = int(pasted["logits"][0].argmax())
+    printed = names[number] if most == 5 else number
+    assert capsys.readouterr().out == f"{printed}\n"
 
 
 TEXTS = pathlib.Path(__file__).parent / "checkpoints" / "texts"

@@ -50,8 +50,14 @@ session = onnxruntime.InferenceSession({path})
 # {takes} -> {gives}
 ({outputs},) = session.run(["{outputs}"], {{"{inputs}": {inputs}}})
 facts = session.get_modelmeta().custom_metadata_map  # Texts, and JSON."""
-_PRINT_NAME = """
+_PRINT_NAME_ONNX = """
 print(json.loads(facts["class_names"])[{outputs}[0].argmax()])"""
+_PRINT_NAME = """
+class_names = {class_names}
+print(class_names[{outputs}[0].argmax()])"""
+_PRINT_NUMBER = """
+print({outputs}[0].argmax())  # The number of the class, from 0."""
+_MOST_NAMES = 100  # More would bury the code; an ONNX file holds them.
 _CALLS = {"logits": "classify", "embeddings": "embed"}
 
 
@@ -63,8 +69,8 @@ class _Program:
     runtimes: Platforms that it runs on, such as "cpu, tpu".
     needs: Packages that have to be installed to run it.
     run: Code that runs it, with fields for `path`, `takes`, `gives`, the code
-      that makes its inputs, `make`, and the names `call`, `inputs` and
-      `outputs`.
+      that makes its inputs, `make`, the names `call`, `inputs` and `outputs`,
+      and `class_names`.
     takes: Type and shape of its input.
     gives: Type and shape of its output.
   """
@@ -112,9 +118,7 @@ def export_checkpoint(
     if to == "onnx":
       program = _onnx(chosen.model, chosen.source, form)
     else:
-      program = _stablehlo(
-        chosen.model, chosen.source.params, platforms, param_dtype
-      )
+      program = _stablehlo(chosen.model, chosen.source, platforms, param_dtype)
     file.write(program.content)
   say(
     f"Wrote {out}: {len(program.content) / 1e6:,.1f} MB, for "
@@ -131,6 +135,7 @@ def export_checkpoint(
     call=_CALLS[form.outputs],
     inputs=form.inputs,
     outputs=form.outputs,
+    class_names=_class_names(chosen.source),
   )
   say(code, sys.stdout, whole=True)
 
@@ -233,27 +238,41 @@ def _onnx(
 
   shape = ", ".join(map(str, form.shape))
   facts = facts_of(source)
-  is_class = facts.get("loss") in ("softmax", "sigmoid")
-  has_names = is_class and facts["class_names"] != "[]"
   width = "R" if form.outputs == "embeddings" else model.num_classes or "D"
   return _Program(
     content=export_onnx(model, source.params, facts),
     runtimes="ONNX Runtime",
     needs="onnxruntime{} and NumPy are",
-    run=_RUN_ONNX + (_PRINT_NAME if has_names else ""),
+    run=_RUN_ONNX + (_PRINT_NAME_ONNX if _class_names(source) else ""),
     takes=f"{form.dtype.__name__} (B, {shape})",
     gives=f"float32 (B, {width})",
   )
 
 
+def _class_names(source: "Loaded | LoadedText") -> list[str]:
+  """The names of the classes that the outputs are for; none if for others."""
+  from vit_jax.pretrained.facts import facts_of
+
+  facts = facts_of(source)
+  if facts.get("loss") not in ("softmax", "sigmoid"):
+    return []
+  return json.loads(facts["class_names"])
+
+
 def _stablehlo(
-  model: "Model", params: Any, platforms: Sequence[str], param_dtype: str
+  model: "Model",
+  source: "Loaded | LoadedText",
+  platforms: Sequence[str],
+  param_dtype: str,
 ) -> _Program:
   """The model as a StableHLO file."""
   from vit_jax.inference import exporter
 
+  end = ""
+  if names := _class_names(source):
+    end = _PRINT_NAME if len(names) <= _MOST_NAMES else _PRINT_NUMBER
   exported = exporter.export_model(
-    model, params, platforms=platforms, param_dtype=param_dtype
+    model, source.params, platforms=platforms, param_dtype=param_dtype
   )
   (inputs,) = exported.in_avals
   (outputs,) = exported.out_avals
@@ -261,7 +280,7 @@ def _stablehlo(
     content=exported.serialize(),
     runtimes=", ".join(exported.platforms),
     needs="JAX{} and flatbuffers are",
-    run=_RUN,
+    run=_RUN + end,
     takes=f"{inputs.dtype} {inputs.shape!s}",
     gives=f"{outputs.dtype} {outputs.shape!s}",
   )

@@ -52,6 +52,39 @@ def test_a_picture_becomes_what_the_model_takes(
   assert difference.max() <= (32 if is_area else 1)
 
 
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize("kind", ["I;16", "RGBA", "LA", "P", "CMYK"])
+def test_odd_pictures_are_read_as_predict_reads_them(
+  tmp_path, monkeypatch, kind, grey
+):
+  rng = np.random.default_rng(1)
+  if kind == "I;16":
+    picture = Image.fromarray(rng.integers(0, 1 << 16, (56, 56), np.uint16))
+  elif kind == "P":
+    picture = Image.fromarray(rng.integers(0, 256, (56, 56, 3), np.uint8))
+    picture = picture.quantize(16)
+    picture.info["transparency"] = 3
+  else:
+    size = 56 * 56 * len(kind)
+    picture = Image.frombytes(kind, (56, 56), rng.bytes(size))
+  file = "photo.tif" if kind == "CMYK" else "photo.png"
+  picture.save(tmp_path / file)
+  monkeypatch.chdir(tmp_path)
+  grey_fields = dict(mean=(0.5,), std=(0.5,)) if grey else {}
+  images = Preprocessing(size=(56, 56), **grey_fields)
+  found = {}
+  exec(images_code(images).replace(FILE, file), found)
+  np.testing.assert_array_equal(found["images"], images.transform()(file)[None])
+
+
+def test_samples_of_32_bits_are_refused(tmp_path, monkeypatch):
+  Image.fromarray(np.ones((9, 9), np.float32)).save(tmp_path / "photo.tif")
+  monkeypatch.chdir(tmp_path)
+  code = images_code(Preprocessing(size=(56, 56))).replace(FILE, "photo.tif")
+  with pytest.raises(ValueError, match="photo.tif: this code does not read"):
+    exec(code, {})
+
+
 @pytest.mark.parametrize("fields", [BANDS, dict(window=(0.0, 4095.0))])
 def test_what_pillow_does_not_read_is_left_to_the_user(fields):
   images = Preprocessing((16, 24), **fields)

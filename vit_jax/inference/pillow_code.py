@@ -5,7 +5,17 @@ from vit_jax.data.reading.tokenizer import Tokenizer
 
 FILE = "photo.jpg"
 """The picture that the code reads, for the user to replace."""
-_MODES = {1: "L", 3: "RGB"}
+_CONVERTED = {1: 'convert("RGB").convert("L")', 3: 'convert("RGB")'}
+# As the decoder of `data` does: 16 bits keep their high byte, and what is
+# transparent shows white.
+_AS_DECODED = f"""\
+if image.mode[0] in "IF":  # Samples of 16 bits keep their high byte.
+  if not image.mode.startswith("I;16") or "transparency" in image.info:
+    raise ValueError("{FILE}: this code does not read such samples.")
+  image = Image.fromarray((numpy.asarray(image) >> 8).astype(numpy.uint8))
+if image.has_transparency_data:  # It is shown on white.
+  page = Image.new("RGBA", image.size, "white")
+  image = Image.alpha_composite(page, image.convert("RGBA"))"""
 
 
 def images_code(images: Preprocessing) -> str:
@@ -16,7 +26,7 @@ def images_code(images: Preprocessing) -> str:
   does not read, the lines make zeros, for the user to replace.
   """
   H, W, C = images.image_shape
-  if C not in _MODES or images.window is not None:
+  if C not in _CONVERTED or images.window is not None:
     return (
       "import numpy\n"
       f"# In the place of these zeros, give your images, {images}.\n"
@@ -26,7 +36,8 @@ def images_code(images: Preprocessing) -> str:
     "import numpy",
     "from PIL import Image, ImageOps",
     f'image = ImageOps.exif_transpose(Image.open("{FILE}"))',
-    f'image = image.convert("{_MODES[C]}")',
+    _AS_DECODED,
+    f"image = image.{_CONVERTED[C]}",
     *_resizing(images),
     f"images = numpy.asarray(image).reshape(1, {H}, {W}, {C})",
   ]
