@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from configs import digits
+from configs import digits, dino
 from tests import published, runs, tiny
 from vit_jax import load_pretrained
 from vit_jax.models import ResNet
-from vit_jax.pretrained.load import open_base
+from vit_jax.pretrained.load import open_base, open_checkpoint
 from vit_jax.run import build, extras, loop
 from vit_jax.run.experiments.replay import verify
 from vit_jax.run.plan import make_plan
@@ -103,6 +103,34 @@ def test_only_products_and_head_are_saved_and_every_reader_merges(
   for key in ("eval/loss", "eval/top1"):
     assert metrics[key] == pytest.approx(evaluated[key], rel=1e-5)
   assert model.num_classes == 10
+
+
+@pytest.mark.slow
+def test_a_mask_token_trained_beside_lora_is_opened_with_its_run(tmp_path):
+  base = str(tmp_path / "base.npz")
+  shutil.copy(published.path("google_vit.npz"), base)
+  config = dino.get_config("continue")
+  config.data.name = "digits"
+  config.update(pretrained=base, batch_size=8, image_size=(32, 32))
+  config.update(total_epochs=0.0, total_steps=1, save_every_epochs=0.0)
+  config.update(save_every_steps=1, eval_every_epochs=0.0)
+  config.optimizer.warmup_epochs = 0.0
+  config.lora.rank = 2
+  config.fewshot.neighbours = 0
+  config.self_distillation.update(
+    prototypes=16, head_size=8, bottleneck=4, small_size=16, small_crops=1
+  )
+  config.self_distillation.update(
+    temperature_warmup_epochs=0.0, freeze_last_epochs=0.0
+  )
+  run = str(tmp_path / "run")
+  state, _ = loop.train(read(config), run)
+  own = jax.device_get(state.averaged_params)
+  found = open_checkpoint(run, as_trained=True).params
+  np.testing.assert_array_equal(found["mask_token"], own["mask_token"])
+  plan = make_plan(read(config))
+  shapes = {k: v.shape for k, v in flatten_dict(plan.param_shapes).items()}
+  assert {k: v.shape for k, v in flatten_dict(found).items()} == shapes
 
 
 @pytest.mark.slow

@@ -168,11 +168,11 @@ class Added:
       bands=self.images.bands,
     )
     for path, array in leaves:
-      if not self.parts.is_head(path):
+      if not self.parts.is_trained_beside_lora(path):
         yield path, lora.with_product(settings, path, array, trained)
     pinned.check_base(self.base, digests)
     for path, array in trained.items():
-      if self.parts.is_head(path):
+      if self.parts.is_trained_beside_lora(path):
         yield path, array
 
 

@@ -226,7 +226,8 @@ def _read_base(
     bands=preprocessing.bands,
   )
   parts = build.parts_of(model, preprocessing.image_shape)
-  base_leaves = ((path, x) for path, x in leaves if not parts.is_head(path))
+  beside = parts.is_trained_beside_lora
+  base_leaves = ((path, x) for path, x in leaves if not beside(path))
   base = _place_arrays(base_leaves, shapes, parts)
   if saved is not None:
     pinned.check_base(saved["base"], digests)

@@ -438,7 +438,8 @@ def _is_trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
   settings, model, parts = plan.settings, plan.model, plan.parts
   if settings.lora.rank:
     adapted = _products(plan, shapes)
-    return lambda path: path in adapted or parts.is_head(path)
+    beside = parts.is_trained_beside_lora
+    return lambda path: path in adapted or beside(path)
   frozen = settings.optimizer.freeze_layers
   only = trainable_filter(frozen, parts, model.scan) or (lambda path: True)
   still = plan.task.is_frozen
