@@ -334,12 +334,29 @@ def test_an_image_that_exif_turns_needs_its_mask_turned(tmp_path):
   image = tmp_path / "images/train/0.jpg"
   Image.new("RGB", (20, 12)).save(image, exif=exif)
   train, _ = opened(settings)
-  message = "20 x 12, turned .* mask 12 x 20: .* Turn the mask as the image is"
+  message = (
+    "12 x 20, turned .* mask 20 x 12 pix.* Turn the mask as the image is"
+  )
   with pytest.raises(UnreadableImageError, match=message):
     train[0]
   turned = np.rot90(numbers, -1)
   grey(turned).save(tmp_path / "masks/train/0.png")
   np.testing.assert_array_equal(train[0]["label"], turned)
+
+
+@pytest.mark.parametrize("orientation", [None, 1, 3])
+def test_only_an_orientation_that_turns_is_blamed(tmp_path, orientation):
+  settings = write(tmp_path, *[grey(np.zeros((30, 10), int) + 1)] * 2)
+  exif = Image.Exif()
+  if orientation:
+    exif[ExifTags.Base.Orientation] = orientation
+  image = Image.new("RGB", (32, 24))
+  image.save(tmp_path / "images/train/0.jpg", exif=exif)
+  train, _ = opened(settings)
+  message = "is 32 x 24 and its mask 10 x 30 pixels wide and high: "
+  with pytest.raises(UnreadableImageError, match=message) as caught:
+    train[0]
+  assert "Exif" not in str(caught.value)
 
 
 @pytest.mark.parametrize("orientation, said", [(1, 0), (3, 1), (6, 1)])

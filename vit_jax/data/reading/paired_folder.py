@@ -26,6 +26,7 @@ from vit_jax.runtime.printable import printable_path as text
 WHOLE = "whole"
 """The split that has all images of a folder without splits, or else "val"."""
 _LOOKED_AT = 16  # Images whose Exif is read.
+_TURNED = (5, 6, 7, 8)  # Orientations that swap width and height.
 
 Picture = Shaped[np.ndarray, "h w"]
 
@@ -195,7 +196,7 @@ def _rotation_lines(images: Sequence[bytes], plural: str) -> list[str]:
       with Image.open(io.BytesIO(read_file(images[place]))) as image:
         orientation = of_picture(image)
         if orientation in (2, 3, 4) or (
-          orientation in (5, 6, 7, 8) and image.width == image.height
+          orientation in _TURNED and image.width == image.height
         ):
           turned.append(images[place])
   if not turned:
@@ -221,10 +222,26 @@ def _check_proportions(
     height, width = image_size(encoded)
   except UnreadableImageError:
     return  # Decoding it will report the error.
-  if abs(mask[0] * width - mask[1] * height) > width + height:
-    raise UnreadableImageError(
-      f"{text(path)}: the image is {height} x {width}, turned as its Exif "
-      f"says, and its {noun} {mask[0]} x {mask[1]}: they need the same "
-      f"proportions. Turn the {noun} as the image is shown, or remove the "
-      "orientation from the image's Exif."
+  if abs(mask[0] * width - mask[1] * height) <= width + height:
+    return
+  is_turned = _orientation(encoded) in _TURNED
+  turned = ", turned as its Exif says," if is_turned else ""
+  cure = "Make both of the same picture."
+  if is_turned:
+    cure = (
+      f"Turn the {noun} as the image is shown, or remove the orientation from "
+      "the image's Exif."
     )
+  raise UnreadableImageError(
+    f"{text(path)}: the image is {width} x {height}{turned} and its {noun} "
+    f"{mask[1]} x {mask[0]} pixels wide and high: they need the same "
+    f"proportions. {cure}"
+  )
+
+
+def _orientation(encoded: bytes) -> int:
+  """How an image is to be turned, as Exif numbers it; 1 if that is unknown."""
+  with contextlib.suppress(Exception):  # Decoding it reports the error.
+    with Image.open(io.BytesIO(encoded)) as image:
+      return of_picture(image)
+  return 1
