@@ -64,19 +64,28 @@ def test_the_images_of_the_training_split_are_counted(folder, by):
 def test_a_picture_that_is_no_light_digit_on_black_is_told(tmp_path):
   light, dark = tmp_path / "light.png", tmp_path / "dark.png"
   pixels = np.zeros((40, 40), np.uint8)
-  pixels[5:35, 15:25] = 255
+  pixels[:, 15:25] = 255
   Image.fromarray(pixels).save(light)
   Image.fromarray(255 - pixels).save(dark)
   description = {"config": {"data": {"name": "digits"}}}
   reads = Preprocessing((8, 8))
   of = functools.partial(trained_on.digits_advice, description, reads)
   line = of([str(light)])
-  assert line.startswith("This run was trained on light digits on black that")
+  assert line.startswith("This run was trained on light digits on black, as")
   assert line.endswith("and reads each picture in 8 x 8 pixels.")
   says = " The border of this picture is bright: invert dark digits on white "
-  says += "paper, and leave some black beside light ones."
+  says += "paper."
   assert of(str(dark)) == line + says
   assert " 1 of these 2 pictures have bright borders: " in of([light, dark])
+  small = tmp_path / "small.png"
+  wide = np.pad(pixels, 30)
+  says = " The digit does not fill this picture: crop to the digit, and pad it "
+  says += "with black to a square."
+  for image, more in ((wide, ""), (255 - wide, " The border of this picture")):
+    Image.fromarray(image).save(small)
+    assert of(str(small)).startswith(line + more)
+    assert of(str(small)).endswith(says)
+  assert " 1 of these 2 pictures have a digit that does " in of([light, small])
   # No digit of the data is said to be so.
   source = data.open_source("train", DIGITS)
   for number in range(50):

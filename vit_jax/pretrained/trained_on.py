@@ -47,8 +47,9 @@ def digits_advice(
   """A line on how pictures have to look for a run on the data set `digits`.
 
   The line is "" for other runs. All 1,797 digits have a black background, and
-  their borders are at most 28 % bright on average. A picture whose border is
-  brighter than 50 % does not look like them.
+  their borders are at most 28 % bright on average. What is brighter than 25 %
+  touches two opposite edges. A picture whose border is brighter than 50 %, or
+  whose digit is neither as high nor as wide as it, does not look like them.
 
   Args:
     description, images: As in `overlap_of_answers`.
@@ -62,25 +63,31 @@ def digits_advice(
   read = make_reader(preprocessing.transform())
   files = itertools.islice(_files(images), _MOST_READ)
   arrays = [read_image(file, read) for file in files]
-  borders = [
-    _border(each["image"]) for each in arrays if not isinstance(each, str)
-  ]
-  if not borders:
+  pixels = [each["image"] for each in arrays if not isinstance(each, str)]
+  if not pixels:
     return ""
-  line = (
-    "This run was trained on light digits on black that fill their picture, "
-    f"and reads each picture in {size[0]} x {size[1]} pixels."
+  general = (
+    "This run was trained on light digits on black, as high or as wide as "
+    f"their picture, and reads each picture in {size[0]} x {size[1]} pixels."
   )
-  bright = sum(border > 255 / 2 for border in borders)
-  if not bright:
-    return line
-  count = f"{bright:,} of these {len(borders):,} pictures have bright borders"
-  if len(borders) == 1:
-    count = "The border of this picture is bright"
-  return (
-    f"{line} {count}: invert dark digits on white paper, and leave some black "
-    "beside light ones."
-  )
+  lines = [general]
+  of = f"of these {len(pixels):,} pictures"
+  are_bright = [_border(image) > 255 / 2 for image in pixels]
+  if bright := sum(are_bright):
+    count = f"{bright:,} {of} have bright borders"
+    if len(pixels) == 1:
+      count = "The border of this picture is bright"
+    lines.append(f"{count}: invert dark digits on white paper.")
+  pairs = zip(pixels, are_bright, strict=True)
+  inverted = [255 - image if is_bright else image for image, is_bright in pairs]
+  if small := sum(not _fills(image) for image in inverted):
+    count = f"{small:,} {of} have a digit that does not fill them"
+    if len(pixels) == 1:
+      count = "The digit does not fill this picture"
+    lines.append(
+      f"{count}: crop to the digit, and pad it with black to a square."
+    )
+  return " ".join(lines)
 
 
 def overlap_of_score(
@@ -155,6 +162,13 @@ def _border(pixels: np.ndarray) -> float:
   outer = np.ones(pixels.shape[:2], bool)
   outer[1:-1, 1:-1] = False
   return float(pixels[outer].mean())
+
+
+def _fills(pixels: np.ndarray) -> bool:
+  """Whether light pixels of an image, (H, W, C), touch two opposite edges."""
+  is_light = pixels.max(axis=2) > 255 / 4
+  rows, columns = is_light.any(axis=1), is_light.any(axis=0)
+  return bool((rows[0] and rows[-1]) or (columns[0] and columns[-1]))
 
 
 def _ids_below(root: str, paths: Iterable[str]) -> set[str]:
