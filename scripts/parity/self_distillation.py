@@ -170,8 +170,8 @@ def late_center(teach: Any) -> Any:
       return dataclasses.replace(context, state=state)
 
     found = teach(self, large, targets, of_state(old))
-    after = teach(self, large, targets, of_state(new))["state"]
-    return {**found, "state": {"old": new, "new": after, **after}}
+    after = teach(self, large, targets, of_state(new)).state
+    return found._replace(state={"old": new, "new": after, **after})
 
   return late
 

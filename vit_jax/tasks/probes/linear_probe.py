@@ -162,7 +162,7 @@ class HeldOutFold(NamedTuple):
 HeldOut = Sequence[HeldOutFold]
 
 
-class Whitening(NamedTuple):
+class _Whitening(NamedTuple):
   """Mean and scale of each feature, and Z^T Z of whitened features."""
 
   mean: np.ndarray
@@ -174,7 +174,7 @@ def whitening(
   total: Float[np.ndarray, " D"],
   squares: Float[np.ndarray, "D D"],
   count: float,
-) -> Whitening:
+) -> _Whitening:
   """The whitening of the features, from sums over `count` examples."""
   mean = total / count
   covariance = squares / count - np.outer(mean, mean)
@@ -182,7 +182,7 @@ def whitening(
   ZtZ = np.zeros((len(mean) + 1, len(mean) + 1))
   ZtZ[:-1, :-1] = count * covariance / np.outer(scale, scale)
   ZtZ[-1, -1] = count
-  return Whitening(mean, scale, ZtZ)
+  return _Whitening(mean, scale, ZtZ)
 
 
 class Moments:
