@@ -443,3 +443,15 @@ def test_a_run_on_the_digits_loads_no_more_than_it_needs():
     "import vit_jax.run.saved\n"
     "assert not {'tensorflow', 'torch'} & set(sys.modules)"
   )
+
+
+@pytest.mark.parametrize(
+  "command, says",
+  [
+    ("report.similar", "FOLDER...  Images to search: a folder, flat or with"),
+    ("evaluate", "[FOLDER]  Other class folders, in place of the run's own"),
+  ],
+)
+def test_the_help_says_what_the_folder_of_this_command_is(command, says):
+  shown = run(f"vit_jax.{command}", "--help").stdout
+  assert " ".join(says.split()) in " ".join(shown.split())
