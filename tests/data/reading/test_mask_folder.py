@@ -432,3 +432,17 @@ def test_a_folder_that_is_new_to_a_run_is_evaluated_whole(
   source = opened(settings)
   assert len(source) == len(source.files()) == expected
   assert all(map(os.path.isfile, source.files()))
+
+
+def test_a_number_that_no_line_names_has_its_share_and_its_cure(tmp_path):
+  mask = MASK.copy()
+  mask[8:12] = 3  # A quarter.
+  names = ("background", "crack", "rust")
+  train, _ = opened(write(tmp_path, *[grey(mask, range(4))] * 2, classes=names))
+  assert (
+    "0 (background) 60.9%, 3 (not in classes.txt) 25.0%, 1 (crack) 12"
+    in (train.warnings()[0])
+  )
+  message = "has the class 3, and the classes are 0 to 2: name it in a further"
+  with pytest.raises(ValueError, match=message):
+    train[0]

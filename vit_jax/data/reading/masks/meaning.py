@@ -170,7 +170,8 @@ class Meaning:
         "so"
       )
     return (
-      f"{text(path)} has the class {number}, and the classes are 0 to {last}, "
-      f"those of {CLASSES} or of the training masks; a pixel of no class is "
+      f"{text(path)} has the class {number}, and the classes are 0 to {last}: "
+      f"name it in a further line of {CLASSES} (without the file, the classes "
+      f"are those of the training masks); a pixel of no class is "
       f"{ignored_label(last + 1)}{doubt}."
     )
