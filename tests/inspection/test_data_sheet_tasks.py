@@ -19,6 +19,8 @@ from vit_jax.data.reading import (
   targets,
 )
 from vit_jax.data.reading.captions import Captions
+from vit_jax.data.reading.mask_folder import MASKS
+from vit_jax.data.reading.survey import Look, Survey
 from vit_jax.inspection import data_sheet
 from vit_jax.inspection.settings import InspectSettings
 from vit_jax.tasks import choose
@@ -169,7 +171,7 @@ def test_masks_that_do_not_fit_are_listed(tmp_path, capsys):
   assert data_sheet.inspect_folder(str(tmp_path), settings, out) == 1
   said = capsys.readouterr().out
   assert "1 unreadable: images/train/1.png: " in said
-  assert "20 x 4" in said and "train  val" in said
+  assert "4 x 20" in said and "train  val" in said
 
 
 def test_equal_pictures_with_other_labels(tmp_path, capsys):
@@ -272,3 +274,16 @@ def test_what_data_are_for_is_told_without_a_task(
   said = capsys.readouterr().out
   assert f"There are no class labels, as {why}." in said
   assert any(line.split()[:1] == [row] for line in said.splitlines())
+
+
+def test_the_table_says_over_which_images_its_shares_are():
+  looks = [
+    Look("train", label, "a.png", "PNG", None, (), None)
+    for label in (np.array([3, 1, 0]), None, None)
+  ]
+  lines = data_sheet._names(Survey(("a", "b"), looks, MASKS))
+  assert lines[-1] == (
+    "train: over the 1 of 3 images whose labels could be read."
+  )
+  read = data_sheet._names(Survey(("a", "b"), looks[:1], MASKS))
+  assert read == lines[:-1]

@@ -168,6 +168,12 @@ def _names(survey: Survey) -> list[str]:
     of_all = ", ".join(f"{split} {s}" for split, s in spreads.items() if s)
     line = f"... and {more:,} more {survey.kind.plural}"
     lines.append(line + (f"; of all: {of_all}" if of_all else ""))
+  for split in overview:
+    labels = [look.label for look in survey.looks if look.split == split]
+    unread = sum(label is None for label in labels)
+    if unread:
+      says = f"over the {len(labels) - unread:,} of {len(labels):,} images"
+      lines.append(f"{split}: {says} whose labels could be read.")
   return lines
 
 

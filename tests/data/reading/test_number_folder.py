@@ -167,7 +167,7 @@ def test_unknown_values_are_of_pixels_or_of_a_file_of_labels(tmp_path):
 
 def test_other_mistakes_are_a_line(tmp_path):
   root = write(tmp_path, picture(DEPTH), picture(DEPTH[:, :3]))
-  with pytest.raises(UnreadableImageError, match="and its target 6 x 3: they"):
+  with pytest.raises(UnreadableImageError, match="and its target 3 x 6 pix"):
     open_split(DataSettings(root=root), "eval")[0]
   (tmp_path / "depth" / "train" / "0.png").unlink()
   with pytest.raises(ValueError, match="there is no target .*0.png for '0"):

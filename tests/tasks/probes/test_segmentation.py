@@ -115,12 +115,12 @@ def test_mistakes_are_one_line(folder, tmp_path):
   with pytest.raises(ValueError, match="mode RGB: a mask has one numbe"):
     opened()[0]
   write_classes(tmp_path, "a\nb")
-  # Read as 64 x 48: the Exif turns it by a quarter.
+  # Read as 48 x 64: the Exif turns it by a quarter.
   exif = Image.Exif()
   exif[ExifTags.Base.Orientation] = 6
   colours.save(tmp_path / "images/train/00.png", "JPEG", exif=exif)
   Image.new("L", (64, 48)).save(tmp_path / "masks/train/00.png")
-  with pytest.raises(UnreadableImageError, match="is 64 x 48, .* mask 48 x 64"):
+  with pytest.raises(UnreadableImageError, match="is 48 x 64, .* mask 64 x 48"):
     opened()[0]
   Image.new("L", (24, 32)).save(tmp_path / "masks/train/00.png")
   assert opened()[0]["label"].shape == (8, 8)
