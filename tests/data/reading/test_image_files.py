@@ -86,3 +86,21 @@ def test_what_is_no_regular_file_is_an_unreadable_image(tmp_path):
     said = re.escape(f"{name}: {reason}")
     with bounded_memory(2**24), pytest.raises(UnreadableImageError, match=said):
       read_file(os.fsencode(tmp_path / name))
+
+
+def test_a_table_names_images_from_its_folder_on(folder):
+  """By absolute names too; elsewhere, one line says where it belongs."""
+  here = os.path.abspath("p")
+  for place, names in (
+    ("p/new.csv", ["b.png", "none.png"]),
+    ("empty/new.csv", [f"{here}/b.png", f"{here}/z.heic"]),
+  ):
+    pathlib.Path(place).write_text("\n".join(["image", *names]) + "\n")
+    found = [*map(os.path.abspath, find_images(place))]
+    assert found == [os.path.join(here, name) for name in names]
+  pathlib.Path("empty/new.csv").write_text("image\nb.png\nz.heic\n")
+  match = (
+    r"empty/new\.csv names 2 images, such as 'b\.png', and none .* in empty"
+  )
+  with pytest.raises(ValueError, match=match):
+    say_missing(["empty/new.csv", "p"])

@@ -98,7 +98,10 @@ def _as_paths(names: Path | Iterable[Path]) -> Iterator[str]:
 
 
 def _files_of_table(path: str) -> Iterator[str]:
-  """The files that a file of labels names, from its folder on."""
+  """The files that a file of labels names, from its folder on.
+
+  Raises ValueError if it names images and none of them is there.
+  """
   from vit_jax.data.reading.label_rows import image_names
 
   root = os.path.dirname(path)
@@ -107,9 +110,16 @@ def _files_of_table(path: str) -> Iterator[str]:
   if len(holding) == 1:  # As in training.
     root = os.path.join(root, os.fsdecode(holding[0]))
   lookup = Lookup(os.fsencode(root or "."))
-  for name in names:
-    found = lookup.find(os.fsencode(name))
-    yield os.path.join(root, name if found is None else os.fsdecode(found))
+  places = [lookup.find(os.fsencode(name)) for name in names]
+  first = os.path.join(root, names[0]) if names else root
+  if not any(places) and not os.path.exists(first):
+    raise ValueError(
+      f"{path} names {counted(len(names), 'image')}, such as {names[0]!r}, and "
+      f"none of them is in {root or '.'}: move the file to the folder from "
+      "which it names them."
+    )
+  for name, place in zip(names, places, strict=True):
+    yield os.path.join(root, name if place is None else os.fsdecode(place))
 
 
 def _files_of(path: str) -> Iterator[str]:
