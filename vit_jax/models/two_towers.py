@@ -163,6 +163,7 @@ class TwoTowers(Composed):
   ) -> Float[Array, "B *M R"]:
     """The representations of images, of length 1."""
     is_frozen = self._training_of(IMAGE) == "frozen"
+    # `pooled` and `representation` are those of the encoder, by `Composed`.
     y = self.pooled(images, train=train and not is_frozen)
     return _unit_length(self.representation(y), is_frozen)
 

@@ -85,9 +85,10 @@ def make_train_step(
     tx: The optimizer.
     learning_rate: The schedule or the number in `tx`, for the metrics.
     seed: Seed of Mixup, dropout and masks.
-    mean, std: As in `losses.Classification`, which `loss` describes.
-    objective: The objective, if it is not the class of an image; `mean`, `std`
-      and `loss` then have no effect.
+    mean, std, loss: The normalisation and the loss of the default objective,
+      `losses.Classification`. They have no effect if `objective` is given, as
+      in all runs of `run.plan`.
+    objective: The objective; None takes `losses.Classification`.
     accumulation_steps: Number of parts in which a batch is computed, to save
       memory. The gradient is the same, also that of a `CoupledObjective`, but
       each part draws its own dropout.
@@ -350,6 +351,11 @@ def _split(x: Array, parts: int) -> Array:
   return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
+def _join_parts(x: Array) -> Array:
+  """The inverse of `_split`: joins (parts, B / parts, ...) into (B, ...)."""
+  return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
+
+
 def _average_over_parts(gradient: Callable, parts: int) -> Callable:
   """A function that averages `gradient` over parts of equal size.
 
@@ -418,26 +424,25 @@ def _coupled_gradient_in_parts(
     def couple(rows: Any, shared: Any) -> tuple[Array, Means]:
       return _means(objective.couple(rows, shared, targets))
 
+    split = functools.partial(jax.tree.map, lambda x: _split(x, parts))
+    xs = jnp.arange(parts), split(inputs)
+    _, (rows, shared) = jax.lax.scan(embed_part, None, xs)
+    rows = jax.tree.map(_join_parts, rows)
+    shared = jax.tree.map(lambda x: x[0], shared)  # The same in all parts.
+    couple_gradient = jax.value_and_grad(couple, argnums=(0, 1), has_aux=True)
+    loss_and_means, gradients = couple_gradient(rows, shared)
+    rows_gradient, shared_gradient = gradients
+    # Each part's backward pass adds the gradient of what they share.
+    shared_gradient = jax.tree.map(lambda x: x / parts, shared_gradient)
+
     def add_part(total: Any, xs: tuple[Array, Any, Any]):
       part, part_inputs, rows_gradient = xs
       back = jax.vjp(lambda p: embed(p, part, part_inputs), params)[1]
       (part_gradient,) = back((rows_gradient, shared_gradient))
       return jax.tree.map(jnp.add, total, part_gradient), None
 
-    split = functools.partial(jax.tree.map, lambda x: _split(x, parts))
-    xs = jnp.arange(parts), split(inputs)
-    _, (rows, shared) = jax.lax.scan(embed_part, None, xs)
-    rows = jax.tree.map(
-      lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), rows
-    )
-    shared = jax.tree.map(lambda x: x[0], shared)  # The same in all parts.
-    couple_gradient = jax.value_and_grad(couple, argnums=(0, 1), has_aux=True)
-    means, gradients = couple_gradient(rows, shared)
-    rows_gradient, shared_gradient = gradients
-    # Each part's backward pass adds the gradient of what they share.
-    shared_gradient = jax.tree.map(lambda x: x / parts, shared_gradient)
     zero = jax.tree.map(jnp.zeros_like, params)
     total, _ = jax.lax.scan(add_part, zero, (*xs, split(rows_gradient)))
-    return means, total
+    return loss_and_means, total
 
   return gradient

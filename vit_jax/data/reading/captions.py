@@ -93,7 +93,11 @@ class Captions(Labels):
     return self.names, self.encode
 
   def encode(self, rows: Sequence[Row]) -> Int[np.ndarray, "N M T"]:
-    """The captions of rows, from `join_rows`."""
+    """The captions of rows, from `join_rows`.
+
+    `label_file` keeps the array, and `ImageFiles` gives its element i, (M, T),
+    as the label of example i.
+    """
     return self.ids([row.values for row in rows])
 
   def of_record(self, captions: Sequence[str]) -> Any:

@@ -17,7 +17,8 @@ class WithTexts(Transform):
 
   The label of an example has the ids of all of its captions, (M, T), as
   `Captions` makes them. Training draws one, after the image's random changes;
-  an evaluation takes the first.
+  an evaluation takes the first. `PairsTask.train_transform` makes this object,
+  for a `models.two_towers.TwoTowers`.
   """
 
   images: ImageTransform
