@@ -214,6 +214,7 @@ class Plan:
       seed=self.settings.seed,
       objective=self.objective,
       extras=self.extras,
+      # The parts of a batch; `self.parts` are the parts of the model.
       accumulation_steps=self.settings.parts,
       ema_decay=self.settings.ema_decay,
       ema_warmup=self.settings.ema_warmup,
@@ -272,8 +273,9 @@ class Plan:
   @property
   def batch_spec(self) -> Spec:
     """The arrays of a batch to train on."""
-    changes = self.settings.train_transform
-    transform = self.task.train_transform(self.preprocessing, changes)
+    transform = self.task.train_transform(
+      self.preprocessing, self.settings.train_transform
+    )
     row = row_spec(transform, label_spec(self.source))
     if self.packing is not None:
       row = self.packing.spec(row)
@@ -285,15 +287,15 @@ class Plan:
     Batch k is what `batches.TrainBatches.compute(k)` makes of the examples of
     the source by the task's transform; the loader computes some ahead.
     """
-    settings, changes = self.settings, self.settings.train_transform
+    settings = self.settings
     loader = build.open_loader(settings, self.preprocessing)
     return loader.train(
       self.shown,
-      self.task.train_transform(self.preprocessing, changes),
+      self.task.train_transform(self.preprocessing, settings.train_transform),
       batch_size=settings.batch_size,
       seed=settings.seed,
       first_batch=first_batch,
-      repeats=changes.repeats,
+      repeats=settings.train_transform.repeats,
       packing=self.packing,
     )
 

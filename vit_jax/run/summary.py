@@ -102,8 +102,9 @@ def header(
 
 def _crops(plan: Plan) -> str:
   """The line of the transform's method `about`; "" if it has none."""
-  changes = plan.settings.train_transform
-  transform = plan.task.train_transform(plan.preprocessing, changes)
+  transform = plan.task.train_transform(
+    plan.preprocessing, plan.settings.train_transform
+  )
   about = getattr(transform, "about", None)
   return about(plan.source) if about else ""
 

@@ -74,6 +74,7 @@ class _Batches:
     """
     if not isinstance(example, UnreadableImageError):
       try:
+        # An image's is `batch.ImageTransform.row`, which calls the transform.
         row = self.transform.row(example, *rng)
         check_names(row, self._names)
         return {LABEL: example["label"], **row}
@@ -106,7 +107,7 @@ class TrainBatches(_Batches):
     """This host's rows of batch k, by array; see `spec`.
 
     An example is drawn, read, and made into the arrays of a row by the
-    transform, with random numbers of its own.
+    transform's `row`, with random numbers of its own.
     """
     first = k * self.batch_size
     positions = range(first + self.rows.start, first + self.rows.stop)

@@ -1,4 +1,4 @@
-"""Reads images from folders, one folder for each class."""
+"""Lists the images of folders, one folder for each class."""
 
 import collections
 import copy
@@ -30,6 +30,7 @@ class ImageFolder(ImageFiles):
 
   Example i has the bytes of a file, as they are, the index of its class among
   `class_names`, and its path; the examples are sorted by class, then by path.
+  This class lists the files, and its base, `ImageFiles`, reads their bytes.
 
   The folder holds `root/train/<class>/...`, with `root/val/<class>/...` or
   `root/test/<class>/...` or both, or `root/<class>/...` alone, where a part of

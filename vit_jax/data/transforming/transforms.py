@@ -309,8 +309,10 @@ class _TrainTransform(_ResizingTransform):
 
     Returns the pixels, and where they lie in the image.
     """
-    drawn: list[Places] = []  # A second decoder draws anew; the last counts.
+    drawn: list[Places] = []
 
+    # `decode_box` reads the image's size, and then calls `draw` for the box. If
+    # the first decoder fails, it calls `draw` again, so the last box counts.
     def draw(height: int, width: int) -> tuple[int, int, int, int]:
       box = self.sizes.box((height, width), self.settings, rng)
       size = self.sizes.of(box[2:])
@@ -319,7 +321,9 @@ class _TrainTransform(_ResizingTransform):
 
     fast = self.settings.resizer == "fast"
     size_of = self.sizes.of
-    if not fast:  # A box that is enlarged is decoded at its full size.
+    if not fast:
+      # `decode_box` may reduce a JPEG whose box is larger than `size_of` says.
+      # The exact filters need all pixels, so it is told a size beyond any box.
       size_of = OneSize((MAX_PIXELS, MAX_PIXELS)).of
     box = decode_box(encoded, size_of, draw, self.pixels)
     places = drawn[-1]
