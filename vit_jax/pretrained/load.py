@@ -51,6 +51,8 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
   The format is recognised from the content; the architecture, the activation,
   the epsilon, the pooling and the preprocessing follow from it.
   `model.origin` records the format and how images have to be normalised.
+  `run_checkpoint.open_run_checkpoint` opens the workdir of a run, and
+  `published.open_published` all else.
 
   >>> import tempfile
   >>> import jax

@@ -21,6 +21,8 @@ from vit_jax.pretrained.formats import (
 from vit_jax.pretrained.formats.mapping import Shapes
 from vit_jax.runtime.printable import quoted, say_once
 
+# A format recognises its files by its function `prefix`, which returns the
+# prefix of all names, "" if there is none, or None for files of other formats.
 # The first format that fits is taken. The order matters: timm's would take
 # files of DINOv2 as well.
 FORMATS = (
@@ -114,6 +116,7 @@ def _recognise_below(stored: Shapes, outer_prefix: str) -> Naming | None:
     for name in stored
     if name.startswith(outer_prefix)
   }
+  # This renames arrays of transformers alone; names of others stay.
   saved = huggingface.saved_names(inside)
   short = {_drop_chunk_number(new): inside[old] for new, old in saved.items()}
   shapes = {name: stored[short[name]] for name in short}

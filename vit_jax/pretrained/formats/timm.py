@@ -5,6 +5,14 @@ the activation and the pooling. `timm_evas` reads EVAs. BEiTs have the names of
 EVAs, and ViTs with relative positions (relpos) those of ViTs. Both tables of
 names are rows of `names.csv`: those of `timm_any` and `timm` are for ViTs
 (`timm_shared.VIT`), those of `timm_any` and `timm_eva` for EVAs.
+
+A row of the part `root` or `base` is an array outside the layers; timm has no
+base, so both have timm's whole name. One of the part `layer` is in every layer
+i, below `blocks.i.` in the file and `block_i/` in our model. In patterns, `D`
+is the width of a token, `k` the number of heads, `d` the width of a head, and
+`n` counts our parameters in one array: `(n k d) D -> n D k d` reads the fused
+`attn.qkv.weight` as the kernels of query, key and value. `table.Table.rows` and
+`mapping.axis_sizes` describe all parts and axes.
 """
 
 import dataclasses
@@ -156,8 +164,14 @@ def infer(
       is not supported, if an array that shows a size is missing, or if the
       positions could be of several kinds.
   """
+  # For the paper's ViT these find nothing, or are not called: `check_parts`,
+  # `first_side`, `units.layers` (a ResNet), `relative.tokens`, `_find_eva`,
+  # `_check_padding`, `timm_arguments.check`, `_norms_follow` and
+  # `_extended_fields`.
   config = config or {}
   architecture.check_timms(config)
+  # Three views of one config.json: `config` is all of it, `arguments` are those
+  # of timm's class, and `published` describes the weights and their images.
   arguments = timm_arguments.arguments_of(config)
   published = architecture.section(
     "pretrained_cfg", config.get("pretrained_cfg")
