@@ -72,7 +72,7 @@ def find_lr(
     The rates, the losses, and the rate `suggested`; a notebook shows the chart.
 
   Raises:
-    ValueError: if the settings, the data or the range do not fit, or the loss
+    ValueError: if the settings, the data or the range are invalid, or the loss
       diverges at once.
   """
   from vit_jax.run import in_python

@@ -281,7 +281,7 @@ def test_what_needs_images_of_one_size_says_so(run, photos, tmp_path):
     loaded.features(file, layers=[1])
   with pytest.raises(ValueError, match=message + "an exported file takes"):
     loaded.export(str(tmp_path / "a.onnx"))
-  with pytest.raises(ValueError, match=message + "this needs"):
+  with pytest.raises(ValueError, match=message + r"transform\(image\) makes"):
     loaded.attention(file)
   square = load_pretrained(str(run[0]), image_size=24)
   assert square.features(file, layers=[1])[0].shape == (1, 9, 24)

@@ -95,10 +95,11 @@ def estimate(
   text.
 
   With `forward`, it compiles the prediction of a batch instead. The row's
-  `fastest` says which settings the step took from `run.fastest`, if any, and
-  `padding` has `padding.shares` for images that keep their proportions. Raises
-  DoesNotFit if the step needs more memory than a chip has, NotCompiled if the
-  compiler fails otherwise, and ValueError if the configuration cannot be built.
+  `fastest` says which settings the step took from `run.fastest`, if any. If
+  images keep their proportions, `padding` has the result of `padding.shares`;
+  otherwise it is None. Raises DoesNotFit if the step needs more memory than a
+  chip has, NotCompiled if the compiler fails otherwise, and ValueError if the
+  configuration cannot be built.
   """
   if forward:
     mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)

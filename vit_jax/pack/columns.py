@@ -11,7 +11,7 @@ _LABELS = ("label", "labels", "cls", "class")
 def columns_of(
   schema: pa.Schema, source: str, chosen: str | None, older: bool
 ) -> tuple[str, str]:
-  """The names of the column of images and of the column of class numbers.
+  """The names of the image column and of the class-number column.
 
   Classes are in the column `chosen`; without it, in one with a name of
   `_LABELS`; and otherwise in the only one that the Hub declares as a

@@ -29,7 +29,7 @@ class ParquetImages(Source):
   Raises ValueError if a file is damaged, or has no column of images.
 
   Attributes:
-    columns: The names of the column of images and of that of class numbers.
+    columns: The names of the image column and of the class-number column.
     blocks: The number of rows of each row group, in order.
   """
 

@@ -160,7 +160,8 @@ def model_card(
 def _meaning(loaded: Loaded) -> str:
   """A sentence on what the model's outputs mean.
 
-  A model without a head is described as one that is trained with its loss.
+  For a model without a head, it says what the outputs of a head that is trained
+  with the model's loss would mean.
   """
   from vit_jax.tasks.answers import answers_of
   from vit_jax.tasks.choose import answering

@@ -19,7 +19,7 @@ from vit_jax.tasks.table import LABELLED_TASKS, SECTIONS, labels_of
 if TYPE_CHECKING:
   from vit_jax.data.reading.recognise import Recognised
 
-# Tasks whose head reads trained features.
+# Tasks whose head reads the features of a pretrained encoder.
 _ON_FEATURES = ("segmentation", "dense_regression")
 CONTINUE = "continue"
 """The argument of configurations that go on with published weights."""

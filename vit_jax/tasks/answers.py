@@ -121,7 +121,8 @@ class Answers:
 
     It is a function from parameters and an image's pixels (H, W, C), of any
     size, to its mask (H, W), or None if pixels get no answer. With
-    `short_side`, the image is read in windows.
+    `short_side`, the image is resized to that shorter side and processed in
+    overlapping windows.
     """
     return None
 

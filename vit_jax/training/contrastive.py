@@ -47,7 +47,7 @@ def sigmoid_loss(
   [0.6932, 0.6932]
 
   Args:
-    u, v: Vectors of length 1 of the images and of their texts, (B, R).
+    u, v: Unit vectors of the images and of their texts, (B, R).
     log_scale: Logarithm of the factor of the cosines.
     bias: Added to the scaled cosines; SigLIP's first value is -10.
     groups: The number of each example's group, as from `text_groups`; sums

@@ -1,6 +1,7 @@
 """Decodes with Pillow the image files that no faster decoder takes.
 
-tifffile reads the bands of TIFF files that are not RGB. Samples of more than 8
+tifffile reads TIFF files if other than 1 or 3 channels are asked for, and those
+whose colours lie in separate planes of more than 8 bits. Samples of more than 8
 bits keep their high byte, or are scaled by a window.
 """
 

@@ -36,7 +36,7 @@ class Row:
   """A row of a file of labels."""
 
   place: str  # The file of labels and the line, for messages.
-  file: str  # The image, from the root on, as the file of labels names it.
+  file: str  # The image's path, relative to the root.
   # "train", "val" or "test"; None if there is no such column.
   split: str | None
   values: Sequence[Any]  # The value of each column of labels.

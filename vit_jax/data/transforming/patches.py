@@ -44,8 +44,8 @@ class IntoPatches(ImageTransform):
   def __call__(self, image: Any, *rng: np.random.Generator) -> np.ndarray:
     """Raises ValueError: `row` gives the patches of an image, with its size."""
     raise ValueError(
-      f"this model's images keep their proportions ({self.size}), and this "
-      "needs images of one size."
+      f"this model's images keep their proportions ({self.size}), and "
+      "transform(image) makes images of one size: load it with an image_size."
     )
 
   @property

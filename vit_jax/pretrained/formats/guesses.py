@@ -1,8 +1,8 @@
 """Reports the facts about a published model that no file states.
 
 Each format names the facts that it guesses. Here they become one line, which
-gives the values as the flags that set them; keywords of `load_pretrained` have
-the same names.
+lists each value with the flag that sets it, such as --gelu=tanh; keywords of
+`load_pretrained` have the same names.
 """
 
 from collections.abc import Collection

@@ -67,7 +67,7 @@ def find_lr(
   The arguments are those of the command. The settings' own schedule and length
   do not matter, and the test may end before `steps`. With `may_lower_batch`, a
   batch that is larger than the training split gets smaller. Raises ValueError
-  if the settings, the data or the range do not fit.
+  if the settings, the data or the range are invalid.
   """
   if steps < _LEAST_STEPS or not 0 < lowest < highest:
     raise ValueError(
