@@ -51,6 +51,7 @@ COMMANDS = {
 # The modules of the commands that are not directly in the package.
 _PLACES = {"merge": "run.experiments.merge", "similar": "report.similar"}
 
+_HELP = ("help", "--help", "-h", "-?")
 _EXPORT = "export RUN model.onnx"
 # Names that other libraries give to these commands, and what to type here.
 OTHER_NAMES = {
@@ -81,13 +82,9 @@ _MORE = {
 
 def main() -> int:
   """Runs the command that `sys.argv` names; returns the exit code."""
-  # A shell that completes a command line passes it in COMP_LINE.
-  typed = os.environ.get("COMP_LINE", "").split(" ")
-  name, *arguments = typed[1:-1] or sys.argv[1:] or ["help"]
-  if name in ("help", "--help", "-h", "-?") and arguments[:1] != ["config"]:
-    # `help train` is `train --help`.
-    name = (arguments or [""])[0]
-    sys.argv[1:] = [*arguments[:1], "--help"]
+  name, arguments = _command_line()
+  if name in _HELP and arguments[:1] != ["config"]:
+    name = _turn_help_into_flag(arguments)
   if name in COMMANDS:
     del sys.argv[1:2]
     runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)
@@ -107,6 +104,23 @@ def main() -> int:
   except ValueError as error:
     say(f"error: {error}")
   return command.USAGE_EXIT
+
+
+def _command_line() -> tuple[str, list[str]]:
+  """The name of the command, and the arguments after it; "help" without any."""
+  # A shell that completes a command line passes it in COMP_LINE.
+  typed = os.environ.get("COMP_LINE", "").split(" ")
+  name, *arguments = typed[1:-1] or sys.argv[1:] or ["help"]
+  return name, arguments
+
+
+def _turn_help_into_flag(arguments: list[str]) -> str:
+  """Makes `sys.argv` that of `train --help`, where `help train` was typed.
+
+  Returns the name of the command, or "" for help on none.
+  """
+  sys.argv[1:] = [*arguments[:1], "--help"]
+  return arguments[0] if arguments else ""
 
 
 def module_of(name: str) -> str:

@@ -238,10 +238,12 @@ def check_scans(encoded: bytes) -> None:
 
 
 def check_channels(channels: int, bands: int = 4) -> None:
-  """Raises UnreadableImageError for channels that a file does not have.
+  """Raises UnreadableImageError if a file cannot be converted to `channels`.
 
-  Any grey or colour image can be converted to 1 to 4 `channels`. A file of more
-  than 4 `bands` cannot be converted: `channels` has to be their number.
+  Call it only for a file whose bands are not taken as they are stored. A grey
+  or colour image, of at most 4 `bands`, can be converted to 1 to 4 channels; a
+  file of more bands cannot be converted. The default of `bands` stands for a
+  file that tifffile does not read, which has at most 4.
   """
   if channels > 4 or bands > 4:
     reason = "it is not a TIFF file with bands"

@@ -110,18 +110,23 @@ class Autoencoder(Composed):
       channels = x.shape[-1]
     vit: Any = self.encoder
     tokens = vit.embed(x, train=train)
-    seen: Any = self.get_variable("draw", "seen")
-    hidden: Any = self.get_variable("draw", "hidden")
-    if (layout := tokens.layout) is not None and hidden is not None:
-      hidden = layout.take(hidden)
-    if seen is not None:
-      tokens = tokens.take(seen)
+    seen_places: Any = self.get_variable("draw", "seen")
+    hidden_places: Any = self.get_variable("draw", "hidden")
+    if (layout := tokens.layout) is not None and hidden_places is not None:
+      hidden_places = layout.take(hidden_places)
+    if seen_places is not None:
+      tokens = tokens.take(seen_places)
     tokens = vit.normed(vit.run(tokens, train=train))
-    return self.decode(tokens, hidden, channels, train=train)
+    return self.decode(tokens, hidden_places, channels, train=train)
 
   @nn.compact
   def decode(
-    self, tokens: Tokens, hidden: Any, channels: int, *, train: bool = False
+    self,
+    tokens: Tokens,
+    hidden_places: Any,
+    channels: int,
+    *,
+    train: bool = False,
   ) -> Float[Array, "B M P2C"]:
     """The pixels of the hidden patches, from the encoder's normed outputs."""
     config = LayerConfig.of(self.encoder)
@@ -137,7 +142,7 @@ class Autoencoder(Composed):
       positions=self.decoder_positions,
       name="decoder",
     )
-    return decoder(tokens, hidden, train=train)
+    return decoder(tokens, hidden_places, train=train)
 
 
 class Decoder(nn.Module):
@@ -163,44 +168,47 @@ class Decoder(nn.Module):
 
   @nn.compact
   def __call__(
-    self, tokens: Tokens, hidden: Any, *, train: bool = False
+    self, tokens: Tokens, hidden_places: Any, *, train: bool = False
   ) -> Float[Array, "B M P2C"]:
     c, D, prefix = self.config, self.hidden_size, tokens.prefix
     embed = dense(D, ("embed", "decoder"), c, name="embed")
     norm = layer_norm(c, name="norm")
     predict = dense(self.pixels, ("embed", "pixels"), c, name="predict")
     init = with_axes(nn.initializers.normal(0.02), (None,))
-    mask: Any = self.param("mask", init, (D,), c.param_dtype)
+    mask_token: Any = self.param("mask", init, (D,), c.param_dtype)
 
     z = embed(tokens.z)  # (B, prefix + K, D)
     positions = functools.partial(self._positions, tokens.grid, z.dtype)
-    where: Any = tokens.where
+    seen_places: Any = tokens.where
     z = jnp.concatenate(
-      [z[:, :prefix], z[:, prefix:] + positions(where)], axis=1
+      [z[:, :prefix], z[:, prefix:] + positions(seen_places)], axis=1
     )
-    first = prefix
-    if hidden is not None:
+    first = prefix  # The first token whose pixels are predicted.
+    if hidden_places is not None:
       first = z.shape[1]
-      masks = mask.astype(z.dtype)[None, None] + positions(hidden)
-      z = jnp.concatenate([z, masks], axis=1)  # (B, prefix + N, D)
+      mask_tokens = mask_token.astype(z.dtype)[None, None]
+      mask_tokens = mask_tokens + positions(hidden_places)
+      z = jnp.concatenate([z, mask_tokens], axis=1)  # (B, prefix + N, D)
     tokens = tokens.replace(where=None, mask=None, E_pos=None)
-    if isinstance(where, Layout):
-      layout = where if hidden is None else where.beside(hidden)
+    if isinstance(seen_places, Layout):
+      layout = seen_places
+      if hidden_places is not None:
+        layout = seen_places.beside(hidden_places)
       tokens = tokens.replace(where=layout, mask=layout.counts)
     for layer in self._layers(train):
       tokens = layer(tokens.replace(z=z))
       z = tokens.z
     return predict(norm(z[:, first:]))
 
-  def _positions(self, grid: Any, dtype: Any, where: Any) -> Any:
-    """Positions of the patches at `where`, (b, K, D); zeros without them."""
+  def _positions(self, grid: Any, dtype: Any, places: Any) -> Any:
+    """Positions of the patches at `places`, (b, K, D); zeros without them."""
     D = self.hidden_size
-    if isinstance(where, Layout):
-      positions = sincos_at(where.place, D).astype(dtype)
+    if isinstance(places, Layout):
+      positions = sincos_at(places.place, D).astype(dtype)
     else:
-      where = None if where is None else jnp.asarray(where)
+      places = None if places is None else jnp.asarray(places)
       h, w = grid
-      positions = positions_at(sincos(h, w, D).astype(dtype), where)
+      positions = positions_at(sincos(h, w, D).astype(dtype), places)
     return positions if self.positions else jnp.zeros_like(positions)
 
   def _layers(self, train: bool) -> Any:

@@ -243,11 +243,11 @@ def _forward(q, k, z, W_v, b_v, W_out, b_out, dtype=jnp.float32, mask=None):
 def _backward(dtype: DTypeLike, saved: tuple, dy: Array) -> tuple:
   z, W_v, b_v, W_out, q, k, v, E, scale, SA, mask = saved
   db_out = dy.astype(jnp.float32).sum(axis=(0, 1))
-  of_sums = db_out  # The weights of a query that sees a key sum to 1.
-  if mask is not None and (sees := mask.sees(*2 * z.shape[1:2])) is not None:
-    of_sums = jnp.where(sees[..., None], dy, 0).astype(jnp.float32)
-    of_sums = of_sums.sum(axis=(0, 1))
-  db_v = jnp.einsum("hed,d->he", W_out.astype(jnp.float32), of_sums)
+  dy_sum = db_out  # The weights of a query that sees a key sum to 1.
+  if mask is not None and (has_key := mask.sees(*2 * z.shape[1:2])) is not None:
+    dy_with_key = jnp.where(has_key[..., None], dy, 0).astype(jnp.float32)
+    dy_sum = dy_with_key.sum(axis=(0, 1))
+  db_v = jnp.einsum("hed,d->he", W_out.astype(jnp.float32), dy_sum)
   dy = _in_order(dy)
   dW_out = _product("hben,bnd->hed", SA, dy)
   # dSA is the gradient of the sums E v before `scale` multiplies them, and
@@ -319,27 +319,36 @@ def attend_in_blocks(
   core = _splash if splash else partial(_by_queries, dtype=dtype)
   axes = "heads", "batch", None, None
   S = z.shape[1]
-  seen = None if mask is None else mask.segments(len(z), S, S)
-  sees = None if mask is None else mask.sees(S, S)
-  of_seen = None if seen is None else seen.axes
-  core = on_each_device(core, axes, (axes, axes, axes, of_seen))
-  SA = core(q, k, v, seen)
-  if sees is not None:
-    SA = jnp.where(sees[None, :, None], SA, 0)
-  b = b_out
-  if b_v is not None:  # The weights of a query that sees a key sum to 1.
-    b = b_out + _sums("he,hed->d", b_v, W_out).astype(b_out.dtype)
+  segments = None if mask is None else mask.segments(len(z), S, S)
+  has_key = None if mask is None else mask.sees(S, S)
+  segment_axes = None if segments is None else segments.axes
+  core = on_each_device(core, axes, (axes, axes, axes, segment_axes))
+  SA = core(q, k, v, segments)
+  if has_key is not None:
+    SA = jnp.where(has_key[None, :, None], SA, 0)
+  b = _both_biases(b_v, W_out, b_out)
   y = _product("hben,hed->bnd", SA, W_out)  # Eq. 8
-  if sees is None:
+  if has_key is None:
     return y + b[None, None]
-  return y + jnp.where(sees[..., None], b[None, None], b_out[None, None])
+  return y + jnp.where(has_key[..., None], b[None, None], b_out[None, None])
+
+
+def _both_biases(b_v: Any, W_out: Any, b_out: Any) -> Any:
+  """What the biases of values and output add to a query that sees a key, (D,).
+
+  Its attention weights sum to 1, so the values' bias passes into each head's
+  output unchanged.
+  """
+  if b_v is None:
+    return b_out
+  return b_out + _sums("he,hed->d", b_v, W_out).astype(b_out.dtype)
 
 
 def _by_queries(
   q: Heads,
   k: Heads,
   v: Heads,
-  seen: Segments | None = None,
+  segments: Segments | None = None,
   *,
   dtype: DTypeLike,
 ) -> Heads:
@@ -348,24 +357,24 @@ def _by_queries(
   parts = -(-_logit_bytes(S, S) // BLOCK_BYTES)
   most = -(-S // (128 * parts)) * 128
   cuts = [*range(most, S, most)]
-  outputs = [
-    _in_blocks(x, k, v, dtype, None if seen is None else seen.cut(start, most))
-    for start, x in zip([0, *cuts], jnp.split(q, cuts, axis=3), strict=True)
-  ]
+  outputs = []
+  for start, x in zip([0, *cuts], jnp.split(q, cuts, axis=3), strict=True):
+    part = None if segments is None else segments.cut(start, most)
+    outputs.append(_in_blocks(x, k, v, dtype, part))
   return jnp.concatenate(outputs, axis=3)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _in_blocks(
-  q: Heads, k: Heads, v: Heads, dtype: DTypeLike, seen: Segments | None
+  q: Heads, k: Heads, v: Heads, dtype: DTypeLike, segments: Segments | None
 ) -> Heads:
   """Attention, Eq. 6 and 7, for a block of heads and images at a time."""
-  return _blocks_forward(q, k, v, dtype, seen)[0]
+  return _blocks_forward(q, k, v, dtype, segments)[0]
 
 
-def _blocks_forward(q, k, v, dtype, seen):
+def _blocks_forward(q, k, v, dtype, segments):
   split = _blocks(q, k, v)
-  seen_in = _seen_in_blocks(seen, len(q))
+  seen_in = _seen_in_blocks(segments, len(q))
 
   def block(i, results):
     q, k, v = (x[i] for x in split)
@@ -376,7 +385,7 @@ def _blocks_forward(q, k, v, dtype, seen):
     v = jnp.concatenate([v, jnp.ones_like(v[:, :1])], axis=1)
     sums = _sums("nkq,nek->neq", E, v)
     SA, total = jnp.split(sums, [sums.shape[1] - 1], axis=1)
-    total = _or_one(total, seen)
+    total = _or_one(total, segments)
     log_sum = top.astype(jnp.float32) + jnp.log(total)
     block_results = (SA / total).astype(q.dtype), log_sum
     pairs = zip(results, block_results, strict=True)
@@ -386,12 +395,12 @@ def _blocks_forward(q, k, v, dtype, seen):
   log_sums = jnp.zeros((*like.shape[:2], 1, like.shape[3]))
   start = [jnp.zeros_like(like), log_sums]
   SA, log_sums = jax.lax.fori_loop(0, len(like), block, start)
-  return SA.reshape(q.shape), (q, k, v, log_sums, seen)
+  return SA.reshape(q.shape), (q, k, v, log_sums, segments)
 
 
 def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
-  *arrays, log_sums, seen = saved
-  seen_in = _seen_in_blocks(seen, len(dSA))
+  *arrays, log_sums, segments = saved
+  seen_in = _seen_in_blocks(segments, len(dSA))
   dSA, *split = _blocks(dSA, *arrays)
 
   def block(i, arrays):
@@ -400,7 +409,7 @@ def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
     q, k, v = barrier([x[i] for x in arrays])
     logits = _logits("neq,nek->nkq", q, k, dtype)
     A = jnp.exp(logits.astype(jnp.float32) - log_sums[i])
-    if seen is not None:
+    if segments is not None:
       A = jnp.where(seen_in(i), A, 0)
     dA = _sums("neq,nek->nkq", dSA[i], v)
     dv = _product("nkq,neq->nek", A.astype(q.dtype), dSA[i])
@@ -438,25 +447,25 @@ def _blocks(*arrays: Array) -> list[Array]:
   return [x.reshape(k * B // n, n, *x.shape[2:]) for x in arrays]
 
 
-def _seen_in_blocks(seen: Segments | None, heads: int) -> Callable:
+def _seen_in_blocks(segments: Segments | None, heads: int) -> Callable:
   """A function from a block's number to which keys its queries see, (n, S, T).
 
   It returns None if all queries see all keys.
   """
-  if seen is None:
+  if segments is None:
     return lambda i: None
   ids = (
     jnp.broadcast_to(x[None, :, None], (heads, len(x), 1, x.shape[1]))
-    for x in seen[:2]
+    for x in segments[:2]
   )
   query, key = _blocks(*ids)
 
   def seen_in(i):
     pairs = query[i] == key[i].mT
-    if seen.order is None:
+    if segments.order is None:
       return pairs
     places = jnp.arange(key.shape[-1])
-    return pairs & (places[:, None] <= seen.order[None])[None]
+    return pairs & (places[:, None] <= segments.order[None])[None]
 
   return seen_in
 
@@ -467,7 +476,7 @@ def _logit_bytes(keys: int, queries: int) -> int:
 
 
 def _splash(
-  q: Heads, k: Heads, v: Heads, seen: Segments | None = None
+  q: Heads, k: Heads, v: Heads, segments: Segments | None = None
 ) -> Heads:
   """As `_in_blocks`, by JAX's kernel for TPUs, on (heads, S, D_h)."""
   from jax.experimental.pallas.ops.tpu import splash_attention
@@ -497,17 +506,17 @@ def _splash(
     v_layout=layout,
   )
   shape = tokens, tokens
-  if seen is None:
+  if segments is None:
     masks = [kernels.FullMask(shape)] * heads
   else:
-    kind = kernels.FullMask if seen.order is None else kernels.CausalMask
+    kind = kernels.FullMask if segments.order is None else kernels.CausalMask
     masks = [kind(shape)] * len(q)
   attend = kernels.make_splash_mha_single_device(
     kernels.MultiHeadMask(masks), block_sizes=sizes
   )
   # Tokens attend to their own segment, and the padding is another segment.
   segment = (jnp.arange(tokens) >= S).astype(jnp.int32)
-  if seen is None:
+  if segments is None:
     SA = attend(queries, *others, kernels.SegmentIds(segment, segment))
     return SA.mT[..., :S].reshape(q.shape)
   of_images = (
@@ -515,7 +524,7 @@ def _splash(
   )
   ids = (
     jnp.pad(x, padding[1:], constant_values=NO_KEY)
-    for x in (seen.query, seen.key)
+    for x in (segments.query, segments.key)
   )
   attend_each = jax.vmap(attend, in_axes=(1, 1, 1, 0), out_axes=1)
   SA = attend_each(*of_images, kernels.SegmentIds(*ids))
@@ -545,9 +554,12 @@ def _exponentials(
   return (E if seen is None else jnp.where(seen, E, 0)), top
 
 
-def _or_one(total: Array, seen: Any) -> Array:
-  """The sums of exponentials to divide by; 1 where no key is seen."""
-  return total if seen is None else jnp.where(total == 0, 1, total)
+def _or_one(total: Array, mask: Any) -> Array:
+  """The sums of exponentials to divide by; 1 where no key is seen.
+
+  Without a `mask`, each query sees a key.
+  """
+  return total if mask is None else jnp.where(total == 0, 1, total)
 
 
 def _product(axes: str, a: Array, b: Array) -> Array:

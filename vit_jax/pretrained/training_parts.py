@@ -45,27 +45,31 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
   """
   files = open_folder(path)
   with open_arrays(files.weights) as arrays:
-    stored = arrays.shapes
-  names = hf_mae.names(stored)
-  source = loaded.origin.source
-  if hf_mae.POSITIONS not in names:
-    from vit_jax.pretrained.pair import with_text
+    names = hf_mae.names(arrays.shapes)
+    if hf_mae.POSITIONS not in names:
+      from vit_jax.pretrained.pair import with_text
 
-    return with_text(loaded, path)
-  shapes = {short: stored[name] for short, name in names.items()}
-  sizes = hf_mae.sizes(shapes, files.config)
-  model: Autoencoder = autoencoder(loaded.model, **sizes)
-  with open_arrays(files.weights) as arrays:
+      return with_text(loaded, path)
+    stored_shapes = {
+      short: arrays.shapes[name] for short, name in names.items()
+    }
+    sizes = hf_mae.sizes(stored_shapes, files.config)
+    model: Autoencoder = autoencoder(loaded.model, **sizes)
     stored_positions = arrays.renamed(names)[hf_mae.POSITIONS]
-  has_positions = hf_mae.has_positions(stored_positions, model)
-  model = model.clone(decoder_positions=has_positions)
-  notes = [] if has_positions else [_NO_POSITIONS]
-  del shapes[hf_mae.POSITIONS]
-  ours = param_shapes(model, grid)
-  rules = hf_mae.rules(model)
-  decoder = {k: v for k, v in ours.items() if within(k, "decoder")}
-  check_floats(arrays, (names[short] for short in shapes))
-  check(rules, shapes, decoder, model, f"{source} has another decoder")
+    has_positions = hf_mae.has_positions(stored_positions, model)
+    model = model.clone(decoder_positions=has_positions)
+    notes = [] if has_positions else [_NO_POSITIONS]
+    del stored_shapes[hf_mae.POSITIONS]
+    model_shapes = param_shapes(model, grid)
+    rules = hf_mae.rules(model)
+    decoder_shapes = {
+      leaf: shape
+      for leaf, shape in model_shapes.items()
+      if within(leaf, "decoder")
+    }
+    check_floats(arrays, (names[short] for short in stored_shapes))
+    problem = f"{loaded.origin.source} has another decoder"
+    check(rules, stored_shapes, decoder_shapes, model, problem)
 
   def read() -> Iterator[tuple[str, np.ndarray]]:
     yield from loaded.read()
@@ -78,7 +82,7 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
     loaded,
     model=model,
     open_task=lambda: AutoencoderTask(autoencoder=settings),
-    shapes=ours,
+    shapes=model_shapes,
     read=read,
     notes=(*loaded.notes, *notes),
   )

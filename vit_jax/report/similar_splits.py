@@ -21,8 +21,8 @@ def splits_of(files: Sequence[str], folders: Sequence[str]) -> list[str]:
     files: Paths of images from the root of the file system on.
     folders: Folders, and names or patterns of files.
   """
-  tops = {os.path.abspath(os.path.expanduser(name)) for name in folders}
-  tops = {os.fsencode(top) for top in tops if os.path.isdir(top)}
+  paths = {os.path.abspath(os.path.expanduser(name)) for name in folders}
+  tops = {os.fsencode(path) for path in paths if os.path.isdir(path)}
   places = {os.fsencode(os.path.dirname(file)) for file in files}
   tops |= {place for place in places if not _is_below(place, tops)}
   splits = _above(tops)

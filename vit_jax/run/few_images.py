@@ -180,7 +180,10 @@ def _has_texts(source: str) -> bool:
 def _choices_of_count(
   config: ConfigDict, values: Mapping[str, str], count: int
 ) -> list[tuple[dict[str, str], str]]:
-  """The keys with values that the number of images decides, and the reasons."""
+  """The keys with values that the number of images decides, and the reasons.
+
+  `config` is updated: it gets the run's length and the batch size.
+  """
   from vit_jax.run.settings import read
 
   choices = []

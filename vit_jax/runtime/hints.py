@@ -138,7 +138,7 @@ def accepts(
         signature.bind(*args, **given)
       except TypeError as error:
         of = f"{example.partition('(')[0]}()"
-        end = _near_argument(given, names, of) or f"; as in {example}"
+        end = _hint_for_unknown(given, names, of) or f"; as in {example}"
         if args and len(args) > 1 and "positional" in str(error):
           end = f"; one goes in front and others by their names: {example}"
         raise TypeError(f"{error}{end}") from None
@@ -151,7 +151,9 @@ def accepts(
   return decorate
 
 
-def _near_argument(given: Iterable[str], names: Sequence[str], of: str) -> str:
+def _hint_for_unknown(
+  given: Iterable[str], names: Sequence[str], of: str
+) -> str:
   """The end of a message on the first unknown keyword; "" if there is none."""
   unknown = [name for name in given if name not in names]
   if not unknown:

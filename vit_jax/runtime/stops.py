@@ -170,7 +170,11 @@ class Watchdog:
 
   @contextlib.contextmanager
   def stepping(self) -> Iterator[None]:
-    """Forgets at the end of this context how long a step usually takes."""
+    """The steps of a run are done inside this context.
+
+    Its end resets the usual time of a step, so that the work after it may take
+    a day, as the work before the first step may.
+    """
     try:
       yield
     finally:

@@ -140,8 +140,8 @@ SECTIONS = tuple(record.name for record in _EVERY if record.section)
 def labels_of(task: str) -> Any:
   """The kind of labels of a task by its name, `data.reading.labels.Labels`.
 
-  For a class of the user's own, which is not imported here, they are single
-  classes. Code that opens data takes the `labels` of that class instead.
+  A task that the user defines is not imported here; single-class labels are
+  assumed. Code that opens data takes the `labels` of that task's class instead.
   """
   record = ALL_TASKS.get(task)
   place = (record.labels if record else "") or "labels.SINGLE"

@@ -202,16 +202,20 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
     totals: dict[str, Any] = {}
     model_parts = parts or guess_parts(updates)
 
-    def add(path: str, *pair: Any) -> None:
-      axes = tuple(range(model_parts.stacked_axes(path), pair[0].ndim))
-      squares = [jnp.sum(jnp.square(x), axes, keepdims=True) for x in pair]
+    def add(path: str, update: Any, param: Any) -> None:
+      axes = tuple(range(model_parts.stacked_axes(path), update.ndim))
+      squares = [
+        jnp.sum(jnp.square(x), axes, keepdims=True) for x in (update, param)
+      ]
       name = merge_qkv(path)
+      # Axis 0 holds the update and the parameter.
       totals[name] = totals.get(name, 0) + jnp.stack(squares)
 
     def scale_one(path: str, update: Any) -> Any:
-      update_norm, norm = jnp.sqrt(totals[merge_qkv(path)])
-      zero = (norm == 0) | (update_norm == 0)
-      return update * jnp.where(zero, 1, norm / jnp.where(zero, 1, update_norm))
+      update_norm, param_norm = jnp.sqrt(totals[merge_qkv(path)])
+      is_zero = (param_norm == 0) | (update_norm == 0)
+      ratio = param_norm / jnp.where(is_zero, 1, update_norm)
+      return update * jnp.where(is_zero, 1, ratio)
 
     map_paths(add, updates, params)
     return map_paths(scale_one, updates)

@@ -51,7 +51,7 @@ def ridge(x, y, l2):
 
 def fit(x, y, folds, parts=1):
   split = (np.array_split(each, parts) for each in (x, y, folds))
-  return linear_probe.fit_kind(zip(*split, strict=True), SeveralLabels())
+  return linear_probe.fit_any_labels(zip(*split, strict=True), SeveralLabels())
 
 
 @pytest.mark.parametrize("parts", [1, 3])

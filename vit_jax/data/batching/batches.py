@@ -55,7 +55,7 @@ class _Batches:
 
   @property
   def spec(self) -> dict[str, ArraySpec]:
-    """The arrays of this host's rows of a batch."""
+    """The `ArraySpec` of each array of this host's rows of a batch."""
     row = row_spec(self.transform, label_spec(self.source))
     return batch_spec(row, len(self.rows))
 
@@ -116,25 +116,27 @@ class TrainBatches(_Batches):
     random = KeyedRandom(self.seed)
     unreadable: list[str] = []
     for row, example in enumerate(read(self.source, indices)):
-      rng = functools.partial(random.at, positions[row])
-      put(batch, row, self._arrays_of(example, indices[row], rng, unreadable))
+      make_rng = functools.partial(random.at, positions[row])
+      arrays = self._arrays_of(example, indices[row], make_rng, unreadable)
+      put(batch, row, arrays)
     return {**batch, UNREADABLE: np.array(unreadable, object)}
 
   def _arrays_of(
     self,
     example: _Read,
     index: int,
-    rng: Callable[[], np.random.Generator],
+    make_rng: Callable[[], np.random.Generator],
     unreadable: list[str],
   ) -> dict[str, Any]:
     """The arrays of an example, or of the next one that is readable.
 
-    A line on each example that could not be read is added to `unreadable`.
+    `make_rng` returns a generator at the start of this row's stream. A line on
+    each example that could not be read is added to `unreadable`.
     """
     missed: list[str] = []
-    arrays = self._try_transform(example, missed, rng())
+    arrays = self._try_transform(example, missed, make_rng())
     if arrays is None:
-      arrays = self._replacement(index, rng, missed)
+      arrays = self._replacement(index, make_rng, missed)
     unreadable += missed
     return {**arrays, SKIPPED: bool(missed)}
 
@@ -148,11 +150,16 @@ class TrainBatches(_Batches):
     return [shown[p % self.batch_size % m] for p in positions]
 
   def _replacement(
-    self, index: int, rng: Callable[[], np.random.Generator], missed: list[str]
+    self,
+    index: int,
+    make_rng: Callable[[], np.random.Generator],
+    missed: list[str],
   ) -> dict[str, Any]:
     """The arrays of the first readable example after `index`.
 
-    Raises UnreadableImageError after more than `MAX_REPLACEMENTS` bad ones.
+    `missed` has the line on the example at `index`; a line on each unreadable
+    one after it is added. Raises UnreadableImageError after more than
+    `MAX_REPLACEMENTS` bad ones.
     """
     arrays = None
     while arrays is None:
@@ -162,7 +169,7 @@ class TrainBatches(_Batches):
         )
       index = (index + 1) % len(self.source)
       example = _read_one(self.source, index)
-      arrays = self._try_transform(example, missed, rng())
+      arrays = self._try_transform(example, missed, make_rng())
     return arrays
 
 
@@ -177,7 +184,7 @@ class EvalBatches(_Batches):
 
   @property
   def spec(self) -> dict[str, ArraySpec]:
-    """The arrays of this host's rows of a batch."""
+    """The `ArraySpec` of each array of this host's rows of a batch."""
     return {**super().spec, MASK: ArraySpec((len(self.rows),), np.float32)}
 
   def compute(self, k: int, out: Batch | None = None) -> Batch:

@@ -223,32 +223,63 @@ def _with_existing_files(
     (folder,) = holding
     return _with_files_below(folder, rows, root)
   lookup = Lookup(os.fsencode(root))
-  paths: dict[str, str] = {}
-  spelled: dict[str, list[str]] = collections.defaultdict(list)
+  paths = _without_ambiguous(_find_files(rows, lookup))
+  existing = {name: path for name, path in paths.items() if path is not None}
+  if len(existing) < len(paths):
+    _fail_missing_files(rows, paths, lookup, root, holding)
+  return _with_paths(rows, existing), lookup.lines()
+
+
+def _find_files(rows: Sequence[Row], lookup: Lookup) -> dict[str, str | None]:
+  """The path of each file that a row names; None for a missing one."""
+  paths: dict[str, str | None] = {}
   for row in rows:
     if row.file in paths:
       continue
     name = os.fsencode(row.file)
-    file = lookup.find(name)
-    paths[row.file] = row.file
-    if file != name:
-      paths[row.file] = path = os.fsdecode(file or b"")
-      if not path.startswith(row.file.replace("\\", "/")):
-        spelled[os.path.normpath(path)].append(row.file)
-  if spelled:
-    exact = {os.path.normpath(f) for f, path in paths.items() if path == f}
-    for path, names in spelled.items():  # Only one name may mean a file.
-      if path in exact or len(names) > 1:
-        paths |= dict.fromkeys(names, "")
-  if not all(paths.values()):
-    _fail_missing_files(rows, paths, lookup, root, holding)
-  found = []
+    found = lookup.find(name)
+    path = row.file
+    if found != name:
+      path = None if found is None else os.fsdecode(found)
+    paths[row.file] = path
+  return paths
+
+
+def _without_ambiguous(
+  paths: Mapping[str, str | None],
+) -> Mapping[str, str | None]:
+  """The paths, with None for names that may not mean the file that was found.
+
+  A file may be meant by one name of another spelling, unless another name is
+  exactly its own. A name that only lacks the ending is not another spelling.
+  """
+  spellings: dict[str, list[str]] = collections.defaultdict(list)
+  for name, path in paths.items():
+    if path is None or path == name:
+      continue
+    if not path.startswith(name.replace("\\", "/")):
+      spellings[os.path.normpath(path)].append(name)
+  if not spellings:
+    return paths
+  exact = {
+    os.path.normpath(name) for name, path in paths.items() if path == name
+  }
+  ambiguous: list[str] = []
+  for path, names in spellings.items():
+    if path in exact or len(names) > 1:
+      ambiguous += names
+  return {**paths, **dict.fromkeys(ambiguous)}
+
+
+def _with_paths(rows: Sequence[Row], paths: Mapping[str, str]) -> list[Row]:
+  """The rows with the path of each file in place of the name in the row."""
+  replaced = []
   for row in rows:
     path = paths[row.file]
     if path != row.file:
       row = dataclasses.replace(row, file=path)
-    found.append(row)
-  return found, lookup.lines()
+    replaced.append(row)
+  return replaced
 
 
 def _with_files_below(
@@ -263,14 +294,14 @@ def _with_files_below(
 
 def _fail_missing_files(
   rows: Sequence[Row],
-  paths: Mapping[str, str],
+  paths: Mapping[str, str | None],
   lookup: Lookup,
   root: str,
   holding: Sequence[str],
 ) -> NoReturn:
   """Raises ValueError, which names the first row without a path."""
-  row = next(row for row in rows if not paths[row.file])
-  missing = sum(not path for path in paths.values())
+  row = next(row for row in rows if paths[row.file] is None)
+  missing = sum(path is None for path in paths.values())
   problem = f"names {row.file!r}, which is not in {root!r}"
   share = f"{missing:,} of {len(paths):,} files are missing"
   near = lookup.nearest(os.fsencode(row.file))

@@ -315,16 +315,20 @@ def class_measure(
 
   def parts(
     computed: tuple[Totals, Predictions],
-    first: int,
+    first_index: int,
     *,
     detail: bool,
     examples: bool,
   ) -> Parts:
+    """The parts of a batch's metric; see `Measure`.
+
+    `first_index` is the place in the split of the batch's first example.
+    """
     totals, answers = computed
     check_labels(answers, len(names))
     more: Parts = {}
     if detail or counts_answers:
-      more["confusion"] = ConfusionMatrix.of(answers, first)
+      more["confusion"] = ConfusionMatrix.of(answers, first_index)
     if examples:
       more["predictions"] = (answers,)
     return {**totals, **more}

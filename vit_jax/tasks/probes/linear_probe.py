@@ -259,22 +259,22 @@ class Classes(Kind):
 def fit_in_parts(
   parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], num_classes: int
 ) -> Probe:
-  """Fits a probe of classes to examples; see `fit_kind`."""
-  return fit_kind(parts, Classes(num_classes))
+  """Fits a probe of classes to examples; see `fit_any_labels`."""
+  return fit_any_labels(parts, Classes(num_classes))
 
 
-def fit_kind(
+def fit_any_labels(
   parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], kind: Kind
 ) -> Probe:
-  """Fits a probe to examples, of which memory holds only those in folds.
+  """Fits a probe to examples with labels of any kind, which come in parts.
 
-  Each fold is held out in turn and predicted by a probe of all other examples.
-  For classes, the lowest cross-entropy chooses the L2 and the probe's
-  `sharpness`; for numbers and for several labels, the lowest squared error
-  chooses the L2. `parts` are features (N, D), labels (N, ...), and the fold of
-  each, int (N,); -1 is never held out. If all examples are in folds, and are
-  fewer than their features, they are fitted as by `fit_in_folds`, which is then
-  faster.
+  Only examples in folds are kept in memory. Each fold is held out in turn and
+  predicted by a probe of all other examples. For classes, the lowest
+  cross-entropy chooses the L2 and the probe's `sharpness`; for numbers and for
+  several labels, the lowest squared error chooses the L2. `parts` are features
+  (N, D), labels (N, ...), and the fold of each, int (N,); -1 is never held out.
+  If all examples are in folds, and are fewer than their features, they are
+  fitted as by `fit_in_folds`, which is then faster.
   """
   remaining = iter(parts)
   in_memory, count = [], 0
@@ -291,7 +291,7 @@ def fit_kind(
 def _fit_by_sums(
   parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], kind: Kind
 ) -> Probe:
-  """As `fit_kind`, from sums over the examples; a fold is subtracted."""
+  """As `fit_any_labels`, from sums over the examples; a fold is subtracted."""
   whole: Any = None
   by_fold = collections.defaultdict(list)
   for features, labels, folds in parts:

@@ -264,5 +264,5 @@ def fit(
         f"probe; give {least} or more{instead}."
       )
 
-  probe = linear_probe.fit_kind(parts(), kind)
+  probe = linear_probe.fit_any_labels(parts(), kind)
   return dataclasses.replace(probe, judged=judged)
