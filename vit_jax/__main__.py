@@ -74,7 +74,7 @@ OTHER_NAMES = {
   **dict.fromkeys(("list", "models", "list_models"), "convert --list"),
   **dict.fromkeys(("serve", "server", "service", "deploy", "api"), _EXPORT),
 }
-# What follows a hint whose command does only a part of the work.
+# Sentences to add to hints whose command does only a part of the work.
 _MORE = {
   _EXPORT: ' docs/howto/serve.md ("Serve a model") has a web service for it.'
 }

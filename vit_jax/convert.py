@@ -51,7 +51,7 @@ def define_flags() -> None:
 def main(arguments: list[str]) -> None:
   """Converts a checkpoint, or lists the published ones.
 
-  Raises ValueError if arguments are missing or do not fit.
+  Raises ValueError if arguments are missing or invalid.
   """
   from vit_jax.pretrained import convert as conversion
   from vit_jax.pretrained import known

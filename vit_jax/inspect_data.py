@@ -3,7 +3,7 @@
 vit_jax inspect_data my_photos
 vit_jax inspect_data my_photos --model=CHECKPOINT --issues=issues.csv
 
-ROOT is what `--config.data.root` of a training run would be, or a file of
+ROOT is a folder, as in `--config.data.root` of a training run, or a file of
 labels. Every file is read. The command prints the splits and what was ignored,
 what its labels are, by --config.data.task (the images of each class or label,
 the range of each number, the share of pixels of each class of masks), sizes,

@@ -462,7 +462,7 @@ class _Outputs(NamedTuple):
 
 
 def _outputs(loaded: "Loaded", text_head: "TextHead | None") -> _Outputs:
-  """What the outputs of a model, or of its head of texts, are.
+  """The meaning of the outputs of a model, or of its head of texts.
 
   A model without outputs has no classes to name, whatever its run trained.
   """

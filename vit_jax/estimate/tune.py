@@ -281,7 +281,7 @@ def tune(
 
 
 def _fix_rest(settings: Settings, mesh: Mesh) -> dict[str, int]:
-  """The keys of mesh axes that are -1, the rest, with the sizes these have.
+  """The keys of mesh axes that are -1 in the settings, with their actual sizes.
 
   `data` stays -1, so that FSDP can be changed.
   """

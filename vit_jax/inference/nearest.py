@@ -249,7 +249,7 @@ def duplicate_groups(
 
 
 def clusters(rows: Float[np.ndarray, "N D"], count: int) -> Clusters:
-  """Clusters of rows of length 1, by k-means with seed 0.
+  """Clusters of rows, which are unit vectors, by k-means with seed 0.
 
   There are at most `count` clusters, as some may be empty.
   """

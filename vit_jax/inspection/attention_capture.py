@@ -95,10 +95,10 @@ def capture_with_gradients(
   choose: Callable[[Array, Any], tuple[Array, Any]],
   argument: Any,
 ) -> tuple[Attention, Attention, Any]:
-  """The attention weights, and the gradients of chosen logits by them.
+  """Attention weights, and gradients of chosen logits with respect to them.
 
   `choose` maps the logits (B, K) and `argument` to the class of each image,
-  (B,), and further arrays. Returns the weights, the gradients, and these
+  (B,), and further arrays. Returns the weights, the gradients, and the further
   arrays. The computation is compiled once for each `choose`.
   """
   vit, params = _unrolled(model, params)
@@ -124,7 +124,7 @@ def _seen(model: BaseVit, params: Any, images: Array) -> Any:
 def _seen_with_gradients(
   model: BaseVit, choose: Any, params: Any, images: Array, argument: Any
 ) -> tuple[Any, Any, Any]:
-  """`_seen`, the gradients of the chosen logits by it, and what was chosen."""
+  """`_seen`, the chosen logits' gradients, and `choose`'s further arrays."""
 
   def logits_and_seen(changes: Any) -> tuple[Array, Any]:
     variables = {"params": params, "perturbations": changes}

@@ -73,7 +73,7 @@ def curves_figure(
     )
     number += not pale
   low, high = axes.get_xlim()
-  if high - low < 2:  # Of a single step, all labels would be the same.
+  if high - low < 2:  # All labels of a single step would be the same.
     axes.set_xlim(round((low + high) / 2) - 1, round((low + high) / 2) + 1)
   axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
   axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -112,7 +112,7 @@ class Composed(Model):
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-  """What an objective requires of its encoder; `encoder_of` checks it.
+  """The requirements of an objective on its encoder; `encoder_of` checks them.
 
   Attributes:
     key: The key of the configuration that chooses the objective.

@@ -187,7 +187,7 @@ class ExtendedVit(BaseVit, BlockFields):
 
   @nn.nowrap
   def _check_rope(self) -> None:
-    """Raises ValueError if the fields of rotary positions do not fit."""
+    """Raises ValueError if the fields of rotary positions are invalid."""
     check_choice("rope_kind", self.rope_kind, ROPE_KINDS)
     if self.rope_theta and self.hidden_size // self.num_heads % 4:
       raise ValueError(
@@ -211,7 +211,7 @@ class ExtendedVit(BaseVit, BlockFields):
 
   @nn.nowrap
   def _check_norms_and_pooling(self) -> None:
-    """Raises ValueError if norms, pooling and pooled tokens do not fit."""
+    """Raises ValueError if the fields of norms or pooling are invalid."""
     if self.qk_norm_whole and not self.qk_norm:
       raise ValueError("qk_norm_whole=True needs qk_norm=True.")
     if self.norm_after and self.layer_scale is not None:

@@ -33,9 +33,10 @@ def refusal(dtype: DTypeLike, head_size: int) -> str:
 
 
 def remark(attention: str, dtype: DTypeLike, head_size: int) -> str | None:
-  """What to add to the name of the form about cuDNN's kernels.
+  """The remark on cuDNN's kernels that follows the name of the form.
 
-  "" if there is nothing to add, and None if cuDNN's kernels cannot be chosen.
+  It is "" if there is nothing to add, and None if cuDNN's kernels cannot be
+  chosen.
   """
   refused = refusal(dtype, head_size)
   if attention == "cudnn":

@@ -59,9 +59,9 @@ def bicubic_weights(
 
   Cubic convolution (Keys, 1981) with a = -0.75 that repeats the border, or with
   antialiasing a = -0.5, widened when the grid shrinks and cut off at the
-  border. The
-  first point and the last lie half a step from the image's edges, or with
-  `corners`, which takes no `at`, in the same places as those of the old grid.
+  border. The first point and the last lie half a step from the image's edges,
+  or with `corners`, which takes no `at`, in the same places as those of the old
+  grid.
   `linear_weights` says what `at` is.
   """
   xp, centres, scale, points = _geometry(old, new, at)

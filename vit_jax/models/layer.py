@@ -361,10 +361,10 @@ def _token_arguments(
 ) -> dict[str, Any]:
   """The keyword arguments of a layer that describe its tokens.
 
-  Only those that are needed and that the layer takes. A class that takes no
-  `where` can use places of patches in R alone. Raises ValueError if a class
-  that takes no mask is given one, or a class without `where` would have to tell
-  relative positions of some of the patches.
+  They are only those that are needed and that the layer takes. A class that
+  takes no `where` can use places of patches in R alone. Raises ValueError if a
+  class that takes no mask is given one, or a class without `where` would have
+  to tell relative positions of some of the patches.
   """
   takes = call_parameters(block)
   if tokens.mask is not None and "mask" not in takes:

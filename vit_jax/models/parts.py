@@ -284,7 +284,7 @@ class Parts:
     if not around:
       return _Spot(Part("", INPUT))
     spots = [_spot(path, part) for part in around]
-    # Of parts with the same prefix, the one whose layers have the parameter.
+    # The longest prefix wins; among equals, a part whose layers have the path.
     return max(spots, key=lambda s: (len(s.part.prefix), s != _Spot(s.part)))
 
   def _tower(self, part: Part) -> tuple[str, int]:

@@ -334,7 +334,7 @@ def attend_in_blocks(
 
 
 def _both_biases(b_v: Any, W_out: Any, b_out: Any) -> Any:
-  """What the biases of values and output add to a query that sees a key, (D,).
+  """Both biases' contribution to the output of a query that sees a key, (D,).
 
   Its attention weights sum to 1, so the values' bias passes into each head's
   output unchanged.

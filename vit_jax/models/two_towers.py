@@ -161,14 +161,14 @@ class TwoTowers(Composed):
   def embed_images(
     self, images: Inputs, *, train: bool = False
   ) -> Float[Array, "B *M R"]:
-    """The representations of images, of length 1."""
+    """The representations of images, as unit vectors."""
     is_frozen = self._training_of(IMAGE) == "frozen"
     # `pooled` and `representation` are those of the encoder, by `Composed`.
     y = self.pooled(images, train=train and not is_frozen)
     return _unit_length(self.representation(y), is_frozen)
 
   def embed_texts(self, ids: Ids, *, train: bool = False) -> Any:
-    """The representations of texts, of length 1, (B, R)."""
+    """The representations of texts, as unit vectors, (B, R)."""
     is_frozen = self._training_of(TEXT) == "frozen"
     y = self._text(ids, train=train and not is_frozen)
     return _unit_length(y, is_frozen)

@@ -149,10 +149,9 @@ def _plain_name(variant: str) -> str:
 
 
 def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
-  """The fields of a model, with the class that `block` may name imported.
+  """The fields of a model; if `block` names a class of layers, it is imported.
 
-  Raises ValueError if `block` is neither a family's name nor that of such a
-  class.
+  Raises ValueError if `block` names neither a family nor such a class.
   """
   block = fields.get("block")
   if not isinstance(block, str):

@@ -82,7 +82,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
-  """Packs or verifies; raises ValueError if the arguments do not fit."""
+  """Packs or verifies; raises ValueError if the arguments are invalid."""
   from vit_jax.pack.sources import open_sources
 
   options = flags.FLAGS

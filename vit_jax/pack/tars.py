@@ -95,7 +95,7 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
 
 @dataclasses.dataclass
 class _Lacks:
-  """Messages on the first image without a label, and without captions."""
+  """Messages that name the first image without a label, or without captions."""
 
   label: str = ""
   caption: str = ""

@@ -29,7 +29,7 @@ class Alias(NamedTuple):
   is_called: bool = False
 
   def resolve(self, owner: Any) -> Any:
-    """What `owner`, a module or an object, gives for the name.
+    """Returns our answer to the name on `owner`, a module or an object.
 
     It is an attribute or a function of ours, or a function that passes the
     other library's arguments on to ours.

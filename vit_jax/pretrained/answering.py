@@ -267,8 +267,9 @@ class Answering(Opened):
       batch_size: Images per step.
 
     Raises:
-      ValueError: if it is not one image, the folder has no other, or an image
-        cannot be read; or it is a text, and the model has no text tower.
+      ValueError: if `image` is not one image, the folder has no other, or an
+        image cannot be read; or if `image` is a text, and the model has no text
+        tower.
     """
     # Imported here because it imports SciPy.
     from vit_jax.inference import nearest
@@ -324,10 +325,10 @@ class Answering(Opened):
       folder: A folder of class folders, split or not, or a file of labels.
       split: "train", "eval" or "test", as a run parts the images; by default
         all of them.
-      task: What a file of labels has for each image: "classification" a class,
-        "multilabel" several labels, "regression" numbers. By default it is the
-        run's task, or without a run what the columns look like, as for
-        `vit_jax.train`; a line then says so.
+      task: The kind of labels in a file of labels: "classification" for a class
+        per image, "multilabel" for several labels, "regression" for numbers. By
+        default it is the run's task. Without a run, the columns decide, as for
+        `vit_jax.train`, and a line says so.
       batch_size: Images per step.
 
     Returns:

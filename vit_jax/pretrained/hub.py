@@ -40,11 +40,11 @@ def fetch_repository(name: str, more: tuple[str, ...] = ()) -> pathlib.Path:
   """The local folder of `owner/name[@revision]`, downloaded if needed.
 
   Weights in another precision are fetched only if there are no others. Those
-  files of `more` that exist are fetched too. If `more` has open_clip's
-  configuration, and the other weights are timm's image tower alone, so is
-  open_clip's file of both towers. Raises ValueError or OSError if there is no
-  such repository, it has no safetensors, the download fails, or the library is
-  not installed.
+  files of `more` that exist are fetched too. open_clip's file of both towers is
+  also fetched if `more` has open_clip's configuration and the other weights are
+  timm's image tower alone. Raises ValueError or OSError if there is no such
+  repository, it has no safetensors, the download fails, or the library is not
+  installed.
   """
   source = f"hf://{name}"
   if not (match := REPOSITORY.fullmatch(name)):

@@ -73,7 +73,7 @@ class Known:
     family: The encoders that it belongs to, a heading of docs/encoders.md.
     license: The name in `LICENSES` of the licence of its weights.
     gated: Whether Hugging Face gives it only to those who accept its terms.
-    score: The publisher's measurement in words, if it is no `top1`.
+    score: The publisher's measurement in words, if it is not a top-1 accuracy.
     score_source: The address of the page that gives the measurement.
   """
 

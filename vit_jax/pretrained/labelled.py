@@ -68,7 +68,7 @@ def _settings_of_run(path: str, loaded: Opened) -> DataSettings:
 
 
 def _recognise(path: str, task: str | None) -> tuple[DataSettings, Labels]:
-  """What `choose_labels` returns for a file that no run tells how to read."""
+  """Settings and labels for a file whose columns must tell how to read it."""
   root = os.path.dirname(path) or os.curdir
   settings = DataSettings(root=root, labels_file=os.path.abspath(path))
   found = recognise.recognise_file(path, settings)

@@ -54,11 +54,12 @@ def _count(
 
 
 class _Header(NamedTuple):
-  """What follows the header of an item.
+  """The contents of an item, as its header states them.
 
   Attributes:
-    items: The number of items.
-    num_bytes: The number of bytes; those of an extension begin with its type.
+    items: The number of items in it.
+    num_bytes: The number of bytes after the header; those of an extension begin
+      with its type.
     end: Where the header ends.
   """
 

@@ -25,14 +25,15 @@ _MOST = 100_000
 def overlap_of_answers(
   description: Mapping[str, Any] | None, labels: Any, images: Any
 ) -> str:
-  """A line on how many of the images that a run answers it was trained on.
+  """A line on how many of the images to answer the run was trained on.
 
   The description holds the run's folder of images and how it was split, so the
   training split is opened again. Only files in this folder can be in the split;
-  if there are none, nothing is opened. The line is "" if no image is in it.
+  if there are none, nothing is opened. The line is "" if no image is in the
+  split.
 
   Args:
-    description: That of a `Loaded`; None for published weights.
+    description: The description of a `Loaded`; None for published weights.
     labels: The kind of the labels of the run's task.
     images: Paths, folders and patterns; anything else is ignored.
   """

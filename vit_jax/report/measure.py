@@ -36,7 +36,7 @@ class ShownExample:
   """A telling example of the eval split, with its attention rollout.
 
   Attributes:
-    name: The file's name below the root of the data, or what names it there.
+    name: The file's path relative to the root of the data, or the example's id.
     example: The answer in words.
     photograph: The part that the model sees, at the photograph's resolution.
     rollout: The attention rollout; None for a model without attention, or if

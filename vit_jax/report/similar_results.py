@@ -62,7 +62,7 @@ class Similar:
 
     Args:
       files, names: As the attributes.
-      rows: The images' vectors, of length 1.
+      rows: The images' unit vectors.
       k: Neighbours that the table has.
       duplicates: The least cosine of images that are compared by pixels.
       count: The number of clusters; None derives it from that of the images.
@@ -157,8 +157,8 @@ class Answers:
   ) -> "Answers":
     """The `k` nearest images of each query, without the query itself.
 
-    `vectors` are those of the queries, and `rows` those of the images, of
-    length 1.
+    `vectors` has the unit vectors of the queries, and `rows` those of the
+    images.
     """
     nearby = nearest.neighbours(rows, k + 1, vectors)
     paths = [os.path.abspath(os.path.expanduser(name)) for name in queries]

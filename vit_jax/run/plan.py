@@ -343,8 +343,8 @@ class Plan:
   def checked(self) -> "Plan":
     """The same plan, after all checks that need no compilation.
 
-    Raises ValueError if the mesh does not split the batch, or if model, images,
-    optimizer and objective do not fit.
+    Raises ValueError if the mesh does not split the batch, or if the model does
+    not match the images, the optimizer or the objective.
     """
     settings = self.settings
     _ = self.train_step  # It may be none that is computed in parts.
@@ -366,8 +366,8 @@ def make_plan(
   `saved` is the description of the checkpoint that the run is resumed from, if
   any. Its model and preprocessing replace those of `settings.pretrained`.
   With `may_lower_batch`, a batch that is larger than the training split gets
-  smaller, and a line says so. Raises ValueError if the settings, the data and
-  the devices do not fit together.
+  smaller, and a line says so. Raises ValueError if the settings are invalid, or
+  do not match the data or the devices.
   """
   task = build.task_of(settings)
   build.check_run(settings, task, is_new=saved is None)
@@ -408,7 +408,7 @@ def plan_of_shapes(
   """The plan of a run on data of these sizes and on these devices.
 
   It opens neither of them, and reads no array of a checkpoint. Raises
-  ValueError if the settings do not fit together.
+  ValueError if the settings are invalid.
   """
   task = build.task_of(settings)
   settings, task, start = build.with_texts(settings, task, with_data=False)

@@ -45,7 +45,7 @@ class Split(enum.StrEnum):
     return f"{self.value}{_BETWEEN}{metric}"
 
   def keyed(self, scores: Mapping[str, Any]) -> dict[str, Any]:
-    """A new row with the keys of this split, from scores by their metrics."""
+    """A new row of scores, given by metric, under the keys of this split."""
     return {self.key(metric): value for metric, value in scores.items()}
 
   def scores(self, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,8 +70,8 @@ def setting(
     legacy_default: The value for descriptions of older checkpoints, which lack
       this field: before the field existed, the program behaved as with this
       value. Only needed if it differs from the default.
-    deprecated: What to use instead of a key that will be removed. The key works
-      as before, and a new run that sets it prints a line.
+    deprecated: The advice on a key that will be removed: another one to use.
+      The key works as before, and a new run that sets it prints a line.
   """
   if deprecated:
     says = f"{says} Deprecated: {deprecated}"

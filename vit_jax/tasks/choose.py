@@ -104,7 +104,8 @@ def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
   if several sections enable one.
 
   Args:
-    name: Its `data.task`. A task that its own section enables takes precedence.
+    name: The value of `data.task`. A task that its own section enables takes
+      precedence.
     sections: The sections of the configuration by name: `loss`, and those that
       tasks have.
   """

@@ -55,8 +55,8 @@ def check_small_size(
 ) -> None:
   """Raises ValueError if small crops do not fit the patches or the large crops.
 
-  `section` is the name of the settings' section, and `size` that of the large
-  crops.
+  `section` is the name of the settings' section, and `size` the height and
+  width of the large crops.
   """
   if not settings.small_crops:
     return

@@ -45,7 +45,7 @@ def hidden_panels(
   predict: Callable[[Any, Any, Any], Any],
   sheet_of: Callable[[np.ndarray, Any], Photograph],
 ) -> Draw:
-  """Returns a function from parameters and examples to a picture of each.
+  """Returns a function from parameters and examples to a picture per example.
 
   Args:
     predict: A function from parameters, images and their places in the split to

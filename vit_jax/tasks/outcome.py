@@ -101,7 +101,7 @@ class Example:
 class Examples:
   """Telling examples of one kind, the most telling first.
 
-  A report shows `text` even if there is no example, so it should then say so.
+  A report shows `text` even without examples; it should say if there are none.
   """
 
   title: str

@@ -13,9 +13,9 @@ from vit_jax.tasks.outcome import Curves
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """The metric, and its data, by which a run's best checkpoint is found.
+  """The metric and the split that decide which checkpoint of a run is best.
 
-  It is at most 1, and higher is better.
+  The value is at most 1, and higher is better.
   """
 
   metric: Metric

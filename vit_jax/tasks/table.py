@@ -19,8 +19,8 @@ class Record:
     name: Its name, as descriptions of checkpoints have it.
     words: The task in a few words.
     task: The class in its `task.py`, a `tasks.task.Task`.
-    labels: Its labels, in a module of `data.reading`; "" for none. An objective
-      that has labels is chosen by `data.task`.
+    labels: The kind of its labels, as module.NAME in `data.reading`; "" for
+      none. An objective that has labels is chosen by `data.task`.
     section: The class in its `settings.py`, for the section of a configuration
       with its name; "" for none. Where no labels choose the objective, the
       section's first key does.
@@ -38,9 +38,9 @@ class Record:
     return f"data.task={self.name}" if self.labels else ""
 
   def is_on(self, section: Any) -> bool:
-    """Whether its section chooses it: if the first key has no default value.
+    """Whether its section chooses it: the first key is not at its default.
 
-    It does not choose an objective that has labels.
+    No section chooses an objective that has labels.
     """
     if self.labels:
       return False

@@ -26,7 +26,7 @@ class UnlabelledTask(Task):
     *,
     best: bool,
   ) -> list[str]:
-    """Lines on using the encoder, and on how one learns if it is better."""
+    """Lines on using the encoder, and on how to learn whether it is better."""
     flag = ["--best"] if best else []
     uses = hints.uses_of_features(data or "my_photos", run, *flag)
     probe = shlex.join(["vit_jax", "fewshot", run, "CLASSES", *flag])

@@ -110,7 +110,7 @@ def _count_jaxpr(jaxpr: core.Jaxpr) -> int:
 def _called_programs(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
   """The programs that an equation calls."""
   for value in params.values():
-    program = getattr(value, "jaxpr", value)  # Of a closed one, the program.
+    program = getattr(value, "jaxpr", value)  # Unwraps a ClosedJaxpr.
     if isinstance(program, core.Jaxpr):
       yield program
 

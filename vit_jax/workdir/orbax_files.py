@@ -147,7 +147,7 @@ def _complete(
 
 
 def delete(checkpoint: epath.Path) -> None:
-  """Deletes a checkpoint; if that fails, the rest does not count as one."""
+  """Deletes a checkpoint; if that fails, the files left do not count as one."""
   with contextlib.suppress(Exception):  # The next save deletes the rest.
     if bucket.is_address(checkpoint):
       (checkpoint / _COMMITTED).unlink()

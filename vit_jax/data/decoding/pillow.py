@@ -155,7 +155,7 @@ def _as_unreadable() -> Iterator[None]:
 def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
   """The samples of a TIFF file, (H, W, bands), and its orientation.
 
-  Bands may lie in one page or in as many equal pages.
+  The bands may lie in one page, or in one page each, of equal sizes.
   """
   with _tiff(encoded) as file:
     series = file.series[0]
@@ -235,10 +235,10 @@ def _wide_samples(
 ) -> np.ndarray | None:
   """Samples of more than 8 bits, (H, W), (H, W, 3) or (H, W, 4).
 
-  It is None if Pillow's own pixels will do, as they do for a colour image
-  without a window or a transparent colour: they are the high bytes.
+  It is None if the high bytes, which are Pillow's own pixels, are enough: those
+  of a colour image without a window or a transparent colour.
   """
-  tags = getattr(image, "tag_v2", {})  # Those of TIFF alone.
+  tags = getattr(image, "tag_v2", {})  # Only TIFF files have them.
   formats = {*tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))}
   if image.mode == "L" and _SIGNED in formats:
     return np.asarray(image).view(np.int8)

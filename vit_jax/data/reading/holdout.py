@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-_FEW = 1_000  # Of fewer images, some are held out by count by default.
+_FEW = 1_000  # For fewer images than this, the default rule is "count".
 _LEAST = 2  # The fewest images of a class that are held out by count.
 
 

@@ -263,7 +263,7 @@ def _as_paths(names: Path | Iterable[Path]) -> Iterator[str]:
 
 
 def _files_of_table(path: str) -> Iterator[str]:
-  """The files that a file of labels names, from its folder on.
+  """The paths of the files that a file of labels names relative to its folder.
 
   Raises ValueError if it names images and none of them is there.
   """

@@ -320,7 +320,7 @@ def summary(splits: Sequence[ImageFolder]) -> str:
 
 
 def _advice(path: str) -> str:
-  """What to do about a path that is no folder, for a message."""
+  """The advice that a message gives on a path that is no folder."""
   if os.path.isfile(path):
     return (
       "a file of labels goes to --config.data.labels_file, and ends in "

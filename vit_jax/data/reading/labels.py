@@ -53,8 +53,8 @@ class Labels:
     may_be_several: Whether a cell may have several labels, with a separator
       between them.
     pixels_may_be_unknown: Whether `data.unknown` is for values of pixels.
-    further_rows: What further rows of an image do, in words that follow "rows
-      that"; "" if no line says so.
+    further_rows: The predicate for further rows of an image in a line that
+      begins with "rows that"; "" for no such line.
     heading: The heading of the column of names in a table.
     copies_alike, copies_unlike: The words for equal images with equal labels,
       and for those with different labels.
@@ -243,8 +243,8 @@ class Labels:
   def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
     """A few words on each name, from the summaries (N, ...) of some labels.
 
-    For the index of a class, they are the number of images that have it. Words
-    on what has no name, such as "(no label)", may follow those on the names.
+    For the index of a class, they are the number of images that have it.
+    Further entries, such as "(no label)", may follow those of the names.
     """
     counts = np.bincount(summaries, minlength=len(names))
     return {name: f"{n:,}" for name, n in zip(names, counts, strict=True)}

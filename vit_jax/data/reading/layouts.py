@@ -39,8 +39,8 @@ class Layout:
 
   Attributes:
     ignored: Files and folders left out, by kind; see `folders.ignored_text`.
-    copies: By the folder of a split, the folders in it that are no classes, but
-      copies of the others.
+    copies: Folder of a split -> the folders in it that are no classes, because
+      they are copies of other folders in it.
     notes: Lines on what may be a mistake.
   """
 

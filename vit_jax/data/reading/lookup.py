@@ -49,7 +49,7 @@ class Lookup:
     self._examples: dict[str, tuple[bytes, bytes]] = {}
 
   def find(self, name: bytes) -> bytes | None:
-    """The path, from the root on, of the file with this name, or None.
+    """The path, relative to the root, of the file with this name, or None.
 
     It is the file of exactly this name, with the first of the endings if the
     name has none. Otherwise it is the only file whose name differs in the

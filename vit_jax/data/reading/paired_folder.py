@@ -40,10 +40,9 @@ class PairedFolder(Source):
   Attributes:
     root: The whole folder.
     split: "train", "val" or "test"; without folders of splits, the split that
-    was
-      asked for.
+      was asked for.
     folder_name: The name of the whole folder.
-    name: That name, followed by the split's.
+    name: The name of the whole folder, followed by that of the split.
     has_test: Whether there is a folder to test on.
     beside: The folder of the files beside the images.
   """

@@ -7,7 +7,7 @@ from vit_jax.data.settings import LABEL_FILES
 
 
 class Place(NamedTuple):
-  """What a path leads to: images, packed images, or a file of labels.
+  """The kind of a place: images, packed images, or a file of labels.
 
   Attributes:
     key: The key of `data` whose value the path can be: "dir", "root" or
@@ -30,9 +30,9 @@ class Place(NamedTuple):
 
 
 def place_of(path: str) -> Place | None:
-  """What a path leads to; None if it is nothing of the kind.
+  """The kind of place that a path leads to; None if it is none of them.
 
-  Whether a file has labels is told by its ending alone.
+  Only the ending of a file tells whether it has labels.
   """
   if os.path.isfile(os.path.join(path, "dataset_info.json")):
     return Place("dir", "the packed folder")

@@ -76,7 +76,7 @@ class SeveralLabels(Labels):
     return functools.partial(_multi_hot, places, len(names))
 
   def guess_columns(self, first: Mapping[str, Any]) -> Sequence[str]:
-    """As `Labels.guess_columns`; cells but one may also be empty or -1."""
+    """As `Labels.guess_columns`; all cells but one may also be empty or -1."""
     bits = [as_bit(value) is not None for value in first.values()]
     unsaid = [
       is_empty(value) or plain(value) == UNCERTAIN for value in first.values()

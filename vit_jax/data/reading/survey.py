@@ -36,7 +36,8 @@ class Look:
   split: str
   # As `Labels.summarise` gives it; None if it cannot be read.
   label: np.ndarray | None
-  id: str  # The file, from the root on, with the reason if it is unreadable.
+  # The path relative to the root, with the reason if the file is unreadable.
+  id: str
   kind: str  # Its format, such as "JPEG"; "unknown" if it cannot be told.
   # Height and width of the upright image; None if it is unreadable.
   size: tuple[int, int] | None

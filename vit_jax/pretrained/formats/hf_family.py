@@ -31,7 +31,7 @@ def rules_of(family: Transformers, vit: Any) -> list[Rule]:
 
 @dataclasses.dataclass(frozen=True)
 class File:
-  """What a family asks of a file: a `vit_jax.families.family.Stored`."""
+  """A file's shapes and configuration: a `vit_jax.families.family.Stored`."""
 
   shapes: Shapes
   config: Config

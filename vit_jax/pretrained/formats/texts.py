@@ -30,9 +30,9 @@ class NoTextTowerError(ValueError):
 def infer(shapes: Shapes, config: Mapping[str, Any], source: str) -> TextLayout:
   """Finds the text tower among the arrays of a file.
 
-  Raises NoTextTowerError on `source` if there is none, and ValueError if
-  `config`, the library's configuration, holds a value that is not supported, or
-  an array that tells a size is missing.
+  Raises NoTextTowerError, which names `source`, if there is none; and
+  ValueError if `config`, the library's configuration, holds a value that is not
+  supported, or if an array that tells a size is missing.
   """
   layout = two_towers.infer(shapes)
   if layout is not None:

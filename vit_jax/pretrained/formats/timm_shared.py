@@ -1,4 +1,4 @@
-"""What the readers of timm's files share; `timm` is the format itself.
+"""Code that the readers of timm's files share; `timm` is the format itself.
 
 In timm's `VisionTransformer`, kernels are transposed, and query, key and value
 are fused into one layer. The class token is optional, and so is its position.

@@ -64,7 +64,7 @@ def run_study(
 
   The arguments are those of the command. Returns the exit code: 1 if a row
   failed, 128 + signal if it was told to stop. Raises ValueError if the file, a
-  row's settings or the arguments do not fit.
+  row's settings or the arguments are invalid.
   """
   study = open_study(file, workdir, changes)
   display = Display()

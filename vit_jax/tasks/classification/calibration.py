@@ -129,7 +129,8 @@ def fit(
 
   Args:
     kind: The loss, "softmax" or "sigmoid".
-    each: Whether each label has its own, by its own likelihood.
+    each: Whether each label has a temperature of its own, which maximises the
+      likelihood of that label.
 
   Raises:
     ValueError: if there are fewer than 100 examples, a logit is not finite, or

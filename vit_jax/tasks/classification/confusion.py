@@ -231,8 +231,8 @@ def _keep(examples: list[AnsweredExample]) -> list[AnsweredExample]:
 def _join(pieces: list[Pairs]) -> tuple[Pairs, ...]:
   """Merges counters until each has at most half the pairs of the previous one.
 
-  So there are few, and a batch is cheap to add, where one counter of all pairs
-  would be copied each time.
+  The counters then stay few, and a batch is cheap to add. A single counter of
+  all pairs would be copied for each batch.
   """
   while len(pieces) > 1 and 2 * len(pieces[-1]) > len(pieces[-2]):
     last = pieces.pop()

@@ -1,4 +1,4 @@
-"""Numbers of pixels as colours, beside their images."""
+"""Pictures of per-pixel numbers as colours, beside their images."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -47,7 +47,7 @@ def ranks(
   owner: Int[np.ndarray, " K"],
   groups: Any = None,
 ) -> Ranks:
-  """The ranks of images u and texts v, vectors of length 1.
+  """The ranks of images u and texts v, which are unit vectors.
 
   A wrong answer whose cosine is as high as that of the best right one comes
   before it, so a model that gives all the same vector finds nothing. A cosine

@@ -131,7 +131,7 @@ class TextSetup:
 
 
 def from_facts(facts: Mapping[str, Any]) -> TextSetup:
-  """The setup that the facts of a checkpoint's description have."""
+  """The setup that a checkpoint's description records as `facts`."""
   text = {**facts["text"]}
   for name, must in _SIZES.items():
     text[name] = checked(name, int, text[name], must)

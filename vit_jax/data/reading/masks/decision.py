@@ -28,7 +28,8 @@ from vit_jax.data.reading.masks.meaning import (
 from vit_jax.runtime.printable import first_of
 from vit_jax.runtime.printable import printable_path as text
 
-_MOST_SPARSE = 1000  # Of so many classes without names, most may have no pixel.
+# If there are more classes than this, without names, half must have pixels.
+_MOST_SPARSE = 1000
 _SHOWN = 8  # Values and classes in a line.
 _INDEX = "--config.data.mask_values=index"
 

@@ -69,7 +69,7 @@ class RefusedError(ValueError):
 def read_info(folder: epath.Path) -> Any:
   """Parses dataset_info.json alone, a `DatasetInfo` of protobuf.
 
-  Raises OSError or what the parser raises.
+  Raises OSError, or an error of decoding or parsing.
   """
   text = read_regular(folder / "dataset_info.json").decode()
   return json_format.Parse(text, _INFO_PROTO.DatasetInfo())
