@@ -40,7 +40,7 @@ class Layout:
   Attributes:
     ignored: Files and folders left out, by kind; see `folders.ignored_text`.
     copies: Folder of a split -> the folders in it that are no classes, because
-      they are copies of other folders in it.
+      they hold copies of all the others.
     notes: Lines on what may be a mistake.
   """
 
