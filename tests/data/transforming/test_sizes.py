@@ -131,5 +131,7 @@ def test_a_picture_is_put_together_from_its_patches():
   row = transform.row({"image": file, "label": 0, "id": ""})
   (found,) = pictures({name: x[None] for name, x in row.items()}, 3)
   np.testing.assert_array_equal(found, images(file))
-  with pytest.raises(ValueError, match="at most 24 patches.* this needs"):
+  with pytest.raises(
+    ValueError, match="at most 24 patches.* images of one size"
+  ):
     transform(file)
