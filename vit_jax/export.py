@@ -100,6 +100,7 @@ def export_checkpoint(
   OSError if the file cannot be written.
   """
   from vit_jax.inference import exporter
+  from vit_jax.pretrained.facts import facts_of
   from vit_jax.runtime.files import replacing
 
   exporter.check_platforms(platforms)
@@ -115,10 +116,15 @@ def export_checkpoint(
     else:
       chosen = _image_tower(checkpoint, overrides)
     form = exporter.form_of(chosen.model)
+    facts = facts_of(chosen.source)
+    class_names = _class_names(facts)
+    params = chosen.source.params
     if to == "onnx":
-      program = _onnx(chosen.model, chosen.source, form)
+      program = _onnx(chosen.model, params, form, facts, class_names)
     else:
-      program = _stablehlo(chosen.model, chosen.source, platforms, param_dtype)
+      program = _stablehlo(
+        chosen.model, params, platforms, param_dtype, class_names
+      )
     file.write(program.content)
   say(
     f"Wrote {out}: {len(program.content) / 1e6:,.1f} MB, for "
@@ -135,7 +141,7 @@ def export_checkpoint(
     call=_CALLS[form.outputs],
     inputs=form.inputs,
     outputs=form.outputs,
-    class_names=_class_names(chosen.source),
+    class_names=class_names,
   )
   say(code, sys.stdout, whole=True)
 
@@ -230,30 +236,29 @@ def _text_tower(
 
 
 def _onnx(
-  model: "Model", source: "Loaded | LoadedText", form: "Form"
+  model: "Model",
+  params: Any,
+  form: "Form",
+  facts: dict[str, str],
+  class_names: Sequence[str],
 ) -> _Program:
-  """The model as an ONNX file."""
+  """The model as an ONNX file, which holds the facts."""
   from vit_jax.inference.onnx.export import export_onnx
-  from vit_jax.pretrained.facts import facts_of
 
   shape = ", ".join(map(str, form.shape))
-  facts = facts_of(source)
   width = "R" if form.outputs == "embeddings" else model.num_classes or "D"
   return _Program(
-    content=export_onnx(model, source.params, facts),
+    content=export_onnx(model, params, facts),
     runtimes="ONNX Runtime",
     needs="onnxruntime{} and NumPy are",
-    run=_RUN_ONNX + (_PRINT_NAME_ONNX if _class_names(source) else ""),
+    run=_RUN_ONNX + (_PRINT_NAME_ONNX if class_names else ""),
     takes=f"{form.dtype.__name__} (B, {shape})",
     gives=f"float32 (B, {width})",
   )
 
 
-def _class_names(source: "Loaded | LoadedText") -> list[str]:
+def _class_names(facts: Mapping[str, str]) -> list[str]:
   """The names of the classes that the outputs are for; none if for others."""
-  from vit_jax.pretrained.facts import facts_of
-
-  facts = facts_of(source)
   if facts.get("loss") not in ("softmax", "sigmoid"):
     return []
   return json.loads(facts["class_names"])
@@ -261,18 +266,20 @@ def _class_names(source: "Loaded | LoadedText") -> list[str]:
 
 def _stablehlo(
   model: "Model",
-  source: "Loaded | LoadedText",
+  params: Any,
   platforms: Sequence[str],
   param_dtype: str,
+  class_names: Sequence[str],
 ) -> _Program:
   """The model as a StableHLO file."""
   from vit_jax.inference import exporter
 
   end = ""
-  if names := _class_names(source):
-    end = _PRINT_NAME if len(names) <= _MOST_NAMES else _PRINT_NUMBER
+  if class_names:
+    is_short = len(class_names) <= _MOST_NAMES
+    end = _PRINT_NAME if is_short else _PRINT_NUMBER
   exported = exporter.export_model(
-    model, source.params, platforms=platforms, param_dtype=param_dtype
+    model, params, platforms=platforms, param_dtype=param_dtype
   )
   (inputs,) = exported.in_avals
   (outputs,) = exported.out_avals

@@ -12,7 +12,7 @@ from configs import dino
 from tests.encoders import FOLDER
 from vit_jax.data.reading.sources import Splits
 from vit_jax.pretrained.known import KNOWN
-from vit_jax.run import data_choice, few_images, flags
+from vit_jax.run import config_file, data_choice, few_images, flags
 from vit_jax.runtime import hints
 from vit_jax.workdir import checkpoint
 
@@ -259,7 +259,7 @@ def test_what_goes_on_with_weights_asks_for_them(folder, monkeypatch, name):
   # A run that has begun has them.
   runs = {"runs/own": {"config": {}}}
   monkeypatch.setattr(checkpoint, "latest_description", runs.get)
-  data_choice.check_weights({"config": config}, "runs/own")
+  config_file.check_weights({"config": config}, "runs/own")
 
 
 def test_only_its_own_configuration_is_fitted(folder):

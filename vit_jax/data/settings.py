@@ -6,11 +6,12 @@ Only the standard library is imported, here and by `Section`.
 import dataclasses
 import importlib.util
 import os
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import COUNT, Rule
-from vit_jax.runtime.settings import Section, setting
+from vit_jax.runtime.settings import Section, from_dict, setting, types_of
 
 TRAIN_CROPS = ("inception", "pad", "resize")
 EVAL_CROPS = ("resize", "center", "squash")
@@ -311,6 +312,16 @@ class DataSettings(Section):
       raise ValueError(
         f"labels=False and labels_file={self.labels_file!r}: drop one."
       )
+
+
+def settings_of_saved(data: Mapping[str, Any]) -> DataSettings:
+  """The settings in the section `data` of a run's configuration.
+
+  That section has a task as well, which is left out. Raises ValueError as
+  `from_dict` does.
+  """
+  ours = {name: data[name] for name in types_of(DataSettings) if name in data}
+  return from_dict(DataSettings, ours, saved=True)
 
 
 @dataclasses.dataclass(frozen=True)

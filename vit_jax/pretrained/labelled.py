@@ -6,10 +6,9 @@ import os
 from vit_jax.data.reading import other_table, recognise
 from vit_jax.data.reading.column_roles import as_text
 from vit_jax.data.reading.labels import SINGLE, Labels
-from vit_jax.data.settings import DataSettings
+from vit_jax.data.settings import DataSettings, settings_of_saved
 from vit_jax.pretrained.opened import Opened
 from vit_jax.runtime.printable import say
-from vit_jax.runtime.settings import from_dict, types_of
 from vit_jax.tasks.table import labels_of
 
 _TASKS = ("classification", "multilabel", "regression")
@@ -54,17 +53,9 @@ def _settings_of_run(path: str, loaded: Opened) -> DataSettings:
   data = description.get("config", {}).get("data", {})
   settings = DataSettings(root=data.get("root"))
   if data.get("labels_file"):  # Other data have no columns.
-    saved = {key: data[key] for key in types_of(DataSettings) if key in data}
-    settings = from_dict(DataSettings, saved, saved=True)
-  beside = os.path.dirname(path) or os.curdir
-  folders = (beside, settings.root or beside)
-  return dataclasses.replace(
-    settings,
-    labels_file=os.path.abspath(path),
-    eval_labels_file=None,
-    group_column=None,
-    root=other_table.root_with_images(path, folders),
-  )
+    settings = settings_of_saved(data)
+  settings = other_table.with_file(settings, path)
+  return dataclasses.replace(settings, labels_file=os.path.abspath(path))
 
 
 def _recognise(path: str, task: str | None) -> tuple[DataSettings, Labels]:

@@ -12,10 +12,9 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.folders import images_below
 from vit_jax.data.reading.image_files import find_images
 from vit_jax.data.reading.sources import open_source
-from vit_jax.data.settings import DataSettings
+from vit_jax.data.settings import settings_of_saved
 from vit_jax.inference.reading import make_reader, read_image
 from vit_jax.runtime.printable import printable_path
-from vit_jax.runtime.settings import from_dict, types_of
 
 _MOST_READ = 100  # Pictures whose pixels are read.
 # With more images, in the run's folder or to be answered, none are compared.
@@ -127,9 +126,8 @@ def _overlap_line(
     }
     place = printable_path(os.fsencode(root))
     return f"This run was trained on images of {place}: {verdicts[what]}"
-  saved = {name: data[name] for name in types_of(DataSettings) if name in data}
   with contextlib.suppress(ValueError, OSError):
-    settings = from_dict(DataSettings, saved, saved=True)
+    settings = settings_of_saved(data)
     source: Any = open_source("train", settings, labels)
     trained = {*source.ids(range(len(source)))} & inside
     if trained:

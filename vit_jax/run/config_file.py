@@ -21,6 +21,8 @@ from vit_jax.runtime.settings import UNITS, Section, all_keys, nearest_key
 ALL_KEYS = "`vit_jax train --help=all` lists the keys."
 FOR_CLASSES = "image_folder"
 """The configuration for a folder, or a file of labels, without weights."""
+CONTINUE = "continue"
+"""The argument of configurations that go on with published weights."""
 
 
 def shipped_configs() -> dict[str, pathlib.Path]:
@@ -106,6 +108,27 @@ def other_names() -> dict[str, list[str]]:
   table = pathlib.Path(__file__).with_name("other_names.csv").read_text()
   rows = csv.DictReader(table.splitlines())
   return {row["key"]: row["others"].split() for row in rows}
+
+
+def check_weights(values: Mapping[str, str], workdir: str = "") -> None:
+  """Raises ValueError if a configuration goes on with weights and has none.
+
+  `values` are those of the flags, by key, as they were typed. A run that has
+  begun in `workdir` has its weights.
+  """
+  config = values.get("config", "")
+  has_weights = values.get("pretrained", "") not in ("", "None")
+  if has_weights or config.partition(":")[2] != CONTINUE:
+    return
+  # Imported here so that --help answers at once.
+  from vit_jax.workdir.checkpoint import begun_config
+
+  if begun_config(workdir) is None:
+    raise ValueError(
+      f"{config} goes on with published weights, and needs --pretrained, such "
+      f"as --pretrained {hints.WEIGHTS}; without :{CONTINUE}, it starts with a "
+      "small model."
+    )
 
 
 def nearest(key: str, cls: type[Section]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit_jax.data.reading.places import place_of
 from vit_jax.data.settings import TABLES, DataSettings
-from vit_jax.run.config_file import FOR_CLASSES
+from vit_jax.run.config_file import CONTINUE, FOR_CLASSES, check_weights
 from vit_jax.runtime import hints
 from vit_jax.tasks.table import LABELLED_TASKS, SECTIONS, labels_of
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 # Tasks whose head reads the features of a pretrained encoder.
 _ON_FEATURES = ("segmentation", "dense_regression")
-CONTINUE = "continue"
-"""The argument of configurations that go on with published weights."""
 # Configurations for which keys are set by the number of images.
 GOING_ON = f"dino:{CONTINUE}"
 _PAIRS = "pairs"
@@ -76,26 +74,6 @@ def suited(
       return _for_kind(data, found, values, workdir)
   chosen, why = _for_classes(values, workdir)
   return {**chosen, **_unsmoothed(values.get(_TASK, ""), values)}, why
-
-
-def check_weights(values: Mapping[str, str], workdir: str = "") -> None:
-  """Raises ValueError if a configuration goes on with weights and has none.
-
-  The arguments are those of `suited`. A run that has begun has its weights.
-  """
-  config = values.get("config", "")
-  has_weights = values.get("pretrained", "") not in ("", "None")
-  if has_weights or config.partition(":")[2] != CONTINUE:
-    return
-  # Imported here so that --help answers at once.
-  from vit_jax.workdir.checkpoint import begun_config
-
-  if begun_config(workdir) is None:
-    raise ValueError(
-      f"{config} goes on with published weights, and needs --pretrained, such "
-      f"as --pretrained {hints.WEIGHTS}; without :{CONTINUE}, it starts with a "
-      "small model."
-    )
 
 
 def _unsmoothed(task: str, values: Mapping[str, str]) -> dict[str, str]:

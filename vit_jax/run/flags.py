@@ -17,6 +17,7 @@ from vit_jax.data.settings import LABEL_FILES
 from vit_jax.run.config_file import (
   ALL_KEYS,
   FOR_CLASSES,
+  check_weights,
   load_config,
   nearest,
   other_names,
@@ -96,8 +97,6 @@ def expanded(words: Sequence[str], workdir: bool = False) -> list[str]:
   if data:
     flag_words += flags_of_data(data[0], flag_words, names, workdir)
   if workdir:
-    from vit_jax.run.data_choice import check_weights
-
     values = dict(map(key_and_value, flag_words))
     check_weights(values, values.get("workdir", ""))
   return sorted(flag_words, key=lambda w: "config." in w.partition("=")[0])

@@ -323,9 +323,9 @@ def _with_labels_file(
 ) -> DataSettings:
   """The settings of the data with another file of labels.
 
-  Its images are in `root`, or beside it, or where those of the run are. A run
-  on other data than a file of labels has no columns and splits for it, so
-  those keys are left at their defaults.
+  Its images are found by `other_table.with_file`. A run on other data than a
+  file of labels has no columns and splits for it, so those keys are left at
+  their defaults.
   """
   if task.labels.reader or not (task.labels.are_used and data.labels):
     raise ValueError(
@@ -334,12 +334,10 @@ def _with_labels_file(
     )
   settings: Any = data
   if not data.labels_file:
-    settings = type(settings)(labels_file=file, task=settings.task)
-  if root is None:
-    beside = os.path.dirname(file) or "."
-    root = other_table.root_with_images(file, (beside, data.root or beside))
-  changes = {"labels_file": file, "eval_labels_file": None, "root": root}
-  return dataclasses.replace(settings, group_column=None, **changes)
+    settings = type(settings)(
+      labels_file=file, task=settings.task, root=settings.root
+    )
+  return other_table.with_file(settings, file, root)
 
 
 def _with_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:

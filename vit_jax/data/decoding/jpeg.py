@@ -14,7 +14,6 @@ _START = b"\xff\xd8"
 _END = b"\xff\xd9"
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 ... SOF15.
 _SEQUENTIAL = (0xC0, 0xC1)  # Baseline and extended, in Huffman codes.
-_QUARTER_TURNS = range(5, 9)  # Exif orientations that swap height and width.
 _SCAN = 0xDA
 _APP1 = 0xE1
 _FILL = 0xFF
@@ -33,7 +32,7 @@ class Header(NamedTuple):
   @property
   def upright_size(self) -> tuple[int, int]:
     """Size (H, W) once `orientation` has been applied."""
-    if self.orientation in _QUARTER_TURNS:
+    if self.orientation in orientations.QUARTER_TURNS:
       return self.width, self.height
     return self.height, self.width
 

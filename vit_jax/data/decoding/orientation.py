@@ -21,6 +21,8 @@ _XMP = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 _RAW_EXIF, _RAW_APP1 = "Raw profile type exif", "Raw profile type APP1"
 _XMP_TEXT = "XML:com.adobe.xmp"
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+QUARTER_TURNS = (5, 6, 7, 8)
+"""The orientations that swap height and width."""
 _TURNS = {
   2: Image.Transpose.FLIP_LEFT_RIGHT,
   3: Image.Transpose.ROTATE_180,

@@ -36,7 +36,6 @@ _JPEG_START = b"\xff\xd8"
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0
-_LYING = (5, 6, 7, 8)  # Orientations that swap height and width.
 _PLANES, _APART = 284, 2
 _EXTRA_SAMPLES, _PLAIN_ALPHA = 338, 2  # Not multiplied into the colours.
 _SAMPLE_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2
@@ -123,7 +122,10 @@ def size(encoded: bytes) -> tuple[int, int]:
         height, width = image.height, image.width
         # Pillow has turned the sides of a TIFF file already.
         is_tiff = image.format == "TIFF"
-        turned = not is_tiff and _orientation(image, encoded) in _LYING
+        turned = (
+          not is_tiff
+          and _orientation(image, encoded) in orientation.QUARTER_TURNS
+        )
     except Image.UnidentifiedImageError:
       if not encoded.startswith(_TIFF_STARTS):
         raise
@@ -131,7 +133,10 @@ def size(encoded: bytes) -> tuple[int, int]:
         sides = _sides(file.series[0])
         height, width = sides["Y"], sides["X"]
         example.check_size(height, width)
-        turned = file.pages.first.tags.valueof(_ORIENTATION) in _LYING
+        turned = (
+          file.pages.first.tags.valueof(_ORIENTATION)
+          in orientation.QUARTER_TURNS
+        )
     return (width, height) if turned else (height, width)
 
 

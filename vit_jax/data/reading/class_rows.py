@@ -27,11 +27,7 @@ def fit(columns: Sequence[str], rows: Sequence[Row]) -> tuple[Names, Encode]:
     encode(rows)
     return tuple(columns), encode
 
-  def read(row: Row) -> list[str]:
-    if row.values[0] in (None, ""):
-      _fail_without_class(columns[0], row, rows)
-    return _single(columns[0], row)
-
+  read = functools.partial(_single, columns[0], rows=rows)
   names, places = index_names(read, rows, least=2)
 
   def encode(rows: Sequence[Row]) -> np.ndarray:
@@ -148,13 +144,16 @@ def index_names(
   return tuple(names), places
 
 
-def _single(column: str, row: Row) -> list[str]:
-  """The only label of a row, in a list; raises ValueError unless it has one."""
+def _single(column: str, row: Row, rows: Sequence[Row] = ()) -> list[str]:
+  """The only label of a row, in a list; raises ValueError unless it has one.
+
+  `rows` are all rows, if they are at hand, for the message on an empty cell.
+  """
   (value,) = row.values
   if isinstance(value, list):
     fail(row.place, f"has {column}={value!r}; data.task=multilabel takes lists")
   if value in (None, ""):
-    _fail_without_class(column, row, [])
+    _fail_without_class(column, row, rows)
   if isinstance(value, dict):
     fail(row.place, f"has {column}={value!r}, which is not a class")
   return [printable(str(value))]

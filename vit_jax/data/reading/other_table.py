@@ -82,6 +82,25 @@ def settings_for(
   return new
 
 
+def with_file(
+  settings: DataSettings, file: str, root: str | None = None
+) -> DataSettings:
+  """The settings of a run for another file of labels.
+
+  Its images are in `root`, or beside it, or where those of the run are.
+  """
+  if root is None:
+    beside = os.path.dirname(file) or os.curdir
+    root = root_with_images(file, (beside, settings.root or beside))
+  return dataclasses.replace(
+    settings,
+    labels_file=file,
+    eval_labels_file=None,
+    group_column=None,
+    root=root,
+  )
+
+
 def root_with_images(file: str, folders: Sequence[str]) -> str:
   """The first of the folders that has the images of a file; else the first."""
   for root in folders:

@@ -11,7 +11,7 @@ from jaxtyping import Shaped
 from PIL import Image
 
 from vit_jax.data.decoding.decode import image_size
-from vit_jax.data.decoding.orientation import of_picture
+from vit_jax.data.decoding.orientation import QUARTER_TURNS, of_picture
 from vit_jax.data.example import Example, Source, UnreadableImageError
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.holdout import Holdout
@@ -26,7 +26,6 @@ from vit_jax.runtime.printable import printable_path as text
 WHOLE = "whole"
 """The split that has all images of a folder without splits, or else "val"."""
 _LOOKED_AT = 16  # Images whose Exif is read.
-_TURNED = (5, 6, 7, 8)  # Orientations that swap width and height.
 
 Picture = Shaped[np.ndarray, "h w"]
 
@@ -195,7 +194,7 @@ def _rotation_lines(images: Sequence[bytes], plural: str) -> list[str]:
       with Image.open(io.BytesIO(read_file(images[place]))) as image:
         orientation = of_picture(image)
         if orientation in (2, 3, 4) or (
-          orientation in _TURNED and image.width == image.height
+          orientation in QUARTER_TURNS and image.width == image.height
         ):
           turned.append(images[place])
   if not turned:
@@ -223,7 +222,7 @@ def _check_proportions(
     return  # Decoding it will report the error.
   if abs(mask[0] * width - mask[1] * height) <= width + height:
     return
-  is_turned = _orientation(encoded) in _TURNED
+  is_turned = _orientation(encoded) in QUARTER_TURNS
   turned = ", turned as its Exif says," if is_turned else ""
   cure = "Make both of the same picture."
   if is_turned:
