@@ -7,6 +7,7 @@ contains the title, and shows its number. So nobody writes down a number, and a
 title that is not found fails the build.
 """
 
+import functools
 import importlib
 import inspect
 import pathlib
@@ -118,6 +119,32 @@ def _linked(env: Any) -> set[str]:
   return env.linked_source_files
 
 
+def share_navigation(
+  trees: dict[int, str],
+  app: Sphinx,
+  page_name: str,
+  template: str,
+  context: dict[str, Any],
+  _: Any,
+) -> None:
+  """Makes the navigation once for all source pages of one depth.
+
+  No source page is in it, so it differs in the relative links alone. To make it
+  for each of the hundreds of pages took most of the time of building the site.
+  """
+  del app, template
+  if not page_name.startswith(page("")):
+    return
+  make, depth = context["toctree"], page_name.count("/")
+
+  def made_once(**options: Any) -> str:
+    if depth not in trees:
+      trees[depth] = make(**options)
+    return trees[depth]
+
+  context["toctree"] = made_once
+
+
 def name_levels(
   app: Sphinx, page_name: str, template: str, context: dict[str, Any], _: Any
 ) -> None:
@@ -129,7 +156,10 @@ def name_levels(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-  app.connect("html-page-context", name_levels, priority=900)  # After furo.
+  # Furo makes the navigation between these two.
+  share = functools.partial(share_navigation, {})
+  app.connect("html-page-context", share, priority=100)
+  app.connect("html-page-context", name_levels, priority=900)
   app.add_transform(SourceLinks)
   app.connect("html-collect-pages", collect_pages)
   return {"parallel_read_safe": False, "parallel_write_safe": True}
