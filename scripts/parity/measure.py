@@ -18,12 +18,20 @@ def given(name: str) -> tuple[Setup, Inputs, Recording]:
   return setup, ROWS[name].inputs(setup), recording.read(name)
 
 
-def differences(name: str, fault: str | None = None) -> dict[str, float]:
-  """The largest difference of each kind, with a fault put into our side."""
+def differences(
+  name: str,
+  fault: str | None = None,
+  marks: tuple[int, ...] = recording.MARKS,
+) -> dict[str, float]:
+  """The largest difference of each kind, with a fault put into our side.
+
+  Training ends with the last of `marks`; without any, the rates and the decay
+  alone are compared.
+  """
   setup, inputs, theirs = given(name)
 
   def compared(setup: Setup) -> dict[str, float]:
-    found = ROWS[name].run(setup, inputs, recording.MARKS)
+    found = ROWS[name].run(setup, inputs, marks)
     return recording.differences(found, theirs, ROWS[name].scale)
 
   if fault is None:
@@ -32,13 +40,15 @@ def differences(name: str, fault: str | None = None) -> dict[str, float]:
     return compared(faulty)
 
 
-def shown_by(name: str, fault: str) -> dict[str, Any]:
+def shown_by(
+  name: str, fault: str, marks: tuple[int, ...] = recording.MARKS
+) -> dict[str, Any]:
   """The kind of difference that shows a fault best, if any does.
 
   `times` is how many times as large as it may be the difference is.
   """
   allowed = ROWS[name].tolerances
-  found = differences(name, fault)
+  found = differences(name, fault, marks)
   times = {kind: x / getattr(allowed, kind) for kind, x in found.items()}
   best = max(times, key=lambda kind: times[kind])
   return {"by": best, "times": times[best], "found": times[best] > 1}

@@ -52,7 +52,7 @@ class Trajectory:
   """What is compared; arrays are by our path, and then by step.
 
   Attributes:
-    loss: The loss of each of the T steps, (T,).
+    loss: The loss of each of the steps that were taken, (T,) if all were.
     rate: The learning rate of each array at each step, (T,).
     decay: The share of each array that weight decay takes at each step, (T,).
     params, averaged: All arrays after some of the steps.
@@ -126,11 +126,11 @@ def run(
   more: Arrays | None = None,
   answer: Callable[[Any], Any] | None = None,
 ) -> Trajectory:
-  """Trains on all batches, and keeps the arrays after the steps in `marks`.
+  """Trains up to the last of `marks`, and keeps the arrays after these steps.
 
   Args:
     setup, inputs: Of the row.
-    marks: The numbers of the steps.
+    marks: The numbers of the steps; without any, nothing is trained.
     more: Further arrays of the batches, (T, B, ...) each.
     answer: Makes the logits of the parameters; by default those of the probe.
   """
@@ -160,7 +160,7 @@ def run(
   logits = jax.jit(answer) if answer else logits
   state = first(unflatten_dict(inputs.params, sep="/"))
   losses, params, averaged, answers = [], {}, {}, {}
-  for t in range(T):
+  for t in range(max(marks, default=0)):
     batch = {"image": inputs.images[t], "label": inputs.labels[t]}
     batch |= {name: array[t] for name, array in (more or {}).items()}
     draws = [u[t] for u in inputs.uniforms]

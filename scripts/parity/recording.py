@@ -120,10 +120,13 @@ def differences(
 ) -> dict[str, float]:
   """The largest difference of each kind; names are those of `Tolerances`.
 
+  Where ours has fewer steps, the later ones of theirs are not compared.
   `scale` is how many times theirs our loss is, where that is on purpose.
   """
   paths = theirs.meta["arrays"]
-  found = {"loss": _worst(ours.loss / scale - theirs.loss, theirs.loss)}
+  steps = len(ours.loss)
+  theirs_loss = theirs.loss[:steps]
+  found = {"loss": _worst(ours.loss / scale - theirs_loss, theirs_loss)}
   for name in ("rate", "decay"):
     table, own = getattr(theirs, name), getattr(ours, name)
     if sorted(own) != paths:
@@ -133,6 +136,8 @@ def differences(
   judged = np.array([not path.endswith(_NO_GRADIENT) for path in paths])
   for kind, name in (("params", "arrays"), ("averaged", "averaged")):
     for step, theirs_at in theirs.sketches[kind].items():
+      if step > steps:
+        continue
       tree = getattr(ours, kind).get(step)
       if tree is None:
         return {name: float("inf")}
@@ -147,6 +152,8 @@ def differences(
       worst = float(np.nan_to_num(by_array[judged], nan=np.inf).max())
       found[name] = max(found.get(name, 0.0), worst)
   for step, logits in theirs.logits.items():
+    if step > steps:
+      continue
     gap = np.abs(ours.logits[step] - logits).max() / np.abs(logits).max()
     found["logits"] = max(found.get("logits", 0.0), float(gap))
   return {k: float(np.nan_to_num(v, nan=np.inf)) for k, v in found.items()}
@@ -158,7 +165,7 @@ def beyond(found: dict[str, float], allowed: Tolerances) -> list[str]:
 
 
 def _worst(gap: np.ndarray, by: np.ndarray) -> float:
-  return float(np.abs(gap / by).max())
+  return float(np.abs(gap / by).max(initial=0.0))
 
 
 def _relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
