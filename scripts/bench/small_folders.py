@@ -73,7 +73,7 @@ def draw(
 
   return Draw(
     right(others),
-    intervals.of_folds(probe.folds, len(trained)),
+    intervals.of_folds([fold.share for fold in probe.folds], len(trained)),
     intervals.wilson(right(held_out), len(held_out)),
   )
 

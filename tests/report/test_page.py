@@ -22,7 +22,7 @@ from vit_jax.report.measure import ExampleGroup
 from vit_jax.report.page import headline_of, page
 from vit_jax.tasks.classification.confusion import ConfusionMatrix
 from vit_jax.tasks.classification.eval_step import Predictions
-from vit_jax.tasks.scores import of_folds
+from vit_jax.tasks.scores import FoldScore
 
 
 @pytest.fixture(scope="module")
@@ -216,8 +216,8 @@ def test_a_run_is_best_only_where_the_images_tell(
 
 
 def test_runs_that_are_alike_are_told_with_their_folds(measured):
-  folds = of_folds([0.8, 0.9, 0.8, 0.9, 0.8], 48)
-  other = of_folds([0.7, 0.9, 0.8, 0.9, 0.8], 48)
+  folds = FoldScore.of_shares([0.8, 0.9, 0.8, 0.9, 0.8], 48).metrics()
+  other = FoldScore.of_shares([0.7, 0.9, 0.8, 0.9, 0.8], 48).metrics()
   same = headline_of("ab", _scored(measured, 12, [0.75, 0.5], [folds, folds]))
   by = "top-1 84% (95 % interval 64 to 94 %) by five folds of the 48 training i"
   assert f'right with "b". Both have {by}' in same

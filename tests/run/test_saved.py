@@ -25,7 +25,7 @@ from vit_jax.run.in_python import FinishedRun
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint, open_saved_run
 from vit_jax.run.settings import read
-from vit_jax.tasks.scores import of_folds
+from vit_jax.tasks.scores import FoldScore
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_the_folds_of_a_run_are_shown_wherever_its_images_are_evaluated(
   monkeypatch.undo()  # Its data may be opened.
   photos = _noise(tmp_path / "photos", 5)
   run = elsewhere(root=photos)
-  folds = of_folds([0.3, 0.4, 0.3, 0.4, 0.3], 12)
+  folds = FoldScore.of_shares([0.3, 0.4, 0.3, 0.4, 0.3], 12).metrics()
   rows = [{"step": 1, "eval/top1": 0.5} | folds, {"step": 2, "eval/top1": 0.4}]
   lines = "".join(json.dumps(row) + "\n" for row in rows)
   (tmp_path / "run" / "metrics.jsonl").write_text(lines)

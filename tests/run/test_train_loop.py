@@ -10,7 +10,7 @@ from vit_jax.run import loop, train_loop
 from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import read
 from vit_jax.runtime.stops import Interrupted, StopSignal
-from vit_jax.tasks import scores
+from vit_jax.tasks.scores import FoldScore
 from vit_jax.workdir.checkpoint import Checkpoints
 
 
@@ -76,7 +76,7 @@ def test_a_run_that_goes_on_keeps_the_folds_of_its_first_head(
 ):
   config = runs.config(data_dir)
   runs.stop(config, tmp_path, monkeypatch, step=4)
-  folds = scores.of_folds([0.5, 0.6, 0.5, 0.6, 0.5], 1_438)
+  folds = FoldScore.of_shares([0.5, 0.6, 0.5, 0.6, 0.5], 1_438).metrics()
   with (tmp_path / "metrics.jsonl").open("a") as file:
     file.write(json.dumps({"step": 4, **folds}) + "\n")
   capsys.readouterr()

@@ -30,6 +30,34 @@ def test_folds_that_agree_are_no_surer_than_their_images():
   assert intervals.of_folds([0.5, 0.8, 0.8, 0.9, 1.0], 48) == (0.5, 1.0)
 
 
+@pytest.mark.parametrize("views", [1, 2])
+def test_drawn_answers_of_folds_are_as_sure_as_counted_ones(views):
+  """For a share, the bootstrap comes near to Wilson's interval."""
+  right = (np.arange(480) % 4 > 0).repeat(views)
+  found = intervals.of_resampled_folds(
+    lambda rows: right[rows].mean(), size=480 * views, count=480, parts=5
+  )
+  expected = intervals.wilson(0.75, 480 / 2.25)
+  np.testing.assert_allclose(found, expected, atol=0.012)
+
+
+def test_draws_without_a_score_are_left_out():
+  value = np.arange(10.0)
+
+  def mean_unless_the_first_is_drawn(rows):
+    return np.nan if (rows == 0).any() else value[rows].mean()
+
+  found = intervals.of_resampled_folds(
+    mean_unless_the_first_is_drawn, size=10, count=10, parts=5
+  )
+  assert 1 <= found.low < found.high <= 9
+  none = intervals.of_resampled_folds(
+    lambda _: np.nan, size=10, count=10, parts=5
+  )
+  assert np.isnan(none).all()
+  assert found.as_numbers == f"{found.low:.2f} to {found.high:.2f}"
+
+
 def test_narrow_intervals_have_a_decimal():
   assert str(intervals.Interval(0.306, 0.863)) == "31 to 86 %"
   assert str(intervals.Interval(0.9641, 0.9923)) == "96.4 to 99.2 %"

@@ -1,19 +1,24 @@
 """What an evaluation is said to be worth, for every task."""
 
+import dataclasses
 import math
 from unittest import mock
 
+import numpy as np
 import pytest
+from sklearn import metrics
 
 from vit_jax.tasks import choose, scores
 from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.dense_regression.task import DenseRegressionTask
 from vit_jax.tasks.multilabel.task import MultiLabelTask
+from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.regression.task import RegressionTask
+from vit_jax.tasks.scores import FoldScore
 from vit_jax.tasks.table import ALL_TASKS
 
 # Five folds of 48 images; Wilson's interval of 6 of 12 is 25.4 to 74.6 %.
-FOLDS = scores.of_folds([0.8, 0.9, 0.8, 0.9, 0.8], 48)
+FOLDS = FoldScore.of_shares([0.8, 0.9, 0.8, 0.9, 0.8], 48).metrics()
 BY_FOLDS = "top-1 84% (95 % interval 64 to 94 %) by five folds of the 48 trai"
 
 
@@ -40,7 +45,9 @@ def test_of_two_numbers_one_is_to_be_believed(top1, count, says):
 
 
 def test_folds_of_the_start_are_not_said_to_be_believed():
-  start = scores.of_folds([0.8, 0.9, 0.8, 0.9, 0.8], 48, of_start=True)
+  start = FoldScore.of_shares([0.8, 0.9, 0.8, 0.9, 0.8], 48).metrics(
+    of_start=True
+  )
   advice = _verdict(0.5, 12, **start).advice
   assert "Believe" not in advice
   assert advice.startswith("The folds judge the head that the run started from")
@@ -147,3 +154,67 @@ def test_few_images_are_not_the_reason_where_they_were_trained_on():
   assert said.endswith(" on 45 evaluated images.")
   found = {"eval/r2": 0.5, "eval/examples": 5}
   assert str(RegressionTask.scores.verdict(found, known)) == known
+
+
+def _probe(answers, labels, judged=None):
+  """A probe whose folds were answered so; its weights are of no matter."""
+  folds = zip(
+    np.array_split(answers, 5), np.array_split(labels, 5), strict=True
+  )
+  return linear_probe.Probe(
+    *np.zeros((3, 1)),
+    l2=1.0,
+    folds=tuple(linear_probe.FoldAnswers(*fold) for fold in folds),
+    judged=len(labels) if judged is None else judged,
+  )
+
+
+@pytest.mark.parametrize("name", ["classification", "regression", "multilabel"])
+def test_folds_are_judged_by_the_metric_of_the_task(name):
+  rng = np.random.default_rng(0)
+  if name == "classification":
+    labels = rng.integers(3, size=48)
+    answers = np.where(rng.random(48) < 0.8, labels, 0)
+    score, shown = np.mean(answers == labels), "top-1 {:.0%}"
+  elif name == "regression":
+    labels = rng.normal(size=(48, 2))
+    answers = labels + 0.5 * rng.normal(size=(48, 2))
+    score = metrics.r2_score(labels, answers)
+    shown = "R2 {:.2f}"
+  else:
+    labels = rng.integers(2, size=(48, 2)).astype(float)
+    answers = labels + rng.normal(size=(48, 2))
+    score = metrics.average_precision_score(labels, answers)
+    shown = "mAP {:.0%}"
+  task = choose.task_class(name)()
+  found = task.score_folds(_probe(answers, labels))
+  assert found is not None
+  assert found.score == pytest.approx(score, abs=0.01)
+  assert found.interval.low < found.score < found.interval.high
+  row = found.metrics() | {task.scores.key: 0.5, "eval/examples": 12}
+  said = str(task.scores.verdict(row))
+  between = (
+    found.interval.as_numbers if name == "regression" else found.interval
+  )
+  assert said.startswith(
+    f"{shown.format(found.score)} (95 % interval {between}) by five folds of "
+    "the 48 training images, and "
+  )
+  assert said.endswith(
+    " Believe the folds: each training image was judged by a head that had not "
+    "seen it, and 12 held-out images are too few to judge by."
+  )
+  others = row | {"eval/examples": 480, task.scores.key: found.score}
+  assert "Believe the held-out images" in str(task.scores.verdict(others))
+  assert (
+    task.score_folds(dataclasses.replace(_probe(answers, labels), folds=()))
+    is None
+  )
+
+
+def test_many_images_need_no_interval_of_drawn_answers():
+  labels = np.random.default_rng(0).normal(size=(20, 1))
+  task = RegressionTask()
+  assert task.score_folds(_probe(labels, labels, judged=1_000)) is not None
+  assert task.score_folds(_probe(labels, labels, judged=1_001)) is None
+  assert task.score_folds(_probe(labels, 0 * labels)) is None  # No spread.

@@ -22,7 +22,7 @@ from vit_jax.runtime.display import Display
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks.outcome import Stream
-from vit_jax.tasks.scores import kept_folds, of_folds
+from vit_jax.tasks.scores import kept_folds
 from vit_jax.training import sharding
 from vit_jax.training.inputs import mirror
 from vit_jax.training.state import TrainState, with_params
@@ -135,11 +135,9 @@ def fresh_state(plan: Plan) -> TrainState:
   if not plan.settings.transfer.probe_head:
     return state
   probe = probe_head(plan, state.params)
-  if probe.folds:
+  if folds := plan.task.score_folds(probe):
     trains_more = plan.settings.optimizer.freeze_layers >= 0
-    plan.evaluation.folds = of_folds(
-      probe.folds, probe.judged, of_start=trains_more
-    )
+    plan.evaluation.folds = folds.metrics(of_start=trains_more)
   return with_params(state, probe.head().items())
 
 

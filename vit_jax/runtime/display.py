@@ -120,6 +120,11 @@ class Metric:
     if self.of_examples:
       object.__setattr__(self, "by_example", True)
 
+  @property
+  def is_percentage(self) -> bool:
+    """Whether it is shown in percent."""
+    return "%" in self.format
+
   def text(
     self, values: Mapping[str, Any], kind: str = Split.EVAL
   ) -> str | None:

@@ -1,19 +1,21 @@
 """How far a share of right answers on few examples can be trusted."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from scipy.special import betainc, ndtri
 
 FEW = 50
 """Fewer examples are too few to judge a model by."""
 _CONFIDENCE = 0.95
+_DRAWS = 400
 _LIKELY = 0.05  # A share that chance reaches more often may be due to chance.
 
 
 class Interval(NamedTuple):
-  """An interval of shares, from 0 to 1."""
+  """An interval of a score; of a share, from 0 to 1."""
 
   low: float
   high: float
@@ -26,6 +28,11 @@ class Interval(NamedTuple):
     """Such as "67 to 84 %"; with a decimal where a whole number says little."""
     digits = 0 if self.high - self.low >= 0.05 else 1
     return f"{100 * self.low:.{digits}f} to {100 * self.high:.{digits}f} %"
+
+  @property
+  def as_numbers(self) -> str:
+    """Such as "0.35 to 0.75", for a score that is no share."""
+    return f"{self.low:.2f} to {self.high:.2f}"
 
 
 def wilson(share: float, count: float) -> Interval:
@@ -55,9 +62,44 @@ def of_folds(shares: Sequence[float], count: int) -> Interval:
   fold and m in all others (Nadeau and Bengio, 2003), so n / m = 1 / (k - 1).
   Wilson's interval is therefore taken for that many times fewer examples.
   """
-  mean, k = sum(shares) / len(shares), max(2, len(shares))
-  low, high = wilson(mean, count / (1 + k / (k - 1)))
+  mean = sum(shares) / len(shares)
+  low, high = wilson(mean, _independent(count, len(shares)))
   return Interval(min(low, *shares), max(high, *shares))
+
+
+def of_resampled_folds(
+  score: Callable[[np.ndarray], float], size: int, count: int, parts: int
+) -> Interval:
+  """The interval of any score of the answers to `parts` folds.
+
+  It is a bootstrap's (Efron, 1979), from draws with replacement; each draw has
+  as many examples as answers are worth that many independent ones, as in
+  `of_folds`. The draws are the same each time.
+
+  Args:
+    score: A function from indices of answers to their score, which may be NaN.
+    size: Number of answers.
+    count: Number of images, each of which has one or several of the answers.
+    parts: Number of folds.
+
+  Returns:
+    The middle 95 % of the scores that are numbers; NaN if none is.
+  """
+  rng = np.random.default_rng(0)
+  drawn = max(2, round(_independent(count, parts)))
+  scores = [score(rng.integers(size, size=drawn)) for _ in range(_DRAWS)]
+  known = [one for one in scores if not math.isnan(one)]
+  if not known:
+    return Interval(math.nan, math.nan)
+  tail = (1 - _CONFIDENCE) / 2
+  low, high = np.quantile(known, [tail, 1 - tail])
+  return Interval(float(low), float(high))
+
+
+def _independent(count: float, parts: int) -> float:
+  """The number of independent answers that those of folds are worth."""
+  k = max(2, parts)
+  return count / (1 + k / (k - 1))
 
 
 def by_chance(share: float, chance: float, count: int) -> float:

@@ -2,13 +2,20 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.runtime.printable import counted
 from vit_jax.tasks import intervals
 from vit_jax.tasks.outcome import Curves
+
+if TYPE_CHECKING:
+  from vit_jax.tasks.probes.linear_probe import Probe
+
+_MOST_DRAWN = 1_000  # Most images whose folds have an interval by draws.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,25 +48,78 @@ PROBES = (
 _WORDS = {2: "two", 3: "three", 4: "four", 5: "five"}
 
 
-def of_folds(
-  shares: Sequence[float], count: int, *, of_start: bool = False
-) -> dict[str, Any]:
-  """The metrics of folds, from the share of right answers on each.
+@dataclasses.dataclass(frozen=True)
+class FoldScore:
+  """The score of a linear probe on folds, each by a probe of the others.
 
-  The folds have `count` images in all. `of_start` says that the run then trains
-  more than the head that they judge.
+  Attributes:
+    key: The key of the metric.
+    score: The score of all folds together.
+    interval: Where the score may lie, at 95 %.
+    count: Number of images in the folds.
+    parts: Number of folds.
   """
-  low, high = intervals.of_folds(shares, count)
-  metrics: dict[str, Any] = {
-    "top1": sum(shares) / len(shares),
-    "low": low,
-    "high": high,
-    "examples": count,
-    "parts": len(shares),
-  }
-  if of_start:
-    metrics["of_start"] = 1
-  return Split.FOLDS.keyed(metrics)
+
+  key: str
+  score: float
+  interval: intervals.Interval
+  count: int
+  parts: int
+
+  @classmethod
+  def of_shares(cls, shares: Sequence[float], count: int) -> "FoldScore":
+    """The score of classes, from the share of right answers on each fold."""
+    return cls(
+      key="top1",
+      score=sum(shares) / len(shares),
+      interval=intervals.of_folds(shares, count),
+      count=count,
+      parts=len(shares),
+    )
+
+  @classmethod
+  def of_answers(
+    cls,
+    key: str,
+    probe: "Probe",
+    score: Callable[[np.ndarray, np.ndarray], float],
+  ) -> "FoldScore | None":
+    """Any score, a function of answers and labels; None if it is NaN.
+
+    Its interval is drawn, which takes seconds for many images, and they need
+    none: the result is None for more than 1,000, and without folds.
+    """
+    if not probe.folds or probe.judged > _MOST_DRAWN:
+      return None
+    answers = np.concatenate([fold.answers for fold in probe.folds])
+    labels = np.concatenate([fold.labels for fold in probe.folds])
+    parts = len(probe.folds)
+    whole = score(answers, labels)
+    if not math.isfinite(whole):
+      return None
+    interval = intervals.of_resampled_folds(
+      lambda rows: score(answers[rows], labels[rows]),
+      size=len(answers),
+      count=probe.judged,
+      parts=parts,
+    )
+    return cls(key, whole, interval, probe.judged, parts)
+
+  def metrics(self, *, of_start: bool = False) -> dict[str, Any]:
+    """The metrics that the run keeps.
+
+    `of_start` says that it then trains more than the head that is judged.
+    """
+    metrics: dict[str, Any] = {
+      self.key: self.score,
+      "low": self.interval.low,
+      "high": self.interval.high,
+      "examples": self.count,
+      "parts": self.parts,
+    }
+    if of_start:
+      metrics["of_start"] = 1
+    return Split.FOLDS.keyed(metrics)
 
 
 def kept_folds(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -78,7 +138,7 @@ class Verdict:
     metric: The metric of the score.
     scores: The scores of the evaluation.
     folds: Those of the folds of the training images, each judged by a linear
-      head that was fitted to the others, as by `of_folds`; may be empty.
+      head that was fitted to the others, as by `FoldScore`; may be empty.
     trained_on: A sentence on how many of the images the model was trained on,
       which comes first, however many they are; may be empty.
   """
@@ -135,9 +195,13 @@ class Verdict:
     images = "training images"
     if count is not None:
       images = f"{count:,} training images"
+    score, interval = self.folds[self.metric.key], self._of_folds
+    shown, between = f"{score:.2f}", interval.as_numbers
+    if self.metric.is_percentage:
+      shown, between = f"{score:.0%}", str(interval)
     return (
-      f"{self.metric.label} {self.folds['top1']:.0%} (95 % interval "
-      f"{self._of_folds}) by {_WORDS.get(parts, parts)} folds of the {images}"
+      f"{self.metric.label} {shown} (95 % interval {between}) by "
+      f"{_WORDS.get(parts, parts)} folds of the {images}"
     )
 
   @property
@@ -145,7 +209,8 @@ class Verdict:
     """Says which of two numbers to believe; empty where there is one."""
     if not self.count or not self._has_folds:
       return ""
-    if not self._of_folds.overlaps(self._interval):
+    have_intervals = self.metric.of_examples
+    if have_intervals and not self._of_folds.overlaps(self._interval):
       return (
         "The two do not fit together: the folds judge the head that the run "
         "started from, and the held-out images the trained model. Training "
@@ -191,7 +256,13 @@ class Verdict:
       few = ", which are too few to judge by"
     if not self.metric.of_examples:
       text = ""
-      if few:
+      if count and self._has_folds:
+        score = self.metric.text(Split.EVAL.keyed(self.scores))
+        text = (
+          f"{self.by_folds}, and {score} on {count:,} held-out images. "
+          f"{self.advice}"
+        )
+      elif few:
         score = self.metric.text(Split.EVAL.keyed(self.scores))
         text = f"{score} on {counted(count, 'evaluated image')}{few}."
       return f"{text} {self.below_zero}{self.undefined}".strip()
@@ -210,7 +281,7 @@ class Verdict:
 
   @property
   def _has_folds(self) -> bool:
-    return self.metric.of_examples and "top1" in self.folds
+    return self.metric.key in self.folds
 
   @property
   def _interval(self) -> intervals.Interval:
@@ -338,7 +409,7 @@ class Scores:
     """How far one score is above another; empty if that cannot be seen."""
     difference = better - worse
     unit = ""
-    if "%" in self.metric.format:
+    if self.metric.is_percentage:
       difference *= 100
       unit = " points"
     shown = f"{difference:.1f}" if unit else f"{difference:.4f}"

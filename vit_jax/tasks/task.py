@@ -21,13 +21,14 @@ from vit_jax.models.parts import Parts
 from vit_jax.tasks.answers import Answers
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Stream
-from vit_jax.tasks.scores import Scores
+from vit_jax.tasks.scores import FoldScore, Scores
 from vit_jax.training.losses import Objective
 from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
 
 if TYPE_CHECKING:
   from vit_jax.tasks.pictures import Panels
+  from vit_jax.tasks.probes.linear_probe import Probe
   from vit_jax.training.distillation import Teacher
 
 
@@ -195,6 +196,16 @@ class Task:
     It is a `probes.linear_probe.Kind`; None stands for a probe of classes.
     """
     return None
+
+  def score_folds(self, probe: "Probe") -> FoldScore | None:
+    """The score of the probe that the head starts from, by its folds.
+
+    None if there are no folds, or they say nothing.
+    """
+    if not probe.folds:
+      return None
+    shares = [fold.share for fold in probe.folds]
+    return FoldScore.of_shares(shares, probe.judged)
 
   @property
   def reads_patches(self) -> bool:

@@ -161,4 +161,6 @@ def test_parts_of_few_examples_are_fitted_as_folds(monkeypatch):
   monkeypatch.setattr(linear_probe, "Moments", None)
   probe = in_parts(24, folds)
   np.testing.assert_array_equal(probe.W, whole.W)
-  assert probe.folds == whole.folds
+  for fold, expected in zip(probe.folds, whole.folds, strict=True):
+    np.testing.assert_array_equal(fold.answers, expected.answers)
+    np.testing.assert_array_equal(fold.labels, expected.labels)

@@ -58,6 +58,11 @@ def test_it_is_the_ridge_that_answers_held_out_folds_best(examples, parts):
   assert error(probe.l2) == pytest.approx(min(errors), rel=1e-6)
   expected = ridge(x, standardised, probe.l2)(x)
   np.testing.assert_allclose(probe.scores(x), expected, atol=1e-6)
+  for k, fold in enumerate(probe.folds):
+    out = folds == k
+    answers = ridge(x[~out], standardised[~out], probe.l2)(x[out])
+    np.testing.assert_allclose(fold.answers, answers, atol=1e-6)
+    np.testing.assert_allclose(fold.labels, standardised[out], atol=1e-12)
   head = probe.head()
   found = x @ head["head/kernel"] + head["head/bias"]
   np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -20,7 +20,7 @@ from vit_jax.tasks.classification.task import ClassAnswers, ClassificationTask
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Chart, Curves, Examples, Stream, Table
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
-from vit_jax.tasks.scores import Scores
+from vit_jax.tasks.scores import FoldScore, Scores
 from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import all_labels
 from vit_jax.training import losses
@@ -28,6 +28,7 @@ from vit_jax.training.losses import Classification
 
 if TYPE_CHECKING:
   from vit_jax.tasks.probes.label_probe import SeveralLabels
+  from vit_jax.tasks.probes.linear_probe import Probe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +136,15 @@ class MultiLabelTask(ClassificationTask):
 
     return SeveralLabels()
 
+  def score_folds(self, probe: "Probe") -> FoldScore | None:
+    """The mean average precision of the labels."""
+
+    def score(answers: np.ndarray, labels: np.ndarray) -> float:
+      precisions = of_each_label(average_precision, labels, answers)
+      return mean_of_known(precisions)
+
+    return FoldScore.of_answers("map", probe, score)
+
   def for_test(self) -> "MultiLabelTask":
     return dataclasses.replace(self, threshold=self.answers.given_from)
 
@@ -230,17 +240,12 @@ class MultiLabelOutcome(OutputsOutcome):
   @functools.cached_property
   def precisions(self) -> Float[np.ndarray, " K"]:
     """The average precision of each label; NaN without a positive."""
-    return self._of_each(average_precision)
+    return of_each_label(average_precision, self.label, self.output)
 
   @functools.cached_property
   def areas(self) -> Float[np.ndarray, " K"]:
     """The AUROC of each label; NaN unless some have it and some have not."""
-    return self._of_each(auroc)
-
-  def _of_each(self, score: Callable[..., float]) -> np.ndarray:
-    """A score of each label, from the examples of which it is known."""
-    columns = zip(self.label.T, self.output.T, self.known.T, strict=True)
-    return np.array([score(y[known], p[known]) for y, p, known in columns])
+    return of_each_label(auroc, self.label, self.output)
 
   @property
   def scores(self) -> dict[str, Any]:
@@ -331,6 +336,17 @@ class MultiLabelOutcome(OutputsOutcome):
         caption="Precision by recall of all labels together",
       )
     ]
+
+
+def of_each_label(
+  score: Callable[..., float],
+  labels: Float[np.ndarray, "N K"],
+  outputs: Float[np.ndarray, "N K"],
+) -> Float[np.ndarray, " K"]:
+  """A score of each label, from the examples of which it is known."""
+  known = ~np.isnan(labels)
+  columns = zip(labels.T, outputs.T, known.T, strict=True)
+  return np.array([score(y[rows], p[rows]) for y, p, rows in columns])
 
 
 def average_precision(

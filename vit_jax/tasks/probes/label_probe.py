@@ -23,6 +23,7 @@ from scipy.special import expit
 from vit_jax.tasks.probes.linear_probe import (
   L2S,
   SHARPNESS,
+  FoldAnswers,
   HeldOut,
   Kind,
   Probe,
@@ -108,7 +109,8 @@ class SeveralLabels(Kind):
     probe = whole.probe(l2)
     W = probe.W * a
     W[-1] += b
-    return dataclasses.replace(probe, W=W)
+    answered = [FoldAnswers(fold.scores(l2), fold.labels) for fold in held_out]
+    return dataclasses.replace(probe, W=W, folds=tuple(answered))
 
 
 def logits_of(

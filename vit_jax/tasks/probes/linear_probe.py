@@ -30,6 +30,22 @@ _MOST_HELD_OUT = 5_000  # Held-out examples that suffice to choose L2.
 _MOST_SCORES = 1 << 22  # Scores per block; as float64 they take 32 MB.
 
 
+class FoldAnswers(NamedTuple):
+  """The answers to the examples of a fold, and their labels.
+
+  For classes, both are indices. For numbers, both are standardised, and for
+  several labels the answers are scores.
+  """
+
+  answers: np.ndarray
+  labels: np.ndarray
+
+  @property
+  def share(self) -> float:
+    """The share of right answers, for classes."""
+    return float((self.answers == self.labels).mean())
+
+
 @dataclasses.dataclass(frozen=True)
 class Probe:
   """A linear classifier with the scores [(x - mean) / scale, 1] W.
@@ -41,8 +57,8 @@ class Probe:
     l2: The L2 regularisation that the weights were fitted with.
     sharpness: The factor that turns scores into logits; 1 unless folds chose
       it.
-    folds: The share of right answers on each fold that chose L2, by a probe of
-      the others; empty without folds.
+    folds: The answers to each fold that chose L2, by a probe of the others;
+      empty without folds.
     judged: Number of images in these folds.
   """
 
@@ -51,7 +67,7 @@ class Probe:
   W: Float[np.ndarray, "D+1 K"]
   l2: float
   sharpness: float = 1.0
-  folds: tuple[float, ...] = ()
+  folds: tuple["FoldAnswers", ...] = ()
   judged: int = 0
 
   def scores(
@@ -349,13 +365,12 @@ def _by_lowest_loss(whole: "Solutions", held_out: HeldOut) -> Probe:
       loss = np.sum(np.log(np.exp(t * scores).sum(axis=1)) - t * right)
       candidates.append((loss, l2, t))
   _, l2, sharpness = min(candidates)
-  right_of_folds = [
-    fold.scores(l2).argmax(axis=1) == fold.labels for fold in held_out
+  answered = [
+    FoldAnswers(fold.scores(l2).argmax(axis=1), fold.labels)
+    for fold in held_out
   ]
   return dataclasses.replace(
-    whole.probe(l2),
-    sharpness=sharpness,
-    folds=tuple(float(right.mean()) for right in right_of_folds),
+    whole.probe(l2), sharpness=sharpness, folds=tuple(answered)
   )
 
 

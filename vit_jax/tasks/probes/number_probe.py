@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from vit_jax.tasks.probes.linear_probe import (
   L2S,
+  FoldAnswers,
   HeldOut,
   Kind,
   Probe,
@@ -49,7 +50,12 @@ class Numbers(Kind):
         for fold in held_out
       )
 
-    return whole.probe(min(reversed(L2S), key=error))
+    l2 = min(reversed(L2S), key=error)
+    answered = [
+      FoldAnswers(fold.scores(l2), self.targets(fold.labels))
+      for fold in held_out
+    ]
+    return dataclasses.replace(whole.probe(l2), folds=tuple(answered))
 
 
 class NumberMoments:

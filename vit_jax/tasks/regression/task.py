@@ -26,12 +26,13 @@ from vit_jax.tasks.outcome import (
   Table,
 )
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
-from vit_jax.tasks.scores import Scores
+from vit_jax.tasks.scores import FoldScore, Scores
 from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import Task, all_labels, class_name
 from vit_jax.training.losses import Classification
 
 if TYPE_CHECKING:
+  from vit_jax.tasks.probes.linear_probe import Probe
   from vit_jax.tasks.probes.number_probe import Numbers
 
 _MOST_CHARTS = 12  # Most targets whose predictions are drawn.
@@ -157,6 +158,14 @@ class RegressionTask(Task):
 
     return Numbers(self.target_mean, self.target_std)
 
+  def score_folds(self, probe: "Probe") -> FoldScore | None:
+    """The mean R2 of the targets; it has no unit."""
+
+    def score(answers: np.ndarray, labels: np.ndarray) -> float:
+      return mean_of_known(r_squared(answers, labels))
+
+    return FoldScore.of_answers("r2", probe, score)
+
   def objective(
     self, model: nn.Module, preprocessing: Preprocessing
   ) -> Regression:
@@ -237,10 +246,8 @@ class RegressionOutcome(OutputsOutcome):
 
     They are infinite where an output is NaN; R2 is NaN without any spread.
     """
-    label = self.label
-    error = self.output - label
-    spread = ((label - label.mean(0)) ** 2).sum(0)
-    r2 = 1 - (error**2).sum(0) / np.where(spread > 0, spread, np.nan)
+    error = self.output - self.label
+    r2 = r_squared(self.output, self.label)
     mae = np.abs(error).mean(0)
     diverged = np.isnan(error).any(0)
     mae[diverged] = np.inf
@@ -290,3 +297,19 @@ class RegressionOutcome(OutputsOutcome):
       )
       for name, label, output in itertools.islice(columns, _MOST_CHARTS)
     ]
+
+
+def r_squared(
+  outputs: Float[np.ndarray, "N K"], labels: Float[np.ndarray, "N K"]
+) -> Float[np.ndarray, " K"]:
+  """R2 of each target; NaN where all its labels are equal.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.regression.task import r_squared
+  >>> labels = np.array([[1.0], [2.0], [3.0]])
+  >>> r_squared(np.array([[1.0], [2.0], [4.0]]), labels).tolist()  # 1 - 1 / 2
+  [0.5]
+  """
+  spread = ((labels - labels.mean(0)) ** 2).sum(0)
+  error = ((outputs - labels) ** 2).sum(0)
+  return 1 - error / np.where(spread > 0, spread, np.nan)
