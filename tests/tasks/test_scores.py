@@ -1,6 +1,5 @@
 """What an evaluation is said to be worth, for every task."""
 
-import dataclasses
 import math
 from unittest import mock
 
@@ -12,9 +11,8 @@ from vit_jax.tasks import choose, scores
 from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.dense_regression.task import DenseRegressionTask
 from vit_jax.tasks.multilabel.task import MultiLabelTask
-from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.regression.task import RegressionTask
-from vit_jax.tasks.scores import FoldScore
+from vit_jax.tasks.scores import FoldAnswers, FoldScore
 from vit_jax.tasks.table import ALL_TASKS
 
 # Five folds of 48 images; Wilson's interval of 6 of 12 is 25.4 to 74.6 %.
@@ -156,17 +154,11 @@ def test_few_images_are_not_the_reason_where_they_were_trained_on():
   assert str(RegressionTask.scores.verdict(found, known)) == known
 
 
-def _probe(answers, labels, judged=None):
-  """A probe whose folds were answered so; its weights are of no matter."""
-  folds = zip(
+def _folds(answers, labels):
+  pairs = zip(
     np.array_split(answers, 5), np.array_split(labels, 5), strict=True
   )
-  return linear_probe.Probe(
-    *np.zeros((3, 1)),
-    l2=1.0,
-    folds=tuple(linear_probe.FoldAnswers(*fold) for fold in folds),
-    judged=len(labels) if judged is None else judged,
-  )
+  return [FoldAnswers(*pair) for pair in pairs]
 
 
 @pytest.mark.parametrize("name", ["classification", "regression", "multilabel"])
@@ -187,7 +179,7 @@ def test_folds_are_judged_by_the_metric_of_the_task(name):
     score = metrics.average_precision_score(labels, answers)
     shown = "mAP {:.0%}"
   task = choose.task_class(name)()
-  found = task.score_folds(_probe(answers, labels))
+  found = task.score_folds(_folds(answers, labels), 48)
   assert found is not None
   assert found.score == pytest.approx(score, abs=0.01)
   assert found.interval.low < found.score < found.interval.high
@@ -206,15 +198,12 @@ def test_folds_are_judged_by_the_metric_of_the_task(name):
   )
   others = row | {"eval/examples": 480, task.scores.key: found.score}
   assert "Believe the held-out images" in str(task.scores.verdict(others))
-  assert (
-    task.score_folds(dataclasses.replace(_probe(answers, labels), folds=()))
-    is None
-  )
+  assert task.score_folds([], 0) is None
 
 
 def test_many_images_need_no_interval_of_drawn_answers():
   labels = np.random.default_rng(0).normal(size=(20, 1))
   task = RegressionTask()
-  assert task.score_folds(_probe(labels, labels, judged=1_000)) is not None
-  assert task.score_folds(_probe(labels, labels, judged=1_001)) is None
-  assert task.score_folds(_probe(labels, 0 * labels)) is None  # No spread.
+  assert task.score_folds(_folds(labels, labels), 1_000) is not None
+  assert task.score_folds(_folds(labels, labels), 1_001) is None
+  assert task.score_folds(_folds(labels, 0 * labels), 20) is None  # No spread.

@@ -135,7 +135,7 @@ def fresh_state(plan: Plan) -> TrainState:
   if not plan.settings.transfer.probe_head:
     return state
   probe = probe_head(plan, state.params)
-  if folds := plan.task.score_folds(probe):
+  if folds := plan.task.score_folds(probe.folds, probe.judged):
     trains_more = plan.settings.optimizer.freeze_layers >= 0
     plan.evaluation.folds = folds.metrics(of_start=trains_more)
   return with_params(state, probe.head().items())

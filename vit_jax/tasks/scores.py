@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,9 +11,6 @@ from vit_jax.runtime.display import Metric, Split
 from vit_jax.runtime.printable import counted
 from vit_jax.tasks import intervals
 from vit_jax.tasks.outcome import Curves
-
-if TYPE_CHECKING:
-  from vit_jax.tasks.probes.linear_probe import Probe
 
 _MOST_DRAWN = 1_000  # Most images whose folds have an interval by draws.
 
@@ -46,6 +43,22 @@ PROBES = (
 
 
 _WORDS = {2: "two", 3: "three", 4: "four", 5: "five"}
+
+
+class FoldAnswers(NamedTuple):
+  """The answers to the examples of a fold, and their labels.
+
+  For classes, both are indices. For numbers, both are standardised, and for
+  several labels the answers are scores.
+  """
+
+  answers: np.ndarray
+  labels: np.ndarray
+
+  @property
+  def share(self) -> float:
+    """The share of right answers, for classes."""
+    return float((self.answers == self.labels).mean())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,29 +94,30 @@ class FoldScore:
   def of_answers(
     cls,
     key: str,
-    probe: "Probe",
+    folds: Sequence[FoldAnswers],
+    count: int,
     score: Callable[[np.ndarray, np.ndarray], float],
   ) -> "FoldScore | None":
     """Any score, a function of answers and labels; None if it is NaN.
 
     Its interval is drawn, which takes seconds for many images, and they need
-    none: the result is None for more than 1,000, and without folds.
+    none: the result is None for more than 1,000 images, and without folds.
     """
-    if not probe.folds or probe.judged > _MOST_DRAWN:
+    if not folds or count > _MOST_DRAWN:
       return None
-    answers = np.concatenate([fold.answers for fold in probe.folds])
-    labels = np.concatenate([fold.labels for fold in probe.folds])
-    parts = len(probe.folds)
+    answers = np.concatenate([fold.answers for fold in folds])
+    labels = np.concatenate([fold.labels for fold in folds])
+    parts = len(folds)
     whole = score(answers, labels)
     if not math.isfinite(whole):
       return None
     interval = intervals.of_resampled_folds(
       lambda rows: score(answers[rows], labels[rows]),
       size=len(answers),
-      count=probe.judged,
+      count=count,
       parts=parts,
     )
-    return cls(key, whole, interval, probe.judged, parts)
+    return cls(key, whole, interval, count, parts)
 
   def metrics(self, *, of_start: bool = False) -> dict[str, Any]:
     """The metrics that the run keeps.

@@ -21,14 +21,13 @@ from vit_jax.models.parts import Parts
 from vit_jax.tasks.answers import Answers
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Stream
-from vit_jax.tasks.scores import FoldScore, Scores
+from vit_jax.tasks.scores import FoldAnswers, FoldScore, Scores
 from vit_jax.training.losses import Objective
 from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
 
 if TYPE_CHECKING:
   from vit_jax.tasks.pictures import Panels
-  from vit_jax.tasks.probes.linear_probe import Probe
   from vit_jax.training.distillation import Teacher
 
 
@@ -197,15 +196,17 @@ class Task:
     """
     return None
 
-  def score_folds(self, probe: "Probe") -> FoldScore | None:
+  def score_folds(
+    self, folds: Sequence[FoldAnswers], count: int
+  ) -> FoldScore | None:
     """The score of the probe that the head starts from, by its folds.
 
-    None if there are no folds, or they say nothing.
+    The folds have `count` images in all. None if there are no folds, or they
+    say nothing.
     """
-    if not probe.folds:
+    if not folds:
       return None
-    shares = [fold.share for fold in probe.folds]
-    return FoldScore.of_shares(shares, probe.judged)
+    return FoldScore.of_shares([fold.share for fold in folds], count)
 
   @property
   def reads_patches(self) -> bool:

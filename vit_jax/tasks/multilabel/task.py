@@ -20,7 +20,7 @@ from vit_jax.tasks.classification.task import ClassAnswers, ClassificationTask
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Chart, Curves, Examples, Stream, Table
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
-from vit_jax.tasks.scores import FoldScore, Scores
+from vit_jax.tasks.scores import FoldAnswers, FoldScore, Scores
 from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import all_labels
 from vit_jax.training import losses
@@ -28,7 +28,6 @@ from vit_jax.training.losses import Classification
 
 if TYPE_CHECKING:
   from vit_jax.tasks.probes.label_probe import SeveralLabels
-  from vit_jax.tasks.probes.linear_probe import Probe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,14 +135,16 @@ class MultiLabelTask(ClassificationTask):
 
     return SeveralLabels()
 
-  def score_folds(self, probe: "Probe") -> FoldScore | None:
+  def score_folds(
+    self, folds: Sequence[FoldAnswers], count: int
+  ) -> FoldScore | None:
     """The mean average precision of the labels."""
 
     def score(answers: np.ndarray, labels: np.ndarray) -> float:
       precisions = of_each_label(average_precision, labels, answers)
       return mean_of_known(precisions)
 
-    return FoldScore.of_answers("map", probe, score)
+    return FoldScore.of_answers("map", folds, count, score)
 
   def for_test(self) -> "MultiLabelTask":
     return dataclasses.replace(self, threshold=self.answers.given_from)

@@ -23,7 +23,6 @@ from scipy.special import expit
 from vit_jax.tasks.probes.linear_probe import (
   L2S,
   SHARPNESS,
-  FoldAnswers,
   HeldOut,
   Kind,
   Probe,
@@ -31,6 +30,7 @@ from vit_jax.tasks.probes.linear_probe import (
   whiten,
   whitening,
 )
+from vit_jax.tasks.scores import FoldAnswers
 
 _HALVINGS = 40  # They find b to 1e-9 of where it may lie.
 _SURE = 30.0  # The logit of a probability that is 1 in all but name.

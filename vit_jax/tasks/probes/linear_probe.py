@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from vit_jax.tasks.scores import FoldAnswers
+
 L2S = tuple(2.0**power for power in range(-10, 21))
 
 SHARPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 13))
@@ -28,22 +30,6 @@ SHARPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 13))
 _EPSILON = 1e-6  # Added to the standard deviation of each feature.
 _MOST_HELD_OUT = 5_000  # Held-out examples that suffice to choose L2.
 _MOST_SCORES = 1 << 22  # Scores per block; as float64 they take 32 MB.
-
-
-class FoldAnswers(NamedTuple):
-  """The answers to the examples of a fold, and their labels.
-
-  For classes, both are indices. For numbers, both are standardised, and for
-  several labels the answers are scores.
-  """
-
-  answers: np.ndarray
-  labels: np.ndarray
-
-  @property
-  def share(self) -> float:
-    """The share of right answers, for classes."""
-    return float((self.answers == self.labels).mean())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +53,7 @@ class Probe:
   W: Float[np.ndarray, "D+1 K"]
   l2: float
   sharpness: float = 1.0
-  folds: tuple["FoldAnswers", ...] = ()
+  folds: tuple[FoldAnswers, ...] = ()
   judged: int = 0
 
   def scores(

@@ -13,13 +13,13 @@ from jaxtyping import Float
 
 from vit_jax.tasks.probes.linear_probe import (
   L2S,
-  FoldAnswers,
   HeldOut,
   Kind,
   Probe,
   Solutions,
   whitening,
 )
+from vit_jax.tasks.scores import FoldAnswers
 
 
 @dataclasses.dataclass(frozen=True)

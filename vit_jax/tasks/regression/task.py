@@ -26,13 +26,12 @@ from vit_jax.tasks.outcome import (
   Table,
 )
 from vit_jax.tasks.outputs import OutputsOutcome, mean_of_known, outputs_measure
-from vit_jax.tasks.scores import FoldScore, Scores
+from vit_jax.tasks.scores import FoldAnswers, FoldScore, Scores
 from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import Task, all_labels, class_name
 from vit_jax.training.losses import Classification
 
 if TYPE_CHECKING:
-  from vit_jax.tasks.probes.linear_probe import Probe
   from vit_jax.tasks.probes.number_probe import Numbers
 
 _MOST_CHARTS = 12  # Most targets whose predictions are drawn.
@@ -158,13 +157,15 @@ class RegressionTask(Task):
 
     return Numbers(self.target_mean, self.target_std)
 
-  def score_folds(self, probe: "Probe") -> FoldScore | None:
+  def score_folds(
+    self, folds: Sequence[FoldAnswers], count: int
+  ) -> FoldScore | None:
     """The mean R2 of the targets; it has no unit."""
 
     def score(answers: np.ndarray, labels: np.ndarray) -> float:
       return mean_of_known(r_squared(answers, labels))
 
-    return FoldScore.of_answers("r2", probe, score)
+    return FoldScore.of_answers("r2", folds, count, score)
 
   def objective(
     self, model: nn.Module, preprocessing: Preprocessing
