@@ -196,12 +196,14 @@ def store(bucket_server, monkeypatch):
 
   for name, value in bucket_server.environment.items():
     monkeypatch.setenv(name, value)
-  monkeypatch.setattr(bucket, "_client", bucket._client.__wrapped__)
-  monkeypatch.setattr(bucket, "_PATIENCE", 0)
-  monkeypatch.setattr(bucket, "retry", bucket.retry.__wrapped__)
+  monkeypatch.setattr(bucket, "PATIENCE", 0)
+  for cached in (bucket.client, bucket.retry):
+    cached.cache_clear()
   bucket_server.requests.clear()
   yield bucket_server
   bucket_server.no_fault()
+  for cached in (bucket.client, bucket.retry):
+    cached.cache_clear()
 
 
 @pytest.fixture(scope="session")
@@ -225,4 +227,4 @@ def _nothing_is_said_yet():
   """Each test is as a process of its own, which says some lines once."""
   from vit_jax.runtime import printable
 
-  printable._said.clear()
+  printable.said_once.clear()

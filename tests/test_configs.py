@@ -411,8 +411,8 @@ def _shrink(config, monkeypatch):
   monkeypatch.setattr(
     variants, "RESNETS", dict.fromkeys(variants.RESNETS, (1,))
   )
-  hybrid = dict.fromkeys(variants._HYBRID_LAYERS, (1,))
-  monkeypatch.setattr(variants, "_HYBRID_LAYERS", hybrid)
+  hybrid = dict.fromkeys(variants.HYBRID_LAYERS, (1,))
+  monkeypatch.setattr(variants, "HYBRID_LAYERS", hybrid)
   if "/" in config.model.variant:
     config.model.update(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
     config.model.representation_size = 16

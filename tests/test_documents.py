@@ -325,7 +325,7 @@ def _tested_pythons():
   return [job["strategy"]["matrix"]["python"] for job in jobs.values()]
 
 
-LOW, HIGH = overlay._PERCENTILES
+LOW, HIGH = overlay.PERCENTILES
 WITHOUT_PICTURES = [
   f"`{name}`"
   for name, record in ALL_TASKS.items()
@@ -336,16 +336,19 @@ TOLD = (
   ("howto/attention.md", f"{attention_maps.OUTLIER_NORM} times the image's"),
   ("howto/attention.md", f"above {attention_maps.OUTLIER_SHARE} even shares"),
   ("howto/attention.md", f"own resolution up to {LONGEST:,} pixels a side"),
-  ("howto/attention.md", f"on the sheet up to {figures._ON_A_SHEET}"),
-  ("howto/attention.md", f"by layer up to {figures._IN_A_GRID}"),
+  ("howto/attention.md", f"on the sheet up to {figures.ON_A_SHEET}"),
+  ("howto/attention.md", f"by layer up to {figures.IN_A_GRID}"),
   ("howto/attention.md", f"from the {LOW}nd to the {HIGH}th percentile"),
-  ("howto/label_errors.md", f"needs {label_errors._LEAST} images or more"),
-  ("howto/label_errors.md", f"fewer than {label_errors._FEW} images"),
-  ("howto/label_errors.md", f"first {label_issues._PICTURES} that are listed"),
+  (
+    "howto/label_errors.md",
+    f"needs {label_errors.LEAST_IMAGES} images or more",
+  ),
+  ("howto/label_errors.md", f"fewer than {label_errors.FEW} images"),
+  ("howto/label_errors.md", f"first {label_issues.PICTURES} that are listed"),
   ("howto/report.md", f"for up to {MOST_CLASSES} classes"),
   ("howto/report.md", f"from {intervals.FEW} images on"),
   ("howto/report.md", f"stays below {MOST_BYTES / 1e6:g} MB"),
-  ("howto/report.md", f"It takes {calibration._LEAST} images or more"),
+  ("howto/report.md", f"It takes {calibration.LEAST_IMAGES} images or more"),
   ("howto/report.md", f"The tasks {_and(WITHOUT_PICTURES)} draw none"),
   (
     "howto/similar.md",
@@ -355,10 +358,10 @@ TOLD = (
     "howto/similar.md",
     f"`--neighbours`, {_default(find_similar, 'neighbours')}",
   ),
-  ("howto/similar.md", f"thumbnails of {copies._SIDE} x {copies._SIDE}"),
+  ("howto/similar.md", f"thumbnails of {copies.SIDE} x {copies.SIDE}"),
   ("howto/verify.md", f"`digest_every` steps ({Settings().digest_every})"),
   ("tutorial.md", f"for fewer than {few_images.FEW:,} of them"),
-  ("tutorial.md", f"on fewer than {holdout._FEW:,} photographs may choose"),
+  ("tutorial.md", f"on fewer than {holdout.FEW:,} photographs may choose"),
   *(("howto/weights.md", f"`{name}` (") for name in INTERPOLATIONS),
   ("compatibility.md", f"JAX {_pinned('jax', '<')} and Flax"),
   ("install.md", f"has JAX {_pinned('jax', '<')}, and today's"),

@@ -124,7 +124,7 @@ def test_the_printed_code_ends_in_the_name_of_the_class(
   tiny.save_run(tmp_path / "run", VIT, PARAMS, (16, 24), names)
   Image.fromarray(IMAGES[0]).save("photo.jpg")
   for most in (5, 4):  # With more classes than are written, their numbers.
-    monkeypatch.setattr("vit_jax.export._MOST_NAMES", most)
+    monkeypatch.setattr("vit_jax.export.MOST_NAMES", most)
     load_pretrained("run").export("out.stablehlo", platforms=["cpu"])
     pasted = {}
     exec(capsys.readouterr().out.partition("installed:\n")[2], pasted)

@@ -144,7 +144,7 @@ def test_a_run_that_hangs_is_started_again(data_dir, tmp_path):
     "from vit_jax import train\n"
     "from vit_jax.data.batching.workers import BatchIterator\n"
     "from vit_jax.runtime import command, stops\n"
-    "stops._TICK, stops._LEAST = 0.05, 2\n"
+    "stops.TICK, stops.LEAST_WAIT = 0.05, 2\n"
     "read, count = BatchIterator.__next__, []\n"
     "def hang(self):\n"
     "  count.append(1)\n"

@@ -57,7 +57,7 @@ class_names = {class_names}
 print(class_names[{outputs}[0].argmax()])"""
 _PRINT_NUMBER = """
 print({outputs}[0].argmax())  # The number of the class, from 0."""
-_MOST_NAMES = 100  # More would bury the code; an ONNX file holds them.
+MOST_NAMES = 100  # More would bury the code; an ONNX file holds them.
 _CALLS = {"logits": "classify", "embeddings": "embed"}
 
 
@@ -276,7 +276,7 @@ def _stablehlo(
 
   end = ""
   if class_names:
-    is_short = len(class_names) <= _MOST_NAMES
+    is_short = len(class_names) <= MOST_NAMES
     end = _PRINT_NAME if is_short else _PRINT_NUMBER
   exported = exporter.export_model(
     model, params, platforms=platforms, param_dtype=param_dtype

@@ -9,7 +9,7 @@ import pytest
 from configs import digits, pretrain
 from tests import commands, encoders
 from vit_jax.estimate import compiler
-from vit_jax.estimate.__main__ import _suggestion
+from vit_jax.estimate.__main__ import suggestion
 from vit_jax.models import partitioning, tpu
 from vit_jax.run import build
 from vit_jax.run.settings import read
@@ -278,7 +278,7 @@ def test_a_suggestion_goes_on_after_a_fault_of_the_compiler(
   devices = [None] * 8
   chip = compiler.CHIPS["v5e"]
   settings = read(digits.get_config())
-  text = _suggestion(settings, chip, devices, (10, 1_000))
+  text = suggestion(settings, chip, devices, (10, 1_000))
   assert "the compiler failed: INTERNAL: a fault" in capsys.readouterr().err
   if mends:
     assert text.endswith("--config.mesh.fsdp=8 --config.model.remat=dots")

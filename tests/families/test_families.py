@@ -26,7 +26,7 @@ FILES = {path.stem: path for path in FOLDER.glob("*.py")}
 
 def test_the_list_is_that_of_the_files():
   named = FILES.keys() - {"__init__", "family"}
-  assert named == {*families._FILES} and len(named) == len(families._FILES)
+  assert named == {*families.FILES} and len(named) == len(families.FILES)
   assert families.FAMILIES.keys() <= named
 
 

@@ -117,7 +117,7 @@ def test_strips_change_no_overlay(monkeypatch, most):
   wanted = np.where((mask == 255)[..., None], image, np.rint(mixed))
   counts = np.bincount(mask.ravel())
   for strip in (1 << 21, 15, 1):
-    monkeypatch.setattr(segmentation_pictures, "_STRIP", strip)
+    monkeypatch.setattr(segmentation_pictures, "STRIP", strip)
     np.testing.assert_array_equal(overlay(image, mask), wanted)
     kind = MaskFiles(())
     kind.add(mask)
@@ -162,7 +162,7 @@ def test_an_image_too_long_for_windows_is_refused(
 
   monkeypatch.setattr(marking, "make_logits", make_logits)
   if most:
-    monkeypatch.setattr(marking, "_MOST_LOGITS", most)
+    monkeypatch.setattr(marking, "MOST_LOGITS", most)
   mark = marking.make_mark(_Model(), Preprocessing((224, 224)), 224)
   image = np.zeros((*shape, 3), np.uint8)
   with pytest.raises(UnreadableImageError, match=message):

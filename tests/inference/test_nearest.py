@@ -15,8 +15,8 @@ def drawn(count, width=8, seed=0):
 @pytest.mark.parametrize("count", [2, 7, 50])
 def test_neighbours_are_those_of_all_cosines(monkeypatch, count):
   """In blocks of 8 rows, of which the last is not full."""
-  monkeypatch.setattr(nearest, "_ROWS", 8)
-  monkeypatch.setattr(nearest, "_GROUP", 2)
+  monkeypatch.setattr(nearest, "ROWS", 8)
+  monkeypatch.setattr(nearest, "GROUP", 2)
   rows = drawn(count)
   cosines = np.float64(rows) @ np.float64(rows.T)
   np.fill_diagonal(cosines, -np.inf)
@@ -31,8 +31,8 @@ def test_neighbours_are_those_of_all_cosines(monkeypatch, count):
 
 def test_of_equally_near_rows_the_first_comes_first(monkeypatch):
   """Also where they lie in several groups of a block, and in several blocks."""
-  monkeypatch.setattr(nearest, "_ROWS", 8)
-  monkeypatch.setattr(nearest, "_GROUP", 2)
+  monkeypatch.setattr(nearest, "ROWS", 8)
+  monkeypatch.setattr(nearest, "GROUP", 2)
   rows = np.zeros((20, 4), np.float32)
   rows[:, 0] = 1
   rows[[2, 7, 13]] = [[0, 1, 0, 0]]
@@ -43,9 +43,9 @@ def test_of_equally_near_rows_the_first_comes_first(monkeypatch):
 
 def test_queries_may_be_rows_themselves(monkeypatch):
   """In blocks of 2 queries and 8 rows, of which the last are not full."""
-  monkeypatch.setattr(nearest, "_QUERIES", 2)
-  monkeypatch.setattr(nearest, "_ROWS", 8)
-  monkeypatch.setattr(nearest, "_GROUP", 2)
+  monkeypatch.setattr(nearest, "QUERIES", 2)
+  monkeypatch.setattr(nearest, "ROWS", 8)
+  monkeypatch.setattr(nearest, "GROUP", 2)
   rows = drawn(20)
   queries = np.concatenate([rows[[3, 11]], drawn(1, seed=1)])
   found = nearest.neighbours(rows, 3, queries)
@@ -59,13 +59,15 @@ def test_no_array_has_a_cell_for_each_pair():
   count, k = 10_000, 10
   blocks = jax.ShapeDtypeStruct((3, 4096, 16), np.float32)
   queries = jax.ShapeDtypeStruct((1024, 16), np.float32)
-  for_queries = nearest._search.trace(queries, blocks, k=k, count=count)
+  for_queries = nearest.search_block.trace(queries, blocks, k=k, count=count)
   assert _largest(for_queries.jaxpr.jaxpr) == 1024 * 4096
   block = jax.ShapeDtypeStruct((4096, 16), np.float32)
   best = tuple(
     jax.ShapeDtypeStruct((4096, k), t) for t in (np.float32, np.int32)
   )
-  for_rows = nearest._between.trace(block, block, (0, 1), best, best, count)
+  for_rows = nearest.compare_blocks.trace(
+    block, block, (0, 1), best, best, count
+  )
   assert _largest(for_rows.jaxpr.jaxpr) == 4096 * 4096
 
 

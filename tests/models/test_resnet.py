@@ -169,7 +169,7 @@ def test_a_group_norm_is_that_of_float64(
   x = rng.normal(mean, deviation, (2, 4, 5, 64)).astype(np.float32)
   scale, bias = rng.normal(1, 0.1, 64), rng.normal(size=64)
   params = {"scale": scale.astype(np.float32), "bias": bias.astype(np.float32)}
-  y = resnet._group_norm().apply({"params": params}, x)
+  y = resnet.group_norm().apply({"params": params}, x)
   groups = x.astype(np.float64).reshape(2, 20, 32, 2)
   away = groups - groups.mean(axis=(1, 3), keepdims=True)
   variance = (away**2).mean(axis=(1, 3), keepdims=True)

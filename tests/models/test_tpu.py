@@ -426,7 +426,7 @@ def test_queries_of_one_head_may_be_too_many(monkeypatch):
 
   def loss(one_block, *args):
     monkeypatch.setattr(tpu, "BLOCK_BYTES", 2**25 if one_block else 2**18)
-    return jnp.square(tpu._by_queries(*args, dtype=jnp.float32)).sum()
+    return jnp.square(tpu.by_queries(*args, dtype=jnp.float32)).sum()
 
   both = []
   for one_block in (True, False):

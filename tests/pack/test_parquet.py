@@ -277,7 +277,7 @@ def test_a_row_group_too_large_for_memory_is_refused(tmp_path, monkeypatch):
   images = [bytes([n]) * 1000 for n in range(4)]
   _write(tmp_path / "train.parquet", images, [0, 1, 1, 0], group=4)
   source = open_sources(str(tmp_path))["train"]
-  monkeypatch.setattr(parquet, "_MOST_GROUP", 3000)
+  monkeypatch.setattr(parquet, "MOST_GROUP", 3000)
   with pytest.raises(ValueError, match=r"takes .* more than 3,000; write"):
     source[0]
 
@@ -297,7 +297,7 @@ def test_rows_and_footers_are_bounded(tmp_path, monkeypatch):
   path = tmp_path / "train.parquet"
   _write(path, [b"x", b"y"], [0, 1])
   with monkeypatch.context() as patch:
-    patch.setattr(parquet, "_MOST_ROWS", 1)
+    patch.setattr(parquet, "MOST_ROWS", 1)
     with pytest.raises(ValueError, match="claim 2 rows, more than 1: pack"):
       open_sources(str(tmp_path))
   content = path.read_bytes()

@@ -96,7 +96,7 @@ def test_by_products_in_a_bucket_are_left_out():
     memory.pipe(f"{root}/{name}", png(scene(8, 8, seed=1)))
   source: Any = open_bucket(f"memory:/{root}")["train"]
   assert source.class_names == ("cat", "dog")
-  assert [f.partition(root)[2] for f in source._listing.files] == [
+  assert [each["id"].partition(root)[2] for each in source] == [
     "/cat/0.png",
     "/dog/0.png",
   ]

@@ -373,7 +373,7 @@ def test_row_groups_stay_together():
     def __len__(self):
       return 8
 
-  order = writer._order(Blocks(), 0)
+  order = writer.packing_order(Blocks(), 0)
   assert sorted(order.tolist()) == [*range(8)]
   group = np.repeat([0, 1, 2], [3, 1, 4])[order]
   assert np.count_nonzero(np.diff(group)) == 2

@@ -33,10 +33,10 @@ def _random(rng, depth):
 def test_every_item_is_counted(seed):
   value, count = _random(np.random.default_rng(seed), 2)
   content = msgpack.packb(value)
-  assert msgpack_items._count(content, 0, len(content), 10**6) == count
+  assert msgpack_items.count_items(content, 0, len(content), 10**6) == count
   if count > 1:
     with pytest.raises(UnreadableFileError, match="more than .* parts, which"):
-      msgpack_items._count(content, 0, len(content), count - 1)
+      msgpack_items.count_items(content, 0, len(content), count - 1)
 
 
 def test_weights_pass():
@@ -72,7 +72,7 @@ MANY = 20_000
 )
 def test_many_small_parts_take_no_memory(tmp_path, content, monkeypatch):
   """Thirty million empty maps took 2.3 GB."""
-  monkeypatch.setattr(msgpack_items, "_MOST", 10_000)
+  monkeypatch.setattr(msgpack_items, "MOST", 10_000)
   path = tmp_path / "flax_model.msgpack"
   path.write_bytes(content)
   with (

@@ -116,7 +116,7 @@ def test_a_score_on_images_that_were_trained_on_says_so(folder, monkeypatch):
     "This image was trained on: its score says nothing about new ones."
   )
   assert line([str(path) for path in held_out]) == ""
-  monkeypatch.setattr(trained_on, "_MOST", 5)
+  monkeypatch.setattr(trained_on, "MOST_IMAGES", 5)
   said = line(every)
   assert said.endswith(": the score says little about new ones.")
 
@@ -135,7 +135,7 @@ def test_other_images_and_other_models_get_no_line(folder, tmp_path):
 
 def test_a_large_folder_is_not_listed_whole(folder, monkeypatch):
   rule, _ = _rule(folder, "name")
-  monkeypatch.setattr(trained_on, "_MOST", 5)
+  monkeypatch.setattr(trained_on, "MOST_IMAGES", 5)
   line = trained_on.overlap_of_answers(
     _described(folder, rule), SINGLE, folder / "ant"
   )

@@ -406,7 +406,7 @@ def seen_by(kernel, images):
 def test_a_grey_image_is_seen_as_its_three_equal_channels_were():
   rng = np.random.default_rng(0)
   kernel, grey = rng.normal(size=(4 * 4 * 3, 5)), rng.normal(size=(2, 4, 4, 1))
-  one, line = transfer._adapt_channels(kernel, 3, 1)
+  one, line = transfer.adapt_channels(kernel, 3, 1)
   expected = seen_by(kernel, np.repeat(grey, 3, axis=3))
   np.testing.assert_allclose(seen_by(one, grey), expected)
   assert line == "3 channels of its first kernel are added up for grey images"
@@ -415,13 +415,13 @@ def test_a_grey_image_is_seen_as_its_three_equal_channels_were():
 def test_more_channels_take_the_kernels_in_turn():
   rng = np.random.default_rng(0)
   kernel = rng.normal(size=(7, 7, 3, 2))
-  found, line = transfer._adapt_channels(kernel, 3, 5)
+  found, line = transfer.adapt_channels(kernel, 3, 5)
   for channel, old in enumerate((0, 1, 2, 0, 1)):
     np.testing.assert_allclose(found[:, :, channel], kernel[:, :, old] * 0.6)
   assert line.endswith("repeated for images of 5, times 3/5")
   flat = rng.normal(size=(4 * 4 * 3, 5))
   images = rng.normal(size=(2, 4, 4, 3))
-  six, _ = transfer._adapt_channels(flat, 3, 6)
+  six, _ = transfer.adapt_channels(flat, 3, 6)
   twice = np.concatenate([images, images], axis=3)
   np.testing.assert_allclose(seen_by(six, twice), seen_by(flat, images))
 
@@ -439,7 +439,7 @@ def test_named_bands_are_seen_as_the_rgb_picture_was(bands, line):
   images = rng.normal(size=(2, 4, 4, len(names)))
   rgb = images[..., [names.index(c) for c in (names[-1], "green", names[-3])]]
   kernel = rng.normal(size=(4 * 4 * 3, 5))
-  found, said = transfer._adapt_channels(kernel, 3, len(names), names)
+  found, said = transfer.adapt_channels(kernel, 3, len(names), names)
   np.testing.assert_allclose(seen_by(found, images), seen_by(kernel, rgb))
   assert said.startswith("red, green and blue keep the") and said.endswith(line)
 
@@ -447,9 +447,9 @@ def test_named_bands_are_seen_as_the_rgb_picture_was(bands, line):
 def test_bands_without_all_of_red_green_and_blue_take_the_kernels_in_turn():
   kernel = np.random.default_rng(0).normal(size=(4 * 4 * 3, 5))
   for bands in ((), ("red", "green", "nir", "swir")):
-    found, said = transfer._adapt_channels(kernel, 3, 4, bands)
+    found, said = transfer.adapt_channels(kernel, 3, 4, bands)
     np.testing.assert_array_equal(
-      found, transfer._adapt_channels(kernel, 3, 4)[0]
+      found, transfer.adapt_channels(kernel, 3, 4)[0]
     )
     assert "are repeated for images of 4" in said
 

@@ -15,7 +15,6 @@ import vit_jax
 from vit_jax.config import load_config
 from vit_jax.run import in_python
 from vit_jax.run.settings import read
-from vit_jax.runtime import callable_module
 
 CHECKPOINTS = pathlib.Path(__file__).parents[1] / "checkpoints"
 TINY_MODEL = {"model": {"num_layers": 1, "hidden_size": 32}}
@@ -145,7 +144,6 @@ def test_a_script_is_not_imported_by_workers(
 ):
   main = types.SimpleNamespace(__file__=file, __spec__=None)
   monkeypatch.setitem(sys.modules, "__main__", main)
-  monkeypatch.setattr(callable_module, "_has_said", False)
   vit_jax.train(config="digits", workdir="runs/own")  # Needs no processes.
   assert "in a thread" not in capsys.readouterr().err
   vit_jax.train(photos)
@@ -356,7 +354,6 @@ def test_a_script_evaluates_without_workers(monkeypatch, capsys, main, workers):
   )
   there = types.SimpleNamespace(__file__=main, __spec__=None)
   monkeypatch.setitem(sys.modules, "__main__", there)
-  monkeypatch.setattr(callable_module, "_has_said", False)
   vit_jax.evaluate("runs/a")
   vit_jax.report("runs/a", "runs/b")
   vit_jax.evaluate("runs/a", "new", num_workers=2)

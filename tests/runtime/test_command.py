@@ -39,7 +39,7 @@ def test_a_thread_that_hangs_keeps_no_failed_command_from_ending():
   code = (
     "import threading, time\n"
     "from vit_jax.runtime import command, hosts\n"
-    "hosts._LEAVE_SECONDS = 0.1\n"
+    "hosts.LEAVE_SECONDS = 0.1\n"
     "def main(_):\n"
     "  threading.Thread(target=time.sleep, args=(1000,)).start()\n"
     "  raise OSError('the disk is gone')\n"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -179,7 +180,7 @@ def test_flags_that_do_not_fit_are_refused(arguments, message):
 
 
 def test_alone_nothing_is_joined(monkeypatch):
-  monkeypatch.setattr(hosts, "_initialize", pytest.fail)
+  monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
   hosts.join(num_processes=1)
 
 
@@ -187,7 +188,7 @@ def _join(*arguments, seconds=3, **environment):
   """Joins in a process of its own, which waits for the others so long."""
   script = (
     "from vit_jax.runtime import hosts\n"
-    f"hosts._TIMEOUT_SECONDS = {seconds}\n"
+    f"hosts.TIMEOUT_SECONDS = {seconds}\n"
     f"hosts.join(*{arguments!r})\n"
   )
   return commands.python("-W", "ignore", "-c", script, **environment)

@@ -16,7 +16,7 @@ from vit_jax.workdir import bucket
 
 @pytest.fixture(autouse=True)
 def _no_wait(monkeypatch):
-  monkeypatch.setattr(restarts, "_WAIT", 0)
+  monkeypatch.setattr(restarts, "WAIT", 0)
 
 
 def _command(tmp_path, *ends):

@@ -93,9 +93,9 @@ def test_a_second_ctrl_c_leaves_at_once():
 def ended(monkeypatch):
   """The usual times at which a watchdog would have ended this process."""
   calls = []
-  monkeypatch.setattr(stops, "_TICK", 0.01)
-  monkeypatch.setattr(stops, "_LEAST", 0.1)
-  monkeypatch.setattr(Watchdog, "_leave", lambda _, usual: calls.append(usual))
+  monkeypatch.setattr(stops, "TICK", 0.01)
+  monkeypatch.setattr(stops, "LEAST_WAIT", 0.1)
+  monkeypatch.setattr(Watchdog, "leave", lambda _, usual: calls.append(usual))
   return calls
 
 
@@ -123,8 +123,8 @@ def test_a_slow_step_is_waited_for(ended, tmp_path, times):
 
 @pytest.mark.parametrize("when", ["before", "aside", "after"])
 def test_a_day_is_enough_for_anything(ended, monkeypatch, tmp_path, when):
-  monkeypatch.setattr(stops, "_LEAST", 60)
-  monkeypatch.setattr(stops, "_ASIDE", 0.1)
+  monkeypatch.setattr(stops, "LEAST_WAIT", 60)
+  monkeypatch.setattr(stops, "MOST_ASIDE", 0.1)
   with Watchdog(1, tmp_path / "stacks.txt").watching() as dog:
     if when != "before":
       with dog.stepping():
@@ -154,7 +154,7 @@ SCRIPT = """
 import pathlib, sys, time
 from tests import commands
 from vit_jax.runtime import stops
-stops._TICK, stops._LEAST, stops._WRITE_SECONDS = 0.05, 0.5, 0.5
+stops.TICK, stops.LEAST_WAIT, stops.WRITE_SECONDS = 0.05, 0.5, 0.5
 def hangs():
   print(1, flush=True)
   time.sleep(60)

@@ -103,7 +103,7 @@ def _assert_close(found, expected, rtol=1e-5):
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_and_gradients(monkeypatch, kind, alike, most):
   """In one block, in six of which the last is not full, and by columns."""
-  monkeypatch.setattr(contrastive, "_BLOCK", most)
+  monkeypatch.setattr(contrastive, "BLOCK", most)
   loss, numpy, given = KINDS[kind]
   same, ids = (SAME, SAME) if alike else (None, np.arange(B))
   found = _with_gradients(loss, same, *given)
@@ -164,7 +164,7 @@ def test_eight_devices_do_what_one_does(kind, axes):
 def test_no_device_has_the_logits_of_all_pairs(monkeypatch, kind, axes):
   """By the shapes of the compiled program, which are those of a device."""
   rows, columns = B // (4 if axes else 8), 4
-  monkeypatch.setattr(contrastive, "_BLOCK", rows * columns)
+  monkeypatch.setattr(contrastive, "BLOCK", rows * columns)
   function, place = _on(axes, KINDS[kind][0])
   given = [place(x) for x in (SAME, *KINDS[kind][2])]
   text = function.lower(*given).compile().as_text()

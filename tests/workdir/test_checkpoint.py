@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
@@ -162,7 +163,7 @@ def test_what_will_not_fit_is_said_and_not_begun(tmp_path, monkeypatch):
   checkpoints = Checkpoints(str(tmp_path))
 
   def save(step, free):
-    usage = shutil._ntuple_diskusage(0, 0, int(free))
+    usage = types.SimpleNamespace(free=int(free))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     state = saved.state(step), step, saved.description(), None
     return checkpoints.save(*state) or checkpoints.wait()

@@ -190,7 +190,7 @@ def test_one_that_is_half_deleted_is_none(run, monkeypatch):
 
 @pytest.mark.slow
 def test_a_bucket_that_refuses_is_not_damage(store, monkeypatch):
-  monkeypatch.setattr(checkpoint_reader, "_RETRY_AFTER", ())
+  monkeypatch.setattr(checkpoint_reader, "RETRY_AFTER", ())
   run = f"gs://bucket/{secrets.token_hex(4)}"
   saved.save(run, [4])
   with contextlib.closing(open_run(run)) as checkpoints:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from tests import tiny
 from vit_jax.training.sharding import make_mesh
-from vit_jax.workdir import description
 from vit_jax.workdir.description import (
   check_same_run,
   checksum,
@@ -42,10 +42,12 @@ def test_the_formula(array):
   assert checksum_on_host(turned) == int(checksum(jnp.asarray(turned)))
 
 
-def test_on_one_cpu_nothing_is_compiled(monkeypatch):
-  monkeypatch.setattr(description, "_jit_checksum", None)
-  array = np.random.default_rng(0).normal(size=(16, 24)).astype(np.float32)
-  assert checksums({"a": jnp.asarray(array)}) == {"a": checksum_on_host(array)}
+def test_on_one_cpu_nothing_is_compiled():
+  array = np.random.default_rng(0).normal(size=(16, 23)).astype(np.float32)
+  on_device = jnp.asarray(array)
+  with tiny.compilations() as found:
+    assert checksums({"a": on_device}) == {"a": checksum_on_host(array)}
+  assert not found
 
 
 @pytest.mark.parametrize("spec", [("data",), (None, "data"), ()])

@@ -66,8 +66,8 @@ def test_a_folder_that_nothing_was_written_to_is_left_as_it_was(tmp_path):
 @pytest.fixture
 def address(store, monkeypatch):
   """A workdir on a store, where hearts beat fast."""
-  monkeypatch.setattr(lock, "_BEAT", 0.1)
-  monkeypatch.setattr(lock, "_DEAD", 0.5)
+  monkeypatch.setattr(lock, "BEAT", 0.1)
+  monkeypatch.setattr(lock, "DEAD", 0.5)
   return f"gs://bucket/{secrets.token_hex(4)}"
 
 
@@ -107,7 +107,9 @@ def test_a_silent_owner_is_waited_for_and_replaced(address):
 def test_a_killed_run_on_this_machine_is_replaced_at_once(address):
   child = subprocess.Popen([sys.executable, "-c", ""])
   child.wait()
-  _held_by(address, owner="x", system=lock._system(), pid=child.pid)
+  with sole_writer(address):
+    held = json.loads(_object(address).download_as_bytes())
+  _held_by(address, **held | {"pid": child.pid})
   with sole_writer(address, pytest.fail):
     pass
 

@@ -113,7 +113,7 @@ def main(_: list[str]) -> int:
   except compiler.DoesNotFit as error:
     say(f"{topology}: does not fit: {error}", sys.stdout)
     if options.suggest and not options.forward:
-      say(_suggestion(settings, chip, devices, sizes), sys.stdout)
+      say(suggestion(settings, chip, devices, sizes), sys.stdout)
     return 1
   if program:
     with replacing(program) as file:
@@ -178,7 +178,7 @@ def _data_set(name: str | None) -> tuple[int, int]:
   return num_classes, num_examples
 
 
-def _suggestion(
+def suggestion(
   settings: "Settings", chip: "Chip", devices: list[Any], sizes: tuple[int, int]
 ) -> str:
   """Tries a few changes, the cheapest first, until the step fits.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 # In the order in which their names and arrays are tried.
-_FILES = (
+FILES = (
   "dinov2",
   "pe",
   "rope_mixed",
@@ -56,13 +56,13 @@ class _Families(Mapping[str, Mapping[str, Any]]):
     return _load_file(name).FIELDS
 
   def __contains__(self, name: object) -> bool:
-    return name in _FILES and name not in _PLAIN
+    return name in FILES and name not in _PLAIN
 
   def __iter__(self) -> Iterator[str]:
-    return filter(self.__contains__, _FILES)
+    return filter(self.__contains__, FILES)
 
   def __len__(self) -> int:
-    return len(_FILES) - len(_PLAIN)
+    return len(FILES) - len(_PLAIN)
 
 
 FAMILIES: Mapping[str, Mapping[str, Any]] = _Families()
@@ -72,5 +72,5 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = _Families()
 @functools.cache
 def records(kind: str) -> tuple[Any, ...]:
   """The records of a kind, such as "TIMM", of all families that have one."""
-  files = map(_load_file, _FILES)
+  files = map(_load_file, FILES)
   return tuple(getattr(file, kind) for file in files if hasattr(file, kind))

@@ -15,15 +15,15 @@ from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.example import MAX_BYTES, ImageSpec
 from vit_jax.runtime.files import read_regular
 
-_SIDE = 32  # Pixels of a thumbnail.
+SIDE = 32  # Pixels of a thumbnail.
 # A copy may show only a part of the image, of at least 4/5 of its sides. These
 # are the sides, and the sizes, that a part may have.
-_PART_SIDES = range(_SIDE - 1, _SIDE * 4 // 5, -1)
-_COARSE = [(29, 29), (26, 26), (26, _SIDE), (_SIDE, 26)]
+_PART_SIDES = range(SIDE - 1, SIDE * 4 // 5, -1)
+_COARSE = [(29, 29), (26, 26), (26, SIDE), (SIDE, 26)]
 _FINE = [
   *((side, side) for side in _PART_SIDES),
-  *((side, _SIDE) for side in _PART_SIDES),
-  *((_SIDE, side) for side in _PART_SIDES),
+  *((side, SIDE) for side in _PART_SIDES),
+  *((SIDE, side) for side in _PART_SIDES),
 ]
 # Least correlation of copies, and of pairs that are worth a finer comparison.
 _LEAST, _NEAR = 0.9, 0.6
@@ -71,7 +71,7 @@ class Copies:
 def thumbnail(pixels: np.ndarray) -> Thumbnail:
   """A small grey square of an image (H, W, C), the mean of its channels."""
   grey = pixels.mean(axis=-1, dtype=np.float32)
-  return cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
+  return cv2.resize(grey, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
 
 
 def are_copies(one: Thumbnail, other: Thumbnail) -> bool:

@@ -14,8 +14,8 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-_QUERIES, _ROWS = 1024, 4096  # Rows in a block of queries, and of the others.
-_GROUP = 16  # Columns in a group, whose maximum is compared first.
+QUERIES, ROWS = 1024, 4096  # Rows in a block of queries, and of the others.
+GROUP = 16  # Columns in a group, whose maximum is compared first.
 _ROUNDS = 20  # Updates of the means in k-means.
 
 
@@ -66,13 +66,13 @@ def neighbours(
   at most as many neighbours as rows. Without queries, each row is compared with
   the others; the cosines of two blocks of rows then serve the rows of both.
   """
-  size = min(_ROWS, -(-len(rows) // _GROUP) * _GROUP)
+  size = min(ROWS, -(-len(rows) // GROUP) * GROUP)
   blocks = _blocks(rows, size)
   if queries is None:
     best = _search_rows(blocks, min(k, len(rows) - 1), len(rows))
     return _concatenate(best, len(rows))
-  step = min(_QUERIES, len(queries))
-  search = functools.partial(_search, k=min(k, len(rows)), count=len(rows))
+  step = min(QUERIES, len(queries))
+  search = functools.partial(search_block, k=min(k, len(rows)), count=len(rows))
   best = [search(part, blocks) for part in _blocks(queries, step)]
   return _concatenate(best, len(queries))
 
@@ -110,7 +110,7 @@ def _search_rows(
   for i in range(len(parts)):
     best[i] = _within(parts[i], i, best[i], count)
     for j in range(i + 1, len(parts)):
-      best[i], best[j] = _between(
+      best[i], best[j] = compare_blocks(
         parts[i], parts[j], (i, j), best[i], best[j], count
       )
   return best
@@ -130,7 +130,7 @@ def _within(
 
 
 @jax.jit
-def _between(
+def compare_blocks(
   rows: Float[Array, "b D"],
   others: Float[Array, "b D"],
   numbers: tuple[int, int],
@@ -148,7 +148,7 @@ def _between(
 
 
 @functools.partial(jax.jit, static_argnames=("k", "count"))
-def _search(
+def search_block(
   queries: Float[Array, "q D"],
   blocks: Float[Array, "n b D"],
   k: int,
@@ -203,13 +203,13 @@ def _top(
   are searched, which is several times as fast as a search of whole rows.
   """
   count, size = cosines.shape
-  groups = cosines.reshape(count, size // _GROUP, _GROUP)
+  groups = cosines.reshape(count, size // GROUP, GROUP)
   _, chosen = jax.lax.top_k(groups.max(axis=2), min(k, groups.shape[1]))
   chosen = jnp.sort(chosen, axis=1)  # Equal cosines then keep their order.
   among = jnp.take_along_axis(groups, chosen[..., None], axis=1)
   top, place = jax.lax.top_k(among.reshape(count, -1), k)
-  group = jnp.take_along_axis(chosen, place // _GROUP, axis=1)
-  return top, group * _GROUP + place % _GROUP
+  group = jnp.take_along_axis(chosen, place // GROUP, axis=1)
+  return top, group * GROUP + place % GROUP
 
 
 def duplicate_groups(

@@ -23,8 +23,8 @@ from vit_jax.inspection.photograph import Photograph, in_colours
 
 _COLORS = "viridis"  # Its colours get lighter with the value, but never white.
 _RIGHT, _WRONG, _GREY = "#1f5fa8", "#b3261e", "#595959"
-_IN_A_GRID = 256  # Longest side of a photograph in a grid, in pixels.
-_ON_A_SHEET = 400
+IN_A_GRID = 256  # Longest side of a photograph in a grid, in pixels.
+ON_A_SHEET = 400
 _A_FILTER = 192  # Side of a filter, in pixels.
 _A_PATCH = 80  # Longer side of a numbered patch, in pixels.
 _MOST = 1600  # Longest side of a photograph with numbered patches.
@@ -56,7 +56,7 @@ def grid_figure(
 
   The unit of the scale is the mean of all maps.
   """
-  grey = overlay.grey(_small(image, _IN_A_GRID))
+  grey = overlay.grey(_small(image, IN_A_GRID))
   shares = overlay.relative(np.stack([*maps.values()]))
   between = overlay.limits(shares)
   panels = [
@@ -174,7 +174,7 @@ def sheet_figure(
   the classes if there are none. `true` has the right classes, if they are
   known: they get a tick, and the likeliest class gets a cross if it is wrong.
   """
-  image = _small(image, _ON_A_SHEET)
+  image = _small(image, ON_A_SHEET)
   panels = [Panel(image, "Input")]
   if labels:
     panels.append(Panel(_bars(image, labels, probabilities, true)))

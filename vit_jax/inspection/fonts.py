@@ -28,11 +28,18 @@ FOLDERS = (
   "C:/Windows/Fonts",
   "~/AppData/Local/Microsoft/Windows/Fonts",
 )
-_BESIDE = "aZ09(%).,|…"  # Characters that are written beside a name.
+BESIDE = "aZ09(%).,|…"  # Characters that are written beside a name.
 _NO_CHARACTER = "\U0010ffff"  # Drawn like any missing character.
 # The start of a character's name in Unicode, before its sound.
 _NAMED = re.compile(r"\b(?:LETTER|SYLLABLE|CHARACTER|SIGN)(?: SMALL)? (.+)")
 _with_script: dict[str, list[str]] = {}
+
+
+def forget() -> None:
+  """Forgets which fonts the machine has, so that they are searched again."""
+  for cached in (font_file, _machine_fonts, _open, _unshaped):
+    cached.cache_clear()
+  _with_script.clear()
 
 
 def lacks_font(text: str) -> bool:
@@ -103,7 +110,7 @@ def font_file(text: str) -> str | None:
     return None
   script = unicodedata.name(lacking[0], "?").split()[0]  # THAI CHARACTER ...
   if script not in _with_script:  # Fonts are searched once for each script.
-    probe = lacking[0] + _BESIDE
+    probe = lacking[0] + BESIDE
     _with_script[script] = [f for f in _machine_fonts() if _has(f, probe)]
   return next((f for f in _with_script[script] if _has(f, text)), None)
 

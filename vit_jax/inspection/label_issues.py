@@ -34,7 +34,7 @@ from vit_jax.tasks.probes.whole_set import make_represent
 from vit_jax.training import sharding
 
 _SHOWN = 3  # Images named on the screen.
-_PICTURES = 60  # Images in the picture.
+PICTURES = 60  # Images in the picture.
 _TILE, _COLUMNS = 192, 6
 _BATCH = 32
 _COLUMN_NAMES = (
@@ -153,7 +153,7 @@ def inspect_labels(
     sheet = issue_sheet(source, order, captions, spec)
     with replacing(files.picture) as file:
       sheet.savefig(file)
-    written += f", the first {min(len(order), _PICTURES):,} in {files.picture}"
+    written += f", the first {min(len(order), PICTURES):,} in {files.picture}"
   if files.probabilities:
     with replacing(files.probabilities) as file:
       np.savez(
@@ -275,7 +275,7 @@ def issue_sheet(
   """Draws the first images at `order`, uncropped, below their captions."""
   panels = [
     Panel(_tile(decode_image(source[int(index)]["image"], spec)), caption)
-    for index, caption in zip(order[:_PICTURES], captions, strict=False)
+    for index, caption in zip(order[:PICTURES], captions, strict=False)
   ]
   return put_together(panels, columns=min(_COLUMNS, len(panels)))
 

@@ -17,7 +17,7 @@ from vit_jax.inspection.photograph import Photograph
 
 COLORS = "inferno"  # Perceptually uniform.
 _SHARE = 0.55  # Weight of the colour; the rest is the grey photograph.
-_PERCENTILES = 2, 98  # The values at the ends of the colour scale.
+PERCENTILES = 2, 98  # The values at the ends of the colour scale.
 # Weights of R, G and B (ITU-R BT.709).
 _LUMINANCE = (0.2126, 0.7152, 0.0722, 0.0)
 _LEAST_SIDE = 256  # Smaller photographs are enlarged before they are coloured.
@@ -37,7 +37,7 @@ def limits(maps: Float[np.ndarray, "*axes"]) -> Limits:
   If all values are equal, the ends are a little apart, and the value lies in
   the middle.
   """
-  low, high = (float(np.percentile(maps, at)) for at in _PERCENTILES)
+  low, high = (float(np.percentile(maps, at)) for at in PERCENTILES)
   if high - low <= 1e-6 * abs(high):
     least = max(1e-3 * abs(high), 1e-30)
     return low - least, high + least

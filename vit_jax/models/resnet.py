@@ -73,7 +73,7 @@ class ResidualUnit(nn.Module):
   def __call__(self, x: Images) -> Float[Array, "B h w C4"]:
     dtypes: Any = dict(dtype=self.dtype, param_dtype=self.param_dtype)
     conv = partial(StdConv, epsilon=self.epsilon, **dtypes)
-    norm = partial(_group_norm, **dtypes)
+    norm = partial(group_norm, **dtypes)
     zeros = nn.initializers.zeros_init()
 
     shortcut = x
@@ -132,7 +132,7 @@ class ResNet(Model):
     width = self.width
     options: Any = dict(epsilon=self.epsilon, **dtypes)
     x = StdConv(width, (7, 7), 2, **options, name="conv_root")(x)
-    x = nn.relu(_group_norm(**dtypes, name="norm_root")(x))
+    x = nn.relu(group_norm(**dtypes, name="norm_root")(x))
     x = nn.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="SAME")
     for stage, units in enumerate(self.layers):
       for unit in range(units):
@@ -142,7 +142,7 @@ class ResNet(Model):
     return x, x.mean(axis=(1, 2))
 
 
-def _group_norm(
+def group_norm(
   dtype: Any = jnp.float32, scale_init=nn.initializers.ones_init(), **fields
 ) -> nn.GroupNorm:
   return nn.GroupNorm(

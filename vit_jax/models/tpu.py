@@ -316,7 +316,7 @@ def attend_in_blocks(
   With `splash`, JAX's kernel computes it, in float32 alone.
   """
   q, k, v = map(_in_order, (q, k, project(z, W_v, None)))
-  core = _splash if splash else partial(_by_queries, dtype=dtype)
+  core = _splash if splash else partial(by_queries, dtype=dtype)
   axes = "heads", "batch", None, None
   S = z.shape[1]
   segments = None if mask is None else mask.segments(len(z), S, S)
@@ -344,7 +344,7 @@ def _both_biases(b_v: Any, W_out: Any, b_out: Any) -> Any:
   return b_out + _sums("he,hed->d", b_v, W_out).astype(b_out.dtype)
 
 
-def _by_queries(
+def by_queries(
   q: Heads,
   k: Heads,
   v: Heads,

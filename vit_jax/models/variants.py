@@ -52,7 +52,7 @@ RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
 # Blocks per stage that make R50's feature map 1/16 or 1/32 of the image's size.
 # The first moves stage 4's blocks to stage 3 (Section 3.1, "Hybrid
 # Architecture").
-_HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
+HYBRID_LAYERS = {16: (3, 4, 9), 32: (3, 4, 6, 3)}
 # Our blocks for a plain `Vit`, by the names that descriptions hold.
 BLOCKS = {"axial": "vit_jax.models.axial:AxialBlock"}
 # The kinds of models by the names that descriptions hold; "ModernVit" is the
@@ -123,12 +123,12 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
   if match[1] == "Axial-":
     defaults |= {"block": _import_class(BLOCKS["axial"]), "pooling": "gap"}
   elif match[1]:
-    if (stride := int(match[3])) not in _HYBRID_LAYERS:
+    if (stride := int(match[3])) not in HYBRID_LAYERS:
       raise ValueError(
         f"variant={variant!r}: R50's feature map is 1/16 or 1/32 of the image; "
         f"choose R50+{match[2]}/16 or R50+{match[2]}/32."
       )
-    defaults |= {"resnet_layers": _HYBRID_LAYERS[stride], "patch_size": 1}
+    defaults |= {"resnet_layers": HYBRID_LAYERS[stride], "patch_size": 1}
   fields = with_block(fields)
   family = fields.get("block")
   if not isinstance(family, str):
@@ -340,7 +340,7 @@ def variant_of(model: Model) -> str | None:
     axial = "Axial-" if is_ours(model.block) else ""
     return f"{axial}{name}/{model.patch_size}" if name else None
   stem = tuple(model.resnet_layers)
-  stride = next((n for n, s in _HYBRID_LAYERS.items() if s == stem), None)
+  stride = next((n for n, s in HYBRID_LAYERS.items() if s == stem), None)
   is_r50 = stride and (model.patch_size, model.resnet_width) == (1, 64)
   return f"R50+{name}/{stride}" if is_r50 else None
 

@@ -18,9 +18,9 @@ from vit_jax.pack.records import Splits, number_names
 from vit_jax.runtime.files import open_anywhere
 from vit_jax.runtime.printable import one_line, say
 
-_MOST_GROUP = 2**31  # Bytes of a row group, uncompressed.
+MOST_GROUP = 2**31  # Bytes of a row group, uncompressed.
 _MOST_FOOTER = 2**26  # Bytes: 100,000 row groups.
-_MOST_ROWS = 2**28
+MOST_ROWS = 2**28
 
 
 class ParquetImages(Source):
@@ -46,10 +46,10 @@ class ParquetImages(Source):
       for group in range(metadata.num_row_groups):
         self._groups.append((path, group))
         blocks.append(metadata.row_group(group).num_rows)
-    if sum(blocks) > _MOST_ROWS:  # Their labels are read into memory.
+    if sum(blocks) > MOST_ROWS:  # Their labels are read into memory.
       raise ValueError(
         f"{files[0]} and files like it claim {sum(blocks):,} rows, more than "
-        f"{_MOST_ROWS:,}: pack a part of them at a time."
+        f"{MOST_ROWS:,}: pack a part of them at a time."
       )
     self.blocks = np.array(blocks, np.int64)
     self._ends = np.cumsum(self.blocks)
@@ -157,10 +157,10 @@ def _check_group(
   stored = [group.column(number) for number in range(group.num_columns)]
   taken = [c for c in stored if _is_below(c.path_in_schema, columns)]
   size = sum(column.total_uncompressed_size for column in taken)
-  if size > _MOST_GROUP:
+  if size > MOST_GROUP:
     raise ValueError(
       f"{source}: this row group takes {size:,} bytes of memory, more than "
-      f"{_MOST_GROUP:,}; write the file again in smaller ones."
+      f"{MOST_GROUP:,}; write the file again in smaller ones."
     )
   return [column.path_in_schema for column in taken]
 

@@ -73,7 +73,7 @@ def pack(
   for split, source in splits.items():
     files_of_split = counted(counts[split], "file")
     _say(f"{split:<11}{counted(len(source), 'image')} in {files_of_split}")
-    parts = np.array_split(_order(source, seed), counts[split])
+    parts = np.array_split(packing_order(source, seed), counts[split])
     job = shards.SplitJob(
       source=source,
       encoding=encoding,
@@ -173,7 +173,7 @@ def _write_split(
     _say(f"{'':<11}{number} of {len(missing)} written")
 
 
-def _order(source: Source, seed: int) -> np.ndarray:
+def packing_order(source: Source, seed: int) -> np.ndarray:
   """The order of the images; a block, which is read whole, stays together."""
   random = np.random.Generator(np.random.Philox(seed))
   blocks = getattr(source, "blocks", None)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from vit_jax.pretrained.npz import UnreadableFileError
 
-_MOST = 2**19  # Maps, names, numbers and arrays; a model has some thousands.
+MOST = 2**19  # Maps, names, numbers and arrays; a model has some thousands.
 _MOST_IN_ARRAY = 80  # A shape, a type and the bytes.
 _FIXED = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8}  # Nothing and floats.
 _INTEGERS = {0xCC + k: 2 ** (k % 4) for k in range(8)}
@@ -20,10 +20,10 @@ _ARRAYS, _MAPS = {0xDC: 2, 0xDD: 4}, {0xDE: 2, 0xDF: 4}
 
 def check(content: bytes) -> None:
   """Raises UnreadableFileError if there are too many items, or one is cut."""
-  _count(content, 0, len(content), _MOST, inside=True)
+  count_items(content, 0, len(content), MOST, inside=True)
 
 
-def _count(
+def count_items(
   content: bytes, at: int, end: int, most: int, inside: bool = False
 ) -> int:
   """The number of items that the value at `at` consists of, itself included.
@@ -49,7 +49,7 @@ def _count(
     at = header.end + header.num_bytes
     if is_extension and inside and header.num_bytes > 1:
       array_start = header.end + 1  # The first byte is the extension's type.
-      seen += _count(content, array_start, min(at, end), _MOST_IN_ARRAY)
+      seen += count_items(content, array_start, min(at, end), _MOST_IN_ARRAY)
   return seen
 
 

@@ -18,7 +18,7 @@ from vit_jax.runtime.printable import printable_path
 
 _MOST_READ = 100  # Pictures whose pixels are read.
 # With more images, in the run's folder or to be answered, none are compared.
-_MOST = 100_000
+MOST_IMAGES = 100_000
 
 
 def overlap_of_answers(
@@ -115,11 +115,11 @@ def _overlap_line(
   root = data.get("root")
   if not (root and os.path.isdir(root)):
     return ""
-  paths = [*itertools.islice(files, _MOST + 1)]
+  paths = [*itertools.islice(files, MOST_IMAGES + 1)]
   inside = _ids_below(root, paths)
   if not inside:
     return ""
-  if len(paths) > _MOST or _has_too_many(root):
+  if len(paths) > MOST_IMAGES or _has_too_many(root):
     verdicts = {
       "answer": "its answers for those say nothing about new images.",
       "score": "the score says little about new ones.",
@@ -183,6 +183,6 @@ def _ids_below(root: str, paths: Iterable[str]) -> set[str]:
 
 
 def _has_too_many(root: str) -> bool:
-  """Whether a folder has more than `_MOST` images."""
-  beyond = itertools.islice(images_below(os.fsencode(root)), _MOST, None)
+  """Whether a folder has more than `MOST_IMAGES` images."""
+  beyond = itertools.islice(images_below(os.fsencode(root)), MOST_IMAGES, None)
   return any(True for _ in beyond)

@@ -197,7 +197,7 @@ def leaves(
     other_bands = old_channels == 3 and not _are_rgb(bands)
     channels_differ = channels != old_channels or other_bands
     if channels_differ and parts.reads_pixels(path):
-      array, how = _adapt_channels(array, old_channels, channels, bands)
+      array, how = adapt_channels(array, old_channels, channels, bands)
       say(f"{loaded.origin.source}: {how}.")
     shape = missing.pop(path)
     if array.shape != shape:
@@ -226,7 +226,7 @@ def _order(bands: Sequence[str]) -> list[int] | None:
   return [names.index(colour) for colour in _RGB]
 
 
-def _adapt_channels(
+def adapt_channels(
   kernel: np.ndarray, old: int, channels: int, bands: Sequence[str] = ()
 ) -> tuple[np.ndarray, str]:
   """A kernel for images of other channels, and a line about it, as in timm.

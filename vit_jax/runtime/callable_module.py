@@ -5,9 +5,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vit_jax.runtime.printable import say
-
-_has_said = False
+from vit_jax.runtime.printable import say_once
 
 
 def make_callable(name: str, function: Callable[..., Any]) -> None:
@@ -34,14 +32,11 @@ def say_no_workers(given: str = "num_workers=4") -> None:
 
   `given` is the argument to give for workers.
   """
-  global _has_said
-  if not _has_said:
-    _has_said = True
-    say(
-      "Batches are prepared in a thread. For worker processes, which import "
-      'this script, put what it does under `if __name__ == "__main__":`, and '
-      f"give {given}."
-    )
+  say_once(
+    "Batches are prepared in a thread. For worker processes, which import this "
+    'script, put what it does under `if __name__ == "__main__":`, and give '
+    f"{given}."
+  )
 
 
 def without_workers(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from vit_jax.runtime.printable import say
 # Makes --help of a command show the flags that are defined here on its behalf.
 flags.disclaim_key_flags()
 
-_TIMEOUT_SECONDS = 300  # Longest wait for the other processes to join.
+TIMEOUT_SECONDS = 300  # Longest wait for the other processes to join.
 _SILENCE_SECONDS = 60  # Heartbeat timeout for another process.
 _MEET_SECONDS = 3600  # Longest wait for the others, which may compile.
-_LEAVE_SECONDS = 10  # Longest wait for the others after an error.
+LEAVE_SECONDS = 10  # Longest wait for the others after an error.
 # Errors of XLA that would occur again after a restart.
 _LASTING = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
 _OPEN_MPI = """\
@@ -172,7 +172,7 @@ def leave_soon(code: int) -> None:
   wait for this one; and Python waits for ever for a thread that hangs in a
   read.
   """
-  timer = threading.Timer(_LEAVE_SECONDS, os._exit, (code,))
+  timer = threading.Timer(LEAVE_SECONDS, os._exit, (code,))
   timer.daemon = True
   timer.start()
 
@@ -182,13 +182,13 @@ def _initialize(*arguments, **options) -> None:
   import jax  # Data workers import the commands, and must not load JAX.
 
   place = f" at {arguments[0]}" if arguments else ""
-  timer = threading.Timer(_TIMEOUT_SECONDS, _give_up, (place,))
+  timer = threading.Timer(TIMEOUT_SECONDS, _give_up, (place,))
   timer.daemon = True
   timer.start()
   try:
     jax.distributed.initialize(
       *arguments,
-      initialization_timeout=_TIMEOUT_SECONDS + 30,
+      initialization_timeout=TIMEOUT_SECONDS + 30,
       heartbeat_timeout_seconds=_SILENCE_SECONDS,
       **options,
     )
@@ -207,7 +207,7 @@ def _give_up(place: str) -> None:
   """Ends this process with a line; JAX itself would abort it without one."""
   message = (
     f"error: not all processes of the run met{place} within "
-    f"{_TIMEOUT_SECONDS} s: start the same command on every host, and let them "
+    f"{TIMEOUT_SECONDS} s: start the same command on every host, and let them "
     "reach the first one's port.\n"
   )
   os.write(2, message.encode())  # sys.stderr may be held by a waiting thread.

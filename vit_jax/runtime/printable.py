@@ -62,13 +62,13 @@ def say(text: str, stream: TextIO | None = None, whole: bool = False) -> None:
   print(text if whole else fit(text, target), file=target, flush=True)
 
 
-_said: set[str] = set()
+said_once: set[str] = set()  # The texts that `say_once` has printed.
 
 
 def say_once(text: str) -> None:
   """Prints as `say`, unless this process has printed the same text before."""
-  if text not in _said:
-    _said.add(text)
+  if text not in said_once:
+    said_once.add(text)
     say(text)
 
 

@@ -18,7 +18,7 @@ from vit_jax.runtime.printable import say
 
 MENDABLE = 75  # EX_TEMPFAIL: the same command may succeed later.
 _TOLD = (signal.SIGTERM, signal.SIGINT)
-_WAIT = 5  # Seconds before a restart.
+WAIT = 5  # Seconds before a restart.
 
 
 def supervise(
@@ -54,7 +54,7 @@ def supervise(
     say(f"The run was ended by {cause}; {then}")
     if fruitless > restarts:
       break
-    time.sleep(_WAIT)
+    time.sleep(WAIT)
   return 128 - code if code < 0 else code
 
 

@@ -25,11 +25,11 @@ from jax.experimental import multihost_utils
 from vit_jax.runtime.restarts import MENDABLE
 
 _SHOW_CURSOR = "\x1b[?25h"  # A progress bar hides it.
-_TICK = 1.0  # Seconds between two checks.
-_LEAST = 600.0  # A wait for a step of fewer seconds never ends a run.
-_ASIDE = 86_400.0  # The most seconds for other work, such as an evaluation.
+TICK = 1.0  # Seconds between two checks.
+LEAST_WAIT = 600.0  # A wait for a step of fewer seconds never ends a run.
+MOST_ASIDE = 86_400.0  # The most seconds for other work, such as an evaluation.
 _STEPS = 100  # Number of recent steps whose median is the usual time.
-_WRITE_SECONDS = 10.0  # Longest wait for the file of stacks.
+WRITE_SECONDS = 10.0  # Longest wait for the file of stacks.
 
 
 class Interrupted(Exception):
@@ -192,17 +192,17 @@ class Watchdog:
 
   def _watch(self) -> None:
     """Ends the process once a step takes longer than it may."""
-    while not self._end.wait(_TICK):
+    while not self._end.wait(TICK):
       # Ticks are counted, as the clock goes on while the process is stopped.
-      self._silent += _TICK
+      self._silent += TICK
       median = statistics.median([*self._seconds] or [0.0])
-      longest = _ASIDE
+      longest = MOST_ASIDE
       if median and not self._paused:
-        longest = max(_LEAST, self._times * median)
+        longest = max(LEAST_WAIT, self._times * median)
       if self._silent > longest:
-        self._leave(median)
+        self.leave(median)
 
-  def _leave(self, median: float) -> None:
+  def leave(self, median: float) -> None:
     """Writes the stacks, prints a line, and ends the process."""
     written = threading.Event()
     with tempfile.TemporaryFile() as file:
@@ -219,7 +219,7 @@ class Watchdog:
     # Its file system may be what hangs.
     threading.Thread(target=write, daemon=True).start()
     place = f"in {self._path}"
-    if not written.wait(_WRITE_SECONDS):
+    if not written.wait(WRITE_SECONDS):
       place = "above"
       os.write(2, stacks)  # sys.stderr may be held by a thread.
     other = f", where one takes {median:.2g} s" if median else ""

@@ -24,7 +24,7 @@ Vectors = Float[Array, "B R"]
 Losses = Float[Array, " B"]
 Number = Float[Array, ""]
 Groups = Int[Array, " B"] | UInt32[Array, " B"]
-_BLOCK = 2**22  # The most logits that a device holds at a time: 16 MiB.
+BLOCK = 2**22  # The most logits that a device holds at a time: 16 MiB.
 
 
 def sigmoid_loss(
@@ -177,8 +177,8 @@ class _Columns(NamedTuple):
 
 
 def _cut_columns(rows: int, y: Vectors, groups: Array) -> _Columns:
-  """Cuts the columns into blocks of at most `_BLOCK` logits with all rows."""
-  count = -(-rows * len(y) // _BLOCK)
+  """Cuts the columns into blocks of at most `BLOCK` logits with all rows."""
+  count = -(-rows * len(y) // BLOCK)
   size = -(-len(y) // count)
   padding = count * size - len(y)
 

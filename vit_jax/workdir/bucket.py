@@ -18,7 +18,7 @@ from etils import epath
 
 from vit_jax.runtime import extras
 
-_PATIENCE = 30  # Seconds during which a failed request is retried.
+PATIENCE = 30  # Seconds during which a failed request is retried.
 _ROLES = "Storage Object User (roles/storage.objectUser) and "
 _ROLES += "Storage Legacy Bucket Reader (roles/storage.legacyBucketReader)"
 
@@ -34,11 +34,11 @@ def blob(address: Any) -> Any:
   Raises ValueError without the extra `gcs`, and OSError without credentials.
   """
   name, _, key = os.fspath(address).removeprefix("gs://").partition("/")
-  return _client().bucket(name).blob(key)
+  return client().bucket(name).blob(key)
 
 
 @functools.cache
-def _client() -> Any:
+def client() -> Any:
   """The client of Google Cloud Storage; raises as `blob` does."""
   extras.load("gcsfs", "gcs")
   storage = extras.load("google.cloud.storage", "gcs")
@@ -53,7 +53,7 @@ def _client() -> Any:
 def retry() -> Any:
   """The retry policy: server errors are retried for half a minute."""
   storage = extras.load("google.cloud.storage.retry", "gcs")
-  return storage.DEFAULT_RETRY.with_timeout(_PATIENCE)
+  return storage.DEFAULT_RETRY.with_timeout(PATIENCE)
 
 
 def status(error: BaseException) -> int | None:

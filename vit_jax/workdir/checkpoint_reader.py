@@ -21,7 +21,7 @@ from vit_jax.workdir.description import checksums, named_leaves, verify_digest
 T = TypeVar("T")
 KeyOf = Callable[[dict[str, Any]], str]
 """A function from a run's description to the metric that is its score."""
-_RETRY_AFTER = (1, 4)  # Seconds between attempts to read.
+RETRY_AFTER = (1, 4)  # Seconds between attempts to read.
 # Statuses with which TensorStore reports bytes that are gone or do not decode.
 _STATUSES = (
   "DATA_LOSS",
@@ -256,7 +256,7 @@ def attempt(
   checkpoint `name` is damaged, DeletedError if it `was_deleted`, and OSError if
   it cannot be read for another reason.
   """
-  waits = iter(_RETRY_AFTER)
+  waits = iter(RETRY_AFTER)
   while True:
     try:
       return read()

@@ -18,9 +18,9 @@ from etils import epath
 from vit_jax.runtime.files import read_regular
 from vit_jax.workdir import bucket
 
-_BEAT = 20  # Seconds between two heartbeats of a lock's owner on a store.
+BEAT = 20  # Seconds between two heartbeats of a lock's owner on a store.
 _MOST_OWNER = 2**10  # Bytes of a lock.
-_DEAD = 60  # Seconds without a heartbeat after which the owner counts as dead.
+DEAD = 60  # Seconds without a heartbeat after which the owner counts as dead.
 
 
 @contextlib.contextmanager
@@ -120,7 +120,7 @@ class _ObjectLock:
     if self._lost:
       raise OSError(
         f"another run has taken {self._workdir} over, as this one was silent "
-        f"for more than {_DEAD} s: this one ends and writes nothing more."
+        f"for more than {DEAD} s: this one ends and writes nothing more."
       )
 
   def _store_error(self, error: Exception) -> OSError:
@@ -172,11 +172,11 @@ class _ObjectLock:
       return generation
     self._say(
       f"{self._workdir} is locked by {owner}: it may have been killed, and "
-      f"then this run starts in {_DEAD} s."
+      f"then this run starts in {DEAD} s."
     )
-    end = time.monotonic() + _DEAD
+    end = time.monotonic() + DEAD
     while time.monotonic() < end:
-      time.sleep(min(_BEAT / 4, _DEAD / 4))
+      time.sleep(min(BEAT / 4, DEAD / 4))
       now, _ = self._read()
       if not now:
         return now
@@ -186,7 +186,7 @@ class _ObjectLock:
 
   def _beat(self) -> None:
     """Rewrites the object until the end, or until another run has the lock."""
-    while not self._end.wait(_BEAT):
+    while not self._end.wait(BEAT):
       with contextlib.suppress(Exception):  # The network may come back.
         if self._write():
           continue

@@ -13,7 +13,7 @@ from vit_jax.data.batching.shuffle import shuffle_indices
 @pytest.fixture
 def unlisted(monkeypatch):
   """Orders are computed as for data sets too large to list them."""
-  monkeypatch.setattr(order, "_MAX_LISTED", 0)
+  monkeypatch.setattr(order, "MAX_LISTED", 0)
 
 
 def assert_every_epoch_has_every_example_once_in_a_new_order(count, batch_size):
@@ -70,7 +70,7 @@ def test_the_order_is_uniform():
 
 @pytest.mark.slow
 def test_the_order_of_large_sets_is_uniform():
-  count = order._MAX_LISTED + 1
+  count = order.MAX_LISTED + 1
   found = np.array(
     [
       example_indices(range(epoch * count, epoch * count + 4), count, seed=0)

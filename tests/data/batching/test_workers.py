@@ -247,7 +247,7 @@ def test_what_happens_while_a_worker_starts(tmp_path, how, code, said):
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_batch_that_never_comes_is_given_up(monkeypatch, num_workers):
-  monkeypatch.setattr(workers, "_LONGEST_WAIT", 0.1)
+  monkeypatch.setattr(workers, "LONGEST_WAIT", 0.1)
   with pytest.raises(ChildProcessError, match="no data came for a day: a file"):
     train(Numbered(9), 1, transform=sleeping, num_workers=num_workers)
 

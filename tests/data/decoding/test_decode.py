@@ -20,7 +20,7 @@ from vit_jax.data import (
   make_eval_transform,
   make_train_transform,
 )
-from vit_jax.data.decoding import decode, pillow
+from vit_jax.data.decoding import decode
 
 pillow_heif.register_heif_opener()
 
@@ -53,7 +53,6 @@ def test_formats_of_phones(file_format):
 def test_heic_without_its_library_names_the_extra(monkeypatch):
   encoded = encode(corners(), "HEIF")
   monkeypatch.setitem(sys.modules, "pillow_heif", None)
-  pillow._register_heif.cache_clear()
   with pytest.raises(UnreadableImageError, match=r'install "vit_jax\[heif\]"'):
     decode_rgb(encoded)
 

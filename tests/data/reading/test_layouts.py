@@ -417,7 +417,7 @@ def test_large_folders_are_not_looked_through(tmp_path, monkeypatch):
   )
   assert find_layout(root.encode()).train == root.encode()
   assert len(peeked) == 64
-  monkeypatch.setattr(folders, "_LOOKED_AT", 3)
+  monkeypatch.setattr(folders, "LOOKED_AT", 3)
   assert folders.holds_images(root.encode())
   assert find_unlabelled_layout(root.encode()).ignored == {}
 

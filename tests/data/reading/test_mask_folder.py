@@ -396,8 +396,8 @@ def test_one_mask_gives_the_same_classes_in_every_form(tmp_path, form):
 def test_few_of_many_masks_are_looked_at(tmp_path, monkeypatch):
   from vit_jax.data.reading.masks import census as mask_census
 
-  monkeypatch.setattr(mask_census, "_LOOKED_AT", 3)
-  monkeypatch.setattr(mask_census, "_LARGEST", 1)
+  monkeypatch.setattr(mask_census, "LOOKED_AT", 3)
+  monkeypatch.setattr(mask_census, "LARGEST", 1)
   masks = [grey(0 * MASK)] * 9
   noise = np.random.default_rng(0).integers(0, 2, (16, 16))
   masks[2] = grey(noise, (0, 255))  # The largest file.

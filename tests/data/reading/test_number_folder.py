@@ -195,7 +195,7 @@ def test_few_of_many_files_are_looked_at(tmp_path, monkeypatch):
     return stored(path)
 
   monkeypatch.setattr(number_folder, "read_values", counted)
-  monkeypatch.setattr(number_folder, "_LOOKED_AT", 3)
+  monkeypatch.setattr(number_folder, "LOOKED_AT", 3)
   root = write(tmp_path, *9 * [picture(DEPTH)])
   opened = open_folder(DataSettings(root=root))
   assert len(looked) == 3 and len(opened["train"]) == 8

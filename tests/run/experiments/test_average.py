@@ -44,7 +44,7 @@ def _score(tree):
 def test_a_run_that_lowers_the_score_is_left_out(values, mean, number):
   trees = [*map(_tree, values)]
   members = [*map(_score, trees)]
-  merged, metrics, says = average._greedy(trees, members, _score, "top1")
+  merged, metrics, says = average.greedy_soup(trees, members, _score, "top1")
   np.testing.assert_allclose(merged["a"], mean)
   assert metrics == _score(_tree(mean))
   assert says.endswith(f"(number {', '.join(map(str, number))})")
@@ -56,14 +56,14 @@ def test_a_run_that_lowers_the_score_is_left_out(values, mean, number):
 def test_a_walk_stops_where_the_score_is_best(values, best):
   trees = [*map(_tree, values)]
   members = [*map(_score, trees)]
-  merged, metrics, says = average._walk(trees, members, _score, "top1")
+  merged, metrics, says = average.best_mixture(trees, members, _score, "top1")
   np.testing.assert_allclose(merged["a"], best)
   assert metrics["top1"] == pytest.approx(_score(_tree(best))["top1"])
   share = (best - values[0]) / (values[1] - values[0])
   assert says.endswith(f"and {share:.1f} of the second")
 
 
-@pytest.mark.parametrize("mix, runs", [("_greedy", 1), ("_walk", 2)])
+@pytest.mark.parametrize("mix, runs", [("greedy_soup", 1), ("best_mixture", 2)])
 def test_an_average_that_answers_nan_is_never_taken(mix, runs):
   """Though each of two runs gives answers, which are equally good."""
   trees = [_tree(0), _tree(4)]
@@ -76,7 +76,7 @@ def test_an_average_that_answers_nan_is_never_taken(mix, runs):
   np.testing.assert_array_equal(merged["a"], trees[runs - 1]["a"])
   assert metrics == members[runs - 1]
   with pytest.raises(finite.NotFiniteError):
-    average._mean(trees, members, score, "top1")
+    average.mean(trees, members, score, "top1")
 
 
 @pytest.mark.parametrize("how", [{}, {"greedy": True}, {"walk": True}])
@@ -150,7 +150,7 @@ def test_a_merge_that_was_cut_leaves_no_folder(members, tmp_path, monkeypatch):
 def test_the_mean_is_that_of_float64():
   rng = np.random.default_rng(0)
   trees = [{"a": rng.normal(size=7).astype(np.float32)} for _ in range(3)]
-  merged, _, _ = average._mean(trees, [], lambda tree: {}, "top1")
+  merged, _, _ = average.mean(trees, [], lambda tree: {}, "top1")
   expected = np.mean([np.float64(tree["a"]) for tree in trees], axis=0)
   np.testing.assert_allclose(merged["a"], expected, rtol=1e-15)
 

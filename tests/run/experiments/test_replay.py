@@ -221,7 +221,7 @@ def test_what_cannot_be_replayed_is_refused(run_copy, monkeypatch):
   with pytest.raises(ValueError, match="--steps=7: give them as 400:420"):
     verify(str(run_copy), "7")
   _edit(run_copy / "starts.jsonl", lambda row: row | {"devices": "4 x TPU v9"})
-  monkeypatch.setattr(replay, "_MOST", 2)
+  monkeypatch.setattr(replay, "MOST_STEPS", 2)
   with pytest.raises(
     ValueError, match="4 x TPU.* at most 2 steps after one of"
   ):
@@ -253,7 +253,7 @@ def test_what_only_a_checkpoint_names_needs_trust(change, start):
   with pytest.raises(
     ValueError, match="only the run's checkpoint names .*evil|os"
   ):
-    replay._check_trusted(settings, start, "run", {})
+    replay.check_trusted(settings, start, "run", {})
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_what_only_a_checkpoint_names_needs_trust(change, start):
   ],
 )
 def test_what_the_user_names_needs_none(change, workdir, moved):
-  replay._check_trusted(replaced(Settings(), change), 4, workdir, moved)
+  replay.check_trusted(replaced(Settings(), change), 4, workdir, moved)
 
 
 @pytest.mark.slow

@@ -6,14 +6,14 @@ import pytest
 from vit_jax.models.masked_vit import MASK
 from vit_jax.tasks.hidden import sheet
 from vit_jax.tasks.masked.objective import Masking
-from vit_jax.tasks.masked.pictures import _patches
+from vit_jax.tasks.masked.pictures import patches_of
 
 HALF = (0.5, 0.5, 0.5)
 
 
 def test_colours_become_patches():
   colours = np.array([[0, 511, 7 * 64, 8, *[1] * 12]])
-  found = _patches(Masking(0.5, "colour4x4", 8, HALF, HALF), colours)
+  found = patches_of(Masking(0.5, "colour4x4", 8, HALF, HALF), colours)
   assert found.shape == (1, 8, 8, 3)
   dark, light = 16, 240  # The middles of the first and the last level.
   for x, expected in enumerate(
@@ -28,9 +28,9 @@ def test_pixels_become_patches():
   masking = Masking(0.5, "pixels", 4, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
   raw = np.random.default_rng(0).integers(1, 255, (2, 4, 4, 3))
   values = ((raw + 0.5) / 255 - masking.mean) / masking.std
-  found = _patches(masking, values.reshape(2, 48))
+  found = patches_of(masking, values.reshape(2, 48))
   np.testing.assert_array_equal(found, raw)
-  assert (_patches(masking, np.full((1, 48), 9.0)) == 255).all()
+  assert (patches_of(masking, np.full((1, 48), 9.0)) == 255).all()
 
 
 @pytest.mark.parametrize("side, times", [(8, 24), (256, 1)])

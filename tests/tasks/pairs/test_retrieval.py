@@ -36,7 +36,7 @@ def by_hand(u, v, owner, same):
 
 @pytest.mark.parametrize("ids", [None, 9])
 def test_ranks_and_scores_are_those_of_loops(ids, monkeypatch):
-  monkeypatch.setattr(retrieval, "_ROWS", 7)
+  monkeypatch.setattr(retrieval, "ROWS", 7)
   pairs = drawn(20, 45, ids=ids)
   if ids:  # Equal texts have equal vectors.
     u, v, owner, same = pairs

@@ -116,7 +116,7 @@ def test_unreadable_images_stop_it_or_are_replaced(
   few_shot = tinted.few_shot(str(tmp_path), model, loader=skip)
   outcome = few_shot.measure(params)
   assert (outcome.examples, outcome.skipped_images) == (10, 1)
-  replaced = few_shot._draws[0]
+  replaced = few_shot.drawn[0]
   assert broken not in replaced and replaced.shape == (3, 3)
   np.testing.assert_array_equal(replaced[0], drawn[0])
   assert (train.labels(replaced[1]) == 1).all()

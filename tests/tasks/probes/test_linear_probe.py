@@ -110,8 +110,8 @@ def test_the_chosen_l2_agrees_with_brute_force(n, D, spread):
 
 def test_with_many_classes_some_turns_are_enough(monkeypatch):
   features = _shots(6, 5, 12, 2.0)
-  monkeypatch.setattr(linear_probe, "_MOST_HELD_OUT", 11)  # Two turns of six.
-  monkeypatch.setattr(linear_probe, "_MOST_SCORES", 24)  # Blocks of 4 rows.
+  monkeypatch.setattr(linear_probe, "MOST_HELD_OUT", 11)  # Two turns of six.
+  monkeypatch.setattr(linear_probe, "MOST_SCORES", 24)  # Blocks of 4 rows.
   monkeypatch.setattr(linear_probe, "L2S", linear_probe.L2S[::3])
   found = linear_probe.choose_l2(features)
   assert found == _brute_force(features, 2, linear_probe.L2S)

@@ -102,7 +102,7 @@ def _chosen(y, labels, folds):
 @pytest.mark.parametrize("views", [1, 2])
 @pytest.mark.parametrize("most, every", [(5_000, 1), (20, 2)])
 def test_five_folds_choose_the_linear_probe(views, most, every, monkeypatch):
-  monkeypatch.setattr(whole_set, "_MOST_HELD_OUT", most)
+  monkeypatch.setattr(whole_set, "MOST_HELD_OUT", most)
   y, labels = TRAIN
   if views == 2:
     y = np.stack([y, y + RNG.normal(size=y.shape).astype(np.float32)], axis=1)

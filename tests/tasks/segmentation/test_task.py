@@ -282,7 +282,7 @@ def test_pixels_are_between_patches_as_jax_resizes():
 def test_strips_change_nothing(monkeypatch):
   logits = RNG.normal(size=(4, 5, K)).astype(np.float32)
   whole = marking.classes(logits, 33, 41)
-  monkeypatch.setattr(marking, "_MOST_VALUES", 41 * K * 4)
+  monkeypatch.setattr(marking, "MOST_VALUES", 41 * K * 4)
   np.testing.assert_array_equal(marking.classes(logits, 33, 41), whole)
 
 

@@ -36,7 +36,7 @@ UNREADABLE = "unreadable"
 """Key of the names of unreadable images and their reasons, as `BatchIterator`
 collects them; consumers do not see it."""
 
-_MAX_LISTED = 1 << 21  # Examples; the list of their order then takes 8 MB.
+MAX_LISTED = 1 << 21  # Examples; the list of their order then takes 8 MB.
 _CHUNK = 256  # Examples held in memory as encoded files at a time.
 
 
@@ -250,7 +250,7 @@ def _part_of_order(
   places: range, num_examples: int, seed: int, epoch: int
 ) -> list[int]:
   """The indices of the examples at some places of an epoch's order."""
-  if num_examples <= _MAX_LISTED:
+  if num_examples <= MAX_LISTED:
     order = _order(num_examples, seed, epoch)
     return order[places.start : places.stop].tolist()
   # Imported only here, as few data sets are so large.

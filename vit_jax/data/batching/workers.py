@@ -32,7 +32,7 @@ from vit_jax.runtime import hints
 
 _CONTEXT = multiprocessing.get_context("spawn")
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
-_LONGEST_WAIT = 86_400.0  # Seconds for a batch.
+LONGEST_WAIT = 86_400.0  # Seconds for a batch.
 _KILL_WAIT = 10  # Longest wait, in seconds, for a process that was killed.
 # glibc's mallopt(3): return no memory, use the heap up to its limit, and one
 # heap for all threads.
@@ -142,7 +142,7 @@ class _Thread:
   def next(self) -> Batch:
     self._ahead.append(self._begin())
     batch = self._ahead.popleft()
-    if futures.wait([batch], _LONGEST_WAIT).not_done:
+    if futures.wait([batch], LONGEST_WAIT).not_done:
       raise ChildProcessError(_SLOW)
     return batch.result()
 
@@ -187,7 +187,7 @@ class _Process:
 
   def next(self) -> Batch:
     try:
-      if not self._connection.poll(_LONGEST_WAIT):
+      if not self._connection.poll(LONGEST_WAIT):
         raise ChildProcessError(_SLOW)
       received = self._connection.recv()
     except (EOFError, ConnectionError):

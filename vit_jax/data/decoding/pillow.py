@@ -6,7 +6,6 @@ bits keep their high byte, or are scaled by a window.
 """
 
 import contextlib
-import functools
 import io
 from collections.abc import Iterator
 from typing import Any
@@ -212,7 +211,6 @@ def _open(encoded: bytes) -> Image.Image:
   return Image.open(io.BytesIO(encoded), formats=formats)
 
 
-@functools.cache
 def _register_heif() -> None:
   """Lets Pillow open HEIC files; raises UnreadableImageError if it cannot."""
   try:

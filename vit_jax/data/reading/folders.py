@@ -49,7 +49,7 @@ _UNREAD = (
   b".tga",
 )
 _JUNK = (b"__macosx", b"@eadir", b"$recycle.bin", b"system volume information")
-_LOOKED_AT = 5_000  # Entries of a folder that are looked at, if not all are.
+LOOKED_AT = 5_000  # Entries of a folder that are looked at, if not all are.
 _INSTALL_HEIF = 'pip install "vit_jax[heif]" reads .heic'
 
 Ignored = collections.Counter[str]
@@ -62,14 +62,14 @@ def subfolders(folder: bytes) -> list[bytes]:
     return sorted(e.name for e in entries if _visible(e.name) and is_folder(e))
 
 
-def peek(folder: bytes, most: int = _LOOKED_AT) -> list[bytes]:
+def peek(folder: bytes, most: int = LOOKED_AT) -> list[bytes]:
   """The folders among the first `most` entries of a folder, sorted."""
   with os.scandir(folder) as entries:
     first = itertools.islice(entries, most)
     return sorted(e.name for e in first if _visible(e.name) and is_folder(e))
 
 
-def endings_in(folder: bytes, most: int = _LOOKED_AT) -> set[bytes]:
+def endings_in(folder: bytes, most: int = LOOKED_AT) -> set[bytes]:
   """The endings of the first files in a folder, at any depth, in lower case."""
   endings: set[bytes] = set()
   places = [folder]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-_FEW = 1_000  # For fewer images than this, the default rule is "count".
+FEW = 1_000  # For fewer images than this, the default rule is "count".
 _LEAST = 2  # The fewest images of a class that are held out by count.
 
 
@@ -46,7 +46,7 @@ class Holdout:
     root: bytes | None = None,
   ) -> "Holdout":
     """The rule `by`; if that is None, the usual one for a number of images."""
-    by = by or ("count" if images < _FEW else "name")
+    by = by or ("count" if images < FEW else "name")
     return cls(by, fraction, [*(below or ())], root)
 
   def of_class(self, place: int, files: Collection[bytes]) -> set[bytes]:

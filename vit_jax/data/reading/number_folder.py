@@ -29,7 +29,7 @@ from vit_jax.data.reading.split_names import words
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
-_LOOKED_AT = 48  # Files that are read as a folder is opened.
+LOOKED_AT = 48  # Files that are read as a folder is opened.
 _ZERO_IS_UNKNOWN = ("depth", "disparit")  # Beginnings of names of targets.
 _LEVELS = 255  # The greatest value of 8 bits.
 _FEW = 4  # Files of a folder of masks that are looked at.
@@ -158,7 +158,7 @@ class NumberFolder(PairedFolder):
     Files that cannot be read are left out, as training may skip them. Raises
     UnreadableImageError if none can be read.
     """
-    count = min(_LOOKED_AT, len(self._pairs))
+    count = min(LOOKED_AT, len(self._pairs))
     places = np.linspace(0, len(self._pairs) - 1, count).astype(int)
     unreadable = None
     for place in places.tolist():

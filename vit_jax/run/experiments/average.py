@@ -133,7 +133,7 @@ def merge(
     for name, metrics in zip(runs, members, strict=True):
       display.note(f"{name}: {first.task.scores.text(metrics)}")
     arrays = [tree.arrays for tree in trees]
-    average = _walk if walk else _greedy if greedy else _mean
+    average = best_mixture if walk else greedy_soup if greedy else mean
     merged, metrics, says = average(arrays, members, score, key)
     display.note(f"{out}, {says}: {first.task.scores.text(metrics)}")
     _write(out, first, trees[0].on_devices(merged), metrics, runs)
@@ -167,7 +167,7 @@ def _mix(parts: Sequence[tuple[float, Arrays]]) -> Arrays:
   }
 
 
-def _mean(
+def mean(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
   del members, key
@@ -175,7 +175,7 @@ def _mean(
   return merged, score(merged), f"the mean of {len(trees)}"
 
 
-def _greedy(
+def greedy_soup(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
   """The greedy soup, Recipe 1 of arXiv:2203.05482."""
@@ -192,7 +192,7 @@ def _greedy(
   return merged, metrics, f"the mean of {len(taken)} (number {numbers})"
 
 
-def _walk(
+def best_mixture(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
   """The best mixture of two; of equal scores, that with most of the second."""

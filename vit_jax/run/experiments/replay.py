@@ -30,7 +30,7 @@ from vit_jax.workdir.records import (
 )
 from vit_jax.workdir.rows import parse_rows, to_line
 
-_MOST = 100  # Steps for which the tolerance holds on other devices.
+MOST_STEPS = 100  # Steps for which the tolerance holds on other devices.
 # Relative, for loss and norm there (docs/evidence/faults.md).
 _TOLERANCE = 1e-5
 _DEVICES = ("devices", "hosts", "cores", "system")
@@ -78,16 +78,17 @@ def _verify(
     )
     last = max(rows)
     changed, exact = _changes_since(checkpoints, start, last)
-    if not exact and last - start > _MOST:
+    if not exact and last - start > MOST_STEPS:
       raise ValueError(
-        f"{'; '.join(changed)}: on other devices at most {_MOST} steps after "
-        f"one of {[0, *saved]} can be compared, and {last} is not one of them."
+        f"{'; '.join(changed)}: on other devices at most {MOST_STEPS} steps "
+        f"after one of {[0, *saved]} can be compared, and {last} is not one of "
+        "them."
       )
     ended = min((s for s in saved if s >= last), default=checkpoints.choose())
     config = checkpoints.describe(ended)["config"]
     settings = settings_here(config, **moved)
     if not trust:
-      _check_trusted(settings, start, workdir, moved)
+      check_trusted(settings, start, workdir, moved)
     replay = _replay_steps(settings, checkpoints, start, rows, display)
   wrong = _differences(rows, replay, start, exact)
   if broken:
@@ -126,7 +127,7 @@ def _choose_rows(
   """The rows to compare, and the step to begin after."""
   if steps is None:
     begin = max((s for s in saved if s < max(rows, default=0)), default=0)
-    steps = f"{begin + 1}:{begin + _MOST}"
+    steps = f"{begin + 1}:{begin + MOST_STEPS}"
   try:
     first, last = map(int, steps.split(":"))
   except ValueError as error:
@@ -158,7 +159,7 @@ def _changes_since(
   return sorted(keys), not any(key in _DEVICES for key in keys.values())
 
 
-def _check_trusted(
+def check_trusted(
   settings: Settings, start: int, workdir: str, moved: Mapping[str, Any]
 ) -> None:
   """Raises ValueError if only the run's checkpoint names code or addresses.

@@ -24,7 +24,7 @@ from vit_jax.tasks.outcome import Stream
 from vit_jax.training.losses import Classification
 
 _LARGEST = 100.0  # The highest temperature; its inverse is the lowest.
-_LEAST = 2 * FEW  # Examples, so that each half has `FEW`.
+LEAST_IMAGES = 2 * FEW  # Examples, so that each half has `FEW`.
 _HALVINGS = 60  # The interval of log(1 / T) shrinks to 1e-17.
 
 Logits = Float[np.ndarray, "N K"]
@@ -137,10 +137,10 @@ def fit(
       no temperature is best, as where every answer is right.
   """
   count = len(logits)
-  if count < _LEAST:
+  if count < LEAST_IMAGES:
     raise ValueError(
-      f"{count} examples are too few to calibrate on: it takes {_LEAST}, half "
-      "of them to fit the temperature and half to see what it changes."
+      f"{count} examples are too few to calibrate on: it takes {LEAST_IMAGES}, "
+      "half of them to fit the temperature and half to see what it changes."
     )
   check_finite(logits)
   order = np.random.default_rng(0).permutation(count)

@@ -34,14 +34,14 @@ def make_panels(model: nn.Module, masking: Masking) -> Draw:
       image,
       source=targets["draw"]["source"],
       positions=targets["draw"]["where"],
-      guess=_patches(masking, guess),
-      truth=_patches(masking, truth),
+      guess=patches_of(masking, guess),
+      truth=patches_of(masking, truth),
     )
 
   return hidden_panels(predict, sheet_of)
 
 
-def _patches(masking: Masking, values: np.ndarray) -> np.ndarray:
+def patches_of(masking: Masking, values: np.ndarray) -> np.ndarray:
   """Patches (M, P, P, 3) of predicted or true colours (M, n) or pixels."""
   P = masking.patch_size
   M = len(values)

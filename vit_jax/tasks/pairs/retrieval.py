@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 WAYS = ("text", "image")
 """What is found: a text by an image, and an image by a text."""
 RECALLS = (1, 5, 10)
-_ROWS = 512  # Images, or texts, whose cosines are in memory at a time.
+ROWS = 512  # Images, or texts, whose cosines are in memory at a time.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +85,8 @@ def ranks(
 
 
 def _blocks(count: int) -> list[slice]:
-  """Slices that part `count` rows into blocks of `_ROWS`."""
-  return [slice(k, k + _ROWS) for k in range(0, count, _ROWS)]
+  """Slices that part `count` rows into blocks of `ROWS`."""
+  return [slice(k, k + ROWS) for k in range(0, count, ROWS)]
 
 
 def _ranks(cosines: np.ndarray, is_right: np.ndarray) -> np.ndarray:

@@ -113,7 +113,7 @@ class FewShot:
     self._train_source = train_source
     self._shots, self._seeds = shots, seeds
     self._unreadable: set[int] = set()
-    self._draws = self._draw()
+    self.drawn = self._draw()
     most = max(self.num_shots, len(eval_source))
     self._open = partial(
       Stream,
@@ -132,7 +132,7 @@ class FewShot:
   @property
   def num_shots(self) -> int:
     """Number of training images that the draws use in all."""
-    return np.unique(self._draws).size
+    return np.unique(self.drawn).size
 
   def __call__(self, params: Any, track: Track = untracked) -> dict[str, Any]:
     """Returns the metrics by their keys.
@@ -210,7 +210,7 @@ class FewShot:
     Unreadable images are skipped, and others are drawn in their place.
     """
     while True:
-      indices, places = np.unique(self._draws, return_inverse=True)
+      indices, places = np.unique(self.drawn, return_inverse=True)
       stream = self._open(Subset(self._train_source, indices))
       with contextlib.closing(stream):
         shots = self._represent(params, stream, "reading shots", track)
@@ -221,9 +221,9 @@ class FewShot:
       check_representations(features[mask > 0])
       readable = mask[: len(indices)] > 0
       if readable.all():
-        return [*features[places.reshape(self._draws.shape)]]
+        return [*features[places.reshape(self.drawn.shape)]]
       self._unreadable.update(indices[~readable].tolist())
-      self._draws = self._draw()
+      self.drawn = self._draw()
 
 
 def _counts(

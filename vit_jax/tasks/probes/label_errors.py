@@ -21,10 +21,10 @@ from vit_jax.tasks.probes import linear_probe
 from vit_jax.tasks.probes.linear_probe import Probe
 
 FOLDS = 5
-_LEAST = 10  # Fewer images cannot be parted into folds within folds.
+LEAST_IMAGES = 10  # Fewer images cannot be parted into folds within folds.
 _MOST_HELD_OUT = 5_000  # Images that choose the L2 of a fold's probe.
 _ROWS = 4_096  # Images taken as float64 at a time.
-_FEW = 300  # Fewer images are answered by several draws of the folds.
+FEW_IMAGES = 300  # Fewer images are answered by several draws of the folds.
 _DRAWS = 5
 _ROUNDING = 1e-6  # A probability this far below a threshold still reaches it.
 
@@ -62,10 +62,10 @@ def check_enough(
   labels: Int[np.ndarray, " N"], class_names: Sequence[str]
 ) -> None:
   """Raises ValueError for fewer than 10 images, or a class of fewer than 2."""
-  if len(labels) < _LEAST:
+  if len(labels) < LEAST_IMAGES:
     raise ValueError(
       f"{len(labels)} readable images are too few to look for label errors: "
-      f"give {_LEAST} or more."
+      f"give {LEAST_IMAGES} or more."
     )
   counts = np.bincount(labels, minlength=len(class_names))
   few = np.flatnonzero(counts < 2)
@@ -113,7 +113,7 @@ def out_of_fold(
       "data.group_column: all images are of one group, and a probe that was "
       "not fitted to an image takes another: give two groups or more."
     )
-  draws = draws or (_DRAWS if len(labels) < _FEW else 1)
+  draws = draws or (_DRAWS if len(labels) < FEW_IMAGES else 1)
   answers = np.zeros((len(labels), num_classes), np.float32)
   turns = [(draw, k) for draw in range(draws) for k in range(folds)]
   what = "fitting the probes of label errors"
@@ -195,7 +195,7 @@ def label_errors(
   others[rows, labels] = -np.inf
   margin = self_confidence - others.max(axis=1)
   most_probable = probabilities.argmax(axis=1)
-  if len(labels) < _FEW:
+  if len(labels) < FEW_IMAGES:
     likely, listed = most_probable, margin < 0
   else:
     classes = confident_classes(labels, probabilities)

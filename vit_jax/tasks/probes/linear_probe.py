@@ -28,8 +28,8 @@ L2S = tuple(2.0**power for power in range(-10, 21))
 SHARPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 13))
 """Factors that may turn scores into logits."""
 _EPSILON = 1e-6  # Added to the standard deviation of each feature.
-_MOST_HELD_OUT = 5_000  # Held-out examples that suffice to choose L2.
-_MOST_SCORES = 1 << 22  # Scores per block; as float64 they take 32 MB.
+MOST_HELD_OUT = 5_000  # Held-out examples that suffice to choose L2.
+MOST_SCORES = 1 << 22  # Scores per block; as float64 they take 32 MB.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +133,7 @@ def choose_l2(features: Float[np.ndarray, "K n D"]) -> float:
   K, n, D = features.shape
   if n == 1:
     return float(D)  # Near the best in 20 draws from each of three data sets.
-  turns = min(n, -(-_MOST_HELD_OUT // K))
+  turns = min(n, -(-MOST_HELD_OUT // K))
   other_labels = np.repeat(np.arange(K), n - 1)
   right = np.zeros(len(L2S), np.int64)
   error = np.zeros(len(L2S))
@@ -435,7 +435,7 @@ class Solutions:
     """
     K = len(features)
     Z = whiten(features, self.mean, self.scale) @ self.basis
-    rows = max(1, _MOST_SCORES // K)
+    rows = max(1, MOST_SCORES // K)
     for i, l2 in enumerate(L2S):
       shrunken = self._shrunken(l2)
       for first in range(0, K, rows):

@@ -28,7 +28,7 @@ from vit_jax.training.inputs import ImageInputs, by_image
 
 # The weight of a neighbour is exp(similarity / 0.07), as DINO has it.
 TEMPERATURE = 0.07
-_MOST_HELD_OUT = 5_000  # Training images that choose the linear probe's L2.
+MOST_HELD_OUT = 5_000  # Training images that choose the linear probe's L2.
 _FOLDS = 5  # Folds of the training images.
 _LEAST = 10  # Fewer training images give no score, though a head may start so.
 _MOST_VOTES = 1 << 24  # Votes (images times classes) counted at a time.
@@ -235,7 +235,7 @@ def fit(
   Raises ValueError if there are fewer than `least` images, or one group; the
   message ends with what to do `instead`.
   """
-  every = max(1, -(-train_examples // _MOST_HELD_OUT))
+  every = max(1, -(-train_examples // MOST_HELD_OUT))
   if groups is not None:
     count = len(np.unique(groups))
     every = min(every, max(1, count // _FOLDS))

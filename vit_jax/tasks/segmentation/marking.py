@@ -18,8 +18,8 @@ from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.segmentation.pictures import make_logits
 
 _ROWS = 4  # Windows that the model is given at once.
-_MOST_VALUES = 1 << 24  # Logits of pixels in memory at once.
-_MOST_LOGITS = 1 << 27  # For all patches of an image.
+MOST_VALUES = 1 << 24  # Logits of pixels in memory at once.
+MOST_LOGITS = 1 << 27  # For all patches of an image.
 
 Pixels = UInt8[np.ndarray, "H W C"]
 Logits = Float[np.ndarray, "h w K"]
@@ -136,8 +136,8 @@ def _check_size(
   too_many = ""
   if height * width > MAX_PIXELS:
     too_many = f"more than {MAX_PIXELS:,} of them"
-  elif logits > _MOST_LOGITS:
-    too_many = f"and {logits:,} logits, more than {_MOST_LOGITS:,}"
+  elif logits > MOST_LOGITS:
+    too_many = f"and {logits:,} logits, more than {MOST_LOGITS:,}"
   if too_many:
     raise UnreadableImageError(
       f"at short_side={short_side} it would have {width:,} x {height:,} "
@@ -196,7 +196,7 @@ def enlarged_in_strips(
   Yields the rows of each strip of the image, and the logits of its pixels.
   """
   _, _, K = logits.shape
-  strip = max(1, _MOST_VALUES // (width * K))
+  strip = max(1, MOST_VALUES // (width * K))
   for first in range(0, height, strip):
     rows = np.arange(first, min(first + strip, height))
     tall = _interpolate(logits, rows, height, axis=0)

@@ -14,7 +14,7 @@ from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.tasks.pictures import Draw, Photograph, as_photograph, side_by_side
 from vit_jax.tasks.segmentation.objective import enlarged
 
-_STRIP = 1 << 21  # Pixels.
+STRIP = 1 << 21  # Pixels.
 _SHARE = 0.6  # Weight of the colour; the rest is the image.
 _GOLDEN = 0.618034  # Share of the colour circle between two classes.
 
@@ -57,7 +57,7 @@ def overlay(
 
 def strips(shape: Sequence[int]) -> Iterator[slice]:
   """Slices that part an image's rows, so that few pixels are floats at once."""
-  step = max(1, _STRIP // max(1, shape[1]))
+  step = max(1, STRIP // max(1, shape[1]))
   return (slice(top, top + step) for top in range(0, shape[0], step))
 
 

@@ -8,6 +8,7 @@ import tempfile
 import types
 
 import pytest
+import tensorflow_datasets as tfds
 
 from tests.data.outside import outside
 from vit_jax import data
@@ -21,7 +22,7 @@ INSTALL = 'pip install "vit_jax[tfds-prepare]"'
 # As if every record lay in memory, and as if each had to be waited for.
 @pytest.mark.parametrize("wait", [60, 0])
 def test_a_part_of_a_tfds_split_and_a_pickled_copy(tfds_dir, wait, monkeypatch):
-  monkeypatch.setattr(tfds_source, "_WAIT", wait)
+  monkeypatch.setattr(tfds_source, "SLOW_READ", wait)
   source = data.open_source(
     "train",
     data.DataSettings(
@@ -118,10 +119,7 @@ def test_records_without_random_access(tfds_dir, tmp_path):
 
 
 def test_a_dataset_of_something_else(tfds_dir):
-  source = data.open_source(
-    "train", data.DataSettings(name="shades", data_dir=str(tfds_dir))
-  )
-  features = dict(source._examples.dataset_info.features)
+  features = dict(tfds.builder("shades", data_dir=tfds_dir).info.features)
   for keys, missing in [
     (("image", "box"), "'box' is not one ClassLabel"),
     (("label", "image"), "'label' is not one Image"),

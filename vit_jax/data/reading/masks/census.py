@@ -17,9 +17,9 @@ from vit_jax.data.reading.masks.files import (
 )
 from vit_jax.data.reading.masks.meaning import STRANGE, Meaning
 
-_LOOKED_AT = 48  # Masks that are read, if a file names the classes.
+LOOKED_AT = 48  # Masks that are read, if a file names the classes.
 # The 16 largest files of 512 others are read as well.
-_LARGEST, _WEIGHED = 16, 512
+LARGEST, _WEIGHED = 16, 512
 _PIXELS = 1 << 20  # Pixels that are counted at once.
 
 Key = tuple[str, bytes]
@@ -123,10 +123,10 @@ def take_census(masks: Sequence[bytes], classes: Classes | None) -> Census:
     for path in masks:
       found.look(path)
     return found
-  even = {*_evenly_spaced(masks, _LOOKED_AT)}
+  even = {*_evenly_spaced(masks, LOOKED_AT)}
   _look_at_readable(found, sorted(even))
   others = sorted({*_evenly_spaced(masks, _WEIGHED)} - even)
-  largest = sorted(others, key=_size, reverse=True)[:_LARGEST]
+  largest = sorted(others, key=_size, reverse=True)[:LARGEST]
   _look_at_readable(found, largest)
   return found
 

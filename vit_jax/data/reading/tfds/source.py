@@ -26,7 +26,7 @@ _RANDOM_ACCESS = ("array_record", "parquet")
 # any argument.
 _NAME = re.compile(r"\w+(/[\w+-][\w.+-]*)?(:[\d.*]+)?")
 _LOOKED_AT = 32  # Examples whose labels are looked at for warnings.
-_WAIT = 1e-3  # Seconds; a record of 256 kB in memory takes an eighth of it.
+SLOW_READ = 1e-3  # Seconds; a record of 256 kB in memory takes an eighth of it.
 _INSTALL = 'pip install "vit_jax[tfds-prepare]"'  # Installs TensorFlow.
 
 
@@ -99,7 +99,7 @@ class TfdsSource:
     start = time.perf_counter()
     read = [self[index] for index in indices[:1]]
     left = indices[1:]
-    if time.perf_counter() - start > _WAIT:
+    if time.perf_counter() - start > SLOW_READ:
       # If one is damaged, it is read again below, and named.
       with contextlib.suppress(Exception):
         records = self._examples.__getitems__(list(left))
