@@ -343,7 +343,7 @@ TOLD = (
     "howto/label_errors.md",
     f"needs {label_errors.LEAST_IMAGES} images or more",
   ),
-  ("howto/label_errors.md", f"fewer than {label_errors.FEW} images"),
+  ("howto/label_errors.md", f"fewer than {label_errors.FEW_IMAGES} images"),
   ("howto/label_errors.md", f"first {label_issues.PICTURES} that are listed"),
   ("howto/report.md", f"for up to {MOST_CLASSES} classes"),
   ("howto/report.md", f"from {intervals.FEW} images on"),

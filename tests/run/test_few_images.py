@@ -1,5 +1,6 @@
 """What `train DATA --pretrained NAME` trains, by the number of images."""
 
+import collections
 import csv
 import json
 import re
@@ -10,7 +11,6 @@ import pytest
 import vit_jax
 from configs import dino
 from tests.encoders import FOLDER
-from vit_jax.data.reading.sources import Splits
 from vit_jax.pretrained.known import KNOWN
 from vit_jax.run import config_file, data_choice, few_images, flags
 from vit_jax.runtime import hints
@@ -170,13 +170,19 @@ def test_going_on_fits_the_number_of_images(folder, monkeypatch):
   assert chosen == {} and why == ", which has 24 training images,"
 
 
-@pytest.mark.parametrize("count", [500, 2_000, 100_000])
-def test_the_first_weights_are_a_small_share_of_the_result(count, monkeypatch):
-  """It is the product of the decays, which rise to 1 along a cosine."""
-  splits = Splits(range(count), range(9), None, "", [])
-  monkeypatch.setattr(few_images, "_splits", lambda *_, **__: splits)
+def fitted(count, **given):
+  """The keys that are set for so many images, and the reasons."""
   config = dino.get_config("continue")
-  chosen, _ = few_images.continued({"config": "dino:continue"})
+  choices = few_images.choices_of_count(config, given, count)
+  keys, reasons = zip(*choices, strict=True) if choices else ((), ())
+  return dict(collections.ChainMap(*keys)), "; ".join(reasons)
+
+
+@pytest.mark.parametrize("count", [500, 2_000, 100_000])
+def test_the_first_weights_are_a_small_share_of_the_result(count):
+  """It is the product of the decays, which rise to 1 along a cosine."""
+  config = dino.get_config("continue")
+  chosen, _ = fitted(count)
   momentum = float(chosen.get("ema_decay", config.ema_decay))
   steps = round(config.total_epochs * count / config.batch_size)
   assert share_of_first(momentum, steps) < 0.06
@@ -199,13 +205,10 @@ def share_of_first(momentum, steps):
     ({"batch_size": "4_000"}, 20),  # As large as the folder.
   ],
 )
-def test_the_momentum_is_for_the_length_of_this_run(given, steps, monkeypatch):
-  splits = Splits(range(1_000), range(9), None, "", [])
-  monkeypatch.setattr(few_images, "_splits", lambda *_, **__: splits)
-  values = {"config": "dino:continue", **given}
-  chosen, why = few_images.continued(values)
+def test_the_momentum_is_for_the_length_of_this_run(given, steps):
+  chosen, why = fitted(1_000, **given)
   momentum = float(chosen["ema_decay"])
-  assert f" in {steps:,} steps " in why.replace("(", " ")
+  assert f"in {steps:,} steps the teacher" in why
   if momentum > 0.9:  # It is not lower in runs of less than 60 steps.
     assert 0.04 < share_of_first(momentum, steps) < 0.06
 
@@ -214,24 +217,16 @@ def test_the_momentum_is_for_the_length_of_this_run(given, steps, monkeypatch):
   "count, size",
   [(3, 2), (7, 4), (29, 8), (36, 8), (64, 16), (100, 16), (128, 32), (900, 32)],
 )
-def test_a_small_folder_gets_small_batches(count, size, monkeypatch):
+def test_a_small_folder_gets_small_batches(count, size):
   """Powers of two, at most a quarter of the images or 8, and 32 at most."""
-  splits = Splits(range(count), range(9), None, "", [])
-  monkeypatch.setattr(few_images, "_splits", lambda *_, **__: splits)
-  values = {"config": "dino:continue"}
-  chosen, why = few_images.continued(values)
+  chosen, why = fitted(count)
   assert int(chosen.get("batch_size", 32)) == size
   assert ("smaller batches" in why) == (size < 32)
-  chosen, why = few_images.continued(values | {"batch_size": "16"})
-  assert "batch_size" not in chosen and "smaller batches" not in why
 
 
 @pytest.mark.parametrize("bad", ["x", "None", "0", "-3", "inf", "nan"])
-def test_a_length_that_is_none_is_left_to_the_run(bad, monkeypatch):
-  splits = Splits(range(29), range(9), None, "", [])
-  monkeypatch.setattr(few_images, "_splits", lambda *_, **__: splits)
-  values = {"config": "dino:continue", "total_steps": bad, "batch_size": bad}
-  assert "ema_decay" in few_images.continued(values)[0]
+def test_a_length_that_is_none_is_left_to_the_run(bad):
+  assert "ema_decay" in fitted(29, total_steps=bad, batch_size=bad)[0]
 
 
 def test_a_run_goes_on_as_it_began(folder, monkeypatch):

@@ -111,7 +111,7 @@ def continued(
   if splits is None:
     return {}, ""
   count = len(splits.train)
-  choices = _choices_of_count(config, values, count)
+  choices = choices_of_count(config, values, count)
   labelled = None
   if "data.root" in values:  # All others keep their labels.
     labelled = _splits(values, labels=True)
@@ -177,7 +177,7 @@ def _has_texts(source: str) -> bool:
   return True
 
 
-def _choices_of_count(
+def choices_of_count(
   config: ConfigDict, values: Mapping[str, str], count: int
 ) -> list[tuple[dict[str, str], str]]:
   """The keys with values that the number of images decides, and the reasons.

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 
 from tests.extension.pairs import TwoTowers
 from vit_jax.models import make_vit
@@ -10,50 +9,42 @@ from vit_jax.pretrained.formats.table import Layers, Table
 
 # The rows of a CLIP with a text tower of another library, and its own heads.
 ROWS = """
-pair,base,embeddings.patch_embedding.weight,patches/E/kernel,D C P Q -> (P Q C) D
-pair,base,embeddings.patch_embedding.bias,patches/E/bias,
-pair,base,embeddings.class_embedding,x_class,
-pair,base,embeddings.position_embedding.weight,position/E_pos,
-pair,base,post_layernorm.weight,norm/scale,
-pair,base,post_layernorm.bias,norm/bias,
-pair,root,text.words.weight,text/E,
-pair,root,text.places.weight,text/E_pos,
-pair,root,text.norm.weight,text/norm/scale,
-pair,root,text.norm.bias,text/norm/bias,
-pair,root,image_projection.weight,to_text/kernel,O I -> I O
-pair,root,image_projection.bias,to_text/bias,
-pair,root,text_projection.weight,to_images/kernel,O I -> I O
-pair,root,text_projection.bias,to_images/bias,
-pair,root,logit_scale,log_scale,
-words,layer,norm1.weight,norm_msa/scale,
-words,layer,norm1.bias,norm_msa/bias,
-words,layer,norm2.weight,norm_mlp/scale,
-words,layer,norm2.bias,norm_mlp/bias,
-words,layer,qkv.weight,msa/query/kernel msa/key/kernel msa/value/kernel,(n k d) D -> n D k d
-words,layer,qkv.bias,msa/query/bias msa/key/bias msa/value/bias,(n k d) -> n k d
-words,layer,out.weight,msa/out/kernel,D (k d) -> k d D
-words,layer,out.bias,msa/out/bias,
-words,mlp,fc1.weight,mlp/expand/kernel,O I -> I O
-words,mlp,fc1.bias,mlp/expand/bias,
-words,mlp,fc2.weight,mlp/contract/kernel,O I -> I O
-words,mlp,fc2.bias,mlp/contract/bias,
+base,embeddings.patch_embedding.weight,patches/E/kernel,D C P Q -> (P Q C) D
+base,embeddings.patch_embedding.bias,patches/E/bias,
+base,embeddings.class_embedding,x_class,
+base,embeddings.position_embedding.weight,position/E_pos,
+base,post_layernorm.weight,norm/scale,
+base,post_layernorm.bias,norm/bias,
+root,text.words.weight,text/E,
+root,text.places.weight,text/E_pos,
+root,text.norm.weight,text/norm/scale,
+root,text.norm.bias,text/norm/bias,
+root,image_projection.weight,to_text/kernel,O I -> I O
+root,image_projection.bias,to_text/bias,
+root,text_projection.weight,to_images/kernel,O I -> I O
+root,text_projection.bias,to_images/bias,
+root,logit_scale,log_scale,
+layer,norm1.weight,norm_msa/scale,
+layer,norm1.bias,norm_msa/bias,
+layer,norm2.weight,norm_mlp/scale,
+layer,norm2.bias,norm_mlp/bias,
+layer,qkv.weight,msa/query/kernel msa/key/kernel msa/value/kernel,(n k d) D -> n D k d
+layer,qkv.bias,msa/query/bias msa/key/bias msa/value/bias,(n k d) -> n k d
+layer,out.weight,msa/out/kernel,D (k d) -> k d D
+layer,out.bias,msa/out/bias,
+mlp,fc1.weight,mlp/expand/kernel,O I -> I O
+mlp,fc1.bias,mlp/expand/bias,
+mlp,fc2.weight,mlp/contract/kernel,O I -> I O
+mlp,fc2.bias,mlp/contract/bias,
 """  # noqa: E501
 PAIR = Table(
   "pair",
   (
     Layers("encoder.layers.{}.", rows="clip"),
-    Layers("text.blocks.{}.", ours="text", rows="words", has_base=False),
+    Layers("text.blocks.{}.", ours="text", has_base=False),
   ),
+  names=ROWS,
 )
-
-
-@pytest.fixture
-def _pair_rows(monkeypatch):
-  columns = ("tables", "part", "theirs", "ours", "pattern")
-  lines = ROWS.strip().splitlines()
-  rows = [dict(zip(columns, x.split(","), strict=True)) for x in lines]
-  rows += table._names_csv()
-  monkeypatch.setattr(table, "_names_csv", lambda: rows)
 
 
 def _checkpoint():
@@ -137,7 +128,6 @@ def _checkpoint():
   return theirs, ours
 
 
-@pytest.mark.usefixtures("_pair_rows")
 def test_two_stacks_of_layers_are_read_and_written():
   fields = dict(hidden_size=12, num_layers=3, mlp_size=20, num_heads=3)
   model = TwoTowers(0, make_vit("Ti/4", 0, **fields))
@@ -160,7 +150,6 @@ def test_two_stacks_of_layers_are_read_and_written():
   assert (image.count(local), text.count(shapes)) == (3, 2)
 
 
-@pytest.mark.usefixtures("_pair_rows")
 def test_a_model_without_one_of_the_stacks_has_no_rules_for_it():
   names = [rule.theirs for rule in PAIR.rules(make_vit("Ti/4", 0))]
   assert any(name.startswith("encoder.layers.11.") for name in names)
