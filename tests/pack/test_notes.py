@@ -4,6 +4,7 @@ An ext4 file system that is cut for real is in `tests/test_power_cut.py`.
 """
 
 import contextlib
+import io
 import os
 import pathlib
 import shutil
@@ -12,10 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.pack.test_writer import stopping_with
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
-from vit_jax.pack import notes, shards, writer
+from vit_jax.pack import notes, writer
 from vit_jax.pack.__main__ import verify
+from vit_jax.pack.shards import Encoding
 from vit_jax.pack.sources import open_sources
 
 FILES = (
@@ -45,9 +48,9 @@ def photographs(tmp_path_factory):
   return root
 
 
-def _pack(photographs, out):
+def _pack(photographs, out, encoding=None):
   sources = open_sources(str(photographs))
-  encoding = shards.Encoding()
+  encoding = encoding or Encoding()
   writer.pack(sources, str(out), encoding, workers=1, shard_bytes=4_000)
 
 
@@ -70,17 +73,8 @@ def whole(photographs, tmp_path_factory):
 def half(photographs, tmp_path_factory):
   """A packing that was stopped after its first shard; not to be changed."""
   out = tmp_path_factory.mktemp("half") / "out"
-  write = shards._write_shard
-
-  def write_first(number, *rest):
-    if number:
-      raise KeyboardInterrupt
-    write(number, *rest)
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(shards, "_write_shard", write_first)
-    with pytest.raises(KeyboardInterrupt):
-      _pack(photographs, out)
+  with pytest.raises(KeyboardInterrupt):
+    _pack(photographs, out, stopping_with(1, out))
   names = {"notes/plan.json", "notes/train-00000.json", FILES[9]}
   assert {*_content(out)} == names
   return out
@@ -222,12 +216,14 @@ def test_all_is_on_the_disk_before_the_last_line(
   (tmp_path / "disk").mkdir()
   disk, at_the_end = Disk(tmp_path / "disk", monkeypatch), []
 
-  def say(line):
-    if line.startswith("Train on it with"):
-      at_the_end.append(disk.kept())
+  class Screen(io.StringIO):
+    def write(self, text):
+      if text.startswith("Train on it with"):
+        at_the_end.append(disk.kept())
+      return len(text)
 
-  monkeypatch.setattr(writer, "_say", say)
-  _pack(photographs, tmp_path / "disk" / "deep" / "out")
+  with contextlib.redirect_stdout(Screen()):
+    _pack(photographs, tmp_path / "disk" / "deep" / "out")
   (kept,) = at_the_end
   expected = {f"deep/out/{k}": v for k, v in _content(whole).items()}
   assert {k: v for k, v in kept.items() if v is not None} == expected

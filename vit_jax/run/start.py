@@ -124,7 +124,7 @@ def fresh_state(plan: Plan) -> TrainState:
 
   def transferred() -> TrainState:
     start = next(starts, None) or build.open_start(plan.settings, plan.task)
-    return with_params(shapes, _transfer(plan, start))
+    return with_params(shapes, transferred_leaves(plan, start))
 
   # With LoRA, the base has been read, and its head is that of the same step.
   if plan.settings.lora.rank:
@@ -162,7 +162,9 @@ def _draw_missing(plan: Plan, init: Callable, state: TrainState) -> TrainState:
   )
 
 
-def _transfer(plan: Plan, loaded: "Loaded") -> Iterator[tuple[str, np.ndarray]]:
+def transferred_leaves(
+  plan: Plan, loaded: "Loaded"
+) -> Iterator[tuple[str, np.ndarray]]:
   """The parameters of the state that come from a checkpoint, by path."""
   from vit_jax.pretrained import transfer
   from vit_jax.pretrained.naming import say_left_out
