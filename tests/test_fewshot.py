@@ -174,24 +174,18 @@ def test_bad_input_is_one_line(arguments, message):
   ],
 )
 @pytest.mark.parametrize("probe", ["few_shot", "knn", "linear"])
-def test_a_result_says_how_far_it_can_be_trusted(
-  probe, count, trust, monkeypatch
-):
-  given = types.SimpleNamespace(probe=probe, shots=5, neighbours=20)
-  monkeypatch.setattr(fewshot.flags, "FLAGS", given)
-  lines: list[str] = []
-  display: Any = types.SimpleNamespace(note=lines.append)
+def test_a_result_says_how_far_it_can_be_trusted(probe, count, trust):
   if probe == "few_shot":
     draws = few_shot.Draw(0, 0.1, 0.4), few_shot.Draw(1, 0.1, 0.6)
-    found = few_shot.Outcome(draws, count, 0)
-    fewshot._show_few_shot(display, found, "")
-    assert "top-1 50.00% +- 14.14%  (" in lines[-1]
+    outcome = few_shot.Outcome(draws, count, 0)
+    *_, line = fewshot.few_shot_lines(outcome, shots=5)
+    assert "top-1 50.00% +- 14.14%  (" in line
   else:
     l2 = 0.1 if probe == "linear" else None
     score = whole_set.Score(0.5, count, 30, 0, l2)
-    fewshot._show_score(display, score, "")
-  assert lines[-1].endswith(f") {trust}")
-  assert f"({count} examples" in lines[-1]
+    line = fewshot.score_line(probe, score, neighbours=20)
+  assert line.endswith(f") {trust}")
+  assert f"({count} examples" in line
 
 
 def test_the_command_names_the_probes_that_there_are():

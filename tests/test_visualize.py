@@ -13,8 +13,8 @@ from tests import encoders, tiny
 from tests.commands import run
 from tests.tiny import random_params
 from vit_jax.inference.features import features
-from vit_jax.inspection import attention_capture, embedding_maps
 from vit_jax.inspection import attention_maps as maps
+from vit_jax.inspection import embedding_maps
 from vit_jax.inspection.attention_views import Options, batch_size
 from vit_jax.inspection.draw import visualize_files
 from vit_jax.inspection.embedding_maps import patch_colours
@@ -151,19 +151,18 @@ def many(tmp_path):
 @pytest.mark.slow
 def test_several_images_are_compiled_once(many, tmp_path, checkpoint):
   """Each has the arrays and figures of one that is drawn alone."""
-  compiled = attention_capture._seen_with_gradients
-  compiled.clear_cache()
-  out = tmp_path / "out"
-  assert visualize_files(checkpoint, many, out=str(out), grid=(2, 3)) == 0
-  assert compiled._cache_size() == 1
-  alone = tmp_path / "alone"
-  last = many[-1:]
-  assert visualize_files(checkpoint, last, out=str(alone), grid=(2, 3)) == 0
-  assert compiled._cache_size() == 2  # For another size of the batch.
-  again = {"out": str(tmp_path / "again"), "grid": (2, 3)}
+  six, out, alone = (tmp_path / name for name in ("six", "out", "alone"))
+
+  def draw(images, folder):
+    assert (
+      visualize_files(checkpoint, images, out=str(folder), grid=(2, 3)) == 0
+    )
+
+  draw(many[:6], six)
   with tiny.compilations() as found:
-    assert visualize_files(checkpoint, many, **again) == 0
+    draw(many, out)  # In two batches of six, of which one is filled up.
   assert not found
+  draw(many[-1:], alone)
   with (
     np.load(out / "arrays.npz") as all_,
     np.load(alone / "arrays.npz") as one,

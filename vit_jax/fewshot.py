@@ -75,11 +75,9 @@ def main(arguments: list[str]) -> None:
   options = flags.FLAGS
   display = Display(active=jax.process_index() == 0)
   measure = probe.probe_checkpoint
-  show = _show_score
   names = ["probe", "neighbours", "shots", "seeds", "pre_logits"]
   if options.probe == "segment":
     measure = probe.probe_segmentation
-    show = _show_segmentation
     names = []
   data = data_keys(arguments[1], sets=True) if arguments[1:] else {}
   if twice := next(filter(is_given, data), None):
@@ -97,20 +95,21 @@ def main(arguments: list[str]) -> None:
   if options.probe == "knn":
     details["neighbours"] = options.neighbours
   if options.probe == "few_shot":
-    show = _show_few_shot
     details["shots"] = options.shots
     details |= {"top1": result.top1, "top1_std": result.top1_std}
   if options.json:
     row = {**details, **dataclasses.asdict(result)}
     return display.note(json.dumps(row), whole=True)
-  skipped = result.skipped_images
-  unreadable = f", {skipped:,} unreadable images skipped" if skipped else ""
-  return show(display, result, unreadable)
+  if options.probe == "segment":
+    _show_segmentation(display, result)
+  elif options.probe == "few_shot":
+    for line in few_shot_lines(result, options.shots):
+      display.note(line)
+  else:
+    display.note(score_line(options.probe, result, options.neighbours))
 
 
-def _show_segmentation(
-  display: "Display", score: "Segmentation", unreadable: str
-) -> None:
+def _show_segmentation(display: "Display", score: "Segmentation") -> None:
   rows = [
     (f"{k}", "absent" if iou is None else f"{iou:.2%}")
     for k, iou in enumerate(score.iou)
@@ -119,34 +118,43 @@ def _show_segmentation(
   display.note(
     f"mean IoU {score.mean_iou:.2%}  pixels right {score.pixels_right:.2%}  "
     f"({score.examples:,} examples; a linear probe, L2 {score.l2:.2g}, of "
-    f"{score.train_examples:,} training images{unreadable})"
+    f"{score.train_examples:,} training images{_unreadable(score)})"
   )
 
 
-def _show_score(display: "Display", score: "Score", unreadable: str) -> None:
-  method = f"the {flags.FLAGS.neighbours} nearest"
+def score_line(probe: str, score: "Score", neighbours: int) -> str:
+  """The result of a probe that uses the whole training split."""
+  method = f"the {neighbours} nearest"
   if score.l2 is not None:
     method = f"a linear probe, L2 {score.l2:.2g},"
-  display.note(
-    f"{flags.FLAGS.probe:<9}top-1 {score.top1:.2%}  ({score.examples:,} "
-    f"examples; {method} of {score.train_examples:,} training images"
-    f"{unreadable}){score.verdict.aside}"
+  return (
+    f"{probe:<9}top-1 {score.top1:.2%}  ({score.examples:,} examples; {method} "
+    f"of {score.train_examples:,} training images{_unreadable(score)})"
+    f"{score.verdict.aside}"
   )
 
 
-def _show_few_shot(
-  display: "Display", outcome: "Outcome", unreadable: str
-) -> None:
-  for draw in outcome.draws:
-    display.note(f"seed {draw.seed:<4}top-1 {draw.top1:.2%}  L2 {draw.l2:g}")
-  name = f"{flags.FLAGS.shots}-shot"
+def few_shot_lines(outcome: "Outcome", shots: int) -> list[str]:
+  """The result of each draw of the shots, and their mean."""
+  draws = [
+    f"seed {draw.seed:<4}top-1 {draw.top1:.2%}  L2 {draw.l2:g}"
+    for draw in outcome.draws
+  ]
+  name = f"{shots}-shot"
   deviation = ""
   if outcome.top1_std is not None:
     deviation = f" +- {outcome.top1_std:.2%}"
-  display.note(
-    f"{name:<9}top-1 {outcome.top1:.2%}{deviation}  "
-    f"({outcome.examples:,} examples{unreadable}){outcome.verdict.aside}"
+  mean = (
+    f"{name:<9}top-1 {outcome.top1:.2%}{deviation}  ({outcome.examples:,} "
+    f"examples{_unreadable(outcome)}){outcome.verdict.aside}"
   )
+  return [*draws, mean]
+
+
+def _unreadable(result: Any) -> str:
+  """The end of a line on a result whose splits have unreadable images."""
+  skipped = result.skipped_images
+  return f", {skipped:,} unreadable images skipped" if skipped else ""
 
 
 if __name__ == "__main__":

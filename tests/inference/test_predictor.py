@@ -30,7 +30,7 @@ from tests.tiny import MEAN, STD, compilations, random_params
 from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
-from vit_jax.inference import predictor, reading
+from vit_jax.inference import predictor
 from vit_jax.inference.answers import json_lines, table
 from vit_jax.inference.predictor import Prediction, predict, predict_images
 from vit_jax.inference.text_head import TextHead
@@ -89,25 +89,17 @@ def test_probabilities_are_the_softmax_of_the_logits(photos):
     assert short.features is None
 
 
-def test_batches_change_nothing_and_compile_once(photos, monkeypatch):
-  traced = []
-  make = predictor.make_predict_step
-
-  def counting(*arguments, **options):
-    step = make(*arguments, **options)
-    return lambda *xs: (traced.append(xs[1]["image"].shape), step(*xs))[1]
-
-  monkeypatch.setattr(predictor, "make_predict_step", counting)
-  predictor._compile_step.cache_clear()
+def test_batches_change_nothing_and_compile_once(photos):
   # Batch sizes are rounded up to multiples of the eight devices: two batches
   # of 8, and one of 16.
-  two = list(
-    predictions(VIT, PARAMS, iter(photos), batch_size=3, features=True)
-  )
+  options = {"batch_size": 3, "features": True}
+  list(predictions(VIT, PARAMS, photos[:8], **options))
+  with compilations() as found:
+    two = list(predictions(VIT, PARAMS, iter(photos), **options))
+  assert not found
   one = list(predictions(VIT, PARAMS, photos, batch_size=32, features=True))
   assert [len(batch) for batch in two] == [8, 3]
   assert [len(batch) for batch in one] == [11]
-  assert traced == [(8, 16, 16, 3), (16, 16, 16, 3)]
   for a, b in zip(itertools.chain(*two), one[0], strict=True):
     assert (a.image, a.index) == (b.image, b.index)
     np.testing.assert_allclose(a.probability, b.probability, atol=1e-6)
@@ -126,20 +118,19 @@ def test_a_second_call_compiles_nothing(photos):
 
 
 def test_images_are_decoded_while_the_device_computes(photos, monkeypatch):
-  events, read = [], reading.read_image
+  events, fetch = [], jax.device_get
 
-  def reading_one(picture, transform):
-    events.append("read")
-    return read(picture, transform)
+  def asked_for():
+    for photo in photos * 3:
+      events.append("read")
+      yield photo
 
   def fetching(found):
     events.append("fetch")
     return fetch(found)
 
-  fetch = jax.device_get
-  monkeypatch.setattr(reading, "read_image", reading_one)
-  monkeypatch.setattr(predictor.jax, "device_get", fetching)
-  for _ in predictions(VIT, PARAMS, photos * 3, batch_size=8):
+  monkeypatch.setattr(jax, "device_get", fetching)
+  for _ in predictions(VIT, PARAMS, asked_for(), batch_size=8):
     pass
   # Three batches are on the device when the first answer is fetched.
   assert events.index("fetch") >= 24 and events.count("fetch") == 5

@@ -161,10 +161,9 @@ def test_numbers_of_patches_are_written_once(monkeypatch):
     "text",
     lambda *args, **options: (texts.append(args[2]), text(*args, **options)),
   )
-  figures._number.cache_clear()
-  for width in (47, 46):
-    figures.patches_figure(PHOTO[:, :width], (2, 3))
-  assert texts == ["1", "2", "3", "4", "5", "6"]
+  for width in (47, 46):  # No other test has patches as small as these.
+    figures.patches_figure(PHOTO[:, :width], (2, 40))
+  assert texts == [str(number) for number in range(1, 81)]
   # A patch of a square photograph at 224 is twice as wide as its number.
   many = figures.patches_figure(PHOTO[:, :32], (14, 14))
   assert min(many.image.size) >= 2 * 14 * 40

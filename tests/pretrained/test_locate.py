@@ -1,17 +1,15 @@
 """Finding the file of a checkpoint that a user names."""
 
 import dataclasses
-import io
 import pathlib
 import re
 
 import numpy as np
 import pytest
 
+from tests import published
 from tests.server import files, refusal
-from vit_jax.pretrained import fetch as fetch_module
-from vit_jax.pretrained import known, load, published
-from vit_jax.pretrained.fetch import fetch
+from vit_jax.pretrained import known, load
 from vit_jax.pretrained.known import TORCH_ADVICE, conversion
 from vit_jax.pretrained.locate import check_trusted, is_trusted, locate
 
@@ -68,18 +66,15 @@ def test_unknown_name_suggests_the_nearest():
   assert "timm_b16_dino (vit_base_patch16_224.dino)" in message
 
 
-def test_the_only_weights_of_timms_architecture_are_taken(monkeypatch, capsys):
+def test_the_only_weights_of_timms_architecture_are_taken(hub, capsys):
   """Where there are several, as above, timm chooses, and the user has to."""
-  taken = []
-  monkeypatch.setattr(
-    f"{locate.__module__}._from_address", lambda *a: taken.append(a[0])
-  )
-  locate("deit_tiny_patch16_224")
-  assert taken == [known.KNOWN["timm_ti16_deit_i1k_224"].url]
   whole = "deit_tiny_patch16_224.fb_in1k"
+  hub.add_repository({"model.safetensors": BODY}, name=f"timm/{whole}")
+  folder = locate("deit_tiny_patch16_224")
+  assert (folder / "model.safetensors").read_bytes() == BODY
   said = f"deit_tiny_patch16_224 is taken for {whole}, the only such"
   assert said in capsys.readouterr().err
-  locate(whole)
+  assert locate(whole) == folder
   assert "taken for" not in capsys.readouterr().err
   assert known.class_names("deit_tiny_patch16_224", 1000)
   for name in ("vit_base_patch16_224", "deit_tiny", whole, "b16_augreg", ""):
@@ -120,17 +115,16 @@ def test_checksum_of_the_table(site, monkeypatch):
 def test_the_licence_is_said_before_the_download_and_once(
   site, monkeypatch, capsys
 ):
-  url = site.add("/x.npz", BODY)
+  url = f"{site.root}/x.npz"
   entry = known.Known(url, "B/16", 224, "noise", 1, license="cc-by-nc-4.0")
   monkeypatch.setitem(known.KNOWN, "b16_noise", entry)
   said = (
     "b16_noise: its licence is cc-by-nc-4.0 (no commercial use): "
     "https://creativecommons.org/licenses/by-nc/4.0/.\n"
   )
-  with monkeypatch.context() as patch:
-    patch.setattr(fetch_module, "fetch", lambda *_: BODY)
-    locate("b16_noise")
-  assert capsys.readouterr().err == said and not site.requests
+  refusal(locate, "b16_noise")  # There is no such file.
+  assert capsys.readouterr().err.startswith(said)
+  site.add("/x.npz", BODY)
   locate("b16_noise")
   assert capsys.readouterr().err.startswith(said)
   locate("b16_noise")
@@ -162,25 +156,16 @@ def test_torchvision_says_how_to_convert():
   assert TORCH_ADVICE.endswith(conversion("F.pth").split("`")[1])
 
 
-def npz(value):
-  file = io.BytesIO()
-  np.savez(file, array=np.full(100, value, np.float32))
-  return file.getvalue()
-
-
 def test_a_download_that_cannot_be_read_is_fetched_anew(site, cache):
-  body = npz(1.0)
-  broken = body.replace(np.float32(1).tobytes() * 100, bytes(400))
+  body = (published.FOLDER / "google_vit.npz").read_bytes()
+  middle = len(body) // 2
+  broken = body[:middle] + bytes(400) + body[middle + 400 :]
   for bad in (body[:-60], broken, b"<html>"):
-    path = fetch(site.add("/a/x.npz", bad))
-    with (
-      pytest.raises(ValueError, match=r"x.npz.*; the same command fetches it"),
-      published._open_or_drop(path) as arrays,
-    ):
-      arrays["array"]
+    message = refusal(load.load_pretrained, site.add("/a/x.npz", bad))
+    assert re.search(r"x.npz.*; the same command fetches it", message)
     assert files(cache) == []
-  with published._open_or_drop(fetch(site.add("/a/x.npz", body))) as arrays:
-    assert arrays["array"][0] == 1
+  load.load_pretrained(site.add("/a/x.npz", body))
+  assert files(cache)
 
 
 def test_a_web_page_in_place_of_a_file_is_named(site, cache):
