@@ -7,6 +7,7 @@ from PIL import Image
 
 import vit_jax
 from tests.inspection.test_data_sheet_tasks import KINDS, settings_of
+from tests.workdir.saved import begun
 from vit_jax.config import base_config
 from vit_jax.data.reading import labels, several, targets
 from vit_jax.data.reading.captions import Captions
@@ -66,12 +67,10 @@ def test_a_batch_is_shown_however_it_is_given(drawn):
       np.testing.assert_array_equal(images, next(again)["image"])
 
 
-def test_the_data_of_a_run_are_shown(tmp_path, drawn, monkeypatch):
+def test_the_data_of_a_run_are_shown(tmp_path, drawn):
   config = base_config()
   config.data.name = "digits"
-  saved = {"config": config.to_dict()}
-  monkeypatch.setattr(module, "latest_description", lambda place: saved)
-  vit_jax.show_batch(str(tmp_path), count=4)
+  vit_jax.show_batch(begun(tmp_path, config.to_dict()), count=4)
   assert drawn[0][2] == tuple("0123456789")
 
 

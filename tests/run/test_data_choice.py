@@ -5,8 +5,8 @@ import pytest
 from PIL import Image
 
 from tests.image_files import GOOD
+from tests.workdir.saved import begun
 from vit_jax.run import data_choice, few_images
-from vit_jax.workdir import checkpoint
 
 
 @pytest.fixture
@@ -153,10 +153,9 @@ def test_a_table_beside_unlabelled_images_is_named(made):
   assert "hf_" not in str(error.value) and "notes.txt" not in str(error.value)
 
 
-def test_a_run_that_is_there_keeps_its_task(made, monkeypatch):
-  saved = {"config": {"data": {"task": "classification"}}}
-  monkeypatch.setattr(checkpoint, "latest_description", lambda folder: saved)
-  found, _ = data_choice.suited(made(text=CAPTIONS), {}, "runs/old")
+def test_a_run_that_is_there_keeps_its_task(made, tmp_path):
+  run = begun(tmp_path / "run", {"data": {"task": "classification"}})
+  found, _ = data_choice.suited(made(text=CAPTIONS), {}, run)
   assert found == {"config": "image_folder"}
 
 

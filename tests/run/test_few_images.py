@@ -11,10 +11,10 @@ import pytest
 import vit_jax
 from configs import dino
 from tests.encoders import FOLDER
+from tests.workdir.saved import begun
 from vit_jax.pretrained.known import KNOWN
 from vit_jax.run import config_file, data_choice, few_images, flags
 from vit_jax.runtime import hints
-from vit_jax.workdir import checkpoint
 
 
 @pytest.fixture
@@ -109,12 +109,9 @@ def test_few_tags_train_the_head_as_few_classes_do(folder, tmp_path):
 
 
 @pytest.mark.parametrize("probed", [True, False])
-def test_a_run_that_is_there_trains_what_it_trained(
-  choose, monkeypatch, probed
-):
-  runs = {"runs/own": {"config": {"transfer": {"probe_head": probed}}}}
-  monkeypatch.setattr(checkpoint, "latest_description", runs.get)
-  small = choose(workdir="runs/own")[0]["config"] == "finetune:small"
+def test_a_run_that_is_there_trains_what_it_trained(choose, tmp_path, probed):
+  run = begun(tmp_path / "run", {"transfer": {"probe_head": probed}})
+  small = choose(workdir=run)[0]["config"] == "finetune:small"
   assert small == probed
 
 
@@ -137,12 +134,11 @@ def test_heads_for_dinov2_read_both_poolings_and_others_what_they_did(
 
 @pytest.mark.parametrize("pooling", ["token", "token_gap"])
 def test_weights_that_are_gone_are_used_as_the_run_did(
-  choose, monkeypatch, pooling
+  choose, tmp_path, pooling
 ):
-  runs = {"runs/own": {"config": {"model": {"pooling": pooling}}}}
-  monkeypatch.setattr(checkpoint, "latest_description", runs.get)
+  run = begun(tmp_path / "run", {"model": {"pooling": pooling}})
   gone = {"pretrained": "no/such/folder"}
-  chosen, _ = choose(workdir="runs/own", **gone)
+  chosen, _ = choose(workdir=run, **gone)
   expected = pooling if pooling == "token_gap" else None
   assert chosen.get("model.pooling") == expected
   assert "model.pooling" not in choose(workdir="runs/new", **gone)[0]
@@ -229,20 +225,19 @@ def test_a_length_that_is_none_is_left_to_the_run(bad):
   assert "ema_decay" in fitted(29, total_steps=bad, batch_size=bad)[0]
 
 
-def test_a_run_goes_on_as_it_began(folder, monkeypatch):
-  saved = dino.get_config("continue").to_dict()
-  saved["lora"]["rank"], saved["ema_decay"] = 8, 0.9
-  runs = {"runs/own": {"config": saved}}
-  monkeypatch.setattr(checkpoint, "latest_description", runs.get)
+def test_a_run_goes_on_as_it_began(folder, tmp_path):
+  config = dino.get_config("continue").to_dict()
+  config["lora"]["rank"], config["ema_decay"] = 8, 0.9
+  run = begun(tmp_path / "run", config)
   values = {"config": "dino:continue", "data.root": folder}
-  assert few_images.continued(values, "runs/own") == (
+  assert few_images.continued(values, run) == (
     {"lora.rank": "8", "ema_decay": "0.9"},
     ", whose run goes on as it began,",
   )
 
 
 @pytest.mark.parametrize("name", ["dino", "lejepa", "mae"])
-def test_what_goes_on_with_weights_asks_for_them(folder, monkeypatch, name):
+def test_what_goes_on_with_weights_asks_for_them(folder, tmp_path, name):
   config = f"{name}:continue"
   says = re.escape(f"{config} goes on with published weights, and needs --pre")
   with pytest.raises(ValueError, match=f"^{says}"):
@@ -252,9 +247,7 @@ def test_what_goes_on_with_weights_asks_for_them(folder, monkeypatch, name):
     with pytest.raises(ValueError, match=f"^{says}"):
       flags.expanded([*typed, "--workdir=runs/new"], workdir=True)
   # A run that has begun has them.
-  runs = {"runs/own": {"config": {}}}
-  monkeypatch.setattr(checkpoint, "latest_description", runs.get)
-  config_file.check_weights({"config": config}, "runs/own")
+  config_file.check_weights({"config": config}, begun(tmp_path / "run", {}))
 
 
 def test_only_its_own_configuration_is_fitted(folder):
@@ -319,10 +312,9 @@ def test_few_pairs_beside_a_folder_of_images_alone_are_few(pairs_file):
 
 @pytest.mark.parametrize("how", ["trained", "frozen", "lora"])
 def test_a_run_of_pairs_goes_on_with_the_towers_it_began(
-  pairs_file, monkeypatch, how
+  pairs_file, tmp_path, how
 ):
   """One that began before there was a choice trains both, as it did."""
-  runs = {"runs/own": {"config": {"pairs": {"image": how}}}}
-  monkeypatch.setattr(checkpoint, "latest_description", runs.get)
-  chosen, _ = few_images.paired(pairs_file[1], "runs/own")
+  run = begun(tmp_path / "run", {"pairs": {"image": how}})
+  chosen, _ = few_images.paired(pairs_file[1], run)
   assert chosen == ({"pairs.image": how} if how == "frozen" else {})

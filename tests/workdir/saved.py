@@ -1,5 +1,7 @@
 """A checkpoint of a few small arrays, saved without training anything."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,6 +39,14 @@ def description(step=0):
     "class_names": ["a", "b"],
     "step": step,
   }
+
+
+def begun(folder, config):
+  """The folder of a run that began with this configuration."""
+  with contextlib.closing(Checkpoints(str(folder))) as checkpoints:
+    described = {**description(1), "config": config}
+    assert checkpoints.save(state(1), 1, described, None) is None
+  return str(folder)
 
 
 def save(folder, steps, top1=None, **options):
