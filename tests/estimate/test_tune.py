@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.metadata
 import json
 
 import jax
@@ -107,7 +108,8 @@ def compiles(monkeypatch):
 
   devices = jax.devices()[:8]
   monkeypatch.setattr(compiler, "devices_of", lambda _: (None, devices))
-  monkeypatch.setattr(tune, "_versions", tuple)  # There may be no libtpu.
+  # There may be no libtpu.
+  monkeypatch.setattr(importlib.metadata, "version", lambda name: "1")
   return answer
 
 

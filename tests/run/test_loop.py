@@ -5,7 +5,6 @@ import csv
 import json
 import re
 import shutil
-import types
 from unittest.mock import ANY
 
 import jax
@@ -105,53 +104,33 @@ def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
   assert verify(str(tmp_path / "stopped"), "9:12")
 
 
-def test_workers_prepare_batches_while_the_step_is_compiled(
-  data_dir, tmp_path, monkeypatch
+def test_the_step_is_compiled_beside_the_batches_and_its_memory_compared(
+  whole_run, data_dir, tmp_path, monkeypatch, capsys
 ):
-  seen = []
+  seen, step_compiled = [], loop.step_compiled
+  open_batches = plan.Plan.open_batches
 
   @contextlib.contextmanager
-  def compiling(*_):
-    yield
+  def compiling(*given):
+    with step_compiled(*given) as step:
+      yield step
     seen.append("compiled")
 
-  def open_batches(*_):
+  def opening(*given):
     seen.append("batches")
-    return contextlib.nullcontext()
+    return open_batches(*given)
 
-  def begin(**_):
+  def end(*_):
     raise Interrupted("enough")
 
   monkeypatch.setattr(loop, "step_compiled", compiling)
-  monkeypatch.setattr(loop, "first_state", lambda *_: (None, 0))
-  monkeypatch.setattr(loop, "_open_batches", open_batches)
-  monkeypatch.setattr(loop, "TrainLoop", begin)
+  monkeypatch.setattr(plan.Plan, "open_batches", opening)
+  monkeypatch.setattr(loop.memory, "host_free", lambda: 10_000)
   with pytest.raises(Interrupted, match="enough"):
-    loop.train(read(runs.config(data_dir)), str(tmp_path / "run"))
+    loop.train(read(runs.config(data_dir)), str(tmp_path), on_step=[end])
   assert seen == ["batches", "compiled"]
-
-
-@pytest.mark.parametrize("free, lacks", [(10_000, True), (None, False)])
-def test_too_little_memory_is_said_before_the_first_step(
-  data_dir, tmp_path, monkeypatch, capsys, free, lacks
-):
-  sizes = {"argument": 500, "temp": 9_000, "output": 2_000, "alias": 500}
-  sizes = {f"{name}_size_in_bytes": size for name, size in sizes.items()}
-  program = types.SimpleNamespace(
-    memory_analysis=lambda: types.SimpleNamespace(**sizes)
-  )
-
-  def begin(**_):
-    raise Interrupted("enough")
-
-  step = contextlib.nullcontext(types.SimpleNamespace(program=program))
-  monkeypatch.setattr(loop, "step_compiled", lambda *_: step)
-  monkeypatch.setattr(loop.memory, "host_free", lambda: free)
-  monkeypatch.setattr(loop, "first_state", lambda *_: (None, 0))
-  monkeypatch.setattr(loop, "TrainLoop", begin)
-  with pytest.raises(Interrupted, match="enough"):
-    loop.train(read(runs.config(data_dir)), str(tmp_path / "run"))
-  assert ("\nMemory: a step needs" in capsys.readouterr().out) == lacks
+  assert "\nMemory: a step needs" in capsys.readouterr().out
+  assert "\nMemory: a step needs" not in whole_run.out
 
 
 def test_a_run_writes_what_it_promises(whole_run, tmp_path, capsys):
