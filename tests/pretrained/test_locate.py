@@ -49,6 +49,14 @@ def test_sources_that_are_none(source, words):
   assert words in refusal(locate, source)
 
 
+def test_the_name_of_data_suggests_its_run(tmp_path, monkeypatch):
+  (tmp_path / "runs" / "digits" / "checkpoints").mkdir(parents=True)
+  (tmp_path / "mydigits").mkdir()
+  monkeypatch.chdir(tmp_path)
+  message = refusal(locate, "digits")
+  assert "the nearest names are runs/digits, mydigits" in message
+
+
 def test_unknown_name_suggests_the_nearest():
   message = refusal(locate, "b16_augrep")
   assert "the nearest names are b16_augreg, " in message

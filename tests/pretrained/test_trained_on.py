@@ -77,6 +77,9 @@ def test_a_picture_that_is_no_light_digit_on_black_is_told(tmp_path):
   says += "paper."
   assert of(str(dark)) == line + says
   assert " 1 of these 2 pictures have bright borders: " in of([light, dark])
+  in_memory = Image.open(dark), 255 - pixels, [255 - pixels]
+  assert [of(picture) for picture in in_memory] == [line + says] * 3
+  assert of(iter([dark])) == ""
   small = tmp_path / "small.png"
   wide = np.pad(pixels, 30)
   says = " The digit does not fill this picture: crop to the digit, and pad it "

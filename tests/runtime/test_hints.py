@@ -1,5 +1,6 @@
 """What is meant by a path or a name that does not exist."""
 
+import contextlib
 import csv
 import dataclasses
 import importlib
@@ -155,3 +156,13 @@ def test_a_path_that_is_there_is_never_meant_by_itself(tmp_path, path, said):
   path = str(tmp_path / path)
   assert path not in hints.similar_path(path)
   assert hints.hint_for_path(path) == said
+
+
+def test_the_nearest_of_paths_and_names_is_meant(tmp_path):
+  (tmp_path / "mydigits").mkdir()
+  said = hints.hint_for_path(str(tmp_path / "digts"))
+  assert said == f"did you mean {tmp_path / 'mydigits'}?"
+  with contextlib.chdir(tmp_path):
+    assert hints.hint_for_path("digit", ("digits",)) == "did you mean digits?"
+    said = hints.hint_for_path("mydigit", ("digits",))
+    assert said == "did you mean mydigits?"

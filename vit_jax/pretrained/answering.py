@@ -32,7 +32,7 @@ from vit_jax.pretrained.formats.texts import NoTextTowerError
 from vit_jax.pretrained.opened import Opened
 from vit_jax.pretrained.text import TEMPLATES
 from vit_jax.runtime import hints, shown
-from vit_jax.runtime.printable import quoted, say
+from vit_jax.runtime.printable import quoted, say, say_once
 from vit_jax.tasks.table import labels_of
 from vit_jax.training.inputs import ImageInputs
 
@@ -151,8 +151,7 @@ class Answering(Opened):
         for one in predictions
       )
     if head is None:
-      for line in filter(None, self._training_lines(images)):
-        say(line)
+      self._say_training_lines(images)
     if predictions and all(one.error is not None for one in predictions):
       raise unreadable(predictions[0])
     return predictions
@@ -423,10 +422,10 @@ class Answering(Opened):
     templates = (text_head.AS_IT_IS,) if are_whole else TEMPLATES
     return self.text_tower.head(tuple(names), templates)
 
-  def _training_lines(self, images: Pictures) -> tuple[str, str]:
-    """Lines on how images compare with the training images; each may be ""."""
+  def _say_training_lines(self, images: Pictures) -> None:
+    """Says how images compare with the training images."""
     run = self.description
-    return (
-      trained_on.overlap_of_answers(run, self.task.labels, images),
-      trained_on.digits_advice(run, self.preprocessing, images),
-    )
+    if line := trained_on.overlap_of_answers(run, self.task.labels, images):
+      say(line)
+    if line := trained_on.digits_advice(run, self.preprocessing, images):
+      say_once(line)  # A loop over pictures in memory asks often.

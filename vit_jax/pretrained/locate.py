@@ -59,13 +59,14 @@ def locate(source: str, more: tuple[str, ...] = ()) -> pathlib.Path:
 
 
 def _nearest_names(source: str) -> list[str]:
-  """At most three files here or known checkpoints with similar names."""
+  """At most three runs, files here or known checkpoints with similar names."""
   names = [*KNOWN, *(row.timm for row in KNOWN.values())]
   on_the_hub = (name for row in KNOWN.values() for name in row.names)
   names += [n for n in on_the_hub if n.count("/") == source.count("/")]
   names = [*dict.fromkeys(names)]  # A model may be published twice.
   near = difflib.get_close_matches(source.lower(), names, n=3, cutoff=0.4)
-  return [*dict.fromkeys((*hints.similar_path(source), *near))][:3]
+  run = filter(None, [hints.find_run(source)])  # Of the data of this name.
+  return [*dict.fromkeys((*run, *hints.similar_path(source), *near))][:3]
 
 
 def _names_with_timms(source: str) -> list[str]:

@@ -13,7 +13,7 @@ from vit_jax.data.reading.folders import images_below
 from vit_jax.data.reading.image_files import find_images
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import settings_of_saved
-from vit_jax.inference.reading import make_reader, read_image
+from vit_jax.inference.reading import each_picture, make_reader, read_image
 from vit_jax.runtime.printable import printable_path
 
 _MOST_READ = 100  # Pictures whose pixels are read.
@@ -52,7 +52,8 @@ def digits_advice(
   whose digit is neither as high nor as wide as it, does not look like them.
 
   Args:
-    description, images: As in `overlap_of_answers`.
+    description: As in `overlap_of_answers`.
+    images: Pictures, as `predict` takes them; an iterator is ignored.
     preprocessing: The model's preprocessing.
   """
   data = (description or {}).get("config", {}).get("data", {})
@@ -61,8 +62,10 @@ def digits_advice(
   if data.get("name") != "digits" or any(places) or size is None:
     return ""
   read = make_reader(preprocessing.transform())
-  files = itertools.islice(_files(images), _MOST_READ)
-  arrays = [read_image(file, read) for file in files]
+  # An iterator was used up by its answers.
+  pictures = () if isinstance(images, Iterator) else each_picture(images)
+  some = itertools.islice(pictures, _MOST_READ)
+  arrays = [read_image(picture, read) for picture in some]
   pixels = [each["image"] for each in arrays if not isinstance(each, str)]
   if not pixels:
     return ""

@@ -175,7 +175,7 @@ def hint_for_path(path: str, names: Iterable[str] = ()) -> str:
     return _why_another_kind(path)
   near = [*similar_path(path), *near_names(path, names)]
   if near:
-    return f"did you mean {near[0]}?"
+    return f"did you mean {max(near, key=lambda x: _likeness(x, path))}?"
   folder, name = os.path.split(os.path.expanduser(path).rstrip(os.sep))
   if not folder:
     return ""
@@ -273,6 +273,15 @@ def _inside(folder: str) -> list[str]:
     return [name for name in os.listdir(folder) if not name.startswith(".")]
   except OSError:
     return []
+
+
+def _likeness(path: str, other: str) -> float:
+  """How similar two paths' names without endings are, from 0 to 1."""
+  stem, other_stem = (
+    _plain(os.path.splitext(os.path.basename(x.rstrip(os.sep)))[0])
+    for x in (path, other)
+  )
+  return difflib.SequenceMatcher(None, stem, other_stem).ratio()
 
 
 def _plain(name: str) -> str:

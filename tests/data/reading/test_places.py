@@ -4,6 +4,7 @@ import pytest
 
 from tests.image_files import GOOD
 from vit_jax.data.reading import recognise
+from vit_jax.data.reading.image_folder import ImageFolder
 from vit_jax.data.reading.places import place_of
 
 
@@ -31,3 +32,22 @@ def test_a_path_is_told_by_what_is_there(tmp_path, name, content, key):
   assert (place and place.key) == key
   if key == "dir":
     assert recognise.recognise_path(str(asked)) is None
+
+
+def test_a_run_is_not_taken_for_class_folders(tmp_path):
+  """Advice to fill or remove its folders would cost the checkpoints."""
+  run = tmp_path / "digits"
+  (run / "checkpoints" / "2247").mkdir(parents=True)
+  (run / "tensorboard").mkdir()
+  for opened in (place_of, lambda root: ImageFolder(root, "train", 0.2)):
+    with pytest.raises(ValueError, match=f"--workdir={run} ") as caught:
+      opened(str(run))
+    assert "is the folder of a run, not of images" in str(caught.value)
+    assert "remove" not in str(caught.value)
+
+
+def test_a_class_may_be_called_checkpoints(tmp_path):
+  (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+  (tmp_path / "checkpoints" / "1" / "a.png").write_bytes(GOOD)
+  place = place_of(str(tmp_path))
+  assert place and place.key == "root"

@@ -17,6 +17,7 @@ from vit_jax.data.reading.image_files import ImageFiles, counts_of
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.layouts import Layout
 from vit_jax.data.reading.masks.lookup import files_named_as_masks
+from vit_jax.data.reading.places import refuse_run
 from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.runtime import hints
 from vit_jax.runtime.printable import composed, counted
@@ -82,6 +83,7 @@ class ImageFolder(ImageFiles):
     self.name = text(os.path.basename(os.path.abspath(base)))
     if not os.path.isdir(base):
       raise ValueError(f"data.root={root!r} is not a folder; {_advice(root)}")
+    refuse_run(root)
     find = layouts.find_layout if labels else layouts.find_unlabelled_layout
     layout = find(base)
     evaluation = layout.evaluation(eval_split)

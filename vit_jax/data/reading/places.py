@@ -3,7 +3,9 @@
 import os
 from typing import NamedTuple
 
+from vit_jax.data.reading.folders import images_below, subfolders
 from vit_jax.data.settings import LABEL_FILES
+from vit_jax.runtime.printable import printable_path
 
 
 class Place(NamedTuple):
@@ -32,12 +34,30 @@ class Place(NamedTuple):
 def place_of(path: str) -> Place | None:
   """The kind of place that a path leads to; None if it is none of them.
 
-  Only the ending of a file tells whether it has labels.
+  Only the ending of a file tells whether it has labels. Raises ValueError for
+  the folder of a run.
   """
   if os.path.isfile(os.path.join(path, "dataset_info.json")):
     return Place("dir", "the packed folder")
+  refuse_run(path)
   if os.path.isdir(path):
     return Place("root", "the folder")
   if os.path.isfile(path) and path.lower().endswith(LABEL_FILES):
     return Place("labels_file", "the file of labels")
   return None
+
+
+def refuse_run(path: str) -> None:
+  """Raises ValueError if a folder holds a run's checkpoints."""
+  checkpoints = os.fsencode(os.path.join(path, "checkpoints"))
+  if not os.path.isdir(checkpoints) or any(images_below(checkpoints)):
+    return
+  if not any(name.isdigit() for name in subfolders(checkpoints)):
+    return
+  run = printable_path(os.fsencode(path))
+  raise ValueError(
+    f"{run!r} is the folder of a run, not of images: give the images or the "
+    "configuration that it was trained on. With these, its settings and "
+    f"--workdir={run} (workdir= in Python) its training goes on; --pretrained="
+    f"{run} (pretrained=) starts another run from its weights."
+  )
