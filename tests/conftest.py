@@ -1,6 +1,7 @@
 """Sets up every test: eight CPU devices and checked shapes."""
 
 import contextlib
+import fcntl
 import functools
 import gc
 import importlib
@@ -140,6 +141,39 @@ def interpreted(monkeypatch):
   name = "make_splash_mha_single_device"
   make = functools.partial(getattr(splash_attention, name), interpret=True)
   monkeypatch.setattr(splash_attention, name, make)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory):
+  """Returns a function that makes a folder once for all workers.
+
+  `made_once(name, make)` returns the folder; the first worker that needs it
+  calls `make(folder)`, and the others wait.
+  """
+  root = tmp_path_factory.getbasetemp()
+  if "PYTEST_XDIST_WORKER" in os.environ:
+    root = root.parent
+
+  def made(name, make):
+    folder, finished = root / name, root / f"{name}.finished"
+    with (root / f"{name}.lock").open("w") as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX)
+      if not finished.exists():
+        shutil.rmtree(folder, ignore_errors=True)  # Of a worker that failed.
+        folder.mkdir()
+        make(folder)
+        finished.touch()
+    return folder
+
+  return made
+
+
+@pytest.fixture(scope="session")
+def distributions(made_once):
+  """A folder with the source distribution, and the wheel that is built of it."""
+  from tests import wheels
+
+  return made_once("distributions", wheels.build)
 
 
 @pytest.fixture(scope="session")

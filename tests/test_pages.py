@@ -16,6 +16,7 @@ take a minute or two, without a network, the following is changed:
 - JAX leaves out most optimisations when it compiles.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -49,9 +50,12 @@ TAKES = {
 
 
 @pytest.fixture(scope="session")
-def downloads(tmp_path_factory):
+def downloads(made_once):
   """A cache with the checkpoints that the pages name."""
-  folder = tmp_path_factory.mktemp("cache")
+  return made_once("downloads", add_downloads)
+
+
+def add_downloads(folder):
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("VIT_JAX_CACHE", str(folder))
     for name, num_classes in (("b16_augreg", 7), ("b16_augreg_i1k_224", 1000)):
@@ -64,7 +68,6 @@ def downloads(tmp_path_factory):
       params = tiny.random_params(model, (224, 224), 0)
       tiny.save_google(path, model, params)
   add_repository(folder / "hf" / "hub", "hf_s14_dinov2")
-  return folder
 
 
 def add_repository(hub, name):
@@ -82,9 +85,10 @@ def add_repository(hub, name):
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory):
+def site(made_once, distributions):
   """A folder with the installed wheel."""
-  return wheels.installed(tmp_path_factory.mktemp("wheel"))
+  install = functools.partial(wheels.install, distributions)
+  return made_once("site", install)
 
 
 @pytest.fixture

@@ -29,23 +29,18 @@ def _python(*arguments: str | pathlib.Path, cwd: pathlib.Path) -> None:
   assert done.returncode == 0, done.stdout + done.stderr
 
 
-def built(out: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+def build(out: pathlib.Path) -> None:
   """Builds the source distribution, and the wheel from it, into `out`."""
   _python("-m", "build", "--outdir", out, ROOT, cwd=out)
-  (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
-  return sdist, wheel
 
 
-def installed(out: pathlib.Path) -> pathlib.Path:
-  """A folder for PYTHONPATH with the package and `bin/vit_jax`.
+def install(distributions: pathlib.Path, site: pathlib.Path) -> None:
+  """Makes `site` a folder for PYTHONPATH with the package and `bin/vit_jax`.
 
   What the package needs is taken from this interpreter's environment, whose
   own clone of the package is taken from the path.
   """
-  _, wheel = built(out)
+  (wheel,) = distributions.glob("*.whl")
   quiet = ("-q", "--no-deps", "--no-index")
-  _python(
-    "-m", "pip", "install", *quiet, f"--target={out / 'site'}", wheel, cwd=out
-  )
-  (out / "site" / "sitecustomize.py").write_text(_NO_CLONE)
-  return out / "site"
+  _python("-m", "pip", "install", *quiet, f"--target={site}", wheel, cwd=site)
+  (site / "sitecustomize.py").write_text(_NO_CLONE)
