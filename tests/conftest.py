@@ -170,7 +170,7 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def distributions(made_once):
-  """A folder with the source distribution, and the wheel that is built of it."""
+  """A folder with the source distribution, and the wheel built from it."""
   from tests import wheels
 
   return made_once("distributions", wheels.build)

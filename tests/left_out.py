@@ -5,8 +5,11 @@ alone, as a job of the workflow does. `--left-out=3` runs the slow tests without
 them, but with one tenth of them; ten numbers, 0 to 9, run all.
 """
 
+import itertools
 import pathlib
-import zlib
+from collections.abc import Collection, Sequence
+
+import pytest
 
 LIST = pathlib.Path(__file__).with_suffix(".txt")
 CHOICES = ("only", *map(str, range(10)))
@@ -18,11 +21,22 @@ def names() -> set[str]:
   return {line for line in lines if line and not line.startswith("#")}
 
 
-def is_run(test: str, choice: str, listed: set[str]) -> bool:
-  """Whether the test with this id, perhaps with [parameters], is run."""
-  if test.partition("[")[0] not in listed:
-    return choice != "only"
-  return choice == "only" or zlib.crc32(test.encode()) % 10 == int(choice)
+def are_run(
+  tests: Sequence[str], choice: str, listed: Collection[str]
+) -> list[bool]:
+  """Which tests are run, by their ids, perhaps with [parameters].
+
+  The listed ones are dealt to ten days in turn, so each day has as many rows of
+  a function as any other.
+  """
+  left_out = [test.partition("[")[0] in listed for test in tests]
+  if choice == "only":
+    return left_out
+  numbers = itertools.accumulate(left_out)
+  return [
+    not left or number % 10 == int(choice)
+    for left, number in zip(left_out, numbers, strict=True)
+  ]
 
 
 def pytest_addoption(parser):
@@ -32,12 +46,11 @@ def pytest_addoption(parser):
   parser.addoption("--left-out", choices=CHOICES, help=text)
 
 
+@pytest.hookimpl(trylast=True)  # After `-m slow` has left out the fast ones.
 def pytest_collection_modifyitems(config, items):
   if (choice := config.getoption("--left-out")) is None:
     return
-  listed, kept, dropped = names(), [], []
-  for item in items:
-    run = is_run(item.nodeid, choice, listed)
-    (kept if run else dropped).append(item)
-  config.hook.pytest_deselected(items=dropped)
-  items[:] = kept
+  run = are_run([item.nodeid for item in items], choice, names())
+  dropped = [not each for each in run]
+  config.hook.pytest_deselected(items=[*itertools.compress(items, dropped)])
+  items[:] = itertools.compress(items, run)

@@ -232,7 +232,7 @@ def test_layer_decay_and_muon_are_right_for_both_stacks():
   grads = jax.tree.map(
     lambda x: jnp.array(rng.normal(size=x.shape).astype(np.float32)), params
   )
-  updates, _ = tx.update(grads, tx.init(params), params)
+  updates, _ = jax.jit(tx.update)(grads, tx.init(params), params)
   for stack in ("decoder/block_0", "block_0"):
     kernel = updates
     for key in f"{stack}/mlp/expand/kernel".split("/"):

@@ -32,7 +32,7 @@ def test_pooling_the_last_layer_gives_the_heads_input(pooling):
   pooled = tokens[:, 0] if pooling == "token" else tokens.mean(1)
   np.testing.assert_allclose(y, pooled, rtol=1e-5, atol=1e-6)
   y, head = np.asarray(y), jax.tree.map(np.asarray, params["head"])
-  logits = model.apply({"params": params}, IMAGES)
+  logits = jax.jit(model.apply)({"params": params}, IMAGES)
   np.testing.assert_allclose(
     y @ head["kernel"] + head["bias"], logits, rtol=1e-5, atol=1e-5
   )

@@ -444,5 +444,6 @@ def test_an_objective_with_a_state_reads_the_average_before_the_step():
       model, tx, (*SIZE, 3), wrong.get("ema_decay", 0.9), objective=objective
     )
     step = make_train_step(model, tx, 0.1, **{**options, **wrong})
+    state = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
     with pytest.raises(ValueError, match=why):
-      jax.eval_shape(step, _start(init), _batch())
+      jax.eval_shape(step, state, _batch())
