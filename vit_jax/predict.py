@@ -146,7 +146,7 @@ def predict_files(
   OSError if a file cannot be written.
   """
   # Imported here so that --help answers at once.
-  from vit_jax.data.reading.image_files import find_images, say_missing
+  from vit_jax.data.reading.named_images import find_images, say_missing
   from vit_jax.inference import answers
   from vit_jax.inference.predictor import predict
   from vit_jax.tasks.answers import answers_of
@@ -222,7 +222,7 @@ def mark_files(
   an image, or the checkpoint is no run of segmentation or dense regression, and
   OSError if a file cannot be written.
   """
-  from vit_jax.data.reading.image_files import find_images, say_missing
+  from vit_jax.data.reading.named_images import find_images, say_missing
   from vit_jax.inference.mask_files import write_masks
   from vit_jax.pretrained.load import open_checkpoint
   from vit_jax.runtime.display import Display
@@ -335,7 +335,7 @@ def _track(
   batches: Iterable[Any], files: Any, batch_size: int
 ) -> tuple[Iterable[Any], int]:
   """The batches, with a progress bar, and the number of images."""
-  from vit_jax.data.reading.image_files import find_images
+  from vit_jax.data.reading.named_images import find_images
   from vit_jax.runtime.display import Display
 
   images = sum(1 for _ in find_images(files))

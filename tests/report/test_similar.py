@@ -123,6 +123,17 @@ def test_a_query_finds_its_nearest_but_not_itself(photos, tmp_path, capsys):
   assert "The nearest of 1 query among 7 images" in capsys.readouterr().out
 
 
+def test_a_folder_as_a_query_is_each_of_its_images(photos, tmp_path):
+  folder = str(photos / "test")
+  find_similar(
+    MODEL, [str(photos)], out=str(tmp_path / "found"), query=[folder]
+  )
+  rows = table(tmp_path / "found")
+  names = ("red.png", "scene.jpg", "small.png")
+  files = [os.path.join(folder, name) for name in names]
+  assert [*dict.fromkeys(row["query"] for row in rows)] == files
+
+
 def test_an_image_that_cannot_be_read_is_left_out_by_name(
   photos, tmp_path, capsys
 ):
@@ -166,11 +177,21 @@ def test_vectors_are_kept_if_the_run_is_stopped(photos, tmp_path, monkeypatch):
       {"query": ["nowhere.jpg"]},
       "--query=nowhere.jpg: ",
     ),
+    (
+      lambda root: [
+        Image.new("RGB", (9, 9), (k, 0, 0)).save(root / f"{k}.png")
+        for k in (9, 99)
+      ],
+      {"query": [os.curdir]},
+      "--query=.: the folder holds no images",
+    ),
   ],
 )
-def test_bad_input_is_one_line(tmp_path, make, options, message):
+def test_bad_input_is_one_line(tmp_path, monkeypatch, make, options, message):
   root = tmp_path / "photos"
   root.mkdir()
+  (tmp_path / "empty").mkdir()
+  monkeypatch.chdir(tmp_path / "empty")
   make(root)
   with pytest.raises(ValueError, match=message) as error:
     find_similar(MODEL, [str(root)], out=str(tmp_path / "found"), **options)

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tests.data.reading.layouts import write
-from vit_jax.data.reading.image_files import find_images
+from vit_jax.data.reading.named_images import find_images
 from vit_jax.report.similar_splits import splits_of
 
 

@@ -15,7 +15,7 @@ from vit_jax.data.decoding.picture import Picture, as_file, is_picture
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.folders import EXTENSIONS
-from vit_jax.data.reading.image_files import find_images
+from vit_jax.data.reading.named_images import find_images, say_left_out
 from vit_jax.runtime.printable import printable_path
 from vit_jax.training.sharding import start_ahead
 
@@ -60,6 +60,7 @@ def _images_of(picture: Picture) -> Iterable[Picture]:
   """The images that a path stands for, or else the picture itself."""
   if not isinstance(picture, str | os.PathLike):
     return [picture]
+  say_left_out(picture)
   return [*find_images(picture)] or [picture]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.image_files import find_images, say_missing
+from vit_jax.data.reading.named_images import find_images, say_missing
 from vit_jax.inference.reading import (
   Pictures,
   decode_ahead,

@@ -10,7 +10,7 @@ import numpy as np
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.folders import images_below
-from vit_jax.data.reading.image_files import find_images
+from vit_jax.data.reading.named_images import find_images
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import settings_of_saved
 from vit_jax.inference.reading import each_picture, make_reader, read_image

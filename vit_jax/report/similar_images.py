@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from vit_jax.data.reading.image_files import find_images, say_missing
+from vit_jax.data.reading.named_images import find_images, say_missing
 from vit_jax.inference import nearest
 from vit_jax.inference.kept_vectors import (
   KeptVectors,
@@ -61,6 +61,7 @@ def find_similar(
   loaded = open_checkpoint(checkpoint, hold=Loaded.read_params, **overrides)
   for note in loaded.notes:
     say(note)
+  query = _each_query(query)
   query_vectors = _query_vectors(loaded, query) if query else None
   computed = _vectors_of(loaded, files, folder, batch_size, display)
   files = computed.files
@@ -182,6 +183,20 @@ def _predictions(loaded: Loaded, files: Sequence[str], batch_size: int) -> Any:
     batch_size=batch_size,
     features=True,
   )
+
+
+def _each_query(query: Sequence[str]) -> list[str]:
+  """The files and texts that queries stand for; a folder is all its images.
+
+  Raises ValueError for a folder without images.
+  """
+  each: list[str] = []
+  for name in query:
+    files = [] if is_text(name) else [*find_images(name)]
+    if not files and os.path.isdir(os.path.expanduser(name)):
+      raise ValueError(f"--query={name}: the folder holds no images.")
+    each += files or [name]
+  return each
 
 
 def _query_vectors(

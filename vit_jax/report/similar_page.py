@@ -19,6 +19,7 @@ from vit_jax.report.page import template_of
 from vit_jax.report.pictures import Picture, photograph
 from vit_jax.report.similar_results import TABLE, Answers, Similar
 from vit_jax.runtime.files import read_regular
+from vit_jax.runtime.printable import counted
 
 _SIDE = 192  # Pixels of the longer side of an image.
 _IN_SHEET = 12  # Images of a group, of a cluster or of a query's nearest.
@@ -145,7 +146,7 @@ def _clusters(result: Similar, spec: ImageSpec) -> Section:
     captions = (
       (row, f"{result.names[row]}, {typical[row]:.3f}") for row in rows
     )
-    title = f"Cluster {number + 1}: {len(rows):,} images"
+    title = f"Cluster {number + 1}: {counted(len(rows), 'image')}"
     sheets.append(_sheet(title, result.files, captions, len(rows), spec))
   text = (
     "By k-means. The images nearest to a cluster's mean come first, with their "

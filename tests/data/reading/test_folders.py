@@ -9,8 +9,8 @@ import pytest
 from tests.image_files import GOOD
 from vit_jax import data
 from vit_jax.data.reading import folders
-from vit_jax.data.reading.image_files import find_images
 from vit_jax.data.reading.image_folder import ImageFolder
+from vit_jax.data.reading.named_images import find_images
 from vit_jax.data.reading.sources import open_splits
 
 

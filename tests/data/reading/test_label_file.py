@@ -12,7 +12,7 @@ import pytest
 
 from tests.data.pictures import png
 from vit_jax.data.batching.batches import EvalBatches, TrainBatches
-from vit_jax.data.reading.image_files import find_images
+from vit_jax.data.reading.named_images import find_images
 from vit_jax.data.reading.sources import open_source, open_splits
 from vit_jax.data.transforming.transforms import (
   make_eval_transform,

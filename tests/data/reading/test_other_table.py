@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import png
-from vit_jax.data.reading.image_files import find_images
 from vit_jax.data.reading.labels import SINGLE
+from vit_jax.data.reading.named_images import find_images
 from vit_jax.data.reading.other_table import open_whole, root_with_images
 from vit_jax.data.reading.several import SEVERAL
 from vit_jax.data.reading.targets import NUMBERS

@@ -304,6 +304,18 @@ def can_be_read(root: bytes, found: Folders, kind: PairedFiles = MASKS) -> bool:
   return _first_error(root, kind) == ""
 
 
+def masks_beside_images(root: bytes) -> list[bytes]:
+  """The folders of masks, or of numbers, if `root` holds images with these.
+
+  They are known as `can_be_read` knows them. Their pictures are not images.
+  """
+  for kind in (MASKS, NUMBERS):
+    if _first_error(root, kind) == "":
+      places, _ = find_places(root, kind=kind)
+      return [place.masks for place in places.values()]
+  return []
+
+
 def _first_error(root: bytes, kind: PairedFiles = MASKS) -> str | None:
   """Looks up the masks of some images, and returns the first error.
 

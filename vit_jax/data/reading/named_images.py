@@ -1,0 +1,143 @@
+"""Finds image files by names, folders and patterns, without labels."""
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+
+from vit_jax.data.reading.folders import EXTENSIONS, HEIF, images_below
+from vit_jax.data.reading.lookup import Lookup, folders_of_all
+from vit_jax.data.reading.masks.names import masks_beside_images
+from vit_jax.data.settings import TABLES, DataSettings
+from vit_jax.runtime import hints
+from vit_jax.runtime.printable import counted, say
+from vit_jax.runtime.printable import printable_path as text
+
+# HEIC files are found without their library too: reading one says what to
+# install.
+_ENDINGS = tuple(dict.fromkeys((*EXTENSIONS, *HEIF)))
+
+Path = str | os.PathLike[str]
+
+
+def find_images(names: Path | Iterable[Path]) -> Iterator[str]:
+  """Yields the image files that names stand for, in the order of the names.
+
+  `names` are several names, or a single one. A name is that of a file with any
+  extension; of a file of labels, such as a CSV file, for the images that it
+  names; of a folder, which is searched at any depth for images of all kinds
+  that are read; or a pattern such as "photos/**/*.jpg" that matches such files
+  and folders. Hidden files have to be named in full. Of a folder of images and
+  masks, the masks are left out, as `say_left_out` says.
+  """
+  for name in _as_paths(names):
+    yield from _files_of(os.path.expanduser(name))
+
+
+def say_missing(names: Path | Iterable[Path]) -> bool:
+  """Prints a line for each name that stands for no image.
+
+  It prints what is left out as well. Returns whether there was such a name.
+  Raises ValueError, with the first line, if no name stands for an image.
+  """
+  paths = [*_as_paths(names)]
+  say_left_out(paths)
+  empty = [path for path in paths if next(find_images([path]), None) is None]
+  lines = [_missing_line(name) for name in empty]
+  if lines and len(lines) == len(paths):
+    raise ValueError(lines[0])
+  for line in lines:
+    say(line)
+  return bool(lines)
+
+
+def say_left_out(names: Path | Iterable[Path]) -> None:
+  """Prints a line for each folder of masks that `find_images` leaves out."""
+  for name in map(os.path.expanduser, _as_paths(names)):
+    if os.path.isdir(name):
+      for masks in masks_beside_images(os.fsencode(name)):
+        say(
+          f"{text(masks)} belongs to the images beside it, and is left out; "
+          "name it to read its pictures as images."
+        )
+
+
+def _missing_line(name: str) -> str:
+  """The message for a name that stands for no image."""
+  if os.path.isdir(os.path.expanduser(name)):
+    endings = os.fsdecode(b", ".join(EXTENSIONS))
+    return f"folder {name!r} holds no images ({endings})."
+  hint = "" if glob.has_magic(name) else hints.hint_for_path(name)
+  hint = hint or "give files, folders or quoted patterns."
+  if name.isidentifier():  # As "digits", which has no files.
+    hint += (
+      " If it is the data set of a run, `vit_jax evaluate RUN --per_class` "
+      "tells what the run answers."
+    )
+  return f"{name!r} matches no image: {hint}"
+
+
+def _as_paths(names: Path | Iterable[Path]) -> Iterator[str]:
+  """Yields each name as text; `names` may be a single name."""
+  if isinstance(names, str | os.PathLike):
+    names = [names]
+  for name in names:
+    yield os.fspath(name)
+
+
+def _files_of_table(path: str) -> Iterator[str]:
+  """The paths of the files that a file of labels names relative to its folder.
+
+  Raises ValueError if it names images and none of them is there.
+  """
+  from vit_jax.data.reading.label_rows import image_names
+
+  root = os.path.dirname(path)
+  names = [*image_names(path, DataSettings(labels_file=path))]
+  holding = folders_of_all(root, [*map(os.fsencode, names)])
+  if len(holding) == 1:  # As in training.
+    root = os.path.join(root, os.fsdecode(holding[0]))
+  lookup = Lookup(os.fsencode(root or "."))
+  places = [lookup.find(os.fsencode(name)) for name in names]
+  first = os.path.join(root, names[0]) if names else root
+  if not any(places) and not os.path.exists(first):
+    raise ValueError(
+      f"{path} names {counted(len(names), 'image')}, such as {names[0]!r}, and "
+      f"none of them is in {root or '.'}: move the file to the folder from "
+      "which it names them."
+    )
+  for name, place in zip(names, places, strict=True):
+    yield os.path.join(root, name if place is None else os.fsdecode(place))
+
+
+def _files_of(path: str) -> Iterator[str]:
+  """Yields the image files that one name stands for; see `find_images`."""
+  if os.path.isdir(path):
+    yield from _files_below(path)
+  elif os.path.isfile(path) and path.lower().endswith(TABLES):
+    yield from _files_of_table(path)
+  elif os.path.exists(path):  # Even if the name could be read as a pattern.
+    yield path
+  else:
+    searched = None
+    matches = [m.split(os.sep) for m in glob.glob(path, recursive=True)]
+    # Sorted by parts, a folder comes right before its content.
+    for match in map(os.sep.join, sorted(matches)):
+      if searched is not None and match.startswith(searched):
+        continue
+      name = os.fsencode(match).lower()
+      if os.path.isdir(match):
+        searched = os.path.join(match, "")
+        yield from _files_below(match)
+      elif name.endswith(_ENDINGS) and os.path.isfile(match):
+        yield match
+
+
+def _files_below(folder: str) -> Iterator[str]:
+  root = os.fsencode(folder)
+  masks = tuple(
+    os.path.join(os.path.relpath(path, root), b"")
+    for path in masks_beside_images(root)
+  )
+  for path in images_below(root, endings=_ENDINGS):
+    if not path.startswith(masks):
+      yield os.path.join(folder, os.fsdecode(path))
