@@ -155,3 +155,15 @@ def test_a_note_carries_no_escape_sequences(capsys):
   display.note("cats\x1b[2J é\ndogs\x07")
   assert capsys.readouterr().out == "cats\\x1b[2J é\ndogs\\x07\n"
   assert copied == ["cats\\x1b[2J é\ndogs\\x07"]
+
+
+@pytest.mark.parametrize(
+  "images_per_second, shown",
+  [(0.272, "  0.27 images/s"), (9.37, "  9.4 images/s"), (9.98, "  10 images")],
+)
+def test_few_images_a_second_are_not_none(capsys, images_per_second, shown):
+  display = Display()
+  follow(display)
+  row = METRICS | {"train/images_per_second": images_per_second}
+  display.report(2, row)
+  assert shown in capsys.readouterr().out

@@ -150,6 +150,16 @@ def test_a_repeated_command_of_a_complete_run_loses_nothing(now):
   assert {k: v for k, v in spent.items() if v} == {"steps": 18, "data": 2}
 
 
+@pytest.mark.parametrize("now", [None, {"time": {"evaluating": 9.0}}])
+def test_a_start_that_only_measures_does_not_hide_the_training(now):
+  """The run was stopped at its last step, and evaluated by the next start."""
+  rows = [_row(5, steps=10, data=1), _row(9, steps=18, data=2)]
+  rows.append({"step": 9, "time": {"steps": 0.1, "evaluating": 8.0}})
+  spent = time_spent(rows, [_start(0, 0), _start(9, 3000)], now)
+  assert spent is not None
+  assert {k: v for k, v in spent.items() if v} == {"steps": 18, "data": 2}
+
+
 def test_what_a_killed_start_left_behind_is_not_lost():
   """Starts at 0, 30 (from step 5), 50 (again), 60 and 100 s (from step 3).
 

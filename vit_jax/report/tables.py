@@ -12,7 +12,7 @@ import numpy as np
 
 from vit_jax.report.dataset import Sizes
 from vit_jax.report.measure import Measured, RunFacts, defaults
-from vit_jax.runtime.display import Split, clock
+from vit_jax.runtime.display import Split, clock, speed
 from vit_jax.runtime.meter import shares, time_spent
 
 _ABSENT = "–"
@@ -23,13 +23,13 @@ class Column(NamedTuple):
 
   Attributes:
     title: Its heading.
-    form: The format of its numbers.
+    form: The format of its numbers, or a function that writes one.
     choose: `max` or `min`, the function that chooses the best; None if there is
       no better or worse.
   """
 
   title: str
-  form: str
+  form: str | Callable[[float], str]
   choose: Callable | None = None
 
 
@@ -108,7 +108,7 @@ def _results(run: RunFacts) -> dict[Column, Any]:
     Column("best step", "{:,}"): best_step,
     Column("loss", "{:z.4f}", min): values.get("loss"),
     Column("parameters", "{:,}"): num_parameters,
-    Column("images/s (median)", "{:,.0f}"): rate,
+    Column("images/s (median)", speed): rate,
   }
 
 
@@ -232,9 +232,11 @@ def sizes(measured: Measured) -> Table | None:
   return Table("Photographs, in pixels", columns, rows, range(1, 7))
 
 
-def _text(value: Any, form: str) -> str:
+def _text(value: Any, form: str | Callable[[float], str]) -> str:
   """A number as text, or a dash in place of None and NaN."""
-  return form.format(value) if _is_number(value) else _ABSENT
+  if not _is_number(value):
+    return _ABSENT
+  return form.format(value) if isinstance(form, str) else form(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -226,7 +226,7 @@ class Display:
     text = f"loss {values['loss']:z.4f}{self._first_of(metrics, Split.TRAIN)}"
     text += f"  lr {values['learning_rate']:.2e}"
     if "images_per_second" in values:
-      text += f"  {values['images_per_second']:,.0f} images/s"
+      text += f"  {speed(values['images_per_second'])} images/s"
     if images := values["skipped_images"]:
       text += f"  {images} unreadable images replaced"
     if steps := values["skipped_steps"]:
@@ -385,3 +385,14 @@ def clock(seconds: float) -> str:
   hours, minutes = divmod(minutes, 60)
   start = f"{hours}:{minutes:02}" if hours else f"{minutes}"
   return f"{start}:{seconds:02}"
+
+
+def speed(images_per_second: float) -> str:
+  """Formats images per second, with two digits if they are few.
+
+  >>> from vit_jax.runtime.display import speed
+  >>> speed(1234.5), speed(9.37), speed(0.272)
+  ('1,234', '9.4', '0.27')
+  """
+  form = ",.0f" if images_per_second >= 10 else ".2g"
+  return format(images_per_second, form)

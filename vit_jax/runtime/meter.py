@@ -158,9 +158,9 @@ def time_spent(
 
   Time between the last row of one start and the next start counts as lost,
   whether the run was stopped or failed. If another command began the run anew
-  before it had saved anything, that is its first start. A last start after
-  which no row was written took no step, as when a run is complete, and does not
-  count. The result is None if a version that did not measure began the run.
+  before it had saved anything, that is its first start. A last start that took
+  no step, as when a run is complete, does not count, even if it wrote a row.
+  The result is None if a version that did not measure began the run.
 
   Args:
     rows: The rows of `metrics.jsonl`.
@@ -180,8 +180,12 @@ def time_spent(
   last: dict[int, dict[str, float]] = {}  # By number of the start.
   for row in filter(_seconds_of, rows):
     before = [i for i, s in enumerate(starts) if s["step"] < row["step"]]
-    if before:
-      last[before[-1]] = _seconds_of(row)
+    if not before:
+      continue
+    seconds, earlier = _seconds_of(row), last.get(before[-1], {})
+    # The seconds in steps fall in a row that a later start wrote at this step.
+    if seconds.get("steps", 0.0) >= earlier.get("steps", 0.0):
+      last[before[-1]] = seconds
   newest = len(starts) - 1
   if now is not None:
     last[newest] = _seconds_of(now)
