@@ -163,6 +163,21 @@ def test_a_model_without_classes_names_what_gives_it_some(loaded, photos):
     bare.predict(photos[0])
 
 
+def test_a_model_of_masks_names_the_command_that_writes_them(
+  loaded, photos, monkeypatch
+):
+  bare = dataclasses.replace(
+    loaded, model=loaded.model.clone(num_classes=0), held=None
+  )
+  task = choose.task_class("segmentation")()
+  monkeypatch.setattr(type(bare), "task", task)
+  said = "task segmentation, .* `vit_jax predict .* with --masks=FOLDER to wri"
+  with pytest.raises(ValueError, match=said):
+    bare.predict(photos[0])
+  with pytest.raises(AttributeError, match="`vit_jax predict RUN IMAGES --mas"):
+    bare.masks  # noqa: B018
+
+
 @pytest.fixture
 def classes(tmp_path):
   """A folder of two class folders, and its files and their labels."""

@@ -21,8 +21,8 @@ def test_tasks_without_labels_say_what_their_features_are_for(name):
     assert not advice and "curves" in cls.reported
     return
   assert issubclass(cls, UnlabelledTask) and cls.reported == "curves"
-  assert "vit_jax similar runs/x 'my cats' (" in advice
-  assert "vit_jax predict runs/x 'my cats' --features=features.npz (" in advice
+  assert "vit_jax similar runs/x 'my cats' --out=found_x (" in advice
+  assert "predict runs/x 'my cats' --features=features_x.npz (" in advice
   assert "vit_jax fewshot runs/x CLASSES measures" in advice
   assert "vit_jax train CLASSES --pretrained runs/x fine-tunes" in advice
 
@@ -31,6 +31,8 @@ def test_the_best_checkpoint_is_meant_and_a_probe_has_measured():
   task = choose.task_class("masked")()
   lines = task.advice("runs/a b", None, KNN, best=True)
   run = shlex.quote("runs/a b")
-  assert f"vit_jax similar {run} my_photos --best (" in lines[0]
+  assert (
+    f"vit_jax similar {run} my_photos --best '--out=found_a b' (" in lines[0]
+  )
   assert "fewshot" not in lines[1]
   assert f"vit_jax train CLASSES --pretrained {run} fine-tunes it." in lines[1]

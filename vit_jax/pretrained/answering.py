@@ -126,6 +126,13 @@ class Answering(Opened):
     """
     head = None if texts is None else self._text_head(texts)
     if not self.model.num_classes and head is None:
+      if self.task.labels.reader:  # Its answers are pictures.
+        raise ValueError(
+          f"{self.origin.source} was trained on the task {self.task.name}, "
+          "whose answers a shell gives: `vit_jax predict "
+          f"{self.origin.source} IMAGES` with {self.task.asked_by}; "
+          "loaded.features(images) gives the features of images."
+        )
       raise ValueError(
         f"{self.origin.source} has no classes to choose from: run = "
         'loaded.fit("my_photos") trains a head for the classes of a folder, '

@@ -355,8 +355,9 @@ def _with_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
     if data.labels_file:
       instead = "by a file of labels such as its own, in place of the folder"
     raise ValueError(
-      "a folder of its own is for a run on class folders, and this one is of "
-      f"the task {task.name}: evaluate it on {folder} {instead}."
+      "a folder of its own is for a run on folders of classes, or of images "
+      f"with masks or numbers of pixels, and this one is of the task "
+      f"{task.name}: evaluate it on {folder} {instead}."
     )
   root = os.path.expanduser(folder)
   if not os.path.isdir(root) and folder == data.name:

@@ -195,7 +195,7 @@ def without_labels(data: str, weights: str = WEIGHTS) -> str:
 
   >>> from vit_jax.runtime.hints import without_labels
   >>> without_labels("photos").split(": ")[1].split(" (")[0]
-  'vit_jax similar hf_s14_dinov2 photos'
+  'vit_jax similar hf_s14_dinov2 photos --out=found_hf_s14_dinov2'
   """
   return (
     f"Without labels there are: {uses_of_features(data, weights)}, and "
@@ -206,16 +206,19 @@ def without_labels(data: str, weights: str = WEIGHTS) -> str:
 def uses_of_features(data: str, encoder: str, *options: str) -> str:
   """The commands on the features of images, which need no labels.
 
+  What they write is named after the encoder, since two are often compared.
+
   >>> from vit_jax.runtime.hints import uses_of_features
   >>> uses_of_features("photos", "runs/mine").split(" (")[0]
-  'vit_jax similar runs/mine photos'
+  'vit_jax similar runs/mine photos --out=found_mine'
   """
   words = [encoder, data, *options]
-  features = [*words, "--features=features.npz"]
+  name = os.path.basename(encoder.rstrip("/"))
+  similar = ["vit_jax", "similar", *words, f"--out=found_{name}"]
+  features = ["vit_jax", "predict", *words, f"--features=features_{name}.npz"]
   return (
-    f"{shlex.join(['vit_jax', 'similar', *words])} (near-duplicates and groups "
-    f"of like images), {shlex.join(['vit_jax', 'predict', *features])} (a "
-    "vector of each image)"
+    f"{shlex.join(similar)} (near-duplicates and groups of like images), "
+    f"{shlex.join(features)} (a vector of each image)"
   )
 
 
