@@ -36,6 +36,11 @@ def rngs(count: int) -> list[np.random.Generator]:
   return [np.random.default_rng(i) for i in range(count)]
 
 
+def refuse(*_, **__):
+  """Stands in for a decoder that cannot decode a file."""
+  raise ValueError
+
+
 def scene(height: int, width: int, seed: int = 0) -> np.ndarray:
   """Waves of all lengths, as photographs have them, and a few sharp edges."""
   rng = np.random.default_rng(seed)

@@ -1,5 +1,6 @@
 """Masks of image files: their names, and the memory they take."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -137,6 +138,9 @@ def test_a_large_image_takes_few_times_its_pixels():
 class _Model:
   stride = 16
 
+  def apply(self, variables, x):
+    return jnp.zeros((len(x), 14, 14, 5))
+
 
 @pytest.mark.parametrize(
   ("shape", "most", "message"),
@@ -156,11 +160,6 @@ class _Model:
 def test_an_image_too_long_for_windows_is_refused(
   monkeypatch, shape, most, message
 ):
-  def make_logits(model, preprocessing):
-    del model, preprocessing
-    return lambda _, x: np.zeros((len(x), 14, 14, 5), np.float32)
-
-  monkeypatch.setattr(marking, "make_logits", make_logits)
   if most:
     monkeypatch.setattr(marking, "MOST_LOGITS", most)
   mark = marking.make_mark(_Model(), Preprocessing((224, 224)), 224)

@@ -102,18 +102,6 @@ def test_a_resnet_is_refused():
     check_expressible(dataclasses.replace(loaded, model=model), "hf")
 
 
-def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
-  from vit_jax.pretrained import save
-
-  def fail(*_):
-    raise OSError("disk full")
-
-  monkeypatch.setattr(save, "sidecar_files", fail)
-  with pytest.raises(OSError, match="disk full"):
-    published.converted("google_vit.npz", "hf", tmp_path / "out")
-  assert not [*tmp_path.iterdir()]
-
-
 def test_the_hugging_face_configuration_is_the_publishers(tmp_path):
   """All keys that both files have hold the same values."""
   folder = published.converted("hf_vit", "hf", tmp_path / "out")

@@ -259,17 +259,20 @@ def test_a_taught_run_resumes_exactly_and_saves_no_teacher(
 
 
 def _open_teacher(
-  monkeypatch,
+  folder,
   names=("a", "b"),
   num_classes=2,
   loss="softmax",
   mean=None,
   form="hinton",
 ):
-  loaded, _ = tiny.random_model()
-  monkeypatch.setattr(extras, "open_checkpoint", lambda source: loaded)
+  loaded, params = tiny.random_model()
+  own = dict(mean=loaded.origin.mean, std=loaded.origin.std)
+  tiny.save_run(
+    folder, loaded.model, tiny.nested(params), (16, 24), "ab", **own
+  )
   config = base_config()
-  config.distill.update(teacher="its_run", form=form)
+  config.distill.update(teacher=str(folder), form=form)
   config.loss.kind = loss
   config.normalization.mean = mean
   student = ResNet(num_classes=num_classes, layers=(1,))
@@ -281,8 +284,8 @@ def _open_teacher(
   return teacher
 
 
-def test_a_teacher_that_fits_is_opened(monkeypatch):
-  assert _open_teacher(monkeypatch).class_names == ("a", "b")
+def test_a_teacher_that_fits_is_opened(tmp_path):
+  assert _open_teacher(tmp_path).class_names == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -295,9 +298,9 @@ def test_a_teacher_that_fits_is_opened(monkeypatch):
     (dict(mean=(0.5,)), "images of 3 channel.s., and the student of 1: they"),
   ],
 )
-def test_a_teacher_of_something_else_is_refused(monkeypatch, options, message):
+def test_a_teacher_of_something_else_is_refused(tmp_path, options, message):
   with pytest.raises(ValueError, match=message):
-    _open_teacher(monkeypatch, **options)
+    _open_teacher(tmp_path, **options)
 
 
 @pytest.mark.slow

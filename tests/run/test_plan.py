@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.server import serving
 from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import attention, gpu, partitioning
 from vit_jax.models.vit import Vit
-from vit_jax.pretrained import load
 from vit_jax.run import build, loop
 from vit_jax.run.plan import make_plan, plan_of_shapes
 from vit_jax.run.settings import read
@@ -96,18 +96,14 @@ def test_a_batch_that_may_is_lowered_to_the_data(config, capsys, changes, size):
     (dict(loader=dict(on_unreadable="x")), "on_unreadable='x' is unknown"),
   ],
 )
-def test_nothing_is_downloaded_for_what_is_refused(
-  config, monkeypatch, changes, message
-):
-  def download(*_, **__):
-    raise AssertionError("it was downloaded first")
-
-  monkeypatch.setattr(load, "open_checkpoint", download)
+def test_nothing_is_downloaded_for_what_is_refused(config, changes, message):
   config.model = base_config().model
-  config.pretrained = "b16_augreg_i1k_384"
   config.update(changes)
-  with pytest.raises(ValueError, match=message):
-    plan(config)
+  with serving() as site:
+    config.pretrained = f"{site.root}/b16.npz"
+    with pytest.raises(ValueError, match=message):
+      plan(config)
+  assert not site.requests
 
 
 @pytest.mark.parametrize(

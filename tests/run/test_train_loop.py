@@ -1,6 +1,8 @@
 """What is due at a step, and when a run stops early."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from tests import runs
 from vit_jax.run import loop, train_loop
 from vit_jax.run.evaluation import RunEvaluation
 from vit_jax.run.settings import read
-from vit_jax.runtime.stops import Interrupted, StopSignal
+from vit_jax.runtime.stops import Interrupted
 from vit_jax.tasks.scores import FoldScore
 from vit_jax.workdir.checkpoint import Checkpoints
 
@@ -85,13 +87,15 @@ def test_a_run_that_goes_on_keeps_the_folds_of_its_first_head(
   assert "by five folds of the 1,438 training" in capsys.readouterr().out
 
 
-def test_a_stop_writes_the_steps_since_the_last_row(
-  data_dir, tmp_path, monkeypatch
-):
+def test_a_stop_writes_the_steps_since_the_last_row(data_dir, tmp_path):
   config = runs.config(data_dir, digest_every=1)
-  monkeypatch.setattr(StopSignal, "reached", lambda _, step: step == 5)
+
+  def stop(step, *_):
+    if step == 5:
+      os.kill(os.getpid(), signal.SIGTERM)
+
   with pytest.raises(Interrupted, match="step 5 is saved"):
-    loop.train(read(config), str(tmp_path))
+    loop.train(read(config), str(tmp_path), on_step=[stop])
   digests = (tmp_path / "digests.jsonl").read_text().splitlines()
   losses = {row["step"]: row["loss"] for row in map(json.loads, digests)}
   rows = runs.rows(tmp_path)

@@ -1,5 +1,7 @@
 """Which folders are splits, classes, or neither, in archives as people have."""
 
+import os
+
 import pytest
 
 from tests.data.reading.layouts import classes, write
@@ -409,14 +411,16 @@ def test_the_workdir_may_lie_beside_the_splits(tmp_path):
 def test_large_folders_are_not_looked_through(tmp_path, monkeypatch):
   files = classes("", [f"c{k:03}" for k in range(90)], 1)
   root = write(tmp_path, files)
-  peeked = []
-  original = folders.peek
-  monkeypatch.setattr(
-    "vit_jax.data.reading.class_folders.peek",
-    lambda folder: peeked.append(folder) or original(folder),
-  )
-  assert find_layout(root.encode()).train == root.encode()
-  assert len(peeked) == 64
+  listed, scandir = set(), os.scandir
+
+  def noted(path):
+    listed.add(path)
+    return scandir(path)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(os, "scandir", noted)
+    assert find_layout(root.encode()).train == root.encode()
+  assert len(listed - {root.encode()}) == 64
   monkeypatch.setattr(folders, "LOOKED_AT", 3)
   assert folders.holds_images(root.encode())
   assert find_unlabelled_layout(root.encode()).ignored == {}

@@ -6,11 +6,11 @@ import pickle
 
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image
 
-from tests.data.pictures import coordinates, encode, noise, png, rngs
+from tests.data.pictures import coordinates, encode, noise, png, refuse, rngs
 from vit_jax.data import ImageSpec, make_eval_transform, make_train_transform
-from vit_jax.data.decoding import decode
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforming import augment
@@ -65,7 +65,7 @@ def test_a_jpeg_that_has_to_go_to_another_decoder_is_cropped_alike(monkeypatch):
   Image.fromarray(noise(60, 70)).save(file, "JPEG", quality=95)
   transform = make_train_transform(32, TrainTransformSettings(min_area=0.5))
   expected = transform(file.getvalue(), np.random.default_rng(0))
-  monkeypatch.setattr(decode, "decode_jpeg", lambda *_, **__: None)
+  monkeypatch.setattr(simplejpeg, "decode_jpeg", refuse)
   found = transform(file.getvalue(), np.random.default_rng(0))
   assert found.shape == expected.shape == (32, 32, 3)
 
@@ -175,16 +175,14 @@ def test_bicubic_crops_are_resized_by_pillow():
 
 
 @pytest.mark.parametrize("resizer", ["bicubic", "big_vision"])
-def test_exact_resizers_take_a_box_of_the_whole_jpeg(resizer, monkeypatch):
+def test_exact_resizers_take_a_box_of_the_whole_jpeg(resizer):
   """Not of one that is decoded at a reduced size, and with chroma as there."""
-  monkeypatch.setattr(
-    augment, "inception_box", lambda *_, **__: (24, 8, 96, 80)
-  )
   file = encode(Image.fromarray(noise(160, 120)), "JPEG", subsampling=2)
-  own = TrainTransformSettings(flip=False, resizer=resizer)
-  result = make_train_transform(16, own)(file, np.random.default_rng(0))
+  own = TrainTransformSettings(min_area=0.3, flip=False, resizer=resizer)
+  result = make_train_transform(16, own)(file, *rngs(1))
   fast = ImageSpec(fast_dct=resizer == "big_vision")
-  box = decode_image(file, fast)[24:120, 8:88]
+  top, left, h, w = augment.inception_box(160, 120, 0.3, *rngs(1))
+  box = decode_image(file, fast)[top : top + h, left : left + w]
   same = make_train_transform(16, dataclasses.replace(own, crop="resize"))
   expected = same(png(box), np.random.default_rng(0))
   np.testing.assert_array_equal(result, expected)
