@@ -196,6 +196,29 @@ def test_onnx_has_one_type_and_no_platforms(tmp_path):
     export_checkpoint("run", str(tmp_path / "a.onnx"), platforms=["cpu"])
 
 
+@pytest.mark.parametrize(
+  "name, options, said",
+  [
+    ("a", {"to": "pytorch"}, "to='pytorch' is no format .* convert SOURCE"),
+    (
+      "a.onnx",
+      {"to": "ONNX"},
+      "to='ONNX' is no format of .* stablehlo and onn",
+    ),
+    ("a.pt", {}, r"^\.pt is no format of a program, .* out_dir --to hf` "),
+    (
+      "a",
+      {"tower": "texts"},
+      "tower='texts' is unknown; choose one of image, ",
+    ),
+  ],
+)
+def test_what_is_no_program_is_not_exported(tmp_path, name, options, said):
+  with pytest.raises(ValueError, match=said):
+    export_checkpoint("run", str(tmp_path / name), **options)
+  assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.slow
 def test_bfloat16_halves_the_file_and_rounds_the_parameters():
   wide, narrow = (

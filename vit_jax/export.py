@@ -15,6 +15,7 @@ a model of images and text, from the ids of tokens, int32 (b, T), to embeddings
 
 import dataclasses
 import json
+import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from absl import flags
 
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
 from vit_jax.runtime import command
+from vit_jax.runtime.checks import checked
 from vit_jax.runtime.printable import say
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 TOWERS = ("image", "text")
 TARGETS = {"stablehlo": (".stablehlo",), "onnx": (".onnx",)}
+_WEIGHTS = (".pt", ".pth", ".safetensors", ".npz")
 _PLAIN = ".jaxexport"  # Our pages use it, though no format is named after it.
 _RUN = """\
 import jax
@@ -104,6 +107,7 @@ def export_checkpoint(
   from vit_jax.runtime.files import replacing
 
   exporter.check_platforms(platforms)
+  checked("tower", str, tower, choices=TOWERS)
   out, to = _output_file(path, to)
   if to == "onnx" and ((*platforms,) != PLATFORMS or param_dtype != DTYPES[0]):
     raise ValueError(
@@ -149,10 +153,19 @@ def export_checkpoint(
 def _output_file(path: str, to: str | None) -> tuple[pathlib.Path, str]:
   """The file to write and its format; a line says so if none was named.
 
-  Raises ValueError as `runtime.files.output_file` does.
+  Raises ValueError as `runtime.files.output_file` does, and for the format of
+  another library.
   """
   from vit_jax.runtime.files import output_file
 
+  ending = os.path.splitext(path)[1].lower()
+  if to not in (None, *TARGETS) or ending in _WEIGHTS:
+    asked = ending if to is None else f"to={to!r}"
+    raise ValueError(
+      f"{asked} is no format of a program, which are {' and '.join(TARGETS)}; "
+      "for PyTorch's libraries, there is `vit_jax convert SOURCE out_dir --to "
+      "hf` (or timm, or torchvision)."
+    )
   out, target = output_file(path, TARGETS, to)
   endings = [ending for each in TARGETS.values() for ending in each]
   if to is None and out.suffix.lower() not in ("", _PLAIN, *endings):
@@ -294,11 +307,11 @@ def _stablehlo(
 
 
 def define_flags() -> None:
-  flags.DEFINE_enum(
+  flags.DEFINE_string(
     "to",
     None,
-    [*TARGETS],
-    "Format of the file; by default the one that its ending stands for.",
+    f"Format of the file, {' or '.join(TARGETS)}; by default the one that its "
+    "ending stands for.",
   )
   flags.DEFINE_list(
     "platforms",

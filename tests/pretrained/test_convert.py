@@ -314,6 +314,14 @@ def test_an_unknown_format_is_refused_before_the_source_is_read(tmp_path):
     convert("no checkpoint", str(tmp_path / "out"), "keras")
 
 
+@pytest.mark.parametrize("to", ["pytorch", "transformers"])
+def test_the_formats_of_pytorch_are_named(tmp_path, to):
+  with pytest.raises(
+    ValueError, match=r"libraries read hf \(transformers\), ti"
+  ):
+    convert("no.npz", str(tmp_path), to)
+
+
 def test_what_was_loaded_is_written_as_its_source_is(tmp_path):
   path = published.path("google_vit.npz")
   loaded = load_pretrained(path)

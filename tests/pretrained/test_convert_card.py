@@ -136,6 +136,14 @@ def test_the_card_is_of_the_step_that_was_chosen(tmp_path, workdir, step, said):
   assert card.count("Top-1") == 1 and said in card
 
 
+def test_the_sentences_of_a_card_begin_with_capitals(tmp_path, workdir):
+  row = {"step": 2, "eval/top1": 0.9, "eval/examples": 359}
+  (workdir / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+  convert(str(workdir), str(tmp_path / "out"), "google")
+  card = (tmp_path / "out" / "README.md").read_text()
+  assert "steps: 90.00%. Top-1 90% (95 % interval" in card
+
+
 @pytest.mark.parametrize(
   "data, said",
   [

@@ -77,7 +77,7 @@ def test_timm_keeps_the_class_token_of_a_wide_image(tmp_path):
     ("timm", {"pooling": "map", "position": "sincos2d"}, "has only token or"),
     ("google", {"position": "relative"}, "position='relative' at 'input'"),
     ("hf", {"position_at": "every_layer"}, "position='learned' at 'every_la"),
-    ("google", {"gelu": "exact"}, "always uses 'tanh' .with --gelu=tanh"),
+    ("google", {"gelu": "exact"}, "always uses 'tanh' .--gelu=tanh acc"),
     ("timm", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon=1e-05, and the"),
     ("hf", {"representation_size": 5}, "a representation layer"),
     ("google", {"block": "axial", "pooling": "gap"}, "AxialBlock, which no fo"),
@@ -94,6 +94,13 @@ def test_what_a_format_cannot_say_is_refused(to, fields, reason):
   with pytest.raises(ValueError, match=reason) as info:
     check_expressible(loaded, to)
   assert "\n" not in str(info.value)
+
+
+def test_a_flag_is_not_said_to_be_enough_beside_another_reason():
+  loaded, _ = tiny.random_model((16, 16), pooling="gap")
+  with pytest.raises(ValueError, match="only token.*--gelu=exact") as caught:
+    check_expressible(loaded, "torchvision")
+  assert "written nevertheless" not in str(caught.value)
 
 
 def test_a_resnet_is_refused():

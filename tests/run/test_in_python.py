@@ -164,6 +164,7 @@ def test_a_script_is_not_imported_by_workers(
     ({"model": "S/16", "settings": {"model.variant": "B/16"}}, "given twice"),
     ({"callbacks": []}, "callbacks is not .* are not needed, .*: leave it out"),
     ({"zzz": 1}, "zzz is not a setting of a run; `vit_jax train --help=all`"),
+    ({"epoch": 1}, "epoch is not a setting of a run; did you mean epochs=1?"),
     ({"base_lr": 1e-3}, "base_lr is not .* did you mean lr?"),
     (
       {"data": 3},

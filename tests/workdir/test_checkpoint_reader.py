@@ -47,7 +47,9 @@ def test_a_checkpoint_is_chosen_by_step_or_score(run):
   assert checkpoints.choose() == 4
   assert checkpoints.choose(best=True) == 2
   assert checkpoints.choose(2) == 2
-  with pytest.raises(ValueError, match="no checkpoint of step 3; .* step 2, 4"):
+  with pytest.raises(
+    ValueError, match="no checkpoint of step 3; .* are those of the steps 2, 4"
+  ):
     checkpoints.choose(3)
   with pytest.raises(ValueError, match="give one"):
     checkpoints.choose(2, best=True)

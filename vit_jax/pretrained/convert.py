@@ -31,6 +31,7 @@ from vit_jax.tasks.scores import kept_folds
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
 from vit_jax.workdir.records import read_metrics
 
+_READ_BY_PYTORCH = ("pytorch", "torch", "transformers", "huggingface")
 _FILE = importlib.resources.files("vit_jax.pretrained") / "model_card.toml"
 _TEMPLATES = tomllib.loads(_FILE.read_text("utf-8"))
 
@@ -110,6 +111,8 @@ def check_format(to: str) -> None:
   other = "For one file that runs with JAX alone, there is `vit_jax export`."
   if to.lower() == "onnx":
     other = "For ONNX, there is `vit_jax export SOURCE model.onnx`."
+  elif to.lower() in _READ_BY_PYTORCH:
+    other = "PyTorch's libraries read hf (transformers), timm and torchvision."
   raise ValueError(
     f"the format {to!r} is unknown; choose one of {formats}. {other}"
   )
@@ -288,5 +291,6 @@ def _training(loaded: Loaded) -> str:
       f"after {last['step']:,} steps: {score.format.format(last[key])}"
     )
     verdict = loaded.task.scores.verdict({**last, **kept_folds(rows)})
-    return f"{text}. {verdict}".rstrip() + "\n"
+    sentence = f"{verdict}"
+    return f"{text}. {sentence[:1].upper()}{sentence[1:]}".rstrip() + "\n"
   return f"{text}.\n"

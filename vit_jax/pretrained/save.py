@@ -241,15 +241,14 @@ def _reasons(model: Any, target: Target) -> Iterator[str]:
   if model.gelu not in target.gelus:
     yield (
       f"gelu={model.gelu!r}, and the format always uses {target.gelus[0]!r} "
-      f"(with --gelu={target.gelus[0]} it is written nevertheless, and logits "
-      "change by about a thousandth)"
+      f"(--gelu={target.gelus[0]} accepts that, and changes logits by about a "
+      "thousandth)"
     )
   epsilon = model.layer_norm_epsilon
   if target.epsilon is not None and epsilon != target.epsilon:
     yield (
       f"layer_norm_epsilon={epsilon}, and the format always uses "
-      f"{target.epsilon} (with --layer_norm_epsilon={target.epsilon} it is "
-      "written nevertheless)"
+      f"{target.epsilon} (--layer_norm_epsilon={target.epsilon} accepts that)"
     )
   if model.resnet_layers and not target.hybrids:
     yield "it is a hybrid, and the format has no ResNet before the patches"

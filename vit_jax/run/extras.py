@@ -210,7 +210,7 @@ def _read_base(
     if began_with is None:
       raise ValueError(
         f"lora.rank={settings.lora.rank}: the run in this workdir was begun "
-        "without LoRA: leave it out, or choose another --workdir."
+        "without LoRA: leave it out, or choose another workdir."
       )
     record = {**began_with, "fields": fields}
     start = open_base(record, settings.pretrained)

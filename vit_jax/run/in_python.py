@@ -305,7 +305,7 @@ def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
       if "." in keyword:  # It is no keyword of Python's.
         keyword = f'settings={{"{keyword}": ...}}'
       hint = f"; did you mean {keyword}?" if near else f"; {ALL_KEYS}"
-      hint = hints.hint_instead(name, "vit_jax.train()") or hint
+      hint = hints.hint_instead(name, "vit_jax.train()", value) or hint
       if says := usage.how_to_resume(name, _run_name(value), "workdir"):
         raise ValueError(says)
       raise ValueError(f"{name} is not a setting of a run{hint}")

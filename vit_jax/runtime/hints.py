@@ -14,6 +14,7 @@ import functools
 import importlib.resources
 import inspect
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
@@ -73,14 +74,20 @@ def attribute_error(
   return AttributeError(text, name=name, obj=obj)
 
 
-def hint_instead(name: str, of: str) -> str:
-  """The end of a message on a name; "" if `hints.csv` does not have it."""
+def hint_instead(name: str, of: str, value: object = None) -> str:
+  """The end of a message on a name; "" if `hints.csv` does not have it.
+
+  Where it is an argument, a number that was given for it is in its `value`, and
+  takes the place of the number in the table.
+  """
   texts = names_elsewhere(of)
   by_plain = {_plain(other): text for other, text in texts.items()}
   found = texts.get(name) or by_plain.get(_plain(name), "")
   for pattern, text in texts.items():
     if not found and fnmatch.fnmatchcase(name, pattern):
       found = text
+  if type(value) in (int, float):
+    found = re.sub(r"^(\w+)=[\d.e-]+$", rf"\1={value}", found)
   return _ending(found)
 
 
@@ -152,14 +159,15 @@ def accepts(
 
 
 def _hint_for_unknown(
-  given: Iterable[str], names: Sequence[str], of: str
+  given: Mapping[str, object], names: Sequence[str], of: str
 ) -> str:
   """The end of a message on the first unknown keyword; "" if there is none."""
   unknown = [name for name in given if name not in names]
   if not unknown:
     return ""
   own = {name: name for name in names}
-  return hint_instead(unknown[0], of) or _nearest(unknown[0], own, _NEAR)
+  instead = hint_instead(unknown[0], of, given[unknown[0]])
+  return instead or _nearest(unknown[0], own, _NEAR)
 
 
 def hint_for_path(path: str, names: Iterable[str] = ()) -> str:

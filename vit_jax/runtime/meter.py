@@ -33,7 +33,8 @@ DIVERGED = 3  # Exit code of a run that has reached its end, but diverged.
 _FAR = 10.0  # A run diverged if its loss is this many times that at the start.
 _LEAST = 1.0  # A smaller loss at the start, as of a trained head, counts as 1.
 ADVICE = (
-  "Try a smaller optimizer.peak_lr, more warm-up, or optimizer.clip_norm."
+  "Try a smaller learning rate (--lr, or lr= in Python), more warm-up, or "
+  "optimizer.clip_norm."
 )
 # Metrics of a step that are neither its loss, a score nor the gradient's norm.
 _COUNTS = ("learning_rate", "skipped_images", "skipped_steps")

@@ -140,8 +140,12 @@ class CheckpointReader:
     if step is None:
       step = self.best_step if best else self.latest_step
     if step not in steps:
-      there = f"there is one of step {', '.join(map(str, steps))}"
-      raise ValueError(f"there is no checkpoint of step {step}; {there}.")
+      one = "there is one of step"
+      there = one if len(steps) == 1 else "there are those of the steps"
+      raise ValueError(
+        f"there is no checkpoint of step {step}; {there} "
+        f"{', '.join(map(str, steps))}."
+      )
     return step
 
   def describe(self, step: int) -> dict[str, Any]:

@@ -184,7 +184,8 @@ def check_same_run(
     raise ValueError(
       f"{workdir} holds a run with another configuration or other data: "
       f"{'; '.join(changed)}. Resume with the old ones, choose another "
-      f"--workdir, or pass --allow_changes.{hint}"
+      "workdir, or pass --allow_changes (allow_changes=True in Python)."
+      f"{hint}"
     )
 
 

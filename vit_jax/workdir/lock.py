@@ -78,7 +78,7 @@ def _local_lock(workdir: str) -> Iterator[None]:
 
 def _in_use_error(workdir: str, owner: str) -> ValueError:
   """The error for a workdir that another run has locked."""
-  then = "wait for its end, or choose another --workdir."
+  then = "wait for its end, or choose another workdir."
   return ValueError(f"{workdir} belongs to a run that goes on, {owner}: {then}")
 
 

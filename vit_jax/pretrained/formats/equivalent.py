@@ -59,7 +59,7 @@ def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
     changed = True
     advice = ""
     if name in _FLAGS:
-      advice = f" (with --{name}={new} it is written nevertheless)"
+      advice = f" (--{name}={new} accepts that)"
     yield f"{name}={value!r} would become {new!r}{advice}"
   old_kind, new_kind = to_fields(vit)["kind"], theirs["kind"]
   if not changed and old_kind != new_kind:
