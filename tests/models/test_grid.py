@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from tests.models.tiny_vit import images, tiny
+from tests.models.tiny_vit import D, images, tiny
 from vit_jax import make_model
 from vit_jax.models.grid import grid_of, param_shapes
-from vit_jax.models.vit import Vit
+from vit_jax.models.vit import EncoderBlock, Vit
 
 
 @pytest.mark.parametrize(
@@ -38,15 +38,38 @@ def test_images_that_patches_do_not_fill_are_refused(size):
     grid_of(make_model("B/16", 10), size)
 
 
-@pytest.mark.parametrize("position", ["learned", "learned2d", "relative"])
-def test_shapes_are_those_of_the_parameters(position):
-  model = tiny(position=position, representation_size=7)
+class SecondIsScaled(EncoderBlock):
+  """Layers of which the second has a parameter more than the first."""
+
+  @nn.compact
+  def __call__(self, z, R=None, *, train=False):
+    if self.name == "block_1":
+      z = z * self.param("scale", nn.initializers.ones, (1, 1, D))
+    return super().__call__(z, R, train=train)
+
+
+@pytest.mark.parametrize(
+  "fields",
+  [
+    {"position": "learned", "num_layers": 11},
+    {"position": "learned2d"},
+    {"position": "relative"},
+    {"position_at": "every_layer"},
+    {"block": SecondIsScaled},
+    {"block": "beit"},
+    {"scan": True},
+  ],
+  ids=str,
+)
+def test_shapes_are_those_of_the_parameters(fields):
+  """And in their order, whether layers have equal parameters or not."""
+  model = tiny(representation_size=7, **fields)
   params = nn.unbox(
     jax.eval_shape(model.init, jax.random.key(0), images(8, 12))
   )
   flat = traverse_util.flatten_dict(params["params"], sep="/")
   found = param_shapes(model, (2, 3))
-  assert found == {path: leaf.shape for path, leaf in flat.items()}
+  assert list(found.items()) == [(path, x.shape) for path, x in flat.items()]
   count = sum(math.prod(shape) for shape in found.values())
   assert count == sum(leaf.size for leaf in flat.values())
 

@@ -8,6 +8,9 @@ import jax
 from flax import traverse_util
 
 from vit_jax.models.model import Model
+from vit_jax.models.parts import OURS
+from vit_jax.models.paths import below, within
+from vit_jax.models.vit import BaseVit
 
 Grid = tuple[int, int]  # Patches along height and width.
 
@@ -54,9 +57,16 @@ def param_shapes(
   check_depth(model)
   size = grid[0] * model.stride, grid[1] * model.stride
   channels = channels or (len(model.origin.mean) if model.origin else 3)
+  asked = cast(Any, model)
+  if model.origin:
+    asked = asked.clone(origin=None)  # It changes no shape.
+  equal = _has_equal_layers(asked)
+  if equal:
+    asked = asked.clone(num_layers=1)  # As each layer takes time to trace.
   # Reading a checkpoint asks several times for the same model.
-  traced = _param_shapes if _hashable(model) else _param_shapes.__wrapped__
-  return dict(traced(cast(Any, model), (*size, channels)))
+  traced = _param_shapes if _hashable(asked) else _param_shapes.__wrapped__
+  shapes = dict(traced(asked, (*size, channels)))
+  return _repeat_layer(shapes, model.num_layers) if equal else shapes
 
 
 @functools.lru_cache(maxsize=64)
@@ -67,6 +77,41 @@ def _param_shapes(
   shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
   flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
   return {path: leaf.shape for path, leaf in flat.items()}
+
+
+def _has_equal_layers(model: Any) -> bool:
+  """Whether each layer has the parameters that a single one would have.
+
+  It is False for fewer than two layers, for scanned layers, for tables of
+  positions of each layer, and for classes of a user, whose layers may differ.
+  """
+  if not isinstance(model, BaseVit) or model.scan or model.num_layers < 2:
+    return False
+  classes = type(model), getattr(model, "block", None) or type(model)
+  is_own = all(each.__module__.startswith("vit_jax.") for each in classes)
+  each_layer = getattr(model, "position_at", "input") == "every_layer"
+  return is_own and not each_layer and model.position != "relative"
+
+
+def _repeat_layer(
+  shapes: dict[str, tuple[int, ...]], num_layers: int
+) -> dict[str, tuple[int, ...]]:
+  """The shapes of a model with `num_layers` layers, by those with one."""
+  first = OURS.of(0)
+  repeated: dict[str, tuple[int, ...]] = {}
+  for path, shape in shapes.items():
+    if within(path, first):
+      in_layer = below(path, first)
+      names = [f"{OURS.of(i)}/{in_layer}" for i in range(num_layers)]
+      repeated |= dict.fromkeys(names, shape)
+    else:
+      repeated[path] = shape
+  return {path: repeated[path] for path in sorted(repeated, key=_in_order)}
+
+
+def _in_order(path: str) -> list[str]:
+  """The key that sorts paths as JAX orders nested dictionaries."""
+  return path.split("/")
 
 
 def _hashable(model: Any) -> bool:
