@@ -65,7 +65,7 @@ def inspect_folder(
   channels = len(bands) or settings.channels
   spec = ImageSpec(channels, settings.normalization.window)
   data, labels, notes = recognised(root, settings.data, task_is_given)
-  splits = open_found(root, data, labels, spec.window is not None)
+  splits = open_found(root, data, labels)
   if model:
     check_classes(splits.train, "--model")
   loaded = open_for_features(model, **overrides) if model else None
@@ -73,7 +73,8 @@ def inspect_folder(
   display.header([("data", splits.found)])
   rule = getattr(splits.train, "held_out", None)
   held_out_lines = rule.lines() if rule else []
-  for line in (*notes, *held_out_lines, *splits.warnings):
+  warnings = splits.warnings_for(spec.window)
+  for line in (*notes, *held_out_lines, *warnings):
     display.note(line)
   all_splits: Any = [splits.train, splits.eval, splits.test]
   folders = [folder for folder in all_splits if folder is not None]

@@ -13,9 +13,7 @@ from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.tasks.settings import DataSettings
 
 
-def open_found(
-  root: str, data: DataSettings, labels: Labels, windowed: bool
-) -> Splits:
+def open_found(root: str, data: DataSettings, labels: Labels) -> Splits:
   """The splits of a folder or a file.
 
   Raises ValueError as `open_splits` does, and for a folder of packed images.
@@ -27,7 +25,7 @@ def open_found(
       "folder or the file that it was packed from."
     )
   key = place.key if place else "root"
-  return open_splits(dataclasses.replace(data, **{key: root}), windowed, labels)
+  return open_splits(dataclasses.replace(data, **{key: root}), labels)
 
 
 def recognised(

@@ -104,7 +104,7 @@ def _batch_of_folder(
     train = open_source("train", settings, kind and without_tokens(kind))
   else:
     data, kind, _ = recognised(path, DataSettings())
-    train = open_found(path, data, kind, windowed=False).train
+    train = open_found(path, data, kind).train
   images = make_train_transform(_SIZE, TrainTransformSettings())
   transform = with_label(images, label_spec(train), len(train.class_names))
   loader = Loader(on_unreadable="skip")

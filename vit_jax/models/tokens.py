@@ -101,10 +101,9 @@ class Tokens(struct.PyTreeNode):
     return jnp.concatenate([first, layout.image], axis=1)
 
   def pooled_by(self, prefix: bool = True) -> Mask | AttentionMask:
-    """The mask for attention pooling, whose queries each read a whole image.
+    """The mask of queries that read whole images, one for each image of a row.
 
-    In rows of several images there is a query for each image. With `prefix`, a
-    query reads all tokens of its image, else the patches alone.
+    With `prefix`, they read all tokens of the image, else its patches alone.
     """
     layout = self.layout
     if layout is None:

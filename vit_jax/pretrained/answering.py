@@ -133,11 +133,8 @@ class Answering(Opened):
           f"{self.origin.source} IMAGES` with {self.task.asked_by}; "
           "loaded.features(images) gives the features of images."
         )
-      texts = ""
-      if self.open_text is not None:
-        texts = "loaded.predict(images, texts=[...]) compares them with texts; "
       raise ValueError(
-        f"{self.origin.source} has no classes to choose from: {texts}run = "
+        f"{self.origin.source} has no classes to choose from: run = "
         'loaded.fit("my_photos") trains a head for the classes of a folder, '
         "for run.predict(images); loaded.features(images) gives the features "
         "of images."
@@ -325,8 +322,7 @@ class Answering(Opened):
   ) -> LabelledFeatures:
     """The features and the labels of the images of a folder.
 
-    Row i is that of `images[i]`, a path; the paths are sorted. A classifier of
-    scikit-learn takes them::
+    In the order of `features`, as for a classifier of scikit-learn::
 
       x, y, class_names, images = loaded.labelled_features("my_photos")
       LogisticRegression(max_iter=1000).fit(x, y)

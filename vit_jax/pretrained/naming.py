@@ -13,6 +13,7 @@ from vit_jax.pretrained.formats import (
   google,
   hf_encoders,
   huggingface,
+  prithvi,
   timm,
   timm_naflex,
   tips,
@@ -30,6 +31,7 @@ FORMATS = (
   tips,
   hf_encoders,
   dinov2,
+  prithvi,
   timm_naflex,
   timm,
   torchvision,
@@ -158,6 +160,12 @@ def _why_unknown(stored: Shapes) -> str:
     return (
       "it holds what LoRA added to a model, and not the model: load both in "
       "peft, and save what model.merge_and_unload() returns."
+    )
+  if any("weight_generator.weight_tokens" in name for name in stored):
+    return (
+      "it makes the kernel of its patches from the wavelengths of the bands "
+      "(Clay, DOFA), and the models here have a kernel for given bands: it is "
+      "not read."
     )
   return (
     f"its {len(stored)} arrays ({', '.join([*stored][:3])}, ...) are not named "

@@ -347,7 +347,7 @@ class Plan:
     not match the images, the optimizer or the objective.
     """
     settings = self.settings
-    _ = self.train_step  # Raises if the objective allows no parts of a batch.
+    _ = self.train_step  # It may be none that is computed in parts.
     build.check_rows(settings, self.mesh)
     if self.model.num_layers:
       grid_of(self.model, self.preprocessing.image_size)
@@ -373,15 +373,14 @@ def make_plan(
   build.check_run(settings, task, is_new=saved is None)
   if saved is not None:
     choose.check_same(task, saved)
-  settings, task, start = build.with_text_setup(settings, task, saved)
+  settings, task, start = build.with_texts(settings, task, saved)
   settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
     settings = begun.as_begun(settings, saved)
   mesh = sharding.make_mesh(**vars(settings.mesh))
   if settings.parts == 1:  # Else it may be refused in parts of any size.
     build.check_rows(settings, mesh)
-  windowed = settings.normalization.window is not None
-  splits = open_splits(settings.data, windowed, task.labels)
+  splits = open_splits(settings.data, task.labels)
   settings = begun.with_sides(settings, splits.train)
   if may_lower_batch:
     settings = begun.with_lower_batch(settings, mesh, splits.train)
@@ -411,7 +410,7 @@ def plan_of_shapes(
   ValueError if the settings are invalid.
   """
   task = build.task_of(settings)
-  settings, task, start = build.with_text_setup(settings, task, with_data=False)
+  settings, task, start = build.with_texts(settings, task, with_data=False)
   splits = absent_splits(task, num_classes, num_examples)
   return _assemble(settings, task, splits, None, devices, start=start)
 

@@ -184,7 +184,7 @@ def _trained_part(plan: Plan) -> str:
 def _frozen_image_tower(plan: Plan) -> str:
   """How few pairs train on the features of an image tower as it is, or ""."""
   settings, count = plan.settings, len(plan.source)
-  how = settings.objective_section("pairs").image
+  how = vars(settings)["pairs"].image
   if settings.data.task != "pairs" or how != "trained":
     return ""
   from vit_jax.run import few_images

@@ -37,7 +37,7 @@ def opened(path, **keys):
   if found.columns:
     keys["label_columns"] = as_text(found.columns)
   settings = DataSettings(labels_file=path, task=task, **keys)
-  return open_splits(settings, windowed=True), found
+  return open_splits(settings), found
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_class_of_two_spellings_is_one(tmp_path):
   files |= {f"a/{k}.png": 20 + k for k in range(5)}
   files |= {f".22LR/{k}.png": 30 for k in range(5)} | {".git/x/1.png": 1}
   root = make_folder(tmp_path, files)
-  splits = open_splits(data.DataSettings(root=root), windowed=True)
+  splits = open_splits(data.DataSettings(root=root))
   assert splits.train.class_names == ("a", COMPOSED)
   cafe = [e for s in (splits.train, splits.eval) for e in s if e["label"] == 1]
   assert sorted(levels(cafe)) == [*range(5), *range(10, 15)]
@@ -101,7 +101,7 @@ def test_spellings_may_differ_between_splits(tmp_path, name, other):
     f"val/{other}/3.png": 3,
   }
   settings = data.DataSettings(root=make_folder(tmp_path, files))
-  splits = open_splits(settings, windowed=True)
+  splits = open_splits(settings)
   assert splits.train.class_names == ("a", name)  # As on the disk.
   assert splits.eval.class_names == ("a", name)
   assert [e["label"] for e in splits.eval] == [1] and levels(splits.eval) == [3]

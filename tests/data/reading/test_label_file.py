@@ -52,7 +52,7 @@ def labels(source):
 def test_a_split_column_gives_the_splits(folder):
   text = "file,label,split\n0.png,dog,train\n1.png,cat,training\n"
   text += "2.png,cat,val\n3.png,dog,Test\n"
-  splits = open_splits(settings(folder, text), windowed=True)
+  splits = open_splits(settings(folder, text))
   assert splits.train.class_names == ("cat", "dog")
   assert labels(splits.train) == {"0.png": 1, "1.png": 0}
   assert labels(splits.eval) == {"2.png": 0}
@@ -79,7 +79,7 @@ def test_two_files_and_another_root(folder, tmp_path_factory):
   ):
     open_splits(given)
   (place / "val.csv").rename(folder / "val.csv")
-  splits = open_splits(given, windowed=True)
+  splits = open_splits(given)
   assert labels(splits.train) == {"0.png": 0, "1.png": 1}
   assert labels(splits.eval) == {"2.png": 1} and splits.eval.split == "val"
   with pytest.raises(ValueError, match="has no row with split=test"):
@@ -88,7 +88,7 @@ def test_two_files_and_another_root(folder, tmp_path_factory):
 
 def test_a_part_of_each_class_is_held_out(folder):
   given = settings(folder, rows(*"aaaaabbbbb"), eval_fraction=0.4)
-  splits = open_splits(given, windowed=True)
+  splits = open_splits(given)
   train, evaluation = labels(splits.train), labels(splits.eval)
   assert sorted([*train, *evaluation]) == FILES
   assert sorted(evaluation.values()) == [0, 0, 1, 1]
@@ -295,7 +295,7 @@ def test_a_split_is_given_once(folder):
 
 def test_labels_of_several_parts_are_doubted(folder):
   given = settings(folder, rows("cat;dog", "cat", "cat;dog", "cat"))
-  warnings = open_splits(given, windowed=True).warnings
+  warnings = open_splits(given).warnings
   assert any("'cat;dog', look like several labels" in line for line in warnings)
 
 
@@ -321,7 +321,7 @@ def test_what_excel_writes_in_europe_is_read(folder, mark):
   given = settings(
     folder, text, task="regression", label_columns="size", eval_split="train"
   )
-  splits = open_splits(given, windowed=True)
+  splits = open_splits(given)
   expected = {"0.png": [1.5], "1.png": [-2.25], "2.png": [30], "3.png": [4]}
   assert labels(splits.train) == expected
   assert splits.warnings == ["numbers such as '1,5' have a decimal comma."]
@@ -342,7 +342,7 @@ def test_what_excel_writes_in_europe_is_read(folder, mark):
 )
 def test_odd_labels_are_said(folder, given, said):
   text = rows(*given.split())
-  found = open_splits(settings(folder, text, eval_split="train"), windowed=True)
+  found = open_splits(settings(folder, text, eval_split="train"))
   assert sum(said in line for line in found.warnings) == 1
   names = sorted(set(given.split()))
   assert found.train.class_names == tuple(names)  # As runs have recorded them.
@@ -352,7 +352,7 @@ def test_usual_labels_are_not_doubted(folder):
   for given in ("a b a b", "1 2 10", "0.5 1.5 0.5"):
     text = rows(*given.split())
     opened = settings(folder, text, eval_split="train")
-    warnings = open_splits(opened, windowed=True).warnings
+    warnings = open_splits(opened).warnings
     assert [line for line in warnings if "fewer than" not in line] == []
 
 
@@ -393,7 +393,7 @@ def test_files_are_found_by_other_spellings(tmp_path, there, named, said):
   for pattern in (there, named):
     cells = [f"{pattern.format(k)},{'ab'[k % 2]}" for k in range(12)]
     text = "\n".join(["file,label", *cells])
-    splits = open_splits(settings(tmp_path, text), windowed=True)
+    splits = open_splits(settings(tmp_path, text))
     both = {**labels(splits.train), **labels(splits.eval)}
     assert both == {name: k % 2 for name, k in levels.items()}
     held_out.append({*labels(splits.eval)})
@@ -441,7 +441,7 @@ def _in_subfolders(folder, *subfolders):
 
 def test_images_in_the_only_subfolder_are_read_there(folder):
   _in_subfolders(folder, "images")
-  splits = open_splits(settings(folder, rows(*"abababab")), windowed=True)
+  splits = open_splits(settings(folder, rows(*"abababab")))
   found = {**labels(splits.train), **labels(splits.eval)}
   assert found == {f"{k}.png": k % 2 for k in range(8)}
   assert splits.train[0]["image"] in {

@@ -12,10 +12,11 @@ import sys
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from PIL import Image
 from sklearn.datasets import load_digits
 
 from vit_jax import data
-from vit_jax.data.reading.sources import Digits, check_same_classes
+from vit_jax.data.reading.sources import Digits, check_same_classes, open_splits
 from vit_jax.tasks.table import LABELLED_TASKS
 
 DIGITS = data.DataSettings(name="digits")
@@ -170,3 +171,19 @@ def test_other_splits_are_refused(split):
     match="^data.train_split and .* take train, test .* is not one of",
   ):
     Digits(split)
+
+
+@pytest.mark.parametrize("white", [4_000, 60_000])
+def test_dark_images_of_16_bits_are_said_unless_a_window_is_set(
+  tmp_path, white
+):
+  for name in ("cat", "dog"):
+    (tmp_path / name).mkdir()
+    for number in range(3):
+      pixels = np.full((8, 8), white, np.uint16)
+      Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+  splits = open_splits(data.DataSettings(root=str(tmp_path)))
+  lines = [x for x in splits.warnings_for(None) if "nearly black" in x]
+  assert bool(lines) == (white == 4_000)
+  assert not lines or lines[0].endswith("normalization.window='(0,4095)'.")
+  assert splits.warnings_for((0, 4_095)) == splits.warnings

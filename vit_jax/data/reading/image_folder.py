@@ -246,9 +246,9 @@ def open_split(
 ) -> ImageFolder:
   """Opens the split "train", "eval" or "test" of the folder `settings.root`.
 
-  A run opens all of its splits at once, by `open_folder`.
+  Class folders give the index of a class, whatever the kind of labels.
   """
-  del labels  # Class folders give the index of a class, whatever its kind.
+  del labels
   return _open_images(settings, split)
 
 
@@ -282,11 +282,11 @@ def open_whole(settings: DataSettings) -> ImageFolder:
 def open_folder(
   settings: DataSettings, labels: Labels = SINGLE
 ) -> dict[str, ImageFolder]:
-  """Opens the splits of a run: "train", "eval" and, if there is one, "test".
+  """Opens "train", "eval" and, if there is one, "test"; see `open_split`.
 
   A folder without splits is listed once.
   """
-  del labels  # As in `open_split`.
+  del labels
   train = _open_images(settings, "train", whole=True)
   if train.layout.evaluation(settings.eval_split) is None:
     rule = Holdout.of(

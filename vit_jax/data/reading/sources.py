@@ -29,7 +29,8 @@ class Splits:
   Attributes:
     test: The split to report on once, at the end; only folders may have it.
     found: A line with the numbers of images, and the files that are ignored.
-    warnings: Warnings about what may be a mistake, a line each.
+    warnings: Warnings about what may be a mistake, a line each; see also
+      `warnings_for`.
   """
 
   train: Source
@@ -38,22 +39,25 @@ class Splits:
   found: str
   warnings: list[str]
 
+  def warnings_for(self, window: Any) -> list[str]:
+    """The warnings, and one on dark images of 16 bits unless a window is set.
 
-def open_splits(
-  settings: DataSettings,
-  windowed: bool = False,
-  labels: Labels | None = None,
-) -> Splits:
+    `window` is that of `ImageSpec`, or None.
+    """
+    dark: Any = getattr(self.train, "exposure_warnings", list)
+    return [*self.warnings, *(dark() if window is None else [])]
+
+
+def open_splits(settings: DataSettings, labels: Labels | None = None) -> Splits:
   """Opens the splits of a run.
 
   Raises ValueError if the settings name no data, or the data are not there.
-  `windowed` tells whether the run sets a window for images of 16 bits;
-  otherwise there may be a warning about dark ones. `labels` is the kind of
-  labels that its task learns; by default `settings.label_kind`.
+  `labels` is the kind of labels that its task learns; by default
+  `settings.label_kind`.
   """
   kind = labels or settings.label_kind or SINGLE
   if settings.root or kind.reader:
-    return _open_folder(settings, windowed, kind)
+    return _open_folder(settings, kind)
   train = open_source("train", settings, labels)
   examples = f"{len(train):,} training examples"
   names = kind.counted(len(train.class_names))
@@ -67,9 +71,7 @@ def open_splits(
   )
 
 
-def _open_folder(
-  settings: DataSettings, windowed: bool, labels: Labels
-) -> Splits:
+def _open_folder(settings: DataSettings, labels: Labels) -> Splits:
   """Opens the splits of a folder of images, which is listed once for all."""
   reader = _folder_reader(settings, labels)
   opened = reader.open_folder(settings, labels)
@@ -81,7 +83,7 @@ def _open_folder(
     eval=opened["eval"],
     test=opened.get("test"),
     found=reader.summary([*opened.values()]),
-    warnings=train.warnings() + ([] if windowed else train.exposure_warnings()),
+    warnings=train.warnings(),
   )
 
 
@@ -145,7 +147,7 @@ def labelled_files(
   if split is not None:
     parts = [open_source(cast("Any", split), settings, labels)]
   else:
-    opened = _open_folder(settings, windowed=True, labels=labels)
+    opened = _open_folder(settings, labels)
     splits = (opened.train, opened.eval, opened.test)
     parts = [source for source in splits if source]
   if not all(isinstance(part, ImageFiles) for part in parts):

@@ -43,11 +43,17 @@ class Rule:
   # side makes the first row one parameter, and the others a second.
   pattern: str = SAME
   heads: int | None = None  # Heads of its layer; None for the model's number.
+  # How many rows the published array has along axis 1, if it is only read and
+  # more than our parameter has; the first are ours.
+  stored_rows: int | None = None
+  rows: int | None = None  # How many of them are ours.
 
   def read(
     self, array: np.ndarray, sizes: Mapping[str, int]
   ) -> list[np.ndarray]:
     """Reads our parameters, in the order of `ours`, as views if possible."""
+    if self.rows is not None:
+      array = array[:, : self.rows]
     ours = self._rearrange(array, sizes)
     if self._has_first_row_apart:
       return [ours[0], ours[1:]]
@@ -71,7 +77,10 @@ class Rule:
     elif len(self.ours) > 1:
       shape = (len(self.ours), *shape)
     empty = np.broadcast_to(np.int8(0), shape)  # It takes no memory.
-    return self._rearrange(empty, sizes, back=True).shape
+    needed = self._rearrange(empty, sizes, back=True).shape
+    if self.stored_rows is not None:
+      needed = (needed[0], self.stored_rows, *needed[2:])
+    return needed
 
   @property
   def _has_first_row_apart(self) -> bool:
@@ -94,10 +103,9 @@ def axis_sizes(vit: Any) -> dict[str, int]:
   """Sizes of the axes by name, for patterns that split axes.
 
   `k` is the number of heads, unless a rule has its own. Patches have `P` x `Q`
-  pixels, and a table of positions is for `y` x `x` patches. `m` = 2 counts the
-  two parts of a gated MLP's fused array (gate, expansion), or the two halves of
-  a head (`timm._to_halves`). A rule adds `n`, the number of our parameters in
-  one array.
+  pixels, and a table of positions is for `y` x `x` patches. `m` = 2 is the
+  number of parts of a gated MLP's fused array (gate, expansion), or of a head.
+  A rule adds `n`, the number of our parameters in one array.
   """
   sizes = {
     "k": vit.num_heads,
