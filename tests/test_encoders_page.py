@@ -46,8 +46,8 @@ POOLED = {
 }
 # Checkpoints for one part, which no published model of a family has so.
 PARTS = {"timm_dinov3_plus", "timm_fc_norm", "timm_qk_norm", "hf_vit_unbiased"}
-# Families that tests/checkpoints/any_size has -> the formats they write.
-ANY_SIZE = {"NaFlex ViT": "timm"}
+# Families whose checkpoints have tests of their own -> the formats they write.
+APART = {"NaFlex ViT": "timm", "Prithvi-EO": "transformers"}
 # Fields of a preset that differ with the size of a model or of its images.
 SIZES = ("layer_scale", "registers", "rope_side")
 
@@ -213,8 +213,8 @@ def test_a_family_without_examples_is_another():
     if row["examples"]:
       assert not row["writes"].startswith("as "), name
       continue
-    if name in ANY_SIZE:
-      assert row["writes"] == ANY_SIZE[name]
+    if name in APART:
+      assert row["writes"] == APART[name]
       continue
     like = ROWS[row["writes"].removeprefix("as ")]
     for column in ("block", "fast", "pooling"):

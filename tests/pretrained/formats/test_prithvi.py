@@ -74,20 +74,18 @@ def test_positions_of_other_sizes_are_the_authors():
 
 
 def test_pixels_are_normalised_in_units_of_white():
-  """A reflectance of 1 is 10,000 in a file, which `window` makes white."""
+  """A reflectance of 1 is 10,000 in a file, which is white."""
   loaded = load_pretrained(PATH)
   pictures = loaded.preprocessing
   np.testing.assert_allclose(pictures.mean[:2], [0.1087, 0.1342], rtol=1e-6)
   np.testing.assert_allclose(pictures.std[-1], 0.1049, rtol=1e-6)
-  assert pictures.channels == 6
+  assert (pictures.channels, pictures.window) == (6, (0, 10_000))
 
 
 def test_a_line_says_how_files_are_read(capsys):
   load_pretrained(PATH)
   said = capsys.readouterr().err
-  assert 'read such files with --config.normalization.window="(0,10000)"' in (
-    said
-  )
+  assert "the values of its images are reflectances times 10,000: 10," in said
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.models import BaseVit
 from vit_jax.pretrained.formats import timm
-from vit_jax.pretrained.formats.architecture import (
-  Architecture,
-  need,
-  section,
-)
+from vit_jax.pretrained.formats.architecture import Architecture, need, section
 from vit_jax.pretrained.formats.mapping import Rule, Shapes, axis_sizes
 from vit_jax.runtime import checks
 from vit_jax.runtime.checks import checked
