@@ -205,6 +205,7 @@ def test_onnx_has_one_type_and_no_platforms(tmp_path):
       {"to": "ONNX"},
       "to='ONNX' is no format of .* stablehlo and onn",
     ),
+    ("a", {"platforms": "cpu,gpu"}, "platforms=cpu,gpu; give one or more "),
     ("a.pt", {}, r"^\.pt is no format of a program, .* out_dir --to hf` "),
     (
       "a",

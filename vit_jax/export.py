@@ -106,6 +106,8 @@ def export_checkpoint(
   from vit_jax.pretrained.facts import facts_of
   from vit_jax.runtime.files import replacing
 
+  if isinstance(platforms, str):
+    platforms = platforms.split(",")
   exporter.check_platforms(platforms)
   checked("tower", str, tower, choices=TOWERS)
   out, to = _output_file(path, to)

@@ -107,6 +107,24 @@ def test_texts_that_are_refused(loaded, photos, kind):
     loaded.predict(photos[0], texts=texts)
 
 
+@pytest.mark.parametrize(
+  "ask, name",
+  [
+    (lambda loaded, photos: loaded.predict(photos, top=0), "top=0"),
+    (lambda loaded, photos: loaded.predict(photos, top="all"), "top='all'"),
+    (lambda loaded, photos: loaded.predict(photos, batch_size=0), "batch_size"),
+    (lambda loaded, photos: loaded.features(photos, batch_size=0), "batch_siz"),
+    (
+      lambda loaded, photos: loaded.find_similar(photos[0], photos, top=0),
+      "top=0",
+    ),
+  ],
+)
+def test_numbers_from_one_on_are_needed(loaded, photos, ask, name):
+  with pytest.raises(ValueError, match=f"^{name}.* must be "):
+    ask(loaded, photos)
+
+
 def test_what_is_no_search_is_refused(loaded, photos):
   with pytest.raises(ValueError, match="2 images were given: call find_simil"):
     loaded.find_similar(photos[:2], photos)

@@ -314,6 +314,11 @@ def test_an_unknown_format_is_refused_before_the_source_is_read(tmp_path):
     convert("no checkpoint", str(tmp_path / "out"), "keras")
 
 
+def test_a_folder_named_as_an_onnx_file_is_said_to_be_for_export(tmp_path):
+  with pytest.raises(ValueError, match="x.onnx': For ONNX, .* export SOURCE"):
+    convert(published.path("google_vit.npz"), str(tmp_path / "x.onnx"), "hf")
+
+
 @pytest.mark.parametrize("to", ["pytorch", "transformers"])
 def test_the_formats_of_pytorch_are_named(tmp_path, to):
   with pytest.raises(

@@ -26,6 +26,7 @@ from vit_jax.inference.text_head import TextHead
 from vit_jax.models import Model
 from vit_jax.models.loaded_first import KnowsItsInputs
 from vit_jax.runtime import hints, shown
+from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import table_lines
 from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.choose import answering
@@ -205,8 +206,12 @@ def predict(
     **options: What to predict: keywords of `make_predict_step`.
 
   Raises:
-    ValueError: if the image size is unknown, or the model's outputs are NaN.
+    ValueError: if the image size is unknown, the model's outputs are NaN, or
+      `batch_size` or `top` is not a number from 1 on.
   """
+  checked("batch_size", int, batch_size, COUNT)
+  if "top" in options:
+    checked("top", int, options["top"], COUNT)
   if options.get("layers"):
     preprocessing.check_one_size("layers need")
   transform = preprocessing.transform()

@@ -32,6 +32,7 @@ from vit_jax.pretrained.formats.texts import NoTextTowerError
 from vit_jax.pretrained.opened import Opened
 from vit_jax.pretrained.text import TEMPLATES
 from vit_jax.runtime import hints, shown
+from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.printable import quoted, say, say_once
 from vit_jax.tasks.table import labels_of
 from vit_jax.training.inputs import ImageInputs
@@ -280,6 +281,7 @@ class Answering(Opened):
     # Imported here because it imports SciPy.
     from vit_jax.inference import nearest
 
+    checked("top", int, top, COUNT)
     if (
       isinstance(folder, list | tuple) and folder and all(map(is_text, folder))
     ):

@@ -31,6 +31,7 @@ from vit_jax.tasks.scores import kept_folds
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
 from vit_jax.workdir.records import read_metrics
 
+_FOR_ONNX = "For ONNX, there is `vit_jax export SOURCE model.onnx`."
 _READ_BY_PYTORCH = ("pytorch", "torch", "transformers", "huggingface")
 _FILE = importlib.resources.files("vit_jax.pretrained") / "model_card.toml"
 _TEMPLATES = tomllib.loads(_FILE.read_text("utf-8"))
@@ -80,6 +81,8 @@ def convert(
         "give --license, such as --license=apache-2.0."
       )
   folder = os.fspath(folder)
+  if folder.lower().endswith(".onnx"):
+    raise ValueError(f"{folder!r}: {_FOR_ONNX}")
   target = output_folder(folder).resolve()
   display = Display()
 
@@ -110,7 +113,7 @@ def check_format(to: str) -> None:
   formats = ", ".join(TARGETS)
   other = "For one file that runs with JAX alone, there is `vit_jax export`."
   if to.lower() == "onnx":
-    other = "For ONNX, there is `vit_jax export SOURCE model.onnx`."
+    other = _FOR_ONNX
   elif to.lower() in _READ_BY_PYTORCH:
     other = "PyTorch's libraries read hf (transformers), timm and torchvision."
   raise ValueError(
