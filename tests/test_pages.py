@@ -8,7 +8,8 @@ block under `<!-- clone: REASON -->` alone is run in the clone. To make a page
 take a minute or two, without a network, the following is changed:
 
 - `python` is this interpreter, and `vit_jax train` gets `SHRUNK`: four steps of
-  eight images, evaluated and saved once;
+  eight images, evaluated and saved once; without published weights, its model
+  has two layers;
 - the photographs are noise, a few of each class;
 - `weights/clip` is a small model of images and text;
 - `b16_augreg`, `b16_augreg_i1k_224` and `hf_s14_dinov2` are small models of
@@ -130,6 +131,8 @@ if given[: len({trains})] == {trains}:
       at = given.index(name)
       del given[at : at + 2]
   given += {shrunk}
+  if not any("pretrained" in word for word in given):
+    given.append("--config.model.num_layers=2")
 os.execv(words[0], [*words, *given])
 """
 
