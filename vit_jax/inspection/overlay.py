@@ -63,8 +63,8 @@ def coloured(
   `between` are the values at the two ends of the colours; by default `limits`.
   """
   low, high = limits(map_) if between is None else between
-  # Values are clipped first, as an outlier would get a dark ring; 0.5 makes
-  # the conversion to bytes, which truncates, round.
+  # Values are clipped first, or bicubic resizing would draw a dark ring around
+  # an outlier. With 0.5, the conversion to bytes rounds; alone, it truncates.
   levels = np.clip((map_ - low) / (high - low), 0, 1)
   levels = np.float32(255 * levels + 0.5)
   color = Image.fromarray(levels).resize(grey.size, Image.Resampling.BICUBIC)

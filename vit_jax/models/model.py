@@ -367,7 +367,7 @@ def check_images(x: Any) -> None:
 
 def _warn_of_large(x: Any) -> None:
   """Warns if images have values that normalised ones do not have."""
-  # By NumPy, as JAX would trace it in a function that closes over images.
+  # By NumPy: inside a traced function, jax.numpy would trace known values, too.
   largest = float(np.abs(np.asarray(x)).max())
   if largest > _LARGEST:
     warnings.warn(

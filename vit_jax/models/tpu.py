@@ -146,7 +146,7 @@ def project_and_rotate(
   """`project`, then entries i and i + D_h / 2 rotated by the i-th angle.
 
   The angles are those of all images, or have a row for each. Each half is a
-  product of its own, as splitting one product would copy.
+  product of its own, since splitting one product would copy it.
   """
   half = cos.shape[-2]
   parts = [

@@ -176,7 +176,7 @@ class Opened:
 
   @property
   def _labels(self) -> Labels:
-    """The kind of labels that its outputs are, which has the words for them.
+    """The kind of labels that its outputs stand for.
 
     They are classes if it has no outputs, or its task is a user's own class
     that was not given.

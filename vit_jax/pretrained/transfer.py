@@ -229,7 +229,7 @@ def _order(bands: Sequence[str]) -> list[int] | None:
 def adapt_channels(
   kernel: np.ndarray, old: int, channels: int, bands: Sequence[str] = ()
 ) -> tuple[np.ndarray, str]:
-  """A kernel for images of other channels, and a line about it, as in timm.
+  """A kernel for other channels of images, as timm makes it, and a line on it.
 
   Where the bands name red, green and blue, these keep their weights and the
   others begin at 0, so that an image's first features are those of its RGB

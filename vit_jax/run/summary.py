@@ -182,7 +182,7 @@ def _trained_part(plan: Plan) -> str:
 
 
 def _frozen_image_tower(plan: Plan) -> str:
-  """How few pairs train on the features of an image tower as it is, or ""."""
+  """The advice to freeze the image tower, if there are few pairs; else ""."""
   settings, count = plan.settings, len(plan.source)
   how = vars(settings)["pairs"].image
   if settings.data.task != "pairs" or how != "trained":

@@ -100,8 +100,9 @@ class FoldScore:
   ) -> "FoldScore | None":
     """Any score, a function of answers and labels; None if it is NaN.
 
-    Its interval is drawn, which takes seconds for many images, and they need
-    none: the result is None for more than 1,000 images, and without folds.
+    Its interval comes from random draws, which would take seconds for many
+    images, where it is not needed: the result is None for more than 1,000
+    images, and without folds.
     """
     if not folds or count > _MOST_DRAWN:
       return None

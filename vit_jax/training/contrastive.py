@@ -4,8 +4,8 @@ The sigmoid loss is SigLIP's (arXiv:2303.15343), the softmax loss CLIP's
 (arXiv:2103.00020). Each device compares its own examples with those of the
 whole batch, a block of them at a time, so that no array is B x B.
 
-Examples of one group are no negatives of each other, such as two images of one
-caption: both losses leave these comparisons out. They do not become
+Examples of one group, such as two images of one caption, are no negatives of
+each other: both losses leave these comparisons out. They do not become
 positives: equal captions have equal vectors, so an image compared with a copy
 of its caption is its own pair again. It would count twice, and frequent
 captions, which say least, would weigh most.

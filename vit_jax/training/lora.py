@@ -82,7 +82,7 @@ def chosen_kernels(
 ) -> list[str]:
   """The paths of the kernels that get a product, in alphabetical order.
 
-  Those of the heads get none, since they are trained themselves. The pattern is
+  Those of the heads get none, and are trained as they are. The pattern is
   searched in paths such as "block_0/msa/query/kernel", also if the layers are
   stacked. `params` holds all parameters by path, or their shapes. Raises
   ValueError if the pattern chooses no kernel, or those of only some of the
@@ -113,7 +113,7 @@ def chosen_kernels(
     chosen_paths += [path] if all(matches) else []
   if not chosen_paths:
     raise ValueError(
-      f"lora.kernels={settings.kernels!r} is found in no kernel's path; there "
+      f"lora.kernels={settings.kernels!r} is found in no kernel's path; paths "
       f"are such as {', '.join(kernels[-3:])}."
     )
   return chosen_paths

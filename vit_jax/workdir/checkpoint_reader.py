@@ -255,8 +255,8 @@ def attempt(
   `bucket.LibraryError` for an error of Orbax or a store. Any other error is a
   fault of our own, and is raised as it is.
 
-  Trouble that may pass, such as a lost network, is retried; not on several
-  hosts, though, as they would fall out of step. Raises DamagedError if the
+  After trouble that may pass, such as a lost network, it tries again, but not
+  on several hosts, which would fall out of step. Raises DamagedError if the
   checkpoint `name` is damaged, DeletedError if it `was_deleted`, and OSError if
   it cannot be read for another reason.
   """

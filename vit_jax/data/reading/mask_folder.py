@@ -184,7 +184,8 @@ def open_folder(
 def open_whole(settings: DataSettings) -> SegmentationFolder:
   """All images of a folder without splits, or else its evaluation split.
 
-  It is for a folder that is new to a run: its masks are read by themselves.
+  It is for a folder that is new to a run: how its masks are read depends on
+  themselves alone.
   Raises ValueError as `open_split`.
   """
   return _opener(settings, None)(WHOLE, None)

@@ -293,7 +293,8 @@ def open_folder(
 def open_whole(settings: DataSettings) -> NumberFolder:
   """All images of a folder without splits, or else its evaluation split.
 
-  It is for a folder that is new to a run: its targets are read by themselves.
+  It is for a folder that is new to a run: how its targets are read depends on
+  themselves alone.
   Raises ValueError as `open_split`.
   """
   return _opener(settings, None)(WHOLE, None)

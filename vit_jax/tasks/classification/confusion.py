@@ -224,7 +224,7 @@ def _highest(
 
 
 def _keep(examples: list[AnsweredExample]) -> list[AnsweredExample]:
-  """The examples of the highest ranks, as many as are kept of a kind."""
+  """The examples of the highest ranks, at most `_KEPT`."""
   return sorted(examples, key=lambda one: -one.rank)[:_KEPT]
 
 

@@ -127,8 +127,9 @@ def gram(
 ) -> Float[Array, " R"]:
   """The loss of Gram anchoring (arXiv:2508.10104, Section 4) of each crop.
 
-  It is the mean squared difference of the products of all pairs of N patches,
-  scaled to length 1. `anchors` are an earlier teacher's features.
+  Features are scaled to length 1, and the products of all pairs of N patches
+  are compared with those of `anchors`, the features of an earlier teacher: the
+  loss is the mean squared difference.
   """
   u, v = unit(features), unit(anchors)
   return jnp.square(u @ u.mT - v @ v.mT).mean(axis=(1, 2))

@@ -85,7 +85,7 @@ def earlier_meaning(masks: Sequence[bytes], classes: Classes | None) -> Meaning:
 
 
 def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
-  """Whether masks of this kind, of numbers, are read by their colours.
+  """Whether masks of this kind, which hold numbers, are read by colours.
 
   Raises ValueError if they can be read neither by colours nor by numbers, or
   some by colours alone.

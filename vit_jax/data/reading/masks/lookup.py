@@ -11,6 +11,7 @@ from vit_jax.runtime.printable import printable_path as text
 
 # Endings of an image's name in whose place its mask has another ending.
 _OF_IMAGES = (b"", b"_leftImg8bit", b"_image", b"_img", b"_rgb", b"_sat")
+_SAME_NAME = b"", b""  # The endings of an image and its mask without suffixes.
 _LOSSY = (b".jpg", b".jpeg", b".jfif")
 _OTHERS = (*EXTENSIONS, b".npy", b".npz", b".mat", b".json", b".xml", b".txt")
 
@@ -57,16 +58,17 @@ class MaskLookup:
     Raises ValueError if there is none, or several may be it.
     """
     stem = os.path.splitext(file)[0]
-    found = None
-    if self._suffix in (None, (b"", b"")):
+    if self._suffix is None:  # The first image decides.
       found = self._same_name(stem)
-    if found is None and self._suffix is None and not self._earlier:
-      found = self._with_suffix(file, stem)
-    elif self._suffix not in (None, (b"", b"")):
+      if found is None and not self._earlier:
+        found = self._with_suffix(file, stem)
+    elif self._suffix == _SAME_NAME:
+      found = self._same_name(stem)
+    else:
       found = self._lookup.find(_mask_name(stem, *self._suffix))
     if found is None:
       raise ValueError(self._missing_message(file, stem))
-    self._suffix = self._suffix or (b"", b"")
+    self._suffix = self._suffix or _SAME_NAME
     return os.path.join(self._folder, found)
 
   def lines(self) -> list[str]:
