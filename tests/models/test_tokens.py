@@ -39,6 +39,7 @@ KEEP = np.array([[5, 0, 4, 1], [2, 3, 0, 1]])
 FAMILIES = {
   "token": {},
   "gap": dict(pooling="gap", position="sincos2d", scan=True),
+  "one layer": dict(pooling="gap", position="sincos2d", num_layers=1),
   "map": dict(pooling="map", remat="dots"),
   "relative": dict(position="relative"),
   "every layer": dict(position_at="every_layer"),
@@ -56,7 +57,7 @@ FAMILIES = {
   "pe": dict(block="pe"),
   "masked": dict(pooling="gap"),
 }
-QUICK = ("gap",)
+QUICK = ("one layer",)
 
 
 def pixels(seed=0):

@@ -115,10 +115,9 @@ def test_a_block_for_tpu_has_the_value_and_gradients_of_any_other(
     assert relative_difference(a, b) < most
 
 
-@pytest.mark.parametrize(
-  "kind, whole",
-  some_slow(itertools.product(KINDS[:2], (True, False)), [(KINDS[0], True)]),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("kind", KINDS[:2])
 def test_a_block_for_tpu_has_logits_and_exponentials_of_the_type_of_any_other(
   monkeypatch, kind, whole
 ):
@@ -168,7 +167,7 @@ def test_a_block_for_tpu_is_exact_enough_in_bfloat16(for_tpu, std, tolerance):
 @pytest.mark.parametrize(
   "form", [tpu.attend, tpu.attend_in_order, tpu.attend_in_blocks]
 )
-@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("turns", some_slow([False, True], [True]))
 @pytest.mark.parametrize("std", some_slow([1.0, 4.0], [4.0]))
 @pytest.mark.parametrize("saves", some_slow([False, True], [True]))
 @pytest.mark.parametrize(
@@ -318,13 +317,8 @@ def test_the_form_for_tpu_is_used_where_nothing_needs_the_weights(
 FORMS = {form for forms in tpu.FORWARD.values() for form in forms.values()}
 
 
-@pytest.mark.parametrize(
-  ["form"],
-  some_slow(
-    [(form,) for form in sorted(FORMS, key=str)], [(max(FORMS, key=str),)]
-  ),
-  ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("form", sorted(FORMS, key=str), ids=str)
 def test_a_chip_has_the_answers_of_any_other(for_tpu, monkeypatch, form):
   """In the forms of its own for passes without gradients, and with them."""
   x, model = images(8, 12), tiny(num_layers=1)

@@ -114,8 +114,6 @@ REFUSED = {
   ("masked", "map"): _POOLS,
   ("masked", "pe"): _POOLS,
 }
-# A head of attention, and crops of two sizes.
-TRACED = {("self_distillation", "pe")}
 CELLS = [(o, e) for o in OBJECTIVES for e in ENCODERS]
 QUICKLY = {
   "xla_backend_optimization_level": 0,
@@ -302,10 +300,11 @@ def test_it_trains_goes_on_to_the_bit_and_gives_its_encoder(
   np.testing.assert_allclose(inside, alone, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "objective, encoder",
   [
-    pytest.param(*cell, marks=[] if cell in TRACED else pytest.mark.slow)
+    cell
     for cell in CELLS
     if cell not in REFUSED and cell[1] not in ("resnet", "relative")
   ],

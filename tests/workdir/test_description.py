@@ -9,12 +9,14 @@ from jax.sharding import PartitionSpec
 
 from tests import tiny
 from vit_jax.training.sharding import make_mesh
+from vit_jax.workdir import description
 from vit_jax.workdir.description import (
   check_same_run,
-  checksum,
   checksum_on_host,
   checksums,
 )
+
+checksum = jax.jit(description.checksum)
 
 ARRAYS = [
   np.random.default_rng(0).normal(size=(4, 6, 5)).astype(np.float32),

@@ -57,13 +57,14 @@ def test_silog_is_that_of_its_paper(share):
   z = RNG.normal(size=(2, 5, 7, 1)).astype(np.float32)
   label = targets(2, 5, 7)
   settings = dict(loss="silog", silog_lambda=share)
-  loss, _ = objective(LOGS, **settings).compare(jnp.array(z), label)
+  compare = jax.jit(objective(LOGS, **settings).compare)
+  loss, _ = compare(z, label)
   d = 0.5 * z[..., 0] + 1 - np.log(label)
   known = (~np.isnan(d)).sum(axis=(1, 2))
   expected = np.nansum(d**2, (1, 2)) / known
   expected -= share * np.nansum(d, (1, 2)) ** 2 / known**2
   np.testing.assert_allclose(loss, expected, rtol=1e-4)
-  moved, _ = objective(LOGS, **settings).compare(jnp.array(z + 1), label)
+  moved, _ = compare(z + 1, label)
   assert np.allclose(moved, loss, rtol=1e-4) == (share == 1)
 
 
@@ -74,14 +75,14 @@ def test_unknown_pixels_have_no_gradient(loss):
   label[0, 0, :2] = np.nan, 0
   compare = objective(LOGS, loss=loss).compare
   z = jnp.array(RNG.normal(size=(1, 4, 4, 1)), jnp.float32)
-  gradient = jax.grad(lambda z: compare(z, label)[0].sum())(z)
+  gradient = jax.jit(jax.grad(lambda z: compare(z, label)[0].sum()))(z)
   known = ~np.isnan(label) & ((label > 0) | (loss == "l1"))
   np.testing.assert_array_equal(np.asarray(gradient)[..., 0] != 0, known)
   assert np.isfinite(gradient).all()
 
 
 def outcome(y, label):
-  arrays = jax.device_get(sums(jnp.array(y), jnp.array(label), 4.0, 2.0))
+  arrays = jax.device_get(jax.jit(sums)(y, label, 4.0, 2.0))
   arrays["loss"] = np.arange(len(label), dtype=np.float32)
   gathered = Gathered(np.arange(len(label)), arrays, 0)
   return PixelNumbersOutcome("depth", "m", 2.0, gathered)

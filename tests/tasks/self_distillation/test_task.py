@@ -377,6 +377,7 @@ def test_gram_anchoring_keeps_an_earlier_teacher_and_renews_it(every):
     jax.tree.map(np.testing.assert_array_equal, state["gram"], encoder)
 
 
+@pytest.mark.slow
 def test_gram_anchoring_may_see_crops_at_twice_their_size():
   """By the cubic convolution half-way between points (a = -0.75), in NumPy."""
   task, model = task_and_model(
