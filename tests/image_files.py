@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 from PIL import Image
 
 
@@ -16,6 +17,20 @@ def plain(colour=(9, 90, 200), size=(20, 16)) -> Image.Image:
 
 
 GOOD = encode(plain(), "PNG")
+
+
+def write_noise(root, *folders, count=1, size=(16, 16), seed=0):
+  """Writes so many images of noise, 0.png, 1.png ..., to each folder of `root`.
+
+  Returns `root`.
+  """
+  rng = np.random.default_rng(seed)
+  for folder in folders:
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+      pixels = rng.integers(0, 256, (*size, 3), np.uint8)
+      Image.fromarray(pixels).save(root / folder / f"{number}.png")
+  return root
 
 
 def make_folder(tmp_path, files) -> str:

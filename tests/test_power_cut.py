@@ -14,11 +14,10 @@ import struct
 import subprocess
 import time
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from tests import commands
+from tests.image_files import write_noise
 from vit_jax.workdir.checkpoint import open_run
 
 pytestmark = pytest.mark.slow
@@ -166,13 +165,9 @@ def _content(folder):
 
 def test_a_power_cut_damages_no_packing(disk, tmp_path):
   """Cut while it packs, going on each time; then right after its last line."""
-  random_pixels = np.random.default_rng(0)
-  for number in range(12):
-    folder = tmp_path / "photos" / "cat dog".split()[number % 2]
-    folder.mkdir(parents=True, exist_ok=True)
-    pixels = random_pixels.integers(0, 256, (600, 600, 3), np.uint8)
-    Image.fromarray(pixels).save(folder / f"{number}.png")
-  command = ("-m", "vit_jax.pack", tmp_path / "photos")
+  photos = tmp_path / "photos"
+  write_noise(photos, "cat", "dog", count=6, size=(600, 600))
+  command = ("-m", "vit_jax.pack", photos)
   whole, out = tmp_path / "whole" / "out", disk.folder / "out"
   options = ("--workers=2", "--shard_mib=1")
   done = commands.python(*command, whole, *options)

@@ -9,10 +9,9 @@ import os
 import pathlib
 import shutil
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests.image_files import write_noise
 from tests.pack.test_writer import stopping_with
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
@@ -34,15 +33,9 @@ FILES = (
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory):
   """Four images for training, of which one is broken, two for evaluation."""
-  random = np.random.default_rng(0)
   root = tmp_path_factory.mktemp("photos")
-  for split, count in (("train", 2), ("val", 1)):
-    for name in ("cat", "dog"):
-      folder = root / split / name
-      folder.mkdir(parents=True)
-      for i in range(count):
-        pixels = random.integers(0, 256, (20, 30, 3), np.uint8)
-        Image.fromarray(pixels).save(folder / f"{i}.png")
+  write_noise(root, "train/cat", "train/dog", count=2, size=(20, 30))
+  write_noise(root, "val/cat", "val/dog", size=(20, 30), seed=1)
   broken = root / "train" / "dog" / "1.png"
   broken.write_bytes(broken.read_bytes()[:100])
   return root

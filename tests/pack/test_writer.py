@@ -21,7 +21,7 @@ from PIL import Image
 
 from tests import captioned, commands
 from tests.data.batching.test_workers import alive
-from tests.image_files import GOOD
+from tests.image_files import GOOD, write_noise
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading.captions import Captions
 from vit_jax.data.reading.labels import NONE
@@ -38,15 +38,9 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 @pytest.fixture
 def photographs(tmp_path):
   """Two classes of six images each for training, two for evaluation."""
-  random = np.random.default_rng(0)
-  for split, count in (("train", 6), ("val", 2)):
-    for name in ("cat", "dog"):
-      folder = tmp_path / "photos" / split / name
-      folder.mkdir(parents=True)
-      for i in range(count):
-        pixels = random.integers(0, 256, (20, 30, 3), np.uint8)
-        Image.fromarray(pixels).save(folder / f"{i}.png")
-  return tmp_path / "photos"
+  root = tmp_path / "photos"
+  write_noise(root, "train/cat", "train/dog", count=6, size=(20, 30))
+  return write_noise(root, "val/cat", "val/dog", count=2, size=(20, 30), seed=1)
 
 
 def _pack(source, out, encoding=None, **options):

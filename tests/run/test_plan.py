@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image
 
+from tests.image_files import write_noise
 from tests.server import serving
 from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
@@ -135,9 +135,7 @@ def test_a_run_does_not_write_among_the_classes(
 
 
 def test_a_misnamed_class_of_the_evaluation_is_refused(config, tmp_path):
-  for folder in ("train/a", "train/c", "test/b"):
-    (tmp_path / folder).mkdir(parents=True)
-    Image.new("RGB", (20, 16)).save(tmp_path / folder / "0.png")
+  write_noise(tmp_path, "train/a", "train/c", "test/b")
   config.data.root = str(tmp_path)
   with pytest.raises(ValueError, match="the class 'b', which the train folder"):
     plan(config)

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image
 
 from configs import finetune
 from tests import published, runs, tiny
+from tests.image_files import write_noise
 from vit_jax import data, load_pretrained
 from vit_jax.config import base_config
 from vit_jax.models.grid import grid_of
@@ -82,13 +82,7 @@ def test_data_that_only_a_checkpoint_names_are_not_asked_for(
 
 
 def _noise(folder, count):
-  rng = np.random.default_rng(count)
-  for name in "abc":
-    (folder / name).mkdir(parents=True)
-    for k in range(count):
-      pixels = rng.integers(0, 256, (16, 16, 3), np.uint8)
-      Image.fromarray(pixels).save(folder / name / f"{k}.png")
-  return str(folder)
+  return str(write_noise(folder, *"abc", count=count, seed=count))
 
 
 @pytest.mark.slow
@@ -222,14 +216,8 @@ def test_another_table_is_read_with_the_classes_of_the_run(elsewhere, tmp_path):
 @pytest.fixture
 def three_splits(config, tmp_path):
   """The configuration of a run of three steps on noise of three classes."""
-  rng = np.random.default_rng(0)
   for split, count in (("train", 8), ("valid", 3), ("Test", 5)):
-    for name in "abc":
-      folder = tmp_path / "noise" / split / name
-      folder.mkdir(parents=True)
-      for k in range(count):
-        pixels = rng.integers(0, 256, (16, 16, 3), np.uint8)
-        Image.fromarray(pixels).save(folder / f"{k}.png")
+    _noise(tmp_path / "noise" / split, count)
   config.data.root = str(tmp_path / "noise")
   config.update(total_steps=3, total_epochs=0.0, log_every_epochs=1.0)
   config.update(eval_every_epochs=0.0, save_every_epochs=0.0)

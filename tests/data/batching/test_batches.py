@@ -5,9 +5,9 @@ import os
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from tests.data.numbered import Numbered, assert_same, evaluate, train
+from tests.image_files import write_noise
 from vit_jax import data
 
 
@@ -114,9 +114,7 @@ def test_skipping_ends_where_nothing_is_readable():
 
 
 def test_a_missing_file_is_unreadable(tmp_path):
-  for name in ("c/0", "c/1", "c/2", "c/3", "d/0", "d/1", "d/2", "d/3"):
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    Image.new("RGB", (4, 4)).save(tmp_path / f"{name}.png")
+  write_noise(tmp_path, "c", "d", count=4)
   source = data.open_source(
     "train", data.DataSettings(root=str(tmp_path), eval_fraction=0.25)
   )

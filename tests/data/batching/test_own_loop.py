@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.image_files import write_noise
 from tests.pages import ROOT, blocks
 from vit_jax import data
 from vit_jax.data.batching.own_loop import open_data
@@ -73,13 +74,8 @@ def test_the_program_of_the_page_runs_to_its_last_line(
   """It trains, saves, evaluates, and goes on when it is run again."""
   page = (ROOT / "docs/howto/own_loop.md").read_text()
   block = next(block for block in blocks(page) if block.language == "python")
-  rng = np.random.default_rng(0)
-  for name in ("cat", "dog"):
-    folder = tmp_path / "my_photos" / name
-    folder.mkdir(parents=True)
-    for n in range(10):
-      pixels = rng.integers(0, 256, (40, 40, 3), np.uint8)
-      Image.fromarray(pixels).save(folder / f"{n}.png")
+  photos = tmp_path / "my_photos"
+  write_noise(photos, "cat", "dog", count=10, size=(40, 40))
   monkeypatch.chdir(tmp_path)
   exec(block.text, {})
   saved, done, measured = capsys.readouterr().out.splitlines()
@@ -91,11 +87,8 @@ def test_the_program_of_the_page_runs_to_its_last_line(
 
 
 def test_a_folder_and_one_side_describe_data(tmp_path):
-  for name in "ab":
-    (tmp_path / name).mkdir()
-    for n in range(4):
-      Image.new("RGB", (9, 9)).save(tmp_path / name / f"{n}.png")
-  source, batches = open_data("train", tmp_path, 8, 2)
+  photos = write_noise(tmp_path, "a", "b", count=4)
+  source, batches = open_data("train", photos, 8, 2)
   with batches:
     assert next(batches)["image"].shape == (2, 8, 8, 3)
     assert batches  # As an object is, though it has no length.

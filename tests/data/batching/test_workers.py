@@ -13,10 +13,10 @@ import time
 from multiprocessing import heap
 
 import pytest
-from PIL import Image
 
 from tests import commands
 from tests.data.numbered import Numbered, assert_same, noisy, train
+from tests.image_files import write_noise
 from vit_jax import data
 from vit_jax.data.batching import workers
 
@@ -79,7 +79,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("ending", ["exit", "wait"])
 def test_no_worker_outlives_its_parent(tmp_path, ending):
   """The parent ends in good order, and then in silence, or is killed."""
-  write_folder(tmp_path, 9)
+  write_noise(tmp_path, "c", "d", count=9)
   (tmp_path / "script.py").write_text(SCRIPT)
   with subprocess.Popen(
     [sys.executable, tmp_path / "script.py", tmp_path, ending],
@@ -99,14 +99,6 @@ def test_no_worker_outlives_its_parent(tmp_path, ending):
       break
     time.sleep(0.1)
   assert not any(alive(pid) for pid in pids)
-
-
-def write_folder(root, count):
-  """Writes two classes of black images."""
-  for name in "cd":
-    (root / name).mkdir()
-    for i in range(count):
-      Image.new("RGB", (4, 4)).save(root / name / f"{i}.png")
 
 
 def alive(pid: int) -> bool:
@@ -142,7 +134,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "TFDS"])
 def test_workers_load_no_jax(tmp_path, kind, tfds_dir):
-  write_folder(tmp_path, 3)
+  write_noise(tmp_path, "c", "d", count=3)
   arguments = {
     "folder": {"root": str(tmp_path)},
     "TFDS": {"name": "shades", "data_dir": str(tfds_dir)},

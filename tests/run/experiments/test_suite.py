@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from tests import tiny
+from tests.image_files import write_noise
 from vit_jax.data.reading.imagenet_sets import (
   ALEXNET_ERRORS,
   CLASSES,
@@ -33,14 +34,6 @@ def checkpoint(tmp_path_factory):
   return checkpoint_of(tmp_path_factory.mktemp("published"))
 
 
-def pictures(folder, count, seed):
-  rng = np.random.default_rng(seed)
-  folder.mkdir(parents=True)
-  for number in range(count):
-    pixels = rng.integers(0, 256, (*SIZE, 3), np.uint8)
-    Image.fromarray(pixels).save(folder / f"{number}.png")
-
-
 def logits_of(checkpoint, paths):
   """The logits by the model itself, image by image as Pillow reads them."""
   model, params = load_pretrained(checkpoint, num_heads=3)
@@ -52,8 +45,8 @@ def logits_of(checkpoint, paths):
 @pytest.mark.slow
 def test_the_200_classes_of_imagenet_a_compete_alone(checkpoint, tmp_path):
   ids = WORDNET_IDS
-  for k in A_CLASSES:
-    pictures(tmp_path / "imagenet-a" / ids[k], 8, k)
+  a_folders = [ids[k] for k in A_CLASSES]
+  write_noise(tmp_path / "imagenet-a", *a_folders, count=8, size=SIZE)
   out = tmp_path / "suite.json"
   names = ("a", "sketch")
   (row,) = run_suite(
@@ -82,7 +75,7 @@ def test_the_200_classes_of_imagenet_a_compete_alone(checkpoint, tmp_path):
 def test_an_answer_is_right_if_it_is_one_of_the_real_labels(
   checkpoint, tmp_path, capsys
 ):
-  pictures(tmp_path / "val", 6, 0)
+  write_noise(tmp_path, "val", count=6, size=SIZE)
   paths = sorted((tmp_path / "val").iterdir())
   best = logits_of(checkpoint, paths).argmax(axis=1).tolist()
   real = [[best[0]], [best[1], 1], [2, best[2]], [999 - best[3]], [], [998]]
