@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
+from tests.tiny import SIZES
 from vit_jax import data, make_vit
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.preprocessing import Preprocessing
@@ -33,15 +34,7 @@ def write_images(folder):
 
 def model_and_params():
   """A ViT with a tanh layer before its head, and its first parameters."""
-  model = make_vit(
-    "Ti/4",
-    num_classes=5,
-    num_layers=1,
-    hidden_size=16,
-    mlp_size=32,
-    num_heads=2,
-    representation_size=8,
-  )
+  model = make_vit("Ti/4", num_classes=5, representation_size=8, **SIZES)
   init = jax.jit(lambda key: model.init(key, jnp.zeros((1, 8, 8, 3))))
   return model, nn.unbox(init(jax.random.key(0))["params"])
 

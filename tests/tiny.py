@@ -22,6 +22,7 @@ from vit_jax.training.state import TrainState
 from vit_jax.workdir.checkpoint import Checkpoints
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+SIZES = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
 
 
 @contextlib.contextmanager

@@ -5,12 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.tiny import random_params
+from tests.tiny import SIZES, random_params
 from vit_jax.models import from_fields, make_vit, to_fields
 from vit_jax.models.masked_vit import MASK, masked_vit
 
 P, GRID, K = 4, (2, 3), 5
-SIZES = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
 
 
 def _vit(**fields):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from flax.traverse_util import unflatten_dict
 
+from tests.tiny import SIZES
 from vit_jax.models.autoencoder import autoencoder
 from vit_jax.models.grid import param_shapes
 from vit_jax.models.masked_vit import masked_vit
@@ -14,9 +15,7 @@ from vit_jax.models.segmenter import segmenter
 from vit_jax.models.variants import make_vit
 from vit_jax.run import start
 
-VIT = make_vit(
-  "Ti/8", 3, num_layers=1, hidden_size=16, mlp_size=16, num_heads=2
-)
+VIT = make_vit("Ti/8", 3, **SIZES)
 TRUNK = VIT.clone(num_classes=0)
 DECODER = dict(decoder_size=16, decoder_layers=1, decoder_heads=2)
 

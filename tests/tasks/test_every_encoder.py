@@ -20,6 +20,7 @@ from flax import traverse_util
 
 from tests import runs
 from tests.tasks import made_up
+from tests.tiny import SIZES
 from tests.workdir import saved
 from vit_jax import make_vit
 from vit_jax.data.preprocessing import Preprocessing
@@ -42,7 +43,6 @@ from vit_jax.training.step import make_train_step
 from vit_jax.workdir.checkpoint import Checkpoints, open_run
 
 SIZE, HALF = (16, 16), (0.5, 0.5, 0.5)
-SIZES = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
 OBJECTIVES = {
   "classification": {},
   "student": dict(student__learns="both", distill__teacher="teacher"),

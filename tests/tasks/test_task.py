@@ -12,7 +12,7 @@ import pytest
 
 from tests.rows import some_slow
 from tests.tasks.made_up import HALF, Split, evaluator, rows_of, settings, task
-from tests.tiny import random_params
+from tests.tiny import SIZES, random_params
 from vit_jax import make_vit
 from vit_jax.data.batch import batch_spec, row_spec
 from vit_jax.data.preprocessing import Preprocessing
@@ -175,14 +175,7 @@ def test_what_every_task_does(name, tmp_path):
   given = given.fitted(stream.source)
   teacher, teacher_params = a_teacher()
   given = given.with_teacher(teacher, teacher_params)
-  model = make_vit(
-    "Ti/4",
-    given.num_outputs(NAMES),
-    num_layers=1,
-    hidden_size=16,
-    mlp_size=32,
-    num_heads=2,
-  )
+  model = make_vit("Ti/4", given.num_outputs(NAMES), **SIZES)
   model = given.adapted(model)
   params = random_params(model, (8, 8), 0)
   objective = given.objective(model, stream.preprocessing)

@@ -8,6 +8,7 @@ import pytest
 from flax import traverse_util
 
 from tests import commands, runs, tiny
+from tests.tiny import SIZES
 from vit_jax import load_pretrained, make_vit
 from vit_jax.run.experiments import average
 from vit_jax.run.experiments.average import merge
@@ -89,9 +90,7 @@ def test_a_run_that_is_not_finite_is_never_taken(
 ):
   """By its weights, or since finite weights give answers that are not."""
   monkeypatch.chdir(tmp_path)
-  model = make_vit(
-    "Ti/4", 10, num_layers=1, hidden_size=16, mlp_size=16, num_heads=2
-  )
+  model = make_vit("Ti/4", 10, **SIZES)
   params = tiny.random_params(model, (8, 8), 0)
   for name, times in (("a", 1), ("b", factor)):
     tree = jax.tree.map(lambda x, times=times: x * times, params)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tasks import made_up
 from tests.tasks.made_up import HALF
-from tests.tiny import random_params
+from tests.tiny import SIZES, random_params
 from vit_jax import make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import make_model
@@ -51,8 +51,7 @@ def patches_of(image):
 
 
 def small_model():
-  sizes = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
-  return made_up.task(**SMALL).adapted(make_vit("Ti/4", 0, **sizes))
+  return made_up.task(**SMALL).adapted(make_vit("Ti/4", 0, **SIZES))
 
 
 @pytest.mark.parametrize("rate, seen", [(0.75, 49), (0.5, 98), (0.9, 19)])

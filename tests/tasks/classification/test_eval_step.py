@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.tiny import random_params
+from tests.tiny import SIZES, random_params
 from vit_jax import init_params, make_vit
 from vit_jax.tasks.classification.eval_step import (
   Predictions,
@@ -92,14 +92,7 @@ def test_metrics_agree_with_numpy_on_eight_devices(batch_size, loss):
   images = rng.integers(0, 256, (37, 8, 8, 3), np.uint8)
   label = rng.integers(0, 7, 37).astype(np.int32)
   label[label == 6] = 0  # One class has no example.
-  model = make_vit(
-    "Ti/4",
-    num_classes=7,
-    num_layers=1,
-    hidden_size=16,
-    mlp_size=32,
-    num_heads=2,
-  )
+  model = make_vit("Ti/4", num_classes=7, **SIZES)
   params = random_params(model, (8, 8), 0)
 
   rows = sharding.batch_sharding(sharding.make_mesh())

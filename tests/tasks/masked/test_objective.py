@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.rows import some_slow
+from tests.tiny import SIZES
 from vit_jax.models import make_vit
 from vit_jax.models.masked_vit import MASK, masked_vit
 from vit_jax.tasks.masked.objective import (
@@ -162,9 +163,7 @@ def test_patches_that_do_not_split_into_sixteen_are_refused():
 
 def _losses(axes, parts):
   """The losses of three steps on a mesh, in parts."""
-  model = make_vit(
-    "Ti/4", 0, num_layers=1, hidden_size=16, mlp_size=32, num_heads=2
-  )
+  model = make_vit("Ti/4", 0, **SIZES)
   masking = Masking(0.5, "colour", 4, HALF, HALF)
   model = masked_vit(model, masking.outputs)
   tx = make_optimizer(OptimizerSettings(), lambda _: 1e-2)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.tasks import made_up
-from tests.tiny import random_params
+from tests.tiny import SIZES, random_params
 from vit_jax import make_vit
 from vit_jax.data.batching.loader import Loader
 from vit_jax.data.preprocessing import Preprocessing
@@ -27,9 +27,7 @@ def test_so_many_images_are_read_and_always_the_same():
 
 def test_the_score_is_that_of_the_nearest_images():
   train, test = Digits("train[:60]"), Digits("test[:30]")
-  model = make_vit(
-    "Ti/8", 0, num_layers=1, hidden_size=16, mlp_size=32, num_heads=2
-  )
+  model = make_vit("Ti/8", 0, **SIZES)
   params = random_params(model, (8, 8), 0)
   preprocessing = Preprocessing((8, 8))
   probe = Neighbours(

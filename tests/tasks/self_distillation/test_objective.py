@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.tasks.made_up import plan, settings
+from tests.tiny import SIZES
 from vit_jax import make_vit
 from vit_jax.run import build
 from vit_jax.training import sharding
@@ -32,9 +33,7 @@ EIGHT = dict(data=2, fsdp=2, tensor=2)
 def functions(centering):
   given = settings(**CHANGES, self_distillation__centering=centering)
   task = build.task_of(given)
-  vit = make_vit(
-    "Ti/4", 0, num_layers=1, hidden_size=16, mlp_size=32, num_heads=2
-  )
+  vit = make_vit("Ti/4", 0, **SIZES)
   made = plan(given, task, task.adapted(vit), examples=ROWS)
   return made.init, made.train_step, made.batch_spec
 

@@ -12,7 +12,7 @@ import pytest
 from tests.rows import some_slow
 from tests.tasks import made_up
 from tests.tasks.made_up import HALF
-from tests.tiny import random_params
+from tests.tiny import SIZES, random_params
 from vit_jax import make_vit
 from vit_jax.data.batch import allocate
 from vit_jax.data.preprocessing import Preprocessing
@@ -37,7 +37,6 @@ SMALL = dict(
   self_distillation__small_size=4,
   self_distillation__small_crops=3,
 )
-SIZES = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
 RNG = np.random.default_rng(0)
 # Compiled whole, which takes a tenth of the time of each operation by itself.
 sinkhorn_knopp = jax.jit(losses.sinkhorn_knopp, static_argnums=1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tasks import made_up
-from tests.tiny import random_params
+from tests.tiny import SIZES, random_params
 from vit_jax import features, make_vit
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import ResNet
@@ -17,7 +17,6 @@ from vit_jax.tasks.student.objective import Imitation, resized, size_for
 from vit_jax.training.distillation import Teacher
 from vit_jax.training.settings import DistillSettings
 
-SIZES = dict(num_layers=1, hidden_size=16, mlp_size=32, num_heads=2)
 LEARNS = dict(student__learns="both", distill__teacher="teacher")
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 OWN_MEAN, OWN_STD = (0.5, 0.5, 0.5), (0.5, 0.4, 0.3)
