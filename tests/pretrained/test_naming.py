@@ -84,23 +84,35 @@ def test_a_part_of_a_larger_model_is_read(
   assert_same_arrays(loaded, open_checkpoint(TIMM, num_heads=3))
 
 
-def test_of_two_models_none_is_chosen(tmp_path):
-  path = renamed(
-    tmp_path,
-    TIMM,
-    lambda x: {f"{k}.{n}": v for n, v in x.items() for k in ("left", "right")},
-  )
-  with pytest.raises(
-    ValueError, match="holds 2 models, .*'left.', 'right.': sa"
-  ):
-    open_checkpoint(path)
+def twice(arrays):
+  return {f"{k}.{n}": v for n, v in arrays.items() for k in ("left", "right")}
 
 
-def test_arrays_of_lora_alone_say_what_to_do(tmp_path):
-  name = "base_model.model.vit.encoder.layer.0.query.lora_A.weight"
-  path = renamed(tmp_path, TIMM, lambda _: {name: np.zeros((2, 8), "f4")})
-  with pytest.raises(ValueError, match=r"LoRA added to a model.*merge_and_unl"):
-    open_checkpoint(path)
+LORA = "base_model.model.vit.encoder.layer.0.query.lora_A.weight"
+DINOV2 = encoders.path("hf_dinov2") + "/model.safetensors"
+
+
+@pytest.mark.parametrize(
+  "source, change, message",
+  [
+    (TIMM, twice, "holds 2 models, .*'left.', 'right.': sa"),
+    (
+      TIMM,
+      lambda _: {LORA: np.zeros((2, 8), "f4")},
+      "LoRA added to a model.*merge_and_unl",
+    ),
+    (
+      DINOV2,
+      lambda x: as_dinov2(x) | {"rope_embed.periods": np.ones(4, "f4")},
+      "a DINOv3 as facebookresearch/dinov3 sav",
+    ),
+  ],
+)
+def test_arrays_that_are_no_model_say_what_they_are(
+  tmp_path, source, change, message
+):
+  with pytest.raises(ValueError, match=message):
+    open_checkpoint(renamed(tmp_path, source, change))
 
 
 def test_what_only_pre_training_needs_is_left_out(tmp_path, capsys):
@@ -140,20 +152,9 @@ def of_dinov2(name):
 
 
 def test_tipsv2_is_not_taken_for_dinov2(tmp_path):
-  source = encoders.path("hf_dinov2") + "/model.safetensors"
-  path = renamed(tmp_path, source, as_dinov2)
+  path = renamed(tmp_path, DINOV2, as_dinov2)
   (tmp_path / "config.json").write_text('{"model_type": "tipsv2_vision_model"}')
   with pytest.raises(ValueError, match="'tipsv2_vision_model', which is not k"):
-    open_checkpoint(path)
-
-
-def test_dinov3s_own_files_say_what_they_are(tmp_path):
-  source = encoders.path("hf_dinov2") + "/model.safetensors"
-  periods = {"rope_embed.periods": np.ones(4, "f4")}
-  path = renamed(tmp_path, source, lambda x: as_dinov2(x) | periods)
-  with pytest.raises(
-    ValueError, match="a DINOv3 as facebookresearch/dinov3 sav"
-  ):
     open_checkpoint(path)
 
 
