@@ -114,7 +114,7 @@ def test_skipping_ends_where_nothing_is_readable():
 
 
 def test_a_missing_file_is_unreadable(tmp_path):
-  write_noise(tmp_path, "c", "d", count=4)
+  write_noise(tmp_path, "c", "d", count=4, size=(4, 4))
   source = data.open_source(
     "train", data.DataSettings(root=str(tmp_path), eval_fraction=0.25)
   )

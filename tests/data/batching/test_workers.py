@@ -79,7 +79,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("ending", ["exit", "wait"])
 def test_no_worker_outlives_its_parent(tmp_path, ending):
   """The parent ends in good order, and then in silence, or is killed."""
-  write_noise(tmp_path, "c", "d", count=9)
+  write_noise(tmp_path, "c", "d", count=9, size=(4, 4))
   (tmp_path / "script.py").write_text(SCRIPT)
   with subprocess.Popen(
     [sys.executable, tmp_path / "script.py", tmp_path, ending],
@@ -134,7 +134,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "TFDS"])
 def test_workers_load_no_jax(tmp_path, kind, tfds_dir):
-  write_noise(tmp_path, "c", "d", count=3)
+  write_noise(tmp_path, "c", "d", count=3, size=(4, 4))
   arguments = {
     "folder": {"root": str(tmp_path)},
     "TFDS": {"name": "shades", "data_dir": str(tfds_dir)},
