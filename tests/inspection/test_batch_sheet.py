@@ -6,7 +6,6 @@ import pytest
 from tests import commands
 from vit_jax.data.reading.captions import Captions
 from vit_jax.data.reading.tokenizer_files import new_tokenizer
-from vit_jax.inspection import batch_sheet as module
 from vit_jax.inspection.batch_sheet import batch_sheet
 from vit_jax.tasks.segmentation.pictures import palette
 
@@ -73,17 +72,14 @@ def letters(text):
     (*captions()[::-1], (), "a red circle"),
   ],
 )
-def test_a_label_in_words(monkeypatch, label, kind, names, expected):
+def test_a_label_in_words(label, kind, names, expected):
   """By the kind of labels, or what they look like without one."""
-  said = []
-
-  def watch(panels, **_):
-    said.extend(panel.caption for panel in panels)
-
-  monkeypatch.setattr(module, "put_together", watch)
-  image = np.zeros((1, 2, 2, 3), np.uint8)
-  batch_sheet(image, label[None], names, kind)
-  assert said == [expected]
+  image = np.zeros((1, 128, 128, 3), np.uint8)
+  found = batch_sheet(image, label[None], names, kind).image
+  of_name = batch_sheet(image, np.int32([0]), [expected]).image
+  above = (0, 0, found.width, found.height - 132)  # A mask is on its image.
+  assert found.size == of_name.size
+  assert found.crop(above) == of_name.crop(above)
 
 
 def test_a_mask_lies_on_its_image():
