@@ -34,15 +34,14 @@ def places(drawing, picture):
 
 @pytest.fixture
 def written(monkeypatch):
-  """The texts that are drawn, as they are before they are shortened."""
-  texts, write = [], fonts.write
+  """The texts that Pillow draws."""
+  texts, draw = [], ImageDraw.ImageDraw.text
 
-  def spy(draw, place, text, *arguments, **options):
+  def noted(self, place, text, *arguments, **options):
     texts.append(text)
-    write(draw, place, text, *arguments, **options)
+    draw(self, place, text, *arguments, **options)
 
-  monkeypatch.setattr(fonts, "write", spy)
-  monkeypatch.setattr(panels, "write", spy)
+  monkeypatch.setattr(ImageDraw.ImageDraw, "text", noted)
   return texts
 
 
@@ -153,17 +152,11 @@ def test_patches_are_numbered_from_the_upper_left():
     assert (white & expected).sum() > 0.8 * max(white.sum(), expected.sum())
 
 
-def test_numbers_of_patches_are_written_once(monkeypatch):
+def test_numbers_of_patches_are_written_once(written):
   """Not anew for each photograph of nearly the same size."""
-  texts, text = [], ImageDraw.ImageDraw.text
-  monkeypatch.setattr(
-    ImageDraw.ImageDraw,
-    "text",
-    lambda *args, **options: (texts.append(args[2]), text(*args, **options)),
-  )
   for width in (47, 46):  # No other test has patches as small as these.
     figures.patches_figure(PHOTO[:, :width], (2, 40))
-  assert texts == [str(number) for number in range(1, 81)]
+  assert written == [str(number) for number in range(1, 81)]
   # A patch of a square photograph at 224 is twice as wide as its number.
   many = figures.patches_figure(PHOTO[:, :32], (14, 14))
   assert min(many.image.size) >= 2 * 14 * 40
