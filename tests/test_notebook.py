@@ -26,6 +26,7 @@ import pytest
 from PIL import Image
 
 from scripts import run_notebook
+from tests.image_files import GOOD
 from vit_jax.data.reading.image_folder import ImageFolder
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -337,9 +338,7 @@ def _zipped(path, top, classes):
   with zipfile.ZipFile(path, "w") as file:
     for name in classes:
       for number in range(2):
-        picture = io.BytesIO()
-        Image.new("RGB", (8, 8)).save(picture, "PNG")
-        file.writestr(f"{top}{name}/{number}.png", picture.getvalue())
+        file.writestr(f"{top}{name}/{number}.png", GOOD)
   return str(path)
 
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from tests import encoders, tiny
 from tests.commands import run
+from tests.photos import write_photos
 from tests.tiny import random_params
 from vit_jax.inference.features import features
 from vit_jax.inspection import attention_maps as maps
@@ -140,12 +141,7 @@ def test_the_command(photos, tmp_path, checkpoint):
 @pytest.fixture
 def many(tmp_path):
   """Eleven photographs: more than are looked at at once."""
-  rng = np.random.default_rng(2)
-  paths = [tmp_path / f"{k:02}.png" for k in range(11)]
-  for path in paths:
-    pixels = rng.integers(0, 256, (16, 24, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-  return [str(path) for path in paths]
+  return write_photos(tmp_path)
 
 
 @pytest.mark.slow

@@ -1,12 +1,12 @@
 """A source whose images show their own index, and batches of its images."""
 
 import dataclasses
-import io
 import itertools
 
 import numpy as np
 from PIL import Image
 
+from tests.image_files import encode
 from vit_jax import data
 
 
@@ -22,9 +22,7 @@ class Numbered:
     return self._count
 
   def __getitem__(self, index):
-    file = io.BytesIO()
-    Image.new("L", (4, 4), index % 256).save(file, "PNG")
-    image = file.getvalue()
+    image = encode(Image.new("L", (4, 4), index % 256), "PNG")
     if index in self._damaged:
       image = image[:-30]
     return {"image": image, "label": index, "id": f"file {index}"}

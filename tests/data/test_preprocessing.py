@@ -1,13 +1,12 @@
 """The size, the crop and the cut of a `Preprocessing`."""
 
 import dataclasses
-import io
 import pickle
 
 import numpy as np
 import pytest
-from PIL import Image
 
+from tests.data.pictures import noise, png
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 
@@ -17,12 +16,7 @@ CENTER = EvalTransformSettings(crop="center")
 
 @pytest.fixture(scope="module")
 def encoded():
-  rng = np.random.default_rng(0)
-  file = io.BytesIO()
-  Image.fromarray(rng.integers(0, 256, (90, 120, 3), np.uint8)).save(
-    file, "PNG"
-  )
-  return file.getvalue()
+  return png(noise(90, 120))
 
 
 @pytest.mark.parametrize("crop", [RESIZE, CENTER])

@@ -5,7 +5,6 @@ estimated, evaluated and verified as the package's own tasks are.
 """
 
 import csv
-import io
 import pathlib
 
 import jax
@@ -17,6 +16,7 @@ from PIL import Image
 
 from configs import image_folder
 from tests import runs
+from tests.image_files import encode
 from vit_jax import init_params
 from vit_jax.data.example import Example
 from vit_jax.data.preprocessing import Preprocessing
@@ -282,9 +282,8 @@ def test_images_keep_their_proportions():
     Preprocessing((32, 32)), TrainTransformSettings()
   )
   for h, w in SIDES:
-    file = io.BytesIO()
-    Image.new("RGB", (w, h)).save(file, "PNG")
-    row = transform.row(Example(image=file.getvalue(), label=0, id="x"))
+    file = encode(Image.new("RGB", (w, h)), "PNG")
+    row = transform.row(Example(image=file, label=0, id="x"))
     scale = 32 // max(h, w)
     expected = np.zeros((4, 4), bool)
     expected[: h * scale // 8, : w * scale // 8] = True

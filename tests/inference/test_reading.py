@@ -1,6 +1,5 @@
 """Images read from files, from Pillow and from arrays are the same pixels."""
 
-import io
 import os
 
 import jax.numpy as jnp
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.image_files import encode
 from tests.photos import PREPROCESSING, pixels_of, write_photos
 from vit_jax.data.decoding.decode import decode_rgb
 from vit_jax.inference.reading import read_images
@@ -35,9 +35,7 @@ def _tall(mode):
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
 def test_a_pillow_image_is_read_as_its_file(mode):
-  file = io.BytesIO()
-  _tall(mode).save(file, "PNG")
-  expected = PREPROCESSING.transform()(file.getvalue())
+  expected = PREPROCESSING.transform()(encode(_tall(mode), "PNG"))
   (found,) = read_images(PREPROCESSING, [_tall(mode)])
   np.testing.assert_array_equal(found, expected)
 

@@ -1,7 +1,6 @@
 """Published pairs of towers as one model, against other libraries' answers."""
 
 import dataclasses
-import io
 import pathlib
 import shutil
 
@@ -15,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 import vit_jax
 from tests import published
 from tests.commands import run
+from tests.data.pictures import png
 from tests.libraries import needed
 from tests.pretrained.test_text import FOLDER, stored
 from vit_jax.data.reading.tokenizer import FILES
@@ -87,9 +87,7 @@ def test_a_rectangle_of_open_clip_is_covered_and_cut_from_the_centre():
   told = {"size": [24, 32], "resize_mode": "shortest"}
   found = processor.read(open_clip.pictures({"preprocess_cfg": told}))
   picture = np.random.default_rng(0).integers(0, 256, (27, 32, 3), np.uint8)
-  file = io.BytesIO()
-  Image.fromarray(picture).save(file, "PNG")
-  pixels = found.transform()(file.getvalue())
+  pixels = found.transform()(png(picture))
   np.testing.assert_array_equal(pixels, picture[2:26])
 
 

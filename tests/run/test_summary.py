@@ -4,7 +4,6 @@ The files are HEIC, CMYK, of 16 bits, and pipes.
 """
 
 import dataclasses
-import io
 import os
 
 import cv2
@@ -17,6 +16,7 @@ from PIL import Image
 from configs import finetune
 from tests import published, runs
 from tests.commands import run
+from tests.image_files import encode
 from vit_jax.run import few_images, loop
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
@@ -32,12 +32,6 @@ def picture(rng, mode="RGB"):
   pixels = rng.integers(0, 256, (6, 8, 3), np.uint8)
   large = cv2.resize(pixels, (40, 32), interpolation=cv2.INTER_CUBIC)
   return Image.fromarray(large).convert(mode)
-
-
-def encode(image, file_format, **options):
-  file = io.BytesIO()
-  image.save(file, file_format, **options)
-  return file.getvalue()
 
 
 @pytest.fixture

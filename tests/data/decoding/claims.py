@@ -9,13 +9,13 @@ import pillow_heif
 import tifffile
 from PIL import Image
 
+from tests.image_files import encode
+
 pillow_heif.register_heif_opener()
 
 
 def encoded(kind: str, mode: str = "RGB", **options: Any) -> bytes:
-  file = io.BytesIO()
-  Image.new(mode, (64, 64)).save(file, kind, **options)
-  return file.getvalue()
+  return encode(Image.new(mode, (64, 64)), kind, **options)
 
 
 def patched(raw: bytes, at: int, content: bytes) -> bytes:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.image_files import encode
 from vit_jax.data import example
 from vit_jax.data.decoding import bitmap, decode
 from vit_jax.data.example import ImageSpec, UnreadableImageError
@@ -48,10 +49,10 @@ def test_no_copy_is_made_until_a_box_is_known():
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "1"])
 def test_other_bmp_files_are_pillows(mode):
   """Theirs begin with the lowest row."""
-  picture, file = Image.fromarray(_noise(37, 53)).convert(mode), io.BytesIO()
-  picture.save(file, "BMP")
-  assert bitmap.read(file.getvalue()) is None
-  found = decode.decode_rgb(file.getvalue())
+  picture = Image.fromarray(_noise(37, 53)).convert(mode)
+  file = encode(picture, "BMP")
+  assert bitmap.read(file) is None
+  found = decode.decode_rgb(file)
   np.testing.assert_array_equal(found, picture.convert("RGB"))
 
 

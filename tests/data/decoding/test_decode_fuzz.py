@@ -3,9 +3,6 @@
 VIT_JAX_FUZZ=1000 pytest tests/data/decoding/test_decode_fuzz.py -n 0 -s
 """
 
-import io
-from typing import Any
-
 import numpy as np
 import pillow_heif
 from hypothesis import given
@@ -13,15 +10,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.fuzzing import damaged, examples, outcome
+from tests.image_files import encode
 from vit_jax.data import decode_rgb, make_train_transform
 
 pillow_heif.register_heif_opener()
-
-
-def encode(image: Image.Image, file_format: str, **options: Any) -> bytes:
-  file = io.BytesIO()
-  image.save(file, file_format, **options)
-  return file.getvalue()
 
 
 def make_images() -> dict[str, bytes]:

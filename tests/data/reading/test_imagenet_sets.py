@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.image_files import encode
 from vit_jax.data import decode_rgb
 from vit_jax.data.reading.imagenet_sets import (
   ALEXNET_ERRORS,
@@ -106,9 +107,8 @@ def test_objectnet_has_113_classes_and_no_border(tmp_path):
 
 
 def test_a_border_of_a_file_that_is_none():
-  file = io.BytesIO()
-  Image.new("L", (10, 10)).save(file, "PNG")
-  assert decode_rgb(without_border(file.getvalue())).shape == (6, 6, 3)
+  file = encode(Image.new("L", (10, 10)), "PNG")
+  assert decode_rgb(without_border(file)).shape == (6, 6, 3)
   with pytest.raises(ValueError, match="not an image of a known format"):
     without_border(b"none")
 

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
+from tests.image_files import encode
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading import image_folder, number_folder
 from vit_jax.data.reading.number_folder import open_folder, open_split
@@ -21,9 +22,7 @@ DEPTH[0, :4] = 0
 
 
 def picture(array, form="PNG", **options):
-  out = io.BytesIO()
-  Image.fromarray(array).save(out, form, **options)
-  return out.getvalue()
+  return encode(Image.fromarray(array), form, **options)
 
 
 def npy(array, **options):

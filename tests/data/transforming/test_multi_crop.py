@@ -1,21 +1,18 @@
 """Crops of two sizes: which part they show, and how they are changed."""
 
 import dataclasses
-import io
 
 import numpy as np
 import pytest
-from PIL import Image
 
+from tests.data import pictures
 from vit_jax.data.example import Example, ImageSpec
 from vit_jax.data.transforming.augment import random_box
 from vit_jax.data.transforming.multi_crop import MultiCrop, change_colours
 
 
 def png(pixels):
-  file = io.BytesIO()
-  Image.fromarray(pixels).save(file, "PNG")
-  return Example(image=file.getvalue(), label=0, id="x")
+  return Example(image=pictures.png(pixels), label=0, id="x")
 
 
 def test_boxes_cover_their_share_of_the_image():

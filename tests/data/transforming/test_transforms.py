@@ -1,7 +1,6 @@
 """Crops and resizing against their formulas."""
 
 import dataclasses
-import io
 import pickle
 
 import numpy as np
@@ -49,24 +48,22 @@ def test_a_large_jpeg_is_decoded_small_and_shows_the_same_box(orientation):
   pixels = np.stack([127.5 + 100 * w for w in waves], -1).astype(np.uint8)
   exif = Image.Exif()
   exif[0x0112] = orientation
-  file = io.BytesIO()
-  Image.fromarray(pixels).save(file, "JPEG", quality=95, exif=exif)
+  file = encode(Image.fromarray(pixels), "JPEG", quality=95, exif=exif)
   turned = pixels if orientation == 1 else np.rot90(pixels, k=-1)
   transform = make_train_transform(
     96, TrainTransformSettings(min_area=0.5, flip=False)
   )
   for one, other in zip(rngs(8), rngs(8), strict=True):
-    found = transform(file.getvalue(), one).astype(int)
+    found = transform(file, one).astype(int)
     assert np.abs(found - transform(png(turned), other)).mean() < 3
 
 
 def test_a_jpeg_that_has_to_go_to_another_decoder_is_cropped_alike(monkeypatch):
-  file = io.BytesIO()
-  Image.fromarray(noise(60, 70)).save(file, "JPEG", quality=95)
+  file = encode(Image.fromarray(noise(60, 70)), "JPEG", quality=95)
   transform = make_train_transform(32, TrainTransformSettings(min_area=0.5))
-  expected = transform(file.getvalue(), np.random.default_rng(0))
+  expected = transform(file, np.random.default_rng(0))
   monkeypatch.setattr(simplejpeg, "decode_jpeg", refuse)
-  found = transform(file.getvalue(), np.random.default_rng(0))
+  found = transform(file, np.random.default_rng(0))
   assert found.shape == expected.shape == (32, 32, 3)
 
 
