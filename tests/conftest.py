@@ -240,6 +240,16 @@ def store(bucket_server, monkeypatch):
     cached.cache_clear()
 
 
+@pytest.fixture
+def handlers():
+  """The handlers of the signals that stop a run, which are put back."""
+  numbers = (signal.SIGINT, signal.SIGTERM)
+  before = {number: signal.getsignal(number) for number in numbers}
+  yield before
+  for number, handler in before.items():
+    signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def browser():
   """The system's Chromium."""

@@ -12,14 +12,7 @@ from vit_jax.runtime import stops
 from vit_jax.runtime.restarts import MENDABLE
 from vit_jax.runtime.stops import Interrupted, StopSignal, Watchdog
 
-
-@pytest.fixture(autouse=True)
-def handlers():
-  numbers = (signal.SIGINT, signal.SIGTERM)
-  before = {number: signal.getsignal(number) for number in numbers}
-  yield before
-  for number, handler in before.items():
-    signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("handlers")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
