@@ -115,7 +115,8 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
   [
     ("evaluate", "data.root", "its flag --root is for: Where the images or"),
     ("evaluate", "data.dir", "its flag --root is for: Where the images or"),
-    ("predict", "data.root", "--help lists its flags."),
+    ("predict", "data.root", "its flag --root is for: Folder of a table's"),
+    ("predict", "data.split", "--help lists its flags."),
   ],
 )
 def test_a_key_for_a_command_without_a_configuration(command, key, message):

@@ -22,6 +22,7 @@ from vit_jax.inspection.embedding_maps import patch_colours
 from vit_jax.models import Origin, make_vit
 from vit_jax.models.model import normalize
 from vit_jax.pretrained.load import load_pretrained
+from vit_jax.visualize import visualize
 
 ORIGIN = Origin("test", "google", (16, 24))
 VIT = tiny.vit(ORIGIN).clone(num_layers=2)
@@ -273,3 +274,9 @@ def test_a_missing_matplotlib_is_one_line(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "matplotlib", None)
   with pytest.raises(ValueError, match=r"not installed: pip install .*figu"):
     visualize_files("no checkpoint", [], out=str(tmp_path))
+
+
+def test_an_image_in_memory_is_refused_with_what_draws_it():
+  picture = Image.new("RGB", (8, 8))
+  with pytest.raises(ValueError, match=r"of type Image: .*loaded\.attention\("):
+    visualize("runs/x", picture)

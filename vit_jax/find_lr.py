@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from vit_jax.runtime import callable_module, command
+from vit_jax.runtime import callable_module, command, hints
 
 if TYPE_CHECKING:
   from vit_jax.run.experiments.lr_range import Found
@@ -43,6 +43,7 @@ def main(_: list[str]) -> None:
   find_lr(config_settings(), may_lower_batch=may_lower_batch, **options)
 
 
+@hints.accepts('vit_jax.find_lr("my_photos")', keys="settings")
 def find_lr(
   data: str | os.PathLike[str] | None = None,
   *,

@@ -51,6 +51,9 @@ def define_flags() -> None:
     "json", False, "Print one JSON object per image instead of a table."
   )
   flags.DEFINE_string(
+    "root", None, "Folder of a table's images, if it is not the table's own."
+  )
+  flags.DEFINE_string(
     "features", None, "An .npz file to write the images' features to."
   )
   flags.DEFINE_list(
@@ -69,8 +72,8 @@ def define_flags() -> None:
   flags.DEFINE_multi_string(
     "texts",
     [],
-    "Zero-shot classes, CLASS,CLASS or a file with one per line. Repeat the "
-    "flag for texts that hold a comma.",
+    "Zero-shot classes: CLASS,CLASS, or a file with one a line.\n"
+    "Repeat the flag for texts that hold a comma.",
   )
   flags.DEFINE_multi_string(
     "template",
@@ -99,19 +102,24 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
+  from vit_jax.data.reading.named_images import with_root
+
   masks, short_side = flags.FLAGS.masks, flags.FLAGS.short_side
+  checkpoint, *files = arguments
+  if flags.FLAGS.root:
+    files = with_root(files, flags.FLAGS.root)
   if masks or short_side:
     _check_masks(masks)
     return mark_files(
-      arguments[0],
-      arguments[1:],
+      checkpoint,
+      files,
       masks,
       short_side=short_side,
       **command.overrides(),
     )
   return predict_files(
-    arguments[0],
-    arguments[1:],
+    checkpoint,
+    files,
     as_json=flags.FLAGS.json,
     layers=_layers(flags.FLAGS.layers),
     templates=tuple(flags.FLAGS.template),

@@ -88,7 +88,9 @@ def main(_: list[str]) -> int | None:
   return None
 
 
-@hints.accepts('vit_jax.train("my_photos", pretrained=WEIGHTS)')
+@hints.accepts(
+  'vit_jax.train("my_photos", pretrained=WEIGHTS)', keys="settings"
+)
 def train(
   data: str | os.PathLike[str] | None = None,
   *,

@@ -27,8 +27,8 @@ from typing import Any
 
 from absl import flags
 
-from vit_jax.runtime import callable_module, command
-from vit_jax.runtime.shown import Shown
+from vit_jax.runtime import callable_module, command, hints
+from vit_jax.runtime.shown import Shown, path_of_run
 
 # Written out, so that --help does not load JAX; a test compares the names.
 FUSIONS = ("mean", "max", "min")
@@ -93,6 +93,7 @@ def main(arguments: list[str]) -> int:
   )
 
 
+@hints.accepts("vit_jax.visualize(run, images)")
 def visualize(
   checkpoint: str | os.PathLike[str],
   images: str | os.PathLike[str] | Sequence[str] = (),
@@ -128,9 +129,16 @@ def visualize(
   figure_keys = {field.name for field in dataclasses.fields(Options)}
   figure_options = {k: v for k, v in options.items() if k in figure_keys}
   load_options = {k: v for k, v in options.items() if k not in figure_keys}
-  names = [images] if isinstance(images, str | os.PathLike) else [*images]
+  given: Any = images
+  names = [*given] if isinstance(given, list | tuple) else [given]
+  for name in names:
+    if not isinstance(name, str | os.PathLike):
+      raise ValueError(
+        f"an image is of type {type(name).__name__}: files are drawn here, by "
+        "their paths; loaded.attention(image) draws an image in memory."
+      )
   visualize_files(
-    os.fspath(checkpoint),
+    path_of_run(checkpoint),
     [os.fspath(name) for name in names],
     out=os.fspath(out),
     options=Options(**figure_options),

@@ -101,3 +101,18 @@ def test_a_long_caption_takes_three_lines():
     label = letters("circle " * words)
     heights.append(batch_sheet(image, label[None]).image.height)
   assert heights[0] < heights[1] < heights[2] == heights[3]
+
+
+@pytest.mark.parametrize("count, side", [(2, 32), (8, 128), (16, 224)])
+def test_captions_are_wrapped_where_they_would_be_shortened(
+  monkeypatch, count, side
+):
+  cut = []
+  monkeypatch.setattr(
+    "vit_jax.inspection.fonts.shortened",
+    lambda text, fits: cut.append(text) if not fits(text) else text,
+  )
+  images = np.zeros((count, side, side, 3), np.uint8)
+  texts = [letters("a picture of a large green triangle")[0]] * count
+  batch_sheet(images, np.stack(texts))
+  assert not cut

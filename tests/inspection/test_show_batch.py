@@ -1,5 +1,7 @@
 """What may be handed to `show_batch`: arrays, batches, pairs and folders."""
 
+import types
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -114,6 +116,20 @@ def test_a_batch_of_every_kind_of_labels(tmp_path, drawn, kind):
     vit_jax.show_batch(place)
   for images, *_ in drawn:
     assert images.shape == (4, 224, 224, 3)
+
+
+def test_a_loaded_model_has_no_images():
+  loaded = types.SimpleNamespace(origin=types.SimpleNamespace(source="runs/x"))
+  with pytest.raises(ValueError, match='give its folder, as in "runs/x"'):
+    vit_jax.show_batch(loaded)
+
+
+def test_settings_of_a_table_are_said_as_they_are_given(tmp_path):
+  table = tmp_path / "tags.csv"
+  table.write_text("file,red,blue\na.png,1,?\nb.png,0,1\n")
+  said = r'as in vit_jax\.DataSettings\(label_columns="red"\); its numbers'
+  with pytest.raises(ValueError, match=said):
+    vit_jax.show_batch(table)
 
 
 def test_a_packed_folder_is_shown(tmp_path, drawn):

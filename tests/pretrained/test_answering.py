@@ -5,6 +5,7 @@ What `predict` and `features` give is in `test_loaded.py`.
 
 import dataclasses
 import itertools
+import os
 import pathlib
 import shutil
 
@@ -233,6 +234,14 @@ def test_a_file_of_labels_gives_them_too(loaded, classes):
   found = loaded.labelled_features(str(table))
   assert (list(found.labels), found.class_names) == (labels, ("a", "b"))
   assert list(found.images) == files
+  elsewhere = folder.parent / "tables" / "labels.csv"
+  elsewhere.parent.mkdir()
+  lines = [f"{os.path.relpath(row, folder)}" for row in rows]
+  elsewhere.write_text("\n".join(["image,label", *lines]))
+  found = loaded.labelled_features(str(elsewhere), root=folder)
+  assert [*map(os.path.samefile, found.images, files)] == [True] * len(files)
+  with pytest.raises(ValueError, match="leave root out"):
+    loaded.labelled_features(folder, root=folder)
 
 
 def labels_of_run(loaded, name, **data):
@@ -329,6 +338,9 @@ def test_labels_are_given_from_the_threshold_on(loaded, photos):
     assert len(answer.labels) == given
     assert answer.labels == tuple(name for name, _ in answer)[:given]
     assert len(answer.probability) == max(2, given)
+    first, _, others = answer.text.partition("; not given: ")
+    assert (first == "no label") == (not given)
+    assert others.count("%") == len(answer.probability) - given
   (one,) = loaded.predict(photos[0])
   assert one.labels == (one.label,)
 

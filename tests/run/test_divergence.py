@@ -75,7 +75,15 @@ CLASSES = ClassificationTask()
 
 
 def _closing(
-  top1, chance, steps=40, count=500, probe=False, task=CLASSES, **more
+  top1,
+  chance,
+  steps=40,
+  count=500,
+  probe=False,
+  task=CLASSES,
+  source=range(100),
+  table=None,
+  **more,
 ):
   """The lines after the first of a run on 100 images, 10 of them a step."""
   names = types.SimpleNamespace
@@ -83,8 +91,12 @@ def _closing(
     task=task,
     evaluation=names(chance=chance),
     lengths=names(total=steps),
-    settings=names(batch_size=10, transfer=names(probe_head=probe)),
-    source=range(100),
+    settings=names(
+      batch_size=10,
+      transfer=names(probe_head=probe),
+      data=names(labels_file=table),
+    ),
+    source=source,
   )
   evaluated = {
     "eval/loss": 2.3,
@@ -96,6 +108,21 @@ def _closing(
   ended = closing(plan, evaluated, 1.0, None, diverged=True).splitlines()
   assert ended == ["Ended in 0:01."]
   return closing(plan, evaluated, 1.0, None).splitlines()[1:]
+
+
+class _Ages(list):
+  class_names = tuple(map(str, range(20, 40)))
+
+
+@pytest.mark.parametrize("table", [None, "ages.csv"])
+def test_numbers_taken_for_classes_are_the_cause_that_is_named(table):
+  """Class folders with such names are no numbers of a table."""
+  source = _Ages(range(100))
+  line = _closing(0.1, 0.103, source=source, table=table)[-1]
+  advice = "The labels are whole numbers and taken for classes; "
+  advice += "--config.data.task=regression learns them as numbers."
+  assert line.endswith(advice) == (table is not None)
+  assert ("Train longer" in line) == (table is None)
 
 
 @pytest.mark.parametrize(

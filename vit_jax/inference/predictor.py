@@ -112,11 +112,20 @@ class Prediction:
 
   @property
   def text(self) -> str:
-    """The answer in a few words, such as "cat 98.2%, dog 1.1%"."""
+    """The answer in a few words, such as "cat 98.2%, dog 1.1%".
+
+    With several labels, those that are given stand before the others.
+    """
     if self.error is not None:
       return self.error
     form = ".4g" if self.values else ".1%"
-    return ", ".join(f"{name} {number:{form}}" for name, number in self)
+    parts = [f"{name} {number:{form}}" for name, number in self]
+    if self.threshold is None:
+      return ", ".join(parts)
+    count = len(self.labels)
+    given = ", ".join(parts[:count]) or "no label"
+    others = ", ".join(parts[count:])
+    return f"{given}; not given: {others}" if others else given
 
   def __iter__(self) -> Iterator[tuple[str, float]]:
     """Pairs of a class and its probability, or of a target and its value."""

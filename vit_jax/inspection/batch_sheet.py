@@ -11,7 +11,7 @@ from vit_jax.data.reading.mask_folder import IGNORED, MASKS, resize_mask
 from vit_jax.data.reading.number_folder import PIXEL_NUMBERS, PixelNumbers
 from vit_jax.data.reading.several import SEVERAL
 from vit_jax.data.reading.targets import NUMBERS
-from vit_jax.inspection.panels import Drawing, Panel, put_together
+from vit_jax.inspection.panels import Drawing, Panel, put_together, text_height
 from vit_jax.inspection.photograph import Photograph, in_colours
 from vit_jax.tasks.dense_regression.pictures import heat, span
 from vit_jax.tasks.segmentation.pictures import overlay
@@ -19,7 +19,8 @@ from vit_jax.tasks.task import class_name
 
 _TILE = 128  # Pixels.
 _COLUMNS = 8
-_LINES, _LETTERS = 3, 18  # A caption above each `_TILE` pixels.
+_LINES = 4  # Of a caption.
+_LETTER = 0.62  # Width of a letter, in heights of the text.
 
 
 def batch_sheet(
@@ -48,7 +49,9 @@ def batch_sheet(
     if isinstance(kind, PixelNumbers):
       pictures = [*map(_draw_numbers, pictures, labels)]
   times = max(1, _TILE // max(images.shape[1:3]))
-  letters = _LETTERS * max(1, round(times * images.shape[2] / _TILE))
+  columns = min(_COLUMNS, len(pictures))
+  width = times * images.shape[2]
+  letters = int(width / (_LETTER * text_height(columns * width)))
   panels = [
     Panel(
       picture.repeat(times, axis=0).repeat(times, axis=1),
@@ -56,7 +59,7 @@ def batch_sheet(
     )
     for picture, text in zip(pictures, texts, strict=True)
   ]
-  return put_together(panels, columns=min(_COLUMNS, len(panels)))
+  return put_together(panels, columns=columns)
 
 
 def _kind_of(labels: np.ndarray) -> Labels:

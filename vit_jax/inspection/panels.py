@@ -68,6 +68,11 @@ class Panel:
   between: Limits | None = None
 
 
+def text_height(width: float) -> float:
+  """The height of the text of a drawing, both in pixels."""
+  return max(11, width / PER_LINE)
+
+
 def put_together(
   panels: Sequence[Panel],
   title: str = "",
@@ -88,7 +93,7 @@ def put_together(
   height = panels[0].picture.shape[0]
   gap = max(4, sum(widths) // 160)
   across = sum(widths) + gap * (columns + 1)
-  size = max(11, across / PER_LINE)
+  size = text_height(across)
   line = math.ceil(1.35 * size)
   titles = title.splitlines()
   above = line * max(len(panel.caption.splitlines()) for panel in panels)

@@ -20,7 +20,9 @@ from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.data.transforming.with_masks import with_label
 from vit_jax.inspection.batch_sheet import batch_sheet
 from vit_jax.inspection.found_data import open_found, recognised
+from vit_jax.runtime import hints
 from vit_jax.runtime.settings import from_dict
+from vit_jax.runtime.shown import path_of_run
 from vit_jax.tasks.settings import DataSettings
 from vit_jax.workdir.checkpoint import latest_description
 
@@ -28,10 +30,12 @@ _IMAGE = "image"
 _SIZE = 224, 224  # The size of the images of a folder.
 _NEEDED = (
   "give a batch with an array 'image', (B, H, W, C), images alone, the batches "
-  "or the pair that vit_jax.open_data returns, or a folder."
+  "or the pair that vit_jax.open_data returns, or the path of a folder, of a "
+  "file of labels or of a run."
 )
 
 
+@hints.accepts("vit_jax.show_batch(folder)", keys="DataSettings")
 def show_batch(
   batch: Any, class_names: Sequence[str] | Source = (), *, count: int = 16
 ) -> Image.Image:
@@ -62,6 +66,8 @@ def show_batch(
   """
   if count < 1:
     raise ValueError(f"count={count}: at least one image is drawn.")
+  if hasattr(batch, "origin"):  # Of `load_pretrained`: it has no data.
+    path_of_run(batch)
   if isinstance(batch, str | os.PathLike | Data):
     batch, class_names = _batch_of_folder(batch, count)
   elif _is_source(batch):  # `show_batch(*vit_jax.open_data(...))`.

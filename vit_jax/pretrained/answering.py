@@ -320,6 +320,7 @@ class Answering(Opened):
     *,
     split: str | None = None,
     task: str | None = None,
+    root: str | os.PathLike[str] | None = None,
     batch_size: int = 32,
   ) -> LabelledFeatures:
     """The features and the labels of the images of a folder.
@@ -337,6 +338,8 @@ class Answering(Opened):
         per image, "multilabel" for several labels, "regression" for numbers. By
         default it is the run's task. Without a run, the columns decide, as for
         `vit_jax.train`, and a line says so.
+      root: Folder of the images of a file of labels; by default the file's own,
+        or that of the run's images.
       batch_size: Images per step.
 
     Returns:
@@ -352,7 +355,7 @@ class Answering(Opened):
     from vit_jax.pretrained.labelled import choose_labels
 
     path = os.path.expanduser(folder)
-    settings, kind = choose_labels(path, task, self)
+    settings, kind = choose_labels(path, task, self, root)
     files, labels, names = labelled_files(settings, kind, split)
     x = self.features(files, batch_size=batch_size)
     if kind == labels_of("regression") and labels.shape[1] == 1:

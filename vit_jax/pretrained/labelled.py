@@ -15,13 +15,16 @@ _TASKS = ("classification", "multilabel", "regression")
 
 
 def choose_labels(
-  path: str, task: str | None, loaded: Opened
+  path: str,
+  task: str | None,
+  loaded: Opened,
+  root: str | os.PathLike[str] | None = None,
 ) -> tuple[DataSettings, Labels]:
   """The settings by which labels are read, and their kind.
 
   A folder has classes. A file has the labels of `task`, or else of the run that
   `loaded` is, or else those that its columns look like; a line says so unless
-  they are classes.
+  they are classes. Its images are in `root`, if that is given.
 
   Raises:
     ValueError: if there is no such task, a folder is given for labels that only
@@ -37,30 +40,40 @@ def choose_labels(
         f"{path} is no file of labels, from which task={task!r} is read: give "
         "a CSV or JSONL file."
       )
+    if root is not None:
+      raise ValueError(
+        f"root={os.fspath(root)!r} is the folder of the images of a file of "
+        f"labels, and {path} is none: leave root out."
+      )
     return DataSettings(root=path), SINGLE
+  folder = None if root is None else os.path.expanduser(root)
   if task is None and loaded.step is not None:
     learned = loaded.task.labels
     if learned in map(labels_of, _TASKS):
-      settings = _settings_of_run(path, loaded)
+      settings = _settings_of_run(path, loaded, folder)
       names = loaded.class_names
       return other_table.settings_for(path, settings, learned, names), learned
-  return _recognise(path, task)
+  return _recognise(path, task, folder)
 
 
-def _settings_of_run(path: str, loaded: Opened) -> DataSettings:
+def _settings_of_run(
+  path: str, loaded: Opened, root: str | None
+) -> DataSettings:
   """The settings by which a run read its labels, for another file of labels."""
   description = loaded.description or {}
   data = description.get("config", {}).get("data", {})
   settings = DataSettings(root=data.get("root"))
   if data.get("labels_file"):  # Other data have no columns.
     settings = settings_of_saved(data)
-  settings = other_table.with_file(settings, path)
+  settings = other_table.with_file(settings, path, root)
   return dataclasses.replace(settings, labels_file=os.path.abspath(path))
 
 
-def _recognise(path: str, task: str | None) -> tuple[DataSettings, Labels]:
+def _recognise(
+  path: str, task: str | None, root: str | None
+) -> tuple[DataSettings, Labels]:
   """Settings and labels for a file whose columns must tell how to read it."""
-  root = os.path.dirname(path) or os.curdir
+  root = root or os.path.dirname(path) or os.curdir
   settings = DataSettings(root=root, labels_file=os.path.abspath(path))
   found = recognise.recognise_file(path, settings)
   names = (name for name in _TASKS if labels_of(name) == found.labels)

@@ -301,7 +301,7 @@ def _fit_or_explain(
     if model.pooling == fields["pooling"]:
       raise
     raise ValueError(
-      f"{source} has no {usage.option('pooling', fields['pooling'])}: "
+      f"{source} has no {_pooling(fields['pooling'])}: "
       f"{_features(model)}. Leave it out."
     ) from error
 
@@ -333,6 +333,11 @@ def _with_folder(architecture: Architecture, files: Files) -> Architecture:
   return architecture
 
 
+def _pooling(name: str) -> str:
+  """A choice of pooling, as it is given."""
+  return usage.option("pooling", name, "model.pooling")
+
+
 def _features(model: Any) -> str:
   """A line on what an encoder gives for an image, and how to change it."""
   outputs = FEATURES.get(model.pooling, model.pooling)
@@ -350,9 +355,7 @@ def _features(model: Any) -> str:
   choices = _POOLING_CHOICES
   if is_projected:  # The projection does not fit "token_gap", twice as wide.
     choices = ("token", "gap")
-  others = [
-    usage.option("pooling", name) for name in choices if name != model.pooling
-  ]
+  others = [_pooling(name) for name in choices if name != model.pooling]
   return f"{text}; {' or '.join(others)} takes others"
 
 

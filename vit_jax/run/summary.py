@@ -397,6 +397,10 @@ def _at_chance(plan: Plan, said: str | None, score: float) -> str:
   if plan.settings.transfer.probe_head:
     each = " of each class" if plan.task.labels.are_classes else ""
     advice = f"Give more images{each}, or another encoder."
+  elif plan.settings.data.labels_file:
+    names = plan.source.class_names
+    line = plan.task.labels.looks_like_numbers(names, len(plan.source))
+    advice = f"T{line[1:]}" if line else advice
   shown = plan.task.scores.metric.format.format(chance)
   return (
     f"{said} is {how} better than one answer for all images ({shown}): {so}. "

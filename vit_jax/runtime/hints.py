@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,7 +118,9 @@ def _ending(text: str) -> str:
 
 
 def accepts(
-  example: str, same: Mapping[str, str] = {}
+  example: str,
+  same: Mapping[str, str] = {},
+  keys: Literal["settings", "DataSettings", "keywords"] = "keywords",
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
   """A decorator whose function names the right arguments if it gets wrong ones.
 
@@ -128,6 +130,8 @@ def accepts(
     example: A call of the function, as pages write it. `hints.csv` has rows
       with its keywords in other libraries.
     same: Keywords in other libraries -> its own, for which they are accepted.
+    keys: How the function takes keys of the configuration, by which a
+      ValueError that names flags of a command is rewritten.
   """
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -148,10 +152,19 @@ def accepts(
         end = _hint_for_unknown(given, names, of) or f"; as in {example}"
         if args and len(args) > 1 and "positional" in str(error):
           end = f"; one goes in front and others by their names: {example}"
+        if "multiple values" in str(error):
+          end = _hint_for_section(given) or end
         raise TypeError(f"{error}{end}") from None
       kwargs.clear()
       kwargs.update(given)
-      return function(*args, **kwargs)
+      try:
+        return function(*args, **kwargs)
+      except ValueError as error:
+        # Imported here, as few calls fail.
+        from vit_jax.runtime import keywords
+
+        keywords.rewrite_in_keywords(error, signature, keys)
+        raise
 
     return call
 
@@ -168,6 +181,17 @@ def _hint_for_unknown(
   own = {name: name for name in names}
   instead = hint_instead(unknown[0], of, given[unknown[0]])
   return instead or _nearest(unknown[0], own, _NEAR)
+
+
+def _hint_for_section(given: Mapping[str, object]) -> str:
+  """The end of a message on a section's keys under an argument's name."""
+  for name, value in given.items():
+    if isinstance(value, Mapping) and value:
+      from vit_jax.runtime import keywords
+
+      values = {f"{name}.{key}": str(text) for key, text in value.items()}
+      return f"; its keys are given as {keywords.as_settings(values)}"
+  return ""
 
 
 def hint_for_path(path: str, names: Iterable[str] = ()) -> str:

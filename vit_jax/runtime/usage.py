@@ -205,10 +205,15 @@ def rewrite_in_flags(line: str) -> str:
   return "".join(["--", SHORT.get(key, f"config.{key}"), *value])
 
 
-def option(name: str, value: str) -> str:
-  """A flag of the command that runs, or else a keyword in Python."""
+def option(name: str, value: str, key: str) -> str:
+  """A flag of the command that runs, or else a keyword in Python.
+
+  A command with a configuration takes it as the value of `key`.
+  """
   if name in flags.FLAGS:
     return f"--{name}={value}"
+  if "config" in flags.FLAGS:
+    return f"--config.{key}={value}"
   return f'{name}="{value}"'
 
 

@@ -6,7 +6,11 @@ import re
 
 import pytest
 
-from vit_jax.data.reading.named_images import find_images, say_missing
+from vit_jax.data.reading.named_images import (
+  find_images,
+  say_missing,
+  with_root,
+)
 
 IN_P = ["p/a-b/3.gif", "p/a/1.jpeg", "p/a/2.JPG", "p/b.png", "p/z.heic"]
 
@@ -111,3 +115,17 @@ def test_masks_beside_images_are_left_out_with_a_line(tmp_path, capsys):
   (plain / "masks" / "a.png").rename(plain / "masks" / "other.png")
   (plain / "masks" / "b.png").unlink()
   assert len([*find_images(plain)]) == 3  # They are no pairs.
+
+
+def test_the_images_of_a_table_may_be_in_another_folder(tmp_path):
+  pictures, table = tmp_path / "pictures", tmp_path / "tables" / "new.csv"
+  for file in (pictures / "a.jpg", pictures / "b.jpg", table):
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"")
+  table.write_text("file,size\nb.jpg,3\na.jpg,4\n")
+  found = [str(pictures / name) for name in ("b.jpg", "a.jpg")]
+  assert with_root([str(table), "x.jpg"], str(pictures)) == [*found, "x.jpg"]
+  with pytest.raises(ValueError, match="by --root of `vit_jax predict`"):
+    list(find_images([str(table)]))
+  with pytest.raises(ValueError, match="there is no table: leave it out"):
+    with_root(["x.jpg"], str(pictures))

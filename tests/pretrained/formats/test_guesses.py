@@ -106,6 +106,12 @@ def test_a_pooling_is_a_keyword_where_no_command_runs(capsys, monkeypatch):
   open_checkpoint(encoders.path("hf_dinov3"))
   said = 'pooling="gap" or pooling="token_gap" takes others.'
   assert said in capsys.readouterr().err
+  monkeypatch.setattr(usage.flags, "FLAGS", {"config": None})  # Of `train`.
+  open_checkpoint(encoders.path("hf_dinov3"))
+  said = (
+    "; --config.model.pooling=gap or --config.model.pooling=token_gap takes"
+  )
+  assert said in capsys.readouterr().err
 
 
 def test_a_classifier_has_no_features_to_tell(capsys):

@@ -26,7 +26,8 @@ from vit_jax.runtime import hints
 
 @hints.accepts(
   'vit_jax.open_data("train", "my_photos", (224, 224), 32), where "eval" and '
-  '"test" are the other splits'
+  '"test" are the other splits',
+  keys="DataSettings",
 )
 def open_data(
   split: Literal["train", "eval", "test"],

@@ -209,6 +209,17 @@ class Labels:
     `path` is that of their file, and `labels` are those of all examples.
     """
 
+  def looks_like_numbers(self, names: Sequence[str], count: int) -> str:
+    """A line on classes of `count` images that may be numbers; "" otherwise."""
+    many = _FEWEST < len(names) < count or len(names) >= _MANY
+    if not (self.are_classes and many and all(map(_NUMBER.match, names))):
+      return ""
+    what = "whole numbers" if all(map(str.isdecimal, names)) else "numbers"
+    return (
+      f"the labels are {what} and taken for classes; "
+      "--config.data.task=regression learns them as numbers."
+    )
+
   def warnings(self, names: Sequence[str], rows: Sequence["Row"]) -> list[str]:
     """Warnings about labels of a file that may be a mistake, a line each.
 
@@ -216,13 +227,7 @@ class Labels:
     """
     if not self.are_classes:
       return []
-    many = _FEWEST < len(names) < len(rows) or len(names) >= _MANY
-    if many and all(map(_NUMBER.match, names)):
-      what = "whole numbers" if all(map(str.isdecimal, names)) else "numbers"
-      line = (
-        f"the labels are {what} and taken for classes; "
-        "--config.data.task=regression learns them as numbers."
-      )
+    if line := self.looks_like_numbers(names, len(rows)):
       return [line]
     from vit_jax.data.reading.cells import are_sentences, several_labels_hint
 

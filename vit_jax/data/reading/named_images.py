@@ -84,15 +84,38 @@ def _as_paths(names: Path | Iterable[Path]) -> Iterator[str]:
     yield os.fspath(name)
 
 
-def _files_of_table(path: str) -> Iterator[str]:
-  """The paths of the files that a file of labels names relative to its folder.
+def with_root(names: Path | Iterable[Path], root: str) -> list[str]:
+  """The names, with the images of tables, which are in `root`, in their place.
 
-  Raises ValueError if it names images and none of them is there.
+  Raises ValueError if no name is a table, or none of its images is there.
+  """
+  paths = [*_as_paths(names)]
+  if not any(map(_is_table, paths)):
+    raise ValueError(
+      f"--root={root} is the folder of the images that a table names, and "
+      "there is no table: leave it out."
+    )
+  return [
+    file
+    for path in paths
+    for file in (_files_of_table(path, root) if _is_table(path) else [path])
+  ]
+
+
+def _is_table(path: str) -> bool:
+  return os.path.isfile(path) and path.lower().endswith(TABLES)
+
+
+def _files_of_table(path: str, root: str = "") -> Iterator[str]:
+  """The paths of the files that a file of labels names relative to `root`.
+
+  That is by default its own folder. Raises ValueError if it names images and
+  none of them is there.
   """
   from vit_jax.data.reading.label_rows import image_names
 
-  root = os.path.dirname(path)
-  names = [*image_names(path, DataSettings(labels_file=path))]
+  root = os.path.expanduser(root) or os.path.dirname(path)
+  names = [*image_names(path, DataSettings(labels_file=path, root=root or "."))]
   holding = folders_of_all(root, [*map(os.fsencode, names)])
   if len(holding) == 1:  # As in training.
     root = os.path.join(root, os.fsdecode(holding[0]))
@@ -102,8 +125,8 @@ def _files_of_table(path: str) -> Iterator[str]:
   if not any(places) and not os.path.exists(first):
     raise ValueError(
       f"{path} names {counted(len(names), 'image')}, such as {names[0]!r}, and "
-      f"none of them is in {root or '.'}: move the file to the folder from "
-      "which it names them."
+      f"none of them is in {root or '.'}: name the folder from which it names "
+      "them by --root of `vit_jax predict` or `evaluate`, or move it there."
     )
   for name, place in zip(names, places, strict=True):
     yield os.path.join(root, name if place is None else os.fsdecode(place))
@@ -113,7 +136,7 @@ def _files_of(path: str) -> Iterator[str]:
   """Yields the image files that one name stands for; see `find_images`."""
   if os.path.isdir(path):
     yield from _files_below(path)
-  elif os.path.isfile(path) and path.lower().endswith(TABLES):
+  elif _is_table(path):
     yield from _files_of_table(path)
   elif os.path.exists(path):  # Even if the name could be read as a pattern.
     yield path

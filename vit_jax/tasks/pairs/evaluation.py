@@ -235,7 +235,8 @@ class PairsOutcome(Outcome):
 
   @property
   def notes(self) -> list[str]:
-    return [f"Found by an image, and by a text: {_in_words(self.scores)}."]
+    found = f"Found by an image, and by a text: {_in_words(self.scores)}"
+    return [f"{found}; recall@1 is the mean of both at 1."]
 
   def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
     del counts

@@ -1,0 +1,110 @@
+"""Rewrites messages that name flags of a command for callers in Python."""
+
+import ast
+import contextlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+
+from absl import flags
+
+_VALUE = r"'[^']*'|\([^)]*\)|\"[^\"]*\"|[^\s;,)]*[^\s;,.:)]"
+_ONE = rf"--config\.[\w.]*\w(?:=(?:{_VALUE}))?"
+_KEYS = re.compile(rf"{_ONE}(?: {_ONE})*")
+_KEY = re.compile(rf"--config\.(?P<key>[\w.]*\w)(?:=(?P<value>{_VALUE}))?")
+_FLAG = re.compile(r"--(?P<flag>[a-z]\w*)(?P<rest>=?)")
+
+
+def as_settings(values: Mapping[str, str]) -> str:
+  """Keys as `vit_jax.train` takes them, with their values, "" for none.
+
+  >>> from vit_jax.runtime.keywords import as_settings
+  >>> as_settings({"data.unknown": "?"})
+  'settings={"data.unknown": "?"}'
+  """
+  if not all(values.values()):
+    return " and ".join(values)
+  return "settings={" + _written(values, '"{}": {}') + "}"
+
+
+def as_data_settings(values: Mapping[str, str]) -> str:
+  """Keys of `data` as `vit_jax.DataSettings` takes them."""
+  fields = {_last(key): value for key, value in values.items()}
+  if not all(fields.values()):
+    return f"{' and '.join(fields)} of vit_jax.DataSettings"
+  return "vit_jax.DataSettings(" + _written(fields, "{}={}") + ")"
+
+
+def as_keywords(values: Mapping[str, str]) -> str:
+  """Keys as keywords of the same names."""
+  fields = {_last(key): value for key, value in values.items()}
+  if not all(fields.values()):
+    return " and ".join(fields)
+  return _written(fields, "{}={}")
+
+
+_FORMS: dict[str, Callable[[Mapping[str, str]], str]] = {
+  "settings": as_settings,
+  "DataSettings": as_data_settings,
+  "keywords": as_keywords,
+}
+
+
+def rewrite_in_keywords(
+  error: ValueError, signature: inspect.Signature, keys: str
+) -> None:
+  """Rewrites an error's message in terms of the keywords of a call.
+
+  A message on the command line, and a command that a message quotes, stay as
+  they are. `keys` says how the call takes keys of the configuration, as in
+  `hints.accepts`.
+  """
+  line = error.args[0] if error.args else None
+  if flags.FLAGS.is_parsed() or not isinstance(line, str):
+    return
+  message, quotes, command = line.partition("vit_jax ")
+  message = _KEYS.sub(lambda found: _FORMS[keys](_values(found[0])), message)
+  message = _FLAG.sub(lambda found: _keyword(found, signature), message)
+  error.args = (message + quotes + command, *error.args[1:])
+
+
+def _values(text: str) -> dict[str, str]:
+  """The values of flags of keys, without their quotes; "" for none."""
+  return {
+    found["key"]: (found["value"] or "").strip("'\"")
+    for found in _KEY.finditer(text)
+  }
+
+
+def _keyword(found: re.Match[str], signature: inspect.Signature) -> str:
+  """The keyword of a flag; the flag itself if the call has none of its name."""
+  name = found["flag"]
+  parameter = signature.parameters.get(name)
+  takes_any = any(
+    one.kind is one.VAR_KEYWORD for one in signature.parameters.values()
+  )
+  if parameter is None and not takes_any:
+    return found[0]
+  is_switch = parameter is not None and parameter.default is False
+  return f"{name}=True" if is_switch else f"{name}{found['rest']}"
+
+
+def _written(values: Mapping[str, str], each: str) -> str:
+  """Names and values, as Python writes them."""
+  return ", ".join(
+    each.format(name, _literal(name, value)) for name, value in values.items()
+  )
+
+
+def _literal(name: str, value: str) -> str:
+  """A value as Python writes it; marks of unknown labels are always texts."""
+  with contextlib.suppress(ValueError, SyntaxError):
+    if _last(name) != "unknown":
+      return repr(ast.literal_eval(value))
+  return json.dumps(value, ensure_ascii=False)
+
+
+def _last(key: str) -> str:
+  """The last part of a key, such as "task" of "data.task"."""
+  return key.rpartition(".")[2]
