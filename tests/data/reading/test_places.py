@@ -40,7 +40,7 @@ def test_a_run_is_not_taken_for_class_folders(tmp_path):
   (run / "checkpoints" / "2247").mkdir(parents=True)
   (run / "tensorboard").mkdir()
   for opened in (place_of, lambda root: ImageFolder(root, "train", 0.2)):
-    with pytest.raises(ValueError, match=f"--workdir={run} ") as caught:
+    with pytest.raises(ValueError, match=f"--workdir {run} ") as caught:
       opened(str(run))
     assert "is the folder of a run, not of images" in str(caught.value)
     assert "remove" not in str(caught.value)
