@@ -218,7 +218,7 @@ def test_one_that_was_asked_for_by_its_step_is_said_to_be_gone(
   said = (
     "12 of .* was deleted while .*: there is no checkpoint of step 12; ther"
   )
-  with pytest.raises(ValueError, match=f"{said}e is one of step 4, 8"):
+  with pytest.raises(ValueError, match=f"{said}e are those of the steps 4, 8"):
     evaluate_checkpoint(str(run_copy), step=12)
 
 

@@ -149,7 +149,8 @@ def test_a_run_without_labels_ends_with_what_its_features_are_for(config):
   assert "See its curves and mistakes with: vit_jax report" in ends["classes"]
   assert "features" not in ends["classes"]
   assert "See its curves with: vit_jax report runs/x\n" in ends["none"]
-  assert f"vit_jax similar runs/x {config.data.root} (" in ends["none"]
+  similar = f"vit_jax similar runs/x {config.data.root} --out=found_x ("
+  assert similar in ends["none"]
 
 
 @pytest.mark.parametrize("change", [in_grey, digits])
