@@ -1,5 +1,7 @@
-"""Objectives on images of any size: padding changes nothing."""
+"""Objectives on images of any size: padding and packing change nothing."""
 
+import functools
+import math
 from typing import Any
 
 import jax
@@ -11,11 +13,12 @@ from tests.models.tiny_vit import random_params
 from vit_jax.data.preprocessing import HALF
 from vit_jax.models import make_vit
 from vit_jax.models.autoencoder import autoencoder
+from vit_jax.models.patches import Layout
 from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import two_towers
 from vit_jax.tasks.autoencoder.objective import Reconstruction, draw_of_rows
 from vit_jax.tasks.pairs.objective import Contrast
-from vit_jax.training.inputs import inputs_of
+from vit_jax.training.inputs import inputs_of, places
 from vit_jax.training.losses import Classification, StepContext
 from vit_jax.training.settings import LossSettings
 
@@ -36,6 +39,43 @@ def batch(grids=GRIDS, tokens=TOKENS, rows=slice(None)):
     "image": jnp.asarray(PIXELS[rows, :tokens]),
     "size": jnp.asarray(grids[rows, None]),
   }
+
+
+ROWS, MOST, LENGTH = ((3, 0), (1,), (5, 2, 4)), 4, 40
+SLOTS = [(r, m) for r, images in enumerate(ROWS) for m in range(len(images))]
+ORDER = np.argsort([n for images in ROWS for n in images])
+
+
+def packed(data):
+  """The images of a batch in the rows of `ROWS`, with their other arrays."""
+  rows: dict[str, Any] = {
+    name: np.zeros((len(ROWS), MOST, *x.shape[1:]), x.dtype)
+    for name, x in data.items()
+  }
+  rows["size"] = np.zeros((len(ROWS), MOST, 2), np.int32)
+  rows["image"] = np.full((len(ROWS), LENGTH, P * P * 3), 255, np.uint8)
+  for row, images in enumerate(ROWS):
+    start = 0
+    for place, n in enumerate(images):
+      stop = start + math.prod(GRIDS[n])
+      rows["image"][row, start:stop] = data["image"][n, : stop - start]
+      rows["size"][row, place] = GRIDS[n]
+      for name in data.keys() - {"image", "size"}:
+        rows[name][row, place] = data[name][n]
+      start = stop
+  return jax.tree.map(jnp.asarray, rows)
+
+
+def by_number(values):
+  """The values of the images of `packed`, in the order of the batch."""
+  rows = np.asarray(values).reshape(len(ROWS), MOST, *values.shape[1:])
+  return np.stack([rows[slot] for slot in SLOTS])[ORDER]
+
+
+def mean_of(loss):
+  """The mean loss over the images that there are."""
+  weight = jnp.ones(B) if loss.weight is None else loss.weight
+  return (loss.value * weight).sum() / weight.sum()
 
 
 def vit(num_classes=0, **fields):
@@ -89,28 +129,43 @@ def alone(model, params):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_the_loss_of_padded_rows_is_that_of_each_image_alone(name):
+def test_the_loss_of_rows_is_that_of_each_image_alone(name):
+  """And its gradient; with an image in each row, and with several."""
   make, objective, targets = KINDS[name]
   model = make()
   data = batch() | jax.tree.map(jnp.asarray, targets)
-  inputs, targets = objective.prepare(data, jax.random.key(0))
   example = jnp.zeros((1, 12, 12, 3))
-  if isinstance(inputs, tuple):
+  if "text" in data:
     example = example, TEXTS[:1]
   params = jax.tree.map(jnp.asarray, random_params(model, example))
-
-  def padded(inputs, **_):
-    return model.apply({"params": params}, inputs)
-
   context = StepContext(step=jnp.int32(0), state=None, frozen={})
-  found = objective.loss(padded, inputs, targets, context)
-  expected = objective.loss(alone(model, params), inputs, targets, context)
-  assert found.value.shape == (B,)
-  for one, other in (
-    (found.value, expected.value),
-    (found.score, expected.score),
-  ):
-    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+  @functools.partial(jax.jit, static_argnums=2)
+  @functools.partial(jax.grad, has_aux=True)
+  def found(params, data, one_by_one=False):
+    inputs, targets = objective.prepare(data, jax.random.key(0))
+
+    def rows(inputs, **_):
+      return model.apply({"params": params}, inputs)
+
+    apply = alone(model, params) if one_by_one else rows
+    loss = objective.loss(apply, inputs, targets, context)
+    return mean_of(loss), loss
+
+  gradient, expected = found(params, data, one_by_one=True)
+  padded_gradient, padded = found(params, data)
+  packed_gradient, of_rows = found(params, packed(data))
+  assert padded.value.shape == (B,) and of_rows.weight.sum() == B
+  for name in ("value", "score"):
+    each = getattr(expected, name)
+    assert_close(getattr(padded, name), each)
+    assert_close(by_number(getattr(of_rows, name)), each)
+  for other in (padded_gradient, packed_gradient):
+    jax.tree.map(assert_close, other, gradient)
+
+
+def assert_close(found, expected):
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def autoencoder_of(encoder, rate):
@@ -121,20 +176,55 @@ def autoencoder_of(encoder, rate):
 
 @pytest.mark.parametrize("rate", [0.75, 0.4])
 def test_an_image_hides_its_own_share_of_its_own_patches(rate):
+  """The same patches, whether it has a row of its own or shares one."""
+  key = jax.random.key(0)
 
   @jax.jit
-  def drawn(batch):
+  def drawn(batch, numbers):
     patches: Any = inputs_of(batch, HALF, HALF)
-    return draw_of_rows(jax.random.key(0), jnp.arange(B), patches.layout, rate)
+    return draw_of_rows(key, numbers, patches.layout, rate)
 
-  draw = jax.device_get(drawn(batch()))
-  for row, (h, w) in enumerate(GRIDS):
-    n = h * w
-    shown = max(1, int(n * (1 - rate)))
-    seen, hidden = (draw[k][row] for k in ("seen", "hidden"))
-    seen, hidden = seen[seen < n], hidden[hidden < n]
-    assert len(seen) == shown and len(hidden) == n - shown
-    assert sorted([*seen, *hidden]) == [*range(n)]
+  alone = jax.device_get(drawn(batch(), np.arange(B)[:, None]))
+  numbers = np.full((len(ROWS), MOST), B)
+  for row, images in enumerate(ROWS):
+    numbers[row, : len(images)] = images
+  shared = jax.device_get(drawn(packed(batch()), numbers))
+  for row, images in enumerate(ROWS):
+    start, found = 0, {k: set(shared[k][row]) - {-1} for k in shared}
+    for number in images:
+      n = math.prod(GRIDS[number])
+      shown = max(1, int(n * (1 - rate)))
+      seen, hidden = (alone[k][number] for k in ("seen", "hidden"))
+      seen, hidden = seen[seen >= 0], hidden[hidden >= 0]
+      assert len(seen) == shown and len(hidden) == n - shown
+      assert sorted([*seen, *hidden]) == [*range(n)]
+      assert {*(start + seen)} == found["seen"] & {*range(start, start + n)}
+      assert {*(start + hidden)} <= found["hidden"]
+      start += n
+    assert found["seen"] | found["hidden"] == {*range(start)}
+    each = [shared[k][row][shared[k][row] >= 0] for k in shared]
+    assert sum(map(len, each)) == start
+
+
+@pytest.mark.parametrize("rate", [0.75, 0.7, 0.5, 0.1, 0.9])
+def test_rows_have_room_for_what_their_images_hide_and_show(rate):
+  """Whatever their sizes: no patch is left out of the draw."""
+  N, M = 30, 6
+  draw = np.random.default_rng(0)
+  sizes = np.zeros((200, M, 2), np.int32)
+  for row in sizes:
+    images = draw.integers(1, M + 1)
+    cuts = np.sort(draw.choice(np.arange(1, N), images - 1, replace=False))
+    row[:images, 0] = np.diff([0, *cuts, N])
+    row[:images, 1] = 1
+  place, image = places(jnp.asarray(sizes), N)
+  layout = Layout(place, image, jnp.asarray(sizes))
+  numbers = jnp.arange(200 * M).reshape(200, M)
+  key = jax.random.key(0)
+  found = jax.jit(lambda: draw_of_rows(key, numbers, layout, rate))()
+  both = np.concatenate([found["seen"], found["hidden"]], axis=1)
+  for row in both:
+    assert sorted(row[row >= 0]) == [*range(N)]
 
 
 @pytest.mark.slow
@@ -157,9 +247,9 @@ def test_an_autoencoder_fills_in_each_image_as_if_it_were_alone(rate, pooling):
     # The same patches hidden of the image, as one of a single size.
     n = h * w
     kept = {}
-    for name, places in targets["draw"].items():
-      places = np.asarray(places[row])
-      kept[name] = jnp.asarray(places[places < n])[None]
+    for name, drawn in targets["draw"].items():
+      drawn = np.asarray(drawn[row])
+      kept[name] = jnp.asarray(drawn[drawn >= 0])[None]
     grid = images.values[row, :n].reshape(h, w, P, P, 3)
     image = grid.swapaxes(1, 2).reshape(1, h * P, w * P, 3)
     alone = {"draw": kept, "pixels": objective.targets(image, kept)}
@@ -192,10 +282,32 @@ def test_padding_changes_no_draw_and_no_gradient():
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_an_autoencoder_takes_rows_of_one_image():
-  model, _ = autoencoder_of(vit(position="sincos2d"), 0.75)
-  example = jnp.zeros((1, 12, 12, 3))
-  params = jax.tree.map(jnp.asarray, random_params(model, example))
-  two = {"image": batch()["image"][:1], "size": jnp.ones((1, 2, 2), jnp.int32)}
-  with pytest.raises(ValueError, match="up to 2 images, and an autoencoder"):
-    model.apply({"params": params}, inputs_of(two, HALF, HALF))
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.75, 0.4])
+def test_an_autoencoder_fills_in_images_that_share_rows(rate):
+  """Loss, score and gradient are those of a row for each image."""
+  model, objective = autoencoder_of(vit(position="sincos2d"), rate)
+  params = random_params(model, jnp.zeros((1, 12, 12, 3)))
+  params = jax.tree.map(jnp.asarray, params)
+  context = StepContext(step=jnp.int32(0), state=None, frozen={})
+  numbers = np.full((len(ROWS), MOST), B)
+  for row, images in enumerate(ROWS):
+    numbers[row, : len(images)] = images
+
+  @jax.jit
+  @functools.partial(jax.grad, has_aux=True)
+  def found(params, data, numbers):
+    images, targets = objective.prepare(data, jax.random.key(1), numbers)
+
+    def apply(inputs, draw):
+      return model.apply({"params": params, "draw": draw}, inputs)
+
+    loss = objective.loss(apply, images, targets, context)
+    return mean_of(loss), loss
+
+  gradient, padded = found(params, batch(), jnp.arange(B))
+  packed_gradient, of_rows = found(params, packed(batch()), numbers)
+  assert of_rows.weight.sum() == B
+  assert_close(by_number(of_rows.value), padded.value)
+  assert_close(by_number(of_rows.score), padded.score)
+  jax.tree.map(assert_close, packed_gradient, gradient)

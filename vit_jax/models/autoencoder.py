@@ -37,8 +37,8 @@ _MLP_RATIO = 4  # Width of a decoder's MLP over that of its tokens.
 class Autoencoder(Composed):
   """An encoder and a decoder; images (B, H, W, C) -> pixels (B, M, P^2 C).
 
-  It takes `Patches` as well, rows of one image each: places then count along
-  the row, and those of its padding neither see nor are seen.
+  It takes `Patches` as well: places then count along the row, -1 is padding,
+  and neither encoder nor decoder lets the images of a row see each other.
 
   The draw is given as a collection of variables, `model.apply({"params":
   params, "draw": {"seen": seen, "hidden": hidden}}, images)`: the places of the
@@ -91,8 +91,7 @@ class Autoencoder(Composed):
   ) -> Float[Array, "B M P2C"]:
     """The predicted pixels of the hidden patches.
 
-    Raises ValueError if there is a `mask`, which a decoder does not know, or a
-    row of `Patches` has several images.
+    Raises ValueError if there is a `mask`, which a decoder does not know.
     """
     if mask is not None:
       raise ValueError(
@@ -100,11 +99,6 @@ class Autoencoder(Composed):
         "to predict as the collection `draw`."
       )
     if isinstance(x, Patches):
-      if x.layout.images > 1:
-        raise ValueError(
-          f"a row of Patches has up to {x.layout.images} images, and an "
-          "autoencoder takes rows of one: give each image its own row."
-        )
       channels = x.values.shape[-1] // self.patch_size**2
     else:
       channels = x.shape[-1]

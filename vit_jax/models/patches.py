@@ -49,12 +49,25 @@ class Layout(struct.PyTreeNode):
     image = jnp.maximum(self.image, 0)[..., None]
     return jnp.maximum(jnp.take_along_axis(self.size, image, axis=1), 1)
 
+  @property
+  def of_image(self) -> Bool[Array, "B M N"]:
+    """Which of the patches of a row are of each of its images."""
+    number = jnp.arange(self.images, dtype=self.image.dtype)
+    return self.image[:, None] == number[None, :, None]
+
+  def means(self, values: Float[Array, "B N"]) -> Float[Array, "B M"]:
+    """The mean of an image's patches, of a value for each; 0 without any."""
+    of_image = self.of_image
+    total = jnp.where(of_image, values[:, None], 0).sum(axis=-1)
+    return total / jnp.maximum(of_image.sum(axis=-1), 1)
+
   def take(self, keep: Int[Array, "b K"]) -> "Layout":
-    """The layout of the patches `keep` of each row."""
+    """The layout of the patches `keep` of each row; -1 is padding."""
     keep = jnp.broadcast_to(keep, (len(self.image), keep.shape[1]))
+    image = jnp.take_along_axis(self.image, keep, axis=1)
     return self.replace(
       place=jnp.take_along_axis(self.place, keep[..., None], axis=1),
-      image=jnp.take_along_axis(self.image, keep, axis=1),
+      image=jnp.where(keep < 0, -1, image),
     )
 
   def beside(self, other: "Layout") -> "Layout":

@@ -142,7 +142,8 @@ class Tokens(struct.PyTreeNode):
 
     Args:
       keep: Indices among the patches that are present, integers (B, K), or
-        (1, K) to keep the same patches of every image.
+        (1, K) to keep the same patches of every image. In rows of images of
+        any size, -1 gives padding.
 
     Raises:
       ValueError: if `keep` is not such an array.
@@ -163,9 +164,10 @@ class Tokens(struct.PyTreeNode):
     E_pos = self.E_pos
     if isinstance(self.where, Layout):
       where = self.where.take(keep)
+      mask = where.counts
     elif self.where is not None:
       where = jnp.take_along_axis(self.where, keep, axis=1)
-    if mask is not None:
+    if mask is not None and self.layout is None:
       mask = jnp.take_along_axis(mask, keep, axis=1)
     if E_pos is not None:
       E_pos = self._take(E_pos, keep)
@@ -205,8 +207,7 @@ class Tokens(struct.PyTreeNode):
 
   def _mean_of_rows(self, layout: Layout) -> Float[Array, "B M D"]:
     """`mean` for rows of several images."""
-    number = jnp.arange(layout.images, dtype=layout.image.dtype)
-    of_image = layout.image[:, None] == number[None, :, None]  # (B, M, K)
+    of_image = layout.of_image
     patches = jnp.where(layout.counts[..., None], self.patches, 0)
     total = jnp.einsum(
       "bmk,bkd->bmd",

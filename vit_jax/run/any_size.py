@@ -24,7 +24,11 @@ def check(settings: Settings, task: Task, model: Model) -> None:
   """Raises ValueError if a run cannot have the `data.tokens` that is set."""
   tokens = settings.data.tokens
   assert tokens is not None
-  task.check_any_size(tokens, settings.data.images_per_row)
+  if not task.any_size:
+    raise ValueError(
+      f"data.tokens={tokens} keeps the proportions of images, and the task "
+      f"{task.name} takes images of one size: leave it out."
+    )
   _check_packing(settings)
   changes = changed(settings)
   for name in changes.keys() & _REFUSED.keys():

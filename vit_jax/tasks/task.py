@@ -59,6 +59,8 @@ class Task:
       beside images, which are opened before its data; None if it reads none.
     name: The task's name, as `data.task` has it.
     labels: The kind of its labels, such as `labels.SINGLE`.
+    any_size: Whether it takes images that keep their proportions, and several
+      of them in a row of a batch.
     scores: The metrics of an evaluation, and the score among them.
     losses: The kinds of loss that it takes; the first is its default.
     refuses: Keys of the configuration that have no effect for this task.
@@ -74,6 +76,7 @@ class Task:
   text_setup: Any = dataclasses.field(default=None, kw_only=True)
   name: ClassVar[str]
   labels: ClassVar[Labels] = SINGLE
+  any_size: ClassVar[bool] = False
   scores: ClassVar[Scores]
   losses: ClassVar[tuple[str, ...]] = ("softmax", "sigmoid")
   refuses: ClassVar[tuple[str, ...]] = ()
@@ -134,26 +137,6 @@ class Task:
   def trained(self) -> str:
     """Which part of the pretrained model a run trains, in words."""
     return "all layers"
-
-  def check_any_size(self, tokens: int, images_per_row: int) -> None:
-    """Raises ValueError if the task needs images of one size.
-
-    An image has at most `tokens` patches, and a row of a batch has up to
-    `images_per_row` images.
-    """
-    del images_per_row
-    raise ValueError(
-      f"data.tokens={tokens} keeps the proportions of images, and the task "
-      f"{self.name} takes images of one size: leave it out."
-    )
-
-  def check_row_of_one(self, images_per_row: int) -> None:
-    """Raises ValueError if several images share a row of a batch."""
-    if images_per_row > 1:
-      raise ValueError(
-        f"data.images_per_row={images_per_row} packs images into rows, and the "
-        f"task {self.name} takes rows of one image: leave it out."
-      )
 
   def is_frozen(self, path: str) -> bool:
     """Whether its optimizer leaves the parameter at a path as it is."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from vit_jax.models.partitioning import mesh_axes, on_each_device
 
@@ -24,6 +24,7 @@ Vectors = Float[Array, "B R"]
 Losses = Float[Array, " B"]
 Number = Float[Array, ""]
 Groups = Int[Array, " B"] | UInt32[Array, " B"]
+Counts = Bool[Array, " B"]
 BLOCK = 2**22  # The most logits that a device holds at a time: 16 MiB.
 
 
@@ -33,6 +34,7 @@ def sigmoid_loss(
   log_scale: Number,
   bias: Number,
   groups: Groups | None = None,
+  counts: Counts | None = None,
 ) -> Losses:
   """SigLIP's loss of each example, a sum over the texts of the batch.
 
@@ -53,6 +55,8 @@ def sigmoid_loss(
     groups: The number of each example's group, as from `text_groups`; sums
       leave out others of the same group. By default each example is a group of
       its own.
+    counts: Which examples there are, by default all; sums leave out the others,
+      whose own losses are finite and mean nothing.
   """
   x = jnp.exp(log_scale) * u
   shift = jnp.broadcast_to(bias, len(x))
@@ -61,12 +65,17 @@ def sigmoid_loss(
   def add(total: Array, logits: Array) -> Array:
     return total + jax.nn.softplus(logits).sum(axis=1)
 
-  others = _over_others(add, jnp.zeros_like(positive), x, v, shift, groups)
+  start = jnp.zeros_like(positive)
+  others = _over_others(add, start, x, v, shift, groups, counts)
   return jax.nn.softplus(-positive) + others
 
 
 def softmax_loss(
-  u: Vectors, v: Vectors, log_scale: Number, groups: Groups | None = None
+  u: Vectors,
+  v: Vectors,
+  log_scale: Number,
+  groups: Groups | None = None,
+  counts: Counts | None = None,
 ) -> Losses:
   """CLIP's loss of each example, the mean of both directions.
 
@@ -82,8 +91,8 @@ def softmax_loss(
 
   Args:
     u, v, log_scale: As in `sigmoid_loss`.
-    groups: As in `sigmoid_loss`; the denominators leave out others of the same
-      group.
+    groups, counts: As in `sigmoid_loss`; the denominators leave out others of
+      the same group, and examples that do not count.
   """
   scale = jnp.exp(log_scale)
   positive = scale * (u * v).sum(axis=1)
@@ -99,7 +108,9 @@ def softmax_loss(
     first = jax.lax.stop_gradient(positive)
     start = first, jnp.exp(positive - first)
     zeros = jnp.zeros_like(positive)
-    highest, relative = _over_others(add, start, scale * x, y, zeros, groups)
+    highest, relative = _over_others(
+      add, start, scale * x, y, zeros, groups, counts
+    )
     return highest + jnp.log(relative)
 
   return (denominator(u, v) + denominator(v, u)) / 2 - positive
@@ -131,23 +142,27 @@ def _over_others(
   y: Vectors,
   shift: Losses,
   groups: Groups | None,
+  counts: Counts | None,
 ) -> Any:
   """The total over the logits x y^T + shift of each row, block by block.
 
   `add` maps a total and the logits of a block to the next total. Logits within
-  a group, among them a row's own, are -inf. `start` is the first total, whose
-  arrays have a row for each example. The backward pass computes the logits
-  again.
+  a group, among them a row's own, are -inf, and so are those of columns that do
+  not count. `start` is the first total, whose arrays have a row for each
+  example. The backward pass computes the logits again.
   """
   groups = jnp.arange(len(x)) if groups is None else groups
   axes = mesh_axes("batch")
 
-  def on_device(start: Any, x: Array, y: Array, shift: Array, groups: Array):
-    every, every_group = y, groups
+  def on_device(
+    start: Any, x: Array, y: Array, shift: Array, groups: Array, counts: Any
+  ):
+    every = y, groups, counts
     if axes:
-      every = jax.lax.all_gather(y, axes, tiled=True)
-      every_group = jax.lax.all_gather(groups, axes, tiled=True)
-    blocks = _cut_columns(len(x), every, every_group)
+      every = jax.tree.map(
+        lambda array: jax.lax.all_gather(array, axes, tiled=True), every
+      )
+    blocks = _cut_columns(len(x), *every)
 
     @jax.checkpoint
     def add_block(total: Any, columns: _Columns):
@@ -159,7 +174,8 @@ def _over_others(
 
     return jax.lax.scan(add_block, start, blocks)[0]
 
-  return on_each_device(on_device, ("batch",))(start, x, y, shift, groups)
+  on_devices = on_each_device(on_device, ("batch",))
+  return on_devices(start, x, y, shift, groups, counts)
 
 
 class _Columns(NamedTuple):
@@ -168,7 +184,7 @@ class _Columns(NamedTuple):
   Attributes:
     y: Their vectors, (n, c, R).
     groups: Their groups, (n, c).
-    counts: Which of them are no padding, booleans (n, c).
+    counts: Which of them count and are no padding, booleans (n, c).
   """
 
   y: Array
@@ -176,7 +192,9 @@ class _Columns(NamedTuple):
   counts: Array
 
 
-def _cut_columns(rows: int, y: Vectors, groups: Array) -> _Columns:
+def _cut_columns(
+  rows: int, y: Vectors, groups: Array, counts: Counts | None
+) -> _Columns:
   """Cuts the columns into blocks of at most `BLOCK` logits with all rows."""
   count = -(-rows * len(y) // BLOCK)
   size = -(-len(y) // count)
@@ -186,4 +204,5 @@ def _cut_columns(rows: int, y: Vectors, groups: Array) -> _Columns:
     padded = jnp.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1))
     return padded.reshape(count, size, *array.shape[1:])
 
-  return _Columns(cut(y), cut(groups), cut(jnp.ones(len(y), bool)))
+  counts = jnp.ones(len(y), bool) if counts is None else counts
+  return _Columns(cut(y), cut(groups), cut(counts))

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from vit_jax.data.batch import ArraySpec, ImageTransform, Spec, Transform
+from vit_jax.data.batch import ArraySpec, Spec, Transform
 from vit_jax.data.example import Example
 from vit_jax.data.reading.captions import NONE, TEXT
+from vit_jax.data.transforming.sizes import AnySize, Shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +22,21 @@ class WithTexts(Transform):
   for a `models.two_towers.TwoTowers`.
   """
 
-  images: ImageTransform
+  images: Any  # An `ImageTransform`.
   length: int
+
+  @property
+  def size(self) -> AnySize:
+    """That of the images, if they share rows."""
+    return self.images.size
+
+  def with_tokens(self, tokens: int) -> Self:
+    """The same transform with at most `tokens` patches an image."""
+    return dataclasses.replace(self, images=self.images.with_tokens(tokens))
+
+  def shape(self, example: Example, rng: np.random.Generator) -> Shape:
+    """The height and width of what is cut into patches."""
+    return self.images.shape(example, rng)
 
   @property
   def spec(self) -> Spec:

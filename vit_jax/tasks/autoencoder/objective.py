@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from vit_jax.models.model import Inputs
 from vit_jax.models.patches import Layout, Patches, patchify
-from vit_jax.training.inputs import TakesImages
+from vit_jax.training.inputs import TakesImages, weights_of
 from vit_jax.training.losses import Loss, Objective, StepContext
 
 LEAST = 1e-6
@@ -50,29 +50,51 @@ def draw_patches(
 
 
 def draw_of_rows(
-  key: Key[Array, ""], examples: Int[Array, " B"], layout: Layout, rate: float
+  key: Key[Array, ""], examples: Int[Array, "B M"], layout: Layout, rate: float
 ) -> dict[str, Int[Array, "B ..."]]:
-  """As `draw_patches`, for rows that each hold one image of any size.
+  """As `draw_patches`, for rows of images of any size.
 
-  An image hides `rate` of its own patches, and shows one at least. The draw
-  does not depend on the number of padding patches, which fill up both arrays.
+  Each image hides `rate` of its own patches, and shows one at least. Its draw
+  depends on the key, its number and its size, and not on its row. -1 fills up
+  both arrays.
   """
-  N = layout.image.shape[1]
-  K = num_seen(N, rate)
+  B, N = layout.image.shape
+  M = layout.images
+  # Where images share a row, the numbers of each are rounded.
+  rounded = 0 if M == 1 else min(M, N)
+  most_seen = num_seen(N, rate) + rounded
+  most_hidden = N - num_seen(N, rate) + rounded
+
+  def draw(example: Array) -> Array:
+    return jax.random.uniform(jax.random.fold_in(key, example), (N,))
+
+  values = jax.vmap(jax.vmap(draw))(examples)  # (B, M, N)
+  image = jnp.where(layout.counts, layout.image, M)
+  within = layout.place[..., 0] * layout.extent[..., 1] + layout.place[..., 1]
+  value = jnp.take_along_axis(
+    values.reshape(B, M * N), jnp.minimum(image, M - 1) * N + within, axis=1
+  )
+  number = jnp.broadcast_to(jnp.arange(N)[None], (B, N))
+  # Image after image, in random order, and the padding last.
+  image, _, order = jax.lax.sort((image, value, number), num_keys=2)
+  counts = (image[:, None] == jnp.arange(M)[None, :, None]).sum(axis=-1)
+  starts = jnp.cumsum(counts, axis=1) - counts
   seen_of = np.array([max(1, num_seen(n, rate)) for n in range(N + 1)])
-  num_shown = jnp.asarray(seen_of)[layout.counts.sum(axis=1), None]  # (B, 1)
+  num_shown = jnp.asarray(seen_of)[counts]  # (B, M)
+  own_image = jnp.minimum(image, M - 1)
+  rank = number - jnp.take_along_axis(starts, own_image, axis=1)
+  is_shown = rank < jnp.take_along_axis(num_shown, own_image, axis=1)
 
-  def permute(example: Array, counts: Array) -> Array:
-    values = jax.random.uniform(jax.random.fold_in(key, example), (N,))
-    return jnp.argsort(jnp.where(counts, values, jnp.inf))  # Padding last.
+  def drawn(chosen: Array, most: int) -> Array:
+    """The numbers of the patches that are `chosen` in this order, (B, most)."""
+    chosen &= image < M
+    first = jnp.argsort(~chosen, axis=1)[:, :most]
+    numbers = jnp.take_along_axis(order, first, axis=1)
+    return jnp.where(jnp.take_along_axis(chosen, first, axis=1), numbers, -1)
 
-  order = jax.vmap(permute)(examples, layout.counts)
-  first = jnp.arange(K)[None]
-  seen_places = jnp.where(first < num_shown, first, N - 1)
-  hidden_places = jnp.minimum(num_shown + jnp.arange(N - K)[None], N - 1)
   return {
-    "seen": jnp.take_along_axis(order, seen_places, axis=1),
-    "hidden": jnp.take_along_axis(order, hidden_places, axis=1),
+    "seen": drawn(is_shown, min(most_seen, N)),
+    "hidden": drawn(~is_shown, min(most_hidden, N)),
   }
 
 
@@ -97,7 +119,7 @@ def normalize_patches(pixels: Float[Array, "B M P2C"]) -> Normalized:
 
 def error_targets(targets: Mapping[str, Any]) -> dict[str, Any]:
   """The targets that `Reconstruction.errors` takes."""
-  return {k: v for k, v in targets.items() if k in ("pixels", "counts")}
+  return {k: v for k, v in targets.items() if k in ("pixels", "layout")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,21 +137,23 @@ class Reconstruction(TakesImages, Objective):
     self,
     batch: Mapping[str, Array],
     key: Key[Array, ""],
-    examples: Int[Array, " B"] | None = None,
+    examples: Int[Array, "..."] | None = None,
   ) -> tuple[Inputs, dict[str, Any]]:
     """Returns a batch's normalised images, and what to hide and to predict.
 
     The key and each example's number, by default its place in the batch, decide
-    which patches are hidden.
+    which patches are hidden. Rows of several images have (B, M) numbers.
     """
     images = self.inputs(batch)
+    if isinstance(images, Patches):
+      B, M = images.exists.shape
+      examples = jnp.arange(B * M) if examples is None else examples
+      layout = images.layout
+      draw = draw_of_rows(key, examples.reshape(B, M), layout, self.rate)
+      pixels, layout = self.targets(images, draw), layout.take(draw["hidden"])
+      return images, {"draw": draw, "pixels": pixels, "layout": layout}
     if examples is None:
       examples = jnp.arange(len(batch["image"]))
-    if isinstance(images, Patches):
-      draw = draw_of_rows(key, examples, images.layout, self.rate)
-      counts = images.layout.take(draw["hidden"]).counts
-      targets = self.targets(images, draw)
-      return images, {"draw": draw, "pixels": targets, "counts": counts}
     P = self.patch_size
     _, H, W, _ = images.shape
     N = H // P * (W // P)
@@ -170,29 +194,35 @@ class Reconstruction(TakesImages, Objective):
     del context
     predicted = apply(inputs, draw=targets["draw"])
     error, variance = self.errors(predicted, **error_targets(targets))
-    return Loss(error, 1 - error / jnp.maximum(variance.mean(), LEAST))
+    weight = weights_of(inputs)
+    if weight is None:
+      mean_variance = variance.mean()
+    else:  # It is 0 where a row lacks an image.
+      mean_variance = variance.sum() / jnp.maximum(weight.sum(), 1)
+    score = 1 - error / jnp.maximum(mean_variance, LEAST)
+    return Loss(error, score, weight=weight)
 
   def errors(
     self,
     predicted: Float[Array, "B M P2C"],
     pixels: Float[Array, "B M P2C"],
-    counts: Bool[Array, "B M"] | None = None,
-  ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    layout: Layout | None = None,
+  ) -> tuple[Float[Array, " BI"], Float[Array, " BI"]]:
     """The mean squared error of each image, and the variance of its targets.
 
-    `counts` says which of the hidden patches are no padding; None if all are.
-    Both are 0 for an image without any.
+    `layout` is that of the hidden patches of rows of up to I images of any
+    size; None if all images are of one size. Both are 0 for an image without
+    hidden patches.
     """
     squares = (predicted.astype(jnp.float32) - pixels) ** 2
-    if counts is None:
+    if layout is None:
       return squares.mean(axis=(1, 2)), pixels.var(axis=(1, 2))
-
-    def mean(values: Array) -> Array:
-      total = jnp.where(counts, values.mean(axis=2), 0).sum(axis=1)
-      return total / jnp.maximum(counts.sum(axis=1), 1)
-
-    around = pixels - mean(pixels)[:, None, None]
-    return mean(squares), mean(around**2)
+    mean = layout.means(pixels.mean(axis=2))  # (B, I)
+    image = jnp.maximum(layout.image, 0)
+    own = jnp.take_along_axis(mean, image, axis=1)[..., None]  # (B, M, 1)
+    around = (pixels - own) ** 2
+    error, variance = (layout.means(x.mean(axis=2)) for x in (squares, around))
+    return error.reshape(-1), variance.reshape(-1)
 
   def predict(
     self, model: Any, params: Any, batch: dict[str, Array], examples: Array

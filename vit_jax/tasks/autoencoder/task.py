@@ -36,6 +36,7 @@ class AutoencoderTask(UnlabelledTask):
 
   autoencoder: AutoencoderSettings = AutoencoderSettings()
   name = "autoencoder"
+  any_size = True
   scores = Scores(
     (Metric("explained", "variance explained"),),
     curves=(
@@ -56,9 +57,6 @@ class AutoencoderTask(UnlabelledTask):
   )
   panels = report_panels(make_panels)
   refuses = (*UNLABELLED, "lora.rank", "distill.teacher")
-
-  def check_any_size(self, tokens: int, images_per_row: int) -> None:
-    self.check_row_of_one(images_per_row)
 
   def adapted(self, model: Any) -> Any:
     settings = self.autoencoder

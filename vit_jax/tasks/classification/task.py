@@ -48,6 +48,7 @@ class ClassificationTask(Task):
   has_several: ClassVar[bool] = False
   objective_class: ClassVar[type[Classification]] = Classification
   name = "classification"
+  any_size = True
   scores = Scores(
     (
       Metric("top1", "top-1", of_examples=True),
@@ -70,9 +71,6 @@ class ClassificationTask(Task):
     sentence="{top1:.1%} of {examples:,} images are right",
     phrase="{top1:.1%} are right",
   )
-
-  def check_any_size(self, tokens: int, images_per_row: int) -> None:
-    """Raises nothing: images may have any size, and may share rows."""
 
   def fitted(self, train: Source) -> "ClassificationTask":
     if not self.loss.class_weights:

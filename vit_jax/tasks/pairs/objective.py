@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -10,9 +10,23 @@ from jaxtyping import Array
 from vit_jax.data.reading.captions import TEXT
 from vit_jax.models.two_towers import Compared
 from vit_jax.training.contrastive import sigmoid_loss, softmax_loss, text_groups
-from vit_jax.training.inputs import TakesImages
+from vit_jax.training.inputs import TakesImages, weights_of
 from vit_jax.training.losses import Apply, CoupledObjective, Loss, StepContext
 from vit_jax.training.schedules import RunLength
+
+
+class PairTargets(NamedTuple):
+  """What the loss of pairs knows of them.
+
+  Attributes:
+    groups: The group of each text, (B,): images of equal texts are no negatives
+      of each other.
+    weight: 1 for each pair that exists, and 0 for others, (B,); None if every
+      row of the batch holds one pair.
+  """
+
+  groups: Array
+  weight: Array | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,17 +61,18 @@ class Contrast(TakesImages, CoupledObjective):
 
   def prepare(
     self, batch: Mapping[str, Array], key: Array
-  ) -> tuple[Any, Array]:
-    """Returns images and texts, and the group of each text; draws nothing.
+  ) -> tuple[Any, PairTargets]:
+    """Returns images and texts, and the `PairTargets`; draws nothing.
 
     The batch has `image`, uint8 (B, H, W, C), which is normalised, and `text`,
-    the ids of the tokens of one caption each, (B, T). The groups (B,) are the
-    targets: images of equal texts are no negatives of each other.
+    the ids of the tokens of one caption each, (B, T), or (B, M, T) for rows of
+    several images.
     """
     del key
-    ids = batch[TEXT]
-    groups = text_groups(ids) if self.distinct else jnp.arange(len(ids))
-    return (self.inputs(batch), ids), groups
+    images, ids = self.inputs(batch), batch[TEXT]
+    texts = ids.reshape(-1, ids.shape[-1])
+    groups = text_groups(texts) if self.distinct else jnp.arange(len(texts))
+    return (images, ids), PairTargets(groups, weights_of(images))
 
   def embed(
     self, apply: Apply, inputs: Any, context: StepContext
@@ -65,26 +80,35 @@ class Contrast(TakesImages, CoupledObjective):
     """The vectors of images and texts, and what all pairs share.
 
     The latter are the logarithm of the scale, and the bias. `apply` is that of
-    a `models.two_towers.TwoTowers`.
+    a `models.two_towers.TwoTowers`. Rows of several images have a vector for
+    each, (B, M, R).
     """
     del context
-    compared: Compared = apply(inputs)
+    images, ids = inputs
+    compared: Compared = apply((images, ids.reshape(-1, ids.shape[-1])))
+    by_row: Any = *ids.shape[:-1], -1
+    image, text = compared.image, compared.text
+    assert image is not None and text is not None
     shared = compared.log_scale, compared.bias
-    return (compared.image, compared.text), shared
+    return (image.reshape(by_row), text.reshape(by_row)), shared
 
   def couple(self, embeddings: Any, shared: Any, targets: Any) -> Loss:
-    """The loss of all pairs of a batch; the targets are the texts' groups."""
-    image, text = embeddings
+    """The loss of all pairs of a batch; the targets are `PairTargets`."""
+    image, text = (x.reshape(-1, x.shape[-1]) for x in embeddings)
     log_scale, bias = shared
     compared = Compared(image, text, log_scale, bias)
-    return Loss(*self.compare(compared, targets))
+    loss, cosine = self.compare(compared, *targets)
+    return Loss(loss, cosine, weight=targets.weight)
 
-  def compare(self, compared: Compared, groups: Array) -> tuple[Array, Array]:
-    """The loss and the cosine of each pair, (B,); `groups` are the texts'."""
+  def compare(
+    self, compared: Compared, groups: Array, weight: Array | None = None
+  ) -> tuple[Array, Array]:
+    """The loss and the cosine of each pair, (B,); see `PairTargets`."""
     u, v, log_scale, bias = compared
     assert u is not None and v is not None
     cosine = (u * v).sum(axis=1)
+    counts = None if weight is None else weight > 0
     if self.kind == "softmax":
-      return softmax_loss(u, v, log_scale, groups), cosine
+      return softmax_loss(u, v, log_scale, groups, counts), cosine
     assert bias is not None
-    return sigmoid_loss(u, v, log_scale, bias, groups), cosine
+    return sigmoid_loss(u, v, log_scale, bias, groups, counts), cosine

@@ -58,6 +58,7 @@ class PairsTask(Task):
   pairs: PairsSettings = _PLAIN
   text_setup: TextSetup = dataclasses.field(default=_NO_SETUP, kw_only=True)
   name = "pairs"
+  any_size = True
   scores = Scores(
     (
       Metric("recall1", "recall@1", by_example=True),
@@ -152,9 +153,6 @@ class PairsTask(Task):
       return f"the {' and the '.join(TOWERS)} towers"
     (other,) = (t for t in TOWERS if t not in frozen)
     return f"the {other} tower; the {frozen[0]} tower stays as it is"
-
-  def check_any_size(self, tokens: int, images_per_row: int) -> None:
-    self.check_row_of_one(images_per_row)
 
   def is_frozen(self, path: str) -> bool:
     return getattr(self.pairs, tower_of(path) or "", "") == "frozen"

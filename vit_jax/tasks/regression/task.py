@@ -92,6 +92,7 @@ class RegressionTask(Task):
   target_mean: tuple[float, ...] = ()
   target_std: tuple[float, ...] = ()  # Standard deviation of each, likewise.
   name = "regression"
+  any_size = True
   labels = labels_of(name)
   scores = NumberScores(
     (
@@ -121,9 +122,6 @@ class RegressionTask(Task):
     "fewshot.shots",
     "distill.teacher",
   )
-
-  def check_any_size(self, tokens: int, images_per_row: int) -> None:
-    """Raises nothing: images may have any size, and may share rows."""
 
   def fitted(self, train: Source) -> "RegressionTask":
     labels = all_labels(train)
