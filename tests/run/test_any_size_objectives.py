@@ -13,14 +13,18 @@ from tests.models.tiny_vit import random_params
 from vit_jax.data.preprocessing import HALF
 from vit_jax.models import make_vit
 from vit_jax.models.autoencoder import autoencoder
-from vit_jax.models.patches import Layout
+from vit_jax.models.patches import Layout, Patches
+from vit_jax.models.student import student, widths_of
 from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import two_towers
 from vit_jax.tasks.autoencoder.objective import Reconstruction, draw_of_rows
 from vit_jax.tasks.pairs.objective import Contrast
+from vit_jax.tasks.student.objective import Imitation
+from vit_jax.tasks.student.settings import StudentSettings
+from vit_jax.training.distillation import Distilled, Teacher
 from vit_jax.training.inputs import inputs_of, places
 from vit_jax.training.losses import Classification, StepContext
-from vit_jax.training.settings import LossSettings
+from vit_jax.training.settings import DistillSettings, LossSettings
 
 P, TOKENS = 4, 12
 GRIDS = np.array([(3, 3), (2, 6), (6, 2), (1, 9), (7, 1), (3, 4)], np.int32)
@@ -311,3 +315,68 @@ def test_an_autoencoder_fills_in_images_that_share_rows(rate):
   assert_close(by_number(of_rows.value), padded.value)
   assert_close(by_number(of_rows.score), padded.score)
   jax.tree.map(assert_close, packed_gradient, gradient)
+
+
+def taught(kind):
+  """A student and its objective, and the parameters of both models."""
+  sizes: Any = {**SIZES, "hidden_size": 24}
+  teacher_model = make_vit("Ti/4", 3, **sizes, position="sincos2d")
+  teacher = Teacher(
+    teacher_model, (12, 12), (0.4, 0.5, 0.6), (0.2, 0.25, 0.3), TAUGHT[kind]
+  )
+  if kind == "features":
+    model = student(vit(), widths_of(teacher_model, (12, 12, 3)))
+    settings = StudentSettings("both", smooth_l1=0.5, patch_weight=2.0)
+    objective = Imitation(settings, teacher, (12, 12), **COLOURS)
+  else:
+    token = {"block": "deit", "pooling": "token"} if kind == "deit" else {}
+    model = make_vit("Ti/4", 3, **{**SIZES, "pooling": "gap", **token})
+    objective = Distilled(classifier("softmax"), teacher)
+  example = jnp.zeros((1, 12, 12, 3))
+  params = [random_params(m, example) for m in (model, teacher_model)]
+  return model, objective, *jax.tree.map(jnp.asarray, params)
+
+
+TAUGHT = {
+  "features": DistillSettings(),
+  "answers": DistillSettings(temperature=2.0, weight=0.25),
+  "deit": DistillSettings(form="deit", kind="hard"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TAUGHT)
+def test_a_teacher_sees_the_patches_of_its_student(kind):
+  """Images in rows of their own, in shared rows, and whole, of one size."""
+  model, objective, params, teacher_params = taught(kind)
+
+  @jax.jit
+  @functools.partial(jax.grad, has_aux=True)
+  def found(params, inputs, targets):
+
+    def apply(inputs, *, method=None):
+      return model.apply({"params": params}, inputs, method=method)
+
+    context = StepContext(frozen={"teacher": teacher_params})
+    loss = objective.loss(apply, inputs, targets, context)
+    return mean_of(loss), loss
+
+  def prepared(data):
+    return objective.prepare(data, jax.random.key(0))
+
+  data = batch() | {"label": jnp.asarray(LABELS)}
+  gradient, padded = found(params, *prepared(data))
+  packed_gradient, of_rows = found(params, *prepared(packed(data)))
+  assert padded.value.shape == (B,) and of_rows.weight.sum() == B
+  for name in ("value", "score"):
+    each = getattr(padded, name)
+    assert_close(by_number(getattr(of_rows, name)), each)
+  jax.tree.map(assert_close, packed_gradient, gradient)
+  pixels = DRAW.integers(0, 256, (B, 12, 12, 3), np.uint8)
+  square = {"image": jnp.asarray(pixels), "label": data["label"]}
+  images: Any
+  images, targets = prepared(square)
+  gradient, whole = found(params, images, targets)
+  cut_gradient, cut = found(params, Patches.of(images, P), targets)
+  assert_close(cut.value, whole.value)
+  jax.tree.map(assert_close, cut_gradient, gradient)

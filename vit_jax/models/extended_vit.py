@@ -27,14 +27,13 @@ from vit_jax.models.extended_block import (
   ExtendedConfig,
 )
 from vit_jax.models.layer import (
-  Images,
   Layers,
   Pooled,
   check_choice,
   check_rate,
   layer_norm,
 )
-from vit_jax.models.model import check_size, classifier
+from vit_jax.models.model import Inputs, check_size, classifier
 from vit_jax.models.partitioning import with_axes
 from vit_jax.models.parts import HEAD, OURS, Part
 from vit_jax.models.patches import Layout, table_grid
@@ -433,7 +432,7 @@ class ExtendedVit(BaseVit, BlockFields):
     names = "head", "head_dist"
     return [classifier(*options, n)(y[..., i, :]) for i, n in enumerate(names)]
 
-  def by_head(self, x: Images, *, train: bool = False) -> list[Array]:
+  def by_head(self, x: Inputs, *, train: bool = False) -> list[Array]:
     """The logits (B, K) of the class and of the distillation token."""
     return self._heads(self.pooled(x, train=train))
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vit_jax.models.composed import Composed, Needs, encoder_of
-from vit_jax.models.layer import Images, LayerConfig, dense
-from vit_jax.models.model import Model
+from vit_jax.models.layer import LayerConfig, dense
+from vit_jax.models.model import Inputs, Model
 from vit_jax.models.parts import HEAD, Part
 
 CLASS, PATCHES = OUTPUTS = ("class", "patches")
@@ -23,13 +23,13 @@ _NEEDS = Needs("student.learns", patches=False)
 
 
 def outputs_of(
-  model: Model, images: Images, *, train: bool = False
+  model: Model, images: Inputs, *, train: bool = False
 ) -> dict[str, Float[Array, "..."]]:
   """The outputs of an encoder that is bound to its parameters, by their names.
 
   They are `class`, the head's input (B, D), of the class token or pooled, and
   `patches`, the last layer's normalised outputs (B, h, w, D), or a ResNet's
-  last feature map.
+  last feature map. Those of `Patches` are (B, M, D) and (B, N, D).
   """
   if not model.num_layers:
     z, y = model.encode(images, train=train)
@@ -39,8 +39,10 @@ def outputs_of(
   y = vit.pool(tokens)
   z = vit.normed(tokens.without_prefix()).z
   if vit.distilled:
-    y = y.mean(axis=1)
-  return {CLASS: y, PATCHES: z.reshape(len(z), *tokens.grid, -1)}
+    y = y.mean(axis=-2)
+  if tokens.layout is None:
+    z = z.reshape(len(z), *tokens.grid, -1)
+  return {CLASS: y, PATCHES: z}
 
 
 def widths_of(
@@ -60,7 +62,8 @@ def widths_of(
 class Student(Composed):
   """A model that predicts outputs of a teacher.
 
-  Images (B, H, W, C) -> the projected outputs that it learns, by name.
+  Images (B, H, W, C), or `Patches`, -> the projected outputs that it learns, by
+  name.
 
   Attributes:
     widths: The name and the teacher's width of each output to learn.
@@ -68,13 +71,19 @@ class Student(Composed):
 
   widths: tuple[tuple[str, int], ...] = ()
 
+  @property
+  def any_size(self) -> bool:
+    """Whether the encoder takes `Patches`."""
+    encoder: Any = self.encoder
+    return encoder.any_size
+
   def parts(self) -> tuple[Part, ...]:
     heads = [
       Part(_layer_name(name), HEAD, own_task=True) for name, _ in self.widths
     ]
     return *super().parts(), *heads
 
-  def __call__(self, x: Images, *, train: bool = False) -> Any:
+  def __call__(self, x: Inputs, *, train: bool = False) -> Any:
     return self.project(outputs_of(self.encoder, x, train=train))
 
   @nn.compact

@@ -1,7 +1,7 @@
 """Checks the settings of runs on images that keep their proportions."""
 
 from vit_jax.models import Model
-from vit_jax.models.patches import check_any_size
+from vit_jax.models.patches import check_any_size, why_one_size
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import changed
 from vit_jax.tasks.task import Task
@@ -14,7 +14,6 @@ _REFUSED = {
   "eval_transform.crop": "cuts images to one size",
   "eval_transform.longest_ratio": "cuts images to one size",
   "train_transform.as_published": "draws boxes of other proportions",
-  "distill.teacher": "answers for images of one size",
   "eval_pictures": "draws images of one size",
 }
 _PACKING_KEYS = {"data.row_tokens", "data.min_tokens"}
@@ -48,6 +47,26 @@ def check(settings: Settings, task: Task, model: Model) -> None:
     check_any_size(model)
   except ValueError as error:
     raise ValueError(f"data.tokens={tokens}: {error}") from error
+
+
+def check_teacher(settings: Settings, teacher: Model, student: Model) -> None:
+  """Raises ValueError if a teacher cannot see the patches of its student."""
+  start = (
+    f"data.tokens={settings.data.tokens} keeps the proportions of images, and "
+    f"distill.teacher={settings.distill.teacher!r}"
+  )
+  reason = why_one_size(teacher) if teacher.any_size else type(teacher).__name__
+  if reason:
+    raise ValueError(
+      f"{start} takes images of one size ({reason}): take another teacher, or "
+      "leave data.tokens out."
+    )
+  if teacher.stride != student.stride:
+    raise ValueError(
+      f"{start} has patches of {teacher.stride} x {teacher.stride} pixels, and "
+      f"the student of {student.stride} x {student.stride}: take models with "
+      "patches of one size, or leave data.tokens out."
+    )
 
 
 def _check_packing(settings: Settings) -> None:

@@ -16,7 +16,7 @@ from vit_jax.models.parts import Parts
 from vit_jax.pretrained import pinned, transfer
 from vit_jax.pretrained.load import open_base, open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.run import build
+from vit_jax.run import any_size, build
 from vit_jax.run.settings import Settings
 from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
@@ -122,6 +122,8 @@ def check_teacher(
       f"{teacher.preprocessing.channels} channel(s), and the student of "
       f"{channels}: they must be the same."
     )
+  if settings.data.tokens is not None:
+    any_size.check_teacher(settings, teacher.model, model)
   if task.answers is None:  # The teacher's features are learned.
     return
   names = teacher.class_names

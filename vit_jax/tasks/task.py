@@ -216,8 +216,10 @@ class Task:
     self, teacher: "Teacher", model: Any, preprocessing: Preprocessing
   ) -> str:
     """The end of the header's line on the teacher, after its source."""
-    del model, preprocessing
+    del model
     text = "on images of {} x {}".format(*teacher.image_size)
+    if preprocessing.patches is not None:
+      text = "on the patches that the student sees"
     teacher_model: Any = teacher.model
     if not teacher_model.origin.class_names:
       text += "; it names no classes, and theirs are taken to be the data's"

@@ -13,8 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vit_jax.models.layer import Images
+from vit_jax.models.model import Inputs
+from vit_jax.models.patches import Patches
 from vit_jax.training import losses
+from vit_jax.training.inputs import by_image, weights_of
 from vit_jax.training.losses import (
   Apply,
   Classification,
@@ -42,38 +44,49 @@ class Teacher:
   std: tuple[float, ...]
   settings: DistillSettings
 
-  def logits(self, params: Any, images: Images, mean: Any, std: Any) -> Targets:
+  def logits(self, params: Any, images: Inputs, mean: Any, std: Any) -> Targets:
     """The teacher's logits for the crops that the student sees.
 
     The crops are mixed, and normalised with `mean` and `std`. No gradient goes
-    through the logits.
+    through the logits. `Patches` give a row for each image, as by `by_image`.
     """
     own_images = self.images(images, mean, std)
     logits: Any = self.model.apply({"params": params}, own_images)
-    return jax.lax.stop_gradient(logits)
+    return by_image(jax.lax.stop_gradient(logits), images)
 
   def images(
     self,
-    images: Images,
+    images: Inputs,
     mean: Any,
     std: Any,
     size: tuple[int, int] | None = None,
-  ) -> Float[Array, "B height width C"]:
+  ) -> Float[Array, "B height width C"] | Patches:
     """The student's images, normalised by `mean` and `std`, as the teacher's.
 
     They are resized to `size`, by default the teacher's, by linear
-    interpolation, smoothed if they shrink.
+    interpolation, smoothed if they shrink. `Patches` stay as large as they are.
     """
+    if isinstance(images, Patches):
+      B, N, _ = images.values.shape
+      grid = images.values.reshape(B, N, -1, len(self.mean))
+      values = self._normalized(grid, mean, std).reshape(images.values.shape)
+      return images.replace(values=values)
+    B, _, _, C = images.shape
+    images = self._normalized(images, mean, std)
+    size = size or self.image_size
+    return jax.image.resize(images, (B, *size, C), "linear")
+
+  def _normalized(
+    self, images: Float[Array, "B h w C"], mean: Any, std: Any
+  ) -> Float[Array, "B h w C"]:
+    """Values normalised by `mean` and `std`, as the teacher normalises them."""
 
     def per_channel(values: Any) -> Array:
       return jnp.array(values).reshape(1, 1, 1, -1)
 
     m, s = per_channel(mean), per_channel(std)
     own_m, own_s = per_channel(self.mean), per_channel(self.std)
-    B, _, _, C = images.shape
-    images = images * (s / own_s) + (m - own_m) / own_s
-    size = size or self.image_size
-    return jax.image.resize(images, (B, *size, C), "linear")
+    return images * (s / own_s) + (m - own_m) / own_s
 
   def make_objective(self, labelled: Classification) -> "Distilled":
     """The objective of the labels and of this teacher's answers."""
@@ -122,16 +135,16 @@ class Distilled(Objective):
   def __post_init__(self):
     object.__setattr__(self, "metric", self.labelled.metric)
 
-  def inputs(self, batch: Mapping[str, Array]) -> Images:
+  def inputs(self, batch: Mapping[str, Array]) -> Inputs:
     return self.labelled.inputs(batch)
 
   def prepare(
     self, batch: Mapping[str, Array], key: Array
-  ) -> tuple[Array, Array]:
+  ) -> tuple[Inputs, Array]:
     return self.labelled.prepare(batch, key)
 
   def loss(
-    self, apply: Apply, inputs: Array, targets: Any, context: StepContext
+    self, apply: Apply, inputs: Inputs, targets: Any, context: StepContext
   ) -> Loss:
     """The mixed loss of each example, and the score under its labels."""
     labelled = self.labelled
@@ -141,6 +154,8 @@ class Distilled(Objective):
       heads = apply(inputs, method="by_head")
     else:
       heads = [apply(inputs)]
+    heads = by_image(heads, inputs)
+    targets = targets.reshape(-1, targets.shape[-1])
     loss, _ = labelled.loss_and_score(heads[0], targets)
     average = jnp.add(heads[0], heads[-1]) / 2  # With one head, its logits.
     _, score = labelled.loss_and_score(average, targets)
@@ -148,4 +163,4 @@ class Distilled(Objective):
     answers = self.teacher.logits(params, inputs, labelled.mean, labelled.std)
     kind = labelled.settings.kind
     mixed = self.teacher.loss(kind, heads[-1], answers, loss)
-    return Loss(mixed, score)
+    return Loss(mixed, score, weight=weights_of(inputs))

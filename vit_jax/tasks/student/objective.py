@@ -15,12 +15,12 @@ import optax
 from jaxtyping import Array, Float
 
 from vit_jax.models.grid import grid_of
-from vit_jax.models.layer import Images
-from vit_jax.models.model import Model
+from vit_jax.models.model import Inputs, Model
+from vit_jax.models.patches import Layout, Patches
 from vit_jax.models.student import CLASS, OUTPUTS, PATCHES, outputs_of
 from vit_jax.tasks.student.settings import StudentSettings
 from vit_jax.training.distillation import Teacher
-from vit_jax.training.inputs import TakesImages
+from vit_jax.training.inputs import TakesImages, weights_of
 from vit_jax.training.losses import Loss, Objective, StepContext
 
 Sides = tuple[int, int]
@@ -94,7 +94,7 @@ class Imitation(TakesImages, Objective):
 
   def prepare(
     self, batch: Mapping[str, Array], key: Array
-  ) -> tuple[Images, dict[str, Any]]:
+  ) -> tuple[Inputs, dict[str, Any]]:
     """Returns a batch's normalised images; the teacher makes the targets."""
     del key
     return self.inputs(batch), {}
@@ -102,7 +102,7 @@ class Imitation(TakesImages, Objective):
   def loss(
     self,
     apply: Callable[..., Any],
-    inputs: Images,
+    inputs: Inputs,
     targets: Any,
     context: StepContext,
   ) -> Loss:
@@ -110,10 +110,12 @@ class Imitation(TakesImages, Objective):
     del targets
     predicted = apply(inputs)
     teacher = self.teacher_outputs(context.frozen["teacher"], inputs)
-    losses, cosines = self.compare(predicted, teacher)
-    return Loss(losses, jnp.stack([*cosines.values()]).mean(axis=0))
+    layout = inputs.layout if isinstance(inputs, Patches) else None
+    losses, cosines = self.compare(predicted, teacher, layout)
+    score = jnp.stack([*cosines.values()]).mean(axis=0)
+    return Loss(losses, score, weight=weights_of(inputs))
 
-  def teacher_outputs(self, params: Any, images: Images) -> Outputs:
+  def teacher_outputs(self, params: Any, images: Inputs) -> Outputs:
     """The teacher's outputs for the student's images, without gradient."""
     seen = self.teacher.images(images, self.mean, self.std, self.size)
     variables = {"params": params}
@@ -122,28 +124,35 @@ class Imitation(TakesImages, Objective):
     return jax.lax.stop_gradient(outputs)
 
   def compare(
-    self, predicted: Outputs, teacher: Outputs
+    self, predicted: Outputs, teacher: Outputs, layout: Layout | None = None
   ) -> tuple[Float[Array, " B"], dict[str, Float[Array, " B"]]]:
     """The loss of each image, and the cosine of each output, both (B,).
 
     The loss of an output is (1 - s) (1 - cosine) + s (smooth L1), where s is
     the share `smooth_l1`, its mean over the patches; that of the patches is
-    multiplied by `patch_weight`.
+    multiplied by `patch_weight`. Outputs of `Patches` come with their `layout`,
+    and rows of M images give B M losses.
     """
+
+    def means(name: str, values: Array) -> Array:
+      """The mean of each image, from the values of the output `name`."""
+      if layout is None:
+        return values.reshape(len(values), -1).mean(axis=1)
+      return (layout.means(values) if name == PATCHES else values).reshape(-1)
+
     share = self.settings.smooth_l1
     weights = {CLASS: 1.0, PATCHES: self.settings.patch_weight}
     total: Any = 0.0
     cosines = {}
     for name, output in predicted.items():
       target = teacher[name].astype(jnp.float32)
-      if name == PATCHES:
+      if name == PATCHES and layout is None:
         _, h, w, _ = output.shape
         target = resized(target, (h, w))
       near = cosine(output, target)
       loss = (1 - share) * (1 - near) + share * smooth_l1(output, target)
-      B = len(output)
-      total += weights[name] * loss.reshape(B, -1).mean(axis=1)
-      cosines[name] = near.reshape(B, -1).mean(axis=1)
+      total += weights[name] * means(name, loss)
+      cosines[name] = means(name, near)
     return total, cosines
 
 

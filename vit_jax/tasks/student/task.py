@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.models.student import student, widths_of
+from vit_jax.models.patches import Patches
+from vit_jax.models.student import PATCHES, student, widths_of
 from vit_jax.runtime.checks import WIDTH, checked
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.means import MeansOutcome, sums_of
@@ -49,6 +50,7 @@ class StudentTask(UnlabelledTask):
     default=None, compare=False, repr=False
   )
   name = "student"
+  any_size = True
   scores = Scores(
     (Metric("cosine", "cosine to the teacher", format="{:.4f}"),),
     curves=(
@@ -117,6 +119,8 @@ class StudentTask(UnlabelledTask):
     self, teacher: Teacher, model: Any, preprocessing: Preprocessing
   ) -> str:
     """The size of the teacher's images, and how its patches are resized."""
+    if preprocessing.patches is not None:
+      return super().about_teacher(teacher, model, preprocessing)
     grid, teacher_grid = grids(teacher, model, preprocessing.image_size)
     text = "on images of {} x {}".format(*size_for(teacher, grid))
     if self.student.learns != "class" and teacher_grid != grid:
@@ -169,7 +173,13 @@ def make_sums(
     images = objective.inputs(batch)
     predicted: Any = model.apply({"params": params}, images)
     teacher = objective.teacher_outputs(teacher_params, images)
-    loss, cosines = objective.compare(predicted, teacher)
+    layout = images.layout if isinstance(images, Patches) else None
+    loss, cosines = objective.compare(predicted, teacher, layout)
+    if layout is not None and PATCHES in predicted:
+      patches = predicted[PATCHES]
+      total = jnp.where(layout.counts[..., None], patches, 0).sum(axis=1)
+      count = jnp.maximum(layout.counts.sum(axis=1), 1)[..., None]
+      predicted |= {PATCHES: total / count}
     each = {"cosine": jnp.stack([*cosines.values()]).mean(axis=0)}
     each |= {f"cosine_{name}": values for name, values in cosines.items()}
     answers = [x.reshape(len(x), -1) for x in predicted.values()]
