@@ -23,6 +23,7 @@ SQUARE = (0, 6)  # Those of the grid that positions are for.
 ROWS = ((0, 4), (2, 3, 1), (5,))  # Which images lie in each packed row.
 N = 32  # Patches of a row, at the most.
 DINOV2 = dict(block="dinov2", position_grid=TABLE)
+BEIT = dict(block="beit", position_grid=TABLE)
 DINOV3 = dict(block="dinov3", hidden_size=24)
 KINDS: dict[str, dict[str, Any]] = {
   "token": {},
@@ -45,6 +46,9 @@ KINDS: dict[str, dict[str, Any]] = {
   "counted": dict(block="rope_axial", hidden_size=24, position_grid=TABLE),
   "side": dict(block="eva02", hidden_size=24, position_grid=TABLE),
   "mixed": dict(block="rope_mixed", scan=True, position_grid=TABLE),
+  "biases": dict(BEIT),
+  "biases of all": dict(BEIT, relative_shared=True, relative_bilinear=True),
+  "scanned biases": dict(BEIT, scan=True),
   "first turns": dict(block="mlcd", hidden_size=24, scan=True, remat="full"),
 }
 QUICK = ("token",)
@@ -121,7 +125,9 @@ def test_packed_and_padded_are_one_by_one(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["token", "gap", "map", "registers", "rotary"])
+@pytest.mark.parametrize(
+  "kind", ["token", "gap", "map", "registers", "rotary", "biases"]
+)
 def test_gradients_of_packed_and_padded_are_those_of_one_by_one(kind):
   model, params = model_of(kind)
   images = pixels()
@@ -184,7 +190,7 @@ def test_images_of_one_size_are_patches():
     (dict(resnet_layers=(1,), patch_size=1), "its ResNet reads whole images"),
     (dict(block="axial", pooling="gap"), "block=AxialBlock goes along"),
     (dict(position="relative"), "position='relative' counts along one"),
-    (dict(block="beit"), "relative='table' has biases for one grid"),
+    (dict(block="beit", relative="mlp"), "relative='mlp' computes biases"),
   ],
 )
 def test_models_of_one_size_refuse_patches(fields, reason):

@@ -317,11 +317,11 @@ class ExtendedVit(BaseVit, BlockFields):
     """The settings of the relative biases for this grid; None for no biases."""
     if self.relative is None:
       return None
-    assert not isinstance(grid, Layout)  # `check_any_size` refuses them.
+    table = self.position_grid or table_grid(grid)
     return Relative(
       kind=self.relative,
-      grid=grid,
-      table=self.position_grid or grid,
+      grid=table if isinstance(grid, Layout) else grid,
+      table=table,
       class_token=self.class_token,
       hidden=self.relative_hidden,
       bilinear=self.relative_bilinear,

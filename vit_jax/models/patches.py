@@ -217,7 +217,7 @@ def why_one_size(vit: Any) -> str | None:
     f"block={getattr(vit.block, '__name__', '')} goes along the rows and "
     "columns of one grid": hasattr(vit.block, "grid"),
     "position='relative' counts along one sequence": vit.position == "relative",
-    f"relative={vit.relative!r} has biases for one grid": bool(vit.relative),
+    "relative='mlp' computes biases for one grid": vit.relative == "mlp",
   }
   return next((reason for reason, holds in reasons.items() if holds), None)
 

@@ -10,6 +10,8 @@ positions.
 """
 
 import dataclasses
+import functools
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -33,7 +35,8 @@ class Relative:
 
   Attributes:
     kind: One of `KINDS`.
-    grid: Patches of an image along height and width, (h, w).
+    grid: Patches of an image along height and width, (h, w); for images of any
+      size that of the table.
     table: The grid that a learned table is for; it is resized to `grid`.
     class_token: Whether the first token is a class token.
     hidden: Hidden units of the MLP.
@@ -107,8 +110,13 @@ class RelativeBiases(nn.Module):
 def relative_bias(
   B: Float[Array, "T k"], relative: Relative, where: Where = None
 ) -> Float[Array, "b k S S"]:
-  """The bias of each query for each key; `where` has the patches' places."""
-  assert not isinstance(where, Layout)  # `check_any_size` refuses them.
+  """The bias of each query for each key; `where` has the patches' places.
+
+  For images of any size, B has the entries of the table, which are resized to
+  the grid of the query's image.
+  """
+  if isinstance(where, Layout):
+    return _placed_bias(B, relative, where)
   h, w = relative.grid
   # NumPy's divisions where all patches stay: computed once, not in the program.
   at = np.arange(h * w, dtype=np.int32)[None] if where is None else where
@@ -127,6 +135,78 @@ def relative_bias(
   return jnp.take(B.T, entry, axis=1).swapaxes(0, 1)
 
 
+def _placed_bias(
+  B: Float[Array, "T k"], relative: Relative, layout: Layout
+) -> Float[Array, "b k S S"]:
+  """`relative_bias` for rows of images of any size.
+
+  Where the query and the key are of two images, it is finite and means nothing.
+  """
+  sizes = [2 * side - 1 for side in relative.table]
+  table = jnp.asarray(relative.table, jnp.int32)[None, None]
+  as_learned = (layout.extent == table).all(axis=-1)[..., None]  # (b, N, 1)
+  axes = []  # Of each axis, two entries of each pair, and their weights.
+  for axis, old in enumerate(sizes):
+    at, side = layout.place[..., axis], layout.extent[..., axis]
+    offset = at[:, :, None] - at[:, None, :]  # (b, N, N)
+    point = jnp.where(
+      as_learned,
+      offset + old // 2,
+      _point_of(old, offset, side[..., None], bilinear=relative.bilinear),
+    ).clip(0, old - 1)
+    low = jnp.floor(point).astype(jnp.int32)
+    share = point - low
+    axes.append(((low, 1 - share), (jnp.minimum(low + 1, old - 1), share)))
+  bias: Any = 0
+  for row, row_share in axes[0]:
+    for column, column_share in axes[1]:
+      of_entry = jnp.take(B.T, row * sizes[1] + column, axis=1)
+      bias = bias + (row_share * column_share)[None] * of_entry
+  bias = bias.swapaxes(0, 1).astype(B.dtype)  # (b, k, N, N)
+  if not relative.class_token:
+    return bias
+  to_class, from_class, own = (B[len(B) - n][:, None, None] for n in (2, 3, 1))
+  M = layout.images
+  b, k, N, _ = bias.shape
+  first = [
+    jnp.broadcast_to(own[None], (b, k, M, M)),
+    jnp.broadcast_to(from_class[None], (b, k, M, N)),
+  ]
+  rest = [jnp.broadcast_to(to_class[None], (b, k, N, M)), bias]
+  return jnp.concatenate(
+    [jnp.concatenate(part, axis=3) for part in (first, rest)], axis=2
+  )
+
+
+def _point_of(
+  old: int, offset: Array, side: Array, *, bilinear: bool
+) -> Float[Array, "b N N"]:
+  """The point among `old` entries of a table that an offset falls on.
+
+  `side` has the patches of the query's image along this axis, (b, N, 1).
+  """
+  if bilinear:
+    return (offset + side - 0.5) * (old / (2 * side - 1)) - 0.5
+  N = offset.shape[1]  # No image has a longer side.
+  points = jnp.asarray(_geometric_points(old, N))
+  offset = (offset + N - 1).clip(0, 2 * N - 2)
+  return points[jnp.minimum(side, N) - 1, offset]
+
+
+@functools.cache
+def _geometric_points(old: int, N: int) -> Float[np.ndarray, "N offsets"]:
+  """The point of each offset from 1 - N to N - 1, for sides of 1 to N patches.
+
+  It is counted among the `old` entries, between which it may lie.
+  """
+  offsets = np.arange(1 - N, N)
+  each = [
+    np.interp(offsets, _geometric_places(old, 2 * side - 1), np.arange(old))
+    for side in range(1, N + 1)
+  ]
+  return np.stack(each).astype(np.float32)
+
+
 def bilinear_weights(old: int, new: int) -> Float[np.ndarray, "new old"]:
   """Weights of linear interpolation from `old` to `new` points.
 
@@ -138,7 +218,13 @@ def bilinear_weights(old: int, new: int) -> Float[np.ndarray, "new old"]:
 
 def geometric_weights(old: int, new: int) -> Float[np.ndarray, "new old"]:
   """Weights of linear interpolation between offsets that lie ever farther
-  apart.
+  apart, as `_geometric_places` puts them.
+  """
+  return _linear(np.arange(new) - new // 2, _geometric_places(old, new))
+
+
+def _geometric_places(old: int, new: int) -> Float[np.ndarray, " old"]:
+  """The places of `old` offsets among `new`, which lie ever farther apart.
 
   The old offsets, an odd number, are put at 0 and 1 + q + ... + q^(i-1) on both
   sides. Bisection finds the q between 1.01 and 1.5 for which the outermost old
@@ -154,8 +240,7 @@ def geometric_weights(old: int, new: int) -> Float[np.ndarray, "new old"]:
     else:
       low = q
   side = np.cumsum(q ** np.arange(half))
-  places = np.concatenate([-side[::-1], [0], side])
-  return _linear(np.arange(new) - new // 2, places)
+  return np.concatenate([-side[::-1], [0], side])
 
 
 def _linear(points: np.ndarray, places: np.ndarray) -> np.ndarray:
