@@ -13,6 +13,8 @@ from tests import encoders, tiny
 from tests.commands import run
 from tests.photos import write_photos
 from tests.tiny import random_params
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.transforming.sizes import AnySize
 from vit_jax.inference.features import features
 from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
@@ -135,7 +137,7 @@ def test_the_command(photos, tmp_path, checkpoint):
     assert len(found.files) == 15
     (patches,) = features(model, params, images, layers=[1], as_maps=True)
     np.testing.assert_allclose(found["patches"], patches, atol=1e-5)
-    colours = patch_colours(found["patches"])
+    colours = patch_colours([*found["patches"]])
     np.testing.assert_allclose(found["pca"], colours, atol=1e-5)
 
 
@@ -170,15 +172,23 @@ def test_several_images_are_compiled_once(many, tmp_path, checkpoint):
   assert sum(name.endswith("rollout.png") for name in os.listdir(out)) == 11
 
 
-def test_memory_bounds_the_images_at_once():
+@pytest.mark.parametrize(
+  "side, patches", [(224, None), (448, AnySize(256, 14))]
+)
+def test_memory_bounds_the_images_at_once(side, patches):
   """L k S^2 floats, twice, of an image; S/14 at 518 pixels has 1,370 tokens."""
   small = make_vit("S/14", 10)
-  assert batch_size(small, 30, (224, 224)) == 6  # Five full batches.
-  assert batch_size(small, 32, (224, 224)) == 8
-  assert [batch_size(small, n, (224, 224)) for n in (0, 3, 9)] == [1, 3, 5]
+
+  def at_once(images, side, patches=None):
+    images_of = Preprocessing((side, side), patches=patches)
+    return batch_size(small, images, images_of)
+
+  assert at_once(30, side, patches) == 6  # Five full batches.
+  assert at_once(32, side, patches) == 8
+  assert [at_once(n, side, patches) for n in (0, 3, 9)] == [1, 3, 5]
   each = 2 * 4 * 12 * 6 * 1370**2
-  assert batch_size(small, 30, (518, 518)) == max(1, 2**29 // each)
-  assert batch_size(small, 30, (2002, 2002)) == 1
+  assert at_once(30, 518) == max(1, 2**29 // each)
+  assert at_once(30, 2002) == 1
 
 
 def test_a_foreground_needs_the_components():

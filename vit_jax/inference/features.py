@@ -8,20 +8,21 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.loaded_first import KnowsItsInputs
-from vit_jax.models.model import represent
+from vit_jax.models.model import Inputs, represent
 from vit_jax.models.parts import OURS
+from vit_jax.models.patches import Patches
 from vit_jax.models.tokens import Tokens
 
 
 def features(
   model: Model | KnowsItsInputs,
   params: Any = None,
-  images: Float[Array, "B H W C"] | None = None,
+  images: Inputs | None = None,
   *,
   layers: Sequence[int] | None = None,
   as_maps: bool = False,
@@ -56,7 +57,8 @@ def features(
 
   Returns:
     The head's input, (B, D). With `layers`, a list with an array for each
-    layer: its tokens, (B, S, D), or their maps.
+    layer: its tokens, (B, S, D), or their maps. Those of `Patches` stay in
+    their rows, (B, N, D) without the tokens before the patches.
 
   Raises:
     ValueError: if the model has no such layer, or is a ResNet without layers of
@@ -81,6 +83,8 @@ def features(
   tokens = _tokens(model, numbers, norm, nn.unbox(params), images)
   if not as_maps:
     return tokens
+  if isinstance(images, Patches):
+    return [z[:, model.prefix * images.layout.images :] for z in tokens]
   _, H, W, _ = images.shape
   grid = grid_of(model, (H, W))
   patches = [z[:, model.prefix :] for z in tokens]
@@ -88,7 +92,8 @@ def features(
 
 
 def are_floats(images: Any) -> bool:
-  """Whether images are an array, or a traced one, of floats."""
+  """Whether images are an array, or a traced one, of floats, or `Patches`."""
+  images = images.values if isinstance(images, Patches) else images
   return jnp.issubdtype(getattr(images, "dtype", np.uint8), jnp.floating)
 
 
@@ -135,7 +140,7 @@ def _tokens(
   layers: tuple[int, ...],
   norm: bool,
   params: Any,
-  images: Array,
+  images: Inputs,
 ) -> list[Array]:
   """The tokens after each layer, (B, S, D)."""
   names = [OURS.of(layer - 1) for layer in layers]

@@ -16,7 +16,10 @@ from vit_jax.inspection.embedding_maps import check_vit
 from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.loaded_first import KnowsItsInputs
+from vit_jax.models.model import Inputs
 from vit_jax.models.parts import OURS, unstack
+from vit_jax.models.patches import Patches
+from vit_jax.training.inputs import by_image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +55,26 @@ class Attention:
     patches = rows[..., self.prefix :]
     return patches.reshape(*rows.shape[:-1], *self.grid)
 
+  def of_image(self, row: int, grid: tuple[int, int]) -> "Attention":
+    """The weights of one image of the batch, of `grid` patches.
+
+    They are the first patches of its row, and the others are padding.
+    """
+    count = grid[0] * grid[1]
+    S, padded = self.prefix + count, self.grid[0] * self.grid[1]
+    one = slice(row, row + 1)
+    readout = self.readout
+    if readout is not None:
+      first, patches = np.split(readout[:S], [self.prefix])
+      readout = np.concatenate([first, patches * (padded / count)])
+    return dataclasses.replace(
+      self,
+      layers=self.layers[:, one, :, :S, :S],
+      pool=None if self.pool is None else self.pool[one, :, :S],
+      grid=grid,
+      readout=readout,
+    )
+
   def without(self, left_out: Bool[np.ndarray, "B h w"]) -> "Attention":
     """The weights with 0 for every query's attention to these patches."""
     patches = ~left_out.reshape(len(left_out), 1, -1)
@@ -65,7 +88,7 @@ class Attention:
 
 def attention_weights(
   model: Model | KnowsItsInputs, params: Any = None, images: Any = None
-) -> Attention:
+) -> Any:
   """The attention weights of every layer and head on normalised images.
 
   `attention_weights(loaded, images)` takes what `load_pretrained` returned, and
@@ -73,7 +96,11 @@ def attention_weights(
   `loaded.preprocess`. The model's layers may be scanned.
 
   Args:
-    images: Floats (B, H, W, C), normalised as the model expects.
+    images: Floats (B, H, W, C), normalised as the model expects, or `Patches`
+      with an image in each row.
+
+  Returns:
+    An `Attention`, or for `Patches` a list with one of each image.
 
   Raises:
     ValueError: if the model has no attention, or an image cannot be read.
@@ -84,14 +111,30 @@ def attention_weights(
       pictures = model.preprocess(pictures)
     network, weights = model
     return attention_weights(network, weights, pictures)
+  found = captured(model, params, images)
+  if not isinstance(images, Patches):
+    return found
+  return [found.of_image(*at) for at in enumerate(grids_of(model, images))]
+
+
+def captured(model: Model, params: Any, images: Inputs) -> Attention:
+  """The attention weights of a batch; those of `Patches` with their padding."""
   vit, params = _unrolled(model, params)
   return _attention(vit, images, _seen(vit, params, images))
+
+
+def grids_of(model: Model, images: Inputs) -> list[tuple[int, int]]:
+  """The patches along height and width of each image of a batch."""
+  if isinstance(images, Patches):
+    return [(h, w) for h, w in np.asarray(images.size)[:, 0].tolist()]
+  _, H, W, _ = images.shape
+  return [grid_of(model, (H, W))] * len(images)
 
 
 def capture_with_gradients(
   model: Model,
   params: Any,
-  images: Float[Array, "B H W C"],
+  images: Inputs,
   choose: Callable[[Array, Any], tuple[Array, Any]],
   argument: Any,
 ) -> tuple[Attention, Attention, Any]:
@@ -99,7 +142,8 @@ def capture_with_gradients(
 
   `choose` maps the logits (B, K) and `argument` to the class of each image,
   (B,), and further arrays. Returns the weights, the gradients, and the further
-  arrays. The computation is compiled once for each `choose`.
+  arrays. The computation is compiled once for each `choose`. The weights of
+  `Patches` are those of their rows, with padding; see `Attention.of_image`.
   """
   vit, params = _unrolled(model, params)
   *both, more = _seen_with_gradients(vit, choose, params, images, argument)
@@ -114,7 +158,7 @@ def _unrolled(model: Model, params: Any) -> tuple[BaseVit, Any]:
 
 
 @partial(jax.jit, static_argnums=0)
-def _seen(model: BaseVit, params: Any, images: Array) -> Any:
+def _seen(model: BaseVit, params: Any, images: Inputs) -> Any:
   """Attention weights, in a tree by the names of their modules."""
   _, seen = model.apply({"params": params}, images, mutable="intermediates")
   return _unwrapped(seen)
@@ -122,14 +166,14 @@ def _seen(model: BaseVit, params: Any, images: Array) -> Any:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _seen_with_gradients(
-  model: BaseVit, choose: Any, params: Any, images: Array, argument: Any
+  model: BaseVit, choose: Any, params: Any, images: Inputs, argument: Any
 ) -> tuple[Any, Any, Any]:
   """`_seen`, the chosen logits' gradients, and `choose`'s further arrays."""
 
   def logits_and_seen(changes: Any) -> tuple[Array, Any]:
     variables = {"params": params, "perturbations": changes}
     logits, seen = model.apply(variables, images, mutable="intermediates")
-    return logits, _unwrapped(seen)
+    return by_image(logits, images), _unwrapped(seen)
 
   # The blocks have the same shapes: tracing one takes a fraction of the time.
   one = model.clone(num_layers=1)
@@ -157,7 +201,10 @@ def _unwrapped(seen: Any) -> Any:
 
 def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
   """Makes an `Attention` on the host, in float32, from a tree of `_seen`."""
-  grid = grid_of(model, images.shape[1:3])
+  if isinstance(images, Patches):
+    grid = 1, images.values.shape[1]
+  else:
+    grid = grid_of(model, images.shape[1:3])
   blocks = [tree.get(OURS.of(i), {}) for i in range(model.num_layers)]
   return Attention(
     layers=np.stack([A for block in blocks for A in _layers(block, grid)]),

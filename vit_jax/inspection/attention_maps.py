@@ -5,13 +5,13 @@ query: L layers, B images, k heads, S tokens. Maps over images have the shape
 (B, h, w), with a value for each patch. `figures` draws them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, UInt8
+from jaxtyping import Array, Bool, Float, Int
 
 from vit_jax.inspection.attention_capture import (
   Attention,
@@ -20,7 +20,7 @@ from vit_jax.inspection.attention_capture import (
 )
 from vit_jax.models import Model
 from vit_jax.models.loaded_first import takes_loaded
-from vit_jax.models.model import normalize
+from vit_jax.training.inputs import inputs_of
 
 FUSIONS = {"mean": np.mean, "max": np.max, "min": np.min}
 OUTLIER_NORM = 3  # Times the median norm.
@@ -118,19 +118,22 @@ def check_rollout(fusion: str, discard: float) -> None:
 def image_rollout(
   model: Model,
   params: Any,
-  image: UInt8[np.ndarray, "H W C"],
+  arrays: Mapping[str, np.ndarray],
   *,
   mean: Sequence[float],
   std: Sequence[float],
 ) -> Float[np.ndarray, "h w"] | None:
   """`rollout` of one image that is not yet normalised; None for a ResNet.
 
-  The mean and the deviation of each channel are in units of full scale.
+  The image has the arrays of the model's transform, such as `image`, uint8 (H,
+  W, C). The mean and the deviation of each channel are in units of full scale.
   """
   if not model.num_layers:
     return None
-  x = normalize(jnp.asarray(image[None]), mean, std)
-  return rollout(attention_weights(model, params, x))[0]
+  batch = {name: jnp.asarray(array)[None] for name, array in arrays.items()}
+  x = inputs_of(batch, mean, std)
+  found = attention_weights(model, params, x)
+  return rollout(found[0] if isinstance(found, list) else found)[0]
 
 
 def relevance(

@@ -1,7 +1,7 @@
 """Computes the arrays of images' figures: attention, rollout, relevance."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -9,18 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference.features import features, layer_number
 from vit_jax.inference.reading import Pictures, each_picture
 from vit_jax.inspection import attention_maps as maps
-from vit_jax.inspection.attention_capture import capture_with_gradients
+from vit_jax.inspection.attention_capture import (
+  Attention,
+  capture_with_gradients,
+  captured,
+  grids_of,
+)
 from vit_jax.inspection.embedding_maps import check_vit
 from vit_jax.models import BaseVit, Origin
 from vit_jax.models.grid import grid_of
-from vit_jax.models.model import normalize
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.task import Task
+from vit_jax.training.inputs import inputs_of
 
 Arrays = dict[str, Any]
 _MOST_IMAGES = 8
@@ -70,10 +76,12 @@ class _Choice:
 
 def make_look(
   model: BaseVit, params: Any, options: Options, task: Task
-) -> Callable[[np.ndarray], list[Arrays]]:
-  """Makes a function from images, (B, H, W, 3), to the arrays of their figures.
+) -> Callable[[Mapping[str, np.ndarray]], list[Arrays]]:
+  """Makes a function from a batch to the arrays of each image's figures.
 
-  Raises ValueError if the model does not have the requested layer or class.
+  The batch has the arrays of the model's transform, such as `image`, uint8 (B,
+  H, W, 3). Raises ValueError if the model does not have the requested layer or
+  class.
   """
   origin = model.origin
   assert origin is not None
@@ -82,46 +90,79 @@ def make_look(
   choose = _Choice(task, options.top, index)
   normalization: Any = {"mean": origin.mean, "std": origin.std}
 
-  def look(images: np.ndarray) -> list[Arrays]:
-    x = normalize(jnp.asarray(images), **normalization)
-    arrays: Arrays = {}
+  def look(batch: Mapping[str, np.ndarray]) -> list[Arrays]:
+    x = inputs_of(jax.tree.map(jnp.asarray, dict(batch)), **normalization)
+    answers: Arrays = {}
     if model.num_classes:
       A, dA, answers = capture_with_gradients(model, params, x, choose, None)
-      arrays |= jax.device_get(answers)
+      answers = jax.device_get(answers)
     else:
-      A = maps.attention_weights(model, params, x)
-      dA = None
+      A, dA = captured(model, params, x), None
+    tokens = patches = None
     if options.leave_out:
       last = {"layers": [model.num_layers], "as_maps": True, "norm": False}
-      (tokens,) = features(model, params, x, **last)
-      norms = np.linalg.norm(np.asarray(tokens, np.float32), axis=-1)
-      arrays["left_out"] = maps.outliers(A, norms)
-      A = A.without(arrays["left_out"])
-    if dA is not None:
-      arrays["relevance"] = maps.relevance(A, dA)
-    arrays["rollout"] = maps.rollout(A, options.head_fusion, options.discard)
-    arrays["attention"] = maps.output_attention(A, layer - 1)
-    arrays["attention_layer"] = np.full(len(images), layer)
-    by_layer = [
-      maps.output_attention(A, n).mean(axis=1) for n in range(len(A.layers))
-    ]
-    arrays["layers"] = np.stack(by_layer, axis=1)
-    arrays["distance"] = maps.mean_attention_distance(A).swapaxes(0, 1)
+      (tokens,) = jax.device_get(features(model, params, x, **last))
     if options.pca:
       (patches,) = features(model, params, x, layers=[layer], as_maps=True)
-      arrays["patches"] = np.asarray(patches, np.float32)
-    check_finite(arrays, "the model outputs NaN")
-    return [
-      {key: array[b] for key, array in arrays.items()}
-      for b in range(len(images))
-    ]
+      patches = np.asarray(patches, np.float32)
+    found = []
+    for row, grid in enumerate(grids_of(model, x)):
+      arrays = {key: array[row] for key, array in answers.items()}
+      arrays["attention_layer"] = np.int64(layer)
+      norms = None
+      if tokens is not None:
+        tokens_of = _map(np.asarray(tokens[row], np.float32), grid)
+        norms = np.linalg.norm(tokens_of, axis=-1)
+      of_class = None if dA is None else dA.of_image(row, grid)
+      seen = _arrays(A.of_image(row, grid), of_class, norms, options, layer - 1)
+      arrays |= {key: array[0] for key, array in seen.items()}
+      if patches is not None:
+        arrays["patches"] = _map(patches[row], grid)
+      check_finite(arrays, "the model outputs NaN")
+      found.append(arrays)
+    return found
 
   return look
 
 
-def attention_of(
-  loaded: Loaded, images: Pictures, layer: int | None
-) -> Float[np.ndarray, "B k h w"]:
+def _arrays(
+  A: Attention,
+  dA: Attention | None,
+  norms: Float[np.ndarray, "h w"] | None,
+  options: Options,
+  layer: int,
+) -> Arrays:
+  """The arrays of the maps of one image, each with a first axis of length 1.
+
+  `layer` counts from 0. Outlier patches are left out if there are the `norms`
+  of the tokens, by which they are found.
+  """
+  arrays: Arrays = {}
+  if norms is not None:
+    arrays["left_out"] = maps.outliers(A, norms[None])
+    A = A.without(arrays["left_out"])
+  if dA is not None:
+    arrays["relevance"] = maps.relevance(A, dA)
+  arrays["rollout"] = maps.rollout(A, options.head_fusion, options.discard)
+  arrays["attention"] = maps.output_attention(A, layer)
+  by_layer = [
+    maps.output_attention(A, n).mean(axis=1) for n in range(len(A.layers))
+  ]
+  arrays["layers"] = np.stack(by_layer, axis=1)
+  arrays["distance"] = maps.mean_attention_distance(A).swapaxes(0, 1)
+  return arrays
+
+
+def _map(
+  tokens: Float[np.ndarray, "*axes D"], grid: tuple[int, int]
+) -> Float[np.ndarray, "h w D"]:
+  """The tokens of an image's patches as a map, without those of padding."""
+  tokens = tokens.reshape(-1, tokens.shape[-1])
+  h, w = grid
+  return tokens[: h * w].reshape(h, w, -1)
+
+
+def attention_of(loaded: Loaded, images: Pictures, layer: int | None) -> Any:
   """The attention maps of a layer's heads; see `Loaded.attention_maps`.
 
   Raises ValueError if there is no image, or the model has no such layer.
@@ -130,22 +171,31 @@ def attention_of(
   number = _layer(model, layer)
   params: Any = loaded.params
   pictures = [*each_picture(images)]
-  step = batch_size(model, len(pictures), loaded.image_size)
+  step = batch_size(model, len(pictures), loaded.preprocessing)
   parts = []
   for first in range(0, len(pictures), step):
     x: Any = loaded.preprocess(pictures[first : first + step])
-    A = maps.attention_weights(model, params, x)
-    parts.append(maps.output_attention(A, number - 1))
+    found: Any = maps.attention_weights(model, params, x)
+    several = found if isinstance(found, list) else [found]
+    parts += [maps.output_attention(A, number - 1) for A in several]
   if not parts:
     raise ValueError("there are no images: give at least one.")
-  return np.concatenate(parts)
+  if loaded.preprocessing.patches is None:
+    return np.concatenate(parts)
+  return [part[0] for part in parts]
 
 
-def batch_size(model: BaseVit, images: int, size: tuple[int, int]) -> int:
+def batch_size(
+  model: BaseVit, images: int, preprocessing: Preprocessing
+) -> int:
   """Images per batch, such that their attention takes `_MEMORY` at most."""
-  h, w = grid_of(model, size)
+  if preprocessing.patches is None:
+    h, w = grid_of(model, preprocessing.image_size)
+    patches = h * w
+  else:
+    patches = preprocessing.patches.tokens
   heads = model.num_layers * model.num_heads
-  each = 4 * heads * (h * w + model.prefix) ** 2  # Bytes of the weights.
+  each = 4 * heads * (patches + model.prefix) ** 2  # Bytes of the weights.
   # The gradients take as many bytes again.
   most = max(1, min(images, _MOST_IMAGES, _MEMORY // (2 * each)))
   # The size whose last batch wastes the fewest rows.

@@ -14,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
+from vit_jax.data.example import Example
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.named_images import find_images, say_missing
 from vit_jax.inference.reading import (
@@ -72,20 +73,22 @@ def visualize_files(
   preprocessing = loaded.preprocessing
   task = loaded.task
   look = make_look(model, params, options, task)
-  size = preprocessing.image_size
-  arrays = _draw_parameters(figures, folder, model, params, size)
+  arrays = _draw_parameters(
+    figures, folder, model, params, preprocessing.image_size
+  )
   arrays_of_images: list[Arrays] = []
   drawn: list[tuple[pathlib.Path, np.ndarray]] = []
   paths = list(find_images(names))
   read = _reader(preprocessing)
-  at_once = batch_size(model, len(paths), size)
+  at_once = batch_size(model, len(paths), preprocessing)
   images = decode_ahead(paths, read, max(_IMAGES_AHEAD, at_once))
   readable = _readable(Display().track(images, "drawing", len(paths)))
   while batch := list(islice(readable, at_once)):
-    pixels = [image for _, _, (image, _) in batch]
+    rows = [row for _, _, (row, _) in batch]
     # The last batch is filled up, so that nothing is compiled anew for it.
-    pixels += pixels[:1] * (at_once - len(batch))
-    pairs = zip(batch, look(np.stack(pixels)), strict=False)
+    rows += rows[:1] * (at_once - len(batch))
+    stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    pairs = zip(batch, look(stacked), strict=False)
     for (number, path, (_, photograph)), seen in pairs:
       stem = folder / _stem(number, path)
       kinds = _draw_image(figures, stem, model, photograph, seen, path, task)
@@ -127,21 +130,22 @@ def attention_picture(
   name = name_of(picture, 1)
   if isinstance(read, str):
     raise ValueError(f"{name}: {read}")
-  pixels, photograph = read
-  (seen,) = look(pixels[None])
+  row, photograph = read
+  (seen,) = look({key: array[None] for key, array in row.items()})
   title = _title(name, model, seen, loaded.task)
   return figures.overlay_figure(photograph, _overlaid(model, seen), title).image
 
 
 def _reader(preprocessing: Preprocessing) -> Callable[[bytes], Any]:
-  """Returns a function from an encoded image to two arrays.
+  """Returns a function from an encoded image to two results.
 
-  They are the pixels for the model, and the photograph to draw on.
+  They are the arrays for the model, by name, and the photograph to draw on.
   """
   transform = preprocessing.transform()
 
   def read(encoded: bytes) -> Any:
-    return transform(encoded), seen_part(encoded, preprocessing)
+    example: Example = {"image": encoded, "label": 0, "id": ""}
+    return transform.row(example), seen_part(encoded, preprocessing)
 
   return read
 
@@ -188,23 +192,33 @@ def _draw_all(
   `drawn` has the stem of the files and the photograph of each image whose
   principal components are to be drawn.
   """
-  arrays = {
-    key: np.stack([one[key] for one in arrays_of_images])
-    for key in arrays_of_images[0]
-  }
+  arrays: Arrays = {}
+  for key in arrays_of_images[0]:
+    arrays |= _together(key, [one[key] for one in arrays_of_images])
   arrays["distance"] = arrays["distance"].mean(axis=0)
   _save(folder / "distance.png", figures.distance_figure(arrays["distance"]))
   names = ["distance"]
   if options.pca:
-    arrays["pca"] = embedding_maps.patch_colours(
-      arrays["patches"], options.foreground
+    pca = embedding_maps.patch_colours(
+      [one["patches"] for one in arrays_of_images], options.foreground
     )
-    images = zip(drawn, arrays["pca"], arrays_of_images, strict=True)
+    arrays |= _together("pca", pca)
+    images = zip(drawn, pca, arrays_of_images, strict=True)
     for (stem, photograph), colours, seen in images:
       _draw_components(figures, stem, photograph, colours, seen)
     names.append("*_pca")
   _say_written("all images", f"{folder}{os.sep}", names)
   return arrays
+
+
+def _together(key: str, of_images: list[Any]) -> Arrays:
+  """The arrays of all images as one, or if their shapes differ, one of each.
+
+  The latter are called `key` and the number of the image, from 1.
+  """
+  if len({np.shape(one) for one in of_images}) == 1:
+    return {key: np.stack(of_images)}
+  return {f"{key}_{n}": one for n, one in enumerate(of_images, 1)}
 
 
 def _readable(

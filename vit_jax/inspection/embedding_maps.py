@@ -4,6 +4,7 @@ Patches' features become colours by their principal components, as for DINO.
 All are returned as arrays; `figures` draws them.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -106,8 +107,8 @@ def filters_and_positions(
 
 
 def patch_colours(
-  maps: Float[np.ndarray, "n h w D"], foreground: float | None = None
-) -> Float[np.ndarray, "n h w 3"]:
+  maps: Sequence[Float[np.ndarray, "_ _ D"]], foreground: float | None = None
+) -> list[Float[np.ndarray, "_ _ 3"]]:
   """The first three principal components over the patches of all images.
 
   Each is scaled to [0, 1], and a component's sign is that of its largest part.
@@ -119,16 +120,18 @@ def patch_colours(
       others become black. The sign of the first component is chosen so that
       patches at the edges of the images lie lower.
   """
-  n, h, w, D = maps.shape
-  X = maps.reshape(-1, D)
+  grids = [one.shape[:2] for one in maps]
+  X = np.concatenate([one.reshape(-1, one.shape[-1]) for one in maps])
   scores = (X - X.mean(axis=0)) @ _principal(X, 4)
   mask = np.ones(len(X), bool)
   first = 0  # The component that becomes red.
   if foreground is not None:
-    edge = np.ones((n, h, w), bool)
-    edge[:, 1:-1, 1:-1] = False
+    at_edges = [np.ones(grid, bool) for grid in grids]
+    for at_edge in at_edges:
+      at_edge[1:-1, 1:-1] = False
     score = scores[:, 0]
-    if score[edge.ravel()].mean() > score.mean():
+    edge = np.concatenate([at_edge.ravel() for at_edge in at_edges])
+    if score[edge].mean() > score.mean():
       score = -score
     mask = _scale(score[:, None])[:, 0] > foreground
     first = 1
@@ -138,7 +141,11 @@ def patch_colours(
       )
   colours = np.zeros((len(X), 3))
   colours[mask] = _scale(scores[mask, first : first + 3])
-  return colours.reshape(n, h, w, 3)
+  ends = np.cumsum([h * w for h, w in grids])[:-1]
+  parts = np.split(colours, ends)
+  return [
+    part.reshape(*grid, 3) for part, grid in zip(parts, grids, strict=True)
+  ]
 
 
 def check_vit(model: Model) -> Any:

@@ -110,7 +110,9 @@ def _make_answers(
       in_colours(image),
       [names[index] for index in row.get("index", ())],
       row.get("probability", ()),
-      attention_maps.image_rollout(model, params, image, **normalization),
+      attention_maps.image_rollout(
+        model, params, {"image": image}, **normalization
+      ),
       title,
       None if several else {true},
     )

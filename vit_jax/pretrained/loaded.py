@@ -98,11 +98,13 @@ class Loaded(Answering):
   @hints.accepts("loaded.attention_maps(images, layer=-1)")
   def attention_maps(
     self, images: Pictures, *, layer: int | None = None
-  ) -> np.ndarray:
+  ) -> Any:
     """The attention maps of each head of a layer, arrays (B, k, h, w).
 
-    They have a value for each patch: the class token's attention to it, or, in
-    a model without class token, the mean attention of all tokens to it.
+    If images keep their proportions, it is a list with the maps of each image,
+    (k, h, w). They have a value for each patch: the class token's attention to
+    it, or, in a model without class token, the mean attention of all tokens to
+    it.
 
     Args:
       images: As in `predict`; they should be few.

@@ -283,15 +283,15 @@ def _show_example(
   """The pictures of an example: the task's own with `draw`, or a rollout."""
   source_example = run.source[example.index]
   preprocessing = run.loaded.preprocessing
-  rollout = drawn = pixels = None
-  if preprocessing.patches is None:  # Images of any size have no maps yet.
-    pixels = preprocessing.transform()(source_example["image"])
-  if pixels is not None and draw is None:
+  rollout = drawn = None
+  arrays = preprocessing.transform().row(source_example)
+  if draw is None:
     rollout = attention_maps.image_rollout(
-      run.loaded.model, run.params, pixels, **preprocessing.normalization
+      run.loaded.model, run.params, arrays, **preprocessing.normalization
     )
-  elif draw is not None:
-    place_pixels_label = (example.index, pixels, source_example["label"])
+  else:
+    label = source_example["label"]
+    place_pixels_label = (example.index, arrays["image"], label)
     (drawn,) = draw(run.params, [place_pixels_label])
   root = os.path.join(run.settings.data.root or "", "")
   return ShownExample(
