@@ -17,6 +17,7 @@ from tests.tiny import compilations
 from vit_jax import load_pretrained
 from vit_jax.data.example import Example
 from vit_jax.data.transforming.sizes import AnySize
+from vit_jax.models import make_model
 from vit_jax.report.measure import read_run
 from vit_jax.run import any_size, build, loop
 from vit_jax.run.plan import make_plan
@@ -282,9 +283,80 @@ def test_what_needs_images_of_one_size_says_so(run, photos, tmp_path):
   with pytest.raises(ValueError, match=message + "an exported file takes"):
     loaded.export(str(tmp_path / "a.onnx"))
   with pytest.raises(ValueError, match=message + r"transform\(image\) makes"):
-    loaded.attention(file)
+    loaded.preprocessing.transform()(file)
   square = load_pretrained(str(run[0]), image_size=24)
   assert square.features(file, layers=[1])[0].shape == (1, 9, 24)
+
+
+@pytest.mark.slow
+def test_maps_are_those_of_each_image_alone(run, photos):
+  """Without its padding: no map has a value for it, and none counts it."""
+  loaded = load_pretrained(str(run[0]))
+  files = [f"{photos}/test/red/{k}.png" for k in range(6)]
+  found = loaded.attention_maps(files)
+  for file, maps in zip(files, found, strict=True):
+    image = Image.open(file)
+    height, width = AnySize(TOKENS, P).of((image.height, image.width))
+    pixels = image.resize((width, height), Image.Resampling.BILINEAR)
+    alone = (np.asarray(pixels, np.float32)[None] / 255 - 0.5) / 0.5
+    patches = vit_jax.models.Patches.of(jax.numpy.asarray(alone), P)
+    _, seen = loaded.model.apply(
+      {"params": loaded.params}, patches, mutable="intermediates"
+    )
+    (A,) = seen["intermediates"]["block_0"]["msa"]["attention"]
+    expected = np.asarray(A)[0].mean(axis=1)  # There is no class token.
+    assert maps.shape == (3, height // P, width // P)
+    np.testing.assert_allclose(maps.reshape(3, -1), expected, atol=1e-5)
+  picture = loaded.attention(files[3])
+  assert picture.width > 100
+
+
+@pytest.mark.slow
+def test_each_photograph_is_drawn_at_its_own_proportions(run, photos, tmp_path):
+  with contextlib.redirect_stdout(io.StringIO()):
+    vit_jax.visualize(
+      str(run[0]), f"{photos}/test/red", out=tmp_path, pca=True, leave_out=True
+    )
+  assert (tmp_path / "04_3_pca.png").exists()
+  arrays = np.load(tmp_path / "arrays.npz")
+  assert arrays["distance"].shape == (1, 3)
+  for number, shape in enumerate(SHAPES, 1):
+    grid = AnySize(TOKENS, P).grid(shape)
+    for key in ("rollout", "relevance", "layers", "attention", "left_out"):
+      assert arrays[f"{key}_{number}"].shape[-2:] == grid
+    assert arrays[f"pca_{number}"].shape == (*grid, 3)
+    assert arrays[f"patches_{number}"].shape == (*grid, 24)
+    assert 0 < arrays[f"rollout_{number}"].sum() <= 1 + 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learns", [None, "both"])
+def test_a_run_teaches_another_run(run, config, tmp_path, learns):
+  """Its answers, beside the labels, or its features."""
+  config.distill.teacher = str(run[0])
+  config.update(total_steps=2, eval_every_steps=2)
+  if learns:
+    config.student.learns = learns
+    config.loss.label_smoothing, config.data.labels = 0.0, False
+  with contextlib.redirect_stdout(io.StringIO()) as out:
+    _, evaluated = loop.train(read(config), str(tmp_path))
+  assert "on the patches that the student sees" in out.getvalue()
+  found = evaluate_checkpoint(str(tmp_path))
+  assert found["eval/loss"] == pytest.approx(evaluated["eval/loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+  "variant, message",
+  [
+    ("Ti/16", "has patches of 16 x 16 pixels, and the student of 8 x 8: take"),
+    ("R50+B/32", r"takes images of one size \(its ResNet reads whole images\)"),
+  ],
+)
+def test_a_teacher_that_sees_other_patches_is_refused(config, variant, message):
+  config.distill.teacher = "a_teacher"
+  teacher, student = make_model(variant), make_model("Ti/8")
+  with pytest.raises(ValueError, match=f"'a_teacher' {message}"):
+    any_size.check_teacher(read(config), teacher, student)
 
 
 @pytest.mark.slow
@@ -308,6 +380,10 @@ def test_a_head_starts_from_a_probe_of_images_and_mirrored_ones(
 def test_the_report_shows_images_of_any_size(run):
   facts = read_run(str(run[0]))
   assert facts.problem is None and facts.measured and facts.measured.dataset
+  shown = [one for group in facts.measured.groups for one in group.examples]
+  maps = {one.rollout.shape for one in shown if one.rollout is not None}
+  assert maps <= {AnySize(TOKENS, P).grid(shape) for shape in SHAPES}
+  assert len(maps) > 1
   images = [image for image, _ in facts.measured.dataset.augmented]
   assert len({image.shape for image in images}) > 1
   assert all(image.size <= TOKENS * P * P * 3 for image in images)
