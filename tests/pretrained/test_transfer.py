@@ -347,11 +347,11 @@ def test_another_number_of_classes_is_a_new_head_of_zeros(name, capsys):
   )
   assert (model.num_classes, model.origin.class_names) == (5, ())
   images, _ = published.examples(name)
-  logits = model.apply({"params": params}, jnp.asarray(images))
+  logits = jax.jit(model.apply)({"params": params}, jnp.asarray(images))
   np.testing.assert_array_equal(logits, np.zeros((4, 5)))
   headless, features = load_pretrained(published.path(name), num_classes=0)
   assert "head" not in features
-  seen = headless.apply({"params": features}, jnp.asarray(images))
+  seen = jax.jit(headless.apply)({"params": features}, jnp.asarray(images))
   expected = published.examples(name)[1]
   classes = expected.shape[1]  # With as many, the head is kept.
   whole, params = load_pretrained(published.path(name), num_classes=classes)

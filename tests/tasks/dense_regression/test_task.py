@@ -149,7 +149,7 @@ def test_an_image_is_answered_at_its_own_size():
   image = RNG.integers(0, 256, (16, 16, 3), np.uint8)
   whole = given.answers.marker(model, preprocessing)(params, image)
   x = jnp.array(image[None] / np.float32(127.5) - 1)
-  z = model.apply({"params": params}, x)
+  z = jax.jit(model.apply)({"params": params}, x)
   expected = np.exp(0.5 * enlarged(z, 16, 16)[0, ..., 0] + 1)
   np.testing.assert_allclose(whole, expected, rtol=1e-5)
   large = np.kron(image, np.ones((2, 3, 1), np.uint8))

@@ -128,9 +128,14 @@ def test_a_run_on_images_of_any_size(photos, tmp_path):
   features = loaded.features(files)
   patches: Any = loaded.preprocess(files)
   assert patches.values.shape[1] == 6 and len(answers) == len(features)
-  variables = {"params": loaded.params}
-  pooled = loaded.model.apply(variables, patches, method="pooled")
-  expected = loaded.model.apply(variables, pooled, method="representation")
+
+  @jax.jit
+  def represented(params, patches):
+    pooled = loaded.model.apply({"params": params}, patches, method="pooled")
+    variables = {"params": params}
+    return loaded.model.apply(variables, pooled, method="representation")
+
+  expected: Any = represented(loaded.params, patches)
   np.testing.assert_allclose(features, expected[:, 0], atol=1e-5)
 
 

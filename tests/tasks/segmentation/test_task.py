@@ -184,7 +184,7 @@ def test_a_dpt_head_marks_by_windows_that_overlap():
   preprocessing = Preprocessing((12, 12), mean=HALF, std=HALF)  # 3 x 3 patches.
   mark = given.answers.marker(model, preprocessing)
   x = jnp.array(image[None] / np.float32(127.5) - 1)
-  logits = model.apply({"params": params}, x)
+  logits = jax.jit(model.apply)({"params": params}, x)
   assert logits.shape == (1, 64, 64, K)
   expected = np.asarray(enlarged(logits, 12, 12)[0].argmax(axis=-1))
   assert (mark(params, image) == expected).mean() > 0.99
@@ -294,7 +294,7 @@ def test_an_image_of_the_models_size_is_marked_whole():
   image = RNG.integers(0, 256, (16, 16, 3), np.uint8)
   whole = given.answers.marker(model, preprocessing)(params, image)
   x = jnp.array(image[None] / np.float32(127.5) - 1)
-  logits = model.apply({"params": params}, x)
+  logits = jax.jit(model.apply)({"params": params}, x)
   expected = np.asarray(enlarged(logits, 16, 16)[0].argmax(axis=-1))
   assert (whole == expected).mean() > 0.999
   windows = given.answers.marker(model, preprocessing, 16)(params, image)
