@@ -38,12 +38,14 @@ EXAMPLES |= {
     getattr(vit_jax, name).__call__, f"vit_jax.{name}", globs={}
   )
 }
-# They compile steps or layers.
+# They compile steps, layers, or dozens of small programs.
 SLOW = {
   "vit_jax.as_nnx",
   "vit_jax.export_model",
   "vit_jax.features",
   "vit_jax.make_train_step",
+  "vit_jax.tasks.lejepa.objective.normality",
+  "vit_jax.training.losses.mixup",
   "vit_jax.train",
 }
 

@@ -50,7 +50,7 @@ def predictions(model, params, x, choice):
 )
 def test_the_encoder_sees_a_quarter_of_the_tokens(pooling, prefix):
   """By the shapes of its layers, and by operations."""
-  model = autoencoder(tiny(pooling=pooling), **SIZES)
+  model = autoencoder(tiny(pooling=pooling, num_layers=1), **SIZES)
   encoder = model.trunk
   x, choice = images(2), draw(2)
   params = random_params(model, (32, 32), 0)
@@ -63,7 +63,7 @@ def test_the_encoder_sees_a_quarter_of_the_tokens(pooling, prefix):
     )
   )
   seen = seen["intermediates"]
-  shape = seen["block_1"]["__call__"][0].shape
+  shape = seen["block_0"]["__call__"][0].shape
   assert shape == (2, prefix + K, 32)
   shape = seen["decoder"]["block_1"]["__call__"][0].shape
   assert shape == (2, prefix + N, 16)

@@ -20,7 +20,7 @@ from vit_jax import make_vit
 )
 def test_every_dimension_has_a_logical_name(variant, names):
   image = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
-  model = make_vit(variant, 1000, representation_size=768)
+  model = make_vit(variant, 1000, representation_size=768, num_layers=1)
   boxes = jax.tree.leaves(
     shapes_of(model, image),
     is_leaf=lambda node: isinstance(node, nn.LogicallyPartitioned),

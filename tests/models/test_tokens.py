@@ -453,7 +453,7 @@ class Mixed(ReadsTheSecond, Vit):
 
 @pytest.mark.parametrize("cls", [Second, Mixed])
 def test_a_class_with_a_pool_of_its_own_reads_what_it_likes(cls):
-  model = cls.like(tiny())
+  model = cls.like(tiny(num_layers=1))
   params = random_params(model, pixels())
   found, z = apply(
     model, params, pixels(), method=lambda m, x: (m.pooled(x), m.encode(x)[0])
@@ -474,8 +474,9 @@ class WithAll(EncoderBlock):
 
 
 def test_an_attention_of_ones_own_need_not_know_what_is_read():
-  params = random_params(tiny(), pixels())
-  models = tiny(block=WithAll), tiny()
+  model = tiny(num_layers=1)
+  params = random_params(model, pixels())
+  models = model.clone(block=WithAll), model
 
   @jax.jit
   def answers(params, x):

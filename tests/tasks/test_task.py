@@ -413,7 +413,7 @@ def test_best_opens_the_checkpoint_that_the_closing_line_names(tmp_path, name):
   own = task(**TASKS[name])
   description = {
     "config": to_dict(settings(**TASKS[name])),
-    "model": to_fields(make_vit("Ti/4", num_classes=7)),
+    "model": to_fields(make_vit("Ti/4", num_classes=7, num_layers=1)),
     "class_names": [*NAMES],
     **choose.record(own),
   }

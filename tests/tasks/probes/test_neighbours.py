@@ -44,15 +44,14 @@ def test_the_score_is_that_of_the_nearest_images():
   found = probe(params)
   assert found == probe(params)
 
-  def read(source):
-    examples = source.read(range(len(source)))
-    transform = preprocessing.transform()
-    images = np.stack([transform(e["image"]) for e in examples])
-    y = jax.jit(model.apply)({"params": params}, images / np.float32(127.5) - 1)
-    unit = y / np.linalg.norm(y, axis=1, keepdims=True)
-    return np.asarray(unit), np.array([e["label"] for e in examples])
-
-  (x, labels), (y, true) = read(draw_examples(train, 50)), read(test)
+  sources = draw_examples(train, 50), test
+  examples = [e for one in sources for e in one.read(range(len(one)))]
+  transform = preprocessing.transform()
+  images = np.stack([transform(e["image"]) for e in examples])
+  z = jax.jit(model.apply)({"params": params}, images / np.float32(127.5) - 1)
+  z = np.asarray(z) / np.linalg.norm(z, axis=1, keepdims=True)
+  x, y = np.split(z, [50])
+  labels, true = np.split([e["label"] for e in examples], [50])
   nearest = labels[(y @ x.T).argmax(1)]
   assert found == {"knn/top1": pytest.approx((nearest == true).mean())}
   assert 0.2 < found["knn/top1"] < 1
