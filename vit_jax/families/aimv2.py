@@ -111,7 +111,7 @@ TRANSFORMERS = (
       "hidden_act": "silu",
       "num_attention_heads": 8,
     },
-    epsilon="rms_norm_eps",
+    epsilon_key="rms_norm_eps",
     gated_by_act=True,
     unused=("text_model.", "text_projection.", "logit_scale"),
     mean=CLIP_MEAN,

@@ -144,9 +144,8 @@ class Transformers:
       family, from a model and the size in pixels that its positions are for.
     classes: The library's classes without and with a head; None for none.
     defaults: The library's values for keys that a configuration lacks.
-    epsilon: The configuration's name of the epsilon of all norms.
-    positions_for: The configuration's name of the image size that positions are
-      for.
+    epsilon_key: The configuration's key for the epsilon of all norms.
+    image_size_key: Its key for the image size that positions are for.
     position_resize: How the library resizes positions, as in `ExtendedVit`.
     antialiased: Whether it does so with antialiasing.
     any_size: Whether its images may keep their proportions.
@@ -180,8 +179,8 @@ class Transformers:
   config: Callable[[Any, tuple[int, int] | None], dict[str, Any]]
   classes: tuple[str | None, str | None]
   defaults: Mapping[str, Any]
-  epsilon: str = "layer_norm_eps"
-  positions_for: str = "image_size"
+  epsilon_key: str = "layer_norm_eps"
+  image_size_key: str = "image_size"
   position_resize: str = "bicubic"
   antialiased: bool = False
   any_size: bool = False

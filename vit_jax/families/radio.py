@@ -114,7 +114,7 @@ _RADIO = Transformers(
   # NVIDIA's own files do not tell the number of heads.
   defaults={"layer_norm_eps": 1e-6},
   position_resize="square",
-  positions_for="max_img_size",
+  image_size_key="max_img_size",
   normalizes="radio_model.input_conditioner.",
   unused=(
     "radio_model.input_conditioner.",

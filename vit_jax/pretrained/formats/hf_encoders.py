@@ -97,6 +97,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     "vision_config", file_config.get("vision_config")
   )
   defaults = family.defaults if file_config else {}
+  # The library's defaults, the file's values, those of its section on images.
   config = {**defaults, **file_config, **vision}
   local = {name.removeprefix(base): shape for name, shape in shapes.items()}
   table = table_of(family)
@@ -106,7 +107,8 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   D, P = _width_and_patch(table, local, config)
   likely_heads = architecture.guess_num_heads(D)
   num_heads = config.get("num_attention_heads", likely_heads)
-  epsilon = config.get(family.epsilon, family.defaults[family.epsilon])
+  epsilon_key, size_key = family.epsilon_key, family.image_size_key
+  epsilon = config.get(epsilon_key, family.defaults[epsilon_key])
   head = _published_name(table, "root", "head/bias")
   fields: dict[str, Any] = dict(
     num_classes=architecture.length(shapes, head, 0),
@@ -116,7 +118,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     mlp_size=_mlp_size(table, local, gated),
     num_heads=checked("num_attention_heads", int | None, num_heads, COUNT),
     **_activation(family, config, gated),
-    layer_norm_epsilon=checked(family.epsilon, float, epsilon, POSITIVE),
+    layer_norm_epsilon=checked(epsilon_key, float, epsilon, POSITIVE),
   )
   if not particular.keys() <= Vit.__dataclass_fields__.keys():
     fields["kind"] = ExtendedVit
@@ -127,13 +129,13 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     guessed |= {*guesses.FACTS}
   elif "num_attention_heads" not in config:
     guessed |= {"num_heads"}
-  size = config.get(family.positions_for)
+  size = config.get(size_key)
   names, notes = huggingface.class_names(config, fields["num_classes"])
   return Architecture(
     "hf",
     fields | particular,
     _tokens(table, local, particular.get("position")),
-    image_size=checked(family.positions_for, Sides | None, size, SIDES),
+    image_size=checked(size_key, Sides | None, size, SIDES),
     preprocessing=_pictures(family, config),
     normalizes=bool(family.normalizes),
     class_names=names,
@@ -497,7 +499,7 @@ def _config(family: Transformers, vit: Any) -> dict[str, Any]:
     "num_hidden_layers": vit.num_layers,
     "num_attention_heads": vit.num_heads,
     "hidden_act": names[act],
-    family.epsilon: vit.layer_norm_epsilon,
+    family.epsilon_key: vit.layer_norm_epsilon,
     "image_size": size and architecture.size_for_config(vit),
     "patch_size": vit.patch_size,
     "num_channels": architecture.channels_of(vit),
