@@ -221,14 +221,14 @@ def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
     )
 
 
-def with_texts(
+def with_text_setup(
   settings: Settings,
   task: Task,
   saved: Mapping[str, Any] | None = None,
   *,
   with_data: bool = True,
 ) -> tuple[Settings, Task, Optional["Loaded"]]:
-  """The settings and the task, completed by `texts.with_texts`.
+  """The settings and the task, completed by `texts.with_text_setup`.
 
   A task that reads no texts is returned as it is, and so are its settings. The
   third result is the checkpoint that a new run begins with, which is opened for
@@ -240,7 +240,7 @@ def with_texts(
 
   new = saved is None and settings.pretrained
   start = open_start(settings, task) if new else None
-  settings, task = texts.with_texts(
+  settings, task = texts.with_text_setup(
     settings, task, saved, start=start, with_data=with_data
   )
   return settings, task, start

@@ -347,7 +347,7 @@ class Plan:
     not match the images, the optimizer or the objective.
     """
     settings = self.settings
-    _ = self.train_step  # It may be none that is computed in parts.
+    _ = self.train_step  # Raises if the objective allows no parts of a batch.
     build.check_rows(settings, self.mesh)
     if self.model.num_layers:
       grid_of(self.model, self.preprocessing.image_size)
@@ -373,7 +373,7 @@ def make_plan(
   build.check_run(settings, task, is_new=saved is None)
   if saved is not None:
     choose.check_same(task, saved)
-  settings, task, start = build.with_texts(settings, task, saved)
+  settings, task, start = build.with_text_setup(settings, task, saved)
   settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
     settings = begun.as_begun(settings, saved)
@@ -410,7 +410,7 @@ def plan_of_shapes(
   ValueError if the settings are invalid.
   """
   task = build.task_of(settings)
-  settings, task, start = build.with_texts(settings, task, with_data=False)
+  settings, task, start = build.with_text_setup(settings, task, with_data=False)
   splits = absent_splits(task, num_classes, num_examples)
   return _assemble(settings, task, splits, None, devices, start=start)
 

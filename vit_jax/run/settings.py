@@ -319,6 +319,13 @@ class Settings(_WithObjectives):
   )
   mesh: MeshSettings = section(MeshSettings)
 
+  def objective_section(self, name: str) -> Any:
+    """The section of an objective, such as "pairs".
+
+    Type checkers do not know these fields, since `tasks.table` lists them.
+    """
+    return vars(self)[name]
+
   @property
   def rows(self) -> int:
     """Rows of a training batch, which may hold several images each."""

@@ -184,7 +184,7 @@ def _trained_part(plan: Plan) -> str:
 def _frozen_image_tower(plan: Plan) -> str:
   """The advice to freeze the image tower, if there are few pairs; else ""."""
   settings, count = plan.settings, len(plan.source)
-  how = vars(settings)["pairs"].image
+  how = settings.objective_section("pairs").image
   if settings.data.task != "pairs" or how != "trained":
     return ""
   from vit_jax.run import few_images

@@ -41,7 +41,7 @@ _SMALL_SIDES = (64, 64)
 _MOST = 100_000  # Images whose captions are read to train a tokenizer.
 
 
-def with_texts(
+def with_text_setup(
   settings: Settings,
   task: Any,
   saved: Mapping[str, Any] | None = None,
@@ -59,7 +59,7 @@ def with_texts(
   settings = _with_image_tower(settings)
   if saved is not None:
     return settings, task.with_facts(saved)
-  pairs = vars(settings)["pairs"]
+  pairs = settings.objective_section("pairs")
   text = _text_tower_of(start)
   if text is not None:
     # A run that starts from another run's towers begins with a new scale.
@@ -101,7 +101,7 @@ def _with_image_tower(settings: Settings) -> Settings:
 
 def _check_new(settings: Settings) -> None:
   """Raises ValueError if the settings do not allow a new text tower."""
-  pairs = vars(settings)["pairs"]
+  pairs = settings.objective_section("pairs")
   if pairs.text != "trained":
     raise ValueError(
       f"pairs.text={pairs.text!r} needs a pretrained text tower: set "
@@ -152,7 +152,7 @@ def with_text_weights(loaded: Loaded) -> Loaded:
 
 def _make_tokenizer(settings: Settings) -> TokenizerFiles:
   """Trains a tokenizer on the training captions."""
-  pairs = vars(settings)["pairs"]
+  pairs = settings.objective_section("pairs")
   texts = _Counted(captions_of(settings))
   made = new_tokenizer(texts, pairs.vocabulary, pairs.text_length)
   say(
