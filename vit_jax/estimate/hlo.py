@@ -99,7 +99,8 @@ def total_cycles(ops: Iterable[Op]) -> int:
   """Sum of all estimates, each multiplied by how often its operation runs.
 
   Raises:
-    ValueError: if no operation has an estimate, as another compiler's would.
+    ValueError: if no operation has an estimate, as in a program of another
+      compiler.
   """
   cycles = [op.cycles * op.times for op in ops if op.cycles is not None]
   if not cycles:

@@ -47,13 +47,15 @@ def features(
 
   Args:
     model: The model, or what `load_pretrained` returned.
-    params: The model's parameters.
+    params: The model's parameters. What `load_pretrained` returned has them;
+      the images may then come second.
     images: Floats, normalised as the model expects (`vit_jax.normalize`).
     layers: Layers to take the tokens of, counted from 1, or from the last,
       which is -1. By default the result is the head's input.
     as_maps: Whether to give the tokens of the patches alone, as a map (B, h, w,
       D); class, distillation and register tokens are left out.
-    norm: Whether the final layer norm is applied to the tokens.
+    norm: Whether the final layer norm is applied to the tokens. It always is
+      where `loaded.features` prepares the images.
 
   Returns:
     The head's input, (B, D). With `layers`, a list with an array for each

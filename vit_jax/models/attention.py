@@ -113,6 +113,8 @@ class Msa(nn.Module):
       seen = seen.replace(causal=True)
     if queries is not None:
       seen = seen.of_keys(S)
+    # Where logits depend on places, all queries are computed, and those after
+    # `read` are cut off below.
     if read is not None and not self._compares_places(R):
       queries = z[:, :read]
     U_q, U_k, U_v, U_msa = U = self.projections(D)
@@ -327,8 +329,8 @@ def masked_softmax(
 ) -> Float[Array, "B k T S"]:
   """`softmax` over the keys that a query sees, and 0 for the others.
 
-  Logits of keys that are not seen are replaced before the softmax, so that none
-  is its maximum, and have no gradient, however large they are.
+  The logits of other keys are replaced by the lowest number before the softmax,
+  so that none is its maximum, however large, and none has a gradient.
   """
   mask = AttentionMask.of(mask)
   seen = mask.pairs(*logits.shape[2:])

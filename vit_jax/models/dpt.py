@@ -144,7 +144,10 @@ class DptHead(nn.Module):
     return _conv(width, 3, types, strides=(2, 2), name=f"resize{i}")(x)
 
   def _fuse(self, features: Sequence[Any]) -> Float[Array, "B H W C"]:
-    """Fuses the maps from the last to the first; each doubles the sides."""
+    """Fuses the maps from the last to the first.
+
+    Each step doubles height and width.
+    """
     types = self.config.dtypes
     fused: Any = None
     for i, x in reversed([*enumerate(features)]):

@@ -305,7 +305,8 @@ def make_blocks(
 
   Args:
     make_block: Builds a block from the name of its parameters.
-    positions: Position embeddings of the layers; Eq. 1 has added the first.
+    positions: Position embeddings of the layers; Eq. 1 has added those of the
+      first layer.
     train: Whether dropout is on.
     read: How many of the first tokens of the last layer's output are read; None
       for all. The layer then computes those alone, unless layers are scanned

@@ -101,9 +101,10 @@ class Tokens(struct.PyTreeNode):
     return jnp.concatenate([first, layout.image], axis=1)
 
   def pooled_by(self, prefix: bool = True) -> Mask | AttentionMask:
-    """The mask of queries that read whole images, one for each image of a row.
+    """The mask for attention pooling, whose queries each read a whole image.
 
-    With `prefix`, they read all tokens of the image, else its patches alone.
+    In rows of several images there is a query for each image. With `prefix`, a
+    query reads all tokens of its image, else the patches alone.
     """
     layout = self.layout
     if layout is None:

@@ -125,6 +125,7 @@ def _project_forward(z, W, b):
 
 
 def _project_backward(saved: tuple, d: Array) -> tuple:
+  """The gradients for z, W and b, from that for the result, (k, B, D_h, S)."""
   z, W, b = saved
   d = _in_order(d)
   db = None if b is None else d.astype(jnp.float32).sum(axis=(1, 3))
@@ -174,14 +175,18 @@ def _project_and_rotate_forward(z, W, b, cos, sin):
 
 
 def _project_and_rotate_backward(saved: tuple, d: Array) -> tuple:
+  """The gradients for z, W and b; None for the angles, which have none.
+
+  `d` is the gradient for the result, (k, B, D_h, S).
+  """
   z, W, b, cos, sin = saved
   d = _in_order(d)
-  # The sum over images precedes the turn back, as it then fuses with the
-  # product that makes d, unless each image has its own angles.
+  # If all images have the same angles, d is summed over the images before it is
+  # rotated back: the sum then fuses with the product that makes d.
   sums = d.astype(jnp.float32)
   axes = (1, 3)
   if cos.ndim == 2:
-    sums = sums.sum(axis=1)
+    sums = sums.sum(axis=1)  # (k, D_h, S)
     axes = 2
   sums = rotate_halves(jnp.split(sums, 2, axis=-2), cos, -sin)
   db = None if b is None else sums.sum(axis=axes)
@@ -241,10 +246,16 @@ def _forward(q, k, z, W_v, b_v, W_out, b_out, dtype=jnp.float32, mask=None):
 
 
 def _backward(dtype: DTypeLike, saved: tuple, dy: Array) -> tuple:
+  """The gradients for the arguments of `attend`; None for the mask.
+
+  `saved` is what `_forward` saved, and `dy` the gradient for y, (B, S, D).
+  """
   z, W_v, b_v, W_out, q, k, v, E, scale, SA, mask = saved
   db_out = dy.astype(jnp.float32).sum(axis=(0, 1))
   dy_sum = db_out  # The weights of a query that sees a key sum to 1.
-  if mask is not None and (has_key := mask.sees(*2 * z.shape[1:2])) is not None:
+  S = z.shape[1]
+  has_key = None if mask is None else mask.sees(S, S)
+  if has_key is not None:
     dy_with_key = jnp.where(has_key[..., None], dy, 0).astype(jnp.float32)
     dy_sum = dy_with_key.sum(axis=(0, 1))
   db_v = jnp.einsum("hed,d->he", W_out.astype(jnp.float32), dy_sum)

@@ -80,7 +80,8 @@ class TwoTowers(Composed):
     towers: How the image tower and the text tower are trained: "trained",
       "frozen", or "lora". No gradient goes into a frozen tower, which is run
       without dropout. Beside a tower with LoRA, the parameters of one that is
-      "trained" count as those of a head, which LoRA trains themselves.
+      "trained" count as those of a head: they are trained as they are, without
+      LoRA's matrices.
     new_text: Whether the text tower starts from random values, and not from
       weights of its own, if the image tower starts from weights.
   """
@@ -121,7 +122,7 @@ class TwoTowers(Composed):
   def _part_for_lora(self, tower: str, part: Part) -> Part:
     """A part of a tower; as a head if it is trained beside a tower with LoRA.
 
-    LoRA trains the parameters of a head themselves, without its matrices.
+    With LoRA, a head is trained as it is, without LoRA's matrices.
     """
     beside_lora = (
       "lora" in self.towers and self._training_of(tower) == "trained"

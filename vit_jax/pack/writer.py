@@ -191,11 +191,15 @@ def _describe(
   splits: Mapping[str, Source],
   files: Mapping[str, list[str]],
 ) -> None:
-  """Writes TFDS's description, the checksums and the unreadable images."""
+  """Writes TFDS's description, the checksums and a list of unreadable images.
+
+  Prints a line on each split. Raises ValueError if no image of a split could be
+  packed.
+  """
   lengths: dict[str, tuple[list[int], int]] = {}
   sums: dict[str, str] = {}
   unreadable: list[str] = []
-  without: list[str] = []
+  empty_splits: list[str] = []
   for split, names in files.items():
     of_shards = [notes.reread(folder, split, k) for k in range(len(names))]
     classes = np.array([note.classes for note in of_shards])
@@ -206,7 +210,7 @@ def _describe(
     lost = [line for note in of_shards for line in note.unreadable]
     unreadable += lost
     if lost and not classes.sum():
-      without.append(split)
+      empty_splits.append(split)
     counts = classes.sum(axis=0)
     for line in _one_based_lines(splits[split], split, counts):
       _say(line)
@@ -215,8 +219,8 @@ def _describe(
       f"{split:<11}{_count_words(splits[split], counts)}, "
       f"{num_bytes / 2**20:,.0f} MiB{more}"
     )
-  if without:
-    raise ValueError(_report_unreadable(folder, without, unreadable))
+  if empty_splits:
+    raise ValueError(_report_unreadable(folder, empty_splits, unreadable))
   texts = _description_files(name, next(iter(splits.values())), lengths, files)
   if unreadable:
     texts[_UNREADABLE] = ("\n".join(unreadable) + "\n").encode()

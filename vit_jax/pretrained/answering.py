@@ -325,7 +325,8 @@ class Answering(Opened):
   ) -> LabelledFeatures:
     """The features and the labels of the images of a folder.
 
-    In the order of `features`, as for a classifier of scikit-learn::
+    Row i is that of `images[i]`, a path; the paths are sorted. A classifier of
+    scikit-learn takes them::
 
       x, y, class_names, images = loaded.labelled_features("my_photos")
       LogisticRegression(max_iter=1000).fit(x, y)

@@ -132,7 +132,10 @@ def _print_log_lines(logger: logging.Logger) -> Iterator[None]:
 
 
 def _check_answer(response: requests.Response) -> None:
-  """Raises ValueError unless the status is 200, or a redirect to https."""
+  """Raises ValueError unless the status is 200 or an allowed redirect.
+
+  A redirect may lead to https, or keep the scheme of the address.
+  """
   if response.is_redirect:
     target = urljoin(response.url, response.headers["Location"])
     if urlsplit(target).scheme not in ("https", urlsplit(response.url).scheme):

@@ -226,7 +226,7 @@ def _query_vectors(
 
 
 def _names(files: Sequence[str], folders: Sequence[str]) -> list[str]:
-  """The files' paths below the folder that was given, if it was one."""
+  """The files' paths; if one folder alone was given, the paths inside it."""
   tops = [os.path.abspath(os.path.expanduser(name)) for name in folders]
   top = tops[0] if len(tops) == 1 and os.path.isdir(tops[0]) else None
   names = [os.path.relpath(name, top) if top else name for name in files]

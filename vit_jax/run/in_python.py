@@ -316,7 +316,7 @@ def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _path(data: Any) -> str:
-  """The path of data; raises ValueError for what is none."""
+  """The path that `data` is; raises ValueError if it is no path."""
   if hasattr(data, "to_csv"):
     raise ValueError(
       "data is a table: write it with data.to_csv('labels.csv', index=False), "

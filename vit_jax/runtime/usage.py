@@ -41,7 +41,8 @@ _NUMBERS = {
 }
 # Flags of commands that open a run, by the last part of a key they stand for.
 _OWN_FLAGS: dict[str, str] = dict.fromkeys(("dir", "labels_file"), "root")
-# Keys that commands which open a run have as flags of the same name.
+# Keys that say where data lie; commands that open a run have flags of the same
+# name.
 _PLACE = re.compile(r"--config\.data\.(?P<flag>root|data_dir)\b")
 # Words of other programs for the run to resume.
 _GOING_ON = ("resume", "resume_from", "resume_from_checkpoint", "continue")
@@ -218,9 +219,10 @@ def option(name: str, value: str, key: str) -> str:
 
 
 def _own_flag(found: re.Match[str]) -> str:
-  """The command's own flag for a key of a place; the key itself without one.
+  """The command's own flag for a key found by `_PLACE`, if it has one.
 
-  A key inside a command that the message quotes stays as it is.
+  Otherwise the key stays as it is, and so does one inside a command that the
+  message quotes.
   """
   before = found.string[: found.start()]
   is_own = found["flag"] in flags.FLAGS and "vit_jax " not in before

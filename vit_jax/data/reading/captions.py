@@ -110,7 +110,7 @@ class Captions(Labels):
     labels = np.full((len(captions), *shape), NONE, np.int32)
     used = [texts[: self.most] for texts in captions]
     if self.files is None:
-      labels[:, 0] = 0
+      labels[:, 0] = 0  # Stands for a caption, whose ids are not made.
       return labels
     flat = [text for texts in used for text in texts]
     rows = iter(self.files.tokenizer(flat) if flat else ())

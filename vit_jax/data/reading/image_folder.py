@@ -246,9 +246,9 @@ def open_split(
 ) -> ImageFolder:
   """Opens the split "train", "eval" or "test" of the folder `settings.root`.
 
-  Class folders give the index of a class, whatever the kind of labels.
+  A run opens all of its splits at once, by `open_folder`.
   """
-  del labels
+  del labels  # Class folders give the index of a class, whatever its kind.
   return _open_images(settings, split)
 
 
@@ -282,11 +282,11 @@ def open_whole(settings: DataSettings) -> ImageFolder:
 def open_folder(
   settings: DataSettings, labels: Labels = SINGLE
 ) -> dict[str, ImageFolder]:
-  """Opens "train", "eval" and, if there is one, "test"; see `open_split`.
+  """Opens the splits of a run: "train", "eval" and, if there is one, "test".
 
   A folder without splits is listed once.
   """
-  del labels
+  del labels  # As in `open_split`.
   train = _open_images(settings, "train", whole=True)
   if train.layout.evaluation(settings.eval_split) is None:
     rule = Holdout.of(

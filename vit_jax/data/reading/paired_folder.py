@@ -101,7 +101,7 @@ class PairedFolder(Source):
     self._kind = kind
 
   def _read(self, path: bytes) -> Picture:
-    """The label of each pixel of a file beside an image."""
+    """Reads the file beside an image: a label for each pixel."""
     raise NotImplementedError
 
   def __len__(self) -> int:

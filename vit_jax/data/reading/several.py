@@ -346,14 +346,13 @@ def _separator_line(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
   """A line if names look like several labels with another separator."""
   if not rows or len(rows[0].values) > 1:
     return []
-  mark, odd = find_separator(names)
-  if not odd:
-    mark, odd = find_separator(names, of_one=True)
-    if odd and any(len(_parts(row)) > 1 for row in rows):
-      return []
-  if not odd or any(isinstance(row.values[0], list) for row in rows):
+  mark, combined = find_separator(names)
+  if not combined and all(len(_parts(row)) <= 1 for row in rows):
+    mark, combined = find_separator(names, of_one=True)
+  has_lists = any(isinstance(row.values[0], list) for row in rows)
+  if not combined or has_lists:  # A list needs no separator.
     return []
-  share = f"({len(odd):,} of {len(names):,} labels)"
+  share = f"({len(combined):,} of {len(names):,} labels)"
   key = f"--config.data.label_separator={mark!r}"
-  like = f"names such as {odd[0]!r} share parts with others {share}"
+  like = f"names such as {combined[0]!r} share parts with others {share}"
   return [f"{like}, and may each be several labels, which {key} separates."]

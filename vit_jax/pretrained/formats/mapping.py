@@ -103,9 +103,10 @@ def axis_sizes(vit: Any) -> dict[str, int]:
   """Sizes of the axes by name, for patterns that split axes.
 
   `k` is the number of heads, unless a rule has its own. Patches have `P` x `Q`
-  pixels, and a table of positions is for `y` x `x` patches. `m` = 2 is the
-  number of parts of a gated MLP's fused array (gate, expansion), or of a head.
-  A rule adds `n`, the number of our parameters in one array.
+  pixels, and a table of positions is for `y` x `x` patches. `m` = 2 counts the
+  two parts of a gated MLP's fused array (gate, expansion), or the two halves of
+  a head (`timm._to_halves`). A rule adds `n`, the number of our parameters in
+  one array.
   """
   sizes = {
     "k": vit.num_heads,

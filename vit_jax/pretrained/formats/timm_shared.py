@@ -149,17 +149,17 @@ def positions(
   count = architecture.need(shapes, "pos_embed", 3)[1]
   tokens = ("cls_token" in shapes) + ("dist_token" in shapes)
   registers = shapes.get("reg_token", (1, 0, 0))[1]
-  square = architecture.square(count) is not None
-  certain = config or count in (grid, (grid or 0) + tokens)
-  likely = square if registers and grid is None else count == grid
-  alone = arguments.get("no_embed_class", likely)
-  if tokens and not (certain or registers) and square:
+  is_square = architecture.square(count) is not None
+  is_told = bool(config) or count in (grid, (grid or 0) + tokens)
+  if tokens and is_square and not (is_told or registers):
     raise ValueError(
       f"its {count} positions are for a square of patches, or for "
       f"{count - tokens} patches and {tokens} token(s): give grid=(h, w), the "
       "number of patches along height and width."
     )
-  if alone and tokens + registers:
+  fits_patches = is_square if registers and grid is None else count == grid
+  only_patches = arguments.get("no_embed_class", fits_patches)
+  if only_patches and tokens + registers:
     return count, "learned_grid"
   kind = "learned_all" if registers else "learned"
   return count - tokens - registers, kind

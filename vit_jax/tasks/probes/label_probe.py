@@ -1,9 +1,10 @@
 """Linear probes of several labels: ridge regression on features, per label.
 
-Each label is the problem of `linear_probe` by itself, over the examples of
-which it is known: its targets are 0 and 1, less their mean. One L2 serves all
-labels. It is the one whose probes of the other folds have the lowest squared
-error on each fold, summed over the labels in units of their variance.
+Each label has a probe of its own, that of `linear_probe`, fitted to the
+examples for which the label is known: its targets are 0 and 1, less their mean.
+One L2 serves all labels. It is the one whose probes of the other folds have the
+lowest squared error on each fold, summed over the labels in units of their
+variance.
 
 Such a score estimates a probability, and may lie below 0 or above 1. Its logit
 is a (score - p) + b, as Platt scaling has it: p is the label's share, and a and

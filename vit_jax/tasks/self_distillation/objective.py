@@ -190,8 +190,8 @@ class SelfDistillation(Objective):
 
   def _encoder_shapes(self) -> dict[str, Any]:
     """Shapes of the encoder's parameters, boxed with their logical axes."""
-    sides = (side * self.model.stride for side in self.grid)
-    inputs = self.model.inputs((*sides, len(self.mean)))
+    height, width = (side * self.model.stride for side in self.grid)
+    inputs = self.model.inputs((height, width, len(self.mean)))
     init = jax.eval_shape(self.model.init, jax.random.key(0), inputs)
     heads = {part.prefix for part in self.model.parts() if part.own_task}
     return {k: v for k, v in init["params"].items() if k not in heads}

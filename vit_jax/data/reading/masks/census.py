@@ -157,7 +157,7 @@ def _size(path: bytes) -> int:
 def _count_values(values: Int[np.ndarray, "h w"], size: int) -> np.ndarray:
   """The number of pixels of each value below `size`.
 
-  They are counted in parts, as the whole array would be copied.
+  The array is counted in parts, since `np.bincount` copies its argument.
   """
   counts = np.zeros(size, np.int64)
   rows = max(1, _PIXELS // values.shape[1])

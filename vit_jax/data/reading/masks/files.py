@@ -227,7 +227,8 @@ def _as_uint16(
 ) -> Int[np.ndarray, "h w"]:
   """The values of a mask as uint16.
 
-  Raises ValueError for one below 0 or above `MOST_NUMBER`.
+  Raises ValueError for one below 0 or above `MOST_NUMBER`, which itself marks
+  pixels of no class.
   """
   pixels = as_unsigned(image, pixels)
   least, most = int(pixels.min()), int(pixels.max())

@@ -90,9 +90,10 @@ class MaskLookup:
     return None if self._earlier else self._lookup.find(stem)
 
   def _with_suffix(self, file: bytes, stem: bytes) -> bytes | None:
-    """The only mask with a known suffix, which all others must have, or None.
+    """The mask named as its image with a known suffix; None if there is none.
 
-    Raises ValueError if there are several.
+    All other masks must then have the same suffix. Raises ValueError if several
+    masks are named so.
     """
     found = {}
     for of_image, of_mask in itertools.product(_OF_IMAGES, self._kind.suffixes):
@@ -106,10 +107,11 @@ class MaskLookup:
         f"{text(file)!r} may have the {self._kind.singular} {one!r} or "
         f"{other!r} in {text(self._folder)!r}: keep one of them there."
       )
-    for path, suffix in found.items():
-      self._suffix, self._example = suffix, (file, path)
-      return path
-    return None
+    if not found:
+      return None
+    ((path, self._suffix),) = found.items()
+    self._example = file, path
+    return path
 
   def _missing_message(self, file: bytes, stem: bytes) -> str:
     """The message for an image without a mask."""
