@@ -19,6 +19,16 @@ TASKS = (
   *("class_weights", "sigmoid", "multilabel", "regression", "masked"),
   *("autoencoder", "self_distillation", "student", "pairs", "segmentation"),
 )
+PACKED = {"data.tokens": 4, "data.images_per_row": 2, "data.min_tokens": 1}
+# Images of any size that share rows; others are in `test_any_size_packed`.
+ANY_SIZE = {
+  "multilabel": PACKED,
+  "student": {
+    **PACKED,
+    "model.position": "sincos2d",
+    "distill.teacher": str(SAVED / "multilabel"),
+  },
+}
 COUPLED = ("self_distillation",)  # Their batches are not computed in parts.
 LAYOUTS = {"data": {"data": 2}, "fsdp": {"data": 1, "fsdp": 2}, "parts": {}}
 
@@ -35,7 +45,7 @@ def place(tmp_path_factory):
   return folder
 
 
-def steps(name, monkeypatch, layout):
+def steps(name, monkeypatch, layout, changed):
   """The losses of the first two steps of a saved run's configuration."""
   axes = {"data": 1, "fsdp": 1, "tensor": 1} | LAYOUTS.get(layout, {})
   make_mesh = sharding.make_mesh
@@ -44,6 +54,7 @@ def steps(name, monkeypatch, layout):
     **{f"mesh.{axis}": size for axis, size in axes.items()},
     "accumulation_steps": 2 if layout == "parts" else 1,
     "model.dropout_rate": 0.0,  # Its draws depend on the parts.
+    **changed,
   }
   if name == "self_distillation":  # What it does is in docs/promises.md.
     changes["self_distillation.koleo_weight"] = 0.0
@@ -72,16 +83,21 @@ def steps(name, monkeypatch, layout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TASKS)
-def test_every_task_has_the_losses_of_one_device(name, place, monkeypatch):
+@pytest.mark.parametrize(
+  "name, changed",
+  [*[(name, {}) for name in TASKS], *ANY_SIZE.items()],
+)
+def test_every_task_has_the_losses_of_one_device(
+  name, changed, place, monkeypatch
+):
   """On two devices, with FSDP, and by accumulation; resumes of each task are in
   `test_saved_runs`, to the bit.
   """
   monkeypatch.chdir(place)
-  one = steps(name, monkeypatch, "one")
+  one = steps(name, monkeypatch, "one", changed)
   assert np.isfinite(one).all()
   for layout in LAYOUTS:
     if layout == "parts" and name in COUPLED:
       continue
-    found = steps(name, monkeypatch, layout)
+    found = steps(name, monkeypatch, layout, changed)
     np.testing.assert_allclose(found, one, rtol=3e-6, err_msg=layout)
