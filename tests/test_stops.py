@@ -101,9 +101,16 @@ def test_sigterm_saves_the_step_under_way(running, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_starts_again_by_itself(data_dir, tmp_path):
+@pytest.mark.parametrize(
+  "images", ["of one size", "of any size in shared rows"]
+)
+def test_a_run_that_was_killed_starts_again_by_itself(
+  data_dir, tmp_path, images
+):
   """The kernel's out-of-memory killer takes the run, not its supervisor."""
   short = _short(data_dir, tmp_path)
+  if images != "of one size":
+    short += "--config.data.tokens=16", "--config.data.images_per_row=2"
   with commands.start(*COMMAND[1:], *short, "--restarts=2") as process:
     killed = False
     for line in process.stdout:
