@@ -296,3 +296,10 @@ def test_texts_that_cannot_be_embedded_are_refused():
     text.embed([])
   with pytest.raises(ValueError, match="template 'a cat' has no {}"):
     text.head(["cat"], ["a cat"])
+
+
+def test_a_model_with_a_text_tower_is_asked_by_texts():
+  loaded = load_pretrained(str(FOLDER / "hf_clip"))
+  picture = np.zeros((8, 8, 3), np.uint8)
+  with pytest.raises(ValueError, match=r"no classes .*texts=\[\.\.\.\]\) comp"):
+    loaded.predict(picture)

@@ -1,6 +1,7 @@
 """Runs without labels, of every task that has none: their data and doors."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -142,6 +143,12 @@ def test_a_damaged_image_is_skipped_and_said(name, data, tmp_path, capsys):
   assert np.isfinite(evaluated["eval/loss"])
   counts = evaluated["eval/examples"], evaluated["eval/skipped_images"]
   assert counts == (16, 1) and "knn/top1" not in evaluated
+  # Of another folder all images count: these are the run's own two splits.
+  there = tmp_path / "there"
+  shutil.copytree(data / "photos" / "train", there / "a")
+  shutil.copytree(data / "photos" / "val", there / "b")
+  whole = evaluate_checkpoint(workdir, folder=str(there))
+  assert (whole["eval/examples"], whole["eval/skipped_images"]) == (56, 2)
   assert verify(workdir, "1:2") and verify(workdir, "3:4")
   convert(workdir, str(tmp_path / "hf"), "hf")
   model, params = load_pretrained(str(tmp_path / "hf"))

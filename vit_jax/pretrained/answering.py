@@ -134,8 +134,11 @@ class Answering(Opened):
           f"{self.origin.source} IMAGES` with {self.task.asked_by}; "
           "loaded.features(images) gives the features of images."
         )
+      texts = ""
+      if self.open_text is not None:
+        texts = "loaded.predict(images, texts=[...]) compares them with texts; "
       raise ValueError(
-        f"{self.origin.source} has no classes to choose from: run = "
+        f"{self.origin.source} has no classes to choose from: {texts}run = "
         'loaded.fit("my_photos") trains a head for the classes of a folder, '
         "for run.predict(images); loaded.features(images) gives the features "
         "of images."

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading import other_table
-from vit_jax.data.reading.labels import SINGLE
+from vit_jax.data.reading.labels import NONE, SINGLE
 from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.sources import (
   check_same_classes,
@@ -341,12 +341,16 @@ def _with_labels_file(
 
 
 def _with_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
-  """The settings of the data with another folder, of classes or of masks.
+  """The settings of the data with another folder, of what the run is on.
 
-  Raises ValueError if the run is on neither.
+  It has classes or masks, or images alone for a task without labels. Raises
+  ValueError if the run is on none of these.
   """
   if task.labels.reader and not data.labels_file:
     return dataclasses.replace(data, root=os.path.expanduser(folder))
+  if task.labels is NONE and data.root:
+    settings: Any = type(data)
+    return settings(root=os.path.expanduser(folder), labels=data.labels)
   if task.labels is not SINGLE or task.answers is None or not data.labels:
     instead = (
       f"by --root={folder}, of which its val split is taken, or a part is held "
@@ -355,9 +359,9 @@ def _with_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
     if data.labels_file:
       instead = "by a file of labels such as its own, in place of the folder"
     raise ValueError(
-      "a folder of its own is for a run on folders of classes, or of images "
-      f"with masks or numbers of pixels, and this one is of the task "
-      f"{task.name}: evaluate it on {folder} {instead}."
+      "a folder of its own is for a run on a folder, of classes, of masks or "
+      f"without labels, and this one is of the task {task.name}: evaluate it "
+      f"on {folder} {instead}."
     )
   root = os.path.expanduser(folder)
   if not os.path.isdir(root) and folder == data.name:
