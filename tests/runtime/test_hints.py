@@ -166,3 +166,9 @@ def test_the_nearest_of_paths_and_names_is_meant(tmp_path):
     assert hints.hint_for_path("digit", ("digits",)) == "did you mean digits?"
     said = hints.hint_for_path("mydigit", ("digits",))
     assert said == "did you mean mydigits?"
+
+
+@pytest.mark.parametrize("of", ["loaded", "run"])
+def test_masks_are_written_by_a_command(of):
+  said = hints.hint_for_attribute("masks", of, ())
+  assert "vit_jax predict RUN IMAGES --masks FOLDER" in said

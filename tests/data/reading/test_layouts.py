@@ -263,7 +263,7 @@ def test_a_copy_in_each_split(tmp_path):
     (
       {"images/train/": 3, "images/val/": 2, "annotations/train/": 3}
       | {"annotations/val/": 2},
-      "images and annotations, .*--config segmentation reads this folder",
+      "images and annotations, .*--config segmentation .*--probe=segment of",
     ),
     (
       {

@@ -281,7 +281,10 @@ def _advice(root: bytes, found: Folders) -> str:
       "or give a file of labels, --config.data.labels_file=FILE.csv"
     )
   if can_be_read(root, found):
-    return "--config segmentation reads this folder as images and their masks"
+    return (
+      "--config segmentation reads this folder as images and their masks, and "
+      "--probe=segment of `vit_jax fewshot` measures features by it"
+    )
   if error := _first_error(root):
     return (
       "--config segmentation reads such a folder if each image has a mask, but "
