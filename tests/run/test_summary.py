@@ -76,7 +76,7 @@ def test_the_header_says_what_is_there(odd):
     "odd: train 22, val 22 images of 2 classes; ignored: 4 .nef, 4 not images, "
     "1 pipes or devices"
   )
-  (line,) = splits.warnings
+  (line,) = splits.warnings_for(None)
   assert "have 16 bits and reach 4,0" in line
   assert "set --config.normalization.window='(0,4095)'" in line
   odd.normalization.window = (0.0, 4095.0)
