@@ -204,10 +204,12 @@ def _image_tower(
   from vit_jax.inference.pillow_code import images_code
   from vit_jax.pretrained.load import load_pretrained
   from vit_jax.pretrained.loaded import Loaded
+  from vit_jax.pretrained.naming import say_encoder_alone
 
   is_loaded = isinstance(checkpoint, Loaded)
   loaded = checkpoint if is_loaded else load_pretrained(checkpoint, **overrides)
   loaded.preprocessing.check_one_size("an exported file takes")
+  say_encoder_alone(loaded)
   return _Tower(
     source=loaded,
     model=loaded.model,

@@ -74,8 +74,8 @@ def test_every_image_has_a_mask_of_its_own(tmp_path, capsys):
   done = write_masks(
     mark, files, str(tmp_path / "out"), RGB, MaskFiles([*"0123"])
   )
-  shares = [f" 25.0%  class {k}" for k in range(4)]
-  assert done == (4, 0, ["Of the pixels of 4 images are", *shares])
+  first = "Of the pixels of 4 images are, with their colours"
+  assert done[:2] == (4, 0) and done[2][0] == first
   masks = _written(tmp_path, "masks")
   assert {name: int(mask[0, 0]) for name, mask in masks.items()} == {
     "a/x.png": 0,
@@ -83,6 +83,12 @@ def test_every_image_has_a_mask_of_its_own(tmp_path, capsys):
     "b/x_2.png": 2,
     "b/x_3.png": 3,
   }
+  for k, (name, line) in enumerate(
+    zip(sorted(masks), done[2][1:], strict=True)
+  ):
+    with Image.open(tmp_path / "out" / "masks" / name) as mask:
+      colour = bytes(mask.convert("RGB").getpixel((0, 0))).hex()
+    assert line == f" 25.0%  class {k}  #{colour}"
   with Image.open(tmp_path / "out" / "masks" / "a" / "x.png") as mask:
     assert mask.mode == "P" and mask.getpalette() == palette().ravel().tolist()
   assert _written(tmp_path, "overlays").keys() == masks.keys()
@@ -104,7 +110,8 @@ def test_an_image_that_cannot_be_marked_is_named(tmp_path, capsys):
     mark, files, str(tmp_path / "out"), RGB, MaskFiles(["sky"])
   )
   assert (count, unreadable) == (1, 1)
-  assert lines == ["Of the pixels of 1 image are", "100.0%  sky"]
+  first = "Of the pixels of 1 image are, with their colours"
+  assert lines == [first, "100.0%  sky  #000000"]
   assert capsys.readouterr().err == f"{files[0]}: it is too large.\n"
   assert [*_written(tmp_path, "masks")] == ["y.png"]
 

@@ -150,7 +150,9 @@ def test_a_damaged_image_is_skipped_and_said(name, data, tmp_path, capsys):
   whole = evaluate_checkpoint(workdir, folder=str(there))
   assert (whole["eval/examples"], whole["eval/skipped_images"]) == (56, 2)
   assert verify(workdir, "1:2") and verify(workdir, "3:4")
+  capsys.readouterr()
   convert(workdir, str(tmp_path / "hf"), "hf")
+  assert "the encoder alone is written" in capsys.readouterr().err
   model, params = load_pretrained(str(tmp_path / "hf"))
   own, own_params = load_pretrained(workdir)
   assert (model.num_layers, model.num_classes) == (own.num_layers, 0)

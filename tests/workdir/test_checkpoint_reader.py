@@ -60,7 +60,9 @@ def test_there_may_be_none_to_choose(tmp_path):
   with contextlib.closing(open_run(str(tmp_path))) as checkpoints:
     assert checkpoints.latest_step is None
     assert checkpoints.newest_description() is None
-    with pytest.raises(ValueError, match="holds no finished checkpoint"):
+    with pytest.raises(
+      ValueError, match="no finished checkpoint: wait for .* again"
+    ):
       checkpoints.choose()
 
 

@@ -84,5 +84,7 @@ def test_a_folder_that_is_read_otherwise_today_is_said():
   with pytest.raises(ValueError, match="fewer names of splits, .* seg_train"):
     check_same_run(saved, now, "run")
   labels = {"data": {"root": "scenes", "labels_file": "l.csv"}}
-  with pytest.raises(ValueError, match="pass --allow_changes .* Python[)].$"):
+  with pytest.raises(
+    ValueError, match="unless layers .* pass --allow_changes .* Python[)].$"
+  ):
     check_same_run(saved | {"config": labels}, now | {"config": labels}, "run")

@@ -18,7 +18,7 @@ from vit_jax.pretrained.formats.architecture import guess_num_heads
 from vit_jax.pretrained.licenses import LICENSES
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.pretrained.naming import say_left_out
+from vit_jax.pretrained.naming import say_encoder_alone, say_left_out
 from vit_jax.pretrained.save import (
   TARGETS,
   as_recorded,
@@ -97,6 +97,7 @@ def convert(
     return loaded, lost
 
   loaded, lost = again_if_deleted(write, display.note)
+  say_encoder_alone(loaded)
   say_left_out(name, [*loaded.unread])  # The new file does not have them.
   display.note(f"Wrote {name} as {to} to {folder}. Load it with:")
   display.note(usage(loaded, to, folder))

@@ -8,6 +8,7 @@ import dataclasses
 import re
 from typing import Any
 
+from vit_jax.models.variants import ADAPTED
 from vit_jax.pretrained.formats import (
   dinov2,
   google,
@@ -20,7 +21,7 @@ from vit_jax.pretrained.formats import (
   torchvision,
 )
 from vit_jax.pretrained.formats.mapping import Shapes
-from vit_jax.runtime.printable import quoted, say_once
+from vit_jax.runtime.printable import quoted, say, say_once
 
 # A format recognises its files by its function `prefix`, which returns the
 # prefix of all names, "" if there is none, or None for files of other formats.
@@ -106,6 +107,17 @@ def say_left_out(source: str, names: list[str]) -> None:
   say_once(
     f"{source}: {number} not read, as this model does not use {them} ({few})."
   )
+
+
+def say_encoder_alone(loaded: Any) -> None:
+  """Says that an encoder is written without what its task adds to it."""
+  run = loaded.description or {}
+  if run.get("model", {}).get(ADAPTED) and loaded.model.trunk is loaded.model:
+    say(
+      f"{loaded.origin.source}: the encoder alone is written, which gives "
+      "features; what the run trained beside it for the task "
+      f"{loaded.task.name} is left out."
+    )
 
 
 def _recognise_below(stored: Shapes, outer_prefix: str) -> Naming | None:

@@ -134,7 +134,10 @@ class CheckpointReader:
     """
     steps = self.all_steps
     if not steps:
-      raise ValueError(f"{self.folder} holds no finished checkpoint.")
+      raise ValueError(
+        f"{self.folder} holds no finished checkpoint: wait for the first if "
+        "the run goes on, or give its `vit_jax train` command again."
+      )
     if step is not None and best:
       raise ValueError("--step and --best each choose a checkpoint: give one.")
     if step is None:
@@ -223,7 +226,8 @@ class CheckpointReader:
       raise ValueError(
         f"checkpoint {step} of {self.folder} does not fit the configuration: "
         f"only one of them has {other[0]}{more}. Give the model, optimizer and "
-        "averaging that it was saved with."
+        "averaging that it was saved with, or another workdir: --allow_changes "
+        "does not change which arrays there are."
       )
 
   def _read(self, step: int, read: Callable[[], Any]) -> Any:

@@ -184,8 +184,8 @@ def check_same_run(
     raise ValueError(
       f"{workdir} holds a run with another configuration or other data: "
       f"{'; '.join(changed)}. Resume with the old ones, choose another "
-      "workdir, or pass --allow_changes (allow_changes=True in Python)."
-      f"{hint}"
+      "workdir, or, unless layers or the optimizer changed, pass "
+      f"--allow_changes (allow_changes=True in Python).{hint}"
     )
 
 

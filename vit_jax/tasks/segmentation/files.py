@@ -51,17 +51,19 @@ class MaskFiles:
     return overlay(image, mask, len(self._names))
 
   def lines(self) -> list[str]:
-    """The share of the pixels that each class has."""
+    """The share of the pixels that each class has, and its colour."""
     if not self.masks:
       return []
     total = int(self.counts.sum())
+    colours = palette()
     shares = [
       f"{self.counts[k] / total:6.1%}  {_class_text(self._names, int(k))}"
+      f"  #{colours[k % len(colours)].tobytes().hex()}"
       for k in np.argsort(-self.counts, kind="stable")
       if self.counts[k]
     ]
     images = "1 image" if self.masks == 1 else f"{self.masks:,} images"
-    return [f"Of the pixels of {images} are", *shares]
+    return [f"Of the pixels of {images} are, with their colours", *shares]
 
 
 def _class_text(names: Sequence[str], index: int) -> str:

@@ -138,6 +138,13 @@ def test_folders_without_masks_are_refused(tmp_path, folders, message):
     mask_names.find_places(os.fsencode(root))
 
 
+def test_a_folder_of_a_pair_points_to_the_one_above(tmp_path):
+  root = write(tmp_path, filled("images", "masks"))
+  for name in ("images", "masks"):
+    with pytest.raises(ValueError, match=f"{root}' has both: give that"):
+      mask_names.find_places(os.fsencode(f"{root}/{name}"))
+
+
 def test_earlier_runs_read_what_they_did(tmp_path):
   folders = ["images/train2017", "images/val2017", "masks/train2017"]
   root = write(tmp_path, filled(*folders, "masks/val2017"))

@@ -126,8 +126,21 @@ def find_places(
   raise ValueError(
     f"{text(root)!r} has 0 folders named {_join_names(lacking)}, and "
     f"{kind.task} needs one: images, and {kind.plural} of the same file names, "
-    "which may lie in the folders of the splits."
+    f"which may lie in the folders of the splits.{_hint_above(root, kind)}"
   )
+
+
+def _hint_above(root: bytes, kind: PairedFiles) -> str:
+  """A sentence on the folder above, if `root` is one of a pair in it."""
+  above, name = os.path.split(os.path.abspath(root))
+  usual = (IMAGES, kind.names)
+  known = any(name.lower() in names for names in usual)
+  if not known or not os.path.isdir(root):
+    return ""
+  beside = {other.lower() for other in subfolders(above)}
+  if all(beside & {*names} for names in usual):
+    return f" {text(above)!r} has both: give that folder."
+  return ""
 
 
 def _plain_folders(
