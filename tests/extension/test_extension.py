@@ -113,7 +113,7 @@ def run(request, photos, tmp_path_factory):
 @pytest.mark.parametrize("run", TASKS, indirect=True, scope="module")
 @pytest.mark.slow
 def test_a_task_is_trained_resumed_evaluated_and_verified(
-  run, photos, tmp_path, monkeypatch, capsys
+  run, photos, tmp_path, capsys
 ):
   name, folder, state, evaluated = run
   steps = runs.losses(folder)
@@ -125,7 +125,7 @@ def test_a_task_is_trained_resumed_evaluated_and_verified(
       assert value == pytest.approx(evaluated[key], rel=1e-5), key
   assert verify(str(folder), trust=True)
   again = config(name, photos)
-  runs.stop(again, tmp_path, monkeypatch, step=9)
+  runs.stop(again, tmp_path, step=9)
   resumed, _ = loop.train(read(again), str(tmp_path))
   assert runs.identical(jax.device_get(resumed), state)
   # What leaves the run is a plain encoder, which needs no file of the user's.

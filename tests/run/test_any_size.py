@@ -212,10 +212,10 @@ def test_an_autoencoder_of_images_of_any_size(config, photos, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_to_the_bit(config, tmp_path, monkeypatch):
+def test_a_resumed_run_goes_on_to_the_bit(config, tmp_path):
   with contextlib.redirect_stdout(io.StringIO()):
     whole, _ = loop.train(read(config), str(tmp_path / "whole"))
-    runs.stop(config, tmp_path / "part", monkeypatch, step=2)
+    runs.stop(config, tmp_path / "part", step=2)
     resumed, _ = loop.train(read(config), str(tmp_path / "part"))
   for one, other in zip(
     jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True

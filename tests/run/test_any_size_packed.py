@@ -168,13 +168,13 @@ def test_eight_devices_and_parts_are_one(config, monkeypatch, task, changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["classification", "pairs", "autoencoder"])
-def test_a_packed_run_resumes_to_the_bit(config, tmp_path, monkeypatch, task):
+def test_a_packed_run_resumes_to_the_bit(config, tmp_path, task):
   of_task(config, task)
   config.data.update(CROWDED)
   config.eval_every_steps = 4
   with contextlib.redirect_stdout(io.StringIO()) as out:
     whole, evaluated = loop.train(read(config), str(tmp_path / "whole"))
-    runs.stop(config, tmp_path / "part", monkeypatch, step=2)
+    runs.stop(config, tmp_path / "part", step=2)
     resumed, _ = loop.train(read(config), str(tmp_path / "part"))
   assert "packed into rows of 15 patches that 2 images share" in out.getvalue()
   assert evaluated["eval/examples"] == 24  # One in a row, each once.

@@ -73,9 +73,9 @@ def labelled(folder, task):
   return config
 
 
-def assert_resumes(config, tmp_path, monkeypatch, step, state, evaluated):
+def assert_resumes(config, tmp_path, step, state, evaluated):
   """Stopped in the middle and resumed, it is the same run."""
-  runs.stop(config, tmp_path / "stopped", monkeypatch, step)
+  runs.stop(config, tmp_path / "stopped", step)
   resumed, again = train(read(config), str(tmp_path / "stopped"))
   assert runs.identical(jax.device_get(state), jax.device_get(resumed))
   assert again == evaluated
@@ -100,7 +100,7 @@ def reported(workdir, name, picture):
   ],
 )
 def test_a_run_is_evaluated_predicts_and_resumes(
-  folder, tmp_path, task, names, score, name, drawn, capsys, monkeypatch
+  folder, tmp_path, task, names, score, name, drawn, capsys
 ):
   config, workdir = labelled(folder, task), str(tmp_path / "whole")
   state, evaluated = train(read(config), workdir)
@@ -151,13 +151,11 @@ def test_a_run_is_evaluated_predicts_and_resumes(
   pictures = tmp_path / "drawn"
   assert visualize_files(workdir, paths[:1], out=str(pictures)) == 0
   assert any(path.name.endswith("_sheet.png") for path in pictures.iterdir())
-  assert_resumes(config, tmp_path, monkeypatch, 30, state, evaluated)
+  assert_resumes(config, tmp_path, 30, state, evaluated)
 
 
 @pytest.mark.slow
-def test_a_run_on_masks_marks_resumes_and_trains_a_head(
-  tmp_path, capsys, monkeypatch
-):
+def test_a_run_on_masks_marks_resumes_and_trains_a_head(tmp_path, capsys):
   """Whole; then from its weights the head alone, and LoRA with it."""
   root = write_all(tmp_path / "scenes", train=24, val=8, test=4)
   (root / "classes.txt").write_text("ground\nred\nblue\n")
@@ -192,7 +190,7 @@ def test_a_run_on_masks_marks_resumes_and_trains_a_head(
   told, alts = reported(workdir, "mean IoU", "Mean IoU")
   assert "blue" in told.texts("td") + told.texts("th")
   assert sum(alt.startswith("An image, its mask") for alt in alts) == 8
-  assert_resumes(config, tmp_path, monkeypatch, 30, state, evaluated)
+  assert_resumes(config, tmp_path, 30, state, evaluated)
   capsys.readouterr()
 
   # Masks at the images' own size, whole and by windows.
@@ -242,9 +240,7 @@ def test_a_run_on_masks_marks_resumes_and_trains_a_head(
 
 
 @pytest.mark.slow
-def test_a_run_on_numbers_of_pixels_answers_and_resumes(
-  tmp_path, capsys, monkeypatch
-):
+def test_a_run_on_numbers_of_pixels_answers_and_resumes(tmp_path, capsys):
   write_depth(tmp_path)
   config = dense_regression.get_config("whole")
   config.update(batch_size=8, image_size=(12, 20), total_epochs=0.0)
@@ -272,7 +268,7 @@ def test_a_run_on_numbers_of_pixels_answers_and_resumes(
   told, alts = reported(workdir, "R2", "Mean absolute error")
   assert any(cell.endswith(" m") for cell in told.texts("td"))
   assert sum(alt.startswith("An image, its target") for alt in alts) == 12
-  assert_resumes(config, tmp_path, monkeypatch, 30, state, evaluated)
+  assert_resumes(config, tmp_path, 30, state, evaluated)
   images = sorted((tmp_path / "depths" / "images" / "val").iterdir())
   marked = tmp_path / "marked"
   assert mark_files(workdir, [*map(str, images)], str(marked)) == 0
@@ -309,9 +305,7 @@ def tiny_pairs(root):
 
 
 @pytest.mark.slow
-def test_a_run_on_pairs_measures_what_numpy_does_and_resumes(
-  tmp_path, monkeypatch
-):
+def test_a_run_on_pairs_measures_what_numpy_does_and_resumes(tmp_path):
   made = captioned.pairs()
   captioned.write_csv(tmp_path / "csv", made)
   for pair in made:
@@ -361,7 +355,7 @@ def test_a_run_on_pairs_measures_what_numpy_does_and_resumes(
     recalls = [f"{(of <= k).mean():.1%}" for k in (1, 5, 10)]
     row = [*recalls, f"{np.median(of):g}"]
     assert row in [cells[k : k + 4] for k in range(len(cells))]
-  assert_resumes(config, tmp_path, monkeypatch, 4, state, evaluated)
+  assert_resumes(config, tmp_path, 4, state, evaluated)
 
   # The image tower alone is probed, and a classifier begins with it.
   where = {"data.name": None, "data.root": str(tmp_path / "labelled")}
@@ -431,7 +425,6 @@ DECODER = {"decoder_size": 32, "decoder_layers": 2, "decoder_heads": 2}
 def test_a_run_without_labels_resumes_is_probed_and_fine_tuned(
   data_dir,
   tmp_path,
-  monkeypatch,
   capsys,
   section,
   settings,
@@ -463,7 +456,7 @@ def test_a_run_without_labels_resumes_is_probed_and_fine_tuned(
   assert f"eval/{score}" in tags
   assert (f"eval/{section}_1" in tags) == drawn
   assert f"eval/{score}_not_averaged" in evaluated
-  assert_resumes(config, tmp_path, monkeypatch, 8, whole, evaluated)
+  assert_resumes(config, tmp_path, 8, whole, evaluated)
   assert evaluate_checkpoint(workdir).items() <= evaluated.items()
   with pytest.raises(ValueError, match="no answer for an image by itself"):
     evaluate_checkpoint(workdir, per_class=True)

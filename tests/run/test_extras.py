@@ -42,9 +42,9 @@ def taught(data_dir, teacher, **changes):
   return config
 
 
-def stopped(config, workdir, monkeypatch):
+def stopped(config, workdir):
   """Ends a run after three of its steps, goes on with it, and replays it."""
-  runs.stop(config, workdir, monkeypatch, 3)
+  runs.stop(config, workdir, 3)
   state = loop.train(read(config), workdir)[0]
   assert verify(workdir, "1:2") and verify(workdir, "4:6")
   return state
@@ -70,9 +70,9 @@ def lora_run(data_dir, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_run_with_lora_resumes_exactly(lora_run, tmp_path, monkeypatch):
+def test_a_run_with_lora_resumes_exactly(lora_run, tmp_path):
   config, _, whole, _ = lora_run
-  state = stopped(config, str(tmp_path / "run"), monkeypatch)
+  state = stopped(config, str(tmp_path / "run"))
   assert runs.identical(jax.device_get(whole), jax.device_get(state))
 
 
@@ -234,13 +234,13 @@ def teacher_run(data_dir, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_taught_run_resumes_exactly_and_saves_no_teacher(
-  teacher_run, data_dir, tmp_path, monkeypatch
+  teacher_run, data_dir, tmp_path
 ):
   """It is not needed to use the student, but to go on with it, unchanged."""
   teacher = shutil.copytree(teacher_run, tmp_path / "teacher")
   config = taught(data_dir, str(teacher))
   whole, _ = loop.train(read(config), str(tmp_path / "whole"))
-  state = stopped(config, str(tmp_path / "stopped"), monkeypatch)
+  state = stopped(config, str(tmp_path / "stopped"))
   assert runs.identical(jax.device_get(whole), jax.device_get(state))
   alone = taught(data_dir, None)
   loop.train(read(alone), str(tmp_path / "alone"))

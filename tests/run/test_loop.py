@@ -33,12 +33,10 @@ def evaluations(workdir):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_ends_bit_identical(
-  whole_run, data_dir, tmp_path, monkeypatch
-):
+def test_a_resumed_run_ends_bit_identical(whole_run, data_dir, tmp_path):
   """Augmentation, dropout, Mixup, accumulation and averaging are all on."""
   config = runs.config(data_dir, eval_per_class=True)
-  runs.stop(config, tmp_path, monkeypatch, 8)
+  runs.stop(config, tmp_path, 8)
   resumed, again = loop.train(read(config), str(tmp_path))
 
   assert int(resumed.step) == 12
@@ -79,13 +77,13 @@ def test_an_evaluation_that_a_stop_prevented_is_made_up_for(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path, monkeypatch):
+def test_a_run_goes_on_with_scanned_blocks(data_dir, tmp_path):
   """The new checkpoints are scanned, but every reader sees them unrolled."""
   config = runs.config(data_dir)
   # With scanned blocks, dropout draws other random numbers.
   config.model.update(num_layers=2, dropout_rate=0.0)
   whole, _ = loop.train(read(config), str(tmp_path / "whole"))
-  runs.stop(config, tmp_path / "stopped", monkeypatch, 8)
+  runs.stop(config, tmp_path / "stopped", 8)
   config.model.update(scan=True, remat="dots")
   resumed, _ = loop.train(read(config), str(tmp_path / "stopped"))
   assert "blocks" in resumed.params

@@ -74,10 +74,10 @@ def test_a_run_stops_early_and_stays_stopped(
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_keeps_the_folds_of_its_first_head(
-  data_dir, tmp_path, monkeypatch, capsys
+  data_dir, tmp_path, capsys
 ):
   config = runs.config(data_dir)
-  runs.stop(config, tmp_path, monkeypatch, step=4)
+  runs.stop(config, tmp_path, step=4)
   folds = FoldScore.of_shares([0.5, 0.6, 0.5, 0.6, 0.5], 1_438).metrics()
   with (tmp_path / "metrics.jsonl").open("a") as file:
     file.write(json.dumps({"step": 4, **folds}) + "\n")

@@ -79,7 +79,7 @@ def config(photos, form="csv", **changes):
 
 @pytest.mark.slow
 def test_a_run_is_resumed_evaluated_verified_and_answers_in_words(
-  photos, tmp_path, monkeypatch, capsys
+  photos, tmp_path, capsys
 ):
   changed = config(photos)
   changed.pairs.zero_shot = str(photos / "labelled")
@@ -90,7 +90,7 @@ def test_a_run_is_resumed_evaluated_verified_and_answers_in_words(
   ways = [f"eval/{w}_recall{k}" for w in ("text", "image") for k in (1, 5, 10)]
   assert {*ways, "eval/text_rank", "eval/zero_shot"} < {*found}
   assert verify(str(tmp_path / "whole"), trust=True)
-  runs.stop(changed, tmp_path / "again", monkeypatch, step=4)
+  runs.stop(changed, tmp_path / "again", step=4)
   resumed, _ = loop.train(read(changed), str(tmp_path / "again"))
   assert runs.identical(jax.device_get(resumed), jax.device_get(state))
 
