@@ -146,6 +146,7 @@ def test_a_query_without_a_text_tower(
   loaded, photos, tmp_path, monkeypatch, query, said
 ):
   (tmp_path / "photos").mkdir()
+  (tmp_path / "marked").mkdir()  # It is like "a red car", and not meant.
   monkeypatch.chdir(tmp_path)
   with pytest.raises(ValueError, match=said):
     loaded.find_similar(query, photos)

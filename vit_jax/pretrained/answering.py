@@ -425,7 +425,8 @@ class Answering(Opened):
     try:
       query = self.embed_texts(text)
     except NoTextTowerError as error:
-      near = hints.hint_for_path(text)
+      is_path = os.sep in text or "." in text or " " not in text
+      near = hints.hint_for_path(text) if is_path else ""
       raise ValueError(
         f"{text}: there is no such file{f'; {near}' if near else '.'} A text "
         f"takes a model of images and text: {error}"
