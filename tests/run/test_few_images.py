@@ -239,9 +239,11 @@ def test_a_run_goes_on_as_it_began(folder, tmp_path):
 @pytest.mark.parametrize("name", ["dino", "lejepa", "mae"])
 def test_what_goes_on_with_weights_asks_for_them(folder, tmp_path, name):
   config = f"{name}:continue"
-  says = re.escape(f"{config} goes on with published weights, and needs --pre")
-  with pytest.raises(ValueError, match=f"^{says}"):
+  goes_on = f"{config} goes on with published weights, and needs "
+  in_python = re.escape(f'{goes_on}pretrained, such as pretrained="hf_')
+  with pytest.raises(ValueError, match=f"^{in_python}"):
     vit_jax.train(folder, config=config)
+  says = re.escape(f"{goes_on}--pre")
   words = [f"--config={config}", f"--config.data.root={folder}"]
   for typed in (words, [config, words[1]]):
     with pytest.raises(ValueError, match=f"^{says}"):

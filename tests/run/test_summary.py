@@ -81,7 +81,7 @@ def test_the_header_says_what_is_there(odd):
   assert "set --config.normalization.window='(0,4095)'" in line
   odd.normalization.window = (0.0, 4095.0)
   plan = make_plan(read(odd))
-  assert plan.splits.warnings == []
+  assert plan.splits.warnings_for(plan.preprocessing.window) == []
   assert plan.preprocessing.window == (0, 4095)
   # The checkpoint records it, for `evaluate` and `predict`.
   assert preprocessing(plan.description(1)).window == (0, 4095)

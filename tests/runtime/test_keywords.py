@@ -53,6 +53,27 @@ def test_flags_with_a_keyword_of_their_name_are_that_keyword():
   assert said == "class_name='x': pass allow_changes=True or --out."
 
 
+def test_a_name_or_a_path_after_a_flag_is_its_value():
+  said = _raised(
+    "needs --root, such as --root my_photos; --root is DIR.", "settings"
+  )
+  assert said == 'needs root, such as root="my_photos"; root is DIR.'
+
+
+def test_the_flag_of_another_command_stays():
+  @hints.accepts("load(name)")
+  def load(name, **options):
+    del name, options
+    raise ValueError(
+      "evaluate --calibrate writes it; --pooling=gap takes others"
+    )
+
+  with pytest.raises(
+    ValueError, match=r"^evaluate --calibrate .*; pooling=gap"
+  ):
+    load("a")
+
+
 def test_a_command_that_is_quoted_keeps_its_flags():
   message = "as in: vit_jax train x.csv --config.data.task=regression"
   assert _raised(message, "settings") == message

@@ -51,21 +51,21 @@ def check(settings: Settings, task: Task, model: Model) -> None:
 
 def check_teacher(settings: Settings, teacher: Model, student: Model) -> None:
   """Raises ValueError if a teacher cannot see the patches of its student."""
-  start = (
-    f"data.tokens={settings.data.tokens} keeps the proportions of images, and "
-    f"distill.teacher={settings.distill.teacher!r}"
-  )
+  tokens, name = settings.data.tokens, settings.distill.teacher
   reason = why_one_size(teacher) if teacher.any_size else type(teacher).__name__
   if reason:
     raise ValueError(
-      f"{start} takes images of one size ({reason}): take another teacher, or "
-      "leave data.tokens out."
+      f"data.tokens={tokens} keeps the proportions of images, and "
+      f"distill.teacher={name!r} takes images of one size ({reason}): take "
+      "another teacher, or leave data.tokens out."
     )
   if teacher.stride != student.stride:
     raise ValueError(
-      f"{start} has patches of {teacher.stride} x {teacher.stride} pixels, and "
-      f"the student of {student.stride} x {student.stride}: take models with "
-      "patches of one size, or leave data.tokens out."
+      f"data.tokens={tokens} keeps the proportions of images, and "
+      f"distill.teacher={name!r} has patches of {teacher.stride} x "
+      f"{teacher.stride} pixels, and the student of {student.stride} x "
+      f"{student.stride}: take models with patches of one size, or leave "
+      "data.tokens out."
     )
 
 

@@ -13,7 +13,10 @@ _VALUE = r"'[^']*'|\([^)]*\)|\"[^\"]*\"|[^\s;,)]*[^\s;,.:)]"
 _ONE = rf"--config\.[\w.]*\w(?:=(?:{_VALUE}))?"
 _KEYS = re.compile(rf"{_ONE}(?: {_ONE})*")
 _KEY = re.compile(rf"--config\.(?P<key>[\w.]*\w)(?:=(?P<value>{_VALUE}))?")
-_FLAG = re.compile(r"--(?P<flag>[a-z]\w*)(?P<rest>=?)")
+# After a space, only what looks like a name or a path is the flag's value.
+_FLAG = re.compile(
+  r"--(?P<flag>[a-z]\w*)(?:(?P<rest>=)| (?P<value>[\w~-]*[\d_./][\w./~-]*\w))?"
+)
 
 
 def as_settings(values: Mapping[str, str]) -> str:
@@ -79,15 +82,19 @@ def _values(text: str) -> dict[str, str]:
 
 def _keyword(found: re.Match[str], signature: inspect.Signature) -> str:
   """The keyword of a flag; the flag itself if the call has none of its name."""
-  name = found["flag"]
+  name, value = found["flag"], found["value"]
   parameter = signature.parameters.get(name)
   takes_any = any(
     one.kind is one.VAR_KEYWORD for one in signature.parameters.values()
   )
-  if parameter is None and not takes_any:
+  # Without a value, it may be the flag of another command.
+  if parameter is None and not (takes_any and (found["rest"] or value)):
     return found[0]
-  is_switch = parameter is not None and parameter.default is False
-  return f"{name}=True" if is_switch else f"{name}{found['rest']}"
+  if parameter is not None and parameter.default is False:
+    return f"{name}=True" + (f" {value}" if value else "")
+  return (
+    f"{name}={json.dumps(value)}" if value else f"{name}{found['rest'] or ''}"
+  )
 
 
 def _written(values: Mapping[str, str], each: str) -> str:
