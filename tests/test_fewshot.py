@@ -165,6 +165,15 @@ def test_bad_input_is_one_line(arguments, message):
   assert message in refused("vit_jax.fewshot", *arguments)
 
 
+def test_images_without_classes_go_with_the_checkpoint_that_was_given(tmp_path):
+  (tmp_path / "0.png").touch()
+  settings = replaced(ProbeSettings(), {"data.root": str(tmp_path)})
+  with pytest.raises(
+    ValueError, match="vit_jax similar runs/mine .*--pretrained runs/mine"
+  ):
+    probe_checkpoint("runs/mine", settings)
+
+
 @pytest.mark.parametrize(
   "count, trust",
   [

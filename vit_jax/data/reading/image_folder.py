@@ -26,6 +26,18 @@ from vit_jax.runtime.printable import printable_path as text
 _LOOKED_AT = 200  # Files whose names may be those of masks.
 
 
+class UnlabelledError(ValueError):
+  """A folder holds images and no class folders."""
+
+  def __init__(self, reason: str, root: str, weights: str = hints.WEIGHTS):
+    super().__init__(f"{reason} {hints.without_labels(root, weights)}.")
+    self._reason, self._root = reason, root
+
+  def with_weights(self, weights: str) -> "UnlabelledError":
+    """The same, with commands for these weights."""
+    return UnlabelledError(self._reason, self._root, weights)
+
+
 class ImageFolder(ImageFiles):
   """One split of a folder of images.
 
@@ -358,13 +370,13 @@ def _classes(layout: Layout) -> list[bytes]:
   classes = [same[0] for same in _spellings(layout, folder).values()]
   if len(classes) < 2:
     only = f"only one folder, {text(classes[0])!r}" if classes else "no folders"
-    advice = ""
-    if folders.holds_images(folder):
-      advice = f" {hints.without_labels(text(layout.root))}."
-    raise ValueError(
+    reason = (
       f"{text(folder)!r} has {only}; put the images of each class into a "
-      f"folder of its own, for two classes or more.{advice}"
+      "folder of its own, for two classes or more."
     )
+    if folders.holds_images(folder):
+      raise UnlabelledError(reason, text(layout.root))
+    raise ValueError(reason)
   return classes
 
 

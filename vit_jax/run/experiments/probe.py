@@ -8,6 +8,7 @@ from typing import Any
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading import mask_folder
+from vit_jax.data.reading.image_folder import UnlabelledError
 from vit_jax.data.reading.sources import (
   check_classes,
   check_same_classes,
@@ -67,7 +68,7 @@ def probe_checkpoint(
       checkpoint, settings, (shots,), seeds=seeds, **options
     )
     return outcome
-  splits = _open_splits(settings)
+  splits = _open_splits(settings, checkpoint)
   check_classes(splits[0], "a probe")
   names = [split.class_names for split in splits]
   check_same_classes(
@@ -106,7 +107,7 @@ def probe_shots(
   The arguments and the errors are those of `probe_checkpoint`. The checkpoint
   may be open already and hold its parameters.
   """
-  splits = _open_splits(settings)
+  splits = _open_splits(settings, checkpoint)
   opened = _Opened(checkpoint, settings, overrides)
   train, test = splits
   few_shot = FewShot(
@@ -176,8 +177,16 @@ def probe_segmentation(
     return segment(train, test, num_classes)
 
 
-def _open_splits(settings: ProbeSettings) -> tuple[Source, Source]:
-  return open_source("train", settings.data), open_source("eval", settings.data)
+def _open_splits(
+  settings: ProbeSettings, checkpoint: str | Loaded
+) -> tuple[Source, Source]:
+  data = settings.data
+  try:
+    return open_source("train", data), open_source("eval", data)
+  except UnlabelledError as error:
+    if isinstance(checkpoint, Loaded):
+      raise
+    raise error.with_weights(checkpoint) from None
 
 
 class _Opened:
