@@ -61,7 +61,10 @@ def test_a_fork_is_as_the_command_of_a_shell(tmp_path, monkeypatch):
     (["--config.optimizer.peak_learning_rate=1"], "did you mean --config.opti"),
     (["--config=configs/pretrain.py:B/8,imagenet2012"], "Table 3 has no B/8"),
     (["surplus"], "'surplus' is neither a folder here nor a configuration; "),
-    (["digits"], "digits stands for --config, which is given as well."),
+    (
+      ["digits"],
+      "given as well: leave one out, or name the data by --config.data.name.",
+    ),
     (
       ["--epoch=3"],
       "--epoch is not a flag of this command; did you mean --epo",
@@ -71,7 +74,10 @@ def test_a_fork_is_as_the_command_of_a_shell(tmp_path, monkeypatch):
       "not a flag of this command; did you mean --lr?",
       marks=pytest.mark.slow,
     ),
-    (["--pretrained=b16"], "='Ti/4' and pretrained='b16' both choose the mod"),
+    (
+      ["--pretrained=b16"],
+      "or, if the configuration set it, take --config=finetune (config=",
+    ),
     pytest.param(
       ["--checkpoint=b16"],
       "not a flag of this command; did you mean --pret",
@@ -182,11 +188,11 @@ def write_rates(out):
     (lambda out: write_answers(out=out), "a.xlsx", "CSV .* or JSON Lines"),
     (lambda out: write_answers(features=out), "a.csv", r"NumPy .* \(.npz\)"),
     (write_scores, "a.json", "CSV"),
-    (write_export, "a.mlir", "stablehlo .* or onnx"),
+    (write_export, "a.mlir", "stablehlo .*, .jaxexport. or onnx"),
     (
       lambda out: write_export(out, "stablehlo"),
       "a.onnx",
-      "stablehlo .*lo.: ",
+      "stablehlo .*lo, .jaxexport.: ",
     ),
     (lambda out: write_export(out, "onnx"), "a.stablehlo", "onnx"),
     (write_sheet, "a.pdf", "png .* or jpeg .* or webp"),

@@ -61,7 +61,9 @@ def test_the_file_runs_where_vit_jax_is_not(tmp_path):
     "-m", "vit_jax.export", workdir, out, *flags, env={**os.environ}
   )
   said, code = text.split("\n\n")
-  assert said.startswith(f"Wrote {out}: 0.1 MB, for tpu, cpu.\n")
+  assert said.startswith(
+    f"Wrote {out}: 0.1 MB, for JAX on tpu, cpu (StableHLO).\n"
+  )
   assert "# uint8 (b, 16, 24, 3) -> float32 (b, 5)\n" in code
   made = "images = numpy.asarray(image).reshape(1, 16, 24, 3)"
   assert made in code

@@ -35,9 +35,8 @@ if TYPE_CHECKING:
   from vit_jax.pretrained.text import LoadedText
 
 TOWERS = ("image", "text")
-TARGETS = {"stablehlo": (".stablehlo",), "onnx": (".onnx",)}
+TARGETS = {"stablehlo": (".stablehlo", ".jaxexport"), "onnx": (".onnx",)}
 _WEIGHTS = (".pt", ".pth", ".safetensors", ".npz")
-_PLAIN = ".jaxexport"  # Our pages use it, though no format is named after it.
 _RUN = """\
 import jax
 {make}
@@ -69,7 +68,7 @@ class _Program:
   """The content of an exported file, and how to run it.
 
   Attributes:
-    runtimes: Platforms that it runs on, such as "cpu, tpu".
+    runtimes: What runs it, such as "JAX on cpu, tpu (StableHLO)".
     needs: Packages that have to be installed to run it.
     run: Code that runs it, with fields for `path`, `takes`, `gives`, the code
       that makes its inputs, `make`, the names `call`, `inputs` and `outputs`,
@@ -170,7 +169,7 @@ def _output_file(path: str, to: str | None) -> tuple[pathlib.Path, str]:
     )
   out, target = output_file(path, TARGETS, to)
   endings = [ending for each in TARGETS.values() for ending in each]
-  if to is None and out.suffix.lower() not in ("", _PLAIN, *endings):
+  if to is None and out.suffix.lower() not in ("", *endings):
     say(
       f"{out}: {out.suffix} names no format, so it becomes {target}; endings "
       f"of formats are {' and '.join(endings)}, or --to names one."
@@ -302,7 +301,7 @@ def _stablehlo(
   (outputs,) = exported.out_avals
   return _Program(
     content=exported.serialize(),
-    runtimes=", ".join(exported.platforms),
+    runtimes=f"JAX on {', '.join(exported.platforms)} (StableHLO)",
     needs="JAX{} and flatbuffers are",
     run=_RUN + end,
     takes=f"{inputs.dtype} {inputs.shape!s}",

@@ -35,6 +35,32 @@ def fill(root, wrong=("red/3.png", "test/blue/13.png")):
 
 
 @pytest.mark.slow
+def test_the_picture_has_short_names_of_classes_in_full(tmp_path, monkeypatch):
+  root = pathlib.Path(fill(tmp_path / "photos"))
+  for split in ("train", "test"):
+    (root / split / "red").rename(root / split / "lobster")
+    (root / split / "blue").rename(root / split / "spinach")
+  seen, cut = [], []
+
+  def shortened(text, fits):
+    seen.append(text)
+    if not fits(text):
+      cut.append(text)
+    return text
+
+  monkeypatch.setattr("vit_jax.inspection.fonts.shortened", shortened)
+  inspect_folder(
+    str(root),
+    SETTINGS,
+    model=MODEL,
+    out=str(tmp_path / "batch.png"),
+    issues=str(tmp_path / "i.csv"),
+  )
+  assert {"lobster: spinach?", "spinach: lobster?"} <= {*seen}
+  assert not [text for text in cut if "lobster" in text]
+
+
+@pytest.mark.slow
 def test_wrong_labels_of_all_splits_are_listed(tmp_path, capsys):
   root = fill(tmp_path / "photos")
   bad = tmp_path / "photos" / "train" / "red" / "bad.png"

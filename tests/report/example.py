@@ -101,7 +101,7 @@ def measured():
     positions=rng.random((2, 2, 2, 2)),
     dataset=Dataset(
       train=Sizes(80, [(8, 9), (640, 480), (10, 10)], [1000, 3000, 5000]),
-      evaluation=Sizes(15, [], []),
+      evaluation=Sizes(15, [], [74]),
       counts=np.array([50, 20, 10]),
       augmented=[(photo, 0), (photo, 2)],
     ),

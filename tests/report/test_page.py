@@ -65,7 +65,7 @@ def test_numbers_of_the_page_are_those_of_the_confusion(measured):
   # The middle one of three by area, and of their sizes in bytes.
   sizes = ["80", "3", "8 x 9", "10 x 10", "640 x 480", "3 kB"]
   assert after("training", 6) == sizes
-  assert after("evaluation", 6) == ["15", "0", "–", "–", "–", "–"]
+  assert after("evaluation", 6) == ["15", "0", "–", "–", "–", "74 bytes"]
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ The files are HEIC, CMYK, of 16 bits, and pipes.
 
 import dataclasses
 import os
+import types
+from typing import Any
 
 import cv2
 import jax
@@ -182,7 +184,7 @@ def test_the_header_says_what_of_the_weights_is_trained(config):
     ({"optimizer.freeze_layers": 0}, f"all layers{PROBED}"),
     (
       {"optimizer.freeze_layers": 1, "transfer.probe_head": False},
-      "all but the first layer",
+      "all but the first layer; the head is new",
     ),
   ):
     changed = replaced(plan.settings, changes)
@@ -198,9 +200,20 @@ def test_the_header_says_what_of_the_weights_is_trained(config):
     assert ("trains" in rows["model"]) == ("all layers" not in words)
   tuned.transfer.probe_head = False
   tuned.optimizer.freeze_layers = 0
+  plan = make_plan(read(tuned))
+  names = plan.source.class_names
+  assert plan.start
+  same: Any = types.SimpleNamespace(
+    class_names=names, preprocessing=plan.start.preprocessing
+  )
+  rows = dict(header(dataclasses.replace(plan, start=same), "runs/x"))
+  assert rows["training"] == (
+    "all layers; the head is new (--config.transfer.keep_head keeps that of "
+    "these classes)"
+  )
   tuned.lora.rank = 2
   rows = dict(header(make_plan(read(tuned)), "runs/x"))
-  assert rows["training"] == "LoRA's matrices and the head"
+  assert rows["training"] == "LoRA's matrices and the head; the head is new"
   assert "trains " in rows["model"]
 
 

@@ -149,7 +149,7 @@ def inspect_labels(
   written = str(files.issues)
   if len(order):
     spec = loaded.preprocessing.spec
-    captions = list(map("{}, perhaps {}".format, given_names, likely_names))
+    captions = list(map("{}: {}?".format, given_names, likely_names))
     sheet = issue_sheet(source, order, captions, spec)
     with replacing(files.picture) as file:
       sheet.savefig(file)

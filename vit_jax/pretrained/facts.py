@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.data.reading.tokenizer import Tokenizer
+from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.text import LoadedText
 
@@ -23,7 +24,7 @@ def _image_facts(loaded: Loaded) -> dict[str, Any]:
     "class_names": [*loaded.class_names],
     "preprocessing": str(images),
     "image_size": [*images.image_size],
-    "resize": dataclasses.asdict(images.crop),
+    "resize": _resize_facts(images.crop),
     "cut_from": images.cut_from,
     "window": images.window,
     "value_range": [0, 255],
@@ -32,6 +33,17 @@ def _image_facts(loaded: Loaded) -> dict[str, Any]:
     "normalization": "(images / 255 - mean) / std, inside this file",
     "loss": loaded.loss if loaded.model.num_classes else None,
   }
+
+
+def _resize_facts(crop: EvalTransformSettings) -> dict[str, Any]:
+  """The settings of the crop, without those that have no effect."""
+  facts = dataclasses.asdict(crop)
+  if crop.crop == "resize":
+    for name in ("resize_ratio", "corner"):
+      del facts[name]
+  if crop.longest_ratio is None:
+    del facts["longest_ratio"]
+  return facts
 
 
 def _text_facts(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -214,7 +214,7 @@ def sizes(measured: Measured) -> Table | None:
   def row(name: str, split: Sizes) -> list[str]:
     by_area = sorted(split.sides, key=math.prod)
     texts = [f"{w:,} x {h:,}" for w, h in by_area] or [_ABSENT]
-    weight = float(np.median(split.weights)) / 1000 if split.weights else None
+    weight = float(np.median(split.weights)) if split.weights else None
     return [
       name,
       f"{split.examples:,}",
@@ -222,7 +222,7 @@ def sizes(measured: Measured) -> Table | None:
       texts[0],
       texts[len(texts) // 2],
       texts[-1],
-      _text(weight, "{:,.0f} kB"),
+      _text(weight, _weight),
     ]
 
   columns = ["split", "images", "looked at"]
@@ -230,6 +230,11 @@ def sizes(measured: Measured) -> Table | None:
   data = measured.dataset
   rows = [row("training", data.train), row("evaluation", data.evaluation)]
   return Table("Photographs, in pixels", columns, rows, range(1, 7))
+
+
+def _weight(size: float) -> str:
+  """A number of bytes in words."""
+  return f"{size:,.0f} bytes" if size < 1000 else f"{size / 1000:,.0f} kB"
 
 
 def _text(value: Any, form: str | Callable[[float], str]) -> str:

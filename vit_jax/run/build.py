@@ -50,10 +50,13 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
   """
   assert settings.pretrained
   if settings.model.variant:
+    name = settings.data.name
+    data = f", and set data.name={name!r}" if name else ""
     raise ValueError(
       f"model.variant={settings.model.variant!r} and pretrained="
-      f"{settings.pretrained!r} both choose the model: leave one out, or "
-      "start from configs/finetune.py, which has no variant."
+      f"{settings.pretrained!r} both choose the model: leave out the one that "
+      "you gave, or, if the configuration set it, take --config=finetune "
+      f'(config="finetune" in Python), which sets none{data}.'
     )
   from vit_jax.pretrained.load import open_checkpoint
 

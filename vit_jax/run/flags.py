@@ -172,7 +172,10 @@ def flags_of_data(
   """
   flag, text = _kind(data)
   if flag in flag_names:
-    raise ValueError(f"{data} stands for --{flag}, which is given as well.")
+    told = f"{data} stands for --{flag}, which is given as well"
+    if flag == "config":
+      told += ": leave one out, or name the data by --config.data.name"
+    raise ValueError(f"{told}.")
   flag_words = [f"--{flag}={data}"]
   values = dict(map(key_and_value, (*given_words, *flag_words)))
   weights = values.get("pretrained")

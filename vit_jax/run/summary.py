@@ -178,6 +178,12 @@ def _trained_part(plan: Plan) -> str:
     parts += "; the head starts from a linear probe of the images"
   elif settings.transfer.keep_head:
     parts += "; the head is kept"
+  elif plan.task.answers is not None:
+    parts += "; the head is new"
+    old, names = plan.start, plan.source.class_names
+    may_keep = "transfer.keep_head" not in plan.task.refuses
+    if old and names and old.class_names == names and may_keep:
+      parts += " (--config.transfer.keep_head keeps that of these classes)"
   return parts
 
 

@@ -83,7 +83,9 @@ def test_a_file_says_how_it_is_used_and_answers_as_the_run(
   facts = session.get_modelmeta().custom_metadata_map
   assert json.loads(facts["class_names"]) == [*NAMES]
   assert json.loads(facts["image_size"]) == [*SIZE]
-  assert json.loads(facts["resize"])["interpolation"] == "bilinear"
+  resize = json.loads(facts["resize"])
+  assert resize["crop"] == "resize" and resize["interpolation"] == "bilinear"
+  assert not {"resize_ratio", "corner", "longest_ratio"} & {*resize}
   assert json.loads(facts["mean"]) == pytest.approx(MEAN)
   assert json.loads(facts["std"]) == pytest.approx(STD)
   assert json.loads(facts["value_range"]) == [0, 255]

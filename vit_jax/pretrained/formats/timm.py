@@ -73,7 +73,8 @@ _AIM, _AIM_HEAD_SIZE = "patch_embed.norm.weight", 128  # AIMv2's alone.
 _RELATIVE = {"mlp": "mlp", "bias": "table"}
 # Poolings that timm's models do not have -> a reason for the message.
 _UNPOOLED = {
-  "token_gap": "timm cannot pool both the class token and the patches' average",
+  "token_gap": "timm cannot pool both the class token and the patches' "
+  "average: train with model.pooling=token for it",
   "query": "timm has no attention pooling with a query of its own",
   "prefix": "timm cannot average the tokens before the patches",
 }
