@@ -390,6 +390,7 @@ def _python(code):
   [
     ("predict", "did you mean vit_jax.predict_images?"),
     ("load", "did you mean vit_jax.load_pretrained(name)?"),
+    ("labelled_features", "did you mean loaded.labelled_features(folder), wh"),
     ("create_model", "did you mean vit_jax.load_pretrained(name), or vit_ja"),
     ("export", "did you mean vit_jax.export_model?"),
     ("vit_b_16", "did you mean vit_jax.load_pretrained(name) with a nam"),

@@ -311,6 +311,12 @@ def named(model, *names):
   return model.clone(origin=dataclasses.replace(ORIGIN, class_names=names))
 
 
+def test_a_confusion_matrix_of_several_labels_is_refused_first(loaded):
+  several = labels_of_run(loaded, "multilabel")
+  with pytest.raises(ValueError, match="does not answer with one class"):
+    several.confusion_matrix("no such folder")
+
+
 def test_a_task_that_no_labels_have_is_refused(loaded, classes):
   with pytest.raises(ValueError, match="task='pairs' is unknown here: give 'c"):
     loaded.labelled_features(classes[0], task="pairs")

@@ -246,6 +246,8 @@ def test_what_the_images_decide_has_the_type_of_its_key(photos, started):
   "name, meant",
   [
     ("unfreeze", "freeze_backbone=False"),
+    ("target", 'settings={"data.label_columns": "price"}'),
+    ("label_column", 'settings={"data.label_columns": "price"}'),
     ("validation_data", 'folders "train" and "val" in the data, or'),
     ("augment", 'settings={"train_transform.randaugment_layers": 2}'),
   ],
@@ -273,6 +275,16 @@ def test_several_labels_are_a_switch(photos, started):
   assert started[0] == started[1]
   with pytest.raises(ValueError, match="multi_label is not .* multi_label=T"):
     vit_jax.train(photos, multi_label=False)
+
+
+def test_a_run_from_loaded_weights_says_nothing_of_other_features(
+  photos, started, capsys
+):
+  """What the run reads of the tokens is its own choice, which a line names."""
+  loaded = vit_jax.load_pretrained(str(CHECKPOINTS / "encoders" / "hf_dinov3"))
+  assert "its features are" in capsys.readouterr().err
+  loaded.fit(photos)
+  assert started and "its features are" not in capsys.readouterr().err
 
 
 def test_weights_may_be_loaded_already(photos, started):

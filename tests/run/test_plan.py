@@ -275,11 +275,15 @@ def test_a_run_of_another_task_does_not_go_on(config):
   config.loss.label_smoothing = 0.0
   config.autoencoder.rate = 0.75
   without_labels = plan(config).description(0)
-  message = "of the task classification, .* of autoencoder: choose another"
+  message = (
+    "task classification, .* of autoencoder: choose another workdir, as in --w"
+  )
   with pytest.raises(ValueError, match=message):
     make_plan(read(config), of_classes)
   config.autoencoder.rate = 0.0
-  message = "of the task autoencoder, .* of classification: choose another"
+  message = (
+    "task autoencoder, .* of classification: choose another workdir, as in --w"
+  )
   with pytest.raises(ValueError, match=message):
     make_plan(read(config), without_labels)
 

@@ -85,6 +85,15 @@ def _noise(folder, count):
   return str(write_noise(folder, *"abc", count=count, seed=count))
 
 
+def test_a_class_that_the_run_does_not_have_is_refused(elsewhere, tmp_path):
+  photos = str(_noise(tmp_path / "new", 1))
+  (tmp_path / "new" / "c").rename(tmp_path / "new" / "d")
+  with pytest.raises(
+    ValueError, match="only: c, d. Evaluate on the classes of"
+  ):
+    evaluate_checkpoint(elsewhere(), folder=photos, num_workers=0)
+
+
 @pytest.mark.slow
 def test_all_images_of_another_folder_are_evaluated(
   elsewhere, tmp_path, capsys

@@ -1,5 +1,7 @@
 """A model's first parameters."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,12 @@ def test_first_parameters_are_those_of_init_as_plain_arrays():
   leaves = jax.tree.leaves(found)
   assert all(isinstance(leaf, jax.Array) for leaf in leaves)
   jax.tree.map(np.testing.assert_array_equal, found, nn.unbox(expected))
+
+
+def test_a_call_without_a_key_is_answered_by_an_example():
+  call: Any = init_params
+  with pytest.raises(TypeError, match=r"; as in .*jax.random.key\(0\), 224\)"):
+    call(None, 64)
 
 
 def test_one_number_is_the_size_of_a_square():

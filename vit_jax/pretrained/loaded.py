@@ -5,7 +5,7 @@ import importlib
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,8 +171,10 @@ class Loaded(Answering):
     Raises ValueError as `evaluate` does, or if the model does not answer with
     one class.
     """
-    metrics = self.evaluate(folder, per_class=True)
     key = Split.EVAL.key("confusion")
+    metrics: Mapping[str, Any] = {}
+    if self.task.labels.are_classes:  # Others are refused before an evaluation.
+      metrics = self.evaluate(folder, per_class=True)
     if key not in metrics:
       raise ValueError(
         f"{self.origin.source} does not answer with one class of an image: "

@@ -273,7 +273,8 @@ def _source_of(loaded: Loaded) -> str:
   """
   source = loaded.origin.source
   step: dict[str, Any] = {} if loaded.step is None else {"step": loaded.step}
-  saved = open_checkpoint(source, **step)
+  # No line says which vector a run without its own pooling would read.
+  saved = open_checkpoint(source, reads_patches=True, **step)
 
   def what(one: Loaded) -> Any:
     return one.model.clone(num_classes=0, origin=None), one.inputs

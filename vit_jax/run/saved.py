@@ -135,6 +135,11 @@ def open_saved_run(
     source = open_whole(settings.data, fitted.labels)
   trained = names, "the checkpoint"
   why = OLDER if data.root and not data.labels_file else ""
+  if folder is not None:
+    why = (
+      " Evaluate on the classes of the run: give a folder without the others, "
+      "or a table (file,label), which need not have every class."
+    )
   check_same_classes(*trained, source.class_names, "the evaluation split", why)
   stream = open_stream(
     settings, fitted, _mesh(loaded), loaded.preprocessing, source

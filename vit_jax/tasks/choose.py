@@ -171,7 +171,8 @@ def check_same(task: Task, description: Mapping[str, Any]) -> None:
   if saved_kind.name != task.name:
     raise ValueError(
       f"the run in this workdir is of the task {saved_kind.name}, and these "
-      f"settings are of {task.name}: choose another workdir."
+      f"settings are of {task.name}: choose another workdir, as in "
+      "--workdir=runs/another (workdir= in Python)."
     )
 
 

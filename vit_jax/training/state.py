@@ -16,6 +16,7 @@ from jaxtyping import Array, Int
 
 from vit_jax.models.model import input_shapes
 from vit_jax.models.parts import Parts
+from vit_jax.runtime import hints
 from vit_jax.runtime.printable import quoted
 from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LoraSettings
@@ -137,6 +138,7 @@ def make_params_init(
   return init
 
 
+@hints.accepts("vit_jax.init_params(model, jax.random.key(0), 224)")
 def init_params(
   model: nn.Module,
   key: Any,

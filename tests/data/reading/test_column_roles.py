@@ -112,7 +112,7 @@ def test_names_decide_between_columns_that_both_fit(folder):
     (
       "photo,kind,place",
       "s{k:02}.png,v{k},same",
-      "that may be it: kind, place. Name .*label_columns='place'; its numbers",
+      "label_columns='place'; a line says whether .* --config.data.task choos",
     ),
     ("s00.png,cat", "s{k:02}.png,dog", "a first line such as file,label has"),
     ("s00,cat", "s{k:02},dog", "a first line such as file,label has"),

@@ -269,8 +269,9 @@ def _label_columns(
     place,
     f"has no column {columns[0]!r}, and several that may be it: "
     f"{list_columns(others)}. Name the one to learn, as in "
-    f"--config.data.label_columns={as_text([example])!r}; its numbers with "
-    "fractions are learned as numbers, and all else as classes",
+    f"--config.data.label_columns={as_text([example])!r}; a line says "
+    "whether its cells are learned as classes or numbers, and "
+    "--config.data.task chooses",
   )
   raise AssertionError
 
