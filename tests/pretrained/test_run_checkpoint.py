@@ -246,7 +246,7 @@ def test_an_address_that_only_a_checkpoint_names_is_not_asked(
   with pytest.raises(ValueError, match=f"is {address}, which only") as caught:
     load_pretrained(run)
   message = str(caught.value)
-  assert f"give --base={address} (base" in message and "mine" not in message
+  assert f"give base={address} (base" in message and "mine" not in message
   assert message.isprintable() and "token" not in message
   with pytest.raises(ValueError, match="run is hf://o/n, which only its check"):
     load_pretrained(lora_of("hf://o/n"))
