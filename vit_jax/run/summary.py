@@ -406,7 +406,7 @@ def _at_chance(plan: Plan, said: str | None, score: float) -> str:
   elif plan.settings.data.labels_file:
     names = plan.source.class_names
     line = plan.task.labels.looks_like_numbers(names, len(plan.source))
-    advice = f"T{line[1:]}" if line else advice
+    advice = line[:1].upper() + line[1:] or advice
   shown = plan.task.scores.metric.format.format(chance)
   return (
     f"{said} is {how} better than one answer for all images ({shown}): {so}. "

@@ -273,10 +273,7 @@ class Verdict:
       text = ""
       if count and self._has_folds:
         score = self.metric.text(Split.EVAL.keyed(self.scores))
-        text = (
-          f"{self.by_folds}, and {score} on {count:,} held-out images. "
-          f"{self.advice}"
-        )
+        text = self._beside_folds(str(score))
       elif few:
         score = self.metric.text(Split.EVAL.keyed(self.scores))
         text = f"{score} on {counted(count, 'evaluated image')}{few}."
@@ -289,9 +286,13 @@ class Verdict:
         f"{label} {share} (95 % interval {self._interval}) on "
         f"{counted(count, 'evaluated image')}{few}."
       )
+    return self._beside_folds(f"{share} ({self._interval})")
+
+  def _beside_folds(self, score: str) -> str:
+    """The score by the folds, that of the evaluation, and which to believe."""
     return (
-      f"{self.by_folds}, and {share} ({self._interval}) on {count:,} held-out "
-      f"images. {self.advice}"
+      f"{self.by_folds}, and {score} on {self.count:,} held-out images. "
+      f"{self.advice}"
     )
 
   @property

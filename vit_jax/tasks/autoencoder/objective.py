@@ -77,7 +77,7 @@ def draw_of_rows(
   number = jnp.broadcast_to(jnp.arange(N)[None], (B, N))
   # Image after image, in random order, and the padding last.
   image, _, order = jax.lax.sort((image, value, number), num_keys=2)
-  counts = (image[:, None] == jnp.arange(M)[None, :, None]).sum(axis=-1)
+  counts = layout.of_image.sum(axis=-1)
   starts = jnp.cumsum(counts, axis=1) - counts
   seen_of = np.array([max(1, num_seen(n, rate)) for n in range(N + 1)])
   num_shown = jnp.asarray(seen_of)[counts]  # (B, M)
