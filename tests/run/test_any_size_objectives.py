@@ -329,8 +329,10 @@ def taught(kind):
     settings = StudentSettings("both", smooth_l1=0.5, patch_weight=2.0)
     objective = Imitation(settings, teacher, (12, 12), **COLOURS)
   else:
-    token = {"block": "deit", "pooling": "token"} if kind == "deit" else {}
-    model = make_vit("Ti/4", 3, **{**SIZES, "pooling": "gap", **token})
+    fields: Any = {"pooling": "gap"}
+    if kind == "deit":  # Its positions are learned, on the grid of a run.
+      fields = {"block": "deit", "pooling": "token", "position_grid": (3, 3)}
+    model = make_vit("Ti/4", 3, **{**SIZES, **fields})
     objective = Distilled(classifier("softmax"), teacher)
   example = jnp.zeros((1, 12, 12, 3))
   params = [random_params(m, example) for m in (model, teacher_model)]
