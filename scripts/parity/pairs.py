@@ -112,8 +112,8 @@ def plain_scale(loss: Any) -> Any:
 def scaled_bias(loss: Any) -> Any:
   """The bias within the scale."""
 
-  def changed(u: Any, v: Any, log_scale: Any, bias: Any, ids: Any) -> Any:
-    return loss(u, v, log_scale, bias * jnp.exp(log_scale), ids)
+  def changed(u: Any, v: Any, log_scale: Any, bias: Any, *others: Any) -> Any:
+    return loss(u, v, log_scale, bias * jnp.exp(log_scale), *others)
 
   return changed
 
