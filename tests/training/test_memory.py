@@ -106,13 +106,15 @@ def test_a_program_that_does_not_fit_is_found(monkeypatch):
     expected = (more, free) if lacks else None
     assert memory.find_shortage(program, device) == expected
   assert len(kept) == 2
-  monkeypatch.setattr(memory, "host_free", lambda: 2 * more)
-  assert memory.find_shortage(program, device) is None and len(kept) == 2
+  # A kept heap takes the memory of several steps, so it needs room for them.
+  monkeypatch.setattr(memory, "host_free", lambda: 6 * more)
+  assert memory.find_shortage(program, device) is None and len(kept) == 3
+  monkeypatch.setattr(memory, "host_free", lambda: 8 * more)
+  assert memory.find_shortage(program, device) is None and len(kept) == 3
   # The devices of processors share their memory.
-  assert memory.find_shortage(program, jax.devices()[:4]) == (
-    4 * more,
-    2 * more,
-  )
+  monkeypatch.setattr(memory, "host_free", lambda: 8 * more - 1)
+  lacking = memory.find_shortage(program, jax.devices())
+  assert lacking == (len(jax.devices()) * more, 8 * more - 1)
 
 
 def test_accelerators_tell_what_is_free():
