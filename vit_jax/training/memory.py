@@ -109,9 +109,9 @@ def find_shortage(compiled: Any, devices: Sequence[Any]) -> Shortage | None:
 
   None if the program fits, or if it is not known whether it does.
 
-  On CPUs, the allocator no longer keeps freed memory if `_STEPS_KEPT` times what
-  a step takes are not free: a step cannot always reuse the memory of the steps
-  before, as small arrays lie in it, and then takes as much again.
+  On CPUs, the allocator no longer keeps freed memory if `_STEPS_KEPT` times
+  what a step takes are not free: a step cannot always reuse the memory of the
+  steps before, as small arrays lie in it, and then takes as much again.
   """
   needs = Needs.of(compiled)
   free = free_on(devices)
