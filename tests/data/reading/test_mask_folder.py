@@ -286,6 +286,18 @@ def test_names_of_masks_may_differ(tmp_path, image, name):
     opened(DataSettings(root=str(tmp_path), mask_values="index"))
 
 
+def test_all_images_without_a_mask_are_named(tmp_path):
+  settings = write(tmp_path, *[grey(MASK)] * 9)
+  for missing in "35":
+    (tmp_path / "masks" / "train" / f"{missing}.png").unlink()
+  message = (
+    r"no mask .*3.png for '3.jpg': give it one, or move the image away "
+    r"\(and none for 1 other image of 8: 5.jpg\)\.$"
+  )
+  with pytest.raises(ValueError, match=message):
+    opened(settings)
+
+
 @pytest.mark.parametrize(
   "name, form, message",
   [

@@ -91,7 +91,8 @@ class PairedFolder(Source):
       raise ValueError(f"{text(images)!r} has no images for {split}.")
     self.root = text(root)
     lookup = MaskLookup(self.beside, earlier, kind)
-    self._pairs = [(os.path.join(images, f), lookup.find(f)) for f in files]
+    paths = [os.path.join(images, file) for file in files]
+    self._pairs = [*zip(paths, lookup.find_all(files), strict=True)]
     self._lines: list[str] = [*left_out, *lookup.lines()]
     self.folder_name = text(os.path.basename(os.path.abspath(root)))
     self.name = self.folder_name

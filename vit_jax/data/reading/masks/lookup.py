@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.lookup import Lookup
 from vit_jax.data.reading.masks.beside import MASKS, PairedFiles
+from vit_jax.runtime.printable import counted, first_of
 from vit_jax.runtime.printable import printable_path as text
 
 # Endings of an image's name in whose place its mask has another ending.
@@ -57,6 +58,33 @@ class MaskLookup:
 
     Raises ValueError if there is none, or several may be it.
     """
+    found = self._find(file)
+    if found is None:
+      raise ValueError(self._missing_message(file) + ".")
+    return found
+
+  def find_all(self, files: Sequence[bytes]) -> list[bytes]:
+    """The paths of the masks of all images, as `find`.
+
+    Raises ValueError as `find`, and names the other images without a mask.
+    """
+    found = {file: self._find(file) for file in files}
+    missing = [file for file, mask in found.items() if mask is None]
+    if missing:
+      message = self._missing_message(missing[0])
+      if others := [text(file) for file in missing[1:]]:
+        message += (
+          f" (and none for {counted(len(others), 'other image')} of "
+          f"{len(files):,}: {first_of(others, 5)})"
+        )
+      raise ValueError(message + ".")
+    return [mask for mask in found.values() if mask is not None]
+
+  def _find(self, file: bytes) -> bytes | None:
+    """The path of an image's mask, or None.
+
+    Raises ValueError if several may be it.
+    """
     stem = os.path.splitext(file)[0]
     if self._suffix is None:  # The first image decides.
       found = self._same_name(stem)
@@ -67,7 +95,7 @@ class MaskLookup:
     else:
       found = self._lookup.find(_mask_name(stem, *self._suffix))
     if found is None:
-      raise ValueError(self._missing_message(file, stem))
+      return None
     self._suffix = self._suffix or _SAME_NAME
     return os.path.join(self._folder, found)
 
@@ -113,8 +141,9 @@ class MaskLookup:
     self._example = file, path
     return path
 
-  def _missing_message(self, file: bytes, stem: bytes) -> str:
-    """The message for an image without a mask."""
+  def _missing_message(self, file: bytes) -> str:
+    """The message for an image without a mask, without its full stop."""
+    stem = os.path.splitext(file)[0]
     expected = _mask_name(stem, *self._suffix) if self._suffix else stem
     where = os.path.join(self._folder, expected)
     problem = (
@@ -126,14 +155,14 @@ class MaskLookup:
     if jpeg is not None:
       return (
         f"{problem}: {text(jpeg)} is a JPEG, whose values are not exact; save "
-        f"{self._kind.plural} as PNG."
+        f"{self._kind.plural} as PNG"
       )
     others = Lookup(self._folder, _OTHERS)
     near = next(filter(None, map(others.find, names)), None)
     near = near or others.nearest(expected)
     if near is None:
-      return f"{problem}: give it one, or move the image away."
-    return f"{problem}; the nearest there is {text(near)}."
+      return f"{problem}: give it one, or move the image away"
+    return f"{problem}; the nearest there is {text(near)}"
 
 
 def _mask_name(stem: bytes, of_image: bytes, of_mask: bytes) -> bytes:
