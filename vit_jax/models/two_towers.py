@@ -82,8 +82,8 @@ class TwoTowers(Composed):
       without dropout. Beside a tower with LoRA, the parameters of one that is
       "trained" count as those of a head: they are trained as they are, without
       LoRA's matrices.
-    new_text: Whether the text tower starts from random values, and not from
-      weights of its own, if the image tower starts from weights.
+    new_text: Whether no weights hold the text tower, so that it starts from
+      random values even if the image tower starts from weights.
   """
 
   text: TextTower | None = None

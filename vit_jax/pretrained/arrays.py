@@ -135,6 +135,10 @@ def _name_in_errors(path: pathlib.Path) -> Iterator[None]:
 def _open(
   path: pathlib.Path, files: contextlib.ExitStack, is_shard: bool = False
 ) -> dict[str, Stored]:
+  """The arrays of a file of any of the formats; a shard is no index of others.
+
+  `files` closes what is opened here. Raises as `open_arrays` does.
+  """
   with _name_in_errors(path):
     if path.exists() and not path.is_file():
       raise UnreadableFileError("it is a folder or a device; a file is needed.")
@@ -161,6 +165,7 @@ def _open(
 def _open_safetensors(
   path: pathlib.Path, head: bytes, files: contextlib.ExitStack
 ) -> dict[str, Stored]:
+  """The arrays of a .safetensors file, which begins with `head`."""
   size = int.from_bytes(head[:8], "little")
   if size > MAX_DIRECTORY_BYTES:
     raise UnreadableFileError(
@@ -188,6 +193,7 @@ def _open_safetensors(
 def _open_shards(
   path: pathlib.Path, files: contextlib.ExitStack
 ) -> dict[str, Stored]:
+  """The arrays of all shards, from the path of their index."""
   shard_of: Any = None
   with contextlib.suppress(*_INDEX_ERRORS):
     index = json.loads(read_regular(path, MAX_DIRECTORY_BYTES))
@@ -263,6 +269,7 @@ def save_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
 def _save_safetensors(
   path: pathlib.Path, arrays: dict[str, np.ndarray]
 ) -> None:
+  """Writes a .safetensors file; raises OSError if it cannot be written."""
   # The library ignores strides and writes the memory as it is.
   assert all(array.flags.c_contiguous for array in arrays.values())
   # It creates files that only the owner may read (safetensors' issue 782).

@@ -401,7 +401,7 @@ def _at_size(
   new = grid_of(loaded.model, size)
   old = loaded.model.position_grid or grid
   resized = with_preprocessing(loaded, size=size, patches=None)
-  if (loaded.model.position_grid or new) == new:
+  if loaded.model.position_grid in (None, new):
     return resized.map_arrays(
       lambda path, array: interpolation.resized(path, array, old, new, method),
       shapes=param_shapes(loaded.model, new),

@@ -146,6 +146,7 @@ def _needs_no_download(address: str) -> bool:
 def _from_address(
   address: str, sha256: str | None, more: tuple[str, ...]
 ) -> pathlib.Path:
+  """The file or folder downloaded from an address; raises as `locate` does."""
   scheme, _, location = address.partition("://")
   scheme = scheme.lower()
   if scheme == "hf":

@@ -121,20 +121,21 @@ _UNRECORDED = {
 
 
 def as_recorded(loaded: Loaded, name: str) -> Loaded:
-  """A copy with the image size that the format's files record.
+  """The model with the image size that files of the format `name` record.
 
   If patches do not fill an image, other libraries record its whole size, and
-  leave out its last pixels.
+  leave out its last pixels. If the whole size would give other patches, or the
+  library would refuse it, the model keeps its own size.
   """
   old, model = loaded.preprocessing, loaded.model
   if old.cut_from is None or name == "torchvision":  # It refuses such sizes.
     return loaded
-  whole, inside = (
+  whole_grid, grid = (
     (height // model.stride, width // model.stride)
     for height, width in (old.cut_from, old.image_size)
   )
-  positions_fit = (model.position_grid or inside) == inside
-  if whole != inside or (name == "timm" and not positions_fit):
+  positions_fit = model.position_grid in (None, grid)
+  if whole_grid != grid or (name == "timm" and not positions_fit):
     return loaded
   return with_preprocessing(loaded, size=old.cut_from)
 

@@ -139,6 +139,10 @@ def _overlap_line(
 
 
 def _counts_line(trained: int, total: int, what: str) -> str:
+  """A line on how many images were trained on.
+
+  `what` says what their training spoils, "score" or "answer".
+  """
   if trained == total == 1:
     return f"This image was trained on: its {what} says nothing about new ones."
   if trained == total:

@@ -17,7 +17,7 @@ from vit_jax.inspection.photograph import LONGEST, in_colours
 from vit_jax.report.measure import Measured, ShownExample
 from vit_jax.runtime.printable import printable_lines
 
-_PIXELS = 11 * 72 / SMALL  # An inch of a chart whose text has 11 pixels.
+_PIXELS = 11 * 72 / SMALL  # In an inch of a chart whose text has 11.
 _SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
 
 

@@ -18,7 +18,7 @@ def splits_of(files: Sequence[str], folders: Sequence[str]) -> list[str]:
   there are several.
 
   Args:
-    files: Paths of images from the root of the file system on.
+    files: Absolute paths of images.
     folders: Folders, and names or patterns of files.
   """
   paths = {os.path.abspath(os.path.expanduser(name)) for name in folders}
@@ -51,7 +51,10 @@ def _is_below(place: bytes, tops: Collection[bytes]) -> bool:
 
 
 def _above(tops: Collection[bytes]) -> dict[bytes, str]:
-  """The splits that these folders are, or that the folders above them are."""
+  """The split of each of these folders and of their parents.
+
+  Folders whose names are not those of splits are left out.
+  """
   splits: dict[bytes, str] = {}
   by_parent: dict[bytes, list[bytes]] = collections.defaultdict(list)
   for place in {*tops, *map(os.path.dirname, tops)}:

@@ -107,6 +107,10 @@ def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
 def _normalization(
   settings: Settings, start: Preprocessing
 ) -> NormalizationSettings:
+  """The normalisation, with the checkpoint's values where none are set.
+
+  Raises ValueError if it does not have a value for each channel.
+  """
   own_values = settings.normalization
   bands = settings.data.band_names
   channels = settings.channels or len(bands) or start.channels
@@ -203,6 +207,7 @@ def _check_task(settings: Settings, task: Task) -> None:
 
 
 def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
+  """Raises ValueError for keys that the task or unlabelled data refuse."""
   if unlabelled and task.labels.are_used:
     raise ValueError(
       "data.labels=False leaves no classes to train on: leave it out, or set "

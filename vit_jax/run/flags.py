@@ -56,7 +56,7 @@ def define_config_file() -> None:
   )
   usage.FURTHER["config"] = key_table
   usage.SHORT |= {key: name for name, key in SHORT.items()}
-  usage.OTHER_NAMES["config"] = _other_names
+  usage.OTHER_NAMES["config"] = _keys_by_name
   flags.FLAGS["config"].parser = _ConfigFile()
   flags.mark_flag_as_required("config")
   defaults = load_config(FOR_CLASSES)
@@ -341,7 +341,7 @@ class _ConfigFile(flags.ArgumentParser):
     return load_config(argument)
 
 
-def _other_names() -> dict[str, str]:
+def _keys_by_name() -> dict[str, str]:
   """The keys by the names that may be typed for them.
 
   These are a key's last part, and its names in other trainers.

@@ -532,6 +532,7 @@ def _model(
 def _saved_model(
   settings: Settings, task: Task, saved: Mapping[str, Any]
 ) -> Model:
+  """The model of a saved description, computed as the settings say."""
   fields = {**saved["model"]}
   if fields.get("block", "axial") not in BLOCKS:  # A class of the user's own.
     fields |= with_block({"block": settings.model.block})

@@ -143,6 +143,7 @@ def _any_size(plan: Plan) -> str:
 
 
 def _model(plan: Plan) -> str:
+  """The model, its number of parameters, and how many of them are trained."""
   settings = plan.settings
   params = sum(x.size for x in jax.tree.leaves(plan.param_shapes))
   trained = _count_trained(plan)
@@ -446,6 +447,7 @@ def layer_rows(plan: Plan) -> list[list[str]]:
 
 
 def _is_trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
+  """A function that tells whether the parameter at a path is trained."""
   settings, model, parts = plan.settings, plan.model, plan.parts
   if settings.lora.rank:
     adapted = _products(plan, shapes)

@@ -184,13 +184,14 @@ def time_spent(
     if not before:
       continue
     seconds, earlier = _seconds_of(row), last.get(before[-1], {})
-    # The seconds in steps fall in a row that a later start wrote at this step.
+    # A later start may have written a row of the step that it began after. That
+    # row is left out, as it has fewer seconds in steps.
     if seconds.get("steps", 0.0) >= earlier.get("steps", 0.0):
       last[before[-1]] = seconds
   newest = len(starts) - 1
   if now is not None:
     last[newest] = _seconds_of(now)
-  spent = {k: sum(of.get(k, 0.0) for of in last.values()) for k in KINDS}
+  spent = {k: sum(row.get(k, 0.0) for row in last.values()) for k in KINDS}
   # Starts are recorded to a second.
   whole = start_times[-1] - start_times[0] + sum(last.get(newest, {}).values())
   spent["lost"] = max(0.0, whole - sum(spent.values())) if newest else 0.0

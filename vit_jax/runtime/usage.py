@@ -21,7 +21,7 @@ FURTHER: dict[str, Callable[[], str]] = {}
 SHORT: dict[str, str] = {}
 # Functions that return {another name: key}, by the flag that takes the keys.
 OTHER_NAMES: dict[str, Callable[[], Mapping[str, str]]] = {}
-# Arguments of commands other than flags, with their help.
+# The positional arguments of commands, with their help.
 _ARGUMENTS = {
   "DATA": "A folder of images, a file of labels, or a configuration.",
   "CHECKPOINT": "A run's folder, a file, or a name from `convert --list`.",

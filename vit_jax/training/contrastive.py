@@ -55,8 +55,8 @@ def sigmoid_loss(
     groups: The number of each example's group, as from `text_groups`; sums
       leave out others of the same group. By default each example is a group of
       its own.
-    counts: Which examples there are, by default all; sums leave out the others,
-      whose own losses are finite and mean nothing.
+    counts: Which rows are examples, and not padding; by default all. Sums leave
+      out padding, whose own losses are finite and mean nothing.
   """
   x = jnp.exp(log_scale) * u
   shift = jnp.broadcast_to(bias, len(x))

@@ -100,8 +100,8 @@ class Extras:
   def merged_params(self, params: Any, frozen_params: Any) -> Any:
     """All parameters of the model, from the trained ones.
 
-    `frozen_params` is the element of the field of that name, as a compiled
-    function gets it; None if there is none.
+    `frozen_params` is the dictionary in the field of that name, which a
+    compiled function takes as an argument; None if that is empty.
     """
     if not self.lora.rank:
       return params

@@ -290,12 +290,12 @@ def attempt(
 def again_if_deleted(call: Callable[[], T], tell: Callable[[str], None]) -> T:
   """Returns `call()`, which is called again if its checkpoint was deleted.
 
-  All readers of a run that may go on use this function. `call` chooses a
-  checkpoint, opens it and reads what is needed, so another call takes the next
-  newest or best one. `tell` is called with a line on each deleted checkpoint.
-  Raises ValueError if the next call finds none that fits, as where `call` asks
-  for one by its step, and DeletedError on several hosts, which would read
-  different checkpoints.
+  All code that reads a run calls this, as the run may still train and delete
+  checkpoints. `call` chooses one, opens it and reads what is needed, so another
+  call takes the next newest or best one. `tell` is called with a line on each
+  deleted checkpoint. Raises ValueError if the next call finds none that fits,
+  as where `call` asks for one by its step, and DeletedError on several hosts,
+  which would read different checkpoints.
   """
   gone = ""
   while True:

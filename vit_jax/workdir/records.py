@@ -306,7 +306,7 @@ class WandbLog:
     local = None if bucket.is_address(folder) else os.fspath(folder)
     settings = {"console": "off", "silent": True, "finish_timeout_raises": True}
     settings["finish_timeout"] = _LAST_UPLOAD
-    path = folder / "wandb_id"  # The workdir keeps the run's name there.
+    path = folder / "wandb_id"  # It keeps the run's id at Weights & Biases.
     if not path.exists():
       replace(path, secrets.token_hex(8).encode())
     try:

@@ -293,7 +293,11 @@ class KeyedRandom:
 def read(
   source: Source, indices: Sequence[int], chunk: int = _CHUNK
 ) -> Iterator[_Read]:
-  """Yields examples; in place of an unreadable one, the error it raised."""
+  """Yields examples; in place of an unreadable one, the error it raised.
+
+  `Source.read` calls a source's `__getitem__` for each, unless it has a faster
+  way.
+  """
   for start in range(0, len(indices), chunk):
     some = indices[start : start + chunk]
     try:

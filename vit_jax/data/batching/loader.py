@@ -179,7 +179,8 @@ class Loader:
         (H, W, 3), of one shape, which is called once to learn it.
       batch_size: Examples over all hosts.
       seed: Seed of the order and the augmentation; from 0 up to 2**63 - 1.
-      first_batch: The number of the first batch; a resumed run's next.
+      first_batch: The number of the first batch; a run that is resumed after
+        step n begins with batch n.
       repeats: Times that a batch shows an example, augmented anew each time.
       packing: How the images share rows; None gives each a row of its own. The
         transform is then an `IntoPatches`.

@@ -63,7 +63,7 @@ def decode_image(encoded: bytes, image_spec: ImageSpec = RGB) -> np.ndarray:
   Returns the image, uint8 of shape (H, W, channels). A JPEG of more than
   `example.MAX_PIXELS` pixels has half its height and width, or less. Raises
   UnreadableImageError if the file is empty, cut short, damaged or of another
-  format, or the image has too many pixels or not so many bands.
+  format, or the image has too many pixels or not the channels of `image_spec`.
   """
   if not encoded:
     raise UnreadableImageError("the file is empty.")
@@ -203,7 +203,7 @@ def decode_jpeg(
 
 def _check_size(header: jpeg.Header) -> None:
   """Raises UnreadableImageError if a JPEG has too many pixels to be decoded."""
-  # Several scans are held in memory whole, however much they are reduced.
+  # A JPEG of several scans is held in memory whole, even if it is reduced.
   times = _REDUCED if header.top_down else 1
   example.check_size(header.height, header.width, times)
 
@@ -262,10 +262,9 @@ def _decode_with_opencv(
   encoded: bytes, image_spec: ImageSpec
 ) -> np.ndarray | None:
   """Decodes an opaque PNG; None if Pillow has to."""
-  coloured = encoded[25]
-  if image_spec.channels > 4 or (
-    image_spec.grey and coloured
-  ):  # OpenCV rounds luminance.
+  is_coloured = encoded[25] != 0  # The colour type: 0 is grey, 2 is RGB.
+  # OpenCV rounds otherwise than Pillow as it makes colours grey.
+  if image_spec.channels > 4 or (image_spec.grey and is_coloured):
     return None
   mode = cv2.IMREAD_GRAYSCALE if image_spec.grey else cv2.IMREAD_COLOR_RGB
   mode |= cv2.IMREAD_IGNORE_ORIENTATION

@@ -317,7 +317,7 @@ def open_folder(
 
 
 def summary(splits: Sequence[ImageFolder]) -> str:
-  """The number of images found, such as "train 8, test 2 images"."""
+  """A line on what was found: "birds: train 8, test 2 images of 5 classes"."""
   counts = counts_of(splits)
   ignored = collections.Counter(splits[0].layout.ignored)
   by_folder = {split._folder: split.ignored for split in splits}

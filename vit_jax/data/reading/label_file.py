@@ -144,7 +144,7 @@ def open_split(
 
 
 def summary(splits: Sequence[LabelledImages]) -> str:
-  """The numbers of images, such as "train 8, val 2 images, 3 classes"."""
+  """A line on what was found: "a.csv: train 8, val 2 images, 3 classes"."""
   counts = counts_of(splits)
   first = splits[0]
   what = first.kind.counted(len(first.class_names))

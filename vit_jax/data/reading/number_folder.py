@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from jaxtyping import Float
@@ -112,15 +112,16 @@ class NumberFolder(PairedFolder):
     settings: DataSettings,
     split: str,
     size: tuple[int, int] | None = None,
-    train: Any = None,
+    train: Optional["NumberFolder"] = None,
   ):
-    """Lists the files, and looks at some unless `train` has done that.
+    """Lists the files, and looks at some of them.
 
-    Raises ValueError if a folder or a target is missing, or one that is looked
-    at has no numbers.
+    If the training split is open already, as `train`, its reading and its
+    statistics are taken instead of looking. Raises ValueError if a folder or
+    an image's file of numbers is missing, or a file that is looked at has none.
     """
-    of = train._kind if train else _find_kind(settings)
-    super().__init__(settings, split, of, size)
+    kind = train._kind if train else _find_kind(settings)
+    super().__init__(settings, split, kind, size)
     if train:
       self.reading, self.is_whole = train.reading, train.is_whole
       self.statistics = train.statistics
@@ -217,7 +218,7 @@ def _choose_reading(
 
 
 def _parse_unknown(given: str | None) -> tuple[float, ...]:
-  """The values of files that stand for no number, by `data.unknown`.
+  """The values in files that stand for no number, which `data.unknown` lists.
 
   Raises ValueError if that does not list numbers.
   """

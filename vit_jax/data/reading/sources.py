@@ -221,9 +221,10 @@ def check_same_classes(
   of_others: str,
   why: str = "",
 ) -> None:
-  """Raises ValueError, naming both sources, if their class names differ.
+  """Raises ValueError if the class names of two sources differ.
 
-  The message ends in `why`.
+  The message begins with the names of the sources, `of` for the first and
+  `of_others` for the second, and ends in `why`.
   """
   ours = [composed(name) for name in names]
   theirs = [composed(name) for name in others]

@@ -156,6 +156,7 @@ def cut_lines(
 def _open_json(
   path: pathlib.Path, config: Mapping[str, Any], length: int
 ) -> Tokenizer:
+  """Opens a tokenizer.json; raises ValueError if that fails."""
   library = extras.load("tokenizers", "text")
   content = read_regular(path, _MOST_BYTES)
   version = library.__version__
@@ -247,6 +248,7 @@ def _unchanged(text: str) -> str:
 def _open_pieces(
   path: pathlib.Path, config: Mapping[str, Any], family: str, length: int
 ) -> Tokenizer:
+  """Opens a model of sentencepiece; raises ValueError if that fails."""
   library = extras.load("sentencepiece", "text")
   content = read_regular(path, _MOST_BYTES)
   if not content:

@@ -27,7 +27,7 @@ class WithTexts(Transform):
 
   @property
   def size(self) -> AnySize:
-    """That of the images, if they share rows."""
+    """The `AnySize` of the images, if these share rows of a batch."""
     return self.images.size
 
   def with_tokens(self, tokens: int) -> Self:

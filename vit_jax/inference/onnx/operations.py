@@ -64,7 +64,8 @@ def joint_shape(
 def _elementwise(op: str, neutral: float | None = None) -> Lower:
   """Lowers an operation on the elements of its inputs.
 
-  If the second operand is `neutral` everywhere, the first is the result.
+  If one of two operands is `neutral` everywhere, the other is the result. Of
+  Sub and Div, that may only be the second.
   """
 
   def lower(call: Call) -> list[Value]:

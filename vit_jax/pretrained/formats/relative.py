@@ -44,19 +44,22 @@ def num_heads(table: Table, shapes: Shapes) -> int | None:
 
 
 def tokens(
-  table: Table, shapes: Shapes, class_token: bool, grid: int | None = None
+  table: Table,
+  shapes: Shapes,
+  class_token: bool,
+  num_patches: int | None = None,
 ) -> int | None:
   """The number of patches that a table is for; None if there is no table.
 
   The length of a table for a square grid reveals it. For any other table it is
-  `grid`, the number that the caller knows, or else 2, which is no square.
+  `num_patches`, which the caller may know, or else 2, which is no square.
   """
   for name in _names(table, shapes, _TABLE).values():
     offsets = need(shapes, name, 2)[0] - 3 * class_token
     side = math.isqrt(max(offsets, 0))
     if side * side == offsets and side % 2:
       return ((side + 1) // 2) ** 2
-    return grid or 2
+    return num_patches or 2
   return None
 
 

@@ -187,12 +187,14 @@ def infer(
   resnet_layers = timm_shared.VIT.units.layers(shapes)
   stride = P * stem_stride(resnet_layers)
   patches = patches or (size and (size[0] // stride, size[1] // stride))
-  grid = math.prod(patches) if patches else None
+  num_patches = math.prod(patches) if patches else None
   pictures = timm_shared.preprocessing(published, shapes)
-  tokens, position = timm_shared.positions(shapes, arguments, config, grid)
+  tokens, position = timm_shared.positions(
+    shapes, arguments, config, num_patches
+  )
   if tokens is None:
     class_token = "cls_token" in shapes
-    tokens = relative.tokens(_table(shapes), shapes, class_token, grid)
+    tokens = relative.tokens(_table(shapes), shapes, class_token, num_patches)
   _check_padding(arguments, size, stride)
   eva = _find_eva(shapes, config)
   timm_arguments.check(_class_initial(shapes, config), arguments)

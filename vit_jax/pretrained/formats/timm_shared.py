@@ -135,14 +135,14 @@ def pooling(shapes: Shapes, arguments: Config, config: Config) -> str:
 
 
 def positions(
-  shapes: Shapes, arguments: Config, config: Config, grid: int | None
+  shapes: Shapes, arguments: Config, config: Config, num_patches: int | None
 ) -> tuple[int | None, str]:
   """The number of patches that the positions are for, and their kind.
 
   `no_embed_class` says whether only patches have positions. Without it, this
-  follows from `grid`, the number of patches of an image. By timm's default all
-  tokens have positions, except in most models with registers. Raises ValueError
-  if both are possible.
+  follows from `num_patches`, those of an image. By timm's default all tokens
+  have positions, except in most models with registers. Raises ValueError if
+  both are possible.
   """
   if "pos_embed" not in shapes:
     return None, "none"
@@ -150,14 +150,18 @@ def positions(
   tokens = ("cls_token" in shapes) + ("dist_token" in shapes)
   registers = shapes.get("reg_token", (1, 0, 0))[1]
   is_square = architecture.square(count) is not None
-  is_told = bool(config) or count in (grid, (grid or 0) + tokens)
+  known_counts = num_patches, (num_patches or 0) + tokens
+  is_told = bool(config) or count in known_counts
   if tokens and is_square and not (is_told or registers):
     raise ValueError(
       f"its {count} positions are for a square of patches, or for "
       f"{count - tokens} patches and {tokens} token(s): give grid=(h, w), the "
       "number of patches along height and width."
     )
-  fits_patches = is_square if registers and grid is None else count == grid
+  if registers and num_patches is None:
+    fits_patches = is_square
+  else:
+    fits_patches = count == num_patches
   only_patches = arguments.get("no_embed_class", fits_patches)
   if only_patches and tokens + registers:
     return count, "learned_grid"

@@ -180,6 +180,11 @@ def probe_segmentation(
 def _open_splits(
   settings: ProbeSettings, checkpoint: str | Loaded
 ) -> tuple[Source, Source]:
+  """The splits to fit on and to evaluate.
+
+  Raises ValueError as `open_source`; for a folder without labels, the message
+  has commands for this checkpoint.
+  """
   data = settings.data
   try:
     return open_source("train", data), open_source("eval", data)

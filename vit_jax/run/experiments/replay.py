@@ -69,6 +69,7 @@ def _verify(
   display: Display,
   moved: Mapping[str, Any],
 ) -> bool:
+  """One attempt of `verify`, on the checkpoints that there are now."""
   with contextlib.closing(open_run(workdir)) as checkpoints:
     digests, broken = read_digests(checkpoints.folder)
     saved = checkpoints.all_steps
@@ -192,6 +193,12 @@ def _replay_steps(
   rows: Mapping[int, Any],
   display: Display,
 ) -> dict[int, dict[str, Any]]:
+  """The digests of the steps in `rows`, computed again, by step.
+
+  The run goes on from its checkpoint of step `start`, or begins if that is 0.
+  The digest of that checkpoint's state is there as well, unless the model's
+  `scan` has changed since.
+  """
   saved = checkpoints.describe(start) if start else None
   plan = make_plan(settings, saved)
   plan.evaluation.stream.close()

@@ -129,6 +129,7 @@ def collect(study: Study, display: Display) -> list[dict[str, Any]]:
 
 
 def _show_best(study: Study, rows: Sequence[Any], display: Display) -> None:
+  """Shows the score of each row, and which row is best, if one stands out."""
   task = build.task_of(next(iter(study.settings.values())))
   metric, key = task.scores.metric, task.scores.key
   if scored := [row for row in rows if comparable(row.get(key)) > -math.inf]:
@@ -148,9 +149,9 @@ def means(study: Study, rows: Sequence[Mapping]) -> list[dict[str, Any]]:
   columns = getattr(study.module, "MEANS", None)
   if columns is None:
     return []
-  of = columns["of"]
+  key = columns["of"]
   varying = (columns["over"], columns["groups"])
-  scores = {row["row"]: row[of] for row in rows if row.get(of) is not None}
+  scores = {row["row"]: row[key] for row in rows if row.get(key) is not None}
   members: dict[tuple, list[str]] = {}
   for name, values in study.rows.items():
     same = tuple((k, v) for k, v in values.items() if k not in varying)
@@ -161,7 +162,7 @@ def means(study: Study, rows: Sequence[Mapping]) -> list[dict[str, Any]]:
       "row": f"mean of {len(names)}",
       columns["groups"]: group,
       **dict(same),
-      of: sum(scores[name] for name in names) / len(names),
+      key: sum(scores[name] for name in names) / len(names),
     }
     for (group, same), names in members.items()
     if all(name in scores for name in names)
@@ -224,6 +225,10 @@ def _select_rate(study: Study, row: str, display: Display) -> dict | None:
 
 
 def _choices(study: Study, row: str) -> tuple[list[float], tuple[str, str]]:
+  """A row's learning rates to try, and its splits to train and to choose on.
+
+  Raises ValueError if the study does not give them, or as `held_out`.
+  """
   get = getattr(study.module, "get_choices", None)
   if get is None:
     raise ValueError(
@@ -309,17 +314,18 @@ def _read(workdir: epath.Path) -> dict | None:
 
 
 def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
-  trained = ("loss", *(metric.key for metric in task.scores.metrics))
+  """The latest loss and scores of a run by key, and its last step as "step"."""
+  measured = ("loss", *(metric.key for metric in task.scores.metrics))
 
-  def is_score(key: str) -> bool:
+  def is_kept(key: str) -> bool:
     split, metric = parse(key)
     if split is Split.TRAIN:
-      return metric.startswith(trained)
+      return metric.startswith(measured)
     return split in _SAID
 
   metrics: dict[str, Any] = {}
   for row in read_metrics(workdir).rows:
-    scores = {k: v for k, v in row.items() if is_score(k)}
+    scores = {k: v for k, v in row.items() if is_kept(k)}
     metrics |= {"step": row["step"], **scores}
   # A last score that is NaN is none; an earlier one does not stand for it.
   return {k: v for k, v in metrics.items() if isinstance(v, int | float)}

@@ -100,6 +100,7 @@ def csv_text(
 
 
 def _change(text: str) -> tuple[str, Any]:
+  """The key and the value of a `--set`; raises ValueError without a "="."""
   key, equals, value = text.partition("=")
   if not equals:
     raise ValueError(f"--set={text}: give KEY=VALUE, such as total_steps=100.")

@@ -184,6 +184,10 @@ class _Scorer:
 def _scores(
   scorer: _Scorer, name: str, display: Display, **places: str | None
 ) -> list[Row]:
+  """The rows of a test set: one, or for "c" one for each part and the mean.
+
+  If parts of "c" are missing, there is no mean. Raises AbsentError if all are.
+  """
   if name != "c":
     test_set = imagenet_sets.open_set(name, **places)
     if test_set.missing_note:
@@ -260,6 +264,7 @@ def _few_shot(
 
 
 def _check_classes(checkpoint: str, loaded: Loaded) -> None:
+  """Raises ValueError unless the classes are ImageNet's, in the usual order."""
   ids = imagenet_sets.WORDNET_IDS
   if loaded.model.num_classes != len(ids):
     raise ValueError(

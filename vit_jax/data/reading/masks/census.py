@@ -49,8 +49,9 @@ class Census:
     self.grey: bytes | None = None
     self._classes = classes
     self._has_colours = bool(classes and classes.colours)
+    # For each number, its first colour, and the file that has this colour.
     self._palette = np.full(256, STRANGE, np.int32)
-    self._palettes: dict[int, bytes] = {}
+    self._palette_files: dict[int, bytes] = {}
 
   def look(self, path: bytes) -> None:
     """Counts the pixels of a mask; raises as `read_stored`."""
@@ -72,7 +73,7 @@ class Census:
       self.first[key, number] = path
     before += found
     if stored.kind == "palette" and stored.palette is not None:
-      self._compare(path, stored.palette, used)
+      self._compare_palettes(path, stored.palette, used)
 
   def numbers(
     self, *, bits: bool, leave_out: frozenset[str] = frozenset()
@@ -99,17 +100,20 @@ class Census:
     used = np.flatnonzero(found)
     self.colours.update(dict(zip(used.tolist(), found[used], strict=True)))
 
-  def _compare(
+  def _compare_palettes(
     self, path: bytes, palette: Int[np.ndarray, " n"], used: np.ndarray
   ) -> None:
-    """Notes the first two files in which a number has two colours."""
+    """Notes the first two files in which a number has two colours.
+
+    `palette` has the colours of a file's numbers, of which it uses `used`.
+    """
     known = self._palette[used]
     differ = used[(known != STRANGE) & (known != palette[used])].tolist()
     if differ and self.palettes_differ is None:
-      self.palettes_differ = self._palettes[differ[0]], path
+      self.palettes_differ = self._palette_files[differ[0]], path
     new = used[known == STRANGE]
     self._palette[new] = palette[new]
-    self._palettes |= dict.fromkeys(new.tolist(), path)
+    self._palette_files |= dict.fromkeys(new.tolist(), path)
 
 
 def take_census(masks: Sequence[bytes], classes: Classes | None) -> Census:

@@ -146,7 +146,10 @@ def _hint_above(root: bytes, kind: PairedFiles) -> str:
 def _plain_folders(
   root: bytes, names: Sequence[bytes], earlier: bool, kind: PairedFiles
 ) -> Folders | None:
-  """The two folders in `root`; raises ValueError if several have such names."""
+  """The folder of images in `root`, and that of the files beside them.
+
+  None if one is missing; raises ValueError if several folders have such names.
+  """
   chosen = []
   for usual in (IMAGES, kind.names):
     matches = [name for name in names if name.lower() in usual]
