@@ -3,6 +3,7 @@
 import pytest
 
 from tests.tasks import made_up
+from vit_jax.inference.predictor import Prediction
 from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.training.settings import LossSettings
 
@@ -35,3 +36,11 @@ def test_the_answers_of_a_sigmoid_are_explained(kind):
   legend = ClassificationTask(LossSettings(kind=kind)).answers.legend
   assert (legend is not None) == (kind == "sigmoid")
   assert "need not sum to 1" in (legend or "need not sum to 1")
+
+
+def test_tiny_probabilities_are_told_apart():
+  answers = ClassificationTask(LossSettings(kind="sigmoid")).answers
+  probability = 0.5, 0.00006, 0.000012, 3e-9, 0.0
+  answer = Prediction("a.jpg", index=(0, 1, 2, 3, 4), probability=probability)
+  lines = [line.split()[0] for line in answers.lines(answer, "abcde")]
+  assert lines == ["50.00%", "0.01%", "0.0012%", "3e-07%", "0.00%"]

@@ -173,8 +173,9 @@ class ClassAnswers(Answers):
   def lines(
     self, answer: Answer, names: Sequence[str], top: int | None = None
   ) -> list[str]:
+    percent = "{:.2%}".format if self.legend is None else _percent
     return [
-      f"{p:7.2%}{self.mark(p)}  {class_name(names, k)}"
+      f"{percent(p):>7}{self.mark(p)}  {class_name(names, k)}"
       for k, p in self.ranked(answer, top)
     ]
 
@@ -212,6 +213,14 @@ class ClassAnswers(Answers):
     from vit_jax.tasks.classification.calibration import calibrator
 
     return calibrator(objective, model, stream, each=task.has_several)
+
+
+def _percent(probability: float) -> str:
+  """A probability with two decimals, or with two digits if they are all 0."""
+  text = f"{probability:.2%}"
+  if probability and not float(text[:-1]):
+    return f"{100 * probability:.2g}%"
+  return text
 
 
 def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
