@@ -415,6 +415,7 @@ class TrainTransformSettings(Section):
 
 
 def _check_resizer(transform: "EvalTransformSettings") -> None:
+  """Raises ValueError if the resizer does not have the interpolation."""
   name = transform.interpolation
   if transform.resizer in TENSORFLOW and name not in ("area", "bilinear"):
     raise ValueError(

@@ -230,7 +230,10 @@ def _fetch(module: Any) -> np.ndarray:
 
 
 def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
-  """A of a block, (B, k, S, S); an axial block has two, zero off their axis."""
+  """A of a block, (B, k, S, S); an axial block has two, zero off their axis.
+
+  Raises ValueError if the block shows no attention.
+  """
   if "msa" in block:
     return [_fetch(block)]
   if not {"row", "column"} <= set(block):

@@ -203,7 +203,10 @@ def batch_size(
 
 
 def _layer(model: BaseVit, layer: int | None) -> int:
-  """The number of the requested layer, counted from 1; by default the last."""
+  """The number of the requested layer, counted from 1; by default the last.
+
+  Raises ValueError if there is no such layer.
+  """
   L = model.num_layers
   number = L if layer is None else layer_number(layer, L)
   if not number:
@@ -217,7 +220,10 @@ def _layer(model: BaseVit, layer: int | None) -> int:
 def _class_index(
   model: BaseVit, origin: Origin, name: str | None
 ) -> int | None:
-  """The number of the class with this name or number; None if none is given."""
+  """The number of the class with this name or number; None if none is given.
+
+  Raises ValueError if there is no such class.
+  """
   if name is None:
     return None
   if name in origin.class_names:

@@ -27,7 +27,7 @@ def within(path: str, module: str) -> bool:
 
 
 def below(path: str, module: str) -> str:
-  """The path of something in a module, from that module on."""
+  """The path of something in a module, relative to that module."""
   return path.removeprefix(module).removeprefix("/") if module else path
 
 

@@ -94,7 +94,10 @@ class ParquetImages(Source):
     return np.concatenate([labels for _, labels, _ in read])
 
   def _read_labels(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields the path of each file, its labels, and whether each is empty."""
+    """Yields the path of each file, its labels, and whether each is empty.
+
+    Raises ValueError if a column of labels does not hold whole numbers.
+    """
     name = self.columns[1]
     for path in dict.fromkeys(path for path, _ in self._groups):
       with open_anywhere(path) as file, _naming_file(path):

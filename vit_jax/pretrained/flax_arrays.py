@@ -58,7 +58,10 @@ def open_flax(path: pathlib.Path) -> dict[str, Stored]:
 
 
 def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
-  """The arrays of a tree, with the parts of their names joined by dots."""
+  """The arrays of a tree, with the parts of their names joined by dots.
+
+  Raises UnreadableFileError if a leaf is not an array of numbers.
+  """
   if isinstance(tree, Mapping):
     for key, value in tree.items():
       yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))

@@ -205,6 +205,7 @@ def _pictures(folder: pathlib.Path) -> tuple[dict[str, Any], str]:
   """How images are prepared, and the name of the file that says it.
 
   If both files say it, the section of the newer one counts, as in transformers.
+  Raises ValueError if that is no object of JSON.
   """
   section = read_json(folder / processor.NESTED).get(processor.SECTION)
   if section is None:

@@ -272,7 +272,10 @@ def _open_run_for_images(
 
 
 def _open_as_trained(source: str, overrides: Mapping[str, Any]) -> Loaded:
-  """Opens a run, or published weights with their training parts."""
+  """Opens a run, or published weights with their training parts.
+
+  Raises ValueError for overrides that do not choose a checkpoint of a run.
+  """
   others = sorted(overrides.keys() - _RUN_KEYWORDS)
   if others:
     raise ValueError(

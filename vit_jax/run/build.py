@@ -281,6 +281,7 @@ def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:
 
 
 def _check_repeats(settings: Settings) -> None:
+  """Raises ValueError if a batch would show copies of one image alone."""
   repeats, size = settings.train_transform.repeats, settings.batch_size
   if repeats > size:
     raise ValueError(

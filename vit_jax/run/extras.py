@@ -205,7 +205,10 @@ def _read_base(
   start: Loaded | None,
   saved: Saved,
 ) -> tuple[Any, dict[str, Any]]:
-  """The base's arrays on the devices, and its record."""
+  """The base's arrays on the devices, and its record.
+
+  Raises ValueError if the run was begun without LoRA, or as `open_base`.
+  """
   fields = build.start_fields(settings)
   if start is None:
     began_with = (saved or {}).get("base")

@@ -251,7 +251,11 @@ def find_lr(
 
 
 def _values(pretrained: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-  """Settings by their dotted keys, with the weights to start from."""
+  """Settings by their dotted keys, with the weights to start from.
+
+  Raises ValueError if the weights are given as something else than a name, a
+  path or what `load_pretrained` returned.
+  """
   values = _flatten_settings(settings)
   if isinstance(pretrained, Loaded):
     pretrained = _source_of(pretrained)

@@ -330,7 +330,7 @@ def _with_labels_file(
 
   Its images are found by `other_table.with_file`. A run on other data than a
   file of labels has no columns and splits for it, so those keys are left at
-  their defaults.
+  their defaults. Raises ValueError if the task does not read such files.
   """
   if task.labels.reader or not (task.labels.are_used and data.labels):
     raise ValueError(

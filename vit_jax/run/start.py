@@ -56,7 +56,10 @@ def first_state(
 def _newest_intact(
   plan: Plan, checkpoints: Checkpoints, display: Display, allow_changes: bool
 ) -> tuple[TrainState, int]:
-  """Restores the newest checkpoint that is intact; sets newer ones aside."""
+  """Restores the newest checkpoint that is intact; sets newer ones aside.
+
+  Returns its state and step; raises ValueError if none is intact.
+  """
   damaged: dict[int, DamagedError] = {}
   for step in reversed(checkpoints.all_steps):
     try:

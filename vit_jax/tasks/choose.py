@@ -114,9 +114,9 @@ def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
 
 
 def _enabled_task(sections: Mapping[str, Any]) -> type[Task] | None:
-  """The task that its own section of the configuration enables, if any.
+  """The task that its own section of the configuration enables; None if none.
 
-  Such a section has the name of its task.
+  Such a section has the name of its task. Raises ValueError if several do.
   """
   enabled = [
     name

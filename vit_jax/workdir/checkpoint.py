@@ -74,7 +74,7 @@ class Checkpoints(CheckpointReader):
 
   @property
   def latest_step(self) -> int | None:
-    """The newest checkpoint's step, also if it is still being saved."""
+    """The newest checkpoint's step, even while that is saved; None if none."""
     return self._saving[0] if self._saving else super().latest_step
 
   def save(
@@ -128,7 +128,7 @@ class Checkpoints(CheckpointReader):
     return {step: scores[step] for step in scores.keys() & keep}
 
   def wait(self) -> str | None:
-    """Waits until the last save is on disk; returns a line if it failed."""
+    """Waits until the last save is on disk; a line if it failed, else None."""
     if self._saving is None:
       return None
     step, done = self._saving

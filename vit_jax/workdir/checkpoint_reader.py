@@ -94,8 +94,8 @@ class CheckpointReader:
   def best_step(self) -> int | None:
     """The step with the best score; the newest if none has one.
 
-    A reader that also saves was given the score's key; one that only reads
-    takes it from the newest description.
+    None if there is no checkpoint. A reader that also saves was given the
+    score's key; one that only reads takes it from the newest description.
     """
     scores = self._steps
     if self._read_only:

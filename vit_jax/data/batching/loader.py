@@ -237,7 +237,10 @@ class Loader:
     return self.on_unreadable == "skip"
 
   def _rows(self, batch_size: int) -> range:
-    """The rows of a global batch that belong to this host."""
+    """The rows of a global batch that belong to this host.
+
+    Raises ValueError if the batch does not split over the hosts.
+    """
     count = self.process_count
     if batch_size < 1 or batch_size % count:
       fits = max(-(-batch_size // count), 1) * count

@@ -159,7 +159,8 @@ def _as_unreadable() -> Iterator[None]:
 def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
   """The samples of a TIFF file, (H, W, bands), and its orientation.
 
-  The bands may lie in one page, or in one page each, of equal sizes.
+  The bands may lie in one page, or in one page each, of equal sizes. Raises
+  UnreadableImageError if they are of another layout, or too large.
   """
   with _tiff(encoded) as file:
     series = file.series[0]
@@ -239,7 +240,8 @@ def _wide_samples(
   """Samples of more than 8 bits, (H, W), (H, W, 3) or (H, W, 4).
 
   It is None if the high bytes, which are Pillow's own pixels, are enough: those
-  of a colour image without a window or a transparent colour.
+  of a colour image without a window or a transparent colour. Raises
+  UnreadableImageError if samples of 16 bits cannot be read.
   """
   tags = getattr(image, "tag_v2", {})  # Only TIFF files have them.
   formats = {*tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))}
@@ -282,7 +284,10 @@ def _has_wide_planes(image: Image.Image) -> bool:
 
 
 def _eight_bits(samples: np.ndarray, window: Window | None) -> np.ndarray:
-  """Scales samples of any type to 8 bits, by a window if there is one."""
+  """Scales samples of any type to 8 bits, by a window if there is one.
+
+  Raises UnreadableImageError if there is none, and their range is not known.
+  """
   if samples.dtype == np.uint8:
     return samples
   if window is not None:

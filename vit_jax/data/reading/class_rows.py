@@ -37,7 +37,10 @@ def fit(columns: Sequence[str], rows: Sequence[Row]) -> tuple[Names, Encode]:
 
 
 def fit_to(columns: Sequence[str], names: Names) -> Encode:
-  """A function that encodes rows for names that are known already."""
+  """A function that encodes rows for names that are known already.
+
+  Raises ValueError if a column, of several, is not among the names.
+  """
   if len(columns) == 1:
     places = finder_of_places(functools.partial(_single, columns[0]), names)
     return lambda rows: np.array([places(row)[0] for row in rows], np.int32)

@@ -47,7 +47,7 @@ class ImageFiles(Source):
   # The rule by which a part is held out, if there is one.
   held_out: Holdout | None = None
   _folder: bytes
-  _paths: bytes  # From the folder on, one after the other.
+  _paths: bytes  # Relative to the folder, one after the other.
   _ends: np.ndarray  # Where each path ends in `_paths`.
   _labels: np.ndarray
 
@@ -63,7 +63,7 @@ class ImageFiles(Source):
   def _set_files(
     self, folder: bytes, files: Sequence[bytes], labels: np.ndarray
   ) -> None:
-    """Sets the files, by their paths from the folder on, and their labels."""
+    """Sets the files, by paths relative to the folder, and their labels."""
     self._folder = folder
     self._paths = b"".join(files)
     self._ends = np.cumsum([*map(len, files)])
@@ -77,7 +77,7 @@ class ImageFiles(Source):
     self._labels = self._labels[indices]
 
   def _file(self, index: int) -> bytes:
-    """The path of a file, from the folder on."""
+    """The path of a file, relative to the folder."""
     start = int(self._ends[index - 1]) if index else 0
     return self._paths[start : int(self._ends[index])]
 

@@ -190,6 +190,7 @@ class ImageFolder(ImageFiles):
     self._keep(np.flatnonzero(chosen != (self.split == "train")))
 
   def _check_not_empty(self) -> None:
+    """Raises ValueError if the split has no images."""
     if not len(self):
       raise ValueError(
         f"{text(self._folder)!r} has no images for split={self.split!r}; add "
@@ -197,7 +198,7 @@ class ImageFolder(ImageFiles):
       )
 
   def _files(self, name: bytes) -> list[bytes]:
-    """The paths of a class's images, from the split's folder on."""
+    """The paths of a class's images, relative to the split's folder."""
     folder = os.path.join(self._folder, name)
     if not os.path.isdir(folder):
       return []

@@ -93,7 +93,8 @@ def _open_class_folders(
   """Opens a set of class folders named by WordNet ids or by numbers.
 
   `only` is the column of `CLASSES` that says which classes the set has; None
-  for all.
+  for all. Raises ValueError for a folder of another name, and AbsentError if
+  there is no such set.
   """
   source = _open_images(root, folder) or _open_prepared(tfds, split, data_dir)
   ids = {name: k for k, name in enumerate(WORDNET_IDS)}
@@ -121,7 +122,8 @@ def _open_objectnet(root: str | None, data_dir: str | None) -> TestSet:
   """ObjectNet's 113 classes that ImageNet has, without the red border.
 
   As in the authors' code, the model chooses from all of ImageNet's classes, and
-  any of those that the object stands for is correct.
+  any of those that the object stands for is correct. Raises AbsentError if
+  there is no folder of it.
   """
   right: dict[str, set[int]] = {}
   for k, row in enumerate(CLASSES):
@@ -141,7 +143,8 @@ def _open_real(root: str | None, data_dir: str | None) -> TestSet:
   """ImageNet-ReaL (arXiv:2006.07159); images without a label are left out.
 
   A folder has `real.json`, the authors' list of the labels of each validation
-  image, and the images below `val`, under ImageNet's own names.
+  image, and the images below `val`, under ImageNet's own names. Raises
+  AbsentError if there is no such folder and no such data set of TFDS.
   """
   path = os.path.join(root or "", "real.json")
   if root and os.path.exists(path):
@@ -163,7 +166,10 @@ def _open_real(root: str | None, data_dir: str | None) -> TestSet:
 
 
 def _number(name: str) -> int:
-  """The number of one of ImageNet's validation images, from 1 on."""
+  """The number in the name of one of ImageNet's validation images, from 1 on.
+
+  Raises ValueError if the name has none.
+  """
   match = re.search(r"ILSVRC2012_val_0*(\d+)", os.path.basename(name))
   if match is None:
     raise ValueError(

@@ -319,8 +319,8 @@ def _fail_missing_files(
   elif near and near.endswith(b"/" + os.fsencode(row.file)):
     hint += ": write the names with their folders"
   if re.match(r"[A-Za-z]:[\\/]", row.file):
-    hint += "; it is a path on another machine: write the names from "
-    hint += f"the folder {root!r} on"
+    hint += "; it is a path on another machine: write the names relative to "
+    hint += f"the folder {root!r}"
   fail(row.place, f"{problem} ({share}){hint}")
 
 

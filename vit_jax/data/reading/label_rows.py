@@ -191,8 +191,8 @@ def _file_name(place: str, key: str, file: Any, settings: DataSettings) -> str:
     if os.path.isabs(file) and not is_file:
       advice = (
         "there is no such file; if it is the path on another machine, write "
-        "the names from the folder of the images on, and give that as "
-        "--config.data.root"
+        "the names relative to the folder of the images, and give that folder "
+        "as --config.data.root"
       )
     fail(place, f"names {file!r}, which is outside of {root!r}: {advice}")
   return file

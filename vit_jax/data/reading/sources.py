@@ -164,7 +164,11 @@ def labelled_files(
 def _open_tfds(
   settings: DataSettings, part: str | None, kind: Labels
 ) -> Source:
-  """Opens a split, or a part of one, that TFDS or `pack` has prepared."""
+  """Opens a split, or a part of one, that TFDS or `pack` has prepared.
+
+  Raises ValueError as `open_source`, or if such data have no labels of the
+  kind.
+  """
   if not settings.dir and not settings.name:
     raise ValueError(
       "data.root (a folder of class folders), data.dir (packed images) or "

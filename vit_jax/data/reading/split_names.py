@@ -102,7 +102,10 @@ def parse_name(name: bytes) -> SplitName | None:
 
 
 def _split_of_word(word: str) -> str | None:
-  """The split that a word names, maybe with an ending, as in trainset."""
+  """The split that a word names, maybe with an ending, as in trainset.
+
+  None if it names no split.
+  """
   for ending in ("", *_ENDINGS):
     if word.endswith(ending) and (
       split := _BY_WORD.get(word.removesuffix(ending))

@@ -113,7 +113,10 @@ def _matching_names(
 
 
 def column_of_files(names: Sequence[str], chosen: str | None) -> str | None:
-  """The column of the images' names by the names alone, or `chosen`."""
+  """The column of the images' names: `chosen`, or by the columns' names alone.
+
+  None if there is no such column.
+  """
   if chosen:
     return chosen if chosen in names else None
   return next(iter(columns_called_files(names)), None)

@@ -115,7 +115,10 @@ def arguments_of(config: Config) -> dict[str, Any]:
 
 
 def class_of_name(name: Any) -> str | None:
-  """The initial of timm's class for an architecture of this name, if known."""
+  """The initial of timm's class for an architecture of this name.
+
+  None if the architecture is not known.
+  """
   return next(matching(name, "classes"), None)
 
 
@@ -258,7 +261,7 @@ def rotary(arguments: Config) -> dict[str, Any]:
 def _side(value: Any) -> int | None:
   """The number of patches along a side, from timm's `ref_feat_shape`.
 
-  Raises ValueError if the sides differ.
+  None if it is not given. Raises ValueError if the sides differ.
   """
   if value is None:
     return None

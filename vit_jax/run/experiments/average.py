@@ -284,7 +284,10 @@ def _write(
   metrics: dict[str, Any],
   runs: Sequence[str],
 ) -> None:
-  """Writes the folder of a run with this one checkpoint."""
+  """Writes the folder of a run with this one checkpoint.
+
+  Raises OSError if the checkpoint cannot be saved.
+  """
   source: Any = first.loaded
   description = {
     key: value

@@ -132,7 +132,10 @@ def _losses(
   highest: float,
   display: Display,
 ) -> tuple[list[float], list[float]]:
-  """The rate and the loss of each step, until the loss diverges."""
+  """The rate and the loss of each step, until the loss diverges.
+
+  Raises ValueError if it diverges after too few steps to tell a rate.
+  """
 
   def schedule(step: Any) -> Any:
     return lowest * (highest / lowest) ** (jnp.asarray(step) / (steps - 1))

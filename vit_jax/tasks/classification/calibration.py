@@ -175,7 +175,10 @@ def fit(
 def _temperature_of_known(
   kind: str, logits: np.ndarray, labels: np.ndarray
 ) -> float | None:
-  """The temperature of one label, from the examples whose label is known."""
+  """The temperature of one label, from the examples whose label is known.
+
+  None if none is known, or where `temperature` gives None.
+  """
   known = ~np.isnan(labels)
   if not known.any():
     return None

@@ -10,6 +10,7 @@ _KINDS = ("linear", "small", "dpt")
 
 
 def _check_head_size(settings: Any) -> None:
+  """Raises ValueError if the head has no hidden layer; called for a size."""
   if settings.head == "linear":
     raise ValueError(
       f"head_size={settings.head_size} is the width of a hidden layer, and "

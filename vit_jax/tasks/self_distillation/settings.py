@@ -19,6 +19,7 @@ CENTERINGS = ("mean", "sinkhorn")
 
 
 def _fit_masks(settings: "SelfDistillationSettings") -> None:
+  """Raises ValueError if the shares of masked patches are in reverse order."""
   if settings.mask_from > settings.mask_to:
     raise ValueError(
       f"mask_from={settings.mask_from} is more than "

@@ -54,9 +54,10 @@ class MaskLookup:
     self._example: tuple[bytes, bytes] | None = None
 
   def find(self, file: bytes) -> bytes:
-    """The path of the mask of an image, given from the images' folder on.
+    """The path of the mask of an image.
 
-    Raises ValueError if there is none, or several may be it.
+    `file` is the image, relative to the images' folder. Raises ValueError if
+    there is none, or several may be it.
     """
     found = self._find(file)
     if found is None:

@@ -172,7 +172,12 @@ def _plain_folders(
 def _places_by_split(
   images: bytes, masks: bytes, earlier: bool, kind: PairedFiles
 ) -> tuple[dict[str, Places], list[str]]:
-  """The splits in a folder of images and one of masks, if they have any."""
+  """The places of the splits in a folder of images and one of masks.
+
+  Without splits, or with one to train on alone, the places are those of "". The
+  lines are on splits that are left out. Raises ValueError if a split of images
+  has no folder of masks.
+  """
   of_images, of_masks = (
     _splits(folder, subfolders(folder), earlier) for folder in (images, masks)
   )
@@ -233,7 +238,7 @@ def _splits(
 def _pair_of_split(
   root: bytes, names: Sequence[bytes], split: str, kind: PairedFiles
 ) -> Folders | None:
-  """The two folders of one split beside each other, if there are two."""
+  """The two folders of one split beside each other; None without such two."""
   of_split = [name for name in names if _split_and_rest(name)[0] == split]
   return find_folders(root, of_split, kind)
 

@@ -89,7 +89,10 @@ def _choose_path(data_set: str, paths: list[str], name: str | None) -> str:
 
 
 def _image_feature(info: Any) -> str:
-  """The key of the images: the first supervised one, or the only one."""
+  """The key of the images: the first supervised one, or the only one.
+
+  Raises ValueError if there are several, or none.
+  """
   images = [
     key
     for key, feature in info.features.items()
