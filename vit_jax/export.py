@@ -6,11 +6,12 @@ vit_jax export runs/digits digits.onnx
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
 a name that `vit_jax convert --list` shows. The file takes uint8
 images (b, H, W, C) for any b, normalises them, and returns float32 logits
-(b, K). It is a `jax.export` artifact (StableHLO), which JAX promises that its
-releases of the next six months can read; or, if OUT_FILE ends in .onnx or --to
-says so, an ONNX file, for ONNX Runtime. --tower=text exports the text tower of
-a model of images and text, from the ids of tokens, int32 (b, T), to embeddings
-(b, R).
+(b, K); if images keep their proportions, it takes their patches and how many
+there are along height and width. It is a `jax.export` artifact (StableHLO),
+which JAX promises that its releases of the next six months can read; or, if
+OUT_FILE ends in .onnx or --to says so, an ONNX file, for ONNX Runtime.
+--tower=text exports the text tower of a model of images and text, from the ids
+of tokens, int32 (b, T), to embeddings (b, R).
 """
 
 import dataclasses
@@ -50,7 +51,7 @@ import onnxruntime
 {make}
 session = onnxruntime.InferenceSession({path})
 # {takes} -> {gives}
-({outputs},) = session.run(["{outputs}"], {{"{inputs}": {inputs}}})
+({outputs},) = session.run(["{outputs}"], {{{feeds}}})
 facts = session.get_modelmeta().custom_metadata_map  # Texts, and JSON."""
 _PRINT_NAME_ONNX = """
 print(json.loads(facts["class_names"])[{outputs}[0].argmax()])"""
@@ -71,9 +72,9 @@ class _Program:
     runtimes: What runs it, such as "JAX on cpu, tpu (StableHLO)".
     needs: Packages that have to be installed to run it.
     run: Code that runs it, with fields for `path`, `takes`, `gives`, the code
-      that makes its inputs, `make`, the names `call`, `inputs` and `outputs`,
-      and `class_names`.
-    takes: Type and shape of its input.
+      that makes its inputs, `make`, the names `call`, `inputs`, `feeds` and
+      `outputs`, and `class_names`.
+    takes: Types and shapes of its inputs.
     gives: Type and shape of its output.
   """
 
@@ -120,16 +121,13 @@ def export_checkpoint(
       chosen = _text_tower(checkpoint, overrides)
     else:
       chosen = _image_tower(checkpoint, overrides)
-    form = exporter.form_of(chosen.model)
+    form = exporter.form_of(chosen.model, tokens=chosen.tokens)
     facts = facts_of(chosen.source)
     class_names = _class_names(facts)
-    params = chosen.source.params
     if to == "onnx":
-      program = _onnx(chosen.model, params, form, facts, class_names)
+      program = _onnx(chosen, form, facts, class_names)
     else:
-      program = _stablehlo(
-        chosen.model, params, platforms, param_dtype, class_names
-      )
+      program = _stablehlo(chosen, platforms, param_dtype, class_names)
     file.write(program.content)
   say(
     f"Wrote {out}: {len(program.content) / 1e6:,.1f} MB, for "
@@ -144,7 +142,8 @@ def export_checkpoint(
     takes=program.takes,
     gives=program.gives,
     call=_CALLS[form.outputs],
-    inputs=form.inputs,
+    inputs=", ".join(one.name for one in form.inputs),
+    feeds=", ".join(f'"{one.name}": {one.name}' for one in form.inputs),
     outputs=form.outputs,
     class_names=class_names,
   )
@@ -184,6 +183,7 @@ class _Tower(NamedTuple):
     about: A sentence on its inputs.
     make: Code that makes an input.
     package: A further package which that code needs, after a comma, or "".
+    tokens: The most patches of an image that keeps its proportions, or None.
   """
 
   source: "Loaded | LoadedText"
@@ -191,6 +191,7 @@ class _Tower(NamedTuple):
   about: str
   make: str
   package: str
+  tokens: int | None = None
 
 
 def _image_tower(
@@ -198,7 +199,7 @@ def _image_tower(
 ) -> _Tower:
   """The image tower of a checkpoint.
 
-  Raises ValueError as `load_pretrained` does, and for images of any size.
+  Raises ValueError as `load_pretrained` does.
   """
   from vit_jax.inference.pillow_code import images_code
   from vit_jax.pretrained.load import load_pretrained
@@ -207,14 +208,15 @@ def _image_tower(
 
   is_loaded = isinstance(checkpoint, Loaded)
   loaded = checkpoint if is_loaded else load_pretrained(checkpoint, **overrides)
-  loaded.preprocessing.check_one_size("an exported file takes")
   say_encoder_alone(loaded)
+  any_size = loaded.preprocessing.patches
   return _Tower(
     source=loaded,
     model=loaded.model,
     about=f"It normalises images itself; they are {loaded.preprocessing}.",
     make=images_code(loaded.preprocessing),
     package=", Pillow",
+    tokens=any_size.tokens if any_size else None,
   )
 
 
@@ -252,8 +254,7 @@ def _text_tower(
 
 
 def _onnx(
-  model: "Model",
-  params: Any,
+  tower: _Tower,
   form: "Form",
   facts: dict[str, str],
   class_names: Sequence[str],
@@ -261,14 +262,18 @@ def _onnx(
   """The model as an ONNX file, which holds the facts."""
   from vit_jax.inference.onnx.export import export_onnx
 
-  shape = ", ".join(map(str, form.shape))
-  width = "R" if form.outputs == "embeddings" else model.num_classes or "D"
+  width = (
+    "R" if form.outputs == "embeddings" else tower.model.num_classes or "D"
+  )
   return _Program(
-    content=export_onnx(model, params, facts),
+    content=export_onnx(tower.model, tower.source.params, facts, tower.tokens),
     runtimes="ONNX Runtime",
     needs="onnxruntime{} and NumPy are",
     run=_RUN_ONNX + (_PRINT_NAME_ONNX if class_names else ""),
-    takes=f"{form.dtype.__name__} (B, {shape})",
+    takes=", ".join(
+      f"{one.dtype.__name__} (B, {', '.join(map(str, one.shape))})"
+      for one in form.inputs
+    ),
     gives=f"float32 (B, {width})",
   )
 
@@ -281,8 +286,7 @@ def _class_names(facts: Mapping[str, str]) -> list[str]:
 
 
 def _stablehlo(
-  model: "Model",
-  params: Any,
+  tower: _Tower,
   platforms: Sequence[str],
   param_dtype: str,
   class_names: Sequence[str],
@@ -295,16 +299,19 @@ def _stablehlo(
     is_short = len(class_names) <= MOST_NAMES
     end = _PRINT_NAME if is_short else _PRINT_NUMBER
   exported = exporter.export_model(
-    model, params, platforms=platforms, param_dtype=param_dtype
+    tower.model,
+    tower.source.params,
+    platforms=platforms,
+    param_dtype=param_dtype,
+    tokens=tower.tokens,
   )
-  (inputs,) = exported.in_avals
   (outputs,) = exported.out_avals
   return _Program(
     content=exported.serialize(),
     runtimes=f"JAX on {', '.join(exported.platforms)} (StableHLO)",
     needs="JAX{} and flatbuffers are",
     run=_RUN + end,
-    takes=f"{inputs.dtype} {inputs.shape!s}",
+    takes=", ".join(f"{x.dtype} {x.shape!s}" for x in exported.in_avals),
     gives=f"{outputs.dtype} {outputs.shape!s}",
   )
 

@@ -1,11 +1,14 @@
 """Code for users of an exported file makes what the model takes."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
+from vit_jax.data.transforming.sizes import AnySize
 from vit_jax.inference.pillow_code import FILE, images_code
 
 BANDS = dict(mean=(0.5,) * 4, std=(0.5,) * 4)
@@ -50,6 +53,22 @@ def test_a_picture_becomes_what_the_model_takes(
   # Pillow has no areas; its box filter is near.
   is_area = images.crop.interpolation == "area"
   assert difference.max() <= (32 if is_area else 1)
+
+
+@pytest.mark.parametrize("shape", [(90, 61), (40, 200), (7, 900)])
+def test_a_picture_of_any_size_becomes_patches(tmp_path, monkeypatch, shape):
+  coarse = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
+  Image.fromarray(coarse).resize(shape).save(tmp_path / FILE)
+  monkeypatch.chdir(tmp_path)
+  images = Preprocessing((32, 32), _crop("resize"), patches=AnySize(12, 8))
+  found = {}
+  exec(images_code(images), found)
+  transform: Any = images.transform()
+  row = transform.row({"image": FILE, "label": 0, "id": ""})
+  assert found["size"].tolist() == row["size"].tolist()
+  assert (found["images"].dtype, found["size"].dtype) == (np.uint8, np.int32)
+  difference = np.abs(found["images"].astype(int) - row["image"][None])
+  assert difference.max() <= 1
 
 
 @pytest.mark.parametrize("grey", [False, True])

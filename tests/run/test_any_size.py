@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import math
 
 import jax
@@ -274,18 +275,70 @@ def test_the_header_says_the_share_of_padding(config):
 
 
 @pytest.mark.slow
-def test_what_needs_images_of_one_size_says_so(run, photos, tmp_path):
+def test_what_needs_images_of_one_size_says_so(run, photos):
   loaded = load_pretrained(str(run[0]))
   file = f"{photos}/test/red/1.png"
   message = r"^this model's images keep their proportions \(at most 12 .*, and "
   with pytest.raises(ValueError, match=message + "layers need images of one"):
     loaded.features(file, layers=[1])
-  with pytest.raises(ValueError, match=message + "an exported file takes"):
-    loaded.export(str(tmp_path / "a.onnx"))
   with pytest.raises(ValueError, match=message + r"transform\(image\) makes"):
     loaded.preprocessing.transform()(file)
   square = load_pretrained(str(run[0]), image_size=24)
   assert square.features(file, layers=[1])[0].shape == (1, 9, 24)
+
+
+def prepared_by(facts, file):
+  """Patches and their numbers, of a photograph, as the facts of a file say."""
+  fact = {name: json.loads(facts[name]) for name in ("patches", "resize")}
+  tokens, P = fact["patches"]["tokens"], fact["patches"]["patch_size"]
+  assert fact["resize"]["interpolation"] == "bilinear"
+  image = Image.open(file)
+  sides = np.array([image.height, image.width])
+  # All scales, where the file says how to bisect.
+  scales = np.arange(1e-3, 3, 1e-4)
+  grids = np.maximum(1, np.ceil(sides * scales[:, None] / P)).astype(int)
+  h, w = grids[np.flatnonzero(grids.prod(axis=1) <= tokens)[-1]].tolist()
+  small = image.resize((w * P, h * P), Image.Resampling.BILINEAR)
+  images = np.zeros((tokens, P * P * 3), np.uint8)
+  for n in range(h * w):
+    top, left = n // w * P, n % w * P
+    patch = np.asarray(small)[top : top + P, left : left + P]
+    images[n] = patch.reshape(-1)
+  return images, np.array([h, w], np.int32)
+
+
+@pytest.mark.slow
+def test_exported_programs_answer_as_the_run(
+  run, photos, tmp_path, capsys, monkeypatch
+):
+  """Their inputs are prepared by what the ONNX file says alone."""
+  runtime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+  loaded = load_pretrained(str(run[0]))
+  files = [f"{photos}/test/{c}/{k}.png" for c, k in (("red", 1), ("green", 3))]
+  files.append(f"{photos}/test/red/5.png")
+  answers = loaded.predict(files)
+  monkeypatch.chdir(tmp_path)
+  Image.open(files[1]).save("photo.png")
+  for name in ("a.onnx", "a.stablehlo"):
+    loaded.export(name)
+    code = capsys.readouterr().out.partition("installed:\n")[2]
+    pasted = {}
+    exec(code.replace("photo.jpg", "photo.png"), pasted)  # As it is printed.
+    assert capsys.readouterr().out == f"{answers[1].names[0]}\n"
+    np.testing.assert_allclose(
+      pasted["logits"], loaded.logits(files[1:2]), atol=1e-5
+    )
+  session = runtime.InferenceSession("a.onnx")
+  facts = session.get_modelmeta().custom_metadata_map
+  assert "image_size" not in facts and "size has h, w" in facts["patches_rule"]
+  rows = [prepared_by(facts, file) for file in files]
+  assert len({tuple(size) for _, size in rows}) == 3
+  images, size = map(np.stack, zip(*rows, strict=True))
+  (found,) = session.run(["logits"], {"images": images, "size": size})
+  np.testing.assert_allclose(found, loaded.logits(files), atol=1e-5)
+  content = bytearray((tmp_path / "a.stablehlo").read_bytes())
+  exported = jax.export.deserialize(content)
+  np.testing.assert_allclose(exported.call(images, size), found, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A model and its parameters as one function that runs with JAX alone."""
 
 import dataclasses
+import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,15 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
-from jaxtyping import Array, Float, Int32, UInt8
+from jaxtyping import Array, Float, Int32
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
 from vit_jax.models import Model, Origin
 from vit_jax.models.loaded_first import takes_loaded
-from vit_jax.models.model import normalize
 from vit_jax.models.text import TextTower
-from vit_jax.runtime.checks import checked
+from vit_jax.runtime.checks import COUNT, checked
+from vit_jax.training.inputs import ImageInputs
 
 # jax.export writes flatbuffers, whose size is limited to 31 bits. The program
 # itself takes far less than the margin that is left for it.
@@ -33,6 +34,7 @@ def export_model(
   image_size: int | tuple[int, int] | None = None,
   platforms: Sequence[str] = PLATFORMS,
   param_dtype: str = "float32",
+  tokens: int | None = None,
 ) -> export.Exported:
   """Exports the function from images to logits, with the parameters inside.
 
@@ -62,6 +64,11 @@ def export_model(
     param_dtype: Type to store the parameters in, "float32" or "bfloat16", which
       takes half the space and keeps three digits. The computation still uses
       the model's own `dtype`.
+    tokens: The most patches of an image, for images that keep their
+      proportions. The function then takes their patches, uint8 (b, tokens,
+      P * P * C), row by row with zeros after the last, each in the order (row,
+      column, channel); and how many there are along height and width, int32
+      (b, 2).
 
   Raises:
     ValueError: if an argument is unknown or missing, the images do not fit the
@@ -80,47 +87,74 @@ def export_model(
     lambda x: jnp.asarray(np.asarray(x), param_dtype), nn.unbox(params)
   )
   (b,) = export.symbolic_shape("b")
-  form = form_of(model, image_size)
-  inputs = jax.ShapeDtypeStruct((b, *form.shape), form.dtype)
+  form = form_of(model, image_size, tokens)
+  inputs = form.of_batch(b)
   to_outputs = jax.jit(outputs_function(model, stored_params))
   with warnings.catch_warnings():
     # JAX warns of large constants; here they are the parameters.
     warnings.filterwarnings("ignore", ".* constants were captured")
-    return export.export(to_outputs, platforms=tuple(platforms))(inputs)
+    return export.export(to_outputs, platforms=tuple(platforms))(*inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+  """One of the inputs of an exported function.
+
+  Attributes:
+    name: Its name.
+    shape: Shape of one example.
+    dtype: Its type.
+    below: One more than its largest value.
+    least: Its smallest value.
+  """
+
+  name: str
+  shape: tuple[int, ...]
+  dtype: type
+  below: int
+  least: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-  """The inputs and the outputs of an exported function.
+  """The inputs of an exported function, and the name of its output."""
 
-  Attributes:
-    inputs, outputs: Names of the input and of the output.
-    shape: Shape of one example.
-    dtype: Type of the input.
-    below: One more than the input's largest value.
-  """
-
-  inputs: str
+  inputs: tuple[Input, ...]
   outputs: str
-  shape: tuple[int, ...]
-  dtype: type
-  below: int
+
+  def of_batch(self, b: Any) -> list[jax.ShapeDtypeStruct]:
+    """Shapes and types of the inputs for b examples."""
+    return [
+      jax.ShapeDtypeStruct((b, *one.shape), one.dtype) for one in self.inputs
+    ]
 
 
 def form_of(
-  model: Model, image_size: int | tuple[int, int] | None = None
+  model: Model,
+  image_size: int | tuple[int, int] | None = None,
+  tokens: int | None = None,
 ) -> Form:
-  """The inputs and outputs of an exported model.
+  """The inputs and outputs of an exported model; `export_model` has the rest.
 
-  Raises ValueError if the size of its images is not known.
+  Raises ValueError if the size of its images is not known, or `tokens` is not a
+  number from 1 on.
   """
   if isinstance(model, TextTower):
     shape = (model.length,)
-    return Form("ids", "embeddings", shape, np.int32, model.vocabulary)
-  return Form("images", "logits", _shape(model, image_size), np.uint8, 256)
+    return Form(
+      (Input("ids", shape, np.int32, model.vocabulary),), "embeddings"
+    )
+  if tokens is None:
+    images = Input("images", _shape(model, image_size), np.uint8, 256)
+    return Form((images,), "logits")
+  checked("tokens", int, tokens, COUNT)
+  values = model.stride**2 * len(_origin(model).mean)
+  images = Input("images", (tokens, values), np.uint8, 256)
+  size = Input("size", (2,), np.int32, math.isqrt(tokens) + 1, least=1)
+  return Form((images, size), "logits")
 
 
-def outputs_function(model: Model, params: Any) -> Callable[[Any], Any]:
+def outputs_function(model: Model, params: Any) -> Callable[..., Any]:
   """Returns the function to export: of images, or of the ids of tokens."""
   if not isinstance(model, TextTower):
     return logits_function(model, params)
@@ -135,14 +169,19 @@ def outputs_function(model: Model, params: Any) -> Callable[[Any], Any]:
 
 def logits_function(
   model: Model, params: Any
-) -> Callable[[UInt8[Array, "b H W C"]], Float[Array, "b K"]]:
-  """Returns a function that normalises images and computes their logits."""
-  origin = _origin(model)
+) -> Callable[..., Float[Array, "b K"]]:
+  """Returns a function that normalises images and computes their logits.
 
-  def to_logits(images: UInt8[Array, "b H W C"]) -> Float[Array, "b K"]:
+  It takes images of one size, (b, H, W, C), or patches and sizes, as
+  `export_model` says.
+  """
+  origin = _origin(model)
+  of_batch = ImageInputs(origin.mean, origin.std)
+
+  def to_logits(images: Array, *size: Array) -> Float[Array, "b K"]:
     cast = jax.tree.map(lambda x: x.astype(model.param_dtype), params)
-    inputs = normalize(images, origin.mean, origin.std)
-    logits: Any = model.apply({"params": cast}, inputs)
+    batch = {"image": images} | ({"size": size[0]} if size else {})
+    logits: Any = of_batch.model_outputs(model, cast, batch)
     return logits.astype(jnp.float32)
 
   return to_logits

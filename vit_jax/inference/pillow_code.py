@@ -23,25 +23,71 @@ def images_code(images: Preprocessing) -> str:
 
   Its sizes are those of the preprocessing. The filters are Pillow's, which
   differ by rounding from those of other libraries. For channels that Pillow
-  does not read, the lines make zeros, for the user to replace.
+  does not read, the lines make zeros, for the user to replace. Images that keep
+  their proportions become `images` (1, N, P * P * C) and `size` (1, 2).
   """
-  H, W, C = images.image_shape
+  C = images.channels
+  any_size = images.patches
+  if any_size is None:
+    shape = ", ".join(map(str, images.image_shape))
+    size = []
+  else:
+    shape = f"{any_size.tokens}, {any_size.patch_size**2 * C}"
+    size = ["size = numpy.ones((1, 2), numpy.int32)"]
   if C not in _CONVERTED or images.window is not None:
-    return (
-      "import numpy\n"
-      f"# In the place of these zeros, give your images, {images}.\n"
-      f"images = numpy.zeros((1, {H}, {W}, {C}), numpy.uint8)"
-    )
+    lines = [
+      "import numpy",
+      f"# In the place of these zeros, give your images, {images}.",
+      f"images = numpy.zeros((1, {shape}), numpy.uint8)",
+      *size,
+    ]
+    return "\n".join(lines)
   lines = [
+    *(["import math"] if any_size else []),
     "import numpy",
     "from PIL import Image, ImageOps",
     f'image = ImageOps.exif_transpose(Image.open("{FILE}"))',
     _AS_DECODED,
     f"image = image.{_CONVERTED[C]}",
-    *_resizing(images),
-    f"images = numpy.asarray(image).reshape(1, {H}, {W}, {C})",
   ]
+  if any_size is None:
+    lines += _resizing(images)
+    lines.append(f"images = numpy.asarray(image).reshape(1, {shape})")
+  else:
+    lines += _into_patches(images, any_size.tokens, any_size.patch_size)
   return "\n".join(lines)
+
+
+def _into_patches(images: Preprocessing, N: int, P: int) -> list[str]:
+  """Lines that resize `image` in proportion and cut it into patches.
+
+  They follow `AnySize.grid` and `IntoPatches`.
+  """
+  C = images.channels
+  return [
+    "def grid(scale):",
+    f"  sides = [side * scale / {P} for side in (image.height, image.width)]",
+    "  return [max(1, math.ceil(side)) for side in sides]",
+    "",
+    f"least, most = min(1e-6, {P} / max(image.size)), 100.0",
+    "while most - least >= 1e-5:  # The largest scale that fits.",
+    "  middle = (least + most) / 2",
+    f"  fits = math.prod(grid(middle)) <= {N}",
+    "  least, most = (middle, most) if fits else (least, middle)",
+    "h, w = grid(least)",
+    f"image = image.resize((w * {P}, h * {P}), {_filter(images)})",
+    f"pixels = numpy.asarray(image).reshape(h, {P}, w, {P}, {C})",
+    f"images = numpy.zeros((1, {N}, {P * P * C}), numpy.uint8)",
+    "images[0, :h * w] = pixels.swapaxes(1, 2).reshape(h * w, -1)",
+    "size = numpy.array([[h, w]], numpy.int32)",
+  ]
+
+
+def _filter(images: Preprocessing) -> str:
+  """Pillow's name of the filter with which images are resized."""
+  interpolation = images.crop.interpolation
+  name = {"area": "box"}.get(interpolation, interpolation)
+  return f"Image.Resampling.{name.upper()}"
 
 
 def _resizing(images: Preprocessing) -> list[str]:
@@ -49,8 +95,7 @@ def _resizing(images: Preprocessing) -> list[str]:
   H, W = images.image_size
   height, width = images.whole
   crop = images.crop
-  name = {"area": "box"}.get(crop.interpolation, crop.interpolation)
-  how = f"Image.Resampling.{name.upper()}"
+  how = _filter(images)
   if crop.crop == "resize":
     lines = [f"image = image.resize(({width}, {height}), {how})"]
     if images.cut_from:

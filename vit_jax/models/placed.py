@@ -131,7 +131,8 @@ def resize_table_at(
   weights = rows[..., :, None] * columns[..., None, :]
   weights = weights.reshape(*rows.shape[:2], -1)  # (B, N, h w)
   patches = (weights @ E_pos[prefix:]).astype(E_pos.dtype)
-  first = jnp.tile(E_pos[None, :prefix], (len(patches), 1, 1))
+  B, D = patches.shape[0], E_pos.shape[1]
+  first = jnp.broadcast_to(E_pos[None, :prefix], (B, prefix, D))
   return jnp.concatenate([first, patches], axis=1)
 
 
@@ -206,7 +207,7 @@ def _frequency2d(D: int) -> Float[Array, " quarter"]:
 
 
 def _sincos2d(
-  y: Array, x: Array, frequency: Array, axes: tuple[int, ...]
+  y: Array, x: Array, frequency: Array, axes: tuple[Any, ...]
 ) -> Float[Array, "*axes D"]:
   x, y = (
     p.reshape(*axes, 1) * jnp.expand_dims(frequency, range(len(axes)))

@@ -190,7 +190,8 @@ def _point_of(
   N = offset.shape[1]  # No image has a longer side.
   points = jnp.asarray(_geometric_points(old, N))
   offset = (offset + N - 1).clip(0, 2 * N - 2)
-  return points[jnp.minimum(side, N) - 1, offset]
+  row = jnp.minimum(side, N) - 1
+  return points.reshape(-1)[row * (2 * N - 1) + offset]
 
 
 @functools.cache

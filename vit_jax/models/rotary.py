@@ -97,8 +97,9 @@ class Rope:
     if self.first is not None:
       first = self.first.astype(jnp.float32)
       if isinstance(where, Layout):  # The first of the tokens of each image.
-        each = before // where.images
-        angles = angles.at[..., :before:each, :].set(first)
+        index = jnp.arange(S)
+        is_first = (index < before) & (index % (before // where.images) == 0)
+        angles = jnp.where(is_first[:, None], first, angles)
       else:
         angles = angles.at[..., 0, :].set(first)
     return [jnp.cos(angles), jnp.sin(angles)]

@@ -10,6 +10,16 @@ from vit_jax.data.settings import EvalTransformSettings
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.text import LoadedText
 
+_PATCHES_RULE = (
+  "h, w = max(1, ceil(side * scale / patch_size)) for the height and the width "
+  "of the image, at the largest scale up to 100 for which h * w <= tokens (by "
+  "bisection from 1e-6, or patch_size / longest side if that is less, until "
+  "the bounds are less than 1e-5 apart); the image is resized to h * "
+  "patch_size, w * patch_size; input images has its patches row by row, each "
+  "flat in the order row, column, channel, and zeros after them, and input "
+  "size has h, w"
+)
+
 
 def facts_of(source: Loaded | LoadedText) -> dict[str, str]:
   """Facts for users of the file, by name; each is a text or JSON."""
@@ -20,10 +30,13 @@ def facts_of(source: Loaded | LoadedText) -> dict[str, str]:
 
 def _image_facts(loaded: Loaded) -> dict[str, Any]:
   images = loaded.preprocessing
+  any_size = images.patches
   return {
     "class_names": [*loaded.class_names],
     "preprocessing": str(images),
-    "image_size": [*images.image_size],
+    "image_size": None if any_size else [*images.image_size],
+    "patches": dataclasses.asdict(any_size) if any_size else None,
+    "patches_rule": _PATCHES_RULE if any_size else None,
     "resize": _resize_facts(images.crop),
     "cut_from": images.cut_from,
     "window": images.window,

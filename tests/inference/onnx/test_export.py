@@ -13,11 +13,12 @@ import pytest
 from PIL import Image
 
 from tests import tiny
+from tests.models import test_patches
 from tests.tiny import MEAN, STD, random_params
 from vit_jax.export import export_checkpoint
 from vit_jax.inference.onnx import export
 from vit_jax.inference.onnx.export import export_onnx
-from vit_jax.models import Origin
+from vit_jax.models import Origin, Patches
 from vit_jax.pretrained.load import load_pretrained
 
 CHECKPOINTS = pathlib.Path(__file__).parents[2] / "checkpoints"
@@ -150,6 +151,36 @@ def test_onnx_runtime_runs_a_text_tower(name, tmp_path):
   np.testing.assert_allclose(found, expected, atol=1e-5 * scale)
   facts = session.get_modelmeta().custom_metadata_map
   assert json.loads(facts["length"]) == ids.shape[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "kind",
+  ["token", "map", "map of all", "mixed", "biases", "first turns", "square"],
+)
+def test_images_of_any_size_are_patches_with_their_sizes(kind):
+  """What the runtime answers is what the model does for each image alone."""
+  _needs_onnx()
+  model, params = test_patches.model_of(kind)
+  P, tokens = test_patches.P, 12
+  session = _session(export_onnx(model, params, tokens=tokens))
+  sizes = [(2, 3), (3, 4), (1, 5), (6, 2)]
+  rng = np.random.default_rng(0)
+  images = np.zeros((len(sizes), tokens, P * P * 3), np.uint8)
+  for row, (h, w) in zip(images, sizes, strict=True):
+    row[: h * w] = rng.integers(0, 256, (h * w, P * P * 3))
+  size = np.array(sizes, np.int32)
+  (found,) = session.run(["logits"], {"images": images, "size": size})
+
+  @jax.jit
+  def alone(x):
+    return model.apply({"params": params}, x)
+
+  for row, (h, w), answer in zip(images, sizes, found, strict=True):
+    pixels = row[: h * w].reshape(h, w, P, P, 3).swapaxes(1, 2)
+    x = jnp.float32(pixels.reshape(1, h * P, w * P, 3) / 127.5 - 1)
+    expected = alone(Patches.of(x, P))[0, 0]
+    np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5)
 
 
 def _fake(monkeypatch, answer):

@@ -39,35 +39,34 @@ _CALLS = (
 
 
 def to_onnx(
-  function: Callable[[Any], Any],
-  inputs: jax.ShapeDtypeStruct,
-  names: tuple[str, str],
+  function: Callable[..., Any],
+  inputs: Mapping[str, jax.ShapeDtypeStruct],
+  result: str,
   metadata: Mapping[str, str],
   onnx: Any,
 ) -> bytes:
-  """The content of an ONNX file that computes a function of one array.
+  """The content of an ONNX file that computes a function of arrays.
 
   Args:
     function: A function with one output, whose parameters are inside.
-    inputs: Shape and type of its input; the first dimension may be the symbol
-      b, for any number of examples.
-    names: Names of the input and of the output in the file.
+    inputs: Shapes and types of its arguments, by their names in the file; the
+      first dimension of each may be the symbol b, for any number of examples.
+    result: Name of the output in the file.
     metadata: Texts to store in the file, by name.
     onnx: The library of that name.
 
   Raises:
     Unsupported: if an operation of the function has no form in ONNX here.
   """
-  program = jax.make_jaxpr(function)(inputs)
-  name, result = names
-  graph = Graph(onnx, name)
-  value = Value(name, inputs.shape, inputs.shape)
+  program = jax.make_jaxpr(function)(*inputs.values())
+  graph = Graph(onnx, next(iter(inputs)))
+  values = [Value(name, x.shape, x.shape) for name, x in inputs.items()]
   constants = [known(array) for array in program.consts]
-  (output,) = _run(graph, program.jaxpr, constants, [value])
+  (output,) = _run(graph, program.jaxpr, constants, values)
   (result_type,) = program.out_avals
   finished_graph = graph.finish(
     outputs=graph.whole(output),
-    inputs=_value_info(onnx, name, inputs),
+    inputs=[_value_info(onnx, name, x) for name, x in inputs.items()],
     result=_value_info(onnx, result, result_type),
     name="vit_jax",
   )

@@ -28,7 +28,10 @@ _MOST_DIFFERENCE = 1e-4
 
 
 def export_onnx(
-  model: Model, params: Any, metadata: Mapping[str, str] | None = None
+  model: Model,
+  params: Any,
+  metadata: Mapping[str, str] | None = None,
+  tokens: int | None = None,
 ) -> bytes:
   """Exports the function of `export_model` as the content of an ONNX file.
 
@@ -41,6 +44,7 @@ def export_onnx(
     model: The model.
     params: Its parameters.
     metadata: Texts to store in the file's `metadata_props`, by name.
+    tokens: As in `export_model`; the second input is then named `size`.
 
   Raises:
     ValueError: if a library is missing, the parameters take more than 2 GB, the
@@ -50,13 +54,13 @@ def export_onnx(
   onnx = extras.load("onnx", "onnx")
   runtime = extras.load("onnxruntime", "onnx")
   model, params = _in_float32(model, nn.unbox(params))
-  form = form_of(model)
+  form = form_of(model, tokens=tokens)
   function = outputs_function(model, params)
   (b,) = export.symbolic_shape("b")
-  inputs = jax.ShapeDtypeStruct((b, *form.shape), form.dtype)
-  names = form.inputs, form.outputs
+  names = [one.name for one in form.inputs]
+  inputs = dict(zip(names, form.of_batch(b), strict=True))
   try:
-    content = to_onnx(function, inputs, names, metadata or {}, onnx)
+    content = to_onnx(function, inputs, form.outputs, metadata or {}, onnx)
   except Unsupported as error:
     raise ValueError(
       f"this model has no ONNX form: {error} has no counterpart there. "
@@ -83,13 +87,17 @@ def _compare(runtime: Any, content: bytes, form: Form, function: Any) -> None:
   options.log_severity_level = 3  # Errors.
   session = runtime.InferenceSession(content, options)
   random = np.random.default_rng(0)
-  batch = random.integers(0, form.below, (2, *form.shape), form.dtype)
-  expected = np.asarray(jax.jit(function)(jnp.asarray(batch)))
-  (outputs,) = session.run([form.outputs], {form.inputs: batch})
+  batch = {
+    one.name: random.integers(one.least, one.below, (2, *one.shape), one.dtype)
+    for one in form.inputs
+  }
+  arrays = map(jnp.asarray, batch.values())
+  expected = np.asarray(jax.jit(function)(*arrays))
+  (outputs,) = session.run([form.outputs], batch)
   largest = np.abs(expected).max() or 1.0  # All outputs of a new head are 0.
   difference = np.abs(outputs - expected).max() / largest
   if not difference <= _MOST_DIFFERENCE:
     raise ValueError(
-      f"the ONNX file of this model is wrong: on random {form.inputs} its "
-      f"{form.outputs} differ by {difference:.1e} of the largest."
+      f"the ONNX file of this model is wrong: on random {form.inputs[0].name} "
+      f"its {form.outputs} differ by {difference:.1e} of the largest."
     )

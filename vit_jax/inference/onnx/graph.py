@@ -59,7 +59,11 @@ def is_symbolic(dim: Dim) -> bool:
 
 
 class Graph:
-  """The nodes and constants of a graph; `onnx` is the library of that name."""
+  """The nodes and constants of a graph.
+
+  `onnx` is the library of that name, and `inputs` the name of an input, whose
+  first dimension is the batch's.
+  """
 
   def __init__(self, onnx: Any, inputs: str):
     self._onnx = onnx
@@ -155,9 +159,11 @@ class Graph:
     parts = [self._size if is_symbolic(d) else self.ints(d) for d in shape]
     return parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=0)
 
-  def finish(self, outputs: str, inputs: Any, result: Any, name: str) -> Any:
+  def finish(
+    self, outputs: str, inputs: list[Any], result: Any, name: str
+  ) -> Any:
     """ONNX's graph, named `name`, whose result is the array named `outputs`."""
     helper = self._onnx.helper
     self._nodes.append(helper.make_node("Identity", [outputs], [result.name]))
     constants = [*self._constants.values()]
-    return helper.make_graph(self._nodes, name, [inputs], [result], constants)
+    return helper.make_graph(self._nodes, name, inputs, [result], constants)

@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.inference.onnx.graph import Dim, Graph, Unsupported, Value
+from vit_jax.inference.onnx.graph import (
+  Dim,
+  Graph,
+  Unsupported,
+  Value,
+  is_symbolic,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,11 +86,12 @@ def _elementwise(op: str, neutral: float | None = None) -> Lower:
   return lower
 
 
-def write_node(call: Call, op: str) -> list[Value]:
+def write_node(call: Call, op: str, **attributes: Any) -> list[Value]:
   """Writes a node that takes the inputs as they are stored, unexpanded."""
   names = [call.graph.stored(value) for value in call.inputs]
   stored = joint_shape(call.inputs, call.shape)
-  return [Value(call.graph.node(op, *names), call.shape, stored)]
+  name = call.graph.node(op, *names, **attributes)
+  return [Value(name, call.shape, stored)]
 
 
 def _compose(*ops: str) -> Lower:
@@ -128,6 +135,11 @@ def _erfc(call: Call) -> list[Value]:
   one = graph.constant(np.ones((), call.dtypes[0]))
   erf = graph.node("Erf", graph.stored(value))
   return [dataclasses.replace(value, content=graph.node("Sub", one, erf))]
+
+
+def _remainder(call: Call) -> list[Value]:
+  """Writes a remainder with the sign of the first operand, as JAX's `rem`."""
+  return write_node(call, "Mod", fmod=1)
 
 
 def _not_equal(call: Call) -> list[Value]:
@@ -187,10 +199,12 @@ def _broadcast(call: Call) -> list[Value]:
 def _tile(call: Call) -> list[Value]:
   value, *_ = call.inputs
   repeats = call.params["reps"]
-  for size, times in zip(value.shape, repeats, strict=True):
-    if size != 1 and times != 1:
-      raise Unsupported("a repetition of more than one row")
-  return [dataclasses.replace(value, shape=call.shape)]
+  if all(1 in pair for pair in zip(value.shape, repeats, strict=True)):
+    return [dataclasses.replace(value, shape=call.shape)]
+  if any(map(is_symbolic, repeats)):
+    raise Unsupported(f"a repetition {(*repeats,)}")
+  times = call.graph.ints(*repeats)
+  return call.output(call.graph.node("Tile", call.whole(), times))
 
 
 def _reshape(call: Call) -> list[Value]:
@@ -211,9 +225,20 @@ def _transpose(call: Call) -> list[Value]:
 
 
 def _concatenate(call: Call) -> list[Value]:
-  names = [call.whole(number) for number in range(len(call.inputs))]
   axis = call.params["dimension"]
+  # ONNX cannot broadcast to a dimension of 0.
+  parts = [x for x in call.inputs if x.shape[axis] != 0]
+  names = [call.graph.whole(part) for part in parts]
   return call.output(call.graph.node("Concat", *names, axis=axis))
+
+
+def _stack(call: Call) -> list[Value]:
+  graph, axis = call.graph, call.params["axis"]
+  names = [
+    graph.node("Unsqueeze", call.whole(number), graph.ints(axis))
+    for number in range(len(call.inputs))
+  ]
+  return call.output(graph.node("Concat", *names, axis=axis))
 
 
 def _slice(call: Call) -> list[Value]:
@@ -264,6 +289,26 @@ def _reduce(op: str) -> Lower:
   return lower
 
 
+def _reduce_booleans(op: str) -> Lower:
+  """Lowers a reduction of booleans, as one of the numbers 0 and 1."""
+
+  def lower(call: Call) -> list[Value]:
+    to = call.graph.type_of(np.int32)
+    numbers = call.graph.node("Cast", call.whole(), to=to)
+    axes = call.graph.ints(*call.params["axes"])
+    reduced = call.graph.node(op, numbers, axes, keepdims=0)
+    return call.output(_write_cast(call, reduced))
+
+  return lower
+
+
+def _cumsum(call: Call) -> list[Value]:
+  axis = call.graph.constant(np.asarray(call.params["axis"], np.int64))
+  backwards = int(call.params["reverse"])
+  name = call.graph.node("CumSum", call.whole(), axis, reverse=backwards)
+  return call.output(name)
+
+
 def _arg_extreme(op: str) -> Lower:
   """Lowers `argmax` or `argmin`."""
 
@@ -281,6 +326,7 @@ PRIMITIVES: dict[str, Lower] = {
   "sub": _elementwise("Sub", 0.0),
   "mul": _elementwise("Mul", 1.0),
   "div": _elementwise("Div", 1.0),
+  "rem": _remainder,
   "max": _elementwise("Max", -np.inf),
   "min": _elementwise("Min"),
   "pow": _elementwise("Pow"),
@@ -322,12 +368,17 @@ PRIMITIVES: dict[str, Lower] = {
   "squeeze": _squeeze,
   "transpose": _transpose,
   "concatenate": _concatenate,
+  "stack": _stack,
   "slice": _slice,
   "split": _split,
   "pad": _pad,
   "reduce_sum": _reduce("ReduceSum"),
   "reduce_max": _reduce("ReduceMax"),
   "reduce_min": _reduce("ReduceMin"),
+  "reduce_prod": _reduce("ReduceProd"),
+  "reduce_and": _reduce_booleans("ReduceMin"),
+  "reduce_or": _reduce_booleans("ReduceMax"),
+  "cumsum": _cumsum,
   "argmax": _arg_extreme("ArgMax"),
   "argmin": _arg_extreme("ArgMin"),
 }

@@ -129,7 +129,7 @@ def _gather(call: Call) -> list[Value]:
   if places.known is not None and along and rank == len(along) + 1:
     return _take_along(call, places.known[..., 0], axis)
   if form.operand_batching_dims == form.start_indices_batching_dims == (0,):
-    if (axis, rank, len(table.shape)) != (1, 2, 3):
+    if (axis, rank) != (1, 2) or len(table.shape) > 3:
       raise Unsupported("a gather of other than rows")
     indices = _int64_indices(call)
     return call.output(
