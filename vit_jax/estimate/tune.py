@@ -258,7 +258,7 @@ def tune(
     return {"topology": topology, **row, "by_op": []}
 
   def try_choice(choice: Choice) -> Row:
-    """The row of a choice, or {"why": ...}.
+    """The row of a choice, or {"why": the reason} if there is none.
 
     Rows are kept in the folder, also those of choices that do not fit. Errors
     of the compiler or of a setting are not kept, so these are tried again.

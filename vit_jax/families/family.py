@@ -129,8 +129,9 @@ class Transformers:
 
   Attributes:
     types: The `model_type`s of its configurations.
-    signature: Name of an array that only this family has, after its base.
-    fits: Whether arrays with the signature, after a base, are this family's.
+    signature: Name of an array that only this family has, without the base.
+    fits: Takes the shapes of arrays with the signature, and their base, and
+      returns whether they are this family's.
     bases: Prefixes that names of arrays may have; the first one is written.
     one_base: Whether the first base is also written for models without a head.
     layers: Beginning of the names of a layer, with {} for its number.

@@ -88,7 +88,7 @@ def _text(kind: Labels, label: np.ndarray, names: Sequence[str]) -> str:
   count = label.size
   if isinstance(kind, PixelNumbers):
     return kind.label_text(label, tuple(names))
-  if label.ndim == 2:  # More classes than names, if there are none.
+  if label.ndim == 2:  # Without names, the numbers in the mask tell.
     count = int(label.max(initial=0, where=label != IGNORED)) + 1
   every = [class_name(names, k) for k in range(max(count, len(names)))]
   return kind.label_text(label, tuple(every))

@@ -149,9 +149,9 @@ def _read_samples(
   of a sample the one with the fewest dots is taken, `x.jpg` before `x.seg.png`.
   If no image of these names has a label, captions take the label's place.
 
-  Raises ValueError for an image that has neither, for one that either reading
-  of its name gives a label, and for two images of a sample with equally many
-  dots.
+  Raises ValueError for an image that has neither, for one to which both
+  readings of its name give a label, and for two images of a sample with equally
+  many dots.
   """
   with open_anywhere(path) as file, archives.open_archive(file, path) as tar:
     visible = archives.members(tar, path, hidden)

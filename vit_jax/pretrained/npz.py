@@ -130,6 +130,7 @@ def _read_layout(
 ) -> _Layout:
   """Reads a member's header, and compares it with the size of the member.
 
+  Raises UnreadableFileError if they do not fit, or the type is not supported.
   NumPy parses the header as a literal, without running it. A hostile header can
   make it raise or warn of almost anything.
   """

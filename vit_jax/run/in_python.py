@@ -307,7 +307,7 @@ def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
       near = nearest(key, Settings)
       short = {key: name for name, key in _SHORT.items()}
       keyword = short.get(near, near)
-      if "." in keyword:  # It is no keyword of Python's.
+      if "." in keyword:  # Python allows no dots in keywords.
         keyword = f'settings={{"{keyword}": ...}}'
       hint = f"; did you mean {keyword}?" if near else f"; {ALL_KEYS}"
       hint = hints.hint_instead(name, "vit_jax.train()", value) or hint

@@ -260,9 +260,9 @@ def score_key(description: Mapping[str, Any]) -> str:
 
 
 def by_metrics(keys: Iterable[str]) -> Task | None:
-  """The task whose score is among the metrics of an evaluation, if any.
+  """The task whose score is among the metrics of an evaluation; None if none.
 
-  Of several such tasks, it is the one with the most of its metrics among them:
+  If there are several such tasks, it is the one with most metrics among them:
   pairs also have a cosine, which is the score of a student.
 
   >>> from vit_jax.tasks.choose import by_metrics

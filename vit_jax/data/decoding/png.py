@@ -15,7 +15,7 @@ class Chunk(NamedTuple):
 
 
 def chunks(encoded: bytes) -> Iterator[Chunk]:
-  """The chunks before the last, IEND; the last has no kind if a file is cut."""
+  """Yields the chunks before IEND; the last has no kind if the file is cut."""
   at = len(START)
   while (kind := encoded[at + 4 : at + 8]) != b"IEND":
     end = at + 8 + int.from_bytes(encoded[at : at + 4], "big")

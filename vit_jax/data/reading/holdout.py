@@ -24,10 +24,10 @@ class Holdout:
   Attributes:
     by: "name", "count" or "rank"; see `held_out`.
     fraction: The share of each class that is held out.
-    below: By count, the hash below which an image of each class is held out,
-      in the order of the classes. Given numbers are used, and those chosen for
-      further classes are appended: with these numbers a run keeps the sides of
-      its images, as their hashes alone then decide.
+    below: For the rule "count", the hash below which an image of each class is
+      held out, in the order of the classes. Given numbers are used, and those
+      chosen for further classes are appended: with these numbers a run keeps
+      the sides of its images, as their hashes alone then decide.
     root: The folder of the images, as for `held_out`.
   """
 

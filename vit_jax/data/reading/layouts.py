@@ -186,7 +186,7 @@ def descend(root: bytes) -> tuple[bytes, list[bytes]]:
 def _lines_on_split_names(names: Sequence[bytes]) -> list[str]:
   """Lines on class folders that may rather hold images to evaluate on.
 
-  There is none for train, which may be the class of a vehicle.
+  A folder named train has no line, as trains may be a class.
   """
   return [
     f"the folder {text(name)} is taken for a class, as those beside it are: if "

@@ -120,8 +120,8 @@ class SegmentationFolder(PairedFolder):
 
     `split` is "train", "test", or what is evaluated on by any other name. With
     no `size`, masks keep their own. Raises ValueError if a folder or a mask is
-    missing, there are fewer than two classes, or a mask that is looked at is
-    none.
+    missing, there are fewer than two classes, or a file that is looked at is
+    no mask.
     """
     self._earlier = settings.mask_values == "index"
     super().__init__(settings, split, MASK_FILES, size, self._earlier)

@@ -26,8 +26,8 @@ def find_images(names: Path | Iterable[Path]) -> Iterator[str]:
   extension; of a file of labels, such as a CSV file, for the images that it
   names; of a folder, which is searched at any depth for images of all kinds
   that are read; or a pattern such as "photos/**/*.jpg" that matches such files
-  and folders. Hidden files have to be named in full. Of a folder of images and
-  masks, the masks are left out, as `say_left_out` says.
+  and folders. Hidden files have to be named in full. The masks in a folder of
+  images and masks are left out, as `say_left_out` says.
   """
   for name in _as_paths(names):
     yield from _files_of(os.path.expanduser(name))

@@ -63,7 +63,7 @@ class Survey:
 
   @functools.cached_property
   def summaries(self) -> dict[str, np.ndarray]:
-    """By split, the summaries of the labels of its files, (N, ...)."""
+    """The summaries of the labels of a split's files, (N, ...), by split."""
     summaries: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     for look in self.looks:
       if look.label is not None:
@@ -72,7 +72,7 @@ class Survey:
 
   @property
   def overview(self) -> dict[str, dict[str, str]]:
-    """By split, a few words on each name, as `Labels.overview` gives them."""
+    """A few words on each name, as `Labels.overview` gives them, by split."""
     return {
       split: self.kind.overview(labels, self.class_names)
       for split, labels in self.summaries.items()

@@ -327,5 +327,5 @@ def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
   for row in read_metrics(workdir).rows:
     scores = {k: v for k, v in row.items() if is_kept(k)}
     metrics |= {"step": row["step"], **scores}
-  # A last score that is NaN is none; an earlier one does not stand for it.
+  # If the last score is NaN, there is none: no earlier one takes its place.
   return {k: v for k, v in metrics.items() if isinstance(v, int | float)}

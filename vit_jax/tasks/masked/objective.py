@@ -1,6 +1,6 @@
 """Masked patch prediction (arXiv:2010.11929, Section 4.6 and App. B.1.2).
 
-Of each image, a share of the patches is corrupted, and the model predicts the
+A share of the patches of each image is corrupted, and the model predicts the
 colours or the pixels that these patches really have. `models.masked_vit` has
 the model. Labels are not used.
 """

@@ -33,7 +33,7 @@ from vit_jax.tasks.probes.linear_probe import (
 )
 from vit_jax.tasks.scores import FoldAnswers
 
-_HALVINGS = 40  # They find b to 1e-9 of where it may lie.
+_HALVINGS = 40  # Of the interval that holds b, to 1e-12 of its length.
 _SURE = 30.0  # The logit of a probability that is 1 in all but name.
 
 

@@ -63,7 +63,7 @@ class MaskFiles:
       if self.counts[k]
     ]
     images = "1 image" if self.masks == 1 else f"{self.masks:,} images"
-    return [f"Of the pixels of {images} are, with their colours", *shares]
+    return [f"The pixels of {images} by class, with its colour:", *shares]
 
 
 def _class_text(names: Sequence[str], index: int) -> str:
