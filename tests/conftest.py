@@ -50,7 +50,7 @@ import pytest
 pytest_plugins = ["tests.left_out"]
 jax.config.update("jax_num_cpu_devices", 8)
 # Collects garbage less often, since it took a tenth of the tests' time.
-gc.set_threshold(20_000)
+gc.set_threshold(200_000)
 # Forbids implicit broadcasting between arrays of different ranks.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

@@ -41,10 +41,22 @@ EXAMPLES |= {
 # They compile steps, layers, or dozens of small programs.
 SLOW = {
   "vit_jax.as_nnx",
+  "vit_jax.convert",
   "vit_jax.export_model",
   "vit_jax.features",
+  "vit_jax.init_params",
+  "vit_jax.load_pretrained",
   "vit_jax.make_train_step",
+  "vit_jax.new_head",
+  "vit_jax.predict_images",
+  "vit_jax.save",
+  "vit_jax.tasks.classification.eval_step.label_rank",
   "vit_jax.tasks.lejepa.objective.normality",
+  "vit_jax.tasks.masked.objective.mean_colours",
+  "vit_jax.tasks.probes.label_errors.out_of_fold",
+  "vit_jax.training.contrastive.sigmoid_loss",
+  "vit_jax.training.inputs.places",
+  "vit_jax.training.losses.cutmix",
   "vit_jax.training.losses.mixup",
   "vit_jax.train",
 }

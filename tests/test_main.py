@@ -1,8 +1,10 @@
 """The command `vit_jax` and what each command loads to show its help."""
 
 import ast
+import functools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -100,25 +102,43 @@ def test_it_runs_a_command():
   commands.refused("vit_jax", "evaluate", "--workdir=nowhere", "surplus")
 
 
+# Each is run in a fork of a process that has what they all load.
+HELP = """
+import os, runpy, sys
+import vit_jax.run.flags, vit_jax.runtime.command
+for name in sys.argv[1:]:
+  if os.fork():
+    _, status = os.wait()
+    print("code", os.waitstatus_to_exitcode(status), flush=True)
+    continue
+  sys.argv = ["vit_jax", "help", name]
+  try:
+    runpy.run_module("vit_jax", run_name="__main__")
+  finally:
+    print("loaded", [n for n in ("jax", "flax", "cv2") if n in sys.modules])
+  sys.exit()
+"""
+
+
+@functools.cache
+def helps() -> dict[str, list[str]]:
+  """The lines that `vit_jax help NAME` prints, what it loaded, and its code."""
+  done = commands.python("-c", HELP, *COMMANDS)
+  *printed, rest = re.split(r"(?<=\ncode 0)\n", done.stdout)
+  assert rest == "" and done.returncode == 0, done.stderr
+  return dict(zip(COMMANDS, map(str.splitlines, printed), strict=True))
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_a_screen_and_loads_no_jax(name):
   """So it answers at once; importing JAX takes a second or more."""
-  code = (
-    "import runpy, sys\n"
-    f"sys.argv = ['vit_jax', 'help', '{name}']\n"
-    "try:\n"
-    "  runpy.run_module('vit_jax', run_name='__main__')\n"
-    "finally:\n"
-    "  print('loaded', [n for n in ('jax', 'flax', 'cv2') if n in sys.modules])"
-  )
-  done = commands.python("-c", code)
-  assert done.stdout.splitlines()[-1] == "loaded []", done.stderr
-  shown = done.stdout.splitlines()[:-1]
+  *shown, loaded, _ = helps()[name]
+  assert loaded == "loaded []"
   assert len(shown) <= 40 and max(map(len, shown)) <= 80
   assert shown[0].startswith(f"vit_jax {name} ")
   examples = [line.startswith(f"  vit_jax {name} ") for line in shown[4:7]]
   assert examples == [True, True, False]
-  assert "python -m" not in done.stdout and done.returncode == 0
+  assert "python -m" not in "\n".join(shown)
 
 
 def test_choices_written_out_are_those_of_the_code():

@@ -291,7 +291,10 @@ def test_a_saved_run_goes_on_to_the_same_end(workdir):
   "workdir, command, names",
   [
     *(
-      (name, "predict", "has no classes to choose from: give ")
+      pytest.param(
+        *(name, "predict", "has no classes to choose from: give "),
+        marks=() if name in ("masked", "pairs") else pytest.mark.slow,
+      )
       for name in NO_ANSWERS
     ),
     ("own_block", "evaluate", "tests.saved_data:ParallelBlock"),

@@ -170,7 +170,11 @@ def test_larger_images_are_resized_whole(tmp_path):
   "model, width",
   [
     (VIT.clone(representation_size=7), 7),
-    (ResNet(5, layers=(1,), width=32, origin=ORIGIN), 128),
+    pytest.param(
+      ResNet(5, layers=(1,), width=32, origin=ORIGIN),
+      128,
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_features_are_what_the_head_sees(photos, model, width):

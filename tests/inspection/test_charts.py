@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.rows import some_slow
 from vit_jax.inspection import charts
 
 NAMES = ("<b>cat</b>", "dog & co", "$\\alpha$")
@@ -111,7 +112,7 @@ def test_the_suggested_rate_is_written_in():
 
 
 @pytest.mark.parametrize("long", [False, True])
-@pytest.mark.parametrize("number", [2, 5, 6, 12, 60])
+@pytest.mark.parametrize("number", some_slow([2, 5, 6, 12, 60], [5, 60]))
 def test_a_legend_is_short_and_beside_the_chart(number, long, tmp_path):
   names = [f"run {n}" + long * ", of a long name" for n in range(number)]
   curves = {name: ([1, 2], [n, n + 1.0]) for n, name in enumerate(names)}

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tests import commands
+from tests.rows import some_slow
 from vit_jax.inspection import figures, fonts, overlay, panels
 
 RNG = np.random.default_rng(0)
@@ -83,7 +84,11 @@ def test_a_photograph_keeps_its_pixels():
 
 
 @pytest.mark.parametrize(
-  "count, columns", [(1, 1), (3, 3), (6, 3), (12, 6), (16, 8), (13, 8)]
+  "count, columns",
+  some_slow(
+    [(1, 1), (3, 3), (6, 3), (12, 6), (16, 8), (13, 8)],
+    [(1, 1), (6, 3), (13, 8)],
+  ),
 )
 def test_each_head_has_its_place_on_the_photograph(written, count, columns):
   maps = {

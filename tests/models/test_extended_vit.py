@@ -352,7 +352,10 @@ def test_positions_of_c_radio_are_of_a_square_that_is_cut():
       *(dict(block="radio", pooled_tokens=(0,)), [0]), marks=pytest.mark.slow
     ),
     (dict(block="radio", pooled_tokens=(2, 1)), [2, 1]),
-    (dict(block="internvit", pooling="gap"), [1, 2, 3, 4]),
+    pytest.param(
+      *(dict(block="internvit", pooling="gap"), [1, 2, 3, 4]),
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_the_tokens_that_a_pooling_reads(fields, rows):

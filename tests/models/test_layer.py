@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.models.tiny_vit import LAYERS, B, P, apply, images, tiny
+from tests.rows import some_slow
 from vit_jax import models
 from vit_jax.models import masked_vit, partitioning
 from vit_jax.models.layer import (
@@ -230,16 +231,19 @@ def test_a_norm_for_tpus_loses_less_than_bfloat16_did(monkeypatch, far):
 )
 @pytest.mark.parametrize(
   "encoder, norms",
-  [
-    (dict(), 5),
-    (dict(pooling="map"), 6),
-    (dict(block="axial", pooling="gap"), 9),
-    (dict(block="clip"), 6),
-    (dict(block="dinov2"), 5),
-    (dict(block="dinov3", scan=True), 3),
-    (dict(block="dinov2", qk_norm=True), 9),
-    ("masked", 5),
-  ],
+  some_slow(
+    [
+      (dict(), 5),
+      (dict(pooling="map"), 6),
+      (dict(block="axial", pooling="gap"), 9),
+      (dict(block="clip"), 6),
+      (dict(block="dinov2"), 5),
+      (dict(block="dinov3", scan=True), 3),
+      (dict(block="dinov2", qk_norm=True), 9),
+      ("masked", 5),
+    ],
+    [(dict(), 5), (dict(block="dinov3", scan=True), 3), ("masked", 5)],
+  ),
 )
 def test_only_tpus_take_the_fast_variance_of_bfloat16(
   monkeypatch, platform, encoder, norms, dtype

@@ -98,7 +98,7 @@ def _plain(name):
 
 
 ROWS = [(form, name) for name in MASKS for form in FORMS]
-QUICK = [("plain", "images"), ("whole", "both"), ("blocks", "keys of a text")]
+QUICK = [("whole", "both"), ("blocks", "keys of a text")]
 
 
 @pytest.mark.parametrize("form, name", some_slow(ROWS, QUICK))

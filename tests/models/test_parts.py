@@ -17,6 +17,7 @@ from tests.models.towers import (
   flat_shapes,
   modules_of,
 )
+from tests.rows import some_slow
 from vit_jax import make_resnet, make_vit
 from vit_jax.families import FAMILIES
 from vit_jax.models.masked_vit import masked_vit
@@ -130,13 +131,14 @@ MODELS = {
 }
 HEADS = {"head", "head_dist", "pre_logits"}
 NOT_TAKEN_OVER = {"head", "head_dist", "mask"}
+QUICK = ("paper's", "hybrid", "ResNet", "deit", "pe")
 
 
 def test_every_family_is_in_the_table():
   assert FAMILIES.keys() <= MODELS.keys()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some_slow(MODELS, QUICK))
 def test_every_parameter_of_every_family(name):
   model, depths, reads_pixels = MODELS[name]
   shapes = flat_shapes(model)

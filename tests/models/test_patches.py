@@ -14,7 +14,6 @@ from tests.models.tiny_vit import P, apply, random_params, tiny
 from tests.rows import some_slow
 from vit_jax.models import Patches, make_resnet
 from vit_jax.models.masked_vit import masked_vit
-from vit_jax.models.patches import patchify
 from vit_jax.pretrained.interpolation import resized
 
 TABLE = (4, 4)  # The grid that learned positions are for.
@@ -58,8 +57,7 @@ NEAR: dict[str, Any] = dict(rtol=1e-5, atol=1e-5)
 def pixels(seed=0):
   rng = np.random.default_rng(seed)
   return [
-    jnp.asarray(rng.normal(size=(1, h * P, w * P, 3)), jnp.float32)
-    for h, w in SIZES
+    rng.normal(size=(1, h * P, w * P, 3)).astype(np.float32) for h, w in SIZES
   ]
 
 
@@ -76,7 +74,8 @@ def packed(images, rows):
     for m, i in enumerate(row):
       h, w = SIZES[i]
       here = slice(start, start := start + h * w)
-      values[b, here] = patchify(images[i], P).reshape(h * w, -1)
+      patches = images[i].reshape(h, P, w, P, 3).swapaxes(1, 2)
+      values[b, here] = patches.reshape(h * w, -1)
       place[b, here] = np.indices((h, w)).reshape(2, -1).T
       image[b, here] = m
       size[b, m] = h, w
@@ -94,7 +93,7 @@ def of_size(params, grid):
 def model_of(kind):
   layers = 2 if "every" in kind or kind == "shared" else 1
   model = tiny(**{"hidden_size": 48, "num_layers": layers, **KINDS[kind]})
-  square = jnp.zeros((1, TABLE[0] * P, TABLE[1] * P, 3))
+  square = np.zeros((1, TABLE[0] * P, TABLE[1] * P, 3), np.float32)
   params = random_params(model, square)
   return model, jax.tree.map(jnp.asarray, params)
 
@@ -152,7 +151,9 @@ def test_gradients_of_packed_and_padded_are_those_of_one_by_one(kind):
 
   def one_by_one(params):
     # Images that the table of positions is for, so that it has a gradient.
-    return [model.apply({"params": params}, images[i]) for i in SQUARE]
+    return [
+      model.apply({"params": params}, jnp.asarray(images[i])) for i in SQUARE
+    ]
 
   packed_ones = gradients(of_patches([SQUARE]))
   padded = gradients(of_patches([(i,) for i in SQUARE]))
@@ -170,13 +171,14 @@ def test_patches_that_do_not_count_are_padding():
   mask = np.ones((2, N), bool)
   mask[0, 3:] = False
   found = apply(model, params, x, mask=jnp.asarray(mask))
-  cut = dataclasses.replace(x, image=x.image.at[0, 3:].set(-1))
+  image = np.where(mask, x.image, -1)
+  cut = dataclasses.replace(x, image=jnp.asarray(image))
   np.testing.assert_array_equal(found, apply(model, params, cut))
 
 
 def test_images_of_one_size_are_patches():
   model, params = model_of("registers")
-  images = jnp.concatenate([pixels(seed)[1] for seed in (0, 1)])
+  images = jnp.asarray(np.concatenate([pixels(seed)[1] for seed in (0, 1)]))
   x = Patches.of(images, P)
   assert x.exists.tolist() == [[True], [True]]
   both = apply(model, params, (x, images), method=lambda m, x: [*map(m, x)])

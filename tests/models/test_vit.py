@@ -281,7 +281,11 @@ def test_dropout_follows_positions_and_dense_layers():
 @pytest.mark.parametrize(
   "rates, kept",
   [
-    ({"dropout_rate": 0.5}, ("query", "key", "value", "out")),
+    pytest.param(
+      {"dropout_rate": 0.5},
+      ("query", "key", "value", "out"),
+      marks=pytest.mark.slow,
+    ),
     ({"attention_dropout_rate": 0.5}, ("query", "key", "value")),
   ],
 )

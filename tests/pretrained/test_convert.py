@@ -280,7 +280,7 @@ SLOW = {
   "google_vit_linen.npz": ("hf",),
   "google_vit_prelogits.npz": ("big_vision",),
   "big_vision_tok.npz": ("google", "hf"),
-  "timm_vit.safetensors": ("hf",),
+  "timm_vit.safetensors": ("hf", "torchvision"),
   "torchvision_vit.safetensors": ("timm", "hf"),
 }
 
@@ -290,7 +290,6 @@ SLOW = {
   [
     ("google_vit.npz", "hf"),
     ("big_vision_tok.npz", "timm"),
-    ("timm_vit.safetensors", "torchvision"),
     *(
       pytest.param(name, to, marks=pytest.mark.slow)
       for name, formats in SLOW.items()

@@ -116,7 +116,7 @@ def test_the_whole_size_may_be_given_as_well():
   "new",
   [
     "model.fp16.safetensors",
-    "model-00001-of-00001.safetensors",
+    pytest.param("model-00001-of-00001.safetensors", marks=pytest.mark.slow),
     "weights.safetensors",
   ],
 )
@@ -213,7 +213,11 @@ def test_names_that_are_none_are_refused(folder, labels, message):
 
 
 @pytest.mark.parametrize(
-  "channels, processor", [(4, ""), (12, "preprocessor_config.json")]
+  "channels, processor",
+  [
+    pytest.param(4, "", marks=pytest.mark.slow),
+    (12, "preprocessor_config.json"),
+  ],
 )
 def test_images_may_have_other_channels(folder, capsys, channels, processor):
   """Channels that the kernel multiplies with 0 change no answer."""

@@ -6,7 +6,7 @@ import scipy.ndimage
 
 from tests import libraries, published
 from tests.checkpoints import make_sizes
-from tests.rows import first_fast
+from tests.rows import some_slow
 from vit_jax import load_pretrained
 from vit_jax.pretrained import interpolation
 from vit_jax.pretrained.settings import INTERPOLATIONS
@@ -97,15 +97,21 @@ def test_bicubic_is_pytorchs(old, new, method, options):
   np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
+QUICK = [
+  next(case for case in make_sizes.CASES if case[0] == name)
+  for name in ("hf_vit", "timm_vit.safetensors")
+]
+
+
 def recorded(name, size):
   with np.load(published.path("sizes.npz")) as stored:
     return stored["{} {}x{}".format(name, *size)]
 
 
-# One size of each library is fast.
+# One size of each of two libraries is fast.
 @pytest.mark.parametrize(
   "name, size",
-  first_fast(make_sizes.CASES, column=0),
+  some_slow(make_sizes.CASES, QUICK),
 )
 def test_each_library_has_its_way(name, size):
   """What it computes at another size, without a word on how."""

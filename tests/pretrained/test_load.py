@@ -21,9 +21,15 @@ from vit_jax.workdir.checkpoint import is_run, open_run
 
 @pytest.mark.parametrize(
   "name",
-  some_slow(  # That with pre-logits is a plain one with a layer more.
+  some_slow(  # One of each library is fast.
     published.CHECKPOINTS,
-    {*published.CHECKPOINTS} - {"google_hybrid.npz", "google_vit.npz"},
+    (
+      "google_vit_linen.npz",
+      "big_vision_tok.npz",
+      "hf_vit",
+      "timm_vit.safetensors",
+      "torchvision_vit.safetensors",
+    ),
   ),
 )
 def test_the_publishers_logits_are_reproduced(name):

@@ -180,7 +180,7 @@ def as_dinov2(arrays):
   [
     pytest.param("hf_dinov2", "32x32", marks=pytest.mark.slow),
     ("hf_dinov2_reg", "24x40"),
-    ("hf_dinov2_giant", "32x32"),
+    pytest.param("hf_dinov2_giant", "32x32", marks=pytest.mark.slow),
   ],
 )
 def test_dinov2s_own_names_are_read(tmp_path, name, size):

@@ -33,12 +33,12 @@ from vit_jax.pretrained.text import open_text
 
 SLOW = pytest.mark.slow
 NAMES = (
-  *("hf_siglip", "open_clip"),
+  "hf_siglip",
   *(
     pytest.param(name, marks=SLOW)
     for name in (
       *("hf_clip", "hf_metaclip2", "hf_siglip2", "hf_tips"),
-      *("two_towers", "two_towers_scan"),
+      *("open_clip", "two_towers", "two_towers_scan"),
     )
   ),
 )

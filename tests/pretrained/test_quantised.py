@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vit_jax
+from tests.rows import some_slow
 from tests.tiny import random_params
 from vit_jax.pretrained.load import load_pretrained, load_text, open_checkpoint
 
@@ -38,7 +39,11 @@ def _copy(weights, tmp_path, arrays, **config):
 
 
 @pytest.mark.parametrize(
-  "dtype", [np.int8, np.uint8, np.int16, np.int32, np.int64, np.bool_]
+  "dtype",
+  some_slow(
+    [np.int8, np.uint8, np.int16, np.int32, np.int64, np.bool_],
+    [np.int8, np.bool_],
+  ),
 )
 @pytest.mark.parametrize("stated", [True, False])
 def test_integers_are_no_weights(weights, tmp_path, dtype, stated):

@@ -183,21 +183,23 @@ def _scored(measured, count, shares, folds=()):
       ),
     ),
     # Those of 80 and 86 of 100 are 71-87 and 78-91 %.
-    (
+    pytest.param(
       100,
       [0.8, 0.86],
       (
         '"b" and "a" cannot be told apart on 100 images: 86.0% are right with '
         '"b", 80.0% are right with "a".'
       ),
+      marks=pytest.mark.slow,
     ),
-    (
+    pytest.param(
       1000,
       [0.8, 0.3, 0.8],
       (
         '"a" and "c", the first two of 3 runs, cannot be told apart on 1,000 '
         'images: 80.0% are right with "a", 80.0% are right with "c".'
       ),
+      marks=pytest.mark.slow,
     ),
     (
       1000,
@@ -307,7 +309,7 @@ def test_a_model_that_answers_nan_has_a_report(measured):
   "workdirs, names",
   [
     (["runs/a/", "runs/b"], ["a", "b"]),
-    (["x/a", "y/a"], ["x/a", "y/a"]),
+    pytest.param(["x/a", "y/a"], ["x/a", "y/a"], marks=pytest.mark.slow),
     (["a", "a"], ["1: a", "2: a"]),
   ],
 )

@@ -123,7 +123,7 @@ def self_distillation():
       ),
     ),
     (student, dict(student__learns="both", distill__teacher="teacher")),
-    (self_distillation, DINO),
+    pytest.param(self_distillation, DINO, marks=pytest.mark.slow),
   ],
 )
 def test_operations_of_a_step(by_hand, changes):

@@ -176,22 +176,17 @@ DINOV3 = dict(block="dinov3", position="none")
   "model, whole, said",
   [
     (DINOV3, 9, "our form for TPUs"),  # A class token, registers, 4 patches.
-    (DINOV3, 8, "our form for TPUs, some heads and images at a time"),
-    pytest.param(
-      DINOV3 | dict(splash=True),
-      9,
-      "our form for TPUs",
-      marks=pytest.mark.slow,
-    ),
     (DINOV3 | dict(splash=True), 8, "JAX's splash attention kernel"),
-    pytest.param(
-      dict(patch_dropout_rate=0.5),
-      3,
-      "our form for TPUs",
-      marks=pytest.mark.slow,
-    ),
     (dict(attention_dropout_rate=0.1), 9, "as written, A as an array"),
-    (dict(block="axial", pooling="gap"), 9, None),
+    *(
+      pytest.param(*row, marks=pytest.mark.slow)
+      for row in [
+        (DINOV3, 8, "our form for TPUs, some heads and images at a time"),
+        (DINOV3 | dict(splash=True), 9, "our form for TPUs"),
+        (dict(patch_dropout_rate=0.5), 3, "our form for TPUs"),
+        (dict(block="axial", pooling="gap"), 9, None),
+      ]
+    ),
   ],
 )
 def test_the_form_of_attention_on_a_tpu_is_said(

@@ -36,7 +36,7 @@ def test_it_is_not_lost_in_a_callback_that_swallows_errors():
   with StopSignal().recording() as stop:
     gc.callbacks.append(interrupted)
     try:
-      gc.collect()
+      gc.collect(0)
     finally:
       gc.callbacks.remove(interrupted)
     assert stop.reached(1)

@@ -220,9 +220,11 @@ def pooled(model, variables, images):
 
 def first_state(model, objective, tx):
   params = drawn(init_of(model))
-  own = nn.unbox(objective.init())
+  own = nn.unbox(jax.jit(objective.init)())
   averaged = jax.tree.map(np.copy, params)
-  return TrainState(jnp.int32(0), params, tx.init(params), averaged, own)
+  shapes = jax.eval_shape(tx.init, params)  # That of SGD starts at zero.
+  opt_state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  return TrainState(jnp.int32(0), params, opt_state, averaged, own)
 
 
 def save_and_restore(state, folder):

@@ -154,8 +154,8 @@ def test_few_shots_of_such_representations_are_one_line():
   """The shots are checked as they are read, and the images to test on here."""
   probe = linear_probe.fit_shots(RNG.normal(size=(K, 2, 4)))
   names = ("mean", "scale", "W")
-  fitted = {name: jnp.stack([getattr(probe, name)]) for name in names}
+  fitted = {name: np.stack([getattr(probe, name)]) for name in names}
   y = np.where(np.arange(N)[:, None] < 3, np.nan, np.ones((N, 4), np.float32))
   ((_, info),) = batches(y, LABELS)
-  counts = few_shot.count_right(fitted, jnp.asarray(y), info)
+  counts = jax.jit(few_shot.count_right)(fitted, y, info)
   assert counts["unanswered"] == 3 and counts["examples"] == N

@@ -408,7 +408,9 @@ def test_an_unknown_task_is_refused():
     choose.saved({"config": {}}, plain, "regression")
 
 
-@every_task
+@pytest.mark.parametrize(
+  "name", some_slow(TASKS, ["classification", "pairs", "segmentation"])
+)
 def test_best_opens_the_checkpoint_that_the_closing_line_names(tmp_path, name):
   own = task(**TASKS[name])
   description = {

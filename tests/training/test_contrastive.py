@@ -149,7 +149,7 @@ def _on(axes, loss):
   ), lambda x: jax.device_put(x, split if np.ndim(x) else whole)
 
 
-@pytest.mark.parametrize("axes", [{}, EIGHT], ids=str)
+@pytest.mark.parametrize("axes", some_slow([{}, EIGHT], [EIGHT]), ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_eight_devices_do_what_one_does(kind, axes):
   loss, numpy, given = KINDS[kind]

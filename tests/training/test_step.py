@@ -83,6 +83,7 @@ def _assert_close(one, other, rtol=2e-4):
     np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * scale)
 
 
+@pytest.mark.slow  # Fast ones take steps with losses in parts and a whole run.
 def test_the_first_loss_is_the_logarithm_of_the_classes():
   _, metrics = _train(steps=1)
   assert float(metrics["loss"]) == pytest.approx(np.log(5), rel=1e-5)

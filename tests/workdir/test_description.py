@@ -31,7 +31,11 @@ ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{a.dtype}{a.shape}")
+@pytest.mark.parametrize(
+  "array",
+  [*ARRAYS[:-1], pytest.param(ARRAYS[-1], marks=pytest.mark.slow)],
+  ids=lambda a: f"{a.dtype}{a.shape}",
+)
 def test_the_formula(array):
   bits = np.ascontiguousarray(array).reshape(-1)
   bits = bits.view(f"uint{8 * array.dtype.itemsize}").tolist()

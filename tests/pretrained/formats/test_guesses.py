@@ -22,11 +22,16 @@ from vit_jax.runtime import usage
   "name, mean, std, ratio",
   [
     ("timm_clip", CLIP_MEAN, CLIP_STD, 1.0),
-    ("timm_dinov2_reg", IMAGENET_MEAN, IMAGENET_STD, 1.0),
-    ("timm_dinov3", IMAGENET_MEAN, IMAGENET_STD, 1.0),
     ("timm_deit", IMAGENET_MEAN, IMAGENET_STD, 35 / 32),
     ("timm_siglip", HALF, HALF, 35 / 32),
-    ("timm_gap", HALF, HALF, 35 / 32),
+    *(
+      pytest.param(*row, marks=pytest.mark.slow)
+      for row in [
+        ("timm_dinov2_reg", IMAGENET_MEAN, IMAGENET_STD, 1.0),
+        ("timm_dinov3", IMAGENET_MEAN, IMAGENET_STD, 1.0),
+        ("timm_gap", HALF, HALF, 35 / 32),
+      ]
+    ),
   ],
 )
 def test_a_file_of_timm_alone_tells_its_familys_pictures(

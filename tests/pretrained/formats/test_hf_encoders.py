@@ -42,7 +42,7 @@ FAST_PLAIN = ("hf_siglip_head", "hf_msn", "hf_ijepa", "hf_mim")
 
 
 # The others differ from these in a detail, and are slow tests.
-FAST = ("hf_dinov2_reg", "hf_dinov3", "hf_dinov3_gates", "hf_clip")
+FAST = ("hf_dinov3", "hf_dinov3_gates")
 
 
 @pytest.mark.parametrize("size", encoders.SIZES)

@@ -28,7 +28,7 @@ def sigreg(z, key, directions):
 
 @pytest.mark.parametrize(
   "small, weight",
-  some_slow(itertools.product((0, 2), (0.05, 0.5)), [(0, 0.05), (2, 0.5)]),
+  some_slow(itertools.product((0, 2), (0.05, 0.5)), [(2, 0.5)]),
 )
 def test_the_loss_is_the_papers(small, weight):
   """The mean square of distances over crops and projections, and the test."""

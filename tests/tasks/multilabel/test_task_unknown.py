@@ -9,6 +9,7 @@ import pytest
 import scipy.special
 from sklearn import metrics as sklearn
 
+from tests.rows import some_slow
 from tests.tasks.made_up import Split, rows_of
 from vit_jax.data.reading.several import SEVERAL
 from vit_jax.tasks.classification.calibration import fit
@@ -56,7 +57,7 @@ def test_what_is_unknown_has_no_gradient():
   np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("binary", some_slow([False, True], [False]))
 def test_a_mixture_is_known_where_both_are(binary):
   mixing = objective(mixup_alpha=0.5, binary_targets=binary)
   image = jnp.zeros((60, 2, 2, 3), jnp.uint8)
