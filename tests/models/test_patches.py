@@ -48,6 +48,7 @@ KINDS: dict[str, dict[str, Any]] = {
   "biases": dict(BEIT),
   "biases of all": dict(BEIT, relative_shared=True, relative_bilinear=True),
   "scanned biases": dict(BEIT, scan=True),
+  "computed biases": dict(block="beit", relative="mlp"),
   "first turns": dict(block="mlcd", hidden_size=24, scan=True, remat="full"),
 }
 QUICK = ("token",)
@@ -125,7 +126,8 @@ def test_packed_and_padded_are_one_by_one(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "kind", ["token", "gap", "map", "registers", "rotary", "biases"]
+  "kind",
+  ["token", "gap", "map", "registers", "rotary", "biases", "computed biases"],
 )
 def test_gradients_of_packed_and_padded_are_those_of_one_by_one(kind):
   model, params = model_of(kind)
@@ -165,6 +167,24 @@ def test_gradients_of_packed_and_padded_are_those_of_one_by_one(kind):
     np.testing.assert_allclose(found, one[path], **near, err_msg=path)
 
 
+@pytest.mark.parametrize(
+  "kind", some_slow(["biases", "computed biases"], ["computed biases"])
+)
+def test_taken_patches_keep_the_offsets_of_the_whole_image(kind):
+  """Some of them are farther apart than there are patches left."""
+  model, params = model_of(kind)
+  (thin,) = (i for i, size in enumerate(SIZES) if size == (1, 5))
+  images = pixels()
+
+  def answer(model, x):
+    tokens = model.embed(x).take(jnp.array([[0, 4]]))
+    return model.pool(model.run(tokens))
+
+  found = apply(model, params, packed(images, [(thin,)]), method=answer)
+  expected = apply(model, params, images[thin], method=answer)
+  np.testing.assert_allclose(found[:, 0], expected, **NEAR)
+
+
 def test_patches_that_do_not_count_are_padding():
   model, params = model_of("gap")
   x = packed(pixels(), [(2,), (3,)])
@@ -191,8 +211,7 @@ def test_images_of_one_size_are_patches():
   [
     (dict(resnet_layers=(1,), patch_size=1), "its ResNet reads whole images"),
     (dict(block="axial", pooling="gap"), "block=AxialBlock goes along"),
-    (dict(position="relative"), "position='relative' counts along one"),
-    (dict(block="beit", relative="mlp"), "relative='mlp' computes biases"),
+    (dict(position="relative"), "position='relative' counts along a s"),
   ],
 )
 def test_models_of_one_size_refuse_patches(fields, reason):

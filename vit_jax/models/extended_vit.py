@@ -317,14 +317,20 @@ class ExtendedVit(BaseVit, BlockFields):
     """The settings of the relative biases for this grid; None for no biases."""
     if self.relative is None:
       return None
-    table = self.position_grid or table_grid(grid)
+    any_size = isinstance(grid, Layout)
+    computed = self.relative == "mlp"
+    if any_size and computed:
+      table = (1, 1)  # There is none.
+    else:
+      table = self.position_grid or table_grid(grid)
     return Relative(
       kind=self.relative,
-      grid=table if isinstance(grid, Layout) else grid,
+      grid=table if any_size else grid,
       table=table,
       class_token=self.class_token,
       hidden=self.relative_hidden,
       bilinear=self.relative_bilinear,
+      most=grid.most if any_size and computed else None,
     )
 
   def _layers(

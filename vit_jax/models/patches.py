@@ -22,11 +22,18 @@ class Layout(struct.PyTreeNode):
     image: Which image of the row it is of, counted from 0; -1 for padding.
     size: Patches along height and width of each image of the row; 0 and 0 where
       a row has fewer images than others.
+    whole: Patches of a row before some of them were left out; None if none was.
   """
 
   place: Int[Array, "B N 2"]
   image: Int[Array, "B N"]
   size: Int[Array, "B M 2"]
+  whole: int | None = struct.field(pytree_node=False, default=None)
+
+  @property
+  def most(self) -> int:
+    """The most patches of an image, or along one of its sides."""
+    return self.whole or self.image.shape[1]
 
   @property
   def images(self) -> int:
@@ -68,6 +75,7 @@ class Layout(struct.PyTreeNode):
     return self.replace(
       place=jnp.take_along_axis(self.place, keep[..., None], axis=1),
       image=jnp.where(keep < 0, -1, image),
+      whole=self.most,
     )
 
   def beside(self, other: "Layout") -> "Layout":
@@ -216,8 +224,8 @@ def why_one_size(vit: Any) -> str | None:
     "its ResNet reads whole images": bool(vit.resnet_layers),
     f"block={getattr(vit.block, '__name__', '')} goes along the rows and "
     "columns of one grid": hasattr(vit.block, "grid"),
-    "position='relative' counts along one sequence": vit.position == "relative",
-    "relative='mlp' computes biases for one grid": vit.relative == "mlp",
+    "position='relative' counts along a sequence, where the patch below is at "
+    "another offset if an image is wider": vit.position == "relative",
   }
   return next((reason for reason, holds in reasons.items() if holds), None)
 

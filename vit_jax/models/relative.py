@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from vit_jax.models.layer import init_kernel, init_zeros
 from vit_jax.models.partitioning import Dense, with_axes
@@ -36,12 +36,13 @@ class Relative:
   Attributes:
     kind: One of `KINDS`.
     grid: Patches of an image along height and width, (h, w); for images of any
-      size that of the table.
+      size that of the table, if there is one.
     table: The grid that a learned table is for; it is resized to `grid`.
     class_token: Whether the first token is a class token.
     hidden: Hidden units of the MLP.
     bilinear: Whether a table is resized bilinearly, as in transformers, or
       along steps that grow geometrically, as in BEiT's code and timm.
+    most: The most patches of an image of any size; None if images have `grid`.
   """
 
   kind: str
@@ -50,13 +51,16 @@ class Relative:
   class_token: bool
   hidden: int
   bilinear: bool
+  most: int | None = None
 
 
 class RelativeBiases(nn.Module):
   """The entries of B, (T, k), T = (2h - 1) (2w - 1), and 3 for a class token.
 
   Row (y + h - 1) (2w - 1) + x + w - 1 is for the offset (y, x) of a query's
-  patch from a key's. The MLP has no entries for the class token: they are 0.
+  patch from a key's. For images of any size, a table is as it was learned, and
+  the MLP has the entries of `_offsets_within`. It has none for the class token:
+  they are 0.
   timm's dropout of an eighth of its hidden units in training is left out.
   """
 
@@ -89,8 +93,11 @@ class RelativeBiases(nn.Module):
 
   def _mlp(self) -> Float[Array, "offsets k"]:
     """relu(c W + b) W' + b' of c = sign(d) log(1 + |d|), d = (y, x)."""
-    offsets = [np.arange(1 - side, side) for side in self.relative.grid]
-    d = np.stack(np.meshgrid(*offsets, indexing="ij"), axis=-1).reshape(-1, 2)
+    if self.relative.most is None:
+      offsets = [np.arange(1 - side, side) for side in self.relative.grid]
+      d = np.stack(np.meshgrid(*offsets, indexing="ij"), axis=-1).reshape(-1, 2)
+    else:
+      d, _ = _offsets_within(self.relative.most)
     c = jnp.asarray(np.sign(d) * np.log1p(np.abs(d)), jnp.float32)
 
     def layer(features: int, name: str) -> Dense:
@@ -113,7 +120,7 @@ def relative_bias(
   """The bias of each query for each key; `where` has the patches' places.
 
   For images of any size, B has the entries of the table, which are resized to
-  the grid of the query's image.
+  the grid of the query's image, or those that an MLP computed.
   """
   if isinstance(where, Layout):
     return _placed_bias(B, relative, where)
@@ -142,27 +149,8 @@ def _placed_bias(
 
   Where the query and the key are of two images, it is finite and means nothing.
   """
-  sizes = [2 * side - 1 for side in relative.table]
-  table = jnp.asarray(relative.table, jnp.int32)[None, None]
-  as_learned = (layout.extent == table).all(axis=-1)[..., None]  # (b, N, 1)
-  axes = []  # Of each axis, two entries of each pair, and their weights.
-  for axis, old in enumerate(sizes):
-    at, side = layout.place[..., axis], layout.extent[..., axis]
-    offset = at[:, :, None] - at[:, None, :]  # (b, N, N)
-    point = jnp.where(
-      as_learned,
-      offset + old // 2,
-      _point_of(old, offset, side[..., None], bilinear=relative.bilinear),
-    ).clip(0, old - 1)
-    low = jnp.floor(point).astype(jnp.int32)
-    share = point - low
-    axes.append(((low, 1 - share), (jnp.minimum(low + 1, old - 1), share)))
-  bias: Any = 0
-  for row, row_share in axes[0]:
-    for column, column_share in axes[1]:
-      of_entry = jnp.take(B.T, row * sizes[1] + column, axis=1)
-      bias = bias + (row_share * column_share)[None] * of_entry
-  bias = bias.swapaxes(0, 1).astype(B.dtype)  # (b, k, N, N)
+  of_pairs = _from_table if relative.most is None else _computed
+  bias = of_pairs(B, relative, layout)  # (b, k, N, N)
   if not relative.class_token:
     return bias
   to_class, from_class, own = (B[len(B) - n][:, None, None] for n in (2, 3, 1))
@@ -178,16 +166,75 @@ def _placed_bias(
   )
 
 
+def _computed(
+  B: Float[Array, "T k"], relative: Relative, layout: Layout
+) -> Float[Array, "b k N N"]:
+  """The entry of an MLP for the offset of each pair of patches."""
+  assert relative.most is not None
+  d, centre = _offsets_within(relative.most)
+  y, x = (
+    layout.place[:, :, None, axis] - layout.place[:, None, :, axis]
+    for axis in (0, 1)
+  )
+  row = (y + relative.most - 1).clip(0, len(centre) - 1)
+  entry = (jnp.asarray(centre)[row] + x).clip(0, len(d) - 1)
+  return jnp.take(B.T, entry, axis=1).swapaxes(0, 1)
+
+
+@functools.cache
+def _offsets_within(
+  N: int,
+) -> tuple[Int[np.ndarray, "T 2"], Int[np.ndarray, " rows"]]:
+  """The offsets (y, x) within images of up to N patches.
+
+  An image of |y| + 1 rows has at most N / (|y| + 1) columns. The second array
+  has the place of (y, 0) among the offsets, for each y from 1 - N.
+  """
+  y = np.arange(1 - N, N)
+  columns = N // (abs(y) + 1)
+  centre = (np.cumsum(2 * columns - 1) - columns).astype(np.int32)
+  x = [np.arange(1 - most, most) for most in columns]
+  d = np.stack([np.repeat(y, 2 * columns - 1), np.concatenate(x)], axis=1)
+  return d, centre
+
+
+def _from_table(
+  B: Float[Array, "T k"], relative: Relative, layout: Layout
+) -> Float[Array, "b k N N"]:
+  """The entry of a table for each pair, resized to the query's image."""
+  sizes = [2 * side - 1 for side in relative.table]
+  table = jnp.asarray(relative.table, jnp.int32)[None, None]
+  as_learned = (layout.extent == table).all(axis=-1)[..., None]  # (b, N, 1)
+  axes = []  # Of each axis, two entries of each pair, and their weights.
+  for axis, old in enumerate(sizes):
+    at, side = layout.place[..., axis], layout.extent[..., axis]
+    offset = at[:, :, None] - at[:, None, :]  # (b, N, N)
+    point = jnp.where(
+      as_learned,
+      offset + old // 2,
+      _point_of(old, offset, side[..., None], relative, layout.most),
+    ).clip(0, old - 1)
+    low = jnp.floor(point).astype(jnp.int32)
+    share = point - low
+    axes.append(((low, 1 - share), (jnp.minimum(low + 1, old - 1), share)))
+  bias: Any = 0
+  for row, row_share in axes[0]:
+    for column, column_share in axes[1]:
+      of_entry = jnp.take(B.T, row * sizes[1] + column, axis=1)
+      bias = bias + (row_share * column_share)[None] * of_entry
+  return bias.swapaxes(0, 1).astype(B.dtype)
+
+
 def _point_of(
-  old: int, offset: Array, side: Array, *, bilinear: bool
+  old: int, offset: Array, side: Array, relative: Relative, N: int
 ) -> Float[Array, "b N N"]:
   """The point among `old` entries of a table that an offset falls on.
 
-  `side` has the patches of the query's image along this axis, (b, N, 1).
+  `side` has the patches of the query's image along this axis, (b, N, 1), which
+  are at most N.
   """
-  if bilinear:
+  if relative.bilinear:
     return (offset + side - 0.5) * (old / (2 * side - 1)) - 0.5
-  N = offset.shape[1]  # No image has a longer side.
   points = jnp.asarray(_geometric_points(old, N))
   offset = (offset + N - 1).clip(0, 2 * N - 2)
   row = jnp.minimum(side, N) - 1

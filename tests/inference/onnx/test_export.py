@@ -156,7 +156,16 @@ def test_onnx_runtime_runs_a_text_tower(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "kind",
-  ["token", "map", "map of all", "mixed", "biases", "first turns", "square"],
+  [
+    "token",
+    "map",
+    "map of all",
+    "mixed",
+    "biases",
+    "first turns",
+    "square",
+    "computed biases",
+  ],
 )
 def test_images_of_any_size_are_patches_with_their_sizes(kind):
   """What the runtime answers is what the model does for each image alone."""
