@@ -1,5 +1,7 @@
 """Random draws of shots, and the part of the data that they read."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -94,3 +96,28 @@ def test_a_subset_is_a_source(root):
   assert subset[2] == train[20]
   assert subset.read([0, 2]) == [train[7], train[20]]
   assert subset.read(range(1, 3)) == [train[2], train[20]]
+
+
+def test_shots_of_a_class_are_of_different_groups(capsys):
+  """Class 0 has 6 groups of 5 images, of which one has images of class 1."""
+  source: Any = Labelled([0] * 30 + [1] * 9)
+  source.groups = np.array([*np.repeat(np.arange(6), 5), *[5, 6, 7] * 3])
+  for seed in range(50):
+    drawn = draw_shots(source, 3, seed)
+    for indices in drawn:
+      assert len({*source.groups[indices]}) == 3
+    fewer = draw_shots(source, 2, seed)
+    np.testing.assert_array_equal(drawn[:, :2], fewer)
+  assert not capsys.readouterr().err
+
+
+def test_groups_are_repeated_once_all_are_used(capsys):
+  source: Any = Labelled([0] * 12 + [1] * 6)
+  source.groups = np.array([*np.arange(12), *[0, 1] * 3])
+  drawn = draw_shots(source, 5, seed=1)
+  assert len({*source.groups[drawn[0]]}) == 5
+  assert {*source.groups[drawn[1][:2]]} == {0, 1}
+  assert len({*drawn[1]}) == 5
+  assert "'class 1' has 2 groups, so some" in capsys.readouterr().err
+  with pytest.raises(ValueError, match="'class 1' has only 6"):
+    draw_shots(source, 7, seed=1)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from vit_jax.data.example import Source
+from vit_jax.runtime.printable import counted, first_of, say_once
 
 _CHUNK = 256  # Labels read at a time; some sources read the images as well.
 _MOST_NAMED = 5  # Classes that an error message names.
@@ -17,23 +18,43 @@ def draw_shots(
 
   Labels are read in a random order and only until every class has its shots, so
   a large data set is not read to its end. The order takes 4 bytes per example.
-  The indices `without` are not drawn. Returns the examples' indices, int64 of
+  The indices `without` are not drawn. If the source has `groups`, such as
+  patients, the shots of a class are of different groups as long as it has some;
+  a line says where it has too few. Returns the examples' indices, int64 of
   shape (number of classes, shots). Raises ValueError if a class has too few
   examples.
   """
   order = np.arange(len(source), dtype=np.int32)
   np.random.default_rng(seed).shuffle(order)
   by_class: list[list[int]] = [[] for _ in source.class_names]
+  others: list[list[int]] = [[] for _ in source.class_names]
+  groups = getattr(source, "groups", None)
+  seen: set[tuple[int, int]] = set()
   unfilled = len(by_class)
   for first in range(0, len(order), _CHUNK):
     chunk = order[first : first + _CHUNK].tolist()
     for index, label in zip(chunk, _labels(source, chunk), strict=True):
       if len(by_class[label]) < shots and index not in without:
+        if groups is not None:
+          group = label, int(groups[index])
+          if group in seen:
+            others[label].append(index)
+            continue
+          seen.add(group)
         by_class[label].append(index)
         if len(by_class[label]) == shots:
           unfilled -= 1
     if not unfilled:
       return np.array(by_class, np.int64)
+  few = [k for k, indices in enumerate(by_class) if len(indices) < shots]
+  filled = [
+    [*first, *more][:shots]
+    for first, more in zip(by_class, others, strict=True)
+  ]
+  if all(len(indices) == shots for indices in filled):
+    say_once(_too_few_groups(source, by_class, few, shots))
+    return np.array(filled, np.int64)
+  by_class = filled
   raise ValueError(_too_few(source, by_class, shots, bool(without)))
 
 
@@ -43,6 +64,24 @@ def _labels(source: Source, indices: Sequence[int]) -> Sequence[int]:
   if read_labels is not None:
     return read_labels(indices)
   return [example["label"] for example in source.read(indices)]
+
+
+def _too_few_groups(
+  source: Source, by_class: list[list[int]], few: list[int], shots: int
+) -> str:
+  """The line on classes that have images of fewer groups than `shots`."""
+  classes = first_of(
+    [
+      f"{source.class_names[k]!r} has {counted(len(by_class[k]), 'group')}"
+      for k in few
+    ],
+    _MOST_NAMED,
+  )
+  return (
+    f"few-shot: the {shots} shots of a class are of different groups "
+    f"(data.group_column) where it has as many; {classes}, so some of its "
+    "shots are of one group."
+  )
 
 
 def _too_few(
