@@ -14,7 +14,7 @@ from vit_jax.data.transforming.transforms import (
 
 # Imported only by the runs whose images keep their proportions.
 if TYPE_CHECKING:
-  from vit_jax.data.transforming.sizes import AnySize
+  from vit_jax.data.transforming.sizes import AnySize, OwnSize
 
 HALF = (0.5, 0.5, 0.5)
 
@@ -55,6 +55,8 @@ class Preprocessing:
       `size` is then that of the images that the positions belong to. None
       resizes every image to `size`.
     bands: The names of the channels, if the data name them.
+    own_size: The size of an image whose pixels are answered, if it is not
+      resized to `size` for that.
   """
 
   size: tuple[int, int] | None
@@ -65,6 +67,7 @@ class Preprocessing:
   cut_from: tuple[int, int] | None = None
   patches: Optional["AnySize"] = None
   bands: tuple[str, ...] = ()
+  own_size: Optional["OwnSize"] = None
 
   def __post_init__(self):
     if len(self.mean) != len(self.std):

@@ -98,3 +98,63 @@ class AnySize:
     h, w = (max(1, round(length * side)) for length in shape)
     top = int(rng.integers(height - h, endpoint=True))
     return top, int(rng.integers(width - w, endpoint=True)), h, w
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnSize:
+  """The size of an image whose pixels are answered, as DPT's processor has it.
+
+  >>> from vit_jax.data.transforming.sizes import OwnSize
+  >>> as_dinov2 = OwnSize(pad_to=14)
+  >>> as_dinov2.of((480, 640)), as_dinov2.padding((480, 640))
+  ((480, 640), ((5, 5), (2, 2)))
+  >>> as_dpt = OwnSize((384, 384), keeps_proportions=True, multiple=32)
+  >>> as_dpt.of((480, 640)), as_dpt.padding((384, 512))
+  ((384, 512), ((0, 0), (0, 0)))
+
+  Attributes:
+    size: The height and width that it is resized to; None leaves it as it is.
+    keeps_proportions: Whether both sides are scaled alike, by the scale of the
+      side that changes less.
+    multiple: Both sides are rounded to multiples of it.
+    pad_to: Zeros are added around the normalised image until both sides are
+      multiples of it.
+  """
+
+  size: Shape | None = None
+  keeps_proportions: bool = False
+  multiple: int = 1
+  pad_to: int = 1
+
+  def __str__(self) -> str:
+    """How the size is chosen, in words."""
+    text = "their own size"
+    if self.size is not None:
+      kept = " in their proportions" if self.keeps_proportions else ""
+      text = "about {} x {}".format(*self.size) + kept
+    if self.pad_to > 1:
+      text += f", padded to multiples of {self.pad_to}"
+    return text
+
+  def of(self, shape: Shape) -> Shape:
+    """The size that an image of this shape is resized to."""
+    if self.size is None:
+      return shape
+    scales = [new / old for new, old in zip(self.size, shape, strict=True)]
+    if self.keeps_proportions:
+      tall, wide = scales
+      scales = 2 * [wide if abs(1 - wide) < abs(1 - tall) else tall]
+    m = self.multiple
+    height, width = (
+      max(m, round(scale * side / m) * m)
+      for scale, side in zip(scales, shape, strict=True)
+    )
+    return height, width
+
+  def padding(self, shape: Shape) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The zeros above and below, and left and right, of such an image."""
+    rows, columns = (-side % self.pad_to for side in shape)
+    return (
+      (rows // 2, rows - rows // 2),
+      (columns // 2, columns - columns // 2),
+    )

@@ -19,6 +19,7 @@ from vit_jax.tasks.segmentation.pictures import make_logits
 
 _ROWS = 4  # Windows that the model is given at once.
 MOST_VALUES = 1 << 24  # Logits of pixels in memory at once.
+MOST_PATCHES = 1 << 14  # Of an image that is seen whole, at its own size.
 MOST_LOGITS = 1 << 27  # For all patches of an image.
 
 Pixels = UInt8[np.ndarray, "H W C"]
@@ -33,7 +34,8 @@ def make_mark(
 ) -> Callable[[Any, Pixels], Shaped[np.ndarray, "H W"]]:
   """Returns a function from parameters and an image to the class of each pixel.
 
-  The whole image is resized to the model's size. With `short_side`, its shorter
+  The whole image is resized to the model's size, or to one of its own where the
+  preprocessing has an `own_size`. With `short_side`, its shorter
   side is brought to that length instead, in about its own proportions, and the
   logits of overlapping windows of the model's size are averaged. `answer` is a
   function from the logits of patches, and the image's height and width, to what
@@ -53,6 +55,18 @@ def make_mark(
   logits_of = make_logits(model, preprocessing)
   answer = answer or classes
 
+  def mark_at_own_size(params: Any, image: Pixels) -> Any:
+    own: Any = preprocessing.own_size
+    seen, seen_size = image, own.of(image.shape[:2])
+    _check_patches(seen_size, P)
+    if seen_size != image.shape[:2]:
+      seen = resize_by_settings(image, seen_size, preprocessing.crop)
+    (logits,) = np.asarray(
+      logits_of(params, seen[None], own.padding(seen_size))
+    )
+    check_finite(logits)
+    return answer(logits, *image.shape[:2])
+
   def mark(params: Any, image: Pixels) -> Shaped[np.ndarray, "H W"]:
     seen_size = size if short_side is None else _sides(image, short_side, P)
     seen = image
@@ -67,7 +81,20 @@ def make_mark(
     check_finite(logits)
     return answer(logits, *image.shape[:2])
 
-  return mark
+  at_own_size = preprocessing.own_size is not None and short_side is None
+  return mark_at_own_size if at_own_size else mark
+
+
+def _check_patches(sides: tuple[int, int], P: int) -> None:
+  """Raises UnreadableImageError if an image is too large to be seen whole."""
+  height, width = sides
+  patches = -(-height // P) * -(-width // P)
+  if patches > MOST_PATCHES:
+    raise UnreadableImageError(
+      f"its {width:,} x {height:,} pixels are {patches:,} patches, more than "
+      f"{MOST_PATCHES:,}: give --short_side, which reads it by windows, or a "
+      "smaller image."
+    )
 
 
 def _windows(

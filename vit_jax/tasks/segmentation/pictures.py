@@ -2,9 +2,11 @@
 
 import colorsys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
@@ -63,16 +65,19 @@ def strips(shape: Sequence[int]) -> Iterator[slice]:
 
 def make_logits(
   model: Any, images: Any
-) -> Callable[[Any, UInt8[np.ndarray, "B H W C"]], Float[Array, "B h w K"]]:
+) -> Callable[..., Float[Array, "B h w K"]]:
   """Returns a compiled function from parameters and images to logits.
 
-  `images` has their `mean` and `std`.
+  The images are uint8 (B, H, W, C). `images` has their `mean` and `std`. A
+  third argument has the zeros to add above and below, and left and right, of
+  the normalised images.
   """
   mean, std = images.mean, images.std
 
-  @jax.jit
-  def logits(params: Any, pixels: Array) -> Array:
+  @partial(jax.jit, static_argnums=2)
+  def logits(params: Any, pixels: Array, padding: Any = ((0, 0),) * 2) -> Array:
     x = normalize(pixels, mean, std)
+    x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
     return model.apply({"params": params}, x)
 
   return logits
