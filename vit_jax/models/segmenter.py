@@ -5,6 +5,7 @@ The head is a dense layer, or two, over the patches' outputs of one or several
 layers after the final norm, side by side.
 """
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -65,7 +66,7 @@ class Segmenter(Composed):
   def read(
     self, x: Images, *, train: bool = False, prefix: bool = False
   ) -> list[Tokens]:
-    """The tokens of each layer to read, after the final norm.
+    """The tokens of each layer to read, after the final norm if it counts.
 
     With `prefix`, they have the tokens before the patches as well.
     """
@@ -74,7 +75,14 @@ class Segmenter(Composed):
     tokens = vit.embed(x, train=train)
     tokens, outputs = vit.run_to(tokens, layers, train=train, prefix=prefix)
     vit.pool(tokens)  # Creates its parameters, which the trunk has.
+    if not self.norms_outputs:
+      return outputs
     return [vit.normed(one) for one in outputs]
+
+  @property
+  def norms_outputs(self) -> bool:
+    """Whether the head reads the layers after the final norm."""
+    return True
 
   @nn.compact
   def patch_logits(self, y: Float[Array, "B h w F"]) -> Float[Array, "B h w K"]:
@@ -89,12 +97,22 @@ class Segmenter(Composed):
 class DptSegmenter(Segmenter):
   """An encoder with a DPT head; `head_size` is the width of the fused maps.
 
-  The head reads the layers' outputs after the final norm, and the class token
-  beside each patch if there is one.
+  The head reads the layers' outputs, and the class token beside each patch if
+  there is one.
+
+  Attributes:
+    as_dinov2: Whether the head is as in DINOv2's models for depth: it reads the
+      outputs before the final norm, and its own are not below 0.
   """
+
+  as_dinov2: bool = False
 
   def parts(self) -> tuple[Part, ...]:
     return *super().parts(), Part(_DPT, HEAD, own_task=True)
+
+  @property
+  def norms_outputs(self) -> bool:
+    return not self.as_dinov2
 
   def __call__(
     self, x: Images, *, mask: Any = None, train: bool = False
@@ -122,7 +140,9 @@ class DptSegmenter(Segmenter):
       param_dtype=self.param_dtype,
       name=_DPT,
     )
-    return head(maps, class_tokens)
+    y = head(maps, class_tokens)
+    # Unlike that of a ReLU, this gradient is not 0 where a new head gives 0.
+    return jnp.maximum(y, 0) if self.as_dinov2 else y
 
 
 def segmenter(
@@ -141,12 +161,14 @@ def segmenter(
   Args:
     layers, head_size: The fields of `Segmenter`.
     task: The name of the task, and of its section of the configuration.
-    head: "linear", "small" with a hidden layer, or "dpt"; None for one of the
-      first two, by `head_size`.
+    head: "linear", "small" with a hidden layer, "dpt", or "dpt_dinov2" for the
+      DPT head of DINOv2's models for depth; None for one of the first two, by
+      `head_size`.
   """
-  kind = Segmenter
-  if head == "dpt":
+  kind: Any = Segmenter
+  if head in ("dpt", "dpt_dinov2"):
     kind, layers = DptSegmenter, layers_of(model, layers, task)
+    kind = partial(kind, as_dinov2=head == "dpt_dinov2")
   elif head == "small":
     head_size = head_size or WIDTH
   encoder = encoder_of(model, Needs(f"data.task={task!r}")).clone(

@@ -45,8 +45,8 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
 
   Fields set in `settings.model` override those that the format records. With
   `transfer.keep_head`, a task without answers keeps its own parts, such as a
-  decoder. Raises ValueError if there is no such checkpoint, or the settings
-  name a variant as well.
+  decoder; `Task.keeps_parts` tells which tasks always do. Raises ValueError if
+  there is no such checkpoint, or the settings name a variant as well.
   """
   assert settings.pretrained
   if settings.model.variant:
@@ -61,7 +61,8 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
   from vit_jax.pretrained.load import open_checkpoint
 
   options = start_fields(settings)
-  if settings.transfer.keep_head and task.answers is None:
+  keeps_parts = settings.transfer.keep_head and task.answers is None
+  if keeps_parts or task.keeps_parts:
     options["as_trained"] = True
   options["reads_patches"] = task.reads_patches
   loaded = open_checkpoint(settings.pretrained, **options)

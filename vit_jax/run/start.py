@@ -181,7 +181,7 @@ def transferred_leaves(
     plan.settings.transfer.interpolation,
     channels=plan.preprocessing.channels,
     bands=plan.preprocessing.bands,
-    keep_head=plan.settings.transfer.keep_head,
+    keep_head=plan.settings.transfer.keep_head or plan.task.keeps_parts,
   )
   rank = plan.settings.lora.rank  # With LoRA, the rest is in `plan.extras`.
   parts = plan.parts

@@ -177,7 +177,7 @@ def _trained_part(plan: Plan) -> str:
     parts = f"all but the first {f'{layers} layers' if layers > 1 else 'layer'}"
   if settings.transfer.probe_head:
     parts += "; the head starts from a linear probe of the images"
-  elif settings.transfer.keep_head:
+  elif settings.transfer.keep_head or plan.task.keeps_parts:
     parts += "; the head is kept"
   elif plan.task.answers is not None:
     parts += "; the head is new"

@@ -196,6 +196,11 @@ class Task:
     """Whether it reads patches' tokens, and not one vector of an image."""
     return self.answers is None
 
+  @property
+  def keeps_parts(self) -> bool:
+    """Whether a run goes on with the checkpoint's own parts of this task."""
+    return False
+
   def num_outputs(self, names: Sequence[str]) -> int:
     """The size of the head, for data with these classes or targets.
 

@@ -14,6 +14,7 @@ from vit_jax.tasks.dense_regression.settings import DenseRegressionSettings
 from vit_jax.tasks.segmentation.objective import OfPixels, enlarged, mean_of
 
 Numbers = Float[Array, "B H W"]
+_LEAST = 1e-3  # The least number whose logarithm is taken, as in DINOv2's.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +81,8 @@ class PixelErrors(OfPixels):
     if self.settings.loss == "l1":
       return error / self.scaling.std, error
     is_positive = is_known & (targets > 0)
+    if not self.scaling.of_logarithms:  # Those of a head that may give 0.
+      y = jnp.maximum(y, _LEAST)
     log_y = jnp.log(jnp.where(is_positive, y, 1.0))
     log_target = jnp.log(jnp.where(is_positive, targets, 1.0))
     d = jnp.where(is_positive, log_y - log_target, 0)

@@ -4,15 +4,24 @@ import dataclasses
 
 from vit_jax.runtime.checks import Rule
 from vit_jax.runtime.settings import setting
-from vit_jax.tasks.segmentation.settings import PatchHeadSettings
+from vit_jax.tasks.segmentation.settings import KINDS, PatchHeadSettings
 
 LOSSES = ("l1", "silog")
+DINOV2 = "dpt_dinov2"
+"""The head of DINOv2's published models for depth."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DenseRegressionSettings(PatchHeadSettings):
   """A number for each pixel, with data.task=dense_regression."""
 
+  head: str | None = setting(
+    None,
+    "What reads the patches, as segmentation.head; or the DPT head of DINOv2's "
+    'models for depth, which the run goes on with ("dpt_dinov2"): it reads '
+    "layers before the final norm, and gives numbers of 0 or more.",
+    choices=(*KINDS, DINOV2),
+  )
   loss: str = setting(
     "l1",
     'The mean absolute error ("l1"), divided by the standard deviation of the '

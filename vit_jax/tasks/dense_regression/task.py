@@ -24,7 +24,10 @@ from vit_jax.tasks.answers import Answers
 from vit_jax.tasks.dense_regression.objective import PixelErrors, Scaling
 from vit_jax.tasks.dense_regression.outcome import PixelNumbersOutcome, sums
 from vit_jax.tasks.dense_regression.pictures import make_panels
-from vit_jax.tasks.dense_regression.settings import DenseRegressionSettings
+from vit_jax.tasks.dense_regression.settings import (
+  DINOV2,
+  DenseRegressionSettings,
+)
 from vit_jax.tasks.metrics import Measure, gathering
 from vit_jax.tasks.outcome import OF_NUMBERS, R2_BELOW_ZERO, Stream
 from vit_jax.tasks.pictures import Panels
@@ -106,7 +109,9 @@ class DenseRegressionTask(Task):
         "take the loss l1."
       )
     scaling = Scaling(mean=statistics.mean, std=statistics.std)
-    if statistics.are_positive and statistics.log_std > 0:
+    if self.keeps_parts:  # Its outputs are in the unit of the targets.
+      scaling = _UNSCALED
+    elif statistics.are_positive and statistics.log_std > 0:
       scaling = dataclasses.replace(
         scaling, log_mean=statistics.log_mean, log_std=statistics.log_std
       )
@@ -135,6 +140,10 @@ class DenseRegressionTask(Task):
   @property
   def reads_patches(self) -> bool:
     return True
+
+  @property
+  def keeps_parts(self) -> bool:
+    return self.dense_regression.head == DINOV2
 
   def num_outputs(self, names: Any) -> int:
     del names
@@ -190,7 +199,15 @@ class PixelNumbersAnswers(Answers):
     preprocessing: Preprocessing,
     short_side: int | None = None,
   ) -> Callable[[Any, np.ndarray], Float[np.ndarray, "H W"]]:
+    from vit_jax.models.interpolation import bicubic_weights
     from vit_jax.tasks.segmentation.marking import enlarged_in_strips, make_mark
+
+    def bicubic(outputs: np.ndarray, height: int, width: int) -> np.ndarray:
+      h, w = outputs.shape[:2]
+      rows = bicubic_weights(h, height, antialias=False)
+      columns = bicubic_weights(w, width, antialias=False)
+      answer = rows @ outputs[..., 0].astype(float) @ columns.T
+      return answer.astype(np.float32)
 
     def numbers(outputs: np.ndarray, height: int, width: int) -> np.ndarray:
       answer = np.empty((height, width), np.float32)
@@ -198,7 +215,9 @@ class PixelNumbersAnswers(Answers):
         answer[rows] = self.task.scaling.numbers(values[..., 0])
       return answer
 
-    return make_mark(model, preprocessing, short_side, numbers)
+    # Enlarged as transformers enlarges the depth of such a head.
+    answer = bicubic if self.task.keeps_parts else numbers
+    return make_mark(model, preprocessing, short_side, answer)
 
   def pixel_files(self, names: Any) -> Any:
     from vit_jax.tasks.dense_regression.files import NumberFiles

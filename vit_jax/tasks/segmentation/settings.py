@@ -6,7 +6,7 @@ from typing import Any
 from vit_jax.runtime.checks import IN_ORDER, WIDTH_OR_0
 from vit_jax.runtime.settings import Section, setting
 
-_KINDS = ("linear", "small", "dpt")
+KINDS = ("linear", "small", "dpt")
 
 
 def _check_head_size(settings: Any) -> None:
@@ -34,7 +34,7 @@ class PatchHeadSettings(Section):
     "of convolutions that fuses four layers at four resolutions "
     '("dpt", arXiv:2103.13413). None takes small if head_size is set, and '
     "linear if it is not.",
-    choices=_KINDS,
+    choices=KINDS,
   )
   head_size: int = setting(
     0,
