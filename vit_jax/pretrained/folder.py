@@ -13,10 +13,13 @@ from vit_jax.data.reading.folders import images_below
 from vit_jax.data.reading.tokenizer import FILES
 from vit_jax.pretrained import known
 from vit_jax.pretrained.flax_arrays import FILE as FLAX
-from vit_jax.pretrained.formats import open_clip, processor
+from vit_jax.pretrained.formats import hf_dpt, open_clip, processor
 from vit_jax.runtime import hints
+from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.json_files import read_json, read_text
 from vit_jax.runtime.printable import quoted
+from vit_jax.runtime.settings import changed
+from vit_jax.workdir.checkpoint import is_run
 from vit_jax.workdir.records import METRICS
 
 # Names of files of weights, as other libraries and `convert` write them.
@@ -89,6 +92,24 @@ def probe_pooling(source: str) -> str | None:
     return None
   kind = open_folder(path).config.get("model_type")
   return _TOKEN_AND_PATCHES if kind in _DINO else None
+
+
+def depth_head(source: str) -> dict[str, Any]:
+  """The keys of `dense_regression` for the head of a model for depth.
+
+  They are {} for other weights, and for a source that is no folder or file.
+  Raises ValueError if the head is not one that is read.
+  """
+  path = pathlib.Path(source).expanduser()
+  if not source or not path.exists() or is_run(source):
+    return {}
+  config = open_folder(path).config
+  if not hf_dpt.is_depth(config):
+    return {}
+  layers = hf_dpt.of_encoder(config).get("num_hidden_layers")
+  layers = checked("num_hidden_layers", int, layers, COUNT)
+  settings = hf_dpt.settings(config, layers)
+  return {f"dense_regression.{k}": v for k, (v, _) in changed(settings).items()}
 
 
 def open_folder(path: pathlib.Path) -> Files:

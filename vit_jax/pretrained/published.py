@@ -19,7 +19,7 @@ from vit_jax.pretrained import known, quantised
 from vit_jax.pretrained.arrays import Arrays, UnreadableFileError, open_arrays
 from vit_jax.pretrained.folder import Files, open_folder
 from vit_jax.pretrained.formats import architecture as architectures
-from vit_jax.pretrained.formats import guesses, processor, torchvision
+from vit_jax.pretrained.formats import guesses, hf_dpt, processor, torchvision
 from vit_jax.pretrained.formats.architecture import Architecture
 from vit_jax.pretrained.formats.mapping import (
   Rule,
@@ -101,7 +101,7 @@ def _open(
   rules against its parameters. No array is read before the model's parameters
   are asked for, and then one at a time (`read`).
   """
-  config, path = files.config, files.weights
+  config, path = hf_dpt.of_encoder(files.config), files.weights
   architectures.check_supported(config)
   with _open_or_drop(path) as arrays:
     stored = arrays.shapes

@@ -1,6 +1,7 @@
 """Published weights with the parts that only their pre-training needs.
 
-These are MAE's decoder, or the text tower beside an image tower.
+These are MAE's decoder, the text tower beside an image tower, or the head of a
+DINOv2 that answers with depth.
 """
 
 import dataclasses
@@ -13,12 +14,13 @@ from vit_jax.models.autoencoder import Autoencoder, autoencoder
 from vit_jax.models.grid import Grid, param_shapes
 from vit_jax.models.paths import within
 from vit_jax.pretrained.arrays import open_arrays
-from vit_jax.pretrained.folder import open_folder
-from vit_jax.pretrained.formats import hf_mae
+from vit_jax.pretrained.folder import Files, open_folder
+from vit_jax.pretrained.formats import hf_dpt, hf_mae
 from vit_jax.pretrained.formats.mapping import check, read_all
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.quantised import check_floats
 from vit_jax.tasks.autoencoder.task import AutoencoderTask
+from vit_jax.tasks.dense_regression.task import DenseRegressionTask
 
 OTHERS = (
   "decoder.",
@@ -29,6 +31,7 @@ OTHERS = (
   "token_embedding.",
   "positional_embedding",
   "ln_final.",
+  *hf_dpt.PARTS,
 )
 """Beginnings of the names of arrays that this module reads."""
 _NO_POSITIONS = (
@@ -38,12 +41,14 @@ _NO_POSITIONS = (
 
 
 def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
-  """A masked autoencoder with its decoder, or a pair of two towers.
+  """A masked autoencoder with its decoder, a DPT, or a pair of two towers.
 
   `loaded` is the encoder, opened from `path`, with positions for `grid`. Raises
   ValueError if the file holds neither, or if they cannot be expressed here.
   """
   files = open_folder(path)
+  if hf_dpt.is_depth(files.config):
+    return _with_depth_head(loaded, grid, files)
   with open_arrays(files.weights) as arrays:
     names = hf_mae.names(arrays.shapes)
     if hf_mae.POSITIONS not in names:
@@ -85,4 +90,36 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
     shapes=model_shapes,
     read=read,
     notes=(*loaded.notes, *notes),
+  )
+
+
+def _with_depth_head(loaded: Loaded, grid: Grid, files: Files) -> Loaded:
+  """The encoder of a `DPTForDepthEstimation`, and its head."""
+  settings = hf_dpt.settings(files.config, loaded.model.num_layers)
+  task = DenseRegressionTask(dense_regression=settings)
+  model = task.adapted(loaded.model)
+  model_shapes = param_shapes(model, grid)
+  head_shapes = {k: v for k, v in model_shapes.items() if within(k, "dpt")}
+  rules = hf_dpt.rules(head_shapes)
+  with open_arrays(files.weights) as arrays:
+    names = hf_dpt.names(arrays.shapes)
+    check_floats(arrays, names)
+    stored_shapes = hf_dpt.shapes({name: arrays.shapes[name] for name in names})
+  problem = f"{loaded.origin.source} has another head"
+  check(rules, stored_shapes, head_shapes, model, problem)
+
+  def read() -> Iterator[tuple[str, np.ndarray]]:
+    yield from loaded.read()
+    with open_arrays(files.weights) as arrays:
+      converted = hf_dpt.Converted(arrays)
+      for leaf, array in read_all(rules, converted, model):
+        yield leaf, array.astype(np.float32, copy=False)
+
+  return dataclasses.replace(
+    loaded,
+    model=model,
+    open_task=lambda: task,
+    shapes=model_shapes,
+    read=read,
+    notes=(*loaded.notes, f"{loaded.origin.source}: {hf_dpt.NOTE}."),
   )

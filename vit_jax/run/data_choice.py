@@ -20,7 +20,8 @@ if TYPE_CHECKING:
   from vit_jax.data.reading.recognise import Recognised
 
 # Tasks whose head reads the features of a pretrained encoder.
-_ON_FEATURES = ("segmentation", "dense_regression")
+_DEPTH = "dense_regression"
+_ON_FEATURES = ("segmentation", _DEPTH)
 # Configurations for which keys are set by the number of images.
 GOING_ON = f"dino:{CONTINUE}"
 _PAIRS = "pairs"
@@ -100,11 +101,14 @@ def _for_config(
   values: Mapping[str, str], workdir: str
 ) -> tuple[dict[str, str], str]:
   """The keys that a given configuration sets for the data, and why."""
-  if values["config"] not in (GOING_ON, _PAIRS):
+  config = values["config"].partition(":")[0]
+  if values["config"] not in (GOING_ON, _PAIRS) and config != _DEPTH:
     return {}, ""
   # Imported here, as it reads the list of known weights.
   from vit_jax.run import few_images
 
+  if config == _DEPTH:
+    return few_images.with_depth_head(values, workdir)
   if values["config"] == _PAIRS:
     return few_images.paired(values, workdir)
   return few_images.continued(values, workdir)

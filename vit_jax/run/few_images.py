@@ -128,6 +128,36 @@ def continued(
   return chosen, f", which has {count:,} training images{text},"
 
 
+def with_depth_head(
+  values: Mapping[str, str], workdir: str = ""
+) -> tuple[dict[str, str], str]:
+  """The keys with which a run goes on with a depth head, and why.
+
+  They are none if `pretrained` is no folder of a model for depth, or the user
+  chooses another head. Returns keys with their values, and the reason, a part
+  of a sentence. A run that has begun keeps its values.
+  """
+  from vit_jax.pretrained.folder import depth_head
+  from vit_jax.workdir.checkpoint import begun_config
+
+  keys = [f"dense_regression.{key}" for key in ("head", "layers", "head_size")]
+  if any(key in values for key in keys):
+    return {}, ""
+  unit, why = "dense_regression.unit", ""
+  begun = begun_config(workdir)
+  if begun is not None:
+    run = flat(begun)
+    if run.get(keys[0]) != "dpt_dinov2":
+      return {}, ""
+    chosen = {key: str(run[key]) for key in (*keys, unit)}
+  elif settings := depth_head(values.get("pretrained", "")):
+    chosen = {key: str(value) for key, value in settings.items()}
+    why = ", with the depth head of these weights,"
+  else:
+    return {}, ""
+  return _not_given(chosen, values), why
+
+
 def paired(
   values: Mapping[str, str], workdir: str = ""
 ) -> tuple[dict[str, str], str]:

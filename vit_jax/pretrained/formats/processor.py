@@ -15,7 +15,7 @@ import numpy as np
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
 from vit_jax.data.settings import FILTERS, TENSORFLOW, EvalTransformSettings
-from vit_jax.data.transforming.sizes import AnySize
+from vit_jax.data.transforming.sizes import AnySize, OwnSize
 from vit_jax.families.family import (
   CLIP_MEAN,
   CLIP_STD,
@@ -55,6 +55,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
   "Bit": _CLIP,
   "ConvNext": _VIT | {"size": {"shortest_edge": 384}, "resample": 3},
   "Tipsv2": _VIT | {"size": 448, "do_normalize": False},
+  "DPT": _VIT | _IMAGENET | {"size": 384, "resample": 3},
   "GotOcr2": {**_CLIP, "size": 384, "do_center_crop": False},
 }
 # Classes for which a single number as size is that of the short side.
@@ -86,6 +87,8 @@ def _read(config: Mapping[str, Any]) -> Preprocessing:
     raise _refusal("image_processor_type", name, kinds)
   settings = {**_KINDS[kind]}
   settings |= {k: v for k, v in config.items() if v is not None}
+  if kind == "DPT":
+    return _of_dpt(settings)
   unknown = ("do_pad", "crop_pct") if kind != "ConvNext" else ("do_pad",)
   for key in unknown:
     if settings.get(key):
@@ -103,6 +106,34 @@ def _read(config: Mapping[str, Any]) -> Preprocessing:
   size, crop = _crop(settings, kind)
   mean, std = _normalization(settings)
   return Preprocessing(size, crop, mean, std, patches=patches)
+
+
+def _of_dpt(settings: Mapping[str, Any]) -> Preprocessing:
+  """The preprocessing of a DPT, whose images have sizes of their own.
+
+  For other uses than answers for pixels, images are resized to the size that
+  the positions belong to.
+  """
+  if settings.get("do_center_crop"):
+    raise _refusal("do_center_crop", True, "this is not supported")
+
+  def chosen(key: str, default: Any, kind: Any, rule: Any = None) -> Any:
+    return checked(key, kind, settings.get(key, default), rule)
+
+  own = OwnSize(keeps_proportions=chosen("keep_aspect_ratio", False, bool))
+  if chosen("do_resize", True, bool):
+    own = dataclasses.replace(
+      own,
+      size=_sides("size", settings["size"]),
+      multiple=chosen("ensure_multiple_of", 1, int, COUNT),
+    )
+  if chosen("do_pad", False, bool):
+    own = dataclasses.replace(own, pad_to=chosen("size_divisor", 1, int, COUNT))
+  mean, std = _normalization(settings)
+  crop = EvalTransformSettings(
+    interpolation=_filter(settings), resizer=settings["resizer"]
+  )
+  return Preprocessing(None, crop, mean, std, own_size=own)
 
 
 def compose(first: Preprocessing, second: Preprocessing) -> Preprocessing:
