@@ -40,6 +40,20 @@ def test_a_path_is_near_by_its_name_not_its_ending(
   assert hints.similar_path(typed) == meant
 
 
+@pytest.mark.parametrize(
+  "typed, meant",
+  [("goood", "good"), ("goood.csv", "good.csv"), ("good1.jpg", "good.jpg")],
+)
+def test_of_names_that_differ_in_their_endings_the_most_similar_is_near(
+  tmp_path, monkeypatch, typed, meant
+):
+  """Whatever the order in which the system lists them."""
+  names = ["good.csv", "good.jpg", "good"]
+  for listed in (names, names[::-1]):
+    monkeypatch.setattr(os, "listdir", lambda _, listed=listed: listed)
+    assert hints.similar_path(typed) == [meant]
+
+
 @hints.accepts("loaded.save(1, top=3)", same={"k": "top"})
 def _f(x, *, top=3):
   return x, top
@@ -166,6 +180,8 @@ def test_the_nearest_of_paths_and_names_is_meant(tmp_path):
     assert hints.hint_for_path("digit", ("digits",)) == "did you mean digits?"
     said = hints.hint_for_path("mydigit", ("digits",))
     assert said == "did you mean mydigits?"
+    (tmp_path / "digits.log").touch()
+    assert hints.hint_for_path("digit", ("digits",)) == "did you mean digits?"
 
 
 @pytest.mark.parametrize("of", ["loaded", "run"])

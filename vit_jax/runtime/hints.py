@@ -278,13 +278,14 @@ def find_run(path: str) -> str:
 def similar_path(path: str) -> list[str]:
   """The path in the same folder whose name is most similar, if any is.
 
-  Endings make no difference, as most images have the same one. The path itself
-  is left out, since it may exist and not be what was needed.
+  Endings choose only among names that differ in nothing else, as most images
+  have the same one. The path itself is left out, since it may exist and not be
+  what was needed.
   """
   folder, name = os.path.split(os.path.expanduser(path).rstrip(os.sep))
-  stem, ending = os.path.splitext(name)
+  stem = os.path.splitext(name)[0]
   others = sorted(
-    _inside(folder or os.curdir), key=lambda x: x.endswith(ending)
+    _inside(folder or os.curdir), key=lambda x: (_likeness(x, name), x)
   )
   by_stem = {
     os.path.splitext(other)[0]: other for other in others if other != name
@@ -310,13 +311,16 @@ def _inside(folder: str) -> list[str]:
     return []
 
 
-def _likeness(path: str, other: str) -> float:
-  """How similar two paths' names without endings are, from 0 to 1."""
-  stem, other_stem = (
-    _plain(os.path.splitext(os.path.basename(x.rstrip(os.sep)))[0])
-    for x in (path, other)
+def _likeness(path: str, other: str) -> tuple[float, float]:
+  """How similar two paths' names are, without and with endings, from 0 to 1."""
+  name, other = (
+    _plain(os.path.basename(x.rstrip(os.sep))) for x in (path, other)
   )
-  return difflib.SequenceMatcher(None, stem, other_stem).ratio()
+  stem, other_stem = (os.path.splitext(x)[0] for x in (name, other))
+  return (
+    difflib.SequenceMatcher(None, stem, other_stem).ratio(),
+    difflib.SequenceMatcher(None, name, other).ratio(),
+  )
 
 
 def _plain(name: str) -> str:
