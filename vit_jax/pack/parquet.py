@@ -200,7 +200,7 @@ def open_parquet(
         f"{name}: the split {split} is left out, as none of its "
         f"{len(source):,} images has a label."
       )
-  names = _class_names(
+  names = _checked_names(
     name, class_names(schema, columns[1]), columns[1], labels
   )
   for source in splits.values():
@@ -208,7 +208,7 @@ def open_parquet(
   return splits
 
 
-def _class_names(
+def _checked_names(
   source: str, names: list[str], column: str, labels: Sequence[np.ndarray]
 ) -> list[str]:
   """The names of the classes; raises ValueError for a label without a name."""

@@ -117,7 +117,10 @@ def open_outputs(
 def optional_write(
   display: Display, what: str, then: str = ""
 ) -> Iterator[None]:
-  """Reports a failed write in a line; the run does not stop for it."""
+  """Reports a failed write in a line; the run does not stop for it.
+
+  `what` begins the line, and `then` ends it.
+  """
   try:
     yield
   except OSError as error:

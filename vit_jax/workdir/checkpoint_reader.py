@@ -136,7 +136,7 @@ class CheckpointReader:
     if not steps:
       raise ValueError(
         f"{self.folder} holds no finished checkpoint: wait for the first if "
-        "the run goes on, or give its `vit_jax train` command again."
+        "the run has not ended, else give its `vit_jax train` command again."
       )
     if step is not None and best:
       raise ValueError("--step and --best each choose a checkpoint: give one.")

@@ -79,7 +79,9 @@ def _local_lock(workdir: str) -> Iterator[None]:
 def _in_use_error(workdir: str, owner: str) -> ValueError:
   """The error for a workdir that another run has locked."""
   then = "wait for its end, or choose another workdir."
-  return ValueError(f"{workdir} belongs to a run that goes on, {owner}: {then}")
+  return ValueError(
+    f"{workdir} belongs to a run that has not ended, {owner}: {then}"
+  )
 
 
 def _this_process() -> str:

@@ -111,18 +111,18 @@ def _combined_names(
 
   `several` has the parts of each name in which the mark occurs.
   """
-  there = {*names}
+  all_names = {*names}
   counts = collections.Counter(name for name in names if name not in several)
   counts.update(part for each in several.values() for part in {*each})
   likely = mark in _MARKS or (of_one and mark == " ")
   one_suffices = of_one and mark in (",", " ")
-  if mark == "," and _are_combined(several.values(), counts, there):
+  if mark == "," and _are_combined(several.values(), counts, all_names):
     one_suffices = True
   found = []
   for name, parts in several.items():
     recur = [counts[part] > 1 for part in parts]
     are_labels = any(recur) if one_suffices else all(recur)
-    if are_labels and (likely or not there.isdisjoint(parts)):
+    if are_labels and (likely or not all_names.isdisjoint(parts)):
       found.append(name)
   return found
 
@@ -152,7 +152,7 @@ def are_sentences(texts: Sequence[Any], num_cells: int) -> bool:
 
 
 def _are_combined(
-  lists: Iterable[Sequence[str]], counts: Mapping[str, int], there: set[str]
+  lists: Iterable[Sequence[str]], counts: Mapping[str, int], names: set[str]
 ) -> bool:
   """Whether parts of names are labels that images have together.
 
@@ -161,7 +161,7 @@ def _are_combined(
   by a comma and its country.
   """
   recur = [{part for part in each if counts[part] > 1} for each in lists]
-  return any(len(parts) > 1 or parts & there for parts in recur)
+  return any(len(parts) > 1 or parts & names for parts in recur)
 
 
 def _literal(text: str) -> Any:

@@ -61,8 +61,8 @@ def roles_of(
   cannot be told which columns have the labels.
   """
   header = [*rows[0]]
-  file, notes = _image_column(place, rows, settings)
-  others, unread = _label_candidates(file, rows, settings)
+  file, notes = _image_column_and_notes(place, rows, settings)
+  others, unread = _candidates_and_notes(file, rows, settings)
   columns, are_named = _label_columns(place, others, rows, settings, labels)
   if file not in columns_called_files(header) and not settings.file_column:
     are_named = False
@@ -82,7 +82,7 @@ def image_column(
   place: str, rows: Sequence[Cells], settings: DataSettings
 ) -> str:
   """The column that names the images; raises ValueError as `roles_of`."""
-  column, _ = _image_column(place, rows, settings)
+  column, _ = _image_column_and_notes(place, rows, settings)
   return column
 
 
@@ -91,7 +91,7 @@ def label_candidates(
 ) -> list[str]:
   """The columns that may have labels; raises ValueError as `roles_of`."""
   column = image_column(place, rows, settings)
-  candidates, _ = _label_candidates(column, rows, settings)
+  candidates, _ = _candidates_and_notes(column, rows, settings)
   return candidates
 
 
@@ -113,7 +113,7 @@ def as_text(names: Sequence[str]) -> str:
   return ",".join(listed)
 
 
-def _image_column(
+def _image_column_and_notes(
   place: str, rows: Sequence[Cells], settings: DataSettings
 ) -> tuple[str, list[str]]:
   """The column that names the images, and a line if another may do so too.
@@ -189,7 +189,7 @@ def _fail_without_files(
   fail(place, f"{problem}, and {advice}")
 
 
-def _label_candidates(
+def _candidates_and_notes(
   file: str, rows: Sequence[Cells], settings: DataSettings
 ) -> tuple[list[str], list[str]]:
   """The columns that may have labels, and lines on those that are left out.
