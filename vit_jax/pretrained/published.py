@@ -179,7 +179,7 @@ def _image_lines(
     )
 
 
-class _Fit(NamedTuple):
+class _Fitted(NamedTuple):
   """A model whose parameters are the arrays of a file.
 
   Attributes:
@@ -204,7 +204,7 @@ def _fit(
   stored: Shapes,
   image_options: Mapping[str, Any],
   check_floats: Callable[[], None],
-) -> _Fit:
+) -> _Fitted:
   """The model of an architecture, in which `fields` replace some of its own.
 
   Raises ValueError if the stored arrays are not its parameters, or no floats.
@@ -220,7 +220,7 @@ def _fit(
   check_floats()  # First, as quantised arrays often have other shapes as well.
   what = f"{source} is not a {architecture.format} {_size_text(model)}"
   check(rules, stored, shapes, model, what)
-  return _Fit(model, grid, pictures, shapes, rules)
+  return _Fitted(model, grid, pictures, shapes, rules)
 
 
 def _channels(
@@ -283,9 +283,9 @@ def _other_channels(
 
 def _fit_or_explain(
   source: str,
-  fit: Callable[[Mapping[str, Any]], _Fit],
+  fit: Callable[[Mapping[str, Any]], _Fitted],
   fields: Mapping[str, Any],
-) -> _Fit:
+) -> _Fitted:
   """The result of `fit` for these fields.
 
   Raises ValueError as `fit` does. If it succeeds once the pooling is left out,
@@ -385,7 +385,7 @@ def _open_or_drop(path: pathlib.Path) -> Iterator[Arrays]:
     ) from error
 
 
-class _Build(NamedTuple):
+class _Built(NamedTuple):
   """A model, the grid of its stored positions, and its preprocessing."""
 
   model: Any
@@ -398,7 +398,7 @@ def _build(
   architecture: Architecture,
   fields: Mapping[str, Any],
   image_options: Mapping[str, Any],
-) -> _Build:
+) -> _Built:
   """Builds the model of an architecture; see `_fit`.
 
   Raises ValueError if the number of heads or the grid cannot be inferred.
@@ -430,7 +430,7 @@ def _build(
   names = names or known.class_names(source, fields["num_classes"])
   origin = Origin(source, architecture.format, None, class_names=names)
   origin = with_inputs(origin, {"image": pictures})
-  return _Build(model.clone(origin=origin), grid or (1, 1), pictures)
+  return _Built(model.clone(origin=origin), grid or (1, 1), pictures)
 
 
 def _sizes(

@@ -35,7 +35,7 @@ _COLUMNS = ("root", "file_column", "label_columns", "group_column")
 _TOLD = tuple(
   f"{section}." for section in SECTIONS if section in LABELLED_TASKS
 )
-_SECTIONS = ("distill.", *(f"{section}." for section in SECTIONS))
+_SECTION_STARTS = ("distill.", *(f"{section}." for section in SECTIONS))
 
 
 def suited(
@@ -58,7 +58,9 @@ def suited(
   check_weights(values, workdir)
   if "config" in values:
     return _for_config(values, workdir)
-  said = [key for key in values if key in _SAYS or key.startswith(_SECTIONS)]
+  said = [
+    key for key in values if key in _SAYS or key.startswith(_SECTION_STARTS)
+  ]
   # Keys of a task that the data may tell do not say that they are for it.
   if all(key.startswith(_TOLD) or key == _TASK for key in said):
     # Imported here so that --help answers at once.

@@ -22,12 +22,12 @@ _LIST_OF_TEXTS = re.compile(r"\[\s*['\"]")
 _NEIGHBOURS = re.compile(r"['\"]\s*['\"]")
 _LONGEST = 1 << 16  # Letters of a list in Python's notation.
 # Marks that may separate labels; those of _IN_NAMES may also be part of a name.
-_MARKS = (",", ";", "|", "/", "+", "&", ":")
+_SURE_MARKS = (",", ";", "|", "/", "+", "&", ":")
 _BRACKETS = ("[]", "{}", "()")
 _IN_NAMES = (" ", "_", "-")
-MARKS = (*_MARKS, *_IN_NAMES)
+MARKS = (*_SURE_MARKS, *_IN_NAMES)
 """Characters that may separate labels in a text."""
-_AT_MARKS = re.compile(f"[{re.escape(''.join(_MARKS))}]")
+_AT_MARKS = re.compile(f"[{re.escape(''.join(_SURE_MARKS))}]")
 _WORDS = 3  # The fewest words of a sentence.
 
 
@@ -114,7 +114,7 @@ def _combined_names(
   all_names = {*names}
   counts = collections.Counter(name for name in names if name not in several)
   counts.update(part for each in several.values() for part in {*each})
-  likely = mark in _MARKS or (of_one and mark == " ")
+  likely = mark in _SURE_MARKS or (of_one and mark == " ")
   one_suffices = of_one and mark in (",", " ")
   if mark == "," and _are_combined(several.values(), counts, all_names):
     one_suffices = True

@@ -34,7 +34,7 @@ from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import first_of
 from vit_jax.runtime.printable import printable_path as text
 
-_LOOKED_AT = 1_000  # Rows of a file of labels.
+_MOST_ROWS = 1_000  # Rows of a file of labels that are looked at.
 _LEAST = 10  # With so many different whole numbers, they may be no classes.
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+\.\d+")
@@ -102,7 +102,7 @@ def recognise_file(
   ValueError, which names the line, for what is no such file.
   """
   settings = settings or DataSettings(labels_file=path)
-  first = [*itertools.islice(cells_of(path), _LOOKED_AT)]
+  first = [*itertools.islice(cells_of(path), _MOST_ROWS)]
   if not first:
     return Recognised(SINGLE)
   rows = [row.by_column for row in first]
@@ -156,7 +156,7 @@ def _recognise_column(name: str, rows: Rows) -> Recognised:
   if fractions:
     return Recognised(NUMBERS, f"{name} has numbers such as {fractions[0]:g}")
   different = len({*numbers})
-  if different >= _LEAST and 2 * different > len(rows) < _LOOKED_AT:
+  if different >= _LEAST and 2 * different > len(rows) < _MOST_ROWS:
     why = f"{name} has {different:,} different numbers in {len(rows):,} rows"
     return Recognised(NUMBERS, why)
   return Recognised(SINGLE)

@@ -30,8 +30,15 @@ FILE = "preprocessor_config.json"
 KIND = "image_processor_type"
 # The file that may have a section in its place, and the section's name.
 NESTED, SECTION = "processor_config.json", "image_processor"
-# Pillow's numbers of its filters.
-_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+# Pillow's filters, by its numbers.
+_PILLOW_FILTERS = (
+  "nearest",
+  "lanczos",
+  "bilinear",
+  "bicubic",
+  "box",
+  "hamming",
+)
 _OVERSHOOTING = (1, 3)  # Filters that have negative weights.
 _VIT = {"size": 224, "resample": 2, "image_mean": HALF, "image_std": HALF}
 _VIT |= {"resizer": "torchvision"}  # Since release 5.
@@ -279,12 +286,12 @@ def _filter(settings: Mapping[str, Any]) -> str:
     name = settings["interpolation"]
     return checked("interpolation", str, name, None, FILTERS)
   number = settings["resample"]
-  if isinstance(number, str) and number.lower() in _FILTERS:
+  if isinstance(number, str) and number.lower() in _PILLOW_FILTERS:
     return number.lower()
   number = checked("resample", int, number)
-  if not 0 <= number < len(_FILTERS):
+  if not 0 <= number < len(_PILLOW_FILTERS):
     raise _refusal("resample", number, "it must be one of 0 to 5")
-  return _FILTERS[number]
+  return _PILLOW_FILTERS[number]
 
 
 def _normalization(
@@ -381,7 +388,7 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
     "image_processor_type": name,
     "do_resize": True,
     **({"size": size} if patches is None else {}),
-    "resample": _FILTERS.index(near.interpolation),
+    "resample": _PILLOW_FILTERS.index(near.interpolation),
     **cut,
     **ours,
     "do_rescale": True,

@@ -12,8 +12,7 @@ from vit_jax.pretrained.formats.table import Config, Table
 from vit_jax.runtime.checks import COUNT, POSITIVE, checked
 
 ACTIVATIONS = {**GELUS, "relu": "relu"}
-_PAIR = ("logit_scale", "logit_bias", "temperature")
-PAIR = {name: name for name in _PAIR}
+PAIR = {name: name for name in ("logit_scale", "logit_bias", "temperature")}
 """The names of the arrays that a pair has beside its two towers -> their roles.
 
 `logit_scale` is the logarithm of the factor of similarities, and `temperature`

@@ -26,7 +26,7 @@ IMAGES = (b"images", b"image", b"img")
 """Names of a folder of images beside others, in lower case."""
 _LOOKED_AT = 1_000  # Files in a folder of masks.
 _IMAGES_LOOKED_AT = 16  # Images whose masks are looked for.
-_IMAGES = frozenset(
+_IMAGE_WORDS = frozenset(
   (
     "images image img imgs jpegimages leftimgbit input inputs rgb "
     "photos photo photographs pictures picture pics frames scans"
@@ -57,7 +57,7 @@ def find_folders(
   for name, (split, rest) in parsed.items():
     # The name of a folder of images may be that of their split alone.
     is_split = split and not rest
-    if rest not in _IMAGES and not is_split:
+    if rest not in _IMAGE_WORDS and not is_split:
       continue
     of_split = [other for other in masks if parsed[other][0] == split]
     if not of_split or not holds_images(os.path.join(root, name)):
@@ -367,5 +367,5 @@ def _split_and_rest(name: bytes) -> tuple[str, str]:
   found = words(name)
   if one is None:
     return "", "".join(found)
-  plain = [w for w in found if w in _IMAGES]
+  plain = [w for w in found if w in _IMAGE_WORDS]
   return one.split, one.rest.replace(" ", "") or "".join(plain[:1])
