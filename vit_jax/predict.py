@@ -211,7 +211,7 @@ def predict_files(
       code = _write_counted(path, batches, count_and_write, rows, images)
       outcomes.append(f"{counted(images, 'row')} to {out}")
   if rows is not None and not as_json:  # JSON is for programs.
-    outcomes.append(f"features {rows.shape} to {features}")
+    outcomes.append(f"{rows} to {features}")
   _say_written(outcomes)
   return 1 if missing else code
 

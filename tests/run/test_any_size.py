@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from vit_jax import load_pretrained
 from vit_jax.data.example import Example
 from vit_jax.data.transforming.sizes import AnySize
 from vit_jax.models import make_model
+from vit_jax.predict import predict_files
 from vit_jax.report.measure import read_run
 from vit_jax.run import any_size, build, loop
 from vit_jax.run.plan import make_plan
@@ -279,12 +281,44 @@ def test_what_needs_images_of_one_size_says_so(run, photos):
   loaded = load_pretrained(str(run[0]))
   file = f"{photos}/test/red/1.png"
   message = r"^this model's images keep their proportions \(at most 12 .*, and "
-  with pytest.raises(ValueError, match=message + "layers need images of one"):
-    loaded.features(file, layers=[1])
   with pytest.raises(ValueError, match=message + r"transform\(image\) makes"):
     loaded.preprocessing.transform()(file)
   square = load_pretrained(str(run[0]), image_size=24)
   assert square.features(file, layers=[1])[0].shape == (1, 9, 24)
+
+
+@pytest.mark.slow
+def test_tokens_of_layers_are_those_of_each_image_alone(run, photos, tmp_path):
+  loaded = load_pretrained(str(run[0]))
+  files = [f"{photos}/test/red/{k}.png" for k in range(6)]
+  (tokens,) = loaded.features(files, layers=[1], batch_size=4)
+  last = loaded.patch_features(files)
+  (one,) = loaded.features(files[3], layers=[-1], as_maps=True)
+  np.testing.assert_allclose(one[0], last[3], atol=1e-5)
+  for file, found, maps in zip(files, tokens, last, strict=True):
+    image = Image.open(file)
+    height, width = AnySize(TOKENS, P).of((image.height, image.width))
+    pixels = image.resize((width, height), Image.Resampling.BILINEAR)
+    alone = (np.asarray(pixels, np.float32)[None] / 255 - 0.5) / 0.5
+    patches = vit_jax.models.Patches.of(jax.numpy.asarray(alone), P)
+    model, params = loaded
+    (expected,) = vit_jax.features(model, params, patches, layers=[1])
+    assert maps.shape == (height // P, width // P, 24)
+    np.testing.assert_allclose(found, expected[0], atol=1e-5)
+    np.testing.assert_array_equal(maps.reshape(-1, 24), found)
+  out = tmp_path / "features.npz"
+  with contextlib.redirect_stdout(io.StringIO()) as said:
+    options: Any = dict(layers=(1,), tokens=True)
+    predict_files(str(run[0]), files, features=str(out), **options)
+  assert "features_1 to features_6, of different shapes, to " in said.getvalue()
+  arrays = np.load(out)
+  assert set(arrays) == {"images", "layers"} | {
+    f"features_{number}" for number in range(1, 7)
+  }
+  for number, (file, expected) in enumerate(zip(files, tokens, strict=True)):
+    assert arrays["images"][number] == file
+    found = arrays[f"features_{number + 1}"]
+    np.testing.assert_allclose(found, expected[None], atol=1e-5)
 
 
 def prepared_by(facts, file):

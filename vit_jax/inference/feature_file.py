@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import shutil
 import tempfile
 import zipfile
@@ -20,7 +21,7 @@ class FeatureFile:
     self.count = 0
     self._rows = rows
     self._names = names
-    self._shape = (0,)  # The shape of one image's features.
+    self._shapes: list[tuple[int, ...]] = []  # That of each image's features.
     self._longest = 0  # Characters of the longest name.
 
   def add(self, image: str, features: np.ndarray) -> None:
@@ -29,13 +30,14 @@ class FeatureFile:
     # JSON escapes line breaks, which a file's name may contain.
     self._names.write(json.dumps(image) + "\n")
     self.count += 1
-    self._shape = features.shape
+    self._shapes.append(features.shape)
     self._longest = max(self._longest, len(image))
 
-  @property
-  def shape(self) -> tuple[int, ...]:
-    """The shape of the array of all features so far."""
-    return self.count, *self._shape
+  def __str__(self) -> str:
+    """The shape of all features so far, or their names if it differs."""
+    if len({*self._shapes}) > 1:
+      return f"features_1 to features_{self.count}, of different shapes,"
+    return f"features {(self.count, *self._shapes[0])}"
 
   def write(self, file: IO[bytes], layers: Sequence[int] = ()) -> None:
     """Writes the .npz file, with the numbers of the layers if there are any.
@@ -48,8 +50,14 @@ class FeatureFile:
     self._rows.seek(0)
     self._names.seek(0)
     with zipfile.ZipFile(file, "w") as archive:
-      with _member(archive, "features", "<f4", self.shape) as to:
-        shutil.copyfileobj(self._rows, to)
+      if len({*self._shapes}) == 1:
+        shape = self.count, *self._shapes[0]
+        with _member(archive, "features", "<f4", shape) as to:
+          shutil.copyfileobj(self._rows, to)
+      else:
+        for number, shape in enumerate(self._shapes, 1):
+          with _member(archive, f"features_{number}", "<f4", shape) as to:
+            to.write(self._rows.read(4 * math.prod(shape)))
       with _member(archive, "images", dtype, (self.count,)) as to:
         for line in self._names:
           to.write(np.array(json.loads(line), dtype).tobytes())
@@ -64,6 +72,7 @@ def feature_file(
 ) -> Iterator[FeatureFile]:
   """Opens an .npz file of `features`, (n, ...), and the names `images`, (n,).
 
+  Features of different shapes are `features_1` to `features_n` instead.
   If `layers` are given, their numbers are a third array, `layers`. The file
   appears at `path` only when the block ends without an exception. Until then,
   the rows are kept in unnamed temporary files in its folder.

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from vit_jax.data.batch import Batch, Transform, allocate, batch_spec, put
+from vit_jax.data.batch import SIZE, Batch, Transform, allocate, batch_spec, put
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import reading
 from vit_jax.inference.features import features as features_of
@@ -221,9 +221,11 @@ def predict(
   checked("batch_size", int, batch_size, COUNT)
   if "top" in options:
     checked("top", int, options["top"], COUNT)
-  if options.get("layers"):
-    preprocessing.check_one_size("layers need")
   transform = preprocessing.transform()
+  own_tokens = None
+  if preprocessing.patches is not None:
+    N, as_maps = preprocessing.patches.tokens, not options.get("tokens")
+    own_tokens = functools.partial(_own_tokens, N=N, as_maps=as_maps)
   mesh = sharding.make_mesh()
   replicated = sharding.replicated_sharding(mesh)
   split = sharding.batch_sharding(mesh)
@@ -240,7 +242,7 @@ def predict(
     for names, batch in _batches(all_pictures, transform, rows)
   )
   for names, answers in sharding.start_ahead(steps, sharding.steps_ahead()):
-    yield _predictions(names, answers, class_names)
+    yield _predictions(names, answers, class_names, own_tokens)
 
 
 @functools.lru_cache(8)
@@ -356,7 +358,9 @@ def image_features(
 
   Returns:
     An array of the head's inputs, (B, D). With `layers`, a list with an array
-    for each layer: its tokens, (B, S, D), or their maps, (B, h, w, D).
+    for each layer: its tokens, (B, S, D), or their maps, (B, h, w, D). If
+    images keep their proportions, each layer has a list with an array for each
+    image instead: (S, D), S being its own, or (h, w, D).
 
   Raises:
     ValueError: as `predict_images` and `features` do, or if an image cannot be
@@ -382,6 +386,8 @@ def image_features(
     rows.append(prediction.features)
   if not rows:
     raise ValueError("there are no images: give at least one.")
+  if layers is not None and preprocessing.patches is not None:
+    return [[*of_layer] for of_layer in zip(*rows, strict=True)]
   stacked = np.stack(rows)
   return stacked if layers is None else [*np.moveaxis(stacked, 1, 0)]
 
@@ -449,7 +455,9 @@ def make_predict_step(
   (B, H, W, C). The dictionary has the `outputs` of the task if the model has a
   head, and `features` if they are asked for: the head's input, (B, D), or the
   tokens after `layers` and the final layer norm, (B, L, h, w, D), or (B, L, S,
-  D) with `tokens`.
+  D) with `tokens`. If images keep their proportions, `features` has those of
+  all patches of a row, (B, L, N, D) or (B, L, S, D), and `size` how many of
+  them an image has along height and width, (B, 1, 2).
 
   Args:
     model: The model.
@@ -481,6 +489,8 @@ def make_predict_step(
         model, params, x, layers=layers, as_maps=not tokens
       )
       answers["features"] = jnp.stack(by_layer, axis=1).astype(jnp.float32)
+      if SIZE in batch:
+        answers[SIZE] = batch[SIZE]
     elif features:
       answers["features"] = y.astype(jnp.float32)
     if text_head is not None:
@@ -492,8 +502,24 @@ def make_predict_step(
   return predict_step
 
 
+def _own_tokens(
+  features: np.ndarray, size: np.ndarray, N: int, as_maps: bool
+) -> np.ndarray:
+  """The tokens of an image, from those of its row of N patches, (L, S, D).
+
+  The patches may be the only tokens, or come last. With `as_maps`, the result
+  is (L, h, w, D).
+  """
+  h, w = size.reshape(2).tolist()
+  own = features[:, : features.shape[1] - N + h * w]
+  return own.reshape(len(own), h, w, own.shape[-1]) if as_maps else own
+
+
 def _predictions(
-  names: Names, answers: dict[str, Array], class_names: Sequence[str]
+  names: Names,
+  answers: dict[str, Array],
+  class_names: Sequence[str],
+  own_tokens: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
 ) -> list[Prediction]:
   """The predictions of a batch, from the answers on the device.
 
@@ -510,6 +536,8 @@ def _predictions(
   probability = column("probability")
   values = column("values")
   features = arrays.get("features", [None] * len(names))
+  if own_tokens and SIZE in arrays:
+    features = [*map(own_tokens, features, arrays[SIZE])]
 
   def prediction(row: int, name: str, error: str | None) -> Prediction:
     if error is not None:

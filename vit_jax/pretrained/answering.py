@@ -237,7 +237,9 @@ class Answering(Opened):
 
     Returns:
       An array of the head's inputs, (B, D). With `layers`, a list with an array
-      for each layer: its tokens, (B, S, D), or their maps, (B, h, w, D).
+      for each layer: its tokens, (B, S, D), or their maps, (B, h, w, D). If
+      images keep their proportions, each layer has a list with an array for
+      each image instead: its own tokens, (S, D), or their map, (h, w, D).
 
     Raises:
       ValueError: if an image cannot be read, or the model has no such layer.
@@ -367,11 +369,10 @@ class Answering(Opened):
     return LabelledFeatures(x, labels, names, files)
 
   @hints.accepts("loaded.patch_features(images)")
-  def patch_features(
-    self, images: Pictures, *, batch_size: int = 32
-  ) -> np.ndarray:
+  def patch_features(self, images: Pictures, *, batch_size: int = 32) -> Any:
     """The features of patches after the last layer, as maps, (B, h, w, D).
 
+    If images keep their proportions, it is a list of maps, (h, w, D).
     `features` gives those of other layers, and raises the same errors.
     """
     (maps,) = self.features(
