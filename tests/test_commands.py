@@ -43,6 +43,19 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
   assert found.partition("  macro-F1")[0] in last
 
 
+@pytest.mark.parametrize(
+  "flag, said",
+  [
+    ("--calibrate", "takes the run's own split: leave it out"),
+    ("--suite", "leave it out, or give the folder of the test sets as --root"),
+  ],
+)
+def test_what_takes_no_other_folder_says_what_it_takes(flag, said):
+  """A folder as --root is that of the run's images, if they have moved."""
+  line = refused("vit_jax.evaluate", "runs/digits", "new", flag)
+  assert line.startswith(f"error: 'new' is not for {flag}") and said in line
+
+
 @pytest.mark.slow
 def test_a_fork_is_as_the_command_of_a_shell(tmp_path, monkeypatch):
   """`run` starts forks, as importing JAX takes longer than most refusals."""

@@ -74,10 +74,12 @@ def main(arguments: list[str]) -> None:
   other_data = {"folder": folders[1]} if folders[1:] else {}
   runs_suite = options.suite not in (None, "false")
   if other_data and (options.calibrate or runs_suite):
-    raise ValueError(
-      f"{folders[1]!r} is not for --calibrate or --suite: leave it out, or "
-      "give a folder as --root."
+    says = (
+      "--suite: leave it out, or give the folder of the test sets as --root."
+      if runs_suite
+      else "--calibrate, which takes the run's own split: leave it out."
     )
+    raise ValueError(f"{folders[1]!r} is not for {says}")
   if runs_suite:
     return _run_suite(folders[0])
   hosts.join_flags()

@@ -106,7 +106,7 @@ def test_every_odd_row_is_skipped_and_counted(tmp_path, capsys, scores):
     "metrics.jsonl: 7 broken lines are left out.",
     "starts.jsonl: 6 broken lines are left out.",
   ]
-  assert run.skipped == said
+  assert run.notes == said
   assert run.curve("train/loss") == ([2, 4, 6], [0.5, 0.5, 0.5])
   if "eval/top1" in scores:
     report_files([str(tmp_path)])

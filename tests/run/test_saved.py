@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+import re
 import shutil
+import types
 import zlib
 
 import jax
@@ -23,7 +25,11 @@ from vit_jax.report.page import headline_of
 from vit_jax.run import loop, saved
 from vit_jax.run.in_python import FinishedRun
 from vit_jax.run.plan import make_plan
-from vit_jax.run.saved import evaluate_checkpoint, open_saved_run
+from vit_jax.run.saved import (
+  calibrate_checkpoint,
+  evaluate_checkpoint,
+  open_saved_run,
+)
 from vit_jax.run.settings import read
 from vit_jax.tasks.scores import FoldScore
 
@@ -39,11 +45,12 @@ def elsewhere(tmp_path, monkeypatch):
   model = Vit(3, 8, 24, 1, 48, 3)
   params = tiny.random_params(model, (16, 16), 0)
 
-  def make(section="data", **changes):
+  def make(section="data", described=types.MappingProxyType({}), **changes):
     config = base_config()
     config[section].update(changes)
     options = dict(config=config, mean=(0.5,) * 3, std=(0.5,) * 3)
     folder = tmp_path / "run"
+    options |= described
     tiny.save_run(folder, model, params, (16, 16), "abc", **options)
     return str(folder)
 
@@ -179,6 +186,47 @@ def test_a_score_says_how_many_of_its_images_were_trained_on(
   evaluate_checkpoint(run, folder=_noise(tmp_path / "new", 5), num_workers=0)
   shown = capsys.readouterr().out
   assert "trained on" not in shown and "too few to judge by" in shown
+
+
+def test_images_without_labels_are_answered_by_the_run(elsewhere, tmp_path):
+  """The message has no advice to train, which is not what was asked for."""
+  run, photos = elsewhere(), tmp_path / "photos"
+  _noise(photos, 1)
+  folder = str(photos / "a")
+  says = f"Without labels there is vit_jax predict {run} {folder}, which gives"
+  with pytest.raises(ValueError, match=re.escape(says)) as refused:
+    evaluate_checkpoint(run, folder=folder)
+  assert "train" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_a_line_says_that_the_folder_of_a_run_holds_other_images(
+  elsewhere, tmp_path, monkeypatch, capsys
+):
+  """A fifth of five images is one, but two of each class are held out."""
+  monkeypatch.undo()  # Its data may be opened.
+  photos, new = _noise(tmp_path / "photos", 5), _noise(tmp_path / "new", 8)
+  run = elsewhere(root=photos, described={"train_examples": 9})
+  settings = data.DataSettings(root=new)
+  trained, held_out = (
+    len(data.open_source(split, settings)) for split in ("train", "eval")
+  )
+  said = (
+    f"{new} has {trained} training images and the run had 9, so it holds other "
+    "images than the run's folder did. The score is of the "
+    f"{held_out} of new, held out; all images of a folder that is new to the "
+    f"run are evaluated by: vit_jax evaluate {run} {new}"
+  )
+  with pytest.raises(ValueError, match="too few to calibrate on"):
+    calibrate_checkpoint(run, root=new, num_workers=0)
+  assert said in capsys.readouterr().out.splitlines()
+  evaluate_checkpoint(run, root=new, num_workers=0)
+  assert said in capsys.readouterr().out.splitlines()
+  assert said in read_run(run, root=new, num_workers=0).notes
+  for moved in (photos, None):
+    evaluate_checkpoint(run, root=moved, num_workers=0)
+  evaluate_checkpoint(run, folder=new, num_workers=0)
+  assert "so it holds other images" not in capsys.readouterr().out
 
 
 def test_the_evaluation_split_of_another_folder_is_taken(elsewhere, tmp_path):

@@ -99,8 +99,7 @@ class RunFacts:
     measured: The checkpoint's measurements; None if it could not be evaluated.
     problem: Why the checkpoint could not be evaluated, or None.
     best: Step and score of the checkpoint that `--best` chooses, if known.
-    skipped: A line for each file of rows that has broken ones; these are left
-      out.
+    notes: Lines on broken rows, which are left out, and on the images.
   """
 
   workdir: str
@@ -111,7 +110,7 @@ class RunFacts:
   measured: Measured | None = None
   problem: str | None = None
   best: tuple[int, str] | None = None
-  skipped: Sequence[str] = ()
+  notes: Sequence[str] = ()
 
   def curve(self, key: str) -> tuple[list[int], list[float]]:
     """Steps and values of a metric; both are empty if it was never written.
@@ -175,7 +174,7 @@ def read_run(
   metrics = read_metrics(folder)
   rows = metrics.rows
   starts = read_starts(folder)
-  skipped = [*metrics.note(METRICS), *starts.note(STARTS)]
+  notes = [*metrics.note(METRICS), *starts.note(STARTS)]
   config: dict[str, Any] = {}
   task = choose.by_metrics(key for row in rows for key in row)
   measured = problem = best = None
@@ -187,6 +186,7 @@ def read_run(
       task = run.task
       best = _best(workdir, task, rows)
       measured = _measure(run, track)
+      notes += run.notes
   except (ValueError, OSError) as error:
     if not rows or options:
       raise
@@ -200,7 +200,7 @@ def read_run(
     measured=measured,
     problem=problem,
     best=best,
-    skipped=skipped,
+    notes=notes,
   )
 
 

@@ -285,7 +285,7 @@ def _section(name: str, run: RunFacts) -> dict[str, Any]:
     "facts": tables.facts(run),
     "config": run.config,
     "problem": run.problem,
-    "skipped": run.skipped,
+    "notes": run.notes,
     "evaluated": None,
     "best": None,
     "left_out": None,

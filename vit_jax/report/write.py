@@ -53,7 +53,7 @@ def write_report(
     for workdir in workdirs
   ]
   for run in runs:
-    for line in run.skipped:
+    for line in run.notes:
       say(f"{run.workdir}: {line}", sys.stdout)
     if run.problem:
       say(f"{run.workdir}: not evaluated: {run.problem}", sys.stdout)

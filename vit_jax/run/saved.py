@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading import other_table
-from vit_jax.data.reading.labels import NONE, SINGLE
+from vit_jax.data.reading.labels import NONE, SINGLE, Labels
 from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.sources import (
   check_same_classes,
@@ -31,6 +32,7 @@ from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime import hints
 from vit_jax.runtime.display import Display, Split, evaluation_text, move_split
 from vit_jax.runtime.files import CSV, output_file
+from vit_jax.runtime.printable import counted
 from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.answers import calibrator_of
 from vit_jax.tasks.metrics import Evaluator
@@ -54,6 +56,7 @@ class SavedRun:
     source: The split to evaluate on.
     stream: The batches of `source`.
     evaluator: Evaluates parameters on `source`.
+    notes: Lines on what a reader of the scores should know about the data.
   """
 
   loaded: Loaded
@@ -63,6 +66,7 @@ class SavedRun:
   params: Any
   stream: Stream
   evaluator: Evaluator
+  notes: Sequence[str]
 
 
 @hints.accepts('vit_jax.evaluate("runs/my_photos", best=True)')
@@ -132,7 +136,9 @@ def open_saved_run(
   elif settings.data.labels_file:
     source = other_table.open_whole(settings.data, fitted.labels, names)
   else:
-    source = open_whole(settings.data, fitted.labels)
+    source = _open_whole(settings.data, fitted.labels, workdir)
+  is_own = folder is None and root is not None
+  notes = _notes_on_images(workdir, loaded, settings, source) if is_own else []
   trained = names, "the checkpoint"
   why = OLDER if data.root and not data.labels_file else ""
   if folder is not None:
@@ -154,6 +160,7 @@ def open_saved_run(
       params=loaded.held,
       stream=stream,
       evaluator=Evaluator(measure, stream),
+      notes=notes,
     )
 
 
@@ -199,7 +206,8 @@ def evaluate_checkpoint(
     )
   verdict = str(run.task.scores.verdict(metrics, known))
   read: Any = getattr(run.source, "notes", ())
-  for note in (*run.loaded.notes, *read, shown, verdict, *outcome.remarks):
+  notes = *run.loaded.notes, *read, *run.notes
+  for note in (*notes, shown, verdict, *outcome.remarks):
     if note:
       display.note(note)
   if per_class:
@@ -226,6 +234,8 @@ def calibrate_checkpoint(workdir: str, **options) -> tuple[float, ...]:
   first = jax.process_index() == 0
   display = Display(active=first)
   with open_saved_run(workdir, **options) as run:
+    for note in run.notes:
+      display.note(note)
     task: Any = run.task.in_unit()
     loaded: Any = run.loaded
     calibrate = calibrator_of(task, loaded.model, run.stream)
@@ -274,6 +284,49 @@ def test_run(
     metrics = evaluator(params).metrics
   tested = move_split(metrics, Split.EVAL, Split.TEST)
   return {Split.TEST.key("step"): step, **tested}
+
+
+def _open_whole(data: DataSettings, labels: Labels, workdir: str) -> Source:
+  """All images of another folder, as `open_whole` opens them.
+
+  Raises ValueError as it does; for images without labels, the message has the
+  command by which the run answers them.
+  """
+  # Not imported by a run on data without files.
+  from vit_jax.data.reading.image_folder import UnlabelledError
+
+  try:
+    return open_whole(data, labels)
+  except UnlabelledError as error:
+    raise error.with_run(workdir) from None
+
+
+def _notes_on_images(
+  workdir: str, loaded: Loaded, settings: Settings, source: Source
+) -> list[str]:
+  """A line if a folder that is given as the run's own holds other images.
+
+  It is told by the number of training images. `source` is the split that is
+  evaluated.
+  """
+  description: Any = loaded.description
+  data, trained = settings.data, description.get("train_examples")
+  if trained is None or not data.root or data.labels_file:
+    return []
+  try:
+    count = len(open_source("train", data, loaded.task.labels))
+  except ValueError:  # The split that is evaluated may be there alone.
+    return []
+  if count == trained:
+    return []
+  command = shlex.join(["vit_jax", "evaluate", workdir, data.root])
+  note = (
+    f"{data.root} has {counted(count, 'training image')} and the run had "
+    f"{trained:,}, so it holds other images than the run's folder did. The "
+    f"score is of the {len(source):,} of {source.name}; all images of a folder "
+    f"that is new to the run are evaluated by: {command}"
+  )
+  return [note]
 
 
 def _with_teacher(

@@ -4,6 +4,7 @@ import collections
 import copy
 import itertools
 import os
+import shlex
 from array import array
 from collections.abc import Sequence
 
@@ -32,6 +33,14 @@ class UnlabelledError(ValueError):
   def __init__(self, reason: str, root: str, weights: str = hints.WEIGHTS):
     super().__init__(f"{reason} {hints.without_labels(root, weights)}.")
     self._reason, self._root = reason, root
+
+  def with_run(self, run: str) -> ValueError:
+    """The error of a run that was to be evaluated on the folder."""
+    command = shlex.join(["vit_jax", "predict", run, self._root])
+    return ValueError(
+      f"{self._reason} Without labels there is {command}, which gives the "
+      "run's answers."
+    )
 
   def with_weights(self, weights: str) -> "UnlabelledError":
     """The same, with commands for these weights."""
