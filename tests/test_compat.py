@@ -168,6 +168,7 @@ def test_the_first_parameters_are_those_of_old(workdir, data_dir):
     }
 
 
+@pytest.mark.slow  # A saved run of another kind is evaluated in a fast test.
 @each_run
 def test_a_run_of_old_is_evaluated_as_it_was(workdir, data_dir):
   found = evaluate_checkpoint(str(workdir), data_dir=str(data_dir))

@@ -138,9 +138,8 @@ def test_the_printed_code_ends_in_the_name_of_the_class(
 TEXTS = pathlib.Path(__file__).parent / "checkpoints" / "texts"
 
 
-@pytest.mark.parametrize(
-  "name", ["hf_siglip", pytest.param("hf_tips", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hf_siglip", "hf_tips"])
 def test_a_text_tower_gives_its_embeddings(tmp_path, capsys, name):
   out = tmp_path / "text.stablehlo"
   export_checkpoint(str(TEXTS / name), str(out), tower="text")

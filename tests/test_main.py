@@ -27,7 +27,10 @@ COMMANDS = main_module.COMMANDS
 
 def _guarded(path):
   """Whether a module runs something under `if __name__ == "__main__"`."""
-  tree = ast.parse(path.read_text())
+  text = path.read_text()
+  if "__main__" not in text:
+    return False
+  tree = ast.parse(text)
   return any(
     isinstance(node, ast.If) and "__name__ == '__main__'" in ast.unparse(node)
     for node in tree.body

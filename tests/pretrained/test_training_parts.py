@@ -99,6 +99,7 @@ def test_the_loss_is_read_and_written(tmp_path, norm, rate):
   assert (written["norm_pix_loss"], written["mask_ratio"]) == (norm, rate)
 
 
+@pytest.mark.slow
 def test_positions_that_are_zero_stay_zero(tmp_path):
   """The decoder then tells hidden patches apart by nothing, as there."""
   folder = shutil.copytree(MAE, tmp_path / "mae")

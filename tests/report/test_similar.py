@@ -223,6 +223,7 @@ def test_addresses_are_not_written(photos, name, monkeypatch, tmp_path):
   assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
+@pytest.mark.slow
 def test_a_text_is_a_query_of_a_model_of_images_and_texts(photos, tmp_path):
   """The nearest are those of the product of the unit vectors."""
   folder = tmp_path / "found"

@@ -87,6 +87,7 @@ def test_a_run_that_goes_on_keeps_the_folds_of_its_first_head(
   assert "by five folds of the 1,438 training" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("handlers")
 def test_a_stop_writes_the_steps_since_the_last_row(data_dir, tmp_path):
   config = runs.config(data_dir, digest_every=1)

@@ -163,7 +163,7 @@ def test_the_second_batch_of_an_evaluation_is_not_traced_again(monkeypatch):
 
 @pytest.mark.parametrize(
   "name",
-  some_slow(TASKS, ["classification", "segmentation"]),
+  some_slow(TASKS, ["classification"]),
 )
 def test_what_every_task_does(name, tmp_path):
   given = task(**TASKS[name])

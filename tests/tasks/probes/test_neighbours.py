@@ -25,6 +25,7 @@ def test_so_many_images_are_read_and_always_the_same():
   assert len({*labels}) > 5
 
 
+@pytest.mark.slow
 def test_the_score_is_that_of_the_nearest_images():
   train, test = Digits("train[:60]"), Digits("test[:30]")
   model = make_vit("Ti/8", 0, **SIZES)
