@@ -93,7 +93,7 @@ def test_a_run_that_is_not_finite_is_never_taken(
   model = make_vit("Ti/4", 10, **SIZES)
   params = tiny.random_params(model, (8, 8), 0)
   for name, times in (("a", 1), ("b", factor)):
-    tree = jax.tree.map(lambda x, times=times: x * times, params)
+    tree = jax.tree.map(lambda x, by=times: np.asarray(x) * by, params)
     config = runs.config(data_dir, ema_decay=0.0)
     tiny.save_run(name, model, tree, (8, 8), "0123456789", config=config)
   with pytest.raises(finite.NotFiniteError, match=says):
