@@ -19,6 +19,7 @@ from tests.tiny import compilations
 from vit_jax import load_pretrained
 from vit_jax.data.example import Example
 from vit_jax.data.transforming.sizes import AnySize
+from vit_jax.inspection import figures
 from vit_jax.models import make_model
 from vit_jax.predict import predict_files
 from vit_jax.report.measure import read_run
@@ -27,6 +28,7 @@ from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import read
 from vit_jax.run.summary import header
+from vit_jax.runtime.display import untracked
 from vit_jax.training import inputs
 
 SHAPES = ((20, 20), (40, 20), (20, 40), (90, 10), (10, 70), (33, 29))
@@ -95,6 +97,30 @@ def test_a_batch_has_the_patches_of_images_and_their_sizes(config):
     expected = (pixels / 255 - 0.5) / 0.5
     found = np.asarray(patches.values[row, : h * w]).reshape(-1, 3)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_pictures_of_an_evaluation_show_each_image_as_the_model_sees_it(
+  config, monkeypatch
+):
+  config.update(eval_pictures=3, eval_every_steps=2)
+  drawn = []
+  keep = figures.sheet_figure
+
+  def sheet_figure(image, names, probability, rollout, *rest):
+    drawn.append((image, rollout))
+    return keep(image, names, probability, rollout, *rest)
+
+  monkeypatch.setattr(figures, "sheet_figure", sheet_figure)
+  plan = make_plan(read(config))
+  params = jax.jit(plan.init)(jax.random.key(0)).params
+  _, seen = plan.evaluation(params, untracked)
+  assert {f"eval/example_{number}" for number in (1, 2, 3)} <= {*seen}
+  files = [0, 6, 11]  # The first, the middle and the last of 12.
+  for index, (image, rollout) in zip(files, drawn, strict=True):
+    shape = AnySize(TOKENS, P).of(SHAPES[index % 6])
+    assert image.shape == (*shape, 3)
+    assert rollout.shape == (shape[0] // P, shape[1] // P)
 
 
 @pytest.mark.slow
@@ -235,8 +261,13 @@ def test_a_resumed_run_goes_on_to_the_bit(config, tmp_path):
     (dict(eval_transform=dict(crop="center")), "crop='center' cuts images to"),
     (dict(train_transform=dict(as_published=True)), "as_published=True draws"),
     (
-      dict(eval_pictures=2, eval_every_steps=2),
-      "eval_pictures=2 draws images of one size",
+      dict(
+        eval_pictures=2,
+        eval_every_steps=2,
+        autoencoder=dict(rate=0.5),
+        loss=dict(label_smoothing=0.0),
+      ),
+      "eval_pictures=2 draws the task autoencoder on images of one",
     ),
     (dict(model=dict(variant="R50+B/32")), "its ResNet reads whole images"),
     (dict(model=dict(position="relative")), "position='relative' counts"),

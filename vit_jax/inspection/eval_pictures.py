@@ -1,7 +1,7 @@
 """Pictures of an evaluation: answers, rollouts and charts, or a task's own."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.transforming.patches import pictures
 from vit_jax.inference.predictor import make_predict_step
 from vit_jax.inspection import attention_maps
 from vit_jax.inspection.photograph import Photograph, in_colours
@@ -20,6 +21,9 @@ from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.outcome import Outcome
 from vit_jax.tasks.task import Task, class_names
 from vit_jax.training import sharding
+
+Row = tuple[int, Mapping[str, Any], Any]
+"""An example: its index, the arrays of a batch's row, and its label."""
 
 _TOP = 5  # Number of classes shown for an example.
 
@@ -42,7 +46,7 @@ def make_pictures(
   They are `count` examples of the evaluation split, `source`. Raises ValueError
   if matplotlib is needed and not installed.
   """
-  examples = chosen_examples(source, preprocessing, count)
+  examples = chosen_rows(source, preprocessing, count)
   draw = _make_draw(task, model, preprocessing, source, examples)
   gather = jax.jit(
     lambda x: x, out_shardings=sharding.replicated_sharding(mesh)
@@ -63,15 +67,16 @@ def _make_draw(
   model: Model,
   preprocessing: Preprocessing,
   source: Source,
-  examples: list[tuple[int, np.ndarray, Any]],
+  examples: list[Row],
 ) -> Pictures:
   """Returns a function that draws the task's own panels, or the answers."""
   if task.panels is None:
     return _make_answers(task, model, preprocessing, source, examples)
   draw = task.panels.make(model, task.objective(model, preprocessing))
+  images = [(index, row["image"], label) for index, row, label in examples]
 
   def draw_panels(params: Any, _: Outcome) -> dict[str, Photograph]:
-    sheets = enumerate(draw(params, examples), 1)
+    sheets = enumerate(draw(params, images), 1)
     drawn = {f"{task.name}_{number}": sheet for number, sheet in sheets}
     return Split.EVAL.keyed(drawn)
 
@@ -83,7 +88,7 @@ def _make_answers(
   model: Model,
   preprocessing: Preprocessing,
   source: Source,
-  examples: list[tuple[int, np.ndarray, Any]],
+  examples: list[Row],
 ) -> Pictures:
   """Returns a function that draws each example's answer, and the charts."""
   figures, canvas, charts = (
@@ -97,9 +102,11 @@ def _make_answers(
     make_predict_step(model, **normalization, task=task, top=_TOP)
   )
 
-  def sheet(params: Any, image: np.ndarray, label: Any) -> Any:
+  def sheet(params: Any, arrays: Mapping[str, Any], label: Any) -> Any:
     """Draws an example, the model's answer and its attention rollout."""
-    answer = jax.device_get(predict_step(params, {"image": image[None]}))
+    batch = {name: np.asarray(array)[None] for name, array in arrays.items()}
+    (image,) = pictures(batch, preprocessing.channels)
+    answer = jax.device_get(predict_step(params, batch))
     row = {key: array[0] for key, array in answer.items()}
     several = np.ndim(label) > 0
     true = task.labels.describe(label, names)
@@ -110,9 +117,7 @@ def _make_answers(
       in_colours(image),
       [names[index] for index in row.get("index", ())],
       row.get("probability", ()),
-      attention_maps.image_rollout(
-        model, params, {"image": image}, **normalization
-      ),
+      attention_maps.image_rollout(model, params, arrays, **normalization),
       title,
       None if several else {true},
     )
@@ -120,8 +125,8 @@ def _make_answers(
 
   def draw(params: Any, outcome: Outcome) -> dict[str, Photograph]:
     drawn = {
-      f"example_{number}": sheet(params, image, label)
-      for number, (_, image, label) in enumerate(examples, 1)
+      f"example_{number}": sheet(params, arrays, label)
+      for number, (_, arrays, label) in enumerate(examples, 1)
     }
     for chart in outcome.charts():
       if chart.while_training:
@@ -139,6 +144,14 @@ def chosen_examples(
 
   Returns the index, the pixels (H, W, 3) and the label of each.
   """
+  rows = chosen_rows(source, preprocessing, count)
+  return [(index, row["image"], label) for index, row, label in rows]
+
+
+def chosen_rows(
+  source: Source, preprocessing: Preprocessing, count: int
+) -> list[Row]:
+  """`chosen_examples`, with the arrays of the transform for the pixels."""
   transform = preprocessing.transform()
   count = min(count, len(source))
   places = np.linspace(0, len(source) - 1, count).round().astype(int)
@@ -146,5 +159,5 @@ def chosen_examples(
   for index in places.tolist():
     with contextlib.suppress(UnreadableImageError):
       example = source[index]
-      examples.append((index, transform(example["image"]), example["label"]))
+      examples.append((index, transform.row(example), example["label"]))
   return examples

@@ -14,7 +14,6 @@ _REFUSED = {
   "eval_transform.crop": "cuts images to one size",
   "eval_transform.longest_ratio": "cuts images to one size",
   "train_transform.as_published": "draws boxes of other proportions",
-  "eval_pictures": "draws images of one size",
 }
 _PACKING_KEYS = {"data.row_tokens", "data.min_tokens"}
 
@@ -36,6 +35,13 @@ def check(settings: Settings, task: Task, model: Model) -> None:
       f"data.tokens={tokens} keeps the proportions of images, and "
       f"{name}={value!r} {_REFUSED[name]}: set it to {default!r}, or leave "
       "data.tokens out."
+    )
+  drawn = settings.eval_pictures
+  if drawn and task.panels is not None:
+    raise ValueError(
+      f"data.tokens={tokens} keeps the proportions of images, and "
+      f"eval_pictures={drawn} draws the task {task.name} on images of one "
+      "size: set it to 0, or leave data.tokens out."
     )
   if not model.any_size:
     raise ValueError(
