@@ -307,6 +307,14 @@ def test_several_labels_are_a_matrix_with_nan_for_unknown(loaded, write_table):
     assert found.class_names == ("round", "red")
 
 
+def test_labels_that_cannot_be_read_are_to_be_written_otherwise(
+  loaded, write_table
+):
+  path, _ = write_table("round,red", ["1,0", "0,1", "1,1", "0,?"])
+  with pytest.raises(ValueError, match=r"knows, leave the cell empty[.]$"):
+    loaded.labelled_features(path, task="multilabel")
+
+
 def named(model, *names):
   return model.clone(origin=dataclasses.replace(ORIGIN, class_names=names))
 

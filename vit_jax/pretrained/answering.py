@@ -357,12 +357,14 @@ class Answering(Opened):
       ValueError: if the folder has no classes, the file no labels of the task,
         or an image cannot be read.
     """
-    # Imported here, as it reads all kinds of labels.
+    # Imported here, as they read all kinds of labels.
+    from vit_jax.data.reading.other_table import without_keys
     from vit_jax.pretrained.labelled import choose_labels
 
     path = os.path.expanduser(folder)
     settings, kind = choose_labels(path, task, self, root)
-    files, labels, names = labelled_files(settings, kind, split)
+    with without_keys(settings):
+      files, labels, names = labelled_files(settings, kind, split)
     x = self.features(files, batch_size=batch_size)
     if kind == labels_of("regression") and labels.shape[1] == 1:
       labels = labels[:, 0]

@@ -87,6 +87,53 @@ def test_what_the_run_does_not_know_is_said(folder, kind, names, text, message):
     opened(folder, text, kind, names)
 
 
+@pytest.mark.parametrize(
+  "kind, names, text, run, message",
+  [
+    (
+      SEVERAL,
+      ("a", "b"),
+      "f,a,b\n0.png,0,1\n1.png,?,0",
+      {},
+      "a='[?]', .*; if it means that nobody knows, leave the cell empty[.]$",
+    ),
+    (
+      SEVERAL,
+      ("a", "b"),
+      "f,a,b\n0.png,0,1\n1.png,?,0",
+      {"empty_cells": "absent"},
+      "nobody knows, leave out the row[.]$",
+    ),
+    (
+      SEVERAL,
+      ("a", "b"),
+      "f,a,b\n0.png,0,1\n1.png,-1,0",
+      {},
+      "it seems: write 1 or 0, or leave the cell empty[.]$",
+    ),
+    (
+      NUMBERS,
+      ("x",),
+      "f,x\n0.png,1\n1.png,big",
+      {},
+      "such as 3.5: correct it, or leave out the line[.]$",
+    ),
+    (
+      NUMBERS,
+      ("x",),
+      "f,x\nq,1.5\nr,2.5",
+      {},
+      "gives another folder; call the column of the images file[.]$",
+    ),
+  ],
+)
+def test_errors_say_what_to_write_as_no_keys_are_taken(
+  folder, kind, names, text, run, message
+):
+  with pytest.raises(ValueError, match=message):
+    opened(folder, text, kind, names, **run)
+
+
 def test_another_name_of_the_only_number_is_said(folder):
   source = opened(folder, "pic,price\n0.png,1", NUMBERS, ("cost",))
   assert source.notes == [

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from vit_jax.data.reading.column_roles import (
   LOOKED_AT,
@@ -21,6 +21,18 @@ from vit_jax.data.reading.tables import cells_of, fail, list_columns
 from vit_jax.data.settings import DataSettings
 
 _LOOKED_FOR = 16  # Images of a file that are looked for.
+# What messages advise by keys of a configuration, and what to do without one;
+# {unknown} is what to do with a cell that is unknown.
+_WITHOUT_KEYS = {
+  r"add --config\.data\.unknown=.*": "{unknown}.",
+  r"set data\.uncertain=.*": "write 1 or 0, or {unknown}.",
+  r", and --config\.data\.file_column.*": (
+    " folder; call the column of the images file."
+  ),
+  r"data\.label_columns chooses the columns": (
+    "correct it, or leave out the line"
+  ),
+}
 
 
 def open_whole(
@@ -34,14 +46,16 @@ def open_whole(
   """
   assert settings.labels_file
   path = locate(settings, settings.labels_file)
-  settings = settings_for(path, settings, labels, names)
-  columns, rows, notes = image_rows(path, settings, labels)
-  encode = labels.fit_to(columns, rows, names)
-  splits = {row.split for row in rows}
-  split = next((split for split in ("val", "test") if split in splits), "train")
-  if split != "train":
-    rows = [row for row in rows if row.split == split]
-  source = LabelledImages(settings, split, rows, names, encode(rows), labels)
+  with without_keys(settings):
+    settings = settings_for(path, settings, labels, names)
+    columns, rows, notes = image_rows(path, settings, labels)
+    encode = labels.fit_to(columns, rows, names)
+    splits = {row.split for row in rows}
+    split = next((name for name in ("val", "test") if name in splits), "train")
+    if split != "train":
+      rows = [row for row in rows if row.split == split]
+    encoded = encode(rows)
+  source = LabelledImages(settings, split, rows, names, encoded, labels)
   # Configuration keys are left out below: the commands for runs take none.
   if settings.root != (os.path.dirname(path) or "."):
     notes.append(f"the images are read from {settings.root!r}.")
@@ -50,6 +64,21 @@ def open_whole(
     notes.append(f"{columns[0]!r} is compared with the run's {names[0]!r}.")
   source.notes = [re.sub(r"; --config\..*", ".", note) for note in notes]
   return source
+
+
+@contextlib.contextmanager
+def without_keys(settings: DataSettings) -> Iterator[None]:
+  """Errors on a file advise what to write into it, where no keys are taken."""
+  absent = settings.empty_cells == "absent"
+  unknown = "leave out the row" if absent else "leave the cell empty"
+  try:
+    yield
+  except ValueError as error:
+    message = str(error)
+    for advice, instead in _WITHOUT_KEYS.items():
+      message = re.sub(advice, instead.format(unknown=unknown), message)
+    error.args = (message,)
+    raise
 
 
 def settings_for(
