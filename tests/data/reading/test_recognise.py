@@ -63,6 +63,7 @@ def test_boxes_beside_images_are_no_masks(tmp_path):
     ('file,label\na.png,"[""cat"", ""dog""]"', (SEVERAL, "label has")),
     ("file,label\na.png,1\nb.png,2.5", (NUMBERS, "such as 2.5")),
     ("file,x,y\na.png,0.1,7\nb.png,0.2,8", (NUMBERS, "x, y")),
+    ("file,x,y\na.png,0.1,7\nb.png,,8", (NUMBERS, "x, y")),
     ("file,x,y,split\na.png,0,1,train", Recognised(SINGLE)),
     ("file,x,y\na.png,0,1\nb.png,1,1", (SEVERAL, "x, y are 0 or 1")),
     ("file,x,y\na.png,0,1\nb.png,,1", Recognised(SINGLE)),

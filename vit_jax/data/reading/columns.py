@@ -63,7 +63,8 @@ def places_of_ones(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
     raise ValueError(
       f"data.label_columns has {len(columns)} columns, and "
       "data.task=classification takes one, or those of 0 and 1 with a single 1 "
-      f"in each row: {error}"
+      f"in each row: {str(error).removesuffix('.')}; data.task=regression "
+      "takes columns of numbers."
     ) from None
   counts = bits.sum(axis=1)
   odd = np.flatnonzero(counts != 1)

@@ -192,9 +192,15 @@ def _recognise_flags(
 
 
 def _recognise_columns(names: Sequence[str], rows: Rows) -> Recognised:
-  """Recognises several columns: as numbers, or else as classes."""
-  table = [[_number(row.get(name)) for name in names] for row in rows]
-  if len(names) < 2 or any(None in row for row in table):
+  """Recognises several columns: as numbers, or else as classes.
+
+  Empty cells say nothing, and a column of them is no column of numbers.
+  """
+  columns = [[row.get(name) for row in rows] for name in names]
+  known = [[*itertools.filterfalse(is_empty, cells)] for cells in columns]
+  if len(names) < 2 or not all(known):
+    return Recognised(SINGLE)
+  if any(_number(cell) is None for cell in itertools.chain(*known)):
     return Recognised(SINGLE)
   return Recognised(NUMBERS, f"{first_of(names, 3)} have numbers")
 
