@@ -201,6 +201,17 @@ def test_folds_are_judged_by_the_metric_of_the_task(name):
   assert task.score_folds([], 0) is None
 
 
+def test_several_labels_without_a_mistake_are_as_sure_as_right_answers():
+  """Each draw of perfect answers is perfect, which says nothing of others."""
+  labels = np.resize([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], (96, 2))
+  found = MultiLabelTask().score_folds(_folds(labels, labels), 96)
+  assert found is not None and found.score == 1
+  # Wilson's bounds for p = 1 are N / (N + z^2) and 1; N is 96 / (1 + 5 / 4).
+  n = 96 / 2.25
+  assert found.interval == pytest.approx((n / (n + 1.96**2), 1), abs=1e-4)
+  assert str(found.interval) == "92 to 100 %"
+
+
 def test_many_images_need_no_interval_of_drawn_answers():
   labels = np.random.default_rng(0).normal(size=(20, 1))
   task = RegressionTask()

@@ -144,7 +144,7 @@ class MultiLabelTask(ClassificationTask):
       precisions = of_each_label(average_precision, labels, answers)
       return mean_of_known(precisions)
 
-    return FoldScore.of_answers("map", folds, count, score)
+    return FoldScore.of_answers("map", folds, count, score, is_share=True)
 
   def for_test(self) -> "MultiLabelTask":
     return dataclasses.replace(self, threshold=self.answers.given_from)
