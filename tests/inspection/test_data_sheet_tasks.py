@@ -184,6 +184,13 @@ def test_equal_pictures_with_other_labels(tmp_path, capsys):
   assert "1 picture is there with different targets: 0.png = 1.png" in said
 
 
+def test_the_only_column_of_classes_is_named(tmp_path, capsys):
+  file = table(tmp_path, "kind", ["a", "b", "a", "b", "a", "b"])
+  settings = InspectSettings(image_size=(18, 18))
+  data_sheet.inspect_folder(str(file), settings, str(tmp_path / "out.png"))
+  assert "and kind is the label; --config" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_a_file_of_labels_as_the_argument(tmp_path):
   file = table(tmp_path, "cat,dog", ["1,0", "0,1", "1,1", "0,0", "1,0", "0,1"])

@@ -54,7 +54,7 @@ def recognised(
       kind = result.labels if result.labels.are_used else UNUSED
       notes = [f"There are no class labels, as {result.why}."]
       data = dataclasses.replace(data, labels=result.labels.are_used)
-    if result.columns and not data.label_columns:
+    if result.why and result.columns and not data.label_columns:
       columns = as_text(result.columns)
       data = dataclasses.replace(data, labels_file=file, label_columns=columns)
   return data, without_tokens(kind), notes
