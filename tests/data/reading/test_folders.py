@@ -170,7 +170,7 @@ def test_doubts(tmp_path):
   fill(tmp_path / "few", train=5, test=5)
   os.remove(tmp_path / "few" / "train" / "b" / "3.png")
   assert opened(tmp_path / "few").warnings == [
-    "1 of 2 classes have fewer than 5 training images: b 4."
+    "1 of 2 classes have fewer than 5 training images: b (4)."
   ]
   for i in range(1, 12):
     folder = tmp_path / "numbers" / str(i)

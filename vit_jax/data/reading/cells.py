@@ -29,6 +29,7 @@ MARKS = (*_SURE_MARKS, *_IN_NAMES)
 """Characters that may separate labels in a text."""
 _AT_MARKS = re.compile(f"[{re.escape(''.join(_SURE_MARKS))}]")
 _WORDS = 3  # The fewest words of a sentence.
+_REPEATS = 5  # Captions are in fewer cells than this, on average.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,12 +144,12 @@ def several_labels_hint(names: Sequence[str]) -> str:
 def are_sentences(texts: Sequence[Any], num_cells: int) -> bool:
   """Whether the different texts in `num_cells` cells seem to be captions.
 
-  Then most cells differ, and most texts have three words or more in a row
-  without a mark that may separate labels.
+  Then a text is in fewer than five cells on average, and most texts have three
+  words or more in a row without a mark that may separate labels.
   """
   parts = [_AT_MARKS.split(str(text)) for text in texts]
   long = sum(any(len(p.split()) >= _WORDS for p in each) for each in parts)
-  return 2 * long > len(texts) and 2 * len(texts) > num_cells
+  return 2 * long > len(texts) and _REPEATS * len(texts) > num_cells
 
 
 def _are_combined(

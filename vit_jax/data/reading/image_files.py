@@ -102,7 +102,7 @@ class ImageFiles(Source):
     counts = np.bincount(self._labels, minlength=len(self.class_names))
     few = np.flatnonzero(counts < _FEW)
     if len(few) and len(counts) > 1:  # With labels.
-      named = [f"{self.class_names[i]} {counts[i]}" for i in few.tolist()]
+      named = [f"{self.class_names[i]} ({counts[i]})" for i in few.tolist()]
       lines.append(
         f"{len(few):,} of {len(counts):,} classes have fewer than {_FEW} "
         f"training images: {first_of(named, 5)}."
