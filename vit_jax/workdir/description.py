@@ -185,7 +185,7 @@ def check_same_run(
       f"{workdir} holds a run with another configuration or other data: "
       f"{'; '.join(changed)}. Resume with the old ones, choose another "
       "workdir, or, unless layers or the optimizer changed, pass "
-      f"--allow_changes (allow_changes=True in Python).{hint}"
+      f"--allow_changes.{hint}"
     )
 
 
