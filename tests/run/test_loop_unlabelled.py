@@ -215,3 +215,65 @@ def test_published_features_are_measured_before_they_are_trained(
   best = max((score, step) for step, score in probes)[1]
   assert load_pretrained(second, best=True).step == best
   assert (f"Best checkpoint: step {best} with k-NN" in out) == (best < 4)
+
+
+def neighbours_of(workdir, folder, k, **options):
+  """The set of the k nearest others of each image, from the run's features."""
+  y = load_pretrained(workdir, **options).features(folder)
+  z = y / np.linalg.norm(y, axis=1, keepdims=True)
+  cosine = z @ z.T - 9 * np.eye(len(z))
+  return [{*row} for row in np.argsort(-cosine, axis=1)[:, :k].tolist()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, rate", [("self_distillation", 0.3)])
+def test_without_labels_features_are_compared_with_the_start(
+  name, rate, data, tmp_path, capsys
+):
+  """By the neighbours of the evaluation images, found anew here.
+
+  So high a learning rate changes them, and the best checkpoint is the start.
+
+  A run that goes on after a stop compares with the same start.
+  """
+  photos = tmp_path / "photos"
+  shutil.copytree(data / "photos", photos)
+  for file in photos.glob("*/cut.png"):
+    file.unlink()
+  first, second = (str(tmp_path / k) for k in ("first", "second"))
+  config = config_of(name)
+  config.data.root = str(photos)
+  config.fewshot.neighbours = 3
+  _, ended = loop.train(read(config), first)
+  assert "start/kept" not in ended
+  config.model.update(
+    {key: None for key, value in config.model.items() if value is not None}
+  )
+  config.update(pretrained=first, eval_every_steps=2, total_steps=2)
+  config.update(ema_decay=0.01)
+  config.optimizer.update(peak_lr=rate, warmup_steps=0, decay="constant")
+  loop.train(read(config), second, allow_changes=True)
+  config.total_steps = 4
+  loop.train(read(config), second, allow_changes=True)
+  rows = read_metrics(epath.Path(second)).rows
+  scored = {r["step"]: r for r in rows if "start/kept" in r}
+  assert [*scored] == [0, 2, 4] and scored[0]["start/kept"] == 1
+  files = sorted(str(file) for file in (photos / "val").rglob("*.png"))
+  before = neighbours_of(first, files, 3)
+  for step in (2, 4):
+    now = neighbours_of(second, files, 3, step=step)
+    shares = [len(a & b) / 3 for a, b in zip(before, now, strict=True)]
+    assert scored[step]["start/kept"] == pytest.approx(
+      np.mean(shares), abs=0.06
+    )
+    kept, rank = (scored[step][k] for k in ("start/kept", "eval/rank"))
+    expected = rank if kept >= 0.5 else kept - 1
+    assert scored[step]["start/judged"] == pytest.approx(expected)
+  assert scored[4]["start/kept"] < 1
+  best = max((row["start/judged"], step) for step, row in scored.items())[1]
+  assert load_pretrained(second, best=True).step == best
+  out = " ".join(capsys.readouterr().out.split())
+  kept = f"{scored[4]['start/kept']:.1%}"
+  assert f"Features: {kept} of the nearest neighbours of an image are" in out
+  changed = "so the features have become others, and may be worse" in out
+  assert changed and best == 0 and "Best checkpoint: step 0 with rank" in out

@@ -16,7 +16,7 @@ from vit_jax.runtime.display import Split, Track
 from vit_jax.tasks.finite import NotFiniteError
 from vit_jax.tasks.metrics import Evaluator
 from vit_jax.tasks.outcome import Stream
-from vit_jax.tasks.scores import PROBES, Score
+from vit_jax.tasks.scores import PROBES, SINCE_START, Score, judged
 from vit_jax.tasks.task import Task
 
 ProbeMetrics = Callable[[Any, Track], dict[str, Any]]
@@ -86,7 +86,8 @@ class RunEvaluation:
   @property
   def probe(self) -> Score | None:
     """The score of features that a probe measures; None without probes."""
-    return next((s for s in PROBES if s.split in self._probes), None)
+    scores = (*PROBES, SINCE_START)
+    return next((s for s in scores if s.split in self._probes), None)
 
   def __call__(
     self, params: Any, track: Track, plain_params: Any = None
@@ -114,7 +115,7 @@ class RunEvaluation:
         metrics |= measure(params, track)
       except NotFiniteError as error:  # Training may recover.
         self.warnings.append(str(error))
-    return metrics | self.folds, pictures
+    return metrics | judged(metrics) | self.folds, pictures
 
 
 def has_labels(settings: Settings) -> bool:
@@ -151,7 +152,50 @@ def _makers(settings: Settings) -> dict[Split, Callable[..., ProbeMetrics]]:
     makers[Split.FEW_SHOT] = make_few_shot
   if few_shot.neighbours and has_labels(settings):
     makers[Split.NEIGHBOURS] = make_neighbours
+  elif few_shot.neighbours and settings.pretrained:
+    makers[Split.START] = make_kept_neighbours
   return makers
+
+
+def make_kept_neighbours(
+  settings: Settings,
+  task: Task,
+  model: Model,
+  mesh: Mesh,
+  preprocessing: Preprocessing,
+  splits: Splits,
+) -> ProbeMetrics:
+  """Makes the comparison with the published weights that a run began with."""
+  from vit_jax.tasks.probes.start import KeptNeighbours, start_of
+
+  few_shot = settings.fewshot
+  plain: Any = model.clone(scan=False) if getattr(model, "scan", 0) else model
+
+  def start() -> tuple[Model, Any]:
+    from vit_jax.pretrained import transfer
+
+    leaves = transfer.leaves(
+      build.open_start(settings, task),
+      plain,
+      preprocessing.image_size,
+      settings.transfer.interpolation,
+      channels=preprocessing.channels,
+      bands=preprocessing.bands,
+    )
+    return start_of(task.probed(plain)[""], leaves)
+
+  return KeptNeighbours(
+    task.probed(model)[""],
+    mesh,
+    splits.eval,
+    preprocessing,
+    start=start,
+    loader=build.open_loader(settings, preprocessing),
+    batch_size=settings.eval_batch_size or settings.batch_size,
+    k=few_shot.neighbours,
+    most=few_shot.most_images,
+    pre_logits=few_shot.pre_logits,
+  )
 
 
 def make_neighbours(

@@ -29,7 +29,7 @@ from vit_jax.runtime.meter import shares
 from vit_jax.runtime.printable import counted
 from vit_jax.tasks import intervals
 from vit_jax.tasks.choose import is_own
-from vit_jax.tasks.scores import PROBES
+from vit_jax.tasks.scores import MOST_CHANGED, PROBES
 from vit_jax.training.optimizer import trainable_filter
 from vit_jax.training.step import share_of_start
 
@@ -370,13 +370,32 @@ def _since_start(
     if now < before:
       fallen.append(name)
   if not changes:
-    return []
+    return _kept_neighbours(plan, evaluated)
   lines = [f"Features: {', '.join(changes)}."]
   if fallen:
     lines.append(
       f"By {' and '.join(fallen)} they are worse than those that the run began "
       f"with: use {plan.settings.pretrained} as it is, or train with less "
       "optimizer.peak_lr or with lora.rank=8."
+    )
+  return lines
+
+
+def _kept_neighbours(plan: Plan, evaluated: Mapping[str, Any]) -> list[str]:
+  """Lines on features that only those of the start can be compared with."""
+  kept = evaluated.get(Split.START.key("kept"))
+  if kept is None:
+    return []
+  line = (
+    f"Features: {kept:.1%} of the nearest neighbours of an image are those of "
+    "the start; no labels tell whether the others are better."
+  )
+  lines = [line]
+  if kept < MOST_CHANGED:
+    lines.append(
+      f"Less than {MOST_CHANGED:.0%} are, so the features have become others, "
+      f"and may be worse: use the best checkpoint, {plan.settings.pretrained} "
+      "as it is, or train with less optimizer.peak_lr or with lora.rank=8."
     )
   return lines
 

@@ -38,6 +38,7 @@ class Split(enum.StrEnum):
   TEST = "test"
   FEW_SHOT = "fewshot"  # A linear classifier on few examples of each class.
   NEIGHBOURS = "knn"  # The classes of the nearest training examples.
+  START = "start"  # The features at the start of the run, without labels.
   FOLDS = "folds"  # Training examples, by probes that were fitted to others.
 
   def key(self, metric: str) -> str:
@@ -376,6 +377,8 @@ def evaluation_text(
     parts.append(f"(by the class token {token:.2%})")
   if (nearest := values.get(Split.NEIGHBOURS.key("top1"))) is not None:
     parts.append(f"k-NN top-1 {nearest:.2%}")
+  if (kept := values.get(Split.START.key("kept"))) is not None:
+    parts.append(f"neighbours kept {kept:.2%}")
   return "  ".join(parts)
 
 

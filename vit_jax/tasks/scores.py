@@ -40,6 +40,31 @@ PROBES = (
   Score(Metric("top1", "few-shot"), Split.FEW_SHOT),
 )
 """The scores of probes of a run without labels; the first is preferred."""
+SINCE_START = Score(Metric("judged", "rank of the features"), Split.START)
+"""The score of features without labels, of a run from published weights."""
+MOST_CHANGED = 0.5
+"""Features that keep less of their neighbours than this have become others."""
+
+
+def judged(metrics: Mapping[str, Any]) -> dict[str, float]:
+  """The score `SINCE_START` of an evaluation; {} if it was not compared.
+
+  It is the rank of the features, which falls as a run collapses, and may rise
+  as features get worse: where images keep less than half of the neighbours that
+  they had at the start, it is therefore below 0, so that the start is better.
+
+  >>> from vit_jax.tasks.scores import judged
+  >>> judged({"start/kept": 0.8, "eval/rank": 0.3})
+  {'start/judged': 0.3}
+  >>> judged({"start/kept": 0.25, "eval/rank": 0.3})
+  {'start/judged': -0.75}
+  """
+  kept = metrics.get(Split.START.key("kept"))
+  if kept is None:
+    return {}
+  if kept < MOST_CHANGED:
+    return {SINCE_START.key: kept - 1}
+  return {SINCE_START.key: metrics.get(Split.EVAL.key("rank"), 1.0)}
 
 
 _WORDS = {2: "two", 3: "three", 4: "four", 5: "five"}

@@ -1,0 +1,124 @@
+"""Whether features are still like those that a run began with, without labels.
+
+The nearest neighbours of an image, by the cosine of features, are compared with
+those by the encoder as it was at the start.
+"""
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from vit_jax.data.batching.loader import Loader
+from vit_jax.data.example import Source
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.models import Model
+from vit_jax.models.model import represent
+from vit_jax.runtime.display import Split, Track, untracked
+from vit_jax.tasks.outcome import Stream, check_readable
+from vit_jax.tasks.probes.neighbours import draw_examples
+from vit_jax.tasks.probes.whole_set import Readable, make_represent
+
+_QUERIES = 1024  # Images whose cosines with all others are in memory at once.
+
+
+class KeptNeighbours:
+  """The share of the nearest neighbours that are those of the start.
+
+  The images are the same at each evaluation, and so are their neighbours at the
+  start, which are found at the first one.
+
+  Args:
+    model: The encoder.
+    source: The split whose images are compared with each other.
+    start: Opens the encoder of the start, as its model and its parameters.
+    k: Number of neighbours of an image, and a quarter of the images at most.
+    most: The most images to read.
+    pre_logits: Whether a representation layer is kept.
+  """
+
+  def __init__(
+    self,
+    model: Model,
+    mesh: Mesh,
+    source: Source,
+    preprocessing: Preprocessing,
+    *,
+    start: Callable[[], tuple[Model, Any]],
+    loader: Loader,
+    batch_size: int,
+    k: int,
+    most: int,
+    pre_logits: bool = True,
+  ):
+    source = draw_examples(source, most)
+    self._model, self._start = model, start
+    self._k = max(1, min(k, len(source) // 4))
+    self._represent = lambda model: make_represent(
+      partial(represent, model, pre_logits=pre_logits), mesh, preprocessing
+    )
+    self._read = self._represent(model)
+    rows = min(batch_size, len(source))
+    self._stream = Stream(source, mesh, preprocessing, loader, rows)
+    self._first: np.ndarray | None = None
+
+  def __call__(self, params: Any, track: Track = untracked) -> dict[str, Any]:
+    """Returns the metric by its key, "start/kept"."""
+    if self._first is None:
+      model, first = self._start()
+      read = self._read if model == self._model else self._represent(model)
+      self._first = self._neighbours(read, first, "reading the start", track)
+    now = self._neighbours(self._read, params, "finding neighbours", track)
+    return Split.START.keyed({"kept": kept(self._first, now)})
+
+  def _neighbours(
+    self, read: Any, params: Any, what: str, track: Track
+  ) -> np.ndarray:
+    """The places of the neighbours of each image, (N, k)."""
+    with contextlib.closing(self._stream):
+      rows = Readable(read(params, self._stream, what, track))
+      y = np.concatenate([y for y, _ in rows])
+    check_readable(len(y))
+    return nearest(y, min(self._k, len(y) - 1))
+
+
+def nearest(y: np.ndarray, k: int) -> np.ndarray:
+  """The places of the k other rows of the highest cosine, (N, k).
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.probes.start import nearest
+  >>> nearest(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), 1).tolist()
+  [[1], [0], [1]]
+  """
+  z = y / np.maximum(np.linalg.norm(y, axis=1, keepdims=True), 1e-12)
+  found = []
+  for first in range(0, len(z), _QUERIES):
+    cosine = z[first : first + _QUERIES] @ z.T
+    rows = np.arange(len(cosine))
+    cosine[rows, first + rows] = -np.inf
+    found.append(np.argsort(-cosine, axis=1, kind="stable")[:, :k])
+  return np.concatenate(found)
+
+
+def kept(before: np.ndarray, now: np.ndarray) -> float:
+  """The share of the neighbours (N, k) that each image had before.
+
+  >>> import numpy as np
+  >>> from vit_jax.tasks.probes.start import kept
+  >>> kept(np.array([[1, 2], [0, 3]]), np.array([[2, 1], [0, 2]]))
+  0.75
+  """
+  shared = (before[:, :, None] == now[:, None]).any(axis=2)
+  return float(shared.mean())
+
+
+def start_of(plain: Model, leaves: Any) -> tuple[Model, Any]:
+  """The model and its parameters, as a tree, from paths and arrays."""
+  from flax.traverse_util import unflatten_dict
+
+  flat = {path: jax.device_put(array) for path, array in leaves}
+  return plain, unflatten_dict(flat, sep="/")
