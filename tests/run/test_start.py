@@ -37,6 +37,7 @@ def test_a_mask_token_that_is_not_read_matters_to_who_hides_patches(
     param_shapes=unflatten_dict(shapes, sep="/"),
     parts=Parts.of(model, shapes),
     model=model,
+    task=types.SimpleNamespace(keeps_parts=False),
     settings=types.SimpleNamespace(
       transfer=types.SimpleNamespace(interpolation="", keep_head=False),
       lora=types.SimpleNamespace(rank=0),
