@@ -6,8 +6,11 @@ import subprocess
 import sys
 import zipfile
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
 from tests.array_files import (
   MIB,
@@ -298,4 +301,8 @@ def test_an_exported_model_is_told_from_weights(tmp_path):
   """An ONNX file begins with its version, 8, and the name of its producer."""
   path = tmp_path / "model.onnx"
   path.write_bytes(b"\x08\x08\x12\x07vit_jax\x1a\x050.1.0")
-  assert_refused(path, "an ONNX file, which onnxruntime runs")
+  advice = "give the run or the weights that it was exported from"
+  assert_refused(path, f"an ONNX file, which onnxruntime runs; {advice}")
+  exported = export.export(jax.jit(jnp.sin))(jnp.ones(3))
+  path.write_bytes(exported.serialize())
+  assert_refused(path, f"exported program, which jax.export reads; {advice}")

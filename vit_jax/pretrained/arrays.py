@@ -44,6 +44,7 @@ _SAFETENSORS_DTYPES = {
   **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
   "BF16": "bfloat16",
 }
+_EXPORTED = "give the run or the weights that it was exported from"
 _OTHER_FILES = {
   rb"\x80[\2-\5]": f"is a pickle (such as PyTorch's); {TORCH_ADVICE}",
   rb".{257}ustar": f"is a tar file (such as PyTorch's first); {TORCH_ADVICE}",
@@ -52,7 +53,11 @@ _OTHER_FILES = {
   rb"\x1f\x8b": "is a gzip file, to unpack first",
   rb"version https://git-lfs": "is a Git LFS pointer; run `git lfs pull`",
   rb"\s*<[!?a-z]": "is a web page or an error in XML, not what was asked for",
-  rb"\x08.\x12": "is an ONNX file, which onnxruntime runs",
+  rb"\x08.\x12": f"is an ONNX file, which onnxruntime runs; {_EXPORTED}",
+  # A FlatBuffer without an identifier, whose table of offsets comes first.
+  rb"[\x20-\x80]\0{3}(\0\0)?[\x20-\x80]\0[^\0]\0[^\0]\0": (
+    f"is an exported program, which jax.export reads; {_EXPORTED}"
+  ),
   rb"$": "is empty",
 }
 
