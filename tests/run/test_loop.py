@@ -328,6 +328,7 @@ def test_a_complete_run_says_so(run_copy, data_dir, monkeypatch, capsys):
   assert re.search(
     r"evaluated images.*\. To train anew, give another work", said
   )
+  assert "in steps" not in said  # The run itself said where its time went.
   assert steps == [12]
 
 

@@ -106,7 +106,8 @@ def train(
     best, began = _best_and_first(plan, checkpoints)
     tested = _test(plan, out, state, saved) if evaluated else None
   seconds = time.perf_counter() - start
-  kinds = out.time_spent()
+  # A start that takes no step has nothing to add to the times that were shown.
+  kinds = out.time_spent() if int(state.step) > first else None
   results = evaluated, seconds, saved, tested, kinds, best, began
   display.note(closing(plan, *results, diverged=bool(loop.diverged)))
   if loop.diverged:
