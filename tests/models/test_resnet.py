@@ -59,7 +59,11 @@ def test_parameter_count(variant, layers, width):
 
 
 @pytest.mark.parametrize(
-  "layers, side, channels", [((3, 4, 9), 14, 1024), ((3, 4, 6, 3), 7, 2048)]
+  "layers, side, channels",
+  [
+    ((3, 4, 9), 14, 1024),
+    pytest.param((3, 4, 6, 3), 7, 2048, marks=pytest.mark.slow),
+  ],
 )
 def test_feature_maps(layers, side, channels):
   output, params = shapes(ResNet(0, layers), features=True)

@@ -356,7 +356,7 @@ def test_a_chip_has_the_answers_of_any_other(for_tpu, monkeypatch, form):
   "form, count",
   [
     # One for the MLP of each layer; queries and keys have two.
-    (tpu.Forward(), LAYERS),
+    pytest.param(tpu.Forward(), LAYERS, marks=pytest.mark.slow),
     (tpu.Forward(apart=True), 3 * LAYERS),
   ],
 )

@@ -21,14 +21,12 @@ from vit_jax.workdir.checkpoint import is_run, open_run
 
 @pytest.mark.parametrize(
   "name",
-  some_slow(  # One of each library is fast.
+  some_slow(  # Fast tests of sizes and of formats read the other libraries.
     published.CHECKPOINTS,
     (
       "google_vit_linen.npz",
       "big_vision_tok.npz",
       "hf_vit",
-      "timm_vit.safetensors",
-      "torchvision_vit.safetensors",
     ),
   ),
 )

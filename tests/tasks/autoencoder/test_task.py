@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.rows import some_slow
 from tests.tasks import made_up
 from tests.tasks.made_up import HALF
 from tests.tiny import SIZES, random_params
@@ -72,7 +73,7 @@ def test_a_draw_is_of_an_image_and_all_choices_are_alike():
     np.testing.assert_array_equal(places, np.asarray(many[name])[[7, 3]])
 
 
-@pytest.mark.parametrize("norm_pixels", [True, False])
+@pytest.mark.parametrize("norm_pixels", some_slow([True, False], [True]))
 def test_targets_and_losses_by_numpy(norm_pixels):
   mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
   objective = Reconstruction(0.75, norm_pixels, P, mean, std)
@@ -151,10 +152,9 @@ def test_an_evaluation_hides_the_same_whatever_its_batches():
   [
     (1, True),
     (3, False),
-    (5, True),
     *(
       pytest.param(*case, marks=pytest.mark.slow)
-      for case in [(1, False), (3, True), (5, False)]
+      for case in [(1, False), (3, True), (5, False), (5, True)]
     ),
   ],
 )

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.rows import some_slow
 from tests.tasks import made_up
 from tests.tiny import SIZES, random_params
 from vit_jax import features, make_vit
@@ -58,7 +59,9 @@ def by_formula(x, y, share):
   return (1 - share) * (1 - near) + share * far, near
 
 
-@pytest.mark.parametrize("share, weight", [(0.1, 1.0), (0.5, 2.0)])
+@pytest.mark.parametrize(
+  "share, weight", some_slow([(0.1, 1.0), (0.5, 2.0)], [(0.1, 1.0)])
+)
 def test_the_loss_is_that_of_the_formula(share, weight):
   """It is of each image, and the gradient is that of differences."""
   _, objective = imitation(
