@@ -151,7 +151,7 @@ def export_checkpoint(
 
 
 def _output_file(path: str, to: str | None) -> tuple[pathlib.Path, str]:
-  """The file to write and its format; a line says so if none was named.
+  """The file to write and its format.
 
   Raises ValueError as `runtime.files.output_file` does, and for the format of
   another library.
@@ -166,14 +166,7 @@ def _output_file(path: str, to: str | None) -> tuple[pathlib.Path, str]:
       "for PyTorch's libraries, there is `vit_jax convert SOURCE out_dir --to "
       "hf` (or timm, or torchvision)."
     )
-  out, target = output_file(path, TARGETS, to)
-  endings = [ending for each in TARGETS.values() for ending in each]
-  if to is None and out.suffix.lower() not in ("", *endings):
-    say(
-      f"{out}: {out.suffix} names no format, so it becomes {target}; endings "
-      f"of formats are {' and '.join(endings)}, or --to names one."
-    )
-  return out, target
+  return output_file(path, TARGETS, to)
 
 
 class _Tower(NamedTuple):

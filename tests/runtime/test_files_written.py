@@ -51,10 +51,18 @@ TABLES = {"CSV": (".csv", ".txt"), "JSON": (".json",)}
     (".json", None, "CSV"),
   ],
 )
-def test_an_ending_chooses_the_format(name, chosen, expected):
+def test_an_ending_chooses_the_format(name, chosen, expected, capsys):
+  """A line says what becomes of an ending that names none of them."""
   path = pathlib.Path("new folder.xlsx", name)
   found = files.output_file(str(path), TABLES, chosen)
   assert found == (path, expected)
+  said = ""
+  if name == "a.v2":
+    said = (
+      f"{path}: .v2 names no format, so it becomes CSV; endings of formats are "
+      ".csv and .txt and .json.\n"
+    )
+  assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import concurrent.futures
 import contextlib
 import errno
 import io
+import itertools
 import os
 import pathlib
 import re
@@ -23,6 +24,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
 from etils import epath
+
+from vit_jax.runtime.printable import say
 
 Path = str | os.PathLike[str]
 MOST_TEXT = 64 * 2**20  # Bytes of a text: JSON, rows, names, sums.
@@ -152,7 +155,8 @@ def output_file(
 
   Args:
     formats: The endings of each format that can be written. A name without an
-      ending, or with one that says nothing, stands for the first format.
+      ending stands for the first format, and so does one with an ending that
+      says nothing; then a line says so.
     chosen: The format that the user chose by a flag or an argument, if any.
 
   Raises:
@@ -171,7 +175,14 @@ def output_file(
       f"{name!r}: {path.suffix} says another format than what is written, "
       f"{those}: give another ending."
     )
-  return path, chosen or [*named, *formats][0]
+  kind = chosen or [*named, *formats][0]
+  if ending and not (named or chosen):
+    endings = " and ".join(itertools.chain(*formats.values()))
+    say(
+      f"{path}: {path.suffix} names no format, so it becomes {kind}; endings "
+      f"of formats are {endings}."
+    )
+  return path, kind
 
 
 def output_folder(name: str) -> pathlib.Path:
