@@ -269,7 +269,8 @@ def mark_files(
   )
   for line in lines:
     say(line, sys.stdout)
-  _say_written([f"{counted(count, pixel_files.one)} and overlays to {masks}"])
+  overlays = "overlay" if count == 1 else "overlays"
+  _say_written([f"{counted(count, pixel_files.one)} and {overlays} to {masks}"])
   return 1 if missing or unreadable else 0
 
 

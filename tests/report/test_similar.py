@@ -175,7 +175,15 @@ def test_vectors_are_kept_if_the_run_is_stopped(photos, tmp_path, monkeypatch):
         for k in (9, 99)
       ],
       {"query": ["nowhere.jpg"]},
-      "--query=nowhere.jpg: ",
+      "--query=nowhere.jpg: there is no such file.$",
+    ),
+    (
+      lambda root: [
+        Image.new("RGB", (9, 9), (k, 0, 0)).save(root / f"{k}.png")
+        for k in (9, 99)
+      ],
+      {"query": ["99.png"]},
+      r"--query=99.png: there is no such file; did you mean .*photos/99.png\?$",
     ),
     (
       lambda root: [

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -193,8 +194,18 @@ def test_a_run_on_masks_marks_resumes_and_trains_a_head(tmp_path, capsys):
   assert_resumes(config, tmp_path, 30, state, evaluated)
   capsys.readouterr()
 
+  unnamed = write_all(tmp_path / "unnamed", train=2, val=1)
+  with pytest.raises(ValueError, match="only: 0, 1, 2, blue, ground and 1 m"):
+    evaluate_checkpoint(workdir, folder=str(unnamed))
+  shutil.copy(root / "classes.txt", unnamed)
+  assert "eval/mean_iou" in evaluate_checkpoint(workdir, folder=str(unnamed))
+
   # Masks at the images' own size, whole and by windows.
   images = str(root / "images" / "val")
+  capsys.readouterr()
+  marked = str(tmp_path / "marked")
+  assert mark_files(workdir, f"{images}/00.png", marked) == 0
+  assert "Wrote 1 mask and overlay to" in capsys.readouterr().out
   for side in (None, 48):
     place = tmp_path / f"marked_{side}"
     assert mark_files(workdir, images, str(place), short_side=side) == 0

@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from tests import tiny
+from vit_jax.data.reading.mask_folder import MASKS
 from vit_jax.training.sharding import make_mesh
 from vit_jax.workdir import description
 from vit_jax.workdir.description import (
@@ -87,6 +88,12 @@ def test_a_folder_that_is_read_otherwise_today_is_said():
   now = saved | {"class_names": ["forest", "sea"]}
   with pytest.raises(ValueError, match="fewer names of splits, .* seg_train"):
     check_same_run(saved, now, "run")
+  with pytest.raises(ValueError, match="the classes that a classes.txt names"):
+    check_same_run(saved, now, "run", MASKS)
+  with pytest.raises(ValueError, match="fewer names of splits, .* seg_train"):
+    check_same_run(
+      saved | {"train_examples": 8}, saved | {"train_examples": 9}, "run", MASKS
+    )
   labels = {"data": {"root": "scenes", "labels_file": "l.csv"}}
   with pytest.raises(
     ValueError, match="unless layers .* pass --allow_changes[.]$"

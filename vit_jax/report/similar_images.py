@@ -26,7 +26,7 @@ from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.published import FEATURES
 from vit_jax.report.similar_results import TABLE, Answers, Similar
 from vit_jax.report.similar_splits import splits_of
-from vit_jax.runtime import extras
+from vit_jax.runtime import extras, hints
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import output_folder, replacing
 from vit_jax.runtime.printable import counted, printable, printable_path, say
@@ -58,10 +58,10 @@ def find_similar(
   missing = say_missing(folders)
   files = [*dict.fromkeys(map(os.path.abspath, find_images(folders)))]
   folder = output_folder(out)
+  query = _each_query(query, folders)
   loaded = open_checkpoint(checkpoint, hold=Loaded.read_params, **overrides)
   for note in loaded.notes:
     say(note)
-  query = _each_query(query)
   query_vectors = _query_vectors(loaded, query) if query else None
   computed = _vectors_of(loaded, files, folder, batch_size, display)
   files = computed.files
@@ -185,16 +185,24 @@ def _predictions(loaded: Loaded, files: Sequence[str], batch_size: int) -> Any:
   )
 
 
-def _each_query(query: Sequence[str]) -> list[str]:
+def _each_query(query: Sequence[str], folders: Sequence[str]) -> list[str]:
   """The files and texts that queries stand for; a folder is all its images.
 
-  Raises ValueError for a folder without images.
+  Raises ValueError for a folder without images, and for a file that is not
+  there; it then names one inside `folders`, as the page and the table do.
   """
   each: list[str] = []
   for name in query:
     files = [] if is_text(name) else [*find_images(name)]
     if not files and os.path.isdir(os.path.expanduser(name)):
       raise ValueError(f"--query={name}: the folder holds no images.")
+    if not files and not is_text(name):
+      inside = [os.path.join(folder, name) for folder in folders]
+      there = next(filter(os.path.isfile, map(os.path.expanduser, inside)), "")
+      hint = f"did you mean {there}?" if there else hints.hint_for_path(name)
+      raise ValueError(
+        f"--query={name}: there is no such file{f'; {hint}' if hint else '.'}"
+      )
     each += files or [name]
   return each
 

@@ -20,7 +20,6 @@ from vit_jax.data.reading.sources import (
   open_source,
   open_whole,
 )
-from vit_jax.data.reading.split_names import OLDER
 from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.pretrained import trained_on
 from vit_jax.pretrained.load import open_checkpoint
@@ -140,13 +139,11 @@ def open_saved_run(
   is_own = folder is None and root is not None
   notes = _notes_on_images(workdir, loaded, settings, source) if is_own else []
   trained = names, "the checkpoint"
-  why = OLDER if data.root and not data.labels_file else ""
-  if folder is not None:
-    why = (
-      " Evaluate on the classes of the run: give a folder without the others, "
-      "or a table (file,label), which need not have every class."
-    )
-  check_same_classes(*trained, source.class_names, "the evaluation split", why)
+  why = ""
+  if folder is not None or (data.root and not data.labels_file):
+    why = fitted.labels.about_other_names(names, new=folder is not None)
+  there = source.class_names, "the evaluation split"
+  check_same_classes(*trained, *there, why, fitted.labels)
   stream = open_stream(
     settings, fitted, _mesh(loaded), loaded.preprocessing, source
   )

@@ -112,7 +112,8 @@ def restore_state(
   if not allow_changes:
     # Adds the keys that an older version's description lacks.
     complete = {**saved, "config": to_dict(read_saved(saved["config"]))}
-    check_same_run(complete, plan.description(step), str(checkpoints.folder))
+    now = plan.description(step)
+    check_same_run(complete, now, str(checkpoints.folder), plan.task.labels)
   scanned = saved["model"].get("scan", False)
   state = checkpoints.restore(step, _start(plan, scanned)[1])
   return _in_layout(plan, state, scanned), saved["data_iterator"]["next_batch"]

@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, UInt32
 
 from vit_jax.data.preprocessing import HALF, Preprocessing
+from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.split_names import OLDER
 from vit_jax.data.settings import (
   DataSettings,
@@ -165,9 +166,15 @@ def verify_digest(description: Any) -> None:
 
 
 def check_same_run(
-  saved: dict[str, Any], now: dict[str, Any], workdir: str
+  saved: dict[str, Any],
+  now: dict[str, Any],
+  workdir: str,
+  labels: Labels = SINGLE,
 ) -> None:
-  """Raises ValueError if the run `now` must not resume from `saved`."""
+  """Raises ValueError if the run `now` must not resume from `saved`.
+
+  `labels` are the kind of its labels.
+  """
   there, here = _facts(saved), _facts(now)
   changed = [
     f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
@@ -178,9 +185,13 @@ def check_same_run(
   ]
   if changed:
     of_folder = here.get("data.root") and not here.get("data.labels_file")
-    facts = ("class_names", "train_examples")
-    other_data = any(there.get(key) != here.get(key) for key in facts)
-    hint = OLDER if of_folder and other_data else ""
+    hint = ""
+    if of_folder and there.get("class_names") != here.get("class_names"):
+      hint = labels.about_other_names(class_names(saved), new=False)
+    elif of_folder and there.get("train_examples") != here.get(
+      "train_examples"
+    ):
+      hint = OLDER
     raise ValueError(
       f"{workdir} holds a run with another configuration or other data: "
       f"{'; '.join(changed)}. Resume with the old ones, choose another "

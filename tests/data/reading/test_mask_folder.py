@@ -10,6 +10,7 @@ from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading import number_folder
 from vit_jax.data.reading.mask_folder import (
   IGNORED,
+  MASKS,
   open_folder,
   open_split,
   open_whole,
@@ -225,7 +226,10 @@ def test_more_than_255_classes_count_class_255(tmp_path):
 @pytest.mark.parametrize(
   "values, message",
   [
-    ((0, 0, 0), "one class: give two or more; all pixels are 0, and 255 is no"),
+    (
+      (0, 0, 0),
+      "one class: give .* or more in classes.txt; all pixels are 0, and 255",
+    ),
     ((255, 255, 255), "all pixels are 255, and 255 is no class"),
     (
       (0, 1, 40_000),
@@ -444,6 +448,23 @@ def test_a_folder_that_is_new_to_a_run_is_evaluated_whole(
   source = opened(settings)
   assert len(source) == len(source.files()) == expected
   assert all(map(os.path.isfile, source.files()))
+
+
+def test_a_run_on_numbers_finds_its_classes_by_the_lines_it_asks_for(tmp_path):
+  run, _ = opened(write(tmp_path / "run", grey(MASK), grey(MASK)))
+  settings = write(tmp_path / "new", grey(TWO), grey(TWO))
+  assert opened(settings)[0].class_names == ("0", "1")
+  said = MASKS.about_other_names(run.class_names, new=True)
+  assert "a line for each number from 0 to 2, " in said
+  (tmp_path / "new" / "classes.txt").write_text("0\n1\n2\n")
+  assert opened(settings)[0].class_names == run.class_names == ("0", "1", "2")
+
+
+def test_a_run_on_named_classes_finds_them_by_the_same_file(tmp_path):
+  said = MASKS.about_other_names(NAMES, new=False)
+  assert "a classes.txt names: give the folder the same file." in said
+  settings = write(tmp_path, grey(TWO), grey(TWO), classes=NAMES)
+  assert opened(settings)[0].class_names == NAMES
 
 
 def test_a_number_that_no_line_names_has_its_share_and_its_cure(tmp_path):

@@ -10,7 +10,12 @@ from PIL.TiffImagePlugin import ImageFileDirectory_v2
 from tests.image_files import encode
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading import image_folder, number_folder
-from vit_jax.data.reading.number_folder import open_folder, open_split
+from vit_jax.data.reading.number_folder import (
+  PIXEL_NUMBERS,
+  open_folder,
+  open_split,
+)
+from vit_jax.data.reading.sources import check_same_classes
 from vit_jax.data.settings import DataSettings, TrainTransformSettings
 from vit_jax.data.transforming.transforms import make_train_transform
 from vit_jax.data.transforming.with_masks import with_numbers
@@ -212,3 +217,14 @@ def test_a_crop_takes_each_number_along_and_mixes_none(crop):
     # Inside of a block, away from its edges, the image shows the number.
     near = np.abs(shown - np.where(known, found, shown)) <= 2
     assert near[known].mean() > 0.6
+
+
+def test_numbers_of_another_name_are_told_to_rename_their_folder():
+  said = PIXEL_NUMBERS.about_other_names(("depth",), new=True)
+  with pytest.raises(
+    ValueError,
+    match="^it has 1 target and .* only: depth, disparity. .* rename it to de",
+  ):
+    check_same_classes(
+      ("depth",), "it", ("disparity",), "that", said, PIXEL_NUMBERS
+    )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from vit_jax.data.batch import CLASS, ArraySpec
+from vit_jax.data.reading.split_names import OLDER
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import counted
 
@@ -266,6 +267,19 @@ class Labels:
   def describe(self, label: Any, names: Sequence[str]) -> str:
     """A label, or an answer of its kind, in words that stand alone."""
     return names[int(label)]
+
+  def about_other_names(self, names: Names, new: bool) -> str:
+    """What to do if a folder has other names than the `names` of a run.
+
+    `new` says that it is not the folder that the run was trained on.
+    """
+    del names
+    if not new:
+      return OLDER
+    return (
+      " Evaluate on the classes of the run: give a folder without the others, "
+      "or a table (file,label), which need not have every class."
+    )
 
 
 class IgnoredLabels(Labels):

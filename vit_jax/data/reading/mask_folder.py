@@ -91,6 +91,20 @@ class Masks(Labels):
         words.append(str(names[k]) if k < len(names) else f"class {k}")
     return ", ".join(words) or "no class"
 
+  def about_other_names(self, names: Names, new: bool) -> str:
+    """It says which classes.txt makes the classes those of the run."""
+    del new
+    if all(map(str.isdecimal, names)):
+      return (
+        f" The run was trained without {CLASSES}, so its classes are numbers: "
+        "give that file in the folder a line for each number from 0 to "
+        f"{len(names) - 1}, or train anew with names."
+      )
+    return (
+      f" The run has the classes that a {CLASSES} names: give the folder the "
+      "same file."
+    )
+
 
 MASKS = Masks()
 

@@ -42,6 +42,7 @@ class PixelNumbers(Labels):
   """A picture of numbers, NaN where they are unknown."""
 
   reader = "number_folder"
+  singular = "target"
   heading = "target"
   copies_alike = "twice"
   copies_unlike = "there with different targets"
@@ -76,6 +77,14 @@ class PixelNumbers(Labels):
 
   def spread(self, summaries: np.ndarray, names: Names) -> str:
     return ""
+
+  def about_other_names(self, names: Names, new: bool) -> str:
+    """It says that the numbers have the name of their folder."""
+    del new
+    return (
+      " Numbers have the name of their folder: if these are of the same kind, "
+      f"rename it to {names[0]}."
+    )
 
   def label_text(self, label: np.ndarray, names: Names) -> str:
     """The range of the known numbers."""

@@ -16,9 +16,10 @@ from vit_jax.data.example import Example, Source
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
-from vit_jax.runtime.printable import composed, counted, printable, quoted
+from vit_jax.runtime.printable import composed, printable, quoted
 
 _SIZES = {"train": 1438, "test": 359}
+_SHOWN = 5  # Names in a message on those of two sources.
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 
 
@@ -224,19 +225,22 @@ def check_same_classes(
   others: tuple[str, ...],
   of_others: str,
   why: str = "",
+  labels: Labels = SINGLE,
 ) -> None:
   """Raises ValueError if the class names of two sources differ.
 
   The message begins with the names of the sources, `of` for the first and
-  `of_others` for the second, and ends in `why`.
+  `of_others` for the second, calls the names as `labels` do, and ends in `why`.
   """
   ours = [composed(name) for name in names]
   theirs = [composed(name) for name in others]
   if ours != theirs:
-    differing = sorted({*ours} ^ {*theirs})[:5]
-    only = ", ".join(map(printable, differing))
+    differing = sorted({*ours} ^ {*theirs})
+    only = ", ".join(map(printable, differing[:_SHOWN]))
+    if more := differing[_SHOWN:]:
+      only += f" and {len(more):,} more"
     raise ValueError(
-      f"{of} has {counted(len(names), 'class', 'classes')} and {of_others} "
+      f"{of} has {labels.counted(len(names))} and {of_others} "
       f"{len(others):,}, and they "
       "must be the same, in the same order; in one of them only: "
       f"{only or 'none'}.{why}"

@@ -138,8 +138,8 @@ def _meaning_without_names(found: Census) -> Meaning:
   if count < 2:
     held = ", ".join(map(str, sorted(present))) or "nothing"
     raise ValueError(
-      f"the training masks have one class: give two or more; all pixels are "
-      f"{held}, and {IGNORED} is no class."
+      "the training masks have one class: give two or more, or name two or "
+      f"more in {CLASSES}; all pixels are {held}, and {IGNORED} is no class."
     )
   if count > _MOST_SPARSE and 2 * len(classes) < count:
     raise ValueError(
