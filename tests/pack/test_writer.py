@@ -147,6 +147,28 @@ def test_captions_are_packed_beside_classes(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+  "table, says",
+  [
+    ("file,x,y\na/0.png,1.5,u", "be it: x, y. Call the one with the classes"),
+    ("file,x,y\na/0.png,1,1\na/1.png,0,1", "single 1: a packed image has one"),
+    ("file,x,y\na,?,1\nb,0,1\nc,1,1", "besides. A packed image has one c"),
+    ("file,label\nq.png,u", "names are read from the folder of the table on"),
+    ("file,label\n0.png,u\n1.png,u\nq.png,v", "most are in .*: write the nam"),
+    ("file,label\n../0.png,u", ": if you trust the file, add --outside[.]$"),
+    ("name,label\nq,u\nr,u", "on: call the column of the images file[.]$"),
+  ],
+)
+def test_errors_on_a_table_advise_no_keys_of_a_run(tmp_path, table, says):
+  (tmp_path / "a").mkdir()
+  for name in ("0.png", "1.png"):
+    (tmp_path / "a" / name).write_bytes(GOOD)
+  (tmp_path / "l.csv").write_text(table)
+  with pytest.raises(ValueError, match=says) as caught:
+    open_sources(str(tmp_path / "l.csv"))
+  assert "--config" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
   "cell, line", [("", "an empty caption"), (" ", "an e")]
 )
 def test_an_empty_caption_is_not_packed(tmp_path, cell, line):

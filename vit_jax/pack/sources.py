@@ -13,6 +13,7 @@ from vit_jax.data.reading import image_folder
 from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct
 from vit_jax.data.reading.layouts import surest_splits
 from vit_jax.data.reading.split_names import likely_splits
+from vit_jax.data.reading.tables import advising
 from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.pack import captioned
 from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits
@@ -20,6 +21,31 @@ from vit_jax.pack.repository import Files, parquet_files
 from vit_jax.runtime import extras
 
 _READERS = 16  # Requests to a bucket at the same time.
+_ONE_CLASS = (
+  "a packed image has one class; vit_jax train reads several labels from the "
+  "table itself"
+)
+# What errors on a table advise by keys of a configuration, and what to do
+# without one.
+_WITHOUT_KEYS = {
+  r"Name the one to learn, as in .*": "Call the one with the classes label.",
+  r"Several labels of an image, of which .*": f"{_ONE_CLASS.capitalize()}.",
+  r"data\.task=multilabel takes any number": _ONE_CLASS,
+  r"--config\.data\.root gives another, and .*": (
+    "call the column of the images file."
+  ),
+  r"set --config\.data\.root=.*": "write the names with this folder.",
+  r"choose one by --config\.data\.root=.*": "write the names with one of them.",
+  r"--config\.data\.root is the folder from which names are read": (
+    "names are read from the folder of the table on"
+  ),
+  r"set data\.root to a folder above it.*": (
+    "if you trust the file, add --outside."
+  ),
+  r"of the images, and give that folder as --config\.data\.root": (
+    "of the table"
+  ),
+}
 _ENDINGS = tuple(ending.decode() for ending in EXTENSIONS)
 
 
@@ -65,7 +91,8 @@ def open_sources(
         "packed; for others, give the folder that holds them."
       )
     settings = DataSettings(labels_file=source, outside=outside, **held_out)
-    return _by_tfds_names(captioned.open_rows(settings))
+    with advising(_WITHOUT_KEYS):
+      return _by_tfds_names(captioned.open_rows(settings))
   if not is_folder:
     raise ValueError(f"there is no folder or file {source!r} to pack.")
   if _has_ending(names, ".tar"):

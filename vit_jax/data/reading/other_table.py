@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from vit_jax.data.reading.column_roles import (
   LOOKED_AT,
@@ -17,7 +17,7 @@ from vit_jax.data.reading.label_file import LabelledImages, image_rows, locate
 from vit_jax.data.reading.label_rows import column_names, image_names
 from vit_jax.data.reading.labels import USUAL, Labels
 from vit_jax.data.reading.lookup import Lookup
-from vit_jax.data.reading.tables import cells_of, fail, list_columns
+from vit_jax.data.reading.tables import advising, cells_of, fail, list_columns
 from vit_jax.data.settings import DataSettings
 
 _LOOKED_FOR = 16  # Images of a file that are looked for.
@@ -66,19 +66,13 @@ def open_whole(
   return source
 
 
-@contextlib.contextmanager
-def without_keys(settings: DataSettings) -> Iterator[None]:
-  """Errors on a file advise what to write into it, where no keys are taken."""
+def without_keys(settings: DataSettings) -> contextlib.AbstractContextManager:
+  """Errors on a file advise what to write into it, as no keys are taken."""
   absent = settings.empty_cells == "absent"
   unknown = "leave out the row" if absent else "leave the cell empty"
-  try:
-    yield
-  except ValueError as error:
-    message = str(error)
-    for advice, instead in _WITHOUT_KEYS.items():
-      message = re.sub(advice, instead.format(unknown=unknown), message)
-    error.args = (message,)
-    raise
+  return advising(
+    {key: text.format(unknown=unknown) for key, text in _WITHOUT_KEYS.items()}
+  )
 
 
 def settings_for(

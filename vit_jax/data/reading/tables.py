@@ -1,12 +1,13 @@
 """Reads the rows of CSV, TSV, JSONL and JSON files, as cells by column."""
 
 import collections
+import contextlib
 import csv
 import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 from vit_jax.data.reading.folders import EXTENSIONS
@@ -47,6 +48,22 @@ class Cells(NamedTuple):
 def fail(place: str, problem: str) -> NoReturn:
   """Raises ValueError; `place` is a file or one of its lines."""
   raise ValueError(f"{place} {problem}.")
+
+
+@contextlib.contextmanager
+def advising(instead: Mapping[str, str]) -> Iterator[None]:
+  """Replaces the advice in errors on a file, where no keys are taken.
+
+  `instead` has what to advise by the pattern of the text that advises a key.
+  """
+  try:
+    yield
+  except ValueError as error:
+    message = str(error)
+    for pattern, advice in instead.items():
+      message = re.sub(pattern, lambda _, text=advice: text, message)
+    error.args = (message,)
+    raise
 
 
 def cells_of(
