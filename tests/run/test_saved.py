@@ -199,6 +199,15 @@ def test_images_without_labels_are_answered_by_the_run(elsewhere, tmp_path):
   assert "train" not in str(refused.value)
 
 
+def test_a_picture_is_not_what_a_run_is_evaluated_on(elsewhere, tmp_path):
+  """The message names no flag of another command."""
+  (tmp_path / "cat.jpg").touch()
+  said = "cat.jpg' is a file, .* is answered by: vit_jax predict RUN PICTURE"
+  with pytest.raises(ValueError, match=said) as refused:
+    evaluate_checkpoint(elsewhere(), folder=str(tmp_path / "cat.jpg"))
+  assert "--config" not in str(refused.value)
+
+
 @pytest.mark.slow
 def test_a_line_says_that_the_folder_of_a_run_holds_other_images(
   elsewhere, tmp_path, monkeypatch, capsys

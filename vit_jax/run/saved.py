@@ -356,6 +356,12 @@ def _with_other_data(
     raise ValueError(
       f"{other!r} is not a file here, relative to {os.getcwd()!r}."
     )
+  if place is None and os.path.isfile(os.path.expanduser(other)):
+    raise ValueError(
+      f"{other!r} is a file, and neither a folder of class folders nor a file "
+      f"of labels (it ends in {', '.join(LABEL_FILES)}). A picture is answered "
+      "by: vit_jax predict RUN PICTURE"
+    )
   if test:
     instead = (
       "" if is_file else f", or give --root={other} in place of the folder"
