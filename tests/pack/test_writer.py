@@ -146,6 +146,17 @@ def test_captions_are_packed_beside_classes(tmp_path, capsys):
     open_sources(str(table / "wrong.csv"))
 
 
+def test_pack_says_how_a_table_was_read(tmp_path, capsys):
+  """As train does; what is packed no longer tells it."""
+  for k in range(6):
+    (tmp_path / f"{k}.png").write_bytes(GOOD)
+  rows = [f"{k}.png,seen by {k % 2} of us" for k in range(6)]
+  (tmp_path / "l.csv").write_text("\n".join(["pic,what", *rows]))
+  _pack(tmp_path / "l.csv", tmp_path / "out", workers=1)
+  said = capsys.readouterr().out.splitlines()
+  assert said[0] == "the column 'pic' names the images, and what is the label."
+
+
 @pytest.mark.parametrize(
   "table, says",
   [

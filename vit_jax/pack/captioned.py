@@ -90,6 +90,10 @@ class CaptionedImages(Source):
   def __len__(self) -> int:
     return len(self._images)
 
+  def warnings(self) -> list[str]:
+    """Lines on how the file was read."""
+    return [*self._images.notes]
+
   def __getitem__(self, index: int) -> Any:
     example: Any = self._images[index]
     start, stop, label = example["label"].tolist()

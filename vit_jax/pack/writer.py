@@ -25,6 +25,7 @@ from etils import epath
 
 from vit_jax.data.example import Source, UnreadableImageError
 from vit_jax.data.reading.class_lists import SUMS, check_names
+from vit_jax.data.reading.tables import without_advice
 from vit_jax.pack import notes, shards
 from vit_jax.pack.shards import Encoding
 from vit_jax.runtime.printable import counted, say
@@ -70,6 +71,10 @@ def pack(
     _say(damage_line)
   notes.remove_drafts(folder)
   digest = notes.digest(plan)
+  if "train" in splits:
+    warnings: Any = getattr(splits["train"], "warnings", list)
+    for line in without_advice(warnings()):
+      _say(line)
   for split, source in splits.items():
     files_of_split = counted(counts[split], "file")
     _say(f"{split:<11}{counted(len(source), 'image')} in {files_of_split}")

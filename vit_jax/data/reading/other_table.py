@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import itertools
 import os
-import re
 from collections.abc import Sequence
 
 from vit_jax.data.reading.column_roles import (
@@ -17,7 +16,13 @@ from vit_jax.data.reading.label_file import LabelledImages, image_rows, locate
 from vit_jax.data.reading.label_rows import column_names, image_names
 from vit_jax.data.reading.labels import USUAL, Labels
 from vit_jax.data.reading.lookup import Lookup
-from vit_jax.data.reading.tables import advising, cells_of, fail, list_columns
+from vit_jax.data.reading.tables import (
+  advising,
+  cells_of,
+  fail,
+  list_columns,
+  without_advice,
+)
 from vit_jax.data.settings import DataSettings
 
 _LOOKED_FOR = 16  # Images of a file that are looked for.
@@ -62,7 +67,7 @@ def open_whole(
   has_one = len(columns) == len(names) == 1
   if has_one and not labels.are_classes and names != tuple(columns):
     notes.append(f"{columns[0]!r} is compared with the run's {names[0]!r}.")
-  source.notes = [re.sub(r"; --config\..*", ".", note) for note in notes]
+  source.notes = without_advice(notes)
   return source
 
 

@@ -50,6 +50,11 @@ def fail(place: str, problem: str) -> NoReturn:
   raise ValueError(f"{place} {problem}.")
 
 
+def without_advice(lines: Iterable[str]) -> list[str]:
+  """Lines on how a file is read, without the keys that would change it."""
+  return [re.sub(r"; --config\..*", ".", line) for line in lines]
+
+
 @contextlib.contextmanager
 def advising(instead: Mapping[str, str]) -> Iterator[None]:
   """Replaces the advice in errors on a file, where no keys are taken.
