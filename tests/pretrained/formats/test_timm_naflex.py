@@ -164,6 +164,82 @@ def test_a_siglip2_is_written_as_it_was_read(tmp_path, name):
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+def as_big_vision(hf):
+  """Arrays of transformers under big_vision's names, and in its layout."""
+  heads, D = 2, 16
+  new = {
+    "embedding/kernel": hf["embeddings.patch_embedding.weight"].T,
+    "embedding/bias": hf["embeddings.patch_embedding.bias"],
+    "pos_embedding": hf["embeddings.position_embedding.weight"].reshape(
+      4, 4, D
+    ),
+    "MAPHead_0/probe": hf["head.probe"],
+  }
+  block, head = "Transformer/encoderblock_0/", "MAPHead_0/"
+  norms = {
+    "Transformer/encoder_norm": "post_layernorm",
+    f"{block}LayerNorm_0": "encoder.layers.0.layer_norm1",
+    f"{block}LayerNorm_1": "encoder.layers.0.layer_norm2",
+    f"{head}LayerNorm_0": "head.layernorm",
+  }
+  for ours, theirs in norms.items():
+    new[f"{ours}/scale"] = hf[f"{theirs}.weight"]
+    new[f"{ours}/bias"] = hf[f"{theirs}.bias"]
+  for ours, theirs in ((block, "encoder.layers.0"), (head, "head")):
+    for number in (0, 1):
+      dense, fc = (
+        f"{ours}MlpBlock_0/Dense_{number}",
+        f"{theirs}.mlp.fc{number + 1}",
+      )
+      new[f"{dense}/kernel"] = hf[f"{fc}.weight"].T
+      new[f"{dense}/bias"] = hf[f"{fc}.bias"]
+  weights = {"MAPHead_0/": np.split(hf["head.attention.in_proj_weight"], 3)}
+  biases = {"MAPHead_0/": np.split(hf["head.attention.in_proj_bias"], 3)}
+  projections = [f"encoder.layers.0.self_attn.{x}_proj" for x in "qkv"]
+  weights[block] = [hf[f"{name}.weight"] for name in projections]
+  biases[block] = [hf[f"{name}.bias"] for name in projections]
+  outs = {
+    "MAPHead_0/": "head.attention.out_proj",
+    block: "encoder.layers.0.self_attn.out_proj",
+  }
+  for ours, out in outs.items():
+    msa = f"{ours}MultiHeadDotProductAttention_0/"
+    three = zip(
+      ("query", "key", "value"), weights[ours], biases[ours], strict=True
+    )
+    for name, W, b in three:
+      new[f"{msa}{name}/kernel"] = W.T.reshape(D, heads, -1)
+      new[f"{msa}{name}/bias"] = b.reshape(heads, -1)
+    new[f"{msa}out/kernel"] = hf[f"{out}.weight"].T.reshape(heads, -1, D)
+    new[f"{msa}out/bias"] = hf[f"{out}.bias"]
+  return new
+
+
+@pytest.mark.parametrize("prefix", some_slow(["", "params/img/"], [""]))
+def test_siglip2_in_big_visions_form_answers_as_in_transformers(
+  tmp_path, prefix
+):
+  hf = drawn.parameters(ENCODERS["hf_siglip2"]["shapes"])
+  arrays = {prefix + name: x for name, x in as_big_vision(hf).items()}
+  np.savez(tmp_path / "naflex.npz", **arrays)
+  loaded = load_pretrained(str(tmp_path / "naflex.npz"))
+  assert loaded.preprocessing.patches == AnySize(256, 4)
+  assert loaded.preprocessing.size == (16, 16)
+  patches, expected = given()
+  found = answers(loaded, patches)
+  near: Any = dict(rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(found, expected["answer_hf_siglip2"], **near)
+
+
+def test_patches_in_big_visions_form_are_squares_of_three_colours(tmp_path):
+  hf = drawn.parameters(ENCODERS["hf_siglip2"]["shapes"])
+  arrays: Any = as_big_vision(hf)
+  arrays["embedding/kernel"] = np.zeros((50, 16))
+  np.savez(tmp_path / "naflex.npz", **arrays)
+  with pytest.raises(ValueError, match="50 values are no square patch of thr"):
+    load_pretrained(str(tmp_path / "naflex.npz"))
+
+
 def with_processor(tmp_path, **changes):
   processor = dict(
     image_processor_type="Siglip2ImageProcessorFast",

@@ -17,7 +17,6 @@ from vit_jax.runtime.printable import quoted
 T = TypeVar("T")
 # Hidden size -> head size, for published models whose heads are not of size 64.
 _HEAD_SIZES = {1152: 72, 1280: 80, 1408: 88, 1664: 104}
-NAFLEX = "SigLIP 2 for any aspect ratio (NaFlex)"
 # Beginning of transformers' `model_type` or of timm's `architecture` -> family.
 UNSUPPORTED = {
   "sapiens2": "Sapiens2, whose heads share keys and values,",

@@ -5,18 +5,21 @@ block are named in one of two ways: as in the published files, or as today's
 Flax numbers them. big_vision's scanned layers are stacked along a first axis.
 The positions tell the two libraries apart: vision_transformer keeps them in
 `Transformer/posembed_input`, with a vector for the class token; big_vision
-keeps them at the top, without that vector, or computes `sincos2d`.
+keeps them at the top, without that vector, or computes `sincos2d`. SigLIP 2 for
+images of any size (NaFlex) has patches as rows, and positions as a grid.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import EvalTransformSettings
+from vit_jax.data.transforming.sizes import AnySize
 from vit_jax.models import BaseVit
-from vit_jax.pretrained.formats import architecture
+from vit_jax.models.extended_vit import ExtendedVit
 from vit_jax.pretrained.formats.architecture import Architecture, length, need
 from vit_jax.pretrained.formats.mapping import SAME, Rule, Shapes
 from vit_jax.pretrained.formats.table import Layers, Table, Units
@@ -39,7 +42,17 @@ LINEN = {
 PREFIXES = ("", "params/", "opt/target/", "img/", "params/img/")
 
 _IMAGENET_21K = (21_841, 21_843)  # Classes, without and with two extra.
+# Patterns of `names.csv`, for which some files have others.
 _GROUP_NORM = "1 1 1 C -> C"
+_CONVOLUTION = "P Q C D -> (P Q C) D"
+_ROWS = "1 S D -> S D"
+_NAFLEX_FIELDS = dict(
+  kind=ExtendedVit,
+  class_token=False,
+  position_resize="bilinear",
+  antialias=True,
+)
+_NAFLEX_TOKENS = 256  # The patches of an image in the published evaluation.
 _GOOGLE_POSITION = "Transformer/posembed_input/pos_embedding"
 _BIG_VISION_POSITION = "pos_embedding"
 _UNITS = Units("block{stage}/unit{unit}/", first=1)
@@ -60,11 +73,19 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   """Infers the model of these arrays; the format has no configuration.
 
   Raises ValueError if an array that tells a size is missing or has other axes
-  than it needs, and for NaFlex models and stems without blocks.
+  than it needs, and for stems without blocks.
   """
-  if len(shapes["embedding/kernel"]) == 2:
-    raise ValueError(f"it is a {architecture.NAFLEX}, which is not supported.")
-  P, _, _, D = need(shapes, "embedding/kernel", 4)
+  naflex = _is_naflex(shapes)
+  if naflex:
+    values, D = need(shapes, "embedding/kernel", 2)
+    P = math.isqrt(values // 3)
+    if values != 3 * P * P:
+      raise ValueError(
+        f"its array 'embedding/kernel' has the shape {(values, D)}: {values} "
+        "values are no square patch of three colours."
+      )
+  else:
+    P, _, _, D = need(shapes, "embedding/kernel", 4)
   stacked = int("encoderblock" in _blocks(shapes))
   first = "Transformer/encoderblock" + ("" if stacked else "_0")
   msa, mlp = (numbering(shapes)[part] for part in ("msa", "mlp"))
@@ -76,6 +97,9 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   if is_google:
     position = "learned"
     tokens = need(shapes, _GOOGLE_POSITION, 3)[1] - class_token
+  elif naflex:
+    position = "learned"
+    tokens = math.prod(need(shapes, _BIG_VISION_POSITION, 3)[:2])
   elif _BIG_VISION_POSITION in shapes:
     position = "learned_grid" if class_token else "learned"
     tokens = need(shapes, _BIG_VISION_POSITION, 3)[1]
@@ -102,8 +126,26 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
         "hybrid (AugReg's R+Ti/16) is not supported."
       )
   name = "google" if is_google else "big_vision"
-  preprocessing = Preprocessing(None, _crop(fields, is_google))
-  return Architecture(name, fields, tokens, preprocessing=preprocessing)
+  if not naflex:
+    preprocessing = Preprocessing(None, _crop(fields, is_google))
+    return Architecture(name, fields, tokens, preprocessing=preprocessing)
+  h, w, _ = need(shapes, _BIG_VISION_POSITION, 3)
+  return Architecture(
+    name,
+    fields | _NAFLEX_FIELDS,
+    tokens,
+    image_size=(h * P, w * P),
+    preprocessing=Preprocessing(
+      (h * P, w * P),
+      EvalTransformSettings(interpolation="bilinear"),
+      patches=AnySize(_NAFLEX_TOKENS, P),
+    ),
+  )
+
+
+def _is_naflex(shapes: Shapes) -> bool:
+  """Whether these are arrays of SigLIP 2 for images of any size."""
+  return len(shapes["embedding/kernel"]) == 2
 
 
 def _crop(fields: Mapping[str, Any], is_google: bool) -> EvalTransformSettings:
@@ -132,7 +174,8 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
   # Today's Flax keeps one axis of a group norm, the published files four.
   gn_root = (shapes or {}).get("gn_root/scale", (1, 1, 1, 1))
   group_norm = SAME if len(gn_root) == 1 else _GROUP_NORM
-  layer_rules = _rules(vit, names, big_vision, group_norm)
+  naflex = shapes is not None and _is_naflex(shapes)
+  layer_rules = _rules(vit, names, big_vision, group_norm, naflex)
   return stack_rules(layer_rules) if is_scanned else layer_rules
 
 
@@ -146,9 +189,12 @@ def _rules(
   names: dict[str, str],
   big_vision: bool,
   group_norm: str = _GROUP_NORM,
+  is_naflex: bool = False,
 ) -> list[Rule]:
   position = _BIG_VISION_POSITION if big_vision else _GOOGLE_POSITION
   patterns = {_GROUP_NORM: group_norm}
+  if is_naflex:
+    patterns |= {_CONVOLUTION: SAME, _ROWS: "y x D -> (y x) D"}
   return [
     dataclasses.replace(
       rule,
