@@ -352,6 +352,19 @@ def test_odd_labels_are_said(folder, given, said):
   assert found.train.class_names == tuple(names)  # As runs have recorded them.
 
 
+def test_answers_of_a_model_are_not_taken_for_labels_without_a_word(folder):
+  """The columns of `predict --out`; without its own, they are anybody's."""
+  head = "image,class,class_1,probability_1,error"
+  answers = [f"{name},{'ab'[k % 2]},a,0.75," for k, name in enumerate(FILES)]
+  said = "its labels, in 'class', are a model's answers where nobody has"
+  for title, is_said in ((head, True), (head.replace("class_1", "x"), False)):
+    text = "\n".join([title, *answers])
+    changes = {} if is_said else {"label_columns": "class"}
+    splits = open_splits(settings(folder, text, **changes))
+    assert splits.train.class_names == ("a", "b")
+    assert any(said in line for line in splits.warnings) == is_said
+
+
 def test_usual_labels_are_not_doubted(folder):
   for given in ("a b a b", "1 2 10", "0.5 1.5 0.5"):
     text = rows(*given.split())

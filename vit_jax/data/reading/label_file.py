@@ -14,7 +14,7 @@ from jaxtyping import Shaped
 from vit_jax.data.reading.cells import AS_BEFORE, Encode, Row
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import ImageFiles, counts_of
-from vit_jax.data.reading.label_rows import read_rows
+from vit_jax.data.reading.label_rows import column_names, read_rows
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.layouts import Layout
 from vit_jax.data.reading.lookup import Lookup, folders_of_all
@@ -168,6 +168,13 @@ def image_rows(
     notes.append(
       f"the columns {list_columns(columns)} have 0 and 1, and are taken for "
       "the labels; --config.data.label_columns chooses."
+    )
+  if columns == ["class"] and {"class_1", "probability_1"} <= {
+    *column_names(path)
+  }:
+    notes.append(
+      f"{path} is a table of `vit_jax predict`: its labels, in 'class', are a "
+      "model's answers where nobody has corrected them."
     )
   rows, spelled = _with_existing_files(rows, settings.root or ".")
   rows, meanings = labels.interpret(columns, rows, settings)
