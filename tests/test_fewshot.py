@@ -11,6 +11,7 @@ import pytest
 
 from tests import encoders, tinted, tiny
 from tests.commands import refused, run
+from tests.image_files import GOOD
 from vit_jax import fewshot
 from vit_jax.pretrained.convert import convert
 from vit_jax.run.experiments import probe as run_probe
@@ -199,3 +200,18 @@ def test_a_result_says_how_far_it_can_be_trusted(probe, count, trust):
 
 def test_the_command_names_the_probes_that_there_are():
   assert fewshot.PROBES == (*run_probe.PROBES, "segment")
+
+
+def test_a_table_of_several_labels_is_not_to_be_read_as_such(tmp_path):
+  """A probe refuses several labels, so a message must not advise them."""
+  rows = ["file,a,b", *(f"{k}.png,1,{k % 2}" for k in range(6))]
+  for k in range(6):
+    (tmp_path / f"{k}.png").write_bytes(GOOD)
+  (tmp_path / "l.csv").write_text("\n".join(rows))
+  settings = replaced(ProbeSettings(), {"data.root": str(tmp_path)})
+  settings = replaced(settings, {"data.labels_file": str(tmp_path / "l.csv")})
+  with pytest.raises(
+    ValueError, match="single 1: a probe takes one cl"
+  ) as error:
+    probe_checkpoint("runs/mine", settings)
+  assert "multilabel" not in str(error.value)

@@ -177,6 +177,17 @@ def probe_segmentation(
     return segment(train, test, num_classes)
 
 
+_ONE_CLASS = (
+  "a probe takes one class for each image, and --config.data.label_columns "
+  "names its column"
+)
+# What it takes, in place of what errors on a table of several labels advise.
+_IN_PLACE = {
+  r"data\.task=multilabel takes any number": _ONE_CLASS,
+  r"Several labels of an image, .*": f"{_ONE_CLASS.replace('a p', 'A p', 1)}.",
+}
+
+
 def _open_splits(
   settings: ProbeSettings, checkpoint: str | Loaded
 ) -> tuple[Source, Source]:
@@ -185,9 +196,12 @@ def _open_splits(
   Raises ValueError as `open_source`; for a folder without labels, the message
   has commands for this checkpoint.
   """
+  from vit_jax.data.reading.tables import advising
+
   data = settings.data
   try:
-    return open_source("train", data), open_source("eval", data)
+    with advising(_IN_PLACE):
+      return open_source("train", data), open_source("eval", data)
   except UnlabelledError as error:
     if isinstance(checkpoint, Loaded):
       raise
