@@ -10,6 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
+from vit_jax.data.reading.holdout import sides
 from vit_jax.run import fastest
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime.printable import say
@@ -54,12 +55,6 @@ def with_sides(settings: Settings, train: Source) -> Settings:
   return dataclasses.replace(
     settings, data=dataclasses.replace(settings.data, **sides(train))
   )
-
-
-def sides(train: Source) -> dict[str, Any]:
-  """The keys of data by which images were held out, if any were."""
-  rule = getattr(train, "held_out", None)
-  return rule.as_settings() if rule else {}
 
 
 def with_lower_batch(settings: Settings, mesh: Mesh, train: Source) -> Settings:

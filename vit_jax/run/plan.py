@@ -17,6 +17,7 @@ from vit_jax.data.batch import ArraySpec, Spec, batch_spec, label_spec, row_spec
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import BalancedClasses, Example, Source
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.holdout import sides
 from vit_jax.data.reading.labels import NONE
 from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model, to_fields
@@ -322,7 +323,7 @@ class Plan:
     config["data"] |= begun.absolute_places(self.settings)
     probed = self.evaluation.probe_splits
     if probed is not self.splits:  # A run keeps the sides of these images, too.
-      config["fewshot"]["data"] |= begun.sides(probed.train)
+      config["fewshot"]["data"] |= sides(probed.train)
     return {
       "config": config,
       "model": to_fields(self.model),

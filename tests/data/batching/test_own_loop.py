@@ -1,17 +1,20 @@
 """Batches for a training loop of one's own: order, passes and refusals."""
 
 import ast
+import json
 import operator
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import vit_jax
 from tests.image_files import write_noise
 from tests.pages import ROOT, blocks
 from vit_jax import data
-from vit_jax.data.batching.own_loop import open_data
+from vit_jax.data.batching.own_loop import describe_data, open_data
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
+from vit_jax.run.settings import read_saved
 
 DIGITS = data.DataSettings(name="digits")
 
@@ -82,8 +85,30 @@ def test_the_program_of_the_page_runs_to_its_last_line(
   assert (saved.split()[0], done.split()[0]) == ("10", "20")
   result = ast.literal_eval(measured)
   assert 0 <= result["top1"] <= 1 and result["examples"] > 0
+  found = vit_jax.evaluate("runs/own_loop", out="answers.csv")
+  assert {k: found[f"eval/{k}"] for k in result} == pytest.approx(result)
+  capsys.readouterr()
   exec(block.text, {})  # Nothing is left to train.
   assert capsys.readouterr().out.splitlines() == [measured]
+
+
+@pytest.mark.parametrize("splits", [[""], ["train", "val", "test"]])
+def test_a_checkpoint_is_evaluated_on_the_images_that_were_held_out(
+  tmp_path, splits
+):
+  for split in splits:
+    write_noise(tmp_path / split, "cat", "dog", count=20)
+  photos = data.DataSettings(root=str(tmp_path))
+  train, batches = open_data("train", photos, (8, 8), 2)
+  batches.close()
+  held_out, passes = open_data("eval", photos, (8, 8), 2)
+  passes.close()
+  described = describe_data(train, photos, (8, 8))
+  saved = read_saved(json.loads(json.dumps(described)))
+  found = data.open_source("eval", saved.data)
+  assert found.ids(range(len(found))) == held_out.ids(range(len(held_out)))
+  assert saved.eval_transform == EvalTransformSettings()
+  assert saved.image_size == (8, 8)
 
 
 def test_a_folder_and_one_side_describe_data(tmp_path):

@@ -7,6 +7,7 @@ from vit_jax.data.batch import label_spec
 from vit_jax.data.batching.loader import EvalPasses, make_loader
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import ImageSpec, Source, Window
+from vit_jax.data.reading.holdout import sides
 from vit_jax.data.reading.labels import SINGLE
 from vit_jax.data.reading.letters import without_tokens
 from vit_jax.data.reading.sources import open_source
@@ -22,6 +23,7 @@ from vit_jax.data.transforming.transforms import (
 )
 from vit_jax.data.transforming.with_masks import with_label
 from vit_jax.runtime import hints
+from vit_jax.runtime.settings import to_dict
 
 
 @hints.accepts(
@@ -122,6 +124,26 @@ def open_data(
     repeats=chosen.repeats,
   )
   return source, batches
+
+
+def describe_data(
+  train: Source,
+  data: DataSettings,
+  image_size: tuple[int, int],
+  transform: EvalTransformSettings = EvalTransformSettings(),
+) -> dict[str, Any]:
+  """The configuration of a checkpoint's description, for a loop of your own.
+
+  With it, `evaluate` and `predict` hold out the images that `open_data` held
+  out for "eval", and prepare them alike. The arguments are those of
+  `open_data`, with the split that it opened as "train", and its `transform` of
+  "eval".
+  """
+  return {
+    "image_size": image_size,
+    "data": to_dict(data) | sides(train),
+    "eval_transform": to_dict(transform),
+  }
 
 
 def _source(split: Any, data: DataSettings) -> Source:
