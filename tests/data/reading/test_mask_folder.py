@@ -178,6 +178,25 @@ def test_numbers_are_read_where_masks_lack_the_colours(tmp_path, mask):
   )
 
 
+def test_one_wrong_number_among_numbers_is_named_with_its_mask(tmp_path):
+  wrong = grey(np.where(MASK == 2, 7, MASK), range(8))
+  masks = [grey(MASK), wrong, grey(MASK)]
+  train, _ = opened(write(tmp_path, *masks, classes=COLOURED))
+  np.testing.assert_array_equal(train[0]["label"], MASK)
+  with pytest.raises(
+    ValueError, match=r"1\.png has the class 7, .* are 0 to 2"
+  ):
+    train[1]
+
+
+def test_one_wrong_colour_among_colours_is_named_with_its_mask(tmp_path):
+  good, wrong = grey(TWO, (0, 255)), TWO * np.uint8(255)
+  wrong[0, :3] = 1, 2, 254  # 1 is a number of a class, and 255 of none.
+  masks = [good, Image.fromarray(wrong), good]
+  with pytest.raises(ValueError, match=r"1\.png has the colour \(1, 1, 1\)"):
+    opened(write(tmp_path, *masks, classes=BLACK_AND_WHITE))
+
+
 def test_palettes_that_fit_in_part_are_refused(tmp_path):
   masks = [
     in_order(MASK, ORDER),

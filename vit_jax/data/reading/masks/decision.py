@@ -87,26 +87,34 @@ def earlier_meaning(masks: Sequence[bytes], classes: Classes | None) -> Meaning:
 def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
   """Whether masks of this kind, which hold numbers, are read by colours.
 
-  Raises ValueError if they can be read neither by colours nor by numbers, or
-  some by colours alone.
+  If neither gives every pixel a class, numbers are meant where they give more
+  pixels one than colours do; reading a mask with a wrong number reports it.
+  Raises ValueError if colours are meant then, or if some masks can be read by
+  colours alone.
   """
   by_number = meaning.classes_of_numbers(kind)
-  all_colours, all_numbers, strange = True, True, None
+  none = ignored_label(meaning.count)
+  agree, all_numbers, strange = True, True, None
+  by_numbers_more = 0  # Pixels, below 0 if colours give more of them a class.
   for (one, palette), counts in found.counts.items():
     if one != kind:
       continue
     used = np.flatnonzero(counts)
     table = meaning.classes_of_palette(np.frombuffer(palette, np.int32))
     colours, numbers = table[used], by_number[used]
+    all_numbers &= not (numbers == STRANGE).any()
+    for sign, found_classes in ((1, numbers), (-1, colours)):
+      has_class = (found_classes != STRANGE) & (found_classes != none)
+      by_numbers_more += sign * int(counts[used[has_class]].sum())
     if (colours == STRANGE).any():
-      all_colours = False
       number = int(used[colours == STRANGE][0])
       strange = strange or found.first[(one, palette), number]
-      all_numbers &= not (numbers == STRANGE).any()
     else:
-      all_numbers &= bool((numbers == colours).all())
-  if all_colours or all_numbers or strange is None:
-    return all_colours
+      agree &= bool((numbers == colours).all())
+  if strange is None:
+    return True
+  if agree and (all_numbers or by_numbers_more > 0):
+    return False
   dataclasses.replace(meaning, by_colour=frozenset({kind})).read(strange)
   raise AssertionError("a colour of no class has one now")
 
