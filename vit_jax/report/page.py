@@ -275,13 +275,27 @@ def _ends_of_curves(chart: Curves, curves: _Points) -> str:
   return f"{chart.title} by step. {ends}."
 
 
+def _commands(starts: Sequence[dict[str, Any]]) -> tuple[list[str], int]:
+  """The commands whose steps the run holds, and the number of other commands.
+
+  A start left no step if a later one began at its step or before it.
+  """
+  kept: list[dict[str, Any]] = []
+  for start in starts:
+    kept = [one for one in kept if one["step"] < start["step"]] + [start]
+  commands = dict.fromkeys(s["command"] for s in kept if s["command"])
+  others = {s["command"] for s in starts if s["command"]} - commands.keys()
+  return [*commands], len(others)
+
+
 def _section(name: str, run: RunFacts) -> dict[str, Any]:
   """The values that the template shows for one run."""
-  commands = dict.fromkeys(s["command"] for s in run.starts if s["command"])
+  commands, dropped = _commands(run.starts)
   section: dict[str, Any] = {
     "name": name,
     "headline": headline_of([name], [run]),
-    "commands": [*commands],
+    "commands": commands,
+    "dropped_commands": dropped,
     "facts": tables.facts(run),
     "config": run.config,
     "problem": run.problem,
