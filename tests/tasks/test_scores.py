@@ -28,9 +28,10 @@ def _verdict(top1, count, **folds):
 @pytest.mark.parametrize(
   "top1, count, says",
   [
-    (0.5, 12, "Believe the folds: each training image was judged by a head "),
+    (0.65, 12, "Believe the folds: each training image was judged by a head "),
     (0.83, 12, "and 12 held-out images are too few to judge by."),
     (0.8, 100, "Believe the held-out images: they judge the trained model"),
+    (0.5, 12, "below the interval of the folds, which judge the head that "),
     (0.0, 12, "The two do not fit together: the folds judge the head that"),
     (0.3, 100, "The two do not fit together"),
   ],
@@ -46,18 +47,18 @@ def test_folds_of_the_start_are_not_said_to_be_believed():
   start = FoldScore.of_shares([0.8, 0.9, 0.8, 0.9, 0.8], 48).metrics(
     of_start=True
   )
-  advice = _verdict(0.5, 12, **start).advice
+  advice = _verdict(0.75, 12, **start).advice
   assert "Believe" not in advice
   assert advice.startswith("The folds judge the head that the run started from")
 
 
 def test_folds_of_an_older_run_do_not_say_how_many_they_are():
   folds = {"folds/top1": 0.76, "folds/low": 0.667, "folds/high": 0.84}
-  found = {"eval/top1": 0.625, "eval/examples": 8}
+  found = {"eval/top1": 0.75, "eval/examples": 8}
   said = str(ClassificationTask().scores.verdict(found | folds))
   assert said.startswith(
     "top-1 76% (95 % interval 67 to 84 %) by five folds of the training images,"
-    " and 62% (31 to 86 %) on 8 held-out images. Believe the folds"
+    " and 75% (41 to 93 %) on 8 held-out images. Believe the folds"
   )
 
 
@@ -183,7 +184,10 @@ def test_folds_are_judged_by_the_metric_of_the_task(name):
   assert found is not None
   assert found.score == pytest.approx(score, abs=0.01)
   assert found.interval.low < found.score < found.interval.high
-  row = found.metrics() | {task.scores.key: 0.5, "eval/examples": 12}
+  row = found.metrics() | {
+    task.scores.key: found.score,
+    "eval/examples": 12,
+  }
   said = str(task.scores.verdict(row))
   between = (
     found.interval.as_numbers if name == "regression" else found.interval
@@ -196,7 +200,10 @@ def test_folds_are_judged_by_the_metric_of_the_task(name):
     " Believe the folds: each training image was judged by a head that had not "
     "seen it, and 12 held-out images are too few to judge by."
   )
-  others = row | {"eval/examples": 480, task.scores.key: found.score}
+  below = row | {task.scores.key: found.interval.low - 0.01}
+  advice = task.scores.verdict(below).advice
+  assert "Believe" not in advice and "training changed it" in advice
+  others = row | {"eval/examples": 480}
   assert "Believe the held-out images" in str(task.scores.verdict(others))
   assert task.score_folds([], 0) is None
 

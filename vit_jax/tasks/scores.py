@@ -270,6 +270,12 @@ class Verdict:
         "Believe the held-out images: they judge the trained model, and the "
         "folds the head that it started from."
       )
+    if self.scores[self.metric.key] < self._of_folds.low:
+      return (
+        "The held-out score lies below the interval of the folds, which judge "
+        "the head that the run started from: training changed it, or it is "
+        f"the chance of {counted(self.count, 'image')}. Evaluate on others."
+      )
     if self.folds.get("of_start"):
       return (
         "The folds judge the head that the run started from, before other "
