@@ -312,6 +312,22 @@ def test_a_run_traces_its_step_once(data_dir, tmp_path, monkeypatch):
   assert len(traced) == 1
 
 
+def test_a_longer_run_says_that_its_learning_rate_rises_again(
+  run_copy, data_dir, capsys
+):
+  """The rates of steps 12 of 12 and 13 of 24; the first is warm-up to 3e-3."""
+  shutil.rmtree(run_copy / "checkpoints/12")
+  loop.train(read(runs.config(data_dir)), str(run_copy), allow_changes=True)
+  assert "The learning rate" not in capsys.readouterr().out
+  longer = runs.config(data_dir, total_steps=24)
+  loop.train(read(longer), str(run_copy), allow_changes=True)
+  before, now = (
+    3e-3 * (1 + np.cos(np.pi * share)) / 2 for share in (10 / 11, 11 / 23)
+  )
+  said = f"The learning rate goes on at {now:.2e}, and was {before:.2e}: "
+  assert said in capsys.readouterr().out
+
+
 def test_a_complete_run_says_so(run_copy, data_dir, monkeypatch, capsys):
   """It is resumed by the description that its plan was made of."""
   steps = []

@@ -167,6 +167,10 @@ def test_a_shortened_warm_up_is_said(config):
   assert rows["warm-up"].startswith("shortened from 6 to 0 steps")
   config.optimizer.warmup_epochs = 1.0
   assert "warm-up" not in dict(header(plan(config), "runs/x"))
+  config.optimizer.update(warmup_epochs=0.0, warmup_steps=5)
+  assert dict(header(plan(config), "runs/x"))["warm-up"] == (
+    "5 of 6 steps; --config.optimizer.warmup_steps=0 takes a tenth"
+  )
 
 
 DINOV3 = dict(block="dinov3", position="none")

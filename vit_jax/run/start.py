@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
@@ -74,10 +74,26 @@ def _newest_intact(
       if step < plan.lengths.total
       else _completion(plan, checkpoints, step)
     )
+    if higher := _higher_rate(plan, checkpoints.describe(step), step):
+      display.note(higher)
     return state_and_step
   raise ValueError(
     f"{next(iter(damaged.values()))} No older one is intact either: choose "
     "another --workdir to start over."
+  )
+
+
+def _higher_rate(plan: Plan, saved: Mapping[str, Any], step: int) -> str:
+  """A line if changed settings more than double the learning rate; else ""."""
+  old_settings = read_saved(saved["config"])
+  before: Any = dataclasses.replace(plan, settings=old_settings).schedule
+  after: Any = plan.schedule
+  if step >= plan.lengths.total or after(step) <= 2 * before(step):
+    return ""
+  return (
+    f"The learning rate goes on at {float(after(step)):.2e}, and was "
+    f"{float(before(step - 1)):.2e}: its schedule is that of a run of "
+    f"{plan.lengths.total:,} steps. --lr (lr= in Python) sets its peak."
   )
 
 

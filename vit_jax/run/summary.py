@@ -92,6 +92,10 @@ def header(
   if (warmup := plan.warmup_steps) < full:
     text = f"shortened from {full:,} to {warmup:,} steps, as the run is short"
     rows.append(("warm-up", text))
+  elif 2 * warmup > plan.length.total_steps:
+    total = plan.length.total_steps
+    shorter = f"--config.optimizer.warmup_steps={total // 10} takes a tenth"
+    rows.append(("warm-up", f"{warmup:,} of {total:,} steps; {shorter}"))
   if average := _average(plan):
     rows.append(("average", average))
   if not plan.lengths.save_every:
