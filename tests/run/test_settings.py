@@ -390,7 +390,7 @@ def test_choices_are_those_of_the_code_that_implements_them():
 
 # Messages about something else, which they name first.
 ABOUT_ANOTHER = (
-  *("a data worker ended", "{}; set normalization.window", "the checkpoint "),
+  *("a data worker ended", "{}: convert the file to 8 bits", "the checkpoint "),
   *("{} takes one class for each image", "{} of shape {} does not divide over"),
   *("data is of type {}", "{} was loaded with other settings than it has"),
   "{} If the folder {} is meant, it is data.root",

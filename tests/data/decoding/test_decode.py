@@ -152,7 +152,7 @@ def test_a_window_of_other_samples():
     np.testing.assert_allclose(
       decode_rgb(encoded, WINDOW) + np.zeros(3), expected + [0] * 3, atol=0.51
     )
-    with pytest.raises(UnreadableImageError, match="set normalization.window"):
+    with pytest.raises(UnreadableImageError, match="to 8 bits, or train with"):
       decode_rgb(encoded)
 
 

@@ -302,7 +302,9 @@ def _eight_bits(samples: np.ndarray, window: Window | None) -> np.ndarray:
     kinds = {"i": "signed", "f": "floating-point"}
     words = f"{kinds[kind]} samples" if kind in kinds else "samples of 32 bits"
     raise UnreadableImageError(
-      f"{words}; set normalization.window to their smallest and largest value."
+      f"{words}: convert the file to 8 bits, or train with "
+      "--config.normalization.window='(LOW,HIGH)', their smallest and largest "
+      "value."
     )
   return (samples >> 8).astype(np.uint8)
 
