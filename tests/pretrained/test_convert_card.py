@@ -78,7 +78,10 @@ def test_the_card_of_a_model_for_any_image_size(tmp_path):
 
 def test_the_card_names_the_class_of_the_model():
   loaded = open_checkpoint(encoders.path("hf_dinov2"))
-  assert "| kind | ExtendedVit |" in model_card(loaded, "hf", "out")
+  card = model_card(loaded, "hf", "out")
+  assert "| kind | ExtendedVit |" in card
+  assert "| antialias (of resized positions) | False |" in card
+  assert "| antialias |" not in card  # Pictures are resized with it.
 
 
 def test_the_card_says_what_it_is(tmp_path):

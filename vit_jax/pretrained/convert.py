@@ -35,6 +35,8 @@ _FOR_ONNX = "For ONNX, there is `vit_jax export SOURCE model.onnx`."
 _READ_BY_PYTORCH = ("pytorch", "torch", "transformers", "huggingface")
 _FILE = importlib.resources.files("vit_jax.pretrained") / "model_card.toml"
 _TEMPLATES = tomllib.loads(_FILE.read_text("utf-8"))
+# Fields whose names alone might be taken for those of the preprocessing.
+_OTHER_ROWS = {"antialias": "antialias (of resized positions)"}
 
 
 def convert(
@@ -132,6 +134,10 @@ def model_card(
   origin, model = loaded.origin, loaded.model
   fields = to_fields(model) | {"kind": type(model).__name__}
   fields = {k: v for k, v in fields.items() if v not in (None, ())}
+  rows = (
+    f"| {_OTHER_ROWS.get(key, key)} | {value} |"
+    for key, value in fields.items()
+  )
   source = origin.source
   if "://" not in source:  # A path is of no use elsewhere, but its end is.
     source = pathlib.Path(source).name
@@ -160,7 +166,7 @@ def model_card(
     terms=terms(loaded, license),
     classes=classes or "not named by the source",
     training=_training(loaded),
-    rows="\n".join(f"| {key} | {value} |" for key, value in fields.items()),
+    rows="\n".join(rows),
   )
 
 
