@@ -258,6 +258,7 @@ def test_without_labels_features_are_compared_with_the_start(
   rows = read_metrics(epath.Path(second)).rows
   scored = {r["step"]: r for r in rows if "start/kept" in r}
   assert [*scored] == [0, 2, 4] and scored[0]["start/kept"] == 1
+  assert {row["start/neighbours"] for row in scored.values()} == {3}
   files = sorted(str(file) for file in (photos / "val").rglob("*.png"))
   before = neighbours_of(first, files, 3)
   for step in (2, 4):
@@ -274,6 +275,7 @@ def test_without_labels_features_are_compared_with_the_start(
   assert load_pretrained(second, best=True).step == best
   out = " ".join(capsys.readouterr().out.split())
   kept = f"{scored[4]['start/kept']:.1%}"
-  assert f"Features: {kept} of the nearest neighbours of an image are" in out
+  assert f"Features: {kept} of the 3 nearest neighbours of an" in out
+  assert f"neighbours kept {scored[4]['start/kept']:.2%} (of 3 of" in out
   changed = "so the features have become others, and may be worse" in out
   assert changed and best == 0 and "Best checkpoint: step 0 with rank" in out

@@ -67,13 +67,15 @@ class KeptNeighbours:
     self._first: np.ndarray | None = None
 
   def __call__(self, params: Any, track: Track = untracked) -> dict[str, Any]:
-    """Returns the metric by its key, "start/kept"."""
+    """Returns "start/kept", and the number of neighbours of each image."""
     if self._first is None:
       model, first = self._start()
       read = self._read if model == self._model else self._represent(model)
       self._first = self._neighbours(read, first, "reading the start", track)
     now = self._neighbours(self._read, params, "finding neighbours", track)
-    return Split.START.keyed({"kept": kept(self._first, now)})
+    return Split.START.keyed(
+      {"kept": kept(self._first, now), "neighbours": now.shape[1]}
+    )
 
   def _neighbours(
     self, read: Any, params: Any, what: str, track: Track
