@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> None:
     row = {**details, **dataclasses.asdict(result)}
     return display.note(json.dumps(row), whole=True)
   if options.probe == "segment":
-    _show_segmentation(display, result)
+    show_segmentation(display, result)
   elif options.probe == "few_shot":
     for line in few_shot_lines(result, options.shots):
       display.note(line)
@@ -109,10 +109,11 @@ def main(arguments: list[str]) -> None:
     display.note(score_line(options.probe, result, options.neighbours))
 
 
-def _show_segmentation(display: "Display", score: "Segmentation") -> None:
+def show_segmentation(display: "Display", score: "Segmentation") -> None:
+  """Shows the IoU of each class, by its name, and a line on all of them."""
   rows = [
-    (f"{k}", "absent" if iou is None else f"{iou:.2%}")
-    for k, iou in enumerate(score.iou)
+    (name, "absent" if iou is None else f"{iou:.2%}")
+    for name, iou in zip(score.class_names, score.iou, strict=True)
   ]
   display.table(("class", "IoU"), rows)
   display.note(

@@ -133,7 +133,8 @@ def test_probes_of_such_representations_are_one_line(probe, bad, value):
     else:
       masks = np.broadcast_to(labels[:, None, None], (30, 4, 4))
       maps = [np.tile(y[key][:, None, None], (2, 2, 1)) for key in FOR]
-      segmentation.segment(batches(maps[0], masks), batches(maps[1], masks), K)
+      train, test = (batches(some, masks) for some in maps)
+      segmentation.segment(train, test, [str(k) for k in range(K)])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -1,5 +1,7 @@
 """The probe of segmentation: counts by a loop, and shapes that it must find."""
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import ExifTags, Image
@@ -7,6 +9,7 @@ from PIL import ExifTags, Image
 from tests import tiny
 from tests.photos import VIT
 from tests.scenes import write, write_all
+from vit_jax import fewshot
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.reading import mask_folder
 from vit_jax.data.reading.mask_folder import (
@@ -19,8 +22,9 @@ from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.settings import DataSettings
 from vit_jax.run.experiments.probe import probe_segmentation
 from vit_jax.run.settings import ProbeSettings
+from vit_jax.runtime.display import Display
 from vit_jax.runtime.settings import replaced
-from vit_jax.tasks.probes.segmentation import count
+from vit_jax.tasks.probes.segmentation import Segmentation, count
 
 
 def test_pixels_are_counted_by_class_and_answer():
@@ -40,6 +44,23 @@ def test_pixels_are_counted_by_class_and_answer():
     count(label, answer, 2)
 
 
+def test_the_table_names_the_classes(capsys):
+  found = Segmentation(
+    iou=(0.5, None),
+    mean_iou=0.5,
+    pixels_right=0.75,
+    examples=2,
+    train_examples=20,
+    skipped_images=0,
+    l2=1.0,
+    class_names=("sky", "road"),
+  )
+  fewshot.show_segmentation(Display(), found)
+  lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+  expected = [["class", "IoU"], ["sky", "50.00%"], ["road", "absent"]]
+  assert lines[:3] == expected
+
+
 @pytest.mark.parametrize("size", [(5, 7), (24, 9), (12, 30)])
 def test_masks_are_resized_by_nearest_neighbour(size):
   mask = np.random.default_rng(0).integers(0, 200, (12, 15), np.uint8)
@@ -56,8 +77,11 @@ def folder(tmp_path_factory):
 def test_coloured_shapes_are_found(folder, tmp_path):
   checkpoint = tmp_path / "vit.npz"
   tiny.save_google(checkpoint, VIT, tiny.random_params(VIT, (48, 64), 0))
-  settings = replaced(ProbeSettings(), {"data.root": str(folder)})
+  shutil.copytree(folder, tmp_path / "named")
+  settings = replaced(ProbeSettings(), {"data.root": str(tmp_path / "named")})
+  write_classes(tmp_path / "named", "sky\nball\nbox\n")
   found = probe_segmentation(str(checkpoint), settings, grid=(6, 8))
+  assert found.class_names == ("sky", "ball", "box")
   assert len(found.iou) == 3 and min(found.iou) > 0.7  # Chance is about 0.3.
   assert found.mean_iou == pytest.approx(np.mean(found.iou))
   assert found.pixels_right > 0.9

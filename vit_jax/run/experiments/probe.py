@@ -158,13 +158,12 @@ def probe_segmentation(
   size = opened.preprocessing.image_size
   opened_folder = mask_folder.open_folder(settings.data, size=size)
   splits = opened_folder["train"], opened_folder["eval"]
-  num_classes = len(splits[0].class_names)
+  class_names = splits[0].class_names
   if display is not None:
     counts = " + ".join(f"{len(split):,}" for split in splits)
     names = f"{splits[0].name} + {splits[1].split}"
-    data = (
-      f"{names}: {counts} images, {counted(num_classes, 'class', 'classes')}"
-    )
+    classes = counted(len(class_names), "class", "classes")
+    data = f"{names}: {counts} images, {classes}"
     opened.show(display, [("data", data)])
 
   def last_layer(params: Any, x: Any) -> Any:
@@ -174,7 +173,7 @@ def probe_segmentation(
   params = opened.loaded.held
   track = display.track if display else untracked
   with opened.reading(last_layer, splits, params, track) as (train, test):
-    return segment(train, test, num_classes)
+    return segment(train, test, class_names)
 
 
 _ONE_CLASS = (

@@ -1,7 +1,7 @@
 """A linear probe that names the class of each patch, and its IoU by pixel."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,10 +29,11 @@ class Segmentation:
   train_examples: int
   skipped_images: int  # Number of unreadable images in both splits.
   l2: float
+  class_names: tuple[str, ...]
 
 
 def segment(
-  train: Represented, test: Represented, num_classes: int
+  train: Represented, test: Represented, class_names: Sequence[str]
 ) -> Segmentation:
   """Fits the closed-form linear probe to the patches, and tests it by pixel.
 
@@ -42,6 +43,7 @@ def segment(
   scores are enlarged to the masks' size bilinearly. Raises ValueError if there
   are too few training images, or none to test on.
   """
+  num_classes = len(class_names)
   trained = Readable(train)
   probe = fit_in_parts(_patches(trained, num_classes), num_classes)
   classes_of = jax.jit(partial(answers, probe), static_argnums=1)
@@ -67,6 +69,7 @@ def segment(
     train_examples=trained.examples,
     skipped_images=trained.skipped + tested.skipped,
     l2=probe.l2,
+    class_names=tuple(class_names),
   )
 
 
