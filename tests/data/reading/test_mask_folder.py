@@ -178,6 +178,12 @@ def test_numbers_are_read_where_masks_lack_the_colours(tmp_path, mask):
   )
 
 
+def test_all_classes_of_a_mask_are_in_its_words():
+  names = ("sky", "road", "car", "tree")
+  mask = np.int32([[1, 1, 1, 3], [3, 0, IGNORED, IGNORED]])
+  assert MASKS.label_text(mask, names) == "road, tree, sky"
+
+
 def test_one_wrong_number_among_numbers_is_named_with_its_mask(tmp_path):
   wrong = grey(np.where(MASK == 2, 7, MASK), range(8))
   masks = [grey(MASK), wrong, grey(MASK)]

@@ -41,8 +41,6 @@ __all__ = [
   "resize_mask",
 ]
 
-_NAMED = 2  # Classes that are named below an image.
-
 
 class Masks(Labels):
   """A picture of classes; a transform brings it to the size of its image."""
@@ -76,9 +74,9 @@ class Masks(Labels):
     return f"each in {images.min():,} to {images.max():,} images"
 
   def label_text(self, label: np.ndarray, names: Names) -> str:
-    """The names of the classes with the most pixels."""
+    """The names of its classes, the one with the most pixels first."""
     pixels = self.summarise(label, len(names))[:-1]
-    first = np.argsort(-pixels, kind="stable")[:_NAMED]
+    first = np.argsort(-pixels, kind="stable")
     return ", ".join(names[k] for k in first if pixels[k])
 
   def describe(self, label: Any, names: Sequence[str]) -> str:
