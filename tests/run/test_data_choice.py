@@ -68,7 +68,7 @@ def test_a_file_says_what_is_to_be_learned(made, text, pretrained, chosen):
   "values",
   [
     {"data.task": "classification"},
-    {"data.label_columns": "x"},
+    {"data.label_columns": "file"},
     {"masked.rate": "0.5"},
     {"self_distillation.prototypes": "9"},
   ],
@@ -157,6 +157,16 @@ def test_a_run_that_is_there_keeps_its_task(made, tmp_path):
   run = begun(tmp_path / "run", {"data": {"task": "classification"}})
   found, _ = data_choice.suited(made(text=CAPTIONS), {}, run)
   assert found == {"config": "image_folder"}
+
+
+def test_a_column_that_is_not_there_is_said_before_the_run_that_is(
+  made, tmp_path
+):
+  file = made(text="file,mean_size\na.png,0.5\nb.png,1.5")
+  run = begun(tmp_path / "run", {"data": {"task": "regression"}})
+  values = {"data.label_columns": "size"}
+  with pytest.raises(ValueError, match="no column 'size'; its columns are fi"):
+    data_choice.suited(file, values, run)
 
 
 def test_keys_of_the_task_that_the_data_tell_change_nothing(tmp_path):

@@ -103,6 +103,29 @@ def names_in(text: str, header: Sequence[str]) -> list[str]:
   return [name.strip() for name in names]
 
 
+def chosen_columns(
+  place: str,
+  header: Sequence[str],
+  text: str,
+  others: Sequence[str] | None = None,
+) -> list[str]:
+  """The columns that `data.label_columns` lists, by its text.
+
+  Raises ValueError if one is not in `others`, the columns of a table's header
+  that may have labels; by default these are all.
+  """
+  others = header if others is None else others
+  columns = names_in(text, others)
+  for name in columns:
+    if name not in others:
+      problem = (
+        f"has no column {name!r}; its columns are {list_columns(header)}"
+      )
+      advice = "data.label_columns names the columns of the labels"
+      fail(place, f"{problem}, and {advice}")
+  return columns
+
+
 def as_text(names: Sequence[str]) -> str:
   """The names of columns as `data.label_columns` lists them."""
   listed = []
@@ -237,10 +260,7 @@ def _label_columns(
   header = [*rows[0]]
   there = {*others}
   if settings.label_columns:
-    columns = names_in(settings.label_columns, others)
-    if lacks := [name for name in columns if name not in there]:
-      _fail_without_column(place, lacks[0], header)
-    return columns, True
+    return chosen_columns(place, header, settings.label_columns, others), True
   columns = [*labels.columns(others)]
   if {*columns} <= there:
     return columns, True
@@ -299,13 +319,6 @@ def _odd_cells(others: Sequence[str], rows: Sequence[Cells]) -> list[str]:
       return []
     odd |= {*there}
   return sorted(odd) if len(others) > 1 and len(odd) <= _MOST_ODD else []
-
-
-def _fail_without_column(place: str, name: str, header: Sequence[str]) -> None:
-  """Raises ValueError for a column of labels that the table does not have."""
-  problem = f"has no column {name!r}; its columns are {list_columns(header)}"
-  advice = "data.label_columns names the columns of the labels"
-  fail(place, f"{problem}, and {advice}")
 
 
 def _cells_of(name: str, rows: Sequence[Cells]) -> list[Any]:

@@ -10,8 +10,8 @@ from vit_jax.data.reading import cells
 from vit_jax.data.reading.captions import CAPTIONS, captions_and_classes
 from vit_jax.data.reading.column_roles import (
   LOOKED_AT,
+  chosen_columns,
   label_candidates,
-  names_in,
 )
 from vit_jax.data.reading.columns import (
   UNCERTAIN,
@@ -107,15 +107,15 @@ def recognise_file(
     return Recognised(SINGLE)
   rows = [row.by_column for row in first]
   names = [*rows[0]]
+  place = f"{path}, {first[0].place}"
   if settings.label_columns:
-    chosen = names_in(settings.label_columns, names)
+    chosen = chosen_columns(place, names, settings.label_columns)
     return _recognise_chosen(chosen, rows, settings)
   captions, classes = captions_and_classes(names)
   if captions and not classes:
     return Recognised(CAPTIONS, f"it has the column {captions[0]}")
   if classes:
     return _recognise_column(classes[0], rows)
-  place = f"{path}, {first[0].place}"
   others = label_candidates(place, rows[:LOOKED_AT], settings)
   found = _recognise_chosen(others, rows, settings)
   if not found.why and len(others) > 1:
