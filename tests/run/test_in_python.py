@@ -246,6 +246,7 @@ def test_what_the_images_decide_has_the_type_of_its_key(photos, started):
   "name, meant",
   [
     ("unfreeze", "freeze_backbone=False"),
+    ("label", 'settings={"data.label_columns": "price"}'),
     ("target", 'settings={"data.label_columns": "price"}'),
     ("label_column", 'settings={"data.label_columns": "price"}'),
     ("validation_data", 'folders "train" and "val" in the data, or'),

@@ -1,5 +1,8 @@
 """What a run has measured, by the names that people use for it."""
 
+import copy
+import operator
+
 import pytest
 
 from vit_jax.run.measured import History, Metrics
@@ -28,3 +31,14 @@ def test_a_history_is_rows_and_columns():
   assert history["step"] == history.history["step"] == [1, 2]
   with pytest.raises(KeyError, match="there is no 'val_acc5'; measured are st"):
     history["val_acc5"]
+
+
+def test_a_history_says_what_it_has_in_place_of_a_wrong_attribute():
+  history = History(
+    [{"step": 1, "train/loss": 2.0}, {"step": 2, "eval/r2": 0.5}]
+  )
+  with pytest.raises(AttributeError, match="step, train/loss, eval/r2[.]$"):
+    operator.attrgetter("keys")(history)
+  with pytest.raises(AttributeError, match=r"'plot'; .*vit_jax\.report\(run\)"):
+    operator.attrgetter("plot")(history)
+  assert copy.copy(history) == history

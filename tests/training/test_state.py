@@ -1,5 +1,6 @@
 """A model's first parameters."""
 
+import operator
 from typing import Any
 
 import flax.linen as nn
@@ -50,3 +51,24 @@ def test_a_first_state_is_made_of_parameters_and_an_optimizer():
   assert jax.tree.structure(state.opt_state) == (
     jax.tree.structure(tx.init(params))
   )
+
+
+@pytest.mark.parametrize(
+  "given, keywords, said",
+  [
+    (
+      [{}, None],
+      {},
+      r"; as in vit_jax\.TrainState\.create\(params=params",
+    ),
+    (
+      [],
+      {"apply_fn": None, "params": {}, "tx": None},
+      r"'apply_fn'; .* the model goes to vit_jax\.make_train_step\(",
+    ),
+    ([], {"params": {}, "optimizer": None}, "'tx'; did you mean tx=tx"),
+  ],
+)
+def test_a_state_that_is_made_otherwise_says_how(given, keywords, said):
+  with pytest.raises(TypeError, match=said):
+    operator.call(TrainState.create, *given, **keywords)

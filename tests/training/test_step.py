@@ -1,6 +1,7 @@
 """The train step: accumulation, averaging, randomness and sharding."""
 
 import functools
+import operator
 
 import flax.linen as nn
 import jax
@@ -448,3 +449,15 @@ def test_an_objective_with_a_state_reads_the_average_before_the_step():
     state = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
     with pytest.raises(ValueError, match=why):
       jax.eval_shape(step, state, _batch())
+
+
+@pytest.mark.parametrize(
+  "keywords, said",
+  [
+    ({"lr": 1e-3}, "; did you mean learning_rate, the number or the schedule"),
+    ({}, r"'learning_rate'; as in vit_jax\.make_train_step\(model, tx, lea"),
+  ],
+)
+def test_a_step_that_is_made_otherwise_says_how(keywords, said):
+  with pytest.raises(TypeError, match=said):
+    operator.call(make_train_step, _model(), optax.sgd(0.1), **keywords)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from vit_jax.runtime import hints
 from vit_jax.runtime.display import Split
 
 _OTHERS = {"accuracy": "top1", "acc": "top1", "top1_accuracy": "top1"}
@@ -54,9 +55,21 @@ class History(list[dict[str, Any]]):
     """The object itself, as Keras has the metrics in `history.history`."""
     return self
 
+  def _keys(self) -> list[str]:
+    return [*dict.fromkeys(key for row in self for key in row)]
+
+  def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError, with what to write instead."""
+    hint = hints.hint_instead(name, "history") or (
+      "; it is a list of rows, dictionaries of what was measured at a step, "
+      f'and run.history["step"] is a column of it: {", ".join(self._keys())}.'
+    )
+    raise AttributeError(
+      f"a run's history has no attribute {name!r}{hint}", name=name, obj=self
+    )
+
   def __getitem__(self, index: Any) -> Any:
     if not isinstance(index, str):
       return super().__getitem__(index)
-    keys = dict.fromkeys(key for row in self for key in row)
-    key = key_of(index, keys, Split.TRAIN.key(""))
+    key = key_of(index, self._keys(), Split.TRAIN.key(""))
     return [row[key] for row in self if key in row]

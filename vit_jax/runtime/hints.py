@@ -136,7 +136,10 @@ def accepts(
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:
     signature = inspect.signature(function)
-    names = [name for name in signature.parameters if name != "self"]
+    owners = ("self", "cls")
+    names = [name for name in signature.parameters if name not in owners]
+    kinds = [signature.parameters[name].kind for name in names]
+    takes_one = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == 1
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -150,7 +153,7 @@ def accepts(
       except TypeError as error:
         of = f"{example.partition('(')[0]}()"
         end = _hint_for_unknown(given, names, of) or f"; as in {example}"
-        if args and len(args) > 1 and "positional" in str(error):
+        if takes_one and len(args) > 1 and "positional" in str(error):
           end = f"; one goes in front and others by their names: {example}"
         if "multiple values" in str(error):
           end = _hint_for_section(given) or end

@@ -43,6 +43,7 @@ class TrainState:
   objective_state: Any = None
 
   @classmethod
+  @hints.accepts("vit_jax.TrainState.create(params=params, tx=tx)")
   def create(
     cls, *, params: Any, tx: optax.GradientTransformation
   ) -> "TrainState":

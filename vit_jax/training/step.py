@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array
 
 from vit_jax.models.partitioning import for_cpu
+from vit_jax.runtime import hints
 from vit_jax.training.losses import (
   Apply,
   Classification,
@@ -28,6 +29,7 @@ Metrics = dict[str, Array]
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
 
 
+@hints.accepts("vit_jax.make_train_step(model, tx, learning_rate)")
 def make_train_step(
   model: nn.Module,
   tx: optax.GradientTransformation,
