@@ -40,3 +40,6 @@ def test_it_has_the_signature_and_the_description_of_the_function():
   parameters = inspect.signature(vit_jax.convert).parameters
   assert [*parameters] == ["source", "folder", "to", "options"]
   assert "or a loaded model" in type(vit_jax.convert).__doc__
+  for name in CALLABLE:
+    text = getattr(vit_jax, name).__doc__
+    assert f"vit_jax.{name}(" in text and " --" not in text, name

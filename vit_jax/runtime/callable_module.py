@@ -18,6 +18,7 @@ def make_callable(name: str, function: Callable[..., Any]) -> None:
   call = {"__call__": staticmethod(function), "__doc__": function.__doc__}
   kind = type("CallableModule", (types.ModuleType,), call)
   sys.modules[name].__class__ = kind
+  sys.modules[name].__doc__ = function.__doc__  # The module's is for a shell.
 
 
 def is_script() -> bool:
