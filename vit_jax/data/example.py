@@ -120,6 +120,12 @@ def read_labels(source: Any, key: str, instead: str) -> np.ndarray:
   return np.asarray(read(range(len(source))))
 
 
+def sides(train: Source) -> dict[str, Any]:
+  """The keys of `data` by which images were held out, if any were."""
+  rule = getattr(train, "held_out", None)
+  return rule.as_settings() if rule else {}
+
+
 class BalancedClasses(Subset):
   """A source with as many examples of every class as of the largest one.
 

@@ -9,8 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from vit_jax.data.example import Source
-from vit_jax.data.reading.holdout import sides
+from vit_jax.data.example import Source, sides
 from vit_jax.run import fastest
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime.printable import say

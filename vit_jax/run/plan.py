@@ -15,9 +15,8 @@ from jax.sharding import Mesh
 
 from vit_jax.data.batch import ArraySpec, Spec, batch_spec, label_spec, row_spec
 from vit_jax.data.batching.workers import BatchIterator
-from vit_jax.data.example import BalancedClasses, Example, Source
+from vit_jax.data.example import BalancedClasses, Example, Source, sides
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.holdout import sides
 from vit_jax.data.reading.labels import NONE
 from vit_jax.data.reading.sources import Splits, open_splits
 from vit_jax.models import Model, to_fields

@@ -6,8 +6,7 @@ from typing import Any, Literal
 from vit_jax.data.batch import label_spec
 from vit_jax.data.batching.loader import EvalPasses, make_loader
 from vit_jax.data.batching.workers import BatchIterator
-from vit_jax.data.example import ImageSpec, Source, Window
-from vit_jax.data.reading.holdout import sides
+from vit_jax.data.example import ImageSpec, Source, Window, sides
 from vit_jax.data.reading.labels import SINGLE
 from vit_jax.data.reading.letters import without_tokens
 from vit_jax.data.reading.sources import open_source

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.data.example import Source
-
 FEW = 1_000  # For fewer images than this, the default rule is "count".
 _LEAST = 2  # The fewest images of a class that are held out by count.
 
@@ -102,12 +100,6 @@ class Holdout:
     """The keys of `data` that choose the same images again."""
     below = tuple(self.below) if self.by == "count" else None
     return {"held_out_by": self.by, "held_out_below": below}
-
-
-def sides(train: Source) -> dict[str, Any]:
-  """The keys of `data` by which images were held out, if any were."""
-  rule = getattr(train, "held_out", None)
-  return rule.as_settings() if rule else {}
 
 
 def held_out(
