@@ -100,7 +100,7 @@ def test_files_of_sixteen_bits(name):
 
 def test_signed_samples_need_a_window():
   encoded = (HERE / "signed16.tif").read_bytes()
-  with pytest.raises(UnreadableImageError, match="signed samples; set norm"):
+  with pytest.raises(UnreadableImageError, match="signed samples: convert"):
     decode_rgb(encoded)
   samples = tifffile.imread(HERE / "signed16.tif")[..., None]
   found = decode_rgb(encoded, (-30000, 30000))
@@ -110,7 +110,7 @@ def test_signed_samples_need_a_window():
 
 def test_small_integers_of_32_bits_are_not_black():
   encoded = encode(Image.fromarray(np.full((2, 2), 200, np.int32)), "TIFF")
-  with pytest.raises(UnreadableImageError, match="signed samples; set norm"):
+  with pytest.raises(UnreadableImageError, match="signed samples: convert"):
     decode_rgb(encoded)
 
 
