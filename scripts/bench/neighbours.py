@@ -28,7 +28,7 @@ def vectors(count: int) -> np.ndarray:
 
 
 def ours(rows: np.ndarray, queries: np.ndarray | None) -> np.ndarray:
-  from vit_jax.inference import nearest
+  from vit_jax.tasks.probes import nearest
 
   return nearest.neighbours(rows, NEAREST, queries).place
 

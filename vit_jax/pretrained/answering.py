@@ -284,7 +284,7 @@ class Answering(Opened):
         tower.
     """
     # Imported here because it imports SciPy.
-    from vit_jax.inference import nearest
+    from vit_jax.tasks.probes import nearest
 
     checked("top", int, top, COUNT)
     if (

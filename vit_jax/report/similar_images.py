@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float
 
 from vit_jax.data.reading.named_images import find_images, say_missing
-from vit_jax.inference import nearest
 from vit_jax.inference.kept_vectors import (
   KeptVectors,
   fingerprint_of,
@@ -31,6 +30,7 @@ from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import output_folder, replacing
 from vit_jax.runtime.printable import counted, printable, printable_path, say
 from vit_jax.tasks.choose import answering
+from vit_jax.tasks.probes import nearest
 
 VECTORS, PAGE = "vectors.npz", "index.html"
 

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from vit_jax.data.example import ImageSpec
-from vit_jax.inference import nearest
 from vit_jax.inference.copies import Copies
-from vit_jax.inference.nearest import Clusters, Neighbours
 from vit_jax.runtime.printable import counted, printable
+from vit_jax.tasks.probes import nearest
+from vit_jax.tasks.probes.nearest import Clusters, Neighbours
 
 TABLE = "similar.csv"
 """The file of the rows."""

@@ -5,11 +5,12 @@ raise a ValueError before anything is compiled.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax.data.batching.loader import Loader, make_loader
@@ -71,6 +72,32 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
   from vit_jax.run import texts
 
   return texts.with_text_weights(loaded)
+
+
+def start_leaves(
+  start: "Loaded",
+  model: Model,
+  preprocessing: Preprocessing,
+  interpolation: str | None,
+  *,
+  keep_head: bool = False,
+) -> Iterator[tuple[str, np.ndarray]]:
+  """The parameters of a run's model that a checkpoint gives, by path.
+
+  They are those of the model without `scan`. Raises ValueError as
+  `transfer.leaves`.
+  """
+  from vit_jax.pretrained import transfer
+
+  return transfer.leaves(
+    start,
+    model.clone(scan=False) if model.scan else model,
+    preprocessing.image_size,
+    interpolation,
+    channels=preprocessing.channels,
+    bands=preprocessing.bands,
+    keep_head=keep_head,
+  )
 
 
 def start_fields(settings: Settings) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
+from flax.traverse_util import unflatten_dict
 from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
@@ -157,6 +159,17 @@ def _makers(settings: Settings) -> dict[Split, Callable[..., ProbeMetrics]]:
   return makers
 
 
+def _reading(
+  settings: Settings, preprocessing: Preprocessing
+) -> dict[str, Any]:
+  """The arguments of every probe on how features are computed."""
+  return {
+    "loader": build.open_loader(settings, preprocessing),
+    "batch_size": settings.eval_batch_size or settings.batch_size,
+    "pre_logits": settings.fewshot.pre_logits,
+  }
+
+
 def make_kept_neighbours(
   settings: Settings,
   task: Task,
@@ -166,23 +179,15 @@ def make_kept_neighbours(
   splits: Splits,
 ) -> ProbeMetrics:
   """Makes the comparison with the published weights that a run began with."""
-  from vit_jax.tasks.probes.start import KeptNeighbours, start_of
-
-  few_shot = settings.fewshot
-  plain: Any = model.clone(scan=False) if getattr(model, "scan", 0) else model
+  from vit_jax.tasks.probes.start import KeptNeighbours
 
   def start() -> tuple[Model, Any]:
-    from vit_jax.pretrained import transfer
-
-    leaves = transfer.leaves(
-      build.open_start(settings, task),
-      plain,
-      preprocessing.image_size,
-      settings.transfer.interpolation,
-      channels=preprocessing.channels,
-      bands=preprocessing.bands,
-    )
-    return start_of(task.probed(plain)[""], leaves)
+    plain: Any = model.clone(scan=False) if model.scan else model
+    loaded = build.open_start(settings, task)
+    method = settings.transfer.interpolation
+    leaves = build.start_leaves(loaded, plain, preprocessing, method)
+    params = unflatten_dict(dict(leaves), sep="/")
+    return task.probed(plain)[""], jax.device_put(params)
 
   return KeptNeighbours(
     task.probed(model)[""],
@@ -190,11 +195,9 @@ def make_kept_neighbours(
     splits.eval,
     preprocessing,
     start=start,
-    loader=build.open_loader(settings, preprocessing),
-    batch_size=settings.eval_batch_size or settings.batch_size,
-    k=few_shot.neighbours,
-    most=few_shot.most_images,
-    pre_logits=few_shot.pre_logits,
+    k=settings.fewshot.neighbours,
+    most=settings.fewshot.most_images,
+    **_reading(settings, preprocessing),
   )
 
 
@@ -212,18 +215,15 @@ def make_neighbours(
   """
   from vit_jax.tasks.probes.neighbours import Neighbours
 
-  few_shot = settings.fewshot
   return Neighbours(
     task.probed(model)[""],
     mesh,
     splits.train,
     splits.eval,
     preprocessing,
-    loader=build.open_loader(settings, preprocessing),
-    batch_size=settings.eval_batch_size or settings.batch_size,
-    k=few_shot.neighbours,
-    most=few_shot.most_images,
-    pre_logits=few_shot.pre_logits,
+    k=settings.fewshot.neighbours,
+    most=settings.fewshot.most_images,
+    **_reading(settings, preprocessing),
   )
 
 
@@ -257,7 +257,6 @@ def make_few_shot(
   """
   from vit_jax.tasks.probes.few_shot import FewShot
 
-  few_shot = settings.fewshot
   measures = {
     suffix: FewShot(
       probed,
@@ -265,11 +264,9 @@ def make_few_shot(
       splits.train,
       splits.eval,
       preprocessing,
-      loader=build.open_loader(settings, preprocessing),
-      batch_size=settings.eval_batch_size or settings.batch_size,
-      shots=few_shot.shots,
-      seeds=few_shot.seeds,
-      pre_logits=few_shot.pre_logits,
+      shots=settings.fewshot.shots,
+      seeds=settings.fewshot.seeds,
+      **_reading(settings, preprocessing),
     )
     for suffix, probed in task.probed(model).items()
   }

@@ -222,13 +222,8 @@ def _read_base(
   digests: dict[str, str] = {}
   method = settings.transfer.interpolation or start.interpolation
   preprocessing = build.make_preprocessing(settings)
-  leaves = transfer.leaves(
-    pinned.with_digests(start, digests),
-    model.clone(scan=False) if model.scan else model,
-    preprocessing.image_size,
-    method,
-    channels=preprocessing.channels,
-    bands=preprocessing.bands,
+  leaves = build.start_leaves(
+    pinned.with_digests(start, digests), model, preprocessing, method
   )
   parts = build.parts_of(model, preprocessing.image_shape)
   beside = parts.is_trained_beside_lora

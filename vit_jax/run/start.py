@@ -186,18 +186,15 @@ def transferred_leaves(
   plan: Plan, loaded: "Loaded"
 ) -> Iterator[tuple[str, np.ndarray]]:
   """The parameters of the state that come from a checkpoint, by path."""
-  from vit_jax.pretrained import transfer
   from vit_jax.pretrained.naming import say_left_out
 
   if _hides_patches(plan):  # A user may expect its mask token or decoder.
     say_left_out(loaded.origin.source, [*loaded.unread])
-  leaves = transfer.leaves(
+  leaves = build.start_leaves(
     loaded,
-    plan.model.clone(scan=False) if plan.model.scan else plan.model,
-    plan.preprocessing.image_size,
+    plan.model,
+    plan.preprocessing,
     plan.settings.transfer.interpolation,
-    channels=plan.preprocessing.channels,
-    bands=plan.preprocessing.bands,
     keep_head=plan.settings.transfer.keep_head or plan.task.keeps_parts,
   )
   rank = plan.settings.lora.rank  # With LoRA, the rest is in `plan.extras`.

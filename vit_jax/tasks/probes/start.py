@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -20,10 +19,9 @@ from vit_jax.models import Model
 from vit_jax.models.model import represent
 from vit_jax.runtime.display import Split, Track, untracked
 from vit_jax.tasks.outcome import Stream, check_readable
+from vit_jax.tasks.probes.nearest import neighbours, unit
 from vit_jax.tasks.probes.neighbours import draw_examples
 from vit_jax.tasks.probes.whole_set import Readable, make_represent
-
-_QUERIES = 1024  # Images whose cosines with all others are in memory at once.
 
 
 class KeptNeighbours:
@@ -85,25 +83,7 @@ class KeptNeighbours:
       rows = Readable(read(params, self._stream, what, track))
       y = np.concatenate([y for y, _ in rows])
     check_readable(len(y))
-    return nearest(y, min(self._k, len(y) - 1))
-
-
-def nearest(y: np.ndarray, k: int) -> np.ndarray:
-  """The places of the k other rows of the highest cosine, (N, k).
-
-  >>> import numpy as np
-  >>> from vit_jax.tasks.probes.start import nearest
-  >>> nearest(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), 1).tolist()
-  [[1], [0], [1]]
-  """
-  z = y / np.maximum(np.linalg.norm(y, axis=1, keepdims=True), 1e-12)
-  found = []
-  for first in range(0, len(z), _QUERIES):
-    cosine = z[first : first + _QUERIES] @ z.T
-    rows = np.arange(len(cosine))
-    cosine[rows, first + rows] = -np.inf
-    found.append(np.argsort(-cosine, axis=1, kind="stable")[:, :k])
-  return np.concatenate(found)
+    return neighbours(unit(y), self._k).place
 
 
 def kept(before: np.ndarray, now: np.ndarray) -> float:
@@ -116,11 +96,3 @@ def kept(before: np.ndarray, now: np.ndarray) -> float:
   """
   shared = (before[:, :, None] == now[:, None]).any(axis=2)
   return float(shared.mean())
-
-
-def start_of(plain: Model, leaves: Any) -> tuple[Model, Any]:
-  """The model and its parameters, as a tree, from paths and arrays."""
-  from flax.traverse_util import unflatten_dict
-
-  flat = {path: jax.device_put(array) for path, array in leaves}
-  return plain, unflatten_dict(flat, sep="/")

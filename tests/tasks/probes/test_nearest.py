@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax.inference import nearest
+from vit_jax.tasks.probes import nearest
 
 
 def drawn(count, width=8, seed=0):

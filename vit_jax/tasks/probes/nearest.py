@@ -47,9 +47,9 @@ def unit(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
   """The rows, scaled to length 1; a row of zeros stays.
 
   >>> import numpy as np
-  >>> from vit_jax.inference.nearest import unit
-  >>> unit(np.array([[3.0, 4.0]])).round(1).tolist()
-  [[0.6, 0.8]]
+  >>> from vit_jax.tasks.probes.nearest import unit
+  >>> unit(np.array([[2.0, 0.0]])).tolist()
+  [[1.0, 0.0]]
   """
   length = np.linalg.norm(vectors, axis=1, keepdims=True)
   return (vectors / np.maximum(length, 1e-12)).astype(np.float32)
@@ -224,7 +224,7 @@ def duplicate_groups(
   are joined. The largest groups come first.
 
   >>> import numpy as np
-  >>> from vit_jax.inference.nearest import Neighbours, duplicate_groups
+  >>> from vit_jax.tasks.probes.nearest import Neighbours, duplicate_groups
   >>> place = np.array([[2], [0], [0]])
   >>> cosine = np.array([[0.99], [0.5], [0.99]])
   >>> nearby = Neighbours(place, cosine)
