@@ -75,6 +75,16 @@ def make_config(photos):
   return config
 
 
+def patches_alone(file):
+  """The size of an image resized by Pillow, and its patches, in one row."""
+  image = Image.open(file)
+  height, width = AnySize(TOKENS, P).of((image.height, image.width))
+  pixels = image.resize((width, height), Image.Resampling.BILINEAR)
+  alone = (np.asarray(pixels, np.float32)[None] / 255 - 0.5) / 0.5
+  patches = vit_jax.models.Patches.of(jax.numpy.asarray(alone), P)
+  return (height, width), patches
+
+
 def batch_of(plan):
   with plan.open_batches(0) as batches:
     return dict(next(batches))
@@ -174,12 +184,7 @@ def test_predictions_are_those_of_each_image_alone(run, photos):
   logits, features = loaded.logits(files), loaded.features(files)
   assert features.shape == (6, 24)
   for file, row, y in zip(files, logits, features, strict=True):
-    # The image alone, resized by Pillow, as one of a single size.
-    image = Image.open(file)
-    height, width = AnySize(TOKENS, P).of((image.height, image.width))
-    pixels = image.resize((width, height), Image.Resampling.BILINEAR)
-    alone = (np.asarray(pixels, np.float32)[None] / 255 - 0.5) / 0.5
-    patches = vit_jax.models.Patches.of(jax.numpy.asarray(alone), P)
+    _, patches = patches_alone(file)
     y_found, found = jax.jit(
       lambda params, patches: loaded.model.apply(
         {"params": params},
@@ -327,11 +332,7 @@ def test_tokens_of_layers_are_those_of_each_image_alone(run, photos, tmp_path):
   (one,) = loaded.features(files[3], layers=[-1], as_maps=True)
   np.testing.assert_allclose(one[0], last[3], atol=1e-5)
   for file, found, maps in zip(files, tokens, last, strict=True):
-    image = Image.open(file)
-    height, width = AnySize(TOKENS, P).of((image.height, image.width))
-    pixels = image.resize((width, height), Image.Resampling.BILINEAR)
-    alone = (np.asarray(pixels, np.float32)[None] / 255 - 0.5) / 0.5
-    patches = vit_jax.models.Patches.of(jax.numpy.asarray(alone), P)
+    (height, width), patches = patches_alone(file)
     model, params = loaded
     (expected,) = vit_jax.features(model, params, patches, layers=[1])
     assert maps.shape == (height // P, width // P, 24)

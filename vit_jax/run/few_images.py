@@ -138,6 +138,7 @@ def with_depth_head(
   of a sentence. A run that has begun keeps its values.
   """
   from vit_jax.pretrained.folder import depth_head
+  from vit_jax.tasks.dense_regression.settings import DINOV2
   from vit_jax.workdir.checkpoint import begun_config
 
   keys = [f"dense_regression.{key}" for key in ("head", "layers", "head_size")]
@@ -147,7 +148,7 @@ def with_depth_head(
   begun = begun_config(workdir)
   if begun is not None:
     run = flat(begun)
-    if run.get(keys[0]) != "dpt_dinov2":
+    if run.get(keys[0]) != DINOV2:
       return {}, ""
     chosen = {key: str(run[key]) for key in (*keys, unit)}
   elif settings := depth_head(values.get("pretrained", "")):

@@ -390,11 +390,10 @@ def _kept_neighbours(plan: Plan, evaluated: Mapping[str, Any]) -> list[str]:
   kept = evaluated.get(Split.START.key("kept"))
   if kept is None:
     return []
-  count = evaluated.get(Split.START.key("neighbours"))
-  nearest = f"{count} nearest" if count else "nearest"
+  count = evaluated[Split.START.key("neighbours")]
   line = (
-    f"Features: {kept:.1%} of the {nearest} neighbours of an image are those "
-    "of the start; no labels tell whether the others are better."
+    f"Features: {kept:.1%} of the {count} nearest neighbours of an image are "
+    "those of the start; no labels tell whether the others are better."
   )
   lines = [line]
   if kept < MOST_CHANGED:

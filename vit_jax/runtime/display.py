@@ -378,9 +378,8 @@ def evaluation_text(
   if (nearest := values.get(Split.NEIGHBOURS.key("top1"))) is not None:
     parts.append(f"k-NN top-1 {nearest:.2%}")
   if (kept := values.get(Split.START.key("kept"))) is not None:
-    count = values.get(Split.START.key("neighbours"))
-    of_each = f" (of {count} of each image)" if count else ""
-    parts.append(f"neighbours kept {kept:.2%}{of_each}")
+    count = values[Split.START.key("neighbours")]
+    parts.append(f"neighbours kept {kept:.2%} (of {count} of each image)")
   return "  ".join(parts)
 
 

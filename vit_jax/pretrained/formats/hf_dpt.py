@@ -119,7 +119,7 @@ def _rule(path: str) -> Rule:
   place, number = module.rstrip("0123"), module[-1]
   later = (
     f"neck.fusion_stage.layers.{_LAST - int(number)}."
-    if number in ("0123")
+    if number.isdigit()
     else ""
   )
   theirs = {

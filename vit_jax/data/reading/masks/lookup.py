@@ -59,9 +59,7 @@ class MaskLookup:
     `file` is the image, relative to the images' folder. Raises ValueError if
     there is none, or several may be it.
     """
-    found = self._find(file)
-    if found is None:
-      raise ValueError(self._missing_message(file) + ".")
+    (found,) = self.find_all([file])
     return found
 
   def find_all(self, files: Sequence[bytes]) -> list[bytes]:
